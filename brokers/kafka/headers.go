@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -79,7 +78,9 @@ func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata,
 	return md, uuid
 }
 
-type rawHeader [2]*string // name, base64 value or null
+// rawHeader is a name and a value, which may be null. JSON has both in base64: they may hold bytes that it would
+// replace.
+type rawHeader [2][]byte
 
 func packHeaders(headers []kgo.RecordHeader, waiting bool) string {
 	count := map[string]int{}
@@ -92,14 +93,7 @@ func packHeaders(headers []kgo.RecordHeader, waiting bool) string {
 		if name == headerUUID || name == headerRaw || waiting && ofTheWait(name) || h.Value != nil && count[name] == 1 {
 			continue
 		}
-		// The name is encoded as well: it may hold bytes that JSON would replace.
-		name = base64.StdEncoding.EncodeToString([]byte(h.Key))
-		if h.Value == nil {
-			raw = append(raw, rawHeader{&name, nil})
-			continue
-		}
-		value := base64.StdEncoding.EncodeToString(h.Value)
-		raw = append(raw, rawHeader{&name, &value})
+		raw = append(raw, rawHeader{[]byte(name), h.Value})
 	}
 	if raw == nil {
 		return ""
@@ -140,37 +134,21 @@ func unpackHeaders(headers []kgo.RecordHeader, text string, md message.Metadata)
 	if json.Unmarshal([]byte(text), &raw) != nil {
 		return headers, nil // not ours, or damaged: the map has the last value of each
 	}
-	var (
-		values = make([]kgo.RecordHeader, 0, len(raw))
-		last   = map[string]string{}
-	)
+	last := map[string]string{}
 	for _, r := range raw {
-		if r[0] == nil {
-			continue
-		}
-		name, err := base64.StdEncoding.DecodeString(*r[0])
-		if err != nil {
-			continue
-		}
-		h := kgo.RecordHeader{Key: string(name)}
-		if r[1] != nil {
-			if h.Value, err = base64.StdEncoding.DecodeString(*r[1]); err != nil {
-				continue
-			}
-			if h.Value == nil {
-				h.Value = []byte{}
-			}
-		}
-		values = append(values, h)
-		last[string(name)] = string(h.Value)
+		last[string(r[0])] = string(r[1])
 	}
 	restored := map[string]bool{}
 	for name, value := range last {
 		now, there := md[name]
 		restored[name] = there && now == value
 	}
-	values = slices.DeleteFunc(values, func(h kgo.RecordHeader) bool { return !restored[h.Key] })
-	return append(headers, values...), restored
+	for _, r := range raw {
+		if name := string(r[0]); restored[name] {
+			headers = append(headers, kgo.RecordHeader{Key: name, Value: r[1]})
+		}
+	}
+	return headers, restored
 }
 
 func header(name, value string) kgo.RecordHeader {

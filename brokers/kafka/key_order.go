@@ -2,6 +2,8 @@ package kafka
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -100,10 +102,7 @@ func (o *keyOrder) attempt(d *delivery) bool {
 	}
 	rescheduled := len(became.next) > 0
 	o.mu.Lock()
-	state := o.keys[key]
-	if state == nil {
-		state = &keyState{retrying: map[string]string{}}
-	}
+	state := o.stateOf(d.record.Key)
 	delete(state.retrying, d.stage())
 	for _, stage := range became.next {
 		state.retrying[stage] = d.origin.Position
@@ -130,7 +129,7 @@ func (o *keyOrder) keep(key string, state *keyState) {
 
 // positionOf returns where the message of a parked record lay on its topic.
 func (o *keyOrder) positionOf(r *kgo.Record) string {
-	return readOrigin(r, o.p.sub.q.Topic, o.p.sub.q.Group, "", true).Position
+	return o.p.sub.origin(r, "", true).Position
 }
 
 func (o *keyOrder) isHeld(key []byte) bool {
@@ -145,17 +144,9 @@ func (o *keyOrder) holds(d *delivery) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	state := o.keys[string(d.record.Key)]
-	for _, position := range state.retrying {
-		if position == d.origin.Position {
-			return true
-		}
-	}
-	for _, m := range state.parked {
-		if m.position == d.origin.Position {
-			return true
-		}
-	}
-	return state.lock != nil && state.lock.position == d.origin.Position
+	at := d.origin.Position
+	return slices.Contains(slices.Collect(maps.Values(state.retrying)), at) || state.has(at) ||
+		state.lock != nil && state.lock.position == at
 }
 
 // park moves a message behind the others of its key.
@@ -173,10 +164,7 @@ func (o *keyOrder) park(d *delivery) bool {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	state := o.keys[string(d.record.Key)]
-	if state == nil {
-		state = &keyState{retrying: map[string]string{}}
-	}
+	state := o.stateOf(d.record.Key)
 	if state.has(d.origin.Position) { // catchUp met an earlier write of it
 		o.lot.settle(offset)
 		return true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -89,7 +90,7 @@ func (o *keyOrder) remember(r *kgo.Record) {
 		return
 	}
 	state := o.stateOf(r.Key)
-	d := delivery{record: r, origin: readOrigin(r, o.p.sub.q.Topic, whose, "", true)}
+	d := delivery{record: r, origin: o.p.sub.origin(r, "", true)}
 	state.retrying[d.stage()] = d.origin.Position
 }
 
@@ -153,12 +154,7 @@ func (o *keyOrder) catchUp(to int64) bool {
 }
 
 func (k *keyState) has(position string) bool {
-	for _, m := range k.parked {
-		if m.position == position {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(k.parked, func(m parkedMessage) bool { return m.position == position })
 }
 
 // resume continues with keys whose retry ended in another process, before that could take what was parked behind.

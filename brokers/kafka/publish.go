@@ -19,7 +19,7 @@ import (
 func (b *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	faults := b.publishGroups(ctx, out)
 	for i := range out {
-		if faults == nil || faults[i] == nil {
+		if faults[i] == nil {
 			b.flights.note(&out[i])
 		}
 	}
@@ -27,9 +27,6 @@ func (b *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 }
 
 func (b *transport) publishGroups(ctx context.Context, out []driver.Outgoing) []error {
-	if len(out) == 1 {
-		return b.publish(ctx, out)
-	}
 	groups := groupsOf(out)
 	if len(groups) == 1 {
 		return b.publish(ctx, out)
@@ -136,7 +133,7 @@ type waitingRecord struct {
 }
 
 // store sends records, each after prepare has made its topic and chosen its partition, and once more those whose topic
-// was deleted since it was last used. It returns nil when all are stored, else an error for each.
+// was deleted since it was last used. It returns an error for each, nil for those that are stored.
 func (b *transport) store(ctx context.Context, by *producer, records []waitingRecord,
 	prepare func(waitingRecord) error,
 ) []error {
@@ -159,34 +156,21 @@ func (b *transport) store(ctx context.Context, by *producer, records []waitingRe
 	if len(again) == 0 {
 		return faults
 	}
-	answers := storeOnce(ctx, by, again, prepare)
-	for n, i := range indexes {
-		if faults[i] = nil; answers != nil {
-			faults[i] = answers[n]
-		}
+	for n, err := range storeOnce(ctx, by, again, prepare) {
+		faults[indexes[n]] = err
 	}
 	return faults
 }
 
 func storeOnce(ctx context.Context, by *producer, records []waitingRecord, prepare func(waitingRecord) error) []error {
-	var faults []error
+	faults := make([]error, len(records))
 	send := make([]*kgo.Record, len(records))
 	for i, r := range records {
-		err := prepare(r)
-		if err == nil {
+		if faults[i] = prepare(r); faults[i] == nil {
 			send[i] = r.Record
-			continue
 		}
-		if faults == nil {
-			faults = make([]error, len(records))
-		}
-		faults[i] = err
 	}
-	sent := by.send(ctx, send)
-	if faults == nil {
-		return sent
-	}
-	for i, err := range sent {
+	for i, err := range by.send(ctx, send) {
 		faults[i] = cmp.Or(faults[i], err)
 	}
 	return faults
@@ -197,7 +181,7 @@ func storeOnce(ctx context.Context, by *producer, records []waitingRecord, prepa
 func (b *transport) park(ctx context.Context, source string, records ...waitingRecord) []error {
 	faults := b.store(ctx, b.waits, records, func(r waitingRecord) error { return b.place(ctx, source, r) })
 	for i, r := range records {
-		if faults == nil || faults[i] == nil {
+		if faults[i] == nil {
 			b.news.arrived(place{r.Topic, r.Partition})
 		}
 	}

@@ -79,10 +79,11 @@ func whereabouts(o *envelope.Origin) []kgo.RecordHeader {
 	return headers
 }
 
-// readOrigin returns where a record came from. incarnation is of the topic that it was read from. A waiting record was
+// origin returns where a record came from. incarnation is of the topic that it was read from. A waiting record was
 // read from a retry topic, where headers hold the place it had on its topic; what they do not hold is taken from the
 // record itself.
-func readOrigin(r *kgo.Record, topic, group, incarnation string, waiting bool) *envelope.Origin {
+func (s *subscription) origin(r *kgo.Record, incarnation string, waiting bool) *envelope.Origin {
+	topic := s.q.Topic
 	partition, offset, at := r.Partition, r.Offset, r.Timestamp
 	where := topic
 	if waiting {
@@ -105,19 +106,13 @@ func readOrigin(r *kgo.Record, topic, group, incarnation string, waiting bool) *
 		}
 	}
 	o := &envelope.Origin{
-		Broker: Scheme, Topic: topic, Consumer: group,
+		Broker: Scheme, Topic: topic, Consumer: s.q.Group,
 		Key: r.Key, Partition: &partition, Offset: &offset, Timestamp: at, Incarnation: incarnation,
 		Position: strconv.FormatInt(int64(partition), 10) + "/" + strconv.FormatInt(offset, 10),
 	}
 	if where != topic {
 		o.Position = where + ":" + o.Position
 	}
-	return o
-}
-
-// origin is where a record of the subscription was, and where a redrive of it goes.
-func (s *subscription) origin(r *kgo.Record, incarnation string, waiting bool) *envelope.Origin {
-	o := readOrigin(r, s.q.Topic, s.q.Group, incarnation, waiting)
 	return o
 }
 
