@@ -163,10 +163,28 @@ func firstOfEach(d Dialect) string {
 		d.Now() + ` FROM q WHERE id IS NOT NULL`)
 }
 
-// heldEach is held where every row has a separate lease.
-func heldEach(worker int64, rows []leased) (where string, args []any) {
+// eachLeased is what databases have in common in which every row has a separate lease, and nothing tells of new rows.
+type eachLeased struct{}
+
+func (eachLeased) limit(n int) int { return claimSize(n) }
+
+//nolint:unparam // where there are arrays, the ids are a parameter
+func (eachLeased) byIDs(ids []int64) (where string, args []any) {
+	return " WHERE id IN (" + sqldb.IDs(ids) + ")", nil
+}
+
+func (eachLeased) held(worker int64, rows []leased) (where string, args []any) {
 	return " WHERE id IN (" + sqldb.IDs(idsOf(rows)) + ") AND lease = ?", []any{worker}
 }
+
+func (eachLeased) over(int64, []int64) (with string, args []any) { return "", nil }
+
+// free adds no condition: the owner of a row has moved it out of what is due.
+func (eachLeased) free(int64) string { return "1 = 1" }
+
+func (eachLeased) wake(context.Context, DB, int64, time.Duration) error { return nil }
+
+func (eachLeased) tend(context.Context, *sql.DB) error { return nil }
 
 func idsOf(rows []leased) []int64 {
 	ids := make([]int64, len(rows))

@@ -14,7 +14,7 @@ import (
 )
 
 // mysql serves MySQL and MariaDB, which return no rows from an UPDATE: a claim is a short transaction.
-type mysql struct{}
+type mysql struct{ eachLeased }
 
 var _ dialect = mysql{}
 
@@ -219,26 +219,7 @@ func (e moveEach) move(ctx context.Context, db *sql.DB, worker int64, moves []mo
 	return nil
 }
 
-func (mysql) wake(context.Context, DB, int64, time.Duration) error { return nil }
-
-func (mysql) tend(context.Context, *sql.DB) error { return nil }
-
-func (mysql) limit(n int) int { return claimSize(n) }
-
-func (mysql) byIDs(ids []int64) (where string, args []any) {
-	return " WHERE id IN (" + sqldb.IDs(ids) + ")", nil
-}
-
 func (mysql) locks() lockHabit { return lookFirst }
-
-func (mysql) held(worker int64, rows []leased) (where string, args []any) {
-	return heldEach(worker, rows)
-}
-
-func (mysql) over(int64, []int64) (with string, args []any) { return "", nil }
-
-// free adds no condition: the owner of a row has moved it out of what is due.
-func (mysql) free(int64) string { return "1 = 1" }
 
 // firsts reads the first row of each queue in the index.
 func (mysql) firsts() string {

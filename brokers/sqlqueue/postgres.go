@@ -1,6 +1,7 @@
 package sqlqueue
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -307,19 +308,12 @@ func takesArrays(ctx context.Context, db *sql.DB) bool {
 
 func sortClaimed(list []claimed) {
 	slices.SortFunc(list, func(a, b claimed) int {
-		if a.dueAt != b.dueAt {
-			return int(min(1, max(-1, a.dueAt-b.dueAt)))
-		}
-		return int(min(1, max(-1, a.id-b.id)))
+		return cmp.Or(cmp.Compare(a.dueAt, b.dueAt), cmp.Compare(a.id, b.id))
 	})
 }
 
 func shortest(rows []row) time.Duration {
-	shortest := rows[0].delay
-	for _, r := range rows[1:] {
-		shortest = min(shortest, r.delay)
-	}
-	return shortest
+	return slices.MinFunc(rows, func(a, b row) int { return cmp.Compare(a.delay, b.delay) }).delay
 }
 
 func set(ids []int64) map[int64]bool {

@@ -72,10 +72,7 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 	if len(parcels) > 0 {
 		t.insert(ctx, parcels, faults)
 	}
-	if slices.ContainsFunc(faults, func(err error) bool { return err != nil }) {
-		return faults
-	}
-	return nil
+	return faults
 }
 
 // fits refuses a message that the database would refuse after reading all of it. A retry or a dead letter may be larger

@@ -55,10 +55,7 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 		s.apply(ctx, releases, func(ctx context.Context, rows, _ []leased) error { return s.t.store.release(ctx, rows) })
 		s.wake(ctx, 0)
 	}
-	if slices.ContainsFunc(faults, func(err error) bool { return err != nil }) {
-		return faults
-	}
-	return nil
+	return faults
 }
 
 // ack removes rows, and with them the leases that they were the last to share.

@@ -11,6 +11,7 @@ import (
 
 // sqlite has one writer at a time, whatever the number of workers.
 type sqlite struct {
+	eachLeased
 	writer chan struct{} // capacity 1
 }
 
@@ -72,26 +73,7 @@ func (s sqlite) move(ctx context.Context, db *sql.DB, worker int64, moves []move
 	})
 }
 
-func (sqlite) wake(context.Context, DB, int64, time.Duration) error { return nil }
-
-func (sqlite) tend(context.Context, *sql.DB) error { return nil }
-
-func (sqlite) limit(n int) int { return claimSize(n) }
-
-func (sqlite) byIDs(ids []int64) (where string, args []any) {
-	return " WHERE id IN (" + sqldb.IDs(ids) + ")", nil
-}
-
 func (sqlite) locks() lockHabit { return neverLocked }
-
-func (sqlite) held(worker int64, rows []leased) (where string, args []any) {
-	return heldEach(worker, rows)
-}
-
-func (sqlite) over(int64, []int64) (with string, args []any) { return "", nil }
-
-// free adds no condition: the owner of a row has moved it out of what is due.
-func (sqlite) free(int64) string { return "1 = 1" }
 
 func (sqlite) firsts() string { return firstOfEach(SQLite) }
 

@@ -47,9 +47,6 @@ var (
 	_ driver.Watcher  = (*stream)(nil)
 )
 
-// claiming paces claims that fail.
-var claiming = wait.Backoff{First: 50 * time.Millisecond, Longest: 5 * time.Second}
-
 // Next implements driver.Stream. A database that cannot be reached does not end it: the leases outlive connections, and
 // what the handlers answer counts when it is back.
 func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
@@ -103,7 +100,8 @@ func (s *stream) fetch(ctx context.Context) error {
 		s.failures++
 		s.t.cfg.Logger.WarnContext(ctx, "sqlqueue: messages could not be claimed", "topic", s.q.Topic, "group", s.q.Group,
 			"error", err)
-		return wait.For(ctx, claiming.Spread(s.failures))
+		pauses := wait.Backoff{First: 50 * time.Millisecond, Longest: 5 * time.Second}
+		return wait.For(ctx, pauses.Spread(s.failures))
 	}
 	s.failures = 0
 	s.hold(list, began)
