@@ -1,6 +1,7 @@
 package brokers
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -178,21 +179,11 @@ func (c *Config) putUser(u *url.URL) {
 }
 
 func (c *Config) setDefaults() {
-	if c.Name == "" {
-		c.Name = filepath.Base(os.Args[0])
-	}
-	if c.Concurrency == 0 {
-		c.Concurrency = DefaultConcurrency
-	}
-	if c.DrainTimeout == 0 {
-		c.DrainTimeout = DefaultDrainTimeout
-	}
-	if c.PublishTimeout == 0 {
-		c.PublishTimeout = DefaultPublishTimeout
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Name = cmp.Or(c.Name, filepath.Base(os.Args[0]))
+	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
+	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.Naming = c.Naming.filled()
 	if c.Group == "" && c.Naming.Preset == "service-bus" {
 		c.Group = os.Getenv(EnvService)

@@ -28,7 +28,7 @@ type transport struct {
 
 // Publish implements driver.Transport. Neighbours with one destination are one call of the publisher.
 func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
-	errs, failed := make([]error, len(out)), false
+	errs := make([]error, len(out))
 	for start := 0; start < len(out); {
 		end := start + 1
 		if out[start].To.Kind != driver.ToConsumer && out[start].Due.IsZero() {
@@ -36,16 +36,10 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 				end++
 			}
 		}
-		if err := t.publish(ctx, out[start:end]); err != nil {
-			failed = true
-			for i := start; i < end; i++ {
-				errs[i] = err
-			}
+		err := t.publish(ctx, out[start:end])
+		for ; start < end; start++ {
+			errs[start] = err
 		}
-		start = end
-	}
-	if !failed {
-		return nil
 	}
 	return errs
 }

@@ -36,8 +36,8 @@ var _ brokers.Driver = Driver{}
 func (Driver) Params() []brokers.Param { return wbroker.URLParams() }
 
 // Open implements brokers.Driver.
-func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
-	return open(ctx, Config{Broker: cfg}, d.Params())
+func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	return open(ctx, Config{Broker: cfg})
 }
 
 // Config is for programs that open the broker themselves.
@@ -56,16 +56,14 @@ type Config struct {
 
 // New opens a broker. Close it.
 func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
-	params := Driver{}.Params()
-	resolved, err := cfg.Broker.Resolve(params)
-	if err != nil {
+	var err error
+	if cfg.Broker, err = cfg.Broker.Resolve(Driver{}.Params()); err != nil {
 		return nil, err
 	}
-	cfg.Broker = resolved
-	return open(ctx, cfg, params)
+	return open(ctx, cfg)
 }
 
-func open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Broker, err error) {
+func open(ctx context.Context, cfg Config) (_ brokers.Broker, err error) {
 	if cfg.Marshaler == nil {
 		cfg.Marshaler = Marshaler{}
 	}
@@ -102,7 +100,7 @@ func open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Br
 		// All headers must fit into one frame, of 128 KiB by default: a server closes the connection over a larger one.
 		MaxHeaderBytes: 100 << 10,
 		Broker:         cfg.Broker,
-	}, params)
+	}, Driver{}.Params())
 }
 
 // withoutURL keeps the password of a URL out of an error.

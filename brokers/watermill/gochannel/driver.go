@@ -27,8 +27,8 @@ var _ brokers.Driver = Driver{}
 func (Driver) Params() []brokers.Param { return wbroker.Params() }
 
 // Open implements brokers.Driver.
-func (d Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {
-	return open(Config{Broker: cfg}, d.Params()) //nolint:contextcheck // the broker outlives the context it was opened with
+func (Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	return open(Config{Broker: cfg}) //nolint:contextcheck // the broker outlives the context it was opened with
 }
 
 // Config is for programs that open the broker themselves.
@@ -48,15 +48,14 @@ func New(cfg Config) (brokers.Broker, error) {
 	if cfg.Broker.URL == "" {
 		cfg.Broker.URL = Scheme + "://"
 	}
-	resolved, err := cfg.Broker.Resolve(Driver{}.Params())
-	if err != nil {
+	var err error
+	if cfg.Broker, err = cfg.Broker.Resolve(Driver{}.Params()); err != nil {
 		return nil, err
 	}
-	cfg.Broker = resolved
-	return open(cfg, Driver{}.Params())
+	return open(cfg)
 }
 
-func open(cfg Config, params []brokers.Param) (brokers.Broker, error) {
+func open(cfg Config) (brokers.Broker, error) {
 	name, err := nameOf(cfg.Broker.URL)
 	if err != nil {
 		return nil, err
@@ -80,7 +79,7 @@ func open(cfg Config, params []brokers.Param) (brokers.Broker, error) {
 		Delays:     delays,
 		Initialize: func(_ context.Context, topic, group string) error { return h.initialize(topic, group) },
 		Broker:     cfg.Broker,
-	}, params)
+	}, Driver{}.Params())
 	if err != nil {
 		return nil, errors.Join(err, h.leave())
 	}

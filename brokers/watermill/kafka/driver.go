@@ -71,8 +71,8 @@ func (Driver) Params() []brokers.Param {
 }
 
 // Open implements brokers.Driver.
-func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
-	return open(ctx, Config{Broker: cfg}, d.Params())
+func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	return open(ctx, Config{Broker: cfg})
 }
 
 // Config is for programs that open the broker themselves.
@@ -93,16 +93,14 @@ type Config struct {
 
 // New opens a broker. Close it.
 func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
-	params := Driver{}.Params()
-	resolved, err := cfg.Broker.Resolve(params)
-	if err != nil {
+	var err error
+	if cfg.Broker, err = cfg.Broker.Resolve(Driver{}.Params()); err != nil {
 		return nil, err
 	}
-	cfg.Broker = resolved
-	return open(ctx, cfg, params)
+	return open(ctx, cfg)
 }
 
-func open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Broker, err error) {
+func open(ctx context.Context, cfg Config) (_ brokers.Broker, err error) {
 	if cfg.Marshaler == nil {
 		cfg.Marshaler = Marshaler{}
 	}
@@ -132,7 +130,7 @@ func open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Br
 		MaxMessageBytes: p.Bytes("max-message-bytes") - driver.Headroom - recordOverhead,
 		MaxConcurrency:  p.Int("partitions"),
 		Broker:          cfg.Broker,
-	}, params)
+	}, Driver{}.Params())
 	if err != nil {
 		return nil, errors.Join(err, pub.Close(), c.close(), done())
 	}

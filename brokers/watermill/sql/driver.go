@@ -68,8 +68,8 @@ func (Driver) Params() []brokers.Param {
 }
 
 // Open implements brokers.Driver.
-func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
-	return open(ctx, Config{Broker: cfg}, d.Params())
+func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	return open(ctx, Config{Broker: cfg})
 }
 
 // Config is for programs that open the broker themselves.
@@ -93,16 +93,14 @@ type Config struct {
 
 // New opens a broker. Close it.
 func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
-	params := Driver{}.Params()
 	if cfg.DB != nil {
 		cfg.Broker.URL = withoutDatabase(cfg.Broker.URL)
 	}
-	resolved, err := cfg.Broker.Resolve(params)
-	if err != nil {
+	var err error
+	if cfg.Broker, err = cfg.Broker.Resolve(Driver{}.Params()); err != nil {
 		return nil, err
 	}
-	cfg.Broker = resolved
-	return open(ctx, cfg, params)
+	return open(ctx, cfg)
 }
 
 // withoutDatabase lets watermill+postgres: stand for the scheme alone.
@@ -113,7 +111,7 @@ func withoutDatabase(raw string) string {
 	return raw
 }
 
-func open(ctx context.Context, cfg Config, params []brokers.Param) (brokers.Broker, error) {
+func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	c := &client{
 		cfg: cfg, logger: wbroker.Logger(cfg.Broker.Logger),
 		tables: tables{making: make(chan struct{}, 1), known: map[string]struct{}{}},
@@ -147,7 +145,7 @@ func open(ctx context.Context, cfg Config, params []brokers.Param) (brokers.Brok
 		MaxMessageBytes: limit,
 		MaxConcurrency:  1,
 		Broker:          cfg.Broker,
-	}, params)
+	}, Driver{}.Params())
 	if err != nil {
 		return nil, errors.Join(err, c.close())
 	}
