@@ -30,6 +30,8 @@ type Control struct {
 	OriginalDelay time.Duration
 	// RedriveID is the id of the dead letter entry from which the message was redriven, or "".
 	RedriveID string
+	// RedriveCount is how often it was redriven, 0 without a RedriveID.
+	RedriveCount int
 }
 
 // ReadControl reads the control data of a message in either mode. It makes no allocation when the message is in binary
@@ -44,7 +46,9 @@ func ReadControl(m *message.Message) (Control, error) {
 // Read is [ReadControl] into c, which must be zero.
 func (c *Control) Read(m *message.Message) error {
 	c.OriginalDelay, c.Clamped = originalDelay(m.Metadata)
-	c.RedriveID = m.Metadata[KeyRedriveID]
+	if c.RedriveID = m.Metadata[KeyRedriveID]; c.RedriveID != "" {
+		c.RedriveCount = RedriveCount(m)
+	}
 
 	if declaredBinary(m.Metadata) { // most messages: skip clearing the space for a body's positions
 		c.MessageID = headerID(m)

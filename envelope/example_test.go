@@ -139,6 +139,17 @@ func ExampleRecordDeferral() {
 	// Output: 2026-03-01 12:00:00 +0000 UTC true
 }
 
+func ExampleStartOver() {
+	m, _ := envelope.RecordFailure(message.NewMessage("id-1", nil), envelope.Failure{Retry: 2})
+
+	received, _ := envelope.ReadControl(m) // in a handler that publishes a copy on its own
+	next := m.Copy()
+	envelope.StartOver(next, &received)
+	c, _ := envelope.ReadControl(next)
+	fmt.Println(received.RetryCount, c.MessageID, c.RetryCount)
+	// Output: 2 id-1 0
+}
+
 func ExampleSetDelay() {
 	m := message.NewMessage("id-1", nil)
 	envelope.SetDelay(m, 10*time.Second) // the producer

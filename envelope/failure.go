@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -99,6 +100,47 @@ func RecordDeferral(m *message.Message, at time.Time) *message.Message {
 		adoptID(out.Metadata, m)
 	}
 	return out
+}
+
+// StartOver removes from m what it has copied from the message that its handler received: the attempts, deferrals and
+// redrive of that handler's consumer. The next one would count them as its own, and dead-letter m at its first failure.
+// A retry count above the received one is the handler's own, and stays. A pipeline calls StartOver for the messages
+// that a handler returns; a handler that publishes a copy on its own calls it with what [ReadControl] returns for the
+// received one.
+func StartOver(m *message.Message, received *Control) {
+	_, deferred := m.Metadata[KeyDeferredSince]
+	if !deferred && received.RetryCount == 0 && !received.RetryCountInvalid && received.RedriveID == "" {
+		return
+	}
+	m.Metadata = maps.Clone(m.Metadata) // others may share it
+	delete(m.Metadata, KeyDeferredSince)
+	redriven := received.RedriveID != "" && m.Metadata[KeyRedriveID] == received.RedriveID
+	if redriven {
+		for _, key := range [...]string{KeyRedriveID, KeyRedriveCount, KeyRedriveRun} {
+			delete(m.Metadata, key)
+		}
+	}
+	var s body
+	mode, err := s.read(m)
+	inBody := mode == Structured && err == nil
+	if !inBody {
+		s = body{}
+	}
+	switch n, valid := retryCount(m.Metadata, &s); {
+	case n > received.RetryCount, !valid && !received.RetryCountInvalid: // set by the handler
+		return
+	case n == 0 && valid && !redriven: // not a copy
+		return
+	}
+	for _, key := range [...]string{
+		KeyRetryCount, KeyInvalidRetryCount, KeyFirstFailure, KeyErrorMessage, KeyErrorCode, KeyErrorTrace, KeyErrorClass,
+		KeyTraceLink,
+	} {
+		delete(m.Metadata, key)
+	}
+	if inBody {
+		m.Payload = s.splice(s.set(s.err, "error", []byte("null")), s.set(s.retry, "retry_count", []byte("0")))
+	}
 }
 
 // FirstFailure returns when the message first failed, and whether it ever did.

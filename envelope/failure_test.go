@@ -1,6 +1,8 @@
 package envelope_test
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -241,4 +243,68 @@ func TestPrepareRedrive(t *testing.T) {
 func TestRedriveCount_Unreadable(t *testing.T) {
 	require.Zero(t, envelope.RedriveCount(withHeaders(message.Metadata{envelope.KeyRedriveCount: "-3"})))
 	require.Zero(t, envelope.RedriveCount(withHeaders(nil)))
+}
+
+// What a handler made from its message has none of its attempts, in either mode; a counter that the handler has set
+// itself stays.
+func TestStartOver(t *testing.T) {
+	binary := message.NewMessage("u", []byte("x"))
+	binary.Metadata = message.Metadata{"tenant": "a", envelope.KeyOriginalDelay: "10000"}
+	structured := structuredMessage([]byte(envelopeBody(`1`, `{"tenant":"a"}`)))
+	for name, m := range map[string]*message.Message{"binary": binary, "structured": structured} {
+		t.Run(name, func(t *testing.T) {
+			failed, err := envelope.RecordFailure(envelope.RecordDeferral(m, failedAt),
+				envelope.Failure{Err: envelope.Error{Message: "e", Code: "1", Trace: "t"}, Class: "C", Retry: 2})
+			require.NoError(t, err)
+			failed = envelope.RecordDeferral(failed, failedAt)
+			failed.Metadata[envelope.KeyRedriveID], failed.Metadata[envelope.KeyRedriveCount] = "9", "1"
+			control, err := envelope.ReadControl(failed)
+			require.NoError(t, err)
+			require.Equal(t, []int{2, 1}, []int{control.RetryCount, control.RedriveCount})
+
+			again := failed.Copy()
+			envelope.StartOver(again, &control)
+			now, err := envelope.ReadControl(again)
+			require.NoError(t, err)
+			require.Equal(t, envelope.Control{
+				Mode: control.Mode, MessageID: control.MessageID,
+				OriginalDelay: control.OriginalDelay,
+			}, now)
+			_, deferred := envelope.DeferredSince(again)
+			_, hasFailed := envelope.FirstFailure(again)
+			require.False(t, deferred || hasFailed)
+			e, err := envelope.FromMessage(again)
+			require.NoError(t, err)
+			require.Nil(t, e.Err())
+			require.NotEmpty(t, failed.Metadata[envelope.KeyRedriveID], "a map that others may have is not changed")
+
+			kept, later := failed.Copy(), control // kept by a guard since an earlier attempt
+			later.RetryCount++
+			envelope.StartOver(kept, &later)
+			now, err = envelope.ReadControl(kept)
+			require.NoError(t, err)
+			require.Zero(t, now.RetryCount)
+
+			other := m.Copy()
+			other.Metadata[envelope.KeyErrorMessage] = "of a report"
+			bytes, headers := slices.Clone(other.Payload), maps.Clone(other.Metadata)
+			envelope.StartOver(other, &control)
+			require.Equal(t, bytes, other.Payload)
+			require.Equal(t, headers, other.Metadata)
+
+			counting, err := envelope.RecordFailure(failed, envelope.Failure{Retry: 3})
+			require.NoError(t, err)
+			envelope.StartOver(counting, &control)
+			now, err = envelope.ReadControl(counting)
+			require.NoError(t, err)
+			require.Equal(t, 3, now.RetryCount)
+		})
+	}
+
+	m := message.NewMessage("u", []byte("x"))
+	m.Metadata[envelope.KeyRetryCount] = "many"
+	control, err := envelope.ReadControl(m)
+	require.NoError(t, err)
+	envelope.StartOver(m, &control)
+	require.Empty(t, m.Metadata)
 }

@@ -341,22 +341,22 @@ func (r *run) succeeded() {
 
 //go:noinline
 func (r *run) redriven() {
-	r.pipeline.redriven(r.context.parent, r.context.attempt(), r.message)
+	r.pipeline.redriven(r.context.parent, &r.context.control)
 }
 
 // redriven tells the dead letter's entry that it worked. When that fails the message is acked all the same: running it
 // again would be worse than an entry that an operator has to close.
-func (p *Pipeline) redriven(parent context.Context, a Attempt, m *message.Message) {
+func (p *Pipeline) redriven(parent context.Context, c *envelope.Control) {
 	origin := originOf(parent)
 	err := p.try(parent, nil, OutcomeSuccess, func(ctx context.Context) error {
 		return p.redrives.Redriven(ctx, envelope.Redriven{
-			EntryID: a.RedriveID, Number: envelope.RedriveCount(m), MessageID: a.MessageID,
+			EntryID: c.RedriveID, Number: c.RedriveCount, MessageID: c.MessageID,
 			Topic: origin.Topic, Consumer: origin.Consumer, At: time.Now(),
 		})
 	})
 	if err != nil {
 		p.log(parent, slog.LevelError, "redriven message succeeded, but its dead letter could not be told",
-			slog.String("redrive_id", logText(a.RedriveID)), slog.String("message_id", logText(a.MessageID)),
+			slog.String("redrive_id", logText(c.RedriveID)), slog.String("message_id", logText(c.MessageID)),
 			slog.String("error", logText(errorText(err))))
 	}
 }

@@ -41,6 +41,11 @@ type attempt struct {
 //go:noinline
 func (r *run) produced(produced []*message.Message) {
 	correlate(r.message, produced)
+	for _, m := range produced {
+		if m != nil {
+			envelope.StartOver(m, &r.context.control)
+		}
+	}
 	r.stop()
 	r.circuit = nil // it has been told: what the handler depends on is not what its messages are published to
 	reports := r.reports()

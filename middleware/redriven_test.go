@@ -35,6 +35,40 @@ func TestPipeline_Redriven(t *testing.T) {
 	require.Equal(t, "entry-9", h.letter().Message.Metadata[envelope.KeyRedriveID], "a new death names its entry")
 }
 
+// The report is about the message as it was received: a handler may do with its headers what it likes.
+func TestPipeline_RedrivenWhateverTheHandlerDoes(t *testing.T) {
+	for name, change := range map[string]func(*message.Message){
+		"removes all headers": func(m *message.Message) { clear(m.Metadata) },
+		"has other headers":   func(m *message.Message) { m.Metadata = message.Metadata{envelope.KeyRedriveCount: "7"} },
+		"has no headers":      func(m *message.Message) { m.Metadata = nil },
+	} {
+		for outcome, err := range map[string]error{"success": nil, "skip": middleware.Skip(errTimeout)} {
+			t.Run(name+", "+outcome, func(t *testing.T) {
+				var told reports
+				h := newHarness(t, middleware.Config{DeadLetters: &told}, func(m *message.Message) ([]*message.Message, error) {
+					change(m)
+					return nil, err
+				})
+				m := order(t, envelope.ID("the-id"))
+				m.Metadata[envelope.KeyRedriveID], m.Metadata[envelope.KeyRedriveCount] = "9", "2"
+				h.sendNow(m)
+				require.Len(t, told, 1)
+				require.Equal(t, []any{"9", 2, "the-id"}, []any{told[0].EntryID, told[0].Number, told[0].MessageID})
+			})
+		}
+	}
+}
+
+// reports are the successes of redriven messages.
+type reports []envelope.Redriven
+
+func (*reports) DeadLetter(context.Context, *envelope.DeadLetter) error { return nil }
+
+func (r *reports) Redriven(_ context.Context, report envelope.Redriven) error {
+	*r = append(*r, report)
+	return nil
+}
+
 func TestPipeline_RedriveThatCannotBeTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, middleware.Config{DeadLetters: middleware.Sinks{keep, forgetful{}}}, succeed)

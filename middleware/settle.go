@@ -166,7 +166,7 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 func (p *Pipeline) skip(d *delivery, dec *Decision) {
 	p.logDecision(slog.LevelWarn, "message skipped", d, dec)
 	if d.control.RedriveID != "" && p.redrives != nil {
-		p.redriven(d.parent, d.attempt, d.message) // it is done with, which is what the dead letter's entry waits for
+		p.redriven(d.parent, &d.control) // it is done with, which is what the dead letter's entry waits for
 	}
 	if hook := p.cfg.Hooks.OnSkip; hook != nil {
 		p.hook(d, "OnSkip", func(ctx context.Context) error {

@@ -30,7 +30,7 @@ const maxPooled = 1 << 20
 func (s *snapshot) take(m *message.Message, c *envelope.Control) bool {
 	s.uuid, s.payload, s.noMap = m.UUID, m.Payload, m.Metadata == nil
 	s.bytes = append(s.bytes[:0], m.Payload...)
-	var id, redrive string
+	var id string
 	binary, state := false, false
 	headers, lengths := s.headers, s.lengths // a slice that stays on the stack is no work for the collector
 	for k, v := range m.Metadata {
@@ -41,18 +41,16 @@ func (s *snapshot) take(m *message.Message, c *envelope.Control) bool {
 			binary = v != ""
 		case envelope.KeyMessageID:
 			id = v
-		case envelope.KeyRedriveID:
-			redrive = v
 		case envelope.KeyRetryCount:
 			state = state || v != "0"
-		case envelope.KeyOriginalDelay, envelope.KeyWatermillDelayedFor, envelope.KeyDelay:
+		case envelope.KeyRedriveID, envelope.KeyOriginalDelay, envelope.KeyWatermillDelayedFor, envelope.KeyDelay:
 			state = true
 		}
 	}
 	s.headers, s.lengths = headers, lengths
 	if binary && !state && isPlain(id) {
 		// A new message that we made carries no more than this, and it is by far the most frequent one.
-		c.MessageID, c.RedriveID = id, redrive
+		c.MessageID = id
 		return true
 	}
 	return false

@@ -225,6 +225,7 @@ var cases = []testCase{
 	{"Operator_ErasesAndPositionsBeginAnew", erasedAndPositionsBeginAnew},
 	// produced.go
 	{"Produced_WhatCannotBePublishedIsAFailedAttempt", producedUnpublishable},
+	{"Produced_CopiesBeginWithTheirFirstAttempt", producedCopies},
 	// hostile.go
 	{"HostileHeaders_EndInTheDeadLetters", hostileHeaders},
 	{"MalformedEnvelopes_AreDeadWithTheirBytes", malformedEnvelopes},

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -39,6 +40,46 @@ func producedUnpublishable(w *world) {
 	}
 	require.Len(w, c.seen(), 3)
 	require.Empty(w, succeeded)
+}
+
+// producedCopies: a handler may return its message, a copy of it, or another with its headers. The next consumer has
+// all its attempts for it, however many the handler has used up.
+func producedCopies(w *world) {
+	b := w.open()
+	topic, next := w.topic("orders"), w.topic("enriched")
+	cfg := middleware.Config{MaxAttempts: 3, Backoff: w.steps(100 * time.Millisecond)}
+	second := w.consume(b, next, cfg, func(r run) error {
+		if r.Attempt == 1 {
+			return errFails
+		}
+		return nil
+	})
+	first := w.newConsumer(b, cfg)
+	first.router.AddHandler("handler", topic, b.Subscriber(), next, b.Publisher(),
+		func(m *message.Message) ([]*message.Message, error) {
+			if first.record(m).Attempt < 3 {
+				return nil, errFails
+			}
+			headers := newMessage("headers")
+			headers.Metadata = m.Metadata
+			return []*message.Message{m.Copy(), headers, m}, nil
+		})
+	first.start()
+	w.publish(b, topic, newMessage("order"))
+
+	runs := second.waitRuns(6)
+	second.quiet()
+	attempts := map[int]int{}
+	for _, r := range runs {
+		attempts[r.Attempt]++
+		if r.Attempt == 1 {
+			for _, key := range []string{envelope.KeyErrorMessage, envelope.KeyFirstFailure} {
+				require.NotContains(w, r.Message.Metadata, key)
+			}
+		}
+	}
+	require.Equal(w, map[int]int{1: 3, 2: 3}, attempts)
+	require.Len(w, first.seen(), 3)
 }
 
 // finished counts the successes that a pipeline reports.
