@@ -48,10 +48,7 @@ func wire(ctx context.Context, handle message.NoPublishHandlerFunc) (*message.Ro
 	if err != nil {
 		return nil, broker, letters, err
 	}
-	guard, err := idempotency.New(idempotency.Config{
-		Store: idempotency.NewMemory(), Consumer: "billing",
-		Busy: middleware.Defer,
-	})
+	guard, err := idempotency.New(idempotency.Config{Store: idempotency.NewMemory(), Consumer: "billing"})
 	if err != nil {
 		return nil, broker, letters, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
 )
 
 // Defaults of a [Config].
@@ -33,8 +34,8 @@ type Config struct {
 	// retry schedule, and the age at which dead letters are redriven. Defaults to seven days.
 	Retention time.Duration
 	// Busy turns the error for a message that another owner is handling, which should be looked at again after d, into
-	// the handler's error. middleware.Defer fits: no attempt is consumed. Defaults to returning err, which is
-	// retryable.
+	// the handler's error. Defaults to [middleware.Defer], which consumes no attempt: the messages of a worker that was
+	// killed stay claimed for a lease, longer than many a retry schedule.
 	Busy func(err error, d time.Duration) error
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
@@ -51,7 +52,7 @@ func (c *Config) setDefaults() {
 		c.Retention = DefaultRetention
 	}
 	if c.Busy == nil {
-		c.Busy = func(err error, _ time.Duration) error { return err }
+		c.Busy = middleware.Defer
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -4,7 +4,7 @@
 // marks it as done afterwards; a further delivery of a message that is done is acked without running the handler. Put
 // it inside the retry pipeline, next to the handler:
 //
-//	guard, err := idempotency.New(idempotency.Config{Store: store, Busy: middleware.Defer})
+//	guard, err := idempotency.New(idempotency.Config{Store: store})
 //	...
 //	router.AddMiddleware(pipeline.Middleware, guard.Middleware)
 //
@@ -13,7 +13,7 @@
 //	the message is     the handler   the delivery ends with
 //	new                runs          its own result; done if that is success, else forgotten, so that the retry runs it
 //	done               does not run  success, and the messages that the handler produced the first time
-//	being handled      does not run  [BusyError], through Config.Busy: come back later
+//	being handled      does not run  [BusyError], deferred: no attempt is consumed
 //
 // A failed attempt is never treated as done. An owner that crashed is replaced when its lease ends; an owner that is
 // merely slow renews it. A message without any id runs each time, with a warning. A message whose content differs from

@@ -5,7 +5,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/redrive-go/redrive/middleware"
 	"github.com/redrive-go/redrive/middleware/idempotency"
 )
 
@@ -14,7 +13,6 @@ func Example() {
 	guard, err := idempotency.New(idempotency.Config{
 		Store:    idempotency.NewMemory(), // sqlstore in production
 		Consumer: "billing",               // the router's handler name by default
-		Busy:     middleware.Defer,
 	})
 	if err != nil {
 		panic(err)

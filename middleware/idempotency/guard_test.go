@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/middleware"
 	"github.com/redrive-go/redrive/middleware/idempotency"
 )
 
@@ -160,6 +161,34 @@ func TestGuard_CrashedOwnerIsReplaced(t *testing.T) {
 		_, err = h(order("1"))
 		require.NoError(t, err)
 		require.Equal(t, 1, runs)
+	})
+}
+
+// A worker that was killed keeps its messages claimed until the lease ends. Their redeliveries wait for that, and it
+// costs them no attempts: with the default backoff they were dead after seven seconds.
+func TestGuard_CrashedOwnersMessagesAreNotDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := idempotency.NewMemory()
+		_, err := store.Claim(t.Context(), idempotency.Key{Consumer: "billing", MessageID: "1"}, 1, time.Minute)
+		require.NoError(t, err)
+		pipeline, err := middleware.New(middleware.Config{
+			Rescheduler: middleware.HoldInMemory, Logger: slog.New(slog.DiscardHandler),
+			DeadLetters: middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
+				t.Errorf("%s: %s", d.Reason, d.Err.Message)
+				return nil
+			}),
+		})
+		require.NoError(t, err)
+		g := guard(t, func(c *idempotency.Config) { c.Store = store })
+		begin := time.Now()
+		_, err = pipeline.Middleware(g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+			attempt, _ := middleware.AttemptFrom(m.Context())
+			require.Equal(t, 1, attempt.Number)
+			require.Equal(t, time.Minute, time.Since(begin))
+			return nil, nil
+		}))(order("1"))
+		require.NoError(t, err)
+		require.Equal(t, time.Minute, time.Since(begin))
 	})
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	_ "modernc.org/sqlite" // the SQL driver is the program's choice
 
-	"github.com/redrive-go/redrive/middleware"
 	"github.com/redrive-go/redrive/middleware/idempotency"
 	"github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
@@ -39,7 +38,7 @@ func ExampleStore_InTx() {
 		fmt.Println(err)
 		return
 	}
-	guard, err := idempotency.New(idempotency.Config{Store: processed, Consumer: "billing", Busy: middleware.Defer})
+	guard, err := idempotency.New(idempotency.Config{Store: processed, Consumer: "billing"})
 	if err != nil {
 		fmt.Println(err)
 		return
