@@ -40,7 +40,7 @@ const (
 	KeyKafkaKey  = "x-kafka-key" // partition key of a Kafka record
 	// JSON object: types of foreign headers that were not strings; for drivers
 	KeyHeaderTypes = "x-header-types"
-	// // identifies a publication, derived from the one before; written and removed by brokers
+	// identifies a publication, derived from the one before; written and removed by brokers
 	KeyStage = "x-stage"
 	// how often the message may have ended its process; written and removed by brokers
 	KeySuspect           = "x-suspect"

@@ -9,31 +9,31 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Tag is which of a message's runs an attempt is, in three values, for metrics and logs.
+// Tag is an attempt's position among the runs of its message, in three values, for metrics and logs.
 type Tag string
 
 const (
-	// TagFirst is the first attempt, also where it is the only one.
+	// TagFirst is the first attempt, even if it is the only one.
 	TagFirst Tag = "first"
-	// TagRetry is an attempt after which there may be more.
+	// TagRetry is a later attempt that may be followed by more.
 	TagRetry Tag = "retry"
 	// TagLast is the attempt after which the message is dead-lettered.
 	TagLast Tag = "last"
 )
 
-// Attempt describes one run of a handler. [AttemptFrom] gives it to the handler.
+// Attempt describes one run of a handler. Handlers get it from [AttemptFrom].
 type Attempt struct {
 	// Number counts from 1.
 	Number int
-	// Max is the limit that applies to this message. It is Number for a message whose retry counter is unreadable.
+	// Max is the limit for this message. It equals Number for a message whose retry counter is unreadable.
 	Max int
-	// Tag is the attempt's place among the others.
+	// Tag is the attempt's position among the others.
 	Tag Tag
 	// MessageID is the same in every attempt: the key for idempotent handlers.
 	MessageID string
-	// OriginalDelay is the message's first-delivery delay; 0 when it had none.
+	// OriginalDelay is the message's first-delivery delay; 0 if it had none.
 	OriginalDelay time.Duration
-	// RedriveID is the dead letter that this delivery was redriven from, or "".
+	// RedriveID is the dead letter from which this delivery was redriven, or "".
 	RedriveID string
 }
 
@@ -55,7 +55,7 @@ func (c *attemptContext) attempt() Attempt {
 	}
 }
 
-// limitOf is one for a message whose counter is unreadable: treated as 0, it could loop forever.
+// limitOf is 1 for a message with an unreadable counter: treated as 0, it could loop forever.
 func limitOf(c *envelope.Control, p *policy) int {
 	if c.RetryCountInvalid {
 		return 1
@@ -77,7 +77,7 @@ func tagOf(number, limit int) Tag {
 type attemptKey struct{}
 
 // AttemptFrom returns the attempt that ctx, a message's context inside a handler, belongs to. It reports false outside
-// of a pipeline.
+// a pipeline.
 func AttemptFrom(ctx context.Context) (Attempt, bool) {
 	c, ok := ctx.Value(attemptKey{}).(*attemptContext)
 	if !ok {
@@ -86,17 +86,17 @@ func AttemptFrom(ctx context.Context) (Attempt, bool) {
 	return c.attempt(), true
 }
 
-// attemptContext is a context with a deadline that costs one allocation. Most handlers finish without asking for Done,
-// and the timer, the channel and the registration with the parent that context.WithTimeout sets up are most of what a
-// chain of middlewares costs. They are made at the first call of Done.
+// attemptContext is a context with a deadline that costs one allocation. Most handlers finish without calling Done, and
+// the timer, the channel and the registration with the parent that context.WithTimeout sets up are most of the cost of
+// a chain of middlewares. They are created by the first call of Done.
 type attemptContext struct {
 	parent   context.Context
-	deadline time.Time // zero for none
+	deadline time.Time // zero if there is none
 	control  envelope.Control
-	limit    int // the attempts that this message has
+	limit    int // the maximum number of attempts of this message
 
-	// live is nil until Done is needed, then a real context with the same deadline. Once the handler has returned it
-	// is ended, unless there was none: then it becomes ended, so that who kept the context finds it over.
+	// live is nil until Done is needed, then a real context with the same deadline. When the handler has returned, it is
+	// canceled; if there was none it becomes ended, so that code that kept the context finds it over.
 	live atomic.Pointer[liveContext]
 }
 
@@ -105,14 +105,14 @@ type liveContext struct {
 	cancel context.CancelFunc
 }
 
-// ended replaces the live context of attempts that were over before Done was called.
+// ended replaces the live context of attempts that ended before Done was called.
 var ended = func() *liveContext {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return &liveContext{ctx, cancel}
 }()
 
-// Deadline is known at once.
+// Deadline needs no live context.
 func (c *attemptContext) Deadline() (time.Time, bool) {
 	if at, ok := c.parent.Deadline(); ok && (c.deadline.IsZero() || at.Before(c.deadline)) {
 		return at, true
@@ -120,11 +120,11 @@ func (c *attemptContext) Deadline() (time.Time, bool) {
 	return c.deadline, !c.deadline.IsZero()
 }
 
-// Done makes the live context.
+// Done creates the live context.
 func (c *attemptContext) Done() <-chan struct{} { return c.wake().Done() }
 
-// Err is right against the clock even though no timer runs. As soon as it has an error to tell the live context is
-// made, which keeps the answer the same from then on.
+// Err compares the deadline with the clock, since no timer may be running. Once it has an error to return it creates
+// the live context, which keeps the answer the same from then on.
 func (c *attemptContext) Err() error {
 	if live := c.live.Load(); live != nil {
 		return live.Err()
@@ -135,8 +135,8 @@ func (c *attemptContext) Err() error {
 	return c.wake().Err()
 }
 
-// Value hands the question to the live context when there is one. That is how the context package finds it: children
-// then register with it directly instead of starting a goroutine each.
+// Value asks the live context if there is one. The context package finds it that way: children then register with it
+// directly instead of starting a goroutine each.
 func (c *attemptContext) Value(key any) any {
 	if key == (attemptKey{}) {
 		return c

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Backoff is how long a failed message waits before it is tried again.
+// Backoff determines how long a failed message waits before its next attempt.
 //
-// Delay is a pure function, apart from jitter: it keeps no state between calls, so one Backoff serves every message
-// and every goroutine, and a retry scheduled by another process after a crash waits as long as it would have here.
+// Delay is a pure function, apart from jitter: it keeps no state between calls, so one Backoff serves every message and
+// every goroutine, and a retry scheduled by another process after a crash waits just as long.
 type Backoff interface {
-	// Delay returns the wait before the given retry. retry counts from 1, a smaller one is treated as 1. original is
-	// the message's first-delivery delay (x-original-delay), 0 when it had none. The result is never negative and
-	// never overflows: a delay that does not fit is the longest [time.Duration].
+	// Delay returns the wait before the given retry. retry counts from 1; smaller values are treated as 1. original is the
+	// message's first-delivery delay (x-original-delay), 0 if it had none. The result is never negative and never
+	// overflows: a delay that does not fit becomes the longest [time.Duration].
 	Delay(retry int, original time.Duration) time.Duration
 }
 
-// BackoffFunc makes a [Backoff] of a function.
+// BackoffFunc adapts a function to [Backoff].
 type BackoffFunc func(retry int, original time.Duration) time.Duration
 
 // Delay calls f.
@@ -29,8 +29,8 @@ func (f BackoffFunc) Delay(retry int, original time.Duration) time.Duration {
 
 const longest = time.Duration(math.MaxInt64)
 
-// validator is implemented by the backoffs of this package. A constructor that returned an error would make every
-// wiring three lines longer, so the arguments are checked by [New], together with everything else.
+// validator is implemented by the backoffs of this package. Constructors that return errors would lengthen every wiring
+// by three lines, so [New] checks the arguments together with everything else.
 type validator interface{ validate() error }
 
 // None retries at once.
@@ -58,8 +58,8 @@ func (c constant) validate() error {
 	return nil
 }
 
-// Steps waits the first delay before the first retry, the second before the second, and repeats the last one when
-// there are more retries than steps.
+// Steps waits the first delay before the first retry, the second before the second, and repeats the last one if there
+// are more retries than steps.
 func Steps(delays ...time.Duration) Backoff {
 	return steps(append([]time.Duration(nil), delays...))
 }
@@ -94,15 +94,14 @@ func (s steps) validate() error {
 	return nil
 }
 
-// FromOriginalDelay doubles from the message's own first-delivery delay: original * 2^(retry-1). A message that was
-// asked for in 10 s is retried after 10, 20 and 40 s. fallback is the base for messages that had no such delay.
-// The original delay itself is never changed by a retry.
+// FromOriginalDelay doubles the message's own first-delivery delay: original * 2^(retry-1). A message first delivered
+// after 10 s is retried after 10, 20 and 40 s. fallback is the base for messages without such a delay. A retry never
+// changes the original delay.
 func FromOriginalDelay(fallback time.Duration) Backoff {
 	return exponential{base: fallback, factor: 2, fromOriginal: true}
 }
 
-// Exponential waits base * factor^(retry-1), whatever delay the message was first delivered with.
-// factor must be at least 1.
+// Exponential waits base * factor^(retry-1), regardless of the first-delivery delay. factor must be at least 1.
 func Exponential(base time.Duration, factor float64) Backoff {
 	return exponential{base: base, factor: factor}
 }
@@ -134,7 +133,7 @@ func (e exponential) Delay(retry int, original time.Duration) time.Duration {
 	return time.Duration(d)
 }
 
-// from is what the delays grow from.
+// from is the base from which the delays grow.
 func (e exponential) from(original time.Duration) time.Duration {
 	if e.fromOriginal && original > 0 {
 		return original
@@ -144,7 +143,7 @@ func (e exponential) from(original time.Duration) time.Duration {
 
 func (e exponential) String() string {
 	if e.fromOriginal {
-		return fmt.Sprintf("original delay (else %s) x%g for each retry", e.base, e.factor)
+		return fmt.Sprintf("original delay (or %s) x%g for each retry", e.base, e.factor)
 	}
 	return fmt.Sprintf("%s x%g for each retry", e.base, e.factor)
 }
@@ -161,7 +160,7 @@ func (e exponential) validate() error {
 	return errors.Join(errs...)
 }
 
-// WithCap makes no delay of b longer than limit.
+// WithCap limits the delays of b.
 func WithCap(b Backoff, limit time.Duration) Backoff { return capped{b, limit} }
 
 type capped struct {
@@ -195,8 +194,8 @@ func validateBackoff(b Backoff) error {
 	}
 }
 
-// Timeline returns when the attempts of a message that always fails run, counted from the first attempt, which is
-// always at 0: what "explain" prints and tests compare. maxAttempts counts runs including the first.
+// Timeline returns when the attempts of a message that always fails run, relative to the first attempt, which is always
+// at 0: the output of "explain" and the value that tests compare. maxAttempts counts runs including the first.
 func Timeline(b Backoff, maxAttempts int, original time.Duration) []time.Duration {
 	times := make([]time.Duration, 0, max(maxAttempts, 0))
 	var at time.Duration

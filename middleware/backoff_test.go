@@ -170,7 +170,7 @@ func TestBackoff_String(t *testing.T) {
 		"every 5s": middleware.Constant(5 * time.Second),
 		"steps 1s, 5s, 1m0s, full jitter": middleware.WithJitter(middleware.Steps(time.Second, 5*time.Second, time.Minute),
 			middleware.FullJitter),
-		"original delay (else 1s) x2 for each retry, at most 1h0m0s": middleware.WithCap(
+		"original delay (or 1s) x2 for each retry, at most 1h0m0s": middleware.WithCap(
 			middleware.FromOriginalDelay(time.Second), time.Hour),
 		"2s x1.5 for each retry, equal jitter": middleware.WithJitter(
 			middleware.Exponential(2*time.Second, 1.5), middleware.EqualJitter),

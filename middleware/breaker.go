@@ -13,33 +13,33 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// Breaker configures the circuit breaker of a pipeline: after some failures in a row a handler is not called for a
-// while, because what it depends on is down and needs no more load. Only errors that are to be retried count as
-// failures, and unknown ones once for each message: a thousand invalid orders say nothing about the payment service,
-// nor does one that fails a thousand times for an unknown reason.
+// Breaker configures the circuit breaker of a pipeline: after several failures in a row a handler is not called for a
+// while, because its dependency is down and needs no more load. Only retryable errors count as failures, and unknown
+// ones once per message: neither a thousand invalid orders nor one order that fails a thousand times for an unknown
+// reason is evidence against the payment service.
 type Breaker struct {
-	// Failures in a row open the circuit. Defaults to 5.
+	// Failures is the number of failures in a row that open the circuit. Defaults to 5.
 	Failures int
-	// Delay is how long it stays open. Then single messages are let through, one after the other: the first success
-	// closes the circuit, three different ones that fail open it for another Delay. Defaults to 60 s.
+	// Delay is how long it stays open. Then single messages are let through, one after the other: the first success closes
+	// the circuit, three different failing messages open it for another Delay. Defaults to 60 s.
 	Delay time.Duration
-	// Key returns which circuit a message belongs to, for handlers that depend on several services. There must be few
+	// Key returns the circuit that a message belongs to, for handlers that depend on several services. There must be few
 	// different keys. Defaults to the handler's name: one circuit per handler.
 	Key func(m *message.Message) string
 	// WhenOpen is what happens to messages while the circuit is open. Defaults to OpenDefer.
 	WhenOpen WhenOpen
 }
 
-// WhenOpen is what happens to messages that meet an open circuit.
+// WhenOpen is what happens to messages when the circuit is open.
 type WhenOpen int
 
 const (
-	// OpenDefer reschedules the message for when the circuit will let it through. No attempt is consumed.
+	// OpenDefer reschedules the message for when the circuit may let it through. No attempt is consumed.
 	OpenDefer WhenOpen = iota
-	// OpenPause makes the message wait where it is, unacked, which takes in no more messages than the subscriber hands
-	// out at once. After [Breaker.Delay] the message is deferred, for no broker waits forever.
+	// OpenPause makes the message wait in place, unacked, which accepts no more messages than the subscriber hands out at
+	// once. After [Breaker.Delay] the message is deferred, because no broker waits forever.
 	OpenPause
-	// OpenSkip acks the message: it is lost, but for a log line and a hook.
+	// OpenSkip acks the message: it is lost, except for a log line and a hook.
 	OpenSkip
 )
 
@@ -57,7 +57,7 @@ func (b *Breaker) validate() error {
 	return errors.Join(errs...)
 }
 
-// circuits holds one circuit a key, made when the key is first seen.
+// circuits holds one circuit per key, created when the key first occurs.
 type circuits struct {
 	pipeline *Pipeline
 	config   Breaker
@@ -72,7 +72,8 @@ func newCircuits(p *Pipeline, b Breaker) *circuits {
 	return &circuits{pipeline: p, config: b, byKey: make(map[string]*circuit)}
 }
 
-// admit returns the circuit to report the attempt's result to, or why the attempt must not be made.
+// admit returns the circuit to which the attempt's result must be reported, or the reason why the attempt must not be
+// made.
 func (c *circuits) admit(ctx context.Context, m *message.Message, id string) (*circuit, *CircuitOpenError) {
 	own := c.circuit(c.key(ctx, m))
 	admitted, remaining := own.admit(id) //nolint:contextcheck // a change of state belongs to no single message
@@ -98,7 +99,7 @@ func (c *circuits) key(ctx context.Context, m *message.Message) (key string) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			c.pipeline.log(ctx, slog.LevelError, "Breaker.Key panicked; the handler's name is the key",
+			c.pipeline.log(ctx, slog.LevelError, "Breaker.Key panicked; using the handler's name as the key",
 				slog.String("error", newPanicError(r).Error()))
 			key = c.pipeline.handlerName(ctx)
 		}

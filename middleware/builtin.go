@@ -21,8 +21,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// builtinRules stand in the order of the decision tree: what can never succeed first (validation, not found, already
-// done), then what may (remote services, databases, networks), each as specific as possible before the general.
+// builtinRules are in the order of the decision tree: first errors that can never succeed (validation, not found,
+// already done), then errors that may (remote services, databases, networks), each specific rule before the general
+// ones.
 var builtinRules = []func(error) (Verdict, bool){
 	panics,
 	ownWord,
@@ -51,7 +52,7 @@ func has[E error](err error) bool {
 	return ok
 }
 
-// panics are tried again, within the limit: a nil map that a race left behind may be there next time.
+// panics are retried, within the limit: a nil map caused by a race may be there next time.
 func panics(err error) (Verdict, bool) {
 	if _, ok := errors.AsType[*PanicError](err); ok {
 		return retryable("panic")
@@ -62,7 +63,7 @@ func panics(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// ownWord is for errors that say of themselves what they are.
+// ownWord handles errors that declare their own kind.
 func ownWord(err error) (Verdict, bool) {
 	if e, ok := errors.AsType[interface {
 		error
@@ -95,7 +96,7 @@ func backoffErrors(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// malformed is about bytes that will not get better by reading them again.
+// malformed handles bytes that reading them again does not improve.
 func malformed(err error) (Verdict, bool) {
 	switch {
 	case errors.Is(err, envelope.ErrMalformed):
@@ -113,7 +114,7 @@ func malformed(err error) (Verdict, bool) {
 func databaseErrors(err error) (Verdict, bool) {
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		// Not found is not retried. Where events overtake the rows that they are about, say so by a rule.
+		// Not found is not retried. If events may overtake the rows that they refer to, add a rule.
 		return permanent("sql: no rows")
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
 		return retryable("database connection lost")
@@ -123,9 +124,9 @@ func databaseErrors(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// failsafeErrors are those of policies inside the handler. The error inside an exceeded retry policy was judged by
-// the rules before; only what they did not know arrives here. The three that refuse to run anything consume no
-// attempt, because none was made.
+// failsafeErrors handles the errors of policies inside the handler. The rules before have judged the error inside an
+// exceeded retry policy; only errors that they did not recognize arrive here. The three that refuse to run anything
+// consume no attempt, because none was made.
 func failsafeErrors(err error) (Verdict, bool) {
 	switch {
 	case errors.Is(err, circuitbreaker.ErrOpen):
@@ -142,8 +143,8 @@ func failsafeErrors(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// gobreakerOpen is about sony/gobreaker, also as Watermill's CircuitBreaker has it: the call was not made. Its versions
-// have different values with the same text, and importing one for it would be of no use to the other.
+// gobreakerOpen handles sony/gobreaker, also as wrapped by Watermill's CircuitBreaker: the call was not made. Its
+// versions have different values with the same text, and importing one of them would not match the other.
 func gobreakerOpen(err error) (Verdict, bool) {
 	for e, depth := err, 0; e != nil && depth < deepest; e, depth = errors.Unwrap(e), depth+1 {
 		if typeName(e) == "*errors.errorString" && e.Error() == "circuit breaker is open" {
@@ -153,8 +154,8 @@ func gobreakerOpen(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// contextErrors are about contexts that ended inside the handler. The pipeline has already looked at the message's
-// own context, whose end means shutdown.
+// contextErrors handles contexts that ended inside the handler. The pipeline has already checked the message's own
+// context, whose end means shutdown.
 func contextErrors(err error) (Verdict, bool) {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -167,7 +168,7 @@ func contextErrors(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// syscallErrors are refused and broken connections, and resources that come back: descriptors, memory, disk space.
+// syscallErrors handles refused and broken connections, and resources that recover: descriptors, memory, disk space.
 func syscallErrors(err error) (Verdict, bool) {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
@@ -198,7 +199,7 @@ func networkErrors(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// timeouts is the convention of net.Error, which many clients follow. A false answer says nothing.
+// timeouts is the convention of net.Error, which many clients follow. A result of false means nothing.
 func timeouts(err error) (Verdict, bool) {
 	if e, ok := errors.AsType[interface {
 		error

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// circuitState is a state as observers and logs name it.
+// circuitState is a circuit's state as named by observers and logs.
 type circuitState string
 
 const (
@@ -22,25 +22,25 @@ const (
 // always fails would keep the circuit open for all others whenever it happens to come first.
 const probes = 3
 
-// circuit is the state of one key. An error that is known to be the dependency's (a timeout, a refused connection)
-// counts whenever it comes; an unknown one only with a message's first attempt, because one that fails at each of its
-// attempts says no more about the dependency than one that fails once.
+// circuit is the state of one key. An error known to be the dependency's (a timeout, a refused connection) always
+// counts; an unknown one only on a message's first attempt, because a message that fails every attempt is no more
+// evidence against the dependency than one that fails once.
 type circuit struct {
 	circuits *circuits
 	key      string
 
-	troubled atomic.Bool // it is not closed, or a message has failed: all others need no lock
+	troubled atomic.Bool // it is not closed, or a message has failed; otherwise no lock is needed
 
 	mu      sync.Mutex
 	opened  bool
-	until   time.Time // when it half-opens, or when a half-open one forgets who has failed
-	probing bool      // a message is trying out a half-open circuit
-	failed  []string  // the messages that have failed in a row, no more than open it
+	until   time.Time // when it half-opens, or when a half-open one forgets the failed messages
+	probing bool      // a message is probing a half-open circuit
+	failed  []string  // the messages that failed in a row, at most as many as open it
 	half    bool
 }
 
-// admit reports whether the message may be run, and otherwise when to ask again. That is never at once: while one
-// message tries out a half-open circuit, the others must not come back in a hot loop.
+// admit reports whether the message may be run, and otherwise how long to wait before asking again. That is never zero:
+// while one message probes a half-open circuit, the others must not return in a hot loop.
 func (c *circuit) admit(id string) (admitted bool, remaining time.Duration) {
 	if !c.troubled.Load() {
 		return true, 0
@@ -57,12 +57,12 @@ func (c *circuit) admit(id string) (admitted bool, remaining time.Duration) {
 	}
 	halfOpened := !c.half
 	if halfOpened || !now.Before(c.until) {
-		// The next round: those that failed in the last one may try again.
+		// The next round: messages that failed in the last one may try again.
 		c.half, c.failed, c.until = true, c.failed[:0], now.Add(c.circuits.config.Delay)
 	}
 	switch {
 	case slices.Contains(c.failed, id):
-		remaining = max(c.until.Sub(now), minDefer) // it has had its try
+		remaining = max(c.until.Sub(now), minDefer) // it has had its attempt
 	case c.probing:
 		remaining = min(max(c.circuits.config.Delay/20, minDefer), 5*time.Second)
 	default:
@@ -75,7 +75,7 @@ func (c *circuit) admit(id string) (admitted bool, remaining time.Duration) {
 	return admitted, remaining
 }
 
-// succeeded closes the circuit: the dependency has done its part.
+// succeeded closes the circuit, because the dependency works.
 func (c *circuit) succeeded() {
 	if !c.troubled.Load() {
 		return
@@ -94,13 +94,13 @@ func (c *circuit) succeeded() {
 	}
 }
 
-// ended tells the circuit how an attempt that failed ended. It must be told of every attempt: while one tries out a
-// half-open circuit, no other may.
+// ended reports to the circuit how a failed attempt ended. It must be called for every attempt: while one probes a
+// half-open circuit, no other may run.
 func (c *circuit) ended(dec *Decision) {
 	switch {
 	case dec.Verdict.Kind == KindDefer, dec.Outcome == OutcomeGiveBack:
 		c.mu.Lock()
-		c.probing = false // it did not find out whether the dependency is up: the next one does
+		c.probing = false // the outcome shows nothing about the dependency: the next attempt probes it
 		c.mu.Unlock()
 	case dec.Outcome == OutcomeRetry, dec.Reason == envelope.ReasonExhausted, dec.Reason == envelope.ReasonExpired:
 		c.failure(dec.Attempt.MessageID, dec.Verdict.Kind != KindUnknown || dec.Attempt.Number == 1)

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// Verdict is what classification found out about an error.
+// Verdict is the result of classifying an error.
 type Verdict struct {
 	Kind Kind
-	// Rule names what decided: a mark, a rule's name, or the built-in rule with its detail ("sqlstate 40001").
+	// Rule names the deciding mark or rule, or the built-in rule with its detail ("sqlstate 40001").
 	Rule string
-	// Code is the error's own code, such as "40001", "1213" or "503"; empty when it has none.
+	// Code is the error's own code, such as "40001", "1213" or "503"; empty if it has none.
 	Code string
 	// After is the delay that the error asks for, when HasAfter is set.
 	After    time.Duration
 	HasAfter bool
-	// RulePanic is which rule panicked on the way; empty when none did.
+	// RulePanic names a rule that panicked during classification; empty if none did.
 	RulePanic string
 }
 
-// Classifier finds out what errors mean. It is immutable and safe for concurrent use.
+// Classifier determines what errors mean. It is immutable and safe for concurrent use.
 type Classifier struct {
 	rules   []Rule
 	builtin bool
 }
 
-// NewClassifier returns a classifier that asks the handler's marks first, then rules in their order, then the
-// built-in rules that the package comment lists. The error names every rule that cannot work.
+// NewClassifier returns a classifier that consults the handler's marks first, then rules in their order, then the
+// built-in rules listed in the package comment. The error names every invalid rule.
 func NewClassifier(rules ...Rule) (*Classifier, error) {
 	if err := validateRules("rule", rules); err != nil {
 		return nil, fmt.Errorf("middleware: %w", err)
@@ -48,8 +48,8 @@ func validateRules(where string, rules []Rule) error {
 	return errors.Join(errs...)
 }
 
-// Classify returns what err means. It never panics, whatever err's methods and the rules do: what panics does not
-// match, and the rules behind it are still consulted.
+// Classify returns what err means. It never panics, whatever err's methods and the rules do: a rule that panics does
+// not match, and later rules are still consulted.
 func (c *Classifier) Classify(err error) Verdict {
 	v := c.kind(err)
 	if v.Code == "" {
@@ -109,8 +109,8 @@ func marked(err error) (Verdict, bool) {
 	return v, true
 }
 
-// errorCode is the code that the first error of the chain has which has one, by one of the usual methods. It walks the
-// chain itself, because errors.As would walk it once for every method.
+// errorCode is the code of the first error in the chain that has one, by one of the usual methods. It walks the chain
+// itself, because errors.As would walk it once per method.
 func errorCode(err error) string {
 	for depth := 0; err != nil && depth < deepest; depth++ {
 		switch e := err.(type) { //nolint:errorlint // walks the chain itself

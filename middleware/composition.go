@@ -16,54 +16,54 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// unfit are the middlewares of Watermill next to which messages are lost, on either side of the pipeline, by the names
-// of their functions. What the others do to a failing message is listed in docs/composition.md.
+// unfit are the Watermill middlewares that lose messages next to the pipeline, on either side of it, by the names of
+// their functions. docs/composition.md lists what the others do to a failing message.
 var unfit = [...]*neighbour{
 	{
 		name: "Deduplicator", function: "(*Deduplicator).Middleware",
-		why: "it takes the retry of a failed message for a duplicate and acks it: leave it out, or use package idempotency " +
+		why: "it treats the retry of a failed message as a duplicate and acks it: leave it out, or use package idempotency " +
 			"inside",
-		// A message that is nacked comes again, and would be acked as a duplicate.
+		// A nacked message is redelivered, and would be acked as a duplicate.
 		keep: true,
 	},
 	{
 		name: "InstantAck", function: "InstantAck",
-		why: "it acks messages before they are settled, and what cannot be retried or dead-lettered is gone: leave it out",
-		// What is acked already can only be handled.
+		why: "it acks messages before they are settled, and one that cannot be retried or dead-lettered is lost: omit it",
+		// A message that is already acked can only be handled.
 		acked: true,
 	},
 	{
 		name: "IgnoreErrors", function: "IgnoreErrors.Middleware",
-		why: "what fails with an error that it names is acked, by its text, without a retry, a dead letter or a log line, " +
-			"and outside that is also what the pipeline returns at a shutdown: use a Rule that skips",
+		why: "it acks messages that fail with an error that it names, by its text, without a retry, a dead letter or a log " +
+			"line, and outside that includes those that the pipeline returns at a shutdown: use a Rule that skips",
 	},
 }
 
-// amqpSubscriber is watermill-amqp's, where the Rescheduler is a [TableWriter]. Its DefaultMarshaler fails on a header
-// that is a table, and it then delivers the message again at once, forever, before the router has seen it.
+// amqpSubscriber is watermill-amqp's, when the Rescheduler is a [TableWriter]. Its DefaultMarshaler fails on a header
+// that is a table, and it then redelivers the message at once, forever, before the router has seen it.
 var amqpSubscriber = &neighbour{
 	name: "amqp.Subscriber",
-	why: "its DefaultMarshaler cannot read the x-death header that RabbitMQ gives a retry, which then comes again " +
+	why: "its DefaultMarshaler cannot read the x-death header that RabbitMQ gives a retry, which is then redelivered " +
 		"forever and reaches no handler: subscribe with the broker that is the Rescheduler, open watermill+amqp://, or " +
 		"configure a Marshaler that reads every header, such as that of brokers/watermill/amqp, and add Pipeline.Plugin, " +
-		"which looks at it",
+		"which checks it",
 }
 
-// neighbour is a middleware, or a subscriber, that must not stand next to the pipeline.
+// neighbour is a middleware, or a subscriber, that must not be used next to the pipeline.
 type neighbour struct {
 	name, function, why string
-	keep                bool // outside of the pipeline a message must not be returned
-	acked               bool // outside of the pipeline the message is acked
+	keep                bool // outside the pipeline a message must not be returned
+	acked               bool // outside the pipeline the message is acked
 }
 
 func (n *neighbour) refusal() error {
-	return fmt.Errorf("middleware: %w: Watermill's %s stands next to it: %s", ErrMiswired, n.name, n.why)
+	return fmt.Errorf("middleware: %w: Watermill's %s is used next to it: %s", ErrMiswired, n.name, n.why)
 }
 
-// watermills is the package of Watermill's middlewares in the names of functions.
+// watermills prefixes the function names of Watermill's middlewares.
 const watermills = "/watermill/message/router/middleware."
 
-// unfitFunction returns the neighbour that a function of that name belongs to, or nil.
+// unfitFunction returns the neighbour to which a function of that name belongs, or nil.
 func unfitFunction(name string) *neighbour {
 	_, name, ours := strings.Cut(name, watermills)
 	if !ours {
@@ -84,8 +84,8 @@ func functionName(f reflect.Value) string {
 	return runtime.FuncForPC(f.Pointer()).Name()
 }
 
-// unfitIn finds neighbours of the pipeline among the middlewares of a router. It has no accessor for them; when its
-// field is not what it was in v1.5, the first message finds them.
+// unfitIn finds neighbours of the pipeline among the middlewares of a router. The router has no accessor for them; if
+// its field is not as in v1.5, the first message finds them.
 func unfitIn(r *message.Router) (found *neighbour) {
 	defer func() {
 		if recover() != nil {
@@ -121,7 +121,7 @@ func unfitIn(r *message.Router) (found *neighbour) {
 	return nil
 }
 
-// unfitSubscriber looks for one among the handlers of a router. It has no accessor for them either.
+// unfitSubscriber finds one among the handlers of a router, which has no accessor for them either.
 func (p *Pipeline) unfitSubscriber(r *message.Router) (found *neighbour) {
 	defer func() {
 		if recover() != nil {
@@ -156,19 +156,19 @@ func (n *neighbour) delivers(ctx context.Context) bool {
 	return !ours && message.SubscriberNameFromCtx(ctx) == n.name
 }
 
-// surroundings are what stands around the pipeline for one handler.
+// surroundings are the callers and callees of the pipeline in one handler.
 type surroundings struct {
 	fine  atomic.Bool
 	look  sync.Once
-	inner *neighbour // that the pipeline calls
-	outer *neighbour // that calls the pipeline
+	inner *neighbour // called by the pipeline
+	outer *neighbour // calls the pipeline
 }
 
 func surroundingsOf(next message.HandlerFunc) *surroundings {
 	return &surroundings{inner: unfitFunction(functionName(reflect.ValueOf(next)))}
 }
 
-// outerNeighbour looks for one among the callers.
+// outerNeighbour finds one among the callers.
 func outerNeighbour() *neighbour {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
@@ -183,7 +183,7 @@ func outerNeighbour() *neighbour {
 	}
 }
 
-// examine looks at the surroundings with the first message, and refuses messages that would be lost.
+// examine checks the surroundings on the first message, and refuses messages that would be lost.
 //
 //go:noinline
 func (p *Pipeline) examine(m *message.Message, s *surroundings) error {
@@ -202,13 +202,13 @@ func (p *Pipeline) examine(m *message.Message, s *surroundings) error {
 	})
 	switch {
 	case s.outer != nil && s.outer.keep:
-		<-ctx.Done() // unacked, until another process has it
+		<-ctx.Done() // unacked, until it is delivered to another process
 		return p.giveBack(ctx, s.outer.refusal())
 	case s.inner != nil:
 		_ = wait.For(ctx, p.cfg.NackDelay)
 		return s.inner.refusal()
 	case s.outer != nil && s.outer.acked:
-		m.SetContext(context.WithoutCancel(ctx)) // which ends with the ack, and what is acked already can only be handled
+		m.SetContext(context.WithoutCancel(ctx)) // it ends with the ack, and an acked message can only be handled
 	case s.outer != nil:
 		_ = wait.For(ctx, p.cfg.NackDelay)
 		return s.outer.refusal()

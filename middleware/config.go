@@ -13,78 +13,76 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// DefaultMaxAttempts is the limit of a [Config] that names none: the first run and three retries.
+// DefaultMaxAttempts is the limit of a [Config] without one: the first run and three retries.
 const DefaultMaxAttempts = 4
 
 // Config configures a [Pipeline]. DeadLetters and Rescheduler are required. The presets ([Laravel], [DelayedBackoff],
-// [StoreOnly], [ServiceBus], [TTLCycle]) return one that is filled in but for the two.
+// [StoreOnly], [ServiceBus], [TTLCycle]) return one that is complete except for those two.
 type Config struct {
-	// DeadLetters keeps the messages that will not be tried again: a broker, a store, or several by [Sinks]. If it is a
-	// [RedriveRecorder] too, it is notified of redriven messages that succeed. Required.
+	// DeadLetters keeps the messages that are not retried any more: a broker, a store, or several by [Sinks]. If it is
+	// also a [RedriveRecorder], it is notified of redriven messages that succeed. Required.
 	DeadLetters DeadLetterSink
-	// Fallback takes a dead letter that DeadLetters could not: a spool file on another disk. Defaults to none.
+	// Fallback takes dead letters that DeadLetters cannot: a spool file on another disk. Defaults to none.
 	Fallback DeadLetterSink
 	// Rescheduler takes the messages to be retried or deferred: the broker, or [HoldInMemory]. Required.
 	Rescheduler Rescheduler
 
-	// MaxAttempts is how often a failing message is run, the first time included: 1 never retries. [Tries], [Retries]
-	// and [Cycles] express the same in other words. Defaults to 4. At most 1,000,000.
+	// MaxAttempts is how often a failing message is run, including the first time: 1 never retries. [Tries], [Retries] and
+	// [Cycles] are other ways of counting it. Defaults to 4. At most 1,000,000.
 	MaxAttempts int
 	// Backoff returns how long a retry waits. Defaults to FromOriginalDelay(time.Second).
 	Backoff Backoff
 	// Timeout is the deadline of the context of one attempt. Negative means none. Defaults to 1 min.
 	Timeout time.Duration
-	// MaxAge dead-letters a failing message as expired instead of retrying it, when the retry would run later than this
-	// after the message's creation, its first-delivery delay not counted. Defaults to no limit, and so does a negative
-	// one.
+	// MaxAge dead-letters a failing message as expired instead of retrying it if the retry would run later than this after
+	// the message's creation, not counting its first-delivery delay. Zero and negative mean no limit. Defaults to none.
 	MaxAge time.Duration
 	// Rules classify errors, before the built-in rules.
 	Rules []Rule
 	// OnPermanent is [OutcomeDeadLetter], [OutcomeSkip] or [OutcomeRetry]. Defaults to OutcomeDeadLetter. A malformed
 	// envelope is dead-lettered in any case.
 	OnPermanent Outcome
-	// OnUnknown is the same for errors that no rule knows. Defaults to OutcomeRetry.
+	// OnUnknown is the same for errors that match no rule. Defaults to OutcomeRetry.
 	OnUnknown Outcome
 	// BuiltinRules switches the built-in rules on or off. Defaults to BuiltinRulesOn.
 	BuiltinRules BuiltinRules
 
 	// Handlers overrides the fields from MaxAttempts to BuiltinRules for single handlers, by the name under which they
-	// were added to the router. A name that no handler has is refused: by [Pipeline.Plugin] before the router starts,
-	// and otherwise by the first message after which no handler is left that could have it.
+	// were added to the router. A name without a handler is refused: by [Pipeline.Plugin] before the router starts,
+	// otherwise by the first message after which no handler is left that could have it.
 	Handlers map[string]HandlerConfig
 
-	// DeferDelay is the wait of a deferred message when the error names none. Defaults to 30 s.
+	// DeferDelay is the wait of a deferred message if the error specifies none. Defaults to 30 s.
 	DeferDelay time.Duration
-	// MaxDeferAge dead-letters a message as expired that has been deferred for so long without an attempt.
-	// Defaults to 24 h.
+	// MaxDeferAge dead-letters a message as expired if it has been deferred for this long without an attempt. Defaults to
+	// 24 h.
 	MaxDeferAge time.Duration
 
 	// SystemEvents are run instead of the router's handler, by event name ("system.ping.1"). Their messages are acked
 	// whatever happens; an error is logged.
 	SystemEvents map[string]message.NoPublishHandlerFunc
-	// Debug is run instead of the router's handler for messages that say system.is_debug, in a header or in the JSON
-	// body. They are acked whatever happens. When nil they are handled like all others.
+	// Debug is run instead of the router's handler for messages marked as system.is_debug, in a header or in the JSON
+	// body. They are acked whatever happens. If nil, they are handled like all others.
 	Debug message.NoPublishHandlerFunc
 
 	// Breaker stops calling a handler whose dependency is down. Defaults to none.
 	Breaker *Breaker
 	// Hooks run when a decision is durable.
 	Hooks Hooks
-	// HookTimeout bounds each hook: after it the message is settled without waiting for the hook. Defaults to 5 s.
+	// HookTimeout bounds each hook; after it the message is settled without waiting for the hook. Defaults to 5 s.
 	HookTimeout time.Duration
 
-	// PublishTimeout bounds one try to publish a retry or a dead letter. Defaults to 10 s.
+	// PublishTimeout bounds one attempt to publish a retry or a dead letter. Defaults to 10 s.
 	PublishTimeout time.Duration
-	// PublishTries is how often a retry or a dead letter is tried to be published, 100 ms, 200 ms ... apart, before the
-	// fallback is consulted. Defaults to 3.
+	// PublishTries is how many attempts are made to publish a retry or a dead letter, 100 ms, 200 ms ... apart, before the
+	// fallback is used. Defaults to 3.
 	PublishTries int
-	// NackDelay is the pause before a message is nacked that could not be settled, doubled up to 30 s as long as
-	// nothing can be published: a nack is redelivered at once by every broker. It ends early at shutdown. Defaults to 1
-	// s.
+	// NackDelay is the pause before a message that could not be settled is nacked, doubled up to 30 s as long as no
+	// publish succeeds: every broker redelivers a nacked message at once. It ends early at shutdown. Defaults to 1 s.
 	NackDelay time.Duration
 
-	// Logger gets every decision with the message's context. Defaults to slog.Default(). [envelope.SlogLogger] makes
-	// one of a watermill.LoggerAdapter.
+	// Logger gets every decision with the message's context. Defaults to slog.Default(). [envelope.SlogLogger] adapts a
+	// watermill.LoggerAdapter.
 	Logger *slog.Logger
 	// RetryLevel is the level of the line for an attempt that failed and will be retried. Defaults to slog.LevelWarn: a
 	// retry is what the pipeline is for.
@@ -94,12 +92,11 @@ type Config struct {
 	LogPayload bool
 	// Observer is notified of what happens, for metrics and traces. Defaults to none, which costs nothing.
 	Observer Observer
-	// HandlerName returns the name of the handler that a message's context belongs to. Defaults to what Watermill's
-	// router has put there.
+	// HandlerName returns the name of the handler for a message's context. Defaults to the name set by Watermill's router.
 	HandlerName func(ctx context.Context) string
 }
 
-// HandlerConfig is what [Config.Handlers] overrides for one handler. A zero field inherits that of the [Config]; the
+// HandlerConfig is the part of [Config.Handlers] for one handler. A zero field inherits that of the [Config]; the
 // handler's own Rules are consulted before the general ones, and a negative MaxAge means no limit.
 type HandlerConfig struct {
 	MaxAttempts  int
@@ -131,13 +128,13 @@ func defaultPolicy() HandlerConfig {
 	}
 }
 
-// BuiltinRules is whether the built-in rules are consulted.
+// BuiltinRules controls whether the built-in rules are consulted.
 type BuiltinRules int
 
 const (
 	// BuiltinRulesOn consults them, after the marks and the rules of the configuration.
 	BuiltinRulesOn BuiltinRules = iota + 1
-	// BuiltinRulesOff leaves every error that has no mark and no rule to OnUnknown.
+	// BuiltinRulesOff leaves every error without a mark or a matching rule to OnUnknown.
 	BuiltinRulesOff
 )
 
@@ -163,7 +160,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// or fills the fields of h that are zero from general.
+// or fills the zero fields of h from general.
 func (h HandlerConfig) or(general HandlerConfig) HandlerConfig {
 	setDefault(&h.MaxAttempts, general.MaxAttempts)
 	setDefault(&h.Timeout, general.Timeout)
@@ -240,10 +237,10 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// canRetry asks the Rescheduler whether it can make the retries of h.
+// canRetry asks the Rescheduler whether it supports the retries of h.
 func (c *Config) canRetry(where string, h HandlerConfig) error {
 	checker, ok := c.Rescheduler.(RetryChecker)
-	// else another line of the error says so
+	// otherwise another line of the error reports it
 	valid := ok && !isTypedNil(c.Rescheduler) && validateBackoff(h.Backoff) == nil
 	if !valid || h.MaxAttempts <= 1 {
 		return nil
@@ -258,10 +255,10 @@ func (c *Config) canRetry(where string, h HandlerConfig) error {
 	return nil
 }
 
-// retriesAsked is how many retries are looked at for the longest delay.
+// retriesAsked is how many retries are examined for the longest delay.
 const retriesAsked = 100
 
-// isTypedNil finds the nil that is not nil: a nil pointer, or a nil function behind an adapter, in an interface.
+// isTypedNil detects a nil pointer, or a nil function behind an adapter, in an interface that is not nil.
 func isTypedNil(port any) bool {
 	v := reflect.ValueOf(port)
 	switch v.Kind() {

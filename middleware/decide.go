@@ -8,11 +8,12 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// minDefer keeps a handler that defers by 0 from being called in a hot loop.
+// minDefer keeps a handler that defers by 0 from running in a hot loop.
 const minDefer = 100 * time.Millisecond
 
 // Decide returns what the pipeline would do about err on this delivery of m, without doing it: for chains composed by
-// hand, for tests, and for tools that explain a configuration. m must be as it was received, with its context.
+// hand, for tests, and for tools that explain a configuration. m must be unchanged since it was received, with its
+// context.
 func (p *Pipeline) Decide(m *message.Message, err error) Decision {
 	policy := p.policyOf(m.Context())
 	control, malformed := envelope.ReadControl(m)
@@ -37,8 +38,8 @@ func (p *Pipeline) decide(m *message.Message, policy *policy, a *attemptContext,
 	d := Decision{Verdict: policy.classifier.Classify(err), Attempt: a.attempt(), Err: err}
 	kind := d.Verdict.Kind
 	if isShutdown(m.Context()) && kind != KindPermanent && kind != KindSkip {
-		// A cancelled context makes clients fail with all sorts of errors, not only with context.Canceled. None of them
-		// may cost the message an attempt, and least of all its last one.
+		// A cancelled context makes clients fail with all sorts of errors, not only with context.Canceled. None of them may
+		// cost the message an attempt, least of all its last one.
 		d.Outcome = OutcomeGiveBack
 		return d
 	}
@@ -95,7 +96,7 @@ func (p *Pipeline) decideDefer(d *Decision, m *message.Message, now time.Time) {
 	}
 	d.Delay = min(max(minDefer, d.Delay), envelope.MaxDelay)
 	since, ok := envelope.DeferredSince(m)
-	if !ok || since.After(now) { // RecordDeferral writes now in place of a time to come
+	if !ok || since.After(now) { // RecordDeferral replaces a time in the future by now
 		return
 	}
 	if age := now.Sub(since); age > p.cfg.MaxDeferAge {
@@ -103,7 +104,7 @@ func (p *Pipeline) decideDefer(d *Decision, m *message.Message, now time.Time) {
 	}
 }
 
-// reasonOf tells an operator apart what is a bug in the handler, however often it was run.
+// reasonOf distinguishes bugs in the handler, however often it was run.
 func reasonOf(err error, otherwise envelope.Reason) envelope.Reason {
 	if _, panicked := errorAs[*PanicError](err); panicked || errorIs(err, ErrGoexit) {
 		return envelope.ReasonPanic
@@ -116,12 +117,12 @@ func (d *Decision) expire(age, limit time.Duration) {
 	d.Err = &ExpiredError{Age: age, Limit: limit, Err: d.Err}
 }
 
-// backoffDelay is a second for a user's backoff that panics.
+// backoffDelay is one second if the user's backoff panics.
 func backoffDelay(b Backoff, retry int, original time.Duration) time.Duration {
 	return guardedValue(time.Second, func() time.Duration { return b.Delay(retry, original) })
 }
 
-// created is when the message came into being, as far as is known. A time to come is not believed.
+// created is when the message was created, if known. A time in the future is ignored.
 func created(m *message.Message, now time.Time) time.Time {
 	if e, err := envelope.FromMessage(m); err == nil {
 		if at := e.Timestamp(); !at.IsZero() && at.Before(now) {

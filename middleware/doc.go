@@ -1,5 +1,5 @@
 // Package middleware retries, defers, skips or dead-letters messages whose handler fails, without blocking the messages
-// behind them and without losing one. It is one Watermill middleware, [Pipeline.Middleware], made by [New]:
+// behind them and without losing any. It is one Watermill middleware, [Pipeline.Middleware], made by [New]:
 //
 //	pipeline, err := middleware.New(middleware.Config{
 //		Rescheduler: broker,  // a broker of this module, or anything that brings a message back later
@@ -9,8 +9,8 @@
 //
 // # What happens to a message
 //
-// For each delivery the pipeline reads the control data (who is it, how often did it fail), runs the handler under a
-// deadline with panics turned into errors, and on an error comes to exactly one [Outcome]:
+// For each delivery the pipeline reads the control data (its id, how often it failed), runs the handler under a
+// deadline with panics turned into errors, and maps an error to exactly one [Outcome]:
 //
 //	success      the handler's messages are published, ack
 //	retry        the failure is counted and recorded, the message comes back after the backoff, ack
@@ -20,13 +20,13 @@
 //	return       this consumer is shutting down: nack, no attempt consumed
 //
 // A retry or dead letter is confirmed before the message is acked, on a context that outlives the message's own. A
-// crash in between delivers twice, never zero times. What is retried and kept is the message as it was received,
-// whatever the handler did to it: headers, payload and id are restored, even from writes into the payload's bytes. Only
-// messages that could be published nowhere are nacked with an error, after a pause, because brokers redeliver at once.
+// crash in between delivers twice, never zero times. The message is retried and stored as it was received, whatever the
+// handler did to it: headers, payload and id are restored, even after writes into the payload's bytes. Only messages
+// that could not be published anywhere are nacked with an error, after a pause, because brokers redeliver at once.
 //
-// # How errors are understood
+// # How errors are classified
 //
-// The first that applies decides: what the handler has marked ([Permanent], [Retryable], [Skip], [Defer],
+// The first of these that applies decides: the handler's marks ([Permanent], [Retryable], [Skip], [Defer],
 // [RetryAfter]); the rules of the configuration in their order ([MatchError], [MatchType], [MatchFunc]); the built-in
 // rules, in this order:
 //
@@ -48,14 +48,15 @@
 //	connections, network, DNS, disk      retryable
 //	Timeout() bool, Temporary() bool     retryable if true
 //
-// Everything else is unknown and goes where [HandlerConfig.OnUnknown] says: it is retried.
+// Everything else is unknown and handled according to [HandlerConfig.OnUnknown], by default retried.
 //
 // # Composition
 //
 // Pipeline.Middleware does Normalize(Decide(Recover(Timeout(handler)))) in one function, which costs one allocation on
-// success. The parts can be had apart: [Recover], [Timeout], [Classifier], [Pipeline.Decide], [Backoff]. Watermill's
-// Retry and PoisonQueue must not stand inside a pipeline; its other middlewares may stand on either side.
+// success. The parts are also available separately: [Recover], [Timeout], [Classifier], [Pipeline.Decide], [Backoff].
+// Watermill's Retry and PoisonQueue must not be used inside a pipeline; its other middlewares work on either side, with
+// the exceptions in docs/composition.md.
 //
-// A handler learns about its attempt by [AttemptFrom]. Its context ends with its return. A deadline is no more than the
-// context's: a handler that ignores it keeps its message, and if it succeeds late it has succeeded.
+// A handler gets its attempt from [AttemptFrom]. Its context ends when it returns. The deadline is only the context's:
+// a handler that ignores it keeps its message, and if it succeeds late, it has succeeded.
 package middleware

@@ -12,14 +12,13 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// ErrNoEventHandler is matched by the error of an event that [Events] has no handler for. It is retried and
-// dead-lettered as any other: a binding that is there without a handler is a fault of the wiring, and the event may be
-// wanted.
+// ErrNoEventHandler is matched by the error of an event for which [Events] has no handler. It is retried and
+// dead-lettered like any other: a binding without a handler is a fault of the wiring, and the event may be needed.
 var ErrNoEventHandler = errors.New("no handler for this event")
 
-// Events hands the events of one queue to a handler each, as a service on a bus has them: by their names, or by
-// patterns of names in which * stands for one word between dots and # for any number of words. An exact name wins over
-// a pattern, and of several patterns the one with the most words that are not wildcards.
+// Events dispatches the events of one queue to one handler each, as in a service on a bus: by name, or by patterns of
+// names in which * matches one word between dots and # any number of words. An exact name wins over a pattern, and
+// among patterns the one with the most words that are not wildcards.
 //
 //	events := middleware.Events{
 //		"invoice.created": envelope.Handle(create),

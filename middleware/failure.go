@@ -10,10 +10,10 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// lastError is the handler's error behind the limit that decided: what the message carries is the error that the
-// handler gave, and the reason stands next to it.
+// lastError is the handler's error without the limit that decided: the message carries the handler's own error, and the
+// reason separately.
 func lastError(err error) error {
-	switch e := err.(type) { //nolint:errorlint // the pipeline itself has put it outermost
+	switch e := err.(type) { //nolint:errorlint // the pipeline itself wrapped it last
 	case *ExhaustedError:
 		return e.Err
 	case *ExpiredError:
@@ -23,7 +23,7 @@ func lastError(err error) error {
 	}
 }
 
-// travelling is the error as the message carries it.
+// travelling is the error as recorded in the message.
 func travelling(dec *Decision) envelope.Error {
 	err := lastError(dec.Err)
 	return envelope.Error{
@@ -33,7 +33,7 @@ func travelling(dec *Decision) envelope.Error {
 	}
 }
 
-// errorTrace is the stack of a panic, or of errors that bring one along and print it with %+v (pkg/errors).
+// errorTrace is the stack of a panic, or of an error that carries one and prints it with %+v (pkg/errors).
 func errorTrace(err error) (trace string) {
 	defer func() {
 		if recover() != nil {
@@ -53,8 +53,8 @@ func errorTrace(err error) (trace string) {
 	return ""
 }
 
-// errorClass is the Go type of the error that says most: the outermost that is not merely a wrapper around another.
-// It is what dead letters are grouped by.
+// errorClass is the Go type of the most specific error: the outermost one that does not merely wrap another. Dead
+// letters are grouped by it.
 func errorClass(err error) (class string) {
 	defer func() {
 		if recover() != nil {

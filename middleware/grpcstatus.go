@@ -5,9 +5,9 @@ import (
 	"reflect"
 )
 
-// grpcStatus reads the code of a gRPC error. Its method returns grpc's own *status.Status, so no interface that this
-// package could declare without importing grpc matches it: the method is found by name and its result asked for
-// Code, which must be an unsigned number. The names are constant, so that the linker still drops unused methods.
+// grpcStatus reads the code of a gRPC error. Its method returns grpc's own *status.Status, so this package cannot
+// declare a matching interface without importing grpc: the method is found by name, and Code is called on its result,
+// which must be an unsigned number. The names are constants, so the linker still drops unused methods.
 func grpcStatus(err error) (Verdict, bool) {
 	code, ok := grpcCode(err, 0)
 	if !ok || code >= uint64(len(grpcCodes)) {
@@ -44,7 +44,7 @@ func codeOf(method reflect.Value) (uint64, bool) {
 	}
 	status := method.Call(nil)[0]
 	if status.Kind() == reflect.Pointer && status.IsNil() {
-		return 0, false // grpc's nil *Status means OK, which is not an error
+		return 0, false // in grpc, a nil *Status means OK, which is not an error
 	}
 	code := status.MethodByName("Code")
 	if !code.IsValid() || code.Type().NumIn() != 0 || code.Type().NumOut() != 1 ||
@@ -54,7 +54,7 @@ func codeOf(method reflect.Value) (uint64, bool) {
 	return code.Call(nil)[0].Uint(), true
 }
 
-// grpcCodes stand at their numbers.
+// grpcCodes are indexed by code.
 var grpcCodes = [...]struct {
 	name string
 	kind Kind

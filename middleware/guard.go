@@ -6,8 +6,8 @@ import (
 	"log/slog"
 )
 
-// Whatever is not ours may panic: the ports, the callbacks of the configuration, and the methods of an error, of which
-// a typed nil is enough. All of it is called through this file, so that a message is settled whatever they do.
+// Foreign code may panic: the ports, the callbacks of the configuration, and the methods of an error, for which a typed
+// nil is enough. All of it is called through this file, so that a message is settled no matter what.
 
 // guarded calls f and returns its panic as an error.
 func guarded(f func() error) (err error) {
@@ -62,7 +62,7 @@ func (p *Pipeline) logs(ctx context.Context, level slog.Level) bool {
 	return guardedValue(false, func() bool { return p.cfg.Logger.Enabled(ctx, level) })
 }
 
-// log writes a line. One that the logger's handler panics on is lost.
+// log writes a line. If the logger's handler panics, the line is lost.
 func (p *Pipeline) log(ctx context.Context, level slog.Level, text string, attrs ...slog.Attr) {
 	defer func() { _ = recover() }()
 	p.cfg.Logger.LogAttrs(ctx, level, text, attrs...) //nolint:sloglint // every caller passes a literal

@@ -12,9 +12,9 @@ import (
 )
 
 // Hooks are called after a decision is durable and before the message is acked. A crash in between repeats the hook
-// with the message. An error, a panic and a hook that exceeds [Config.HookTimeout] are logged and change nothing; a
-// hook that runs on after that does so in its own goroutine. Hooks are called concurrently, with a context that
-// outlives the message's, and must not change what they are given.
+// with the message. An error, a panic and a hook that exceeds [Config.HookTimeout] are logged and change nothing; such
+// a hook continues in its own goroutine. Hooks are called concurrently, with a context that outlives the message's, and
+// must not change their arguments.
 type Hooks struct {
 	// OnRetry is called when a retry is confirmed by the broker.
 	OnRetry func(ctx context.Context, p RetryParams) error
@@ -59,7 +59,7 @@ type DeferParams struct {
 	Origin   envelope.Origin
 }
 
-// hook runs f in its own goroutine: there is no other way to continue without one that does not return.
+// hook runs f in its own goroutine: otherwise a hook that never returns would block the message.
 func (p *Pipeline) hook(d *delivery, name string, f func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.parent), p.cfg.HookTimeout)
 	defer cancel()
@@ -82,7 +82,7 @@ func (p *Pipeline) hook(d *delivery, name string, f func(context.Context) error)
 		err = fmt.Errorf("still running after %s", time.Since(start))
 	}
 	if err != nil {
-		p.log(ctx, slog.LevelError, "hook failed; the message is settled all the same",
+		p.log(ctx, slog.LevelError, "hook failed; the message is settled anyway",
 			slog.String("hook", name), slog.String("handler", d.handler), slog.String("topic", logText(d.origin.Topic)),
 			slog.String("message_id", logText(d.attempt.MessageID)), slog.String("error", logText(errorText(err))))
 	}

@@ -80,8 +80,7 @@ func TestPipeline_UnreadableRetryCount(t *testing.T) {
 			require.Empty(t, h.rescheduled)
 			require.Equal(t, envelope.ReasonExhausted, h.letter().Reason)
 			require.Equal(t, text, h.letter().Message.Metadata[envelope.KeyInvalidRetryCount])
-			require.Contains(t, h.logs.String(), `"level":"WARN","msg":"message has control headers that cannot be used as `+
-				`they are`)
+			require.Contains(t, h.logs.String(), `"level":"WARN","msg":"message has invalid control headers`)
 		})
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// StatusError is an HTTP response that was not a success, as made by [HTTPStatus].
+// StatusError is an unsuccessful HTTP response, created by [HTTPStatus].
 type StatusError struct {
 	// StatusCode is the response's status, such as 503.
 	StatusCode int
-	// RetryAfter is the wait that the server has asked for, when HasRetryAfter is set.
+	// RetryAfter is the wait that the server requested, if HasRetryAfter is set.
 	RetryAfter    time.Duration
 	HasRetryAfter bool
 }
@@ -23,14 +23,14 @@ func (e *StatusError) Error() string { return fmt.Sprintf("http status %d", e.St
 // Code returns the status as text, which becomes the envelope's error code.
 func (e *StatusError) Code() string { return strconv.Itoa(e.StatusCode) }
 
-// HTTPStatus makes an error of an HTTP response, or nil of a status below 400. header is the response's header (an
-// http.Header); its Retry-After, in seconds or as a date, is honoured for the statuses that are retried:
+// HTTPStatus returns an error for an HTTP response, or nil for a status below 400. header is the response's header (an
+// http.Header); its Retry-After, in seconds or as a date, is honoured for retryable statuses:
 //
 //	if err := middleware.HTTPStatus(resp.StatusCode, resp.Header); err != nil {
 //		return err
 //	}
 //
-// 408, 423, 425, 429 and 5xx but 501, 505, 508 and 511 are retryable, any other is permanent.
+// 408, 423, 425, 429 and 5xx except 501, 505, 508 and 511 are retryable, all others are permanent.
 func HTTPStatus(code int, header map[string][]string) error {
 	if code < 400 {
 		return nil
@@ -52,7 +52,7 @@ func retryAfter(header map[string][]string, now time.Time) (time.Duration, bool)
 		}
 		return time.Duration(seconds) * time.Second, true
 	}
-	// The three formats of RFC 9110, which all mean GMT.
+	// The three formats of RFC 9110, all in GMT.
 	for _, layout := range []string{"Mon, 02 Jan 2006 15:04:05 GMT", time.RFC850, time.ANSIC} {
 		if at, err := time.Parse(layout, value); err == nil {
 			return max(0, at.Sub(now)), true
@@ -61,7 +61,7 @@ func retryAfter(header map[string][]string, now time.Time) (time.Duration, bool)
 	return 0, false
 }
 
-// httpStatus knows [StatusError] and the errors of HTTP clients that tell the status by a method.
+// httpStatus recognizes [StatusError] and the errors of HTTP clients that have a method for the status.
 func httpStatus(err error) (Verdict, bool) {
 	if ours, ok := errors.AsType[*StatusError](err); ok {
 		v := statusVerdict(ours.StatusCode)
@@ -83,7 +83,7 @@ func httpStatus(err error) (Verdict, bool) {
 		status = e.StatusCode()
 	}
 	if status < 400 || status > 599 {
-		return noVerdict() // no status, or an error that is not about the response
+		return noVerdict() // no status, or not an error of the response
 	}
 	return statusVerdict(status), true
 }

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Jitter is a way of spreading retries, so that a thousand messages that failed together do not come back together.
+// Jitter is a way of spreading retries, so that a thousand messages that failed together are not retried together.
 type Jitter int
 
 const (
-	// FullJitter draws from 0 to the delay: the widest spread, and the least load on what is recovering.
+	// FullJitter draws from 0 to the delay: the widest spread, and the least load on a recovering service.
 	FullJitter Jitter = iota + 1
-	// EqualJitter draws from half the delay to the delay: never a retry at once.
+	// EqualJitter draws from half the delay to the delay: it never retries at once.
 	EqualJitter
 )
 
@@ -35,8 +35,8 @@ func WithJitter(b Backoff, j Jitter) Backoff {
 	return jittered{b, j, func(int) float64 { return rand.Float64() }} //nolint:gosec // spreading load is not a secret
 }
 
-// WithSeededJitter spreads the delays of b by a pure function of seed and retry: the same seed gives the same delays
-// in every process, for tests and for "explain". All messages share them, so use [WithJitter] in production.
+// WithSeededJitter spreads the delays of b by a pure function of seed and retry: the same seed gives the same delays in
+// every process, for tests and for "explain". All messages share these delays, so use [WithJitter] in production.
 func WithSeededJitter(b Backoff, j Jitter, seed uint64) Backoff {
 	return jittered{b, j, func(retry int) float64 {
 		return rand.New(rand.NewPCG(seed, uint64(max(retry, 1)))).Float64() //nolint:gosec // spreading load is not a secret
@@ -55,7 +55,7 @@ func draws(b Backoff) bool {
 	}
 }
 
-// base returns what b's delays grow from; 0 for one that does not grow from anything.
+// base returns the base from which b's delays grow; 0 if they do not grow from one.
 func base(b Backoff, original time.Duration) time.Duration {
 	switch b := b.(type) {
 	case jittered:

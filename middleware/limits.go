@@ -3,10 +3,10 @@ package middleware
 import "math"
 
 // The systems that this package replaces count their limit in three ways. [Config.MaxAttempts] counts runs including
-// the first; these say the same in their words.
+// the first; these functions translate.
 
-// Tries is n runs in all, the first included: Tries(3) runs a failing message three times.
-// Tries(0) runs it once, for no message can be dead-lettered unseen.
+// Tries means n runs in total, including the first: Tries(3) runs a failing message three times. Tries(0) runs it once,
+// because no message may be dead-lettered unseen.
 func Tries(n int) int {
 	if n == 0 {
 		return 1
@@ -14,7 +14,7 @@ func Tries(n int) int {
 	return n
 }
 
-// Retries is the first run and n more: Retries(3) runs a failing message four times.
+// Retries means the first run and n more: Retries(3) runs a failing message four times.
 func Retries(n int) int {
 	if n < 0 {
 		return n
@@ -22,5 +22,5 @@ func Retries(n int) int {
 	return min(n, math.MaxInt-1) + 1
 }
 
-// Cycles is the first run and n trips through a waiting queue: Cycles(3) runs a failing message four times.
+// Cycles means the first run and n trips through a waiting queue: Cycles(3) runs a failing message four times.
 func Cycles(n int) int { return Retries(n) }

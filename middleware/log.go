@@ -15,10 +15,10 @@ import (
 // with [envelope.LevelName] writes it as CRITICAL.
 const LevelCritical = envelope.LevelCritical
 
-// maxLogged bounds every text of a log line that a message or an error has brought.
+// maxLogged bounds every text in a log line that comes from a message or an error.
 const maxLogged = 1 << 10
 
-// logText bounds a text and writes control characters as escapes: a log line must not be split by what is in it.
+// logText bounds a text and escapes control characters: no content may split a log line.
 func logText(s string) string {
 	s = cut(s, maxLogged)
 	if strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) < 0 {
@@ -28,7 +28,7 @@ func logText(s string) string {
 	return q[1 : len(q)-1]
 }
 
-// logDecision writes one line for one failed delivery. Nothing is built when the level is off.
+// logDecision writes one line for one failed delivery. Nothing is built if the level is disabled.
 func (p *Pipeline) logDecision(level slog.Level, text string, d *delivery, dec *Decision, more ...slog.Attr) {
 	if !p.logs(d.parent, level) {
 		return
@@ -40,7 +40,7 @@ func (p *Pipeline) logDecision(level slog.Level, text string, d *delivery, dec *
 	if dec.Base > 0 {
 		attrs = append(attrs, slog.Duration("base", dec.Base))
 	}
-	if dec.Verdict.Kind != KindUnknown { // else no rule has matched
+	if dec.Verdict.Kind != KindUnknown { // otherwise no rule has matched
 		attrs = append(attrs, slog.String("kind", dec.Verdict.Kind.String()), slog.String("rule", logText(dec.Verdict.Rule)))
 	}
 	if dec.Reason != "" {
@@ -59,8 +59,8 @@ func (p *Pipeline) logDecision(level slog.Level, text string, d *delivery, dec *
 	p.log(d.parent, level, text, append(attrs, more...)...)
 }
 
-// logUnreadable reports control headers that no well-behaved producer writes and what is done instead, with the first
-// attempt: the later ones of the message have the same.
+// logUnreadable reports control headers that no well-behaved producer writes and what is done instead. It does so on
+// the first attempt, since later ones of the message have the same headers.
 func (p *Pipeline) logUnreadable(m *message.Message, c *attemptContext) {
 	if _, deferred := envelope.DeferredSince(m); deferred || c.control.RetryCount > 0 {
 		return
@@ -80,7 +80,7 @@ func (p *Pipeline) logUnreadable(m *message.Message, c *attemptContext) {
 		attrs = append(attrs, slog.String(key, logText(m.Metadata[key])),
 			slog.Duration("original_delay", c.control.OriginalDelay))
 	}
-	p.log(ctx, slog.LevelWarn, "message has control headers that cannot be used as they are", attrs...)
+	p.log(ctx, slog.LevelWarn, "message has invalid control headers", attrs...)
 }
 
 // originAttrs reports which handler a message was for and where it came from.

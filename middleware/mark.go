@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Kind is what an error means for the message that met it. It is the answer of classification; what then happens
-// depends on the limits and on [Config.OnPermanent] and [Config.OnUnknown] too: see [Outcome].
+// Kind is what an error means for its message. It is the result of classification; what happens then also depends on
+// the limits and on [Config.OnPermanent] and [Config.OnUnknown]: see [Outcome].
 type Kind int
 
 const (
-	// KindUnknown is an error that no rule knows. It is retried unless [Config.OnUnknown] says otherwise.
+	// KindUnknown is an error that matches no rule. It is retried unless [Config.OnUnknown] specifies otherwise.
 	KindUnknown Kind = iota
 	// KindRetryable is an error that may be gone at the next attempt.
 	KindRetryable
-	// KindPermanent is an error that no further attempt can cure: the message is dead-lettered at once.
+	// KindPermanent is an error that no retry can fix: the message is dead-lettered at once.
 	KindPermanent
 	// KindSkip is an error that settles the message: it is logged, counted and acked.
 	KindSkip
-	// KindDefer says that this is not the time: the message comes back later and no attempt is consumed.
+	// KindDefer means that it is too early: the message is redelivered later and no attempt is consumed.
 	KindDefer
 )
 
@@ -40,14 +40,14 @@ func (k Kind) String() string {
 	}
 }
 
-// MarkedError is an error to which the handler has attached what it means. It is made by [Permanent], [Retryable],
-// [Skip], [Defer] and [RetryAfter], reads like the error that it wraps, and gives it to errors.Is and errors.As.
-// Where marks are nested the outermost counts.
+// MarkedError is an error that the handler has marked with its meaning. It is created by [Permanent], [Retryable],
+// [Skip], [Defer] and [RetryAfter], has the text of the error that it wraps, and unwraps to it for errors.Is and
+// errors.As. If marks are nested, the outermost counts.
 type MarkedError struct {
 	Kind Kind
-	// After is the delay that the handler asks for. It is set by [RetryAfter] and [Defer] only.
+	// After is the delay that the handler requests. Only [RetryAfter] and [Defer] set it.
 	After time.Duration
-	// HasAfter tells a delay of 0 from none.
+	// HasAfter distinguishes a delay of 0 from none.
 	HasAfter bool
 	Err      error
 }
@@ -58,24 +58,24 @@ func (e *MarkedError) Error() string { return e.Err.Error() }
 // Unwrap returns the wrapped error.
 func (e *MarkedError) Unwrap() error { return e.Err }
 
-// Permanent marks err as one that no further attempt can cure. Permanent(nil) is nil, as with all marks, so a
-// handler may write: return middleware.Permanent(validate(order)).
+// Permanent marks err as an error that no retry can fix. Permanent(nil) is nil, as with all marks, so a handler may
+// write: return middleware.Permanent(validate(order)).
 func Permanent(err error) error { return mark(err, MarkedError{Kind: KindPermanent}) }
 
-// Retryable marks err as worth another attempt, against any rule that says otherwise.
+// Retryable marks err as worth another attempt, overriding any rule.
 func Retryable(err error) error { return mark(err, MarkedError{Kind: KindRetryable}) }
 
-// Skip marks err as settling the message: it is logged as a warning, counted, and acked. Nothing keeps it.
+// Skip marks err as settling the message: it is logged as a warning, counted and acked, and not kept anywhere.
 func Skip(err error) error { return mark(err, MarkedError{Kind: KindSkip}) }
 
-// Defer asks for the message to come back after d without consuming an attempt, as long as [Config.MaxDeferAge]
-// allows. A handler that has no error to give passes [ErrNotYet]: Defer(nil, d) is nil, which means success.
+// Defer makes the message return after d without consuming an attempt, as long as [Config.MaxDeferAge] allows. A
+// handler that has no specific error passes [ErrNotYet]: Defer(nil, d) is nil, which means success.
 func Defer(err error, d time.Duration) error {
 	return mark(err, MarkedError{Kind: KindDefer, After: max(0, d), HasAfter: true})
 }
 
-// RetryAfter marks err as retryable and sets how long to wait, instead of the backoff, for example because a
-// remote service has named a time. An attempt is consumed.
+// RetryAfter marks err as retryable and sets how long to wait instead of the backoff, for example because a remote
+// service specified a time. An attempt is consumed.
 func RetryAfter(err error, d time.Duration) error {
 	return mark(err, MarkedError{Kind: KindRetryable, After: max(0, d), HasAfter: true})
 }

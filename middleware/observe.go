@@ -9,14 +9,14 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// observation is what an observer is notified of a delivery, with an origin for where the subscriber has given none.
+// observation is a delivery as observers see it, with an origin even if the subscriber has not provided one.
 type observation struct {
 	Delivery
 
 	origin envelope.Origin
 }
 
-// describe fills in what an observer sees of the delivery, once, while the message is as it was received.
+// describe fills in the observer's view of the delivery, once, while the message is still as it was received.
 func (r *run) describe() {
 	m, o := r.message, &r.observed
 	parent := m.Context()
@@ -45,7 +45,7 @@ func (r *run) observeStarted() {
 //
 //go:noinline
 func (r *run) finished(outcome Outcome) {
-	p, parent := r.pipeline, r.context.parent // what the observer has put there comes along
+	p, parent := r.pipeline, r.context.parent // includes the observer's values
 	defer p.observerPanic(parent)
 	p.cfg.Observer.Finished(parent, Finished{
 		Delivery: &r.observed.Delivery, Outcome: outcome, Ran: true, Duration: r.took,
@@ -77,7 +77,7 @@ func (p *Pipeline) observeBreaker(ctx context.Context, e BreakerChanged) {
 	p.cfg.Observer.BreakerChanged(ctx, e)
 }
 
-// observerPanic must be deferred itself: recover works in no function further down.
+// observerPanic must be deferred directly: recover does not work in nested calls.
 func (p *Pipeline) observerPanic(ctx context.Context) {
 	if r := recover(); r != nil {
 		p.logObserverPanic(ctx, newPanicError(r))
@@ -89,7 +89,7 @@ func (p *Pipeline) logObserverPanic(ctx context.Context, err *PanicError) {
 	p.log(ctx, slog.LevelError, "observer panicked", slog.String("error", err.Error()))
 }
 
-// stamp lets an observer that is a [Stamper] add headers to a message that is about to be published.
+// stamp lets an observer that is a [Stamper] add headers to a message before it is published.
 func (p *Pipeline) stamp(ctx context.Context, m *message.Message) {
 	if p.stamper == nil {
 		return

@@ -7,51 +7,51 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Observers tells several observers, in their order: metrics and traces, for example. A panic in one keeps those behind
-// it from being told of that event.
+// Observers notifies several observers in order, for example metrics and traces. If one panics, those after it miss
+// that event.
 type Observers []Observer
 
 var _ Stamper = Observers(nil)
 
-// Started tells every observer. Each gets the context that the one before it returned.
+// Started notifies every observer. Each gets the context that the one before it returned.
 func (o Observers) Started(ctx context.Context, e Started) context.Context {
 	for _, each := range o {
 		if derived := each.Started(ctx, e); derived != nil {
-			ctx = derived //nolint:fatcontext // as deep as there are observers
+			ctx = derived //nolint:fatcontext // one level per observer
 		}
 	}
 	return ctx
 }
 
-// Finished tells every observer, the last one first: who began first ends last.
+// Finished notifies every observer in reverse order, so that the first to start finishes last.
 func (o Observers) Finished(ctx context.Context, e Finished) {
 	for _, each := range slices.Backward(o) {
 		each.Finished(ctx, e)
 	}
 }
 
-// RetryScheduled tells every observer.
+// RetryScheduled notifies every observer.
 func (o Observers) RetryScheduled(ctx context.Context, e RetryScheduled) {
 	for _, each := range o {
 		each.RetryScheduled(ctx, e)
 	}
 }
 
-// DeadLettered tells every observer.
+// DeadLettered notifies every observer.
 func (o Observers) DeadLettered(ctx context.Context, e DeadLettered) {
 	for _, each := range o {
 		each.DeadLettered(ctx, e)
 	}
 }
 
-// PublishFailed tells every observer.
+// PublishFailed notifies every observer.
 func (o Observers) PublishFailed(ctx context.Context, e PublishFailed) {
 	for _, each := range o {
 		each.PublishFailed(ctx, e)
 	}
 }
 
-// BreakerChanged tells every observer.
+// BreakerChanged notifies every observer.
 func (o Observers) BreakerChanged(ctx context.Context, e BreakerChanged) {
 	for _, each := range o {
 		each.BreakerChanged(ctx, e)

@@ -11,23 +11,23 @@ import (
 type Outcome int
 
 const (
-	// OutcomeSuccess acks the message and publishes what the handler has produced.
+	// OutcomeSuccess acks the message and publishes the messages that the handler produced.
 	OutcomeSuccess Outcome = iota + 1
-	// OutcomeRetry reschedules the message with one more failure counted.
+	// OutcomeRetry reschedules the message and counts one more failure.
 	OutcomeRetry
-	// OutcomeDeadLetter keeps the message with the reason, and tries it no more automatically.
+	// OutcomeDeadLetter stores the message with the reason, and does not retry it automatically.
 	OutcomeDeadLetter
-	// OutcomeSkip logs, counts and acks.
+	// OutcomeSkip logs, counts and acks the message.
 	OutcomeSkip
-	// OutcomeDefer reschedules the message without counting.
+	// OutcomeDefer reschedules the message without counting a failure.
 	OutcomeDefer
-	// OutcomeGiveBack nacks the message without counting, because this consumer is shutting down or has lost it.
+	// OutcomeGiveBack nacks the message without counting a failure, because this consumer is shutting down or has lost it.
 	OutcomeGiveBack
 	// OutcomeNotSettled nacks the message after a pause, because neither retry nor dead letter could be published.
 	OutcomeNotSettled
 )
 
-// String returns the outcome as metrics and logs name it.
+// String returns the outcome's name in metrics and logs.
 func (o Outcome) String() string {
 	switch o {
 	case OutcomeSuccess:
@@ -52,7 +52,7 @@ func (o Outcome) String() string {
 // Decision is what a pipeline does about a failed attempt, and why.
 type Decision struct {
 	Outcome Outcome
-	// Verdict is what classification said.
+	// Verdict is the result of classification.
 	Verdict Verdict
 	// Reason is why the message is dead; empty unless Outcome is [OutcomeDeadLetter].
 	Reason envelope.Reason
@@ -60,9 +60,9 @@ type Decision struct {
 	Attempt Attempt
 	// Delay is the wait of [OutcomeRetry] and [OutcomeDefer].
 	Delay time.Duration
-	// Base is what the backoff has made Delay of: the original delay, or its own base. 0 where it has none, and where
-	// the error asked for the delay.
+	// Base is the delay from which the backoff derived Delay: the original delay, or its own base. It is 0 if there is
+	// none, and if the error specified the delay.
 	Base time.Duration
-	// Err is the handler's error, wrapped in an [ExhaustedError] or matching [ErrExpired] where a limit decided.
+	// Err is the handler's error, wrapped in an [ExhaustedError] or matching [ErrExpired] if a limit decided.
 	Err error
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// Pipeline decides what happens to every message that a handler fails on. It is made by [New], immutable, and safe for
-// concurrent use by any number of handlers and routers. It has nothing to close.
+// Pipeline decides what happens to every message whose handler fails. It is created by [New], immutable, and safe for
+// concurrent use by any number of handlers and routers. It needs no Close.
 type Pipeline struct {
 	cfg      Config
 	base     *policy
@@ -27,15 +27,15 @@ type Pipeline struct {
 	redrives RedriveRecorder
 	circuits *circuits
 	stamper  Stamper
-	roster   *roster // nil when there is nothing to check
+	roster   *roster // nil if there is nothing to check
 	special  bool    // there are system events or a debug handler
 	made     time.Time
 
-	// unpublished counts the deliveries in a row that could not be settled; it sets the pace of nacks.
+	// unpublished counts the deliveries in a row that could not be settled; it determines the pause before a nack.
 	unpublished atomic.Int64
-	// looked is set when Plugin has found nothing wrong with the subscribers.
+	// looked is set when Plugin has found no fault with the subscribers.
 	looked atomic.Bool
-	// undecorated is when a failed publish was first met too late to be settled.
+	// undecorated makes sure that a publish failure reported too late to be settled is logged only once.
 	undecorated sync.Once
 }
 
@@ -61,7 +61,7 @@ func New(cfg Config) (*Pipeline, error) {
 			p.handlers[name] = newPolicy(h.or(general))
 		}
 	}
-	if len(cfg.Handlers) > 0 && cfg.HandlerName == nil { // they are named by the router
+	if len(cfg.Handlers) > 0 && cfg.HandlerName == nil { // their names come from the router
 		p.roster = &roster{pipeline: p, named: make(map[string]bool)}
 	}
 	p.sinks = []DeadLetterSink{cfg.DeadLetters}
@@ -77,7 +77,7 @@ func New(cfg Config) (*Pipeline, error) {
 	return p, nil
 }
 
-// announce tells the rescheduler which waits and events to expect.
+// announce passes the expected waits and events to the rescheduler.
 func (p *Pipeline) announce() {
 	e, ok := p.cfg.Rescheduler.(Expecter)
 	if !ok {
@@ -90,11 +90,11 @@ func (p *Pipeline) announce() {
 	e.Expect(delays, slices.Sorted(maps.Keys(p.cfg.SystemEvents)))
 }
 
-// maxPlanned bounds the waits that are announced: the later ones of a long row are the longest one, or waited for in
-// steps.
+// maxPlanned bounds the number of announced waits: later ones in a long series equal the longest one, or are waited for
+// in steps.
 const maxPlanned = 32
 
-// plannedDelays returns the waits of a policy; those of a backoff that draws lots are not known.
+// plannedDelays returns the waits of a policy; those of a randomized backoff are unknown.
 func plannedDelays(policy *policy) []time.Duration {
 	var delays []time.Duration
 	for retry := 1; retry < min(policy.MaxAttempts, maxPlanned) && !draws(policy.Backoff); retry++ {
@@ -107,14 +107,15 @@ func plannedDelays(policy *policy) []time.Duration {
 }
 
 // Middleware is for router.AddMiddleware. It is complete: Watermill's Recoverer, Timeout, CorrelationID, Retry and
-// PoisonQueue are not needed next to it, and Retry and PoisonQueue must not stand inside of it. Next to Deduplicator or
-// InstantAck messages would be lost: the error matches [ErrMiswired], of [Pipeline.Plugin] before the router starts, or
-// in the log with the first message. It does what this does, at a fraction of the cost:
+// PoisonQueue are not needed next to it, and Retry and PoisonQueue must not be used inside it. Deduplicator and
+// InstantAck would lose messages next to it: [Pipeline.Plugin] returns an error that matches [ErrMiswired] before the
+// router starts; without the plugin it is logged with the first message. Middleware is equivalent to the following, at
+// a fraction of the cost:
 //
 //	Normalize(Decide(Recover(Timeout(handler))))
 //
-// It returns an error, which nacks the message, only to give the message back at shutdown or when it could not be
-// settled anywhere.
+// It returns an error, which nacks the message, only to return the message at shutdown or if it could not be settled
+// anywhere.
 func (p *Pipeline) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	refusal := p.roster.enrol()
 	around := surroundingsOf(next)
@@ -152,12 +153,13 @@ func (p *Pipeline) deliverAgain(m *message.Message, next message.HandlerFunc,
 	return produced, err
 }
 
-// settled is the wait of a delivery that needs no further run here.
+// settled is the wait of a delivery that is not run again here.
 const settled time.Duration = -1
 
-// deliver runs the handler once. Success costs one allocation, the context; everything else is built on the way out of
-// a failure. Watermill starts a goroutine for every message, with a stack of 2 kB, so the way to the handler must be as
-// small: what few messages need is in functions that are not inlined, and what every message needs in a pooled run.
+// deliver runs the handler once. Success costs one allocation, the context; everything else is built when an attempt
+// fails. Watermill starts a goroutine for every message, with a stack of 2 kB, so the path to the handler must fit into
+// that: state that few messages need is in functions that are not inlined, and state that every message needs is in a
+// pooled run.
 func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produced []*message.Message,
 	wait time.Duration, err error,
 ) {
@@ -181,7 +183,7 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	}
 	if ctx.control.MessageID == "" {
 		ctx.control.MessageID, r.newID = envelope.NewID(), true
-		setID(m, ctx.control.MessageID) // the handler finds the id that logs, retries and the dead letter have
+		setID(m, ctx.control.MessageID) // the handler sees the same id as logs, retries and the dead letter
 	}
 	if r.policy.Timeout > 0 || p.cfg.Observer != nil {
 		r.start = time.Since(p.made)
@@ -223,19 +225,19 @@ type run struct {
 	circuit  *circuit
 	before   snapshot
 	observed observation   // for the observer
-	start    time.Duration // since the pipeline was made: the monotonic clock is enough, and half the price; or untimed
+	start    time.Duration // since the pipeline was created: the monotonic clock is enough, at half the price; or untimed
 	took     time.Duration // by the handler
-	newID    bool          // the message had none
-	returned bool          // the handler has
+	newID    bool          // the message had no id
+	returned bool          // the handler has returned
 }
 
 var runs = sync.Pool{New: func() any { return &run{start: untimed} }}
 
-// end gives the run back. Nothing may use r afterwards.
+// end returns the run to the pool. r must not be used afterwards.
 func (r *run) end() {
 	r.before.free()
 	r.message, r.next, r.parent, r.context, r.circuit = nil, nil, nil, nil, nil
-	r.observed.Message, r.observed.Origin = nil, nil // what is large; the texts are those of one message
+	r.observed.Message, r.observed.Origin = nil, nil // large objects only; the texts are those of one message
 	r.start, r.newID, r.returned = untimed, false, false
 	runs.Put(r)
 }
@@ -243,7 +245,8 @@ func (r *run) end() {
 // untimed is the start of an attempt whose duration is not needed.
 const untimed time.Duration = -1
 
-// admit does what few messages need before they are run. It reports false for those that are settled without.
+// admit handles cases that few messages need before they are run. It reports false for messages that are settled
+// without a run.
 //
 //go:noinline
 func (r *run) admit(malformed error) (run bool, wait time.Duration, err error) {
@@ -270,7 +273,7 @@ func (r *run) admit(malformed error) (run bool, wait time.Duration, err error) {
 }
 
 // handle runs the handler. A panic becomes an error. A handler that calls runtime.Goexit never returns here, so its
-// message is settled, and acked or nacked, on the way out of its goroutine.
+// message is settled, and acked or nacked, while its goroutine exits.
 func (r *run) handle() (produced []*message.Message, err error) {
 	defer r.handled(&produced, &err)
 	r.message.SetContext(r.context)
@@ -279,7 +282,7 @@ func (r *run) handle() (produced []*message.Message, err error) {
 	return produced, err
 }
 
-// handled must be deferred itself: recover works in no function further down.
+// handled must be deferred directly: recover does not work in nested calls.
 func (r *run) handled(produced *[]*message.Message, err *error) {
 	r.context.release()
 	r.message.SetContext(r.parent)
@@ -309,14 +312,14 @@ func (r *run) failed(err error) (time.Duration, error) {
 	return r.pipeline.failed(&failure{run: r, err: err})
 }
 
-// reports reports whether a success is of interest to anything but the message's producer.
+// reports reports whether anything but the message's producer needs to know of a success.
 func (r *run) reports() bool {
 	p := r.pipeline
 	return p.cfg.Observer != nil || r.context.control.RedriveID != "" && p.redrives != nil ||
 		p.logs(r.parent, slog.LevelDebug)
 }
 
-// stop takes the time of a handler that has returned.
+// stop records how long a returned handler took.
 func (r *run) stop() {
 	if r.took = 0; r.start != untimed {
 		r.took = time.Since(r.pipeline.made) - r.start
@@ -327,7 +330,7 @@ func (r *run) stop() {
 //
 //go:noinline
 func (r *run) succeeded() {
-	p, parent := r.pipeline, r.context.parent // what the observer has put there comes along
+	p, parent := r.pipeline, r.context.parent // includes the observer's values
 	if r.context.control.RedriveID != "" && p.redrives != nil {
 		r.redriven()
 	}
@@ -344,8 +347,8 @@ func (r *run) redriven() {
 	r.pipeline.redriven(r.context.parent, &r.context.control)
 }
 
-// redriven tells the dead letter's entry that it worked. When that fails the message is acked all the same: running it
-// again would be worse than an entry that an operator has to close.
+// redriven reports the success to the dead letter's entry. If that fails the message is acked anyway: running it again
+// would be worse than an entry that an operator has to close.
 func (p *Pipeline) redriven(parent context.Context, c *envelope.Control) {
 	origin := originOf(parent)
 	err := p.try(parent, nil, OutcomeSuccess, func(ctx context.Context) error {
@@ -355,7 +358,7 @@ func (p *Pipeline) redriven(parent context.Context, c *envelope.Control) {
 		})
 	})
 	if err != nil {
-		p.log(parent, slog.LevelError, "redriven message succeeded, but its dead letter could not be told",
+		p.log(parent, slog.LevelError, "redriven message succeeded, but its dead letter could not be updated",
 			slog.String("redrive_id", logText(c.RedriveID)), slog.String("message_id", logText(c.MessageID)),
 			slog.String("error", logText(errorText(err))))
 	}
@@ -370,7 +373,7 @@ func (p *Pipeline) policyOf(ctx context.Context) *policy {
 	return p.base
 }
 
-// handlerName is the router's, or the configured function's answer; one that panics has none.
+// handlerName is the router's name for the handler, or that of the configured function; "" if the function panics.
 func (p *Pipeline) handlerName(ctx context.Context) string {
 	if p.cfg.HandlerName == nil {
 		return message.HandlerNameFromCtx(ctx)
@@ -383,8 +386,8 @@ func (p *Pipeline) configuredName(ctx context.Context) string {
 	return guardedValue("", func() string { return p.cfg.HandlerName(ctx) })
 }
 
-// isShutdown tells our own end from a deadline that a subscriber has set: a message whose deadline passed must be
-// counted as a failure, or it would loop forever.
+// isShutdown distinguishes the end of this process from a deadline set by a subscriber: a message whose deadline passed
+// must be counted as a failure, or it would loop forever.
 func isShutdown(parent context.Context) bool {
 	err := parent.Err()
 	return err != nil && !errors.Is(err, context.DeadlineExceeded)
@@ -395,7 +398,7 @@ func (p *Pipeline) giveBack(parent context.Context, err error) error {
 	cause := context.Cause(parent)
 	why := "this consumer is shutting down"
 	if cause != nil && !errorIs(cause, context.Canceled) {
-		why = logText(errorText(cause)) // what the subscriber cancelled it with, such as a lease that was lost
+		why = logText(errorText(cause)) // the subscriber's reason, such as a lost lease
 	}
 	p.log(parent, slog.LevelInfo, "message returned: "+why,
 		slog.String("handler", p.handlerName(parent)), slog.String("error", logText(errorText(err))))
@@ -408,7 +411,7 @@ func (p *Pipeline) hold(parent context.Context, delay time.Duration) error {
 		if isShutdown(parent) {
 			return p.giveBack(parent, parent.Err())
 		}
-		_ = wait.For(context.WithoutCancel(parent), delay) // the subscriber's deadline has passed: rather late than early
+		_ = wait.For(context.WithoutCancel(parent), delay) // the subscriber's deadline has passed: better late than early
 	}
 	return nil
 }

@@ -10,37 +10,36 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Rescheduler puts a message back in front of the consumer that failed, after a delay. Every broker of this module is
-// one. It must be safe for concurrent use.
+// Rescheduler delivers a message again to the consumer that failed, after a delay. Every broker of this module is one.
+// It must be safe for concurrent use.
 type Rescheduler interface {
-	// Reschedule returns nil when the broker has confirmed that it keeps the message. The message goes to the consumer
-	// that origin names and to no other consumer of the topic. m is given away: the implementation may change it.
+	// Reschedule returns nil when the broker has confirmed that it stores the message. The message goes to the consumer
+	// named by origin and to no other consumer of the topic. Reschedule owns m and may change it.
 	Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 }
 
-// Expecter learns at [New] what it will be used for. It is optional: it is called on a [Config.Rescheduler] that has
-// the method, as the brokers of this module do. delays are the waits of retries, as far as they do not depend on the
-// message; events are the names of [Config.SystemEvents], which a broker with event names delivers to each of its
-// consumers.
+// Expecter learns at [New] how it will be used. It is optional: a [Config.Rescheduler] that has the method is called,
+// and the brokers of this module do. delays are the waits of retries, as far as they do not depend on the message;
+// events are the names of [Config.SystemEvents], which a broker with event names delivers to each of its consumers.
 type Expecter interface {
 	Expect(delays []time.Duration, events []string)
 }
 
-// RetryChecker is a [Rescheduler] that knows beforehand which retries it cannot make. [New] asks it about the longest
-// delay of each handler that retries, so that a service is refused at start, and not at the first failure.
+// RetryChecker is a [Rescheduler] that knows in advance which retries it does not support. [New] asks about the longest
+// delay of each handler that retries, so that a service is refused at start rather than at the first failure.
 type RetryChecker interface {
-	// CanReschedule returns why a message cannot be put back after delay, and what to change, or nil.
+	// CanReschedule returns why a message cannot be rescheduled after delay, and what to change, or nil.
 	CanReschedule(delay time.Duration) error
 }
 
-// TableWriter is a [Rescheduler] whose messages may come back with headers that are no text, because the broker writes
-// them, as RabbitMQ's x-death. A pipeline refuses subscribers that cannot read those.
+// TableWriter is a [Rescheduler] whose messages may be redelivered with headers that are not text, because the broker
+// writes them, such as RabbitMQ's x-death. A pipeline refuses subscribers that cannot read those.
 type TableWriter interface {
 	// WritesTables reports whether it may.
 	WritesTables() bool
 }
 
-// ReschedulerFunc makes a [Rescheduler] of a function.
+// ReschedulerFunc adapts a function to [Rescheduler].
 type ReschedulerFunc func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 
 // Reschedule calls f.
@@ -50,9 +49,9 @@ func (f ReschedulerFunc) Reschedule(ctx context.Context, origin envelope.Origin,
 	return f(ctx, origin, m, delay)
 }
 
-// HoldInMemory is the [Rescheduler] of a service that has none: messages that wait are held in memory, unacked, and run
-// again in this process. Any Watermill subscriber allows that, but it blocks one that hands out one message at a time,
-// and the count of attempts is lost with the process. It reschedules nothing on its own: only [New] knows it.
+// HoldInMemory is the [Rescheduler] of a service without one: waiting messages are held in memory, unacked, and run
+// again in this process. Any Watermill subscriber allows this, but it blocks one that hands out one message at a time,
+// and the count of attempts is lost with the process. It is only a marker for [New] and reschedules nothing.
 var HoldInMemory Rescheduler = held{}
 
 type held struct{}
@@ -70,7 +69,7 @@ type DeadLetterSink interface {
 	DeadLetter(ctx context.Context, d *envelope.DeadLetter) error
 }
 
-// DeadLetterFunc makes a [DeadLetterSink] of a function.
+// DeadLetterFunc adapts a function to [DeadLetterSink].
 type DeadLetterFunc func(ctx context.Context, d *envelope.DeadLetter) error
 
 // DeadLetter calls f.
@@ -78,13 +77,13 @@ func (f DeadLetterFunc) DeadLetter(ctx context.Context, d *envelope.DeadLetter) 
 	return f(ctx, d)
 }
 
-// RedriveRecorder is notified when a message that came back from the dead letters has succeeded. It is optional: a
-// [Config.DeadLetters] that has the method is called.
+// RedriveRecorder is notified when a redriven message has succeeded. It is optional: a [Config.DeadLetters] that has
+// the method is called.
 type RedriveRecorder interface {
 	Redriven(ctx context.Context, r envelope.Redriven) error
 }
 
-// Sinks keeps every dead letter in several places, for example in a queue and in a store. A pipeline repeats only the
+// Sinks stores every dead letter in several places, for example in a queue and in a store. A pipeline retries only the
 // sinks that failed.
 type Sinks []DeadLetterSink
 
@@ -93,7 +92,7 @@ var (
 	_ RedriveRecorder = Sinks(nil)
 )
 
-// DeadLetter gives d to every sink and returns the errors of those that failed.
+// DeadLetter passes d to every sink and returns the errors of those that failed.
 func (s Sinks) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	var errs []error
 	for _, sink := range s {
@@ -102,7 +101,7 @@ func (s Sinks) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	return errors.Join(errs...)
 }
 
-// Redriven tells every sink that is a [RedriveRecorder].
+// Redriven notifies every sink that is a [RedriveRecorder].
 func (s Sinks) Redriven(ctx context.Context, success envelope.Redriven) error {
 	var errs []error
 	for _, sink := range s {

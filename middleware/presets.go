@@ -7,12 +7,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// The presets reproduce five systems that this package replaces: how often they run a message, how long they wait,
-// and what they do with errors. Each is complete but for the ports: set Rescheduler and DeadLetters, change what you
-// like, and call [New]. The packages of the brokers have naming schemes of the same names.
+// The presets reproduce five systems that this package replaces: how often they run a message, how long they wait, and
+// how they treat errors. Each is complete except for the ports: set Rescheduler and DeadLetters, change what you like,
+// and call [New]. The broker packages have naming schemes of the same names.
 
-// Laravel runs a message maxRetries times in all, which is how that system counts, with no delay in between. No
-// error is distinguished: only the handler's own marks and rules that you add make one permanent.
+// Laravel runs a message maxRetries times in total, which is how that system counts, without a delay in between. Errors
+// are not distinguished: only the handler's own marks and rules that you add make one permanent.
 func Laravel(maxRetries int) Config {
 	return Config{
 		MaxAttempts:  Tries(maxRetries),
@@ -21,8 +21,8 @@ func Laravel(maxRetries int) Config {
 	}
 }
 
-// DelayedBackoff runs a message once and up to maxRetries times more, after its original delay, then twice that, four
-// times that ... fallback is the base for messages that were delivered at once. Permanent errors are dead-lettered at
+// DelayedBackoff runs a message once and up to maxRetries times more, after its original delay, twice that, four times
+// that ... fallback is the base for messages that were delivered without a delay. Permanent errors are dead-lettered at
 // once. Every decision is logged with headers and content, which may hold personal data.
 func DelayedBackoff(maxRetries int, fallback time.Duration) Config {
 	return Config{
@@ -31,8 +31,8 @@ func DelayedBackoff(maxRetries int, fallback time.Duration) Config {
 	}
 }
 
-// StoreOnly retries nothing but technical errors (timeouts, connections), three attempts in all. What is invalid, and
-// what no rule knows, goes to the dead letters at the first failure, to be looked at and redriven from there.
+// StoreOnly retries only technical errors (timeouts, connections), three attempts in total. Messages that are invalid
+// or fail with an unknown error go to the dead letters at the first failure, to be inspected and redriven from there.
 func StoreOnly() Config {
 	return Config{
 		MaxAttempts: Tries(3),
@@ -41,9 +41,9 @@ func StoreOnly() Config {
 	}
 }
 
-// ServiceBus runs a message tries times in all and waits for the given delays in between, the last one repeated; none
-// means at once. Permanent errors (validation, not found, duplicates) are logged as a warning and acked. The bus's
-// ping, [SystemPing], is answered by an ack: give SystemEvents a handler of that name to do more.
+// ServiceBus runs a message tries times in total and waits for the given delays in between, repeating the last one;
+// without delays it retries at once. Permanent errors (validation, not found, duplicates) are logged as a warning and
+// acked. The bus's ping, [SystemPing], is acked: to do more, add a handler of that name to SystemEvents.
 func ServiceBus(tries int, delays ...time.Duration) Config {
 	backoff := None()
 	if len(delays) > 0 {
@@ -55,11 +55,11 @@ func ServiceBus(tries int, delays ...time.Duration) Config {
 	}
 }
 
-// SystemPing is the system event by which the service bus looks whether its services are alive.
+// SystemPing is the system event with which the service bus checks whether its services are alive.
 const SystemPing = "system.ping.1"
 
 // TTLCycle runs a message once and up to cycles times more, each after ttl in a waiting queue; the original system
-// names 5 s in one place and 10 min in another. Errors are not told apart, as in [Laravel].
+// specifies 5 s in one place and 10 min in another. Errors are not distinguished, as in [Laravel].
 func TTLCycle(cycles int, ttl time.Duration) Config {
 	return Config{
 		MaxAttempts:  Cycles(cycles),
@@ -70,7 +70,7 @@ func TTLCycle(cycles int, ttl time.Duration) Config {
 
 // Sets of limits and delays for single handlers, for [Config.Handlers].
 
-// FastRetries is for work that somebody waits for: at once, after 1 s, after 5 s.
+// FastRetries is for work that a person waits for: at once, after 1 s, after 5 s.
 func FastRetries() HandlerConfig { return retries(4, 0, time.Second, 5*time.Second) }
 
 // SteadyRetries is for ordinary background work: after 5 s, 30 s and 5 min.
@@ -89,7 +89,7 @@ func ExternalAPIRetries() HandlerConfig {
 	return retries(3, 5*time.Second, 30*time.Second, time.Minute)
 }
 
-// NoRetries is for work whose errors do not change by trying again, such as validation: one attempt.
+// NoRetries is for work whose errors do not change on retry, such as validation: one attempt.
 func NoRetries() HandlerConfig { return HandlerConfig{MaxAttempts: Tries(1)} }
 
 func retries(attempts int, delays ...time.Duration) HandlerConfig {

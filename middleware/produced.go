@@ -10,11 +10,11 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Watermill's router publishes what a handler has returned after all middlewares are done. A message that cannot be
-// published then would nack the consumed one, uncounted and forever. So produced messages carry the attempt that they
-// belong to, and the publisher hands what it met back to it.
+// Watermill's router publishes the messages that a handler returned after all middlewares are done. If one could not be
+// published then, the consumed message would be nacked, uncounted and forever. So produced messages carry the attempt
+// that they belong to, and the publisher reports its errors to it.
 
-// ProducedError is the error of an attempt whose handler succeeded, but one of whose messages could not be published.
+// ProducedError is the error of an attempt whose handler succeeded but whose messages could not all be published.
 type ProducedError struct{ Err error }
 
 // Error returns the publisher's error.
@@ -23,20 +23,21 @@ func (e *ProducedError) Error() string { return "produced message not published:
 // Unwrap returns the publisher's error.
 func (e *ProducedError) Unwrap() error { return e.Err }
 
-// attempt is a handler's success whose messages are being published. It implements [envelope.Producer].
+// attempt is a successful run of a handler whose messages are being published. It implements [envelope.Producer].
 type attempt struct {
 	message  *message.Message
 	messages []*message.Message
 
 	mu     sync.Mutex
-	run    *run // nil when the attempt is reported
-	left   int  // messages to be published
+	run    *run // nil once the attempt is reported
+	left   int  // messages left to publish
 	failed bool
 	err    error // of a failed attempt that could not be settled
 }
 
-// produced hands over the run to the attempt, which ends with the last of its messages. The router acks the message
-// only then, so the ack stands for them where the publisher does not report (it is neither ours nor decorated).
+// produced hands the run over to the attempt, which ends with the last of its messages. The router acks the message
+// only then, so the ack counts as their confirmation if the publisher does not report (because it is neither ours nor
+// decorated).
 //
 //go:noinline
 func (r *run) produced(produced []*message.Message) {
@@ -47,9 +48,9 @@ func (r *run) produced(produced []*message.Message) {
 		}
 	}
 	r.stop()
-	r.circuit = nil // it has been told: what the handler depends on is not what its messages are published to
+	r.circuit = nil // already notified: publishing tells nothing about the handler's dependency
 	reports := r.reports()
-	if message.HandlerNameFromCtx(r.parent) == "" { // no router: the caller publishes, and acks, as it likes
+	if message.HandlerNameFromCtx(r.parent) == "" { // no router: the caller publishes and acks
 		if reports {
 			r.succeeded()
 		}
@@ -67,7 +68,7 @@ func (r *run) produced(produced []*message.Message) {
 	}
 }
 
-// await ends the attempt by what the router does with the consumed message, if the publisher has not.
+// await ends the attempt with the router's ack or nack of the consumed message, if the publisher has not ended it.
 func (a *attempt) await() {
 	acked := false
 	select {
@@ -88,7 +89,7 @@ func (a *attempt) await() {
 	p.undecorated.Do(func() {
 		p.log(a.run.parent, LevelCritical, "a produced message was not published and the router has nacked the consumed "+
 			"one, uncounted: "+
-			"router.AddPlugin(pipeline.Plugin) makes that a failed attempt", p.originAttrs(a.run.parent)...)
+			"with router.AddPlugin(pipeline.Plugin) this counts as a failed attempt", p.originAttrs(a.run.parent)...)
 	})
 	if p.cfg.Observer != nil {
 		a.run.finished(OutcomeNotSettled)
@@ -108,8 +109,8 @@ func (a *attempt) end() {
 	a.run = nil
 }
 
-// Publish publishes messages of the attempt. When they cannot be published the attempt has failed: it is retried or
-// dead-lettered, confirmed, its other messages are dropped, and nil is returned for the router to ack.
+// Publish publishes messages of the attempt. If that fails, the attempt has failed: it is retried or dead-lettered,
+// confirmed, its other messages are dropped, and nil is returned for the router to ack.
 func (a *attempt) Publish(publish func(...*message.Message) error, messages ...*message.Message) error {
 	a.mu.Lock()
 	if a.failed && a.owns(messages) {
@@ -121,7 +122,7 @@ func (a *attempt) Publish(publish func(...*message.Message) error, messages ...*
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.run == nil {
-		return err // reported before: these are not the attempt's own
+		return err // reported before: these messages are not the attempt's
 	}
 	if err == nil {
 		if a.left -= len(messages); a.left <= 0 {
@@ -151,7 +152,8 @@ func (a *attempt) fail(publish func(...*message.Message) error, err error) error
 	if wait == settled {
 		return err
 	}
-	// There is no rescheduler: it waits here, and what it then produces takes the place of what could not be published.
+	// Without a rescheduler it waits here, and the messages that the next run produces replace those that could not be
+	// published.
 	again, err := p.deliverAgain(m, next, wait)
 	if err != nil || len(again) == 0 {
 		return err
@@ -159,10 +161,10 @@ func (a *attempt) fail(publish func(...*message.Message) error, err error) error
 	return envelope.PublishProduced(publish, again...)
 }
 
-// PublisherDecorator is for router.AddPublisherDecorators, where a handler's messages go to a publisher that is not of
-// this module: if one cannot be published, the attempt has failed, and the consumed message is retried or
-// dead-lettered. Without it the router nacks the message: it comes again at once, its attempts are not counted, and it
-// is never dead. [Pipeline.Plugin] adds it.
+// PublisherDecorator is for router.AddPublisherDecorators, if a handler's messages go to a publisher from outside this
+// module: if one cannot be published, the attempt has failed, and the consumed message is retried or dead-lettered.
+// Without it the router nacks the message: it is redelivered at once, its attempts are not counted, and it is never
+// dead-lettered. [Pipeline.Plugin] adds it.
 func (p *Pipeline) PublisherDecorator(publisher message.Publisher) (message.Publisher, error) {
 	if publisher == nil {
 		return nil, fmt.Errorf("middleware: %w: PublisherDecorator got no publisher", ErrMiswired)
@@ -179,7 +181,7 @@ func (p producing) Publish(topic string, messages ...*message.Message) error {
 	}, messages...)
 }
 
-// correlate hands the correlation id on, as Watermill's CorrelationID does.
+// correlate passes the correlation id on, as Watermill's CorrelationID does.
 func correlate(m *message.Message, produced []*message.Message) {
 	id := envelope.CorrelationID(m)
 	if id == "" {

@@ -163,7 +163,7 @@ func TestPipeline_TooLargeIsDeadInTheSinkWithRoom(t *testing.T) {
 		require.Equal(t, 1, h.acked)
 		require.Equal(t, 1, h.deliveries)
 		require.Equal(t, []int{1, 1, 1}, []int{retries, refusals, roomy.calls})
-		require.Contains(t, h.logs.String(), "retry has no room in the broker")
+		require.Contains(t, h.logs.String(), "retry is too large for the broker")
 		require.Contains(t, h.logs.String(), "a dead letter sink has no room")
 	})
 	synctest.Test(t, func(t *testing.T) { // nowhere is there room: paced, until there is

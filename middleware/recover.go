@@ -10,15 +10,15 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// PanicError is a handler's panic. panic(nil) arrives as a *runtime.PanicNilError. It unwraps to the panic's value
-// where that is an error.
+// PanicError is a handler's panic. panic(nil) arrives as a *runtime.PanicNilError. It unwraps to the panic's value if
+// that is an error.
 type PanicError struct {
 	Value any
 	// Stack is the panicking goroutine's stack from the function that panicked, at most 4 KiB of it.
 	Stack string
 }
 
-// Error returns the value's text, cut to 1 KiB, without the stack: it goes into headers and logs.
+// Error returns the value's text, cut to 1 KiB, without the stack: it is used in headers and logs.
 func (e *PanicError) Error() string { return "panic: " + cut(e.text(), envelope.MaxErrorMessage) }
 
 func (e *PanicError) text() (text string) {
@@ -46,7 +46,7 @@ func (e *PanicError) Unwrap() error {
 // newPanicError must be called by the deferred function that recovered value, while the stack still shows the panic.
 func newPanicError(value any) *PanicError {
 	stack := string(debug.Stack())
-	// Above the call of panic stand only the frames of recovering from it.
+	// Above the call of panic there are only the frames of recovering from it.
 	if i := strings.LastIndex(stack, "\npanic("); i >= 0 {
 		if rest := strings.SplitN(stack[i+1:], "\n", 3); len(rest) == 3 {
 			stack = rest[2]
@@ -64,10 +64,9 @@ func cut(s string, limit int) string {
 }
 
 // Recover turns a handler's panic into a [PanicError]. A handler that ends its goroutine (runtime.Goexit, t.FailNow)
-// has no caller to return to: its message is nacked here, for otherwise it would be neither acked nor nacked forever.
+// has no caller to return to, so its message is nacked here: otherwise it would never be acked or nacked.
 //
-// A [Pipeline] does this itself, and dead-letters after a Goexit as after any failure. Recover is for chains composed
-// by hand.
+// A [Pipeline] does this itself, and treats a Goexit like any failure. Recover is for chains composed by hand.
 func Recover(next message.HandlerFunc) message.HandlerFunc {
 	return func(m *message.Message) (produced []*message.Message, err error) {
 		returned := false

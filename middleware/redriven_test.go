@@ -76,7 +76,7 @@ func TestPipeline_RedriveThatCannotBeTold(t *testing.T) {
 		m.Metadata[envelope.KeyRedriveID] = "entry-9"
 		h.sendNow(m)
 		require.Equal(t, 1, h.acked, "running it again would be worse")
-		require.Contains(t, h.logs.String(), "could not be told")
+		require.Contains(t, h.logs.String(), "could not be updated")
 	})
 }
 

@@ -14,18 +14,18 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// failure is an attempt that failed.
+// failure is a failed attempt.
 type failure struct {
 	*run
 	err error
-	// exiting says that the handler's goroutine is ending: nothing can be returned and nothing run again.
+	// exiting means that the handler's goroutine is ending: nothing can be returned or run again in it.
 	exiting bool
 }
 
-// delivery is all that settling a failed delivery needs to know.
+// delivery is everything needed to settle a failed delivery.
 type delivery struct {
 	message  *message.Message // as it was received
-	parent   context.Context  // the message's own, with what the observer has put there
+	parent   context.Context  // the message's own, with the observer's values
 	control  envelope.Control
 	handler  string
 	origin   envelope.Origin
@@ -61,8 +61,7 @@ func (r *run) unstarted() *delivery {
 	return r.delivery(time.Now())
 }
 
-// setID gives a foreign message the id that it has got now, so that it has it in the handler, the retry and the dead
-// letter.
+// setID stores a foreign message's new id, so that the handler, the retry and the dead letter all see it.
 func setID(m *message.Message, id string) {
 	if m.UUID == "" {
 		m.UUID = id
@@ -74,7 +73,7 @@ func setID(m *message.Message, id string) {
 	m.Metadata[envelope.KeyMessageID] = id
 }
 
-// originOf is what the driver has attached, or what a plain Watermill subscriber's router knows.
+// originOf is the origin attached by the driver, or what a plain Watermill subscriber's router knows.
 func originOf(ctx context.Context) envelope.Origin {
 	if o, ok := envelope.OriginFrom(ctx); ok {
 		return *o
@@ -82,7 +81,7 @@ func originOf(ctx context.Context) envelope.Origin {
 	return envelope.Origin{Topic: message.SubscribeTopicFromCtx(ctx)}
 }
 
-// failed is the end of an attempt that failed. The message is as it was received again before anything is decided.
+// failed ends a failed attempt. The message is restored to what was received before anything is decided.
 func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 	f.before.restore(f.message)
 	if f.newID {
@@ -99,20 +98,20 @@ func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 		f.circuit.ended(&dec)
 	}
 	if f.exiting && p.cfg.Rescheduler == nil && (dec.Outcome == OutcomeRetry || dec.Outcome == OutcomeDefer) {
-		// There is no goroutine left to run it again in.
+		// No goroutine is left to run it again.
 		dec.Outcome, dec.Reason, dec.Delay = OutcomeDeadLetter, envelope.ReasonPanic, 0
 	}
 	return p.settle(d, dec)
 }
 
-// malformed dead-letters a message that cannot even be read, with its exact bytes.
+// malformed dead-letters a message that cannot be read, with its exact bytes.
 func (r *run) malformed(err error) error {
 	d := r.unstarted()
 	_, err = r.pipeline.settle(d, decideMalformed(d.attempt, err))
 	return err
 }
 
-// refused is a delivery that met an open circuit: the handler was not called and no attempt is consumed.
+// refused handles a delivery that met an open circuit: the handler was not called and no attempt is consumed.
 func (r *run) refused(refusal *CircuitOpenError) (time.Duration, error) {
 	p, m := r.pipeline, r.message
 	if isShutdown(m.Context()) {
@@ -126,14 +125,14 @@ func (r *run) refused(refusal *CircuitOpenError) (time.Duration, error) {
 		Err:     refusal,
 	}
 	if p.cfg.Breaker.WhenOpen == OpenSkip && d.control.RedriveID == "" {
-		dec.Outcome = OutcomeSkip // but for a redriven message: an operator wants to know how it went
+		dec.Outcome = OutcomeSkip // except for a redriven message: an operator wants to know its result
 	} else {
 		p.decideDefer(&dec, m, d.at)
 	}
 	return p.settle(d, dec)
 }
 
-// settle does what was decided. It returns settled and nil to ack, settled and an error to nack, or how long to hold
+// settle carries out the decision. It returns settled and nil to ack, settled and an error to nack, or how long to hold
 // the message before it is run again here.
 func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err error) {
 	wait = settled
@@ -166,7 +165,7 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 func (p *Pipeline) skip(d *delivery, dec *Decision) {
 	p.logDecision(slog.LevelWarn, "message skipped", d, dec)
 	if d.control.RedriveID != "" && p.redrives != nil {
-		p.redriven(d.parent, &d.control) // it is done with, which is what the dead letter's entry waits for
+		p.redriven(d.parent, &d.control) // the dead letter's entry waits for this outcome
 	}
 	if hook := p.cfg.Hooks.OnSkip; hook != nil {
 		p.hook(d, "OnSkip", func(ctx context.Context) error {
@@ -175,8 +174,8 @@ func (p *Pipeline) skip(d *delivery, dec *Decision) {
 	}
 }
 
-// reschedule publishes the retry, or the deferral, before the message is acked: a crash between the two runs it twice,
-// the other order would lose it.
+// reschedule publishes the retry or the deferral before the message is acked: a crash between the two runs it twice; in
+// the other order it would be lost.
 func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error) {
 	if p.cfg.Rescheduler == nil {
 		next, err := p.again(d, dec)
@@ -188,8 +187,8 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 		return dec.Delay, nil
 	}
 	publish := func(ctx context.Context) error {
-		// Built anew for each try, because it is given away.
-		next, err := p.again(d, dec) //nolint:contextcheck // the message brings its context
+		// Built anew for each attempt, because the callee owns it.
+		next, err := p.again(d, dec) //nolint:contextcheck // the message carries its context
 		if err != nil {
 			return err
 		}
@@ -200,14 +199,14 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 	case err == nil:
 		p.rescheduled(d, dec, "scheduled")
 	case dec.Outcome == OutcomeRetry && errors.Is(err, envelope.ErrTooLarge):
-		p.logDecision(slog.LevelWarn, "retry has no room in the broker, dead-lettering the message", d, dec)
+		p.logDecision(slog.LevelWarn, "retry is too large for the broker, dead-lettering the message", d, dec)
 	default:
 		err = p.notSettled(d, dec, err)
 	}
 	return settled, err
 }
 
-// again is the message of the next run.
+// again builds the message of the next run.
 func (p *Pipeline) again(d *delivery, dec *Decision) (*message.Message, error) {
 	if dec.Outcome == OutcomeDefer {
 		next := envelope.RecordDeferral(d.message, d.at)
@@ -244,7 +243,7 @@ func (p *Pipeline) rescheduled(d *delivery, dec *Decision, how string) {
 	}
 }
 
-// deadLetter keeps the message in every sink, or else in the fallback.
+// deadLetter stores the message in every sink, or otherwise in the fallback.
 func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 	letter, err := p.letter(d, dec)
 	if err != nil {
@@ -282,8 +281,8 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 	return nil
 }
 
-// toSinks asks the sinks that have not kept the letter yet, all of them even if one fails. One that has no room for it
-// is done without where another has kept it.
+// toSinks calls the sinks that have not stored the letter yet, all of them even if one fails. A sink without room for
+// it is left out if another has stored it.
 func (p *Pipeline) toSinks(ctx context.Context, letter *envelope.DeadLetter, kept []bool) error {
 	var first, tooLarge error
 	for i, sink := range p.sinks {
@@ -306,7 +305,7 @@ func (p *Pipeline) toSinks(ctx context.Context, letter *envelope.DeadLetter, kep
 	if !slices.Contains(kept, true) {
 		return tooLarge
 	}
-	p.log(ctx, slog.LevelWarn, "a dead letter sink has no room for the message, others have kept it",
+	p.log(ctx, slog.LevelWarn, "a dead letter sink has no room for the message, others have stored it",
 		slog.String("sink_error", logText(errorText(tooLarge))))
 	return nil
 }
@@ -332,7 +331,7 @@ func (p *Pipeline) letter(d *delivery, dec *Decision) (*envelope.DeadLetter, err
 	}, nil
 }
 
-// notSettled is the error that nacks the message.
+// notSettled returns the error that nacks the message.
 func (p *Pipeline) notSettled(d *delivery, dec *Decision, err error) error {
 	p.logDecision(LevelCritical, "message could not be settled and is nacked", d, dec,
 		slog.String("publish_error", logText(errorText(err))))

@@ -9,13 +9,13 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// snapshot remembers a message as it was received, so that what is retried or dead-lettered does not depend on what
-// the handler did to it: decrypt in place, replace the payload, add headers. Keeping it costs a copy of the payload and
-// a walk over the headers, and no allocation: it is a part of the pooled run. The headers are kept as text, because a
-// string that is put on the heap has to be told to the garbage collector, which costs more than the copy while it runs.
+// snapshot remembers a message as it was received, so that retries and dead letters do not depend on what the handler
+// did to it: decrypt in place, replace the payload, add headers. It costs a copy of the payload and a walk over the
+// headers, and no allocation: it is part of the pooled run. The headers are copied as text, because each string stored
+// on the heap costs the garbage collector more than the copy while it runs.
 type snapshot struct {
 	uuid    string
-	payload message.Payload // the slice as it came
+	payload message.Payload // the original slice
 	noMap   bool
 	bytes   []byte // the payload's content
 	headers []byte // keys and values, one behind the other
@@ -25,14 +25,15 @@ type snapshot struct {
 // maxPooled keeps one huge message from pinning its size in the pool.
 const maxPooled = 1 << 20
 
-// take also reads the control data of a new message that we made, as it walks over the headers anyway. For others it
-// reports false: the caller reads them itself, as both frames together do not fit into a new goroutine's stack.
+// take also reads the control data of a new message that we made, since it walks over the headers anyway. For others it
+// reports false, and the caller reads the control data, because both frames together do not fit into a new goroutine's
+// stack.
 func (s *snapshot) take(m *message.Message, c *envelope.Control) bool {
 	s.uuid, s.payload, s.noMap = m.UUID, m.Payload, m.Metadata == nil
 	s.bytes = append(s.bytes[:0], m.Payload...)
 	var id string
 	binary, state := false, false
-	headers, lengths := s.headers, s.lengths // a slice that stays on the stack is no work for the collector
+	headers, lengths := s.headers, s.lengths // a slice that stays on the stack costs the collector nothing
 	for k, v := range m.Metadata {
 		headers = append(append(headers, k...), v...)
 		lengths = append(lengths, len(k), len(v))
@@ -49,14 +50,14 @@ func (s *snapshot) take(m *message.Message, c *envelope.Control) bool {
 	}
 	s.headers, s.lengths = headers, lengths
 	if binary && !state && isPlain(id) {
-		// A new message that we made carries no more than this, and it is by far the most frequent one.
+		// A new message of ours carries nothing else, and it is by far the most frequent one.
 		c.MessageID = id
 		return true
 	}
 	return false
 }
 
-// isPlain reports whether an id is one that [envelope.Identify] leaves as it is.
+// isPlain reports whether [envelope.Identify] would leave the id unchanged.
 func isPlain(id string) bool {
 	if len(id) == 0 || len(id) > 64 {
 		return false
@@ -78,7 +79,7 @@ func (s *snapshot) free() {
 	}
 }
 
-// restore makes m what it was again. What has not changed is left alone. What has is replaced, not repaired: the
+// restore makes m what it was again. Unchanged parts are left alone; changed ones are replaced, not repaired, since the
 // handler may have kept the map or the slice.
 func (s *snapshot) restore(m *message.Message) {
 	m.UUID = s.uuid

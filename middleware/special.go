@@ -16,7 +16,7 @@ import (
 // debug message.
 const KeyIsDebug = "system.is_debug"
 
-// handleSpecial runs the handler of a system event or of a debug message, which stand in front of user code and are
+// handleSpecial runs the handler of a system event or of a debug message, which takes precedence over user code and is
 // acked whatever happens. It reports false for all other messages.
 func (p *Pipeline) handleSpecial(m *message.Message) (handled bool, err error) {
 	name := envelope.EventName(m)
@@ -32,7 +32,7 @@ func (p *Pipeline) handleSpecial(m *message.Message) (handled bool, err error) {
 	returned := false
 	defer func() {
 		if !returned {
-			m.Ack() // the handler has ended the goroutine: nothing else will
+			m.Ack() // the handler has ended the goroutine: nothing else acks it
 		}
 	}()
 	ctx := parent
@@ -49,12 +49,12 @@ func (p *Pipeline) handleSpecial(m *message.Message) (handled bool, err error) {
 	if err != nil {
 		level = slog.LevelError
 	}
-	p.log(parent, level, "message handled in front of user code", slog.Bool("debug", debug),
+	p.log(parent, level, "message handled before user code", slog.Bool("debug", debug),
 		slog.String("event", logText(name)), slog.String("error", logText(errorText(err))))
 	return true, nil
 }
 
-// isDebug looks into the body only if the word is there: the body may be large and not JSON at all.
+// isDebug parses the body only if the word occurs in it: the body may be large and not JSON at all.
 func isDebug(m *message.Message) bool {
 	if v, ok := m.Metadata[KeyIsDebug]; ok {
 		return truthy(v)

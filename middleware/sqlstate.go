@@ -39,7 +39,7 @@ func sqlStateKind(code string) (Kind, string) {
 	case "23505":
 		return KindPermanent, "duplicate"
 	case "23503":
-		// The row that this one refers to is often the subject of an event that is still on its way.
+		// The row that this one refers to is often created by an event that has not arrived yet.
 		return KindRetryable, "foreign key not there yet"
 	case "25006":
 		return KindRetryable, "read-only: failover in progress"
@@ -80,9 +80,9 @@ func sqlStateKind(code string) (Kind, string) {
 	}
 }
 
-// mysqlNumber reads the error number of go-sql-driver/mysql. Its *mysql.MySQLError has the number as a field and no
-// method for it, so there is no interface to ask, and importing the driver would put it into every binary. The field
-// is read by its name and kind instead, from a type of exactly that name; anything else is left alone.
+// mysqlNumber reads the error number of go-sql-driver/mysql. Its *mysql.MySQLError has the number as a field without a
+// method, so no interface can match it, and importing the driver would add it to every binary. Instead, the field is
+// read by its name and kind from a type of exactly that name; everything else is left alone.
 func mysqlNumber(err error) (Verdict, bool) {
 	number, ok := mysqlErrorNumber(err, 0)
 	if !ok {
@@ -96,7 +96,7 @@ func mysqlNumber(err error) (Verdict, bool) {
 	return Verdict{Kind: kind, Rule: fmt.Sprintf("mysql %s: %s", code, why), Code: code}, true
 }
 
-// deepest bounds walks over error chains: an error may unwrap to itself.
+// deepest bounds walks over error chains, because an error may unwrap to itself.
 const deepest = 64
 
 func mysqlErrorNumber(err error, depth int) (uint64, bool) {
@@ -125,7 +125,7 @@ func mysqlErrorNumber(err error, depth int) (uint64, bool) {
 	return 0, false
 }
 
-// mysqlKind knows the server's numbers (from 1000, MySQL and MariaDB) and the client's (from 2000).
+// mysqlKind knows the numbers of the server (from 1000, MySQL and MariaDB) and the client (from 2000).
 func mysqlKind(number uint64) (Kind, string) {
 	switch number {
 	case 1205, 1213, 1614, 3572, 3058:

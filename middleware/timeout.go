@@ -6,9 +6,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Timeout gives the message's context a deadline of d from now while the handler runs, and the context back as it was
+// Timeout gives the message's context a deadline of d from now while the handler runs, and restores the context
 // afterwards. The handler has to watch its context: one that does not keeps running, and keeps its message. Unlike
-// Watermill's Timeout it costs one allocation, and outer middlewares do not find a cancelled context.
+// Watermill's Timeout it costs one allocation, and outer middlewares do not see a cancelled context.
 //
 // A [Pipeline] does this itself, see [Config.Timeout]. Timeout is for chains composed by hand.
 func Timeout(d time.Duration) message.HandlerMiddleware {

@@ -19,13 +19,13 @@ import (
 
 // ErrMiswired is matched by the error of a pipeline that does not fit the router it was added to. [Pipeline.Plugin]
 // returns it before the router starts; without the plugin the messages are nacked with it, paced, until the program is
-// mended.
+// fixed.
 var ErrMiswired = errors.New("pipeline does not fit the router")
 
 // Plugin is for router.AddPlugin. It makes the router's Run return an error that matches [ErrMiswired], before any
 // message is consumed, if [Config.Handlers] names a handler that the router does not have, or if a middleware of
-// Watermill stands next to the pipeline with which messages are lost; handlers that are added to a running router come
-// too late for it. It adds [Pipeline.PublisherDecorator] to the router.
+// Watermill next to the pipeline would lose messages; it cannot check handlers that are added to a running router. It
+// adds [Pipeline.PublisherDecorator] to the router.
 func (p *Pipeline) Plugin(r *message.Router) error {
 	known := r.Handlers()
 	var unknown []string
@@ -59,9 +59,9 @@ func quoted(names []string) string {
 	return strings.Join(out, ", ")
 }
 
-// roster finds overrides for handlers that do not exist. A pipeline is not told which handlers a router has, but it
-// wraps each of them, and learns its name with its first message: an override is certainly wrong once fewer handlers
-// are left without a name than overrides without a handler.
+// roster finds overrides for handlers that do not exist. A pipeline does not know which handlers a router has, but it
+// wraps each of them and learns its name with its first message: an override is certainly wrong once there are fewer
+// unnamed handlers than overrides without a handler.
 type roster struct {
 	pipeline *Pipeline
 	refusal  atomic.Pointer[error]
@@ -96,7 +96,7 @@ func (r *roster) enrol() func(context.Context) error {
 func (r *roster) introduce(ctx context.Context) {
 	name := message.HandlerNameFromCtx(ctx)
 	if name == "" {
-		return // not called by a router: it stays one of which anything may be true
+		return // not called by a router: it stays unnamed
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,14 +113,14 @@ func (r *roster) check() {
 		}
 	}
 	if len(unknown) <= r.unnamed {
-		r.refusal.Store(nil) // also when a handler was added later
+		r.refusal.Store(nil) // also if a handler was added later
 		return
 	}
 	err := unknownHandlers(unknown, slices.Collect(maps.Keys(r.named)))
 	r.refusal.Store(&err)
 }
 
-// refuse returns why a message is nacked. It is paced, because the message comes again at once, and asks twice: a
+// refuse returns why a message is nacked. It is paced, because the message is redelivered at once, and checks twice: a
 // router starts its handlers one by one, and the first may have a message before the last is wrapped.
 func (p *Pipeline) refuse(ctx context.Context, refusal func(context.Context) error) error {
 	if refusal(ctx) == nil {

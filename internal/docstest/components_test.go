@@ -91,7 +91,7 @@ func TestComposition_WithoutThePlugin(t *testing.T) {
 					require.NoError(c, c.broker.Publisher().Publish("orders", message.NewMessage("1", nil)))
 					return func() {
 						require.Contains(c, c.logs.String(), "messages would be lost")
-						require.Contains(c, c.logs.String(), "Watermill's "+u.name+" stands next to it")
+						require.Contains(c, c.logs.String(), "Watermill's "+u.name+" is used next to it")
 						if u.name == "InstantAck" && !inside { // it is acked already: all that can be done is to handle it
 							require.EqualValues(c, 3, runs.Load())
 							require.Len(c, c.broker.Peek("orders_dlq", ""), 1)

@@ -80,15 +80,14 @@ func shipped() []composition {
 		{"CorrelationID", plain(theirs.CorrelationID), ""},
 		{"Deduplicator", func(*testing.T, message.Publisher) message.HandlerMiddleware {
 			return (&theirs.Deduplicator{Repository: seen{}}).Middleware
-		}, "a retry is a duplicate to it, and lost: use package `idempotency`, inside"},
+		}, "it treats a retry as a duplicate, and loses it: use package `idempotency`, inside"},
 		{"DelayOnError", func(*testing.T, message.Publisher) message.HandlerMiddleware {
 			return (&theirs.DelayOnError{InitialInterval: time.Second, Multiplier: 2}).Middleware
 		}, "outside it sees no failures; inside it has no effect: the backoff is the pipeline's"},
-		{"Duplicator", plain(theirs.Duplicator), "outside each run has its own retry, so that they double; for tests"},
+		{"Duplicator", plain(theirs.Duplicator), "outside each run has its own retry, so they double; for tests"},
 		{"IgnoreErrors", func(*testing.T, message.Publisher) message.HandlerMiddleware {
 			return theirs.NewIgnoreErrors([]error{errAlways}).Middleware
-		}, "what fails with an error that it names is acked without a trace: use a `Rule` that skips, which logs and " +
-			"counts it"},
+		}, "it acks messages whose error it names, without a trace: use a `Rule` that skips, which logs and counts"},
 		{
 			"InstantAck", plain(theirs.InstantAck),
 			"it acks before the outcome is known: a crash or an unpublishable retry loses the message",
@@ -104,18 +103,18 @@ func shipped() []composition {
 			m, err := theirs.PoisonQueueWithFilter(poison, "poison", func(error) bool { return false })
 			require.NoError(t, err)
 			return m
-		}, "with a filter that takes none; what it takes is as with PoisonQueue"},
+		}, "with a filter that matches no error; those that match behave as with PoisonQueue"},
 		{
 			"RandomFail", plain(theirs.RandomFail(0)),
-			"with probability 0; what fails outside is nacked, what fails inside is an attempt",
+			"with probability 0; a failure outside is nacked, one inside is an attempt",
 		},
 		{"RandomPanic", plain(theirs.RandomPanic(0)), "likewise"},
 		{"Recoverer", plain(theirs.Recoverer), "not needed: the pipeline recovers"},
 		{
 			"Retry", plain(theirs.Retry{MaxRetries: 2, InitialInterval: time.Second}.Middleware),
-			"outside it sees no failures; inside each attempt is three runs, which hold up what is behind them",
+			"outside it sees no failures; inside each attempt is three runs, which hold up later messages",
 		},
-		{"Throttle", plain(nil), "inside it counts runs; on the way to the handler it ignores shutdown"},
+		{"Throttle", plain(nil), "inside it counts runs; while it waits it ignores shutdown"},
 		{"Timeout", plain(theirs.Timeout(time.Minute)), "not needed: `Config.Timeout`"},
 	}
 }

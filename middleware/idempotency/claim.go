@@ -32,27 +32,27 @@ func ClaimFrom(ctx context.Context) (*Claim, bool) {
 	return c, ok
 }
 
-// MarkCompleted tells the guard that the message has been marked as done in the handler's transaction, with that many
-// produced messages.
+// MarkCompleted records that the message has been marked as done in the handler's transaction, with that many produced
+// messages.
 func (c *Claim) MarkCompleted(produced int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.marked, c.kept = true, produced
 }
 
-// completed reports whether nothing is left to do after a handler that has produced that many messages.
+// completed reports whether nothing is left to do after a handler that produced that many messages.
 func (c *Claim) completed(produced int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.marked && c.kept >= produced
 }
 
-// renewal extends a claim's lease while its handler runs. Handlers that are done within a third of the lease cost a
-// timer.
+// renewal extends a claim's lease while its handler runs. A handler that finishes within a third of the lease costs
+// only a timer.
 type renewal struct {
 	mu      sync.Mutex
 	timer   *time.Timer
-	expires time.Time // of the lease, by this process's clock
+	expires time.Time // end of the lease, by this process's clock
 	stopped bool
 }
 
@@ -74,8 +74,8 @@ func (g *Guard) keep(ctx context.Context, cancel context.CancelCauseFunc, claim 
 		switch {
 		case r.stopped:
 		case !claim.completed(0) && (errors.Is(err, ErrLost) || !time.Now().Before(r.expires)):
-			cancel(ErrLost) // another worker may be at it: the handler is canceled
-		default: // an error may be gone the next time
+			cancel(ErrLost) // another worker may be handling it: the handler is canceled
+		default: // the error may be gone the next time
 			r.timer.Reset(interval)
 		}
 	})

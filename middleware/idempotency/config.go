@@ -18,23 +18,23 @@ const (
 	DefaultRetention = 7 * 24 * time.Hour
 )
 
-// Config of a [Guard].
+// Config configures a [Guard].
 type Config struct {
-	// Store remembers what is done. Required.
+	// Store records handled messages. Required.
 	Store Store
 	// Consumer is the first half of the keys. Defaults to the name of the router's handler, so that each handler of a
-	// service runs a message once. Services that share a store and name their handlers alike must set it.
+	// service runs a message once. Services that share a store and have handlers of the same name must set it.
 	Consumer string
-	// ID returns a message's id, or "" when it has none. Defaults to envelope.Identify.
+	// ID returns a message's id, or "" if it has none. Defaults to envelope.Identify.
 	ID func(m *message.Message) string
-	// Lease is how long an owner that shows no sign of life keeps a message. A handler may take longer: its lease is
-	// renewed. Defaults to one minute.
+	// Lease is how long a dead owner keeps a message. A handler may take longer, because its lease is renewed. Defaults to
+	// one minute.
 	Lease time.Duration
-	// Retention is how long a message stays done. It must exceed the time in which a duplicate can come: the longest
+	// Retention is how long a message stays done. It must exceed the time in which a duplicate can arrive: the longest
 	// retry schedule, and the age at which dead letters are redriven. Defaults to seven days.
 	Retention time.Duration
-	// Busy turns the error for a message that another owner is handling, which should be looked at again after d, into
-	// the handler's error. Defaults to [middleware.Defer], which consumes no attempt: the messages of a worker that was
+	// Busy turns the error for a message that another owner is handling, and that should be tried again after d, into the
+	// handler's error. Defaults to [middleware.Defer], which consumes no attempt: the messages of a worker that was
 	// killed stay claimed for a lease, longer than many a retry schedule.
 	Busy func(err error, d time.Duration) error
 	// Logger defaults to slog.Default().

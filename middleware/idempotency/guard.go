@@ -11,10 +11,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// BusyError says that another owner is handling the message.
+// BusyError reports that another owner is handling the message.
 type BusyError struct {
 	Key Key
-	// Remaining time of the other owner's lease.
+	// Remaining is how long the other owner's lease lasts.
 	Remaining time.Duration
 }
 
@@ -23,19 +23,19 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("message %s is being handled by another worker of %s", e.Key.MessageID, e.Key.Consumer)
 }
 
-// Retryable tells classifiers that the message is to come back.
+// Retryable makes classifiers retry the message.
 func (e *BusyError) Retryable() bool { return true }
 
-// lookAgain bounds the pause before a message that is being handled is looked at again.
+// lookAgain bounds the pause before a message that is being handled is tried again.
 const lookAgain = 5 * time.Second
 
-// settleTimeout bounds what a guard does to the store after the handler, when the message's own context may have ended.
+// settleTimeout bounds a guard's calls of the store after the handler, when the message's own context may have ended.
 const settleTimeout = 5 * time.Second
 
 // Guard runs handlers once per message. It is safe for concurrent use and needs no Close.
 type Guard struct{ cfg Config }
 
-// New makes a guard. The error lists every fault of the configuration.
+// New creates a guard. The error lists every fault of the configuration.
 func New(cfg Config) (*Guard, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -44,7 +44,7 @@ func New(cfg Config) (*Guard, error) {
 	return &Guard{cfg: cfg}, nil
 }
 
-// Middleware puts the guard around h.
+// Middleware wraps h in the guard.
 func (g *Guard) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(m *message.Message) ([]*message.Message, error) {
 		ctx := m.Context()
@@ -74,8 +74,8 @@ func (g *Guard) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// claim claims a message. Where one with the same id and another content is done, it is not this one: the ids of a
-// topic that was made again begin anew, and so do those of a second cluster. Then the message has a separate key.
+// claim claims a message. If a message with the same id but different content is done, it is not this one: ids start
+// over in a recreated topic or a second cluster. Then the message gets a separate key.
 func (g *Guard) claim(ctx context.Context, c *Claim) (Record, error) {
 	record, err := g.cfg.Store.Claim(ctx, c.Key, c.Owner, g.cfg.Lease)
 	if err != nil || record.State != Done {
@@ -115,8 +115,8 @@ func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (ou
 	return out, err
 }
 
-// complete marks the message as done. The effect has happened: whatever goes wrong here, an error would only make it
-// happen again.
+// complete marks the message as done. The effect has happened: whatever fails here, an error would only make it happen
+// again.
 func (g *Guard) complete(ctx context.Context, claim *Claim, out []*message.Message) {
 	if claim.completed(len(out)) {
 		return
@@ -133,7 +133,7 @@ func (g *Guard) complete(ctx context.Context, claim *Claim, out []*message.Messa
 	}
 }
 
-// release lets the retry run.
+// release makes way for the retry.
 func (g *Guard) release(ctx context.Context, claim *Claim) {
 	err := g.settle(ctx, func(ctx context.Context) error { return g.cfg.Store.Release(ctx, claim.Key, claim.Owner) })
 	if err != nil {

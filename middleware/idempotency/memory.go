@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Memory is a Store for tests and for consumers of one process that may forget everything when they stop. Its time is
-// testing/synctest's inside a bubble.
+// Memory is a Store for tests and for consumers of one process that may forget everything when they stop. Inside a
+// testing/synctest bubble it uses virtual time.
 type Memory struct {
 	mu      sync.Mutex
 	entries map[Key]*entry
@@ -54,7 +54,7 @@ func (s *Memory) Claim(_ context.Context, key Key, owner int64, lease time.Durat
 	return Record{State: Claimed}, nil
 }
 
-// sweep forgets what has run out. Claim calls it when the number of entries may have doubled.
+// sweep removes expired entries. Claim calls it when the number of entries may have doubled.
 func (s *Memory) sweep(now time.Time) {
 	for key, e := range s.entries {
 		if !now.Before(e.until) {

@@ -12,21 +12,21 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// produced is a message as it is kept. gob keeps strings of any bytes, which JSON does not.
+// produced is a message as it is stored. gob keeps strings of any bytes, which JSON does not.
 type produced struct {
 	UUID     string
 	Metadata map[string]string
 	Payload  []byte
 }
 
-// An outcome is a zero byte, a digest and a gob of what was produced, if anything was. What an earlier release has kept
-// is the gob alone, which never begins with zero.
+// An outcome is a zero byte, a digest and a gob of the produced messages, if any. Outcomes of an earlier release are
+// the gob alone, which never begins with zero.
 const (
 	digested   = 0
 	digestSize = 16
 )
 
-// digest is of what a message says, which is the same in each of its attempts, whichever mode it travels in.
+// digest is the digest of a message's content, the same in each of its attempts and in either mode.
 func digest(m *message.Message) []byte {
 	content := []byte(m.Payload)
 	if e, err := envelope.FromMessage(m); err == nil && e.Mode() == envelope.Structured {
@@ -45,8 +45,8 @@ func (k Key) another(digest []byte) Key {
 	return k
 }
 
-// Outcome returns what a [Store] keeps of the claimed message when it is done: a digest of its content, by which a
-// different message with the same id is recognised, and the messages that its handler has produced.
+// Outcome returns what a [Store] keeps of the claimed message when it is done: a digest of its content, which
+// identifies a different message with the same id, and the messages produced by its handler.
 func (c *Claim) Outcome(messages ...*message.Message) ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteByte(digested)
@@ -64,7 +64,7 @@ func (c *Claim) Outcome(messages ...*message.Message) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// split returns the digest of an outcome, which is nil if it has none, and the rest of it.
+// split returns the digest of an outcome, nil if it has none, and the rest of it.
 func split(outcome []byte) (digest, produced []byte) {
 	if len(outcome) > digestSize && outcome[0] == digested {
 		return outcome[1 : 1+digestSize], outcome[1+digestSize:]
@@ -72,7 +72,7 @@ func split(outcome []byte) (digest, produced []byte) {
 	return nil, outcome
 }
 
-// decode makes the produced messages of an outcome anew, with their ids.
+// decode recreates the produced messages of an outcome, with their ids.
 func decode(outcome []byte) ([]*message.Message, error) {
 	_, kept := split(outcome)
 	if len(kept) == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// busMetrics are the metrics in the names of the PHP service bus. They break with Prometheus' conventions on
-// purpose: the names are what its dashboards and alerts ask for.
+// busMetrics are the metrics under the names of the PHP service bus. They violate Prometheus' conventions on purpose,
+// because its dashboards and alerts use these names.
 type busMetrics struct {
 	service   string
 	started   *prometheus.CounterVec
@@ -29,14 +29,14 @@ func newBusMetrics(cfg *Config) *busMetrics {
 	return &busMetrics{
 		service: cfg.ServiceBus,
 		started: prometheus.NewCounterVec(cfg.counter("event_started_count",
-			"Service bus name: runs of a handler that were begun. retry is first, retry or last."),
+			"Service bus name: handler runs started. retry is first, retry or last."),
 			[]string{"nano_service_name", "event_name", "retry"}),
 		payload: newSizes(cfg.classic("rmq_consumer_payload_bytes",
 			"Service bus name: size of the payload of each delivery.", cfg.PayloadBuckets), "nano_service_name", "event_name"),
 		duration:  newBusTimes(cfg, ms),
 		ackFailed: newBusAcks(cfg),
 		dead: prometheus.NewCounterVec(cfg.counter("rmq_consumer_dlx_total",
-			"Service bus name: dead letters. reason is max_retries_exceeded where no attempt is left."),
+			"Service bus name: dead letters. reason is max_retries_exceeded if no attempt is left."),
 			[]string{"nano_service_name", "event_name", "reason"}),
 	}
 }
@@ -74,7 +74,7 @@ func (s *busSeries) end(e *middleware.Finished) {
 	}
 	status, failed := "failed", 1
 	if e.Outcome == middleware.OutcomeSuccess || e.Outcome == middleware.OutcomeSkip {
-		status, failed = "success", 0 // there, a handler that skips returns without an error
+		status, failed = "success", 0 // on the bus, a handler that skips returns without an error
 	}
 	at := place(e.Attempt.Tag)
 	slot := &s.durations[at][failed]
@@ -91,10 +91,10 @@ func (s *busSeries) died(e *middleware.DeadLettered) {
 	s.of.dead.WithLabelValues(s.of.service, s.event, busReason(e)).Inc()
 }
 
-// exhausted is the bus's only reason: its consumers know no other way to the failed queue.
+// exhausted is the bus's only reason: its consumers have no other way to the failed queue.
 const exhausted = "max_retries_exceeded"
 
-// busReason is exhausted for every message whose attempts are used up, also where the last one panicked.
+// busReason is exhausted for every message that has used up its attempts, even if the last one panicked.
 func busReason(e *middleware.DeadLettered) string {
 	r := e.DeadLetter.Reason
 	if r == envelope.ReasonExhausted || r == envelope.ReasonPanic && e.Attempt.IsLast() {
@@ -109,7 +109,7 @@ func newBusAcks(cfg *Config) prometheus.CounterFunc {
 	maps.Copy(labels, cfg.ConstLabels)
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "rmq_consumer_ack_failed_total", ConstLabels: labels,
-		Help: "Service bus name: messages delivered again, because their acks could not be sent.",
+		Help: "Service bus name: messages redelivered because their acks could not be sent.",
 	}, func() float64 {
 		if cfg.AcksFailed == nil {
 			return 0

@@ -7,9 +7,9 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// busTimes shows a histogram as the counters that the bus's queries read. They count durations by
-// event_processed_duration itself and take quantiles of its buckets; Prometheus' client refuses a histogram alongside a
-// counter of its name, so that each of a histogram's series is a counter here.
+// busTimes exposes a histogram as the counters that the bus's queries read. They count durations by
+// event_processed_duration itself and compute quantiles from its buckets; Prometheus' client rejects a histogram next
+// to a counter of the same name, so each of the histogram's series is a counter here.
 type busTimes struct {
 	vec                       *prometheus.HistogramVec
 	plain, count, sum, bucket *prometheus.Desc

@@ -12,18 +12,18 @@ import (
 // maxLabel bounds the length of a label's value in bytes.
 const maxLabel = 128
 
-// labels are the values that come from a message, bounded.
+// labels are the bounded values that come from a message.
 type labels struct{ topic, handler, event string }
 
-// cache finds the series of a delivery without a lock: a copy of the map is made for each series that is new, and there
-// are few of them, because the values of each label are bounded.
+// cache finds the series of a delivery without a lock: each new series copies the map, and there are few of them
+// because the values of each label are bounded.
 type cache struct {
 	make func(labels) *series
 
 	topics, handlers, events, circuits values
 
 	found  atomic.Pointer[map[labels]*series]
-	recent [64]atomic.Pointer[series] // by slotOf: a look here costs a third of one into the map
+	recent [64]atomic.Pointer[series] // by slotOf: a lookup here costs a third of one in the map
 	mu     sync.Mutex                 // for adding
 }
 
@@ -51,7 +51,7 @@ func (c *cache) get(d *middleware.Delivery) *series {
 	return c.bounded(raw)
 }
 
-// slotOf tells most of the few events and handlers that a service has apart, for less than a hash.
+// slotOf distinguishes most of a service's few events and handlers, for less than a hash.
 func slotOf(d *middleware.Delivery) uint {
 	n := uint(len(d.Event)) + 5*uint(len(d.Handler))
 	if i := len(d.Event) - 1; i >= 0 {
@@ -63,7 +63,7 @@ func slotOf(d *middleware.Delivery) uint {
 	return n
 }
 
-// bounded is for values that were not seen yet, and for those that are one too many.
+// bounded handles values that have not occurred before, and those beyond the limit.
 func (c *cache) bounded(raw labels) *series {
 	l := labels{c.topics.bound(raw.topic), c.handlers.bound(raw.handler), c.events.bound(raw.event)}
 	if s := (*c.found.Load())[l]; s != nil {
@@ -81,14 +81,14 @@ func (c *cache) bounded(raw labels) *series {
 	return s
 }
 
-// values are those that a label has had so far.
+// values are the values that a label has had so far.
 type values struct {
 	limit int
 	known atomic.Pointer[map[string]struct{}]
 	mu    sync.Mutex // for adding
 }
 
-// bound returns the value as the label has it.
+// bound returns the value to use for the label.
 func (v *values) bound(value string) string {
 	if len(value) > maxLabel {
 		value = value[:maxLabel]
@@ -98,7 +98,7 @@ func (v *values) bound(value string) string {
 	if _, ok := known[value]; ok {
 		return value
 	}
-	if len(known) >= v.limit { // it never gets fewer: no lock for a flood of names
+	if len(known) >= v.limit { // the set never shrinks: a flood of names takes no lock
 		return Other
 	}
 	v.mu.Lock()
@@ -111,7 +111,7 @@ func (v *values) bound(value string) string {
 		return Other
 	}
 	next := maps.Clone(known)
-	next[strings.Clone(value)] = struct{}{} // not a part of a longer text that would be kept alive
+	next[strings.Clone(value)] = struct{}{} // not a substring that would keep a longer text alive
 	v.known.Store(&next)
 	return value
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Other is the value of a label whose own values are used up.
+// Other replaces the values of a label beyond its limit.
 const Other = "other"
 
 // DefaultMaxValues is how many values a label that comes from messages may have.
@@ -17,26 +17,25 @@ const DefaultMaxValues = 100
 
 // Config specifies what to export. The zero Config is ready for use.
 type Config struct {
-	// MaxValues is how many values each of the labels topic, handler, event and circuit may have; what comes after them
-	// is [Other]. Defaults to [DefaultMaxValues].
+	// MaxValues is how many values each of the labels topic, handler, event and circuit may have; further values become
+	// [Other]. Defaults to [DefaultMaxValues].
 	MaxValues int
 	// DurationBuckets are the classic buckets of durations, in seconds. Default to 1 ms to 1 min, about two for each
 	// doubling.
 	DurationBuckets []float64
-	// DelayBuckets are those of the delays of retries, in seconds. Default to 100 ms to 1 day.
+	// DelayBuckets are the classic buckets of retry delays, in seconds. Default to 100 ms to 1 day.
 	DelayBuckets []float64
-	// PayloadBuckets are those of payload sizes, in bytes. Default to 64 B to 16 MiB.
+	// PayloadBuckets are the classic buckets of payload sizes, in bytes. Default to 64 B to 16 MiB.
 	PayloadBuckets []float64
-	// NativeFactor is the growth from one native bucket to the next. Defaults to 1.1; negative leaves native buckets
-	// out.
+	// NativeFactor is the growth factor of native buckets. Defaults to 1.1; a negative one omits native buckets.
 	NativeFactor float64
-	// ServiceBus, unless empty, is the nano_service_name under which the metrics are exported in the names of the PHP
-	// service bus, too. It does not follow Prometheus' conventions.
+	// ServiceBus, unless empty, is the nano_service_name under which the metrics are also exported with the names of the
+	// PHP service bus, which do not follow Prometheus' conventions.
 	ServiceBus string
-	// AcksFailed counts messages that were handled and whose acks could not be sent, for the bus's
-	// rmq_consumer_ack_failed_total: brokermetrics.AcksFailed of the service's broker. Defaults to none, which shows 0.
+	// AcksFailed returns how many messages were handled but could not be acked, for the bus's
+	// rmq_consumer_ack_failed_total: brokermetrics.AcksFailed of the service's broker. Defaults to none, which exports 0.
 	AcksFailed func() uint64
-	// ConstLabels are put on every metric.
+	// ConstLabels are added to every metric.
 	ConstLabels prometheus.Labels
 }
 
@@ -72,7 +71,7 @@ func (c *Config) validate() error {
 		"DurationBuckets": c.DurationBuckets, "DelayBuckets": c.DelayBuckets, "PayloadBuckets": c.PayloadBuckets,
 	} {
 		if len(buckets) == 0 || !slices.IsSorted(buckets) || len(slices.Compact(slices.Clone(buckets))) != len(buckets) {
-			errs = append(errs, fmt.Errorf("%s must rise from one to the next, and there must be one", name))
+			errs = append(errs, fmt.Errorf("%s must be strictly increasing and not empty", name))
 		}
 	}
 	return errors.Join(errs...)
@@ -82,7 +81,7 @@ func (c *Config) classic(name, help string, buckets []float64) prometheus.Histog
 	return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets, ConstLabels: c.ConstLabels}
 }
 
-// histogram has native buckets, too, unless they are switched off.
+// histogram also has native buckets, unless they are switched off.
 func (c *Config) histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
 	opts := c.classic(name, help, buckets)
 	if c.NativeFactor > 1 {

@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Metrics counts what pipelines do. Register it with a registry and make it the observer of any number of pipelines. It
-// is safe for concurrent use and has nothing to close.
+// Metrics counts what pipelines do. Register it with a registry and use it as the observer of any number of pipelines.
+// It is safe for concurrent use and needs no Close.
 type Metrics struct {
 	cfg   Config
 	cache cache
@@ -26,7 +26,7 @@ type Metrics struct {
 	circuitState  *prometheus.GaugeVec
 	circuitChange *prometheus.CounterVec
 
-	bus *busMetrics // nil unless asked for
+	bus *busMetrics // nil unless configured
 }
 
 var (
@@ -34,7 +34,7 @@ var (
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
-// New makes Metrics, or returns an error that names every fault of cfg.
+// New creates Metrics, or returns an error that names every fault of cfg.
 func New(cfg Config) (*Metrics, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -43,10 +43,10 @@ func New(cfg Config) (*Metrics, error) {
 	m := &Metrics{
 		cfg: cfg,
 		started: prometheus.NewCounterVec(cfg.counter("redrive_attempts_started_total",
-			"Runs of a handler that were begun. The attempt is first, retry or last."),
+			"Handler runs started. The attempt is first, retry or last."),
 			[]string{"topic", "handler", "event", "attempt"}),
 		deliveries: prometheus.NewCounterVec(cfg.counter("redrive_deliveries_total",
-			"Deliveries by what happened to them: success, retry, dead_letter, skip, defer, give_back or not_settled."),
+			"Deliveries by outcome: success, retry, dead_letter, skip, defer, give_back or not_settled."),
 			[]string{"topic", "handler", "event", "attempt", "outcome"}),
 		duration: prometheus.NewHistogramVec(cfg.histogram("redrive_handler_duration_seconds",
 			"How long the handler ran. The result is success or failed.", cfg.DurationBuckets),
@@ -57,17 +57,17 @@ func New(cfg Config) (*Metrics, error) {
 			"Delay of the retries and deferrals that the broker has confirmed. The kind is retry or defer.", cfg.DelayBuckets),
 			[]string{"topic", "handler", "kind"}),
 		deadLetters: prometheus.NewCounterVec(cfg.counter("redrive_dead_letters_total",
-			"Dead letters that are durable, by why the message is dead."), []string{"topic", "handler", "event", "reason"}),
+			"Durable dead letters, by reason."), []string{"topic", "handler", "event", "reason"}),
 		fallbacks: prometheus.NewCounterVec(cfg.counter("redrive_dead_letter_fallbacks_total",
-			"Dead letters that the fallback has taken, because their sink could not."), []string{"topic", "handler"}),
+			"Dead letters taken by the fallback because their sink failed."), []string{"topic", "handler"}),
 		publishFailed: prometheus.NewCounterVec(cfg.counter("redrive_publish_failures_total",
-			"Failed tries to publish a retry, a deferral or a dead letter."), []string{"topic", "handler", "outcome"}),
+			"Failed attempts to publish a retry, a deferral or a dead letter."), []string{"topic", "handler", "outcome"}),
 		circuitState: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "redrive_circuit_state", Help: "State of a circuit that has ever opened: 0 closed, 1 half-open, 2 open.",
 			ConstLabels: cfg.ConstLabels,
 		}, []string{"circuit"}),
 		circuitChange: prometheus.NewCounterVec(cfg.counter("redrive_circuit_changes_total",
-			"Changes of a circuit, by the state it came to."), []string{"circuit", "to"}),
+			"State changes of a circuit, by the new state."), []string{"circuit", "to"}),
 	}
 	if cfg.ServiceBus != "" {
 		m.bus = newBusMetrics(&cfg)

@@ -459,7 +459,7 @@ func TestNew_Faults(t *testing.T) {
 	require.EqualError(t, err, "pipelinemetrics: invalid config: MaxValues is -1: it cannot be negative; 0 is the "+
 		"default of 100\n"+
 		"NativeFactor is 1: it must be above 1, or negative for no native buckets\n"+
-		"DelayBuckets must rise from one to the next, and there must be one")
+		"DelayBuckets must be strictly increasing and not empty")
 }
 
 // A message whose attempts are used up is dead for that reason, also where the last of them panicked: the bus knows no

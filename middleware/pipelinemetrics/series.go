@@ -11,7 +11,7 @@ import (
 
 var tags = [...]middleware.Tag{middleware.TagFirst, middleware.TagRetry, middleware.TagLast}
 
-// place is the tag's number.
+// place is the tag's index.
 func place(t middleware.Tag) int {
 	switch t {
 	case middleware.TagRetry:
@@ -25,8 +25,8 @@ func place(t middleware.Tag) int {
 
 const outcomes = int(middleware.OutcomeNotSettled) + 1
 
-// series are the metrics of the deliveries with the same labels. What most deliveries need is found by an index; what
-// only some need is made when it is needed, so that the page has no series that never count.
+// series are the metrics of the deliveries with the same labels. Those that most deliveries need are found by index;
+// the others are created when they are needed, so that the page has no series that never count.
 type series struct {
 	metrics *Metrics
 	labels  labels
@@ -42,7 +42,7 @@ func (m *Metrics) newSeries(l labels) *series {
 	for i, tag := range tags {
 		s.started[i] = m.started.WithLabelValues(l.topic, l.handler, l.event, string(tag))
 	}
-	// Counters that alerts watch begin at 0: the first increase of one that begins at 1 is not seen.
+	// Counters that alerts watch begin at 0: the first increase of a counter that begins at 1 goes unnoticed.
 	for _, reason := range []envelope.Reason{envelope.ReasonExhausted, envelope.ReasonPermanent} {
 		m.deadLetters.WithLabelValues(l.topic, l.handler, l.event, string(reason))
 	}
@@ -60,7 +60,7 @@ func (m *Metrics) newSeries(l labels) *series {
 	return s
 }
 
-// outcome is the counter of an outcome.
+// outcome returns the counter of an outcome.
 func (s *series) outcome(tag int, o middleware.Outcome) prometheus.Counter {
 	i := int(o)
 	if i < 0 || i >= outcomes {
@@ -76,7 +76,7 @@ func (s *series) outcome(tag int, o middleware.Outcome) prometheus.Counter {
 	return c
 }
 
-// duration is the histogram of how long the handler ran.
+// duration returns the histogram of the handler's duration.
 func (s *series) duration(tag int, o middleware.Outcome) prometheus.Observer {
 	result, i := "failed", 1
 	if o == middleware.OutcomeSuccess {

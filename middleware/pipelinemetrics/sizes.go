@@ -7,18 +7,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// sizes is a histogram of whole numbers. Each delivery adds to it, and the library's histogram, which adds up fractions
-// and keeps count and sum of one moment together, takes twice the atomic operations: a tenth of what metrics cost. Here
-// the sum may be an observation ahead of the buckets or behind them; the count never is.
+// sizes is a histogram of integers. Every delivery adds to it, and the library's histogram, which sums floats and keeps
+// count and sum consistent, needs twice the atomic operations: a tenth of the cost of all metrics. Here the sum may be
+// one observation ahead of the buckets or behind them; the count never is.
 type sizes struct {
 	desc   *prometheus.Desc
 	bounds []float64
 
-	mu  sync.Mutex // for adding, and for who reads all
+	mu  sync.Mutex // for adding, and for reading all
 	all map[labelValues]*sizeSeries
 }
 
-// labelValues are those of the one or two labels that there are; "" for the second where there is one.
+// labelValues are the values of one or two labels; "" for the second if there is only one.
 type labelValues [2]string
 
 var _ prometheus.Collector = (*sizes)(nil)
@@ -58,7 +58,7 @@ func (s *sizes) Collect(ch chan<- prometheus.Metric) {
 
 type sizeSeries struct {
 	bounds []float64
-	counts []atomic.Uint64 // of each bucket alone; the last one is that of what is larger than all bounds
+	counts []atomic.Uint64 // of each bucket alone; the last one counts sizes above all bounds
 	sum    atomic.Uint64
 	values []string
 }

@@ -1,15 +1,15 @@
-// Package pipelinestatsd sends what a retry pipeline does to a DogStatsD agent, under the names and tags of the PHP
-// service bus (event_started_count, event_processed_duration in milliseconds, ...), so that its dashboards
-// keep working without Prometheus.
+// Package pipelinestatsd sends the activity of a retry pipeline to a DogStatsD agent, under the names and tags of the
+// PHP service bus (event_started_count, event_processed_duration in milliseconds, ...), so that its dashboards keep
+// working without Prometheus.
 //
 //	client, err := statsd.New("127.0.0.1:8125")
 //	observer := pipelinestatsd.New(pipelinestatsd.Config{Client: client, Service: "billing"})
 //	pipeline, err := middleware.New(middleware.Config{Observer: observer, ...})
 //
-// Metrics can be sampled, each by its own rate and by the attempt's tag: all of the last attempts and a tenth of the
-// first, for example. As in the bus's PHP library, the environment's STATSD_SAMPLE_PAYLOAD is the rate of the payload's
-// size, where no other is configured. The agent multiplies what it gets by the rate that comes with it. Tags are not
-// bounded here: a StatsD agent has its own limits.
+// Metrics can be sampled, each at its own rate and by the attempt's tag: for example all of the last attempts and a
+// tenth of the first. As in the bus's PHP library, the environment variable STATSD_SAMPLE_PAYLOAD is the rate of
+// payload sizes if none is configured. The agent scales each value by its rate. Tags are not bounded here, because a
+// StatsD agent has its own limits.
 package pipelinestatsd
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Names of the metrics, which are what [Config.Rates] goes by.
+// Names of the metrics, used as keys of [Config.Rates].
 const (
 	Started   = "event_started_count"
 	Payload   = "rmq_consumer_payload_bytes"
@@ -33,7 +33,7 @@ const (
 	Dead      = "rmq_consumer_dlx_total"
 )
 
-// Client is the part of a *statsd.Client (github.com/DataDog/datadog-go/v5/statsd) that is used.
+// Client is the part of *statsd.Client (github.com/DataDog/datadog-go/v5/statsd) that this package uses.
 type Client interface {
 	Incr(name string, tags []string, rate float64) error
 	Histogram(name string, value float64, tags []string, rate float64) error
@@ -42,53 +42,53 @@ type Client interface {
 
 // Config specifies what to send.
 type Config struct {
-	// Client sends. Required; New panics without. Who made it closes it.
+	// Client sends the metrics. Required; New panics without it. The caller closes it.
 	Client Client
-	// Service is the tag nano_service_name.
+	// Service is the value of the tag nano_service_name.
 	Service string
-	// AcksFailed counts messages that were handled and whose acks could not be sent, which are sent as AckFailed:
+	// AcksFailed returns how many messages were handled but could not be acked, sent as AckFailed:
 	// brokermetrics.AcksFailed of the service's broker. Defaults to none.
 	AcksFailed func() uint64
-	// Rates are the shares of each metric that are sent, from 0 to 1, by name. Those that are not named are all sent,
-	// but for Payload, whose share is then what [EnvSamplePayload] says.
+	// Rates are the fractions of the metrics to send, from 0 to 1, by name. All of an unnamed metric is sent, except
+	// Payload, whose fraction is then that of [EnvSamplePayload].
 	Rates map[string]float64
-	// TagRates multiply these by the attempt's tag: {TagFirst: 0.1} sends a tenth of the first attempts' and all of the
-	// others'.
+	// TagRates are further factors by the attempt's tag: {TagFirst: 0.1} sends a tenth for the first attempts and
+	// everything for the others.
 	TagRates map[middleware.Tag]float64
 }
 
-// EnvSamplePayload is the environment variable with the share of payload sizes that is sent, from 0 to 1.
+// EnvSamplePayload is the environment variable with the fraction of payload sizes to send, from 0 to 1.
 const EnvSamplePayload = "STATSD_SAMPLE_PAYLOAD"
 
-// Observer sends. It is safe for concurrent use. It does not wait for a client that cannot send, and drops what
-// that client did not take.
+// Observer sends metrics. It is safe for concurrent use. It does not wait for a client that cannot send, and drops
+// metrics that the client rejects.
 type Observer struct {
 	middleware.NopObserver
 
 	cfg     Config
-	payload float64       // the rate of Payload that Rates does not name
-	acks    atomic.Uint64 // those of AcksFailed that have been sent
+	payload float64       // the rate of Payload if Rates does not name it
+	acks    atomic.Uint64 // failed acks that have been sent
 }
 
 var _ middleware.Observer = (*Observer)(nil)
 
-// New makes an Observer.
+// New creates an Observer.
 func New(cfg Config) *Observer {
 	if cfg.Client == nil {
-		panic("pipelinestatsd: New without a Client")
+		panic("pipelinestatsd: New needs a Client")
 	}
 	o := &Observer{cfg: cfg, payload: 1}
 	if text := os.Getenv(EnvSamplePayload); text != "" {
 		rate, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(rate >= 0 && rate <= 1) {
-			panic(fmt.Sprintf("pipelinestatsd: %s=%q: must be a share from 0 to 1", EnvSamplePayload, text))
+			panic(fmt.Sprintf("pipelinestatsd: %s=%q: must be a fraction from 0 to 1", EnvSamplePayload, text))
 		}
 		o.payload = rate
 	}
 	return o
 }
 
-// rate is the share of a metric that is sent for an attempt.
+// rate is the fraction of a metric to send for an attempt.
 func (o *Observer) rate(name string, tag middleware.Tag) float64 {
 	rate := 1.0
 	if r, ok := o.cfg.Rates[name]; ok {
@@ -137,7 +137,7 @@ func (o *Observer) Finished(_ context.Context, e middleware.Finished) {
 	_ = o.cfg.Client.Timing(Duration, e.Duration, o.tags(e.Delivery, "exit_status:"+status, "retry:"+string(tag)), r)
 }
 
-// sendAcks sends the acks that have failed since the last attempt ended.
+// sendAcks sends the number of acks that have failed since the last attempt ended.
 func (o *Observer) sendAcks() {
 	if o.cfg.AcksFailed == nil {
 		return
@@ -149,7 +149,7 @@ func (o *Observer) sendAcks() {
 	}
 }
 
-// maxAcks bounds what one attempt sends: a connection has no more deliveries in hand.
+// maxAcks bounds what one attempt sends: a connection never has more deliveries in hand.
 const maxAcks = 65535
 
 // DeadLettered implements [middleware.Observer].

@@ -18,7 +18,7 @@ import (
 
 type spanKey struct{}
 
-// attemptSpan is the span of the delivery that ctx belongs to; nil if it has no span of ours.
+// attemptSpan is the span of the delivery that ctx belongs to; nil if it has none of ours.
 func attemptSpan(ctx context.Context) trace.Span {
 	span, _ := ctx.Value(spanKey{}).(trace.Span)
 	return span
@@ -69,7 +69,7 @@ func attemptAttributes(d *middleware.Delivery) []attribute.KeyValue {
 }
 
 // Finished implements [middleware.Observer]: it ends the span with the outcome. A delivery that was not run gets a span
-// that has nothing but that.
+// with only the outcome.
 func (t *Tracer) Finished(ctx context.Context, e middleware.Finished) {
 	span := attemptSpan(ctx)
 	if span == nil {
@@ -109,32 +109,32 @@ func event(ctx context.Context, name string, attributes ...attribute.KeyValue) {
 	}
 }
 
-// Stamp implements [middleware.Stamper]: what is published because of this attempt names it. The context of the publish
-// stays as it is, but for a message that has none.
+// Stamp implements [middleware.Stamper]: it links messages that are published because of this attempt to it. The
+// context of the original publish stays unchanged, except for a message without one.
 func (t *Tracer) Stamp(ctx context.Context, m *message.Message) {
 	span := attemptSpan(ctx)
 	if span == nil || !span.SpanContext().IsValid() {
 		return
 	}
-	if !t.creation(m).IsValid() { //nolint:contextcheck // what the message says, not what we are in
+	if !t.creation(m).IsValid() { //nolint:contextcheck // the message's context, not the current one
 		t.inject(ctx, m)
 	}
 	setLink(m, span.SpanContext()) //nolint:contextcheck // as above
 }
 
-// fail marks the span with what the handler said.
+// fail marks the span with the handler's error.
 func fail(span trace.Span, err error) {
 	if err == nil {
 		return
 	}
 	if exhausted, ok := errors.AsType[*middleware.ExhaustedError](err); ok {
-		err = exhausted.Err // the outcome says the rest
+		err = exhausted.Err // the outcome has the rest
 	}
 	span.SetAttributes(semconv.ErrorType(err))
 	span.SetStatus(codes.Error, text(err.Error()))
 }
 
-// text bounds what a message or an error has brought.
+// text bounds a text that comes from a message or an error.
 func text(s string) string {
 	const most = 1 << 10
 	if len(s) > most {

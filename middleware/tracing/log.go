@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// LogHandler writes trace_id and span_id into the records whose context has a span, and message_id and attempt into
-// those of a handler's own that are logged with its context. The pipeline's records have the latter two already.
+// LogHandler adds trace_id and span_id to records whose context has a span, and message_id and attempt to a handler's
+// own records that are logged with its context. The pipeline's records already have the latter two.
 func LogHandler(next slog.Handler) slog.Handler { return logHandler{next} }
 
 type logHandler struct{ slog.Handler }

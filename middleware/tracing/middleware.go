@@ -11,12 +11,12 @@ import (
 
 var errUnfinished = errors.New("the handler panicked, or ended its goroutine")
 
-// Middleware hands the attempt's span on to the messages that the handler returns, so that what they cause is part of
-// the trace. It stands inside of the pipeline:
+// Middleware passes the attempt's span on to the messages that the handler returns, so that their effects are part of
+// the trace. Use it inside the pipeline:
 //
 //	router.AddMiddleware(pipeline.Middleware, tracer.Middleware)
 //
-// Without a pipeline it makes the span of the attempt itself.
+// Without a pipeline it creates the span of the attempt itself.
 func (t *Tracer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(m *message.Message) (produced []*message.Message, err error) {
 		ctx := m.Context()
@@ -45,7 +45,7 @@ func (t *Tracer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// handOn makes out part of the span's trace, unless it has a separate one.
+// handOn makes out part of the span's trace, unless it has its own.
 func (t *Tracer) handOn(span trace.Span, out *message.Message) {
 	if !trace.SpanContextFromContext(out.Context()).IsValid() {
 		out.SetContext(trace.ContextWithSpan(out.Context(), span))

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Publisher traces what is published through next, the publisher of a broker of the given URL scheme (amqp, kafka,
-// ...). Each message gets a span, whose context travels in its headers: in a copy, the caller's message is not changed.
+// Publisher traces messages published through next, the publisher of a broker with the given URL scheme (amqp, kafka,
+// ...). Each message gets a span, whose context is added to the headers of a copy: the caller's message is not changed.
 // The span's parent is the one in the message's context. Closing it closes next.
 func (t *Tracer) Publisher(next message.Publisher, scheme string) message.Publisher {
 	return &publisher{next, t, scheme}
@@ -44,7 +44,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	return err
 }
 
-// send begins the span of a publish. A message that was published before, and is passed on, links to that.
+// send begins the span of a publish. A message that was published before and is forwarded links to that publish.
 func (t *Tracer) send(ctx context.Context, m *message.Message, scheme, topic string,
 	more ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
@@ -74,9 +74,9 @@ func (t *Tracer) startSend(ctx context.Context, m *message.Message, at target, t
 	return t.tracer.Start(ctx, "send "+at.topic, opts...) //nolint:spancheck // the caller ends it
 }
 
-// Redriver traces the redrives that go through next: a broker, or whatever else is the dlq.Redriver of a Manager. Each
-// gets a span in the operator's trace that links to the attempt that died, and the attempt that it leads to links to
-// the redrive. Where next takes many at once (RescheduleAll), so does what is returned.
+// Redriver traces the redrives through next: a broker, or any other dlq.Redriver of a Manager. Each gets a span in the
+// operator's trace that links to the attempt that died, and the next attempt links to the redrive. If next supports
+// batches (RescheduleAll), so does the result.
 func (t *Tracer) Redriver(next middleware.Rescheduler) middleware.Rescheduler {
 	one := &redriver{next, t}
 	if all, ok := next.(batch); ok {
@@ -85,7 +85,7 @@ func (t *Tracer) Redriver(next middleware.Rescheduler) middleware.Rescheduler {
 	return one
 }
 
-// batch is what a redriver may offer besides (redrive.BatchRedriver).
+// batch is an optional ability of a redriver (redrive.BatchRedriver).
 type batch interface {
 	RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error
 }

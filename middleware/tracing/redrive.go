@@ -28,7 +28,7 @@ func (r *redriver) Reschedule(ctx context.Context, origin envelope.Origin, m *me
 	return err
 }
 
-// begin begins the span and makes it the one that the next attempt links to.
+// begin begins the span and makes the next attempt link to it.
 func (r *redriver) begin(ctx context.Context, origin *envelope.Origin, m *message.Message) (context.Context,
 	trace.Span,
 ) {

@@ -18,14 +18,14 @@ const Scope = "github.com/redrive-go/redrive/middleware/tracing"
 
 // Config describes how to trace. The zero Config is ready for use.
 type Config struct {
-	// Provider makes the spans. Defaults to the global one, as it is when New is called.
+	// Provider creates the spans. Defaults to the global one at the time when New is called.
 	Provider trace.TracerProvider
-	// Propagator writes and reads the context that travels in headers. Defaults to W3C trace context; the global one is
-	// not asked, because without an SDK's configuration none is set, and traces would break at every queue.
+	// Propagator writes and reads the context in headers. Defaults to W3C trace context; the global one is not used,
+	// because without an SDK's configuration none is set, and traces would break at every queue.
 	Propagator propagation.TextMapPropagator
-	// NewTraces begins a trace for each attempt, linked to the publish, instead of one trace for all.
+	// NewTraces begins a trace for each attempt, linked to the publish, instead of one trace for all of them.
 	NewTraces bool
-	// Attributes are put on every span.
+	// Attributes are added to every span.
 	Attributes []attribute.KeyValue
 }
 
@@ -51,12 +51,12 @@ func New(cfg Config) *Tracer {
 	return &Tracer{cfg: cfg, tracer: cfg.Provider.Tracer(Scope), propagator: cfg.Propagator}
 }
 
-// creation is the span context that the message was published in.
+// creation is the span context in which the message was published.
 func (t *Tracer) creation(m *message.Message) trace.SpanContext {
 	return trace.SpanContextFromContext(t.propagator.Extract(context.Background(), propagation.MapCarrier(m.Metadata)))
 }
 
-// linkCarrier reads and writes the header that names the delivery before, in the form of a traceparent.
+// linkCarrier reads and writes the header that names the previous delivery, in the form of a traceparent.
 type linkCarrier struct{ message.Metadata }
 
 // Get implements propagation.TextMapCarrier.
@@ -77,12 +77,12 @@ func (c linkCarrier) Set(key, value string) {
 // Keys implements propagation.TextMapCarrier.
 func (c linkCarrier) Keys() []string { return []string{envelope.KeyTraceParent} }
 
-// before is the span of the delivery before, as far as the message tells.
+// before is the span of the previous delivery, if the message names it.
 func before(m *message.Message) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), linkCarrier{m.Metadata}))
 }
 
-// setLink makes the span the one that the next delivery links to.
+// setLink makes the next delivery link to the span.
 func setLink(m *message.Message, sc trace.SpanContext) {
 	if m.Metadata == nil {
 		m.Metadata = make(message.Metadata, 1)
@@ -90,7 +90,7 @@ func setLink(m *message.Message, sc trace.SpanContext) {
 	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), sc), linkCarrier{m.Metadata})
 }
 
-// inject makes the span in ctx the one that the message was published in.
+// inject records the span in ctx as the one in which the message was published.
 func (t *Tracer) inject(ctx context.Context, m *message.Message) {
 	if m.Metadata == nil {
 		m.Metadata = make(message.Metadata, 1)
@@ -98,7 +98,7 @@ func (t *Tracer) inject(ctx context.Context, m *message.Message) {
 	t.propagator.Inject(ctx, propagation.MapCarrier(m.Metadata))
 }
 
-// links are those to spans that are there and are not the parent.
+// links are the links to existing spans that are not the parent.
 func links(parent trace.SpanContext, to ...trace.SpanContext) []trace.Link {
 	var list []trace.Link
 	for _, sc := range to {

@@ -1,7 +1,7 @@
 // Package sqlstore keeps the records of package idempotency in PostgreSQL, MySQL, MariaDB or SQLite, through
-// database/sql and with a driver that the user brings.
+// database/sql and the driver of your choice.
 //
-// A handler that works on the same database marks its message in its own transaction, and so makes its effect happen
+// A handler that works on the same database marks its message in its own transaction, so that its effect happens
 // exactly once:
 //
 //	func (h *Handler) Handle(m *message.Message) error {
@@ -19,5 +19,5 @@
 //		return tx.Commit()
 //	}
 //
-// [Store.InTx] does these steps.
+// [Store.InTx] performs these steps.
 package sqlstore

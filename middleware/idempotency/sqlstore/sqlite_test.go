@@ -118,7 +118,8 @@ func TestInTx_LostClaimUndoesTheEffect(t *testing.T) {
 
 func TestInTx_OutsideOfAGuard(t *testing.T) {
 	s, _ := openStore(t)
-	require.ErrorContains(t, s.InTx(t.Context(), func(*sql.Tx) error { return nil }), "no message under a guard")
+	require.ErrorContains(t, s.InTx(t.Context(), func(*sql.Tx) error { return nil }),
+		"not that of a message under a guard")
 }
 
 func TestPurge_RemovesWhatHasRunOut(t *testing.T) {

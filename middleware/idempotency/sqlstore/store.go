@@ -21,8 +21,8 @@ type Store struct {
 
 var _ idempotency.Store = (*Store)(nil)
 
-// New makes the table, unless it is there, and returns a store on db, which the caller opens and closes. Any number of
-// processes may do so at once.
+// New creates the table if it does not exist, and returns a store on db, which the caller opens and closes. Any number
+// of processes may do so at once.
 func New(ctx context.Context, db *sql.DB, name Dialect) (*Store, error) {
 	if err := name.Validate(); err != nil {
 		return nil, fmt.Errorf("idempotency/sqlstore: %w", err)
@@ -33,7 +33,7 @@ func New(ctx context.Context, db *sql.DB, name Dialect) (*Store, error) {
 	return &Store{db: db, d: name}, nil
 }
 
-// key is the condition on, and the arguments of, a key.
+// key is the condition for a key, and its arguments.
 const where = " WHERE consumer = ? AND message_id = ?"
 
 func keyArgs(key idempotency.Key) []any { return []any{[]byte(key.Consumer), []byte(key.MessageID)} }
@@ -58,8 +58,8 @@ func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lea
 			return idempotency.Record{}, fault("claim", err)
 		}
 		if !known || record.Remaining <= 0 {
-			// Its owner has released it in between or is gone, or the retention is over. Of several that try, one
-			// changes the row.
+			// The owner has released it in the meantime or is gone, or the retention is over. Of several that try, one changes
+			// the row.
 			n, err := s.exec(ctx, "UPDATE redrive_processed SET done = 0, outcome = NULL, owner = ?, until = "+s.d.Clock()+
 				" + ?"+where+
 				" AND until <= "+s.d.Clock(), append([]any{owner, lease.Microseconds()}, keyArgs(key)...)...)
@@ -77,7 +77,7 @@ func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lea
 	return idempotency.Record{State: idempotency.Busy, Remaining: lease}, nil
 }
 
-// read returns what is known about a key, and whether anything is.
+// read returns the record of a key, and whether there is one.
 func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempotency.Record, known bool, err error) {
 	var (
 		done  bool
@@ -126,16 +126,16 @@ func (s *Store) Release(ctx context.Context, key idempotency.Key, owner int64) e
 	return nil
 }
 
-// CompleteTx marks the message that the handler of ctx is working on as done, in the handler's transaction: the mark
-// and the effect are committed together or not at all. produced are the messages that the handler is going to return;
-// they are kept, so that a duplicate returns them again.
+// CompleteTx marks the message of ctx as done in the handler's transaction: the mark and the effect are committed
+// together or not at all. produced are the messages that the handler is going to return; they are kept, so that a
+// duplicate returns them again.
 //
-// It returns idempotency.ErrLost when another worker has taken the message over, and an error outside of a guard; then
-// the transaction must be rolled back. After a failing Commit the handler must return an error.
+// It returns idempotency.ErrLost if another worker has taken the message over, and an error outside a guard; in both
+// cases the transaction must be rolled back. After a failing Commit the handler must return an error.
 func (s *Store) CompleteTx(ctx context.Context, tx *sql.Tx, produced ...*message.Message) error {
 	claim, ok := idempotency.ClaimFrom(ctx)
 	if !ok {
-		return errors.New("idempotency/sqlstore: the context belongs to no message under a guard")
+		return errors.New("idempotency/sqlstore: the context is not that of a message under a guard")
 	}
 	outcome, err := claim.Outcome(produced...)
 	if err != nil {
@@ -149,8 +149,8 @@ func (s *Store) CompleteTx(ctx context.Context, tx *sql.Tx, produced ...*message
 	return nil
 }
 
-// InTx runs fn in a transaction that also marks the message of ctx as done; see CompleteTx. Nothing has happened when
-// it returns an error, unless Commit failed without an answer.
+// InTx runs fn in a transaction that also marks the message of ctx as done; see CompleteTx. If it returns an error,
+// nothing has changed, unless Commit failed without an answer.
 func (s *Store) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -169,7 +169,7 @@ func (s *Store) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	return nil
 }
 
-// Purge forgets up to 1,000 messages whose retention, or whose dead owner's lease, is over, and returns how many. Call
+// Purge deletes up to 1,000 messages whose retention, or whose dead owner's lease, is over, and returns how many. Call
 // it from time to time until it returns 0: nothing else shrinks the table.
 func (s *Store) Purge(ctx context.Context) (int, error) {
 	n, err := s.exec(ctx, purgeQuery(s.d))

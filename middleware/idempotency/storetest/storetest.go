@@ -20,7 +20,7 @@ const lease = 150 * time.Millisecond
 // patience is how long a busy machine may take.
 const patience = 2 * time.Minute
 
-// Run runs the suite as subtests of t. open makes an empty store, or returns one that several subtests share.
+// Run runs the suite as subtests of t. open creates an empty store, or returns one that several subtests share.
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store) {
 	t.Helper()
 	for name, run := range map[string]func(t *testing.T, s idempotency.Store, key idempotency.Key){
@@ -55,7 +55,7 @@ func exclusive(t *testing.T, s idempotency.Store, key idempotency.Key) {
 	require.Greater(t, busy.Remaining, 30*time.Second)
 	require.LessOrEqual(t, busy.Remaining, time.Minute)
 
-	require.NoError(t, s.Release(t.Context(), key, 2), "releasing somebody else's claim does nothing")
+	require.NoError(t, s.Release(t.Context(), key, 2), "releasing another owner's claim does nothing")
 	require.Equal(t, idempotency.Busy, claim(t, s, key, 2, time.Minute).State)
 	require.NoError(t, s.Release(t.Context(), key, 1))
 	require.Equal(t, idempotency.Claimed, claim(t, s, key, 2, time.Minute).State)
@@ -83,7 +83,7 @@ func oneWinner(t *testing.T, s idempotency.Store, key idempotency.Key) {
 	require.Equal(t, 1, winners)
 }
 
-// oneHeir lets many claim what a crashed owner had, after its lease has ended.
+// oneHeir lets many owners claim the key of a crashed one after its lease has ended.
 func oneHeir(t *testing.T, s idempotency.Store, key idempotency.Key) {
 	t.Helper()
 	for round := range 10 {
@@ -119,7 +119,7 @@ func completed(t *testing.T, s idempotency.Store, key idempotency.Key) {
 	require.Equal(t, outcome, done.Outcome)
 
 	require.NoError(t, s.Release(t.Context(), key, 1))
-	require.Equal(t, idempotency.Done, claim(t, s, key, 2, time.Minute).State, "what is done stays done")
+	require.Equal(t, idempotency.Done, claim(t, s, key, 2, time.Minute).State, "a key that is done stays done")
 	require.ErrorIs(t, s.Renew(t.Context(), key, 1, time.Minute), idempotency.ErrLost)
 }
 

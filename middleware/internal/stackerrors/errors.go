@@ -1,5 +1,5 @@
-// Package errors has errors as github.com/pkg/errors makes them, which users' code brings along, for tests: the
-// names of its types are part of what is recognized, so the package has the same.
+// Package errors imitates github.com/pkg/errors, which users' code may depend on, for tests: the names of its types are
+// part of what is recognized, so the package has the same name.
 package errors
 
 import (
@@ -7,7 +7,7 @@ import (
 	"runtime"
 )
 
-// withStack is an error with the stack of where it was made, printed by %+v as github.com/pkg/errors does.
+// withStack is an error with the stack of its creation, printed by %+v as in github.com/pkg/errors.
 type withStack struct { //nolint:errname // the name that is recognised
 	error
 

@@ -1,5 +1,5 @@
 // Package tracingtest has the test that proves traces on a broker: one trace from the publish through a retry to the
-// dead letter and its redrive, carried by nothing but what the broker delivers.
+// dead letter and its redrive, carried only by what the broker delivers.
 package tracingtest
 
 import (
@@ -24,9 +24,9 @@ import (
 	"github.com/redrive-go/redrive/middleware/tracing"
 )
 
-// Broker is what is tested.
+// Broker is the broker under test.
 type Broker struct {
-	// Scheme is that of its URL, System what messaging.system should be.
+	// Scheme is the scheme of its URL, System the expected messaging.system.
 	Scheme, System string
 	Publisher      message.Publisher
 	Subscriber     message.Subscriber
@@ -34,7 +34,7 @@ type Broker struct {
 	DeadLetters    middleware.DeadLetterSink
 }
 
-// Topics that Run uses. Run subscribes to Topic; Results must exist, where the broker does not make topics.
+// Topics that Run uses. Run subscribes to Topic; Results must exist, if the broker does not create topics.
 const (
 	Topic   = "orders"
 	Results = "receipts"
@@ -101,7 +101,7 @@ func Run(t *testing.T, b Broker) {
 	select {
 	case died = <-letters:
 	case <-time.After(patience):
-		require.FailNow(t, "no dead letter came", logs.String())
+		require.FailNow(t, "no dead letter arrived", logs.String())
 	}
 	id := checkout.SpanContext().TraceID()
 	require.Equal(t, id.String(), envelope.TraceID(died.Message.Metadata), "the dead letter shows its trace")
@@ -125,7 +125,7 @@ func Run(t *testing.T, b Broker) {
 	checkLogs(t, logs.String(), id.String(), e.MessageID())
 }
 
-// exporter is when something was exported.
+// exporter records when something was exported.
 type exporter struct {
 	*tracetest.InMemoryExporter
 
@@ -184,7 +184,7 @@ func check(t *testing.T, b *Broker, spans tracetest.SpanStubs, id, operators tra
 	require.Equal(t, operators, redrive.SpanContext.TraceID(), "the redrive is part of the operator's trace")
 	require.Equal(t, "7", attribute(&redrive, "redrive.id"))
 	require.Equal(t, []trace.SpanID{redrive.SpanContext.SpanID()}, linked(&attempts[2]),
-		"what was redriven links to the redrive")
+		"the redriven message links to the redrive")
 	require.Equal(t, "the bank is down", attempts[0].Status.Description)
 	require.Equal(t, "*errors.errorString", attribute(&attempts[0], "error.type"))
 	require.Equal(t, "retry scheduled", attempts[0].Events[0].Name)
@@ -192,7 +192,7 @@ func check(t *testing.T, b *Broker, spans tracetest.SpanStubs, id, operators tra
 	for i := range spans {
 		if spans[i].Name == "send "+Results {
 			require.Equal(t, attempts[2].SpanContext.SpanID(), spans[i].Parent.SpanID(),
-				"what the handler returns is part of the trace")
+				"the handler's messages are part of the trace")
 		}
 	}
 }
