@@ -10,17 +10,17 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Errors that callers decide on, whatever the driver. Drivers wrap them with the details.
+// Errors that callers check for, regardless of the driver. Drivers wrap them with details.
 var (
-	// ErrClosed says that the broker, or the publisher or subscriber taken from it, has been closed.
+	// ErrClosed means that the broker, or the publisher or subscriber taken from it, has been closed.
 	ErrClosed = errors.New("broker is closed")
-	// ErrUnroutable says that the broker has no place for the message: the queue or topic does not exist. Nothing was
+	// ErrUnroutable means that the broker has no place for the message: the queue or topic does not exist. Nothing was
 	// stored.
 	ErrUnroutable = errors.New("no queue takes this message")
-	// ErrTooLarge says that the message exceeds what the broker stores. Trying again cannot help; a dead letter store
-	// can still take it.
+	// ErrTooLarge means that the message exceeds what the broker stores. Retrying cannot help, but a dead letter store can
+	// still take it.
 	ErrTooLarge = envelope.ErrTooLarge
-	// ErrUnsupported means that the broker can never do what was requested. See [Require].
+	// ErrUnsupported means that the broker does not support the request. See [Require].
 	ErrUnsupported = errors.New("not supported by this broker")
 )
 
@@ -28,30 +28,30 @@ var (
 //
 // The program that opened it closes it, after its router has stopped.
 type Broker interface {
-	// Publisher returns a publisher that returns nil only when the broker has stored every message durably and routed
-	// it. On an error none, some or all of the messages may have been stored.
+	// Publisher returns a publisher whose Publish returns nil only when the broker has stored every message durably and
+	// routed it. On an error none, some or all of the messages may have been stored.
 	//
-	// A first-delivery delay asked for with envelope.SetDelay, or with Watermill's components/delay, is honoured and
-	// never ends early. Publish copies: the caller keeps the messages.
+	// A first-delivery delay requested with envelope.SetDelay, or with Watermill's components/delay, is honoured and never
+	// ends early. Publish copies: the caller keeps the messages.
 	//
-	// Each call returns a separate handle. Closing a handle makes further publishes on it fail with [ErrClosed] and
-	// leaves the broker and the other handles open, because Watermill's router closes the publishers it was given.
+	// Each call returns a separate handle. Closing a handle makes further publishes on it fail with [ErrClosed] and leaves
+	// the broker and the other handles open, because Watermill's router closes its publishers.
 	Publisher() message.Publisher
 
-	// Subscriber returns a separate subscriber group and concurrency; they default to the Config's. Faults in the
+	// Subscriber returns a subscriber with its own group and concurrency, which default to the Config's. Faults in the
 	// options are returned by Subscribe.
 	//
-	// Every delivery carries an envelope.Origin in its context. Groups that subscribe to one topic each see every
-	// message; subscribers of the same group share them. A nacked message comes back, after a pause.
+	// Every delivery carries an envelope.Origin in its context. Groups that subscribe to one topic each see every message;
+	// subscribers of the same group share them. A nacked message is redelivered after a pause.
 	//
-	// Close drains: nothing more is handed out, running handlers finish with their contexts intact and may still
-	// publish, and after Config.DrainTimeout what is left is returned. Cancelling the context of Subscribe does the
-	// same for that one subscription.
+	// Close drains: nothing more is handed out, running handlers finish with their contexts intact and may still publish,
+	// and after Config.DrainTimeout remaining messages are returned. Cancelling the context of Subscribe does the same for
+	// that one subscription.
 	Subscriber(opts ...SubscriberOption) message.Subscriber
 
-	// Reschedule puts m in front of the consumer that origin names, and of no other, once delay has passed; 0 means
-	// now. It returns nil when the broker has stored it durably, so that the caller may ack the delivery m came from.
-	// It may be called long after that delivery, and from another process: redriving a dead letter is a Reschedule.
+	// Reschedule delivers m to the consumer named by origin, and to no other, once delay has passed; 0 means now. It
+	// returns nil when the broker has stored it durably, so that the caller may ack the delivery m came from. It may be
+	// called long after that delivery, and from another process: redriving a dead letter is a Reschedule.
 	//
 	// The payload bytes and all headers survive, except those the broker made (envelope.IsBrokerMade). m belongs to
 	// the broker after the call. A negative delay is 0. A delay that exceeds Capabilities.MaxDelay is [ErrUnsupported].
@@ -64,7 +64,7 @@ type Broker interface {
 	// Capabilities reports what this broker can do, with the configuration it was opened with.
 	Capabilities() Capabilities
 
-	// Ping asks the broker for a sign of life. It fails when ctx ends or with what keeps the broker from working.
+	// Ping checks that the broker answers. It fails when ctx ends, or with the fault that keeps the broker from working.
 	Ping(ctx context.Context) error
 
 	// Close drains every subscriber, lets publishes that are in flight finish, and releases the connection. No

@@ -19,20 +19,20 @@ const (
 	DefaultPublishTimeout = 10 * time.Second
 )
 
-// Config says everything that a broker URL can say, for programs that read a file or are configured in code. Package
+// Config is everything that a broker URL can express, for programs that read a file or are configured in code. Package
 // brokerconfig reads it from YAML. The zero value of a field means its default.
 //
 // Printing a Config, or logging it with slog, shows no password.
 type Config struct {
-	// URL of the broker. Required. Its parameters win over the other fields.
+	// URL of the broker. Required. Its parameters override the other fields.
 	URL string `yaml:"url"`
-	// Username and Password are put into the URL, where they need no percent-encoding. Empty leaves the URL's.
+	// Username and Password are added to the URL, and need no percent-encoding here. If empty, the URL's are used.
 	Username string `yaml:"username"`
 	Password string `yaml:"password"`
-	// Name is how the broker's own tools show this client: connection name, client id. Defaults to the program's name.
+	// Name identifies this client in the broker's own tools: connection name, client id. Defaults to the program's name.
 	Name string `yaml:"name"`
-	// Group is the consumer group of subscribers that name none. Its default is the driver's; Kafka's insists on one.
-	// With the service-bus names it is the environment's [EnvService].
+	// Group is the default consumer group of subscribers. If empty, the driver's default applies; Kafka requires one. With
+	// the service-bus names it defaults to [EnvService] from the environment.
 	Group string `yaml:"group"`
 	// Concurrency is how many handlers run at once per subscription. Defaults to 1, which keeps messages in order.
 	Concurrency int `yaml:"concurrency"`
@@ -42,23 +42,23 @@ type Config struct {
 	// PublishTimeout bounds the wait for the broker's confirm of one Publish, Reschedule or DeadLetter. Defaults to 10
 	// s.
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
-	// Delays that are known beforehand, such as the steps of a backoff. Brokers that wait in queues prepare one for
-	// each, so that the first failure declares nothing. Other delays work too.
+	// Delays that are known in advance, such as the steps of a backoff. Brokers that wait in queues prepare one for each,
+	// so that the first failure declares nothing. Other delays work too.
 	Delays []time.Duration `yaml:"delays"`
-	// Naming makes the names of queues. The zero value means [DefaultNames].
+	// Naming determines the names of queues. The zero value means [DefaultNames].
 	Naming NameScheme `yaml:"naming"`
 	// RefuseUnrouted makes Publish fail with [ErrUnroutable] for an event that no service has subscribed to. By default
-	// it is not an error, as on any bus. Without patterns a topic that nothing reads follows the broker.
+	// this is not an error, as on any bus. Without patterns the broker decides about a topic without readers.
 	RefuseUnrouted bool `yaml:"refuse_unrouted"`
-	// Params are the driver's own parameters, by their names without x-.
+	// Params are the driver's own parameters, by name without x-.
 	Params Params `yaml:"params"`
-	// DeadLetters keeps the dead letters that the broker itself makes, before a handler or a middleware sees the
-	// message: on RabbitMQ, messages that end the process of their consumer. Give it what the pipeline's DeadLetters is
-	// given, so that all dead letters are found in one place: letters.DeadLetter. It returns nil when the dead letter
-	// is durable, and may be called again with the same one. When it is nil, fails or takes longer than PublishTimeout,
-	// the broker's own DeadLetter takes over.
+	// DeadLetters stores the dead letters that the broker itself creates, before a handler or a middleware sees the
+	// message: on RabbitMQ, messages that kill their consumer's process. Use the pipeline's DeadLetters, so that all dead
+	// letters are in one place: letters.DeadLetter. It returns nil when the dead letter is durable, and may be called
+	// again with the same one. If it is nil, fails or takes longer than PublishTimeout, the broker's own DeadLetter takes
+	// over.
 	DeadLetters func(ctx context.Context, d *envelope.DeadLetter) error `yaml:"-"`
-	// Logger receives what has no caller to return to. Defaults to slog.Default(). [envelope.SlogLogger] makes one of a
+	// Logger receives errors that have no caller to return to. Defaults to slog.Default(). [envelope.SlogLogger] adapts a
 	// watermill.LoggerAdapter.
 	Logger *slog.Logger `yaml:"-"`
 }

@@ -2,44 +2,45 @@ package brokers
 
 import "context"
 
-// DepthReporter is implemented by brokers that can count what waits in them, cheaply enough to be asked every few
-// seconds. Whether a broker does is found out by a type assertion:
+// DepthReporter is implemented by brokers that can count their waiting messages, cheaply enough to do so every few
+// seconds. Find out with a type assertion:
 //
 //	if counts, ok := broker.(brokers.DepthReporter); ok {
 //
-// Those of memory, RabbitMQ, Kafka, NATS and the SQL queue do. Package brokermetrics shows the numbers to Prometheus.
+// The brokers of memory, RabbitMQ, Kafka, NATS and the SQL queue implement it. Package brokermetrics exports the
+// numbers to Prometheus.
 type DepthReporter interface {
-	// Depths counts the messages that are stored and not handed out. Which kinds a broker counts its own comment says.
-	// What is counted changes while it is counted: the numbers need not be those of one moment. An absent entry means
-	// that nothing waits, or one of 0 messages. It fails when ctx ends, and after Close.
+	// Depths counts the messages that are stored and not handed out. Each broker documents which kinds it counts. Messages
+	// move while they are counted, so the numbers need not be from one moment. A missing entry, like an entry of 0
+	// messages, means that nothing waits. It fails when ctx ends, and after Close.
 	Depths(ctx context.Context) ([]Depth, error)
 }
 
-// Depth counts the messages of one kind that wait.
+// Depth counts waiting messages of one kind.
 type Depth struct {
-	// Topic that they will be delivered from; of dead letters, the one that they were delivered from.
+	// Topic from which they will be delivered; for dead letters, the one from which they were delivered.
 	Topic string
-	// Group that they wait for; "" where they wait for every group that reads the topic.
+	// Group that they wait for; "" if they wait for every group that reads the topic.
 	Group string
 	Kind  DepthKind
-	// Messages that wait.
+	// Messages is how many wait.
 	Messages int64
 }
 
-// DepthKind says for what messages wait.
+// DepthKind is what messages wait for.
 type DepthKind string
 
 // The kinds of waiting.
 const (
 	// DepthDelayed messages wait for their first delivery.
 	DepthDelayed DepthKind = "delayed"
-	// DepthRetry messages have been delivered, and wait for the next time.
+	// DepthRetry messages have been delivered and wait for the next attempt.
 	DepthRetry DepthKind = "retry"
-	// DepthParked messages have no separate time: they wait behind an earlier message of their key, where a broker
-	// keeps keys in order over retries.
+	// DepthParked messages have no due time: they wait behind an earlier message of their key, on brokers that keep keys
+	// in order across retries.
 	DepthParked DepthKind = "parked"
-	// DepthReady messages are due, and wait for a consumer that has room.
+	// DepthReady messages are due, and wait for a consumer with free capacity.
 	DepthReady DepthKind = "ready"
-	// DepthDeadLetter messages lie in the dead letter queue of a consumer, and wait for somebody to collect them.
+	// DepthDeadLetter messages are stored in the dead letter queue of a consumer until they are collected.
 	DepthDeadLetter DepthKind = "dead_letter"
 )

@@ -1,7 +1,7 @@
 // Package brokers opens a message broker from a URL and defines what every broker must do for Redrive: publish with a
-// confirm, wait out a delay, give a failed message back to the one consumer that failed, and keep dead letters.
+// confirm, delay messages, return a failed message to the one consumer that failed, and store dead letters.
 //
-// A program imports the drivers that it may use and opens the one that its operator names:
+// A program imports the drivers that it may use and opens the one that its operator selects:
 //
 //	import (
 //		"github.com/redrive-go/redrive/brokers"
@@ -17,8 +17,8 @@
 //
 // # URL
 //
-// A broker URL is the backend's own URI. Parameters of ours are written x-<name>, and plainly as <name> where the
-// backend's URI has no parameter of that name. Every driver understands these:
+// A broker URL is the backend's own URI. Our parameters are written x-<name>, or just <name> if the backend's URI has
+// no parameter of that name. Every driver supports these:
 //
 //	parameter          Config field     default            meaning
 //	x-name             Name             program's name     how the broker's own tools show this client
@@ -38,17 +38,17 @@
 //	x-dead             Naming.Dead      scheme's           template: where dead letters are kept
 //	x-dead-exchange    Naming.DeadExchange   scheme's      template
 //
-// A driver's own parameters stand in its package comment. An unknown parameter is an error that names the known ones,
-// values are parsed strictly, and all faults are reported at once. What the URL says wins over the Config, so that
-// code gives the defaults and the operator has the last word. No error and no log line shows a password.
+// A driver's own parameters are listed in its package comment. An unknown parameter is an error that names the known
+// ones, values are parsed strictly, and all faults are reported at once. The URL overrides the Config, so that code
+// provides defaults and the operator has the last word. No error and no log line shows a password.
 //
 // # Writing a driver
 //
-// Implement the Transport of package driver, make a [Broker] of it with package portable, register a [Driver] that does
-// so, and run package brokertest against it. What users are promised is kept above the transport, the same for every
-// broker.
+// Implement the Transport of package driver, turn it into a [Broker] with package portable, register a [Driver] that
+// does so, and run package brokertest against it. The guarantees to users are implemented above the transport, the same
+// for every broker.
 //
-// Five methods are optional, and found by the packages that need them, the last two by brokermetrics:
+// Five methods are optional and found by the packages that need them, the last two by brokermetrics:
 //
 //	RescheduleAll(ctx, []envelope.Origin, []*message.Message) []error    many redrives in one call
 //	                                                                     (redrive.BatchRedriver): one error for each

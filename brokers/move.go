@@ -11,27 +11,28 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// MoveConfig is what [Move] moves.
+// MoveConfig configures [Move].
 type MoveConfig struct {
-	// From is the broker that a consumer leaves, To the one that it goes to. Both stay the caller's. Required.
+	// From is the broker that a consumer leaves, To the one that it moves to. The caller closes both. Required.
 	From, To Broker
-	// Topic that the consumer subscribes to, on both. Required.
+	// Topic that the consumer subscribes to on both brokers. Required.
 	Topic string
 	// Group of the consumer on From. Defaults to that of From's configuration.
 	Group string
 	// Consumer is the consumer on To as envelope.Origin names it: the queue on RabbitMQ, the group elsewhere. Required.
 	Consumer string
-	// Concurrency is how many messages are on their way at once. Defaults to that of From's configuration.
+	// Concurrency is how many messages are moved at once. Defaults to that of From's configuration.
 	Concurrency int
-	// Moved is called after each message that was moved. Optional. It may be called concurrently.
+	// Moved is called after each moved message. Optional. It may be called concurrently.
 	Moved func(m *message.Message)
 }
 
-// Move hands what waits for a consumer on one broker to the same consumer on another one, and to no other group, until
-// ctx ends. What waits for a retry or for its first delivery moves when it is due, with its count of attempts. A
-// message is acked on the old broker when the new one has confirmed it, so that a crash between them delivers it twice.
+// Move moves the messages that wait for a consumer on one broker to the same consumer on another one, and to no other
+// group, until ctx ends. Messages that wait for a retry or their first delivery move when they are due, with their
+// count of attempts. A message is acked on the old broker when the new one has confirmed it, so a crash in between
+// delivers it twice.
 //
-// It reads as a member of the consumer's group, so that the consumer itself may run on both brokers meanwhile. End it
+// It reads as a member of the consumer's group, so the consumer itself may run on both brokers in the meantime. End it
 // when nothing is published to the old broker any more and nothing waits there: see DepthReporter.
 func Move(ctx context.Context, cfg MoveConfig) error {
 	if cfg.From == nil || cfg.To == nil || cfg.Topic == "" || cfg.Consumer == "" {
@@ -57,7 +58,7 @@ func Move(ctx context.Context, cfg MoveConfig) error {
 	return sub.Close()
 }
 
-// move is for one message. What the new broker does not take comes again after a pause.
+// move moves one message. If the new broker rejects it, it is redelivered after a pause.
 func (cfg *MoveConfig) move(m *message.Message) {
 	moved := m.Copy()
 	ctx := context.WithoutCancel(m.Context())

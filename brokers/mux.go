@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// ErrUnknownScheme says that no driver is registered for the scheme of a URL.
+// ErrUnknownScheme means that no driver is registered for the scheme of a URL.
 var ErrUnknownScheme = errors.New("unknown broker scheme")
 
 // importPaths lists where the drivers of this module are, for the error about a forgotten import.
@@ -43,7 +43,7 @@ var importPaths = map[string]string{
 }
 
 // Mux opens brokers by the scheme of their URL. The zero value has no drivers. It is safe for concurrent use. Programs
-// that want no global state make their own; the others use [Open] and [Register], which share one.
+// that avoid global state create their own; others use [Open] and [Register], which share one.
 type Mux struct {
 	mu      sync.RWMutex
 	drivers map[string]Driver
@@ -58,7 +58,7 @@ func Register(scheme string, d Driver) { defaultMux.Register(scheme, d) }
 // Schemes lists the schemes registered in the shared Mux, sorted.
 func Schemes() []string { return defaultMux.Schemes() }
 
-// Lookup returns the driver of scheme in the shared Mux: for its parameters.
+// Lookup returns the driver of scheme in the shared Mux, for its parameters.
 func Lookup(scheme string) (Driver, bool) { return defaultMux.Driver(scheme) }
 
 // Open opens the broker that rawURL names with the drivers registered by [Register]. The caller closes it.
@@ -71,7 +71,7 @@ func OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
 	return defaultMux.OpenConfig(ctx, cfg)
 }
 
-// Register makes d the driver of scheme. It panics when the scheme has a driver already, d is nil, scheme is not
+// Register makes d the driver of scheme. It panics if the scheme already has a driver, d is nil, scheme is not
 // lower-case, or the name of a secret parameter does not show that it is secret: these are mistakes of the program,
 // found at its first start.
 func (m *Mux) Register(scheme string, d Driver) {
@@ -80,7 +80,7 @@ func (m *Mux) Register(scheme string, d Driver) {
 	}
 	for _, p := range d.Params() {
 		if p.Secret && !secretName(p.Name) {
-			panic(fmt.Sprintf("brokers: parameter %q of scheme %q is secret, and its name does not say so: call it password, "+
+			panic(fmt.Sprintf("brokers: parameter %q of scheme %q is secret, but its name does not show it: call it password, "+
 				"secret, token or credential", p.Name, scheme))
 		}
 	}
@@ -140,11 +140,11 @@ func (m *Mux) OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
 	return b, nil
 }
 
-// openGrace is how long a driver may take to give its reason when the context has ended.
+// openGrace is how long a driver may take to return its reason after the context has ended.
 const openGrace = 250 * time.Millisecond
 
 // openWithin returns soon after ctx has ended. Clients such as sarama and amqp091 have no context for connecting, and
-// wait for a silent server for half a minute and more; one that answers after all is closed.
+// wait for a silent server for half a minute or longer; a connection that succeeds later is closed.
 func openWithin(ctx context.Context, d Driver, cfg Config) (Broker, error) {
 	type result struct {
 		broker Broker
@@ -187,7 +187,7 @@ func (m *Mux) unknownScheme(scheme string) error {
 	return fmt.Errorf("brokers: %w %q: registered are: %s; %s", ErrUnknownScheme, scheme, registered, hint)
 }
 
-// Option changes the Config that [Open] makes of a URL. The URL's own parameters win over it.
+// Option changes the Config that [Open] creates from a URL. The URL's own parameters override it.
 type Option func(*Config)
 
 // WithLogger sets Config.Logger.
@@ -199,7 +199,7 @@ func WithNaming(s NameScheme) Option { return func(c *Config) { c.Naming = s } }
 // WithDelays sets Config.Delays.
 func WithDelays(delays ...time.Duration) Option { return func(c *Config) { c.Delays = delays } }
 
-// WithDeadLetters sets Config.DeadLetters, for dead letters that the broker itself makes:
+// WithDeadLetters sets Config.DeadLetters, for dead letters that the broker itself creates:
 // brokers.WithDeadLetters(letters.DeadLetter).
 func WithDeadLetters(keep func(ctx context.Context, d *envelope.DeadLetter) error) Option {
 	return func(c *Config) { c.DeadLetters = keep }

@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// DefaultGroup is the group of a consumer that names none, on brokers that do not insist on a name. It adds nothing to
-// the names that a [NameScheme] makes.
+// DefaultGroup is the group of a consumer without one, on brokers that do not require a group. It adds nothing to the
+// names that a [NameScheme] generates.
 const DefaultGroup = "default"
 
-// NameScheme makes the names of queues, topics and exchanges from the topic and the group of a consumer. Each field
-// but Preset, Project and Patterns is a template: {topic}, {group}, {project} and {queue} (what Queue gave) are
-// replaced, in Exchange's dependants also {exchange}, and in Retry and Delayed also {delay}, the delay in milliseconds.
-// A part in square brackets is left out when a variable in it is empty: {topic}[.{group}].
+// NameScheme generates the names of queues, topics and exchanges from the topic and the group of a consumer. Each field
+// except Preset, Project and Patterns is a template: {topic}, {group}, {project} and {queue} (the result of Queue) are
+// replaced, in templates that depend on Exchange also {exchange}, and in Retry and Delayed also {delay}, the delay in
+// milliseconds. A part in square brackets is left out if a variable in it is empty: {topic}[.{group}].
 //
-// The zero value means [DefaultNames]. An empty template is taken from the preset, so that one name can be changed:
+// The zero value means [DefaultNames]. An empty template is taken from the preset, so that single names can be changed:
 //
 //	brokers.NameScheme{Preset: "laravel", Dead: "{queue}_failed"}
 type NameScheme struct {
-	// Preset names the scheme that empty templates come from; see Presets. Defaults to "default".
+	// Preset names the scheme for empty templates; see Presets. Defaults to "default".
 	Preset string `yaml:"preset"`
-	// Project is {project}: what keeps the names of several projects or tenants on one broker apart.
+	// Project is {project}, which separates the names of several projects or tenants on one broker.
 	Project string `yaml:"project"`
-	// Exchange is where producers publish on RabbitMQ. Empty means the default exchange, where a topic is a queue's
-	// name; with the default preset, whose topics several groups may read, it means the direct exchange "redrive".
+	// Exchange is where producers publish on RabbitMQ. Empty means the default exchange, where a topic is a queue's name;
+	// with the default preset, which allows several groups per topic, it means the direct exchange "redrive".
 	Exchange string `yaml:"exchange"`
 	// Queue is what one consumer reads: a queue on RabbitMQ, the topic itself on the others.
 	Queue string `yaml:"queue"`
@@ -35,14 +35,14 @@ type NameScheme struct {
 	Retry string `yaml:"retry"`
 	// RetryExchange leads to Retry on RabbitMQ. Empty means the default exchange.
 	RetryExchange string `yaml:"retry_exchange"`
-	// Delayed is where a message waits for its first delivery. Empty means where its retries wait.
+	// Delayed is where a message waits for its first delivery. Empty means the same place as for retries.
 	Delayed string `yaml:"delayed"`
-	// Dead is where dead letters are kept.
+	// Dead is where dead letters are stored.
 	Dead string `yaml:"dead"`
 	// DeadExchange leads to Dead on RabbitMQ. Empty means the default exchange.
 	DeadExchange string `yaml:"dead_exchange"`
-	// Patterns says that topics are event names, and that Subscribe takes AMQP topic patterns of them: a * stands for
-	// one word between dots, a # for any number of words.
+	// Patterns means that topics are event names, and that Subscribe accepts AMQP topic patterns of them: a * matches one
+	// word between dots, a # any number of words.
 	Patterns bool `yaml:"patterns"`
 }
 
@@ -50,8 +50,8 @@ type NameScheme struct {
 type Names struct {
 	// Queue that the consumer reads.
 	Queue string
-	// Exchange that producers publish to; "" is the default exchange. Package rabbitmq puts "redrive" here when the
-	// preset is the default.
+	// Exchange that producers publish to; "" is the default exchange. With the default preset, package rabbitmq sets
+	// "redrive".
 	Exchange string
 	// RetryExchange leads to the retry queues; "" is the default exchange.
 	RetryExchange string
@@ -64,8 +64,8 @@ type Names struct {
 	vars           map[string]string
 }
 
-// Retry returns the name of the place where a message waits for delay before its retry. A delay of 0 gives the name
-// without the delay in it.
+// Retry returns the name of the place where a message waits for delay before its retry. With a delay of 0 the name does
+// not include the delay.
 func (n Names) Retry(delay time.Duration) string { return n.tier(n.retry, delay) }
 
 // Delayed returns the name of the place where a message waits for delay before its first delivery.
@@ -86,7 +86,7 @@ func (n Names) tier(t template, delay time.Duration) string {
 // For returns the names of the consumer group on topic. The scheme must be valid; see Validate.
 func (s NameScheme) For(topic, group string) Names { return s.names(topic, group, "") }
 
-// ForQueue returns the names around a queue whose name is known, as it is from an envelope.Origin on RabbitMQ.
+// ForQueue returns the names for a queue whose name is known, for example from an envelope.Origin on RabbitMQ.
 func (s NameScheme) ForQueue(topic, queue string) Names { return s.names(topic, "", queue) }
 
 func (s NameScheme) names(topic, group, queue string) Names {
@@ -118,7 +118,7 @@ func (s NameScheme) names(topic, group, queue string) Names {
 }
 
 // PerDelay reports whether every delay has a retry queue with its number in the name, that is, whether Retry has
-// {delay} outside of square brackets.
+// {delay} outside square brackets.
 func (s NameScheme) PerDelay() bool { return template(s.filled().Retry).requires("delay") }
 
 // filled takes empty templates from the preset. An unknown preset, which Validate reports, fills nothing.
@@ -148,8 +148,8 @@ func (s NameScheme) filled() NameScheme {
 	return s
 }
 
-// Validate reports every fault of the scheme: an unknown preset or variable, a template that cannot be read, a
-// {project} without Project, and names that fall together, which would make a message its own dead letter.
+// Validate reports every fault of the scheme: an unknown preset or variable, a template that cannot be parsed, a
+// {project} without Project, and names that coincide, which would make a message its own dead letter.
 func (s NameScheme) Validate() error {
 	if s.Preset != "" && presets[s.Preset] == nil {
 		return fmt.Errorf("naming: unknown preset %q: known are %s", s.Preset, strings.Join(Presets(), ", "))
@@ -175,7 +175,7 @@ func (s NameScheme) Validate() error {
 			faults = append(faults, fmt.Errorf("naming: %s %q: %w", f.field, f.template, err))
 		}
 		if full.Project == "" && template(f.template).requires("project") {
-			faults = append(faults, fmt.Errorf("naming: %s %q has {project}, and no project is set", f.field, f.template))
+			faults = append(faults, fmt.Errorf("naming: %s %q has {project}, but no project is set", f.field, f.template))
 		}
 	}
 	if len(faults) > 0 {

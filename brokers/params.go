@@ -11,40 +11,40 @@ import (
 	"time"
 )
 
-// Params holds a driver's own parameters by their names without x-. After [Config.Resolve] it has a checked value for
-// every declared parameter, so that the getters cannot fail: they panic only for a name that the driver never
-// declared, or declared with another Kind, which the first test of a driver finds.
+// Params holds a driver's own parameters by their names without x-. After [Config.Resolve] it has a valid value for
+// every declared parameter, so the getters cannot fail: they panic only for a name that the driver never declared, or
+// declared with another Kind, which a driver's first test reveals.
 type Params map[string]string
 
 // String returns a value of kind String.
 func (p Params) String(name string) string { return p.value(name) }
 
-// Int returns a value of kind Int; 0 when it is empty.
+// Int returns a value of kind Int; 0 if it is empty.
 func (p Params) Int(name string) int {
 	return int(mustParse(name, p.value(name), parseInt))
 }
 
-// Bool returns a value of kind Bool; false when it is empty.
+// Bool returns a value of kind Bool; false if it is empty.
 func (p Params) Bool(name string) bool {
 	return mustParse(name, p.value(name), parseBool)
 }
 
-// Duration returns a value of kind Duration; 0 when it is empty.
+// Duration returns a value of kind Duration; 0 if it is empty.
 func (p Params) Duration(name string) time.Duration {
 	return mustParse(name, p.value(name), parseDuration)
 }
 
-// Bytes returns a value of kind Size in bytes; 0 when it is empty.
+// Bytes returns a value of kind Size in bytes; 0 if it is empty.
 func (p Params) Bytes(name string) int64 {
 	return mustParse(name, p.value(name), parseSize)
 }
 
-// Durations returns a value of kind DurationList; nil when it is empty.
+// Durations returns a value of kind DurationList; nil if it is empty.
 func (p Params) Durations(name string) []time.Duration {
 	return mustParse(name, p.value(name), parseDurations)
 }
 
-// Strings returns a value of kind StringList; nil when it is empty.
+// Strings returns a value of kind StringList; nil if it is empty.
 func (p Params) Strings(name string) []string {
 	return mustParse(name, p.value(name), parseStrings)
 }
@@ -95,14 +95,13 @@ func (p Params) resolve(declared []Param, where string) error {
 	return errors.Join(faults...)
 }
 
-// inConfig is where the parameters of a Config stand.
+// inConfig is the key of the parameters in a Config.
 const inConfig = "params"
 
 // anyParam is the name that stands for every parameter.
 const anyParam = "*"
 
-// passes reports whether a driver takes parameters that it does not know, and name is not a slip of one that it does
-// know.
+// passes reports whether a driver accepts unknown parameters, and name is not a misspelling of a known one.
 func passes(name string, declared []Param) bool {
 	lenient := slices.ContainsFunc(declared, func(d Param) bool { return d.Name == anyParam && !d.Native })
 	return lenient && nearest(name, declaredNames(declared)) == ""
@@ -118,7 +117,7 @@ func declaredNames(declared []Param) []string {
 	return names
 }
 
-// check parses value strictly. Empty is taken as "not given" unless the kind has a use for it.
+// check parses value strictly. Empty means "not given", unless the kind has a use for it.
 func (d Param) check(value string) error {
 	fault := d.fault(value)
 	switch {

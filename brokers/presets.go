@@ -15,11 +15,11 @@ var presets = map[string]func() NameScheme{
 	"ttl-cycle":       func() NameScheme { return TTLCycle("") },
 }
 
-// Presets lists the names that NameScheme.Preset takes, sorted.
+// Presets lists the valid values of NameScheme.Preset, sorted.
 func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
 
-// DefaultNames is the scheme of a new system. A consumer's queue is its topic, with the group behind it when there is
-// one; retries wait in one place per delay, and dead letters stay apart per consumer:
+// DefaultNames is the scheme for a new system. A consumer's queue is its topic, followed by the group if there is one;
+// retries wait in one place per delay, and each consumer has its own dead letters:
 //
 //	orders.billing   orders.billing_retry.8000   orders.billing_dlq
 func DefaultNames() NameScheme {
@@ -41,8 +41,8 @@ func Laravel() NameScheme {
 	}
 }
 
-// DelayedBackoff keeps one delayed queue per event type, such as order-reminder-delayed-queue, in which messages wait
-// for their first delivery and for their retries, and a dead letter exchange per queue.
+// DelayedBackoff has one delayed queue per event type, such as order-reminder-delayed-queue, in which messages wait for
+// their first delivery and for their retries, and a dead letter exchange per queue.
 func DelayedBackoff() NameScheme {
 	return NameScheme{
 		Preset:       "delayed-backoff",
@@ -54,7 +54,7 @@ func DelayedBackoff() NameScheme {
 	}
 }
 
-// StoreOnly is for systems that keep dead letters in a table. Where a dead letter topic is used as well, it is
+// StoreOnly is for systems that keep dead letters in a table. If a dead letter topic is used as well, it is
 // {topic}-dlq.
 func StoreOnly() NameScheme {
 	return NameScheme{
@@ -69,8 +69,8 @@ func StoreOnly() NameScheme {
 const EnvService = "AMQP_MICROSERVICE_NAME"
 
 // ServiceBus is one topic exchange {project}.bus for all events and one queue {project}.{group} per service, which is
-// the group: where a Config has none, it is what [EnvService] says. The delayed exchange has the name of the queue, and
-// dead letters go to the queue's .failed:
+// the group: if a Config has none, it is that of [EnvService]. The delayed exchange has the name of the queue, and dead
+// letters go to the queue's .failed:
 //
 //	easyweek.bus   easyweek.invoice-service   easyweek.invoice-service.failed
 func ServiceBus(project string) NameScheme {
@@ -87,9 +87,9 @@ func ServiceBus(project string) NameScheme {
 	}
 }
 
-// TTLCycle is the cycle in which a rejected message waits in the queue's .deadletter, and comes back when its time to
-// live ends; there .deadletter is the wait for a retry, and .limbu, as that system spells it, is final. exchange is the
-// main exchange, such as sme.sgp.workers; empty means the default exchange.
+// TTLCycle is the cycle in which a rejected message waits in the queue's .deadletter and returns when its time to live
+// ends; in this system .deadletter is the wait for a retry, and .limbu, as it spells it, is final. exchange is the main
+// exchange, such as sme.sgp.workers; empty means the default exchange.
 func TTLCycle(exchange string) NameScheme {
 	return NameScheme{
 		Preset:        "ttl-cycle",

@@ -6,10 +6,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// ReaderCounter is implemented by brokers that can be asked whether a redrive would be read. Whether a broker does is
-// found out by a type assertion.
+// ReaderCounter is implemented by brokers that know whether a redrive would be read. Find out with a type assertion.
 type ReaderCounter interface {
-	// Readers returns how many consumers read now what a redrive to origin is published to; 0 also when there is no
-	// such place. The error is errors.ErrUnsupported where the broker does not know.
+	// Readers returns how many consumers currently read the place to which a redrive to origin is published; 0 also if
+	// there is no such place. The error is errors.ErrUnsupported if the broker does not know.
 	Readers(ctx context.Context, origin envelope.Origin) (int, error)
 }

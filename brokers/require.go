@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// Needs is what a program asks of its broker. The zero value asks nothing.
+// Needs is what a program requires of its broker. The zero value requires nothing.
 type Needs struct {
-	// Durable asks that messages survive a restart.
+	// Durable requires that messages survive a restart.
 	Durable bool
-	// Ordered asks for the order of messages.
+	// Ordered requires that messages stay in order.
 	Ordered bool
-	// Groups asks that several groups each see every message.
+	// Groups requires that several groups each see every message.
 	Groups bool
-	// Patterns asks for topic patterns.
+	// Patterns requires topic patterns.
 	Patterns bool
-	// Transactions asks for publishing inside a database transaction.
+	// Transactions requires publishing inside a database transaction.
 	Transactions bool
-	// CrashLimit asks that deliveries which crash their consumer are counted.
+	// CrashLimit requires that deliveries which crash their consumer are counted.
 	CrashLimit bool
-	// Delays are the delays that will be asked for: the steps of the backoff, first-delivery delays.
+	// Delays are the delays that will be used: the steps of the backoff, first-delivery delays.
 	Delays []time.Duration
 	// MessageBytes is the size of the largest message, headers included.
 	MessageBytes int64
-	// Concurrency is the number of handlers at once.
+	// Concurrency is the number of concurrent handlers.
 	Concurrency int
 }
 
-// Require checks at start that b can do all that n asks, instead of failing at the first message that needs it. The
-// error wraps [ErrUnsupported], lists everything that is missing, and says of each what to change.
+// Require checks at start that b supports everything in n, instead of failing at the first message that needs it. The
+// error wraps [ErrUnsupported], lists everything that is missing, and suggests a change for each.
 func Require(b Broker, n Needs) error {
 	c := b.Capabilities()
 	var faults []error
@@ -49,8 +49,8 @@ func Require(b Broker, n Needs) error {
 	lack(n.Transactions, c.Transactions, "it cannot publish inside a database transaction: open the queue of your "+
 		"database "+
 		"(postgres://, mysql://, sqlite://), or do not ask for Transactions")
-	lack(n.CrashLimit, c.DeliveryCount, "it does not count deliveries, so a message that crashes its consumer comes back "+
-		"forever: use quorum queues on RabbitMQ or a SQL queue, or do not ask for CrashLimit")
+	lack(n.CrashLimit, c.DeliveryCount, "it does not count deliveries, so a message that crashes its consumer "+
+		"is redelivered forever: use quorum queues on RabbitMQ or a SQL queue, or do not ask for CrashLimit")
 
 	if len(n.Delays) > 0 {
 		longest := slices.Max(n.Delays)

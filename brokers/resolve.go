@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// setting is one parameter that every driver understands, and the field of Config it stands for.
+// setting is one of the common parameters, and its field of Config.
 type setting struct {
 	Param
 	set func(c *Config, value string) // value has passed Param.check
@@ -42,9 +42,9 @@ var settings = []setting{
 	{Param{Name: "dead-exchange"}, func(c *Config, v string) { c.Naming.DeadExchange = v }},
 }
 
-// Resolve checks c against the parameters that a driver declares and returns it as a driver wants it: parameters moved
-// from the URL into their fields, user name and password in the URL, every value checked and every default filled in.
-// It reports all faults at once, without any password. Resolving a second time changes nothing.
+// Resolve checks c against the parameters that a driver declares and returns it in the form that drivers need:
+// parameters moved from the URL into their fields, user name and password in the URL, every value checked and every
+// default filled in. It reports all faults at once, without any password. Resolving twice changes nothing.
 func (c Config) Resolve(params []Param) (Config, error) {
 	u, err := parseURL(c.URL)
 	if err != nil {
@@ -77,7 +77,7 @@ func (c Config) Resolve(params []Param) (Config, error) {
 	return c, nil
 }
 
-// takeQuery moves our parameters from the URL's query into c and returns the query that the backend gets.
+// takeQuery moves our parameters from the URL's query into c and returns the backend's part of the query.
 func (c *Config) takeQuery(u *url.URL, params []Param) (rest string, err error) {
 	var (
 		faults []error

@@ -19,8 +19,8 @@ func secretName(name string) bool {
 	return false
 }
 
-// hideSecrets keeps the text of a driver's error from showing what c must not show. Client libraries quote connection
-// strings; a driver that forgot about it is caught here.
+// hideSecrets removes secrets of c from the text of a driver's error. Client libraries quote connection strings, and a
+// driver may have missed one.
 func (c Config) hideSecrets(err error, params []Param) error {
 	text := err.Error()
 	for _, secret := range c.secrets(params) {
@@ -37,7 +37,7 @@ func (c Config) hideSecrets(err error, params []Param) error {
 	return &redactedError{text: text, err: err}
 }
 
-// secrets lists the secret values of a resolved configuration, but for those too short to be recognised in a text.
+// secrets lists the secret values of a resolved configuration, except those too short to be recognized in a text.
 func (c Config) secrets(params []Param) []string {
 	var found []string
 	add := func(value string) {
@@ -67,7 +67,7 @@ func (c Config) secrets(params []Param) []string {
 	return found
 }
 
-// redactedError is an error with another text, for errors.Is and errors.As the same.
+// redactedError is an error with a different text that behaves the same for errors.Is and errors.As.
 type redactedError struct {
 	text string
 	err  error

@@ -10,18 +10,18 @@ import (
 // SubscriberOption changes one subscriber; see [Broker.Subscriber].
 type SubscriberOption func(*SubscriberConfig)
 
-// SubscriberConfig is what a driver makes of the [Config] and the options given to [Broker.Subscriber].
+// SubscriberConfig is the result of the [Config] and the options of [Broker.Subscriber].
 type SubscriberConfig struct {
 	// Group of the subscriber. Groups each see every message, subscribers of one group share them.
 	Group string
 	// Concurrency is how many messages are handed out before the first is acked.
 	Concurrency int
-	// DrainTimeout bounds the wait for running handlers at Close. It is the Config's.
+	// DrainTimeout bounds the wait for running handlers at Close. It is taken from the Config.
 	DrainTimeout time.Duration
-	// Patterns are bound to the subscriber's queue alongside the topic given to Subscribe, on brokers with
+	// Patterns are bound to the subscriber's queue in addition to the topic given to Subscribe, on brokers with
 	// Capabilities.Patterns and a naming scheme with Patterns.
 	Patterns []string
-	// Params are the driver's own parameters, those of the Config with the changes made by WithParam.
+	// Params are the driver's own parameters: those of the Config with the changes made by WithParam.
 	Params Params
 }
 
@@ -34,7 +34,7 @@ func WithGroup(name string) SubscriberOption {
 	}
 }
 
-// WithConcurrency lets n handlers run at once. Anything above 1 gives up the order of messages.
+// WithConcurrency lets n handlers run at once. Values above 1 give up the order of messages.
 func WithConcurrency(n int) SubscriberOption {
 	return func(c *SubscriberConfig) { c.Concurrency = n }
 }
@@ -44,14 +44,14 @@ func WithPatterns(patterns ...string) SubscriberOption {
 	return func(c *SubscriberConfig) { c.Patterns = append(c.Patterns, patterns...) }
 }
 
-// WithParam changes one of the driver's own parameters, named without x-, for this subscriber: a larger prefetch for
-// one busy queue, say.
+// WithParam changes one of the driver's own parameters, named without x-, for this subscriber, for example a larger
+// prefetch for one busy queue.
 func WithParam(name, value string) SubscriberOption {
 	return func(c *SubscriberConfig) { c.Params[name] = value }
 }
 
-// Subscriber applies opts to the defaults that c, resolved with params, gives. The returned configuration is usable
-// only when the error is nil; a driver keeps the error and returns it from Subscribe.
+// Subscriber applies opts to the defaults of c, resolved with params. The returned configuration is usable only if the
+// error is nil; a driver keeps the error and returns it from Subscribe.
 func (c Config) Subscriber(params []Param, opts ...SubscriberOption) (SubscriberConfig, error) {
 	s := SubscriberConfig{
 		Group:        c.Group,
@@ -76,7 +76,7 @@ func (c Config) Subscriber(params []Param, opts ...SubscriberOption) (Subscriber
 		if c.Naming.Preset == "service-bus" {
 			hint = ", or " + EnvService + " in the environment"
 		}
-		faults = append(faults, fmt.Errorf("naming %s makes the queue's name from the group: give this consumer one with "+
+		faults = append(faults, fmt.Errorf("naming %s derives the queue's name from the group: give this consumer one with "+
 			"Config.Group, the URL's group, or WithGroup%s", c.Naming.Preset, hint))
 	}
 	if err := errors.Join(faults...); err != nil {

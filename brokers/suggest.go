@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// unknownParam reports what is known and, for a probable slip of the finger, which one was meant. The value is left
-// out: it may be a secret in the wrong place.
+// unknownParam reports the known parameters and, for a probable typo, which one was meant. The value is left out: it
+// may be a misplaced secret.
 func unknownParam(where, name string, known []string) error {
 	known = slices.Clone(known)
 	slices.Sort(known)

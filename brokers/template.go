@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// template is a name with {variables} and [parts left out when a variable in them is empty].
+// template is a name with {variables} and [parts that are left out if a variable in them is empty].
 type template string
 
-// expand replaces the variables by what lookup gives.
+// expand replaces the variables by the results of lookup.
 func (t template) expand(lookup func(name string) string) string {
 	var out strings.Builder
 	rest := string(t)
@@ -48,7 +48,7 @@ func expandVars(s string, lookup func(name string) string) (expanded string, com
 	}
 }
 
-// check reports what makes t unreadable, and variables other than the allowed ones.
+// check reports syntax errors in t, and variables that are not allowed.
 func (t template) check(allowed []string) error {
 	depth := 0 // 1 in a variable, 2 in an optional part, 3 in a variable of an optional part
 	start := 0
@@ -80,7 +80,7 @@ func (t template) check(allowed []string) error {
 	return errors.Join(faults...)
 }
 
-// requires reports whether t has the variable outside of optional parts.
+// requires reports whether t has the variable outside optional parts.
 func (t template) requires(name string) bool {
 	var outside strings.Builder
 	for rest := string(t); rest != ""; {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// parseURL parses a broker URL. Its errors never repeat any part of the URL but the scheme: net/url quotes what it
-// could not parse, and with an unescaped character in a password that is the password.
+// parseURL parses a broker URL. Its errors never repeat any part of the URL except the scheme: net/url quotes the part
+// that it could not parse, and with an unescaped character in a password that is the password.
 func parseURL(raw string) (*url.URL, error) {
 	if raw == "" {
 		return nil, errors.New("the URL is empty; write mem://, amqp://host:5672/, kafka://host:9092 or postgres://host/db")
@@ -43,13 +43,13 @@ const encodeHint = "Special characters in a user name or password must be percen
 	"(%23 for #, %25 for %, %2F for /, %3F for ?, %40 for @), or the password given apart in Config.Password"
 
 // hidesPassword finds URLs that parse although a password cuts them short: in amqp://user:1#2@host/ the host is "user",
-// the port 1, and the rest would be shown to everybody.
+// the port 1, and the rest would be shown in the clear.
 func hidesPassword(u *url.URL) bool {
 	return u.Fragment != "" || strings.Contains(u.EscapedPath()+u.RawQuery, "@")
 }
 
 // Redact returns rawURL with everything that may be a secret replaced by xxxxx: the password, and the values of
-// parameters whose names speak of secrets. It is for logs and errors. A URL that cannot be parsed is reduced to its
+// parameters whose names suggest secrets. It is for logs and errors. A URL that cannot be parsed is reduced to its
 // scheme.
 func Redact(rawURL string) string {
 	u, err := parseURL(rawURL)

@@ -2,8 +2,8 @@
 //
 //	import _ "github.com/redrive-go/redrive/brokers/all"
 //
-// It is for commands and examples that take any broker URL. A service that runs on one broker imports that driver
-// alone, and compiles no client of the others.
+// It is for commands and examples that accept any broker URL. A service that runs on one broker imports only that
+// driver, and compiles no other client.
 package all
 
 import (

@@ -10,12 +10,12 @@
 //	naming: {preset: service-bus, project: easyweek}
 //	params: {prefetch: 50}
 //
-// Values may take secrets from elsewhere: ${NAME} is an environment variable, ${NAME:-default} one that may be unset,
-// ${file:/run/secrets/broker} the content of a file without its last line break, and $${ a literal ${. They are
-// replaced after the YAML is parsed, so that no value can change its structure.
+// Values may refer to secrets elsewhere: ${NAME} is an environment variable, ${NAME:-default} one that may be unset,
+// ${file:/run/secrets/broker} the content of a file without its last line break, and $${ a literal ${. References are
+// replaced after the YAML is parsed, so no value can change its structure.
 //
 // It is a separate package so that programs without a configuration file compile no YAML. The keys are those of
-// [brokers.Config]; they say what a URL's parameters say.
+// [brokers.Config] and correspond to the URL's parameters.
 package brokerconfig
 
 import (
@@ -32,8 +32,8 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// Load reads a broker's configuration from a file. Open it with brokers.OpenConfig, which checks what only the driver
-// can know.
+// Load reads a broker's configuration from a file. Open it with brokers.OpenConfig, which does the checks that need the
+// driver.
 func Load(path string) (brokers.Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -56,8 +56,8 @@ func Parse(data []byte) (brokers.Config, error) {
 }
 
 // Decode reads YAML into the value that into points to, with the same strictness and the same replacements, for
-// programs whose configuration has a brokers.Config among other things. Errors name lines and keys, and show none of
-// the values around them.
+// programs whose configuration includes a brokers.Config. Errors name lines and keys, and show none of the surrounding
+// values.
 func Decode(data []byte, into any) error {
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
@@ -86,7 +86,7 @@ func Decode(data []byte, into any) error {
 	return nil
 }
 
-// checkDurations finds the value that time.ParseDuration refused, which goccy/go-yaml 1.19 passes on without its line.
+// checkDurations finds the value that time.ParseDuration rejected, which goccy/go-yaml 1.19 reports without its line.
 func checkDurations(body ast.Node, err error) error {
 	var fault error
 	for _, n := range ast.Filter(ast.StringType, body) {
@@ -98,7 +98,7 @@ func checkDurations(body ast.Node, err error) error {
 	return fault
 }
 
-// located renders an error of the YAML library as line and message. Its own text quotes the lines around, and with
+// located renders an error of the YAML library as line and message. Its own text quotes the surrounding lines, and with
 // them a password.
 func located(err error) error {
 	var fault yaml.Error
@@ -106,7 +106,7 @@ func located(err error) error {
 		return errors.New("the YAML cannot be read")
 	}
 	at, text := fault.GetToken(), fault.GetMessage()
-	if strings.HasSuffix(text, " of type time.Duration") { // it names types of Go
+	if strings.HasSuffix(text, " of type time.Duration") { // it contains names of Go types
 		return fmt.Errorf("line %d: %q is not a duration such as 250ms, 30s or 1h30m: write its unit", at.Position.Line,
 			at.Value)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// replacer replaces ${...} in the string values of a YAML tree, and collects what could not be replaced.
+// replacer replaces ${...} in the string values of a YAML tree, and collects the errors.
 type replacer struct{ faults []error }
 
 // Visit implements ast.Visitor.
@@ -36,7 +36,8 @@ func (r *replacer) replaceIn(node ast.Node, value *string) {
 	*value = replaced
 }
 
-// replace replaces the references in text, from left to right and only once: what a variable holds is not read again.
+// replace replaces the references in text, from left to right and only once: the content of a variable is not expanded
+// again.
 func replace(text string) (string, error) {
 	var out strings.Builder
 	for {

@@ -1,17 +1,17 @@
-// Package brokermetrics exports to Prometheus how open brokers are: whether they answer, how many connections and
+// Package brokermetrics exports the state of open brokers to Prometheus: whether they answer, how many connections and
 // channels are open, and how many messages wait in them.
 //
 //	registry.MustRegister(brokermetrics.New(map[string]brokers.Broker{"main": broker}))
 //
-// redrive_broker_up is 1 when the broker gave a sign of life within 2 s, else 0. redrive_broker_connections and
-// redrive_broker_channels are there for brokers that count them, as RabbitMQ's does, and so is
-// redrive_broker_acks_failed_total: messages that were handled and are delivered again, because the connection ended
-// before their acks.
+// redrive_broker_up is 1 if the broker answered within 2 s, else 0. redrive_broker_connections and
+// redrive_broker_channels exist for brokers that count them, such as RabbitMQ's, and so does
+// redrive_broker_acks_failed_total: messages that were handled and are redelivered, because the connection ended before
+// their acks.
 //
-// redrive_broker_waiting_messages is there for brokers that are a brokers.DepthReporter: memory, RabbitMQ, Kafka and
-// the SQL queue, whose Depths methods define what they count. They are polled every 15 s at most, and a broker that
-// does not answer within 5 s has no such series until it is polled again. Processes on the same queues count the same
-// messages: take the maximum.
+// redrive_broker_waiting_messages exists for brokers that implement brokers.DepthReporter: memory, RabbitMQ, Kafka,
+// NATS and the SQL queue, whose Depths methods define what they count. They are polled every 15 s at most, and a broker
+// that does not answer within 5 s has no such series until it is polled again. Processes on the same queues count the
+// same messages: take the maximum.
 package brokermetrics
 
 import (
@@ -27,8 +27,8 @@ import (
 
 const timeout = 2 * time.Second
 
-// Collector is a prometheus.Collector of open brokers. It asks them at scrapes, all at once, and has nothing to close.
-// It is safe for concurrent use.
+// Collector is a prometheus.Collector of open brokers. It polls them at scrapes, all at once, and needs no Close. It is
+// safe for concurrent use.
 type Collector struct {
 	brokers map[string]brokers.Broker
 	waiting map[string]*waiting
@@ -36,7 +36,7 @@ type Collector struct {
 
 var _ prometheus.Collector = (*Collector)(nil)
 
-// New makes a Collector of brokers by the names that the label broker shows.
+// New creates a Collector of brokers by the names for the label broker.
 func New(open map[string]brokers.Broker) *Collector {
 	c := &Collector{brokers: maps.Clone(open), waiting: map[string]*waiting{}}
 	for name, b := range open {
@@ -47,8 +47,8 @@ func New(open map[string]brokers.Broker) *Collector {
 	return c
 }
 
-// AcksFailed returns what counts the messages of b that were handled and are delivered again, because their acks could
-// not be sent; it counts nothing where b does not. It is for pipelinemetrics.Config.
+// AcksFailed returns a function that counts the messages of b that were handled and are redelivered because their acks
+// could not be sent; it returns 0 if b does not count them. It is for pipelinemetrics.Config.
 func AcksFailed(b brokers.Broker) func() uint64 {
 	if counted, ok := b.(interface{ AcksFailed() uint64 }); ok {
 		return counted.AcksFailed
@@ -57,12 +57,12 @@ func AcksFailed(b brokers.Broker) func() uint64 {
 }
 
 var (
-	up = prometheus.NewDesc("redrive_broker_up", "1 when the broker gave a sign of life, else 0.",
+	up = prometheus.NewDesc("redrive_broker_up", "1 if the broker answers, else 0.",
 		[]string{"broker"}, nil)
-	connections = prometheus.NewDesc("redrive_broker_connections", "Connections that are open.", []string{"broker"}, nil)
-	channels    = prometheus.NewDesc("redrive_broker_channels", "Channels that are open.", []string{"broker"}, nil)
+	connections = prometheus.NewDesc("redrive_broker_connections", "Open connections.", []string{"broker"}, nil)
+	channels    = prometheus.NewDesc("redrive_broker_channels", "Open channels.", []string{"broker"}, nil)
 	acksFailed  = prometheus.NewDesc("redrive_broker_acks_failed_total",
-		"Messages that were handled and are delivered again, because their acks could not be sent.", []string{"broker"}, nil)
+		"Messages that were handled and are redelivered, because their acks could not be sent.", []string{"broker"}, nil)
 )
 
 // Describe implements prometheus.Collector.

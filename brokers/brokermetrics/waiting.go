@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	// refresh is how old an answer may be that is shown. Scrapes in between cost the broker nothing.
+	// refresh is how long an answer is reused. Scrapes in between cost the broker nothing.
 	refresh = 15 * time.Second
-	// waitingTimeout bounds one question. It ends before the scrape does, which has 10 s by Prometheus' default.
+	// waitingTimeout bounds one poll. It ends before the scrape, which has 10 s by Prometheus' default.
 	waitingTimeout = 5 * time.Second
-	// maxTopics bounds the values of the label topic; those in which least waits are together Other.
+	// maxTopics bounds the values of the label topic; those with the fewest waiting messages are combined as Other.
 	maxTopics = 100
 )
 
-// Other is the topic of what has no separate series.
+// Other is the combined topic of all that have no separate series.
 const Other = "other"
 
 var waitingMessages = prometheus.NewDesc("redrive_broker_waiting_messages",
 	"Messages that wait in the broker. The kind is delayed (first delivery), retry, parked (behind an earlier one of "+
-		"its key), ready (for a consumer with room) or dead_letter (for who collects them).",
+		"its key), ready (for a consumer with room) or dead_letter (to be collected).",
 	[]string{"broker", "topic", "kind"}, nil)
 
-// waiting keeps what one broker has answered.
+// waiting caches the answer of one broker.
 type waiting struct {
 	broker brokers.DepthReporter
 
-	mu     sync.Mutex // held while the broker is queried: scrapes at the same time share the answer
+	mu     sync.Mutex // held while the broker is polled: concurrent scrapes share the answer
 	asked  time.Time
 	series map[series]int64
 }
@@ -45,7 +45,7 @@ type series struct {
 	kind  brokers.DepthKind
 }
 
-// collect shows nothing of a broker that does not answer: numbers of before would look like numbers of now.
+// collect exports nothing for a broker that does not answer: old numbers would look current.
 func (w *waiting) collect(ch chan<- prometheus.Metric, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,5 +88,5 @@ func bounded(depths []brokers.Depth) map[series]int64 {
 	return sums
 }
 
-// label makes a value that Prometheus takes.
+// label returns a valid value for a Prometheus label.
 func label(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

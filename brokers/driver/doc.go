@@ -1,10 +1,10 @@
-// Package driver is the seam between a message broker and Redrive: what a broker has to be able to do, and nothing of
-// what users are promised. The promises of brokers.Broker (handles and their closing, delays, pauses, crash suspects,
-// dead letter routing, the size budget) are kept once, above this seam, for every broker alike.
+// Package driver is the seam between a message broker and Redrive: it defines what a broker has to be able to do, and
+// none of what users are promised. The promises of brokers.Broker (handles and their closing, delays, pauses, crash
+// suspects, dead letter routing, the size budget) are implemented once, above this seam, for every broker.
 //
 // # How to write a transport
 //
-// Implement [Transport] and [Stream], about 400 lines, and make a brokers.Broker of it with package portable:
+// Implement [Transport] and [Stream], about 400 lines, and turn them into a brokers.Broker with package portable:
 //
 //	func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
 //		t, err := dial(ctx, cfg)
@@ -17,30 +17,31 @@
 // then run package brokertest against it. docs/writing-a-driver.md walks through one. Package memory is the smallest
 // complete example; package drivertest has a transport that fails on demand.
 //
-// A transport stays simple by keeping to four rules:
+// A transport stays simple by following four rules:
 //
-//   - It reports what happened and decides nothing. A refused publication, a lost session, a delivery that may have
-//     ended a process: it reports each, and the engine chooses between another try, a pause, a retry and a dead letter.
-//   - It keeps no timers for us, but where the broker itself waits (a due time, a lease).
-//   - It never drops a message. What it cannot decode it hands out with its raw bytes; what it cannot keep it refuses.
+//   - It reports events and decides nothing. It reports a refused publication, a lost session or a delivery that may
+//     have killed a process, and the engine chooses between another try, a pause, a retry and a dead letter.
+//   - It keeps no timers for us, except where the broker itself waits (a due time, a lease).
+//   - It never drops a message. A message that it cannot decode is handed out with its raw bytes; one that it cannot
+//     store is refused.
 //   - Every call returns soon after its context has ended.
 //
-// # Who waits
+// # Delays
 //
-// [Outgoing.Due] asks that a message be handed out at a later time. A transport has three ways to answer:
+// [Outgoing.Due] requests that a message be handed out at a later time. A transport has three ways to do this:
 //
 //   - It keeps the time natively (a SQL row with a due time, a heap in memory), and hands the message out then.
-//   - It can wait for some durations only (a queue or topic for each). It chooses one with [Steps], hands the message
-//     out early, and says in [Delivery.Rest] how long is left: the engine publishes the message again for the rest. Set
-//     [Traits.Early]: the engine then writes envelope.KeyNotBefore, and [Rest] reads it.
-//   - It cannot wait. Then Capabilities.MaxDelay is 0, and the engine keeps what must wait in another broker, the
+//   - It supports only certain durations (a queue or topic for each). It chooses one with [Steps], hands the message
+//     out early, and returns in [Delivery.Rest] how long is left: the engine publishes the message again for the rest.
+//     Set [Traits.Early]: the engine then writes envelope.KeyNotBefore, and [Rest] reads it.
+//   - It cannot wait. Then Capabilities.MaxDelay is 0, and the engine keeps waiting messages in another broker, the
 //     Delays of portable.Config. A delay without one is refused with brokers.ErrUnsupported.
 //
 // # One delivery
 //
 //	Next -> Delivery -> (Rest? publish again and ack) -> (Suspects? alone) -> handler -> Settle(Ack | Nack | Release)
 //
-// Deliveries that have been returned by Next and not been settled are in hand. The engine keeps at most [Queue.Window]
+// Deliveries that Next has returned and that are not settled yet are in hand. The engine keeps at most [Queue.Window]
 // of a stream in hand and at most [Queue.Concurrency] in handlers. Every delivery is settled exactly once, unless the
-// stream ends first: what is in hand then comes again, on this stream's successor or in another process.
+// stream ends first: messages in hand are then redelivered, on this stream's successor or in another process.
 package driver

@@ -6,7 +6,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// NackPause is the parameter of every driver whose users may change how long a nacked message is kept back. The engine
+// NackPause is the parameter of every driver whose users may change how long a nacked message is held back. The engine
 // reads it; without it the pause is the default.
 func NackPause() brokers.Param {
 	return brokers.Param{

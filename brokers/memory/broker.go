@@ -5,7 +5,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/internal/engine"
 )
 
-// Broker is a broker in this process's memory. It is safe for concurrent use. Make one with New, or open mem://.
+// Broker is a broker in this process's memory. It is safe for concurrent use. Create one with New, or open mem://.
 type Broker struct {
 	*engine.Broker
 	store *store
@@ -27,9 +27,9 @@ func open(s *store, cfg brokers.Config) (*Broker, error) {
 	return &Broker{Broker: b, store: s}, nil
 }
 
-// Connect returns a second broker on the same queues, as a second process or a restarted one would open it. change may
-// alter its configuration and may be nil. Naming stays as it is: it belongs to the queues. Close both; what was not
-// consumed outlives them, as it would on a server, for as long as there is somebody to Connect.
+// Connect returns a second broker on the same queues, like a second or restarted process. change may alter its
+// configuration and may be nil. Naming stays unchanged, because it belongs to the queues. Close both; unconsumed
+// messages outlive them, as on a server, as long as a broker remains to Connect to.
 func (b *Broker) Connect(change func(*brokers.Config)) (*Broker, error) {
 	cfg := b.Config()
 	naming := cfg.Naming
@@ -44,7 +44,7 @@ func (b *Broker) Connect(change func(*brokers.Config)) (*Broker, error) {
 	return open(b.store, resolved)
 }
 
-// group gives the consumer of no group a name, as the engine does.
+// group names the group of a consumer without one, as the engine does.
 func group(name string) string {
 	if name == "" {
 		return brokers.DefaultGroup

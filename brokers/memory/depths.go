@@ -9,12 +9,12 @@ import (
 )
 
 // Depths implements brokers.DepthReporter, over the queues of all brokers that are connected to this one. It counts
-// what is delayed, in retry, ready, and in dead letter queues.
+// messages that are delayed, in retry, ready, and in dead letter queues.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	return b.Broker.Depths(ctx, b.Transport().(*transport))
 }
 
-// Depths counts for Broker.Depths.
+// Depths implements Broker.Depths.
 func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (s *store) depths() []brokers.Depth {
 	return found
 }
 
-// depth counts what is ready, what waits for its time, and what of that is not a first delivery.
+// depth counts the ready messages, the waiting ones, and how many of those are retries.
 func (q *queue) depth() (ready, waiting, retries int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

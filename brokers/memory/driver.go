@@ -28,7 +28,7 @@ func (Driver) Params() []brokers.Param {
 			Name: "max-message", Kind: brokers.Size, Default: "0",
 			Doc: "Largest message in bytes, payload and headers together; 0 means no limit.",
 		},
-		{Name: "*", Doc: "Parameters of other drivers that stand under params in a configuration are ignored: mem:// " +
+		{Name: "*", Doc: "Parameters of other drivers under params in a configuration are ignored, because mem:// " +
 			"replaces those drivers in tests."},
 	}
 }
@@ -43,7 +43,7 @@ func (Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error
 	return open(newStore(cfg), cfg) //nolint:contextcheck // the broker outlives the context it was opened with
 }
 
-// New opens a separate broker for tests and programs that need no URL. An empty cfg.URL means mem://. Close it.
+// New opens a separate broker for tests and programs without a URL. An empty cfg.URL means mem://. Close it.
 func New(cfg brokers.Config) (*Broker, error) {
 	if cfg.URL == "" {
 		cfg.URL = Scheme + "://"

@@ -25,8 +25,8 @@ type Waiting struct {
 	Message *message.Message
 }
 
-// Depth counts the messages that group has still to handle of topic; an empty group means the default one. A topic
-// that no group has subscribed to yet shows its messages under every group.
+// Depth counts the messages of topic that group has yet to handle; an empty group means the default one. A topic that
+// no group has subscribed to yet shows its messages under every group.
 func (b *Broker) Depth(topic, groupName string) Depth {
 	var d Depth
 	b.store.inspect(consumer{topic, group(groupName)}, func(ready, waiting []*item, inFlight int) {
@@ -35,8 +35,8 @@ func (b *Broker) Depth(topic, groupName string) Depth {
 	return d
 }
 
-// Peek returns copies of the messages that are ready, first to be delivered first, and leaves them where they are.
-// It is how a test reads a dead letter queue.
+// Peek returns copies of the ready messages in order of delivery, without removing them. Tests read dead letter queues
+// with it.
 func (b *Broker) Peek(topic, groupName string) []*message.Message {
 	var found []*message.Message
 	b.store.inspect(consumer{topic, group(groupName)}, func(ready, _ []*item, _ int) {
@@ -47,7 +47,7 @@ func (b *Broker) Peek(topic, groupName string) []*message.Message {
 	return found
 }
 
-// Waiting returns copies of the messages that wait for their due time, the next one first.
+// Waiting returns copies of the messages that wait for their due time, in order of delivery.
 func (b *Broker) Waiting(topic, groupName string) []Waiting {
 	var found []Waiting
 	b.store.inspect(consumer{topic, group(groupName)}, func(_, waiting []*item, _ int) {
@@ -59,7 +59,7 @@ func (b *Broker) Waiting(topic, groupName string) []Waiting {
 	return found
 }
 
-// inspect calls look with what is stored for c, under the lock.
+// inspect calls look with the messages stored for c, under the lock.
 func (s *store) inspect(c consumer, look func(ready, waiting []*item, inFlight int)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -10,7 +10,7 @@ import (
 )
 
 // item is one stored message of one queue. A million of them may wait for a retry, so headers are a slice of pairs,
-// which is a third of the size of a map, and shared with the items of other groups: nothing changes them.
+// which takes a third of the size of a map, and shared with the items of other groups, because nothing changes them.
 type item struct {
 	uuid     string
 	payload  []byte
@@ -19,12 +19,12 @@ type item struct {
 	position int64
 	stored   time.Time
 
-	due        time.Time // zero when it may be delivered at once
-	deliveries int       // that were nacked
+	due        time.Time // zero if it may be delivered at once
+	deliveries int       // number of nacked deliveries
 	again      bool      // put back by Reschedule
 }
 
-// retry reports whether it waits for another delivery than its first.
+// retry reports whether it waits for a delivery other than its first.
 func (it *item) retry() bool { return it.again || it.deliveries > 0 }
 
 type header struct{ key, value string }
@@ -45,7 +45,7 @@ func newItem(o *driver.Outgoing, topic string, now time.Time) *item {
 	return it
 }
 
-// message renders a fresh message, which its receiver may change without changing the next delivery.
+// message renders a fresh message, so that its receiver cannot affect the next delivery.
 func (it *item) message() *message.Message {
 	m := message.NewMessage(it.uuid, bytes.Clone(it.payload))
 	for _, h := range it.headers {

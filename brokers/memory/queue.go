@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// queue is what one group still has to see of one topic. Its subscribers compete for it.
+// queue holds the messages of one topic that one group has yet to handle. Its subscribers compete for it.
 //
-// mu is held for moments only, never while a channel blocks: under testing/synctest a goroutine that waits for a mutex
-// is not idle, and virtual time would stand still.
+// mu is held only briefly, never while a channel blocks: under testing/synctest a goroutine that waits for a mutex is
+// not idle, and virtual time would stand still.
 type queue struct {
 	mu       sync.Mutex
 	ready    []*item
 	waiting  dueHeap
-	retries  int          // of those waiting, how many are retries
-	receiver []chan *item // receivers that found nothing ready, in the order they came; each has room for one item
+	retries  int          // how many of those waiting are retries
+	receiver []chan *item // receivers that found nothing ready, in order of arrival; each has room for one item
 	inFlight int
 	timer    *time.Timer // fires at the first due time; nil until something waits
 	closed   bool
@@ -50,7 +50,7 @@ func (q *queue) putLocked(it *item) {
 	q.hand(it)
 }
 
-// hand gives it to the receiver that waits longest. The channel has room, so this does not block.
+// hand passes it to the receiver that has waited longest. The channel has room, so this does not block.
 func (q *queue) hand(it *item) {
 	r := q.receiver[0]
 	q.receiver = q.receiver[1:]
@@ -90,19 +90,19 @@ func (q *queue) receive(mailbox chan *item, stop <-chan struct{}) (it *item, ok 
 		return nil, false
 	}
 	q.mu.Unlock()
-	// Between stop and the lock an item was handed over. It belongs to the next receiver.
+	// An item was handed over between stop and the lock. It belongs to the next receiver.
 	q.giveBack(<-mailbox)
 	return nil, false
 }
 
-// ack forgets an item that was received.
+// ack forgets a received item.
 func (q *queue) ack() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.inFlight--
 }
 
-// nack stores a received item again, to come back after a pause.
+// nack stores a received item again, to be redelivered after a pause.
 func (q *queue) nack(it *item, pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -124,7 +124,7 @@ func (q *queue) giveBack(it *item) {
 	q.ready = slices.Insert(q.ready, 0, it)
 }
 
-// open starts the timer again after close.
+// open restarts the timer after close.
 func (q *queue) open() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -134,7 +134,7 @@ func (q *queue) open() {
 	}
 }
 
-// close stops the timer. What is stored stays readable.
+// close stops the timer. Stored items remain readable.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -144,7 +144,7 @@ func (q *queue) close() {
 	}
 }
 
-// setTimer lets the timer fire when the first waiting item is due.
+// setTimer makes the timer fire when the first waiting item is due.
 func (q *queue) setTimer() {
 	if q.closed {
 		return
@@ -157,7 +157,7 @@ func (q *queue) setTimer() {
 	q.timer.Reset(wait)
 }
 
-// wake moves what is due to the receivers, and sets the timer for the rest.
+// wake moves due items to the receivers, and sets the timer for the rest.
 func (q *queue) wake() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -175,7 +175,7 @@ func (q *queue) wake() {
 	}
 }
 
-// dueHeap orders items by due time, those due at once by the order they were stored in.
+// dueHeap orders items by due time, and those due at once in order of arrival.
 type dueHeap []*item
 
 func (h dueHeap) Len() int { return len(h) }

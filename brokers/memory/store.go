@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// consumer identifies a queue: what one group reads of one topic.
+// consumer identifies a queue: the messages of one topic for one group.
 type consumer struct{ topic, group string }
 
 // store holds the queues. Brokers that are connected to each other share one.
@@ -22,7 +22,7 @@ type store struct {
 	byTopic map[string][]*queue // queues by the topic of their subscription; unused with patterns
 	bound   map[consumer][]string
 	orphans map[string][]*item // messages of topics that no group has subscribed to yet
-	brokers int                // open ones; the last to close stops the timers, the next to connect starts them again
+	brokers int                // open ones; the last to close stops the timers, the next to connect restarts them
 }
 
 func newStore(cfg brokers.Config) *store {
@@ -35,7 +35,7 @@ func newStore(cfg brokers.Config) *store {
 	}
 }
 
-// publish stores its items for every group that reads topic, in order, or keeps them for the first one that will.
+// publish stores its items for every group that reads topic, in order, or keeps them for the first group.
 func (s *store) publish(topic string, items []*item) {
 	for _, it := range items {
 		it.position = s.position.Add(1)
@@ -59,7 +59,7 @@ func (s *store) publish(topic string, items []*item) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A group may have come between the two locks; then the orphans are its.
+	// A group may have subscribed between the two locks; then the orphans belong to it.
 	readers = s.readers(topic)
 	if len(readers) == 0 {
 		s.orphans[topic] = append(s.orphans[topic], items...)
@@ -87,7 +87,7 @@ func (s *store) isRead(topic string) bool {
 	return len(s.readers(topic)) > 0
 }
 
-// readers returns the queues that a message published to topic goes to.
+// readers returns the queues that receive a message published to topic.
 func (s *store) readers(topic string) []*queue {
 	if !s.patterns {
 		return s.byTopic[topic]
@@ -118,7 +118,7 @@ func (s *store) reads(c consumer, topic string) bool {
 }
 
 // queue returns the consumer's queue. A new one takes the messages that waited for a first group, and from then on
-// receives what is published to its topic and to the patterns bound to it.
+// receives messages published to its topic and to the patterns bound to it.
 func (s *store) queue(c consumer, bind ...string) *queue {
 	s.mu.RLock()
 	q, ok := s.queues[c]

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// transport is one connection to a store. What users are promised above it is the engine's.
+// transport is one connection to a store. The engine above it keeps the promises to users.
 type transport struct {
 	cfg   brokers.Config
 	store *store
@@ -130,7 +130,7 @@ func (t *transport) Close(context.Context) error {
 	return nil
 }
 
-// stream is a consumer of a queue. What it has handed out counts as in flight until it is settled.
+// stream is a consumer of a queue. Items that it has handed out count as in flight until they are settled.
 type stream struct {
 	queue *queue
 	topic string
@@ -148,7 +148,7 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	d.Origin.Position = strconv.FormatInt(it.position, 10)
 	d.Origin.Redelivered = it.deliveries > 0
 	d.Origin.DeliveryCount = it.deliveries
-	if it.topic != s.topic { // the subscription is to a pattern
+	if it.topic != s.topic { // a subscription to a pattern
 		d.Origin.RoutingKey = it.topic
 	}
 	return d, nil
@@ -170,7 +170,7 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 	return nil
 }
 
-// Close implements driver.Stream. The engine settles all that it has in hand before.
+// Close implements driver.Stream. The engine settles everything in hand first.
 func (s *stream) Close(context.Context) error {
 	s.queue.streams.Add(-1)
 	return nil

@@ -1,5 +1,5 @@
-// Package portable makes a brokers.Broker of a driver.Transport, with everything that users are promised of every
-// broker. A driver calls New in its Open; see package driver for how to write one.
+// Package portable turns a driver.Transport into a brokers.Broker with all the guarantees of every broker. A driver
+// calls New in its Open; see package driver for how to write one.
 package portable
 
 import (
@@ -10,19 +10,18 @@ import (
 	"github.com/redrive-go/redrive/brokers/internal/engine"
 )
 
-// Config is what a broker is made of.
+// Config configures a broker.
 type Config struct {
-	// Config as Driver.Open got it: resolved. Required.
+	// Config as passed to Driver.Open: resolved. Required.
 	Config brokers.Config
-	// Params are those of the driver, which brokers.WithParam may change for one subscriber.
+	// Params are the driver's parameters, which brokers.WithParam may change for one subscriber.
 	Params []brokers.Param
-	// Transport belongs to the broker from then on, which closes it. Required.
+	// Transport is owned and closed by the broker. Required.
 	Transport driver.Transport
-	// Delays keeps messages until they are due when the transport cannot. Optional. It stays the caller's, who closes
-	// it after the broker.
+	// Delays keeps messages until they are due if the transport cannot. Optional. The caller closes it after the broker.
 	Delays brokers.Broker
-	// DelaysTopic is the topic of Delays in which they wait. Brokers that share Delays and are not the same need separate
-	// topics. Defaults to "redrive.delayed".
+	// DelaysTopic is the topic of Delays in which they wait. Different brokers that share Delays need separate topics.
+	// Defaults to "redrive.delayed".
 	DelaysTopic string
 }
 
@@ -38,7 +37,7 @@ func New(cfg Config) (brokers.Broker, error) {
 	return b, nil
 }
 
-// counting is a broker whose transport counts what waits.
+// counting is a broker whose transport counts waiting messages.
 type counting struct {
 	*engine.Broker
 	counter brokers.DepthReporter

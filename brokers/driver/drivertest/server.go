@@ -1,6 +1,6 @@
-// Package drivertest has a broker in memory that fails on demand: it refuses, hangs, lies, loses answers, delivers
-// twice or out of order, cuts connections and counts what it has cut. With it the engine, and whatever stands on it, is
-// tested in virtual time against what real brokers do at their worst.
+// Package drivertest has an in-memory broker that fails on demand: it refuses, hangs, lies, loses answers, delivers
+// twice or out of order, cuts connections and counts the cut deliveries. With it the engine, and everything on top of
+// it, is tested in virtual time against the worst behaviour of real brokers.
 //
 //	server := drivertest.NewServer(drivertest.Config{})
 //	broker, err := portable.New(portable.Config{Config: resolved, Transport: server.Connect()})
@@ -25,22 +25,22 @@ import (
 // ErrCut ends the sessions and publications of a connection that was cut.
 var ErrCut = errors.New("the connection was cut")
 
-// Config makes a server like a kind of broker. The zero value waits natively, takes nacked messages back at once and
-// counts no deliveries.
+// Config makes a server behave like a kind of broker. The zero value waits natively, takes nacked messages back at once
+// and counts no deliveries.
 type Config struct {
 	// Traits of the transports; Name defaults to "faulty".
 	Traits driver.Traits
 	// Capabilities of the transports. Scheme defaults to "faulty", MaxDelay to a year; -1 means that it cannot delay.
 	Capabilities brokers.Capabilities
-	// Steps are the waits that it can keep, with Traits.Early. Empty means any.
+	// Steps are the waits that it supports, with Traits.Early. Empty means any.
 	Steps driver.Steps
 	// Limit is the largest message in bytes, headers included; 0 means none.
 	Limit int64
 	// CountNacks counts nacks and releases like crashes, as RabbitMQ did before 4.3.
 	CountNacks bool
-	// Strict makes a publication for a consumer without a queue brokers.ErrUnroutable.
+	// Strict makes publishing to a consumer without a queue fail with brokers.ErrUnroutable.
 	Strict bool
-	// GiveUp is how many counted deliveries make the server move a message to [GaveUp] on its own; 0 means none.
+	// GiveUp is how many counted deliveries make the server move a message to [GaveUp] by default; 0 means never.
 	GiveUp int
 	// Begins makes streams driver.Beginners: after the first time only deliveries that had begun are counted.
 	Begins bool
@@ -51,17 +51,17 @@ const GaveUp = "gave up"
 
 // Verdict is what happens to a publication.
 type Verdict struct {
-	// Copies are stored: 1 as it should be, 0 or 2 in a fault.
+	// Copies is how many copies are stored: normally 1, 0 or 2 for a fault.
 	Copies int
-	// Err is the answer.
+	// Err is the result.
 	Err error
-	// Hang keeps the answer back until the context has ended, and Stuck even longer, until the server is released.
+	// Hang holds the answer back until the context has ended, and Stuck even longer, until the server is released.
 	Hang, Stuck bool
-	// Late keeps the answer back for so long.
+	// Late is how long the answer is held back.
 	Late time.Duration
 }
 
-// Server is the broker. Its methods are safe for concurrent use; set the hooks before the first connection, or through
+// Server is the broker. Its methods are safe for concurrent use; set the hooks before the first connection, or with
 // With.
 type Server struct {
 	cfg Config
@@ -70,7 +70,7 @@ type Server struct {
 	hooks    Hooks
 	queues   map[string]*queue
 	sessions map[*stream]bool
-	paused   chan struct{} // closed when publishing may continue; nil when it may now
+	paused   chan struct{} // closed when publishing may continue; nil if it is not paused
 	released chan struct{}
 	position int64
 	calls    map[string]int
@@ -80,10 +80,10 @@ type Server struct {
 type Hooks struct {
 	Publish func(o *driver.Outgoing) Verdict
 	Receive func(q driver.Queue) error
-	// Next is called for each message before it is handed out: an error ends the session, as one that the client cannot
-	// decode does.
+	// Next is called for each message before it is handed out: an error ends the session, as a message does that the
+	// client cannot decode.
 	Next func(m *message.Message) error
-	// Delivery may change what is handed out.
+	// Delivery may change a delivery before it is handed out.
 	Delivery func(d *driver.Delivery)
 	Settle   func(s driver.Settlement) error
 	Begin    func(m *message.Message) error
@@ -108,10 +108,10 @@ func (s *Server) With(change func(h *Hooks)) {
 	change(&s.hooks)
 }
 
-// Cut ends every session. What was in hand returns to the front of its queue, and is counted.
+// Cut ends every session. Messages in hand return to the front of their queue, and are counted.
 func (s *Server) Cut() { s.cut(ErrCut, func(*stream) bool { return true }) }
 
-// Renew ends every session as a transport does that wants to open another one.
+// Renew ends every session like a transport that wants to reopen its stream.
 func (s *Server) Renew() { s.cut(driver.ErrRenew, func(*stream) bool { return true }) }
 
 func (s *Server) cut(cause error, which func(*stream) bool) {
@@ -124,7 +124,7 @@ func (s *Server) cut(cause error, which func(*stream) bool) {
 	}
 }
 
-// PausePublishing lets publications hang until ResumePublishing, as a broker does that is short of memory or disk.
+// PausePublishing makes publishes hang until ResumePublishing, like a broker that is short of memory or disk.
 func (s *Server) PausePublishing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +146,7 @@ func (s *Server) ResumePublishing() {
 // Release ends every call that is stuck.
 func (s *Server) Release() { close(s.released) }
 
-// Delete removes a queue with its messages, as an operator does.
+// Delete removes a queue with its messages, like an operator.
 func (s *Server) Delete(topic, consumer string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *Server) Delete(topic, consumer string) {
 	}
 }
 
-// Shuffle puts what is ready in a queue into another order.
+// Shuffle reorders the ready messages of a queue.
 func (s *Server) Shuffle(topic, consumer string, seed uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *Server) Shuffle(topic, consumer string, seed uint64) {
 	random.Shuffle(len(q.ready), func(i, j int) { q.ready[i], q.ready[j] = q.ready[j], q.ready[i] })
 }
 
-// Replay delivers again what a queue has delivered, as a partition that is read from an earlier offset.
+// Replay redelivers what a queue has delivered, like a partition that is read from an earlier offset.
 func (s *Server) Replay(topic, consumer string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *Server) Replay(topic, consumer string) {
 	q.changedLocked()
 }
 
-// Messages returns copies of what a queue holds: ready, waiting and in hand.
+// Messages returns copies of a queue's messages: ready, waiting and in hand.
 func (s *Server) Messages(topic, consumer string) []*message.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,7 +235,7 @@ type stored struct {
 	position int64
 	at, due  time.Time
 	waited   bool
-	begun    bool // noted by Begin
+	begun    bool // recorded by Begin
 	count    int  // deliveries that ended without an answer
 	earlier  int  // deliveries
 }
@@ -246,14 +246,14 @@ func (st *stored) render() *message.Message {
 	return m
 }
 
-// queue is one consumer's, or one of dead letters.
+// queue is a consumer's queue, or one of dead letters.
 type queue struct {
 	topic, consumer string
 	ready           []*stored
 	inHand          []*stored
 	acked           []*stored
 	waiting         map[*stored]*time.Timer
-	changed         chan struct{} // closed at every change
+	changed         chan struct{} // closed on every change
 }
 
 func key(topic, consumer string) string { return topic + "\x00" + consumer }

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// Transport is a connection to a [Server], as one process has it.
+// Transport is one process's connection to a [Server].
 type Transport struct {
 	server *Server
 	killed atomic.Bool
@@ -27,7 +27,7 @@ var (
 // Connect returns a new connection.
 func (s *Server) Connect() *Transport { return &Transport{server: s} }
 
-// Kill ends the connection as the death of its process does: every call fails from now on. Close the broker above it at
+// Kill ends the connection like the death of its process: every call fails from now on. Close the broker above it at
 // the end.
 func (t *Transport) Kill() {
 	t.killed.Store(true)
@@ -110,7 +110,7 @@ func (t *Transport) publish(ctx context.Context, o *driver.Outgoing, v Verdict) 
 // store puts one copy where it belongs.
 func (s *Server) store(o *driver.Outgoing) error {
 	if n := o.Size(); s.cfg.Limit > 0 && n > s.cfg.Limit {
-		return fmt.Errorf("%d bytes, the server takes %d: %w", n, s.cfg.Limit, brokers.ErrTooLarge)
+		return fmt.Errorf("%d bytes, the server accepts %d: %w", n, s.cfg.Limit, brokers.ErrTooLarge)
 	}
 	if !o.Due.IsZero() && s.cfg.Capabilities.MaxDelay == 0 {
 		return fmt.Errorf("a due time: %w", brokers.ErrUnsupported)
@@ -214,7 +214,7 @@ func (t *Transport) Receive(_ context.Context, q driver.Queue) (driver.Stream, e
 	return st, nil
 }
 
-// beginner is a stream that notes which deliveries have begun.
+// beginner is a stream that records which deliveries have begun.
 type beginner struct{ *stream }
 
 // Begin implements driver.Beginner.
@@ -366,7 +366,7 @@ func (st *stream) Widen(_ context.Context, window int) error {
 	return nil
 }
 
-// endLocked ends the session. What it has in hand returns to the front, and is counted when count.
+// endLocked ends the session. Messages in hand return to the front, and are counted if count is set.
 func (st *stream) endLocked(err error, count bool) {
 	if st.err != nil {
 		return
