@@ -42,17 +42,17 @@ func TestCollector(t *testing.T) {
 	require.NoError(t, closed.Close())
 	c := brokermetrics.New(map[string]brokers.Broker{"main": counting{b}, "gone": closed})
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
-# HELP redrive_broker_acks_failed_total Messages that were handled and are delivered again, because their acks could not be sent.
+# HELP redrive_broker_acks_failed_total Messages that were handled and are redelivered, because their acks could not be sent.
 # TYPE redrive_broker_acks_failed_total counter
 redrive_broker_acks_failed_total{broker="gone"} 0
 redrive_broker_acks_failed_total{broker="main"} 3
-# HELP redrive_broker_channels Channels that are open.
+# HELP redrive_broker_channels Open channels.
 # TYPE redrive_broker_channels gauge
 redrive_broker_channels{broker="main"} 7
-# HELP redrive_broker_connections Connections that are open.
+# HELP redrive_broker_connections Open connections.
 # TYPE redrive_broker_connections gauge
 redrive_broker_connections{broker="main"} 2
-# HELP redrive_broker_up 1 when the broker gave a sign of life, else 0.
+# HELP redrive_broker_up 1 if the broker answers, else 0.
 # TYPE redrive_broker_up gauge
 redrive_broker_up{broker="gone"} 0
 redrive_broker_up{broker="main"} 1
@@ -68,7 +68,7 @@ const waitingName = "redrive_broker_waiting_messages"
 func waitingText(lines string) *strings.Reader {
 	return strings.NewReader("# HELP " + waitingName +
 		" Messages that wait in the broker. The kind is delayed (first delivery), retry, parked (behind an earlier one of " +
-		"its key), ready (for a consumer with room) or dead_letter (for who collects them).\n" +
+		"its key), ready (for a consumer with room) or dead_letter (to be collected).\n" +
 		"# TYPE " + waitingName + " gauge\n" + lines)
 }
 

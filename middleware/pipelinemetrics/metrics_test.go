@@ -107,7 +107,7 @@ func TestMetrics(t *testing.T) {
 }
 
 const golden = `
-# HELP redrive_attempts_started_total Runs of a handler that were begun. The attempt is first, retry or last.
+# HELP redrive_attempts_started_total Handler runs started. The attempt is first, retry or last.
 # TYPE redrive_attempts_started_total counter
 redrive_attempts_started_total{attempt="first",event="order.paid",handler="billing",topic="orders"} 3
 redrive_attempts_started_total{attempt="first",event="order.placed",handler="billing",topic="orders"} 3
@@ -115,16 +115,16 @@ redrive_attempts_started_total{attempt="last",event="order.paid",handler="billin
 redrive_attempts_started_total{attempt="last",event="order.placed",handler="billing",topic="orders"} 1
 redrive_attempts_started_total{attempt="retry",event="order.paid",handler="billing",topic="orders"} 0
 redrive_attempts_started_total{attempt="retry",event="order.placed",handler="billing",topic="orders"} 1
-# HELP redrive_dead_letter_fallbacks_total Dead letters that the fallback has taken, because their sink could not.
+# HELP redrive_dead_letter_fallbacks_total Dead letters taken by the fallback because their sink failed.
 # TYPE redrive_dead_letter_fallbacks_total counter
 redrive_dead_letter_fallbacks_total{handler="billing",topic="orders"} 0
-# HELP redrive_dead_letters_total Dead letters that are durable, by why the message is dead.
+# HELP redrive_dead_letters_total Durable dead letters, by reason.
 # TYPE redrive_dead_letters_total counter
 redrive_dead_letters_total{event="order.paid",handler="billing",reason="exhausted",topic="orders"} 0
 redrive_dead_letters_total{event="order.paid",handler="billing",reason="permanent",topic="orders"} 1
 redrive_dead_letters_total{event="order.placed",handler="billing",reason="exhausted",topic="orders"} 1
 redrive_dead_letters_total{event="order.placed",handler="billing",reason="permanent",topic="orders"} 0
-# HELP redrive_deliveries_total Deliveries by what happened to them: success, retry, dead_letter, skip, defer, give_back or not_settled.
+# HELP redrive_deliveries_total Deliveries by outcome: success, retry, dead_letter, skip, defer, give_back or not_settled.
 # TYPE redrive_deliveries_total counter
 redrive_deliveries_total{attempt="first",event="order.paid",handler="billing",outcome="dead_letter",topic="orders"} 1
 redrive_deliveries_total{attempt="first",event="order.paid",handler="billing",outcome="defer",topic="orders"} 1
@@ -163,7 +163,7 @@ redrive_payload_bytes_bucket{topic="orders",le="64"} 8
 redrive_payload_bytes_bucket{topic="orders",le="+Inf"} 8
 redrive_payload_bytes_sum{topic="orders"} 80
 redrive_payload_bytes_count{topic="orders"} 8
-# HELP redrive_publish_failures_total Failed tries to publish a retry, a deferral or a dead letter.
+# HELP redrive_publish_failures_total Failed attempts to publish a retry, a deferral or a dead letter.
 # TYPE redrive_publish_failures_total counter
 redrive_publish_failures_total{handler="billing",outcome="dead_letter",topic="orders"} 0
 redrive_publish_failures_total{handler="billing",outcome="defer",topic="orders"} 0
@@ -234,7 +234,7 @@ func TestMetrics_ServiceBus(t *testing.T) {
 		}, nil)
 		w.play(t)
 		require.NoError(t, testutil.GatherAndCompare(w.registry, strings.NewReader(`
-# HELP event_started_count Service bus name: runs of a handler that were begun. retry is first, retry or last.
+# HELP event_started_count Service bus name: handler runs started. retry is first, retry or last.
 # TYPE event_started_count counter
 event_started_count{event_name="order.paid",nano_service_name="billing",retry="first"} 3
 event_started_count{event_name="order.paid",nano_service_name="billing",retry="last"} 0
@@ -242,10 +242,10 @@ event_started_count{event_name="order.paid",nano_service_name="billing",retry="r
 event_started_count{event_name="order.placed",nano_service_name="billing",retry="first"} 3
 event_started_count{event_name="order.placed",nano_service_name="billing",retry="last"} 1
 event_started_count{event_name="order.placed",nano_service_name="billing",retry="retry"} 1
-# HELP rmq_consumer_ack_failed_total Service bus name: messages delivered again, because their acks could not be sent.
+# HELP rmq_consumer_ack_failed_total Service bus name: messages redelivered because their acks could not be sent.
 # TYPE rmq_consumer_ack_failed_total counter
 rmq_consumer_ack_failed_total{nano_service_name="billing"} 3
-# HELP rmq_consumer_dlx_total Service bus name: dead letters. reason is max_retries_exceeded where no attempt is left.
+# HELP rmq_consumer_dlx_total Service bus name: dead letters. reason is max_retries_exceeded if no attempt is left.
 # TYPE rmq_consumer_dlx_total counter
 rmq_consumer_dlx_total{event_name="order.paid",nano_service_name="billing",reason="max_retries_exceeded"} 0
 rmq_consumer_dlx_total{event_name="order.paid",nano_service_name="billing",reason="permanent"} 1
@@ -373,7 +373,7 @@ func TestMetrics_CircuitsBeyondTheBound(t *testing.T) {
 		metrics.BreakerChanged(t.Context(), middleware.BreakerChanged{Key: key, From: "closed", To: "open"})
 	}
 	require.NoError(t, testutil.CollectAndCompare(metrics, strings.NewReader(`
-# HELP redrive_circuit_changes_total Changes of a circuit, by the state it came to.
+# HELP redrive_circuit_changes_total State changes of a circuit, by the new state.
 # TYPE redrive_circuit_changes_total counter
 redrive_circuit_changes_total{circuit="bank",to="open"} 1
 redrive_circuit_changes_total{circuit="other",to="open"} 2
@@ -479,7 +479,7 @@ func TestMetrics_ServiceBusPanics(t *testing.T) {
 	_, err = pipeline.Middleware(func(*message.Message) ([]*message.Message, error) { panic("a bug") })(m)
 	require.NoError(t, err)
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP rmq_consumer_dlx_total Service bus name: dead letters. reason is max_retries_exceeded where no attempt is left.
+# HELP rmq_consumer_dlx_total Service bus name: dead letters. reason is max_retries_exceeded if no attempt is left.
 # TYPE rmq_consumer_dlx_total counter
 rmq_consumer_dlx_total{event_name="order.placed",nano_service_name="billing",reason="max_retries_exceeded"} 1
 `), "rmq_consumer_dlx_total"))
