@@ -40,7 +40,7 @@
 //   - redrive: send an entry's message back to the consumer that failed; a run redrives a frozen set of them
 //   - claim: the lease under which one redrive or worker has an entry or a row
 //   - observer: is called with what happened, for metrics and traces, and changes nothing
-//   - suspect: a delivery that may have ended its process, and therefore runs alone
+//   - suspect: a delivery that may have killed its process, and therefore runs alone
 //   - stage: a message between two publications by us, so that a replay of one is recognized
 //   - transport: what a broker package implements; the engine above it keeps the promises
 package redrive

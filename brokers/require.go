@@ -41,10 +41,10 @@ func Require(b Broker, n Needs) error {
 	}
 	lack(n.Durable, c.Durable, "it forgets its messages when it stops: open a broker that keeps them, "+
 		"such as amqp://, kafka:// or postgres://, or do not ask for Durable")
-	lack(n.Ordered, c.Ordered, "it does not keep messages in order as it is configured: use concurrency 1, "+
+	lack(n.Ordered, c.Ordered, "it does not keep messages in order as configured: use concurrency 1, "+
 		"or a broker that keeps order per key such as kafka://, or do not ask for Ordered")
 	lack(n.Groups, c.Groups, "it has no consumer groups: give each service its own topic, or do not ask for Groups")
-	lack(n.Patterns, c.Patterns, "it has no topic patterns as it is configured: open it with naming=service-bus, "+
+	lack(n.Patterns, c.Patterns, "it has no topic patterns as configured: open it with naming=service-bus, "+
 		"or subscribe to each event by its name")
 	lack(n.Transactions, c.Transactions, "it cannot publish inside a database transaction: open the queue of your "+
 		"database "+

@@ -79,7 +79,7 @@ func (c Config) Validate() error {
 		fault("MaxMessageBytes is %d: it cannot be negative; 0 means no limit", c.MaxMessageBytes)
 	}
 	if c.Delays != nil && c.Delays.Capabilities().MaxDelay == 0 {
-		fault("Delays: a %s broker cannot delay as it is configured", c.Delays.Capabilities().Scheme)
+		fault("Delays: a %s broker cannot delay as configured", c.Delays.Capabilities().Scheme)
 	}
 	return errors.Join(errs...)
 }

@@ -220,7 +220,7 @@ func TestNew_NamesEveryFault(t *testing.T) {
 	}
 	dull := openRude(t, newRude())
 	_, err = watermill.New(watermill.Config{Publisher: nowhere{}, Subscriber: newRude(), Delays: dull})
-	require.ErrorContains(t, err, "a watermill broker cannot delay as it is configured")
+	require.ErrorContains(t, err, "a watermill broker cannot delay as configured")
 	require.NoError(t, dull.Close())
 }
 

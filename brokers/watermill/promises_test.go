@@ -115,7 +115,7 @@ func TestPromises_AreRefusedWhereTheyAreAskedFor(t *testing.T) {
 			pipeline(short, middleware.Constant(48*time.Hour)), brokers.ErrUnsupported,
 			"the longest is 24h",
 		},
-		"a first delivery": {dull.Publisher().Publish("orders", delayed), brokers.ErrUnsupported, "cannot delay as it is"},
+		"a first delivery": {dull.Publisher().Publish("orders", delayed), brokers.ErrUnsupported, "cannot delay as configured"},
 		"a group": {
 			subscribe(dull, "orders", brokers.WithGroup("billing")), brokers.ErrUnsupported,
 			"NewSubscriber",

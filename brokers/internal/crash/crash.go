@@ -1,4 +1,4 @@
-// Package crash makes dead letters of messages that end the process of their consumer: no middleware gets to see them.
+// Package crash creates dead letters for messages that kill their consumer's process, which no middleware gets to see.
 package crash
 
 import (
@@ -12,12 +12,12 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// DefaultLimit is how many deliveries may end without an answer before a message is a dead letter.
+// DefaultLimit is how many deliveries may end without an answer before a message becomes a dead letter.
 const DefaultLimit = 5
 
-// Letter makes the dead letter of m, which was delivered crashes times without an answer. m is not changed.
+// Letter returns the dead letter of m, which was delivered crashes times without an answer. m is not changed.
 func Letter(m *message.Message, origin envelope.Origin, crashes, limit int, at time.Time) *envelope.DeadLetter {
-	text := fmt.Sprintf("delivered %d times without an answer: its handler seems to end the process (crash-limit %d)",
+	text := fmt.Sprintf("delivered %d times without an answer: its handler seems to kill the process (crash-limit %d)",
 		crashes, limit)
 	fault := envelope.Error{Message: text, Code: "crash"}
 	dead := m
@@ -28,14 +28,14 @@ func Letter(m *message.Message, origin envelope.Origin, crashes, limit int, at t
 		if err == nil {
 			dead = recorded
 		}
-	} // else it is a body that claims to be an envelope and is not one: its bytes stay as they are
+	} // otherwise the body only claims to be an envelope, and its bytes stay unchanged
 	return &envelope.DeadLetter{
 		Message: dead, Reason: envelope.ReasonCrash, Err: fault, Rule: "crash-limit", Origin: origin, At: at,
 	}
 }
 
 // Keep gives d to cfg.DeadLetters, and to queue, the broker's own dead letter queue, if there is no sink or it fails:
-// an operator finds d there late, which is better than a message that keeps ending processes.
+// late is better than a message that keeps killing processes.
 func Keep(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter,
 	queue func(context.Context, *envelope.DeadLetter) error,
 ) error {
@@ -52,8 +52,8 @@ func Keep(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter,
 	return queue(ctx, d)
 }
 
-// offer calls cfg.DeadLetters with a copy, which it may still hold when its time is over, and contains its panics: they
-// would end the process once more.
+// offer calls cfg.DeadLetters with a copy, which it may still use after its time is over, and contains its panics,
+// which would kill the process once more.
 func offer(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.PublishTimeout,
 		fmt.Errorf("no answer within %s: %w", cfg.PublishTimeout, context.DeadlineExceeded))

@@ -1,10 +1,10 @@
-// Package depths has what the brokers share that count what waits in them.
+// Package depths is shared by the brokers that count their waiting messages.
 package depths
 
 import "github.com/redrive-go/redrive/brokers"
 
-// DeadLetters gives the messages that are ready in a dead letter queue their own kind, and the topic and group of the
-// consumer that they died in. Whose it is follows from the names of the queues that were counted.
+// DeadLetters sets the kind of messages that are ready in a dead letter queue, and the topic and group of the consumer
+// that they died in, which follow from the names of the counted queues.
 func DeadLetters(found []brokers.Depth, naming brokers.NameScheme) []brokers.Depth {
 	owners := map[string]brokers.Depth{}
 	for _, d := range found {

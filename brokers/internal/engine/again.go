@@ -26,7 +26,7 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	switch {
 	case err != nil:
 	case o.Delay > b.longest:
-		err = b.lot.park(ctx, &o, o.Delay) // else the delay would have been refused
+		err = b.lot.park(ctx, &o, o.Delay) // otherwise the delay would have been refused
 	default:
 		err = b.sender.sendOne(ctx, &o)
 	}
@@ -39,8 +39,8 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	return nil
 }
 
-// RescheduleAll puts each message in front of the consumer of its origin, now, as Reschedule does without a delay. It
-// returns an error for each, nil for stored, in their order. Package dlq redrives whole batches through it.
+// RescheduleAll delivers each message to the consumer of its origin, now, like Reschedule without a delay. It returns
+// an error for each in order, nil if stored. Package dlq redrives whole batches through it.
 func (b *Broker) RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error {
 	if len(origins) != len(messages) {
 		return all(len(messages), fmt.Errorf("%s: reschedule: %d origins for %d messages", b.traits.Name, len(origins),
@@ -75,7 +75,7 @@ func (b *Broker) failed(what string, origin *envelope.Origin, err error) error {
 	return fmt.Errorf("%s: %s for %q on %q: %w", b.traits.Name, what, origin.Consumer, origin.Topic, err)
 }
 
-// unmade says what to do about a destination that was missing and not made.
+// unmade adds to the error what to do about a destination that was missing and not created.
 func unmade(o *driver.Outgoing, err error) error {
 	if o.ExistingOnly && errors.Is(err, brokers.ErrUnroutable) {
 		return driver.MissingTarget(o.Origin, err)
@@ -83,18 +83,18 @@ func unmade(o *driver.Outgoing, err error) error {
 	return err
 }
 
-// again makes the publication that puts m in front of the consumer of origin.
+// again prepares the publication that returns m to the consumer of origin.
 func (b *Broker) again(ctx context.Context, o *driver.Outgoing, origin *envelope.Origin, m *message.Message,
 	delay time.Duration,
 ) error {
 	if origin.Topic == "" && (origin.Consumer == "" || !b.traits.ConsumerIsQueue) {
-		return errors.New("the origin names no topic, so there is no consumer to give the message back to")
+		return errors.New("the origin names no topic, so there is no consumer to return the message to")
 	}
 	*o = driver.Outgoing{
 		Message: m, To: b.to(driver.ToConsumer, origin.Topic, b.consumerIn(origin)), Origin: origin,
 		ExistingOnly: envelope.ExistingOnly(ctx),
 	}
-	for _, key := range whereabouts { // where it was means nothing once it is back there; m is ours
+	for _, key := range whereabouts { // meaningless once the message is back there; m is ours
 		delete(m.Metadata, key)
 	}
 	delete(m.Metadata, envelope.KeyNotBefore)
@@ -102,7 +102,7 @@ func (b *Broker) again(ctx context.Context, o *driver.Outgoing, origin *envelope
 	delete(m.Metadata, envelope.KeyStage)
 	if h := handOf(ctx, origin, m); h != nil {
 		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: nextStage(h)})
-	} else { // a redrive begins anew, also where it keeps the position that the message had
+	} else { // a redrive starts over, even if the message keeps its position
 		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: newStage()})
 	}
 	if err := b.delay(o, delay, time.Now()); err != nil {
@@ -111,11 +111,11 @@ func (b *Broker) again(ctx context.Context, o *driver.Outgoing, origin *envelope
 	return b.fits(o)
 }
 
-// whereabouts are headers of a dead letter that say which consumer it died in.
+// whereabouts are headers of a dead letter that name the consumer it died in.
 var whereabouts = [...]string{envelope.KeyTopic, envelope.KeyConsumer}
 
-// DeadLetter implements brokers.Broker. The headers of what is stored say where it came from, for a collector that
-// sends it back.
+// DeadLetter implements brokers.Broker. The stored message has headers with its origin, for a collector that sends it
+// back.
 func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if !b.enter() {
 		return fmt.Errorf("%s: dead letter: %w", b.traits.Name, brokers.ErrClosed)
@@ -132,7 +132,7 @@ func (b *Broker) deadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 		return errors.New("the origin names no topic, so the naming scheme gives no queue; " +
 			"the message did not come from a subscriber of this module")
 	}
-	m := d.Message.Copy() // d is not ours to change
+	m := d.Message.Copy() // d must not be changed
 	consumer := b.consumerIn(&d.Origin)
 	for _, key := range ownState {
 		delete(m.Metadata, key)

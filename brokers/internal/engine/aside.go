@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// admit reports whether h is for the handler. What is not is settled, or parked, and comes to ready when it may run.
+// admit reports whether h is for the handler. Otherwise it is settled, or parked and sent to ready when it may run.
 func (s *subscription) admit(h *hand) bool {
 	if h.replayed() {
 		s.b.replays.Add(1)
@@ -39,7 +39,7 @@ func (s *subscription) admit(h *hand) bool {
 	return s.admitDue(h)
 }
 
-// admitDue is admit for what is due, or nearly.
+// admitDue is admit for deliveries that are due, or nearly.
 func (s *subscription) admitDue(h *hand) bool {
 	rest := h.Rest
 	if s.inPlace && s.memory.anyNacked() {
@@ -63,7 +63,7 @@ func (s *subscription) admitDue(h *hand) bool {
 }
 
 // refresh publishes h again, behind the others, before the broker gives it up for being delivered too often, which was
-// no fault of its handler. While that fails it runs in place.
+// not its handler's fault. As long as that fails it runs in place.
 func (s *subscription) refresh(h *hand) {
 	h.NearLimit = false
 	s.memory.hold(h)
@@ -74,15 +74,15 @@ func (s *subscription) refresh(h *hand) {
 		return
 	}
 	h.doubtful = true
-	s.b.warn("a message that was delivered often cannot be published again, it is kept in hand", err,
+	s.b.warn("a message that was delivered often cannot be published again and is kept in hand", err,
 		"topic", s.q.Topic, "queue", s.q.Names.Queue, "message_id", h.uuid)
 	if s.rest(h, 0) && s.admit(h) {
 		s.enter(h)
 	}
 }
 
-// refuse dead-letters a message that cannot be read: how often it has been tried, and whether it has been delayed, may
-// stand where nothing can be read.
+// refuse dead-letters a message that cannot be read: how often it has been tried, and whether it was delayed, may be in
+// the unreadable part.
 func (s *subscription) refuse(h *hand) {
 	s.deadLetterUnhandled(h, &envelope.DeadLetter{
 		Message: h.Message, Reason: envelope.ReasonMalformed, Origin: h.Origin, At: time.Now(),
@@ -90,7 +90,7 @@ func (s *subscription) refuse(h *hand) {
 	})
 }
 
-// deadLetterUnhandled dead-letters h before its handler has seen it, and tries until the subscription stops.
+// deadLetterUnhandled dead-letters h before it reaches its handler, and retries until the subscription stops.
 func (s *subscription) deadLetterUnhandled(h *hand, letter *envelope.DeadLetter) {
 	b := s.b
 	for n := 1; ; n++ {
@@ -103,7 +103,7 @@ func (s *subscription) deadLetterUnhandled(h *hand, letter *envelope.DeadLetter)
 			return
 		}
 		if n == 1 {
-			b.warn("a message cannot be dead-lettered before its handler, it is kept in hand", err,
+			b.warn("a message cannot be dead-lettered before its handler and is kept in hand", err,
 				"topic", s.q.Topic, "message_id", h.uuid)
 		}
 		s.widen(h)
@@ -113,8 +113,8 @@ func (s *subscription) deadLetterUnhandled(h *hand, letter *envelope.DeadLetter)
 	}
 }
 
-// await waits for the handler that has the message, since a session that has ended or from another copy, and lets its
-// answer stand for h: a handler that takes longer than the broker waits would otherwise run again and again.
+// await waits for the handler that has the message, from an ended session or from another copy, and applies its answer
+// to h: otherwise a handler that takes longer than the broker waits would run again and again.
 func (s *subscription) await(h *hand, answered <-chan struct{}) {
 	select {
 	case <-answered:
@@ -130,8 +130,8 @@ func (s *subscription) await(h *hand, answered <-chan struct{}) {
 	}
 }
 
-// nacked brings h back after a pause, which doubles with every delivery: a message that cannot be settled makes no hot
-// loop. A nack during the drain is for another process, and needs none. With direct it returns what its worker is to
+// nacked redelivers h after a pause, which doubles with every delivery: a message that cannot be settled causes no hot
+// loop. A nack during the drain is for another process and needs no pause. With direct it returns what its worker is to
 // hand out again.
 func (s *subscription) nacked(h *hand) *hand {
 	if isClosed(s.stop) {
@@ -142,7 +142,7 @@ func (s *subscription) nacked(h *hand) *hand {
 		h.settle(driver.Nack, s.nacking.After(h.Earlier+1))
 		return nil
 	}
-	// The memory is for the next session: the message may be delivered anew before its pause is over.
+	// Remember it for the next session: the message may be redelivered before its pause is over.
 	_, pause := s.memory.nack(h.stageName(), func(times int) time.Duration {
 		return s.nacking.After(max(times, h.nacks+1, h.Earlier+1))
 	})
@@ -157,8 +157,8 @@ func (s *subscription) nacked(h *hand) *hand {
 	return next
 }
 
-// hold keeps h in hand for d, and lets it run then. Others run meanwhile, also where the window is one message: the
-// second nack in a row is of a message that can be neither retried nor dead-lettered now.
+// hold keeps h in hand for d, and then runs it. Others run in the meantime, even if the window is one message: a second
+// nack in a row means that the message can be neither retried nor dead-lettered now.
 func (s *subscription) hold(h *hand, d time.Duration) {
 	if h.nacks > 1 {
 		s.widen(h)
@@ -168,7 +168,7 @@ func (s *subscription) hold(h *hand, d time.Duration) {
 	}
 }
 
-// rest waits for d. It reports false when h is out of hand: released, because the subscription stops, or lost.
+// rest waits for d. It reports false if h is no longer in hand: released because the subscription stops, or lost.
 func (s *subscription) rest(h *hand, d time.Duration) bool {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()
@@ -185,21 +185,21 @@ func (s *subscription) rest(h *hand, d time.Duration) bool {
 	return false
 }
 
-// enter lets h run, in its turn.
+// enter runs h in its turn.
 func (s *subscription) enter(h *hand) {
 	if s.mayRun(h) {
-		s.ready <- h // it has a place in the window, and so there is one for it here
+		s.ready <- h // it has a slot in the window, so there is room here
 	}
 }
 
-// republishing paces attempts to publish what is in hand.
+// republishing paces attempts to publish messages in hand.
 var republishing = wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
 
-// moveOn publishes a message that was handed out early for the rest of its wait. While that fails, as when the broker
-// is short of memory, it is kept in hand; once its time has come it runs in place.
+// moveOn publishes a message that was handed out early for the rest of its wait. As long as that fails, for example
+// because the broker is short of memory, it is kept in hand; when it is due it runs in place.
 func (s *subscription) moveOn(h *hand) {
 	due := time.Now().Add(h.Rest)
-	s.memory.hold(h) // before it is published: a copy whose confirm does not come may arrive first
+	s.memory.hold(h) // before publishing: a copy whose confirm is lost may arrive first
 	for n := 1; ; n++ {
 		rest := time.Until(due)
 		if rest <= s.b.traits.HoldLimit {
@@ -216,7 +216,7 @@ func (s *subscription) moveOn(h *hand) {
 		}
 		h.doubtful = true
 		if n == 1 {
-			s.b.warn("a waiting message cannot be published for the rest of its wait, it is kept in hand", err,
+			s.b.warn("a waiting message cannot be published for the rest of its wait and is kept in hand", err,
 				"topic", s.q.Topic, "queue", s.q.Names.Queue, "message_id", h.uuid)
 		}
 		s.widen(h)
@@ -226,18 +226,18 @@ func (s *subscription) moveOn(h *hand) {
 	}
 }
 
-// slow is how long a publication may take before others are let into the window.
+// slow is how long a publication may take before another delivery gets its slot in the window.
 const slow = 500 * time.Millisecond
 
-// tryMoveOn publishes h for its rest, and ends before that is over: it must not be late because an answer does not
-// come.
+// tryMoveOn publishes h for the rest of its wait, and gives up before that ends: a missing answer must not make it
+// late.
 func (s *subscription) tryMoveOn(h *hand, rest time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), rest)
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() { answer <- s.publishAgain(ctx, h, rest) }()
 	patience := slow
-	if s.stuck.Load() > 0 { // others have found out already
+	if s.stuck.Load() > 0 { // others have already found the broker slow
 		patience = s.b.traits.HoldLimit
 	}
 	timer := time.NewTimer(patience)
@@ -251,7 +251,7 @@ func (s *subscription) tryMoveOn(h *hand, rest time.Duration) error {
 	}
 }
 
-// maxStuck bounds how many deliveries may be in hand beyond the window because they cannot be published.
+// maxStuck bounds how many deliveries beyond the window may be in hand because they cannot be published.
 const maxStuck = 256
 
 // widen lets the broker send another delivery while h waits in hand.
@@ -272,12 +272,12 @@ func (s *subscription) widen(h *hand) {
 	h.stuck = true
 }
 
-// narrow ends widen.
+// narrow undoes widen.
 func (s *subscription) narrow(h *hand) {
 	h.stuck = false
 	n := s.stuck.Add(-1)
 	if w, ok := h.session.stream.(driver.Widener); ok && !h.session.ended.Load() {
-		_ = s.changeWindow(w, n) // else the next session has the window that it should
+		_ = s.changeWindow(w, n) // if it fails, the next session has the right window
 	}
 }
 
@@ -287,7 +287,7 @@ func (s *subscription) changeWindow(w driver.Widener, n int32) error {
 	return bounded(ctx, &s.b.traits, func(ctx context.Context) error { return w.Widen(ctx, s.q.Window+int(n)) })
 }
 
-// publishAgain puts h in front of its own consumer once more, as the same stage.
+// publishAgain sends h to its own consumer once more, as the same stage.
 func (s *subscription) publishAgain(ctx context.Context, h *hand, rest time.Duration, extra ...driver.Header) error {
 	o := driver.Outgoing{
 		Message: h.Message, To: s.b.to(driver.ToConsumer, h.Origin.Topic, h.Origin.Consumer), Origin: &h.Origin,

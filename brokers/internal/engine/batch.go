@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// batcher gathers what callers add while a flush is running and hands it to the next flush: the busier the broker, the
-// larger the batches, and an idle one is called at once. No more than one flush runs at a time, and no goroutine is
-// kept while there is nothing to do. The zero value, with flush and max set, is ready for use.
+// batcher gathers items that callers add while a flush is running and passes them to the next flush: the busier the
+// broker, the larger the batches, and an idle one is called at once. At most one flush runs at a time, and no goroutine
+// is kept while there is nothing to do. The zero value, with flush and max set, is ready for use.
 type batcher[T comparable] struct {
 	flush func(batch []T)
 	max   int
-	size  func(item T) int // what an item counts for; 1 when nil
-	// linger is how long a flush that follows another waits for a batch that is worth a call. 0 never waits, which is
-	// right when callers wait for the flush.
+	size  func(item T) int // an item's weight; 1 if nil
+	// linger is how long a flush that follows another waits for a batch that is worth a call. With 0 it never waits, which
+	// is right if callers wait for the flush.
 	linger  time.Duration
 	enough  int  // items that are worth a call; max when 0
 	patient bool // the first flush of an idle batcher lingers too
@@ -22,8 +22,8 @@ type batcher[T comparable] struct {
 	mu      sync.Mutex
 	pending []T
 	running bool
-	ended   chan struct{} // while somebody waits for the end
-	full    chan struct{} // while lingering: closed when the wait is over early
+	ended   chan struct{} // while a caller waits for the end
+	full    chan struct{} // while lingering: closed to end the wait early
 }
 
 // add queues an item for the next flush.
@@ -47,7 +47,7 @@ func (b *batcher[T]) isEnoughLocked() bool {
 	return len(b.pending) >= b.max
 }
 
-// withdraw takes an item back that no flush has taken. It reports false when one has.
+// withdraw takes back an item that no flush has taken. It reports false if one has.
 func (b *batcher[T]) withdraw(item T) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,7 +111,7 @@ func (b *batcher[T]) run() {
 	}
 }
 
-// take returns the next batch, or nil when there is nothing to do and run must end.
+// take returns the next batch, or nil if there is nothing to do and run must end.
 func (b *batcher[T]) take() []T {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,12 +135,12 @@ func (b *batcher[T]) take() []T {
 	}
 	batch := b.pending[:n:n]
 	if b.pending = b.pending[n:]; len(b.pending) == 0 {
-		b.pending = make([]T, 0, n) // the next batch will be of much the same size
+		b.pending = make([]T, 0, n) // the next batch will be of similar size
 	}
 	return batch
 }
 
-// gather waits for more items, if there are some but few.
+// gather waits for more items if there are few.
 func (b *batcher[T]) gather() {
 	b.mu.Lock()
 	if b.linger == 0 || b.ended != nil || len(b.pending) == 0 || b.isEnoughLocked() {

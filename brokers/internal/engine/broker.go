@@ -1,5 +1,5 @@
-// Package engine makes a brokers.Broker of a driver.Transport: everything that users are promised and that is no matter
-// of one broker. One message takes this way through its files:
+// Package engine turns a driver.Transport into a brokers.Broker: it implements everything promised to users that does
+// not depend on the broker. One message passes through its files as follows:
 //
 //	publish.go        Publish: delay, size, stamp, destination      sender.go   timeout, batches, mending, shedding
 //	subscriber.go     Subscribe: rules, handles                     source.go   sessions, one after the other
@@ -24,17 +24,17 @@ import (
 // closeTimeout bounds the orderly end of a stream, and of the transport.
 const closeTimeout = 5 * time.Second
 
-// Config is what a [Broker] is made of.
+// Config configures a [Broker].
 type Config struct {
 	// Config is resolved. Required.
 	Config brokers.Config
-	// Params are those that the driver declares: subscribers may change them.
+	// Params are those that the driver declares; subscribers may change them.
 	Params []brokers.Param
-	// Transport is the engine's from then on: it closes it. Required.
+	// Transport is owned and closed by the engine. Required.
 	Transport driver.Transport
-	// Delays keeps what must wait when the transport cannot. Optional; it stays the caller's.
+	// Delays keeps messages that must wait if the transport cannot. Optional; the caller closes it.
 	Delays brokers.Broker
-	// DelaysTopic is where it waits there. Defaults to [DefaultDelaysTopic].
+	// DelaysTopic is the topic of Delays in which they wait. Defaults to [DefaultDelaysTopic].
 	DelaysTopic string
 }
 
@@ -45,9 +45,9 @@ type Broker struct {
 	transport  driver.Transport
 	traits     driver.Traits
 	caps       brokers.Capabilities
-	longest    time.Duration // delay of the transport itself
-	lot        *lot          // for longer ones; nil without
-	namer      driver.Namer  // nil: the naming scheme of cfg
+	longest    time.Duration // the transport's longest delay
+	lot        *lot          // for longer ones; nil without Delays
+	namer      driver.Namer  // if nil, the naming scheme of cfg applies
 	sender     *sender
 	places     places
 	readers    readers.Readers
@@ -105,16 +105,17 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Transport returns what the broker was made of, for drivers that add their own methods.
+// Transport returns the broker's transport, for drivers that add their own methods.
 func (b *Broker) Transport() driver.Transport { return b.transport }
 
-// Config returns the configuration that the broker was made with.
+// Config returns the broker's configuration.
 func (b *Broker) Config() brokers.Config { return b.cfg }
 
 // Capabilities implements brokers.Broker.
 func (b *Broker) Capabilities() brokers.Capabilities { return b.caps }
 
-// CanReschedule implements middleware.RetryChecker: a pipeline that asks for what cannot be is refused when it is made.
+// CanReschedule implements middleware.RetryChecker: a pipeline that needs an unsupported delay is refused when it is
+// created.
 func (b *Broker) CanReschedule(delay time.Duration) error {
 	if checker, ok := b.transport.(driver.RetryChecker); ok {
 		if err := checker.CanReschedule(delay); err != nil {
@@ -124,7 +125,7 @@ func (b *Broker) CanReschedule(delay time.Duration) error {
 	return b.delay(&driver.Outgoing{}, delay, time.Now())
 }
 
-// Expect notes what a pipeline has announced, for consumers that subscribe from now on: where topics are event names,
+// Expect records what a pipeline has announced, for consumers that subscribe from now on: where topics are event names,
 // its system events are delivered to them. middleware.New calls it.
 func (b *Broker) Expect(delays []time.Duration, events []string) {
 	b.expected.Add(delays, events)
@@ -133,11 +134,11 @@ func (b *Broker) Expect(delays []time.Duration, events []string) {
 	}
 }
 
-// AcksFailed counts the deliveries that were handled and whose ack did not reach the broker: they come again.
+// AcksFailed counts the deliveries that were handled but whose ack did not reach the broker: they are redelivered.
 func (b *Broker) AcksFailed() uint64 { return b.acksLost.Load() }
 
-// Replays counts the deliveries that were acked without a handler, because the consumer had handled the same one
-// before.
+// Replays counts the deliveries that were acked without a handler, because the consumer had already handled the same
+// one.
 func (b *Broker) Replays() uint64 { return b.replays.Load() }
 
 // Ping implements brokers.Broker. It fails after Close.
@@ -152,8 +153,8 @@ func (b *Broker) Ping(ctx context.Context) error {
 	return bounded(ctx, &b.traits, b.transport.Ping)
 }
 
-// Close implements brokers.Broker. Until the last handler has finished or the drain timeout has passed, messages can
-// still be published.
+// Close implements brokers.Broker. Messages can still be published until the last handler has finished or the drain
+// timeout has passed.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	first := !b.stopped
@@ -183,7 +184,7 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// enter counts a call that Close has to wait for. It reports false after Close.
+// enter registers a call that Close has to wait for. It reports false after Close.
 func (b *Broker) enter() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,7 +195,7 @@ func (b *Broker) enter() bool {
 	return true
 }
 
-// begin counts a subscription that Close has to wait for. It reports false when the broker is closing.
+// begin registers a subscription that Close has to wait for. It reports false if the broker is closing.
 func (b *Broker) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -205,15 +206,15 @@ func (b *Broker) begin() bool {
 	return true
 }
 
-// bounded calls f with ctx and returns when f has, or, for a transport that does not promise to heed its contexts, when
-// ctx has ended; then f is left behind.
+// bounded calls f with ctx and returns when f does or, for a transport that does not promise to observe its contexts,
+// when ctx has ended; then f is abandoned.
 func bounded(ctx context.Context, traits *driver.Traits, f func(context.Context) error) error {
 	_, err := boundedOf(ctx, traits, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) }, nil)
 	return err
 }
 
-// boundedOf is bounded for calls with a result. late, unless it is nil, gets one that comes when nothing waits for it
-// any more.
+// boundedOf is bounded for calls with a result. late, unless nil, receives a result that arrives after the caller has
+// gone.
 func boundedOf[T any](ctx context.Context, traits *driver.Traits, f func(context.Context) (T, error), late func(T)) (
 	T, error,
 ) {

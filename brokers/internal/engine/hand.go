@@ -15,35 +15,35 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// hand is one delivery that is in this process's hands, until it is settled. It is the context that carries itself,
-// below the handler's: one allocation less for every message.
+// hand is one delivery in this process, until it is settled. It is itself the context below the handler's, which saves
+// one allocation per message.
 type hand struct {
 	context.Context
 	driver.Delivery
 	sub     *subscription
 	session *session
 
-	uuid     string // of the message, which a handler may change
-	stage    string // as it was delivered; empty when nothing has stamped the message
+	uuid     string // of the message, whose handler may change it
+	stage    string // as delivered; empty if the message was not stamped
 	naming   sync.Mutex
 	name     string           // see stageName; empty until it is needed
-	copy     *message.Message // as it was delivered, for transports that cannot renew it
+	copy     *message.Message // as delivered, for transports that cannot renew it
 	nacks    int              // in this process
-	windowed atomic.Bool      // it takes a place in the window
-	stuck    bool             // it has given its place in the window away
-	doubtful bool             // it may have been published again by the engine
-	moved    bool             // it was published again by the engine: nothing has been dealt with
-	ordered  bool             // it has its turn among those of its Order, or waits for it
-	suspect  *suspect         // nil unless it may end the process
+	windowed atomic.Bool      // it takes a slot in the window
+	stuck    bool             // it has given up its slot in the window
+	doubtful bool             // the engine may have published it again
+	moved    bool             // the engine has published it again: nothing has been settled
+	ordered  bool             // it has its turn within its Order, or waits for it
+	suspect  *suspect         // nil unless it may have killed its process
 
-	before, after *hand         // in hand in the same session
-	listed        bool          // among them
+	before, after *hand         // neighbours in hand in the same session
+	listed        bool          // it has neighbours
 	survived      bool          // it was in hand when the session ended
-	held          bool          // copies of it wait for the answer
-	answered      chan struct{} // closed by the answer; nil unless another delivery may wait for it; of the memory
+	held          bool          // copies of it wait for its answer
+	answered      chan struct{} // closed by the answer; nil unless another delivery may wait; guarded by the memory
 
 	rescheduled atomic.Uint32 // publications that have followed it
-	skipped     bool          // another copy of it has been dealt with
+	skipped     bool          // another copy of it has been settled
 	settlement  [1]driver.Settlement
 }
 
@@ -57,7 +57,7 @@ func (h *hand) Value(key any) any {
 	return h.Context.Value(key)
 }
 
-// handOf returns the delivery that ctx belongs to if it is the one that m came with from origin, else nil.
+// handOf returns the delivery of ctx if it is the one that m arrived with from origin, otherwise nil.
 func handOf(ctx context.Context, origin *envelope.Origin, m *message.Message) *hand {
 	h, _ := ctx.Value(handKey{}).(*hand)
 	if h == nil || h.uuid != m.UUID ||
@@ -88,7 +88,7 @@ func newHand(s *session, d driver.Delivery) *hand {
 	return h
 }
 
-// list notes that h is in hand. Only brokers that count deliveries ask for it.
+// list records that h is in hand. Only brokers that count deliveries need it.
 func (s *session) list(h *hand) {
 	if !s.sub.b.caps.DeliveryCount {
 		return
@@ -102,7 +102,7 @@ func (s *session) list(h *hand) {
 	s.first = h
 }
 
-// unlist notes that h is not in hand any more.
+// unlist records that h is no longer in hand.
 func (s *session) unlist(h *hand) {
 	if s.remove(h) || h.held {
 		s.sub.memory.answered(h)
@@ -132,7 +132,7 @@ func (s *session) remove(h *hand) bool {
 	return h.survived
 }
 
-// leaveWindow frees the place of h in the window. It reports false when it has none.
+// leaveWindow frees the slot of h in the window. It reports false if h has none.
 func (h *hand) leaveWindow() bool {
 	left := h.windowed.CompareAndSwap(true, false)
 	if left {
@@ -141,8 +141,8 @@ func (h *hand) leaveWindow() bool {
 	return left
 }
 
-// survive notes for everything in hand that the session has ended and the process has not. Its places in the window are
-// for what comes again: what a handler still has is in hand no more, for the broker.
+// survive marks everything in hand as having outlived the session in this process. The slots in the window are freed
+// for redeliveries: for the broker, deliveries that are still in a handler are no longer in hand.
 func (s *session) survive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *session) survive() {
 	}
 }
 
-// keep remembers the message as it was delivered, before anything can change it.
+// keep remembers the message as delivered, before anything can change it.
 func (h *hand) keep() {
 	if h.sub.keepsCopies && h.session.renewer == nil {
 		h.copy = h.Message.Copy()
@@ -161,8 +161,7 @@ func (h *hand) keep() {
 	}
 }
 
-// again is the same delivery, to be handed out in place once more. Its handler gets a message that no other has
-// changed.
+// again returns the same delivery, to be handed out in place once more. Its handler gets a message unchanged by others.
 func (h *hand) again() *hand {
 	next := &hand{
 		Delivery: h.Delivery, doubtful: h.doubtful, sub: h.sub, session: h.session, stage: h.stage, name: h.stageName(),
@@ -217,10 +216,10 @@ func (h *hand) settle(outcome driver.Outcome, pause time.Duration) {
 		return
 	}
 	s.report(h.settlement[:], h)
-	s.unlist(h) // after the report: what waits for the answer of a session that has ended looks up what happened to it
+	s.unlist(h) // after the report: deliveries that wait for the answer of an ended session look up its result
 }
 
-// remember notes that the consumer has dealt with the stage, and for nacks that they are over.
+// remember records that the consumer has settled the stage, and clears its record of nacks.
 func (h *hand) remember() {
 	m := h.sub.memory
 	if h.isRetry() || h.doubtful && h.stage != "" {
@@ -243,7 +242,7 @@ func (s *session) flush(batch []*hand) {
 	s.report(settled, batch...)
 }
 
-// report tells the transport how deliveries ended, and tries again for as long as the session lasts.
+// report tells the transport how deliveries ended, and retries for as long as the session lasts.
 func (s *session) report(settled []driver.Settlement, hands ...*hand) {
 	faults := s.try(settled)
 	if faults == nil {
@@ -265,7 +264,7 @@ func (s *session) report(settled []driver.Settlement, hands ...*hand) {
 	}
 }
 
-// retry runs f, which close waits for. It reports false when close waits already.
+// retry runs f, and close waits for it. It reports false if close is already waiting.
 func (s *session) retry(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,7 +299,7 @@ func (s *session) try(settled []driver.Settlement) []error {
 	}
 }
 
-// known notes that the outcome of deliveries is with the broker, or will never be.
+// known records that the broker knows the outcome of deliveries, or never will.
 func (s *subscription) known(hands ...*hand) {
 	for _, h := range hands {
 		s.suspects.done(h)
@@ -308,7 +307,7 @@ func (s *subscription) known(hands ...*hand) {
 	s.unsettled.Add(-len(hands))
 }
 
-// sift takes out what is over, one way or the other, and returns what is to be tried again.
+// sift removes settlements that are final, and returns those to retry.
 func (s *session) sift(settled []driver.Settlement, hands []*hand, faults []error) (again []*hand,
 	settledAgain []driver.Settlement,
 ) {
@@ -327,7 +326,7 @@ func (s *session) sift(settled []driver.Settlement, hands []*hand, faults []erro
 
 var settling = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
 
-// repeat tries until the transport knows, or the session has ended.
+// repeat retries until the transport has accepted the settlements or the session has ended.
 func (s *session) repeat(settled []driver.Settlement, hands []*hand) {
 	for n := 1; len(hands) > 0; n++ {
 		timer := time.NewTimer(settling.After(n))
@@ -350,15 +349,15 @@ func (s *session) repeat(settled []driver.Settlement, hands []*hand) {
 	}
 }
 
-// lose notes that the outcome of a delivery has not reached the broker. One that was handled is acked when it comes
-// again.
+// lose records that the outcome of a delivery has not reached the broker. If it was handled, it is acked when it is
+// redelivered.
 func (h *hand) lose() {
 	defer h.sub.known(h)
 	if h.settlement[0].Outcome != driver.Ack || h.moved {
 		return
 	}
 	h.sub.b.acksLost.Add(1)
-	h.sub.b.warn("a message that was handled could not be acked, it is delivered again", driver.ErrLost,
+	h.sub.b.warn("a message that was handled could not be acked and will be redelivered", driver.ErrLost,
 		"topic", h.sub.q.Topic, "queue", h.sub.q.Names.Queue)
 	if name := h.content(); name != "" {
 		h.sub.memory.settle(name)

@@ -9,10 +9,10 @@ import (
 // order runs deliveries of one Order one after the other.
 type order struct {
 	mu   sync.Mutex
-	busy map[string][]*hand // what runs, and what waits behind it
+	busy map[string][]*hand // the running one, followed by those that wait
 }
 
-// mayRun reports whether h may run now. What may not comes to ready in its turn.
+// mayRun reports whether h may run now. Otherwise it is sent to ready in its turn.
 func (s *subscription) mayRun(h *hand) bool {
 	return h.Order == "" || h.ordered || s.order.join(h)
 }
@@ -33,8 +33,8 @@ func (o *order) join(h *hand) bool {
 	return true
 }
 
-// leave lets the next one run after an ack. What follows one that was not acked is released with it: it must not
-// overtake.
+// leave lets the next one run after an ack. Deliveries behind one that was not acked are released with it, because they
+// must not overtake it.
 func (o *order) leave(h *hand, outcome driver.Outcome) {
 	if !h.ordered {
 		return

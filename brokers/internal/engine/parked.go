@@ -18,8 +18,8 @@ import (
 // DefaultDelaysTopic is where messages wait in Config.Delays.
 const DefaultDelaysTopic = "redrive.delayed"
 
-// lot keeps what must wait longer than the transport can in another broker, and brings it back when it is due. Every
-// process with the same lot does, so that nothing depends on the one that parked a message.
+// lot stores messages whose wait exceeds the transport's in another broker, and returns them when they are due. Every
+// process with the same lot does this, so nothing depends on the process that parked a message.
 type lot struct {
 	b      *Broker
 	broker brokers.Broker
@@ -29,7 +29,7 @@ type lot struct {
 	busy   sync.WaitGroup
 }
 
-// parked is what the header of a parked message says of its way on.
+// parked is the header of a parked message that describes its destination.
 type parked struct {
 	Kind       driver.Kind `json:"kind"`
 	Topic      string      `json:"topic"`
@@ -42,7 +42,7 @@ type parked struct {
 	Base       string      `json:"base,omitempty"` // the original delay, which parking must not change
 }
 
-// openLot starts to bring back what is due.
+// openLot starts returning messages that are due.
 func openLot(b *Broker, delays brokers.Broker, topic string) (*lot, error) {
 	if topic == "" {
 		topic = DefaultDelaysTopic
@@ -81,7 +81,7 @@ func (l *lot) park(ctx context.Context, o *driver.Outgoing, d time.Duration) err
 	for _, h := range o.Extra {
 		m.Metadata[h.Key] = h.Value
 	}
-	// Publish takes the stage for a leftover.
+	// For a leftover, Publish takes the stage.
 	if stage, ok := m.Metadata[envelope.KeyStage]; ok {
 		m.Metadata[keyParkedStage] = stage
 	}
@@ -108,13 +108,13 @@ func (l *lot) bring(m *message.Message) {
 		return
 	}
 	l.b.warn("a message that is due cannot be published, it is tried again", err, "message_id", m.UUID)
-	m.Nack() // the other broker paces it
+	m.Nack() // the other broker paces the redelivery
 }
 
 func (l *lot) forward(m *message.Message) error {
 	var p parked
 	if err := json.Unmarshal([]byte(m.Metadata[keyParked]), &p); err != nil || p.Topic == "" {
-		return errors.Join(errors.New("the message has not been parked by this module"), err)
+		return errors.Join(errors.New("the message was not parked by this module"), err)
 	}
 	delete(m.Metadata, keyParked)
 	if delete(m.Metadata, envelope.KeyOriginalDelay); p.Base != "" {
@@ -137,7 +137,7 @@ func (l *lot) forward(m *message.Message) error {
 	return l.b.sender.sendOne(context.Background(), &o)
 }
 
-// close stops to bring messages back. Those that are parked wait for another process.
+// close stops returning messages. Parked ones wait for another process.
 func (l *lot) close() error {
 	err := errors.Join(l.in.Close(), l.out.Close())
 	l.busy.Wait()

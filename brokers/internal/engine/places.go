@@ -9,10 +9,10 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// maxPlaces bounds the destinations that are kept: messages name topics and consumers too.
+// maxPlaces bounds the cached destinations, because topics and consumers also come from messages.
 const maxPlaces = 4096
 
-// places keeps destinations: making names reads templates, which is a tenth of a retry's work.
+// places caches destinations: making names parses templates, which is a tenth of the work of a retry.
 type places struct {
 	known sync.Map // placeKey to *driver.Destination
 	count atomic.Int64
@@ -23,7 +23,7 @@ type placeKey struct {
 	topic, consumer string
 }
 
-// to returns the destination of a kind. consumer is as envelope.Origin names it, empty with driver.ToTopic.
+// to returns the destination of a kind. consumer is named as in envelope.Origin, empty for driver.ToTopic.
 func (b *Broker) to(kind driver.Kind, topic, consumer string) *driver.Destination {
 	key := placeKey{kind, topic, consumer}
 	if known, ok := b.places.known.Load(key); ok {
@@ -43,7 +43,7 @@ func (b *Broker) to(kind driver.Kind, topic, consumer string) *driver.Destinatio
 	return known.(*driver.Destination)
 }
 
-// namesFor makes the names of a group on topic.
+// namesFor returns the names of a group on topic.
 func (b *Broker) namesFor(topic, group string) brokers.Names {
 	if b.namer != nil {
 		return b.namer.NamesFor(topic, group)
@@ -51,7 +51,7 @@ func (b *Broker) namesFor(topic, group string) brokers.Names {
 	return b.cfg.Naming.For(topic, group)
 }
 
-// namesOf makes the names of a consumer as envelope.Origin names it.
+// namesOf returns the names of a consumer as envelope.Origin names it.
 func (b *Broker) namesOf(topic, consumer string) brokers.Names {
 	switch {
 	case b.namer != nil:
@@ -63,7 +63,7 @@ func (b *Broker) namesOf(topic, consumer string) brokers.Names {
 	}
 }
 
-// consumerOf is how envelope.Origin names the consumer of q.
+// consumerOf is the name of q's consumer in envelope.Origin.
 func (b *Broker) consumerOf(q *driver.Queue) string {
 	if b.traits.ConsumerIsQueue {
 		return q.Names.Queue
@@ -71,7 +71,7 @@ func (b *Broker) consumerOf(q *driver.Queue) string {
 	return q.Group
 }
 
-// consumerIn returns the consumer that origin names, or the one that this broker's own group would be on its topic.
+// consumerIn returns the consumer named by origin, or the one that this broker's own group would be on its topic.
 func (b *Broker) consumerIn(origin *envelope.Origin) string {
 	if origin.Consumer != "" {
 		return origin.Consumer
@@ -80,7 +80,7 @@ func (b *Broker) consumerIn(origin *envelope.Origin) string {
 	return b.consumerOf(&q)
 }
 
-// groupName gives the consumer of no group a name, so that an origin always has one.
+// groupName names the group of a consumer without one, so that an origin always has one.
 func groupName(name string) string {
 	if name == "" {
 		return brokers.DefaultGroup

@@ -24,8 +24,8 @@ type publisher struct {
 // Publisher implements brokers.Broker.
 func (b *Broker) Publisher() message.Publisher { return &publisher{broker: b} }
 
-// Publish implements message.Publisher. The context of the first message bounds the wait for all. When one of them can
-// be seen to be refused, none is stored.
+// Publish implements message.Publisher. The context of the first message bounds the wait for all. If one of them is
+// certain to be refused, none is stored.
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	return envelope.PublishProduced(func(messages ...*message.Message) error {
 		return p.publish(topic, messages)
@@ -44,7 +44,7 @@ func (p *publisher) publish(topic string, messages []*message.Message) error {
 	return nil
 }
 
-// Close implements message.Publisher. It ends this handle and nothing else.
+// Close implements message.Publisher. It closes only this handle.
 func (p *publisher) Close() error {
 	p.closed.Store(true)
 	return nil
@@ -63,8 +63,8 @@ func (b *Broker) publish(topic string, messages []*message.Message) error {
 	return joined(b.sender.send(messages[0].Context(), out))
 }
 
-// Outgoing makes the first publications of messages, for drivers that can also store them in another way, such as a
-// transaction of the caller's.
+// Outgoing prepares the first publications of messages, for drivers that can also store them in other ways, such as in
+// a transaction of the caller's.
 func (b *Broker) Outgoing(topic string, messages []*message.Message) ([]driver.Outgoing, error) {
 	out := make([]driver.Outgoing, len(messages))
 	to := b.to(driver.ToTopic, topic, "")
@@ -76,7 +76,7 @@ func (b *Broker) Outgoing(topic string, messages []*message.Message) ([]driver.O
 	return out, nil
 }
 
-// parkLong parks what must wait longer than the transport can, and returns the rest.
+// parkLong parks messages whose wait exceeds the transport's, and returns the rest.
 func (b *Broker) parkLong(ctx context.Context, out []driver.Outgoing) (rest []driver.Outgoing, err error) {
 	for i := range out {
 		if out[i].Delay <= b.longest {
@@ -90,7 +90,7 @@ func (b *Broker) parkLong(ctx context.Context, out []driver.Outgoing) (rest []dr
 	return rest, nil
 }
 
-// first makes the first publication of m.
+// first prepares the first publication of m.
 func (b *Broker) first(o *driver.Outgoing, to *driver.Destination, m *message.Message) error {
 	*o = driver.Outgoing{Message: m, To: to, First: true, ExistingOnly: envelope.ExistingOnly(m.Context())}
 	if asksDelay(m) || carriesState(m) {
@@ -116,7 +116,7 @@ func (b *Broker) delay(o *driver.Outgoing, d time.Duration, now time.Time) error
 	case d <= 0:
 		return nil
 	case longest == 0:
-		return fmt.Errorf("%w: a delay of %s: this broker cannot delay as it is configured", brokers.ErrUnsupported, d)
+		return fmt.Errorf("%w: a delay of %s: this broker cannot delay as configured", brokers.ErrUnsupported, d)
 	case d > longest:
 		return fmt.Errorf("%w: a delay of %s: the longest is %s", brokers.ErrUnsupported, d, longest)
 	}
@@ -141,7 +141,7 @@ func carriesState(m *message.Message) bool {
 	return false
 }
 
-// asksDelay saves the copy of messages that ask for none.
+// asksDelay saves copying messages that request no delay.
 func asksDelay(m *message.Message) bool {
 	for _, key := range [...]string{
 		envelope.KeyDelay, envelope.KeyWatermillDelayedFor,
@@ -154,8 +154,8 @@ func asksDelay(m *message.Message) bool {
 	return false
 }
 
-// fits refuses what exceeds the broker's limits. On the way to a retry or to the dead letters our own headers do not
-// count, for which a transport keeps driver.Headroom: what could be published can be retried.
+// fits refuses messages that exceed the broker's limits. On the way to a retry or to the dead letters our own headers
+// do not count, because a transport reserves driver.Headroom for them: every published message can be retried.
 func (b *Broker) fits(o *driver.Outgoing) error {
 	limit := b.caps.MaxMessageBytes
 	if limit == 0 && b.caps.MaxHeaderBytes == 0 || b.traits.OwnRoom && o.To.Kind != driver.ToTopic {
@@ -176,7 +176,7 @@ func (b *Broker) fits(o *driver.Outgoing) error {
 	return nil
 }
 
-// joined makes one error of several, those of one cause once: 500 messages that fail for one reason have one sentence.
+// joined combines several errors, listing equal causes once: 500 messages that fail for one reason yield one sentence.
 func joined(faults []error) error {
 	if faults == nil {
 		return nil
@@ -213,7 +213,7 @@ func (s *sender) sendOne(ctx context.Context, o *driver.Outgoing) error {
 	return nil
 }
 
-// ceilMillis writes a time as envelope.KeyNotBefore has it, rounded up: never early.
+// ceilMillis formats a time for envelope.KeyNotBefore, rounded up so that it is never early.
 func ceilMillis(t time.Time) string {
 	return strconv.FormatInt(t.Add(time.Millisecond-1).UnixMilli(), 10)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// queue makes the description of what one subscription reads, or explains why it cannot be read.
+// queue describes what one subscription reads, or returns why it cannot be read.
 func (b *Broker) queue(topic string, cfg *brokers.SubscriberConfig) (driver.Queue, error) {
 	q := driver.Queue{
 		Topic:        topic,
@@ -30,12 +30,12 @@ func (b *Broker) queue(topic string, cfg *brokers.SubscriberConfig) (driver.Queu
 	if !b.caps.Patterns {
 		for _, p := range append([]string{topic}, cfg.Patterns...) {
 			if brokers.IsPattern(p) {
-				return q, fmt.Errorf("%w: %q is a pattern, and this broker has none as it is configured: open it with "+
+				return q, fmt.Errorf("%w: %q is a pattern, and this broker has none as configured: open it with "+
 					"naming=service-bus, or subscribe to each topic by its name", brokers.ErrUnsupported, p)
 			}
 		}
 		if len(cfg.Patterns) > 0 {
-			return q, fmt.Errorf("%w: WithPatterns: this broker has no patterns as it is configured: open it with "+
+			return q, fmt.Errorf("%w: WithPatterns: this broker has no patterns as configured: open it with "+
 				"naming=service-bus, or subscribe to each topic by its name", brokers.ErrUnsupported)
 		}
 		return q, nil

@@ -13,12 +13,12 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// sender publishes: within the timeout, in batches where they pay, and once more after what was missing has been made,
-// or what was too large has shed the texts of its error.
+// sender publishes within the timeout, in batches where they pay, and once more after a missing destination has been
+// created, or an oversized message has shed its error texts.
 type sender struct {
 	b       *Broker
 	timeout time.Duration
-	late    error // when the timeout is over
+	late    error // the error after the timeout
 	mender  driver.Mender
 
 	mu      sync.Mutex
@@ -38,13 +38,13 @@ func newSender(b *Broker) *sender {
 	return s
 }
 
-// send publishes out and returns nil when all of it is stored, else one error for each.
+// send publishes out and returns nil if all of it is stored, otherwise one error for each.
 func (s *sender) send(ctx context.Context, out []driver.Outgoing) []error {
 	if ctx.Err() != nil {
 		return all(len(out), context.Cause(ctx))
 	}
 	began := time.Now()
-	if s.shared(out) { // which keeps to the timeout without a context, whose making is a fifth of a publication's work
+	if s.shared(out) { // it observes the timeout without a context, which would be a fifth of a publication's work
 		faults := s.share(ctx, out[0].To, out)
 		if faults == nil {
 			return nil
@@ -65,7 +65,7 @@ func (s *sender) send(ctx context.Context, out []driver.Outgoing) []error {
 	return s.mend(ctx, out, faults)
 }
 
-// mend tries once more what failed for a reason that can be helped.
+// mend retries messages that failed for a reason that can be fixed.
 func (s *sender) mend(ctx context.Context, out []driver.Outgoing, faults []error) []error {
 	s.again(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
 		return s.mender != nil && !o.ExistingOnly && errors.Is(err, brokers.ErrUnroutable) &&
@@ -98,7 +98,7 @@ func nonzero(faults []error) []error {
 	return nil
 }
 
-// again publishes those once more whose error may choose.
+// again publishes once more the messages whose errors are selected.
 func (s *sender) again(
 	ctx context.Context, out []driver.Outgoing, faults []error, may func(*driver.Outgoing, error) bool,
 	mender driver.Mender,
@@ -116,7 +116,7 @@ func (s *sender) again(
 	if mender != nil {
 		if err := bounded(ctx, &s.b.traits, func(ctx context.Context) error { return mender.Mend(ctx, some) }); err != nil {
 			for _, i := range todo {
-				faults[i] = fmt.Errorf("%w; it could not be made: %w", faults[i], err)
+				faults[i] = fmt.Errorf("%w; it could not be created: %w", faults[i], err)
 			}
 			return
 		}
@@ -130,7 +130,7 @@ func (s *sender) again(
 	}
 }
 
-// store is one call of the transport, or a part of one that others share.
+// store is one call of the transport, or part of one shared with others.
 func (s *sender) store(ctx context.Context, out []driver.Outgoing) []error {
 	if s.shared(out) {
 		return s.share(ctx, out[0].To, out)
@@ -138,7 +138,7 @@ func (s *sender) store(ctx context.Context, out []driver.Outgoing) []error {
 	return s.call(ctx, out)
 }
 
-// shared reports whether out is published together with what other callers publish.
+// shared reports whether out is published together with other callers' messages.
 func (s *sender) shared(out []driver.Outgoing) bool {
 	for i := range out {
 		if s.batches == nil || out[i].To != out[0].To {
@@ -154,7 +154,7 @@ func (s *sender) call(ctx context.Context, out []driver.Outgoing) []error {
 	if t.Prompt || t.Local {
 		return nonzero(s.b.transport.Publish(ctx, out))
 	}
-	mine := slices.Clone(out) // a call that is left behind still reads them, when the caller has its messages back
+	mine := slices.Clone(out) // a call that is abandoned still reads them when the caller has its messages back
 	for i := range mine {
 		mine[i].Message = mine[i].Message.Copy()
 	}
@@ -168,15 +168,15 @@ func (s *sender) call(ctx context.Context, out []driver.Outgoing) []error {
 	}
 }
 
-// request is what one caller wants to have published.
+// request is one caller's messages to publish.
 type request struct {
 	ctx  context.Context
 	out  []driver.Outgoing
-	ends time.Time    // when the caller has waited long enough
+	ends time.Time    // the caller's deadline
 	done chan []error // capacity 1
 }
 
-// share publishes out together with what others publish to the same destination meanwhile.
+// share publishes out together with messages that others publish to the same destination in the meantime.
 func (s *sender) share(ctx context.Context, to *driver.Destination, out []driver.Outgoing) []error {
 	s.mu.Lock()
 	batch := s.batches[to]
@@ -195,9 +195,9 @@ func (s *sender) share(ctx context.Context, to *driver.Destination, out []driver
 		s.batches[to] = batch
 	}
 	r := &request{ctx: ctx, out: out, ends: time.Now().Add(s.timeout), done: make(chan []error, 1)}
-	batch.add(r) // under the lock, so that a batcher that is idle is not forgotten now
+	batch.add(r) // under the lock, so that an idle batcher is not dropped now
 	s.mu.Unlock()
-	// At most half of the timeout is for the wait behind another flush, the rest for its own.
+	// At most half of the timeout is for the wait behind another flush, the rest for this one.
 	timer := time.NewTimer(s.timeout / 2)
 	defer timer.Stop()
 	err := s.late
@@ -214,7 +214,7 @@ func (s *sender) share(ctx context.Context, to *driver.Destination, out []driver
 	return <-r.done
 }
 
-// flush publishes requests in one call. What has run out of time while it waited for its turn is not published.
+// flush publishes requests in one call, except those whose time ran out while they waited.
 func (s *sender) flush(batch []*request) {
 	var out []driver.Outgoing
 	live := batch[:0]
@@ -245,7 +245,7 @@ func (s *sender) flush(batch []*request) {
 	}
 }
 
-// all is the same error n times.
+// all returns the same error n times.
 func all(n int, err error) []error {
 	return slices.Repeat([]error{err}, n)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// shedding lists what a retry or a dead letter can do without, one step after the other, when it is too large for the
+// shedding lists the dispensable headers of a retry or a dead letter, step by step, for when it is too large for the
 // broker: the trace, then the texts, then the class of its error.
 var shedding = [...][]string{
 	{envelope.KeyErrorTrace},
@@ -23,7 +23,7 @@ var shedding = [...][]string{
 // ShedSteps is how many steps there are.
 const ShedSteps = len(shedding)
 
-// Shed takes a step on the metadata of a retry or a dead letter, which is the caller's. It reports whether there was
+// Shed takes one step on the metadata of a retry or a dead letter, which it changes. It reports whether there was
 // anything to shed.
 func Shed(md message.Metadata, step int) bool {
 	found := false

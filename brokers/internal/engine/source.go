@@ -14,21 +14,22 @@ import (
 
 const (
 	declareTimeout = 30 * time.Second
-	// healthy is how long a session has to last to count as one, and not as a failure.
+	// healthy is how long a session must last not to count as a failure.
 	healthy = 10 * time.Second
-	// instant is how soon a session ends that something in its first deliveries has ended. After the second in a row
-	// the next sessions take one message at a time: each end counts as a delivery of everything that was sent ahead.
+	// instant is the duration below which a session is assumed to have been ended by one of its first deliveries. After
+	// the second in a row the next sessions take one message at a time, because each end counts as a delivery of
+	// everything that was prefetched.
 	instant = time.Second
 )
 
 // reconnecting is the pause between sessions.
 var reconnecting = wait.Backoff{First: 100 * time.Millisecond, Longest: 10 * time.Second}
 
-// source gives a subscription its deliveries, from one session after another. One goroutine at a time uses it.
+// source provides a subscription's deliveries, from one session after another. One goroutine at a time uses it.
 type source struct {
 	sub      *subscription
 	session  *session // nil after its end
-	blocked  *hand    // in hand, without a place in the window, when the session ended
+	blocked  *hand    // in hand without a slot in the window when the session ended
 	failures int      // sessions in a row that did not last, and attempts to open one
 	instants int      // sessions in a row that ended at once
 }
@@ -40,18 +41,18 @@ type session struct {
 	contexts driver.Contexts
 	renewer  driver.Renewer
 	beginner driver.Beginner
-	gone     <-chan struct{} // closed when the stream has ended, before Next says so; nil when it does not tell
+	gone     <-chan struct{} // closed when the stream has ended, before Next returns; nil if the stream does not signal it
 	began    time.Time
-	worked   atomic.Bool   // the broker has taken an ack
+	worked   atomic.Bool   // the broker has accepted an ack
 	lost     chan struct{} // closed when the stream has failed
-	ended    atomic.Bool   // no settlement reaches the broker any more
+	ended    atomic.Bool   // no settlement can reach the broker any more
 	settles  *batcher[*hand]
-	retrying sync.WaitGroup // settlements that are tried again
+	retrying sync.WaitGroup // settlements that are retried
 	closing  sync.Once
 
 	mu      sync.Mutex
-	first   *hand // in hand, the newest first
-	settled bool  // no settlement is tried again any more
+	first   *hand // in hand, newest first
+	settled bool  // settlements are not retried any more
 }
 
 // start declares the queue and opens the first session.
@@ -79,14 +80,14 @@ func (s *source) open(ctx context.Context) error {
 	return nil
 }
 
-// closeLate ends a stream that was opened after its subscription had given up, and would keep messages.
+// closeLate closes a stream that was opened after its subscription had given up, and would keep messages.
 func closeLate(stream driver.Stream) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	_ = stream.Close(ctx)
 }
 
-// within bounds ctx, but for transports that wait for nothing.
+// within bounds ctx, except for transports that wait for nothing.
 func (b *Broker) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if b.traits.Local {
 		return ctx, func() {}
@@ -94,11 +95,11 @@ func (b *Broker) within(ctx context.Context, d time.Duration) (context.Context, 
 	return context.WithTimeout(ctx, d)
 }
 
-// next returns the next delivery, from another session when this one fails. It returns nil when the subscription is to
+// next returns the next delivery, from another session if this one fails. It returns nil if the subscription is to
 // stop.
 func (s *source) next() *hand {
 	for {
-		if s.sub.stopping.Err() != nil { // a stream may have something ready, and prefer it to the end of its context
+		if s.sub.stopping.Err() != nil { // a stream with a delivery ready may prefer it to the end of its context
 			return nil
 		}
 		if s.session == nil && !s.reopen() {
@@ -115,7 +116,7 @@ func (s *source) next() *hand {
 	}
 }
 
-// lose ends a session that has failed.
+// lose ends a failed session.
 func (s *source) lose(err error) {
 	lost := s.session
 	s.session = nil
@@ -139,11 +140,11 @@ func (s *source) lose(err error) {
 		s.sub.missing = true
 	}
 	s.failures++
-	s.sub.b.warn("the session of a subscription has ended, another one is opened", err,
+	s.sub.b.warn("the session of a subscription has ended, opening another", err,
 		"topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue, "failures", s.failures)
 }
 
-// releaseBlocked releases what has not got a place in the window.
+// releaseBlocked releases a delivery that has no slot in the window.
 func (s *source) releaseBlocked() {
 	if h := s.blocked; h != nil {
 		s.blocked = nil
@@ -151,7 +152,7 @@ func (s *source) releaseBlocked() {
 	}
 }
 
-// reopen opens the next session, paced. It reports false when the subscription is to stop.
+// reopen opens the next session, paced. It reports false if the subscription is to stop.
 func (s *source) reopen() bool {
 	for {
 		if wait.For(s.sub.stopping, reconnecting.Spread(s.failures)) != nil {
@@ -197,7 +198,7 @@ func newSession(sub *subscription, stream driver.Stream) *session {
 	return s
 }
 
-// close lets settlements reach the broker, and ends the stream.
+// close lets pending settlements reach the broker, and ends the stream.
 func (s *session) close() {
 	s.closing.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -14,13 +14,13 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A stage is one publication of a message on its way through its retries. A first publication has the name that our
-// publisher stamped it with, or one made of its position; every publication that follows has a name made of the one
-// before. So when a crash replays a delivery whose retry had been published already, the second retry has the name of
-// the first, and the consumer that has settled one of them acks the other.
+// A stage is one publication of a message on its way through its retries. A first publication has the name with which
+// our publisher stamped it, or one derived from its position; every following publication has a name derived from the
+// one before. So when a crash replays a delivery whose retry had already been published, the second retry has the same
+// name as the first, and the consumer that has settled one of them acks the other.
 const (
 	firstStage = "f" // stamped by a publisher
-	retryStage = "r" // made of the stage before
+	retryStage = "r" // derived from the previous stage
 )
 
 var (
@@ -28,21 +28,21 @@ var (
 	stageCount  atomic.Uint64
 )
 
-// newStage names a first publication, unlike any other.
+// newStage returns a unique name for a first publication.
 func newStage() string { return stagePrefix + strconv.FormatUint(stageCount.Add(1), 36) }
 
 // nextStage names the publication that follows delivery h, the same for each copy of h. A second one that follows it,
-// as when a handler forks a message, has another name; one that is tried again has not.
+// for example when a handler forks a message, has another name; repeating the same publication does not.
 func nextStage(h *hand) string {
 	sum := sha256.Sum256(strconv.AppendUint([]byte(h.stageName()+"\x00"), uint64(h.rescheduled.Load()), 10))
 	return retryStage + base64.RawURLEncoding.EncodeToString(sum[:15])
 }
 
-// settledWindow is how many settled stages a consumer remembers, in this process: a copy that comes after that many
+// settledWindow is how many settled stages a consumer remembers, in this process: a copy that arrives after that many
 // others is handled again.
 const settledWindow = 1 << 14
 
-// consumers keeps what is remembered of each consumer, over its subscriptions.
+// consumers holds the memory of each consumer, across its subscriptions.
 type consumers struct {
 	mu    sync.Mutex
 	known map[string]*memory
@@ -64,42 +64,42 @@ func (c *consumers) of(q *driver.Queue) *memory {
 	return m
 }
 
-// digest stands for a name: 16 bytes, seeded, so that no producer can make two that are the same.
+// digest represents a name: 16 bytes, seeded, so that no producer can construct a collision.
 type digest [2]uint64
 
-// memory is what a consumer remembers of its deliveries, all of it bounded.
+// memory is a consumer's bounded memory of its deliveries.
 type memory struct {
 	seed [2]maphash.Seed
 
 	mu      sync.Mutex
 	settled recent[struct{}]
 	nacked  recent[nacked]
-	lived   recent[int]      // how many sessions ended with a delivery in hand, and not this process
-	losses  int              // how many sessions ended, and not this process
-	running map[digest]*hand // deliveries of sessions that have ended, whose handlers have not answered
-	held    map[digest]*hand // deliveries in hand of which there may be another copy, by their stage
-	lost    atomic.Bool      // acks have failed: redeliveries are looked up by their content
+	lived   recent[int]      // how many sessions ended with a delivery in hand while this process lived on
+	losses  int              // how many sessions ended while this process lived on
+	running map[digest]*hand // deliveries of ended sessions whose handlers are still running
+	held    map[digest]*hand // deliveries in hand that may have copies, by their stage
+	lost    atomic.Bool      // acks have failed: redeliveries are looked up by content
 	doubt   atomic.Bool      // publications have failed that may have been stored: every stage is looked up
 }
 
-// nacked is what is known of a delivery that was nacked.
+// nacked is the record of a nacked delivery.
 type nacked struct {
 	times int
-	until time.Time // not to be handed out before
+	until time.Time // must not be handed out before
 }
 
 func (m *memory) digest(name string) digest {
 	return digest{maphash.String(m.seed[0], name), maphash.String(m.seed[1], name)}
 }
 
-// settle remembers that the consumer has dealt with what is called name.
+// settle records that the consumer has settled the stage called name.
 func (m *memory) settle(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.settled.put(m.digest(name), struct{}{})
 }
 
-// hasSettled reports whether the consumer has dealt with what is called name.
+// hasSettled reports whether the consumer has settled the stage called name.
 func (m *memory) hasSettled(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -107,8 +107,8 @@ func (m *memory) hasSettled(name string) bool {
 	return ok
 }
 
-// nack remembers a pause over the end of a session. It returns how often the message has been nacked, this time
-// included.
+// nack remembers a pause beyond the end of a session. It returns how often the message has been nacked, including this
+// time.
 func (m *memory) nack(name string, pause func(times int) time.Duration) (times int, d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,7 +121,7 @@ func (m *memory) nack(name string, pause func(times int) time.Duration) (times i
 	return n.times, d
 }
 
-// pausing returns how long a message is not to be handed out yet, because it was nacked.
+// pausing returns how long a nacked message must not be handed out yet.
 func (m *memory) pausing(name string) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,8 +132,8 @@ func (m *memory) pausing(name string) time.Duration {
 	return time.Until(n.until)
 }
 
-// survive notes that a session has ended with h in hand, and this process has not. What comes again is not counted for
-// it, and waits for the handler that still has it.
+// survive records that a session has ended with h in hand while this process lives on. A redelivery does not count
+// against it, and waits for the handler that still has it.
 func (m *memory) survive(h *hand) {
 	name := h.content()
 	if name == "" {
@@ -150,26 +150,26 @@ func (m *memory) survive(h *hand) {
 	if m.running == nil {
 		m.running = map[digest]*hand{}
 	}
-	if _, ok := m.running[key]; !ok { // else h waits for that one itself
+	if _, ok := m.running[key]; !ok { // otherwise h waits for that one itself
 		m.running[key] = h
 	}
 }
 
-// survivedWith returns how many of the deliveries that the broker counts this process knows not to have ended in a
-// crash, at most. Where what has not begun is counted too, that is what was on its way when a session ended as well,
-// which this process has not seen. A process that a message has ended knows nothing of the losses before.
+// survivedWith returns an upper bound of how many of the deliveries counted by the broker did not end in a crash, as
+// this process knows. If deliveries that had not begun are counted too, this includes messages that were in transit
+// when a session ended, which this process has not seen. A restarted process knows nothing of earlier losses.
 func (m *memory) survivedWith(h *hand) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if h.session.beginner == nil || m.losses == 0 {
 		return m.losses
 	}
-	n, _ := m.lived.get(m.digest(h.content())) // nothing is known of what has no name
+	n, _ := m.lived.get(m.digest(h.content())) // unnamed content has no record
 	return n
 }
 
-// earlier returns a channel that is closed when the delivery has been answered that this process already has of the
-// same message, or nil when it has none. Then h is held itself if it is a retry: one whose confirm was lost is
+// earlier returns a channel that is closed when an earlier delivery of the same message in this process has been
+// answered, or nil if there is none. In that case, if h is a retry, h itself is held: a retry whose confirm was lost is
 // published twice.
 func (m *memory) earlier(h *hand) <-chan struct{} {
 	m.mu.Lock()
@@ -190,7 +190,7 @@ func (m *memory) earlier(h *hand) <-chan struct{} {
 	return nil
 }
 
-// hold makes a copy of h that arrives while h is in hand wait for its answer.
+// hold makes copies of h that arrive while h is in hand wait for its answer.
 func (m *memory) hold(h *hand) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -211,7 +211,7 @@ func (m *memory) holdLocked(h *hand) {
 	}
 }
 
-// pass lets copies of h wait for the answer to next.
+// pass makes copies of h wait for the answer to next.
 func (m *memory) pass(h, next *hand) {
 	if !h.held {
 		return
@@ -223,14 +223,14 @@ func (m *memory) pass(h, next *hand) {
 	h.held, h.answered = false, nil
 }
 
-// lose notes that a session has ended.
+// lose records that a session has ended.
 func (m *memory) lose() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.losses++
 }
 
-// answered forgets a delivery that is out of hand, and lets those go on that wait for it.
+// answered forgets a delivery that is no longer in hand, and releases those that wait for it.
 func (m *memory) answered(h *hand) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -249,21 +249,21 @@ func (m *memory) answered(h *hand) {
 	}
 }
 
-// anyNacked reports whether a lookup can find something.
+// anyNacked reports whether a lookup can find anything.
 func (m *memory) anyNacked() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.nacked.known) > 0
 }
 
-// forget drops what is known of nacks: the message is done with.
+// forget drops the record of nacks: the message is done.
 func (m *memory) forget(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.nacked.known, m.digest(name))
 }
 
-// recent is a map of the last settledWindow keys put into it.
+// recent is a map of the last settledWindow keys stored in it.
 type recent[V any] struct {
 	known map[digest]V
 	order []digest // a ring
@@ -293,7 +293,8 @@ func (r *recent[V]) put(key digest, v V) {
 	r.next = (r.next + 1) % settledWindow
 }
 
-// stageName is what the delivery is called, the same for every delivery of the same publication where that can be told.
+// stageName is the name of the delivery's stage, the same for every delivery of the same publication if that can be
+// determined.
 func (h *hand) stageName() string {
 	h.naming.Lock() // a handler may publish from several goroutines
 	defer h.naming.Unlock()
@@ -303,17 +304,18 @@ func (h *hand) stageName() string {
 		h.name = h.stage
 	case h.sub.b.traits.StablePosition && o.Position != "":
 		h.name = "p" + o.Broker + "\x00" + o.Topic + "\x00" + o.Position
-		if o.Incarnation != "" || h.sub.part { // positions begin anew when a topic is made again
+		if o.Incarnation != "" || h.sub.part { // positions start over when a topic is recreated
 			h.name += "\x00" + o.Incarnation + "\x00" + strconv.FormatInt(o.Timestamp.UnixMilli(), 10)
 		}
 	default:
-		h.name = newStage() // foreign, and nothing tells its deliveries apart from other messages
+		h.name = newStage() // foreign, and indistinguishable from other messages
 	}
 	return h.name
 }
 
-// content names the delivery by where it lies, or by its id, and by its bytes: positions begin anew when a topic is
-// made again. It is empty for a foreign message that has neither: nothing tells it from another with the same bytes.
+// content identifies the delivery by its position or id and by its bytes, because positions start over when a topic is
+// recreated. It is empty for a foreign message that has neither: nothing distinguishes it from another with the same
+// bytes.
 func (h *hand) content() string {
 	name := h.stage
 	if name == "" && h.sub.b.traits.StablePosition {
@@ -323,7 +325,7 @@ func (h *hand) content() string {
 		return ""
 	}
 	var payload []byte
-	switch { // a handler may be changing its message at this moment
+	switch { // a handler may be changing its message concurrently
 	case h.copy != nil:
 		payload = h.copy.Payload
 	case h.session.renewer != nil:
@@ -335,7 +337,7 @@ func (h *hand) content() string {
 	return "c" + name + "\x00" + h.uuid + "\x00" + string(sum[:])
 }
 
-// replayed reports whether the consumer has dealt with this delivery, or a copy of it, before.
+// replayed reports whether the consumer has already settled this delivery or a copy of it.
 func (h *hand) replayed() bool {
 	m := h.sub.memory
 	if (h.isRetry() || h.stage != "" && m.doubt.Load()) && m.hasSettled(h.stage) {
@@ -345,11 +347,11 @@ func (h *hand) replayed() bool {
 	return again && m.lost.Load() && m.hasSettled(h.content())
 }
 
-// identify takes the stage from the delivery's headers, where the handler and its retries do not see it.
+// identify moves the stage out of the delivery's headers, so that the handler and its retries do not see it.
 func (h *hand) identify() {
 	if stage, ok := h.Message.Metadata[envelope.KeyStage]; ok {
 		h.stage = stage
 		delete(h.Message.Metadata, envelope.KeyStage)
 	}
-	delete(h.Message.Metadata, envelope.KeyNotBefore) // it has come
+	delete(h.Message.Metadata, envelope.KeyNotBefore) // it has passed
 }

@@ -16,7 +16,7 @@ import (
 type subscriber struct {
 	broker *Broker
 	cfg    brokers.SubscriberConfig
-	fault  error // of the options; Subscribe returns it
+	fault  error // in the options; Subscribe returns it
 
 	closing chan struct{}
 
@@ -37,7 +37,7 @@ func (b *Broker) Subscriber(opts ...brokers.SubscriberOption) message.Subscriber
 	return &subscriber{broker: b, cfg: cfg, fault: err, closing: make(chan struct{})}
 }
 
-// SubscribeInitialize implements message.SubscribeInitializer: what is published from now on is kept for the group.
+// SubscribeInitialize implements message.SubscribeInitializer: messages published from now on are kept for the group.
 func (s *subscriber) SubscribeInitialize(topic string) error {
 	if s.fault != nil {
 		return s.fault
@@ -133,7 +133,7 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
-// declare makes what q needs.
+// declare creates what q needs.
 func (b *Broker) declare(ctx context.Context, q *driver.Queue) error {
 	ctx, cancel := b.within(ctx, declareTimeout)
 	defer cancel()

@@ -17,30 +17,30 @@ import (
 type subscription struct {
 	b        *Broker
 	q        driver.Queue
-	consumer string // as envelope.Origin names it
-	// redriveTo is where a redrive to it goes, as envelope.Origin has it
+	consumer string // as named in envelope.Origin
+	// redriveTo is where a redrive to it goes, for envelope.Origin
 	redriveTo string
 	memory    *memory
 	source    source
-	base      context.Context // parent of the handlers' contexts: the values of Subscribe's, and no end
+	base      context.Context // parent of the handlers' contexts: the values of Subscribe's context, which never ends
 	out       chan *message.Message
 
-	// workers take deliveries from the source themselves, because nothing can be in hand that is not handed out
+	// workers take deliveries directly from the source, because everything in hand is handed out
 	direct      bool
-	part        bool   // of what a driver.Sharer has joined: the channel is that of the whole
-	leave       func() // of the whole, nil for others
+	part        bool   // part of a joined driver.Sharer: the channel belongs to the whole
+	leave       func() // leaves the whole, nil for others
 	inPlace     bool   // nacked deliveries are handed out again in place
-	keepsCopies bool   // what was delivered is needed after the handler had it
+	keepsCopies bool   // deliveries are needed unchanged after the handler
 	nacking     wait.Backoff
 	suspects    suspects
 	order       order
 
-	missing bool // the queue has to be declared; of the source
+	missing bool // the queue has to be declared; owned by the source
 
 	pull   chan struct{} // the token for the source, with direct
 	ready  chan *hand    // to be handed out, without direct
 	window chan struct{} // a token for each delivery in hand, without direct
-	stuck  atomic.Int32  // deliveries in hand that have given their place in the window away
+	stuck  atomic.Int32  // deliveries in hand that have given up their slot in the window
 
 	stopping  context.Context // ends with stop, for calls of the transport
 	cancel    context.CancelFunc
@@ -49,7 +49,7 @@ type subscription struct {
 	abandoned chan struct{}   // closed: wait for the broker no longer
 
 	workers   sync.WaitGroup
-	aside     sync.WaitGroup // deliveries in hand that wait, or are published again
+	aside     sync.WaitGroup // deliveries in hand that wait, or are being published again
 	unsettled sync.WaitGroup // deliveries whose outcome the broker does not know
 	closings  sync.WaitGroup // lost sessions that are being closed
 }
@@ -88,7 +88,7 @@ func newSubscription(ctx context.Context, b *Broker, q driver.Queue, part bool) 
 	return s
 }
 
-// nackPauses doubles the pause of nack-pause at each nack, up to 64 times.
+// nackPauses doubles the nack-pause on each nack, up to 64 times.
 func nackPauses(b *Broker, q *driver.Queue) wait.Backoff {
 	first := 100 * time.Millisecond
 	if name := driver.NackPause().Name; b.declared(name) {
@@ -97,7 +97,7 @@ func nackPauses(b *Broker, q *driver.Queue) wait.Backoff {
 	return wait.Backoff{First: first, Longest: 64 * first}
 }
 
-// open declares the queue, and opens its first session or joins those who share it.
+// open declares the queue, and opens its first session or joins its group.
 func (s *subscription) open(ctx context.Context) error {
 	sharer, shares := s.b.transport.(driver.Sharer)
 	if !shares {
@@ -110,7 +110,7 @@ func (s *subscription) open(ctx context.Context) error {
 	return err
 }
 
-// begin hands the messages of a part out until end is called.
+// begin hands out the messages of a part until end is called.
 func (s *subscription) begin(stream driver.Stream, window int) (end func(grace time.Duration)) {
 	q := s.q
 	q.Window = max(window, q.Concurrency)
@@ -121,7 +121,7 @@ func (s *subscription) begin(stream driver.Stream, window int) (end func(grace t
 	return p.drain
 }
 
-// run hands messages out until ctx ends, or the subscriber or the broker closes, and then drains.
+// run hands out messages until ctx ends, or the subscriber or the broker closes, and then drains.
 func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	if s.leave == nil {
 		s.start()
@@ -134,7 +134,7 @@ func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	if s.leave != nil {
 		s.leave()
 	}
-	s.drain(s.q.DrainTimeout) //nolint:contextcheck // it continues when ctx has ended
+	s.drain(s.q.DrainTimeout) //nolint:contextcheck // it continues after ctx has ended
 }
 
 func (s *subscription) start() {
@@ -150,8 +150,8 @@ func (s *subscription) start() {
 	}
 }
 
-// drain ends the subscription: no new messages, then the running handlers, at most for grace, then the channel, then
-// what the broker has to know.
+// drain ends the subscription: first new messages, then the running handlers, at most for grace, then the channel, then
+// pending settlements.
 func (s *subscription) drain(grace time.Duration) {
 	s.cancel()
 	deadline := time.AfterFunc(grace, func() { close(s.expired) })
@@ -165,9 +165,9 @@ func (s *subscription) drain(grace time.Duration) {
 	go func() {
 		defer close(settled)
 		s.aside.Wait()
-		s.giveBackReady() // what the dispatcher had taken meanwhile
+		s.giveBackReady() // deliveries that the dispatcher took in the meantime
 		s.suspects.giveBack(func(*hand) bool { return true })
-		s.aside.Wait() // those that got the turn from one that was returned
+		s.aside.Wait() // those that got the turn of a returned one
 		if last := s.source.session; last != nil {
 			last.close()
 		}
@@ -182,7 +182,7 @@ func (s *subscription) drain(grace time.Duration) {
 	case <-timer.C:
 	}
 	close(s.abandoned)
-	s.b.warn("closed before the broker had all acks, some messages will be delivered again", context.DeadlineExceeded,
+	s.b.warn("closed before the broker had all acks, some messages will be redelivered", context.DeadlineExceeded,
 		"topic", s.q.Topic, "queue", s.q.Names.Queue)
 }
 
@@ -208,8 +208,8 @@ func (s *subscription) workDirectly() {
 	}
 }
 
-// dispatch takes deliveries from the source as long as the window allows, also while all handlers are busy: what has
-// come early, or may not run now, is parked without waiting for a slow handler.
+// dispatch takes deliveries from the source as long as the window allows, even while all handlers are busy: deliveries
+// that are early, or may not run now, are parked without waiting for a slow handler.
 func (s *subscription) dispatch() {
 	for {
 		h := s.source.next()
@@ -217,11 +217,11 @@ func (s *subscription) dispatch() {
 			s.source.releaseBlocked()
 			return
 		}
-		// After Next, not before: the end of a session is noticed there, also while the window is full.
+		// After Next, not before: it notices the end of a session, even while the window is full.
 		select {
 		case s.window <- struct{}{}:
 			h.windowed.Store(true)
-		case <-h.session.gone: // Next tells why
+		case <-h.session.gone: // Next returns why
 			s.source.blocked = h
 			continue
 		case <-s.stop:
@@ -251,7 +251,7 @@ func (s *subscription) work() {
 	}
 }
 
-// giveBackReady releases what no handler has seen.
+// giveBackReady releases deliveries that have not reached a handler.
 func (s *subscription) giveBackReady() {
 	for {
 		select {
@@ -263,8 +263,7 @@ func (s *subscription) giveBackReady() {
 	}
 }
 
-// dropLost releases what is ready or waits in line, and came with a session that has ended: its places are for what
-// comes again.
+// dropLost releases deliveries of an ended session that are ready or waiting: their slots are for redeliveries.
 func (s *subscription) dropLost() {
 	for range len(s.ready) {
 		select {
@@ -280,8 +279,8 @@ func (s *subscription) dropLost() {
 	s.suspects.giveBack(func(h *hand) bool { return isClosed(h.session.lost) })
 }
 
-// deliver hands it out and settles it by what the handler answers. With direct it returns what is to be handed out
-// next, because it was nacked, or nil.
+// deliver hands h out and settles it with the handler's answer. With direct it returns the delivery to hand out next,
+// because it was nacked, or nil.
 func (s *subscription) deliver(h *hand) (again *hand) {
 	if isClosed(h.session.lost) {
 		h.settle(driver.Release, 0)
@@ -307,7 +306,7 @@ func (s *subscription) deliver(h *hand) (again *hand) {
 	case <-h.Revoked:
 		h.settle(driver.Release, 0)
 		return nil
-	case <-h.session.lost: // it comes again
+	case <-h.session.lost: // it is redelivered
 		h.settle(driver.Release, 0)
 		return nil
 	}
@@ -328,7 +327,7 @@ func (s *subscription) deliver(h *hand) (again *hand) {
 	return nil
 }
 
-// contextOf makes the context that the handler gets.
+// contextOf returns the handler's context.
 func (s *subscription) contextOf(h *hand) (context.Context, context.CancelFunc) {
 	h.Context = s.base
 	if c := h.session.contexts; c != nil {

@@ -15,37 +15,37 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// A delivery that ended without an answer has perhaps ended its process. It is evidence, not proof: everything that the
-// process had in hand is counted, and lost connections and restarts count too. So a message that was counted twice is
-// published again with a mark, which makes the broker count anew. Marked messages wait in hand for their turn, which
-// counts for nothing; the one that has it is published once more, with a mark that says so, and runs with no other of
-// that mark in hand, while the unmarked go on. What is counted then was all but certainly the one that ran; after as
-// many times as the crash limit leaves, it is dead. A stream that is a driver.Beginner counts only what had begun,
-// which needs no mark.
+// A delivery that ended without an answer may have killed its process. That is evidence, not proof: everything that the
+// process had in hand is counted, including after lost connections and restarts. So a message that was counted twice is
+// published again with a mark, which restarts the broker's count. Marked messages wait in hand for their turn, which
+// counts for nothing; the one whose turn it is is published once more, with a mark that allows it to run, and runs
+// while no other with that mark is in hand; unmarked messages continue. A count after that is all but certainly due to
+// the one that ran; after as many of them as the crash limit leaves, it is dead-lettered. A stream that is a
+// driver.Beginner counts only deliveries that had begun, which needs no mark.
 const (
 	suspectAfter = 2
-	// gathering is how long the one that is to run waits for others that were sent ahead with it, as another process
-	// has given them their turns, so that they are not in hand when it runs.
+	// gathering is how long the suspect that is to run waits for others that were prefetched with it, because another
+	// process gave them their turns, so that they are not in hand when it runs.
 	gathering = 100 * time.Millisecond
-	// asideFor is how long a suspect is sent away that was counted once more, doubled each time, and how long the turn
-	// is kept for one that was published to run here: another process may get it.
+	// asideFor is how long a suspect is sent away after another count, doubled each time, and how long the turn is kept
+	// for one that was published to run here: another process may receive it.
 	asideFor = 5 * time.Second
-	// runs ends the mark of one that is to run.
+	// runs ends the mark of a suspect that may run.
 	runs = "!"
 )
 
-// suspects gives marked deliveries of a subscription their turns.
+// suspects schedules the marked deliveries of a subscription.
 type suspects struct {
 	sub   *subscription
 	limit int // 0: nothing is suspected
 
 	mu       sync.Mutex
-	turn     bool          // a suspect has its turn: it is published to run, gathers, runs or pauses
-	expected string        // the one that was published to run, and has not come; empty when there is none
-	expiry   *time.Timer   // ends that
-	queue    []*hand       // those that wait
+	turn     bool          // a suspect has the turn: it is being published to run, gathers, runs or pauses
+	expected string        // the one published to run that has not arrived; empty if there is none
+	expiry   *time.Timer   // ends the wait for it
+	queue    []*hand       // those that wait for their turn
 	moving   int           // those that are being sent back to wait
-	moved    chan struct{} // closed when moving is 0; nil unless one waits for it
+	moved    chan struct{} // closed when moving is 0; nil unless a suspect waits for that
 }
 
 func (s *suspects) init(sub *subscription) {
@@ -59,10 +59,10 @@ func (s *suspects) init(sub *subscription) {
 	}
 }
 
-// suspect is what is known of a delivery that may have ended its process.
+// suspect is the state of a delivery that may have killed its process.
 type suspect struct {
 	evidence int
-	toRun    bool // its mark says that it is to run
+	toRun    bool // its mark allows it to run
 	inPlace  bool // it needs no mark to run, or cannot be published
 	turn     bool // it has the turn
 }
@@ -75,17 +75,17 @@ func (s *suspect) mark() driver.Header {
 	return mark
 }
 
-// suspectOf reads a mark.
+// suspectOf parses a mark.
 func suspectOf(mark string, limit int) *suspect {
 	text, toRun := strings.CutSuffix(mark, runs)
 	before, err := strconv.Atoi(text)
 	if err != nil || before < 0 || before > limit {
-		return &suspect{} // not ours
+		return &suspect{} // not our mark
 	}
 	return &suspect{evidence: before, toRun: toRun}
 }
 
-// divert reports whether h is taken care of here, and not free to run among the others.
+// divert reports whether h is handled here, rather than free to run among the others.
 func (s *suspects) divert(h *hand) bool {
 	mark, marked := h.Message.Metadata[envelope.KeySuspect]
 	delete(h.Message.Metadata, envelope.KeySuspect)
@@ -116,8 +116,8 @@ func (s *suspects) divert(h *hand) bool {
 			s.deadLetterKiller(h, suspectAfter+h.suspect.evidence)
 			return true
 		}
-		// What takes processes down for a minute, one after the other, must not make a killer of what happens to run in
-		// them.
+		// A fault that takes processes down for a minute, one after the other, must not incriminate the messages that happen
+		// to run in them.
 		s.sub.aside.Go(func() { s.send(h, asideFor<<h.suspect.evidence) })
 		return true
 	case h.NearLimit:
@@ -129,7 +129,7 @@ func (s *suspects) divert(h *hand) bool {
 	return true
 }
 
-// divertExact is divert where only what had begun is counted.
+// divertExact is divert for brokers that count only deliveries that had begun.
 func (s *suspects) divertExact(h *hand, counted int) bool {
 	switch {
 	case counted == 0:
@@ -139,14 +139,14 @@ func (s *suspects) divertExact(h *hand, counted int) bool {
 		return true
 	}
 	h.suspect = &suspect{evidence: counted, inPlace: true}
-	if counted < suspectAfter || s.sub.q.Concurrency == 1 { // with one worker everything runs apart, and in order
+	if counted < suspectAfter || s.sub.q.Concurrency == 1 { // with one worker everything runs alone, and in order
 		return false
 	}
 	s.line(h)
 	return true
 }
 
-// deadLetterKiller dead-letters h as a killer.
+// deadLetterKiller dead-letters h for killing its process.
 func (s *suspects) deadLetterKiller(h *hand, counted int) {
 	s.sub.aside.Go(func() {
 		s.sub.deadLetterUnhandled(h,
@@ -154,7 +154,7 @@ func (s *suspects) deadLetterKiller(h *hand, counted int) {
 	})
 }
 
-// send publishes h again with its mark, and acks it. While that fails it is tried in place, in its turn.
+// send publishes h again with its mark, and acks it. If that fails it runs in place, in its turn.
 func (s *suspects) send(h *hand, d time.Duration) {
 	if !s.sent(h, d) {
 		h.suspect.inPlace = true
@@ -162,9 +162,9 @@ func (s *suspects) send(h *hand, d time.Duration) {
 	}
 }
 
-// sent publishes h again with its mark, and acks it. It reports whether that has been possible.
+// sent publishes h again with its mark, and acks it. It reports whether that succeeded.
 func (s *suspects) sent(h *hand, d time.Duration) bool {
-	if isClosed(h.session.lost) { // it comes again
+	if isClosed(h.session.lost) { // it is redelivered
 		h.settle(driver.Release, 0)
 		return true
 	}
@@ -175,7 +175,7 @@ func (s *suspects) sent(h *hand, d time.Duration) bool {
 		return true
 	}
 	h.doubtful = true
-	s.sub.b.warn("a message that may have ended its process cannot be published again, it is kept in hand", err,
+	s.sub.b.warn("a message that may have killed its process cannot be published again and is kept in hand", err,
 		"topic", s.sub.q.Topic, "message_id", h.uuid)
 	return false
 }
@@ -204,7 +204,7 @@ func (s *suspects) line(h *hand) {
 	}
 }
 
-// wait keeps h until its turn. Others get its place in the window meanwhile.
+// wait keeps h until its turn. Others get its slot in the window in the meantime.
 func (s *suspects) wait(h *hand) {
 	s.sub.widen(h)
 	s.mu.Lock()
@@ -214,7 +214,7 @@ func (s *suspects) wait(h *hand) {
 	}
 }
 
-// key tells h from other suspects, over its publications.
+// key identifies h among suspects, across its publications.
 func (h *hand) key() string { return h.stage + "\x00" + h.uuid }
 
 // take gives h the turn. The caller holds mu.
@@ -227,7 +227,7 @@ func (s *suspects) take(h *hand) {
 	s.sub.aside.Go(func() { s.run(h) })
 }
 
-// run lets h run, when nothing else that is to run is in hand.
+// run lets h run once no other suspect that may run is in hand.
 func (s *suspects) run(h *hand) {
 	switch {
 	case !s.sub.rest(h, 0):
@@ -235,12 +235,12 @@ func (s *suspects) run(h *hand) {
 	case h.suspect.inPlace:
 	case !h.suspect.toRun:
 		h.suspect.toRun = true
-		s.expect(h) // before it is published: it may come sooner than the confirm
+		s.expect(h) // before publishing: it may arrive before the confirm
 		if s.sent(h, 0) {
 			return
 		}
 		h.suspect.toRun, h.suspect.inPlace = false, true
-		if !s.unexpect(h) { // it was stored all the same, and has come
+		if !s.unexpect(h) { // it was stored nevertheless, and has arrived
 			s.line(h)
 			return
 		}
@@ -264,17 +264,17 @@ func (s *suspects) run(h *hand) {
 	s.sub.enter(h)
 }
 
-// expect keeps the turn of h for its publication that is to run, for a while.
+// expect keeps the turn of h for a while for its publication that may run.
 func (s *suspects) expect(h *hand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.suspect.turn = false // it is passed on
+	h.suspect.turn = false // passed on
 	expected := h.key()
 	s.expected = expected
 	s.expiry = time.AfterFunc(s.sub.b.cfg.PublishTimeout+asideFor, func() { s.forget(expected, true) })
 }
 
-// unexpect gives h its turn back. It reports false when another has it by now.
+// unexpect returns the turn to h. It reports false if another has it by now.
 func (s *suspects) unexpect(h *hand) bool {
 	if !s.forget(h.key(), false) {
 		return false
@@ -283,7 +283,7 @@ func (s *suspects) unexpect(h *hand) bool {
 	return true
 }
 
-// forget ends expect, and with pass gives the turn to another. It reports false when it has ended.
+// forget ends expect, and with pass gives the turn to another. It reports false if it has already ended.
 func (s *suspects) forget(expected string, pass bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,7 +299,8 @@ func (s *suspects) forget(expected string, pass bool) bool {
 	return true
 }
 
-// done ends the turn of h, once the broker knows its answer: if the next one ends the process, h must not count again.
+// done ends the turn of h once the broker knows its answer: if the next one kills the process, h must not be counted
+// again.
 func (s *suspects) done(h *hand) {
 	if h.suspect == nil || !h.suspect.turn {
 		return
@@ -310,7 +311,7 @@ func (s *suspects) done(h *hand) {
 	s.advance()
 }
 
-// advance gives the turn to the next one that waits here. The caller holds mu.
+// advance gives the turn to the next one waiting here. The caller holds mu.
 func (s *suspects) advance() {
 	if s.turn || len(s.queue) == 0 || s.sub.stopping.Err() != nil { // giveBack releases them
 		return
@@ -320,7 +321,7 @@ func (s *suspects) advance() {
 	s.take(next)
 }
 
-// giveBack releases those that wait here, of those that which chooses.
+// giveBack releases the suspects waiting here that which selects.
 func (s *suspects) giveBack(which func(*hand) bool) {
 	s.mu.Lock()
 	var back []*hand
@@ -337,11 +338,11 @@ func (s *suspects) giveBack(which func(*hand) bool) {
 	}
 }
 
-// beginning paces attempts to note that a suspect begins.
+// beginning paces attempts to record that a suspect begins.
 var beginning = wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
 
-// begin notes that the handler of a suspect begins, where the broker can. It reports false when h is not to be handed
-// out now.
+// begin records that the handler of a suspect begins, if the broker supports it. It reports false if h must not be
+// handed out now.
 func (s *suspects) begin(h *hand) bool {
 	if h.suspect == nil || h.session.beginner == nil {
 		return true
@@ -358,7 +359,7 @@ func (s *suspects) begin(h *hand) bool {
 			h.settle(driver.Release, 0)
 			return false
 		}
-		b.warn("a message that may have ended its process waits for the broker", err,
+		b.warn("a message that may have killed its process waits for the broker", err,
 			"topic", s.sub.q.Topic, "message_id", h.uuid)
 		if !s.sub.rest(h, beginning.After(n)) {
 			return false

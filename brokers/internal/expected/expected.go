@@ -1,5 +1,5 @@
-// Package expected keeps what the pipelines of a broker have announced before their consumers subscribe: the waits of
-// their retries and the system events that they answer.
+// Package expected records what the pipelines of a broker have announced before their consumers subscribe: the waits of
+// their retries and the system events that they handle.
 package expected
 
 import (
@@ -15,7 +15,7 @@ type Expected struct {
 	events []string
 }
 
-// Add notes what one pipeline has announced.
+// Add records the announcements of one pipeline.
 func (e *Expected) Add(delays []time.Duration, events []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -30,7 +30,7 @@ func (e *Expected) Delays() []time.Duration {
 	return slices.Clone(e.delays)
 }
 
-// Patterns returns patterns and the system events that neither they nor topic name.
+// Patterns returns patterns and those system events that neither they nor topic include.
 func (e *Expected) Patterns(topic string, patterns []string) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package readers has the rule on who may read a queue, for every broker alike.
+// Package readers has the rule on who may read a queue, the same for every broker.
 package readers
 
 import (
@@ -10,9 +10,9 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// Readers knows who reads which queue in this process. Two subscriptions of one queue share its messages; with
-// different topics, patterns or groups each would get a random half of what is meant for the other, and ack it. The
-// zero value is ready for use, and safe for concurrent use.
+// Readers tracks which subscriptions of this process read which queue. Two subscriptions of one queue share its
+// messages; with different topics, patterns or groups each would get, and ack, a random half of the other's messages.
+// The zero value is ready for use, and safe for concurrent use.
 type Readers struct {
 	mu     sync.Mutex
 	queues map[string]*reader
@@ -25,17 +25,17 @@ type reader struct {
 
 // Reader is one subscription.
 type Reader struct {
-	// Queue is the name that the naming scheme gives, on brokers too where it names nothing: a program that is tested
-	// in memory must not fail on RabbitMQ.
+	// Queue is the name according to the naming scheme, even on brokers that do not use it: a program that is tested in
+	// memory must not fail on RabbitMQ.
 	Queue string
 	// Topic and Patterns that are read.
 	Topic    string
 	Patterns []string
-	// Group of the reader; "" and brokers.DefaultGroup are none.
+	// Group of the reader; "" and brokers.DefaultGroup mean none.
 	Group string
 }
 
-// Join notes a subscription, or returns why it cannot be. leave takes it back; calling it again does nothing.
+// Join records a subscription, or returns why it is not possible. leave removes it; calling it again does nothing.
 func (r *Readers) Join(next Reader) (leave func(), err error) {
 	if next.Group == brokers.DefaultGroup {
 		next.Group = ""
@@ -67,7 +67,7 @@ func (r *Readers) leave(queue string) {
 	}
 }
 
-// shares returns why next cannot read the queue as well.
+// shares returns why next cannot also read the queue.
 func (have *reader) shares(next *Reader) error {
 	switch {
 	case have.Topic != next.Topic || !sameSet(have.Patterns, next.Patterns):
