@@ -29,8 +29,8 @@ var (
 	_ brokers.ReaderCounter = (*Broker)(nil)
 )
 
-// headroom is what a record may grow by in our own topics, so that a message of the largest size can still be retried
-// and dead-lettered with its error.
+// headroom is by how much a record may grow in our own topics, so that a message of the largest size can still be
+// retried and dead-lettered with its error.
 const headroom = 128 << 10
 
 // Broker is an open connection to a Kafka cluster. All methods are safe for concurrent use. The program that opened it
@@ -41,7 +41,7 @@ type Broker struct {
 	fallback DeadLetterSink
 }
 
-// transport is what is particular to Kafka, below the engine.
+// transport is the part that is specific to Kafka, below the engine.
 type transport struct {
 	cfg brokers.Config
 	log *slog.Logger
@@ -49,19 +49,19 @@ type transport struct {
 	seeds []string
 	user  *url.Userinfo
 
-	out     *producer   // of what users publish; its connection for fetches is the one that waits for news
-	waits   *producer   // of retries and dead letters, which may be larger
-	own     *kgo.Client // of waits: for all requests that have to be answered at once
+	out     *producer   // for users' publishes; its connection for fetches carries the long polls
+	waits   *producer   // for retries and dead letters, which may be larger
+	own     *kgo.Client // of waits: for all requests that must be answered at once
 	topics  *topics
 	news    *longPoll
 	tiers   tiers
-	dead    *regexp.Regexp // names of dead letter topics; nil when they look like any other
+	dead    *regexp.Regexp // names of dead letter topics; nil if they have no distinctive part
 	clocks  clocks
-	probing sync.Map // broker id to a mutex, held while it is asked for its time
+	probing sync.Map // broker id to a mutex, held while its time is being probed
 
 	flights flights
 	names   sync.Map // tierKey to the name of a retry topic
-	waiters sync.Map // of waiter, what Depths counts
+	waiters sync.Map // of waiter, the groups that Depths counts
 	overdue error    // cause of a publish that took longer than Config.PublishTimeout
 
 	mu            sync.Mutex
@@ -69,7 +69,7 @@ type transport struct {
 	subscriptions map[*subscription]struct{}
 }
 
-// newTransport is one without connections.
+// newTransport returns a transport without connections.
 func newTransport(cfg brokers.Config) (b *transport, err error) {
 	b = &transport{
 		cfg: cfg, log: cfg.Logger.With("broker", Scheme),
@@ -86,7 +86,7 @@ func newTransport(cfg brokers.Config) (b *transport, err error) {
 		return nil, err
 	}
 	if cfg.Naming.Patterns {
-		return nil, fmt.Errorf("%w: naming %s has topic patterns, which Kafka has not: choose another scheme",
+		return nil, fmt.Errorf("%w: naming %s has topic patterns, which Kafka does not support: choose another scheme",
 			brokers.ErrUnsupported, cfg.Naming.Preset)
 	}
 	return b, nil
@@ -108,7 +108,7 @@ func open(ctx context.Context, cfg brokers.Config, d Driver) (*Broker, error) {
 	return nil, err
 }
 
-// connect makes the clients, and returns nil when a broker has answered.
+// connect creates the clients, and returns nil when a broker has answered.
 func (b *transport) connect(ctx context.Context) error {
 	cfg := b.cfg
 	common, err := clientOptions(cfg, b.seeds, b.user, byName)
@@ -131,7 +131,7 @@ func (b *transport) connect(ctx context.Context) error {
 	return b.reach(ctx)
 }
 
-// reach returns nil when a broker has answered, and let this user in. A cluster that is just starting gets a few tries.
+// reach returns nil when a broker has answered and accepted the user. A cluster that is just starting gets a few tries.
 func (b *transport) reach(ctx context.Context) (err error) {
 	for try := range 5 {
 		if try > 0 && !sleep(ctx, retrying.First) {
@@ -151,7 +151,7 @@ func (b *transport) reach(ctx context.Context) (err error) {
 	return err
 }
 
-// readersOf returns the subscriptions to a topic, in this process.
+// readersOf returns this process's subscriptions to a topic.
 func (b *transport) readersOf(topic string) []*subscription {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -164,8 +164,8 @@ func (b *transport) readersOf(topic string) []*subscription {
 	return found
 }
 
-// source describes a topic that users publish to and subscribe to. Dead letters may be read before there are any: their
-// topic has its settings, whoever makes it.
+// source describes a topic that users publish and subscribe to. A dead letter topic may be read before there are any
+// dead letters; it gets its settings no matter who creates it.
 func (b *transport) source(topic string) spec {
 	s := spec{name: topic, partitions: -1, replication: b.replication(), purpose: "the topic itself"}
 	s.config = func() map[string]string {
@@ -180,8 +180,7 @@ func (b *transport) source(topic string) spec {
 	return s
 }
 
-// deadLetterTopics matches the names that a scheme makes for dead letter topics, or is nil when nothing in them is
-// fixed.
+// deadLetterTopics matches the names of a scheme's dead letter topics, or is nil if they have no fixed part.
 func deadLetterTopics(naming brokers.NameScheme) *regexp.Regexp {
 	const topic, group = "\x01", "\x02"
 	fill := strings.NewReplacer(topic, ".+", group, ".+")
@@ -210,7 +209,7 @@ func (b *transport) tier(name string, wait time.Duration, partitions int32) spec
 	}
 }
 
-// forever describes a topic of ours that keeps its records until somebody removes them.
+// forever describes a topic of ours whose records stay until they are removed explicitly.
 func (b *transport) forever(name, purpose string, partitions int32) spec {
 	return spec{name: name, partitions: partitions, replication: b.replication(), purpose: purpose, config: b.kept}
 }
@@ -226,7 +225,7 @@ type tierKey struct {
 	wait         time.Duration
 }
 
-// retryName is remembered: making it costs as much as sending a record.
+// retryName caches names: making one costs as much as sending a record.
 func (b *transport) retryName(topic, group string, wait time.Duration) string {
 	key := tierKey{topic, group, wait}
 	if name, ok := b.names.Load(key); ok {
@@ -250,8 +249,8 @@ func (b *transport) replication() int16 {
 }
 
 // DeadLetter stores d.Message in the dead letter topic of its consumer, on the partition it came from; see
-// brokers.Broker. A record that is too large loses the texts of its error first; if that is not enough its body goes
-// to Driver.Fallback, and the record says so.
+// brokers.Broker. A record that is too large loses the texts of its error first; if that is not enough its body goes to
+// Driver.Fallback, and the record refers to it.
 func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	err := b.Broker.DeadLetter(ctx, d)
 	if errors.Is(err, brokers.ErrTooLarge) && b.fallback != nil {
@@ -263,7 +262,7 @@ func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	return err
 }
 
-// reference is a dead letter whose message, body and foreign headers, is kept elsewhere.
+// reference returns a dead letter whose message, body and foreign headers are stored elsewhere.
 func reference(d *envelope.DeadLetter) *envelope.DeadLetter {
 	sum := sha256.Sum256(d.Message.Payload)
 	short := message.NewMessage(d.Message.UUID, nil)

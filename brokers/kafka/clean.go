@@ -16,8 +16,8 @@ const (
 )
 
 // clean removes the records of retry and parking topics that the group has finished. Kafka forgets the positions of a
-// group that is away for long (offsets.retention.minutes); without them whatever the topics still held would be handled
-// again. Topics that others may read too are left alone, such as those for first deliveries.
+// group that is away for long (offsets.retention.minutes); without positions, any records left in the topics would be
+// handled again. Topics that others may read too are left alone, such as those for first deliveries.
 func (s *subscription) clean(ctx context.Context) {
 	finished := kadm.Offsets{}
 	for at, offset := range s.commits.toClean() {
@@ -37,13 +37,13 @@ func (s *subscription) clean(ctx context.Context) {
 	switch {
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.PolicyViolation):
 		s.mayNotClean.Store(true)
-		s.log.Info("this user may not delete records, so that finished retries stay until they are too old", "err", err)
+		s.log.Info("this user may not delete records, so finished retries stay until their retention ends", "err", err)
 	case err != nil:
 		s.log.Debug("finished retries were not removed; trying again", "err", err)
 	}
 }
 
-// isOurs reports whether a topic is one for retries of this group and this topic alone.
+// isOurs reports whether a topic is for retries of this group and this topic only.
 func (s *subscription) isOurs(topic string) bool {
 	const other = "another"
 	naming := s.b.cfg.Naming

@@ -22,7 +22,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// addresses reads the seed brokers of kafka://a:9092,b:9092.
+// addresses parses the seed brokers of kafka://a:9092,b:9092.
 func addresses(raw string) ([]string, *url.Userinfo, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -49,12 +49,12 @@ var unfitForClientID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 
 func clientID(cfg brokers.Config) string { return unfitForClientID.ReplaceAllString(cfg.Name, "-") }
 
-// byName bounds the requests that this driver makes by hand to versions that name topics by their names. Newer ones
-// name them by their ids alone.
+// byName limits the requests that this driver builds itself to versions that identify topics by name. Newer versions
+// identify them only by id.
 var byName = map[kmsg.Key]int16{kmsg.Fetch: 12, kmsg.OffsetCommit: 9, kmsg.OffsetFetch: 9}
 
-// clientOptions are what all clients have in common: addresses, encryption, credentials, and how patient they are.
-// bounds are the newest versions of some requests.
+// clientOptions are common to all clients: addresses, encryption, credentials, and timeouts. bounds are the newest
+// versions of some requests.
 func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo, bounds map[kmsg.Key]int16) ([]kgo.Opt,
 	error,
 ) {
@@ -71,7 +71,7 @@ func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo, bound
 		versions,
 		kgo.DialTimeout(dialTimeout),
 		kgo.DisableClientMetrics(),
-		kgo.MetadataMinAge(metadataPause), // a topic that has just been made needs another look
+		kgo.MetadataMinAge(metadataPause), // a topic that was just created needs another look
 		kgo.RetryBackoffFn(retrying.After),
 	}
 	if encryption != nil {
@@ -90,7 +90,7 @@ const (
 )
 
 // protocol returns the versions of requests that a client may use: those of a Kafka version, or all that the cluster
-// knows, and of some requests no newer ones than given.
+// supports, and for some requests none newer than given.
 func protocol(version string, bounds map[kmsg.Key]int16) (kgo.Opt, error) {
 	all := kversion.Stable()
 	if version != "" {
@@ -113,14 +113,14 @@ func protocol(version string, bounds map[kmsg.Key]int16) (kgo.Opt, error) {
 	return kgo.MaxVersions(all), nil
 }
 
-// authentication returns nil when there is no user.
+// authentication returns nil if there is no user.
 func authentication(name string, user *url.Userinfo) (sasl.Mechanism, error) {
 	if user == nil {
 		if name != "" {
 			return nil, fmt.Errorf("sasl=%s needs a user name and a password, in the URL or in Config.Username and "+
 				"Config.Password", name)
 		}
-		return nil, nil //nolint:nilnil // no credentials are no error
+		return nil, nil //nolint:nilnil // missing credentials are not an error
 	}
 	password, _ := user.Password()
 	switch name {
@@ -133,18 +133,18 @@ func authentication(name string, user *url.Userinfo) (sasl.Mechanism, error) {
 	}
 }
 
-// groupOptions are those of a consumer of one topic.
+// groupOptions are the options of a consumer of one topic.
 func groupOptions(p brokers.Params, group, topic string) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topic),
 		kgo.Balancers(assignors[p.String("assignor")]()),
 		kgo.SessionTimeout(p.Duration("session-timeout")),
-		kgo.HeartbeatInterval(p.Duration("session-timeout") / 10), // also how soon a rebalance is heard of
+		kgo.HeartbeatInterval(p.Duration("session-timeout") / 10), // also how soon it learns of a rebalance
 		kgo.RebalanceTimeout(p.Duration("rebalance-timeout")),
-		kgo.DisableAutoCommit(), // the committer does it, for main and retry topics alike
+		kgo.DisableAutoCommit(), // the committer does it, for the main topic and retry topics alike
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // what a position that is out of range becomes, never the newest
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // for a position that is out of range, never the newest
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.FetchMaxWait(fetchWait),
 		kgo.FetchMaxPartitionBytes(fetchPartitionBytes),
@@ -152,20 +152,20 @@ func groupOptions(p brokers.Params, group, topic string) []kgo.Opt {
 }
 
 const (
-	// fetchWait is how long a broker may let a fetch of the topic wait for records, and with it how long a partition
-	// waits that is to be read again while others of its broker have nothing.
+	// fetchWait is how long a broker may hold a fetch of the topic until there are records. It is also how long a
+	// partition may wait to be fetched again while others on its broker are idle.
 	fetchWait           = 250 * time.Millisecond
 	fetchPartitionBytes = 1 << 20
 )
 
-// tlsConfig returns nil when the connection is not to be encrypted.
+// tlsConfig returns nil if the connection is not to be encrypted.
 func tlsConfig(p brokers.Params) (*tls.Config, error) {
 	ca, cert, key := p.String("tls-ca"), p.String("tls-cert"), p.String("tls-key")
 	if !p.Bool("tls") {
 		if ca+cert+key != "" {
 			return nil, errors.New("tls-ca, tls-cert and tls-key need tls=true")
 		}
-		return nil, nil //nolint:nilnil // no encryption is no error
+		return nil, nil //nolint:nilnil // missing encryption is not an error
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
@@ -189,7 +189,7 @@ func tlsConfig(p brokers.Params) (*tls.Config, error) {
 }
 
 // Cooperative assignors let a member keep its partitions, and continue with them, while others come and go. The eager
-// ones are for groups whose other members cannot do that.
+// ones are for groups with members that do not support this.
 var assignors = map[string]func() kgo.GroupBalancer{
 	"cooperative-sticky": kgo.CooperativeStickyBalancer,
 	"sticky":             kgo.StickyBalancer,

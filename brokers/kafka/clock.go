@@ -12,14 +12,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// clocks estimates what the clocks of the brokers show. Waiting records are stamped by the broker that takes them
-// (message.timestamp.type=LogAppendTime), so that neither the producer's clock nor the consumer's matters: one may be a
-// minute behind the other. Between two answers of a broker its clock is followed with this process's monotonic one,
-// so that setting the wall clock changes nothing either.
+// clocks estimates the brokers' clocks. Waiting records are timestamped by the broker that receives them
+// (message.timestamp.type=LogAppendTime), so neither the producer's clock nor the consumer's matters: one may be a
+// minute behind the other. Between two answers a broker's clock is extrapolated with this process's monotonic clock, so
+// setting the wall clock changes nothing either.
 //
-// An estimate is never ahead of the broker: the stamp in an answer is older than the answer. A message is therefore
-// late by the latency of the best answer, and never early. Stamps of records that are read correct one that fell
-// behind.
+// An estimate is never ahead of the broker, because the timestamp in an answer is older than the answer. A message is
+// therefore late by the latency of the best answer, and never early. The timestamps of records read later correct an
+// estimate that fell behind.
 type clocks struct {
 	mu       sync.Mutex
 	byBroker map[int32]reading
@@ -27,19 +27,19 @@ type clocks struct {
 
 type reading struct {
 	shown time.Time // by the broker
-	at    time.Time // of this process, with its monotonic part
+	at    time.Time // by this process, with its monotonic part
 }
 
-// staleAfter bounds what two clocks that run at different speeds drift apart.
+// staleAfter bounds the drift between two clocks that run at different speeds.
 const staleAfter = 10 * time.Minute
 
-// observe takes a stamp that the broker has just given.
+// observe records a timestamp that the broker has just issued.
 func (c *clocks) observe(broker int32, stamp time.Time) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old, ok := c.byBroker[broker]; ok && now.Sub(old.at) < staleAfter && old.shown.Add(now.Sub(old.at)).After(stamp) {
-		return // the older answer was faster, and says more
+		return // the older answer was faster, and is more precise
 	}
 	if c.byBroker == nil {
 		c.byBroker = map[int32]reading{}
@@ -47,8 +47,8 @@ func (c *clocks) observe(broker int32, stamp time.Time) {
 	c.byBroker[broker] = reading{shown: stamp, at: now}
 }
 
-// witness takes a stamp that was just read. It is older than one in an answer, and says something only of a clock that
-// is known: what waited for a year would put an unknown one a year back.
+// witness records a timestamp from a record that was just read. It is older than one in an answer and only corrects a
+// known clock: a record that waited for a year would set an unknown clock back by a year.
 func (c *clocks) witness(broker int32, stamp time.Time) {
 	if shown, known := c.now(broker); known && stamp.After(shown) {
 		c.observe(broker, stamp)
@@ -67,8 +67,8 @@ func (c *clocks) now(broker int32) (time.Time, bool) {
 	return r.shown.Add(elapsed), true
 }
 
-// brokerTime returns what the clock of the broker that stamps a retry topic shows. When it has not been heard of for a
-// while, a record without meaning is sent there to get a stamp; without an answer the wait continues.
+// brokerTime returns the clock of the broker that timestamps a retry topic. If its time has not been observed for a
+// while, a control record is written there to get a timestamp; without an answer the wait continues.
 func (s *subscription) brokerTime(ctx context.Context, at place) time.Time {
 	age := anyAge
 	for n := 1; ; n++ {
@@ -92,8 +92,8 @@ func (s *subscription) brokerTime(ctx context.Context, at place) time.Time {
 	}
 }
 
-// shortest returns a partition that a broker leads, of the retry topic with the shortest wait that has one: a record
-// without meaning is in no other's way there, and not for long among what Depths counts.
+// shortest returns a partition led by the broker, of the retry topic with the shortest wait that has one: a control
+// record delays nothing there, and does not count for long in Depths.
 func (s *subscription) shortest(ctx context.Context, leader int32, otherwise place) place {
 	s.mu.Lock()
 	tiers := maps.Clone(s.seen)
@@ -114,12 +114,12 @@ func (s *subscription) shortest(ctx context.Context, leader int32, otherwise pla
 	return otherwise
 }
 
-// probes is how many stamps are asked for: the fastest answer says most.
+// probes is how many timestamps are requested: the fastest answer is the most precise.
 const probes = 3
 
-// probe writes records without meaning to a retry topic, and learns from their stamps what the leader's clock shows.
+// probe writes control records to a retry topic, and learns the leader's clock from their timestamps.
 func (b *transport) probe(ctx context.Context, leader int32, at place) error {
-	// One at a time: a caller that waited here finds that the clock is known.
+	// One at a time: a caller that waited here finds the clock known.
 	own, _ := b.probing.LoadOrStore(leader, &sync.Mutex{})
 	turn := own.(*sync.Mutex)
 	turn.Lock()
@@ -137,8 +137,8 @@ func (b *transport) probe(ctx context.Context, leader int32, at place) error {
 	return nil
 }
 
-// stamp returns what the leader's clock showed when it stored a record, which is read again for that. If the topic
-// keeps the producer's stamps, because somebody else made it, there is no other clock than ours.
+// stamp returns the leader's clock when it stored a record, by reading the record back. If the topic keeps the
+// producer's timestamps, because it was created by others, there is no other clock than ours.
 func (b *transport) stamp(ctx context.Context, at place) (time.Time, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()

@@ -13,14 +13,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// point is a partition of the main topic or of a retry topic, with what is settled of it.
+// point is a partition of the main topic or of a retry topic, with its account of settled records.
 type point struct {
 	place
 	account
 	id topicID
 }
 
-// account knows what is settled of a partition.
+// account is the record of a partition's settled offsets.
 type account interface {
 	position() (at position, moved bool)
 	committedAt(at position)
@@ -28,16 +28,16 @@ type account interface {
 
 // position is what the coordinator stores for a partition.
 type position struct {
-	offset int64  // of the first record that is not settled; negative when there is none yet
-	note   string // what is settled behind it
+	offset int64  // of the first record that is not settled; negative if there is none yet
+	note   string // records settled after it
 	fresh  bool   // not stored yet
-	topic  string // tag of the topic that the offset is of, as it was stored
+	topic  string // tag of the topic to which the offset belongs, as stored
 }
 
-// tagMark stands between the note and the tag of the topic. It occurs in neither.
+// tagMark separates the note from the topic's tag. It occurs in neither.
 const tagMark = "@"
 
-// stored is what was stored as the position of a partition.
+// stored parses the stored position of a partition.
 func stored(offset int64, note *string) position {
 	at := position{offset: offset}
 	if note != nil {
@@ -46,7 +46,7 @@ func stored(offset int64, note *string) position {
 	return at
 }
 
-// in returns the position in a topic: none, if it was stored when another topic had that name.
+// in returns the position within a topic: none, if it was stored for another topic of that name.
 func (at position) in(id topicID) position {
 	if at.topic != "" && id.tag() != "" && at.topic != id.tag() {
 		return position{offset: -1}
@@ -55,23 +55,23 @@ func (at position) in(id topicID) position {
 	return at
 }
 
-// errFenced says that the group has given our partitions to another member. What was settled since the last commit
-// comes again there.
+// errFenced means that the group has given our partitions to another member. Records settled since the last commit are
+// redelivered there.
 var errFenced = errors.New("the group has given this member up")
 
-// committer stores positions for a group, with notes, which a client's own commits do not carry. It is safe for
+// committer stores positions for a group, with notes, which a client's own commits do not support. It is safe for
 // concurrent use.
 //
-// Requests go out one at a time, each with the positions of its moment: a request that was made before, and arrives
-// after, the last commit of a partition would put its next owner back.
+// Only one request is in flight at a time, with current positions: an older request that arrived after the last commit
+// of a partition would set its next owner back.
 type committer struct {
 	topics *topics
 	group  string
 	mu     sync.Mutex
-	stored map[place]int64 // since toClean was called
+	stored map[place]int64 // since the last call of toClean
 }
 
-// toClean returns the offsets that were stored since it was last called.
+// toClean returns the offsets stored since its last call.
 func (c *committer) toClean() map[place]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,13 +80,13 @@ func (c *committer) toClean() map[place]int64 {
 	return all
 }
 
-// member is who the coordinator takes a commit from: a member of the group, in a generation of it.
+// member identifies the committing member to the coordinator, in a generation of its group.
 type member func() (id string, generation int32)
 
-// commit stores the positions of points, which it asks for each time, and tries again until ctx ends. With all it
-// stores those that have not moved as well. The retry topics' positions are stored although no member is subscribed to
-// them: the owner of a partition of the main topic owns the same partition of its retry topics. When nothing else is
-// left to be stored it fails at once for a topic that is gone.
+// commit stores the positions of points, read anew for each attempt, and retries until ctx ends. With all it also
+// stores positions that have not moved. The positions of retry topics are stored although no member subscribes to them:
+// the owner of a partition of the main topic owns the same partition of its retry topics. If only topics that are gone
+// are left, it fails at once.
 func (c *committer) commit(ctx context.Context, as member, points func() []point, all bool) error {
 	for n := 1; ; n++ {
 		err := c.once(ctx, as, points(), all)
@@ -98,18 +98,18 @@ func (c *committer) commit(ctx context.Context, as member, points func() []point
 		case isGone(err):
 			return fmt.Errorf("commit of group %s: %w", c.group, err)
 		}
-		// Among the others: a cooperative rebalance, after which the member has the next generation.
+		// For example a cooperative rebalance, after which the member has the next generation.
 		if !sleep(ctx, committing.After(n)) {
 			return fmt.Errorf("commit of group %s: %w", c.group, err)
 		}
 	}
 }
 
-// goneAfter is how often the coordinator has to answer that a topic is gone, over most of a second: a broker may hear
-// of a topic later than others.
+// goneAfter is how often the coordinator has to report that a topic is gone, over most of a second: brokers learn of a
+// topic at different times.
 const goneAfter = 6
 
-// last is commit for points of which no more will be settled. It does not wait for topics that were deleted.
+// last is commit for points without further settlements. It does not wait for deleted topics.
 func (c *committer) last(ctx context.Context, as member, points []point) error {
 	for n := 1; ; n++ {
 		err := c.commit(ctx, as, func() []point { return points }, false)
@@ -124,7 +124,7 @@ func (c *committer) last(ctx context.Context, as member, points []point) error {
 	}
 }
 
-// areGone reports whether the cluster has none of the topics whose positions are not stored yet.
+// areGone reports whether none of the topics with unstored positions exists any more.
 func (c *committer) areGone(ctx context.Context, points []point) bool {
 	var names []string
 	for _, p := range points {
@@ -198,7 +198,7 @@ func (c *committer) once(ctx context.Context, as member, points []point, all boo
 	return err
 }
 
-// committed returns where the group stands on partitions of topics; a negative offset means nowhere yet.
+// committed returns the group's positions on partitions of topics; a negative offset means none yet.
 func committed(ctx context.Context, client *kgo.Client, group string, wanted []place) (map[place]position, error) {
 	if len(wanted) == 0 {
 		return map[place]position{}, nil

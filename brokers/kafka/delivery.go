@@ -21,22 +21,22 @@ type delivery struct {
 	origin  *envelope.Origin
 
 	release bool // not a message: its key may continue after a dead letter
-	resume  bool // not a message: its key may have parked messages to continue with
+	resume  bool // not a message: its key may have parked messages to resume
 
 	tracker *tracker
 	mark    *tracked
 
-	answer chan driver.Settlement // with order=key: what has become of it; capacity 1
+	answer chan driver.Settlement // with order=key: its outcome; capacity 1
 }
 
-// settle says that nothing more has to be done for the record.
+// settle marks the record as done.
 func (d *delivery) settle() {
 	if d.tracker != nil {
 		d.tracker.settle(d.mark)
 	}
 }
 
-// isRetry tells a retry from a message that waited for its first delivery.
+// isRetry distinguishes a retry from a message that waited for its first delivery.
 func (d *delivery) isRetry() bool {
 	_, retry := find(d.record.Headers, headerRetry)
 	return d.waiting && retry
@@ -47,10 +47,10 @@ var (
 	_ driver.Renewer = (*partition)(nil)
 )
 
-// handedAhead is how many deliveries of a partition may wait for the engine to take them.
+// handedAhead is how many deliveries of a partition may wait for the engine.
 const handedAhead = 32
 
-// take brings a delivery to the handlers, in its turn. It reports false when the partition has to be given up.
+// take passes a delivery to the handlers, in its turn. It reports false if the partition has to be given up.
 func (p *partition) take(d *delivery) bool {
 	if p.order != nil {
 		return p.keyed.take(p.ctx, d)
@@ -58,7 +58,7 @@ func (p *partition) take(d *delivery) bool {
 	return p.hand(d)
 }
 
-// hand lets the engine have a delivery.
+// hand passes a delivery to the engine.
 func (p *partition) hand(d *delivery) bool {
 	select {
 	case p.due <- d:
@@ -75,10 +75,10 @@ func (p *partition) Next(ctx context.Context) (driver.Delivery, error) {
 		given := driver.Delivery{Origin: *d.origin, Token: d}
 		given.Message = newMessage(d.record, d.origin, d.waiting)
 		if !d.waiting {
-			delete(given.Message.Metadata, envelope.KeyStage) // not ours, on the topic itself
+			delete(given.Message.Metadata, envelope.KeyStage) // foreign, on the topic itself
 		}
 		switch {
-		case p.order != nil: // it has its turn
+		case p.order != nil: // it waits for its turn
 		case p.sub.q.Concurrency > 1 && d.record.Key != nil:
 			given.Order = "k" + string(d.record.Key)
 		}
@@ -107,11 +107,11 @@ func (p *partition) Settle(_ context.Context, settled []driver.Settlement) []err
 	return nil
 }
 
-// Close implements driver.Stream: what is settled is committed by giveUp.
+// Close implements driver.Stream: giveUp commits the settled records.
 func (p *partition) Close(context.Context) error { return nil }
 
-// deliver hands a message out and waits until it is settled. It reports false when the partition was given up first:
-// then it comes again to whoever gets the partition.
+// deliver hands a message out and waits until it is settled. It reports false if the partition was given up first: then
+// the message is redelivered to the next owner of the partition.
 func (p *partition) deliver(d *delivery) (became fate, acked bool) {
 	flights := &p.sub.b.flights
 	watched := flights.begin(d.origin)
@@ -134,20 +134,20 @@ func (p *partition) deliver(d *delivery) (became fate, acked bool) {
 	return became, answer.Outcome == driver.Ack
 }
 
-// stage is what a waiting record is called: the same for all copies of one retry.
+// stage is the name of a waiting record's stage, the same for all copies of one retry.
 func (d *delivery) stage() string {
 	if stage, ok := find(d.record.Headers, envelope.KeyStage); ok {
 		return stage
 	}
-	return d.origin.Position // written before there were stages
+	return d.origin.Position // written by a version without stages
 }
 
 // sleep waits and reports true, or reports false as soon as ctx ends.
 func sleep(ctx context.Context, d time.Duration) bool { return wait.For(ctx, d) == nil }
 
-// flights records what happened to the messages that handlers have in hand, which an ack alone does not tell: a
-// subscription that keeps the order of a key must know whether the message waits for a retry or is dead. The zero value
-// is ready to use. It is safe for concurrent use.
+// flights records the fate of messages in hand, which an ack does not show: a subscription that keeps the order of a
+// key must know whether a message waits for a retry or is dead. The zero value is ready to use. It is safe for
+// concurrent use.
 type flights struct {
 	mu  sync.Mutex
 	now map[flight]*fate
@@ -156,16 +156,16 @@ type flights struct {
 // flight identifies a message in flight by its consumer and the position it keeps over all retries.
 type flight struct{ topic, group, position string }
 
-// fate is what happened to a message.
+// fate is the result of a message.
 type fate struct {
 	next    []string // the stages in which it waits for its retry
 	dead    bool
-	skipped bool // another copy of it has been dealt with
+	skipped bool // another copy of it has been settled
 }
 
 func flightOf(o *envelope.Origin) flight { return flight{o.Topic, o.Consumer, o.Position} }
 
-// begin watches a message. end must follow.
+// begin starts watching a message. end must follow.
 func (f *flights) begin(o *envelope.Origin) *fate {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -177,7 +177,7 @@ func (f *flights) begin(o *envelope.Origin) *fate {
 	return what
 }
 
-// end returns what happened to the message.
+// end returns the fate of the message.
 func (f *flights) end(o *envelope.Origin, what *fate) fate {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -187,7 +187,7 @@ func (f *flights) end(o *envelope.Origin, what *fate) fate {
 	return *what
 }
 
-// note takes a publication that is stored.
+// note records a stored publication.
 func (f *flights) note(o *driver.Outgoing) {
 	if o.To.Kind == driver.ToTopic {
 		return

@@ -10,26 +10,26 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// waiter is a group whose retry topics this broker has come to know; one without a group stands for first deliveries.
+// waiter is a group whose retry topics this broker knows; one without a group stands for first deliveries.
 type waiter struct{ topic, group string }
 
-// Depths implements brokers.DepthReporter, over the retry topics of the groups and topics that this Broker has come to
-// know: by subscribing, rescheduling or publishing with a delay. It counts what waits for all members, in other
-// processes too.
+// Depths implements brokers.DepthReporter, over the retry topics of the groups and topics that this Broker has used: by
+// subscribing, rescheduling or publishing with a delay. It counts the messages that wait for all members, including
+// those in other processes.
 //
-// The records of a retry topic all wait for the same time, and have the broker's stamps: those that wait are the ones
-// behind the first that is younger than that. What the group has committed plays no part, so that nothing has to be
-// read, and two requests to each broker answer for all topics. A message that is due within 1 % or 100 ms may count
-// still, and so may records with which processes ask a broker for its time, when it leads no partition of a topic for
-// short waits. A first-delivery delay that takes several topics counts as a retry from the second on.
+// All records of a retry topic wait for the same time and carry the broker's timestamps: those that still wait are the
+// ones behind the first that is younger than that time. The group's commits play no part, so nothing has to be read,
+// and two requests to each broker answer for all topics. A message that is due within 1 % or 100 ms may still be
+// counted, and so may the control records with which processes probe a broker's clock, if it leads no partition of a
+// topic for short waits. A first-delivery delay that spans several topics counts as a retry from the second on.
 //
 // Messages that wait behind an earlier one of their key (order=key) are those that the group has not committed in its
-// parking topic, and are of the kind brokers.DepthParked.
+// parking topic, with the kind brokers.DepthParked.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	return b.Broker.Depths(ctx, b.t)
 }
 
-// Depths is the transport's part of [Broker.Depths].
+// Depths implements [Broker.Depths] in the transport.
 func (b *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	found, err := b.depths(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func (b *transport) depths(ctx context.Context) ([]brokers.Depth, error) {
 	if err != nil {
 		return nil, err
 	}
-	sums := map[brokers.Depth]int64{} // by what they are of, without a number
+	sums := map[brokers.Depth]int64{} // by description, without a count
 	if err := b.countTiers(ctx, tiers, ends, sums); err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (b *transport) depths(ctx context.Context) ([]brokers.Depth, error) {
 
 // depthTier is a retry topic to count.
 type depthTier struct {
-	of   brokers.Depth // without a number
+	of   brokers.Depth // without a count
 	wait time.Duration
 }
 
@@ -107,7 +107,7 @@ func hasTopic(all map[string]topicID, name string) bool {
 	return ok
 }
 
-// ends returns where the partitions end.
+// ends returns the end offsets of the partitions.
 func (b *transport) ends(ctx context.Context, tiers map[string]depthTier, lots map[string]waiter) (map[place]int64,
 	error,
 ) {
@@ -124,7 +124,7 @@ func (b *transport) ends(ctx context.Context, tiers map[string]depthTier, lots m
 	return b.topics.offsets(ctx, wanted)
 }
 
-// countTiers counts what is younger than its topic lets it wait.
+// countTiers counts the records that are younger than their topic's wait.
 func (b *transport) countTiers(ctx context.Context, tiers map[string]depthTier, ends map[place]int64,
 	sums map[brokers.Depth]int64,
 ) error {
@@ -147,8 +147,8 @@ func (b *transport) countTiers(ctx context.Context, tiers map[string]depthTier, 
 	return nil
 }
 
-// stampedNow is the time on the clock that stamps the records of a partition. Of a broker that has not been heard of
-// lately it is this process's own: nothing is written only to be counted.
+// stampedNow is the current time on the clock that timestamps the records of a partition. If the broker has not been
+// observed lately, it is this process's own clock: nothing is written only to count.
 func (b *transport) stampedNow(ctx context.Context, at place) time.Time {
 	if leader, err := b.topics.leader(ctx, at, anyAge); err == nil {
 		if now, ok := b.clocks.now(leader.id); ok {
@@ -158,8 +158,8 @@ func (b *transport) stampedNow(ctx context.Context, at place) time.Time {
 	return time.Now()
 }
 
-// countParked counts what has not been handled of the parking topics: what is behind the group's position, without what
-// its note says is done.
+// countParked counts unhandled records in the parking topics: those behind the group's position, except those that its
+// note marks as done.
 func (b *transport) countParked(ctx context.Context, lots map[string]waiter, ends map[place]int64,
 	sums map[brokers.Depth]int64,
 ) error {

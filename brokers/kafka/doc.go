@@ -6,9 +6,9 @@
 //
 // # URL
 //
-// kafka://[user:password@]host[:port][,host[:port]...] names the brokers to start from; port 9092 may be left out, and
-// there is no path. The parameters of every driver are listed in package brokers, group is required to subscribe, and
-// these are Kafka's own. Each is a key of Config.Params too, and each may be written with x- in front:
+// kafka://[user:password@]host[:port][,host[:port]...] names the seed brokers; port 9092 may be omitted, and there is
+// no path. The parameters of every driver are listed in package brokers, group is required to subscribe, and these are
+// Kafka's own. Each is also a key of Config.Params, and each may be written with x- in front:
 //
 //	parameter          default             meaning
 //	version            cluster's           newest Kafka version whose protocol is spoken; at least 2.4.0
@@ -33,100 +33,97 @@
 //	tls-cert, tls-key  none                files with the client's certificate and key
 //	sasl               plain               with a user: plain, scram-sha-256 or scram-sha-512
 //
-// A group whose other members use watermill-kafka, or anything else that shares partitions eagerly, needs
-// assignor=range until all of them have moved; a producer that takes over from watermill-kafka needs partitioner=fnv
-// for keys to stay on their partitions.
+// A group with members that use watermill-kafka, or any other client with eager rebalancing, needs assignor=range until
+// all of them have moved; a producer that replaces watermill-kafka needs partitioner=fnv to keep keys on their
+// partitions.
 //
 // # Delivery semantics
 //
 // At least once, from the moment Publish has returned nil: with acks=all and idempotence, a record is on every in-sync
-// replica, once. Calls at the same time, and all messages of one call, share requests.
+// replica, once. Concurrent calls, and all messages of one call, share requests.
 //
-// concurrency=N runs N handlers per partition, not per subscription: those of one key one after the other, in the order
-// of the partition, and with N = 1 all of them so. Offsets are committed up to the first message that is not settled.
-// What is settled behind it is kept in the note that Kafka stores with an offset, so that the member that takes over
-// skips it: a rebalance or a shutdown repeats nothing as long as the handlers finish within the rebalance-timeout or
-// the drain. A process that dies repeats what it handled since the last commit, which is at most commit-interval and
-// one request ago, and a handler that was running.
+// concurrency=N runs N handlers per partition, not per subscription. Messages with the same key run one after the other
+// in the order of the partition; with N = 1, all of them do. Offsets are committed up to the first message that is not
+// settled. Messages settled behind it are recorded in the metadata that Kafka stores with an offset, so that the member
+// that takes over skips them: a rebalance or a shutdown repeats nothing as long as the handlers finish within the
+// rebalance-timeout or the drain. A process that dies repeats the messages whose handler was running, and those handled
+// since the last commit, which is at most commit-interval plus one request old.
 //
-// When a partition is revoked nothing more is handed out, waits are broken off, running handlers finish, and their
-// offsets are committed, before the group gives the partition away. Cooperative rebalances leave all other partitions
-// at work. A group client that fails is made anew, after a pause of 100 ms that doubles up to 10 s.
+// When a partition is revoked nothing more is handed out, waits are interrupted, running handlers finish, and their
+// offsets are committed, before the group reassigns the partition. Cooperative rebalances leave all other partitions
+// running. A group client that fails is replaced, after a pause of 100 ms that doubles up to 10 s.
 //
-// Subscribe returns before the group has let the member in. A new group begins at the oldest record and misses nothing;
-// with offset=newest, [Broker.Joined] is the moment from which on it receives.
+// Subscribe returns before the group has admitted the member. A new group begins at the oldest record and misses
+// nothing; with offset=newest, it receives records from the moment at which [Broker.Joined] returns.
 //
-// Every record reaches a handler: tombstones, empty and binary ones, headers twice or null. None stops a partition.
+// Every record reaches a handler: tombstones, empty and binary ones, repeated or null headers. None stops a partition.
 //
-// A nacked message comes back in place after nack-pause, and holds its key meanwhile, with concurrency=1 its partition;
-// the pipeline never nacks as a policy. Origin.Position is "partition/offset" of the message on its topic, in retries
-// too, and envelope.StableID of it is the id of messages that have none.
+// A nacked message is redelivered in place after nack-pause, and holds up its key in the meantime, or with
+// concurrency=1 its partition; the pipeline never nacks as a policy. Origin.Position is "partition/offset" of the
+// message on its topic, in retries too, and envelope.StableID derives the id of messages without one from it.
 //
-// order=none keeps the order of a key among messages that do not fail; one that fails comes back behind others. With
-// order=key the later messages of the key are moved to a topic of their own, {queue}_retry.parked, and handled when the
-// retry has ended; other keys continue. When it ends as a dead letter the key continues, or, with order-dead=block,
-// stops until the dead letter has been redriven with success or [Broker.Release] is called; for that the broker has to
-// be one of the pipeline's dead letter sinks, next to a store for instance. Messages without a key have no order.
+// order=none keeps the order of a key among messages that do not fail; a failed one is overtaken by later ones. With
+// order=key the later messages of the key are moved to a separate topic, {queue}_retry.parked, and handled when the
+// retry has ended; other keys continue. If it ends as a dead letter the key continues or, with order-dead=block, stops
+// until the dead letter has been redriven successfully or [Broker.Release] is called; for that the broker has to be one
+// of the pipeline's dead letter sinks, for example next to a store. Messages without a key have no order.
 //
 // # How delay works
 //
 // A message that has to wait is written to a retry topic of its group, one per length of wait, to the partition it has
 // on the main topic. The member that owns a partition of the main topic reads the same partition of all retry topics,
-// holds the first record of each until it is due, and hands it to its handlers; no other member sees it. Long waits
-// cost no requests, and of memory what one fetch has brought, at most 256 KiB a partition, and hold up neither the main
-// topic, nor other waits, nor a rebalance. One request per broker waits for news of all retry topics that have been
-// read to their ends.
+// holds the first record of each until it is due, and passes it to its handlers; no other member sees it. Long waits
+// cost no requests and only the memory of one fetch, at most 256 KiB a partition, and hold up neither the main topic,
+// nor other waits, nor a rebalance. One long poll per broker covers all retry topics that have been read to their ends.
 //
-// There are 23 lengths from 100 ms to 10 days (1, 2, 5, 10, 20, 30 s and so on), and those that Config.Delays names.
-// Any other delay up to 30 days is waited out in several topics, late by at most 1 % or 250 ms, never early. Retry
-// topics for short waits and for Config.Delays are made by Subscribe, the others when they are needed.
+// There are 23 lengths from 100 ms to 10 days (1, 2, 5, 10, 20, 30 s and so on), and those in Config.Delays. Any other
+// delay up to 30 days is split over several topics, late by at most 1 % or 250 ms, never early. Subscribe creates retry
+// topics for short waits and for Config.Delays; the others are created when they are needed.
 //
-// The broker stamps the records in retry topics, and waits are counted on its clock; see the type clocks. The clocks of
-// producers and consumers do not matter, and may be set at any time.
+// The broker timestamps the records in retry topics, and waits are measured on its clock; see the type clocks. The
+// clocks of producers and consumers do not matter, and may be set at any time.
 //
 // First-delivery delays wait the same way, in topics without a group; each group reads them separately. Consumers that
 // do not use this driver never see such a message.
 //
-// [Broker.Depths] counts what waits. The group commits its offsets on its retry topics too, so that
-// kafka-consumer-groups.sh --describe and lag exporters show an upper bound of it, as lag.
+// [Broker.Depths] counts waiting messages. The group also commits its offsets on its retry topics, so
+// kafka-consumer-groups.sh --describe and lag exporters show an upper bound of them, as lag.
 //
 // # Headers
 //
 // All headers of a record are metadata, as bytes. Two more are: x-kafka-key, the record's key, absent if that is null,
-// and x-kafka-tombstone, "true" if the value is null. x-kafka-headers holds what a map cannot: names that occur twice,
-// and null values. Publish turns them back into what they were. The Watermill UUID travels as _watermill_message_uuid,
-// as with watermill-kafka.
+// and x-kafka-tombstone, "true" if the value is null. x-kafka-headers holds what a map cannot: repeated names, and null
+// values. Publish restores them. The Watermill UUID travels as _watermill_message_uuid, as with watermill-kafka.
 //
 // Records in retry and dead letter topics also have x-consumer (the group), x-origin-topic, and x-kafka-partition,
 // x-kafka-offset and x-kafka-timestamp (Unix ms) of the message on its topic; those that wait have x-kafka-wait (ms),
-// and x-not-before (Unix ms on the broker's clock) after the first topic, and a retry x-stage: the same for two copies
-// of it, of which a process handles one. x-kafka-control marks records that are not
-// messages.
+// and x-not-before (Unix ms on the broker's clock) after the first topic, and a retry has x-stage, which is the same
+// for two copies of it, so that a process handles only one. x-kafka-control marks records that are not messages.
 //
 // # Limits
 //
-// The names that package brokers makes must be Kafka's: at most 249 of a-z, A-Z, 0-9, dot, underscore and dash. The
+// The names from package brokers must be valid in Kafka: at most 249 of a-z, A-Z, 0-9, dot, underscore and dash. The
 // templates retry and delayed need {delay}.
 //
-// Our own topics take 128 KiB more than max-message-bytes, so that a message of the largest size can still be retried
-// and dead-lettered. Where an operator made them smaller, a record loses the texts of its error first, the
-// longest before the others, and a dead letter then its body, which goes to [Driver.Fallback].
+// Our own topics allow 128 KiB more than max-message-bytes, so that a message of the largest size can still be retried
+// and dead-lettered. If an operator made them smaller, a record loses the texts of its error first, the longest before
+// the others, and then a dead letter its body, which goes to [Driver.Fallback].
 //
-// Retry topics must have message.timestamp.type=LogAppendTime; the driver creates them so. It needs the rights to
+// Retry topics must have message.timestamp.type=LogAppendTime; the driver creates them that way. It needs permission to
 // create topics, or auto-create=false and the topics that [Broker.Plan] lists, which [Broker.Apply] creates and
-// [Broker.Check] compares. Kafka does not count deliveries: a message that crashes its consumer comes back forever.
+// [Broker.Check] compares. Kafka does not count deliveries: a message that crashes its consumer is redelivered forever.
 //
 // # Clients
 //
-// All of it is franz-go. A Broker has two clients, one for what users publish and one for retries, dead letters,
+// The client is franz-go. A Broker has two clients, one for users' publishes and one for retries, dead letters,
 // administration and retry topics, so that neither waits for the other; each subscription adds one, the member of its
-// group. A client knows the topics that it uses, not all of a cluster. Keys go to the partitions that Java's or
-// sarama's producers choose, and groups can be shared with other clients while a service moves; see the parameters
+// group. A client knows the topics that it uses, not all of a cluster. Keys are mapped to the same partitions as by
+// Java's or sarama's producers, and groups can be shared with other clients while a service moves; see the parameters
 // partitioner and assignor.
 //
 // watermill-kafka's publisher (v3.1.2) waits for each message of a Publish before it sends the next. Its subscriber
-// hands out one message per partition at a time; it discards what is in flight at Close (20 of 20 messages came again
-// after an ack), has no order of commits that would allow more than one, stops a partition forever at a record that
-// does not unmarshal, and gives no access to the group session that retry topics, pauses and commits need.
+// hands out one message per partition at a time; it discards messages in flight at Close (20 of 20 were redelivered
+// after an ack), has no commit order that would allow more than one, stops a partition forever at a record that does
+// not unmarshal, and gives no access to the group session that retry topics, pauses and commits need.
 // docs/performance.md has figures, and the benchmarks next to the code measure them, on kfake or on a cluster.
 package kafka

@@ -14,16 +14,16 @@ func init() { brokers.Register(Scheme, Driver{}) }
 
 var _ brokers.Driver = Driver{}
 
-// Driver opens kafka:// URLs. The zero value is registered for the scheme; register another one with a Mux of your own
-// to set the fields.
+// Driver opens kafka:// URLs. The zero value is registered for the scheme; to set the fields, register another one with
+// your own Mux.
 type Driver struct {
-	// Fallback keeps the dead letters that are too large for the dead letter topic even without the trace of their
-	// error. The topic then gets a record without the body that says so. A dead letter store fits. Defaults to none:
+	// Fallback stores dead letters that are too large for the dead letter topic even without the trace of their error. The
+	// topic then gets a record without the body that refers to it. A dead letter store is suitable. Defaults to none:
 	// DeadLetter fails with brokers.ErrTooLarge.
 	Fallback DeadLetterSink
 }
 
-// DeadLetterSink keeps dead letters; nil means that the dead letter is durable. dlq.Letters is one.
+// DeadLetterSink stores dead letters; nil means that the dead letter is durable. dlq.Letters is one.
 type DeadLetterSink interface {
 	DeadLetter(ctx context.Context, d *envelope.DeadLetter) error
 }
@@ -35,9 +35,9 @@ func (Driver) Params() []brokers.Param {
 	return append([]brokers.Param{
 		{
 			Name: "version",
-			Doc:  "Newest Kafka version whose protocol is spoken, at least 2.4.0; what the cluster speaks if not given.",
+			Doc:  "Newest Kafka version whose protocol is used, at least 2.4.0; defaults to that of the cluster.",
 		},
-		{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create topics that are missing."},
+		{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create missing topics."},
 		{
 			Name: "partitions", Kind: brokers.Int,
 			Doc: "Partitions of the topics created for Publish and Subscribe; the broker's default if not given.",
@@ -53,7 +53,7 @@ func (Driver) Params() []brokers.Param {
 		},
 		{
 			Name: "order-dead", Default: "continue", OneOf: []string{"continue", "block"},
-			Doc: "With order=key, what happens to the later messages of a key whose message is dead.",
+			Doc: "With order=key, what happens to later messages of a key after a dead letter.",
 		},
 		{
 			Name: "window", Kind: brokers.Int, Default: "1000", Min: 1, Max: 1_000_000,
@@ -67,7 +67,7 @@ func (Driver) Params() []brokers.Param {
 	}, append(clusterParams(), accessParams()...)...)
 }
 
-// clusterParams are those of the client, and of topics and groups.
+// clusterParams are the parameters of the client, topics and groups.
 func clusterParams() []brokers.Param {
 	return []brokers.Param{
 		{
@@ -101,7 +101,7 @@ func clusterParams() []brokers.Param {
 	}
 }
 
-// accessParams are those of encryption and credentials.
+// accessParams are the parameters of encryption and credentials.
 func accessParams() []brokers.Param {
 	return []brokers.Param{
 		{Name: "tls", Kind: brokers.Bool, Default: "false", Doc: "Connect with TLS."},

@@ -10,16 +10,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// fetcher reads one partition of our own topics from any offset, without waiting for what is not there yet. One
+// fetcher reads one partition of our own topics from any offset, without waiting for records that do not exist yet. One
 // goroutine at a time uses it.
 type fetcher struct {
 	client *kgo.Client
 	topics *topics
-	clocks *clocks // learns from the stamps of what is read, if not nil
+	clocks *clocks // learns from the timestamps of records, if not nil
 	place
 
-	ahead map[int64]*kgo.Record // of at: what came with the last answer
-	moved bool                  // the leader may be another one
+	ahead map[int64]*kgo.Record // for at: records of the last answer
+	moved bool                  // the leader may have changed
 	id    topicID               // of the topic that is read, zero before the first answer
 }
 
@@ -29,20 +29,20 @@ func (b *transport) fetcher(at place) *fetcher {
 	return &fetcher{client: b.own, topics: b.topics, clocks: &b.clocks, place: at}
 }
 
-// fetched is what one request brought.
+// fetched is the result of one request.
 type fetched struct {
 	records []*kgo.Record
 	next    int64 // offset to continue at
 	start   int64 // where the partition begins
-	end     int64 // and ends, as far as the leader knows: one that was just elected may not know all of it yet
+	end     int64 // and ends, as far as the leader knows: a newly elected one may lag behind
 }
 
-// errGone says that a record is not in its topic any more.
+// errGone means that a record is no longer in its topic.
 var errGone = errors.New("the record is gone from its topic")
 
-// at returns the record at an offset, errGone, or errMadeAgain. It tries again until ctx ends. An answer without
-// records proves nothing: a leader that was just elected may not know for a second what it can show. A record is gone
-// when the partition begins behind it, or when a later one was read in its place.
+// at returns the record at an offset, errGone, or errMadeAgain. It retries until ctx ends. An answer without records
+// proves nothing: a newly elected leader may not know for a second what it can return. A record is gone when the
+// partition begins after it, or when a later one was read in its place.
 func (f *fetcher) at(ctx context.Context, offset int64) (*kgo.Record, error) {
 	if r, ok := f.ahead[offset]; ok {
 		return r, nil
@@ -71,10 +71,10 @@ func (f *fetcher) at(ctx context.Context, offset int64) (*kgo.Record, error) {
 	}
 }
 
-// errMadeAgain says that the topic was deleted, and another one made of its name: its offsets mean other records.
-var errMadeAgain = errors.New("the topic was deleted and made again")
+// errMadeAgain means that the topic was deleted and recreated: its offsets refer to other records.
+var errMadeAgain = errors.New("the topic was deleted and recreated")
 
-// leader returns who leads the partition, or errMadeAgain, once.
+// leader returns the leader of the partition or, once, errMadeAgain.
 func (f *fetcher) leader(ctx context.Context) (leadership, error) {
 	age := recentAge
 	if f.moved {
@@ -93,8 +93,8 @@ func (f *fetcher) leader(ctx context.Context) (leadership, error) {
 	return leader, nil
 }
 
-// fetch reads records from an offset on. A negative offset, and one that the partition does not have any more, stands
-// for its beginning.
+// fetch reads records from an offset on. A negative offset, or one that the partition no longer has, means its
+// beginning.
 func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 	if offset < 0 {
 		start, err := f.topics.bound(ctx, f.place, offsetOldest)
@@ -132,8 +132,8 @@ func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 	return f.unpack(part, offset, leader.id)
 }
 
-// outOfRange continues at the beginning of the partition when that is behind the offset. An offset that is ahead of the
-// partition is an error: the leader that answered may be an old one.
+// outOfRange continues at the beginning of the partition if that is after the offset. An offset beyond the end of the
+// partition is an error: the answer may come from an old leader.
 func (f *fetcher) outOfRange(ctx context.Context, offset int64) (fetched, error) {
 	f.moved = true
 	start, err := f.topics.bound(ctx, f.place, offsetOldest)
@@ -189,11 +189,11 @@ var decompressor = kgo.DefaultDecompressor()
 // stampedByBroker is the timestamp type LogAppendTime.
 const stampedByBroker = 1
 
-// confirmations is how often a partition has to end where it was read to, before that counts as its end: a leader that
-// was deposed, or has just been elected, may know of an earlier one only.
+// confirmations is how often a partition has to be read to the same end before that counts: a deposed or newly elected
+// leader may know only an earlier one.
 const confirmations = 2
 
-// all calls visit for every record from an offset up to the end that the partition has now.
+// all calls visit for every record from an offset up to the partition's current end.
 func (f *fetcher) all(ctx context.Context, from int64, visit func(*kgo.Record)) error {
 	for failures, confirmed := 0, 0; confirmed < confirmations; {
 		end, err := f.topics.bound(ctx, f.place, offsetNewest)

@@ -12,10 +12,10 @@ import (
 // gatherWait bounds how long a record waits for others.
 const gatherWait = time.Millisecond
 
-// gatherer puts single records of many callers into few requests. The client may have five requests in flight and sends
-// what it has at once, so that 64 callers, each with one record, would get requests of a few records, and a request
-// costs the broker as much as a hundred records do. So a record waits while another one of its topic has no answer yet,
-// at most gatherWait: a slow partition does not hold the others up, and a caller that is alone never waits.
+// gatherer combines single records of many callers into few requests. The client may have five requests in flight and
+// sends records at once, so 64 callers with one record each would cause requests of a few records, and a request costs
+// the broker as much as a hundred records. So a record waits while another one of its topic is unanswered, at most
+// gatherWait: a slow partition does not hold the others up, and a single caller never waits.
 type gatherer struct {
 	release func(t *gathering) // called in a goroutine that may block
 
@@ -23,7 +23,7 @@ type gatherer struct {
 	topics map[string]*gathering // those with unanswered records
 }
 
-// gathering is what a topic has unanswered and waiting.
+// gathering is a topic's unanswered and waiting records.
 type gathering struct {
 	unanswered int
 	waiting    []sending
@@ -38,7 +38,7 @@ type sending struct {
 	index  int // of the record in its call
 }
 
-// add reports whether s is to be sent at once. If it is not, release follows.
+// add reports whether s is to be sent at once. Otherwise release follows.
 func (g *gatherer) add(s sending) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -53,7 +53,7 @@ func (g *gatherer) add(s sending) bool {
 	return false
 }
 
-// answered is called once for each record that was sent.
+// answered is called once for each sent record.
 func (g *gatherer) answered(topic string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -66,12 +66,12 @@ func (g *gatherer) answered(topic string) {
 		return
 	}
 	go func() {
-		runtime.Gosched() // the callers of the records that were just answered come first, with their next ones
+		runtime.Gosched() // let the callers of the answered records add their next ones first
 		g.release(t)
 	}()
 }
 
-// take returns what waits, which is to be sent now.
+// take returns the waiting records, which are to be sent now.
 func (g *gatherer) take(t *gathering) []sending {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -79,12 +79,12 @@ func (g *gatherer) take(t *gathering) []sending {
 	if len(taken) > 0 {
 		t.overdue.Stop()
 		t.unanswered += len(taken)
-		t.waiting = make([]sending, 0, len(taken)) // the next ones will be about as many
+		t.waiting = make([]sending, 0, len(taken)) // about as many are expected next
 	}
 	return taken
 }
 
-// takeAll returns what waits on all topics, which is to be sent now.
+// takeAll returns the waiting records of all topics, which are to be sent now.
 func (g *gatherer) takeAll() (taken []sending) {
 	g.mu.Lock()
 	topics := make([]*gathering, 0, len(g.topics))

@@ -13,31 +13,31 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Header names of this driver. Those marked "metadata" reach handlers; the others are taken off a record before.
+// Header names of this driver. Those marked "metadata" reach handlers; the others are removed from a record before.
 const (
 	// headerUUID holds the Watermill UUID, under the name that watermill-kafka uses.
 	headerUUID = "_watermill_message_uuid"
-	// headerRaw (metadata) holds the headers that a map of strings cannot: names that occur twice, and null values. A
-	// JSON array of [name, base64 value or null], in order.
+	// headerRaw (metadata) holds the headers that a map of strings cannot: repeated names, and null values. A JSON array
+	// of [name, base64 value or null], in order.
 	headerRaw = "x-kafka-headers"
 	// headerTombstone (metadata) is "true" on a record whose value is null, not empty.
 	headerTombstone = "x-kafka-tombstone"
-	// headerPartition, headerOffset and headerTimestamp (Unix ms) say where a message lay on its topic.
+	// headerPartition, headerOffset and headerTimestamp (Unix ms) are the position of a message on its topic.
 	headerPartition = "x-kafka-partition"
 	headerOffset    = "x-kafka-offset"
 	headerTimestamp = "x-kafka-timestamp"
-	// headerSource is the topic of that place when it is not the one subscribed to: a message that was delayed before
-	// its first delivery never lay there.
+	// headerSource is the topic of that position if it is not the one subscribed to: a message that was delayed before its
+	// first delivery was never stored there.
 	headerSource = "x-kafka-topic"
-	// headerIncarnation tells the topic of that place from others of its name.
+	// headerIncarnation distinguishes that topic from others of the same name.
 	headerIncarnation = "x-kafka-topic-id"
-	// headerWait is the whole delay of a waiting record in milliseconds, counted from when the broker took it.
+	// headerWait is the whole delay of a waiting record in milliseconds, counted from when the broker received it.
 	headerWait = "x-kafka-wait"
 	// headerRetry marks a record that waits for a retry, and not for its first delivery.
 	headerRetry = "x-kafka-retry"
 	// headerControl marks a record that is not a message: controlProbe and the like.
 	headerControl = "x-kafka-control"
-	// headerReference marks a dead letter without its body, and says where the body is.
+	// headerReference marks a dead letter without its body, and refers to the body.
 	headerReference = "x-kafka-body"
 )
 
@@ -52,8 +52,8 @@ func ofTheWait(name string) bool {
 	return false
 }
 
-// readHeaders turns the headers of a record into metadata, losing nothing: bytes stay bytes, and what a map cannot
-// hold goes into headerRaw. In a retry topic, headers of the wait are left out.
+// readHeaders converts the headers of a record into metadata without loss: bytes stay bytes, and anything that a map
+// cannot hold goes into headerRaw. In a retry topic, headers of the wait are left out.
 func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata, uuid string) {
 	md = make(message.Metadata, len(headers)+1)
 	lossy := false
@@ -105,8 +105,8 @@ func packHeaders(headers []kgo.RecordHeader, waiting bool) string {
 	return string(text)
 }
 
-// writeHeaders is the opposite of readHeaders. A name in headerRaw whose value in md has been changed since is written
-// with the new value only. Broker-made headers are left out.
+// writeHeaders is the inverse of readHeaders. A name in headerRaw whose value in md has changed is written only with
+// the new value. Broker-made headers are left out.
 func writeHeaders(md message.Metadata, uuid string) []kgo.RecordHeader {
 	headers := make([]kgo.RecordHeader, 0, len(md)+4)
 	if uuid != "" {
@@ -165,7 +165,7 @@ func find(headers []kgo.RecordHeader, name string) (string, bool) {
 	return "", false
 }
 
-// number reads a decimal header. Whatever cannot be read counts as absent: records come from anybody.
+// number reads a decimal header. An unreadable value counts as absent, since any producer may write records.
 func number(headers []kgo.RecordHeader, name string) (int64, bool) {
 	text, ok := find(headers, name)
 	if !ok {

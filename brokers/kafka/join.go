@@ -38,7 +38,7 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 	b.mu.Lock()
 	b.subscriptions[s] = struct{}{}
 	b.mu.Unlock()
-	go s.run() //nolint:gosec,contextcheck // G118: it outlives ctx, and its contexts are its own
+	go s.run() //nolint:gosec,contextcheck // G118: it outlives ctx and has its own contexts
 	return func() {
 		s.close()
 		<-s.done
@@ -49,14 +49,14 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 }
 
 func (b *transport) kinds(topic, group string) []named {
-	// The templates have been checked when the broker was opened.
+	// The templates were checked when the broker was opened.
 	retry, _ := newNamed(b.cfg.Naming.For(topic, group).Retry)
 	delayed, _ := newNamed(b.cfg.Naming.For(topic, "").Delayed)
 	return []named{retry, delayed}
 }
 
-// prepare creates the topic and the retry topics for short waits and for the delays that the configuration names, so
-// that the first failure creates nothing. Others come into being when they are needed.
+// prepare creates the topic and the retry topics for short waits and for the configured delays, so that the first
+// failure creates nothing. Others are created when they are needed.
 func (b *transport) prepare(ctx context.Context, topic, group string, params brokers.Params) (seen map[string]tier,
 	partitions int32, err error,
 ) {
@@ -85,7 +85,7 @@ type tierName struct {
 	wait time.Duration
 }
 
-// prepared lists the retry topics that are made before the first failure.
+// prepared lists the retry topics that are created before the first failure.
 func (b *transport) prepared(topic, group string) []tierName {
 	retry := b.cfg.Naming.For(topic, group).Retry
 	delayed := b.cfg.Naming.For(topic, "").Delayed
@@ -104,10 +104,10 @@ func (b *transport) prepared(topic, group string) []tierName {
 	return list
 }
 
-// Joined returns when every subscription that is open now is a member of its group and reads the partitions that it
-// got, which may be none. Subscribe does not wait for that: joining takes as long as the other members need to give
-// partitions up, and a new group begins at the oldest record and misses nothing. With offset=newest it is the moment
-// from which on what is published is received. Use it before a service reports that it is ready.
+// Joined returns when every open subscription is a member of its group and reads its assigned partitions, which may be
+// none. Subscribe does not wait for that: joining takes as long as the other members need to give up partitions, and a
+// new group begins at the oldest record and misses nothing. With offset=newest, it receives the messages published
+// after Joined returns. Call it before a service reports that it is ready.
 func (b *Broker) Joined(ctx context.Context) error {
 	b.t.mu.Lock()
 	closed := b.t.closed

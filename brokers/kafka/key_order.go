@@ -11,10 +11,9 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// keyOrder keeps the messages of a key in order over retries, for one partition. While a message waits for its retry,
-// the later ones of its key are moved into a parking topic, from the main topic's partition to the same one there, and
-// are taken from it when the retry has ended. Memory holds offsets only. The executor calls it for one message of a key
-// at a time.
+// keyOrder keeps the messages of a key in order across retries, for one partition. While a message waits for its retry,
+// later ones of its key are moved to the same partition of a parking topic, and are taken from it when the retry has
+// ended. Memory holds only offsets. The executor calls it for one message of a key at a time.
 type keyOrder struct {
 	p     *partition
 	topic string
@@ -22,16 +21,16 @@ type keyOrder struct {
 
 	parks  chan parkRequest
 	mu     sync.Mutex
-	keys   map[string]*keyState // keys that something holds back
+	keys   map[string]*keyState // blocked keys
 	reader struct {
 		sync.Mutex
 		*fetcher
 	}
 }
 
-// keyState is what holds a key back.
+// keyState is what blocks a key.
 type keyState struct {
-	retrying map[string]string // by the stage of what waits for its retry, the position of its message
+	retrying map[string]string // by the stage of a waiting retry, the position of its message
 	parked   []parkedMessage   // in order
 	lock     *parkedMessage    // the dead letter that blocks the key, with order-dead=block
 }
@@ -93,7 +92,7 @@ func (o *keyOrder) handle(d *delivery) {
 	}
 }
 
-// attempt hands a message out and notes what became of it. It reports false when the partition was given up first.
+// attempt hands a message out and records its fate. It reports false if the partition was given up first.
 func (o *keyOrder) attempt(d *delivery) bool {
 	key := string(d.record.Key)
 	became, acked := o.p.deliver(d)
@@ -112,13 +111,13 @@ func (o *keyOrder) attempt(d *delivery) bool {
 	block := became.dead && !rescheduled && state.lock == nil && o.p.sub.q.Params.String("order-dead") == "block"
 	o.keep(key, state)
 	o.mu.Unlock()
-	if freed { // redriven, with success
+	if freed { // redriven successfully
 		o.unlock(key)
 	}
 	return !block || o.block(key, state, d)
 }
 
-// keep remembers a state as long as it holds anything back. The caller holds mu.
+// keep stores a state as long as it blocks anything. The caller holds mu.
 func (o *keyOrder) keep(key string, state *keyState) {
 	if len(state.retrying) == 0 && len(state.parked) == 0 && state.lock == nil {
 		delete(o.keys, key)
@@ -127,7 +126,7 @@ func (o *keyOrder) keep(key string, state *keyState) {
 	o.keys[key] = state
 }
 
-// positionOf returns where the message of a parked record lay on its topic.
+// positionOf returns the position of a parked record's message on its topic.
 func (o *keyOrder) positionOf(r *kgo.Record) string {
 	return o.p.sub.origin(r, "", true).Position
 }
@@ -138,8 +137,8 @@ func (o *keyOrder) isHeld(key []byte) bool {
 	return o.keys[string(key)] != nil
 }
 
-// holds reports whether a message of the main topic is known already: it was moved aside, and then the process ended
-// before its offset was committed.
+// holds reports whether a message of the main topic is already known: it was moved aside, and the process ended before
+// its offset was committed.
 func (o *keyOrder) holds(d *delivery) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -149,7 +148,7 @@ func (o *keyOrder) holds(d *delivery) bool {
 		state.lock != nil && state.lock.position == at
 }
 
-// park moves a message behind the others of its key.
+// park moves a message behind others of its key.
 func (o *keyOrder) park(d *delivery) bool {
 	r := newWaiting(o.topic, &driver.Outgoing{Message: newMessage(d.record, d.origin, d.waiting)}, d.origin)
 	r.Partition = o.p.id
@@ -165,7 +164,7 @@ func (o *keyOrder) park(d *delivery) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	state := o.stateOf(d.record.Key)
-	if state.has(d.origin.Position) { // catchUp met an earlier write of it
+	if state.has(d.origin.Position) { // catchUp found an earlier write of it
 		o.lot.settle(offset)
 		return true
 	}
@@ -174,7 +173,7 @@ func (o *keyOrder) park(d *delivery) bool {
 	return true
 }
 
-// block keeps a key from going on behind a dead letter, over restarts too.
+// block keeps a key stopped behind a dead letter, even across restarts.
 func (o *keyOrder) block(key string, state *keyState, d *delivery) bool {
 	r := &kgo.Record{
 		Topic: o.topic, Partition: o.p.id, Key: []byte(key),
@@ -204,7 +203,7 @@ func (o *keyOrder) unlock(key string) {
 	o.keep(key, state)
 }
 
-// goOn handles what is parked of a key, until one of it has to wait again.
+// goOn handles the parked messages of a key until one of them has to wait again.
 func (o *keyOrder) goOn(key string) {
 	for {
 		o.mu.Lock()
@@ -220,7 +219,7 @@ func (o *keyOrder) goOn(key string) {
 		r, err := o.reader.at(o.p.ctx, first.offset)
 		o.reader.Unlock()
 		if err == nil && o.positionOf(r) != first.position {
-			err = errGone // another record lies there: the topic was made again, or lost its end
+			err = errGone // another record is stored there: the topic was recreated, or lost its end
 		}
 		switch {
 		case errors.Is(err, errGone):

@@ -9,17 +9,17 @@ import (
 )
 
 // parked is the account of the topic in which messages wait behind an earlier one of their key. They leave it out of
-// turn, key by key, so that its first message may wait for an hour while thousands behind it are done. What is done
-// behind the first is therefore stored with the position, in the note that Kafka keeps with an offset. It is safe for
+// turn, key by key, so its first message may wait for an hour while thousands behind it are done. Messages done behind
+// the first are therefore stored with the position, in the metadata that Kafka keeps with an offset. It is safe for
 // concurrent use.
 type parked struct {
 	mu      sync.Mutex
 	waiting map[int64]struct{} // offsets that are not settled
-	end     int64              // offset behind the last one seen
+	end     int64              // offset after the last one seen
 	changed bool
 }
 
-// maxNote is what a position's note may take: Kafka's default for offset.metadata.max.bytes is 4096.
+// maxNote is the largest note of a position: Kafka's default for offset.metadata.max.bytes is 4096.
 const maxNote = 4000
 
 func newParked(end int64) *parked { return &parked{waiting: map[int64]struct{}{}, end: end} }
@@ -32,7 +32,7 @@ func (p *parked) add(offset int64) {
 	p.changed = true
 }
 
-// pass says that an offset was seen and needs nothing.
+// pass records an offset that needs nothing.
 func (p *parked) pass(offset int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -40,14 +40,14 @@ func (p *parked) pass(offset int64) {
 	p.changed = true
 }
 
-// seen returns the offset behind the last one that was added or passed.
+// seen returns the offset after the last one that was added or passed.
 func (p *parked) seen() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.end
 }
 
-// restart forgets everything: the topic was made again.
+// restart forgets everything, because the topic was recreated.
 func (p *parked) restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *parked) position() (at position, moved bool) {
 	return p.now(), p.changed
 }
 
-// now is position for those who hold mu.
+// now is position for callers that hold mu.
 func (p *parked) now() position {
 	offsets := slices.Sorted(maps.Keys(p.waiting))
 	if len(offsets) == 0 {
@@ -83,8 +83,8 @@ func (p *parked) committedAt(at position) {
 	p.changed = p.now() != at
 }
 
-// packNote renders which offsets behind the first are not settled, up to an end: the distances between them, and then
-// the distance to the end. What has no room counts as not settled.
+// packNote encodes which offsets after the first are not settled, up to an end: the distances between them, and then
+// the distance to the end. Offsets for which there is no room count as not settled.
 func packNote(offsets []int64, end int64) string {
 	var (
 		packed []byte
@@ -104,8 +104,8 @@ func packNote(offsets []int64, end int64) string {
 	return base64.RawStdEncoding.EncodeToString(packed)
 }
 
-// unpackNote returns the offsets from at on that are not settled, and the end: all from there on are not settled
-// either. A note that is not ours says that everything is to be done again.
+// unpackNote returns the offsets from at on that are not settled, and the end, from which on none is settled. A foreign
+// note means that everything has to be done again.
 func unpackNote(at position) (waiting map[int64]struct{}, end int64) {
 	waiting = map[int64]struct{}{at.offset: {}}
 	packed, err := base64.RawStdEncoding.DecodeString(at.note)

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// restore learns what holds keys back before the first message of the topic is handled: what is parked, and what waits
-// in the retry topics. It may be called again after an error.
+// restore determines which keys are blocked before the first message of the topic is handled, from the parked messages
+// and those in the retry topics. It may be called again after an error.
 func (o *keyOrder) restore() error {
 	sub, b, ctx := o.p.sub, o.p.sub.b, o.p.ctx
 	o.keys = map[string]*keyState{}
@@ -82,7 +82,7 @@ func (o *keyOrder) ensureParking(ctx context.Context) error {
 	return nil
 }
 
-// remember notes a message that waits for a retry of our group.
+// remember records a message that waits for a retry of our group.
 func (o *keyOrder) remember(r *kgo.Record) {
 	whose, _ := find(r.Headers, envelope.KeyConsumer)
 	_, retry := find(r.Headers, headerRetry)
@@ -112,8 +112,7 @@ func (o *keyOrder) restoreParked(ctx context.Context, at position) error {
 	})
 }
 
-// meet notes a record of the parking topic, of which is known whether it is settled. The caller holds mu, or is
-// restoring.
+// meet processes a record of the parking topic, given whether it is settled. The caller holds mu, or is restoring.
 func (o *keyOrder) meet(r *kgo.Record, settled bool) {
 	if settled || r.Key == nil {
 		o.lot.pass(r.Offset)
@@ -133,14 +132,14 @@ func (o *keyOrder) meet(r *kgo.Record, settled bool) {
 	}
 }
 
-// catchUp reads what lies between the records that are known and one that was just stored: another member parked it, or
-// a write of our own did that had no answer. Nothing of it may be passed over.
+// catchUp reads the records between the known ones and one that was just stored: another member parked them, or our own
+// unanswered write. None may be skipped.
 func (o *keyOrder) catchUp(to int64) bool {
 	f := o.p.sub.b.fetcher(o.reader.place)
 	for offset := o.lot.seen(); offset < to; offset++ {
 		r, err := f.at(o.p.ctx, offset)
 		if err != nil && !errors.Is(err, errGone) {
-			return false // given up, or made again
+			return false // given up, or the topic was recreated
 		}
 		o.mu.Lock()
 		if err == nil {
@@ -157,7 +156,7 @@ func (k *keyState) has(position string) bool {
 	return slices.ContainsFunc(k.parked, func(m parkedMessage) bool { return m.position == position })
 }
 
-// resume continues with keys whose retry ended in another process, before that could take what was parked behind.
+// resume continues with keys whose retry ended in another process before that could take the messages parked behind it.
 func (o *keyOrder) resume() {
 	o.mu.Lock()
 	var free []string

@@ -11,7 +11,7 @@ import (
 )
 
 // store writes a record to the parking topic and counts it as waiting there. Records of several keys share a request;
-// their offsets are counted before the next request begins, so that no position is ever stored that passes over one.
+// their offsets are counted before the next request begins, so that no stored position ever skips one.
 func (o *keyOrder) store(r *kgo.Record) (int64, bool) {
 	req := parkRequest{r, make(chan int64, 1)}
 	select {
@@ -23,8 +23,8 @@ func (o *keyOrder) store(r *kgo.Record) (int64, bool) {
 	return offset, ok
 }
 
-// keepStoring serves store until the partition is given up. Now and then it looks whether the topic holds records that
-// neither it nor restore has seen, and none that follows would have it notice.
+// keepStoring serves store until the partition is given up. From time to time it checks whether the topic has records
+// that neither it nor restore has seen, in case no later record reveals them.
 func (o *keyOrder) keepStoring() {
 	wait := time.Second
 	look := time.NewTimer(wait)
@@ -57,11 +57,11 @@ func (o *keyOrder) keepStoring() {
 	}
 }
 
-// restart forgets what was parked: the topic was deleted, and everything in it.
+// restart forgets the parked messages, because the topic was deleted with everything in it.
 func (o *keyOrder) restart() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.p.sub.log.Error("the parking topic was deleted with what it held", "parking_topic", o.topic)
+	o.p.sub.log.Error("the parking topic was deleted with its messages", "parking_topic", o.topic)
 	o.lot.restart()
 	o.p.account(o.topic, topicID{}, o.lot)
 	for _, state := range o.keys {
@@ -69,7 +69,7 @@ func (o *keyOrder) restart() {
 	}
 }
 
-// noRoom stands for the offset of a record that the topic has no room for.
+// noRoom represents the offset of a record that is too large for the topic.
 const noRoom = -1
 
 func refuse(batch []parkRequest) {
@@ -85,8 +85,8 @@ func (o *keyOrder) write(batch []parkRequest) {
 	}
 	b := o.p.sub.b
 	for n := 1; ; n++ {
-		// Not bounded by the partition's context: whether the records are stored must be known, else an abandoned one
-		// would lie in front of what the next owner parks.
+		// Not bounded by the partition's context: it must be known whether the records are stored, since an abandoned one
+		// would precede those that the next owner parks.
 		ctx, cancel := context.WithTimeoutCause(context.Background(), b.cfg.PublishTimeout, b.overdue)
 		err := errors.Join(b.waits.send(ctx, records)...)
 		cancel()
@@ -96,7 +96,7 @@ func (o *keyOrder) write(batch []parkRequest) {
 		o.p.sub.log.Warn("messages cannot be parked behind an earlier one of their key; trying again", "parking_topic",
 			o.topic, "err", err)
 		if errors.Is(err, brokers.ErrTooLarge) && len(batch) > 1 {
-			for _, req := range batch { // which of them?
+			for _, req := range batch { // find the one at fault
 				o.write([]parkRequest{req})
 			}
 			return

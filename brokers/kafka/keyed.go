@@ -6,7 +6,7 @@ import (
 )
 
 // keyedExecutor runs the deliveries of one partition: at most n at once, those of one key one after the other in the
-// order given, and with n = 1 all of them so. Deliveries without a key have no order among each other when n > 1.
+// given order, and with n = 1 all of them. Deliveries without a key are not ordered if n > 1.
 type keyedExecutor struct {
 	n   int
 	run func(*delivery)
@@ -15,14 +15,14 @@ type keyedExecutor struct {
 	running sync.WaitGroup
 
 	mu   sync.Mutex
-	busy map[string][]*delivery // keys in flight, with what waits behind them
+	busy map[string][]*delivery // keys in flight, with the deliveries waiting behind them
 }
 
 func newKeyedExecutor(n int, run func(*delivery)) *keyedExecutor {
 	return &keyedExecutor{n: n, run: run, slots: make(chan struct{}, n), busy: map[string][]*delivery{}}
 }
 
-// take hands a delivery over. It blocks while n deliveries run, and reports false when ctx ended first.
+// take accepts a delivery. It blocks while n deliveries run, and reports false if ctx ended first.
 func (e *keyedExecutor) take(ctx context.Context, d *delivery) bool {
 	if e.n > 1 && d.record.Key != nil && e.queue(d) {
 		return true
@@ -36,7 +36,7 @@ func (e *keyedExecutor) take(ctx context.Context, d *delivery) bool {
 		return false
 	}
 	if e.n == 1 {
-		// In the caller: a goroutine per message would only cost, and the one that reads would run ahead for nothing.
+		// In the caller: a goroutine per message would only cost, and the reader would run ahead for nothing.
 		e.run(d)
 		<-e.slots
 		return true
@@ -82,15 +82,15 @@ func (e *keyedExecutor) following(d *delivery) *delivery {
 	return waiting[0]
 }
 
-// forget frees the key of a delivery that was not run. What queued up behind it meanwhile is dropped with it: the
-// partition is being given up, and none of it is settled.
+// forget frees the key of a delivery that was not run. Deliveries queued behind it are dropped with it: the partition
+// is being given up, and none of them is settled.
 func (e *keyedExecutor) forget(d *delivery) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.busy, string(d.record.Key))
 }
 
-// wait returns when nothing runs any more. take must not be called after it, but by those who already do.
+// wait returns when nothing runs any more. take must not be called after it, except by running deliveries.
 func (e *keyedExecutor) wait() {
 	e.running.Wait()
 	for range e.n {

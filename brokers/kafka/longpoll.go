@@ -9,22 +9,22 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// longPoll tells those who have read a retry topic to its end when there is more. Records of this process are announced
-// by arrived; for those of others one request to each broker waits for all topics together, so that an idle topic costs
-// no request, and neither does an idle subscription. What has come is read over another connection: there, nothing
-// waits behind a request that waits. It is safe for concurrent use.
+// longPoll notifies readers that have read a retry topic to its end when there is more. Records of this process are
+// announced by arrived; for those of others one request to each broker covers all topics, so neither an idle topic nor
+// an idle subscription costs a request. New records are read over another connection, where nothing waits behind a long
+// poll. It is safe for concurrent use.
 type longPoll struct {
 	client *kgo.Client
 	topics *topics
 
-	open    context.Context // ends with close
+	open    context.Context // ends on close
 	end     context.CancelFunc
 	running sync.WaitGroup
 
 	mu       sync.Mutex
 	waiting  map[place]map[*listener]struct{}
-	arrivals int            // of listeners, ever
-	asking   map[int32]bool // brokers with a goroutine that asks
+	arrivals int            // total number of listeners so far
+	asking   map[int32]bool // brokers that have a polling goroutine
 }
 
 // place is a partition of a topic.
@@ -39,8 +39,8 @@ type listener struct {
 	told   chan struct{}
 }
 
-// pollWait is how long a broker lets a request wait: also how long a new listener may have to until the next request
-// takes it in. The shortest wait in a retry topic is as long, so that nothing is late by it.
+// pollWait is how long a broker may hold a request, and thus how long a new listener may have to wait until the next
+// request includes it. The shortest wait in a retry topic is just as long, so this makes nothing late.
 const pollWait = nowTier
 
 func newLongPoll(client *kgo.Client, topics *topics) *longPoll {
@@ -49,17 +49,17 @@ func newLongPoll(client *kgo.Client, topics *topics) *longPoll {
 	return l
 }
 
-// close ends all requests. No caller may wait any more.
+// close ends all requests. wait must not be running any more.
 func (l *longPoll) close() {
 	l.end()
 	l.running.Wait()
 }
 
-// wait returns true when the partition may have a record at the offset or behind it, and false when ctx ends first.
+// wait returns true when the partition may have a record at or after the offset, and false if ctx ends first.
 func (l *longPoll) wait(ctx context.Context, at place, offset int64) bool {
 	leader, err := l.topics.leader(ctx, at, anyAge)
 	if err != nil {
-		return sleep(ctx, retrying.First) // the read that follows reports it
+		return sleep(ctx, retrying.First) // the read that follows reports the error
 	}
 	me := &listener{offset, make(chan struct{})}
 	l.mu.Lock()
@@ -84,14 +84,14 @@ func (l *longPoll) wait(ctx context.Context, at place, offset int64) bool {
 	}
 }
 
-// arrived wakes those who wait for a partition.
+// arrived wakes the listeners of a partition.
 func (l *longPoll) arrived(at place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.wake(at)
 }
 
-// wake is arrived for those who hold mu.
+// wake is arrived for callers that hold mu.
 func (l *longPoll) wake(at place) {
 	for listener := range l.waiting[at] {
 		close(listener.told)
@@ -99,7 +99,7 @@ func (l *longPoll) wake(at place) {
 	delete(l.waiting, at)
 }
 
-// keepAsking asks one broker for news as long as anything waits for a partition that it leads.
+// keepAsking polls one broker as long as anything waits for a partition that it leads.
 func (l *longPoll) keepAsking(leader int32) {
 	for {
 		asked, more := l.collect(leader)
@@ -113,7 +113,7 @@ func (l *longPoll) keepAsking(leader int32) {
 		l.mu.Lock()
 		for at, offset := range asked {
 			if end, ok := ends[at]; err != nil || !ok || end > offset {
-				l.wake(at) // without an answer too: the read that follows finds the new leader, or reports what is wrong
+				l.wake(at) // even without an answer: the read that follows finds the new leader, or reports the fault
 			}
 		}
 		l.mu.Unlock()
@@ -123,8 +123,8 @@ func (l *longPoll) keepAsking(leader int32) {
 	}
 }
 
-// collect returns the partitions of a broker that are waited for, with the lowest offset of each. No more ends the
-// goroutine that asks.
+// collect returns the partitions of a broker that have listeners, with the lowest offset of each. If there are none, it
+// ends the polling goroutine.
 func (l *longPoll) collect(leader int32) (asked map[place]int64, more bool) {
 	l.mu.Lock()
 	known := l.arrivals
@@ -139,7 +139,7 @@ func (l *longPoll) collect(leader int32) (asked map[place]int64, more bool) {
 	l.mu.Unlock()
 
 	elsewhere := map[place]int32{}
-	for at := range asked { // not locked: it may have to ask the cluster
+	for at := range asked { // without the lock: it may have to ask the cluster
 		switch found, err := l.topics.leader(l.open, at, anyAge); {
 		case err != nil:
 			elsewhere[at] = noLeader
@@ -155,7 +155,7 @@ func (l *longPoll) collect(leader int32) (asked map[place]int64, more bool) {
 		if id == noLeader {
 			l.wake(at)
 		} else {
-			l.askAt(id) // it has moved
+			l.askAt(id) // its leader has changed
 		}
 	}
 	if len(asked) == 0 && l.arrivals == known || l.open.Err() != nil {
@@ -165,10 +165,10 @@ func (l *longPoll) collect(leader int32) (asked map[place]int64, more bool) {
 	return asked, true
 }
 
-// noLeader stands for the leader of a partition while its cluster chooses one.
+// noLeader represents the leader of a partition while the cluster elects one.
 const noLeader = -1
 
-// askAt sees to it that a broker is asked. The caller holds mu.
+// askAt schedules a poll of a broker. The caller holds mu.
 func (l *longPoll) askAt(leader int32) {
 	if !l.asking[leader] && l.open.Err() == nil {
 		l.asking[leader] = true
@@ -176,10 +176,10 @@ func (l *longPoll) askAt(leader int32) {
 	}
 }
 
-// ask returns where partitions end, as soon as one of them ends behind its offset, or after a while. Partitions that
-// the broker could not answer for are missing.
+// ask returns the end offsets of partitions as soon as one of them exceeds its offset, or after a while. Partitions for
+// which the broker could not answer are missing.
 func (l *longPoll) ask(leader int32, asked map[place]int64) (map[place]int64, error) {
-	req := newFetch(1) // where a partition ends is wanted, not what it holds
+	req := newFetch(1) // only the end of a partition is needed, not its records
 	req.MaxWaitMillis = int32(pollWait / time.Millisecond)
 	byTopic := map[string]int{}
 	for at, offset := range asked {

@@ -16,11 +16,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// topicID tells topics of one name from each other, of which one was made when the other had been deleted. Clusters
-// older than Kafka 2.8 have none.
+// topicID distinguishes topics of the same name, where one was created after the other was deleted. Clusters older than
+// Kafka 2.8 have none.
 type topicID [16]byte
 
-// tag is short for the id, "" for none.
+// tag is an abbreviation of the id, "" for none.
 func (id topicID) tag() string {
 	if id == (topicID{}) {
 		return ""
@@ -28,7 +28,7 @@ func (id topicID) tag() string {
 	return base64.RawURLEncoding.EncodeToString(id[:9])
 }
 
-// incarnation tells the topic from others of its name, on other clusters too; "" when that is not known.
+// incarnation distinguishes the topic from others of its name, including on other clusters; "" if unknown.
 func (id topicID) incarnation(cluster string) string {
 	if id == (topicID{}) {
 		return ""
@@ -42,21 +42,21 @@ func (id topicID) another(than topicID) bool {
 	return id != topicID{} && than != topicID{} && id != than
 }
 
-// leadership is which broker leads a partition, since which election, and of which topic.
+// leadership is the broker that leads a partition, since which election, and the id of the topic.
 type leadership struct {
 	id, epoch int32
 	topic     topicID
 }
 
-// How old what a client knows of a partition may be: for requests that tell when it is wrong, for reading, where it
-// shows that a topic was made again, and after an error.
+// Maximum ages of a client's knowledge of a partition: for requests that fail if it is wrong, for reading, where it
+// reveals a recreated topic, and after an error.
 const (
 	anyAge    = time.Minute
 	recentAge = 5 * time.Second
 	freshAge  = metadataPause
 )
 
-// leader returns who leads a partition, from an answer of the cluster that is at most so old.
+// leader returns the leader of a partition, from the cluster's answer of at most that age.
 func (t *topics) leader(ctx context.Context, at place, age time.Duration) (leadership, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	topic := kmsg.NewMetadataRequestTopic()
@@ -83,7 +83,7 @@ func (t *topics) leader(ctx context.Context, at place, age time.Duration) (leade
 	return leadership{}, kerr.UnknownTopicOrPartition
 }
 
-// What bound and offsets may ask for in place of a time.
+// Special values for the time in bound and offsets.
 const (
 	offsetOldest = -2
 	offsetNewest = -1
@@ -102,9 +102,8 @@ func (t *topics) bound(ctx context.Context, at place, which int64) (int64, error
 	return offset, nil
 }
 
-// offsets returns for each partition its first offset at or behind a time (Unix ms), or what offsetOldest and
-// offsetNewest stand for. It leaves out partitions that have no such record, and those of topics that were just
-// deleted.
+// offsets returns for each partition its first offset at or after a time (Unix ms), or the one meant by offsetOldest
+// and offsetNewest. It leaves out partitions without such a record, and those of topics that were just deleted.
 func (t *topics) offsets(ctx context.Context, wanted map[place]int64) (map[place]int64, error) {
 	found := map[place]int64{}
 	if len(wanted) == 0 {
@@ -142,10 +141,10 @@ func (t *topics) offsets(ctx context.Context, wanted map[place]int64) (map[place
 	return found, nil
 }
 
-// named matches names that differ only in a delay, and reads the delay.
+// named matches names that differ only in a delay, and extracts the delay.
 type named struct{ before, after string }
 
-// newNamed takes apart the names that a template makes.
+// newNamed analyses the names that a template generates.
 func newNamed(name func(time.Duration) string) (named, error) {
 	const mark = 918273645 * time.Millisecond
 	before, after, found := strings.Cut(name(mark), strconv.FormatInt(mark.Milliseconds(), 10))
@@ -170,11 +169,11 @@ func (n named) delay(topic string) (time.Duration, bool) {
 // tier is a retry topic.
 type tier struct {
 	wait time.Duration
-	id   topicID // zero when it is not known yet
+	id   topicID // zero if not known yet
 }
 
-// list finds the topics of a kind that exist. Those of an older configuration, or of another program, are among them:
-// their records wait for us as well.
+// list finds the existing topics of a kind. It includes those of an older configuration or of another program, because
+// we have to read their records as well.
 func (t *topics) list(ctx context.Context, age time.Duration, kinds ...named) (map[string]tier, error) {
 	all, err := t.all(ctx, age)
 	if err != nil {
@@ -191,8 +190,8 @@ func (t *topics) list(ctx context.Context, age time.Duration, kinds ...named) (m
 	return found, nil
 }
 
-// all returns all topics, from a list that is at most so old. Subscriptions that ask at the same time share one,
-// because a cluster may have thousands. No client keeps it: the request does not go through the client's own cache.
+// all returns all topics, from a list of at most that age. Concurrent subscriptions share one, because a cluster may
+// have thousands. It is not cached by any client: the request bypasses the client's cache.
 func (t *topics) all(ctx context.Context, age time.Duration) (map[string]topicID, error) {
 	oldest := time.Now().Add(-age)
 	select {
@@ -228,17 +227,17 @@ func sortedTopics(byName map[string]tier) []string {
 	return slices.Sorted(maps.Keys(byName))
 }
 
-// described is what the cluster says about a topic.
+// described is the cluster's description of a topic.
 type described struct {
 	id         topicID
 	partitions int32
 	err        error
 }
 
-// describe asks the cluster about topics by their names.
+// describe asks the cluster about topics by name.
 func (t *topics) describe(ctx context.Context, names []string) (map[string]described, error) {
 	req := kmsg.NewPtrMetadataRequest()
-	req.Topics = []kmsg.MetadataRequestTopic{} // none, and not all
+	req.Topics = []kmsg.MetadataRequestTopic{} // none, rather than all
 	for _, name := range names {
 		topic := kmsg.NewMetadataRequestTopic()
 		topic.Topic = &name

@@ -9,11 +9,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// partition is one partition of the topic while this member owns it, with the same partition of every retry topic.
+// partition is one partition of the topic while this member owns it, and the same partition of every retry topic.
 //
-// It ends in steps, for a rebalance and for a shutdown alike: nothing more is handed out and waits are broken off
-// (ctx); running handlers finish; what they settled is committed; only then does the group give the partition to
-// another member. Handlers that take longer than the grace are abandoned, and their messages come again.
+// It ends in steps, for a rebalance as for a shutdown: nothing more is handed out and waits are interrupted (ctx);
+// running handlers finish; their settlements are committed; only then does the group assign the partition to another
+// member. Handlers that exceed the grace period are abandoned, and their messages are redelivered.
 type partition struct {
 	sub    *subscription
 	id     int32
@@ -23,26 +23,26 @@ type partition struct {
 	ctx   context.Context // ends when the partition has to be given up
 	stop  context.CancelFunc
 	due   chan *delivery // to be handed out
-	ended chan struct{}  // closed when all is settled that will be
-	done  chan struct{}  // closed when all is committed
+	ended chan struct{}  // closed when everything that can be is settled
+	done  chan struct{}  // closed when everything is committed
 
 	order *keyOrder      // nil unless order=key
 	keyed *keyedExecutor // with order
 
 	mu      sync.Mutex
 	begun   bool
-	ready   bool // retry topics may be read: what holds the keys back is known
+	ready   bool // retry topics may be read: the blocked keys are known
 	points  []point
 	open    map[string]*retryReader
 	closed  bool
 	readers sync.WaitGroup // of retry topics
 
 	fetched []kgo.FetchPartition // not read yet
-	paused  bool                 // the client does not fetch the partition, because enough waits to be read
-	more    chan struct{}        // a token when there is something in fetched
+	paused  bool                 // the client does not fetch the partition, because enough is waiting to be read
+	more    chan struct{}        // a token if fetched is not empty
 }
 
-// aheadLimit is how many answers of the broker may wait to be read. The client fetches on while they are.
+// aheadLimit is how many answers of the broker may wait to be read. The client keeps fetching up to this.
 const aheadLimit = 2
 
 func newPartition(sub *subscription, id int32, client *kgo.Client) *partition {
@@ -58,7 +58,7 @@ func newPartition(sub *subscription, id int32, client *kgo.Client) *partition {
 	return p
 }
 
-// begin starts to handle the partition from a position on, unless that was done already or it has been given up.
+// begin starts handling the partition from a position on, unless that was already done or it has been given up.
 func (p *partition) begin(at position, of topicID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +69,7 @@ func (p *partition) begin(at position, of topicID) {
 	go p.own(at)
 }
 
-// end gives the partition up, and returns when all is settled that will be.
+// end gives the partition up, and returns when everything that can be is settled.
 func (p *partition) end() {
 	p.stop()
 	p.mu.Lock()
@@ -108,7 +108,7 @@ func (p *partition) own(at position) {
 	p.giveUp()
 }
 
-// restoreOrder learns what holds the keys of the partition back. It reports false when the partition is given up first.
+// restoreOrder determines the blocked keys of the partition. It reports false if the partition is given up first.
 func (p *partition) restoreOrder() bool {
 	for n := 1; ; n++ {
 		err := p.order.restore()
@@ -134,7 +134,7 @@ func (p *partition) account(topic string, id topicID, a account) {
 	p.points = append(p.points, point{at, a, id})
 }
 
-// feed takes what the client fetched, and keeps it from fetching more than can be read.
+// feed takes fetched records from the client, and keeps it from fetching more than can be read.
 func (p *partition) feed(f kgo.FetchPartition) {
 	if len(f.Records) == 0 {
 		return
@@ -153,7 +153,7 @@ func (p *partition) feed(f kgo.FetchPartition) {
 	}
 }
 
-// next returns what was fetched, in order, or reports false when the partition has to be given up.
+// next returns fetched records in order, or reports false if the partition has to be given up.
 func (p *partition) next() (kgo.FetchPartition, bool) {
 	for {
 		p.mu.Lock()
@@ -181,7 +181,7 @@ func (p *partition) resume(room bool) {
 	}
 }
 
-// read hands the records of the topic itself to the handlers.
+// read passes the records of the topic itself to the handlers.
 func (p *partition) read(main *tracker) {
 	incarnation := p.topic.incarnation(p.sub.b.topics.cluster())
 	for {
@@ -210,14 +210,14 @@ func (p *partition) read(main *tracker) {
 	}
 }
 
-// begunAnew reports whether the partition has begun again, below where it was read last. It warns of that, and of
-// records that were removed from the partition before they were handled.
+// begunAnew reports whether the partition has started over, below the last read offset. It logs that, and records that
+// were removed from the partition before they were handled.
 func (p *partition) begunAnew(main *tracker, f kgo.FetchPartition) bool {
 	next, first := main.expects(), f.Records[0].Offset
 	switch {
 	case next < 0:
 	case first < next:
-		p.sub.log.Warn("the partition begins anew: what it holds is handled from its oldest record on", "partition", p.id,
+		p.sub.log.Warn("the partition starts over: its records are handled from the oldest on", "partition", p.id,
 			"offset", next, "oldest", first)
 		return true
 	case f.LogStartOffset > next:
@@ -227,8 +227,8 @@ func (p *partition) begunAnew(main *tracker, f kgo.FetchPartition) bool {
 	return false
 }
 
-// readTier begins to read a retry topic, unless it is being read or the partition is being given up. A reader of one
-// that was made again learns of it.
+// readTier begins to read a retry topic, unless it is already being read or the partition is being given up. If the
+// topic was recreated, its reader is notified.
 func (p *partition) readTier(topic string, t tier) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,12 +247,12 @@ func (p *partition) readTier(topic string, t tier) {
 	p.readers.Go(reader.run)
 }
 
-// giveUp waits for what is running, for as long as watch allows, and commits it.
+// giveUp waits for running deliveries, for as long as watch allows, and commits them.
 func (p *partition) giveUp() {
 	p.mu.Lock()
 	p.closed = true
 	p.fetched = nil
-	p.resume(true) // the next owner of this partition may be this client again
+	p.resume(true) // this client may become the partition's next owner
 	p.mu.Unlock()
 
 	p.readers.Wait()
@@ -266,18 +266,18 @@ func (p *partition) giveUp() {
 	err := p.sub.commits.last(ctx, p.sub.member, points)
 	switch {
 	case errors.Is(err, errFenced):
-		p.sub.log.Warn("the group had given the partition away; messages handled since the last commit come again",
+		p.sub.log.Warn("the group has reassigned the partition; messages handled since the last commit are redelivered",
 			"partition", p.id)
 	case err != nil:
-		p.sub.log.Warn("the last offsets were not committed; messages handled since come again", "partition", p.id, "err",
+		p.sub.log.Warn("the last offsets were not committed; messages handled since are redelivered", "partition", p.id, "err",
 			err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.points = nil // its next owner commits from here on
+	p.points = nil // from here on the next owner commits
 }
 
-// settled returns the account of every topic read.
+// settled returns the account of every topic that is read.
 func (p *partition) settled() []point {
 	p.mu.Lock()
 	defer p.mu.Unlock()

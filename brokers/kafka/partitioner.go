@@ -6,8 +6,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// partitioners choose a partition by the key as other clients do, and one after the other where there is no key: all
-// records of a batch go to one partition.
+// partitioners map keys to partitions as other clients do. Without a key they rotate: all records of a batch go to one
+// partition.
 var partitioners = map[string]kgo.Partitioner{
 	"murmur2": kgo.StickyKeyPartitioner(nil),
 	"fnv":     kgo.StickyKeyPartitioner(kgo.SaramaCompatHasher(fnv32a)),
@@ -19,7 +19,7 @@ func fnv32a(key []byte) uint32 {
 	return h.Sum32()
 }
 
-// partitioner sends a record to the partition that it names, and others by their key.
+// partitioner sends a record to the partition that it names, and others by key.
 type partitioner struct{ byKey kgo.Partitioner }
 
 // ForTopic implements kgo.Partitioner.
@@ -29,7 +29,7 @@ func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
 
 type topicPartitioner struct{ byKey kgo.TopicPartitioner }
 
-// RequiresConsistency says that only records without a key may avoid a partition whose leader is away.
+// RequiresConsistency reports that only records without a key may avoid a partition whose leader is away.
 func (p *topicPartitioner) RequiresConsistency(r *kgo.Record) bool {
 	return r.Partition != anyPartition || p.byKey.RequiresConsistency(r)
 }
@@ -42,7 +42,7 @@ func (p *topicPartitioner) Partition(r *kgo.Record, partitions int) int {
 	return p.byKey.Partition(r, partitions)
 }
 
-// OnNewBatch lets records without a key go on to another partition.
+// OnNewBatch moves records without a key to another partition.
 func (p *topicPartitioner) OnNewBatch() {
 	if sticky, ok := p.byKey.(kgo.TopicPartitionerOnNewBatch); ok {
 		sticky.OnNewBatch()

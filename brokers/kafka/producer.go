@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// producer sends records and waits for the broker's answers: records of one call, and of calls at the same time, share
+// producer sends records and waits for the broker's answers: the records of one call, and of concurrent calls, share
 // requests. It is safe for concurrent use.
 type producer struct {
 	client   *kgo.Client
@@ -26,7 +26,7 @@ type producer struct {
 	closed bool
 }
 
-// call is what one send waits for.
+// call is one call of send in progress.
 type call struct {
 	mu      sync.Mutex
 	pending int
@@ -34,7 +34,7 @@ type call struct {
 	done    chan struct{}
 }
 
-// answer notes what became of record i.
+// answer records the result of record i.
 func (c *call) answer(i int, r *kgo.Record, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,11 +47,11 @@ func (c *call) answer(i int, r *kgo.Record, err error) {
 	}
 }
 
-// errNoAnswer stands for an outcome that is not known.
+// errNoAnswer represents an unknown outcome.
 var errNoAnswer = errors.New("no answer of the broker, the outcome is unknown")
 
-// send returns nil when the broker has stored every record on all in-sync replicas, else an error for each. When ctx
-// ends first, what was not answered yet may be stored or not. It passes over records that are nil.
+// send returns nil if the broker has stored every record on all in-sync replicas, otherwise an error for each. If ctx
+// ends first, unanswered records may be stored or not. It skips nil records.
 func (p *producer) send(ctx context.Context, records []*kgo.Record) []error {
 	c := &call{pending: len(records), faults: make([]error, len(records)), done: make(chan struct{})}
 	for i := range c.faults {
@@ -72,18 +72,18 @@ func (p *producer) send(ctx context.Context, records []*kgo.Record) []error {
 	defer c.mu.Unlock()
 	faults := slices.Clone(c.faults)
 	for i, err := range faults {
-		if err == errNoAnswer { //nolint:errorlint // the one that stands there
+		if err == errNoAnswer { //nolint:errorlint // stored as this very value
 			faults[i] = fmt.Errorf("%w: %w", err, context.Cause(ctx))
 		}
 	}
 	return faults
 }
 
-// each is one error for each of n records.
+// each returns one error for each of n records.
 func each(n int, err error) []error { return slices.Repeat([]error{err}, n) }
 
-// input hands records over. ctx bounds only the wait for room: records that are in flight end with an answer, or all
-// those behind them on their partition would have to fail with them.
+// input passes records to the client. ctx only bounds the wait for room: records in flight end with an answer, or else
+// all those behind them on their partition would have to fail with them.
 func (p *producer) input(ctx context.Context, c *call, records []*kgo.Record) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -106,7 +106,7 @@ func (p *producer) input(ctx context.Context, c *call, records []*kgo.Record) er
 	return nil
 }
 
-// produce hands gathered records over.
+// produce passes gathered records to the client.
 func (p *producer) produce(gathered ...sending) {
 	for _, s := range gathered {
 		s.record.Context = context.Background()
@@ -117,7 +117,7 @@ func (p *producer) produce(gathered ...sending) {
 	}
 }
 
-// release hands over what has waited long enough, unless close does.
+// release passes on records that have waited long enough, unless close does.
 func (p *producer) release(t *gathering) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -126,7 +126,7 @@ func (p *producer) release(t *gathering) {
 	}
 }
 
-// close sends what was given to it and waits for the answers.
+// close sends pending records and waits for the answers.
 func (p *producer) close() {
 	p.mu.Lock()
 	if p.closed {
@@ -138,11 +138,11 @@ func (p *producer) close() {
 	p.produce(p.gather.takeAll()...)
 	ctx, cancel := context.WithTimeout(context.Background(), p.patience)
 	defer cancel()
-	_ = p.client.Flush(ctx) // what has no answer by then has an error
+	_ = p.client.Flush(ctx) // unanswered records get an error
 	p.client.Close()
 }
 
-// classify gives the errors that callers decide on their common names.
+// classify maps errors that callers check for to their common names.
 func classify(err error) error {
 	switch {
 	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// batchOverhead is what Kafka's default for message.max.bytes allows a batch beyond 1 MiB.
+	// batchOverhead is by how much Kafka's default for message.max.bytes exceeds 1 MiB.
 	batchOverhead = 12
-	// maxRequest is the largest that Kafka takes by default (socket.request.max.bytes), and maxBatch the largest that
-	// the client makes.
+	// maxRequest is the largest request that Kafka accepts by default (socket.request.max.bytes), and maxBatch the largest
+	// batch that the client makes.
 	maxRequest = 100 << 20
 	maxBatch   = 1 << 30
-	// maxBuffered and maxBufferedBytes bound what callers together may have in flight; further ones wait.
+	// maxBuffered and maxBufferedBytes bound the records in flight of all callers together; further ones wait.
 	maxBuffered      = 100_000
 	maxBufferedBytes = 64 << 20
 )
 
-// newProducer makes a producer; it connects when it is first used. The client's defaults are acks=all and idempotence
-// with several requests in flight: a record that is confirmed survives its leader, and one that is sent twice is stored
-// once and in order. It never gives up a record whose fate is unknown.
+// newProducer creates a producer; it connects on first use. The client's defaults are acks=all and idempotence with
+// several requests in flight: a confirmed record survives its leader, and one that is sent twice is stored once and in
+// order. It never gives up a record whose fate is unknown.
 func newProducer(cfg brokers.Config, common []kgo.Opt, limit int64) (*producer, error) {
 	p := cfg.Params
 	batch := min(limit+batchOverhead, maxBatch)

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Publish implements driver.Transport. What goes to different topics is sent at the same time.
+// Publish implements driver.Transport. Different topics are published concurrently.
 func (b *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	faults := b.publishGroups(ctx, out)
 	for i := range out {
@@ -48,7 +48,7 @@ func (b *transport) publishGroups(ctx context.Context, out []driver.Outgoing) []
 	return faults
 }
 
-// groupsOf returns the indexes of what is published in the same way to the same destination.
+// groupsOf returns the indexes of publications of the same kind to the same destination.
 func groupsOf(out []driver.Outgoing) [][]int {
 	type way struct {
 		to  *driver.Destination
@@ -92,15 +92,15 @@ func (b *transport) publish(ctx context.Context, out []driver.Outgoing) []error 
 	return b.park(ctx, to.Topic, records...)
 }
 
-// render makes the record of a publication.
+// render builds the record of a publication.
 func (b *transport) render(o *driver.Outgoing) waitingRecord {
 	to := o.To
 	if to.Kind == driver.ToTopic {
 		if o.Due.IsZero() {
 			return waitingRecord{Record: newRecord(to.Topic, o)}
 		}
-		// Every group reads the topic that it waits in for itself: only a wait that every consumer expects, however it is
-		// configured.
+		// Every group reads the topic that it waits in for itself, so it must be a wait that every consumer expects
+		// regardless of its configuration.
 		b.waiters.Store(waiter{topic: to.Topic}, nil)
 		wait := tiers(grid).pick(o.Delay, o.Delay)
 		r := newRecord(to.Names.Delayed(wait), o)
@@ -115,7 +115,7 @@ func (b *transport) render(o *driver.Outgoing) waitingRecord {
 	wait := b.tiers.pick(o.Delay, o.Delay)
 	name := b.retryName(to.Topic, to.Consumer, wait)
 	if o.Delay == 0 && origin.RedriveTo != "" {
-		name = origin.RedriveTo // its consumer may name topics in another way
+		name = origin.RedriveTo // its consumer may name topics differently
 	}
 	r := newWaiting(name, o, &origin)
 	r.Headers = append(r.Headers, header(headerWait, millis(o.Delay)))
@@ -125,15 +125,15 @@ func (b *transport) render(o *driver.Outgoing) waitingRecord {
 	return waitingRecord{r, wait, true}
 }
 
-// waitingRecord is a record on its way to a topic, and how long that lets it wait.
+// waitingRecord is a record on its way to a topic, and how long it waits there.
 type waitingRecord struct {
 	*kgo.Record
 	wait  time.Duration
 	retry bool // the first wait of a retry
 }
 
-// store sends records, each after prepare has made its topic and chosen its partition, and once more those whose topic
-// was deleted since it was last used. It returns an error for each, nil for those that are stored.
+// store sends records, each after prepare has created its topic and chosen its partition, and once more those whose
+// topic was deleted since its last use. It returns an error for each, nil for those that are stored.
 func (b *transport) store(ctx context.Context, by *producer, records []waitingRecord,
 	prepare func(waitingRecord) error,
 ) []error {
@@ -176,8 +176,8 @@ func storeOnce(ctx context.Context, by *producer, records []waitingRecord, prepa
 	return faults
 }
 
-// park stores records in retry topics, on the partitions that they name or that their keys have on the source topic,
-// because the owner of that partition reads them. Topics are made if they are missing.
+// park stores records in retry topics, on the partitions that they name or that their keys map to on the source topic,
+// because the owner of that partition reads them. Missing topics are created.
 func (b *transport) park(ctx context.Context, source string, records ...waitingRecord) []error {
 	faults := b.store(ctx, b.waits, records, func(r waitingRecord) error { return b.place(ctx, source, r) })
 	for i, r := range records {
@@ -188,7 +188,7 @@ func (b *transport) park(ctx context.Context, source string, records ...waitingR
 	return faults
 }
 
-// place makes the retry topic of a record, unless ctx wants what is there, and chooses its partition.
+// place creates the retry topic of a record, unless ctx allows only existing ones, and chooses its partition.
 func (b *transport) place(ctx context.Context, source string, r waitingRecord) error {
 	if limit := b.cfg.Params.Bytes("max-message-bytes"); r.retry && int64(len(r.Value)) > limit {
 		// The headroom of retry topics is for headers: this message was never on the topic.
@@ -216,13 +216,13 @@ func (b *transport) place(ctx context.Context, source string, r waitingRecord) e
 	return nil
 }
 
-// placeByKey chooses the partition that the record's key has on its source topic, which is whose owner reads it here.
+// placeByKey chooses the partition to which the record's key maps on its source topic, because its owner reads it here.
 func (b *transport) placeByKey(r *kgo.Record, partitions int32) {
 	byKey := partitioners[b.cfg.Params.String("partitioner")].ForTopic(r.Topic)
 	r.Partition = int32(byKey.Partition(r, int(partitions))) //nolint:gosec // G115: below partitions
 }
 
-// placeDead makes the dead letter topic of a record, which stays on the partition that it came from.
+// placeDead creates the dead letter topic of a record, which stays on the partition that it came from.
 func (b *transport) placeDead(ctx context.Context, source string, r *kgo.Record) error {
 	partitions, err := b.topics.existing(ctx, b.source(source))
 	if err != nil {

@@ -20,7 +20,7 @@ const Scheme = "kafka"
 // anyPartition leaves the choice to the partitioner.
 const anyPartition = -1
 
-// newRecord renders a message for a topic. It copies the metadata and shares the payload, which no caller changes.
+// newRecord renders a message for a topic. It copies the metadata and shares the payload, which callers do not change.
 func newRecord(topic string, o *driver.Outgoing) *kgo.Record {
 	m, md := o.Message, o.Metadata()
 	r := &kgo.Record{Topic: topic, Headers: writeHeaders(md, m.UUID), Partition: anyPartition}
@@ -35,7 +35,7 @@ func newRecord(topic string, o *driver.Outgoing) *kgo.Record {
 	return r
 }
 
-// newWaiting renders a message for the retry or dead letter topic of a consumer, with where it came from.
+// newWaiting renders a message for the retry or dead letter topic of a consumer, with its origin.
 func newWaiting(topic string, o *driver.Outgoing, origin *envelope.Origin) *kgo.Record {
 	r := newRecord(topic, o)
 	if origin.Partition != nil && *origin.Partition >= 0 {
@@ -55,7 +55,7 @@ func newWaiting(topic string, o *driver.Outgoing, origin *envelope.Origin) *kgo.
 	return r
 }
 
-// whereabouts renders where a message lay, and whose it is.
+// whereabouts renders the position and the consumer of a message.
 func whereabouts(o *envelope.Origin) []kgo.RecordHeader {
 	headers := []kgo.RecordHeader{header(envelope.KeyTopic, o.Topic)}
 	if o.Consumer != "" {
@@ -79,9 +79,9 @@ func whereabouts(o *envelope.Origin) []kgo.RecordHeader {
 	return headers
 }
 
-// origin returns where a record came from. incarnation is of the topic that it was read from. A waiting record was
-// read from a retry topic, where headers hold the place it had on its topic; what they do not hold is taken from the
-// record itself.
+// origin returns the origin of a record. incarnation is that of the topic it was read from. A waiting record was read
+// from a retry topic, where headers hold its position on the main topic; missing values are taken from the record
+// itself.
 func (s *subscription) origin(r *kgo.Record, incarnation string, waiting bool) *envelope.Origin {
 	topic := s.q.Topic
 	partition, offset, at := r.Partition, r.Offset, r.Timestamp
@@ -92,7 +92,7 @@ func (s *subscription) origin(r *kgo.Record, incarnation string, waiting bool) *
 		source, elsewhere := find(r.Headers, headerSource)
 		switch {
 		case !okP || !okO || p > math.MaxInt32:
-			where = r.Topic // a position of its own: it must not name another message of the topic
+			where = r.Topic // a separate position: it must not identify another message of the topic
 		case elsewhere:
 			partition, offset, where = int32(p), o, source //nolint:gosec // G115: at most MaxInt32, see above
 		default:
@@ -116,8 +116,8 @@ func (s *subscription) origin(r *kgo.Record, incarnation string, waiting bool) *
 	return o
 }
 
-// newMessage makes a Watermill message of any record whatever. A record without a Watermill UUID gets one that is the
-// same at every delivery.
+// newMessage converts any record into a Watermill message. A record without a Watermill UUID gets one that is the same
+// on every delivery.
 func newMessage(r *kgo.Record, origin *envelope.Origin, waiting bool) *message.Message {
 	md, uuid := readHeaders(r.Headers, waiting)
 	if uuid == "" {
@@ -134,7 +134,7 @@ func newMessage(r *kgo.Record, origin *envelope.Origin, waiting bool) *message.M
 	return m
 }
 
-// size is what a record takes in a batch at most.
+// size is the most bytes that a record takes in a batch.
 func size(r *kgo.Record) int {
 	const number = 5 // bytes of a length
 	n := 6*number + 6 + len(r.Key) + len(r.Value)

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Release lets a key continue that a dead letter blocks under order-dead=block, when the dead letter is not going to be
+// Release lets a key continue that a dead letter blocks under order-dead=block, if the dead letter will not be
 // redriven. It returns when the request is durable.
 func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) error {
 	fail := func(err error) error {

@@ -15,22 +15,22 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// retryReader reads one partition of a retry topic. Its records wait for the same time, so the first is the first to be
-// due: the reader holds it and does not read on until then. A long wait costs neither requests nor memory.
+// retryReader reads one partition of a retry topic. Its records all wait for the same time, so the first is due first:
+// the reader holds it and stops reading until then. A long wait costs neither requests nor memory.
 type retryReader struct {
 	p     *partition
 	topic string
 	wait  time.Duration
-	now   func() time.Time // what the clock of the broker shows that stamps the topic
+	now   func() time.Time // clock of the broker that timestamps the topic
 
-	id        topicID // of the topic that is read; the partition's mu guards it
+	id        topicID // of the topic that is read; guarded by the partition's mu
 	lookAgain atomic.Bool
 
 	incarnation string
-	account     *tracker // nil before the group's position is known
+	account     *tracker // nil until the group's position is known
 	from        int64    // next offset to read
 	fetched     time.Time
-	ahead       int // how often in a row the partition ended in front of from
+	ahead       int // how often in a row the partition ended before from
 }
 
 func newRetryReader(p *partition, topic string, wait time.Duration) *retryReader {
@@ -50,14 +50,14 @@ func (q *retryReader) run() {
 		if time.Since(began) > healthy {
 			failures = 1
 		}
-		level := slog.LevelDebug // a topic that has just been made needs a moment
+		level := slog.LevelDebug // a topic that was just created needs a moment
 		if failures > 4 {
 			level = slog.LevelWarn
 		}
 		sub.log.Log(q.p.ctx, level, "a retry topic cannot be read; trying again", "retry_topic", q.topic, "partition", q.p.id,
 			"err", err)
 		if isGone(err) {
-			sub.b.topics.forget(q.topic) // it is made again, if auto-create allows
+			sub.b.topics.forget(q.topic) // it is recreated, if auto-create allows
 		}
 		if !sleep(q.p.ctx, retrying.After(failures)) {
 			return
@@ -65,12 +65,12 @@ func (q *retryReader) run() {
 	}
 }
 
-// read takes records until the partition is given up or the topic fails.
+// read processes records until the partition is given up or the topic fails.
 func (q *retryReader) read() error {
 	p := q.p
 	at := place{q.topic, p.id}
 	if err := p.sub.has(at); errors.Is(err, errNoPartition) {
-		<-p.ctx.Done() // the topic has fewer partitions than its source, and may not get more: retries use those there are
+		<-p.ctx.Done() // fewer partitions than the source, and none may be added: retries share the existing ones
 		return nil
 	} else if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (q *retryReader) read() error {
 		records := got.records
 		got.records = nil
 		if len(records) == 0 {
-			q.from = got.next // nothing there that is a record
+			q.from = got.next // no records there
 		} else if !q.take(records) {
 			return nil
 		}
@@ -133,16 +133,16 @@ func (q *retryReader) begin(at position, of topicID) {
 	q.id = of
 }
 
-// beginAnew continues at the oldest record.
+// beginAnew starts over at the oldest record.
 func (q *retryReader) beginAnew(of topicID) {
-	q.p.sub.log.Warn("a retry topic begins anew: what it holds is read from its oldest record on",
+	q.p.sub.log.Warn("a retry topic starts over: its records are read from the oldest on",
 		"retry_topic", q.topic, "partition", q.p.id, "offset", q.from)
 	q.ahead = 0
 	q.begin(position{offset: -1}, of)
 }
 
-// outOfRange counts answers that the partition ends in front of what was read: a leader that has just been elected may
-// not know better. After a few, the partition has lost its end, and is read from its beginning.
+// outOfRange counts answers according to which the partition ends before the last read record: a newly elected leader
+// may not know better. After a few, the partition has lost its end, and is read from its beginning.
 func (q *retryReader) outOfRange() {
 	const tolerated = 5
 	if q.ahead++; q.ahead >= tolerated {
@@ -150,15 +150,16 @@ func (q *retryReader) outOfRange() {
 	}
 }
 
-// fetchPause lets records come together under load, where each would be news. Nothing is late by more than this.
+// fetchPause lets records accumulate under load, where each one would cause a fetch. It adds at most this much
+// lateness.
 const fetchPause = 50 * time.Millisecond
 
-// keepFor bounds how long what was read behind a record is kept while that record waits. Longer waits keep one record
-// in memory, and read the others again.
+// keepFor bounds how long records read behind a waiting one are kept. Longer waits keep one record in memory, and read
+// the others again.
 const keepFor = time.Second
 
-// take brings records to their next places, all of them or those in front of a long wait. It reports false when the
-// partition is being given up.
+// take moves records to their next places, all of them or those before a long wait. It reports false if the partition
+// is being given up.
 func (q *retryReader) take(records []*kgo.Record) bool {
 	for len(records) > 0 {
 		r := records[0]
@@ -173,7 +174,7 @@ func (q *retryReader) take(records []*kgo.Record) bool {
 			continue
 		}
 		if q.wait > keepFor && q.waitsFor(r) > keepFor {
-			records, r = nil, cloneRecord(r) // lets go of the others
+			records, r = nil, cloneRecord(r) // releases the others
 		}
 		if !q.pass(&delivery{record: r, waiting: true, tracker: q.account, mark: mark}) {
 			return false
@@ -182,20 +183,20 @@ func (q *retryReader) take(records []*kgo.Record) bool {
 	return true
 }
 
-// waitsFor is about how long a record has to wait yet.
+// waitsFor is roughly how long a record still has to wait.
 func (q *retryReader) waitsFor(r *kgo.Record) time.Duration {
 	due, _ := q.due(r)
 	return min(q.wait, due.Sub(q.now()))
 }
 
-// pass brings a record to its next place. It reports false when the partition is being given up.
+// pass moves a record to its next place. It reports false if the partition is being given up.
 func (q *retryReader) pass(d *delivery) bool {
 	sub := q.p.sub
 	if control, ok := find(d.record.Headers, headerControl); ok {
 		return q.control(control, d)
 	}
 	if whose, ok := find(d.record.Headers, envelope.KeyConsumer); ok && whose != sub.q.Group {
-		d.settle() // naming schemes may let groups share a retry topic; each takes only its own
+		d.settle() // naming schemes may let groups share a retry topic; each takes only its own records
 		return true
 	}
 	d.origin = sub.origin(d.record, q.incarnation, true)
@@ -211,7 +212,7 @@ func (q *retryReader) pass(d *delivery) bool {
 	}
 }
 
-// control does what a control record says.
+// control executes a control record.
 func (q *retryReader) control(control string, d *delivery) bool {
 	switch {
 	case control == controlTiers:
@@ -224,13 +225,13 @@ func (q *retryReader) control(control string, d *delivery) bool {
 	return true
 }
 
-// due returns when the broker's clock will show that the message's delay is over. A time that a record names itself is
-// bounded by the delay that was asked for, which the record has too: anybody may write such a record.
+// due returns when the message's delay is over on the broker's clock. A due time in the record is bounded by the
+// requested delay, which the record contains too, because any producer may write such a record.
 func (q *retryReader) due(r *kgo.Record) (due time.Time, delay time.Duration) {
 	if ms, ok := number(r.Headers, headerWait); ok {
 		delay = time.Duration(min(ms, envelope.MaxDelay.Milliseconds())) * time.Millisecond
 	}
-	// A stamp may be older than the moment it stands for by what was cut off.
+	// A timestamp may precede the actual time by the truncated fraction.
 	due = r.Timestamp.Add(delay + time.Millisecond)
 	if ms, ok := number(r.Headers, envelope.KeyNotBefore); ok {
 		if named := time.UnixMilli(ms); named.Before(due) {
@@ -240,8 +241,8 @@ func (q *retryReader) due(r *kgo.Record) (due time.Time, delay time.Duration) {
 	return due, delay
 }
 
-// hold waits until the record is due, or has waited for as long as this topic lets records wait. It returns what is
-// left of the wait then.
+// hold waits until the record is due, or has waited for the time of this topic. It returns what is then left of the
+// wait.
 func (q *retryReader) hold(r *kgo.Record, due time.Time) (rest time.Duration, ok bool) {
 	until := r.Timestamp.Add(q.wait + time.Millisecond)
 	if due.Before(until) {
@@ -251,7 +252,7 @@ func (q *retryReader) hold(r *kgo.Record, due time.Time) (rest time.Duration, ok
 		now := q.now()
 		if left := until.Sub(now); left > 0 {
 			if left > staleAfter/2 {
-				left -= staleAfter / 4 // and then the clock is asked again, once in a long wait
+				left -= staleAfter / 4 // then probe the clock again, once in a long wait
 			}
 			if !sleep(q.p.ctx, left) {
 				return 0, false
@@ -262,7 +263,7 @@ func (q *retryReader) hold(r *kgo.Record, due time.Time) (rest time.Duration, ok
 	}
 }
 
-// moveOn moves a record to the topic of its next wait. Those behind it do not wait for the answer.
+// moveOn moves a record to the topic of its next wait. Records behind it do not wait for the answer.
 func (q *retryReader) moveOn(d *delivery, due time.Time, rest, delay time.Duration) bool {
 	sub := q.p.sub
 	q.p.readers.Go(func() {
@@ -288,7 +289,7 @@ func (q *retryReader) moveOn(d *delivery, due time.Time, rest, delay time.Durati
 	return true
 }
 
-// waitHere waits for the rest of a wait in memory, of a message that no topic of ours has room for.
+// waitHere waits in memory for the rest of a wait, if a message is too large for any topic of ours.
 func (q *retryReader) waitHere(d *delivery, due time.Time) {
 	if sleep(q.p.ctx, due.Sub(q.now())) {
 		q.p.take(d)

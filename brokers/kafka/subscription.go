@@ -20,20 +20,19 @@ import (
 )
 
 const (
-	// commitTimeout bounds the commits of one moment, and leaveTimeout leaving the group.
+	// commitTimeout bounds one commit, and leaveTimeout leaving the group.
 	commitTimeout = 10 * time.Second
 	leaveTimeout  = 5 * time.Second
-	// refreshOffsets is how often positions are stored although nothing moved. Kafka forgets the positions of topics
-	// that no member subscribes to after offsets.retention.minutes (7 days), and ours does not subscribe to retry
-	// topics.
+	// refreshOffsets is how often positions are stored even if nothing moved. Kafka forgets the positions of topics that
+	// no member subscribes to after offsets.retention.minutes (7 days), and ours does not subscribe to retry topics.
 	refreshOffsets = time.Hour
-	// lookEvery is how often a subscription looks for retry topics that others have made.
+	// lookEvery is how often a subscription looks for retry topics created by others.
 	lookEvery = 30 * time.Second
-	// healthy is how long a membership has to last to count as one, and not as a failure.
+	// healthy is how long a membership must last not to count as a failure.
 	healthy = 10 * time.Second
 )
 
-// What fails is tried again, sooner where only a leader may have moved, and commits before the group gives us up.
+// Pauses between attempts: shorter if only a leader may have changed, and for commits before the group expels us.
 var (
 	retrying   = wait.Backoff{First: 100 * time.Millisecond, Longest: 10 * time.Second}
 	asking     = wait.Backoff{First: 25 * time.Millisecond, Longest: 10 * time.Second}
@@ -41,11 +40,11 @@ var (
 )
 
 // subscription consumes one topic for one group as one member of it. Its client is for the topic itself; retry topics
-// are read over connections that all subscriptions of the broker share.
+// are read over connections shared by all subscriptions of the broker.
 type subscription struct {
 	b       *transport
 	q       driver.Queue
-	handOut driver.Begin // begins to hand out what a partition has
+	handOut driver.Begin // hands out the messages of a partition
 	log     *slog.Logger
 
 	kinds  []named // retry topics to read
@@ -58,26 +57,26 @@ type subscription struct {
 
 	client  atomic.Pointer[kgo.Client] // the member of the group
 	commits committer
-	// mayNotClean is set when the cluster does not let this user remove records.
+	// mayNotClean is set if the cluster does not let this user remove records.
 	mayNotClean atomic.Bool
 
 	joined   chan struct{} // closed when the member first reads all its partitions
 	joinOnce sync.Once
 
-	look           chan struct{} // asks for a look at the topics
-	anew           chan struct{} // asks for another member: the topic is gone, or another one of its name
+	look           chan struct{} // requests a look at the topics
+	anew           chan struct{} // requests another member: the topic is gone, or was recreated
 	mu             sync.Mutex
-	id             topicID // of the topic right before the client was made, which may know a later one but no earlier one
+	id             topicID // of the topic right before the client was created, which knows no earlier one
 	partitionCount int32
 	own            map[int32]*partition
-	notes          map[int32]position // as they were fetched for the partitions that were just assigned
+	notes          map[int32]position // as fetched for the partitions that were just assigned
 	seen           map[string]tier    // retry topics
 }
 
-// connect makes the client that becomes a member of the group. The client stays with the topic that it finds, even when
-// that was deleted and made again, so what it finds at the earliest is noted first.
+// connect creates the client that becomes a member of the group. The client sticks to the topic that it finds, even if
+// that is deleted and recreated, so the earliest one that it can find is recorded first.
 func (s *subscription) connect(ctx context.Context) error {
-	found, _ := s.b.topics.describe(ctx, []string{s.q.Topic}) // without an answer, begin notes what it finds
+	found, _ := s.b.topics.describe(ctx, []string{s.q.Topic}) // without an answer, begin records what it finds
 	s.mu.Lock()
 	s.id = found[s.q.Topic].id
 	s.mu.Unlock()
@@ -91,7 +90,7 @@ func (s *subscription) connect(ctx context.Context) error {
 		kgo.OnPartitionsLost(s.revoked),
 		kgo.OnOffsetsFetched(s.fetchedOffsets),
 		kgo.AdjustFetchOffsetsFn(s.begin),
-		kgo.KeepRetryableFetchErrors(), // a topic that was deleted is among them
+		kgo.KeepRetryableFetchErrors(), // includes those of a deleted topic
 	)...)
 	if err != nil {
 		return err
@@ -100,7 +99,7 @@ func (s *subscription) connect(ctx context.Context) error {
 	return nil
 }
 
-// run is a member of the group until the subscription closes, and becomes one again whenever that fails.
+// run is a member of the group until the subscription closes, and rejoins whenever that fails.
 func (s *subscription) run() {
 	defer close(s.done)
 	background, end := context.WithCancel(context.Background())
@@ -134,14 +133,14 @@ func (s *subscription) run() {
 	}
 }
 
-// renew makes what is missing of the topics, and another client.
+// renew creates missing topics, and another client.
 func (s *subscription) renew() error {
 	select {
-	case <-s.anew: // what was noticed twice
+	case <-s.anew: // noticed twice
 	default:
 	}
 	s.b.topics.forget(s.q.Topic)
-	_ = s.b.topics.check(s.closing) // forgets others that were deleted; whatever fails here is reported by what follows
+	_ = s.b.topics.check(s.closing) // forgets other deleted topics; later calls report its errors
 	seen, partitions, err := s.b.prepare(s.closing, s.q.Topic, s.q.Group, s.q.Params)
 	if err != nil {
 		return err
@@ -153,10 +152,10 @@ func (s *subscription) renew() error {
 	return s.connect(s.closing)
 }
 
-// errAnew ends a membership whose topic is gone, or is another one than it was.
+// errAnew ends a membership whose topic is gone or was recreated.
 var errAnew = errors.New("the topic was deleted")
 
-// consume hands what the client fetches to the partitions, until the subscription closes or needs another client.
+// consume passes fetched records to the partitions, until the subscription closes or needs another client.
 func (s *subscription) consume() error {
 	client := s.client.Load()
 	ctx, cancel := context.WithCancel(s.closing)
@@ -187,7 +186,7 @@ func (s *subscription) consume() error {
 	return errAnew
 }
 
-// refused looks into what cannot be fetched. The client itself tries again.
+// refused examines a fetch error. The client itself retries.
 func (s *subscription) refused(_ string, partition int32, err error) {
 	var session *kgo.ErrGroupSession
 	switch {
@@ -195,7 +194,7 @@ func (s *subscription) refused(_ string, partition int32, err error) {
 	case errors.As(err, &session):
 		s.log.Warn("consumer group session ended; joining again", "err", session.Err)
 	case isGone(err):
-		s.lookForTiers() // is it the topic, or only its leader?
+		s.lookForTiers() // the topic may be gone, or only its leader
 	case kerr.IsRetriable(err):
 		s.log.Debug("a partition cannot be read for now", "partition", partition, "err", err)
 	default:
@@ -203,7 +202,7 @@ func (s *subscription) refused(_ string, partition int32, err error) {
 	}
 }
 
-// leave gives up all partitions, while the client still tells the group that it is there, and then leaves the group.
+// leave gives up all partitions while the client keeps up its membership, and then leaves the group.
 func (s *subscription) leave() {
 	owned := s.partitions()
 	for _, p := range owned {
@@ -236,7 +235,7 @@ func (s *subscription) assigned(_ context.Context, client *kgo.Client, added map
 	s.lookForTiers()
 }
 
-// revoked is called with partitions that the group takes away, and returns when they are given up.
+// revoked is called with partitions that the group revokes, and returns when they are given up.
 func (s *subscription) revoked(_ context.Context, _ *kgo.Client, lost map[string][]int32) {
 	var ended []*partition
 	s.mu.Lock()
@@ -254,7 +253,7 @@ func (s *subscription) revoked(_ context.Context, _ *kgo.Client, lost map[string
 	}
 }
 
-// fetchedOffsets keeps the positions that the group stands at, with their notes, for begin.
+// fetchedOffsets keeps the group's positions, with their notes, for begin.
 func (s *subscription) fetchedOffsets(_ context.Context, _ *kgo.Client, answer *kmsg.OffsetFetchResponse) error {
 	notes := map[int32]position{}
 	keep := func(partition int32, offset int64, note *string) {
@@ -278,8 +277,8 @@ func (s *subscription) fetchedOffsets(_ context.Context, _ *kgo.Client, answer *
 	return nil
 }
 
-// begin starts partitions at the positions that the client is about to read them from. An error makes the client join
-// again. A rebalance may break off a call; the next one has the partitions again.
+// begin starts partitions at the positions from which the client is about to read them. An error makes the client
+// rejoin. A rebalance may interrupt a call; the next one has the partitions again.
 func (s *subscription) begin(ctx context.Context,
 	offsets map[string]map[int32]kgo.Offset,
 ) (map[string]map[int32]kgo.Offset, error) {
@@ -319,10 +318,10 @@ func (s *subscription) begin(ctx context.Context,
 		}
 		switch end, ok := ends[place{s.q.Topic, partition}]; {
 		case ok:
-			at = position{offset: end, fresh: true} // else a member that dies now would begin at a newer one
+			at = position{offset: end, fresh: true} // otherwise a member that dies now would begin at a newer one
 			offsets[s.q.Topic][partition] = kgo.NewOffset().At(end)
 		case had && at.offset < 0:
-			s.log.Warn("the topic was deleted and made again: the group's position is of the one before, and all records are "+
+			s.log.Warn("the topic was deleted and recreated: the group's position belongs to the old one, and all records are "+
 				"handled", "partition", partition)
 			offsets[s.q.Topic][partition] = kgo.NewOffset().AtStart()
 		}
@@ -339,12 +338,12 @@ func (s *subscription) begin(ctx context.Context,
 
 func (s *subscription) hasJoined() { s.joinOnce.Do(func() { close(s.joined) }) }
 
-// member is who commits.
+// member identifies the committing member.
 func (s *subscription) member() (id string, generation int32) {
 	return s.client.Load().GroupMetadata()
 }
 
-// keepCommitting stores what is settled, at least every commit-interval.
+// keepCommitting commits settled records, at least every commit-interval.
 func (s *subscription) keepCommitting(ctx context.Context) {
 	tick := time.NewTicker(s.q.Params.Duration("commit-interval"))
 	defer tick.Stop()
@@ -366,21 +365,21 @@ func (s *subscription) keepCommitting(ctx context.Context) {
 		case err == nil || ctx.Err() != nil:
 		case isGone(err): // the client, or the reader of the retry topic, notices it too
 		case errors.Is(err, errFenced):
-			s.log.Debug("offsets were not committed", "err", err) // the client joins again, and says so
+			s.log.Debug("offsets were not committed", "err", err) // the client rejoins, and logs it
 		default:
 			s.log.Warn("offsets were not committed; trying again", "err", err)
 		}
 	}
 }
 
-// keepCleaning removes what is finished now and then.
+// keepCleaning removes finished records from time to time.
 func (s *subscription) keepCleaning(ctx context.Context) {
 	for sleep(ctx, cleanEvery) {
 		s.clean(ctx)
 	}
 }
 
-// points are what is settled of all partitions that are owned now.
+// points are the accounts of all partitions currently owned.
 func (s *subscription) points() []point {
 	var points []point
 	for _, p := range s.partitions() {
@@ -389,7 +388,7 @@ func (s *subscription) points() []point {
 	return points
 }
 
-// adopt lets a partition read the retry topics.
+// adopt makes a partition read the retry topics.
 func (s *subscription) adopt(p *partition) {
 	s.mu.Lock()
 	tiers := maps.Clone(s.seen)
@@ -414,17 +413,17 @@ func (s *subscription) partitions() []*partition {
 	return slices.Collect(maps.Values(s.own))
 }
 
-// inHand is how many deliveries of a partition may be in hand: those that wait behind another of their key must not
-// keep the others from running.
+// inHand is how many deliveries of a partition may be in hand: deliveries that wait behind another of their key must
+// not keep the others from running.
 func (s *subscription) inHand() int {
-	if s.strict || s.q.Concurrency == 1 { // nothing waits for its turn in hand
+	if s.strict || s.q.Concurrency == 1 { // no delivery in hand waits for its turn
 		return s.q.Concurrency
 	}
 	return min(s.window, max(handedAhead, 8*s.q.Concurrency))
 }
 
 // grace is how long running handlers may take when a partition is given up: the whole drain at shutdown, and at a
-// rebalance less than what the group waits for before it throws us out.
+// rebalance less than the time after which the group expels us.
 func (s *subscription) grace() time.Duration {
 	limit := s.q.DrainTimeout
 	if s.closing.Err() == nil {

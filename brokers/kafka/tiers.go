@@ -7,8 +7,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// grid holds the waits that retry topics may have, in addition to those that Config.Delays names. Steps that people
-// choose for a backoff are in it, so that most delays need one topic; any other is waited out in several of them.
+// grid is the set of waits for retry topics, in addition to those in Config.Delays. It contains the usual steps of a
+// backoff, so that most delays need one topic; any other is split over several of them.
 var grid = []time.Duration{
 	nowTier,
 	200 * time.Millisecond, 500 * time.Millisecond,
@@ -18,14 +18,14 @@ var grid = []time.Duration{
 	24 * time.Hour, 2 * 24 * time.Hour, 5 * 24 * time.Hour, 10 * 24 * time.Hour,
 }
 
-// nowTier is the shortest wait. Messages that are due at once go through it too: no record in its topic is held up
-// for longer by the one in front of it.
+// nowTier is the shortest wait. Messages that are due at once go through it too: no record in its topic is held up for
+// longer by the one before it.
 const nowTier = 100 * time.Millisecond
 
 // tiers is the sorted set of waits that one topic's retries can use.
 type tiers driver.Steps
 
-// newTiers adds the delays that the configuration names to the grid.
+// newTiers adds the configured delays to the grid.
 func newTiers(named []time.Duration) tiers {
 	all := slices.Clone(grid)
 	for _, d := range named {
@@ -36,12 +36,12 @@ func newTiers(named []time.Duration) tiers {
 	return tiers(driver.NewSteps(all...))
 }
 
-// pick chooses the topic in which a message that is due in remaining waits next. delay is the whole delay that was
-// asked for; 1 % of it, or 100 ms, may be spent on being late.
+// pick chooses the topic for the next wait of a message that is due in remaining. delay is the whole requested delay; 1
+// % of it, or 100 ms, is the lateness allowed.
 //
-// A record is held for min(remaining, tier). So a tier at least as long as the rest ends the wait, late by no more
-// than the difference even behind a record that waits for the full tier; a shorter one leaves a rest for the next
-// topic. A delay of 30 days needs at most a dozen topics.
+// A record is held for min(remaining, tier). So a tier at least as long as the rest ends the wait, late by at most the
+// difference, even behind a record that waits for the full tier; a shorter one leaves a rest for the next topic. A
+// delay of 30 days needs at most a dozen topics.
 func (t tiers) pick(remaining, delay time.Duration) time.Duration {
 	rounded := driver.CeilMillis(remaining) // as Pick does, which is late too
 	tier, _ := driver.Steps(t).Pick(rounded, max(nowTier, delay/125)-(rounded-remaining))

@@ -23,7 +23,7 @@ import (
 type topics struct {
 	client *kgo.Client
 	admin  *kadm.Client
-	auto   bool // create what is missing
+	auto   bool // create missing topics
 
 	mu    sync.Mutex
 	known map[string]int32 // partitions
@@ -32,17 +32,17 @@ type topics struct {
 	listing chan struct{} // a token while all topics are listed
 	listed  struct {
 		topics map[string]topicID
-		at     time.Time // when the list was asked for
+		at     time.Time // when the list was requested
 	}
 }
 
-// spec is how a topic has to be.
+// spec describes the required properties of a topic.
 type spec struct {
 	name        string
 	partitions  int32                    // -1: the broker's default
 	replication int16                    // -1: the broker's default
-	config      func() map[string]string // asked when the topic is made, and not for each record; nil means none
-	purpose     string                   // for people
+	config      func() map[string]string // called when the topic is created, not for each record; nil means none
+	purpose     string                   // for error messages
 }
 
 func (s spec) settings() map[string]string {
@@ -61,8 +61,8 @@ func checkTopic(name string) error {
 	return nil
 }
 
-// lookup returns the number of partitions that a topic had when it was last used. An error is why there is no point in
-// asking the cluster for a topic that has not been.
+// lookup returns the number of partitions that a topic had at its last use. An error means that there is no point in
+// asking the cluster about a topic that has not been used.
 func (t *topics) lookup(ctx context.Context, name string) (partitions int32, used bool, err error) {
 	t.mu.Lock()
 	partitions, used = t.known[name]
@@ -76,8 +76,8 @@ func (t *topics) lookup(ctx context.Context, name string) (partitions int32, use
 	return 0, false, checkTopic(name)
 }
 
-// ensure returns the number of partitions of a topic after creating it, and adding partitions to it, as far as needed
-// and allowed. It reports whether the topic is new.
+// ensure returns the number of partitions of a topic after creating it and adding partitions, as far as needed and
+// allowed. It reports whether the topic is new.
 func (t *topics) ensure(ctx context.Context, s spec) (partitions int32, created bool, err error) {
 	have, ok, err := t.lookup(ctx, s.name)
 	if err != nil || ok && have >= s.partitions {
@@ -95,8 +95,7 @@ func (t *topics) ensure(ctx context.Context, s spec) (partitions int32, created 
 		return 0, false, fmt.Errorf("topic %s: %w", s.name, t.missing(s, err))
 	}
 	if have < s.partitions && t.auto {
-		// More partitions were added to the source topic. Where it is not allowed, retries share the partitions there
-		// are.
+		// Partitions were added to the source topic. If adding them here is not allowed, retries share the existing ones.
 		if grown, err := t.admin.UpdatePartitions(ctx, int(s.partitions), s.name); err == nil && grown.Error() == nil {
 			have = s.partitions
 		}
@@ -105,7 +104,7 @@ func (t *topics) ensure(ctx context.Context, s spec) (partitions int32, created 
 	return have, created, nil
 }
 
-// existing is ensure for a topic that must not be made, such as the source of a message that comes back.
+// existing is ensure for a topic that must not be created, such as the source of a returning message.
 func (t *topics) existing(ctx context.Context, s spec) (partitions int32, err error) {
 	have, ok, err := t.lookup(ctx, s.name)
 	if err != nil || ok {
@@ -119,7 +118,7 @@ func (t *topics) existing(ctx context.Context, s spec) (partitions int32, err er
 	return have, nil
 }
 
-// including is existing for a topic that is known to have a partition: it may have been given more since it was
+// including is existing for a topic that is known to have a partition: partitions may have been added since they were
 // counted.
 func (t *topics) including(ctx context.Context, s spec, partition int32) (partitions int32, err error) {
 	t.mu.Lock()
@@ -136,15 +135,15 @@ func (t *topics) remember(name string, partitions int32) {
 	t.known[name] = partitions
 }
 
-// forget lets the next use of a topic look whether it is there, and make it if not.
+// forget makes the next use of a topic check whether it exists, and create it otherwise.
 func (t *topics) forget(name string) {
 	t.mu.Lock()
 	delete(t.known, name)
 	t.mu.Unlock()
-	t.client.PurgeTopicsFromProducing(name) // which holds on to the topic that was deleted
+	t.client.PurgeTopicsFromProducing(name) // it still refers to the deleted topic
 }
 
-// check asks for the topics that have been used, and forgets those that are gone.
+// check looks up the topics that have been used, and forgets those that are gone.
 func (t *topics) check(ctx context.Context) error {
 	t.mu.Lock()
 	names := slices.Sorted(maps.Keys(t.known))
@@ -190,7 +189,7 @@ func (t *topics) create(ctx context.Context, s spec) (created bool, err error) {
 		return false, nil
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
 		if _, there := t.count(ctx, s.name); there == nil {
-			return false, nil // made by an operator
+			return false, nil // created by an operator
 		}
 		return false, fmt.Errorf("create topic %s (%s): %w: let an operator create it, or allow this user to", s.name,
 			s.purpose, err)
@@ -199,7 +198,7 @@ func (t *topics) create(ctx context.Context, s spec) (created bool, err error) {
 	}
 }
 
-// settings returns the settings that were made for topics, and not left to the brokers' defaults.
+// settings returns explicit settings of topics, excluding the brokers' defaults.
 func (t *topics) settings(ctx context.Context, of map[string]described) (map[string]map[string]string, error) {
 	var names []string
 	for name, topic := range of {
@@ -226,7 +225,7 @@ func (t *topics) settings(ctx context.Context, of map[string]described) (map[str
 	return found, nil
 }
 
-// count asks for the number of partitions of a topic.
+// count looks up the number of partitions of a topic.
 func (t *topics) count(ctx context.Context, name string) (int32, error) {
 	found, err := t.describe(ctx, []string{name})
 	if err != nil {
@@ -239,12 +238,12 @@ func (t *topics) count(ctx context.Context, name string) (int32, error) {
 	return topic.partitions, topic.err
 }
 
-// appearTimeout bounds how long a broker may take to hear of a topic that exists.
+// appearTimeout bounds how long a broker may take to learn of an existing topic.
 const appearTimeout = 30 * time.Second
 
-// appears is count for a topic that exists. The controller answers as soon as it has made a topic, and the other
-// brokers, even the broker in the same process, hear of it later, on a busy cluster by a second or more; and then its
-// partitions may have no leaders yet.
+// appears is count for a topic that exists. The controller answers as soon as it has created a topic, but other
+// brokers, even the broker in the same process, learn of it later, on a busy cluster by a second or more; even then its
+// partitions may not have leaders yet.
 func (t *topics) appears(ctx context.Context, name string) (int32, error) {
 	ctx, cancel := context.WithTimeout(ctx, appearTimeout)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// Plan is what consumers, and producers of delayed messages, need on the cluster.
+// Plan describes the topics that consumers, and producers of delayed messages, need on the cluster.
 type Plan struct {
 	Topics []Topic
 }
@@ -19,19 +19,19 @@ type Plan struct {
 // Topic is one topic of a Plan.
 type Topic struct {
 	Name string
-	// Purpose in a few words, for people.
+	// Purpose in a few words, for display.
 	Purpose string
 	// Partitions; 0 means those of Like, or the broker's default.
 	Partitions int32
-	// Like is the topic whose number of partitions this one has to have, or "".
+	// Like is the topic with which this one must agree in the number of partitions, or "".
 	Like string
 	// Replication factor; 0 means the broker's default.
 	Replication int16
-	// Config holds the settings that are not left to the broker.
+	// Config holds the settings that are not the broker's defaults.
 	Config map[string]string
 }
 
-// String shows the plan, one topic a line, as it would be created.
+// String shows the plan, one topic per line, as it would be created.
 func (p Plan) String() string {
 	var out strings.Builder
 	for _, t := range p.Topics {
@@ -53,8 +53,8 @@ func (p Plan) String() string {
 	return out.String()
 }
 
-// PlanConfig plans what the consumers of topics may need under cfg, without a connection. cfg.Group, if set, is their
-// group. Errors are those of cfg, and names that Kafka does not take.
+// PlanConfig plans the topics that consumers of topics may need under cfg, without a connection. cfg.Group, if set, is
+// their group. It returns faults of cfg, and names that are invalid in Kafka.
 func PlanConfig(cfg brokers.Config, topics ...string) (Plan, error) {
 	resolved, err := cfg.Resolve(Driver{}.Params())
 	if err != nil {
@@ -75,8 +75,8 @@ func PlanConfig(cfg brokers.Config, topics ...string) (Plan, error) {
 	return p, nil
 }
 
-// Plan plans what the consumers of topics may need, in the broker's own group: each topic itself, a retry topic for
-// every wait, the dead letter topic, and with order=key the parking topic.
+// Plan plans the topics that consumers of topics may need, in the broker's own group: each topic itself, a retry topic
+// for every wait, the dead letter topic, and with order=key the parking topic.
 func (b *Broker) Plan(topics ...string) Plan { return b.t.plan(topics...) }
 
 func (b *transport) plan(topics ...string) Plan {
@@ -110,8 +110,8 @@ func (p *Plan) add(s spec, like string) {
 	})
 }
 
-// Apply creates what is missing of p, whatever auto-create says. What exists is neither changed nor deleted; Check says
-// how it differs.
+// Apply creates the missing topics of p, regardless of auto-create. Existing ones are neither changed nor deleted;
+// Check reports how they differ.
 func (b *Broker) Apply(ctx context.Context, p Plan) error {
 	for _, t := range p.Topics {
 		if err := ctx.Err(); err != nil {
@@ -135,9 +135,9 @@ func (b *Broker) Apply(ctx context.Context, p Plan) error {
 		if _, err := b.t.topics.create(ctx, s); err != nil {
 			return fmt.Errorf("kafka: apply: %w", err)
 		}
-		// The next topic may have to be like this one, and a Check that follows must find it.
+		// The next topic may refer to this one, and a Check that follows must find it.
 		if _, err := b.t.topics.appears(ctx, s.name); err != nil {
-			return fmt.Errorf("kafka: apply: topic %s was made and does not appear: %w", s.name, err)
+			return fmt.Errorf("kafka: apply: topic %s was created but does not appear: %w", s.name, err)
 		}
 	}
 	return nil
@@ -146,12 +146,12 @@ func (b *Broker) Apply(ctx context.Context, p Plan) error {
 // Finding is one difference between a plan and the cluster.
 type Finding struct {
 	Topic string
-	// Missing says that there is no such topic. Else Difference says how it differs, and what to do.
+	// Missing means that there is no such topic. Otherwise Difference explains how it differs, and what to do.
 	Missing    bool
 	Difference string
 }
 
-// String says what was found.
+// String describes the finding.
 func (f Finding) String() string {
 	if f.Missing {
 		return fmt.Sprintf("topic %q is missing", f.Topic)
@@ -160,7 +160,7 @@ func (f Finding) String() string {
 }
 
 // Check compares p with the cluster and changes nothing. It reports topics that are missing, have too few partitions,
-// or have settings under which messages are lost or waits go wrong.
+// or have settings that lose messages or break waits.
 func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("kafka: check: %w", err)
@@ -205,7 +205,7 @@ func sortedUnique(names []string) []string {
 	return slices.Compact(names)
 }
 
-// differs returns what is wrong with a topic's setting, or "". settings are those that were made for the topic.
+// differs returns what is wrong with a topic's setting, or "". settings are the topic's explicit ones.
 func differs(name, want string, settings map[string]string) string {
 	have, set := settings[name]
 	if !set {
@@ -215,11 +215,11 @@ func differs(name, want string, settings map[string]string) string {
 	case have == want:
 		return ""
 	case name == "message.timestamp.type":
-		return fmt.Sprintf("%s is %s: waits are counted on the clocks of producers; set %s", name, have, want)
+		return fmt.Sprintf("%s is %s: waits are measured on the clocks of producers; set %s", name, have, want)
 	case name == "cleanup.policy" && strings.Contains(have, "compact"):
-		return fmt.Sprintf("%s is %s: a message is thrown away when another one of its key comes; set %s", name, have, want)
+		return fmt.Sprintf("%s is %s: a message is dropped when another one of its key arrives; set %s", name, have, want)
 	case name == "retention.ms" && have != "-1":
-		return fmt.Sprintf("%s is %s: messages may be gone before they are due or looked at; set %s", name, have, want)
+		return fmt.Sprintf("%s is %s: messages may be deleted before they are due or inspected; set %s", name, have, want)
 	case name == "max.message.bytes" && set:
 		return fmt.Sprintf("%s is %s: messages near the limit have no room for their error; set %s", name, have, want)
 	}

@@ -5,20 +5,20 @@ import (
 	"sync"
 )
 
-// tracker knows which records of one partition are in flight, and from which offset a successor would have to read:
-// the first record that is not settled. Records settle in any order; what is settled behind the first goes into the
-// position's note, so that the successor skips it. It is safe for concurrent use.
+// tracker knows which records of one partition are in flight, and from which offset a successor has to read: the first
+// record that is not settled. Records are settled in any order; those settled after the first are recorded in the
+// position's note, so that the successor skips them. It is safe for concurrent use.
 type tracker struct {
 	window int
 
 	mu      sync.Mutex
 	records []*tracked    // in order of offset; a settled head is removed at once
-	next    int64         // offset to commit, negative before the first record settled
-	seen    int64         // offset behind the last record, negative before the first
+	next    int64         // offset to commit, negative before the first record is settled
+	seen    int64         // offset after the last record, negative before the first
 	changed bool          // since the last commit
 	room    chan struct{} // a token when the window may have room again
 
-	before    map[int64]struct{} // what the predecessor had not settled, below beforeEnd
+	before    map[int64]struct{} // records that the predecessor had not settled, below beforeEnd
 	beforeEnd int64
 }
 
@@ -27,14 +27,14 @@ type tracked struct {
 	settled bool
 }
 
-// newTracker starts where the group stands.
+// newTracker starts at the group's position.
 func newTracker(at position, window int) *tracker {
 	t := &tracker{window: window, next: at.offset, seen: at.offset, room: make(chan struct{}, 1), changed: at.fresh}
 	t.before, t.beforeEnd = unpackNote(at)
 	return t
 }
 
-// known reports whether the predecessor has settled a record already.
+// known reports whether the predecessor has already settled a record.
 func (t *tracker) known(offset int64) bool {
 	if t.before == nil || offset >= t.beforeEnd {
 		return false
@@ -43,7 +43,7 @@ func (t *tracker) known(offset int64) bool {
 	return !waiting
 }
 
-// add notes that a record is in flight. It blocks while the window is full, and reports false when ctx ended first.
+// add records that a record is in flight. It blocks while the window is full, and reports false if ctx ended first.
 func (t *tracker) add(ctx context.Context, offset int64) (*tracked, bool) {
 	r := &tracked{offset: offset}
 	for {
@@ -63,14 +63,14 @@ func (t *tracker) add(ctx context.Context, offset int64) (*tracked, bool) {
 	}
 }
 
-// expects returns the offset that comes next, or a negative one when the first record is not known.
+// expects returns the next offset, or a negative one if the first record is not known.
 func (t *tracker) expects() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.seen
 }
 
-// settle says that the record needs no further work.
+// settle marks the record as done.
 func (t *tracker) settle(r *tracked) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,14 +99,14 @@ func (t *tracker) position() (at position, moved bool) {
 	return t.now(), t.changed
 }
 
-// now is position for those who hold mu.
+// now is position for callers that hold mu.
 func (t *tracker) now() (at position) {
-	at.note = t.note() // moves next
+	at.note = t.note() // needs the final next
 	at.offset = t.next
 	return at
 }
 
-// note says what is settled behind the first record that is not, counted from next.
+// note encodes the records settled after the first unsettled one, relative to next.
 func (t *tracker) note() string {
 	last := len(t.records) - 1
 	for last >= 0 && !t.records[last].settled {
@@ -121,7 +121,7 @@ func (t *tracker) note() string {
 			waiting = append(waiting, r.offset)
 		}
 	}
-	t.next = waiting[0] // the same, or behind offsets that hold no record
+	t.next = waiting[0] // the same, or after offsets without a record
 	return packNote(waiting, t.records[last].offset+1)
 }
 

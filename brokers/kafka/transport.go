@@ -37,8 +37,8 @@ func (b *transport) Traits() driver.Traits {
 	}
 }
 
-// Ping asks the cluster for the topics that this broker uses. A topic that was deleted meanwhile is an error; it is
-// made again when it is next used, if auto-create allows.
+// Ping asks the cluster for the topics that this broker uses. A topic that was deleted is an error; it is recreated at
+// its next use, if auto-create allows.
 func (b *transport) Ping(ctx context.Context) error {
 	if err := b.topics.check(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -49,7 +49,7 @@ func (b *transport) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Close implements driver.Transport. It waits for the answers to what is being published.
+// Close implements driver.Transport. It waits for the answers to pending publishes.
 func (b *transport) Close(context.Context) error {
 	if b.news != nil {
 		b.news.close()
@@ -59,7 +59,7 @@ func (b *transport) Close(context.Context) error {
 	b.mu.Unlock()
 	for _, p := range []*producer{b.out, b.waits} {
 		if p != nil {
-			p.close() //nolint:contextcheck // bounded by the timeout of what it waits for
+			p.close() //nolint:contextcheck // bounded by the publish timeout
 		}
 	}
 	return nil
@@ -71,7 +71,7 @@ func (b *transport) Declare(ctx context.Context, q driver.Queue) error {
 	return err
 }
 
-// Receive implements driver.Transport. The engine calls Join in its place.
+// Receive implements driver.Transport. The engine calls Join instead.
 func (b *transport) Receive(context.Context, driver.Queue) (driver.Stream, error) {
 	return nil, errors.ErrUnsupported
 }
@@ -81,8 +81,8 @@ func (b *transport) RedriveTo(to *driver.Destination) string {
 	return b.retryName(to.Topic, to.Consumer, nowTier)
 }
 
-// Readers implements driver.ReaderCounter: members of the group that have joined for the topic, and read its retry
-// topics too.
+// Readers implements driver.ReaderCounter: it counts the members of the group that have joined for the topic, which
+// also read its retry topics.
 func (b *transport) Readers(ctx context.Context, to *driver.Destination) (int, error) {
 	groups, err := b.topics.admin.DescribeGroups(ctx, to.Consumer)
 	if err == nil {

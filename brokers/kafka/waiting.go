@@ -9,10 +9,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// errNoPartition says that a retry topic has fewer partitions than its source.
+// errNoPartition means that a retry topic has fewer partitions than its source.
 var errNoPartition = errors.New("the retry topic has no such partition")
 
-// readTier lets every partition read a retry topic. Doing it again changes nothing.
+// readTier makes every partition read a retry topic. Repeating it changes nothing.
 func (s *subscription) readTier(topic string, t tier) {
 	s.mu.Lock()
 	if _, ok := s.kind(topic); !ok {
@@ -35,7 +35,7 @@ func (s *subscription) kind(topic string) (time.Duration, bool) {
 	return 0, false
 }
 
-// lookForTiers asks for a look at the retry topics that exist.
+// lookForTiers requests a look at the existing retry topics.
 func (s *subscription) lookForTiers() {
 	select {
 	case s.look <- struct{}{}:
@@ -43,7 +43,7 @@ func (s *subscription) lookForTiers() {
 	}
 }
 
-// keepLooking finds retry topics that others have made, and notices when the topic itself is gone.
+// keepLooking finds retry topics created by others, and notices when the topic itself is gone.
 func (s *subscription) keepLooking(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -70,12 +70,12 @@ func (s *subscription) keepLooking(ctx context.Context) {
 	}
 }
 
-// lookAtTopic asks for another client when the topic is gone, or was made again: a client stays with the one that it
+// lookAtTopic requests another client if the topic is gone or was recreated, because a client sticks to the one that it
 // knew.
 func (s *subscription) lookAtTopic(ctx context.Context) {
 	found, err := s.b.topics.describe(ctx, []string{s.q.Topic})
 	if err != nil {
-		return // the cluster cannot be asked for now
+		return // the cluster does not answer now
 	}
 	topic := found[s.q.Topic]
 	s.mu.Lock()
@@ -87,19 +87,19 @@ func (s *subscription) lookAtTopic(ctx context.Context) {
 	s.mu.Unlock()
 	if grown {
 		s.b.topics.remember(s.q.Topic, topic.partitions)
-		s.client.Load().ForceMetadataRefresh() // and then the group shares them out
+		s.client.Load().ForceMetadataRefresh() // and then the group reassigns them
 	}
 	if another || isGone(topic.err) {
 		s.renewLater(another)
 	}
 }
 
-// renewLater asks for another client.
+// renewLater requests another client.
 func (s *subscription) renewLater(madeAgain bool) {
 	select {
 	case s.anew <- struct{}{}:
 		s.log.Warn("the topic was deleted", "made_again", madeAgain)
-	default: // asked for already
+	default: // already requested
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// ensureTier makes a retry topic, and tells its readers when it is new. It returns its number of partitions.
+// ensureTier creates a retry topic, and notifies its readers if it is new. It returns its number of partitions.
 func (b *transport) ensureTier(ctx context.Context, source string, retries spec, wait time.Duration) (int32, error) {
 	have, created, err := b.topics.ensure(ctx, retries)
 	if err != nil {
@@ -20,15 +20,15 @@ func (b *transport) ensureTier(ctx context.Context, source string, retries spec,
 	if created {
 		for _, s := range b.readersOf(source) {
 			s.readTier(retries.name, tier{wait: wait})
-			s.lookForTiers() // if it was made again, its readers learn of it
+			s.lookForTiers() // if it was recreated, its readers learn of it
 		}
 		b.announce(ctx, source, retries.partitions)
 	}
 	return have, nil
 }
 
-// announce tells consumers in other processes to look for new retry topics, through one that they read already. They
-// look now and then anyway, so nothing depends on its success.
+// announce makes consumers in other processes look for new retry topics, through one that they already read. They also
+// look from time to time, so nothing depends on its success.
 func (b *transport) announce(ctx context.Context, source string, partitions int32) {
 	shared := b.cfg.Naming.For(source, "").Delayed(nowTier)
 	if _, err := b.topics.existing(ctx, spec{name: shared}); err != nil {
@@ -45,22 +45,22 @@ func (b *transport) announce(ctx context.Context, source string, partitions int3
 	}
 }
 
-// What a control record says.
+// The kinds of control records.
 const (
 	controlTiers   = "tiers"   // there are new retry topics
-	controlProbe   = "probe"   // nothing; the broker's stamp was wanted
-	controlRelease = "release" // a key that is blocked by a dead letter may continue
+	controlProbe   = "probe"   // nothing; it is written to obtain the broker's timestamp
+	controlRelease = "release" // a key blocked by a dead letter may continue
 	controlLock    = "lock"    // in a parking topic: a dead letter blocks the key
 )
 
-// nextWait renders a waiting record for its next wait: the same bytes, with the time it is due on the broker's clock.
+// nextWait renders a waiting record for its next wait: the same bytes, with its due time on the broker's clock.
 func nextWait(r *kgo.Record, origin *envelope.Origin, topic string, due time.Time) *kgo.Record {
 	to := &kgo.Record{Topic: topic, Partition: r.Partition, Key: r.Key, Value: r.Value}
 	for _, h := range r.Headers {
 		switch h.Key {
 		case envelope.KeyNotBefore, envelope.KeyConsumer, envelope.KeyTopic,
 			headerPartition, headerOffset, headerTimestamp, headerSource, headerIncarnation:
-			continue // written anew
+			continue // written below
 		}
 		to.Headers = append(to.Headers, h)
 	}
