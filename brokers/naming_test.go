@@ -97,7 +97,7 @@ func TestNameScheme_Validate(t *testing.T) {
 		"nested part":         {brokers.NameScheme{Dead: "x[[{queue}]]"}, `unexpected '[' at byte 2`},
 		"stray brace":         {brokers.NameScheme{Dead: "x}"}, `unexpected '}' at byte 1`},
 		"control character":   {brokers.NameScheme{Dead: "x\ny"}, `control character at byte 1`},
-		"no project":          {brokers.ServiceBus(""), `exchange "{project}.bus" has {project}, and no project is set`},
+		"no project":          {brokers.ServiceBus(""), `exchange "{project}.bus" has {project}, but no project is set`},
 		"dead letters return": {brokers.NameScheme{Dead: "{queue}"}, `queue and dead are the same`},
 		"retry is dead":       {brokers.NameScheme{Retry: "{queue}_x", Dead: "{queue}_x"}, `retry and dead are the same`},
 		"retry is the queue":  {brokers.NameScheme{Retry: "{queue}"}, `queue and retry are the same`},
@@ -113,7 +113,8 @@ func TestSubscriber_NeedsAGroupWhereTheQueueIsNamedByIt(t *testing.T) {
 	c, err := brokers.Config{URL: "mem://?naming=service-bus&project=easyweek"}.Resolve(nil)
 	require.NoError(t, err)
 	_, err = c.Subscriber(nil)
-	require.ErrorContains(t, err, "naming service-bus makes the queue's name from the group: give this consumer one with")
+	require.ErrorContains(t, err,
+		"naming service-bus derives the queue's name from the group: give this consumer one with")
 	_, err = c.Subscriber(nil, brokers.WithGroup("invoice-service"))
 	require.NoError(t, err)
 }

@@ -111,7 +111,7 @@ func TestResolve_ReportsAllFaultsAtOnce(t *testing.T) {
 	for _, want := range []string{
 		`prefetch="x"`, `delay="y"`, `"nonsense"`, "concurrency -1", `wait="soon"`,
 		`params: unknown parameter "steeps": did you mean steps?`,
-		"unknown variable {que}", "has {project}, and no project is set",
+		"unknown variable {que}", "has {project}, but no project is set",
 	} {
 		require.ErrorContains(t, err, want)
 	}

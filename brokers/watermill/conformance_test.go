@@ -56,7 +56,7 @@ func TestConformance(t *testing.T) {
 			return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) { return s.open(t, cfg) }}
 		},
 		Except: map[string]string{
-			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Publisher of Watermill does not say whether a topic is there",
+			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Watermill Publisher does not report whether a topic exists",
 		},
 	})
 }

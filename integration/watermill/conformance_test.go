@@ -40,7 +40,7 @@ func TestConformance_Kafka(t *testing.T) {
 		},
 		Factor: 0.05, Late: time.Minute, Wait: 2 * time.Minute, Volume: 300, Watermill: &features, TopicsApart: true,
 		Except: map[string]string{
-			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Publisher of Watermill does not say whether a topic is there",
+			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Watermill Publisher does not report whether a topic exists",
 		},
 	})
 }
@@ -65,7 +65,7 @@ func TestConformance_SQL(t *testing.T) {
 				// of the other cases.
 				Factor: 0.15, Late: time.Minute, Wait: 2 * time.Minute, Volume: 300, Watermill: &features,
 				Except: map[string]string{
-					"Publish_ToAMissingTopicThatMustExistIsRefused": "a Publisher of Watermill does not say whether a topic is there",
+					"Publish_ToAMissingTopicThatMustExistIsRefused": "a Watermill Publisher does not report whether a topic exists",
 				},
 			})
 		})

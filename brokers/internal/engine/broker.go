@@ -246,7 +246,7 @@ func boundedOf[T any](ctx context.Context, traits *driver.Traits, f func(context
 	}
 }
 
-// Depths counts what waits in a transport that can. It fails after Close.
+// Depths counts the messages waiting in a transport that supports it. It fails after Close.
 func (b *Broker) Depths(ctx context.Context, counter brokers.DepthReporter) ([]brokers.Depth, error) {
 	if !b.enter() {
 		return nil, fmt.Errorf("%s: depths: %w", b.traits.Name, brokers.ErrClosed)

@@ -38,7 +38,7 @@ func TestConformance(t *testing.T) {
 		// The keeper makes it persistent.
 		Watermill: &tests.Features{ConsumerGroups: true, Persistent: true, ForceShort: true},
 		Except: map[string]string{
-			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Publisher of Watermill does not say whether a topic is there",
+			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Watermill Publisher does not report whether a topic exists",
 		},
 	})
 }

@@ -69,7 +69,7 @@ func TestConformance(t *testing.T) {
 		},
 		TopicsApart: true,
 		Except: map[string]string{
-			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Publisher of Watermill does not say whether a topic is there",
+			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Watermill Publisher does not report whether a topic exists",
 		},
 	})
 }
