@@ -8,14 +8,14 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// acker answers the deliveries of one channel and puts as many acks as it can into one frame: a quorum queue writes its
-// log once for each.
+// acker answers the deliveries of one channel and puts as many acks as possible into one frame, because a quorum queue
+// writes to its log once per frame.
 type acker struct {
 	ch answerer
 
 	mu      sync.Mutex
 	low     uint64          // every delivery tag below it is acked
-	settled map[uint64]bool // tags from low on that are acked: true when the broker has been told
+	settled map[uint64]bool // tags from low on that are acked: true if the broker has been told
 	answers int64           // of the handlers
 }
 
@@ -26,13 +26,12 @@ type answerer interface {
 
 func newAcker(ch answerer) *acker { return &acker{ch: ch, low: 1, settled: map[uint64]bool{}} }
 
-// settle acks deliveries: those up to the first unanswered tag with one frame, those beyond it one by one. It returns
-// an error for each, nil for acks that are on their way. What is released has no answer, and returns to its queue
-// with the end of the channel, which is near then: a nack would bring it back to this consumer at once, and be counted
-// too.
+// settle acks deliveries: those up to the first unanswered tag with one frame, later ones individually. It returns an
+// error for each, nil for acks that are on their way. A released delivery is not answered. It returns to its queue when
+// the channel ends, which is soon: a nack would redeliver it to this consumer at once, and be counted as well.
 //
-// The frame for many must name a tag that the broker still waits for: given another, RabbitMQ takes all that is in hand
-// for acked before it notices.
+// A frame for several acks must name a tag that the broker still waits for: given any other, RabbitMQ treats everything
+// in hand as acked before it notices.
 func (a *acker) settle(settled []driver.Settlement) []error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -78,7 +77,7 @@ func (a *acker) settle(settled []driver.Settlement) []error {
 	return faults
 }
 
-// answered is the number of deliveries that settle was given.
+// answered is the number of deliveries passed to settle.
 func (a *acker) answered() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

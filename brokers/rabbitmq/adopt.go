@@ -15,24 +15,24 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// NoWayBackError says that what waits in a queue would stay there: it does not lead to the queue that its messages are
-// for.
+// NoWayBackError means that messages would never leave a wait queue, because it does not lead back to the queue that
+// they are for.
 type NoWayBackError struct {
 	Queue string // in which retries would wait
 	To    string // the queue that they are for
-	Why   string // what is missing or leads elsewhere
-	Mend  string // what makes it work: a command, or a parameter of the URL
+	Why   string // what is missing, or routed elsewhere
+	Mend  string // the remedy: a command, or a parameter of the URL
 }
 
-// Error explains why, and what makes it work.
+// Error gives the reason and the remedy.
 func (e *NoWayBackError) Error() string {
 	return fmt.Sprintf("rabbitmq: nothing comes back from queue %q to %q: %s. %s", e.Queue, e.To, e.Why, e.Mend)
 }
 
-// look compares p with what exists and makes nothing. It returns what is missing, and the bindings.
+// look compares p with the existing objects and creates nothing. It returns the missing objects, and the bindings.
 func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
 	missing := Plan{Bindings: slices.Clone(p.Bindings)}
-	have := map[string]string{} // types of exchanges that are of another than planned
+	have := map[string]string{} // exchanges whose type is not the planned one, with that type
 	for _, e := range p.Exchanges {
 		err := d.do(ctx, e.exists)
 		switch {
@@ -83,11 +83,10 @@ func (p *Plan) wayOf(queue string) (way, bool) {
 	return way{}, false
 }
 
-// takeExchange compares an exchange that exists with the one planned. It returns the type that it has, if that is
-// another.
+// takeExchange compares an existing exchange with the planned one. It returns the existing type if it differs.
 func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have string, err error) {
 	if p.adopt && len(p.Queues) == 0 {
-		return "", nil // it was looked at when its consumer subscribed
+		return "", nil // checked when its consumer subscribed
 	}
 	err = d.do(ctx, e.declare)
 	different, ok := errors.AsType[*ArgumentError](err)
@@ -112,7 +111,7 @@ func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have 
 	return different.Have, nil
 }
 
-// takeQueue compares a queue that exists with the one planned, and returns the bindings that its way back needs.
+// takeQueue compares an existing queue with the planned one, and returns the bindings that its way back needs.
 func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, error) {
 	w, waits := p.wayOf(q.Name)
 	owned := !p.adopt && !slices.Contains(p.Adopted, q.Name)
@@ -127,12 +126,12 @@ func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, 
 	}
 	args, err := d.learn(ctx, q)
 	if isRefused(err) {
-		return nil, nil // a user that may not declare may not ask: it is found at the first retry
+		return nil, nil // a user that may not declare may not ask either: the first retry reports it
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", q.Name, err)
 	}
-	if owned { // nothing but its time to live may differ
+	if owned { // only its time to live may differ
 		want := maps.Clone(q.Args)
 		if ttl, has := args["x-message-ttl"]; has {
 			want["x-message-ttl"] = ttl
@@ -150,7 +149,7 @@ func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, 
 	return p.back(w, args)
 }
 
-// overlay adds to the arguments of a queue what policies make of it, where the management API can be asked.
+// overlay adds the effect of policies to the arguments of a queue, if the management API is configured.
 func (p *Plan) overlay(ctx context.Context, queue string, args amqp.Table) error {
 	if p.policy == nil {
 		return nil
@@ -168,7 +167,7 @@ func (p *Plan) overlay(ctx context.Context, queue string, args amqp.Table) error
 	return nil
 }
 
-// back returns the bindings that lead from the wait queue of w to its consumer's queue, or why nothing can.
+// back returns the bindings that lead from the wait queue of w to its consumer's queue, or the reason that none can.
 func (p *Plan) back(w way, args amqp.Table) ([]Binding, error) {
 	exchange, leads := args["x-dead-letter-exchange"].(string)
 	key, named := args["x-dead-letter-routing-key"].(string)
@@ -189,7 +188,7 @@ func (p *Plan) back(w way, args amqp.Table) ([]Binding, error) {
 	return []Binding{{Exchange: exchange, Key: key, To: w.to}}, nil
 }
 
-// mend is what makes retries work alongside a queue that cannot be changed.
+// mend returns the remedy that lets retries work alongside a queue that cannot be changed.
 func (p *Plan) mend(w way) string {
 	if slices.Contains(p.Adopted, w.queue) {
 		return fmt.Sprintf("rabbitmqctl set_policy --apply-to queues %s '^%s$' "+
@@ -201,11 +200,11 @@ func (p *Plan) mend(w way) string {
 		url.QueryEscape("{queue}_wait"), w.to+"_wait")
 }
 
-// maxArguments bounds how many arguments of a queue are read. RabbitMQ knows fewer.
+// maxArguments bounds how many arguments of a queue are read. RabbitMQ has fewer.
 const maxArguments = 24
 
-// learn returns the arguments of a queue that exists. AMQP has no question for them: a declaration with other ones is
-// refused by the name of the first that differs, with what the queue has, and changes nothing.
+// learn returns the arguments of an existing queue. AMQP has no request for them, but a declaration with other
+// arguments is refused with the name and value of the first that differs, and changes nothing.
 func (d *declarer) learn(ctx context.Context, q Queue) (amqp.Table, error) {
 	args := maps.Clone(q.Args)
 	if args == nil {
@@ -235,7 +234,7 @@ func (d *declarer) learn(ctx context.Context, q Queue) (amqp.Table, error) {
 	return args, nil
 }
 
-// take gives args the value that the queue has.
+// take sets the argument to the queue's value.
 func (e *ArgumentError) take(args amqp.Table) {
 	text := e.Have
 	if text == `""` {
@@ -263,12 +262,13 @@ func isRefused(err error) bool {
 	return hasCode(err, amqp.AccessRefused)
 }
 
-// bindHint reports what to do where the user may not bind.
+// bindHint adds a remedy if the user may not bind.
 func bindHint(b Binding, err error) error {
 	if !isRefused(err) || b.ToExchange {
 		return err
 	}
-	return fmt.Errorf("%w: the user may not: as one who may, rabbitmqadmin declare binding source=%q destination=%q "+
+	return fmt.Errorf("%w: the user lacks the permission: run as one that has it, "+
+		"rabbitmqadmin declare binding source=%q destination=%q "+
 		"routing_key=%q",
 		err, b.Exchange, b.To, b.Key)
 }

@@ -38,25 +38,25 @@ func open(ctx context.Context, cfg brokers.Config, d *design) (*Broker, error) {
 // Capabilities implements brokers.Broker.
 func (b *Broker) Capabilities() brokers.Capabilities {
 	c := b.Broker.Capabilities()
-	c.DelayTolerance = b.transport.Capabilities().DelayTolerance // a pipeline may announce another wait
+	c.DelayTolerance = b.transport.Capabilities().DelayTolerance // a pipeline may announce another wait later
 	return c
 }
 
 // WritesTables implements middleware.TableWriter: RabbitMQ gives each retry an x-death.
 func (b *Broker) WritesTables() bool { return true }
 
-// Stats are gauges of what the broker holds open, and a counter of acks that failed.
+// Stats are gauges of the broker's open connections and channels, and a counter of failed acks.
 type Stats struct {
-	Connections int // at most 2, and 1 for Depths once it has been asked for
+	Connections int // at most 2, plus 1 for Depths once it is called
 	Channels    int // a fixed few for publishing, and one per subscription
 
-	// AcksFailed counts, since Open, messages that were handled and are delivered again because their channel ended
-	// before their acks could be sent. They are acked when they come again. An ack that was sent and lost with the
-	// connection on its way is not known here.
+	// AcksFailed counts, since Open, messages that were handled and are redelivered because their channel ended before
+	// their acks could be sent. They are acked on redelivery. An ack that was sent and lost with the connection is not
+	// counted.
 	AcksFailed uint64
 }
 
-// Stats returns the connections and channels that are open now, and how many acks have failed.
+// Stats returns the number of open connections and channels, and of failed acks.
 func (b *Broker) Stats() Stats {
 	s := Stats{AcksFailed: b.AcksFailed()}
 	for _, l := range []*link{b.publishing, b.transport.consuming, b.transport.counting} {
@@ -73,16 +73,16 @@ func (b *Broker) Counts() (connections, channels int) {
 	return s.Connections, s.Channels
 }
 
-// Depths implements brokers.DepthReporter, over the queues that this Broker has come to know: those of the consumers
-// that have subscribed on it, with the queues of their retries and dead letters, and the delay queues of the topics it
-// has published delayed messages to (with x-declare=none, only the former). It counts what is delayed, in retry, ready
-// and in dead letter queues, and what the broker has handed out is not ready. It asks for one queue after the other,
-// 2,000 at most, on a connection that nothing else uses, and fails while one of them does not answer, such as a quorum
-// queue without a leader.
+// Depths implements brokers.DepthReporter for the queues that this Broker knows: those of the consumers that have
+// subscribed on it, with their retry and dead letter queues, and the delay queues of the topics to which it has
+// published delayed messages (with x-declare=none, only the former). It counts messages that are delayed, in retry,
+// ready and in dead letter queues; those handed out by the broker are not ready. It queries the queues one by one, at
+// most 2,000, on a separate connection, and fails if one of them does not answer, such as a quorum queue without a
+// leader.
 //
-// Where a naming scheme has no exchange, first deliveries wait in the retry queues of their consumer, and all count as
-// what this Broker has used these queues for first. With x-transport=plugin messages wait inside the plugin, which does
-// not tell AMQP how many: there is nothing to count.
+// If a naming scheme has no exchange, first deliveries wait in the retry queues of their consumer, and all are counted
+// under this Broker's first use of these queues. With x-transport=plugin messages wait inside the plugin, which AMQP
+// cannot query, so they are not counted.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	return b.Broker.Depths(ctx, b.transport)
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// remaining is how much of a delay is left for a message that comes from a queue where messages wait; what a producer
-// wrote is ignored. The message carries when it is due, and how much was left when its delay queue let it go: the
-// smaller counts, so that a clock that is wrong by an hour adds no hour.
+// remaining returns how much of a delay is left for a message that comes from a wait queue; values written by a
+// producer are ignored. The message carries its due time, and how much was left when it left its delay queue: the
+// smaller one counts, so that a clock that is wrong by an hour does not add an hour.
 func remaining(headers amqp.Table, now time.Time) time.Duration {
 	due, ok := integer(headers[envelope.KeyNotBefore])
 	if !ok || !waited(headers) {
@@ -30,7 +30,7 @@ func remaining(headers amqp.Table, now time.Time) time.Duration {
 	return wait
 }
 
-// deliveryCount is how often a quorum queue has delivered the message before.
+// deliveryCount returns how often a quorum queue has delivered the message before.
 func deliveryCount(headers amqp.Table) int {
 	n, ok := integer(headers["x-delivery-count"])
 	if !ok || n < 0 || n > 1<<30 {
@@ -39,7 +39,7 @@ func deliveryCount(headers amqp.Table) int {
 	return int(n)
 }
 
-// waited reports whether RabbitMQ has noted that the message's time in a queue has ended.
+// waited reports whether RabbitMQ has recorded that the message's time in a queue has ended.
 func waited(headers amqp.Table) bool {
 	deaths, _ := headers["x-death"].([]any)
 	return slices.ContainsFunc(deaths, func(item any) bool {
@@ -48,9 +48,9 @@ func waited(headers amqp.Table) bool {
 	})
 }
 
-// countRejections takes over the cycles that consumers before us made by rejecting: without a counter of ours, what
-// RabbitMQ wrote into x-death is the number of failed attempts. It is read from messages that no service of ours
-// published again, where it is RabbitMQ's own.
+// countRejections counts the cycles that earlier consumers made by rejecting: without our counter, the number of failed
+// attempts is the one that RabbitMQ wrote to x-death. It is only read from messages that none of our services has
+// republished, because only there it is RabbitMQ's own.
 func countRejections(headers amqp.Table, queue string, metadata message.Metadata) {
 	if metadata[envelope.KeyRetryCount] != "" {
 		return

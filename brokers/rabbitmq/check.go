@@ -11,7 +11,7 @@ import (
 )
 
 // PlanConfig plans what the consumers of topics need under cfg, without a connection. cfg.Group, if set, is their
-// group. Errors are those of cfg.
+// group. It returns the errors of cfg.
 func PlanConfig(cfg brokers.Config, topics ...string) (Plan, error) {
 	resolved, err := cfg.Resolve(Driver{}.Params())
 	if err != nil {
@@ -27,9 +27,9 @@ func PlanConfig(cfg brokers.Config, topics ...string) (Plan, error) {
 // Plan plans what the consumers of topics need, in the broker's own group.
 func (b *Broker) Plan(topics ...string) Plan { return b.design.plan(b.Config().Group, topics) }
 
-// PlanDelayed plans where messages to topics wait for their first delivery. The first delayed publish to a topic
-// declares it, once per process: Apply it beforehand where producers may not declare, or where a broker that is killed
-// within seconds of that first publish is a worry (see How delay works).
+// PlanDelayed plans the queues in which messages to topics wait for their first delivery. The first delayed publish to
+// a topic declares them, once per process: Apply the plan beforehand if producers may not declare, or if you worry
+// about a broker that is killed within seconds of that first publish (see How delay works).
 func (b *Broker) PlanDelayed(topics ...string) Plan {
 	var p Plan
 	for _, topic := range topics {
@@ -46,7 +46,7 @@ func (d *design) plan(group string, topics []string) Plan {
 	return p
 }
 
-// Apply declares p. Declaring what exists as planned changes nothing; what exists otherwise ends it with an
+// Apply declares p. Declaring an object that exists as planned changes nothing; one that differs ends it with an
 // *ArgumentError. Nothing is ever deleted or changed.
 func (b *Broker) Apply(ctx context.Context, p Plan) error { return declare(ctx, b.publishing, p) }
 
@@ -54,16 +54,17 @@ func (b *Broker) Apply(ctx context.Context, p Plan) error { return declare(ctx, 
 type Finding struct {
 	Kind string // queue, exchange or binding
 	Name string
-	// Missing says that there is no such object. Else Difference is how it differs.
+	// Missing means that there is no such object. Otherwise Difference shows how it differs.
 	Missing    bool
 	Difference *ArgumentError
-	// Policy that makes the difference; "" when the object's own arguments do.
+	// Policy is the policy that makes the difference; "" if it is due to the object's own arguments.
 	Policy string
-	// Fault is why the object cannot be used as it is, where neither is the reason: a *[NoWayBackError], for example.
+	// Fault is why the object cannot be used as it is, if neither of these is the reason: a *[NoWayBackError], for
+	// example.
 	Fault error
 }
 
-// String reports what was found.
+// String describes the finding.
 func (f Finding) String() string {
 	if f.Missing {
 		return fmt.Sprintf("%s %q is missing", f.Kind, f.Name)
@@ -80,12 +81,12 @@ func (f Finding) String() string {
 	return f.Difference.Error()
 }
 
-// Check compares p with the broker and changes nothing. AMQP tells of one difference per queue or exchange, the first.
+// Check compares p with the broker and changes nothing. AMQP reports one difference per queue or exchange, the first.
 //
-// AMQP does not show bindings and policies. They are compared when the URL names the management API
-// (x-management), and else not at all: see [Broker.ChecksBindings]. Bindings that p does not have are no difference. A
-// policy on one of our queues is one where it makes the queue lose messages, or send them elsewhere. Queues that are
-// declared when first needed may be missing, but not differ.
+// AMQP does not show bindings and policies. They are only compared if the URL names the management API (x-management):
+// see [Broker.ChecksBindings]. Bindings that are not in p are no difference. A policy on one of our queues is one if it
+// makes the queue lose or misroute messages. Queues that are declared when first needed may be missing, but must not
+// differ.
 func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
 	defer cancel()
@@ -138,13 +139,13 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 func (p *Plan) checkQueue(ctx context.Context, d *declarer, q Queue) (*Finding, error) {
 	err := d.do(ctx, passiveQueue(q.Name))
 	if err == nil {
-		_, err = p.takeQueue(ctx, d, q) // it exists, so that nothing is created
+		_, err = p.takeQueue(ctx, d, q) // it exists, so nothing is created
 	}
 	return finding("queue", q.Name, err)
 }
 
-// finding is what the error of looking at an object shows, nil for no difference. Errors that show nothing about the
-// object are returned.
+// finding interprets the error of looking at an object; it returns nil if there is no difference. Errors unrelated to
+// the object are returned.
 func finding(kind, name string, err error) (*Finding, error) {
 	var different *ArgumentError
 	var stays *NoWayBackError
@@ -161,8 +162,8 @@ func finding(kind, name string, err error) (*Finding, error) {
 	return nil, fmt.Errorf("rabbitmq: check %s %q: %w", kind, name, err)
 }
 
-// badPolicies compares what policies make of the queues in p. A policy cannot undo an argument of ours, but for limits,
-// of which the lower one holds; it adds what we do not set.
+// badPolicies checks the effect of policies on the queues in p. A policy cannot override our arguments, except for
+// limits, of which the lower one applies; it adds those that we do not set.
 func (b *Broker) badPolicies(ctx context.Context, p Plan) ([]Finding, error) {
 	if !b.ChecksBindings() {
 		return nil, nil
@@ -185,8 +186,8 @@ func (b *Broker) badPolicies(ctx context.Context, p Plan) ([]Finding, error) {
 	return findings, nil
 }
 
-// harmful reports whether a policy's key with that value takes effect on q and loses or misroutes messages, and what q
-// is to have instead.
+// harmful reports whether a policy's key with that value takes effect on q and loses or misroutes messages, and the
+// value that q should have instead.
 func harmful(q Queue, key string, value any) (want string, harm bool) {
 	have, set := q.Args["x-"+key]
 	want = "none"
@@ -194,7 +195,7 @@ func harmful(q Queue, key string, value any) (want string, harm bool) {
 		want = fmt.Sprint(have)
 	}
 	switch key {
-	case "expires", "max-length", "max-length-bytes": // the queue with its messages, or the oldest of them, are gone
+	case "expires", "max-length", "max-length-bytes": // deletes the queue with its messages, or the oldest of them
 		return want, true
 	case "message-ttl", "delivery-limit":
 		limit, isNumber := integer(value)

@@ -10,30 +10,30 @@ import (
 // coalesceLimit is how many bytes may wait to be written before publishers wait for room.
 const coalesceLimit = 1 << 20
 
-// writeTimeout bounds one write to the broker. RabbitMQ stops reading from connections that publish while it is short
-// of memory or disk; a connection that has taken nothing for this long is given up, and its publications fail or are
+// writeTimeout bounds one write to the broker. RabbitMQ stops reading from publishing connections while it is short of
+// memory or disk; a connection that has accepted nothing for this long is given up, and its publications fail or are
 // repeated on the next one.
 const writeTimeout = 10 * time.Second
 
-// coalescing is a connection whose writes are put together. amqp091-go makes one system call for every publication and
-// every ack; with many goroutines at work most of that time can be saved, on the broker's side as well, which then
-// reads, stores and confirms many messages at once.
+// coalescing is a connection that combines writes. amqp091-go makes one system call for every publication and every
+// ack; with many goroutines at work most of that time can be saved, also on the broker, which then reads, stores and
+// confirms many messages at once.
 //
-// Write never blocks: amqp091-go holds a lock meanwhile, behind which heartbeats, acks and Close would wait without a
+// Write never blocks: amqp091-go holds a lock during it, for which heartbeats, acks and Close would wait without a
 // context. Those that write much wait for room first.
 type coalescing struct {
 	net.Conn
 	timeout time.Duration // of one write
 
 	mu      sync.Mutex
-	change  sync.Cond     // buf is no longer empty, or err is set
-	drained chan struct{} // closed when buf is taken to be sent, or err is set
+	change  sync.Cond     // signalled when buf is no longer empty, or err is set
+	drained chan struct{} // closed when buf has been taken to be sent, or err is set
 	buf     []byte
 	err     error // of a write that failed, or net.ErrClosed
 	done    chan struct{}
 
 	deadlines sync.Mutex
-	last      time.Time // what SetDeadline has set
+	last      time.Time // the last value of SetDeadline
 }
 
 func coalesce(conn net.Conn, timeout time.Duration) *coalescing {
@@ -43,8 +43,8 @@ func coalesce(conn net.Conn, timeout time.Duration) *coalescing {
 	return c
 }
 
-// room waits until what is to be written is below the limit. It returns nil as well when the connection has failed,
-// which the next Write reports, and the cause when ctx ends.
+// room waits until the bytes to be written are below the limit. It also returns nil if the connection has failed, which
+// the next Write reports, and the cause if ctx ends.
 func (c *coalescing) room(ctx context.Context) error {
 	for {
 		c.mu.Lock()
@@ -70,9 +70,9 @@ func (c *coalescing) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// SetReadDeadline implements net.Conn. It puts off no deadline that SetDeadline has set: amqp091-go sets one to close a
-// connection, and another one, half a minute from now, with every frame that comes. A broker that is short of memory
-// sends heartbeats and does not read that it is to close.
+// SetReadDeadline implements net.Conn. It never extends a deadline from SetDeadline: amqp091-go sets one to close a
+// connection, and then another one, half a minute from now, with every frame it reads. A broker that is short of memory
+// sends heartbeats but does not read the request to close.
 func (c *coalescing) SetReadDeadline(t time.Time) error {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
@@ -82,7 +82,7 @@ func (c *coalescing) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// Write takes p and returns before it is sent. An error is that of an earlier write.
+// Write buffers p and returns before it is sent. An error is that of an earlier write.
 func (c *coalescing) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,7 +122,7 @@ func (c *coalescing) run() {
 		}
 		if err != nil {
 			c.fail(err)
-			_ = c.Conn.Close() // the reader finds out, and with it amqp091-go
+			_ = c.Conn.Close() // the reader notices, and with it amqp091-go
 			return
 		}
 		if cap(sending) > 2*coalesceLimit {
@@ -141,7 +141,7 @@ func (c *coalescing) fail(err error) {
 	c.change.Signal()
 }
 
-// Close ends the connection. What has not been sent is not sent.
+// Close ends the connection. Unsent bytes are discarded.
 func (c *coalescing) Close() error {
 	c.fail(net.ErrClosed)
 	err := c.Conn.Close()

@@ -13,17 +13,17 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// window is how many publications one channel may have in flight. amqp091-go drops a returned message when the buffer
-// of returns is full, so that buffer has as many places.
+// window is how many publications one channel may have in flight. amqp091-go drops a returned message if the buffer of
+// returns is full, so the buffer has the same size.
 const window = 1024
 
 // outgoing is one publication.
 type outgoing struct {
-	of            *driver.Outgoing // what it renders
-	index         int              // in the call that it belongs to
+	of            *driver.Outgoing // the publication that it renders
+	index         int              // in the call it belongs to
 	exchange, key string
 	msg           amqp.Publishing
-	optional      bool // an exchange that finds no queue is not a fault
+	optional      bool // no fault if the exchange finds no queue
 }
 
 // confirmChannel is a channel in confirm mode with many publications in flight. It ends with the channel.
@@ -32,14 +32,14 @@ type confirmChannel struct {
 	conn    *amqp.Connection
 	wire    *coalescing
 	ch      *amqp.Channel
-	places  chan struct{} // one for each publication in flight
+	places  chan struct{} // one per publication in flight
 	returns chan amqp.Return
 	sorting atomic.Bool // returns have been taken from the channel and not yet been assigned
-	suspect atomic.Bool // a confirm did not come: the channel gets no further publications
+	suspect atomic.Bool // a confirm is missing: the channel gets no further publications
 	ended   chan struct{}
 	cause   *amqp.Error // once ended is closed
 
-	turn chan struct{} // a mutex that can be awaited together with a context: holds one token while free
+	turn chan struct{} // a mutex that can be awaited along with a context: holds one token while free
 
 	mu      sync.Mutex // guards pending
 	pending map[uint64]*flight
@@ -80,11 +80,11 @@ func openConfirmChannel(ctx context.Context, l *link) (*confirmChannel, error) {
 	return cc, nil
 }
 
-// usable reports whether new publications may be put on the channel.
+// usable reports whether the channel accepts new publications.
 func (cc *confirmChannel) usable() bool { return !cc.suspect.Load() && !cc.ch.IsClosed() }
 
-// reserve takes a place for one publication. Without wait it fails at once when there is none: a caller that has
-// publications in flight must settle one first, else two large batches could wait for each other's places.
+// reserve takes a place for one publication. Without wait it fails at once if there is none: a caller that has
+// publications in flight must settle one first, otherwise two large batches could wait for each other's places.
 func (cc *confirmChannel) reserve(ctx context.Context, o *outgoing, wait bool) (bool, error) {
 	select {
 	case cc.places <- struct{}{}:
@@ -106,8 +106,8 @@ func (cc *confirmChannel) reserve(ctx context.Context, o *outgoing, wait bool) (
 
 // post sends o on a reserved place and returns before its confirm. Unless it fails, the caller must settle the flight.
 func (cc *confirmChannel) post(ctx context.Context, o *outgoing) (*flight, error) {
-	// When the broker stops reading, what is to be written piles up: publishers wait for their turn and for room, where
-	// their contexts release them, and not in the write, where nothing would.
+	// When the broker stops reading, unsent bytes pile up: publishers wait for their turn and for room, where their
+	// contexts release them, rather than in the write, where nothing would.
 	select {
 	case <-cc.turn:
 	case <-cc.ended:
@@ -140,7 +140,7 @@ func (cc *confirmChannel) post(ctx context.Context, o *outgoing) (*flight, error
 	return f, nil
 }
 
-// forget gives the place of f back and returns the reason for which the broker returned it, or "".
+// forget releases the place of f and returns the reason for which the broker returned it, or "".
 func (cc *confirmChannel) forget(f *flight, tag uint64) string {
 	cc.mu.Lock()
 	delete(cc.pending, tag)
@@ -150,7 +150,7 @@ func (cc *confirmChannel) forget(f *flight, tag uint64) string {
 	return reason
 }
 
-// settle waits for the broker's word on f.
+// settle waits for the broker's answer to f.
 func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 	select {
 	case <-f.confirm.Done():
@@ -159,8 +159,8 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 		cc.forget(f, f.confirm.DeliveryTag)
 		return cc.unconfirmed(ctx, f.outgoing)
 	}
-	// RabbitMQ sends basic.return before basic.ack, and amqp091-go reads them with one goroutine: a return of this
-	// message has been put into cc.returns by now. len comes first, sorting second: whoever empties the channel has set
+	// RabbitMQ sends basic.return before basic.ack, and amqp091-go reads them with one goroutine: a return of this message
+	// has been put into cc.returns by now. Check len first, sorting second: a goroutine that empties the channel has set
 	// sorting before.
 	if len(cc.returns) > 0 || cc.sorting.Load() {
 		cc.sortReturns()
@@ -175,7 +175,7 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 	if !cc.ch.IsClosed() {
 		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", f.exchange, f.key, ErrRefused)
 	}
-	select { // amqp091-go reports what is in flight when a channel ends as refused
+	select { // amqp091-go reports publications in flight as refused when a channel ends
 	case <-cc.ended:
 		return deathOf(f.outgoing, cc.cause)
 	case <-ctx.Done():
@@ -204,10 +204,10 @@ func (cc *confirmChannel) sortReturns() {
 	}
 }
 
-// match finds the flight of a returned message, which comes without its delivery tag. Returns come in the order of
-// publication, so of several messages that are alike it is the oldest; messages that are alike in all this and go to
-// one place can stand for each other. The headers decide only between candidates: not every field comes back as the
-// Go value that went out.
+// match finds the flight of a returned message, which has no delivery tag. Returns arrive in the order of publication,
+// so among identical messages it is the oldest; messages that are identical in all this and have the same destination
+// are interchangeable. The headers only decide between candidates: not every field comes back as the Go value that was
+// sent.
 func (cc *confirmChannel) match(r *amqp.Return) *flight {
 	var best *flight
 	var bestTag uint64
@@ -228,11 +228,11 @@ func (cc *confirmChannel) match(r *amqp.Return) *flight {
 // close ends the channel, and after the deadline of ctx the connection.
 func (cc *confirmChannel) close(ctx context.Context) {
 	if !cc.ch.IsClosed() {
-		_, _ = call(ctx, cc.conn, func() (struct{}, error) { return struct{}{}, cc.ch.Close() }) // it is done with either way
+		_, _ = call(ctx, cc.conn, func() (struct{}, error) { return struct{}{}, cc.ch.Close() }) // it is gone either way
 	}
 }
 
-// unconfirmed makes the error of a publication whose time is over, and names the alarm if there is one.
+// unconfirmed returns the error of a publication that has timed out, and names the alarm if there is one.
 func (cc *confirmChannel) unconfirmed(ctx context.Context, o *outgoing) error {
 	if p := cc.link.pressing(); p != nil {
 		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w (%s): %w: %w",
@@ -246,7 +246,7 @@ func unconfirmed(ctx context.Context, o *outgoing) error {
 		context.Cause(ctx))
 }
 
-// frameSize is the largest frame that the broker takes.
+// frameSize is the largest frame that the broker accepts.
 func (cc *confirmChannel) frameSize() int {
 	if n := cc.conn.Config.FrameSize; n > 0 {
 		return n

@@ -10,27 +10,27 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// declareTimeout bounds the declaration of one consumer's topology. RabbitMQ takes some 10 ms for a quorum queue, and
+// declareTimeout bounds the declaration of one consumer's topology. RabbitMQ takes about 10 ms for a quorum queue, and
 // forever for one that has lost its leader.
 const declareTimeout = 30 * time.Second
 
-// ArgumentError says that a queue or exchange exists and differs from what would be declared. RabbitMQ never changes an
-// existing one.
+// ArgumentError means that a queue or exchange exists and differs from the planned declaration. RabbitMQ never changes
+// an existing one.
 type ArgumentError struct {
 	Kind     string // queue or exchange
 	Name     string
 	Argument string // x-message-ttl, type, durable, ...
-	Want     string // what would be declared; none when the argument would not be given, "" when it is empty
+	Want     string // what would be declared; none if the argument would not be given, "" if it is empty
 	Have     string // what the broker has, likewise
 
 	haveType string // of AMQP, such as long or longstr; "" if the argument is absent
 }
 
-// Error names the object, the argument and both values, and says the ways out.
+// Error names the object, the argument, both values and the remedies.
 func (e *ArgumentError) Error() string {
 	return fmt.Sprintf("rabbitmq: %s %q exists with %s=%s, and would be declared with %s=%s; RabbitMQ never changes an "+
 		"existing %s. "+
-		"Ways out: adopt it as it is with x-declare=adopt (or x-declare=none); give it another name in the naming scheme "+
+		"Either adopt it as it is with x-declare=adopt (or x-declare=none); give it another name in the naming scheme "+
 		"and let the old one drain; "+
 		"set the argument by a policy (rabbitmqctl set_policy) and adopt it; or delete it when it is empty",
 		e.Kind, e.Name, e.Argument, e.Have, e.Argument, e.Want, e.Kind)
@@ -44,7 +44,7 @@ var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for (queue|exc
 	`received (?:the value )?(?:'(.*?)'|none)(?: of type '[^']*')? but current is (?:the value )?(?:'(.*?)'|none)(?: ` +
 	`of type '([^']*)')?$`)
 
-// explain makes an ArgumentError of RabbitMQ's refusal of a declaration.
+// explain turns RabbitMQ's refusal of a declaration into an ArgumentError.
 func explain(err error) error {
 	var refusal *amqp.Error
 	if !errors.As(err, &refusal) || refusal.Code != amqp.PreconditionFailed {
@@ -74,7 +74,7 @@ func explain(err error) error {
 	}
 }
 
-// declarer runs AMQP methods that may be refused, each refusal of which ends its channel.
+// declarer runs AMQP methods that may be refused. Each refusal ends its channel.
 type declarer struct {
 	link *link
 	ch   *amqp.Channel
@@ -95,7 +95,7 @@ func (d *declarer) do(ctx context.Context, method func(ch *amqp.Channel) error) 
 	return explain(err)
 }
 
-// close also closes when ctx has ended.
+// close also closes if ctx has ended.
 func (d *declarer) close(ctx context.Context) {
 	if d.ch != nil && !d.ch.IsClosed() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -104,7 +104,7 @@ func (d *declarer) close(ctx context.Context) {
 	}
 }
 
-// declare makes p exist. It looks first, and makes nothing where anything is in the way; then it stops at the first
+// declare creates p. It looks first and creates nothing if anything is in the way; after that it stops at the first
 // fault.
 func declare(ctx context.Context, l *link, p Plan) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
@@ -118,7 +118,7 @@ func declare(ctx context.Context, l *link, p Plan) error {
 	}
 	missing, err := p.look(ctx, d)
 	if err != nil {
-		return err // before anything is made: what a start that failed had made would be in the way of the next
+		return err // before creating anything: objects left by a failed start would block the next one
 	}
 	if err := missing.rehearse(ctx, d); err != nil {
 		return err
@@ -177,7 +177,7 @@ func adoptError(name string, err error) error {
 	return fmt.Errorf("rabbitmq: look for queue %q: %w", name, err)
 }
 
-// pluginHint reports what to do when the broker does not know the exchange type. RabbitMQ ends the connection then.
+// pluginHint adds a remedy if the broker does not know the exchange type. RabbitMQ ends the connection then.
 func pluginHint(e Exchange, err error) error {
 	if e.Kind == "x-delayed-message" && hasCode(err, amqp.CommandInvalid) {
 		return fmt.Errorf("%w: install and enable the plugin (rabbitmq-plugins enable rabbitmq_delayed_message_exchange), "+

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// maxWaitQueues bounds the queues that Depths asks about, each with a question of about a millisecond.
+// maxWaitQueues bounds the queues that Depths queries, at about a millisecond each.
 const maxWaitQueues = 2000
 
 // Depths implements brokers.DepthReporter.
@@ -51,8 +51,8 @@ func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, e
 	return state.Consumers, err
 }
 
-// count asks how many messages are ready in a queue, which in a delay queue are those that wait, how many consumers
-// read it, and whether it is there. A queue that does not exist has none.
+// count queries how many messages are ready in a queue (in a delay queue, those are the waiting ones), how many
+// consumers read it, and whether it exists. A missing queue has none.
 func (d *declarer) count(ctx context.Context, name string) (state amqp.Queue, there bool, err error) {
 	var answer amqp.Queue // may still be written after an error
 	err = d.do(ctx, func(ch *amqp.Channel) (err error) {
@@ -68,7 +68,7 @@ func (d *declarer) count(ctx context.Context, name string) (state amqp.Queue, th
 	return amqp.Queue{}, false, err
 }
 
-// waitQueues are the queues that a broker knows. It is safe for concurrent use.
+// waitQueues are the queues known to a broker. It is safe for concurrent use.
 type waitQueues struct {
 	mu    sync.Mutex
 	list  []*waitQueue
@@ -77,19 +77,19 @@ type waitQueues struct {
 
 type waitQueue struct {
 	name  string
-	of    brokers.Depth // without messages
+	of    brokers.Depth // without a count
 	later bool          // it is declared when first needed, and has not been seen yet
 	next  time.Time     // when to look for it again
 }
 
-// laterEvery is how often a queue is looked for that is declared when first needed: each question about a queue that is
-// not there costs a channel. Those that this process declares are known at once.
+// laterEvery is how often to look for a queue that is declared when first needed: each query for a missing queue costs
+// a channel. Those that this process declares are known at once.
 const laterEvery = time.Minute
 
-// add notes queues in which messages wait. The first note about a queue stays, but for whether the queue is there.
+// add registers queues in which messages wait. The first entry for a queue stays, except for whether the queue exists.
 func (w *waitQueues) add(queues []Queue, of brokers.Depth) { w.note(queues, of, false) }
 
-// addLater notes queues that are declared when first needed, by whichever process it is.
+// addLater registers queues that any process declares when they are first needed.
 func (w *waitQueues) addLater(queues []Queue, of brokers.Depth) { w.note(queues, of, true) }
 
 func (w *waitQueues) note(queues []Queue, of brokers.Depth, later bool) {
@@ -112,7 +112,7 @@ func (w *waitQueues) note(queues []Queue, of brokers.Depth, later bool) {
 	}
 }
 
-// due returns the queues to ask about now.
+// due returns the queues to query now.
 func (w *waitQueues) due(now time.Time) []waitQueue {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,7 +127,7 @@ func (w *waitQueues) due(now time.Time) []waitQueue {
 	return list
 }
 
-// seen notes that a queue that may come later has come.
+// seen records that a queue which is declared later now exists.
 func (w *waitQueues) seen(name string, there bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,33 +12,33 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// design makes names, plans and routes from a configuration. It knows nothing of connections.
+// design derives names, plans and routes from a configuration. It does not use connections.
 type design struct {
 	naming    brokers.NameScheme
 	transport string // one of the transport... constants
 	ladder    ladder
 	named     driver.Steps
 	declare   string // one of the declare... constants
-	single    bool   // every delay is waited for in one queue, from which messages expire by their own time to live
+	single    bool   // all delays use one queue, from which messages expire by their own time to live
 
-	known sync.Map // times to live of wait queues that exist, in milliseconds by their names: see Plan.learned
+	known sync.Map // times to live of existing wait queues, in milliseconds by name: see Plan.learned
 
 	queueType      string // of consumers' queues
 	retryQueueType string // of delay and dead letter queues
-	typed          bool   // one of the types is given
+	typed          bool   // at least one of the types is given
 	deliveryLimit  int
 	retryTTL       atomic.Int64 // a time.Duration
-	ownTTL         bool         // retry-ttl is given, so that nothing else sets retryTTL
+	ownTTL         bool         // retry-ttl is given, so nothing else sets retryTTL
 	exchangeType   string
 	intHeaders     []string
 	maxMessage     int64
-	management     *management // nil when the URL does not name it
+	management     *management // nil unless the URL names it
 }
 
-// ttl is the time to live of the wait queue of transport reject.
+// ttl is the time to live of the wait queue with transport=reject.
 func (d *design) ttl() time.Duration { return time.Duration(d.retryTTL.Load()) }
 
-// expect takes the one wait that the configuration or the pipelines name as the time to live.
+// expect sets the time to live to the one delay that the configuration or the pipelines name.
 func (d *design) expect(delays []time.Duration) {
 	if !d.ownTTL && len(delays) == 1 {
 		d.retryTTL.Store(int64(delays[0]))
@@ -52,12 +52,12 @@ const (
 	transportReject = "reject"
 )
 
-// What is declared.
+// Declaration modes.
 const (
 	declareAll   = "all"   // everything
-	declareAdopt = "adopt" // what is missing; what exists is taken as it is
-	declareNone  = "none"  // nothing; all must be there
-	declareRead  = "read"  // nothing; only the queue that is read must be there
+	declareAdopt = "adopt" // missing objects; existing ones are used as they are
+	declareNone  = "none"  // nothing; all must exist
+	declareRead  = "read"  // nothing; only the queue to read must exist
 )
 
 // makes reports whether anything is declared.
@@ -70,11 +70,11 @@ const (
 )
 
 const (
-	// noLimit is a delivery limit that nothing reaches. RabbitMQ counts lost connections, restarts and what was sent
-	// ahead, so that a lower one buries healthy messages where connections break faster than anything can be answered.
-	// Its word for "no limit", -1, makes 3.x drop the message at the first requeue.
+	// noLimit is a delivery limit that is never reached. RabbitMQ counts lost connections, restarts and prefetched
+	// messages, so a lower limit dead-letters healthy messages if connections break faster than messages can be answered.
+	// Its value for "no limit", -1, makes 3.x drop the message at the first requeue.
 	noLimit = 1_000_000
-	// usualLimit is what RabbitMQ 4 gives queues that name none.
+	// usualLimit is the default of RabbitMQ 4 for queues without one.
 	usualLimit = 20
 )
 
@@ -85,13 +85,13 @@ func (d *design) names(topic, group string) brokers.Names {
 	return d.withExchange(d.naming.For(topic, group))
 }
 
-// namesOf gives the names around a queue that is known from an envelope.Origin.
+// namesOf returns the names around a queue that is known from an envelope.Origin.
 func (d *design) namesOf(topic, queue string) brokers.Names {
 	return d.withExchange(d.naming.ForQueue(topic, queue))
 }
 
 // withExchange completes names: the default scheme lets several groups read one topic, for which RabbitMQ needs an
-// exchange, and users of the scheme have none, so it gets one.
+// exchange that the scheme does not name.
 func (d *design) withExchange(n brokers.Names) brokers.Names {
 	if n.Exchange == "" && d.naming.Preset == "default" {
 		n.Exchange = defaultExchange
@@ -99,8 +99,8 @@ func (d *design) withExchange(n brokers.Names) brokers.Names {
 	return n
 }
 
-// consumer plans everything that a consumer of topic needs: its queue, where it is bound, where its retries wait and
-// where its dead letters go.
+// consumer plans everything that a consumer of topic needs: its queue and bindings, and where its retries wait and its
+// dead letters go.
 func (d *design) consumer(topic, group string, patterns []string) Plan {
 	return d.consumerOf(d.names(topic, group), topic, patterns)
 }
@@ -115,12 +115,12 @@ func (d *design) consumerOf(n brokers.Names, topic string, patterns []string) Pl
 	return d.mode(p)
 }
 
-// reads plans the queue that the consumer reads and what leads to it.
+// reads plans the queue that the consumer reads, with its exchange and bindings.
 func (d *design) reads(n brokers.Names, topic string, patterns []string) Plan {
 	return d.mode(d.source(n, topic, patterns))
 }
 
-// mode makes of what is needed what is declared.
+// mode reduces a plan to the objects that may be declared.
 func (d *design) mode(p Plan) Plan {
 	p.learned, p.policy = d.learn, d.management.effective
 	switch d.declare {
@@ -135,10 +135,10 @@ func (d *design) mode(p Plan) Plan {
 	return p
 }
 
-// learn notes the time to live of a wait queue that exists.
+// learn records the time to live of an existing wait queue.
 func (d *design) learn(queue string, ttl int64) { d.known.Store(queue, ttl) }
 
-// ttlOf returns the time to live of a wait queue that is not as it would be declared.
+// ttlOf returns the time to live of a wait queue that differs from the one we would declare.
 func (d *design) ttlOf(queue string) (ttl time.Duration, known bool) {
 	ms, known := d.known.Load(queue)
 	if !known {
@@ -160,7 +160,7 @@ func (d *design) source(n brokers.Names, topic string, patterns []string) Plan {
 	switch {
 	case n.DeadExchange != "":
 		args["x-dead-letter-exchange"] = n.DeadExchange
-	case d.transport == transportReject && n.RetryExchange != "": // what is rejected waits and comes back
+	case d.transport == transportReject && n.RetryExchange != "": // rejected messages wait and come back
 		args["x-dead-letter-exchange"] = n.RetryExchange
 	case d.transport == transportReject:
 		args["x-dead-letter-exchange"] = ""
@@ -172,14 +172,14 @@ func (d *design) source(n brokers.Names, topic string, patterns []string) Plan {
 	if d.queueType == quorum {
 		args["x-queue-type"] = quorum
 		args["x-dead-letter-strategy"] = "at-least-once"
-		args["x-overflow"] = "reject-publish" // without it RabbitMQ falls back to at-most-once and says so in its log only
+		args["x-overflow"] = "reject-publish" // without it RabbitMQ falls back to at-most-once and only logs it
 		args["x-delivery-limit"] = int64(d.deliveryLimit)
 	}
 	p.Queues = append(p.Queues, Queue{Name: n.Queue, Args: args, consumer: n.Queue})
 	return p
 }
 
-// waiting plans where retries wait, and with a queue-per-topic scheme first deliveries too.
+// waiting plans where retries wait, and in a queue-per-topic scheme also first deliveries.
 func (d *design) waiting(n brokers.Names, topic string) Plan {
 	switch d.transport {
 	case transportPlugin:
@@ -196,7 +196,7 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 			p.Exchanges = []Exchange{{Name: n.RetryExchange, Kind: d.exchangeType}}
 			p.Bindings = []Binding{{Exchange: n.RetryExchange, Key: topic, To: n.Retry(0)}}
 		}
-		if n.Exchange != "" && topic != n.Queue { // the way back is the queue's own, see delayQueue
+		if n.Exchange != "" && topic != n.Queue { // the way back is the queue's own: see delayQueue
 			p.Bindings = append(p.Bindings, Binding{Exchange: n.Exchange, Key: n.Queue, To: n.Queue})
 		}
 		return p
@@ -213,7 +213,7 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 	}
 	if d.single {
 		add(d.delayQueue(n.Retry(0), 0, "", n.Queue), true)
-		if _, known := d.ttlOf(n.Retry(0)); known { // which may be too short for some delays
+		if _, known := d.ttlOf(n.Retry(0)); known { // it may be too short for some delays
 			for _, step := range d.ladder.steps {
 				add(d.delayQueue(n.Retry(step), step, "", n.Queue), false)
 			}
@@ -222,7 +222,7 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 	return p
 }
 
-// addDelay adds a delay queue: a delay that the configuration names will be needed, one of the grid may never be.
+// addDelay adds a delay queue. One for a configured delay will be needed, one of the grid may never be.
 func (p *Plan) addDelay(q Queue, named bool) {
 	if named {
 		p.Queues = append(p.Queues, q)
@@ -259,8 +259,8 @@ func (d *design) first(topic string) Plan {
 	return d.mode(p)
 }
 
-// firstName is the queue in which messages wait for their first delivery through an exchange. Each topic has its own:
-// a shared one would be held up by the messages of a topic without a reader.
+// firstName is the queue in which messages wait for their first delivery through an exchange. Each topic has a separate
+// one: in a shared queue, messages of a topic without a reader would block the others.
 func (d *design) firstName(n brokers.Names, topic string, step time.Duration) string {
 	if d.naming.Delayed != "" {
 		return n.Delayed(step)
@@ -271,8 +271,8 @@ func (d *design) firstName(n brokers.Names, topic string, step time.Duration) st
 	return n.Exchange + ".delayed." + topic + "." + milliseconds(step)
 }
 
-// dead plans the dead letter queue, and the exchange that the consumer's queue dead-letters to when the broker itself
-// gives a message up.
+// dead plans the dead letter queue, and the exchange to which the consumer's queue dead-letters if the broker itself
+// gives up a message.
 func (d *design) dead(n brokers.Names) Plan {
 	args := amqp.Table{}
 	if d.retryQueueType == quorum {
@@ -287,9 +287,9 @@ func (d *design) dead(n brokers.Names) Plan {
 	return p
 }
 
-// delayQueue plans a queue from which messages go to exchange with key when ttl has passed, or, without one, each after
-// its own time to live; then it serves every policy, and a change of the policy changes nothing about it. It never gets
-// x-expires: publishing does not renew that lease, and a queue that expires takes its messages along.
+// delayQueue plans a queue from which messages go to exchange with key when ttl has passed. Without ttl, each message
+// expires after its own time to live; such a queue serves every policy, also after a change. It never gets x-expires:
+// publishing does not renew that lease, and a queue that expires takes its messages along.
 func (d *design) delayQueue(name string, ttl time.Duration, exchange, key string) Queue {
 	args := amqp.Table{"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": key}
 	if ttl > 0 {
@@ -303,7 +303,7 @@ func (d *design) delayQueue(name string, ttl time.Duration, exchange, key string
 	return Queue{Name: name, Args: args}
 }
 
-// of says whose consumer q belongs to.
+// of sets the consumer to which q belongs.
 func (q Queue) of(n brokers.Names) Queue {
 	q.consumer = n.Queue
 	return q
@@ -313,7 +313,7 @@ func delayedExchange(name string) Exchange {
 	return Exchange{Name: name, Kind: "x-delayed-message", Args: amqp.Table{"x-delayed-type": amqp.ExchangeTopic}}
 }
 
-// pluginExchange is the delayed exchange of a consumer: of the queue's own name unless the scheme says otherwise.
+// pluginExchange is the delayed exchange of a consumer, named after its queue unless the scheme names it.
 func pluginExchange(n brokers.Names) string {
 	if n.RetryExchange != "" {
 		return n.RetryExchange

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Schemes of the URLs that open this broker.
+// Schemes of the URLs that this driver opens.
 const (
 	Scheme    = "amqp"
 	SchemeTLS = "amqps"
@@ -39,7 +39,7 @@ func (Driver) Params() []brokers.Param {
 	return slices.Concat(topologyParams(), deliveryParams(), nativeParams())
 }
 
-// topologyParams are about what is declared.
+// topologyParams configure what is declared.
 func topologyParams() []brokers.Param {
 	return []brokers.Param{
 		{
@@ -97,7 +97,7 @@ func topologyParams() []brokers.Param {
 	}
 }
 
-// deliveryParams are about messages.
+// deliveryParams configure how messages are sent and delivered.
 func deliveryParams() []brokers.Param {
 	return []brokers.Param{
 		{
@@ -134,8 +134,8 @@ func nativeParams() []brokers.Param {
 	}
 }
 
-// Open implements brokers.Driver. The broker is a *Broker. Open connects, so that a wrong address or password is found
-// here, and checks what the transport needs.
+// Open implements brokers.Driver. The broker is a *Broker. Open connects, so that it reports a wrong address or
+// password, and checks what the transport needs.
 func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
 	d, err := newDesign(cfg)
 	if err != nil {
@@ -150,7 +150,7 @@ func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, err
 
 func isOn(value string) bool { return value == "on" || value == "true" }
 
-// newDesign reads the parameters and reports all that do not fit together.
+// newDesign reads the parameters and reports all conflicts between them.
 func newDesign(cfg brokers.Config) (*design, error) {
 	p := cfg.Params
 	d := &design{
@@ -197,7 +197,7 @@ func newDesign(cfg brokers.Config) (*design, error) {
 		faults = append(faults, err)
 	}
 	if limit := p.Int("crash-limit"); d.queueType == quorum && limit >= d.deliveryLimit {
-		faults = append(faults, fmt.Errorf("crash-limit %d must be below delivery-limit %d, else the broker dead-letters "+
+		faults = append(faults, fmt.Errorf("crash-limit %d must be below delivery-limit %d, otherwise the broker dead-letters "+
 			"first",
 			limit, d.deliveryLimit))
 	}

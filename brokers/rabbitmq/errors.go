@@ -11,10 +11,10 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// UnroutableError says that RabbitMQ has no queue for a publication, or not even the exchange. Nothing was stored.
+// UnroutableError means that RabbitMQ has no queue for a publication, or not even the exchange. Nothing was stored.
 // errors.Is(err, brokers.ErrUnroutable) is true for it.
 type UnroutableError struct {
-	// Exchange that the message was published to; "" is the default exchange, where the key is a queue's name.
+	// Exchange of the publication; "" is the default exchange, for which the key is a queue's name.
 	Exchange string
 	// RoutingKey of the publication.
 	RoutingKey string
@@ -41,26 +41,26 @@ func (e *UnroutableError) Is(target error) bool {
 }
 
 var (
-	// ErrRefused says that RabbitMQ refused to store a publication, most often because a queue with
-	// x-overflow=reject-publish is full. The message is not stored; trying again later can help.
+	// ErrRefused means that RabbitMQ refused to store a publication, most often because a queue with
+	// x-overflow=reject-publish is full. The message is not stored; a later attempt may succeed.
 	ErrRefused = errors.New("refused by the broker, is the queue full?")
-	// ErrUnconfirmed says that no confirm came in time. The message may be stored or not.
+	// ErrUnconfirmed means that no confirm arrived in time. The message may or may not be stored.
 	ErrUnconfirmed = errors.New("not confirmed in time")
-	// ErrBlocked says that RabbitMQ takes no publications because it is short of memory or disk.
-	ErrBlocked = errors.New("the broker takes no messages, it is short of memory or disk")
+	// ErrBlocked means that RabbitMQ accepts no publications because it is short of memory or disk.
+	ErrBlocked = errors.New("the broker accepts no messages, because it is short of memory or disk")
 )
 
-// errConnectionLost marks what is worth doing again on another channel.
+// errConnectionLost marks operations that are worth repeating on another channel.
 var errConnectionLost = errors.New("the connection to the broker was lost")
 
-// blames reports whether a channel exception was caused by a publication to exchange. RabbitMQ names the exchange in
-// the text only.
+// blames reports whether a channel exception was caused by a publication to exchange. RabbitMQ names the exchange only
+// in the text.
 func blames(e *amqp.Error, exchange string) bool {
 	return e.Server && (e.Code == amqp.NotFound || e.Code == amqp.AccessRefused) &&
 		strings.Contains(e.Reason, "exchange '"+exchange+"' ")
 }
 
-// deathOf makes the error of a publication that was in flight when its channel ended with e.
+// deathOf returns the error of a publication that was in flight when its channel ended with e.
 func deathOf(o *outgoing, e *amqp.Error) error {
 	switch {
 	case e == nil:

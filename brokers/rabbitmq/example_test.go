@@ -40,7 +40,7 @@ func ExamplePlanConfig() {
 func ExamplePlanConfig_faults() {
 	_, err := rabbitmq.PlanConfig(brokers.Config{URL: "amqp://me:secret@localhost/?crash-limit=30&delivery-limit=20"}, "orders")
 	fmt.Println(err)
-	// Output: rabbitmq: crash-limit 30 must be below delivery-limit 20, else the broker dead-letters first
+	// Output: rabbitmq: crash-limit 30 must be below delivery-limit 20, otherwise the broker dead-letters first
 }
 
 // The error of an unroutable publication names what is missing.

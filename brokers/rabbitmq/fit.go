@@ -13,11 +13,11 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// fit makes of what is missing what fits the queues and exchanges that were adopted: queues of the type of those next
-// to them, ways back that do not pass an exchange which would hand copies to others, and bindings that their exchange
-// understands. have has the types of the exchanges that are not of the type planned.
+// fit adapts missing objects to the adopted queues and exchanges: queues get the type of their neighbours, ways back
+// avoid exchanges that would hand copies to others, and bindings get keys that their exchange understands. have has the
+// types of the exchanges that are not of the planned type.
 func (p *Plan) fit(ctx context.Context, d *declarer, missing *Plan, have map[string]string) error {
-	types := map[string]amqp.Table{} // of the queues that decide, by the consumer's queue
+	types := map[string]amqp.Table{} // of the queues that determine the type, by the consumer's queue
 	for i, q := range missing.Queues {
 		args := maps.Clone(q.Args)
 		to, through := args["x-dead-letter-exchange"].(string)
@@ -50,8 +50,8 @@ func (p *Plan) fit(ctx context.Context, d *declarer, missing *Plan, have map[str
 	return nil
 }
 
-// sibling returns the arguments of the queue whose type those of a consumer take: the consumer's own if it exists, else
-// the first of its queues that does; nil where none does, or its arguments cannot be found out.
+// sibling returns the arguments of the queue that determines the type of a consumer's queues: the consumer's own if it
+// exists, otherwise the first of its queues that does; nil if none does, or its arguments are unknown.
 func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer string) (amqp.Table, error) {
 	names := []string{consumer}
 	for _, q := range p.Queues {
@@ -73,7 +73,7 @@ func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer
 			args, err = d.learn(ctx, Queue{Name: name, Args: amqp.Table{"x-queue-type": quorum}})
 		}
 		if isRefused(err) {
-			return nil, nil // a user that may not declare it may not ask
+			return nil, nil // a user that may not declare it may not ask either
 		}
 		if err != nil {
 			return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", name, err)
@@ -83,8 +83,8 @@ func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer
 	return nil, nil
 }
 
-// fitType gives args the type of the queue with the arguments sibling. Only quorum queues are planned where no type was
-// asked for.
+// fitType gives args the type of the queue with the arguments sibling. Without a configured type, only quorum queues
+// are planned.
 func fitType(args, sibling amqp.Table) {
 	kind := sibling["x-queue-type"]
 	if sibling == nil || kind == quorum {
@@ -93,12 +93,12 @@ func fitType(args, sibling amqp.Table) {
 	for _, of := range []string{"x-queue-type", "x-dead-letter-strategy", "x-overflow", "x-delivery-limit"} {
 		delete(args, of)
 	}
-	if kind != nil { // a client that declares it again repeats it, as it does for the others
+	if kind != nil { // a client that declares it again repeats this argument, as it does the others
 		args["x-queue-type"] = kind
 	}
 }
 
-// keys are those with which b is bound to an exchange of type have, "" if it is of the type planned. A dead letter
+// keys are the keys to bind b with, to an exchange of type have, which is "" for the planned type. A dead letter
 // exchange is planned as a fanout, whose bindings need no key.
 func (p *Plan) keys(b Binding, have string) []string {
 	switch {
@@ -112,7 +112,7 @@ func (p *Plan) keys(b Binding, have string) []string {
 		if q.Args["x-dead-letter-exchange"] != b.Exchange {
 			continue
 		}
-		keys = append(keys, q.Name) // of what came through the default exchange, as retries do
+		keys = append(keys, q.Name) // of messages that came through the default exchange, as retries do
 		for _, into := range p.Bindings {
 			if into.To == q.Name && !brokers.IsPattern(into.Key) {
 				keys = append(keys, into.Key)
@@ -123,8 +123,8 @@ func (p *Plan) keys(b Binding, have string) []string {
 	return slices.Compact(keys)
 }
 
-// rehearse finds out whether the user may make what is missing, and makes nothing: each declaration is one that
-// RabbitMQ looks at only after it has asked for the permissions, and then cannot carry out.
+// rehearse checks whether the user may create the missing objects, and creates nothing: RabbitMQ checks the permissions
+// for each declaration before it finds that it is impossible.
 func (p *Plan) rehearse(ctx context.Context, d *declarer) error {
 	if len(p.Exchanges)+len(p.Queues) == 0 || len(p.Exchanges)+len(p.Queues)+len(p.Bindings) == 1 {
 		return nil
@@ -142,7 +142,7 @@ func (p *Plan) rehearse(ctx context.Context, d *declarer) error {
 		}
 	}
 	for _, b := range p.Bindings {
-		to := Exchange{Name: b.To} // permissions go by the name, whether a queue's or an exchange's
+		to := Exchange{Name: b.To} // permissions depend on the name only, whether a queue's or an exchange's
 		if err := d.do(ctx, to.exists); !isNotFound(err) {
 			continue
 		}
@@ -156,7 +156,7 @@ func (p *Plan) rehearse(ctx context.Context, d *declarer) error {
 	return nil
 }
 
-// impossible is args with a value that no declaration takes.
+// impossible returns args with a value that no declaration accepts.
 func impossible(args amqp.Table, argument string) amqp.Table {
 	args = maps.Clone(args)
 	if args == nil {
@@ -166,14 +166,14 @@ func impossible(args amqp.Table, argument string) amqp.Table {
 	return args
 }
 
-// rehearsed returns why an impossible declaration was refused, if not because it was impossible.
+// rehearsed returns why an impossible declaration was refused, unless it was for being impossible.
 func rehearsed(err error, argument string) error {
 	refusal, ok := errors.AsType[*amqp.Error](err)
 	different, exists := errors.AsType[*ArgumentError](err)
 	switch {
 	case ok && refusal.Code == amqp.PreconditionFailed && strings.Contains(refusal.Reason, "'"+argument+"'"):
 		return nil
-	case exists && different.Name != "": // made by another meanwhile, which the declaration compares
+	case exists && different.Name != "": // created by another process meanwhile, and the declaration compares it
 		return nil
 	}
 	return err

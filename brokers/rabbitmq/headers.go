@@ -16,15 +16,15 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// headersToMetadata puts AMQP headers into string metadata. What was not a string is written in a readable form, and
-// its AMQP type goes under envelope.KeyHeaderTypes, from which metadataToHeaders makes the same header again.
+// headersToMetadata puts AMQP headers into string metadata. Values of other types are written in a readable form, with
+// their AMQP type under envelope.KeyHeaderTypes, from which metadataToHeaders restores the header.
 //
-// Broker-made headers come without a type: they are to be read and never published.
+// Broker-made headers have no type: they can be read but are never published.
 func headersToMetadata(headers amqp.Table, metadata message.Metadata) {
 	var types map[string]string
 	for key, value := range headers {
 		if key == envelope.KeyDelay || key == keyRest {
-			continue // waited for: left in, a handler that passes the message on would delay it again
+			continue // over: if it stayed, a handler that forwards the message would delay it again
 		}
 		if text, ok := value.(string); ok {
 			metadata[key] = text
@@ -49,9 +49,9 @@ func headersToMetadata(headers amqp.Table, metadata message.Metadata) {
 	}
 }
 
-// baseFrom takes the x-delay of a producer in another language as the original delay, the base of the backoff. A
-// message that has failed or waited here has an x-delay of ours. The plugin turns the sign of the header when the time
-// is over.
+// baseFrom uses the x-delay of a producer in another language as the original delay, the base of the backoff. On a
+// message that has failed or waited here, x-delay is ours. The plugin inverts the sign of the header when the time is
+// over.
 func baseFrom(headers amqp.Table, metadata message.Metadata) {
 	delay, asked := integer(headers[envelope.KeyDelay])
 	if !asked {
@@ -68,8 +68,8 @@ func baseFrom(headers amqp.Table, metadata message.Metadata) {
 	metadata[envelope.KeyOriginalDelay] = strconv.FormatInt(max(delay, -delay), 10)
 }
 
-// metadataToHeaders makes the headers of a publication, leaving out what skip refuses. A value that no longer fits the
-// type it came with, because a handler changed it, travels as a string: the text is what the handler meant.
+// metadataToHeaders returns the headers of a publication, without those that skip refuses. A value that no longer fits
+// its original type, because a handler changed it, is sent as a string.
 func metadataToHeaders(metadata message.Metadata, ints []string, skip func(key string) bool) amqp.Table {
 	types := headerTypes(metadata)
 	headers := make(amqp.Table, len(metadata))
@@ -101,7 +101,7 @@ func headerTypes(metadata message.Metadata) map[string]string {
 	}
 	var types map[string]string
 	if json.Unmarshal([]byte(encoded), &types) != nil {
-		return nil // somebody else's header of this name: every value is then the string that it is
+		return nil // another producer's header of this name: every value remains a string
 	}
 	for escaped, kind := range types {
 		if key, ok := unescapeKey(escaped); ok && key != escaped {
@@ -111,8 +111,8 @@ func headerTypes(metadata message.Metadata) map[string]string {
 	return types
 }
 
-// Kinds of fields, by the letters that RabbitMQ's dialect of AMQP 0-9-1 gives them. A table is written as the kinds of
-// its values, in the order of its sorted keys, in braces; an array as those of its items in square brackets.
+// Kinds of fields, by their letters in RabbitMQ's dialect of AMQP 0-9-1. A table is written as the kinds of its values,
+// in the order of its sorted keys, in braces; an array as those of its items in square brackets.
 const (
 	kindBool      = 't'
 	kindInt8      = 'b'
@@ -129,14 +129,14 @@ const (
 	kindTimestamp = 'T'
 	kindBytes     = 'x'
 	kindVoid      = 'V'
-	kindRaw       = 'R' // a string inside a table or array that JSON cannot carry: base64 there
+	kindRaw       = 'R' // a string inside a table or array that JSON cannot represent: base64 there
 	openTable     = '{'
 	closeTable    = '}'
 	openArray     = '['
 	closeArray    = ']'
 )
 
-// formatField gives the text of a field for metadata and the kind that turns the text into the field again.
+// formatField returns the text of a field for metadata and the kind that restores the field from it.
 func formatField(value any) (text, kind string) {
 	switch v := value.(type) {
 	case nil:
@@ -153,7 +153,7 @@ func formatField(value any) (text, kind string) {
 		tree, kinds := toJSON(value, nil)
 		encoded, err := json.Marshal(tree)
 		if err != nil {
-			return "", string(kindVoid) // toJSON makes only what encodes
+			return "", string(kindVoid) // toJSON only returns values that can be encoded
 		}
 		return string(encoded), string(kinds)
 	}
@@ -165,7 +165,7 @@ type numberKind struct {
 	of   reflect.Type
 }
 
-// numbers are the kinds of numbers, but for decimals.
+// numbers are the kinds of numbers, except for decimals.
 var numbers = []numberKind{
 	{kindInt8, reflect.TypeFor[int8]()},
 	{kindUint8, reflect.TypeFor[uint8]()},
@@ -190,7 +190,7 @@ func formatNumber(value any) (text, kind string) {
 	return "", string(kindVoid) // amqp091-go decodes to no other type
 }
 
-// parseField is the reverse of formatField. It reports false when text is not a value of that kind.
+// parseField is the reverse of formatField. It reports false if text is not a value of that kind.
 func parseField(text, kind string) (value any, ok bool) {
 	if kind == "" {
 		return nil, false
@@ -248,7 +248,7 @@ func parseNumber(text string, kind byte) (value any, ok bool) {
 }
 
 // formatTime writes a timestamp, which AMQP counts in seconds, as RFC 3339. That ends with the year 9999; a producer
-// that sent milliseconds is far beyond, and its number is kept as it is.
+// that sent milliseconds is far beyond, and its number is kept.
 func formatTime(t time.Time) string {
 	if year := t.UTC().Year(); year < 0 || year > 9999 {
 		return "@" + strconv.FormatInt(t.Unix(), 10)

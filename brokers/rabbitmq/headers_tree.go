@@ -12,8 +12,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// toJSON makes a tree for encoding/json from a field, and appends the kinds of everything in it to kinds. Numbers and
-// plain strings look as a person would write them; what JSON has no word for becomes a string.
+// toJSON converts a field to a tree for encoding/json, and appends the kinds of everything in it to kinds. Numbers and
+// plain strings are readable; values that JSON cannot represent become strings.
 func toJSON(value any, kinds []byte) (tree any, _ []byte) {
 	switch v := value.(type) {
 	case amqp.Table:
@@ -67,7 +67,7 @@ func parseTree(text, kind string) (value any, ok bool) {
 	return value, ok && rest == ""
 }
 
-// fromJSON takes the kinds that belong to tree from the front of kinds and returns what is left of it.
+// fromJSON consumes the kinds of tree from the front of kinds and returns the rest.
 func fromJSON(tree any, kinds string) (value any, rest string, ok bool) {
 	if kinds == "" {
 		return nil, "", false
@@ -99,7 +99,7 @@ func fromJSON(tree any, kinds string) (value any, rest string, ok bool) {
 }
 
 func tableFromJSON(object map[string]any, kinds string) (value any, rest string, ok bool) {
-	keys := make(map[string]string, len(object)) // by what they were before escapeKey, whose order the kinds have
+	keys := make(map[string]string, len(object)) // by their form before escapeKey, which determines the order of kinds
 	for escaped := range object {
 		key, ok := unescapeKey(escaped)
 		if !ok {
@@ -147,7 +147,7 @@ func stringFromJSON(text string, kind byte) (value any, ok bool) {
 	return nil, false
 }
 
-// Keys that are not valid UTF-8 would be changed by encoding/json: they are written as base64 behind a mark.
+// encoding/json would change keys that are not valid UTF-8: they are written as base64 after a prefix.
 const rawKeyMark = "\x00raw:"
 
 func escapeKey(key string) string {

@@ -16,9 +16,9 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// post publishes batch on s, with an error for each, nil for those that are confirmed. What a publication went to and
-// is missing, because it was never needed before or because somebody deleted it, is declared, and the publication
-// repeated.
+// post publishes batch on s and returns an error for each, nil for those that are confirmed. If the destination of a
+// publication is missing, because it was never needed before or was deleted, it declares the destination and repeats
+// the publication.
 func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []error {
 	faults := s.sendEach(ctx, batch)
 	if !t.design.makes() {
@@ -56,8 +56,8 @@ func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []err
 	return faults
 }
 
-// mayWait reports whether to may be made. Messages for a consumer whose queue does not exist would wait for it unseen.
-// there has the queues that were looked for.
+// mayWait reports whether to may be declared. Messages for a consumer whose queue does not exist would wait for it
+// unseen. there has the queues that were checked.
 func (t *transport) mayWait(ctx context.Context, there map[string]bool, to *driver.Destination) bool {
 	if to.Kind != driver.ToConsumer {
 		return true
@@ -72,7 +72,7 @@ func (t *transport) mayWait(ctx context.Context, there map[string]bool, to *driv
 	return exists
 }
 
-// missingAt plans what a publication goes to that had nowhere to go.
+// missingAt plans the missing destination of a publication.
 func (t *transport) missingAt(o *outgoing, exchangeMissing bool) Plan {
 	d, to := t.design, o.of.To
 	switch to.Kind {
@@ -85,17 +85,17 @@ func (t *transport) missingAt(o *outgoing, exchangeMissing bool) Plan {
 	}
 }
 
-// waitingAt plans where o waits for its retry by the consumer of n, or for its first delivery to topic when there is an
-// exchange between.
+// waitingAt plans where o waits for its retry by the consumer of n, or for its first delivery to topic if there is an
+// exchange in between.
 func (t *transport) waitingAt(n brokers.Names, topic string, o *outgoing) Plan {
 	p := t.design.mode(t.design.waiting(n, topic))
 	if len(p.Exchanges) > 0 {
-		return p // queues and bindings hang on the exchange that it goes to
+		return p // queues and bindings depend on the exchange it goes to
 	}
 	return t.noting(p.only(o.key), brokers.Depth{Topic: topic, Kind: brokers.DepthRetry})
 }
 
-// firstAt plans what a first publication to topic goes to.
+// firstAt plans the destination of a first publication to topic.
 func (t *transport) firstAt(topic string, o *outgoing, exchangeMissing bool) Plan {
 	d := t.design
 	if p := t.noting(d.first(topic).only(o.key),
@@ -113,7 +113,7 @@ func (t *transport) firstAt(topic string, o *outgoing, exchangeMissing bool) Pla
 	return p
 }
 
-// noting remembers for Depths the queues that are about to be declared.
+// noting registers with Depths the queues that are about to be declared.
 func (t *transport) noting(p Plan, of brokers.Depth) Plan {
 	t.waits.add(p.Queues, of)
 	return p
@@ -122,7 +122,7 @@ func (t *transport) noting(p Plan, of brokers.Depth) Plan {
 // empty reports whether there is nothing to declare.
 func (p Plan) empty() bool { return len(p.Exchanges)+len(p.Queues)+len(p.Bindings)+len(p.Adopted) == 0 }
 
-// only plans the queue of that name, whether p has it now or later.
+// only reduces p to the queue of that name, whether it is declared now or later.
 func (p Plan) only(queue string) Plan {
 	for _, list := range [][]Queue{p.Queues, p.Later} {
 		for _, q := range list {
@@ -136,47 +136,46 @@ func (p Plan) only(queue string) Plan {
 	return Plan{}
 }
 
-// routing plans the exchanges and bindings of p, and not the queues: a queue is declared again by its consumer, when
-// RabbitMQ has told it of the deletion. RabbitMQ 3.10 forgets to, and with it the consumer, when a queue of that name
-// comes back at once.
+// routing reduces p to exchanges and bindings: a queue is declared again by its consumer when RabbitMQ reports its
+// deletion. RabbitMQ 3.10 does not report it, and forgets the consumer, if a queue of that name is recreated at once.
 func (p Plan) routing() Plan {
 	r := p.empties()
 	r.Exchanges, r.Bindings = p.Exchanges, p.Bindings
 	return r
 }
 
-// consumed is what the running subscriptions of a broker read. It is safe for concurrent use.
+// consumed holds what the running subscriptions of a broker read. It is safe for concurrent use.
 type consumed struct {
 	mu   sync.Mutex
 	list []*reading
 }
 
-// reading is what a subscription to a topic reads.
+// reading describes what a subscription to a topic reads.
 type reading struct {
 	topic    string
 	queue    string
 	plan     Plan         // without its retries and dead letters
-	end      func(error)  // of the stream: another one begins to consume
+	end      func(error)  // ends the stream, so that another one begins to consume
 	received func() int64 // deliveries
-	answered func() int64 // of those
+	answered func() int64 // deliveries that were answered
 	haunted  bool         // see haunted
-	until    time.Time    // when it is forgotten, after its end; zero before
+	until    time.Time    // when it is forgotten after its end; zero while it runs
 
-	// What tend knows from its last look.
+	// Results of tend's last look.
 	seen     int64     // deliveries
-	since    time.Time // nothing came
-	starving bool      // the queue had messages, and the handlers had none
+	since    time.Time // when messages stopped arriving
+	starving bool      // the queue had messages, but the handlers had none
 }
 
 var (
 	errForgotten = errors.New("rabbitmq: the broker has forgotten the consumer")
-	errStarving  = errors.New("rabbitmq: the queue has messages, and the consumer gets none")
+	errStarving  = errors.New("rabbitmq: the queue has messages, but the consumer gets none")
 )
 
-// haunted reports whether conn is to a RabbitMQ that can take a consumer for alive which gets nothing. When a queue is
-// deleted, a channel of RabbitMQ 3 tries for seconds to consume from it again. When a queue of that name is back by
-// then, it succeeds, forgets the queue, and throws away whatever the queue sends (rabbit_channel's handle_eol). The
-// client is told nothing, and the queue counts a consumer and waits for its acks.
+// haunted reports whether conn is to a RabbitMQ that may consider a consumer alive which receives nothing. When a queue
+// is deleted, a channel of RabbitMQ 3 tries for seconds to consume from it again. If a queue of that name has been
+// recreated by then, it succeeds, forgets the queue, and discards everything that the queue sends (rabbit_channel's
+// handle_eol). The client is not notified, and the queue counts a consumer and waits for its acks.
 func haunted(conn *amqp.Connection) bool {
 	version, _ := conn.Properties["version"].(string)
 	major, _, _ := strings.Cut(version, ".")
@@ -184,10 +183,10 @@ func haunted(conn *amqp.Connection) bool {
 	return err != nil || n < 4
 }
 
-// lingering is how long a reading counts that has failed: its subscription tries again more often.
+// lingering is how long a failed reading counts: its subscription retries more often.
 const lingering = time.Minute
 
-// add notes r, in place of one that has failed.
+// add registers r, in place of a failed one.
 func (c *consumed) add(r *reading) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,7 +195,7 @@ func (c *consumed) add(r *reading) {
 	}), r)
 }
 
-// linger notes that r has failed. What it reads is still missed, until another one takes its place.
+// linger records that r has failed. What it reads counts as missing until another reading takes its place.
 func (c *consumed) linger(r *reading) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,18 +233,18 @@ func (c *consumed) those(which func(topic string) bool) Plan {
 }
 
 const (
-	// tendEvery is how often a deleted exchange or binding is looked for. RabbitMQ tells a consumer when its queue is
-	// deleted, and does not tell the others.
+	// tendEvery is how often to look for deleted exchanges or bindings. RabbitMQ only notifies a consumer of the deletion
+	// of its queue.
 	tendEvery = 30 * time.Second
-	// starveFor is when a consumer that gets nothing of what its queue has is looked at again.
+	// starveFor is how long a consumer may get nothing from a queue that has messages before it is checked again.
 	starveFor = 2 * time.Second
-	// renewAfter is how long a consumer of a haunted broker may get nothing before it is renewed. What a queue has sent
-	// to a consumer that gets nothing is not among the messages that it counts for us.
+	// renewAfter is how long a consumer of a haunted broker may get nothing before it is renewed. Messages that a queue
+	// has sent to such a consumer are missing from the queue's counts.
 	renewAfter = time.Minute
 )
 
-// tend declares the exchanges and bindings of the running subscriptions again and again, and looks whether their queues
-// still have a consumer, until the broker closes. It does so on the connection that consumes, which no alarm stops.
+// tend periodically declares the exchanges and bindings of the running subscriptions again, and checks that their
+// queues still have a consumer, until the broker closes. It uses the connection that consumes, which no alarm stops.
 func (t *transport) tend() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -306,7 +305,7 @@ func (t *transport) tendTo(ctx context.Context, r *reading) error {
 		return err
 	})
 	if isNotFound(err) {
-		return nil // its consumer learns of it from RabbitMQ
+		return nil // RabbitMQ notifies its consumer
 	}
 	if err == nil {
 		r.judge(&q)
@@ -317,7 +316,7 @@ func (t *transport) tendTo(ctx context.Context, r *reading) error {
 	return err
 }
 
-// judge ends the stream of a reading that the broker sends nothing.
+// judge ends the stream of a reading to which the broker sends nothing.
 func (r *reading) judge(q *amqp.Queue) {
 	now, received := time.Now(), r.received()
 	came, free, starved := received != r.seen, received <= r.answered(), r.starving
@@ -338,7 +337,7 @@ func (r *reading) judge(q *amqp.Queue) {
 	r.starving = false
 }
 
-// tendSoon makes tend look now.
+// tendSoon makes tend run now.
 func (t *transport) tendSoon() {
 	select {
 	case t.poke <- struct{}{}:
@@ -346,10 +345,10 @@ func (t *transport) tendSoon() {
 	}
 }
 
-// maxPinged bounds the objects that one Ping looks for, each with a question of about a millisecond.
+// maxPinged bounds the objects that one Ping looks for, at about a millisecond each.
 const maxPinged = 100
 
-// missingOf returns an error that names what p has and the broker has not.
+// missingOf returns an error that names the objects of p that the broker does not have.
 func missingOf(ctx context.Context, d *declarer, p Plan) error {
 	type object struct {
 		kind, name string

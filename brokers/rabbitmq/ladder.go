@@ -7,14 +7,14 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// ladder is the delays for which a queue stands ready. RabbitMQ can only expire the message at the head of a queue, so
-// that each delay needs its own; a short one behind a long one would wait for it.
+// ladder is the delays that have a queue. RabbitMQ can only expire the message at the head of a queue, so each delay
+// needs a separate one; a short delay behind a long one would wait for it.
 type ladder struct {
 	steps   driver.Steps
 	percent int // by how much a delay may be rounded up
 }
 
-// The grid serves the delays that were not named beforehand: powers of two from 50 ms to 14.5 h, 21 queues.
+// The grid serves delays that are not configured: powers of two from 50 ms to 14.5 h, 21 queues.
 const (
 	gridFirst = 50 * time.Millisecond
 	gridLast  = 24 * time.Hour
@@ -30,13 +30,13 @@ func newLadder(named []time.Duration, grid bool, percent int) ladder {
 	return ladder{steps: driver.NewSteps(steps...), percent: percent}
 }
 
-// slack is how much later than due a message may come because its delay was rounded up: half of what is promised (1 %,
-// or 100 ms), the other half being for the way.
+// slack is how late a message may be because its delay was rounded up: half of the promise (1 %, or 100 ms); the other
+// half is for delivery.
 func (l ladder) slack(delay time.Duration) time.Duration {
 	return max(delay*time.Duration(l.percent)/200, 50*time.Millisecond)
 }
 
-// step chooses the queue for a delay and returns how much is left to wait behind it, for which the message is sent on.
+// step chooses the queue for a delay and returns the rest, for which the message is sent on afterwards.
 func (l ladder) step(delay time.Duration) (step, rest time.Duration) {
 	return l.steps.Pick(delay, l.slack(driver.CeilMillis(delay)))
 }

@@ -19,11 +19,11 @@ import (
 // dialTimeout bounds the TCP, TLS and AMQP handshakes of one attempt to connect.
 const dialTimeout = 10 * time.Second
 
-// link keeps one connection to the broker and makes a new one when it breaks. amqp091-go's own recovery stays off: it
-// brings channels back with state that the broker no longer has, such as confirms that will never come.
+// link keeps one connection to the broker and replaces it when it breaks. amqp091-go's own recovery stays off: it
+// restores channels with state that the broker no longer has, such as confirms that will never arrive.
 type link struct {
 	url    string
-	name   string // as the management page shows it
+	name   string // shown on the management page
 	logger *slog.Logger
 
 	life  context.Context // ends with close
@@ -32,8 +32,8 @@ type link struct {
 
 	mu       sync.Mutex
 	conn     *amqp.Connection
-	wire     *coalescing // what conn writes to
-	attempt  *attempt    // the attempt to connect that is in progress, if there is one
+	wire     *coalescing // the connection that conn writes to
+	attempt  *attempt    // the current attempt to connect, if any
 	failures int         // in a row
 	channels map[*amqp.Channel]struct{}
 	pressure *pressure
@@ -56,8 +56,8 @@ func newLink(url, name string, logger *slog.Logger) *link {
 	return &link{url: url, name: name, logger: logger, life: life, end: end, channels: map[*amqp.Channel]struct{}{}}
 }
 
-// connection returns the live connection. Without one it waits for the attempt that is in progress, and for further
-// ones with growing pauses, until ctx ends.
+// connection returns the live connection. Without one it waits for the current attempt, and for further ones with
+// growing pauses, until ctx ends.
 func (l *link) connection(ctx context.Context) (*amqp.Connection, error) {
 	var last error
 	for {
@@ -77,7 +77,7 @@ func (l *link) connection(ctx context.Context) (*amqp.Connection, error) {
 	}
 }
 
-// connectOnce is connection without a second attempt, for Open and Ping.
+// connectOnce is connection with a single attempt, for Open and Ping.
 func (l *link) connectOnce(ctx context.Context) error {
 	conn, try, err := l.liveOrAttempt()
 	if conn != nil || err != nil {
@@ -108,7 +108,7 @@ func (l *link) liveOrAttempt() (*amqp.Connection, *attempt, error) {
 	return nil, l.attempt, nil
 }
 
-// pause grows from nothing over 100 ms to 5 s with the failures in a row.
+// pause grows from zero over 100 ms to 5 s with consecutive failures.
 func pause(failures int) time.Duration {
 	if failures == 0 {
 		return 0
@@ -141,7 +141,7 @@ func (l *link) connect(try *attempt, wait time.Duration) {
 		l.failures++
 		try.err = err
 		if l.conn == nil {
-			break // Open, or the first Subscribe, is still there to be told
+			break // Open, or the first Subscribe, still waits for the error
 		}
 		l.logger.Warn("rabbitmq: cannot connect", "connection", l.name, "failures", l.failures, "error", err)
 	default:
@@ -153,8 +153,8 @@ func (l *link) connect(try *attempt, wait time.Duration) {
 	close(try.done)
 }
 
-// dial connects. It encrypts the connection itself, because what amqp091-go reads has to be sifted after that. first
-// says that there was no connection before, so that the parameters of the URL may be wrong.
+// dial connects. It encrypts the connection itself, because the input of amqp091-go must be sifted after decryption.
+// first means that there was no earlier connection, so the parameters of the URL may be wrong.
 func (l *link) dial(first bool) (*amqp.Connection, *coalescing, error) {
 	uri, err := amqp.ParseURI(l.url)
 	if err != nil {
@@ -177,7 +177,7 @@ func (l *link) dial(first bool) (*amqp.Connection, *coalescing, error) {
 			}
 			wire = coalesce(conn, writeTimeout)
 			conn = wire
-			// amqp091-go removes the deadline when the handshake is over.
+			// amqp091-go removes the deadline after the handshake.
 			if err = conn.SetDeadline(time.Now().Add(dialTimeout)); err == nil && encrypted {
 				conn, err = encrypt(l.life, conn, &uri)
 			}
@@ -210,7 +210,7 @@ func (l *link) watch(conn *amqp.Connection) {
 		}
 		if blocking.Active && l.conn == conn {
 			l.pressure = &pressure{reason: blocking.Reason, relieve: make(chan struct{})}
-			l.logger.Warn("rabbitmq: the broker takes no messages for now", "connection", l.name, "reason", blocking.Reason)
+			l.logger.Warn("rabbitmq: the broker accepts no messages for now", "connection", l.name, "reason", blocking.Reason)
 		}
 		l.mu.Unlock()
 	}
@@ -225,7 +225,7 @@ func (l *link) watch(conn *amqp.Connection) {
 	}
 }
 
-// pressing returns why the broker takes no publications, and nil when it takes them.
+// pressing returns why the broker accepts no publications, or nil if it does.
 func (l *link) pressing() *pressure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -253,7 +253,7 @@ func (l *link) channel(ctx context.Context) (*amqp.Channel, error) {
 	return ch, err
 }
 
-// wiredChannel is channel with the connection that the channel is on, and what that one writes to.
+// wiredChannel is channel that also returns the connection and its writer.
 func (l *link) wiredChannel(ctx context.Context) (*amqp.Channel, *amqp.Connection, *coalescing, error) {
 	conn, err := l.connection(ctx)
 	if err != nil {
@@ -277,7 +277,7 @@ func (l *link) wiredChannel(ctx context.Context) (*amqp.Channel, *amqp.Connectio
 	return ch, conn, l.wire, nil
 }
 
-// counts returns the connections and channels that are open.
+// counts returns the numbers of open connections and channels.
 func (l *link) counts() (connections, channels int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -294,8 +294,8 @@ func (l *link) counts() (connections, channels int) {
 
 // close ends the connection and every goroutine of the link.
 //
-// Nothing depends on the farewell: acks and confirms have been waited for on their channels, and a broker that is down
-// or frozen does not answer it.
+// The closing handshake does not matter: acks and confirms were awaited on their channels, and a broker that is down or
+// frozen does not answer it.
 func (l *link) close() {
 	l.mu.Lock()
 	conn := l.conn
@@ -310,9 +310,9 @@ func (l *link) close() {
 	}
 }
 
-// call runs an AMQP method that waits for its answer. amqp091-go has no timeout for them, and RabbitMQ may never
-// answer: a declaration of a quorum queue that has no leader hangs. When ctx ends first the connection is torn down,
-// because nothing else releases the caller inside amqp091-go.
+// call runs an AMQP method that waits for an answer. amqp091-go has no timeout for them, and RabbitMQ may never answer:
+// a declaration of a quorum queue without a leader hangs. If ctx ends first, the connection is torn down, because
+// nothing else releases the caller inside amqp091-go.
 func call[T any](ctx context.Context, conn *amqp.Connection, method func() (T, error)) (T, error) {
 	type answer struct {
 		value T

@@ -13,13 +13,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// management asks RabbitMQ's management API for what AMQP does not tell, as the user of the AMQP URL.
+// management queries RabbitMQ's management API for what AMQP does not show, as the user of the AMQP URL.
 type management struct {
 	base   *url.URL
 	broker amqp.URI
 }
 
-// newManagement checks rawURL, which must not repeat a password: it stands where passwords are not looked for.
+// newManagement checks rawURL, which must not repeat a password: it would not be redacted there.
 func newManagement(rawURL, brokerURL string) (*management, error) {
 	base, err := url.Parse(rawURL)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
@@ -35,7 +35,7 @@ func newManagement(rawURL, brokerURL string) (*management, error) {
 	return &management{base: base, broker: uri}, nil
 }
 
-// bindings lists what an exchange is bound to. There is nothing to list when it does not exist.
+// bindings lists the bindings of an exchange; none if it does not exist.
 func (m *management) bindings(ctx context.Context, exchange string) ([]Binding, error) {
 	var answer []struct {
 		Source          string `json:"source"`
@@ -54,13 +54,13 @@ func (m *management) bindings(ctx context.Context, exchange string) ([]Binding, 
 	return list, err
 }
 
-// queuePolicy is what policies make of a queue.
+// queuePolicy is the effect of policies on a queue.
 type queuePolicy struct {
 	Name       string
 	Definition map[string]any
 }
 
-// policy returns the policies in effect on a queue, an operator's policy among them.
+// policy returns the policies in effect on a queue, including an operator policy.
 func (m *management) policy(ctx context.Context, queue string) (queuePolicy, error) {
 	var answer struct {
 		Policy         string          `json:"policy"`
@@ -79,7 +79,7 @@ func (m *management) policy(ctx context.Context, queue string) (queuePolicy, err
 			return queuePolicy{}, fmt.Errorf("ask the management API: %w", err)
 		}
 		for key, value := range p.Definition {
-			if number, ok := value.(float64); ok { // as JSON has it; all of a policy's are whole
+			if number, ok := value.(float64); ok { // as JSON decodes it; all of a policy's are integers
 				p.Definition[key] = int64(number)
 			}
 		}
@@ -87,7 +87,7 @@ func (m *management) policy(ctx context.Context, queue string) (queuePolicy, err
 	return p, nil
 }
 
-// effective returns what policies make of a queue; nothing without a management API.
+// effective returns the effect of policies on a queue; nothing without a management API.
 func (m *management) effective(ctx context.Context, queue string) (map[string]any, error) {
 	if m == nil {
 		return nil, nil
@@ -96,7 +96,7 @@ func (m *management) effective(ctx context.Context, queue string) (map[string]an
 	return p.Definition, err
 }
 
-// get decodes an answer into out and leaves out as it is when there is no such object.
+// get decodes an answer into out, and leaves out unchanged if there is no such object.
 func (m *management) get(ctx context.Context, out any, path ...string) error {
 	target := m.base.JoinPath("api")
 	for _, segment := range path {
@@ -126,7 +126,7 @@ func (m *management) get(ctx context.Context, out any, path ...string) error {
 		return fmt.Errorf("the management API at %s answers %s: give the user the tag management (rabbitmqctl set_user_tags)",
 			m.base.Host, response.Status)
 	}
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 200)) // the status says enough
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 200)) // the status is enough
 	return fmt.Errorf("the management API at %s answers %s: %s", m.base.Host, response.Status, text)
 }
 

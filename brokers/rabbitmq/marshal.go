@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// unmarshal makes a message of a delivery. It never fails: whatever a foreign producer wrote is somebody's message, and
-// a subscriber that refused it could only give it back, to get it again at once.
+// unmarshal converts a delivery to a message. It never fails: a foreign producer's message is still a message, and a
+// subscriber that refused it could only return it, to get it again at once.
 func unmarshal(d *amqp.Delivery) *message.Message {
 	metadata := make(message.Metadata, len(d.Headers)+8)
 	headersToMetadata(d.Headers, metadata)
@@ -25,9 +25,9 @@ func unmarshal(d *amqp.Delivery) *message.Message {
 	return m
 }
 
-// marshal makes a publication of m, of which the caller keeps the right to the payload bytes. Only what is known to be
-// harmless travels on: a copied CC misroutes the message, a copied expiration deletes it from the dead letter queue, a
-// copied user id is refused, and a copied x-death makes RabbitMQ before 4.0 drop the message as a cycle.
+// marshal converts m to a publication; the caller keeps the payload bytes. Only headers known to be harmless are
+// copied: a copied CC misroutes the message, a copied expiration deletes it from the dead letter queue, a copied user
+// id is refused, and a copied x-death makes RabbitMQ before 4.0 drop the message as a cycle.
 func marshal(m *message.Message, ints []string) amqp.Publishing {
 	p := amqp.Publishing{Body: m.Payload}
 	setProperties(&p, m)
@@ -35,18 +35,18 @@ func marshal(m *message.Message, ints []string) amqp.Publishing {
 	return p
 }
 
-// skipHeader reports metadata that is not a header on the wire, or must not be one.
+// skipHeader reports whether metadata is not a header on the wire, or must not be one.
 func skipHeader(key string) bool {
 	switch key {
 	case "CC", "BCC", envelope.KeyDelay, envelope.KeyNotBefore, keyRest,
-		// Where the message came from is written anew for a retry or a dead letter. A handler that passes on what it
-		// received must not say of its publication what was true of an earlier one.
+		// The origin is written anew for a retry or a dead letter. A handler that forwards a message must not claim the
+		// origin of an earlier one for its publication.
 		envelope.KeyConsumer, envelope.KeyTopic, envelope.KeyRoutingKey, envelope.KeyExchange:
 		return true
 	}
 	return envelope.IsBrokerMade(key) || isProperty(key)
 }
 
-// keyRest is how much of a delay, in milliseconds, is left when the delay queue that holds the message lets it go. It
-// bounds what a wrong clock can make of envelope.KeyNotBefore.
+// keyRest is how much of a delay, in milliseconds, is left when the message leaves its delay queue. It bounds the
+// effect of a wrong clock on envelope.KeyNotBefore.
 const keyRest = "x-delay-rest"

@@ -9,13 +9,13 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// ping is the cheapest question that RabbitMQ answers.
+// ping is RabbitMQ's cheapest request.
 func ping(ch *amqp.Channel) error { return ch.Qos(1, 0, false) }
 
-// probePlugin finds out whether the broker can make x-delayed-message exchanges, on a separate connection: RabbitMQ
-// ends the connection that asks for an exchange type it does not know.
+// probePlugin checks whether the broker supports x-delayed-message exchanges, on a separate connection: RabbitMQ ends a
+// connection that declares an exchange of an unknown type.
 func probePlugin(ctx context.Context, cfg brokers.Config) error {
-	l := newLink(cfg.URL, cfg.Name+" (probe)", slog.New(slog.DiscardHandler)) // the answer is the caller's
+	l := newLink(cfg.URL, cfg.Name+" (probe)", slog.New(slog.DiscardHandler)) // the caller reports the result
 	defer l.close()
 	d := &declarer{link: l}
 	probe := delayedExchange("redrive.probe")

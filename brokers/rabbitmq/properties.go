@@ -15,9 +15,9 @@ import (
 // keyWatermillUUID is the header in which watermill-amqp's publisher sends the message's UUID.
 const keyWatermillUUID = "_watermill_message_uuid"
 
-// propertiesToMetadata makes the AMQP properties readable under the envelope.KeyAMQP... names. Expiration and user id
-// are left out: they speak of the publication that has been, and a message that carried them on would expire in the
-// dead letter queue, or be refused by the broker.
+// propertiesToMetadata copies the AMQP properties to the envelope.KeyAMQP... names. Expiration and user id are left
+// out: they belong to the past publication, and a message that repeated them would expire in the dead letter queue, or
+// be refused by the broker.
 func propertiesToMetadata(d *amqp.Delivery, metadata message.Metadata) {
 	set := func(key, value string) {
 		if value != "" {
@@ -39,7 +39,7 @@ func propertiesToMetadata(d *amqp.Delivery, metadata message.Metadata) {
 	}
 }
 
-// isProperty reports metadata that stands for a property and is therefore no header.
+// isProperty reports whether metadata represents a property and is therefore not a header.
 func isProperty(key string) bool {
 	switch key {
 	case envelope.KeyAMQPMessageID, envelope.KeyAMQPCorrelationID, envelope.KeyAMQPContentType,
@@ -50,7 +50,7 @@ func isProperty(key string) bool {
 	return false
 }
 
-// setProperties fills the properties that may travel on from metadata. All else in p stays as it is.
+// setProperties sets the properties that may be repeated from metadata. Other fields of p are unchanged.
 func setProperties(p *amqp.Publishing, m *message.Message) {
 	get := func(key string) string { return m.Metadata[key] }
 	p.DeliveryMode = amqp.Persistent
@@ -75,9 +75,9 @@ const maxShortString = 255
 // frameOverhead is what a content header frame needs alongside the properties and headers, with room to spare.
 const frameOverhead = 64
 
-// checkSize refuses what the client cannot put on the wire. It must run before the client tries: amqp091-go closes the
-// whole connection when it fails to encode a header, and so does RabbitMQ when the headers of one message exceed a
-// frame, which would take every other publish that is in flight along.
+// checkSize refuses messages that the client cannot encode. It must run before the client tries: amqp091-go closes the
+// whole connection if it fails to encode a header, as does RabbitMQ if the headers of one message exceed a frame, and
+// either ends every other publication in flight.
 func checkSize(o *outgoing, frameSize int) error {
 	size := frameOverhead + tableSize(o.msg.Headers)
 	for _, f := range []struct{ name, value string }{
@@ -109,7 +109,7 @@ func checkSize(o *outgoing, frameSize int) error {
 	return nil
 }
 
-// tableSize is how many bytes t takes on the wire.
+// tableSize is the encoded size of t in bytes.
 func tableSize(t amqp.Table) int {
 	size := 4
 	for key, value := range t {
@@ -136,7 +136,7 @@ func fieldSize(value any) int {
 	return 9 // the longest of the others
 }
 
-// longKey returns a name in t, or in a table inside it, that is too long for AMQP.
+// longKey returns a name in t, or in a nested table, that is too long for AMQP.
 func longKey(t amqp.Table) string {
 	for key, value := range t {
 		if len(key) > maxShortString {

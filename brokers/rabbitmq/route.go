@@ -10,18 +10,18 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// route is where a message goes now, so that it is in front of its consumer when a delay has passed.
+// route is where a message goes now so that it reaches its consumer after a delay.
 type route struct {
 	exchange, key string
-	rest          time.Duration // still to wait when the message comes back
-	checked       bool          // the time of delivery travels along, and is checked when the message comes back
+	rest          time.Duration // left to wait when the message comes back
+	checked       bool          // the time of delivery is sent along, and checked when the message comes back
 	// milliseconds after which the message leaves its wait queue on its own; 0: the queue's time to live
 	expiration    int64
-	pluginDelay   int64 // milliseconds for the x-delayed-message plugin
+	pluginDelay   int64 // in milliseconds, for the x-delayed-message plugin
 	unconfirmable bool  // the plugin answers every mandatory publication with "no route"
 }
 
-// maxDelay of a transport; 0 when it cannot delay.
+// maxDelay of a transport; 0 if it cannot delay.
 func (d *design) maxDelay() time.Duration {
 	if d.transport == transportTTL && len(d.ladder.steps) == 0 && !d.single {
 		return 0
@@ -29,11 +29,11 @@ func (d *design) maxDelay() time.Duration {
 	return envelope.MaxDelay
 }
 
-// retry routes to the consumer that origin names.
+// retry routes to the consumer in origin.
 func (d *design) retry(n brokers.Names, origin *envelope.Origin, delay time.Duration) (route, error) {
 	straight := route{key: n.Queue}
 	switch {
-	// there every failure goes through its queue
+	// every failure goes through its queue there
 	case d.single && d.naming.Preset == "laravel" && len(d.named) == 0 && delay <= 0:
 		return route{key: n.Retry(0), expiration: 1}, nil
 	case delay <= 0:
@@ -61,8 +61,8 @@ func (d *design) retry(n brokers.Names, origin *envelope.Origin, delay time.Dura
 	return d.wait(delay, n.Retry), nil
 }
 
-// recorded is r to where the consumer's broker has named, which may have another naming scheme. A place that is not the
-// consumer's queue is one that messages leave when they expire.
+// recorded is r to the place recorded by the consumer's broker, which may have another naming scheme. If that place is
+// not the consumer's queue, it is one from which messages expire.
 func (r route) recorded(o *driver.Outgoing) route {
 	switch to := o.Origin.RedriveTo; to {
 	case "", r.key:
@@ -83,10 +83,10 @@ func (t *transport) RedriveTo(to *driver.Destination) string {
 	return r.key
 }
 
-// maxRounds bounds how often a message passes through a wait queue that was made with a shorter time to live.
+// maxRounds bounds how often a message passes through a wait queue that was declared with a shorter time to live.
 const maxRounds = 50
 
-// wait routes into the queue in which a delay is waited for, of those that name gives.
+// wait routes to the queue for a delay, among those named by name.
 func (d *design) wait(delay time.Duration, name func(time.Duration) string) route {
 	if !d.single {
 		step, rest := d.ladder.step(delay)
@@ -97,7 +97,7 @@ func (d *design) wait(delay time.Duration, name func(time.Duration) string) rout
 	switch {
 	case !known || ttl >= delay:
 		return one
-	// as good as no time to live at all: the queue that has the delay in its name
+	// as good as no time to live at all: use the queue named after the delay
 	case len(d.ladder.steps) > 0 && delay > maxRounds*ttl:
 		step, rest := d.ladder.step(delay)
 		return d.rung(name(step), step, rest)
@@ -106,10 +106,9 @@ func (d *design) wait(delay time.Duration, name func(time.Duration) string) rout
 	return one
 }
 
-// rung routes into the queue of one delay. The message carries the delay too: a queue that is not of our making may
-// have another time to live, or none, and one that is being made has none yet. RabbitMQ 3 shows a quorum queue to
-// other connections before it gives it its x-message-ttl; a message that came between the two would never expire, and
-// stop all behind it.
+// rung routes to the queue of one delay. The message carries the delay too: a foreign queue may have another time to
+// live, or none, and one that is being created has none yet. RabbitMQ 3 shows a quorum queue to other connections
+// before it sets its x-message-ttl; a message that arrived in between would never expire, and block all behind it.
 func (d *design) rung(queue string, step, rest time.Duration) route {
 	r := route{key: queue, rest: rest, checked: rest > 0, expiration: roundUp(step)}
 	if ttl, known := d.ttlOf(queue); known && ttl < step {
@@ -134,7 +133,7 @@ func (d *design) delayed(n brokers.Names, topic string, delay time.Duration) (ro
 	return d.wait(delay, func(step time.Duration) string { return d.firstName(n, topic, step) }), nil
 }
 
-// originKey is the routing key that the message was first published with.
+// originKey is the routing key of the message's first publication.
 func originKey(n brokers.Names, origin *envelope.Origin) string {
 	if origin.RoutingKey != "" {
 		return origin.RoutingKey
@@ -151,7 +150,7 @@ func tooLong(delay, longest time.Duration) error {
 	return fmt.Errorf("rabbitmq: %w: a delay of %s: the longest is %s", brokers.ErrUnsupported, delay, longest)
 }
 
-// roundUp gives whole milliseconds, never fewer than d.
+// roundUp returns whole milliseconds, never less than d.
 func roundUp(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

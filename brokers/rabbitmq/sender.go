@@ -10,9 +10,9 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// sender publishes with confirms on one channel, and again on a new channel what was in flight when it was lost. It is
-// safe for concurrent use. For 64 callers a second, third and fourth channel gained nothing sure and cost 6 to 17 %
-// more processor time a message (docs/performance.md).
+// sender publishes with confirms on one channel, and after losing it repeats publications in flight on a new one. It is
+// safe for concurrent use. For 64 callers a second, third and fourth channel gained nothing certain and cost 6 to 17 %
+// more processor time per message (docs/performance.md).
 type sender struct {
 	link    *link
 	channel atomic.Pointer[confirmChannel]
@@ -25,15 +25,15 @@ func newSender(l *link) *sender {
 	return s
 }
 
-// sendEach publishes batch in its order and returns when the broker has confirmed or refused all of it, with an error
-// for each publication, nil for those that are confirmed. It waits out a lost connection, and repeats what was not
-// confirmed when it broke, until ctx ends.
+// sendEach publishes batch in order and returns when the broker has confirmed or refused all of it, with an error for
+// each publication, nil for those that are confirmed. It waits out a lost connection, and repeats publications that
+// were not confirmed when it broke, until ctx ends.
 func (s *sender) sendEach(ctx context.Context, batch []outgoing) []error {
 	if len(batch) == 0 {
 		return nil
 	}
 	faults := make([]error, len(batch))
-	todo := make([]int, len(batch)) // indexes of what is not settled
+	todo := make([]int, len(batch)) // indexes of unsettled publications
 	for i := range todo {
 		todo[i] = i
 	}
@@ -53,13 +53,13 @@ func (s *sender) sendEach(ctx context.Context, batch []outgoing) []error {
 	}
 }
 
-// refusals is how often a publication is tried again that the broker refused. A quorum queue that was declared a moment
-// ago refuses while the broker is busy.
+// refusals is how often a publication refused by the broker is retried. A busy broker refuses publications to a quorum
+// queue that was declared a moment ago.
 const refusals = 3
 
-// round publishes those of batch that todo lists on one channel and notes in faults what is wrong with each. It returns
-// what is to be published again, because the channel was lost before the confirm, or with again because the broker
-// refused it.
+// round publishes those of batch that todo lists on one channel and records the error of each in faults. It returns
+// those to be published again, because the channel was lost before the confirm or, with again, because the broker
+// refused them.
 func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults []error, again bool) (lost []int) {
 	failAll := func(err error) {
 		for _, i := range todo {
@@ -130,7 +130,7 @@ func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults
 	return lost
 }
 
-// open returns the channel, a new one if need be.
+// open returns the channel, opening a new one if necessary.
 func (s *sender) open(ctx context.Context) (*confirmChannel, error) {
 	if cc := s.channel.Load(); cc != nil && cc.usable() {
 		return cc, nil
@@ -146,7 +146,7 @@ func (s *sender) open(ctx context.Context) (*confirmChannel, error) {
 		return old, nil
 	}
 	if old != nil && !old.ch.IsClosed() {
-		// Its confirms stay away. Callers that wait on it are released by its end, and publishes again on the new one.
+		// Its confirms are missing. Its end releases the callers that wait on it, and they publish again on the new one.
 		s.link.tasks.Go(func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 			defer cancel()

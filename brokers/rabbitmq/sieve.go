@@ -8,11 +8,10 @@ import (
 	"sync/atomic"
 )
 
-// keyUndecoded is the header under which a message arrives whose headers amqp091-go cannot decode: their bytes as they
-// were on the wire.
+// keyUndecoded is the header that holds the raw header bytes of a message whose headers amqp091-go cannot decode.
 const keyUndecoded = "x-undecoded-headers"
 
-// Bounds of amqp091-go (v1.16.0, read.go): it ends the connection when a header table has more.
+// Limits of amqp091-go (v1.16.0, read.go): it ends the connection when a header table exceeds them.
 const (
 	maxFieldDepth = 32
 	maxElements   = 8192
@@ -23,21 +22,21 @@ const (
 	frameHead     = 7
 	frameEnd      = 1
 	contentHeader = 2
-	tlsAlert      = 21 // the first byte of a TLS server's answer to what is not TLS
+	tlsAlert      = 21 // first byte of a TLS server's answer to a client that does not use TLS
 )
 
-// leastBad is the shortest content header that amqp091-go may be unable to decode: 33 arrays in one another.
+// leastBad is the shortest content header that amqp091-go may be unable to decode: 33 nested arrays.
 const leastBad = 14 + 4 + 5*maxFieldDepth
 
-// sieve is a connection from which amqp091-go can decode everything that it reads. RabbitMQ takes messages whose
-// headers nest deeper, or have more entries, than the client allows. The client answers one by ending the connection;
-// RabbitMQ then delivers that message again, first, and with it those that were sent ahead, forever. Here such headers
-// are replaced by one that holds their bytes, so that the message arrives and can be put away.
+// sieve is a connection whose input amqp091-go can always decode. RabbitMQ accepts messages whose headers nest deeper,
+// or have more entries, than the client allows. The client reacts by ending the connection; RabbitMQ then redelivers
+// that message first, along with the prefetched ones, forever. The sieve replaces such headers by one that holds their
+// bytes, so that the message arrives and can be dead-lettered.
 type sieve struct {
 	net.Conn
 	in      *bufio.Reader
-	out     []byte // a frame that was changed, or is to be handed on whole
-	through int64  // bytes to hand on as they come
+	out     []byte // a changed frame, or one to be passed on whole
+	through int64  // bytes to pass on unchanged
 
 	first bool        // nothing has been read yet
 	alert atomic.Bool // the first byte was that of a TLS alert
@@ -55,13 +54,13 @@ func (s *sieve) Read(p []byte) (int, error) {
 	n := 0
 	for n < len(p) {
 		if n > 0 && len(s.out) == 0 && s.in.Buffered() == 0 {
-			return n, nil // the next read would wait
+			return n, nil // the next read would block
 		}
 		m, err := s.some(p[n:])
 		n += m
 		if err != nil {
 			if n > 0 {
-				return n, nil // bufio.Reader repeats an error only once: some asks the connection again
+				return n, nil // bufio.Reader reports an error only once: some reads the connection again
 			}
 			return 0, err
 		}
@@ -89,7 +88,7 @@ func (s *sieve) some(p []byte) (int, error) {
 	return n, err
 }
 
-// next looks at the frame that begins here.
+// next inspects the frame that begins here.
 func (s *sieve) next() error {
 	head, err := s.in.Peek(frameHead)
 	if len(head) > 0 && s.first {
@@ -100,7 +99,7 @@ func (s *sieve) next() error {
 		if len(head) == 0 {
 			return err
 		}
-		s.through = int64(len(head)) // the connection ended within a frame: the client shall see what there was
+		s.through = int64(len(head)) // the connection ended within a frame: the client should see its start
 		return nil
 	}
 	size := binary.BigEndian.Uint32(head[3:])
@@ -118,7 +117,7 @@ func (s *sieve) next() error {
 	return nil
 }
 
-// readable returns frame, or one with the same properties and readable headers in its place.
+// readable returns frame, or one with the same properties and readable headers instead.
 func readable(frame []byte) []byte {
 	payload := frame[frameHead : len(frame)-frameEnd]
 	begin, end, ok := headersIn(payload)
@@ -144,8 +143,8 @@ func readable(frame []byte) []byte {
 	return append(changed, frame[len(frame)-frameEnd])
 }
 
-// maxUndecoded bounds what is kept of headers that cannot be decoded, so that they fit into one frame together with
-// what a dead letter adds.
+// maxUndecoded bounds the kept bytes of undecodable headers, so that they fit into one frame along with the headers of
+// a dead letter.
 const maxUndecoded = 96 << 10
 
 // headersIn finds the header table, with its length, in the payload of a content header.
@@ -204,7 +203,7 @@ func decodableArray(array []byte, depth int) bool {
 	return true
 }
 
-// fieldLength returns how long the field is that begins here, with its type, and -1 for one that cannot be decoded.
+// fieldLength returns the length of the field that begins here, with its type, or -1 for one that cannot be decoded.
 func fieldLength(field []byte, depth int) int {
 	n := 1
 	switch field[0] {

@@ -18,8 +18,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// stream is one channel that consumes. It ends with the channel, the connection, or the consumer (the queue was deleted
-// or has moved).
+// stream is one consuming channel. It ends with the channel, the connection, or the consumer (whose queue was deleted
+// or moved).
 type stream struct {
 	transport *transport
 	queue     driver.Queue
@@ -27,17 +27,17 @@ type stream struct {
 	ch        *amqp.Channel
 	acks      *acker
 	reading   *reading
-	received  atomic.Int64 // deliveries that Next has returned
+	received  atomic.Int64 // deliveries returned by Next
 
 	first  <-chan amqp.Delivery
-	others chan amqp.Delivery // of the consumers that Widen adds
+	others chan amqp.Delivery // of the consumers added by Widen
 
 	over  chan struct{} // closed when the stream has ended
 	once  sync.Once
-	cause error // once over is closed
+	cause error // set once over is closed
 
 	mu    sync.Mutex
-	tags  int // of the consumers that there have been: a tag is not used again, not even after its end
+	tags  int // number of consumers so far: tags are never reused, not even after a consumer's end
 	wider []added
 }
 
@@ -48,7 +48,7 @@ var (
 	_ driver.Renewer = (*stream)(nil)
 )
 
-// added is a consumer that Widen has added.
+// added is a consumer added by Widen.
 type added struct{ tag, prefetch int }
 
 // closeTimeout bounds the orderly end of a channel.
@@ -76,7 +76,7 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 			s.end(fmt.Errorf("rabbitmq: the broker has ended the consumer of queue %q: %w", q.Names.Queue,
 				brokers.ErrUnroutable))
 		}
-		if e := <-closes; e != nil { // a consumer timeout says here that it was one
+		if e := <-closes; e != nil { // reports a consumer timeout, for example
 			s.end(fmt.Errorf("rabbitmq: the channel that consumes from queue %q has ended: %w", q.Names.Queue, e))
 		}
 		s.end(errEnded)
@@ -98,7 +98,7 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	return s, nil
 }
 
-// consume begins to consume as the nth consumer of the channel.
+// consume starts the nth consumer of the channel.
 func (s *stream) consume(ctx context.Context, n, prefetch int) (<-chan amqp.Delivery, error) {
 	deliveries, err := call(ctx, s.conn, func() (<-chan amqp.Delivery, error) {
 		if err := s.ch.Qos(prefetch, 0, false); err != nil {
@@ -127,7 +127,7 @@ func (s *stream) Gone() <-chan struct{} { return s.over }
 // Next implements driver.Stream.
 func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	select {
-	case <-s.over: // what was sent ahead comes again
+	case <-s.over: // prefetched messages are redelivered
 		return driver.Delivery{}, s.cause
 	default:
 	}
@@ -147,7 +147,7 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	}
 }
 
-// delivery reports what is known of d. Classic queues count deliveries only to one.
+// delivery describes d. Classic queues do not count deliveries beyond one.
 func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 	s.received.Add(1)
 	m, origin := s.message(d)
@@ -160,7 +160,7 @@ func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 		found.Earlier = max(1, found.Earlier)
 	}
 	found.NearLimit = origin.DeliveryCount >= max(1, min(design.deliveryLimit, usualLimit)/2)
-	// one that an operator sends back has others besides
+	// a message that an operator sends back has others as well
 	if _, raw := d.Headers[keyUndecoded]; raw && len(d.Headers) == 1 {
 		found.Malformed = "the headers cannot be decoded: AMQP clients allow 32 tables in one another and 8,192 entries; " +
 			"their bytes are in " + keyUndecoded
@@ -174,9 +174,9 @@ func (s *stream) Renew(d *driver.Delivery) *message.Message {
 	return m
 }
 
-// message makes the message of d, whose bytes it leaves as they are, and records where it came from. A retry came
-// through its delay queue; then the routing key and exchange of the first publication are in its headers, which count
-// only when they were written for this queue.
+// message converts d, without changing its bytes, and records its origin. A retry came through its delay queue; then
+// the routing key and exchange of the first publication are in its headers, which only count if they were written for
+// this queue.
 func (s *stream) message(d *amqp.Delivery) (*message.Message, envelope.Origin) {
 	m := unmarshal(d)
 	m.Payload = bytes.Clone(d.Body)
@@ -198,7 +198,7 @@ func (s *stream) message(d *amqp.Delivery) (*message.Message, envelope.Origin) {
 	}
 	if consumer == "" || consumer == queue {
 		m.Metadata[envelope.KeyRoutingKey], m.Metadata[envelope.KeyExchange] = o.RoutingKey, o.Exchange
-	} // else it is another consumer's dead letter, read by a collector, and shows how it came to that consumer
+	} // otherwise it is another consumer's dead letter, read by a collector, and keeps that consumer's origin
 	if s.transport.design.transport == transportReject {
 		countRejections(d.Headers, queue, m.Metadata)
 	}
@@ -211,7 +211,7 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 }
 
 // Widen implements driver.Widener. RabbitMQ cannot change the prefetch of a consumer: others are added on the channel,
-// each with as much as all before it, and end when the window is the first one's again.
+// each with as much as all before it, and end when the window returns to that of the first one.
 func (s *stream) Widen(ctx context.Context, window int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +240,7 @@ func (s *stream) Widen(ctx context.Context, window int) error {
 	return nil
 }
 
-// forward hands on what another consumer gets, until that one or the stream ends.
+// forward passes on the deliveries of another consumer, until that one or the stream ends.
 func (s *stream) forward(deliveries <-chan amqp.Delivery) {
 	for d := range deliveries {
 		select {
@@ -251,11 +251,11 @@ func (s *stream) forward(deliveries <-chan amqp.Delivery) {
 	}
 }
 
-// Close implements driver.Stream. What is not acked by now is delivered again.
+// Close implements driver.Stream. Unacked messages are redelivered.
 //
 // The consumer is cancelled although its channel ends next. A channel passes acks on to a quorum queue without waiting,
-// and when it ends, RabbitMQ 3.10 forgets those that it has not passed on yet: ten or so messages would be handled
-// again after every shutdown. The answer to the cancel comes from the queue, after the acks have.
+// and when it ends, RabbitMQ 3.10 forgets those that it has not passed on yet: about ten messages would be handled
+// again after every shutdown. The answer to the cancel comes from the queue, after the acks.
 func (s *stream) Close(ctx context.Context) error {
 	select {
 	case <-s.over:
@@ -263,7 +263,7 @@ func (s *stream) Close(ctx context.Context) error {
 	default:
 		s.transport.consumed.remove(s.reading)
 	}
-	_, _ = call(ctx, s.conn, func() (struct{}, error) { // an error means that the channel is gone, which is what we want
+	_, _ = call(ctx, s.conn, func() (struct{}, error) { // an error means that the channel is gone, which is the goal
 		if err := s.ch.Cancel(tagName(0), false); err != nil {
 			return struct{}{}, err
 		}

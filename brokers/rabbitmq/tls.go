@@ -13,7 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// encrypt makes a TLS connection of conn with the files and the name of the broker's URL.
+// encrypt wraps conn in TLS with the files and the server name of the broker's URL.
 func encrypt(ctx context.Context, conn net.Conn, uri *amqp.URI) (net.Conn, error) {
 	cfg := &tls.Config{ServerName: uri.ServerName, MinVersion: tls.VersionTLS12}
 	if cfg.ServerName == "" {
@@ -39,7 +39,7 @@ func encrypt(ctx context.Context, conn net.Conn, uri *amqp.URI) (net.Conn, error
 	return client, nil
 }
 
-// rootsIn reads the authorities to trust.
+// rootsIn reads the trusted authorities.
 func rootsIn(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
@@ -50,7 +50,7 @@ func rootsIn(file string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// handshake is what is known of a connection that failed before it was open.
+// handshake describes a connection that failed before it was open.
 type handshake struct {
 	encrypted   bool
 	answeredTLS bool // the server answered with a TLS alert
@@ -60,9 +60,9 @@ type handshake struct {
 const certificateHint = "the server ended the connection after the TLS handshake: if it asks its clients for " +
 	"certificates, add certfile=<file>&keyfile=<file> of one that it trusts to the URL; its log has the reason"
 
-// explainHandshake adds what to do to the error of a connection that failed before it was open. A broker that is being
-// restarted resets connections too: without a sign of TLS there is no hint. The URL's parameters are those of
-// RabbitMQ's own URIs.
+// explainHandshake adds a remedy to the error of a connection that failed before it was open. A broker that is
+// restarting resets connections too: without a sign of TLS there is no hint. The parameters are those of RabbitMQ's
+// URIs.
 func explainHandshake(err error, h handshake) error {
 	var (
 		authority x509.UnknownAuthorityError
@@ -88,14 +88,14 @@ func explainHandshake(err error, h handshake) error {
 	case h.answeredTLS:
 		hint = "this port speaks TLS: use amqps:// with it, or the broker's AMQP port (5672)"
 	case h.encrypted && h.anonymous && errors.Is(err, net.ErrClosed):
-		// The client's reader saw the end of the connection first, and closed it under the writer.
+		// The client's reader saw the end of the connection first, and closed it before the writer noticed.
 		hint = certificateHint
 	case !errors.As(err, &exception) || exception.Server || exception.Code != amqp.FrameError &&
 		exception.Code != amqp.ChannelError:
 		return err
 	case h.encrypted && (h.anonymous || strings.Contains(exception.Reason, "tls: ")):
-		// With TLS 1.3 the server looks at the client's certificate after the handshake. Its verdict may be lost with
-		// the connection that it ends.
+		// With TLS 1.3 the server checks the client's certificate after the handshake. Its verdict may be lost with the
+		// connection that it ends.
 		hint = certificateHint
 	default:
 		return err

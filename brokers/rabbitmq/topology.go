@@ -21,10 +21,10 @@ type Queue struct {
 	Name string
 	Args amqp.Table
 
-	consumer string // the queue of the consumer that it belongs to
+	consumer string // the queue of the consumer it belongs to
 }
 
-// Binding leads from an exchange to a queue, or with ToExchange to another exchange.
+// Binding routes from an exchange to a queue or, with ToExchange, to another exchange.
 type Binding struct {
 	Exchange   string
 	Key        string
@@ -35,35 +35,35 @@ type Binding struct {
 // String shows the binding as an arrow.
 func (b Binding) String() string { return fmt.Sprintf("%s --%s--> %s", b.Exchange, b.Key, b.To) }
 
-// Plan is what a consumer, or a producer of delayed messages, needs on the broker, in the order of declaration.
+// Plan lists what a consumer, or a producer of delayed messages, needs on the broker, in the order of declaration.
 type Plan struct {
 	Exchanges []Exchange
 	Queues    []Queue
 	Bindings  []Binding
 	// Adopted queues must exist and are never declared.
 	Adopted []string
-	// Later are delay queues that are declared when a message first waits in them. A program whose user may not declare
-	// needs them beforehand: see [Plan.All].
+	// Later are delay queues that are declared when a message first waits in them. They must exist beforehand for a
+	// program whose user may not declare: see [Plan.All].
 	Later []Queue
 
-	adopt bool // what exists is taken as it is
+	adopt bool // existing objects are used as they are
 	// the configuration gives the types of queues
 	typed bool
 	// of the wait queues among Queues, Later and Adopted
 	ways []way
 	// notes what a wait queue that exists has
 	learned func(queue string, ttl int64)
-	policy  func(ctx context.Context, queue string) (def map[string]any, err error) // what policies make of a queue
+	policy  func(ctx context.Context, queue string) (def map[string]any, err error) // the effect of policies on a queue
 }
 
-// way is how messages come back from a wait queue.
+// way is how messages return from a wait queue.
 type way struct {
 	queue, to string
-	key       string // with which they were published into it
+	key       string // the key they were published with
 	own       bool   // they expire by their own time to live
 }
 
-// All returns the plan with the queues in Later among those to be declared.
+// All returns the plan with the queues of Later added to those to be declared.
 func (p Plan) All() Plan {
 	all := p.empties()
 	all.merge(p)
@@ -71,7 +71,7 @@ func (p Plan) All() Plan {
 	return all
 }
 
-// String shows the plan, one object a line, sorted arguments, as it would be declared.
+// String shows the plan as it would be declared, one object per line, with sorted arguments.
 func (p Plan) String() string {
 	var out strings.Builder
 	for _, name := range p.Adopted {
@@ -79,7 +79,7 @@ func (p Plan) String() string {
 	}
 	taken := ""
 	if p.adopt {
-		taken = "  (where it is missing; else as it is)"
+		taken = "  (if missing; otherwise as it is)"
 	}
 	for _, e := range p.Exchanges {
 		fmt.Fprintf(&out, "exchange %s  %s%s%s\n", e.Name, e.Kind, formatArgs(e.Args), taken)
@@ -96,7 +96,7 @@ func (p Plan) String() string {
 	return out.String()
 }
 
-// empties is a plan with nothing in it, in the mode of p.
+// empties returns an empty plan in the mode of p.
 func (p Plan) empties() Plan {
 	return Plan{adopt: p.adopt, typed: p.typed, learned: p.learned, policy: p.policy}
 }
@@ -109,7 +109,7 @@ func formatArgs(args amqp.Table) string {
 	return out.String()
 }
 
-// merge adds what other has and p has not.
+// merge adds the objects of other that p does not have.
 func (p *Plan) merge(other Plan) {
 	p.adopt, p.typed = p.adopt || other.adopt, p.typed || other.typed
 	if p.learned == nil {
@@ -125,7 +125,7 @@ func (p *Plan) merge(other Plan) {
 
 func sameQueue(a, b Queue) bool { return a.Name == b.Name }
 
-// union appends those of more that list has not.
+// union appends those of more that are not in list.
 func union[T any](list, more []T, same func(a, b T) bool) []T {
 	for _, x := range more {
 		if !slices.ContainsFunc(list, func(have T) bool { return same(have, x) }) {

@@ -14,9 +14,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// transport is RabbitMQ as the engine sees it. It keeps two connections: when the broker is short of memory it stops
-// reading from connections that publish, and acks sent on such a connection would not arrive. Depths
-// and Readers open a third.
+// transport is RabbitMQ as the engine sees it. It keeps two connections: a broker that is short of memory stops reading
+// from connections that publish, and acks sent on such a connection would not arrive. Depths and Readers open a third.
 type transport struct {
 	cfg    brokers.Config
 	design *design
@@ -24,11 +23,11 @@ type transport struct {
 
 	publishing *link
 	consuming  *link // connects with the first subscription
-	// connects with the first Depths or Readers: an answer that does not come costs the connection it was asked on
+	// connects with the first Depths or Readers: a missing answer costs the connection of the request
 	counting *link
 
-	// Each has a separate channel, because RabbitMQ ends the channel of a publication to an exchange that does not
-	// exist, and with it all that is in flight there.
+	// Each has a separate channel, because RabbitMQ ends the channel of a publication to a missing exchange, and with it
+	// everything in flight there.
 	users   *sender // what users publish
 	retries *sender // retries and redrives
 	letters *sender // dead letters
@@ -72,7 +71,7 @@ func connect(ctx context.Context, cfg brokers.Config, d *design) (*transport, er
 	return t, nil
 }
 
-// prepare finds at start what would otherwise be found at the first failure.
+// prepare reports at start what the first failure would otherwise reveal.
 func (t *transport) prepare(ctx context.Context) error {
 	if err := t.publishing.connectOnce(ctx); err != nil {
 		return err
@@ -89,8 +88,8 @@ func (t *transport) prepare(ctx context.Context) error {
 	return nil
 }
 
-// Traits implements driver.Transport. Acks wait for others for a few milliseconds: those messages were handled, and
-// come again when the process dies.
+// Traits implements driver.Transport. Acks wait a few milliseconds for others: those messages were handled, and are
+// redelivered if the process dies.
 func (t *transport) Traits() driver.Traits {
 	return driver.Traits{
 		Name: "rabbitmq", Prompt: true, Early: true, ConsumerIsQueue: true,
@@ -111,7 +110,7 @@ func (t *transport) Capabilities() brokers.Capabilities {
 		MaxDelay:        d.maxDelay(),
 		DelayTolerance:  100 * time.Millisecond,
 		MaxMessageBytes: d.maxMessage,
-		MaxHeaderBytes:  128<<10 - 4<<10, // one frame, less what the properties may take, and a retry adds
+		MaxHeaderBytes:  128<<10 - 4<<10, // one frame, minus the properties and the headers added by a retry
 		MaxConcurrency:  65535,
 	}
 	if d.transport == transportReject {
@@ -120,7 +119,7 @@ func (t *transport) Capabilities() brokers.Capabilities {
 	return c
 }
 
-// Expect implements driver.Expecter: with transport=reject the one wait of the pipelines' retries is the time to live
+// Expect implements driver.Expecter: with transport=reject the one delay of the pipelines' retries is the time to live
 // of the wait queue, unless retry-ttl is given.
 func (t *transport) Expect(delays []time.Duration) { t.design.expect(delays) }
 
@@ -136,7 +135,7 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 		return err
 	}
 	group := q.Group
-	if group == brokers.DefaultGroup { // no group was named
+	if group == brokers.DefaultGroup { // no group was configured
 		group = ""
 	}
 	of := func(kind brokers.DepthKind) brokers.Depth {
@@ -197,8 +196,8 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 			r = r.recorded(o)
 		}
 	case driver.ToDeadLetters:
-		// To the scheme's dead letter exchange, or straight to the dead letter queue if the scheme has none or it has
-		// the queue's name. An adopted exchange may be of any type.
+		// To the scheme's dead letter exchange, or straight to the dead letter queue if the scheme has none or it has the
+		// queue's name. An adopted exchange may be of any type.
 		r.key = n.Dead
 		if n.DeadExchange != "" && n.DeadExchange != n.Dead && t.design.declare == declareAll {
 			r.exchange, r.key = n.DeadExchange, originKey(n, o.Origin)
@@ -209,7 +208,7 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 	}
 	made := outgoing{of: o, exchange: r.exchange, key: r.key, optional: r.unconfirmable}
 	made.msg = marshal(o.Message, t.design.intHeaders)
-	if t.design.naming.Preset == "service-bus" && made.msg.Type == "" { // by which its other consumers know the event
+	if t.design.naming.Preset == "service-bus" && made.msg.Type == "" { // the event's name for its other consumers
 		event := o.To.Topic
 		if o.Origin != nil {
 			event = o.Origin.RoutingKey
@@ -218,7 +217,7 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 	}
 	headers := made.msg.Headers
 	for _, h := range o.Extra {
-		if h.Key != envelope.KeyNotBefore { // it is written below, where it is needed
+		if h.Key != envelope.KeyNotBefore { // it is written below if needed
 			headers[h.Key] = h.Value
 		}
 	}
@@ -236,13 +235,13 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 	return made, nil
 }
 
-// whence writes where a retry or a dead letter came from.
+// whence adds headers with the origin of a retry or a dead letter.
 func whence(headers map[string]any, o *driver.Outgoing) {
 	n := o.To.Names
 	switch o.To.Kind {
 	case driver.ToTopic:
 	case driver.ToConsumer:
-		// Else the way back restores it.
+		// Otherwise the way back restores it.
 		if o.Origin.Exchange != "" || o.Origin.RoutingKey != n.Queue && o.Origin.RoutingKey != "" {
 			headers[envelope.KeyConsumer] = n.Queue
 			headers[envelope.KeyRoutingKey] = o.Origin.RoutingKey
@@ -260,9 +259,8 @@ func whence(headers map[string]any, o *driver.Outgoing) {
 	}
 }
 
-// Ping implements driver.Transport. It asks on the publishing connection, and reconnects it once if need be. It fails
-// as well while an exchange or a queue of a running subscription is missing; what may be declared is declared again
-// then.
+// Ping implements driver.Transport. It uses the publishing connection, and reconnects it once if necessary. It also
+// fails while an exchange or a queue of a running subscription is missing, and then declares again whatever it may.
 func (t *transport) Ping(ctx context.Context) error {
 	if err := t.publishing.connectOnce(ctx); err != nil {
 		return fmt.Errorf("rabbitmq: ping: %w", err)

@@ -20,7 +20,7 @@ func TestTopology_NeedsNoStore(t *testing.T) {
 		var out, faults bytes.Buffer
 		require.Zero(t, run(append(args, "--config", file), strings.NewReader(""), &out, &faults), faults.String())
 		require.Contains(t, out.String(), "easyweek.invoice-service")
-		require.Contains(t, out.String(), "where it is missing; else as it is")
+		require.Contains(t, out.String(), "if missing; otherwise as it is")
 	}
 	var out, faults bytes.Buffer
 	require.NotZero(t, run([]string{"list", "--config", file}, strings.NewReader(""), &out, &faults))
