@@ -24,10 +24,11 @@ var (
 	_ brokers.DepthReporter = (*Broker)(nil)
 )
 
-// New makes a queue of db, which the caller has opened with a driver of its choice and closes after the Broker. It
-// makes the tables, unless migrate=false.
+// New creates a queue on db, which the caller has opened with a driver of its choice and closes after the Broker. It
+// creates the tables, unless migrate=false.
 //
-// Options are those of brokers.Open. A Config's URL is ignored but for its parameters. On SQLite, db's connections need
+// Options are those of brokers.Open. Only the parameters of a Config's URL are used. On SQLite, db's connections need
+// busy_timeout and transactions that begin as writers; brokers.Open sets them.
 // busy_timeout and transactions that begin as writers; brokers.Open sets them.
 func New(ctx context.Context, db *sql.DB, name Dialect, opts ...brokers.Option) (*Broker, error) {
 	d := urlDriver{scheme: string(name)}
@@ -65,9 +66,9 @@ func open(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brok
 	return &Broker{Broker: b, t: t}, nil
 }
 
-// Depths implements brokers.DepthReporter, over all queues in the database. It counts what is delayed, in retry, ready
-// and in dead letter queues. It reads only rows that wait, along the index, and 100,000 of them at most: where more
-// wait, the numbers are lower than the truth and add up to that. A message that was rescheduled while it was being
+// Depths implements brokers.DepthReporter for all queues in the database. It counts messages that are delayed, in
+// retry, ready and in dead letter queues. It reads only waiting rows, along the index, and at most 100,000 of them: if
+// more are waiting, the counts are too low and add up to that. A message that was rescheduled while it was being
 // handled, or nacked, is a retry; one that was rescheduled later counts as delayed.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	return b.Broker.Depths(ctx, b.t)

@@ -13,43 +13,42 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// ErrLeaseLost means that this process was out of touch with the database for so long that another worker has taken the
-// message over. The context of its handler is cancelled with this cause, and what the handler does about the message
-// here has no effect.
+// ErrLeaseLost means that this process could not reach the database for so long that another worker has taken over the
+// message. The context of its handler is cancelled with this cause, and the outcome of the handler here has no effect.
 var ErrLeaseLost = fmt.Errorf("%w: another worker has its lease", driver.ErrLost)
 
-// unreadableHeaders holds the text of a headers column that somebody has damaged.
+// unreadableHeaders holds the text of a damaged headers column.
 const unreadableHeaders = "x-unreadable-headers"
 
-// delivery is a row that this process has the lease of, from the claim until the database knows how it ended. It is
-// also the context of its handler, of which it carries itself: one allocation less for every message.
+// delivery is a row leased by this process, from the claim until the database has recorded its outcome. It is also its
+// handler's context, and carries itself as a value, which saves an allocation per message.
 type delivery struct {
 	context.Context // nil until the handler begins
 
 	row     claimed
 	stream  *stream
-	counted atomic.Bool // it is not outstanding any more
+	counted atomic.Bool // it is no longer outstanding
 
 	mu      sync.Mutex
 	uuid    string    // of the message
-	expires time.Time // of the lease, by this process's clock, counted from before the database began to count
+	expires time.Time // of the lease, by this process's clock, counted from before the statement was sent
 	cancel  context.CancelCauseFunc
 	fate    fate
-	// leaving means that the row is being returned to the queue: from now on it may be claimed again, also by this
-	// process, before the caller that returns it has heard from the database.
+	// leaving means that the row is being returned to the queue: from now on it may be claimed again, even by this
+	// process, before the returning caller has the database's answer.
 	leaving bool
-	// left means that the answer is counted for the lease that the row shares. leases.mu guards it.
+	// left means that the answer is counted for the shared lease of the row. Guarded by leases.mu.
 	left bool
 }
 
-// fate is what this process may still do about a row.
+// fate is what this process may still do with a row.
 type fate uint8
 
 const (
 	fateOpen     fate = iota
-	fateDeciding      // one of those that may decide tells the database: the handler's answer, its transaction, its retry
-	fateDecided       // the database knows
-	fateLost          // the row is another worker's, while the handler here may still be running
+	fateDeciding      // one party is telling the database: the handler's answer, its transaction, or its retry
+	fateDecided       // the database has recorded it
+	fateLost          // the row is another worker's, although the handler here may still be running
 )
 
 type deliveryKey struct{}
@@ -62,7 +61,7 @@ func (d *delivery) Value(key any) any {
 	return d.Context.Value(key)
 }
 
-// handedOut makes what the engine gets.
+// handedOut returns the delivery for the engine.
 func (d *delivery) handedOut() driver.Delivery {
 	row := &d.row
 	m := d.message()
@@ -71,25 +70,25 @@ func (d *delivery) handedOut() driver.Delivery {
 	d.mu.Unlock()
 	held := driver.Delivery{Message: m, Token: d, Suspect: row.crashes, Earlier: row.deliveries - 1}
 	o := &held.Origin
-	// Ids begin anew when somebody empties the table, and a position never.
+	// Ids start over when the table is emptied, positions never do.
 	o.Offset, o.Position = &row.id, strconv.FormatInt(row.id, 10)+"/"+strconv.FormatInt(row.publishedAt, 36)
 	o.Timestamp = time.UnixMicro(row.publishedAt).UTC()
 	o.Redelivered, o.DeliveryCount = row.deliveries > 1, row.deliveries
 	return held
 }
 
-// carries reports whether the delivery is that of a message.
+// carries reports whether the delivery belongs to the message.
 func (d *delivery) carries(uuid string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.uuid == uuid
 }
 
-// message makes the message as it was stored.
+// message returns the message as it was stored.
 func (d *delivery) message() *message.Message {
 	m, err := d.row.message()
 	if err != nil {
-		// The payload may be fine, and the dead letters are the place to look at this.
+		// The payload may be intact, and the dead letters are the place to inspect it.
 		m = message.NewMessage(d.row.uuid, d.row.payload)
 		m.Metadata.Set(unreadableHeaders, d.row.headers)
 	}
@@ -108,7 +107,7 @@ func (d *delivery) begin(parent context.Context) {
 	}
 }
 
-// answered ends the handler's context. A row that no handler is at any more makes room for another.
+// answered ends the handler's context. A row without a running handler makes room for another.
 func (d *delivery) answered() {
 	d.end(context.Canceled)
 	if d.counted.Swap(true) {
@@ -125,8 +124,8 @@ func (d *delivery) answered() {
 	}
 }
 
-// decide gives the caller the right to decide on the row when the fate was open, and returns what it was. leaving means
-// that it will be returned to the queue.
+// decide lets the caller decide on the row if its fate was open, and returns the previous fate. leaving means that it
+// will be returned to the queue.
 func (d *delivery) decide(leaving bool) (was fate) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,7 +135,7 @@ func (d *delivery) decide(leaving bool) (was fate) {
 	return was
 }
 
-// turn ends a decision: it is known to the database, or has failed, and the fate is open again.
+// turn ends a decision: either the database has recorded it, or it has failed and the fate is open again.
 func (d *delivery) turn(to fate) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,8 +149,9 @@ func (d *delivery) isLeaving() bool {
 	return d.leaving
 }
 
-// lose marks the row as another worker's and cancels the handler, unless it is being decided on: that will find out.
-// The delivery is kept until the handler answers, so that a second attempt to reschedule makes no second message.
+// lose marks the row as another worker's and cancels the handler, unless a decision is in progress, which will find
+// out. The delivery is kept until the handler answers, so that a second attempt to reschedule does not create a second
+// message.
 func (d *delivery) lose() (marked bool) {
 	d.mu.Lock()
 	if d.fate == fateOpen {
@@ -164,7 +164,7 @@ func (d *delivery) lose() (marked bool) {
 	return marked
 }
 
-// revive returns a row to the handler that still works on it: no other worker had taken it, or is done with it.
+// revive returns a row to the handler that still works on it: no other worker has taken it, or one has released it.
 func (d *delivery) revive(expires time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -184,7 +184,7 @@ func (d *delivery) end(cause error) {
 	}
 }
 
-// lease returns when it ends, and whether it is this process's.
+// lease returns its end, and whether it is this process's.
 func (d *delivery) lease() (ends time.Time, ours bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -197,5 +197,5 @@ func (d *delivery) extend(until time.Time) {
 	d.expires = until
 }
 
-// leased names the row and the lease it came with.
+// leased names the row and its lease.
 func (d *delivery) leased() leased { return leased{d.row.id, d.row.batch} }

@@ -15,7 +15,7 @@ const (
 	maxDepthQueues = 1000
 )
 
-// depths counts the rows that wait, up to limit.
+// depths counts waiting rows, up to limit.
 func (s *store) depths(ctx context.Context, limit int64) ([]brokers.Depth, error) {
 	queues, err := s.queues(ctx, fmt.Sprintf(" ORDER BY id LIMIT %d", maxDepthQueues)) // the oldest
 	if err != nil {
@@ -44,8 +44,8 @@ func (s *store) depths(ctx context.Context, limit int64) ([]brokers.Depth, error
 	return found, nil
 }
 
-// depth counts the rows of a queue that wait. A lease ends in the future too, and is not a wait. Rows that nothing has
-// happened to but their publishing have no lease, not even 0.
+// depth counts the waiting rows of a queue. A lease ends in the future too, but is not a wait. Rows that have only been
+// published have no lease, not even 0.
 func (s *store) depth(ctx context.Context, queue, limit int64) (waiting, retries int64, err error) {
 	err = s.db.QueryRowContext(ctx, s.name().Bind(fmt.Sprintf(`SELECT COUNT(*), COUNT(lease) FROM (
 		SELECT lease FROM redrive_queue_messages
@@ -69,7 +69,7 @@ type consumerQueue struct {
 	topic, group string
 }
 
-// queues lists those that which selects.
+// queues lists the queues that which selects.
 func (s *store) queues(ctx context.Context, which string, args ...any) (list []consumerQueue, err error) {
 	query := "SELECT id, topic, consumer_group FROM redrive_queues" + which //nolint:gosec // G202: clauses of ours
 	rows, err := s.db.QueryContext(ctx, query, args...)

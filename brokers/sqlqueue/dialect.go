@@ -9,13 +9,13 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// Dialect names the kind of database behind a *sql.DB.
+// Dialect names the kind of database of a *sql.DB.
 type Dialect = sqldb.Dialect
 
-// The databases that [New] takes.
+// The databases supported by [New].
 const (
 	PostgreSQL = sqldb.PostgreSQL // 12 and later
-	MySQL      = sqldb.MySQL      // MariaDB 10.6 and later; MySQL 8.0 should do, and is not tested
+	MySQL      = sqldb.MySQL      // MariaDB 10.6 and later; MySQL 8.0 should work, but is not tested
 	SQLite     = sqldb.SQLite     // 3.42 and later
 )
 
@@ -26,56 +26,56 @@ type DB interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// dialect is what differs between the databases. Everything else is in store.
+// dialect contains the differences between the databases. Everything else is in store.
 type dialect interface {
-	// name is the database's; what every package knows about it follows from that.
+	// name is the database's; properties known to every package follow from it.
 	name() Dialect
 	// publish inserts rows of p once for every group of its topic, and reports whether the topic has any.
 	publish(ctx context.Context, db DB, p *parcel, rows []row) (bool, error)
-	// byID names a table in a statement on rows by their ids, which is to read no others. deleteFrom begins a DELETE of
+	// byID names a table in a statement on rows by their ids, which must not read others. deleteFrom begins a DELETE of
 	// them.
 	byID(table string) string
 	deleteFrom(table string) string
-	// insertInto is the INSERT of rows into one queue, for a transaction of the broker's own.
+	// insertInto is the INSERT of rows into one queue, for one of the broker's own transactions.
 	insertInto(queue int64, rows []row) (query string, args []any)
-	// claim leases rows that are due, in the order of delivery.
+	// claim leases due rows, in the order of delivery.
 	claim(ctx context.Context, db *sql.DB, c claim) ([]claimed, error)
-	// limit is the size of the largest claim that n allows.
+	// limit is the size of the largest claim allowed by n.
 	limit(n int) int
-	// byIDs selects rows by their ids. locks is how statements on rows treat those that another session has locked.
+	// byIDs selects rows by their ids. locks is how statements treat rows that another session has locked.
 	byIDs(ids []int64) (where string, args []any)
 	locks() lockHabit
-	// held selects those of rows that worker has the lease of.
+	// held selects the rows leased by worker.
 	held(worker int64, rows []leased) (where string, args []any)
-	// over begins a statement on rows that also ends a worker's leases of many rows, all of which are answered with it.
+	// over begins a statement on rows that also ends a worker's shared leases, if it answers their last rows.
 	over(worker int64, batches []int64) (with string, args []any)
-	// free is the condition on a due row of queue that it is not leased.
+	// free is the condition that a due row of queue is not leased.
 	free(queue int64) string
 	// next is the query for the time until the first row of a queue, its parameter, is due.
 	next() string
-	// firsts is the query for the queues between two ids, its parameters, that have rows, and the time until the first
-	// of each is due, leased or not.
+	// firsts is the query for the queues with rows between two ids, its parameters, and the time until the first row of
+	// each is due, leased or not.
 	firsts() string
-	// move gives leased rows a new due time and content, and drops their leases. It notes the ids of the rows it moved.
+	// move gives leased rows a new due time and content, and drops their leases. It records the ids of the moved rows.
 	move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error
-	// wake tells other processes that a queue has something due after delay. It does nothing where that is unknown.
+	// wake notifies other processes that a queue has a row due after delay. It does nothing if the database cannot notify.
 	wake(ctx context.Context, db DB, queue int64, delay time.Duration) error
 	// tend keeps the database's plans right when the table grows fast. It is called every few seconds.
 	tend(ctx context.Context, db *sql.DB) error
-	// probe asks the database how it is set up, and how large a message may be.
+	// probe queries the database's settings and its largest message.
 	probe(ctx context.Context, db *sql.DB) (maxMessage int64, err error)
 	// write runs a change. SQLite has one writer at a time; queueing for it here is fairer than its busy handler.
 	write(ctx context.Context, change func() error) error
 }
 
-// claim asks for up to n rows of a queue for a worker.
+// claim requests up to n rows of a queue for a worker.
 type claim struct {
 	queue, worker int64
-	from          int64 // where to begin in the index
+	from          int64 // where to start in the index
 	lease         time.Duration
 	n             int
-	// passed is kept from one claim to the next where the order of delivery counts: rows that stay locked, which the
-	// claims do not wait for any more. It is nil where the order does not count.
+	// passed is kept between claims if the order of delivery matters: rows that stay locked, which claims no longer wait
+	// for. It is nil if the order does not matter.
 	passed map[int64]bool
 }
 
@@ -89,7 +89,7 @@ type moved struct {
 
 func (m moved) id() int64 { return m.delivery.row.id }
 
-// leased names a row that a worker has, and the lease that it shares with others, or 0.
+// leased identifies a row held by a worker, and the lease that it shares with others, or 0.
 type leased struct{ id, batch int64 }
 
 func dialectOf(name Dialect) (dialect, error) {
@@ -108,10 +108,11 @@ func dialectOf(name Dialect) (dialect, error) {
 // columns of a claimed row, in the order that scan reads, after its position in the index.
 const columns = ", id, due_at, published_at, deliveries, crashes, uuid, headers, payload, 0"
 
-// crashed is 1 for a row whose lease ran out without an answer. One that is counted already must have been started.
+// crashed is 1 for a row whose lease expired without an answer. If it was counted before, its handler must have
+// started.
 const crashed = "CASE WHEN lease IS NULL OR lease = 0 OR crashes > 0 AND started = 0 THEN 0 ELSE 1 END"
 
-// queryClaimed reads all rows of a query of columns, of which there are n at most.
+// queryClaimed reads all rows of a query for columns, at most n.
 func queryClaimed(ctx context.Context, db DB, n int, query string, args ...any) (list []claimed, err error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -150,12 +151,12 @@ func queryInts(ctx context.Context, db DB, query string, args ...any) (list []in
 	return list, rows.Err()
 }
 
-// firstDue is next where every row has a separate lease.
+// firstDue is next for databases where every row has a separate lease.
 func firstDue(now string) string {
 	return "SELECT visible_at - " + now + " FROM redrive_queue_messages WHERE queue_id = ? ORDER BY visible_at, id LIMIT 1"
 }
 
-// firstOfEach is firsts where a GROUP BY would read all rows: it goes from one queue to the next in the index.
+// firstOfEach is firsts for databases where a GROUP BY would read all rows: it goes from queue to queue in the index.
 func firstOfEach(d Dialect) string {
 	return d.Bind(`WITH RECURSIVE q(id) AS (SELECT min(queue_id) FROM redrive_queue_messages WHERE queue_id >= ?
 		UNION ALL SELECT (SELECT min(m.queue_id) FROM redrive_queue_messages m WHERE m.queue_id > q.id) FROM q WHERE q.id < ?)
@@ -163,7 +164,7 @@ func firstOfEach(d Dialect) string {
 		d.Now() + ` FROM q WHERE id IS NOT NULL`)
 }
 
-// eachLeased is what databases have in common in which every row has a separate lease, and nothing tells of new rows.
+// eachLeased is common to the databases where every row has a separate lease and new rows are not announced.
 type eachLeased struct{}
 
 func (eachLeased) limit(n int) int { return claimSize(n) }
@@ -179,7 +180,7 @@ func (eachLeased) held(worker int64, rows []leased) (where string, args []any) {
 
 func (eachLeased) over(int64, []int64) (with string, args []any) { return "", nil }
 
-// free adds no condition: the owner of a row has moved it out of what is due.
+// free adds no condition: the owner of a row has postponed its visible_at.
 func (eachLeased) free(int64) string { return "1 = 1" }
 
 func (eachLeased) wake(context.Context, DB, int64, time.Duration) error { return nil }
@@ -195,7 +196,7 @@ func idsOf(rows []leased) []int64 {
 }
 
 // claimSize rounds n down to a power of two: the limit is part of the statement's text, so that the planner knows it,
-// and a few texts only keep the drivers' statement caches small. 0 stays 0.
+// and few distinct texts keep the drivers' statement caches small. 0 stays 0.
 func claimSize(n int) int {
 	if n == 0 {
 		return 0

@@ -8,9 +8,8 @@
 //
 //	broker, err := brokers.Open(ctx, "postgres://app@db.example.com/app")
 //
-// Besides what every broker does, a queue in the application's own database takes part in its transactions:
-// [Broker.TxPublisher] publishes in one (the outbox), and [InTx] acks in one. [New] takes a *sql.DB that is open
-// already.
+// In addition to what every broker does, a queue in the application's own database takes part in its transactions:
+// [Broker.TxPublisher] publishes in one (the outbox), and [InTx] acks in one. [New] accepts an open *sql.DB.
 //
 // # URL
 //
@@ -18,14 +17,14 @@
 //	mysql://user:password@host:3306/database?x-lease=1m                          driver mysql; mariadb:// is the same
 //	sqlite:///var/lib/app/queue.db, sqlite://relative/queue.db                   driver sqlite, else sqlite3
 //
-// Parameters without x- belong to the database driver. mysql:// takes socket=/run/mysqld.sock in place of the host.
-// Ours are these, alongside those of every driver (package brokers); in a brokers.Config they stand under Params
-// without the x-:
+// Parameters without x- belong to the database driver. mysql:// accepts socket=/run/mysqld.sock instead of a host. Ours
+// are these, in addition to those of every driver (package brokers); in a brokers.Config they are in Params without the
+// x-:
 //
 //	parameter          Params key       default   meaning
 //	x-driver           driver           scheme's  name of the database/sql driver
 //	x-migrate          migrate          true      make and upgrade the tables at start
-//	x-lease            lease            30s       how long a message stays with a worker that shows no sign of life
+//	x-lease            lease            30s       how long a message stays with a worker that does not renew it
 //	x-poll             poll             75ms      longest pause between two looks at an idle queue
 //	x-listen           listen           true      use LISTEN and NOTIFY, with PostgreSQL and pgx
 //	x-prefetch         prefetch         1024      most messages leased beyond those being handled; 0 for none
@@ -39,51 +38,48 @@
 // # Delivery semantics
 //
 // At least once. Publish returns when the transaction is committed. A topic has one queue per consumer group, and a
-// message is a row in each of them from the moment it is published. Groups are registered by Subscribe: a group sees
-// what is published after its first Subscribe, and the first group of a topic also sees everything published before.
+// message is a row in each of them as soon as it is published. Subscribe registers groups: a group receives messages
+// published after its first Subscribe, and the first group of a topic also those published before.
 //
 // A worker leases rows in a separate statement: no transaction is open while a handler runs, and no open transaction
-// anywhere holds deliveries up. It renews the lease for as long as the handler takes. When a worker dies, others take
-// its rows over after x-lease; when it is out of touch with the database for that long, its handler's context is
-// cancelled with [ErrLeaseLost], and what it still does to the message has no effect. An ack that came too late counts
-// when the message comes to the same process again, which then does not handle it a second time.
+// elsewhere delays deliveries. It renews the lease for as long as the handler takes. When a worker dies, others take
+// over its rows after x-lease; if it cannot reach the database for that long, its handler's context is cancelled with
+// [ErrLeaseLost], and the outcome of that handler has no effect. An ack that was too late is applied if the message is
+// redelivered to the same process, which then does not handle it again.
 //
-// On MySQL and SQLite each row has a separate lease. On PostgreSQL new rows are leased up to 490 at a time by one row
-// of redrive_queue_leases, and stay as they are until they are acked: an UPDATE of each would cost three times as much
-// as reading and deleting it, because it writes a second version of the row and of its index entries. What is nacked,
-// rescheduled, renewed or taken over has a separate lease from then on.
+// On MySQL and SQLite each row has a separate lease. On PostgreSQL up to 490 new rows at a time are leased by one row
+// of redrive_queue_leases, and are not changed until they are acked: an UPDATE of each would cost three times as much
+// as reading and deleting it, because it writes a second version of the row and of its index entries. A row that is
+// nacked, rescheduled, renewed or taken over has a separate lease from then on.
 //
-// An ack deletes the row. Answers gather for up to 5 ms; a crash in that time delivers the messages again. While the
-// database cannot store them they are tried again, and the leases kept. A row that another session has locked delays
-// no answer but its own. A nack makes the row visible again after x-nack-pause. Rescheduling changes the row itself,
-// in one statement that also ends the lease: there is no moment in which a crash delivers a retry twice. The messages
-// of one Publish are one transaction, which callers share that publish to one topic at the same time; where the
-// database refuses it, each caller's are tried apart. DeliveryCount counts leases since the message was last
-// rescheduled.
+// An ack deletes the row. Answers are collected for up to 5 ms; a crash in that time redelivers the messages. While the
+// database cannot store them they are retried, and the leases kept. A row locked by another session delays only its own
+// answer. A nack makes the row visible again after x-nack-pause. Rescheduling changes the row itself, in one statement
+// that also ends the lease: a crash can never deliver a retry twice. The messages of one Publish are one transaction,
+// which concurrent callers that publish to the same topic share; if the database refuses it, each caller's messages are
+// tried separately. DeliveryCount counts leases since the message was last rescheduled.
 //
-// A message whose handler ends the process gives no answer. Once x-crash-limit of its leases in a row have run out, the
-// subscriber dead-letters it before it reaches a handler, with reason crash: to brokers.Config.DeadLetters, and without
-// one, or when it fails, to the dead letter topic. The first crash counts for every message that the process had
-// leased, later ones only for those whose handlers had begun, and after the second they are run one after the other:
-// with a limit of 3 or more, what was handled alongside a message that kills is not treated as it. A nack is an answer
-// and no crash.
+// A message whose handler kills the process is never answered. Once x-crash-limit consecutive leases have expired, the
+// subscriber dead-letters it before it reaches a handler, with reason crash: to brokers.Config.DeadLetters or, without
+// one or if it fails, to the dead letter topic. The first crash counts for every message leased by the process, later
+// ones only for those whose handlers had started, and after the second they run one at a time: with a limit of 3 or
+// more, messages handled alongside a killer are not mistaken for it. A nack is an answer, not a crash.
 //
-// With concurrency 1 and one worker, messages come in the order of their due times.
+// With concurrency 1 and one worker, messages are delivered in the order of their due times.
 //
 // # How delay works
 //
 // A row has a due time in microseconds since 1970, computed and compared by the database's clock. No session's time
-// zone and no client's clock can shift it. The index on (queue, due time) holds due rows at its beginning, so that a
-// million waiting ones cost nothing. A subscription knows when its next row is due and sleeps until then. It is woken
-// earlier by NOTIFY on PostgreSQL with pgx; elsewhere the broker looks after 2, 4, 8 ... ms, at most x-poll, with one
-// statement for all of its idle subscriptions. Either way a message comes within 100 ms of its due time, and never
-// before.
+// zone and no client's clock can shift it. The index on (queue, due time) starts with the due rows, so a million
+// waiting ones cost nothing. A subscription knows when its next row is due and sleeps until then. It is woken earlier
+// by NOTIFY on PostgreSQL with pgx; elsewhere the broker polls after 2, 4, 8 ... ms, at most x-poll, with one statement
+// for all of its idle subscriptions. Either way a message arrives within 100 ms of its due time, and never earlier.
 //
 // # Headers
 //
-// All headers, UUID and payload survive byte for byte. The column headers holds a JSON object for operators' queries,
-// or, when a header is not UTF-8, the packed form under the key $binary. Producers that write rows by SQL may put any
-// JSON object there. x-delay and Watermill's delay headers are taken from a published message; see package envelope.
+// All headers, UUID and payload survive byte for byte. The column headers holds a JSON object for operators' queries
+// or, if a header is not UTF-8, the packed form under the key $binary. Producers that insert rows by SQL may use any
+// JSON object. x-delay and Watermill's delay headers are taken from a published message; see package envelope.
 //
 // # Limits
 //

@@ -20,27 +20,27 @@ func init() {
 	}
 }
 
-// urlDriver opens queues in the database that a URL names.
+// urlDriver opens queues in the database of a URL.
 type urlDriver struct{ scheme string }
 
 var _ brokers.Driver = urlDriver{}
 
-// Params are the same for every database. The rest of the URL is the database driver's.
+// Params are the same for every database. The rest of the URL belongs to the database driver.
 func (urlDriver) Params() []brokers.Param {
 	return []brokers.Param{
 		{Name: "driver", Doc: "Name of the database/sql driver; by default the usual ones of the scheme are tried."},
-		{Name: "migrate", Kind: brokers.Bool, Default: "true", Doc: "Make and upgrade the queue's tables at start."},
+		{Name: "migrate", Kind: brokers.Bool, Default: "true", Doc: "Create and upgrade the queue's tables at start."},
 		{
 			Name: "lease", Kind: brokers.Duration, Default: "30s", Min: int64(200 * time.Millisecond),
-			Doc: "How long a message stays with a worker that shows no sign of life.",
+			Doc: "How long a message stays with a worker that does not renew it.",
 		},
 		{
 			Name: "poll", Kind: brokers.Duration, Default: "75ms", Min: int64(shortestPause),
-			Doc: "Longest pause between two looks for new messages where the database does not say that there are any.",
+			Doc: "Longest pause between two polls for new messages if the database cannot notify.",
 		},
 		{
 			Name: "listen", Kind: brokers.Bool, Default: "true",
-			Doc: "Use PostgreSQL's LISTEN and NOTIFY where the driver can.",
+			Doc: "Use PostgreSQL's LISTEN and NOTIFY if the driver supports them.",
 		},
 		{
 			Name: "prefetch", Kind: brokers.Int, Default: "1024", Max: 10_000,
@@ -58,7 +58,7 @@ func (urlDriver) Params() []brokers.Param {
 		},
 		{
 			Name: "max-message", Kind: brokers.Size, Default: "0",
-			Doc: "Largest message in bytes, payload and headers together; never more than the database takes, which 0 means.",
+			Doc: "Largest message in bytes, payload and headers together; never more than the database accepts, which is the default.",
 		},
 		{
 			Name: "max-connections", Kind: brokers.Int, Default: "8", Min: 1,
@@ -72,7 +72,7 @@ func (urlDriver) Params() []brokers.Param {
 	}
 }
 
-// Open opens the database and makes the queue's tables.
+// Open opens the database and creates the queue's tables.
 func (d urlDriver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
 	u, err := url.Parse(cfg.URL)
 	if err != nil {
@@ -85,7 +85,7 @@ func (d urlDriver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker
 	return b, nil
 }
 
-// openURL opens the database of a resolved URL, one without our parameters.
+// openURL opens the database of a resolved URL without our parameters.
 func openURL(ctx context.Context, u *url.URL, scheme string, cfg brokers.Config) (*Broker, error) {
 	src, err := sqldb.ReadURL(u, u.Query())
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// binaryKey marks headers that no JSON string can hold. Its value is every pair, packed and in base64.
+// binaryKey marks headers that no JSON string can represent. Its value is every pair, packed and in base64.
 const binaryKey = "$binary"
 
 const hexDigits = "0123456789abcdef"
 
-// encodeHeaders writes headers as the text that the headers column holds: a JSON object of strings, so that an operator
-// reads and filters it with the database's own JSON functions. Headers that are not valid UTF-8, which JSON would
-// alter, are packed whole under binaryKey.
+// encodeHeaders returns the text for the headers column: a JSON object of strings, so that an operator can read and
+// filter it with the database's own JSON functions. Headers that are not valid UTF-8, which JSON would alter, are
+// packed whole under binaryKey.
 func encodeHeaders(headers message.Metadata) string {
 	size := 2
 	for k, v := range headers {
@@ -72,8 +72,8 @@ func encodeBinaryHeaders(headers message.Metadata) string {
 	return `{"` + binaryKey + `":"` + base64.StdEncoding.EncodeToString(packed) + `"}`
 }
 
-// decodeHeaders reads what encodeHeaders wrote, and any other JSON object: values that are not strings, which somebody
-// else's INSERT may have put there, become their JSON text. headers is empty before.
+// decodeHeaders reads the output of encodeHeaders, and any other JSON object: values that are not strings, which a
+// foreign INSERT may contain, become their JSON text. headers is initially empty.
 func decodeHeaders(text string, headers message.Metadata) error {
 	if !decodePlain(text, headers) {
 		clear(headers)
@@ -88,8 +88,8 @@ func decodeHeaders(text string, headers message.Metadata) error {
 	return nil
 }
 
-// decodePlain reads a JSON object of strings without escapes and space, which is what nearly every row holds. It
-// reports whether text was one. encoding/json takes six times as long.
+// decodePlain reads a JSON object of strings without escapes and spaces, as in nearly every row. It reports whether
+// text was one. encoding/json takes six times as long.
 func decodePlain(text string, into message.Metadata) bool {
 	if text == "{}" {
 		return true

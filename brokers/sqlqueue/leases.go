@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// leases keeps the rows that this process has, so that a handler may take as long as it needs.
+// leases keeps this process's rows leased, so that a handler may take as long as it needs.
 type leases struct {
 	store *store
 	log   *slog.Logger
 
 	mu      sync.Mutex
 	held    map[int64]*delivery
-	batches map[int64]int // how many rows that share a lease have not been answered
-	locked  int           // rows that the last renewal left out
+	batches map[int64]int // unanswered rows per shared lease
+	locked  int           // rows left out of the last renewal
 	over    []int64       // leases that no row needs any more, until a statement ends them
 }
 
-// take remembers rows as ours and returns those that are new deliveries. A row that is known, and was not being
-// returned, was claimed a second time because its lease had run out while this process was stuck, and no other worker
-// was there: its handler continues under the new lease. A row that has only the id of a known one is another message:
-// the table was emptied, and ids began anew.
+// take registers rows as ours and returns those that are new deliveries. A known row that was not being returned was
+// claimed a second time because its lease had expired while this process was stuck, and there was no other worker: its
+// handler continues under the new lease. A row that only has the id of a known one is another message: the table was
+// emptied, and ids started over.
 func (l *leases) take(list []*delivery) []*delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -41,7 +41,7 @@ func (l *leases) take(list []*delivery) []*delivery {
 	return fresh
 }
 
-// drop forgets deliveries: the database knows how they ended, or they are lost.
+// drop forgets deliveries: the database has recorded their outcome, or they are lost.
 func (l *leases) drop(list ...*delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *leases) drop(list ...*delivery) {
 	}
 }
 
-// forget drops what a stream has not settled: its leases run out.
+// forget drops a stream's unsettled deliveries: their leases expire.
 func (l *leases) forget(s *stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,8 +77,8 @@ func (l *leases) leave(d *delivery) {
 	}
 }
 
-// ending returns the leases that a statement may end which stores the last answers to list. One that nothing ends runs
-// out.
+// ending returns the leases that can end in the statement that stores the answers of list, because these are the last
+// ones. A lease that is never ended expires.
 func (l *leases) ending(list []answer) []int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,8 +90,8 @@ func (l *leases) ending(list []answer) []int64 {
 	return over
 }
 
-// current returns the rows of those deliveries that have not been followed by another one of the same row: the lease is
-// this process's for both, and only the last one may decide.
+// current returns the rows of deliveries that have not been superseded by another delivery of the same row: this
+// process holds the lease for both, and only the latest may decide.
 func (l *leases) current(list []answer) []leased {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +125,7 @@ func (l *leases) run(ctx context.Context) {
 	}
 }
 
-// renew extends the leases that have used up a third of their time. Most messages are done before that.
+// renew extends the leases that have used up a third of their time. Most messages are finished before that.
 func (l *leases) renew(ctx context.Context) {
 	began := time.Now()
 	aging := began.Add(l.store.lease * 2 / 3)
@@ -170,8 +170,8 @@ func (l *leases) renewBatch(ctx context.Context, began time.Time, rows []leased)
 		case lost[id]:
 			l.lose(ctx, d)
 		default:
-			// The database is out of reach, and may be in another worker's. The handler is canceled; if no other worker
-			// took the row, its ack still counts.
+			// The database cannot be reached, and the row may be another worker's. The handler is cancelled; if no other worker
+			// has taken the row, its ack still counts.
 			if ends, _ := d.lease(); ends.Before(now) {
 				d.end(ErrLeaseLost)
 			}
@@ -182,7 +182,7 @@ func (l *leases) renewBatch(ctx context.Context, began time.Time, rows []leased)
 // lose ends a delivery whose row belongs to another worker, or is gone.
 func (l *leases) lose(ctx context.Context, d *delivery) {
 	if d.lose() {
-		l.log.WarnContext(ctx, "sqlqueue: a lease was lost, another worker has the message",
+		l.log.WarnContext(ctx, "sqlqueue: a lease was lost; another worker has the message",
 			"topic", d.stream.q.Topic, "group", d.stream.q.Group, "id", d.row.id)
 	}
 }

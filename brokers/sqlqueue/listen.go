@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// listener receives PostgreSQL's notifications on a separate connection. Consumers poll while it is not up.
+// listener receives PostgreSQL's notifications on a separate connection. Consumers poll while it is down.
 type listener struct {
 	db     *sql.DB
 	wakeup *wakeups
@@ -25,22 +25,22 @@ type listener struct {
 	up     atomic.Bool
 }
 
-// errNotHeard says that a notification of this process has not come back to it.
+// errNotHeard means that this process did not receive its own notification.
 var errNotHeard = errors.New("this process does not hear its own notification, as behind a pooler in transaction mode")
 
-// Bounds of hearing, and of the time until it is tried again.
+// Bounds of hearing, and of the pause before the next attempt.
 const (
 	hearTimeout = 5 * time.Second
 	hearAgain   = 10 * time.Minute
 )
 
-// errCannotListen says that the driver offers no way to wait for notifications.
+// errCannotListen means that the driver cannot wait for notifications.
 var errCannotListen = errors.New("the driver cannot wait for notifications")
 
-// listening are the pauses between two connections that listen.
+// listening are the pauses between two listening connections.
 var listening = wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
 
-// run listens until ctx ends, and connects again when the connection breaks. It gives up on a driver other than pgx.
+// run listens until ctx ends, and reconnects when the connection breaks. It gives up on drivers other than pgx.
 func (l *listener) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
@@ -76,7 +76,7 @@ func (l *listener) listen(ctx context.Context) (err error) {
 	if _, err := conn.ExecContext(ctx, "LISTEN "+channel); err != nil {
 		return err
 	}
-	// driver.ErrBadConn makes database/sql throw the connection away: in the pool it would keep listening.
+	// driver.ErrBadConn makes database/sql discard the connection: in the pool it would keep listening.
 	var failure error
 	err = conn.Raw(func(raw any) error {
 		failure = l.receive(ctx, raw)
@@ -104,7 +104,7 @@ func (l *listener) receive(ctx context.Context, raw any) error {
 		return err
 	}
 	l.up.Store(true)
-	l.wakeup.wakeAll() // for what was published before LISTEN
+	l.wakeup.wakeAll() // for messages published before LISTEN
 	for {
 		payload, err := next(ctx)
 		if err != nil {
@@ -113,7 +113,7 @@ func (l *listener) receive(ctx context.Context, raw any) error {
 		id, delay, _ := strings.Cut(payload, " ")
 		queue, err := strconv.ParseInt(id, 10, 64)
 		if err != nil {
-			continue // somebody else uses the channel
+			continue // not one of ours
 		}
 		us, err := strconv.ParseInt(delay, 10, 64)
 		if err != nil {
@@ -123,7 +123,7 @@ func (l *listener) receive(ctx context.Context, raw any) error {
 	}
 }
 
-// hear waits for its own notification, sent on another connection: LISTEN succeeds also where none ever comes.
+// hear waits for its own notification, sent on another connection: LISTEN also succeeds where none ever arrives.
 func (l *listener) hear(ctx context.Context, next func(context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, hearTimeout)
 	defer cancel()
@@ -150,13 +150,13 @@ func (l *listener) hear(ctx context.Context, next func(context.Context) (string,
 	}
 }
 
-// notifications finds pgx's WaitForNotification behind a database/sql connection. It goes by the methods' shapes, not
-// their types, because naming the types would make every program that imports this package link pgx:
+// notifications finds pgx's WaitForNotification behind a database/sql connection. It matches the methods' signatures
+// rather than their types, because naming the types would make every program that imports this package link pgx:
 //
 //	(*stdlib.Conn).Conn() *pgx.Conn
 //	(*pgx.Conn).WaitForNotification(context.Context) (*pgconn.Notification, error)
 //
-// A driver of another shape, including a later pgx, is errCannotListen, and costs latency only.
+// A driver with other methods, including a later pgx, is errCannotListen, and only costs latency.
 func notifications(raw any) (func(ctx context.Context) (payload string, err error), error) {
 	unwrap := reflect.ValueOf(raw).MethodByName("Conn")
 	if !unwrap.IsValid() || unwrap.Type().NumIn() != 0 || unwrap.Type().NumOut() != 1 {

@@ -5,27 +5,26 @@ import (
 	"time"
 )
 
-// A session of somebody else's may have a row locked: an operator's SELECT ... FOR UPDATE, a dump, a transaction that
-// is stuck. A statement for many rows waits for it, and their leases run out meanwhile, so such rows are left out and
-// tried again apart.
+// Another session may have locked a row: an operator's SELECT ... FOR UPDATE, a dump, a stuck transaction. A statement
+// for many rows would wait for it while their leases expire, so such rows are left out and retried separately.
 
-// lockHabit is when rows are looked at for the locks of others.
+// lockHabit is when to check rows for other sessions' locks.
 type lockHabit int
 
 const (
 	neverLocked lockHabit = iota // a writer has the whole database
-	lookFirst                    // a statement that waits cannot be ended
-	lookLate                     // after a statement that has waited, which the driver ends at the server
+	lookFirst                    // a waiting statement cannot be interrupted
+	lookLate                     // after a statement that has waited, which the driver interrupts at the server
 )
 
-// Bounds of a statement that has not looked for locks, and of the time in which every statement looks after one was
-// met.
+// Bounds of a statement that has not checked for locks, and of the time in which every statement checks after one was
+// found.
 const (
 	longestWait = 2 * time.Second
 	carefulTime = time.Minute
 )
 
-// change runs a statement on rows, and has to know which were left out.
+// change runs a statement on rows, and needs to know which were left out.
 type change func(ctx context.Context, rows, locked []leased) error
 
 // changeFree runs a change on those of rows that no other session has locked, and returns the others.
@@ -53,8 +52,8 @@ func (s *store) changeFree(ctx context.Context, rows []leased, change change) (l
 	return locked, err
 }
 
-// unlocked splits rows into those that a statement can change at once, or that are gone, and those that another session
-// has locked. The locks are not kept.
+// unlocked splits rows into those that can be changed at once, or are gone, and those that another session has locked.
+// The locks are not kept.
 func (s *store) unlocked(ctx context.Context, rows []leased) (free, locked []leased, err error) {
 	if s.locks() == neverLocked || len(rows) == 0 {
 		return rows, nil, nil

@@ -2,12 +2,12 @@ package sqlqueue
 
 import "time"
 
-// lowWater remembers how far into a queue's index the claims have come, while they come back full.
+// lowWater remembers how far into a queue's index the claims have advanced, as long as they are full.
 //
-// A row that was claimed or deleted stays in the index until no snapshot can see it. One forgotten transaction,
-// anywhere in the database, keeps all of them, and each claim would read through the whole growing heap of them again.
-// The mark lets it begin behind them. Rows can turn up before the mark (a transaction that commits late, a lease that
-// is returned), so now and then a claim reads from the beginning, for a bounded share of the time.
+// A claimed or deleted row stays in the index until no snapshot can see it. One forgotten transaction, anywhere in the
+// database, keeps all of them, and each claim would read through this growing heap again. The mark lets it start after
+// them. Rows can appear before the mark (a transaction that commits late, a returned lease), so occasionally a claim
+// reads from the start, for a bounded share of the time.
 type lowWater struct {
 	mark     int64 // microseconds since 1970, by the database's clock
 	whole    time.Time
@@ -19,7 +19,7 @@ const (
 	lowWaterInterval = 100 * time.Millisecond
 )
 
-// from returns where the claim that begins now is to start reading.
+// from returns where the next claim should start reading.
 func (l *lowWater) from(now time.Time) int64 {
 	if l.mark > 0 && now.Sub(l.whole) < l.interval {
 		return l.mark
@@ -28,7 +28,7 @@ func (l *lowWater) from(now time.Time) int64 {
 	return 0
 }
 
-// update takes note of a claim. One that was not full has seen the end of what is due: the next starts over.
+// update records a claim. One that was not full has seen the end of the due rows: the next starts over.
 func (l *lowWater) update(list []claimed, full bool, began, ended time.Time) {
 	if !full {
 		l.mark = 0

@@ -13,10 +13,10 @@ import (
 //go:embed migrations
 var migrations embed.FS
 
-// schemaTable is the record of the migrations that have been applied.
+// schemaTable records the applied migrations.
 const schemaTable = "redrive_queue_schema"
 
-// Migrate makes and upgrades the queue's tables in db. It may run in any number of processes at once. [New] and the
+// Migrate creates and upgrades the queue's tables in db. Any number of processes may run it concurrently. [New] and the
 // driver call it, unless migrate=false.
 func Migrate(ctx context.Context, db *sql.DB, name Dialect) error {
 	dir, err := fs.Sub(migrations, "migrations/"+string(name))

@@ -20,9 +20,8 @@ var _ dialect = mysql{}
 
 func (mysql) name() Dialect { return MySQL }
 
-// byID names the key. The planner takes a table that has just been filled for an empty one, and reads it whole. A
-// statement then locks rows that are not its own, or waits for them, and claims skip what it has locked: messages come
-// out of order.
+// byID names the key. The planner treats a table that was just filled as empty, and reads all of it. A statement then
+// locks rows that it does not need, or waits for them, and claims skip those: messages are delivered out of order.
 func (mysql) byID(table string) string { return table + " FORCE INDEX (PRIMARY)" }
 
 func (m mysql) deleteFrom(table string) string { return "DELETE " + table + " FROM " + m.byID(table) }
@@ -33,8 +32,8 @@ func (m mysql) publish(ctx context.Context, db DB, p *parcel, rows []row) (bool,
 	return publishInto(ctx, db, m, p.topic, rows)
 }
 
-// publishInto reads the groups of topic and inserts rows for each. Reading first is enough: a group that has subscribed
-// before Publish was called is there.
+// publishInto reads the groups of topic and inserts rows for each. Reading first is enough: it includes every group
+// that subscribed before Publish was called.
 func publishInto(ctx context.Context, db DB, d dialect, topic string, rows []row) (bool, error) {
 	queues, err := queryInts(ctx, db, "SELECT id FROM redrive_queues WHERE topic = ?", []byte(topic))
 	if err != nil {
@@ -60,12 +59,12 @@ func (m mysql) insertInto(queue int64, rows []row) (query string, args []any) {
 		args
 }
 
-// claim looks for what is due without a lock and then locks those rows by their ids. A locking read of the index would
-// continue to the record behind the last one that is due, which may be the first of another queue, and hold that as
-// well: the claims of the other queue would skip it, and its messages come out of order.
+// claim looks for due rows without a lock and then locks them by their ids. A locking read of the index would continue
+// to the record after the last due one, which may be the first of another queue, and lock that as well: the other
+// queue's claims would skip it, and its messages would be delivered out of order.
 func (m mysql) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, err error) {
-	// At READ COMMITTED each statement sees what is committed by then, and only the rows taken are locked. REPEATABLE
-	// READ would lock the gaps between them, and every publish into one would wait.
+	// At READ COMMITTED each statement sees the rows committed so far, and only claimed rows are locked. REPEATABLE READ
+	// would lock the gaps between them, and every publish into one would wait.
 	err = sqldb.InTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
 		list, err = m.lock(ctx, tx, c)
 		if err != nil || len(list) == 0 {
@@ -89,13 +88,13 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, 
 	return list, nil
 }
 
-// claimTries is how many claims further behind a claim looks for rows when all that it has found first are locked.
+// claimTries is how many more claims' worth of rows a claim looks at if all the first ones are locked.
 const claimTries = 4
 
 // lock returns the first rows that are due and not locked, in the order of delivery, and keeps them locked until tx
-// ends. What is passed by is locked by another worker, or still by its own publication: InnoDB may show what is being
-// committed a moment before it releases the locks. So what is further behind must have been there when the rows before
-// it were seen: what was published since would come before what the same publisher sent first.
+// ends. A skipped row is locked by another worker, or still by its own publication: InnoDB may show rows that are being
+// committed a moment before it releases the locks. So later rows only count if they existed when the skipped rows were
+// seen: a row published since would overtake what the same publisher sent first.
 func (m mysql) lock(ctx context.Context, tx *sql.Tx, c claim) ([]claimed, error) {
 	for _, limit := range [...]int{c.n, claimTries * c.n} {
 		found, err := queryInts(ctx, tx, `SELECT id FROM redrive_queue_messages FORCE INDEX (redrive_queue_messages_visible)
@@ -123,7 +122,7 @@ func (m mysql) lock(ctx context.Context, tx *sql.Tx, c claim) ([]claimed, error)
 
 // lockSome returns those of some rows that are due and not locked.
 func (m mysql) lockSome(ctx context.Context, tx *sql.Tx, ids []int64) ([]claimed, error) {
-	// Without parameters, because a text that is never the same again is not worth preparing.
+	// Without parameters, because a statement that never repeats is not worth preparing.
 	return queryClaimed(ctx, tx, len(ids),
 		`SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
 			` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+sqldb.IDs(ids)+`) AND visible_at <= `+
@@ -131,11 +130,11 @@ func (m mysql) lockSome(ctx context.Context, tx *sql.Tx, ids []int64) ([]claimed
 			` FOR UPDATE SKIP LOCKED`)
 }
 
-// The pauses between two looks at a row that is locked double.
+// The pauses between two checks of a locked row double.
 const firstLockPause, longestLockPause = time.Millisecond, 32 * time.Millisecond
 
-// waitFor adds to a list of locked rows those of ids that are locked by others and become free in a moment, so that the
-// rest does not overtake them. It gives up on what stays locked, and does not wait for that again: passed keeps it
+// waitFor adds to a list of locked rows those of ids that others have locked but release in a moment, so that later
+// rows do not overtake them. It gives up on rows that stay locked, and does not wait for them again: passed keeps them
 // until the next call.
 func (m mysql) waitFor(
 	ctx context.Context, tx *sql.Tx, ids []int64, list []claimed, passed map[int64]bool,
@@ -146,7 +145,7 @@ func (m mysql) waitFor(
 			mine[list[i].id] = true
 		}
 		missing := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return mine[id] })
-		// What another worker has taken meanwhile is not due any more.
+		// Rows claimed by another worker meanwhile are no longer due.
 		due, err := queryInts(ctx, tx, `SELECT id FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+
 			sqldb.IDs(missing)+`) AND visible_at <= `+sqldb.MySQL.Now())
 		if err != nil {
@@ -171,13 +170,13 @@ func (m mysql) waitFor(
 	return list, nil
 }
 
-// move needs no join: rows that keep their lease until the end of the transaction cannot be taken in between.
+// move needs no join: rows that keep their lease until the end of the transaction cannot be claimed in between.
 func (m mysql) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
 	each := moveEach{name: MySQL, opts: &sql.TxOptions{Isolation: sql.LevelReadCommitted}}
 	return each.move(ctx, db, worker, moves, done)
 }
 
-// moveEach moves rows with a statement for each.
+// moveEach moves rows with one statement each.
 type moveEach struct {
 	name Dialect
 	opts *sql.TxOptions
@@ -229,7 +228,7 @@ func (mysql) firsts() string {
 
 func (m mysql) next() string { return firstDue(sqldb.MySQL.Now()) }
 
-// probe leaves room for the other rows' statement text: one row may fill a packet nearly alone.
+// probe leaves room for the rest of the statement: one row may nearly fill a packet.
 func (mysql) probe(ctx context.Context, db *sql.DB) (int64, error) {
 	packet, err := queryInts(ctx, db, "SELECT @@max_allowed_packet")
 	if err != nil || len(packet) == 0 {

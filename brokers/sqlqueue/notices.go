@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// noticeGap is the shortest time between two notifications of one topic: in PostgreSQL transactions that notify commit
-// one after the other, and each wakes every listener.
+// noticeGap is the shortest time between two notifications of one topic: PostgreSQL commits notifying transactions one
+// at a time, and each wakes every listener.
 const noticeGap = 10 * time.Millisecond
 
-// notices decides which publishes notify at their commit. One after a pause does, so that an idle consumer starts at
-// once; those that follow within noticeGap share one notification at its end. It is safe for concurrent use.
+// notices decides which publishes notify on commit. One after a pause does, so that an idle consumer starts at once;
+// those that follow within noticeGap share one notification at its end. It is safe for concurrent use.
 type notices struct {
 	send func(topic string, delay time.Duration)
 
@@ -30,7 +30,7 @@ func newNotices(send func(topic string, delay time.Duration)) *notices {
 	return &notices{send: send, topics: map[string]*notice{}}
 }
 
-// publish reports whether a publish to topic that begins now is to notify on its own.
+// publish reports whether a publish to topic that starts now should notify on its own.
 func (n *notices) publish(topic string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,13 +47,13 @@ func (n *notices) publish(topic string) bool {
 	return true
 }
 
-// schedule sends a notification for a publish that did not, when it is time.
+// schedule sends a delayed notification for a publish that did not notify.
 func (n *notices) schedule(topic string, delay time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	t := n.topics[topic]
 	if n.closed || t == nil {
-		return // consumers find it by looking
+		return // consumers find the row by polling
 	}
 	if t.timer != nil {
 		t.delay = min(t.delay, delay)
@@ -71,7 +71,7 @@ func (n *notices) schedule(topic string, delay time.Duration) {
 	})
 }
 
-// close sends what is due, and waits for it.
+// close sends pending notifications, and waits for them.
 func (n *notices) close() {
 	n.mu.Lock()
 	n.closed = true

@@ -10,12 +10,12 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// TxPublisher returns a publisher that stores messages in tx: they appear when tx commits, together with everything
-// else in it, and not at all when it rolls back (the outbox). A delay counts from the call of Publish.
+// TxPublisher returns a publisher that stores messages in tx: they appear when tx commits, together with its other
+// changes, and not at all if it rolls back (the outbox). A delay starts with the call of Publish.
 //
-// tx is a *sql.Tx, or a *sql.Conn or wrapper in a transaction, on the database of this broker. It stays the caller's,
-// and an error of Publish may have spoiled it: roll it back. The publisher needs no Close, and is as safe for
-// concurrent use as tx is.
+// tx is a *sql.Tx, or a *sql.Conn or wrapper in a transaction, on the database of this broker. The caller keeps it, and
+// must roll it back if Publish fails, because the error may have invalidated it. The publisher needs no Close, and is
+// as safe for concurrent use as tx is.
 func (b *Broker) TxPublisher(tx DB) message.Publisher { return &txPublisher{broker: b, tx: tx} }
 
 type txPublisher struct {

@@ -2,19 +2,18 @@ package sqlqueue
 
 import "time"
 
-// lookAhead is how much work a subscription leases beyond what its handlers are doing, in time: enough to hide the
-// round trip of a claim, and so little that a slow handler keeps no message from an idle worker.
+// lookAhead is how much work, in time, a subscription leases beyond what its handlers are doing: enough to hide the
+// round trip of a claim, but so little that a slow handler withholds no message from an idle worker.
 const lookAhead = 50 * time.Millisecond
 
-// pace measures how fast handlers are. The zero value is ready for use.
+// pace measures the speed of handlers. The zero value is ready for use.
 type pace struct {
 	handled int64
 	at      time.Time
 	ahead   int
 }
 
-// update returns how many messages the handlers finish within lookAhead, going by what they have done since the last
-// call.
+// update returns how many messages the handlers finish within lookAhead, based on their progress since the last call.
 func (p *pace) update(handled int64, now time.Time) int {
 	elapsed := now.Sub(p.at)
 	if p.at.IsZero() || elapsed < time.Millisecond {
@@ -28,13 +27,13 @@ func (p *pace) update(handled int64, now time.Time) int {
 	return p.ahead
 }
 
-// Bounds of the pause between two looks at an idle queue.
+// Bounds of the pause between two polls of an idle queue.
 const (
 	shortestPause = 2 * time.Millisecond
-	listenedPause = time.Second // with notifications, looking is only for what they may miss
+	listenedPause = time.Second // with notifications, polling only finds missed ones
 )
 
-// idleness makes the pauses between looks: short ones after a message, up to longest. It costs an idle queue few
+// idleness returns the pauses between polls: short ones after a message, growing to longest. It costs an idle queue few
 // statements and a busy one little latency.
 type idleness struct {
 	longest time.Duration

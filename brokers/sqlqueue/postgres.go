@@ -13,13 +13,13 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// channel is where PostgreSQL's NOTIFY tells consumers that a queue has something for them: "<queue id> <delay in µs>".
+// channel is the channel of the NOTIFY that wakes the consumers of a queue: "<queue id> <delay in µs>".
 const channel = "redrive_queue"
 
 // postgres needs one round trip for each operation.
 type postgres struct {
-	explicit bool // transactions are not READ COMMITTED on their own
-	arrays   bool // the driver takes Go's slices for arrays
+	explicit bool // transactions are not READ COMMITTED by default
+	arrays   bool // the driver accepts Go's slices as arrays
 }
 
 var _ dialect = (*postgres)(nil)
@@ -32,8 +32,8 @@ func (*postgres) deleteFrom(table string) string { return "DELETE FROM " + table
 
 func (*postgres) write(_ context.Context, change func() error) error { return change() }
 
-// publish inserts the rows for the groups that exist at this moment, in one statement, so that a group which has
-// subscribed before the call misses nothing.
+// publish inserts the rows for the groups that exist now, in one statement, so that a group that subscribed before the
+// call misses nothing.
 func (p *postgres) publish(ctx context.Context, db DB, parcel *parcel, rows []row) (bool, error) {
 	args := make([]any, 0, 8)
 	args = append(args, []byte(parcel.topic))
@@ -44,7 +44,7 @@ func (p *postgres) publish(ctx context.Context, db DB, parcel *parcel, rows []ro
 	if p.arrays && !parcel.outbox {
 		insert = insertPostgres(unnested(len(args) + 1))
 		args = append(args, columnsOf(rows)...)
-	} else { // the caller's transaction, of whatever driver
+	} else { // the caller's transaction, whatever its driver
 		insert = insertPostgres(listed(len(args)+1, len(rows)))
 		for _, r := range rows {
 			args = append(args, r.delay.Microseconds(), r.uuid, r.headers, r.payload)
@@ -64,8 +64,8 @@ func (p *postgres) publish(ctx context.Context, db DB, parcel *parcel, rows []ro
 	return len(found) > 0, err
 }
 
-// insertPostgres writes the INSERT of rows, which values yields in their order, into all queues of the topic $1. The
-// time is clock_timestamp's, asked for once: in the caller's transaction, a delay counts from the call.
+// insertPostgres returns the INSERT of rows, in the order of values, into all queues of the topic $1. It calls
+// clock_timestamp once: in the caller's transaction, a delay starts with the call.
 func insertPostgres(values string) string {
 	return `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
 		SELECT q.id, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM redrive_queues q,
@@ -89,9 +89,9 @@ func (p *postgres) insertInto(queue int64, rows []row) (query string, args []any
 		(SELECT ` + sqldb.PostgreSQL.Now() + ` AS us OFFSET 0) t, ` + values + " AS v(delay, uuid, headers, payload)", args
 }
 
-// unnested yields rows from four arrays, the first of which is the parameter first. Besides listed, which every driver
-// can, that takes a third off the client's work on a message in a batch of 100, and some off the server's: there are
-// five parameters, and one text for batches of any size.
+// unnested yields rows from four arrays, starting at the parameter first. Compared with listed, which every driver
+// supports, it takes a third off the client's work on a message in a batch of 100, and some off the server's: there are
+// five parameters, and one statement for batches of any size.
 func unnested(first int) string {
 	return fmt.Sprintf("unnest($%d::bigint[], $%d::text[], $%d::text[], $%d::bytea[])", first, first+1, first+2, first+3)
 }
@@ -106,7 +106,7 @@ func columnsOf(rows []row) []any {
 	return []any{delays, uuids, headers, payloads}
 }
 
-// listed yields n rows from their own parameters, which begin at first.
+// listed yields n rows from individual parameters, starting at first.
 func listed(first, n int) string {
 	var b strings.Builder
 	b.WriteString("(VALUES ")
@@ -128,15 +128,15 @@ func listed(first, n int) string {
 	return b.String()
 }
 
-// maxBatch is how many rows share a lease: two of them fit a page.
+// maxBatch is how many rows share a lease: two leases fit a page.
 const maxBatch = 490
 
 func (*postgres) limit(n int) int { return min(n, maxBatch) }
 
-// claim is a function in the database, which takes a lock and looks at what is due after it has it. See the migration.
+// claim is a function in the database, which takes a lock before it looks for due rows. See the migration.
 func (p *postgres) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, err error) {
 	query := func(db DB) error {
-		// Numbers that are mostly 0 cost database/sql no allocation: what can be told from the others is not in it.
+		// Columns that are mostly 0 cost database/sql no allocation: values derived from the others are not selected.
 		list, err = queryClaimed(ctx, db, c.n, `SELECT row_at, row_id, row_delay, row_published, row_deliveries, row_crashes,
 			row_uuid, row_headers, row_payload, row_batch FROM redrive_queue_claim($1, $2, $3, $4, $5)`,
 			c.queue, c.worker, c.from, c.lease.Microseconds(), c.n)
@@ -168,8 +168,8 @@ func (*postgres) byIDs(ids []int64) (where string, args []any) {
 
 func (*postgres) locks() lockHabit { return lookLate }
 
-// held gets its rows in one parameter, so that the statement's text, and with it its plan, is the same for any number
-// of them; every driver passes text for an array.
+// held passes its rows in one parameter, so that the statement's text, and with it its plan, is the same for any number
+// of them; every driver accepts text for an array.
 func (*postgres) held(worker int64, rows []leased) (where string, args []any) {
 	ids := "{" + sqldb.IDs(idsOf(rows)) + "}"
 	batches := batchesOf(rows)
@@ -180,8 +180,8 @@ func (*postgres) held(worker int64, rows []leased) (where string, args []any) {
 		[]any{ids, worker, "{" + sqldb.IDs(batches) + "}", worker}
 }
 
-// shared are the rows of a worker's leases in an array. A lease is not enough to go by: its id and those of rows begin
-// anew when somebody empties the tables.
+// shared are the rows of a worker's leases in an array. The lease alone is not enough: lease and row ids start over
+// when the tables are emptied.
 const shared = "(SELECT unnest(ids) FROM redrive_queue_leases WHERE id = ANY (?::bigint[]) AND worker = ?)"
 
 func (*postgres) over(worker int64, batches []int64) (with string, args []any) {
@@ -229,7 +229,7 @@ func (p *postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []m
 		}
 	}
 	for queue, delay := range due {
-		_ = p.wake(ctx, db, queue, delay) // the rows are moved: consumers that are not woken find them by looking
+		_ = p.wake(ctx, db, queue, delay) // the rows are moved: other consumers find them by polling
 	}
 	return err
 }
@@ -267,9 +267,9 @@ func (*postgres) wakeTopic(ctx context.Context, db DB, topic string, delay time.
 	return err
 }
 
-// tend makes PostgreSQL plan anew when the table has become four times as large as its statistics say. A statement that
-// was prepared while the queue was nearly empty reads the whole table, which is right then, and keeps doing so until
-// something makes its plan invalid. Autovacuum would, a minute after a million messages have come. Without the right to
+// tend makes PostgreSQL plan again when the table has become four times as large as its statistics. A statement that
+// was prepared while the queue was nearly empty reads the whole table, which is right then, and continues to do so
+// until its plan is invalidated. Autovacuum would, a minute after a million messages have arrived. Without the right to
 // analyze the table, PostgreSQL warns and does nothing.
 func (*postgres) tend(ctx context.Context, db *sql.DB) error {
 	grown, err := queryInts(ctx, db, `SELECT 1 FROM pg_class c, LATERAL (SELECT pg_relation_size(c.oid) /
@@ -282,7 +282,7 @@ func (*postgres) tend(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// probe stays below the gigabyte that a field may have, for the protocol's and the server's copies.
+// probe stays below the gigabyte limit of a field, to leave room for the protocol's and the server's copies.
 func (p *postgres) probe(ctx context.Context, db *sql.DB) (maxMessage int64, err error) {
 	committed, err := queryInts(ctx, db, "SELECT count(*) FROM pg_settings WHERE name = 'default_transaction_isolation' "+
 		"AND setting = 'read committed'")
@@ -294,7 +294,7 @@ func (p *postgres) probe(ctx context.Context, db *sql.DB) (maxMessage int64, err
 	return 256 << 20, nil
 }
 
-// takesArrays reports whether the driver passes Go's slices as arrays, as pgx does, and loses nothing on the way.
+// takesArrays reports whether the driver passes Go's slices as arrays, as pgx does, without altering them.
 func takesArrays(ctx context.Context, db *sql.DB) bool {
 	rows := []row{
 		{delay: -time.Microsecond, uuid: `{"\,`, headers: "", payload: []byte{0, '\\', 255}},

@@ -14,19 +14,19 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// parcel is what one call publishes to one destination.
+// parcel is the part of a call that goes to one destination.
 type parcel struct {
 	topic  string // for all of its groups
-	queue  int64  // or for this one's; 0 with a topic
+	queue  int64  // or only for this one; 0 with a topic
 	rows   []row
 	places []int // of the rows, in the call
 	err    error // there is no such destination
 	outbox bool  // the connection is the caller's
-	notify bool  // the database is to wake consumers at commit, where it can
+	notify bool  // the database should wake consumers at commit, if it can
 }
 
-// Publish implements driver.Transport. What belongs to a delivery that is being handled in this process changes its
-// row; everything else is stored in one transaction, or none of it.
+// Publish implements driver.Transport. A message from a delivery in progress in this process changes its row;
+// everything else is stored in one transaction, or not at all.
 func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	faults := make([]error, len(out))
 	var moves []moved
@@ -76,7 +76,7 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 }
 
 // fits refuses a message that the database would refuse after reading all of it. A retry or a dead letter may be larger
-// by what is recorded of a failure.
+// by the recorded failure.
 func (t *transport) fits(o *driver.Outgoing, r *row) error {
 	limit := t.maxMessage - driver.Headroom
 	size := int64(len(r.payload) + len(r.headers) + len(r.uuid))
@@ -89,7 +89,7 @@ func (t *transport) fits(o *driver.Outgoing, r *row) error {
 	return nil
 }
 
-// parcelTo finds a destination. A topic is made when it is used, unless it must exist.
+// parcelTo resolves a destination. A topic is created on first use, unless it must exist.
 func (t *transport) parcelTo(ctx context.Context, o *driver.Outgoing) *parcel {
 	to := o.To
 	p := &parcel{topic: to.Topic}
@@ -107,7 +107,7 @@ func (t *transport) parcelTo(ctx context.Context, o *driver.Outgoing) *parcel {
 	return p
 }
 
-// heldHere returns the delivery that o came from when this process is still at it, or nil.
+// heldHere returns the delivery that o came from if it is still in progress in this process, or nil.
 func (t *transport) heldHere(o *driver.Outgoing) *delivery {
 	if o.To.Kind != driver.ToConsumer || o.Origin.Offset == nil || o.Origin.Broker != t.scheme {
 		return nil
@@ -119,7 +119,7 @@ func (t *transport) heldHere(o *driver.Outgoing) *delivery {
 	return d
 }
 
-// move changes the rows of deliveries that are being handled.
+// move changes the rows of deliveries in progress.
 func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 	rows := make([]leased, len(moves))
 	for i := range moves {
@@ -127,8 +127,8 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 	}
 	done := map[int64]bool{}
 	apart := map[int64]error{}
-	// Looked at first: a move that has waited for a lock and was cancelled may have been made, and cannot be told from
-	// one that has lost its lease.
+	// Check first: a move that waited for a lock and was cancelled may have been made, and looks the same as one that has
+	// lost its lease.
 	_, locked, err := t.store.unlocked(ctx, rows)
 	if err == nil {
 		free := slices.DeleteFunc(slices.Clone(moves), func(m moved) bool { return slices.Contains(locked, m.leased()) })
@@ -150,7 +150,7 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 		case slices.Contains(locked, m.leased()):
 			faults[m.place] = driver.ErrBusy
 		default:
-			// Should the row have been moved by an attempt whose answer was lost, this one makes no second message.
+			// If the row was moved by an attempt whose answer was lost, this one creates no second message.
 			faults[m.place] = ErrLeaseLost
 		}
 		m.turn(fateOpen)
@@ -160,7 +160,7 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 	}
 }
 
-// moveTogether moves rows in few statements, and each of them apart when the database refuses one.
+// moveTogether moves rows in few statements, and individually if the database refuses one.
 func (t *transport) moveTogether(ctx context.Context, moves []moved, done map[int64]bool, apart map[int64]error) error {
 	for some := range chunks(moves) {
 		err := t.store.move(ctx, t.db, t.store.worker, some, done)
@@ -203,7 +203,7 @@ func (t *transport) insert(ctx context.Context, parcels []*parcel, faults []erro
 		switch {
 		case p.queue != 0:
 			t.wakeups.wake(p.queue, delay)
-			_ = t.store.wake(ctx, t.db, p.queue, delay) // consumers that are not woken find them by looking
+			_ = t.store.wake(ctx, t.db, p.queue, delay) // other consumers find them by polling
 		case !p.notify:
 			t.notices.schedule(p.topic, delay)
 			fallthrough
@@ -213,14 +213,14 @@ func (t *transport) insert(ctx context.Context, parcels []*parcel, faults []erro
 	}
 }
 
-// wakeTopic wakes the subscriptions of this process. Those of other processes are notified by the database, or poll.
+// wakeTopic wakes the subscriptions of this process. The database notifies other processes, or they poll.
 func (t *transport) wakeTopic(topic string, after time.Duration) {
-	if !t.listening() { // else the notification is on its way, also for queues that this process does not know
+	if !t.listening() { // otherwise the notification is on its way, even for queues unknown to this process
 		t.wakeups.wakeTopic(topic, after)
 	}
 }
 
-// insert stores parcels: a small one in one statement, else all in one transaction.
+// insert stores parcels: a small one in one statement, otherwise all in one transaction.
 func (s *store) insert(ctx context.Context, parcels []*parcel) error {
 	return s.write(ctx, func() error {
 		if len(parcels) == 1 && chunked(parcels[0].rows) == len(parcels[0].rows) {
@@ -267,14 +267,14 @@ func (s *store) insertTopic(ctx context.Context, db DB, p *parcel, rows []row) e
 	return fmt.Errorf("the topic %q keeps disappearing", p.topic)
 }
 
-// Bounds of one INSERT. PostgreSQL takes 65,535 parameters, and beyond a few hundred rows larger statements gain
+// Bounds of one INSERT. PostgreSQL accepts 65,535 parameters, and beyond a few hundred rows larger statements gain
 // nothing.
 const (
 	maxRows  = 500
 	maxBytes = 4 << 20
 )
 
-// chunks splits rows into what one statement takes.
+// chunks splits rows into statements.
 func chunks[R interface{ size() int }](rows []R) iter.Seq[[]R] {
 	return func(yield func([]R) bool) {
 		for len(rows) > 0 {
@@ -287,7 +287,7 @@ func chunks[R interface{ size() int }](rows []R) iter.Seq[[]R] {
 	}
 }
 
-// chunked is how many of rows one statement takes.
+// chunked returns how many of rows fit one statement.
 func chunked[R interface{ size() int }](rows []R) (n int) {
 	for bytes := 0; n < len(rows) && n < maxRows; n++ {
 		if bytes += rows[n].size(); n > 0 && bytes > maxBytes {

@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// reads are the open streams of a broker. The row of a queue can be deleted while one reads it, by an operator, a
-// restored dump or a truncated table. Whatever is published then goes to another row, of which the stream knows
-// nothing. It is safe for concurrent use.
+// reads are the open streams of a broker. The row of a queue can be deleted while it is being read, by an operator, a
+// restored dump or a truncated table. Later messages then go to another row, which the stream does not know. It is safe
+// for concurrent use.
 type reads struct {
 	mu      sync.Mutex
 	streams map[*stream]struct{}
@@ -30,7 +30,7 @@ func (r *reads) remove(s *stream) {
 	delete(r.streams, s)
 }
 
-// look ends the streams whose queue has no row any more, or whose row is another queue's: ids may begin anew.
+// look ends the streams whose queue has no row any more, or whose row is another queue's: ids may start over.
 func (r *reads) look(ctx context.Context, store *store) error {
 	r.mu.Lock()
 	open := slices.Collect(maps.Keys(r.streams))

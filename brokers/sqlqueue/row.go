@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// rawUUIDKey carries a Watermill UUID that the uuid column cannot hold. It is not valid UTF-8, so that headers with
-	// it are packed, and no header of anybody's can be mistaken for it.
+	// rawUUIDKey carries a Watermill UUID that does not fit the uuid column. It is not valid UTF-8, so headers with it are
+	// packed, and no foreign header can be mistaken for it.
 	rawUUIDKey = "\xffuuid"
 	maxUUID    = 255
 	maxName    = 255
@@ -28,7 +28,7 @@ type row struct {
 	delay   time.Duration // until the first delivery, or until the retry
 }
 
-// newRow makes the row of a publication.
+// newRow returns the row of a publication.
 func newRow(o *driver.Outgoing) row {
 	r := row{uuid: o.Message.UUID, payload: o.Message.Payload, delay: o.Delay}
 	headers := o.Metadata()
@@ -44,7 +44,7 @@ func newRow(o *driver.Outgoing) row {
 	return r
 }
 
-// size is what the row adds to a statement, roughly.
+// size estimates the bytes that the row adds to a statement.
 func (r row) size() int { return len(r.payload) + len(r.headers) + len(r.uuid) + 64 }
 
 func storableUUID(s string) bool {
@@ -59,7 +59,7 @@ func storableUUID(s string) bool {
 	return true
 }
 
-// plainText reports whether every database stores s in a text column as it is.
+// plainText reports whether every database stores s unchanged in a text column.
 func plainText(s string) bool {
 	for _, r := range s {
 		if unicode.IsControl(r) {
@@ -69,14 +69,14 @@ func plainText(s string) bool {
 	return utf8.ValidString(s)
 }
 
-// claimed is a row that a worker has the lease of.
+// claimed is a row leased by a worker.
 type claimed struct {
 	id          int64
-	at          int64 // where the claim found it in the index; 0 when the database does not say
+	at          int64 // where the claim found it in the index; 0 if the database does not return it
 	dueAt       int64 // microseconds since 1970
 	publishedAt int64
 	deliveries  int
-	crashes     int   // leases in a row that ended without an answer
+	crashes     int   // consecutive leases that ended without an answer
 	batch       int64 // the lease that the row shares with others; 0 for a separate one
 	uuid        string
 	headers     string
@@ -86,7 +86,7 @@ type claimed struct {
 // same reports whether c and d, which have the same id, are the same row.
 func (c *claimed) same(d *claimed) bool { return c.publishedAt == d.publishedAt && c.uuid == d.uuid }
 
-// message makes the message that was published. It fails when the headers have been damaged by hand.
+// message returns the published message. It fails if the headers have been damaged by hand.
 func (c claimed) message() (*message.Message, error) {
 	m := message.NewMessage(c.uuid, c.payload)
 	if err := decodeHeaders(c.headers, m.Metadata); err != nil {
@@ -99,7 +99,7 @@ func (c claimed) message() (*message.Message, error) {
 	return m, nil
 }
 
-// checkName refuses topics and groups that a column of 255 bytes cannot hold.
+// checkName refuses topics and groups that do not fit a column of 255 bytes.
 func checkName(what, name string) error {
 	switch {
 	case name == "":

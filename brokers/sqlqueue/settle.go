@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// answer is a settlement and where its fault goes.
+// answer is a settlement and the index of its error.
 type answer struct {
 	*delivery
 
@@ -64,9 +64,9 @@ func (s *stream) ack(ctx context.Context, acks []answer) {
 		return
 	}
 	over := s.t.leases.ending(acks)
-	var others map[int64]bool // rows that another worker has
+	var others map[int64]bool // rows that another worker holds
 	s.apply(ctx, acks, func(ctx context.Context, rows, locked []leased) (err error) {
-		shared := batchesOf(locked) // a lease that a row which was left out needs ends when its time is over
+		shared := batchesOf(locked) // a lease that a left-out row needs ends when it expires
 		ending := slices.DeleteFunc(slices.Clone(over), func(id int64) bool { return slices.Contains(shared, id) })
 		others, err = s.t.store.ack(ctx, rows, ending)
 		return err
@@ -78,7 +78,7 @@ func (s *stream) ack(ctx context.Context, acks []answer) {
 	}
 }
 
-// apply runs change on the rows of list. Those that have been followed by another delivery of the same row are left
+// apply runs change on the rows of list. Those that have been superseded by another delivery of the same row are left
 // alone.
 func (s *stream) apply(ctx context.Context, list []answer, change change) {
 	leases := s.t.leases
@@ -104,10 +104,10 @@ func (s *stream) apply(ctx context.Context, list []answer, change change) {
 	leases.drop(done...)
 }
 
-// wake tells consumers in this process, and in others where the database can, that rows are theirs to take.
+// wake notifies consumers in this process, and in others if the database can, that rows are available.
 func (s *stream) wake(ctx context.Context, delay time.Duration) {
 	s.t.wakeups.wake(s.queue, delay)
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	_ = s.t.store.wake(ctx, s.t.db, s.queue, delay) // they also look
+	_ = s.t.store.wake(ctx, s.t.db, s.queue, delay) // they also poll
 }

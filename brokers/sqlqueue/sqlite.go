@@ -40,7 +40,7 @@ func (s sqlite) publish(ctx context.Context, db DB, p *parcel, rows []row) (bool
 	return publishInto(ctx, db, s, p.topic, rows)
 }
 
-// insertInto asks for the time once. SQLite parses a statement each time: one that asks for it in each row takes three
+// insertInto queries the time once. SQLite parses a statement each time: one that queries it for each row takes three
 // times as long.
 func (s sqlite) insertInto(queue int64, rows []row) (query string, args []any) {
 	args = make([]any, 0, 1+4*len(rows))

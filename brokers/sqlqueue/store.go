@@ -17,9 +17,9 @@ type store struct {
 	db *sql.DB
 	dialect
 	worker    int64         // identifies this process's leases
-	lease     time.Duration // how long a row belongs to a worker that shows no sign of life
+	lease     time.Duration // how long a row belongs to a worker that does not renew its lease
 	retention time.Duration // how long acked rows are kept; 0 removes them
-	careful   atomic.Int64  // until when statements look for locks first, in nanoseconds since 1970
+	careful   atomic.Int64  // until when statements check for locks first, in nanoseconds since 1970
 }
 
 // exec runs a change and returns the number of rows it changed.
@@ -35,13 +35,13 @@ func (s *store) exec(ctx context.Context, query string, args ...any) (n int64, e
 	return n, err
 }
 
-// insertQueueRow makes a row of redrive_queues for a topic and a group, unless another one has its place.
+// insertQueueRow creates a row of redrive_queues for a topic and a group, unless there is one.
 func (s *store) insertQueueRow(first string) string {
 	return s.name().InsertIgnore("INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, "+first+")",
 		"id")
 }
 
-// ensureTopic makes the row that keeps messages until a group subscribes.
+// ensureTopic creates the row that keeps messages until a group subscribes.
 func (s *store) ensureTopic(ctx context.Context, db DB, topic string) error {
 	_, err := db.ExecContext(ctx, s.name().Bind(s.insertQueueRow("1")), []byte(topic), []byte{})
 	return err
@@ -67,8 +67,8 @@ func (s *store) mustRead(ctx context.Context, topic string) error {
 	return err
 }
 
-// ensureQueue returns the id of a group's queue and makes it if need be. The first group of a topic takes over what was
-// published before it. Each step leaves a state that the next caller's steps handle, so that no lock is needed.
+// ensureQueue returns the id of a group's queue, creating it if necessary. The first group of a topic takes over
+// earlier messages. Each step leaves a state that the next caller's steps handle, so no lock is needed.
 func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, error) {
 	for range 5 {
 		if id, found, err := s.queue(ctx, topic, group); err != nil || found {
@@ -79,8 +79,8 @@ func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, er
 		} else if n > 0 {
 			continue
 		}
-		// Another row is the first: either without an owner, which becomes ours, or another group's, alongside which we
-		// make ours.
+		// Another row is the first: either one without an owner, which becomes ours, or another group's, next to which we
+		// create ours.
 		if n, err := s.exec(ctx, "UPDATE redrive_queues SET consumer_group = ? WHERE topic = ? AND consumer_group = ?",
 			[]byte(group), []byte(topic), []byte{}); err != nil {
 			// A process of the same group was faster with the step below, and the name is taken.
@@ -98,7 +98,7 @@ func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, er
 	return 0, fmt.Errorf("the queue of %q for group %q keeps disappearing", topic, group)
 }
 
-// padded makes up for a clock of whole milliseconds.
+// padded compensates for a clock of whole milliseconds.
 func padded(d time.Duration) time.Duration {
 	if d > 0 {
 		d += sqliteTick
@@ -106,8 +106,8 @@ func padded(d time.Duration) time.Duration {
 	return d
 }
 
-// next reports how long it takes until the first row of the queue is due, and whether there is one. A lease that ends
-// is such a row too.
+// next returns the time until the first row of the queue is due, and whether there is one. The end of a lease counts as
+// well.
 func (s *store) next(ctx context.Context, queue int64) (in time.Duration, some bool, err error) {
 	us, err := queryInts(ctx, s.db, s.dialect.next(), queue)
 	if err != nil || len(us) == 0 {
@@ -122,7 +122,7 @@ func (s *store) firstDue(ctx context.Context, low, high int64) (map[int64]time.D
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = rows.Close() }() // Err has said it
+	defer func() { _ = rows.Close() }() // reported by Err
 	first := map[int64]time.Duration{}
 	for rows.Next() {
 		var queue int64
@@ -137,8 +137,8 @@ func (s *store) firstDue(ctx context.Context, low, high int64) (map[int64]time.D
 	return first, rows.Err()
 }
 
-// ack removes rows that are still ours, and the leases of many rows that end with them. It returns those that are there
-// and another worker's.
+// ack removes rows that are still ours, and the shared leases that end with them. It returns those that exist but are
+// another worker's.
 func (s *store) ack(ctx context.Context, rows []leased, over []int64) (others map[int64]bool, err error) {
 	var n int64
 	err = s.write(ctx, func() error {
@@ -179,14 +179,14 @@ func (s *store) ackWith(ctx context.Context, db DB, rows []leased, over []int64)
 	return result.RowsAffected()
 }
 
-// update changes rows that are still ours, and returns how many were.
+// update changes rows that are still ours, and returns how many.
 func (s *store) update(ctx context.Context, rows []leased, set string, args ...any) (int64, error) {
 	where, held := s.held(s.worker, rows)
 	return s.exec(ctx, "UPDATE "+s.byID("redrive_queue_messages")+" SET "+set+where,
 		append(slices.Clone(args), held...)...)
 }
 
-// nack makes rows visible again after delay, as rows that have failed. It was an answer: no crash.
+// nack makes rows visible again after delay, as failed rows. It is an answer, so it is not a crash.
 func (s *store) nack(ctx context.Context, rows []leased, delay time.Duration) error {
 	_, err := s.update(ctx, rows, "crashes = 0, started = 0, deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 "+
 		"ELSE 0 END, "+
@@ -201,7 +201,7 @@ func (s *store) release(ctx context.Context, rows []leased) error {
 	return err
 }
 
-// start notes that the handler of a row that has crashed workers begins. It reports whether the row is still ours.
+// start records that the handler of a row that has crashed workers starts. It reports whether the row is still ours.
 func (s *store) start(ctx context.Context, row leased) (bool, error) {
 	n, err := s.update(ctx, []leased{row}, "started = started + 1") // MySQL does not count rows that stay the same
 	return n > 0, err
@@ -230,7 +230,7 @@ func (s *store) renew(ctx context.Context, rows []leased) (lost map[int64]bool, 
 	return lost, nil
 }
 
-// ownLease forgets leases that rows shared.
+// ownLease forgets the shared leases of rows.
 func ownLease(rows []leased) []leased {
 	own := make([]leased, len(rows))
 	for i, r := range rows {
@@ -239,7 +239,7 @@ func ownLease(rows []leased) []leased {
 	return own
 }
 
-// purge deletes a batch of archived rows whose time is over, and returns how many there were.
+// purge deletes a batch of expired rows from the archive, and returns how many.
 func (s *store) purge(ctx context.Context) (int64, error) {
 	ids, err := queryInts(ctx, s.db, s.name().Bind("SELECT id FROM redrive_queue_archive WHERE acked_at < "+s.name().Now()+
 		" - ? ORDER BY acked_at LIMIT 500"), s.retention.Microseconds())
@@ -249,15 +249,15 @@ func (s *store) purge(ctx context.Context) (int64, error) {
 	return s.exec(ctx, s.deleteFrom("redrive_queue_archive")+" WHERE id IN ("+sqldb.IDs(ids)+")")
 }
 
-// isolation of the broker's own transactions: each statement sees what is committed by then.
+// isolation of the broker's own transactions: each statement sees the rows committed so far.
 func (s *store) isolation() *sql.TxOptions {
 	if s.name() == SQLite {
-		return nil // there is one
+		return nil // it has one level only
 	}
 	return &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 }
 
-// ping asks for a sign of life, and that the tables are there.
+// ping checks that the database answers and the tables exist.
 func (s *store) ping(ctx context.Context) error {
 	_, err := queryInts(ctx, s.db, "SELECT id FROM redrive_queues LIMIT 1")
 	return err

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// stream claims the rows of one queue for one subscription. Rows that its handlers will not come to within lookAhead
-// stay in the queue, for other workers.
+// stream claims the rows of one queue for one subscription. Rows that its handlers will not reach within lookAhead stay
+// in the queue, for other workers.
 type stream struct {
 	t        *transport
 	q        driver.Queue
@@ -22,17 +22,17 @@ type stream struct {
 	prefetch int
 	alarm    *alarm
 	need     chan struct{} // capacity 1: there may be room for a claim
-	gone     chan struct{} // closed when the queue is not there any more
+	gone     chan struct{} // closed when the queue no longer exists
 
 	// Of the goroutine in Next.
 	buffer   []*delivery
 	pace     pace
 	mark     lowWater
-	passed   map[int64]bool // of the claims; nil with several handlers, which keep no order
+	passed   map[int64]bool // for claims; nil with several handlers, which keep no order
 	idle     idleness
-	reach    int  // 0 until a claim for what is due; then how many times the rows that it has room for the next asks for
-	drained  bool // the last claim has seen the end of what is due
-	failures int  // claims in a row
+	reach    int  // 0 until a claim for due rows; then the factor by which the next one exceeds the free room
+	drained  bool // the last claim has seen the end of the due rows
+	failures int  // consecutive failed claims
 
 	outstanding atomic.Int64 // claimed and not yet answered
 	handled     atomic.Int64
@@ -47,8 +47,8 @@ var (
 	_ driver.Watcher  = (*stream)(nil)
 )
 
-// Next implements driver.Stream. A database that cannot be reached does not end it: the leases outlive connections, and
-// what the handlers answer counts when it is back.
+// Next implements driver.Stream. An unreachable database does not end it: leases outlive connections, and the handlers'
+// answers count when it is back.
 func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	for len(s.buffer) == 0 {
 		if err := s.fetch(ctx); err != nil {
@@ -64,7 +64,7 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 // Gone implements driver.Watcher.
 func (s *stream) Gone() <-chan struct{} { return s.gone }
 
-// fetch waits until something may be claimed, and tries to.
+// fetch waits until there is something to claim, and tries to claim it.
 func (s *stream) fetch(ctx context.Context) error {
 	select {
 	case <-s.gone:
@@ -114,8 +114,8 @@ func (s *stream) fetch(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// claim takes up to n rows. It does not heed the end of Next's context: rows whose claim is cancelled on its way back
-// from the database would be in no process's hands until their lease ends.
+// claim takes up to n rows. It ignores the end of Next's context: if a claim is cancelled on its way back from the
+// database, no process has its rows until their lease ends.
 func (s *stream) claim(n int, from int64) ([]claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.t.cfg.PublishTimeout)
 	defer cancel()
@@ -136,7 +136,7 @@ func (s *stream) hold(list []claimed, began time.Time) {
 	s.outstanding.Add(int64(len(s.buffer)))
 }
 
-// sleep waits until something is due: at the time of the first row in the queue, when told of a new one, and when the
+// sleep waits until a row is due: at the time of the first row in the queue, when notified of a new one, or when the
 // broker's watcher has seen one.
 func (s *stream) sleep(ctx context.Context) error {
 	for looks := 0; ; looks++ {
@@ -147,8 +147,8 @@ func (s *stream) sleep(ctx context.Context) error {
 		}
 		in, some, err := s.next()            //nolint:contextcheck // it is short, and its answer is of use
 		due := err != nil || some && in <= 0 // claiming again reports the error
-		// What was not due when the queue was looked at last is news. What was, and could not be claimed, another
-		// worker has locked: that is not a reason to try again at once.
+		// A row that was not due at the last look is news. One that was due, and could not be claimed, is locked by another
+		// worker, which is no reason to retry at once.
 		news := looks > 0 || s.idle.fresh() && s.reach == 0
 		if due && news {
 			s.reach = max(s.reach, 1)
@@ -173,7 +173,7 @@ func (s *stream) sleep(ctx context.Context) error {
 			s.t.watcher.leave(watch)
 			return ctx.Err()
 		}
-		if due { // still: a claim that has room for what is locked, and no more, would find nothing behind it
+		if due { // still: a claim with room for only the locked rows would find nothing after them
 			s.reach = min(2*max(s.reach, 1), longestReach)
 			return nil
 		}
@@ -182,14 +182,14 @@ func (s *stream) sleep(ctx context.Context) error {
 
 const longestReach = 256
 
-// next asks when the first row is due.
+// next queries when the first row is due.
 func (s *stream) next() (in time.Duration, some bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.t.cfg.PublishTimeout)
 	defer cancel()
 	return s.t.store.next(ctx, s.queue)
 }
 
-// free is how many rows may be claimed now: none as long as few would be, so that claims are large when handlers are
+// free returns how many rows may be claimed now: none while it would be few, so that claims are large when handlers are
 // fast.
 func (s *stream) free() int {
 	ahead := s.ahead.Load()
@@ -207,7 +207,7 @@ func (s *stream) Context(parent context.Context, held *driver.Delivery) (context
 	return d, d.answered
 }
 
-// Begin implements driver.Beginner: it writes down that the handler of a row which may have ended a process begins.
+// Begin implements driver.Beginner: it records that the handler of a row which may have killed a process starts.
 func (s *stream) Begin(ctx context.Context, held *driver.Delivery) error {
 	d := held.Token.(*delivery)
 	begun, err := s.t.store.start(ctx, d.leased())
@@ -222,8 +222,8 @@ func (s *stream) Renew(held *driver.Delivery) *message.Message {
 	return held.Token.(*delivery).message()
 }
 
-// Close implements driver.Stream. What the engine has not got returns to its place in the queue; what it could not
-// settle comes again when its lease is over.
+// Close implements driver.Stream. Rows that the engine has not received return to their place in the queue; those that
+// it could not settle are redelivered when their lease ends.
 func (s *stream) Close(ctx context.Context) error {
 	s.t.wakeups.leave(s.queue, s.alarm)
 	s.t.reads.remove(s)

@@ -15,11 +15,11 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// settleLinger lets answers gather while they come fast: a statement for a few rows costs the database nearly as much
-// as one for hundreds. A crash in this time delivers the messages again.
+// settleLinger lets answers gather while they arrive fast: a statement for a few rows costs the database nearly as much
+// as one for hundreds. A crash in this time redelivers the messages.
 const settleLinger = 5 * time.Millisecond
 
-// transport is a queue in a database, as one process has it. What users are promised above it is the engine's.
+// transport is a queue in a database, as one process sees it. The engine above it keeps the promises to users.
 type transport struct {
 	cfg        brokers.Config
 	scheme     string
@@ -30,7 +30,7 @@ type transport struct {
 	maxMessage int64
 
 	notices  *notices
-	notifies bool // the database can
+	notifies bool // the database can notify
 	wakeups  *wakeups
 	reads    reads
 	leases   *leases
@@ -46,7 +46,7 @@ var (
 	_ brokers.DepthReporter = (*transport)(nil)
 )
 
-// connect makes the tables and starts the background work.
+// connect creates the tables and starts the background work.
 func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brokers.Config) (*transport, error) {
 	dialect, err := dialectOf(name)
 	if err != nil {
@@ -92,7 +92,7 @@ func (t *transport) start(name Dialect) {
 	t.notices = newNotices(func(topic string, delay time.Duration) {
 		ctx, cancel := context.WithTimeout(context.Background(), t.cfg.PublishTimeout)
 		defer cancel()
-		_ = pg.wakeTopic(ctx, t.db, topic, delay) // consumers also look
+		_ = pg.wakeTopic(ctx, t.db, topic, delay) // consumers also poll
 	})
 	running, stop := context.WithCancel(context.Background())
 	t.stop = stop
@@ -104,7 +104,7 @@ func (t *transport) start(name Dialect) {
 	if t.store.retention > 0 {
 		t.background.Go(func() { t.purge(running) })
 	}
-	// A listener keeps a connection for itself, which a pool of one or two cannot spare.
+	// A listener occupies a connection, which a pool of one or two cannot spare.
 	if conns := t.db.Stats().MaxOpenConnections; name == PostgreSQL && t.cfg.Params.Bool("listen") &&
 		(conns == 0 || conns > 2) {
 		t.listener = &listener{db: t.db, wakeup: t.wakeups, log: t.cfg.Logger}
@@ -112,10 +112,10 @@ func (t *transport) start(name Dialect) {
 	}
 }
 
-// listening reports whether the database tells when something new is there.
+// listening reports whether the database notifies of new messages.
 func (t *transport) listening() bool { return t.listener != nil && t.listener.up.Load() }
 
-// Declare implements driver.Transport: from then on every message published to the topic is stored for the group too.
+// Declare implements driver.Transport: from then on every message published to the topic is also stored for the group.
 func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	if err := checkName("topic", q.Topic); err != nil {
 		return err

@@ -7,13 +7,13 @@ import (
 	"fmt"
 )
 
-// ErrNoDelivery says that a context is not that of a message delivered by this package, or that the message has been
-// settled already.
+// ErrNoDelivery means that a context does not belong to a message delivered by this package, or that the message is
+// already settled.
 var ErrNoDelivery = errors.New("the context belongs to no delivery of a SQL queue that is still open")
 
-// InTx runs fn in a transaction of the queue's database that also acks the message ctx belongs to: what fn changes and
-// publishes (with [Broker.TxPublisher]) happens exactly once, however often the message is delivered. When fn fails
-// nothing has happened, and the error is InTx's. A handler calls it last; after a success its own error would come too
+// InTx runs fn in a transaction of the queue's database that also acks the message ctx belongs to: the changes and
+// messages of fn (with [Broker.TxPublisher]) happen exactly once, however often the message is delivered. If fn fails,
+// nothing has happened, and InTx returns the error. A handler calls it last; after a success its own error would be too
 // late.
 //
 //	func (h *Handler) Handle(m *message.Message) error {
@@ -23,7 +23,7 @@ var ErrNoDelivery = errors.New("the context belongs to no delivery of a SQL queu
 //		})
 //	}
 //
-// Another worker that has taken the message over makes it fail with [ErrLeaseLost], and the transaction is rolled back.
+// If another worker has taken over the message, it fails with [ErrLeaseLost], and the transaction is rolled back.
 func InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	d, ok := ctx.Value(deliveryKey{}).(*delivery)
 	if !ok {
@@ -40,7 +40,7 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 		return ErrNoDelivery
 	}
 	outcome := fateOpen
-	defer func() { // also when fn panics
+	defer func() { // even if fn panics
 		if d.turn(outcome); outcome == fateDecided {
 			t.leases.drop(d)
 		}
@@ -49,11 +49,11 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // nothing after Commit
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	if err := fn(tx); err != nil {
 		return err
 	}
-	// Last, so that renewing the lease waits for no more than the commit.
+	// Last, so that renewing the lease only waits for the commit.
 	n, err := t.store.ackWith(ctx, tx, []leased{d.leased()}, nil)
 	if err != nil {
 		return err

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// tendInterval bounds how long claims are slow after the table has grown by leaps.
+// tendInterval bounds how long claims are slow after the table has suddenly grown.
 const tendInterval = 3 * time.Second
 
-// tend looks after the table's statistics, and whether what is read is still there.
+// tend maintains the table's statistics, and checks that the queues being read still exist.
 func (t *transport) tend(ctx context.Context) {
 	ticker := time.NewTicker(tendInterval)
 	defer ticker.Stop()
@@ -19,15 +19,15 @@ func (t *transport) tend(ctx context.Context) {
 		case <-ticker.C:
 		}
 		if err := t.store.tend(ctx, t.db); err != nil && ctx.Err() == nil {
-			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the table's statistics could not be looked after", "error", err)
+			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the table's statistics could not be maintained", "error", err)
 		}
 		if err := t.reads.look(ctx, t.store); err != nil && ctx.Err() == nil {
-			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the queues that are read could not be looked for", "error", err)
+			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the queues being read could not be checked", "error", err)
 		}
 	}
 }
 
-// purge removes archived messages when their time is over.
+// purge removes expired messages from the archive.
 func (t *transport) purge(ctx context.Context) {
 	ticker := time.NewTicker(min(max(t.store.retention/10, 100*time.Millisecond), time.Minute))
 	defer ticker.Stop()

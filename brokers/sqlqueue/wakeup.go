@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// wakeups tells the subscriptions of this process that a queue has something due. It is safe for concurrent use.
+// wakeups notifies the subscriptions of this process that a queue has a due row. It is safe for concurrent use.
 type wakeups struct {
 	mu     sync.Mutex
 	queues map[int64]*readers
@@ -17,17 +17,17 @@ type readers struct {
 	alarms map[*alarm]struct{}
 }
 
-// alarm rings at the earliest of the times it was set to. Its owner waits on c, and takes what is due.
+// alarm rings at the earliest of the times it was set to. Its owner waits on c, and takes the due rows.
 type alarm struct {
 	c     chan struct{} // capacity 1
 	mu    sync.Mutex
 	timer *time.Timer
-	at    time.Time // of the timer; zero when it does not run
+	at    time.Time // of the timer; zero if it does not run
 }
 
 func newAlarm() *alarm { return &alarm{c: make(chan struct{}, 1)} }
 
-// ring wakes the owner now. An alarm that has rung and was not answered stays rung.
+// ring wakes the owner now. An alarm stays rung until it is answered.
 func (a *alarm) ring() {
 	select {
 	case a.c <- struct{}{}:
@@ -100,7 +100,7 @@ func (w *wakeups) wake(queue int64, after time.Duration) {
 	w.queues[queue].wake(after)
 }
 
-// wakeTopic sets the alarms of the subscriptions to topic, whatever their group.
+// wakeTopic sets the alarms of the subscriptions to topic, in every group.
 func (w *wakeups) wakeTopic(topic string, after time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,7 +111,7 @@ func (w *wakeups) wakeTopic(topic string, after time.Duration) {
 	}
 }
 
-// wakeAll rings every alarm: something may have been missed.
+// wakeAll rings every alarm, because something may have been missed.
 func (w *wakeups) wakeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// watcher looks for what is due on behalf of all idle subscriptions of a broker, with one statement for all of them, so
-// that a thousand cost no more than one. A subscription whose queue has something asks for itself then. It is safe for
+// watcher polls for due rows on behalf of all idle subscriptions of a broker, with one statement for all of them, so
+// that a thousand cost no more than one. A subscription whose queue has a due row then queries it. It is safe for
 // concurrent use.
 type watcher struct {
 	first func(ctx context.Context, low, high int64) (map[int64]time.Duration, error)
-	// listening reports whether the database tells about what is new; looks are only for what that may miss then.
+	// listening reports whether the database notifies of new rows; polling then only finds missed ones.
 	listening func() bool
 	log       *slog.Logger
 
@@ -21,12 +21,12 @@ type watcher struct {
 	joined  chan struct{} // capacity 1
 }
 
-// watch is one subscription that waits.
+// watch is one waiting subscription.
 type watch struct {
 	queue int64
 	alarm *alarm
 	idle  *idleness // the watcher's until the watch ends
-	look  time.Time // when to look next
+	look  time.Time // when to poll next
 	seen  chan struct{}
 }
 
@@ -41,8 +41,8 @@ func newWatcher(s *store, timeout time.Duration, listening func() bool, log *slo
 	}
 }
 
-// join watches a queue, after a pause that idle gives. The channel is closed when something in it is due, or seems to
-// be; what will be due sets the alarm. The caller leaves when it needs the watch no more.
+// join watches a queue, after a pause from idle. The channel is closed when a row in it is due, or seems to be; a
+// future row sets the alarm. The caller leaves when it no longer needs the watch.
 func (w *watcher) join(queue int64, a *alarm, idle *idleness) *watch {
 	x := &watch{
 		queue: queue, alarm: a, idle: idle, look: time.Now().Add(idle.next(w.listening())),
@@ -64,11 +64,11 @@ func (w *watcher) leave(x *watch) {
 	delete(w.waiting, x)
 }
 
-// run looks until ctx ends. A look takes no more than a twentieth of the time.
+// run polls until ctx ends. Polling takes at most a twentieth of the time.
 func (w *watcher) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var earliest time.Time // for the next look
+	var earliest time.Time // for the next poll
 	failures := 0
 	for {
 		at, low, high := w.next()
@@ -96,7 +96,7 @@ func (w *watcher) run(ctx context.Context) {
 		now := time.Now()
 		if err != nil {
 			if failures++; failures == 1 && ctx.Err() == nil {
-				w.log.WarnContext(ctx, "sqlqueue: new messages could not be looked for", "error", err)
+				w.log.WarnContext(ctx, "sqlqueue: new messages could not be polled for", "error", err)
 			}
 			earliest = now.Add(min(time.Duration(failures)*100*time.Millisecond, 5*time.Second))
 			continue
@@ -107,7 +107,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// next is the time of the next look and the queues that it is for; no time when no subscription waits.
+// next returns the time of the next poll and its queues; no time if no subscription waits.
 func (w *watcher) next() (at time.Time, low, high int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,7 +123,7 @@ func (w *watcher) next() (at time.Time, low, high int64) {
 	return at, low, high
 }
 
-// tell passes on what a look has found.
+// tell passes on the result of a poll.
 func (w *watcher) tell(first map[int64]time.Duration, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
