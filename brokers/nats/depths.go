@@ -16,10 +16,10 @@ import (
 
 var _ brokers.DepthReporter = (*transport)(nil)
 
-// maxCounted bounds the topics that are counted, whose names may come from messages.
+// maxCounted bounds the counted topics, whose names may come from messages.
 const maxCounted = 1000
 
-// counts notes a topic whose messages Depths counts.
+// counts registers a topic whose messages Depths counts.
 func (t *transport) counts(topic string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -28,9 +28,9 @@ func (t *transport) counts(topic string) {
 	}
 }
 
-// Depths implements brokers.DepthReporter, over the topics that this broker has come to know: by subscribing,
-// rescheduling or publishing with a delay. Of each it counts what is delayed, and what is in retry and ready for every
-// group, other processes' too, and what lies in the dead letter queue.
+// Depths implements brokers.DepthReporter for the topics that this broker knows from subscribing, rescheduling or
+// publishing with a delay. For each it counts the delayed messages, those in retry and ready for every group, including
+// other processes' groups, and those in the dead letter queue.
 func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	t.mu.Lock()
 	topics := slices.Collect(maps.Keys(t.counted))
@@ -38,7 +38,7 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	var found []brokers.Depth
 	for _, topic := range topics {
 		of, err := t.depths(ctx, topic)
-		if err != nil && !errors.Is(missing(err), brokers.ErrUnroutable) { // a stream that is gone has none
+		if err != nil && !errors.Is(missing(err), brokers.ErrUnroutable) { // a deleted stream has none
 			return nil, fmt.Errorf("nats: depths of %s: %w", topic, err)
 		}
 		found = append(found, of...)
@@ -88,7 +88,7 @@ func (t *transport) depths(ctx context.Context, topic string) ([]brokers.Depth, 
 }
 
 // count returns how many messages a stream has of a subject. The server counts for a consumer without listing subjects,
-// of which each schedule has its own.
+// of which there is one per schedule.
 func count(ctx context.Context, s jetstream.Stream, subject string) (uint64, error) {
 	c, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{
 		FilterSubject: subject, AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: 10 * time.Second, MemoryStorage: true,

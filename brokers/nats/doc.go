@@ -1,5 +1,5 @@
-// Package nats is a broker on NATS JetStream. Delays are kept by the server, as message schedules: it needs nats-server
-// 2.12 or later.
+// Package nats is a broker on NATS JetStream. The server keeps delays, as message schedules: it needs nats-server 2.12
+// or later.
 //
 //	broker, err := brokers.Open(ctx, "nats://localhost:4222") // with import _ ".../brokers/nats"
 //
@@ -23,36 +23,36 @@
 //
 // # Delivery semantics
 //
-// At least once. A topic is a stream, with the subject of the topic's name, and each group a durable consumer of it. A
-// stream keeps what was handled, as Kafka's topics do, until its max-age: a new group begins with the oldest message.
-// Acks are confirmed by the server; one without replicas that is killed forgets those of its last moment. While a
-// handler runs, the server gets a sign of progress: ack-wait bounds the life of a process that has died, not that of a
-// handler.
+// At least once. A topic is a stream, whose subject is the topic's name, and each group is a durable consumer of it. A
+// stream keeps handled messages, as Kafka's topics do, until its max-age: a new group starts with the oldest message.
+// The server confirms acks; if it has no replicas and is killed, it forgets the most recent ones. While a handler runs,
+// the server receives progress reports: ack-wait limits how long a dead process is waited for, not how long a handler
+// may take.
 //
 // Reschedule publishes to a subject that only the consumer of the group reads, and the copy is deleted after its ack.
-// Nacked messages are kept in hand for their pause. Connections are made again without an end, and a stream or consumer
-// that an operator has deleted is made again, the consumer behind what its group had acked.
+// Nacked messages stay in hand for their pause. Connections are retried forever, and a stream or consumer deleted by an
+// operator is recreated, the consumer after the last message acked by its group.
 //
 // # How delay works
 //
 // A message with a due time is stored under a separate subject, as a schedule for the topic or for the consumer
-// (Nats-Schedule: @at). The server stores it there when its clock has come to the time, and deletes the schedule. It
-// looks at most four times a second. Nothing is early as long as the clocks agree; what differs, a delay may be early
-// by.
+// (Nats-Schedule: @at). The server moves it there when it is due by the server's clock, and deletes the schedule. It
+// checks at most four times a second. A delay is never early if the clocks agree; otherwise it may be early by their
+// difference.
 //
 // # Headers
 //
-// Metadata are headers of NATS. What those cannot carry (names that HTTP would not take, line breaks, space at the ends
-// of values, and names of the server's own, Nats-*) stands percent-encoded in the header Redrive-Headers. The UUID is
-// in _watermill_message_uuid, as watermill-nats has it; a message without it has its Nats-Msg-Id for one.
+// Metadata are headers of NATS. Those that NATS cannot carry (names that HTTP does not allow, line breaks, values with
+// leading or trailing space, and the server's own names, Nats-*) are percent-encoded in the header Redrive-Headers. The
+// UUID is in _watermill_message_uuid, as in watermill-nats; a message without it uses its Nats-Msg-Id.
 //
 // # Limits
 //
 // A message is at most as large as the server's max_payload, less 24 KiB, which its retries and its dead letter may
-// need. A stream that has a topic's subject already is used if it has all that is needed, else refused with what to
-// change.
+// need. An existing stream with a topic's subject is used if it has all that is needed; otherwise it is refused with
+// the necessary changes.
 //
-// The sequence numbers of a stream that we make begin with the time, unlike those of any before with its name: an ack
-// names no more than stream, consumer and number. Who makes streams again by hand, while handlers still have messages
-// of the old one, gives them a FirstSeq too.
+// The sequence numbers of our streams start with the time, so that they differ from those of earlier streams with the
+// same name: an ack only names stream, consumer and number. If you recreate streams by hand, while handlers still have
+// messages of the old one, give them a FirstSeq too.
 package nats

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/portable"
 )
 
-// Schemes of the URLs that open this broker.
+// Schemes of the URLs that this driver opens.
 const (
 	Scheme    = "nats"
 	SchemeTLS = "nats+tls"
@@ -27,8 +27,8 @@ func init() {
 	brokers.Register(SchemeTLS, Driver{})
 }
 
-// Driver opens nats:// and nats+tls:// URLs. Importing the package registers it in the shared Mux; programs with a Mux
-// of their own register it there.
+// Driver opens nats:// and nats+tls:// URLs. Importing the package registers it in the shared Mux; programs with a
+// separate Mux register it there.
 type Driver struct{}
 
 var _ brokers.Driver = Driver{}
@@ -38,11 +38,11 @@ func (Driver) Params() []brokers.Param {
 	return []brokers.Param{
 		{
 			Name: "declare", Kind: brokers.Bool, Default: "true",
-			Doc: "Make the streams and consumers that are missing, and change consumers to what is configured.",
+			Doc: "Create missing streams and consumers, and change consumers to the configuration.",
 		},
 		{
 			Name: "replicas", Kind: brokers.Int, Default: "0", Max: 5,
-			Doc: "Replicas of the streams that are made; 0 means 3 on a cluster and 1 otherwise.",
+			Doc: "Replicas of new streams; 0 means 3 on a cluster and 1 otherwise.",
 		},
 		{
 			Name: "max-age", Kind: brokers.Duration, Default: "0s",
@@ -72,7 +72,7 @@ func (Driver) Params() []brokers.Param {
 // Open implements brokers.Driver. It fails when no server answers, or when JetStream is off.
 func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
 	if age := cfg.Params.Duration("max-age"); age > 0 && age < time.Hour {
-		return nil, fmt.Errorf("nats: max-age is %s: messages that no one has handled would be lost soon; at least 1h, or 0",
+		return nil, fmt.Errorf("nats: max-age is %s: unhandled messages would soon be lost; at least 1h, or 0",
 			age)
 	}
 	t, err := dial(ctx, cfg)
@@ -112,7 +112,7 @@ func dial(ctx context.Context, cfg brokers.Config) (*transport, error) {
 	return t, nil
 }
 
-// servers makes the client's URLs of ours, without its user, who is given apart.
+// servers converts our URL to the client's, without the user, which is set separately.
 func servers(u *url.URL) []string {
 	scheme := "nats://"
 	if u.Scheme == SchemeTLS {
@@ -135,11 +135,11 @@ func (t *transport) options(u *url.URL) []nats.Option {
 		nats.Name(t.cfg.Name),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
-		nats.IgnoreAuthErrorAbort(), // else a mistake of an operator would end the connection until this process restarts
+		nats.IgnoreAuthErrorAbort(), // otherwise an operator's mistake would end the connection until this process restarts
 		nats.PingInterval(5 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.FlusherTimeout(5 * time.Second),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { warn("the connection is lost, it is made again", err) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { warn("the connection was lost; reconnecting", err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { t.reconnected() }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { warn("the client reports an error", err) }),
 	}

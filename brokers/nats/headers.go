@@ -12,7 +12,7 @@ import (
 
 const (
 	uuidHeader = "_watermill_message_uuid" // watermill-nats' own
-	// oddHeader has the headers that NATS cannot carry as they are, in the form of a URL's query.
+	// oddHeader holds the headers that NATS cannot carry, in the form of a URL's query.
 	oddHeader = "Redrive-Headers"
 
 	idHeader     = "Nats-Msg-Id"
@@ -20,7 +20,7 @@ const (
 
 	scheduleHeader = "Nats-Schedule"
 	targetHeader   = "Nats-Schedule-Target"
-	schedulerFrom  = "Nats-Scheduler"     // the server's, on what was a schedule
+	schedulerFrom  = "Nats-Scheduler"     // set by the server on a fired schedule
 	schedulerNext  = "Nats-Schedule-Next" // likewise
 )
 
@@ -52,8 +52,8 @@ func rendered(o *driver.Outgoing) *nats.Msg {
 	return m
 }
 
-// isPlainKey reports whether a header of that name arrives as it was sent. The client drops names that are not tokens
-// of HTTP, and the server acts on its own.
+// isPlainKey reports whether a header of that name arrives as it was sent. The client drops names that are not HTTP
+// tokens, and the server interprets its own.
 func isPlainKey(key string) bool {
 	const prefix = "nats-"
 	if key == "" || key == uuidHeader || key == oddHeader || key == statusHeader ||
@@ -74,7 +74,7 @@ func isPlainValue(value string) bool {
 		value[0] > ' ' && value[len(value)-1] > ' '
 }
 
-// parsed makes a message that shares nothing with m, which is as the server sent it.
+// parsed returns a message that shares nothing with m, the server's message.
 func parsed(m *nats.Msg) *message.Message {
 	out := message.NewMessage("", append([]byte{}, m.Data...))
 	id := ""
@@ -95,11 +95,11 @@ func parsed(m *nats.Msg) *message.Message {
 			}
 			out.Metadata[key] = values[0]
 		}
-	} else { // not ours
+	} else { // foreign
 		out.Metadata[oddHeader] = m.Header.Get(oddHeader)
 	}
 	if _, ours := m.Header[uuidHeader]; id == "" && !ours {
-		id = m.Header.Get(idHeader) // the id that another producer gave it
+		id = m.Header.Get(idHeader) // the id given by another producer
 	}
 	out.UUID = id
 	return out

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// place is where the messages of a topic are.
+// place is where the messages of a topic are stored.
 type place struct {
 	subject string // of the topic
 	token   string // the topic as one token of a subject, and as the name of a stream
@@ -55,7 +55,7 @@ func tokenOf(name string) string {
 	return b.String()[:maxToken-33] + "=" + hex.EncodeToString(sum[:16]) // no = is followed by so many digits else
 }
 
-// nameOf is what a token was made of. One that was cut stays as it is.
+// nameOf is the reverse of tokenOf. A shortened token is returned as it is.
 func nameOf(token string) string {
 	name, err := url.PathUnescape(strings.NewReplacer("=", "%", "+", ".").Replace(token))
 	if err != nil || len(token) == maxToken {
@@ -64,7 +64,7 @@ func nameOf(token string) string {
 	return name
 }
 
-// subjectOf is the topic itself where it can be a subject without wildcards.
+// subjectOf is the topic itself if it can be a subject without wildcards.
 func subjectOf(topic string) string {
 	var b strings.Builder
 	for i := range len(topic) {

@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// asking is how long one request for messages lasts at the server.
+	// asking is how long the server keeps one request for messages.
 	asking = 30 * time.Second
-	// heartbeat is how often the server says that it still knows of a request. A new leader does not know of those that
-	// the old one had.
+	// heartbeat is how often the server reports that it still has a request. A new leader does not have the old one's
+	// requests.
 	heartbeat = 2 * time.Second
-	// answering is how long the server has to confirm an ack. One that was killed does not know of the deliveries of
-	// its last moments, and answers acks of them with nothing: they come again.
+	// answering is how long the server has to confirm an ack. After being killed it does not know its most recent
+	// deliveries, and does not answer their acks: they are redelivered.
 	answering = 3 * time.Second
-	// noting is how often it is noted what the group has acked.
+	// noting is how often the group's acks are recorded.
 	noting = 10 * time.Second
 )
 
-// stream reads a durable consumer: it asks for as many messages as there is room for in the window. The client's own
-// Consume and Messages fetch ahead of that, and what lies in their buffers is not extended while a handler runs.
+// stream reads a durable consumer: it requests as many messages as the window has room for. The client's own Consume
+// and Messages fetch more than that, and do not extend the messages in their buffers while a handler runs.
 type stream struct {
 	t           *transport
 	place       place
@@ -43,22 +43,22 @@ type stream struct {
 	name        string // of the JetStream stream
 	incarnation string
 	consumer    jetstream.Consumer
-	made        time.Time // when the consumer was
+	made        time.Time // when the consumer was created
 	ackWait     time.Duration
 	sub         *nats.Subscription
 	need        chan struct{} // there may be room in the window
 	doubt       chan struct{} // the consumer may be gone
-	wake        chan struct{} // there is something for Next
+	wake        chan struct{} // there is a message for Next
 	stop        chan struct{}
 	working     sync.WaitGroup
 
 	mu      sync.Mutex
 	window  int
-	asked   int         // messages that the server has been asked for and has not sent
+	asked   int         // messages requested from the server but not received
 	ready   []*nats.Msg // for Next
 	hands   map[*nats.Msg]struct{}
-	heard   time.Time // the last sign of life
-	silent  int       // times in a row without one
+	heard   time.Time // when the server last showed a sign of life
+	silent  int       // consecutive checks without one
 	err     error
 	closing bool
 }
@@ -116,7 +116,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// take gets what the server sends: messages, and news of our requests.
+// take receives messages and the status of our requests from the server.
 func (s *stream) take(m *nats.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,14 +133,14 @@ func (s *stream) take(m *nats.Msg) {
 	}
 	switch status, text := m.Header.Get(statusHeader), m.Header.Get("Description"); {
 	case status == "100": // a heartbeat
-	case status == "408": // a request has ended without all its messages
+	case status == "408": // a request has expired without all its messages
 		unsent, _ := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 		s.asked = max(0, s.asked-unsent)
 		signal(s.need)
 	case status == "409" && strings.EqualFold(text, "Consumer Deleted"):
 		s.fail(fmt.Errorf("the consumer has been deleted: %w", brokers.ErrUnroutable))
 	case status == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")):
-		s.asked = 0 // the silence that follows makes us ask anew, when there is a leader
+		s.asked = 0 // after the silence that follows we ask again, when there is a leader
 	default: // 503: no server leads the consumer, or the consumer is gone
 		s.fail(fmt.Errorf("the server does not take requests for messages: %s %s", status, text))
 	}
@@ -161,7 +161,7 @@ func (s *stream) askAnew() {
 	signal(s.need)
 }
 
-// work asks for messages, and tells the server of those in hand that they are.
+// work requests messages, and tells the server which ones are still in hand.
 func (s *stream) work() {
 	extend := time.NewTicker(s.ackWait / 3)
 	defer extend.Stop()
@@ -206,32 +206,31 @@ func (s *stream) extend() {
 	hands := slices.Collect(maps.Keys(s.hands))
 	s.mu.Unlock()
 	for _, m := range hands {
-		_ = s.t.conn.Publish(m.Reply, []byte("+WPI")) // else it is delivered again
+		_ = s.t.conn.Publish(m.Reply, []byte("+WPI")) // otherwise it is redelivered
 	}
 }
 
-// listen asks anew when the server has been silent, and ends the stream when that does not help.
+// listen requests again after the server was silent, and ends the stream if that does not help.
 func (s *stream) listen() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.t.conn.IsConnected() {
-		s.heard = time.Now() // the connection is made again, and then we ask anew
+		s.heard = time.Now() // the connection is being restored; we ask again afterwards
 		return
 	}
 	if time.Since(s.heard) < 2*heartbeat+heartbeat/2 || s.asked == 0 && s.window <= len(s.hands) {
 		return
 	}
 	if s.silent++; s.silent > 2 {
-		s.fail(errors.New("the server has stopped to answer requests for messages"))
+		s.fail(errors.New("the server has stopped answering requests for messages"))
 		return
 	}
 	s.asked, s.heard = 0, time.Now()
 	signal(s.need)
 }
 
-// follow notes what the group has acked, so that a consumer that is deleted can begin behind it, and ends the stream
-// when the consumer is not there any more. The server tells that only to who waits for messages, and with the window
-// full nothing does.
+// follow records the group's acks, so that a deleted consumer can be recreated after them, and ends the stream when the
+// consumer no longer exists. The server only notifies requests for messages, and with a full window there are none.
 func (s *stream) follow() {
 	ticker := time.NewTicker(noting)
 	defer ticker.Stop()
@@ -250,10 +249,10 @@ func (s *stream) follow() {
 			s.note(info)
 			continue
 		case err == nil:
-			err = fmt.Errorf("the consumer has been made again: %w", brokers.ErrUnroutable)
+			err = fmt.Errorf("the consumer has been recreated: %w", brokers.ErrUnroutable)
 		default:
 			if err = missing(err); !errors.Is(err, brokers.ErrUnroutable) {
-				continue // it is asked again
+				continue // the next round asks again
 			}
 		}
 		s.mu.Lock()
@@ -324,7 +323,7 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 	for i := range settled {
 		m := settled[i].Delivery.Token.(*nats.Msg)
 		errs[i] = s.settle(ctx, m, settled[i].Outcome)
-		if errs[i] != nil && !errors.Is(errs[i], driver.ErrLost) { // it is tried again
+		if errs[i] != nil && !errors.Is(errs[i], driver.ErrLost) { // it is retried
 			continue
 		}
 		s.mu.Lock()
@@ -354,8 +353,8 @@ func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Outcome
 	return err
 }
 
-// remove deletes what was stored for this consumer alone, when it is done with. What is left behind after a crash is
-// acked, and takes room until the stream's max-age.
+// remove deletes a message stored for this consumer alone once it is settled. Messages left behind by a crash are
+// acked, and occupy space until the stream's max-age.
 func (s *stream) remove(m *nats.Msg) {
 	if m.Subject != s.place.again(s.group) {
 		return
@@ -367,7 +366,7 @@ func (s *stream) remove(m *nats.Msg) {
 }
 
 // giveBack returns a message to the queue. The server counts that as a delivery, so a suspect, which has been counted
-// already and runs alone, is stored anew instead: a restart must not count against it.
+// already and runs alone, is stored again instead: a restart must not count against it.
 func (s *stream) giveBack(ctx context.Context, m *nats.Msg) error {
 	if len(m.Header[envelope.KeySuspect]) > 0 {
 		fresh := &nats.Msg{Subject: s.place.again(s.group), Data: m.Data, Header: maps.Clone(m.Header)}
@@ -380,7 +379,7 @@ func (s *stream) giveBack(ctx context.Context, m *nats.Msg) error {
 	return s.t.conn.Publish(m.Reply, []byte("-NAK"))
 }
 
-// Close implements driver.Stream. What the server has sent meanwhile is returned, instead of waiting for its ack-wait.
+// Close implements driver.Stream. Messages received meanwhile are returned, instead of waiting for their ack-wait.
 func (s *stream) Close(ctx context.Context) error {
 	close(s.stop)
 	s.t.mu.Lock()
@@ -407,7 +406,7 @@ func (s *stream) Close(ctx context.Context) error {
 	hands, failed := slices.Collect(maps.Keys(s.hands)), s.err != nil
 	s.mu.Unlock()
 	for _, m := range hands {
-		if failed { // the handlers of this process may still have it, and know it again by its place
+		if failed { // the handlers of this process may still have it, and recognise it by its position
 			_ = s.t.conn.Publish(m.Reply, []byte("-NAK"))
 			continue
 		}

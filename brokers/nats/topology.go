@@ -30,7 +30,7 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	return t.declareConsumer(ctx, info, &q)
 }
 
-// declareStream finds the stream that takes the subject, or makes it.
+// declareStream finds the stream that takes the subject, or creates it.
 func (t *transport) declareStream(ctx context.Context, topic string) (*jetstream.StreamInfo, error) {
 	p := placeOf(topic)
 	s, err := t.stream(ctx, topic)
@@ -59,24 +59,24 @@ func (t *transport) createStream(ctx context.Context, p place) (*jetstream.Strea
 		AllowDirect: true, FirstSeq: firstSequence(),
 	})
 	if err != nil {
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process has made it, with other replicas
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process has created it, with other replicas
 			if s, err = t.js.Stream(ctx, p.token); err == nil {
 				return s.CachedInfo(), usable(&s.CachedInfo().Config, p)
 			}
 		}
-		return nil, fmt.Errorf("make stream %s for %s with %d replicas: %w", p.token, p.subject, replicas, err)
+		return nil, fmt.Errorf("create stream %s for %s with %d replicas: %w", p.token, p.subject, replicas, err)
 	}
 	info := s.CachedInfo()
-	return info, usable(&info.Config, p) // a server before 2.12 ignores what it does not know
+	return info, usable(&info.Config, p) // a server before 2.12 ignores unknown fields
 }
 
-// firstSequence begins the sequence numbers of a stream behind all that an earlier one of the same name has used. The
-// subject of an ack names the stream, the consumer and the number: a handler that answers for a message of a deleted
-// stream would ack the one with its number in the next.
+// firstSequence starts the sequence numbers of a stream after all those of an earlier one with the same name. The
+// subject of an ack names the stream, the consumer and the number: a handler that answers a message of a deleted stream
+// would otherwise ack the message with that number in the next one.
 func firstSequence() uint64 { return uint64(time.Now().UnixMicro()) }
 
-// clearing paces attempts to make a stream: nats-server 2.12 removes the files of a deleted one in the background, and
-// meanwhile it sometimes answers that it cannot make the store of another with that name.
+// clearing paces attempts to create a stream: nats-server 2.12 removes the files of a deleted one in the background,
+// and meanwhile sometimes answers that it cannot create the store of another with that name.
 var clearing = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
 
 func (t *transport) makeStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
@@ -98,7 +98,7 @@ func usable(cfg *jetstream.StreamConfig, p place) error {
 			"are lost: it must be limits")
 	}
 	if !slices.Contains(cfg.Subjects, p.all()) {
-		faults = append(faults, "it has not the subject "+p.all()+" for retries: add it")
+		faults = append(faults, "it lacks the subject "+p.all()+" for retries: add it")
 	}
 	if !cfg.AllowMsgSchedules {
 		faults = append(faults, "it does not allow message schedules: allow them (nats-server 2.12 or later)")
@@ -110,13 +110,13 @@ func usable(cfg *jetstream.StreamConfig, p place) error {
 		brokers.ErrUnsupported, cfg.Name, p.subject, strings.Join(faults, "; "))
 }
 
-// floor is what a group has acked, as far as this process knows.
+// floor is the last message that a group has acked, as far as this process knows.
 type floor struct {
-	stream string // which one: sequences begin anew in another
+	stream string // which stream: sequences start over in another one
 	seq    uint64
 }
 
-// incarnation names a stream, unlike any other that has its name.
+// incarnation identifies a stream among all those with its name.
 func incarnation(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
@@ -157,8 +157,8 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 	return nil
 }
 
-// createConsumer begins behind what the group is known to have acked, when an operator has deleted its consumer, else
-// with the oldest message.
+// createConsumer starts after the last known ack of the group if an operator has deleted its consumer, otherwise with
+// the oldest message.
 func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamInfo,
 	cfg jetstream.ConsumerConfig,
 ) error {
@@ -173,7 +173,7 @@ func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamIn
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("make consumer %s of stream %s: %w", cfg.Durable, info.Config.Name, err)
+		return fmt.Errorf("create consumer %s of stream %s: %w", cfg.Durable, info.Config.Name, err)
 	}
 	if cfg.DeliverPolicy == jetstream.DeliverByStartSequencePolicy {
 		return t.checkStart(ctx, info, cfg.Durable)
@@ -181,15 +181,16 @@ func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamIn
 	return nil
 }
 
-// checkStart removes a consumer that was to begin behind a sequence number of one stream and was made in another: the
-// stream was deleted and made again after it was looked up. There the consumer would skip all that came before.
+// checkStart removes a consumer that was meant to start after a sequence number of one stream and was created in
+// another: the stream was deleted and recreated after it was looked up. There the consumer would skip all earlier
+// messages.
 func (t *transport) checkStart(ctx context.Context, info *jetstream.StreamInfo, consumer string) error {
 	now, err := t.js.Stream(ctx, info.Config.Name)
 	if err == nil && incarnation(now.CachedInfo()) == incarnation(info) {
 		return nil
 	}
 	if err == nil {
-		err = fmt.Errorf("stream %s has been made again: %w", info.Config.Name, brokers.ErrUnroutable)
+		err = fmt.Errorf("stream %s has been recreated: %w", info.Config.Name, brokers.ErrUnroutable)
 	}
 	removed := t.js.DeleteConsumer(ctx, info.Config.Name, consumer)
 	if errors.Is(removed, jetstream.ErrConsumerNotFound) || errors.Is(removed, jetstream.ErrStreamNotFound) {

@@ -33,7 +33,7 @@ var (
 	_ driver.ReaderCounter = (*transport)(nil)
 )
 
-// Publish implements driver.Transport. All are sent before the first answer is waited for.
+// Publish implements driver.Transport. It sends all messages before it waits for the first answer.
 func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	errs := t.publish(ctx, out)
 	for i, err := range errs {
@@ -41,7 +41,7 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 		case !errors.Is(err, jetstream.ErrNoStreamResponse):
 		case out[i].ExistingOnly:
 			errs[i] = fmt.Errorf("%w: %w", brokers.ErrUnroutable, err)
-		default: // there is no such stream, or it has no leader at the moment
+		default: // there is no such stream, or it currently has no leader
 			if _, errs[i] = t.declareStream(ctx, topicOf(out[i].To)); errs[i] == nil {
 				errs[i] = t.publish(ctx, out[i:i+1])[0]
 			}
@@ -77,8 +77,8 @@ func (t *transport) publish(ctx context.Context, out []driver.Outgoing) []error 
 	return errs
 }
 
-// mustBe fails when o may go only to a consumer that is there, and it is not: the stream would keep the message unread.
-// known has the answers of this call.
+// mustBe fails if o may only go to an existing consumer, and there is none: the stream would keep the message unread.
+// known holds the answers of this call.
 func (t *transport) mustBe(ctx context.Context, o *driver.Outgoing, known map[*driver.Destination]error) error {
 	if !o.ExistingOnly || o.To.Kind != driver.ToConsumer {
 		return nil
@@ -91,8 +91,8 @@ func (t *transport) mustBe(ctx context.Context, o *driver.Outgoing, known map[*d
 	return err
 }
 
-// Readers implements driver.ReaderCounter. The server counts requests for messages. A process that has its window full
-// of messages makes none, and neither does one that died with them: then the readers are not known.
+// Readers implements driver.ReaderCounter. The server counts requests for messages. A process whose window is full
+// makes none, and neither does one that died with a full window: then the number of readers is unknown.
 func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, error) {
 	c, err := t.consumer(ctx, to.Topic, to.Consumer)
 	if errors.Is(err, brokers.ErrUnroutable) {
@@ -109,7 +109,7 @@ func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, e
 	return info.NumWaiting, nil
 }
 
-// stream asks for the stream of a topic.
+// stream looks up the stream of a topic.
 func (t *transport) stream(ctx context.Context, topic string) (jetstream.Stream, error) {
 	name, err := t.js.StreamNameBySubject(ctx, placeOf(topic).subject)
 	if err != nil {
@@ -119,7 +119,7 @@ func (t *transport) stream(ctx context.Context, topic string) (jetstream.Stream,
 	return s, missing(err)
 }
 
-// consumer asks for the consumer of a group.
+// consumer looks up the consumer of a group.
 func (t *transport) consumer(ctx context.Context, topic, group string) (jetstream.Consumer, error) {
 	s, err := t.stream(ctx, topic)
 	if err != nil {
@@ -154,7 +154,7 @@ func (t *transport) addressed(o *driver.Outgoing) (*nats.Msg, error) {
 		m.Subject = p.wait(kind, rand.Text())
 	}
 	if limit := t.conn.MaxPayload() - driver.Headroom; o.First && o.To.Kind == driver.ToTopic && size(m) > limit {
-		return nil, fmt.Errorf("%d bytes with what its headers take, at most %d: %w", size(m), limit, brokers.ErrTooLarge)
+		return nil, fmt.Errorf("%d bytes with its headers, at most %d: %w", size(m), limit, brokers.ErrTooLarge)
 	}
 	return m, nil
 }
@@ -167,7 +167,7 @@ func size(m *nats.Msg) int64 {
 	return int64(n)
 }
 
-// meaning gives errors of the client and the server the names that callers decide on.
+// meaning translates errors of the client and the server into those that callers check.
 func meaning(err error) error {
 	const messageSizeExceedsMaximum, schedulesDisabled = 10054, 10188
 	switch {
@@ -202,7 +202,7 @@ func (t *transport) Capabilities() brokers.Capabilities {
 	}
 }
 
-// Traits implements driver.Transport. NackPause is not one of them: the server counts a nack as it counts a crash.
+// Traits implements driver.Transport. NackPause is not set: the server counts a nack as it counts a crash.
 func (t *transport) Traits() driver.Traits {
 	return driver.Traits{Name: Scheme, StablePosition: true}
 }
@@ -225,7 +225,7 @@ func (t *transport) Close(ctx context.Context) error {
 	return err
 }
 
-// reconnected lets every stream ask again: what it had asked for was lost with the connection.
+// reconnected lets every stream request again: earlier requests were lost with the connection.
 func (t *transport) reconnected() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
