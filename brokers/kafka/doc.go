@@ -11,7 +11,7 @@
 // Kafka's own. Each is also a key of Config.Params, and each may be written with x- in front:
 //
 //	parameter          default             meaning
-//	version            cluster's           newest Kafka version whose protocol is spoken; at least 2.4.0
+//	version            cluster's           newest Kafka version whose protocol is used;   at least 2.4.0
 //	auto-create        true                create topics that are missing
 //	partitions         broker's            partitions of the topics that Publish and Subscribe create
 //	replication        broker's            replicas of the topics created

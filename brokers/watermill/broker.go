@@ -15,44 +15,44 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Config is what a broker is made of.
+// Config configures a broker.
 type Config struct {
-	// Publisher stores messages: its Publish returns when they are as safe as the Pub/Sub can make them. The broker
-	// closes it. Required.
+	// Publisher stores messages: its Publish returns when they are as safe as the Pub/Sub can make them. The broker closes
+	// it. Required.
 	Publisher message.Publisher
 	// Subscriber reads topics for the one group of Broker.Group. The broker closes it. Either this or NewSubscriber is
 	// required.
 	Subscriber message.Subscriber
-	// NewSubscriber makes a subscriber that reads for a group, brokers.DefaultGroup when a consumer names none. It is
+	// NewSubscriber returns a subscriber that reads for a group, brokers.DefaultGroup if a consumer names none. It is
 	// called once for each subscription, which closes it.
 	NewSubscriber func(group string) (message.Subscriber, error)
-	// Delays keeps messages until they are due: a SQL queue, or memory in tests. It must name consumers by their group,
-	// as these do. It stays the caller's, who closes it after the broker. Without it nothing can be delayed.
+	// Delays keeps messages until they are due: a SQL queue, or memory in tests. It must name consumers by their group, as
+	// these two do. The caller closes it after the broker. Without it nothing can be delayed.
 	Delays brokers.Broker
 
-	// Initialize makes what is needed to keep messages of topic for group from now on. It is called before a group
-	// reads its topic, and for its dead letters, which may have no reader yet. Defaults to the subscriber's
-	// SubscribeInitialize, where it has one, and then for the topic only.
+	// Initialize prepares the Pub/Sub to keep messages of topic for group from now on. It is called before a group reads
+	// its topic, and for its dead letters, which may have no reader yet. Defaults to the subscriber's SubscribeInitialize,
+	// if it has one, and then only for the topic.
 	Initialize func(ctx context.Context, topic, group string) error
-	// Ping asks the Pub/Sub for a sign of life. Defaults to none.
+	// Ping checks that the Pub/Sub answers. Defaults to none.
 	Ping func(ctx context.Context) error
 
-	// Competing is whether subscriptions of one group share its messages. Then as many are opened as handlers may run
+	// Competing means that subscriptions of one group share its messages. Then there is one for each handler that may run
 	// at once, for subscribers that hand out one message at a time.
 	Competing bool
-	// AckGrace bounds how long a subscription that is closed waits for the subscriber to take notice of the last acks,
-	// which Watermill's own show by cancelling the message's context: most lose an ack when they are closed right
-	// behind it. Defaults to 0, no wait.
+	// AckGrace bounds how long a closing subscription waits for the subscriber to notice the last acks, which Watermill's
+	// own show by cancelling the message's context: most lose an ack if they are closed right after it. Defaults to 0, no
+	// wait.
 	AckGrace time.Duration
-	// Origin returns what the subscriber knows of where a message was: partition, offset, key, timestamp. Optional.
+	// Origin returns what the subscriber knows of a message's origin: partition, offset, key, timestamp. Optional.
 	Origin func(m *message.Message) envelope.Origin
-	// Durable, Ordered, MaxMessageBytes, MaxHeaderBytes and MaxConcurrency are what the Pub/Sub is, for Capabilities.
+	// Durable, Ordered, MaxMessageBytes, MaxHeaderBytes and MaxConcurrency describe the Pub/Sub, for Capabilities.
 	Durable, Ordered                bool
 	MaxMessageBytes, MaxHeaderBytes int64
 	MaxConcurrency                  int
 
-	// Broker has what every broker has: Name, Group, Concurrency, DrainTimeout, PublishTimeout, Naming, Logger. Its URL
-	// is only shown, and defaults to watermill://.
+	// Broker has the settings of every broker: Name, Group, Concurrency, DrainTimeout, PublishTimeout, Naming, Logger. Its
+	// URL is only displayed, and defaults to watermill://.
 	Broker brokers.Config
 }
 
@@ -92,7 +92,7 @@ func isNil(v any) bool {
 	return r.Kind() == reflect.Pointer && r.IsNil()
 }
 
-// New returns a broker on cfg, or an error that names every fault of it. Close it.
+// New returns a broker for cfg, or an error with every fault of it. Close it.
 func New(cfg Config) (brokers.Broker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("brokers/watermill: invalid config: %w", err)
@@ -107,7 +107,7 @@ func New(cfg Config) (brokers.Broker, error) {
 	return open(cfg, resolved, Params())
 }
 
-// Open is [New] for drivers, whose Config.Broker is resolved and whose parameters begin with [Params].
+// Open is [New] for drivers, whose Config.Broker is resolved and whose parameters start with [Params].
 func Open(cfg Config, params []brokers.Param) (brokers.Broker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("brokers/watermill: invalid config: %w", err)

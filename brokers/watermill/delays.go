@@ -8,10 +8,10 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// DelaysEnv is the environment variable that x-delays-env names by default.
+// DelaysEnv is the default environment variable of x-delays-env.
 const DelaysEnv = "REDRIVE_DELAYS_URL"
 
-// URLParams are the parameters of drivers that open a Pub/Sub by URL: [Params], and where the URL of Delays stands.
+// URLParams are the parameters of drivers that open a Pub/Sub by URL: [Params], and the source of the URL of Delays.
 func URLParams(more ...brokers.Param) []brokers.Param {
 	params := append(Params(), brokers.Param{
 		Name: "delays-env", Default: DelaysEnv,
@@ -21,9 +21,9 @@ func URLParams(more ...brokers.Param) []brokers.Param {
 	return append(params, more...)
 }
 
-// OpenDelays opens the broker whose URL is in the environment variable that x-delays-env names. given, which stays
-// the caller's, wins over it. done closes what was opened; call it after the broker that uses it was closed. Without
-// both, delays is nil and done does nothing.
+// OpenDelays opens the broker whose URL is in the environment variable named by x-delays-env. given, which the caller
+// closes, takes precedence. done closes the opened broker; call it after closing the broker that uses it. Without
+// either, delays is nil and done does nothing.
 func OpenDelays(ctx context.Context, cfg brokers.Config, given brokers.Broker) (delays brokers.Broker,
 	done func() error, err error,
 ) {

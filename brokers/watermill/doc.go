@@ -1,5 +1,5 @@
-// Package watermill makes a broker of any Watermill publisher and subscriber: a service keeps the Pub/Sub that it has,
-// and gets retries that step aside, confirmed dead letters, first-delivery delays and an orderly shutdown.
+// Package watermill turns any Watermill publisher and subscriber into a broker: a service keeps its Pub/Sub, and gets
+// retries that do not block later messages, confirmed dead letters, first-delivery delays and an orderly shutdown.
 //
 //	broker, err := watermill.New(watermill.Config{
 //		Publisher:     publisher,                                     // any message.Publisher
@@ -9,26 +9,26 @@
 //
 // # Delivery semantics
 //
-// At least once, as far as the Pub/Sub is: what its Publish confirms, and whether an ack reaches its server, is its
-// own. A nack never reaches it but at shutdown, because most Pub/Subs deliver a nacked message again at once: a message
-// is kept in hand and handed out again after a pause. What is handed out while a subscription ends is nacked. When the
-// channel of a subscription ends, another one is opened, paced.
+// At least once, as far as the Pub/Sub guarantees it: what its Publish confirms, and whether an ack reaches its server,
+// depends on the Pub/Sub. It never receives a nack except at shutdown, because most Pub/Subs redeliver a nacked message
+// at once: a message is kept in hand and handed out again after a pause. Messages that arrive while a subscription ends
+// are nacked. If the channel of a subscription ends, another one is opened, paced.
 //
 // # How delay works
 //
 // A retry waits in the Delays broker, in a queue that only the consumer group reads, and is handed out from there in
-// the same subscription: other groups of the topic never see it. A first-delivery delay waits there too, and is
-// published to its topic when it is due by whichever process has the broker open. Without Delays nothing can be
-// delayed: then Capabilities.MaxDelay is 0, and brokers.Require reports it at start.
+// the same subscription: other groups of the topic never see it. A first-delivery delay also waits there, and is
+// published to its topic when due by any process that has the broker open. Without Delays nothing can be delayed: then
+// Capabilities.MaxDelay is 0, and brokers.Require reports it at start.
 //
 // # Headers
 //
-// All metadata is passed on as it is. Messages are those of the Pub/Sub: plain Watermill services on the same topics
+// All metadata is passed on unchanged. Messages are those of the Pub/Sub: plain Watermill services on the same topics
 // read and write the same.
 //
 // # Limits
 //
-// Deliveries are not counted (Capabilities.DeliveryCount), so a message that ends its process comes again and again.
+// Deliveries are not counted (Capabilities.DeliveryCount), so a message that kills its process is redelivered forever.
 // Whether several groups can read a topic depends on NewSubscriber, and how many handlers run at once on how many
 // messages the subscriber hands out before their acks.
 package watermill

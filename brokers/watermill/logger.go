@@ -7,8 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// Logger returns l as Watermill's parts take it. They report every message three or four times at levels that are
-// rarely logged, and Watermill's own adapter converts the fields of each of these reports before it looks at the level.
+// Logger adapts l to Watermill's components. They report every message three or four times at levels that are rarely
+// logged, and Watermill's own adapter converts the fields of each report before it checks the level.
 func Logger(l *slog.Logger) watermill.LoggerAdapter { return leveled{watermill.NewSlogLogger(l), l} }
 
 type leveled struct {

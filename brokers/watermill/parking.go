@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// parking is the place in the Delays broker where messages wait.
+// parking is where messages wait in the Delays broker.
 type parking struct {
 	t      *transport
 	delays brokers.Broker
@@ -27,12 +27,12 @@ type parking struct {
 }
 
 const (
-	parkedConsumer = "redrive" // the consumer that everything parked is for
+	parkedConsumer = "redrive" // the consumer of everything parked
 	parkedPrefix   = "x-parked-"
 	parkedTopic    = parkedPrefix + "topic"
 )
 
-// parkedKeys are headers that the Delays broker would interpret as its own.
+// parkedKeys are headers that the Delays broker would interpret.
 var parkedKeys = []string{
 	envelope.KeyStage, envelope.KeySuspect, envelope.KeyNotBefore, envelope.KeyTopic, envelope.KeyConsumer,
 	envelope.KeyDelay, envelope.KeyWatermillDelayedFor, envelope.KeyWatermillDelayedUntil,
@@ -57,12 +57,12 @@ func RetryTopic(url, topic, consumer string) string {
 	return topic + "." + consumer + "." + kindOf(url) + "_retries"
 }
 
-// firstTopic is where first deliveries wait, of all topics.
+// firstTopic is where first deliveries of all topics wait.
 func (p *parking) firstTopic() string {
 	return "redrive_" + kindOf(p.t.broker.URL) + "_first_deliveries"
 }
 
-// putRetry puts a message in front of one consumer.
+// putRetry stores a message for one consumer.
 func (p *parking) putRetry(ctx context.Context, o *driver.Outgoing) error {
 	if o.ExistingOnly {
 		ctx = envelope.WithExistingOnly(ctx)
@@ -70,7 +70,7 @@ func (p *parking) putRetry(ctx context.Context, o *driver.Outgoing) error {
 	return p.put(ctx, RetryTopic(p.t.broker.URL, o.To.Topic, o.To.Consumer), rendered(o), o.Due)
 }
 
-// putFirst keeps a message that is to be published later.
+// putFirst stores a message that is to be published later.
 func (p *parking) putFirst(ctx context.Context, o *driver.Outgoing) error {
 	if err := p.start(); err != nil { //nolint:contextcheck // its work outlives ctx, see forward
 		return err
@@ -98,7 +98,7 @@ func (p *parking) put(ctx context.Context, topic string, m *message.Message, due
 	return nil
 }
 
-// taken is a parked message as it was before.
+// taken restores a parked message.
 func taken(m *message.Message) *message.Message {
 	out := message.NewMessage(m.UUID, m.Payload)
 	maps.Copy(out.Metadata, m.Metadata)
@@ -130,7 +130,7 @@ func (p *parking) read(ctx context.Context, topic string, concurrency int) (mess
 	return sub, messages, nil
 }
 
-// start publishes first deliveries that are due, from then on.
+// start publishes first deliveries as they become due.
 func (p *parking) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,13 +150,13 @@ func (p *parking) start() error {
 	return nil
 }
 
-// forward publishes one. The Delays broker keeps what cannot be published, and brings it again after a pause.
+// forward publishes one. The Delays broker keeps a message that cannot be published, and redelivers it after a pause.
 func (p *parking) forward(m *message.Message) {
 	topic := m.Metadata[parkedTopic]
 	out := taken(m)
 	out.SetContext(m.Context())
 	if err := p.t.cfg.Publisher.Publish(topic, out); err != nil {
-		p.t.broker.Logger.Warn("watermill: a message whose first delivery is due cannot be published; it is tried again",
+		p.t.broker.Logger.Warn("watermill: a message whose first delivery is due cannot be published and will be retried",
 			"topic", topic, "message_id", strings.ToValidUTF8(m.UUID, "?"), "error", err.Error())
 		m.Nack()
 		return

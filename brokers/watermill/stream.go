@@ -24,19 +24,19 @@ type stream struct {
 	cancel   context.CancelFunc
 	ctx      context.Context
 	own      <-chan *message.Message // of the first subscription, read by Next itself
-	in       chan received           // what the others have
+	in       chan received           // messages of the others
 	closed   chan struct{}
 	failed   chan struct{}
 	fail     sync.Once
 	forwards sync.WaitGroup
-	subs     []func() // closes what was opened for this stream
+	subs     []func() // close what was opened for this stream
 
 	mu       sync.Mutex
-	received map[*message.Message]struct{} // not settled
-	acked    []*message.Message            // whose acks the subscriber may not have noticed
+	received map[*message.Message]struct{} // unsettled
+	acked    []*message.Message            // the subscriber may not have noticed their acks
 }
 
-// received is a message with what it stands for.
+// received is a message with its original.
 type received struct {
 	original *message.Message // to be acked
 	parked   bool
@@ -84,7 +84,8 @@ func (s *stream) open(q *driver.Queue) error {
 	return nil
 }
 
-// forward passes messages on until their channel ends. What comes after Close is nacked, and never handed out.
+// forward passes on messages until their channel ends. Messages that arrive after Close are nacked, and never handed
+// out.
 func (s *stream) forward(messages <-chan *message.Message, parked bool) {
 	s.forwards.Go(func() {
 		for m := range messages {
@@ -136,7 +137,7 @@ func (s *stream) delivery(r received) driver.Delivery {
 	return d
 }
 
-// message is what is handed out, apart from the subscriber's own.
+// message is the message to hand out, separate from the subscriber's own.
 func (r received) message() *message.Message {
 	m := r.original
 	payload := bytes.Clone(m.Payload) // a handler may write into it
@@ -164,7 +165,7 @@ type withValues struct {
 	values context.Context
 }
 
-// Value prefers what the engine has set.
+// Value prefers the engine's values.
 func (c *withValues) Value(key any) any {
 	if v := c.Context.Value(key); v != nil {
 		return v
@@ -172,7 +173,7 @@ func (c *withValues) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// Settle implements driver.Stream. Whether an ack reaches a server is the subscriber's matter.
+// Settle implements driver.Stream. Whether an ack reaches a server is up to the subscriber.
 func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +190,7 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 	return nil
 }
 
-// maxNoted bounds how many acks are waited for: a subscriber that never cancels a context shows none of them.
+// maxNoted bounds how many acks are awaited: a subscriber that never cancels a context shows none of them.
 const maxNoted = 256
 
 // noteAck keeps an acked message until the subscriber has cancelled its context.
@@ -203,7 +204,7 @@ func (s *stream) noteAck(m *message.Message) {
 	}
 }
 
-// awaitAcks returns when the subscriber has taken notice of every ack, or after AckGrace.
+// awaitAcks returns when the subscriber has noticed every ack, or after AckGrace.
 func (s *stream) awaitAcks(ctx context.Context) {
 	s.mu.Lock()
 	acked := s.acked
@@ -222,13 +223,13 @@ func (s *stream) awaitAcks(ctx context.Context) {
 	}
 }
 
-// Close implements driver.Stream. The subscriptions end when the subscriber has seen the acks, and what is in hand is
-// given back behind them: a subscriber that is nacked while it is open delivers again at once.
+// Close implements driver.Stream. The subscriptions end when the subscriber has seen the acks, and messages in hand are
+// nacked after that: a subscriber that receives a nack while open redelivers at once.
 func (s *stream) Close(ctx context.Context) error {
 	s.awaitAcks(ctx)
 	close(s.closed)
 	if s.own != nil {
-		s.forward(s.own, false) // and returns what still comes
+		s.forward(s.own, false) // and nacks messages that still arrive
 	}
 	s.cancel()
 	s.mu.Lock()

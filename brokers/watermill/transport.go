@@ -15,18 +15,18 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// transport is a Pub/Sub with what keeps its delayed messages.
+// transport is a Pub/Sub together with the place where its delayed messages wait.
 type transport struct {
 	cfg     Config
 	broker  brokers.Config // resolved
-	parking *parking       // nil: nothing can be delayed
+	parking *parking       // if nil, nothing can be delayed
 
 	mu         sync.Mutex
 	closed     bool
 	publishing sync.WaitGroup // calls of the Publisher
 }
 
-// Publish implements driver.Transport. Neighbours with one destination are one call of the publisher.
+// Publish implements driver.Transport. Consecutive messages to one destination are one call of the publisher.
 func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	errs := make([]error, len(out))
 	for start := 0; start < len(out); {
@@ -109,7 +109,7 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	return nil
 }
 
-// mayRead refuses a group that the one subscriber does not read for: it would share the messages of another.
+// mayRead refuses a group other than that of the only subscriber: it would share that group's messages.
 func (t *transport) mayRead(q *driver.Queue) error {
 	own := t.broker.Group
 	if own == "" {
@@ -122,7 +122,7 @@ func (t *transport) mayRead(q *driver.Queue) error {
 	return nil
 }
 
-// subscriber returns one for a group, and what to do when it is not needed any more.
+// subscriber returns one for a group, and a function that releases it.
 func (t *transport) subscriber(group string) (sub message.Subscriber, done func(), err error) {
 	if t.cfg.NewSubscriber == nil {
 		return t.cfg.Subscriber, func() {}, nil
@@ -175,11 +175,11 @@ func (t *transport) CanReschedule(time.Duration) error {
 	if t.parking != nil {
 		return nil
 	}
-	return fmt.Errorf("a retry can wait nowhere: configure Delays, by the environment variable that x-delays-env names "+
+	return fmt.Errorf("a retry has nowhere to wait: configure Delays, by the environment variable that x-delays-env names "+
 		"(%s) or in the Config, or never retry (MaxAttempts: 1): %w", DelaysEnv, brokers.ErrUnsupported)
 }
 
-// Traits implements driver.Transport. NackPause is not one of them: a nack would come again at once.
+// Traits implements driver.Transport. NackPause is not set: a nack would redeliver the message at once.
 func (t *transport) Traits() driver.Traits { return driver.Traits{Name: Scheme, SettleLocal: true} }
 
 // Ping implements driver.Transport.
@@ -194,9 +194,9 @@ func (t *transport) Ping(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close implements driver.Transport. The engine leaves a call of the Publisher behind whose time is over. A Publisher
-// that is closed under it may panic: watermill-kafka v3.1.2 then sends on a channel that sarama has closed. So it
-// is closed when the call has returned, if need be after the engine has left Close behind, too.
+// Close implements driver.Transport. The engine abandons a call of the Publisher that has timed out. A Publisher that
+// is closed during a call may panic: watermill-kafka v3.1.2 then sends on a channel that sarama has closed. So it is
+// closed when the call has returned, even if the engine has abandoned Close by then.
 func (t *transport) Close(context.Context) error {
 	if t.parking != nil {
 		t.parking.stop()

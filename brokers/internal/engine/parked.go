@@ -107,7 +107,7 @@ func (l *lot) bring(m *message.Message) {
 		m.Ack()
 		return
 	}
-	l.b.warn("a message that is due cannot be published, it is tried again", err, "message_id", m.UUID)
+	l.b.warn("a message that is due cannot be published and will be retried", err, "message_id", m.UUID)
 	m.Nack() // the other broker paces the redelivery
 }
 

@@ -5,16 +5,16 @@
 //
 // # URL
 //
-// The AMQP URI behind watermill+. What must wait is kept by a second broker, whose URL is in the environment
-// variable that x-delays-env names (REDRIVE_DELAYS_URL): a URL with a password does not belong in another one.
+// The AMQP URI behind watermill+. Delayed messages wait in a second broker, whose URL is in the environment variable
+// named by x-delays-env (REDRIVE_DELAYS_URL): a URL with a password does not belong in another one.
 //
 // # Topology
 //
 // That of watermill-amqp's NewDurablePubSubConfig: a fanout exchange for each topic, and a queue for each group with
-// the name of the naming scheme, {topic}.{group}. A plain Watermill service publishes to it, and reads from it, as it
-// is.
+// the name of the naming scheme, {topic}.{group}. A plain Watermill service can publish to it, and read from it,
+// unchanged.
 //
-// # What is configured to avoid which fault of watermill-amqp v2.1.3
+// # Configuration that avoids faults of watermill-amqp v2.1.3
 //
 //	confirms, mandatory-free fanout   a publish returns when the server has the message; the queues of our readers and
 //	                                  dead letters are declared before
@@ -26,6 +26,6 @@
 //
 // # Limits
 //
-// Every publish opens a channel: a few hundred a second for each caller. A connection that is cut delivers again what
-// is in hand, and acks that were on their way are lost without a report. Package rabbitmq has none of this.
+// Every publish opens a channel: a few hundred per second for each caller. After a lost connection all messages in hand
+// are redelivered, and acks in flight are lost without a report. Package rabbitmq has none of these limits.
 package amqp

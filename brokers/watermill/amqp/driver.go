@@ -16,7 +16,7 @@ import (
 	wbroker "github.com/redrive-go/redrive/brokers/watermill"
 )
 
-// Schemes of the URLs that open this broker.
+// Schemes of the URLs that this driver opens.
 const (
 	Scheme    = "watermill+amqp"
 	SchemeTLS = "watermill+amqps"
@@ -42,15 +42,14 @@ func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, err
 
 // Config is for programs that open the broker themselves.
 type Config struct {
-	// Broker has the URL and what every broker has. Required: Broker.URL.
+	// Broker has the URL and the settings of every broker. Required: Broker.URL.
 	Broker brokers.Config
-	// Marshaler converts messages, for services that have their own. Defaults to one that takes every delivery.
+	// Marshaler converts messages, for services that have their own. Defaults to one that accepts every delivery.
 	Marshaler wamqp.Marshaler
-	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable
+	// Delays keeps delayed messages. The caller closes it. Defaults to the broker of the environment variable
 	// x-delays-env.
 	Delays brokers.Broker
-	// Change may change what watermill-amqp is configured with, for topologies of another kind. A queue must be one
-	// group's.
+	// Change may change the configuration of watermill-amqp, for other topologies. A queue must belong to one group.
 	Change func(*wamqp.Config)
 }
 
@@ -111,20 +110,20 @@ func withoutURL(err error) error {
 	return err
 }
 
-// closing closes what was opened with the publisher. The engine closes it last.
+// closing closes everything opened with the publisher. The engine closes it last.
 type closing struct {
 	message.Publisher
 
 	connection *wamqp.ConnectionWrapper
-	done       func() error // closes the Delays that were opened for it
+	done       func() error // closes the Delays opened for it
 }
 
-// Close closes the connection, and the Delays that were opened for it.
+// Close closes the connection, and the Delays opened for it.
 func (c closing) Close() error {
 	return errors.Join(c.Publisher.Close(), c.connection.Close(), c.done())
 }
 
-// client makes watermill-amqp's parts on one connection.
+// client creates watermill-amqp's components on one connection.
 type client struct {
 	cfg        Config
 	uri        string
@@ -145,7 +144,7 @@ func (c *client) config(group string) wamqp.Config {
 }
 
 func (c *client) refused(d *amqp091.Delivery, err error) {
-	c.cfg.Broker.Logger.Warn("watermill+amqp: the marshaler refuses a delivery, it is handed out as it is",
+	c.cfg.Broker.Logger.Warn("watermill+amqp: the marshaler refuses a delivery, which is handed out unchanged",
 		"exchange", d.Exchange, "message_id", strings.ToValidUTF8(d.MessageId, "?"), "error", err.Error())
 }
 
@@ -153,7 +152,7 @@ func (c *client) subscriber(group string) (message.Subscriber, error) {
 	return wamqp.NewSubscriberWithConnection(c.config(group), c.logger, c.connection)
 }
 
-// initialize declares exchange and queue: a fanout exchange without a queue drops what it is given.
+// initialize declares exchange and queue: a fanout exchange without a queue drops its messages.
 func (c *client) initialize(_ context.Context, topic, group string) error {
 	sub, err := wamqp.NewSubscriberWithConnection(c.config(group), c.logger, c.connection)
 	if err != nil {

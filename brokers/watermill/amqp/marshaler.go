@@ -14,22 +14,22 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Marshaler writes what watermill-amqp's DefaultMarshaler writes, and reads every delivery: the default one fails on a
-// header that is not a text, and watermill-amqp then delivers the message again forever, before any handler.
+// Marshaler writes the same as watermill-amqp's DefaultMarshaler, and reads every delivery: the default one fails on a
+// header that is not a string, and watermill-amqp then redelivers the message forever, before any handler.
 type Marshaler struct{ wamqp.DefaultMarshaler }
 
 var _ wamqp.Marshaler = Marshaler{}
 
-// errGhost makes watermill-amqp consume anew: it takes the end of a consumer, as when its queue is deleted, for a
+// errGhost makes watermill-amqp consume again: it mistakes the end of a consumer, as when its queue is deleted, for a
 // message.
 var errGhost = errors.New("the consumer was cancelled")
 
-// Marshal leaves out the headers that a broker has made: a server reads some of them as orders.
+// Marshal leaves out the broker's own headers: a server treats some of them as instructions.
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	p, err := m.DefaultMarshaler.Marshal(msg)
-	p.MessageId = msg.UUID // for readers that are no Watermill
+	p.MessageId = msg.UUID // for readers that do not use Watermill
 	for key := range p.Headers {
-		// A CC of another delivery misroutes the message, and one that is text closes the channel.
+		// A CC of another delivery misroutes the message, and one that is a string closes the channel.
 		if envelope.IsBrokerMade(key) || key == "CC" || key == "BCC" {
 			delete(p.Headers, key)
 		}
@@ -54,8 +54,8 @@ func (m Marshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, err
 }
 
-// tolerant keeps a user's marshaler from what watermill-amqp makes of its errors, the same message forever: a delivery
-// that it refuses is handed out as it is, for the handler to fail on. A ghost never reaches it.
+// tolerant guards against watermill-amqp's reaction to errors of a user's marshaler, which is to redeliver the message
+// forever: a refused delivery is handed out unchanged, for the handler to fail on. A ghost never reaches it.
 type tolerant struct {
 	wamqp.Marshaler
 

@@ -13,7 +13,7 @@ import (
 	wbroker "github.com/redrive-go/redrive/brokers/watermill"
 )
 
-// Scheme of the URLs that open this broker.
+// Scheme of the URLs that this driver opens.
 const Scheme = "gochannel"
 
 func init() { brokers.Register(Scheme, Driver{}) }
@@ -33,12 +33,12 @@ func (Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error
 
 // Config is for programs that open the broker themselves.
 type Config struct {
-	// Broker has the URL and what every broker has. An empty Broker.URL means gochannel://.
+	// Broker has the URL and the settings of every broker. An empty Broker.URL means gochannel://.
 	Broker brokers.Config
-	// PubSub is a GoChannel of the caller's, who closes it after the broker; the URL then has no name. What is
-	// published to it while a group has no subscription is lost to that group, unless it is Persistent.
+	// PubSub is a GoChannel of the caller, who closes it after the broker; the URL then has no name. Messages published
+	// while a group has no subscription are lost to that group, unless it is Persistent.
 	PubSub *gochannel.GoChannel
-	// Delays keeps what must wait. It stays the caller's. Defaults to a broker in memory, which brokers of one name
+	// Delays keeps delayed messages. The caller closes it. Defaults to a broker in memory, which brokers of one name
 	// share.
 	Delays brokers.Broker
 }

@@ -14,9 +14,9 @@ import (
 	wbroker "github.com/redrive-go/redrive/brokers/watermill"
 )
 
-// hub is what the brokers of one name share.
+// hub is shared by the brokers of one name.
 type hub struct {
-	key    any // nil: shared with none
+	key    any // nil: not shared
 	pubSub *gochannel.GoChannel
 	owned  bool
 	delays brokers.Broker
@@ -89,7 +89,7 @@ func (h *hub) leave() error {
 	return errors.Join(err, h.delays.Close())
 }
 
-// initialize keeps messages for a group from then on, which a persistent GoChannel does for all of them.
+// initialize keeps messages for a group from then on. A persistent GoChannel does so for all groups.
 func (h *hub) initialize(topic, group string) error {
 	if h.owned {
 		return nil
@@ -119,8 +119,8 @@ func (h *hub) join(topic, name string) (<-chan *message.Message, error) {
 // group is a subscription of GoChannel that the members of a group share.
 type group struct{ out chan *message.Message }
 
-// pass keeps what no member has taken yet. GoChannel itself would wait for the reader under a lock, which virtual time
-// does not see.
+// pass buffers messages that no member has taken yet. GoChannel itself would wait for the reader under a lock, which
+// virtual time does not see.
 func (g *group) pass(ctx context.Context, in <-chan *message.Message) {
 	var waiting []*message.Message
 	for {
@@ -189,7 +189,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 				select {
 				case out <- m:
 				case <-ctx.Done():
-					m.Nack() // another member gets it
+					m.Nack() // another member receives it
 					return
 				case <-s.closing:
 					m.Nack()

@@ -6,16 +6,16 @@
 // # URL
 //
 // host:port of one or more brokers behind watermill+kafka://, separated by commas. Params lists the parameters. A user
-// name and a password are sent with SASL/PLAIN; other mechanisms go through [Config].Sarama. What must wait is kept by
-// a second broker, whose URL is in the environment variable that x-delays-env names (REDRIVE_DELAYS_URL).
+// name and a password are sent with SASL/PLAIN; other mechanisms go through [Config].Sarama. Delayed messages wait in a
+// second broker, whose URL is in the environment variable named by x-delays-env (REDRIVE_DELAYS_URL).
 //
 // # Headers
 //
-// Records are those of watermill-kafka's DefaultMarshaler, and a key: metadata x-kafka-key is the key of the record, in
-// both directions, and a record without it has none. A null value is x-kafka-tombstone. Of a header that occurs twice,
+// Records are those of watermill-kafka's DefaultMarshaler, plus a key: metadata x-kafka-key is the key of the record,
+// in both directions, and a record without it has none. A null value is x-kafka-tombstone. If a header occurs twice,
 // only the last is kept.
 //
-// # What is configured to avoid which fault of watermill-kafka v3.1.2
+// # Configuration that avoids faults of watermill-kafka v3.1.2
 //
 //	a marshaler with keys      the default one drops the key at each publish, and refuses a message with one of its
 //	                           headers
@@ -29,7 +29,7 @@
 //
 // # Limits
 //
-// One message of a partition at a time, and so never more handlers than partitions, and a slow handler holds up the
-// others of its partition. A rebalance waits for running handlers, at most for x-rebalance-timeout; a handler that
-// takes longer runs again elsewhere. Package brokers/kafka has none of this, and waits for retries in Kafka itself.
+// Only one message of a partition is handled at a time, so there are never more handlers than partitions, and a slow
+// handler delays its partition. A rebalance waits for running handlers, at most for x-rebalance-timeout; a handler that
+// takes longer runs again elsewhere. Package brokers/kafka has none of these limits, and keeps retries in Kafka itself.
 package kafka

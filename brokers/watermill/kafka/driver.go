@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Scheme of the URLs that open this broker.
+// Scheme of the URLs that this driver opens.
 const Scheme = "watermill+kafka"
 
 func init() { brokers.Register(Scheme, Driver{}) }
@@ -35,9 +35,9 @@ func (Driver) Params() []brokers.Param {
 	return wbroker.URLParams(
 		brokers.Param{
 			Name: "version", Default: sarama.DefaultVersion.String(),
-			Doc: "Kafka version whose protocol is spoken.",
+			Doc: "Kafka version whose protocol is used.",
 		},
-		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create topics that are missing."},
+		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create missing topics."},
 		brokers.Param{
 			Name: "partitions", Kind: brokers.Int, Max: 1 << 20,
 			Doc: "Partitions of the topics created, and the most handlers at once; the broker's default if not given.",
@@ -53,7 +53,7 @@ func (Driver) Params() []brokers.Param {
 		},
 		brokers.Param{
 			Name: "max-message-bytes", Kind: brokers.Size, Default: "1MiB", Min: 64 << 10, Max: 1 << 30,
-			Doc: "Largest record, headers included, that the server takes.",
+			Doc: "Largest record, headers included, that the server accepts.",
 		},
 		brokers.Param{
 			Name: "session-timeout", Kind: brokers.Duration, Default: "10s", Min: int64(time.Second),
@@ -77,17 +77,17 @@ func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, err
 
 // Config is for programs that open the broker themselves.
 type Config struct {
-	// Broker has the URL and what every broker has. Required: Broker.URL.
+	// Broker has the URL and the settings of every broker. Required: Broker.URL.
 	Broker brokers.Config
 	// Marshaler converts messages, for services that have their own. A record that its Unmarshal refuses is handed out
-	// as it is. Defaults to [Marshaler].
+	// unchanged. Defaults to [Marshaler].
 	Marshaler wkafka.MarshalerUnmarshaler
-	// Tracer traces what is sent and received. Optional.
+	// Tracer traces sent and received messages. Optional.
 	Tracer wkafka.SaramaTracer
-	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable
+	// Delays keeps delayed messages. The caller closes it. Defaults to the broker of the environment variable
 	// x-delays-env.
 	Delays brokers.Broker
-	// Sarama may change what sarama is configured with: certificates, SCRAM. It is called for each part.
+	// Sarama may change the configuration of sarama: certificates, SCRAM. It is called for each component.
 	Sarama func(*sarama.Config)
 }
 
@@ -140,7 +140,7 @@ func open(ctx context.Context, cfg Config) (_ brokers.Broker, err error) {
 // recordOverhead is what a record needs beyond payload and headers: lengths, the id, the frame of a batch.
 const recordOverhead = 4 << 10
 
-// client makes watermill-kafka's parts for one cluster.
+// client creates watermill-kafka's components for one cluster.
 type client struct {
 	cfg    Config
 	seeds  []string
@@ -176,7 +176,7 @@ func (c *client) configure() error {
 	return c.base().Validate()
 }
 
-// sarama is the configuration of every part.
+// sarama is the configuration of every component.
 func (c *client) sarama(version sarama.KafkaVersion, user *url.Userinfo) *sarama.Config {
 	p := c.cfg.Broker.Params
 	s := wkafka.DefaultSaramaSyncPublisherConfig()
@@ -189,9 +189,9 @@ func (c *client) sarama(version sarama.KafkaVersion, user *url.Userinfo) *sarama
 		s.Net.SASL.User = user.Username()
 		s.Net.SASL.Password, _ = user.Password()
 	}
-	s.Metadata.AllowAutoTopicCreation = false // topics are made with what the parameters say
+	s.Metadata.AllowAutoTopicCreation = false // topics are created as the parameters specify
 	s.Metadata.Retry.Backoff = 250 * time.Millisecond
-	s.Admin.Timeout = s.Net.ReadTimeout // 3 s would be too short for a busy server to make a topic
+	s.Admin.Timeout = s.Net.ReadTimeout // 3 s would be too short for a busy server to create a topic
 	s.Producer.RequiredAcks = sarama.WaitForAll
 	s.Producer.Timeout = c.cfg.Broker.PublishTimeout
 	s.Producer.MaxMessageBytes = int(p.Bytes("max-message-bytes"))
@@ -211,7 +211,7 @@ func (c *client) sarama(version sarama.KafkaVersion, user *url.Userinfo) *sarama
 	return s
 }
 
-// clientID keeps what every version of Kafka takes.
+// clientID keeps the characters that every version of Kafka accepts.
 func clientID(name string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune("._-", r) || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
@@ -248,7 +248,7 @@ func (c *client) ping(context.Context) error {
 
 func (c *client) close() error { return c.topics.admin.Close() } // and with it the client
 
-// origin is what watermill-kafka says of a record.
+// origin is watermill-kafka's information about a record.
 func origin(m *message.Message) envelope.Origin {
 	var o envelope.Origin
 	ctx := m.Context()

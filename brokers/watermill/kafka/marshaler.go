@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Marshaler writes what watermill-kafka's DefaultMarshaler writes, with the key of the record, and reads every record.
+// Marshaler writes the same as watermill-kafka's DefaultMarshaler, plus the key of the record, and reads every record.
 type Marshaler struct{}
 
 var _ wkafka.MarshalerUnmarshaler = Marshaler{}

@@ -34,7 +34,7 @@ func (c *client) subscriber(group string) (message.Subscriber, error) {
 }
 
 // Subscribe ends the subscription when the group fails, so that the engine opens another one, paced. watermill-kafka
-// itself joins again at once, hundreds of times a second.
+// itself rejoins at once, hundreds of times a second.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	c := s.client
 	c.topics.forget(topic) // it may have been deleted
@@ -74,18 +74,18 @@ func (s *subscriber) Close() error {
 }
 
 func (c *client) refused(r *sarama.ConsumerMessage, err error) {
-	c.cfg.Broker.Logger.Warn("watermill+kafka: the marshaler refuses a record, it is handed out as it is",
+	c.cfg.Broker.Logger.Warn("watermill+kafka: the marshaler refuses a record, which is handed out unchanged",
 		"topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "error", err.Error())
 }
 
-// watch is the logger of one subscription. watermill-kafka v3.1.2 shows only there that its group has failed.
+// watch is the logger of one subscription. watermill-kafka v3.1.2 reports only there that its group has failed.
 type watch struct {
 	watermill.LoggerAdapter
 
 	fail context.CancelFunc
 }
 
-// Error notes the two errors after which watermill-kafka starts anew.
+// Error notices the two errors after which watermill-kafka starts over.
 func (w watch) Error(msg string, err error, fields watermill.LogFields) {
 	w.LoggerAdapter.Error(msg, err, fields)
 	if msg == "Group consume error" || msg == "Cannot reconnect messages consumer" {

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// topics makes topics that are missing, and remembers those that are there.
+// topics creates missing topics, and remembers existing ones.
 type topics struct {
 	conn   sarama.Client
 	admin  sarama.ClusterAdmin
@@ -24,7 +24,7 @@ type topics struct {
 	known map[string]struct{}
 }
 
-// maxKnown bounds the topics remembered: their names may come from messages.
+// maxKnown bounds the remembered topics: their names may come from messages.
 const maxKnown = 10_000
 
 func newTopics(conn sarama.Client, admin sarama.ClusterAdmin, p brokers.Params) *topics {
@@ -41,7 +41,7 @@ func newTopics(conn sarama.Client, admin sarama.ClusterAdmin, p brokers.Params) 
 	return t
 }
 
-// ensure returns when topic is there and each of its partitions has a leader.
+// ensure returns when topic exists and each of its partitions has a leader.
 func (t *topics) ensure(ctx context.Context, topic string) error {
 	t.mu.Lock()
 	_, known := t.known[topic]
@@ -64,7 +64,7 @@ func (t *topics) ensure(ctx context.Context, topic string) error {
 			return fmt.Errorf("create topic %s: %w", topic, err)
 		}
 		if err := t.ready(ctx, topic); err != nil {
-			return fmt.Errorf("topic %s was created and cannot be used yet: %w", topic, err)
+			return fmt.Errorf("topic %s was created but cannot be used yet: %w", topic, err)
 		}
 	}
 	t.mu.Lock()
@@ -76,21 +76,21 @@ func (t *topics) ensure(ctx context.Context, topic string) error {
 	return nil
 }
 
-// missing reports whether a broker says that topic is not there. RefreshMetadata asks four times, within 750 ms, before
-// it says so; what is made next need not be waited for.
+// missing reports whether a broker says that topic does not exist. RefreshMetadata asks four times, within 750 ms,
+// before it does; no wait is needed before creating the topic.
 func (t *topics) missing(topic string) bool {
 	found, err := t.admin.DescribeTopics([]string{topic})
 	return err == nil && len(found) == 1 && errors.Is(found[0].Err, sarama.ErrUnknownTopicOrPartition)
 }
 
-// forget makes ensure look again.
+// forget makes ensure check again.
 func (t *topics) forget(topic string) {
 	t.mu.Lock()
 	delete(t.known, topic)
 	t.mu.Unlock()
 }
 
-// looking paces looks at a topic that was just made.
+// looking paces checks of a topic that was just created.
 var looking = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
 
 // ready waits until every partition has a leader.

@@ -6,21 +6,21 @@
 //
 // # URL
 //
-// The database's own URL behind watermill+; our parameters have an x- before their names, the rest is the database
-// driver's. What must wait is kept by a second broker, whose URL is in the environment variable that x-delays-env
-// names (REDRIVE_DELAYS_URL): the native queue in the same database (postgres://...) fits.
+// The database's own URL behind watermill+; our parameters start with x-, the rest belongs to the database driver.
+// Delayed messages wait in a second broker, whose URL is in the environment variable named by x-delays-env
+// (REDRIVE_DELAYS_URL): the native queue in the same database (postgres://...) is suitable.
 //
 // watermill-sql v3 has no adapter for SQLite, and its subscriber keeps a transaction open while a handler runs, which
-// there locks every writer out. watermill+sqlite:// says so; sqlite:// is the native queue.
+// locks out every writer there. watermill+sqlite:// explains this; sqlite:// is the native queue.
 //
 // # Tables
 //
 // Those of watermill-sql: watermill_{topic} and watermill_offsets_{topic}, which it shares with plain Watermill
-// services. The group of a consumer that names none is theirs too, "". Tables that are there are used as they are; new
-// ones keep payloads as bytes and ids of any length. A name that the database would cut, and so confuse with another,
+// services. The group of a consumer that names none is also theirs, "". Existing tables are used unchanged; new ones
+// store payloads as bytes and ids of any length. A name that the database would truncate, and so confuse with another,
 // ends in a hash.
 //
-// # What is configured to avoid which fault of watermill-sql v3.1.0
+// # Configuration that avoids faults of watermill-sql v3.1.0
 //
 //	payloads as bytes              JSON refuses the very payloads that fail
 //	wide ids                       36 characters were not enough for the ids of others
@@ -34,7 +34,7 @@
 //
 // # Limits
 //
-// One handler at a time for a group and topic. On PostgreSQL any open transaction that has written, in the whole
-// cluster, holds deliveries up, and so does a handler of another topic while it runs. Nothing is ever deleted from the
-// tables. Package brokers/sqlqueue has none of this.
+// There is one handler at a time for a group and topic. On PostgreSQL any open transaction that has written, in the
+// whole cluster, delays deliveries, and so does a handler of another topic while it runs. Nothing is ever deleted from
+// the tables. Package brokers/sqlqueue has none of these limits.
 package sql

@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// Schemes of the URLs that open this broker. schemeSQLite only explains why it cannot.
+// Schemes of the URLs that this driver opens. schemeSQLite only explains why it cannot.
 const (
 	schemePostgres = "watermill+postgres"
 	schemeMySQL    = "watermill+mysql"
@@ -42,10 +42,10 @@ func (Driver) Params() []brokers.Param {
 	return wbroker.URLParams(
 		brokers.Param{Name: "driver", Doc: "Name of the database/sql driver; by default the usual ones of the scheme are " +
 			"tried."},
-		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create tables that are missing."},
+		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create missing tables."},
 		brokers.Param{
 			Name: "payload", Default: "bytes", OneOf: []string{"bytes", "json"},
-			Doc: "Type of the payload column in tables that are made; json refuses payloads that are not JSON.",
+			Doc: "Type of the payload column in new tables; json refuses payloads that are not JSON.",
 		},
 		brokers.Param{
 			Name: "batch", Kind: brokers.Int, Default: "1", Min: 1, Max: 1000,
@@ -57,7 +57,7 @@ func (Driver) Params() []brokers.Param {
 		},
 		brokers.Param{
 			Name: "poll", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
-			Doc: "Pause between two looks for new messages.",
+			Doc: "Pause between two polls for new messages.",
 		},
 		brokers.Param{
 			Name: "max-connections", Kind: brokers.Int, Default: "8", Min: 2,
@@ -74,20 +74,20 @@ func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, err
 
 // Config is for programs that open the broker themselves.
 type Config struct {
-	// Broker has the URL and what every broker has. Required: Broker.URL. With DB only its scheme and our parameters
-	// count.
+	// Broker has the URL and the settings of every broker. Required: Broker.URL. With DB only its scheme and our
+	// parameters are used.
 	Broker brokers.Config
-	// DB is a pool of the caller's, who closes it after the broker. It must allow a connection for each subscription,
-	// and one more. Defaults to pools for the URL.
+	// DB is a pool of the caller, who closes it after the broker. It must allow a connection for each subscription, and
+	// one more. Defaults to pools for the URL.
 	DB *sql.DB
-	// Schema and Offsets are the adapters of services that have their own. They default to those of the database, with
-	// the configuration that the package comment lists. Both or none.
+	// Schema and Offsets are the adapters of services that have their own. They default to those of the database,
+	// configured as listed in the package comment. Set both or neither.
 	Schema  wsql.SchemaAdapter
 	Offsets wsql.OffsetsAdapter
-	// Delays keeps what must wait. It stays the caller's. Defaults to the broker of the environment variable
+	// Delays keeps delayed messages. The caller closes it. Defaults to the broker of the environment variable
 	// x-delays-env.
 	Delays brokers.Broker
-	// Change may change what subscribers are configured with.
+	// Change may change the configuration of subscribers.
 	Change func(*wsql.SubscriberConfig)
 }
 
@@ -103,7 +103,7 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	return open(ctx, cfg)
 }
 
-// withoutDatabase lets watermill+postgres: stand for the scheme alone.
+// withoutDatabase allows watermill+postgres: for the scheme alone.
 func withoutDatabase(raw string) string {
 	if scheme, rest, found := strings.Cut(raw, "://"); found && (rest == "" || rest[0] == '?') {
 		return scheme + "://db/db" + rest
@@ -152,7 +152,7 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	return b, nil
 }
 
-// client makes watermill-sql's parts for one database.
+// client creates watermill-sql's components for one database.
 type client struct {
 	cfg     Config
 	dialect sqldb.Dialect
@@ -167,7 +167,7 @@ type client struct {
 	tables
 }
 
-// connect opens the pools, and picks the adapters.
+// connect opens the pools, and chooses the adapters.
 func (c *client) connect(ctx context.Context) error {
 	c.hide = func(err error) error { return err }
 	u, err := url.Parse(strings.TrimPrefix(c.cfg.Broker.URL, wbroker.Scheme+"+"))
@@ -207,12 +207,12 @@ func (c *client) connect(ctx context.Context) error {
 	return nil
 }
 
-// maxIdle is how many subscriptions keep their connection between two looks.
+// maxIdle is how many subscriptions keep their connection between two polls.
 const maxIdle = 64
 
 func (c *client) adapters() error {
 	if (c.cfg.Schema == nil) != (c.cfg.Offsets == nil) {
-		return errors.New("configure both Schema and Offsets, or none: they name the same tables")
+		return errors.New("configure both Schema and Offsets, or neither: they name the same tables")
 	}
 	batch, json := c.cfg.Broker.Params.Int("batch"), c.cfg.Broker.Params.String("payload") == "json"
 	switch {
@@ -229,7 +229,7 @@ func (c *client) adapters() error {
 	return nil
 }
 
-// largest is the size of a message that a packet to MySQL takes, with its metadata as JSON; 0 elsewhere.
+// largest is the size of a message that fits a packet to MySQL, with its metadata as JSON; 0 elsewhere.
 func (c *client) largest(ctx context.Context) (int64, error) {
 	if c.dialect != sqldb.MySQL {
 		return 0, nil

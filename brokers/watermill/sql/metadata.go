@@ -9,10 +9,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// keyBytes holds metadata that JSON cannot: a JSON array of [name, value], both in base64.
+// keyBytes holds metadata that JSON cannot represent: a JSON array of [name, value], both in base64.
 const keyBytes = "x-redrive-bytes"
 
-// packed returns messages whose metadata JSON keeps as it is: encoding/json replaces bytes that are not UTF-8.
+// packed returns messages whose metadata JSON preserves: encoding/json replaces bytes that are not UTF-8.
 func packed(messages message.Messages) (message.Messages, error) {
 	out := make(message.Messages, len(messages))
 	for i, m := range messages {
@@ -46,7 +46,7 @@ func unpacked(r wsql.Row) wsql.Row {
 	if json.Unmarshal(r.Metadata, &read) == nil {
 		maps.Copy(r.Msg.Metadata, read)
 	} else if len(r.Metadata) > 0 {
-		r.Msg.Metadata["x-metadata"] = string(r.Metadata) // somebody else's; nothing of it is lost
+		r.Msg.Metadata["x-metadata"] = string(r.Metadata) // another producer's; nothing of it is lost
 	}
 	if text, ok := r.Msg.Metadata[keyBytes]; ok {
 		var pairs [][2][]byte

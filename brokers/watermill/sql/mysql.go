@@ -9,11 +9,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// MySQLSchema is watermill-sql's schema for MySQL and MariaDB with longer ids, metadata of any bytes, and locks that a
-// handler which publishes to its own topic does not wait for.
+// MySQLSchema is watermill-sql's schema for MySQL and MariaDB with longer ids, metadata of any bytes, and locks that do
+// not block a handler which publishes to its own topic.
 type MySQLSchema struct{ wsql.DefaultMySQLSchema }
 
-// MySQLOffsets is watermill-sql's adapter with a row for the group from the beginning, which its readers lock.
+// MySQLOffsets is watermill-sql's adapter with a row for the group from the start, which its readers lock.
 type MySQLOffsets struct {
 	wsql.DefaultMySQLOffsetsAdapter
 }
@@ -23,7 +23,7 @@ var (
 	_ wsql.OffsetsAdapter = MySQLOffsets{}
 )
 
-// mysqlName is the most characters that a name has.
+// mysqlName is the maximum number of characters in a name.
 const mysqlName = 64
 
 func newMySQL(batch int, json bool) (MySQLSchema, MySQLOffsets) {
@@ -45,7 +45,7 @@ func newMySQL(batch int, json bool) (MySQLSchema, MySQLOffsets) {
 	}}
 }
 
-// SchemaInitializingQueries makes watermill-sql's table with a longer uuid.
+// SchemaInitializingQueries creates watermill-sql's table with a longer uuid.
 func (s MySQLSchema) SchemaInitializingQueries(topic string) []wsql.Query {
 	return []wsql.Query{{Query: fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s ("+
 		"`offset` BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,"+
@@ -73,13 +73,12 @@ func (s MySQLSchema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
 	return unpacked(r), nil
 }
 
-// SubscribeIsolationLevel locks no gaps. With SERIALIZABLE, which watermill-sql has, the reader's transaction locks the
-// end of the table while the handler runs, and a publish to it waits for that handler, which may be waiting for the
-// publish.
+// SubscribeIsolationLevel locks no gaps. With watermill-sql's SERIALIZABLE, the reader's transaction locks the end of
+// the table while the handler runs, and a publish to it waits for that handler, which may be waiting for the publish.
 func (MySQLSchema) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
 
-// SelectQuery reads with shared locks, as SERIALIZABLE would: a row whose transaction is still open is waited for, and
-// not passed over and lost when a later one is acked.
+// SelectQuery reads with shared locks, as SERIALIZABLE would: it waits for a row whose transaction is still open,
+// instead of skipping it and losing it when a later one is acked.
 func (s MySQLSchema) SelectQuery(topic, group string, offsets wsql.OffsetsAdapter) wsql.Query {
 	q := s.DefaultMySQLSchema.SelectQuery(topic, group, offsets)
 	q.Query += " LOCK IN SHARE MODE"
@@ -94,7 +93,7 @@ func (o MySQLOffsets) has(ctx context.Context, db *sql.DB, topic, group string) 
 	return n > 0, err
 }
 
-// begun is the adapter of a group that has its row: to add it once more would wait for the handler that has it locked.
+// begun is the adapter of a group that has its row: adding it again would wait for the handler that has it locked.
 type begun struct{ wsql.OffsetsAdapter }
 
 // BeforeSubscribingQueries implements wsql.OffsetsAdapter.

@@ -20,7 +20,7 @@ var (
 	_ wsql.OffsetsAdapter = PostgresOffsets{}
 )
 
-// postgresName is the most bytes that a name has.
+// postgresName is the maximum number of bytes in a name.
 const postgresName = 63
 
 func newPostgres(batch int, json bool) (PostgresSchema, PostgresOffsets) {
@@ -42,8 +42,8 @@ func newPostgres(batch int, json bool) (PostgresSchema, PostgresOffsets) {
 	}}
 }
 
-// NextOffsetQuery begins at the beginning for a group without a row. watermill-sql adds the row once, when a
-// subscription begins; without it, as after the tables were dropped and made again, nothing would ever be delivered.
+// NextOffsetQuery starts at the beginning for a group without a row. watermill-sql adds the row once, when a
+// subscription starts; without it, as after the tables were dropped and recreated, nothing would ever be delivered.
 func (o PostgresOffsets) NextOffsetQuery(topic, group string) wsql.Query {
 	q := o.DefaultPostgreSQLOffsetsAdapter.NextOffsetQuery(topic, group)
 	q.Query = "SELECT * FROM (" + q.Query + ") AS locked UNION ALL SELECT 0, '0'::xid8 WHERE NOT EXISTS (SELECT 1 FROM " +
@@ -51,7 +51,7 @@ func (o PostgresOffsets) NextOffsetQuery(topic, group string) wsql.Query {
 	return q
 }
 
-// SchemaInitializingQueries makes watermill-sql's table with a uuid of any length.
+// SchemaInitializingQueries creates watermill-sql's table with a uuid of any length.
 func (s PostgresSchema) SchemaInitializingQueries(topic string) []wsql.Query {
 	return []wsql.Query{{Query: fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %s (
 		"offset" BIGSERIAL,

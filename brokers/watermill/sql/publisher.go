@@ -11,13 +11,13 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// publisher is watermill-sql's, with tables made first and errors that the engine can decide on.
+// publisher is watermill-sql's, but creates tables first and returns errors that the engine can interpret.
 type publisher struct {
 	client *client
 	inner  *wsql.Publisher
 }
 
-// Publish makes tables that are missing, also those that were dropped since. A call is one INSERT: all are stored, or
+// Publish creates missing tables, including those that were dropped. A call is one INSERT: it stores all messages or
 // none.
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
@@ -44,7 +44,7 @@ func (p *publisher) publish(topic string, messages []*message.Message) error {
 // Close implements message.Publisher.
 func (p *publisher) Close() error { return errors.Join(p.inner.Close(), p.client.close()) }
 
-// named reports what an error means in the engine's words.
+// named translates an error into one that the engine knows.
 func (c *client) named(err error) error {
 	switch {
 	case err == nil:

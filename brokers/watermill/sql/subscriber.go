@@ -23,7 +23,7 @@ type subscriber struct {
 
 func (c *client) subscriber(group string) (message.Subscriber, error) {
 	if group == brokers.DefaultGroup {
-		group = "" // as plain Watermill services have it
+		group = "" // as in plain Watermill services
 	}
 	return &subscriber{client: c, group: group, closing: make(chan struct{})}, nil
 }
@@ -31,8 +31,7 @@ func (c *client) subscriber(group string) (message.Subscriber, error) {
 // closeTimeout bounds the wait for the transaction of an ack.
 const closeTimeout = 5 * time.Second
 
-// Subscribe ends in order. watermill-sql, whose context ends, rolls back what was acked last; when it is closed it
-// commits.
+// Subscribe ends in order. If its context ends, watermill-sql rolls back the last ack; if it is closed, it commits.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	c := s.client
 	c.forget(topic) // it may have been dropped
@@ -74,7 +73,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		case <-s.closing:
 		}
 		if !busy.Load() {
-			cancel() // it may wait for the lock of another member, which no close ends
+			cancel() // it may wait for another member's lock, which Close does not interrupt
 		}
 		timer := time.AfterFunc(closeTimeout, cancel)
 		_ = inner.Close()
@@ -91,7 +90,7 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
-// noting notes whether a transaction has messages in it: from the first row until the next query, which follows its
+// noting tracks whether a transaction contains messages: from the first row until the next query, which follows its
 // commit.
 type noting struct {
 	wsql.SchemaAdapter

@@ -12,19 +12,19 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// tables remembers the topics whose tables are there.
+// tables remembers the topics whose tables exist.
 type tables struct {
-	making chan struct{} // the token of the one that makes tables
+	making chan struct{} // held while creating tables
 
 	mu    sync.Mutex
 	known map[string]struct{}
 }
 
-// maxKnown bounds the topics remembered: their names may come from messages.
+// maxKnown bounds the remembered topics: their names may come from messages.
 const maxKnown = 10_000
 
-// ensure makes the tables of a topic. It does so under a lock of the database: watermill-sql makes them without one,
-// and of services that start together on PostgreSQL all but one fail.
+// ensure creates the tables of a topic under a database lock: watermill-sql uses none, and if services start together
+// on PostgreSQL, all but one fail.
 func (c *client) ensure(ctx context.Context, topic string) error {
 	c.mu.Lock()
 	_, known := c.known[topic]
@@ -48,13 +48,13 @@ func (c *client) ensure(ctx context.Context, topic string) error {
 	return nil
 }
 
-// exist looks before anything is created: on MySQL even CREATE TABLE IF NOT EXISTS waits for every handler that has the
-// table in its transaction, and on PostgreSQL it needs a right that a service on tables of others may not have.
+// exist checks before anything is created: on MySQL even CREATE TABLE IF NOT EXISTS waits for every handler that uses
+// the table in its transaction, and on PostgreSQL it needs a right that a service with foreign tables may lack.
 func (c *client) exist(ctx context.Context, topic string) (bool, error) {
 	schema, ok := c.schema.(interface{ MessagesTable(topic string) string })
 	offsets, ok2 := c.offsets.(interface{ MessagesOffsetsTable(topic string) string })
 	if !ok || !ok2 {
-		return false, nil // adapters of the user's that do not name their tables
+		return false, nil // custom adapters that do not name their tables
 	}
 	for _, table := range []string{schema.MessagesTable(topic), offsets.MessagesOffsetsTable(topic)} {
 		_, err := c.db.ExecContext(ctx, "SELECT 1 FROM "+table+" WHERE 1 = 0") //nolint:gosec // G202: the adapter quotes its names
@@ -62,7 +62,7 @@ func (c *client) exist(ctx context.Context, topic string) (bool, error) {
 		case missing(err):
 			return false, nil
 		case denied(err):
-			// A producer that may only insert; and if the table is missing, its insert says so.
+			// The producer may only be allowed to insert; if the table is missing, its insert reports it.
 		case err != nil:
 			return false, err
 		}
@@ -73,8 +73,7 @@ func (c *client) exist(ctx context.Context, topic string) (bool, error) {
 func (c *client) create(ctx context.Context, topic string) error {
 	queries := append([]wsql.Query(nil), c.schema.SchemaInitializingQueries(topic)...)
 	queries = append(queries, c.offsets.SchemaInitializingQueries(topic)...)
-	// One at a time also here: those that wait for the lock keep a connection each, and would leave none to the one
-	// that has it.
+	// One at a time in this process too: each waiter for the lock keeps a connection, and could leave none to its holder.
 	select {
 	case c.making <- struct{}{}:
 		defer func() { <-c.making }()
@@ -91,21 +90,21 @@ func (c *client) create(ctx context.Context, topic string) error {
 	})
 }
 
-// forget makes ensure make them again.
+// forget makes ensure check them again.
 func (c *client) forget(topic string) {
 	c.mu.Lock()
 	delete(c.known, topic)
 	c.mu.Unlock()
 }
 
-// missing are the codes of statements on a table that is not there.
+// missing are the error codes of statements on a missing table.
 func missing(err error) bool { return sqldb.IsCode(err, "42P01", "1146") }
 
-// denied are the codes of statements that the user has no right to.
+// denied are the error codes of statements that the user may not run.
 func denied(err error) bool { return sqldb.IsCode(err, "42501", "1142") }
 
-// tableName is prefix and topic as watermill-sql joins them. PostgreSQL cuts longer names, so that two topics share a
-// table; these end in a hash instead.
+// tableName joins prefix and topic as watermill-sql does. PostgreSQL truncates longer names, so that two topics would
+// share a table; these end in a hash instead.
 func tableName(prefix, topic string, longest int) string {
 	name := prefix + topic
 	if len(name) <= longest {
