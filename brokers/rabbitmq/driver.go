@@ -197,8 +197,8 @@ func newDesign(cfg brokers.Config) (*design, error) {
 		faults = append(faults, err)
 	}
 	if limit := p.Int("crash-limit"); d.queueType == quorum && limit >= d.deliveryLimit {
-		faults = append(faults, fmt.Errorf("crash-limit %d must be below delivery-limit %d, otherwise the broker dead-letters "+
-			"first",
+		faults = append(faults, fmt.Errorf("crash-limit %d must be below delivery-limit %d, otherwise the broker "+
+			"dead-letters first",
 			limit, d.deliveryLimit))
 	}
 	for _, delay := range cfg.Delays {

@@ -58,7 +58,7 @@ func (urlDriver) Params() []brokers.Param {
 		},
 		{
 			Name: "max-message", Kind: brokers.Size, Default: "0",
-			Doc: "Largest message in bytes, payload and headers together; never more than the database accepts, which is the default.",
+			Doc: "Largest message in bytes, payload and headers together; never more than the database accepts, the default.",
 		},
 		{
 			Name: "max-connections", Kind: brokers.Int, Default: "8", Min: 1,

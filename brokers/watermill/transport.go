@@ -175,8 +175,8 @@ func (t *transport) CanReschedule(time.Duration) error {
 	if t.parking != nil {
 		return nil
 	}
-	return fmt.Errorf("a retry has nowhere to wait: configure Delays, by the environment variable that x-delays-env names "+
-		"(%s) or in the Config, or never retry (MaxAttempts: 1): %w", DelaysEnv, brokers.ErrUnsupported)
+	return fmt.Errorf("a retry has nowhere to wait: configure Delays, by the environment variable that x-delays-env "+
+		"names (%s) or in the Config, or never retry (MaxAttempts: 1): %w", DelaysEnv, brokers.ErrUnsupported)
 }
 
 // Traits implements driver.Transport. NackPause is not set: a nack would redeliver the message at once.
