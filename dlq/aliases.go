@@ -2,24 +2,24 @@ package dlq
 
 import "github.com/redrive-go/redrive/dlq/driver"
 
-// What a program writes to work with a [Letters] and a [Manager]. What they answer with besides, and what a store has
-// to do, is in package driver, where authors of stores find it, too.
+// The types that a program needs to work with a [Letters] and a [Manager]. The types of their results, and what a store
+// implements, are in package driver.
 type (
 	// Entry is a dead letter without its body; see [driver.Entry].
 	Entry = driver.Entry
 	// Body is a revision of an entry's message; see [driver.Body].
 	Body = driver.Body
-	// By is who changes an entry, why, and which version of it was looked at; see [driver.By].
+	// By is who changes an entry, why, and the version that they saw; see [driver.By].
 	By = driver.By
-	// Filter picks entries; see [driver.Filter].
+	// Filter selects entries; see [driver.Filter].
 	Filter = driver.Filter
-	// Page asks for a part of a listing; see [driver.Page].
+	// Page is a part of a listing; see [driver.Page].
 	Page = driver.Page
-	// GroupQuery asks for the causes of dead letters; see [driver.GroupQuery].
+	// GroupQuery selects causes of dead letters; see [driver.GroupQuery].
 	GroupQuery = driver.GroupQuery
-	// StatsQuery asks for the numbers of a dashboard; see [driver.StatsQuery].
+	// StatsQuery selects the numbers of a dashboard; see [driver.StatsQuery].
 	StatsQuery = driver.StatsQuery
-	// AuditFilter picks records of the audit log; see [driver.AuditFilter].
+	// AuditFilter selects records of the audit log; see [driver.AuditFilter].
 	AuditFilter = driver.AuditFilter
 	// Purge is an order to archive closed entries; see [driver.Purge].
 	Purge = driver.Purge
@@ -38,7 +38,7 @@ const (
 	Discarded = driver.Discarded
 )
 
-// The errors that callers decide on.
+// The errors that callers check for.
 var (
 	ErrClosed    = driver.ErrClosed
 	ErrConflict  = driver.ErrConflict

@@ -11,18 +11,18 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Approval bounds how many messages one person may send without a second one, whichever way: one by one, edited, or by
-// runs. It is counted in the store, by the name of the actor, for all processes.
+// Approval limits how many messages one person may send without a second person's approval, whether singly, edited, or
+// in runs. The store counts them by the actor's name, over all processes.
 type Approval struct {
-	// Above is how many messages one person may send alone within Window. With 0 everything waits for a second person.
+	// Above is how many messages one person may send alone within Window. With 0 every redrive needs approval.
 	Above int64
-	// Window is for how long a message counts. Defaults to 24 h. A run counts until its end at least.
+	// Window is how long a message counts. Defaults to 24 h. A run counts at least until it ends.
 	Window time.Duration
 }
 
 const defaultApprovalWindow = 24 * time.Hour
 
-// Resolve fills the defaults in.
+// Resolve fills in the defaults.
 func (a Approval) Resolve() (Approval, error) {
 	a.Window = cmp.Or(a.Window, defaultApprovalWindow)
 	if a.Above < 0 || a.Window < 0 {
@@ -31,8 +31,8 @@ func (a Approval) Resolve() (Approval, error) {
 	return a, nil
 }
 
-// Reserve enters in the store's ledger that an actor is about to send, and reports whether that is within the limit.
-// Limit, window and time of the reservation are set here.
+// Reserve records in the store's ledger that an actor is about to send, and reports whether that is within the limit.
+// It sets the reservation's limit, window and time.
 func (a Approval) Reserve(ctx context.Context, store Store, r driver.Reservation) (bool, error) {
 	ledger, ok := driver.As[driver.LedgerStore](store)
 	if !ok {
@@ -43,7 +43,7 @@ func (a Approval) Reserve(ctx context.Context, store Store, r driver.Reservation
 	return ledger.Reserve(ctx, r)
 }
 
-// Unreserve takes a reservation back: nothing was sent.
+// Unreserve cancels a reservation, because nothing was sent.
 func (a Approval) Unreserve(ctx context.Context, store Store, key string) error {
 	ledger, ok := driver.As[driver.LedgerStore](store)
 	if !ok {
@@ -52,7 +52,7 @@ func (a Approval) Unreserve(ctx context.Context, store Store, key string) error 
 	return ledger.Unreserve(ctx, key)
 }
 
-// reserve enters one message, and returns what takes it back.
+// reserve reserves one message and returns a function that cancels it.
 func (m *Manager) reserve(ctx context.Context, id int64, by By) (undo func(), err error) {
 	a := m.cfg.Approval
 	if a == nil {
@@ -68,21 +68,21 @@ func (m *Manager) reserve(ctx context.Context, id int64, by By) (undo func(), er
 	}
 	if !granted {
 		return nil, fmt.Errorf("dlq: redrive entry %d: %w: %s may send %d messages in %s alone: start a run, which "+
-			"somebody else approves",
+			"someone else approves",
 			id, ErrForbidden, by.Actor, a.Above, a.Window)
 	}
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.PublishTimeout)
 		defer cancel()
 		if err := a.Unreserve(ctx, m.cfg.Store, key); err != nil {
-			m.cfg.Logger.WarnContext(ctx, "a message that was not sent counts as sent", "entry_id", id, "actor", by.Actor,
+			m.cfg.Logger.WarnContext(ctx, "a message that was not sent still counts as sent", "entry_id", id, "actor", by.Actor,
 				"error", err)
 		}
 	}, nil
 }
 
-// MaySend reports whether somebody may send an entry alone, as an error that wraps [ErrForbidden] when not: for callers
-// that would do something else first, such as an edit.
+// MaySend returns an error that wraps [ErrForbidden] when an actor may not send an entry alone. It is for callers that
+// do something else first, such as an edit.
 func (m *Manager) MaySend(ctx context.Context, id int64, by By) error {
 	undo, err := m.reserve(ctx, id, by)
 	if err == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Unarchive brings purged entries back from the archive, as they were, and returns the ids of those that are back. They
-// can be restored to PENDING then, and redriven.
+// Unarchive restores purged entries from the archive unchanged, and returns the ids of those restored. They can then be
+// restored to PENDING and redriven.
 func (m *Manager) Unarchive(ctx context.Context, by By, ids ...int64) ([]int64, error) {
 	store, ok := driver.As[driver.ArchiveStore](m.cfg.Store)
 	if !ok {

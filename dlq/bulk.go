@@ -8,42 +8,42 @@ import (
 	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
-// bulkBatch is how many entries one transaction of a bulk change has.
+// bulkBatch is the number of entries in one transaction of a bulk change.
 const bulkBatch = 500
 
-// Bulk is what happened to the entries of a bulk change.
+// Bulk is the result of a bulk change.
 type Bulk struct {
-	// Changed were changed. Refused were in another state by then: somebody else was faster.
+	// Changed were changed. Refused had been moved to another state by someone else in the meantime.
 	Changed, Refused int64
-	// Conflicts are the first of the refusals, at most 100, each an error that names who was faster.
+	// Conflicts are the first refusals, at most 100, as errors that name who was faster.
 	Conflicts []error
 }
 
 const maxConflicts = 100
 
-// ResolveAll resolves every entry that the filter picks; see [Manager.Resolve]. By.Version is not looked at. On an
-// error those before are changed: to repeat the call is safe.
+// ResolveAll resolves every entry that the filter selects; see [Manager.Resolve]. It ignores By.Version. When it fails,
+// the earlier entries have been changed: it is safe to call again.
 func (m *Manager) ResolveAll(ctx context.Context, f Filter, by By) (Bulk, error) {
 	return m.changeAll(ctx, f, driver.ActionResolve, by)
 }
 
-// DiscardAll discards every entry that the filter picks; see [Manager.ResolveAll].
+// DiscardAll discards every entry that the filter selects; see [Manager.ResolveAll].
 func (m *Manager) DiscardAll(ctx context.Context, f Filter, by By) (Bulk, error) {
 	return m.changeAll(ctx, f, driver.ActionDiscard, by)
 }
 
-// RestoreAll restores every entry that the filter picks; see [Manager.ResolveAll].
+// RestoreAll restores every entry that the filter selects; see [Manager.ResolveAll].
 func (m *Manager) RestoreAll(ctx context.Context, f Filter, by By) (Bulk, error) {
 	return m.changeAll(ctx, f, driver.ActionRestore, by)
 }
 
-// ParkAll parks every entry that the filter picks; see [Manager.ResolveAll].
+// ParkAll parks every entry that the filter selects; see [Manager.ResolveAll].
 func (m *Manager) ParkAll(ctx context.Context, f Filter, by By) (Bulk, error) {
 	return m.changeAll(ctx, f, driver.ActionPark, by)
 }
 
-// changeAll takes entries that are in a state for the action when the filter names no states, so that "discard this
-// group" does not count what was resolved long ago as refused.
+// When the filter names no states, changeAll only changes entries in a state for the action, so that "discard this
+// group" does not report entries that were resolved long ago as refused.
 func (m *Manager) changeAll(ctx context.Context, f Filter, action driver.Action, by By) (Bulk, error) {
 	if len(f.Statuses) == 0 {
 		f.Statuses = []Status{Pending, Parked}

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// NewEntry makes an entry of a dead letter, ready for [Store.Put]. It never fails: whatever cannot be read is left out
-// of the columns and is still in the body, which has the payload and the headers as they are.
+// NewEntry makes an entry of a dead letter, ready for [Store.Put]. It never fails: anything that cannot be parsed is
+// left out of the columns but is still in the body, which has the original payload and headers.
 func NewEntry(d *envelope.DeadLetter) *Entry {
 	o := defaultOptions()
 	return o.capture(d)
@@ -76,8 +76,8 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 	return e
 }
 
-// redriveOf reads which entry a redriven message belongs to and which of its redrives this was. Headers that make no
-// sense mean that it was not redriven: a separate dead letter is the safe side.
+// redriveOf reads which entry a redriven message belongs to and which of its redrives this was. Invalid headers are
+// treated as not redriven: a separate dead letter is the safe choice.
 func redriveOf(headers map[string]string) (entry int64, redrive int) {
 	entry, err := driver.ParseID(headers[envelope.KeyRedriveID])
 	if err != nil {
@@ -90,7 +90,7 @@ func redriveOf(headers map[string]string) (entry int64, redrive int) {
 	return entry, int(n)
 }
 
-// stamp is the time as a store keeps it; a dead letter without one died now.
+// stamp converts a time to what a store keeps; a dead letter without one died now.
 func stamp(t time.Time) time.Time {
 	if t.IsZero() {
 		t = time.Now()
@@ -98,8 +98,8 @@ func stamp(t time.Time) time.Time {
 	return t.UTC().Truncate(time.Microsecond)
 }
 
-// withoutForged copies the headers without those that claim to say where a collector found the message: a redrive would
-// have gone where its producer wants. What the collector knows is in Body.Collected.
+// withoutForged copies the headers without those that name a collector's source, because with them a producer could
+// choose where a redrive goes. The collector's own record is Body.Collected.
 func withoutForged(headers map[string]string) map[string]string {
 	kept := maps.Clone(headers)
 	for _, key := range driver.CollectedHeaders {

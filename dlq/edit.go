@@ -17,11 +17,11 @@ type Edit struct {
 	// Payload, unless nil, replaces the payload. A structured message (JSON envelope) is replaced as a whole, envelope
 	// included.
 	Payload []byte
-	// JQ, unless empty, is a jq expression that the payload, which must be JSON, goes through. Not together with
-	// Payload. What it does not touch keeps its bytes.
+	// JQ, unless empty, is a jq expression applied to the payload, which must be JSON. Not together with Payload. Parts
+	// that it does not change keep their bytes.
 	JQ string
-	// SetHeaders and RemoveHeaders change the headers. Those that this project writes itself (x-message-id,
-	// x-retry-count, ...) say who the message is and how far it got: they cannot be changed.
+	// SetHeaders and RemoveHeaders change the headers. The headers that this project writes (x-message-id, x-retry-count,
+	// ...) identify the message and its history and cannot be changed.
 	SetHeaders    map[string]string
 	RemoveHeaders []string
 }
@@ -40,8 +40,8 @@ func (m *Manager) PreviewEdit(ctx context.Context, id int64, edit Edit) (payload
 }
 
 // Edit gives a PENDING or PARKED entry a new revision of its body, which is what a redrive then sends. The original and
-// every revision stay, for [Manager.Body]; what changed is in the audit log. By.Version should be the version that was
-// looked at. An edit that changes nothing makes no revision.
+// every revision remain available through [Manager.Body]; the difference is in the audit log. By.Version should be the
+// version that the edit is based on. An edit that changes nothing makes no revision.
 func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry, payload.Diff, error) {
 	e, err := m.cfg.Store.Get(ctx, id)
 	if err != nil {
@@ -56,7 +56,7 @@ func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry,
 		return e, diff, nil
 	}
 	if by.Version == 0 {
-		by.Version = e.Version // what the edit was made of
+		by.Version = e.Version // the version that was edited
 	}
 	revised, err := m.cfg.Store.Revise(ctx, driver.Revision{
 		EntryID: id, Version: by.Version, Body: after, Actor: by.Actor, Note: by.Note, At: m.Now(ctx), Detail: diff.Detail(),
@@ -67,8 +67,8 @@ func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry,
 	return revised, diff, nil
 }
 
-// EditAndRedrive edits an entry and sends it back. When the redrive fails the edit stays; when the actor may not send
-// another message alone (see [Approval]) nothing is changed.
+// EditAndRedrive edits an entry and sends it back. If the redrive fails, the edit remains; if the actor may not send
+// another message alone (see [Approval]), nothing is changed.
 func (m *Manager) EditAndRedrive(ctx context.Context, id int64, edit Edit, by By) (*Entry, error) {
 	if err := m.MaySend(ctx, id, by); err != nil {
 		return nil, err
@@ -81,12 +81,12 @@ func (m *Manager) EditAndRedrive(ctx context.Context, id int64, edit Edit, by By
 	return m.Redrive(ctx, id, by)
 }
 
-// Body returns one revision of an entry's body: 0 is what died first, Entry.Revision what a redrive sends.
+// Body returns one revision of an entry's body: 0 is the original, Entry.Revision the one that a redrive sends.
 func (m *Manager) Body(ctx context.Context, id int64, revision int) (*Body, error) {
 	return m.cfg.Store.Body(ctx, id, revision)
 }
 
-// Diff shows what changed between two revisions of an entry's body.
+// Diff returns the difference between two revisions of an entry's body.
 func (m *Manager) Diff(ctx context.Context, id int64, from, to int) (payload.Diff, error) {
 	before, err := m.cfg.Store.Body(ctx, id, from)
 	if err != nil {
@@ -99,8 +99,8 @@ func (m *Manager) Diff(ctx context.Context, id int64, from, to int) (payload.Dif
 	return payload.Compare(before, after), nil
 }
 
-// ApplyEdit makes the edited body; the original is not touched. The error wraps [ErrInvalid] when the edit is not
-// possible.
+// ApplyEdit returns the edited body and leaves the original unchanged. The error wraps [ErrInvalid] when the edit is
+// not possible.
 func (m *Manager) ApplyEdit(ctx context.Context, edit Edit, b *Body) (*Body, error) {
 	return edit.apply(ctx, m.cfg.JQ, b)
 }
@@ -128,7 +128,7 @@ func (e Edit) apply(ctx context.Context, jq payload.Evaluator, b *Body) (*Body, 
 			return nil, fmt.Errorf("%w: a header needs a name", ErrInvalid)
 		}
 		if locked(key) {
-			return nil, fmt.Errorf("%w: header %q is the message's identity or its history and cannot be edited", ErrInvalid,
+			return nil, fmt.Errorf("%w: header %q is part of the message's identity or history and cannot be edited", ErrInvalid,
 				key)
 		}
 	}
@@ -143,11 +143,12 @@ func (e Edit) apply(ctx context.Context, jq payload.Evaluator, b *Body) (*Body, 
 	return &after, nil
 }
 
-// EditableHeader reports whether an [Edit] may change the header: those that say who the message is and how far it got
-// stay.
+// EditableHeader reports whether an [Edit] may change the header: those of the message's identity and history are
+// fixed.
 func EditableHeader(name string) bool { return name != "" && !locked(name) }
 
-// locked reports whether a header is not for editing. The content type and the correlation are the producer's.
+// locked reports whether a header cannot be edited. The content type and the correlation id are the producer's, and
+// can.
 func locked(key string) bool {
 	switch strings.ToLower(key) {
 	case envelope.KeyContentType, envelope.KeyCorrelationID:

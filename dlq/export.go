@@ -14,22 +14,22 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Bounds of one import transaction, and of one line.
+// Limits of one import transaction, and of one line.
 const (
 	importBatch   = 200
 	importBytes   = 16 << 20
 	maxExportLine = 1 << 30
 )
 
-// Export writes the entries that the filter picks, oldest first, as JSON lines: each with its state and every revision
-// of its body, byte for byte, whatever the bytes are. It returns how many it wrote. Entries that die meanwhile may or
-// may not be among them. The audit log is not part of an export.
+// Export writes the entries that the filter selects, oldest first, as JSON lines: each with its state and every
+// revision of its body, byte for byte. It returns how many it wrote. Entries that die during the export may or may not
+// be included. The audit log is not exported.
 func (m *Manager) Export(ctx context.Context, w io.Writer, f Filter) (int64, error) {
 	return m.ExportRedacted(ctx, w, f, nil)
 }
 
-// ExportRedacted is Export for a caller that may not see everything: hide takes out of each entry what it may not. The
-// lines say so, and Import refuses them, because what was hidden would be lost. A nil hide hides nothing.
+// ExportRedacted is Export for a caller that may not see everything: hide redacts each entry. The lines are marked, and
+// Import refuses them, because the hidden values would be lost. A nil hide redacts nothing.
 func (m *Manager) ExportRedacted(ctx context.Context, w io.Writer, f Filter, hide func(*wire.Letter)) (int64, error) {
 	out := bufio.NewWriterSize(w, 64<<10)
 	encoder := json.NewEncoder(out)
@@ -72,11 +72,11 @@ func (m *Manager) ExportRedacted(ctx context.Context, w io.Writer, f Filter, hid
 	return n, nil
 }
 
-// errPurged means that an entry was purged between the listing and the reading.
+// errPurged means that an entry was purged between being listed and being read.
 var errPurged = errors.New("purged meanwhile")
 
-// exported reads the bodies. The entry is read again, so that it fits them. A revision that is missing from an entry
-// which is there is an error: an export that lacks something must not look like one that lacks nothing.
+// exported reads the bodies. The entry is read again, so that it matches them. A revision missing from an existing
+// entry is an error: an incomplete export must not look complete.
 func (m *Manager) exported(ctx context.Context, listed *Entry) (*driver.Exported, error) {
 	e, err := m.cfg.Store.Get(ctx, listed.ID)
 	if errors.Is(err, ErrNotFound) {
@@ -104,7 +104,7 @@ func (m *Manager) exported(ctx context.Context, listed *Entry) (*driver.Exported
 	}
 }
 
-// purgedOr is errPurged when the entry is in no listing any more, else the error.
+// purgedOr returns errPurged when the entry is no longer listed, else the error.
 func (m *Manager) purgedOr(ctx context.Context, id int64, err error) error {
 	n, countErr := m.cfg.Store.Count(ctx, Filter{IDs: []int64{id}}, 1)
 	if countErr != nil {
@@ -116,7 +116,7 @@ func (m *Manager) purgedOr(ctx context.Context, id int64, err error) error {
 	return err
 }
 
-// each calls fn for the entries that the filter picks, oldest first, page by page. fn may change them.
+// each calls fn for the entries that the filter selects, oldest first, page by page. fn may change them.
 func (m *Manager) each(ctx context.Context, f Filter, fn func(*Entry) error) error {
 	page := Page{Limit: driver.MaxPage, Order: driver.OldestFirst}
 	for {
@@ -135,15 +135,16 @@ func (m *Manager) each(ctx context.Context, f Filter, fn func(*Entry) error) err
 	}
 }
 
-// Imported is what happened to the lines of an import.
+// Imported is the result of an import.
 type Imported struct {
-	// Stored are new entries, with new ids. Seen were there already, by their Key, and stay as they are.
+	// Stored is the number of new entries, which get new ids. Seen is the number of those that existed already, by their
+	// Key, and were not changed.
 	Stored, Seen int64
 }
 
-// Import stores what Export wrote, in the state it had there. An entry that is there already, by its Key, stays as it
-// is: an import may be repeated, and a broken one is finished by repeating it. On an error the lines before it may have
-// been stored; the error names the line, and wraps [ErrInvalid] when that is not an entry.
+// Import stores entries written by Export, in their exported state. An entry that exists already, by its Key, is not
+// changed, so that an import may be repeated, and an interrupted one completed by repeating it. On an error the lines
+// before it may have been stored; the error names the line, and wraps [ErrInvalid] when that is not an entry.
 func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, error) {
 	var total Imported
 	if by.Actor == "" {
@@ -192,8 +193,7 @@ func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, err
 	return total, flush()
 }
 
-// importBatch stores a batch. When the store does not take it, the lines are stored one by one up to the one that it
-// does not take.
+// importBatch stores a batch. If the store rejects it, the lines are stored one by one up to the one that it rejects.
 func (m *Manager) importBatch(ctx context.Context, by By, batch []driver.Exported, numbers []int) ([]driver.Receipt,
 	error,
 ) {

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// exportedOf is the entry of a line of an export, with its bodies. What a line may lack follows from the rest.
+// exportedOf converts a line of an export to its entry with bodies. Missing fields are derived from the others.
 func exportedOf(l *wire.Letter) (*driver.Exported, error) {
 	x := &driver.Exported{}
 	e := &x.Entry
@@ -21,7 +21,7 @@ func exportedOf(l *wire.Letter) (*driver.Exported, error) {
 			return nil, err
 		}
 		if body.SHA256 != digest(body.Payload) {
-			return nil, fmt.Errorf("%w: revision %d is damaged: its payload does not have its SHA-256", ErrInvalid,
+			return nil, fmt.Errorf("%w: revision %d is damaged: its payload does not match its SHA-256", ErrInvalid,
 				body.Revision)
 		}
 		if body.Revision == e.Revision {
@@ -50,7 +50,7 @@ func exportedOf(l *wire.Letter) (*driver.Exported, error) {
 	return x, nil
 }
 
-// completeExported fills in what a line of another program may lack.
+// completeExported fills in fields that a line of another program may lack.
 func completeExported(e *Entry) {
 	e.Cause = Normalize(e.ErrorMessage)
 	if e.Fingerprint == "" {
@@ -92,7 +92,7 @@ func readLine(data []byte) (*driver.Exported, error) {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if line.Redacted {
-		return nil, fmt.Errorf("%w: this export was made for a role that may not see everything, and lacks what was hidden: "+
+		return nil, fmt.Errorf("%w: this export was made for a role that may not see everything, without the hidden values: "+
 			"export again with a role that may", ErrInvalid)
 	}
 	return exportedOf(&line)

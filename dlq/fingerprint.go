@@ -22,8 +22,8 @@ func Fingerprint(handler, class, code, message string) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// Normalize takes out of an error's text what differs from one message to the next - numbers, ids, UUIDs, hex, quoted
-// values, times, addresses - and puts a ? in its place. What is left is the cause, at most 512 bytes of valid UTF-8.
+// Normalize replaces everything in an error's text that differs between messages - numbers, ids, UUIDs, hex, quoted
+// values, times, addresses - by a ?. The result is the cause, at most 512 bytes of valid UTF-8.
 func Normalize(message string) string {
 	if len(message) > maxCauseInput {
 		message = message[:maxCauseInput]
@@ -44,12 +44,12 @@ func Normalize(message string) string {
 	return text
 }
 
-// normalizer walks over the text once, word by word.
+// normalizer reads the text once, word by word.
 type normalizer struct {
 	in  string
 	pos int
 	out strings.Builder
-	// glue is punctuation behind a ?, held back: another value behind it makes one ? of all, as in 10.0.0.1:5432.
+	// glue is punctuation held back after a ?: if another value follows, all of it becomes one ?, as in 10.0.0.1:5432.
 	glue string
 	// value means that the last thing written was a ?.
 	value bool
@@ -93,7 +93,7 @@ func (n *normalizer) step() {
 	}
 }
 
-// insideWord reports whether an apostrophe at pos is that of "can't".
+// insideWord reports whether an apostrophe at pos is like that of "can't".
 func (n *normalizer) insideWord() bool {
 	return n.pos > 0 && isAlnum(n.in[n.pos-1])
 }
@@ -111,7 +111,7 @@ func (n *normalizer) putText(text string) {
 	n.glue, n.value = "", false
 }
 
-// putWord writes a word that stays, with the digits in it taken out: db7 and db8 are one cause.
+// putWord writes a word without its digits: db7 and db8 are one cause.
 func (n *normalizer) putWord(word string) {
 	n.out.WriteString(n.glue)
 	n.glue, n.value = "", false
@@ -131,7 +131,7 @@ func (n *normalizer) putWord(word string) {
 
 func (n *normalizer) putSpace() {
 	if n.value && n.glue == "" || n.glue == "," {
-		// "21 Nov 2026": a space between values belongs to them. It is written when something else follows.
+		// "21 Nov 2026": a space between values is part of them. It is written when something else follows.
 		n.glue += " "
 		return
 	}
@@ -180,7 +180,7 @@ func isValue(word string) bool {
 	case hexDigits == len(word) && len(word) >= 6:
 		return true
 	default:
-		// An order number, a ULID, a token: long, and digits all through it; base64decode or utf8mb4general are names.
+		// An order number, a ULID or a token is long and has digits throughout; base64decode and utf8mb4general are names.
 		return len(word) >= 8 && digits*4 >= len(word)
 	}
 }

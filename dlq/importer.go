@@ -17,14 +17,14 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// maxRefusals is how often the store may refuse one record while it answers, before the record is parked.
+// maxRefusals is how often a reachable store may refuse one record before the record is parked.
 const maxRefusals = 5
 
-// importer brings the spool into the store: at the start, and after every time the store was away. It is one goroutine.
+// importer imports the spool into the store: at the start, and each time that the store recovers. It is one goroutine.
 type importer struct {
 	store Store
 	spool *spool.Spool
-	dir   string // of all the spools of this machine, ours is one
+	dir   string // of all spools on this machine, ours included
 	opts  *options
 
 	woken   chan struct{}
@@ -34,8 +34,8 @@ type importer struct {
 	mu      sync.Mutex
 	failing error // why the store is treated as down; nil while it is not
 
-	// Of the goroutine alone: when the spools of processes that are gone are looked at next, whether those could be
-	// imported, and the record that the store refuses.
+	// Used by the goroutine only: when to check the spools of dead processes next, whether importing those worked, and the
+	// record that the store refuses.
 	adoptAt  time.Time
 	refused  string
 	refusals int
@@ -51,7 +51,7 @@ func startImporter(store Store, spool *spool.Spool, dir string, o *options) *imp
 	return i
 }
 
-// down reports whether the store is known not to answer.
+// down reports whether the store is known to be unreachable.
 func (i *importer) down() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -64,7 +64,7 @@ func (i *importer) setFailing(err error) {
 	i.failing = err
 }
 
-// wake notes that something was spooled, because of cause.
+// wake is called when something was spooled because of cause.
 func (i *importer) wake(cause error) {
 	if !errors.Is(cause, errStoreDown) {
 		i.setFailing(cause)
@@ -81,7 +81,7 @@ func (i *importer) addTo(stats *SpoolStats) {
 	stats.StoreDown, stats.LastError = i.failing != nil, i.failing
 }
 
-// stop ends the goroutine after one last try.
+// stop ends the goroutine after a last attempt.
 func (i *importer) stop() {
 	i.cancel()
 	<-i.stopped
@@ -98,14 +98,14 @@ func (i *importer) stop() {
 
 func (i *importer) run(ctx context.Context) {
 	defer close(i.stopped)
-	pause, failures := time.Duration(0), 0 // at the start there may be something of an earlier process
+	pause, failures := time.Duration(0), 0 // an earlier process may have left something
 	trying := wait.Backoff{First: i.opts.importBackoff, Longest: i.opts.importMax}
 	for i.sleep(ctx, pause) {
 		err := i.round(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		// A file that cannot be read does not make the store one that does not answer.
+		// An unreadable file does not mean that the store is unreachable.
 		if fromStore, ok := errors.AsType[*storeError](err); ok {
 			i.setFailing(fromStore.err)
 		} else {
@@ -117,7 +117,7 @@ func (i *importer) run(ctx context.Context) {
 			pause = trying.After(failures)
 			i.opts.logger.WarnContext(ctx, "the spool cannot be imported yet", "spool", i.spool.Dir(), "error", err, "retry_in",
 				pause)
-		case !i.spool.Empty(): // spooled while the store was still treated as down
+		case !i.spool.Empty(): // spooled while the store still counted as down
 			pause = 0
 		default:
 			pause, failures = -1, 0
@@ -125,9 +125,9 @@ func (i *importer) run(ctx context.Context) {
 	}
 }
 
-// round imports what waits: in our spool, and, every minute, in those of processes that are gone.
+// round imports what is waiting in our spool and, every minute, in those of dead processes.
 func (i *importer) round(ctx context.Context) error {
-	if i.down() { // it may be one that was never opened, with nothing in the spool that would open it
+	if i.down() { // it may never have been opened, and an empty spool would not cause that
 		if err := i.ping(ctx); err != nil {
 			return &storeError{err}
 		}
@@ -143,8 +143,8 @@ func (i *importer) round(ctx context.Context) error {
 	return errors.Join(err, adopted)
 }
 
-// sleep waits for d; when d is negative, until something is spooled or the spools alongside ours are due. It reports
-// false at the end.
+// sleep waits for d; when d is negative, until something is spooled or the other spools are due. It returns false when
+// the importer stops.
 func (i *importer) sleep(ctx context.Context, d time.Duration) bool {
 	var woken <-chan struct{}
 	if d < 0 {
@@ -161,7 +161,7 @@ func (i *importer) sleep(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// adopt imports what processes that are gone have left alongside our spool. A spool that is in use is its owner's.
+// adopt imports what dead processes have left in their spools next to ours. A spool in use belongs to its process.
 func (i *importer) adopt(ctx context.Context) error {
 	entries, err := os.ReadDir(i.dir)
 	if err != nil {
@@ -180,7 +180,7 @@ func (i *importer) adopt(ctx context.Context) error {
 			continue
 		}
 		if err != nil { // another user's, perhaps
-			i.opts.logger.WarnContext(ctx, "a spool beside ours cannot be opened", "spool", dir, "error", err)
+			i.opts.logger.WarnContext(ctx, "another process's spool cannot be opened", "spool", dir, "error", err)
 			continue
 		}
 		if !orphan.Empty() {
@@ -205,7 +205,7 @@ func (i *importer) drain(ctx context.Context, s *spool.Spool) error {
 		if err := i.take(ctx, s, lines); err != nil {
 			return &storeError{err}
 		}
-		i.setFailing(nil) // new letters need not wait until the old ones are in, which under load may never be
+		i.setFailing(nil) // new letters need not wait for the backlog, which under load may never end
 		return nil
 	})
 	after := s.Stats()
@@ -213,27 +213,27 @@ func (i *importer) drain(ctx context.Context, s *spool.Spool) error {
 		i.opts.logger.InfoContext(ctx, "dead letters imported from the spool", "spool", s.Dir(), "count", n)
 	}
 	if n := after.Damaged - before.Damaged; n > 0 {
-		i.opts.logger.Log(ctx, envelope.LevelCritical, "damaged lines in the spool: the file is kept for a person",
+		i.opts.logger.Log(ctx, envelope.LevelCritical, "damaged lines in the spool: the file was set aside for a person",
 			"files", s.DamagedFiles(), "count", n)
 	}
 	if n := after.Torn - before.Torn; n > 0 {
-		i.opts.logger.Log(ctx, envelope.LevelCritical, "the end of a spool file is no whole line: it is kept for a person",
+		i.opts.logger.Log(ctx, envelope.LevelCritical, "the last line of a spool file is incomplete: it was set aside",
 			"files", s.DamagedFiles(), "count", n)
 	}
 	if n := after.Missing - before.Missing; n > 0 {
-		i.opts.logger.Log(ctx, envelope.LevelCritical, "files of the spool are gone: move them back, and they are imported",
+		i.opts.logger.Log(ctx, envelope.LevelCritical, "files of the spool are missing: move them back to import them",
 			"spool", s.Dir(), "count", n)
 	}
 	return err
 }
 
-// storeError means that the store did not take what was read.
+// storeError means that the store did not accept what was read.
 type storeError struct{ err error }
 
 func (e *storeError) Error() string { return e.err.Error() }
 func (e *storeError) Unwrap() error { return e.err }
 
-// take brings a batch into the store.
+// take stores a batch.
 func (i *importer) take(ctx context.Context, s *spool.Spool, lines [][]byte) error {
 	var records []wire.Record
 	for _, line := range lines {
@@ -256,7 +256,7 @@ func (i *importer) take(ctx context.Context, s *spool.Spool, lines [][]byte) err
 	if pingErr := i.ping(ctx); pingErr != nil {
 		return errors.Join(err, pingErr)
 	}
-	// The store answers, so it is one of the records.
+	// The store is reachable, so one of the records is the reason.
 	for _, r := range records {
 		err := i.put(ctx, r)
 		if err == nil {
@@ -289,7 +289,7 @@ func (i *importer) ping(ctx context.Context) error {
 	return i.store.Ping(ctx)
 }
 
-// hopeless reports whether the store, which answers, has refused this record for good or often enough.
+// hopeless reports whether the store, which is reachable, has refused this record permanently or often enough.
 func (i *importer) hopeless(ctx context.Context, line []byte, err error) bool {
 	if errors.Is(err, ErrInvalid) {
 		return true
@@ -304,12 +304,12 @@ func (i *importer) hopeless(ctx context.Context, line []byte, err error) bool {
 	return i.refusals >= maxRefusals
 }
 
-// refuse sets a record apart, so that those behind it continue.
+// refuse sets a record aside, so that the ones behind it can be imported.
 func (i *importer) refuse(ctx context.Context, s *spool.Spool, line []byte, cause error) error {
 	if err := s.Refuse(line); err != nil {
-		return fmt.Errorf("put a refused record aside: %w", err)
+		return fmt.Errorf("set a refused record aside: %w", err)
 	}
-	i.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "the store will not take a record: it is put aside for a person",
+	i.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "the store refuses a record: it was set aside for a person",
 		slog.String("file", s.RefusedFile()), slog.Any("error", cause))
 	return nil
 }

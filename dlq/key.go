@@ -12,19 +12,19 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// keyOf digests where the delivery came from, which message it is, and what is in it.
+// keyOf hashes the delivery's origin, the message's id and its content.
 //
-// The position alone would do on Kafka, and the message id alone elsewhere, if producers and drivers made no mistakes:
-// a producer that gives every message the id "1", or two topics whose positions look alike, would then make one entry
-// of many messages, which loses all but one. So everything that is stable over redeliveries goes in. The number of the
-// redrive is part of it for the redriven message whose entry is gone (purged, or in another store): it must not meet
-// the key of the first death.
+// The position alone would be enough on Kafka, and the message id alone elsewhere, if producers and drivers made no
+// mistakes: a producer that gives every message the id "1", or two topics with similar positions, would turn many
+// messages into one entry and lose all but one. So everything that is stable across redeliveries is included. The
+// redrive number is included for redriven messages whose entry is gone (purged, or in another store): their key must
+// differ from that of the first death.
 func keyOf(o *envelope.Origin, handler, messageID string, data []byte, redrive int) driver.Key {
 	h := sha256.New()
 	for _, part := range []string{"1", o.Broker, o.Topic, o.Consumer, o.Position, handler, messageID} {
 		writePart(h, []byte(part))
 	}
-	if o.Incarnation != "" { // positions begin anew when a topic is deleted and made again
+	if o.Incarnation != "" { // positions restart when a topic is recreated
 		writePart(h, []byte(o.Incarnation))
 	}
 	content := sha256.Sum256(data)
@@ -39,21 +39,21 @@ func keyOf(o *envelope.Origin, handler, messageID string, data []byte, redrive i
 	return key
 }
 
-// streamPlace are the first bytes of the key of a delivery that has a place in a stream, in the order of the stream, as
-// those of a UUIDv7 are in the order of time: keys that come together are neighbours in the index of a store, and share
-// its pages. Those of a digest alone are all over it, which reads a page and, after each checkpoint, writes a whole one
-// to the log for every letter. The other 24 bytes keep keys apart.
+// streamPlace is the first bytes of the key of a delivery with a position in a stream, in stream order, like the time
+// in a UUIDv7: keys that arrive together are then neighbours in a store's index and share its pages. Plain digests are
+// spread over the whole index, so that every letter reads a page and, after each checkpoint, writes a whole one to the
+// log. The other 24 bytes keep keys distinct.
 func streamPlace(o *envelope.Origin) uint64 {
 	h := fnv.New64a()
 	for _, part := range []string{o.Broker, o.Topic, o.Consumer} {
 		writePart(h, []byte(part))
 	}
-	_ = binary.Write(h, binary.BigEndian, *o.Partition) // a hash takes everything
+	_ = binary.Write(h, binary.BigEndian, *o.Partition) // a hash never fails
 	const offsetBits = 48
 	return h.Sum64()<<offsetBits | uint64(*o.Offset)&(1<<offsetBits-1) //nolint:gosec // any number will do
 }
 
-// writePart writes the length first, so that no two lists of parts run together to the same bytes.
+// writePart writes the length first, so that different lists of parts never produce the same bytes.
 func writePart(h hash.Hash, part []byte) {
 	h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(part)))) //nolint:gosec // header values are far below 4 GiB
 	h.Write(part)

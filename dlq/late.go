@@ -10,17 +10,17 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// errNotOpen means that a store that was away at the start has not been opened yet.
+// errNotOpen means that a store that was unreachable at the start has not been opened yet.
 var errNotOpen = errors.New("the store has not answered since the start, and is not open yet")
 
-// lateStore is a store that did not answer when it was to be opened. Every call tries to open it, one at a time; once
-// it is open, the calls go to it.
+// lateStore is a store that was unreachable when it was to be opened. Every call tries to open it, one at a time; once
+// it is open, calls go to it.
 type lateStore struct {
 	open   func(ctx context.Context) (Store, error)
-	ctx    context.Context //nolint:containedctx // of the attempts to open, which outlive the calls that wait for them
+	ctx    context.Context //nolint:containedctx // for attempts to open, which outlive the calls that wait for them
 	cancel context.CancelFunc
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	store   Store      // nil until it is open
 	attempt chan struct{}
 	err     error // of the last attempt
@@ -34,8 +34,8 @@ func newLateStore(open func(ctx context.Context) (Store, error)) *lateStore {
 	return &lateStore{open: open, ctx: ctx, cancel: cancel}
 }
 
-// get returns the store, after an attempt to open it where that has not succeeded yet. A context that ends does not end
-// the attempt, which may be migrating.
+// get returns the store, trying to open it first if necessary. The end of ctx does not abort the attempt, which may be
+// migrating.
 func (s *lateStore) get(ctx context.Context) (Store, error) {
 	s.mu.Lock()
 	if s.store != nil || s.closed {
@@ -64,7 +64,7 @@ func (s *lateStore) get(ctx context.Context) (Store, error) {
 	return s.store, nil
 }
 
-// try is one attempt.
+// try makes one attempt.
 func (s *lateStore) try(attempt chan struct{}) {
 	defer close(attempt)
 	store, err := s.open(s.ctx)
@@ -76,14 +76,14 @@ func (s *lateStore) try(attempt chan struct{}) {
 	}
 }
 
-// cause is why the last attempt failed.
+// cause returns why the last attempt failed.
 func (s *lateStore) cause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// Unwrap returns the store once it is open, so that what else it offers is found, and nil before.
+// Unwrap returns the store once it is open, so that its optional interfaces are found, and nil before.
 func (s *lateStore) Unwrap() Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *lateStore) Close() error {
 	return s.store.Close()
 }
 
-// late is one call of a store that may have to be opened.
+// late makes one call to a store that may first have to be opened.
 func late[T any](ctx context.Context, s *lateStore, call func(Store) (T, error)) (T, error) {
 	store, err := s.get(ctx)
 	if err != nil {

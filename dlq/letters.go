@@ -15,27 +15,26 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Letters takes the dead letters of a pipeline and the outcomes of redriven messages: into the store, or into the spool
-// while the store does not answer. It is safe for concurrent use. The one who opened it closes it, after the router has
-// stopped.
+// Letters stores the dead letters of a pipeline and the outcomes of redriven messages: in the store, or in the spool
+// while the store does not answer. It is safe for concurrent use. Close it after the router has stopped.
 type Letters struct {
 	store Store
 	opts  options
 	spool *spool.Spool // nil without one
 
-	mu       sync.RWMutex // held for reading by every call that writes, so that Close waits for them
+	mu       sync.RWMutex // every call that writes holds a read lock, so that Close waits for them
 	closed   bool
 	importer *importer // nil without a spool
 	outcomes outcomes
 }
 
 // Open opens the store that the URL names and the spool alongside it. An empty URL is [DefaultURL], a text without a
-// scheme the path of a SQLite file. Dead letters that an earlier process left in the spool are imported in the
+// scheme is the path of a SQLite file. Dead letters that an earlier process left in the spool are imported in the
 // background.
 //
-// A database that does not answer is not a reason for a service not to start: its dead letters go to the spool, as they
-// do when the database goes away later, and Open logs so at level CRITICAL. It is tried again in the background.
-// [WithStoreRequired] makes it an error.
+// An unreachable database does not keep a service from starting: Open logs it at level CRITICAL, and dead letters go to
+// the spool as they do when the database fails later. Opening is retried in the background. With [WithStoreRequired] it
+// is an error.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Letters, error) {
 	o, err := newOptions(opts)
 	if err != nil {
@@ -52,7 +51,7 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Letters, error) 
 	return openLate(ctx, newLateStore(open), o)
 }
 
-// openLate opens the store, or begins on the spool when it does not answer.
+// openLate opens the store, or starts with the spool when the store does not answer.
 func openLate(ctx context.Context, store *lateStore, o options) (*Letters, error) {
 	within, cancel := context.WithTimeout(ctx, o.openTimeout)
 	defer cancel()
@@ -78,7 +77,7 @@ func openLate(ctx context.Context, store *lateStore, o options) (*Letters, error
 	return l, nil
 }
 
-// NewLetters makes Letters of a store that is open already, and from now on owns it: Close closes it, as does an error.
+// NewLetters makes Letters of an open store and takes ownership of it: Close closes it, and so does an error.
 func NewLetters(store Store, opts ...Option) (*Letters, error) {
 	if store == nil {
 		return nil, errors.New("dlq: NewLetters: the store is nil")
@@ -119,10 +118,10 @@ func defaultSpoolDir(store Store) string {
 	return "redrive-spool"
 }
 
-// DeadLetter keeps a dead letter. It returns nil when the letter is durable, in the store or in the spool, and then the
-// message may be acked. On an error it is in neither for certain and the message must go back to the broker. A context
-// that ends while the store works does not stop the spool from taking over. With a transaction in the context (see
-// [ContextWithTx]) nil says that the letter is in that, and durable when it commits.
+// DeadLetter stores a dead letter. It returns nil when the letter is durable, in the store or in the spool, and the
+// message may be acked. After an error it may be in neither, and the message must go back to the broker. If the context
+// ends while the store is working, the letter still goes to the spool. With a transaction in the context (see
+// [ContextWithTx]), nil means that the letter is in the transaction, and durable once it commits.
 func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if d == nil || d.Message == nil {
 		return fmt.Errorf("dlq: dead letter: %w: no message", ErrInvalid)
@@ -143,12 +142,12 @@ func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error 
 }
 
 // Redriven records that the consumer handled the redriven message of an entry: the entry is RESOLVED, by "redrive". It
-// returns nil when that is durable, in the store or in the spool, and also when it is old news or the entry is not
-// ours: a success must not become a failure because of its record.
+// returns nil when that is durable, in the store or in the spool, and also when the outcome is known already or the
+// entry belongs to another store: a failure to record a success must not turn it into a failure.
 func (l *Letters) Redriven(ctx context.Context, r envelope.Redriven) error {
 	id, err := driver.ParseID(r.EntryID)
 	if err != nil || r.Number < 1 {
-		l.opts.logger.WarnContext(ctx, "a redriven message names an entry or a redrive that cannot be",
+		l.opts.logger.WarnContext(ctx, "a redriven message has an invalid entry or redrive number",
 			"entry_id", r.EntryID, "redrive", r.Number, "message_id", r.MessageID)
 		return nil //nolint:nilerr // see the comment: not ours
 	}
@@ -163,7 +162,7 @@ func (l *Letters) Redriven(ctx context.Context, r envelope.Redriven) error {
 		})
 }
 
-// keep writes to the store, else to the spool.
+// keep writes to the store, or else to the spool.
 func (l *Letters) keep(
 	ctx context.Context, what string, rec func() wire.Record, attrs []slog.Attr, write func(context.Context) error,
 ) error {
@@ -172,7 +171,7 @@ func (l *Letters) keep(
 	if l.closed {
 		return fmt.Errorf("dlq: %s: %w", what, ErrClosed)
 	}
-	// While the store is known to be down, no caller waits for it: the importer polls it.
+	// While the store is known to be down, callers do not wait for it: the importer polls it.
 	storeErr := errStoreDown
 	if l.importer == nil || !l.importer.down() {
 		storeErr = l.tryStore(ctx, write)
@@ -190,18 +189,18 @@ func (l *Letters) keep(
 	attrs = append(attrs, slog.String("record", what), slog.Any("error", storeErr))
 	if err != nil {
 		attrs = append(attrs, slog.Any("spool_error", err))
-		l.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "dead letter could be kept neither in the store nor in the spool",
+		l.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "a dead letter could neither be stored nor spooled",
 			attrs...)
 		return fmt.Errorf("dlq: %s: store: %w; spool: %w", what, storeErr, err)
 	}
 	attrs = append(attrs, slog.String("spool", l.spool.Dir()))
-	l.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "dead letter kept in the spool: the store did not take it",
+	l.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "a dead letter was spooled, because the store failed",
 		attrs...)
 	l.importer.wake(storeErr)
 	return nil
 }
 
-var errStoreDown = errors.New("the store does not answer; it is asked again in the background")
+var errStoreDown = errors.New("the store does not answer; it is retried in the background")
 
 func (l *Letters) tryStore(ctx context.Context, write func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
@@ -209,30 +208,29 @@ func (l *Letters) tryStore(ctx context.Context, write func(context.Context) erro
 	return write(ctx)
 }
 
-// Manager returns what operates on the stored letters. It sends redriven messages through r, which a brokers.Broker
-// satisfies; a nil r makes a Manager that does everything but redrive. Other settings than the defaults are for
-// [NewManager].
+// Manager returns a Manager of the stored letters. It sends redriven messages through r, for example a brokers.Broker;
+// with a nil r it cannot redrive. Use [NewManager] to change other settings.
 func (l *Letters) Manager(r Redriver) *Manager {
 	m, err := NewManager(ManagerConfig{Store: l.store, Redriver: r, Logger: l.opts.logger})
 	if err != nil {
-		panic(err) // a store and a logger are there, and the rest is the default
+		panic(err) // store and logger are set, the rest are defaults
 	}
 	return m
 }
 
-// Store is the store below, with what [WithObserver] has put around it. It is closed with the Letters.
+// Store is the underlying store, including the wrapper of [WithObserver]. It is closed with the Letters.
 func (l *Letters) Store() Store { return l.store }
 
-// SpoolStats is the state of the spool, and of the store as far as the spool knows.
+// SpoolStats is the state of the spool, and of the store as seen by the spool.
 type SpoolStats struct {
 	spool.Stats
 
-	// StoreDown means that the store does not answer and everything goes to the spool; LastError is what it said last.
+	// StoreDown means that the store does not answer and everything goes to the spool; LastError is its last error.
 	StoreDown bool
 	LastError error
 }
 
-// Stats reports how the spool is, for gauges and health checks. It does not ask the store.
+// Stats reports the state of the spool, for gauges and health checks. It does not query the store.
 func (l *Letters) Stats() SpoolStats {
 	if l.spool == nil {
 		return SpoolStats{}
@@ -242,8 +240,8 @@ func (l *Letters) Stats() SpoolStats {
 	return stats
 }
 
-// Close waits for calls in flight, imports what it can of the spool, and closes spool and store. What cannot be
-// imported waits on disk for the next process. Closing twice is fine.
+// Close waits for calls in flight, imports what it can from the spool, and closes spool and store. The rest stays on
+// disk for the next process. It may be called more than once.
 func (l *Letters) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -261,7 +259,7 @@ func (l *Letters) Close() error {
 	return errors.Join(err, l.store.Close())
 }
 
-// redriven is the outcome of a redriven message that succeeded.
+// redriven is the success of a redriven message.
 type redriven struct {
 	ID        int64
 	MessageID string
@@ -271,7 +269,7 @@ type redriven struct {
 	At        time.Time
 }
 
-// put records the outcome alone.
+// put records a single outcome.
 func (r redriven) put(ctx context.Context, store Store, logger *slog.Logger) error {
 	results, err := store.Change(ctx, succeeded(r))
 	if err != nil {
@@ -280,13 +278,13 @@ func (r redriven) put(ctx context.Context, store Store, logger *slog.Logger) err
 	return r.judge(ctx, results[0].Err, logger)
 }
 
-// judge reports which answers of the store are errors: what it refuses for good is logged and done with.
+// judge decides which answers of the store are errors: a permanent refusal is logged and dropped.
 func (r redriven) judge(ctx context.Context, err error, logger *slog.Logger) error {
 	switch {
 	case errors.Is(err, ErrConflict): // closed already: the same success reported twice, or an operator was faster
 		logger.DebugContext(ctx, "redrive outcome changes nothing", "entry_id", r.ID, "error", err)
 		return nil
-	case errors.Is(err, ErrNotFound), errors.Is(err, ErrInvalid): // purged meanwhile, or the entry of another store
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrInvalid): // purged in the meantime, or another store's entry
 		logger.WarnContext(ctx, "redrive outcome without an entry", "entry_id", r.ID, "message_id", r.MessageID, "error", err)
 		return nil
 	default:

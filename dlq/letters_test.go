@@ -348,7 +348,7 @@ func TestLetters_NeitherStoreNorSpool(t *testing.T) {
 	err := l.DeadLetter(t.Context(), death(1))
 	require.ErrorIs(t, err, errAway)
 	require.ErrorIs(t, err, spool.ErrFull)
-	require.Contains(t, logs.String(), "neither in the store nor in the spool")
+	require.Contains(t, logs.String(), "could neither be stored nor spooled")
 
 	bare, err := dlq.NewLetters(store, dlq.WithoutSpool())
 	require.NoError(t, err)
@@ -420,7 +420,7 @@ func TestLetters_OrphanOfLaterIsImported(t *testing.T) {
 	require.Equal(t, int64(2), count(t, store, dlq.Filter{}))
 	require.NoError(t, os.Rename(elsewhere, file))
 	eventually(t, "it is back", func() bool { return count(t, store, dlq.Filter{}) == 3 })
-	require.Equal(t, 1, strings.Count(logs.String(), "files of the spool are gone"))
+	require.Equal(t, 1, strings.Count(logs.String(), "files of the spool are missing"))
 }
 
 // One record that the store never takes is parked, for a person, and does not stop the others.
@@ -440,7 +440,7 @@ func TestLetters_RefusedRecord(t *testing.T) {
 	kept, err := os.ReadFile(filepath.Join(dir, "0", "refused.damaged"))
 	require.NoError(t, err)
 	require.Contains(t, string(kept), "message-3")
-	require.Contains(t, logs.String(), "put aside for a person")
+	require.Contains(t, logs.String(), "set aside for a person")
 }
 
 // The outcome of a redrive that the store cannot record goes through the spool, too.

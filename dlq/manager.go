@@ -14,25 +14,25 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// ManagerConfig is what a [Manager] works with.
+// ManagerConfig configures a [Manager].
 type ManagerConfig struct {
 	// Store has the dead letters. Required.
 	Store Store
-	// Redriver publishes. Nil makes a Manager that does everything but redrive.
+	// Redriver publishes redriven messages. With nil, the Manager cannot redrive.
 	Redriver Redriver
-	// Logger is where redrives are logged. Defaults to slog.Default().
+	// Logger logs redrives. Defaults to slog.Default().
 	Logger *slog.Logger
-	// PublishTimeout bounds the publish of one redriven message. The claim on its entry lasts twice as long: when the
-	// process dies in between, the entry can be redriven again after that. Defaults to 30 s.
+	// PublishTimeout bounds the publish of one redriven message. The claim on its entry lasts twice as long; if the
+	// process dies, the entry can be redriven again after that. Defaults to 30 s.
 	PublishTimeout time.Duration
-	// OutcomeTimeout is how long a redriven message may take until its consumer reports how it went, retries and their
+	// OutcomeTimeout is how long the consumer of a redriven message may take to report its outcome, retries and their
 	// delays included. After that the entry may be redriven, resolved or discarded again, and the late outcome still
 	// counts. Defaults to 1 h.
 	OutcomeTimeout time.Duration
-	// JQ runs the expressions of edits. Defaults to [payload.InProcess], which does not bound their memory; a server
-	// takes a [payload.Child].
+	// JQ evaluates the expressions of edits. Defaults to [payload.InProcess], which does not limit memory; a server should
+	// use a [payload.Child].
 	JQ payload.Evaluator
-	// Approval bounds what one person sends alone; give the same to redrive.Config. Nil is not a bound.
+	// Approval limits what one person may send alone; use the same in redrive.Config. Nil means no limit.
 	Approval *Approval
 }
 
@@ -42,11 +42,11 @@ const (
 	defaultOutcomeTimeout = time.Hour
 )
 
-// Manager is what an operator does with dead letters one by one; package redrive does it in bulk. It is safe for
-// concurrent use, in any number of processes: every change is a compare-and-set in the store. It has nothing to close.
+// Manager has an operator's operations on single dead letters; package redrive has those in bulk. It is safe for
+// concurrent use, also by many processes: every change is a compare-and-set in the store. It need not be closed.
 type Manager struct{ cfg ManagerConfig }
 
-// NewManager makes a Manager. The error reports everything that is wrong with the configuration.
+// NewManager makes a Manager. The error reports every fault of the configuration.
 func NewManager(cfg ManagerConfig) (*Manager, error) {
 	var errs []error
 	if cfg.Store == nil {
@@ -81,12 +81,12 @@ func (m *Manager) CanRedrive() bool { return m.cfg.Redriver != nil }
 // Ping reports whether the store can take a dead letter now.
 func (m *Manager) Ping(ctx context.Context) error { return m.cfg.Store.Ping(ctx) }
 
-// List returns a page of the entries that the filter picks, without their bodies.
+// List returns a page of the entries that the filter selects, without their bodies.
 func (m *Manager) List(ctx context.Context, f Filter, p Page) (driver.Listing, error) {
 	return m.cfg.Store.List(ctx, f, p)
 }
 
-// Count returns how many entries the filter picks, but counts no further than limit; 0 is not a limit.
+// Count returns how many entries the filter selects, counting no further than limit; 0 means no limit.
 func (m *Manager) Count(ctx context.Context, f Filter, limit int64) (int64, error) {
 	return m.cfg.Store.Count(ctx, f, limit)
 }
@@ -99,8 +99,8 @@ func (m *Manager) Groups(ctx context.Context, q GroupQuery) ([]driver.Group, err
 	return m.cfg.Store.Groups(ctx, q)
 }
 
-// ListGroups returns the causes as [Manager.Groups] does, and reports whether there are more. With a limit of
-// [driver.MaxPage] a full list is reported as one with more: no store can be asked for one group above it.
+// ListGroups is [Manager.Groups] and also reports whether there are more. With a limit of [driver.MaxPage], a full list
+// counts as one with more, because no store can return an additional group.
 func (m *Manager) ListGroups(ctx context.Context, q GroupQuery) (groups []driver.Group, more bool, err error) {
 	limit := cmp.Or(q.Limit, driver.DefaultGroups)
 	if q.Limit = limit; limit > 0 && limit < driver.MaxPage {
@@ -119,7 +119,7 @@ func (m *Manager) Stats(ctx context.Context, q StatsQuery) (driver.Stats, error)
 	return m.cfg.Store.Stats(ctx, q)
 }
 
-// Audit returns what was done to an entry, oldest first; its first death is the entry itself.
+// Audit returns the changes of an entry, oldest first; the first death is not among them.
 func (m *Manager) Audit(ctx context.Context, id int64) ([]driver.AuditRecord, error) {
 	var all []driver.AuditRecord
 	page := Page{Order: driver.OldestFirst, Limit: driver.MaxPage}
@@ -139,22 +139,21 @@ func (m *Manager) AuditLog(ctx context.Context, f AuditFilter, p Page) ([]driver
 	return m.cfg.Store.Audit(ctx, f, p)
 }
 
-// Record appends to the audit log what changes no entry: that something was read, or refused.
+// Record appends records to the audit log that change no entry, such as reads and refusals.
 func (m *Manager) Record(ctx context.Context, records ...driver.AuditRecord) error {
 	log, ok := driver.As[driver.RecordStore](m.cfg.Store)
 	if !ok {
-		return fmt.Errorf("dlq: %w: %T records nothing but changes", ErrInvalid, m.cfg.Store)
+		return fmt.Errorf("dlq: %w: %T can only record changes", ErrInvalid, m.cfg.Store)
 	}
 	return log.Record(ctx, records...)
 }
 
 // Redrive sends a dead letter back to its consumer: claim, publish, wait for the outcome. It returns the entry as
 // RETRYING once the broker has confirmed the message; the consumer's success makes it RESOLVED, another death PENDING
-// again. When somebody else was faster the error is a [*ConflictError] that names them, and nothing was sent. When the
-// publish fails the claim is returned. When the process dies between claim and publish, the entry can be redriven
-// again after twice the publish timeout; should the message have gone out nevertheless, that makes one duplicate, with
-// the same message id. The error wraps [ErrForbidden] when the actor may not send another message alone; see
-// [Approval].
+// again. If someone else was faster, the error is a [*ConflictError] that names them, and nothing was sent. If the
+// publish fails, the claim is released. If the process dies between claim and publish, the entry can be redriven again
+// after twice the publish timeout; if the message was sent after all, the result is one duplicate with the same message
+// id. The error wraps [ErrForbidden] when the actor may not send another message alone; see [Approval].
 func (m *Manager) Redrive(ctx context.Context, id int64, by By) (*Entry, error) {
 	if m.cfg.Redriver == nil {
 		return nil, fmt.Errorf("dlq: redrive entry %d: %w: this manager has no Redriver to publish with", id, ErrInvalid)
@@ -173,12 +172,12 @@ func (m *Manager) Redrive(ctx context.Context, id int64, by By) (*Entry, error) 
 		return nil, errors.Join(fmt.Errorf("dlq: redrive entry %d: %w: %w", id, ErrPublish, err),
 			m.release(ctx, claimed, by, err))
 	}
-	// The outcome may be here before this record: then the version has changed and the record is not needed.
+	// The outcome may have arrived before this record: then the version has changed and the record is not needed.
 	published, err := m.change(context.WithoutCancel(ctx), id, By{Actor: by.Actor, Version: claimed.Version},
 		driver.Change{Action: driver.ActionPublished, Lease: m.cfg.OutcomeTimeout})
 	if err != nil {
 		if !errors.Is(err, ErrConflict) {
-			m.cfg.Logger.WarnContext(ctx, "a redriven message is out, but the store could not record it; its outcome still "+
+			m.cfg.Logger.WarnContext(ctx, "a redriven message was sent, but the store could not record it; its outcome still "+
 				"counts",
 				"entry_id", id, "error", err)
 		}
@@ -194,14 +193,14 @@ func (m *Manager) publish(ctx context.Context, claimed *Entry) error {
 	if err != nil {
 		return err
 	}
-	// What was claimed decides the numbers in the headers, should the entry have moved on since.
+	// The claim's numbers go into the headers, even if the entry has changed since.
 	claimed.Body = full.Body
 	ctx, cancel := context.WithTimeout(envelope.WithExistingOnly(ctx), m.cfg.PublishTimeout)
 	defer cancel()
 	return m.cfg.Redriver.Reschedule(ctx, claimed.Origin, RedriveMessage(claimed), 0) //nolint:contextcheck // the message has its own
 }
 
-// release returns a claim. That fails only when the store fails or the claim is over: then the lease does it.
+// release returns a claim. If the store fails or the claim is over, the lease ends it.
 func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.PublishTimeout)
 	defer cancel()
@@ -216,7 +215,7 @@ func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause erro
 	return err
 }
 
-// Resolve records that an entry is taken care of: RESOLVED, by the actor.
+// Resolve marks an entry as taken care of by the actor: RESOLVED.
 func (m *Manager) Resolve(ctx context.Context, id int64, by By) (*Entry, error) {
 	return m.change(ctx, id, by, driver.Change{
 		Action:     driver.ActionResolve,
@@ -224,31 +223,31 @@ func (m *Manager) Resolve(ctx context.Context, id int64, by By) (*Entry, error) 
 	})
 }
 
-// Discard gives an entry up: DISCARDED. It is kept and can be restored.
+// Discard gives up on an entry: DISCARDED. It is kept and can be restored.
 func (m *Manager) Discard(ctx context.Context, id int64, by By) (*Entry, error) {
 	return m.change(ctx, id, by, driver.Change{Action: driver.ActionDiscard})
 }
 
-// Park puts an entry aside for a person: PARKED. Neither a rule nor a run over PENDING entries takes it.
+// Park sets an entry aside for a person: PARKED. Rules, and runs over PENDING entries, skip it.
 func (m *Manager) Park(ctx context.Context, id int64, by By) (*Entry, error) {
 	return m.change(ctx, id, by, driver.Change{Action: driver.ActionPark})
 }
 
-// Release ends the wait for the outcome of a redrive before its time, when a person knows that none will come: RETRYING
-// to PENDING, or to PARKED when its redrives are used up. By.Note must explain why. Should the message be out there
-// after all, its outcome still counts.
+// Release ends the wait for the outcome of a redrive early, when a person knows that there will be none: RETRYING to
+// PENDING, or to PARKED when its redrives are used up. By.Note must explain why. If the message is handled after all,
+// its outcome still counts.
 func (m *Manager) Release(ctx context.Context, id int64, by By) (*Entry, error) {
 	return m.change(ctx, id, by, driver.Change{Action: driver.ActionReleaseByHand})
 }
 
-// Restore takes Resolve, Discard or Park back: PENDING.
+// Restore undoes Resolve, Discard or Park: PENDING.
 func (m *Manager) Restore(ctx context.Context, id int64, by By) (*Entry, error) {
 	return m.change(ctx, id, by, driver.Change{Action: driver.ActionRestore})
 }
 
-// Purge removes entries that were closed before a time, RESOLVED ones unless said otherwise, after a copy to the
-// archive. It works in transactions of at most p.Limit entries until none is left or the context ends, and returns how
-// many it removed.
+// Purge removes entries that were closed before a time, by default RESOLVED ones, after copying them to the archive. It
+// works in transactions of at most p.Limit entries until none is left or the context ends, and returns how many it
+// removed.
 func (m *Manager) Purge(ctx context.Context, p Purge) (int, error) {
 	if p.At.IsZero() {
 		p.At = m.Now(ctx)
@@ -272,8 +271,7 @@ func (m *Manager) Purge(ctx context.Context, p Purge) (int, error) {
 	}
 }
 
-// Now returns the time by which the processes on the store decide together: the store's, which need not be the
-// process's.
+// Now returns the store's time, which all processes on the store share and which may differ from this process's.
 func (m *Manager) Now(ctx context.Context) time.Time { return driver.Now(ctx, m.cfg.Store) }
 
 func (m *Manager) change(ctx context.Context, id int64, by By, c driver.Change) (*Entry, error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// ErrNoNotices means that the store does not remember who was notified.
-var ErrNoNotices = errors.New("this store keeps no notifications")
+// ErrNoNotices means that the store does not record notifications.
+var ErrNoNotices = errors.New("this store does not record notifications")
 
 func (m *Manager) notices() (driver.NoticeStore, error) {
 	store, ok := driver.As[driver.NoticeStore](m.cfg.Store)
@@ -20,8 +20,8 @@ func (m *Manager) notices() (driver.NoticeStore, error) {
 	return store, nil
 }
 
-// Mute makes notifications leave a cause out for a time, 0 is for good, in place of what was said of it before. The
-// error wraps [ErrNotFound] when there is no such cause.
+// Mute suppresses notifications of a cause for a period, or forever if it is 0, and replaces an earlier mute. The error
+// wraps [ErrNotFound] when there is no such cause.
 func (m *Manager) Mute(ctx context.Context, fingerprint string, period time.Duration, by By) (*driver.Mute, error) {
 	store, err := m.notices()
 	if err != nil {
@@ -49,7 +49,7 @@ func (m *Manager) Mute(ctx context.Context, fingerprint string, period time.Dura
 	return &mute, nil
 }
 
-// Unmute lets notifications have a cause again. The error wraps [ErrNotFound] when it is not muted.
+// Unmute resumes the notifications of a cause. The error wraps [ErrNotFound] when it is not muted.
 func (m *Manager) Unmute(ctx context.Context, fingerprint string, by By) error {
 	store, err := m.notices()
 	if err != nil {
@@ -58,7 +58,7 @@ func (m *Manager) Unmute(ctx context.Context, fingerprint string, by By) error {
 	return store.Unmute(ctx, fingerprint, by, m.Now(ctx))
 }
 
-// Mutes returns the causes that are muted now, the latest first.
+// Mutes returns the current mutes, the latest first.
 func (m *Manager) Mutes(ctx context.Context) ([]driver.Mute, error) {
 	store, err := m.notices()
 	if err != nil {

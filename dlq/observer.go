@@ -7,24 +7,25 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Observer is notified of what this process has done to a store, for metrics. Its methods are called after the store
-// has answered; they must be fast, safe for concurrent use, and must not change or keep what they are given. What other
-// processes do to the same store, they tell their own observers.
+// Observer is notified of this process's operations on a store, for metrics. Its methods are called after the store has
+// answered; they must be fast, safe for concurrent use, and must not change or keep their arguments. Other processes
+// notify their own observers.
 type Observer interface {
-	// Put is notified of dead letters and what the store made of each. Those in a transaction of the caller's
-	// ([ContextWithTx]) are told of before it commits.
+	// Put is called with dead letters and their receipts. For letters in a transaction of the caller's ([ContextWithTx])
+	// it is called before the commit.
 	Put(letters []*Entry, receipts []driver.Receipt)
-	// Changed is notified of a change of entries; results with an error were refused.
+	// Changed is called with a change of entries; results with an error were refused.
 	Changed(c driver.Change, results []driver.Result)
-	// Failed is notified that the store did not answer; op is put or change.
+	// Failed is called when the store did not answer; op is put or change.
 	Failed(op string, err error)
 }
 
-// WithObserver tells o what the Letters, and Managers made by [Letters.Manager], do to the store. Defaults to none.
+// WithObserver notifies o of the operations of the Letters, and of Managers made by [Letters.Manager]. Defaults to
+// none.
 func WithObserver(o Observer) Option { return func(opts *options) { opts.observer = o } }
 
-// observed returns the store with o notified of everything that is done to it. Other interfaces than [Store] are found
-// by its method Unwrap, which returns store.
+// observed returns a store that notifies o. Interfaces other than [Store] are found through its method Unwrap, which
+// returns store.
 func observed(store Store, o Observer) Store { return &observedStore{store, o} }
 
 type observedStore struct {
@@ -33,7 +34,7 @@ type observedStore struct {
 	observer Observer
 }
 
-// Observer is notified: wrappers of a [Store] may report too.
+// Observer returns the observer: wrappers of a [Store] may notify it too.
 func (s *observedStore) Observer() Observer { return s.observer }
 
 // Unwrap returns the store itself.
@@ -61,7 +62,7 @@ func (s *observedStore) Change(ctx context.Context, c driver.Change) ([]driver.R
 	return results, nil
 }
 
-// putTx tells the observer of an entry that is in a transaction.
+// putTx notifies the observer of an entry in a transaction.
 func putTx(ctx context.Context, store Store, tx *sql.Tx, entry *Entry) error {
 	with, ok := driver.As[driver.TxStore](store)
 	if !ok {

@@ -31,33 +31,33 @@ type options struct {
 	adoptEvery    time.Duration
 }
 
-// Option changes what [Open] and [NewLetters] make.
+// Option is an option of [Open] and [NewLetters].
 type Option func(*options)
 
 // WithLogger sets where alarms and outcomes are logged. Defaults to slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
-// WithSpool sets the directory of the spool, which should be on another disk than the store's. Each process takes a
-// separate subdirectory. Defaults to the store's file name with "-spool" behind it for a SQLite file, else
+// WithSpool sets the directory of the spool, which should be on another disk than the store's. Each process uses a
+// separate subdirectory. Defaults to the store's file name with the suffix "-spool" for a SQLite file, else to
 // "redrive-spool" in the working directory.
 func WithSpool(dir string) Option { return func(o *options) { o.spoolDir = dir } }
 
-// WithSpoolLimit sets the most bytes that the spool may take on disk. Defaults to 1 GiB. When they are taken,
-// DeadLetter fails, and the pipeline returns the message to the broker at a measured pace.
+// WithSpoolLimit sets the size limit of the spool on disk. Defaults to 1 GiB. When it is full, DeadLetter fails, and
+// the pipeline nacks messages at a limited rate.
 func WithSpoolLimit(bytes int64) Option { return func(o *options) { o.spool.MaxBytes = bytes } }
 
-// WithoutSpool makes DeadLetter fail when the store does: for tests, and for where no disk can be written.
+// WithoutSpool makes DeadLetter fail when the store does: for tests, and for systems without a writable disk.
 func WithoutSpool() Option { return func(o *options) { o.noSpool = true } }
 
-// WithStoreRequired makes [Open] fail when the store does not answer, although the spool could take what comes until it
-// does: for a service that should not start without its store.
+// WithStoreRequired makes [Open] fail when the store does not answer, even though the spool could be used: for a
+// service that should not start without its store.
 func WithStoreRequired() Option { return func(o *options) { o.storeRequired = true } }
 
-// WithStoreTimeout bounds one attempt to store before the spool takes over. Defaults to 5 s.
+// WithStoreTimeout limits an attempt to store, after which the spool is used. Defaults to 5 s.
 func WithStoreTimeout(d time.Duration) Option { return func(o *options) { o.storeTimeout = d } }
 
-// WithImportBackoff sets how long the import of the spool waits between attempts: min at first, doubled up to max.
-// Defaults to 200 ms and 30 s.
+// WithImportBackoff sets the pauses between attempts to import the spool: first min, then doubled up to max. Defaults
+// to 200 ms and 30 s.
 func WithImportBackoff(minimum, maximum time.Duration) Option {
 	return func(o *options) { o.importBackoff, o.importMax = minimum, maximum }
 }
@@ -65,13 +65,13 @@ func WithImportBackoff(minimum, maximum time.Duration) Option {
 // WithRedriveBudget sets max_retries of new entries. Defaults to [DefaultRedriveBudget].
 func WithRedriveBudget(n int) Option { return func(o *options) { o.redriveBudget = n } }
 
-// WithSource sets how the table and id of the business record behind a message are found. It must not panic. Defaults
-// to the metadata source_table and source_id.
+// WithSource sets the function that finds the table and id of the business record behind a message. It must not panic.
+// Defaults to the metadata source_table and source_id.
 func WithSource(find func(envelope.Envelope) (table, id string)) Option {
 	return func(o *options) { o.source = find }
 }
 
-// WithMux makes [Open] look its driver up in m instead of among the registered ones.
+// WithMux makes [Open] look up its driver in m instead of the global registry.
 func WithMux(m *driver.Mux) Option { return func(o *options) { o.mux = m } }
 
 func defaultOptions() options {

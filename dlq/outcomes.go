@@ -7,13 +7,13 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// maxOutcomes is how many outcomes are recorded in one transaction.
+// maxOutcomes is the number of outcomes recorded in one transaction.
 const maxOutcomes = 500
 
-// outcomes joins the successes that consumers report at the same time into one change: a transaction costs a sync of
-// the disk however much is in it, and after a bulk redrive they come by the thousand. A caller that comes while no
-// other writes begins at once, and writes what gathers meanwhile too: on its own goroutine, because most come alone, so
-// that no goroutine and no batcher is kept for them.
+// outcomes batches successes that consumers report at the same time into one change: a transaction costs a disk sync
+// however small it is, and after a bulk redrive they arrive by the thousand. A caller that finds no write in progress
+// starts one at once, on its own goroutine, and also writes what accumulates meanwhile; most outcomes arrive alone, and
+// need no goroutine or batcher.
 type outcomes struct {
 	mu      sync.Mutex
 	waiting []*outcomeCall
@@ -35,7 +35,7 @@ func (o *outcomes) put(ctx context.Context, l *Letters, r redriven) error {
 	o.writing = true
 	o.mu.Unlock()
 	if lead {
-		// A caller who goes away does not stop the write that others share.
+		// A caller that gives up does not stop a write that others share.
 		o.write(context.WithoutCancel(ctx), l)
 	}
 	select {
@@ -46,8 +46,7 @@ func (o *outcomes) put(ctx context.Context, l *Letters, r redriven) error {
 	}
 }
 
-// write writes until no caller waits, but no more than a few batches for the one whose call leads: then another one has
-// to.
+// write writes until no caller waits, but only a few batches on the leading caller's goroutine, then on another one.
 func (o *outcomes) write(ctx context.Context, l *Letters) {
 	const batches = 4
 	for n := 1; ; n++ {

@@ -10,19 +10,20 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// deadRecord is the spool's record of a dead letter that is not stored yet.
+// deadRecord is the spool record of a dead letter that is not stored yet.
 func deadRecord(e *Entry) wire.Record {
 	letter := e.Detail()
 	return wire.Record{Version: wire.Version, Dead: &letter}
 }
 
-// redrivenRecord is the spool's record of the outcome of a redrive.
+// redrivenRecord is the spool record of a redrive's outcome.
 func redrivenRecord(r redriven) wire.Record {
 	outcome := wire.Redriven(r)
 	return wire.Record{Version: wire.Version, Redriven: &outcome}
 }
 
-// spooled is the entry of a record. What follows from its error is made anew: the rules for it may have changed since.
+// spooled is the entry of a record. Fields derived from its error are computed again: their rules may have changed
+// since.
 func spooled(letter *wire.EntryDetail) (*Entry, error) {
 	e := &Entry{}
 	if err := e.SetDetail(letter); err != nil {
@@ -35,7 +36,7 @@ func spooled(letter *wire.EntryDetail) (*Entry, error) {
 	return e, nil
 }
 
-// encodeRecord makes the data of a spool's line: JSON without a line feed.
+// encodeRecord encodes a spool line: JSON without a line feed.
 func encodeRecord(r wire.Record) ([]byte, error) {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
@@ -52,12 +53,12 @@ func decodeRecord(data []byte) (wire.Record, error) {
 		return r, fmt.Errorf("dlq: spool: record: %w", err)
 	}
 	if r.Dead == nil && r.Redriven == nil {
-		return r, fmt.Errorf("dlq: spool: %w: a record of neither a dead letter nor an outcome", ErrInvalid)
+		return r, fmt.Errorf("dlq: spool: %w: a record that is neither a dead letter nor an outcome", ErrInvalid)
 	}
 	return r, nil
 }
 
-// put brings a run of records into the store, in their order. The dead ones next to each other go in one call.
+// putRecords stores a sequence of records in order. Adjacent dead letters go in one call.
 func putRecords(ctx context.Context, store Store, logger *slog.Logger, records []wire.Record) error {
 	var dead []*Entry
 	flush := func() error {

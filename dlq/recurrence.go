@@ -9,42 +9,42 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// defaultRecurrencePeriod is how long a report looks back, and once more to compare.
+// defaultRecurrencePeriod is how long a report looks back; it compares with the same time before that.
 const defaultRecurrencePeriod = 7 * 24 * time.Hour
 
-// growth is from when on a cause grows: by half, and by enough that it is not an accident.
+// A cause is growing when its count rises by half, and by enough not to be an accident.
 const (
 	growthShare = 1.5
 	growthLeast = 5
 )
 
-// RecurrenceQuery asks for a [Recurrence].
+// RecurrenceQuery selects a [Recurrence].
 type RecurrenceQuery struct {
 	// Period is how long the report looks back; it is compared with the same time before. Whole hours. Defaults to
 	// 7 days.
 	Period time.Duration
-	// Now is the end of the period. Defaults to the time of the call. The hour that it lies in counts as a whole.
+	// Now is the end of the period. Defaults to the time of the call. The whole hour that it is in counts.
 	Now time.Time
 }
 
-// Recurrence describes how the causes of dead letters have changed since the last period: which are new, grow, have
-// come back, or come no more. It is made from the kept statistics of the causes.
+// Recurrence describes how the causes of dead letters have changed since the previous period: which are new, growing,
+// back, or gone. It is computed from the maintained statistics of the causes.
 type Recurrence struct {
-	// From and To bound the period, To not included; the one before begins as long before From.
+	// From and To bound the period, To excluded; the previous one has the same length.
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
-	// Now and Before are the dead letters of all causes in the period and in the one before.
+	// Now and Before count the dead letters of all causes in the period and in the previous one.
 	Now    int64 `json:"now"`
 	Before int64 `json:"before"`
-	// New were never seen before the period. Growing came at least half as often again as before, and five times more.
-	// Returning came in this period and earlier, but not in the one before. Fixed came in the one before, and no more.
-	// Steady are the rest. Each begins with the cause that came most.
+	// New causes were never seen before the period. Growing ones have at least half as many again as before, and five
+	// more. Returning ones occurred in this period and earlier, but not in the previous one. Fixed ones occurred in the
+	// previous one only. Steady are the rest. Each list is sorted by count, the largest first.
 	New       []RecurringCause `json:"new"`
 	Growing   []RecurringCause `json:"growing"`
 	Returning []RecurringCause `json:"returning"`
 	Fixed     []RecurringCause `json:"fixed"`
 	Steady    []RecurringCause `json:"steady"`
-	// Incomplete means that there are more causes than were looked at: those with the fewest entries are left out.
+	// Incomplete means that there were more causes than were considered: those with the fewest entries are left out.
 	Incomplete bool `json:"incomplete,omitzero"`
 }
 
@@ -53,17 +53,17 @@ type RecurringCause struct {
 	Fingerprint string `json:"fingerprint"`
 	Cause       string `json:"cause"`
 	Handler     string `json:"handler,omitzero"`
-	// Now and Before are its dead letters in the period and in the one before; Pending is how many wait now, of any
-	// time.
+	// Now and Before count its dead letters in the period and in the previous one; Pending is how many are waiting now, of
+	// any age.
 	Now     int64 `json:"now"`
 	Before  int64 `json:"before"`
 	Pending int64 `json:"pending"`
-	// FirstSeen and LastSeen are the first and the last death of all.
+	// FirstSeen and LastSeen are its first and last death ever.
 	FirstSeen time.Time `json:"first_seen"`
 	LastSeen  time.Time `json:"last_seen"`
 }
 
-// Recurrence compares the causes of the last period with those of the one before. The error wraps [ErrInvalid] for a
+// Recurrence compares the causes of the last period with those of the previous one. The error wraps [ErrInvalid] for a
 // period that is not one or more whole hours.
 func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrence, error) {
 	if q.Period == 0 {
@@ -112,7 +112,7 @@ func (r *Recurrence) add(g *driver.Group) {
 	r.Now += c.Now
 	r.Before += c.Before
 	switch {
-	case c.Now == 0 && c.Before == 0: // it rests, or only its closing was in these hours
+	case c.Now == 0 && c.Before == 0: // inactive, or only closed in these hours
 	case c.Now == 0:
 		r.Fixed = append(r.Fixed, c)
 	case !g.FirstSeen.Before(r.From):

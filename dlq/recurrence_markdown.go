@@ -9,15 +9,15 @@ import (
 	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
-// Markdown is the report as a page for people: a chat, an issue, a mail. Texts that messages have brought cannot break
-// out of their cells.
+// Markdown renders the report for people: a chat, an issue, a mail. Texts from messages cannot break out of their
+// cells.
 func (r *Recurrence) Markdown() string {
 	var b strings.Builder
 	period := r.To.Sub(r.From)
-	fmt.Fprintf(&b, "# Dead letters, %s to %s\n\n%d came, after %d in the %s before.", day(r.From), day(r.To), r.Now,
+	fmt.Fprintf(&b, "# Dead letters, %s to %s\n\n%d arrived, after %d in the %s before.", day(r.From), day(r.To), r.Now,
 		r.Before, spell(period))
 	if r.Incomplete {
-		fmt.Fprintf(&b, " Only the %d largest causes were looked at.", driver.MaxPage)
+		fmt.Fprintf(&b, " Only the %d largest causes were considered.", driver.MaxPage)
 	}
 	b.WriteString("\n")
 	for _, part := range []struct {
@@ -25,9 +25,9 @@ func (r *Recurrence) Markdown() string {
 		causes      []RecurringCause
 	}{
 		{"New", "No cause is new.", r.New},
-		{"Growing", "No cause grows.", r.Growing},
-		{"Returning", "No cause has come back.", r.Returning},
-		{"Fixed", "No cause has ended.", r.Fixed},
+		{"Growing", "No cause is growing.", r.Growing},
+		{"Returning", "No cause is back.", r.Returning},
+		{"Fixed", "No cause is gone.", r.Fixed},
 		{"Steady", "", r.Steady},
 	} {
 		if len(part.causes) == 0 {
@@ -58,7 +58,7 @@ func spell(d time.Duration) string {
 	return fmt.Sprintf("%d hours", hours)
 }
 
-// cell makes a text one cell of a table: nothing in it is markup.
+// cell escapes a text for one table cell: nothing in it is markup.
 func cell(value string) string {
 	const most = 160
 	value = strings.Join(strings.Fields(text.Clean(value, most)), " ")

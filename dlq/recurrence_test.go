@@ -66,7 +66,7 @@ func TestRecurrence(t *testing.T) {
 	page, _, _ := strings.Cut(r.Markdown(), "\n## Growing")
 	require.Equal(t, `# Dead letters, 2026-03-13 11:00 to 2026-03-20 11:00
 
-22 came, after 15 in the 7 days before.
+22 arrived, after 15 in the 7 days before.
 
 ## New
 
@@ -82,7 +82,7 @@ func TestRecurrence(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"is steady 6 after 0"}, names(day.Returning))
 	require.Equal(t, []string{"grows 0 after 12"}, names(day.Fixed))
-	require.Contains(t, day.Markdown(), "No cause is new.\n\nNo cause grows.\n")
+	require.Contains(t, day.Markdown(), "No cause is new.\n\nNo cause is growing.\n")
 	_, err = manager.Recurrence(t.Context(), dlq.RecurrenceQuery{Period: 90 * time.Minute})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 }

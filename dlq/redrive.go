@@ -12,16 +12,16 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// ErrPublish means that the broker did not take the message of a redrive: the entry waits as before.
-var ErrPublish = errors.New("the broker did not take the message")
+// ErrPublish means that the broker did not accept the message of a redrive: the entry is as before.
+var ErrPublish = errors.New("the broker did not accept the message")
 
-// Redriver puts a message back in front of the consumer that it came from. It returns nil when the broker has confirmed
-// it. A brokers.Broker is one.
+// Redriver sends a message back to the consumer that it came from. It returns nil when the broker has confirmed it. A
+// brokers.Broker is a Redriver.
 type Redriver interface {
 	Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 }
 
-// RedriverFunc makes a Redriver of a function: one that chooses among brokers by origin.Broker, for example.
+// RedriverFunc makes a function a Redriver: for example one that chooses a broker by origin.Broker.
 type RedriverFunc func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error
 
 // Reschedule calls f.
@@ -31,9 +31,8 @@ func (f RedriverFunc) Reschedule(ctx context.Context, origin envelope.Origin, m 
 	return f(ctx, origin, m, delay)
 }
 
-// RedriveMessage is the message that redrives an entry, whose Body must be there: the payload, headers and id that
-// died, with a retry count of 0, and with the entry's id and the number of the redrive, by which its outcome finds
-// back.
+// RedriveMessage is the message that redrives an entry, whose Body must be set: the dead payload, headers and id, with
+// a retry count of 0 and with the entry's id and redrive number, by which its outcome is matched.
 func RedriveMessage(e *Entry) *message.Message {
 	m := message.NewMessage(e.Body.UUID, e.Body.Payload)
 	maps.Copy(m.Metadata, withoutForged(e.Body.Headers))

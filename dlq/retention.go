@@ -6,20 +6,18 @@ import (
 	"time"
 )
 
-// Retention specifies for how long closed entries are kept. What waits for somebody is kept for as long as it waits.
+// Retention is how long closed entries are kept. Entries that are not closed are kept forever.
 type Retention struct {
-	// Resolved and Discarded are how long after they were closed entries of that status are kept. Zero keeps them
-	// forever. Older services kept resolved ones for 90 days, and discarded ones forever.
+	// Resolved and Discarded are how long after they were closed entries of that status are kept. Zero keeps them forever.
 	Resolved, Discarded time.Duration
 	// SkipArchive removes without a copy.
 	SkipArchive bool
-	// Actor is who is named in the audit log. Defaults to "retention".
+	// Actor is the name in the audit log. Defaults to "retention".
 	Actor string
 }
 
-// Retain purges what the retention no longer keeps, and returns how many entries that were. Call it once in a while, in
-// any number of processes; it works in transactions of at most [driver.MaxPage] entries, and ends early with the
-// context.
+// Retain purges what the retention no longer keeps, and returns how many entries that was. Call it now and then, in any
+// number of processes; it works in transactions of at most [driver.MaxPage] entries, and stops when the context ends.
 func (m *Manager) Retain(ctx context.Context, r Retention) (int, error) {
 	if r.Resolved < 0 || r.Discarded < 0 {
 		return 0, fmt.Errorf("dlq: retention: %w: a time to keep must not be negative", ErrInvalid)

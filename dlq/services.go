@@ -9,11 +9,10 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// ErrNoServices means that the store keeps no reports of services.
-var ErrNoServices = errors.New("this store keeps no reports of services")
+// ErrNoServices means that the store does not keep reports of services.
+var ErrNoServices = errors.New("this store does not keep reports of services")
 
-// Services returns the services of which a process has reported since then, or that are paused, by name. See package
-// live.
+// Services returns, by name, the services with a report since then or that are paused. See package live.
 func (m *Manager) Services(ctx context.Context, since time.Time) ([]driver.Service, error) {
 	store, ok := driver.As[driver.ServiceStore](m.cfg.Store)
 	if !ok {
@@ -22,8 +21,8 @@ func (m *Manager) Services(ctx context.Context, since time.Time) ([]driver.Servi
 	return store.Services(ctx, since)
 }
 
-// PauseIntake makes every process of a service receive nothing more, or lets them receive again. What they are handling
-// is finished; a process does it with its next report.
+// PauseIntake stops every process of a service from receiving messages, or resumes it. Messages in their handlers are
+// finished; a process reacts at its next report.
 func (m *Manager) PauseIntake(ctx context.Context, service string, pause bool, by By) error {
 	store, ok := driver.As[driver.ServiceStore](m.cfg.Store)
 	switch {

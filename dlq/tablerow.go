@@ -11,8 +11,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// tableRow is a row of a dead letter table that a service kept itself, with its columns, as row_to_json writes
-// it.
+// tableRow is a row of a dead letter table kept by a service itself, with its columns, as row_to_json writes it.
 type tableRow struct {
 	ID            json.RawMessage `json:"id"`
 	EventID       *string         `json:"event_id"`
@@ -38,11 +37,11 @@ type tableRow struct {
 // rowTime reads a timestamp with a zone or, as UTC, without one.
 type rowTime struct{ time.Time }
 
-// UnmarshalJSON reads what databases write for a timestamp.
+// UnmarshalJSON reads the formats in which databases write a timestamp.
 func (t *rowTime) UnmarshalJSON(data []byte) error {
 	var text *string
 	if err := json.Unmarshal(data, &text); err != nil {
-		return fmt.Errorf("a time as text was expected, not %.40s", data)
+		return fmt.Errorf("expected a time as text, not %.40s", data)
 	}
 	if text == nil || *text == "" {
 		return nil
@@ -60,7 +59,7 @@ func (t *rowTime) UnmarshalJSON(data []byte) error {
 	return fmt.Errorf("%.40q is not a time such as 2025-11-20T07:30:00Z", *text)
 }
 
-// isTableRow reports whether a line is a row of such a table, and not of an export of ours.
+// isTableRow reports whether a line is a row of such a table rather than of our export.
 func isTableRow(data []byte) bool {
 	var line map[string]json.RawMessage
 	if json.Unmarshal(data, &line) != nil {
@@ -72,10 +71,10 @@ func isTableRow(data []byte) bool {
 	return !ours && (event || payload)
 }
 
-// tableFormat is the format of what was taken over from a table; see envelope.Collected.
+// tableFormat is the format of rows taken over from a table; see envelope.Collected.
 const tableFormat = "table"
 
-// readTableRow makes an entry of a row.
+// readTableRow converts a row to an entry.
 func readTableRow(data []byte) (*driver.Exported, error) {
 	var row tableRow
 	if err := json.Unmarshal(data, &row); err != nil {
@@ -119,7 +118,7 @@ func (row *tableRow) entry(status Status) Entry {
 		e.Origin.Broker = "kafka"
 	}
 	if id := strings.Trim(string(row.ID), `"`); id != "" && id != "null" {
-		e.Origin.Position = "dlq_events/" + id // it identifies rows, whatever else they have in common
+		e.Origin.Position = "dlq_events/" + id // identifies the row, whatever else rows share
 	}
 	if row.MaxRetries != nil {
 		e.RedriveBudget = *row.MaxRetries
@@ -127,7 +126,7 @@ func (row *tableRow) entry(status Status) Entry {
 	if e.EventType == "" {
 		e.EventType = "unknown"
 	}
-	e.DeathRedrive = e.RedriveCount // all that came back have died again
+	e.DeathRedrive = e.RedriveCount // every redrive has died again
 	if (status == Resolved || status == Discarded) && e.ResolvedAt.IsZero() {
 		e.ResolvedAt = e.CreatedAt
 		if e.LastRedriveAt.After(e.CreatedAt) {
@@ -140,7 +139,7 @@ func (row *tableRow) entry(status Status) Entry {
 	return e
 }
 
-// body is the message that a redrive sends: the payload as the table has it, and the ids as headers.
+// body is the message that a redrive sends: the table's payload, and the ids as headers.
 func (row *tableRow) body() Body {
 	payload := []byte(row.EventPayload)
 	var compact bytes.Buffer

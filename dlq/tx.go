@@ -10,28 +10,28 @@ import (
 
 type txKey struct{}
 
-// offer is a transaction, and the context that it was offered with: pipelines dead-letter on one that outlives it.
+// offer is a transaction, and the context that it was offered with: pipelines dead-letter with a context that outlives
+// it.
 type offer struct {
 	tx  *sql.Tx
-	ctx context.Context //nolint:containedctx // asked for nothing but whether it is over
+	ctx context.Context //nolint:containedctx // only checked for its end
 }
 
-// ContextWithTx offers a transaction on the store's database to [Letters.DeadLetter], so that a dead letter and the
-// work that goes with it are one: a row marked invalid and its dead letter, or a dead letter and the offset
-// behind it.
+// ContextWithTx offers [Letters.DeadLetter] a transaction on the store's database, so that a dead letter and related
+// work commit together: a row marked invalid and its dead letter, or a dead letter and the offset of its message.
 //
-// The one who offers commits after DeadLetter has returned nil, and acks the message only after the commit; when the
-// commit fails, the message is to be delivered again. Never offer a transaction that a failing handler has worked in:
-// roll it back, and let the dead letter have a separate one, as it has without an offer. A transaction that cannot take
-// the letter, because it is over or a statement in it has failed, is left alone, and the letter is stored as if none
-// had been offered. But when ctx is over by then, as it is when another worker has the message, DeadLetter returns an
-// error, and the message is to be delivered again: a transaction that was begun with ctx cannot be committed any more.
+// The caller commits after DeadLetter has returned nil, and acks the message only after the commit; if the commit
+// fails, the message must be redelivered. Never offer a transaction that a failing handler has worked in: roll it back,
+// and let the dead letter be stored in a separate one, as it is without an offer. A transaction that cannot be used,
+// because it is over or a statement in it has failed, is ignored, and the letter is stored as if none had been offered.
+// But if ctx has ended by then, for example because another worker has the message, DeadLetter returns an error, and
+// the message must be redelivered: a transaction begun with ctx can no longer be committed.
 func ContextWithTx(ctx context.Context, tx *sql.Tx) context.Context {
 	return context.WithValue(ctx, txKey{}, offer{tx, ctx})
 }
 
-// putTx stores the entry in the transaction that the context offers, if it offers one and the store can. It reports
-// whether it did. An error means that the entry is not to be stored at all.
+// putTx stores the entry in the transaction that the context offers, if there is one and the store supports it, and
+// reports whether it did. After an error the entry must not be stored at all.
 func (l *Letters) putTx(ctx context.Context, entry *Entry) (bool, error) {
 	offered, _ := ctx.Value(txKey{}).(offer)
 	if _, ok := driver.As[driver.TxStore](l.store); offered.tx == nil || !ok {
@@ -51,10 +51,10 @@ func (l *Letters) putTx(ctx context.Context, entry *Entry) (bool, error) {
 		}
 	}
 	if offered.ctx.Err() != nil {
-		cause := context.Cause(offered.ctx) //nolint:contextcheck // the one that the transaction ends with
-		return false, fmt.Errorf("dlq: dead letter: in the transaction that was offered: %w", cause)
+		cause := context.Cause(offered.ctx) //nolint:contextcheck // the one that ends the transaction
+		return false, fmt.Errorf("dlq: dead letter: in the offered transaction: %w", cause)
 	}
-	l.opts.logger.WarnContext(ctx, "the transaction that was offered cannot take the dead letter: it is stored in a "+
+	l.opts.logger.WarnContext(ctx, "the offered transaction cannot be used for the dead letter: it is stored in a "+
 		"separate one",
 		"message_id", entry.EventID, "error", err)
 	return false, nil

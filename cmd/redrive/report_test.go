@@ -31,7 +31,7 @@ func TestReport(t *testing.T) {
 	var out, faults bytes.Buffer
 	require.Equal(t, exitOK, run([]string{"dlq", "report", "--store", path}, strings.NewReader(""), &out, &faults),
 		faults.String())
-	require.Contains(t, out.String(), "\n1 came, after 0 in the 7 days before.\n\n## New\n")
+	require.Contains(t, out.String(), "\n1 arrived, after 0 in the 7 days before.\n\n## New\n")
 	require.Contains(t, out.String(), "\n| bank: timeout | pay | 1 | 0 | 1 | ")
 	out.Reset()
 	require.Equal(t, exitOK, run([]string{"dlq", "report", "--store", path, "--since", "24h", "--jq", ".new[].cause"},

@@ -87,7 +87,7 @@ func (c *Config) validate() error {
 		case s.Broker == "" || s.Topic == "" || s.Subscriber == nil:
 			errs = append(errs, fmt.Errorf("source %d: broker, topic and subscriber are required", i))
 		case seen[id]:
-			errs = append(errs, fmt.Errorf("source %d: %s of %s is there twice", i, s.Topic, s.Broker))
+			errs = append(errs, fmt.Errorf("source %d: duplicate %s of %s", i, s.Topic, s.Broker))
 		default:
 			seen[id] = true
 		}

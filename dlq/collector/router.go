@@ -95,7 +95,7 @@ func NewRouter(cfg RouterConfig) (*Router, error) {
 		case t.Name == "" || t.Scheme == "" || t.Redriver == nil:
 			errs = append(errs, fmt.Errorf("target %d: name, scheme and redriver are required", i))
 		case names[t.Name]:
-			errs = append(errs, fmt.Errorf("target %d: the name %s is there twice", i, t.Name))
+			errs = append(errs, fmt.Errorf("target %d: duplicate name %s", i, t.Name))
 		case t.Outcome != OutcomeConfirmed && t.Outcome != OutcomeReported:
 			errs = append(errs, fmt.Errorf("target %s: unknown outcome %q: %s or %s", t.Name, t.Outcome, OutcomeConfirmed,
 				OutcomeReported))

@@ -2,39 +2,37 @@ package driver
 
 import "time"
 
-// By is who makes a change and why. Both appear in the audit log.
+// By is who makes a change and why, for the audit log.
 type By struct {
-	// Actor is who: a user's name, from the authenticator and not from the request. Required.
+	// Actor is the authenticated user's name, not one from the request. Required.
 	Actor string
 	// Note is why.
 	Note string
-	// Version, unless 0, must be the entry's, as it was read before: the change is refused when somebody was faster.
+	// Version, unless 0, must be the entry's, as the caller read it: the change is refused if someone was faster.
 	Version int64
-	// ResolvedBy is who took care of an entry that is resolved, where that is not the actor: a name that nobody has
-	// proven. The audit log has both.
+	// ResolvedBy is who took care of a resolved entry, if that was not the actor: an unverified name. The audit log has
+	// both.
 	ResolvedBy string
 }
 
-// AuditRecord is one line of the audit log: it is written in the transaction of the change it tells of, and never
-// changed.
+// AuditRecord is one record of the audit log: written in the transaction of its change, and never changed.
 type AuditRecord struct {
-	ID int64
-	// At, Actor, Action and Note: when, who, what and why.
+	ID     int64
 	At     time.Time
 	Actor  string
 	Action Action
 	Note   string
-	// EntryID is the entry; it may be gone by now. Run is the redrive run that it was part of, if any.
+	// EntryID is the entry, which may no longer exist. Run is the redrive run that made the change, if any.
 	EntryID int64
 	Run     string
 	// From and To are the entry's status before and after; Version is its version after.
 	From, To Status
 	Version  int64
-	// Detail is more of what changed, by name: the error that a new death replaced, for example.
+	// Detail has more about the change, by name: for example the error that a new death replaced.
 	Detail map[string]string
 }
 
-// AuditFilter picks audit records; a zero field does not filter.
+// AuditFilter selects audit records; zero fields do not filter.
 type AuditFilter struct {
 	EntryID int64
 	Run     string

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Action is what is done to an entry. Its text appears in the audit log.
+// Action is an operation on an entry. Its text appears in the audit log.
 type Action string
 
 const (
@@ -15,44 +15,44 @@ const (
 	ActionRedrive Action = "redrive"
 	// ActionPublished records that the broker confirmed the redriven message; the lease then waits for the outcome.
 	ActionPublished Action = "published"
-	// ActionRelease returns a claim, because the message could not be published: RETRYING to PENDING, or to PARKED.
+	// ActionRelease releases a claim, because the message could not be published: RETRYING to PENDING, or to PARKED.
 	ActionRelease Action = "release"
-	// ActionReleaseByHand ends the wait for an outcome that a person knows will not come, before its lease ends:
-	// RETRYING to PENDING, or to PARKED when its redrives are used up. The redrive still counts, and a late outcome of
-	// it too. It needs a note.
+	// ActionReleaseByHand ends the wait for an outcome that a person knows will not arrive, before its lease ends:
+	// RETRYING to PENDING, or to PARKED when its redrives are used up. The redrive still counts, and so does a late
+	// outcome. It needs a note.
 	ActionReleaseByHand Action = "release by hand"
-	// ActionSucceed records that the consumer handled the redriven message, or that its publish is all there will be:
-	// to RESOLVED.
+	// ActionSucceed records that the consumer handled the redriven message, or that its publish is the only outcome: to
+	// RESOLVED.
 	ActionSucceed Action = "succeed"
 	// ActionDie records that the redriven message died again: to PENDING, or to PARKED when its redrives are used up.
 	ActionDie Action = "die"
-	// ActionResolve means that it is taken care of: PENDING, PARKED, or overdue RETRYING, to RESOLVED.
+	// ActionResolve marks the entry as taken care of: PENDING, PARKED, or overdue RETRYING, to RESOLVED.
 	ActionResolve Action = "resolve"
-	// ActionDiscard gives the entry up: PENDING, PARKED, or overdue RETRYING, to DISCARDED.
+	// ActionDiscard gives up on the entry: PENDING, PARKED, or overdue RETRYING, to DISCARDED.
 	ActionDiscard Action = "discard"
-	// ActionRestore takes resolve, discard or park back: RESOLVED, DISCARDED or PARKED to PENDING.
+	// ActionRestore undoes resolve, discard or park: RESOLVED, DISCARDED or PARKED to PENDING.
 	ActionRestore Action = "restore"
-	// ActionPark puts the entry aside for a person: PENDING, or overdue RETRYING, to PARKED.
+	// ActionPark sets the entry aside for a person: PENDING, or overdue RETRYING, to PARKED.
 	ActionPark Action = "park"
 	// ActionEdit gives a PENDING or PARKED entry a new revision of its body. See [Store.Revise].
 	ActionEdit Action = "edit"
 	// ActionImport stored the entry from an export.
 	ActionImport Action = "import"
-	// ActionPurge removed the entry from the store, into the archive if one is configured.
+	// ActionPurge removed the entry from the store, into the archive if there is one.
 	ActionPurge Action = "purge"
-	// ActionUnarchive brought a purged entry back from the archive.
+	// ActionUnarchive restored a purged entry from the archive.
 	ActionUnarchive Action = "unarchive"
-	// ActionRefused is a search or a preview that would have shown what is hidden from the caller. Nothing was changed.
+	// ActionRefused was a search or preview that would have revealed values hidden from the caller. Nothing was changed.
 	ActionRefused Action = "refused"
-	// ActionRead is a look at the entry's message, where reading is recorded.
+	// ActionRead was a look at the entry's message, where reads are recorded.
 	ActionRead Action = "read"
 )
 
-// Change asks a [Store] for one action on some entries. Each entry is changed alone: one that is in another state does
-// not stop the others.
+// Change is one action of a [Store] on some entries. Each entry is changed independently: one in another state does not
+// stop the others.
 type Change struct {
-	// Action is what to do. Required; not ActionDie (that is [Store.Put]), ActionEdit ([Store.Revise]), ActionImport
-	// ([Store.Import]) and ActionPurge ([Store.Purge]).
+	// Action is the action. Required; not ActionDie (use [Store.Put]), ActionEdit ([Store.Revise]), ActionImport
+	// ([Store.Import]) or ActionPurge ([Store.Purge]).
 	Action Action
 	// IDs are the entries. Required.
 	IDs []int64
@@ -60,29 +60,29 @@ type Change struct {
 	Version int64
 	// Actor is who does it. Required. Note explains why, for the audit log.
 	Actor, Note string
-	// ResolvedBy, for ActionResolve, is who took care of it, where that is not the Actor.
+	// ResolvedBy, for ActionResolve, is who took care of it, if not the Actor.
 	ResolvedBy string
 	// At is the time of the change. Required.
 	At time.Time
-	// Lease is how long the entry is kept from others: from At to the publish for ActionRedrive, to the outcome for
+	// Lease is how long the entry is reserved: from At to the publish for ActionRedrive, to the outcome for
 	// ActionPublished. Required for these two.
 	Lease time.Duration
 	// Run is the redrive run that claims; empty for a single redrive.
 	Run string
-	// Reports, for ActionSucceed, say of each of the IDs, in their order, which redrive of it succeeded. Nil when
-	// nothing is known of that: the broker's confirmation is all there will be.
+	// Reports, for ActionSucceed, has for each of the IDs, in order, which redrive succeeded. Nil when there is no report,
+	// and the broker's confirm is the outcome.
 	Reports []Report
 }
 
-// Report is what a consumer says of a redriven message that it has handled. An empty field says nothing.
+// Report is a consumer's report about a redriven message that it has handled. Empty fields are not checked.
 type Report struct {
-	// MessageID, Topic and Consumer must be the entry's, Number that of a redrive which is outstanding: a message may
-	// carry the headers of another one, and anybody may write them.
+	// MessageID, Topic and Consumer must be the entry's, Number that of an outstanding redrive: a message may carry
+	// another one's headers, and anyone can write them.
 	MessageID, Topic, Consumer string
 	Number                     int
 }
 
-// fits reports whether what is reported is an outstanding redrive of the entry.
+// fits checks that the report is of an outstanding redrive of the entry.
 func (r *Report) fits(e *Entry) error {
 	agree := func(said, is string) bool { return said == "" || is == "" || said == is }
 	switch {
@@ -98,13 +98,13 @@ func (r *Report) fits(e *Entry) error {
 	}
 }
 
-// redriven reports whether the entry was redriven so often, at least. A claim that was returned may have been published
-// nevertheless, and is not counted any more.
+// redriven reports whether the entry has been redriven at least number times. A released claim does not count, although
+// its message may have been published.
 func (e *Entry) redriven(number int) bool {
 	return !e.LastRedriveAt.IsZero() && number <= e.RedriveCount+1
 }
 
-// For is the change of the i-th of the IDs: what a [Store] applies to that entry.
+// For is the change for the i-th of the IDs, which a [Store] applies to that entry.
 func (c Change) For(i int) Change {
 	if c.Reports != nil {
 		c.Reports = c.Reports[i : i+1]
@@ -112,10 +112,11 @@ func (c Change) For(i int) Change {
 	return c
 }
 
-// Result is what happened to one entry of a [Change].
+// Result is the result of a [Change] for one entry.
 type Result struct {
 	ID int64
-	// Entry is the entry after the change, without Body, or as it is when the change was refused. Zero without one.
+	// Entry is the entry after the change, without Body, or its current state when the change was refused. Zero if it does
+	// not exist.
 	Entry Entry
 	// Err is nil, or wraps ErrNotFound, ErrConflict or ErrInvalid.
 	Err error
@@ -140,7 +141,7 @@ func (c *Change) Validate() error {
 		}
 	case ActionReleaseByHand:
 		if strings.TrimSpace(c.Note) == "" {
-			return fmt.Errorf("%w: %s without a note: say why its outcome will not come", ErrInvalid, c.Action)
+			return fmt.Errorf("%w: %s without a note: explain why there will be no outcome", ErrInvalid, c.Action)
 		}
 	case ActionRelease, ActionSucceed, ActionResolve, ActionDiscard, ActionRestore, ActionPark:
 	default:
@@ -149,7 +150,7 @@ func (c *Change) Validate() error {
 	return nil
 }
 
-// Detail is what the audit record of the change says beyond its other fields.
+// Detail is the additional detail in the change's audit record.
 func (c *Change) Detail() map[string]string {
 	if c.Action != ActionResolve || c.ResolvedBy == "" || c.ResolvedBy == c.Actor {
 		return nil
@@ -157,11 +158,11 @@ func (c *Change) Detail() map[string]string {
 	return map[string]string{"resolved_by": c.ResolvedBy}
 }
 
-// Audited reports whether the change leaves a record in the audit log. All do that change a status.
+// Audited reports whether the change leaves a record in the audit log, as every change of status does.
 func (c *Change) Audited() bool { return c.Action != ActionPublished }
 
-// Apply is the state machine: the entry as it is after the change, or a [*ConflictError] when it is not in a state for
-// it. It touches nothing; a [Store] calls it on the row that it holds locked, so that all stores agree on what is
+// Apply is the state machine: it returns the entry after the change, or a [*ConflictError] when its state does not
+// allow it. It has no side effects; a [Store] calls it on a row that it has locked, so that all stores agree on what is
 // legal.
 func (c *Change) Apply(e Entry) (Entry, error) {
 	if len(c.Reports) > 0 {
@@ -179,7 +180,7 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 		e.RedriveCount++
 		e.LastRedriveAt, e.LeaseUntil = at, at.Add(c.Lease)
 	case ActionPublished:
-		// Not a change of state: who claimed it still stands as the one who changed it.
+		// Not a change of state: ChangedBy remains the actor who claimed the entry.
 		e.LeaseUntil = at.Add(c.Lease)
 		e.Version++
 		return e, nil
@@ -213,8 +214,7 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 func (c *Change) legal(e *Entry) bool {
 	switch c.Action {
 	case ActionRedrive:
-		// A run may claim again what it had claimed itself, when nothing has happened to the entry since (see
-		// RunItem.Settle).
+		// A run may claim again what it had claimed itself, if the entry has not changed since (see RunItem.Settle).
 		mine := c.Run != "" && e.Run == c.Run && c.Version != 0
 		return e.Status == Pending || e.Status == Parked || e.Overdue(c.At) || e.Status == Retrying && mine
 	case ActionResolve, ActionDiscard:
@@ -226,8 +226,8 @@ func (c *Change) legal(e *Entry) bool {
 	case ActionPublished, ActionRelease, ActionReleaseByHand:
 		return e.Status == Retrying
 	case ActionSucceed:
-		// PENDING and PARKED too: the copy of a redrive that timed out may succeed after its claim was returned. A
-		// success that is reported a second time, after a restore, is old news.
+		// PENDING and PARKED as well: the message of a redrive that timed out may succeed after its claim was released. A
+		// success reported a second time, after a restore, is ignored.
 		return (e.Status == Retrying || e.Status == Pending || e.Status == Parked) &&
 			c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
 	case ActionRestore:
@@ -237,12 +237,12 @@ func (c *Change) legal(e *Entry) bool {
 	}
 }
 
-// close keeps when and by whom, for RESOLVED and DISCARDED alike: statistics measure it and a purge goes by it.
+// close records when and by whom, for RESOLVED and DISCARDED: statistics and purges use it.
 func (e *Entry) close(at time.Time, by string) {
 	e.ResolvedAt, e.ResolvedBy, e.LeaseUntil = at, by, time.Time{}
 }
 
-// waiting is the status of an entry whose redrive is over without a success: it waits for a rule or a run, or, when its
+// waiting is the status of an entry whose redrive ended without success: it waits for a rule or a run or, when its
 // redrives are used up, for a person.
 func (e *Entry) waiting() Status {
 	if e.RedriveCount > 0 && e.RedriveCount >= e.RedriveBudget {

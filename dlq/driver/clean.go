@@ -2,9 +2,9 @@ package driver
 
 import "github.com/redrive-go/redrive/dlq/internal/text"
 
-// Clean makes every text of an entry fit for the columns of any database: valid UTF-8, without NUL, bounded. What is
-// cut or replaced is still in the headers and the payload, which are bytes. A capture, a spool, an import and a
-// collector all come to a store, which calls it.
+// Clean makes every text of an entry valid for the columns of any database: UTF-8, without NUL, bounded. What it cuts
+// or replaces is still in the headers and the payload, which are bytes. Stores call it, because captures, spools,
+// imports and collectors all end there.
 func (e *Entry) Clean() {
 	for _, name := range []*string{
 		&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason),

@@ -5,17 +5,16 @@ import (
 	"time"
 )
 
-// Clock is a [Store] with a clock that all its processes have in common, wherever they run.
+// Clock is a [Store] with a clock that is common to all processes.
 type Clock interface {
 	Store
-	// Now returns the time of the store. It has no error: a store that does not answer says so to the call that needs
-	// the time.
+	// Now returns the store's time. It has no error: if the store does not answer, the call that needs the time fails
+	// anyway.
 	Now(ctx context.Context) time.Time
 }
 
-// Now returns the time by which everything is decided that processes on one store share: leases, claims, what has run
-// out, and the stamps of changes. It is the store's, for two machines' clocks differ; that of the process where the
-// store has none.
+// Now returns the time for decisions that processes on one store share: leases, claims, expiry, and the times of
+// changes. It is the store's, because the clocks of machines differ; if the store has none, it is the process's.
 func Now(ctx context.Context, s Store) time.Time {
 	if clock, ok := As[Clock](s); ok {
 		return clock.Now(ctx)

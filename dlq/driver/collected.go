@@ -6,12 +6,12 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// CollectedHeaders are the headers in which earlier versions kept what is in [Body.Collected]: broker, queue or topic,
-// and format. They are taken out of what is captured, for any producer may write them.
+// CollectedHeaders are the headers in which earlier versions kept [Body.Collected]: broker, queue or topic, and format.
+// They are removed from captured messages, because any producer can write them.
 var CollectedHeaders = [3]string{"x-collected-broker", "x-collected-from", "x-collected-format"}
 
-// WhereCollected is where a collector found the message: Collected, or, in a body that an earlier version has stored,
-// what its headers say.
+// WhereCollected is where a collector found the message: Collected, or the headers of a body that an earlier version
+// stored.
 func (b *Body) WhereCollected() envelope.Collected {
 	if b.Collected != (envelope.Collected{}) {
 		return b.Collected
@@ -23,12 +23,12 @@ func (b *Body) WhereCollected() envelope.Collected {
 
 type collectedKey struct{}
 
-// WithCollected returns a context, of a message that is redriven, with where a collector found it.
+// WithCollected returns a context for a redriven message, with where a collector found it.
 func WithCollected(ctx context.Context, c envelope.Collected) context.Context {
 	return context.WithValue(ctx, collectedKey{}, c)
 }
 
-// CollectedFrom returns what [WithCollected] has put into a message's context; zero when that is nothing.
+// CollectedFrom returns the value of [WithCollected] in a message's context; zero if there is none.
 func CollectedFrom(ctx context.Context) envelope.Collected {
 	c, _ := ctx.Value(collectedKey{}).(envelope.Collected)
 	return c

@@ -4,40 +4,40 @@ import (
 	"time"
 )
 
-// Outcome is what [Store.Put] made of a dead letter.
+// Outcome is what [Store.Put] did with a dead letter.
 type Outcome string
 
 const (
 	// Stored means that it is a new entry.
 	Stored Outcome = "stored"
-	// Seen means that the entry is there already and this death was reported before. Nothing but SeenCount changed.
+	// Seen means that the entry exists and this death was reported before. Only SeenCount changed.
 	Seen Outcome = "seen"
-	// DiedAgain says that the entry had been redriven, or closed, and is PENDING again, or PARKED when its redrives are
+	// DiedAgain means that the entry had been redriven, or closed, and is PENDING again, or PARKED when its redrives are
 	// used up.
 	DiedAgain Outcome = "died again"
 )
 
-// Receipt is the answer for one dead letter.
+// Receipt is the result for one dead letter.
 type Receipt struct {
 	ID      int64
 	Outcome Outcome
 }
 
-// Belongs reports whether e, a dead letter on its way into the store, is the redriven message of the entry owner. A
-// handler may copy the headers of a redriven message to the messages that it sends; those belong to other topics,
-// consumers or ids, and are separate dead letters. So is one of a redrive that never was.
+// Belongs reports whether e, a dead letter about to be stored, is the redriven message of the entry owner. A handler
+// may copy the headers of a redriven message to messages that it sends; those have other topics, consumers or ids, and
+// are separate dead letters. So is one of a redrive that never happened.
 func (e *Entry) Belongs(owner *Entry) bool {
 	return e.RedriveOf == owner.ID && e.EventID == owner.EventID &&
 		e.Origin.Topic == owner.Origin.Topic && (owner.Origin.Consumer == "" || e.Origin.Consumer == owner.Origin.Consumer) &&
 		owner.redriven(e.DeathRedrive)
 }
 
-// Die is the entry e after the death d of the same message, and whether that is news. It touches nothing; a [Store]
-// calls it on the row that it holds locked.
+// Die is the entry e after the death d of the same message, and whether that death is new. It has no side effects; a
+// [Store] calls it on a row that it has locked.
 //
-// A death is news when it belongs to a later redrive than the last recorded one. Where the broker gives no position,
-// the producer may have sent the same message once more after the entry was closed: that, too, is news, while a report
-// older than the closing is the redelivery of a crash.
+// A death is new when it belongs to a later redrive than the last recorded one. If the broker has no positions, the
+// producer may have sent the same message again after the entry was closed: that is new as well, while a report older
+// than the closing is a redelivery after a crash.
 func (e Entry) Die(d *Entry) (Entry, Outcome) {
 	again := d.RedriveOf == e.ID && d.DeathRedrive > e.DeathRedrive
 	resent := d.RedriveOf != e.ID && d.Origin.Position == "" && (e.Status == Resolved || e.Status == Discarded) &&
@@ -51,7 +51,7 @@ func (e Entry) Die(d *Entry) (Entry, Outcome) {
 		e.DeathRedrive = d.DeathRedrive
 		e.RedriveCount = max(e.RedriveCount, d.DeathRedrive)
 	}
-	// What an operator has discarded stays discarded when a straggler of a redrive dies: they have decided.
+	// An entry that an operator has discarded stays discarded when a late redrive dies.
 	if e.Status != Discarded || resent {
 		e.Status = Pending
 		if again {
@@ -69,7 +69,7 @@ func (e Entry) Die(d *Entry) (Entry, Outcome) {
 	return e, DiedAgain
 }
 
-// DiedBy is the actor of a death in the audit log: the consumer, or the handler where it has no name.
+// DiedBy is the actor of a death in the audit log: the consumer, or the handler if the consumer has no name.
 func (e *Entry) DiedBy() string {
 	if e.Origin.Consumer == "" {
 		return "handler " + e.Handler

@@ -11,18 +11,19 @@ import (
 // Entry is one dead letter as a [Store] keeps it: where the message came from, why it died, and what happened since.
 // Listings carry entries without Body. Times are UTC with microseconds; a zero time means "not yet".
 type Entry struct {
-	// ID is given by the store. Zero before the entry is stored.
+	// ID is assigned by the store. Zero before the entry is stored.
 	ID int64
-	// Key is the digest that makes one entry of one delivery, however often it is dead-lettered.
+	// Key identifies the delivery: dead-lettering it again does not make another entry.
 	Key Key
 
-	// EventID is the message id, unchanged from the producer to here. Text without a length limit.
+	// EventID is the message id, unchanged since the producer. It has no length limit.
 	EventID string
-	// EventType is the event's name, or the topic when the message carries none. Never empty.
+	// EventType is the event's name, or the topic if the message has none. Never empty.
 	EventType string
-	// SourceTable and SourceID name the business record behind the event, when the message tells (see dlq.WithSource).
+	// SourceTable and SourceID name the business record behind the event, if the message contains them (see
+	// dlq.WithSource).
 	SourceTable, SourceID string
-	// CorrelationID ties the message to the others of its flow.
+	// CorrelationID links the message to the others of its flow.
 	CorrelationID string
 
 	// Origin is where the message was consumed, and where a redrive sends it.
@@ -30,38 +31,38 @@ type Entry struct {
 	// Handler is the name of the handler that gave up.
 	Handler string
 
-	// Reason, ErrorMessage, ErrorCode, ErrorClass (a Go type) and Rule (what classified it) tell of the last death.
+	// Reason, ErrorMessage, ErrorCode, ErrorClass (a Go type) and Rule (which classified the error) are those of the last
+	// death.
 	Reason                                    envelope.Reason
 	ErrorMessage, ErrorCode, ErrorClass, Rule string
-	// Cause is ErrorMessage without its numbers, ids and quoted values; Fingerprint is the group it puts the entry in.
+	// Cause is ErrorMessage without its numbers, ids and quoted values; Fingerprint is its group.
 	Cause, Fingerprint string
 	// Attempts is how often the handler ran before the message died.
 	Attempts int
 
-	// Status is the entry's state, Version counts its changes from 1 and is what compare-and-set compares.
+	// Status is the entry's state, Version counts its changes from 1 for compare-and-set.
 	Status  Status
 	Version int64
-	// RedriveCount is how often the entry was redriven, RedriveBudget how often it should be at most (3 by default).
+	// RedriveCount is how often the entry was redriven, RedriveBudget the limit (3 by default).
 	RedriveCount, RedriveBudget int
-	// DeathRedrive is the number of the redrive that ended in the last recorded death; 0 is the original delivery.
+	// DeathRedrive is the number of the redrive of the last recorded death; 0 is the original delivery.
 	DeathRedrive int
-	// RedriveOf is set on a dead letter on its way into the store that says it was redriven: the entry it belongs to.
+	// RedriveOf is set on a dead letter of a redriven message before it is stored: the entry that it belongs to.
 	RedriveOf int64
-	// SeenCount is how often this same death was reported; more than 1 after a crash or a lost confirm.
+	// SeenCount is how often this death was reported; more than 1 after a crash or a lost confirm.
 	SeenCount int
-	// LeaseUntil is when a redrive whose outcome never came may be tried again.
+	// LeaseUntil is when a redrive without an outcome may be tried again.
 	LeaseUntil time.Time
 	// Run is the redrive run that last claimed the entry.
 	Run string
 
 	// CreatedAt is the first death. FirstFailureAt is the first failed attempt before it, DiedAt the last death.
 	CreatedAt, FirstFailureAt, DiedAt, LastSeenAt time.Time
-	// LastRedriveAt, SucceededAt and ResolvedAt are set by the redrive, by its success, and by whatever closed the
-	// entry.
+	// LastRedriveAt, SucceededAt and ResolvedAt are the times of the redrive, of its success, and of the closing.
 	LastRedriveAt, SucceededAt, ResolvedAt time.Time
 	// ResolvedBy is who closed it: an operator, or "redrive".
 	ResolvedBy string
-	// ChangedAt and ChangedBy say when and by whom the status was last changed: who won, for the one who comes second.
+	// ChangedAt and ChangedBy are when and by whom the status was last changed, to be shown to whoever was slower.
 	ChangedAt time.Time
 	ChangedBy string
 
@@ -69,12 +70,12 @@ type Entry struct {
 	Revision int
 	// Size is that body's payload in bytes.
 	Size int64
-	// Body is the message itself. Nil in listings.
+	// Body is the message. Nil in listings.
 	Body *Body
 }
 
-// Overdue reports whether the entry was redriven and its outcome has not come in time: it may be redriven, resolved or
-// discarded again.
+// Overdue reports whether the entry was redriven and its outcome has not arrived in time: it may be redriven, resolved
+// or discarded again.
 func (e *Entry) Overdue(now time.Time) bool {
 	return e.Status == Retrying && !now.Before(e.LeaseUntil)
 }

@@ -7,35 +7,35 @@ import (
 )
 
 var (
-	// ErrNotFound means that no entry, or no run, has this id.
+	// ErrNotFound means that there is no entry, or run, with this id.
 	ErrNotFound = errors.New("no such entry")
 	// ErrConflict means that the entry is not in the state that the change needs. The error is a [*ConflictError].
 	ErrConflict = errors.New("entry is in another state")
 	// ErrInvalid means that the request itself is wrong; nothing was changed.
 	ErrInvalid = errors.New("invalid request")
-	// ErrUnavailable means that a store could not be opened because its database does not answer: it may be opened
-	// later.
+	// ErrUnavailable means that a store could not be opened because its database does not answer; a later attempt may
+	// succeed.
 	ErrUnavailable = errors.New("the store does not answer")
-	// ErrForbidden means that this person may not do it: approve their own run, for example, or send more than one
-	// person may alone.
+	// ErrForbidden means that this person may not do it: for example approve their own run, or send more than one person
+	// may alone.
 	ErrForbidden = errors.New("not allowed")
-	// ErrClosed means that the store, or what holds it, was closed.
+	// ErrClosed means that the store, or its owner, was closed.
 	ErrClosed = errors.New("closed")
 )
 
-// ConflictError is the answer to the one who came second: the change was not made, because somebody else had made
-// theirs.
+// ConflictError is the error for the slower of two callers: the change was refused, because someone else had changed
+// the entry.
 type ConflictError struct {
 	// ID is the entry and Action what was requested.
 	ID     int64
 	Action Action
-	// Status and Version are the entry's, now.
+	// Status and Version are the entry's current ones.
 	Status  Status
 	Version int64
-	// By and At say who brought it there, and when.
+	// By and At are who changed it to that status, and when.
 	By string
 	At time.Time
-	// LeaseUntil is when a redrive in flight is treated as lost; zero without one.
+	// LeaseUntil is when a redrive in flight counts as lost; zero if there is none.
 	LeaseUntil time.Time
 }
 

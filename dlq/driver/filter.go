@@ -11,11 +11,11 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Filter picks entries. Its fields are joined by "and"; a zero field does not filter.
+// Filter selects entries. Its fields are combined with "and"; zero fields do not filter.
 type Filter struct {
-	// IDs picks these entries.
+	// IDs selects these entries.
 	IDs []int64 `json:"ids,omitzero"`
-	// Statuses picks entries in any of them.
+	// Statuses selects entries in any of them.
 	Statuses []Status `json:"statuses,omitzero"`
 	// Topic, Consumer, EventType, Handler, Reason, ErrorClass, ErrorCode and Fingerprint must be equal.
 	Topic       string          `json:"topic,omitzero"`
@@ -31,30 +31,30 @@ type Filter struct {
 	SourceTable   string `json:"source_table,omitzero"`
 	SourceID      string `json:"source_id,omitzero"`
 	CorrelationID string `json:"correlation_id,omitzero"`
-	// TraceID picks entries whose message travelled in this W3C trace: 32 hexadecimal digits. It reads the headers of
-	// every entry that the other fields leave.
+	// TraceID selects entries whose message belongs to this W3C trace: 32 hexadecimal digits. It reads the headers of
+	// every entry that matches the other fields.
 	TraceID string `json:"trace_id,omitzero"`
-	// ErrorText must occur in the error message, PayloadText in the payload. Letter case and the accents of Latin
-	// letters count in the payload, and do not in the error, as in CauseText: "Zurich" finds "Zürich".
-	// PayloadText reads every payload that the other fields leave: give it company.
+	// ErrorText must occur in the error message, PayloadText in the payload. Case and Latin accents matter in the payload,
+	// but not in the error or in CauseText: "Zurich" finds "Zürich". PayloadText reads every payload that matches the
+	// other fields, so combine it with them.
 	ErrorText   string `json:"error_text,omitzero"`
 	PayloadText string `json:"payload_text,omitzero"`
-	// PayloadFields must all have their values in the payload, if that is JSON. They are read as PayloadText is; a
-	// store may have an index for them.
+	// PayloadFields must all have their values in a JSON payload. They are searched like PayloadText; a store may have an
+	// index for them.
 	PayloadFields []PayloadField `json:"payload_fields,omitzero"`
-	// CauseText must occur in the group's normalized error. It is answered from the groups, so it is fast on any table
-	// size, but it cannot see numbers, ids and quoted values.
+	// CauseText must occur in the group's normalized error. It is looked up among the groups, so it is fast on any table
+	// size, but it cannot match numbers, ids and quoted values.
 	CauseText string `json:"cause_text,omitzero"`
 	// From and To bound CreatedAt: at or after From, before To.
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
-	// ResolvedBefore picks entries that were closed before it.
+	// ResolvedBefore selects entries that were closed before it.
 	ResolvedBefore time.Time `json:"resolved_before,omitzero"`
-	// DiedBefore picks entries whose last death was before it.
+	// DiedBefore selects entries whose last death was before it.
 	DiedBefore time.Time `json:"died_before,omitzero"`
-	// Redrives, unless nil, picks entries that were redriven exactly so often.
+	// Redrives, unless nil, selects entries that were redriven exactly this often.
 	Redrives *int `json:"redrives,omitzero"`
-	// Run picks the entries that this redrive run claimed last.
+	// Run selects the entries that this redrive run claimed last.
 	Run string `json:"run,omitzero"`
 }
 
@@ -86,11 +86,11 @@ func (f *Filter) Validate() error {
 // traceID is how W3C writes the id of a trace.
 var traceID = regexp.MustCompile("^[0-9a-f]{32}$")
 
-// ReadsBodies reports whether what the filter picks is found by reading bodies, one by one: such a search takes long.
+// ReadsBodies reports whether matching has to read bodies, one by one, which is slow.
 func (f *Filter) ReadsBodies() bool { return f.LooksIntoPayloads() || f.TraceID != "" }
 
-// validateValues refuses what no store holds: text with NUL or that is not UTF-8, a number beyond 32 bits. A payload is
-// bytes, and holds anything.
+// validateValues refuses values that no store contains: text with NUL or that is not UTF-8, a number beyond 32 bits. A
+// payload is bytes, and may contain anything.
 func (f *Filter) validateValues() error {
 	for name, value := range map[string]string{
 		"topic": f.Topic, "consumer": f.Consumer, "event_type": f.EventType, "handler": f.Handler, "reason": string(f.Reason),
@@ -111,23 +111,22 @@ func (f *Filter) validateValues() error {
 	return nil
 }
 
-// LooksIntoPayloads reports whether what the filter picks says something about payloads. Who may not see them may not
-// ask it.
+// LooksIntoPayloads reports whether the filter reveals something about payloads, which callers who may not see them
+// must not use.
 func (f *Filter) LooksIntoPayloads() bool { return f.PayloadText != "" || len(f.PayloadFields) > 0 }
 
-// ValidateTexts reports texts that no stored entry can have, and that some databases refuse in every query: a listing
-// with one finds nothing, but what keeps a filter, such as a redrive run, must not keep one.
+// ValidateTexts refuses texts that no stored entry can have, and that some databases reject in every query: a listing
+// with one finds nothing, but what stores a filter, such as a redrive run, must not store one.
 func (f *Filter) ValidateTexts() error {
 	for name, text := range f.texts() {
 		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
-			return fmt.Errorf("%w: %s %.80q: a text in UTF-8 without NUL, as a store has them", ErrInvalid, name, text)
+			return fmt.Errorf("%w: %s %.80q: expected text in UTF-8 without NUL", ErrInvalid, name, text)
 		}
 	}
 	return nil
 }
 
-// texts are the fields that a store compares with its text columns. PayloadText is not among them: payloads are any
-// bytes.
+// texts are the fields that a store compares with text columns. PayloadText is not one: payloads are arbitrary bytes.
 func (f *Filter) texts() map[string]string {
 	return map[string]string{
 		"topic": f.Topic, "consumer": f.Consumer, "event type": f.EventType, "handler": f.Handler, "reason": string(f.Reason),

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// FormatID is an entry's id as text: decimal.
+// FormatID formats an entry's id in decimal.
 func FormatID(id int64) string { return strconv.FormatInt(id, 10) }
 
 // ParseID reads an entry's id: a positive decimal number without sign or leading zero. The error wraps [ErrInvalid].

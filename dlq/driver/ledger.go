@@ -9,28 +9,28 @@ import (
 	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
-// LedgerStore is a [Store] that counts what a person sends, whichever way it is sent and whichever process sends it.
+// LedgerStore is a [Store] that counts the messages that a person sends, over all processes and ways of sending.
 type LedgerStore interface {
 	Store
-	// Reserve enters that a person is about to send, unless that makes more than the limit within the window: then it
-	// returns false and enters nothing. What is open counts however old it is. Reserving a key again replaces what was
-	// reserved under it. Two calls for one person at once are one behind the other, in all processes.
+	// Reserve records that a person is about to send, unless that would exceed the limit within the window: then it
+	// returns false and records nothing. Open reservations count whatever their age. Reserving a key again replaces its
+	// reservation. Concurrent calls for one person are serialized, across all processes.
 	Reserve(ctx context.Context, r Reservation) (bool, error)
-	// Unreserve removes what was reserved under a key, because nothing was sent. A key that is not there is no error.
+	// Unreserve removes a reservation, because nothing was sent. A missing key is not an error.
 	Unreserve(ctx context.Context, key string) error
 }
 
-// Reservation is what somebody is about to send.
+// Reservation is what someone is about to send.
 type Reservation struct {
-	// Key names it: "run <id>" for a run, which a store settles when the run ends. Required.
+	// Key names it: "run <id>" for a run, which the store closes when the run ends. Required.
 	Key string
 	// Actor is who sends. Required.
 	Actor string
-	// Entries is how many, at most Limit with everything else of the last Window before At.
+	// Entries is how many; with the others of the Window before At they may be at most Limit.
 	Entries, Limit int64
 	At             time.Time
 	Window         time.Duration
-	// Open means that it is sent over time: it counts until it is settled.
+	// Open means that it is sent over time: it counts until it is closed.
 	Open bool
 }
 
@@ -45,7 +45,7 @@ func (r *Reservation) Validate() error {
 // maxPerson fits the columns of all databases.
 const maxPerson = 240
 
-// Person is an actor's identity where persons are compared: case and spaces around a name make no second person.
+// Person normalizes an actor's name for comparing persons: case and surrounding spaces do not matter.
 func Person(actor string) string {
 	return text.Clean(strings.ToLower(strings.TrimSpace(actor)), maxPerson)
 }

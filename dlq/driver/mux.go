@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// DefaultURL is what [Open] opens when it is given no URL: a SQLite file in the working directory.
+// DefaultURL is what [Open] opens if the URL is empty: a SQLite file in the working directory.
 const DefaultURL = "sqlite:dead-letters.db"
 
 // Driver opens stores for the URL schemes that it is registered for.
@@ -27,7 +27,7 @@ type Mux struct {
 	drivers map[string]Driver
 }
 
-// known is which import brings a scheme: what an error about a scheme that is not there proposes.
+// known are the imports for the schemes, which the error about an unknown scheme proposes.
 var known = map[string]string{
 	"sqlite":     "github.com/redrive-go/redrive/dlq/sqlstore",
 	"sqlite3":    "github.com/redrive-go/redrive/dlq/sqlstore",
@@ -37,11 +37,11 @@ var known = map[string]string{
 	"mariadb":    "github.com/redrive-go/redrive/dlq/sqlstore",
 }
 
-// DefaultMux is where [Register] puts drivers.
+// DefaultMux is the registry of [Register].
 var DefaultMux Mux
 
-// Register makes a driver available to [Open] under a URL scheme. It panics when the scheme is taken or d is nil: a
-// program that does this is wrong wherever it runs. Called by the init functions of driver packages.
+// Register makes a driver available to [Open] under a URL scheme. It panics when the scheme is taken or d is nil, which
+// are programming errors. Driver packages call it from init.
 func Register(scheme string, d Driver) { DefaultMux.Register(scheme, d) }
 
 // Schemes lists what [Open] can open, sorted.
@@ -72,7 +72,7 @@ func (m *Mux) Schemes() []string {
 }
 
 // OpenStore opens the store that the URL names. A text without a scheme is the path of a SQLite file; an empty one is
-// [DefaultURL]. The error of an unknown scheme lists those that are there and names the import that is missing.
+// [DefaultURL]. The error for an unknown scheme lists the known ones and the import that is missing.
 func (m *Mux) OpenStore(ctx context.Context, rawURL string) (Store, error) {
 	u, err := ParseURL(rawURL)
 	if err != nil {
@@ -114,7 +114,7 @@ func ParseURL(rawURL string) (*url.URL, error) {
 		}
 		var escape url.EscapeError
 		if errors.As(err, &escape) || strings.Contains(err.Error(), "port") {
-			// Both quote a part of the URL, which is the password when that holds a % or a : that is not escaped.
+			// Both quote part of the URL, which is the password if that contains an unescaped % or :.
 			err = errors.New(`a character in the user name or password is not percent-encoded (% as %25, @ as %40, : as %3A, ` +
 				`/ as %2F)`)
 		}
@@ -123,7 +123,7 @@ func ParseURL(rawURL string) (*url.URL, error) {
 	return u, nil
 }
 
-// isScheme reports whether the text in front of a colon is a scheme; a single letter is a Windows drive.
+// isScheme reports whether the text before a colon is a scheme; a single letter is a Windows drive.
 func isScheme(s string) bool {
 	if len(s) < 2 {
 		return false

@@ -6,40 +6,38 @@ import (
 	"time"
 )
 
-// ArchiveStore is a [Store] that can bring back what it has purged into its archive.
+// ArchiveStore is a [Store] that can restore purged entries from its archive.
 type ArchiveStore interface {
 	Store
-	// Unarchive moves entries from the archive back, as they were, with their ids, and records it in the audit log. It
-	// returns the ids of those that are back. Left out are those that are not in the archive, and those of a delivery
-	// that has been dead-lettered again since.
+	// Unarchive moves entries back from the archive, unchanged and with their ids, and records it in the audit log. It
+	// returns the ids of the restored entries: those in the archive whose delivery has not been dead-lettered again since.
 	Unarchive(ctx context.Context, by By, at time.Time, ids ...int64) ([]int64, error)
 }
 
-// RecordStore is a [Store] in whose audit log something may be recorded that changes no entry.
+// RecordStore is a [Store] with an audit log for events that change no entry.
 type RecordStore interface {
 	Store
-	// Record appends to the audit log, all records or none.
+	// Record appends all records or none.
 	Record(ctx context.Context, records ...AuditRecord) error
 }
 
 // MonthStore is a [Store] that may have a table for each month.
 type MonthStore interface {
 	Store
-	// PurgeMonths removes, a month at a time, what Purge would remove entry by entry: months whose entries are to be
-	// purged, all but a few. It returns how many entries, and ignores Purge.Limit.
+	// PurgeMonths removes whole months of entries that Purge would remove one by one: months in which nearly all entries
+	// are to be purged. It returns how many entries, and ignores Purge.Limit.
 	PurgeMonths(ctx context.Context, p Purge) (int, error)
 }
 
-// TxStore is a [Store] that can put dead letters into a transaction of the caller's, on the same database.
+// TxStore is a [Store] that can store dead letters in a caller's transaction on the same database.
 type TxStore interface {
 	Store
-	// PutTx is Put in tx: the letters are there when tx commits, and durable. When it fails, tx is as it was before and
-	// can go on.
+	// PutTx is Put in tx: the letters are durable when tx commits. If it fails, tx is as before and still usable.
 	PutTx(ctx context.Context, tx *sql.Tx, letters ...*Entry) ([]Receipt, error)
 }
 
-// As finds what a store offers besides [Store], in it or in what it wraps: a wrapper has a method Unwrap() Store. It is
-// the only way to ask, for an assertion on a store that is wrapped fails without a sign.
+// As returns an optional interface of a store, or of a store that it wraps: wrappers have a method Unwrap() Store. Do
+// not use a type assertion, which silently fails on a wrapped store.
 func As[T any](s Store) (T, bool) {
 	for {
 		if found, ok := s.(T); ok {

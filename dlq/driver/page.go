@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// MaxPage is the most entries that one page may have.
+// MaxPage is the maximum number of entries in a page.
 const MaxPage = 1000
 
-// Order is the order of a listing: by CreatedAt and then by ID, or by ID alone, which is the order in which a store was
-// given them. Late ones, from a spool or an export, stand far back in the first, and at the end of the second.
+// Order is the order of a listing: by CreatedAt and ID, or by ID alone, which is the order of storing. Entries stored
+// late, from a spool or an export, are far back in the first and at the end of the second.
 type Order string
 
 const (
@@ -20,49 +20,49 @@ const (
 	NewestFirst Order = "newest"
 	// OldestFirst is the order in which messages died.
 	OldestFirst Order = "oldest"
-	// StoredFirst is the order in which they came into the store, for readers that follow it.
+	// StoredFirst is the order of storing, for readers that follow the store.
 	StoredFirst Order = "stored-first"
-	// StoredLast is that order backwards.
+	// StoredLast is the reverse of StoredFirst.
 	StoredLast Order = "stored-last"
 )
 
-// orders are all, with the letter that stands for each in a cursor.
+// orders are all orders, with their letters in cursors.
 var orders = map[Order]byte{NewestFirst: 'n', OldestFirst: 'o', StoredFirst: 's', StoredLast: 'l'}
 
-// Ascending reports whether what is first comes first.
+// Ascending reports whether the earliest comes first.
 func (o Order) Ascending() bool { return o == OldestFirst || o == StoredFirst }
 
-// ByID reports whether it is the order of storing.
+// ByID reports whether it is the order of storing, in either direction.
 func (o Order) ByID() bool { return o == StoredFirst || o == StoredLast }
 
-// Page asks for a part of a listing. The zero Page is the first 50 entries, newest first.
+// Page selects a part of a listing. The zero Page is the first 50 entries, newest first.
 type Page struct {
-	// Limit is at most how many entries. Defaults to 50; at most [MaxPage].
+	// Limit is the maximum number of entries. Defaults to 50; at most [MaxPage].
 	Limit int
 	// Order defaults to NewestFirst.
 	Order Order
-	// After is the Next of the page before. Empty for the first page.
+	// After is the Next of the previous page. Empty for the first page.
 	After string
 }
 
-// Listing is a page of entries. A page is found by its place in the order, not by counting: deep pages cost the same as
-// the first, and entries that arrive meanwhile shift nothing.
+// Listing is a page of entries. Pages are found by their position in the order, not by counting: deep pages cost the
+// same as the first, and new entries shift nothing.
 type Listing struct {
 	// Entries are without Body.
 	Entries []Entry
-	// Next continues the listing; empty when this was the last page.
+	// Next continues the listing; empty on the last page.
 	Next string
 }
 
-// Cursor is a place in a listing: behind the entry with this CreatedAt and ID.
+// Cursor is a position in a listing: after the entry with this CreatedAt and ID.
 type Cursor struct {
 	Order Order
 	At    time.Time
 	ID    int64
 }
 
-// Resolve fills the defaults of the page in and reads its cursor, which is nil for the first page. What is wrong with
-// it is reported as [ErrInvalid].
+// Resolve fills in the page's defaults and reads its cursor, which is nil for the first page. Faults are reported as
+// [ErrInvalid].
 func (p Page) Resolve() (Page, *Cursor, error) {
 	if p.Limit == 0 {
 		p.Limit = 50
@@ -85,7 +85,7 @@ func (p Page) Resolve() (Page, *Cursor, error) {
 		return p, nil, err
 	}
 	if c.Order != p.Order {
-		return p, nil, fmt.Errorf("%w: the cursor is of a listing with order %q, not %q", ErrInvalid, c.Order, p.Order)
+		return p, nil, fmt.Errorf("%w: the cursor belongs to a listing with order %q, not %q", ErrInvalid, c.Order, p.Order)
 	}
 	return p, &c, nil
 }
@@ -95,7 +95,7 @@ const (
 	cursorSize    = 1 + 1 + 8 + 8
 )
 
-// String is the cursor as [Page.After] takes it: opaque, and safe in a URL.
+// String is the cursor for [Page.After]: opaque, and safe in a URL.
 func (c Cursor) String() string {
 	raw := make([]byte, 0, cursorSize)
 	raw = append(raw, cursorVersion, orders[cmp.Or(c.Order, NewestFirst)])
@@ -119,7 +119,7 @@ func parseCursor(text string) (Cursor, error) {
 			c.Order = order
 		}
 	}
-	if c.Order == "" || c.At.Year() < 1 || c.At.Year() > 9999 { // no store has it
+	if c.Order == "" || c.At.Year() < 1 || c.At.Year() > 9999 { // never made by a store
 		return Cursor{}, fmt.Errorf("%w: cursor %.40q was not made by this store: begin with the first page", ErrInvalid,
 			text)
 	}

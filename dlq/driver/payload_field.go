@@ -7,27 +7,27 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what one filter asks of payloads.
+// Limits of a filter's payload fields.
 const (
 	maxPayloadFields     = 8
 	maxPayloadPath       = 16
 	maxPayloadFieldBytes = 1 << 10
 )
 
-// PayloadField is a field of a JSON payload and the value that it must have: "customer.id=42". In JSON it is that text.
+// PayloadField is a field of a JSON payload and its required value: "customer.id=42". In JSON it is that text.
 //
-// Lists on the way, and at its end, are looked into: "items.sku=A-7" picks an order of which one item has it. A payload
+// Arrays on the path and at its end are searched: "items.sku=A-7" selects an order in which one item has it. A payload
 // that is not JSON has no fields.
 type PayloadField struct {
-	// Path are the names on the way to the field, the outermost first.
+	// Path are the names on the path to the field, the outermost first.
 	Path []string
-	// Value is a string, or JSON: 42 is both the number and the string of these digits, "42" in quotes only the string.
-	// Numbers compare by what they are worth, texts by every letter.
+	// Value is a string, or JSON: 42 matches both the number and the string of these digits, "42" in quotes only the
+	// string. Numbers are compared by value, texts exactly.
 	Value string
 }
 
-// ParsePayloadField reads "customer.id=42". A name with a dot, an equals sign or a space at an end stands in quotes:
-// "a.b".c=1. Spaces around the sign and a leading "$." or "." do not count. The error wraps [ErrInvalid].
+// ParsePayloadField reads "customer.id=42". A name with a dot, an equals sign, or a space at either end must be quoted:
+// "a.b".c=1. Spaces around the sign and a leading "$." or "." are ignored. The error wraps [ErrInvalid].
 func ParsePayloadField(text string) (PayloadField, error) {
 	invalid := func(what string) (PayloadField, error) {
 		return PayloadField{}, fmt.Errorf("%w: payload field %q: %s: such as customer.id=42", ErrInvalid, text, what)
@@ -48,11 +48,12 @@ func ParsePayloadField(text string) (PayloadField, error) {
 			return invalid("the value is missing")
 		}
 	}
-	f.Value = strings.TrimSpace(strings.TrimPrefix(rest, "=")) // who writes == means =
+	f.Value = strings.TrimSpace(strings.TrimPrefix(rest, "=")) // accept == for =
 	return f, f.validate()
 }
 
-// cutName takes the first name off a path, and the byte after it: a dot, an equals sign, or 0 where there is neither.
+// cutName cuts the first name off a path, and returns the byte after it: a dot, an equals sign, or 0 if neither
+// follows.
 func cutName(path string) (name string, after byte, rest string) {
 	path = strings.TrimSpace(path)
 	if strings.HasPrefix(path, `"`) {
@@ -96,7 +97,7 @@ func (f *PayloadField) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Alternatives are the JSON scalars of which the field must be one: a store compares with these.
+// Alternatives are the JSON scalars of which the field must be one: stores compare with these.
 func (f PayloadField) Alternatives() []string {
 	text := quoted(f.Value)
 	if !json.Valid([]byte(f.Value)) || strings.ContainsAny(f.Value[:1], "{[") {
@@ -104,7 +105,7 @@ func (f PayloadField) Alternatives() []string {
 	}
 	if f.Value[0] == '"' {
 		var text string
-		_ = json.Unmarshal([]byte(f.Value), &text) // it is valid; half a surrogate, which no database takes, is replaced
+		_ = json.Unmarshal([]byte(f.Value), &text) // it is valid; half a surrogate, which no database accepts, is replaced
 		return []string{quoted(text)}
 	}
 	return []string{f.Value, text}
@@ -114,7 +115,7 @@ func (f PayloadField) Alternatives() []string {
 func quoted(text string) string {
 	data, err := json.Marshal(text)
 	if err != nil {
-		return `""` // a string always has a JSON form
+		return `""` // cannot happen for a string
 	}
 	return string(data)
 }
@@ -125,7 +126,7 @@ func (f PayloadField) validate() error {
 		size += len(name)
 		if name == "" || !utf8.ValidString(name) ||
 			strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' }) {
-			return fmt.Errorf("%w: payload field: the name %q: names are texts without quotes, backslashes and control "+
+			return fmt.Errorf("%w: payload field: the name %q: names must not contain quotes, backslashes and control "+
 				"characters", ErrInvalid, name)
 		}
 	}

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// PeopleStore is a [Store] that keeps the tokens of an HTTP server and the sessions of people who logged in. It has
-// their digests only: who reads the store cannot log in with what is there.
+// PeopleStore is a [Store] that keeps the tokens of an HTTP server and the sessions of people who logged in. It stores
+// only their digests, so that reading the store is not enough to log in.
 type PeopleStore interface {
 	Store
-	// PutToken stores a token. The error wraps ErrConflict when there is one with its name or its digest, revoked or
-	// not.
+	// PutToken stores a token. The error wraps ErrConflict when its name or digest exists already, even if that token was
+	// revoked.
 	PutToken(ctx context.Context, t Token) error
-	// Tokens returns all tokens by name, those that were revoked or have expired among them.
+	// Tokens returns all tokens by name, including revoked and expired ones.
 	Tokens(ctx context.Context) ([]Token, error)
 	// Token returns the token with a digest. The error wraps ErrNotFound if it does not exist.
 	Token(ctx context.Context, digest string) (*Token, error)
-	// UseToken notes that a token was used.
+	// UseToken records that a token was used.
 	UseToken(ctx context.Context, digest string, at time.Time) error
-	// RevokeToken ends a token. The error wraps ErrNotFound if no unrevoked one has the name.
+	// RevokeToken revokes a token. The error wraps ErrNotFound if no unrevoked one has the name.
 	RevokeToken(ctx context.Context, name string, by By, at time.Time) error
-	// PutSession stores a session, and removes those that have expired before it began.
+	// PutSession stores a session, and removes those that had expired when it began.
 	PutSession(ctx context.Context, s Session) error
 	// Session returns the session with a digest. The error wraps ErrNotFound if it does not exist or has expired.
 	Session(ctx context.Context, digest string, at time.Time) (*Session, error)
-	// EndSession removes a session. One that is not there is no error.
+	// EndSession removes a session. A missing one is not an error.
 	EndSession(ctx context.Context, digest string) error
 }
 
@@ -39,10 +39,9 @@ const (
 
 // Token is a bearer token of an HTTP server, without the token itself.
 type Token struct {
-	// Name appears in the audit log, Role is what its owner may do. Digest is that of the token. Required.
+	// Name appears in the audit log, Role is what its owner may do. All three are required.
 	Name, Role, Digest string
-	// CreatedAt and CreatedBy are required. A zero ExpiresAt is never; a zero UsedAt is not yet, a zero RevokedAt is
-	// not.
+	// CreatedAt and CreatedBy are required. A zero ExpiresAt means never; zero UsedAt and RevokedAt mean not yet.
 	CreatedAt time.Time
 	CreatedBy string
 	ExpiresAt time.Time
@@ -51,7 +50,7 @@ type Token struct {
 	RevokedBy string
 }
 
-// Valid reports whether the token lets anybody in at a time.
+// Valid reports whether the token can be used at a time.
 func (t *Token) Valid(at time.Time) bool {
 	return t.RevokedAt.IsZero() && (t.ExpiresAt.IsZero() || at.Before(t.ExpiresAt))
 }
@@ -60,12 +59,12 @@ func (t *Token) Valid(at time.Time) bool {
 func (t *Token) Validate() error {
 	if t.Name == "" || len(t.Name) > maxPerson || t.Role == "" || t.Digest == "" || t.CreatedBy == "" ||
 		t.CreatedAt.IsZero() {
-		return fmt.Errorf("%w: a token needs a name, a role, a digest, a time and who creates it", ErrInvalid)
+		return fmt.Errorf("%w: a token needs a name, a role, a digest, a time and a creator", ErrInvalid)
 	}
 	return nil
 }
 
-// Session is that of a person who logged in.
+// Session is a session of a person who logged in.
 type Session struct {
 	// Digest is that of the cookie, Name and Role are the person's. All are required.
 	Digest, Name, Role   string

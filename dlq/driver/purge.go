@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// Purge asks a [Store] to remove entries that are closed and old.
+// Purge removes old closed entries from a [Store].
 type Purge struct {
-	// Statuses are RESOLVED, DISCARDED or both. Defaults to RESOLVED: nothing that waits for a person is ever purged,
-	// and what was discarded only when asked for.
+	// Statuses are RESOLVED, DISCARDED or both. Defaults to RESOLVED: entries that wait for a person are never purged, and
+	// discarded ones only on request.
 	Statuses []Status
-	// ClosedBefore picks entries that were closed before it. Required.
+	// ClosedBefore selects entries that were closed before it. Required.
 	ClosedBefore time.Time
-	// SkipArchive removes without a copy. The default copies each entry, body and all, to the archive in the
+	// SkipArchive removes without a copy. By default each entry, body included, is copied to the archive in the
 	// transaction that removes it.
 	SkipArchive bool
-	// Limit is at most how many entries. Defaults to 1,000 in one call; what is removed in one transaction.
+	// Limit is the maximum number of entries in one call, and one transaction. Defaults to 1,000.
 	Limit int
-	// Actor is who does it. Required. Note explains why. At is when. Required.
+	// Actor is who purges. Required. Note explains why. At is when. Required.
 	Actor, Note string
 	At          time.Time
 }
 
-// Resolve fills the defaults in, and reports what is wrong as [ErrInvalid].
+// Resolve fills in the defaults, and reports faults as [ErrInvalid].
 func (p Purge) Resolve() (Purge, error) {
 	if len(p.Statuses) == 0 {
 		p.Statuses = []Status{Resolved}
@@ -40,7 +40,7 @@ func (p Purge) Resolve() (Purge, error) {
 	case p.Limit < 1 || p.Limit > MaxPage:
 		return p, fmt.Errorf("%w: purge limit %d: from 1 to %d", ErrInvalid, p.Limit, MaxPage)
 	case p.ClosedBefore.IsZero():
-		return p, fmt.Errorf("%w: purge without ClosedBefore: say how old", ErrInvalid)
+		return p, fmt.Errorf("%w: purge without ClosedBefore", ErrInvalid)
 	case p.Actor == "" || p.At.IsZero():
 		return p, fmt.Errorf("%w: purge without an actor or a time", ErrInvalid)
 	}

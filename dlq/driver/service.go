@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// ServiceStore is a [Store] through which services report what they are doing now, and learn whether an operator has
-// paused their intake.
+// ServiceStore is a [Store] in which services report their current state, and learn whether an operator has paused
+// their intake.
 type ServiceStore interface {
 	Store
-	// Beat keeps the report of a process in place of its last one, and returns the pause of its service.
+	// Beat stores the report of a process, replacing its last one, and returns the pause of its service.
 	Beat(ctx context.Context, report *ServiceReport) (IntakePause, error)
-	// Services returns the services of which a process has reported since then, or that are paused, by name.
+	// Services returns, by name, the services with a report since then or that are paused.
 	Services(ctx context.Context, since time.Time) ([]Service, error)
-	// PauseIntake stores what the processes of a service are to do, with its audit record.
+	// PauseIntake stores whether the processes of a service are to pause, with its audit record.
 	PauseIntake(ctx context.Context, pause IntakePause, audit AuditRecord) error
 }
 
-// Actions on a whole service, as the audit log has them.
+// Actions on a whole service, for the audit log.
 const (
-	// ActionPauseIntake makes the processes of a service receive nothing, ActionResumeIntake lets them again.
+	// ActionPauseIntake stops the processes of a service from receiving, ActionResumeIntake resumes it.
 	ActionPauseIntake  Action = "pause_intake"
 	ActionResumeIntake Action = "resume_intake"
 )
@@ -31,7 +31,7 @@ type Service struct {
 	Processes []ServiceReport
 }
 
-// IntakePause reports whether a service is to receive messages, and who wanted it so.
+// IntakePause is whether a service's intake is paused, and who decided that.
 type IntakePause struct {
 	Service string
 	Paused  bool
@@ -39,39 +39,38 @@ type IntakePause struct {
 	At      time.Time
 }
 
-// ServiceReport is what one process of a service does now. It is that of the moment At: readers compare that with the
-// clock.
+// ServiceReport is the current state of one process of a service, at the moment At.
 type ServiceReport struct {
 	Service string    `json:"service"`
 	Process string    `json:"process"`
 	At      time.Time `json:"at"`
-	// CanPause means that intake goes through a gate that a pause closes; Paused, that it is closed.
+	// CanPause means that the process has a gate; Paused means that the gate is closed.
 	CanPause bool `json:"can_pause,omitzero"`
 	Paused   bool `json:"paused,omitzero"`
-	// Problem is why intake has not come back after a pause.
+	// Problem is why intake has not resumed after a pause.
 	Problem  string         `json:"problem,omitzero"`
 	Queues   []ServiceQueue `json:"queues,omitzero"`
 	Circuits []Circuit      `json:"circuits,omitzero"`
 }
 
-// ServiceQueue is what a process has of one topic and consumer.
+// ServiceQueue is the state of one topic and consumer in a process.
 type ServiceQueue struct {
 	Topic    string `json:"topic"`
 	Consumer string `json:"consumer,omitzero"`
 	Handler  string `json:"handler,omitzero"`
-	// Handling is how many messages its handler has now, Since when the one that has been there the longest began.
+	// Handling is how many messages its handlers have, Since when the oldest of them began.
 	Handling int       `json:"handling,omitzero"`
 	Since    time.Time `json:"since,omitzero"`
 	// Waiting are the retries that this process has scheduled and that are not due yet, Next when the first one is.
 	Waiting int64     `json:"waiting,omitzero"`
 	Next    time.Time `json:"next,omitzero"`
-	// Due splits the waiting ones by the time that is left when the report is made.
+	// Due groups the waiting ones by the time left.
 	Due []DueCount `json:"due,omitzero"`
 }
 
-// DueCount is how many retries are due within a time, and not within the one before.
+// DueCount is how many retries are due within a time, but not within the previous one.
 type DueCount struct {
-	Within   time.Duration `json:"within"` // 0 is later than all others
+	Within   time.Duration `json:"within"` // 0 is everything later
 	Messages int64         `json:"messages"`
 }
 

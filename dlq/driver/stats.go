@@ -5,7 +5,7 @@ import "time"
 // Group is a cause: all entries with the same fingerprint.
 type Group struct {
 	Fingerprint string
-	// Cause is the error without its numbers, ids and quoted values; Sample is one error as it was.
+	// Cause is the error without its numbers, ids and quoted values; Sample is one complete error.
 	Cause, Sample       string
 	ErrorClass, Handler string
 	// Counts has the entries by status.
@@ -14,7 +14,7 @@ type Group struct {
 	FirstSeen, LastSeen time.Time
 	// LastEntry is the entry of the last death.
 	LastEntry int64
-	// Trend are the hours since GroupQuery.TrendSince; nil when it was not asked for.
+	// Trend has the hours since GroupQuery.TrendSince; nil unless requested.
 	Trend []HourCount
 }
 
@@ -41,7 +41,7 @@ func (c *Counts) Add(s Status, n int64) {
 	}
 }
 
-// at is the number of the status; nil for one that there is not.
+// at points to the number of the status; nil for an unknown one.
 func (c *Counts) at(s Status) *int64 {
 	switch s {
 	case Pending:
@@ -59,59 +59,58 @@ func (c *Counts) at(s Status) *int64 {
 	}
 }
 
-// GroupQuery asks for groups, those with the most entries first.
+// GroupQuery selects groups, those with the most entries first.
 type GroupQuery struct {
-	// Status is the one to rank by; groups without an entry in it are left out. Empty ranks by all entries.
+	// Status is the one to rank by; groups without an entry in it are left out. If empty, groups are ranked by all
+	// entries.
 	Status Status
 	// Handler and ErrorClass must be equal, CauseText must occur in the cause; zero does not filter.
 	Handler, ErrorClass, CauseText string
-	// Fingerprint, unless empty, asks for this group alone.
+	// Fingerprint, unless empty, selects only this group.
 	Fingerprint string
-	// SeenSince, unless zero, asks for the groups of which an entry died since then, those that were first seen last in
-	// front.
+	// SeenSince, unless zero, selects the groups with a death since then, sorted by their first death, the latest first.
 	SeenSince time.Time
-	// TrendSince, unless zero, asks for each group's hours since then.
+	// TrendSince, unless zero, requests each group's hours since then.
 	TrendSince time.Time
-	// Limit is at most how many groups. Defaults to [DefaultGroups]; at most [MaxPage].
+	// Limit is the maximum number of groups. Defaults to [DefaultGroups]; at most [MaxPage].
 	Limit int
 }
 
 // DefaultGroups is how many groups a query without a limit returns.
 const DefaultGroups = 10
 
-// StatsQuery asks for statistics.
+// StatsQuery selects statistics.
 type StatsQuery struct {
 	// Since is the start of the hourly curve. Defaults to seven days before Now.
 	Since time.Time
 	// Now is the end of the curve. Defaults to the time of the call.
 	Now time.Time
-	// TopCauses is how many groups. Defaults to 10; at most [MaxPage].
+	// TopCauses is the number of groups. Defaults to 10; at most [MaxPage].
 	TopCauses int
-	// Recent asks for Stats.Recent, which counts the entries of the last hour.
+	// Recent requests Stats.Recent, which counts the entries of the last hour.
 	Recent bool
 }
 
-// The spans of Stats.Recent: an hour of them ends with the one that Now is in.
+// The spans of Stats.Recent: an hour of them, up to the current one.
 const (
 	RecentSpan  = 5 * time.Minute
 	RecentSpans = 12
 )
 
-// Stats are the numbers of a dashboard. They are kept up to date with every change, so reading them scans no entries,
-// those of Recent excepted.
+// Stats are the numbers of a dashboard. They are maintained with every change, so that reading them scans no entries,
+// except for Recent.
 type Stats struct {
 	Counts Counts
-	// ByType and ByTopic split the counts, the most entries first.
+	// ByType and ByTopic group the counts, the most entries first.
 	ByType, ByTopic []NamedCounts
 	// TopCauses are the groups with the most PENDING entries.
 	TopCauses []Group
-	// Hourly are the entries created and closed, and those that died again, in each hour since StatsQuery.Since, oldest
+	// Hourly has the entries created and closed, and those that died again, in each hour since StatsQuery.Since, oldest
 	// first; hours without any are left out.
 	Hourly []HourCount
-	// Recent are the last RecentSpans spans, oldest first, the one that is not over among them; nil when they were not
-	// asked for.
+	// Recent has the last RecentSpans spans, oldest first, including the current one; nil unless requested.
 	Recent []SpanCount
-	// OldestPending is when the longest waiting PENDING entry was created; zero when none waits.
+	// OldestPending is when the oldest PENDING entry was created; zero without one.
 	OldestPending time.Time
 	// MeanResolution is the mean time from the first death to RESOLVED; zero when nothing was resolved.
 	MeanResolution time.Duration
@@ -123,19 +122,19 @@ type NamedCounts struct {
 	Counts Counts
 }
 
-// HourCount is how many entries were created in the hour that begins at Hour (UTC), how many were closed in it,
-// resolved or discarded, whenever they came, and how many died again: after a redrive, or sent once more after they
-// were closed. A death stays in its hour when its entry dies of another cause later, or is purged.
+// HourCount has how many entries were created in the hour that begins at Hour (UTC), how many were closed in it,
+// resolved or discarded, whenever they were created, and how many died again: after a redrive, or sent again after they
+// were closed. A death is not removed from its hour when its entry dies later of another cause, or is purged.
 type HourCount struct {
 	Hour                     time.Time
 	Count, Closed, DiedAgain int64
 }
 
-// Deaths are those of new entries and the others.
+// Deaths is the number of all deaths, first and repeated.
 func (h HourCount) Deaths() int64 { return h.Count + h.DiedAgain }
 
-// SpanCount is how many deaths there were in the span that begins at From (UTC), how many entries were closed in it,
-// and how many of the deaths were those of entries that had died before.
+// SpanCount has how many deaths there were in the span that begins at From (UTC), how many entries were closed in it,
+// and how many of the deaths were repeated ones.
 type SpanCount struct {
 	From                     time.Time
 	Count, Closed, DiedAgain int64

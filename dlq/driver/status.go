@@ -5,27 +5,27 @@ import (
 	"strings"
 )
 
-// Status is where a dead letter is in its life. Its text is what the status column of the store holds.
+// Status is the state of a dead letter. Its text is the content of the store's status column.
 type Status string
 
 const (
-	// Pending waits for a person or a rule to decide.
+	// Pending waits for a decision by a person or a rule.
 	Pending Status = "PENDING"
-	// Retrying was sent back to its consumer, whose outcome is not known yet.
+	// Retrying was sent back to its consumer, and its outcome is not known yet.
 	Retrying Status = "RETRYING"
-	// Parked has used up its redrives (Entry.RedriveBudget) or was parked: a person has to look at it. Neither a rule
-	// nor a run over PENDING entries takes it.
+	// Parked has used up its redrives (Entry.RedriveBudget) or was parked: a person has to look at it. Rules, and runs
+	// over PENDING entries, skip it.
 	Parked Status = "PARKED"
-	// Resolved is done: a redrive succeeded, or somebody said that it is taken care of.
+	// Resolved is done: a redrive succeeded, or someone took care of it.
 	Resolved Status = "RESOLVED"
-	// Discarded was given up on purpose. It is kept, and can be restored.
+	// Discarded was given up deliberately. It is kept, and can be restored.
 	Discarded Status = "DISCARDED"
 )
 
 // Statuses lists every status in the order of an entry's life.
 func Statuses() []Status { return []Status{Pending, Retrying, Parked, Resolved, Discarded} }
 
-// ParseStatus reads a status in any letter case. The error of an unknown one names those that there are.
+// ParseStatus reads a status in any letter case. The error for an unknown one lists the statuses.
 func ParseStatus(text string) (Status, error) {
 	status := Status(strings.ToUpper(strings.TrimSpace(text)))
 	if !status.Valid() {

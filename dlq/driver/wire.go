@@ -9,14 +9,14 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Where the fields of a JSON form are others than those of one name; what has an empty name is copied by hand.
+// Fields with other names in the JSON form; those with an empty name are copied by hand.
 var (
 	entries = mirror.New[Entry, wire.Entry](map[string]string{
 		"Broker": "Origin.Broker", "Topic": "Origin.Topic", "Consumer": "Origin.Consumer", "Exchange": "Origin.Exchange",
 		"RoutingKey": "Origin.RoutingKey", "MessageKey": "Origin.Key", "Partition": "Origin.Partition",
 		"Offset": "Origin.Offset", "Position": "Origin.Position", "RedriveTo": "Origin.RedriveTo",
 		"BrokerTime": "Origin.Timestamp", "Key": "", "Body": "",
-		// Not kept.
+		// Not stored.
 		"Origin.Incarnation": "", "Origin.Redelivered": "", "Origin.DeliveryCount": "",
 	})
 	filters = mirror.New[Filter, wire.Filter](map[string]string{
@@ -47,8 +47,7 @@ func (e *Entry) Detail() wire.EntryDetail {
 	return d
 }
 
-// SetWire sets the entry from its JSON form. Body is not touched. A key of another length than a [Key] is left
-// out.
+// SetWire sets the entry from its JSON form, except for Body. A key of the wrong length is ignored.
 func (e *Entry) SetWire(w *wire.Entry) {
 	body := e.Body
 	*e = entries.From(w)
@@ -58,7 +57,7 @@ func (e *Entry) SetWire(w *wire.Entry) {
 	}
 }
 
-// SetDetail sets the entry from its JSON form with a body. The error wraps [ErrInvalid] when the body's digest
+// SetDetail sets the entry, including its body, from its JSON form. The error wraps [ErrInvalid] when the body's digest
 // cannot be read.
 func (e *Entry) SetDetail(w *wire.EntryDetail) error {
 	e.SetWire(&w.Entry)
@@ -85,7 +84,7 @@ func (b *Body) Wire() wire.Body {
 	return w
 }
 
-// SetWire sets the body from its JSON form. The digest is taken as it stands there: compare it where it matters.
+// SetWire sets the body from its JSON form. The digest is not verified.
 func (b *Body) SetWire(w *wire.Body) error {
 	*b = Body{
 		Revision: w.Revision, UUID: string(w.UUID), Payload: w.Bytes(), Headers: w.Headers,
@@ -152,7 +151,7 @@ func (s *Stats) SetWire(w *wire.Stats) { *s = stats.From(w) }
 // Wire is the JSON form of the audit record.
 func (r *AuditRecord) Wire() wire.AuditRecord { return audits.To(r) }
 
-// SetWire makes the audit record what its JSON form says.
+// SetWire sets the audit record from its JSON form.
 func (r *AuditRecord) SetWire(w *wire.AuditRecord) { *r = audits.From(w) }
 
 // Wire is the JSON form of the mute.

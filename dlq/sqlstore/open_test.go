@@ -146,7 +146,7 @@ func TestNew(t *testing.T) {
 	require.ErrorContains(t, err, "known are postgres, mysql, sqlite")
 	require.ErrorContains(t, err, "partitions are PostgreSQL's")
 	_, err = sqlstore.New(t.Context(), db, sqlstore.Config{Dialect: sqlstore.SQLite, KeepSchema: true})
-	require.ErrorContains(t, err, "the tables are not there")
+	require.ErrorContains(t, err, "the tables do not exist")
 	require.Equal(t, [][]any{{int64(0)}}, rowsOf(t, db, "SELECT count(*) FROM sqlite_master"))
 
 	s, err := sqlstore.New(t.Context(), db, sqlstore.Config{Dialect: sqlstore.SQLite, SpoolDir: "spool"})

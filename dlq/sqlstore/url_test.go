@@ -56,7 +56,7 @@ func TestParseURL_Refuses(t *testing.T) {
 		"postgres://ana:secret@db/app?a=%zz":                 "percent-encoded",
 		"mysql://ana:secret@db":                              "names no database",
 		"mysql://ana:secret@db/a/b":                          "names no database",
-		"mysql://a%3Ab:secret@db/app":                        "user name with a colon",
+		"mysql://a%3Ab:secret@db/app":                        "colon in the user name",
 		"mysql://ana:secret@db/app?loc=Local":                `unknown parameter "loc"`,
 		"mysql://ana@[::1]/a%20b?interpolateParams":          "unknown parameter",
 		"mysql://ana@db/app?sql_mode=ANSI&multiStatements=1": "unknown parameter",

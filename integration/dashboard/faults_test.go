@@ -75,7 +75,7 @@ func TestFaults_SayWhatIsTrue(t *testing.T) {
 	b.visit(fmt.Sprintf("/entries/%d", ids[0]))
 	b.follow(`button[value=redrive]`)
 	text := b.text()
-	require.Contains(t, text, "Not sent: the broker did not take the message")
+	require.Contains(t, text, "Not sent: the broker did not accept the message")
 	require.Contains(t, text, refusal.Error())
 	require.NotContains(t, text, "The store does not answer")
 	require.Equal(t, dlq.Pending, s.entry(t, ids[0]).Status, "as the page says")

@@ -13,7 +13,7 @@ import (
 // Names lists the brokers, sorted.
 func (c *Config) Names() []string { return slices.Sorted(maps.Keys(c.Brokers)) }
 
-// Scheme of the broker's URL, by which envelope.Origin names it.
+// Scheme is the scheme of the broker's URL, which is its name in envelope.Origin.
 func (b *Broker) Scheme() string { return schemeOf(b.URL) }
 
 func schemeOf(rawURL string) string {
@@ -21,14 +21,14 @@ func schemeOf(rawURL string) string {
 	return strings.ToLower(scheme)
 }
 
-// IsQueueBroker reports whether a consumer is a queue there, which anybody can be sent a message through by its name.
+// IsQueueBroker reports whether a consumer of this broker is a queue, to which any message can be sent by name.
 func (b *Broker) IsQueueBroker() bool { s := b.Scheme(); return s == "amqp" || s == "amqps" }
 
-// Operating is the broker's configuration for reading its dead letter queues and sending messages back.
+// Operating returns the broker's configuration for reading its dead letter queues and sending messages back.
 //
-// On RabbitMQ a queue is read by its very name and nothing is declared: it is somebody else's, with arguments that only
-// they know. The naming that the file, or the URL, gives is that of the services; explain and topology use it. On the
-// other brokers it takes part in a redrive, and stays.
+// On RabbitMQ the queue's name is taken literally and nothing is declared: the queue belongs to another service, with
+// arguments that only that service knows. The naming of the file or the URL is the services'; explain and topology use
+// it. On the other brokers a redrive needs the naming, so it is kept.
 func (b *Broker) Operating() brokers.Config {
 	cfg := b.Config
 	if !b.IsQueueBroker() {
@@ -48,8 +48,8 @@ func (b *Broker) Operating() brokers.Config {
 	return cfg
 }
 
-// withoutParams removes parameters from a URL, in both of their spellings. A URL that cannot be parsed stays: opening
-// it explains why.
+// withoutParams removes parameters from a URL, in both spellings. A URL that cannot be parsed is left for the open to
+// report.
 func withoutParams(rawURL string, names ...string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -64,7 +64,8 @@ func withoutParams(rawURL string, names ...string) string {
 	return u.String()
 }
 
-// check reports what a registered driver has against the configuration; a driver that is not there is for who opens it.
+// check reports what a registered driver rejects in the configuration. A missing driver is reported when the broker is
+// opened.
 func check(cfg brokers.Config) error {
 	d, ok := brokers.Lookup(schemeOf(cfg.URL))
 	if !ok {

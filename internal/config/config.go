@@ -28,15 +28,15 @@ type Config struct {
 	Metrics   Metrics           `yaml:"metrics"   jsonschema:"description=Metrics for Prometheus at /metrics of redrive serve."`
 	Log       Log               `yaml:"log"       jsonschema:"description=What is logged\\, and in which format."`
 
-	// Notifications are for redrive serve.
+	// Notifications are sent by redrive serve.
 	Notifications Notifications `yaml:"notifications" jsonschema:"description=Whom redrive serve notifies when something needs a person."`
 }
 
-// Metrics is what is shown to Prometheus.
+// Metrics configures what Prometheus sees.
 type Metrics struct {
 	// Off shows nothing at /metrics.
 	Off bool `yaml:"off" jsonschema:"description=Serve no metrics."`
-	// LegacyNames shows dlq_events_total and dlq_resolution_time_seconds, too.
+	// LegacyNames adds dlq_events_total and dlq_resolution_time_seconds.
 	LegacyNames bool `yaml:"legacy_names" jsonschema:"description=Serve dlq_events_total and dlq_resolution_time_seconds too\\, for existing dashboards and alerts."`
 }
 
@@ -44,12 +44,12 @@ type Metrics struct {
 type Store struct {
 	// URL of the store: sqlite:dead-letters.db, postgres://... Required.
 	URL string `yaml:"url" jsonschema:"description=URL of the database: sqlite:FILE\\, postgres:// or mysql://\\, with the parameters of its driver.,example=sqlite:dead-letters.db"`
-	// Schema and Archive are the parameters of the same name of the store's URL. PostgreSQL only.
+	// Schema and Archive are the parameters of the same name in the store's URL. PostgreSQL only.
 	Schema  string `yaml:"schema" jsonschema:"description=PostgreSQL: schema of the tables; by default the first of the search_path."`
 	Archive string `yaml:"archive" jsonschema:"description=PostgreSQL: schema of the archive; by default archive\\, or the name of the schema and _archive."`
 }
 
-// Address is the URL with everything that the other fields say.
+// Address is the URL with the values of the other fields added.
 func (s Store) Address() (string, error) {
 	address := s.URL
 	for _, param := range [][2]string{{"schema", s.Schema}, {"archive", s.Archive}} {
@@ -57,7 +57,7 @@ func (s Store) Address() (string, error) {
 			continue
 		}
 		if !strings.HasPrefix(s.URL, "postgres:") && !strings.HasPrefix(s.URL, "postgresql:") {
-			return "", fmt.Errorf("%s is PostgreSQL's: on MySQL a schema is a database, which the URL names,"+
+			return "", fmt.Errorf("%s is for PostgreSQL only: on MySQL a schema is a database, which the URL names,"+
 				" and a SQLite file is one store", param[0])
 		}
 		separator := "?"
@@ -69,15 +69,14 @@ func (s Store) Address() (string, error) {
 	return address, nil
 }
 
-// Broker is a broker's configuration, and what is to be known of its consumers.
+// Broker is a broker's configuration, and how redrives to its consumers are closed.
 type Broker struct {
 	brokers.Config `yaml:",inline"`
-	// Outcome describes how the entries of redriven messages are closed that were collected from this broker. Defaults
-	// to confirmed.
+	// Outcome is what closes an entry that was collected from this broker and redriven. Defaults to confirmed.
 	Outcome collector.Outcome `yaml:"outcome" jsonschema:"enum=confirmed,enum=reported,description=What closes a collected entry that was redriven: the broker's confirm (default) or the consumer's own report."`
 }
 
-// Collector is what is read into the store.
+// Collector configures what is read into the store.
 type Collector struct {
 	Sources []Source `yaml:"sources"`
 	// Concurrency is how many messages of a source are stored at once. Defaults to 50.
@@ -92,7 +91,7 @@ type Source struct {
 	Broker string `yaml:"broker" jsonschema:"required,description=A name under brokers."`
 	// Topic is the queue or topic itself. Required.
 	Topic string `yaml:"topic" jsonschema:"required,description=The dead letter queue or topic."`
-	// Origin is where its messages came from, and wins over what they say.
+	// Origin is where its messages came from. It overrides their headers.
 	Origin Origin `yaml:"origin" jsonschema:"description=Where the messages came from and are redriven to; wins over what their headers say."`
 }
 
@@ -106,20 +105,20 @@ type Origin struct {
 
 // Redrive has the defaults of redrives.
 type Redrive struct {
-	// Rate is at most how many messages a second. 0 is as fast as it goes.
+	// Rate is the maximum in messages a second. 0 means no limit.
 	Rate float64 `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 0 sets no limit."`
 	// OutcomeTimeout is how long a consumer may take to report. Defaults to 1 h.
 	OutcomeTimeout time.Duration `yaml:"outcome_timeout" jsonschema:"description=How long to wait for the consumer's report of a redriven message; 1h if not given."`
-	// PublishTimeout is how long a broker may take to confirm, a batch of a run included. After twice that time, what a
-	// process had claimed that died is redriven by another one unless its outcome is known. Defaults to 30 s.
+	// PublishTimeout is how long a broker may take to confirm, a batch of a run included. After twice that time, another
+	// process redrives what a dead one had claimed, unless its outcome is known. Defaults to 30 s.
 	PublishTimeout time.Duration `yaml:"publish_timeout" jsonschema:"description=How long a broker may take to confirm; 30s if not given. After twice that time another process sends again what a dead one was sending\\, unless its outcome is known."`
-	// RunLease is how long a run stays with a process that does not answer any more. Defaults to 30 s.
+	// RunLease is how long a run stays with a process that no longer responds. Defaults to 30 s.
 	RunLease time.Duration `yaml:"run_lease" jsonschema:"description=How long a run stays with a process that no longer answers; 30s if not given."`
-	// ApprovalAbove is how many messages one person may send alone within ApprovalWindow. Defaults to any number.
+	// ApprovalAbove is how many messages one person may send alone within ApprovalWindow. Defaults to no limit.
 	ApprovalAbove *int64 `yaml:"approval_above" jsonschema:"minimum=0,description=How many messages one person may redrive within approval_window without the approval of another; no limit if not given."`
-	// ApprovalWindow is for how long what was sent counts. Defaults to 24 h.
+	// ApprovalWindow is how long a message that was sent counts. Defaults to 24 h.
 	ApprovalWindow time.Duration `yaml:"approval_window" jsonschema:"description=How long a redriven message counts towards approval_above; 24h if not given."`
-	// Rules redrive dead letters of technical causes on their own, while redrive serve runs.
+	// Rules redrive dead letters with technical causes automatically, while redrive serve runs.
 	Rules []Rule `yaml:"rules" jsonschema:"description=What redrive serve redrives automatically."`
 }
 
@@ -140,7 +139,7 @@ type Rule struct {
 	CloseOnPublish bool          `yaml:"close_on_publish" jsonschema:"description=Close the entry when the broker has confirmed the message\\, without waiting for its consumer."`
 }
 
-// Rule is the rule as dlq takes it.
+// Rule converts the rule to that of package redrive.
 func (r *Rule) Rule() redrive.Rule {
 	return redrive.Rule{
 		Name: r.Name, Reason: envelope.Reason(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode,
@@ -152,7 +151,7 @@ func (r *Rule) Rule() redrive.Rule {
 	}
 }
 
-// checkRules reports what a rule lacks. What only the engine knows, it reports when serve starts.
+// checkRules reports what a rule lacks. The engine checks the rest when serve starts.
 func (r *Redrive) checkRules() error {
 	var errs []error
 	names := map[string]bool{}
@@ -162,9 +161,9 @@ func (r *Redrive) checkRules() error {
 		case rule.Name == "":
 			errs = append(errs, fmt.Errorf("redrive.rules[%d].name: required", i))
 		case names[rule.Name]:
-			errs = append(errs, fmt.Errorf("redrive.rules[%d]: the name %s is there twice", i, rule.Name))
+			errs = append(errs, fmt.Errorf("redrive.rules[%d]: duplicate name %s", i, rule.Name))
 		case rule.Reason+rule.ErrorClass+rule.ErrorCode+rule.Fingerprint+rule.Handler+rule.Topic+rule.Cause == "":
-			errs = append(errs, fmt.Errorf("redrive.rules[%d]: %s picks everything: give a reason, an error_class, a cause or "+
+			errs = append(errs, fmt.Errorf("redrive.rules[%d]: %s selects all: give a reason, an error_class, a cause or "+
 				"a topic", i, rule.Name))
 		case rule.After < 0 || rule.MaxAfter < 0 || rule.Redrives < 0 || rule.Rate < 0:
 			errs = append(errs, fmt.Errorf("redrive.rules[%d]: after, max_after, redrives and rate must not be negative", i))
@@ -174,7 +173,7 @@ func (r *Redrive) checkRules() error {
 	return errors.Join(errs...)
 }
 
-// Log is what is logged.
+// Log configures logging.
 type Log struct {
 	// Level is debug, info, warn or error. Defaults to info.
 	Level string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error,description=Lowest level that is logged; info if not given."`
@@ -192,7 +191,7 @@ const (
 // Load reads and checks a file.
 func Load(path string) (*Config, error) { return load(path, true) }
 
-// LoadBrokers is Load for what asks only for the brokers: a file without a store will do.
+// LoadBrokers is Load for commands that only use the brokers: the store may be missing.
 func LoadBrokers(path string) (*Config, error) { return load(path, false) }
 
 func load(path string, store bool) (*Config, error) {
@@ -207,7 +206,7 @@ func load(path string, store bool) (*Config, error) {
 	return c, nil
 }
 
-// Parse reads and checks a configuration, and fills its defaults in.
+// Parse reads and checks a configuration, and fills in its defaults.
 func Parse(data []byte) (*Config, error) { return parse(data, true) }
 
 func parse(data []byte, store bool) (*Config, error) {
@@ -300,7 +299,7 @@ func (c *Config) validateCollector(f *faults) {
 		}
 		id := [2]string{s.Broker, s.Topic}
 		if seen[id] {
-			f.add("%s: %s of %s is there twice", at, s.Topic, s.Broker)
+			f.add("%s: duplicate %s of %s", at, s.Topic, s.Broker)
 		}
 		seen[id] = true
 	}
@@ -326,7 +325,7 @@ func (c *Config) validateRedrive(f *faults) {
 	}
 }
 
-// Approval is what one person may send alone; nil is any number.
+// Approval is the limit of what one person may send alone; nil means no limit.
 func (r *Redrive) Approval() *dlq.Approval {
 	if r.ApprovalAbove == nil {
 		return nil

@@ -86,7 +86,7 @@ func TestParse(t *testing.T) {
 		c.Redrive.Rules[0].Rule())
 }
 
-// Reading somebody's queue declares nothing and takes its name as it is; what the services' names are stays in the
+// Reading another service's queue declares nothing and takes its name literally; the services' naming stays in the
 // file.
 func TestBroker_Operating(t *testing.T) {
 	t.Setenv("TEST_CONFIG_PASSWORD", "hunter2")
@@ -120,7 +120,7 @@ func TestParse_Faults(t *testing.T) {
 			`collector.sources[0].broker: "a" is not under brokers`,
 		},
 		"source twice": {"store: {url: x.db}\nbrokers: {a: {url: 'mem://'}}\ncollector: {sources: [{broker: a, topic: b}, " +
-			"{broker: a, topic: b}]}", "b of a is there twice"},
+			"{broker: a, topic: b}]}", "duplicate b of a"},
 		"no topic": {
 			"store: {url: x.db}\nbrokers: {a: {url: 'mem://'}}\ncollector: {sources: [{broker: a}]}",
 			"collector.sources[0].topic: required",
@@ -142,10 +142,10 @@ func TestParse_Faults(t *testing.T) {
 			"store: {url: x.db}\nredrive: {rules: [{cause: refused}]}",
 			"redrive.rules[0].name: required",
 		},
-		"rule for everything": {"store: {url: x.db}\nredrive: {rules: [{name: all}]}", "all picks everything"},
+		"rule for everything": {"store: {url: x.db}\nredrive: {rules: [{name: all}]}", "all selects all"},
 		"rule twice": {
 			"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t}, {name: a, topic: t}]}",
-			"the name a is there twice",
+			"duplicate name a",
 		},
 		"lease negative": {"store: {url: x.db}\nredrive: {run_lease: -1s}", "must not be negative"},
 		"rule negative": {
@@ -181,7 +181,7 @@ func TestParse_Faults(t *testing.T) {
 		"not signed":  {receivers + "[{name: a, url: 'https://h.example'}]}", "a secret is required"},
 		"receiver twice": {
 			receivers + "[&a {name: a, url: 'https://h.example', format: slack}, *a]}",
-			"the name a is there twice",
+			"duplicate name a",
 		},
 		"another format":      {receivers + "[{name: a, url: 'https://h.example', format: mail}]}", "webhook or slack"},
 		"quiet minutes":       {"store: {url: x.db}\nnotifications: {quiet: 90m}", "whole hours"},
@@ -197,7 +197,7 @@ func TestParse_Faults(t *testing.T) {
 	}
 }
 
-// The fields of a store are the parameters of its URL.
+// The fields of a store become parameters of its URL.
 func TestStore_Address(t *testing.T) {
 	t.Parallel()
 	for want, store := range map[string]config.Store{
@@ -228,7 +228,7 @@ func TestLoad(t *testing.T) {
 	require.ErrorContains(t, err, "line 1")
 }
 
-// What is shown has no password in it.
+// A configuration that is shown contains no password.
 func TestConfig_Redacted(t *testing.T) {
 	t.Setenv("TEST_CONFIG_PASSWORD", "hunter2")
 	c, err := config.Parse([]byte(full))
@@ -244,7 +244,7 @@ func TestConfig_Redacted(t *testing.T) {
 	require.Equal(t, "s3cret", c.Brokers["rabbit"].Password, "a copy")
 }
 
-// The schema takes what Parse takes and refuses unknown keys.
+// The schema accepts what Parse accepts and refuses unknown keys.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(config.Schema()))
@@ -267,7 +267,7 @@ func TestSchema(t *testing.T) {
 	require.ErrorContains(t, validate("collector: {hold: soon}"), "hold")
 }
 
-// The logger of a configuration hides what the configuration says, in every format.
+// The logger of a configuration hides what the configuration hides, in every format.
 func TestLog_Redacted(t *testing.T) {
 	t.Parallel()
 	rules, _, err := (&config.Redaction{Headers: []string{"token"}, Texts: []string{`\d{4}-\d{4}`}}).Rules()

@@ -1,6 +1,6 @@
-// Package config is the one YAML file that the redrive command reads: the dead letter store, the brokers, what is
-// collected from them, and the server. It is read strictly: an unknown key or an invalid value is an error with its
-// line, and all faults are reported at once. Secrets come from elsewhere, as ${NAME}, ${NAME:-default} or
+// Package config is the one YAML file that the redrive command reads: the dead letter store, the brokers, the queues to
+// collect, and the server. It is read strictly: an unknown key or an invalid value is an error with its line, and all
+// faults are reported at once. Secrets come from elsewhere, as ${NAME}, ${NAME:-default} or
 // ${file:/run/secrets/broker}.
 //
 //	store:
@@ -22,5 +22,5 @@
 //	server:
 //	  address: 127.0.0.1:8321
 //
-// Every key is optional but store.url. [Schema] is its JSON Schema, for editors.
+// Every key but store.url is optional. [Schema] is its JSON Schema, for editors.
 package config

@@ -28,8 +28,8 @@ func (l *Log) level() (slog.Level, error) {
 	}
 }
 
-// Logger makes a logger that writes to w, in colour if w is a person's terminal. What the rules hide is hidden in what
-// it writes; nil rules hide nothing.
+// Logger makes a logger that writes to w, in colour if w is a terminal. It redacts by the rules; nil rules hide
+// nothing.
 func (l *Log) Logger(w io.Writer, colour bool, rules *redact.Rules) *slog.Logger {
 	level, _ := l.level() // checked by Validate
 	replace := func(groups []string, a slog.Attr) slog.Attr {

@@ -21,7 +21,7 @@ type OIDC struct {
 	Session      time.Duration     `yaml:"session" jsonschema:"description=How long a session lasts; 8h if not given."`
 }
 
-// Login is how people log in, nil without a provider. The sessions are in the store.
+// Login returns how people log in; nil without a provider. The sessions are in the store.
 func (s *Server) Login(store dlq.Store) (*dlqhttp.Login, error) {
 	o := s.Auth.OIDC
 	if o == nil {
@@ -48,7 +48,7 @@ func (s *Server) Login(store dlq.Store) (*dlqhttp.Login, error) {
 	})
 }
 
-// roles are all that the provider's users may have.
+// roles are all roles that the provider's users can have.
 func (s *Server) roles() map[string]string {
 	all := map[string]string{}
 	if o := s.Auth.OIDC; o != nil {

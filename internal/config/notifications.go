@@ -8,18 +8,19 @@ import (
 	"github.com/redrive-go/redrive/dlq/notify"
 )
 
-// Notifications are what people are notified of, and how.
+// Notifications configures who is notified of what.
 type Notifications struct {
 	Receivers []NotificationReceiver `yaml:"receivers"`
-	// Quiet is for how long nothing has died of a cause that has come back. Defaults to 24 h.
+	// Quiet is how long a cause must have been quiet before its return is notified. Defaults to 24 h.
 	Quiet time.Duration `yaml:"quiet" jsonschema:"description=How long a cause must have been quiet to be notified as regressed when it comes back\\, in whole hours; 24h if not given."`
-	// Interval is how often the store is looked at. Defaults to 15 s.
+	// Interval is how often the store is checked. Defaults to 15 s.
 	Interval time.Duration `yaml:"interval" jsonschema:"description=How often the store is checked; 15s if not given."`
 }
 
 // NotificationReceiver is a webhook.
 type NotificationReceiver struct {
-	// Name is that by which the store knows what the receiver has had. Required, as is URL; Secret is with webhooks.
+	// Name is the name under which the store remembers what the receiver was sent. Required, as is URL; webhooks also
+	// require Secret.
 	Name string `yaml:"name" jsonschema:"required,description=Name of the receiver\\, by which the store remembers what it was sent."`
 	URL  string `yaml:"url" jsonschema:"required,description=https\\, or http on this machine. A Slack URL is a secret."`
 	// Format is webhook or slack. Defaults to webhook.
@@ -31,10 +32,9 @@ type NotificationReceiver struct {
 	PerHour int `yaml:"per_hour" jsonschema:"minimum=1,description=Most notifications an hour; 30 if not given."`
 }
 
-// formatSlack is the other format than the webhook's.
 const formatSlack = "slack"
 
-// NotificationReceivers are the receivers as the notifier takes them.
+// NotificationReceivers converts the receivers to those of package notify.
 func (n *Notifications) NotificationReceivers() ([]notify.Receiver, error) {
 	var receivers []notify.Receiver
 	names := map[string]bool{}
@@ -45,7 +45,7 @@ func (n *Notifications) NotificationReceivers() ([]notify.Receiver, error) {
 			return nil, fmt.Errorf("%s.format: %q: webhook or slack", at, r.Format)
 		}
 		if names[r.Name] {
-			return nil, fmt.Errorf("%s: the name %s is there twice", at, r.Name)
+			return nil, fmt.Errorf("%s: duplicate name %s", at, r.Name)
 		}
 		names[r.Name] = true
 		receiver := notify.Receiver{
@@ -66,7 +66,7 @@ func (n *Notifications) NotificationReceivers() ([]notify.Receiver, error) {
 	return receivers, nil
 }
 
-// redacted is a copy that shows where notices go, and no secret: the path of a URL is one with Slack.
+// redacted returns a copy without secrets. The path of a URL is one: Slack's contain a key.
 func (n Notifications) redacted() Notifications {
 	if len(n.Receivers) == 0 {
 		return n

@@ -10,10 +10,10 @@ import (
 
 const hidden = "xxxxx"
 
-// Redacted is a copy without passwords, to be shown.
+// Redacted returns a copy without passwords, for display.
 func (c *Config) Redacted() *Config {
 	out := *c
-	if strings.Contains(c.Store.URL, "://") { // else it is the path of a file
+	if strings.Contains(c.Store.URL, "://") { // otherwise it is a file path
 		out.Store.URL = brokers.Redact(c.Store.URL)
 	}
 	out.Brokers = make(map[string]Broker, len(c.Brokers))
@@ -46,7 +46,7 @@ func (c *Config) Redacted() *Config {
 	return &out
 }
 
-// secret goes by what the names of secret parameters must have in them, see brokers.Param.
+// secret goes by the words that the names of secret parameters contain; see brokers.Param.
 func secret(param string) bool {
 	for _, part := range []string{"password", "secret", "token", "credential"} {
 		if strings.Contains(strings.ToLower(param), part) {

@@ -13,7 +13,7 @@ import (
 // SchemaID is the $id of the schema.
 const SchemaID = "https://github.com/redrive-go/redrive/internal/config/schema.json"
 
-// descriptions of brokers.Config and of brokers.NameScheme, whose package knows no schemas.
+// descriptions of the fields of brokers.Config and brokers.NameScheme, which have no schema tags.
 var descriptions = map[string]string{
 	"url":             "The backend's own URI; parameters of redrive are written x-<name>.",
 	"username":        "User name, without percent-encoding.",
@@ -25,16 +25,16 @@ var descriptions = map[string]string{
 	"publish_timeout": "How long the broker may take to confirm.",
 	"delays":          "Delays of the services' retries, for topology and explain.",
 	"naming":          "How the services name their queues and topics.",
-	"refuse_unrouted": "Refuse to publish an event that nobody has subscribed to.",
+	"refuse_unrouted": "Refuse to publish an event without a subscriber.",
 	"params":          "The driver's own parameters, without x-.",
 
 	"naming.preset":         "Naming scheme that the other keys change; default if not given.",
 	"naming.project":        "Value of {project}, which keeps projects on one broker apart.",
 	"naming.exchange":       "RabbitMQ exchange to which producers publish.",
 	"naming.queue":          "Template of the queue or topic that a consumer reads.",
-	"naming.retry":          "Template of the place where a message waits for its retry.",
+	"naming.retry":          "Template of the queue or topic where a message waits for its retry.",
 	"naming.retry_exchange": "RabbitMQ exchange in front of the retry queues; the default exchange if not given.",
-	"naming.delayed":        "Template of the place where a message waits for its first delivery; that of its retries if not given.",
+	"naming.delayed":        "Template of the queue or topic for delayed first deliveries; the retry's if not given.",
 	"naming.dead":           "Template of the dead letter queue or topic.",
 	"naming.dead_exchange":  "RabbitMQ exchange in front of the dead letter queues; the default exchange if not given.",
 	"naming.patterns":       "Topics are event names, to which consumers subscribe by AMQP patterns.",
@@ -64,12 +64,12 @@ func Schema() []byte {
 	}
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		panic("config: " + err.Error()) // of this program's own types
+		panic("config: " + err.Error()) // the types are ours
 	}
 	return append(data, '\n')
 }
 
-// describe enters the descriptions of the properties of s, which is at path.
+// describe sets the descriptions of the properties of s, which is at path.
 func describe(s *jsonschema.Schema, path string) {
 	for name := s.Properties.Oldest(); name != nil; name = name.Next() {
 		if text, ok := descriptions[path+name.Key]; ok {

@@ -12,27 +12,27 @@ import (
 	"github.com/redrive-go/redrive/dlq/redact"
 )
 
-// Server is where redrive serve listens, and to whom it answers.
+// Server is where redrive serve listens and which callers it accepts.
 type Server struct {
-	// Address is host:port. Defaults to 127.0.0.1:8321. Another machine reaches it only with Auth.
+	// Address is host:port. Defaults to 127.0.0.1:8321. Listening on any other than a loopback address requires Auth.
 	Address string `yaml:"address" jsonschema:"description=host:port to listen on; 127.0.0.1:8321 if not given. Anything but loopback needs auth.,example=127.0.0.1:8321"`
 	// PublicURL is where people reach the server, its prefix included.
 	PublicURL string `yaml:"public_url" jsonschema:"description=URL at which people reach the server.,example=https://redrive.example"`
 	// Prefix is the path below which everything is.
 	Prefix string `yaml:"prefix" jsonschema:"description=Path below which everything is served; none if not given.,example=/ops"`
-	// Hosts are the names that requests may be for besides localhost.
+	// Hosts are the host names that requests may use besides localhost.
 	Hosts []string `yaml:"hosts" jsonschema:"description=Host names at which the server answers; any\\, if there is auth and this is not given."`
-	// Origins are browser origins besides the server's own that may change something.
+	// Origins are other browser origins that may make changes.
 	Origins []string `yaml:"origins" jsonschema:"description=Other origins from which browsers may make changes.,example=https://ops.example"`
 	// ReadOnly refuses every change over HTTP.
 	ReadOnly bool `yaml:"read_only" jsonschema:"description=Refuse every change over HTTP."`
-	// AuditReads records who has looked at which message.
+	// AuditReads records who looked at which message.
 	AuditReads bool `yaml:"audit_reads" jsonschema:"description=Record in the audit log who looks at which message."`
 	// TLS makes it HTTPS.
 	TLS TLS `yaml:"tls" jsonschema:"description=Serve HTTPS."`
-	// Auth configures the callers.
+	// Auth configures authentication.
 	Auth Auth `yaml:"auth" jsonschema:"description=Who may use the server\\, and for what; without it only this machine may."`
-	// Limits bound what a client may ask for.
+	// Limits bound what a client may request.
 	Limits Limits `yaml:"limits" jsonschema:"description=Limits of what clients may ask for."`
 }
 
@@ -48,7 +48,7 @@ type Auth struct {
 	Users  []User  `yaml:"users" jsonschema:"description=Users with a password; redrive config hash-password hashes one."`
 	// OIDC lets people log in.
 	OIDC *OIDC `yaml:"oidc" jsonschema:"description=An OpenID provider with which people log in; needs server.public_url."`
-	// Stored takes the tokens that the store keeps.
+	// Stored accepts the tokens kept in the store.
 	Stored bool   `yaml:"stored" jsonschema:"description=Accept the tokens that redrive token creates\\, which the store keeps."`
 	Proxy  *Proxy `yaml:"proxy" jsonschema:"description=A reverse proxy that authenticates people."`
 }
@@ -60,7 +60,7 @@ type Token struct {
 	Hash string `yaml:"hash" jsonschema:"required,description=sha256: and the digest of the token in hex; never the token itself."`
 }
 
-// User is somebody with a password.
+// User is a person with a password.
 type User struct {
 	Name string `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
 	Role string `yaml:"role" jsonschema:"required,description=What the user may do.,enum=viewer,enum=operator,enum=approver,enum=admin"`
@@ -77,7 +77,7 @@ type Proxy struct {
 	DefaultRole  string            `yaml:"default_role" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Role of people in neither; they are refused if not given."`
 }
 
-// Limits bound what a client may ask for.
+// Limits bound what a client may request.
 type Limits struct {
 	Body    int64         `yaml:"body" jsonschema:"minimum=0,description=Largest request body in bytes; 4 MiB if not given."`
 	Import  int64         `yaml:"import" jsonschema:"minimum=0,description=Largest import in bytes; 1 GiB if not given."`
@@ -87,28 +87,28 @@ type Limits struct {
 	Timeout time.Duration `yaml:"timeout" jsonschema:"description=How long a request may take\\, except exports\\, imports and purges; 30s if not given."`
 }
 
-// Redaction is what not everybody may see.
+// Redaction configures what some roles do not see.
 type Redaction struct {
 	Paths   []string `yaml:"paths" jsonschema:"description=Places in JSON payloads that are hidden: $.card.number or $..iban."`
 	Headers []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden; * matches any characters."`
 	Texts   []string `yaml:"texts" jsonschema:"description=Regular expressions whose matches are hidden in errors\\, traces\\, notes\\, headers and payloads."`
-	// RevealTo is the least role that sees everything. Defaults to no role.
+	// RevealTo is the lowest role that sees everything. Defaults to no role.
 	RevealTo string `yaml:"reveal_to" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Lowest role that sees hidden values; no role if not given."`
 }
 
-// Retention says for how long closed dead letters are kept.
+// Retention is how long closed dead letters are kept.
 type Retention struct {
 	Resolved  time.Duration `yaml:"resolved" jsonschema:"description=How long RESOLVED dead letters are kept; forever if not given.,example=2160h"`
 	Discarded time.Duration `yaml:"discarded" jsonschema:"description=How long DISCARDED dead letters are kept; forever if not given."`
 	NoArchive bool          `yaml:"no_archive" jsonschema:"description=Remove them without a copy in the archive."`
 }
 
-// Retention is that as dlq takes it.
+// Retention converts it to dlq's.
 func (r *Retention) Retention() dlq.Retention {
 	return dlq.Retention{Resolved: r.Resolved, Discarded: r.Discarded, SkipArchive: r.NoArchive}
 }
 
-// Authenticators are what Auth describes. The error names everything that makes no sense.
+// Authenticators makes the authenticators of Auth. The error lists every fault.
 func (a *Auth) Authenticators() ([]dlqhttp.Authenticator, error) {
 	var (
 		list []dlqhttp.Authenticator
@@ -159,7 +159,7 @@ func (a *Auth) Authenticators() ([]dlqhttp.Authenticator, error) {
 	return list, nil
 }
 
-// Rules are what is hidden, nil when nothing is, and who sees it nevertheless.
+// Rules returns what is hidden, nil when nothing is, and the lowest role that sees it.
 func (r *Redaction) Rules() (*redact.Rules, dlqhttp.Role, error) {
 	rules, err := redact.New(redact.Config{Paths: r.Paths, Headers: r.Headers, Texts: r.Texts})
 	if err != nil {
@@ -177,7 +177,7 @@ func (r *Redaction) Rules() (*redact.Rules, dlqhttp.Role, error) {
 	return rules, reveal, nil
 }
 
-// validate reports every fault that can be seen without listening.
+// validate reports every fault that can be found without listening.
 func (s *Server) validate() error {
 	var errs []error
 	auth, err := s.Auth.Authenticators()
@@ -210,11 +210,11 @@ func (s *Server) validate() error {
 	return errors.Join(errs...)
 }
 
-// unprefixed is the error without the name of the package, for which the key stands.
+// unprefixed strips the package name from an error, because the key replaces it.
 func unprefixed(err error) error {
 	if cause := errors.Unwrap(err); cause != nil && errors.Is(cause, dlqhttp.ErrNoAuthentication) {
 		return fmt.Errorf("%w: configure server.auth (tokens, users or proxy), or listen on 127.0.0.1: "+
-			"anybody who reaches it could read and change the dead letters", dlqhttp.ErrNoAuthentication)
+			"anyone who can reach it could read and change the dead letters", dlqhttp.ErrNoAuthentication)
 	}
 	return err
 }

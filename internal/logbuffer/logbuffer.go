@@ -1,5 +1,5 @@
-// Package logbuffer keeps what tests read while the program under test still writes it: logs, and the output of
-// processes.
+// Package logbuffer captures output that tests read while the program under test still writes it: logs, and the output
+// of processes.
 package logbuffer
 
 import (
@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Buffer keeps all that is written to it. Any number of goroutines may write and read it at once; its zero value is
+// Buffer keeps everything written to it. Any number of goroutines may write and read it at once; its zero value is
 // empty.
 type Buffer struct {
 	mu  sync.Mutex
@@ -21,7 +21,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-// String returns what was written so far.
+// String returns what has been written so far.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,29 +11,29 @@ const (
 	clockEvery   = 10 * time.Second
 	clockTimeout = time.Second
 	clockTries   = 3
-	// clockSlow is an answer that is too old to set a clock by: the process or the network hung meanwhile.
+	// An answer that took longer than clockSlow is too old to set a clock by: the process or the network hung meanwhile.
 	clockSlow = 250 * time.Millisecond
-	// clockStep is how far the process's wall clock may be from its monotonic one before the database is
-	// queried: the monotonic clock stops while a machine sleeps.
+	// clockStep is how far the wall clock may drift from the monotonic one before the database is queried: the monotonic
+	// clock stops while a machine sleeps.
 	clockStep = time.Second
 )
 
-// Clock is the clock of a database, which processes on many machines have in common. It asks the database every ten
-// seconds; in between the process's monotonic clock carries the answer on, which is never set.
+// Clock is a database's clock, shared by processes on many machines. It queries the database every ten seconds; in
+// between it adds the process's monotonic clock, which is never adjusted.
 type Clock struct {
 	db      *sql.DB
 	dialect Dialect
 
 	mu     sync.Mutex
-	server time.Time // what the database said
-	local  time.Time // when, by the process's clock
+	server time.Time // the database's time
+	local  time.Time // the process's time of that answer
 	asking bool
 }
 
-// NewClock makes the clock of db. SQLite's is the process's.
+// NewClock makes the clock of db. On SQLite it is the process's.
 func NewClock(dialect Dialect, db *sql.DB) *Clock { return &Clock{db: db, dialect: dialect} }
 
-// Now returns the time, in UTC. While the database does not answer the last answer is carried on; before the first
+// Now returns the time, in UTC. While the database does not answer, the last answer is extrapolated; before the first
 // answer it is the process's time.
 func (c *Clock) Now(ctx context.Context) time.Time {
 	local := time.Now()
@@ -55,14 +55,14 @@ func (c *Clock) Now(ctx context.Context) time.Time {
 	return c.server.Add(time.Since(c.local))
 }
 
-// stale reports whether the database has to be asked. The caller holds the lock.
+// stale reports whether the database has to be queried. The caller holds the lock.
 func (c *Clock) stale(local time.Time) bool {
 	age := local.Sub(c.local)
-	step := local.Round(0).Sub(c.local.Round(0)) - age // Round takes the monotonic reading away
+	step := local.Round(0).Sub(c.local.Round(0)) - age // Round strips the monotonic reading
 	return c.server.IsZero() || age >= clockEvery || step.Abs() >= clockStep
 }
 
-// ask reads the database's clock. Of several slow answers the fastest counts; an error changes nothing.
+// ask queries the database's clock. Of several slow answers the fastest counts; an error changes nothing.
 func (c *Clock) ask(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()

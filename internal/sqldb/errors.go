@@ -11,9 +11,9 @@ import (
 	"strconv"
 )
 
-// Code is what the database calls an error: a SQLSTATE of PostgreSQL, an error number of MySQL, a primary result code
-// of SQLite; empty for an error that is not from the database. It goes by the shapes that the drivers' errors have,
-// because naming their types would make every program link the drivers:
+// Code returns the database's code of an error: a SQLSTATE of PostgreSQL, an error number of MySQL, a primary result
+// code of SQLite; empty for any other error. It detects the drivers' errors by shape, because naming their types would
+// make every program link the drivers:
 //
 //	SQLState() string    pgx and lib/pq
 //	Code() int           modernc.org/sqlite
@@ -61,16 +61,15 @@ func codeOf(err error) string {
 	return ""
 }
 
-// IsCode reports whether the database gives an error one of the codes.
+// IsCode reports whether an error has one of the codes.
 func IsCode(err error, codes ...string) bool {
 	code := Code(err)
 	return code != "" && slices.Contains(codes, code)
 }
 
-// conflicts are the codes of statements and transactions that failed only because of another one: a deadlock, of which
-// the database ends one side, a conflict of serializable transactions, a row that has changed since; or because the
-// process stood still in it, so that the server ended it. A wait that took too long is not one: it would take as long
-// again.
+// conflicts are the codes of failures that only another transaction caused: a deadlock, of which the database aborts
+// one side, a serialization conflict, or a row that has changed; or a process that paused in its transaction, so that
+// the server aborted it. A lock wait that timed out is not included: a repetition would wait as long again.
 var conflicts = map[Dialect][]string{
 	PostgreSQL: {"40P01", "40001", "25P03"},
 	MySQL:      {"1213", "1020", "4031"},
@@ -80,43 +79,41 @@ var conflicts = map[Dialect][]string{
 // repeated.
 func (d Dialect) Conflict(err error) bool { return IsCode(err, conflicts[d]...) }
 
-// locked are the codes of a statement that met a lock, and may not wait for it, or not any longer.
+// locked are the codes of a statement that met a lock and may not wait for it, or no longer.
 var locked = map[Dialect][]string{
 	PostgreSQL: {"55P03"},
 	MySQL:      {"1205", "3572"},
 	SQLite:     {"5", "6"},
 }
 
-// Locked reports whether a statement gave up waiting for a lock.
+// Locked reports whether a statement failed because of a lock.
 func (d Dialect) Locked(err error) bool { return IsCode(err, locked[d]...) }
 
-// refusals are the classes of codes by which a database says that it will never take these values: they do not fit, or
-// cannot be.
+// refusals are the classes of codes for values that the database will never accept: they do not fit, or are invalid.
 var refusals = map[Dialect][]string{
 	PostgreSQL: {"22021", "22P05", "22001", "22003", "22008", "22P02", "22P03", "54000", "23502", "23514"},
 	MySQL:      {"1264", "1265", "1292", "1366", "1406", "1153", "1048", "3819", "4025", "3140", "1301"},
 	SQLite:     {"18", "20", "19"},
 }
 
-// Refused reports whether the database refuses the values of a statement, and will do so again: characters that it
-// cannot hold, text that is too long, a statement beyond its size.
+// Refused reports whether the database rejects the values of a statement and would do so again: characters that it
+// cannot store, text that is too long, a statement beyond its size limit.
 func (d Dialect) Refused(err error) bool { return IsCode(err, refusals[d]...) }
 
-// Unreachable reports whether the database did not answer, rather than refuse.
+// Unreachable reports whether the database did not answer, as opposed to answering with an error.
 func Unreachable(err error) bool {
 	var netErr net.Error
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &netErr)
 }
 
-// away are the codes of a server that answers, and takes no connection now: it starts, it stops, or it has too many.
+// away are the codes of a server that responds but accepts no connections: it is starting, stopping, or full.
 var away = map[Dialect][]string{
 	PostgreSQL: {"57P01", "57P02", "57P03", "53300", "08000", "08001", "08003", "08004", "08006"},
 	MySQL:      {"1040", "1053", "1077", "1079", "2002", "2003", "2006", "2013"},
 }
 
-// Away reports whether a server cannot be reached, or accepts no connection now and may do so later. A file is never
-// away.
+// Away reports whether a server cannot be reached, or accepts no connection now but may later. A file is never away.
 func (d Dialect) Away(err error) bool {
 	return d != SQLite && (Unreachable(err) || IsCode(err, away[d]...))
 }

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// bounded opens connections of which the server ends a transaction that does nothing for a time. A process that is
-// frozen in the middle of one, because somebody stopped it or its machine is suspended, would keep its row locks for as
-// long as the server keeps the connection, and every other process would wait for them.
+// bounded opens connections on which the server aborts idle transactions. A process that is frozen in the middle of
+// one, by SIGSTOP or because its machine is suspended, would otherwise keep its row locks as long as the server keeps
+// the connection, and every other process would wait for them.
 type bounded struct {
 	driver.Connector
 	statement func(driver.Conn) string
 }
 
-// Connect opens a connection and sets its bound.
+// Connect opens a connection and sets its limit.
 func (b *bounded) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := b.Connector.Connect(ctx)
 	if err != nil {
@@ -31,7 +31,7 @@ func (b *bounded) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, nil
 }
 
-// boundIdle is db, or a pool in its place whose transactions may be idle for so long at most.
+// boundIdle returns db, or a pool in its place whose transactions may be idle for at most this long.
 func (d Dialect) boundIdle(db *sql.DB, dsn string, most time.Duration) (*sql.DB, error) {
 	statement := map[Dialect]func(driver.Conn) string{
 		PostgreSQL: func(conn driver.Conn) string { return postgresIdle(processOf(conn), most) },
@@ -49,9 +49,9 @@ func (d Dialect) boundIdle(db *sql.DB, dsn string, most time.Duration) (*sql.DB,
 	return sql.OpenDB(&bounded{connector, statement}), nil
 }
 
-// postgresIdle sets the session's bound, unless the URL, the role or the database has one or the server's is shorter.
-// It is no parameter of the connection's start, which pgbouncer refuses. Nothing is set where the process that answers
-// is not the one that the driver knows: a pooler gives the session to other clients too.
+// postgresIdle sets the session's limit, unless the URL, the role or the database sets one or the server's is shorter.
+// It is not a startup parameter, because pgbouncer rejects those. Nothing is set when the backend that answers is not
+// the one that the driver knows: a pooler shares the session with other clients.
 func postgresIdle(process uint64, most time.Duration) string {
 	if process == 0 {
 		return ""
@@ -62,9 +62,9 @@ func postgresIdle(process uint64, most time.Duration) string {
 		" AND setting::bigint NOT BETWEEN 1 AND %[1]d", most.Milliseconds(), process)
 }
 
-// mysqlIdle sets the session's bound, unless the server's is shorter. MariaDB has one for transactions. MySQL has one
-// for sessions: there a connection of the pool that is not used must be closed earlier (see [Pool]), and the one that
-// holds a lock goes without. Either server runs the comment that is meant for it.
+// mysqlIdle sets the session's limit, unless the server's is shorter. MariaDB has one for transactions. MySQL has one
+// for sessions: there the pool must close unused connections earlier (see [Pool]), and the connection that holds a lock
+// has no limit. Each server executes only its own comment.
 func mysqlIdle(most time.Duration) string {
 	return fmt.Sprintf("SET @redrive_idle = %d"+
 		" /*M!100300 , SESSION idle_transaction_timeout ="+

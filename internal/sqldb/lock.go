@@ -9,13 +9,13 @@ import (
 	"hash/fnv"
 )
 
-// WithLock runs fn while this process has the database's lock of a name, for which it waits: on PostgreSQL until ctx
-// ends, on MySQL for five minutes. fn uses other connections of the pool than the one that holds the lock. On SQLite it
-// runs fn without one.
+// WithLock runs fn while this process holds the database's lock of that name. It waits for the lock: on PostgreSQL
+// until ctx ends, on MySQL for five minutes. fn must not use the connection that holds the lock. On SQLite fn runs
+// without one.
 //
-// goose's own session lockers (v3.29.0) come too late for migrations: its Up first looks for pending ones without them,
-// and makes its table there. On MySQL, where that takes two steps, another process finds the table without its first
-// row and fails; on PostgreSQL it waits a second.
+// goose's session lockers (v3.29.0) lock too late for migrations: Up first looks for pending ones without the lock, and
+// creates its table there. On MySQL, where that takes two steps, another process finds the table without its first row
+// and fails; on PostgreSQL it waits a second.
 func (d Dialect) WithLock(ctx context.Context, db *sql.DB, name string, fn func() error) error {
 	switch d {
 	case PostgreSQL:
@@ -27,12 +27,12 @@ func (d Dialect) WithLock(ctx context.Context, db *sql.DB, name string, fn func(
 	}
 }
 
-// postgresLocked takes an advisory lock of a transaction, not of a session: a pooler gives each statement outside of a
-// transaction another session, and the lock would never be released.
+// postgresLocked takes a transaction-level advisory lock, not a session-level one: behind a pooler each statement
+// outside of a transaction may run in another session, and the lock would never be released.
 func postgresLocked(ctx context.Context, db *sql.DB, name string, fn func() error) error {
 	return InTx(ctx, db, nil, func(tx *sql.Tx) error {
 		h := fnv.New64a()
-		_, _ = h.Write([]byte(name)) // a hash takes everything
+		_, _ = h.Write([]byte(name)) // a hash never fails
 		key := int64(h.Sum64())      //nolint:gosec // G115: any number will do
 		for _, statement := range []string{
 			"SET LOCAL idle_in_transaction_session_timeout = 0",
@@ -46,11 +46,11 @@ func postgresLocked(ctx context.Context, db *sql.DB, name string, fn func() erro
 	})
 }
 
-// mysqlLockName is the lock's name in SQL, which is the server's and not the database's: 64 characters, as many as one
-// may have. MySQL 9.6 took MD5 and SHA1 away.
+// mysqlLockName is the lock's name in SQL. Locks belong to the server, not the database, and a name has at most 64
+// characters. MySQL 9.6 removed MD5 and SHA1.
 const mysqlLockName = "SHA2(CONCAT(?, DATABASE()), 256)"
 
-// mysqlWait is how long a process waits for the one that has the lock, in seconds.
+// mysqlWait is how long to wait for another process's lock, in seconds.
 const mysqlWait = 300
 
 func mysqlLocked(ctx context.Context, db *sql.DB, name string, fn func() error) error {
@@ -59,10 +59,10 @@ func mysqlLocked(ctx context.Context, db *sql.DB, name string, fn func() error) 
 		return err
 	}
 	defer func() {
-		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // it is closed: its bound is another
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // closes it: its timeout was changed
 		_ = conn.Close()
 	}()
-	// It does nothing while fn runs, and the lock would end with it.
+	// It is idle while fn runs, and the lock would end with its session.
 	if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = 86400"); err != nil {
 		return err
 	}

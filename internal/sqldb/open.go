@@ -8,22 +8,21 @@ import (
 	"time"
 )
 
-// Pool is how the connections to a database are kept.
+// Pool configures the connections to a database.
 type Pool struct {
-	// Driver is the name of the database/sql driver; the first of the source's that the program imports, when it is
-	// empty.
+	// Driver is the name of the database/sql driver. Defaults to the first of the source's that the program imports.
 	Driver string
-	// Max is how many connections there are at most.
+	// Max is the maximum number of connections.
 	Max int
-	// Lifetime is how long a connection is used, Idle how long one stays open that is not; 0 is without a limit.
+	// Lifetime is how long a connection is used, Idle how long an unused one stays open; 0 means no limit.
 	Lifetime, Idle time.Duration
-	// IdleTx is how long a transaction may do nothing before the server ends it with its session; 0 is without a bound.
-	// Behind a pooler and with other drivers than pgx the server's own remains. MySQL ends every session that does
-	// nothing for so long, so that a connection which is not used stays open for half of it at most.
+	// IdleTx is how long a transaction may be idle before the server aborts it with its session; 0 means no limit. Behind
+	// a pooler and with drivers other than pgx the server's own limit remains. MySQL ends every idle session after that
+	// time, so unused connections stay open for half of it at most.
 	IdleTx time.Duration
 	// Pragmas are run on each new connection to SQLite, after the source's.
 	Pragmas []string
-	// MustExist refuses to make SQLite's file.
+	// MustExist refuses to create SQLite's file.
 	MustExist bool
 }
 
@@ -33,7 +32,7 @@ var importPaths = map[string]string{
 	"sqlite": "modernc.org/sqlite", "sqlite3": "github.com/mattn/go-sqlite3",
 }
 
-// FindDriver finds the driver that the program imports: the one of this name, else the first known one.
+// FindDriver returns the driver of this name, or else the first known one that the program imports.
 func (s *Source) FindDriver(name string) (string, error) {
 	registered, candidates := sql.Drivers(), s.Drivers
 	if name != "" {
@@ -52,7 +51,7 @@ func (s *Source) FindDriver(name string) (string, error) {
 		strings.Join(candidates, " or "), all, importPaths[s.Drivers[0]])
 }
 
-// Open makes a pool, which opens no connection yet. Its errors show no password.
+// Open makes a pool without opening a connection yet. Its errors show no password.
 func (s *Source) Open(p Pool) (*sql.DB, error) {
 	driver, err := s.FindDriver(p.Driver)
 	if err != nil {
@@ -68,7 +67,7 @@ func (s *Source) Open(p Pool) (*sql.DB, error) {
 		if !s.InMemory() {
 			connector.File, connector.MustExist = s.Path, p.MustExist
 		}
-		_ = db.Close() // it has no connection yet
+		_ = db.Close() // has no connection yet
 		db = sql.OpenDB(connector)
 	} else if p.IdleTx > 0 {
 		if db, err = s.Dialect.boundIdle(db, s.DSN, p.IdleTx); err != nil {

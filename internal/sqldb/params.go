@@ -14,8 +14,8 @@ import (
 // Param reads one parameter of a URL.
 type Param func(value string) error
 
-// ReadParams takes our parameters, each also with x- before its name, out of a URL's query, and returns the database
-// driver's. native reports whether the driver knows one; any other is refused.
+// ReadParams removes our parameters, with or without a leading x-, from a URL's query and returns the database
+// driver's. native reports whether the driver knows a parameter; any other is refused.
 func ReadParams(u *url.URL, ours map[string]Param, native func(string) bool) (url.Values, error) {
 	scheme := u.Scheme
 	if scheme == "" {
@@ -46,7 +46,7 @@ func ReadParams(u *url.URL, ours map[string]Param, native func(string) bool) (ur
 	return rest, errors.Join(errs...)
 }
 
-// rawQuery is a URL's query, also of a path without a scheme, which is not split.
+// rawQuery is a URL's query. url.Parse does not split it off a path without a scheme.
 func rawQuery(u *url.URL) string {
 	if _, query, found := strings.Cut(u.Opaque, "?"); found {
 		return query
@@ -54,12 +54,12 @@ func rawQuery(u *url.URL) string {
 	return u.RawQuery
 }
 
-// Text reads any text.
+// Text accepts any text.
 func Text(to *string) Param {
 	return func(value string) error { *to = value; return nil }
 }
 
-// Integer reads a number from low to high.
+// Integer accepts a number from low to high.
 func Integer(to *int, low, high int) Param {
 	return func(value string) error {
 		n, err := strconv.Atoi(value)
@@ -71,19 +71,19 @@ func Integer(to *int, low, high int) Param {
 	}
 }
 
-// Duration reads a duration that is not negative.
+// Duration accepts a duration that is not negative.
 func Duration(to *time.Duration) Param {
 	return func(value string) error {
 		d, err := time.ParseDuration(value)
 		if err != nil || d < 0 {
-			return errors.New("must be a duration such as 30m, not negative; 0 is without a limit")
+			return errors.New("must be a duration such as 30m, not negative; 0 means no limit")
 		}
 		*to = d
 		return nil
 	}
 }
 
-// Boolean reads true or false.
+// Boolean accepts true or false.
 func Boolean(to *bool) Param {
 	return func(value string) (err error) {
 		if *to, err = strconv.ParseBool(value); err != nil {

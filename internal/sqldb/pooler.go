@@ -8,17 +8,16 @@ import (
 	"reflect"
 )
 
-// execMode is pgx's parameter for how it runs statements.
+// execMode is pgx's parameter for how statements are executed.
 const execMode = "default_query_exec_mode"
 
-// poolerMode prepares no statement under a name. A pooler that gives each transaction another session, as pgbouncer
-// does in its transaction mode, loses names, or finds those of another client.
+// poolerMode prepares no named statements. Behind a pooler that gives each transaction another session, such as
+// pgbouncer in transaction mode, names are lost, or belong to another client.
 const poolerMode = "cache_describe"
 
-// Connect is Open for a pool that is used at once: it makes a connection to PostgreSQL and finds out whether
-// there is a pooler in front of it. If there is one, and the URL does not set how statements are run, this pool and
-// those that are opened later run them in the mode that a pooler supports. Other failures are left to the first use of
-// the pool.
+// Connect is Open for a pool that is used at once: it makes a connection to PostgreSQL and finds out whether there is a
+// pooler in front of it. If so, and the URL does not set how statements are executed, this pool and later ones use the
+// mode that a pooler supports. Other failures surface at the first use of the pool.
 func (s *Source) Connect(ctx context.Context, p Pool) (*sql.DB, error) {
 	db, err := s.Open(p)
 	if err != nil || s.Dialect != PostgreSQL {
@@ -26,7 +25,7 @@ func (s *Source) Connect(ctx context.Context, p Pool) (*sql.DB, error) {
 	}
 	u, err := url.Parse(s.DSN)
 	if err != nil || u.Query().Has(execMode) || !behindPooler(ctx, db) {
-		return db, nil //nolint:nilerr // the driver reads the DSN in its way
+		return db, nil //nolint:nilerr // left to the driver
 	}
 	query := u.RawQuery
 	if query != "" {
@@ -34,13 +33,12 @@ func (s *Source) Connect(ctx context.Context, p Pool) (*sql.DB, error) {
 	}
 	u.RawQuery = query + execMode + "=" + poolerMode
 	s.DSN = u.String()
-	_ = db.Close() // it has done nothing
+	_ = db.Close() // nothing ran on it
 	return s.Open(p)
 }
 
-// behindPooler reports whether the server's process that answers is another one than the one that a connection of pgx
-// learned at its start: a pooler tells one that it has made up. The query has no parameters, so that nothing is
-// prepared for it.
+// behindPooler reports whether the backend that answers differs from the one that pgx learned when it connected: a
+// pooler reports a made-up one. The query has no parameters, so that nothing is prepared for it.
 func behindPooler(ctx context.Context, db *sql.DB) bool {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -63,15 +61,15 @@ func behindPooler(ctx context.Context, db *sql.DB) bool {
 	return err == nil && same == 0
 }
 
-// processOf is the id of the server's process behind a connection of pgx, 0 for another driver's. It goes by the
-// methods' shapes, because naming the types would make every program link pgx:
+// processOf is the backend's process id of a pgx connection, 0 for another driver's. It looks the methods up by name,
+// because naming the types would make every program link pgx:
 //
 //	(*stdlib.Conn).Conn() *pgx.Conn
 //	(*pgx.Conn).PgConn() *pgconn.PgConn
 //	(*pgconn.PgConn).PID() uint32
 //
-// Their names are constants: a method that is looked up by a name which the linker does not know makes it keep every
-// exported method of the program, a sixth of the size of examples/orders.
+// The names are constants: looking a method up by a name unknown to the linker makes it keep every exported method of
+// the program, a sixth of the size of examples/orders.
 func processOf(raw any) uint64 {
 	value := returned(reflect.ValueOf(raw).MethodByName("Conn"))
 	if value.IsValid() {
@@ -86,7 +84,7 @@ func processOf(raw any) uint64 {
 	return value.Uint()
 }
 
-// returned is what a method without parameters returns, and invalid for one that is not there or is another's.
+// returned calls a method without parameters. Its result is invalid if the method is missing or has another signature.
 func returned(method reflect.Value) (value reflect.Value) {
 	if !method.IsValid() || method.Type().NumIn() != 0 || method.Type().NumOut() != 1 {
 		return value
@@ -94,7 +92,7 @@ func returned(method reflect.Value) (value reflect.Value) {
 	return method.Call(nil)[0]
 }
 
-// Advise adds to an error of a pool that somebody else has opened what to do about a pooler.
+// Advise adds advice about poolers to an error of a pool that the application opened.
 func (d Dialect) Advise(err error) error {
 	if d == PostgreSQL && IsCode(err, "42P05", "26000") {
 		return fmt.Errorf("%w: a pooler in transaction mode loses prepared statements: add %s=%s to the DSN", err, execMode,

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Row is a row of a query's answer.
+// Row is one row of a result.
 type Row interface{ Scan(dest ...any) error }
 
-// Each reads and closes the answer of a query: Each(db.QueryContext(ctx, query))(read) calls read for each row. It ends
-// at an error of the query or of read.
+// Each reads and closes a result: Each(db.QueryContext(ctx, query))(read) calls read for each row. It stops at an error
+// of the query or of read.
 func Each(rows *sql.Rows, err error) func(read func(Row) error) error {
 	return func(read func(Row) error) error {
 		if err != nil {
@@ -25,7 +25,7 @@ func Each(rows *sql.Rows, err error) func(read func(Row) error) error {
 	}
 }
 
-// All is [Each] for a list: All[T](db.QueryContext(ctx, query))(scan). A list of no rows is nil.
+// All is [Each] for a list: All[T](db.QueryContext(ctx, query))(scan). Without rows the list is nil.
 func All[T any](rows *sql.Rows, err error) func(scan func(Row, *T) error) ([]T, error) {
 	return func(scan func(Row, *T) error) ([]T, error) {
 		var list []T

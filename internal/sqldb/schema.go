@@ -16,19 +16,19 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// What Check finds wrong about a schema.
+// Results of Check.
 var (
-	ErrSchemaMissing = errors.New("the tables are not there")
+	ErrSchemaMissing = errors.New("the tables do not exist")
 	ErrSchemaOlder   = errors.New("the tables are of an older version of this program")
 	ErrSchemaNewer   = errors.New("the tables are of a newer version of this program")
 )
 
-// Schema is one part's tables, as goose's migrations make them.
+// Schema is one component's tables, created by goose migrations.
 type Schema struct {
 	Dialect Dialect
 	Files   fs.FS // 00001_name.sql ...
-	// Table is goose's record of what has been applied; a separate one for each part keeps its migrations apart from
-	// the application's and from other parts' in the same database.
+	// Table is goose's record of applied migrations; with a separate one each component's migrations stay apart from the
+	// application's and other components' in the same database.
 	Table string
 }
 
@@ -54,14 +54,14 @@ func (s Schema) Check(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// tableExists are queries for the number of tables of a name, in the schema that statements mean.
+// tableExists are queries that count tables of a name in the current schema.
 var tableExists = map[Dialect]string{
 	PostgreSQL: "SELECT count(to_regclass(?))",
 	MySQL:      "SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
 	SQLite:     "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
 }
 
-// version is the last migration that has been applied, 0 for none.
+// version is the last applied migration, 0 for none.
 func (s Schema) version(ctx context.Context, db *sql.DB) (version int64, err error) {
 	var tables int
 	if err := db.QueryRowContext(ctx, s.Dialect.Bind(tableExists[s.Dialect]), s.Table).Scan(&tables); err != nil ||
@@ -89,12 +89,12 @@ func (s Schema) newest() (newest int64, err error) {
 	return newest, nil
 }
 
-// Up applies what is missing, and does nothing where nothing is. Any number of processes may do it at once: they take a
-// lock of the database in turn, and all but the first find nothing to do. A schema of a newer program is an error,
+// Up applies the missing migrations, if any. Any number of processes may call it at once: they take a database lock in
+// turn, and all but the first find nothing to do. If the schema is newer than this program, the error is
 // ErrSchemaNewer.
 //
-// On SQLite, which has no such lock, and with a pool of one connection, which cannot hold it alongside goose, each
-// migration must do nothing the second time (IF NOT EXISTS) or be one transaction.
+// On SQLite, which has no such lock, and with a pool of one connection, which cannot hold it while goose runs, each
+// migration must be repeatable (IF NOT EXISTS) or a single transaction.
 func (s Schema) Up(ctx context.Context, db *sql.DB) error {
 	err := s.Check(ctx, db)
 	if !errors.Is(err, ErrSchemaMissing) && !errors.Is(err, ErrSchemaOlder) {
@@ -117,7 +117,7 @@ func (s Schema) Up(ctx context.Context, db *sql.DB) error {
 	})
 }
 
-// unlocked keeps this process's own migrations apart; other processes are met with retries.
+// unlocked serializes this process's migrations; conflicts with other processes are retried.
 var unlocked sync.Mutex
 
 // upUnlocked tries again: two processes that start at once can both find the schema missing, and one of them then fails

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Source is a database that a URL names.
+// Source is the database that a URL names.
 type Source struct {
 	Dialect Dialect
 	// Drivers are the names to look for in database/sql, the best first.
 	Drivers []string
-	// DSN is what the driver is given. It shows passwords.
+	// DSN is passed to the driver. It contains passwords.
 	DSN string
-	// Path is SQLite's file; ":memory:" is a database in memory, a different one on each connection.
+	// Path is SQLite's file; ":memory:" is an in-memory database, a different one on each connection.
 	Path string
 	// Pragmas are run on each new connection to SQLite.
 	Pragmas []string
@@ -23,8 +23,8 @@ type Source struct {
 	secrets []string
 }
 
-// ReadURL reads a URL whose query is native, the driver's own parameters; what its User, Host, Path and Opaque say is
-// the same for every package. No error shows a password.
+// ReadURL reads a URL whose query is native, the driver's own parameters. User, Host, Path and Opaque mean the same for
+// every package. No error shows a password.
 func ReadURL(u *url.URL, native url.Values) (*Source, error) {
 	s := &Source{}
 	if password, ok := u.User.Password(); ok {
@@ -56,14 +56,14 @@ func (s *Source) postgres(u *url.URL, native url.Values) error {
 	}
 	s.keepSecrets(native.Get("password"), native.Get("sslpassword"))
 	dsn := *u
-	// As libpq reads it, where a + is not a space.
+	// libpq does not decode a + as a space.
 	dsn.Scheme, dsn.RawQuery = "postgres", strings.ReplaceAll(native.Encode(), "+", "%20")
 	s.DSN = dsn.String()
 	return nil
 }
 
-// mysql writes go-sql-driver's own form, user:password@tcp(host:port)/database?parameters. Only the database is escaped
-// in it: the driver looks for the last slash, the last @ before it, and the first colon.
+// mysql writes go-sql-driver's own form, user:password@tcp(host:port)/database?parameters. Only the database is
+// escaped: the driver looks for the last slash, the last @ before it, and the first colon.
 func (s *Source) mysql(u *url.URL, native url.Values) error {
 	database := strings.TrimPrefix(u.Path, "/")
 	if database == "" || strings.Contains(database, "/") {
@@ -72,7 +72,7 @@ func (s *Source) mysql(u *url.URL, native url.Values) error {
 	var dsn strings.Builder
 	if u.User != nil {
 		if strings.Contains(u.User.Username(), ":") {
-			return errors.New("the driver takes no user name with a colon")
+			return errors.New("the driver does not support a colon in the user name")
 		}
 		dsn.WriteString(u.User.Username())
 		if password, ok := u.User.Password(); ok {
@@ -93,8 +93,7 @@ func (s *Source) mysql(u *url.URL, native url.Values) error {
 		native.Del("socket")
 	}
 	if !native.Has("sql_mode") {
-		// A server that is not strict cuts what is too long without an error. This also takes NO_BACKSLASH_ESCAPES and
-		// ANSI_QUOTES away.
+		// Without strict mode, the server truncates values silently. This also disables NO_BACKSLASH_ESCAPES and ANSI_QUOTES.
 		native.Set("sql_mode", "'STRICT_ALL_TABLES'")
 	}
 	dsn.WriteString(address + "/" + url.PathEscape(database) + "?" + native.Encode())
@@ -102,7 +101,7 @@ func (s *Source) mysql(u *url.URL, native url.Values) error {
 	return nil
 }
 
-// memory is the path of a database in memory.
+// memory is the path of an in-memory database.
 const memory = ":memory:"
 
 func (s *Source) sqlite(u *url.URL, native url.Values) error {
@@ -122,10 +121,10 @@ func (s *Source) sqlite(u *url.URL, native url.Values) error {
 	return nil
 }
 
-// InMemory reports whether it is a database in memory.
+// InMemory reports whether it is an in-memory database.
 func (s *Source) InMemory() bool { return s.Path == memory }
 
-// keepSecrets notes what no error may show, also in the form that it has in a URL.
+// keepSecrets remembers what errors must not show, also URL-encoded.
 func (s *Source) keepSecrets(secrets ...string) {
 	for _, secret := range secrets {
 		if secret != "" {
@@ -135,8 +134,8 @@ func (s *Source) keepSecrets(secrets ...string) {
 	}
 }
 
-// Hide takes what is secret out of an error's text; errors.Is and errors.As find the same in it. The drivers hide it
-// too, but nothing obliges them to.
+// Hide removes secrets from an error's text; errors.Is and errors.As still see the original. The drivers hide them too,
+// but do not promise it.
 func (s *Source) Hide(err error) error {
 	text := err.Error()
 	for _, secret := range s.secrets {

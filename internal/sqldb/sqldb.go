@@ -1,6 +1,5 @@
-// Package sqldb is everything that the packages of this module which keep something in a SQL database know about one:
-// its dialect, how its URL is read and its pools are opened, which errors mean what, how transactions are retried and
-// schemas migrated. It imports no driver.
+// Package sqldb contains what this module's packages with SQL storage share: dialects, URLs and pools, the meaning of
+// errors, retries of transactions, and schema migrations. It imports no driver.
 package sqldb
 
 import (
@@ -28,7 +27,8 @@ func (d Dialect) Validate() error {
 	return fmt.Errorf("unknown dialect %q: known are %s, %s, %s", string(d), PostgreSQL, MySQL, SQLite)
 }
 
-// Bind turns the ? of a statement into the database's placeholders. The statement holds no other question marks.
+// Bind turns the ? of a statement into the database's placeholders. The statement must not contain other question
+// marks.
 func (d Dialect) Bind(query string) string {
 	if d != PostgreSQL {
 		return query
@@ -50,26 +50,26 @@ func (d Dialect) Bind(query string) string {
 // Tick is the resolution of SQLite's clock, in microseconds; the other databases' is one.
 const Tick = 1000
 
-// Now is the SQL for the server's time in microseconds since 1970, in no session's time zone. It does not change within
-// a statement, so that an index condition can use it.
+// Now is SQL for the server's time in microseconds since 1970, independent of the session's time zone. It is constant
+// within a statement, so that an index condition can use it.
 func (d Dialect) Now() string {
 	switch d {
 	case PostgreSQL:
 		return "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
-	case MySQL: // UNIX_TIMESTAMP goes through the session's time zone, and is an hour off when clocks are set back
+	case MySQL: // UNIX_TIMESTAMP uses the session's time zone, and is an hour off when clocks are set back
 		return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 	default:
 		return "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000"
 	}
 }
 
-// Clock is Now for a statement in somebody else's transaction. It reads the clock each time it is evaluated, which no
-// index condition can use.
+// Clock is Now for a statement in a transaction of the application. It is evaluated each time it is used, so that no
+// index condition can use it.
 func (d Dialect) Clock() string {
 	return strings.Replace(d.Now(), "statement_timestamp", "clock_timestamp", 1)
 }
 
-// InsertIgnore makes an INSERT that does nothing when a unique key is taken already. column is any column of its table.
+// InsertIgnore makes an INSERT that does nothing when a unique key exists already. column is any column of the table.
 // MySQL's INSERT IGNORE would ignore every other error too.
 func (d Dialect) InsertIgnore(insert, column string) string {
 	if d == MySQL {
@@ -78,12 +78,12 @@ func (d Dialect) InsertIgnore(insert, column string) string {
 	return insert + " ON CONFLICT DO NOTHING"
 }
 
-// Tuples repeats a group of placeholders n times, as a VALUES list has them.
+// Tuples repeats a group of placeholders n times, for a VALUES list.
 func Tuples(tuple string, n int) string {
 	return strings.TrimSuffix(strings.Repeat(tuple+",", n), ",")
 }
 
-// IDs writes integers as 1,2,3: nothing in them needs quoting.
+// IDs writes integers as 1,2,3, which needs no quoting.
 func IDs(ids []int64) string {
 	b := make([]byte, 0, len(ids)*8)
 	for i, id := range ids {

@@ -50,7 +50,7 @@ func TestReadURL(t *testing.T) {
 		"postgres://ana:secret@db":        "names no database",
 		"mysql://ana:secret@db":           "names no database",
 		"mysql://ana:secret@db/a/b":       "names no database",
-		"mysql://a%3Ab:secret@db/app":     "user name with a colon",
+		"mysql://a%3Ab:secret@db/app":     "colon in the user name",
 		"oracle://ana:secret@db/app":      `unknown scheme "oracle"`,
 		"sqlite:":                         "names no file",
 		"sqlite://ana:secret@/?mode=none": "names no file",

@@ -16,15 +16,15 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// sqlitePragmas make what was committed survive a loss of power (synchronous), readers and the writer independent
-// (journal_mode), and processes that share the file wait for each other (busy_timeout, in ms).
+// sqlitePragmas make commits survive a power failure (synchronous), let readers work while the writer does
+// (journal_mode), and make processes that share the file wait for each other (busy_timeout, in ms).
 var sqlitePragmas = []string{
 	"PRAGMA busy_timeout = 10000",
 	"PRAGMA journal_mode = WAL",
 	"PRAGMA synchronous = FULL",
 }
 
-// pragmas leaves out what the URL sets itself: _pragma=synchronous(normal), in the form of modernc.org/sqlite.
+// pragmas omits those that the URL sets itself: _pragma=synchronous(normal), in the form of modernc.org/sqlite.
 func pragmas(native url.Values) (list []string) {
 	for _, pragma := range sqlitePragmas {
 		name := strings.Fields(pragma)[1]
@@ -42,18 +42,18 @@ func sqliteDSN(path string, params url.Values) string {
 	return "file:" + (&url.URL{Path: filepath.ToSlash(path)}).EscapedPath() + "?" + params.Encode()
 }
 
-// Patience is how long a connection waits for the lock where SQLite does not heed busy_timeout.
+// Patience is how long to wait for a lock where SQLite ignores busy_timeout.
 const Patience = 10 * time.Second
 
-// pause is between two attempts at a locked file.
+// pause is the time between two attempts at a locked file.
 const pause = 5 * time.Millisecond
 
 // Connector opens connections to a SQLite file with any driver, and runs statements on each before it is used, because
-// the drivers have no common way to say pragmas in a DSN. It waits for the lock where SQLite itself does not. Make a
-// pool of it with sql.OpenDB. It may be used by several goroutines at once.
+// the drivers have no common syntax for pragmas in a DSN. It waits for locks where SQLite itself does not. Make a pool
+// of it with sql.OpenDB. It is safe for concurrent use.
 type Connector struct {
-	// File is made, with no rights for others than its owner, unless it is there. MustExist makes that an error
-	// instead. Once it was opened it is never made again, and no other file of its name is used.
+	// File is created if it is missing, readable only by its owner. With MustExist a missing file is an error instead.
+	// Once opened, it is never created again, and no other file is opened under its name.
 	File      string
 	MustExist bool
 
@@ -65,16 +65,16 @@ type Connector struct {
 
 var _ driver.Connector = (*Connector)(nil)
 
-// NewConnector makes a connector. It opens nothing yet.
+// NewConnector makes a connector without opening anything yet.
 func NewConnector(d driver.Driver, dsn string, statements ...string) *Connector {
 	return &Connector{driver: d, dsn: dsn, statements: statements}
 }
 
-// Driver returns the driver below.
+// Driver returns the underlying driver.
 func (c *Connector) Driver() driver.Driver { return c.driver }
 
-// Connect opens a connection and runs the statements on it. While the file is locked it tries again for as long as
-// Patience, or until ctx ends. Its errors name the statement, and never the DSN.
+// Connect opens a connection and runs the statements on it. While the file is locked it tries again, for up to Patience
+// or until ctx ends. Its errors name the statement, but never the DSN.
 func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
 	opened, err := c.openFile()
 	if err != nil {
@@ -99,11 +99,11 @@ func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return &fileConn{Conn: conn, file: c.File, opened: opened}, nil
 }
 
-// making keeps connections away from a file until it is made: a process loses all its locks on a file when it closes
-// any descriptor of it. For the same reason a file that is there is not opened.
+// making blocks connections to a file until it has been created: a process loses all its locks on a file when it closes
+// any descriptor of it. For the same reason an existing file is not opened.
 var making sync.Mutex
 
-// openFile returns the file that connections are to, nil for a database without one.
+// openFile returns the file of the connections, nil for a database without one.
 func (c *Connector) openFile() (os.FileInfo, error) {
 	if c.File == "" {
 		return nil, nil //nolint:nilnil // there is no file, which is not an error
@@ -124,8 +124,8 @@ func (c *Connector) openFile() (os.FileInfo, error) {
 	return c.opened, err
 }
 
-// makeFile makes the file before SQLite does, which would let everybody read it. SQLite gives its other files the same
-// rights. A log without its file has what was committed last, and SQLite would delete it.
+// makeFile creates the file, because SQLite would make it world-readable. SQLite gives its other files the same
+// permissions. A write-ahead log without its file has the last commits, and SQLite would delete it.
 func (c *Connector) makeFile() error {
 	if _, err := os.Stat(c.File); err == nil || c.MustExist {
 		return err
@@ -149,9 +149,9 @@ func isStill(file string, opened os.FileInfo) bool {
 	return err == nil && os.SameFile(now, opened)
 }
 
-// fileConn is a connection to a file that may be deleted, moved or replaced while it is open. SQLite would go on
-// writing to it, and report success, until the last process that has it open ends: then everything written since would
-// be gone. Such a connection is closed when it is next taken from its pool, and the connector refuses to make another.
+// fileConn is a connection to a file that may be deleted, moved or replaced while it is open. SQLite would keep writing
+// to it, and report success, until the last process that has it open ends: then everything written since would be lost.
+// Such a connection is closed when it is next taken from its pool, and the connector refuses to make another.
 type fileConn struct {
 	driver.Conn
 
@@ -216,8 +216,8 @@ func (c *fileConn) QueryContext(ctx context.Context, query string, args []driver
 	return nil, driver.ErrSkip
 }
 
-// patiently tries again while the file is locked: SQLite does not ask busy_timeout when two connections change the
-// journal mode of a new file, or recover it, at the same time.
+// patiently tries again while the file is locked: SQLite ignores busy_timeout when two connections change the journal
+// mode of a new file, or recover it, at the same time.
 func patiently(ctx context.Context, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()

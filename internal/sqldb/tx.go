@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// InTx runs fn in a transaction: committed when fn returns nil, else rolled back.
+// InTx runs fn in a transaction, which is committed when fn returns nil and rolled back otherwise.
 func InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, opts)
 	if err != nil {
@@ -29,10 +29,10 @@ func InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx)
 	return nil
 }
 
-// attempts is how often a transaction is run that meets others.
+// attempts is how often a transaction with conflicts is run.
 const attempts = 10
 
-// Retry is InTx, repeated while the transaction fails only because of another one, or again reports true of its error.
+// Retry is InTx, repeated while the transaction fails only because of another one, or again reports true for its error.
 func (d Dialect) Retry(
 	ctx context.Context, db *sql.DB, opts *sql.TxOptions, again func(error) bool, fn func(*sql.Tx) error,
 ) error {

@@ -1,4 +1,4 @@
-// Package wait has the one wait and the one backoff of this module.
+// Package wait is the only implementation of waiting and backoff in this module.
 package wait
 
 import (
@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// For returns nil when d has passed, or the cause of ctx's end as soon as it ends. A d of 0 or less does not wait.
+// For waits for d and returns nil, or returns the cause of ctx's end as soon as it ends. With a d of 0 or less it does
+// not wait.
 func For(ctx context.Context, d time.Duration) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -25,12 +26,12 @@ func For(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Backoff is a pause that doubles at each failure in a row.
+// Backoff is a pause that doubles with each consecutive failure.
 type Backoff struct {
 	First, Longest time.Duration
 }
 
-// After returns the pause after n failures in a row: First after one, nothing after none.
+// After returns the pause after n consecutive failures: First after one, zero after none.
 func (b Backoff) After(n int) time.Duration {
 	if n <= 0 {
 		return 0
@@ -41,8 +42,7 @@ func (b Backoff) After(n int) time.Duration {
 	return b.First << (n - 1)
 }
 
-// Spread returns the pause after n failures, shortened by up to a half at random, so that many do not try at the same
-// moment.
+// Spread returns the pause after n failures, shortened at random by up to half, so that processes do not retry in step.
 func (b Backoff) Spread(n int) time.Duration {
 	d := b.After(n)
 	if d <= 1 {

@@ -41,7 +41,7 @@ func Basic(users ...User) (Authenticator, error) {
 		case u.Name == "":
 			errs = append(errs, fmt.Errorf("user %d: give a name", i+1))
 		case b.users[u.Name].Name != "":
-			errs = append(errs, fmt.Errorf("user %s is there twice", u.Name))
+			errs = append(errs, fmt.Errorf("duplicate user %s", u.Name))
 		case u.Role <= None:
 			errs = append(errs, fmt.Errorf("user %s needs a role", u.Name))
 		case err != nil:

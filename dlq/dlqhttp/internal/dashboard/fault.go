@@ -57,7 +57,7 @@ func faultOf(err error) *fault {
 	case errors.As(err, &refused):
 		return newFault(http.StatusForbidden, "A part of this is hidden from you", refused.Detail+".", err)
 	case errors.Is(err, dlq.ErrPublish):
-		f = newFault(http.StatusBadGateway, "Not sent: the broker did not take the message",
+		f = newFault(http.StatusBadGateway, "Not sent: the broker did not accept the message",
 			"The entry waits as before, and can be redriven again.", err)
 		if errors.Is(err, context.DeadlineExceeded) {
 			f.title = "The broker did not confirm the message"

@@ -79,17 +79,17 @@ func (d *dashboard) report(w http.ResponseWriter, r *http.Request) error {
 		Recurrence: report, Since: since, Periods: periods, Earlier: report.From.Add(-report.To.Sub(report.From)),
 		Most: driver.MaxPage,
 		Parts: []reportPart{
-			{"New", "Never seen before this period.", "No cause is new: whatever came had been seen before.", report.New},
-			{"Growing", "At least half as often again as before, and five times more.", "No cause grows.", report.Growing},
+			{"New", "Never seen before this period.", "No cause is new: all had been seen before.", report.New},
+			{"Growing", "At least half as often again as before, and five times more.", "No cause is growing.", report.Growing},
 			{
-				"Returning", "Seen earlier, not in the period before, and here again.", "No cause has come back.",
+				"Returning", "Seen earlier, not in the period before, and here again.", "No cause is back.",
 				report.Returning,
 			},
 			{
 				"Fixed", "They came in the period before, and no more. What still waits of them can be redriven.",
-				"No cause has ended.", report.Fixed,
+				"No cause is gone.", report.Fixed,
 			},
-			{"Steady", "They come about as often as before, or less.", "No cause has merely gone on.", report.Steady},
+			{"Steady", "They come about as often as before, or less.", "No cause is steady.", report.Steady},
 		},
 	}
 	return d.page(w, r, "report", view{Title: "Report", Nav: "report", Live: true, At: at, Data: &data})

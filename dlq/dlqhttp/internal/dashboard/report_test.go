@@ -41,7 +41,7 @@ func TestPages_Report(t *testing.T) {
 	die("has gone", 3, 10*day)
 	die("goes on", 5, 9*day)
 	die("goes on", 5, day)
-	require.Contains(t, s.get(access.Viewer, "/report?since=2d").Body.String(), "No cause grows.")
+	require.Contains(t, s.get(access.Viewer, "/report?since=2d").Body.String(), "No cause is growing.")
 
 	page := s.get(access.Viewer, "/report").Body.String()
 	require.Contains(t, page, `href="/ops/report" data-go="w" aria-current="page"`)
