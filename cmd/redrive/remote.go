@@ -79,8 +79,8 @@ func refused(err error) error {
 // as is how a change is made.
 func as(by dlq.By) client.By { return client.By{Actor: by.Actor, Note: by.Note, Version: by.Version} }
 
-func pageOf(p dlq.Page) client.Page {
-	return client.Page{Limit: p.Limit, Order: string(p.Order), Cursor: p.After}
+func pageOf(p dlq.Page) wire.Page {
+	return wire.Page{Limit: p.Limit, Order: string(p.Order), Cursor: p.After}
 }
 
 // read is what a call of the API returned, as the command's own type.
@@ -139,7 +139,7 @@ func (r *remote) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
 }
 
 func (r *remote) ListGroups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, bool, error) {
-	page, err := r.api.ListGroups(ctx, client.GroupQuery{
+	page, err := r.api.ListGroups(ctx, wire.GroupQuery{
 		Status: string(q.Status), Handler: q.Handler, ErrorClass: q.ErrorClass, Cause: q.CauseText, Limit: q.Limit,
 		Fingerprint: q.Fingerprint,
 		TrendSince:  q.TrendSince,
@@ -152,7 +152,7 @@ func (r *remote) ListGroups(ctx context.Context, q dlq.GroupQuery) ([]driver.Gro
 }
 
 func (r *remote) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, error) {
-	w, err := r.api.GetStats(ctx, client.StatsQuery{Since: q.Since, TopCauses: q.TopCauses})
+	w, err := r.api.GetStats(ctx, wire.StatsQuery{Since: q.Since, TopCauses: q.TopCauses})
 	if err != nil {
 		return driver.Stats{}, refused(err)
 	}
@@ -176,7 +176,7 @@ func (r *remote) Audit(ctx context.Context, id int64) ([]driver.AuditRecord, err
 }
 
 func (r *remote) AuditLog(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]driver.AuditRecord, string, error) {
-	page, err := r.api.ListAudit(ctx, client.AuditQuery{
+	page, err := r.api.ListAudit(ctx, wire.AuditQuery{
 		EntryID: f.EntryID, Run: f.Run, Actor: f.Actor, Action: string(f.Action), From: f.From, To: f.To,
 	}, pageOf(p))
 	if err != nil {
@@ -334,7 +334,7 @@ func (r *remote) Run(ctx context.Context, id string) (*redrive.Run, error) {
 }
 
 func (r *remote) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]redrive.Run, string, error) {
-	q := client.RunQuery{CreatedBy: f.CreatedBy, Active: f.Active}
+	q := wire.RunQuery{CreatedBy: f.CreatedBy, Active: f.Active}
 	for _, s := range f.States {
 		q.State = append(q.State, string(s))
 	}
@@ -347,7 +347,7 @@ func (r *remote) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]r
 }
 
 func (r *remote) RunItems(ctx context.Context, id string, f redrive.ItemFilter) ([]redrive.Item, error) {
-	page, err := r.api.ListRunItems(ctx, id, client.ItemQuery{State: string(f.State), After: f.After, Limit: f.Limit})
+	page, err := r.api.ListRunItems(ctx, id, wire.ItemQuery{State: string(f.State), After: f.After, Limit: f.Limit})
 	if err != nil {
 		return nil, refused(err)
 	}

@@ -186,11 +186,11 @@ func TestContract_EveryMethod(t *testing.T) {
 		PayloadFields: []string{"a=1", "b=2,3"}, Cause: "x", From: now.Add(-time.Hour), To: now, ResolvedBefore: now,
 		DiedBefore: now, Redrives: &two, Run: "x",
 	}
-	page, spec := Page{Limit: 2, Order: "oldest"},
+	page, spec := wire.Page{Limit: 2, Order: "oldest"},
 		wire.RunSpec{ID: "run-1", Filter: wire.Filter{Topic: "orders"}, JQ: ".x = 1"}
 	edit := wire.Edit{SetHeaders: map[string]string{"tenant": "acme"}}
 	var exported bytes.Buffer
-	causes, err := c.ListGroups(ctx, GroupQuery{})
+	causes, err := c.ListGroups(ctx, wire.GroupQuery{})
 	require.NoError(t, err)
 	sent := map[string][]*http.Request{}
 	for _, call := range []struct {
@@ -224,14 +224,21 @@ func TestContract_EveryMethod(t *testing.T) {
 		{"export-entries", func() (any, error) { return c.ExportEntries(ctx, filter) }},
 		{"import-entries", func() (any, error) { return c.ImportEntries(ctx, bytes.NewReader(exported.Bytes()), by) }},
 		{"list-groups", func() (any, error) {
-			return c.ListGroups(ctx, GroupQuery{"PENDING", "pay", "*bank.Error", "bank", "x", now.Add(-time.Hour), 3})
+			return c.ListGroups(ctx, wire.GroupQuery{
+				Status: "PENDING", Handler: "pay", ErrorClass: "*bank.Error", Cause: "bank", Fingerprint: "x",
+				TrendSince: now.Add(-time.Hour), Limit: 3,
+			})
 		}},
-		{"list-groups", func() (any, error) { return c.ListGroups(ctx, GroupQuery{TrendSince: now.Add(-time.Hour)}) }},
-		{"get-stats", func() (any, error) { return c.GetStats(ctx, StatsQuery{now.Add(-time.Hour), 3}) }},
+		{"list-groups", func() (any, error) { return c.ListGroups(ctx, wire.GroupQuery{TrendSince: now.Add(-time.Hour)}) }},
+		{"get-stats", func() (any, error) {
+			return c.GetStats(ctx, wire.StatsQuery{Since: now.Add(-time.Hour), TopCauses: 3})
+		}},
 		{"list-audit", func() (any, error) {
-			return c.ListAudit(ctx, AuditQuery{1, "run-1", "ana", "edit", now.Add(-time.Hour), now, true}, page)
+			return c.ListAudit(ctx, wire.AuditQuery{
+				EntryID: 1, Run: "run-1", Actor: "ana", Action: "edit", From: now.Add(-time.Hour), To: now, Fold: true,
+			}, page)
 		}},
-		{"list-audit", func() (any, error) { return c.ListAudit(ctx, AuditQuery{}, Page{}) }},
+		{"list-audit", func() (any, error) { return c.ListAudit(ctx, wire.AuditQuery{}, wire.Page{}) }},
 		{"mute-group", func() (any, error) { return c.MuteGroup(ctx, causes.Groups[0].Fingerprint, time.Hour, by) }},
 		{"list-mutes", func() (any, error) { return c.ListMutes(ctx) }},
 		{"unmute-group", func() (any, error) { return c.UnmuteGroup(ctx, causes.Groups[0].Fingerprint, by) }},
@@ -246,12 +253,14 @@ func TestContract_EveryMethod(t *testing.T) {
 		{"cancel-run", func() (any, error) { return c.CancelRun(ctx, "run-0", by) }},
 		{"get-run", func() (any, error) { return c.GetRun(ctx, "run-0") }},
 		{"list-runs", func() (any, error) {
-			return c.ListRuns(ctx, RunQuery{[]string{"cancelled", "paused"}, "ana", true}, page)
+			return c.ListRuns(ctx, wire.RunQuery{State: []string{"cancelled", "paused"}, CreatedBy: "ana", Active: true}, page)
 		}},
-		{"list-runs", func() (any, error) { return c.ListRuns(ctx, RunQuery{}, Page{}) }},
-		{"list-run-items", func() (any, error) { return c.ListRunItems(ctx, "run-0", ItemQuery{"waiting", 1, 5}) }},
-		{"list-run-items", func() (any, error) { return c.ListRunItems(ctx, "run-0", ItemQuery{}) }},
-		{"review-run", func() (any, error) { return c.ReviewRun(ctx, "run-0", ReviewQuery{3}) }},
+		{"list-runs", func() (any, error) { return c.ListRuns(ctx, wire.RunQuery{}, wire.Page{}) }},
+		{"list-run-items", func() (any, error) {
+			return c.ListRunItems(ctx, "run-0", wire.ItemQuery{State: "waiting", After: 1, Limit: 5})
+		}},
+		{"list-run-items", func() (any, error) { return c.ListRunItems(ctx, "run-0", wire.ItemQuery{}) }},
+		{"review-run", func() (any, error) { return c.ReviewRun(ctx, "run-0", wire.ReviewQuery{Sample: 3}) }},
 		{"watch-run", func() (any, error) {
 			var last *wire.Run
 			for run, err := range c.WatchRun(ctx, "run-0") {
@@ -336,7 +345,7 @@ func TestContract_Bytes(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, same, "304: what the caller has is the latest")
 	n := 0
-	for entry, err := range c.Entries(t.Context(), wire.Filter{}, Page{Limit: 2}) {
+	for entry, err := range c.Entries(t.Context(), wire.Filter{}, wire.Page{Limit: 2}) {
 		require.NoError(t, err)
 		require.NotZero(t, entry.ID)
 		n++

@@ -1,7 +1,7 @@
 // Package client is the client of the REST API that dlqhttp serves. It speaks package wire.
 //
 //	c, err := client.New(client.Config{Server: "https://ops.example", Token: os.Getenv("REDRIVE_TOKEN")})
-//	for entry, err := range c.Entries(ctx, wire.Filter{Topic: "orders"}, client.Page{}) {
+//	for entry, err := range c.Entries(ctx, wire.Filter{Topic: "orders"}, wire.Page{}) {
 //		...
 //	}
 //

@@ -13,12 +13,12 @@ import (
 func number(id int64) string { return strconv.FormatInt(id, 10) }
 
 // ListEntries returns a page of the entries that the filter picks.
-func (c *Client) ListEntries(ctx context.Context, f wire.Filter, p Page) (*wire.EntryList, error) {
-	return ask[wire.EntryList](ctx, c, get(filterValues(&f, p), "entries"))
+func (c *Client) ListEntries(ctx context.Context, f wire.Filter, p wire.Page) (*wire.EntryList, error) {
+	return ask[wire.EntryList](ctx, c, get(values(f, p), "entries"))
 }
 
 // Entries are all entries that the filter picks, page by page. An error ends them.
-func (c *Client) Entries(ctx context.Context, f wire.Filter, p Page) iter.Seq2[*wire.Entry, error] {
+func (c *Client) Entries(ctx context.Context, f wire.Filter, p wire.Page) iter.Seq2[*wire.Entry, error] {
 	return func(yield func(*wire.Entry, error) bool) {
 		for {
 			list, err := c.ListEntries(ctx, f, p)
@@ -40,7 +40,7 @@ func (c *Client) Entries(ctx context.Context, f wire.Filter, p Page) iter.Seq2[*
 
 // CountEntries counts the entries that the filter picks, but no further than upTo; 0 counts all.
 func (c *Client) CountEntries(ctx context.Context, f wire.Filter, upTo int64) (int64, error) {
-	count, err := ask[wire.Count](ctx, c, get(filterValues(&f, struct {
+	count, err := ask[wire.Count](ctx, c, get(values(f, struct {
 		UpTo int64 `query:"up_to"`
 	}{upTo}), "entries", "count"))
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *Client) EditEntry(ctx context.Context, id int64, edit wire.Edit, redriv
 // ExportEntries returns the entries that the filter picks as JSON lines (see wire.Letter), the oldest first. The caller
 // closes the reader. A connection that breaks off is an error of the reader.
 func (c *Client) ExportEntries(ctx context.Context, f wire.Filter) (io.ReadCloser, error) {
-	response, err := c.send(ctx, get(filterValues(&f), "entries", "export")) //nolint:bodyclose // the caller closes the reader
+	response, err := c.send(ctx, get(values(f), "entries", "export")) //nolint:bodyclose // the caller closes the reader
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	for entry, err := range c.Entries(ctx, wire.Filter{Topic: "orders"}, client.Page{}) {
+	for entry, err := range c.Entries(ctx, wire.Filter{Topic: "orders"}, wire.Page{}) {
 		if err != nil {
 			fmt.Println(err)
 			return

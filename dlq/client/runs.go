@@ -11,7 +11,7 @@ import (
 )
 
 // ListRuns returns a page of the redrive runs.
-func (c *Client) ListRuns(ctx context.Context, q RunQuery, p Page) (*wire.RunList, error) {
+func (c *Client) ListRuns(ctx context.Context, q wire.RunQuery, p wire.Page) (*wire.RunList, error) {
 	return ask[wire.RunList](ctx, c, get(values(q, p), "runs"))
 }
 
@@ -32,18 +32,13 @@ func (c *Client) GetRun(ctx context.Context, id string) (*wire.Run, error) {
 	return ask[wire.Run](ctx, c, get(nil, "runs", id))
 }
 
-// ReviewQuery is how many entries of a run to review, 10 if it is 0.
-type ReviewQuery struct {
-	Sample int `query:"sample"`
-}
-
 // ReviewRun returns what a run would send, for who approves it.
-func (c *Client) ReviewRun(ctx context.Context, id string, q ReviewQuery) (*wire.RunReview, error) {
+func (c *Client) ReviewRun(ctx context.Context, id string, q wire.ReviewQuery) (*wire.RunReview, error) {
 	return ask[wire.RunReview](ctx, c, get(values(q), "runs", id, "review"))
 }
 
 // ListRunItems returns a page of a run's entries.
-func (c *Client) ListRunItems(ctx context.Context, id string, q ItemQuery) (*wire.ItemList, error) {
+func (c *Client) ListRunItems(ctx context.Context, id string, q wire.ItemQuery) (*wire.ItemList, error) {
 	return ask[wire.ItemList](ctx, c, get(values(q), "runs", id, "items"))
 }
 

@@ -9,17 +9,17 @@ import (
 )
 
 // ListGroups returns causes, those with the most entries first.
-func (c *Client) ListGroups(ctx context.Context, q GroupQuery) (*wire.GroupList, error) {
+func (c *Client) ListGroups(ctx context.Context, q wire.GroupQuery) (*wire.GroupList, error) {
 	return ask[wire.GroupList](ctx, c, get(values(q), "groups"))
 }
 
 // GetStats returns the numbers of a dashboard.
-func (c *Client) GetStats(ctx context.Context, q StatsQuery) (*wire.Stats, error) {
+func (c *Client) GetStats(ctx context.Context, q wire.StatsQuery) (*wire.Stats, error) {
 	return ask[wire.Stats](ctx, c, get(values(q), "stats"))
 }
 
 // ListAudit returns a page of the audit log.
-func (c *Client) ListAudit(ctx context.Context, q AuditQuery, p Page) (*wire.AuditList, error) {
+func (c *Client) ListAudit(ctx context.Context, q wire.AuditQuery, p wire.Page) (*wire.AuditList, error) {
 	return ask[wire.AuditList](ctx, c, get(values(q, p), "audit"))
 }
 

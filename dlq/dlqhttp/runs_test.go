@@ -68,10 +68,10 @@ func TestRun_ThroughTheClient(t *testing.T) {
 	require.Equal(t, 6, s.sent.count())
 	require.Contains(t, string(s.sent.messages[0].Payload), `"currency":"EUR"`)
 
-	items, err := ana.ListRunItems(t.Context(), id, client.ItemQuery{Limit: 4})
+	items, err := ana.ListRunItems(t.Context(), id, wire.ItemQuery{Limit: 4})
 	require.NoError(t, err)
 	require.Len(t, items.Items, 4)
-	items, err = ana.ListRunItems(t.Context(), id, client.ItemQuery{After: items.Next})
+	items, err = ana.ListRunItems(t.Context(), id, wire.ItemQuery{After: items.Next})
 	require.NoError(t, err)
 	require.Len(t, items.Items, 2)
 	require.Zero(t, items.Next)

@@ -11,32 +11,29 @@ import (
 )
 
 func (a *API) aboutRoutes() {
-	about := func(id, path, summary string, role access.Role) route {
-		return route{
-			id: id, method: http.MethodGet, path: path, tag: "about", summary: summary, role: role,
-		}
-	}
-	handle(a, about("get-me", "/me", "Show who you are and what you may do", access.Viewer), a.me)
-	handle(a, about("get-health", "/health", "Show the state of each component", access.Viewer), a.health)
-	handle(a, about("list-rules", "/rules", "List the rules by which the server redrives automatically", access.Viewer),
+	handle(a, readRoute("about", "get-me", "/me", "Show who you are and what you may do"), a.me)
+	handle(a, readRoute("about", "get-health", "/health", "Show the state of each component"), a.health)
+	handle(a, readRoute("about", "list-rules", "/rules", "List the rules by which the server redrives automatically"),
 		a.rules)
-	handle(a, about("get-topology", "/topology", "Show what the brokers have and what is planned", access.Viewer),
+	handle(a, readRoute("about", "get-topology", "/topology", "Show what the brokers have and what is planned"),
 		a.topology)
-	handle(a, about("get-settings", "/settings", "Show the configuration, without secrets", access.Admin), a.settings)
+	settings := readRoute("about", "get-settings", "/settings", "Show the configuration, without secrets")
+	settings.role = access.Admin
+	handle(a, settings, a.settings)
 }
 
-func (a *API) me(ctx context.Context, _ *none) (*output[wire.Me], error) {
+func (a *API) me(ctx context.Context, _ *none) (*wire.Me, error) {
 	who := access.From(ctx)
-	return &output[wire.Me]{wire.Me{
+	return &wire.Me{
 		Name: who.Name, Role: who.Role.String(), ReadOnly: a.cfg.ReadOnly, Redacted: a.visible(ctx).Hides(),
-	}}, nil
+	}, nil
 }
 
-func (a *API) health(ctx context.Context, _ *none) (*output[wire.Health], error) {
-	return &output[wire.Health]{a.cfg.Health(ctx)}, nil
+func (a *API) health(ctx context.Context, _ *none) (*wire.Health, error) {
+	return new(a.cfg.Health(ctx)), nil
 }
 
-func (a *API) rules(context.Context, *none) (*output[wire.RuleList], error) {
+func (a *API) rules(context.Context, *none) (*wire.RuleList, error) {
 	list := wire.RuleList{Rules: []wire.Rule{}}
 	for i := range a.cfg.Rules {
 		r := &a.cfg.Rules[i]
@@ -47,23 +44,20 @@ func (a *API) rules(context.Context, *none) (*output[wire.RuleList], error) {
 			Redrives:        r.Redrives, Rate: r.Rate, CloseOnPublish: r.CloseOnPublish,
 		})
 	}
-	return &output[wire.RuleList]{list}, nil
+	return new(list), nil
 }
 
-func (a *API) topology(ctx context.Context, _ *none) (*output[any], error) {
+func (a *API) topology(ctx context.Context, _ *none) (*any, error) {
 	if a.cfg.Topology == nil {
 		return nil, huma.NewError(http.StatusNotFound, "this server has no topology to show")
 	}
 	shown, err := a.cfg.Topology(ctx)
-	if err != nil {
-		return nil, a.fail(ctx, err, 0)
-	}
-	return &output[any]{shown}, nil
+	return &shown, err
 }
 
-func (a *API) settings(context.Context, *none) (*output[any], error) {
+func (a *API) settings(context.Context, *none) (*any, error) {
 	if a.cfg.Settings == nil {
 		return nil, huma.NewError(http.StatusNotFound, "this server has no settings to show")
 	}
-	return &output[any]{a.cfg.Settings}, nil
+	return &a.cfg.Settings, nil
 }

@@ -206,19 +206,48 @@ func (a *API) operation(r route) huma.Operation {
 // BodyTimeout is how long a client may take to send a body of ordinary size, and each part of an import.
 const BodyTimeout = 30 * time.Second
 
-// handle registers a route.
-func handle[I, O any](a *API, r route, do func(context.Context, *I) (*O, error)) {
+// readRoute is a route for viewers that changes nothing.
+func readRoute(tag, id, path, summary string) route {
+	return route{id: id, method: http.MethodGet, path: path, tag: tag, summary: summary, role: access.Viewer}
+}
+
+// changeRoute is a route that changes something.
+func changeRoute(least access.Role, tag, id, path, summary string) route {
+	return route{id: id, method: http.MethodPost, path: path, tag: tag, summary: summary, role: least, changes: true}
+}
+
+// handle registers a route whose response is only a body.
+func handle[I, B any](a *API, r route, do func(context.Context, *I) (*B, error)) {
+	handleOutput(a, r, func(ctx context.Context, in *I) (*output[B], error) {
+		body, err := do(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return &output[B]{*body}, nil
+	})
+}
+
+// handleOutput registers a route whose response has headers as well.
+func handleOutput[I, O any](a *API, r route, do func(context.Context, *I) (*O, error)) {
 	register(a, a.operation(r), do)
 	a.finish(r)
 }
 
-// register registers an operation, for requests that a store can take.
+// register registers an operation. It refuses requests that no store can hold, and turns errors into problems.
 func register[I, O any](a *API, op huma.Operation, do func(context.Context, *I) (*O, error)) {
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		if err := plain(in); err != nil {
 			return nil, err
 		}
-		return do(ctx, in)
+		out, err := do(ctx, in)
+		if err == nil {
+			return out, nil
+		}
+		var version int64
+		if match, ok := any(in).(interface{ version() (int64, error) }); ok {
+			version, _ = match.version() // an invalid one is err already
+		}
+		return nil, a.fail(ctx, err, version)
 	})
 }
 

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -43,10 +44,11 @@ func (a *API) changeRoutes() {
 			m.Release,
 		},
 	} {
-		handle(a, route{
-			id: c.verb + "-entry", method: http.MethodPost, path: "/entries/{id}/" + c.verb, tag: "entries", summary: c.summary,
-			role: c.role, changes: true, status: c.status,
-		}, func(ctx context.Context, in *changeInput) (*entryOutput, error) { return a.change(ctx, in, c.do) })
+		r := changeRoute(c.role, "entries", c.verb+"-entry", "/entries/{id}/"+c.verb, c.summary)
+		r.status = c.status
+		handleOutput(a, r, func(ctx context.Context, in *changeInput) (*entryOutput, error) {
+			return a.change(ctx, in, c.do)
+		})
 	}
 	handle(a, route{
 		id: "change-entries", method: http.MethodPost, path: "/entries/bulk", tag: "entries", slow: true,
@@ -61,22 +63,19 @@ func (a *API) change(ctx context.Context, in *changeInput, do change) (*entryOut
 	if err != nil {
 		return nil, err
 	}
-	who := by(ctx, "")
+	who := by(ctx, cmp.Or(in.Body, &wire.Note{}).Note)
 	who.Version = version
-	if in.Body != nil {
-		who.Note = in.Body.Note
-	}
 	e, err := do(ctx, in.ID.ID, who)
 	if err != nil {
-		return nil, a.fail(ctx, err, version)
+		return nil, err
 	}
 	return &entryOutput{ETag: etag(e.Version), Body: a.visible(ctx).Entry(e)}, nil
 }
 
-func (a *API) bulk(ctx context.Context, in *bulkInput) (*output[wire.BulkResult], error) {
+func (a *API) bulk(ctx context.Context, in *bulkInput) (*wire.BulkResult, error) {
 	filter, err := a.filtered(ctx, &in.Body.Filter)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	if err := picks(&filter); err != nil {
 		return nil, err
@@ -87,7 +86,7 @@ func (a *API) bulk(ctx context.Context, in *bulkInput) (*output[wire.BulkResult]
 	}[in.Body.Action]
 	done, err := do(ctx, filter, by(ctx, in.Body.Note.Note))
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	result := wire.BulkResult{Changed: done.Changed, Refused: done.Refused, Conflicts: []wire.Conflict{}}
 	for _, c := range done.Conflicts {
@@ -95,5 +94,5 @@ func (a *API) bulk(ctx context.Context, in *bulkInput) (*output[wire.BulkResult]
 			result.Conflicts = append(result.Conflicts, *conflict)
 		}
 	}
-	return &output[wire.BulkResult]{result}, nil
+	return new(result), nil
 }

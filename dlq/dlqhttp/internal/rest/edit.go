@@ -36,7 +36,7 @@ func (a *API) editRoutes() {
 		role:    access.Operator,
 		summary: "Show what an edit would change, and change nothing",
 	}, a.previewEdit)
-	handle(a, route{
+	handleOutput(a, route{
 		id: "edit-entry", method: http.MethodPost, path: "/entries/{id}/edit", tag: "entries", role: access.Operator,
 		changes:     true,
 		summary:     "Change a dead letter's payload or headers before it is sent back",
@@ -65,18 +65,18 @@ func (a *API) editOf(ctx context.Context, id int64, w *wire.Edit, of *dlq.Body) 
 		if refused, ok := errors.AsType[*visible.RefusedError](err); ok {
 			refused.Entry = id
 		}
-		return edit, a.fail(ctx, err, 0)
+		return edit, err
 	}
 	if err := a.cfg.Read(ctx, "difference", id); err != nil {
-		return edit, a.fail(ctx, err, 0)
+		return edit, err
 	}
 	return edit, nil
 }
 
-func (a *API) previewEdit(ctx context.Context, in *previewInput) (*output[wire.Diff], error) {
+func (a *API) previewEdit(ctx context.Context, in *previewInput) (*wire.Diff, error) {
 	e, err := a.cfg.Manager.Get(ctx, in.ID.ID)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	edit, err := a.editOf(ctx, e.ID, &in.Body, e.Body)
 	if err != nil {
@@ -84,10 +84,10 @@ func (a *API) previewEdit(ctx context.Context, in *previewInput) (*output[wire.D
 	}
 	after, err := a.cfg.Manager.ApplyEdit(ctx, edit, e.Body)
 	if err != nil {
-		return nil, a.fail(ctx, fmt.Errorf("dlq: edit entry %d: %w", e.ID, err), 0)
+		return nil, fmt.Errorf("dlq: edit entry %d: %w", e.ID, err)
 	}
 	diff := a.visible(ctx).Diff(e.Body, after)
-	return &output[wire.Diff]{diff.Wire()}, nil
+	return new(diff.Wire()), nil
 }
 
 func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
@@ -99,7 +99,7 @@ func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
 	who.Version = version
 	before, err := a.cfg.Manager.Get(ctx, in.ID.ID)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	edit, err := a.editOf(ctx, before.ID, &in.Body.Edit, before.Body)
 	if err != nil {
@@ -110,22 +110,22 @@ func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
 	}
 	if in.Body.Redrive { // an answer that refuses has changed nothing
 		if err := a.cfg.Manager.MaySend(ctx, in.ID.ID, who); err != nil {
-			return nil, a.fail(ctx, err, version)
+			return nil, err
 		}
 	}
 	e, _, err := a.cfg.Manager.Edit(ctx, in.ID.ID, edit, who)
 	if err != nil {
-		return nil, a.fail(ctx, err, version)
+		return nil, err
 	}
 	after, err := a.cfg.Manager.Body(ctx, e.ID, e.Revision)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	diff := a.visible(ctx).Diff(before.Body, after)
 	if in.Body.Redrive {
 		who.Version = e.Version
 		if e, err = a.cfg.Manager.Redrive(ctx, e.ID, who); err != nil {
-			return nil, a.fail(ctx, err, version)
+			return nil, err
 		}
 	}
 	return &editedOutput{ETag: etag(e.Version), Body: wire.Edited{Entry: a.visible(ctx).Entry(e), Diff: diff.Wire()}}, nil

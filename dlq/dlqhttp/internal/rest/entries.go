@@ -9,19 +9,12 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Page asks for a part of a list.
-type Page struct {
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
-	Order  string `query:"order" enum:"newest,oldest,stored-first,stored-last" default:"newest"`
-	Cursor string `query:"cursor" maxLength:"200" doc:"next of the page before."`
-}
-
-func (p *Page) page() dlq.Page {
+// pageOf is the requested part of a list.
+func pageOf(p wire.Page) dlq.Page {
 	return dlq.Page{Limit: p.Limit, Order: driver.Order(p.Order), After: p.Cursor}
 }
 
@@ -59,7 +52,7 @@ func (s *Self) from(parameter, value string) Link {
 
 type listInput struct {
 	Query
-	Page
+	wire.Page
 	Self
 }
 
@@ -94,17 +87,14 @@ type countInput struct {
 	UpTo int64 `query:"up_to" minimum:"0" doc:"Count no further than this; 0 counts all."`
 }
 
+// output is a response that is only a body.
 type output[T any] struct{ Body T }
 
 func (a *API) entryRoutes() {
-	get := func(id, path, summary string) route {
-		return route{
-			id: id, method: http.MethodGet, path: path, tag: "entries", summary: summary, role: access.Viewer,
-		}
-	}
-	handle(a, get("list-entries", "/entries", "List dead letters"), a.list)
+	get := func(id, path, summary string) route { return readRoute("entries", id, path, summary) }
+	handleOutput(a, get("list-entries", "/entries", "List dead letters"), a.list)
 	handle(a, get("count-entries", "/entries/count", "Count dead letters"), a.count)
-	handle(a, get("get-entry", "/entries/{id}", "Get a dead letter with its message"), a.get)
+	handleOutput(a, get("get-entry", "/entries/{id}", "Get a dead letter with its message"), a.get)
 	raw := get("get-payload", "/entries/{id}/payload", "Get the payload, byte for byte")
 	op := a.operation(raw)
 	op.Responses = map[string]*huma.Response{"200": {
@@ -123,53 +113,46 @@ var binary = &huma.Schema{Type: huma.TypeString, Format: "binary"}
 func (a *API) list(ctx context.Context, in *listInput) (*listOutput, error) {
 	filter, err := a.filtered(ctx, in.filter())
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
-	listing, err := a.cfg.Manager.List(ctx, filter, in.page())
+	listing, err := a.cfg.Manager.List(ctx, filter, pageOf(in.Page))
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	body := wire.EntryList{Entries: a.visible(ctx).Entries(listing.Entries), Next: listing.Next}
 	return &listOutput{Link: in.next(listing.Next), Body: body}, nil
 }
 
-func (a *API) count(ctx context.Context, in *countInput) (*output[wire.Count], error) {
+func (a *API) count(ctx context.Context, in *countInput) (*wire.Count, error) {
 	filter, err := a.filtered(ctx, in.filter())
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	n, err := a.cfg.Manager.Count(ctx, filter, in.UpTo)
-	if err != nil {
-		return nil, a.fail(ctx, err, 0)
-	}
-	return &output[wire.Count]{wire.Count{Count: n}}, nil
+	return &wire.Count{Count: n}, err
 }
 
 func (a *API) get(ctx context.Context, in *getInput) (*detailOutput, error) {
 	e, err := a.cfg.Manager.Get(ctx, in.ID.ID)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	if tag := etag(e.Version); in.IfNoneMatch != "" && matches(in.IfNoneMatch, tag) {
 		return nil, huma.ErrorWithHeaders(huma.Status304NotModified(), http.Header{"Etag": {tag}})
 	}
 	if err := a.cfg.Read(ctx, "entry", e.ID); err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
-	return a.detail(ctx, e), nil
-}
-
-func (a *API) detail(ctx context.Context, e *dlq.Entry) *detailOutput {
-	return &detailOutput{ETag: etag(e.Version), Body: a.visible(ctx).Detail(e)}
+	return &detailOutput{ETag: etag(e.Version), Body: a.visible(ctx).Detail(e)}, nil
 }
 
 func (a *API) payload(ctx context.Context, in *ID) (*huma.StreamResponse, error) {
 	e, err := a.cfg.Manager.Get(ctx, in.ID)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	if err := a.cfg.Read(ctx, "payload", e.ID); err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	body := a.visible(ctx).Body(e.Body)
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
@@ -181,47 +164,44 @@ func (a *API) payload(ctx context.Context, in *ID) (*huma.StreamResponse, error)
 	}}, nil
 }
 
-func (a *API) revision(ctx context.Context, in *revisionInput) (*output[wire.Body], error) {
+func (a *API) revision(ctx context.Context, in *revisionInput) (*wire.Body, error) {
 	body, err := a.cfg.Manager.Body(ctx, in.ID.ID, in.Revision)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	if err := a.cfg.Read(ctx, "revision", in.ID.ID); err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
-	return &output[wire.Body]{a.visible(ctx).Body(body)}, nil
+	return new(a.visible(ctx).Body(body)), nil
 }
 
-func (a *API) diff(ctx context.Context, in *diffInput) (*output[wire.Diff], error) {
+func (a *API) diff(ctx context.Context, in *diffInput) (*wire.Diff, error) {
 	if !in.To.set {
 		e, err := a.cfg.Manager.Get(ctx, in.ID.ID)
 		if err != nil {
-			return nil, a.fail(ctx, err, 0)
+			return nil, err
 		}
 		in.To.Value = e.Revision
 	}
 	before, err := a.cfg.Manager.Body(ctx, in.ID.ID, in.From)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	after, err := a.cfg.Manager.Body(ctx, in.ID.ID, in.To.Value)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	if err := a.cfg.Read(ctx, "difference", in.ID.ID); err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	diff := a.visible(ctx).Diff(before, after)
-	return &output[wire.Diff]{diff.Wire()}, nil
+	return new(diff.Wire()), nil
 }
 
-func (a *API) audit(ctx context.Context, in *ID) (*output[wire.AuditList], error) {
+func (a *API) audit(ctx context.Context, in *ID) (*wire.AuditList, error) {
 	records, err := a.cfg.Manager.Audit(ctx, in.ID)
 	if err == nil && len(records) == 0 { // an entry that only died has none, one that never was has none either
 		_, err = a.cfg.Manager.Get(ctx, in.ID)
 	}
-	if err != nil {
-		return nil, a.fail(ctx, err, 0)
-	}
-	return &output[wire.AuditList]{wire.AuditList{Records: a.visible(ctx).Audit(records)}}, nil
+	return &wire.AuditList{Records: a.visible(ctx).Audit(records)}, err
 }

@@ -4,49 +4,24 @@ import (
 	"context"
 	"net/http"
 	"reflect"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/internal/mirror"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Query is a Filter in a URL.
+// Query is a Filter in a URL, which is too short for as many ids as a body.
 type Query struct {
-	IDs            []int64       `query:"ids" nullable:"false" maxItems:"1000" doc:"These entries: 7,9,12."`
-	Statuses       []string      `query:"status" nullable:"false" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED" doc:"Entries in any of these: PENDING,PARKED."`
-	Topic          string        `query:"topic" doc:"Topic that the message was consumed from."`
-	Consumer       string        `query:"consumer" doc:"Queue or consumer group."`
-	EventType      string        `query:"event_type"`
-	Handler        string        `query:"handler" doc:"Handler that gave up."`
-	Reason         string        `query:"reason" enum:"permanent,exhausted,malformed,expired,panic,manual,crash"`
-	ErrorClass     string        `query:"error_class"`
-	ErrorCode      string        `query:"error_code"`
-	Fingerprint    string        `query:"fingerprint" doc:"Group."`
-	EventID        string        `query:"event_id" doc:"Id of the message."`
-	SourceTable    string        `query:"source_table"`
-	SourceID       string        `query:"source_id"`
-	CorrelationID  string        `query:"correlation_id"`
-	TraceID        string        `query:"trace_id" pattern:"^[0-9a-f]{32}$" doc:"W3C trace of the message. Reads all headers."`
-	Error          string        `query:"error" doc:"Text that occurs in the error."`
-	Payload        string        `query:"payload" doc:"Text that occurs in the payload. Reads every payload that the rest leaves."`
-	PayloadFields  []string      `query:"payload_fields,explode" nullable:"false" maxItems:"8" doc:"A field of the JSON payload with the value that it must have: customer.id=42. May be given several times. Lists are looked into. Reads every payload that the rest leaves."`
-	Cause          string        `query:"cause" doc:"Text that occurs in the group's normalized error. Fast on any table size."`
-	From           time.Time     `query:"from" doc:"Created at or after."`
-	To             time.Time     `query:"to" doc:"Created before."`
-	ResolvedBefore time.Time     `query:"resolved_before" doc:"Closed before."`
-	DiedBefore     time.Time     `query:"died_before" doc:"Last death before."`
-	Redrives       optional[int] `query:"redrives" minimum:"0" maximum:"2147483647" doc:"Redriven exactly so often."`
-	Run            string        `query:"run" doc:"The redrive run that took the entry last."`
+	wire.Filter
+	IDs      []int64       `query:"ids" nullable:"false" maxItems:"1000" doc:"These entries: 7,9,12."`
+	Redrives optional[int] `query:"redrives" minimum:"0" maximum:"2147483647" doc:"Redriven exactly so often."`
 }
 
-var queries = mirror.New[wire.Filter, Query](map[string]string{"Redrives": ""})
-
-// filter is the filter that the parameters say.
+// filter is the filter of the parameters.
 func (q *Query) filter() *wire.Filter {
-	f := queries.From(q)
+	f := q.Filter
+	f.IDs = q.IDs
 	if q.Redrives.set {
 		f.Redrives = &q.Redrives.Value
 	}

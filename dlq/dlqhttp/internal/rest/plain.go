@@ -64,7 +64,7 @@ func walk(v reflect.Value, at string, faults *[]error) {
 // place is where a field stands in a request: query.topic, body.filter.topic.
 func place(at string, field *reflect.StructField) string {
 	for _, kind := range []string{"path", "query", "header"} {
-		if name, _, _ := strings.Cut(field.Tag.Get(kind), ","); name != "" {
+		if name, _, _ := strings.Cut(field.Tag.Get(kind), ","); name != "" && at == "" { // a filter is in bodies too
 			return kind + "." + name
 		}
 	}

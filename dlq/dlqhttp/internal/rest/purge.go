@@ -24,15 +24,10 @@ func (a *API) purgeRoutes() {
 		slow:    true,
 		summary: "Remove closed dead letters that are old, after a copy to the archive",
 	}, a.purge)
-	handle(a, route{
-		id: "restore-archived", method: http.MethodPost, path: "/archive/restore", tag: "maintenance", role: access.Admin,
-		changes: true,
-		summary: "Bring purged dead letters back from the archive",
-	}, a.unarchive)
-	handle(a, route{
-		id: "get-retention", method: http.MethodGet, path: "/retention", tag: "maintenance", role: access.Viewer,
-		summary: "Show how long closed dead letters are kept, and how many are due",
-	}, a.retention)
+	handle(a, changeRoute(access.Admin, "maintenance", "restore-archived", "/archive/restore",
+		"Bring purged dead letters back from the archive"), a.unarchive)
+	handle(a, readRoute("maintenance", "get-retention", "/retention",
+		"Show how long closed dead letters are kept, and how many are due"), a.retention)
 }
 
 // purgeable is what a purge of the scope picks.
@@ -47,19 +42,16 @@ func purgeable(s *wire.PurgeScope) (dlq.Filter, error) {
 	return f, nil
 }
 
-func (a *API) previewPurge(ctx context.Context, in *struct{ Body wire.PurgeScope }) (*output[wire.Count], error) {
+func (a *API) previewPurge(ctx context.Context, in *struct{ Body wire.PurgeScope }) (*wire.Count, error) {
 	filter, err := purgeable(&in.Body)
 	if err != nil {
 		return nil, err
 	}
 	n, err := a.cfg.Manager.Count(ctx, filter, 0)
-	if err != nil {
-		return nil, a.fail(ctx, err, 0)
-	}
-	return &output[wire.Count]{wire.Count{Count: n}}, nil
+	return &wire.Count{Count: n}, err
 }
 
-func (a *API) purge(ctx context.Context, in *struct{ Body wire.PurgeRequest }) (*output[wire.Purged], error) {
+func (a *API) purge(ctx context.Context, in *struct{ Body wire.PurgeRequest }) (*wire.Purged, error) {
 	if _, err := purgeable(&in.Body.PurgeScope); err != nil {
 		return nil, err
 	}
@@ -68,26 +60,15 @@ func (a *API) purge(ctx context.Context, in *struct{ Body wire.PurgeRequest }) (
 		Statuses: statusesOf(in.Body.Statuses), ClosedBefore: in.Body.ClosedBefore, SkipArchive: in.Body.SkipArchive,
 		Actor: who.Actor, Note: who.Note,
 	})
-	if err != nil {
-		return nil, a.fail(ctx, err, 0)
-	}
-	return &output[wire.Purged]{wire.Purged{Purged: n}}, nil
+	return &wire.Purged{Purged: n}, err
 }
 
-func (a *API) unarchive(ctx context.Context, in *struct{ Body wire.ArchiveRequest }) (*output[wire.ArchiveResult],
-	error,
-) {
+func (a *API) unarchive(ctx context.Context, in *struct{ Body wire.ArchiveRequest }) (*wire.ArchiveResult, error) {
 	ids, err := a.cfg.Manager.Unarchive(ctx, by(ctx, in.Body.Note.Note), in.Body.IDs...)
-	if err != nil {
-		return nil, a.fail(ctx, err, 0)
-	}
-	if ids == nil {
-		ids = []int64{}
-	}
-	return &output[wire.ArchiveResult]{wire.ArchiveResult{Restored: ids}}, nil
+	return &wire.ArchiveResult{Restored: append([]int64{}, ids...)}, err
 }
 
-func (a *API) retention(ctx context.Context, _ *none) (*output[wire.Retention], error) {
+func (a *API) retention(ctx context.Context, _ *none) (*wire.Retention, error) {
 	r := a.cfg.Retention
 	shown := wire.Retention{
 		ResolvedSeconds: int64(r.Resolved.Seconds()), DiscardedSeconds: int64(r.Discarded.Seconds()),
@@ -104,11 +85,11 @@ func (a *API) retention(ctx context.Context, _ *none) (*output[wire.Retention], 
 		before := a.cfg.Manager.Now(ctx).Add(-due.keep)
 		n, err := a.cfg.Manager.Count(ctx, dlq.Filter{Statuses: []dlq.Status{due.status}, ResolvedBefore: before}, 0)
 		if err != nil {
-			return nil, a.fail(ctx, err, 0)
+			return nil, err
 		}
 		*due.count = n
 	}
-	return &output[wire.Retention]{shown}, nil
+	return new(shown), nil
 }
 
 func statusesOf(names []string) []dlq.Status {

@@ -2,11 +2,9 @@ package rest
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -15,16 +13,14 @@ type reportInput struct {
 }
 
 func (a *API) reportRoutes() {
-	handle(a, route{
-		id: "get-report", method: http.MethodGet, path: "/report", tag: "groups", role: access.Viewer,
-		summary: "Report which causes are new, grow, return or are fixed",
-	}, a.report)
+	handle(a, readRoute("groups", "get-report", "/report", "Report which causes are new, grow, return or are fixed"),
+		a.report)
 }
 
-func (a *API) report(ctx context.Context, in *reportInput) (*output[wire.Recurrence], error) {
+func (a *API) report(ctx context.Context, in *reportInput) (*wire.Recurrence, error) {
 	report, err := a.cfg.Manager.Recurrence(ctx, dlq.RecurrenceQuery{Period: time.Duration(in.Hours) * time.Hour})
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
-	return &output[wire.Recurrence]{a.visible(ctx).Recurrence(report)}, nil
+	return new(a.visible(ctx).Recurrence(report)), nil
 }

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -41,10 +42,8 @@ type runOutput struct {
 }
 
 type runsInput struct {
-	State     []string `query:"state" nullable:"false" enum:"preparing,awaiting_approval,running,paused,stopped,completed,cancelled" doc:"Runs in any of these."`
-	CreatedBy string   `query:"created_by"`
-	Active    bool     `query:"active" doc:"Only those for which there is something to do."`
-	Page
+	wire.RunQuery
+	wire.Page
 	Self
 }
 
@@ -55,9 +54,7 @@ type runsOutput struct {
 
 type itemsInput struct {
 	RunID
-	State string `query:"state" enum:"waiting,claimed,out,succeeded,failed,lost,skipped"`
-	After int64  `query:"after" minimum:"0" doc:"Go on behind this entry."`
-	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
+	wire.ItemQuery
 	Self
 }
 
@@ -80,11 +77,8 @@ type adjustInput struct {
 
 func (a *API) runRoutes() {
 	m := a.cfg.Runner
-	handle(a, route{
-		id: "list-runs", method: http.MethodGet, path: "/runs", tag: "runs", role: access.Viewer,
-		summary: "List redrive runs",
-	}, a.runs)
-	handle(a, route{
+	handleOutput(a, readRoute("runs", "list-runs", "/runs", "List redrive runs"), a.runs)
+	handleOutput(a, route{
 		id: "start-run", method: http.MethodPost, path: "/runs", tag: "runs", role: access.Operator, changes: true,
 		slow:        true,
 		summary:     "Start a redrive run",
@@ -95,20 +89,13 @@ func (a *API) runRoutes() {
 		id: "preview-run", method: http.MethodPost, path: "/runs/preview", tag: "runs", role: access.Viewer,
 		summary: "Show what a run would do, and do nothing",
 	}, a.previewRun)
-	handle(a, route{
-		id: "get-run", method: http.MethodGet, path: "/runs/{id}", tag: "runs", role: access.Viewer,
-		summary: "Get a run and how far it is",
-	}, a.run)
-	handle(a, route{
-		id: "review-run", method: http.MethodGet, path: "/runs/{id}/review", tag: "runs", role: access.Viewer,
-		summary: "Show what a run would send, for who approves it",
-		description: "Its entries by topic and by cause, and the first of them with the difference between what died and " +
-			"what would be sent.",
-	}, a.reviewRun)
-	handle(a, route{
-		id: "list-run-items", method: http.MethodGet, path: "/runs/{id}/items", tag: "runs", role: access.Viewer,
-		summary: "List a run's entries and what happened to each",
-	}, a.runItems)
+	handleOutput(a, readRoute("runs", "get-run", "/runs/{id}", "Get a run and how far it is"), a.run)
+	review := readRoute("runs", "review-run", "/runs/{id}/review", "Show what a run would send, for who approves it")
+	review.description = "Its entries by topic and by cause, and the first of them with the difference between what " +
+		"died and what would be sent."
+	handle(a, review, a.reviewRun)
+	handleOutput(a, readRoute("runs", "list-run-items", "/runs/{id}/items",
+		"List a run's entries and what happened to each"), a.runItems)
 	for _, c := range []struct {
 		verb, summary string
 		role          access.Role
@@ -120,18 +107,12 @@ func (a *API) runRoutes() {
 		{"approve", "Approve a run that someone else has started", access.Approver, m.ApproveRun},
 		{"reject", "Cancel a run that waits for approval", access.Approver, m.RejectRun},
 	} {
-		handle(a, route{
-			id: c.verb + "-run", method: http.MethodPost, path: "/runs/{id}/" + c.verb, tag: "runs", role: c.role, changes: true,
-			summary: c.summary,
-		}, func(ctx context.Context, in *steerInput) (*runOutput, error) {
-			note := ""
-			if in.Body != nil {
-				note = in.Body.Note
-			}
-			return a.steer(ctx, in.ID, &in.Match, note, c.do)
-		})
+		handleOutput(a, changeRoute(c.role, "runs", c.verb+"-run", "/runs/{id}/"+c.verb, c.summary),
+			func(ctx context.Context, in *steerInput) (*runOutput, error) {
+				return a.steer(ctx, in.ID, &in.Match, cmp.Or(in.Body, &wire.Note{}).Note, c.do)
+			})
 	}
-	handle(a, route{
+	handleOutput(a, route{
 		id: "adjust-run", method: http.MethodPatch, path: "/runs/{id}", tag: "runs", role: access.Operator, changes: true,
 		summary: "Change the rate and the bounds of a run in progress",
 	}, a.adjustRun)
@@ -139,15 +120,15 @@ func (a *API) runRoutes() {
 
 func (a *API) runs(ctx context.Context, in *runsInput) (*runsOutput, error) {
 	if err := a.visible(ctx).Values(in.CreatedBy); err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	filter := redrive.RunFilter{CreatedBy: in.CreatedBy, Active: in.Active}
 	for _, s := range in.State {
 		filter.States = append(filter.States, redrive.State(s))
 	}
-	runs, next, err := a.cfg.Runner.Runs(ctx, filter, in.page())
+	runs, next, err := a.cfg.Runner.Runs(ctx, filter, pageOf(in.Page))
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	list := wire.RunList{Runs: make([]wire.Run, 0, len(runs)), Next: next}
 	for i := range runs {
@@ -173,7 +154,7 @@ func (a *API) runnable(ctx context.Context, w *wire.RunSpec) (redrive.Spec, erro
 func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error) {
 	spec, err := a.runnable(ctx, &in.Body.RunSpec)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	if err := picks(&spec.Filter); err != nil {
 		return nil, err
@@ -187,7 +168,7 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 		run, err = a.startedBefore(ctx, spec)
 	}
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	return &startOutput{
 		Location: a.cfg.Path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version),
@@ -211,44 +192,42 @@ func (a *API) startedBefore(ctx context.Context, spec redrive.Spec) (*redrive.Ru
 	return run, nil
 }
 
-func (a *API) previewRun(ctx context.Context, in *struct{ Body wire.RunPreviewRequest }) (*output[wire.RunPreview],
-	error,
-) {
+func (a *API) previewRun(ctx context.Context, in *struct{ Body wire.RunPreviewRequest }) (*wire.RunPreview, error) {
 	spec, err := a.runnable(ctx, &in.Body.RunSpec)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	preview, err := a.cfg.Runner.PreviewRun(ctx, spec, in.Body.Sample)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	if err := a.cfg.Read(ctx, "preview", sampled(preview.Sample)...); err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
-	return &output[wire.RunPreview]{a.visible(ctx).Preview(preview)}, nil
+	return new(a.visible(ctx).Preview(preview)), nil
 }
 
 func (a *API) run(ctx context.Context, in *RunID) (*runOutput, error) {
 	run, err := a.cfg.Runner.Run(ctx, in.ID)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	return &runOutput{ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
 }
 
 func (a *API) reviewRun(ctx context.Context, in *struct {
 	RunID
-	Sample int `query:"sample" minimum:"1" maximum:"100" default:"10" doc:"How many entries to show."`
+	wire.ReviewQuery
 },
-) (*output[wire.RunReview], error) {
+) (*wire.RunReview, error) {
 	review, err := a.cfg.Runner.ReviewRun(ctx, in.ID, in.Sample)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	if err := a.cfg.Read(ctx, "review", sampled(review.Sample)...); err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
-	return &output[wire.RunReview]{a.visible(ctx).Review(review)}, nil
+	return new(a.visible(ctx).Review(review)), nil
 }
 
 // sampled are the entries of a preview.
@@ -262,7 +241,7 @@ func sampled(samples []redrive.Sample) []int64 {
 
 func (a *API) runItems(ctx context.Context, in *itemsInput) (*itemsOutput, error) {
 	if _, err := a.cfg.Runner.Run(ctx, in.ID); err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	filter := redrive.ItemFilter{State: redrive.ItemState(in.State), After: in.After, Limit: in.Limit}
 	if filter.Limit < driver.MaxPage {
@@ -270,7 +249,7 @@ func (a *API) runItems(ctx context.Context, in *itemsInput) (*itemsOutput, error
 	}
 	items, err := a.cfg.Runner.RunItems(ctx, in.ID, filter)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	list, next := wire.ItemList{Items: make([]wire.RunItem, 0, len(items))}, ""
 	if len(items) > in.Limit || len(items) == driver.MaxPage {
@@ -296,7 +275,7 @@ func (a *API) steer(
 	who.Version = version
 	run, err := do(ctx, id, who)
 	if err != nil {
-		return nil, a.fail(ctx, err, version)
+		return nil, err
 	}
 	return &runOutput{ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
 }

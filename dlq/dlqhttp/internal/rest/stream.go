@@ -40,7 +40,7 @@ func (a *API) streamRoutes() {
 
 func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error) {
 	if _, err := a.cfg.Runner.Run(ctx, in.ID); err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	who := access.From(ctx)
 	if full := a.streams.Open(&who); full != "" {

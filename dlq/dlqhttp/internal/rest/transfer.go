@@ -64,7 +64,7 @@ func (a *API) transferRoutes() {
 func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
 	filter, err := a.filtered(ctx, in.filter())
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	hide := a.exported(ctx)
 	return &huma.StreamResponse{Body: func(ctx huma.Context) { //nolint:contextcheck // huma's context has ours
@@ -140,7 +140,7 @@ func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.
 		return nil, huma.NewError(http.StatusRequestTimeout,
 			"no more of the import came: send it again; the lines before may have been stored")
 	case err != nil:
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	return &output[wire.Imported]{wire.Imported(imported)}, nil
 }

@@ -37,15 +37,12 @@ type resolveInput struct {
 
 // validationRoutes are the four routes of older services, for existing callers.
 func (a *API) validationRoutes() {
-	handle(a, route{
-		id: "validation-list", method: http.MethodGet, path: "/validation/dlq", tag: "validation", role: access.Viewer,
-		summary: "List dead letters in a status, the newest first",
-	}, a.validationList)
-	handle(a, route{
-		id: "validation-retry", method: http.MethodPost, path: "/validation/dlq/{id}/retry", tag: "validation",
-		role:    access.Operator,
-		changes: true, status: http.StatusAccepted, summary: "Send a dead letter back to its consumer",
-	}, func(ctx context.Context, in *ID) (*output[wire.ValidationEvent], error) {
+	handleOutput(a, readRoute("validation", "validation-list", "/validation/dlq",
+		"List dead letters in a status, the newest first"), a.validationList)
+	retry := changeRoute(access.Operator, "validation", "validation-retry", "/validation/dlq/{id}/retry",
+		"Send a dead letter back to its consumer")
+	retry.status = http.StatusAccepted
+	handle(a, retry, func(ctx context.Context, in *ID) (*wire.ValidationEvent, error) {
 		return a.validationChange(ctx, in.ID, by(ctx, ""), a.cfg.Manager.Redrive)
 	})
 	handle(a, route{
@@ -55,7 +52,7 @@ func (a *API) validationRoutes() {
 		description: "The entry has resolvedBy as it was sent. The actor in the audit log is the authenticated caller," +
 			" and the record has both names.",
 	}, a.validationResolve)
-	handle(a, route{
+	handleOutput(a, route{
 		id: "validation-discard", method: http.MethodDelete, path: "/validation/dlq/{id}", tag: "validation",
 		role:    access.Operator,
 		changes: true, status: http.StatusNoContent,
@@ -70,7 +67,7 @@ func (a *API) validationList(ctx context.Context, in *validationInput) (*validat
 	listing, err := a.cfg.Manager.List(ctx, dlq.Filter{Statuses: []dlq.Status{dlq.Status(in.Status)}},
 		dlq.Page{Limit: in.Limit, After: in.Cursor})
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
 	out := &validationOutput{Link: in.next(listing.Next), Body: make([]wire.ValidationEvent, 0, len(listing.Entries))}
 	for i := range listing.Entries {
@@ -79,7 +76,7 @@ func (a *API) validationList(ctx context.Context, in *validationInput) (*validat
 	return out, nil
 }
 
-func (a *API) validationResolve(ctx context.Context, in *resolveInput) (*output[wire.ValidationEvent], error) {
+func (a *API) validationResolve(ctx context.Context, in *resolveInput) (*wire.ValidationEvent, error) {
 	who := by(ctx, "")
 	if strings.ContainsFunc(in.ResolvedBy, func(r rune) bool {
 		return unicode.IsControl(r) || unicode.Is(unicode.Cf, r)
@@ -93,12 +90,10 @@ func (a *API) validationResolve(ctx context.Context, in *resolveInput) (*output[
 	return a.validationChange(ctx, in.ID.ID, who, a.cfg.Manager.Resolve)
 }
 
-func (a *API) validationChange(ctx context.Context, id int64, who dlq.By, do change) (*output[wire.ValidationEvent],
-	error,
-) {
+func (a *API) validationChange(ctx context.Context, id int64, who dlq.By, do change) (*wire.ValidationEvent, error) {
 	e, err := do(ctx, id, who)
 	if err != nil {
-		return nil, a.fail(ctx, err, 0)
+		return nil, err
 	}
-	return &output[wire.ValidationEvent]{a.validationEvent(ctx, e)}, nil
+	return new(a.validationEvent(ctx, e)), nil
 }
