@@ -46,13 +46,7 @@ func (m *Manager) ParkAll(ctx context.Context, f Filter, by By) (Bulk, error) {
 // group" does not report entries that were resolved long ago as refused.
 func (m *Manager) changeAll(ctx context.Context, f Filter, action driver.Action, by By) (Bulk, error) {
 	if len(f.Statuses) == 0 {
-		f.Statuses = []Status{Pending, Parked}
-		if action == driver.ActionRestore {
-			f.Statuses = []Status{Resolved, Discarded, Parked}
-		}
-		if action == driver.ActionPark {
-			f.Statuses = []Status{Pending}
-		}
+		f.Statuses = action.From()
 	}
 	var bulk Bulk
 	var ids []int64

@@ -16,30 +16,28 @@ import (
 
 // verb is a change that an operator makes to entries.
 type verb struct {
-	use, short, past string
-	from             []dlq.Status // what is taken without --status
-	one              func(operator, context.Context, int64, dlq.By) (*dlq.Entry, error)
-	all              func(operator, context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error)
+	do          driver.Action
+	short, past string
+	one         func(operator, context.Context, int64, dlq.By) (*dlq.Entry, error)
+	all         func(operator, context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error)
 }
 
 func (a *app) verbCommands() []*cobra.Command {
-	waiting := []dlq.Status{dlq.Pending, dlq.Parked}
 	verbs := []verb{
 		{
-			"resolve", "Mark dead letters as taken care of", "resolved", waiting, operator.Resolve, operator.ResolveAll,
+			driver.ActionResolve, "Mark dead letters as taken care of", "resolved",
+			operator.Resolve, operator.ResolveAll,
 		},
 		{
-			"discard", "Give up dead letters; they are kept and can be restored", "discarded", waiting,
+			driver.ActionDiscard, "Give up dead letters; they are kept and can be restored", "discarded",
 			operator.Discard, operator.DiscardAll,
 		},
 		{
-			"park", "Set dead letters aside for a person: neither rules nor runs send them automatically", "parked",
-			[]dlq.Status{dlq.Pending},
+			driver.ActionPark, "Set dead letters aside for a person: neither rules nor runs send them automatically", "parked",
 			operator.Park, operator.ParkAll,
 		},
 		{
-			"restore", "Undo resolve, discard or park", "restored",
-			[]dlq.Status{dlq.Resolved, dlq.Discarded, dlq.Parked},
+			driver.ActionRestore, "Undo resolve, discard or park", "restored",
 			operator.Restore, operator.RestoreAll,
 		},
 	}
@@ -56,12 +54,12 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 		dryRun bool
 	)
 	cmd := &cobra.Command{
-		Use: v.use + " [ID...]", Short: v.short,
+		Use: string(v.do) + " [ID...]", Short: v.short,
 		Long: v.short + ".\n\nTakes ids (7 9 12-20) or a filter. With a filter it shows how many match and asks; --yes " +
 			"answers.",
 		Example: fmt.Sprintf(`  redrive dlq %[1]s 7 9 12-20 --note "ticket 4711"
-  redrive dlq %[1]s --topic orders --error "no such customer" --dry-run`, v.use),
-		ValidArgsFunction: a.completeIDs(v.from...),
+  redrive dlq %[1]s --topic orders --error "no such customer" --dry-run`, v.do),
+		ValidArgsFunction: a.completeIDs(v.do.From()...),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := oneOf(cmd, args, &filter); err != nil {
 				return err
@@ -86,7 +84,7 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 			})
 		},
 	}
-	filter.add(a, cmd, v.from...)
+	filter.add(a, cmd, v.do.From()...)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be changed, and change nothing")
 	return cmd
 }
@@ -146,11 +144,11 @@ func (a *app) changeAll(ctx context.Context, m operator, v *verb, flags *filterF
 	if err != nil {
 		return err
 	}
-	if err := a.confirm(v.use, n); err != nil {
+	if err := a.confirm(string(v.do), n); err != nil {
 		return err
 	}
 	var done dlq.Bulk
-	err = a.startBar(v.use, n).whileShrinking(ctx, n, left, func() (err error) {
+	err = a.startBar(string(v.do), n).whileShrinking(ctx, n, left, func() (err error) {
 		done, err = v.all(m, ctx, filter, a.by())
 		return err
 	})

@@ -3,6 +3,7 @@ package driver
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -211,29 +212,40 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 	return e, nil
 }
 
+// From returns the states in which an entry allows the action. An overdue RETRYING entry also allows what reserves,
+// closes or parks it, see [Entry.Overdue].
+func (a Action) From() []Status {
+	switch a {
+	case ActionRedrive, ActionResolve, ActionDiscard, ActionEdit:
+		return []Status{Pending, Parked}
+	case ActionPark:
+		return []Status{Pending}
+	case ActionPublished, ActionRelease, ActionReleaseByHand:
+		return []Status{Retrying}
+	case ActionSucceed:
+		// PENDING and PARKED as well: the message of a redrive that timed out may succeed after its claim was released.
+		return []Status{Retrying, Pending, Parked}
+	case ActionRestore:
+		return []Status{Resolved, Discarded, Parked}
+	default:
+		return nil
+	}
+}
+
 func (c *Change) legal(e *Entry) bool {
+	from := slices.Contains(c.Action.From(), e.Status)
 	switch c.Action {
 	case ActionRedrive:
 		// A run may claim again what it had claimed itself, if the entry has not changed since (see RunItem.Settle).
 		mine := c.Run != "" && e.Run == c.Run && c.Version != 0
-		return e.Status == Pending || e.Status == Parked || e.Overdue(c.At) || e.Status == Retrying && mine
-	case ActionResolve, ActionDiscard:
-		return e.Status == Pending || e.Status == Parked || e.Overdue(c.At)
-	case ActionPark:
-		return e.Status == Pending || e.Overdue(c.At)
-	case ActionEdit:
-		return e.Status == Pending || e.Status == Parked
-	case ActionPublished, ActionRelease, ActionReleaseByHand:
-		return e.Status == Retrying
+		return from || e.Overdue(c.At) || e.Status == Retrying && mine
+	case ActionResolve, ActionDiscard, ActionPark:
+		return from || e.Overdue(c.At)
 	case ActionSucceed:
-		// PENDING and PARKED as well: the message of a redrive that timed out may succeed after its claim was released. A
-		// success reported a second time, after a restore, is ignored.
-		return (e.Status == Retrying || e.Status == Pending || e.Status == Parked) &&
-			c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
-	case ActionRestore:
-		return e.Status == Resolved || e.Status == Discarded || e.Status == Parked
+		// A success reported a second time, after a restore, is ignored.
+		return from && c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
 	default:
-		return false
+		return from
 	}
 }
 

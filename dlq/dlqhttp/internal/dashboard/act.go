@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -19,7 +18,7 @@ func (d *dashboard) by(r *http.Request) (dlq.By, error) {
 	if text := r.PostForm.Get("version"); text != "" {
 		version, err := driver.ParseID(text)
 		if err != nil {
-			return by, fmt.Errorf("%w: version %q", dlq.ErrInvalid, text)
+			return by, invalid("version %q", text)
 		}
 		by.Version = version
 	}
@@ -28,32 +27,26 @@ func (d *dashboard) by(r *http.Request) (dlq.By, error) {
 
 // bulkAction is what can be done to many entries.
 type bulkAction struct {
-	Do, Verb, Done string
-	// From are the states that it takes.
-	From []dlq.Status
-	Help string
-	run  func(*dlq.Manager, context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error)
+	Do               driver.Action
+	Verb, Done, Help string
+	run              func(*dlq.Manager, context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error)
 }
 
 var bulkActions = map[string]bulkAction{
 	"resolve": {
-		"resolve", "Resolve", "resolved",
-		[]dlq.Status{dlq.Pending, dlq.Parked},
+		driver.ActionResolve, "Resolve", "resolved",
 		"They are taken care of: the cause is fixed elsewhere, and nothing is sent.", (*dlq.Manager).ResolveAll,
 	},
 	"discard": {
-		"discard", "Discard", "discarded",
-		[]dlq.Status{dlq.Pending, dlq.Parked},
+		driver.ActionDiscard, "Discard", "discarded",
 		"They are given up. They are kept, and can be restored until they are purged.", (*dlq.Manager).DiscardAll,
 	},
 	"park": {
-		"park", "Park", "parked",
-		[]dlq.Status{dlq.Pending},
+		driver.ActionPark, "Park", "parked",
 		"They wait for a person: neither rules nor runs over pending entries take them.", (*dlq.Manager).ParkAll,
 	},
 	"restore": {
-		"restore", "Restore", "restored",
-		[]dlq.Status{dlq.Resolved, dlq.Discarded, dlq.Parked},
+		driver.ActionRestore, "Restore", "restored",
 		"They are pending again.", (*dlq.Manager).RestoreAll,
 	},
 }
@@ -105,10 +98,10 @@ func (d *dashboard) confirm(w http.ResponseWriter, r *http.Request) error {
 	data := confirmData{Back: "/entries?" + string(s.Query())}
 	var known bool
 	if data.Action, known = bulkActions[q.Get("do")]; !known {
-		return fmt.Errorf("%w: action %q", dlq.ErrInvalid, q.Get("do"))
+		return invalid("action %q", q.Get("do"))
 	}
 	if len(s.Filter.Statuses) == 0 {
-		s.Filter.Statuses = data.Action.From // what is in another state is not meant
+		s.Filter.Statuses = data.Action.Do.From() // as the change itself does
 	}
 	data.Search, data.Chips = s, s.Chips()
 	if data.Count, err = d.cfg.Manager.Count(r.Context(), s.Filter, 0); err != nil {
@@ -124,12 +117,9 @@ func (d *dashboard) confirm(w http.ResponseWriter, r *http.Request) error {
 
 // act changes what was counted. What takes longer than a person waits goes on on its own.
 func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
-	if err := r.ParseForm(); err != nil {
-		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
-	}
 	action, known := bulkActions[r.PostForm.Get("do")]
 	if !known {
-		return fmt.Errorf("%w: action %q", dlq.ErrInvalid, r.PostForm.Get("do"))
+		return invalid("action %q", r.PostForm.Get("do"))
 	}
 	form := url.Values{}
 	for name, values := range r.PostForm {
@@ -142,7 +132,7 @@ func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(s.values()) == 0 { // a form that was cut off must not mean everything
-		return fmt.Errorf("%w: the form says nothing of the entries", dlq.ErrInvalid)
+		return invalid("the form says nothing of the entries")
 	}
 	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {
 		return err

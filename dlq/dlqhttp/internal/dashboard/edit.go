@@ -173,9 +173,6 @@ func savedNotSent(e *dlq.Entry, err error) error {
 
 // edit shows what would change, or changes it, and sends the message back when asked to.
 func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
-	if err := r.ParseForm(); err != nil {
-		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
-	}
 	full, err := d.readEntry(r)
 	if err != nil {
 		return err
@@ -199,7 +196,7 @@ func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
 	case "redrive":
 		err = d.cfg.Manager.MaySend(r.Context(), full.ID, by)
 	default:
-		err = fmt.Errorf("%w: action %q", dlq.ErrInvalid, do)
+		err = invalid("action %q", do)
 	}
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -31,7 +32,7 @@ type entryData struct {
 	Trace    traceView
 	Diff     *payload.Diff // against what died first, when it was edited
 	Revision int           // the body that is shown
-	Actions  []string
+	Actions  []driver.Action
 	// In is the list that the page was opened from; Newer and Older are the neighbours in it, 0 at its ends.
 	In           string
 	Newer, Older int64
@@ -117,7 +118,7 @@ func (d *dashboard) entry(w http.ResponseWriter, r *http.Request) error {
 	if text := r.URL.Query().Get("revision"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return fmt.Errorf("%w: revision %q: a number from 0", dlq.ErrInvalid, text)
+			return invalid("revision %q: a number from 0", text)
 		}
 		if body, err = d.cfg.Manager.Body(r.Context(), full.ID, n); err != nil {
 			return err
@@ -195,20 +196,17 @@ func (e *entryData) show(body *dlq.Body, sees visible.View) {
 	}
 }
 
-// legal are the actions that an entry in its state takes.
-func legal(e *dlq.Entry, now time.Time) []string {
-	switch {
-	case e.Status == dlq.Pending:
-		return []string{"redrive", "resolve", "discard", "park"}
-	case e.Status == dlq.Parked:
-		return []string{"redrive", "resolve", "discard", "restore"}
-	case e.Status == dlq.Retrying && e.Overdue(now):
-		return []string{"redrive", "resolve", "discard", "park"}
-	case e.Status == dlq.Retrying:
-		return nil
-	default:
-		return []string{"restore"}
+// legal are the actions that the state of an entry allows, in the order of their buttons.
+func legal(e *dlq.Entry, now time.Time) (actions []driver.Action) {
+	for _, action := range []driver.Action{
+		driver.ActionRedrive, driver.ActionResolve, driver.ActionDiscard, driver.ActionPark, driver.ActionRestore,
+	} {
+		change := driver.Change{Action: action, At: now}
+		if _, err := change.Apply(*e); err == nil {
+			actions = append(actions, action)
+		}
 	}
+	return actions
 }
 
 // change does one action on one entry, as it was seen: a person who pressed a button on an old page learns who was
@@ -217,9 +215,6 @@ func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 	id, err := driver.ParseID(r.PathValue("id"))
 	if err != nil {
 		return err
-	}
-	if err := r.ParseForm(); err != nil {
-		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
 	}
 	by, err := d.by(r)
 	if err != nil {
@@ -232,29 +227,21 @@ func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 			detail: access.Refusal(p, access.Admin) + ". Ask an administrator.",
 		}
 	}
-	var said string
-	switch do {
-	case "release":
-		_, err = m.Release(r.Context(), id, by)
-		said = "released; the outcome of its redrive is no longer waited for"
-	case "redrive":
-		_, err = m.Redrive(r.Context(), id, by)
-		said = "sent back to its consumer; its outcome will show here"
-	case "resolve":
-		_, err = m.Resolve(r.Context(), id, by)
-		said = "resolved"
-	case "discard":
-		_, err = m.Discard(r.Context(), id, by)
-		said = "discarded; it is kept and can be restored"
-	case "park":
-		_, err = m.Park(r.Context(), id, by)
-		said = "parked for a person"
-	case "restore":
-		_, err = m.Restore(r.Context(), id, by)
-		said = "pending again"
-	default:
-		err = fmt.Errorf("%w: action %q", dlq.ErrInvalid, do)
+	action, known := map[string]struct {
+		run  func(context.Context, int64, dlq.By) (*dlq.Entry, error)
+		done string
+	}{
+		"release": {m.Release, "released; the outcome of its redrive is no longer waited for"},
+		"redrive": {m.Redrive, "sent back to its consumer; its outcome will show here"},
+		"resolve": {m.Resolve, "resolved"},
+		"discard": {m.Discard, "discarded; it is kept and can be restored"},
+		"park":    {m.Park, "parked for a person"},
+		"restore": {m.Restore, "pending again"},
+	}[do]
+	if !known {
+		return invalid("action %q", do)
 	}
+	_, err = action.run(r.Context(), id, by)
 	d.forget()
 	if err != nil {
 		return err
@@ -263,7 +250,7 @@ func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 	if in := r.PostForm.Get("in"); in != "" {
 		path += "?in=" + url.QueryEscape(in) // the list goes with its entries
 	}
-	d.see(w, r, path, fmt.Sprintf("Entry %d: %s.", id, said))
+	d.see(w, r, path, fmt.Sprintf("Entry %d: %s.", id, action.done))
 	return nil
 }
 

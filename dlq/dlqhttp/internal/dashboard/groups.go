@@ -169,7 +169,7 @@ func (d *dashboard) confirmCauses(w http.ResponseWriter, r *http.Request) error 
 			return err
 		}
 		data.Causes = append(data.Causes, causesOf(groups, d.cfg.Manager.Now(r.Context()), sees)...)
-		n, err := d.cfg.Manager.Count(r.Context(), dlq.Filter{Fingerprint: fingerprint, Statuses: data.Action.From}, 0)
+		n, err := d.cfg.Manager.Count(r.Context(), dlq.Filter{Fingerprint: fingerprint, Statuses: data.Action.Do.From()}, 0)
 		if err != nil {
 			return err
 		}
@@ -220,7 +220,8 @@ func (d *dashboard) actCauses(w http.ResponseWriter, r *http.Request) error {
 				action.Done + "."
 		}
 		for _, fingerprint := range picked {
-			bulk, err := action.run(d.cfg.Manager, ctx, dlq.Filter{Fingerprint: fingerprint, Statuses: action.From, To: to}, by)
+			filter := dlq.Filter{Fingerprint: fingerprint, Statuses: action.Do.From(), To: to}
+			bulk, err := action.run(d.cfg.Manager, ctx, filter, by)
 			changed += bulk.Changed
 			if err != nil {
 				return said(), err

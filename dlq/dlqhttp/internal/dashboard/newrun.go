@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -61,7 +60,7 @@ func specOf(form url.Values, s *search) (redrive.Spec, error) {
 		}
 		n, parsed := strconv.ParseFloat(text, 64)
 		if parsed != nil || n < least || n > most {
-			err = fmt.Errorf("%w: %s %q: a number from %v", dlq.ErrInvalid, strings.ReplaceAll(name, "_", " "), text, least)
+			err = invalid("%s %q: a number from %v", strings.ReplaceAll(name, "_", " "), text, least)
 		}
 		return n
 	}
@@ -71,7 +70,7 @@ func specOf(form url.Values, s *search) (redrive.Spec, error) {
 	for _, text := range strings.FieldsFunc(form.Get("canary"), func(c rune) bool { return c == ',' || c == ' ' }) {
 		n, parsed := strconv.Atoi(text)
 		if parsed != nil || n < 1 {
-			return spec, fmt.Errorf("%w: canary %q: numbers such as 1, 10, 100", dlq.ErrInvalid, text)
+			return spec, invalid("canary %q: numbers such as 1, 10, 100", text)
 		}
 		spec.Canary = append(spec.Canary, n)
 	}
@@ -113,9 +112,6 @@ func filterOf(q url.Values, now time.Time) (search, error) {
 
 // newRun is the dry run: whatever is in the form is counted and shown, and nothing is sent.
 func (d *dashboard) newRun(w http.ResponseWriter, r *http.Request) error {
-	if err := r.ParseForm(); err != nil {
-		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
-	}
 	return d.previewRun(w, r, http.StatusOK, r.Form, "")
 }
 
@@ -183,9 +179,6 @@ func samples(p *redrive.Preview, sees visible.View) []sampleView {
 // startRun starts what is in the form, whether it was previewed or not: the fields are those of the preview. The id in
 // the form makes a second press of the button the same run.
 func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
-	if err := r.ParseForm(); err != nil {
-		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
-	}
 	s, err := filterOf(r.PostForm, d.cfg.Manager.Now(r.Context()))
 	if err != nil {
 		return err
@@ -204,7 +197,7 @@ func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 	}
 	by.Version = 0
 	if spec.ID == "" {
-		return fmt.Errorf("%w: the form has no run_id", dlq.ErrInvalid)
+		return invalid("the form has no run_id")
 	}
 	// The set is frozen while the browser waits: a big one goes on on its own, and the page of the run shows how far it
 	// is.

@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"fmt"
 	"html/template"
 	"net/url"
 	"slices"
@@ -90,7 +89,7 @@ func parseSearch(q url.Values, now time.Time) (search, error) {
 	if text := q.Get("redrives"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return s, fmt.Errorf("%w: redrives %q: a number from 0", dlq.ErrInvalid, text)
+			return s, invalid("redrives %q: a number from 0", text)
 		}
 		f.Redrives = &n
 	}
@@ -245,7 +244,7 @@ func parseTime(text string) (time.Time, error) {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%w: time %q: such as 2026-02-28 22:53, in UTC", dlq.ErrInvalid, text)
+	return time.Time{}, invalid("time %q: such as 2026-02-28 22:53, in UTC", text)
 }
 
 // parseAge reads a duration, in which d is a day.
@@ -259,5 +258,5 @@ func parseAge(text string) (time.Duration, error) {
 	if age, err := time.ParseDuration(text); err == nil && age > 0 {
 		return age, nil
 	}
-	return 0, fmt.Errorf("%w: age %q: such as 90m, 24h or 7d", dlq.ErrInvalid, text)
+	return 0, invalid("age %q: such as 90m, 24h or 7d", text)
 }

@@ -57,7 +57,7 @@ func (d *dashboard) recurrence(r *http.Request) (report *dlq.Recurrence, since s
 		return nil, since, at, err
 	}
 	if length < time.Hour || length%time.Hour != 0 || length > maxPeriod {
-		return nil, since, at, fmt.Errorf("%w: a report over %s: whole hours, from 1h to 366d", dlq.ErrInvalid, since)
+		return nil, since, at, invalid("a report over %s: whole hours, from 1h to 366d", since)
 	}
 	report, at, err = cached(r.Context(), d.cache, "report "+length.String(),
 		func(ctx context.Context) (*dlq.Recurrence, error) {

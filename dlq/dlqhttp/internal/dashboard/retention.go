@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -34,7 +33,7 @@ const defaultDays = 90
 func purgeOf(q url.Values, now time.Time) (dlq.Purge, error) {
 	days, err := strconv.Atoi(q.Get("days"))
 	if err != nil || days < 0 || days > 36500 {
-		return dlq.Purge{}, fmt.Errorf("%w: days %q: a number from 0", dlq.ErrInvalid, q.Get("days"))
+		return dlq.Purge{}, invalid("days %q: a number from 0", q.Get("days"))
 	}
 	p := dlq.Purge{
 		ClosedBefore: now.UTC().Truncate(time.Second).Add(-time.Duration(days) * 24 * time.Hour),
@@ -47,7 +46,7 @@ func purgeOf(q url.Values, now time.Time) (dlq.Purge, error) {
 		p.Statuses = append(p.Statuses, dlq.Discarded)
 	}
 	if len(p.Statuses) == 0 {
-		return p, fmt.Errorf("%w: choose resolved, discarded, or both: nothing else is ever purged", dlq.ErrInvalid)
+		return p, invalid("choose resolved, discarded, or both: nothing else is ever purged")
 	}
 	return p, nil
 }
@@ -82,9 +81,6 @@ func (d *dashboard) retention(w http.ResponseWriter, r *http.Request) error {
 
 // purge removes what was previewed: closed before the very time that the preview names.
 func (d *dashboard) purge(w http.ResponseWriter, r *http.Request) error {
-	if err := r.ParseForm(); err != nil {
-		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
-	}
 	p, err := purgeOf(r.PostForm, d.cfg.Manager.Now(r.Context()))
 	if err != nil {
 		return err

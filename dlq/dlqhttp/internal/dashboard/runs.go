@@ -35,7 +35,7 @@ func (d *dashboard) runs(w http.ResponseWriter, r *http.Request) error {
 	case slices.Contains(redrive.States(), redrive.State(state)):
 		f.States = []redrive.State{redrive.State(state)}
 	case state != "":
-		return fmt.Errorf("%w: state %q", dlq.ErrInvalid, state)
+		return invalid("state %q", state)
 	}
 	after := q.Get("after")
 	type answer struct {
@@ -94,7 +94,7 @@ func (d *dashboard) run(w http.ResponseWriter, r *http.Request) error {
 	show := redrive.ItemState(r.URL.Query().Get("items"))
 	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // garbage is the first page
 	if show != "" && !slices.Contains(redrive.ItemStates(), show) {
-		return fmt.Errorf("%w: items %q", dlq.ErrInvalid, show)
+		return invalid("items %q", show)
 	}
 	data, at, err := cached(r.Context(), d.runsCache, fmt.Sprint("run ", id, " ", show, " ", after),
 		func(ctx context.Context) (*runData, error) {
@@ -188,9 +188,6 @@ func runActions(run *redrive.Run) []string {
 
 // changeRun does one thing to a run, or changes its speed.
 func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
-	if err := r.ParseForm(); err != nil {
-		return newFault(http.StatusBadRequest, "The form could not be read", err.Error(), err)
-	}
 	by, err := d.by(r)
 	if err != nil {
 		return err
@@ -207,14 +204,14 @@ func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
 		"adjust": func(ctx context.Context, id string, by dlq.By) (*redrive.Run, error) {
 			rate, err := strconv.ParseFloat(r.PostForm.Get("rate"), 64)
 			if err != nil || rate < 0 {
-				return nil, fmt.Errorf("%w: rate %q: messages a second, 0 for no limit", dlq.ErrInvalid, r.PostForm.Get("rate"))
+				return nil, invalid("rate %q: messages a second, 0 for no limit", r.PostForm.Get("rate"))
 			}
 			return m.AdjustRun(ctx, id, redrive.Adjustment{Rate: &rate}, by)
 		},
 	}
 	change, known := changes[do]
 	if !known {
-		return fmt.Errorf("%w: action %q", dlq.ErrInvalid, do)
+		return invalid("action %q", do)
 	}
 	// A run's state may have moved on between the page and the press: what counts is whether the action still fits.
 	by.Version = 0
