@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Config specifies which server a [Client] asks, and as whom.
+// Config configures a [Client].
 type Config struct {
 	// Server is the URL of the server, with its prefix if it has one: https://ops.example/dlq. Required.
 	Server string
@@ -28,18 +28,18 @@ type Config struct {
 	// HTTP sends the requests. Defaults to a client that follows no redirects; it should have no timeout, because
 	// exports and runs take long.
 	HTTP *http.Client
-	// Tries is how often a request that is safe to repeat is sent at most. Defaults to 3; 1 sends everything once.
+	// Tries is how often a request that is safe to repeat is sent. Defaults to 3; 1 sends everything once.
 	Tries int
 }
 
-// Client asks a server. It is safe for concurrent use.
+// Client makes requests to a server. It is safe for concurrent use.
 type Client struct {
 	cfg    Config
 	base   string
-	strict bool // unknown fields in an answer are an error: for tests
+	strict bool // unknown fields in a response are an error: for tests
 }
 
-// New makes a Client. It asks nothing of the server yet.
+// New makes a Client. It makes no request yet.
 func New(cfg Config) (*Client, error) {
 	u, err := url.Parse(cfg.Server)
 	switch {
@@ -57,23 +57,23 @@ func New(cfg Config) (*Client, error) {
 	return &Client{cfg: cfg, base: strings.TrimSuffix(cfg.Server, "/") + "/api/v1"}, nil
 }
 
-// By is how a change is made.
+// By is the author, and the conditions, of a change.
 type By struct {
 	// Note is the reason, for the audit log.
 	Note string
-	// Version, unless 0, is the version that was looked at: the change is refused when it is not the latest.
+	// Version, unless 0, is the version that the caller saw: the change is refused if it is not the latest.
 	Version int64
 	// Key is the Idempotency-Key. Defaults to a new one for each call.
 	Key string
-	// Actor is the caller's name for a server that asks for no credentials. Others do not believe it.
+	// Actor is the caller's name for a server without authentication. Other servers ignore it.
 	Actor string
 }
 
-// request is one that may be sent more than once.
+// request is a request that may be sent more than once.
 type request struct {
 	method, path string
 	query        url.Values
-	by           *By // of a change
+	by           *By // for a change
 	body         any
 	content      io.Reader // instead of body: sent once
 	contentType  string
@@ -98,13 +98,13 @@ func join(elements ...string) string {
 }
 
 const (
-	// maxAnswer bounds what is read of an answer.
+	// maxAnswer is the maximum size of a response.
 	maxAnswer = 1 << 30
-	// maxPatience bounds how long all tries of a request take before the last one.
+	// maxPatience is the time after which a request is not tried again.
 	maxPatience = 10 * time.Second
 )
 
-// send sends a request, again when that is safe and the server did not answer. The caller closes the body.
+// send sends a request, repeatedly if that is safe and the server does not respond. The caller closes the body.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	var body []byte
 	if r.body != nil {
@@ -182,7 +182,7 @@ func (c *Client) make(ctx context.Context, r *request, body []byte, key string) 
 
 func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
-// ask sends a request and reads the answer.
+// ask sends a request and reads the response.
 func ask[T any](ctx context.Context, c *Client, r request) (*T, error) {
 	response, err := c.send(ctx, r)
 	if err != nil {
@@ -190,7 +190,7 @@ func ask[T any](ctx context.Context, c *Client, r request) (*T, error) {
 	}
 	defer func() { _ = response.Body.Close() }() // it was read
 	if response.StatusCode == http.StatusNotModified {
-		return nil, nil //nolint:nilnil // what the caller has is the latest
+		return nil, nil //nolint:nilnil // the caller has the latest version
 	}
 	into := new(T)
 	if err := c.decode(io.LimitReader(response.Body, maxAnswer), into); err != nil {
@@ -208,15 +208,16 @@ func (c *Client) decode(from io.Reader, into any) error {
 	return decoder.Decode(into)
 }
 
-// Error is an answer that is not a success.
+// Error is a response that is not a success.
 type Error struct {
 	// Status is the HTTP status.
 	Status int
-	// Problem is what the server says. It is empty where the answer was none of ours: a proxy's, for example.
+	// Problem is the server's error. It is empty if the response is not from a redrive server, but from a proxy, for
+	// example.
 	Problem wire.Problem
 }
 
-// Error is what the server says, or the status.
+// Error is the server's error, or the status.
 func (e *Error) Error() string {
 	if e.Problem.Detail != "" {
 		return e.Problem.Detail
@@ -224,13 +225,13 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("the server answered %d %s", e.Status, http.StatusText(e.Status))
 }
 
-// Ours reports whether a redrive server wrote the answer.
+// Ours reports whether the response is from a redrive server.
 func (e *Error) Ours() bool { return e.Problem.Status != 0 }
 
-// UnreachableError means that the server did not answer.
+// UnreachableError means that the server did not respond.
 type UnreachableError struct{ Err error }
 
-// Error leaves out the URL, which says the same at twice the length.
+// Error omits the URL, which would say the same at twice the length.
 func (u *UnreachableError) Error() string { return "the server does not answer: " + u.Err.Error() }
 
 // Unwrap is the cause.
@@ -246,10 +247,10 @@ func unreachable(err error) error {
 	return &UnreachableError{err}
 }
 
-// refused reads an answer that is not a success. What another try may change is tried again: everything that only
-// reads, and changes that were not begun.
+// refused reads a response that is not a success. It is retried if that may help: everything that only reads, and
+// changes that were not begun.
 func refused(response *http.Response, reads bool) error {
-	defer func() { _ = response.Body.Close() }() // what is there of the reason was read
+	defer func() { _ = response.Body.Close() }() // the reason was read
 	e := &Error{Status: response.StatusCode}
 	if kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";"); kind == "application/problem+json" {
 		if err := json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&e.Problem); err != nil {
@@ -274,8 +275,8 @@ type later struct {
 	wait  *backoff.RetryAfterError
 }
 
-// Error is what the server says.
+// Error is the server's error.
 func (l *later) Error() string { return l.cause.Error() }
 
-// Unwrap is the answer, and the time to wait, which the retries look for.
+// Unwrap is the error, and the time to wait, which the retries look for.
 func (l *later) Unwrap() []error { return []error{l.cause, l.wait} }

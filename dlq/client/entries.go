@@ -12,12 +12,12 @@ import (
 
 func number(id int64) string { return strconv.FormatInt(id, 10) }
 
-// ListEntries returns a page of the entries that the filter picks.
+// ListEntries returns a page of the entries that the filter selects.
 func (c *Client) ListEntries(ctx context.Context, f wire.Filter, p wire.Page) (*wire.EntryList, error) {
 	return ask[wire.EntryList](ctx, c, get(values(f, p), "entries"))
 }
 
-// Entries are all entries that the filter picks, page by page. An error ends them.
+// Entries are all entries that the filter selects, page by page. An error ends them.
 func (c *Client) Entries(ctx context.Context, f wire.Filter, p wire.Page) iter.Seq2[*wire.Entry, error] {
 	return func(yield func(*wire.Entry, error) bool) {
 		for {
@@ -38,7 +38,7 @@ func (c *Client) Entries(ctx context.Context, f wire.Filter, p wire.Page) iter.S
 	}
 }
 
-// CountEntries counts the entries that the filter picks, but no further than upTo; 0 counts all.
+// CountEntries counts the entries that the filter selects, but no further than upTo; 0 counts all.
 func (c *Client) CountEntries(ctx context.Context, f wire.Filter, upTo int64) (int64, error) {
 	count, err := ask[wire.Count](ctx, c, get(values(f, struct {
 		UpTo int64 `query:"up_to"`
@@ -49,7 +49,7 @@ func (c *Client) CountEntries(ctx context.Context, f wire.Filter, upTo int64) (i
 	return count.Count, nil
 }
 
-// GetEntry returns an entry with its body. With a version other than 0 it returns nil when that is still the latest.
+// GetEntry returns an entry with its body. With a version other than 0 it returns nil if that is still the latest.
 func (c *Client) GetEntry(ctx context.Context, id, version int64) (*wire.EntryDetail, error) {
 	r := get(nil, "entries", number(id))
 	r.version = version
@@ -66,12 +66,12 @@ func (c *Client) GetPayload(ctx context.Context, id int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 }
 
-// GetRevision returns one revision of an entry's body: 0 is what died first.
+// GetRevision returns one revision of an entry's body: 0 is the original.
 func (c *Client) GetRevision(ctx context.Context, id int64, revision int) (*wire.Body, error) {
 	return ask[wire.Body](ctx, c, get(nil, "entries", number(id), "revisions", strconv.Itoa(revision)))
 }
 
-// DiffRevisions compares two revisions of an entry's body. A negative to is what a redrive sends.
+// DiffRevisions compares two revisions of an entry's body. A negative to is what a redrive would send.
 func (c *Client) DiffRevisions(ctx context.Context, id int64, from, to int) (*wire.Diff, error) {
 	asked := struct {
 		From int  `query:"from"`
@@ -83,7 +83,7 @@ func (c *Client) DiffRevisions(ctx context.Context, id int64, from, to int) (*wi
 	return ask[wire.Diff](ctx, c, get(values(asked), "entries", number(id), "diff"))
 }
 
-// GetEntryAudit returns what was done to an entry, the oldest first.
+// GetEntryAudit returns the changes of an entry, oldest first.
 func (c *Client) GetEntryAudit(ctx context.Context, id int64) (*wire.AuditList, error) {
 	return ask[wire.AuditList](ctx, c, get(nil, "entries", number(id), "audit"))
 }
@@ -93,22 +93,22 @@ func (c *Client) RedriveEntry(ctx context.Context, id int64, by By) (*wire.Entry
 	return c.change(ctx, "redrive", id, by)
 }
 
-// ResolveEntry closes an entry that is taken care of.
+// ResolveEntry marks an entry as taken care of.
 func (c *Client) ResolveEntry(ctx context.Context, id int64, by By) (*wire.Entry, error) {
 	return c.change(ctx, "resolve", id, by)
 }
 
-// DiscardEntry gives an entry up; it is kept and can be restored.
+// DiscardEntry gives up on an entry; it is kept and can be restored.
 func (c *Client) DiscardEntry(ctx context.Context, id int64, by By) (*wire.Entry, error) {
 	return c.change(ctx, "discard", id, by)
 }
 
-// RestoreEntry takes resolve, discard or park back.
+// RestoreEntry undoes resolve, discard or park.
 func (c *Client) RestoreEntry(ctx context.Context, id int64, by By) (*wire.Entry, error) {
 	return c.change(ctx, "restore", id, by)
 }
 
-// ParkEntry sets an entry apart for a person.
+// ParkEntry sets an entry aside for a person.
 func (c *Client) ParkEntry(ctx context.Context, id int64, by By) (*wire.Entry, error) {
 	return c.change(ctx, "park", id, by)
 }
@@ -122,7 +122,7 @@ func (c *Client) change(ctx context.Context, verb string, id int64, by By) (*wir
 	return ask[wire.Entry](ctx, c, post(by, wire.Note{Note: by.Note}, "entries", number(id), verb))
 }
 
-// ChangeEntries changes everything that the filter picks: resolve, discard, restore or park.
+// ChangeEntries changes everything that the filter selects: resolve, discard, restore or park.
 func (c *Client) ChangeEntries(ctx context.Context, action string, f wire.Filter, by By) (*wire.BulkResult, error) {
 	return ask[wire.BulkResult](ctx, c, post(by,
 		wire.BulkRequest{Action: action, Filter: f, Note: wire.Note{Note: by.Note}}, "entries", "bulk"))
@@ -141,8 +141,8 @@ func (c *Client) EditEntry(ctx context.Context, id int64, edit wire.Edit, redriv
 		wire.EditRequest{Edit: edit, Note: wire.Note{Note: by.Note}, Redrive: redrive}, "entries", number(id), "edit"))
 }
 
-// ExportEntries returns the entries that the filter picks as JSON lines (see wire.Letter), the oldest first. The caller
-// closes the reader. A connection that breaks off is an error of the reader.
+// ExportEntries returns the entries that the filter selects as JSON lines (see wire.Letter), oldest first. The caller
+// closes the reader. A lost connection is an error of the reader.
 func (c *Client) ExportEntries(ctx context.Context, f wire.Filter) (io.ReadCloser, error) {
 	response, err := c.send(ctx, get(values(f), "entries", "export")) //nolint:bodyclose // the caller closes the reader
 	if err != nil {
@@ -151,7 +151,7 @@ func (c *Client) ExportEntries(ctx context.Context, f wire.Filter) (io.ReadClose
 	return &export{response.Body}, nil
 }
 
-// export leaves the URL out of the error of a connection that broke off.
+// export omits the URL from the error of a lost connection.
 type export struct{ io.ReadCloser }
 
 // Read reads.
@@ -163,7 +163,7 @@ func (e *export) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ImportEntries stores what an export wrote. It is sent once; to repeat it is safe.
+// ImportEntries stores an export. It is sent once; it is safe to repeat.
 func (c *Client) ImportEntries(ctx context.Context, from io.Reader, by By) (*wire.Imported, error) {
 	return ask[wire.Imported](ctx, c, request{
 		method: http.MethodPost, path: join("entries", "import"), query: values(wire.Note{Note: by.Note}), by: &by,
@@ -182,7 +182,7 @@ func (c *Client) PreviewPurge(ctx context.Context, scope wire.PurgeScope) (int64
 	return count.Count, nil
 }
 
-// PurgeEntries removes closed entries that are old, and returns how many.
+// PurgeEntries removes old closed entries, and returns how many.
 func (c *Client) PurgeEntries(ctx context.Context, scope wire.PurgeScope, skipArchive bool, by By) (int, error) {
 	purged, err := ask[wire.Purged](ctx, c,
 		post(by, wire.PurgeRequest{PurgeScope: scope, SkipArchive: skipArchive, Note: wire.Note{Note: by.Note}}, "purge"))
@@ -192,7 +192,7 @@ func (c *Client) PurgeEntries(ctx context.Context, scope wire.PurgeScope, skipAr
 	return purged.Purged, nil
 }
 
-// RestoreArchived brings purged entries back, and returns the ids of those.
+// RestoreArchived restores purged entries, and returns their ids.
 func (c *Client) RestoreArchived(ctx context.Context, ids []int64, by By) ([]int64, error) {
 	restored, err := ask[wire.ArchiveResult](ctx, c,
 		post(by, wire.ArchiveRequest{IDs: ids, Note: wire.Note{Note: by.Note}}, "archive", "restore"))

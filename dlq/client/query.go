@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// values are the parameters of what asks, zero values left out.
+// values are the parameters of queries, without zero values.
 func values(asked ...any) url.Values {
 	q := url.Values{}
 	for _, a := range asked {

@@ -15,7 +15,7 @@ func (c *Client) ListRuns(ctx context.Context, q wire.RunQuery, p wire.Page) (*w
 	return ask[wire.RunList](ctx, c, get(values(q, p), "runs"))
 }
 
-// StartRun starts a run. By.Key, or the spec's ID, makes it one run however often it is sent.
+// StartRun starts a run. With By.Key, or the spec's ID, it is one run no matter how often it is sent.
 func (c *Client) StartRun(ctx context.Context, spec wire.RunSpec, by By) (*wire.Run, error) {
 	return ask[wire.Run](ctx, c, post(by, wire.RunRequest{RunSpec: spec, Note: wire.Note{Note: by.Note}}, "runs"))
 }
@@ -27,12 +27,12 @@ func (c *Client) PreviewRun(ctx context.Context, spec wire.RunSpec, sample int) 
 	return ask[wire.RunPreview](ctx, c, r)
 }
 
-// GetRun returns a run and how far it is.
+// GetRun returns a run with its progress.
 func (c *Client) GetRun(ctx context.Context, id string) (*wire.Run, error) {
 	return ask[wire.Run](ctx, c, get(nil, "runs", id))
 }
 
-// ReviewRun returns what a run would send, for who approves it.
+// ReviewRun returns what a run would send, for an approver.
 func (c *Client) ReviewRun(ctx context.Context, id string, q wire.ReviewQuery) (*wire.RunReview, error) {
 	return ask[wire.RunReview](ctx, c, get(values(q), "runs", id, "review"))
 }
@@ -47,17 +47,17 @@ func (c *Client) PauseRun(ctx context.Context, id string, by By) (*wire.Run, err
 	return c.steer(ctx, "pause", id, by)
 }
 
-// ResumeRun continues a run that was paused or has stopped on its own.
+// ResumeRun continues a run that was paused or has stopped automatically.
 func (c *Client) ResumeRun(ctx context.Context, id string, by By) (*wire.Run, error) {
 	return c.steer(ctx, "resume", id, by)
 }
 
-// CancelRun ends a run; what waits stays as it was.
+// CancelRun ends a run; its waiting entries are left as they were.
 func (c *Client) CancelRun(ctx context.Context, id string, by By) (*wire.Run, error) {
 	return c.steer(ctx, "cancel", id, by)
 }
 
-// ApproveRun lets a run begin that another person has asked for.
+// ApproveRun approves a run that another person has requested.
 func (c *Client) ApproveRun(ctx context.Context, id string, by By) (*wire.Run, error) {
 	return c.steer(ctx, "approve", id, by)
 }
@@ -77,8 +77,8 @@ func (c *Client) AdjustRun(ctx context.Context, id string, change wire.RunAdjust
 	return ask[wire.Run](ctx, c, request{method: http.MethodPatch, path: join("runs", id), by: &by, body: change})
 }
 
-// WatchRun returns a run now and whenever something has changed, until it has ended. A stream that ends earlier,
-// because the server shuts down or a proxy cut it, ends without an error: watch again.
+// WatchRun returns a run now and whenever it has changed, until it has ended. A stream that ends earlier, because the
+// server shuts down or a proxy closed it, ends without an error: watch again.
 func (c *Client) WatchRun(ctx context.Context, id string) iter.Seq2[*wire.Run, error] {
 	return func(yield func(*wire.Run, error) bool) {
 		response, err := c.send(ctx, get(nil, "runs", id, "events"))

@@ -28,13 +28,13 @@ func (c *Client) ListMutes(ctx context.Context) (*wire.MuteList, error) {
 	return ask[wire.MuteList](ctx, c, get(nil, "mutes"))
 }
 
-// MuteGroup ends the notifications of a cause, for a time; 0 is for good.
+// MuteGroup stops the notifications of a cause for a time; 0 means permanently.
 func (c *Client) MuteGroup(ctx context.Context, fingerprint string, period time.Duration, by By) (*wire.Mute, error) {
 	body := wire.MuteRequest{Seconds: period.Seconds(), Note: wire.Note{Note: by.Note}}
 	return ask[wire.Mute](ctx, c, post(by, body, "groups", fingerprint, "mute"))
 }
 
-// UnmuteGroup ends that, and returns what is still muted.
+// UnmuteGroup resumes the notifications of a cause, and returns what is still muted.
 func (c *Client) UnmuteGroup(ctx context.Context, fingerprint string, by By) (*wire.MuteList, error) {
 	return ask[wire.MuteList](ctx, c, post(by, wire.Note{Note: by.Note}, "groups", fingerprint, "unmute"))
 }

@@ -22,35 +22,34 @@ type Sink interface {
 
 // Source is one queue or topic to read dead letters from.
 type Source struct {
-	// Broker is the name under which a [Router] knows the broker. Required.
+	// Broker is the broker's name in a [Router]. Required.
 	Broker string
 	// Topic is what to subscribe to: orders_dlq, payments.DLT. Required.
 	Topic string
-	// Subscriber reads it. Required. Run does not close it. How many messages it hands out before the first is acked is
-	// how many are stored at once: 50 is a good number.
+	// Subscriber reads it. Required. Run does not close it. The number of messages that it hands out before the first is
+	// acked is the number stored at once: 50 is a good number.
 	Subscriber message.Subscriber
-	// Origin is where the messages came from. Fields that are set win over what a message says; leave all empty for a
-	// queue in which the dead letters of several services meet, and tell.
+	// Origin is where the messages came from. Fields that are set take precedence over the message; leave all empty for a
+	// queue that has the dead letters of several services, if their headers name it.
 	Origin envelope.Origin
 }
 
-// Config specifies what to collect and into what.
+// Config configures a [Collector].
 type Config struct {
 	// Sink takes the dead letters. Required.
 	Sink Sink
-	// Sources are read side by side; one that fails does not stop the others. At least one is required.
+	// Sources are read concurrently; one that fails does not stop the others. At least one is required.
 	Sources []Source
 	// Formats are tried before the built-in ones, see [Formats].
 	Formats []Format
-	// RetryMin and RetryMax bound the pauses before the sink, or a subscription, is tried again. Default to 200 ms and
-	// 30 s.
+	// RetryMin and RetryMax bound the pauses before the sink, or a subscription, is tried again. Default to 200 ms and 30
+	// s.
 	RetryMin, RetryMax time.Duration
-	// Hold is how long a message that the sink does not take is held before it is returned to the broker. Defaults to 1
-	// min.
+	// Hold is how long a message that the sink rejects is held before it is returned to the broker. Defaults to 1 min.
 	Hold time.Duration
 	// StoreTimeout bounds one attempt to store. Defaults to 30 s.
 	StoreTimeout time.Duration
-	// Logger receives what happens. Defaults to slog.Default().
+	// Logger logs. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -115,7 +114,7 @@ type Collector struct {
 	readers []*reader
 }
 
-// New makes a Collector. It reports every fault of the configuration.
+// New makes a Collector. The error reports every fault of the configuration.
 func New(cfg Config) (*Collector, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -130,8 +129,8 @@ func New(cfg Config) (*Collector, error) {
 	return c, nil
 }
 
-// Run reads every source until ctx ends, then drains: what was handed out is stored or returned before it returns nil.
-// A source that cannot be subscribed to is tried again for as long as it takes; Stats tells. Call it once.
+// Run reads every source until ctx ends, then drains: every message that was handed out is stored or returned before it
+// returns nil. Subscriptions that fail are retried without limit; Stats shows them. Call it once.
 func (c *Collector) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, r := range c.readers {
@@ -141,7 +140,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	return nil
 }
 
-// Stats tells of every source, in the order of the configuration. It is safe for concurrent use.
+// Stats returns the statistics of every source, in the order of the configuration. It is safe for concurrent use.
 func (c *Collector) Stats() []SourceStats {
 	all := make([]SourceStats, 0, len(c.readers))
 	for _, r := range c.readers {

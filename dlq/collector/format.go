@@ -15,21 +15,20 @@ import (
 type Format struct {
 	// Name is kept in envelope.Collected. Required.
 	Name string
-	// Read fills in what the message carries about its death, and reports false when it is not of this system. It must
-	// not change the message, and must not fail: what cannot be read is left out. Required.
+	// Read fills in what the message carries about its death, and returns false when it is not of this system. It must not
+	// change the message, and must not fail: what cannot be read is omitted. Required.
 	Read func(m *message.Message, d *Death) bool
-	// Owns reports headers that belong to the dead letter and not to the message: a redrive leaves them out. May be
-	// nil.
+	// Owns reports whether a header belongs to the dead letter and not to the message: a redrive omits it. May be nil.
 	Owns func(header string) bool
 }
 
-// Death is what a dead letter says of itself. Everything may be empty.
+// Death is what a dead letter carries about its death. Everything may be empty.
 type Death struct {
 	// Topic, Consumer, Exchange, RoutingKey, Partition and Offset are where the message was, as in envelope.Origin.
 	Topic, Consumer, Exchange, RoutingKey string
 	Partition                             *int32
 	Offset                                *int64
-	// Published is when the broker took the message there.
+	// Published is when the broker accepted the message there.
 	Published time.Time
 	// Reason explains why it is dead. Defaults to exhausted: its consumer gave up.
 	Reason envelope.Reason
@@ -38,7 +37,7 @@ type Death struct {
 	Class, Rule, Handler string
 	// Attempts is how often it was tried.
 	Attempts int
-	// FirstFailure and At are when it failed first, and when it was given up.
+	// FirstFailure and At are when it first failed, and when it was given up.
 	FirstFailure, At time.Time
 
 	incarnation string // of the topic that Partition and Offset are of
@@ -46,10 +45,10 @@ type Death struct {
 	lay string // the topic that Partition and Offset are of, when it is not Topic
 }
 
-// Formats lists the built-in formats in the order in which they are consulted. A message of none of them is plain.
+// Formats lists the built-in formats in the order in which they are tried. A message of none of them is plain.
 //
-// Those of other systems come before ours: what a consumer or a broker has written at the death of the message is later
-// than what its producer has, who may write headers like ours.
+// Those of other systems come before ours: what a consumer or a broker has written at the death of the message is newer
+// than what its producer wrote, who may use headers like ours.
 func Formats() []Format {
 	return []Format{
 		{Name: "nservicebus", Read: readNServiceBus, Owns: ownedByNServiceBus},
@@ -77,8 +76,8 @@ func prefixed(prefixes ...string) func(string) bool {
 	}
 }
 
-// number reads a number that a system wrote as decimal text, or as Java's ByteBuffer writes an int or a long. Text
-// comes first: the bytes of a number that is also text would be a partition or offset beyond all that exist.
+// number reads a number that a system wrote as decimal text, or as Java's ByteBuffer writes an int or a long. Text is
+// tried first: the bytes of a number that is also text would be a partition or offset far beyond any real one.
 func number(text string) (int64, bool) {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && (text[0] == '-' || text[0] >= '0' && text[0] <= '9') {
 		return n, true
@@ -93,7 +92,7 @@ func number(text string) (int64, bool) {
 	}
 }
 
-// partition reads a partition; nil if absent. No cluster has a million, but four letters treated as a number do.
+// partition reads a partition; nil if absent. No cluster has a million, but four letters read as a number do.
 func partition(text string) *int32 {
 	n, ok := number(text)
 	if !ok || n < 0 || n > 1_000_000 {

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// nServiceBusTime is the wire format of NServiceBus: not ISO 8601, with a colon in front of the microseconds, in UTC.
-// Go's layouts know no colon there, so that it is put in as a dot before.
+// nServiceBusTime is the wire format of NServiceBus: not ISO 8601, with a colon before the microseconds, in UTC. Go's
+// layouts have no colon there, so it is replaced with a dot first.
 const nServiceBusTime = "2006-01-02 15:04:05.000000 Z"
 
 // readNServiceBus reads the error forwarding headers that recoverability adds.
@@ -53,8 +53,8 @@ func ownedByNServiceBus(header string) bool {
 	}
 }
 
-// readMassTransit reads what the error transport of MassTransit adds; a skipped message, which no consumer wanted, has
-// MT-Reason alone.
+// readMassTransit reads what the error transport of MassTransit adds; a skipped message, which no consumer wanted, only
+// has MT-Reason.
 func readMassTransit(m *message.Message, d *Death) bool {
 	h := m.Metadata
 	if h["MT-Reason"] == "" && h["MT-Fault-ExceptionType"] == "" && h["MT-Fault-Message"] == "" {
@@ -79,7 +79,7 @@ func readMassTransit(m *message.Message, d *Death) bool {
 	return true
 }
 
-// queueOfAddress takes the queue out of rabbitmq://host/vhost/queue?durable=true or queue:name.
+// queueOfAddress extracts the queue from rabbitmq://host/vhost/queue?durable=true or queue:name.
 func queueOfAddress(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -95,6 +95,6 @@ func queueOfAddress(address string) string {
 }
 
 func ownedByMassTransit(header string) bool {
-	// MT-Fault-Address is the sender's wish where faults are to go, and part of the message.
+	// MT-Fault-Address is where the sender wants faults to go, and part of the message.
 	return header == "MT-Reason" || strings.HasPrefix(header, "MT-Fault-") && header != "MT-Fault-Address"
 }

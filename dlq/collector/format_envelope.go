@@ -7,8 +7,8 @@ import (
 )
 
 // readEnvelope reads dead letters of systems that share our layout and are not ours: the JSON body of the Laravel
-// queues, with its error and its retry_count, and the headers of the PHP service bus. Where the message was says
-// neither of them.
+// queues, with its error and its retry_count, and the headers of the PHP service bus. Neither has where the message
+// was.
 func readEnvelope(m *message.Message, d *Death) bool {
 	e, err := envelope.FromMessage(m)
 	if err != nil {

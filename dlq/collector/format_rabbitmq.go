@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// xDeath is one event in x-death, which RabbitMQ keeps with the latest first. The RabbitMQ driver gives it as JSON.
+// xDeath is one event in x-death, which RabbitMQ orders latest first. The RabbitMQ driver passes it as JSON.
 type xDeath struct {
 	Queue       string    `json:"queue"`
 	Reason      string    `json:"reason"` // rejected, expired, maxlen, delivery_limit
@@ -20,8 +20,8 @@ type xDeath struct {
 	Time        time.Time `json:"time"`
 }
 
-// readRabbitMQ reads what RabbitMQ itself writes when it dead-letters: x-death, or where only these are there,
-// x-first-death-* and x-last-death-*.
+// readRabbitMQ reads what RabbitMQ itself writes when it dead-letters: x-death, or if only these exist, x-first-death-*
+// and x-last-death-*.
 func readRabbitMQ(m *message.Message, d *Death) bool {
 	h := m.Metadata
 	var deaths []xDeath
@@ -43,7 +43,7 @@ func readRabbitMQ(m *message.Message, d *Death) bool {
 	if len(death.RoutingKeys) > 0 {
 		d.RoutingKey = death.RoutingKeys[0]
 	}
-	if h[envelope.KeyConsumer] == death.Queue { // it was redriven, and shows where it was published first
+	if h[envelope.KeyConsumer] == death.Queue { // it was redriven, and this is where it was first published
 		d.Exchange, d.RoutingKey = h[envelope.KeyExchange], h[envelope.KeyRoutingKey]
 	}
 	d.At = deaths[0].Time
@@ -67,7 +67,7 @@ func readRabbitMQ(m *message.Message, d *Death) bool {
 	return true
 }
 
-// rejected reports whether RabbitMQ says that a consumer has given the message up.
+// rejected reports whether, according to RabbitMQ, a consumer has given the message up.
 func rejected(m *message.Message) bool {
 	var deaths []xDeath
 	if json.Unmarshal([]byte(m.Metadata["x-death"]), &deaths) != nil || len(deaths) == 0 {
@@ -77,8 +77,8 @@ func rejected(m *message.Message) bool {
 	return reason == "rejected" || reason == "delivery_limit"
 }
 
-// failure picks the event that tells whose message it is: the latest in which a consumer gave up. A message that waited
-// in a retry queue has expired there on its way, which is not a failure; it counts only if there is nothing else.
+// failure picks the event that shows whose message it is: the latest in which a consumer gave up. A message that waited
+// in a retry queue has expired there on its way, which is not a failure; it only counts if there is nothing else.
 func failure(deaths []xDeath) xDeath {
 	for _, d := range deaths {
 		if d.Reason == "rejected" || d.Reason == "delivery_limit" {

@@ -6,7 +6,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Headers in which our Kafka driver keeps the place that a dead letter had on its topic.
+// Headers in which our Kafka driver keeps a dead letter's position on its topic.
 const (
 	kafkaPartition = "x-kafka-partition"
 	kafkaOffset    = "x-kafka-offset"
@@ -15,7 +15,7 @@ const (
 	kafkaTopicID   = "x-kafka-topic-id"
 )
 
-// readRedrive reads dead letters that a pipeline of ours, in any of its two modes, or a driver of ours has written.
+// readRedrive reads dead letters that a pipeline of ours, in either mode, or a driver of ours has written.
 func readRedrive(m *message.Message, d *Death) bool {
 	h := m.Metadata
 	if h[envelope.KeyDeadLetterReason] == "" && h[envelope.KeyTopic] == "" {
@@ -45,7 +45,7 @@ func readRedrive(m *message.Message, d *Death) bool {
 	return true
 }
 
-// ownedByRedrive lists what envelope.PrepareRedrive leaves: where the message was says nothing once it is back there.
+// ownedByRedrive lists what envelope.PrepareRedrive leaves: where the message was is meaningless once it is back there.
 func ownedByRedrive(header string) bool {
 	switch header {
 	case envelope.KeyTopic, envelope.KeyConsumer, kafkaPartition, kafkaOffset, kafkaTimestamp, kafkaSource, kafkaTopicID:

@@ -13,7 +13,7 @@ import (
 
 type deadLetter = envelope.DeadLetter
 
-// read makes a dead letter of a message as it lay in a dead letter queue. It never fails.
+// read makes a dead letter of a message in a dead letter queue. It never fails.
 func (c *Collector) read(s *Source, m *message.Message) *deadLetter {
 	var death Death
 	format := plain
@@ -39,7 +39,7 @@ func (c *Collector) read(s *Source, m *message.Message) *deadLetter {
 	}
 }
 
-// complete fills in what the message did not say, from where it lay.
+// complete fills in what the message does not have, from the queue that it was in.
 func (d *Death) complete(s *Source, lay *envelope.Origin, now time.Time) {
 	queue := withoutSuffix(s.Topic)
 	if d.Topic == "" && d.Consumer == "" {
@@ -66,7 +66,7 @@ func (d *Death) complete(s *Source, lay *envelope.Origin, now time.Time) {
 			d.Err.Message = d.Class
 		}
 	}
-	// where the broker's time is that of the record, and not of the first publish
+	// There the broker's time is that of the record, not of the first publish.
 	if d.At.IsZero() && lay.Broker == "kafka" {
 		d.At = lay.Timestamp
 	}
@@ -78,7 +78,7 @@ func (d *Death) complete(s *Source, lay *envelope.Origin, now time.Time) {
 	}
 }
 
-// origin is where a redrive goes: what the source says, else the message.
+// origin is where a redrive goes: the source's configuration, or else the message's.
 func (d *Death) origin(s *Source, lay *envelope.Origin) envelope.Origin {
 	o := envelope.Origin{
 		Broker:     firstOf(s.Origin.Broker, lay.Broker),
@@ -98,11 +98,11 @@ func (d *Death) origin(s *Source, lay *envelope.Origin) envelope.Origin {
 	return o
 }
 
-// keepable copies the message with an id that it keeps.
+// keepable copies the message with a permanent id.
 //
-// A record without an id has got one of its place in the dead letter topic from the driver. Its place in the topic that
-// it came from is better: it is the same when the service dead-letters it twice, and the one that its consumers would
-// see.
+// The driver has given a record without an id one derived from its position in the dead letter topic. Its position in
+// the original topic is better: it is the same when the service dead-letters it twice, and it is what the consumers of
+// the topic would see.
 func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin) *message.Message {
 	id := m.UUID
 	if made := envelope.StableID(lay); made != "" && (id == made || id == "") {
@@ -114,7 +114,7 @@ func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin) 
 	out := message.NewMessage(id, m.Payload)
 	maps.Copy(out.Metadata, m.Metadata)
 	if m.Metadata[envelope.KeyConsumer] == "" && m.Metadata[envelope.KeyRoutingKey] == lay.RoutingKey {
-		// The RabbitMQ driver says there how the message came into the dead letter queue: no headers of the message.
+		// The RabbitMQ driver's headers for how the message came into the dead letter queue do not belong to the message.
 		delete(out.Metadata, envelope.KeyRoutingKey)
 		delete(out.Metadata, envelope.KeyExchange)
 	}
@@ -126,14 +126,15 @@ func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin) 
 	return out
 }
 
-// suffixes are the ends of dead letter queues' names in use, ours and others'.
+// suffixes are common endings of the names of dead letter queues, ours and others'.
 var suffixes = []string{
 	"_dlq", ".dlq", "-dlq", "_dlt", ".dlt", "-dlt", ".failed", "_failed", "-failed", ".limbo", ".limbu", "_error",
 	".error", "-error",
 	"_skipped", ".deadletter", ".dead-letter", ".dead", "_poison", ".poison", "-poison", "_poisoned",
 }
 
-// withoutSuffix guesses the queue from the name of its dead letter queue; the name itself when it tells nothing.
+// withoutSuffix guesses the queue from the name of its dead letter queue; without a known suffix it returns the name
+// itself.
 func withoutSuffix(name string) string {
 	lower := strings.ToLower(name)
 	for _, suffix := range suffixes {

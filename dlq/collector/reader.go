@@ -12,18 +12,18 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// SourceStats describes how a source is doing.
+// SourceStats is the state of a source.
 type SourceStats struct {
 	Broker, Topic string
 	// Subscribed means that messages can arrive now.
 	Subscribed bool
-	// Collected counts messages stored and acked, GivenBack those that the sink did not take in time.
+	// Collected counts messages stored and acked, GivenBack those returned because the sink did not accept them in time.
 	Collected, GivenBack int64
 	// Held counts messages that wait for the sink now.
 	Held int64
-	// LastCollected is when the last one was stored; zero when none was.
+	// LastCollected is when the last one was stored; zero if none was.
 	LastCollected time.Time
-	// Err is what is wrong now: with the subscription, or with the sink. Empty when nothing is.
+	// Err is what is wrong now: with the subscription, or with the sink. Empty if nothing is.
 	Err string
 }
 
@@ -51,7 +51,7 @@ func (r *reader) note(change func(*SourceStats)) {
 	change(&r.state)
 }
 
-// run subscribes, again and again where it must, and returns when ctx has ended and all messages are settled.
+// run subscribes, repeatedly if necessary, and returns when ctx has ended and all messages are settled.
 func (r *reader) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
@@ -97,8 +97,8 @@ func (r *reader) consume(ctx context.Context) error {
 func (r *reader) collect(ctx context.Context, m *message.Message) {
 	letter := r.collector.read(&r.source, m) //nolint:contextcheck // pure; the message has a separate context
 	attrs := []any{"message_id", letter.Message.UUID, "from_topic", letter.Origin.Topic}
-	// The message's own context ends when the subscription is lost. The work is worth finishing: the store knows the
-	// message again when it is delivered a second time.
+	// The message's own context ends when the subscription is lost. Finishing is still useful: the store recognizes the
+	// message when it is delivered a second time.
 	work := context.WithoutCancel(m.Context())
 	deadline := time.Now().Add(r.collector.cfg.Hold)
 	for n := 1; ; n++ {
@@ -130,7 +130,7 @@ func (r *reader) store(ctx context.Context, letter *deadLetter) error {
 	return r.collector.cfg.Sink.DeadLetter(ctx, letter)
 }
 
-// trying are the pauses between two tries to subscribe, and to store.
+// trying are the pauses between attempts to subscribe, and to store.
 func (c *Collector) trying() wait.Backoff {
 	return wait.Backoff{First: c.cfg.RetryMin, Longest: c.cfg.RetryMax}
 }

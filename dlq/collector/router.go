@@ -18,12 +18,12 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Outcome describes how the entry of a redriven message that was collected is closed.
+// Outcome is how a collected entry is closed after its redrive.
 type Outcome string
 
 const (
-	// OutcomeConfirmed closes it when the broker has confirmed the message: the consumer will not tell. A second death
-	// opens it again. This is the default.
+	// OutcomeConfirmed closes it when the broker has confirmed the message, because the consumer does not report. A second
+	// death reopens it. This is the default.
 	OutcomeConfirmed Outcome = "confirmed"
 	// OutcomeReported leaves it to the consumer, whose pipeline has the same store as its dead letter sink.
 	OutcomeReported Outcome = "reported"
@@ -34,19 +34,18 @@ type Target struct {
 	// Name is the Broker of the sources that are read from it. Required.
 	Name string
 	// Scheme is the Broker in the envelope.Origin of its deliveries: amqp, kafka. Entries that were not collected, but
-	// dead-lettered into the store by their service, find their way by it. Required.
+	// dead-lettered into the store by their service, are routed by it. Required.
 	Scheme string
 	// Redriver puts a message in front of one consumer. A brokers.Broker is one. Required.
 	Redriver dlq.Redriver
-	// Publisher, if set, is for messages of foreign consumers: Redriver cannot reach them, as on Kafka, where a foreign
-	// group reads nothing but the topic. Leave it nil on RabbitMQ, where a consumer is a queue, independent of its
-	// reader.
+	// Publisher, if set, is for messages of foreign consumers that Redriver cannot reach, as on Kafka, where a foreign
+	// group only reads the topic. Leave it nil on RabbitMQ, where a consumer is a queue, no matter who reads it.
 	Publisher message.Publisher
 	// Outcome closes the collected entries of this broker. Defaults to OutcomeConfirmed.
 	Outcome Outcome
 }
 
-// RouterConfig specifies where messages can go.
+// RouterConfig configures a [Router].
 type RouterConfig struct {
 	// Targets are the brokers. At least one is required.
 	Targets []Target
@@ -54,12 +53,12 @@ type RouterConfig struct {
 	Store dlq.Store
 	// Formats are those of the collector's Config.
 	Formats []Format
-	// Logger receives what happens. Defaults to slog.Default().
+	// Logger logs. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
 // Router sends redriven messages back to the broker, and to the consumer or topic, that they came from. It is the
-// dlq.Redriver of a Manager for several brokers. It is safe for concurrent use. What it routes to is not its to close.
+// dlq.Redriver of a Manager for several brokers. It is safe for concurrent use. It does not close its targets.
 type Router struct {
 	targets []Target
 	store   dlq.Store
@@ -69,7 +68,7 @@ type Router struct {
 
 var _ redrive.BatchRedriver = (*Router)(nil)
 
-// NewRouter makes a Router. It reports every fault of the configuration.
+// NewRouter makes a Router. The error reports every fault of the configuration.
 func NewRouter(cfg RouterConfig) (*Router, error) {
 	r := &Router{
 		store: cfg.Store, owns: map[string]func(string) bool{}, logger: cfg.Logger,
@@ -125,7 +124,7 @@ func (r *Router) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	return nil
 }
 
-// target finds the broker of an entry: by name if it was collected, else by scheme.
+// target finds the broker of an entry: by name if it was collected, otherwise by scheme.
 func (r *Router) target(name, scheme string) (*Target, error) {
 	var found []*Target
 	for i := range r.targets {
@@ -151,7 +150,7 @@ func (r *Router) target(name, scheme string) (*Target, error) {
 	}
 }
 
-// sameScheme takes the spellings of one broker for the same.
+// sameScheme reports whether two schemes are spellings of the same broker.
 func sameScheme(a, b string) bool {
 	canonical := func(s string) string {
 		switch s {

@@ -15,11 +15,10 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// calls is how many messages are sent at once to a target that takes no batches.
+// calls is how many messages are sent at once to a target without batches.
 const calls = 64
 
-// way is how a message gets back: to which broker, and whether to its consumer or, when that is a foreign one, to its
-// topic.
+// way is a message's way back: to which broker, and whether to its consumer or, if that is a foreign one, to its topic.
 type way struct {
 	target *Target
 	topic  bool
@@ -59,8 +58,8 @@ func (t *Target) publish(ctx context.Context, origin envelope.Origin, m *message
 	return nil
 }
 
-// RescheduleAll implements redrive.BatchRedriver: messages of different ways are sent at the same time, and the entries
-// of those that need no outcome are closed together.
+// RescheduleAll implements redrive.BatchRedriver: messages with different ways are sent concurrently, and the entries
+// that need no outcome are closed together.
 func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error {
 	errs := make([]error, len(messages))
 	byWay := map[way][]int{}
@@ -95,8 +94,8 @@ func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, m
 	return errs
 }
 
-// close resolves the entries of confirmed messages whose consumers do not report. A failure leaves them RETRYING, which
-// ends with the lease: the messages are out, and must not be sent again because of it.
+// close resolves the entries of confirmed messages whose consumers do not report. After a failure they stay RETRYING
+// until the lease ends: the messages were sent, and must not be sent again.
 func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
 	c := driver.Change{
 		Action: driver.ActionSucceed, Actor: "redrive", At: driver.Now(ctx, r.store),
@@ -134,7 +133,7 @@ func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
 	}
 }
 
-// Readers implements redrive.ReaderCounter. A foreign consumer's topic is read by groups that are not known.
+// Readers implements redrive.ReaderCounter. The groups that read a foreign consumer's topic are unknown.
 func (r *Router) Readers(ctx context.Context, origin envelope.Origin) (int, error) {
 	m := message.NewMessage("", nil)
 	m.SetContext(ctx)

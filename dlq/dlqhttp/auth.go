@@ -11,37 +11,37 @@ import (
 
 // Ways to authenticate.
 type (
-	// Token is a bearer token that is known by its digest; see [Bearer].
+	// Token is a bearer token, given by its digest; see [Bearer].
 	Token = access.Token
-	// User is somebody with a password; see [Basic].
+	// User is a user with a password; see [Basic].
 	User = access.User
-	// ProxyConfig specifies what a reverse proxy that authenticates tells us; see [Proxy].
+	// ProxyConfig specifies the headers of an authenticating reverse proxy; see [Proxy].
 	ProxyConfig = access.ProxyConfig
 )
 
 // Bearer authenticates by "Authorization: Bearer <token>". Tokens are compared in constant time. Browsers may send the
-// token as the password of basic authentication, with any user name. The error names every token that makes no sense.
+// token as the password of basic authentication, with any user name. The error names every invalid token.
 func Bearer(tokens ...Token) (Authenticator, error) { return access.Bearer(tokens...) }
 
-// Basic authenticates by user name and password. The error names every user that makes no sense.
+// Basic authenticates by user name and password. The error names every invalid user.
 func Basic(users ...User) (Authenticator, error) { return access.Basic(users...) }
 
-// Proxy authenticates by the headers of a reverse proxy, which are believed only on connections from its addresses.
+// Proxy authenticates by the headers of a reverse proxy, which are only trusted on connections from its addresses.
 func Proxy(cfg ProxyConfig) (Authenticator, error) { return access.Proxy(cfg) }
 
-// Stored authenticates by the tokens that a store keeps, which redrive token creates and revokes. A token that was
-// revoked is refused after five seconds. Give it before [Bearer], which refuses tokens that it does not know.
+// Stored authenticates by the tokens in a store, which redrive token creates and revokes. A revoked token is refused
+// within five seconds. Put it before [Bearer], which refuses tokens that it does not know.
 func Stored(store driver.Store, logger *slog.Logger) (Authenticator, error) {
 	return access.Stored(store, logger)
 }
 
-// HashToken is the digest of a token, as [Token] takes it.
+// HashToken returns the digest of a token for [Token].
 func HashToken(token string) string { return access.HashToken(token) }
 
 // ParseRole reads viewer, operator, approver or admin.
 func ParseRole(text string) (Role, error) { return access.ParseRole(text) }
 
-// CheckAddress refuses to listen where others than this machine could come without saying who they are.
+// CheckAddress rejects an address that other machines could reach without authentication.
 func CheckAddress(address string, auth []Authenticator) error {
 	local, err := access.IsLoopback(address)
 	if err != nil {
@@ -55,8 +55,8 @@ func CheckAddress(address string, auth []Authenticator) error {
 	return nil
 }
 
-// ErrNoAuthentication means that a server would be open to everybody.
+// ErrNoAuthentication means that a server would be open to everyone.
 var ErrNoAuthentication = errors.New("not a loopback address, and no authentication")
 
-// IsLoopback reports whether only this machine reaches an address, host:port, to listen on.
+// IsLoopback reports whether only this machine can reach an address, host:port, to listen on.
 func IsLoopback(address string) (bool, error) { return access.IsLoopback(address) }

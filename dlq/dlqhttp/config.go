@@ -19,49 +19,47 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Config specifies what a [Handler] serves, and to whom. The zero value of everything but Manager and Runner is the
-// safe default.
+// Config configures a [Handler]. The zero value of everything but Manager and Runner is the safe default.
 type Config struct {
-	// Manager is what is served. Required.
+	// Manager has the dead letters. Required.
 	Manager *dlq.Manager
 	// Runner starts, shows and changes redrive runs. Required.
 	Runner *redrive.Runner
-	// Prefix is the path below which everything is, such as /ops. Defaults to none.
+	// Prefix is the path below which everything is served, such as /ops. Defaults to none.
 	Prefix string
-	// Auth are consulted in their order for the sender of a request. Without one the server answers this machine only,
-	// whose users may do everything.
+	// Auth are tried in order for the sender of a request. Without any, the server only answers this machine, whose users
+	// may do everything.
 	Auth []Authenticator
-	// Login lets people log in with an OpenID provider, alongside Auth. Nil is not a login.
+	// Login lets people log in with an OpenID provider, alongside Auth. Nil means no login.
 	Login *Login
-	// PublicURL is where people reach this server. With https, browsers are instructed to use nothing else; so they are
-	// where the server itself speaks TLS.
+	// PublicURL is where people reach this server. With https, or when the server itself uses TLS, browsers are instructed
+	// to use nothing else.
 	PublicURL string
 	// Hosts are the host names that requests may be for, without port. Without Auth, localhost and the loopback
 	// addresses are always among them; with Auth, an empty list allows any.
 	Hosts []string
-	// Origins are the browser origins (https://ops.example) besides our own that may change something.
+	// Origins are other browser origins (https://ops.example) that may change something.
 	Origins []string
 	// ReadOnly refuses everything that changes something.
 	ReadOnly bool
-	// Redaction hides what not everybody may see. Nil hides nothing.
+	// Redaction hides what not everyone may see. Nil hides nothing.
 	Redaction *redact.Rules
-	// AuditReads records in the audit log who has looked at the message of which entry. What cannot be recorded is not
-	// shown.
+	// AuditReads records in the audit log who has seen the message of which entry. Messages are not shown if that fails.
 	AuditReads bool
 	// RevealTo is the least role that sees what Redaction hides. With the zero Role no one does.
 	RevealTo Role
-	// Health reports on the components. Nil asks the store alone. It is called for each /readyz and must answer within
+	// Health reports on the components. Nil only checks the store. It is called for each /readyz and must return within
 	// its context.
 	Health func(context.Context) Health
-	// Topology specifies what the brokers have and what is planned, as something that JSON can show. Nil has no such
-	// route's answer but 404.
+	// Topology returns what the brokers have and what is planned, as something that JSON can show. With nil that route
+	// answers 404.
 	Topology func(context.Context) (any, error)
-	// Depths counts what waits in the queues of the brokers, for the live screen. Nil counts nothing. An error may come
-	// with the numbers of those brokers that did answer.
+	// Depths counts the messages in the queues of the brokers, for the live screen. Nil counts nothing. It may return an
+	// error together with the numbers of the brokers that did respond.
 	Depths func(context.Context) ([]Depth, error)
 	// Settings is the configuration to show to admins, without secrets. Nil shows none.
 	Settings any
-	// Rate is what the dashboard's form of a new run begins with, in messages a second. 0 is as fast as it goes.
+	// Rate is the initial rate in the dashboard's form for a new run, in messages per second. 0 means no limit.
 	Rate float64
 	// Rules are the redrive rules that the program applies, to be shown.
 	Rules []redrive.Rule
@@ -69,29 +67,29 @@ type Config struct {
 	Retention dlq.Retention
 	// Metrics is served at /metrics to viewers. Nil serves none.
 	Metrics http.Handler
-	// Limits bound what a client may ask for.
+	// Limits limit what a client may request.
 	Limits Limits
-	// Logger receives changes, refusals and faults. Defaults to slog.Default().
+	// Logger logs changes, refusals and faults. Defaults to slog.Default().
 	Logger *slog.Logger
 
-	// interval is how old what a page shows may be; tests change it.
+	// interval is the maximum age of what a page shows; tests change it.
 	interval time.Duration
 }
 
-// Limits bound what a client may ask for. A zero field has its default.
+// Limits limit what a client may request. A zero field means its default.
 type Limits struct {
-	// Body is the largest request body in bytes. Defaults to 4 MiB: what a payload that is edited may need.
+	// Body is the largest request body in bytes. Defaults to 4 MiB, enough to edit a large payload.
 	Body int64
 	// Import is the largest import in bytes. Defaults to 1 GiB.
 	Import int64
-	// Rate is how many requests a second one client may make on average, Burst how many at once. Default to 50 and 200.
-	// A negative Rate is not a bound.
+	// Rate is how many requests per second one client may make on average, Burst how many at once. Default to 50 and 200.
+	// A negative Rate means no limit.
 	Rate  float64
 	Burst int
-	// Streams is how many progress streams may be open at once: a tenth of them for one caller, and a tenth for admins
-	// only. Defaults to 100.
+	// Streams is how many progress streams may be open at once: a tenth of them per caller, and a tenth reserved for
+	// admins. Defaults to 100.
 	Streams int
-	// Timeout is how long a request may take, but for exports, imports, purges and streams. Defaults to 30 s.
+	// Timeout is how long a request may take, except exports, imports, purges and streams. Defaults to 30 s.
 	Timeout time.Duration
 }
 
@@ -100,26 +98,25 @@ type Depth = dashboard.Depth
 
 // The caller, and what it may do.
 type (
-	// Role is what somebody may do: [Viewer] < [Operator] < [Approver] < [Admin].
+	// Role is what a caller may do: [Viewer] < [Operator] < [Approver] < [Admin].
 	Role = access.Role
 	// Principal is the caller: the name for the audit log, and the role.
 	Principal = access.Principal
 	// Authenticator identifies the sender of a request; see [Config.Auth].
 	Authenticator = access.Authenticator
-	// AuthenticatorFunc makes an Authenticator of a function: for those who have a separate login in front of the
-	// handler.
+	// AuthenticatorFunc turns a function into an Authenticator: for a separate login in front of the handler.
 	AuthenticatorFunc = access.AuthenticatorFunc
 )
 
-// What an [Authenticator] returns besides a principal.
+// Errors of an [Authenticator].
 var (
-	// ErrNoCredentials lets the next authenticator be asked.
+	// ErrNoCredentials means that the next authenticator is tried.
 	ErrNoCredentials = access.ErrNoCredentials
 	// ErrBadCredentials refuses the request.
 	ErrBadCredentials = access.ErrBadCredentials
 )
 
-// The roles, the least first; each may do what those before it may.
+// The roles, the least first; each includes those before it.
 const (
 	Viewer   = access.Viewer
 	Operator = access.Operator

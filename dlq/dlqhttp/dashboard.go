@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 )
 
-// dashboard is everything that is not an API.
+// dashboard is everything that is not the API.
 func (h *Handler) dashboard() *access.Mux {
 	var session func(*http.Request) bool
 	if h.cfg.Login != nil {
@@ -26,7 +26,7 @@ func (h *Handler) dashboard() *access.Mux {
 	})
 }
 
-// visible is what the caller may see.
+// visible is the caller's view.
 func (h *Handler) visible(ctx context.Context) visible.View {
 	if access.From(ctx).Role.Allows(h.cfg.RevealTo) {
 		return visible.View{}
@@ -34,7 +34,7 @@ func (h *Handler) visible(ctx context.Context) visible.View {
 	return visible.New(h.cfg.Redaction, h.cfg.RevealTo.String(), h.cfg.Manager.Groups)
 }
 
-// components are the health as the dashboard lists it: what fails first.
+// components are the health for the dashboard, failing components first.
 func (h *Handler) components(ctx context.Context) []dashboard.Component {
 	report := h.health(ctx)
 	list := make([]dashboard.Component, 0, len(report.Components))

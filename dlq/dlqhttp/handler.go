@@ -22,11 +22,11 @@ type Handler struct {
 	// table are the routes of root.
 	table []access.Route
 	trail *trail
-	// public is the health that callers without credentials see.
+	// public is the health for callers without credentials.
 	public publicHealth
 }
 
-// New makes a Handler. The error names everything that is wrong with the configuration.
+// New makes a Handler. The error reports every fault of the configuration.
 func New(cfg Config) (*Handler, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -48,11 +48,11 @@ func New(cfg Config) (*Handler, error) {
 // ServeHTTP answers a request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.root.ServeHTTP(w, r) }
 
-// EndStreams ends the progress streams that are open, for which a server that shuts down would wait: give it to
+// EndStreams ends the open progress streams, for which a server that shuts down would wait: pass it to
 // [http.Server.RegisterOnShutdown]. The rest continues. Call it once.
 func (h *Handler) EndStreams() { h.api.EndStreams() }
 
-// routes puts everything where it is served.
+// routes registers everything.
 func (h *Handler) routes(guard *access.Guard) http.Handler {
 	prefix, mux := h.cfg.Prefix, &access.Mux{}
 	mux.Route(prefix+"/livez", access.None, false, problem.Get(http.HandlerFunc(h.livez)))
@@ -78,14 +78,14 @@ func (h *Handler) routes(guard *access.Guard) http.Handler {
 	return problem.Mux(mux)
 }
 
-// recovered answers 500 where a handler panics.
+// recovered answers 500 when a handler panics.
 func (h *Handler) recovered(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { //nolint:contextcheck // there is no other than the request's
 			switch fault := recover(); fault {
 			case nil:
 			case http.ErrAbortHandler:
-				panic(fault) // meant: the connection is to break
+				panic(fault) // intended: the connection must break
 			default:
 				h.cfg.Logger.ErrorContext(r.Context(), "a request made the server panic", "path", r.URL.Path, "panic",
 					fmt.Sprint(fault),
@@ -97,7 +97,7 @@ func (h *Handler) recovered(next http.Handler) http.Handler {
 	})
 }
 
-// secured sets the headers that every answer has. The dashboard widens the policy for its pages.
+// secured sets the headers of every response. The dashboard relaxes the policy for its pages.
 func (h *Handler) secured(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -109,8 +109,8 @@ func (h *Handler) secured(next http.Handler) http.Handler {
 		if r.TLS != nil || strings.HasPrefix(h.cfg.PublicURL, "https:") {
 			header.Set("Strict-Transport-Security", "max-age=31536000")
 		}
-		// net/http ignores a Content-Length that stands next to Transfer-Encoding, and keeps the connection. A proxy
-		// that believed the length has sent a part of the next one's request as this body, or the other way round.
+		// net/http ignores a Content-Length next to Transfer-Encoding, and keeps the connection. A proxy that trusted the
+		// length has sent part of the next request as this body, or vice versa.
 		if len(r.TransferEncoding) > 0 {
 			header.Set("Connection", "close")
 		}
@@ -118,15 +118,15 @@ func (h *Handler) secured(next http.Handler) http.Handler {
 	})
 }
 
-// livez answers that the program runs.
+// livez answers while the program runs.
 func (h *Handler) livez(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": StatusOK})
 }
 
-// healthTimeout is how long a component may take to answer.
+// healthTimeout is how long a component may take to respond.
 const healthTimeout = 3 * time.Second
 
-// readyz reports whether the program can do its work: to everybody the status of each component, to viewers why.
+// readyz reports whether the program can do its work: the status of each component to everyone, the reason to viewers.
 func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
 	var report Health
 	if access.From(r.Context()).Role.Allows(access.Viewer) {

@@ -12,7 +12,7 @@ import (
 type (
 	// Health is the state of the program and of each of its components; see [Config.Health].
 	Health = wire.Health
-	// Component is the state of one thing that the program needs.
+	// Component is the state of a component that the program needs.
 	Component = wire.Component
 )
 
@@ -22,11 +22,11 @@ const (
 	StatusFailing = wire.StatusFailing
 )
 
-// publicInterval is how old the health may be that a caller without credentials sees.
+// publicInterval is the maximum age of the health for callers without credentials.
 const publicInterval = 5 * time.Second
 
-// publicHealth keeps what callers without credentials see: they cost the components one question in an interval,
-// however many ask, and learn which of them fail, not why.
+// publicHealth caches the health for callers without credentials: they cost the components one check per interval, no
+// matter how many ask, and learn which of them fail, but not why.
 type publicHealth struct {
 	mu   sync.Mutex
 	at   time.Time
@@ -39,7 +39,7 @@ func (p *publicHealth) report(ctx context.Context, health func(context.Context) 
 	if time.Since(p.at) < publicInterval {
 		return p.kept
 	}
-	report := health(context.WithoutCancel(ctx)) // others wait for it too
+	report := health(context.WithoutCancel(ctx)) // others wait for it, too
 	p.kept = Health{Status: report.Status, Components: make(map[string]Component, len(report.Components))}
 	for name, c := range report.Components {
 		p.kept.Components[name] = Component{Status: c.Status}

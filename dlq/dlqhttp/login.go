@@ -13,26 +13,26 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
 )
 
-// LoginConfig is how people log in with an OpenID provider: by the authorization code flow with PKCE. Their roles
-// follow from their groups when they log in, and hold until their session ends.
+// LoginConfig configures logins with an OpenID provider: by the authorization code flow with PKCE. People's roles
+// follow from their groups when they log in, and last until their session ends.
 type LoginConfig struct {
-	// Issuer is the provider, as its discovery document names it: https://login.example. Required. It is contacted when
-	// the first person logs in.
+	// Issuer is the provider, as in its discovery document: https://login.example. Required. It is contacted when the
+	// first person logs in.
 	Issuer string
-	// ClientID and ClientSecret are what this server is to the provider. The secret is empty for a public client.
+	// ClientID and ClientSecret identify this server to the provider. The secret is empty for a public client.
 	ClientID, ClientSecret string
-	// PublicURL is where people reach this server, its prefix included. The provider must allow PublicURL +
-	// "/login/callback". Required. With https, cookies go by nothing else, and browsers are instructed to use nothing
+	// PublicURL is where people reach this server, including its prefix. The provider must allow PublicURL +
+	// "/login/callback". Required. With https, cookies are only sent that way, and browsers are instructed to use nothing
 	// else.
 	PublicURL string
-	// Scopes are the requested ones. Defaults to openid, profile, email and groups.
+	// Scopes are the requested scopes. Defaults to openid, profile, email and groups.
 	Scopes []string
-	// NameClaim is the claim that appears in the audit log, which must be the person's for good. Defaults to email,
-	// which must be verified.
+	// NameClaim is the claim for the audit log, which must never be reassigned to another person. Defaults to email, which
+	// must be verified.
 	NameClaim string
 	// GroupsClaim has the groups, as a list. Defaults to groups.
 	GroupsClaim string
-	// Users and Groups say what users and members of groups may do; the most counts. Default is the role of who is in
+	// Users and Groups are the roles of users and members of groups; the highest counts. Default is the role of users in
 	// neither; None refuses them.
 	Users, Groups map[string]Role
 	Default       Role
@@ -40,14 +40,14 @@ type LoginConfig struct {
 	Session time.Duration
 	// Store keeps the sessions, by the digests of their cookies. Required.
 	Store dlq.Store
-	// Client asks the provider. Defaults to one that waits 10 s.
+	// Client makes requests to the provider. Defaults to one with a timeout of 10 s.
 	Client *http.Client
 }
 
 // Login is how people log in; see [Config.Login].
 type Login = access.Login
 
-// NewLogin makes a Login. The error names everything that is wrong with the configuration.
+// NewLogin makes a Login. The error reports every fault of the configuration.
 func NewLogin(cfg LoginConfig) (*Login, error) { return access.NewLogin(access.LoginConfig(cfg)) }
 
 // loginRoutes are for callers without credentials.
@@ -101,8 +101,7 @@ func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
 
 func (h *Handler) home() string { return h.cfg.Prefix + "/" }
 
-// unauthorized is the page of a person who is not known; programs get a problem. It reports whether the request is a
-// person's.
+// unauthorized is the page for an unknown person; programs get a problem. It reports whether the request is a person's.
 func (h *Handler) unauthorized(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method != http.MethodGet || !strings.Contains(r.Header.Get("Accept"), "text/html") {
 		return false

@@ -10,32 +10,33 @@ import (
 )
 
 const (
-	// sendTimeout is how long a client may take to read a part of an answer: the whole may take as long as it is large.
+	// sendTimeout is how long a client may take to read a part of a response: the whole may take as long as its size
+	// requires.
 	sendTimeout = 30 * time.Second
 	sendPart    = 64 << 10
 )
 
-// patient bounds how long a client is waited for that sends no body, or does not read its answer: it would keep a
-// connection, and what the route holds, forever. The server around the handler cannot bound it, because imports,
-// exports and progress streams take as long as they take.
+// patient limits how long to wait for a client that sends no body, or does not read its response: otherwise it would
+// keep a connection, and what the route holds, forever. The server around the handler cannot do it, because imports,
+// exports and progress streams have no time limit.
 func patient(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		out := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 		if r.Body != nil && r.Body != http.NoBody {
-			// In a copy: net/http closes a connection whose body was given up only where it finds its own body in its
-			// own request. Otherwise the rest of the body would be the next request.
+			// In a copy: net/http closes a connection whose body was abandoned only where it finds its own body in its own
+			// request. Otherwise the rest of the body would be the next request.
 			r = r.WithContext(r.Context())
 			out.body = &patientBody{ReadCloser: r.Body}
 			r.Body = out.body
 			_ = out.SetReadDeadline(time.Now().Add(rest.BodyTimeout)) // where there are no deadlines, nothing is waited for
 		}
 		next.ServeHTTP(out, r)
-		_ = out.control.SetWriteDeadline(time.Now().Add(sendTimeout)) // for what net/http still holds
+		_ = out.control.SetWriteDeadline(time.Now().Add(sendTimeout)) // for what net/http has buffered
 	})
 }
 
-// patientWriter gives the client time for each part of what is written, and none in between: HTTP/2 resets a stream at
-// its deadline, although nothing waits to be written.
+// patientWriter gives the client time for each part of what is written, and sets no deadline in between: HTTP/2 resets
+// a stream at its deadline, even when nothing is waiting to be written.
 type patientWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -64,8 +65,8 @@ func (w *patientWriter) within(send func() error) error {
 	return err
 }
 
-// SetReadDeadline sets the deadline for the body. Behind the body's end net/http itself reads, to see the client go,
-// and would take a deadline for that.
+// SetReadDeadline sets the deadline for the body. After the body's end net/http itself reads, to notice that the client
+// is gone, and would apply a deadline to that.
 func (w *patientWriter) SetReadDeadline(t time.Time) error {
 	if w.body == nil || w.body.ended.Load() {
 		return nil
@@ -76,7 +77,7 @@ func (w *patientWriter) SetReadDeadline(t time.Time) error {
 // Unwrap is for http.ResponseController.
 func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// patientBody knows whether it was read to its end.
+// patientBody records whether it was read to its end.
 type patientBody struct {
 	io.ReadCloser
 	ended atomic.Bool

@@ -13,20 +13,19 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// trail records in the audit log what changes nothing: guesses at what is hidden, and, where it is configured, what was
-// read.
+// trail records in the audit log what changes nothing: guesses at hidden values, and, if configured, reads.
 type trail struct {
 	manager *dlq.Manager
 	logger  *slog.Logger
 	reads   bool
-	// limit bounds the records of one caller, so that none fills the log; those beyond are counted in the next record.
+	// limit limits the records of one caller, so that none fills the log; the next record has the number of those beyond.
 	limit *access.Limiter
 
 	mu   sync.Mutex
 	more map[string]int
 }
 
-// Guesses of one caller: so many records at once, and so many a second on average.
+// The burst and the rate per second of one caller's guesses.
 const (
 	guessBurst = 100
 	guessRate  = 0.2
@@ -40,7 +39,7 @@ func newTrail(cfg *Config) *trail {
 	}
 }
 
-// refused records that a caller asked for what is hidden from it. What it looked for is not in the record, which others
+// refused records that a caller asked for hidden values. What it looked for is not in the record, which others can
 // read.
 func (t *trail) refused(ctx context.Context, err *visible.RefusedError) {
 	who := access.From(ctx)
@@ -77,7 +76,7 @@ func (t *trail) allowed(identity string, detail map[string]string) bool {
 	return true
 }
 
-// read records that a caller is about to see the messages of entries. When it cannot be recorded, they are not shown.
+// read records that a caller is about to see the messages of entries. If that fails, they are not shown.
 func (t *trail) read(ctx context.Context, what string, entries ...int64) error {
 	if !t.reads || len(entries) == 0 {
 		return nil

@@ -2,7 +2,7 @@ package dlqmetrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// descs are the gauges, which are made anew for each scrape.
+// descs are the gauges, which are made for each scrape.
 type descs struct {
 	storeUp, entries, oldest, topicOldest, runs, runEntries, legacy *prometheus.Desc
 	spoolBytes, spoolLimit, spoolOldest, spoolRecords, spoolActive  *prometheus.Desc

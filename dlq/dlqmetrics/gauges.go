@@ -13,17 +13,17 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// answer is the last one of the store.
+// answer is the last reading of the store.
 type answer struct {
 	ok    bool
 	stats driver.Stats
-	// oldest are the longest waiting entries of the topics that have their own series, where any waits.
+	// oldest are the longest waiting entries of the topics with their own series, if any wait.
 	oldest map[string]time.Time
 	runs   map[redrive.State]int
 	items  redrive.Counts
 }
 
-// refresh asks the store when the last answer is too old.
+// refresh reads the store when the last reading is too old.
 func (m *Metrics) refresh() {
 	if !m.asked.IsZero() && time.Since(m.asked) < m.cfg.Refresh {
 		return
@@ -103,7 +103,7 @@ func is(yes bool) float64 {
 	return 0
 }
 
-// age is how long ago something was; 0 for never.
+// age is how long ago a time was; 0 for never.
 func age(at time.Time) float64 {
 	if at.IsZero() {
 		return 0
@@ -111,7 +111,7 @@ func age(at time.Time) float64 {
 	return max(0, time.Since(at).Seconds())
 }
 
-// collectStore shows nothing of a store that does not answer: numbers of before would look like numbers of now.
+// collectStore shows nothing of a store that does not respond: old numbers would look current.
 func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 	a, d := &m.answer, &m.descs
 	gauge(ch, d.storeUp, is(a.ok))
@@ -156,7 +156,7 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectOldest shows the longest waiting entry of all, and that of each topic; that of the others where it is older
+// collectOldest shows the longest waiting entry of all, and that of each topic; that of the other topics if it is older
 // than all of these.
 func (m *Metrics) collectOldest(ch chan<- prometheus.Metric) {
 	stats, d := &m.answer.stats, &m.descs

@@ -12,41 +12,41 @@ import (
 	"github.com/redrive-go/redrive/dlq/collector"
 )
 
-// Other is the topic, and the reason, under which those beyond the limit are added up.
+// Other is the topic, and the reason, for the sum of those beyond the limit.
 const Other = "other"
 
-// maxReasons bounds the values of the label reason: many more than there are, but a header can hold any text.
+// maxReasons limits the values of the label reason: there are far fewer reasons, but a header can contain any text.
 const maxReasons = 32
 
-// Config specifies what to export. The zero Config is ready for use.
+// Config configures [Metrics]. The zero Config is ready for use.
 type Config struct {
 	// MaxTopics is how many topics have their own series: those with the most entries. Defaults to 100.
 	MaxTopics int
-	// Refresh is how old a reading of the store may be. Defaults to 15 s.
+	// Refresh is the maximum age of a reading of the store. Defaults to 15 s.
 	Refresh time.Duration
-	// Timeout bounds the questions to the store. Defaults to 5 s, which is within the timeout of a scrape.
+	// Timeout limits the queries of the store. Defaults to 5 s, which is within the timeout of a scrape.
 	Timeout time.Duration
 	// ResolutionBuckets are the classic buckets of the time from the first death to RESOLVED, in seconds. Default to 1
 	// s to 30 days.
 	ResolutionBuckets []float64
 	// LegacyNames exports dlq_events_total and dlq_resolution_time_seconds, too.
 	LegacyNames bool
-	// ConstLabels are put on every metric: a store's name where there are several.
+	// ConstLabels are added to every metric: for example a store's name, if there are several.
 	ConstLabels prometheus.Labels
 }
 
-// Sources are what to watch. A nil one has no metrics.
+// Sources are what to watch. A nil source has no metrics.
 type Sources struct {
 	// Letters are the store and the spool.
 	Letters *dlq.Letters
-	// Store is for a program that has a store alone. Defaults to that of Letters.
+	// Store is for a program that only has a store. Defaults to that of Letters.
 	Store dlq.Store
-	// Collector is the one that feeds the store.
+	// Collector is the collector that feeds the store.
 	Collector *collector.Collector
 }
 
-// Metrics is a prometheus.Collector and the dlq.Observer of what it watches. It is safe for concurrent use and has
-// nothing to close: after the Letters are closed, their store shows as down.
+// Metrics is a prometheus.Collector and the dlq.Observer of what it watches. It is safe for concurrent use and need not
+// be closed: after the Letters are closed, their store is shown as down.
 type Metrics struct {
 	cfg   Config
 	descs descs
@@ -56,7 +56,7 @@ type Metrics struct {
 	redrives     *prometheus.CounterVec
 	resolution   *prometheus.HistogramVec
 	storeErrors  *prometheus.CounterVec
-	legacyResolv prometheus.Histogram // nil unless asked for
+	legacyResolv prometheus.Histogram // nil unless configured
 	topics       bounded
 	reasons      bounded
 
@@ -71,7 +71,7 @@ var (
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
-// New makes Metrics, or returns an error that names every fault of cfg.
+// New makes Metrics. The error reports every fault of cfg.
 func New(cfg Config) (*Metrics, error) {
 	if cfg.MaxTopics == 0 {
 		cfg.MaxTopics = 100
@@ -134,7 +134,7 @@ func New(cfg Config) (*Metrics, error) {
 	return m, nil
 }
 
-// Watch sets what to watch, in place of what was watched before.
+// Watch sets what to watch, replacing what was watched before.
 func (m *Metrics) Watch(s Sources) {
 	if s.Store == nil && s.Letters != nil {
 		s.Store = s.Letters.Store()
@@ -160,7 +160,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.descs.describe(ch, m.cfg.LegacyNames)
 }
 
-// Collect implements prometheus.Collector. It may ask the store.
+// Collect implements prometheus.Collector. It may read the store.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

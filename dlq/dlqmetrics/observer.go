@@ -68,7 +68,7 @@ func (m *Metrics) Stepped(s redrive.Step) {
 // Failed implements dlq.Observer.
 func (m *Metrics) Failed(op string, _ error) { m.storeErrors.WithLabelValues(op).Inc() }
 
-// bounded is a label whose values messages bring.
+// bounded is a label whose values come from messages.
 type bounded struct {
 	limit int
 
@@ -90,7 +90,7 @@ func (b *bounded) bound(value string) string {
 	return value
 }
 
-// label makes a text fit for a label: valid and not long.
+// label makes a text suitable for a label: valid and short.
 func label(text string) string {
 	const most = 128
 	if len(text) > most {

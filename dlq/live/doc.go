@@ -8,6 +8,6 @@
 //	router.AddConsumerHandler("charge", "orders", monitor.Subscriber(broker.Subscriber()), charge)
 //	go func() { _ = monitor.Run(ctx) }()
 //
-// A store that does not answer changes nothing: intake stays as it is, and the dashboard shows how old the last report
+// A store that does not respond changes nothing: intake stays as it is, and the dashboard shows how old the last report
 // is.
 package live

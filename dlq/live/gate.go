@@ -38,7 +38,7 @@ func (g *gate) state() (used, paused bool, problem string) {
 	return g.used, g.used && g.paused, g.problem
 }
 
-// now is whether the gate is closed, and what tells of the next change.
+// now returns whether the gate is closed, and a channel that is closed at the next change.
 func (g *gate) now() (paused bool, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -52,9 +52,8 @@ func (g *gate) fault(problem string) {
 }
 
 // Subscriber puts the gate in front of a subscriber: when an operator pauses the service, its subscriptions are ended
-// as they are at a shutdown, so that handlers finish, what was not handed out goes back, and other processes may have
-// it; afterwards they begin anew. It is for subscribers that keep messages for a group that is away, as those of
-// package brokers do.
+// as at a shutdown, so that handlers finish, the rest is returned, and other processes may have it; afterwards they are
+// made again. It is for subscribers that keep messages for an absent group, as those of package brokers do.
 func (m *Monitor) Subscriber(inner message.Subscriber) message.Subscriber {
 	m.gate.mu.Lock()
 	m.gate.used = true
@@ -70,8 +69,7 @@ type gated struct {
 	running sync.WaitGroup
 }
 
-// Subscribe implements message.Subscriber. The first subscription is made at once, so that what is wrong with it is its
-// error.
+// Subscribe implements message.Subscriber. The first subscription is made immediately, so that its fault is returned.
 func (s *gated) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	sub, cancel := context.WithCancel(ctx)
 	messages, err := s.inner.Subscribe(sub, topic)
@@ -87,7 +85,7 @@ func (s *gated) Subscribe(ctx context.Context, topic string) (<-chan *message.Me
 	return out, nil
 }
 
-// again is how long a subscription that could not be made again waits.
+// again is the pause before a failed subscription is retried.
 const again = time.Second
 
 // forward hands messages out until ctx ends or the subscriber is closed, with a new subscription after each pause.
@@ -122,7 +120,7 @@ func (s *gated) until(messages <-chan *message.Message, cancel context.CancelFun
 			if !open {
 				return ended
 			}
-			if paused { // it was read before the end was noticed: somebody else may have it
+			if paused { // read before the pause was noticed: leave it to another process
 				m.Nack()
 				continue
 			}
@@ -135,7 +133,7 @@ func (s *gated) until(messages <-chan *message.Message, cancel context.CancelFun
 	}
 }
 
-// next waits until the gate is open and subscribes again; it returns nil when nothing is to be received any more.
+// next waits until the gate is open and subscribes again; it returns nil when nothing more is to be received.
 func (s *gated) next(ctx context.Context, topic string, cancel *context.CancelFunc) <-chan *message.Message {
 	for {
 		paused, changed := s.gate.now()
@@ -173,7 +171,7 @@ func (s *gated) isClosing() bool {
 	}
 }
 
-// Close closes the subscriber behind the gate, and waits until nothing is handed out any more.
+// Close closes the subscriber behind the gate, and waits until nothing more is handed out.
 func (s *gated) Close() error {
 	s.once.Do(func() { close(s.closing) })
 	err := s.inner.Close()
@@ -181,7 +179,7 @@ func (s *gated) Close() error {
 	return err
 }
 
-// SubscribeInitialize implements message.SubscribeInitializer where the subscriber behind the gate does.
+// SubscribeInitialize implements message.SubscribeInitializer if the subscriber behind the gate does.
 func (s *gated) SubscribeInitialize(topic string) error {
 	if init, ok := s.inner.(message.SubscribeInitializer); ok {
 		return init.SubscribeInitialize(topic)

@@ -18,18 +18,18 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Config is what a [Monitor] reports, and where.
+// Config configures a [Monitor].
 type Config struct {
-	// Service is the name that all processes of the service share: what is paused is a service. Required.
+	// Service is the name that all processes of the service share: pausing applies to a service. Required.
 	Service string
-	// Store takes the reports. Required, and it must keep reports: those of package sqlstore do.
+	// Store stores the reports. Required, and it must support reports: those of package sqlstore do.
 	Store driver.Store
-	// Process tells the processes of a service apart. Defaults to the host's name, the process id and a few random
+	// Process distinguishes the processes of a service. Defaults to the host's name, the process id and a few random
 	// digits.
 	Process string
-	// Interval is how often a report is made, and so how soon a pause works. Defaults to 5 s.
+	// Interval is the time between reports, and so how fast a pause takes effect. Defaults to 5 s.
 	Interval time.Duration
-	// Logger receives pauses and of reports that failed. Defaults to slog.Default().
+	// Logger logs pauses and failed reports. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -49,17 +49,17 @@ var _ middleware.Observer = (*Monitor)(nil)
 
 type queueKey struct{ topic, consumer, handler string }
 
-// queue is what is known of one topic, consumer and handler.
+// queue is the state of one topic, consumer and handler.
 type queue struct {
 	handling map[string]time.Time // message ids, and when their handler began
 	again    int                  // messages that are handled under an id that is already there
 	due      dueTimes
 }
 
-// maxNames bounds how many queues and circuits are kept: both are named by what messages bring.
+// maxNames limits how many queues and circuits are kept: messages determine their names.
 const maxNames = 1000
 
-// New makes a Monitor. The error reports everything that is wrong with the configuration.
+// New makes a Monitor. The error reports every fault of the configuration.
 func New(cfg Config) (*Monitor, error) {
 	var errs []error
 	if cfg.Service == "" {
@@ -78,13 +78,13 @@ func New(cfg Config) (*Monitor, error) {
 	m.cfg.Interval = cmp.Or(cfg.Interval, defaultInterval)
 	m.cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if m.cfg.Process == "" {
-		host, _ := os.Hostname() // a process without a name has its number
+		host, _ := os.Hostname() // without a host name, the process number is enough
 		m.cfg.Process = host + "/" + strconv.Itoa(os.Getpid()) + "/" + uuid.NewString()[:8]
 	}
 	return m, nil
 }
 
-// Run reports until ctx ends, which is not an error: with the last report nothing is being handled any more.
+// Run reports until ctx ends, which is not an error: in the last report nothing is being handled any more.
 func (m *Monitor) Run(ctx context.Context) error {
 	ticker := time.NewTicker(m.cfg.Interval)
 	defer ticker.Stop()
@@ -100,18 +100,18 @@ func (m *Monitor) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			_ = m.beat(last) // without it the dashboard shows a report that grows old
+			_ = m.beat(last) // without it the dashboard shows an old report
 			return nil
 		case <-ticker.C:
 		}
 	}
 }
 
-// beat reports, and does what the answer says.
+// beat sends a report, and does what the response requests.
 func (m *Monitor) beat(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(m.cfg.Interval, time.Second))
 	defer cancel()
-	// The store is looked for at each report: one that did not answer when the service started is opened later.
+	// The store is looked up for each report: one that did not respond when the service started is opened later.
 	store, ok := driver.As[driver.ServiceStore](m.cfg.Store)
 	if !ok {
 		return errors.New("live: the store is not open, or keeps no reports of services")
@@ -133,7 +133,7 @@ func (m *Monitor) beat(ctx context.Context) error {
 	return err
 }
 
-// Report is what the process does now.
+// Report is the current state of the process.
 func (m *Monitor) Report(now time.Time) *driver.ServiceReport {
 	r := &driver.ServiceReport{Service: m.cfg.Service, Process: m.cfg.Process, At: now.UTC().Truncate(time.Microsecond)}
 	r.CanPause, r.Paused, r.Problem = m.gate.state()

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// queueOf is what is kept of a delivery's queue; nil beyond the bound.
+// queueOf returns the state of a delivery's queue; nil beyond the limit.
 func (m *Monitor) queueOf(d *middleware.Delivery) *queue {
 	key := queueKey{d.Origin.Topic, d.Origin.Consumer, d.Handler}
 	q := m.queues[key]
@@ -77,15 +77,15 @@ func (m *Monitor) BreakerChanged(_ context.Context, e middleware.BreakerChanged)
 	}
 }
 
-// dueTimes are when retries are due. What is due is forgotten: its broker delivers it, to any process.
+// dueTimes are when retries are due. Due ones are forgotten: their broker delivers them, to any process.
 type dueTimes struct {
 	times timeHeap
-	// more are retries beyond the bound, until the last of them is due.
+	// more are retries beyond the limit, until the last of them is due.
 	more int64
 	last time.Time
 }
 
-// maxDue bounds the times that a queue keeps: 24 bytes each.
+// maxDue limits the times that a queue keeps: 24 bytes each.
 const maxDue = 100_000
 
 func (d *dueTimes) add(at time.Time) {
@@ -108,10 +108,10 @@ func (d *dueTimes) forget(now time.Time) {
 	}
 }
 
-// dueSteps split what waits by the time that is left.
+// dueSteps divide the waiting retries by the time left.
 var dueSteps = []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 0}
 
-// counts are how many wait, when the first is due, and how many within each step.
+// counts returns how many wait, when the first is due, and how many are due within each step.
 func (d *dueTimes) counts(now time.Time) (waiting int64, next time.Time, due []driver.DueCount) {
 	d.forget(now)
 	if len(d.times) == 0 && d.more == 0 {

@@ -19,41 +19,41 @@ import (
 	"github.com/redrive-go/redrive/dlq/redact"
 )
 
-// Kind is what a notice is about.
+// Kind is the subject of a notice.
 type Kind string
 
 // The kinds of notices.
 const (
 	// NewCause is the first dead letter of a cause.
 	NewCause Kind = "new_cause"
-	// RegressedCause is a cause that comes again after [Config.Quiet].
+	// RegressedCause is a cause that is back after [Config.Quiet].
 	RegressedCause Kind = "regressed_cause"
-	// RunStopped is a redrive run that stopped on its own.
+	// RunStopped is a redrive run that stopped automatically.
 	RunStopped Kind = "run_stopped"
 	// RunAwaitsApproval is a redrive run that waits for a second person.
 	RunAwaitsApproval Kind = "run_awaits_approval"
-	// StoreDown is a store that does not answer.
+	// StoreDown is a store that does not respond.
 	StoreDown Kind = "store_down"
 )
 
-// Kinds are all of them.
+// Kinds are all kinds.
 var Kinds = []Kind{NewCause, RegressedCause, RunStopped, RunAwaitsApproval, StoreDown}
 
 // Config configures a [Notifier].
 type Config struct {
-	// Store is what is looked at, and where it is kept what receivers have had. Required.
+	// Store has the dead letters, and records what receivers have had. Required.
 	Store dlq.Store
-	// Publisher takes the notices of each receiver, for [Topic]. Required.
+	// Publisher publishes the notices of each receiver, on [Topic]. Required.
 	Publisher message.Publisher
 	// Receivers are required.
 	Receivers []Receiver
-	// Redaction is what viewers may not see; nil hides nothing.
+	// Redaction is what is hidden from viewers; nil hides nothing.
 	Redaction *redact.Rules
-	// PublicURL is where people reach the dashboard, for links. Empty makes none.
+	// PublicURL is where people reach the dashboard, for links. If empty, notices have no links.
 	PublicURL string
-	// Quiet is for how long nothing has died of a cause that is said to have come back. Whole hours. Defaults to 24 h.
+	// Quiet is how long a cause must have been quiet to count as back. Whole hours. Defaults to 24 h.
 	Quiet time.Duration
-	// Interval is how often the store is looked at. Defaults to 15 s.
+	// Interval is the time between looks at the store. Defaults to 15 s.
 	Interval time.Duration
 	// Client posts. Defaults to one that waits 10 s. Redirects are not followed.
 	Client *http.Client
@@ -61,19 +61,19 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Receiver is whom to tell.
+// Receiver is a recipient of notices.
 type Receiver struct {
-	// Name is required, unique, and stays: the store knows by it what the receiver has had.
+	// Name is required, unique, and must not change: the store records by it what the receiver has had.
 	Name string
 	// URL is posted to: https, or http on this machine. Required.
 	URL string
-	// Slack posts the text as Slack's incoming webhooks take it. Otherwise the notice is posted, signed with Secret,
-	// which is required then.
+	// Slack posts the text in the format of Slack's incoming webhooks. Otherwise the notice is posted, signed with Secret,
+	// which is then required.
 	Slack  bool
 	Secret string
-	// On is what about. Defaults to all [Kinds].
+	// On are the kinds to send. Defaults to all [Kinds].
 	On []Kind
-	// PerHour is how many at most. Defaults to 30.
+	// PerHour is the maximum per hour. Defaults to 30.
 	PerHour int
 }
 
@@ -137,7 +137,7 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Validate reports what is wrong with the receiver. The error does not show its URL, which is a secret with Slack.
+// Validate reports the receiver's faults. The error does not show its URL, which is a secret with Slack.
 func (r *Receiver) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -166,7 +166,7 @@ func (r *Receiver) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkURL refuses what would send a notice in the clear over a network.
+// checkURL rejects URLs that would send a notice unencrypted over a network.
 func checkURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
@@ -183,7 +183,7 @@ func checkURL(text string) error {
 	return nil
 }
 
-// key is what a webhook is signed with.
+// key is the key for signing a webhook.
 func key(secret string) ([]byte, error) {
 	if encoded, ok := strings.CutPrefix(secret, "whsec_"); ok {
 		return base64.StdEncoding.DecodeString(encoded)

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// window is how old a thing may be that people are still told of.
+	// window is the maximum age of what people are notified of.
 	window = 24 * time.Hour
-	// maxText bounds the text of a cause in a sentence.
+	// maxText limits the text of a cause in a sentence.
 	maxText = 300
 )
 
-// noticeOf makes a notice with the id that the thing has for good.
+// noticeOf makes a notice with the permanent id of its subject.
 func (n *Notifier) noticeOf(kind Kind, thing string, at time.Time, text string, path ...string) wire.Notice {
 	notice := wire.Notice{
 		ID:   uuid.NewSHA1(uuid.NameSpaceOID, []byte("redrive notice\x00"+string(kind)+"\x00"+thing)).String(),
@@ -39,7 +39,7 @@ func (n *Notifier) noticeOf(kind Kind, thing string, at time.Time, text string, 
 	return notice
 }
 
-// find returns what people are to know of what happened in the window, the oldest first, without what is muted.
+// find returns the notices for what happened in the window, oldest first, without muted causes.
 func (n *Notifier) find(ctx context.Context, now time.Time) ([]wire.Notice, error) {
 	mutes, err := n.store.Mutes(ctx, now)
 	if err != nil {
@@ -64,8 +64,7 @@ func (n *Notifier) find(ctx context.Context, now time.Time) ([]wire.Notice, erro
 	return found, nil
 }
 
-// causes are those that are new or have come back. Causes that look the same to viewers are one, as they are on the
-// pages.
+// causes are the new and the returning ones. Causes that look the same to viewers are one, as on the pages.
 func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]bool) ([]wire.Notice, error) {
 	since := now.Add(-window)
 	groups, err := n.store.Groups(ctx, driver.GroupQuery{
@@ -112,7 +111,7 @@ func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]b
 	return found, nil
 }
 
-// returned is the last hour since then in which a cause came that had rested for so long.
+// returned is the last hour since then in which a cause occurred after being quiet for that long.
 func returned(g *wire.Group, since time.Time, quiet time.Duration) (time.Time, bool) {
 	last := g.FirstSeen.Truncate(time.Hour)
 	var found time.Time

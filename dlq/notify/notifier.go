@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	// turn is how long a process notifies that does not answer any more.
+	// turn is how long a process that no longer responds stays the notifying one.
 	turn = time.Minute
-	// downLooks in a row that fail are a store that is down.
+	// downLooks is how many failed looks in a row mean that the store is down.
 	downLooks = 3
 )
 
-// Notifier finds what people are to know, publishes it, and delivers it. It is safe for concurrent use.
+// Notifier finds what people need to know, publishes it, and delivers it. It is safe for concurrent use.
 type Notifier struct {
 	cfg     Config
 	store   driver.NoticeStore
@@ -35,12 +35,12 @@ type Notifier struct {
 	process string
 
 	mu sync.Mutex
-	// out is what was published, until it is read from the store that the receiver has had it: what was read before
-	// would have it sent again.
+	// out are the published notices, until the store shows that the receiver has had them: an older read would have them
+	// sent again.
 	out map[driver.Notice]state
 	// sent is when each receiver was sent something, within the last hour.
 	sent map[string][]time.Time
-	// mine means that this process notifies; failed counts the looks in a row that could not be made, since when.
+	// mine means that this process notifies; failed counts the failed looks in a row, since when.
 	mine   bool
 	failed int
 	since  time.Time
@@ -55,7 +55,7 @@ const (
 	noted
 )
 
-// New makes a Notifier. The error names everything that is wrong with the configuration.
+// New makes a Notifier. The error reports every fault of the configuration.
 func New(cfg Config) (*Notifier, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -73,7 +73,7 @@ func New(cfg Config) (*Notifier, error) {
 	return n, nil
 }
 
-// Topic is where the notices of a receiver are published.
+// Topic is the topic for the notices of a receiver.
 func Topic(receiver string) string { return topicPrefix + receiver }
 
 const topicPrefix = "notifications."
@@ -138,8 +138,7 @@ func (n *Notifier) look(ctx context.Context) error {
 	return nil
 }
 
-// tell publishes what a receiver has not had. One that is served for the first time hears of what happens from now
-// on.
+// tell publishes what a receiver has not had. A new receiver only gets what happens from now on.
 func (n *Notifier) tell(ctx context.Context, to *Receiver, told []driver.Notice, found []wire.Notice,
 	now time.Time,
 ) error {
@@ -174,7 +173,7 @@ func (n *Notifier) tell(ctx context.Context, to *Receiver, told []driver.Notice,
 	return nil
 }
 
-// publish hands a notice over to be delivered, unless it is out already or the receiver has had too many in this hour.
+// publish publishes a notice for delivery, unless it is out already or the receiver has had too many in this hour.
 func (n *Notifier) publish(to *Receiver, notice *wire.Notice, lately int, now time.Time) (bool, error) {
 	id := driver.Notice{Receiver: to.Name, ID: notice.ID}
 	n.mu.Lock()
@@ -195,8 +194,7 @@ func (n *Notifier) publish(to *Receiver, notice *wire.Notice, lately int, now ti
 	return true, nil
 }
 
-// down tells that the store does not answer, once for each time that it does not, if this process notified when it last
-// did.
+// down notifies that the store does not respond, once per outage, if this process was the notifying one before.
 func (n *Notifier) down(ctx context.Context) {
 	now := time.Now().UTC()
 	n.mu.Lock()
@@ -222,7 +220,7 @@ func (n *Notifier) down(ctx context.Context) {
 	}
 }
 
-// Deliver posts a notice that was published for a receiver. What it returns is for a pipeline to retry.
+// Deliver posts a notice that was published for a receiver. Its error is for a pipeline to retry.
 func (n *Notifier) Deliver(ctx context.Context, receiver string, payload []byte) error {
 	at := slices.IndexFunc(n.cfg.Receivers, func(r Receiver) bool { return r.Name == receiver })
 	if at < 0 {
@@ -239,7 +237,7 @@ func (n *Notifier) Deliver(ctx context.Context, receiver string, payload []byte)
 	return nil
 }
 
-// GaveUp notes that a notice has become a dead letter: it is not published again. It is for the hook of the pipeline.
+// GaveUp records that a notice has become a dead letter: it is not published again. It is for the hook of the pipeline.
 func (n *Notifier) GaveUp(ctx context.Context, d *envelope.DeadLetter) {
 	var notice wire.Notice
 	receiver, ours := strings.CutPrefix(d.Origin.Topic, topicPrefix)
@@ -248,8 +246,8 @@ func (n *Notifier) GaveUp(ctx context.Context, d *envelope.DeadLetter) {
 	}
 }
 
-// settle notes that a receiver has had a notice, or will not have it any more. While the store does not take that, it
-// is kept here.
+// settle records that a receiver has had a notice, or will not get it any more. While the store rejects that, it is
+// kept here.
 func (n *Notifier) settle(ctx context.Context, receiver, id string) {
 	n.mu.Lock()
 	n.out[driver.Notice{Receiver: receiver, ID: id}] = delivered
@@ -260,7 +258,7 @@ func (n *Notifier) settle(ctx context.Context, receiver, id string) {
 	}
 }
 
-// note writes into the store what receivers have had.
+// note stores what receivers have had.
 func (n *Notifier) note(ctx context.Context) error {
 	n.mu.Lock()
 	var ids []driver.Notice

@@ -26,19 +26,19 @@ const (
 	HeaderSignature = "Webhook-Signature"
 )
 
-// StatusError is an answer of a receiver other than success.
+// StatusError is a response of a receiver other than success.
 type StatusError struct {
 	Receiver string
 	Status   int
 	Header   http.Header
 }
 
-// Error names the receiver and the status, and nothing that the receiver has said.
+// Error names the receiver and the status, and nothing of the response.
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("notify: receiver %q answered with status %d", e.Receiver, e.Status)
 }
 
-// HTTPStatusCode is by what pipelines know whether another try makes sense.
+// HTTPStatusCode lets pipelines decide whether another attempt makes sense.
 func (e *StatusError) HTTPStatusCode() int { return e.Status }
 
 // sign is the signature of a webhook.
@@ -48,7 +48,7 @@ func sign(secret []byte, id, timestamp string, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// answerBytes is how much of an answer is read, so that the connection can be used again.
+// answerBytes is how much of a response is read, so that the connection can be reused.
 const answerBytes = 4096
 
 // post sends a notice to its receiver.
@@ -92,7 +92,7 @@ func (n *Notifier) post(ctx context.Context, to *Receiver, notice *wire.Notice, 
 
 var slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// slackText is the notice for Slack, in whose texts nothing of a message can make a link or call people.
+// slackText is the notice for Slack; nothing of a message in it can make a link or mention people.
 func slackText(notice *wire.Notice) string {
 	text := slackEscapes.Replace(notice.Text)
 	if notice.Link != "" {

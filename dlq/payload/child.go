@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Bounds of a child process.
+// Limits of a child process.
 const (
 	children     = 2 // at once; further expressions wait
 	childStart   = time.Minute
@@ -22,19 +22,19 @@ const (
 	childMemory  = 512 << 20
 )
 
-// Child evaluates in separate processes, which may take half a gigabyte of memory and five seconds for a payload: one
-// that takes more is killed, and its expression refused. The process is a command of the program that calls [Serve]. It
-// is made by [NewChild].
+// Child evaluates in separate processes, each limited to half a gigabyte of memory and five seconds per payload: one
+// that exceeds them is killed, and its expression rejected. The process is a command of the program that calls [Serve].
+// Make one with [NewChild].
 type Child struct {
 	command []string
-	free    chan *process // one for each that may run; nil is one that has to be started
+	free    chan *process // one for each that may run; nil if it has to be started
 	closed  chan struct{}
 	close   sync.Once
 }
 
 var _ Evaluator = (*Child)(nil)
 
-// NewChild makes an evaluator whose processes are started by a command. Close ends them.
+// NewChild makes an evaluator whose processes are started with a command. Close ends them.
 func NewChild(command ...string) (*Child, error) {
 	if len(command) == 0 {
 		return nil, fmt.Errorf("jq: %w: the command of a child process is required", driver.ErrInvalid)
@@ -46,7 +46,7 @@ func NewChild(command ...string) (*Child, error) {
 	return c, nil
 }
 
-// Close ends the processes when what they work on is done.
+// Close ends the processes when their work is done.
 func (c *Child) Close() error {
 	c.close.Do(func() {
 		close(c.closed)
@@ -77,7 +77,7 @@ func (c *Child) Evaluate(ctx context.Context, expression string, payload []byte)
 	return answer.Payload, err
 }
 
-// ask asks a process, which it starts if none is idle, and returns the one that lives on.
+// ask sends a question to a process, which it starts if p is nil, and returns the process if it is still running.
 func (c *Child) ask(ctx context.Context, p *process, q question) (answer, *process, error) {
 	if p == nil {
 		var err error
@@ -89,7 +89,7 @@ func (c *Child) ask(ctx context.Context, p *process, q question) (answer, *proce
 	if err == nil && a.Fault != errTooLong.Error() {
 		return a, p, nil
 	}
-	p.kill() // what did not end in its time leaves its memory behind
+	p.kill() // an evaluation that timed out leaves its memory behind
 	if err == nil {
 		return a, nil, nil
 	}
@@ -104,7 +104,8 @@ func (c *Child) ask(ctx context.Context, p *process, q question) (answer, *proce
 	return answer{}, nil, err
 }
 
-// question and answer go through the pipes of a process as JSON. Its first answer, to no question, is that it is ready.
+// question and answer go through the pipes of a process as JSON. Its first answer, without a question, means that it is
+// ready.
 type question struct {
 	Expression string `json:"expression"`
 	Payload    []byte `json:"payload"`
@@ -116,7 +117,7 @@ type answer struct {
 	Invalid bool   `json:"invalid,omitempty"`
 }
 
-// fault is an error of the evaluation in the other process.
+// fault is an evaluation error from the other process.
 type fault struct {
 	text    string
 	invalid bool
@@ -124,7 +125,7 @@ type fault struct {
 
 func (f *fault) Error() string { return f.text }
 
-// Is makes errors.Is(err, ErrInvalid) true for what the other process called so.
+// Is makes errors.Is(err, ErrInvalid) true for the other process's invalid errors.
 func (f *fault) Is(target error) bool { return f.invalid && target == driver.ErrInvalid }
 
 type process struct {
@@ -156,8 +157,7 @@ func start(ctx context.Context, command []string) (*process, error) {
 	return p, nil
 }
 
-// exchange sends, and reads one answer. With an error the process is to be killed, which ends what is being sent or
-// read.
+// exchange sends, and reads one answer. After an error the process must be killed, which also ends the send or read.
 func (p *process) exchange(ctx context.Context, timeout time.Duration, send func() error) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -189,8 +189,8 @@ func (p *process) kill() {
 	_ = p.command.Wait()
 }
 
-// Serve is the child process of a [Child]: it evaluates what comes in until that ends. It bounds the memory of the
-// process, so it is to be the only thing that the process does.
+// Serve is the child process of a [Child]: it evaluates its input until that ends. It limits the memory of the process,
+// so the process must not do anything else.
 func Serve(in io.Reader, out io.Writer) error {
 	limitMemory(childMemory)
 	debug.SetMaxStack(childMemory / 4)

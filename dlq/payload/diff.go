@@ -15,15 +15,15 @@ import (
 	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
-// Diff is what changed between two bodies, for a person to look at.
+// Diff is the difference between two bodies, for people.
 type Diff struct {
-	// Headers are those that are not the same, by name.
+	// Headers are the different ones, by name.
 	Headers []Header
-	// Lines are the payload's lines, those that changed with a few around them. JSON is compared in an indented form.
-	// Nil when the payloads are the same, or one is not text.
+	// Lines are the payload's changed lines with a few around them. JSON is compared in an indented form. Nil when the
+	// payloads are equal, or one is not text.
 	Lines []Line
-	// PayloadChanged means that the payloads are not the same bytes. Binary says that one of them is not text, and
-	// Before and After are their sizes in bytes.
+	// PayloadChanged means that the payloads have different bytes. Binary means that one of them is not text; then Before
+	// and After are their sizes in bytes.
 	PayloadChanged, Binary bool
 	Before, After          int
 }
@@ -36,7 +36,7 @@ type Header struct {
 	Added, Removed bool
 }
 
-// Line is a line of a payload. Op is '-' for one that is gone, '+' for a new one, ' ' for one that stays, and '@' for a
+// Line is a line of a payload. Op is '-' for a removed one, '+' for a new one, ' ' for an unchanged one, and '@' for a
 // gap.
 type Line struct {
 	Op   byte
@@ -93,7 +93,7 @@ func (d Diff) String() string {
 	return b.String()
 }
 
-// Detail is the diff as the audit log keeps it: bounded.
+// Detail is the diff for the audit log, truncated.
 func (d Diff) Detail() map[string]string {
 	detail := map[string]string{"diff": text.Clean(d.String(), text.MaxError)}
 	if d.PayloadChanged {
@@ -102,7 +102,7 @@ func (d Diff) Detail() map[string]string {
 	return detail
 }
 
-// diffable is a payload as lines. JSON is indented, which touches no number and keeps the order of the keys.
+// diffable is a payload as lines. JSON is indented, which changes no number and keeps the order of the keys.
 func diffable(payload []byte) string {
 	var indented bytes.Buffer
 	if json.Indent(&indented, payload, "", "  ") == nil {
@@ -116,7 +116,7 @@ const diffContext = 3 // lines around a change
 func diffLines(before, after string) []Line {
 	unified, err := udiff.ToUnifiedDiff("", "", before, udiff.Lines(before, after), diffContext)
 	if err != nil {
-		return nil // edits that do not fit the text that they were made of: cannot be
+		return nil // cannot happen: the edits were made from this text
 	}
 	ops := map[udiff.OpKind]byte{udiff.Delete: '-', udiff.Insert: '+', udiff.Equal: ' '}
 	gap := Line{'@', "…"}

@@ -1,3 +1,3 @@
-// Package payload edits and compares the payloads of dead letters: jq expressions ([Compile]), which keep every byte
-// that they do not touch, and differences for a person to look at ([Compare]).
+// Package payload edits and compares the payloads of dead letters: with jq expressions ([Edit]), which keep every
+// byte that they do not change, and as differences for people ([Compare]).
 package payload

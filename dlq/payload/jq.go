@@ -16,27 +16,27 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Bounds of a jq expression, and of its work on one payload.
+// Limits of a jq expression, and of its work on one payload.
 const (
 	jqTimeout     = time.Second
 	maxJQOutput   = 16 << 20
 	maxExpression = 16 << 10 // nesting of this depth takes tens of megabytes of stack
 )
 
-// Evaluator runs jq expressions over payloads. It is safe for concurrent use.
+// Evaluator evaluates jq expressions on payloads. It is safe for concurrent use.
 type Evaluator interface {
-	// Evaluate returns what the expression makes of a JSON payload. What it did not touch keeps its bytes: the order of
-	// the keys, the white space, and numbers that no float64 can hold.
+	// Evaluate returns the result of the expression on a JSON payload. Unchanged parts keep their bytes: the order of the
+	// keys, the white space, and numbers that no float64 can hold.
 	Evaluate(ctx context.Context, expression string, payload []byte) ([]byte, error)
 }
 
-// Check reports whether an expression is one.
+// Check reports whether an expression is valid.
 func Check(expression string) error {
 	_, err := compile(expression)
 	return err
 }
 
-// Edit runs an expression over the payload of a body and returns a new body, or nil when nothing changed.
+// Edit evaluates an expression on the payload of a body and returns a new body, or nil if nothing changed.
 func Edit(ctx context.Context, with Evaluator, expression string, b *driver.Body) (*driver.Body, error) {
 	payload, err := with.Evaluate(ctx, expression, b.Payload)
 	if err != nil {
@@ -54,8 +54,8 @@ func Edit(ctx context.Context, with Evaluator, expression string, b *driver.Body
 	return &after, nil
 }
 
-// InProcess evaluates in the calling process. Its time is bounded where the expression can be interrupted, its memory
-// is not: it is for expressions of people who could end the process anyway. [Child] is for the others.
+// InProcess evaluates in the calling process. Its time is limited where the expression can be interrupted, its memory
+// is not: it is for expressions of people who could end the process anyway. [Child] is for others.
 type InProcess struct{ last atomic.Pointer[program] }
 
 var _ Evaluator = (*InProcess)(nil)
@@ -81,7 +81,7 @@ func (e *InProcess) Evaluate(ctx context.Context, expression string, payload []b
 	return spliceJSON(payload, output)
 }
 
-// program is a compiled expression. It sees the payload and nothing else: no environment, no files, no further input.
+// program is a compiled expression. It only sees the payload: no environment, no files, no further input.
 type program struct {
 	expression string
 	code       *gojq.Code
@@ -129,7 +129,7 @@ func (p *program) run(ctx context.Context, input any) (any, error) {
 
 var errTooLong = fmt.Errorf("jq: the expression did not end within %s", jqTimeout)
 
-// decodeJSON reads one JSON value, its numbers as they are written.
+// decodeJSON reads one JSON value, with numbers as they are written.
 func decodeJSON(data []byte) (any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// limitMemory ends the process soon after it has taken more than the limit: no limit of the system counts what Go has
-// taken and not only reserved.
+// limitMemory ends the process soon after it exceeds the limit: no limit of the system counts what Go uses rather than
+// reserves.
 func limitMemory(bytes uint64) {
 	go func() {
 		for {

@@ -11,7 +11,7 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// spliceJSON writes value as JSON, with the bytes of the original wherever it has the same value in the same place.
+// spliceJSON writes value as JSON, with the original's bytes wherever it has the same value in the same place.
 func spliceJSON(original []byte, value any) ([]byte, error) {
 	trimmed := bytes.TrimLeft(original, " \t\r\n")
 	lead := original[:len(original)-len(trimmed)]
@@ -27,7 +27,7 @@ func spliceJSON(original []byte, value any) ([]byte, error) {
 	return append(out, trimmed[len(body):]...), nil
 }
 
-// maxSpliceDepth bounds the work: each level reads the ones below it again. What changed deeper down is written anew.
+// maxSpliceDepth limits the work: each level reads the levels below it again. Deeper changes are rewritten.
 const maxSpliceDepth = 64
 
 func spliceValue(out []byte, raw json.RawMessage, was, value any, depth int) ([]byte, error) {
@@ -49,7 +49,7 @@ func spliceValue(out []byte, raw json.RawMessage, was, value any, depth int) ([]
 	return appendJSON(out, value)
 }
 
-// sameJSON reports whether two values are written the same. gojq's own comparison takes 9007199254740993 for
+// sameJSON reports whether two values are written the same. gojq's own comparison considers 9007199254740993 equal to
 // 9007199254740992.0.
 func sameJSON(a, b any) bool {
 	switch a := a.(type) {
@@ -75,7 +75,7 @@ func sameJSON(a, b any) bool {
 	}
 }
 
-// spliceObject keeps the members that are still there in their order, and puts new ones behind them.
+// spliceObject keeps the remaining members in their order, and appends new ones.
 func spliceObject(out []byte, raw json.RawMessage, was, value map[string]any, depth int) ([]byte, error) {
 	members, tail, err := rawMembers(raw)
 	if err != nil {
@@ -90,7 +90,7 @@ func spliceObject(out []byte, raw json.RawMessage, was, value map[string]any, de
 	}
 	for i, m := range members {
 		now, there := value[m.key]
-		if !there || last[m.key] != i { // of a key that is there twice the last one counts, for gojq and for most readers
+		if !there || last[m.key] != i { // of a duplicate key the last one counts, for gojq and for most readers
 			continue
 		}
 		written[m.key] = true
@@ -153,7 +153,7 @@ type rawMember struct {
 	value json.RawMessage
 }
 
-// rawMembers cuts an object into its members and its end, the closing brace with the space before it.
+// rawMembers splits an object into its members and its end, the closing brace with the space before it.
 func rawMembers(raw json.RawMessage) (members []rawMember, tail []byte, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := decoder.Token(); err != nil {
@@ -170,7 +170,7 @@ func rawMembers(raw json.RawMessage) (members []rawMember, tail []byte, err erro
 			return nil, nil, fmt.Errorf("splice: %w", err)
 		}
 		end := decoder.InputOffset() - int64(len(m.value))
-		m.name = bytes.Replace(raw[start:end], []byte(","), nil, 1) // the one before the key, if any: it is written anew
+		m.name = bytes.Replace(raw[start:end], []byte(","), nil, 1) // the one before the key, if any, which is rewritten
 		if start == 1 {
 			m.name = raw[start:end]
 		}
@@ -180,7 +180,7 @@ func rawMembers(raw json.RawMessage) (members []rawMember, tail []byte, err erro
 	return members, raw[start:], nil
 }
 
-// appendJSON writes a value that gojq made, without the escapes that HTML needs.
+// appendJSON writes a value of gojq, without the escapes for HTML.
 func appendJSON(out []byte, value any) ([]byte, error) {
 	data, err := gojq.Marshal(value)
 	if err != nil {

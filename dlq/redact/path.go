@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// step is one part of a path: a name, an index, or anything; deep looks at any depth below.
+// step is one part of a path: a name, an index, or anything; deep matches at any depth below.
 type step struct {
 	name  string
 	index int // -1 when it is a name or anything
@@ -18,13 +18,13 @@ type step struct {
 // location is a parsed path.
 type location []step
 
-// element is where the reader is in a document: a member's name, or an index.
+// element is a position in a document: a member's name, or an index.
 type element struct {
 	name  string
 	index int // -1 for a member of an object
 }
 
-// parsePath reads a path; see the package comment for what there is.
+// parsePath reads a path; see the package comment for the syntax.
 func parsePath(text string) (location, error) {
 	rest, ok := strings.CutPrefix(text, "$")
 	if !ok {
@@ -111,7 +111,7 @@ func (s *step) matches(e element) bool {
 	}
 }
 
-// matches reports whether the path leads to where the reader is.
+// matches reports whether the path selects the position.
 func (l location) matches(at []element) bool {
 	if len(l) == 0 {
 		return len(at) == 0

@@ -11,12 +11,12 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth is how deep a payload may be nested to be looked into; what is deeper is hidden.
+// maxDepth is the maximum nesting of a payload that is searched; what is deeper is hidden.
 const maxDepth = 500
 
-// Payload is what may be shown of a payload. What reads as JSON is JSON, whatever its content type says; patterns apply
-// to what its texts and numbers mean, and then to the document as it is written. The slice that comes back is the one
-// that was given when nothing is hidden.
+// Payload is the visible part of a payload. What parses as JSON is JSON, whatever its content type; patterns apply to
+// the values of its texts and numbers, and then to the document as it is written. If nothing is hidden it returns the
+// given slice.
 func (r *Rules) Payload(contentType string, payload []byte) []byte {
 	if r.Empty() || len(payload) == 0 {
 		return payload
@@ -40,7 +40,7 @@ func (r *Rules) Payload(contentType string, payload []byte) []byte {
 	return payload
 }
 
-// hidden stands for a payload that cannot be looked into.
+// hidden replaces a payload that cannot be searched.
 func hidden(why, contentType string) []byte {
 	if contentType == "" {
 		contentType = "no content type"
@@ -67,17 +67,17 @@ func readable(contentType string, payload []byte) bool {
 	return false
 }
 
-// masker walks over a JSON text and notes what to replace.
+// masker reads a JSON text and records what to replace.
 type masker struct {
 	rules   *Rules
 	decoder *json.Decoder
 	text    []byte
 	at      []element
 	out     bytes.Buffer
-	copied  int64 // how far text is in out
+	copied  int64 // how much of text is in out
 }
 
-// maskJSON replaces the values at the paths and leaves every other byte alone.
+// maskJSON replaces the values at the paths and leaves every other byte unchanged.
 func (r *Rules) maskJSON(payload []byte) ([]byte, error) {
 	m := masker{rules: r, decoder: json.NewDecoder(bytes.NewReader(payload)), text: payload}
 	m.decoder.UseNumber()
@@ -94,7 +94,7 @@ func (r *Rules) maskJSON(payload []byte) ([]byte, error) {
 	return m.out.Bytes(), nil
 }
 
-// value reads the value that comes next.
+// value reads the next value.
 func (m *masker) value() error {
 	if len(m.at) > maxDepth {
 		return errors.New("nested too deep")
@@ -117,7 +117,7 @@ func (m *masker) value() error {
 			if err != nil {
 				return err
 			}
-			text, _ := name.(string) // the decoder takes nothing else there
+			text, _ := name.(string) // always a string here
 			m.scalar(before, text)
 			if err := m.child(element{name: text, index: -1}); err != nil {
 				return err
@@ -149,22 +149,22 @@ func (m *masker) child(e element) error {
 	return err
 }
 
-// scalar hides what the patterns match in a text or a number that was read: it stands between before and where the
-// decoder is.
+// scalar hides what the patterns match in a text or number that was just read, between before and the decoder's
+// position.
 func (m *masker) scalar(before int64, means string) {
 	shown := m.rules.Text(means)
 	if shown == means {
 		return
 	}
 	end := m.decoder.InputOffset()
-	start := before + int64(bytes.IndexAny(m.text[before:end], `"-0123456789`)) // in front stand spaces, commas and colons
+	start := before + int64(bytes.IndexAny(m.text[before:end], `"-0123456789`)) // after spaces, commas and colons
 	quoted, _ := json.Marshal(shown)                                            // text can be marshalled
 	m.out.Write(m.text[m.copied:start])
 	m.out.Write(quoted)
 	m.copied = end
 }
 
-// mask replaces the value that comes next.
+// mask replaces the next value.
 func (m *masker) mask() error {
 	var raw json.RawMessage
 	if err := m.decoder.Decode(&raw); err != nil {

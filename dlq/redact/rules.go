@@ -13,29 +13,29 @@ import (
 	"unicode/utf8"
 )
 
-// Mask stands where something was hidden.
+// Mask replaces what is hidden.
 const Mask = "[redacted]"
 
 // Config specifies what is hidden. The zero Config hides nothing.
 type Config struct {
-	// Paths are the places in JSON payloads, see the package comment.
+	// Paths are locations in JSON payloads, see the package comment.
 	Paths []string
-	// Headers are names of headers, in any letter case; * stands for any characters.
+	// Headers are names of headers, in any letter case; * matches any characters.
 	Headers []string
-	// Texts are regular expressions (RE2) whose matches are hidden in error messages, causes, stack traces, notes,
-	// header values and what else is free text, in payloads too.
+	// Texts are regular expressions (RE2) whose matches are hidden in error messages, causes, stack traces, notes, header
+	// values and other free text, including payloads.
 	Texts []string
 }
 
-// Rules hide what a [Config] names. They are safe for concurrent use and never change what they are given. Nil Rules
-// hide nothing.
+// Rules hide what a [Config] names. They are safe for concurrent use and never change their input. Nil Rules hide
+// nothing.
 type Rules struct {
 	paths   []location
 	headers []string
 	texts   []*regexp.Regexp
 }
 
-// New compiles rules. The error names every one that makes no sense.
+// New compiles rules. The error names every invalid one.
 func New(cfg Config) (*Rules, error) {
 	var (
 		r    Rules
@@ -79,8 +79,8 @@ func (r *Rules) Empty() bool {
 // HidesText reports whether there are patterns.
 func (r *Rules) HidesText() bool { return r != nil && len(r.texts) > 0 }
 
-// Text hides what the patterns match, also where it is written with the escapes of JSON. Where there are patterns, what
-// is not text in UTF-8 is hidden as a whole: it may be text in another encoding.
+// Text hides what the patterns match, even where it is written with the escapes of JSON. With patterns, text that is
+// not valid UTF-8 is hidden as a whole: it may have another encoding.
 func (r *Rules) Text(text string) string {
 	if !r.HidesText() {
 		return text
@@ -103,8 +103,8 @@ func (r *Rules) matched(text string) string {
 
 var escape = regexp.MustCompile(`\\+u[0-9a-fA-F]{4}`)
 
-// unescaped is what text means that has escapes of JSON in it, however often it was escaped. Halves of surrogate pairs
-// stay as they are.
+// unescaped is text with its JSON escapes resolved, no matter how often it was escaped. Halves of surrogate pairs are
+// left as they are.
 func unescaped(text string) string {
 	if !strings.Contains(text, `\u`) {
 		return text
@@ -118,7 +118,7 @@ func unescaped(text string) string {
 	})
 }
 
-// Header is what may be shown of a header's value.
+// Header is the visible part of a header's value.
 func (r *Rules) Header(name, value string) string {
 	if r.hides(name) {
 		return Mask
@@ -137,7 +137,7 @@ func (r *Rules) hides(header string) bool {
 	})
 }
 
-// Headers is a copy with what may be shown. Nil stays nil.
+// Headers is a copy of the visible headers. Nil stays nil.
 func (r *Rules) Headers(headers map[string]string) map[string]string {
 	shown := maps.Clone(headers)
 	if r.Empty() {
@@ -149,8 +149,8 @@ func (r *Rules) Headers(headers map[string]string) map[string]string {
 	return shown
 }
 
-// LogAttr is a slog.HandlerOptions.ReplaceAttr that hides in log records: by the name of the attribute as of a header,
-// and in texts and errors by pattern.
+// LogAttr is a slog.HandlerOptions.ReplaceAttr that hides values in log records: by the attribute's name as by a
+// header's, and in texts and errors by pattern.
 func (r *Rules) LogAttr(_ []string, a slog.Attr) slog.Attr {
 	if r.Empty() || a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.SourceKey {
 		return a
@@ -162,7 +162,7 @@ func (r *Rules) LogAttr(_ []string, a slog.Attr) slog.Attr {
 		if err, ok := a.Value.Any().(error); ok {
 			return slog.String(a.Key, r.Header(a.Key, err.Error()))
 		}
-	default: // numbers and times say nothing but by their name
+	default: // numbers and times are only hidden by name
 	}
 	if r.hides(a.Key) {
 		return slog.String(a.Key, Mask)

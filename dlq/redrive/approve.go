@@ -8,8 +8,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// readyRun brings a run whose set is frozen to its next state: to a second person, when its creator would send more
-// alone than they may.
+// readyRun moves a run whose set is frozen to its next state: to approval, when its creator would send more than they
+// may alone.
 func (rn *Runner) readyRun(ctx context.Context, run *Run) (*Run, error) {
 	ready := *run
 	ready.NeedsApproval = run.needsApproval()
@@ -32,17 +32,17 @@ func (rn *Runner) readyRun(ctx context.Context, run *Run) (*Run, error) {
 	})
 }
 
-// looser reports whether a specification lets more out, or out faster, than the one that was approved.
+// looser reports whether a spec sends more, or sends it faster, than the approved one.
 func looser(approved, spec *Spec) bool {
 	return faster(spec.Rate, approved.Rate) || faster(float64(spec.MaxOut), float64(approved.MaxOut)) ||
 		spec.Stop.Share > approved.Stop.Share || spec.Stop.MinSample > approved.Stop.MinSample
 }
 
-// faster compares bounds; 0 and less mean no bound.
+// faster compares bounds; 0 or less means no bound.
 func faster(a, b float64) bool { return b > 0 && (a <= 0 || a > b) }
 
-// personal reports whether an entry waits because a person wants it to: they have edited it, or put it back. A rule
-// that sends it would send for them what they may not send alone.
+// personal reports whether an entry is waiting because of a person: they edited it, or restored it. A rule that sends
+// it would do for them what they may not do alone.
 func personal(e *dlq.Entry) bool {
 	return e.Revision > 0 || e.ChangedBy != e.DiedBy() && !strings.HasPrefix(e.ChangedBy, rulePrefix)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// boundedRuns gives each call of a store that a driver makes a time to answer: a call that hangs would hold its run,
-// lease or not, until the process ends.
+// boundedRuns puts a timeout on each call of a driver to the store: a call that hangs would hold its run, lease or not,
+// until the process ends.
 type boundedRuns struct {
 	Store
 

@@ -1,8 +1,8 @@
-// Package redrive sends dead letters back in bulk: by runs, which a person starts, and by rules, which start runs on
-// their own.
+// Package redrive sends dead letters back in bulk: by runs, which a person starts, and by rules, which start runs
+// automatically.
 //
-// A bulk redrive is a resource, a [Run]. Its set is frozen when it starts; then it continues in steps that are one
-// transaction each:
+// A bulk redrive is a resource, a [Run]. Its set is frozen when it starts; then it proceeds in steps of one transaction
+// each:
 //
 //	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: broker})
 //	// How many, of which topics, and what the jq expression makes of ten of them.
@@ -13,16 +13,16 @@
 //	go runner.Work(ctx)                               // in the server: carries runs on, those of dead processes too
 //	run, err = runner.Drive(ctx, run.ID)              // or here and now: one run, until it ends or needs a person
 //
-// A run is a pipeline: while the broker confirms up to two batches, one transaction claims the next and records the
-// last, and what comes behind is read. Batches grow up to 1,000 entries (Config.Batch) while the broker is fast; a
-// pause, a cancel and a stop take effect between two of them. A redriver that publishes whole batches ([BatchRedriver];
-// those of brokers/rabbitmq and dlq/collector do) is called once for each.
+// A run is a pipeline: while the broker confirms up to two batches, one transaction claims the next batch and records
+// the previous one, and the entries after it are read. Batches grow up to 1,000 entries (Config.Batch) while the broker
+// is fast; a pause, a cancel and a stop take effect between batches. A redriver that publishes whole batches
+// ([BatchRedriver]; those of brokers/rabbitmq and dlq/collector do) is called once per batch.
 //
-// The outcome of each message is what its consumer reports, not that it was published; Spec.CloseOnPublish is for
-// consumers that report none. A run stops on its own when the share of failures passes Spec.Stop, or when the broker
-// takes nothing. A process that dies has claimed what it was publishing in the store: the next one waits for the
-// outcomes of these messages first, and sends only those again for which none comes within twice the publish timeout. A
-// consumer that is further behind than that may get such a message twice, with the same message id.
+// The outcome of a message is what its consumer reports, not that it was published; Spec.CloseOnPublish is for
+// consumers that report nothing. A run stops automatically when the share of failures exceeds Spec.Stop, or when the
+// broker accepts nothing. What a process was publishing when it died is claimed in the store: the next process first
+// waits for the outcomes of these messages, and resends only those without one after twice the publish timeout. A
+// consumer that lags behind further may get such a message twice, with the same message id.
 //
 // [Runner.Automate] redrives by rules, with backoff. Nothing is automatic without it.
 package redrive

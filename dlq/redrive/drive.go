@@ -17,7 +17,7 @@ import (
 // How a run is driven.
 const (
 	publishing     = 2   // batches that are published at once, so that the store works while the broker does
-	firstBatch     = 250 // entries; batches grow while they are published fast
+	firstBatch     = 250 // entries; batches grow while publishing is fast
 	batchFast      = 250 * time.Millisecond
 	batchSlow      = time.Second
 	batchBytes     = 16 << 20       // payload in one batch
@@ -25,36 +25,35 @@ const (
 	settleFast     = 20 * time.Millisecond
 	settleSlow     = time.Second
 	settleBusy     = 250 * time.Millisecond // while there is something to publish
-	settleShare    = 10                     // of the time one part in so many, at most
+	settleShare    = 10                     // at most this fraction of the time: 1/10
 	maxRunRefusals = 3                      // of one message, or of whole batches in a row
 	refusalPause   = time.Second
-	maxStoreErrors = 10 // in a row, of a store that answers
+	maxStoreErrors = 10 // in a row, of a store that responds
 	drainDeadline  = 10 * time.Second
 )
 
-// runDriver carries one run on as a pipeline: while up to two batches are being published, one transaction claims the
-// next and records the last, and the entries behind them are read. All fields belong to the goroutine of drive; the
-// others answer through channels.
+// runDriver drives one run as a pipeline: while up to two batches are being published, one transaction claims the next
+// and records the previous one, and the entries after them are read. All fields belong to the goroutine of drive; the
+// other goroutines send their results through channels.
 //
 // A claim is durable before its message is published, and the publish is recorded in the transaction of the next claim.
-// So when the process dies, what it had claimed is known. For these entries it is not known whether the broker has the
-// message: the next holder first waits for their outcomes, until the claims run out, and redrives only those for which
-// none came.
+// So when the process dies, the store knows its claims, but not whether the broker has their messages: the next holder
+// first waits for their outcomes, until the claims expire, and redrives only those without one.
 type runDriver struct {
 	runner *Runner
 	holder string
-	// linger keeps the run after it has ended or was paused, to record the outcomes of what is out.
+	// linger keeps the run after it has ended or was paused, to record the outcomes of outstanding messages.
 	linger bool
 
 	run     *Run
-	jq      string // of its spec, for those who read ahead
+	jq      string // of its spec, for reading ahead
 	limiter *rate.Limiter
 
 	ahead   []readItem     // read, not claimed yet
-	reading chan readItems // the answer of the read in flight; nil without one
+	reading chan readItems // the result of the read in flight; nil without one
 	after   int64          // the last item that was read
-	atEnd   bool           // nothing waits behind it
-	reread  time.Time      // not before this, because nothing was found at all
+	atEnd   bool           // nothing is waiting after it
+	reread  time.Time      // the earliest time for another read, because nothing was found
 	size    int            // of the next batch
 
 	out     chan published // has room for every batch in flight
@@ -62,14 +61,14 @@ type runDriver struct {
 	refused map[int64]int  // how often, by entry
 	step    Step           // what the next step records
 
-	refusals  int    // batches in a row of which the broker took nothing
+	refusals  int    // batches in a row that the broker refused entirely
 	refusal   string // why
 	notBefore time.Time
 	settledAt time.Time
 	settleIn  time.Duration
-	settling  time.Duration // what the last look at the outcomes took
-	warned    bool          // of destinations without a reader
-	awaiting  bool          // outcomes have to come before anything more may be claimed
+	settling  time.Duration // duration of the last settling
+	warned    bool          // about destinations without a reader
+	awaiting  bool          // nothing more may be claimed until outcomes arrive
 }
 
 func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, error) {
@@ -86,8 +85,8 @@ func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, e
 	return d, nil
 }
 
-// drive runs until the run has ended, or is not running and everything that happened is recorded. A context that ends
-// stops the claiming; what is being published is waited for and recorded.
+// drive runs until the run has ended, or is not running and everything is recorded. When the context ends, claiming
+// stops; batches in flight are awaited and recorded.
 func (d *runDriver) drive(ctx context.Context) error {
 	readCtx, stopReading := context.WithCancel(ctx)
 	defer d.endReading(stopReading)
@@ -112,7 +111,7 @@ func (d *runDriver) drive(ctx context.Context) error {
 				storeErrors = 0
 				continue
 			}
-			d.look(ctx) // a person may have changed it meanwhile
+			d.look(ctx) // a person may have changed it in the meantime
 			d.runner.logger.WarnContext(ctx, "redrive run: the store did not answer; it is asked again", "run", d.run.ID,
 				"error", err)
 			_ = wait.For(ctx, min(asking.After(storeErrors), d.runner.runLease/4))
@@ -120,11 +119,11 @@ func (d *runDriver) drive(ctx context.Context) error {
 	}
 }
 
-// asking are the pauses between two questions to a store that does not answer; a quarter of the lease bounds them.
+// asking are the pauses between attempts at a store that does not respond; a quarter of the lease bounds them.
 var asking = wait.Backoff{First: 200 * time.Millisecond, Longest: 6400 * time.Millisecond}
 
-// refuse stops a run that the store refuses although it answers: asking forever would do nothing else. It reports
-// whether it did; a store that does not answer is tried until it does.
+// refuse stops a run that the store rejects although it responds: retrying would go on forever. It reports whether it
+// did; a store that does not respond is retried until it does.
 func (d *runDriver) refuse(ctx context.Context, cause error) bool {
 	if d.runner.store.Ping(ctx) != nil {
 		return false
@@ -132,7 +131,7 @@ func (d *runDriver) refuse(ctx context.Context, cause error) bool {
 	return d.change(ctx, ActionStop, "the store refuses it: "+text.Clean(cause.Error(), text.MaxName)) == nil
 }
 
-// turn does what is due: one transaction or two, or a wait.
+// turn does the next thing that is due: one transaction or two, or a wait.
 func (d *runDriver) turn(ctx, readCtx context.Context) (done bool, err error) {
 	d.collect()
 	if at := d.runner.now(ctx); d.run.LeaseUntil.Sub(at) < d.runner.runLease/2 {
@@ -178,7 +177,7 @@ func (d *runDriver) over() bool {
 	return !d.linger || d.run.Counts.Open() == 0
 }
 
-// next picks what may be claimed now, or returns until when there is nothing.
+// next picks what may be claimed now, or returns the time until which nothing may.
 func (d *runDriver) next() (claims []Claim, until time.Time) {
 	now := time.Now()
 	r := d.run
@@ -210,8 +209,8 @@ func (d *runDriver) next() (claims []Claim, until time.Time) {
 	return claims, time.Time{}
 }
 
-// settle asks for outcomes: often while they come, seldom while they do not. settleIn is no pause after failures, but
-// the time to the next look while others go on, so it is counted here and not by package wait.
+// settle records outcomes: often while they arrive, rarely while they do not. settleIn is not a pause after failures
+// but the time to the next look while other work continues, so it is counted here and not by package wait.
 func (d *runDriver) settle(ctx context.Context) error {
 	began := time.Now()
 	if d.run.Counts.Open() == 0 || began.Sub(d.settledAt) < d.settleEvery() {
@@ -242,7 +241,7 @@ func (d *runDriver) settleEvery() time.Duration {
 	return max(d.settleIn, 3*d.settling)
 }
 
-// pause waits for a batch, the next look at the outcomes, the rate, or somebody who changes the run.
+// pause waits for a batch, the next settling, the rate, or a change to the run.
 func (d *runDriver) pause(ctx context.Context, until time.Time) {
 	next := d.runner.workEvery
 	if d.run.Counts.Open() > 0 {
@@ -257,14 +256,14 @@ func (d *runDriver) pause(ctx context.Context, until time.Time) {
 	case p := <-d.out:
 		d.take(p)
 	case r := <-d.reading:
-		d.reading <- r // readAhead takes it
+		d.reading <- r // for readAhead
 	case <-timer.C:
 		d.look(ctx)
 	case <-ctx.Done():
 	}
 }
 
-// look reads the run, which somebody may have paused or cancelled.
+// look reads the run, which someone may have paused or cancelled.
 func (d *runDriver) look(ctx context.Context) {
 	if run, err := d.runner.runs.Run(ctx, d.run.ID); err == nil {
 		d.run = run
@@ -284,13 +283,13 @@ func (d *runDriver) drain(ctx context.Context) error {
 			return err
 		}
 		if wait.For(ctx, 100*time.Millisecond) != nil {
-			return err // the claims run out, and their outcomes tell what was published
+			return err // the claims expire, and their outcomes show what was published
 		}
 	}
 	return nil
 }
 
-// abandon waits for what is being published by a process that does not hold the run any more: its outcomes tell.
+// abandon waits for batches of a process that no longer holds the run: the outcomes show what happened.
 func (d *runDriver) abandon() {
 	for d.under > 0 {
 		<-d.out

@@ -7,8 +7,8 @@ import (
 )
 
 var (
-	// ErrForbidden means that this person may not do it: approve their own run, for example.
+	// ErrForbidden means that this person may not do it: for example, approve their own run.
 	ErrForbidden = dlq.ErrForbidden
-	// ErrLeaseLost means that another process carries the run on.
+	// ErrLeaseLost means that another process has taken over the run.
 	ErrLeaseLost = errors.New("the lease is another process's")
 )

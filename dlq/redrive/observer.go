@@ -7,15 +7,15 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Observer is a [dlq.Observer] that is also told of redrive runs. A [Runner] finds it by the store that it is given.
+// Observer is a [dlq.Observer] that is also notified of redrive runs. A [Runner] finds it through its store.
 type Observer interface {
-	// Stepped is notified of a step of a redrive run that is in the store.
+	// Stepped is called after a step of a redrive run was stored.
 	Stepped(s Step)
-	// Failed is notified that the store did not answer; op is step.
+	// Failed is called when the store did not respond; op is step.
 	Failed(op string, err error)
 }
 
-// runStore finds the part of a store that keeps runs, and tells its observer of their steps.
+// runStore finds the part of a store that keeps runs, and notifies its observer of their steps.
 func runStore(s driver.Store) (Store, bool) {
 	runs, ok := driver.As[Store](s)
 	if !ok {

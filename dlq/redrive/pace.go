@@ -55,11 +55,11 @@ func (d *runDriver) change(ctx context.Context, action driver.Action, note strin
 	return err
 }
 
-// outcomes are those since the last start, resume or step of the canary, which nobody has judged yet.
+// outcomes are those since the last start, resume or canary step, which have not been judged yet.
 func (r *Run) outcomes() int64 { return r.Counts.Outcomes() - r.Baseline.Outcomes() }
 
-// canary is how many more entries may be claimed until those before have to be judged: their outcomes may be there
-// before the broker's answer to the publish is, and then they are not judged yet.
+// canary is how many more entries may be claimed until those before have to be judged: their outcomes may arrive before
+// the broker's confirm of the publish, and are not judged until then.
 func (r *Run) canary() (left int64) {
 	started, total := r.Counts.Started(), int64(0)
 	for _, size := range r.Spec.Canary {
@@ -86,7 +86,7 @@ func (r *Run) canaryEnded() (step int, ended bool) {
 	return 0, false
 }
 
-// maxPace is how long a rate is slept for at most before it is looked at again.
+// maxPace is how long to sleep for a rate before looking at it again.
 const maxPace = time.Hour
 
 // paced is how many of n messages the rate allows now; when it allows none, until is when it will.
@@ -104,7 +104,7 @@ func (d *runDriver) paced(now time.Time, n int64) (allowed int64, until time.Tim
 	if tokens >= 1 {
 		return min(n, int64(tokens)), time.Time{}
 	}
-	// A rate of one in a thousand years must not overflow into the past, which would ask the store without a pause.
+	// A rate of one in a thousand years must not overflow into the past, which would poll the store without a pause.
 	seconds := min((1-tokens)/float64(limit), maxPace.Seconds())
 	return 0, now.Add(time.Duration(seconds*float64(time.Second)) + time.Microsecond)
 }

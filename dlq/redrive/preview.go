@@ -8,17 +8,17 @@ import (
 	"github.com/redrive-go/redrive/dlq/payload"
 )
 
-// Preview is what a run would do, before it is started. Nothing is changed.
+// Preview is what a run would do if it were started. Nothing is changed.
 type Preview struct {
 	// Spec is resolved.
 	Spec Spec
-	// Count is how many entries the run would take now, Topics splits them (before Spec.Limit), the most first.
+	// Count is how many entries the run would take now, Topics splits them (before Spec.Limit), the largest first.
 	Count  int64
 	Topics []TopicCount
-	// NeedsApproval means that a second person would have to approve it, whoever starts it. A person who has sent
-	// messages before may need one for less.
+	// NeedsApproval means that a second person would have to approve it, no matter who starts it. Someone who has already
+	// sent messages may need approval for fewer.
 	NeedsApproval bool
-	// Destinations are where the entries of Sample go, and whether a consumer reads them now.
+	// Destinations are where the entries of Sample would go, and whether a consumer reads them now.
 	Destinations []Destination
 	// Sample are the first entries, with their bodies.
 	Sample []Sample
@@ -27,16 +27,15 @@ type Preview struct {
 // Sample is an entry of a preview.
 type Sample struct {
 	Entry dlq.Entry
-	// Diff is what the spec's jq expression makes of it; Problem explains why it would be skipped. Both are empty
+	// Diff is what the spec's jq expression changes; Problem explains why the entry would be skipped. Both are empty
 	// without an expression.
 	Diff    payload.Diff
 	Problem string
-	// After is the body with that difference; nil without one. Before is what it differs from; nil for the entry's
-	// body.
+	// After is the edited body; nil if unchanged. Before is the original of that edit; nil for the entry's body.
 	Before, After *dlq.Body
 }
 
-// PreviewRun is the dry run: how many entries the spec picks, of which topics, and what would happen to the first few
+// PreviewRun is the dry run: how many entries the spec selects, of which topics, and what would happen to the first few
 // (10 when sample is 0, at most 100).
 func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Preview, error) {
 	spec, err := rn.checkSpec(spec)

@@ -13,16 +13,16 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// BatchRedriver is a [Redriver] that publishes many messages in one go, which is faster than many calls at once. It is
-// optional: a run asks its Redriver for it by a type assertion.
+// BatchRedriver is a [Redriver] that publishes many messages in one call, which is faster than many concurrent calls.
+// It is optional: a run finds it by a type assertion.
 type BatchRedriver interface {
 	dlq.Redriver
 	// RescheduleAll puts each message in front of the consumer of its origin, now. It returns when the broker has
-	// confirmed or refused every one, or the context has ended: an error for each, nil for confirmed, in their order.
+	// confirmed or refused every one, or the context has ended: one error per message, in order, nil for confirmed.
 	RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error
 }
 
-// outgoing is a claimed entry's message on its way.
+// outgoing is the message of a claimed entry.
 type outgoing struct {
 	entry   *dlq.Entry // as it was claimed, without its body
 	origin  envelope.Origin
@@ -36,8 +36,7 @@ type published struct {
 	took  time.Duration
 }
 
-// publishAll publishes a batch and returns when each message is confirmed or refused, after the publish timeout at
-// most.
+// publishAll publishes a batch and returns when every message is confirmed or refused, or after the publish timeout.
 func (rn *Runner) publishAll(ctx context.Context, batch []outgoing) published {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(envelope.WithExistingOnly(ctx), rn.publishTime)
@@ -50,7 +49,7 @@ func (rn *Runner) publishAll(ctx context.Context, batch []outgoing) published {
 	return published{batch, errs, time.Since(began)}
 }
 
-// publishGuarded is publishAll with a panic as every message's error.
+// publishGuarded is publishAll, with a panic as the error of every message.
 func (rn *Runner) publishGuarded(ctx context.Context, batch []outgoing) (p published) {
 	err := guard(func() error {
 		p = rn.publishAll(ctx, batch)
@@ -65,8 +64,8 @@ func (rn *Runner) publishGuarded(ctx context.Context, batch []outgoing) (p publi
 	return p
 }
 
-// RescheduleAll sends messages through r in one go when it is a [BatchRedriver], else by so many calls at once. It
-// returns an error for each message, nil for confirmed, in their order. A panic of r is one.
+// RescheduleAll sends messages through r in one call when it is a [BatchRedriver], otherwise by concurrent calls. It
+// returns one error per message, in order, nil for confirmed. A panic of r becomes an error.
 func RescheduleAll(ctx context.Context, r dlq.Redriver, origins []envelope.Origin, messages []*message.Message,
 	calls int,
 ) []error {
@@ -91,7 +90,7 @@ func RescheduleAll(ctx context.Context, r dlq.Redriver, origins []envelope.Origi
 	return errs
 }
 
-// rescheduleBatch wants an answer for each message.
+// rescheduleBatch makes sure that there is a result for each message.
 func rescheduleBatch(ctx context.Context, r BatchRedriver, origins []envelope.Origin,
 	messages []*message.Message,
 ) (errs []error) {
@@ -112,7 +111,7 @@ func rescheduleBatch(ctx context.Context, r BatchRedriver, origins []envelope.Or
 	return errs
 }
 
-// rescheduleOne contains a panic of the redriver: the run's process serves others too.
+// rescheduleOne recovers a panic of the redriver: the run's process serves others, too.
 func rescheduleOne(ctx context.Context, r dlq.Redriver, origin envelope.Origin, msg *message.Message) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -125,7 +124,7 @@ func rescheduleOne(ctx context.Context, r dlq.Redriver, origin envelope.Origin, 
 	return r.Reschedule(ctx, origin, msg, 0)
 }
 
-// address is where a claimed entry's message goes.
+// address is the destination of a claimed entry's message.
 func (rn *Runner) address(run *Run, e *dlq.Entry) envelope.Origin {
 	target, redirected := rn.targets[run.Spec.Target]
 	if run.Spec.Target == "" || !redirected {

@@ -9,23 +9,23 @@ import (
 	"github.com/redrive-go/redrive/dlq/payload"
 )
 
-// readItem is a waiting item, and what the run's jq expression made of its body where that changed something.
+// readItem is a waiting item, and its body after the run's jq expression if that changed something.
 type readItem struct {
 	Item
 
 	edited *dlq.Body
 }
 
-// readItems is the answer of a read.
+// readItems is the result of a read.
 type readItems struct {
 	items   []readItem
 	skipped []Refusal // could not be edited
-	last    int64     // the last item of the read; 0 when there was none
+	last    int64     // the last item of the read; 0 without one
 	err     error
 }
 
-// readAhead takes what has been read, and has the next items read while the last ones are being claimed and published.
-// When nothing is left behind the last one it begins anew: items that were returned wait in front.
+// readAhead takes what has been read, and starts reading the next items while the previous ones are being claimed and
+// published. At the end it starts over: items that were returned wait at the front.
 func (d *runDriver) readAhead(ctx context.Context) error {
 	if d.reading != nil {
 		select {
@@ -38,7 +38,7 @@ func (d *runDriver) readAhead(ctx context.Context) error {
 			return nil
 		}
 	}
-	// Those ahead, and those whose skipping is not recorded yet, still wait in the store.
+	// Those ahead, and those whose skipping is not recorded yet, are still waiting in the store.
 	known := int64(len(d.ahead) + len(d.step.Skipped))
 	if d.run.State != Running || len(d.ahead) >= d.size || d.run.Counts.Waiting <= known || time.Now().Before(d.reread) {
 		return nil
@@ -54,7 +54,7 @@ func (d *runDriver) readAhead(ctx context.Context) error {
 	return nil
 }
 
-// takeRead puts the answer of a read behind what is ahead.
+// takeRead appends the result of a read to what is ahead.
 func (d *runDriver) takeRead(r readItems) error {
 	switch {
 	case r.err != nil:
@@ -70,8 +70,8 @@ func (d *runDriver) takeRead(r readItems) error {
 	return nil
 }
 
-// read reads waiting items and runs the jq expression over them. It runs alongside drive and touches nothing of the
-// driver that changes.
+// read reads waiting items and evaluates the jq expression on them. It runs concurrently with drive and touches nothing
+// of the driver that changes.
 func (d *runDriver) read(ctx context.Context, answer chan<- readItems, run string, after int64, limit int) {
 	var r readItems
 	if err := guard(func() error { return d.fill(ctx, &r, run, after, limit) }); err != nil {
@@ -103,10 +103,11 @@ func (d *runDriver) fill(ctx context.Context, r *readItems, run string, after in
 	return nil
 }
 
-// edit runs the jq expression, if there is one. An item that the run has claimed before has its edited body already.
+// edit evaluates the jq expression, if there is one. An item that the run has claimed before has its edited body
+// already.
 func (d *runDriver) edit(ctx context.Context, item *Item) (*dlq.Body, error) {
 	if d.jq == "" || item.Entry == nil || item.Entry.Body == nil || item.Entry.Revision != item.Revision {
-		return nil, nil //nolint:nilnil // nothing is to be edited
+		return nil, nil //nolint:nilnil // nothing to edit
 	}
 	return payload.Edit(ctx, d.runner.jq, d.jq, item.Entry.Body)
 }

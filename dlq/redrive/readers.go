@@ -12,25 +12,25 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// ReaderCounter is a [dlq.Redriver] that can tell whether a consumer reads what it publishes to. It is optional: a
-// preview and a run ask their Redriver for it by a type assertion.
+// ReaderCounter is a [dlq.Redriver] that knows whether a consumer reads what it publishes to. It is optional: previews
+// and runs find it by a type assertion.
 type ReaderCounter interface {
-	// Readers returns how many consumers read now what a redrive to origin is published to. It fails where that is not
-	// known. The context is that of the message; see driver.CollectedFrom. Calls may be concurrent.
+	// Readers returns how many consumers now read the destination of a redrive to origin. It fails if that is not known.
+	// The context is that of the message; see driver.CollectedFrom. Calls may be concurrent.
 	Readers(ctx context.Context, origin envelope.Origin) (int, error)
 }
 
 // Destination is where messages of a run go.
 type Destination struct {
-	// Broker is the name that its collector gave it, else the scheme of envelope.Origin. Topic and Consumer are as
-	// there. RedriveTo is empty where they are the whole address.
+	// Broker is the name that its collector gave it, or the scheme of envelope.Origin. Topic and Consumer are the
+	// origin's. RedriveTo is empty if they are the complete address.
 	Broker, Topic, Consumer, RedriveTo string
-	// Readers is how many consumers read it now, -1 where that is not known. Without one, what is redriven waits there,
-	// and its entry until the outcome timeout.
+	// Readers is how many consumers read it now, -1 if unknown. Without a reader, redriven messages wait there, and their
+	// entries until the outcome timeout.
 	Readers int
 }
 
-// Warning means that no consumer reads the destination; it is empty when one does, or when that is not known.
+// Warning reports that no consumer reads the destination; it is empty if one does, or if that is not known.
 func (d *Destination) Warning() string {
 	if d.Readers != 0 {
 		return ""
@@ -40,15 +40,15 @@ func (d *Destination) Warning() string {
 }
 
 const (
-	// readersTime is how long a preview and the start of a run wait for the answers of all brokers: one that is slow or
-	// frozen makes it unknown who reads there, and holds nothing.
+	// readersTime is how long a preview and the start of a run wait for all brokers: with one that is slow or frozen the
+	// number of readers is unknown, but nothing is held up.
 	readersTime = 2 * time.Second
-	// maxDestinations bounds how many destinations are asked about, and readersAtOnce how many at the same time.
+	// maxDestinations is how many destinations are looked up, and readersAtOnce how many at the same time.
 	maxDestinations = 100
 	readersAtOnce   = 8
 )
 
-// question is a destination as a ReaderCounter is asked about it.
+// question is a destination as a parameter of a ReaderCounter.
 type question struct {
 	origin    envelope.Origin
 	collected envelope.Collected
@@ -84,7 +84,7 @@ func (rn *Runner) destinations(ctx context.Context, run *Run, entries []*dlq.Ent
 	return found
 }
 
-// countReaders fills Readers of each destination that is answered for in time. What a counter answers later is dropped.
+// countReaders sets Readers of each destination whose count arrives in time. Later results are dropped.
 func countReaders(ctx context.Context, counter ReaderCounter, asked []question, found []Destination) {
 	ctx, cancel := context.WithTimeout(ctx, readersTime)
 	defer cancel()
@@ -119,7 +119,7 @@ func countReaders(ctx context.Context, counter ReaderCounter, asked []question, 
 	}
 }
 
-// warn logs which destinations of a run no consumer reads, by its first entries.
+// warn logs which destinations of a run have no reader, judging by its first entries.
 func (rn *Runner) warn(ctx context.Context, run *Run, read []readItem) {
 	entries := make([]*dlq.Entry, 0, len(read))
 	for i := range read {

@@ -11,12 +11,12 @@ import (
 	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
-// recordable reports whether something has happened that the store does not know yet.
+// recordable reports whether anything has happened that is not in the store yet.
 func (d *runDriver) recordable() bool {
 	return len(d.step.Published)+len(d.step.Released)+len(d.step.Skipped) > 0
 }
 
-// advance does one step: it records what was published and claims the next batch, whose publishing it begins.
+// advance does one step: it records what was published and claims the next batch, which it starts to publish.
 func (d *runDriver) advance(ctx context.Context, claims []Claim) error {
 	s := d.step
 	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, d.runner.now(ctx), d.runner.runLease, d.run.CreatedBy
@@ -45,13 +45,13 @@ func (d *runDriver) advance(ctx context.Context, claims []Claim) error {
 	d.send(ctx, len(claims), stepped.Claimed)
 	if !d.warned && len(claims) > 0 {
 		d.warned = true
-		d.runner.warn(ctx, d.run, first) // while they are published: to ask costs the run no time
+		d.runner.warn(ctx, d.run, first) // while they are being published, so that it costs the run no time
 	}
 	return nil
 }
 
-// send publishes what was claimed of the first items ahead. The publish outlives a context that ends: its result is
-// waited for.
+// send publishes the claims among the first items ahead. The publish continues after the context ends: its result is
+// awaited.
 func (d *runDriver) send(ctx context.Context, claims int, claimed []dlq.Entry) {
 	read := make(map[int64]*readItem, claims)
 	for i := range d.ahead[:claims] {
@@ -74,7 +74,7 @@ func (d *runDriver) send(ctx context.Context, claims int, claimed []dlq.Entry) {
 	go func() { d.out <- d.runner.publishGuarded(context.WithoutCancel(ctx), batch) }()
 }
 
-// collect takes what has been published since the last look.
+// collect takes the batches published since the last look.
 func (d *runDriver) collect() {
 	for d.under > 0 {
 		select {
@@ -86,8 +86,8 @@ func (d *runDriver) collect() {
 	}
 }
 
-// take notes a published batch for the next step. A message that the broker refuses while it takes others is tried a
-// few times and then given up; a broker that takes none is given time, and stops the run when that does not help.
+// take records a published batch in the next step. A message that the broker refuses while it accepts others is retried
+// a few times and then given up; a broker that accepts none is given time, and the run stops if that does not help.
 func (d *runDriver) take(p published) {
 	d.under--
 	d.resize(len(p.batch), p.took)
@@ -110,7 +110,7 @@ func (d *runDriver) take(p published) {
 		return
 	}
 	d.notBefore = time.Now().Add(refusalPause << min(d.refusals, 5))
-	// A message that was refused while others were taken may be alone in its next batch: that says nothing of the
+	// A message that was refused while others were accepted may be alone in its next batch, which says nothing about the
 	// broker.
 	known := !slices.ContainsFunc(refused, func(r Refusal) bool { return d.refused[r.EntryID] == 0 })
 	if len(refused) == len(p.batch) && !known {
@@ -130,8 +130,8 @@ func (d *runDriver) take(p published) {
 	}
 }
 
-// resize makes batches larger while they are published fast, for one transaction costs the same whatever is in it, and
-// smaller when they are not: a run is paused and stopped between two of them.
+// resize makes batches larger while publishing is fast, because a transaction costs the same for any number of entries,
+// and smaller when it is slow, because a run is paused and stopped between batches.
 func (d *runDriver) resize(n int, took time.Duration) {
 	switch {
 	case took > batchSlow:

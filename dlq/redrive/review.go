@@ -7,16 +7,15 @@ import (
 	"github.com/redrive-go/redrive/dlq/payload"
 )
 
-// Review is what a second person looks at before they approve a run: what is frozen, and not what its filter would pick
-// now.
+// Review is what a second person looks at before approving a run: what is frozen, not what its filter would select now.
 type Review struct {
-	// Run has the specification, and the note of its author.
+	// Run has the specification, and its author's note.
 	Run *Run
-	// Topics and Causes split its entries, the most first; at most 20 causes.
+	// Topics and Causes split its entries, the largest first; at most 20 causes.
 	Topics []TopicCount
 	Causes []CauseCount
-	// Sample are the first entries. Their difference is from what died to what would be sent, edits by hand and the jq
-	// expression included.
+	// Sample are the first entries. Their difference is between what died and what would be sent, including edits by hand
+	// and the jq expression.
 	Sample []Sample
 }
 
@@ -29,7 +28,7 @@ type CauseCount struct {
 
 const reviewCauses = 20
 
-// ReviewRun shows what a run has frozen: how many entries of which topics and causes, and what would be sent of the
+// ReviewRun shows what a run has frozen: how many entries of which topics and causes, and what would be sent for the
 // first few (10 when sample is 0, at most 100).
 func (rn *Runner) ReviewRun(ctx context.Context, id string, sample int) (*Review, error) {
 	if sample <= 0 {

@@ -16,26 +16,26 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// Rule redrives dead letters of technical causes on its own: "connection refused, after a minute, then after two,
-// three times". It takes PENDING entries only: what was PARKED, resolved or discarded is a person's.
+// Rule redrives dead letters with technical causes automatically: "connection refused, after a minute, then after two,
+// three times". It only takes PENDING entries: PARKED, resolved and discarded ones are left to people.
 type Rule struct {
 	// Name is in the audit log as "rule <name>". Required, unique.
 	Name string
-	// Reason, ErrorClass, ErrorCode, Fingerprint, Handler, Topic and CauseText say which entries; see [Filter]. At
-	// least one is required: a rule for everything would hide what is broken.
+	// Reason, ErrorClass, ErrorCode, Fingerprint, Handler, Topic and CauseText select entries; see [Filter]. At least one
+	// is required: a rule for everything would hide what is broken.
 	Reason                             envelope.Reason
 	ErrorClass, ErrorCode, Fingerprint string
 	Handler, Topic, CauseText          string
 	// After is how long after its last death an entry is redriven for the first time. Defaults to 1 min. It doubles
 	// with each redrive, up to MaxAfter, which defaults to 1 h.
 	After, MaxAfter time.Duration
-	// Redrives is how often at most. Defaults to 3. An entry whose own budget is used up earlier is PARKED.
+	// Redrives is the maximum number of redrives. Defaults to 3. An entry whose own budget is used up earlier is PARKED.
 	Redrives int
-	// Rate is at most how many messages a second. Defaults to 10.
+	// Rate is the maximum number of messages per second. Defaults to 10.
 	Rate float64
-	// Stop is when a run of the rule stops on its own. Defaults to more than half of at least 10. After a run that has
-	// stopped the rule waits as long as After, twice as long after the next one, up to MaxAfter; then it cancels that
-	// run and begins anew, with what has died since. While a run of it is paused, which a person did, it waits for a
+	// Stop is when a run of the rule stops automatically. Defaults to more than half of at least 10. After a stopped run
+	// the rule waits as long as After, twice as long after the next one, up to MaxAfter; then it cancels that run and
+	// starts a new one with what has died since. While a run of it is paused, which only a person does, it waits for a
 	// person.
 	Stop StopRule
 	// CloseOnPublish is that of [Spec].
@@ -55,7 +55,7 @@ const (
 	rulesInterval = 10 * time.Second
 )
 
-// resolve fills the defaults in.
+// resolve fills in the defaults.
 func (r Rule) resolve() (Rule, error) {
 	r.After, r.MaxAfter = cmp.Or(r.After, ruleAfter), cmp.Or(r.MaxAfter, max(r.After, ruleMaxAfter))
 	r.Redrives, r.Rate = cmp.Or(r.Redrives, ruleRedrives), cmp.Or(r.Rate, ruleRate)
@@ -82,7 +82,7 @@ func (r Rule) resolve() (Rule, error) {
 	return r, nil
 }
 
-// after is how long an entry waits that was redriven so often.
+// after is how long an entry with this many redrives waits.
 func (r *Rule) after(redrives int) time.Duration {
 	d := r.After
 	for range redrives {
@@ -94,7 +94,7 @@ func (r *Rule) after(redrives int) time.Duration {
 	return min(d, r.MaxAfter)
 }
 
-// filter picks the entries that are due after so many redrives.
+// filter selects the entries that are due after this many redrives.
 func (r *Rule) filter(redrives int, now time.Time) dlq.Filter {
 	return dlq.Filter{
 		Statuses: []dlq.Status{dlq.Pending}, Reason: r.Reason, ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode,
@@ -114,12 +114,12 @@ const rulePrefix = "rule "
 func (r *Rule) actor() string { return rulePrefix + r.Name }
 
 // Automate redrives by rules until the context ends, whose error it returns. It looks every ten seconds; a rule that
-// finds something starts a run, which the processes in [Runner.Work] carry on, this one among them if it works. Any
-// number of processes may have the same rules: an entry is redriven once. Nothing is automatic unless a program calls
-// this. The error wraps [dlq.ErrInvalid] for rules that make no sense.
+// finds something starts a run, which the processes in [Runner.Work] drive, including this one if it works. Any number
+// of processes may have the same rules: an entry is redriven once. Nothing is automatic unless a program calls this.
+// The error wraps [dlq.ErrInvalid] for invalid rules.
 func (rn *Runner) Automate(ctx context.Context, rules ...Rule) error {
 	var errs []error
-	rules = slices.Clone(rules) // the caller's stay as they are
+	rules = slices.Clone(rules) // do not change the caller's
 	names := map[string]bool{}
 	for i := range rules {
 		var err error
@@ -146,7 +146,7 @@ func (rn *Runner) Automate(ctx context.Context, rules ...Rule) error {
 	}
 }
 
-// applyRule starts a run over what is due, unless the rule's last one is still there.
+// applyRule starts a run over what is due, unless the rule's last run has not ended.
 func (rn *Runner) applyRule(ctx context.Context, r *Rule) error {
 	unfinished, _, err := rn.runs.Runs(ctx, RunFilter{
 		CreatedBy: r.actor(), States: []State{Preparing, AwaitingApproval, Running, Paused, Stopped},
@@ -180,7 +180,7 @@ func (rn *Runner) applyRule(ctx context.Context, r *Rule) error {
 		return nil
 	}
 	spec := r.spec(ids)
-	// Processes with the same rule, that look in the same interval, mean the same run: the second one is refused.
+	// Processes with the same rule that look in the same interval mean the same run: the second start is refused.
 	spec.ID = uuid.NewSHA1(uuid.NameSpaceOID,
 		fmt.Appendf(nil, "%s %d", r.actor(), now.UnixNano()/int64(rulesInterval))).String()
 	_, err = rn.startRun(ctx, spec, dlq.By{Actor: r.actor(), Note: "automatic"}, false)
@@ -190,10 +190,10 @@ func (rn *Runner) applyRule(ctx context.Context, r *Rule) error {
 	return err
 }
 
-// stoppedBy is the actor of a run that stops on its own.
+// stoppedBy is the actor of a run that stops automatically.
 const stoppedBy = "redrive"
 
-// tryAgain cancels a run of the rule that has stopped on its own, when the rule has waited long enough, and reports
+// tryAgain cancels a run of the rule that has stopped automatically, once the rule has waited long enough, and reports
 // whether it did.
 func (rn *Runner) tryAgain(ctx context.Context, r *Rule, run *Run, now time.Time) (bool, error) {
 	latest, _, err := rn.runs.Runs(ctx, RunFilter{CreatedBy: r.actor()}, dlq.Page{Limit: ruleRuns})
@@ -221,8 +221,8 @@ func (rn *Runner) tryAgain(ctx context.Context, r *Rule, run *Run, now time.Time
 	return err == nil, err
 }
 
-// parkHelpless parks what the rule has redriven as often as it may, and what died again: it waits for a person, who
-// sees it as such.
+// parkHelpless parks what the rule has redriven as often as it may and what died again: then a person sees that it
+// waits for them.
 func (rn *Runner) parkHelpless(ctx context.Context, r *Rule, now time.Time) error {
 	ids, err := rn.due(ctx, r.filter(r.Redrives, now), nil)
 	if err != nil || len(ids) == 0 {
@@ -235,8 +235,8 @@ func (rn *Runner) parkHelpless(ctx context.Context, r *Rule, now time.Time) erro
 	return err
 }
 
-// due adds the entries that a rule takes to ids, up to a batch. Where approval is configured, what waits because of
-// a person is left to people: a rule is as its configuration has approved it, for what died.
+// due adds the entries that a rule takes to ids, up to a batch. Where approval is configured, entries that wait because
+// of a person are left to people: the configuration approved the rule only for what died.
 func (rn *Runner) due(ctx context.Context, f dlq.Filter, ids []int64) ([]int64, error) {
 	page := dlq.Page{Limit: ruleBatch, Order: driver.OldestFirst}
 	for {

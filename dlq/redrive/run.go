@@ -7,19 +7,19 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// Run is a redrive run: one bulk redrive as a resource that is started, watched, paused, resumed and cancelled, by
-// anyone and from any process. The entries that it takes are frozen when it starts; what dies later is not taken, and
-// what somebody else has changed since is left alone and reported. A run is carried on by whichever process works (see
-// [Runner.Work]): when that dies, another one takes over.
+// Run is a redrive run: one bulk redrive as a resource that anyone can start, watch, pause, resume and cancel from any
+// process. Its entries are frozen when it starts: what dies later is not included, and what someone else has changed
+// since is skipped and reported. Any working process can drive a run (see [Runner.Work]): when that process dies,
+// another one takes over.
 type Run struct {
-	// ID is a UUIDv7, or what the caller chose in Spec.ID.
+	// ID is a UUIDv7, or the caller's Spec.ID.
 	ID string `json:"id"`
-	// Spec is the request, its defaults filled in.
+	// Spec is the request, with its defaults filled in.
 	Spec Spec `json:"spec"`
-	// State is where the run is. Cause explains why it stopped on its own, or was rejected.
+	// State is the run's state. Cause explains why it stopped automatically, or was rejected.
 	State State  `json:"state"`
 	Cause string `json:"cause,omitzero"`
-	// Version counts the changes of the state from 1 and is what compare-and-set compares. Progress does not count.
+	// Version counts the changes of the state from 1, for compare-and-set. Progress does not count.
 	Version int64 `json:"version"`
 	// CreatedAt, CreatedBy and Note are the request; ChangedAt and ChangedBy the last change of the state.
 	CreatedAt time.Time `json:"created_at"`
@@ -27,9 +27,9 @@ type Run struct {
 	Note      string    `json:"note,omitzero"`
 	ChangedAt time.Time `json:"changed_at"`
 	ChangedBy string    `json:"changed_by"`
-	// ApprovalAbove is how many messages its creator may send alone within ApprovalWindow, as it was configured where
-	// the run was started; negative is any number. NeedsApproval is what follows from it once the set is frozen;
-	// ApprovedBy is who approved, ApprovedAt when.
+	// ApprovalAbove is how many messages its creator may send alone within ApprovalWindow, as configured where the run was
+	// started; negative means any number. NeedsApproval follows from it once the set is frozen; ApprovedBy is who
+	// approved, ApprovedAt when.
 	ApprovalAbove  int64         `json:"approval_above"`
 	ApprovalWindow time.Duration `json:"approval_window,omitzero"`
 	NeedsApproval  bool          `json:"needs_approval,omitzero"`
@@ -38,26 +38,26 @@ type Run struct {
 	// StartedAt is when it first ran, FinishedAt when it was completed or cancelled.
 	StartedAt  time.Time `json:"started_at,omitzero"`
 	FinishedAt time.Time `json:"finished_at,omitzero"`
-	// ResumedAt and Baseline are the time and the counts at the last start or resume: the rate and the failure share
-	// are of what came after, so that a run that was stopped and resumed is not stopped again by its past.
+	// ResumedAt and Baseline are the time and the counts at the last start or resume: the rate and the failure share only
+	// cover what came after, so that a resumed run is not stopped again because of its past.
 	ResumedAt time.Time `json:"resumed_at,omitzero"`
 	Baseline  Counts    `json:"baseline,omitzero"`
-	// Counts are the entries by what happened to them.
+	// Counts are the entries by state.
 	Counts Counts `json:"counts"`
-	// Holder is the process that carries the run on, until LeaseUntil unless it renews.
+	// Holder is the process that drives the run, until LeaseUntil unless it renews.
 	Holder     string    `json:"holder,omitzero"`
 	LeaseUntil time.Time `json:"lease_until,omitzero"`
-	// Abandoned is how many holders in a row let their lease run out with nothing sent: processes that died, or hung.
-	// At [MaxAbandoned] the run stops. AbandonedAt is how many entries were not sent when the last of them had gone.
+	// Abandoned is how many holders in a row let their lease expire without sending anything: processes that died or hung.
+	// At [MaxAbandoned] the run stops. AbandonedAt is how many entries were unsent when the last of them was gone.
 	Abandoned   int   `json:"abandoned,omitzero"`
 	AbandonedAt int64 `json:"abandoned_at,omitzero"`
-	// FrozenTo is the last entry that the freezing has looked at, FreezeTo the last that it will look at: newer ones
-	// are not taken.
+	// FrozenTo is the last entry that the freezing has looked at, FreezeTo the last that it will look at: newer ones are
+	// not included.
 	FrozenTo int64 `json:"frozen_to"`
 	FreezeTo int64 `json:"freeze_to"`
 }
 
-// State is where a run is in its life.
+// State is the state of a run.
 type State string
 
 const (
@@ -67,9 +67,10 @@ const (
 	AwaitingApproval State = "awaiting_approval"
 	// Running redrives.
 	Running State = "running"
-	// Paused was paused by a person. The outcomes of what is out are still recorded.
+	// Paused was paused by a person. The outcomes of outstanding messages are still recorded.
 	Paused State = "paused"
-	// Stopped has stopped on its own, for Run.Cause: too many failures, or the broker takes nothing. It can be resumed.
+	// Stopped has stopped automatically, for Run.Cause: too many failures, or the broker accepts nothing. It can be
+	// resumed.
 	Stopped State = "stopped"
 	// Completed has an outcome for every entry.
 	Completed State = "completed"
@@ -87,28 +88,28 @@ func States() []State {
 // Ended reports whether nothing more will be redriven.
 func (s State) Ended() bool { return s == Completed || s == Cancelled }
 
-// Counts are the entries of a run by what happened to them.
+// Counts are the entries of a run by state.
 type Counts struct {
-	// Waiting have not been touched. In a run that was cancelled they never will be.
+	// Waiting have not been touched. In a cancelled run they never will be.
 	Waiting int64 `json:"waiting"`
-	// Claimed are being published. Out were taken by the broker; their consumer's outcome is awaited.
+	// Claimed are being published. Out were accepted by the broker; their consumer's outcome is awaited.
 	Claimed int64 `json:"claimed"`
 	Out     int64 `json:"out"`
 	// Succeeded were handled by their consumer, or published where the spec says that this is enough.
 	Succeeded int64 `json:"succeeded"`
 	// Failed died again.
 	Failed int64 `json:"failed"`
-	// Lost were published, and no outcome came within the spec's OutcomeTimeout. A late one still closes the entry.
+	// Lost were published, but had no outcome within the spec's OutcomeTimeout. A late one still closes the entry.
 	Lost int64 `json:"lost"`
-	// Skipped were left alone: somebody else was faster, the payload could not be edited, or the broker refused the
-	// message. Item.Detail names it.
+	// Skipped were left alone: someone else was faster, the payload could not be edited, or the broker refused the
+	// message. Item.Detail has the reason.
 	Skipped int64 `json:"skipped"`
 }
 
-// Total is how many entries the run has.
+// Total is the number of entries in the run.
 func (c Counts) Total() int64 { return c.Waiting + c.Started() + c.Skipped }
 
-// Started is how many were claimed at least.
+// Started is how many were claimed.
 func (c Counts) Started() int64 { return c.Claimed + c.Out + c.Outcomes() }
 
 // Outcomes is how many have their outcome.
@@ -120,7 +121,7 @@ func (c Counts) Done() int64 { return c.Outcomes() + c.Skipped }
 // Open is how many are in flight.
 func (c Counts) Open() int64 { return c.Claimed + c.Out }
 
-// Of is how many are in the state.
+// Of is the count of the state.
 func (c Counts) Of(s ItemState) int64 {
 	if n := c.at(s); n != nil {
 		return *n
@@ -128,14 +129,14 @@ func (c Counts) Of(s ItemState) int64 {
 	return 0
 }
 
-// Add adds n to the number of a state.
+// Add adds n to the count of a state.
 func (c *Counts) Add(s ItemState, n int64) {
 	if to := c.at(s); to != nil {
 		*to += n
 	}
 }
 
-// at is the number of a state; nil for one that there is not.
+// at points to the count of a state; nil for an unknown one.
 func (c *Counts) at(s ItemState) *int64 {
 	switch s {
 	case ItemWaiting:
@@ -159,18 +160,18 @@ func (c *Counts) at(s ItemState) *int64 {
 
 // Progress is how far a run is, for a progress bar.
 type Progress struct {
-	// Total, Done and Share (from 0 to 1) are of the entries.
+	// Total, Done and Share (from 0 to 1) count entries.
 	Total, Done int64
 	Share       float64
-	// Rate is outcomes per second since the run was started or resumed last; 0 when it is not known.
+	// Rate is outcomes per second since the run was last started or resumed; 0 if unknown.
 	Rate float64
-	// Left is how long the rest takes at this rate; 0 when it is not known.
+	// Left is how long the rest takes at this rate; 0 if unknown.
 	Left time.Duration
-	// FailureShare is how many of the outcomes since then are failures, from 0 to 1.
+	// FailureShare is the share of failures in the outcomes since then, from 0 to 1.
 	FailureShare float64
 }
 
-// Progress reports how far the run is at a time.
+// Progress returns the run's progress at a time.
 func (r *Run) Progress(now time.Time) Progress {
 	p := Progress{Total: r.Counts.Total(), Done: r.Counts.Done(), FailureShare: r.failureShare()}
 	if p.Total > 0 {
@@ -188,8 +189,8 @@ func (r *Run) Progress(now time.Time) Progress {
 	return p
 }
 
-// failureShare is the share of failures among the outcomes since the baseline. A message whose outcome never came is
-// not a success.
+// failureShare is the share of failures among the outcomes since the baseline. A message without an outcome counts as a
+// failure.
 func (r *Run) failureShare() float64 {
 	outcomes := r.outcomes()
 	if outcomes <= 0 {
@@ -198,12 +199,12 @@ func (r *Run) failureShare() float64 {
 	return float64(outcomes-(r.Counts.Succeeded-r.Baseline.Succeeded)) / float64(outcomes)
 }
 
-// MaxAbandoned is how many holders in a row a run may lose without progress: what kills each process that carries it on
-// ends there.
+// MaxAbandoned is how many holders in a row a run may lose without progress, so that a run which kills every process
+// that drives it ends.
 const MaxAbandoned = 2
 
-// Lease gives the run to a holder until at+lease, or takes it from it when lease is 0. The error wraps [ErrLeaseLost]
-// while another one has it. A [Store] calls it on the row that it holds locked, so that all stores agree.
+// Lease gives the run to a holder until at+lease, or ends its lease when lease is 0. The error wraps [ErrLeaseLost]
+// while another holder has it. A [Store] calls it on a row that it has locked, so that all stores agree.
 func (r *Run) Lease(holder string, at time.Time, lease time.Duration) error {
 	if r.Holder != holder && r.LeaseUntil.After(at) {
 		return fmt.Errorf("%w: %s until %s", ErrLeaseLost, r.Holder, r.LeaseUntil.Format(time.RFC3339))
@@ -211,7 +212,7 @@ func (r *Run) Lease(holder string, at time.Time, lease time.Duration) error {
 	if r.Holder != "" && r.Holder != holder {
 		left := r.Counts.Waiting + r.Counts.Claimed + r.FreezeTo - r.FrozenTo
 		if left != r.AbandonedAt {
-			r.Abandoned = 0 // something was done since the last one was lost
+			r.Abandoned = 0 // there was progress since the last one was lost
 		}
 		if r.AbandonedAt = left; left > 0 {
 			r.Abandoned++
@@ -230,17 +231,17 @@ type Item struct {
 	// State is what happened to it; Detail explains why it was skipped, or how it died again.
 	State  ItemState `json:"state"`
 	Detail string    `json:"detail,omitzero"`
-	// Version is the entry's, when the set was frozen or the run last changed the entry: an entry with another one is
-	// not ours.
+	// Version is the entry's when the set was frozen or the run last changed the entry: with another version the entry is
+	// no longer ours.
 	Version int64 `json:"version"`
 	// Revision is the body that the run found.
 	Revision int `json:"revision"`
-	// Redrive is the number of the redrive that the run made of it; 0 before.
+	// Redrive is the number of the run's redrive of it; 0 before.
 	Redrive int `json:"redrive,omitzero"`
-	// ClaimedUntil is when a publish in flight is treated as lost. SettledAt is when the outcome was recorded.
+	// ClaimedUntil is when a publish in flight is considered lost. SettledAt is when the outcome was recorded.
 	ClaimedUntil time.Time `json:"claimed_until,omitzero"`
 	SettledAt    time.Time `json:"settled_at,omitzero"`
-	// Entry is the entry with its body, in what [Store.NextItems] returns. Nil in listings.
+	// Entry is the entry with its body, in results of [Store.NextItems]. Nil in listings.
 	Entry *dlq.Entry `json:"-"`
 }
 
@@ -263,25 +264,25 @@ func ItemStates() []ItemState {
 	return []ItemState{ItemWaiting, ItemClaimed, ItemOut, ItemSucceeded, ItemFailed, ItemLost, ItemSkipped}
 }
 
-// Settle reports what happened to an item that is claimed or out, from its entry, which is nil when it was purged. It
-// touches nothing; a [Store] calls it, so that all stores agree.
+// Settle returns what happened to an item that is claimed or out, given its entry, which is nil when it was purged. It
+// has no side effects; a [Store] calls it, so that all stores agree.
 //
-// The entry alone tells: a success sets SucceededAt, a death the number of the redrive that it belongs to. So an
-// outcome is found recorded by any process at any time: while no process drove the run, or from the spool a day later.
+// The entry is enough: a success sets SucceededAt, a death the number of the redrive that it belongs to. So any process
+// finds an outcome at any time: recorded while no process drove the run, or imported from the spool a day later.
 func (i *Item) Settle(e *dlq.Entry, at time.Time) (state ItemState, detail string) {
 	switch {
 	case e == nil:
 		return ItemLost, "the entry was purged before its outcome was known"
 	case e.RedriveCount == i.Redrive && !e.SucceededAt.IsZero() &&
 		(e.Status == dlq.Resolved || !e.SucceededAt.Before(e.LastRedriveAt)):
-		return ItemSucceeded, "" // the times alone would not do: they are of two machines' clocks
+		return ItemSucceeded, "" // times alone are not enough: they are from two clocks
 	case e.DeathRedrive >= i.Redrive:
 		return ItemFailed, e.ErrorMessage
 	case e.Status != dlq.Retrying || e.RedriveCount != i.Redrive:
 		return ItemLost, "its outcome is not known: " + string(e.Status) + " by " + e.ChangedBy
 	case i.State == ItemClaimed && !at.Before(i.ClaimedUntil):
-		// The process died between claim and publish, or between publish and record. No outcome came since: do it
-		// again.
+		// The process died between claim and publish, or between publish and record, and there has been no outcome since:
+		// send it again.
 		return ItemWaiting, ""
 	case i.State == ItemOut && e.Overdue(at):
 		return ItemLost, "no outcome came in time"
@@ -290,8 +291,8 @@ func (i *Item) Settle(e *dlq.Entry, at time.Time) (state ItemState, detail strin
 	}
 }
 
-// Refused reports what happened to a waiting item whose claim has failed with err, as [Item.Settle] does. It is
-// skipped, unless the run had sent it before: an outcome that comes when the claim has run out is still the run's own.
+// Refused returns what happened to a waiting item whose claim failed with err, as [Item.Settle] does. It is skipped,
+// unless the run had sent it before: an outcome that arrives after the claim expired still belongs to the run.
 func (i *Item) Refused(e *dlq.Entry, at time.Time, err error) (state ItemState, detail string) {
 	if i.Redrive > 0 && e != nil {
 		if state, detail = i.Settle(e, at); state == ItemSucceeded || state == ItemFailed {

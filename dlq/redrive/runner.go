@@ -15,11 +15,12 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Config is what a [Runner] works with.
+// Config configures a [Runner].
 type Config struct {
-	// Store has the dead letters, and keeps runs: it, or what it wraps, is a [Store]. Required.
+	// Store has the dead letters and keeps runs: it, or a store that it wraps, is a [Store]. Required.
 	Store driver.Store
-	// Redriver publishes. Nil makes a Runner that starts, shows and changes runs, and leaves the redriving to others.
+	// Redriver publishes. With nil, the Runner starts, shows and changes runs, and leaves the redriving to other
+	// processes.
 	Redriver dlq.Redriver
 	// Logger is where runs are logged. Defaults to slog.Default().
 	Logger *slog.Logger
@@ -27,31 +28,30 @@ type Config struct {
 	PublishTimeout time.Duration
 	// OutcomeTimeout is the default of Spec.OutcomeTimeout. Defaults to 1 h.
 	OutcomeTimeout time.Duration
-	// Targets are the other destinations to which a run may send messages (Spec.Target): an operator chooses a name,
-	// never an address. Defaults to none: messages go where they came from.
+	// Targets are the other destinations to which a run may send messages (Spec.Target): an operator chooses a name, never
+	// an address. Defaults to none: messages return to where they came from.
 	Targets map[string]envelope.Origin
-	// Approval makes a run wait for a second person, who may not be the one that asked for it, when that one would send
-	// more alone than it allows, with everything else that they have sent within its window. Runs that edit or go to
-	// another target wait whatever their size. Give the same to dlq.ManagerConfig. Nil is not an approval.
+	// Approval makes a run wait for a second person when its creator would exceed what they may send alone, counting
+	// everything else that they sent within the window. Runs that edit or have another target always wait. Use the same in
+	// dlq.ManagerConfig. Nil means no approval.
 	Approval *dlq.Approval
-	// Lease is how long a run stays with a process that does not renew it: after that another one carries it on.
-	// Defaults to 30 s.
+	// Lease is how long a process keeps a run without renewing: after that another one takes over. Defaults to 30 s.
 	Lease time.Duration
 	// WorkInterval is how often [Runner.Work] looks for runs of other processes. Defaults to 1 s.
 	WorkInterval time.Duration
-	// Batch is how many entries a run claims in one transaction at most. Defaults to 1,000, which is [driver.MaxPage] and
-	// the most. A run begins with 250, takes more while the broker confirms a batch within 250 ms, and fewer when that
-	// takes more than a second.
+	// Batch is the maximum number of entries that a run claims in one transaction. Defaults to 1,000, which is
+	// [driver.MaxPage] and the limit. A run begins with 250, and takes more while the broker confirms a batch within 250
+	// ms, fewer when that takes more than a second.
 	Batch int
-	// JQ runs the expressions of runs. Defaults to [payload.InProcess], which does not bound their memory; a server
-	// takes a [payload.Child].
+	// JQ evaluates the expressions of runs. Defaults to [payload.InProcess], which does not limit memory; a server should
+	// use a [payload.Child].
 	JQ payload.Evaluator
 	// Publishers is how many entries are published at once when the Redriver is not a [BatchRedriver]. Defaults to 256.
 	Publishers int
 }
 
 // Runner redrives in bulk: by runs, and by rules that start runs. It is safe for concurrent use, in any number of
-// processes. It has nothing to close; [Runner.Work] and [Runner.Automate] end with their context.
+// processes. It need not be closed; [Runner.Work] and [Runner.Automate] end with their context.
 type Runner struct {
 	store        driver.Store
 	runs         Store
@@ -70,7 +70,7 @@ type Runner struct {
 	wake       chan struct{}
 }
 
-// NewRunner makes a Runner. The error reports everything that is wrong with the configuration.
+// NewRunner makes a Runner. The error reports every fault of the configuration.
 func NewRunner(cfg Config) (*Runner, error) {
 	var errs []error
 	var runs Store
@@ -102,8 +102,8 @@ func NewRunner(cfg Config) (*Runner, error) {
 		runLease: cmp.Or(cfg.Lease, 30*time.Second), workEvery: cmp.Or(cfg.WorkInterval, time.Second),
 		batch: cmp.Or(cfg.Batch, driver.MaxPage), publishers: cmp.Or(cfg.Publishers, 256), wake: make(chan struct{}, 1),
 	}
-	// A transaction of a thousand items, or of ten thousand to freeze, may take its time; a lease that is lost
-	// meanwhile is noticed.
+	// A transaction of a thousand items, or of ten thousand to freeze, may take a while; a lease lost in the meantime is
+	// noticed.
 	rn.runs = &boundedRuns{rn.runs, max(time.Minute, 2*rn.runLease)}
 	if rn.jq = cfg.JQ; rn.jq == nil {
 		rn.jq = &payload.InProcess{}

@@ -18,14 +18,14 @@ import (
 // freezeChunk is how many entries one transaction of the freezing looks at.
 const freezeChunk = 10_000
 
-// StartRun freezes the set that the spec picks and begins to redrive it, or waits for approval when the configuration
-// asks for one. The messages are sent by a process that is in [Runner.Work] or [Runner.Drive]. The error wraps
-// [dlq.ErrInvalid] for a spec that makes no sense, [dlq.ErrConflict] when there is a run with its ID.
+// StartRun freezes the set that the spec selects and begins to redrive it, or waits for approval when the configuration
+// requires one. The messages are sent by a process in [Runner.Work] or [Runner.Drive]. The error wraps [dlq.ErrInvalid]
+// for an invalid spec, [dlq.ErrConflict] when its ID is taken.
 func (rn *Runner) StartRun(ctx context.Context, spec Spec, by dlq.By) (*Run, error) {
 	return rn.startRun(ctx, spec, by, true)
 }
 
-// startRun starts a run. That of a rule needs no approval: who configured the rule gave it.
+// startRun starts a run. A rule's run needs no approval: configuring the rule was the approval.
 func (rn *Runner) startRun(ctx context.Context, spec Spec, by dlq.By, approval bool) (*Run, error) {
 	spec, err := rn.checkSpec(spec)
 	if err != nil {
@@ -70,7 +70,7 @@ func (rn *Runner) startRun(ctx context.Context, spec Spec, by dlq.By, approval b
 	return frozen, nil
 }
 
-// startedElsewhere is for the run that a working process took over while we were about to freeze it.
+// startedElsewhere handles a run that a working process took over while we were about to freeze it.
 func (rn *Runner) startedElsewhere(ctx context.Context, id string, err error) (*Run, error) {
 	if errors.Is(err, ErrLeaseLost) || errors.Is(err, dlq.ErrConflict) {
 		return rn.runs.Run(ctx, id)
@@ -78,7 +78,7 @@ func (rn *Runner) startedElsewhere(ctx context.Context, id string, err error) (*
 	return nil, err
 }
 
-// freeze carries the freezing on to its end.
+// freeze finishes the freezing.
 func (rn *Runner) freeze(ctx context.Context, id, holder string) (*Run, error) {
 	for {
 		at := rn.now(ctx)
@@ -95,7 +95,7 @@ func (rn *Runner) freeze(ctx context.Context, id, holder string) (*Run, error) {
 	}
 }
 
-// checkSpec resolves a spec and refuses what this Runner could not carry out.
+// checkSpec resolves a spec and rejects what this Runner could not carry out.
 func (rn *Runner) checkSpec(spec Spec) (Spec, error) {
 	spec, err := spec.Resolve()
 	if err != nil {
@@ -118,7 +118,7 @@ func (rn *Runner) checkSpec(spec Spec) (Spec, error) {
 // Run returns a run. The error wraps [dlq.ErrNotFound] if it does not exist.
 func (rn *Runner) Run(ctx context.Context, id string) (*Run, error) { return rn.runs.Run(ctx, id) }
 
-// Runs returns a page of the runs that the filter picks, newest first unless the page says otherwise, and the next
+// Runs returns a page of the runs that the filter selects, newest first unless the page says otherwise, and the next
 // page's cursor.
 func (rn *Runner) Runs(ctx context.Context, f RunFilter, p dlq.Page) ([]Run, string, error) {
 	return rn.runs.Runs(ctx, f, p)
@@ -129,8 +129,7 @@ func (rn *Runner) RunItems(ctx context.Context, id string, f ItemFilter) ([]Item
 	return rn.runs.RunItems(ctx, id, f)
 }
 
-// ApproveRun lets a run begin that waits for approval. The error wraps [ErrForbidden] when by.Actor is who asked for
-// the run.
+// ApproveRun approves a run that waits for it. The error wraps [ErrForbidden] when by.Actor requested the run.
 func (rn *Runner) ApproveRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
 	return rn.changeRun(ctx, id, ActionApprove, by)
 }
@@ -140,17 +139,18 @@ func (rn *Runner) RejectRun(ctx context.Context, id string, by dlq.By) (*Run, er
 	return rn.changeRun(ctx, id, ActionReject, by)
 }
 
-// PauseRun stops the redriving after the current batch. What has been sent continues, and its outcomes are recorded.
+// PauseRun stops redriving after the current batch. Messages already sent are still handled, and their outcomes
+// recorded.
 func (rn *Runner) PauseRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
 	return rn.changeRun(ctx, id, ActionPause, by)
 }
 
-// ResumeRun carries a run on that was paused or has stopped on its own. The failure share is counted anew.
+// ResumeRun continues a run that was paused or has stopped automatically. The failure share starts over.
 func (rn *Runner) ResumeRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
 	return rn.changeRun(ctx, id, ActionResume, by)
 }
 
-// CancelRun ends a run. Its waiting entries stay as they were; what has been sent continues.
+// CancelRun ends a run. Its waiting entries are left as they were; messages already sent are still handled.
 func (rn *Runner) CancelRun(ctx context.Context, id string, by dlq.By) (*Run, error) {
 	return rn.changeRun(ctx, id, ActionCancel, by)
 }
@@ -163,9 +163,9 @@ type Adjustment struct {
 	Stop   *StopRule
 }
 
-// AdjustRun changes the speed and the bounds of a run that has not ended. A run that waits for approval is not changed,
-// so that what is approved is what was looked at; one that was approved may be slowed down and bounded more narrowly,
-// and else the error wraps [ErrForbidden].
+// AdjustRun changes the speed and the bounds of a run that has not ended. A run that waits for approval cannot be
+// changed, so that what is approved is what was reviewed; an approved one can only be slowed down and bounded more
+// narrowly, otherwise the error wraps [ErrForbidden].
 func (rn *Runner) AdjustRun(ctx context.Context, id string, change Adjustment, by dlq.By) (*Run, error) {
 	return rn.changeRunWith(ctx, id, ActionAdjust, by, func(r *Run) error {
 		before := r.Spec
@@ -188,8 +188,8 @@ func (rn *Runner) AdjustRun(ctx context.Context, id string, change Adjustment, b
 	})
 }
 
-// WatchRun yields the run now and whenever it has changed, until it has ended and nothing is out, or the context ends.
-// It asks the store every so often. The last pair has the error, if any.
+// WatchRun yields the run now and whenever it has changed, until it has ended and nothing is outstanding, or the
+// context ends. It polls the store. The last pair has the error, if any.
 func (rn *Runner) WatchRun(ctx context.Context, id string, every time.Duration) iter.Seq2[*Run, error] {
 	return func(yield func(*Run, error) bool) {
 		var last Run
@@ -220,8 +220,8 @@ func (rn *Runner) changeRun(ctx context.Context, id string, action driver.Action
 	return rn.changeRunWith(ctx, id, action, by, func(*Run) error { return nil })
 }
 
-// changeRunWith reads, applies and writes by compare-and-set. Who names no version means the run as it is, so a change
-// that is lost to another one is tried on what that made of it; the state machine then reports whether it still fits.
+// changeRunWith reads, applies and writes by compare-and-set. Without a version the caller means the current run, so a
+// change that loses against another is retried on its result; the state machine then decides whether it still fits.
 func (rn *Runner) changeRunWith(ctx context.Context, id string, action driver.Action, by dlq.By,
 	edit func(*Run) error,
 ) (*Run, error) {
@@ -259,7 +259,7 @@ func (rn *Runner) changeRunWith(ctx context.Context, id string, action driver.Ac
 	}
 }
 
-// wakeUp lets Work of this Runner look at once.
+// wakeUp makes Work of this Runner look at once.
 func (rn *Runner) wakeUp() {
 	select {
 	case rn.wake <- struct{}{}:

@@ -10,48 +10,47 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// Spec is what a redrive run is to do. The zero value of everything but Filter is a careful default.
+// Spec specifies a redrive run. The zero value of everything but Filter is a careful default.
 type Spec struct {
-	// ID makes starting idempotent: a second run with it is refused with [dlq.ErrConflict]. 1 to 64 letters, digits,
-	// '-', '_' or '.'. Defaults to a new UUIDv7.
+	// ID makes starting idempotent: a second run with it is refused with [dlq.ErrConflict]. 1 to 64 letters, digits, '-',
+	// '_' or '.'. Defaults to a new UUIDv7.
 	ID string `json:"id,omitzero"`
-	// Filter picks the entries, by group (Fingerprint) for example, or by IDs. Statuses defaults to PENDING; PARKED
-	// entries are taken only when it names them. RESOLVED and DISCARDED ones never are: restore them first.
+	// Filter selects the entries, for example by group (Fingerprint), or by IDs. Statuses defaults to PENDING; PARKED
+	// entries are only included when it names them, RESOLVED and DISCARDED ones never: restore them first.
 	Filter dlq.Filter `json:"filter"`
-	// Limit is at most how many entries, the oldest first. 0 takes all.
+	// Limit is the maximum number of entries, the oldest first. 0 means all.
 	Limit int64 `json:"limit,omitzero"`
-	// Rate is at most how many messages a second. 0 is as fast as it goes.
+	// Rate is the maximum number of messages per second. 0 means no limit.
 	Rate float64 `json:"rate,omitzero"`
-	// MaxOut is at most how many messages are out without an outcome, so that a stop comes before everything is out.
-	// Defaults to 10,000; negative is not a bound.
+	// MaxOut is the maximum number of messages without an outcome, so that a stop comes before everything is sent.
+	// Defaults to 10,000; negative means no limit.
 	MaxOut int `json:"max_out,omitzero"`
-	// Canary are the sizes of first steps, {1, 10, 100} for example. The run waits for every outcome of a step before
-	// the next, and stops when the share of failures in it is above Stop.Share, however small the step is:
-	// Stop.MinSample does not apply to a whole step, only to the outcomes before its end. Each step is judged by its
-	// own outcomes. Empty begins at once.
+	// Canary are the sizes of the first steps, for example {1, 10, 100}. The run waits for every outcome of a step before
+	// the next, and stops when its share of failures exceeds Stop.Share, no matter how small the step: Stop.MinSample does
+	// not apply to a complete step, only to outcomes before its end. Each step is judged by its own outcomes. If empty,
+	// the run starts at full speed.
 	Canary []int `json:"canary,omitzero"`
-	// Stop is when the run stops on its own.
+	// Stop is when the run stops automatically.
 	Stop StopRule `json:"stop,omitzero"`
-	// JQ is a jq expression that each payload goes through before it is redriven; the original is kept as a revision.
-	// Payloads that are not JSON, or for which it fails, are skipped. Look at it with [Runner.PreviewRun] first.
+	// JQ is a jq expression that edits each payload before it is redriven; the original is kept as a revision. Payloads
+	// that are not JSON, or for which it fails, are skipped. Try it with [Runner.PreviewRun] first.
 	JQ string `json:"jq,omitzero"`
-	// Target is the name of another destination, one of [Config.Targets]. Empty is where the message came from.
+	// Target is the name of another destination, one of [Config.Targets]. Empty means where the message came from.
 	Target string `json:"target,omitzero"`
 	// CloseOnPublish closes an entry when the broker has confirmed the message: for consumers that do not report their
-	// outcome, such as those of other systems. Always so with a Target: there, a message that dies is a new entry.
+	// outcome, such as those of other systems. Always set with a Target: a message that dies there is a new entry.
 	CloseOnPublish bool `json:"close_on_publish,omitzero"`
-	// OutcomeTimeout is how long an outcome may take, retries and their delays included. Defaults to the Runner's (1
-	// h).
+	// OutcomeTimeout is how long an outcome may take, retries and their delays included. Defaults to the Runner's (1 h).
 	OutcomeTimeout time.Duration `json:"outcome_timeout,omitzero"`
-	// Paused makes the run but does not begin: resume it.
+	// Paused creates the run without starting it: resume it.
 	Paused bool `json:"paused,omitzero"`
 }
 
-// StopRule is how many failures are too many. A message whose outcome did not come in time counts as one.
+// StopRule is how many failures are too many. A message without an outcome in time counts as a failure.
 type StopRule struct {
 	// Share is the share of failures, from 0 to 1, above which the run stops. Defaults to 0.1; 1 never stops.
 	Share float64 `json:"share,omitzero"`
-	// MinSample is how many outcomes are needed to judge. Defaults to 20.
+	// MinSample is the minimum number of outcomes for a decision. Defaults to 20.
 	MinSample int `json:"min_sample,omitzero"`
 }
 
@@ -64,7 +63,7 @@ const (
 
 var runID = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
-// Resolve fills the defaults in, and reports everything that is wrong as [dlq.ErrInvalid].
+// Resolve fills in the defaults, and reports every fault as [dlq.ErrInvalid].
 func (s Spec) Resolve() (Spec, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// What is done to a run. Their texts appear in the audit log alongside the actions on entries.
+// Actions on a run, as they appear in the audit log alongside the actions on entries.
 const (
 	ActionStart    driver.Action = "run start"
 	ActionReady    driver.Action = "run ready"
@@ -24,19 +24,19 @@ const (
 	ActionAdjust driver.Action = "run adjust"
 )
 
-// ConflictError is the answer to the one whose change of a run came second, or does not fit its state.
+// ConflictError is the error of a change to a run that came second, or does not fit its state.
 type ConflictError struct {
 	// ID is the run and Action what was requested.
 	ID     string
 	Action driver.Action
-	// State and Version are the run's, now; By and At say who brought it there, and when.
+	// State and Version are the run's current ones; By and At who brought it there, and when.
 	State   State
 	Version int64
 	By      string
 	At      time.Time
 }
 
-// Error reports the request, the run's state, and who made it so.
+// Error has the request, the run's state, and who changed it.
 func (e *ConflictError) Error() string {
 	return fmt.Sprintf("dlq: %s: cannot %s: it is %s since %s (version %d), by %s", e.ID, e.Action, e.State,
 		e.At.UTC().Format(time.RFC3339), e.Version, e.By)
@@ -45,7 +45,7 @@ func (e *ConflictError) Error() string {
 // Is makes errors.Is(err, ErrConflict) true.
 func (e *ConflictError) Is(target error) bool { return target == dlq.ErrConflict }
 
-// check reports why the action does not fit the run as it is.
+// check reports why the action does not fit the run's state.
 func (r *Run) check(action driver.Action, by dlq.By) error {
 	if by.Actor == "" {
 		return fmt.Errorf("%w: %s without an actor: say who does it", dlq.ErrInvalid, action)
@@ -58,7 +58,7 @@ func (r *Run) check(action driver.Action, by dlq.By) error {
 	return nil
 }
 
-// apply is the state machine of runs: the run as it is after the action. It touches nothing.
+// apply is the state machine of runs: it returns the run after the action, without side effects.
 func (r Run) apply(action driver.Action, by dlq.By, at time.Time) (Run, error) {
 	if err := r.check(action, by); err != nil {
 		return r, err
@@ -98,7 +98,7 @@ func (r Run) apply(action driver.Action, by dlq.By, at time.Time) (Run, error) {
 	return r, nil
 }
 
-// ready brings a run whose set is frozen to where it goes on.
+// ready moves a run whose set is frozen to its next state.
 func (r *Run) ready(at time.Time) {
 	r.NeedsApproval = r.NeedsApproval || r.needsApproval()
 	switch {
@@ -113,8 +113,8 @@ func (r *Run) ready(at time.Time) {
 	}
 }
 
-// needsApproval reports whether a second person has to look at the run: for its size, or because it does more than send
-// messages back to where they came from.
+// needsApproval reports whether a second person has to approve the run: because of its size, or because it does more
+// than send messages back to where they came from.
 func (r *Run) needsApproval() bool {
 	return r.ApprovalAbove >= 0 && (r.Counts.Total() > r.ApprovalAbove || r.Spec.JQ != "" || r.Spec.Target != "")
 }

@@ -8,71 +8,68 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Store is the part of a store that keeps redrive runs. Only the process that holds a run's lease changes its items, by
-// steps that are one transaction each: a run is always as far as its last step, whatever happens to the process.
+// Store is the part of a store that keeps redrive runs. Only the process that holds a run's lease changes its items, in
+// steps of one transaction each: a run is always as far as its last step, whatever happens to the process.
 type Store interface {
-	// CreateRun stores a new run, in state Preparing with nothing frozen, and its audit record. Its FreezeTo becomes
-	// the newest entry there is. The error is a [*ConflictError] with its state, and who started it when, when there is
-	// a run with its id.
+	// CreateRun stores a new run, in state Preparing with nothing frozen, and its audit record. Its FreezeTo becomes the
+	// newest existing entry. If its id is taken, the error is a [*ConflictError] with that run's state, and who started it
+	// when.
 	CreateRun(ctx context.Context, r *Run, audit driver.AuditRecord) error
 	// Run returns a run. The error wraps ErrNotFound if it does not exist.
 	Run(ctx context.Context, id string) (*Run, error)
-	// Runs returns a page of the runs that the filter picks, and the cursor of the next page.
+	// Runs returns a page of the runs that the filter selects, and the cursor of the next page.
 	Runs(ctx context.Context, f RunFilter, p dlq.Page) ([]Run, string, error)
-	// ChangeRun replaces everything of a run but its counts, its lease and its freezing, when its version is
-	// r.Version-1, and stores the audit record in the same transaction. The error wraps ErrConflict when it is another,
-	// ErrNotFound without a run.
+	// ChangeRun replaces everything of a run but its counts, its lease and its freezing if its version is r.Version-1, and
+	// stores the audit record in the same transaction. The error wraps ErrConflict for another version, ErrNotFound
+	// without a run.
 	ChangeRun(ctx context.Context, r *Run, audit driver.AuditRecord) error
-	// LeaseRun takes the run for holder from at on, or extends its lease, and returns the run. A lease of 0 gives it
-	// back. The error wraps ErrLeaseLost when another holder's lease lasts.
+	// LeaseRun leases the run to holder from at on, or extends its lease, and returns the run. A lease of 0 ends it. The
+	// error wraps ErrLeaseLost while another holder has the lease.
 	LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*Run, error)
-	// FreezeRun looks at the next entries, at most limit, and makes items of those that the run's filter picks:
-	// waiting, with the version and the revision that the entry has. It returns the run, whose FrozenTo is its FreezeTo
-	// when all is done.
+	// FreezeRun looks at the next entries, at most limit, and makes items of those that the run's filter selects: waiting,
+	// with the entry's current version and revision. It returns the run, whose FrozenTo is its FreezeTo at the end.
 	FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*Run, error)
-	// NextItems returns waiting items with their entries and bodies, by entry id, behind the entry after: at most
-	// limit, and no more than bytes of payload, but one at least.
+	// NextItems returns waiting items with their entries and bodies, by entry id, following the entry after: at most
+	// limit, and at most bytes of payload, but at least one.
 	NextItems(ctx context.Context, id string, after int64, limit int, bytes int64) ([]Item, error)
-	// StepRun does one step of a run. The error wraps ErrLeaseLost when the holder's lease is not there: then nothing
-	// was done.
+	// StepRun does one step of a run. The error wraps ErrLeaseLost if the holder has no lease: then nothing was done.
 	StepRun(ctx context.Context, s Step) (Stepped, error)
-	// SettleRun brings the items that are claimed or out to what [Item.Settle] says of them, at most limit, and returns
-	// the run and how many changed.
+	// SettleRun updates the items that are claimed or out according to [Item.Settle], at most limit, and returns the run
+	// and how many changed.
 	SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*Run, int, error)
 	// RunItems returns a page of a run's items, by entry id.
 	RunItems(ctx context.Context, id string, f ItemFilter) ([]Item, error)
-	// SplitRun counts the entries of a run by topic, and by cause, at most so many causes, the most first.
+	// SplitRun counts the entries of a run by topic, and by cause, at most this many causes, the largest first.
 	SplitRun(ctx context.Context, id string, causes int) ([]TopicCount, []CauseCount, error)
-	// Split counts the entries that the filter picks by topic, the most first.
+	// Split counts the entries that the filter selects by topic, the largest first.
 	Split(ctx context.Context, f dlq.Filter) ([]TopicCount, error)
 }
 
 // Step is what one transaction does for a run, in this order: record what was published, return what was not, skip,
 // claim.
 type Step struct {
-	// Run and Holder name the run and the process whose lease it is. Required. Lease extends it from At.
+	// Run and Holder name the run and the process that holds its lease. Required. Lease extends it from At.
 	Run, Holder string
 	At          time.Time
 	Lease       time.Duration
-	// Actor is in whose name entries change.
+	// Actor is who the entries are changed by.
 	Actor string
-	// Published are claimed items that the broker confirmed: they are out. With ClosePublished their entries are
+	// Published are claimed items that the broker confirmed: they are out. With ClosePublished their entries become
 	// RESOLVED at once, and the items have succeeded.
 	Published      []int64
 	ClosePublished bool
-	// Released are claimed items that the broker did not take: their entries are PENDING and they wait again.
+	// Released are claimed items that the broker refused: their entries are PENDING and they wait again.
 	Released []Refusal
-	// Skipped are waiting or claimed items that are given up. The entry of a claimed one is returned.
+	// Skipped are waiting or claimed items that are given up. The entry of a claimed one is released.
 	Skipped []Refusal
-	// Claims are waiting items to claim: their entries become RETRYING when their version is still the item's. Of those
-	// that are not, [Item.Refused] says what happened to them.
+	// Claims are waiting items to claim: their entries become RETRYING if their version is still the item's. For the
+	// others, see [Item.Refused].
 	Claims []Claim
-	// Known are entries of Published and Claims as the caller read them, or was given them by a claim, without their
-	// bodies, by id. A store may take one for what is stored, instead of reading it again, as long as the stored
-	// version is the same. May be nil.
+	// Known are entries of Published and Claims, by id, as the caller read or claimed them, without their bodies. A store
+	// may use one instead of reading it again, as long as the stored version is the same. May be nil.
 	Known map[int64]*dlq.Entry
-	// OutcomeTimeout is how long the claimed entries are kept for their outcome, ClaimTimeout how long a claim waits
-	// for the record of its publish.
+	// OutcomeTimeout is how long the claimed entries wait for their outcome, ClaimTimeout how long a claim waits for the
+	// record of its publish.
 	OutcomeTimeout, ClaimTimeout time.Duration
 }
 
@@ -82,15 +79,14 @@ type Refusal struct {
 	Detail  string
 }
 
-// Claim asks for an entry.
+// Claim is a request to claim an entry.
 type Claim struct {
 	EntryID, Version int64
-	// Body, unless nil, becomes the entry's next revision with the claim: what the run's jq expression made of the
-	// body.
+	// Body, unless nil, becomes the entry's next revision with the claim: the result of the run's jq expression.
 	Body *dlq.Body
 }
 
-// Stepped is the answer to a [Step].
+// Stepped is the result of a [Step].
 type Stepped struct {
 	// Run is the run after the step.
 	Run *Run
@@ -98,24 +94,24 @@ type Stepped struct {
 	Claimed []dlq.Entry
 }
 
-// RunFilter picks runs; a zero field does not filter.
+// RunFilter selects runs; zero fields do not filter.
 type RunFilter struct {
 	States    []State
 	CreatedBy string
-	// Active picks those for which there is something to do: they prepare, run, or have messages out.
+	// Active selects runs with work left: they prepare, run, or have outstanding messages.
 	Active bool
 }
 
-// ItemFilter picks the items of a run.
+// ItemFilter selects the items of a run.
 type ItemFilter struct {
 	// State, unless empty, must be equal.
 	State ItemState
-	// After continues behind this entry. Limit is at most how many: defaults to 50, at most [driver.MaxPage].
+	// After continues after this entry. Limit is the maximum number: defaults to 50, at most [driver.MaxPage].
 	After int64
 	Limit int
 }
 
-// TopicCount is how many entries a topic has.
+// TopicCount is the number of entries of a topic.
 type TopicCount struct {
 	Topic string `json:"topic"`
 	Count int64  `json:"count"`

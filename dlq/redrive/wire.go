@@ -7,7 +7,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Where the fields of a JSON form are others than those of one name; what has an empty name is copied by hand.
+// Fields whose JSON forms have other names; those with an empty name are copied by hand.
 var (
 	specs = mirror.New[Spec, wire.RunSpec](map[string]string{"Filter": ""})
 	runs  = mirror.New[Run, wire.Run](map[string]string{
@@ -39,7 +39,7 @@ func (r *Run) Wire(now time.Time) wire.Run {
 	return w
 }
 
-// SetWire sets the run from its JSON form, without the progress, which follows from the rest.
+// SetWire sets the run from its JSON form, without the progress, which is computed.
 func (r *Run) SetWire(w *wire.Run) error {
 	*r = runs.From(w)
 	return r.Spec.SetWire(&w.Spec)

@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// Work carries redrive runs on, those of this process and those that other processes have left, until the context ends;
-// then it records what is being published, returns the runs and returns the context's error. Any number of processes
+// Work drives redrive runs, those of this process and those that other processes have left, until the context ends;
+// then it records what is being published, releases the runs and returns the context's error. Any number of processes
 // may work: each run is held by one of them. It needs a Redriver.
 func (rn *Runner) Work(ctx context.Context) error {
 	if rn.redriver == nil {
@@ -69,7 +69,7 @@ func (rn *Runner) Work(ctx context.Context) error {
 	}
 }
 
-// now is the time that decides whose lease lasts.
+// now is the time by which leases expire.
 func (rn *Runner) now(ctx context.Context) time.Time { return driver.Now(ctx, rn.store) }
 
 func (rn *Runner) activeRuns(ctx context.Context) ([]Run, error) {
@@ -85,9 +85,9 @@ func (rn *Runner) activeRuns(ctx context.Context) ([]Run, error) {
 	}
 }
 
-// Drive carries one run on in the calling goroutine, and returns it when it has ended, is paused, has stopped or waits
-// for approval. While another process holds it, Drive watches. A context that ends returns the run: it can be driven
-// on, here or elsewhere.
+// Drive drives one run in the calling goroutine, and returns it when it has ended, is paused, has stopped or waits for
+// approval. While another process holds it, Drive watches. When the context ends it returns the run, which can be
+// driven further, here or elsewhere.
 func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
 	if rn.redriver == nil {
 		return nil, fmt.Errorf("dlq: drive run %s: %w: this runner has no Redriver to publish with", id, dlq.ErrInvalid)
@@ -95,7 +95,7 @@ func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
 	for {
 		err := guard(func() error { return rn.drive(ctx, id, false) })
 		if err != nil && ctx.Err() != nil {
-			return nil, errors.Join(ctx.Err(), err) // database/sql does not always say that the context was the reason
+			return nil, errors.Join(ctx.Err(), err) // database/sql does not always return the context's error
 		}
 		if err != nil && !errors.Is(err, ErrLeaseLost) {
 			return nil, err
@@ -113,7 +113,7 @@ func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
 	}
 }
 
-// drive takes the lease, drives, and returns the lease.
+// drive acquires the lease, drives, and releases the lease.
 func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 	holder := uuid.NewString()
 	run, err := rn.runs.LeaseRun(ctx, id, holder, rn.now(ctx), rn.runLease)
@@ -125,7 +125,7 @@ func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 			run.Abandoned)
 		if run, err = rn.changeRun(ctx, id, ActionStop, dlq.By{Actor: "redrive", Note: cause}); errors.Is(err,
 			dlq.ErrConflict) {
-			run, err = rn.runs.Run(ctx, id) // somebody was faster
+			run, err = rn.runs.Run(ctx, id) // someone was faster
 		}
 	}
 	if err == nil {
@@ -146,7 +146,7 @@ func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 	return err
 }
 
-// driveHeld drives a run whose lease the holder has.
+// driveHeld drives a run that the holder has leased.
 func (rn *Runner) driveHeld(ctx context.Context, holder string, run *Run, linger bool) error {
 	d, err := rn.newDriver(holder, run, linger)
 	if err != nil {
@@ -155,13 +155,13 @@ func (rn *Runner) driveHeld(ctx context.Context, holder string, run *Run, linger
 	return guard(func() error { return d.drive(ctx) })
 }
 
-// stopPanicking stops a run that makes its driver panic: the next process that carried it on would panic too.
+// stopPanicking stops a run whose driver panics: the next process that drives it would panic, too.
 func (rn *Runner) stopPanicking(ctx context.Context, id string, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainDeadline)
 	defer cancel()
 	_, err := rn.changeRun(ctx, id, ActionStop, dlq.By{Actor: "redrive", Note: text.Clean(cause.Error(), text.MaxName)})
 	if errors.Is(err, dlq.ErrConflict) {
-		return nil // it is not running any more
+		return nil // it is no longer running
 	}
 	return err
 }
@@ -184,7 +184,7 @@ func isPanic(err error) bool {
 	return panicked
 }
 
-// guard makes an error of a panic: the process serves other runs, and more than runs.
+// guard turns a panic into an error: the process serves other runs, and more than runs.
 func guard(do func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {

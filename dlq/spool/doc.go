@@ -1,3 +1,3 @@
-// Package spool keeps lines in local files until they are drained: what the dead letters wait in while their store does
-// not answer. A line that [Spool.Append] has taken survives a crash and a power loss. Begin with [Open].
+// Package spool keeps lines in local files until they are drained: dead letters wait here while their store does not
+// respond. A line that [Spool.Append] has accepted survives a crash and a power loss. Start with [Open].
 package spool

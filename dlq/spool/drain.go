@@ -13,19 +13,19 @@ import (
 	"strings"
 )
 
-// Bounds of what Drain hands over at once.
+// Limits of a batch of Drain.
 const (
 	maxBatchLines = 500
 	maxBatchBytes = 4 << 20
 )
 
-// Drain hands everything that waits to take, in batches, in the order in which it was appended, and removes the files
-// that were taken. When take fails Drain stops and returns its error; the next Drain continues with the same batch. A
-// crash lets a file be handed over once more, so take must be idempotent. Lines that came while it ran are drained too.
-// One Drain runs at a time.
+// Drain passes all waiting lines to take, in batches, in the order in which they were appended, and removes the
+// finished files. When take fails Drain stops and returns its error; the next Drain continues with the same batch.
+// After a crash a file may be passed again, so take must be idempotent. Lines that arrive while it runs are drained,
+// too. One Drain runs at a time.
 //
-// A file that is gone is counted as missing, and drained when it comes back. One that cannot be read does not stop
-// those behind it; the error says so.
+// A missing file is counted, and drained when it is back. An unreadable one does not stop those after it, but is in the
+// error.
 func (s *Spool) Drain(ctx context.Context, take func(ctx context.Context, lines [][]byte) error) error {
 	s.draining.Lock()
 	defer s.draining.Unlock()
@@ -55,7 +55,7 @@ func (s *Spool) Drain(ctx context.Context, take func(ctx context.Context, lines 
 	}
 }
 
-// fileError is about the file, not about what take does with its lines.
+// fileError is an error of the file, not of take.
 type fileError struct{ err error }
 
 func (e *fileError) Error() string { return e.err.Error() }
@@ -73,7 +73,7 @@ func (s *Spool) oldest(tried map[*segment]bool) *segment {
 	return nil
 }
 
-// lose takes a segment whose file is gone out of the spool.
+// lose removes a segment whose file is missing from the spool.
 func (s *Spool) lose(seg *segment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,13 +82,13 @@ func (s *Spool) lose(seg *segment) {
 	s.stats.Missing++
 }
 
-// remove takes a segment off the waiting ones. The caller holds mu.
+// remove removes a segment from the waiting ones. The caller holds mu.
 func (s *Spool) remove(seg *segment) {
 	s.waiting = slices.DeleteFunc(s.waiting, func(w *segment) bool { return w == seg })
 	s.bytes -= seg.size
 }
 
-// findMissing puts segments whose files are back behind the waiting ones, as they were when they went away.
+// findMissing appends segments whose files are back to the waiting ones, as they were when they went missing.
 func (s *Spool) findMissing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,14 +102,14 @@ func (s *Spool) findMissing() {
 	})
 }
 
-// Missing reports whether files are gone that have not come back.
+// Missing reports whether files are missing.
 func (s *Spool) Missing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.missing) > 0
 }
 
-// Seal has the writer close the open segment, so that it can be read to its end.
+// Seal makes the writer close the open segment, so that it can be read to its end.
 func (s *Spool) Seal() {
 	sealed := make(chan struct{})
 	select {
@@ -182,8 +182,8 @@ func readBatch(lines *lineReader) (batch [][]byte, err error) {
 	return batch, nil
 }
 
-// finish takes a segment out of the spool. The name changes first, durably: a crash before the removal must not import
-// it again. A segment with damaged lines is kept under another name, for a person.
+// finish removes a segment from the spool. It is durably renamed first: after a crash before the removal it must not be
+// imported again. A segment with damaged lines is kept under another name, for a person.
 func (s *Spool) finish(seg *segment) error {
 	base := strings.TrimSuffix(seg.path, segmentSuffix)
 	target := base + doneSuffix
@@ -210,7 +210,7 @@ func (s *Spool) finish(seg *segment) error {
 	return nil
 }
 
-// Refuse puts a line aside that the store will never take, durably, in the same format.
+// Refuse sets aside a line that the store will never accept, durably, in the same format.
 func (s *Spool) Refuse(data []byte) error {
 	line, err := encodeLine(data)
 	if err != nil {

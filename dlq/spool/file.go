@@ -24,7 +24,7 @@ const (
 
 func segmentName(n int) string { return fmt.Sprintf("%s%06d%s", segmentPrefix, n, segmentSuffix) }
 
-// segmentNumber reads the number in a segment's name, whatever happened to the segment since.
+// segmentNumber reads the number in a segment's name, in whatever state the segment is.
 func segmentNumber(name string) (n int, ok bool) {
 	rest, ok := strings.CutPrefix(name, segmentPrefix)
 	if !ok {
@@ -39,16 +39,16 @@ func segmentNumber(name string) (n int, ok bool) {
 type segment struct {
 	path string
 	size int64
-	// imported is how far the import of this process has come in it.
+	// imported is how far this process has imported it.
 	imported int64
-	// damaged counts the lines in it that could not be read.
+	// damaged counts its unreadable lines.
 	damaged int
-	// torn is set when its end was not a line, and was kept in another file.
+	// torn is set when its end was not a complete line, and was kept in another file.
 	torn bool
 }
 
-// readDir lists the segments that wait for import, the oldest first, and the highest number ever used here. Segments
-// that were imported just before a crash are removed.
+// readDir lists the segments that wait for import, oldest first, and the highest number ever used here. Segments that
+// were imported just before a crash are removed.
 func readDir(dir string) (waiting []*segment, highest int, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -82,13 +82,13 @@ func readDir(dir string) (waiting []*segment, highest int, err error) {
 	return waiting, highest, nil
 }
 
-// createSegment makes a new file that only we may read: dead letters hold what messages hold.
+// createSegment makes a new file that only this user may read, because dead letters contain messages.
 func createSegment(dir string, n int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, segmentName(n)), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("spool: %w", err)
 	}
-	// Without this the file's name may not survive a power loss, and with it everything synced into it.
+	// Without this the file's name may not survive a power loss, and everything synced into it would be lost.
 	if err := syncDir(dir); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -109,7 +109,7 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// keepTorn keeps the torn end of a segment in a file alongside it, for a person.
+// keepTorn keeps the torn end of a segment in a file next to it, for a person.
 func keepTorn(dir, segmentPath string, torn []byte) error {
 	path := strings.TrimSuffix(segmentPath, segmentSuffix) + tornSuffix
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC|os.O_CREATE, 0o600)

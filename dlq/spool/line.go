@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// A spool line is the CRC-32C of the data in 8 lower-case hex digits, a space, the data, and a line feed. The data has
-// no line feed in it (it is JSON), so that a torn or flipped line costs itself and no other.
+// A spool line is the CRC-32C of the data in 8 lower-case hex digits, a space, the data, and a line feed. The data
+// contains no line feed (it is JSON), so that a torn or corrupted line affects no other.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -36,7 +36,7 @@ func encodeLine(data []byte) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-// decodeLine checks a line without its line feed and returns its data. Every bit of it is checked, the separator too.
+// decodeLine checks a line without its line feed and returns its data. Every bit is checked, including the separator.
 func decodeLine(line []byte) ([]byte, error) {
 	if len(line) < linePrefix || line[linePrefix-1] != ' ' {
 		return nil, errBadLine
@@ -56,8 +56,8 @@ func decodeLine(line []byte) ([]byte, error) {
 	return data, nil
 }
 
-// decodeLines checks a line and, when it is damaged, looks for whole lines in it: the damage may have been a line feed.
-// It returns the data of those, and whether all of the line was good.
+// decodeLines checks a line and, if it is damaged, looks for intact lines in it: the damage may have been a line feed.
+// It returns their data, and whether the whole line was intact.
 func decodeLines(line []byte) (data [][]byte, good bool) {
 	if whole, err := decodeLine(line); err == nil {
 		return [][]byte{whole}, true
@@ -67,7 +67,7 @@ func decodeLines(line []byte) (data [][]byte, good bool) {
 		if line[i+linePrefix-1] != ' ' || line[i+linePrefix] != '{' {
 			continue
 		}
-		// A line may begin at i. The one in front of it ends one byte earlier, where its line feed was.
+		// A line may begin at i. The one before it ends one byte earlier, where its line feed was.
 		if head, err := decodeLine(line[start : i-1]); err == nil {
 			data = append(data, head)
 			start = i
@@ -111,8 +111,7 @@ func (r *lineReader) next() ([][]byte, error) {
 		}
 		switch {
 		case !whole && !good:
-			// The end of a write that never returned, of which nothing was promised, or a line that the disk has lost
-			// the end of.
+			// The end of a write that never returned, of which nothing was promised, or of a line whose end the disk has lost.
 			r.torn = line
 		case !good:
 			r.bad++

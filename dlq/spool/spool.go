@@ -18,25 +18,25 @@ import (
 var (
 	// ErrClosed means that the spool was closed.
 	ErrClosed = driver.ErrClosed
-	// ErrFull means that the spool has reached its size bound: the line was not taken.
+	// ErrFull means that the spool has reached its size limit: the line was not accepted.
 	ErrFull = errors.New("spool is full")
-	// ErrLocked means that another process has the spool.
+	// ErrLocked means that another process uses the spool.
 	ErrLocked = errors.New("spool is in use by another process")
 )
 
-// Config specifies where a spool is and how large it may grow.
+// Config configures a [Spool].
 type Config struct {
-	// Dir is the directory. Required. It is made, for this user only, when it is not there.
+	// Dir is the directory. Required. If missing, it is created for this user only.
 	Dir string
-	// MaxBytes bounds what waits on disk. Defaults to 1 GiB.
+	// MaxBytes limits the waiting data on disk. Defaults to 1 GiB.
 	MaxBytes int64
-	// SegmentBytes is when a file is closed and the next one begun. Defaults to 64 MiB.
+	// SegmentBytes is the size at which a file is closed and the next one started. Defaults to 64 MiB.
 	SegmentBytes int64
 }
 
-// Spool keeps lines in local files until they are drained. A line that Append has taken survives a crash and a power
+// Spool keeps lines in local files until they are drained. A line that Append has accepted survives a crash and a power
 // loss: it was written and synced, together with those of concurrent callers. A Spool is safe for concurrent use within
-// its process, and locked against any other.
+// its process, and locked against other processes.
 type Spool struct {
 	cfg  Config
 	lock *flock.Flock
@@ -52,11 +52,11 @@ type Spool struct {
 
 	mu      sync.Mutex // guards what follows
 	waiting []*segment // closed segments, the oldest first
-	bytes   int64      // of all segments, the open one too
-	missing []*segment // closed segments whose files are gone: looked for at every drain, for they may have been moved
+	bytes   int64      // of all segments, including the open one
+	missing []*segment // closed segments whose files are missing: every drain looks for them again
 	stats   Stats
 
-	// Of the writer goroutine alone.
+	// Used only by the writer goroutine.
 	file    *os.File
 	current *segment
 	number  int
@@ -64,15 +64,15 @@ type Spool struct {
 
 // Stats is the state of a spool.
 type Stats struct {
-	// Bytes wait on disk, of at most MaxBytes.
+	// Bytes are waiting on disk, MaxBytes is the limit.
 	Bytes, MaxBytes int64
-	// OldestSince is when the oldest waiting file was last written; zero when nothing waits.
+	// OldestSince is when the oldest waiting file was last written; zero if nothing waits.
 	OldestSince time.Time
-	// Appended, Imported, Damaged and Refused count lines since the start: taken, delivered to the store, found
-	// unreadable, and put aside because the store would never take them. Torn counts ends of files that are no whole
-	// line: writes that never returned, or lines whose end the disk has lost.
+	// Appended, Imported, Damaged and Refused count lines since the start: accepted, delivered to the store, unreadable,
+	// and set aside because the store would never accept them. Torn counts incomplete ends of files: writes that never
+	// returned, or lines whose end the disk has lost.
 	Appended, Imported, Damaged, Refused, Torn int64
-	// Missing counts files that were there and are not: moved or deleted by somebody else.
+	// Missing counts files that existed and no longer do: moved or deleted by someone else.
 	Missing int64
 }
 
@@ -81,11 +81,10 @@ type appendRequest struct {
 	done chan error
 }
 
-// maxGroup bounds how many bytes are written and synced at once.
+// maxGroup limits how many bytes are written and synced at once.
 const maxGroup = 8 << 20
 
-// Open opens the spool in cfg.Dir, with the files that are there. It fails with [ErrLocked] when another process has
-// it.
+// Open opens the spool in cfg.Dir, with its existing files. It fails with [ErrLocked] when another process uses it.
 func Open(cfg Config) (*Spool, error) {
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = 1 << 30
@@ -123,8 +122,8 @@ func Open(cfg Config) (*Spool, error) {
 	return s, nil
 }
 
-// OpenSlot opens the first numbered directory below dir that no other process has: two replicas on one machine, started
-// in the same directory, do not get in each other's way.
+// OpenSlot opens the first numbered directory below dir that no other process uses, so that two replicas on one machine
+// can start in the same directory.
 func OpenSlot(dir string, cfg Config) (*Spool, error) {
 	const slots = 1024
 	for n := range slots {
@@ -140,15 +139,15 @@ func OpenSlot(dir string, cfg Config) (*Spool, error) {
 // Dir is where the spool is.
 func (s *Spool) Dir() string { return s.cfg.Dir }
 
-// DamagedFiles is the pattern of the files in which something could not be read. They are kept for a person.
+// DamagedFiles is the pattern of files with unreadable parts. They are kept for a person.
 func (s *Spool) DamagedFiles() string { return filepath.Join(s.cfg.Dir, "*"+damagedSuffix) }
 
 // RefusedFile is where [Spool.Refuse] puts lines.
 func (s *Spool) RefusedFile() string { return filepath.Join(s.cfg.Dir, refusedName) }
 
-// Append takes data, which must not hold a line feed, and returns when it is durable. It fails with [ErrFull] at the
-// size bound, with [ErrClosed] after Close, and with the system's error when the disk does not take it; then nothing is
-// promised. The context is looked at only until the write begins.
+// Append appends data, which must not contain a line feed, and returns when it is durable. It fails with [ErrFull] at
+// the size limit, with [ErrClosed] after Close, and with the system's error when the disk fails; then nothing is
+// promised. The context only counts until the write begins.
 func (s *Spool) Append(ctx context.Context, data []byte) error {
 	line, err := encodeLine(data)
 	if err != nil {
@@ -165,7 +164,7 @@ func (s *Spool) Append(ctx context.Context, data []byte) error {
 	}
 }
 
-// Stats reports how the spool is.
+// Stats returns the state of the spool.
 func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,14 +178,14 @@ func (s *Spool) Stats() Stats {
 	return stats
 }
 
-// Empty reports whether nothing waits.
+// Empty reports whether nothing is waiting.
 func (s *Spool) Empty() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.bytes == 0
 }
 
-// Close finishes the appends in flight, and unlocks the spool. What waits stays on disk. Closing twice is fine.
+// Close finishes the appends in flight, and unlocks the spool. Waiting lines stay on disk. It may be called twice.
 func (s *Spool) Close() error {
 	s.closeOnce.Do(func() {
 		close(s.quit)

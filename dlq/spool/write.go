@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// write is the goroutine that has the open file. One sync serves all callers that came while the last one ran; a
-// batcher would need a second goroutine for the seals, which must not meet a write.
+// write is the goroutine that has the open file. One sync serves all callers that arrived during the previous one; a
+// batcher would need a second goroutine for the seals, which must not run during a write.
 func (s *Spool) write() {
 	defer close(s.stopped)
 	for {
@@ -25,7 +25,7 @@ func (s *Spool) write() {
 	}
 }
 
-// gather adds the callers that wait already to the first.
+// gather adds the callers that are already waiting to the first.
 func (s *Spool) gather(first *appendRequest) []*appendRequest {
 	group, size := []*appendRequest{first}, len(first.line)
 	for size < maxGroup {
@@ -40,8 +40,8 @@ func (s *Spool) gather(first *appendRequest) []*appendRequest {
 	return group
 }
 
-// commit writes a group and tells its callers. A segment on which anything failed is never written again: after a
-// failed sync the system may have dropped the pages and call the next sync a success. The group then goes into a new
+// commit writes a group and notifies its callers. A segment on which anything failed is never written again: after a
+// failed sync the system may have dropped the pages and let the next sync succeed. The group then goes into a new
 // segment, once.
 func (s *Spool) commit(group []*appendRequest) {
 	group = s.refuseOverflow(group)
@@ -70,7 +70,7 @@ func (s *Spool) commit(group []*appendRequest) {
 	}
 }
 
-// refuseOverflow answers those that would go over the size bound, and returns the others.
+// refuseOverflow fails requests that would exceed the size limit, and returns the others.
 func (s *Spool) refuseOverflow(group []*appendRequest) []*appendRequest {
 	s.mu.Lock()
 	free := s.cfg.MaxBytes - s.bytes
@@ -95,7 +95,7 @@ func groupSize(group []*appendRequest) int {
 	return size
 }
 
-// append writes and syncs; on an error it gives the segment up.
+// append writes and syncs; on an error it abandons the segment.
 func (s *Spool) append(buffer []byte) error {
 	if s.current == nil {
 		s.number++
@@ -124,9 +124,8 @@ func (s *Spool) append(buffer []byte) error {
 	return nil
 }
 
-// abandon gives the open segment up after an error. When something in it was promised it waits for import like any
-// other: its whole lines are good, the torn end is skipped. When nothing was, it is removed; on a full disk that gives
-// the space back.
+// abandon gives up the open segment after an error. If it has promised lines, it waits for import like any other: its
+// complete lines are good, the torn end is skipped. If not, it is removed, which frees space on a full disk.
 func (s *Spool) abandon() {
 	promised := s.current.size > 0
 	path := s.current.path
@@ -135,16 +134,16 @@ func (s *Spool) abandon() {
 		return
 	}
 	_ = s.file.Close()
-	_ = os.Remove(path) // if it cannot be, it is imported at the next start, which does no harm
+	_ = os.Remove(path) // otherwise it is imported at the next start, which is harmless
 	s.file, s.current = nil, nil
 }
 
-// seal closes the open segment and puts it in line for import.
+// seal closes the open segment and queues it for import.
 func (s *Spool) seal() {
 	if s.current == nil {
 		return
 	}
-	_ = s.file.Close() // everything promised is synced
+	_ = s.file.Close() // everything promised is already synced
 	s.mu.Lock()
 	s.waiting = append(s.waiting, s.current)
 	s.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// putAlone is transact for the letters of one call. A letter of which the database will never take a text, because its
-// character set lacks a character or a constraint of the operator's forbids it, would come again and again, and stop
-// those behind it in its queue: it goes in with its texts escaped. Its payload and its headers are bytes and stay as
-// they are.
+// putAlone is transact for the letters of one call. A letter with text that the database will never accept, because its
+// character set lacks a character or an operator's constraint forbids it, would be redelivered forever and block those
+// behind it in its queue: it is stored with its texts escaped. Its payload and headers are bytes and are stored as they
+// are.
 func (w *writer) putAlone(letters []letterRow) ([]driver.Receipt, error) {
 	receipts, err := w.transact(letters)
 	if err == nil || !w.refuses(err) {
@@ -44,7 +44,7 @@ const (
 	maxEscapedError = 4000
 )
 
-// setApart is the letter with texts that any database takes. Its key and its group stay the same.
+// setApart returns the letter with texts that any database accepts. Its key and its group stay the same.
 func (s *Store) setApart(letter *letterRow, refusal error) (letterRow, error) {
 	e, body := *letter.Entry, *letter.Body
 	for _, text := range []*string{
@@ -72,14 +72,14 @@ func (s *Store) setApart(letter *letterRow, refusal error) (letterRow, error) {
 	return letterRow{Entry: &e, entry: entryValues(s.dialect, &e), body: values}, nil
 }
 
-// escaped is the text in ASCII.
+// escaped returns the text in ASCII.
 func escaped(text string, limit int) string {
 	quoted := strconv.QuoteToASCII(text)
 	quoted = strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 	return quoted[:min(len(quoted), limit)]
 }
 
-// binaryHeaders are the stored headers, in ASCII.
+// binaryHeaders returns the stored headers in ASCII.
 func binaryHeaders(b *dlq.Body) (string, error) {
 	stored := storedHeaders{Text: map[string]string{}, Collected: b.Wire().Collected}
 	for key, value := range b.Headers {

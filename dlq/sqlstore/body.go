@@ -44,7 +44,7 @@ func bodyValues(d dialect, entryID int64, b *dlq.Body) ([]any, error) {
 // partColumns are those of dlq_parts.
 var partColumns = []string{"entry_id", "revision", "part", "payload"}
 
-// insertBodies inserts rows of bodyColumns, as many in a statement as it may hold.
+// insertBodies inserts rows of bodyColumns, as many per statement as it may hold.
 func (s *Store) insertBodies(ctx context.Context, tx *sql.Tx, bodies [][]any) error {
 	for len(bodies) > 0 {
 		n, size := 0, 0
@@ -131,12 +131,12 @@ func (s *Store) readParts(ctx context.Context, id int64, b *dlq.Body) error {
 		})
 }
 
-// storedHeaders is the lossless form of headers: JSON holds only valid UTF-8, so pairs that are not go alongside it in
+// storedHeaders is the lossless form of headers: JSON only holds valid UTF-8, so other pairs are stored next to it in
 // base64.
 type storedHeaders struct {
 	Text   map[string]string `json:"text"`
 	Binary [][2][]byte       `json:"binary,omitempty"`
-	// Collected is not a header: it stands here because the column goes wherever a body goes.
+	// Collected is not a header: it is here because the column goes wherever a body goes.
 	Collected *wire.Collected `json:"collected,omitempty"`
 }
 
@@ -189,7 +189,7 @@ func validJSON(payload []byte, depth int) bool {
 	return json.Valid(payload) && utf8.Valid(payload) && jsonDepth(payload) <= depth
 }
 
-// jsonDepth is how deep the arrays and objects of valid JSON are nested.
+// jsonDepth returns how deep the arrays and objects of valid JSON are nested.
 func jsonDepth(data []byte) int {
 	depth, deepest, inString := 0, 0, false
 	for i := 0; i < len(data); i++ {

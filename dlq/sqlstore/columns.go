@@ -14,30 +14,30 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// column is a column of dlq_entries: what of a dead letter is in it, how it is read, compared and sent. Everything in
-// this package that names the columns is made of the table below.
+// column is a column of dlq_entries: which part of a dead letter it has, and how that is read, compared and sent.
+// Everything in this package that names the columns is derived from the table below.
 type column struct {
 	name string
-	// archive is its name in dlq_events and in the archive, where that is another.
+	// archive is its name in dlq_events and in the archive, if different.
 	archive string
 	// kind is PostgreSQL's type.
 	kind string
-	// state means that it changes after the first death; counted, that it changes by adding, so that entries may change
-	// alike whose values differ.
+	// state means that it changes after the first death; counted, that it changes by adding, so that one update can change
+	// entries with different values.
 	state, counted bool
-	// derived means that the functions which store new letters on PostgreSQL make it from the others.
+	// derived means that the functions which store new letters on PostgreSQL compute it from the others.
 	derived bool
 
-	// value is an entry's as a parameter.
+	// value is an entry's value as a parameter.
 	value func(d dialect, e *dlq.Entry) any
 	// dest is where Scan writes the value.
 	dest func(e *dlq.Entry) any
-	// same compares without making values, which most columns of most changes can do without.
+	// same compares without making values, which most columns of most changes do not need.
 	same func(a, b *dlq.Entry) bool
 	newColumn
 }
 
-// columns are those of dlq_entries but id, in the order in which statements have them.
+// columns are those of dlq_entries except id, in the order of the statements.
 var columns = []column{
 	{
 		name: "dedup_key", kind: "bytea", value: func(_ dialect, e *dlq.Entry) any { return e.Key[:] },
@@ -108,7 +108,7 @@ func plain[T ~string](name string, of func(e *dlq.Entry) *T) column {
 	}
 }
 
-// textOrNull is a column of which empty text is NULL.
+// textOrNull is a column in which empty text is NULL.
 func textOrNull(name string, of func(e *dlq.Entry) *string) column {
 	return column{
 		name: name, kind: "text", value: func(_ dialect, e *dlq.Entry) any { return null(*of(e)) },
@@ -118,7 +118,7 @@ func textOrNull(name string, of func(e *dlq.Entry) *string) column {
 	}
 }
 
-// bytesOrNull is a column of bytes, of which none are NULL.
+// bytesOrNull is a column of bytes in which empty is NULL.
 func bytesOrNull[T ~string | ~[]byte](name string, of func(e *dlq.Entry) *T) column {
 	return column{
 		name: name, kind: "bytea", value: func(_ dialect, e *dlq.Entry) any { return nullBytes([]byte(*of(e))) },
@@ -153,7 +153,7 @@ func timeOf(name string, of func(e *dlq.Entry) *time.Time) column {
 	return c
 }
 
-// timeOrNull is a column of which the zero time is NULL.
+// timeOrNull is a column in which the zero time is NULL.
 func timeOrNull(name string, of func(e *dlq.Entry) *time.Time) column {
 	return column{
 		name: name, kind: "timestamptz", value: func(d dialect, e *dlq.Entry) any { return d.time(*of(e)) },
@@ -169,12 +169,12 @@ func timeOrNull(name string, of func(e *dlq.Entry) *time.Time) column {
 	}
 }
 
-// What follows from the table.
+// Derived from the table.
 var (
 	entryColumns = namesOf(columns, func(c *column) string { return c.name })
 	selectEntry  = "id, " + strings.Join(entryColumns, ", ")
 	stateColumns = slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return !c.state })
-	// archivedColumns are entryColumns as the archive calls them.
+	// archivedColumns are entryColumns with their names in the archive.
 	archivedColumns = namesOf(columns, func(c *column) string {
 		if c.archive != "" {
 			return c.archive
@@ -213,7 +213,7 @@ func stateValues(d dialect, e *dlq.Entry) []any {
 	return append(values, e.ID)
 }
 
-// scanEntry reads a row of selectEntry. The cause is not in it: it follows from the error.
+// scanEntry reads a row of selectEntry. The cause is not in it: it is computed from the error.
 func scanEntry(row sqldb.Row, e *dlq.Entry) error {
 	dest := make([]any, 1, len(columns)+1)
 	dest[0] = &e.ID
@@ -225,7 +225,7 @@ func scanEntry(row sqldb.Row, e *dlq.Entry) error {
 	return err
 }
 
-// scanEntries reads and closes the answer to a query.
+// scanEntries reads and closes the result of a query.
 func scanEntries(rows *sql.Rows, err error) ([]dlq.Entry, error) {
 	return sqldb.All[dlq.Entry](rows, err)(scanEntry)
 }

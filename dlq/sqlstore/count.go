@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Count returns how many entries the filter picks, up to a limit.
+// Count returns how many entries the filter selects, up to a limit.
 func (s *Store) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error) {
 	if err := s.open("count"); err != nil {
 		return 0, err
@@ -50,8 +50,8 @@ func (s *Store) countRows(ctx context.Context, f dlq.Filter, limit int64) (n int
 	return n, err
 }
 
-// countKept answers from the kept statistics what they know: a cause, of any time or of any status; else a topic and an
-// event type, of any status.
+// countKept uses the kept statistics where they are enough: for a cause, at any time or in any status; or for a topic
+// and an event type, in any status.
 func (s *Store) countKept(ctx context.Context, f dlq.Filter) (n int64, kept bool, err error) {
 	cause := f.Fingerprint != "" || f.CauseText != ""
 	timed := !f.From.IsZero() || !f.To.IsZero()
@@ -88,7 +88,7 @@ func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n in
 	b.From(table)
 	statuses = slices.Compact(slices.Sorted(slices.Values(statuses)))
 	for _, status := range statuses {
-		b.SelectMore("coalesce(sum(" + strings.ToLower(string(status)) + "), 0)") // one of the columns, it was checked
+		b.SelectMore("coalesce(sum(" + strings.ToLower(string(status)) + "), 0)") // a column: the status was checked
 	}
 	whereText(b, "topic", f.Topic)
 	whereText(b, "event_type", f.EventType)
@@ -105,7 +105,7 @@ func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n in
 	return n, err
 }
 
-// whereCause picks groups.
+// whereCause selects groups.
 func (s *Store) whereCause(b *sqlbuilder.SelectBuilder, f dlq.Filter) {
 	whereText(b, "fingerprint", f.Fingerprint)
 	if f.CauseText != "" {
@@ -113,8 +113,7 @@ func (s *Store) whereCause(b *sqlbuilder.SelectBuilder, f dlq.Filter) {
 	}
 }
 
-// countHours counts the whole hours of a time range by what is kept of them, and the entries of the hours that it
-// begins and ends in.
+// countHours counts the whole hours of a time range from the statistics, and the entries of its first and last hour.
 func (s *Store) countHours(ctx context.Context, f dlq.Filter) (int64, error) {
 	first, last := f.From.Truncate(time.Hour), f.To.Truncate(time.Hour)
 	if !first.Equal(f.From) {

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// deltas gathers what a transaction changes in the kept statistics. They are written once at its end, in the order of
-// their keys: the rows are few and everybody wants them, so they are locked briefly, and never in two orders.
+// deltas collects what a transaction changes in the kept statistics. They are written once at its end, in the order of
+// their keys: every writer needs these few rows, so they are locked briefly, and always in the same order.
 type deltas struct {
 	groups map[string]*groupDelta
 	counts map[countKey]*countDelta
@@ -21,10 +21,10 @@ type deltas struct {
 }
 
 type groupDelta struct {
-	entry       *dlq.Entry // for the texts of a group that is new
+	entry       *dlq.Entry // for the texts of a new group
 	first, last time.Time
 	counts      driver.Counts
-	died        bool // an entry of it died again, though it may be in the state that it was in
+	died        bool // an entry of it died again, perhaps without a change of state
 }
 
 type countKey struct{ eventType, topic string }
@@ -34,7 +34,7 @@ type countDelta struct {
 	resolutionMS int64
 }
 
-// hourDelta is what came, what was closed and what died again in an hour.
+// hourDelta is what was stored, closed and died again in an hour.
 type hourDelta struct{ entries, closed, diedAgain int64 }
 
 type hourKey struct {
@@ -42,13 +42,13 @@ type hourKey struct {
 	fingerprint string
 }
 
-// add counts an entry that came.
+// add counts a stored entry.
 func (d *deltas) add(e *dlq.Entry) { d.count(e, 1) }
 
-// remove counts an entry that went.
+// remove counts a removed entry.
 func (d *deltas) remove(e *dlq.Entry) { d.count(e, -1) }
 
-// change counts an entry that became another.
+// change counts an entry that changed.
 func (d *deltas) change(before, after *dlq.Entry) {
 	d.remove(before)
 	d.add(after)
@@ -67,7 +67,7 @@ func (d *deltas) count(e *dlq.Entry, n int64) {
 	d.init()
 	g := d.groups[e.Fingerprint]
 	if g == nil {
-		// Of an entry that died more than once, the last death alone is known to have this cause.
+		// For an entry that died more than once, only the last death is known to have this cause.
 		g = &groupDelta{entry: e, first: e.DiedAt, last: e.DiedAt}
 		d.groups[e.Fingerprint] = g
 	}
@@ -95,7 +95,7 @@ func (d *deltas) count(e *dlq.Entry, n int64) {
 	}
 }
 
-// diedAgain counts the death of an entry that was there, which no change of the entry takes back.
+// diedAgain counts another death of an entry, which no later change of the entry undoes.
 func (d *deltas) diedAgain(e *dlq.Entry) {
 	d.init()
 	d.hour(e.DiedAt, e.Fingerprint, hourDelta{diedAgain: 1})
@@ -107,7 +107,7 @@ func (d *deltas) hour(at time.Time, fingerprint string, n hourDelta) {
 	d.hours[key] = hourDelta{there.entries + n.entries, there.closed + n.closed, there.diedAgain + n.diedAgain}
 }
 
-// hourOf is the hour in which something is counted.
+// hourOf is the hour in which a time is counted.
 func hourOf(at time.Time) time.Time { return at.Truncate(time.Hour) }
 
 var statusColumns = []string{"pending", "retrying", "parked", "resolved", "discarded"}
@@ -116,7 +116,7 @@ func statusValues(c driver.Counts) []any {
 	return []any{c.Pending, c.Retrying, c.Parked, c.Resolved, c.Discarded}
 }
 
-// apply writes the deltas: a statement for each table, or a few when there are many.
+// apply writes the deltas: one statement per table, or a few for many deltas.
 func (d *deltas) apply(ctx context.Context, s *Store, tx *sql.Tx) error {
 	for _, write := range []counterWrite{d.groupWrite(s.dialect), d.countWrite(), d.hourWrite(s.dialect)} {
 		if err := write.run(ctx, s, tx); err != nil {

@@ -14,75 +14,73 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// dialect is what differs from one database to the other. Everything else in this package is written once.
+// dialect is what differs between databases. Everything else in this package is written once.
 type dialect interface {
-	// flavor is for the statements that are put together.
+	// flavor is for the statement builder.
 	flavor() sqlbuilder.Flavor
-	// name is the database's; what every package knows about it follows from that.
+	// name is the database's name, from which sqldb derives what every package knows about it.
 	name() sqldb.Dialect
-	// forUpdate ends a SELECT whose rows will be changed; empty where a transaction has the whole database.
+	// forUpdate ends a SELECT whose rows will be changed; empty where a transaction locks the whole database.
 	forUpdate() string
-	// idIn are conditions that together pick the rows with these ids, in their order, and their parameters.
+	// idIn yields conditions that together select the rows with these ids, in order, and their parameters.
 	idIn(column string, ids []int64) iter.Seq2[string, []any]
-	// keys is the table in which an entry is found by dedup_key, event_id, source_id and correlation_id, and its column
-	// for the id.
+	// keys is the table for finding an entry by dedup_key, event_id, source_id and correlation_id, and its id column.
 	keys() (table, id string)
-	// insertEntries inserts rows of entryColumns but those whose key is there, and returns the ids of the new ones.
+	// insertEntries inserts rows of entryColumns except those whose key exists, and returns the ids of the new ones.
 	insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error)
 	// insertRows inserts any number of rows.
 	insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error
-	// upsert is an INSERT of so many rows.
+	// upsert is an INSERT of this many rows.
 	upsert(u *upsertion, rows int) string
-	// after is the condition that a row comes behind a place in a listing; op is < or >. at and id write their
+	// after is the condition that a row comes after a position in a listing; op is < or >. at and id write their
 	// parameter.
 	after(column, op string, at, id func() string) string
 	// time is a time as a parameter: UTC with microseconds. A zero time is NULL.
 	time(t time.Time) any
-	// contains is a condition that column holds text, letters in any case and with or without accents; the parameter is
-	// made by containsArg.
+	// contains is a condition that the column contains a text, ignoring case and accents; containsArg makes the parameter.
 	contains(column, parameter string) string
 	containsArg(text string) any
-	// containsBytes is a condition that a binary column holds the parameter.
+	// containsBytes is a condition that a binary column contains the parameter.
 	containsBytes(column, parameter string) string
-	// hasField is a condition that the payload of a row b of dlq_bodies has a field with a value, and what it needs
-	// after dlq_bodies b in FROM. A payload without projection has none.
+	// hasField is a condition that the payload of a row b of dlq_bodies has a field with a value, and what it needs after
+	// dlq_bodies b in FROM. A payload without a projection has no fields.
 	hasField(f driver.PayloadField, parameter func(any) string) (tables, where string)
-	// projection is the value of payload_json: what makes event_payload of this payload, if the database's JSON
-	// functions can read it, else what makes it NULL.
+	// projection is the value of payload_json: what derives event_payload from this payload if the database's JSON
+	// functions can read it, otherwise what makes it NULL.
 	projection(payload []byte) any
 	// lockTables are statements after which no other transaction changes these tables until the transaction ends.
 	lockTables(tables []string) []string
-	// maxStatement is how long a statement for many bodies should be at most, in bytes.
+	// maxStatement is the target size of a statement for many bodies, in bytes.
 	maxStatement() int
 	// splitBody cuts what is too long for one row off a row of bodyColumns, and returns it as rows of partColumns.
 	splitBody(body []any) [][]any
 	// splits reports whether there is a table dlq_parts.
 	splits() bool
-	// hasParts reports whether a payload, as it was read, may go on in dlq_parts.
+	// hasParts reports whether a payload, as it was read, may continue in dlq_parts.
 	hasParts(payload []byte) bool
-	// archive is the table of purged entries, archivedBodies that of the revisions before an archived entry's last.
+	// archive is the table of purged entries, archivedBodies that of the earlier revisions of archived entries.
 	archive() string
 	archivedBodies() string
-	// archivedProjection makes payload_json of the archive's event_payload.
+	// archivedProjection derives payload_json from the archive's event_payload.
 	archivedProjection() string
-	// ready does what a migration cannot, because it depends on the server or on the URL. Any number of processes may
-	// do it at once.
+	// ready does what a migration cannot, because it depends on the server or on the URL. Any number of processes may call
+	// it at once.
 	ready(ctx context.Context, db *sql.DB) error
 	// durable makes the commit of a transaction wait for the disk, where that is not a setting of the whole database.
 	durable(ctx context.Context, tx *sql.Tx) error
-	// inTx runs fn in a transaction that commits durably, whatever the database's defaults say.
+	// inTx runs fn in a transaction that commits durably, regardless of the database's defaults.
 	inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error
 }
 
-// upsertion is what a multi-row INSERT does that, where a key is there, adds to the columns of add, and takes the
-// earlier of those of earliest and the later of those of latest.
+// upsertion is a multi-row INSERT that, for an existing key, adds to the columns of add, and keeps the earlier of
+// earliest and the later of latest.
 type upsertion struct {
 	table                               string
 	columns, key, add, earliest, latest []string
 }
 
-// onConflict is the upsert of those who speak SQLite's and PostgreSQL's dialect of it. lesser and greater are the names
-// of the functions that return the lesser and the greater of two values.
+// onConflict is the upsert of SQLite and PostgreSQL. lesser and greater are the names of the functions that return the
+// lesser and the greater of two values.
 func onConflict(u *upsertion, rows int, lesser, greater string) string {
 	sets := make([]string, 0, len(u.add)+len(u.earliest)+len(u.latest))
 	for _, c := range u.add {
@@ -101,10 +99,10 @@ func onConflict(u *upsertion, rows int, lesser, greater string) string {
 // likePattern is a LIKE pattern, with ! as its escape character, for a column that holds the text.
 func likePattern(text string) string { return "%" + likeEscaper.Replace(text) + "%" }
 
-// A backslash would need another spelling in MySQL, whose strings know their own escapes.
+// A backslash would need different spelling in MySQL, whose strings have escapes.
 var likeEscaper = strings.NewReplacer("!", "!!", "%", "!%", "_", "!_")
 
-// rowAfter compares rows, which is a range of an index in SQLite and PostgreSQL.
+// rowAfter compares rows, which is an index range in SQLite and PostgreSQL.
 func rowAfter(column, op string, at, id func() string) string {
 	return "(" + column + ", id) " + op + " (" + at() + ", " + id() + ")"
 }

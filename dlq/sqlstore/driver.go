@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// schemes are those of this package.
+// schemes are the URL schemes of this package.
 var schemes = []string{"sqlite", "sqlite3", "postgres", "postgresql", "mysql", "mariadb"}
 
 func init() {
@@ -17,7 +17,7 @@ func init() {
 	}
 }
 
-// opener is the driver.Driver of all of them.
+// opener is their driver.Driver.
 type opener struct{}
 
 var _ driver.Driver = opener{}

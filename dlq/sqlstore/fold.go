@@ -5,12 +5,12 @@ import (
 	"unicode"
 )
 
-// A search for "Zurich" finds "Zürich", and the other way round. PostgreSQL's unaccent is an extension that
-// not every server has, and neither its ILIKE nor SQLite's LIKE knows accents: the text becomes a pattern with a class
-// of letters in the place of each letter. That needs no column and no index of its own, works on rows of any age, takes
-// a regular expression as long as ILIKE takes, and an index of trigrams serves it. MySQL's collation does it alone.
+// A search for "Zurich" finds "Zürich", and vice versa. PostgreSQL's unaccent is an extension that not every server
+// has, and neither its ILIKE nor SQLite's LIKE ignores accents: each letter of the text becomes a class of letters in a
+// pattern. That needs no extra column or index, works on rows of any age, takes a regular expression as long as ILIKE,
+// and can use an index of trigrams. MySQL's collation does it by itself.
 
-// accents are the letters that are searched as another one, in lower case.
+// accents maps letters, in lower case, to the letter that they are searched as.
 var accents = map[rune]string{
 	'a': "àáâãäåāăąǎạảấầẩẫậắằẳẵặ", 'c': "çćĉċč", 'd': "ď", 'e': "èéêëēĕėęěẹẻẽếềểễệ", 'g': "ĝğġģ", 'h': "ĥ",
 	'i': "ìíîïĩīĭįǐỉị",
@@ -18,7 +18,7 @@ var accents = map[rune]string{
 	'u': "ùúûüũūŭůűųǔụủưứừửữự", 'w': "ŵ", 'y': "ýÿŷỳỵỷỹ", 'z': "źżž",
 }
 
-// plainLetters are the letters of accents by those that are searched as them.
+// plainLetters is the reverse of accents.
 var plainLetters = func() map[rune]rune {
 	letters := map[rune]rune{}
 	for plain, accented := range accents {
@@ -29,12 +29,12 @@ var plainLetters = func() map[rune]rune {
 	return letters
 }()
 
-// maxFolded is how many characters of a text are searched without regard to accents: what is behind them only narrows
-// the search, and patterns have a limit.
+// maxFolded is how many characters of a text are searched without regard to accents: the rest only narrows the search,
+// and patterns have a limit.
 const maxFolded = 100
 
-// pattern writes a text with a class in the place of each letter. special writes a character that may mean something
-// else in a pattern.
+// pattern writes a text with a class in place of each letter. special writes a character that may have a meaning in a
+// pattern.
 func pattern(text string, special func(b *strings.Builder, r rune)) string {
 	var b strings.Builder
 	n := 0
@@ -50,7 +50,7 @@ func pattern(text string, special func(b *strings.Builder, r rune)) string {
 	return b.String()
 }
 
-// sameLetters are those that a letter is searched as, itself included; none for what has no other form.
+// sameLetters are the letters that a letter is searched as, including itself; none for one without other forms.
 func sameLetters(r rune, folded bool) string {
 	lower := unicode.ToLower(r)
 	if plain, ok := plainLetters[lower]; ok && folded {
@@ -69,7 +69,7 @@ func sameLetters(r rune, folded bool) string {
 	return string(letters)
 }
 
-// withoutMarks leaves out accents that are characters of their own, as some keyboards and file systems write them.
+// withoutMarks drops accents that are separate characters, as some keyboards and file systems write them.
 func withoutMarks(text string) string {
 	plain := strings.Map(func(r rune) rune {
 		if r >= 0x300 && r <= 0x36f {
@@ -83,7 +83,7 @@ func withoutMarks(text string) string {
 	return plain
 }
 
-// regularExpression matches a column of PostgreSQL that holds the text.
+// regularExpression matches a column of PostgreSQL that contains the text.
 func regularExpression(text string) string {
 	return pattern(text, func(b *strings.Builder, r rune) {
 		if r < unicode.MaxASCII && unicode.In(r, unicode.Punct, unicode.Symbol) {
@@ -93,7 +93,7 @@ func regularExpression(text string) string {
 	})
 }
 
-// globPattern matches a column of SQLite that holds the text.
+// globPattern matches a column of SQLite that contains the text.
 func globPattern(text string) string {
 	return "*" + pattern(text, func(b *strings.Builder, r rune) {
 		if strings.ContainsRune("*?[", r) {

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Import stores exported entries whose key is not there, in one transaction.
+// Import stores exported entries whose key does not exist, in one transaction.
 func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...driver.Exported) ([]driver.Receipt,
 	error,
 ) {
@@ -57,7 +57,7 @@ func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...
 	return receipts, nil
 }
 
-// bringIn stores what is not there. What is there was imported before, or died here: it stays as it is.
+// bringIn stores the entries that do not exist. Existing ones were imported before, or died here: they are not changed.
 func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []driver.Exported, by dlq.By,
 	at time.Time,
 ) error {

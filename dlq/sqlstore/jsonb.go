@@ -2,22 +2,22 @@ package sqlstore
 
 import "bytes"
 
-// Bounds of what is projected into a jsonb column. jsonb holds more; these are far from where it fails.
+// Limits of what is projected into a jsonb column, far from where jsonb fails.
 const (
 	maxJSONBBytes  = 16 << 20
 	maxJSONBDepth  = 500
 	maxJSONBNumber = 1000 // characters of a number
 )
 
-// jsonbReadable reports whether PostgreSQL's jsonb takes a payload. It is stricter than JSON: no \u0000, no lone
-// surrogates, and no numbers beyond those of NUMERIC. When in doubt it says no: the projection is a convenience, and
-// the payload is kept anyway.
+// jsonbReadable reports whether PostgreSQL's jsonb accepts a payload. It is stricter than JSON: no \u0000, no lone
+// surrogates, and no numbers beyond NUMERIC. When in doubt it returns false: the projection is a convenience, and the
+// payload is kept anyway.
 func jsonbReadable(payload []byte) bool {
 	return len(payload) <= maxJSONBBytes && validJSON(payload, maxJSONBDepth) && plainEscapes(payload) &&
 		plainNumbers(payload)
 }
 
-// plainEscapes reports whether all \u escapes of valid JSON stand for characters that PostgreSQL's text holds.
+// plainEscapes reports whether all \u escapes of valid JSON are characters that PostgreSQL's text can hold.
 func plainEscapes(data []byte) bool {
 	for i := 0; i < len(data); i++ {
 		if data[i] != '\\' {
@@ -63,7 +63,7 @@ func hexValue(digits []byte) (code rune) {
 // plainNumbers reports whether the numbers of valid JSON have few digits and small exponents.
 func plainNumbers(data []byte) bool { return eachNumber(data, plainNumber) }
 
-// eachNumber reports whether all numbers of valid JSON are as they should be.
+// eachNumber reports whether ok accepts every number of valid JSON.
 func eachNumber(data []byte, ok func(number []byte) bool) bool {
 	inString := false
 	for i := 0; i < len(data); i++ {

@@ -13,7 +13,7 @@ var _ driver.LedgerStore = (*Store)(nil)
 
 var sendColumns = []string{"send_key", "person", "at", "entries", "is_open"}
 
-// Reserve enters what a person is about to send.
+// Reserve records what a person is about to send.
 func (s *Store) Reserve(ctx context.Context, r driver.Reservation) (granted bool, err error) {
 	if err := r.Validate(); err != nil {
 		return false, fmt.Errorf("sqlstore: reserve: %w", err)
@@ -24,8 +24,8 @@ func (s *Store) Reserve(ctx context.Context, r driver.Reservation) (granted bool
 	}
 	err = s.inTx(ctx, "reserve", func(tx *sql.Tx) error {
 		granted = false
-		// The write locks the person's row until the transaction ends: two that are counted at once would both find
-		// room.
+		// The write locks the person's row until the transaction ends: otherwise two reservations counted at once would both
+		// find room.
 		lock := s.dialect.upsert(&upsertion{
 			table: "dlq_sends", columns: sendColumns, key: sendColumns[:1], add: []string{"entries"}, latest: []string{"at"},
 		}, 1)
@@ -64,8 +64,7 @@ func (s *Store) Unreserve(ctx context.Context, key string) error {
 	})
 }
 
-// settleSends closes the reservation of a run that has ended: what it began to send counts from now on, what it did not
-// is free again.
+// settleSends closes the reservation of a run that has ended: what it sent counts from now on, the rest is free again.
 func (s *Store) settleSends(ctx context.Context, tx *sql.Tx, now, r *redrive.Run) error {
 	if !r.State.Ended() {
 		return nil

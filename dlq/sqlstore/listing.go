@@ -11,13 +11,13 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// maxBranches bounds how many ranges of an index one page is put together from.
+// maxBranches is the maximum number of index ranges for one page.
 const maxBranches = 64
 
-// branches splits a filter into parts that each are one range of an index in the order of a listing. The indexes begin
-// with status, or with fingerprint, topic or event type and then status: "any status of this topic" is not a range of
-// any of them, and a database would sort the whole topic for a page of 50. The first rows of each part, put in order,
-// are the page, at any size of the table.
+// branches splits a filter into parts that each are one index range in the order of a listing. The indexes begin with
+// status, or with fingerprint, topic or event type and then status: "any status of this topic" is not a range of any of
+// them, and a database would sort the whole topic for a page of 50. The first rows of each part, merged, are the page,
+// however large the table is.
 func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.Filter, error) {
 	parts := []dlq.Filter{f}
 	if p.Order.ByID() {
@@ -26,7 +26,7 @@ func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.F
 	if f.CauseText != "" && f.Fingerprint == "" {
 		found, err := s.fingerprints(ctx, f.CauseText)
 		if err != nil || len(found)*len(driver.Statuses()) > maxBranches {
-			return parts, err // a text that is in every other cause is left to the database
+			return parts, err // a text in half of the causes is left to the database
 		}
 		parts = parts[:0]
 		for _, fingerprint := range found {
@@ -54,7 +54,7 @@ func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.F
 	return branches, nil
 }
 
-// fingerprints are the groups whose cause holds the text.
+// fingerprints are the groups whose cause contains the text.
 func (s *Store) fingerprints(ctx context.Context, text string) ([]string, error) {
 	b := s.dialect.flavor().NewSelectBuilder()
 	b.Select("fingerprint").From("dlq_groups").

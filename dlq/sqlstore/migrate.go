@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// versionTable is where the migrator notes what it has done; separate, so that it does not meet the application's.
+// versionTable is where the migrator records its progress; separate, to avoid the application's.
 const versionTable = "dlq_schema_version"
 
 //go:embed migrations/*/*.sql
@@ -27,7 +27,7 @@ func schemaOf(d dialect) sqldb.Schema {
 	return sqldb.Schema{Dialect: d.name(), Files: dir, Table: versionTable}
 }
 
-// migrate brings the schema up to date, or checks that it is. Any number of processes may do it at once.
+// migrate updates the schema, or checks that it is up to date. Any number of processes may call it at once.
 func (s *Store) migrate(ctx context.Context, keepSchema bool) error {
 	schema := schemaOf(s.dialect)
 	if d, ok := s.dialect.(postgres); ok {
@@ -49,7 +49,7 @@ func (s *Store) migrate(ctx context.Context, keepSchema bool) error {
 	return s.dialect.ready(ctx, s.write)
 }
 
-// remedy returns what to do about a schema.
+// remedy explains how to fix a schema error.
 func remedy(err error) error {
 	switch {
 	case errors.Is(err, sqldb.ErrSchemaMissing):

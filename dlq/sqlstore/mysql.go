@@ -25,8 +25,8 @@ func (mysql) flavor() sqlbuilder.Flavor { return sqlbuilder.MySQL }
 
 func (mysql) name() sqldb.Dialect { return sqldb.MySQL }
 
-// ready makes the triggers that keep the audit log append-only. A server with a binary log lets only administrators
-// make triggers, unless it is configured to trust them: the store works without.
+// ready creates the triggers that keep the audit log append-only. A server with a binary log only lets administrators
+// create triggers, unless configured otherwise: the store works without them.
 func (mysql) ready(ctx context.Context, db *sql.DB) error {
 	for _, event := range []string{"UPDATE", "DELETE"} {
 		name := "dlq_audit_no_" + strings.ToLower(event)
@@ -53,7 +53,7 @@ func (mysql) forUpdate() string { return " FOR UPDATE" }
 
 func (mysql) idIn(column string, ids []int64) iter.Seq2[string, []any] { return idInList(column, ids) }
 
-// insertEntries finds its own rows among those that were there by a token, since MySQL's INSERT returns no rows.
+// insertEntries distinguishes its own rows from existing ones by a token, since MySQL's INSERT returns no rows.
 func (mysql) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error) {
 	ids := make(map[driver.Key]int64, len(rows))
 	columns := append([]string{"put_token"}, entryColumns...)
@@ -65,7 +65,7 @@ func (mysql) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]a
 			args = append(append(args, token), row...)
 			keys = append(keys, row[0])
 		}
-		// Not INSERT IGNORE: it ignores more than a key that is there.
+		// Not INSERT IGNORE: it ignores more than existing keys.
 		query := insertInto("dlq_entries", columns, len(chunk)) + " ON DUPLICATE KEY UPDATE id = id"
 		if _, err := s.statements.exec(ctx, tx, query, args...); err != nil {
 			return nil, err
@@ -97,13 +97,13 @@ func (mysql) upsert(u *upsertion, rows int) string {
 	return insertInto(u.table, u.columns, rows) + " ON DUPLICATE KEY UPDATE " + strings.Join(sets, ", ")
 }
 
-// after does without a comparison of rows, which MySQL does not look up in an index.
+// after avoids comparing rows, for which MySQL does not use an index.
 func (mysql) after(column, op string, at, id func() string) string {
 	return "(" + column + " " + op + "= " + at() + " AND (" + column + " " + op + " " + at() + " OR id " + op + " " +
 		id() + "))"
 }
 
-// time is text: a DATETIME has no zone, and so none can come between.
+// time is text: a DATETIME has no zone, so none can interfere.
 func (mysql) time(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -125,8 +125,8 @@ func (mysql) containsBytes(column, parameter string) string {
 // in use (4 MiB), even with every byte escaped.
 const mysqlPart = 1 << 20
 
-// lockTables locks the rows that are there: LOCK TABLES would commit. What is counted meanwhile of a cause or an hour
-// that is new may be missing until the next recount.
+// lockTables locks the existing rows: LOCK TABLES would commit. Counts of a new cause or hour in the meantime may be
+// missing until the next recount.
 func (mysql) lockTables(tables []string) []string {
 	queries := make([]string, len(tables))
 	for i, table := range tables {
@@ -165,8 +165,8 @@ func (mysql) archive() string { return "dlq_events_archive" }
 
 func (mysql) archivedBodies() string { return "dlq_bodies_archive" }
 
-// inTx reads what is committed: at the default level, locks on the gaps between rows make processes wait for each
-// other. Durability is a setting of the server (innodb_flush_log_at_trx_commit = 1, the default).
+// inTx uses READ COMMITTED: at the default level, gap locks make processes wait for each other. Durability is a setting
+// of the server (innodb_flush_log_at_trx_commit = 1, the default).
 func (mysql) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
 	return sqldb.MySQL.Retry(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, removed, fn)
 }

@@ -5,13 +5,13 @@ import (
 	"strconv"
 )
 
-// mysqlDigits bounds the numbers that are projected: a double, as which MySQL reads them, has 308 digits before its
+// mysqlDigits limits the numbers that are projected: MySQL reads them as doubles, which have 308 digits before the
 // point.
 const mysqlDigits = 300
 
-// projection is 1 for JSON: the view makes text of the payload then. MySQL reads JSON that is nested up to 100 deep and
-// numbers that a double holds, MariaDB 32 deep, and both no lone surrogates. On MySQL one row that it cannot read fails
-// every statement that comes by, such as a search by a field: when in doubt this says no.
+// projection is 1 for JSON: the view then converts the payload to text. MySQL reads JSON that is nested up to 100 deep
+// and numbers that fit a double, MariaDB 32 deep, and neither reads lone surrogates. On MySQL one unreadable row fails
+// every statement that touches it, such as a search by a field: when in doubt this returns NULL.
 func (mysql) projection(payload []byte) any {
 	if len(payload) <= mysqlPart && validJSON(payload, 30) && plainEscapes(payload) && eachNumber(payload, mysqlNumber) {
 		return 1
@@ -19,7 +19,7 @@ func (mysql) projection(payload []byte) any {
 	return 0
 }
 
-// mysqlNumber goes by how a number is written. MySQL does the same, and refuses 0e999.
+// mysqlNumber checks how a number is written, as MySQL does, which rejects 0e999.
 func mysqlNumber(number []byte) bool {
 	if !plainNumber(number) {
 		return false

@@ -11,37 +11,37 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// Dialect names the kind of database behind a *sql.DB.
+// Dialect is the kind of database behind a *sql.DB.
 type Dialect = sqldb.Dialect
 
-// The databases that [New] takes.
+// The databases that [New] supports.
 const (
 	PostgreSQL = sqldb.PostgreSQL // 12 and later, through pgx
 	MySQL      = sqldb.MySQL      // MySQL 8.0, MariaDB 10.6 and later
 	SQLite     = sqldb.SQLite     // 3.42 and later
 )
 
-// Config is how [New] keeps dead letters in an application's own database.
+// Config configures [New] to keep dead letters in an application's own database.
 type Config struct {
 	// Dialect is the kind of database. Required.
 	Dialect Dialect
-	// Read is a pool for what only reads, so that a dashboard does not keep a dead letter waiting for a connection.
-	// Defaults to the pool that New is given.
+	// Read is a pool for reads, so that a dashboard does not make a dead letter wait for a connection. Defaults to the
+	// pool that New is given.
 	Read *sql.DB
-	// KeepSchema makes missing or old tables an error instead of making them.
+	// KeepSchema makes missing or old tables an error instead of creating them.
 	KeepSchema bool
-	// Trigram makes an index for words in the middle of errors, Monthly partitions the tables by month. PostgreSQL
-	// only; see the parameters of the URL.
+	// Trigram creates an index for words in the middle of errors, Monthly partitions the tables by month. PostgreSQL only;
+	// see the parameters of the URL.
 	Trigram, Monthly bool
-	// Schema is where the tables are, which must be the first schema of the connections' search_path, and Archive is
-	// the schema of the archive. PostgreSQL only. They default to the first schema of the search_path and to archive,
-	// or to Schema and _archive behind it, and are made when they are not there.
+	// Schema is where the tables are, which must be the first schema of the connections' search_path; Archive is the
+	// schema of the archive. PostgreSQL only. They default to the first schema of the search_path and to archive, or to
+	// Schema and Schema_archive, and are created if missing.
 	Schema, Archive string
-	// SpoolDir is where a spool alongside this store belongs; empty for none.
+	// SpoolDir is the directory for this store's spool; empty for none.
 	SpoolDir string
 }
 
-// Validate reports everything that is wrong with a Config.
+// Validate reports every fault of a Config.
 func (c Config) Validate() error {
 	errs := []error{c.Dialect.Validate()}
 	if c.Dialect != PostgreSQL && (c.Trigram || c.Monthly) {
@@ -60,11 +60,11 @@ func (c Config) Validate() error {
 }
 
 // New keeps dead letters in db, which the caller has opened with a driver of its choice and closes after the Store. It
-// makes the tables, unless cfg.KeepSchema. Any number of processes may do so at once.
+// creates the tables, unless cfg.KeepSchema. Any number of processes may call it at once.
 //
-// On PostgreSQL the driver is pgx. On MySQL, sql_mode is strict, and no parameter loc makes times local. On SQLite,
-// transactions begin as writers (_txlock=immediate), and connections wait for each other (busy_timeout). [Open] sees to
-// all of this by a URL.
+// On PostgreSQL the driver must be pgx. On MySQL, sql_mode must be strict, and no parameter loc may make times local.
+// On SQLite, transactions must begin as writers (_txlock=immediate), and connections wait for each other
+// (busy_timeout). [Open] does all of this with a URL.
 func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlstore: %w", err)
@@ -95,10 +95,10 @@ func dialectOf(cfg Config) dialect {
 	}
 }
 
-// strictMode finds the modes in which MySQL does not cut what is too long.
+// strictMode matches the modes in which MySQL does not truncate what is too long.
 var strictMode = regexp.MustCompile(`STRICT_(ALL|TRANS)_TABLES|TRADITIONAL`)
 
-// suits refuses a pool with which letters would be lost or changed without an error.
+// suits rejects a pool with which letters would be lost or changed without an error.
 func (s *Store) suits(ctx context.Context) error {
 	switch s.dialect.name() {
 	case PostgreSQL:

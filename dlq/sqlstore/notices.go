@@ -15,10 +15,10 @@ import (
 
 var _ driver.NoticeStore = (*Store)(nil)
 
-// noticesKept is how long what a receiver has had is remembered: long after it could be notified of it again.
+// noticesKept is how long to remember what a receiver was notified of: long after it could be notified of it again.
 const noticesKept = 30 * 24 * time.Hour
 
-// HoldNotices makes a process the one that notifies.
+// HoldNotices makes a process the notifying one.
 func (s *Store) HoldNotices(ctx context.Context, process string, at, until time.Time) (bool, error) {
 	var holder string
 	err := s.inTx(ctx, "hold notices", func(tx *sql.Tx) error {
@@ -28,13 +28,13 @@ func (s *Store) HoldNotices(ctx context.Context, process string, at, until time.
 		if err != nil {
 			return err
 		}
-		// MySQL counts rows that change, and a holder that holds already changes none.
+		// MySQL counts changed rows, and a holder that already holds changes none.
 		return s.queryRow(ctx, tx, "SELECT holder FROM dlq_notices WHERE receiver = '' AND id = ''").Scan(&holder)
 	})
 	return holder == process, err
 }
 
-// Notices returns what receivers have had.
+// Notices returns what receivers were notified of.
 func (s *Store) Notices(ctx context.Context, since time.Time) ([]driver.Notice, error) {
 	if err := s.open("notices"); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (s *Store) Notices(ctx context.Context, since time.Time) ([]driver.Notice, 
 	return found, nil
 }
 
-// PutNotice notes what a receiver has had.
+// PutNotice records what a receiver was notified of.
 func (s *Store) PutNotice(ctx context.Context, n driver.Notice) error {
 	if n.Receiver == "" || n.At.IsZero() {
 		return fmt.Errorf("sqlstore: put notice: %w: no receiver or no time", dlq.ErrInvalid)
@@ -74,7 +74,7 @@ func (s *Store) PutNotice(ctx context.Context, n driver.Notice) error {
 	return err
 }
 
-// Mute makes notifications leave a cause out.
+// Mute excludes a cause from notifications.
 func (s *Store) Mute(ctx context.Context, m driver.Mute) error {
 	if err := m.Validate(); err != nil {
 		return fmt.Errorf("sqlstore: mute: %w", err)
@@ -100,7 +100,7 @@ func (s *Store) Mute(ctx context.Context, m driver.Mute) error {
 	})
 }
 
-// Unmute lets notifications have a cause again.
+// Unmute includes a cause in notifications again.
 func (s *Store) Unmute(ctx context.Context, fingerprint string, by driver.By, at time.Time) error {
 	if by.Actor == "" || at.IsZero() {
 		return fmt.Errorf("sqlstore: unmute: %w: no actor or no time", dlq.ErrInvalid)

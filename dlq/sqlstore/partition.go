@@ -11,13 +11,14 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// On PostgreSQL, a store that outgrows one table can be partitioned by month (?partition=month). An id then begins with
-// the month in which its letter was stored: 2026110000000017 is the 17th number, in November 2026. So the tables are
-// ranges of ids, an entry and its bodies are in the partitions of the same month, ids stay unique by a primary key,
-// everything that knows an id finds its partition, and no statement of this package is another one. dlq_keys stays
-// whole, because a delivery must be one entry across all months; it is a quarter of the store, and has no payload.
+// On PostgreSQL, a store that outgrows one table can be partitioned by month (?partition=month). Ids then begin with
+// the month in which the letter was stored: 2026110000000017 is the 17th number, in November 2026. So the tables are
+// ranges of ids, an entry and its bodies are in partitions of the same month, ids stay unique by a primary key,
+// everything that knows an id finds its partition, and no statement of this package changes. dlq_keys is not
+// partitioned, because a delivery must be one entry across all months; it is a quarter of the store, and has no
+// payload.
 //
-// The tables of a store that is there already become the first partition as they are: nothing is copied.
+// The tables of an existing store become the first partition as they are: nothing is copied.
 
 // partitioned are the tables, and their columns with the entry's id.
 var partitioned = []struct{ table, id string }{{"dlq_entries", "id"}, {"dlq_bodies", "entry_id"}}
@@ -32,7 +33,7 @@ const (
 const partitionedID = "to_char(now() AT TIME ZONE 'UTC', 'YYYYMM')::bigint * 10000000000 + " +
 	"nextval('dlq_entries_id_seq') % 10000000000"
 
-// monthOf is the month of a time as it begins an id.
+// monthOf is the month of a time as the prefix of ids.
 func monthOf(at time.Time) int {
 	at = at.UTC()
 	return at.Year()*100 + int(at.Month())
@@ -53,7 +54,7 @@ func isPartitioned(ctx context.Context, db *sql.DB) (yes bool, err error) {
 	return yes, err
 }
 
-// partition makes the store partitioned, unless it is. One process does it, the others wait.
+// partition partitions the store, unless it is already. One process does it while the others wait.
 func (d postgres) partition(ctx context.Context, db *sql.DB) error {
 	return sqldb.PostgreSQL.WithLock(ctx, db, "dlq partition", func() error {
 		yes, err := isPartitioned(ctx, db)
@@ -68,8 +69,8 @@ func (d postgres) partition(ctx context.Context, db *sql.DB) error {
 	})
 }
 
-// checkBounds lets the database look, while others work, that all ids are from before this month, so that it need not
-// when it attaches the tables without traffic.
+// checkBounds makes the database check, while others work, that all ids are from before this month, so that attaching
+// the tables later, with traffic stopped, needs no check.
 func checkBounds(ctx context.Context, db *sql.DB, now time.Time) error {
 	to, _ := bounds(monthOf(now))
 	for _, t := range partitioned {
@@ -134,7 +135,7 @@ func partitionTx(ctx context.Context, tx *sql.Tx, now time.Time) error {
 	return nil
 }
 
-// partitionTable is what makes a partitioned table alongside one that is there, which loses its name.
+// partitionTable creates a partitioned table next to an existing one, which loses its name.
 func partitionTable(ctx context.Context, tx *sql.Tx, table, id string) ([]string, error) {
 	before := table + "_" + beforeMonth
 	statements := []string{
@@ -175,8 +176,8 @@ func firstOf(at time.Time) time.Time {
 	return time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
 }
 
-// makeMonths makes the partitions of this month and the next ones, which a store does when it is opened and when it
-// purges. What is stored without one is in the partition that takes the rest.
+// makeMonths creates the partitions of this month and the next ones, whenever a store is opened or purged. Entries
+// without a partition are stored in the one for the rest.
 func (d postgres) makeMonths(ctx context.Context, db *sql.DB, now time.Time) error {
 	for n := range monthsAhead {
 		month := monthOf(firstOf(now).AddDate(0, n, 0))
@@ -185,8 +186,8 @@ func (d postgres) makeMonths(ctx context.Context, db *sql.DB, now time.Time) err
 		if err == nil && !there {
 			err = d.inTx(ctx, db, func(tx *sql.Tx) error { return makeMonth(ctx, tx, month) })
 		}
-		// 23514: the partition that takes the rest has letters of that month already. 55P03: somebody reads for long;
-		// there is time.
+		// 23514: the partition for the rest already has letters of that month. 55P03: someone reads for a long time; there is
+		// no hurry.
 		if err != nil && !sqldb.IsCode(err, "23514", "55P03") {
 			return fmt.Errorf("partition of %d: %w", month, err)
 		}
@@ -194,7 +195,7 @@ func (d postgres) makeMonths(ctx context.Context, db *sql.DB, now time.Time) err
 	return nil
 }
 
-// makeMonth attaches tables, which lets others go on; CREATE TABLE ... PARTITION OF would wait for all of them.
+// makeMonth attaches tables, which lets others continue; CREATE TABLE ... PARTITION OF would wait for all of them.
 func makeMonth(ctx context.Context, tx *sql.Tx, month int) error {
 	from, to := bounds(month)
 	statements := []string{
@@ -224,7 +225,7 @@ func makeMonth(ctx context.Context, tx *sql.Tx, month int) error {
 	return nil
 }
 
-// partitionsOf are the names of the partitions without the table's; none when it is not partitioned.
+// partitionsOf are the names of the partitions without the table's; none if it is not partitioned.
 func partitionsOf(ctx context.Context, db *sql.DB) ([]string, error) {
 	found, err := sqldb.Column[string](db.QueryContext(ctx, "SELECT c.relname FROM pg_inherits i"+
 		" JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'dlq_entries'::regclass ORDER BY c.relname"))

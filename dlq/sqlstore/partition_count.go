@@ -9,9 +9,9 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// keepsMany reports whether a month keeps too many entries to be dropped, as far as ranges of its indexes tell:
-// retention looks at each month many times until it is old enough, and need not read all of it each time. A month of
-// which it says no is counted.
+// keepsMany reports whether a month has too many entries left to be dropped, as far as its index ranges show: retention
+// looks at each month many times until it is old enough, and need not read all of it each time. If it returns false,
+// the month is counted.
 func keepsMany(ctx context.Context, tx *sql.Tx, entries string, p dlq.Purge) (many bool, err error) {
 	var rows float64 // as many as ANALYZE has seen to a page; none without it
 	query := "SELECT CASE WHEN relpages > 0 THEN reltuples / relpages ELSE 0 END * (pg_relation_size(oid) / " +
@@ -33,13 +33,13 @@ func keepsMany(ctx context.Context, tx *sql.Tx, entries string, p dlq.Purge) (ma
 	return false, nil
 }
 
-// countMonth is what the statistics lose with the entries that a condition picks, how many these are, and how many the
-// others are.
+// countMonth returns what the statistics lose with the entries that a condition selects, how many these are, and how
+// many the others are.
 func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (lost *deltas, gone, stay int64,
 	err error,
 ) {
-	// The planner takes each hour of each cause of each topic for a group that there is, and would sort the month on
-	// disk. Hours are numbers because truncating times takes the server longer than all the rest.
+	// The planner assumes that every combination of hour, cause and topic exists, and would sort the month on disk. Hours
+	// are numbers because truncating times takes the server longer than everything else.
 	for _, setting := range []string{"SET LOCAL work_mem = '64MB'", "SET LOCAL enable_sort = off"} {
 		if _, err := tx.ExecContext(ctx, setting); err != nil {
 			return nil, 0, 0, err
@@ -71,7 +71,7 @@ func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (los
 	return lost, gone, stay, err
 }
 
-// monthCount is how many entries of a month are alike in what the statistics count.
+// monthCount is how many entries of a month have the same statistics.
 type monthCount struct {
 	gone              bool
 	fingerprint       string
@@ -87,7 +87,7 @@ func (c *monthCount) scan(row sqldb.Row) error {
 		&c.resolutionMS)
 }
 
-// drop counts closed entries that went.
+// drop counts closed entries that were removed.
 func (d *deltas) drop(c *monthCount) {
 	created, resolved := hourAt(c.created.V), hourAt(c.resolved.V)
 	g := d.groups[c.fingerprint]

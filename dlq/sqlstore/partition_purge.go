@@ -16,13 +16,13 @@ import (
 
 var _ driver.MonthStore = (*Store)(nil)
 
-// maxKept is the share of a month that may wait for somebody, one in so many entries, for the month to be dropped:
-// these are copied.
+// maxKept limits how much of a month may be left for the month to be dropped, one in this many entries: these are
+// copied.
 const maxKept = 10
 
-// PurgeMonths drops the partitions of months of which nearly all entries are to be purged, after one statement has
-// copied these to the archive; the others of the month stay, in the partition that takes the rest. It returns how many
-// entries were purged: none in a store that is not partitioned. In the audit log a dropped month is one record.
+// PurgeMonths drops the partitions of months in which nearly all entries are to be purged, after one statement has
+// copied these to the archive; the others of the month move to the partition for the rest. It returns how many entries
+// were purged: none in a store that is not partitioned. In the audit log a dropped month is one record.
 func (s *Store) PurgeMonths(ctx context.Context, p dlq.Purge) (int, error) {
 	p, err := p.Resolve()
 	if err != nil {
@@ -69,8 +69,8 @@ func (s *Store) purgeMonths(ctx context.Context, d postgres, p dlq.Purge) (int, 
 	return total, s.sweepKeys(ctx)
 }
 
-// dropMonth drops one month, if it is worth it. Until the entries are counted and copied only writers to this month
-// wait; everybody waits only for the rest.
+// dropMonth drops one month, if it is worth it. While the entries are counted and copied only writers to this month
+// wait; all others wait only for the final part.
 func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.Purge) (int, error) {
 	entries, bodies := "dlq_entries_"+month, "dlq_bodies_"+month
 	err := execAll(ctx, tx, []string{
@@ -126,10 +126,10 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 	return int(gone), counted.apply(ctx, s, tx)
 }
 
-// archiveMonth copies what is purged of a month, whose ids are from one to before another.
+// archiveMonth copies the purged entries of a month, whose ids are in a half-open range.
 func (s *Store) archiveMonth(ctx context.Context, tx *sql.Tx, month string, ids [2]int64, p dlq.Purge) error {
 	entries, archive := "dlq_entries_"+month, s.dialect.archive()
-	// Copies that somebody has made by hand while the entries were there.
+	// Copies made by hand while the entries existed.
 	_, err := tx.ExecContext(ctx, s.bind("DELETE FROM "+archive+" a WHERE a.id >= ? AND a.id < ?"+
 		" AND EXISTS (SELECT 1 FROM "+entries+" e WHERE e.id = a.id)"), ids[0], ids[1])
 	if err != nil {
@@ -148,7 +148,7 @@ func (s *Store) archiveMonth(ctx context.Context, tx *sql.Tx, month string, ids 
 	return nil
 }
 
-// purgedBy is the condition of what is to be purged, never NULL, of names that Resolve has checked and a time.
+// purgedBy is the condition for what is purged, never NULL, of names that Resolve has checked and a time.
 func purgedBy(table string, p dlq.Purge) string {
 	before := timeLiteral(p.ClosedBefore)
 	return "status IN (" + statusList(p.Statuses) + ") AND resolved_at IS NOT NULL AND resolved_at < " + before + " AND " +
@@ -168,8 +168,8 @@ func timeLiteral(at time.Time) string { return "'" + at.UTC().Format(time.RFC333
 // sweepSize is how many keys are looked at in one transaction.
 const sweepSize = 10_000
 
-// sweepKeys removes the keys of entries whose partitions are gone: those from before the oldest that is there. Until
-// then a key without an entry blocks nothing: a letter that meets it takes its place.
+// sweepKeys removes the keys of entries whose partitions are gone: those before the oldest partition. Until then a key
+// without an entry blocks nothing: a letter with the same key takes its place.
 func (s *Store) sweepKeys(ctx context.Context) error {
 	left, err := months(ctx, s.write, time.Now().AddDate(100, 0, 0))
 	if err != nil || len(left) == 0 || left[0] == beforeMonth {

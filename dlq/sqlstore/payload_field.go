@@ -12,8 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// hasField is a jsonpath, whose lax mode looks into lists. An index of the kind in the package's documentation answers
-// it.
+// hasField is a jsonpath, whose lax mode searches arrays. An index as in the package's documentation supports it.
 func (postgres) hasField(f driver.PayloadField, parameter func(any) string) (tables, where string) {
 	var path strings.Builder
 	path.WriteString("$")
@@ -28,7 +27,7 @@ func (postgres) hasField(f driver.PayloadField, parameter func(any) string) (tab
 	return "", "b.payload_json @? CAST(" + parameter(path.String()) + " AS jsonpath)"
 }
 
-// hasField compares with objects that have nothing but the field: JSON_CONTAINS looks into lists on its own.
+// hasField compares with objects that only have the field: JSON_CONTAINS searches arrays by itself.
 func (mysql) hasField(f driver.PayloadField, parameter func(any) string) (tables, where string) {
 	var before, after strings.Builder
 	for _, name := range f.Path {
@@ -46,9 +45,9 @@ func (mysql) hasField(f driver.PayloadField, parameter func(any) string) (tables
 	return "", "(" + strings.Join(conditions, " OR ") + ")"
 }
 
-// spellings are the ways in which the JSON encoders in use write a scalar: MariaDB 10.11 compares a string as it is
-// written, and finds no "4\u00e9" where "4é" is wanted. They are the plain one, PHP's with and without its flags,
-// Python's and Go's.
+// spellings are the ways in which common JSON encoders write a scalar: MariaDB 10.11 compares strings as they are
+// written, and does not find "4\u00e9" for "4é". They are the plain one, PHP's with and without its flags, Python's and
+// Go's.
 func spellings(value string) []string {
 	var text string
 	if json.Unmarshal([]byte(value), &text) != nil || value[0] != '"' {
@@ -57,7 +56,7 @@ func spellings(value string) []string {
 	var plain strings.Builder
 	encoder := json.NewEncoder(&plain)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(text) // a text has a JSON form
+	_ = encoder.Encode(text) // cannot fail for a string
 	var ascii strings.Builder
 	written := strings.TrimSpace(plain.String())
 	for _, r := range written {
@@ -76,15 +75,15 @@ func spellings(value string) []string {
 	return slices.Compact(all)
 }
 
-// hasField goes down name by name. A value that is not a list is made one of one element, so that each step is over the
-// elements of a list.
+// hasField descends name by name. A value that is not an array is wrapped in one, so that each step is over the
+// elements of an array.
 func (sqlite) hasField(f driver.PayloadField, parameter func(any) string) (tables, where string) {
 	var from strings.Builder
 	payload := "(CASE WHEN b.payload_json = 1 THEN CAST(b.payload AS TEXT) END)"
 	from.WriteString(", json_each(CASE WHEN json_type(" + payload + ") = 'array' THEN " + payload + " ELSE '[' || " +
 		payload + " || ']' END) f0")
 	for i, name := range f.Path {
-		// Only of an object: a string is not a JSON in this place, and reading it as such fails the statement.
+		// Only for an object: a string is not JSON here, and reading it as such would fail the statement.
 		object, path := fmt.Sprintf("(CASE WHEN f%d.type = 'object' THEN f%[1]d.value ELSE '{}' END)", i),
 			parameter(`$."`+name+`"`)
 		fmt.Fprintf(&from, ", json_each(CASE WHEN json_type(%[1]s, %[2]s) = 'array' THEN %[1]s -> %[2]s ELSE '[' || (%[1]s "+
@@ -99,7 +98,7 @@ func (sqlite) hasField(f driver.PayloadField, parameter func(any) string) (table
 			conditions = append(conditions, leaf+".type = '"+value+"'")
 		case '"':
 			var text string
-			_ = json.Unmarshal([]byte(value), &text) // it is a JSON string
+			_ = json.Unmarshal([]byte(value), &text) // a JSON string
 			conditions = append(conditions, leaf+".type = 'text' AND "+leaf+".atom = "+parameter(text))
 		default:
 			conditions = append(conditions, leaf+".type IN ('integer', 'real') AND "+leaf+".atom = "+parameter(number(value)))
@@ -117,5 +116,5 @@ func number(text string) any {
 	return n
 }
 
-// quote is a name as a JSON string. It has no quotes and no control characters: see [driver.ParsePayloadField].
+// quote returns a name as a JSON string. It has no quotes and no control characters: see [driver.ParsePayloadField].
 func quote(name string) string { return `"` + name + `"` }

@@ -74,7 +74,7 @@ func (s *Store) Token(ctx context.Context, digest string) (*driver.Token, error)
 	return t, nil
 }
 
-// UseToken notes that a token was used.
+// UseToken records that a token was used.
 func (s *Store) UseToken(ctx context.Context, digest string, at time.Time) error {
 	return s.inTx(ctx, "use token", func(tx *sql.Tx) error {
 		_, err := s.statements.exec(ctx, tx, "UPDATE dlq_tokens SET used_at = ? WHERE digest = ?", s.dialect.time(at), digest)
@@ -82,7 +82,7 @@ func (s *Store) UseToken(ctx context.Context, digest string, at time.Time) error
 	})
 }
 
-// RevokeToken ends a token.
+// RevokeToken revokes a token.
 func (s *Store) RevokeToken(ctx context.Context, name string, by driver.By, at time.Time) error {
 	if by.Actor == "" || at.IsZero() {
 		return fmt.Errorf("sqlstore: revoke token: %w: no actor or no time", dlq.ErrInvalid)

@@ -139,7 +139,7 @@ func (d postgres) archive() string { return d.inArchive("dlq_events_archive") }
 func (d postgres) archivedBodies() string { return d.inArchive("dlq_bodies_archive") }
 
 // durable sets synchronous_commit for each transaction: a database or a role may have it off, and a crash of the server
-// then loses dead letters whose messages were acked.
+// would then lose dead letters whose messages were acked.
 func (postgres) durable(ctx context.Context, tx *sql.Tx) error {
 	if _, err := tx.ExecContext(ctx, "SET LOCAL synchronous_commit = on"); err != nil {
 		return fmt.Errorf("synchronous_commit: %w", err)

@@ -13,17 +13,16 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// A dead letter that waits and was never seen is what a store gets nearly always, and PostgreSQL stores any number of
-// them by one call of a function of the schema (migrations/postgres/00004_put.sql): keys, entries, bodies and
-// statistics. It is a separate transaction, so there is one round trip instead of eight, and the server has planned all
-// of its statements before.
+// Nearly always a store gets new PENDING letters, and PostgreSQL stores any number of them by one call of a function of
+// the schema (migrations/postgres/00004_put.sql): keys, entries, bodies and statistics. It is a separate transaction,
+// so there is one round trip instead of eight, and the server has planned all of its statements before.
 //
 // One statement with a part for each table did the same, and took the server twice as long for one letter: the parts
-// had to be joined, and each to be set up again. Sets of many letters save that join by their order, and let each
-// column's values flow into the rows instead of gathering them in a table first.
+// had to be joined, and each set up again. Sets of many letters save that join by their order, and stream each column's
+// values into the rows instead of collecting them in a table first.
 
-// isNew reports whether a letter is, unless its key is there, no more than a row to insert, with the columns that a
-// dead letter has that nothing happened to.
+// isNew reports whether a letter is, unless its key exists, just a row to insert, with the initial values in its
+// columns.
 func (r *letterRow) isNew() bool {
 	e := r.Entry
 	return e.RedriveOf == 0 && e.Status == dlq.Pending && e.Version == 1 && e.Revision == 0 && e.Body.Revision == 0 &&
@@ -50,8 +49,8 @@ func putStatement(function, array string, columns []newColumn, more []string) st
 	return "SELECT " + function + "(" + strings.Join(args, ", ") + ")"
 }
 
-// putNew stores those of the letters whose key is not there, and returns their ids. Each letter has a separate key, and
-// isNew.
+// putNew stores those of the letters whose key does not exist, and returns their ids. Each letter has a different key,
+// and isNew.
 func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (map[driver.Key]int64, error) {
 	if len(letters) == 1 {
 		return d.putOne(ctx, s, &letters[0])

@@ -1,11 +1,11 @@
 package sqlstore
 
-// newColumn is a column of dlq_entries or dlq_bodies that a new letter has a value for.
+// newColumn is a column of dlq_entries or dlq_bodies for which a new letter has a value.
 type newColumn struct {
 	parameter string
-	// single is a letter's, nil for NULL.
+	// single is a letter's value, nil for NULL.
 	single func(r *letterRow) any
-	// array are the letters' values; none when all are NULL, which costs neither side anything.
+	// array are the letters' values; nil if all are NULL, which costs neither side anything.
 	array func(letters []letterRow) any
 }
 
@@ -23,7 +23,7 @@ func required[T any](name string, of func(r *letterRow) T) newColumn {
 	}
 }
 
-// optional is a column of which of returns nil for NULL.
+// optional is a column for which of returns nil for NULL.
 func optional[T any](name string, of func(r *letterRow) *T) newColumn {
 	return newColumn{
 		parameter: name,
@@ -47,7 +47,7 @@ func optional[T any](name string, of func(r *letterRow) *T) newColumn {
 	}
 }
 
-// text is a column of which empty text is NULL.
+// text is a column in which empty text is NULL.
 func text(name string, of func(r *letterRow) *string) newColumn {
 	return optional(name, func(r *letterRow) *string {
 		if value := of(r); *value != "" {
@@ -57,7 +57,7 @@ func text(name string, of func(r *letterRow) *string) newColumn {
 	})
 }
 
-// binary is a column of which no bytes are NULL.
+// binary is a column in which no bytes are NULL.
 func binary(name string, of func(r *letterRow) []byte) newColumn {
 	return optional(name, func(r *letterRow) *[]byte {
 		if value := of(r); len(value) > 0 {
@@ -67,8 +67,8 @@ func binary(name string, of func(r *letterRow) []byte) newColumn {
 	})
 }
 
-// newColumns are the parameters of dlq_put_letter and dlq_put_letters; the other columns are as the tables make them,
-// follow from these, or are NULL until something happens to the letter.
+// newColumns are the parameters of dlq_put_letter and dlq_put_letters; the other columns have their defaults, are
+// computed from these, or are NULL until something happens to the letter.
 var newColumns = append(newEntryColumns(), []newColumn{
 	required("message_uuid", func(r *letterRow) []byte { return []byte(r.Body.UUID) }),
 	required("payload", func(r *letterRow) []byte { payload, _ := r.body[bodyPayload].([]byte); return payload }),

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The statistics of new letters go to the server as the few groups, counts and hours that they are in, and a number of
-// each with every letter: which of the letters are new, and what id they get, only the server knows.
+// The statistics of new letters are sent to the server as the few distinct groups, counts and hours, and a number of
+// each with every letter: only the server knows which of the letters are new, and their ids.
 
 // newStatisticsNames are the parameters of dlq_put_letters that newStatistics makes.
 var newStatisticsNames = []string{
@@ -59,7 +59,7 @@ func newStatistics(letters []letterRow) []any {
 	}
 }
 
-// numbers are the places of keys in a list, from 1 as WITH ORDINALITY counts.
+// numbers are the positions of keys in a list, from 1 as WITH ORDINALITY counts.
 func numbers[K comparable](keys []K) map[K]int32 {
 	at := make(map[K]int32, len(keys))
 	for i, key := range keys {

@@ -7,7 +7,7 @@ import (
 )
 
 // postgresTypes are the types of the parameters that are neither text nor columns of dlq_entries. payload_json is sent
-// as text: there is no array of jsonb in a form that the driver could send without reading it.
+// as text: the driver cannot send an array of jsonb without parsing it.
 var postgresTypes = map[string]string{
 	"message_uuid": "bytea", "payload": "bytea", "payload_sha256": "bytea", "entry_id": "bigint", "at": "timestamptz",
 	"in_group": "integer", "in_count": "integer", "in_hour": "integer", "group_at": "integer",
@@ -25,8 +25,8 @@ func postgresType(name string) string {
 	return "text"
 }
 
-// insertUnnest is an INSERT of any number of rows: each column is an array whose values flow into the rows, or the one
-// value that all of the rows have, as most columns of the records of a bulk change do.
+// insertUnnest is an INSERT of any number of rows: each column is an array whose values are streamed into the rows, or
+// one value for all rows, as most columns of the records of a bulk change are.
 func insertUnnest(table string, columns []string, rows [][]any) (query string, args []any) {
 	values := make([]string, len(columns))
 	args = make([]any, len(columns))
@@ -44,7 +44,8 @@ func insertUnnest(table string, columns []string, rows [][]any) (query string, a
 	return "INSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") SELECT " + strings.Join(values, ", "), args
 }
 
-// constant reports whether all rows have the same value in a column. Bytes are not compared: they hardly ever are.
+// constant reports whether all rows have the same value in a column. Bytes are not compared: they are hardly ever
+// equal.
 func constant(rows [][]any, column int) bool {
 	first := rows[0][column]
 	if _, binary := first.([]byte); binary {
@@ -58,8 +59,8 @@ func constant(rows [][]any, column int) bool {
 	return true
 }
 
-// unnest is a table of any number of rows, v, with one parameter for each column, an array: one statement to prepare,
-// one round trip, and a fraction of the work of as many parameters as there are values.
+// unnest is a table of any number of rows, v, with one array parameter per column: one statement to prepare, one round
+// trip, and a fraction of the work of one parameter per value.
 func unnest(columns []string, rows [][]any) (names, table string, args []any) {
 	arrays := make([]string, len(columns))
 	args = make([]any, len(columns))

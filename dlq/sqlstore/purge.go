@@ -12,7 +12,7 @@ import (
 )
 
 // archiveColumns are the columns of dlq_events, which the archive has too: an entry's, its body's, and those that C's
-// table had under other names or in another type.
+// table had under other names or with another type.
 var archiveColumns = strings.Join(slices.Concat(
 	[]string{"id"}, archivedColumns, bodyColumns[2:bodyProjection], []string{"event_payload"},
 	bodyColumns[bodyProjection+1:],
@@ -68,8 +68,8 @@ func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, erro
 	return len(entries), counted.apply(ctx, s, tx)
 }
 
-// notBrought is a condition that an entry of a table was not brought back from the archive since a time, which is a
-// parameter or a literal: what somebody has brought back stays for as long again as it stayed after it was closed.
+// notBrought is a condition that an entry of a table was not restored from the archive since a time, which is a
+// parameter or a literal: a restored entry is kept for as long again as after it was closed.
 func notBrought(table, since string) string {
 	return "NOT EXISTS (SELECT 1 FROM dlq_audit a WHERE a.entry_id = " + table + ".id AND a.action = '" +
 		string(driver.ActionUnarchive) +
@@ -91,7 +91,7 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 	}
 	in := " IN " + questionMarks(len(ids), 1)
 	if !p.SkipArchive {
-		// Copies that somebody has made by hand while the entry was there.
+		// Copies made by hand while the entry existed.
 		if _, err := tx.ExecContext(ctx, s.bind("DELETE FROM "+s.dialect.archive()+" WHERE id"+in), ids...); err != nil {
 			return fmt.Errorf("archive: %w", err)
 		}
@@ -110,7 +110,7 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 		removals = append(removals, "DELETE FROM "+table+" WHERE "+id+in)
 	}
 	if p.SkipArchive && s.dialect.splits() {
-		removals = append(removals, "DELETE FROM dlq_parts WHERE entry_id"+in) // else they belong to the archive
+		removals = append(removals, "DELETE FROM dlq_parts WHERE entry_id"+in) // otherwise they belong to the archive
 	}
 	for _, query := range removals {
 		if _, err := tx.ExecContext(ctx, s.bind(query), ids...); err != nil {

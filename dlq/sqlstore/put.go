@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Put stores dead letters. Concurrent calls are joined into one transaction; a call with hundreds of letters may be
+// Put stores dead letters. Concurrent calls are joined into one transaction; a call with hundreds of letters may use
 // several.
 func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.Receipt, error) {
 	if err := checkLetters(letters); err != nil {
@@ -25,7 +25,7 @@ func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.Receip
 	if err := s.open("put"); err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil { // else the batch that takes them may win
+	if err := ctx.Err(); err != nil { // otherwise the batch that takes them may win
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
 	receipts, err := s.putPieces(ctx, letters)
@@ -35,8 +35,8 @@ func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.Receip
 	return receipts, nil
 }
 
-// PutTx stores dead letters in the caller's transaction, on this store's database: they are there when it commits, and
-// durable. Ack their messages only then. When it fails the transaction is as it was before. Do not use the
+// PutTx stores dead letters in the caller's transaction, on this store's database: once it commits they are stored
+// durably. Ack their messages only then. If PutTx fails, the transaction is as it was before. Do not use the
 // transaction of business work that has failed: it will be rolled back, and the dead letter with it.
 func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([]driver.Receipt, error) {
 	if tx == nil {
@@ -68,7 +68,7 @@ func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([
 	return receipts, nil
 }
 
-// savepoint runs fn so that the transaction, which is not ours, can go on when fn fails.
+// savepoint runs fn so that the transaction, which is the caller's, can continue when fn fails.
 func savepoint(ctx context.Context, tx *sql.Tx, fn func() error) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT redrive_put"); err != nil {
 		return err
@@ -91,11 +91,11 @@ func checkLetters(letters []*dlq.Entry) error {
 	return nil
 }
 
-// letterRow is a dead letter with what takes time to make of it, which is done by the caller: everybody waits for the
+// letterRow is a dead letter with values that take time to compute, which the caller does: all callers wait for the
 // writer.
 type letterRow struct {
 	*dlq.Entry
-	entry []any // values of entryColumns; nil for a letter that will hardly need them
+	entry []any // values of entryColumns; nil for a letter that rarely needs them
 	body  []any // values of bodyColumns
 }
 
@@ -133,12 +133,12 @@ type putting struct {
 	deltas   deltas
 	audit    []driver.AuditRecord
 	receipts []driver.Receipt
-	// rows are the entries that were there already and changed, as they are now; before is as they were.
+	// rows are the existing entries that changed, as they are now; before is as they were.
 	rows, before map[int64]*dlq.Entry
 	tookPlace    bool
 }
 
-// putTx stores letters. The statistics are left to the caller.
+// putTx stores letters. The caller writes the statistics.
 func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []letterRow) (*putting, error) {
 	p := &putting{
 		store: s, tx: tx, receipts: make([]driver.Receipt, len(letters)),
@@ -157,7 +157,7 @@ func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []letterRow) (*pu
 	return p, nil
 }
 
-// bringBack takes the redriven messages to the entries that they belong to, and returns the indexes of the others.
+// bringBack assigns the redriven messages to their entries, and returns the indexes of the others.
 func (p *putting) bringBack(ctx context.Context, letters []letterRow) (fresh []int, err error) {
 	var ids []int64
 	for _, d := range letters {
@@ -182,7 +182,7 @@ func (p *putting) bringBack(ctx context.Context, letters []letterRow) (fresh []i
 	return fresh, nil
 }
 
-// insert stores new entries; those whose key is there already have been seen before.
+// insert stores new entries; those whose key exists have been seen before.
 func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) error {
 	var first, again []int // the first letter with a key, and those that repeat it
 	seen := make(map[driver.Key]bool, len(fresh))
@@ -221,7 +221,7 @@ func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) 
 	return p.seeAgain(ctx, letters, again)
 }
 
-// seeAgain applies deaths whose keys were there already, in the order in which they came.
+// seeAgain applies deaths whose keys existed, in order.
 func (p *putting) seeAgain(ctx context.Context, letters []letterRow, again []int) error {
 	slices.Sort(again)
 	keys := make([]driver.Key, 0, len(again))
@@ -244,16 +244,16 @@ func (p *putting) seeAgain(ctx context.Context, letters []letterRow, again []int
 	return nil
 }
 
-// errRemoved ends a transaction of dead letters that met a key, and then no entry of it; it is tried again. Somebody
-// has removed the entry in between. MariaDB also gives it to some of the calls that store the same letters at once,
-// where nothing was removed.
+// errRemoved ends a transaction of dead letters that found a key, but then not its entry; it is retried. Someone has
+// removed the entry in between. MariaDB also returns it to some concurrent calls that store the same letters, where
+// nothing was removed.
 var errRemoved = errors.New("an entry was removed while its message died again: repeat the call")
 
 // removed reports whether a transaction ended with errRemoved.
 func removed(err error) bool { return errors.Is(err, errRemoved) }
 
-// takePlace stores letters whose keys were there without an entry, once: those of a month that was dropped a moment ago
-// are still to be swept.
+// takePlace stores letters whose keys existed without an entry, once: those of a month that has just been dropped are
+// not swept yet.
 func (p *putting) takePlace(ctx context.Context, letters []letterRow, again []int) error {
 	table, id := p.store.dialect.keys()
 	if p.tookPlace || table == "dlq_entries" {
@@ -270,7 +270,7 @@ func (p *putting) takePlace(ctx context.Context, letters []letterRow, again []in
 	return p.insert(ctx, letters, again)
 }
 
-// entriesByKey reads and locks entries, in the order of their ids like everybody else.
+// entriesByKey reads and locks entries, in the order of their ids like all other code.
 func (p *putting) entriesByKey(ctx context.Context, keys []driver.Key) (map[driver.Key]*dlq.Entry, error) {
 	found := make(map[driver.Key]*dlq.Entry, len(keys))
 	ids := map[driver.Key]int64{}
@@ -296,7 +296,7 @@ func (p *putting) entriesByKey(ctx context.Context, keys []driver.Key) (map[driv
 	return found, nil
 }
 
-// die applies a death to an entry that is there.
+// die applies a death to an existing entry.
 func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 	if now := p.rows[row.ID]; now != nil {
 		row = now // it was changed by an earlier letter of this transaction
@@ -320,7 +320,7 @@ func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 	return nil
 }
 
-// keepBody adds a revision when the message that died again is not, byte for byte, the one that we have.
+// keepBody adds a revision when the message that died again differs from the stored one.
 func (p *putting) keepBody(ctx context.Context, e *dlq.Entry, died *dlq.Body) error {
 	var digest []byte
 	err := p.queryRow(ctx, "SELECT payload_sha256 FROM dlq_bodies WHERE entry_id = ? AND revision = ?", e.ID, e.Revision).
@@ -350,7 +350,7 @@ func (p *putting) queryRow(ctx context.Context, query string, args ...any) *sql.
 	return p.tx.QueryRowContext(ctx, p.store.bind(query), args...)
 }
 
-// finish writes what changed in entries that were there, and the audit records. The statistics are left to the caller.
+// finish writes the existing entries that changed, and the audit records. The caller writes the statistics.
 func (p *putting) finish(ctx context.Context) error {
 	updates := make([]changed, 0, len(p.rows))
 	for _, id := range sortedKeys(p.rows, compareIDs) {

@@ -10,15 +10,15 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Bounds of the pieces of a large call, in letters.
+// Limits for the pieces of a large call, in letters.
 const (
 	minPiece = 100
 	maxPiece = 500
 )
 
-// putPieces stores letters, many of them in pieces: while a server works on one this process makes the rows of the
-// next, and a second connection brings a second processor of the server to work. Each piece is a transaction; a caller
-// who gets an error repeats the call anyway.
+// putPieces stores many letters in pieces: while a server works on one, this process prepares the rows of the next, and
+// a second connection makes a second processor of the server work. Each piece is a transaction; after an error the
+// caller repeats the call anyway.
 func (s *Store) putPieces(ctx context.Context, letters []*dlq.Entry) ([]driver.Receipt, error) {
 	size := s.pieceSize(letters)
 	if size >= len(letters) {
@@ -45,8 +45,8 @@ func (s *Store) putPiece(ctx context.Context, letters []*dlq.Entry) ([]driver.Re
 	return s.writer.put(ctx, rows)
 }
 
-// pieceSize is how many letters of a call a piece has. Letters that may meet each other, or that came back, are stored
-// in their order, in one.
+// pieceSize is how many letters of a call are in a piece. Letters that may concern the same entry, or were redriven,
+// are stored in order, in one piece.
 func (s *Store) pieceSize(letters []*dlq.Entry) int {
 	if _, short := s.dialect.(newPutter); !short || len(letters) < 2*minPiece {
 		return len(letters)

@@ -33,7 +33,7 @@ func (s *Store) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
 	return e, nil
 }
 
-// List returns a page of the entries that the filter picks.
+// List returns a page of the entries that the filter selects.
 func (s *Store) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error) {
 	if err := s.open("list"); err != nil {
 		return driver.Listing{}, err
@@ -138,7 +138,7 @@ func whereText(b *sqlbuilder.SelectBuilder, column, value string) {
 
 func whereIn[T any](b *sqlbuilder.SelectBuilder, column string, values []T) {
 	if len(values) == 0 {
-		b.Where("1 = 0") // asked for none
+		b.Where("1 = 0") // an empty list selects nothing
 		return
 	}
 	if len(values) == 1 {
@@ -161,7 +161,7 @@ func (s *Store) whereTimes(b *sqlbuilder.SelectBuilder, column string, from, to 
 	}
 }
 
-// page writes the order and the place in it. One row more than asked reports whether there is another page.
+// page writes the order and the position. One row more than requested shows whether there is another page.
 func (s *Store) page(b *sqlbuilder.SelectBuilder, column string, p dlq.Page, c *driver.Cursor) {
 	direction, compare := "DESC", "<"
 	if p.Order.Ascending() {

@@ -51,7 +51,7 @@ func (s *Store) Revise(ctx context.Context, r driver.Revision) (*dlq.Entry, erro
 	return &after, nil
 }
 
-// addRevision stores a body behind the last one, and makes it the entry's.
+// addRevision stores a body as the latest revision, and makes it the entry's.
 func (s *Store) addRevision(ctx context.Context, tx *sql.Tx, e *dlq.Entry, body *dlq.Body) error {
 	var last int
 	if err := s.queryRow(ctx, tx, "SELECT max(revision) FROM dlq_bodies WHERE entry_id = ?",

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// chunkSizes are the numbers of rows that one statement has. A few fixed ones, so that the statements can be prepared.
+// chunkSizes are the numbers of rows per statement. Only a few sizes, so that the statements can be prepared.
 var chunkSizes = []int{64, 32, 16, 8, 4, 2, 1}
 
 // chunks cuts items into parts of these sizes.
@@ -41,7 +41,7 @@ type rowsOf struct {
 	rows    [][]any
 }
 
-// insertValues is insertRows for databases that know no arrays.
+// insertValues is insertRows for databases without arrays.
 func insertValues(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
 	for chunk := range chunks(in.rows) {
 		if _, err := s.statements.exec(ctx, tx, insertInto(in.table, in.columns, len(chunk)),
@@ -52,7 +52,7 @@ func insertValues(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
 	return nil
 }
 
-// idInList is idIn for databases that know no arrays.
+// idInList is idIn for databases without arrays.
 func idInList(column string, ids []int64) iter.Seq2[string, []any] {
 	return func(yield func(string, []any) bool) {
 		for chunk := range chunks(ids) {
@@ -67,7 +67,7 @@ func idInList(column string, ids []int64) iter.Seq2[string, []any] {
 	}
 }
 
-// scanIDs puts a query's answer, of ids and keys, into a map.
+// scanIDs puts the result of a query, ids and keys, into a map.
 func scanIDs(rows *sql.Rows, err error) func(ids map[driver.Key]int64) error {
 	return func(ids map[driver.Key]int64) error {
 		return sqldb.Each(rows, err)(func(row sqldb.Row) error {
@@ -82,8 +82,8 @@ func scanIDs(rows *sql.Rows, err error) func(ids map[driver.Key]int64) error {
 	}
 }
 
-// lockEntries reads entries that are about to change, in the order of their ids so that two transactions cannot wait
-// for each other. Those that are not there are not in the map.
+// lockEntries reads entries that are about to change, in the order of their ids so that two transactions cannot
+// deadlock. Missing ones are not in the map.
 func (s *Store) lockEntries(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]*dlq.Entry, error) {
 	found := make(map[int64]*dlq.Entry, len(ids))
 	for in, args := range s.dialect.idIn("id", slices.Sorted(slices.Values(ids))) {

@@ -18,7 +18,7 @@ import (
 const selectRun = "SELECT seq, run_id, version, document, holder, lease_until, frozen_to, freeze_to," +
 	" n_waiting, n_claimed, n_out, n_succeeded, n_failed, n_lost, n_skipped FROM dlq_runs"
 
-// runRow is a run and its number, which its items have.
+// runRow is a run and its number, by which its items refer to it.
 type runRow struct {
 	redrive.Run
 
@@ -44,7 +44,7 @@ func scanRun(row sqldb.Row) (*runRow, error) {
 	return r, nil
 }
 
-// encodeRun leaves out what has columns and changes with every step.
+// encodeRun omits what has columns and changes with every step.
 func encodeRun(r *redrive.Run) (string, error) {
 	document := *r
 	document.Counts, document.Holder, document.LeaseUntil, document.FrozenTo, document.FreezeTo = redrive.Counts{}, "",
@@ -82,7 +82,7 @@ func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 	if err == nil || errors.Is(err, dlq.ErrConflict) {
 		return err
 	}
-	// One that was created at the same time is met by the unique index only.
+	// A run that was created at the same time is only found by the unique index.
 	if there, failed := s.Run(ctx, r.ID); failed == nil &&
 		(!there.CreatedAt.Equal(r.CreatedAt) || there.CreatedBy != r.CreatedBy) {
 		return idTaken(there)
@@ -90,7 +90,7 @@ func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 	return err
 }
 
-// idTaken returns the owner of a run's id.
+// idTaken returns a conflict with the owner of a run's id.
 func idTaken(there *redrive.Run) error {
 	return &redrive.ConflictError{
 		ID: "run " + there.ID, Action: redrive.ActionStart, State: there.State, Version: there.Version, By: there.CreatedBy,
@@ -145,7 +145,7 @@ func (s *Store) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]re
 	next := ""
 	var last *runRow
 	err = sqldb.Each(s.read.QueryContext(ctx, query, args...))(func(row sqldb.Row) (err error) {
-		if len(runs) == p.Limit { // the last row, which is one more than asked for
+		if len(runs) == p.Limit { // one row more than requested
 			next = driver.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.seq}.String()
 			return nil
 		}
@@ -188,7 +188,7 @@ func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 	})
 }
 
-// LeaseRun takes, extends or returns the lease of a run.
+// LeaseRun acquires, extends or releases the lease of a run.
 func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*redrive.Run,
 	error,
 ) {

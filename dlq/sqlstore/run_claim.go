@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// entries are the entries as they are before the step. What the caller knows is neither read nor locked: the updates
-// name the version that they are of, and a row that has another one ends the step with errStale.
+// entries are the entries as they are before the step. Those that the caller knows are neither read nor locked: the
+// updates check their version, and a row with another version ends the step with errStale.
 func (p *stepping) entries(ctx context.Context, ids []int64) (map[int64]*dlq.Entry, error) {
 	var unknown []int64
 	for _, id := range ids {
@@ -34,9 +34,9 @@ func (p *stepping) entries(ctx context.Context, ids []int64) (map[int64]*dlq.Ent
 	return found, nil
 }
 
-// updateEntries changes entries in the same way. They are given as they were before.
+// updateEntries changes entries in the same way, given as they were before.
 func (p *stepping) updateEntries(ctx context.Context, set string, before []*dlq.Entry, args ...any) error {
-	byVersion := map[int64][]int64{} // a few: most entries of a run have had the same life
+	byVersion := map[int64][]int64{} // a few: most entries of a run have the same history
 	for _, e := range before {
 		byVersion[e.Version] = append(byVersion[e.Version], e.ID)
 	}
@@ -54,14 +54,14 @@ func (p *stepping) updateEntries(ctx context.Context, set string, before []*dlq.
 	return nil
 }
 
-// updateItems changes those of the run's items that meet a condition, and returns how many did.
+// updateItems changes those of the run's items that meet a condition, and returns their number.
 func (p *stepping) updateItems(ctx context.Context, set, where string, ids []int64, args ...any) (int64, error) {
 	return p.updateIn(ctx, "entry_id", "UPDATE dlq_run_items SET "+set+" WHERE "+where+" AND run_seq = ?", ids,
 		slices.Concat(args, []any{p.run.seq}))
 }
 
-// updateIn adds a list of sorted ids to the condition of an update. The range that they are in is for a database which
-// has no statistics of a run's items yet, and would read all of them to find these.
+// updateIn adds a list of sorted ids to the condition of an update. Their range is for a database that has no
+// statistics of a run's items yet, and would read all of them to find these.
 func (p *stepping) updateIn(ctx context.Context, column, query string, ids []int64, args []any) (changed int64,
 	err error,
 ) {
@@ -115,7 +115,7 @@ func (p *stepping) claim(ctx context.Context) error {
 		after, err := p.claimOne(c, before)
 		if err != nil {
 			if p.step.Known != nil {
-				return errStale // what has changed is in what is stored
+				return errStale // the stored entry is newer
 			}
 			state, detail := item.Refused(before, p.step.At, err)
 			if err := p.setItem(ctx, item, state, detail); err != nil {
@@ -142,8 +142,8 @@ func (p *stepping) claim(ctx context.Context) error {
 	return p.claimItems(ctx)
 }
 
-// claimable are the claims' items that wait. Only the holder of the run's lease changes them, so that one who knows the
-// entries, which came with their items, need not be asked for these again.
+// claimable are the claims' waiting items. Only the holder of the run's lease changes them, so that a caller who knows
+// the entries, which came with their items, knows these, too.
 func (p *stepping) claimable(ctx context.Context, claims []redrive.Claim, ids []int64) (map[int64]redrive.Item, error) {
 	if p.step.Known == nil {
 		return p.items(ctx, ids, redrive.ItemWaiting)
@@ -155,8 +155,8 @@ func (p *stepping) claimable(ctx context.Context, claims []redrive.Claim, ids []
 	return items, nil
 }
 
-// claimItems writes the items of the claimed entries: a claim has made their version one more, and their redrive count
-// is the same for most of them.
+// claimItems writes the items of the claimed entries: a claim has increased their version by one, and their redrive
+// count is the same for most of them.
 func (p *stepping) claimItems(ctx context.Context) error {
 	type life struct {
 		version int64
@@ -188,7 +188,7 @@ func (p *stepping) claimItems(ctx context.Context) error {
 	return nil
 }
 
-// claimOne asks the state machine. What it makes of the entry is what the update of all claimed ones writes.
+// claimOne applies the state machine. The update of all claimed entries writes what it returns.
 func (p *stepping) claimOne(claim *redrive.Claim, before *dlq.Entry) (dlq.Entry, error) {
 	if before == nil {
 		return dlq.Entry{}, fmt.Errorf("entry %d was purged: %w", claim.EntryID, dlq.ErrNotFound)

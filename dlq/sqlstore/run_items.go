@@ -17,7 +17,7 @@ import (
 const selectItem = "SELECT entry_id, state, version, revision, redrive, claimed_until, settled_at, detail FROM " +
 	"dlq_run_items"
 
-// FreezeRun makes items of the next entries that the run's filter picks.
+// FreezeRun makes items of the next entries that the run's filter selects.
 func (s *Store) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, error) {
 	var run *runRow
 	err := s.inTx(ctx, "freeze run "+id, func(tx *sql.Tx) (err error) {
@@ -37,7 +37,7 @@ func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) 
 		limit = int(min(int64(limit), most-run.Counts.Total()))
 	}
 	f, last := run.Spec.Filter, run.FreezeTo
-	if f.IDs != nil { // a statement has room for so many parameters
+	if f.IDs != nil { // the parameters of a statement are limited
 		ids := slices.Compact(slices.Sorted(slices.Values(f.IDs)))
 		first, found := slices.BinarySearch(ids, run.FrozenTo)
 		if found {
@@ -162,7 +162,7 @@ func (s *Store) readEntries(ctx context.Context, items []redrive.Item) error {
 	return nil
 }
 
-// readBodies reads the bodies of the entries' revisions. An entry that was purged meanwhile is left without: its claim
+// readBodies reads the bodies of the entries' revisions. An entry that was purged in the meantime has none: its claim
 // will fail.
 func (s *Store) readBodies(ctx context.Context, items []redrive.Item) error {
 	byID := make(map[int64]*dlq.Entry, len(items))

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// SettleRun brings items to the outcomes that their entries tell.
+// SettleRun updates items to the outcomes of their entries.
 func (s *Store) SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, int, error) {
 	var run *runRow
 	settled := 0

@@ -13,14 +13,14 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// maxDetail bounds what an item says of its fate, in bytes; the entry and the audit log have all of it.
+// maxDetail limits the detail of an item, in bytes; the entry and the audit log have all of it.
 const maxDetail = 1 << 10
 
-// errStale is the end of a step that took the caller's word for an entry which has changed meanwhile.
+// errStale ends a step that relied on the caller's copy of an entry which has changed since.
 var errStale = errors.New("an entry or an item has changed since it was read")
 
-// StepRun does one step of a run in one transaction, and once more from what is stored when the caller's knowledge is
-// old.
+// StepRun does one step of a run in one transaction, and retries with the stored entries when the caller's copies are
+// stale.
 func (s *Store) StepRun(ctx context.Context, step redrive.Step) (redrive.Stepped, error) {
 	stepped, err := s.stepRun(ctx, step)
 	if step.Known != nil && errors.Is(err, errStale) {
@@ -61,7 +61,8 @@ func (s *Store) stepRun(ctx context.Context, step redrive.Step) (redrive.Stepped
 	return stepped, nil
 }
 
-// stepping is one step. Only the holder of the run's lease changes its items, so what is read of them here stays.
+// stepping is one step. Only the holder of the run's lease changes its items, so what is read of them here does not
+// change.
 type stepping struct {
 	store   *Store
 	tx      *sql.Tx
@@ -87,7 +88,7 @@ func (p *stepping) published(ctx context.Context) error {
 	for _, id := range ids {
 		e := entries[id]
 		if e == nil || e.Run != p.run.ID || e.Status != dlq.Retrying {
-			continue // closed already, by an outcome that came nevertheless
+			continue // closed already, by a late outcome
 		}
 		after, err := c.Apply(*e)
 		if err != nil {
@@ -114,7 +115,7 @@ func (p *stepping) skipped(ctx context.Context) error {
 	return p.refuse(ctx, p.step.Skipped, redrive.ItemSkipped)
 }
 
-// refuse gives items up, and the claims on their entries back. An entry that has moved on since its claim is left
+// refuse gives items up, and releases the claims on their entries. An entry that has changed since its claim is left
 // alone: its item is settled by what happened to it.
 func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to redrive.ItemState) error {
 	if len(refusals) == 0 {
@@ -184,8 +185,8 @@ func (p *stepping) record(c driver.Change, before, after *dlq.Entry) {
 }
 
 // items reads items of the run that are in one of the states; the others are not in the map. The states are named, here
-// and below, because a database that has no statistics of a new run's items would read all of them to find a few by
-// their entries alone.
+// and below, because a database that has no statistics of a new run's items would otherwise read all of them to find a
+// few by their entries.
 func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.ItemState) (map[int64]redrive.Item,
 	error,
 ) {
@@ -205,7 +206,7 @@ func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.Ite
 	return found, nil
 }
 
-// moveItems brings those of the items that are in one state to another.
+// moveItems moves items from one state to another.
 func (p *stepping) moveItems(ctx context.Context, ids []int64, from, to redrive.ItemState) error {
 	var settled any
 	if to == redrive.ItemSucceeded {

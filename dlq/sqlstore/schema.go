@@ -14,20 +14,20 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// On PostgreSQL a store is in the first schema of its connections' search_path, and its archive in another one, so that
-// several stores live in one database.
+// On PostgreSQL a store is in the first schema of its connections' search_path, and its archive in another schema, so
+// that several stores can share one database.
 
-// defaultArchive is the schema of the archive of a store that does not name its schema.
+// defaultArchive is the archive's schema for a store whose URL has no schema.
 const defaultArchive = "archive"
 
-// archiveSuffix is behind the name of a store's schema in that of its archive.
+// archiveSuffix is appended to the name of a store's schema for that of its archive.
 const archiveSuffix = "_archive"
 
-// schemaName is what PostgreSQL takes for a name without quotes.
+// schemaName matches what PostgreSQL accepts as a name without quotes.
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// readSchema reads the name of a schema. It stands in a search_path and in statements of people, where another name
-// would need quotes.
+// readSchema reads the name of a schema. It is used in a search_path and in statements that people write, where other
+// names would need quotes.
 func readSchema(to *string) sqldb.Param {
 	return func(value string) error {
 		if err := checkSchema(value); err != nil {
@@ -53,7 +53,7 @@ func (d postgres) archiveSchema() string {
 	return cmp.Or(d.archiveIn, defaultArchive)
 }
 
-// inArchive is the name of a table of the archive.
+// inArchive is the name of a table in the archive.
 func (d postgres) inArchive(table string) string {
 	if d.archiveSchema() == defaultArchive {
 		return defaultArchive + "." + table
@@ -61,7 +61,7 @@ func (d postgres) inArchive(table string) string {
 	return quoteName(d.archiveSchema()) + "." + table
 }
 
-// makeSchemas makes the schemas that are not there. A role that may make none uses those that are.
+// makeSchemas creates the missing schemas. A role that may not create any uses existing ones.
 func (d postgres) makeSchemas(ctx context.Context, db *sql.DB) error {
 	for _, name := range []string{d.schema, d.archiveSchema()} {
 		if name == "" {
@@ -79,7 +79,7 @@ func (d postgres) makeSchemas(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// checkPath refuses connections whose statements would mean the tables of another store.
+// checkPath rejects connections whose statements would use the tables of another store.
 func (d postgres) checkPath(ctx context.Context, pools ...*sql.DB) error {
 	for _, db := range pools {
 		var first sql.NullString
@@ -95,7 +95,7 @@ func (d postgres) checkPath(ctx context.Context, pools ...*sql.DB) error {
 	return nil
 }
 
-// archivedFiles are migrations whose archive is in another schema.
+// archivedFiles are migrations with the schema of the archive in them.
 type archivedFiles struct {
 	fs.FS
 	dialect postgres
@@ -118,7 +118,7 @@ func (f archivedFiles) Open(name string) (fs.File, error) {
 // Glob finds migrations by their names.
 func (f archivedFiles) Glob(pattern string) ([]string, error) { return fs.Glob(f.FS, pattern) }
 
-// migrationFile is a file with another text.
+// migrationFile is a file with replaced text.
 type migrationFile struct {
 	fs.File
 	text io.Reader

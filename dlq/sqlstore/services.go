@@ -18,17 +18,17 @@ import (
 
 var _ driver.ServiceStore = (*Store)(nil)
 
-// serviceColumns are those of dlq_services. The row without a process has the pause, the others have the reports.
+// serviceColumns are the columns of dlq_services. The row without a process has the pause, the others have the reports.
 var serviceColumns = []string{"service", "process", "at", "paused", "paused_by", "report"}
 
 const (
-	// maxServiceName bounds names, which are a key of the table.
+	// maxServiceName limits names, which are a key of the table.
 	maxServiceName = 255
-	// reportsKept is how long the report of a process that has ended is kept.
+	// reportsKept is how long the report of an ended process is kept.
 	reportsKept = 24 * time.Hour
 )
 
-// Beat keeps the report of a process, and returns the pause of its service.
+// Beat stores the report of a process, and returns the pause of its service.
 func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.IntakePause, error) {
 	pause := driver.IntakePause{Service: report.Service}
 	if len(report.Service) > maxServiceName || len(report.Process) > maxServiceName || report.Service == "" ||
@@ -46,7 +46,7 @@ func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.
 		if err != nil {
 			return err
 		}
-		if !found { // a new process: those that have ended long ago go
+		if !found { // a new process: remove those that ended long ago
 			_, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process <> '' AND at < ?",
 				report.Service, s.dialect.time(report.At.Add(-reportsKept)))
 			if err != nil {
@@ -66,7 +66,7 @@ func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.
 	return pause, err
 }
 
-// serviceRow is a row of dlq_services but for its time.
+// serviceRow is a row of dlq_services without its time.
 type serviceRow struct {
 	service, process string
 	paused           int
@@ -94,7 +94,7 @@ func (s *Store) replaceService(ctx context.Context, tx *sql.Tx, at time.Time, ro
 	return false, err
 }
 
-// PauseIntake stores what the processes of a service are to do.
+// PauseIntake stores whether the processes of a service are to pause.
 func (s *Store) PauseIntake(ctx context.Context, pause driver.IntakePause, audit driver.AuditRecord) error {
 	if pause.Service == "" || len(pause.Service) > maxServiceName {
 		return fmt.Errorf("sqlstore: pause intake: %w: service %.80q: 1 to %d bytes", dlq.ErrInvalid, pause.Service,

@@ -19,7 +19,7 @@ func (t *target) pragmas() []string {
 		"PRAGMA busy_timeout=" + strconv.FormatInt(t.busyTimeout.Milliseconds(), 10),
 		"PRAGMA synchronous=" + t.synchronous,
 		"PRAGMA cache_size=-16000",
-		"PRAGMA wal_autocheckpoint=4000", // small commits write the same pages again and again: copy them home less often
+		"PRAGMA wal_autocheckpoint=4000", // small commits write the same pages repeatedly: checkpoint them less often
 	}
 }
 
@@ -68,7 +68,7 @@ func (sqlite) upsert(u *upsertion, rows int) string {
 	return onConflict(u, rows, "min", "max")
 }
 
-// sqliteTime sorts as text in the order of time, and is what SQLite's date functions read.
+// sqliteTime sorts as text in the order of time, and is read by SQLite's date functions.
 const sqliteTime = "2006-01-02 15:04:05.000000"
 
 func (sqlite) time(t time.Time) any {
@@ -88,8 +88,8 @@ func (sqlite) containsBytes(column, parameter string) string {
 	return "instr(" + column + ", " + parameter + ") > 0"
 }
 
-// projection is 1 for JSON: the view makes text of the payload then. SQLite's JSON functions stop at a nesting of 1,000
-// in older versions, and one row that they cannot read fails a whole query.
+// projection is 1 for JSON: the view then converts the payload to text. Older versions of SQLite's JSON functions stop
+// at a nesting of 1,000, and one row that they cannot read fails a whole query.
 func (sqlite) projection(payload []byte) any {
 	if validJSON(payload, 500) {
 		return 1

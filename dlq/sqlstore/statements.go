@@ -10,17 +10,17 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// statements keeps the prepared statements of the write path, which are few and long and the same all the time.
+// statements keeps the prepared statements of the write path, which are few, long and always the same.
 //
-// A statement cannot be prepared for the pool while a transaction has the only connection: it would wait for itself. So
+// A statement cannot be prepared on the pool while a transaction has the only connection: it would wait for itself. So
 // a new one runs unprepared the first time, and is prepared between two transactions.
 type statements struct {
 	dialect sqldb.Dialect
-	// unprepared is for transactions of a pool that is not ours: a prepared statement belongs to its pool.
+	// unprepared is for transactions of another's pool: a prepared statement belongs to its pool.
 	unprepared bool
 
 	mu       sync.Mutex
-	prepared map[string]*sql.Stmt // nil for one that is wanted
+	prepared map[string]*sql.Stmt // nil for one to prepare
 }
 
 func (p *statements) exec(ctx context.Context, tx *sql.Tx, query string, args ...any) (sql.Result, error) {
@@ -55,7 +55,7 @@ func (p *statements) get(query string) *sql.Stmt {
 	return stmt
 }
 
-// prepare prepares what was wanted since the last time. Not to be called with a transaction open.
+// prepare prepares the statements requested since the last call. Do not call it with a transaction open.
 func (p *statements) prepare(ctx context.Context, db *sql.DB) error {
 	p.mu.Lock()
 	var wanted []string

@@ -37,7 +37,7 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, e
 		if err != nil {
 			return nil, fmt.Errorf("sqlstore: groups: %w", err)
 		}
-		rank = strings.ToLower(string(status)) // one of the columns, it was checked
+		rank = strings.ToLower(string(status)) // a column: the status was checked
 	}
 	if err := s.fold(ctx); err != nil {
 		return nil, fmt.Errorf("sqlstore: groups: %w", err)
@@ -72,7 +72,7 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, e
 	return groups, nil
 }
 
-// readTrends reads the hours of the groups, all in one query.
+// readTrends reads the hours of the groups in one query.
 func (s *Store) readTrends(ctx context.Context, since time.Time, groups []driver.Group) error {
 	if since.IsZero() || len(groups) == 0 {
 		return nil
@@ -179,7 +179,7 @@ func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *driver.S
 	return err
 }
 
-// readRecent counts the spans of the last hour: each is a range of an index.
+// readRecent counts the spans of the last hour, each an index range.
 func (s *Store) readRecent(ctx context.Context, q dlq.StatsQuery, stats *driver.Stats) error {
 	if !q.Recent {
 		return nil

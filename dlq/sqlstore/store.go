@@ -35,8 +35,7 @@ var (
 	_ driver.Clock = (*Store)(nil)
 )
 
-// Open opens the store that the URL names, as dlq.Open does without a sink and a spool. The one who opened it closes
-// it.
+// Open opens the store that the URL names, as dlq.Open does without a sink and a spool. The caller closes it.
 func Open(ctx context.Context, rawURL string) (*Store, error) {
 	var mux driver.Mux
 	for _, scheme := range schemes {
@@ -49,8 +48,8 @@ func Open(ctx context.Context, rawURL string) (*Store, error) {
 	return store.(*Store), nil //nolint:forcetypeassert // our drivers give one
 }
 
-// start checks the connection, brings the schema up to date, unless it is to be kept as it is, and starts the writer.
-// On an error it closes what was opened.
+// start checks the connection, updates the schema, unless it is to be kept as it is, and starts the writer. On an error
+// it closes what was opened.
 func (s *Store) start(ctx context.Context, keepSchema bool) error {
 	s.closed = make(chan struct{})
 	s.statements.dialect = s.dialect.name()
@@ -62,13 +61,13 @@ func (s *Store) start(ctx context.Context, keepSchema bool) error {
 		return errors.Join(err, s.closeDB())
 	}
 	s.clock = sqldb.NewClock(s.dialect.name(), s.read)
-	s.clock.Now(ctx) // the database answers now
+	s.clock.Now(ctx) // the database responds now
 	s.writer = startWriter(s, s.writers())
 	return nil
 }
 
-// writers is how many goroutines write: on a server a second one fills the time in which the first waits for it, or it
-// for the first; a database in a file has one writer at a time.
+// writers is the number of writing goroutines: on a server a second one uses the time in which the first waits for it,
+// and vice versa; a database in a file has one writer at a time.
 func (s *Store) writers() int {
 	if s.dialect.name() == SQLite || s.write.Stats().MaxOpenConnections == 1 {
 		return 1
@@ -76,7 +75,7 @@ func (s *Store) writers() int {
 	return 2
 }
 
-// SpoolDir is where a spool alongside this store belongs; empty when the store has no place on this machine.
+// SpoolDir is the directory for this store's spool; empty when the store has no place on this machine.
 func (s *Store) SpoolDir() string { return s.spoolDir }
 
 // Now returns the database's time; SQLite's is the process's.
@@ -90,7 +89,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	})
 }
 
-// Close finishes the writes in flight and closes the connections, but for those of [New]. Closing twice is fine.
+// Close finishes the writes in flight and closes the connections, except those of [New]. It may be called twice.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		close(s.closed)
@@ -111,7 +110,7 @@ func (s *Store) closeDB() error {
 	return errors.Join(err, s.write.Close())
 }
 
-// inTx runs fn in a durable transaction, and names what was tried in the error.
+// inTx runs fn in a durable transaction, and names the operation in the error.
 func (s *Store) inTx(ctx context.Context, what string, fn func(*sql.Tx) error) error {
 	if err := s.open(what); err != nil {
 		return err
@@ -131,5 +130,5 @@ func (s *Store) open(what string) error {
 	}
 }
 
-// bind turns the ? of a statement that is written by hand into the database's placeholders.
+// bind replaces each ? of a handwritten statement with the database's placeholder.
 func (s *Store) bind(query string) string { return s.dialect.name().Bind(query) }

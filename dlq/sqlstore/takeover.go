@@ -15,28 +15,27 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// Takeover is what [TakeOver] has done.
+// Takeover is the result of [TakeOver].
 type Takeover struct {
-	// Kept is the table with the rows as they were: under another name when its own is that of our view.
+	// Kept is the table with the original rows: under another name if its own is that of our view.
 	Kept string
-	// Before are the rows of the table by status, After the entries that are there of them.
+	// Before are the rows of the table by status, After their entries.
 	Before, After map[string]int64
 	// Stored are new entries, Seen were taken over by an earlier call.
 	Stored, Seen int64
 }
 
-// keptSuffix is behind the name of a table, or of an index, that made room for ours.
+// keptSuffix is appended to the name of a table or an index that made room for ours.
 const keptSuffix = "_before_redrive"
 
-// TakeOver makes a store in a PostgreSQL database that has a dead letter table already, with the columns id, event_id,
+// TakeOver makes a store in a PostgreSQL database with an existing dead letter table, with the columns id, event_id,
 // event_type, source_table, source_id, event_payload, error_message, stack_trace, retry_count, max_retries, status,
 // created_at, last_retry_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic and correlation_id,
-// and copies its rows. A table that is not in the store's schema (see the parameter schema of the URL) stays as it is.
-// In the same schema the table, its archive and indexes get other names where theirs are ours, and nothing of them is
-// changed or removed; when it fails, what inserts into dlq_events still can. Times without a zone are read in that of
-// the session. It may be repeated: rows that are there
-// already stay as they are. What is inserted into dlq_events later goes to the table that was there, and a repetition
-// takes it over.
+// and copies its rows. A table outside of the store's schema (see the parameter schema of the URL) is not changed. In
+// the same schema the table, its archive and indexes are renamed where their names are ours, but nothing in them is
+// changed or removed; when TakeOver fails, programs can still insert into dlq_events. Times without a zone are read in
+// the session's. It may be repeated: existing entries are not changed. Rows inserted into dlq_events later go to the
+// original table, and another call takes them over.
 func TakeOver(ctx context.Context, rawURL, table string, by dlq.By) (*Takeover, error) {
 	u, err := driver.ParseURL(rawURL)
 	if err != nil {
@@ -75,7 +74,7 @@ func (t *target) takeOver(ctx context.Context, table string, by dlq.By) (*Takeov
 	})
 }
 
-// takeOverLocked does it while no other process does.
+// takeOverLocked does it under the lock.
 func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB, table string, by dlq.By) error {
 	d, _ := t.dialect.(postgres)
 	err := d.makeSchemas(ctx, db)
@@ -116,8 +115,8 @@ func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB,
 	return err
 }
 
-// makeRoom renames what has names of ours, and returns the table's name before, with its schema where that is not the
-// store's, and from then on.
+// makeRoom renames what has our names, and returns the table's previous name, with its schema if that is not the
+// store's, and its new name.
 func (d postgres) makeRoom(ctx context.Context, db *sql.DB, table string) (was, kept string, err error) {
 	err = sqldb.InTx(ctx, db, nil, func(tx *sql.Tx) error {
 		isTable := func(name string) (is bool, err error) {
@@ -131,7 +130,7 @@ func (d postgres) makeRoom(ctx context.Context, db *sql.DB, table string) (was, 
 			if err != nil {
 				return err
 			}
-			if there && name == table+keptSuffix { // an earlier call has come so far at least
+			if there && name == table+keptSuffix { // an earlier call got this far
 				was, kept = table, name
 				return nil
 			}
@@ -140,7 +139,7 @@ func (d postgres) makeRoom(ctx context.Context, db *sql.DB, table string) (was, 
 				return err
 			}
 			if strings.Contains(table, ".") && name != table {
-				break // it says itself in which schema it is
+				break // it includes its schema
 			}
 		}
 		return fmt.Errorf("%w: there is no such table", dlq.ErrNotFound)
@@ -172,7 +171,7 @@ func (d postgres) rename(ctx context.Context, tx *sql.Tx, table string) (was, ke
 	return table, kept, nil
 }
 
-// comeBack lets what inserts into the table continue after a call that has failed.
+// comeBack lets inserts into the table continue after a failed call.
 func comeBack(ctx context.Context, db *sql.DB, table, kept string) error {
 	if table == kept {
 		return nil
@@ -188,7 +187,7 @@ func comeBack(ctx context.Context, db *sql.DB, table, kept string) error {
 	return err
 }
 
-// renameForeign renames a table that has a name of ours, and its indexes. Ours have columns that others have not.
+// renameForeign renames a table that has one of our names, and its indexes. Ours are recognized by their columns.
 func renameForeign(ctx context.Context, tx *sql.Tx, table string) error {
 	var foreign bool
 	err := tx.QueryRowContext(ctx, `SELECT count(*) > 0 FROM pg_class c WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')
@@ -220,8 +219,8 @@ func renameForeign(ctx context.Context, tx *sql.Tx, table string) error {
 	return nil
 }
 
-// divert leads what is still inserted into dlq_events, which is a view from now on, to the table that was there:
-// consumers that have not moved in yet notice nothing, and the next call takes their rows over.
+// divert redirects inserts into dlq_events, which is now a view, to the original table: consumers that have not moved
+// yet notice nothing, and the next call takes their rows over.
 func divert(ctx context.Context, db *sql.DB, kept string) error {
 	const columns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, " +
 		"last_retry_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"
@@ -245,7 +244,7 @@ func divert(ctx context.Context, db *sql.DB, kept string) error {
 	return regrant(ctx, db, kept, "dlq_events")
 }
 
-// regrant lets those who may read and change a table do so with the one that has its name now.
+// regrant grants the rights on a table to those who had them on the table which had its name before.
 func regrant(ctx context.Context, db *sql.DB, from, to string) error {
 	grants, err := sqldb.Column[string](db.QueryContext(ctx, "SELECT 'GRANT ' || a.privilege_type || ' ON "+
 		quoteTable(to)+" TO ' || CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END"+
@@ -287,7 +286,7 @@ func (done *Takeover) copy(ctx context.Context, db *sql.DB, s *Store, by dlq.By)
 	return err
 }
 
-// writeLines writes rows of one column, a line each.
+// writeLines writes rows of one column as lines.
 func writeLines(rows *sql.Rows, to io.Writer) error {
 	for rows.Next() {
 		var line string
@@ -306,7 +305,7 @@ func countByStatus(ctx context.Context, db *sql.DB, table string) (map[string]in
 		" GROUP BY 1"))
 }
 
-// countTaken counts the entries of rows, by the status of the row: an entry may be another meanwhile.
+// countTaken counts the entries of rows by the status of the row: the entry's may have changed since.
 func countTaken(ctx context.Context, db *sql.DB, table string) (map[string]int64, error) {
 	return counted(db.QueryContext(ctx, "SELECT upper(coalesce(t.status, 'PENDING')), count(*) FROM "+quoteTable(table)+
 		" t WHERE EXISTS (SELECT 1 FROM dlq_entries e WHERE e.position = 'dlq_events/' || t.id) GROUP BY 1"))
@@ -323,7 +322,7 @@ func counted(rows *sql.Rows, err error) (map[string]int64, error) {
 	})
 }
 
-// quoteTable quotes a name that may have a schema in front.
+// quoteTable quotes a name that may have a schema.
 func quoteTable(name string) string {
 	parts := strings.Split(name, ".")
 	for i := range parts {

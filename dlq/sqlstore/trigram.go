@@ -13,14 +13,14 @@ const (
 	trigramLock = "hashtext(current_schema() || '" + trigramIndex + "')"
 )
 
-// makeTrigram makes an index for texts in the middle of errors. It is made while others write, which can take minutes:
-// one process does it, and the others do not wait, because they would hold up what they wait for.
+// makeTrigram creates an index for words in the middle of errors. It is built while others write, which can take
+// minutes: one process does it, and the others do not wait, because they would block what they wait for.
 func makeTrigram(ctx context.Context, db *sql.DB) (err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // it goes back to the pool
+	defer func() { _ = conn.Close() }() // returns it to the pool
 	var mine bool
 	if err := conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock("+trigramLock+")").Scan(&mine); err != nil || !mine {
 		return err
@@ -50,9 +50,9 @@ func makeTrigram(ctx context.Context, db *sql.DB) (err error) {
 	return nil
 }
 
-// trigramStatements make the index of each partition and then put them together, because a partitioned table takes no
-// index while others write. The planner gets a larger sample of the errors: by its usual one it takes a rare word for
-// one that is in a row of 300, and reads a whole status alongside the trigrams.
+// trigramStatements create the index of each partition and then attach them, because an index of a partitioned table
+// cannot be created concurrently. The planner gets a larger sample of the errors: with its usual one it estimates that
+// a rare word is in one row of 300, and reads a whole status in addition to the trigrams.
 func trigramStatements(ctx context.Context, db *sql.DB) ([]string, error) {
 	const find = "SELECT quote_ident(nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE " +
 		"extname = 'pg_trgm'"
@@ -67,7 +67,7 @@ func trigramStatements(ctx context.Context, db *sql.DB) ([]string, error) {
 	statements := []string{
 		"ALTER TABLE dlq_entries ALTER COLUMN error_message SET STATISTICS 1000",
 		"ANALYZE dlq_entries (error_message)",
-		"DROP INDEX IF EXISTS " + trigramIndex, // one that was interrupted is there, but of no use
+		"DROP INDEX IF EXISTS " + trigramIndex, // an interrupted one exists, but is useless
 	}
 	partitions, err := partitionsOf(ctx, db)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 var _ driver.ArchiveStore = (*Store)(nil)
 
-// Unarchive moves entries from the archive back, in one transaction.
+// Unarchive moves entries back from the archive, in one transaction.
 func (s *Store) Unarchive(ctx context.Context, by dlq.By, at time.Time, ids ...int64) ([]int64, error) {
 	if by.Actor == "" || at.IsZero() {
 		return nil, fmt.Errorf("sqlstore: unarchive: %w: without an actor or a time", dlq.ErrInvalid)
@@ -81,7 +81,7 @@ func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args [
 	return ids, nil
 }
 
-// countBack writes the statistics and the audit records of entries that are back.
+// countBack writes the statistics and the audit records of restored entries.
 func (s *Store) countBack(ctx context.Context, tx *sql.Tx, by dlq.By, at time.Time, ids []int64) error {
 	entries, err := s.lockEntries(ctx, tx, ids)
 	if err != nil {

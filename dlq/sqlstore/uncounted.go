@@ -13,9 +13,9 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// The statistics are a few rows that every writer changes, at the end of its transaction. A transaction of the
-// application's may stay open for long after that, and everybody else's dead letters would wait for it. So it leaves
-// what is to be counted in a separate row in dlq_uncounted, and readers of the statistics count it.
+// The statistics are a few rows that every writer changes, at the end of its transaction. An application's transaction
+// may stay open for long after that, and all other dead letters would wait for it. So it leaves its counts in a
+// separate row in dlq_uncounted, and readers of the statistics add it.
 
 // storedDeltas are deltas as JSON.
 type storedDeltas struct {
@@ -116,7 +116,7 @@ func (d *deltas) merge(stored *storedDeltas) {
 // maxFold is how many rows of dlq_uncounted are counted in one transaction.
 const maxFold = 1000
 
-// fold counts what transactions of the application left uncounted. Mostly there is nothing, and that is one look at an
+// fold counts what transactions of the application left uncounted. Usually there is nothing, which takes one look at an
 // empty table.
 func (s *Store) fold(ctx context.Context) error {
 	for {
@@ -162,21 +162,21 @@ func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) (more bool, err error) {
 	return len(ids) == maxFold, all.apply(ctx, s, tx)
 }
 
-// counterTables are locked in the order in which writers come to them.
+// counterTables are locked in the order in which writers use them.
 var counterTables = []string{"dlq_groups", "dlq_counts", "dlq_hours", "dlq_uncounted"}
 
-// Recount makes the kept statistics anew from the entries. It reads all of them, in one transaction, and lets no other
-// change meanwhile.
+// Recount recomputes the kept statistics from the entries. It reads all of them in one transaction, and allows no other
+// change in the meantime.
 func (s *Store) Recount(ctx context.Context) error {
 	return s.inTx(ctx, "recount", func(tx *sql.Tx) error {
-		// A writer comes to the statistics last. One that is not there yet has its entries uncommitted, so they are not
-		// read below, and counts them when we are done.
+		// A writer changes the statistics last. If it has not yet, its entries are uncommitted, so they are not read below,
+		// and it counts them when we are done.
 		for _, query := range s.dialect.lockTables(counterTables) {
 			if _, err := tx.ExecContext(ctx, query); err != nil {
 				return fmt.Errorf("lock: %w", err)
 			}
 		}
-		for more := true; more; { // deaths that no entry shows any more
+		for more := true; more; { // deaths that no entry shows any longer
 			var err error
 			if more, err = s.foldTx(ctx, tx); err != nil {
 				return err
@@ -189,8 +189,8 @@ func (s *Store) Recount(ctx context.Context) error {
 		for _, query := range []string{
 			"DELETE FROM dlq_counts",
 			"DELETE FROM dlq_hours WHERE died_again = 0",
-			"UPDATE dlq_hours SET entries = 0, closed = 0",                            // entries know their last death alone
-			"UPDATE dlq_groups SET " + strings.Join(statusColumns, " = 0, ") + " = 0", // their first and last death stay
+			"UPDATE dlq_hours SET entries = 0, closed = 0",                            // entries only have their last death
+			"UPDATE dlq_groups SET " + strings.Join(statusColumns, " = 0, ") + " = 0", // their first and last deaths are kept
 		} {
 			if _, err := tx.ExecContext(ctx, query); err != nil {
 				return err

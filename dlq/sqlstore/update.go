@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// changed is an entry that the transaction holds locked, as it was and as it is to be.
+// changed is an entry that the transaction has locked, before and after the change.
 type changed struct{ before, after *dlq.Entry }
 
 // update is a statement that changes some entries in the same way.
@@ -20,8 +20,8 @@ type update struct {
 	ids  []int64
 }
 
-// updateEntries writes entries that have changed: only the columns that differ, and one statement for all that differ
-// alike, as those of a bulk action do.
+// updateEntries writes entries that have changed: only the columns that differ, and one statement for all entries with
+// the same difference, such as those of a bulk action.
 func (s *Store) updateEntries(ctx context.Context, tx *sql.Tx, entries []changed) error {
 	var updates []*update
 	for _, e := range entries {
@@ -29,7 +29,7 @@ func (s *Store) updateEntries(ctx context.Context, tx *sql.Tx, entries []changed
 		if len(u.set) == 0 {
 			continue
 		}
-		// Those that are alike come in a row, or among a few others.
+		// Equal differences follow each other, or are among a few others.
 		i := slices.IndexFunc(updates[max(0, len(updates)-maxUnlike):], u.alike)
 		if i >= 0 {
 			u = updates[max(0, len(updates)-maxUnlike)+i]
@@ -49,7 +49,7 @@ func (s *Store) updateEntries(ctx context.Context, tx *sql.Tx, entries []changed
 	return nil
 }
 
-// maxUnlike is among how many of the last updates one that is alike is looked for.
+// maxUnlike is in how many of the last updates an equal one is searched.
 const maxUnlike = 8
 
 func (u *update) alike(v *update) bool {

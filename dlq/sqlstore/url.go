@@ -14,12 +14,12 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// idleTx is how long a transaction of this store may do nothing: it does little between two statements, even on a
-// machine that is busy.
+// idleTx is how long a transaction of this store may be idle: it does little between two statements, even on a busy
+// machine.
 const idleTx = 30 * time.Second
 
-// target is a database as a URL names it. Readers and writers have a pool each: a dashboard that asks for much does not
-// keep a dead letter waiting for a connection.
+// target is a database as a URL names it. Readers and writers have a pool each: a dashboard with many queries does not
+// make a dead letter wait for a connection.
 type target struct {
 	*sqldb.Source
 	dialect dialect
@@ -49,14 +49,14 @@ func openURL(ctx context.Context, u *url.URL) (*Store, error) {
 	}
 }
 
-// parseURL reads a URL: our parameters, and the driver's that change nothing of what this package relies on.
+// parseURL reads a URL: our parameters, and those of the driver's that change nothing which this package relies on.
 func parseURL(u *url.URL) (*target, error) {
 	t := &target{readers: 8, writers: 4, lifetime: 30 * time.Minute, idle: 5 * time.Minute, migrate: true}
 	ours := map[string]sqldb.Param{
 		"driver":        sqldb.Text(&t.driver),
 		"migrate":       sqldb.Boolean(&t.migrate),
 		"readers":       sqldb.Integer(&t.readers, 1, 1000),
-		"writers":       sqldb.Integer(&t.writers, 2, 1000), // a migration holds its lock on one of them
+		"writers":       sqldb.Integer(&t.writers, 2, 1000), // a migration holds its lock on one
 		"conn-lifetime": sqldb.Duration(&t.lifetime),
 	}
 	var native []string
@@ -92,7 +92,7 @@ func parseURL(u *url.URL) (*target, error) {
 		if params.Has("search_path") {
 			return nil, errors.New("postgres URL: schema and search_path exclude each other")
 		}
-		forced.Set("search_path", d.schema) // and no other: a table that is missing here must not be found there
+		forced.Set("search_path", d.schema) // and no other, where a missing table might be found
 	}
 	maps.Copy(params, forced)
 	if t.Source, err = sqldb.ReadURL(u, params); err != nil {
@@ -100,7 +100,7 @@ func parseURL(u *url.URL) (*target, error) {
 	}
 	switch t.Dialect {
 	case sqldb.PostgreSQL:
-		t.Drivers = []string{"pgx"} // it takes slices for arrays
+		t.Drivers = []string{"pgx"} // it accepts slices as arrays
 		t.dialect = d
 	case sqldb.MySQL:
 		t.dialect = mysql{}
@@ -119,7 +119,7 @@ func (t *target) readSynchronous(value string) error {
 	return nil
 }
 
-// name is what an error calls the database.
+// name is the database in error messages.
 func (t *target) name() string {
 	if t.Dialect == sqldb.SQLite {
 		return "sqlite file " + t.Path
@@ -140,8 +140,8 @@ func (t *target) open(ctx context.Context) (*Store, error) {
 	return s, s.start(ctx, !t.migrate)
 }
 
-// pools makes the pools, which open nothing yet. SQLite has one writer at a time anyway: a second connection of ours
-// would only wait in its busy handler, which polls, instead of in our queue. A database in memory is one connection's:
+// pools makes the pools, which open nothing yet. SQLite has one writer at a time: a second connection of ours would
+// only wait in its busy handler, which polls, instead of in our queue. A database in memory belongs to one connection:
 // it has one pool.
 func (t *target) pools(ctx context.Context, s *Store) (err error) {
 	write := sqldb.Pool{
@@ -164,8 +164,8 @@ func (t *target) pools(ctx context.Context, s *Store) (err error) {
 	return nil
 }
 
-// postgresParams are the parameters of pgx and of PostgreSQL's own client library, and the settings of a session that
-// make sense here. Any other setting can be given as options=-c%20name=value.
+// postgresParams are the parameters of pgx and of PostgreSQL's client library, and the settings of a session that are
+// useful here. Any other setting can be given as options=-c%20name=value.
 var postgresParams = []string{
 	"application_name", "channel_binding", "client_encoding", "connect_timeout", "default_query_exec_mode",
 	"description_cache_capacity",
@@ -176,7 +176,7 @@ var postgresParams = []string{
 	"sslsni", "statement_cache_capacity", "statement_timeout", "target_session_attrs", "timezone", "user", "work_mem",
 }
 
-// mysqlParams are the parameters of go-sql-driver that change nothing of what this package relies on.
+// mysqlParams are the parameters of go-sql-driver that change nothing which this package relies on.
 var mysqlParams = []string{
 	"allowCleartextPasswords", "allowFallbackToPlaintext", "allowNativePasswords", "allowOldPasswords",
 	"checkConnLiveness", "collation",

@@ -13,7 +13,7 @@ func questionMarks(n, rows int) string {
 	return strings.TrimSuffix(strings.Repeat(row+", ", rows), ", ")
 }
 
-// null makes NULL of empty text.
+// null turns empty text into NULL.
 func null(text string) any {
 	if text == "" {
 		return nil
@@ -24,7 +24,7 @@ func null(text string) any {
 // timeValue reads a time column of any dialect; NULL is the zero time.
 type timeValue struct{ to *time.Time }
 
-// Scan reads what the driver gives: a time, or its text.
+// Scan reads a time, or its text, from the driver.
 func (v timeValue) Scan(src any) error {
 	switch src := src.(type) {
 	case nil:

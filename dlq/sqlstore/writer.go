@@ -11,19 +11,19 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Bounds of one joined transaction.
+// Limits of one joined transaction.
 const (
 	maxJoinedRows  = 1000
 	maxJoinedBytes = 16 << 20
 	joinedTimeout  = time.Minute
-	maxIdle        = 16 // how often the writer steps aside without anybody coming
+	maxIdle        = 16 // how often the writer yields without a new caller
 	maxMoment      = 500 * time.Microsecond
 )
 
 // writer joins concurrent Puts: while one transaction commits, the next callers gather, and share the next commit. A
-// commit costs a sync of the disk however much is in it. The batcher of brokers/internal/engine flushes one batch at a
-// time, as soon as the one before is done; here two connections commit at once, and wait for callers that were answered
-// a moment ago.
+// commit costs one sync of the disk no matter how much is in it. The batcher of brokers/internal/engine flushes one
+// batch at a time, as soon as the previous one is done; here two connections commit at once, and wait for callers that
+// have just got their results.
 type writer struct {
 	store   *Store
 	calls   chan *putCall
@@ -53,7 +53,7 @@ func startWriter(s *Store, goroutines int) *writer {
 	return w
 }
 
-// put hands letters to the writer. A caller whose context ends does not stop the transaction that others share.
+// put passes letters to the writer. A caller whose context ends does not stop the transaction that others share.
 func (w *writer) put(ctx context.Context, letters []letterRow) ([]driver.Receipt, error) {
 	call := &putCall{letters: letters, done: make(chan putAnswer, 1)}
 	for _, e := range letters {
@@ -97,10 +97,10 @@ func (w *writer) run() {
 	}
 }
 
-// gather adds the callers that wait already to the first. Those of the group before have just been answered and are
-// about to come back: without a chance to run they would miss this commit, and two halves of the callers would take
-// turns, each waiting for a whole commit of the other. So the writer steps aside a few times before it commits, and
-// then waits for a moment as long as there are fewer than in the group before; after a group of one it does not. A
+// gather adds the callers that are already waiting to the first. Those of the previous group have just got their
+// results and are about to return: without a chance to run they would miss this commit, and two halves of the callers
+// would take turns, each waiting for a whole commit of the other. So the writer yields a few times before it commits,
+// and then waits for a moment while there are fewer than in the previous group; after a group of one it does not. A
 // piece of a large call is a group on its own: the next one is for another writer.
 func (w *writer) gather(first *putCall, previous int) []*putCall {
 	group, rows, size := []*putCall{first}, len(first.letters), first.size
@@ -135,9 +135,9 @@ func (w *writer) gather(first *putCall, previous int) []*putCall {
 	return group
 }
 
-// commit writes a group. When that fails each call is tried alone, so that one letter that the database does not take
-// does not fail its neighbours; when a second one fails too it is the database, and the others get the same answer at
-// once.
+// commit writes a group. When that fails each call is tried alone, so that one letter that the database rejects does
+// not fail its neighbours; when a second one fails, too, the database is the cause, and the others get the same error
+// at once.
 func (w *writer) commit(group []*putCall) {
 	var joined []letterRow
 	for _, call := range group {
@@ -166,13 +166,12 @@ func (w *writer) commit(group []*putCall) {
 	}
 }
 
-// newPutter is a dialect that stores letters whose keys are not there, and that wait, by a shorter way.
+// newPutter is a dialect with a faster way to store PENDING letters whose keys do not exist.
 type newPutter interface {
 	putNew(ctx context.Context, s *Store, letters []letterRow) (map[driver.Key]int64, error)
 }
 
-// transact stores letters: those that are new by the short way, if the database has one, and the others in a
-// transaction.
+// transact stores letters: new ones the fast way, if the database has one, and the others in a transaction.
 func (w *writer) transact(letters []letterRow) ([]driver.Receipt, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), joinedTimeout)
 	defer cancel()
@@ -191,8 +190,8 @@ func (w *writer) transact(letters []letterRow) ([]driver.Receipt, error) {
 	return receipts, nil
 }
 
-// putNew stores what it can by the short way, and returns the others with their indexes. An error is left to the long
-// way, which meets it again if it stays.
+// putNew stores what it can the fast way, and returns the others with their indexes. It ignores an error, which the
+// slow way meets again if it persists.
 func (w *writer) putNew(ctx context.Context, letters []letterRow, receipts []driver.Receipt) (rest []letterRow,
 	indexes []int,
 ) {
@@ -220,7 +219,7 @@ func (w *writer) putNew(ctx context.Context, letters []letterRow, receipts []dri
 	for i, e := range letters {
 		if id, stored := ids[e.Key]; stored && e.isNew() {
 			receipts[i] = driver.Receipt{ID: id, Outcome: driver.Stored}
-			delete(ids, e.Key) // a second one of the key is seen again
+			delete(ids, e.Key) // a second one with the key is seen again
 			continue
 		}
 		rest, indexes = append(rest, e), append(indexes, i)

@@ -113,7 +113,7 @@ func (b *Body) SetBytes(payload []byte) {
 	b.SHA256 = hex.EncodeToString(sum[:])
 }
 
-// AuditRecord is a line of the audit log.
+// AuditRecord is a record of the audit log.
 type AuditRecord struct {
 	ID      int64             `json:"id"`
 	At      time.Time         `json:"at"`
@@ -131,8 +131,8 @@ type AuditRecord struct {
 	Since   time.Time `json:"since,omitzero" doc:"With fold: when the first of them was made; at is the last one."`
 }
 
-// FoldAudit makes one record of those of a run that say the same, where the newest of them stands. Outcomes are
-// reported by consumers, which do not know the run: those that follow each other are one record.
+// FoldAudit joins the records of a run that have the same content, in place of the newest. Outcomes are reported by
+// consumers, which do not know the run: consecutive ones are joined.
 func FoldAudit(records []AuditRecord) []AuditRecord {
 	type key struct{ run, actor, action, to string }
 	rows, at := make([]AuditRecord, 0, len(records)), map[key]int{}
@@ -172,7 +172,7 @@ type Diff struct {
 	After          int          `json:"after" doc:"Bytes after."`
 }
 
-// HeaderDiff is a header that changed.
+// HeaderDiff is a changed header.
 type HeaderDiff struct {
 	Name    Text `json:"name"`
 	Before  Text `json:"before,omitempty"`
@@ -192,7 +192,7 @@ type Count struct {
 	Count int64 `json:"count"`
 }
 
-// ValidationEvent is a dead letter under the column names of services that had their own dead letter table.
+// ValidationEvent is a dead letter with the column names of services that had their own dead letter table.
 type ValidationEvent struct {
 	ID             int64     `json:"id"`
 	EventID        Text      `json:"event_id"`
@@ -213,7 +213,7 @@ type ValidationEvent struct {
 	CorrelationID  Text      `json:"correlation_id,omitempty"`
 }
 
-// ValidationEventOf is the entry under those names.
+// ValidationEventOf is the entry with those names.
 func ValidationEventOf(e *Entry) ValidationEvent {
 	return ValidationEvent{
 		ID: e.ID, EventID: e.EventID, EventType: e.EventType, SourceTable: e.SourceTable, SourceID: e.SourceID,

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Filter picks entries. What is not given does not filter; what is given is joined by "and".
+// Filter selects entries that match all of its fields. Absent fields do not filter.
 type Filter struct {
 	IDs            []int64   `json:"ids,omitempty" nullable:"false" maxItems:"10000" doc:"These entries."`
 	Statuses       []string  `json:"statuses,omitempty" query:"status" nullable:"false" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED" doc:"Entries in any of these."`

@@ -81,7 +81,7 @@ type RecurringCause struct {
 	LastSeen    time.Time `json:"last_seen"`
 }
 
-// Recurrence is how the causes have changed since the last period. Each list begins with the cause that came most.
+// Recurrence is how the causes have changed since the previous period. Each list begins with the most frequent cause.
 type Recurrence struct {
 	From       time.Time        `json:"from" doc:"The start of the period; the one before begins as long before it."`
 	To         time.Time        `json:"to" doc:"Its end, not included: the end of this hour."`

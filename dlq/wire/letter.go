@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Version is that of the lines of an export and of the records of a spool. Those of older versions are read.
+// Version is the version of the lines of an export and of the records of a spool. Older versions can be read.
 const Version = 2
 
-// Letter is a line of an export: an entry with every revision of its body, in the order of their numbers.
+// Letter is a line of an export: an entry with every revision of its body, in order.
 type Letter struct {
 	Version  int    `json:"v"`
 	Redacted bool   `json:"redacted,omitzero"` // something was hidden: not to be imported
@@ -25,7 +25,7 @@ type Record struct {
 	Redriven *Redriven    `json:"redriven,omitempty"`
 }
 
-// Redriven means that a consumer has handled the message that was redriven.
+// Redriven means that a consumer has handled the redriven message.
 type Redriven struct {
 	ID        int64     `json:"id"`
 	MessageID string    `json:"message_id"`
@@ -35,7 +35,7 @@ type Redriven struct {
 	At        time.Time `json:"at"`
 }
 
-// VersionError is the error of a line or a record of a version that this program does not read.
+// VersionError is the error of a line or a record whose version this program cannot read.
 type VersionError struct {
 	Version int
 }
@@ -45,7 +45,7 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("version %d is not one that this program reads (1 to %d)", e.Version, Version)
 }
 
-// versionOf reads which version a line or a record has.
+// versionOf reads the version of a line or a record.
 func versionOf(data []byte) (int, error) {
 	var line struct {
 		Version int `json:"v"`
@@ -59,7 +59,7 @@ func versionOf(data []byte) (int, error) {
 	return line.Version, nil
 }
 
-// UnmarshalJSON reads a line of any version that there has been.
+// UnmarshalJSON reads a line of any version so far.
 func (l *Letter) UnmarshalJSON(data []byte) error {
 	version, err := versionOf(data)
 	if err != nil {
@@ -84,7 +84,7 @@ func (l *Letter) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a record of any version that there has been.
+// UnmarshalJSON reads a record of any version so far.
 func (r *Record) UnmarshalJSON(data []byte) error {
 	version, err := versionOf(data)
 	if err != nil {
@@ -126,7 +126,7 @@ func (r *Record) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// body1 is a body as the files of version 1 have it.
+// body1 is a body in files of version 1.
 type body1 struct {
 	Revision    int     `json:"revision"`
 	UUID        Text    `json:"uuid"`

@@ -2,7 +2,7 @@ package wire
 
 import "time"
 
-// Notice is what people are notified of: the body of a webhook.
+// Notice is a notification: the body of a webhook.
 type Notice struct {
 	ID    string    `json:"id" doc:"The same each time that it is sent."`
 	Kind  string    `json:"kind" enum:"new_cause,regressed_cause,run_stopped,run_awaits_approval,store_down"`
@@ -28,7 +28,7 @@ type MuteRequest struct {
 	Note
 }
 
-// MuteList are the causes that are muted, the latest first.
+// MuteList are the muted causes, the latest first.
 type MuteList struct {
 	Mutes []Mute `json:"mutes" nullable:"false"`
 }

@@ -2,14 +2,14 @@ package wire
 
 import "time"
 
-// Page asks for a part of a list. The zero Page is the first 50, the newest first.
+// Page selects a part of a list. The zero Page is the first 50, newest first.
 type Page struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
 	Order  string `query:"order" enum:"newest,oldest,stored-first,stored-last" default:"newest"`
 	Cursor string `query:"cursor" maxLength:"200" doc:"next of the page before."`
 }
 
-// GroupQuery asks for causes.
+// GroupQuery selects causes.
 type GroupQuery struct {
 	Status     string `query:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED" doc:"Rank by the entries in this status, and leave out groups without any. Defaults to all entries."`
 	Handler    string `query:"handler"`
@@ -22,13 +22,13 @@ type GroupQuery struct {
 	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"10" doc:"At most so many."`
 }
 
-// StatsQuery asks for statistics.
+// StatsQuery selects statistics.
 type StatsQuery struct {
 	Since     time.Time `query:"since" doc:"The start of the hourly curve. Defaults to seven days ago."`
 	TopCauses int       `query:"top_causes" minimum:"1" maximum:"1000" default:"10" doc:"At most so many causes."`
 }
 
-// AuditQuery asks for audit records; a zero field does not filter.
+// AuditQuery selects audit records; zero fields do not filter.
 type AuditQuery struct {
 	EntryID int64     `query:"entry_id" minimum:"1"`
 	Run     string    `query:"run"`
@@ -39,14 +39,14 @@ type AuditQuery struct {
 	Fold    bool      `query:"fold" doc:"Make one record of those of a page that say the same of entries of a run."`
 }
 
-// RunQuery asks for runs; a zero field does not filter.
+// RunQuery selects runs; zero fields do not filter.
 type RunQuery struct {
 	State     []string `query:"state" nullable:"false" enum:"preparing,awaiting_approval,running,paused,stopped,completed,cancelled" doc:"Runs in any of these."`
 	CreatedBy string   `query:"created_by"`
 	Active    bool     `query:"active" doc:"Only those for which there is something to do."`
 }
 
-// ItemQuery asks for the entries of a run.
+// ItemQuery selects the entries of a run.
 type ItemQuery struct {
 	State string `query:"state" enum:"waiting,claimed,out,succeeded,failed,lost,skipped"`
 	After int64  `query:"after" minimum:"0" doc:"Go on behind this entry."`

@@ -4,12 +4,12 @@ import (
 	"time"
 )
 
-// Note is the reason of a change.
+// Note is the reason for a change.
 type Note struct {
 	Note string `json:"note,omitempty" maxLength:"1000" doc:"Why, for the audit log."`
 }
 
-// BulkRequest is one change of everything that a filter picks.
+// BulkRequest is one change of everything that a filter selects.
 type BulkRequest struct {
 	Action string `json:"action" enum:"resolve,discard,restore,park"`
 	Filter Filter `json:"filter" doc:"Which entries. Without statuses, those that the action is for."`
@@ -32,14 +32,14 @@ type Edit struct {
 	RemoveHeaders []string          `json:"remove_headers,omitempty" bytes:"any" nullable:"false"`
 }
 
-// EditRequest is an edit to be made.
+// EditRequest is an edit to make.
 type EditRequest struct {
 	Edit
 	Note
 	Redrive bool `json:"redrive,omitempty" doc:"Send it back at once. When that fails the edit stays."`
 }
 
-// Edited is what an edit made.
+// Edited is the result of an edit.
 type Edited struct {
 	Entry Entry `json:"entry"`
 	Diff  Diff  `json:"diff"`
@@ -63,13 +63,13 @@ type Purged struct {
 	Purged int `json:"purged"`
 }
 
-// ArchiveRequest names entries to bring back from the archive.
+// ArchiveRequest names entries to restore from the archive.
 type ArchiveRequest struct {
 	IDs []int64 `json:"ids" nullable:"false" minItems:"1" maxItems:"1000"`
 	Note
 }
 
-// ArchiveResult names the entries that are back.
+// ArchiveResult names the restored entries.
 type ArchiveResult struct {
 	Restored []int64 `json:"restored" nullable:"false" doc:"Left out are those that are not in the archive, and those that died again since."`
 }
@@ -80,19 +80,19 @@ type Imported struct {
 	Seen   int64 `json:"seen" doc:"Those that were there already, which stay as they are."`
 }
 
-// RunRequest asks for a run.
+// RunRequest starts a run.
 type RunRequest struct {
 	RunSpec
 	Note
 }
 
-// RunPreviewRequest asks what a run would do.
+// RunPreviewRequest previews a run.
 type RunPreviewRequest struct {
 	RunSpec
 	Sample int `json:"sample,omitempty" minimum:"0" maximum:"100" doc:"How many entries to look at. Defaults to 10."`
 }
 
-// RunAdjustment changes a run in flight; what is not given stays.
+// RunAdjustment changes a run in progress; absent fields change nothing.
 type RunAdjustment struct {
 	Rate   *float64  `json:"rate,omitempty" minimum:"0"`
 	MaxOut *int      `json:"max_out,omitempty"`
@@ -100,7 +100,7 @@ type RunAdjustment struct {
 	Note
 }
 
-// Conflict is the change that came first.
+// Conflict is the change that was first.
 type Conflict struct {
 	EntryID    int64     `json:"entry_id,omitempty" doc:"The entry."`
 	Run        string    `json:"run,omitempty" doc:"The run."`

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// RunSpec is what a redrive run is to do.
+// RunSpec specifies a redrive run.
 type RunSpec struct {
 	ID                    string   `json:"id,omitempty" pattern:"^[A-Za-z0-9_.-]{1,64}$" doc:"Makes starting idempotent: a second run with it is refused. Defaults to a new UUID."`
 	Filter                Filter   `json:"filter" doc:"Which entries. Statuses default to PENDING; RESOLVED and DISCARDED ones are restored first."`
@@ -121,7 +121,7 @@ type RunDestination struct {
 	Readers   int    `json:"readers" doc:"How many consumers read it now; -1 where that is not known."`
 }
 
-// RunReview is what a second person looks at before they approve a run.
+// RunReview is what a second person looks at before approving a run.
 type RunReview struct {
 	Run    Run           `json:"run" doc:"With the note of its author."`
 	Topics []TopicCount  `json:"topics" nullable:"false"`

@@ -1,6 +1,6 @@
 package wire
 
-// Me is the caller, and what the server does for it.
+// Me is the caller, and what the server allows it.
 type Me struct {
 	Name     string `json:"name" doc:"What stands in the audit log."`
 	Role     string `json:"role" enum:"viewer,operator,approver,admin"`
@@ -8,7 +8,7 @@ type Me struct {
 	Redacted bool   `json:"redacted" doc:"Something is hidden from you."`
 }
 
-// Rule redrives dead letters of technical causes automatically.
+// Rule redrives dead letters with technical causes automatically.
 type Rule struct {
 	Name            string  `json:"name"`
 	Reason          string  `json:"reason,omitempty"`
@@ -47,7 +47,7 @@ type Health struct {
 	Components map[string]Component `json:"components"`
 }
 
-// Component is the state of one thing that the program needs.
+// Component is the state of a component that the program needs.
 type Component struct {
 	Status string `json:"status" enum:"ok,failing"`
 	// Error is what is wrong. It must not show a password.
@@ -63,7 +63,7 @@ const (
 	StatusFailing = "failing"
 )
 
-// Add notes the state of a component: failing when err is not nil. Not safe for concurrent use.
+// Add records the state of a component: failing if err is not nil. Not safe for concurrent use.
 func (h *Health) Add(name string, err error, c Component) {
 	if h.Components == nil {
 		h.Components = map[string]Component{}
@@ -78,7 +78,7 @@ func (h *Health) Add(name string, err error, c Component) {
 	h.Components[name] = c
 }
 
-// Problem is an answer that is not a success (RFC 9457): what went wrong, and what to do about it.
+// Problem is a response that is not a success (RFC 9457): what went wrong, and what to do about it.
 type Problem struct {
 	Type     string    `json:"type,omitempty"`
 	Title    string    `json:"title,omitempty"`
@@ -89,7 +89,7 @@ type Problem struct {
 	Conflict *Conflict `json:"conflict,omitempty"`
 }
 
-// Fault is one thing that is wrong with a request.
+// Fault is one fault of a request.
 type Fault struct {
 	Message  string `json:"message,omitempty"`
 	Location string `json:"location,omitempty"`

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Text is text that may hold any bytes. In JSON it is a string where the bytes are valid UTF-8, else a list with their
-// base64.
+// Text is text that may contain any bytes. In JSON it is a string if the bytes are valid UTF-8, otherwise a list with
+// their base64.
 type Text string
 
 // MarshalJSON writes a string, or a list with the base64.
@@ -33,7 +33,7 @@ func (t *Text) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Headers are the headers of a message. In JSON they are an object; where a name is not valid UTF-8, a list of pairs.
+// Headers are the headers of a message. In JSON they are an object, or a list of pairs if a name is not valid UTF-8.
 type Headers map[string]string
 
 // MarshalJSON writes an object, or a list of pairs in the order of their names.

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Mirror copies the values of a type to its JSON form and back, field by field: those of one name, and those that are
-// named together. So a new field stands in the type and in its JSON form, and is forgotten in neither direction.
+// Mirror copies the values of a type to its JSON form and back, field by field: those with the same name, and those
+// that are paired explicitly. So a new field has to be in both, and is copied in both directions.
 type Mirror[V, W any] struct {
 	fields []field
 }
@@ -22,9 +22,9 @@ type field struct {
 	to, from    func(dst, src reflect.Value)
 }
 
-// New pairs the fields of W with those of V. Others gives the path in V where that is another than the field's
-// name in W ("Topic": "Origin.Topic"), and an empty one for what the caller copies. A float64 FieldSeconds has the
-// duration Field for a partner. It panics for a field of either side that has none.
+// New pairs the fields of W with those of V. Others has the path in V of fields with another name in W ("Topic":
+// "Origin.Topic"), empty for what the caller copies. A float64 FieldSeconds is paired with the duration Field. It
+// panics for a field of either side without a partner.
 func New[V, W any](others map[string]string) *Mirror[V, W] {
 	return &Mirror[V, W]{fields: pair(reflect.TypeFor[V](), reflect.TypeFor[W](), others)}
 }
@@ -93,14 +93,14 @@ func pair(value, wire reflect.Type, others map[string]string) []field {
 		paired[path] = true
 		fields = append(fields, f)
 	}
-	for name := range others { // of the type, and of no field of the JSON form
+	for name := range others { // fields of the type without one in the JSON form
 		paired[name] = true
 	}
 	requirePaired(value, "", paired)
 	return fields
 }
 
-// requirePaired panics for a field that was forgotten, within a struct of which some fields are paired too.
+// requirePaired panics for a forgotten field in a struct of which other fields are paired.
 func requirePaired(value reflect.Type, prefix string, paired map[string]bool) {
 	for f := range value.Fields() {
 		name := prefix + f.Name
@@ -137,7 +137,7 @@ var (
 	typeOfSeconds  = reflect.TypeFor[float64]()
 )
 
-// copier returns what copies one type to another one; nil when these are no partners.
+// copier returns a function that copies one type to another; nil if they cannot be paired.
 func copier(dst, src reflect.Type) func(dst, src reflect.Value) {
 	switch {
 	case dst == src:

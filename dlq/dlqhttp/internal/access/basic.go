@@ -10,7 +10,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// User is somebody with a password.
+// User is a user with a password.
 type User struct {
 	// Name appears in the audit log. Role is what they may do. Both are required.
 	Name string
@@ -21,14 +21,14 @@ type User struct {
 
 type basic struct {
 	users map[string]User
-	none  []byte // the hash that an unknown user's password is compared with
+	none  []byte // the hash to compare an unknown user's password with
 	known sync.Map
 	count int
 	mu    sync.Mutex
 }
 
-// maxKnown bounds how many passwords that were right are remembered by their digest: bcrypt is slow on purpose, for
-// each request.
+// maxKnown limits how many correct passwords are remembered by their digest: bcrypt is slow on purpose, and would run
+// for each request.
 const maxKnown = 1000
 
 // Basic authenticates by user name and password.
@@ -58,7 +58,7 @@ func Basic(users ...User) (Authenticator, error) {
 	return b, errors.Join(append(errs, err)...)
 }
 
-// Authenticate takes as long for a user that there is not as for one that there is.
+// Authenticate takes the same time for unknown and for known users.
 func (b *basic) Authenticate(r *http.Request) (Principal, error) {
 	name, password, ok := r.BasicAuth()
 	if !ok {
@@ -80,7 +80,7 @@ func (b *basic) Authenticate(r *http.Request) (Principal, error) {
 	return Principal{Name: user.Name, Role: user.Role}, nil
 }
 
-// Known reports whether these credentials were right before. It costs nothing.
+// Known reports whether these credentials were correct before. It costs nothing.
 func (b *basic) Known(r *http.Request) bool {
 	name, password, _ := r.BasicAuth()
 	user, there := b.users[name]

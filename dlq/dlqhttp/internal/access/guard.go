@@ -24,11 +24,11 @@ const (
 	// localName is the actor of unauthenticated requests.
 	localName = "local"
 	maxActor  = 100
-	// maxHeaders is how many bytes the headers of a request may have in all.
+	// maxHeaders is the maximum size of a request's headers in bytes.
 	maxHeaders = 32 << 10
 )
 
-// GuardConfig specifies whom a Guard lets through; dlqhttp.Config explains the fields.
+// GuardConfig specifies who a Guard admits; dlqhttp.Config explains the fields.
 type GuardConfig struct {
 	Auth    []Authenticator
 	Hosts   []string
@@ -36,20 +36,20 @@ type GuardConfig struct {
 	Rate    float64
 	Burst   int
 	Logger  *slog.Logger
-	// Unauthorized answers who is not known in another way than by a problem, and reports whether it has.
+	// Unauthorized answers an unknown caller with something other than a problem, and reports whether it has.
 	Unauthorized func(http.ResponseWriter, *http.Request) bool
 }
 
-// Guard stands in front of everything: it identifies the caller, and refuses what is not for us.
+// Guard is in front of everything: it identifies the caller, and refuses requests that are not for this server.
 type Guard struct {
 	cfg      GuardConfig
 	origins  *http.CrossOriginProtection
 	requests *Limiter
-	failures *Limiter // by address, for credentials that were wrong
-	accounts *Limiter // by the name of the user that they were for
+	failures *Limiter // by address, for wrong credentials
+	accounts *Limiter // by their user name
 }
 
-// Credentials that were wrong, by address and by account: so many at once, and so many a second on average.
+// The burst and the rate per second of wrong credentials, by address and by account.
 const (
 	failureBurst = 20
 	failureRate  = 0.5
@@ -69,7 +69,7 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	return g, nil
 }
 
-// Protect lets those through to next who may come, with who they are in the context.
+// Protect passes authorized requests to next, with the caller in the context.
 func (g *Guard) Protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if who, ok := g.admit(w, r); ok {
@@ -78,8 +78,8 @@ func (g *Guard) Protect(next http.Handler) http.Handler {
 	})
 }
 
-// Recognize lets a caller without credentials through as one without a role: for what is public in part. One with
-// credentials is admitted as by Protect: whether they are right is not to be found out here.
+// Recognize passes a caller without credentials on as one without a role, for what is partly public. One with
+// credentials is admitted as by Protect: this must not be a way to test credentials.
 func (g *Guard) Recognize(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.foreign(r) != "" {
@@ -98,8 +98,8 @@ func (g *Guard) Recognize(next http.Handler) http.Handler {
 	})
 }
 
-// Open lets callers without credentials through to what is for them: logins. It refuses requests that are not for this
-// server, or another site's.
+// Open admits callers without credentials, for logins. It refuses requests that are not for this server, or come from
+// another site.
 func (g *Guard) Open(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reason := g.foreign(r)
@@ -122,7 +122,7 @@ func (g *Guard) Open(next http.Handler) http.Handler {
 	})
 }
 
-// serve serves a caller that is known, within its rate.
+// serve serves a known caller, within its rate.
 func (g *Guard) serve(w http.ResponseWriter, r *http.Request, who *Principal, next http.Handler) {
 	client := who.Name
 	if who.Unproven {
@@ -165,13 +165,13 @@ func (g *Guard) admit(w http.ResponseWriter, r *http.Request) (Principal, bool) 
 	return Principal{}, false
 }
 
-// slowed means that credentials were not looked at: too many were wrong before.
+// slowed means that credentials were not checked, because too many were wrong before.
 type slowed struct{ wait time.Duration }
 
 // Error is for the log.
 func (s *slowed) Error() string { return "too many wrong credentials" }
 
-// refuse answers a caller that is not known.
+// refuse answers an unknown caller.
 func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if s, ok := errors.AsType[*slowed](err); ok {
 		tooMany(w, s.wait)
@@ -185,8 +185,8 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	problem.Write(w, http.StatusUnauthorized, "say who you are: Authorization: Bearer <token>, or user and password")
 }
 
-// authenticate identifies a caller. Credentials that are wrong are counted and logged, wherever they are sent, and the
-// answer to more of them is slowed, by the address that they come from and by the account that they are for.
+// authenticate identifies a caller. Wrong credentials are counted and logged, wherever they are sent, and further
+// attempts are slowed down, by address and by account.
 func (g *Guard) authenticate(r *http.Request) (Principal, error) {
 	address, account := host(r.RemoteAddr), accountOf(r)
 	if g.guessing(r, address, account) {
@@ -211,20 +211,21 @@ func (g *Guard) authenticate(r *http.Request) (Principal, error) {
 	return Principal{}, err
 }
 
-// note logs credentials that were refused.
+// note logs refused credentials.
 func (g *Guard) note(r *http.Request, account string, err error) {
 	g.cfg.Logger.WarnContext(r.Context(), "credentials refused", "remote", r.RemoteAddr, "account", account, "path",
 		r.URL.Path, "error", err)
 }
 
-// accountOf is the user that a password is for, without what would write lines into a log.
+// accountOf is the user name of the credentials, without characters that would add lines to a log.
 func accountOf(r *http.Request) string {
 	name, _, _ := r.BasicAuth()
 	return clean(name)
 }
 
-// guessing reports whether a password is not to be looked at: many from this address, or for this account, were wrong,
-// and this one was never right before. Tokens are looked at, so that no caller is kept out by a neighbour who guesses.
+// guessing reports whether a password should not be checked: many from this address, or for this account, were wrong,
+// and this one was never correct before. Tokens are always checked, so that a neighbour who guesses locks no caller
+// out.
 func (g *Guard) guessing(r *http.Request, address, account string) bool {
 	if _, _, password := r.BasicAuth(); !password || !g.failures.Spent(address) && !g.accounts.Spent(account) {
 		return false
@@ -237,7 +238,7 @@ func (g *Guard) guessing(r *http.Request, address, account string) bool {
 	return true
 }
 
-// identify asks the authenticators.
+// identify tries the authenticators.
 func (g *Guard) identify(r *http.Request) (Principal, error) {
 	if len(g.cfg.Auth) == 0 {
 		return Principal{Name: actor(r), Role: Admin, Unproven: true}, nil
@@ -262,7 +263,7 @@ func actor(r *http.Request) string {
 	return localName
 }
 
-// clean is a name without control characters and spaces around it.
+// clean is a name without control characters and surrounding spaces.
 func clean(name string) string {
 	return strings.TrimSpace(strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) {
@@ -272,7 +273,7 @@ func clean(name string) string {
 	}, strings.ToValidUTF8(name, "")))
 }
 
-// foreign explains why a request is not for us; empty when it is.
+// foreign explains why a request is not for this server; empty if it is.
 func (g *Guard) foreign(r *http.Request) string {
 	name := strings.ToLower(host(r.Host))
 	if len(g.cfg.Auth) > 0 {
@@ -293,8 +294,8 @@ func (g *Guard) foreign(r *http.Request) string {
 			return "the request came through a proxy (" + header + ")" + remedy
 		}
 	}
-	// A page of another site may give its own name this machine's address (DNS rebinding): then the browser sends that
-	// name.
+	// A page of another site may resolve its own name to this machine's address (DNS rebinding): then the browser sends
+	// that name.
 	if addr, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil && addr.IsLoopback() ||
 		name == "localhost" || strings.HasSuffix(name, ".localhost") || slices.Contains(g.cfg.Hosts, name) {
 		return ""
@@ -326,8 +327,8 @@ func tooMany(w http.ResponseWriter, wait time.Duration) {
 	problem.Write(w, http.StatusTooManyRequests, fmt.Sprintf("too many requests: try again in %d s", seconds))
 }
 
-// IsLoopback reports whether only this machine reaches an address to listen on. A name counts when all of its addresses
-// do.
+// IsLoopback reports whether only this machine can reach an address to listen on. A name counts when all of its
+// addresses do.
 func IsLoopback(address string) (bool, error) {
 	name, _, err := net.SplitHostPort(address)
 	if err != nil {

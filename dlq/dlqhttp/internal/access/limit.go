@@ -7,7 +7,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limiter bounds how much each of many may do. It is safe for concurrent use.
+// Limiter limits the rate of each of many names. It is safe for concurrent use.
 type Limiter struct {
 	every rate.Limit
 	burst int
@@ -22,10 +22,10 @@ type bucket struct {
 	used    time.Time
 }
 
-// maxBuckets bounds the memory: beyond it the idle ones are forgotten, and if all are busy, everybody shares one.
+// maxBuckets limits the memory: beyond it idle ones are forgotten, and if all are busy, the rest share one.
 const maxBuckets = 10_000
 
-// NewLimiter makes a Limiter. A rate that is not positive allows everything.
+// NewLimiter makes a Limiter. A rate of 0 or less allows everything.
 func NewLimiter(perSecond float64, burst int) *Limiter {
 	if perSecond <= 0 {
 		return nil
@@ -33,7 +33,7 @@ func NewLimiter(perSecond float64, burst int) *Limiter {
 	return &Limiter{every: rate.Limit(perSecond), burst: burst, of: map[string]*bucket{}}
 }
 
-// Allow takes one from what name may do, or returns how long to wait. A nil Limiter allows everything.
+// Allow takes one from name's allowance, or returns how long to wait. A nil Limiter allows everything.
 func (l *Limiter) Allow(name string) (wait time.Duration, ok bool) {
 	if l == nil {
 		return 0, true
@@ -77,7 +77,7 @@ func (l *Limiter) bucket(name string, now time.Time) *rate.Limiter {
 	return b.limiter
 }
 
-// sweep forgets those that are full again. It looks once a second at most.
+// sweep forgets those that are full again, at most once per second.
 func (l *Limiter) sweep(now time.Time) {
 	if now.Sub(l.swept) < time.Second {
 		return

@@ -50,7 +50,7 @@ const (
 
 const (
 	defaultSession = 8 * time.Hour
-	// attempt is how long somebody may take at the provider.
+	// attempt is how long a person may take at the provider.
 	attempt         = 10 * time.Minute
 	providerTimeout = 10 * time.Second
 )
@@ -98,12 +98,12 @@ func NewLogin(cfg LoginConfig) (*Login, error) {
 	return l, nil
 }
 
-// discovered is the provider, and the client that we are to it.
+// discovered returns the provider, and us as its client.
 func (l *Login) discovered(ctx context.Context) (*oidc.Provider, *oauth2.Config, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.provider == nil {
-		// The keys are fetched anew with this context, whenever they change: it must not be the request's.
+		// The keys are fetched with this context whenever they change: it must not be the request's.
 		provider, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), l.cfg.Client), l.cfg.Issuer)
 		if err != nil {
 			return nil, nil, fmt.Errorf("login: provider %s: %w", l.cfg.Issuer, err)
@@ -116,7 +116,7 @@ func (l *Login) discovered(ctx context.Context) (*oidc.Provider, *oauth2.Config,
 	}, nil
 }
 
-// flow is the cookie of somebody who is at the provider.
+// flow is the cookie of a person who is at the provider.
 func (l *Login) flow() string {
 	if l.secure {
 		return "__Host-redrive_login"
@@ -124,8 +124,8 @@ func (l *Login) flow() string {
 	return "redrive_login"
 }
 
-// Start sends somebody to the provider. What must come back with them is in a separate cookie browser: a state,
-// a nonce and the verifier of PKCE.
+// Start sends a person to the provider. A separate cookie has what they must return with: a state, a nonce and the
+// verifier of PKCE.
 func (l *Login) Start(w http.ResponseWriter, r *http.Request) error {
 	_, client, err := l.discovered(r.Context())
 	if err != nil {
@@ -141,17 +141,17 @@ func (l *Login) Start(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// ErrLogin means that a login is not one: it is to be begun again.
+// ErrLogin means that a login failed and has to start over.
 var ErrLogin = errors.New("the login did not succeed")
 
-// Finish takes somebody who comes back from the provider, and begins their session. It returns who they are, and
-// where they wanted to go; the error wraps [ErrLogin] when the provider, or what they bring, does not vouch for them.
+// Finish handles a person's return from the provider, and begins their session. It returns who they are, and where they
+// wanted to go; the error wraps [ErrLogin] when the provider, or what they bring, does not prove it.
 func (l *Login) Finish(w http.ResponseWriter, r *http.Request) (who Principal, to string, err error) {
 	c, err := r.Cookie(l.flow())
 	if err != nil {
 		return who, "", fmt.Errorf("%w: it was not begun in this browser, or too long ago", ErrLogin)
 	}
-	l.set(w, l.flow(), "", -time.Second) // a login is used once
+	l.set(w, l.flow(), "", -time.Second) // a login can only be used once
 	kept, err := url.ParseQuery(c.Value)
 	q := r.URL.Query()
 	if err != nil || kept.Get("state") == "" ||
@@ -188,7 +188,7 @@ func (l *Login) Finish(w http.ResponseWriter, r *http.Request) (who Principal, t
 	return who, local(kept.Get("to"), l.prefix), l.Begin(r.Context(), w, who)
 }
 
-// claims are those of the id token, and of the provider's page about the user where the token has not all.
+// claims are those of the id token, and of the provider's user info if the token does not have all of them.
 func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, tokens *oauth2.Token) (map[string]any,
 	error,
 ) {
@@ -214,7 +214,7 @@ func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, 
 }
 
 // principal is the person of the claims. An address that its provider has not verified is ignored: anyone could have
-// typed it.
+// entered it.
 func (l *Login) principal(claims map[string]any) (Principal, error) {
 	name, _ := claims[l.cfg.NameClaim].(string)
 	if name = clean(name); name == "" {

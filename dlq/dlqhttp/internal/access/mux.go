@@ -5,24 +5,24 @@ import (
 	"strings"
 )
 
-// Route is what a server answers, and who may ask.
+// Route is a route of a server, and who may use it.
 type Route struct {
-	// Method and Path are those of the pattern; an empty Method is any.
+	// Method and Path are the pattern's; an empty Method is any.
 	Method, Path string
-	// Least is the least role that may ask. None is for callers without credentials too.
+	// Least is the least role that may use it. With None, callers need no credentials.
 	Least Role
 	// Changes means that it changes something.
 	Changes bool
 }
 
-// Mux is a ServeMux that knows its routes: what is served is what can be tried with every role. The zero Mux is ready.
+// Mux is a ServeMux that knows its routes, so that a test can try every route with every role. The zero Mux is ready.
 type Mux struct {
 	mux    http.ServeMux
 	routes []Route
 }
 
-// Route serves a pattern for callers with the least role; who they are is in the context (see [Guard.Protect]). The
-// handler refuses the others itself, in the form that its callers read.
+// Route serves a pattern for callers with the least role; the caller is in the context (see [Guard.Protect]). The
+// handler itself refuses the others, in the form that its callers read.
 func (m *Mux) Route(pattern string, least Role, changes bool, h http.Handler) {
 	method, path, ok := strings.Cut(pattern, " ")
 	if !ok {
@@ -40,7 +40,7 @@ func (m *Mux) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Reque
 	m.Handle(pattern, http.HandlerFunc(h))
 }
 
-// Handler is that of a request, as [http.ServeMux.Handler].
+// Handler returns the handler of a request, as [http.ServeMux.Handler].
 func (m *Mux) Handler(r *http.Request) (http.Handler, string) { return m.mux.Handler(r) }
 
 // ServeHTTP answers a request.
@@ -52,5 +52,5 @@ func (m *Mux) Mount(path string, routes []Route, h http.Handler) {
 	m.mux.Handle(path, h)
 }
 
-// Routes are what is served.
+// Routes are the served routes.
 func (m *Mux) Routes() []Route { return m.routes }

@@ -17,8 +17,8 @@ type Principal struct {
 	Unproven bool
 }
 
-// Identity is what a caller's own things are kept under. The role is part of it: what was made with one is not another
-// one's.
+// Identity is the key for what belongs to a caller. The role is part of it: what was made with one role is not
+// available to another.
 func (p *Principal) Identity() string {
 	return fmt.Sprintf("%t %s %s", p.Unproven, p.Role, p.Name)
 }
@@ -36,7 +36,7 @@ func From(ctx context.Context) Principal {
 	return p
 }
 
-// Require answers 403 to who may not do what asks for the least role.
+// Require answers 403 to callers below the least role.
 func Require(least Role, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := From(r.Context()); !p.Role.Allows(least) {
@@ -47,7 +47,7 @@ func Require(least Role, next http.Handler) http.Handler {
 	})
 }
 
-// Refusal explains why somebody may not.
+// Refusal explains why a caller may not do something.
 func Refusal(p Principal, least Role) string {
 	return fmt.Sprintf("%s is %s; this needs the role %s", p.Name, p.Role, least)
 }

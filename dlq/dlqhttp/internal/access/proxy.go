@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ProxyConfig specifies what a reverse proxy that authenticates tells us. Its headers are believed only when the
-// connection comes from it; the proxy must remove them from what clients send.
+// ProxyConfig specifies the headers of an authenticating reverse proxy. They are only trusted when the connection comes
+// from the proxy, which must remove them from what clients send.
 type ProxyConfig struct {
 	// From are the addresses of the proxy: 10.0.0.7, 10.0.0.0/8. Required.
 	From []string
@@ -18,9 +18,9 @@ type ProxyConfig struct {
 	UserHeader string
 	// GroupsHeader has the user's groups, separated by commas. Defaults to X-Forwarded-Groups.
 	GroupsHeader string
-	// Users and Groups say what users and members of groups may do; the most counts.
+	// Users and Groups are the roles of users and members of groups; the highest counts.
 	Users, Groups map[string]Role
-	// Default is the role of who is in neither. None refuses them.
+	// Default is the role of users in neither. None refuses them.
 	Default Role
 }
 
@@ -68,7 +68,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	return prefix.Masked(), err
 }
 
-// Authenticate believes the headers of the proxy, and of no other sender.
+// Authenticate trusts the headers of the proxy, and of no other sender.
 func (p *proxy) Authenticate(r *http.Request) (Principal, error) {
 	addr, ok := remote(r)
 	if !ok {

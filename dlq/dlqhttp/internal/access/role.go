@@ -1,4 +1,4 @@
-// Package access decides who the caller is and what it may do: roles, principals, authenticators, and what is in
+// Package access decides who the caller is and what it may do: roles, principals, authenticators, and the guard in
 // front of every request.
 package access
 
@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// Role is what somebody may do. Each may do what those before it may.
+// Role is what a caller may do. Each role includes those before it.
 type Role int
 
 const (
 	// None may do nothing. The zero Role.
 	None Role = iota
-	// Viewer looks.
+	// Viewer may look.
 	Viewer
-	// Operator redrives, edits, resolves, discards, restores, parks and exports.
+	// Operator may redrive, edit, resolve, discard, restore, park and export.
 	Operator
-	// Approver lets runs of others begin.
+	// Approver may approve other people's runs.
 	Approver
-	// Admin imports, purges, brings back from the archive, and sees the settings.
+	// Admin may import, purge, restore from the archive, and see the settings.
 	Admin
 )
 
 var names = []string{"none", "viewer", "operator", "approver", "admin"}
 
-// ParseRole reads a role. None is not one to be given.
+// ParseRole reads a role. None cannot be assigned.
 func ParseRole(text string) (Role, error) {
 	if i := slices.Index(names, text); i > 0 {
 		return Role(i), nil
@@ -42,8 +42,8 @@ func (r Role) String() string {
 	return names[r]
 }
 
-// Allows reports whether the role may do what asks for the least role. No one may do what requires none: its role was
-// forgotten.
+// Allows reports whether the role may do what requires the least role. Nothing is allowed for a least role of None: it
+// was forgotten.
 func (r Role) Allows(least Role) bool { return least > None && r >= least }
 
 // MarshalText is String.

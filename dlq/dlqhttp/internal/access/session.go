@@ -12,15 +12,14 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Sessions are people who have logged in, known by a cookie of which the store has the digest. It is safe for
+// Sessions are people who have logged in, identified by a cookie whose digest is in the store. It is safe for
 // concurrent use.
 type Sessions struct {
 	store driver.PeopleStore
-	// secure means that people come by HTTPS: then the cookie goes by nothing else, and no other host of the domain can
-	// set it.
+	// secure means HTTPS: then the cookie is only sent that way, and no other host of the domain can set it.
 	secure bool
 	life   time.Duration
-	// lookups bounds how often an address may ask the store about cookies that it does not know.
+	// lookups limits how often an address may make us look for unknown cookies in the store.
 	lookups *Limiter
 
 	mu    sync.Mutex
@@ -33,7 +32,7 @@ type knownSession struct {
 }
 
 const (
-	// knownFor is how long a session is believed without asking the store: one that another process has ended lasts so
+	// knownFor is how long a session is trusted without asking the store: one that another process has ended lasts that
 	// long here.
 	knownFor    = 5 * time.Second
 	maxSessions = 10_000
@@ -41,7 +40,7 @@ const (
 	lookupRate, lookupBurst = 2, 100
 )
 
-// NewSessions makes Sessions that last for a time from the login.
+// NewSessions makes Sessions that last this long after the login.
 func NewSessions(store driver.PeopleStore, life time.Duration, secure bool) *Sessions {
 	return &Sessions{
 		store: store, secure: secure, life: life, lookups: NewLimiter(lookupRate, lookupBurst),
@@ -57,7 +56,7 @@ func (s *Sessions) cookie() string {
 	return "redrive_session"
 }
 
-// Authenticate finds who a cookie is. One that is not known is not a wrong credential: sessions expire, and 26 random
+// Authenticate finds a cookie's session. An unknown cookie is not a wrong credential: sessions expire, and 26 random
 // letters cannot be guessed.
 func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
 	c, err := r.Cookie(s.cookie())
@@ -69,7 +68,8 @@ func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
 	if ok && now.Before(known.until) {
 		return known.who, nil
 	}
-	// A cookie that was right before is looked up whatever others at its address, which may be a proxy's, have guessed.
+	// A cookie that was valid before is looked up no matter what others at its address, which may be a proxy's, have
+	// guessed.
 	if !ok && s.lookups.Spent(host(r.RemoteAddr)) {
 		return Principal{}, ErrNoCredentials
 	}
@@ -120,7 +120,7 @@ func (s *Sessions) remember(digest string, who Principal, until time.Time) {
 	s.known[digest] = knownSession{who, until}
 }
 
-// Begin logs somebody in.
+// Begin logs a person in.
 func (s *Sessions) Begin(ctx context.Context, w http.ResponseWriter, who Principal) error {
 	secret, now := rand.Text(), driver.Now(ctx, s.store)
 	session := driver.Session{
@@ -134,7 +134,7 @@ func (s *Sessions) Begin(ctx context.Context, w http.ResponseWriter, who Princip
 	return nil
 }
 
-// HasSession reports whether a caller comes with a session.
+// HasSession reports whether the caller has a session.
 func (s *Sessions) HasSession(r *http.Request) bool {
 	c, err := r.Cookie(s.cookie())
 	return err == nil && c.Value != "" && r.Header.Get("Authorization") == ""
@@ -155,7 +155,7 @@ func (s *Sessions) End(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// set sets a cookie that scripts and other sites do not get.
+// set sets a cookie that is hidden from scripts and other sites.
 func (s *Sessions) set(w http.ResponseWriter, name, value string, life time.Duration) {
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // G124: Secure is set behind TLS
 		Name: name, Value: value, Path: "/", MaxAge: int(life.Seconds()), HttpOnly: true, Secure: s.secure,
@@ -163,7 +163,7 @@ func (s *Sessions) set(w http.ResponseWriter, name, value string, life time.Dura
 	})
 }
 
-// local is a path of this server to return to, without what would lead elsewhere.
+// local is a path of this server to return to; it cannot lead elsewhere.
 func local(path, prefix string) string {
 	if !strings.HasPrefix(path, prefix+"/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n\t") {
 		return prefix + "/"

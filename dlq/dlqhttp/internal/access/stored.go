@@ -11,8 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// stored are the tokens that a store keeps. Each is read again after a few seconds, so that a revoked one is soon
-// refused.
+// stored are the tokens in a store. Each is read again after a few seconds, so that a revoked one is soon refused.
 type stored struct {
 	store   driver.PeopleStore
 	logger  *slog.Logger
@@ -25,13 +24,13 @@ type stored struct {
 type knownToken struct {
 	token driver.Token
 	read  time.Time
-	used  time.Time // when the use was last noted
+	used  time.Time // when the use was last recorded
 }
 
-// useEvery is how often the use of a token is noted.
+// useEvery is how often the use of a token is recorded.
 const useEvery = time.Minute
 
-// Stored authenticates by the tokens that a store keeps; see [driver.PeopleStore].
+// Stored authenticates by the tokens in a store; see [driver.PeopleStore].
 func Stored(store driver.Store, logger *slog.Logger) (Authenticator, error) {
 	people, ok := driver.As[driver.PeopleStore](store)
 	if !ok {
@@ -42,8 +41,8 @@ func Stored(store driver.Store, logger *slog.Logger) (Authenticator, error) {
 	}, nil
 }
 
-// Authenticate leaves a token that is not in the store to others: it may be one of the configuration, or a user's
-// password.
+// Authenticate leaves a token that is not in the store to the other authenticators: it may be one of the configuration,
+// or a user's password.
 func (s *stored) Authenticate(r *http.Request) (Principal, error) {
 	text, _, ok := tokenOf(r)
 	if !ok || text == "" {
@@ -62,7 +61,7 @@ func (s *stored) Authenticate(r *http.Request) (Principal, error) {
 	return Principal{Name: token.Name, Role: role}, nil
 }
 
-// Known reports whether the token was right before.
+// Known reports whether the token was valid before.
 func (s *stored) Known(r *http.Request) bool {
 	text, _, ok := tokenOf(r)
 	s.mu.Lock()
@@ -70,8 +69,8 @@ func (s *stored) Known(r *http.Request) bool {
 	return ok && s.known[HashToken(text)] != nil
 }
 
-// find asks the store, unless it did so a moment ago. An address that guesses is answered without, for tokens that were
-// never right.
+// find looks in the store, unless it did so a moment ago. For an address that guesses, tokens that were never valid are
+// not looked up.
 func (s *stored) find(r *http.Request, digest string, now time.Time) (*driver.Token, error) {
 	s.mu.Lock()
 	k := s.known[digest]
@@ -106,7 +105,7 @@ func (s *stored) find(r *http.Request, digest string, now time.Time) (*driver.To
 	return token, nil
 }
 
-// use notes that a token was used, once a minute. What fails is logged, and refuses no caller.
+// use records that a token was used, once a minute. A failure is logged, and refuses no caller.
 func (s *stored) use(ctx context.Context, digest string, now time.Time) {
 	s.mu.Lock()
 	k := s.known[digest]

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Token is a bearer token that is known by its digest.
+// Token is a bearer token, stored as its digest.
 type Token struct {
 	// Name of its owner appears in the audit log. Role is what they may do. Both are required.
 	Name string
@@ -19,11 +19,11 @@ type Token struct {
 	SHA256 string
 }
 
-// hashPrefix may stand in front of a digest, to say what it is.
+// hashPrefix may precede a digest, to name its kind.
 const hashPrefix = "sha256:"
 
-// HashToken is the digest of a token as configurations hold it. A token is random and long, so a fast digest is enough;
-// a password is not a token.
+// HashToken returns the digest of a token for configurations. A token is random and long, so a fast digest is enough; a
+// password is not a token.
 func HashToken(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hashPrefix + hex.EncodeToString(sum[:])
@@ -34,7 +34,7 @@ type bearer struct {
 	sums   [][sha256.Size]byte
 }
 
-// Bearer authenticates by "Authorization: Bearer <token>". Browsers, which cannot send that on their own, may send the
+// Bearer authenticates by "Authorization: Bearer <token>". Browsers cannot send that by themselves; they may send the
 // token as the password of basic authentication, with any user name.
 func Bearer(tokens ...Token) (Authenticator, error) {
 	b := &bearer{tokens: tokens}
@@ -61,7 +61,7 @@ func Bearer(tokens ...Token) (Authenticator, error) {
 	return b, errors.Join(errs...)
 }
 
-// Authenticate compares with every token, so that the time it takes tells nothing.
+// Authenticate compares with every token, so that the time does not reveal anything.
 func (b *bearer) Authenticate(r *http.Request) (Principal, error) {
 	token, asPassword, ok := tokenOf(r)
 	if !ok {
@@ -72,14 +72,14 @@ func (b *bearer) Authenticate(r *http.Request) (Principal, error) {
 	case found >= 0:
 		return Principal{Name: b.tokens[found].Name, Role: b.tokens[found].Role}, nil
 	case asPassword:
-		return Principal{}, ErrNoCredentials // it may be a user's password, which another one knows
+		return Principal{}, ErrNoCredentials // it may be a user's password, for another authenticator
 	default:
 		return Principal{}, ErrBadCredentials
 	}
 }
 
-// Known reports whether the token is one of ours. It costs a digest, so one that is sent as a password is looked at too
-// while others guess.
+// Known reports whether the token is one of ours. It only costs a digest, so a token that is sent as a password is
+// checked even while others guess.
 func (b *bearer) Known(r *http.Request) bool {
 	token, _, ok := tokenOf(r)
 	return ok && b.find(token) >= 0
@@ -96,7 +96,7 @@ func (b *bearer) find(token string) int {
 	return found
 }
 
-// tokenOf is the token of a request: a bearer's, or the password of a browser, which cannot send another.
+// tokenOf is the token of a request: a bearer token, or the password from a browser, which cannot send bearer tokens.
 func tokenOf(r *http.Request) (token string, asPassword, ok bool) {
 	if _, password, ok := r.BasicAuth(); ok {
 		return strings.TrimSpace(password), true, true

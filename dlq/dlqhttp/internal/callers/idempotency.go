@@ -1,5 +1,5 @@
-// Package callers bounds what one caller of the API may use up of what all share, and keeps the answers of requests
-// that may be repeated.
+// Package callers limits what one caller of the API can take of shared resources, and keeps the responses to repeatable
+// requests.
 package callers
 
 import (
@@ -24,7 +24,7 @@ const KeyHeader = "Idempotency-Key"
 // MaxKey is the longest key, in characters.
 const MaxKey = 255
 
-// Bounds of the kept answers: of one caller, so that no caller pushes out another one's, and of how many callers.
+// Limits of the kept responses: of one caller, so that no caller displaces another one's, and of the number of callers.
 const (
 	keepKeys   = 24 * time.Hour
 	maxKeys    = 1_000
@@ -32,11 +32,12 @@ const (
 	maxCallers = 100
 )
 
-// OtherBody is the answer to a key that was used before with another request.
+// OtherBody is the error for a key that was used before with another request.
 const OtherBody = KeyHeader + " was used before with another request: a new request needs a new key"
 
-// idempotency keeps the answers of requests with a key, in memory: after a restart a repeated request is judged anew,
-// by the state of what it changes. Only a run's start is known then too, because its id is made of the key.
+// idempotency keeps the responses to requests with a key, in memory: after a restart a repeated request is handled
+// again, by the state of what it changes. Only the start of a run is still known, because its id is derived from the
+// key.
 type idempotency struct {
 	mu      sync.Mutex
 	answers map[[32]byte]*answer
@@ -44,7 +45,7 @@ type idempotency struct {
 	bytes   int
 }
 
-// answer is what a request was answered; it is in flight while done is not set.
+// answer is the response to a request; the request is in flight until done is set.
 type answer struct {
 	request [32]byte // digest of method, path, query and body
 	done    bool
@@ -56,17 +57,17 @@ type answer struct {
 
 func newIdempotency() *idempotency { return &idempotency{answers: map[[32]byte]*answer{}} }
 
-// Answers are those that are kept for each caller, under its identity: a role that was taken away replays nothing.
+// Answers are the kept responses by caller identity: after a role was taken away nothing is replayed.
 type Answers struct {
 	mu   sync.Mutex
 	of   map[string]*idempotency
-	used []string // the last one used is the last
+	used []string // most recently used last
 }
 
-// NewAnswers keeps none yet.
+// NewAnswers makes empty Answers.
 func NewAnswers() *Answers { return &Answers{of: map[string]*idempotency{}} }
 
-// keys are those of a caller. Unauthenticated callers choose their names, so they share one.
+// keys are the kept responses of a caller. Unauthenticated callers choose their names, so they share one set.
 func (c *Answers) keys(who *access.Principal) *idempotency {
 	identity := who.Identity()
 	if who.Unproven {
@@ -87,7 +88,7 @@ func (c *Answers) keys(who *access.Principal) *idempotency {
 	return c.of[identity]
 }
 
-// Idempotent answers a repeated request with a key as it was answered first. bodyLimit bounds what it reads.
+// Idempotent gives a repeated request with a key the same response as the first. bodyLimit is the maximum body size.
 func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := r.Header.Get(KeyHeader)
@@ -130,13 +131,13 @@ func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 			return
 		}
 		kept := &recorder{ResponseWriter: w, status: http.StatusOK}
-		defer func() { keys.finish(name, found, kept) }() // when it panics too
+		defer func() { keys.finish(name, found, kept) }() // also after a panic
 		next.ServeHTTP(kept, r)
 		kept.complete = true
 	})
 }
 
-// begin finds the answer of a key, or notes that the request with it has begun.
+// begin finds the response for a key, or records that the request with it has begun.
 func (i *idempotency) begin(name, request [32]byte) (found *answer, begun bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -160,12 +161,12 @@ func (i *idempotency) begin(name, request [32]byte) (found *answer, begun bool) 
 	return found, true
 }
 
-// finish keeps an answer. What says nothing of the request itself is not kept, so that it can be tried again.
+// finish keeps a response. One that is not about the request itself is not kept, so that it can be retried.
 func (i *idempotency) finish(name [32]byte, a *answer, r *recorder) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.answers[name] != a {
-		return // it was pushed out
+		return // it was displaced
 	}
 	temporary := r.status >= 500 || r.status == http.StatusTooManyRequests || r.status == http.StatusRequestTimeout ||
 		r.status == http.StatusUnauthorized || r.status == http.StatusForbidden
@@ -187,7 +188,7 @@ func (i *idempotency) remove(name [32]byte) {
 	}
 }
 
-// recorder copies an answer while it is written.
+// recorder copies a response while it is written.
 type recorder struct {
 	http.ResponseWriter
 	status   int
@@ -196,7 +197,7 @@ type recorder struct {
 	complete bool
 }
 
-// WriteHeader notes status and headers.
+// WriteHeader records status and headers.
 func (r *recorder) WriteHeader(status int) {
 	if r.header == nil {
 		r.status, r.header = status, r.Header().Clone()
@@ -204,7 +205,7 @@ func (r *recorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-// Write notes what is written.
+// Write records what is written.
 func (r *recorder) Write(p []byte) (int, error) {
 	if r.header == nil {
 		r.header = r.Header().Clone()

@@ -7,8 +7,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 )
 
-// Streams bounds the progress streams that are open: all together, those of one caller, and those that are not an
-// admin's, for whom some are kept, so that no other caller shuts them out.
+// Streams limits the open progress streams: in total, per caller, and of everyone but admins, for whom some are
+// reserved so that other callers cannot lock them out.
 type Streams struct {
 	all, each, reserve int
 
@@ -17,12 +17,12 @@ type Streams struct {
 	total int
 }
 
-// NewStreams allows as many as all.
+// NewStreams allows this many in total.
 func NewStreams(all int) *Streams {
 	return &Streams{all: all, each: max(1, all/10), reserve: all / 10, of: map[string]int{}}
 }
 
-// Open takes a slot, or explains why none is free; empty when it took one.
+// Open takes a slot and returns "", or explains why none is free.
 func (s *Streams) Open(who *access.Principal) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,7 +41,7 @@ func (s *Streams) Open(who *access.Principal) string {
 	return ""
 }
 
-// Close gives a slot back.
+// Close frees a slot.
 func (s *Streams) Close(who *access.Principal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

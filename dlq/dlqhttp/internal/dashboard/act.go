@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// by is the caller, and the note from the form.
+// by is the caller, with the note from the form.
 func (d *dashboard) by(r *http.Request) (dlq.By, error) {
 	by := dlq.By{Actor: access.From(r.Context()).Name, Note: strings.TrimSpace(r.PostForm.Get("note"))}
 	if text := r.PostForm.Get("version"); text != "" {
@@ -25,7 +25,7 @@ func (d *dashboard) by(r *http.Request) (dlq.By, error) {
 	return by, nil
 }
 
-// bulkAction is what can be done to many entries.
+// bulkAction is an action on many entries.
 type bulkAction struct {
 	Do               driver.Action
 	Verb, Done, Help string
@@ -51,7 +51,7 @@ var bulkActions = map[string]bulkAction{
 	},
 }
 
-// confirmData is what somebody sees before many entries are changed.
+// confirmData is shown before many entries are changed.
 type confirmData struct {
 	Action  bulkAction
 	Search  search
@@ -62,7 +62,7 @@ type confirmData struct {
 	Current driver.Counts
 }
 
-// chosen reads which entries are meant: those that are ticked, or all that the filter picks.
+// chosen reads which entries are meant: the selected ones, or all that match the filter.
 func chosen(q url.Values, now time.Time) (search, error) {
 	if q.Get("scope") != "all" {
 		if len(q["pick"]) == 0 {
@@ -80,7 +80,7 @@ func chosen(q url.Values, now time.Time) (search, error) {
 	return s.Frozen(now), nil
 }
 
-// confirm counts before acting. A redrive of many is a run, which has a separate page.
+// confirm counts before acting. Redriving many entries is a run, which has a separate page.
 func (d *dashboard) confirm(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	s, err := chosen(q, d.cfg.Manager.Now(r.Context()))
@@ -115,7 +115,7 @@ func (d *dashboard) confirm(w http.ResponseWriter, r *http.Request) error {
 	return d.page(w, r, "confirm", view{Title: data.Action.Verb, Nav: "entries", Data: &data})
 }
 
-// act changes what was counted. What takes longer than a person waits goes on on its own.
+// act changes the counted entries. If that takes longer than a person waits, it continues in the background.
 func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
 	action, known := bulkActions[r.PostForm.Get("do")]
 	if !known {
@@ -131,7 +131,7 @@ func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if len(s.values()) == 0 { // a form that was cut off must not mean everything
+	if len(s.values()) == 0 { // a truncated form must not mean everything
 		return invalid("the form says nothing of the entries")
 	}
 	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {

@@ -23,12 +23,12 @@ type asset struct {
 	version      string
 }
 
-// contentTypes of what is embedded; anything else, such as a licence, is text.
+// contentTypes of the embedded files; anything else, such as a licence, is text.
 var contentTypes = map[string]string{
 	".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
 }
 
-// assets reads and compresses the embedded files, once in a process.
+// assets reads and compresses the embedded files, once per process.
 var assets = sync.OnceValue(func() map[string]*asset {
 	all := map[string]*asset{}
 	err := fs.WalkDir(static, "static", func(name string, d fs.DirEntry, err error) error {
@@ -60,12 +60,12 @@ func zip(data []byte, level int) []byte {
 	if err != nil {
 		panic(err) // the level is a constant
 	}
-	_, _ = w.Write(data) // a buffer takes everything
+	_, _ = w.Write(data) // a buffer never fails
 	_ = w.Close()
 	return out.Bytes()
 }
 
-// acceptsGzip reports whether a client takes gzip. Browsers all say so in the same way.
+// acceptsGzip reports whether a client accepts gzip. All browsers ask for it in the same way.
 func acceptsGzip(r *http.Request) bool {
 	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		name, params, _ := strings.Cut(strings.TrimSpace(coding), ";")
@@ -76,11 +76,11 @@ func acceptsGzip(r *http.Request) bool {
 	return false
 }
 
-// assetPath is where a file is served: its version makes it cacheable forever.
+// assetPath is the path of a file: its version makes it cacheable forever.
 func (d *dashboard) assetPath(name string) string {
 	a := assets()[name]
 	if a == nil {
-		panic("dashboard: no asset " + name) // a template names one that there is not
+		panic("dashboard: no asset " + name) // a template names a missing one
 	}
 	return d.cfg.Prefix + "/static/" + name + "?v=" + a.version
 }

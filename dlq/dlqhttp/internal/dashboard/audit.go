@@ -24,7 +24,7 @@ type auditData struct {
 	Actions []driver.Action
 }
 
-// auditActions are what the log can be asked for.
+// auditActions are the choices of the log's filter.
 var auditActions = []driver.Action{
 	driver.ActionRedrive, driver.ActionSucceed, driver.ActionDie, driver.ActionRelease, driver.ActionReleaseByHand,
 	driver.ActionResolve, driver.ActionDiscard, driver.ActionPark, driver.ActionRestore,

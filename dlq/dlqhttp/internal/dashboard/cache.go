@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// cache keeps what pages that refresh show, for an interval, and asks for it once at a time, however many ask.
+// cache keeps what refreshing pages show for an interval, and loads it only once at a time, for any number of viewers.
 type cache struct {
 	interval time.Duration
 	now      func() time.Time
@@ -20,7 +20,7 @@ type cache struct {
 	kept       map[string]kept
 }
 
-// kept is an answer, and when it was requested.
+// kept is a loaded value, and when loading began.
 type kept struct {
 	value any
 	err   error
@@ -28,11 +28,11 @@ type kept struct {
 }
 
 const (
-	// loadTimeout bounds a question to the store. It belongs to no single request, so it does not end with one.
+	// loadTimeout limits a call of the store. It belongs to no single request, so it does not end with one.
 	loadTimeout = 20 * time.Second
-	// errorInterval is how long an error is kept, so that a store that is down is not asked by every viewer.
+	// errorInterval is how long an error is kept, so that not every viewer calls a store that is down.
 	errorInterval = time.Second
-	// maxKept bounds how many answers are kept: a crawler may walk through any number of pages.
+	// maxKept is the maximum number of kept values: a crawler may visit any number of pages.
 	maxKept = 256
 )
 
@@ -40,7 +40,7 @@ func newCache(interval time.Duration) *cache {
 	return &cache{interval: interval, now: time.Now, kept: map[string]kept{}}
 }
 
-// forget drops everything: something was changed. What is being loaded was requested before and is not kept.
+// forget drops everything, after a change. A load that began before is not kept.
 func (c *cache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +48,7 @@ func (c *cache) forget() {
 	clear(c.kept)
 }
 
-// lookup returns what is kept under a key and not too old, and the generation.
+// lookup returns the value of a key unless it is too old, and the generation.
 func (c *cache) lookup(key string) (k kept, generation int, fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +87,7 @@ func cached[T any](ctx context.Context, c *cache, key string, load func(context.
 	if !fresh {
 		flight := fmt.Sprint(generation, " ", key)
 		result := c.flights.DoChan(flight, func() (any, error) {
-			if k, _, fresh := c.lookup(key); fresh { // it came between our look and our turn
+			if k, _, fresh := c.lookup(key); fresh { // loaded while we waited
 				return k, nil
 			}
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)

@@ -12,53 +12,53 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Config specifies what the dashboard shows.
+// Config configures the dashboard.
 type Config struct {
-	// Manager is what it shows and changes. Required.
+	// Manager has the dead letters. Required.
 	Manager *dlq.Manager
 	// Runner starts, shows and changes redrive runs. Required.
 	Runner *redrive.Runner
-	// Prefix is the path below which the dashboard is, such as /ops; empty is the root.
+	// Prefix is the path of the dashboard, such as /ops; empty means the root.
 	Prefix string
-	// ReadOnly leaves out everything that changes something, and refuses it.
+	// ReadOnly hides everything that changes something, and refuses it.
 	ReadOnly bool
 	// Visible is what a caller may see. Nil hides nothing.
 	Visible func(context.Context) visible.View
-	// Refused is called for each caller that asked for what is hidden from it, Read before a caller sees the messages
-	// of entries. Nil records nothing.
+	// Refused is called when a caller requested something hidden from it, Read before a caller sees the messages of
+	// entries. Nil records nothing.
 	Refused func(context.Context, *visible.RefusedError)
 	Read    func(ctx context.Context, what string, entries ...int64) error
-	// Health reports on the components. Nil asks the store alone.
+	// Health reports on the components. Nil only checks the store.
 	Health func(context.Context) []Component
-	// Topology specifies what the brokers have and what is planned, as something that JSON can show. Nil shows none.
+	// Topology returns what the brokers have and what is planned, as something that JSON can show. Nil shows none.
 	Topology func(context.Context) (any, error)
-	// Depths counts what waits in the brokers. Nil counts nothing; an error may come with numbers of other brokers.
+	// Depths counts the messages in the brokers. Nil counts nothing; an error may come with numbers of other brokers.
 	Depths func(context.Context) ([]Depth, error)
 	// Settings is the configuration to show to admins, without secrets. Nil shows none.
 	Settings any
-	// Rate is what the form of a new run begins with, in messages a second; 0 is as fast as it goes.
+	// Rate is the initial rate in the form for a new run, in messages per second; 0 means no limit.
 	Rate float64
 	// Rules are the redrive rules that the program applies, to be shown.
 	Rules []redrive.Rule
 	// Retention is what the program applies, to be shown and previewed.
 	Retention dlq.Retention
-	// Session reports whether a caller has logged in, and can log out. Nil means no caller.
+	// Session reports whether a caller has logged in, and can log out. Nil means that no caller has.
 	Session func(*http.Request) bool
-	// Interval is how often a page refreshes, and how old what it shows may be. Defaults to 5 s.
+	// Interval is how often a page refreshes, and the maximum age of what it shows. Defaults to 5 s.
 	Interval time.Duration
 	// Body is the largest form in bytes. Defaults to 4 MiB.
 	Body int64
 	// Timeout is how long a page may take. Defaults to 30 s.
 	Timeout time.Duration
-	// Logger receives faults. Defaults to slog.Default().
+	// Logger logs faults. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
-// Component is the state of one thing that the program needs.
+// Component is the state of a component that the program needs.
 type Component struct {
 	// Name is "store" or "broker orders", for example.
 	Name string
-	// Error is what is wrong; empty when nothing is.
+	// Error is what is wrong; empty if nothing is.
 	Error string
 }
 
@@ -69,7 +69,7 @@ const (
 )
 
 // New makes the dashboard's handler. The caller is in the context of the request (see the access package); the wrapping
-// handler has refused those who are not known and requests of other sites.
+// handler has refused unknown callers and requests of other sites.
 func New(cfg Config) *access.Mux {
 	if cfg.Interval <= 0 {
 		cfg.Interval = defaultInterval

@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// curve is what died, what of it had died before and what was closed, hour by hour without gaps, as uPlot takes it: x
-// in seconds.
+// curve is what died, how much of it had died before, and what was closed, hour by hour without gaps, as uPlot takes
+// it: x in seconds.
 type curve struct {
 	Hours  []int64 `json:"x"`
 	In     []int64 `json:"in"`
@@ -19,8 +19,7 @@ type curve struct {
 	Newest bool    `json:"-"`
 }
 
-// curveOf fills the gaps between the hours that a store returns: those of the last hours before now, the current hour
-// among them.
+// curveOf fills the gaps between the hours that a store returns: the last hours before now, including the current one.
 func curveOf(hours []driver.HourCount, now time.Time, last int) curve {
 	first := now.UTC().Truncate(time.Hour).Add(-time.Duration(last-1) * time.Hour)
 	c := curve{Hours: make([]int64, last), In: make([]int64, last), Again: make([]int64, last), Out: make([]int64, last)}
@@ -52,7 +51,7 @@ func sum(numbers []int64) (total int64) {
 	return total
 }
 
-// Came and Went are how many in all, for those who cannot see the curve.
+// Came and Went are the totals, for those who cannot see the curve.
 func (c curve) Came() int64 { return sum(c.In) }
 
 // Returned is how many of them had died before.
@@ -61,11 +60,11 @@ func (c curve) Returned() int64 { return sum(c.Again) }
 // Went is how many were closed.
 func (c curve) Went() int64 { return sum(c.Out) }
 
-// curveRow is a line of the table that stands where there is no script to draw the curve.
+// curveRow is a row of the table that replaces the curve without scripts.
 type curveRow struct {
 	From           string
 	In, Again, Out int64
-	// SoFar says that the time is not over.
+	// SoFar means that the time is not over.
 	SoFar bool
 }
 
@@ -88,7 +87,7 @@ func (c curve) Rows() []curveRow {
 	return rows
 }
 
-// spark is a small curve of one cause, drawn by the server: the points of a polygon, in a box of sparkWidth by
+// spark is a small curve of one cause, drawn by the server: the points of a polygon in a box of sparkWidth by
 // sparkHeight.
 type spark struct {
 	Area, Line string
@@ -126,8 +125,8 @@ func sparkOf(hours []driver.HourCount, now time.Time, top int64) spark {
 	}
 }
 
-// perHour is how many an hour there are now: of the current hour and the share of the one before that is not an hour
-// ago yet.
+// perHour is the current number per hour: of the current hour and the part of the previous one that is less than an
+// hour ago.
 func perHour(hours []driver.HourCount, now time.Time, of func(driver.HourCount) int64) float64 {
 	current := now.UTC().Truncate(time.Hour)
 	passed := now.Sub(current).Hours()

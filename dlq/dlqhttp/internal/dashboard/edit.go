@@ -17,28 +17,28 @@ import (
 	"github.com/redrive-go/redrive/dlq/payload"
 )
 
-// editData is the form that changes a message, and what it would change.
+// editData is the form that edits a message, and what the edit would change.
 type editData struct {
 	Entry *dlq.Entry
-	// Payload is the text in the form. Why explains why it cannot be edited here; empty when it can.
+	// Payload is the text in the form. Why explains why it cannot be edited here; empty if it can.
 	Payload, Why string
 	Headers      []headerView
-	// Added are the names and values of new headers, as they were typed.
+	// Added are the names and values of new headers, as typed.
 	Added []headerView
 	Note  string
-	// Diff is what the edit changes, if requested; Problem why it cannot be made.
+	// Diff is what the edit changes, if requested; Problem why it is impossible.
 	Diff    *payload.Diff
 	Problem string
 }
 
 const (
-	// maxEdited is the largest payload that a form holds.
+	// maxEdited is the largest payload in a form.
 	maxEdited = 512 << 10
 	newRows   = 3
 )
 
-// editable explains why a payload cannot be edited as text; empty when it can. A form brings line its own ends, drops
-// NUL, and knows nothing but text, and what is hidden from somebody must not be replaced by the mask.
+// editable explains why a payload cannot be edited as text; empty if it can. A form changes line ends, drops NUL, and
+// only has text, and hidden values must not be replaced by their mask.
 func editable(sees visible.View, body *dlq.Body) string {
 	payload := body.Payload
 	switch {
@@ -57,7 +57,7 @@ func editable(sees visible.View, body *dlq.Body) string {
 	}
 }
 
-// typed is what a person typed, with the line ends that the payload had: forms send CRLF.
+// typed is what a person typed, with the line ends of the original payload: forms send CRLF.
 func typed(text string, original []byte) []byte {
 	if !bytes.Contains(original, []byte("\r\n")) {
 		text = strings.ReplaceAll(text, "\r\n", "\n")
@@ -74,7 +74,7 @@ func (d *dashboard) editForm(w http.ResponseWriter, r *http.Request) error {
 	return d.page(w, r, "edit", view{Title: fmt.Sprintf("Edit entry %d", full.ID), Nav: "entries", Data: data})
 }
 
-// editOf is the form of an entry as it is.
+// editOf is the form of an entry before any edit.
 func editOf(full *dlq.Entry, sees visible.View) *editData {
 	data := &editData{Entry: sees.ShownEntry(full), Payload: string(full.Body.Payload), Why: editable(sees, full.Body)}
 	if full.Status != dlq.Pending && full.Status != dlq.Parked {
@@ -93,7 +93,7 @@ func editOf(full *dlq.Entry, sees visible.View) *editData {
 	return data
 }
 
-// editOf reads what the form asks for.
+// read reads the edit from the form.
 func (e *editData) read(form url.Values, full *dlq.Entry) dlq.Edit {
 	var edit dlq.Edit
 	if e.Why == "" && form.Has("payload") {
@@ -152,7 +152,7 @@ func (e *editData) read(form url.Values, full *dlq.Entry) dlq.Edit {
 	return edit
 }
 
-// savedNotSent says of an edit that it is stored, and that its message could not be sent back.
+// savedNotSent reports that an edit is stored, but its message could not be sent back.
 func savedNotSent(e *dlq.Entry, err error) error {
 	id := driver.FormatID(e.ID)
 	f := *faultOf(err)
@@ -171,7 +171,7 @@ func savedNotSent(e *dlq.Entry, err error) error {
 	return &f
 }
 
-// edit shows what would change, or changes it, and sends the message back when asked to.
+// edit shows what would change, or changes it, and sends the message back if requested.
 func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
 	full, err := d.readEntry(r)
 	if err != nil {
@@ -223,7 +223,7 @@ func (d *dashboard) edit(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// editAgain is the form with what the edit would change, and with a problem that is known or found.
+// editAgain is the form with what the edit would change, and with a problem, given or found.
 func (d *dashboard) editAgain(w http.ResponseWriter, r *http.Request, data *editData, edit dlq.Edit,
 	before *dlq.Body,
 ) error {

@@ -16,24 +16,24 @@ import (
 type entriesData struct {
 	Search  search
 	Entries []dlq.Entry
-	// Count is how many the filter picks, counted up to countLimit.
+	// Count is how many entries match the filter, counted up to countLimit.
 	Count    int64
 	Counted  bool // to the end
 	Topics   []string
 	Next     template.URL // the query of the next page
-	First    template.URL // the query of the first, when this is another one
+	First    template.URL // the query of the first page, if this is another
 	Chips    []chip
 	Filtered bool
 	Limit    int
-	// In is the list as a parameter of its entries' pages, for their neighbours.
+	// In is the list as a parameter of its entries' pages, for previous and next.
 	In string
 	// Suggest are names for the fields of the filter.
 	Suggest suggestions
-	// Slow lists read bodies: they are not read again automatically.
+	// Slow lists read bodies: they do not refresh automatically.
 	Slow bool
 }
 
-// suggestions are names that occur, for the fields of the filter.
+// suggestions are existing names for the fields of the filter.
 type suggestions struct{ Handlers, Types, Classes []string }
 
 // maxSuggested is how many names a field suggests.
@@ -64,13 +64,13 @@ func (d *dashboard) suggest(ctx context.Context, stats *driver.Stats) (suggestio
 }
 
 const (
-	// countLimit is how far a list counts; an action counts to the end.
+	// countLimit is how far a list counts; an action counts all.
 	countLimit = 10_000
 	pageSize   = 50
 	maxSize    = 200
 )
 
-// listing is a page of entries, and how many there are.
+// listing is a page of entries, and their total.
 type listing struct {
 	driver.Listing
 	count int64
@@ -79,7 +79,7 @@ type listing struct {
 func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	if !q.Has("status") && len(q) == 0 {
-		q.Set("status", string(dlq.Pending)) // what needs somebody
+		q.Set("status", string(dlq.Pending)) // what needs a person
 	}
 	s, err := parseSearch(q, d.cfg.Manager.Now(r.Context()))
 	if err != nil {
@@ -124,7 +124,7 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 	return d.page(w, r, "entries", view{Title: "Entries", Nav: "entries", Live: !slow, At: at, Data: &data})
 }
 
-// listing reads a page and how many there are, up to a bound, and returns when that was.
+// listing reads a page and the total, up to a limit, and returns when.
 func (d *dashboard) listing(ctx context.Context, s *search, page dlq.Page) (listing, time.Time, error) {
 	load := func(ctx context.Context) (l listing, err error) {
 		if l.Listing, err = d.cfg.Manager.List(ctx, s.Filter, page); err != nil {
@@ -137,7 +137,7 @@ func (d *dashboard) listing(ctx context.Context, s *search, page dlq.Page) (list
 		l.count, err = d.cfg.Manager.Count(ctx, s.Filter, countLimit+1)
 		return l, err
 	}
-	if s.Filter.ReadsBodies() { // it ends when the browser stops it, and is not shared
+	if s.Filter.ReadsBodies() { // it ends with the request, and is not shared
 		at := time.Now()
 		l, err := load(ctx)
 		return l, at, err

@@ -22,7 +22,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// entryData is one dead letter with all that is known of it.
+// entryData is one dead letter with everything known about it.
 type entryData struct {
 	Entry    *dlq.Entry
 	Payload  payloadView
@@ -36,25 +36,25 @@ type entryData struct {
 	// In is the list that the page was opened from; Newer and Older are the neighbours in it, 0 at its ends.
 	In           string
 	Newer, Older int64
-	// Fixable says that it can be edited now, and Out that the outcome of a redrive is waited for.
+	// Fixable means that it can be edited now, and Out that the outcome of a redrive is awaited.
 	Fixable, Out bool
 }
 
-// headerView is a header, and whether it is one that this project or the broker wrote.
+// headerView is a header, and whether this project or the broker wrote it.
 type headerView struct {
 	Name, Value string
 	Ours        bool
 }
 
-// traceView is the W3C trace that the message travelled in.
+// traceView is the W3C trace of the message.
 type traceView struct{ ID, Span string }
 
 // maxShown is how much of a payload a page shows; all of it can be downloaded.
 const maxShown = 256 << 10
 
-// payloadView is a payload as a person reads it.
+// payloadView is a payload in readable form.
 type payloadView struct {
-	// Tokens are those of JSON, indented; Raw is the text as it is. Binary payloads have Dump alone.
+	// Tokens are those of JSON, indented; Raw is the text as it is. Binary payloads only have Dump.
 	Tokens    []token
 	Raw, Dump string
 	Size      int64
@@ -68,7 +68,7 @@ func viewPayload(payload []byte) payloadView {
 	if len(shown) > maxShown {
 		shown, v.Cut = shown[:maxShown], true
 	}
-	text := strings.ToValidUTF8(string(shown), "") // a cut may be in the middle of a character
+	text := strings.ToValidUTF8(string(shown), "") // the cut may be within a character
 	if !utf8.Valid(payload) || bytes.IndexByte(payload, 0) >= 0 {
 		const dumped = 4 << 10
 		v.Cut = len(payload) > dumped
@@ -83,7 +83,7 @@ func viewPayload(payload []byte) payloadView {
 	return v
 }
 
-// readEntry reads an entry as the caller may see it, with the audit records.
+// readEntry reads an entry that a person is about to see, and records that.
 func (d *dashboard) readEntry(r *http.Request) (*dlq.Entry, error) {
 	id, err := driver.ParseID(r.PathValue("id"))
 	if err != nil {
@@ -147,8 +147,7 @@ func (d *dashboard) entry(w http.ResponseWriter, r *http.Request) error {
 	return d.page(w, r, "entry", view{Title: title, Nav: "entries", Live: true, Data: &data})
 }
 
-// neighbours finds what is before and behind an entry in the list that its page was opened from: all entries without
-// one.
+// neighbours finds the previous and the next entry in the list that the page was opened from: all entries without one.
 func (d *dashboard) neighbours(r *http.Request, e *dlq.Entry, data *entryData) error {
 	data.In = r.URL.Query().Get("in")
 	q, err := url.ParseQuery(data.In)
@@ -160,7 +159,7 @@ func (d *dashboard) neighbours(r *http.Request, e *dlq.Entry, data *entryData) e
 		return err
 	}
 	if s.Filter.ReadsBodies() {
-		return nil // to find the next one would read them one by one
+		return nil // finding the next one would read them one by one
 	}
 	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {
 		return err
@@ -178,7 +177,7 @@ func (d *dashboard) neighbours(r *http.Request, e *dlq.Entry, data *entryData) e
 	return nil
 }
 
-// show fills in what is seen of a body.
+// show sets the visible part of a body.
 func (e *entryData) show(body *dlq.Body, sees visible.View) {
 	if body == nil {
 		return
@@ -209,8 +208,8 @@ func legal(e *dlq.Entry, now time.Time) (actions []driver.Action) {
 	return actions
 }
 
-// change does one action on one entry, as it was seen: a person who pressed a button on an old page learns who was
-// faster.
+// change does one action on one entry, in the version that was shown: a person who pressed a button on an old page
+// learns who was faster.
 func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 	id, err := driver.ParseID(r.PathValue("id"))
 	if err != nil {
@@ -248,13 +247,13 @@ func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 	}
 	path := "/entries/" + driver.FormatID(id)
 	if in := r.PostForm.Get("in"); in != "" {
-		path += "?in=" + url.QueryEscape(in) // the list goes with its entries
+		path += "?in=" + url.QueryEscape(in) // keep the list
 	}
 	d.see(w, r, path, fmt.Sprintf("Entry %d: %s.", id, action.done))
 	return nil
 }
 
-// payload downloads what an entry holds: as a file, which no browser shows.
+// payload downloads the payload of an entry: as a file, which no browser renders.
 func (d *dashboard) payload(w http.ResponseWriter, r *http.Request) error {
 	e, err := d.readEntry(r)
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// fault is an answer with what went wrong, what was done before, and the way back.
+// fault is an error page: what went wrong, what was done before, and the way back.
 type fault struct {
 	status        int
 	title, detail string
 	cause         error
-	// reason is what somebody else said, such as a broker, word by word.
+	// reason is the literal error of something else, such as a broker.
 	reason string
 	// back is where to go from here, below the prefix.
 	back, backLabel string
@@ -30,7 +30,7 @@ func newFault(status int, title, detail string, cause error) *fault {
 	return &fault{status: status, title: title, detail: detail, cause: cause}
 }
 
-// invalid refuses what a request asks for.
+// invalid rejects the content of a request.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{dlq.ErrInvalid}, args...)...)
 }
@@ -46,8 +46,7 @@ func (f *fault) Error() string {
 // Unwrap is the cause.
 func (f *fault) Unwrap() error { return f.cause }
 
-// faultOf reports what an error means to the person who looks at a page. What is not known to be a refusal has a status
-// from 500.
+// faultOf is the error page for an error. Unless it is known to be a refusal, its status is 500 or above.
 func faultOf(err error) *fault {
 	var f *fault
 	var refused *visible.RefusedError
@@ -82,7 +81,7 @@ func faultOf(err error) *fault {
 	}
 }
 
-// brokersWords is the part of an error that the broker's driver has said.
+// brokersWords is the part of an error that comes from the broker's driver.
 func brokersWords(err error) string {
 	_, words, _ := strings.Cut(err.Error(), dlq.ErrPublish.Error()+": ")
 	return words
@@ -120,7 +119,7 @@ func (d *dashboard) explain(r *http.Request, f *fault) {
 	}
 }
 
-// wayBack is where a request came from, as far as its address says.
+// wayBack is where a request came from, judging by its address.
 func wayBack(r *http.Request) (path, label string) {
 	id := r.PathValue("id")
 	switch {
@@ -136,7 +135,7 @@ func wayBack(r *http.Request) (path, label string) {
 	return "", ""
 }
 
-// sees refuses a caller that may not see everything to look into payloads by other means.
+// sees refuses to let a caller from whom something is hidden search in payloads by other means.
 func (d *dashboard) sees(ctx context.Context, f *dlq.Filter, jq string) error {
 	sees := d.cfg.Visible(ctx)
 	return cmp.Or(sees.Search(ctx, f), sees.JQ(jq))
@@ -145,7 +144,7 @@ func (d *dashboard) sees(ctx context.Context, f *dlq.Filter, jq string) error {
 // faultData is what the page of a fault shows.
 type faultData struct{ Status, Detail, Reason, Back, BackLabel string }
 
-// fail answers with an error page.
+// fail responds with an error page.
 func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
 		return // the client has gone
@@ -164,9 +163,9 @@ func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
 	d.explain(r, &f)
 	looks := r.Method == http.MethodGet
 	if looks && f.back == r.URL.Path[min(len(d.cfg.Prefix), len(r.URL.Path)):] {
-		f.back = "" // it is this very page that fails
+		f.back = "" // this page is the one that fails
 	}
-	// A page that failed keeps trying, but only one that was looked at: a change is not made again.
+	// A failed page retries, but only after a read: a change is not repeated.
 	sees := d.cfg.Visible(r.Context())
 	v := view{Title: f.title, Live: looks && f.status >= http.StatusInternalServerError}
 	v.Data = &faultData{http.StatusText(f.status), sees.Text(f.detail), sees.Text(f.reason), f.back, f.backLabel}

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// What a change did is shown on the next page, once: the text travels in a cookie that lives until then. It is shown as
-// text like anything else.
+// The result of a change is shown on the next page, once: the text is in a cookie until then. It is displayed as text
+// like everything else.
 const flashCookie = "redrive_said"
 
-// maxFlash bounds the text, so that the cookie is one that browsers take.
+// maxFlash limits the text, so that browsers accept the cookie.
 const maxFlash = 1024
 
-// see reports what was done and sends the browser to where it can be seen. The path is below the prefix.
+// see sends the browser to where the change can be seen, and reports it there. The path is below the prefix.
 func (d *dashboard) see(w http.ResponseWriter, r *http.Request, path, said string) {
 	said = strings.ToValidUTF8(said[:min(len(said), maxFlash)], "")
 	http.SetCookie(w, d.cookie(r, base64.RawURLEncoding.EncodeToString([]byte(said)), 60))
@@ -28,7 +28,7 @@ func (d *dashboard) cookie(r *http.Request, value string, maxAge int) *http.Cook
 	}
 }
 
-// takeFlash is what the last change said, if it was not shown yet.
+// takeFlash is the result of the last change, unless it was shown already.
 func (d *dashboard) takeFlash(w http.ResponseWriter, r *http.Request) string {
 	c, err := r.Cookie(flashCookie)
 	if err != nil || c.Value == "" {

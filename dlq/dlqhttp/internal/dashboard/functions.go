@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// functions are what the templates call.
+// functions are the functions of the templates.
 var functions = template.FuncMap{
 	"number": number, "short": short, "since": func(now, t time.Time) string { return age(now.Sub(t)) }, "age": age,
 	"until": until,
@@ -35,7 +35,7 @@ var functions = template.FuncMap{
 
 func mapKeys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
 
-// safeQuery is a query that came with a request, as a query and nothing else.
+// safeQuery is the query of a request, and nothing but a query.
 func safeQuery(text string) template.URL {
 	q, err := url.ParseQuery(text)
 	if err != nil {
@@ -44,7 +44,7 @@ func safeQuery(text string) template.URL {
 	return query(q)
 }
 
-// number is a count with its thousands apart.
+// number is a count with separated thousands.
 func number(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	sign := ""
@@ -57,7 +57,7 @@ func number(n int64) string {
 	return sign + digits
 }
 
-// short is a rate in as few characters as say it.
+// short is a rate in as few characters as possible.
 func short(n float64) string {
 	switch {
 	case n >= 1e6:
@@ -79,7 +79,7 @@ func plural(n int64, one, many string) string {
 	return number(n) + " " + many
 }
 
-// age is a duration as people say it: its greatest unit, or two.
+// age is a readable duration: its largest unit, or two.
 func age(d time.Duration) string {
 	d = max(d, 0)
 	switch {
@@ -99,7 +99,7 @@ func age(d time.Duration) string {
 	}
 }
 
-// until says in how long a moment is.
+// until is the readable time until a moment.
 func until(now, t time.Time) string {
 	if d := t.Sub(now); d > time.Second {
 		return "in " + age(d)
@@ -124,7 +124,7 @@ func size(n int64) string {
 	}
 }
 
-// oneLine is text on one line, cut when it is longer than a table can show.
+// oneLine is text on one line, truncated to what a table can show.
 func oneLine(limit int, text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if utf8.RuneCountInString(text) <= limit {
@@ -134,7 +134,7 @@ func oneLine(limit int, text string) string {
 	return string(runes[:limit-1]) + "…"
 }
 
-// words is a name of ours as people read it.
+// words is one of our names in readable form.
 func words(v any) string { return strings.ReplaceAll(strings.ToLower(fmt.Sprint(v)), "_", " ") }
 
 func toJSON(v any) (string, error) {
@@ -142,10 +142,10 @@ func toJSON(v any) (string, error) {
 	return string(data), err
 }
 
-// diffClasses are the classes of a difference's lines.
+// diffClasses are the CSS classes of a difference's lines.
 var diffClasses = map[byte]string{'-': "gone", '+': "new", '@': "gap", ' ': "same"}
 
-// diffSign is what stands before a line.
+// diffSign is the sign in front of a line.
 func diffSign(op byte) string {
 	switch op {
 	case '-':
@@ -159,13 +159,13 @@ func diffSign(op byte) string {
 	}
 }
 
-// percentage is a share in whole percent, which is 100 only when all is done.
+// percentage is a share in whole percent, which is 100 only when everything is done.
 func percentage(share float64) int { return int(max(0, min(share, 1)) * 100) }
 
 // maxRevisions is how many of an entry's revisions have a link.
 const maxRevisions = 12
 
-// revisions are those before the last: the original, and the newest when there are many.
+// revisions are the earlier revisions: the original, and the newest when there are many.
 func revisions(last int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for n := range last {
@@ -176,7 +176,7 @@ func revisions(last int) iter.Seq[int] {
 	}
 }
 
-// ruleText reports what a rule takes.
+// ruleText is what a rule takes.
 func ruleText(r redrive.Rule) string {
 	var parts []string
 	for _, p := range []struct{ name, value string }{

@@ -21,7 +21,7 @@ type cause struct {
 	driver.Group
 	Spark spark
 	Muted bool
-	// Most is the greatest count among those alongside it, for bars.
+	// Most is the largest count among its neighbours, for bars.
 	Most int64
 }
 
@@ -43,7 +43,7 @@ func causesOf(groups []driver.Group, now time.Time, sees visible.View) []cause {
 	return causes
 }
 
-// maxGroups is how many causes a page shows: who has more looks for a word.
+// maxGroups is how many causes a page shows; beyond that people search.
 const maxGroups = 100
 
 // groupsData is what the page of causes shows.
@@ -53,8 +53,8 @@ type groupsData struct {
 	Full    bool
 	Sort    string
 	now     url.Values
-	AllSeen bool // whether a filter hides something
-	Default bool // whether nothing but the status that the page begins with is requested
+	AllSeen bool // no filter hides anything
+	Default bool // only the page's initial status is requested
 }
 
 func (d *dashboard) groups(w http.ResponseWriter, r *http.Request) error {
@@ -104,7 +104,7 @@ func (d *dashboard) groups(w http.ResponseWriter, r *http.Request) error {
 	return d.page(w, r, "groups", view{Title: "Causes", Nav: "groups", Live: true, At: at, Data: &data})
 }
 
-// causeOrders are how causes can be sorted; without one those with the most entries come first.
+// causeOrders are how causes can be sorted; by default those with the most entries come first.
 var causeOrders = map[string]func(a, b *cause) int{
 	"pending": func(a, b *cause) int { return cmp.Compare(b.Counts.Pending, a.Counts.Pending) },
 	"all":     func(a, b *cause) int { return cmp.Compare(b.Counts.Total(), a.Counts.Total()) },
@@ -132,8 +132,8 @@ func (g *groupsData) By(sort string) template.URL {
 	return query(q)
 }
 
-// confirmCauses is what is done to all entries of the causes that are ticked: one is a separate page, several are
-// confirmed together.
+// confirmCauses shows what will be done to all entries of the selected causes: a single one has a separate page,
+// several are confirmed together.
 func (d *dashboard) confirmCauses(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	picked := q["pick"]
@@ -179,7 +179,7 @@ func (d *dashboard) confirmCauses(w http.ResponseWriter, r *http.Request) error 
 	return d.page(w, r, "causes", view{Title: data.Action.Verb, Nav: "groups", Data: &data})
 }
 
-// causesAction is what somebody sees before the entries of several causes are changed.
+// causesAction is shown before the entries of several causes are changed.
 type causesAction struct {
 	Action bulkAction
 	Picked []string
@@ -188,7 +188,7 @@ type causesAction struct {
 	To     time.Time
 }
 
-// actCauses changes what was counted: entries that died later are left.
+// actCauses changes the counted entries: those that died later are left alone.
 func (d *dashboard) actCauses(w http.ResponseWriter, r *http.Request) error {
 	action, known := bulkActions[r.PostForm.Get("do")]
 	if !known {

@@ -16,13 +16,12 @@ import (
 // dashboard answers the requests. It is safe for concurrent use.
 type dashboard struct {
 	cfg Config
-	// cache is for pages that refresh at their leisure, runsCache for a run that is watched.
+	// cache is for pages that refresh now and then, runsCache for a run that is being watched.
 	cache, runsCache *cache
 	jobs             *jobs
 }
 
-// policy allows our own files and nothing else; pico draws its arrows and ticks with images that are in the style sheet
-// itself.
+// policy allows only our own files; pico draws its arrows and ticks with images inside the style sheet.
 const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; " +
 	"frame-ancestors 'none'"
 
@@ -80,7 +79,7 @@ func (d *dashboard) routes() *access.Mux {
 // anyBytes are the fields of forms that hold parts of messages.
 var anyBytes = []string{"payload", "header", "value", "new_header", "new_value", "remove"}
 
-// readable reads the parameters of a request, and refuses text that no store holds with the name of its field.
+// readable reads the parameters of a request, and refuses text that no store can hold with the name of its field.
 func readable(r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
@@ -107,7 +106,7 @@ func readable(r *http.Request) error {
 	return nil
 }
 
-// guard wraps every page: it checks who sees it, and what a browser does with it.
+// guard wraps every page: it checks who may see it, and what a browser may do with it.
 func (d *dashboard) guard(least access.Role, changes bool, next action) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()

@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 )
 
-// jobs are changes of many entries that take longer than a person waits for a page. They belong to this process: one
-// that is cut off has done a part, and to do it again is safe.
+// jobs are changes of many entries that take longer than a person waits for a page. They belong to this process: an
+// interrupted one has done a part, and can safely be repeated.
 type jobs struct {
 	mu  sync.Mutex
 	all map[string]*job
@@ -33,7 +33,7 @@ type job struct {
 	Ended time.Time
 }
 
-// Running reports whether it goes on.
+// Running reports whether it is still running.
 func (j *job) Running() bool {
 	select {
 	case <-j.done:
@@ -84,7 +84,7 @@ func (js *jobs) get(id string) *job {
 	return js.all[id]
 }
 
-// inBackground starts work and answers with its result, or with a page that watches it when it takes long.
+// inBackground starts work and responds with its result, or with a page that watches it when it takes long.
 func (d *dashboard) inBackground(w http.ResponseWriter, r *http.Request, title, back string,
 	work func(context.Context) (string, error),
 ) error {
@@ -110,7 +110,7 @@ func (d *dashboard) inBackground(w http.ResponseWriter, r *http.Request, title, 
 	return nil
 }
 
-// fault reports what was done before it failed.
+// fault is what was done before it failed.
 func (j *job) fault() error {
 	f := faultOf(j.Err)
 	if j.Said == "" || f.status < http.StatusInternalServerError {

@@ -20,19 +20,19 @@ type Depth struct {
 	Messages                   int64
 }
 
-// The kinds of waiting that have a column; what is of another kind is counted as ready.
+// The kinds of waiting that have a column; other kinds are counted as ready.
 const (
 	kindDelayed, kindRetry, kindDeadLetter = "delayed", "retry", "dead_letter"
 )
 
 const (
-	// reportedWithin is how long the report of a process that has ended is shown, silentAfter when its silence is said.
+	// reportedWithin is how long the report of an ended process is shown, silentAfter when its silence is.
 	reportedWithin = 10 * time.Minute
 	silentAfter    = 20 * time.Second
 	liveEvery      = 2
 )
 
-// liveQueue is a row: what the brokers have of a queue, and what the services do with it.
+// liveQueue is a row: the broker's numbers for a queue, and what the services do with it.
 type liveQueue struct {
 	Topic, Consumer, Handler string
 	Handling                 int
@@ -41,7 +41,7 @@ type liveQueue struct {
 	Waiting int64
 	Next    time.Time
 	Due     []driver.DueCount
-	// Counted says that the broker counts; then Ready, Delayed, Retry and Dead are its numbers.
+	// Counted means that the broker counts; then Ready, Delayed, Retry and Dead are its numbers.
 	Counted                     bool
 	Ready, Delayed, Retry, Dead int64
 }
@@ -53,13 +53,13 @@ type liveService struct {
 	Handling   int
 	Waiting    int64
 	CanPause   bool
-	Pausing    int // processes that are to pause and have not yet, or the other way round
+	Pausing    int // processes that have not yet paused, or resumed
 	Silent     int // processes that have not reported for some time
 	LastReport time.Time
 	Problems   []string
 }
 
-// liveCircuit is a circuit that is not closed, and whose it is.
+// liveCircuit is a circuit that is not closed, and its service.
 type liveCircuit struct {
 	driver.Circuit
 
@@ -100,7 +100,7 @@ func (d *dashboard) readLive(ctx context.Context) (*nowData, error) {
 	counting, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	if n.depths, err = d.cfg.Depths(counting); err != nil {
-		n.problem = err.Error() // the others' numbers are there
+		n.problem = err.Error() // the numbers of the others are still there
 	}
 	return n, nil
 }
@@ -147,7 +147,7 @@ func liveOf(n *nowData) *liveData {
 		s := serviceOf(&n.services[i], n.at)
 		for _, p := range s.Processes {
 			if n.at.Sub(p.At) > silentAfter {
-				continue // what it said is over
+				continue // its report is obsolete
 			}
 			for j := range p.Queues {
 				q := row(p.Queues[j].Topic, p.Queues[j].Consumer)
@@ -200,7 +200,7 @@ func serviceOf(s *driver.Service, now time.Time) liveService {
 	return l
 }
 
-// busy ranks queues: those in which something is come first.
+// busy ranks queues: active ones come first.
 func (q *liveQueue) busy() int64 {
 	return int64(q.Handling) + q.Waiting + q.Ready + q.Delayed + q.Retry
 }
@@ -230,7 +230,7 @@ func (q *liveQueue) add(from *driver.ServiceQueue) {
 	slices.SortFunc(q.Due, func(a, b driver.DueCount) int { return cmp.Compare(latest(a), latest(b)) })
 }
 
-// DueText reports how many are due within which time.
+// DueText is how many are due within which time.
 func (q *liveQueue) DueText() string {
 	parts := make([]string, 0, len(q.Due))
 	for _, due := range q.Due {
@@ -243,7 +243,7 @@ func (q *liveQueue) DueText() string {
 	return strings.Join(parts, ", ")
 }
 
-// changeIntake pauses a service, or lets it receive again.
+// changeIntake pauses or resumes a service's intake.
 func (d *dashboard) changeIntake(w http.ResponseWriter, r *http.Request) error {
 	by, err := d.by(r)
 	if err != nil {
@@ -266,7 +266,7 @@ func (d *dashboard) changeIntake(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// latest is a count's bound for sorting: one without a bound comes last.
+// latest is a count's limit for sorting: one without a limit comes last.
 func latest(c driver.DueCount) time.Duration {
 	if c.Within == 0 {
 		return math.MaxInt64

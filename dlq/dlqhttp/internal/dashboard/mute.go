@@ -14,18 +14,18 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// said is what people have said of causes: which are muted, and the newest notes.
+// said is what people have said about causes: which are muted, and the newest notes.
 type said struct {
 	mutes []driver.Mute
 	notes []driver.AuditRecord
-	// canMute reports whether the store keeps mutes at all.
+	// canMute reports whether the store supports mutes.
 	canMute bool
 }
 
-// maxNotes is how many notes, on all causes, the page of one looks through.
+// maxNotes is how many notes, on all causes, the page of one cause searches.
 const maxNotes = 500
 
-// said reads what people have said of causes.
+// said reads what people have said about causes.
 func (d *dashboard) said(ctx context.Context) (said, error) {
 	s, _, err := cached(ctx, d.cache, "said of causes", func(ctx context.Context) (s said, err error) {
 		s.mutes, err = d.cfg.Manager.Mutes(ctx)
@@ -39,7 +39,7 @@ func (d *dashboard) said(ctx context.Context) (said, error) {
 	return s, err
 }
 
-// muted finds a cause among those that are muted.
+// muted finds a cause among the muted ones.
 func (s *said) muted(fingerprint string) (driver.Mute, bool) {
 	at := slices.IndexFunc(s.mutes, func(m driver.Mute) bool { return m.Fingerprint == fingerprint })
 	if at < 0 {
@@ -48,7 +48,7 @@ func (s *said) muted(fingerprint string) (driver.Mute, bool) {
 	return s.mutes[at], true
 }
 
-// about adds what people have said of the cause to its page.
+// about adds what people have said about the cause to its page.
 func (g *groupData) about(d *dashboard, r *http.Request, s *said) {
 	sees, fingerprint := d.cfg.Visible(r.Context()), g.Cause.Fingerprint
 	g.CanMute = s.canMute
@@ -64,10 +64,10 @@ func (g *groupData) about(d *dashboard, r *http.Request, s *said) {
 	g.Notes = sees.ShownAudit(notes)
 }
 
-// mutePeriods are for how long a cause can be muted; 0 is until somebody lets it notify again.
+// mutePeriods are how long a cause can be muted; 0 means until it is unmuted.
 var mutePeriods = []time.Duration{time.Hour, 8 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 0}
 
-// changeCause notes something about a cause, mutes its notifications or lets them through again.
+// changeCause adds a note to a cause, or mutes or unmutes its notifications.
 func (d *dashboard) changeCause(w http.ResponseWriter, r *http.Request) error {
 	ctx, fingerprint := r.Context(), r.PathValue("fingerprint")
 	if err := d.cfg.Visible(ctx).SearchGroups(ctx, &dlq.GroupQuery{Fingerprint: fingerprint}); err != nil {
@@ -104,7 +104,7 @@ func (d *dashboard) changeCause(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// note records what a person says of a cause.
+// note records a person's note on a cause.
 func (d *dashboard) note(ctx context.Context, fingerprint string, by dlq.By) error {
 	if by.Note == "" {
 		return invalid("the note is empty")
@@ -122,12 +122,12 @@ func (d *dashboard) note(ctx context.Context, fingerprint string, by dlq.By) err
 	})
 }
 
-// aboutCause is what people have said of a cause, for its page.
+// aboutCause is what people have said about a cause, for its page.
 type aboutCause struct {
 	CanMute bool
 	Mute    *wire.Mute
 	Notes   []driver.AuditRecord
 }
 
-// Periods are for how long it can be muted.
+// Periods are how long it can be muted.
 func (aboutCause) Periods() []time.Duration { return mutePeriods }

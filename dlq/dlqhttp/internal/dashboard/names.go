@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// takes names a run by what it takes: an id says nothing to a person.
+// takes names a run by its entries: an id means nothing to a person.
 func takes(run *redrive.Run, cause func(fingerprint string) string) string {
 	f := &run.Spec.Filter
 	used := search{Filter: *f}
@@ -23,7 +23,7 @@ func takes(run *redrive.Run, cause func(fingerprint string) string) string {
 	if f.Fingerprint != "" {
 		parts = append(parts, oneLine(70, cause(f.Fingerprint)))
 	}
-	for _, c := range used.Chips("group", "to") { // until when it was frozen is every run's
+	for _, c := range used.Chips("group", "to") { // every run has the time until which it was frozen
 		parts = append(parts, c.Label+" "+oneLine(50, c.Value))
 	}
 	for _, s := range f.Statuses {
@@ -51,7 +51,7 @@ type namedRun struct {
 	Name string
 }
 
-// named gives runs their names, as the caller may see them.
+// named gives runs names that the caller may see.
 func (d *dashboard) named(r *http.Request, runs []redrive.Run) []namedRun {
 	list := make([]namedRun, 0, len(runs))
 	for i := range runs {
@@ -66,14 +66,14 @@ func (d *dashboard) nameOf(r *http.Request, run *redrive.Run) string {
 			func(ctx context.Context) ([]driver.Group, error) {
 				return d.cfg.Manager.Groups(ctx, dlq.GroupQuery{Fingerprint: fingerprint, Limit: 1})
 			})
-		if err != nil || len(groups) == 0 { // it was purged, or the store is away: the name is the less telling one
+		if err != nil || len(groups) == 0 { // it was purged, or the store is down: use the less readable name
 			return "cause " + fingerprint
 		}
 		return d.cfg.Visible(r.Context()).ShownGroups(groups)[0].Cause
 	})
 }
 
-// auditRow is a line of the log: a record, or many of one run that say the same of one entry each.
+// auditRow is a row of the log: a record, or many of one run with the same content for one entry each.
 type auditRow struct {
 	driver.AuditRecord
 
@@ -84,7 +84,7 @@ type auditRow struct {
 	Name string
 }
 
-// folded makes one row of the records of a run that say the same.
+// folded joins the records of a run that have the same content into one row.
 func folded(records []driver.AuditRecord) []auditRow {
 	wires := make([]wire.AuditRecord, len(records))
 	for i := range records {
@@ -122,7 +122,7 @@ func (d *dashboard) auditRows(r *http.Request, records []driver.AuditRecord) []a
 	return rows
 }
 
-// maxBadge bounds the number in the menu.
+// maxBadge is the largest number in the menu.
 const maxBadge = 99
 
 // awaiting is how many runs wait for the caller's approval, for the menu.
@@ -137,7 +137,7 @@ func (d *dashboard) awaiting(r *http.Request) string {
 		return runs, err
 	})
 	if err != nil {
-		return "" // the page itself says that the store is away
+		return "" // the page itself shows that the store is down
 	}
 	n := len(slices.DeleteFunc(slices.Clone(runs), func(run redrive.Run) bool {
 		return driver.Person(run.CreatedBy) == driver.Person(p.Name)

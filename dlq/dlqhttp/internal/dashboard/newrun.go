@@ -22,7 +22,7 @@ import (
 type newRunData struct {
 	Search search
 	Chips  []chip
-	// Form are the fields as they were typed.
+	// Form are the fields as typed.
 	Form    url.Values
 	Preview *redrive.Preview
 	Sample  []sampleView
@@ -30,11 +30,11 @@ type newRunData struct {
 	Targets []string
 	// RunID makes a second press of the button the same run.
 	RunID string
-	// Label is the button's: it names what a press sends.
+	// Label is the button's: it names what it will send.
 	Label string
 }
 
-// sampleView is an entry of the preview and what the expression makes of it.
+// sampleView is an entry of the preview with the result of the expression.
 type sampleView struct {
 	Entry   *dlq.Entry
 	Problem string
@@ -77,7 +77,7 @@ func specOf(form url.Values, s *search) (redrive.Spec, error) {
 	return spec, err
 }
 
-// sendLabel reports what the button of a run does, in numbers.
+// sendLabel is what the button of a run does, in numbers.
 func sendLabel(p *redrive.Preview) string {
 	verb, spec := "Send", &p.Spec
 	switch {
@@ -104,13 +104,13 @@ func sendLabel(p *redrive.Preview) string {
 // rateText is a rate as it was typed: it is not rounded.
 func rateText(rate float64) string { return strconv.FormatFloat(rate, 'f', -1, 64) + "/s" }
 
-// filterOf is what the parameters of a run's form say of the entries.
+// filterOf is the filter in the parameters of a run's form.
 func filterOf(q url.Values, now time.Time) (search, error) {
 	s, err := parseSearch(q, now)
 	return s.Frozen(now), err
 }
 
-// newRun is the dry run: whatever is in the form is counted and shown, and nothing is sent.
+// newRun is the dry run: the form's entries are counted and shown, and nothing is sent.
 func (d *dashboard) newRun(w http.ResponseWriter, r *http.Request) error {
 	return d.previewRun(w, r, http.StatusOK, r.Form, "")
 }
@@ -176,7 +176,7 @@ func samples(p *redrive.Preview, sees visible.View) []sampleView {
 	return views
 }
 
-// startRun starts what is in the form, whether it was previewed or not: the fields are those of the preview. The id in
+// startRun starts the run of the form, whether it was previewed or not: the fields are those of the preview. The id in
 // the form makes a second press of the button the same run.
 func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 	s, err := filterOf(r.PostForm, d.cfg.Manager.Now(r.Context()))
@@ -199,8 +199,8 @@ func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 	if spec.ID == "" {
 		return invalid("the form has no run_id")
 	}
-	// The set is frozen while the browser waits: a big one goes on on its own, and the page of the run shows how far it
-	// is.
+	// The set is frozen while the browser waits: a large one continues in the background, and the page of the run shows
+	// its progress.
 	return d.inBackground(w, r, "Freezing the entries of a run", "/runs/"+url.PathEscape(spec.ID),
 		func(ctx context.Context) (string, error) {
 			run, err := d.cfg.Runner.StartRun(ctx, spec, by)

@@ -20,7 +20,7 @@ const (
 	topTopics = 8
 )
 
-// snapshot is what every viewer of an interval sees.
+// snapshot is what all viewers of an interval see.
 type snapshot struct {
 	Stats  driver.Stats
 	Causes []driver.Group
@@ -29,7 +29,7 @@ type snapshot struct {
 	At     time.Time
 }
 
-// snapshot asks the store, for all who look.
+// snapshot reads the store, for all viewers.
 func (d *dashboard) snapshot(ctx context.Context) (*snapshot, time.Time, error) {
 	return cached(ctx, d.cache, "overview", func(ctx context.Context) (*snapshot, error) {
 		now := d.cfg.Manager.Now(ctx).UTC()
@@ -52,13 +52,13 @@ func (d *dashboard) snapshot(ctx context.Context) (*snapshot, time.Time, error) 
 	})
 }
 
-// unfinished are the states in which a run needs somebody, or goes on.
+// unfinished are the states in which a run is in progress, or needs a person.
 var unfinished = []redrive.State{
 	redrive.Preparing, redrive.AwaitingApproval, redrive.Running, redrive.Paused,
 	redrive.Stopped,
 }
 
-// healthTimeout is how long the components may take to answer.
+// healthTimeout is how long the components may take to respond.
 const healthTimeout = 3 * time.Second
 
 func (d *dashboard) health(ctx context.Context) []Component {
@@ -67,7 +67,7 @@ func (d *dashboard) health(ctx context.Context) []Component {
 	return d.cfg.Health(ctx)
 }
 
-// overviewData is what the page shows of it.
+// overviewData is the data of the page.
 type overviewData struct {
 	Counts         driver.Counts
 	Oldest         time.Time

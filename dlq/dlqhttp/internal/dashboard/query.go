@@ -13,15 +13,15 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// search is a filter as it stands in a URL, so that every list is a link that can be sent to somebody.
+// search is a filter as it is in a URL, so that every list is a link that can be shared.
 type search struct {
 	Filter dlq.Filter
-	// Since is how far back, as "24h" or "7d"; it moves with the clock, while from and to stay.
+	// Since is how far back, as "24h" or "7d"; it moves with the clock, while from and to do not.
 	Since string
 	Order driver.Order
 }
 
-// textFields are the parameters that are compared as they are.
+// textFields are the parameters that are compared exactly.
 func textFields(f *dlq.Filter) []struct {
 	Name, Label string
 	Value       *string
@@ -49,7 +49,7 @@ func textFields(f *dlq.Filter) []struct {
 	}
 }
 
-// parseSearch reads the parameters of a list. Without a status it is open for all of them.
+// parseSearch reads the parameters of a list. Without a status it includes all of them.
 func parseSearch(q url.Values, now time.Time) (search, error) {
 	s := search{Order: driver.Order(q.Get("order")), Since: q.Get("since")}
 	f := &s.Filter
@@ -105,7 +105,7 @@ func parseSearch(q url.Values, now time.Time) (search, error) {
 		if err != nil {
 			return s, err
 		}
-		f.From = now.Add(-age).Truncate(time.Minute) // whole minutes, so that viewers ask the same
+		f.From = now.Add(-age).Truncate(time.Minute) // whole minutes, so that viewers share a query
 	}
 	return s, f.Validate()
 }
@@ -146,11 +146,10 @@ func (s *search) values() url.Values {
 	return q
 }
 
-// Query is the search as the part of a URL behind the question mark.
+// Query is the search as the part of a URL after the question mark.
 func (s *search) Query() template.URL { return query(s.values()) }
 
-// query is what a template puts behind a question mark as it is: a plain string would be one value to it, and escaped
-// as such.
+// query is for use after a question mark in a template: a plain string would be escaped as one value.
 func query(q url.Values) template.URL {
 	return template.URL(q.Encode()) //nolint:gosec // G203: Encode escapes everything
 }
@@ -170,8 +169,7 @@ func (s *search) Fields() []field {
 // field is a hidden field of a form.
 type field struct{ Name, Value string }
 
-// Frozen is the search with times that do not move: what was counted is what is acted on, and what arrives later is
-// not.
+// Frozen is the search with fixed times: an action applies to what was counted, not to what arrives later.
 func (s *search) Frozen(now time.Time) search {
 	frozen := *s
 	frozen.Since = ""
@@ -181,13 +179,13 @@ func (s *search) Frozen(now time.Time) search {
 	return frozen
 }
 
-// chip is a part of the filter as people read it, with the query of the list without it.
+// chip is a readable part of the filter, with the query of the list without it.
 type chip struct {
 	Label, Value string
 	Without      template.URL
 }
 
-// Chips are the parts of the filter that have no place in the always visible form.
+// Chips are the parts of the filter that are not in the always visible form.
 func (s *search) Chips(without ...string) []chip {
 	var chips []chip
 	add := func(name, label, value string) {
@@ -225,10 +223,10 @@ func (s *search) Chips(without ...string) []chip {
 	return chips
 }
 
-// Has reports whether the search asks for a status; without one it asks for all.
+// Has reports whether the search selects a status; without one it selects all.
 func (s *search) Has(status dlq.Status) bool { return slices.Contains(s.Filter.Statuses, status) }
 
-// timeForms are how a time may be written; without a zone it is UTC.
+// timeForms are the formats for a time; without a zone it is UTC.
 var timeForms = []string{
 	time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04",
 	time.DateOnly,

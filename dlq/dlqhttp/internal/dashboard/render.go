@@ -16,43 +16,43 @@ import (
 //go:embed templates
 var templates embed.FS
 
-// view is what every page knows.
+// view is the data of every page.
 type view struct {
 	Title string
 	// Nav is the part of the navigation that the page belongs to.
 	Nav string
-	// Data is the page's own.
+	// Data is the page's own data.
 	Data any
-	// Live pages refresh on their own, Every so many seconds. At is when what they show was read.
+	// Live pages refresh automatically, every Every seconds. At is when their data was read.
 	Live  bool
 	Every int
 	At    time.Time
 	// Charts pages have curves.
 	Charts bool
 
-	// What render fills in.
+	// Set by render.
 	Base, Self, Theme string
 	User              access.Principal
 	May               may
 	ReadOnly          bool
-	// Session says that who looks can log out.
+	// Session means that the caller can log out.
 	Session bool
-	// Hides says that something is hidden from who looks.
+	// Hides means that something is hidden from the caller.
 	Hides bool
 	Now   time.Time
-	// Awaiting is how many runs wait for the approval of who looks; empty when none does.
+	// Awaiting is how many runs wait for the caller's approval; empty if none do.
 	Awaiting  string
 	Flash     string
 	dashboard *dashboard
 }
 
-// may is which buttons there are; the server refuses the others whatever the page shows.
+// may are the visible buttons; the server refuses the other actions no matter what the page shows.
 type may struct{ Operate, Approve, Admin, Redrive bool }
 
 // Asset is the URL of an embedded file.
 func (v *view) Asset(name string) string { return v.dashboard.assetPath(name) }
 
-// pages are the parsed templates, by name: each is the layout, the pieces that pages share, and the page.
+// pages are the parsed templates, by name: each is the layout, the shared parts, and the page.
 var pages = sync.OnceValue(func() map[string]*template.Template {
 	shared := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templates, "templates/layout.html",
 		"templates/parts.html"))
@@ -74,7 +74,7 @@ var pages = sync.OnceValue(func() map[string]*template.Template {
 // minZip is the size from which a page is worth compressing.
 const minZip = 1400
 
-// render answers with a page. On an error nothing has been written.
+// render responds with a page. On an error nothing has been written.
 func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, name string, v view) error {
 	p := access.From(r.Context())
 	writes := !d.cfg.ReadOnly
@@ -118,7 +118,7 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, n
 	return nil
 }
 
-// page answers with a page that is fine.
+// page responds with a page and status 200.
 func (d *dashboard) page(w http.ResponseWriter, r *http.Request, name string, v view) error {
 	return d.render(w, r, http.StatusOK, name, v)
 }

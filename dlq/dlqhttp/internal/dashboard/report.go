@@ -14,12 +14,12 @@ import (
 // period is a choice of how long a report looks back.
 type period struct{ Since, Label string }
 
-// periods are the choices; the address takes any whole hours up to maxPeriod.
+// periods are the choices; the URL accepts any whole hours up to maxPeriod.
 var periods = []period{{"24h", "Day"}, {"7d", "Week"}, {"30d", "30 days"}, {"90d", "90 days"}}
 
 const (
 	defaultPeriod = "7d"
-	// maxPeriod bounds what one page asks of the store, which reads every hour of twice the period.
+	// maxPeriod limits what one page reads from the store: every hour of twice the period.
 	maxPeriod = 366 * 24 * time.Hour
 )
 
@@ -35,19 +35,19 @@ type reportData struct {
 	Since   string
 	Periods []period
 	Parts   []reportPart
-	// Earlier is where the period that it compares with begins.
+	// Earlier is the start of the period that it compares with.
 	Earlier time.Time
-	// Most is how many causes are looked at.
+	// Most is how many causes are considered.
 	Most int
 }
 
 // Length is how long the period is.
 func (d *reportData) Length() time.Duration { return d.To.Sub(d.From) }
 
-// Empty reports whether no dead letter came, neither now nor before.
+// Empty reports whether there were no dead letters, neither now nor before.
 func (d *reportData) Empty() bool { return d.Now == 0 && d.Before == 0 }
 
-// recurrence is the requested report, with what the caller may see, and the period as it was written.
+// recurrence is the requested report, as the caller may see it, and the period as it was written.
 func (d *dashboard) recurrence(r *http.Request) (report *dlq.Recurrence, since string, at time.Time, err error) {
 	if since = r.URL.Query().Get("since"); since == "" {
 		since = defaultPeriod
@@ -69,7 +69,7 @@ func (d *dashboard) recurrence(r *http.Request) (report *dlq.Recurrence, since s
 	return d.cfg.Visible(r.Context()).ShownRecurrence(report), since, at, nil
 }
 
-// report shows which causes are new, grow, have come back, or come no more.
+// report shows which causes are new, growing, back, or gone.
 func (d *dashboard) report(w http.ResponseWriter, r *http.Request) error {
 	report, since, at, err := d.recurrence(r)
 	if err != nil {
@@ -123,7 +123,7 @@ func reportName(r *dlq.Recurrence, extension string) string {
 	return fmt.Sprintf("dead-letters-%s-to-%s.%s", r.From.Format(time.DateOnly), r.To.Format(time.DateOnly), extension)
 }
 
-// download answers with a file, which no browser shows.
+// download responds with a file, which no browser renders.
 func download(w http.ResponseWriter, contentType, name string, data []byte) {
 	header := w.Header()
 	header.Set("Content-Type", contentType)

@@ -17,7 +17,7 @@ type retentionData struct {
 	Resolved  bool
 	Discarded bool
 	Archive   bool
-	// Asked says that the rest is an answer.
+	// Asked means that a preview was requested.
 	Asked   bool
 	Count   int64
 	Before  time.Time
@@ -29,7 +29,7 @@ type retentionData struct {
 // defaultDays is how long resolved entries are kept by default.
 const defaultDays = 90
 
-// purgeOf reads what is to be purged from a form.
+// purgeOf reads a purge from a form.
 func purgeOf(q url.Values, now time.Time) (dlq.Purge, error) {
 	days, err := strconv.Atoi(q.Get("days"))
 	if err != nil || days < 0 || days > 36500 {
@@ -79,7 +79,7 @@ func (d *dashboard) retention(w http.ResponseWriter, r *http.Request) error {
 	return d.page(w, r, "retention", view{Title: "Retention", Nav: "retention", Data: &data})
 }
 
-// purge removes what was previewed: closed before the very time that the preview names.
+// purge removes what was previewed: closed before the time in the preview.
 func (d *dashboard) purge(w http.ResponseWriter, r *http.Request) error {
 	p, err := purgeOf(r.PostForm, d.cfg.Manager.Now(r.Context()))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// reviewView is what a second person sees of a run before they approve it.
+// reviewView is what a second person sees of a run before approving it.
 type reviewView struct {
 	Total  int64
 	Topics []wire.TopicCount
@@ -17,7 +17,7 @@ type reviewView struct {
 	Sample []sampleView
 }
 
-// review is what a run that waits for approval would send, as who looks may see it; nil for any other run.
+// review is what a run that waits for approval would send, as the caller may see it; nil for any other run.
 func (d *dashboard) review(ctx context.Context, run *redrive.Run) (*reviewView, error) {
 	if run.State != redrive.AwaitingApproval {
 		return nil, nil //nolint:nilnil // there is nothing to review

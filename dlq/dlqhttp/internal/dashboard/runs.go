@@ -60,21 +60,21 @@ type runData struct {
 	Name     string
 	Progress redrive.Progress
 	Chips    []chip
-	// Items are the first entries that did not make it, or a page of those in the requested state.
+	// Items are the first entries that did not succeed, or a page of those in the requested state.
 	Items   []redrive.Item
 	Show    redrive.ItemState
 	Next    int64
 	Audit   []auditRow
 	records []driver.AuditRecord
 	Actions []string
-	// Own says that who looks asked for the run, and so cannot approve it.
+	// Own means that the caller requested the run, and so cannot approve it.
 	Own   bool
 	Parts []part
 	// Review is what it would send, while it waits for approval.
 	Review *reviewView
 }
 
-// part is a stretch of the progress bar.
+// part is a part of the progress bar.
 type part struct {
 	Class, Label string
 	N            int64
@@ -85,14 +85,14 @@ type part struct {
 const (
 	itemsPage = 50
 	auditPage = 200
-	// A run that goes on is watched more closely than the rest.
+	// A run in progress is watched more closely than the rest.
 	runInterval = time.Second
 )
 
 func (d *dashboard) run(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	show := redrive.ItemState(r.URL.Query().Get("items"))
-	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // garbage is the first page
+	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // an invalid value means the first page
 	if show != "" && !slices.Contains(redrive.ItemStates(), show) {
 		return invalid("items %q", show)
 	}
@@ -149,7 +149,7 @@ func (d *dashboard) readRun(ctx context.Context, id string, show redrive.ItemSta
 	return data, err
 }
 
-// partsOf are the stretches of the progress bar, what is done first.
+// partsOf are the parts of the progress bar, finished ones first.
 func partsOf(c redrive.Counts) []part {
 	all := []part{
 		{Class: "succeeded", Label: "succeeded", N: c.Succeeded},
@@ -170,7 +170,7 @@ func partsOf(c redrive.Counts) []part {
 	return all
 }
 
-// runActions are what can be done to a run in its state.
+// runActions are the actions that a run's state allows.
 func runActions(run *redrive.Run) []string {
 	switch run.State {
 	case redrive.AwaitingApproval:
@@ -186,7 +186,7 @@ func runActions(run *redrive.Run) []string {
 	}
 }
 
-// changeRun does one thing to a run, or changes its speed.
+// changeRun does one action on a run, or changes its rate.
 func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
 	by, err := d.by(r)
 	if err != nil {
@@ -213,7 +213,7 @@ func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
 	if !known {
 		return invalid("action %q", do)
 	}
-	// A run's state may have moved on between the page and the press: what counts is whether the action still fits.
+	// The run's state may have changed since the page was shown: what counts is whether the action still fits.
 	by.Version = 0
 	run, err := change(r.Context(), id, by)
 	d.forget()
@@ -227,7 +227,7 @@ func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// forget empties the caches: something was changed here.
+// forget empties the caches after a change.
 func (d *dashboard) forget() {
 	d.cache.forget()
 	d.runsCache.forget()

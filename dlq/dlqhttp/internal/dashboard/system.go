@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// systemData is what runs here and how it is configured. Nothing of it can be changed from a browser.
+// systemData is what runs here and how it is configured. None of it can be changed from a browser.
 type systemData struct {
 	Health    []Component
 	Topology  *node
@@ -25,7 +25,7 @@ type systemData struct {
 	CanSend   bool
 }
 
-// node is a piece of a document, as the page draws it.
+// node is a part of a document, as the page draws it.
 type node struct {
 	// Name is the member's, empty for an element of a list.
 	Name string
@@ -33,7 +33,7 @@ type node struct {
 	Text     string
 	Children []node
 	List     bool
-	// Columns and Rows are a list of objects that have values alone: a table.
+	// Columns and Rows are a list of objects that only have values: a table.
 	Columns []string
 	Rows    [][]string
 }
@@ -87,7 +87,7 @@ func (n *node) depth() int {
 	return 1
 }
 
-// table makes a table of a list of objects whose members are values; it reports whether that is what the list is.
+// table makes a table of a list of objects whose members are values; it reports whether the list is one.
 func (n *node) table(list []any) bool {
 	columns := map[string]bool{}
 	for _, element := range list {
@@ -122,7 +122,7 @@ func (n *node) table(list []any) bool {
 	return true
 }
 
-// titleRank puts what a thing is called before what is said of it.
+// titleRank puts the name of a thing before its properties.
 func titleRank(name string) int {
 	if i := slices.Index([]string{"kind", "type", "name"}, strings.ToLower(name)); i >= 0 {
 		return i - 3

@@ -10,18 +10,18 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// moment is something that happened to a message.
+// moment is an event in the life of a message.
 type moment struct {
 	At time.Time
 	// Kind chooses the colour: bad, good, move, note.
 	Kind, Title string
 	Who, Note   string
-	// Detail is more to read, such as an error.
+	// Detail is more text, such as an error.
 	Detail string
 	Run    string
 }
 
-// timeline is the life of a message: its attempts before it died, every redrive and how it ended, and what people did.
+// timeline is the life of a message: its attempts before it died, every redrive and its outcome, and what people did.
 func timeline(e *dlq.Entry, audit []driver.AuditRecord) []moment {
 	var all []moment
 	if t := e.Origin.Timestamp; !t.IsZero() {

@@ -5,7 +5,7 @@ import "strings"
 // token is a piece of JSON in one colour. Its text is escaped by the template like any other.
 type token struct{ Class, Text string }
 
-// tokens cuts indented JSON, which is valid, into its pieces.
+// tokens splits indented, valid JSON into its tokens.
 func tokens(text string) []token {
 	var all []token
 	add := func(class, piece string) {
@@ -51,7 +51,7 @@ func tokens(text string) []token {
 	return all
 }
 
-// stringEnd is where the JSON string that text begins with is over.
+// stringEnd is the end of the JSON string that text begins with.
 func stringEnd(text string) int {
 	for i := 1; i < len(text); i++ {
 		switch text[i] {

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Router is an [http.ServeMux], or what has one.
+// Router is an [http.ServeMux], or something that contains one.
 type Router interface {
 	http.Handler
 	Handler(r *http.Request) (h http.Handler, pattern string)
 }
 
-// Mux answers with problems where a ServeMux has no route, or not for this method.
+// Mux answers with problems where a ServeMux has no route, or none for this method.
 func Mux(mux Router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern != "" {
@@ -31,7 +31,7 @@ func Mux(mux Router) http.Handler {
 	})
 }
 
-// Get answers with a problem to other methods than GET and HEAD.
+// Get answers other methods than GET and HEAD with a problem.
 func Get(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -43,16 +43,16 @@ func Get(next http.Handler) http.Handler {
 	})
 }
 
-// discard takes an answer that is not shown.
+// discard discards a response.
 type discard struct {
 	header http.Header
 	status int
 }
 
-// Header is that of the answer.
+// Header is that of the response.
 func (d *discard) Header() http.Header { return d.header }
 
-// WriteHeader notes the status.
+// WriteHeader records the status.
 func (d *discard) WriteHeader(status int) { d.status = status }
 
 // Write takes anything.

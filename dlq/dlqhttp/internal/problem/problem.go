@@ -1,5 +1,5 @@
-// Package problem writes errors as application/problem+json (RFC 9457), for what is answered before or alongside the
-// API's own routes.
+// Package problem writes errors as application/problem+json (RFC 9457), for responses before or next to the API's own
+// routes.
 package problem
 
 import (
@@ -17,7 +17,7 @@ type Problem struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// Write answers with a problem. Nothing may have been written before.
+// Write responds with a problem. Nothing may have been written before.
 func Write(w http.ResponseWriter, status int, detail string) {
 	w.Header().Set("Content-Type", ContentType)
 	w.Header().Set("Cache-Control", "no-store")

@@ -22,7 +22,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Config specifies what the API serves; dlqhttp.Config explains the fields.
+// Config configures the API; dlqhttp.Config explains the fields.
 type Config struct {
 	Manager  *dlq.Manager
 	Runner   *redrive.Runner
@@ -51,18 +51,18 @@ type API struct {
 	huma    huma.API
 	answers *callers.Answers
 	streams *callers.Streams
-	closing chan struct{} // closed when streams are to end
+	closing chan struct{} // closed to end the streams
 }
 
 // Extensions of the document.
 const (
-	// ExtRole is the least role that a route asks for.
+	// ExtRole is the least role that a route requires.
 	ExtRole = "x-role"
-	// ExtChanges means that a route changes something: it is refused by a read-only server.
+	// ExtChanges means that a route changes something: a read-only server refuses it.
 	ExtChanges = "x-changes"
 )
 
-// Version of the API, and Base, where it is below the prefix.
+// Version of the API, and Base, its path below the prefix.
 const (
 	Version = "1.0.0"
 	Base    = "/api/v1"
@@ -169,16 +169,16 @@ func (a *API) Routes(mux *access.Mux) []access.Route {
 	return routes
 }
 
-// Idempotent answers a repeated request with a key as it was answered first.
+// Idempotent gives a repeated request with a key the same response as the first.
 func (a *API) Idempotent(next http.Handler) http.Handler {
 	return a.answers.Idempotent(a.cfg.Body, next)
 }
 
-// EndStreams ends the progress streams that are open, and refuses new ones: a server that shuts down would wait for
-// them. Call it once.
+// EndStreams ends the open progress streams, and refuses new ones: a server that shuts down would wait for them. Call
+// it once.
 func (a *API) EndStreams() { close(a.closing) }
 
-// Route specifies what a route is besides its path.
+// route is a route without its handler.
 type route struct {
 	id, method, path, tag, summary, description string
 	role                                        access.Role
@@ -187,7 +187,7 @@ type route struct {
 	status                                      int
 }
 
-// operation makes the document's part of a route.
+// operation makes the route's part of the document.
 func (a *API) operation(r route) huma.Operation {
 	op := huma.Operation{
 		OperationID: r.id, Method: r.method, Path: r.path, Summary: r.summary, Description: r.description,
@@ -251,7 +251,7 @@ func register[I, O any](a *API, op huma.Operation, do func(context.Context, *I) 
 	})
 }
 
-// finish completes the document of a route that is registered.
+// finish completes the document of a registered route.
 func (a *API) finish(r route) {
 	op := operationOf(a.huma.OpenAPI().Paths[r.path], r.method)
 	op.Responses["default"] = &huma.Response{Ref: "#/components/responses/Problem"}
@@ -279,10 +279,10 @@ func operationOf(p *huma.PathItem, method string) *huma.Operation {
 	}
 }
 
-// allowed refuses who may not, and what a read-only server does not do.
+// allowed refuses callers without the role, and changes on a read-only server.
 func (a *API) allowed(ctx huma.Context, next func(huma.Context)) {
 	op := ctx.Operation()
-	least, _ := op.Metadata["role"].(access.Role) // none, which no caller has, where it was forgotten
+	least, _ := op.Metadata["role"].(access.Role) // None if it was forgotten, which refuses everyone
 	who := access.From(ctx.Context())
 	changes, _ := op.Metadata["changes"].(bool)
 	switch {
@@ -301,17 +301,17 @@ func (a *API) allowed(ctx huma.Context, next func(huma.Context)) {
 	}
 }
 
-// tooLarge reads away what is sent where no body is expected, and reports whether there is too much of it.
+// tooLarge discards a body where none is expected, and reports whether there is too much of it.
 func (a *API) tooLarge(ctx huma.Context) bool {
 	body := ctx.BodyReader()
 	if body == nil {
 		return false
 	}
-	n, _ := io.CopyN(io.Discard, body, a.cfg.Body+1) // what cannot be read is not there
+	n, _ := io.CopyN(io.Discard, body, a.cfg.Body+1) // an unreadable body is empty
 	return n > a.cfg.Body
 }
 
-// bounded ends what takes too long.
+// bounded limits the time of a request.
 func (a *API) bounded(ctx huma.Context, next func(huma.Context)) {
 	if slow, _ := ctx.Operation().Metadata["slow"].(bool); slow {
 		next(ctx)
@@ -322,10 +322,10 @@ func (a *API) bounded(ctx huma.Context, next func(huma.Context)) {
 	next(huma.WithContext(ctx, bounded))
 }
 
-// visible is what the caller may see.
+// visible is the caller's view.
 func (a *API) visible(ctx context.Context) visible.View { return a.cfg.Visible(ctx) }
 
-// identity is what a caller's keys are known by.
+// identity is the key under which a caller's idempotency keys are kept.
 func identity(ctx context.Context) string {
 	who := access.From(ctx)
 	return who.Identity()

@@ -23,7 +23,7 @@ type entryOutput struct {
 
 type bulkInput struct{ Body wire.BulkRequest }
 
-// change is what is done to one entry.
+// change is an action on one entry.
 type change func(context.Context, int64, dlq.By) (*dlq.Entry, error)
 
 func (a *API) changeRoutes() {

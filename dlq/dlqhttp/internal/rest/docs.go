@@ -28,7 +28,7 @@ type docsTag struct {
 	Routes            []docsRoute
 }
 
-// docsStyle is the page's only style. The policy names it by its hash, so nothing else on the page can be one.
+// docsStyle is the page's only style. The policy allows it by its hash, and nothing else.
 const docsStyle = `
 :root {
   color-scheme: light dark; --ground: #f5f6f9; --panel: #fff; --line: #e4e7ee; --ink: #1b2130; --quiet: #5d6679;
@@ -113,7 +113,7 @@ func (a *API) docsRoutes(mux *access.Mux) {
 	})
 }
 
-// docsTags are the routes of a document under their tags, in the order of the tags, of the paths, and of the methods.
+// docsTags are the routes of a document by tag, in the order of the tags, of the paths, and of the methods.
 func docsTags(document *huma.OpenAPI) []docsTag {
 	routes := map[string][]docsRoute{}
 	for path, item := range document.Paths {

@@ -44,7 +44,7 @@ func (a *API) editRoutes() {
 	}, a.edit)
 }
 
-// editOf checks that the caller may edit a body so.
+// editOf checks that the caller may make this edit of a body.
 func (a *API) editOf(ctx context.Context, id int64, w *wire.Edit, of *dlq.Body) (dlq.Edit, error) {
 	var edit dlq.Edit
 	edit.SetWire(w)
@@ -108,7 +108,7 @@ func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
 	if who.Version == 0 {
 		who.Version = before.Version // the difference is shown from this one
 	}
-	if in.Body.Redrive { // an answer that refuses has changed nothing
+	if in.Body.Redrive { // a refusal must have changed nothing
 		if err := a.cfg.Manager.MaySend(ctx, in.ID.ID, who); err != nil {
 			return nil, err
 		}

@@ -23,15 +23,15 @@ type ID struct {
 	ID int64 `path:"id" minimum:"1" doc:"The entry's id."`
 }
 
-// Link is a list's header that names the next page.
+// Link is the header of a list with the address of the next page.
 type Link struct {
 	Link string `header:"Link" doc:"The next page, as rel=next."`
 }
 
-// Self puts the request's own address where the answer needs it.
+// Self is the address of the request itself, for a response that needs it.
 type Self struct{ url url.URL }
 
-// Resolve notes the address.
+// Resolve keeps the address.
 func (s *Self) Resolve(ctx huma.Context) []error {
 	s.url = ctx.URL()
 	return nil
@@ -156,7 +156,7 @@ func (a *API) payload(ctx context.Context, in *ID) (*huma.StreamResponse, error)
 	}
 	body := a.visible(ctx).Body(e.Body)
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
-		// Never what the message says that it is: a payload is anybody's, and a browser would run it.
+		// Never the message's own content type: anyone may have produced the payload, and a browser would run it.
 		ctx.SetHeader("Content-Type", "application/octet-stream")
 		ctx.SetHeader("Content-Disposition", fmt.Sprintf(`attachment; filename="entry-%d.bin"`, e.ID))
 		ctx.SetHeader("ETag", etag(e.Version))

@@ -8,7 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// Match is the header that makes a change depend on the version that was looked at.
+// Match is the header that makes a change conditional on the version that the caller saw.
 type Match struct {
 	IfMatch string `header:"If-Match" doc:"The ETag that was read; the change is refused with 412 when it is not the latest. * is any."`
 }

@@ -28,7 +28,7 @@ func (q *Query) filter() *wire.Filter {
 	return &f
 }
 
-// filtered reads a filter and checks that the caller may filter so.
+// filtered reads a filter and checks that the caller may use it.
 func (a *API) filtered(ctx context.Context, w *wire.Filter) (dlq.Filter, error) {
 	var f dlq.Filter
 	if err := f.SetWire(w); err != nil {
@@ -40,7 +40,7 @@ func (a *API) filtered(ctx context.Context, w *wire.Filter) (dlq.Filter, error) 
 	return f, f.Validate()
 }
 
-// picks refuses a filter that says nothing: a bulk change never takes all because something was forgotten.
+// picks refuses an empty filter: a bulk change never takes everything because something was forgotten.
 func picks(f *dlq.Filter) error {
 	if reflect.ValueOf(*f).IsZero() {
 		return huma.NewError(http.StatusUnprocessableEntity,
@@ -49,7 +49,7 @@ func picks(f *dlq.Filter) error {
 	return nil
 }
 
-// optional is a query parameter of which it matters whether it was given.
+// optional is a query parameter that can be absent.
 type optional[T any] struct {
 	Value T
 	set   bool

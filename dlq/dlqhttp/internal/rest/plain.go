@@ -11,9 +11,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// plain refuses what no store holds, before one is called: text with NUL or that is not UTF-8, numbers beyond 32 bits
-// where a column has no more, and times outside of the years 1 to 9999. The answer names each field, as every other
-// validation does. Fields with the tag bytes take any bytes.
+// plain refuses what no store can hold, before the store is called: text with NUL or that is not UTF-8, numbers beyond
+// 32 bits where a column has no more, and times outside of the years 1 to 9999. The response names each field, like
+// every other validation. Fields with the tag bytes may have any bytes.
 func plain(in any) error {
 	var faults []error
 	walk(reflect.ValueOf(in).Elem(), "", &faults)
@@ -25,7 +25,7 @@ func plain(in any) error {
 
 var timeType = reflect.TypeFor[time.Time]()
 
-// walk looks into a value whose place in the request is at.
+// walk checks a value at a location in the request.
 func walk(v reflect.Value, at string, faults *[]error) {
 	fault := func(message string) { *faults = append(*faults, &huma.ErrorDetail{Location: at, Message: message}) }
 	switch v.Kind() {
@@ -61,7 +61,7 @@ func walk(v reflect.Value, at string, faults *[]error) {
 	}
 }
 
-// place is where a field stands in a request: query.topic, body.filter.topic.
+// place is the location of a field in a request: query.topic, body.filter.topic.
 func place(at string, field *reflect.StructField) string {
 	for _, kind := range []string{"path", "query", "header"} {
 		if name, _, _ := strings.Cut(field.Tag.Get(kind), ","); name != "" && at == "" { // a filter is in bodies too

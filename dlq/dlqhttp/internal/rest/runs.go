@@ -137,7 +137,7 @@ func (a *API) runs(ctx context.Context, in *runsInput) (*runsOutput, error) {
 	return &runsOutput{Link: in.next(next), Body: list}, nil
 }
 
-// runnable checks that the caller may run so.
+// runnable checks that the caller may start this run.
 func (a *API) runnable(ctx context.Context, w *wire.RunSpec) (redrive.Spec, error) {
 	var spec redrive.Spec
 	if err := spec.SetWire(w); err != nil {
@@ -176,7 +176,7 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 	}, nil
 }
 
-// startedBefore is the run that an earlier request with the same key has started, if it asked for the same.
+// startedBefore is the run that an earlier request with the same key has started, if it requested the same.
 func (a *API) startedBefore(ctx context.Context, spec redrive.Spec) (*redrive.Run, error) {
 	run, err := a.cfg.Runner.Run(ctx, spec.ID)
 	if err != nil {
@@ -245,7 +245,7 @@ func (a *API) runItems(ctx context.Context, in *itemsInput) (*itemsOutput, error
 	}
 	filter := redrive.ItemFilter{State: redrive.ItemState(in.State), After: in.After, Limit: in.Limit}
 	if filter.Limit < driver.MaxPage {
-		filter.Limit++ // one more reports that there are more
+		filter.Limit++ // one more, to see whether there are more
 	}
 	items, err := a.cfg.Runner.RunItems(ctx, in.ID, filter)
 	if err != nil {

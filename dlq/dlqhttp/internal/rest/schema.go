@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// newSchemas is the registry of the document's schemas. The two types that write their own JSON are described here.
+// newSchemas is the registry of the document's schemas. The two types with their own JSON encoding are described here.
 func newSchemas() huma.Registry {
 	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
 	schemas.RegisterTypeAlias(reflect.TypeFor[wire.Text](), reflect.TypeFor[textSchema]())
@@ -24,7 +24,7 @@ func named(r huma.Registry, name string, s *huma.Schema) *huma.Schema {
 
 type textSchema struct{}
 
-// Schema is that of wire.Text.
+// Schema is the schema of wire.Text.
 func (textSchema) Schema(r huma.Registry) *huma.Schema {
 	one := 1
 	return named(r, "Text", &huma.Schema{Description: "Text, or bytes that are not text.", OneOf: []*huma.Schema{
@@ -38,7 +38,7 @@ func (textSchema) Schema(r huma.Registry) *huma.Schema {
 
 type headersSchema struct{}
 
-// Schema is that of wire.Headers.
+// Schema is the schema of wire.Headers.
 func (headersSchema) Schema(r huma.Registry) *huma.Schema {
 	two, text := 2, textSchema{}.Schema(r)
 	return named(r, "Headers", &huma.Schema{

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// watchEvery is how often the store is consulted for a run that somebody watches.
+	// watchEvery is how often the store is polled for a watched run.
 	watchEvery = 500 * time.Millisecond
-	// keepAlive is how often a stream says something when nothing happens: proxies close what is silent.
+	// keepAlive is how often a stream sends something when nothing happens: proxies close silent connections.
 	keepAlive = 15 * time.Second
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// linesType is what an export is.
+// linesType is the content type of an export.
 const linesType = "application/jsonl"
 
 type exportInput struct{ Query }
@@ -29,7 +29,7 @@ type importInput struct {
 	extend      func(deadline time.Time) error
 }
 
-// Resolve keeps the body for the handler: an import is read as it comes.
+// Resolve keeps the body for the handler: an import is read as it arrives.
 func (i *importInput) Resolve(ctx huma.Context) []error {
 	i.contentType, i.body, i.extend = ctx.Header("Content-Type"), ctx.BodyReader(), ctx.SetReadDeadline
 	return nil
@@ -80,12 +80,12 @@ func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse
 			}
 		default:
 			a.cfg.Logger.ErrorContext(ctx.Context(), "export broke off", "error", err)
-			panic(http.ErrAbortHandler) // so that the client does not take it for complete
+			panic(http.ErrAbortHandler) // so that the client does not treat it as complete
 		}
 	}}, nil
 }
 
-// exported hides in the lines of an export, and records them where reading is recorded.
+// exported hides values in the lines of an export, and records the reads if configured.
 func (a *API) exported(ctx context.Context) func(*wire.Letter) {
 	hide := a.visible(ctx).Letter()
 	if !a.cfg.AuditReads {
@@ -101,8 +101,7 @@ func (a *API) exported(ctx context.Context) func(*wire.Letter) {
 	}
 }
 
-// begun writes the head of the answer with the first bytes, so that a fault before them can be answered with its
-// status.
+// begun writes the head of the response with the first bytes, so that an error before them can still set the status.
 type begun struct {
 	ctx  huma.Context
 	done bool
@@ -145,17 +144,17 @@ func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.
 	return &output[wire.Imported]{wire.Imported(imported)}, nil
 }
 
-// limitedReader fails behind a number of bytes, where io.LimitReader would end as if all were there.
+// limitedReader fails after a number of bytes, where io.LimitReader would end as if that were all.
 type limitedReader struct {
 	from io.Reader
 	left int64
 	over bool
 	late bool // nothing came for too long
-	// extend sets the deadline for more: an import may take long, but not forever for nothing.
+	// extend sets the deadline for more: an import may take long, but must not be silent forever.
 	extend func(deadline time.Time) error
 }
 
-// Read reads, and fails when there is more than may be.
+// Read reads, and fails beyond the limit.
 func (l *limitedReader) Read(p []byte) (int, error) {
 	if l.over {
 		return 0, errTooLarge

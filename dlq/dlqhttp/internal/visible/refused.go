@@ -11,23 +11,23 @@ import (
 	"github.com/redrive-go/redrive/dlq/redact"
 )
 
-// RefusedError means that the answer would show what is hidden from the caller.
+// RefusedError means that the response would show what is hidden from the caller.
 type RefusedError struct {
-	// Invalid means that the request is wrong for any caller from whom something is hidden, not that another role may
-	// make it.
+	// Invalid means that the request is invalid for any caller from whom something is hidden, not that it needs another
+	// role.
 	Invalid bool
 	Detail  string
-	// Field is what was requested, never the value that was looked for. Entry is the entry, 0 without one.
+	// Field is the requested field, never the value. Entry is the entry, 0 without one.
 	Field string
 	Entry int64
 }
 
-// Error is what the caller reads.
+// Error is for the caller.
 func (r *RefusedError) Error() string { return r.Detail }
 
-// Search refuses a filter that looks into what is hidden: to search for it is to see it. Part of a text that is hidden
-// may be asked for neither, nor a value that is one. A group whose cause is hidden is shown under another fingerprint,
-// so that guesses of the real one find what those of a group that is not there find.
+// Search refuses a filter on hidden values: searching for a value reveals it. Neither parts of hidden texts nor hidden
+// values may be searched. A group whose cause is hidden is shown under another fingerprint, so that guessing the real
+// one gives the same result as for a group that does not exist.
 func (v View) Search(ctx context.Context, f *dlq.Filter) error {
 	switch {
 	case !v.Hides():
@@ -63,13 +63,13 @@ func (v View) Search(ctx context.Context, f *dlq.Filter) error {
 	return nil
 }
 
-// SearchGroups refuses a query that looks into what is hidden, as [View.Search].
+// SearchGroups refuses a query on hidden values, as [View.Search].
 func (v View) SearchGroups(ctx context.Context, q *dlq.GroupQuery) error {
 	f := dlq.Filter{CauseText: q.CauseText, Handler: q.Handler, ErrorClass: q.ErrorClass, Fingerprint: q.Fingerprint}
 	return v.Search(ctx, &f)
 }
 
-// Values refuses values that are hidden: whether something has them would confirm a guess.
+// Values refuses hidden values: whether something has them would confirm a guess.
 func (v View) Values(values ...string) error {
 	for _, value := range values {
 		if v.Text(value) != value {
@@ -82,7 +82,7 @@ func (v View) Values(values ...string) error {
 	return nil
 }
 
-// JQ refuses an expression: it could copy what is hidden to where it is not.
+// JQ refuses an expression: it could copy hidden values to where they are visible.
 func (v View) JQ(expression string) error {
 	if v.Hides() && expression != "" {
 		return &RefusedError{
@@ -93,7 +93,7 @@ func (v View) JQ(expression string) error {
 	return nil
 }
 
-// Edit refuses an edit of what is hidden: whether it changes anything would show whether a guess was right.
+// Edit refuses an edit of what is hidden: whether it changes anything would confirm a guess.
 func (v View) Edit(e *dlq.Edit, of *dlq.Body) error {
 	if !v.Hides() {
 		return nil
@@ -124,14 +124,14 @@ func (v View) Edit(e *dlq.Edit, of *dlq.Body) error {
 	return nil
 }
 
-// whole reports whether the caller sees all of a payload.
+// whole reports whether the caller sees a payload completely.
 func (v View) whole(of *dlq.Body) bool { return bytes.Equal(v.ShownBody(of).Payload, of.Payload) }
 
-// hidden reports whether a header is hidden: by its name, there or not, or by what it holds.
+// hidden reports whether a header is hidden: by its name, whether it exists or not, or by its value.
 func (v View) hidden(headers map[string]string, name string) bool {
 	value := headers[name]
 	return v.Header(name, value) != value
 }
 
-// ask is the remedy for who is refused.
+// ask is the remedy in a refusal.
 func (v View) ask() string { return "ask somebody with the role " + v.from }

@@ -7,9 +7,9 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// The pages are made of the manager's own types. What may be shown of one is its JSON form, read back.
+// The pages use the manager's own types. The visible part of a value is its JSON form, read back.
 
-// ShownEntry is a copy with what may be shown of an entry, its body included if it has one.
+// ShownEntry is a copy with the visible part of an entry, including its body if it has one.
 func (v View) ShownEntry(e *dlq.Entry) *dlq.Entry {
 	shown := &dlq.Entry{}
 	w := v.Entry(e)
@@ -33,7 +33,7 @@ func (v View) ShownEntries(entries []dlq.Entry) []dlq.Entry {
 func (v View) ShownBody(b *dlq.Body) *dlq.Body {
 	shown := &dlq.Body{}
 	w := v.Body(b)
-	_ = shown.SetWire(&w) // the digest is one of ours
+	_ = shown.SetWire(&w) // we made the digest
 	return shown
 }
 
@@ -54,7 +54,7 @@ func (v View) ShownStats(s *driver.Stats) driver.Stats {
 func (v View) ShownRun(r *redrive.Run) *redrive.Run {
 	shown := &redrive.Run{}
 	w := v.Run(r)
-	_ = shown.SetWire(&w) // what stands in its filter was read before
+	_ = shown.SetWire(&w) // its filter was valid before
 	return shown
 }
 
@@ -89,7 +89,7 @@ func (v View) ShownRecurrence(r *dlq.Recurrence) *dlq.Recurrence {
 	return shown
 }
 
-// readBack makes a list of JSON forms what they say.
+// readBack converts a list of JSON forms.
 func readBack[T, W any](wires []W, set func(*T, *W)) []T {
 	list := make([]T, len(wires))
 	for i := range wires {

@@ -1,6 +1,6 @@
-// Package visible is what a caller may see. It stands between the manager and everything that is encoded for a caller:
-// answers, pages, events, exports and the texts of errors alike. What hides, and what may not be asked because the
-// answer would show what is hidden, is decided here and nowhere else.
+// Package visible decides what a caller may see. It is between the manager and everything that is encoded for a caller:
+// responses, pages, events, exports and the texts of errors. What is hidden, and what may not be searched because the
+// response would reveal hidden values, is decided here and nowhere else.
 package visible
 
 import (
@@ -22,7 +22,7 @@ type View struct {
 	rules *redact.Rules
 	// from is the name of the least role that sees everything.
 	from string
-	// groups looks groups up; nil knows none.
+	// groups looks groups up; nil finds none.
 	groups func(context.Context, dlq.GroupQuery) ([]driver.Group, error)
 }
 
@@ -38,16 +38,16 @@ func New(rules *redact.Rules, from string, groups func(context.Context, dlq.Grou
 // Hides reports whether something may be hidden from the caller.
 func (v View) Hides() bool { return v.rules != nil }
 
-// Text is what may be shown of free text.
+// Text is the visible part of free text.
 func (v View) Text(text string) string { return v.rules.Text(text) }
 
-// Header is what may be shown of a header's value.
+// Header is the visible part of a header's value.
 func (v View) Header(name, value string) string { return v.rules.Header(name, value) }
 
-// Entry is what may be shown of an entry, without its body.
+// Entry is the visible part of an entry, without its body.
 func (v View) Entry(e *dlq.Entry) wire.Entry { return v.rules.Entry(e.Wire()) }
 
-// Entries are those of a page, never nil.
+// Entries are the visible parts of entries, never nil.
 func (v View) Entries(entries []dlq.Entry) []wire.Entry {
 	shown := make([]wire.Entry, 0, len(entries))
 	for i := range entries {
@@ -56,19 +56,19 @@ func (v View) Entries(entries []dlq.Entry) []wire.Entry {
 	return shown
 }
 
-// Detail is what may be shown of an entry with its body.
+// Detail is the visible part of an entry with its body.
 func (v View) Detail(e *dlq.Entry) wire.EntryDetail { return v.rules.Detail(e.Detail()) }
 
-// Body is what may be shown of a body.
+// Body is the visible part of a body.
 func (v View) Body(b *dlq.Body) wire.Body { return v.rules.Body(b.Wire()) }
 
-// Diff is what changed between what may be shown of two bodies. Where only hidden values differ, nothing has changed:
-// the difference does not show whether a guess was right.
+// Diff is the difference between the visible parts of two bodies. Where only hidden values differ it is empty, so that
+// it does not confirm a guess.
 func (v View) Diff(before, after *dlq.Body) payload.Diff {
 	return payload.Compare(v.ShownBody(before), v.ShownBody(after))
 }
 
-// Groups are what may be shown of groups, never nil.
+// Groups are the visible parts of groups, never nil.
 func (v View) Groups(groups []driver.Group) []wire.Group {
 	wires := make([]wire.Group, len(groups))
 	for i := range groups {
@@ -77,7 +77,7 @@ func (v View) Groups(groups []driver.Group) []wire.Group {
 	return v.rules.Groups(wires)
 }
 
-// named are counts under what may be shown of their names.
+// named are counts under the visible parts of their names.
 func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
 	shown := make([]wire.NamedCounts, 0, len(counts))
 	for _, c := range counts {
@@ -91,7 +91,7 @@ func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
 	return shown
 }
 
-// Stats are what may be shown of statistics.
+// Stats are the visible statistics.
 func (v View) Stats(s *driver.Stats) wire.Stats {
 	shown := s.Wire()
 	shown.TopCauses = v.Groups(s.TopCauses)
@@ -101,13 +101,13 @@ func (v View) Stats(s *driver.Stats) wire.Stats {
 	return shown
 }
 
-// Run is what may be shown of a run, now.
+// Run is the visible part of a run, with its progress now.
 func (v View) Run(r *redrive.Run) wire.Run { return v.rules.Run(r.Wire(time.Now())) }
 
-// Item is what may be shown of an entry of a run.
+// Item is the visible part of an entry of a run.
 func (v View) Item(i *redrive.Item) wire.RunItem { return v.rules.Item(i.Wire()) }
 
-// Preview is what may be shown of what a run would do.
+// Preview is the visible part of a preview.
 func (v View) Preview(p *redrive.Preview) wire.RunPreview {
 	shown := p.Wire()
 	if !v.Hides() {
@@ -128,7 +128,7 @@ func (v View) Preview(p *redrive.Preview) wire.RunPreview {
 	return shown
 }
 
-// sample hides in an entry of a preview or a review.
+// sample hides values in an entry of a preview or a review.
 func (v View) sample(shown *wire.SampleEntry, of *redrive.Sample) {
 	shown.Entry, shown.Problem, shown.Diff = v.rules.Detail(shown.Entry), v.Text(shown.Problem), nil
 	if of.After == nil {
@@ -144,7 +144,7 @@ func (v View) sample(shown *wire.SampleEntry, of *redrive.Sample) {
 	}
 }
 
-// Review is what may be shown of what a second person looks at.
+// Review is the visible part of a review.
 func (v View) Review(r *redrive.Review) wire.RunReview {
 	shown := r.Wire(time.Now())
 	if !v.Hides() {
@@ -163,12 +163,12 @@ func (v View) Review(r *redrive.Review) wire.RunReview {
 		if at := slices.IndexFunc(causes, func(other wire.CauseCount) bool {
 			return other.Fingerprint == c.Fingerprint
 		}); at >= 0 {
-			causes[at].Count += c.Count // they differ in what is hidden
+			causes[at].Count += c.Count // they only differ in hidden parts
 			continue
 		}
 		causes = append(causes, c)
 	}
-	// The order of causes that look the same would show which hidden one has more.
+	// The order of causes that look the same would reveal which hidden one has more.
 	slices.SortStableFunc(causes, func(a, b wire.CauseCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Fingerprint, b.Fingerprint))
 	})
@@ -179,10 +179,10 @@ func (v View) Review(r *redrive.Review) wire.RunReview {
 	return shown
 }
 
-// Recurrence is what may be shown of a report.
+// Recurrence is the visible part of a report.
 func (v View) Recurrence(r *dlq.Recurrence) wire.Recurrence { return v.rules.Recurrence(r.Wire()) }
 
-// Mutes are what may be shown of muted causes, never nil.
+// Mutes are the visible parts of muted causes, never nil.
 func (v View) Mutes(mutes []driver.Mute) []wire.Mute {
 	shown := make([]wire.Mute, 0, len(mutes))
 	for i := range mutes {
@@ -191,7 +191,7 @@ func (v View) Mutes(mutes []driver.Mute) []wire.Mute {
 	return shown
 }
 
-// Audit is what may be shown of audit records, never nil.
+// Audit are the visible parts of audit records, never nil.
 func (v View) Audit(records []driver.AuditRecord) []wire.AuditRecord {
 	shown := make([]wire.AuditRecord, 0, len(records))
 	for i := range records {
@@ -200,7 +200,7 @@ func (v View) Audit(records []driver.AuditRecord) []wire.AuditRecord {
 	return shown
 }
 
-// Letter hides in the lines of an export; nil when nothing is hidden.
+// Letter hides values in the lines of an export; nil if nothing is hidden.
 func (v View) Letter() func(*wire.Letter) {
 	if !v.Hides() {
 		return nil
