@@ -24,7 +24,7 @@ func (a *app) editCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "edit ID", Short: "Change a dead letter's payload or headers before it is redriven", Args: cobra.ExactArgs(1),
-		Long: `Change a dead letter's payload or headers. The original is kept, and what changed is shown and stands in the audit log. The
+		Long: `Change a dead letter's payload or headers. The original is kept, and what changed is shown and recorded in the audit log. The
 message's own id, its retries and the like cannot be changed.`,
 		Example: `  redrive dlq show 42 --raw > order.json; $EDITOR order.json; redrive dlq edit 42 --payload @order.json
   redrive dlq edit 42 --set tenant=acme --remove x-debug --dry-run

@@ -92,7 +92,7 @@ func (a *app) credentials(p *profile) error {
 	}
 	if loopback, _ := dlqhttp.IsLoopback(withPort(u)); u.Scheme == "http" && !loopback &&
 		(p.Token != "" || p.Password != "") {
-		a.hint("warning: %s is not encrypted: everybody on the way can read the token", u.Redacted())
+		a.hint("warning: %s is not encrypted: anyone on the way can read the token", u.Redacted())
 	}
 	return nil
 }

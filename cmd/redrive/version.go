@@ -52,7 +52,7 @@ func exitCodesTopic() *cobra.Command {
     2  usage: unknown command or flag, a value that makes no sense, a configuration that cannot be read
     3  not found: no such entry, run or group
     4  partial: some of it was done, some was not; stderr names it
-    5  refused: somebody else was faster, the state does not allow it, or --yes is missing
+    5  refused: someone else was faster, the state does not allow it, or --yes is missing
   130  interrupted; stderr shows how to continue`,
 	}
 }

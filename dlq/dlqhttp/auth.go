@@ -48,7 +48,7 @@ func CheckAddress(address string, auth []Authenticator) error {
 		return fmt.Errorf("dlqhttp: address %q: %w: host:port, such as 127.0.0.1:8321", address, err)
 	}
 	if !local && len(auth) == 0 {
-		return fmt.Errorf("dlqhttp: address %s: %w: anybody who reaches it could read and change the dead letters: "+
+		return fmt.Errorf("dlqhttp: address %s: %w: anyone who can reach it could read and change the dead letters: "+
 			"configure authentication (server.auth: tokens, users or proxy), or listen on 127.0.0.1", address,
 			ErrNoAuthentication)
 	}

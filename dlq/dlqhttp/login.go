@@ -63,7 +63,7 @@ func (h *Handler) loginRoutes(mux *access.Mux, guard *access.Guard) {
 
 func (h *Handler) startLogin(w http.ResponseWriter, r *http.Request) {
 	if err := h.cfg.Login.Start(w, r); err != nil {
-		h.cfg.Logger.ErrorContext(r.Context(), "nobody can log in", "error", err)
+		h.cfg.Logger.ErrorContext(r.Context(), "no one can log in", "error", err)
 		h.plainPage(w, http.StatusServiceUnavailable, "The login provider does not answer", "Try again in a minute.",
 			h.home())
 	}
@@ -80,7 +80,7 @@ func (h *Handler) finishLogin(w http.ResponseWriter, r *http.Request) {
 		h.cfg.Logger.ErrorContext(r.Context(), "a login failed", "error", err)
 		h.plainPage(w, http.StatusServiceUnavailable, "The login failed", "Try again in a minute.", h.home())
 	case who.Role <= access.None:
-		h.cfg.Logger.WarnContext(r.Context(), "somebody without a role has logged in", "actor", who.Name, "remote",
+		h.cfg.Logger.WarnContext(r.Context(), "a person without a role has logged in", "actor", who.Name, "remote",
 			r.RemoteAddr)
 		h.plainPage(w, http.StatusForbidden, "You have no role here",
 			who.Name+" is in no group that has one: ask who runs this server.", "")

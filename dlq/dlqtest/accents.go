@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// What people type finds the error as it was written: without its accents, with others, in any letter case. Everything
-// else in a text stands for itself.
+// A search finds the error no matter how its accents and letter case were written. All other characters in a text stand
+// for themselves.
 func testAccents(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

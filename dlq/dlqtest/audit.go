@@ -93,7 +93,7 @@ func testAudit(t *testing.T, db Database) {
 	require.Equal(t, []string{"die", "redrive", "restore", "discard"}, paged)
 }
 
-// What is RESOLVED and old goes; what waits or was discarded stays.
+// Old RESOLVED entries are purged; waiting and discarded ones are kept.
 func testPurge(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -126,11 +126,11 @@ func testPurge(t *testing.T, db Database) {
 		require.Equal(t, []any{"cron", "90 days", dlq.Resolved}, []any{r.Actor, r.Note, r.From})
 		require.Equal(t, map[string]string{"event_id": fmt.Sprintf("message-%d", i)}, r.Detail)
 	}
-	// A purged entry that died again would be a new one: nothing of it is in the way.
+	// A purged entry that died again would be a new one: nothing of the old one is in the way.
 	require.Equal(t, driver.Stored, put(t, s, letter(0))[0].Outcome)
 }
 
-// What was purged into the archive comes back as it was, unless its delivery has died again since.
+// Purged entries are restored from the archive unchanged, unless their delivery has died again since.
 func testUnarchive(t *testing.T, db Database) {
 	t.Helper()
 	store := db.open(t)
@@ -181,8 +181,8 @@ func testUnarchive(t *testing.T, db Database) {
 	require.Empty(t, back, "what came back was left in the archive too")
 }
 
-// The message that died first is there again when its entry was edited, purged and brought back, and what was brought
-// back stays for as long again as it stayed after it was closed.
+// The original message is still there after its entry was edited, purged and restored, and a restored entry is kept for
+// as long again as after it was closed.
 func testUnarchiveRevisions(t *testing.T, db Database) {
 	t.Helper()
 	store := db.open(t)
@@ -215,7 +215,7 @@ func testUnarchiveRevisions(t *testing.T, db Database) {
 	}
 }
 
-// Retention keeps each status for its own time, and what waits forever.
+// Retention keeps each status for its own time, and waiting entries forever.
 func testRetention(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -260,7 +260,7 @@ func testPurgeRefuses(t *testing.T, db Database) {
 	}
 }
 
-// A redriven message may be out when its entry is purged: its id must not mean another entry then.
+// The message of a redrive may still be out when its entry is purged: its id must not mean another entry then.
 func testIDsNotReused(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

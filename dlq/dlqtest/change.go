@@ -22,8 +22,7 @@ var paths = map[dlq.Status][]driver.Action{
 	dlq.Discarded: {driver.ActionDiscard},
 }
 
-// Every action in every state: what is legal moves the entry, what is not changes nothing and names who was there
-// before.
+// Every action in every state: a legal one moves the entry, an illegal one changes nothing and names who was first.
 func testTransitions(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -89,7 +88,7 @@ func testTransitions(t *testing.T, db Database) {
 	}
 }
 
-// Many at once do it once, and the losers hear who won.
+// Of many concurrent changes one wins, and the losers learn who.
 func testCompareAndSet(t *testing.T, db Database) {
 	t.Helper()
 	stores := []dlq.Store{db.open(t), db.open(t)}
@@ -210,7 +209,7 @@ func testChangeRefuses(t *testing.T, db Database) {
 	require.Equal(t, int64(1), get(t, s, id).Version)
 }
 
-// Whoever took care of an entry stands in it as they were named; the audit log has the one who said so, too.
+// An entry has the name that was given for who took care of it; the audit log also has who gave that name.
 func testResolvedBy(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

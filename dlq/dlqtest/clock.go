@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// RunClocks runs what holds besides [Run] for a store on a server, to which processes of machines come whose clocks
-// differ. fresh is that of Run.
+// RunClocks runs the cases, besides those of [Run], for a store on a server whose processes run on machines with
+// different clocks. fresh is that of Run.
 func RunClocks(t *testing.T, fresh func(t *testing.T) Database) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, Database){
@@ -27,16 +27,16 @@ func RunClocks(t *testing.T, fresh func(t *testing.T) Database) {
 	}
 }
 
-// wrong is how far the clocks of the processes are from the database's.
+// wrong is the difference of the processes' clocks to the database's.
 const wrong = 10 * time.Minute
 
-// process is one whose clock is wrong.
+// process is a process with a wrong clock.
 type process struct {
 	t     *testing.T
 	store Store
 }
 
-// skewed runs a process: the clock of a bubble is set to what it should say.
+// skewed runs a process, with the clock of its bubble set accordingly.
 func (db Database) skewed(t *testing.T, by time.Duration, run func(p process)) {
 	t.Helper()
 	wall := time.Now()
@@ -49,7 +49,7 @@ func (db Database) skewed(t *testing.T, by time.Duration, run func(p process)) {
 
 func (p process) now() time.Time { return driver.Now(p.t.Context(), p.store) }
 
-// lease is what a process does that takes up a run.
+// lease is what a process does that takes over a run.
 func (p process) lease(run, holder string, lasts time.Duration) error {
 	_, err := p.store.LeaseRun(p.t.Context(), run, holder, p.now(), lasts)
 	return err
@@ -68,7 +68,7 @@ func testOneClock(t *testing.T, db Database) {
 	}
 }
 
-// runOf is a run of three entries, which no process holds.
+// runOf is a run of three entries that no process holds.
 func runOf(t *testing.T, s Store) string {
 	t.Helper()
 	putMany(t, s, 0, 3)
@@ -116,7 +116,7 @@ func testClaimLasts(t *testing.T, db Database) {
 	})
 }
 
-// One process notifies, whatever the other one's clock says.
+// One process notifies, no matter what the other's clock shows.
 func testNoticesAreHeld(t *testing.T, db Database) {
 	t.Helper()
 	hold := func(name string, by, lasts time.Duration) (held bool) {

@@ -53,7 +53,7 @@ func testImport(t *testing.T, db Database) {
 	require.Len(t, all(t, s, dlq.Filter{}), 2)
 }
 
-// Every field that an entry has, one that is new included, goes through an export, the store and the archive.
+// Every field of an entry, including any new one, survives an export, the store and the archive.
 func testEveryColumn(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -89,12 +89,12 @@ func testEveryColumn(t *testing.T, db Database) {
 	require.Equal(t, 1, must(s.Purge(t.Context(), dlq.Purge{ClosedBefore: later, Actor: "ana", At: later}))(t))
 	must(archive.Unarchive(t.Context(), dlq.By{Actor: "bob"}, later, e.ID))(t)
 	back := get(t, s, e.ID)
-	// To be brought back is a change.
+	// Being restored is a change.
 	e.Version, e.ResolvedAt, e.ChangedAt, e.ChangedBy = back.Version, back.ResolvedAt, back.ChangedAt, back.ChangedBy
 	require.Equal(t, e, back, "the archive")
 }
 
-// fill gives the fields of an entry that are empty a value each, those of its origin too.
+// fill sets every empty field of an entry, including those of its origin.
 func fill(t *testing.T, entry reflect.Value) {
 	t.Helper()
 	for i := range entry.NumField() {

@@ -23,8 +23,8 @@ func ledger(t *testing.T, s Store) driver.LedgerStore {
 	return l
 }
 
-// What a person sends counts within a window, by what they are called however it is written, and what is open until it
-// is settled.
+// What a person sends counts within a window, by their name however it is written, and open reservations count until
+// they are settled.
 func testLedger(t *testing.T, db Database) {
 	t.Helper()
 	l := ledger(t, db.open(t))
@@ -54,7 +54,7 @@ func testLedger(t *testing.T, db Database) {
 	require.True(t, reserve("é😀", "Éva 😀 \xff", 1, later, false))
 }
 
-// Any number of requests at once find no more room than there is.
+// Concurrent requests never exceed the limit.
 func testLedgerConcurrent(t *testing.T, db Database) {
 	t.Helper()
 	stores := []driver.LedgerStore{ledger(t, db.open(t)), ledger(t, db.open(t))}
@@ -74,7 +74,7 @@ func testLedgerConcurrent(t *testing.T, db Database) {
 	require.Equal(t, int64(7), granted.Load())
 }
 
-// The end of a run closes what was reserved for it: what it has begun to send still counts, the rest does not.
+// The end of a run closes its reservation: what it has begun to send still counts, the rest does not.
 func testLedgerRun(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// noon is when the first letter of a test dies. Not on an hour's edge, and with microseconds.
+// noon is when the first letter of a test dies. Not on the hour, and with microseconds.
 var noon = time.Date(2026, time.February, 28, 12, 7, 42, 123456000, time.UTC)
 
 // newDeath makes the n-th dead letter of a test.
@@ -57,7 +57,7 @@ func get(t *testing.T, s dlq.Store, id int64) *dlq.Entry {
 	return e
 }
 
-// must is what a call returns that must not fail: must(s.Purge(ctx, p))(t).
+// must returns the result of a call that must not fail: must(s.Purge(ctx, p))(t).
 func must[T any](value T, err error) func(t *testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()

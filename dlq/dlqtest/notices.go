@@ -19,7 +19,7 @@ func noticeStore(t *testing.T, db Database) driver.NoticeStore {
 	return s
 }
 
-// One process notifies at a time, and what a receiver has had is known to all.
+// One process notifies at a time, and all know what a receiver has had.
 func testNotices(t *testing.T, db Database) {
 	t.Helper()
 	s, other := noticeStore(t, db), noticeStore(t, db)
@@ -53,7 +53,7 @@ func testNotices(t *testing.T, db Database) {
 	require.ErrorIs(t, s.PutNotice(t.Context(), driver.Notice{ID: "x", At: noon}), dlq.ErrInvalid)
 }
 
-// A cause is muted until its time comes or somebody ends it, for every process, and the audit log says who did it.
+// A cause is muted until the mute expires or is ended, for every process, and the audit log records who did it.
 func testMutes(t *testing.T, db Database) {
 	t.Helper()
 	s, other := noticeStore(t, db), noticeStore(t, db)

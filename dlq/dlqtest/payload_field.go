@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// hostilePayloads is what [Payloads] has, less what is only large.
+// hostilePayloads are those of [Payloads] that are not just large.
 func hostilePayloads() map[string]string {
 	list := map[string]string{}
 	for name, payload := range Payloads() {
@@ -24,8 +24,8 @@ func hostilePayloads() map[string]string {
 	return list
 }
 
-// A field of a JSON payload picks the letters that have its value there: in lists too, of the right type, and never
-// those whose payload is not JSON, is cut off or looks nearly like it.
+// A field of a JSON payload selects the letters with its value there: also in arrays, with the right type, and never
+// those whose payload is not JSON, is truncated or only resembles it.
 func testPayloadFields(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -47,7 +47,7 @@ func testPayloadFields(t *testing.T, db Database) {
 		"go":       `{"path":"/srv/café","face":"😀","html":"\u003cb\u003e"}`,
 		"java":     `{"path":"/srv/café","face":"😀","html":"<b>"}`,
 	}
-	// Besides them lies everything that databases refuse as JSON: it fails no search.
+	// The store also has everything that databases refuse as JSON, which fails no search.
 	maps.Copy(payloads, hostilePayloads())
 	n := 1
 	id := map[string]int64{}

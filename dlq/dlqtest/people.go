@@ -10,7 +10,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Tokens are found by their digest, told apart by name, used and revoked; all of it but the use is in the audit log.
+// Tokens are found by their digest, distinguished by name, used and revoked; everything but their use is in the audit
+// log.
 func testTokens(t *testing.T, db Database) {
 	t.Helper()
 	store := db.open(t)
@@ -47,7 +48,7 @@ func testTokens(t *testing.T, db Database) {
 		[]any{records[0].Action, records[0].Actor, records[0].Note})
 }
 
-// A session is there until it expires or ends, for every process.
+// A session exists until it expires or ends, for every process.
 func testSessions(t *testing.T, db Database) {
 	t.Helper()
 	s, ok := driver.As[driver.PeopleStore](db.open(t))
@@ -75,7 +76,7 @@ func testSessions(t *testing.T, db Database) {
 	require.ErrorIs(t, s.PutSession(t.Context(), driver.Session{Digest: "d3"}), dlq.ErrInvalid)
 }
 
-// What changes no entry can be recorded: all of it or nothing.
+// Records that change no entry are stored all or none.
 func testRecord(t *testing.T, db Database) {
 	t.Helper()
 	store := db.open(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Payloads is a corpus of payloads that a store must return byte for byte. Many of them no JSON or text column takes.
+// Payloads is a corpus of payloads that a store must return byte for byte. Many do not fit a JSON or text column.
 func Payloads() map[string][]byte {
 	random := make([]byte, 4096)
 	for i := range random {
@@ -46,7 +46,7 @@ func Payloads() map[string][]byte {
 	}
 }
 
-// Reliability: what died comes back, whatever it is.
+// What died is returned unchanged, whatever it is.
 func testExactBytes(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -67,7 +67,7 @@ func testExactBytes(t *testing.T, db Database) {
 	}
 }
 
-// Headers are lossless; text columns are made fit for a database without losing the letter.
+// Headers are lossless; text columns are cleaned for a database without losing the letter.
 func testHostileText(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -103,7 +103,7 @@ func testHostileText(t *testing.T, db Database) {
 	require.Equal(t, driver.Receipt{ID: id, Outcome: driver.Seen}, put(t, s, e)[0])
 }
 
-// An entry that no capture of ours has made, from a spool, an export or another program, is made fit on its way in.
+// An entry that was not made by our capture, from a spool, an export or another program, is cleaned when it is stored.
 func testHostileEntry(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

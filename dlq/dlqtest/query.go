@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Every filter alone picks the one letter that differs in it, and nothing else.
+// Every filter alone selects the one letter that differs in it, and nothing else.
 func testFilters(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -180,7 +180,7 @@ func testPaging(t *testing.T, db Database) {
 	listing := must(s.List(t.Context(), dlq.Filter{Topic: "none"}, dlq.Page{}))(t)
 	require.Empty(t, listing.Entries)
 	require.Empty(t, listing.Next)
-	// What comes late, from a spool, is the last of the order of storing, and stands where it died in the other.
+	// A late entry, from a spool, is the last in the order of storing, and in the place of its death in the other order.
 	late := put(t, s, letter(100, func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }))
 	stored := append(slices.Clone(oldest), late[0].ID)
 	for _, f := range []dlq.Filter{{}, {Topic: "orders"}, {Statuses: driver.Statuses()}} {
@@ -198,7 +198,7 @@ func reversed(list []int64) []int64 {
 	return turned
 }
 
-// Entries that arrive and leave while somebody turns pages neither repeat nor hide others.
+// Entries that arrive and leave while a person turns pages neither repeat nor hide others.
 func testPagingUnderInserts(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -242,7 +242,7 @@ func testForgedCursor(t *testing.T, db Database) {
 		require.ErrorIs(t, err, dlq.ErrInvalid, name)
 		require.Less(t, len(err.Error()), 300, name)
 	}
-	// One that is well made but names a place where nothing is, is a place like any other.
+	// A valid cursor without an entry at its position is a position like any other.
 	nowhere := driver.Cursor{Order: driver.NewestFirst, At: noon.Add(-time.Hour), ID: -5}
 	listing = must(s.List(t.Context(), dlq.Filter{}, dlq.Page{After: nowhere.String()}))(t)
 	require.Empty(t, listing.Entries)
@@ -258,7 +258,7 @@ func testCount(t *testing.T, db Database) {
 	require.Zero(t, must(s.Count(t.Context(), dlq.Filter{Topic: "none"}, 0))(t))
 }
 
-// A store may count by what it keeps of causes and hours; it comes to the same.
+// A store may count from its statistics of causes and hours; the result is the same.
 func testCountAgrees(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -290,7 +290,7 @@ func testCountAgrees(t *testing.T, db Database) {
 		{Handler: "charge"},
 		{CauseText: "none"},
 	} {
-		// Each filter with each statuses, each of both with each time, and the list of what they pick without one.
+		// Each filter is tried with each set of statuses, with and without each time.
 		var picked [][]dlq.Entry
 		for _, f.Statuses = range statuses {
 			picked = append(picked, all(t, s, f))

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// claim redrives an entry and returns it with its body, as the one who publishes has it.
+// claim redrives an entry and returns it with its body, as the publisher gets it.
 func claim(t *testing.T, s dlq.Store, id int64, at time.Time) *dlq.Entry {
 	t.Helper()
 	mustChange(t, s, driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, At: at})
@@ -20,7 +20,7 @@ func claim(t *testing.T, s dlq.Store, id int64, at time.Time) *dlq.Entry {
 	return get(t, s, id)
 }
 
-// The outcome of a redriven message closes its entry on its own.
+// The outcome of a redriven message closes its entry automatically.
 func testSuccess(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -59,7 +59,7 @@ func testSuccess(t *testing.T, db Database) {
 	require.Equal(t, noon.Add(2*time.Hour), got.ResolvedAt)
 	require.Equal(t, 1, got.RedriveCount)
 
-	// Reported twice, or once more after an operator restored the entry: old news.
+	// Reported twice, or again after an operator restored the entry: nothing new.
 	_, err = change(t, s, succeeded)
 	require.ErrorIs(t, err, dlq.ErrConflict)
 	mustChange(t, s, driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
@@ -93,7 +93,7 @@ func testSecondDeath(t *testing.T, db Database) {
 		require.Equal(t, at.Add(time.Minute), got.DiedAt)
 		require.Equal(t, "consumer billing", got.ChangedBy)
 
-		// The same death reported once more, also after the next redrive has begun, changes no status.
+		// The same death reported again, even after the next redrive has begun, changes no status.
 		require.Equal(t, driver.Seen, put(t, s, died)[0].Outcome)
 		again := claim(t, s, id, at.Add(2*time.Minute))
 		require.Equal(t, driver.Seen, put(t, s, died)[0].Outcome)
@@ -105,8 +105,8 @@ func testSecondDeath(t *testing.T, db Database) {
 	require.Len(t, all(t, s, dlq.Filter{}), 1)
 }
 
-// A late death moves the last of its cause, though the entry is in the state that it was in: an operator had given up
-// waiting for it.
+// A late death is the latest of its cause, even if the entry's status does not change: an operator had given up waiting
+// for it.
 func testLateDeath(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -125,8 +125,8 @@ func testLateDeath(t *testing.T, db Database) {
 	}
 }
 
-// Each death after a redrive is counted in its hour, by the cause that it had, and stays there: when its entry dies
-// again of another cause, when it is reported once more, when it is purged, and when the statistics are made anew.
+// Each death after a redrive is counted in its hour, for its cause, permanently: also when its entry dies again of
+// another cause, when it is reported again, when it is purged, and when the statistics are recomputed.
 func testDeathsByHour(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -165,7 +165,7 @@ func testDeathsByHour(t *testing.T, db Database) {
 	check(want)
 }
 
-// Without a position the same message may be sent once more after its entry was closed; that death is not to be lost.
+// Without a position the same message may be sent again after its entry was closed; that death must not be lost.
 func testResent(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -192,7 +192,7 @@ func testResent(t *testing.T, db Database) {
 	}
 }
 
-// A handler that copies the headers of a redriven message to what it sends does not hide the deaths of that.
+// A handler that copies the headers of a redriven message to the messages that it sends does not hide their deaths.
 func testCopiedHeaders(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -212,7 +212,7 @@ func testCopiedHeaders(t *testing.T, db Database) {
 	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
 }
 
-// A body that changed on its way is a new revision alongside the original.
+// A body that changed on its way is a new revision next to the original.
 func testChangedBody(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -230,7 +230,7 @@ func testChangedBody(t *testing.T, db Database) {
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 }
 
-// A redrive whose process died can be done again when its lease is over, not before.
+// A redrive whose process died can be repeated when its lease is over, not before.
 func testLease(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -248,7 +248,7 @@ func testLease(t *testing.T, db Database) {
 	redrive.At = at.Add(time.Minute)
 	again := mustChange(t, s, redrive)
 	require.Equal(t, 2, again.RedriveCount)
-	// The one who was late gives nothing back and extends nothing.
+	// The slower one releases nothing and extends nothing.
 	for _, action := range []driver.Action{driver.ActionRelease, driver.ActionPublished} {
 		_, err := change(t, s, driver.Change{
 			Action: action, IDs: []int64{id}, Version: claimed.Version, At: at.Add(2 * time.Minute),
@@ -256,14 +256,14 @@ func testLease(t *testing.T, db Database) {
 		require.ErrorIs(t, err, dlq.ErrConflict)
 	}
 	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
-	// Of two copies that are out, the first's death is old once the second's is there.
+	// When two copies are out, the first one's death is old once the second's is recorded.
 	first, second := *get(t, s, id), *get(t, s, id)
 	first.RedriveCount = 1
 	require.Equal(t, driver.DiedAgain, put(t, s, redriven(&second, at.Add(3*time.Minute)))[0].Outcome)
 	require.Equal(t, driver.Seen, put(t, s, redriven(&first, at.Add(4*time.Minute)))[0].Outcome)
 }
 
-// An admin ends the wait for an outcome: the redrive still counts, and so does its outcome when it comes after all.
+// An admin ends the wait for an outcome: the redrive still counts, and so does a late outcome.
 func testReleaseByHand(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -293,7 +293,7 @@ func testReleaseByHand(t *testing.T, db Database) {
 	}
 }
 
-// The audit log says of which run a success, a death and a release are; of a single redrive it says none.
+// The audit log has the run of a success, a death and a release; for a single redrive it has none.
 func testAuditOfRun(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Edits: a new revision by compare-and-set; every revision stays.
+// Edits: a new revision by compare-and-set; every revision is kept.
 func testRevise(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -54,8 +54,8 @@ func testRevise(t *testing.T, db Database) {
 	}
 }
 
-// Where a redrive goes is what the broker of the consumer said, through an edit and the archive, and nothing
-// that a header claims.
+// A redrive goes where the broker of the consumer had the message, also after an edit and the archive, and never where
+// a header claims.
 func testRedriveTo(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -110,7 +110,7 @@ func testTransfer(t *testing.T, from, to Database) {
 	require.Equal(t, want.Body.Collected, original.Collected, "of what died first too")
 }
 
-// Where a collector found a message stays with it, through an edit, a second death, an export and the archive, and is
+// Where a collector found a message is kept with it, through an edit, a second death, an export and the archive, and is
 // not a header.
 func testCollected(t *testing.T, db Database) {
 	t.Helper()

@@ -17,16 +17,16 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Store is what the suite is about: a store of dead letters that keeps redrive runs too.
+// Store is what the suite tests: a store of dead letters that keeps redrive runs, too.
 type Store interface {
 	dlq.Store
 	redrive.Store
 }
 
-// Database is one database. Each call opens one more store on it, as another process would; the suite closes them.
+// Database is one database. Each call opens another store on it, as another process would; the suite closes them.
 type Database func(t *testing.T) Store
 
-// Run runs the suite. fresh is called for each test and gives it an empty database.
+// Run runs the suite. fresh is called for each test and returns an empty database.
 func Run(t *testing.T, fresh func(t *testing.T) Database) {
 	t.Helper()
 	tests := []struct {

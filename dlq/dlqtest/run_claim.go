@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// A claim is a redrive of each entry, all or nothing with its record; what has changed since is skipped, and says by
-// whom.
+// A claim is a redrive of each entry, all or nothing with its record; entries that have changed since are skipped, with
+// the name of who changed them.
 func testRunClaim(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -44,7 +44,7 @@ func testRunClaim(t *testing.T, db Database) {
 	require.Empty(t, claimAll(t, s, r.ID, at, 100), "nothing waits")
 	requireCounts(t, s, driver.Counts{Retrying: 69, Resolved: 1})
 
-	// Of two runs over the same entries one gets each.
+	// Of two runs over the same entries each entry belongs to one.
 	other := newRun(t, s, redrive.Spec{ID: "run-2", Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}}}, 100)
 	require.Equal(t, int64(69), other.Counts.Waiting)
 	require.Empty(t, claimAll(t, s, other.ID, at, 100))
@@ -52,8 +52,8 @@ func testRunClaim(t *testing.T, db Database) {
 	requireCounts(t, s, driver.Counts{Retrying: 69, Resolved: 1})
 }
 
-// What was published, refused and given up is recorded, in one step with the next claims; a step that is repeated
-// changes nothing.
+// Published, refused and given-up items are recorded in one step with the next claims; repeating a step changes
+// nothing.
 func testRunSteps(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -96,7 +96,7 @@ func testRunSteps(t *testing.T, db Database) {
 	requireCounts(t, s, driver.Counts{Pending: 2, Retrying: 4, Resolved: 4})
 }
 
-// A claim may bring a new revision of the body: both are there, or neither.
+// A claim may add a new revision of the body: both are stored, or neither.
 func testRunClaimWithBody(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

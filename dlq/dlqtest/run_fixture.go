@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// newRun creates a run and freezes its set, in the name of a holder whose lease lasts.
+// newRun creates a run and freezes its set, for a holder that keeps its lease.
 func newRun(t *testing.T, s Store, spec redrive.Spec, chunk int) *redrive.Run {
 	t.Helper()
 	spec = must(spec.Resolve())(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The set is what the filter picks when it is frozen, in chunks of any size; newer entries and newer deaths are not in
-// it.
+// The set is what the filter selects when it is frozen, in chunks of any size; newer entries and newer deaths are not
+// in it.
 func testRunFreeze(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -53,7 +53,7 @@ func testRunFreeze(t *testing.T, db Database) {
 	require.Equal(t, []int64{list[10], list[11]}, []int64{page[0].EntryID, page[1].EntryID})
 }
 
-// NextItems brings entries with the exact bytes of the body that is to be sent, within its bounds.
+// NextItems returns entries with the exact bytes of the body to send, within its limits.
 func testRunNextItems(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// What the caller of a step knows is treated as what is stored where it is, and ignored where it is not: the result is
-// the same as of a caller who knows nothing.
+// A step's known entries are used where they match the stored ones, and ignored where they do not: the result is the
+// same as without them.
 func testRunKnown(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -50,7 +50,7 @@ func testRunKnown(t *testing.T, db Database) {
 	require.Contains(t, skipped[0].Detail, "by bob")
 	require.Equal(t, redrive.Counts{Waiting: 30, Claimed: 39, Skipped: 1}, second.Run.Counts)
 
-	// The answer to the second step was lost, and it is made again by one who knows what there was before.
+	// The result of the second step was lost, and it is repeated by a caller who knows the state before it.
 	again := stepOf(r.ID, at.Add(time.Second))
 	again.Known = map[int64]*dlq.Entry{}
 	for _, id := range list[20:25] {
@@ -82,7 +82,8 @@ func testRunKnown(t *testing.T, db Database) {
 	requireCounts(t, s, driver.Counts{Pending: 30, Retrying: 19, Resolved: 21})
 }
 
-// A payload that a database keeps in several rows is whole in a run, and so is one that the run's expression has made.
+// A payload that a database keeps in several rows is complete in a run, and so is one that the run's expression has
+// made.
 func testRunLargePayload(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

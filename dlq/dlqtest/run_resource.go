@@ -89,7 +89,7 @@ func testRunResource(t *testing.T, db Database) {
 	}
 }
 
-// A lease is one holder's at a time, whatever the number of processes, and ends with its time or when it is returned.
+// A lease has one holder at a time, for any number of processes, and ends when it expires or is released.
 func testRunLease(t *testing.T, db Database) {
 	t.Helper()
 	stores := []Store{db.open(t), db.open(t)}
@@ -139,7 +139,7 @@ func testRunLease(t *testing.T, db Database) {
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 }
 
-// requireTaken requires that an error names the run that has an id.
+// requireTaken requires that an error names the run with the id.
 func requireTaken(t *testing.T, err error, by *redrive.Run) {
 	t.Helper()
 	require.ErrorIs(t, err, dlq.ErrConflict)
@@ -150,7 +150,7 @@ func requireTaken(t *testing.T, err error, by *redrive.Run) {
 	require.WithinDuration(t, by.CreatedAt, conflict.At, 0)
 }
 
-// Processes that start a run with one id at once make one, and the others hear whose it is.
+// Of processes that start a run with the same id at once, one creates it, and the others learn whose it is.
 func testRunSameID(t *testing.T, db Database) {
 	t.Helper()
 	stores := []Store{db.open(t), db.open(t)}

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Outcomes are read from the entries, by whatever path and whenever they were recorded: success, death, nothing in
-// time, purged, taken by others.
+// Outcomes are read from the entries, no matter how and when they were recorded: success, death, nothing in time,
+// purged, taken by others.
 func testRunSettle(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -26,7 +26,7 @@ func testRunSettle(t *testing.T, db Database) {
 	mustStep(t, s, step)
 	require.Equal(t, redrive.Counts{Claimed: 2, Out: 6}, settled(t, s, r.ID, at.Add(time.Second)), "nothing is known yet")
 
-	// A success by a consumer whose clock is behind, a death, a death followed by a redrive by hand.
+	// A success from a consumer whose clock is slow, a death, a death followed by a redrive by hand.
 	mustChange(t, s, driver.Change{
 		Action: driver.ActionSucceed, IDs: list[0:1], Actor: "redrive", At: at.Add(-time.Minute),
 	})
@@ -37,11 +37,11 @@ func testRunSettle(t *testing.T, db Database) {
 	mustChange(t, s, driver.Change{
 		Action: driver.ActionRedrive, IDs: list[2:3], Actor: "bob", At: at.Add(2 * time.Minute),
 	})
-	// The process had published this one, and died before it could say so.
+	// The process had published this one, and died before it could record that.
 	mustChange(t, s, driver.Change{
 		Action: driver.ActionSucceed, IDs: list[6:7], Actor: "redrive", At: at.Add(time.Minute),
 	})
-	// Succeeded and purged before anybody asked.
+	// Succeeded and purged before the next look.
 	mustChange(t, s, driver.Change{
 		Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second),
 	})
@@ -71,9 +71,9 @@ func testRunSettle(t *testing.T, db Database) {
 	require.Zero(t, n)
 }
 
-// An outcome may come when its claim has run out and before the next one: by a consumer that is slow, of a message that
-// a process had sent which died before it could record so. It is the run's own outcome, and the message is not sent
-// again.
+// An outcome may arrive after its claim has expired and before the next one: from a slow consumer, for a message that
+// was sent by a process which died before it could record that. It is the run's own outcome, and the message is not
+// sent again.
 func testRunLateOutcome(t *testing.T, db Database) { t.Helper(); lateOutcome(t, db.open(t), false) }
 
 func testRunLateOutcomeKnown(t *testing.T, db Database) { t.Helper(); lateOutcome(t, db.open(t), true) }
@@ -109,7 +109,7 @@ func lateOutcome(t *testing.T, s Store, knowing bool) {
 	require.Equal(t, "closed", itemsOf(t, s, r.ID, redrive.ItemFailed)[0].Detail)
 	require.Contains(t, itemsOf(t, s, r.ID, redrive.ItemSkipped)[0].Detail, "by bob")
 
-	// What the broker refused was not sent: what happens to it after that is not the run's.
+	// What the broker refused was not sent: what happens to it later does not belong to the run.
 	last := claimAll(t, s, r.ID, at, 1)
 	require.Len(t, last, 1)
 	step = stepOf(r.ID, at)

@@ -50,8 +50,8 @@ func testGroups(t *testing.T, db Database) {
 	}
 }
 
-// A group of one call shows the newest of its letters, in whichever order they were given, and an older one that comes
-// later does not make it older.
+// A group from one call shows the newest of its letters, in whatever order they were given, and an older one that
+// arrives later does not make it older.
 func testGroupNewest(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -79,7 +79,7 @@ func testGroupNewest(t *testing.T, db Database) {
 		"the newest cause in front")
 }
 
-// A cause is as old as the oldest of its deaths, in whichever order they are stored: a spool that was adopted late, or
+// A cause is as old as the oldest of its deaths, in whatever order they are stored: a spool that was adopted late, or
 // an import. An old entry that dies again of it does not make it older, nor does what happens to that entry then.
 func testGroupFirst(t *testing.T, db Database) {
 	t.Helper()
@@ -114,7 +114,7 @@ func testGroupFirst(t *testing.T, db Database) {
 	require.Equal(t, noon.Add(2*time.Hour), firstSeen(7))
 }
 
-// The counts and curves come from the kept statistics.
+// The counts and curves are from the kept statistics.
 func testStats(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -154,7 +154,7 @@ func testStats(t *testing.T, db Database) {
 	require.Len(t, all.Hourly, 4)
 }
 
-// A cause has its own curve: what came, and what was closed, by the hour.
+// A cause has its own curve: deaths, and closed entries, by the hour.
 func testTrend(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -188,7 +188,7 @@ func testTrend(t *testing.T, db Database) {
 	}, stats.Hourly)
 }
 
-// The last hour has its deaths, those after a redrive included, and what was closed, in spans without gaps.
+// The last hour has its deaths, including those after a redrive, and closed entries, in spans without gaps.
 func testRecent(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -213,7 +213,7 @@ func testRecent(t *testing.T, db Database) {
 	require.Equal(t, want, stats.Recent)
 }
 
-// The statistics that every change keeps up to date are those that a count of the entries gives.
+// The statistics that every change updates are equal to a count of the entries.
 func testRecount(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -267,7 +267,7 @@ func testRecount(t *testing.T, db Database) {
 	require.Equal(t, listed, keptStats.Counts)
 }
 
-// requireCounts holds the kept numbers of entries to those that there must be, and to those that a recount finds.
+// requireCounts checks the kept numbers of entries against the expected ones, and against a recount.
 func requireCounts(t *testing.T, s dlq.Store, want driver.Counts) {
 	t.Helper()
 	for range 2 {

@@ -213,7 +213,7 @@ func (n *Notifier) down(ctx context.Context) {
 	for i := range n.cfg.Receivers {
 		if to := &n.cfg.Receivers[i]; slices.Contains(to.On, StoreDown) {
 			if _, err := n.publish(to, &notice, 0, now); err != nil {
-				n.cfg.Logger.ErrorContext(ctx, "nobody could be notified of a store that is down", "receiver", to.Name, "error",
+				n.cfg.Logger.ErrorContext(ctx, "no one could be notified of a store that is down", "receiver", to.Name, "error",
 					err)
 			}
 		}
@@ -253,7 +253,7 @@ func (n *Notifier) settle(ctx context.Context, receiver, id string) {
 	n.out[driver.Notice{Receiver: receiver, ID: id}] = delivered
 	n.mu.Unlock()
 	if err := n.note(ctx); err != nil {
-		n.cfg.Logger.WarnContext(ctx, "that somebody was notified could not be noted; it is tried again", "receiver",
+		n.cfg.Logger.WarnContext(ctx, "a notification could not be recorded; it is retried", "receiver",
 			receiver, "error", err)
 	}
 }

@@ -112,7 +112,7 @@ func (d *runDriver) drive(ctx context.Context) error {
 				continue
 			}
 			d.look(ctx) // a person may have changed it in the meantime
-			d.runner.logger.WarnContext(ctx, "redrive run: the store did not answer; it is asked again", "run", d.run.ID,
+			d.runner.logger.WarnContext(ctx, "redrive run: the store did not respond; it is retried", "run", d.run.ID,
 				"error", err)
 			_ = wait.For(ctx, min(asking.After(storeErrors), d.runner.runLease/4))
 		}

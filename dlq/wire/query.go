@@ -49,7 +49,7 @@ type RunQuery struct {
 // ItemQuery selects the entries of a run.
 type ItemQuery struct {
 	State string `query:"state" enum:"waiting,claimed,out,succeeded,failed,lost,skipped"`
-	After int64  `query:"after" minimum:"0" doc:"Go on behind this entry."`
+	After int64  `query:"after" minimum:"0" doc:"Continue after this entry."`
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
 }
 

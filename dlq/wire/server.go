@@ -2,7 +2,7 @@ package wire
 
 // Me is the caller, and what the server allows it.
 type Me struct {
-	Name     string `json:"name" doc:"What stands in the audit log."`
+	Name     string `json:"name" doc:"The name in the audit log."`
 	Role     string `json:"role" enum:"viewer,operator,approver,admin"`
 	ReadOnly bool   `json:"read_only" doc:"The server changes nothing."`
 	Redacted bool   `json:"redacted" doc:"Something is hidden from you."`

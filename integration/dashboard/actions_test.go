@@ -112,7 +112,7 @@ func TestEntry_Conflict(t *testing.T) {
 	_, err := s.manager.Discard(t.Context(), id, dlq.By{Actor: "bob"})
 	require.NoError(t, err)
 	b.follow(`button[value=resolve]`)
-	b.has("Somebody was faster")
+	b.has("Someone was faster")
 	require.Contains(t, b.text(), "by bob")
 	require.Equal(t, dlq.Discarded, s.entry(t, id).Status)
 }

@@ -170,7 +170,7 @@ func TestParse_Faults(t *testing.T) {
 		},
 		"proxy from anywhere": {
 			"store: {url: x.db}\nserver: {auth: {proxy: {from: [0.0.0.0/0], default_role: viewer}}}",
-			"everybody",
+			"everyone",
 		},
 		"half of TLS": {"store: {url: x.db}\nserver: {tls: {key: k.pem}}", "go together"},
 		"limits":      {"store: {url: x.db}\nserver: {limits: {body: -1}}", "server.limits"},

@@ -16,7 +16,7 @@ type OIDC struct {
 	NameClaim    string            `yaml:"name_claim" jsonschema:"description=Claim that appears in the audit log; email if not given."`
 	GroupsClaim  string            `yaml:"groups_claim" jsonschema:"description=Claim with the groups; groups if not given."`
 	Users        map[string]string `yaml:"users" jsonschema:"description=Roles of users."`
-	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; somebody in several has the highest."`
+	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; a user in several has the highest."`
 	DefaultRole  string            `yaml:"default_role" jsonschema:"description=Role of people in neither; they are refused if not given.,enum=viewer,enum=operator,enum=approver,enum=admin"`
 	Session      time.Duration     `yaml:"session" jsonschema:"description=How long a session lasts; 8h if not given."`
 }

@@ -73,7 +73,7 @@ type Proxy struct {
 	UserHeader   string            `yaml:"user_header" jsonschema:"description=Header with the user's name; X-Forwarded-User if not given."`
 	GroupsHeader string            `yaml:"groups_header" jsonschema:"description=Header with the user's groups; X-Forwarded-Groups if not given."`
 	Users        map[string]string `yaml:"users" jsonschema:"description=Roles of users."`
-	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; somebody in several has the highest."`
+	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; a user in several has the highest."`
 	DefaultRole  string            `yaml:"default_role" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Role of people in neither; they are refused if not given."`
 }
 

@@ -40,8 +40,8 @@ func Proxy(cfg ProxyConfig) (Authenticator, error) {
 	}
 	var errs []error
 	if len(cfg.From) == 0 {
-		errs = append(errs, errors.New("proxy: from is required: the addresses that the proxy connects from, else anybody "+
-			"could say who they are"))
+		errs = append(errs, errors.New("proxy: from is required: the addresses that the proxy connects from, "+
+			"otherwise anyone could claim to be anyone"))
 	}
 	for _, text := range cfg.From {
 		prefix, err := parsePrefix(text)
@@ -49,7 +49,7 @@ func Proxy(cfg ProxyConfig) (Authenticator, error) {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("proxy: from: %q is not an address such as 10.0.0.7 or 10.0.0.0/8", text))
 		case prefix.Bits() == 0:
-			errs = append(errs, fmt.Errorf("proxy: from: %q is everybody, who then could say who they are", text))
+			errs = append(errs, fmt.Errorf("proxy: from: %q is everyone, who could then claim to be anyone", text))
 		default:
 			p.from = append(p.from, prefix)
 		}

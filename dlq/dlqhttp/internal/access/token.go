@@ -53,7 +53,7 @@ func Bearer(tokens ...Token) (Authenticator, error) {
 		}
 		for _, other := range b.sums {
 			if [sha256.Size]byte(sum) == other {
-				errs = append(errs, fmt.Errorf("token %d (%s): somebody else has the same", i+1, t.Name))
+				errs = append(errs, fmt.Errorf("token %d (%s): someone else has the same", i+1, t.Name))
 			}
 		}
 		b.sums = append(b.sums, [sha256.Size]byte(sum))

@@ -147,7 +147,7 @@ func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
 		bulk, err := action.run(d.cfg.Manager, ctx, s.Filter, by)
 		said := plural(bulk.Changed, "entry", "entries") + " " + action.Done + "."
 		if bulk.Refused > 0 {
-			said += " " + number(bulk.Refused) + " left alone, because somebody else was faster."
+			said += " " + number(bulk.Refused) + " left alone, because someone else was faster."
 		}
 		return said, err
 	})

@@ -68,7 +68,7 @@ func faultOf(err error) *fault {
 		return newFault(http.StatusNotFound, "It is not there",
 			"It may have been purged. The audit log has what happened to it.", err)
 	case errors.Is(err, dlq.ErrConflict):
-		return newFault(http.StatusConflict, "Somebody was faster",
+		return newFault(http.StatusConflict, "Someone was faster",
 			"Nothing was changed: "+err.Error()+". Go back, look again, and decide anew.", err)
 	case errors.Is(err, redrive.ErrForbidden):
 		return newFault(http.StatusForbidden, "This is not for you", err.Error(), err)

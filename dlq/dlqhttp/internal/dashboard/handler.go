@@ -126,7 +126,7 @@ func (d *dashboard) guard(least access.Role, changes bool, next action) http.Han
 		case changes && d.cfg.ReadOnly:
 			err = &fault{
 				status: http.StatusForbidden, title: "This dashboard is read-only",
-				detail: "Nothing was changed. Somebody has switched changes off in the server's configuration.",
+				detail: "Nothing was changed. Changes are switched off in the server's configuration.",
 			}
 		default:
 			ctx, cancel := context.WithTimeout(r.Context(), d.cfg.Timeout)

@@ -119,7 +119,7 @@ func (j *job) fault() error {
 	return &fault{
 		status: f.status, title: "It was not finished",
 		detail: "Before it failed: " + j.Said + " To do it again is safe: what is done stays done.",
-		reason: j.Err.Error(), cause: j.Err, back: j.Back, backLabel: "Go on",
+		reason: j.Err.Error(), cause: j.Err, back: j.Back, backLabel: "Continue",
 	}
 }
 

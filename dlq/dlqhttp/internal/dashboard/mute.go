@@ -87,9 +87,9 @@ func (d *dashboard) changeCause(w http.ResponseWriter, r *http.Request) error {
 			return invalid("period %q", r.PostForm.Get("period"))
 		}
 		_, err = d.cfg.Manager.Mute(ctx, fingerprint, period, by)
-		done = "Nobody is notified of this cause until you unmute it."
+		done = "No one is notified of this cause until you unmute it."
 		if period > 0 {
-			done = "Nobody is notified of this cause for " + age(period) + "."
+			done = "No one is notified of this cause for " + age(period) + "."
 		}
 	case "unmute":
 		done, err = "This cause notifies again.", d.cfg.Manager.Unmute(ctx, fingerprint, by)

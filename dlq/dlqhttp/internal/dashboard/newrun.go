@@ -211,7 +211,7 @@ func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
 				return "", err
 			}
 			if run.State == redrive.AwaitingApproval {
-				return "The run waits for somebody else's approval.", nil
+				return "The run waits for someone else's approval.", nil
 			}
 			return "The run has started with " + plural(run.Counts.Total(), "entry", "entries") + ".", nil
 		})

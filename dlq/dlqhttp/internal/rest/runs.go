@@ -101,7 +101,7 @@ func (a *API) runRoutes() {
 		role          access.Role
 		do            func(context.Context, string, dlq.By) (*redrive.Run, error)
 	}{
-		{"pause", "Pause a run; what is out goes on", access.Operator, m.PauseRun},
+		{"pause", "Pause a run; outstanding messages are still handled", access.Operator, m.PauseRun},
 		{"resume", "Resume a run that was paused or has stopped on its own", access.Operator, m.ResumeRun},
 		{"cancel", "End a run; what waits stays as it was", access.Operator, m.CancelRun},
 		{"approve", "Approve a run that someone else has started", access.Approver, m.ApproveRun},

@@ -134,4 +134,4 @@ func (v View) hidden(headers map[string]string, name string) bool {
 }
 
 // ask is the remedy in a refusal.
-func (v View) ask() string { return "ask somebody with the role " + v.from }
+func (v View) ask() string { return "ask someone with the role " + v.from }
