@@ -431,7 +431,7 @@ func TestPages_HalfDone(t *testing.T) {
 		Visible: func(context.Context) visible.View { return visible.View{} },
 	}}
 	d.fail(w, r, j.fault())
-	for _, says := range []string{"It was not finished", "3 entries discarded.", "safe", errDown.Error(), "Go on"} {
+	for _, says := range []string{"It was not finished", "3 entries discarded.", "safe", errDown.Error(), "Continue"} {
 		require.Contains(t, w.Body.String(), says)
 	}
 }
