@@ -90,7 +90,7 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	return root
 }
 
-// group is a command that has commands below it, and shows its help.
+// group is a command with subcommands, which shows its help.
 func group(use, short, long string, below ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: knownCommand,
@@ -100,7 +100,7 @@ func group(use, short, long string, below ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// knownCommand is for commands that have commands below them: a word that is none of those may be a slip.
+// knownCommand is for commands with subcommands: an unknown word may be a typo.
 func knownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -114,7 +114,7 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	return usagef("unknown command %q for %q%s", args[0], cmd.CommandPath(), meant(args[0], names, cmd.CommandPath()+" "))
 }
 
-// flagError adds to a flag that is not there the one that was meant.
+// flagError adds the flag that was probably meant to the error of an unknown one.
 func flagError(cmd *cobra.Command, err error) error {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
@@ -139,7 +139,7 @@ func meant(word string, names []string, before string) string {
 	return ""
 }
 
-// must is for faults of this program that no input causes.
+// must is for faults of this program, not of its input.
 func must(err error) {
 	if err != nil {
 		panic(err)
@@ -148,7 +148,7 @@ func must(err error) {
 
 func (a *app) onClose(c func() error) { a.closers = append(a.closers, c) }
 
-// close closes what was opened, the last first.
+// close closes what was opened, in reverse order.
 func (a *app) close() error {
 	var errs []error
 	for len(a.closers) > 0 {
@@ -176,7 +176,7 @@ func (a *app) by() dlq.By {
 // interactive reports whether a person can be asked.
 func (a *app) interactive() bool { return isTerminal(a.in) && isTerminal(a.err) }
 
-// colourful reports whether what goes to w may have colours.
+// colourful reports whether output to w may have colours.
 func (a *app) colourful(w io.Writer) bool {
 	return isTerminal(w) && !a.flags.noColor && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

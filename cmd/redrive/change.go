@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// verb is a change that an operator makes to entries.
+// verb is an operator's change of entries.
 type verb struct {
 	do          driver.Action
 	short, past string
@@ -118,7 +118,7 @@ message be handled after all, its outcome still counts.`,
 	}
 }
 
-// oneOf wants ids or a filter, and never takes all because nothing was said.
+// oneOf requires ids or a filter, and never selects everything by omission.
 func oneOf(cmd *cobra.Command, args []string, filter *filterFlags) error {
 	switch given := filter.given(cmd); {
 	case len(args) > 0 && given:
@@ -130,7 +130,7 @@ func oneOf(cmd *cobra.Command, args []string, filter *filterFlags) error {
 	}
 }
 
-// changeAll changes what a filter picks.
+// changeAll changes what a filter selects.
 func (a *app) changeAll(ctx context.Context, m operator, v *verb, flags *filterFlags, dryRun bool) error {
 	filter, err := flags.read(time.Now())
 	if err != nil {
@@ -169,7 +169,7 @@ func (a *app) changeAll(ctx context.Context, m operator, v *verb, flags *filterF
 	return nil
 }
 
-// dryRun shows how many and the first of them.
+// dryRun shows how many there are, and the first of them.
 func (a *app) dryRun(ctx context.Context, m operator, f dlq.Filter) error {
 	const sample = 20
 	n, err := m.Count(ctx, f, 0)
@@ -196,7 +196,7 @@ func (a *app) confirm(what string, n int64) error {
 	return a.ask(question)
 }
 
-// ask asks a person.
+// ask asks the user.
 func (a *app) ask(question string) error {
 	_, _ = fmt.Fprintf(a.err, "%s? [y/N] ", question)
 	answer, err := bufio.NewReader(a.in).ReadString('\n')
@@ -210,8 +210,8 @@ func (a *app) ask(question string) error {
 	return refusedf("nothing was done")
 }
 
-// each does something to each entry, goes on after a fault, and reports at the end. do lets the
-// entry in flight finish when ctx ends, and returns the error of a ctx that ended before it began.
+// each applies do to each entry, continues after an error, and reports at the end. do finishes the entry in flight when
+// ctx ends, and returns the error of a ctx that ended before it began.
 func (a *app) each(ctx context.Context, ids []int64, past string, do func(context.Context, int64) error) error {
 	var (
 		done   int

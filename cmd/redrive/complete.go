@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Completions ask the store, shortly, and say nothing when it does not answer: a shell waits for them.
+// Completions query the store briefly, and stay empty when it does not respond: a shell waits for them.
 const completionTimeout = 2 * time.Second
 
 func (a *app) completing(cmd *cobra.Command, values func(context.Context, operator) ([]string, error)) []string {

@@ -73,7 +73,7 @@ func (a *app) configCommand() *cobra.Command {
 	return cmd
 }
 
-// hashCommands make what the configuration has of tokens and passwords.
+// hashCommands make the hashes of tokens and passwords for the configuration.
 func (a *app) hashCommands() []*cobra.Command {
 	return []*cobra.Command{
 		{
@@ -131,7 +131,7 @@ func (a *app) hashPassword() error {
 	return err
 }
 
-// secret reads a secret from stdin: from a person without showing it, if there is a question to ask them.
+// secret reads a secret from stdin: from the user without showing it, if there is a question to ask.
 func (a *app) secret(question string) (string, error) {
 	if f, ok := a.in.(*os.File); ok && isTerminal(f) {
 		if question == "" {

@@ -110,7 +110,7 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64, las
 	}
 	a.introduce(path, server.listener.Addr().String())
 
-	// What comes before takes as long as the machine needs: counted from the start, the time could end in a migration.
+	// The time before this depends on the machine: counted from the start, the duration could end in a migration.
 	if lasts > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, lasts)
@@ -134,7 +134,7 @@ func (a *app) runDemo(ctx context.Context, server *server, shop *shop, monitor *
 	return running.Wait()
 }
 
-// introduce prints what is there and what can be tried.
+// introduce prints what exists and what can be tried.
 func (a *app) introduce(path, address string) {
 	_, _ = fmt.Fprintf(a.out, `A shop is running: its bank is down for the first 20 seconds of every minute. The store begins with a week that has
 passed, a run that stops because its orders die again, and one that waits for a second person.

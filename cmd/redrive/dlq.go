@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// dlqCommand is what is done with entries.
+// dlqCommand has the commands for entries.
 func (a *app) dlqCommand() *cobra.Command {
 	cmd := group("dlq", "List, look at, group, redrive and close dead letters", "",
 		a.listCommand(), a.showCommand(), a.groupsCommand(), a.statsCommand(), a.reportCommand(), a.tailCommand(),
@@ -138,7 +138,7 @@ func (a *app) groupsCommand() *cobra.Command {
 	return cmd
 }
 
-// groupView is a group as programs see it.
+// groupView is a group in the output for programs.
 type groupView struct {
 	Fingerprint string    `json:"fingerprint"`
 	Count       int64     `json:"count"`

@@ -28,7 +28,7 @@ const (
 	severityProblem = "problem"
 )
 
-// finding is what doctor has to say of one thing.
+// finding is one result of doctor.
 type finding struct {
 	What     string `json:"what"`
 	Severity string `json:"severity"`
@@ -110,7 +110,7 @@ func (d *doctor) examine(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// within runs a question with the time limit. Clients report its end in different words, which then become one.
+// within runs a query with the time limit. Clients report its end in different words, which are unified here.
 func (d *doctor) within(ctx context.Context, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("no answer within %s", d.timeout))
 	defer cancel()
@@ -149,7 +149,7 @@ func (d *doctor) examineStore(ctx context.Context) {
 	}
 }
 
-// tooMany is the bound for pending entries that is an alert.
+// tooMany is the number of pending entries that is an alert.
 const tooMany = 1000
 
 func (d *doctor) examineEntries(ctx context.Context) error {
@@ -204,7 +204,7 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 	return nil
 }
 
-// overdueEntries counts those whose lease is over, among the oldest thousand.
+// overdueEntries counts the entries with an expired lease among the oldest thousand.
 func overdueEntries(ctx context.Context, m operator, now time.Time) (int, error) {
 	list, err := m.List(ctx, dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}},
 		dlq.Page{Order: driver.OldestFirst, Limit: driver.MaxPage})
@@ -276,7 +276,7 @@ func remedyOf(err error) string {
 	}
 }
 
-// examineSource looks whether a dead letter queue is there, on brokers that can tell without making it.
+// examineSource checks that a dead letter queue exists, on brokers that can tell without creating it.
 func (d *doctor) examineSource(ctx context.Context, broker brokers.Broker, name, topic string) {
 	what := "source " + name + "/" + topic
 	var (

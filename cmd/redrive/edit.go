@@ -108,7 +108,7 @@ func (a *app) edit(ctx context.Context, id int64, edit dlq.Edit, revive bool) er
 	return nil
 }
 
-// askSecond starts a run of one entry that waits for a second person, where one may not send it alone.
+// askSecond starts a run of one entry that waits for approval, if the user may not send it alone.
 func (a *app) askSecond(ctx context.Context, m operator, id, version int64, refused error) error {
 	run, err := m.StartRun(ctx, redrive.Spec{
 		ID:     fmt.Sprintf("edit-%d-%d", id, version),

@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/payload"
 )
 
-// evaluatorName is the command that a server runs for jq expressions: what one of them takes in time and memory is not
-// the server's.
+// evaluatorName is the command that a server runs for jq expressions, so that their time and memory are not the
+// server's.
 const evaluatorName = "evaluate-jq"
 
 func newEvaluator() (*payload.Child, error) {

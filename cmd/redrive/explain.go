@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// explained is the timeline and the topology of a configuration, as programs see it.
+// explained is the timeline and the topology of a configuration in the output for programs.
 type explained struct {
 	Broker    string         `json:"broker,omitempty"`
 	Policy    string         `json:"policy"`
@@ -124,7 +124,7 @@ func (p *policyFlags) explain() (explained, error) {
 	return x, nil
 }
 
-// explainBroker adds the names that the services use, which their configuration and not Operating decides.
+// explainBroker adds the names that the services use, which depend on their configuration and not on Operating.
 func (a *app) explainBroker(x *explained, name string, topics []string) error {
 	b, err := a.brokerNamed(name)
 	if err != nil {
@@ -156,8 +156,8 @@ func onWatermill(scheme string) bool {
 	return strings.HasPrefix(scheme, watermill.Scheme) || scheme == gochannel.Scheme
 }
 
-// watermillView names what watermill-amqp reads by the naming scheme, the topic itself elsewhere, and the place in the
-// second broker where retries wait.
+// watermillView names what watermill-amqp reads by the naming scheme, elsewhere the topic itself, and the queue of the
+// second broker in which retries wait.
 func watermillView(b *brokers.Config, topic string, n brokers.Names) consumerView {
 	view := consumerView{topic, b.Group, topic, watermill.RetryTopic(b.URL, topic, b.Group), n.Dead}
 	if strings.HasPrefix(b.URL, watermillamqp.Scheme) {
@@ -174,7 +174,7 @@ func watermillView(b *brokers.Config, topic string, n brokers.Names) consumerVie
 	return view
 }
 
-// planText plans what consumers of topics need, on brokers that have to be told.
+// planText plans what consumers of topics need, on brokers with a topology.
 func planText(b *config.Broker, topics []string) (string, error) {
 	switch b.Scheme() {
 	case rabbitmq.Scheme, rabbitmq.SchemeTLS:

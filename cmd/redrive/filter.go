@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// filterFlags are the flags that pick entries.
+// filterFlags are the flags that select entries.
 type filterFlags struct {
 	statuses             []string
 	reason               string
@@ -27,7 +27,7 @@ type filterFlags struct {
 	names                []string // of the flags that pick
 }
 
-// add declares the flags. statuses are the ones picked without --status.
+// add declares the flags. statuses are those selected without --status.
 func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	f.defaultStatus = statuses
 	names := make([]string, 0, len(statuses))
@@ -86,12 +86,12 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	})
 }
 
-// given reports whether a flag picks anything.
+// given reports whether a flag selects anything.
 func (f *filterFlags) given(cmd *cobra.Command) bool {
 	return slices.ContainsFunc(f.names, cmd.Flags().Changed)
 }
 
-// read makes the filter, at a time.
+// read makes the filter at a time.
 func (f *filterFlags) read(now time.Time) (dlq.Filter, error) {
 	filter := f.filter
 	filter.Reason = envelope.Reason(f.reason)
@@ -151,17 +151,17 @@ func ago(now time.Time) func(string) (time.Time, error) {
 
 const day = 24 * time.Hour
 
-// age is the value of a flag: a time span, which may be in days.
+// age is the value of a flag: a duration, which may be in days.
 type age time.Duration
 
-// Set reads it.
+// Set parses the value.
 func (d *age) Set(text string) error {
 	span, err := parseAge(text)
 	*d = age(span)
 	return err
 }
 
-// String is what the help shows as the default.
+// String is the default in the help.
 func (d *age) String() string {
 	switch span := time.Duration(*d); {
 	case span == 0:
@@ -173,12 +173,12 @@ func (d *age) String() string {
 	}
 }
 
-// Type is what the help calls its values.
+// Type is the name of its values in the help.
 func (d *age) Type() string { return "duration" }
 
 func (d *age) before(now time.Time) time.Time { return now.Add(-time.Duration(*d)) }
 
-// parseAge reads a Go duration, or days as 30d.
+// parseAge parses a Go duration, or days as 30d.
 func parseAge(text string) (time.Duration, error) {
 	if days, found := strings.CutSuffix(text, "d"); found {
 		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
@@ -204,7 +204,7 @@ func parseTime(text string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is not a time such as 2025-11-20 or 2025-11-20T07:30:00Z (UTC)", text)
 }
 
-// parseIDs reads the ids of entries, with ranges as 3-7.
+// parseIDs parses the ids of entries, with ranges as 3-7.
 func parseIDs(args []string) ([]int64, error) {
 	var ids []int64
 	for _, arg := range args {

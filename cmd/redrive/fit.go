@@ -15,13 +15,13 @@ import (
 	"golang.org/x/term"
 )
 
-// Columns of a table that is too wide give way, the widest first, and none below this.
+// Columns of a table that is too wide shrink, the widest first, but not below this.
 const (
 	narrowest = 8
 	padding   = 2
 )
 
-// width is that of the terminal behind w; 0 where a program reads, which gets everything.
+// width is the width of the terminal behind w; 0 for programs, which get everything.
 func width(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -37,7 +37,7 @@ func width(w io.Writer) int {
 	return columns
 }
 
-// give is how a column makes room where a table is too wide.
+// give is how a column shrinks when a table is too wide.
 type give int
 
 const (
@@ -47,9 +47,8 @@ const (
 	folds             // its long texts continue below
 )
 
-// forPeople makes rows fit into so many columns of a terminal and returns which of their cells are left: times become
-// relative, columns that matter least are left out, and long texts end with an ellipsis or are folded. -o wide shows
-// all of it.
+// forPeople fits rows into a terminal of this many columns and returns which of their cells are left: times become
+// relative, the least important columns are omitted, and long texts are truncated or folded. -o wide shows everything.
 func forPeople(rows []table.Row, gives []give, columns int, now time.Time) (kept []int) {
 	widths, total := make([]int, len(gives)), -padding
 	for _, row := range rows {
@@ -97,7 +96,7 @@ func shorten(text string, limit int) string {
 	return strings.TrimRight(string([]rune(text)[:limit-1]), " ") + "…"
 }
 
-// relative is a cell of stampOf as the time since then; any other stays as it is.
+// relative is a cell of stampOf as the time since then; other cells do not change.
 func relative(cell string, now time.Time) string {
 	at, err := time.Parse(stampLayout, cell)
 	if err != nil {
@@ -119,7 +118,7 @@ func relative(cell string, now time.Time) string {
 	return strconv.Itoa(int(ago/time.Second)) + "s" + suffix
 }
 
-// nearest returns the one of names that somebody who typed text has probably meant, or "".
+// nearest returns the name that was probably meant by text, or "".
 func nearest(text string, names []string) string {
 	best, least := "", 1+len(text)/3
 	for _, name := range names {
@@ -130,7 +129,7 @@ func nearest(text string, names []string) string {
 	return best
 }
 
-// distance is how many letters have to be typed, left out or replaced to get from one word to the other.
+// distance is how many letters have to be inserted, removed or replaced to turn one word into the other.
 func distance(from, to string) int {
 	row := make([]int, len(to)+1)
 	for j := range row {

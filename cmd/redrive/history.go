@@ -23,7 +23,7 @@ const (
 )
 
 // history fills an empty store with a week of a shop, and leaves two runs to look at: one that stops, because its
-// orders die again, and one that waits for a second person.
+// orders die again, and one that waits for approval.
 func history(ctx context.Context, letters *dlq.Letters, runner *redrive.Runner, now time.Time) error {
 	stats, err := letters.Store().Stats(ctx, dlq.StatsQuery{})
 	if err != nil || stats.Counts != (driver.Counts{}) {

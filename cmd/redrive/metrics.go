@@ -19,7 +19,7 @@ type metrics struct {
 	letters  *dlqmetrics.Metrics
 }
 
-// newMetrics returns nil when the configuration wants none.
+// newMetrics returns nil if the configuration disables them.
 func newMetrics(cfg *config.Metrics) (*metrics, error) {
 	if cfg.Off {
 		return nil, nil //nolint:nilnil // none requested
@@ -34,7 +34,7 @@ func newMetrics(cfg *config.Metrics) (*metrics, error) {
 	return m, nil
 }
 
-// watch begins to show what the server has; before it there is nothing to show.
+// watch starts to show the server's metrics; before that there are none.
 func (m *metrics) watch(s *server) {
 	m.letters.Watch(dlqmetrics.Sources{Letters: s.letters, Collector: s.collector})
 	m.registry.MustRegister(brokermetrics.New(s.brokers))

@@ -23,15 +23,15 @@ const (
 	noticeTimeout  = 15 * time.Second
 )
 
-// notifications find out what people are to know, and deliver it by the pipeline that services use. What waits there
-// for a retry is in memory: what a receiver has had is in the store, and after a restart the rest is found again.
+// notifications find what people need to know, and deliver it by the pipeline that services use. Retries wait in
+// memory: what a receiver has had is in the store, and after a restart the rest is found again.
 type notifications struct {
 	*notify.Notifier
 
 	router *message.Router
 }
 
-// makeNotifications makes what notifies people, if the configuration names receivers.
+// makeNotifications makes the notifier, if the configuration names receivers.
 func (s *server) makeNotifications() error {
 	receivers, err := s.cfg.Notifications.NotificationReceivers()
 	if err != nil || len(receivers) == 0 {

@@ -20,7 +20,7 @@ import (
 
 const defaultConfig = "redrive.yaml"
 
-// configuration reads the file, if there is one, and puts what flags and environment say over it.
+// configuration reads the file, if there is one, and applies flags and environment to it.
 func (a *app) configuration() (*config.Config, error) {
 	if a.cfg != nil {
 		return a.cfg, nil
@@ -82,13 +82,13 @@ func (a *app) addBrokers(cfg *config.Config) error {
 	return nil
 }
 
-// open opens the store, which it makes or brings up to date. Nothing here takes dead letters of a pipeline, so there is
-// no spool.
+// open opens the store, which it creates or updates. Nothing here takes dead letters of a pipeline, so there is no
+// spool.
 func (a *app) open(ctx context.Context) (*dlq.Letters, error) {
 	return a.openStore(ctx, func(url string) string { return url })
 }
 
-// withoutMigration adds migrate=false to a store's URL, unless it says itself.
+// withoutMigration adds migrate=false to a store's URL, unless it has the parameter.
 func withoutMigration(url string) string {
 	if strings.Contains(url, "migrate=") {
 		return url
@@ -124,7 +124,7 @@ func (a *app) openStore(ctx context.Context, edit func(url string) string) (*dlq
 	return letters, nil
 }
 
-// storeAddress is the URL of the store, which has to be named.
+// storeAddress is the URL of the store, which must be given.
 func (a *app) storeAddress(cfg *config.Config) (string, error) {
 	if cfg.Store.URL == "" {
 		fault := "no store"
@@ -140,9 +140,9 @@ func (a *app) storeAddress(cfg *config.Config) (string, error) {
 	return address, nil
 }
 
-// openExisting is open for commands that look and change: an empty store made for a name that was mistyped would answer
-// that nothing has died, and a newer command would change the tables under a service. serve, demo, migrate and dlq
-// import make and change them.
+// openExisting is open for commands that read and change: an empty store created for a mistyped name would show no dead
+// letters, and a newer command would change the tables under a service. serve, demo, migrate and dlq import create and
+// update them.
 func (a *app) openExisting(ctx context.Context) (*dlq.Letters, error) {
 	cfg, err := a.configuration()
 	if err != nil || a.makesStore {
@@ -171,7 +171,7 @@ func sqliteFile(url string) (path string, ok bool) {
 	return path, path != "" && !strings.Contains(rest, ":memory:")
 }
 
-// manager is what to work with for everything but redriving: a server where one is named, else the store.
+// manager is what to use for everything but redriving: a server if one is given, otherwise the store.
 func (a *app) manager(ctx context.Context) (operator, error) {
 	if p, err := a.profile(); err != nil || p != nil {
 		return a.connected(p, err)
@@ -191,7 +191,7 @@ func (a *app) connected(p *profile, err error) (operator, error) {
 	return newRemote(p)
 }
 
-// redriver is what to redrive with: a server where one is named, else the store and the brokers.
+// redriver is what to redrive with: a server if one is given, otherwise the store and the brokers.
 func (a *app) redriver(ctx context.Context) (operator, error) {
 	if p, err := a.profile(); err != nil || p != nil {
 		return a.connected(p, err)
@@ -215,14 +215,14 @@ func (a *app) redriver(ctx context.Context) (operator, error) {
 	return a.local(letters, router)
 }
 
-// local is what works on a store itself.
+// local works on a store directly.
 type local struct {
 	*dlq.Manager
 	*redrive.Runner
 }
 
-// local makes what works on the store, with what the configuration says of redrives. A nil redriver does everything but
-// redrive.
+// local makes an operator for the store, with the configuration's redrive settings. With a nil redriver it does
+// everything but redrive.
 func (a *app) local(letters *dlq.Letters, redriver dlq.Redriver) (*local, error) {
 	r, log := &a.cfg.Redrive, a.logger()
 	manager, err := dlq.NewManager(dlq.ManagerConfig{
@@ -282,7 +282,7 @@ func newRouter(
 	return collector.NewRouter(r)
 }
 
-// logger is for what goes on inside: warnings only, unless the configuration says otherwise.
+// logger logs warnings only, unless the configuration says otherwise.
 func (a *app) logger() *slog.Logger {
 	log := config.Log{Level: "warn"}
 	var rules *redact.Rules

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// operator is what the commands work with: the store itself, or a server's API.
+// operator is what the commands work with: a store, or a server's API.
 type operator interface {
 	List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error)
 	Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error)
@@ -56,7 +56,7 @@ type operator interface {
 	ApproveRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
 	RejectRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error)
 	WatchRun(ctx context.Context, id string, every time.Duration) iter.Seq2[*redrive.Run, error]
-	// Drive carries a run on until it ends or needs a person; on a server it waits while the server does.
+	// Drive drives a run until it ends or needs a person; with a server it waits while the server does.
 	Drive(ctx context.Context, id string) (*redrive.Run, error)
 }
 

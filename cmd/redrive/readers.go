@@ -12,14 +12,14 @@ import (
 	"github.com/redrive-go/redrive/internal/config"
 )
 
-// mostTopics bounds the topics of pending dead letters whose readers are looked for, the largest first, and
+// mostTopics limits the topics of pending dead letters whose readers are looked up, the largest first, and
 // lettersOfTopic the letters of each, the oldest first: a topic has few consumers.
 const (
 	mostTopics     = 20
 	lettersOfTopic = 50
 )
 
-// examineReaders looks for targets of pending dead letters that no consumer reads: what is redriven would wait there.
+// examineReaders finds targets of pending dead letters that no consumer reads: redriven messages would wait there.
 func (d *doctor) examineReaders(ctx context.Context, cfg *config.Config) {
 	const what = "readers"
 	var targets []redrive.Destination
@@ -52,8 +52,8 @@ func (d *doctor) examineReaders(ctx context.Context, cfg *config.Config) {
 	}
 }
 
-// previewer is what can preview a redrive: a server where one is named, else the store and the brokers that answer. It
-// is nil without them.
+// previewer previews redrives: a server if one is given, otherwise the store and the brokers that respond. It is nil
+// without them.
 func (d *doctor) previewer(cfg *config.Config) (operator, error) {
 	if p, err := d.app.profile(); err != nil || p != nil {
 		return d.app.connected(p, err)
@@ -80,8 +80,8 @@ func (d *doctor) previewer(cfg *config.Config) (operator, error) {
 // openingTime is how long a dry run waits for brokers that it can do without.
 const openingTime = 2 * time.Second
 
-// looker is manager for a dry run, with the brokers where all of them open, for whether a consumer reads where messages
-// would go.
+// looker is manager for a dry run, with the brokers if all of them open, to see whether a consumer reads the
+// destinations.
 func (a *app) looker(ctx context.Context) (operator, error) {
 	m, err := a.manager(ctx)
 	if _, here := m.(*local); err != nil || !here || len(a.cfg.Brokers) == 0 {
@@ -95,7 +95,7 @@ func (a *app) looker(ctx context.Context) (operator, error) {
 	return m, nil
 }
 
-// targetsOfPending are where pending dead letters would go, each once.
+// targetsOfPending are the destinations of pending dead letters, each once.
 func targetsOfPending(ctx context.Context, o operator) ([]redrive.Destination, error) {
 	all, err := o.PreviewRun(ctx, redrive.Spec{}, lettersOfTopic)
 	if err != nil {

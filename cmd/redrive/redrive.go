@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// redriveFlags are those of a redrive run.
+// redriveFlags are the flags of a redrive run.
 type redriveFlags struct {
 	filter                    filterFlags
 	limit                     int64
@@ -192,7 +192,7 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	return a.drive(ctx, manager, run.ID)
 }
 
-// announce shows a person who will be asked what is meant: the topics, the most frequent causes, and how it is sent.
+// announce shows what a question is about: the topics, the most frequent causes, and how it is sent.
 func (a *app) announce(ctx context.Context, m operator, p *redrive.Preview, spec *redrive.Spec) {
 	if a.flags.yes || !a.interactive() {
 		return
@@ -200,7 +200,7 @@ func (a *app) announce(ctx context.Context, m operator, p *redrive.Preview, spec
 	for _, t := range p.Topics {
 		a.hint("  %7d  %s", t.Count, oneLine(t.Topic, 60))
 	}
-	// a question needs no answer here to be asked
+	// the question can be asked without this
 	if list, err := m.List(ctx, spec.Filter, dlq.Page{Limit: announced}); err == nil {
 		causes, order := map[string]int{}, []string{}
 		for i := range list.Entries {
@@ -222,7 +222,7 @@ func (a *app) announce(ctx context.Context, m operator, p *redrive.Preview, spec
 	a.hint("  to       %s, %s", firstOf(oneLine(spec.Target, 60), "where each came from"), how)
 }
 
-// warn tells a person where no consumer reads.
+// warn warns about destinations that no consumer reads.
 func (a *app) warn(p *redrive.Preview) {
 	for _, text := range previewOf(p).Warnings {
 		a.hint("  warning: %s", oneLine(text, 200))
@@ -237,10 +237,10 @@ func pace(rate float64) string {
 	return "as fast as it goes"
 }
 
-// announced is from how many dead letters the causes of a question are taken.
+// announced is how many dead letters are looked at for the causes in a question.
 const announced = 200
 
-// previewView is a preview as programs see it.
+// previewView is a preview in the output for programs.
 type previewView struct {
 	Count         int64            `json:"count"`
 	Topics        map[string]int64 `json:"topics"`

@@ -33,14 +33,14 @@ func newRemote(p *profile) (*remote, error) {
 	return &remote{api}, nil
 }
 
-// refusal is an answer that is not a success: it is what the manager's error was, in the server's words.
+// refusal is the server's error, as the manager's error that it stands for.
 type refusal struct {
 	cause  *client.Error
 	is     error
 	prefix string
 }
 
-// Error is what the server says.
+// Error is the server's error.
 func (r *refusal) Error() string { return r.prefix + r.cause.Error() }
 
 // Unwrap is the error of dlq that it stands for.
@@ -48,7 +48,7 @@ func (r *refusal) Unwrap() error { return r.is }
 
 var errServer = errors.New("the server could not do it")
 
-// refused is an error of the client as what the manager's error was.
+// refused turns an error of the client into the manager's error that it stands for.
 func refused(err error) error {
 	cause, ok := errors.AsType[*client.Error](err)
 	if !ok {
@@ -76,14 +76,14 @@ func refused(err error) error {
 	return r
 }
 
-// as is how a change is made.
+// as is the author of a change for the API.
 func as(by dlq.By) client.By { return client.By{Actor: by.Actor, Note: by.Note, Version: by.Version} }
 
 func pageOf(p dlq.Page) wire.Page {
 	return wire.Page{Limit: p.Limit, Order: string(p.Order), Cursor: p.After}
 }
 
-// read is what a call of the API returned, as the command's own type.
+// read converts a response of the API to the command's own type.
 func read[W, T any](w *W, err error, set func(*T, *W) error) (*T, error) {
 	if err != nil {
 		return nil, refused(err)
@@ -92,7 +92,7 @@ func read[W, T any](w *W, err error, set func(*T, *W) error) (*T, error) {
 	return into, set(into, w)
 }
 
-// always is for what every form can be read as.
+// always is for conversions that cannot fail.
 func always[T, W any](set func(*T, *W)) func(*T, *W) error {
 	return func(into *T, w *W) error {
 		set(into, w)
@@ -100,7 +100,7 @@ func always[T, W any](set func(*T, *W)) func(*T, *W) error {
 	}
 }
 
-// list reads a list of them.
+// list converts a list.
 func list[W, T any](items []W, set func(*T, *W) error) ([]T, error) {
 	var all []T
 	for i := range items {
@@ -161,7 +161,7 @@ func (r *remote) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, err
 	return stats, nil
 }
 
-// Recurrence is the server's report, which ends when it answers.
+// Recurrence is the server's report, up to now.
 func (r *remote) Recurrence(ctx context.Context, q dlq.RecurrenceQuery) (*dlq.Recurrence, error) {
 	report, err := r.api.GetReport(ctx, int(q.Period/time.Hour))
 	return read(report, err, always((*dlq.Recurrence).SetWire))
@@ -278,7 +278,7 @@ func (r *remote) Edit(ctx context.Context, id int64, edit dlq.Edit, by dlq.By) (
 	return e, diff, err
 }
 
-// Export copies what the server sends. A connection that breaks off is an error.
+// Export copies the server's export. A lost connection is an error.
 func (r *remote) Export(ctx context.Context, w io.Writer, f dlq.Filter) (int64, error) {
 	from, err := r.api.ExportEntries(ctx, f.Wire())
 	if err != nil {
@@ -380,7 +380,7 @@ func (r *remote) RejectRun(ctx context.Context, id string, by dlq.By) (*redrive.
 	return ran(r.api.RejectRun(ctx, id, as(by)))
 }
 
-// WatchRun asks now and then; a stream would need a connection that no proxy on the way cuts.
+// WatchRun polls; a stream would need a connection that no proxy cuts.
 func (r *remote) WatchRun(ctx context.Context, id string, every time.Duration) iter.Seq2[*redrive.Run, error] {
 	return func(yield func(*redrive.Run, error) bool) {
 		ticker := time.NewTicker(max(every, askEvery))
@@ -400,10 +400,10 @@ func (r *remote) WatchRun(ctx context.Context, id string, every time.Duration) i
 	}
 }
 
-// askEvery is how often a server is polled for a run at most.
+// askEvery is the minimum interval for polling a server for a run.
 const askEvery = 500 * time.Millisecond
 
-// Drive waits while the server carries the run on, until it ends or needs a person.
+// Drive waits while the server drives the run, until it ends or needs a person.
 func (r *remote) Drive(ctx context.Context, id string) (*redrive.Run, error) {
 	var last *redrive.Run
 	for run, err := range r.WatchRun(ctx, id, askEvery) {

@@ -33,7 +33,7 @@ const (
 	exitInterrupted = 130
 )
 
-// run is the whole program. A first Ctrl-C ends the command cleanly, a second one at once.
+// run is the whole program. A first Ctrl-C ends the command cleanly, a second one immediately.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -57,7 +57,7 @@ func runContext(ctx context.Context, args []string, stdin io.Reader, stdout, std
 	return code
 }
 
-// codedError is an error that decides the exit code. An empty text prints nothing more: the command has said it all.
+// codedError is an error with an exit code. With an empty text nothing more is printed.
 type codedError struct {
 	code int
 	text string
@@ -73,7 +73,7 @@ func refusedf(format string, args ...any) error {
 	return &codedError{exitRefused, fmt.Sprintf(format, args...)}
 }
 
-// exitCode finds the code of an error.
+// exitCode returns the exit code for an error.
 func exitCode(ctx context.Context, err error) int {
 	coded, isCoded := errors.AsType[*codedError](err)
 	switch {
@@ -109,7 +109,7 @@ func isCobraUsage(err error) bool {
 	return false
 }
 
-// errorText is what to print of an error: nothing of an interruption, which is what the user wanted.
+// errorText is what to print for an error: nothing for an interruption, which the user wanted.
 func errorText(err error) string {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return ""
@@ -117,7 +117,7 @@ func errorText(err error) string {
 	return unprefixed(err)
 }
 
-// unprefixed returns an error's text without package names, which mean nothing to somebody who types commands.
+// unprefixed returns an error's text without package names, which mean nothing to users.
 func unprefixed(err error) string {
 	return prefixes.ReplaceAllString(strings.TrimSpace(err.Error()), "$1")
 }

@@ -179,7 +179,7 @@ func (a *app) showRun(ctx context.Context, id string) error {
 	return err
 }
 
-// steer makes a command of a change to a run.
+// steer makes a command for a change to a run.
 func steer(do func(operator, context.Context, string, dlq.By) (*redrive.Run,
 	error),
 ) func(*app, context.Context, string) error {
@@ -285,7 +285,7 @@ func (a *app) watchRun(ctx context.Context, id string) error {
 	return a.finish(last)
 }
 
-// drive carries a run on in this process and shows how it goes. An interruption pauses it.
+// drive drives a run in this process and shows its progress. An interruption pauses it.
 func (a *app) drive(ctx context.Context, m operator, id string) error {
 	watching, stop := context.WithCancel(ctx)
 	shown := make(chan struct{})
@@ -317,7 +317,7 @@ func (a *app) interrupted(ctx context.Context, m operator, id string, cause erro
 	return cause
 }
 
-// finish prints how a run ended and makes the exit code of it.
+// finish prints how a run ended and turns that into the exit code.
 func (a *app) finish(run *redrive.Run) error {
 	if err := a.printRun(run); err != nil {
 		return err
@@ -340,13 +340,13 @@ func (a *app) finish(run *redrive.Run) error {
 	return nil
 }
 
-// atRest reports whether a run has ended, or goes on only when somebody says so.
+// atRest reports whether a run has ended, or waits for a person.
 func atRest(run *redrive.Run) bool {
 	return run.State != redrive.Preparing && run.State != redrive.Running && run.Counts.Open() == 0
 }
 
-// follow shows the progress of a run, to people only, until it is at rest or ctx ends. It returns the run as it was
-// last.
+// follow shows the progress of a run, to people only, until it is at rest or ctx ends. It returns the last state of the
+// run.
 func (a *app) follow(ctx context.Context, m operator, id string) (*redrive.Run, error) {
 	var last *redrive.Run
 	b := a.startBar("redriving", 0)

@@ -51,7 +51,7 @@ type server struct {
 	logger        *slog.Logger
 }
 
-// server opens everything, so that what is wrong is found before anything runs.
+// server opens everything, so that faults are found before anything runs.
 func (a *app) server(ctx context.Context) (*server, error) {
 	cfg, err := a.configuration()
 	if err != nil {
@@ -77,7 +77,7 @@ func (a *app) server(ctx context.Context) (*server, error) {
 	return a.assemble(ctx, letters, opened)
 }
 
-// assemble makes a server of what is open.
+// assemble makes a server from its opened parts.
 func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[string]brokers.Broker) (*server, error) {
 	s := &server{app: a, cfg: a.cfg, letters: letters, brokers: opened, logger: a.logger()}
 	var redriver dlq.Redriver
@@ -140,10 +140,10 @@ func originOf(o *config.Origin) envelope.Origin {
 	return envelope.Origin{Topic: o.Topic, Consumer: o.Consumer, Exchange: o.Exchange, RoutingKey: o.RoutingKey}
 }
 
-// shutdownTimeout bounds how long HTTP requests may take to end.
+// shutdownTimeout limits how long HTTP requests may take to end.
 const shutdownTimeout = 10 * time.Second
 
-// run runs everything until ctx ends, which is not an error, or something fails for good.
+// run runs everything until ctx ends, which is not an error, or a part fails.
 func (s *server) run(ctx context.Context) error {
 	running, ctx := errgroup.WithContext(ctx)
 	web := s.web()
@@ -176,7 +176,7 @@ func (s *server) run(ctx context.Context) error {
 	return err
 }
 
-// ended takes the end of ctx for no error.
+// ended ignores an error that is due to the end of ctx.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return nil

@@ -27,8 +27,8 @@ const (
 	shippingErrors = "shipping_error"
 )
 
-// shop is the traffic of the demo: orders are charged by a handler of ours and shipped by a service that knows nothing
-// of us.
+// shop is the traffic of the demo: orders are charged by a handler of ours and shipped by a service that does not know
+// us.
 type shop struct {
 	broker *memory.Broker
 	router *message.Router
@@ -43,7 +43,7 @@ type order struct {
 	Card     string `json:"card"`
 }
 
-// bankIsDown makes an outage that an operator can watch, and redrive after.
+// bankIsDown simulates an outage that an operator can watch, and redrive after.
 func bankIsDown(now time.Time) bool { return now.Second() < 20 }
 
 func newShop(
@@ -97,10 +97,10 @@ func (s *shop) run(ctx context.Context, speed float64) error {
 	}
 }
 
-// liveOrders is below the numbers of the orders that come while the demo runs; those of its history are smaller.
+// liveOrders is below the numbers of the demo's live orders; those of its history are smaller.
 const liveOrders = 1000
 
-// take publishes an order; some are wrong in ways that no retry mends.
+// take publishes an order; some have faults that no retry fixes.
 func (s *shop) take(number int) error {
 	o := order{
 		Number: liveOrders + number, Customer: fmt.Sprintf("customer-%d", number%97), Total: 500 + number%90*100,
@@ -128,7 +128,7 @@ func (s *shop) take(number int) error {
 
 var errBank = errors.New("bank: connection refused")
 
-// charge is the handler: it fails as handlers do.
+// charge is the handler: it fails like real handlers.
 func (s *shop) charge(m *message.Message) error {
 	if attempt, ok := middleware.AttemptFrom(m.Context()); ok && attempt.Number > 1 {
 		s.retried.Add(1)
@@ -150,7 +150,7 @@ func (s *shop) charge(m *message.Message) error {
 	return s.broker.Publisher().Publish(shippingTopic, parcel)
 }
 
-// ship is a service in another language: what fails it moves to its error queue, with its own headers.
+// ship is a service in another language: it moves failures to its error queue, with its own headers.
 func (s *shop) ship(parcels <-chan *message.Message) {
 	for m := range parcels {
 		redriven := m.Metadata[envelope.KeyRedriveID] != ""

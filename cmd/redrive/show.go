@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// shown is an entry with its history, as programs see it.
+// shown is an entry with its history in the output for programs.
 type shown struct {
 	entryView
 	History []auditView `json:"history"`
@@ -77,7 +77,7 @@ func (a *app) showCommand() *cobra.Command {
 	return cmd
 }
 
-// write shows it to a person.
+// write prints it for people.
 func (v *shown) write(w io.Writer, payload []byte) error {
 	var out strings.Builder
 	line := func(name, value string) {
@@ -146,7 +146,7 @@ func (v *shown) status() string {
 	}
 }
 
-// payloadText shows JSON indented, text as it is, and bytes as a hex dump's beginning.
+// payloadText shows JSON indented, text as it is, and bytes as the beginning of a hex dump.
 func payloadText(payload []byte) string {
 	const limit = 16 << 10
 	cut := ""

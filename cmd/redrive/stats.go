@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// statsView are the statistics as programs see them.
+// statsView are the statistics in the output for programs.
 type statsView struct {
 	Total          int64            `json:"total"`
 	ByStatus       map[string]int64 `json:"by_status"`
@@ -77,7 +77,7 @@ func (a *app) statsCommand() *cobra.Command {
 	return cmd
 }
 
-// hourLayout is how the curve names an hour: as a time of the clock also where other times are relative.
+// hourLayout is how the curve names an hour: always as a time of day, even where other times are relative.
 const hourLayout = "2006-01-02 15:04Z"
 
 func statsOf(s *driver.Stats) statsView {

@@ -13,11 +13,11 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// tailBack is how many ids a look goes back behind the last one: a database gives ids before it commits, so that a
-// letter may appear behind one with a greater id.
+// tailBack is how many ids a look goes back: a database assigns ids before it commits, so that a letter may appear
+// after one with a greater id.
 const tailBack = 500
 
-// tail follows the letters that a filter picks, in the order in which they are stored.
+// tail follows the letters that a filter selects, in the order in which they are stored.
 type tail struct {
 	app     *app
 	manager operator
@@ -64,7 +64,7 @@ func (a *app) tailCommand() *cobra.Command {
 	return cmd
 }
 
-// begin shows the last lines, and remembers what is there.
+// begin shows the last lines, and remembers them.
 func (t *tail) begin(ctx context.Context, lines int) error {
 	list, err := t.manager.List(ctx, t.filter,
 		dlq.Page{Order: driver.StoredLast, Limit: min(max(lines, tailBack), driver.MaxPage)})
@@ -94,7 +94,7 @@ func (t *tail) follow(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// look shows what has come since the last look.
+// look shows what was stored since the last look.
 func (t *tail) look(ctx context.Context) error {
 	from := driver.Cursor{Order: driver.StoredFirst, At: time.Unix(0, 0), ID: max(0, t.last-tailBack)}
 	page := dlq.Page{Order: driver.StoredFirst, Limit: driver.MaxPage, After: from.String()}

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// tokenCommand manages the tokens that a store keeps. Who may write to the store may do so: it is not done over HTTP.
+// tokenCommand manages the tokens in a store. It requires write access to the store, and is not available over HTTP.
 func (a *app) tokenCommand() *cobra.Command {
 	return group("token", "Create, list and revoke the tokens of redrive serve that are kept in the store",
 		`Create, list and revoke the tokens of redrive serve that are kept in the store, by their digests. The server takes them with
@@ -90,7 +90,7 @@ func (a *app) tokenListCommand() *cobra.Command {
 	}
 }
 
-// tokenView is a token as programs see it.
+// tokenView is a token in the output for programs.
 type tokenView struct {
 	Name      string    `json:"name"`
 	Role      string    `json:"role"`

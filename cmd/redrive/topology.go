@@ -46,7 +46,7 @@ func (a *app) topologyPlan(_ context.Context, name string, topics []string) erro
 	return err
 }
 
-// topology is what a broker says of a plan, whichever driver it is.
+// topology is a broker's answer about a plan, for any driver.
 type topology struct {
 	note  string // what check leaves out
 	none  bool   // it declares nothing
@@ -168,10 +168,10 @@ func (a *app) topologyApply(ctx context.Context, name string, topics []string) e
 	return nil
 }
 
-// settleTime is how long a cluster may take until it shows what was made: Kafka answers before every broker knows.
+// settleTime is how long a cluster may take to show what was created: Kafka responds before every broker knows.
 const settleTime = 10 * time.Second
 
-// settled returns the differences that stay.
+// settled returns the differences that remain.
 func (t *topology) settled(ctx context.Context) ([]string, error) {
 	for deadline := time.Now().Add(settleTime); ; {
 		left, err := t.check(ctx)

@@ -146,7 +146,7 @@ same command takes them over.`,
 	return cmd
 }
 
-// takeOver makes a store where a dead letter table is already.
+// takeOver makes a store in a database with an existing dead letter table.
 func (a *app) takeOver(ctx context.Context, table string) error {
 	cfg, err := a.configuration()
 	if err != nil {

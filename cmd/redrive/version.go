@@ -20,10 +20,10 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// What the linker writes into the binaries of a release.
+// Set by the linker in the binaries of a release.
 var released, commit, date string
 
-// version is version, commit and its date: of a release, or as far as the go command wrote them into the binary.
+// version is version, commit and its date: of a release, or what the go command recorded in the binary.
 func version() string {
 	number, revision, when, compiler := released, commit, date, runtime.Version()
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// entryView is an entry as programs see it.
+// entryView is an entry in the output for programs.
 type entryView struct {
 	ID            int64             `json:"id"`
 	Status        string            `json:"status"`
@@ -103,7 +103,7 @@ var entryColumns = []column[entryView]{
 	{title: "Message", gives: drops, value: func(v entryView) string { return oneLine(v.EventID, 36) }},
 }
 
-// plural counts things in words.
+// plural is a number and what it counts.
 func plural[N int | int64](n N, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -123,7 +123,8 @@ func stampOf(t time.Time) string {
 	return t.UTC().Format(stampLayout)
 }
 
-// oneLine makes text fit for a cell: no control characters, which would rule the terminal, and at most so many runes.
+// oneLine makes text fit for a cell: no control characters, which would control the terminal, and at most this many
+// runes.
 func oneLine(text string, limit int) string {
 	text = printable(text, false)
 	if utf8.RuneCountInString(text) <= limit {

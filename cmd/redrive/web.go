@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/internal/config"
 )
 
-// makeHandler makes what answers over HTTP.
+// makeHandler makes the HTTP handler.
 func (s *server) makeHandler() error {
 	auth, err := s.cfg.Server.Auth.Authenticators()
 	if err != nil {
@@ -78,7 +78,7 @@ func rulesOf(cfg *config.Config) []redrive.Rule {
 	return rules
 }
 
-// settingsOf is the configuration to be shown, as the YAML file has it.
+// settingsOf is the configuration to show, as in the YAML file.
 func settingsOf(cfg *config.Config) (any, error) {
 	text, err := yaml.MarshalWithOptions(cfg.Redacted(), yaml.OmitEmpty(), yaml.OmitZero())
 	if err != nil {
@@ -92,7 +92,7 @@ func settingsOf(cfg *config.Config) (any, error) {
 	return settings, json.Unmarshal(data, &settings)
 }
 
-// web is the HTTP server around the handler. The times for bodies and answers are the handler's, because imports,
+// web is the HTTP server around the handler. The timeouts for bodies and responses are the handler's, because imports,
 // exports and progress streams may take long. net/http's own answer to OPTIONS * would wait forever for a body.
 func (s *server) web() *http.Server {
 	web := &http.Server{
@@ -103,7 +103,7 @@ func (s *server) web() *http.Server {
 	return web
 }
 
-// serve answers until the server is shut down.
+// serve serves until the server is shut down.
 func (s *server) serve(web *http.Server) error {
 	var err error
 	if tls := s.cfg.Server.TLS; tls.Certificate != "" {
@@ -117,7 +117,7 @@ func (s *server) serve(web *http.Server) error {
 	return fmt.Errorf("server: %w", err)
 }
 
-// url is where the server is.
+// url is the server's URL.
 func (s *server) url() string {
 	scheme := "http://"
 	if s.cfg.Server.TLS.Certificate != "" {
@@ -154,7 +154,7 @@ func (s *server) health(ctx context.Context) dlqhttp.Health {
 	return report
 }
 
-// sourceFault reports what is wrong with a source; one that has not subscribed yet is not ready.
+// sourceFault is what is wrong with a source; one that has not subscribed yet is not ready.
 func sourceFault(s *collector.SourceStats) error {
 	switch {
 	case s.Err != "":
@@ -166,20 +166,20 @@ func sourceFault(s *collector.SourceStats) error {
 	}
 }
 
-// brokerView is a broker as the API shows it.
+// brokerView is a broker in the API.
 type brokerView struct {
 	Name    string   `json:"name"`
 	URL     string   `json:"url"`
 	Outcome string   `json:"outcome"`
 	Sources []string `json:"sources"`
-	// Topics are those that the sources' messages came from, as far as the configuration says; Plan is what their
-	// consumers need.
+	// Topics are those of the sources' messages, as far as the configuration names them; Plan is what their consumers
+	// need.
 	Topics  []string `json:"topics,omitempty"`
 	Plan    string   `json:"plan,omitempty"`
 	Problem string   `json:"problem,omitempty"`
 }
 
-// topology is what the brokers are, and the plan of what the configured topics need. The brokers are not contacted.
+// topology is the brokers, and the plan of what the configured topics need. The brokers are not contacted.
 func (s *server) topology(context.Context) (any, error) {
 	views := make([]brokerView, 0, len(s.cfg.Brokers))
 	for _, name := range s.cfg.Names() {
@@ -206,7 +206,7 @@ func (s *server) topology(context.Context) (any, error) {
 	return map[string]any{"brokers": views}, nil
 }
 
-// depths counts what waits in the brokers that can count, all at once.
+// depths counts the messages in the brokers that can count, all at once.
 func (s *server) depths(ctx context.Context) ([]dlqhttp.Depth, error) {
 	type answer struct {
 		broker string
@@ -240,7 +240,7 @@ func (s *server) depths(ctx context.Context) ([]dlqhttp.Depth, error) {
 	return found, errors.Join(errs...)
 }
 
-// retainEvery is how often old entries are looked for.
+// retainEvery is how often old entries are removed.
 const retainEvery = time.Hour
 
 // retain removes what the retention no longer keeps, now and every hour, until ctx ends.
