@@ -34,8 +34,8 @@ type Broker interface {
 	// A first-delivery delay requested with envelope.SetDelay, or with Watermill's components/delay, is honoured and never
 	// ends early. Publish copies: the caller keeps the messages.
 	//
-	// Each call returns a separate handle. Closing a handle makes further publishes on it fail with [ErrClosed] and leaves
-	// the broker and the other handles open, because Watermill's router closes its publishers.
+	// Closing it has no effect, because Watermill's router closes the publisher of each handler that stops, and handlers
+	// may share one. Publishing fails with [ErrClosed] once the broker is closed.
 	Publisher() message.Publisher
 
 	// Subscriber returns a subscriber with its own group and concurrency, which default to the Config's. Faults in the

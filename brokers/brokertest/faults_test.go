@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -144,17 +145,34 @@ var faults = map[string]struct {
 		finder:    "Concurrency_RunsThatManyHandlersAtOnce",
 		configure: func(c *brokers.Config) { c.Concurrency++ },
 	},
-	"all publishers are one": {
-		finder: "Close_OfAHandleLeavesTheBrokerOpen",
+	"a publisher ends when it is closed": {
+		finder: "Shutdown_ResultsArePublishedByAPublisherThatHandlersShare",
 		spoil: func(f *faulty) {
-			one := f.Broker.Publisher()
-			f.publisher = func() message.Publisher { return one }
+			f.publisher = func() message.Publisher { return &ending{Publisher: f.Broker.Publisher()} }
 		},
 	},
 	"a goroutine stays": {
 		finder: "Close_LeavesNoGoroutine",
 		spoil:  func(*faulty) { go func() { select {} }() },
 	},
+}
+
+type ending struct {
+	message.Publisher
+
+	closed atomic.Bool
+}
+
+func (e *ending) Publish(topic string, messages ...*message.Message) error {
+	if e.closed.Load() {
+		return brokers.ErrClosed
+	}
+	return e.Publisher.Publish(topic, messages...)
+}
+
+func (e *ending) Close() error {
+	e.closed.Store(true)
+	return nil
 }
 
 type undelayed struct{ message.Publisher }

@@ -241,6 +241,7 @@ var cases = []testCase{
 	{"LargeBatch_IsProcessedOrDead", largeBatch},
 	// shutdown.go
 	{"Shutdown_HandlersFinishAndTheirResultsArePublished", drainFinishesHandlers},
+	{"Shutdown_ResultsArePublishedByAPublisherThatHandlersShare", sharedPublisher},
 	{"Shutdown_ByTheContextOfRunDrainsToo", drainByContext},
 	{"Shutdown_GivesBackWithoutAnAttempt", giveBackAtShutdown},
 	{"Shutdown_KeepsWaitingRetries", closeWhileWaiting},

@@ -17,8 +17,9 @@ import (
 func producedUnpublishable(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
-	refusing := b.Publisher()
-	require.NoError(w, refusing.Close())
+	closed := w.open()
+	refusing := closed.Publisher()
+	require.NoError(w, closed.Close())
 	succeeded := make(chan struct{}, 100)
 	c := w.newConsumer(b, middleware.Config{
 		MaxAttempts: 3, Backoff: w.steps(time.Second),

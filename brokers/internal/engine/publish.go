@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,10 +15,7 @@ import (
 )
 
 // publisher is a handle on the broker. It is safe for concurrent use.
-type publisher struct {
-	broker *Broker
-	closed atomic.Bool
-}
+type publisher struct{ broker *Broker }
 
 // Publisher implements brokers.Broker.
 func (b *Broker) Publisher() message.Publisher { return &publisher{broker: b} }
@@ -34,7 +30,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 
 func (p *publisher) publish(topic string, messages []*message.Message) error {
 	b := p.broker
-	if p.closed.Load() || !b.enter() {
+	if !b.enter() {
 		return fmt.Errorf("%s: publish to %s: %w", b.traits.Name, topic, brokers.ErrClosed)
 	}
 	defer b.calls.Done()
@@ -44,11 +40,10 @@ func (p *publisher) publish(topic string, messages []*message.Message) error {
 	return nil
 }
 
-// Close implements message.Publisher. It closes only this handle.
-func (p *publisher) Close() error {
-	p.closed.Store(true)
-	return nil
-}
+// Close implements message.Publisher. It does nothing: Watermill's router closes the publisher of each handler that
+// stops, and other handlers may share it. What they return could not be published then, and a shutdown would
+// dead-letter what was at its last attempt.
+func (p *publisher) Close() error { return nil }
 
 func (b *Broker) publish(topic string, messages []*message.Message) error {
 	out, err := b.Outgoing(topic, messages)
