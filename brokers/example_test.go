@@ -81,7 +81,7 @@ func ExampleMux() {
 	// [mem] <nil>
 }
 
-// What a broker cannot do is refused at start.
+// Needs that a broker cannot meet are refused at start.
 func ExampleRequire() {
 	broker, err := brokers.Open(context.Background(), "mem://")
 	if err != nil {

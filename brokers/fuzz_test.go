@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// Whatever a password holds, escaped or not, neither an error nor a redacted URL shows it.
+// Whatever the password, escaped or not, neither an error nor a redacted URL shows it.
 func FuzzRedact_NoPassword(f *testing.F) {
 	for _, password := range []string{
 		"hush", "p@ss", "a/b", "1#b", "1?b", "%zz", "%41", ":", "a b", "x\x00y", "[::1]",

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A consumer leaves with what waits for it, and another group of the topic stays where it is.
+// A consumer moves with its waiting messages, and another group of the topic is not affected.
 func TestMove_TakesWhatWaitsAndNothingOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from, err := memory.New(brokers.Config{Group: "billing"})

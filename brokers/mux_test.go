@@ -76,7 +76,7 @@ func (f *failing) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, e
 	return nil, errUnreachable
 }
 
-// silent is a driver whose client waits for a server that says nothing, whatever its context does, until it answers.
+// silent is a driver whose client waits for a silent server, whatever its context, until the server answers.
 type silent struct {
 	memory.Driver
 
@@ -87,7 +87,7 @@ func (s silent) Open(context.Context, brokers.Config) (brokers.Broker, error) {
 	return <-s.answers, nil
 }
 
-// Open returns when its context ends although the driver does not, and closes what the driver opens in the end.
+// Open returns when its context ends although the driver does not, and closes what the driver opens later.
 func TestOpen_EndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mux brokers.Mux
@@ -133,7 +133,7 @@ func TestOpen_HidesWhatADriverQuotes(t *testing.T) {
 	}
 }
 
-// misnamed declares a secret that only the driver knows to be one.
+// misnamed declares a parameter as secret whose name does not show it.
 type misnamed struct{ failing }
 
 func (*misnamed) Params() []brokers.Param { return []brokers.Param{{Name: "pin", Secret: true}} }

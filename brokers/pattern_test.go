@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// The patterns of topics, as RabbitMQ's topic exchange reads them.
+// Topic patterns, as RabbitMQ's topic exchange reads them.
 func TestMatchPattern(t *testing.T) {
 	for _, tc := range []struct {
 		pattern, event string

@@ -38,7 +38,7 @@ func TestRequire_SaysWhatToChange(t *testing.T) {
 	}
 }
 
-// limited is a broker with less than memory has.
+// limited is a broker with fewer capabilities than memory.
 type limited struct{ brokers.Broker }
 
 func (limited) Capabilities() brokers.Capabilities {

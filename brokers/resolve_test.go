@@ -23,7 +23,7 @@ var params = []brokers.Param{
 	{Name: "sasl-password"},
 	{Name: "key", Secret: true, OneOf: []string{"a"}},
 	{Name: "heartbeat", Native: true},
-	{Name: "name", Native: true}, // the backend has a parameter of a name of ours
+	{Name: "name", Native: true}, // the backend has a parameter with the name of one of ours
 }
 
 func TestResolve_ParsesEveryKind(t *testing.T) {

@@ -28,7 +28,7 @@ func TestSubscriber_StartsFromTheConfig(t *testing.T) {
 	require.Equal(t, 2*time.Second, s.DrainTimeout)
 	require.Equal(t, []string{"invoice.*", "user.#"}, s.Patterns)
 	require.Equal(t, 7, s.Params.Int("prefetch"))
-	require.Equal(t, 50, c.Params.Int("prefetch"), "one subscriber's parameter leaves the others alone")
+	require.Equal(t, 50, c.Params.Int("prefetch"), "one subscriber's parameter does not affect the others")
 }
 
 func TestSubscriber_ReportsAllFaults(t *testing.T) {

@@ -21,7 +21,7 @@ func TestAll_RegistersTheDrivers(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-// A program that has forgotten the import of any of them gets it named.
+// A program that lacks the import of any of them gets an error that names it.
 func TestAll_ForgottenImportsAreNamed(t *testing.T) {
 	for _, scheme := range brokers.Schemes() {
 		_, err := new(brokers.Mux).Open(t.Context(), scheme+"://localhost")

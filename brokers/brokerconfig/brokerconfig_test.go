@@ -21,7 +21,7 @@ var params = []brokers.Param{
 	{Name: "mandatory", Kind: brokers.Bool, Default: "true"},
 }
 
-// Whatever a URL says, a file can say, and both resolve to the same configuration.
+// Everything that a URL can configure, a file can too, and both resolve to the same configuration.
 func TestParse_SaysWhatAURLSays(t *testing.T) {
 	for name, tc := range map[string]struct{ url, yaml string }{
 		"nothing but the broker": {"mem://", "url: mem://"},
@@ -63,7 +63,7 @@ naming:
 			require.NoError(t, err)
 			fromFile, err := parsed.Resolve(params)
 			require.NoError(t, err)
-			// The user name and the password may stand in either place.
+			// The user name and the password may be given in either place.
 			fromFile.Username, fromFile.Password = "", ""
 			require.Equal(t, fromURL, fromFile)
 		})

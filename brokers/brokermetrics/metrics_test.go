@@ -72,7 +72,7 @@ func waitingText(lines string) *strings.Reader {
 		"# TYPE " + waitingName + " gauge\n" + lines)
 }
 
-// Messages that wait are shown until they are due, and the broker is not asked again before its answer is 15 s old.
+// Waiting messages are shown until they are due, and the broker is not queried again until its answer is 15 s old.
 func TestCollector_Waiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, err := memory.New(brokers.Config{Group: "billing", Logger: slog.New(slog.DiscardHandler)})
@@ -124,8 +124,8 @@ type reporter struct {
 
 func (r *reporter) Depths(context.Context) ([]brokers.Depth, error) { return r.depths, r.err }
 
-// However many topics a broker has, and whatever their names, there are at most 101 values of the label; and a broker
-// that fails shows nothing of before.
+// However many topics a broker has, and whatever their names, the label has at most 101 values; and for a broker that
+// fails, no stale values are shown.
 func TestCollector_WaitingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, err := memory.New(brokers.Config{Logger: slog.New(slog.DiscardHandler)})

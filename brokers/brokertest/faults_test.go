@@ -49,10 +49,10 @@ func (f *faulty) Publisher() message.Publisher {
 	return f.Broker.Publisher()
 }
 
-// faults say which case must find them.
+// faults lists which case must find which fault.
 var faults = map[string]struct {
 	finder    string
-	real      bool // the fault ends in waiting for a mutex, for which virtual time stands still
+	real      bool // the fault makes a case wait for a mutex, and virtual time does not pass
 	configure func(c *brokers.Config)
 	spoil     func(f *faulty)
 }{
@@ -186,8 +186,8 @@ func (u *undelayed) Publish(topic string, messages ...*message.Message) error {
 
 const faultVariable = "BROKERTEST_FAULT"
 
-// A suite that no broker can fail proves nothing. Each faulty broker is put through it in a process of its own, and the
-// case that is about its fault must fail.
+// A suite that no broker can fail proves nothing. Each faulty broker is tested in a separate process, and the case for
+// its fault must fail.
 func TestRun_FindsFaults(t *testing.T) {
 	t.Parallel()
 	for name, fault := range faults {

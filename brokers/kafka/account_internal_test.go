@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What settles while a commit is under way is committed by the next one, which may be the last.
+// Records settled during a commit are included in the next one, which may be the last.
 func TestAccount_NoChangeIsForgottenBesideACommit(t *testing.T) {
 	tr, lot := newTracker(position{offset: 0}, 10), newParked(0)
 	var marks []*tracked
@@ -29,7 +29,7 @@ func TestAccount_NoChangeIsForgottenBesideACommit(t *testing.T) {
 				require.True(t, moved)
 				c.committedAt(position{offset: at.offset - 1})
 				_, moved = c.position()
-				require.True(t, moved, "what was committed is older")
+				require.True(t, moved, "the committed position is older")
 				c.committedAt(at)
 				_, moved = c.position()
 				require.False(t, moved)

@@ -28,13 +28,13 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The benchmarks put raw sarama and watermill-kafka beside the driver, in turn and in the same run, and report messages
-// per second and their ratios. They run on kfake, or on the brokers that TEST_KAFKA_BROKERS names:
+// The benchmarks compare the driver with raw sarama and watermill-kafka, in turn and in the same run, and report
+// messages per second and their ratios. They run on kfake, or on the brokers in TEST_KAFKA_BROKERS:
 //
-//	go test -run '^$' -bench . -benchtime 5x ./brokers/kafka
+//         go test -run '^$' -bench . -benchtime 5x ./brokers/kafka
 //
-// A round is one of -benchtime; the medians of all rounds are compared. 64 callers that each wait for their message
-// have 64 in flight, so raw sarama with as many stands beside the one with everything in flight.
+// -benchtime sets the number of rounds, whose medians are compared. 64 callers that each wait for their message have 64
+// in flight, so there is a raw sarama with as many next to the one with everything in flight.
 
 // contender is one of those compared.
 type contender struct {
@@ -44,8 +44,8 @@ type contender struct {
 	round func(topic string) time.Duration // does the work, and returns how long it took
 }
 
-// compare runs the contenders in turn. The first is what the others are compared with. The processor time of
-// a message is this process's, on kfake with the cluster's.
+// compare runs the contenders in turn, and compares the others with the first. The processor time of a message is this
+// process's, which on kfake includes the cluster's.
 func compare(b *testing.B, seeds []string, partitions int32, n int, contenders ...contender) {
 	b.Helper()
 	rates, processor := make([][]float64, len(contenders)), make([][]float64, len(contenders))
@@ -106,7 +106,7 @@ func benchTopic(b *testing.B, seeds []string, partitions int32) string {
 	client, err := sarama.NewClient(seeds, sarama.NewConfig())
 	require.NoError(b, err)
 	defer client.Close()
-	for p := range partitions { // a leader that does not know yet that it is one would cost the first round 250 ms
+	for p := range partitions { // a leader that is not yet aware of its role would cost the first round 250 ms
 		for {
 			if _, err := client.GetOffset(topic, p, sarama.OffsetNewest); err == nil {
 				break
@@ -404,8 +404,8 @@ func BenchmarkRetryCycle(b *testing.B) {
 	}
 }
 
-// BenchmarkLateness publishes a thousand messages with delays between 100 ms and 3 s, and reports how much later than
-// due they come, counted from before their publish: the latency of the publish is in it.
+// BenchmarkLateness publishes a thousand messages with delays between 100 ms and 3 s, and reports how late they arrive.
+// Delays count from before the publish, so its latency is included.
 func BenchmarkLateness(b *testing.B) {
 	seeds := benchSeeds(b)
 	ours := benchBroker(b, seeds, "concurrency=64")

@@ -34,8 +34,8 @@ func die(t *testing.T, b *kafka.Broker, m *message.Message) envelope.Origin {
 	return *origin
 }
 
-// With order-dead=block a key stops behind its dead letter, over a restart too, until that was redriven with success.
-// Other keys go on.
+// With order-dead=block a key stops behind its dead letter, even across a restart, until the letter is redriven
+// successfully. Other keys continue.
 func TestOrder_DeadLetterBlocksItsKeyUntilRedriven(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -67,7 +67,8 @@ func TestOrder_DeadLetterBlocksItsKeyUntilRedriven(t *testing.T) {
 	receiveID(t, messages, "a5").Ack()
 }
 
-// A dead letter that is discarded, and not redriven, releases its key by hand. By default the key goes on by itself.
+// If a dead letter is discarded rather than redriven, its key is released by hand. By default the key continues
+// automatically.
 func TestOrder_ReleaseAndContinue(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -89,7 +90,7 @@ func TestOrder_ReleaseAndContinue(t *testing.T) {
 			if release {
 				select {
 				case m := <-messages:
-					require.FailNow(t, "the key was to be blocked", m.UUID)
+					require.FailNow(t, "the key should be blocked", m.UUID)
 				case <-time.After(300 * time.Millisecond): // that nothing happens cannot be waited for
 				}
 				require.NoError(t, b.Release(t.Context(), topic, "billing", []byte("a")))

@@ -26,7 +26,7 @@ func administer(t testing.TB, c *kfake.Cluster) *kadm.Client {
 	return kadm.NewClient(client)
 }
 
-// openLogging is open with a log to look into.
+// openLogging is open with a log to inspect.
 func openLogging(t *testing.T, c *kfake.Cluster, log *logbuffer.Buffer, params ...string) *kafka.Broker {
 	t.Helper()
 	b, err := brokers.OpenConfig(t.Context(), brokers.Config{
@@ -37,8 +37,8 @@ func openLogging(t *testing.T, c *kfake.Cluster, log *logbuffer.Buffer, params .
 	return b.(*kafka.Broker)
 }
 
-// A group is away for so long that Kafka forgets its positions. What it had retried with success came again, up to 30
-// days of it: finished retries are removed from their topics.
+// A group is away for so long that Kafka forgets its positions. Up to 30 days of its successful retries were delivered
+// again: finished retries are removed from their topics.
 func TestClean_FinishedRetriesDoNotComeAgain(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -56,7 +56,7 @@ func TestClean_FinishedRetriesDoNotComeAgain(t *testing.T) {
 	admin := administer(t, c)
 	_, err := admin.DeleteGroup(t.Context(), "billing")
 	require.NoError(t, err)
-	// or they come anew
+	// otherwise they are delivered again
 	_, err = admin.DeleteRecords(t.Context(), kadm.Offsets{topic: {0: {Topic: topic, Partition: 0, At: 2}}})
 	require.NoError(t, err)
 
@@ -68,8 +68,8 @@ func TestClean_FinishedRetriesDoNotComeAgain(t *testing.T) {
 	nothingMore(t, messages)
 }
 
-// An existing group whose position is no longer in the topic resumes at the oldest record, also with offset=newest,
-// which says where new groups begin: 70 confirmed messages were skipped without a line.
+// An existing group whose position is no longer in the topic resumes at the oldest record, even with offset=newest,
+// which only applies to new groups: 70 confirmed messages were skipped without a log line.
 func TestOffset_OutOfRangeResumesAtTheOldest(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -96,8 +96,8 @@ func TestOffset_OutOfRangeResumesAtTheOldest(t *testing.T) {
 	require.Contains(t, log.String(), "gone=3")
 }
 
-// What operators do to topics while consumers run heals at the next use: a topic, its retry topic or its dead letter
-// topic is deleted, and Ping says so.
+// Damage done by operators while consumers run heals at the next use: a topic, its retry topic or its dead letter topic
+// is deleted, and Ping reports it.
 func TestTopics_DeletedWhileRunning(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -134,8 +134,8 @@ func TestTopics_DeletedWhileRunning(t *testing.T) {
 	require.Len(t, consumeRaw(t, c, topic+".billing_dlq", 2), 2)
 }
 
-// The last commit of a deleted topic was tried for ten seconds and given up, at Close and by a subscription whose topic
-// was made again.
+// The last commit of a deleted topic was retried for ten seconds and given up, on Close and by a subscription whose
+// topic was recreated.
 func TestTopics_NoCommitIsMissedOfOneThatWasDeleted(t *testing.T) {
 	t.Parallel()
 	for title, again := range map[string]bool{"at Close": false, "while consumed": true} {

@@ -12,7 +12,7 @@ import (
 
 func TestOpen_AuthenticatesWithSASL(t *testing.T) {
 	t.Parallel()
-	const password = "p,=%ss" // with what SCRAM escapes, and what a URL does
+	const password = "p,=%ss" // with characters that SCRAM escapes, and that a URL escapes
 	for mechanism, param := range map[string]string{
 		"PLAIN": "sasl=plain", "SCRAM-SHA-256": "sasl=scram-sha-256", "SCRAM-SHA-512": "sasl=scram-sha-512",
 	} {

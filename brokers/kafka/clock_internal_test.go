@@ -28,7 +28,7 @@ func TestClocks_AreNeverAheadOfTheBroker(t *testing.T) {
 		answer(50 * time.Millisecond)
 		require.Equal(t, 50*time.Millisecond, behind())
 		answer(3 * time.Millisecond)
-		require.Equal(t, 3*time.Millisecond, behind(), "a faster answer says more")
+		require.Equal(t, 3*time.Millisecond, behind(), "a faster answer is more precise")
 		answer(2 * time.Second)
 		require.Equal(t, 3*time.Millisecond, behind())
 
@@ -41,8 +41,8 @@ func TestClocks_AreNeverAheadOfTheBroker(t *testing.T) {
 	})
 }
 
-// Stamps of records correct a clock that fell behind. Of an unknown one they say nothing: what waited for a year would
-// put it a year back, and everything would be a year late.
+// Timestamps of records correct a clock that fell behind. They cannot initialise an unknown one: a record that waited
+// for a year would set it back by a year, and every delivery would be a year late.
 func TestClocks_OldRecordsSayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c clocks

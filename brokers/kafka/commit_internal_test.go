@@ -47,8 +47,8 @@ func storedAt(t *testing.T, c *committer, topic string) int64 {
 	return found[at].offset
 }
 
-// The last commit of a partition whose topic was deleted took ten seconds, at Close and when a topic was deleted while
-// it was consumed. There is nothing to be stored, and what else the partition has settled is.
+// The last commit of a partition whose topic was deleted took ten seconds, on Close and when a topic was deleted while
+// it was consumed. It has nothing to store, and the partition's other commits are unaffected.
 func TestCommit_LastDoesNotWaitForATopicThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newCommitter(t)
@@ -94,7 +94,7 @@ func TestCommit_LastOutlastsACoordinatorThatDoesNotKnowTheTopicYet(t *testing.T)
 	})
 }
 
-// A retry topic that was deleted, and is not made again, delayed the commits of all others to one a second.
+// A retry topic that was deleted and not recreated limited the commits of all others to one per second.
 func TestCommit_DoesNotWaitForATopicThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newCommitter(t)

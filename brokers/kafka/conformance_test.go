@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 		},
 		Factor: 0.03,
 		Quiet:  200 * time.Millisecond,
-		Late:   8 * time.Second, // many at once, beside other packages; precision is tested in virtual time
+		Late:   8 * time.Second, // many at once, along with other packages; precision is tested in virtual time
 		Watermill: &tests.Features{
 			ConsumerGroups:                      true,
 			GuaranteedOrder:                     true,

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// waitForDepths returns when a broker counts so many messages of a topic, by group and kind. Kinds that are not named
-// have none.
+// waitForDepths returns when a broker counts that many messages of a topic, by group and kind. Kinds that are not
+// listed must have none.
 func waitForDepths(t *testing.T, b *kafka.Broker, topic string, want map[string]int64) {
 	t.Helper()
 	deadline := time.After(2 * time.Minute)
@@ -45,8 +45,8 @@ func waitForDepths(t *testing.T, b *kafka.Broker, topic string, want map[string]
 	}
 }
 
-// Every member counts what waits for the group, whoever put it there, and no records that are not messages. Groups
-// count apart, and first deliveries once for all of them.
+// Every member counts the group's waiting messages, whoever published them, and no records that are not messages.
+// Groups are counted separately, and first deliveries once for all of them.
 func TestDepths_OfTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, kfake.NumBrokers(3), kfake.DefaultNumPartitions(3))
@@ -90,7 +90,7 @@ func TestDepths_OfTheWholeGroup(t *testing.T) {
 	waitForDepths(t, second, topic, map[string]int64{" delayed": 7, "billing retry": 1})
 }
 
-// With order=key the messages behind a retry wait as well.
+// With order=key the messages behind a retry count as waiting too.
 func TestDepths_OfParkedMessages(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

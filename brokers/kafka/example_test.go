@@ -58,7 +58,7 @@ func Example() {
 	// Output: order-1 of customer-7 from orders 0/0
 }
 
-// logSink keeps what the dead letter topic cannot; a dlq.Letters does it for good.
+// logSink keeps messages that do not fit the dead letter topic; a dlq.Letters stores them permanently.
 type logSink struct{}
 
 func (logSink) DeadLetter(_ context.Context, d *envelope.DeadLetter) error {
@@ -66,7 +66,7 @@ func (logSink) DeadLetter(_ context.Context, d *envelope.DeadLetter) error {
 	return nil
 }
 
-// A Mux of one's own gives the driver a place for dead letters that are too large for their topic.
+// A separate Mux gives the driver a place for dead letters that are too large for their topic.
 func ExampleDriver() {
 	var mux brokers.Mux
 	mux.Register(kafka.Scheme, kafka.Driver{Fallback: logSink{}})

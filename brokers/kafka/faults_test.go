@@ -20,8 +20,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// liar makes a cluster answer a share of all fetches, lists of offsets and produces wrongly: with nothing and no error,
-// as a leader does that was just elected; with what an old leader knows; with NOT_LEADER; or late.
+// liar makes a cluster answer some of the fetches, offset lists and produces wrongly: with nothing and no error, as a
+// newly elected leader does; with an old leader's data; with NOT_LEADER; or late.
 type liar struct {
 	mu     sync.Mutex
 	random *rand.Rand
@@ -47,7 +47,7 @@ func (l *liar) set(share float64) {
 	l.share = share
 }
 
-// answerEmpty says that every partition ends where it is read from.
+// answerEmpty reports that every partition ends where it is read from.
 func answerEmpty(req *kmsg.FetchRequest, resp *kmsg.FetchResponse, code int16) {
 	for _, topic := range req.Topics {
 		t := kmsg.NewFetchResponseTopic()
@@ -141,8 +141,8 @@ func lying(c *kfake.Cluster, seed uint64) *liar {
 	return l
 }
 
-// A leader that was just elected may answer a fetch of a confirmed record with nothing and no error, for a second. That
-// made a parked message count as gone: it was settled, and lost.
+// A newly elected leader may answer a fetch of a confirmed record with nothing and no error, for a second. A parked
+// message was therefore considered gone: it was settled, and lost.
 func TestOrder_EmptyAnswersDoNotLoseWhatIsParked(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -174,7 +174,7 @@ func TestOrder_EmptyAnswersDoNotLoseWhatIsParked(t *testing.T) {
 	require.Negative(t, empty.Load())
 }
 
-// Whatever every answer may be, each message is handled, and with order=key in order, over a change of the owner too.
+// Whatever the answers, each message is handled, and with order=key in order, even across a change of the owner.
 func TestFaults_WrongAnswersLoseNothing(t *testing.T) {
 	t.Parallel()
 	const keys, perKey, rounds = 10, 12, 2

@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// gathered is a gatherer whose released batches are counted. Timers release in separate goroutines, which nothing
-// orders behind what the test read before: hence the lock.
+// gathered is a gatherer whose released batches are counted. Timers release in separate goroutines, whose order
+// relative to the test's reads is undefined: hence the lock.
 func gathered() (g *gatherer, batches func() []int) {
 	var mu sync.Mutex
 	var sizes []int

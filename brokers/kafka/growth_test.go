@@ -43,7 +43,7 @@ func TestTopic_GrowsWhileConsumersRun(t *testing.T) {
 			retryIn(t, b, m, time.Second)
 			released := make(chan struct{})
 			release := sync.OnceFunc(func() { close(released) })
-			if params != nil { // with one handler, the retry may come before what is behind it
+			if params != nil { // with one handler, the retry may arrive before the next message
 				messages = retriedUntil(t, b, messages, "a1", time.Second, released)
 			}
 			produce(t, c,

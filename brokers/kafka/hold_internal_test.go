@@ -13,9 +13,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// In virtual time, where no broker and no scheduler adds anything: a delay ends when it is over, late by what the stamp
-// and the clock's estimate are off, 1 % or 250 ms at most over all topics that it takes, and never early. Neither the
-// broker's clock nor ours matters.
+// In virtual time, without broker or scheduler latency: a delay ends on time, late only by the error of the timestamp
+// and of the clock's estimate, at most 1 % or 250 ms over all topics involved, and never early. Neither the broker's
+// clock nor ours matters.
 func TestHold_EndsWhenDueOnTheBrokersClock(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	all := newTiers(nil)
@@ -23,13 +23,13 @@ func TestHold_EndsWhenDueOnTheBrokersClock(t *testing.T) {
 		for range 300 {
 			scale := time.Millisecond << random.IntN(32)
 			delay := min(time.Duration(random.Int64N(int64(scale))), envelope.MaxDelay).Truncate(time.Millisecond)
-			behind := time.Duration(random.Int64N(int64(20 * time.Millisecond))) // the answer that the estimate stands on
+			behind := time.Duration(random.Int64N(int64(20 * time.Millisecond))) // the round trip on which the estimate is based
 			synctest.Test(t, func(t *testing.T) {
 				var c clocks
 				shown := func() time.Time { return time.Now().Add(skew) }
 				estimate := func() time.Time {
 					now, known := c.now(1)
-					if !known { // asked again, as brokerTime does
+					if !known { // probed again, as brokerTime does
 						stamp := shown()
 						time.Sleep(behind)
 						c.observe(1, stamp)
@@ -50,7 +50,7 @@ func TestHold_EndsWhenDueOnTheBrokersClock(t *testing.T) {
 					var ok bool
 					rest, ok = q.hold(r, due)
 					require.True(t, ok)
-					require.LessOrEqual(t, time.Since(held), wait+2*behind+20*time.Millisecond, "it holds up those behind it")
+					require.LessOrEqual(t, time.Since(held), wait+2*behind+20*time.Millisecond, "it delays later records")
 					headers = []kgo.RecordHeader{headers[0], header(envelope.KeyNotBefore, strconv.FormatInt(due.UnixMilli(), 10))}
 					if rest <= 0 {
 						break
@@ -65,7 +65,7 @@ func TestHold_EndsWhenDueOnTheBrokersClock(t *testing.T) {
 	}
 }
 
-// Whoever may write to a retry topic may name any time. A record does not wait for longer than the delay that it was
+// Any client may write to a retry topic with any due time. A record never waits longer than the delay that it was
 // written with: one with a forged time was parked for 30 days.
 func TestDue_IsBoundedByTheDelay(t *testing.T) {
 	stamped := time.UnixMilli(1_800_000_000_000)

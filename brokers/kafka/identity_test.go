@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A topic is deleted and made again, or there is one of its name on another cluster: positions begin anew. A foreign
-// message got the id of another one that had its position, so that the idempotency guard acked it unhandled, and the
+// A topic is deleted and recreated, or another cluster has one of the same name: positions start over. A foreign
+// message got the id of an earlier one at the same position, so that the idempotency guard acked it unhandled, and the
 // store merged its dead letter into a resolved one. Retries keep the id.
 func TestIdentity_PositionsThatBeginAnew(t *testing.T) {
 	t.Parallel()
@@ -50,8 +50,8 @@ func TestIdentity_PositionsThatBeginAnew(t *testing.T) {
 	}
 }
 
-// The topic is deleted and made again while a member that knows the old one gets its partition: its client asks for
-// what is gone, and is refused forever. Another client has to take its place.
+// The topic is deleted and recreated while a member that knows the old one gets its partition: its client requests the
+// deleted topic, and is refused forever. Another client has to replace it.
 func TestIdentity_MadeAgainBeforeTheFirstRecord(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -68,7 +68,7 @@ func TestIdentity_MadeAgainBeforeTheFirstRecord(t *testing.T) {
 		}
 	})
 	c.ControlKey(kmsg.OffsetFetch.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
-		c.SleepControl(again) // the member has its partition, and has not begun to read it
+		c.SleepControl(again) // the member has its partition, but has not started reading it
 		return nil, nil, false
 	})
 	b := open(t, c)
@@ -78,8 +78,8 @@ func TestIdentity_MadeAgainBeforeTheFirstRecord(t *testing.T) {
 	receive(t, messages).Ack()
 }
 
-// Partitions are added to a topic whose retry topics may not grow, because only an operator makes topics: a message on
-// a new partition was neither retried nor dead-lettered, and its partition stopped.
+// Partitions are added to a topic whose retry topics may not grow, because only an operator creates topics: a message
+// on a new partition was neither retried nor dead-lettered, and its partition stopped.
 func TestTopic_GrowsWhereRetryTopicsMayNot(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -109,11 +109,11 @@ func TestTopic_GrowsWhereRetryTopicsMayNot(t *testing.T) {
 	m.Ack()
 	findings, err := b.Check(t.Context(), b.Plan(topic))
 	require.NoError(t, err)
-	require.NotEmpty(t, findings, "and the operator is told")
+	require.NotEmpty(t, findings, "and the operator is informed")
 }
 
-// A record that is larger than ours can be cannot be retried or parked. Nothing waits for it for good: the pipeline
-// hears that no other try helps, and with order=key the message is handled at once.
+// A record larger than our own limit can be neither retried nor parked. It blocks nothing: the pipeline learns that
+// retrying is pointless, and with order=key the message is handled at once.
 func TestTooLarge_ForeignRecordStopsNothing(t *testing.T) {
 	t.Parallel()
 	for title, params := range map[string][]string{"order none": nil, "order of keys": {"order=key", "concurrency=4"}} {

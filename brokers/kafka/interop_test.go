@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A service moves to this driver one at a time: what watermill-kafka's publisher writes is read here as it was meant,
-// and what is written here is read by watermill-kafka's subscriber.
+// A service moves to this driver one at a time: messages of watermill-kafka's publisher are read here correctly, and
+// those written here are read by watermill-kafka's subscriber.
 func TestInterop_WithWatermillKafka(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// A group that begins at the newest record receives what is published after Joined, and nothing from before.
+// A group that starts at the newest record receives messages published after Joined, and no earlier ones.
 func TestJoined_NewestBeginsThen(t *testing.T) {
 	t.Parallel()
 	b := open(t, cluster(t), "offset=newest", "partitions=3")
@@ -32,7 +32,8 @@ func TestJoined_NewestBeginsThen(t *testing.T) {
 	require.NotContains(t, got, "before")
 }
 
-// A member that gets no partition has joined too; one that cannot join says so when its caller has waited enough.
+// A member that gets no partition has joined too; one that cannot join reports it when its caller has waited long
+// enough.
 func TestJoined_WithoutPartitionsAndInTime(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -44,7 +45,7 @@ func TestJoined_WithoutPartitionsAndInTime(t *testing.T) {
 	subscribe(t, second, topic)
 	require.NoError(t, second.Joined(t.Context()))
 
-	refusal.Store(kerr.GroupAuthorizationFailed) // else it may have joined before it is asked
+	refusal.Store(kerr.GroupAuthorizationFailed) // otherwise it may have joined before it is asked
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
 	subscribe(t, second, name("others"))

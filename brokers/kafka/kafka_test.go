@@ -30,7 +30,7 @@ func cluster(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
 	return c
 }
 
-// urlOf is of a broker that waits for confirms for as long as a busy machine may stand still.
+// urlOf is the URL of a broker that waits for confirms for as long as a busy machine may stall.
 func urlOf(c *kfake.Cluster, params ...string) string {
 	return "kafka://" + strings.Join(c.ListenAddrs(), ",") + "?" +
 		strings.Join(slices.Concat(params, []string{"publish-timeout=1m"}), "&")

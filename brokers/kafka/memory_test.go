@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkSubscriptions measures what a subscription costs on a cluster with thousands of topics that are not its own:
-// its share of the heap, its goroutines, and how long Subscribe takes.
+// BenchmarkSubscriptions measures the cost of a subscription on a cluster with thousands of unrelated topics: its share
+// of the heap, its goroutines, and how long Subscribe takes.
 func BenchmarkSubscriptions(b *testing.B) {
 	for _, foreign := range []int{0, 4000} {
 		b.Run(fmt.Sprintf("foreign topics=%d", foreign), func(b *testing.B) {

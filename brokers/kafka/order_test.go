@@ -33,7 +33,7 @@ func newSequence(t *testing.T) *sequence {
 	return &sequence{t: t, next: map[string]int{}, attempts: map[string]map[int]int{}, changed: make(chan struct{}, 1)}
 }
 
-// handle reports the attempt, and whether this attempt is the first one at the message.
+// handle returns the attempt, and whether it is the first one for the message.
 func (s *sequence) handle(m *message.Message) (attempt int) {
 	key := m.Metadata[envelope.KeyKafkaKey]
 	number, err := strconv.Atoi(string(m.Payload))
@@ -70,7 +70,7 @@ func (s *sequence) succeed(m *message.Message) {
 	}
 }
 
-// wait waits for n successes, as long as there is another one within a while.
+// wait waits for n successes, as long as there is progress.
 func (s *sequence) wait(n int, within time.Duration) {
 	s.t.Helper()
 	deadline := time.After(within)
@@ -140,7 +140,7 @@ func TestOrder_KeysKeepTheirOrderOverRetriesAndRebalances(t *testing.T) {
 	t.Logf("%d messages", n)
 }
 
-// publishInOrder publishes the next message of every key again and again until stop, and then reports how many.
+// publishInOrder publishes the next message of every key repeatedly until stop, and then returns how many.
 func publishInOrder(t *testing.T, b brokers.Broker, topic string, keys int, stop <-chan struct{},
 	published chan<- int,
 ) {

@@ -61,8 +61,8 @@ func raw(name string, value []byte) sarama.RecordHeader {
 	return sarama.RecordHeader{Key: []byte(name), Value: value}
 }
 
-// Whatever a record holds, it reaches the handler, survives a retry and a dead letter byte by byte, and the offset
-// moves on. The cases read from one subscription, in turn.
+// Whatever a record contains, it reaches the handler, survives a retry and a dead letter byte for byte, and the offset
+// advances. The cases read from one subscription, in turn.
 //
 //nolint:tparallel // see above
 func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
@@ -147,8 +147,8 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 	}
 }
 
-// A retry and a dead letter keep the partition and the key of their record, wherever its producer put it, and although
-// the message has lost its metadata on the way, as one may that somebody edited.
+// A retry and a dead letter keep the partition and the key of their record, whatever the producer's choice, even if the
+// message has lost its metadata on the way, for example because it was edited.
 func TestRecords_RetryKeepsPartitionAndKey(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, kfake.DefaultNumPartitions(3))
@@ -178,7 +178,7 @@ func TestRecords_RetryKeepsPartitionAndKey(t *testing.T) {
 	}
 }
 
-// A handler that republishes what it got keeps the key and the headers that a map of strings cannot hold.
+// A handler that republishes its message keeps the key and the headers that a map of strings cannot hold.
 func TestRecords_RepublishedKeepsKeyAndHeaders(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -221,8 +221,8 @@ func (s *sink) DeadLetter(_ context.Context, d *envelope.DeadLetter) error {
 	return nil
 }
 
-// A dead letter topic that somebody made takes no larger records than the main topic: the trace goes first, then the
-// body, by reference.
+// A dead letter topic created by an operator accepts no larger records than the main topic: the trace is dropped first,
+// then the body is kept by reference.
 func TestDeadLetter_ShrinksHeadersThenBody(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -271,7 +271,8 @@ func TestDeadLetter_ShrinksHeadersThenBody(t *testing.T) {
 	require.Greater(t, 190<<10+150<<10, limit)
 }
 
-// What the fallback cannot take either is not dead: the error goes back, and no record claims that the body is kept.
+// If the fallback cannot keep it either, the message is not dead: the error is returned, and no record claims that the
+// body is kept.
 func TestDeadLetter_FallbackThatFails(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -309,7 +310,7 @@ type failingSink struct{ err error }
 
 func (s failingSink) DeadLetter(context.Context, *envelope.DeadLetter) error { return s.err }
 
-// A retry without room for its error loses the trace, then the texts, as with every broker, and not the message.
+// A retry without room for its error loses the trace, then the texts, as with every broker, but not the message.
 func TestReschedule_ShedsTheTextsOfItsError(t *testing.T) {
 	t.Parallel()
 	b := open(t, cluster(t), "max-message-bytes=200KiB")

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// failing lets the cluster answer requests with an error, by what fill makes of them, as long as that is set.
+// failing lets the cluster answer requests with an error, filled in by fill, while it is set.
 func failing[Req kmsg.Request, Resp kmsg.Response](c *kfake.Cluster,
 	fill func(req Req, resp Resp, code int16),
 ) *atomic.Pointer[kerr.Error] {
@@ -48,7 +48,7 @@ func failProduces(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
 	})
 }
 
-// failCommits refuses every commit: a member of which nothing is committed when it goes is one that was killed.
+// failCommits refuses every commit: a member that leaves without committing is like one that was killed.
 func failCommits(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
 	return failing(c, func(req *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, code int16) {
 		for _, topic := range req.Topics {
@@ -64,13 +64,13 @@ func failCommits(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
 	})
 }
 
-// failJoins lets nobody into a group.
+// failJoins refuses every member of a group.
 func failJoins(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
 	return failing(c, func(_ *kmsg.JoinGroupRequest, resp *kmsg.JoinGroupResponse, code int16) { resp.ErrorCode = code })
 }
 
-// What the brokers refuse is an error to whoever publishes, reschedules or dead-letters, because a message is acked on
-// their word.
+// A refusal by the brokers is returned to the caller that publishes, reschedules or dead-letters, because a message is
+// acked only on their confirmation.
 func TestRefused_IsAnError(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -91,12 +91,12 @@ func TestRefused_IsAnError(t *testing.T) {
 	require.ErrorContains(t, b.DeadLetter(t.Context(), letter), kerr.TopicAuthorizationFailed.Message)
 	require.ErrorContains(t, b.Publisher().Publish(topic, newMessage("2", "")), kerr.TopicAuthorizationFailed.Message)
 	refusal.Store(nil)
-	m.Nack() // what a pipeline makes of these errors
+	m.Nack() // as a pipeline reacts to these errors
 	receiveID(t, messages, "1").Ack()
 }
 
-// A group that the coordinator refuses is joined again, with pauses that grow: refusals make no hot loop, and end by
-// themselves.
+// After a refusal by the coordinator a group is joined again, with growing pauses: refusals cause no hot loop, and
+// recovery is automatic.
 func TestGroup_RefusalsMakeNoHotLoop(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

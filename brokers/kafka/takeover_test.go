@@ -25,8 +25,8 @@ func retryIn(t *testing.T, b *kafka.Broker, m *message.Message, delay time.Durat
 	m.Ack()
 }
 
-// retriedUntil passes messages on, but for one: until released is closed it has to wait once more whenever it comes, so
-// that those behind it find it waiting, however long they take.
+// retriedUntil passes on all messages except one: until released is closed it is rescheduled on every delivery, so that
+// later messages find it waiting, however long they take.
 func retriedUntil(t *testing.T, b *kafka.Broker, messages <-chan *message.Message, payload string, delay time.Duration,
 	released <-chan struct{},
 ) <-chan *message.Message {
@@ -65,17 +65,17 @@ func retriedUntil(t *testing.T, b *kafka.Broker, messages <-chan *message.Messag
 	return passed
 }
 
-// nothingMore watches that the messages received were all.
+// nothingMore checks that no further messages arrive.
 func nothingMore(t *testing.T, messages <-chan *message.Message) {
 	t.Helper()
 	select {
 	case m := <-messages:
 		require.FailNow(t, "delivered again", m.UUID)
-	case <-time.After(300 * time.Millisecond): // that nothing happens cannot be waited for
+	case <-time.After(300 * time.Millisecond): // nothing happens, so there is nothing to wait for
 	}
 }
 
-// A commit that the coordinator refuses for a while is made when it takes it again, the last one too.
+// A commit that the coordinator refuses for a while is made once it accepts it, including the last one.
 func TestCommit_RefusedForAWhileIsMadeLater(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -92,7 +92,7 @@ func TestCommit_RefusedForAWhileIsMadeLater(t *testing.T) {
 	select {
 	case err := <-closed:
 		require.FailNow(t, "closed without its last commit", err)
-	case <-time.After(300 * time.Millisecond): // refusals; how many there are is not known here
+	case <-time.After(300 * time.Millisecond): // refusals, whose number is unknown here
 	}
 	refusal.Store(nil)
 	require.NoError(t, <-closed)
@@ -103,8 +103,8 @@ func TestCommit_RefusedForAWhileIsMadeLater(t *testing.T) {
 	receiveID(t, messages, "3").Ack()
 }
 
-// Whoever takes over knows which keys wait, and for what, before it handles anything: over a restart, and over a crash
-// before anything was committed, where every message comes again.
+// A new owner knows which keys are blocked, and by what, before it handles anything: across a restart, and across a
+// crash before any commit, after which every message is redelivered.
 func TestOrder_IsKeptByWhoeverTakesOver(t *testing.T) {
 	t.Parallel()
 	for title, crash := range map[string]bool{"after a restart": false, "after a crash": true} {
@@ -143,13 +143,13 @@ func TestOrder_IsKeptByWhoeverTakesOver(t *testing.T) {
 			if crash {
 				want["b"] = []string{"b1", "b2"}
 			}
-			got := map[string][]string{} // the retry may be due by now, and come before what does not wait for it
+			got := map[string][]string{} // the retry may be due by now, and arrive before messages that do not wait for it
 			for !slices.Contains(got["a"], "a4") || !slices.Contains(got["b"], "b2") {
 				m := receive(t, messages)
 				got[m.UUID[:1]] = append(got[m.UUID[:1]], m.UUID)
 				m.Ack()
 			}
-			if crash { // each of its retries comes again
+			if crash { // each of its retries is redelivered
 				got["a"] = slices.Compact(got["a"])
 			}
 			require.Equal(t, want, got)
@@ -169,7 +169,7 @@ func parkingTopic(t *testing.T, b *kafka.Broker, topic string) string {
 	return ""
 }
 
-// A parked message that is in hand when its process ends comes again, in front of those behind it.
+// A parked message that is in hand when its process ends is redelivered, before those behind it.
 func TestOrder_ParkedMessageInHandComesAgain(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -191,7 +191,7 @@ func TestOrder_ParkedMessageInHandComesAgain(t *testing.T) {
 	nothingMore(t, messages)
 }
 
-// Naming schemes may let groups share their retry topics. Each takes only its own.
+// Naming schemes may let groups share their retry topics. Each group takes only its own records.
 func TestGroups_ShareARetryTopic(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -205,9 +205,9 @@ func TestGroups_ShareARetryTopic(t *testing.T) {
 	nothingMore(t, mail)
 }
 
-// A process ended between a retry and its ack: the message comes again, fails again, and its second retry is the same
-// as the first, which is handled once. It started a second chain of retries. A redrive of the message begins anew, and
-// its retry is none of them.
+// A process ended between a retry and its ack: the message is redelivered, fails again, and its second retry equals the
+// first and is handled once. It used to start a second chain of retries. A redrive of the message starts over, and its
+// retry is a separate one.
 func TestReplay_OfARetryThatWasPublishedStartsNoSecondChain(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -242,7 +242,7 @@ func TestReplay_OfARetryThatWasPublishedStartsNoSecondChain(t *testing.T) {
 	require.NoError(t, b.Publisher().Publish(topic, keyed("a2", "a")))
 	receiveID(t, messages, "a2").Ack()
 	require.NoError(t, b.Reschedule(t.Context(), *origin, keyed("a1", "a"), 0))
-	redriven := receiveID(t, messages, "a1") // behind the second retry
+	redriven := receiveID(t, messages, "a1") // after the second retry
 	require.EqualValues(t, 1, b.Replays())
 	fail(b, redriven)
 	redriven.Ack()

@@ -18,13 +18,13 @@ func TestTiers_AnyDelayIsExactWithinOnePercent(t *testing.T) {
 		scale := time.Duration(1) << random.IntN(42) // from nanoseconds to an hour, then everything
 		delay := min(time.Duration(random.Int64N(int64(scale)*1000)), envelope.MaxDelay)
 
-		// The worst neighbour in front of the record waits for the full tier.
-		waited, hops := time.Duration(0), 0
+		// The worst record in front of this one waits for the full tier.
+		waited, steps := time.Duration(0), 0
 		for waited < delay {
 			tier := all.pick(delay-waited, delay)
 			waited += tier
-			hops++
-			require.LessOrEqual(t, hops, 14, "delay %s", delay)
+			steps++
+			require.LessOrEqual(t, steps, 14, "delay %s", delay)
 		}
 		late := waited - delay
 		require.LessOrEqual(t, late, max(nowTier, delay/100), "delay %s", delay)

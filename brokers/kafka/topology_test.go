@@ -32,8 +32,8 @@ func ExamplePlanConfig() {
 	// ... 48 topics, created when they are needed
 }
 
-// A collector may read the dead letters before there are any: it makes their topic, with the settings that it needs,
-// and not an ordinary one, where dead letters are gone after a week.
+// A collector may read the dead letters before there are any: it creates their topic with the settings that it needs,
+// instead of an ordinary one, which deletes dead letters after a week.
 func TestPlan_DeadLetterTopicThatAReaderMade(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -95,7 +95,7 @@ func TestPlan_AppliedOnceIsAllThatIsNeeded(t *testing.T) {
 	receive(t, messages).Ack()
 }
 
-// A topic that somebody made with other settings is named, with what to do.
+// A topic created with other settings is reported, with the remedy.
 func TestPlan_CheckFindsDangerousSettings(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

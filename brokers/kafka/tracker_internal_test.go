@@ -24,7 +24,7 @@ func TestTracker_CommitsOnlyWhatIsContiguous(t *testing.T) {
 	require.True(t, moved)
 	require.EqualValues(t, 7, at.offset, "still in progress")
 
-	// Whoever takes over skips what is settled behind that.
+	// The next owner skips the records that are settled after it.
 	successor := newTracker(at, 10)
 	for offset, known := range map[int64]bool{7: false, 8: true, 12: false, 13: true, 14: false} {
 		require.Equal(t, known, successor.known(offset), offset)
@@ -44,7 +44,7 @@ func TestTracker_CommitsOnlyWhatIsContiguous(t *testing.T) {
 	require.Equal(t, position{offset: 14}, at)
 }
 
-// A note has limited room. What does not fit into it is done again, and nothing is taken for done.
+// A note has limited room. Records that do not fit are handled again; none is treated as settled.
 func TestPackNote_ForgetsOnlyWhatIsDone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base := rapid.Int64Range(0, 1<<40).Draw(t, "base")
@@ -67,7 +67,7 @@ func TestPackNote_ForgetsOnlyWhatIsDone(t *testing.T) {
 	})
 }
 
-// Kafka's note is anybody's to write.
+// Any client may write Kafka's note.
 func TestUnpackNote_OfOthersSaysNothing(t *testing.T) {
 	for _, note := range []string{"", "x", "AAAA!", "////", "/w", "AQ", "watermill"} {
 		waiting, end := unpackNote(position{offset: 5, note: note})

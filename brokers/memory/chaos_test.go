@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Subscribers come, go and are cut off while messages are acked, nacked, rescheduled and left alone. Every message is
-// acked in the end, and the queue is empty.
+// Subscribers come, go and are cut off while messages are acked, nacked, rescheduled and ignored. In the end every
+// message is acked, and the queue is empty.
 func TestNothingIsLost_WhenSubscribersComeAndGo(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {

@@ -56,7 +56,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// The same in real time, with ten seconds scaled to 20 ms, as servers are tested.
+// The same in real time, with ten seconds scaled to 20 ms, as for servers.
 func TestConformance_InRealTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")

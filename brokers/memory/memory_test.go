@@ -210,7 +210,7 @@ func TestWaiting_CostsLessThanAKibibyte(t *testing.T) {
 	}
 	each := (int64(heap()) - int64(before)) / n
 	t.Logf("%d bytes each, with ten headers and a small payload", each)
-	require.Less(t, each, int64(1024+10*48), "1 KiB besides the texts of the headers")
+	require.Less(t, each, int64(1024+10*48), "1 KiB plus the texts of the headers")
 	require.Equal(t, n, b.Depth("orders", "billing").Waiting)
 }
 
@@ -254,8 +254,8 @@ func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 	})
 }
 
-// A configuration's parameters for another driver do not keep a program from running on mem://; a slip in one of its
-// own names, and what the URL itself says, are refused.
+// Parameters for another driver in a configuration do not prevent a program from running on mem://; a typo in one of
+// its own names is refused, and so is an unknown parameter in the URL.
 func TestNew_ParamsOfOtherDrivers(t *testing.T) {
 	b, err := memory.New(brokers.Config{Params: brokers.Params{
 		"prefetch": "50", "commit-interval": "1s",
@@ -272,8 +272,7 @@ func TestNew_ParamsOfOtherDrivers(t *testing.T) {
 	require.ErrorContains(t, err, `unknown parameter "prefetch"`)
 }
 
-// heap returns the bytes in use. What other tests have left behind takes several collections to go: pools keep it for
-// one more.
+// heap returns the bytes in use. Garbage of other tests takes several collections to go: pools keep it for one more.
 func heap() uint64 {
 	var now runtime.MemStats
 	for last := uint64(math.MaxUint64); ; last = now.HeapAlloc {

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// This is how to unit-test a handler's whole retry timeline, 80 seconds of it, without waiting.
+// How to unit-test a handler's whole retry timeline, 80 seconds of it, without waiting.
 func TestTimeline_InVirtualTime(t *testing.T) {
 	remindersThatFail(t)
 }

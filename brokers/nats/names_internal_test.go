@@ -27,7 +27,7 @@ func TestNames_ReadAsTheyAreGiven(t *testing.T) {
 	require.Equal(t, "redrive.orders+paid.>", p.all())
 }
 
-// Two topics never share a stream or a subject, and both can be one.
+// Two topics never share a stream or a subject, and every topic can be one.
 func TestNames_AreOfOneTopic(t *testing.T) {
 	text := rapid.OneOf(rapid.String(), rapid.StringOfN(rapid.RuneFrom([]rune(`ab.+=*>$ 2E-_/`)), 1, 12, -1))
 	rapid.Check(t, func(t *rapid.T) {
@@ -54,7 +54,7 @@ func TestNames_OfAnyLengthFitIntoAFileName(t *testing.T) {
 	require.LessOrEqual(t, len(tokenOf(a)), maxToken)
 }
 
-// Headers of any bytes come back as they were, over the wire format of the client.
+// Headers of any bytes are preserved by the client's wire format.
 func TestHeaders_OfAnyBytesSurvive(t *testing.T) {
 	text := rapid.OneOf(
 		rapid.String(), rapid.SampledFrom([]string{
@@ -72,7 +72,7 @@ func TestHeaders_OfAnyBytesSurvive(t *testing.T) {
 		got := parsed(overTheWire(t, rendered(&driver.Outgoing{Message: m, To: &driver.Destination{}})))
 		require.Equal(t, m.UUID, got.UUID)
 		want := message.Metadata{}
-		maps.Insert(want, (&driver.Outgoing{Message: m}).Headers()) // but for those that a broker made
+		maps.Insert(want, (&driver.Outgoing{Message: m}).Headers()) // except those made by a broker
 		require.Equal(t, want, got.Metadata)
 	})
 }
@@ -92,7 +92,7 @@ func overTheWire(t require.TestingT, m *nats.Msg) *nats.Msg {
 	}
 }
 
-// A message of a foreign producer has the id that it was given there.
+// A foreign producer's message keeps its id.
 func TestHeaders_OfAForeignMessage(t *testing.T) {
 	m := parsed(&nats.Msg{Data: []byte("1"), Header: nats.Header{
 		idHeader: {"order-1"}, "X": {"y", "z"}, schedulerNext: {"purge"}, schedulerFrom: {"redrive.orders.wait.first.1"},

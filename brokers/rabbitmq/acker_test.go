@@ -12,8 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// strictChannel keeps the books as RabbitMQ does: it knows which deliveries are in flight and accepts no answer to
-// another one.
+// strictChannel accounts like RabbitMQ: it knows which deliveries are in flight and accepts no answer to another one.
 type strictChannel struct {
 	t        *testing.T
 	underWay map[uint64]bool
@@ -51,8 +50,8 @@ func answers(outcome driver.Outcome, tags ...uint64) []driver.Settlement {
 	return settled
 }
 
-// Whatever the order of the answers, and however many come together: every delivery that is acked gets its own ack, and
-// what is released gets none.
+// Whatever the order of the answers, and however many arrive together: every acked delivery gets its own ack, and a
+// released one gets none.
 func TestAcker_AnswersEachDeliveryOnce(t *testing.T) {
 	const total = 2000
 	random := rand.New(rand.NewPCG(3, 4))
@@ -89,12 +88,12 @@ func TestAcker_AnswersEachDeliveryOnce(t *testing.T) {
 	require.Less(t, ch.frames, total, "some share a frame")
 }
 
-// deadChannel is one that has ended.
+// deadChannel has ended.
 type deadChannel struct{}
 
 func (deadChannel) Ack(uint64, bool) error { return amqp.ErrClosed }
 
-// Each answer that does not get out is reported, whether it shares a frame or not.
+// Each answer that cannot be sent is reported, whether it shares a frame or not.
 func TestAcker_TellsOfAcksThatFail(t *testing.T) {
 	a := newAcker(deadChannel{})
 	faults := a.settle(answers(driver.Ack, 1, 2, 3, 5, 8, 9)) // the others are in hand
@@ -104,7 +103,7 @@ func TestAcker_TellsOfAcksThatFail(t *testing.T) {
 	}
 }
 
-// What is answered together goes out in one frame.
+// Deliveries answered together are acked in one frame.
 func TestAcker_PutsAcksTogether(t *testing.T) {
 	ch := &strictChannel{t: t, underWay: map[uint64]bool{}, answered: map[uint64]bool{}, acked: map[uint64]bool{}}
 	tags := make([]uint64, 100)

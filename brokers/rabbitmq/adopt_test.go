@@ -22,7 +22,7 @@ func designOf(t *testing.T, cfg brokers.Config) *design {
 	return d
 }
 
-// The presets know one retry queue, and it serves every backoff: each message brings its own time to live.
+// The presets have one retry queue, and it serves every backoff: each message carries its own time to live.
 func TestRoute_OneRetryQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg   brokers.Config
@@ -65,11 +65,11 @@ func TestRoute_OneRetryQueue(t *testing.T) {
 	named := designOf(t, brokers.Config{Naming: perDelay, Delays: []time.Duration{time.Second}})
 	r, err = named.retry(named.names("orders", ""), &envelope.Origin{}, time.Second)
 	require.NoError(t, err)
-	require.Equal(t, route{key: "orders_retry.1000", expiration: 1000}, r, "who wants a queue for each delay says so in the name")
+	require.Equal(t, route{key: "orders_retry.1000", expiration: 1000}, r, "a name with {delay} asks for a queue per delay")
 }
 
-// A retry queue that was made with a time to live serves shorter delays as they are, longer ones in rounds, and those
-// that would take too many of them get the queue that has the delay in its name.
+// A retry queue created with a time to live serves shorter delays directly and longer ones in rounds; delays that would
+// take too many rounds use the queue named after the delay.
 func TestRoute_RetryQueueWithATimeToLive(t *testing.T) {
 	d := designOf(t, brokers.Config{Naming: brokers.Laravel(), Delays: []time.Duration{10 * time.Second}})
 	n := d.names("orders", "")
@@ -86,7 +86,7 @@ func TestRoute_RetryQueueWithATimeToLive(t *testing.T) {
 	require.Equal(t, route{key: "orders_retry.10000", expiration: 10_000}, retry(10*time.Second))
 }
 
-// A cycle's queue that is adopted with ten minutes waits ten minutes, not 120 times five seconds.
+// An adopted cycle queue with ten minutes waits ten minutes, not 120 times five seconds.
 func TestRoute_CycleWithItsOwnTimeToLive(t *testing.T) {
 	d := designOf(t, brokers.Config{
 		Naming: brokers.TTLCycle("sme.sgp.workers"),
@@ -99,7 +99,7 @@ func TestRoute_CycleWithItsOwnTimeToLive(t *testing.T) {
 	require.Equal(t, route{exchange: "sme.sgp.workers.deadletter", key: "dre", checked: true, expiration: 600_000}, r)
 }
 
-// What cannot work is refused with what makes it work, which is never the setting that is on.
+// A configuration that cannot work is refused with a remedy, which is never the current setting.
 func TestPlan_WayBack(t *testing.T) {
 	adopting := func(declare string) Plan {
 		return designOf(t, brokers.Config{Naming: brokers.Laravel(), Params: brokers.Params{"declare": declare}}).consumer(
@@ -159,7 +159,7 @@ func TestArgumentError_Take(t *testing.T) {
 	}, args)
 }
 
-// A plain x-delay of another language's producer is the base of the backoff, ours is not.
+// A plain x-delay of a producer in another language is the base of the backoff, ours is not.
 func TestHeaders_PlainDelayIsTheBase(t *testing.T) {
 	base := func(headers amqp.Table) string {
 		md := message.Metadata{}

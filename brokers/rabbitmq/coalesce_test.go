@@ -44,8 +44,8 @@ func TestCoalescing_KeepsEveryWriteWholeAndInOrder(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A peer that reads nothing fills the buffer. A write still returns at once, because amqp091-go holds its lock
-// meanwhile; a publisher waits for room, until its own time is over, or the connection's.
+// A peer that reads nothing fills the buffer. A write still returns at once, because amqp091-go holds its lock during
+// it; a publisher waits for room, until its own deadline, or the connection's.
 func TestCoalescing_APeerThatReadsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
@@ -91,7 +91,8 @@ func TestCoalescing_CloseReleasesPublishers(t *testing.T) {
 	})
 }
 
-// A connection that is to close by a deadline does so, although heartbeats come and amqp091-go sets others for them.
+// A connection that must close by a deadline does, although heartbeats arrive and amqp091-go sets other deadlines for
+// them.
 func TestCoalescing_HeartbeatsPutOffNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
@@ -113,13 +114,13 @@ func TestCoalescing_HeartbeatsPutOffNoEnd(t *testing.T) {
 	})
 }
 
-// A write that fails ends the connection, so that its reader finds out.
+// A failed write ends the connection, so that its reader notices.
 func TestCoalescing_AFailedWriteEndsTheConnection(t *testing.T) {
 	client, server := net.Pipe()
 	defer server.Close()
 	c := coalesce(client, -time.Second)
 	_, err := c.Write(bytes.Repeat([]byte("x"), 100))
-	require.NoError(t, err, "it is taken and fails later")
+	require.NoError(t, err, "it is accepted and fails later")
 	_, err = c.Read(make([]byte, 1))
 	require.True(t, errors.Is(err, io.ErrClosedPipe) || errors.Is(err, io.EOF), err)
 	_, err = c.Write([]byte("x"))

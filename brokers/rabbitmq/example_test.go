@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 )
 
-// The queues of a service on a bus, without a connection: for a review, or for the people who declare in production.
+// The queues of a service on a bus, without a connection: for a review, or for those who declare in production.
 func ExamplePlanConfig() {
 	plan, err := rabbitmq.PlanConfig(brokers.Config{
 		URL:    "amqp://localhost/",
@@ -36,7 +36,7 @@ func ExamplePlanConfig() {
 	// easyweek.invoice-service.failed  -> easyweek.invoice-service.failed
 }
 
-// Every fault of a URL is found before anything is sent.
+// All faults of a URL are reported before anything is sent.
 func ExamplePlanConfig_faults() {
 	_, err := rabbitmq.PlanConfig(brokers.Config{URL: "amqp://me:secret@localhost/?crash-limit=30&delivery-limit=20"}, "orders")
 	fmt.Println(err)

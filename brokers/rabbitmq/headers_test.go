@@ -19,7 +19,7 @@ func roundTrip(headers amqp.Table) amqp.Table {
 	return metadataToHeaders(metadata, nil, skipHeader)
 }
 
-// Any header type in, the same type out after a retry.
+// A header of any type has the same type after a retry.
 func TestHeaders_EveryTypeComesBackAsItCame(t *testing.T) {
 	headers := amqp.Table{
 		"string": "text", "empty": "", "bytes": []byte{0, 0xff}, "true": true, "false": false, "nothing": nil,
@@ -78,7 +78,7 @@ func TestHeaders_ChangedByAHandler(t *testing.T) {
 	}
 }
 
-// What the broker made is read and never published; what misroutes, expires or is refused never either.
+// Broker-made headers are read and never published; neither are those that misroute, expire or are refused.
 func TestHeaders_OfTheBrokerAreNotPublished(t *testing.T) {
 	headers := roundTrip(amqp.Table{
 		"x-death": []any{amqp.Table{"count": int64(1)}}, "x-first-death-queue": "q", "x-last-death-reason": "expired",

@@ -17,8 +17,8 @@ func delivered(p amqp.Publishing) amqp.Delivery {
 	}
 }
 
-// A service moves to this driver one at a time: what watermill-amqp's publisher writes is read here as it was meant,
-// and what is written here is read by watermill-amqp's subscriber, which refuses every header that is not a string.
+// A service moves to this driver one at a time: messages of watermill-amqp's publisher are read here correctly, and
+// those written here are read by watermill-amqp's subscriber, which refuses every header that is not a string.
 func TestInterop_WithWatermillAMQP(t *testing.T) {
 	sent := message.NewMessage("m-1", []byte("payload"))
 	sent.Metadata["tenant"] = "acme"
@@ -36,7 +36,7 @@ func TestInterop_WithWatermillAMQP(t *testing.T) {
 	t.Run("its subscriber reads what is written", func(t *testing.T) {
 		got, err := wmamqp.DefaultMarshaler{}.Unmarshal(delivered(marshal(sent, nil)))
 		require.NoError(t, err)
-		require.Empty(t, got.UUID, "watermill-amqp reads no message id property, where this driver and everybody else puts "+
+		require.Empty(t, got.UUID, "watermill-amqp reads no message id property, where this driver and all others put "+
 			"it")
 		require.Equal(t, sent.Payload, got.Payload)
 		require.Equal(t, "acme", got.Metadata["tenant"])

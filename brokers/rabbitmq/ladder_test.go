@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// walk sends a delay through the queues of l and returns when it ends and through how many it went.
+// walk sends a delay through the queues of l and returns its duration and the number of queues.
 func walk(t *testing.T, l ladder, delay time.Duration) (waited time.Duration, steps int) {
 	t.Helper()
 	for rest := delay; rest > 0; steps++ {

@@ -71,7 +71,7 @@ func TestPlan_Golden(t *testing.T) {
 }
 
 // -1 means "no limit" to RabbitMQ 4 and "drop at the first requeue" to RabbitMQ 3; a delay queue that expires takes its
-// messages along; and without reject-publish at-least-once is silently none.
+// messages along; and without reject-publish at-least-once is silently ignored.
 func TestPlan_HasNoneOfTheTraps(t *testing.T) {
 	for _, preset := range brokers.Presets() {
 		plan, err := rabbitmq.PlanConfig(brokers.Config{

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The properties that may travel on do, those that speak of the past do not.
+// Properties of the message are copied, those of a past publication are not.
 func TestProperties_AllowList(t *testing.T) {
 	d := amqp.Delivery{
 		MessageId: "id", CorrelationId: "c", ContentType: "application/json", ContentEncoding: "gzip",
@@ -51,7 +51,7 @@ func TestProperties_ThatCannotBeReadAreLeftOut(t *testing.T) {
 	require.True(t, p.Timestamp.IsZero())
 }
 
-// A 140 KB header, or a name of 256 bytes, ends the connection with everybody's publishes on it.
+// A 140 KB header, or a name of 256 bytes, ends the connection and fails all publishes on it.
 func TestCheckSize_RefusesWhatWouldEndTheConnection(t *testing.T) {
 	const frame = 131072
 	for name, o := range map[string]outgoing{
@@ -98,14 +98,14 @@ func TestRemaining_IsBoundedWhateverTheClockSays(t *testing.T) {
 		"a rest that makes no sense":  {amqp.Table{"x-not-before": at(time.Second), keyRest: int64(-1)}, time.Second},
 		"a rest that is not a number": {amqp.Table{"x-not-before": at(time.Second), keyRest: "x"}, time.Second},
 	} {
-		require.LessOrEqual(t, remaining(tc.headers, now), time.Duration(0), "%s: what a producer wrote counts for nothing",
+		require.LessOrEqual(t, remaining(tc.headers, now), time.Duration(0), "%s: a producer's values are ignored",
 			name)
 		tc.headers["x-death"] = []any{amqp.Table{"reason": "expired", "queue": "orders_retry.1000"}}
 		require.Equal(t, tc.want, remaining(tc.headers, now), name)
 	}
 }
 
-// A message that consumers before us rejected has used up those cycles; a counter of ours is the truth.
+// A message that earlier consumers rejected has used up those cycles; our own counter takes precedence.
 func TestCountRejections(t *testing.T) {
 	deaths := []any{
 		"nonsense",
@@ -133,8 +133,8 @@ func TestCountRejections(t *testing.T) {
 	}
 }
 
-// On a bus every publication names its event in AMQP's type, which is where the PHP consumers look: the first one,
-// retries and dead letters, by the producer's own word where there is one.
+// On a bus every publication names its event in AMQP's type, which the PHP consumers read: the first one, retries and
+// dead letters, with the producer's own value if there is one.
 func TestType_OnABus(t *testing.T) {
 	open := func(naming brokers.NameScheme) *transport {
 		cfg, err := brokers.Config{

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// shortString and field make pieces of a header table as they are on the wire.
+// shortString and field return encoded parts of a header table.
 func shortString(s string) []byte { return append([]byte{byte(len(s))}, s...) }
 
 func sized(kind byte, content []byte) []byte {
@@ -44,7 +44,7 @@ func manyEntries(n int) (table []byte) {
 	return table
 }
 
-// frameOf makes the content header frame of a message with a content type, those headers and a message id.
+// frameOf returns the content header frame of a message with a content type, those headers and a message id.
 func frameOf(table []byte) []byte {
 	payload := []byte{0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3}
 	payload = binary.BigEndian.AppendUint16(payload, 1<<15|1<<13|1<<7)
@@ -60,8 +60,8 @@ func plainFrame(kind byte, payload string) []byte {
 	return append(append(frame, payload...), 0xCE)
 }
 
-// What the client can decode comes through as it is; what it cannot is replaced by a header that holds it, and
-// everything around it stays.
+// Headers that the client can decode pass unchanged; others are replaced by a header that holds them, and everything
+// around them is preserved.
 func TestSieve(t *testing.T) {
 	for name, tc := range map[string]struct {
 		table   []byte
@@ -119,7 +119,7 @@ func everyKind() (table []byte) {
 	return append(table, entry("table", sized('F', entry("x", []byte{kindBool, 1})))...)
 }
 
-// A server that is not RabbitMQ, or a connection that ends anywhere, shows the client what there was.
+// If the server is not RabbitMQ, or a connection breaks anywhere, the client sees the bytes received.
 func TestSieve_HandsOnWhatIsNoFrame(t *testing.T) {
 	stream := append(plainFrame(1, "method"), frameOf(nested(33))...)
 	for end := range stream {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The server's refusal of a client without a certificate comes after the handshake, and what is left of it depends on
-// who notices the end of the connection first.
+// The server's refusal of a client without a certificate arrives after the handshake, and how much of it is left
+// depends on which side notices the end of the connection first.
 func TestExplainHandshake_NoCertificate(t *testing.T) {
 	closed := &net.OpError{Op: "write", Net: "tcp", Err: net.ErrClosed}
 	anonymous := handshake{encrypted: true, anonymous: true}

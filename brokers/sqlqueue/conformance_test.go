@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()
-			// No case cuts the power, and waiting for the disk is most of their time.
+			// No case cuts the power, and most of their time would be spent waiting for the disk.
 			url := fileURL(t, "x-max-message=1MiB&_pragma=synchronous(off)")
 			return brokertest.Backend{
 				Open: func(cfg brokers.Config) (brokers.Broker, error) {
@@ -50,7 +50,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// operate runs statements as an operator does, on a separate connection.
+// operate runs statements as an operator would, on a separate connection.
 func operate(t *testing.T, url, statements string, args ...any) {
 	t.Helper()
 	path, _, _ := strings.Cut(strings.TrimPrefix(url, "sqlite://"), "?")

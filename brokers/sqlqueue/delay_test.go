@@ -13,16 +13,16 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The delays of a queue with time to spare: never early, and exact to 100 ms. What the disk and the machine take is in
-// them, so messages without a delay are delivered in turn with them, and the medians are compared. A busy machine may
-// be late in a round; a queue that polls too seldom is late in every one.
+// The delays of an idle queue: never early, and exact to 100 ms. They include the latency of disk and machine, so
+// messages without a delay are delivered in between, and the medians are compared. A busy machine may be late in a
+// round; a queue that polls too seldom is late in every one.
 func TestDelay_IsExact(t *testing.T) {
 	b, err := brokers.Open(t.Context(), fileURL(t, ""))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	received, err := b.Subscriber().Subscribe(t.Context(), "exact")
 	require.NoError(t, err)
-	late := func(delay time.Duration) time.Duration { // the delay begins between the call of Publish and its return
+	late := func(delay time.Duration) time.Duration { // the delay starts between the call of Publish and its return
 		m := message.NewMessage(watermill.NewUUID(), nil)
 		envelope.SetDelay(m, delay)
 		called := time.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// What is counted is bounded over all queues together, so that a count costs the same however many messages wait.
+// The count is bounded over all queues together, so it costs the same however many messages wait.
 func TestDepths_AreBounded(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	for _, topic := range []string{"orders", "mails"} {

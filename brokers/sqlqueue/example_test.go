@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	_ "modernc.org/sqlite" // the program brings the driver
+	_ "modernc.org/sqlite" // the program chooses the driver
 
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// BreakInserts makes SQLite refuse new messages of which condition is true.
+// BreakInserts makes SQLite refuse new messages that match condition.
 func (b *Broker) BreakInserts(t testing.TB, condition string) {
 	t.Helper()
 	_, err := b.t.db.ExecContext(t.Context(), `CREATE TRIGGER refuse BEFORE INSERT ON redrive_queue_messages WHEN NEW.`+
@@ -17,7 +17,7 @@ func (b *Broker) BreakInserts(t testing.TB, condition string) {
 	require.NoError(t, err)
 }
 
-// DepthsUpTo is Depths with a bound of the test's own.
+// DepthsUpTo is Depths with the test's own limit.
 func (b *Broker) DepthsUpTo(t testing.TB, limit int64) []brokers.Depth {
 	t.Helper()
 	found, err := b.t.store.depths(t.Context(), limit)
@@ -25,7 +25,7 @@ func (b *Broker) DepthsUpTo(t testing.TB, limit int64) []brokers.Depth {
 	return found
 }
 
-// HoldWrites lets everything that writes to a SQLite file wait until release.
+// HoldWrites blocks all writers of a SQLite file until release.
 func (b *Broker) HoldWrites() (release func()) {
 	writer := b.t.store.dialect.(sqlite).writer
 	writer <- struct{}{}

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A SQLite file that may not grow fails as on a full disk: Publish fails, what was confirmed is delivered, a retry for
-// which there is no room is refused and its message kept, and once the file may grow all of it is handled.
+// A SQLite file that may not grow fails as on a full disk: Publish fails, confirmed messages are delivered, a retry
+// without room is refused and its message kept, and once the file may grow everything is handled.
 func TestFullDisk_LosesNothing(t *testing.T) {
 	t.Parallel()
 	path := "sqlite://" + filepath.Join(t.TempDir(), "queue.db") + "?x-poll=5ms&x-nack-pause=5ms"
@@ -63,8 +63,8 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 	}
 }
 
-// What is published to a SQLite file that has been moved would be gone with the process: it is refused until the file
-// is back, and then the same subscription goes on.
+// A message published to a moved SQLite file would be lost with the process: it is refused until the file is back, and
+// then the same subscription continues.
 func TestFileMoved_LosesNothing(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "queue.db")

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzHeaders: what is written is read again, and nothing that a column may hold makes reading panic.
+// FuzzHeaders: headers are restored as written, and no column content makes reading panic.
 func FuzzHeaders(f *testing.F) {
 	for _, seed := range [][3]string{
 		{"x-retry-count", "1", `{"a":"b"}`},
@@ -56,16 +56,16 @@ func TestIdleness_LooksLessAndLessOften(t *testing.T) {
 	}
 	ms := time.Millisecond
 	require.Equal(t, []time.Duration{2 * ms, 4 * ms, 8 * ms, 16 * ms, 20 * ms, 20 * ms}, pauses)
-	require.Equal(t, 40*ms, i.next(true), "listening, it is in no hurry")
+	require.Equal(t, 40*ms, i.next(true), "with notifications, it polls slowly")
 	for range 100 {
 		i.next(true)
 	}
-	require.Equal(t, time.Second, i.next(true), "but it looks: a notification may be lost")
+	require.Equal(t, time.Second, i.next(true), "but it polls: a notification may be lost")
 	i.reset()
 	require.Equal(t, 2*ms, i.next(false))
 }
 
-// A consumer leases what it finishes in 50 ms, and no more.
+// A consumer leases what it can finish in 50 ms, and no more.
 func TestPace_LooksAheadByTime(t *testing.T) {
 	now := time.Now()
 	var p pace
@@ -83,18 +83,18 @@ func TestLowWater_ReadsFromTheBeginningNowAndThen(t *testing.T) {
 	l.update([]claimed{{dueAt: due + 5}, {dueAt: due}}, true, now, now.Add(time.Millisecond))
 	mark := due - lowWaterOverlap.Microseconds()
 	require.Equal(t, mark, l.from(now.Add(50*time.Millisecond)))
-	require.Zero(t, l.from(now.Add(time.Second)), "something may have turned up before the mark")
+	require.Zero(t, l.from(now.Add(time.Second)), "a row may have appeared before the mark")
 
-	// Reading it all took 200 ms: it is not done again for two seconds.
+	// Reading everything took 200 ms: it is not repeated for two seconds.
 	l.update([]claimed{{dueAt: due}}, true, now, now.Add(200*time.Millisecond))
 	require.Equal(t, mark, l.from(now.Add(2*time.Second)))
 	require.Zero(t, l.from(now.Add(3*time.Second)))
 
 	l.update([]claimed{{dueAt: due}}, false, now, now)
-	require.Zero(t, l.from(now), "the end of what is due was seen")
+	require.Zero(t, l.from(now), "the end of the due rows was seen")
 }
 
-// A burst of publishes notifies at its beginning and at its end.
+// A burst of publishes notifies at its start and at its end.
 func TestNotices_ShareOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
@@ -120,7 +120,7 @@ func TestNotices_ShareOne(t *testing.T) {
 	})
 }
 
-// A driver of another shape than pgx is found out, not crashed into.
+// A driver with other methods than pgx's is detected, and causes no crash.
 func TestNotifications_OtherDrivers(t *testing.T) {
 	for name, raw := range map[string]any{
 		"NoMethod":    struct{}{},
@@ -143,7 +143,7 @@ type withoutWait struct{}
 func (withoutWait) Conn() *withoutWait          { return nil }
 func (*withoutWait) WaitForNotification() error { return nil }
 
-// A row that is claimed while it is being returned is a new delivery; one whose handler still runs is not.
+// A row claimed while it is being returned is a new delivery; one whose handler still runs is not.
 func TestLeases_TakeTellsNewDeliveriesFromLapsedLeases(t *testing.T) {
 	hold := func() *delivery { return &delivery{row: claimed{id: 1}} }
 	l := &leases{held: map[int64]*delivery{}, batches: map[int64]int{}}
@@ -159,9 +159,9 @@ func TestLeases_TakeTellsNewDeliveriesFromLapsedLeases(t *testing.T) {
 
 	require.Equal(t, fateOpen, running.decide(true))
 	again := hold()
-	require.Len(t, l.take([]*delivery{again}), 1, "it has been given back")
+	require.Len(t, l.take([]*delivery{again}), 1, "it has been returned")
 	require.Equal(t, []leased{{id: 1}}, l.current([]answer{{delivery: again}}))
-	require.Empty(t, l.current([]answer{{delivery: running}}), "it may not decide on the row any more")
+	require.Empty(t, l.current([]answer{{delivery: running}}), "it may no longer decide on the row")
 	l.drop(running)
 	require.Same(t, again, l.get(1))
 	l.drop(again)

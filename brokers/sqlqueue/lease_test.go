@@ -14,11 +14,11 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 )
 
-// takeOver gives every row to a worker of which nothing is heard any more, as if it had claimed them just now.
+// takeOver gives every row to a silent worker, as if it had just claimed them.
 const takeOver = `UPDATE redrive_queue_messages SET lease = 42, deliveries = deliveries + 1, started = 1,
 	visible_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) + 30000) * 1000`
 
-// The messages of a worker that died are others' when its lease ends, not before, and as second deliveries.
+// The messages of a dead worker go to others when its lease ends, not before, and as second deliveries.
 func TestLease_OfADeadWorkerEnds(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-poll=3s")
@@ -55,9 +55,8 @@ func TestLease_IsRenewed(t *testing.T) {
 	})
 }
 
-// A process that was stopped for longer than its lease finds its message taken over. Whether the handler was told, or
-// does not know it yet: whatever it still says has no effect, in a transaction or outside of one, and leaves nothing
-// behind.
+// A process that was stopped for longer than its lease finds its message taken over. Whether its handler has been
+// notified or not, its outcome has no effect, inside or outside a transaction, and leaves nothing behind.
 func TestLease_LostToAnotherWorker(t *testing.T) {
 	for name, end := range map[string]func(w world, b *sqlqueue.Broker, m *message.Message){
 		"Ack":  func(_ world, _ *sqlqueue.Broker, m *message.Message) { m.Ack() },
@@ -69,7 +68,7 @@ func TestLease_LostToAnotherWorker(t *testing.T) {
 		"InTx": func(w world, _ *sqlqueue.Broker, m *message.Message) {
 			want := sqlqueue.ErrLeaseLost
 			if m.Context().Err() != nil {
-				want = sqlqueue.ErrNoDelivery // it has been told
+				want = sqlqueue.ErrNoDelivery // it has been notified
 			}
 			require.ErrorIs(w, effect(w, m), want)
 			m.Ack()
@@ -85,7 +84,7 @@ func TestLease_LostToAnotherWorker(t *testing.T) {
 					m := now(w.T, messages)
 					w.exec(takeOver)
 					if told {
-						w.sleep(16 * time.Second) // leases are renewed when a third of their 30 s is over
+						w.sleep(16 * time.Second) // leases are renewed after a third of their 30 s
 						require.ErrorIs(w, context.Cause(m.Context()), sqlqueue.ErrLeaseLost)
 					}
 					end(w, b, m)
@@ -100,8 +99,8 @@ func TestLease_LostToAnotherWorker(t *testing.T) {
 	}
 }
 
-// A handler was done with its message when its lease had been lost. The ack has no effect on what is another worker's;
-// when that one gives no answer either, and the message comes again to the first process, it is acked and not handled
+// A handler finished its message after its lease had been lost. The ack has no effect on the other worker's row; if
+// that worker does not answer either, and the message is redelivered to the first process, it is acked and not handled
 // twice.
 func TestAck_OfALostLeaseCountsWhenTheMessageComesAgain(t *testing.T) {
 	inVirtualTime(t, func(w world) {
@@ -121,7 +120,7 @@ func TestAck_OfALostLeaseCountsWhenTheMessageComesAgain(t *testing.T) {
 	})
 }
 
-// What was leased ahead and is another worker's by the time that a handler is free is not handed out.
+// A row that was leased ahead, and is another worker's by the time a handler is free, is not handed out.
 func TestLease_LostBeforeTheHandlerBegins(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-poll=1h")
@@ -157,8 +156,8 @@ func effect(w world, m *message.Message) error {
 	})
 }
 
-// A database that takes no acks for longer than a lease: they are tried again until it does, the lease is kept
-// meanwhile, and no message is handled twice.
+// A database that accepts no acks for longer than a lease: they are retried until it does, the lease is kept meanwhile,
+// and no message is handled twice.
 func TestAcks_AreTriedUntilTheyAreStored(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b, other := w.process("x-lease=3s"), w.process("x-lease=3s")
@@ -179,7 +178,7 @@ func TestAcks_AreTriedUntilTheyAreStored(t *testing.T) {
 	})
 }
 
-// What was leased ahead and never reached a handler is returned at shutdown as a message that no handler has seen.
+// Rows that were leased ahead and never reached a handler are returned at shutdown as unseen messages.
 func TestShutdown_GivesBackWhatNobodyHasSeen(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		first, second := w.process(""), w.process("")
@@ -212,8 +211,8 @@ func TestShutdown_GivesBackWhatNobodyHasSeen(t *testing.T) {
 	})
 }
 
-// A handler that outlives the drain is canceled, and its message is another worker's at once, without the pause of a
-// nack.
+// A handler that outlives the drain is cancelled, and its message is available to others at once, without the pause of
+// a nack.
 func TestShutdown_DrainEnds(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		first, second := w.process("x-drain=5s"), w.process("")
@@ -232,7 +231,7 @@ func TestShutdown_DrainEnds(t *testing.T) {
 		again := now(w.T, others)
 		_, open := <-messages
 		require.False(w, open)
-		m.Ack() // no consumer listens any more
+		m.Ack() // no consumer is listening any more
 		again.Ack()
 		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_messages"))
 	})

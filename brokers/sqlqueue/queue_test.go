@@ -46,11 +46,11 @@ func nothing(t *testing.T, messages <-chan *message.Message, quiet time.Duration
 	select {
 	case m := <-messages:
 		require.Failf(t, "a message came", "%s", m.UUID)
-	case <-time.After(quiet): // the absence of a delivery takes time to see
+	case <-time.After(quiet): // the absence of a delivery takes time to observe
 	}
 }
 
-// openFile opens a queue of an application's own *sql.DB.
+// openFile opens a queue on the application's own *sql.DB.
 func openFile(t *testing.T, opts ...brokers.Option) (*sqlqueue.Broker, *sql.DB) {
 	t.Helper()
 	dsn := "file:" + filepath.Join(t.TempDir(), "app.db") +
@@ -70,7 +70,7 @@ func rows(t *testing.T, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// The first group of a topic gets what was published before it; a later one what is published after it has subscribed.
+// The first group of a topic also receives earlier messages; later groups only those published after they subscribed.
 func TestGroups_FirstTakesOverWhatWaits(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("before", nil)))
@@ -89,7 +89,7 @@ func TestGroups_FirstTakesOverWhatWaits(t *testing.T) {
 	}
 }
 
-// UUIDs and headers of any bytes come back as they were.
+// UUIDs and headers of any bytes are preserved.
 func TestMessage_AnyBytesSurvive(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	messages := subscribe(t, b, "orders", brokers.WithConcurrency(8))
@@ -106,7 +106,7 @@ func TestMessage_AnyBytesSurvive(t *testing.T) {
 }
 
 // A rescheduled message is the same row: a crash between reschedule and ack delivers nothing twice, and its position,
-// from which foreign messages get their id, stays.
+// which gives foreign messages their id, is unchanged.
 func TestReschedule_ChangesTheRowItself(t *testing.T) {
 	b, db := openFile(t)
 	messages := subscribe(t, b, "orders")
@@ -120,7 +120,7 @@ func TestReschedule_ChangesTheRowItself(t *testing.T) {
 	again.Payload = []byte("b")
 	require.NoError(t, b.Reschedule(t.Context(), *origin, again, 50*time.Millisecond))
 	require.Equal(t, 1, rows(t, db, "SELECT count(*) FROM redrive_queue_messages"))
-	m.Nack() // as if the ack was lost, and the message returned: its fate is decided
+	m.Nack() // as if the ack was lost, and the message returned: its outcome is already decided
 
 	retry := receive(t, messages)
 	require.Equal(t, "b", string(retry.Payload))
@@ -133,7 +133,7 @@ func TestReschedule_ChangesTheRowItself(t *testing.T) {
 		2*time.Minute, 5*time.Millisecond)
 }
 
-// Another message than the one being handled is a separate message.
+// Rescheduling a message other than the one being handled stores a separate message.
 func TestReschedule_OfAnotherMessageAddsOne(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	messages := subscribe(t, b, "orders", brokers.WithConcurrency(2))
@@ -154,7 +154,7 @@ func TestReschedule_UnknownGroupIsUnroutable(t *testing.T) {
 	require.ErrorIs(t, err, brokers.ErrUnroutable)
 }
 
-// DeliveryCount grows with each delivery that ended without an answer, so that a crash loop can be seen.
+// DeliveryCount grows with each delivery that ended without an answer, so a crash loop is visible.
 func TestDeliveryCount_CountsLeases(t *testing.T) {
 	b := openURL(t, fileURL(t, "x-nack-pause=1ms"))
 	messages := subscribe(t, b, "orders")
@@ -168,7 +168,7 @@ func TestDeliveryCount_CountsLeases(t *testing.T) {
 	}
 }
 
-// A damaged row is delivered with what can be read, and can be dead-lettered.
+// A damaged row is delivered as far as it can be read, and can be dead-lettered.
 func TestDamagedHeaders_AreDelivered(t *testing.T) {
 	b, db := openFile(t)
 	messages := subscribe(t, b, "orders", brokers.WithConcurrency(2))
@@ -223,7 +223,7 @@ func TestTransactions(t *testing.T) {
 	require.ErrorIs(t, sqlqueue.InTx(context.Background(), nil), sqlqueue.ErrNoDelivery)
 }
 
-// A slow handler keeps the rest of the queue for others: nothing beyond the message it works on is leased.
+// A slow handler leaves the rest of the queue to others: only the message it works on is leased.
 func TestPrefetch_LeavesASlowHandlersBacklogToOthers(t *testing.T) {
 	b, db := openFile(t)
 	slow := subscribe(t, b, "orders", brokers.WithGroup("workers"))
@@ -239,8 +239,8 @@ func TestPrefetch_LeavesASlowHandlersBacklogToOthers(t *testing.T) {
 	m.Ack()
 }
 
-// A row that is returned at once is claimed again before the one who gave it back has heard from the database. It used
-// to be treated as a row whose lease had run out, and waited for the end of the new lease.
+// A row that is returned is claimed again before the returning caller has the database's answer. It used to be treated
+// as a row whose lease had expired, and waited for the end of the new lease.
 func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
 	const n, rounds = 200, 4
 	b := openURL(t, fileURL(t, "x-lease=10m&x-nack-pause=1ms"))
@@ -292,7 +292,7 @@ func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
 	}
 }
 
-// refuses reports, for a trigger, whether an update of a message is to fail.
+// refuses is the condition of a trigger that refuses an update of a message.
 var refuses atomic.Pointer[func(uuid string) bool]
 
 func init() {
@@ -303,9 +303,9 @@ func init() {
 		})
 }
 
-// Retries of several handlers share a transaction. When the database refuses one of them, the others are tried apart:
-// those that are stored then are, and the messages of the others stay with their handlers, also of one that the
-// transaction had had before it was rolled back.
+// Retries of several handlers share a transaction. If the database refuses one of them, the others are tried
+// separately: those that can be stored are, and the messages of the others stay with their handlers, including one that
+// was part of the transaction before it was rolled back.
 func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-poll=1h")
@@ -362,8 +362,7 @@ func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 	})
 }
 
-// Publishes of several callers share a statement. When the database refuses one of their messages, only its caller
-// fails.
+// Publishes of several callers share a statement. If the database refuses one of their messages, only its caller fails.
 func TestPublish_ARefusedMessageFailsAlone(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		const callers = 32

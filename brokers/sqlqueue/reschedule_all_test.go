@@ -16,7 +16,7 @@ import (
 func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 	t.Parallel()
 	queue := openURL(t, fileURL(t, ""))
-	const n = 1200 // more than a statement takes
+	const n = 1200 // more than fit one statement
 	received := map[string]<-chan *message.Message{}
 	for _, group := range []string{"billing", "mail"} {
 		messages, err := queue.Subscriber(brokers.WithGroup(group), brokers.WithConcurrency(n)).Subscribe(t.Context(),
@@ -54,8 +54,8 @@ func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 	}
 }
 
-// A batch is one transaction: when the database refuses a message of it, none of the others is stored either, and a
-// caller who sends all of them again makes no duplicates.
+// A batch is one transaction: if the database refuses one of its messages, none of the others is stored either, and a
+// caller who sends all of them again creates no duplicates.
 func TestRescheduleAll_IsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	queue := openURL(t, fileURL(t, ""))

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 )
 
-// Acked messages, and no others, are kept for as long as asked, and no longer, whether they were acked in a transaction
-// or outside of one.
+// Acked messages, and no others, are kept for the configured time, and no longer, whether they were acked inside or
+// outside a transaction.
 func TestRetention_KeepsWhatWasAckedForItsTime(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-retention=1h&x-poll=10s")
@@ -38,9 +38,9 @@ func TestRetention_KeepsWhatWasAckedForItsTime(t *testing.T) {
 		w.sleep(time.Hour - time.Second)
 		require.Equal(w, 2, w.count(archived))
 		require.Equal(w, 2, w.count("SELECT count(*) FROM redrive_queue_archive"))
-		w.sleep(time.Minute + 2*time.Second) // it looks once a minute
+		w.sleep(time.Minute + 2*time.Second) // it runs once a minute
 		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_archive"))
-		require.Equal(w, 2, w.count("SELECT count(*) FROM redrive_queue_messages"), "what was not acked is still there")
+		require.Equal(w, 2, w.count("SELECT count(*) FROM redrive_queue_messages"), "unacked messages are still there")
 	})
 }
 
@@ -56,7 +56,7 @@ func TestRetention_CopyAndAckAreOneTransaction(t *testing.T) {
 		m.Ack()
 		w.sleep(time.Minute)
 		require.Equal(w, 1, w.count("SELECT count(*) FROM redrive_queue_messages"))
-		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_archive"), "a copy of what was not acked")
+		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_archive"), "a copy of an unacked message")
 		w.exec("DROP TRIGGER refuse")
 		w.sleep(2 * time.Second)
 		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_messages"))

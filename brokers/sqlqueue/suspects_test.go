@@ -12,11 +12,11 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// die makes every row that is leased one of a worker that has died with it.
+// die makes every leased row one of a worker that has died with it.
 const die = `UPDATE redrive_queue_messages SET lease = 42 WHERE lease IS NOT NULL AND lease <> 0`
 
-// A nack is an answer: crashes before it do not count any more. Those in a row do, and the last one of crash-limit
-// makes a dead letter.
+// A nack is an answer: earlier crashes no longer count. Consecutive ones do, and the last one of crash-limit makes a
+// dead letter.
 func TestCrashLimit_ANackStartsOver(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-crash-limit=3&x-poll=3s")
@@ -26,7 +26,7 @@ func TestCrashLimit_ANackStartsOver(t *testing.T) {
 		m := now(w.T, messages)
 		crash := func() {
 			w.exec(die)
-			m.Nack() // of a worker that has lost it: nothing happens
+			m.Nack() // of a worker that has lost it: it has no effect
 			w.sleep(31 * time.Second)
 		}
 		for range 2 {
@@ -50,8 +50,8 @@ func TestCrashLimit_ANackStartsOver(t *testing.T) {
 	})
 }
 
-// What a lease that has run out says about a row: the first time it is said of every row that the worker had, later
-// only of those whose handlers had begun, which is written down before they do.
+// What an expired lease means for a row: the first one counts for every row of the worker, later ones only for those
+// whose handlers had started, which is recorded before they do.
 func TestCrashLimit_CountsHandlersThatHadBegun(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("")
@@ -73,7 +73,7 @@ func TestCrashLimit_CountsHandlersThatHadBegun(t *testing.T) {
 	})
 }
 
-// Messages that were in flight in two crashes are run one after the other, the others alongside them.
+// Messages that were in flight in two crashes run one at a time, alongside the others.
 func TestCrashLimit_SuspectsAreRunApart(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("")

@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// SQLite asks Go for the time, so that in a bubble of testing/synctest a queue runs in virtual time with its database.
+// SQLite asks Go for the time, so in a testing/synctest bubble a queue and its database run in virtual time.
 func init() {
 	sqlite.MustRegisterScalarFunction("unixepoch", 1, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
 		return float64(time.Now().UnixMilli()) / 1000, nil
@@ -45,7 +45,7 @@ func inVirtualTime(t *testing.T, test func(w world)) {
 	})
 }
 
-// process opens the queue as one more process would.
+// process opens the queue like another process.
 func (w world) process(params string) *sqlqueue.Broker {
 	w.Helper()
 	b, err := brokers.Open(w.Context(), "sqlite://"+w.path+"?_pragma=synchronous(off)&"+params,
@@ -66,14 +66,14 @@ func (w world) exec(query string, args ...any) {
 	require.NoError(w, err)
 }
 
-// count runs a query that returns one number, once everybody is at rest.
+// count runs a query that returns one number, once everything is idle.
 func (w world) count(query string) int {
 	w.Helper()
 	synctest.Wait()
 	return rows(w.T, w.db, query)
 }
 
-// sleep lets virtual time pass, and what is due happen.
+// sleep lets virtual time pass, and due events happen.
 func (w world) sleep(d time.Duration) {
 	time.Sleep(d) // virtual
 	synctest.Wait()
@@ -97,7 +97,7 @@ func none(t *testing.T, messages <-chan *message.Message) {
 	}
 }
 
-// now waits until everybody is at rest, and takes the message that has been delivered.
+// now waits until everything is idle, and returns the delivered message.
 func now(t *testing.T, messages <-chan *message.Message) *message.Message {
 	t.Helper()
 	synctest.Wait()
@@ -118,8 +118,8 @@ func origin(t *testing.T, m *message.Message) envelope.Origin {
 	return *o
 }
 
-// What another process publishes is found by looking: never early, and within 100 ms of its due time, however long the
-// queue was idle before, with and without a delay. In virtual time statements take none: 20 ms are left for them.
+// Messages of another process are found by polling: never early, and within 100 ms of their due time, however long the
+// queue was idle before, with and without a delay. Statements take no virtual time: 20 ms are left for them.
 func TestPolling_IsExactTo100ms(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		producer, consumer := w.process(""), w.process("")
@@ -140,7 +140,7 @@ func TestPolling_IsExactTo100ms(t *testing.T) {
 	})
 }
 
-// A message that comes later than one that waits, and is due before it.
+// A message that arrives later than a waiting one, but is due before it.
 func TestPolling_AShortDelayBehindALongOne(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		producer, consumer := w.process(""), w.process("")

@@ -22,7 +22,7 @@ func startWatcher(t *testing.T, first func(low, high int64) (map[int64]time.Dura
 	return w
 }
 
-// A thousand idle subscriptions cost one statement for each look, and an alarm is set for what will be due.
+// A thousand idle subscriptions cost one statement per poll, and an alarm is set for future rows.
 func TestWatcher_LooksOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
@@ -48,8 +48,8 @@ func TestWatcher_LooksOnceForAll(t *testing.T) {
 	})
 }
 
-// What is due ends its watch after the pause that the subscription has earned, and no other's; one that cannot be taken
-// makes no hot loop.
+// A due row ends its own queue's watch after the subscription's pause, and no other's; one that cannot be claimed
+// causes no hot loop.
 func TestWatcher_TellsWhatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := startWatcher(t, func(int64, int64) (map[int64]time.Duration, error) {
@@ -69,7 +69,7 @@ func TestWatcher_TellsWhatIsDue(t *testing.T) {
 	})
 }
 
-// A database that is away is polled less and less often, and reported once.
+// An unreachable database is polled less and less often, and reported once.
 func TestWatcher_BacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failures := 0

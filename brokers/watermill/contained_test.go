@@ -21,8 +21,8 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// rude is a subscriber with the faults that adapters have: it delivers a nacked message again at once, hands out
-// another one while it is being closed, and ends its channel when the connection is lost.
+// rude is a subscriber with typical faults of adapters: it redelivers a nacked message at once, hands out another one
+// while it is being closed, and ends its channel when the connection is lost.
 type rude struct {
 	mu      sync.Mutex
 	opened  int
@@ -173,7 +173,7 @@ func (s *slow) Close() error {
 	return nil
 }
 
-// watermill-kafka panicked when a broker was closed behind a publication that had taken too long.
+// watermill-kafka panicked when a broker was closed during a publication that had timed out.
 func TestContained_APublisherIsNotClosedUnderACallLeftBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{publishes: make(chan struct{}, 1), release: make(chan struct{}), closed: make(chan struct{})}
@@ -224,7 +224,7 @@ func TestNew_NamesEveryFault(t *testing.T) {
 	require.NoError(t, dull.Close())
 }
 
-// What cannot be kept is refused, not discovered.
+// A message that cannot be kept is refused at once.
 func TestRefusals(t *testing.T) {
 	b := openRude(t, newRude())
 	require.Zero(t, b.Capabilities().MaxDelay)
@@ -239,7 +239,7 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(t, b.Ping(t.Context()), brokers.ErrClosed)
 }
 
-// A retry waits where no other group sees it, and what was written by the producer comes back as it was.
+// A retry waits where no other group sees it, and the producer's message is preserved.
 func TestDelays_KeepHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		delays, err := memory.New(brokers.Config{Logger: quiet})
@@ -285,7 +285,7 @@ func TestOpen_UnknownSchemesNameTheirImport(t *testing.T) {
 	require.ErrorContains(t, err, "did you mean watermill+kafka?")
 }
 
-// A pipeline that retries is refused at start where a retry can wait nowhere, and one that never does is not.
+// A pipeline that retries is refused at start if a retry has nowhere to wait, and one that never retries is not.
 func TestPipeline_IsRefusedWithoutDelays(t *testing.T) {
 	b := openRude(t, newRude())
 	_, err := middleware.New(middleware.Config{Rescheduler: b, DeadLetters: b})

@@ -15,11 +15,11 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A Pub/Sub that cannot delay gets retries that step aside: they wait in another broker and come back to the same
-// subscription.
+// Retries on a Pub/Sub that cannot delay: they wait in another broker, without blocking later messages, and come back
+// to the same subscription.
 func ExampleNew() {
 	ctx, logger := context.Background(), slog.New(slog.DiscardHandler)
-	pubSub := gochannel.NewGoChannel(gochannel.Config{}, watermill.Logger(logger)) // or the one that the service has
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, watermill.Logger(logger)) // or the service's own
 	delays, err := memory.New(brokers.Config{})                                    // sqlqueue in production
 	if err != nil {
 		fmt.Println(err)

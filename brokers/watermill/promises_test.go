@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// able is a Pub/Sub that can do all that one of Watermill's can.
+// able is a Pub/Sub that can do everything Watermill's can.
 func able(delays brokers.Broker) watermill.Config {
 	return watermill.Config{
 		Publisher: nowhere{}, Delays: delays,
@@ -34,8 +34,8 @@ func (d durable) Capabilities() brokers.Capabilities {
 	return caps
 }
 
-// Each promise that a Pub/Sub may be unable to keep, by the need for it: refused at start by a Pub/Sub that cannot,
-// with what to change, and not by one that can. Some can none of those that are made of an adapter.
+// Each promise that a Pub/Sub may be unable to keep, by its field of Needs: refused at start with a remedy by a Pub/Sub
+// that cannot keep it, and not by one that can. Some fields can be met by no adapter.
 func TestPromises_AreRefusedAtStart(t *testing.T) {
 	for need, c := range map[string]struct {
 		needs   brokers.Needs
@@ -82,8 +82,7 @@ func TestPromises_AreRefusedAtStart(t *testing.T) {
 	require.Equal(t, 9, reflect.TypeFor[brokers.Needs]().NumField(), "a new need has its row above")
 }
 
-// What a configuration or a call needs without brokers.Require is refused where it is first asked for, and no message
-// is needed to find out.
+// A need of a configuration or a call, without brokers.Require, is refused when it first arises, before any message.
 func TestPromises_AreRefusedWhereTheyAreAskedFor(t *testing.T) {
 	delays, err := memory.New(brokers.Config{Logger: quiet})
 	require.NoError(t, err)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is added while a flush runs is flushed together.
+// Items added during a flush are flushed together.
 func TestBatcher_GathersDuringAFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var batches [][]int
@@ -28,7 +28,7 @@ func TestBatcher_GathersDuringAFlush(t *testing.T) {
 	})
 }
 
-// The first item goes at once; those that follow wait for company, but not forever.
+// The first item goes at once; later ones wait for others, but not forever.
 func TestBatcher_Lingers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 )
 
-// params are those of the drivers whose brokers the faulty one stands for.
+// params are those of the drivers that the faulty broker stands for.
 func params() []brokers.Param {
 	return []brokers.Param{
 		driver.NackPause(),

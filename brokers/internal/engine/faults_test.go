@@ -174,7 +174,7 @@ func TestSession_ThatCannotBeOpenedIsPaced(t *testing.T) {
 	})
 }
 
-// A stream that is opened after the subscription has given up is closed: a broker would send it messages.
+// A stream that is opened after the subscription has given up is closed: otherwise a broker would send it messages.
 func TestSession_ThatIsOpenedTooLateIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
@@ -207,7 +207,7 @@ func TestNack_PauseDoublesInPlaceAndSurvivesARedelivery(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		p := open(t, s, param("nack-pause", "1s"))
 		d := p.consume(func(m *message.Message) {
-			m.Payload[0] = 'X' // what a handler does to its message is not seen by the next
+			m.Payload[0] = 'X' // one handler's change to its message must not reach the next
 			m.Metadata.Set("touched", "yes")
 			m.Nack()
 		})
@@ -218,14 +218,14 @@ func TestNack_PauseDoublesInPlaceAndSurvivesARedelivery(t *testing.T) {
 		s.Cut() // the next is due at 15
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
-		require.Len(t, d.of("bad"), 4, "the pause is not over because the connection is")
+		require.Len(t, d.of("bad"), 4, "a lost connection does not end the pause")
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		require.Len(t, d.of("bad"), 5)
 		require.Equal(t, 15*time.Second, d.of("bad")[4])
 		time.Sleep(14 * time.Second)
 		synctest.Wait()
-		require.Len(t, d.of("bad"), 5, "and goes on growing")
+		require.Len(t, d.of("bad"), 5, "and continues to grow")
 		require.Equal(t, "bad", string(s.Messages("orders", "billing")[0].Payload))
 		require.Equal(t, 0, strings.Count(p.log.String(), "crash"), p.log.String())
 	})
@@ -272,7 +272,8 @@ func TestNotBefore_OfAProducerCountsForNothing(t *testing.T) {
 	})
 }
 
-// 15 of 15 healthy messages were dead as crash after an alarm of 90 seconds, and with prefetch 1 nothing was consumed.
+// After an alarm of 90 seconds, 15 of 15 healthy messages were dead-lettered as crash, and with prefetch 1 nothing was
+// consumed.
 func TestAlarm_WaitingMessagesAreKeptInHandAndRunWhenDue(t *testing.T) {
 	for _, prefetch := range []string{"1", "10"} {
 		t.Run("prefetch "+prefetch, func(t *testing.T) {
@@ -310,7 +311,7 @@ func TestAlarm_WaitingMessagesAreKeptInHandAndRunWhenDue(t *testing.T) {
 	}
 }
 
-// A message that can be neither retried nor dead-lettered keeps nothing behind it waiting, whatever the prefetch.
+// A message that can be neither retried nor dead-lettered blocks nothing behind it, whatever the prefetch.
 func TestNack_OfWhatCannotBeSettledStopsNothing(t *testing.T) {
 	for _, prefetch := range []string{"1", "10"} {
 		t.Run("prefetch "+prefetch, func(t *testing.T) {
@@ -338,7 +339,7 @@ func TestNack_OfWhatCannotBeSettledStopsNothing(t *testing.T) {
 				p.publish("after")
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				require.Equal(t, runs+1, d.total(), "what was stuck is settled, and each place in the window is free again")
+				require.Equal(t, runs+1, d.total(), "stuck messages are settled, and the whole window is free again")
 				require.Empty(t, s.Dead("orders.billing_dlq"))
 			})
 		})
@@ -389,14 +390,14 @@ func TestPublish_EndsWithinItsTimeoutAndSoDoesClose(t *testing.T) {
 	}
 }
 
-// A message whose handler has succeeded and whose ack was lost came again, and ran again.
+// A message whose handler had succeeded and whose ack was lost was redelivered, and handled again.
 func TestAck_ThatIsLostAfterSuccessDoesNotRunTheHandlerAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		p := open(t, s)
 		d := p.consume(func(m *message.Message) {
 			s.Cut()
-			time.Sleep(10 * time.Second) // the broker has delivered it again meanwhile
+			time.Sleep(10 * time.Second) // the broker has redelivered it meanwhile
 			m.Ack()
 		})
 		p.publish("order")
@@ -415,7 +416,7 @@ func TestAck_ThatIsLostAfterSuccessDoesNotRunTheHandlerAgain(t *testing.T) {
 	})
 }
 
-// One crash replays the topic, and each replay of a delivery that had failed started a chain of its own retries.
+// One crash replays the topic, and each replay of a delivery that had failed started another chain of retries.
 func TestReplay_OfADeliveryWhoseRetryWasPublishedStartsNoSecondChain(t *testing.T) {
 	for name, cfg := range map[string]drivertest.Config{
 		"stamped by the publisher": rabbit(),
@@ -463,7 +464,7 @@ func TestReplay_OfADeliveryWhoseRetryWasPublishedStartsNoSecondChain(t *testing.
 	}
 }
 
-// The rest of a wait was stored without a confirm, so its message ran when it was due, and once more when the copy came
+// The rest of a wait was stored without a confirm, so its message ran when it was due, and again when the copy arrived
 // while the handler still had it. The same happened to a retry that was stored twice.
 func TestReplay_ThatComesWhileTheHandlerHasTheMessageWaits(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -514,7 +515,7 @@ func TestReplay_ThatComesWhileTheHandlerHasTheMessageWaits(t *testing.T) {
 	}
 }
 
-// What follows a delivery twice, because its handler forks it, is not a replay.
+// Copies that exist because a handler forks its message are not replays.
 func TestReschedule_TwiceOfOneDeliveryMakesTwoMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -594,14 +595,14 @@ func TestTooLarge_ShedsTheTextsOfItsError(t *testing.T) {
 				}
 			}
 			require.ElementsMatch(t, left, have, payload)
-			require.NotEmpty(t, d.Message.Metadata.Get(envelope.KeyErrorTrace), "the caller's letter is as it was")
+			require.NotEmpty(t, d.Message.Metadata.Get(envelope.KeyErrorTrace), "the caller's letter is unchanged")
 		}
 		require.ErrorIs(t, p.DeadLetter(t.Context(), letter(2100)), brokers.ErrTooLarge)
 		require.ErrorIs(t, p.Reschedule(t.Context(), origin, letter(2100).Message, 0), brokers.ErrTooLarge)
 	})
 }
 
-// What could be published can be retried: our own headers do not count then.
+// Every published message can be retried: our own headers do not count against the limit.
 func TestTooLarge_TheLargestMessageCanBeRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
@@ -646,7 +647,7 @@ func TestEvent_WithoutASubscriber(t *testing.T) {
 	})
 }
 
-// 500 publications that fail for one reason have one sentence.
+// 500 publications that fail for one reason are reported in one sentence.
 func TestPublish_OneCauseIsOneError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -747,7 +748,7 @@ func TestSubscribe_WhoMayReadWhat(t *testing.T) {
 	}
 }
 
-// A broker that cannot delay at all keeps what must wait in another one, which brings it to the one consumer.
+// A broker that cannot delay at all keeps delayed messages in another one, which returns them to the one consumer.
 func TestDelays_InAnotherBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
@@ -783,7 +784,7 @@ func TestDelays_InAnotherBroker(t *testing.T) {
 		require.Equal(t, message.Metadata{"kept": "as it is"}, m.Metadata)
 		m.Ack()
 
-		// The transport is out of reach when a message is due: it comes when the transport is back.
+		// The transport cannot be reached when a message is due: it is delivered when the transport is back.
 		first := message.NewMessage("first", nil)
 		envelope.SetDelay(first, time.Minute)
 		require.NoError(t, b.Publisher().Publish("orders", first))

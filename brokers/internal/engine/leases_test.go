@@ -19,7 +19,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/internal/engine"
 )
 
-// leasing is a broker that keeps due times, leases what it hands out and notes what has begun, as a SQL database does.
+// leasing is a broker that keeps due times, leases messages and records which handlers have started, as a SQL database
+// does.
 func leasing() drivertest.Config {
 	return drivertest.Config{
 		Traits: driver.Traits{
@@ -31,7 +32,7 @@ func leasing() drivertest.Config {
 	}
 }
 
-// A place that something else holds for a while is tried again until the caller's time is over, and no longer.
+// A row that something else holds for a while is retried until the caller's timeout, and no longer.
 func TestPublish_ABusyPlaceIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(leasing())
@@ -60,7 +61,7 @@ func TestPublish_ABusyPlaceIsTriedAgain(t *testing.T) {
 	})
 }
 
-// What shares its calls with others has the whole timeout for its own, unless it waits for another's first.
+// A publish that shares a call with others has the whole timeout to itself, unless it waits for another one first.
 func TestPublish_ASharedCallHasTheWholeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(leasing())
@@ -113,7 +114,7 @@ func (t *together) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	return slices.Repeat([]error{err}, len(out))
 }
 
-// Callers share a call. Where it is stored as a whole or not at all, the one whose message is refused fails alone, with
+// Callers share a call. If it is stored as a whole or not at all, only the caller whose message is refused fails, with
 // all of its messages.
 func TestPublish_ARefusedCallerFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -145,12 +146,12 @@ func TestPublish_ARefusedCallerFailsAlone(t *testing.T) {
 		publish("before")
 		synctest.Wait()
 		publish("a")
-		publish("beside", "refused")
+		publish("accepted", "refused")
 		publish("b")
 		synctest.Wait()
 		close(transport.begin)
 		all.Wait()
-		require.Equal(t, map[string]bool{"beside": true}, failed)
+		require.Equal(t, map[string]bool{"accepted": true}, failed)
 		require.Equal(t, []int{1, 4}, transport.sizes[:2], "they have not shared a call")
 		var stored []string
 		for _, m := range s.Messages("orders", brokers.DefaultGroup) {
@@ -161,8 +162,8 @@ func TestPublish_ARefusedCallerFailsAlone(t *testing.T) {
 	})
 }
 
-// Suspects run one after the other, and the next one begins when the broker knows the answer of the one before: should
-// it end the process, the one before must not be counted again.
+// Suspects run one at a time, and the next one starts when the broker has the previous one's answer: if it kills the
+// process, the previous one must not be counted again.
 func TestSuspects_TheNextBeginsWhenTheAnswerIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(leasing())
@@ -193,7 +194,7 @@ func TestSuspects_TheNextBeginsWhenTheAnswerIsStored(t *testing.T) {
 	})
 }
 
-// The lease of a suspect that is lost before its handler has begun: the message is not handed out.
+// The lease of a suspect is lost before its handler has started: the message is not handed out.
 func TestSuspects_ALostOneIsNotHandedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(leasing())
@@ -218,6 +219,6 @@ func TestSuspects_ALostOneIsNotHandedOut(t *testing.T) {
 		second.consume(func(m *message.Message) { handled = begins; m.Ack() })
 		time.Sleep(90 * time.Millisecond) // a Begin that fails otherwise is tried again after 100 ms
 		synctest.Wait()
-		require.Equal(t, 4, handled, "each time it is released, and comes again")
+		require.Equal(t, 4, handled, "each time it is released and redelivered")
 	})
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A network that breaks all the time slows down, and stops nothing: the pauses between sessions are for those in which
-// nothing was done.
+// A network that keeps breaking slows the engine down, but does not stop it: only sessions that achieved nothing are
+// followed by a pause.
 func TestSession_ThatWorksIsFollowedAtOnceByAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -102,7 +102,7 @@ func endWithAFullWindow(t *testing.T, counts bool) {
 	})
 }
 
-// The broker counts what was in hand when a connection ended, and gives such messages up without asking.
+// The broker counts messages in hand when a connection ends, and eventually gives them up without asking.
 func TestSession_NothingIsGivenUpByTheBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
@@ -133,7 +133,7 @@ func TestSession_NothingIsGivenUpByTheBroker(t *testing.T) {
 	})
 }
 
-// What cannot be read reaches no handler, and is kept with what there is of it.
+// An unreadable message reaches no handler, and is kept as far as it could be read.
 func TestMalformed_IsDeadBeforeItsHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -159,7 +159,7 @@ func TestMalformed_IsDeadBeforeItsHandler(t *testing.T) {
 	})
 }
 
-// Foreign messages without ids that say the same are as many messages as there are.
+// Foreign messages without ids but with the same content are distinct messages.
 func TestAck_LostOfMessagesWithoutIDsCountsForNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -182,7 +182,7 @@ func TestAck_LostOfMessagesWithoutIDsCountsForNoOther(t *testing.T) {
 	})
 }
 
-// A message that comes early, and was in the hands of processes that died, is still not due.
+// A message that arrives early, and was in hand in processes that died, is still not due.
 func TestSuspects_AreNotEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -211,7 +211,7 @@ func TestSuspects_AreNotEarly(t *testing.T) {
 	})
 }
 
-// Where nothing can be delayed, those that wait for their turn wait in hand: publishing them again would have no end.
+// Without delays, messages that wait for their turn stay in hand: publishing them again would never end.
 func TestSuspects_WithoutDelaysArePublishedAFewTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
@@ -284,7 +284,7 @@ func TestAcks_ShareCallsWhereNoHandlerWaits(t *testing.T) {
 	}
 }
 
-// An event that no service reads is not an error on a bus; a bus that is not there is one.
+// On a bus, an event that no service reads is not an error, but a missing bus is.
 func TestEvent_ToAMissingPlaceIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())

@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// crashes runs a service that is started again whenever a message kills its process.
+// crashes runs a service that is restarted whenever a message kills its process.
 type crashes struct {
 	t      *testing.T
 	s      *drivertest.Server
@@ -45,7 +45,7 @@ func newCrashes(t *testing.T, s *drivertest.Server, kills func(m *message.Messag
 	return c
 }
 
-// start begins a process, which dies with the first message that kills.
+// start starts a process, which dies with the first message that kills.
 func (c *crashes) start() {
 	p := open(c.t, c.s, c.change...)
 	c.mu.Lock()
@@ -89,8 +89,8 @@ func (c *crashes) handle(p *process, m *message.Message) {
 	c.mu.Unlock()
 }
 
-// Only what kills its process is dead, after as many runs as the crash limit says; what was sent ahead with it is
-// handled, and continues to be handled while the suspect has its turns.
+// Only messages that kill their process are dead-lettered, after as many runs as the crash limit allows; those
+// prefetched along with them are handled, also while the suspect has its turns.
 func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	exact := drivertest.Config{
 		Traits: driver.Traits{
@@ -149,7 +149,7 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	}
 }
 
-// 48 healthy messages were dead after 12 cuts, and 8 that took longer than the broker waits for an ack.
+// After 12 cuts 48 healthy messages were dead, and so were 8 that took longer than the broker waits for an ack.
 func TestSuspects_CutsAndSlowHandlersKillNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -177,7 +177,7 @@ func TestSuspects_CutsAndSlowHandlersKillNothing(t *testing.T) {
 	})
 }
 
-// A second worker that flaps, and restarts, count deliveries that this process knows nothing of.
+// A second worker that flaps, and restarts, cause deliveries to be counted that this process does not know of.
 func TestSuspects_AnotherWorkerThatFlapsKillsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -282,7 +282,7 @@ func TestSuspects_AreTriedInPlaceWhilePublishingIsPaused(t *testing.T) {
 	})
 }
 
-// A redelivery is recognized by its bytes too: ids are the producers', and not always unique.
+// A redelivery is also recognised by its bytes: ids are the producers', and not always unique.
 func TestAck_LostOfAnotherMessageWithTheSameIDCountsForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/watermill/amqp"
 )
 
-// A service that is on watermill-amqp keeps its exchanges and queues. Retries wait in another broker.
+// A service that uses watermill-amqp keeps its exchanges and queues. Retries wait in another broker.
 func ExampleNew() {
 	ctx := context.Background()
 	delays, err := memory.New(brokers.Config{}) // sqlqueue in production
@@ -27,6 +27,6 @@ func ExampleNew() {
 		return
 	}
 	defer broker.Close()
-	// broker.Publisher() and broker.Subscriber() are for the router that the service has, the broker itself is the
-	// Rescheduler and the dead letter sink of its pipeline.
+	// broker.Publisher() and broker.Subscriber() are for the service's router, the broker itself is the Rescheduler and
+	// the dead letter sink of its pipeline.
 }

@@ -5,7 +5,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// Tolerant is what a user's marshaler is wrapped in.
+// Tolerant wraps a user's marshaler.
 func Tolerant(m wamqp.Marshaler, refused func(d *amqp091.Delivery, err error)) wamqp.Marshaler {
 	return tolerant{m, refused}
 }

@@ -28,7 +28,7 @@ func TestMarshaler_ReadsAndWritesWhatWatermillDoes(t *testing.T) {
 	}
 }
 
-// watermill-amqp's marshaler fails on each of these, and the message came again forever, before any handler.
+// watermill-amqp's marshaler fails on each of these, and the message was redelivered forever, before any handler.
 func TestMarshaler_TakesEveryHeader(t *testing.T) {
 	headers := amqp091.Table{
 		"x-retry-count": int32(2), "x-death": []any{amqp091.Table{"count": int64(1)}}, "x-delivery-count": int64(3),
@@ -53,13 +53,13 @@ func TestMarshaler_TakesEveryHeader(t *testing.T) {
 	require.NotContains(t, p.Headers, "x-delivery-count")
 }
 
-// What a deleted queue leaves behind is not a message.
+// The remains of a deleted queue are not a message.
 func TestMarshaler_RefusesGhosts(t *testing.T) {
 	_, err := amqp.Marshaler{}.Unmarshal(amqp091.Delivery{})
 	require.Error(t, err)
 }
 
-// watermill-amqp delivers a message that its marshaler refuses again forever, and hands a ghost to the handler.
+// watermill-amqp redelivers a message that its marshaler refuses forever, and hands a ghost to the handler.
 func TestMarshaler_OfTheUserMayFail(t *testing.T) {
 	refused := 0
 	m := amqp.Tolerant(wamqp.DefaultMarshaler{}, func(*amqp091.Delivery, error) { refused++ })

@@ -30,7 +30,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	messages, err := billing.Subscriber().Subscribe(ctx, "orders") // a new group gets what was published before it
+	messages, err := billing.Subscriber().Subscribe(ctx, "orders") // a new group receives earlier messages
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -43,7 +43,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// Brokers of one name meet, those without one do not.
+// Brokers of one name share topics, those without one do not.
 func TestName_IsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for url, want := range map[string]bool{"gochannel://shop": true, "gochannel://": false} {

@@ -13,8 +13,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Handlers run at once for as many partitions as there are, one for each, in the order of each key, and each message
-// once.
+// As many handlers run at once as there are partitions, one for each, in the order of each key, and each message once.
 func TestPartitions_AreHandledAtOnce(t *testing.T) {
 	t.Parallel()
 	const partitions, keys, each = 3, 12, 5
@@ -57,8 +56,8 @@ func TestPartitions_AreHandledAtOnce(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-// What was acked right before the close is committed, of every partition. watermill-kafka on its own drops an ack that
-// it sees when the session's context has ended.
+// An ack right before the close is committed, on every partition. watermill-kafka itself drops an ack that it sees
+// after the session's context has ended.
 func TestClose_KeepsAcks(t *testing.T) {
 	t.Parallel()
 	const partitions, rounds = 32, 4
@@ -76,7 +75,7 @@ func TestClose_KeepsAcks(t *testing.T) {
 		inHand := make([]*message.Message, partitions)
 		for i := range inHand {
 			inHand[i] = <-messages
-			require.Equal(t, strconv.Itoa(round), inHand[i].UUID, "what was acked before the close has come again")
+			require.Equal(t, strconv.Itoa(round), inHand[i].UUID, "a message acked before the close is redelivered")
 		}
 		for _, m := range inHand {
 			m.Ack()

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// record is what a consumer gets of what a producer sends.
+// record is a consumer's view of a producer's message.
 func record(t *testing.T, p *sarama.ProducerMessage) *sarama.ConsumerMessage {
 	t.Helper()
 	r := &sarama.ConsumerMessage{Topic: p.Topic, Partition: 3, Offset: 7}
@@ -48,7 +48,7 @@ func TestMarshaler_ReadsAndWritesWhatWatermillDoes(t *testing.T) {
 	}
 }
 
-// The default marshaler loses the key, refuses its own header, and knows no null.
+// The default marshaler loses the key, refuses its own header, and does not support null.
 func TestMarshaler_KeepsKeysAndNulls(t *testing.T) {
 	for name, c := range map[string]struct {
 		record   *sarama.ConsumerMessage
@@ -85,7 +85,7 @@ func TestMarshaler_KeepsKeysAndNulls(t *testing.T) {
 	}
 }
 
-// picky is a marshaler of the user's that cannot read everything.
+// picky is a user's marshaler that cannot read everything.
 type picky struct{ wkafka.DefaultMarshaler }
 
 func (p picky) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) {
@@ -99,7 +99,7 @@ func (p picky) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) {
 	return m, err
 }
 
-// watermill-kafka never gets past a record that its marshaler refuses: it is handed out as it is.
+// watermill-kafka never gets past a record that its marshaler refuses: it is handed out unchanged.
 func TestMarshaler_OfTheUserMayFail(t *testing.T) {
 	t.Parallel()
 	delays, err := memory.New(brokers.Config{})

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// A busy server may take as long to make a topic as it may take for any answer. Sarama's own 3 s ended the
-// subscription, and with it the router of a service that starts.
+// Creating a topic on a busy server may take as long as any other request. Sarama's own 3 s ended the subscription, and
+// with it the router of a starting service.
 func TestSubscribe_ABusyServerMakesTheTopic(t *testing.T) {
 	t.Parallel()
 	const takes = 20 * time.Second
@@ -39,7 +39,8 @@ func TestSubscribe_ABusyServerMakesTheTopic(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A missing topic is made at the first answer that it is not there, not after those that sarama asks for in 750 ms.
+// A missing topic is created at the first answer that it does not exist, rather than after those that sarama requests
+// within 750 ms.
 func TestSubscribe_MakesAMissingTopicAtOnce(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

@@ -2,7 +2,7 @@ package sql
 
 import "testing"
 
-// Adapters are those for PostgreSQL by default.
+// Adapters are the default ones for PostgreSQL.
 func Adapters(t *testing.T) (PostgresSchema, PostgresOffsets) {
 	t.Helper()
 	return newPostgres(1, false)

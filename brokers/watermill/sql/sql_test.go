@@ -59,8 +59,8 @@ func (r row) Scan(dest ...any) error {
 	return nil
 }
 
-// What was stored is read as it was, whatever bytes its metadata has, by our schema; and by watermill-sql's own but for
-// those bytes.
+// Stored messages are read unchanged, whatever bytes their metadata has, by our schema; and by watermill-sql's own
+// except for those bytes.
 func TestSchema_KeepsMetadata(t *testing.T) {
 	m := message.NewMessage("1", []byte("\x00{not json"))
 	m.Metadata = message.Metadata{"text": "é", "latin": "caf\xe9", "nul": "a\x00b", "na\xffme": "v"}
@@ -76,7 +76,7 @@ func TestSchema_KeepsMetadata(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "é", theirs.Msg.Metadata["text"])
 
-	// A row of somebody else's must not stop the topic.
+	// A foreign row must not stop the topic.
 	for _, metadata := range [][]byte{nil, []byte("null"), []byte("[1]"), []byte(`{"n":1}`), []byte("{")} {
 		r, err := sql.PostgresSchema{}.UnmarshalMessage(row{int64(1), int64(2), []byte("x"), []byte("p"), metadata})
 		require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestSchema_KeepsMetadata(t *testing.T) {
 	}
 }
 
-// PostgreSQL cuts names at 63 bytes: two topics would share a table.
+// PostgreSQL truncates names at 63 bytes: two topics would share a table.
 func TestSchema_LongTopicsHaveTablesOfTheirOwn(t *testing.T) {
 	short, long := strings.Repeat("a", 45), strings.Repeat("a", 80)
 	schema, offsets := sql.Adapters(t)
