@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/storetest"
 	"github.com/redrive-go/redrive/dlq/spool"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
@@ -30,34 +31,10 @@ import (
 
 func newStore(t testing.TB) *sqlstore.Store {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "dead.db")
-	require.NoError(t, os.WriteFile(path, emptyStore(t), 0o600))
-	s, err := sqlstore.Open(t.Context(), "sqlite:"+path+"?synchronous=normal")
+	s, err := sqlstore.Open(t.Context(), "sqlite:"+storetest.File(t)+"?synchronous=normal")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
-}
-
-var empty struct {
-	sync.Mutex
-	file []byte
-}
-
-// emptyStore is the file of a store with nothing in it: to make its tables anew for each test is most of what the tests
-// cost.
-func emptyStore(t testing.TB) []byte {
-	t.Helper()
-	empty.Lock()
-	defer empty.Unlock()
-	if empty.file == nil {
-		path := filepath.Join(t.TempDir(), "empty.db")
-		s, err := sqlstore.Open(t.Context(), "sqlite:"+path)
-		require.NoError(t, err)
-		require.NoError(t, s.Close())
-		empty.file, err = os.ReadFile(path)
-		require.NoError(t, err)
-	}
-	return empty.file
 }
 
 // faultyStore is a store that can be taken away.

@@ -2,7 +2,6 @@ package dlq_test
 
 import (
 	"context"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqmetrics"
 	"github.com/redrive-go/redrive/dlq/dlqtest"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/storetest"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
@@ -31,7 +31,7 @@ func TestWrappers_Conformance(t *testing.T) {
 	t.Parallel()
 	dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
 		t.Helper()
-		url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db") + "?synchronous=normal"
+		url := "sqlite:" + storetest.File(t) + "?synchronous=normal"
 		return func(t *testing.T) dlqtest.Store {
 			t.Helper()
 			late := dlq.NewLateStore(func(ctx context.Context) (dlq.Store, error) { return sqlstore.Open(ctx, url) })

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-go/redrive/dlq/internal/storetest"
 	"github.com/redrive-go/redrive/dlq/redrive"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -57,7 +58,7 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal",
+	letters, err := dlq.Open(t.Context(), "sqlite:"+storetest.File(t)+"?synchronous=normal",
 		dlq.WithoutSpool())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/storetest"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -28,8 +28,8 @@ var quiet = slog.New(slog.DiscardHandler)
 
 func newLetters(t *testing.T) *dlq.Letters {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "dead.db")
-	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool(), dlq.WithLogger(quiet))
+	letters, err := dlq.Open(t.Context(), "sqlite:"+storetest.File(t)+"?synchronous=normal", dlq.WithoutSpool(),
+		dlq.WithLogger(quiet))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
 	return letters

@@ -93,13 +93,28 @@ var when = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?|ti
 // secret is a part of each.
 var secret = regexp.MustCompile(`\d{3}\.\d{3}|(ana|bob|maximiliane)(@|%40)|horse|stapl|much longer`)
 
-// shown is the answer of a server to a role, without what differs between any two servers.
+// masked returns two answers without what differs between any two servers. A line that both have is left as it is: most
+// are the same, and the expression is slow.
+func masked(first, second string) (string, string) {
+	one, other := strings.SplitAfter(first, "\n"), strings.SplitAfter(second, "\n")
+	if len(one) != len(other) {
+		return when.ReplaceAllString(first, "T"), when.ReplaceAllString(second, "T")
+	}
+	for i := range one {
+		if one[i] != other[i] {
+			one[i], other[i] = when.ReplaceAllString(one[i], "T"), when.ReplaceAllString(other[i], "T")
+		}
+	}
+	return strings.Join(one, ""), strings.Join(other, "")
+}
+
+// shown is the answer of a server to a role.
 func shown(t *testing.T, s *server, role, request, body string) string {
 	t.Helper()
 	method, path, _ := strings.Cut(request, " ")
 	a := s.ask(t, method, path, body, append(as(role), "Content-Type", "application/json", "Accept", "text/html")...)
-	return when.ReplaceAllString(fmt.Sprint(a.status, " ", a.header.Get("ETag"), " ", a.header.Get("Link"), " ",
-		a.header.Get("Content-Disposition"), "\n", a.body), "T")
+	return fmt.Sprint(a.status, " ", a.header.Get("ETag"), " ", a.header.Get("Link"), " ",
+		a.header.Get("Content-Disposition"), "\n", a.body)
 }
 
 // seen is everything that a role is shown of a server, by what it asked.
@@ -176,7 +191,7 @@ func seen(t *testing.T, s *server, role string, guess secrets) map[string]string
 		form.Set("do", "preview")
 		a := s.ask(t, http.MethodPost, "/entries/1/edit", form.Encode(),
 			append(as(role), "Content-Type", "application/x-www-form-urlencoded", "Accept", "text/html")...)
-		all["edit form "+form.Encode()] = when.ReplaceAllString(fmt.Sprint(a.status, a.body), "T")
+		all["edit form "+form.Encode()] = fmt.Sprint(a.status, a.body)
 	}
 	return all
 }
@@ -200,19 +215,21 @@ func TestNonInterference(t *testing.T) {
 					first, second := seen(t, a, role, guess), seen(t, b, role, guess)
 					require.Greater(t, len(first), 100)
 					for asked := range first {
-						if path, ok := strings.CutPrefix(asked, http.MethodGet+" "); ok && first[asked] != second[asked] {
+						left, right := masked(first[asked], second[asked])
+						if path, ok := strings.CutPrefix(asked, http.MethodGet+" "); ok && left != right {
 							// A curve has moved on by five minutes between the two, or an hour has ended: both are asked again, at once.
-							path = strings.TrimSuffix(path, " ")
-							first[asked], second[asked] = shown(t, a, role, "GET "+path, ""), shown(t, b, role, "GET "+path, "")
+							path = "GET " + strings.TrimSuffix(path, " ")
+							left, right = masked(shown(t, a, role, path, ""), shown(t, b, role, path, ""))
 						}
-						require.Equal(t, first[asked], second[asked], "%s: %s", role, asked)
+						require.Equal(t, left, right, "%s: %s", role, asked)
 						if !secret.MatchString(asked) { // else the answer may repeat the request
-							require.False(t, secret.MatchString(second[asked]), "%s: %s: %s", role, asked, second[asked])
+							require.False(t, secret.MatchString(right), "%s: %s: %s", role, asked, right)
 						}
 					}
 				}
 			}
-			require.Equal(t, when.ReplaceAllString(aLog.String(), "T"), when.ReplaceAllString(bLog.String(), "T"))
+			left, right := masked(aLog.String(), bLog.String())
+			require.Equal(t, left, right)
 		})
 	}
 }

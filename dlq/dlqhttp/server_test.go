@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +23,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/storetest"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
@@ -112,8 +112,8 @@ func newConfigured(t *testing.T, runs redrive.Config, change ...func(*dlqhttp.Co
 	t.Helper()
 	s := &server{sent: &outbox{}, log: &logbuffer.Buffer{}}
 	logger := slog.New(slog.NewTextHandler(s.log, nil))
-	path := filepath.Join(t.TempDir(), "dead.db")
-	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool(), dlq.WithLogger(logger))
+	letters, err := dlq.Open(t.Context(), "sqlite:"+storetest.File(t)+"?synchronous=normal", dlq.WithoutSpool(),
+		dlq.WithLogger(logger))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
 	s.letters, s.manager = letters, letters.Manager(s.sent)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/internal/storetest"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
@@ -30,34 +29,10 @@ func (unclosed) Close() error { return nil }
 
 func newStore(t testing.TB) *sqlstore.Store {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "dead.db")
-	require.NoError(t, os.WriteFile(path, emptyStore(t), 0o600))
-	s, err := sqlstore.Open(t.Context(), "sqlite:"+path+"?synchronous=normal")
+	s, err := sqlstore.Open(t.Context(), "sqlite:"+storetest.File(t)+"?synchronous=normal")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
-}
-
-var empty struct {
-	sync.Mutex
-	file []byte
-}
-
-// emptyStore is the file of a store with nothing in it: to make its tables anew for each test is most of what the tests
-// cost.
-func emptyStore(t testing.TB) []byte {
-	t.Helper()
-	empty.Lock()
-	defer empty.Unlock()
-	if empty.file == nil {
-		path := filepath.Join(t.TempDir(), "empty.db")
-		s, err := sqlstore.Open(t.Context(), "sqlite:"+path)
-		require.NoError(t, err)
-		require.NoError(t, s.Close())
-		empty.file, err = os.ReadFile(path)
-		require.NoError(t, err)
-	}
-	return empty.file
 }
 
 func newLetters(t *testing.T, s dlq.Store, dir string, opts ...dlq.Option) (*dlq.Letters, *logbuffer.Buffer) {
