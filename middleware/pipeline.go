@@ -37,6 +37,8 @@ type Pipeline struct {
 	looked atomic.Bool
 	// undecorated makes sure that a publish failure reported too late to be settled is logged only once.
 	undecorated sync.Once
+	// shared are the publishers that PublisherDecorator has decorated.
+	shared shared
 }
 
 // New returns a pipeline, or an error that names every fault of cfg at once.

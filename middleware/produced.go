@@ -2,8 +2,10 @@ package middleware
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -164,18 +166,60 @@ func (a *attempt) fail(publish func(...*message.Message) error, err error) error
 // PublisherDecorator is for router.AddPublisherDecorators, if a handler's messages go to a publisher from outside this
 // module: if one cannot be published, the attempt has failed, and the consumed message is retried or dead-lettered.
 // Without it the router nacks the message: it is redelivered at once, its attempts are not counted, and it is never
-// dead-lettered. [Pipeline.Plugin] adds it.
+// dead-lettered. A publisher that several handlers share is closed with the last of them: the router closes it with the
+// first one that stops, while the others may still have results to publish. [Pipeline.Plugin] adds it.
 func (p *Pipeline) PublisherDecorator(publisher message.Publisher) (message.Publisher, error) {
 	if publisher == nil {
 		return nil, fmt.Errorf("middleware: %w: PublisherDecorator got no publisher", ErrMiswired)
 	}
-	return producing{publisher}, nil
+	return &producing{Publisher: publisher, leave: p.shared.join(publisher)}, nil
 }
 
-type producing struct{ message.Publisher }
+// shared counts the handlers of each publisher.
+type shared struct {
+	mu    sync.Mutex
+	users map[message.Publisher]int
+}
+
+// join returns a function that reports whether the caller was the publisher's last handler.
+func (s *shared) join(publisher message.Publisher) (leave func() bool) {
+	if !reflect.ValueOf(publisher).Comparable() {
+		return func() bool { return true }
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users == nil {
+		s.users = make(map[message.Publisher]int)
+	}
+	s.users[publisher]++
+	return func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.users[publisher]--; s.users[publisher] > 0 {
+			return false
+		}
+		delete(s.users, publisher)
+		return true
+	}
+}
+
+type producing struct {
+	message.Publisher
+
+	leave func() bool
+	left  atomic.Bool
+}
+
+// Close implements message.Publisher.
+func (p *producing) Close() error {
+	if p.left.Swap(true) || !p.leave() {
+		return nil
+	}
+	return p.Publisher.Close()
+}
 
 // Publish implements message.Publisher.
-func (p producing) Publish(topic string, messages ...*message.Message) error {
+func (p *producing) Publish(topic string, messages ...*message.Message) error {
 	return envelope.PublishProduced(func(messages ...*message.Message) error {
 		return p.Publisher.Publish(topic, messages...)
 	}, messages...)

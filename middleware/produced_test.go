@@ -231,3 +231,21 @@ func inRouter(ctx context.Context, t *testing.T) context.Context {
 	require.NoError(t, router.Close())
 	return in
 }
+
+// A router closes a publisher with the first of its handlers that stops. The results of those that are still at work
+// were failed attempts then, and dead at the last one.
+func TestPublisherDecorator_SharedIsClosedWithTheLastHandler(t *testing.T) {
+	pipeline, err := middleware.New(middleware.Config{DeadLetters: &events{}, Rescheduler: middleware.HoldInMemory})
+	require.NoError(t, err)
+	out := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
+	var handlers [2]message.Publisher
+	for i := range handlers {
+		handlers[i], err = pipeline.PublisherDecorator(out)
+		require.NoError(t, err)
+	}
+	require.NoError(t, handlers[0].Close())
+	require.NoError(t, handlers[0].Close())
+	require.NoError(t, handlers[1].Publish("invoices", message.NewMessage("a", nil)))
+	require.NoError(t, handlers[1].Close())
+	require.Error(t, handlers[1].Publish("invoices", message.NewMessage("b", nil)), "closed with the last one")
+}
