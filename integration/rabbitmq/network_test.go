@@ -266,6 +266,6 @@ func TestConsume_AcksThatFailAreCounted(t *testing.T) {
 	require.Empty(t, s.runs)
 	require.Zero(t, p.depth("orders"))
 	require.EqualValues(t, 3, b.Stats().AcksFailed, "the other acks arrived")
-	require.Contains(t, log.String(), "delivered again")
+	require.Contains(t, log.String(), "redelivered")
 	require.Contains(t, log.String(), "queue=orders")
 }
