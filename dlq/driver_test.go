@@ -27,7 +27,7 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, l.DeadLetter(t.Context(), death(1)))
 		require.NoError(t, l.Close())
 		require.FileExists(t, file)
-		require.DirExists(t, file+"-spool", "beside the file, unless said otherwise")
+		require.DirExists(t, file+"-spool", "next to the file by default")
 	}
 	require.Subset(t, driver.Schemes(), []string{"sqlite", "sqlite3"})
 }

@@ -117,7 +117,7 @@ func TestOpen_LateRefuses(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "no", "such", "directory", "dead.db")
 	_, err := dlq.Open(t.Context(), "sqlite:"+file, dlq.WithSpool(t.TempDir()))
-	require.Error(t, err, "a file does not come back by itself")
+	require.Error(t, err, "a file does not reappear")
 }
 
 // A service that ends while the database hangs does not wait for it.

@@ -311,7 +311,7 @@ func TestLetters_StoreHangs(t *testing.T) {
 		require.NoError(t, l.DeadLetter(ctx, death(n)),
 			"also for a caller whose context is over: at shutdown it matters most")
 	}
-	require.LessOrEqual(t, store.puts.Load(), before+1, "nobody waits for a store that is known to hang, but the importer")
+	require.LessOrEqual(t, store.puts.Load(), before+1, "only the importer waits for a store that is known to hang")
 	require.Equal(t, int64(21), l.Stats().Appended)
 	close(hold)
 	store.hold.Store(nil)
@@ -468,6 +468,6 @@ func TestNewLetters_BadOptions(t *testing.T) {
 	_, err = dlq.NewLetters(&faultyStore{}, dlq.WithStoreTimeout(0), dlq.WithRedriveBudget(-1), dlq.WithLogger(nil),
 		dlq.WithImportBackoff(2, 1))
 	for _, fault := range []string{"store timeout", "redrive budget", "logger", "import backoff"} {
-		require.ErrorContains(t, err, fault, "every fault is told at once")
+		require.ErrorContains(t, err, fault, "all faults are reported together")
 	}
 }

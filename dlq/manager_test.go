@@ -249,7 +249,7 @@ func TestManager_ResolveDiscardRestore(t *testing.T) {
 	_, err = m.Redrive(t.Context(), id, ana)
 	require.ErrorIs(t, err, dlq.ErrInvalid, "it has nothing to publish with")
 	_, err = m.Resolve(t.Context(), id, dlq.By{})
-	require.ErrorIs(t, err, dlq.ErrInvalid, "nobody did it")
+	require.ErrorIs(t, err, dlq.ErrInvalid, "no name")
 	_, err = m.Get(t.Context(), 4711)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 	records, err := m.Audit(t.Context(), id)

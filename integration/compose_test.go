@@ -118,7 +118,7 @@ func TestCompose_KafkaIsTheOneWeTest(t *testing.T) {
 	require.True(t, found)
 	require.Contains(t, string(pom), "<kafka.version>"+version+"</kafka.version>")
 
-	// Clients go on to the advertised address, so it has to be the published one.
+	// Clients connect to the advertised address next, so it has to be the published one.
 	require.Contains(t, kafka.Environment["KAFKA_ADVERTISED_LISTENERS"], "HOST://127.0.0.1:9092")
 	require.Contains(t, kafka.Ports, "127.0.0.1:9092:9092")
 }

@@ -103,7 +103,7 @@ kafka_jars() {
   mkdir -p "$(dirname "$libs")"
   rm -rf "$libs.partial"
   quietly mvn -B -q -f "$pom" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$libs.partial"
-  cp "$pom" "$libs.partial/.complete" # written last, so that an interrupted download is not taken for a whole one
+  cp "$pom" "$libs.partial/.complete" # written last, so that an interrupted download does not pass for a complete one
   rm -rf "$libs"
   mv "$libs.partial" "$libs"
 }
@@ -117,7 +117,7 @@ unavailable() {
 }
 
 # unpack fills the directory $root.partial with a package of Debian unstable and everything that it needs, down to the C
-# library. The libraries of unstable cannot be installed beside those of stable; unpacked and started through their own
+# library. The libraries of unstable cannot be installed along with those of stable; unpacked and started through their own
 # loader they leave the machine alone. apt resolves, downloads and verifies them as for an empty machine: its state is a
 # directory of ours, and only the way to the archive (proxies, mirrors) is the machine's. The loader's path in the
 # directory is in $loader then.
@@ -127,14 +127,14 @@ unpack() {
   local name=$1 variable=$2 package=$3 without=${4:-} keys=/usr/share/keyrings/debian-archive-keyring.gpg archive=${!2:-} deb apt
   command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "$name: needs apt and dpkg; $elsewhere"
   [ -e "$keys" ] || die "$name: needs Debian's keys, from the package debian-archive-keyring; $elsewhere"
-  # The machine's own archive, if it is Debian's. Security updates are in one of their own, which has no unstable.
+  # The machine's own archive, if it is Debian's. Security updates are in a separate one, which has no unstable.
   [ -n "$archive" ] || archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -E '/debian/?$' | head -n 1 || true)
   [ -n "$archive" ] || die "$name: this machine's apt knows no archive of Debian: name one in $variable; $elsewhere"
 
   say "fetching $name from Debian unstable"
   rm -rf ${scratch:+"$scratch"}
   scratch=$(mktemp -d)
-  chmod 755 "$scratch" # apt downloads as a user of its own
+  chmod 755 "$scratch" # apt downloads as another user
   mkdir -p "$scratch"/{etc/preferences,state/lists/partial,cache/archives/partial,dpkg}
   : >"$scratch/dpkg/status"
   # Testing is there for a library that unstable has just replaced and the package still needs.
@@ -194,7 +194,7 @@ mysql_root() {
     say "without MySQL: apt knows no archive of Debian here. OPTIONAL_SERVICES=mysql skips its tests"
     return 0
   fi
-  unpack MySQL REDRIVE_MYSQL_ARCHIVE mysql-server-core '@(perl|libperl)*' # which are for scripts beside the server
+  unpack MySQL REDRIVE_MYSQL_ARCHIVE mysql-server-core '@(perl|libperl)*' # which are for scripts around the server
   cat >"$root.partial/mysqld" <<EOF
 #!/bin/sh
 # Starts the server with the C library that it was built for.
@@ -235,7 +235,7 @@ EOF
   complete "$(basename "$root.partial"/usr/lib/rabbitmq/lib/rabbitmq_server-*) on Erlang $(cat "$log")"
 }
 
-# schemathesis_venv puts the fuzzer of the API's document into a Python environment of its own.
+# schemathesis_venv puts the fuzzer of the API's document into a separate Python environment.
 schemathesis_venv() {
   local version=4.32.5 root=$cache/schemathesis
   if [ "$(cat "$root/.complete" 2>/dev/null)" = "$version" ]; then return 0; fi

@@ -84,7 +84,7 @@ func (w *world) drain(stop func(c *consumer)) {
 	require.ElementsMatch(w, ids(batch), append(runIDs(next.seen()), runIDs(handled)...))
 }
 
-// told is a Subscriber that calls begin when its subscriptions are told to end.
+// told is a Subscriber that calls begin when its subscriptions start to end.
 type told struct {
 	message.Subscriber
 

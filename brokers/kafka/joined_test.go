@@ -45,7 +45,7 @@ func TestJoined_WithoutPartitionsAndInTime(t *testing.T) {
 	subscribe(t, second, topic)
 	require.NoError(t, second.Joined(t.Context()))
 
-	refusal.Store(kerr.GroupAuthorizationFailed) // otherwise it may have joined before it is asked
+	refusal.Store(kerr.GroupAuthorizationFailed) // otherwise it may have joined before the check
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
 	subscribe(t, second, name("others"))

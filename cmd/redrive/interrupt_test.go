@@ -77,7 +77,8 @@ func TestRedrive_InterruptIDs(t *testing.T) {
 		"first is 2")
 }
 
-// A watched run that goes on only when somebody says so is not watched forever, and who leaves is told that it goes on.
+// A watched run that needs a person to continue is not watched forever, and a viewer who leaves
+// learns that it continues.
 func TestRuns_WatchEndsWithTheNextCommand(t *testing.T) {
 	hermetic(t)
 	store := filepath.Join(t.TempDir(), "dead.db")

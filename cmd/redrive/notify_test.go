@@ -60,7 +60,7 @@ notifications:
 		require.NoError(t, err)
 	}
 	heard := map[string]bool{}
-	for n := 0; len(heard) < 2; n++ { // until the receivers are served, nothing is told
+	for n := 0; len(heard) < 2; n++ { // nothing is reported until the notifier runs
 		die(n)
 		select {
 		case text := <-said:

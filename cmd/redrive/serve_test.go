@@ -127,7 +127,7 @@ server: {address: %q}
 	} {
 		require.Contains(t, body, line)
 	}
-	require.NotContains(t, body, "dlq_events_total", "older names are asked for")
+	require.NotContains(t, body, "dlq_events_total", "older names are an option")
 
 	var out, faults bytes.Buffer
 	require.Equal(t, exitOK, run([]string{

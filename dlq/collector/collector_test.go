@@ -296,7 +296,7 @@ func TestCollector_ShutdownGivesBack(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		stop()
-		require.Zero(t, time.Since(began), "nobody waits for a pause to end")
+		require.Zero(t, time.Since(began), "no caller waits for a pause to end")
 		require.False(t, c.Stats()[0].Subscribed)
 		depth := b.Depth("orders_dlq", "")
 		require.Equal(t, 3, depth.Ready+depth.Waiting)

@@ -123,7 +123,7 @@ func driveUntil(t *testing.T, m *redrive.Runner, id string, want redrive.Counts)
 	require.ErrorIs(t, <-driven, context.Canceled)
 }
 
-// Each broker is asked for the readers of what was collected there; of a foreign consumer's topic they are not known.
+// Each broker counts the readers of letters collected from it; those of a foreign consumer's topic are unknown.
 func TestRouter_Readers(t *testing.T) {
 	t.Parallel()
 	east, west := newMemory(t, brokers.Config{}), newMemory(t, brokers.Config{Group: "billing"})

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Random requests for every route of the document: whatever is asked, the server answers, and never with a separate
+// Random requests for every route of the document: the server answers each of them, and never with a separate
 // fault. Half of the values fit the document, half are anything.
 func TestRandomRequests(t *testing.T) {
 	s := newServer(t)

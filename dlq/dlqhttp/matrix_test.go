@@ -142,7 +142,7 @@ func TestMatrix_EveryRouteRoleAuthentication(t *testing.T) {
 				a := s.ask(t, method, path, "", append(slices.Clone(c.header), "Content-Type", "application/json")...)
 				what := c.name + " on " + method + " " + route.Path + ": " + a.body[:min(len(a.body), 300)]
 				switch {
-				// whoever comes: the provider says who they are, and there is none here
+				// anyone: the provider identifies them, and there is none here
 				case strings.HasPrefix(route.Path, "/login"):
 					require.Contains(t, []int{http.StatusUnauthorized, http.StatusServiceUnavailable}, a.status, what)
 				case a.status == http.StatusTooManyRequests:

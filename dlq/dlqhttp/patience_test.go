@@ -151,7 +151,7 @@ func TestSlowClients_Answer(t *testing.T) {
 	}
 }
 
-// Who takes long, but goes on, is served: an import in parts, an answer that is read in parts, a stream on which
+// A slow client that makes progress is served: an import in parts, an answer that is read in parts, a stream on which
 // nothing happens, a change that takes longer than its body may.
 func TestSlowClients_Patience(t *testing.T) {
 	for name, secure := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
@@ -177,7 +177,7 @@ func TestSlowClients_Patience(t *testing.T) {
 				go func() {
 					for line := range strings.Lines(exported) {
 						time.Sleep(20 * time.Second)   // virtual
-						_, _ = io.WriteString(w, line) // the import says what is wrong
+						_, _ = io.WriteString(w, line) // the import reports the fault
 					}
 					_ = w.Close() // never fails
 				}()

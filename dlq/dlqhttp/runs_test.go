@@ -138,7 +138,7 @@ func TestStreams(t *testing.T) {
 	require.False(t, more)
 }
 
-// The list goes on page by page over what was there, by the Link header as by the cursor.
+// The list continues page by page over the runs of its start, by the Link header and by the cursor.
 func TestPages(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Prefix = "/ops" })
 	s.seed(t, 7)

@@ -127,7 +127,7 @@ func testRunLease(t *testing.T, db Database) {
 	require.ErrorIs(t, err, redrive.ErrLeaseLost)
 	step.Holder, step.At = winner, noon.Add(time.Minute)
 	_, err = s.StepRun(t.Context(), step)
-	require.ErrorIs(t, err, redrive.ErrLeaseLost, "its time is over, though nobody has taken it")
+	require.ErrorIs(t, err, redrive.ErrLeaseLost, "its lease has ended, even if no other process has it")
 	got = must(s.LeaseRun(t.Context(), r.ID, "another", noon.Add(time.Minute), time.Minute))(t)
 	require.Equal(t, 1, got.Abandoned, "its holder has left it")
 	got = must(s.LeaseRun(t.Context(), r.ID, "a third", noon.Add(2*time.Minute), time.Minute))(t)

@@ -62,7 +62,7 @@ type Entry struct {
 	LastRedriveAt, SucceededAt, ResolvedAt time.Time
 	// ResolvedBy is who closed it: an operator, or "redrive".
 	ResolvedBy string
-	// ChangedAt and ChangedBy are when and by whom the status was last changed, to be shown to whoever was slower.
+	// ChangedAt and ChangedBy are when and by whom the status was last changed, shown to an operator who was slower.
 	ChangedAt time.Time
 	ChangedBy string
 

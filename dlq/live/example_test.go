@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A Monitor observes the pipeline and stands in front of the subscriber. What it reports to the store is what the
+// A Monitor observes the pipeline and wraps the subscriber. What it reports to the store is what the
 // dashboard shows.
 func Example() {
 	broker, err := memory.New(brokers.Config{})

@@ -46,7 +46,7 @@ type post struct {
 	notice wire.Notice
 }
 
-// receiver is an HTTP server that answers as it is told, and with 200 after that.
+// receiver is an HTTP server that gives the planned answers, then 200.
 type receiver struct {
 	*httptest.Server
 
@@ -151,7 +151,7 @@ func serve(t *testing.T, cfg notify.Config, dead middleware.DeadLetterSink) (sto
 	return stop
 }
 
-// begun waits until the receivers are served: they are told of what happens from then on.
+// begun waits until the notifier runs: it reports events from then on.
 func begun(t *testing.T, letters *dlq.Letters, receivers int) {
 	t.Helper()
 	s, _ := driver.As[driver.NoticeStore](letters.Store())
@@ -177,7 +177,7 @@ func die(t *testing.T, letters *dlq.Letters, text string, at time.Time) string {
 	return e.Fingerprint
 }
 
-// Of two servers one tells of a new cause, signed, and after a restart nobody does it again.
+// One of two servers reports a new cause, signed, and neither repeats it after a restart.
 func TestNotifier_Once(t *testing.T) {
 	t.Parallel()
 	path, ops := filepath.Join(t.TempDir(), "dead.db"), newReceiver(t)
@@ -223,7 +223,7 @@ func TestSign(t *testing.T) {
 		notify.Sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`)))
 }
 
-// A cause that comes again after a quiet day, and runs that need a person, are told of.
+// A cause that returns after a quiet day is reported, and so are runs that need a person.
 func TestNotifier_Kinds(t *testing.T) {
 	t.Parallel()
 	letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t)
@@ -277,7 +277,7 @@ func TestNotifier_Retried(t *testing.T) {
 func TestNotifier_Refused(t *testing.T) {
 	t.Parallel()
 	letters := open(t, filepath.Join(t.TempDir(), "dead.db"))
-	// One answer may come later than the client's second: it is asked again, and refuses again.
+	// One answer may take longer than the client's second: the request is repeated, and refused again.
 	refusing, hanging, fine := newReceiver(t, slices.Repeat([]int{400}, 20)...), make(chan struct{}), newReceiver(t)
 	var hung atomic.Int64
 	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -318,7 +318,7 @@ func TestNotifier_Refused(t *testing.T) {
 	require.NotContains(t, dead[0].ErrorMessage+logs.String(), "/hook", "the URL may be a secret")
 }
 
-// A cause that is muted is told to nobody until that ends.
+// A muted cause is not reported until the mute ends.
 func TestNotifier_Muted(t *testing.T) {
 	t.Parallel()
 	letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t)

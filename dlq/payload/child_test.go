@@ -83,7 +83,7 @@ func TestChild_Bounded(t *testing.T) {
 	}
 }
 
-// Many callers share the processes; one that gives up and the end of all hold nobody up.
+// Many callers share the processes; neither one that gives up nor the end of all delays the others.
 func TestChild_Shared(t *testing.T) {
 	t.Parallel()
 	child := newChild(t)

@@ -87,7 +87,7 @@ func TestApproval_EveryWay(t *testing.T) {
 			require.NoError(t, err)
 			require.Zero(t, edited.Revision, "what is refused changes nothing")
 			_, err = m.Redrive(t.Context(), next(), dlq.By{Actor: "bob"})
-			require.NoError(t, err, "another person has a limit of their own")
+			require.NoError(t, err, "another person has a separate limit")
 		})
 	}
 }

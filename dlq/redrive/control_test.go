@@ -69,7 +69,7 @@ func TestRun_CanaryStops(t *testing.T) {
 		require.Equal(t, "canary step 1 of 2: 50 % of its 2 outcomes are failures, more than 10 %", run.Cause)
 		require.Equal(t, redrive.Counts{Waiting: 48, Succeeded: 1, Failed: 1}, run.Counts)
 		require.Equal(t, 2, c.total())
-		// A person looks at it and goes on.
+		// A person looks at it and resumes.
 		_, err = m.ResumeRun(t.Context(), run.ID, ana)
 		require.NoError(t, err)
 		run, err = m.Drive(t.Context(), run.ID)
@@ -192,7 +192,7 @@ func TestRun_PauseResumeCancel(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []any{redrive.Paused, "lunch", int64(sent), int64(0)},
 			[]any{run.State, run.Cause, run.Counts.Succeeded, run.Counts.Open()})
-		require.Empty(t, run.Holder, "nobody holds a run for which there is nothing to do")
+		require.Empty(t, run.Holder, "a run with nothing to do has no holder")
 
 		_, err = m.PauseRun(t.Context(), run.ID, ana)
 		var conflict *redrive.ConflictError
@@ -244,7 +244,7 @@ func TestRun_Approval(t *testing.T) {
 	}
 	_, err = m.ResumeRun(t.Context(), run.ID, dlq.By{Actor: "bob"})
 	require.ErrorIs(t, err, dlq.ErrConflict, "resume is no way around it")
-	// Approved where no approval is configured: the request stands in the run.
+	// Approved where no approval is configured: the run records the request.
 	run, err = operate(t, store, nil).ApproveRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "looks right"})
 	require.NoError(t, err)
 	require.Equal(t, []any{redrive.Running, "bob"}, []any{run.State, run.ApprovedBy})
@@ -383,7 +383,7 @@ func TestRun_TakenOver(t *testing.T) {
 		require.GreaterOrEqual(t, c.at[2].Sub(began), 30*time.Second, "not before the lease is over")
 		require.GreaterOrEqual(t, c.at[len(c.at)-1].Sub(began), time.Minute, "not before the claims are over")
 		_, err = store.StepRun(t.Context(), step)
-		require.ErrorIs(t, err, redrive.ErrLeaseLost, "the one who was dead cannot go on")
+		require.ErrorIs(t, err, redrive.ErrLeaseLost, "the holder that was dead cannot continue")
 	})
 }
 

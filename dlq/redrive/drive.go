@@ -122,7 +122,7 @@ func (d *runDriver) drive(ctx context.Context) error {
 // asking are the pauses between attempts at a store that does not respond; a quarter of the lease bounds them.
 var asking = wait.Backoff{First: 200 * time.Millisecond, Longest: 6400 * time.Millisecond}
 
-// refuse stops a run that the store rejects although it responds: retrying would go on forever. It reports whether it
+// refuse stops a run that the store rejects although it responds: retrying would never end. It reports whether it
 // did; a store that does not respond is retried until it does.
 func (d *runDriver) refuse(ctx context.Context, cause error) bool {
 	if d.runner.store.Ping(ctx) != nil {

@@ -45,7 +45,7 @@ func TestRun_RedrivesTheFrozenSet(t *testing.T) {
 	require.Positive(t, p.Rate)
 }
 
-// A handler that fails 30 % of the messages stops the run soon after the sample is there, and resuming goes on.
+// A handler that fails 30 % of the messages stops the run soon after the sample is complete, and resuming continues it.
 func TestRun_StopsOnFailures(t *testing.T) {
 	t.Parallel()
 	n := 0

@@ -117,7 +117,7 @@ func TestSpool_Concurrent(t *testing.T) {
 	}
 }
 
-// Cut anywhere, as a crash or a full disk does: exactly the whole records are there, and the next process goes on.
+// Cut anywhere, as a crash or a full disk does: exactly the whole records are there, and the next process continues.
 func TestSpool_TruncatedAtEveryByte(t *testing.T) {
 	t.Parallel()
 	source := t.TempDir()
@@ -299,7 +299,7 @@ func TestSpool_FileUnreadable(t *testing.T) {
 	}
 	second := filepath.Join(dir, "dlq-000002.log")
 	require.NoError(t, os.Remove(second))
-	require.NoError(t, os.Mkdir(second, 0o700)) // reading it fails, whoever runs the test
+	require.NoError(t, os.Mkdir(second, 0o700)) // reading it fails, even for root
 	var got []string
 	require.Error(t, s.Drain(t.Context(), func(_ context.Context, lines [][]byte) error {
 		for _, line := range lines {

@@ -8,7 +8,7 @@ import (
 // A search for "Zurich" finds "Zürich", and vice versa. PostgreSQL's unaccent is an extension that not every server
 // has, and neither its ILIKE nor SQLite's LIKE ignores accents: each letter of the text becomes a class of letters in a
 // pattern. That needs no extra column or index, works on rows of any age, takes a regular expression as long as ILIKE,
-// and can use an index of trigrams. MySQL's collation does it by itself.
+// and can use an index of trigrams. MySQL's collation does it already.
 
 // accents maps letters, in lower case, to the letter that they are searched as.
 var accents = map[rune]string{

@@ -27,7 +27,7 @@ func (postgres) hasField(f driver.PayloadField, parameter func(any) string) (tab
 	return "", "b.payload_json @? CAST(" + parameter(path.String()) + " AS jsonpath)"
 }
 
-// hasField compares with objects that only have the field: JSON_CONTAINS searches arrays by itself.
+// hasField compares with objects that only have the field: JSON_CONTAINS searches arrays anyway.
 func (mysql) hasField(f driver.PayloadField, parameter func(any) string) (tables, where string) {
 	var before, after strings.Builder
 	for _, name := range f.Path {

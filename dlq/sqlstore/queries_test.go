@@ -18,7 +18,7 @@ import (
 )
 
 // The five queries of the system that dlq_events replaces, as they stand in its handbook for PostgreSQL. For
-// SQLite only the date functions are others; what was there stands in the comment behind the line.
+// SQLite only the date functions differ; the comment after such a line has the original.
 const (
 	queryPending = `
 SELECT id, event_id, source_id, error_message, created_at

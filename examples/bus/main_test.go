@@ -67,7 +67,7 @@ func TestBus_Transcript(t *testing.T) {
 	})
 }
 
-// What does not end in time is said, not waited for.
+// A handler that does not end in time is reported, not waited for.
 func TestBus_OutOfPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, err := open(t.Context(), "mem://", "easyweek")

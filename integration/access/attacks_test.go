@@ -42,7 +42,7 @@ type process struct {
 
 var served = regexp.MustCompile(`https?://(127\.0\.0\.1:\d+)`)
 
-// startProcess starts redrive serve, with a certificate of its own or without.
+// startProcess starts redrive serve, with its own certificate or without one.
 func startProcess(t *testing.T, secure bool) *process {
 	t.Helper()
 	dir := t.TempDir()
@@ -147,7 +147,7 @@ func (p *process) goroutines(t *testing.T) int {
 type attack struct {
 	send string
 	want []int
-	// cut says that the answer may be lost: a server that closes a connection with much in it that nobody reads resets
+	// cut says that the answer may be lost: a server that closes a connection with much unread data resets
 	// it.
 	cut bool
 }
@@ -353,7 +353,7 @@ func (p *process) occupy(t *testing.T) (release func()) {
 	return func() {
 		headers.Wait()
 		for _, conn := range open {
-			_ = conn.Close() // a TLS connection cannot say goodbye where nobody reads
+			_ = conn.Close() // a TLS connection cannot send its farewell to a peer that does not read
 		}
 		rest.Wait()
 	}

@@ -211,7 +211,7 @@ func (c *chaos) traffic(n int) {
 		require.NoError(c.t, c.ledger.update(c.book))
 		nowConfirmed, nowRuns := c.ledger.progress()
 		return nowConfirmed + nowRuns, nowConfirmed >= confirmed+n && nowRuns >= runs+n
-	}, "a service that was disturbed does not go on")
+	}, "a disturbed service makes no progress")
 }
 
 func (c *chaos) workerFaults(random *rand.Rand) []fault {

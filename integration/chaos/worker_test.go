@@ -56,7 +56,7 @@ func worker(url, path string) int {
 }
 
 // work is what a supervisor makes of the service: while it cannot begin, because the broker is away, it is begun again.
-// One that has begun goes on, whatever happens to the broker.
+// One that has begun continues, whatever happens to the broker.
 func work(ctx context.Context, url, path string) error {
 	book, err := openBook(path)
 	if err != nil {

@@ -182,7 +182,7 @@ func TestRabbitMQ_MissingQueue(t *testing.T) {
 	require.Contains(t, c.Stats()[0].Err, "later_dlq")
 
 	_, err := s.channel.QueueDeclare("later_dlq", true, false, false, false, nil)
-	require.NoError(t, err, "not declared by the collector, with arguments of its own")
+	require.NoError(t, err, "not declared by the collector, with its own arguments")
 	s.publishTo(t, "later_dlq", "late")
 	eventually(t, func() bool { return len(entries(t, letters)) == 1 })
 	require.Empty(t, c.Stats()[0].Err)

@@ -234,7 +234,7 @@ func TestTerminal_InterruptAdjustResume(t *testing.T) {
 	require.Contains(t, screen, "run night: completed\n30 of 30 done: 30 succeeded")
 }
 
-// What only shows (tail, watch, serve) ends at Ctrl-C, too, and says what that means.
+// Commands that only show (tail, watch, serve) end at Ctrl-C, too, and explain what that means.
 func TestTerminal_InterruptsWhatShows(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 3)

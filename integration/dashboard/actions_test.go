@@ -43,7 +43,7 @@ func TestEntry_Buttons(t *testing.T) {
 	e := s.becomes(t, ids[3], dlq.Resolved)
 	require.Equal(t, "redrive", e.ResolvedBy)
 	require.Equal(t, []string{string(e.Body.Payload)}, s.handled())
-	b.has("The consumer handled it") // without a reload: the page refreshes by itself
+	b.has("The consumer handled it") // without a reload: the page refreshes automatically
 	require.Contains(t, b.text(), "Redriven")
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("form.actions button[value=redrive]").length`))
 
@@ -276,7 +276,7 @@ func TestEntries_Filters(t *testing.T) {
 	require.NotContains(t, eval[string](b, `location.search`), "handler")
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("input[name=pick]").length`), "a viewer selects nothing")
 
-	// Pages go on where the last one ended.
+	// Pages continue where the last one ended.
 	b.visit("/entries?status=any&limit=15")
 	seen := eval[[]string](b, `[...document.querySelectorAll("td a.id")].map((a) => a.innerText)`)
 	for range 2 {

@@ -35,7 +35,7 @@ func TestRefresh_OnePause(t *testing.T) {
 	b.wait(`getComputedStyle(document.querySelector("#live")).filter === "none"`)
 }
 
-// A server that is away is said in the middle of the page, over data that is grey and has its time; when it is back,
+// An unreachable server is reported in the middle of the page, over data that is grey with its time; when it is back,
 // the page is too.
 func TestRefresh_ServerAway(t *testing.T) {
 	s := newSite(t)

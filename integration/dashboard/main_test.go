@@ -9,7 +9,7 @@
 //	causes: tick, sort, note, mute                    TestCauses_SortAndTick, TestGroup_NoteAndMute
 //	entries: one line, suggestions, neighbours        TestEntries_DenseWithSuggestions, TestEntry_NeighboursAndKeys
 //	ids link to what belongs to them                  TestEntry_LinksToWhatBelongsToIt
-//	editing beside the difference                     TestEntry_EditAndRedrive, TestEntry_EditKeepsBytes
+//	editing next to the difference                    TestEntry_EditAndRedrive, TestEntry_EditKeepsBytes
 //	runs and audit named and folded, approval         TestRuns_NamedAndFolded, TestRun_Approval, TestApproval_Badge
 //	a slow search runs once and can be stopped        TestEntries_SlowSearch
 //	phone, keys, the API page, without JavaScript     TestPhone_WhatWaitsAndTheTopCause, TestKeys, TestScreens_API,

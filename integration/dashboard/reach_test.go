@@ -53,7 +53,7 @@ func TestPhone_WhatWaitsAndTheTopCause(t *testing.T) {
 	}
 }
 
-// The last hour, day and week stand beside each other; a redriven message that dies again is counted, and what is not
+// The last hour, day and week are shown side by side; a redriven message that dies again is counted, and what is not
 // over stands apart.
 func TestOverview_Curves(t *testing.T) {
 	s := newSite(t)
@@ -76,7 +76,7 @@ func TestOverview_Curves(t *testing.T) {
 	for i, want := range []struct{ points, step int64 }{{12, 300}, {24, 3600}, {168, 3600}} {
 		c := charts[i]
 		require.Equal(t, []int64{want.points, want.step}, []int64{int64(len(c.X)), c.X[1] - c.X[0]})
-		require.InDelta(t, charts[0].Top, c.Top, 1, "beside each other")
+		require.InDelta(t, charts[0].Top, c.Top, 1, "side by side")
 	}
 	total := func(numbers []int64) (n int64) {
 		for _, number := range numbers {

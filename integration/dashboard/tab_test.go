@@ -39,7 +39,7 @@ func (s *site) open(t testing.TB, who string) *tab {
 	ctx, closeTab := chromedp.NewContext(requireBrowser(t), chromedp.WithNewBrowserContext())
 	t.Cleanup(closeTab)
 	b := &tab{t: t, ctx: ctx, base: s.url, bytes: map[network.RequestID]float64{}}
-	require.NoError(t, chromedp.Do(ctx)) // the first call's context is the tab's, so it has no end of its own
+	require.NoError(t, chromedp.Do(ctx)) // the first call's context is the tab's, so it must not end earlier
 	b.do(chromedp.EmulateViewport(1280, 860))
 	b.watch()
 	if who != "" {

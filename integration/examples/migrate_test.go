@@ -28,7 +28,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// What consumers with a dead letter table of their own have, and what has died in the months before.
+// What consumers with their own dead letter table have, and the letters of the months before.
 const deadLetterTable = `
 CREATE TABLE public.dlq_events (
     id BIGSERIAL PRIMARY KEY, event_id VARCHAR(50) NOT NULL, event_type VARCHAR(50) NOT NULL, source_table VARCHAR(50),

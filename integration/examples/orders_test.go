@@ -53,7 +53,7 @@ func TestOrders_SameLedgerOnEveryBroker(t *testing.T) {
 			if strings.HasPrefix(broker, "watermill+") {
 				t.Setenv("REDRIVE_DELAYS_URL", "sqlite://"+filepath.Join(t.TempDir(), "delays.db"))
 			}
-			if name == "MySQL" { // which keeps the dead letters beside the queue
+			if name == "MySQL" { // which keeps the dead letters in the queue's database
 				letters = broker
 			}
 			r := run(t, "orders", broker, letters, "-speed", "20")

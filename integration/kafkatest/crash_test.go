@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// open opens a broker that waits for a busy machine, unless url says how long.
+// open opens a broker with timeouts for a busy machine, unless url has others.
 func open(t testing.TB, url string) brokers.Broker {
 	t.Helper()
 	b, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: url, PublishTimeout: await.Patience})

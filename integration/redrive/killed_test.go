@@ -68,7 +68,7 @@ func TestServe_Killed(t *testing.T) {
 		select {
 		case <-reached:
 		case err := <-s.ended:
-			t.Fatalf("the server ended by itself: %v\n%s", err, s.log.String())
+			t.Fatalf("the server ended unexpectedly: %v\n%s", err, s.log.String())
 		}
 		require.NoError(t, s.cmd.Process.Kill())
 		require.Error(t, <-s.ended, "it was killed")

@@ -25,7 +25,7 @@ func TestAcks_BesideALostLease(t *testing.T) {
 	messages, err := queue.Subscriber(concurrently(3)).Subscribe(t.Context(), "jobs")
 	require.NoError(t, err)
 	var held []*message.Message
-	for _, id := range []string{"first", "lost", "kept"} { // each claimed by itself, and with a lease by itself
+	for _, id := range []string{"first", "lost", "kept"} { // each claimed alone, with its own lease
 		require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage(id, payload)))
 		held = append(held, receive(t, messages))
 	}
@@ -56,7 +56,7 @@ func TestAcks_BesideALostLease(t *testing.T) {
 
 	await.True(t, func() bool {
 		return count(t, db, "SELECT count(*) FROM redrive_queue_messages WHERE uuid <> 'lost'") == 0
-	}, "an ack beside that of the lost one is forgotten")
+	}, "an ack in one batch with the lost one's is forgotten")
 	_, err = db.ExecContext(t.Context(), "UPDATE redrive_queue_messages SET visible_at = due_at WHERE uuid = 'lost'")
 	require.NoError(t, err)
 	// When the other worker's lease is over the message comes again. It has been handled here: its ack counts now.

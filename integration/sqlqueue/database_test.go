@@ -289,7 +289,7 @@ func TestBacklog_IsNeverScanned(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// Statements that were planned while the queue was empty do not go on reading the whole table when it has grown.
+// Statements that were planned while the queue was empty do not keep reading the whole table when it has grown.
 func TestBacklog_ThatCameFastIsNotScanned(t *testing.T) {
 	t.Parallel()
 	const waiting, n = 200_000, 300

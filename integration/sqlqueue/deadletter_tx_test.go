@@ -182,7 +182,7 @@ func TestDeadLetter_OneTransaction(t *testing.T) {
 	})
 }
 
-// A handler that fails inside of its own transaction: that is rolled back first, with the change and the publish, and
+// A handler fails inside its own transaction, which is rolled back first, with the change and the publish, and
 // the dead letter is stored in a fresh one.
 func TestDeadLetter_HandlerFailsInItsTransaction(t *testing.T) {
 	t.Parallel()

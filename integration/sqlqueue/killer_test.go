@@ -114,7 +114,7 @@ func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 		handled(t, queue, url, func() int { return len(list) - 1 }, func(*message.Message) {})
 		select {
 		case m := <-dead:
-			require.FailNow(t, "what was handled beside it was taken for it", m.UUID)
+			require.FailNow(t, "a message handled at the same time was mistaken for it", m.UUID)
 		case err := <-died:
 			require.FailNow(t, "the dead letter killed once more", "%v", err)
 		default:

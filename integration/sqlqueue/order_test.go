@@ -97,7 +97,7 @@ func TestOrder_OfRowsThatAreBeingCommitted(t *testing.T) {
 					count(t, db, "SELECT min(id) FROM redrive_queue_messages")))
 				require.NoError(t, err)
 
-				// The lock goes when a claim has met it, and the publisher goes on.
+				// The lock is released when a claim has met it, and the publisher continues.
 				var met sync.Once
 				over := make(chan error, 1)
 				tapped := openTapped(t, url, func(query string) {

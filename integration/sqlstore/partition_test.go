@@ -68,7 +68,7 @@ func TestPartition_ExistingStore(t *testing.T) {
 	var processes sync.WaitGroup
 	for i := range faults {
 		processes.Go(func() {
-			if i%2 == 0 { // the one that is open goes on
+			if i%2 == 0 { // the open one stays in use
 				_, faults[i] = s.Put(t.Context(), letter(1000+i, time.Now()))
 				return
 			}

@@ -136,12 +136,12 @@ func TestTakeOver_IntoAnotherSchema(t *testing.T) {
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 }
 
-// Whoever could read and change the table can do so with the view.
+// Users who could read and change the table can do so with the view.
 func TestTakeOver_KeepsGrants(t *testing.T) {
 	t.Parallel()
 	url, db := theirDatabase(t)
 	_, err := sqlstore.Open(t.Context(), url)
-	require.ErrorContains(t, err, "--from-table dlq_events", "the error says what to do")
+	require.ErrorContains(t, err, "--from-table dlq_events", "the error names the remedy")
 	database, _, _ := strings.Cut(url[strings.LastIndex(url, "/")+1:], "?")
 	role := "consumer_" + database
 	run(t, db, "CREATE ROLE "+role+" LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON dlq_events TO "+role+

@@ -44,7 +44,7 @@ var urls = map[string]func(b *testing.B) string{
 }
 
 // BenchmarkSubscriptions is the curve from 1 to 1,000 subscriptions of one process that receive nothing, each of a
-// topic of its own that is new to the broker: how long they take to start, and the memory, goroutines and processor
+// separate topic that is new to the broker: how long they take to start, and the memory, goroutines and processor
 // time of this process for each. Everything on SQLite is in this process, and nothing of the other servers.
 func BenchmarkSubscriptions(b *testing.B) {
 	for name, url := range urls {

@@ -115,7 +115,7 @@ func benchKafka(b *testing.B) *bench {
 	}
 }
 
-// benchSQL is watermill-sql with one message a transaction, as the broker has it unless it is told otherwise, or with a
+// benchSQL is watermill-sql with one message a transaction, as is the broker's default, or with a
 // hundred, which is what watermill-sql does.
 func benchSQL(b *testing.B, batch int) *bench {
 	b.Helper()
@@ -196,7 +196,7 @@ func spreadOver(callers, n int, do func(i int)) {
 	working.Wait()
 }
 
-// pipeline retries as often as it is asked to.
+// pipeline retries as often as configured.
 func (c *bench) pipeline(b *testing.B) message.HandlerMiddleware {
 	b.Helper()
 	p, err := middleware.New(middleware.Config{

@@ -40,7 +40,7 @@ func (m *mover) serve(t *testing.T, url string) *service {
 	return m.serveVia(t, url, url)
 }
 
-// serveVia is serve with a Rescheduler of its own.
+// serveVia is serve with a given Rescheduler.
 func (m *mover) serveVia(t *testing.T, url, retries string) *service {
 	t.Helper()
 	b, err := brokers.Open(t.Context(), url)

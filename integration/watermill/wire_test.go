@@ -162,7 +162,7 @@ func TestWire_BothDirections(t *testing.T) {
 	})
 }
 
-// The members of one group move to the broker, and back, and each goes on where the other was.
+// The members of one group move to the broker, and back, and each continues where the other was.
 func TestWire_OneGroupMovesAndBack(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, a adapter) {

@@ -1,4 +1,4 @@
-// Package docstest holds the documentation against the code: what stands in README.md and docs is run, compiled or
+// Package docstest holds the documentation against the code: what README.md and docs show is run, compiled or
 // looked up here.
 package docstest
 

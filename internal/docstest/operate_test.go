@@ -136,7 +136,7 @@ func redriveGroup(ctx context.Context, runner *redrive.Runner, fingerprint strin
 	if err != nil {
 		return nil, err
 	}
-	return runner.Drive(ctx, run.ID) // or runner.Work in some process: whoever drives it, the run is the same
+	return runner.Drive(ctx, run.ID) // or runner.Work in some process: any process may drive it
 }
 
 // correct changes a payload and sends it back; what died first is kept as a revision.
@@ -258,7 +258,7 @@ func TestOperate_AShift(t *testing.T) {
 	require.NoError(t, letters.Close())
 }
 
-// What the marks are said to do.
+// What the marks are documented to do.
 func TestOperate_Marks(t *testing.T) {
 	classifier, err := middleware.NewClassifier()
 	require.NoError(t, err)

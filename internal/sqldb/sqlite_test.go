@@ -183,7 +183,7 @@ func TestConnector_ErrorNamesTheStatement(t *testing.T) {
 	require.ErrorContains(t, err, "no statement: ")
 }
 
-// SQLite goes on writing to a file that has no name any more, or another one, and reports success.
+// SQLite keeps writing to a file that has no name any more, or another one, and reports success.
 func TestConnector_FileIsTakenAwayWhileItIsOpen(t *testing.T) {
 	t.Parallel()
 	for name, take := range map[string]func(file string) error{

@@ -34,7 +34,7 @@ type bearer struct {
 	sums   [][sha256.Size]byte
 }
 
-// Bearer authenticates by "Authorization: Bearer <token>". Browsers cannot send that by themselves; they may send the
+// Bearer authenticates by "Authorization: Bearer <token>". Browsers cannot send that on their own; they may send the
 // token as the password of basic authentication, with any user name.
 func Bearer(tokens ...Token) (Authenticator, error) {
 	b := &bearer{tokens: tokens}

@@ -106,7 +106,7 @@ func readable(r *http.Request) error {
 	return nil
 }
 
-// guard wraps every page: it checks who may see it, and what a browser may do with it.
+// guard wraps every page: it checks access, and restricts what a browser may do with it.
 func (d *dashboard) guard(least access.Role, changes bool, next action) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
