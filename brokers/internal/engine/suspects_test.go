@@ -130,20 +130,24 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 				time.Sleep(time.Hour)
 				synctest.Wait()
 				dead := s.Dead("orders.billing_dlq")
-				ids := map[string]bool{} // one that dies again between its dead letter and the ack of it is there twice
+				// A process that is killed by another message between a publish and its ack leaves two copies, each of which has
+				// its runs, and its dead letter.
+				letters := map[string]int{}
 				for _, m := range dead {
-					ids[m.UUID] = true
+					letters[m.UUID]++
+				}
+				for _, m := range dead {
 					require.Equal(t, "kills", string(m.Payload))
 					require.Equal(t, string(envelope.ReasonCrash), m.Metadata.Get(envelope.KeyDeadLetterReason))
 					require.NotContains(t, m.Metadata, envelope.KeySuspect)
-					require.LessOrEqual(t, w.runs[m.UUID], 5)
+					require.LessOrEqual(t, w.runs[m.UUID], 5*letters[m.UUID])
 				}
-				require.Len(t, ids, c.killers)
+				require.Len(t, letters, c.killers)
 				require.Empty(t, s.Messages("orders", "billing"))
 				for i := range c.healthy {
 					require.NotZero(t, w.handled[fmt.Sprint("healthy ", i)])
 				}
-				require.LessOrEqual(t, w.starts, 1+5*c.killers)
+				require.LessOrEqual(t, w.starts, 1+5*len(dead))
 			})
 		})
 	}
