@@ -58,6 +58,6 @@
 //	Readers                                                              how many consumers read what a redrive goes to:
 //	                                                                     see [ReaderCounter]
 //	Counts() (connections, channels int)                                 what it has open at the broker
-//	AcksFailed() uint64                                                  handled messages, since Open, that come again
+//	AcksFailed() uint64                                                  handled messages, since Open, to be redelivered
 //	                                                                     because their ack did not reach the broker
 package brokers

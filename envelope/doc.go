@@ -46,7 +46,7 @@
 // Watermill, - is ours.
 //
 //	header                  type       written by, when                        read by                    from
-//	x-message-id            string     New; pipeline, for a foreign message    everybody                  A
+//	x-message-id            string     New; pipeline, for a foreign message    all readers                A
 //	x-timestamp             time       New; pipeline, for a foreign message    handlers, stores           A
 //	x-envelope-version      "1.0"      New; pipeline, for a foreign message    ReadControl: binary mode   A
 //	x-source                string     New                                     handlers, stores           A

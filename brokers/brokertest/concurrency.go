@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Exactly n handlers meet: one fewer would wait forever, and one more is counted.
+// Exactly n handlers meet: with one fewer they would wait forever, and one more is counted.
 func concurrentHandlers(w *world) {
 	const n = 8
 	b := w.open(concurrency(n))
@@ -50,7 +50,7 @@ func orderKept(w *world) {
 	var want []string
 	for i := range n {
 		m := newMessage(strconv.Itoa(i))
-		m.Metadata.Set("x-kafka-key", "one") // order is per key where there are keys
+		m.Metadata.Set("x-kafka-key", "one") // order is per key if there are keys
 		want = append(want, m.UUID)
 		w.publish(b, topic, m)
 	}

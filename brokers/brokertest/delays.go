@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A business delay of a minute does not become the delay of retries that have their own.
+// A first-delivery delay of a minute does not become the delay of retries, which have their own.
 func firstDeliveryDelayApart(w *world) {
 	b := w.open()
 	topic := w.topic("reminders")
@@ -65,7 +65,7 @@ func shortOvertakesLong(w *world) {
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 
 	w.publish(b, topic, newMessage("none"))
-	c.waitRuns(1) // a consumer that joins late would find a short delay over already
+	c.waitRuns(1) // a consumer that joins late would find a short delay already over
 
 	published := time.Now()
 	long, short := newMessage("long"), newMessage("short")
@@ -85,7 +85,7 @@ func shortOvertakesLong(w *world) {
 	w.onTime(published, runs[2].At, w.scaled(40*time.Second))
 }
 
-// Jitter and Retry-After ask for delays that no configuration names. They may be a quarter late, and never early.
+// Jitter and Retry-After request delays that are not configured. They may be late by a quarter, but never early.
 func oddDelays(w *world) {
 	b := w.open(concurrency(8))
 	topic := w.topic("orders")
@@ -141,7 +141,7 @@ func delayBeyondLimit(w *world) {
 	require.NoError(w, brokers.Require(b, brokers.Needs{Delays: []time.Duration{limit}}))
 }
 
-// [0,1,5] retries at once first.
+// [0,1,5] first retries at once.
 func delayZero(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

@@ -13,7 +13,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Brokers that count what waits count first deliveries and retries apart, and nothing that is ready, running or done.
+// Brokers that count waiting messages count first deliveries and retries separately, and none that are ready, running
+// or settled.
 func depthsCountWhatWaits(w *world) {
 	b := w.open()
 	counts, ok := b.(brokers.DepthReporter)
@@ -60,8 +61,8 @@ func depthsCountWhatWaits(w *world) {
 	require.ErrorIs(w, err, brokers.ErrClosed)
 }
 
-// Brokers that count dead letters, and what is ready, count what lies in the dead letter queue under the topic that it
-// died in, and what no consumer has room for until one has.
+// Brokers that count dead letters and ready messages count the contents of the dead letter queue under the topic in
+// which they died, and messages that no consumer has room for until one has.
 func depthsCountWhatNobodyTakes(w *world) {
 	b := w.open()
 	counts, ok := b.(brokers.DepthReporter)
@@ -90,7 +91,7 @@ func depthsCountWhatNobodyTakes(w *world) {
 	w.waitDepth(counts, topic, brokers.DepthDeadLetter, func(n int64) bool { return n == 2 })
 	w.waitDepth(counts, topic, brokers.DepthReady, func(n int64) bool { return n == 0 })
 
-	const many = 600 // more than a subscription takes in advance
+	const many = 600 // more than a subscription prefetches
 	backlog := []*message.Message{newMessage("running")}
 	for range many {
 		backlog = append(backlog, newMessage("fine"))
@@ -104,13 +105,13 @@ func depthsCountWhatNobodyTakes(w *world) {
 	w.waitDepth(counts, topic, brokers.DepthReady, func(n int64) bool { return n == 0 })
 }
 
-// waitDepth returns when the number of messages of a kind is as it should be.
+// waitDepth returns when the number of messages of a kind has the expected value.
 func (w *world) waitDepth(counts brokers.DepthReporter, topic string, kind brokers.DepthKind, fits func(int64) bool) {
 	w.Helper()
 	w.waitDepths(counts, topic, func(have map[brokers.DepthKind]int64) bool { return fits(have[kind]) })
 }
 
-// depths returns when so many messages of topic wait. A message leaves where it waited some time after it was
+// depths returns when that many messages of topic wait. A message leaves its wait queue some time after it was
 // delivered.
 func (w *world) depths(counts brokers.DepthReporter, topic string, delayed, retries int64) {
 	w.Helper()
@@ -119,7 +120,8 @@ func (w *world) depths(counts brokers.DepthReporter, topic string, delayed, retr
 	})
 }
 
-// waitDepths returns when the numbers of messages of a topic are as they should be, and waits as long as they change.
+// waitDepths returns when the numbers of messages of a topic have the expected values, and waits as long as they
+// change.
 func (w *world) waitDepths(counts brokers.DepthReporter, topic string, fit func(map[brokers.DepthKind]int64) bool) {
 	w.Helper()
 	deadline, last := w.deadline(), map[brokers.DepthKind]int64{}

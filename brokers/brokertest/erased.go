@@ -16,9 +16,9 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// An operator deletes what a subscription reads while it asks for nothing: its window is full. The broker tells that to
-// readers that ask, and settlements of what is gone may be answered by nothing. What is published from then on is
-// handled, and only what was handled is acked.
+// An operator deletes what a subscription reads while it requests nothing, because its window is full. The broker only
+// notifies readers that request messages, and may not answer settlements of deleted messages. Messages published
+// afterwards are handled, and only handled messages are acked.
 
 // alone prepares a place that no other case uses, whose topics an operator may erase.
 func (w *world) alone() {
@@ -27,7 +27,7 @@ func (w *world) alone() {
 		w.backend = w.h.Alone(w.T)
 	}
 	if w.backend.Erase == nil {
-		w.Skip("what is stored of a topic cannot be erased")
+		w.Skip("a topic's stored messages cannot be erased")
 	}
 }
 
@@ -36,7 +36,7 @@ func (w *world) erase(topic string) {
 	w.backend.Erase(w.T, topic, brokers.NameScheme{}.For(topic, defaultGroup))
 }
 
-// publishUntil publishes each message until it is stored: meanwhile there may be no queue.
+// publishUntil publishes each message until it is stored: for a while there may be no queue.
 func (w *world) publishUntil(b brokers.Broker, topic string, messages ...*message.Message) {
 	w.Helper()
 	p := b.Publisher()
@@ -69,8 +69,8 @@ func (w *world) waitFor(messages []*message.Message, consumers ...*consumer) {
 	})
 }
 
-// await returns when nothing is missing, and waits as long as that changes. It polls, because several consumers have no
-// common signal.
+// await returns when nothing is missing, and waits as long as that changes. It polls, because several consumers share
+// no signal.
 func (w *world) await(missing func() string) {
 	w.Helper()
 	deadline, last := w.deadline(), ""
@@ -89,7 +89,7 @@ func (w *world) await(missing func() string) {
 // filled fills the windows of consumers whose handlers wait, with more messages than they may have in hand.
 const filled = 200
 
-// erasedWhileHandlersRun: the handlers answer when the queue is gone, some of them later.
+// erasedWhileHandlersRun: the handlers answer after the queue was deleted, some of them later.
 func erasedWhileHandlersRun(w *world) { w.erasedWhileRunning(1, 4) }
 
 // erasedWithOneAtATime is the same with several subscriptions that have one message each.
@@ -132,12 +132,12 @@ func (w *world) erasedWhileRunning(subscriptions, handlers int) {
 	openFirst()
 	fresh := w.batch(filled)
 	w.publishUntil(b, topic, fresh...)
-	w.pass(w.h.Quiet) // some answer while others still have what may have had the same places
+	w.pass(w.h.Quiet) // some answer while others still hold messages that may have had the same positions
 	openLast()
 	w.waitFor(fresh, consumers...)
 }
 
-// reluctant is a Rescheduler that does something before it reschedules, or fails.
+// reluctant is a Rescheduler that runs a hook before it reschedules, or fails.
 type reluctant struct {
 	brokers.Broker
 	before func() error
@@ -190,7 +190,7 @@ func erasedWhileMessagesArePaced(w *world) {
 	w.waitFor(fresh, c)
 }
 
-// erasedWhileRetriesArePublished: the queue is deleted when the handlers have failed, before their retries are stored.
+// erasedWhileRetriesArePublished: the queue is deleted after the handlers have failed, before their retries are stored.
 func erasedWhileRetriesArePublished(w *world) {
 	w.alone()
 	b, handlers := w.openFor(4)
@@ -199,7 +199,7 @@ func erasedWhileRetriesArePublished(w *world) {
 	var reached atomic.Int32
 	together, all := newGate()
 	w.Cleanup(all)
-	published, allPublished := newGate() // else the queue is gone before the last of them is stored
+	published, allPublished := newGate() // otherwise the queue is deleted before the last of them is stored
 	w.Cleanup(allPublished)
 	retries := &reluctant{Broker: b, before: func() error {
 		<-published
@@ -229,9 +229,9 @@ func erasedWhileRetriesArePublished(w *world) {
 	w.waitFor(fresh, c)
 }
 
-// erasedAndMadeAgain: another process makes the queue again before ours has noticed, and has new messages in hand when
-// our handlers answer for the old ones, which may have had the same places. The other process ends without an answer:
-// every message that was not handled comes again.
+// erasedAndMadeAgain: another process recreates the queue before ours has noticed, and has new messages in hand when
+// our handlers answer for the old ones, which may have had the same positions. The other process ends without an
+// answer: every unhandled message is redelivered.
 func erasedAndMadeAgain(w *world) {
 	const n = 8
 	w.alone()
@@ -264,7 +264,7 @@ func erasedAndMadeAgain(w *world) {
 	w.waitFor(fresh, ours)
 }
 
-// erasedAndPositionsBeginAnew: what takes the place of a message that was retried is another message, and its retry
+// erasedAndPositionsBeginAnew: a message at the position of one that was retried is another message, and its retry
 // another retry.
 func erasedAndPositionsBeginAnew(w *world) {
 	const n = 8

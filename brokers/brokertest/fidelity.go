@@ -37,7 +37,7 @@ func payloads() map[string][]byte {
 	}
 }
 
-// What is dead-lettered can be reprocessed, byte for byte.
+// Dead letters can be reprocessed, byte for byte.
 func payloadsSurvive(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -70,7 +70,7 @@ func requireSameBytes(w *world, want map[string][]byte, m *message.Message) {
 		len(m.Payload), m.Payload)
 }
 
-// headers of other systems and of Watermill's own parts.
+// headers of other systems and of Watermill's own components.
 var foreignHeaders = map[string]string{
 	"correlation_id":     "abc-123",
 	"traceparent":        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
@@ -105,7 +105,8 @@ func (w *world) headersSurvive(headers map[string]string) {
 	}
 }
 
-// untilDead publishes m to a handler that fails n times, and returns it as it died and as each run had it.
+// untilDead publishes m to a handler that fails n times, and returns its dead letter followed by the message of each
+// run.
 func (w *world) untilDead(m *message.Message, n int) []*message.Message {
 	b := w.open()
 	topic := w.topic("orders")
@@ -152,8 +153,8 @@ func hugeErrorText(w *world) {
 	c.wait("the next message", func(runs []run) bool { return string(runs[len(runs)-1].Message.Payload) == "good" })
 }
 
-// Code that finds a dead letter in a queue, tomorrow and in another process, can send it back to the consumer that
-// failed, and to no other: its headers say which that was, whatever the sender had put there.
+// Code that finds a dead letter in a queue, later and in another process, can send it back to the consumer that failed,
+// and to no other: its headers identify that consumer, whatever the sender had put there.
 func deadLettersSayOrigin(w *world) {
 	billing, mail := w.open(), w.open(group("mail"))
 	topic := w.topic("orders")

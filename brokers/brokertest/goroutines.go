@@ -38,6 +38,6 @@ func noGoroutineIsLeft(t *testing.T, h Harness) {
 	require.NoError(t, err, "goroutines after Close")
 }
 
-// leakLooks is how often goroutines are looked for, half a second each: on a machine that is busy with other packages,
-// those that are about to end may not run for some seconds.
+// leakLooks is how often to look for goroutines, every half second: on a machine that is busy with other packages,
+// goroutines that are about to end may not run for some seconds.
 const leakLooks = 20

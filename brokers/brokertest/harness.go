@@ -16,8 +16,8 @@ import (
 
 // Harness describes how the suite reaches a broker.
 type Harness struct {
-	// Backend prepares the place where one case's brokers meet: a server, or the memory of this process. Required. It
-	// is called once per run of a case, within the case's synctest bubble when Virtual.
+	// Backend prepares the place shared by the brokers of one case: a server, or the memory of this process. Required. It
+	// is called once per run of a case, within the case's synctest bubble if Virtual.
 	Backend func(t *testing.T) Backend
 
 	// Alone prepares a place that no other broker of the process uses, for the cases that erase more than their topics.
@@ -26,51 +26,51 @@ type Harness struct {
 
 	// Virtual runs every case in a synctest bubble, for brokers without real I/O. Schedules must then be exact.
 	Virtual bool
-	// Factor scales the timelines, so that a real broker need not be waited for: with 0.05, ten seconds take half a
-	// second. Defaults to 1. Virtual time is never scaled.
+	// Factor scales the timelines, to shorten the waits on a real broker: with 0.05, ten seconds take half a second.
+	// Defaults to 1. Virtual time is never scaled.
 	Factor float64
-	// Late is how much later than due a message may come, alongside Capabilities.DelayTolerance, on a busy machine. A
-	// case that is late is run again: a machine may be busy once, a broker that is at fault is late each time. Defaults
-	// to 500 ms. In virtual time nothing is late.
+	// Late is how late a message may be, in addition to Capabilities.DelayTolerance, on a busy machine. A case that is
+	// late runs again: a machine may be busy once, a faulty broker is late each time. Defaults to 500 ms. In virtual time
+	// nothing is late.
 	Late time.Duration
-	// Wait bounds the wait for anything that must happen, from the last thing that did. Defaults to 2 minutes.
+	// Wait bounds the wait for anything that must happen, from the last progress. Defaults to 2 minutes.
 	Wait time.Duration
-	// Quiet is how long the suite watches that nothing more happens, and six times as long that it does not happen too
+	// Quiet is how long the suite checks that nothing more happens, and six times as long that it does not happen too
 	// often. Defaults to 500 ms.
 	Quiet time.Duration
-	// Volume is the number of messages of the cases that are about many. Defaults to 1000.
+	// Volume is the number of messages of the cases that need many. Defaults to 1000.
 	Volume int
-	// Sequential runs one case at a time, for servers that cannot take many.
+	// Sequential runs one case at a time, for servers that cannot handle more.
 	Sequential bool
-	// Parts is how many subscriptions of one group get messages of a topic at once, where a topic is shared out in
-	// parts: the others get nothing. 0 stands for any number.
+	// Parts is how many subscriptions of one group can receive messages of a topic at once, if topics are partitioned: the
+	// others receive nothing. 0 means any number.
 	Parts int
 
-	// Watermill are the features for Watermill's own suite, pubsub/tests. Nil leaves that suite out.
+	// Watermill are the features for Watermill's own suite, pubsub/tests. If nil, that suite is left out.
 	Watermill *tests.Features
-	// TopicsApart gives each topic of Watermill's own suite a group. That is for brokers on which the members of a group
-	// wait for each other whatever their topics: the suite subscribes to two, and reads the second behind the first.
+	// TopicsApart gives each topic of Watermill's own suite a group. It is for brokers on which the members of a group
+	// wait for each other whatever their topics: the suite subscribes to two, and reads the second after the first.
 	TopicsApart bool
-	// Except skips cases by name, each with the reason why the broker cannot pass it.
+	// Except skips cases by name, each with the reason that the broker cannot pass it.
 	Except map[string]string
 }
 
-// Backend is a place where brokers of one case meet.
+// Backend is the place shared by the brokers of one case.
 type Backend struct {
-	// Open opens a broker on the backend with everything that cfg says, after adding its URL. Brokers opened on one
-	// Backend share its queues, as processes do. It is called from several goroutines. Required.
+	// Open opens a broker on the backend with the settings of cfg, after adding its URL. Brokers opened on one Backend
+	// share its queues, as processes do. It is called from several goroutines. Required.
 	Open func(cfg brokers.Config) (brokers.Broker, error)
-	// Read takes n messages out of a queue by its name with a plain client. It returns fewer when no more come. When
-	// nil, the suite subscribes to the name as to a topic.
+	// Read takes n messages out of a queue by its name with a plain client. It returns fewer if there are no more. If nil,
+	// the suite subscribes to the name as to a topic.
 	Read func(t *testing.T, queue string, n int) []*message.Message
-	// Lock locks what is stored of the message with that id, as a session of an operator's does that looks at it and
-	// stays open, and returns the function that ends it. Nil where a message cannot be locked.
+	// Lock locks the stored message with that id, as an operator's open session that inspects it does, and returns the
+	// function that ends it. Nil if a message cannot be locked.
 	Lock func(t *testing.T, id string) (unlock func())
-	// Delete removes what is stored of the message with that id, although it may be running. Nil where a message cannot
-	// be removed while a consumer has it.
+	// Delete removes the stored message with that id, even while it runs. Nil if a message cannot be removed while a
+	// consumer has it.
 	Delete func(t *testing.T, id string)
-	// Erase removes what the broker keeps of topic and the consumers of its default group, whose names are n, with all
-	// messages, as an operator does with the server's own tools. Nil where there is nothing to remove.
+	// Erase removes everything the broker keeps of topic and the consumers of its default group, whose names are n, with
+	// all messages, as an operator does with the server's own tools. Nil if there is nothing to remove.
 	Erase func(t *testing.T, topic string, n brokers.Names)
 }
 
@@ -84,7 +84,7 @@ func (h *Harness) setDefaults() {
 	h.Volume = cmp.Or(h.Volume, 1000)
 }
 
-// Run runs the suite as subtests of t, named for what they show.
+// Run runs the suite as subtests of t, named after what they show.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	if h.Backend == nil {
@@ -124,11 +124,11 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// lateRuns is how often a case may be late before that is a fault.
+// lateRuns is how often a case may be late before it fails.
 const lateRuns = 5
 
-// runInTime runs a case, and again when it was late, each time with timelines twice as long: a busy machine gets the
-// time that it needs, and what is at fault stays late.
+// runInTime runs a case, and repeats it if it was late, each time with timelines twice as long: a busy machine gets the
+// time it needs, and a fault stays late.
 func runInTime(t *testing.T, h Harness, c testCase) {
 	t.Helper()
 	w := newWorld(t, h)

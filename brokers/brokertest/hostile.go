@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// hostile are headers with which a sender could make a message loop forever, go astray, or break the connection.
+// hostile are headers with which a sender could make a message loop forever, misroute it, or break the connection.
 var hostile = map[string]map[string]string{
 	"negative count":      {envelope.KeyRetryCount: "-1"},
 	"signed count":        {envelope.KeyRetryCount: "+3"},
@@ -50,8 +50,8 @@ var hostile = map[string]map[string]string{
 	"types of other headers": {envelope.KeyHeaderTypes: "{not JSON"},
 }
 
-// Every hostile message ends in the dead letters after a bounded number of runs, with its payload, and the messages
-// behind are handled.
+// Every hostile message is dead-lettered after a bounded number of runs, with its payload, and the messages behind it
+// are handled.
 func hostileHeaders(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -95,7 +95,7 @@ func hostileHeaders(w *world) {
 	}
 }
 
-// malformed are bodies that claim to be an envelope and are none.
+// malformed are bodies that claim to be an envelope but are not.
 var malformed = map[string]string{
 	"empty":         "",
 	"truncated":     `{"message_id": "1", "data": {"order": `,
@@ -104,7 +104,7 @@ var malformed = map[string]string{
 	"deep":          strings.Repeat(`{"data":`, 20_000),
 }
 
-// No handler sees them, none loops, and what is kept is what came.
+// No handler sees them, none loops, and they are kept unchanged.
 func malformedEnvelopes(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

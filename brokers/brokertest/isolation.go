@@ -68,7 +68,7 @@ func retryReturnsToConsumer(w *world) {
 	require.Len(w, healthy.seen(), 1, "the other consumer sees the message once")
 }
 
-// A redrive is a Reschedule from another process, long after, with delay 0.
+// A redrive is a Reschedule from another process, much later, with delay 0.
 func redriveReachesConsumer(w *world) {
 	billing, mail := w.open(group("billing")), w.open(group("mail"))
 	if !billing.Capabilities().Groups {
@@ -124,7 +124,7 @@ func originIsFilled(w *world) {
 	for _, r := range runs {
 		require.Equal(w, billing.Capabilities().Scheme, r.Origin.Broker)
 		require.Equal(w, topic, r.Origin.Topic)
-		require.Equal(w, runs[0].Origin.Consumer, r.Origin.Consumer, "the same after a retry")
+		require.Equal(w, runs[0].Origin.Consumer, r.Origin.Consumer, "unchanged by a retry")
 	}
 	require.NotEmpty(w, runs[0].Origin.Consumer)
 	if billing.Capabilities().Groups {
@@ -132,7 +132,7 @@ func originIsFilled(w *world) {
 	}
 }
 
-// keepIn is a dead letter sink that hands its dead letters to the test.
+// keepIn is a dead letter sink that passes its dead letters to the test.
 func keepIn(letters chan<- *envelope.DeadLetter) middleware.DeadLetterSink {
 	return middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
 		letters <- d

@@ -24,8 +24,8 @@ func largestPayload(w *world) {
 
 func sizedPayload(n int64) *message.Message { return newMessage(strings.Repeat("x", int(n))) }
 
-// A reader of the dead letters may come before the first one, as a collector does: their queue is made then,
-// with all the room that a dead letter needs.
+// A reader of the dead letters may start before the first one, as a collector does: their queue is created then, with
+// all the room that a dead letter needs.
 func largestWithAnEarlyReader(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -42,8 +42,8 @@ func largestHeaders(w *world) {
 	})
 }
 
-// A foreign producer may have stored what the broker takes from it and not from us: the message cannot be retried, and
-// is dead in the first place that has room. Those behind it are handled.
+// A foreign producer may have stored a message that the broker accepts from it and not from us: it cannot be retried,
+// and is dead-lettered to the first place that has room. Those behind it are handled.
 func largestWithoutRoom(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -70,8 +70,8 @@ func largestWithoutRoom(w *world) {
 	require.Len(w, c.seen(), 2)
 }
 
-// largest publishes the largest message that the broker takes, to within 64 bytes, to a handler that panics with a long
-// reason. What can be published can be retried and dead-lettered, and the message behind it is handled.
+// largest publishes the largest message that the broker accepts, to within 64 bytes, to a handler that panics with a
+// long reason. Every published message can be retried and dead-lettered, and the message behind it is handled.
 func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(int64) *message.Message) {
 	w.Helper()
 	if limit == 0 || limit > triedSize {
@@ -91,7 +91,7 @@ func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(
 		if string(r.Message.Payload) == "next" {
 			return nil
 		}
-		panic(strings.Repeat("the reason is as long as it can be ", 1000)) // with its stack
+		panic(strings.Repeat("the reason is as long as it can be ", 1000)) // plus its stack
 	})
 
 	n, p := limit, b.Publisher()
@@ -108,7 +108,7 @@ func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(
 	dead := w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0]
 	require.Equal(w, large.UUID, dead.UUID)
 	same := string(large.Payload) == string(dead.Payload) // not Equal, which prints both
-	require.True(w, same, "the payload is as it was published")
+	require.True(w, same, "the payload is unchanged")
 	require.Equal(w, large.Metadata.Get("note"), dead.Metadata.Get("note"))
 	var attempts []int
 	for _, r := range c.waitRuns(3) {

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A message that another session has locked while it runs is acked when the lock is gone. Those that were taken with
+// A message that another session locks while it runs is acked once the lock is released. Those delivered together with
 // it, and those behind it, do not wait for that, and none runs twice.
 func lockedMessage(w *world) {
 	if w.backend.Lock == nil {
@@ -41,7 +41,7 @@ func lockedMessage(w *world) {
 	require.ElementsMatch(w, append(ids(batch), ids(behind)...), runIDs(c.seen()), "every message once")
 	c.stop()
 
-	// Acked are all: nothing is left for the next consumer.
+	// All are acked: nothing is left for the next consumer.
 	again := w.consume(w.open(), topic, middleware.Config{}, func(run) error { return nil })
 	w.publish(b, topic, newMessage("next"))
 	require.Equal(w, "next", string(again.waitRuns(1)[0].Message.Payload))

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// bus opens a broker with the service-bus names, or skips the case where there are no patterns.
+// bus opens a broker with the service-bus names, or skips the case if the broker has no patterns.
 func (w *world) bus(change ...func(*brokers.Config)) brokers.Broker {
 	w.Helper()
 	cfg := brokers.Config{Group: defaultGroup, Naming: brokers.ServiceBus(w.prefix), Logger: w.logger()}
@@ -29,7 +29,7 @@ func (w *world) bus(change ...func(*brokers.Config)) brokers.Broker {
 	return b
 }
 
-// An event that no service has subscribed to is not an error on a bus; a program that wants one asks for it.
+// An event that no service has subscribed to is not an error on a bus; a program can ask for one.
 func eventWithoutASubscriber(w *world) {
 	require.NoError(w, w.bus().Publisher().Publish("order.lost", newMessage("event")))
 	strict := w.bus(func(c *brokers.Config) { c.RefuseUnrouted = true })
@@ -73,7 +73,7 @@ func patternsSelectEvents(w *world) {
 	require.Equal(w, "invoice.created", string(dead[0].Payload))
 }
 
-// The bus's ping reaches a service that has subscribed to other events alone, and not its handler.
+// The bus's ping reaches a service that has subscribed only to other events, but not its handler.
 func systemEventsReachEveryService(w *world) {
 	b := w.bus(group("invoice-service"))
 	pings := make(chan string, 1)

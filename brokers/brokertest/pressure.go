@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// With one handler at a time, fifty messages are through before the poison in front of them is tried again.
+// With one handler at a time, fifty messages are handled before the poison in front of them is retried.
 func poisonDoesNotBlock(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -25,7 +25,7 @@ func poisonDoesNotBlock(w *world) {
 		MaxAttempts: 3, Backoff: w.steps(time.Minute),
 	}, func(r run) error {
 		if string(r.Message.Payload) == "poison" {
-			select { // its minute begins when all of them are behind it
+			select { // its minute starts when all of them are queued behind it
 			case <-published:
 			case <-r.Message.Context().Done():
 			}
@@ -49,12 +49,12 @@ func poisonDoesNotBlock(w *world) {
 	require.Len(w, w.deadLetters(b, brokers.NameScheme{}, topic, 1), 1)
 }
 
-// window is how long deliveries are counted to find a hot loop; mostIn is how many there may be in it.
+// window is how long deliveries are counted to find a hot loop; mostIn is how many there may be in that time.
 func (w *world) window() time.Duration { return 6 * w.h.Quiet }
 
 func (w *world) mostIn(window time.Duration) int { return int(window / (100 * time.Millisecond)) }
 
-// On a bare broker a nacked message comes back ten thousand times a second.
+// On a bare broker a nacked message is redelivered ten thousand times a second.
 func nackIsPaced(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -105,7 +105,7 @@ func failingRescheduleDoesNotSpin(w *world) {
 	})
 	began := time.Now()
 	w.publish(b, topic, newMessage("order"))
-	pause(w.window()) // in which runs are counted
+	pause(w.window()) // while runs are counted
 	require.LessOrEqual(w, len(c.seen()), w.mostIn(time.Since(began)), "at most ten runs a second")
 
 	healed.Store(true)
@@ -207,7 +207,7 @@ func largeBatch(w *world) {
 	require.ElementsMatch(w, wantDone, done(runs), "processed once each")
 }
 
-// batch makes n messages whose payloads end in the digits 0 to 9 in turn.
+// batch returns n messages whose payloads end in the digits 0 to 9 in turn.
 func (w *world) batch(n int) []*message.Message {
 	batch := make([]*message.Message, n)
 	for i := range batch {

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// producedUnpublishable: a router publishes what a handler returned after the pipeline is done. What cannot be
-// published then is a failed attempt: it is retried, counted, and dead-lettered, and never reported as a success.
+// producedUnpublishable: a router publishes a handler's messages after the pipeline has finished. If that fails, the
+// attempt has failed: it is retried, counted, and dead-lettered, and never reported as a success.
 func producedUnpublishable(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

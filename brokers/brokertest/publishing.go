@@ -62,7 +62,7 @@ func publishConcurrently(w *world) {
 	require.ElementsMatch(w, want, runIDs(c.seen()))
 }
 
-// What Publish did not refuse is there when a consumer comes.
+// Every message that Publish did not refuse is there for a later consumer.
 func publishToNobody(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

@@ -7,8 +7,8 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// Two handlers of one service on a bus read one queue: each would get a random half of the other's messages, and ack
-// it.
+// Two handlers of one service on a bus would read one queue: each would receive a random half of the other's messages,
+// and ack it.
 func twoPatternsOfOneService(w *world) {
 	b := w.bus()
 	first := w.reads(b, "invoice.*")
@@ -19,7 +19,7 @@ func twoPatternsOfOneService(w *world) {
 	require.ErrorIs(w, err, brokers.ErrUnsupported, "so are other patterns")
 
 	w.reads(b, "user.#", brokers.WithGroup("mail")) // another service
-	w.reads(b, "invoice.*")                         // the same handler once more
+	w.reads(b, "invoice.*")                         // the same handler again
 	require.NoError(w, first.Close())
 }
 
@@ -37,8 +37,8 @@ func twoGroupsWithoutAGroupInTheName(w *world) {
 	w.reads(b, topic, brokers.WithGroup("mail")) // the queue is free again
 }
 
-// Two handlers without a group would share the messages of their topic, where Watermill's gochannel gives each all of
-// them.
+// Two handlers without a group would share the messages of their topic, where Watermill's gochannel delivers all of
+// them to each.
 func twoHandlersWithoutAGroup(w *world) {
 	b := w.open(group(""))
 	topic := w.topic("orders")

@@ -13,12 +13,12 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// batchRedriver is what brokers have that redrive many messages in one call.
+// batchRedriver is implemented by brokers that redrive many messages in one call.
 type batchRedriver interface {
 	RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error
 }
 
-// A redrive to a consumer that never was would make a queue that no consumer reads, and wait there as if it had worked.
+// A redrive to a consumer that never existed would create a queue that no consumer reads, and wait there unnoticed.
 func redriveToAMissingConsumer(w *world) {
 	operator := w.open(group("operator"))
 	topic := w.topic("orders")
@@ -29,7 +29,7 @@ func redriveToAMissingConsumer(w *world) {
 	ctx := envelope.WithExistingOnly(w.Context())
 	for _, recorded := range []string{"", origin.RedriveTo} {
 		origin.RedriveTo = recorded
-		for range 2 { // the first must not have made what the second finds
+		for range 2 { // the first must not have created what the second finds
 			err := operator.Reschedule(ctx, origin, newMessage("lost"), 0)
 			require.ErrorIs(w, err, brokers.ErrUnroutable)
 			require.ErrorContains(w, err, topic)
@@ -50,7 +50,7 @@ func redriveToAMissingConsumer(w *world) {
 	require.NoError(w, operator.Reschedule(ctx, runs[0].Origin, newMessage("again"), 0), "the consumer is there now")
 	runs = c.waitRuns(2)
 	c.quiet()
-	require.Len(w, c.seen(), 2, "nothing of what was refused was kept")
+	require.Len(w, c.seen(), 2, "no refused message was kept")
 	require.Equal(w, "again", string(runs[1].Message.Payload))
 }
 
@@ -73,8 +73,8 @@ func publishToAMissingTopic(w *world) {
 	require.Equal(w, "kept", string(runs[0].Message.Payload))
 }
 
-// The server of an operator has its own naming scheme, or none: where a redrive goes is what the broker of the consumer
-// has recorded.
+// An operator's server has its own naming scheme, or none: the destination of a redrive is the one that the consumer's
+// broker has recorded.
 func redriveByAnotherNaming(w *world) {
 	service := w.open(group("billing"), naming(brokers.NameScheme{Retry: "{queue}-again[.{delay}]", Dead: "{queue}-dead"}))
 	operator := w.open(group("operator"))
@@ -98,7 +98,7 @@ func redriveByAnotherNaming(w *world) {
 	require.Len(w, c.seen(), 2)
 }
 
-// Before a redrive a person wants to know whether a consumer would read it.
+// Before a redrive an operator wants to know whether a consumer would read it.
 func redriveReaders(w *world) {
 	operator := w.open(group("operator"))
 	counter, ok := operator.(brokers.ReaderCounter)

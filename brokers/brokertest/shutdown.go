@@ -244,7 +244,7 @@ func sharedPublisher(w *world) {
 	require.Len(w, c.seen(), 1)
 }
 
-// closes tells when it has been closed.
+// closes calls told once it has been closed.
 type closes struct {
 	message.Publisher
 
@@ -257,7 +257,7 @@ func (p closes) Close() error {
 	return p.Publisher.Close()
 }
 
-// Watermill's router closes the publishers and subscribers of its handlers, also those that handlers share.
+// Watermill's router closes the publishers and subscribers of its handlers, including shared ones.
 func handlesAreIndependent(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

@@ -15,7 +15,7 @@ import (
 
 var errFails = errors.New("the payment service is down")
 
-// timeline is what happens to a message that always fails.
+// timeline is the history of a message that always fails.
 type timeline struct {
 	scheme   brokers.NameScheme
 	delay    time.Duration // first-delivery delay
@@ -77,7 +77,7 @@ func (w *world) steps(delays ...time.Duration) middleware.Backoff {
 	return middleware.Steps(scaled...)
 }
 
-// follow publishes a message that always fails and holds its runs against the schedule.
+// follow publishes a message that always fails and compares its runs with the schedule.
 func (w *world) follow(tl timeline) {
 	b := w.open(naming(tl.scheme), func(c *brokers.Config) { c.Delays = w.gaps(tl.schedule) })
 	topic := w.topic("orders")
@@ -110,7 +110,7 @@ func (w *world) follow(tl timeline) {
 	}
 }
 
-// gaps are the delays that a schedule asks for, scaled.
+// gaps are the scaled delays of a schedule.
 func (w *world) gaps(schedule []time.Duration) []time.Duration {
 	var gaps []time.Duration
 	for i := 1; i < len(schedule); i++ {
@@ -121,7 +121,7 @@ func (w *world) gaps(schedule []time.Duration) []time.Duration {
 	return gaps
 }
 
-// onTime holds the time between from and at against a delay: never early, and late only as far as the harness allows.
+// onTime compares the time between from and at with a delay: never early, and late only as far as the harness allows.
 func (w *world) onTime(from, at time.Time, delay time.Duration) {
 	w.Helper()
 	took := at.Sub(from)
@@ -134,7 +134,7 @@ func (w *world) onTime(from, at time.Time, delay time.Duration) {
 	w.noLater(took, delay+delay/100)
 }
 
-// noLater notes that a message took longer than it may on a busy machine.
+// noLater records that a message was later than it may be on a busy machine.
 func (w *world) noLater(took, most time.Duration) {
 	if most += w.tolerance + w.h.Late; took > most {
 		w.late = fmt.Sprintf("%s, at most %s", took, most)

@@ -37,8 +37,8 @@ func watermillsOwnSuite(t *testing.T, h Harness) {
 	tests.TestPubSub(t, *h.Watermill,
 		func(t *testing.T) (message.Publisher, message.Subscriber) {
 			t.Helper()
-			// One group for each test: the members of a group on Kafka are rebalanced together, whatever their topics, and
-			// each rebalance waits for what another test has not acked.
+			// One group for each test: the members of a group on Kafka are rebalanced together, whatever their topics, and each
+			// rebalance waits for another test's unacked messages.
 			return construct(t, "watermill-"+path.Base(t.Name()))
 		},
 		construct)

@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// world is what one case works with.
+// world is the environment of one case.
 type world struct {
 	*testing.T
 	h       Harness
@@ -27,10 +27,10 @@ type world struct {
 	prefix  string // of topics, so that cases on one server do not meet
 
 	tolerance time.Duration // of the brokers' delays
-	late      string        // what was, or empty
+	late      string        // what was late, or empty
 
 	began time.Time
-	logs  logbuffer.Buffer // warnings and worse, of brokers and pipelines
+	logs  logbuffer.Buffer // warnings and errors of brokers and pipelines
 	mu    sync.Mutex
 	all   []*consumer
 }
@@ -43,7 +43,7 @@ func newWorld(t *testing.T, h Harness) *world {
 	return w
 }
 
-// explain logs what a failed case has seen, so that its cause is found without running it again.
+// explain logs what a failed case has seen, to find the cause without running it again.
 func (w *world) explain() {
 	if !w.Failed() {
 		return
@@ -59,7 +59,7 @@ func (w *world) explain() {
 	w.Logf("runs of the handlers:\n%s\nwarnings and errors:\n%s", ends(text.String()), ends(w.logs.String()))
 }
 
-// ends leaves out the middle of a long text.
+// ends cuts the middle out of a long text.
 func ends(s string) string {
 	const most = 4_000
 	if len(s) <= 2*most {
@@ -237,7 +237,7 @@ func (c *consumer) seen() []run {
 	return append([]run(nil), c.runs...)
 }
 
-// wait returns when enough says so of the runs so far. what names that in the failure.
+// wait returns once enough is true of the runs so far. what names the awaited event in the failure.
 func (c *consumer) wait(what string, enough func(runs []run) bool) []run {
 	c.w.Helper()
 	deadline := c.w.deadline()
@@ -261,7 +261,7 @@ func (c *consumer) waitRuns(n int) []run {
 	return c.wait("more runs", func(runs []run) bool { return len(runs) >= n })
 }
 
-// receive returns what comes from c next. what names it in the failure.
+// receive returns the next value of c. what names it in the failure.
 func receive[T any](w *world, c <-chan T, what string) (next T) {
 	w.Helper()
 	select {
@@ -272,7 +272,7 @@ func receive[T any](w *world, c <-chan T, what string) (next T) {
 	return next
 }
 
-// quiet watches that no further run follows.
+// quiet checks that no further run follows.
 func (c *consumer) quiet() {
 	c.w.Helper()
 	before := len(c.seen())
@@ -289,7 +289,7 @@ func (w *world) pass(d time.Duration) {
 }
 
 func pause(d time.Duration) {
-	<-time.After(d) // real time: for brokers that have no other
+	<-time.After(d) // real time: for brokers that do not support virtual time
 }
 
 func (w *world) publish(b brokers.Broker, topic string, messages ...*message.Message) {
@@ -299,7 +299,7 @@ func (w *world) publish(b brokers.Broker, topic string, messages ...*message.Mes
 	require.NoError(w, p.Close())
 }
 
-// defaultGroup is the group of brokers that a case opens without saying another.
+// defaultGroup is the group of brokers for which a case names none.
 const defaultGroup = "billing"
 
 // deadLetters takes n dead letters of the default group out of their queue.
@@ -308,7 +308,7 @@ func (w *world) deadLetters(b brokers.Broker, scheme brokers.NameScheme, topic s
 	return w.read(b, scheme.For(topic, defaultGroup).Dead, n)
 }
 
-// read takes n messages out of a queue, and watches that it held no more.
+// read takes n messages out of a queue, and checks that it held no more.
 func (w *world) read(b brokers.Broker, queue string, n int) []*message.Message {
 	w.Helper()
 	if w.backend.Read != nil {
@@ -345,8 +345,8 @@ func newMessage(payload string) *message.Message {
 	return message.NewMessage(watermill.NewUUID(), []byte(payload))
 }
 
-// newGate returns a channel that holds handlers back until open is called. The case opens it at its end too, so that a
-// failure does not leave handlers behind that the router would wait for.
+// newGate returns a channel that holds handlers back until open is called. The end of the case also opens it, so that
+// after a failure the router does not wait for its handlers.
 func newGate() (gate chan struct{}, open func()) {
 	gate = make(chan struct{})
 	return gate, sync.OnceFunc(func() { close(gate) })

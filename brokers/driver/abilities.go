@@ -18,11 +18,11 @@ var ErrLost = errors.New("the delivery is lost to this process")
 
 // ErrRenew is returned by Next when nothing has failed and the transport wants to reopen the stream. The engine does so
 // at once, and logs nothing.
-var ErrRenew = errors.New("the stream is to be opened anew")
+var ErrRenew = errors.New("the stream must be reopened")
 
 // ErrBusy is returned by Publish for a message that it has not stored because something else holds its place for a
 // while, such as a row that another session has locked. The engine retries until its caller's deadline.
-var ErrBusy = errors.New("another session holds what was to be changed")
+var ErrBusy = errors.New("another session holds the message")
 
 // ErrTogether is returned by Publish for messages that are stored together or not at all, when one of them was
 // rejected. If the engine has merged the messages of several callers, it retries each caller's separately.

@@ -57,7 +57,7 @@ type stream struct {
 	asked   int         // messages requested from the server but not received
 	ready   []*nats.Msg // for Next
 	hands   map[*nats.Msg]struct{}
-	heard   time.Time // when the server last showed a sign of life
+	heard   time.Time // when the server was last heard from
 	silent  int       // consecutive checks without one
 	err     error
 	closing bool

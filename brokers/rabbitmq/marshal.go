@@ -39,7 +39,7 @@ func marshal(m *message.Message, ints []string) amqp.Publishing {
 func skipHeader(key string) bool {
 	switch key {
 	case "CC", "BCC", envelope.KeyDelay, envelope.KeyNotBefore, keyRest,
-		// The origin is written anew for a retry or a dead letter. A handler that forwards a message must not claim the
+		// The origin is rewritten for a retry or a dead letter. A handler that forwards a message must not claim the
 		// origin of an earlier one for its publication.
 		envelope.KeyConsumer, envelope.KeyTopic, envelope.KeyRoutingKey, envelope.KeyExchange:
 		return true

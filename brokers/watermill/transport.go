@@ -49,7 +49,7 @@ func (t *transport) publish(ctx context.Context, out []driver.Outgoing) error {
 	switch {
 	case o.To.Kind == driver.ToConsumer:
 		if t.parking == nil {
-			return fmt.Errorf("%w: a message cannot be put in front of one consumer: configure Delays", brokers.ErrUnsupported)
+			return fmt.Errorf("%w: a message cannot be sent to a single consumer: configure Delays", brokers.ErrUnsupported)
 		}
 		return t.parking.putRetry(ctx, o)
 	case !o.Due.IsZero():

@@ -25,7 +25,7 @@
 //	acks before the close      an ack right before Close was lost each time; it counts until the claim has returned
 //	a supervised consumer      after an error of the group it reconnected hundreds of times a second, and never made the
 //	                           topic again; now the subscription ends, and the next one, paced, makes what is missing
-//	topics made first          a publish to a topic that is not there failed, or made it with the server's defaults
+//	topics made first          a publish to a missing topic failed, or created it with the server's defaults
 //
 // # Limits
 //

@@ -9,7 +9,7 @@ import (
 
 // lateAcks lets a handler that was running when a rebalance began have its offset committed. watermill-kafka v3.1.2
 // drops an ack when the session's context has ended, although sarama commits what is marked until every claim has
-// returned: each rebalance then delivered again what was in hand. A tracer is where its group's handler can be wrapped.
+// returned: each rebalance then redelivered messages in hand. A tracer is where its group's handler can be wrapped.
 type lateAcks struct{ wkafka.SaramaTracer }
 
 // WrapConsumerGroupHandler implements watermill-kafka's SaramaTracer.

@@ -24,7 +24,7 @@
 //
 //	payloads as bytes              JSON refuses the very payloads that fail
 //	wide ids                       36 characters were not enough for the ids of others
-//	one message a transaction      an error in a batch delivered again what was acked before it
+//	one message a transaction      an error in a batch redelivered acked messages before it
 //	a long ack deadline            a handler slower than the deadline was started again while it still ran
 //	tables made under a lock       services that start together fail to create the same table
 //	a close that waits for the ack an ack right before Close was rolled back
