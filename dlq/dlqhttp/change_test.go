@@ -93,35 +93,6 @@ func TestTwoOperators(t *testing.T) {
 	require.Contains(t, problem(t, err, http.StatusConflict).Detail, "ana")
 }
 
-// A second click changes nothing; a version that was looked at and is not the latest is refused with who changed it.
-func TestETag(t *testing.T) {
-	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
-	s.seed(t, 1)
-	looked := s.ask(t, http.MethodGet, "/api/v1/entries/1", "", as("ana")...)
-	tag := looked.header.Get("ETag")
-	require.Equal(t, `"1"`, tag)
-	unchanged := s.ask(t, http.MethodGet, "/api/v1/entries/1", "", append(as("ana"), "If-None-Match", tag)...)
-	require.Equal(t, http.StatusNotModified, unchanged.status)
-	require.Empty(t, unchanged.body)
-	require.Equal(t, tag, unchanged.header.Get("ETag"))
-
-	parked := s.ask(t, http.MethodPost, "/api/v1/entries/1/park", `{"note":"later"}`,
-		append(as("bo"), "Content-Type", "application/json", "If-Match", tag)...)
-	require.Equal(t, http.StatusOK, parked.status, parked.body)
-	require.Equal(t, `"2"`, parked.header.Get("ETag"))
-	late := s.ask(t, http.MethodPost, "/api/v1/entries/1/discard", "", append(as("ana"), "If-Match", tag)...)
-	require.Equal(t, http.StatusPreconditionFailed, late.status)
-	require.Equal(t, "bo", late.at(t, "conflict.by"))
-	require.Equal(t, "PARKED", late.at(t, "conflict.status"))
-	anyway := s.ask(t, http.MethodPost, "/api/v1/entries/1/discard", "", append(as("ana"), "If-Match", "*")...)
-	require.Equal(t, http.StatusOK, anyway.status)
-	again := s.ask(t, http.MethodPost, "/api/v1/entries/1/discard", "", as("ana")...)
-	require.Equal(t, http.StatusConflict, again.status)
-	require.Equal(t, "ana", again.at(t, "conflict.by"))
-	audit := s.ask(t, http.MethodGet, "/api/v1/entries/1/audit", "", as("viewer")...)
-	require.Contains(t, audit.body, `"note":"later"`)
-}
-
 // A request with a key is done once: repeated it gets the first answer, with another body it is refused, and while the
 // first is under way it is told so.
 func TestIdempotencyKey(t *testing.T) {

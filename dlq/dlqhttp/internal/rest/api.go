@@ -98,7 +98,7 @@ func New(mux *access.Mux, cfg Config) *API {
 				License: &huma.License{Name: "MIT", Identifier: "MIT"},
 			},
 			Servers: []*huma.Server{{URL: cfg.Path}},
-			Tags:    tags,
+			Tags:    tags(),
 			Components: &huma.Components{
 				Schemas: schemas,
 				Responses: map[string]*huma.Response{"Problem": {
@@ -139,13 +139,16 @@ func New(mux *access.Mux, cfg Config) *API {
 	return a
 }
 
-var tags = []*huma.Tag{
-	{Name: "entries", Description: "Dead letters: look, fix, send back, close."},
-	{Name: "groups", Description: "Causes and numbers."},
-	{Name: "runs", Description: "Redrive runs: bulk redrives that can be watched and steered."},
-	{Name: "maintenance", Description: "Export, import, purge, archive."},
-	{Name: "about", Description: "The server: health, rules, topology, settings."},
-	{Name: "validation", Description: "The four routes of services that had their own dead letter table."},
+// tags are the chapters of the document.
+func tags() []*huma.Tag {
+	return []*huma.Tag{
+		{Name: "entries", Description: "Dead letters: look, fix, send back, close."},
+		{Name: "groups", Description: "Causes and numbers."},
+		{Name: "runs", Description: "Redrive runs: bulk redrives that can be watched and steered."},
+		{Name: "maintenance", Description: "Export, import, purge, archive."},
+		{Name: "about", Description: "The server: health, rules, topology, settings."},
+		{Name: "validation", Description: "The four routes of services that had their own dead letter table."},
+	}
 }
 
 // Document is the API's OpenAPI document.

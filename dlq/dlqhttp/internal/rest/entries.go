@@ -98,7 +98,7 @@ func (a *API) entryRoutes() {
 	raw := get("get-payload", "/entries/{id}/payload", "Get the payload, byte for byte")
 	op := a.operation(raw)
 	op.Responses = map[string]*huma.Response{"200": {
-		Description: "The payload", Content: map[string]*huma.MediaType{"application/octet-stream": {Schema: binary}},
+		Description: "The payload", Content: map[string]*huma.MediaType{"application/octet-stream": {Schema: binary()}},
 	}}
 	register(a, op, a.payload)
 	a.finish(raw)
@@ -108,7 +108,8 @@ func (a *API) entryRoutes() {
 	handle(a, get("get-entry-audit", "/entries/{id}/audit", "Get what was done to a dead letter, oldest first"), a.audit)
 }
 
-var binary = &huma.Schema{Type: huma.TypeString, Format: "binary"}
+// binary is the schema of bytes, a new one for each document: huma writes into the schemas that it is given.
+func binary() *huma.Schema { return &huma.Schema{Type: huma.TypeString, Format: "binary"} }
 
 func (a *API) list(ctx context.Context, in *listInput) (*listOutput, error) {
 	filter, err := a.filtered(ctx, in.filter())

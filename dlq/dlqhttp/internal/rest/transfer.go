@@ -45,7 +45,7 @@ func (a *API) transferRoutes() {
 	}
 	export := a.operation(lines)
 	export.Responses = map[string]*huma.Response{"200": {
-		Description: "An entry a line", Content: map[string]*huma.MediaType{linesType: {Schema: binary}},
+		Description: "An entry a line", Content: map[string]*huma.MediaType{linesType: {Schema: binary()}},
 	}}
 	register(a, export, a.export)
 	a.finish(lines)
@@ -56,7 +56,7 @@ func (a *API) transferRoutes() {
 		description: "To repeat an import is safe, and finishes one that broke: an entry is known by its key.",
 	}
 	op := a.operation(r)
-	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{linesType: {Schema: binary}}}
+	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{linesType: {Schema: binary()}}}
 	register(a, op, a.importEntries)
 	a.finish(r)
 }
