@@ -20,20 +20,20 @@ import (
 // their functions. docs/composition.md lists what the others do to a failing message.
 var unfit = [...]*neighbour{
 	{
-		name: "Deduplicator", function: "(*Deduplicator).Middleware",
+		name: "Watermill's Deduplicator", function: "(*Deduplicator).Middleware",
 		why: "it treats the retry of a failed message as a duplicate and acks it: leave it out, or use package idempotency " +
 			"inside",
 		// A nacked message is redelivered, and would be acked as a duplicate.
 		keep: true,
 	},
 	{
-		name: "InstantAck", function: "InstantAck",
+		name: "Watermill's InstantAck", function: "InstantAck",
 		why: "it acks messages before they are settled, and one that cannot be retried or dead-lettered is lost: omit it",
 		// A message that is already acked can only be handled.
 		acked: true,
 	},
 	{
-		name: "IgnoreErrors", function: "IgnoreErrors.Middleware",
+		name: "Watermill's IgnoreErrors", function: "IgnoreErrors.Middleware",
 		why: "it acks messages that fail with an error that it names, by its text, without a retry, a dead letter or a log " +
 			"line, and outside that includes those that the pipeline returns at a shutdown: use a Rule that skips",
 	},
@@ -42,11 +42,19 @@ var unfit = [...]*neighbour{
 // amqpSubscriber is watermill-amqp's, when the Rescheduler is a [TableWriter]. Its DefaultMarshaler fails on a header
 // that is a table, and it then redelivers the message at once, forever, before the router has seen it.
 var amqpSubscriber = &neighbour{
-	name: "amqp.Subscriber",
+	name: "Watermill's amqp.Subscriber",
 	why: "its DefaultMarshaler cannot read the x-death header that RabbitMQ gives a retry, which is then redelivered " +
 		"forever and reaches no handler: subscribe with the broker that is the Rescheduler, open watermill+amqp://, or " +
 		"configure a Marshaler that reads every header, such as that of brokers/watermill/amqp, and add Pipeline.Plugin, " +
 		"which checks it",
+}
+
+// secondPipeline is the pipeline itself, around a handler that already has one. Each message would be settled by the
+// inner one, and then be a success for the outer one: a redriven message that failed again would close its dead letter.
+var secondPipeline = &neighbour{
+	name: "a pipeline",
+	why: "the handler has one already, so each failure would be a success for the outer one: add one pipeline, to the " +
+		"router or to its handlers, and use Config.Handlers for a handler that differs",
 }
 
 // neighbour is a middleware, or a subscriber, that must not be used next to the pipeline.
@@ -57,7 +65,7 @@ type neighbour struct {
 }
 
 func (n *neighbour) refusal() error {
-	return fmt.Errorf("middleware: %w: Watermill's %s is used next to it: %s", ErrMiswired, n.name, n.why)
+	return fmt.Errorf("middleware: %w: %s is used next to it: %s", ErrMiswired, n.name, n.why)
 }
 
 // watermills prefixes the function names of Watermill's middlewares.
@@ -107,6 +115,13 @@ func unfitIn(r *message.Router) (found *neighbour) {
 			pipelines = append(pipelines, p)
 		}
 	}
+	for i, p := range pipelines {
+		for _, other := range pipelines[:i] {
+			if p.all || other.all || p.handler == other.handler {
+				return secondPipeline
+			}
+		}
+	}
 	if len(pipelines) == 0 { // it is wrapped
 		pipelines = []place{{all: true}}
 	}
@@ -153,7 +168,7 @@ func (p *Pipeline) writesTables() bool {
 // delivers reports whether n, a subscriber, has delivered the message of ctx.
 func (n *neighbour) delivers(ctx context.Context) bool {
 	_, ours := envelope.OriginFrom(ctx)
-	return !ours && message.SubscriberNameFromCtx(ctx) == n.name
+	return !ours && "Watermill's "+message.SubscriberNameFromCtx(ctx) == n.name
 }
 
 // surroundings are the callers and callees of the pipeline in one handler.
@@ -183,6 +198,16 @@ func outerNeighbour() *neighbour {
 	}
 }
 
+// inAttempt reports whether a pipeline is already running the message.
+func inAttempt(m *message.Message) bool {
+	attempt, running := AttemptFrom(m.Context())
+	if !running {
+		return false
+	}
+	var c envelope.Control
+	return c.Read(m) == nil && c.MessageID == attempt.MessageID
+}
+
 // examine checks the surroundings on the first message, and refuses messages that would be lost.
 //
 //go:noinline
@@ -190,6 +215,9 @@ func (p *Pipeline) examine(m *message.Message, s *surroundings) error {
 	ctx := m.Context()
 	s.look.Do(func() {
 		s.outer = outerNeighbour()
+		if inAttempt(m) { //nolint:contextcheck // the message has it
+			s.outer = secondPipeline
+		}
 		if s.inner == nil && !p.looked.Load() && amqpSubscriber.delivers(ctx) && p.writesTables() {
 			s.inner = amqpSubscriber
 		}

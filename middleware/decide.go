@@ -37,6 +37,10 @@ func decideMalformed(a Attempt, err error) Decision {
 func (p *Pipeline) decide(m *message.Message, policy *policy, a *attemptContext, err error, now time.Time) Decision {
 	d := Decision{Verdict: policy.classifier.Classify(err), Attempt: a.attempt(), Err: err}
 	kind := d.Verdict.Kind
+	if errorIs(err, ErrMiswired) { // of a pipeline inside this one: the program is at fault, not the message
+		d.Outcome = OutcomeGiveBack
+		return d
+	}
 	if isShutdown(m.Context()) && kind != KindPermanent && kind != KindSkip {
 		// A cancelled context makes clients fail with all sorts of errors, not only with context.Canceled. None of them may
 		// cost the message an attempt, least of all its last one.

@@ -397,9 +397,11 @@ func isShutdown(parent context.Context) bool {
 
 //go:noinline
 func (p *Pipeline) giveBack(parent context.Context, err error) error {
-	cause := context.Cause(parent)
-	why := "this consumer is shutting down"
-	if cause != nil && !errorIs(cause, context.Canceled) {
+	why, cause := "this consumer is shutting down", context.Cause(parent)
+	switch {
+	case cause == nil:
+		why = "the pipeline does not fit the router"
+	case !errorIs(cause, context.Canceled):
 		why = logText(errorText(cause)) // the subscriber's reason, such as a lost lease
 	}
 	p.log(parent, slog.LevelInfo, "message returned: "+why,

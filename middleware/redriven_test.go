@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -86,4 +87,25 @@ func (forgetful) DeadLetter(context.Context, *envelope.DeadLetter) error { retur
 
 func (forgetful) Redriven(context.Context, envelope.Redriven) error {
 	return errors.New("store is away")
+}
+
+// A second pipeline around the same handler would take a failure that the first one has settled for a success, and
+// close the dead letter of a redriven message that has failed again.
+func TestPipeline_AddedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newHarness(t, middleware.Config{}, failing(middleware.Permanent(errTimeout)))
+		outer := newHarness(t, middleware.Config{}, func(m *message.Message) ([]*message.Message, error) {
+			return inner.handler(m)
+		})
+		m := order(t, envelope.ID("the-id"))
+		m.Metadata[envelope.KeyRedriveID] = "entry-9"
+		outer.send(m, time.Minute)
+		require.Empty(t, outer.redriven)
+		require.Empty(t, inner.runs, "it is refused")
+		require.Empty(t, outer.letters, "and not the message's fault")
+		require.Empty(t, outer.rescheduled)
+		require.Zero(t, outer.count(&outer.acked))
+		require.Positive(t, outer.count(&outer.nacked), "paced, until the program is fixed")
+		require.Contains(t, inner.logs.String(), "add one pipeline")
+	})
 }

@@ -23,9 +23,9 @@ import (
 var ErrMiswired = errors.New("pipeline does not fit the router")
 
 // Plugin is for router.AddPlugin. It makes the router's Run return an error that matches [ErrMiswired], before any
-// message is consumed, if [Config.Handlers] names a handler that the router does not have, or if a middleware of
-// Watermill next to the pipeline would lose messages; it cannot check handlers that are added to a running router. It
-// adds [Pipeline.PublisherDecorator] to the router.
+// message is consumed, if [Config.Handlers] names a handler that the router does not have, if a handler has two
+// pipelines, or if a middleware of Watermill next to the pipeline would lose messages; it cannot check handlers that
+// are added to a running router. It adds [Pipeline.PublisherDecorator] to the router.
 func (p *Pipeline) Plugin(r *message.Router) error {
 	known := r.Handlers()
 	var unknown []string

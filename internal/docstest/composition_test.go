@@ -92,6 +92,14 @@ func shipped() []composition {
 			"InstantAck", plain(theirs.InstantAck),
 			"it acks before the outcome is known: a crash or an unpublishable retry loses the message",
 		},
+		{"a second Pipeline", func(t *testing.T, _ message.Publisher) message.HandlerMiddleware {
+			t.Helper()
+			broker, err := memory.New(brokers.Config{})
+			require.NoError(t, err)
+			second, err := middleware.New(middleware.Config{Rescheduler: broker, DeadLetters: broker})
+			require.NoError(t, err)
+			return second.Middleware
+		}, "every failure would be a success for the outer one: use `Config.Handlers` for a handler that differs"},
 		{"PoisonQueue", func(t *testing.T, poison message.Publisher) message.HandlerMiddleware {
 			t.Helper()
 			m, err := theirs.PoisonQueue(poison, "poison")
