@@ -135,12 +135,9 @@ func (m *Manager) each(ctx context.Context, f Filter, fn func(*Entry) error) err
 	}
 }
 
-// Imported is the result of an import.
-type Imported struct {
-	// Stored is the number of new entries, which get new ids. Seen is the number of those that existed already, by their
-	// Key, and were not changed.
-	Stored, Seen int64
-}
+// Imported is the result of an import: Stored are new entries, which get new ids; Seen existed already, by their Key,
+// and were not changed.
+type Imported = wire.Imported
 
 // Import stores entries written by Export, in their exported state. An entry that exists already, by its Key, is not
 // changed, so that an import may be repeated, and an interrupted one completed by repeating it. On an error the lines

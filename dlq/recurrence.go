@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // defaultRecurrencePeriod is how long a report looks back; it compares with the same time before that.
@@ -27,41 +28,14 @@ type RecurrenceQuery struct {
 	Now time.Time
 }
 
-// Recurrence describes how the causes of dead letters have changed since the previous period: which are new, growing,
-// back, or gone. It is computed from the maintained statistics of the causes.
-type Recurrence struct {
-	// From and To bound the period, To excluded; the previous one has the same length.
-	From time.Time `json:"from"`
-	To   time.Time `json:"to"`
-	// Now and Before count the dead letters of all causes in the period and in the previous one.
-	Now    int64 `json:"now"`
-	Before int64 `json:"before"`
-	// New causes were never seen before the period. Growing ones have at least half as many again as before, and five
-	// more. Returning ones occurred in this period and earlier, but not in the previous one. Fixed ones occurred in the
-	// previous one only. Steady are the rest. Each list is sorted by count, the largest first.
-	New       []RecurringCause `json:"new"`
-	Growing   []RecurringCause `json:"growing"`
-	Returning []RecurringCause `json:"returning"`
-	Fixed     []RecurringCause `json:"fixed"`
-	Steady    []RecurringCause `json:"steady"`
-	// Incomplete means that there were more causes than were considered: those with the fewest entries are left out.
-	Incomplete bool `json:"incomplete,omitzero"`
-}
-
-// RecurringCause is a cause in a [Recurrence].
-type RecurringCause struct {
-	Fingerprint string `json:"fingerprint"`
-	Cause       string `json:"cause"`
-	Handler     string `json:"handler,omitzero"`
-	// Now and Before count its dead letters in the period and in the previous one; Pending is how many are waiting now, of
-	// any age.
-	Now     int64 `json:"now"`
-	Before  int64 `json:"before"`
-	Pending int64 `json:"pending"`
-	// FirstSeen and LastSeen are its first and last death ever.
-	FirstSeen time.Time `json:"first_seen"`
-	LastSeen  time.Time `json:"last_seen"`
-}
+// How the causes of dead letters have changed; see package wire.
+type (
+	// Recurrence describes how the causes have changed since the previous period: which are new, growing, back, or gone.
+	// It is computed from the maintained statistics of the causes.
+	Recurrence = wire.Recurrence
+	// RecurringCause is a cause in a [Recurrence].
+	RecurringCause = wire.RecurringCause
+)
 
 // Recurrence compares the causes of the last period with those of the previous one. The error wraps [ErrInvalid] for a
 // period that is not one or more whole hours.
@@ -87,7 +61,7 @@ func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrenc
 	}
 	r.Incomplete = more
 	for i := range groups {
-		r.add(&groups[i])
+		addCause(r, &groups[i])
 	}
 	for _, list := range [][]RecurringCause{r.New, r.Growing, r.Returning, r.Fixed, r.Steady} {
 		slices.SortStableFunc(list, func(a, b RecurringCause) int { return int(max(b.Now, b.Before) - max(a.Now, a.Before)) })
@@ -95,7 +69,7 @@ func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrenc
 	return r, nil
 }
 
-func (r *Recurrence) add(g *driver.Group) {
+func addCause(r *Recurrence, g *driver.Group) {
 	c := RecurringCause{
 		Fingerprint: g.Fingerprint, Cause: g.Cause, Handler: g.Handler, Pending: g.Counts.Pending, FirstSeen: g.FirstSeen,
 		LastSeen: g.LastSeen,

@@ -1,9 +1,6 @@
 package dlq
 
-import (
-	"github.com/redrive-go/redrive/dlq/internal/mirror"
-	"github.com/redrive-go/redrive/dlq/wire"
-)
+import "github.com/redrive-go/redrive/dlq/wire"
 
 // Wire is the edit's JSON form.
 func (e *Edit) Wire() wire.Edit {
@@ -23,11 +20,3 @@ func (e *Edit) SetWire(w *wire.Edit) {
 		e.Payload = []byte(*w.Payload)
 	}
 }
-
-var recurrences = mirror.New[Recurrence, wire.Recurrence](nil)
-
-// Wire is the report's JSON form.
-func (r *Recurrence) Wire() wire.Recurrence { return recurrences.To(r) }
-
-// SetWire sets the report from its JSON form.
-func (r *Recurrence) SetWire(w *wire.Recurrence) { *r = recurrences.From(w) }

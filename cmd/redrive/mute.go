@@ -59,14 +59,10 @@ func (a *app) mutesCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			views := make([]wire.Mute, 0, len(mutes))
-			for i := range mutes {
-				views = append(views, mutes[i].Wire())
-			}
-			if len(views) == 0 {
+			if len(mutes) == 0 {
 				a.hint("no cause is muted")
 			}
-			return printList(a, views, muteColumns)
+			return printList(a, mutes, muteColumns)
 		},
 	}
 }

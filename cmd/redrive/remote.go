@@ -147,8 +147,7 @@ func (r *remote) ListGroups(ctx context.Context, q dlq.GroupQuery) ([]driver.Gro
 	if err != nil {
 		return nil, false, refused(err)
 	}
-	groups, err := list(page.Groups, always((*driver.Group).SetWire))
-	return groups, page.Incomplete, err
+	return page.Groups, page.Incomplete, nil
 }
 
 func (r *remote) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, error) {
@@ -164,7 +163,7 @@ func (r *remote) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, err
 // Recurrence is the server's report, up to now.
 func (r *remote) Recurrence(ctx context.Context, q dlq.RecurrenceQuery) (*dlq.Recurrence, error) {
 	report, err := r.api.GetReport(ctx, int(q.Period/time.Hour))
-	return read(report, err, always((*dlq.Recurrence).SetWire))
+	return report, refused(err)
 }
 
 func (r *remote) Audit(ctx context.Context, id int64) ([]driver.AuditRecord, error) {
@@ -188,7 +187,7 @@ func (r *remote) AuditLog(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([
 
 func (r *remote) Mute(ctx context.Context, fingerprint string, period time.Duration, by dlq.By) (*driver.Mute, error) {
 	mute, err := r.api.MuteGroup(ctx, fingerprint, period, as(by))
-	return read(mute, err, always((*driver.Mute).SetWire))
+	return mute, refused(err)
 }
 
 func (r *remote) Unmute(ctx context.Context, fingerprint string, by dlq.By) error {
@@ -201,7 +200,7 @@ func (r *remote) Mutes(ctx context.Context) ([]driver.Mute, error) {
 	if err != nil {
 		return nil, refused(err)
 	}
-	return list(mutes.Mutes, always((*driver.Mute).SetWire))
+	return mutes.Mutes, nil
 }
 
 func (r *remote) Redrive(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error) {
@@ -259,23 +258,20 @@ func (r *remote) bulk(ctx context.Context, action string, f dlq.Filter, by dlq.B
 }
 
 func (r *remote) PreviewEdit(ctx context.Context, id int64, edit dlq.Edit) (payload.Diff, error) {
-	var diff payload.Diff
-	w, err := r.api.PreviewEdit(ctx, id, edit.Wire())
-	if err == nil {
-		diff.SetWire(w)
+	diff, err := r.api.PreviewEdit(ctx, id, edit.Wire())
+	if err != nil {
+		return payload.Diff{}, refused(err)
 	}
-	return diff, refused(err)
+	return *diff, nil
 }
 
 func (r *remote) Edit(ctx context.Context, id int64, edit dlq.Edit, by dlq.By) (*dlq.Entry, payload.Diff, error) {
-	var diff payload.Diff
 	edited, err := r.api.EditEntry(ctx, id, edit.Wire(), false, as(by))
 	if err != nil {
-		return nil, diff, refused(err)
+		return nil, payload.Diff{}, refused(err)
 	}
-	diff.SetWire(&edited.Diff)
 	e, err := entry(&edited.Entry, nil)
-	return e, diff, err
+	return e, edited.Diff, err
 }
 
 // Export copies the server's export. A lost connection is an error.
@@ -308,7 +304,7 @@ func (r *remote) Import(ctx context.Context, from io.Reader, by dlq.By) (dlq.Imp
 	if err != nil {
 		return dlq.Imported{}, refused(err)
 	}
-	return dlq.Imported(*imported), nil
+	return *imported, nil
 }
 
 func (r *remote) Purge(ctx context.Context, p dlq.Purge) (int, error) {
@@ -368,7 +364,7 @@ func (r *remote) CancelRun(ctx context.Context, id string, by dlq.By) (*redrive.
 
 func (r *remote) AdjustRun(ctx context.Context, id string, change redrive.Adjustment, by dlq.By) (*redrive.Run, error) {
 	return ran(r.api.AdjustRun(ctx, id, wire.RunAdjustment{
-		Rate: change.Rate, MaxOut: change.MaxOut, Stop: (*wire.StopRule)(change.Stop),
+		Rate: change.Rate, MaxOut: change.MaxOut, Stop: change.Stop,
 	}, as(by)))
 }
 

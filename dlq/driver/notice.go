@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // NoticeStore is a [Store] that records notifications and muted causes, so that only one of several servers notifies
@@ -41,16 +43,11 @@ type Notice struct {
 	At           time.Time
 }
 
-// Mute is a cause without notifications.
-type Mute struct {
-	// Fingerprint, By and At are required. A zero Until means forever.
-	Fingerprint string
-	By, Note    string
-	At, Until   time.Time
-}
+// Mute is a cause without notifications; see [CheckMute].
+type Mute = wire.Mute
 
-// Validate reports what is missing in the mute.
-func (m *Mute) Validate() error {
+// CheckMute reports what is missing in a mute: Fingerprint, By and At are required. A zero Until means forever.
+func CheckMute(m *Mute) error {
 	if m.Fingerprint == "" || len(m.Fingerprint) > maxPerson || m.By == "" || m.At.IsZero() || !m.Until.IsZero() &&
 		!m.Until.After(m.At) {
 		return fmt.Errorf("%w: a mute needs a cause, an actor, and an end, if any, in the future", ErrInvalid)

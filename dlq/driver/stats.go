@@ -1,63 +1,22 @@
 package driver
 
-import "time"
+import (
+	"time"
 
-// Group is a cause: all entries with the same fingerprint.
-type Group struct {
-	Fingerprint string
-	// Cause is the error without its numbers, ids and quoted values; Sample is one complete error.
-	Cause, Sample       string
-	ErrorClass, Handler string
-	// Counts has the entries by status.
-	Counts Counts
-	// FirstSeen and LastSeen are the first and the last death.
-	FirstSeen, LastSeen time.Time
-	// LastEntry is the entry of the last death.
-	LastEntry int64
-	// Trend has the hours since GroupQuery.TrendSince; nil unless requested.
-	Trend []HourCount
-}
+	"github.com/redrive-go/redrive/dlq/wire"
+)
 
-// Counts are numbers of entries by status.
-type Counts struct {
-	Pending, Retrying, Parked, Resolved, Discarded int64
-}
-
-// Total is the sum of all.
-func (c Counts) Total() int64 { return c.Pending + c.Retrying + c.Parked + c.Resolved + c.Discarded }
-
-// Of is the number of entries with the status.
-func (c Counts) Of(s Status) int64 {
-	if n := c.at(s); n != nil {
-		return *n
-	}
-	return 0
-}
-
-// Add adds n to the number of the status.
-func (c *Counts) Add(s Status, n int64) {
-	if to := c.at(s); to != nil {
-		*to += n
-	}
-}
-
-// at points to the number of the status; nil for an unknown one.
-func (c *Counts) at(s Status) *int64 {
-	switch s {
-	case Pending:
-		return &c.Pending
-	case Retrying:
-		return &c.Retrying
-	case Parked:
-		return &c.Parked
-	case Resolved:
-		return &c.Resolved
-	case Discarded:
-		return &c.Discarded
-	default:
-		return nil
-	}
-}
+// The numbers of causes; see package wire.
+type (
+	// Group is a cause: all entries with the same fingerprint.
+	Group = wire.Group
+	// Counts are numbers of entries by status.
+	Counts = wire.Counts
+	// NamedCounts are the counts of one event type or topic.
+	NamedCounts = wire.NamedCounts
+	// HourCount is how many entries were created in an hour, how many were closed, and how many died again.
+	HourCount = wire.HourCount
+)
 
 // GroupQuery selects groups, those with the most entries first.
 type GroupQuery struct {
@@ -115,23 +74,6 @@ type Stats struct {
 	// MeanResolution is the mean time from the first death to RESOLVED; zero when nothing was resolved.
 	MeanResolution time.Duration
 }
-
-// NamedCounts are the counts of one event type or topic.
-type NamedCounts struct {
-	Name   string
-	Counts Counts
-}
-
-// HourCount has how many entries were created in the hour that begins at Hour (UTC), how many were closed in it,
-// resolved or discarded, whenever they were created, and how many died again: after a redrive, or sent again after they
-// were closed. A death is not removed from its hour when its entry dies later of another cause, or is purged.
-type HourCount struct {
-	Hour                     time.Time
-	Count, Closed, DiedAgain int64
-}
-
-// Deaths is the number of all deaths, first and repeated.
-func (h HourCount) Deaths() int64 { return h.Count + h.DiedAgain }
 
 // SpanCount has how many deaths there were in the span that begins at From (UTC), how many entries were closed in it,
 // and how many of the deaths were repeated ones.

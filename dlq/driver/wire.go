@@ -22,10 +22,8 @@ var (
 	filters = mirror.New[Filter, wire.Filter](map[string]string{
 		"Error": "ErrorText", "Payload": "PayloadText", "Cause": "CauseText", "PayloadFields": "",
 	})
-	groups    = mirror.New[Group, wire.Group](nil)
 	stats     = mirror.New[Stats, wire.Stats](map[string]string{"Recent": ""})
 	audits    = mirror.New[AuditRecord, wire.AuditRecord](map[string]string{"Entries": "", "Since": ""})
-	mutes     = mirror.New[Mute, wire.Mute](nil)
 	conflicts = mirror.New[ConflictError, wire.Conflict](map[string]string{"EntryID": "ID", "Run": ""})
 )
 
@@ -136,12 +134,6 @@ func (f *Filter) SetWire(w *wire.Filter) error {
 	return nil
 }
 
-// Wire is the group's JSON form.
-func (g *Group) Wire() wire.Group { return groups.To(g) }
-
-// SetWire sets the group from its JSON form.
-func (g *Group) SetWire(w *wire.Group) { *g = groups.From(w) }
-
 // Wire is the JSON form of the statistics.
 func (s *Stats) Wire() wire.Stats { return stats.To(s) }
 
@@ -153,12 +145,6 @@ func (r *AuditRecord) Wire() wire.AuditRecord { return audits.To(r) }
 
 // SetWire sets the audit record from its JSON form.
 func (r *AuditRecord) SetWire(w *wire.AuditRecord) { *r = audits.From(w) }
-
-// Wire is the JSON form of the mute.
-func (m *Mute) Wire() wire.Mute { return mutes.To(m) }
-
-// SetWire sets the mute from its JSON form.
-func (m *Mute) SetWire(w *wire.Mute) { *m = mutes.From(w) }
 
 // Wire is the JSON form of the conflict.
 func (e *ConflictError) Wire() wire.Conflict { return conflicts.To(e) }

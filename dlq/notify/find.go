@@ -74,15 +74,13 @@ func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]b
 		return nil, err
 	}
 	quiet := map[string]bool{}
-	wires := make([]wire.Group, len(groups))
 	for i := range groups {
-		wires[i] = groups[i].Wire()
-		if muted[wires[i].Fingerprint] {
-			quiet[n.cfg.Redaction.Group(wires[i]).Fingerprint] = true
+		if muted[groups[i].Fingerprint] {
+			quiet[n.cfg.Redaction.Group(groups[i]).Fingerprint] = true
 		}
 	}
 	var found []wire.Notice
-	for _, g := range n.cfg.Redaction.Groups(wires) {
+	for _, g := range n.cfg.Redaction.Groups(groups) {
 		if quiet[g.Fingerprint] {
 			continue
 		}

@@ -82,7 +82,7 @@ func (r *Rules) Groups(groups []wire.Group) []wire.Group {
 
 // join makes one group of two that look the same.
 func join(into, g *wire.Group) {
-	into.Counts.Add(g.Counts)
+	into.Counts, into.Trend = into.Counts.Plus(g.Counts), slices.Clone(into.Trend) // that of a cache is shared with others
 	if g.FirstSeen.Before(into.FirstSeen) {
 		into.FirstSeen = g.FirstSeen
 	}

@@ -3,12 +3,12 @@ package redrive
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -20,24 +20,9 @@ type ReaderCounter interface {
 	Readers(ctx context.Context, origin envelope.Origin) (int, error)
 }
 
-// Destination is where messages of a run go.
-type Destination struct {
-	// Broker is the name that its collector gave it, or the scheme of envelope.Origin. Topic and Consumer are the
-	// origin's. RedriveTo is empty if they are the complete address.
-	Broker, Topic, Consumer, RedriveTo string
-	// Readers is how many consumers read it now, -1 if unknown. Without a reader, redriven messages wait there, and their
-	// entries until the outcome timeout.
-	Readers int
-}
-
-// Warning reports that no consumer reads the destination; it is empty if one does, or if that is not known.
-func (d *Destination) Warning() string {
-	if d.Readers != 0 {
-		return ""
-	}
-	return fmt.Sprintf("no consumer reads %s of %s now: start %s, or what is redriven waits there",
-		cmp.Or(d.RedriveTo, d.Topic), cmp.Or(d.Consumer, d.Topic), cmp.Or(d.Consumer, "its consumer"))
-}
+// Destination is where messages of a run go. Without a reader, redriven messages wait there, and their entries until
+// the outcome timeout.
+type Destination = wire.RunDestination
 
 const (
 	// readersTime is how long a preview and the start of a run wait for all brokers: with one that is slow or frozen the

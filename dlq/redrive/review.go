@@ -5,6 +5,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Review is what a second person looks at before approving a run: what is frozen, not what its filter would select now.
@@ -20,11 +21,7 @@ type Review struct {
 }
 
 // CauseCount is how many entries have a cause.
-type CauseCount struct {
-	// Cause, in words, and what else makes the group.
-	Fingerprint, Cause, Handler, ErrorClass string
-	Count                                   int64
-}
+type CauseCount = wire.CauseCount
 
 const reviewCauses = 20
 

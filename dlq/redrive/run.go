@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Run is a redrive run: one bulk redrive as a resource that anyone can start, watch, pause, resume and cancel from any
@@ -89,22 +90,7 @@ func States() []State {
 func (s State) Ended() bool { return s == Completed || s == Cancelled }
 
 // Counts are the entries of a run by state.
-type Counts struct {
-	// Waiting have not been touched. In a cancelled run they never will be.
-	Waiting int64 `json:"waiting"`
-	// Claimed are being published. Out were accepted by the broker; their consumer's outcome is awaited.
-	Claimed int64 `json:"claimed"`
-	Out     int64 `json:"out"`
-	// Succeeded were handled by their consumer, or published where the spec says that this is enough.
-	Succeeded int64 `json:"succeeded"`
-	// Failed died again.
-	Failed int64 `json:"failed"`
-	// Lost were published, but had no outcome within the spec's OutcomeTimeout. A late one still closes the entry.
-	Lost int64 `json:"lost"`
-	// Skipped were left alone: someone else was faster, the payload could not be edited, or the broker refused the
-	// message. Item.Detail has the reason.
-	Skipped int64 `json:"skipped"`
-}
+type Counts wire.RunCounts
 
 // Total is the number of entries in the run.
 func (c Counts) Total() int64 { return c.Waiting + c.Started() + c.Skipped }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Spec specifies a redrive run. The zero value of everything but Filter is a careful default.
@@ -47,12 +48,7 @@ type Spec struct {
 }
 
 // StopRule is how many failures are too many. A message without an outcome in time counts as a failure.
-type StopRule struct {
-	// Share is the share of failures, from 0 to 1, above which the run stops. Defaults to 0.1; 1 never stops.
-	Share float64 `json:"share,omitzero"`
-	// MinSample is the minimum number of outcomes for a decision. Defaults to 20.
-	MinSample int `json:"min_sample,omitzero"`
-}
+type StopRule = wire.StopRule
 
 const (
 	defaultMaxOut    = 10_000

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Store is the part of a store that keeps redrive runs. Only the process that holds a run's lease changes its items, in
@@ -112,7 +113,4 @@ type ItemFilter struct {
 }
 
 // TopicCount is the number of entries of a topic.
-type TopicCount struct {
-	Topic string `json:"topic"`
-	Count int64  `json:"count"`
-}
+type TopicCount = wire.TopicCount

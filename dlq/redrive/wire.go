@@ -70,8 +70,7 @@ func samplesOf(samples []Sample) []wire.SampleEntry {
 func (s *Sample) Wire() wire.SampleEntry {
 	w := wire.SampleEntry{Entry: s.Entry.Detail(), Problem: s.Problem}
 	if !s.Diff.Empty() {
-		diff := s.Diff.Wire()
-		w.Diff = &diff
+		w.Diff = &s.Diff
 	}
 	return w
 }
@@ -92,7 +91,7 @@ func (p *Preview) SetWire(w *wire.RunPreview) error {
 			return err
 		}
 		if w.Sample[i].Diff != nil {
-			s.Diff.SetWire(w.Sample[i].Diff)
+			s.Diff = *w.Sample[i].Diff
 		}
 		p.Sample = append(p.Sample, s)
 	}

@@ -76,7 +76,7 @@ func (s *Store) PutNotice(ctx context.Context, n driver.Notice) error {
 
 // Mute excludes a cause from notifications.
 func (s *Store) Mute(ctx context.Context, m driver.Mute) error {
-	if err := m.Validate(); err != nil {
+	if err := driver.CheckMute(&m); err != nil {
 		return fmt.Errorf("sqlstore: mute: %w", err)
 	}
 	detail := map[string]string{driver.DetailFingerprint: m.Fingerprint}

@@ -134,9 +134,9 @@ func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *driver.
 			var c driver.Counts
 			var ms int64
 			err := row.Scan(&eventType, &topic, &c.Pending, &c.Retrying, &c.Parked, &c.Resolved, &c.Discarded, &ms)
-			stats.Counts = sum(stats.Counts, c)
-			byType[eventType] = sum(byType[eventType], c)
-			byTopic[topic] = sum(byTopic[topic], c)
+			stats.Counts = stats.Counts.Plus(c)
+			byType[eventType] = byType[eventType].Plus(c)
+			byTopic[topic] = byTopic[topic].Plus(c)
 			resolutionMS += ms
 			return err
 		})
@@ -145,13 +145,6 @@ func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *driver.
 		stats.MeanResolution = time.Duration(resolutionMS/stats.Counts.Resolved) * time.Millisecond
 	}
 	return err
-}
-
-func sum(a, b driver.Counts) driver.Counts {
-	for _, status := range driver.Statuses() {
-		a.Add(status, b.Of(status))
-	}
-	return a
 }
 
 func named(counts map[string]driver.Counts) []driver.NamedCounts {

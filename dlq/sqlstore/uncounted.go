@@ -96,7 +96,7 @@ func (d *deltas) merge(stored *storedDeltas) {
 		if g.First.Before(there.first) {
 			there.first = g.First
 		}
-		there.counts, there.died = sum(there.counts, g.Counts), there.died || g.Died
+		there.counts, there.died = there.counts.Plus(g.Counts), there.died || g.Died
 	}
 	for _, c := range stored.Counts {
 		key := countKey{c.EventType, c.Topic}
@@ -105,7 +105,7 @@ func (d *deltas) merge(stored *storedDeltas) {
 			there = &countDelta{}
 			d.counts[key] = there
 		}
-		there.counts = sum(there.counts, c.Counts)
+		there.counts = there.counts.Plus(c.Counts)
 		there.resolutionMS += c.ResolutionMS
 	}
 	for _, h := range stored.Hours {

@@ -162,31 +162,6 @@ type AuditList struct {
 	Next    string        `json:"next,omitempty" doc:"The cursor of the next page; absent on the last."`
 }
 
-// Diff is what changed between two bodies.
-type Diff struct {
-	Headers        []HeaderDiff `json:"headers" nullable:"false"`
-	Lines          []DiffLine   `json:"lines" nullable:"false" doc:"The payload's lines that changed, with a few around them; JSON is indented first."`
-	PayloadChanged bool         `json:"payload_changed"`
-	Binary         bool         `json:"binary" doc:"One of the payloads is not text."`
-	Before         int          `json:"before" doc:"Bytes before."`
-	After          int          `json:"after" doc:"Bytes after."`
-}
-
-// HeaderDiff is a changed header.
-type HeaderDiff struct {
-	Name    Text `json:"name"`
-	Before  Text `json:"before,omitempty"`
-	After   Text `json:"after,omitempty"`
-	Added   bool `json:"added,omitempty"`
-	Removed bool `json:"removed,omitempty"`
-}
-
-// DiffLine is a line of a payload.
-type DiffLine struct {
-	Op   string `json:"op" enum:"-,+, ,@" doc:"- is gone, + is new, a space stays, @ is a gap."`
-	Text string `json:"text"`
-}
-
 // Count is a number of entries.
 type Count struct {
 	Count int64 `json:"count"`

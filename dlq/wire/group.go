@@ -13,13 +13,48 @@ type Counts struct {
 	Discarded int64 `json:"discarded"`
 }
 
-// Add adds others.
-func (c *Counts) Add(others Counts) {
-	c.Pending += others.Pending
-	c.Retrying += others.Retrying
-	c.Parked += others.Parked
-	c.Resolved += others.Resolved
-	c.Discarded += others.Discarded
+// Total is the sum of all.
+func (c Counts) Total() int64 { return c.Pending + c.Retrying + c.Parked + c.Resolved + c.Discarded }
+
+// Of is the number of entries with the status.
+func (c Counts) Of(s Status) int64 {
+	if n := c.at(s); n != nil {
+		return *n
+	}
+	return 0
+}
+
+// Add adds n to the number of the status.
+func (c *Counts) Add(s Status, n int64) {
+	if to := c.at(s); to != nil {
+		*to += n
+	}
+}
+
+// at points to the number of the status; nil for an unknown one.
+func (c *Counts) at(s Status) *int64 {
+	switch s {
+	case Pending:
+		return &c.Pending
+	case Retrying:
+		return &c.Retrying
+	case Parked:
+		return &c.Parked
+	case Resolved:
+		return &c.Resolved
+	case Discarded:
+		return &c.Discarded
+	default:
+		return nil
+	}
+}
+
+// Plus is the sum of both.
+func (c Counts) Plus(others Counts) Counts {
+	for _, s := range Statuses() {
+		c.Add(s, others.Of(s))
+	}
+	return c
 }
 
 // Group is a cause: all entries with the same fingerprint.
@@ -49,7 +84,9 @@ type NamedCounts struct {
 	Counts Counts `json:"counts"`
 }
 
-// HourCount is how many entries were created in an hour, how many closed, and how many died again.
+// HourCount has how many entries were created in the hour that begins at Hour (UTC), how many were closed in it,
+// resolved or discarded, whenever they were created, and how many died again: after a redrive, or sent again after they
+// were closed. A death is not removed from its hour when its entry dies later of another cause, or is purged.
 type HourCount struct {
 	Hour   time.Time `json:"hour" doc:"Its beginning, in UTC."`
 	Count  int64     `json:"count" doc:"Created."`
@@ -57,6 +94,9 @@ type HourCount struct {
 
 	DiedAgain int64 `json:"died_again,omitzero" doc:"Deaths after a redrive, or of a message sent again after its entry was closed."`
 }
+
+// Deaths is the number of all deaths, first and repeated.
+func (h HourCount) Deaths() int64 { return h.Count + h.DiedAgain }
 
 // Stats are the numbers of a dashboard.
 type Stats struct {

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"cmp"
+	"fmt"
 	"time"
 )
 
@@ -119,6 +121,15 @@ type RunDestination struct {
 	Consumer  string `json:"consumer,omitempty"`
 	RedriveTo string `json:"redrive_to,omitempty"`
 	Readers   int    `json:"readers" doc:"How many consumers read it now; -1 where that is not known."`
+}
+
+// Warning reports that no consumer reads the destination; it is empty if one does, or if that is not known.
+func (d *RunDestination) Warning() string {
+	if d.Readers != 0 {
+		return ""
+	}
+	return fmt.Sprintf("no consumer reads %s of %s now: start %s, or what is redriven waits there",
+		cmp.Or(d.RedriveTo, d.Topic), cmp.Or(d.Consumer, d.Topic), cmp.Or(d.Consumer, "its consumer"))
 }
 
 // RunReview is what a second person looks at before approving a run.

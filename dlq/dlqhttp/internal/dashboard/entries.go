@@ -49,7 +49,7 @@ func (d *dashboard) suggest(ctx context.Context, stats *driver.Stats) (suggestio
 		return s, err
 	}
 	sees := d.cfg.Visible(ctx)
-	for _, g := range sees.ShownGroups(groups) {
+	for _, g := range sees.Groups(groups) {
 		s.Handlers, s.Classes = append(s.Handlers, g.Handler), append(s.Classes, g.ErrorClass)
 	}
 	for _, n := range sees.ShownStats(stats).ByType {

@@ -27,7 +27,7 @@ var functions = template.FuncMap{
 	"add": func(a, b int64) int64 { return a + b }, "query": url.QueryEscape, "safeq": safeQuery, "plural": plural,
 	"statuses": driver.Statuses, "itemstates": redrive.ItemStates, "rule": ruleText,
 	"int64": func(n int) int64 { return int64(n) }, "bytes": func(n int) int64 { return int64(n) },
-	"op": func(op byte) string { return diffClasses[op] }, "sign": diffSign, "rate": rateText,
+	"op": func(op string) string { return diffClasses[op] }, "sign": func(op string) string { return diffSigns[op] }, "rate": rateText,
 	"progress":   func(r redrive.Run, now time.Time) redrive.Progress { return r.Progress(now) },
 	"percentage": percentage, "share": func(n, of int64) int { return percentage(float64(n) / float64(max(of, 1))) },
 	"revisions": func(last int) []int { return append(slices.Collect(revisions(last)), last) },
@@ -143,21 +143,10 @@ func toJSON(v any) (string, error) {
 }
 
 // diffClasses are the CSS classes of a difference's lines.
-var diffClasses = map[byte]string{'-': "gone", '+': "new", '@': "gap", ' ': "same"}
+var diffClasses = map[string]string{"-": "gone", "+": "new", "@": "gap", " ": "same"}
 
-// diffSign is the sign in front of a line.
-func diffSign(op byte) string {
-	switch op {
-	case '-':
-		return "−"
-	case '+':
-		return "+"
-	case '@':
-		return "⋯"
-	default:
-		return " "
-	}
-}
+// diffSigns are the signs in front of lines.
+var diffSigns = map[string]string{"-": "−", "+": "+", "@": "⋯", " ": " "}
 
 // percentage is a share in whole percent, which is 100 only when everything is done.
 func percentage(share float64) int { return int(max(0, min(share, 1)) * 100) }

@@ -28,7 +28,7 @@ type cause struct {
 func causesOf(groups []driver.Group, now time.Time, sees visible.View) []cause {
 	causes := make([]cause, 0, len(groups))
 	var most int64 = 1
-	shown := sees.ShownGroups(groups)
+	shown := sees.Groups(groups)
 	var top int64 = 1 // of all: curves alongside each other have one scale
 	for i := range shown {
 		top = max(top, slices.Max(sparkPointsOf(shown[i].Trend, now)))

@@ -69,7 +69,7 @@ func (d *dashboard) nameOf(r *http.Request, run *redrive.Run) string {
 		if err != nil || len(groups) == 0 { // it was purged, or the store is down: use the less readable name
 			return "cause " + fingerprint
 		}
-		return d.cfg.Visible(r.Context()).ShownGroups(groups)[0].Cause
+		return d.cfg.Visible(r.Context()).Groups(groups)[0].Cause
 	})
 }
 

@@ -66,7 +66,7 @@ func (d *dashboard) recurrence(r *http.Request) (report *dlq.Recurrence, since s
 	if err != nil {
 		return nil, since, at, err
 	}
-	return d.cfg.Visible(r.Context()).ShownRecurrence(report), since, at, nil
+	return new(d.cfg.Visible(r.Context()).Recurrence(report)), since, at, nil
 }
 
 // report shows which causes are new, growing, back, or gone.

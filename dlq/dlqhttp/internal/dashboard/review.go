@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -37,12 +36,8 @@ func (d *dashboard) review(ctx context.Context, run *redrive.Run) (*reviewView, 
 	v := &reviewView{Total: run.Counts.Total(), Topics: shown.Topics, Causes: shown.Causes}
 	for i := range shown.Sample {
 		s := &shown.Sample[i]
-		sample := sampleView{Entry: &dlq.Entry{}, Problem: s.Problem}
+		sample := sampleView{Entry: &dlq.Entry{}, Problem: s.Problem, Diff: s.Diff}
 		sample.Entry.SetWire(&s.Entry.Entry)
-		if s.Diff != nil {
-			sample.Diff = &payload.Diff{}
-			sample.Diff.SetWire(s.Diff)
-		}
 		v.Sample = append(v.Sample, sample)
 	}
 	return v, nil

@@ -87,7 +87,7 @@ func (a *API) previewEdit(ctx context.Context, in *previewInput) (*wire.Diff, er
 		return nil, fmt.Errorf("dlq: edit entry %d: %w", e.ID, err)
 	}
 	diff := a.visible(ctx).Diff(e.Body, after)
-	return new(diff.Wire()), nil
+	return &diff, nil
 }
 
 func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
@@ -128,5 +128,5 @@ func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
 			return nil, err
 		}
 	}
-	return &editedOutput{ETag: etag(e.Version), Body: wire.Edited{Entry: a.visible(ctx).Entry(e), Diff: diff.Wire()}}, nil
+	return &editedOutput{ETag: etag(e.Version), Body: wire.Edited{Entry: a.visible(ctx).Entry(e), Diff: diff}}, nil
 }

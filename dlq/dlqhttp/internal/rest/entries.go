@@ -196,7 +196,7 @@ func (a *API) diff(ctx context.Context, in *diffInput) (*wire.Diff, error) {
 		return nil, err
 	}
 	diff := a.visible(ctx).Diff(before, after)
-	return new(diff.Wire()), nil
+	return &diff, nil
 }
 
 func (a *API) audit(ctx context.Context, in *ID) (*wire.AuditList, error) {

@@ -65,7 +65,7 @@ func (a *API) mute(ctx context.Context, in *muteInput) (*wire.Mute, error) {
 	if err != nil {
 		return nil, err
 	}
-	return new(mute.Wire()), nil
+	return mute, nil
 }
 
 func (a *API) unmute(ctx context.Context, in *unmuteInput) (*wire.MuteList, error) {

@@ -141,7 +141,7 @@ func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.
 	case err != nil:
 		return nil, err
 	}
-	return &output[wire.Imported]{wire.Imported(imported)}, nil
+	return &output[wire.Imported]{imported}, nil
 }
 
 // limitedReader fails after a number of bytes, where io.LimitReader would end as if that were all.

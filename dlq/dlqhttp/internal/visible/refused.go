@@ -57,7 +57,7 @@ func (v View) Search(ctx context.Context, f *dlq.Filter) error {
 	if err != nil {
 		return err
 	}
-	if len(groups) == 0 || v.rules.Group(groups[0].Wire()).Fingerprint != f.Fingerprint {
+	if len(groups) == 0 || v.rules.Group(groups[0]).Fingerprint != f.Fingerprint {
 		return fmt.Errorf("group %.64q: %w", f.Fingerprint, dlq.ErrNotFound)
 	}
 	return nil

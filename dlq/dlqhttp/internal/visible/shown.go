@@ -37,11 +37,6 @@ func (v View) ShownBody(b *dlq.Body) *dlq.Body {
 	return shown
 }
 
-// ShownGroups are copies of groups.
-func (v View) ShownGroups(groups []driver.Group) []driver.Group {
-	return readBack(v.Groups(groups), (*driver.Group).SetWire)
-}
-
 // ShownStats is a copy of statistics.
 func (v View) ShownStats(s *driver.Stats) driver.Stats {
 	var shown driver.Stats
@@ -79,14 +74,6 @@ func (v View) ShownItems(items []redrive.Item) []redrive.Item {
 // ShownAudit are copies of audit records.
 func (v View) ShownAudit(records []driver.AuditRecord) []driver.AuditRecord {
 	return readBack(v.Audit(records), (*driver.AuditRecord).SetWire)
-}
-
-// ShownRecurrence is a copy of a report.
-func (v View) ShownRecurrence(r *dlq.Recurrence) *dlq.Recurrence {
-	shown := &dlq.Recurrence{}
-	w := v.Recurrence(r)
-	shown.SetWire(&w)
-	return shown
 }
 
 // readBack converts a list of JSON forms.

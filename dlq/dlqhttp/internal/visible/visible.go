@@ -69,13 +69,7 @@ func (v View) Diff(before, after *dlq.Body) payload.Diff {
 }
 
 // Groups are the visible parts of groups, never nil.
-func (v View) Groups(groups []driver.Group) []wire.Group {
-	wires := make([]wire.Group, len(groups))
-	for i := range groups {
-		wires[i] = groups[i].Wire()
-	}
-	return v.rules.Groups(wires)
-}
+func (v View) Groups(groups []driver.Group) []driver.Group { return v.rules.Groups(groups) }
 
 // named are counts under the visible parts of their names.
 func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
@@ -83,7 +77,7 @@ func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
 	for _, c := range counts {
 		c.Name = v.Text(c.Name)
 		if at := slices.IndexFunc(shown, func(n wire.NamedCounts) bool { return n.Name == c.Name }); at >= 0 {
-			shown[at].Counts.Add(c.Counts)
+			shown[at].Counts = shown[at].Counts.Plus(c.Counts)
 			continue
 		}
 		shown = append(shown, c)
@@ -139,8 +133,7 @@ func (v View) sample(shown *wire.SampleEntry, of *redrive.Sample) {
 		before = of.Entry.Body
 	}
 	if d := v.Diff(before, of.After); !d.Empty() {
-		diff := d.Wire()
-		shown.Diff = &diff
+		shown.Diff = &d
 	}
 }
 
@@ -180,13 +173,13 @@ func (v View) Review(r *redrive.Review) wire.RunReview {
 }
 
 // Recurrence is the visible part of a report.
-func (v View) Recurrence(r *dlq.Recurrence) wire.Recurrence { return v.rules.Recurrence(r.Wire()) }
+func (v View) Recurrence(r *dlq.Recurrence) dlq.Recurrence { return v.rules.Recurrence(*r) }
 
 // Mutes are the visible parts of muted causes, never nil.
-func (v View) Mutes(mutes []driver.Mute) []wire.Mute {
-	shown := make([]wire.Mute, 0, len(mutes))
+func (v View) Mutes(mutes []driver.Mute) []driver.Mute {
+	shown := make([]driver.Mute, 0, len(mutes))
 	for i := range mutes {
-		shown = append(shown, v.rules.Mute(mutes[i].Wire()))
+		shown = append(shown, v.rules.Mute(mutes[i]))
 	}
 	return shown
 }

@@ -1,11 +1,10 @@
-package dlq
+package wire
 
 import (
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/text"
 )
 
@@ -17,7 +16,7 @@ func (r *Recurrence) Markdown() string {
 	fmt.Fprintf(&b, "# Dead letters, %s to %s\n\n%d arrived, after %d in the %s before.", day(r.From), day(r.To), r.Now,
 		r.Before, spell(period))
 	if r.Incomplete {
-		fmt.Fprintf(&b, " Only the %d largest causes were considered.", driver.MaxPage)
+		fmt.Fprintf(&b, " Only the %d largest causes were considered.", MaxPage)
 	}
 	b.WriteString("\n")
 	for _, part := range []struct {
