@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// wireEnvelope is how one would read the body with encoding/json, the peer of the benchmarks.
+// wireEnvelope reads the body with encoding/json: the benchmarks compare with it.
 type wireEnvelope struct {
 	MessageID  string          `json:"message_id"`
 	Timestamp  string          `json:"timestamp"`
@@ -42,7 +42,7 @@ func binaryMessage() *message.Message {
 	return m
 }
 
-// orderData is JSON of at least size bytes, as orders look like: short strings, numbers, nested objects.
+// orderData returns JSON of at least size bytes that looks like orders: short strings, numbers, nested objects.
 func orderData(size int) []byte {
 	var b bytes.Buffer
 	b.WriteString(`{"order_id":1234567,"customer":{"name":"Maria da Conceição","cpf":"529.982.247-25"},"items":[`)
@@ -84,7 +84,7 @@ func BenchmarkReadControl_Binary(b *testing.B) {
 	}
 }
 
-// A message of a foreign producer whose JSON has to be looked at, because it could be an envelope.
+// A foreign producer's message, whose JSON must be scanned because it could be an envelope.
 func BenchmarkReadControl_ForeignJSON(b *testing.B) {
 	m := message.NewMessage("0198c1f2-7b0a-7cc4-9d4e-000000000001", orderData(2048))
 	b.ReportAllocs()

@@ -64,7 +64,7 @@ func TestReadControl_RetryCountInBody(t *testing.T) {
 	}
 }
 
-// A stale counter on either side must not send a message round again.
+// A stale counter on either side must not cause another retry.
 func TestReadControl_LargerCounterCounts(t *testing.T) {
 	body := strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":2`, 1)
 	for header, want := range map[string]int{"1": 2, "5": 5} {
@@ -106,7 +106,7 @@ func TestReadControl_DelayIsClampedAndReported(t *testing.T) {
 	}
 }
 
-// Bodies that claim to be an envelope and are not readable.
+// Bodies that claim to be an envelope and cannot be read.
 func TestReadControl_Malformed(t *testing.T) {
 	whole := envelopeBody(`{"a":1}`, `{}`)
 	declared := message.Metadata{envelope.KeyContentType: envelope.ContentType}
@@ -159,7 +159,7 @@ func TestReadControl_Malformed(t *testing.T) {
 			c, err := envelope.ReadControl(m)
 			require.ErrorIs(t, err, envelope.ErrMalformed)
 			require.ErrorContains(t, err, test.contains)
-			require.Equal(t, "uuid-1", c.MessageID, "what the headers say is still there")
+			require.Equal(t, "uuid-1", c.MessageID, "the headers are still read")
 			require.Equal(t, 2, c.RetryCount)
 
 			e, err := envelope.FromMessage(m)
@@ -179,7 +179,7 @@ func TestReadControl_Malformed(t *testing.T) {
 	}
 }
 
-// Payloads that look a little like an envelope and are none: the handler gets them as they are.
+// Payloads that resemble an envelope but are not one: the handler gets them unchanged.
 func TestReadControl_OrdinaryPayloads(t *testing.T) {
 	for _, payload := range []string{
 		"", " ", "null", "{}", "[]", "{", "hello", "\x00\xff", `{"message_id":"1","queue":"q"}`,
@@ -199,7 +199,7 @@ func TestReadControl_OrdinaryPayloads(t *testing.T) {
 	}
 }
 
-// Data that are an envelope themselves stay data, because binary mode says so in a header.
+// Data that is itself an envelope stays data, because a header marks the message as binary.
 func TestReadControl_EnvelopeAsData(t *testing.T) {
 	e, err := envelope.New("audit", "reports", []byte(envelopeBody(`1`, `{}`)), nil)
 	require.NoError(t, err)
@@ -211,7 +211,7 @@ func TestReadControl_EnvelopeAsData(t *testing.T) {
 	require.Equal(t, e.MessageID(), c.MessageID)
 }
 
-// A body of many megabytes of the worst shapes is read in linear time: the deadline would be missed by far otherwise.
+// A body of many megabytes in the worst shapes is read in linear time, otherwise this would miss its deadline by far.
 func TestReadControl_HugeInput(t *testing.T) {
 	const size = 4 << 20
 	for name, body := range map[string]string{

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// carry renders an envelope in a mode and reads it again, as a broker and another process would.
+// carry renders an envelope in a mode and reads it back, as on a trip through a broker to another process.
 func carry(t require.TestingT, e envelope.Envelope, mode envelope.Mode) envelope.Envelope {
 	m, err := e.WithMode(mode).Message()
 	require.NoError(t, err)
@@ -28,7 +28,7 @@ func render(t require.TestingT, e envelope.Envelope) *message.Message {
 	return m
 }
 
-// bodies are structured bodies whose spelling must survive a stay in binary mode.
+// bodies are structured bodies whose spelling must survive a conversion to binary mode and back.
 var bodies = map[string]string{
 	"numbers that no float64 holds": envelopeBody(`{"id":9007199254740993,"big":1e400,"exact":1.10}`, `{}`),
 	"white space everywhere": " \r\n\t" +
@@ -147,7 +147,7 @@ func TestConvert_BinaryStructuredBinaryIsExact(t *testing.T) {
 	}
 }
 
-// A retry recorded in the other mode is in the body afterwards, and nothing else is different.
+// A retry recorded in the other mode is in the body after the way back, and nothing else changes.
 func TestConvert_FailureRecordedInBinaryMode(t *testing.T) {
 	e, err := envelope.FromMessage(structuredMessage(golden(t, "a18_pretty_new.json")))
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func TestConvert_MetadataTypesAreHeaders(t *testing.T) {
 	}, m.Metadata)
 }
 
-// What does not fit into headers is refused in a sentence, not cut.
+// An envelope that does not fit into headers is refused with an explanation, not truncated.
 func TestConvert_TooLargeForHeaders(t *testing.T) {
 	body := strings.Replace(envelopeBody(`1`, `{}`), `{`, `{"note":"`+strings.Repeat("x", 20_000)+`",`, 1)
 	e, err := envelope.FromMessage(structuredMessage([]byte(body)))
@@ -192,7 +192,7 @@ func TestConvert_TooLargeForHeaders(t *testing.T) {
 	require.Equal(t, body, string(render(t, e).Payload))
 }
 
-// Whatever the payload and the metadata are, both modes say the same and the way back is exact.
+// For any payload and metadata, both modes mean the same and the conversion back is exact.
 func TestConvert_Property(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		payload := rapid.OneOf(rapid.SliceOf(rapid.Byte()),

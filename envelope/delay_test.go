@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The request is consumed by the publisher, the original delay stays and is written once.
+// The publisher consumes the request; the original delay is written once and stays.
 func TestDelay_TakenOnceOriginalStays(t *testing.T) {
 	m := message.NewMessage("u", nil)
 	envelope.SetDelay(m, 10*time.Second)
@@ -49,7 +49,7 @@ func TestDelay_Watermill(t *testing.T) {
 		delay.Message(m, delay.For(1500*time.Millisecond))
 		c, err := envelope.ReadControl(m)
 		require.NoError(t, err)
-		require.Equal(t, 1500*time.Millisecond, c.OriginalDelay, "also before a publisher took it")
+		require.Equal(t, 1500*time.Millisecond, c.OriginalDelay, "also before it is published")
 		d, asked := envelope.TakeDelay(m)
 		require.True(t, asked)
 		require.Equal(t, 1500*time.Millisecond, d)

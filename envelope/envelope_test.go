@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Whatever is done with an envelope or with what it gave away, it stays what it was.
+// An envelope is immutable, whatever is done with it or with the values it returns.
 func TestEnvelope_IsImmutable(t *testing.T) {
 	for _, mode := range []envelope.Mode{envelope.Binary, envelope.Structured} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestEnvelope_WithMethods(t *testing.T) {
 	}
 }
 
-// The factory says everything that is wrong at once.
+// The factory reports every fault at once.
 func TestNew_Faults(t *testing.T) {
 	_, err := envelope.New("a\nb", "", make(chan int), map[string]string{envelope.KeyRetryCount: "0"}, envelope.ID(""),
 		envelope.InMode(7))
@@ -249,7 +249,7 @@ func TestHandle(t *testing.T) {
 	require.Panics(t, func() { envelope.Handle[order](nil) })
 }
 
-// Data that do not decode are permanent: the same bytes will not decode the next time.
+// Data that does not decode is a permanent error: the same bytes will not decode next time.
 func TestHandle_DataErrorIsPermanent(t *testing.T) {
 	handler := envelope.Handle(func(context.Context, order) error { return nil })
 	for _, m := range []*message.Message{

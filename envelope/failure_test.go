@@ -49,7 +49,7 @@ func TestRecordFailure_Binary(t *testing.T) {
 	require.Equal(t, &envelope.Error{Message: "line 1\nC:\\temp", Code: "500", Trace: "a\n\tb"}, e.Err())
 }
 
-// Only the last error is kept, also where it says less than the one before.
+// Only the last error is kept, even if it has fewer fields than the one before.
 func TestRecordFailure_OnlyTheLastError(t *testing.T) {
 	for _, m := range []*message.Message{
 		message.NewMessage("u", []byte("x")),
@@ -69,7 +69,7 @@ func TestRecordFailure_OnlyTheLastError(t *testing.T) {
 	}
 }
 
-// A foreign message gets an identity with its first failure and keeps it.
+// A foreign message gets an identity at its first failure and keeps it.
 func TestRecordFailure_ForeignMessageKeepsItsNewIdentity(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	m := message.NewMessage("", []byte("x"))
@@ -110,7 +110,7 @@ func TestRecordFailure_DeadLetter(t *testing.T) {
 	}
 }
 
-// The unreadable counter is still to be seen after it has been replaced.
+// An unreadable counter remains visible after it is replaced.
 func TestRecordFailure_InvalidRetryCountIsKept(t *testing.T) {
 	binary := withHeaders(message.Metadata{envelope.KeyRetryCount: "-1"})
 	structured := structuredMessage([]byte(strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":-1`,
@@ -135,7 +135,7 @@ func TestRecordFailure_RetryOutOfRange(t *testing.T) {
 	require.Equal(t, "1000000", failed.Metadata[envelope.KeyRetryCount])
 }
 
-// All of our headers together stay below MaxHeaders, are UTF-8 on one line, and say where they were cut.
+// Our headers together stay below MaxHeaders, are UTF-8 on one line, and mark where they were cut.
 func TestRecordFailure_TextsAreBounded(t *testing.T) {
 	for name, text := range map[string]string{
 		"ASCII": "a", "two bytes": "é", "three bytes": "€", "four bytes": "😀", "invalid": "\xff",
@@ -245,8 +245,8 @@ func TestRedriveCount_Unreadable(t *testing.T) {
 	require.Zero(t, envelope.RedriveCount(withHeaders(nil)))
 }
 
-// What a handler made from its message has none of its attempts, in either mode; a counter that the handler has set
-// itself stays.
+// A message that a handler derives from its own starts without attempts, in either mode; a counter that the handler has
+// set itself stays.
 func TestStartOver(t *testing.T) {
 	binary := message.NewMessage("u", []byte("x"))
 	binary.Metadata = message.Metadata{"tenant": "a", envelope.KeyOriginalDelay: "10000"}
@@ -276,7 +276,7 @@ func TestStartOver(t *testing.T) {
 			e, err := envelope.FromMessage(again)
 			require.NoError(t, err)
 			require.Nil(t, e.Err())
-			require.NotEmpty(t, failed.Metadata[envelope.KeyRedriveID], "a map that others may have is not changed")
+			require.NotEmpty(t, failed.Metadata[envelope.KeyRedriveID], "a map that others may share is not changed")
 
 			kept, later := failed.Copy(), control // kept by a guard since an earlier attempt
 			later.RetryCount++

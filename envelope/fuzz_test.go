@@ -14,12 +14,12 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// identity is what a foreign message is given where it has none, or an empty one.
+// identity is given to a foreign message without one, or with an empty one.
 var identity = []string{
 	envelope.KeyMessageID, envelope.KeyVersion, envelope.KeyTimestamp, envelope.KeySource, envelope.KeyQueue,
 }
 
-// checkInvariants is what must hold for every message there is.
+// checkInvariants checks what must hold for every message.
 func checkInvariants(t *testing.T, m *message.Message) {
 	t.Helper()
 	payload, headers := bytes.Clone(m.Payload), m.Copy().Metadata
@@ -44,7 +44,7 @@ func checkInvariants(t *testing.T, m *message.Message) {
 		require.Equal(t, payload, []byte(out.Payload))
 	}
 	for key, value := range headers {
-		if value == "" && slices.Contains(identity, key) { // as if it were not there
+		if value == "" && slices.Contains(identity, key) { // treated as absent
 			continue
 		}
 		require.Equal(t, value, out.Metadata[key], key)
@@ -135,7 +135,7 @@ func FuzzHeaders(f *testing.F) {
 	})
 }
 
-// Either a conversion is exact, or it is refused; it is never wrong in silence.
+// A conversion is either exact or refused, never silently wrong.
 func FuzzConvert(f *testing.F) {
 	for _, body := range bodies {
 		f.Add("tenant: a\nx-retry-count: 2", []byte(body))

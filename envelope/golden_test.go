@@ -23,7 +23,7 @@ func structuredMessage(body []byte) *message.Message {
 	return m
 }
 
-// newOrder is the documented new message, made with the factory.
+// newOrder returns the documented new message, made with the factory.
 func newOrder(t *testing.T, opts ...envelope.Option) envelope.Envelope {
 	t.Helper()
 	data := []byte(`{"order_id":1234,"total":99.9,"items":[{"sku":"A-1","quantity":2}]}`)
@@ -64,7 +64,7 @@ func TestGolden_FirstFailure(t *testing.T) {
 	}
 }
 
-// The value's own methods give the same golden body, and leave the value that they were called on alone.
+// The value's own methods give the same golden body, and do not change their receiver.
 func TestGolden_WithMethods(t *testing.T) {
 	fresh, err := envelope.FromMessage(structuredMessage(golden(t, "a18_new.json")))
 	require.NoError(t, err)

@@ -23,7 +23,7 @@ func handled(t *testing.T, body string) (laravelOrder, error) {
 	return got, err
 }
 
-// A producer may leave retry_count out of a new message: it is an envelope all the same, with the id that it has.
+// A producer may leave retry_count out of a new message: it is still an envelope, with its id.
 func TestStructured_WithoutARetryCount(t *testing.T) {
 	const body = `{"message_id":"m-1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"checkout","queue":"orders",` +
 		`"data":{"order_id":77},"metadata":{"correlation_id":"abc-123"}}`
@@ -44,7 +44,7 @@ func TestStructured_WithoutARetryCount(t *testing.T) {
 	require.Contains(t, string(failed.Payload), `"retry_count":1`)
 }
 
-// Laravel's own queue wraps what is dispatched. Decoded as it is, each of these would be order 0 without an error.
+// Laravel's own queue wraps jobs. Decoded without unwrapping, each of these would be order 0, without an error.
 func TestData_LaravelJobs(t *testing.T) {
 	const head = `{"uuid":"9b0c","displayName":"App\\Jobs\\ShipOrder","job":"Illuminate\\Queue\\CallQueuedHandler@call","maxTries":1,`
 	_, err := handled(t, head+`"data":{"commandName":"App\\Jobs\\ShipOrder",`+
@@ -71,7 +71,7 @@ func TestData_LaravelJobs(t *testing.T) {
 	}
 }
 
-// Metadata from Go have the kinds that JSON has, in both modes and after a failure.
+// Metadata from Go has JSON's types, in both modes and after a failure.
 func TestMeta_AnyValue(t *testing.T) {
 	e, err := envelope.New("shop", "orders", map[string]int{"order_id": 77}, map[string]string{"tenant": "acme"},
 		envelope.Meta("priority", 5), envelope.Meta("express", true),

@@ -13,14 +13,14 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// line is one line of a lines.
+// line is one line of the log.
 type line struct {
 	method, message string
 	err             error
 	fields          watermill.LogFields
 }
 
-// lines is an adapter that keeps what is written to it.
+// lines is an adapter that keeps its lines.
 type lines struct {
 	written *[]line
 	fields  watermill.LogFields

@@ -19,8 +19,8 @@ func (p *countingProducer) Publish(publish func(...*message.Message) error, mess
 
 type routersKey struct{}
 
-// A router puts its values on top of the producer, and one publisher may publish through another one: each message is
-// handed to its producer once, each run of messages together.
+// A router adds its values on top of the producer's context, and publishers may be nested: each message still reaches
+// its producer once, and messages of one producer in a row go together.
 func TestPublishProduced(t *testing.T) {
 	first, second := &countingProducer{}, &countingProducer{}
 	produced := func(p envelope.Producer) *message.Message {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// jsonTexts are both kinds, valid and not; encoding/json decides which is which.
+// jsonTexts are valid and invalid; encoding/json decides which.
 var jsonTexts = []string{
 	"", " ", "null", "nul", "nulll", "true", "false", "tru", "0", "-0", "-", "01", "-01", "1.", ".1", "1.0", "1e", "1e+",
 	"1E-7", "1e400", "+1", "0x1", "NaN",
@@ -23,7 +23,7 @@ var jsonTexts = []string{
 	strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000), strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001),
 }
 
-// scanned reports whether the scanner takes all of text for one JSON value.
+// scanned reports whether the scanner accepts all of text as one JSON value.
 func scanned(text string) bool {
 	end := skipValue([]byte(text), 0, 0)
 	return end >= 0 && skipSpace([]byte(text), end) == len(text)
@@ -35,7 +35,7 @@ func TestSkipValue_AgreesWithEncodingJSON(t *testing.T) {
 	}
 }
 
-// Long strings are searched, not walked: every stop at every place of one.
+// Long strings are searched, not walked: each stop character at each position.
 func TestSkipValue_LongStrings(t *testing.T) {
 	for n := longString - 9; n < longString+80; n++ {
 		text := strings.Repeat("x", n)

@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// inHandler runs f with the context that a handler gets, under a deadline of d, and returns that context when the
-// handler is over.
+// inHandler runs f with a handler's context, under a deadline of d, and returns that context when the handler has
+// returned.
 func inHandler(t testing.TB, parent context.Context, //nolint:revive // t comes first in tests
 	d time.Duration, f func(ctx context.Context),
 ) context.Context {
@@ -25,7 +25,7 @@ func inHandler(t testing.TB, parent context.Context, //nolint:revive // t comes 
 	m.SetContext(parent)
 	var kept context.Context
 	_, err := p.Middleware(func(m *message.Message) ([]*message.Message, error) {
-		kept = m.Context() //nolint:fatcontext // to look at it when the handler is over
+		kept = m.Context() //nolint:fatcontext // inspected after the handler's return
 		f(kept)
 		return nil, nil
 	})(m)
@@ -48,7 +48,7 @@ func TestAttemptContext_Deadline(t *testing.T) {
 			time.Sleep(4999 * time.Millisecond)
 			require.NoError(t, ctx.Err())
 			time.Sleep(time.Millisecond)
-			require.ErrorIs(t, ctx.Err(), context.DeadlineExceeded, "without anyone having asked for Done")
+			require.ErrorIs(t, ctx.Err(), context.DeadlineExceeded, "without a call of Done")
 			<-ctx.Done()
 			require.ErrorIs(t, context.Cause(ctx), context.DeadlineExceeded)
 		})
@@ -67,7 +67,7 @@ func TestAttemptContext_DoneFires(t *testing.T) {
 }
 
 func TestAttemptContext_ParentsEnd(t *testing.T) {
-	for name, askFirst := range map[string]bool{"Done asked before": true, "Done asked after": false} {
+	for name, askFirst := range map[string]bool{"Done called before": true, "Done called after": false} {
 		t.Run(name, func(t *testing.T) {
 			parent, stop := context.WithCancelCause(t.Context())
 			inHandler(t, parent, time.Hour, func(ctx context.Context) {
@@ -120,7 +120,7 @@ func TestAttemptContext_NoDeadline(t *testing.T) {
 	require.ErrorIs(t, kept.Err(), context.Canceled)
 }
 
-// Who keeps the context finds it over once the handler has returned, whether or not it asked before.
+// A context that is kept is done once the handler has returned, whether or not Done was called before.
 func TestAttemptContext_ReleasedWithTheHandler(t *testing.T) {
 	for name, askFirst := range map[string]bool{"asked before": true, "asked after": false} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestAttemptContext_ReleasedWithTheHandler(t *testing.T) {
 			kept := inHandler(t, parent, time.Hour, func(ctx context.Context) {
 				if askFirst {
 					var stop context.CancelFunc
-					child, stop = context.WithCancel(ctx) //nolint:fatcontext // to look at it when the handler is over
+					child, stop = context.WithCancel(ctx) //nolint:fatcontext // inspected after the handler's return
 					t.Cleanup(stop)
 				}
 			})
@@ -175,7 +175,7 @@ func TestAttemptContext_ConcurrentUse(t *testing.T) {
 			for range 4 {
 				wg.Go(func() {
 					_ = ctx.Err()
-					<-ctx.Done() // released by the handler's return, perhaps at this moment
+					<-ctx.Done() // released by the handler's return, perhaps just now
 					if ctx.Err() == nil {
 						t.Error("done without an error")
 					}

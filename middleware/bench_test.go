@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The benchmarks put Watermill's own parts alongside the pipeline in the same run and report the ratio, because
-// absolute figures move with the machine.
+// The benchmarks run Watermill's own parts and the pipeline side by side and report the ratio, because absolute figures
+// depend on the machine.
 
 type nowhere struct{}
 
@@ -50,7 +50,7 @@ func benchPipeline(b testing.TB, change func(*middleware.Config)) *middleware.Pi
 	return p
 }
 
-// routed is a message's context as it is in a router: the subscriber's, which can be cancelled, with the router's
+// routed returns a message's context as in a router: the subscriber's, which can be cancelled, with the router's
 // values.
 func routed(b testing.TB) context.Context {
 	b.Helper()
@@ -82,8 +82,8 @@ func benchMessage(b testing.TB) *message.Message {
 
 func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
 
-// compare runs both handlers in turns and reports the median of the ratios of neighbouring turns, in CPU time: what a
-// busy machine disturbs least. Turns are long, so that each side collects its own garbage.
+// compare runs both handlers in turns and reports the median ratio of neighbouring turns, in CPU time, which a busy
+// machine disturbs least. Turns are long, so that each side collects its own garbage.
 func compare(b *testing.B, ours, stock message.HandlerFunc, next func(testing.TB) *message.Message) {
 	b.Helper()
 	const turn = 50_000
@@ -142,8 +142,8 @@ func structuredMessage(b testing.TB) *message.Message {
 	return m
 }
 
-// BenchmarkDecision is a permanent error up to the point where it is known what happens to the message, alongside the
-// stock chain's whole work, which knows nothing but the error. Target: 0.35.
+// BenchmarkDecision is a permanent error up to the decision about the message, compared with the stock chain's whole
+// work, which knows only the error. Target: 0.35.
 func BenchmarkDecision(b *testing.B) {
 	permanent := middleware.Permanent(errors.New("invalid IBAN"))
 	p := benchPipeline(b, nil)
@@ -156,8 +156,8 @@ func BenchmarkDecision(b *testing.B) {
 	compare(b, decide, stockFailing(b), benchMessage)
 }
 
-// BenchmarkDeadLetter and BenchmarkRetry are the whole work: ours makes a copy of the message with all that is known
-// of the failure, 15 headers, for the stock chain's four on the live message.
+// BenchmarkDeadLetter and BenchmarkRetry are the whole work: ours makes a copy of the message with 15 headers about the
+// failure, where the stock chain sets four on the live message.
 func BenchmarkDeadLetter(b *testing.B) {
 	fails := failing(middleware.Permanent(errors.New("invalid IBAN")))
 	compare(b, benchPipeline(b, nil).Middleware(fails), stockFailing(b), benchMessage)

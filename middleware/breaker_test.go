@@ -20,8 +20,8 @@ func breakerConfig(b middleware.Breaker) middleware.Config {
 	return middleware.Config{Breaker: &b, MaxAttempts: 10, Backoff: middleware.Constant(time.Hour)}
 }
 
-// Five failures in a row open the circuit for 60 s. What arrives then is deferred for the rest of it, without an
-// attempt, and nothing is lost.
+// Five failures in a row open the circuit for 60 s. Messages that arrive then are deferred for the rest of that time,
+// without an attempt, and none is lost.
 func TestBreaker_OpensDefersAndCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
@@ -88,7 +88,7 @@ func TestBreaker_HalfOpenLetsSingleOnesThrough(t *testing.T) {
 	})
 }
 
-// pipelineStop ends what is still scheduled, so that a bubble can end.
+// pipelineStop cancels what is still scheduled, so that a bubble can end.
 func (s *harness) pipelineStop(t testing.TB) {
 	t.Helper()
 	s.mu.Lock()
@@ -98,7 +98,7 @@ func (s *harness) pipelineStop(t testing.TB) {
 	}
 }
 
-// A message that always fails came first whenever the circuit half-opened, and kept it open for all others.
+// A message that always fails used to come first whenever the circuit half-opened, and kept it open for all others.
 func TestBreaker_BadMessagesStarveNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down, good := true, atomic.Int32{}
@@ -129,7 +129,7 @@ func TestBreaker_BadMessagesStarveNone(t *testing.T) {
 	})
 }
 
-// What one message fails on, however often, is not a reason to call the handler for no other.
+// One message that fails, however often, does not block the handler for the others.
 func TestBreaker_OneMessageDoesNotOpenIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := breakerConfig(middleware.Breaker{})
@@ -141,7 +141,7 @@ func TestBreaker_OneMessageDoesNotOpenIt(t *testing.T) {
 	})
 }
 
-// Only what a retry may cure says something about the dependency: Watermill's breaker opens on invalid orders.
+// Only errors that a retry may cure tell of the dependency: Watermill's breaker opens on invalid orders.
 func TestBreaker_CountsOnlyRetryableErrors(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error
@@ -203,7 +203,7 @@ func TestBreaker_PausesIntake(t *testing.T) {
 	})
 }
 
-// While one message tries the circuit out, those that wait for it do so without spinning.
+// While one message tests the circuit, the others wait without spinning.
 func TestBreaker_PausedMessagesWaitForTheTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32

@@ -39,7 +39,7 @@ func classifier(t testing.TB, rules ...middleware.Rule) *middleware.Classifier {
 
 func jsonError(text string, into any) error { return json.Unmarshal([]byte(text), into) }
 
-// Every row of the decision tree, with errors of the libraries that make them.
+// Every row of the decision tree, with errors of real libraries.
 func TestClassifier_BuiltinRules(t *testing.T) {
 	const (
 		unknown   = middleware.KindUnknown
@@ -270,7 +270,7 @@ func TestNewClassifier_RefusesBrokenRules(t *testing.T) {
 	require.ErrorContains(t, err, `rule 2 ("second"): Match is required`)
 }
 
-// Retry-After in seconds and as a date, and what servers send instead.
+// Retry-After in seconds, as a date, and in the malformed ways of servers.
 func TestHTTPStatus_RetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now() // 2000-01-01 in a bubble
@@ -307,6 +307,6 @@ func TestHTTPStatus_RetryAfter(t *testing.T) {
 	require.NoError(t, middleware.HTTPStatus(204, nil))
 	require.NoError(t, middleware.HTTPStatus(302, nil))
 	v := classifier(t).Classify(middleware.Retryable(middleware.HTTPStatus(429, http.Header{"Retry-After": {"9"}})))
-	require.Equal(t, 9*s, v.After, "a mark keeps what the server has asked for")
+	require.Equal(t, 9*s, v.After, "a mark keeps the server's delay")
 	require.Equal(t, "429", v.Code)
 }

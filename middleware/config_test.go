@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Every fault is named at once, and none waits for the first failure to panic.
+// All faults are reported at once, and none waits to panic at the first failure.
 func TestNew_NamesEveryFault(t *testing.T) {
 	_, err := middleware.New(middleware.Config{
 		MaxAttempts: -1, Backoff: middleware.Steps(), OnPermanent: middleware.OutcomeGiveBack, OnUnknown: 99, BuiltinRules: 9,
@@ -75,7 +75,7 @@ func TestNew_DoesNotKeepTheCallersConfig(t *testing.T) {
 	require.Equal(t, s, p.Decide(order(t), errTimeout).Delay)
 }
 
-// A handler's own rules are consulted before the general ones; what it leaves out it inherits.
+// A handler's own rules are consulted before the general ones; fields that it leaves out are inherited.
 func TestConfig_HandlersInherit(t *testing.T) {
 	h := newHarness(t, middleware.Config{
 		OnPermanent: middleware.OutcomeSkip,

@@ -6,5 +6,5 @@ import "time"
 
 var started = time.Now()
 
-// cpuTime is the time on the wall where there is no better one.
+// cpuTime falls back to wall time on this system.
 func cpuTime() time.Duration { return time.Since(started) }

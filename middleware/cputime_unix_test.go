@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// cpuTime is what this process has used so far, the garbage collector included. On a busy machine it is steadier than
-// the clock on the wall.
+// cpuTime is the processor time of this process so far, garbage collection included. On a busy machine it is steadier
+// than wall time.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

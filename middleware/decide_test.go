@@ -93,7 +93,7 @@ func TestPipeline_DeferCannotGoRoundForEver(t *testing.T) {
 	})
 }
 
-// A time in the future, forged or of a clock that is ahead, counts as now: the deferrals end all the same.
+// A time in the future, forged or from a clock that is ahead, counts as now: the deferrals still end.
 func TestPipeline_DeferredSinceTheFutureEndsToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, middleware.Config{MaxDeferAge: time.Minute}, failing(middleware.Defer(middleware.ErrNotYet, 25*s)))

@@ -27,7 +27,7 @@ var printer = middleware.DeadLetterFunc(func(_ context.Context, d *envelope.Dead
 func Example() {
 	done := make(chan struct{})
 	pipeline, err := middleware.New(middleware.Config{
-		Rescheduler: middleware.HoldInMemory, // a broker, where nothing shall block
+		Rescheduler: middleware.HoldInMemory, // a broker, if nothing may block
 		DeadLetters: middleware.DeadLetterFunc(func(ctx context.Context, d *envelope.DeadLetter) error {
 			defer close(done)
 			return printer(ctx, d)

@@ -14,7 +14,7 @@ import (
 	stackerrors "github.com/redrive-go/redrive/middleware/internal/stackerrors"
 )
 
-// The class is what dead letters are grouped by: the type that says most, not that of a wrapper.
+// The class is what dead letters are grouped by: the most specific type, not that of a wrapper.
 func TestPipeline_ErrorClass(t *testing.T) {
 	status := middleware.HTTPStatus(404, nil)
 	for name, tt := range map[string]struct {
@@ -47,7 +47,7 @@ func TestPipeline_ErrorTrace(t *testing.T) {
 	require.Contains(t, h.letter().Err.Trace, "TestPipeline_ErrorTrace")
 }
 
-// A 140 KB header kills an AMQP connection: whatever an error says, what travels is bounded and valid UTF-8.
+// A 140 KB header kills an AMQP connection: the headers are bounded and valid UTF-8, whatever the error's text.
 func TestPipeline_ErrorTextIsBounded(t *testing.T) {
 	for name, text := range map[string]string{
 		"huge":          strings.Repeat("x", 10<<20),

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// hostileError panics in the methods that it is made to.
+// hostileError panics in the chosen methods.
 type hostileError struct{ in string }
 
 func (e *hostileError) Error() string {
@@ -89,8 +89,8 @@ type hostileLevels struct{ slog.Handler }
 
 func (hostileLevels) Enabled(context.Context, slog.Level) bool { panic("logger") }
 
-// Whatever is not ours may panic, in every run of a message: it has its four runs and one dead letter all the same, and
-// a half-open circuit gets its permit back.
+// Foreign code may panic in every run of a message: the message still has its four runs and one dead letter, and a
+// half-open circuit gets its permit back.
 func TestPipeline_ForeignCodeMayPanic(t *testing.T) {
 	var closed *net.OpError
 	joined := errors.Join(errors.New("both"), closed)
@@ -156,7 +156,7 @@ func TestPipeline_ForeignCodeMayPanic(t *testing.T) {
 	}
 }
 
-// Ports that panic have failed: the message is nacked, paced, and settled when they work again.
+// A port that panics has failed: the message is nacked, with pauses, and settled when the port works again.
 func TestPipeline_PortsMayPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32

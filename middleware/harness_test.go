@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// harness is a broker in a few lines, for tests in virtual time: it delivers a message to one handler, again when it
-// is nacked, and later when it is rescheduled. Everything that leaves the pipeline is kept.
+// harness is a broker in a few lines, for tests in virtual time: it delivers a message to one handler, again after a
+// nack, and later after a reschedule. Everything that leaves the pipeline is kept.
 type harness struct {
 	t        testing.TB
 	pipeline *middleware.Pipeline
@@ -105,7 +105,7 @@ var inMemory = middleware.HoldInMemory
 
 func (s *harness) Reschedule(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
 	if err := s.reschedules.next(); err != nil {
-		m.Metadata["spoiled"] = "yes" // it was given away: a failed try may have changed it
+		m.Metadata["spoiled"] = "yes" // the callee owns it: a failed try may have changed it
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -139,7 +139,7 @@ func (s *harness) Redriven(_ context.Context, r envelope.Redriven) error {
 	return nil
 }
 
-// deliver does what Watermill's router does with one delivery, and redelivers at once what is nacked, as brokers do.
+// deliver handles one delivery like Watermill's router, and redelivers at once after a nack, as brokers do.
 func (s *harness) deliver(m *message.Message) {
 	for s.ctx.Err() == nil {
 		s.mu.Lock()
@@ -178,14 +178,14 @@ func (s *harness) deliver(m *message.Message) {
 	}
 }
 
-// count reads a number that the deliveries write.
+// count reads a counter of the deliveries.
 func (s *harness) count(n *int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return *n
 }
 
-// ran returns when the handler has run so far.
+// ran returns the times of the handler's runs so far.
 func (s *harness) ran() []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +199,7 @@ func (f *faults) heal() {
 	f.n = 0
 }
 
-// send delivers m as a new message and waits until nothing moves any more for d of virtual time.
+// send delivers m as a new message and waits for d of virtual time.
 func (s *harness) send(m *message.Message, d time.Duration) {
 	s.mu.Lock()
 	s.start = time.Now()

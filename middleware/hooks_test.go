@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// One hook for each decision, when it is durable.
+// One hook for each decision, called when it is durable.
 func TestHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []string

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// What is retried and dead-lettered is the message as it was received, whatever the handler did to it.
+// The message is retried and dead-lettered as it was received, whatever the handler did to it.
 func TestPipeline_HandlersChangesDoNotLeak(t *testing.T) {
 	changes := map[string]func(*message.Message){
 		"decrypts in place":      func(m *message.Message) { copy(m.Payload, "XXXXXXXX") },
@@ -118,8 +118,8 @@ func TestPipeline_AbsurdOriginalDelay(t *testing.T) {
 	}
 }
 
-// A body that claims to be an envelope and is not readable is dead-lettered with its exact bytes; the handler never
-// sees it.
+// A body that claims to be an envelope and cannot be read is dead-lettered with its exact bytes; the handler never sees
+// it.
 func TestPipeline_MalformedEnvelope(t *testing.T) {
 	for name, payload := range map[string]string{
 		"truncated": `{"message_id":"1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"a","queue":"o","data":{`,

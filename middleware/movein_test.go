@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A foreign message without an id has one from its first attempt on: in the handler, whichever way it asks, in the
-// logs, in the retries and in the dead letter.
+// A foreign message without an id has one from its first attempt on: in the handler, by either accessor, in the logs,
+// in the retries and in the dead letter.
 func TestIdentity_OneIDFromTheFirstAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := map[string]bool{}
@@ -43,7 +43,7 @@ func TestIdentity_OneIDFromTheFirstAttempt(t *testing.T) {
 	})
 }
 
-// The correlation id of an envelope is handed on, wherever the message has it.
+// The correlation id of an envelope is passed on, wherever the message has it.
 func TestProduced_CorrelationID(t *testing.T) {
 	const body = `{"message_id":"m-1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"checkout","queue":"orders",` +
 		`"data":{"order_id":77},"metadata":{"correlation_id":"abc-123"},"error":null,"retry_count":0}`
@@ -66,7 +66,7 @@ func TestProduced_CorrelationID(t *testing.T) {
 	}
 }
 
-// Every decision names exchange and routing key, RabbitMQ's default exchange too, and what the delay was made of.
+// Every decision logs exchange and routing key, RabbitMQ's default exchange too, and how the delay was computed.
 func TestLog_ExchangeAndBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newHarness(t, middleware.DelayedBackoff(3, 7*time.Second), func(*message.Message) ([]*message.Message, error) {
@@ -82,7 +82,7 @@ func TestLog_ExchangeAndBase(t *testing.T) {
 	})
 }
 
-// announced is a rescheduler that wants to know.
+// announced is a rescheduler that is given the delays and system events in advance.
 type announced struct {
 	middleware.Rescheduler
 

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// spans is what a tracer does: it puts something into the context, and that into what is published.
+// spans acts as a tracer: it puts a value into the context, and from there into published messages.
 type spans struct {
 	middleware.NopObserver
 
@@ -43,7 +43,7 @@ func (s *spans) Stamp(ctx context.Context, m *message.Message) {
 	m.Metadata["span"], _ = ctx.Value(valueKey{}).(string)
 }
 
-// contexts is a log handler that looks for the span.
+// contexts is a log handler that keeps the span of each line.
 type contexts struct {
 	slog.Handler
 
@@ -58,8 +58,7 @@ func (c contexts) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-// What a tracer puts into the context is there when the delivery is settled, in the log lines, and in what is
-// published.
+// A tracer's value in the context is visible when the delivery is settled, in the log lines, and in published messages.
 func TestObservers_ContextAndStamp(t *testing.T) {
 	var published, logged []string
 	tracer, other := &spans{}, &diary{}
@@ -98,6 +97,6 @@ func TestObservers_ContextAndStamp(t *testing.T) {
 		"attempt failed, retry scheduled: " + one, "message dead-lettered: " + two,
 		"message handled: " + one,
 	}, logged)
-	require.Len(t, other.lines, 8, "the other observer was told as well")
+	require.Len(t, other.lines, 8, "the other observer was called as well")
 	require.Empty(t, first.Metadata["span"], "the message as it was received is not changed")
 }

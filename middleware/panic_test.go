@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Panics of every kind are errors with a stack; a handler that ends its goroutine is settled all the same.
+// Panics of every kind become errors with a stack; the message of a handler that ends its goroutine is still settled.
 func TestPipeline_Panics(t *testing.T) {
 	huge := strings.Repeat("x", 1<<20)
 	for name, tt := range map[string]struct {
@@ -68,7 +68,7 @@ func TestPipeline_PanicsThatARuleCallsPermanent(t *testing.T) {
 	require.Contains(t, h.logs.String(), `"stack":"`)
 }
 
-// A crash of the handler's own making must not become a hot loop or a lost message where no broker reschedules.
+// A crash caused by the handler must cause neither a hot loop nor a lost message where no broker reschedules.
 func TestPipeline_GoexitWithoutRescheduler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, middleware.Config{Rescheduler: inMemory}, func(*message.Message) ([]*message.Message, error) {

@@ -34,7 +34,7 @@ func TestPipeline_SuccessPublishesWhatTheHandlerProduced(t *testing.T) {
 	require.Contains(t, h.logs.String(), `"level":"DEBUG","msg":"message handled"`)
 }
 
-// Watermill's PoisonQueue publishes the partial output of a handler that failed.
+// Watermill's PoisonQueue publishes the partial output of a failed handler.
 func TestPipeline_FailureThrowsProducedMessagesAway(t *testing.T) {
 	for _, err := range []error{
 		errTimeout, middleware.Permanent(errTimeout), middleware.Skip(errTimeout),
@@ -69,7 +69,7 @@ func TestPipeline_RetryKeepsTheMessage(t *testing.T) {
 	require.Equal(t, s, r.delay)
 }
 
-// What the handler can ask about its attempt.
+// The attempt's data is available to the handler.
 func TestAttemptFrom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []middleware.Attempt
@@ -147,7 +147,7 @@ func TestPipeline_Timeout(t *testing.T) {
 			return nil, nil
 		})
 		ignores.sendNow(order(t))
-		require.Equal(t, 1, ignores.acked, "a handler that ignores its deadline and succeeds has succeeded")
+		require.Equal(t, 1, ignores.acked, "success after an ignored deadline is a success")
 		require.Len(t, ignores.runs, 1, "and was not run a second time concurrently")
 	})
 }

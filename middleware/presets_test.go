@@ -16,7 +16,7 @@ import (
 
 const s = time.Second
 
-// The golden timelines of the five systems, and what the last message says, all in virtual time.
+// The golden timelines of the five systems and their last message, all in virtual time.
 func TestPresets_Timelines(t *testing.T) {
 	tests := map[string]struct {
 		config     middleware.Config
@@ -156,7 +156,7 @@ func TestPresets_ServiceBusSkipsPermanentErrors(t *testing.T) {
 	})
 }
 
-// A structured message keeps its body but for error and retry_count, over the whole timeline.
+// A structured message keeps its body, except error and retry_count, over the whole timeline.
 func TestPresets_LaravelRewritesTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, middleware.Laravel(2), failing(middleware.RetryAfter(middleware.HTTPStatus(500, nil), 0)))

@@ -45,7 +45,7 @@ func (o *outlet) Publish(_ string, messages ...*message.Message) error {
 
 func (*outlet) Close() error { return nil }
 
-// events are what was reported, in its order.
+// events are the reports, in order.
 type events struct {
 	middleware.NopObserver
 
@@ -77,7 +77,7 @@ func (e *events) Redriven(_ context.Context, r envelope.Redriven) error {
 	return nil
 }
 
-// producing runs a router whose handler returns messages named as names says, until the bubble is quiet for an hour.
+// producing runs a router whose handler returns messages with these names, until the bubble is quiet for an hour.
 func producing(t *testing.T, out *outlet, decorated, hold bool, names func(run int) []string) (log []string, runs int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,13 +135,13 @@ func producing(t *testing.T, out *outlet, decorated, hold bool, names func(run i
 
 func two(int) []string { return []string{"a", "b"} }
 
-// Before, the router nacked: 116 runs in 44 s, each of them attempt 1 and reported as a success, the redrive with it.
+// The router used to nack: 116 runs in 44 s, each of them attempt 1 and reported as a success, and with it the redrive.
 func TestProduced_UnpublishableIsAFailedAttempt(t *testing.T) {
 	for _, hold := range []bool{false, true} {
 		out := &outlet{fail: func(*message.Message) error { return errors.New("no such topic") }}
 		log, runs := producing(t, out, true, hold, two)
 		require.Equal(t, 3, runs, "hold %t", hold)
-		require.Equal(t, 3, out.tried, "what comes behind the failed one is not published")
+		require.Equal(t, 3, out.tried, "messages after the failed one are not published")
 		want := []string{
 			"retry", "retry", "retry", "retry", "dead: exhausted: produced message not published: no such topic",
 			"dead_letter",
@@ -211,7 +211,7 @@ func TestProduced_UnpublishableAtShutdown(t *testing.T) {
 	require.Empty(t, h.rescheduled)
 }
 
-// inRouter is ctx with what a router puts into it.
+// inRouter returns ctx with a router's values.
 func inRouter(ctx context.Context, t *testing.T) context.Context {
 	t.Helper()
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true, PreserveContext: true}, watermill.NopLogger{})
@@ -232,8 +232,8 @@ func inRouter(ctx context.Context, t *testing.T) context.Context {
 	return in
 }
 
-// A router closes a publisher with the first of its handlers that stops. The results of those that are still at work
-// were failed attempts then, and dead at the last one.
+// A router closes a publisher with the first of its handlers that stops. The results of handlers still running were
+// failed attempts then, and dead letters at the last attempt.
 func TestPublisherDecorator_SharedIsClosedWithTheLastHandler(t *testing.T) {
 	pipeline, err := middleware.New(middleware.Config{DeadLetters: &events{}, Rescheduler: middleware.HoldInMemory})
 	require.NoError(t, err)

@@ -53,7 +53,7 @@ func TestPipeline_NoHotLoopWhenNothingCanBePublished(t *testing.T) {
 				require.Zero(t, h.acked, "not settled, so never acked")
 				require.Contains(t, h.logs.String(), `"level":"ERROR+4","msg":"message could not be settled and is nacked"`)
 
-				// It heals: the message arrives, once.
+				// After the broker recovers the message arrives, once.
 				h.reschedules.heal()
 				h.sinks.heal()
 				time.Sleep(time.Minute)
@@ -129,7 +129,7 @@ func TestPipeline_SinksKeepOnePerPlace(t *testing.T) {
 		h := newHarness(t, middleware.Config{DeadLetters: middleware.Sinks{sink(&store), sink(&queue)}},
 			failing(middleware.Permanent(errTimeout)))
 		h.send(order(t), time.Minute)
-		require.Equal(t, 1, queue.calls, "the sink that worked is not asked again")
+		require.Equal(t, 1, queue.calls, "the sink that worked is not called again")
 		require.Equal(t, 3, store.calls)
 		require.Equal(t, 1, h.acked)
 
@@ -138,7 +138,7 @@ func TestPipeline_SinksKeepOnePerPlace(t *testing.T) {
 	})
 }
 
-// What has no room is final: a retry becomes a dead letter, and a dead letter is kept by the sinks that have room.
+// "Too large" is final: a retry becomes a dead letter, and a dead letter is kept by the sinks that have room.
 func TestPipeline_TooLargeIsDeadInTheSinkWithRoom(t *testing.T) {
 	tooLarge := fmt.Errorf("5 MB: %w", envelope.ErrTooLarge)
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestPipeline_TooLargeIsDeadInTheSinkWithRoom(t *testing.T) {
 		require.Contains(t, h.logs.String(), "retry is too large for the broker")
 		require.Contains(t, h.logs.String(), "a dead letter sink has no room")
 	})
-	synctest.Test(t, func(t *testing.T) { // nowhere is there room: paced, until there is
+	synctest.Test(t, func(t *testing.T) { // no sink has room: paced, until one has
 		var room atomic.Bool
 		h := newHarness(t, middleware.Config{DeadLetters: middleware.DeadLetterFunc(
 			func(context.Context, *envelope.DeadLetter) error {

@@ -24,19 +24,19 @@ func TestPipeline_Redriven(t *testing.T) {
 	h := newHarness(t, middleware.Config{}, succeed)
 	h.sendNow(redriven())
 	h.sendNow(order(t))
-	require.Equal(t, []string{"entry-9 the-id"}, h.redriven, "told once, and only of redriven messages")
+	require.Equal(t, []string{"entry-9 the-id"}, h.redriven, "called once, and only for redriven messages")
 
 	h = newHarness(t, middleware.Config{}, failing(middleware.Skip(errTimeout)))
 	h.sendNow(redriven())
-	require.Equal(t, []string{"entry-9 the-id"}, h.redriven, "a skipped message is done with too")
+	require.Equal(t, []string{"entry-9 the-id"}, h.redriven, "a skipped message is done too")
 
 	h = newHarness(t, middleware.Config{}, failing(middleware.Permanent(errTimeout)))
 	h.sendNow(redriven())
 	require.Empty(t, h.redriven)
-	require.Equal(t, "entry-9", h.letter().Message.Metadata[envelope.KeyRedriveID], "a new death names its entry")
+	require.Equal(t, "entry-9", h.letter().Message.Metadata[envelope.KeyRedriveID], "another dead letter names its entry")
 }
 
-// The report is about the message as it was received: a handler may do with its headers what it likes.
+// The report is about the message as it was received: a handler may change its headers freely.
 func TestPipeline_RedrivenWhateverTheHandlerDoes(t *testing.T) {
 	for name, change := range map[string]func(*message.Message){
 		"removes all headers": func(m *message.Message) { clear(m.Metadata) },

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// routing is Watermill's own router and in-memory pub/sub with a pipeline in between.
+// routing is Watermill's own router on its in-memory pub/sub, with a pipeline.
 type routing struct {
 	pubSub  *gochannel.GoChannel
 	letters []*envelope.DeadLetter
@@ -58,7 +58,7 @@ func (r *routing) close(t *testing.T) {
 	require.NoError(t, r.pubSub.Close())
 }
 
-// The attempt and the poison keys, as Watermill's router fills them in.
+// The attempt and the poison keys, as filled in by Watermill's router.
 func TestRouter_DeadLetterKnowsWhereItFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := middleware.Config{Handlers: map[string]middleware.HandlerConfig{"billing": {MaxAttempts: 2}}}
@@ -80,7 +80,7 @@ func TestRouter_DeadLetterKnowsWhereItFailed(t *testing.T) {
 	})
 }
 
-// Watermill's PoisonQueue sends the message that is in flight to the dead letters at every router.Close.
+// Watermill's PoisonQueue dead-letters the message in flight at every router.Close.
 func TestRouter_ShutdownDeadLettersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRouting(t, middleware.Config{MaxAttempts: 1}, func(m *message.Message) ([]*message.Message, error) {

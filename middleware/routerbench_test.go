@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// ideal is a subscriber that costs next to nothing: it hands out what it is given.
+// ideal is a subscriber that costs next to nothing: it hands out prepared messages.
 type ideal struct{ messages chan *message.Message }
 
 func (s *ideal) Subscribe(context.Context, string) (<-chan *message.Message, error) {
@@ -23,8 +23,8 @@ func (s *ideal) Subscribe(context.Context, string) (<-chan *message.Message, err
 }
 func (s *ideal) Close() error { return nil }
 
-// newIdealRouter returns a function that gives n messages to a router with the middlewares, and returns the processor
-// time of one.
+// newIdealRouter returns a function that sends n messages through a router with the middlewares, and returns the
+// processor time per message.
 func newIdealRouter(b testing.TB, with ...message.HandlerMiddleware) func(n int) float64 {
 	b.Helper()
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -65,7 +65,7 @@ func newIdealRouter(b testing.TB, with ...message.HandlerMiddleware) func(n int)
 
 // BenchmarkRouter is the rate of a router with the pipeline divided by that of the router alone, in processor time, on
 // a subscriber that costs nothing. Target: 0.9. A loop in one goroutine does not show it: a router runs each message in
-// a new goroutine, whose stack of 2 kB is copied when a frame does not fit.
+// a new goroutine, whose 2 kB stack is copied when a frame does not fit.
 func BenchmarkRouter(b *testing.B) {
 	stock := stockMiddleware(b)
 	for name, with := range map[string]message.HandlerMiddleware{
@@ -96,8 +96,8 @@ func stockMiddleware(b testing.TB) message.HandlerMiddleware {
 }
 
 // The frames between a router and its handler fit into a new goroutine's stack of 2 kB, with room for both; the runtime
-// keeps 928 bytes of it, and the router has about 200. They had 1,688 and 1,064 bytes, and the stack was copied twice
-// for each message. What an observer gets is larger, but leaves it 200 bytes.
+// keeps 928 bytes of it, and the router has about 200. They used to have 1,688 and 1,064 bytes, and the stack was
+// copied twice for each message. The path to an observer is larger, but leaves it 200 bytes.
 func TestPipeline_FramesAreSmall(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's instrumentation adds frames")

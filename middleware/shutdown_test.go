@@ -31,7 +31,7 @@ func TestPipeline_HeldMessagesAreGivenBackAtShutdown(t *testing.T) {
 	})
 }
 
-// Shutdown costs no attempt and dead-letters nothing, whatever error the cancelled client makes of it.
+// Shutdown costs no attempt and dead-letters nothing, whatever error the cancelled client returns.
 func TestPipeline_ShutdownDuringTheHandler(t *testing.T) {
 	for name, err := range map[string]error{
 		"context.Canceled":        context.Canceled,
@@ -100,7 +100,7 @@ func TestPipeline_DoesNotStartAfterShutdown(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled, "keeps Watermill's router from logging it")
 }
 
-// Somebody reads the log to find out why a message came again: only a shutdown is called one.
+// The log explains why a message was redelivered: only a shutdown is called one.
 func TestPipeline_SaysWhyAMessageIsReturned(t *testing.T) {
 	for _, tt := range []struct {
 		cause error
@@ -125,7 +125,7 @@ func TestPipeline_SaysWhyAMessageIsReturned(t *testing.T) {
 	}
 }
 
-// A deadline that the subscriber has set is not a shutdown: treated as one, the message would loop forever.
+// A subscriber's own deadline is not a shutdown: treated as one, the message would loop forever.
 func TestPipeline_SubscribersDeadlineCountsAsAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, middleware.Config{}, func(m *message.Message) ([]*message.Message, error) {

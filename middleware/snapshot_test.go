@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The pipeline reads the headers of the most frequent messages itself. It must come to what envelope.ReadControl
-// says, whatever a message holds.
+// The pipeline reads the headers of the most frequent messages itself. The result must be that of envelope.ReadControl
+// for every message.
 func TestPipeline_ReadsWhatTheEnvelopeReads(t *testing.T) {
 	values := rapid.SampledFrom([]string{
 		"", "0", "1", "00", "+1", "1.0", "id-1", "i d", "i\x00d", "ü", "-5", "10000",

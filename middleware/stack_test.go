@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A router runs each message in a new goroutine. What the pipeline needs before and behind the handler fits into its
-// stack, for messages of services without the pipeline too: to copy the stack costs more than the rest of the pipeline.
-// The members of a structured body are found with more.
+// A router runs each message in a new goroutine. The pipeline's frames before and after the handler fit into its stack,
+// also for messages of services without the pipeline: copying the stack costs more than the rest of the pipeline.
+// Reading a structured body takes more.
 func TestPipeline_StacksAreNotCopied(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's instrumentation adds frames")
@@ -41,13 +41,13 @@ func TestPipeline_StacksAreNotCopied(t *testing.T) {
 			stop()
 			close(sub.messages)
 			require.NoError(t, <-ended)
-			// The first ones make what is pooled.
+			// The first ones fill the pools.
 			require.Less(t, moved, n/10, "stacks that were copied, of %d", n)
 		})
 	}
 }
 
-// countMoves counts the calls behind which a variable of the stack is at another place.
+// countMoves counts the calls after which a variable on the stack has moved.
 func countMoves(moved *int) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(m *message.Message) ([]*message.Message, error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Every field of HandlerConfig is one of Config, under the same name, so that an override needs no second vocabulary.
+// Every field of HandlerConfig is a field of Config with the same name, so that an override needs no second vocabulary.
 func TestConfig_HandlerConfigIsAPartOfIt(t *testing.T) {
 	general, override := reflect.TypeFor[middleware.Config](), reflect.TypeFor[middleware.HandlerConfig]()
 	for field := range override.Fields() {
@@ -95,7 +95,7 @@ func TestPlugin_RefusesUnknownHandlers(t *testing.T) {
 			`"billing", "mail"`)
 }
 
-// unwrapAll drops what the router puts in front.
+// unwrapAll removes the router's wrapping.
 func unwrapAll(err error) error {
 	for {
 		inner, ok := err.(interface{ Unwrap() error })
@@ -106,8 +106,8 @@ func unwrapAll(err error) error {
 	}
 }
 
-// Without the plugin the pipeline learns the handlers' names from their messages. It refuses once an override cannot be
-// about any of them, and no earlier: two handlers, of which one has had no message, prove nothing.
+// Without the plugin the pipeline learns the handlers' names from their messages. It refuses as soon as an override
+// cannot belong to any of them, and no earlier: while one of two handlers has had no message, nothing is proven.
 func TestPipeline_RefusesUnknownHandlersAtFirstUse(t *testing.T) {
 	const refusal = `middleware: pipeline does not fit the router: Config.Handlers overrides "bilings", but the ` +
 		`handlers are "billing", "mail"`

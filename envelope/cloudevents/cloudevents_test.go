@@ -32,7 +32,7 @@ func Example() {
 	// id-1 orders order.created
 }
 
-// forms are the ways in which an event travels.
+// forms are the two modes of an event.
 var forms = map[string]func(event.Event) (*message.Message, error){
 	"structured, Kafka": func(ev event.Event) (*message.Message, error) {
 		return cloudevents.Structured(ev, cloudevents.Kafka)
@@ -107,7 +107,7 @@ func TestBinary_Headers(t *testing.T) {
 		"ce_time": "2026-02-28T22:53:42Z", "ce_envelopeversion": "1.0", "ce_retrycount": "1", "ce_correlationid": "c-1",
 	}, m.Metadata)
 	require.Equal(t, "x", string(m.Payload))
-	require.Equal(t, "id-1", envelope.Identify(m), "the pipeline knows the event by its id")
+	require.Equal(t, "id-1", envelope.Identify(m), "the pipeline sees the event's id")
 
 	m, err = cloudevents.Binary(ev, cloudevents.AMQP)
 	require.NoError(t, err)
@@ -238,7 +238,7 @@ func FuzzFromMessage(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// An id that no header can carry is replaced by a UUID of it.
+		// An id that does not fit into a header is replaced by a UUID derived from it.
 		require.Equal(t, envelope.Identify(message.NewMessage(ev.ID(), nil)), e.MessageID())
 		if kind, _, err := mime.ParseMediaType(contentType); err != nil || kind != cloudevents.ContentType {
 			require.Equal(t, payload, append([]byte{}, e.Data()...))

@@ -51,7 +51,7 @@ func sample(t *testing.T, name string) string {
 	return string(b)
 }
 
-// The two sample messages, as this module renders them and as a person would write them.
+// The two sample messages, as rendered by this module and as written by hand.
 func TestSchema_GoldenSamples(t *testing.T) {
 	validator := compile(t)
 	for _, name := range []string{"a18_new.json", "a18_failed.json", "a18_pretty_new.json", "a18_pretty_failed.json"} {
@@ -59,7 +59,7 @@ func TestSchema_GoldenSamples(t *testing.T) {
 	}
 }
 
-// Whatever Message renders in structured mode validates.
+// Everything that Message renders in structured mode is valid.
 func TestSchema_EverythingRendered(t *testing.T) {
 	validator := compile(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -88,7 +88,7 @@ func TestSchema_EverythingRendered(t *testing.T) {
 	})
 }
 
-// Each fault is rejected, at the place where it is.
+// Each fault is rejected, with its location.
 func TestSchema_Rejections(t *testing.T) {
 	validator := compile(t)
 	fresh, failed := sample(t, "a18_new.json"), sample(t, "a18_failed.json")

@@ -52,7 +52,7 @@ func TestGuard_DuplicateDoesNotRunAndReturnsTheSameMessages(t *testing.T) {
 	require.Equal(t, 1, runs)
 }
 
-// Watermill's Deduplicator takes the redelivery of a failed message for a duplicate, and the message is lost.
+// Watermill's Deduplicator treats the redelivery of a failed message as a duplicate, and the message is lost.
 func TestGuard_FailedAttemptIsNotDone(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"Error": func() error { return errBoom },
@@ -164,8 +164,8 @@ func TestGuard_CrashedOwnerIsReplaced(t *testing.T) {
 	})
 }
 
-// A worker that was killed keeps its messages claimed until the lease ends. Their redeliveries wait for that, and it
-// costs them no attempts: with the default backoff they were dead after seven seconds.
+// A worker that was killed keeps its messages claimed until the lease ends. Their redeliveries wait for that without
+// using up attempts: with the default backoff they used to be dead after seven seconds.
 func TestGuard_CrashedOwnersMessagesAreNotDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := idempotency.NewMemory()
@@ -192,7 +192,7 @@ func TestGuard_CrashedOwnersMessagesAreNotDead(t *testing.T) {
 	})
 }
 
-// heeding is a store that, as a database, does nothing for a context that has ended.
+// heeding is a store that, like a database, fails when the context has ended.
 type heeding struct{ idempotency.Store }
 
 func (s heeding) Complete(ctx context.Context, key idempotency.Key, owner int64, outcome []byte,
@@ -211,8 +211,8 @@ func (s heeding) Release(ctx context.Context, key idempotency.Key, owner int64) 
 	return s.Store.Release(ctx, key, owner)
 }
 
-// The process shuts down while a handler runs: what it has done is marked, and what it has not is released, although
-// the message's context has ended.
+// The process shuts down while a handler runs: finished work is marked, unfinished work is released, although the
+// message's context has ended.
 func TestGuard_SettlesAfterTheContextHasEnded(t *testing.T) {
 	for name, want := range map[string]error{"Success": nil, "Failure": errBoom} {
 		t.Run(name, func(t *testing.T) {
@@ -233,7 +233,7 @@ func TestGuard_SettlesAfterTheContextHasEnded(t *testing.T) {
 	}
 }
 
-// failing is a store that is out of reach.
+// failing is a store that cannot be reached.
 type failing struct {
 	idempotency.Store
 	renew, complete error
@@ -255,8 +255,7 @@ func (s failing) Complete(ctx context.Context, key idempotency.Key, owner int64,
 	return s.Store.Complete(ctx, key, owner, outcome, d)
 }
 
-// A store that is out of reach for as long as the lease may have given the message to another worker: the handler's
-// context ends.
+// The store cannot be reached for so long that another worker may have the lease: the handler's context ends.
 func TestGuard_LostLeaseCancelsTheHandler(t *testing.T) {
 	for name, fault := range map[string]error{"Lost": idempotency.ErrLost, "Unreachable": errBoom} {
 		t.Run(name, func(t *testing.T) {
@@ -313,7 +312,7 @@ func TestGuard_MessageWithoutIDRuns(t *testing.T) {
 	require.Equal(t, 2, runs)
 }
 
-// The handler's own context comes back, and the claim's ends.
+// The handler's own context is restored, and the claim's ends.
 func TestGuard_RestoresTheContext(t *testing.T) {
 	var ended func() error
 	m := order("1")
@@ -337,8 +336,7 @@ func TestNew_ReportsEveryFault(t *testing.T) {
 	require.ErrorContains(t, err, "Retention")
 }
 
-// A topic that was deleted and made again, a mirror, a second cluster: positions begin anew, and so do the ids that are
-// made of them.
+// A topic that was recreated, a mirror, a second cluster: positions start over, and so do the ids derived from them.
 func TestGuard_AnotherMessageWithTheSameIDRuns(t *testing.T) {
 	var ran []string
 	h := guard(t).Middleware(func(m *message.Message) ([]*message.Message, error) {
@@ -356,7 +354,7 @@ func TestGuard_AnotherMessageWithTheSameIDRuns(t *testing.T) {
 	require.Equal(t, []string{"first", "second", "third"}, ran)
 }
 
-// A retry counts in the body of a structured envelope, so its bytes differ, and it is the same message.
+// The retry count of a structured envelope is in its body, so a retry has other bytes and is the same message.
 func TestGuard_ARetryIsTheSameMessage(t *testing.T) {
 	runs := 0
 	h := guard(t).Middleware(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil })
@@ -371,7 +369,7 @@ func TestGuard_ARetryIsTheSameMessage(t *testing.T) {
 	require.Equal(t, 1, runs)
 }
 
-// What a release before digests has kept says nothing about the content: the id alone decides.
+// Records of releases before digests say nothing of the content: the id alone decides.
 func TestGuard_OutcomesOfEarlierReleases(t *testing.T) {
 	store := idempotency.NewMemory()
 	key := idempotency.Key{Consumer: "billing", MessageID: "1"}

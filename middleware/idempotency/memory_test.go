@@ -16,7 +16,7 @@ func TestMemory_Conformance(t *testing.T) {
 	storetest.Run(t, func(*testing.T) idempotency.Store { return idempotency.NewMemory() })
 }
 
-// What has run out takes no memory, whether it is looked up or not.
+// Expired records take no memory, whether they are looked up or not.
 func TestMemory_ForgetsWhatHasRunOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := idempotency.NewMemory()

@@ -22,7 +22,7 @@ import (
 	"github.com/redrive-go/redrive/middleware/pipelinemetrics"
 )
 
-// broker takes retries and dead letters, unless it is away.
+// broker accepts retries and dead letters, unless it is down.
 type broker struct{ away error }
 
 func (b *broker) Reschedule(context.Context, envelope.Origin, *message.Message, time.Duration) error {
@@ -57,7 +57,7 @@ func newWorld(t *testing.T, cfg pipelinemetrics.Config, change func(*middleware.
 	return w
 }
 
-// deliver runs the handler once, for a delivery that has failed so often.
+// deliver runs the handler once, for a delivery with so many earlier failures.
 func (w *world) deliver(failures int, event string, h func() error) error {
 	m := message.NewMessage("1", message.Payload("0123456789"))
 	m.Metadata[envelope.KeyEvent] = event
@@ -79,7 +79,7 @@ func slow() error {
 
 func fails() error { return errTimeout }
 
-// play has one of everything that can happen.
+// play causes one of each outcome.
 func (w *world) play(t *testing.T) {
 	t.Helper()
 	require.NoError(t, w.deliver(0, "order.placed", slow))
@@ -94,7 +94,7 @@ func (w *world) play(t *testing.T) {
 	w.away = nil
 }
 
-// What happens is counted under the tags first, retry and last, with what happened to it.
+// Deliveries are counted under the tags first, retry and last, by outcome.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, pipelinemetrics.Config{
@@ -180,7 +180,7 @@ redrive_retry_delay_seconds_sum{handler="billing",kind="retry",topic="orders"} 1
 redrive_retry_delay_seconds_count{handler="billing",kind="retry",topic="orders"} 2
 `
 
-// The names follow Prometheus' conventions; those of the service bus break with them, and no others do.
+// The names follow Prometheus' conventions, except those of the service bus.
 func TestMetrics_Lint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, pipelinemetrics.Config{},
@@ -225,7 +225,7 @@ func TestMetrics_NativeHistograms(t *testing.T) {
 	})
 }
 
-// The same happenings in the service bus's names.
+// The same events under the service bus's names.
 func TestMetrics_ServiceBus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, pipelinemetrics.Config{
@@ -301,7 +301,7 @@ event_processed_duration_sum{event_name="order.placed",exit_status="success",nan
 	})
 }
 
-// Names of events cannot blow up the number of series, nor break the page with bytes that are not text.
+// Event names can neither blow up the number of series nor break the page with bytes that are not text.
 func TestMetrics_BoundsLabels(t *testing.T) {
 	w := newWorld(t, pipelinemetrics.Config{MaxValues: 10}, nil)
 	var senders sync.WaitGroup
@@ -339,7 +339,7 @@ func TestMetrics_BoundsLabels(t *testing.T) {
 	require.InDelta(t, 791, others, 0)
 }
 
-// Topics, handlers and events that are alike are counted apart.
+// Similar topics, handlers and events are counted separately.
 func TestMetrics_TellsSeriesApart(t *testing.T) {
 	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{})
 	require.NoError(t, err)
@@ -365,7 +365,7 @@ func TestMetrics_TellsSeriesApart(t *testing.T) {
 	}
 }
 
-// A state of "other" circuits would be that of whichever changed last, so there is no such series.
+// A state of "other" circuits would be that of the last one to change, so there is no such series.
 func TestMetrics_CircuitsBeyondTheBound(t *testing.T) {
 	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{MaxValues: 1})
 	require.NoError(t, err)
@@ -383,7 +383,7 @@ redrive_circuit_state{circuit="bank"} 2
 `), "redrive_circuit_changes_total", "redrive_circuit_state"))
 }
 
-// value is that of the one counter with these labels, and with one more if it has it.
+// value returns the value of the one counter with these labels, and possibly one more.
 func value(t *testing.T, g prometheus.Gatherer, name string, labels map[string]string, another, is string) float64 {
 	t.Helper()
 	families, err := g.Gather()
@@ -408,7 +408,7 @@ func value(t *testing.T, g prometheus.Gatherer, name string, labels map[string]s
 	return found[0]
 }
 
-// What is counted while somebody gathers is not lost, and a histogram of sizes is one at every moment.
+// Nothing counted during a gather is lost, and the buckets of a histogram are consistent at every moment.
 func TestMetrics_Sizes(t *testing.T) {
 	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{
 		PayloadBuckets: []float64{0, 10, 100},
@@ -462,8 +462,8 @@ func TestNew_Faults(t *testing.T) {
 		"DelayBuckets must be strictly increasing and not empty")
 }
 
-// A message whose attempts are used up is dead for that reason, also where the last of them panicked: the bus knows no
-// other.
+// A message whose attempts are used up is dead for that reason, even if the last one panicked: the bus has no other
+// reason.
 func TestMetrics_ServiceBusPanics(t *testing.T) {
 	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{ServiceBus: "billing"})
 	require.NoError(t, err)

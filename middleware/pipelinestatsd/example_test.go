@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware/pipelinestatsd"
 )
 
-// printer stands where a program has the client of datadog-go: statsd.New("127.0.0.1:8125").
+// printer replaces the client of datadog-go that a program has: statsd.New("127.0.0.1:8125").
 type printer struct{}
 
 func (printer) Incr(name string, tags []string, _ float64) error {

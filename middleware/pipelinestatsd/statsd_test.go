@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/middleware/pipelinestatsd"
 )
 
-// sent runs attempts that fail, of a limit of three, and returns what an agent got, without the durations.
+// sent runs failing attempts, with a limit of three, and returns what an agent received, without the durations.
 func sent(t *testing.T, change func(*pipelinestatsd.Config), failures ...int) []string {
 	t.Helper()
 	agent, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
@@ -74,7 +74,7 @@ func TestObserver(t *testing.T) {
 	}, sent(t, func(*pipelinestatsd.Config) {}, 0, 2))
 }
 
-// A metric can be off, and one of the first attempts sampled while all of the last are sent.
+// A metric can be off, and the one of first attempts can be sampled while all of the last are sent.
 func TestObserver_Sampling(t *testing.T) {
 	failures := slices.Repeat([]int{0}, 400)
 	lines := sent(t, func(c *pipelinestatsd.Config) {
@@ -99,7 +99,7 @@ func TestObserver_Sampling(t *testing.T) {
 	require.Less(t, first, 150, "about 40 of 400")
 }
 
-// The PHP library's variable samples the size of the payload; a rate of the configuration wins.
+// The PHP library's variable samples the payload size; a rate in the configuration takes precedence.
 func TestObserver_SamplePayloadFromTheEnvironment(t *testing.T) {
 	const payload = "rmq_consumer_payload_bytes"
 	t.Setenv(pipelinestatsd.EnvSamplePayload, "0")

@@ -94,8 +94,8 @@ func TestTracer_NewTraces(t *testing.T) {
 	require.Equal(t, "b7ad6b7169203331", span.Links[0].SpanContext.SpanID().String())
 }
 
-// A message of a producer that does not trace gets a trace with its first failure; a malformed one has a span though it
-// is not run.
+// A message from a producer that does not trace gets a trace at its first failure; a malformed one has a span although
+// it is not run.
 func TestTracer_UntracedAndUnstarted(t *testing.T) {
 	w := newWorld(tracing.Config{})
 	var retried *message.Message
@@ -127,7 +127,7 @@ func TestTracer_UntracedAndUnstarted(t *testing.T) {
 	require.NotEmpty(t, spans[1].Status.Description)
 }
 
-// many is a redriver that takes many at once.
+// many is a redriver that accepts batches.
 type many struct {
 	middleware.Rescheduler
 
@@ -139,7 +139,7 @@ func (m *many) RescheduleAll(_ context.Context, _ []envelope.Origin, messages []
 	return []error{nil, errors.New("refused")}
 }
 
-// A bulk redrive stays one: each message has its span, and how it went.
+// A bulk redrive stays one batch: each message has its span, with its result.
 func TestRedriver_Many(t *testing.T) {
 	w := newWorld(tracing.Config{})
 	next := &many{}

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
 
-// The effect and the mark that it happened are committed together: a message that is delivered twice has one effect.
+// The effect and its record are committed together: a message that is delivered twice has one effect.
 func ExampleStore_InTx() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "redrive-example-")

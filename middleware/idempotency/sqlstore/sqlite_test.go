@@ -22,8 +22,8 @@ func openFile(t *testing.T, path string) *sql.DB {
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	// It makes a write-ahead log of a new file's journal. Connections that do so at the same time fail at once: SQLite
-	// does not ask busy_timeout there.
+	// It switches a new file's journal to a write-ahead log. Connections that do so concurrently fail at once: SQLite
+	// ignores busy_timeout there.
 	require.NoError(t, db.PingContext(t.Context()))
 	return db
 }
@@ -63,7 +63,7 @@ func TestNew_UnknownDialect(t *testing.T) {
 
 var errBoom = errors.New("boom")
 
-// The effect and the mark are one transaction: a failure between them undoes both, and a duplicate finds both.
+// The effect and its record are one transaction: a failure between them undoes both, and a duplicate finds both.
 func TestInTx_EffectHappensOnce(t *testing.T) {
 	s, db := openStore(t)
 	_, err := db.ExecContext(t.Context(), "CREATE TABLE charges (id TEXT)")
@@ -93,7 +93,7 @@ func TestInTx_EffectHappensOnce(t *testing.T) {
 	require.Equal(t, 1, charges())
 }
 
-// An owner whose lease has ended while it worked cannot commit: another one may have.
+// An owner whose lease ended during its work cannot commit: another one may have.
 func TestInTx_LostClaimUndoesTheEffect(t *testing.T) {
 	s, db := openStore(t)
 	_, err := db.ExecContext(t.Context(), "CREATE TABLE charges (id TEXT)")
@@ -139,8 +139,7 @@ func TestPurge_RemovesWhatHasRunOut(t *testing.T) {
 	}, 2*time.Minute, 5*time.Millisecond)
 }
 
-// The messages that a handler produces are kept for its duplicates, whether it has named them in its transaction or
-// not.
+// The messages that a handler produces are kept for its duplicates, whether its transaction has named them or not.
 func TestCompleteTx_KeepsWhatTheHandlerProduces(t *testing.T) {
 	for name, named := range map[string]bool{"NamedInTheTransaction": true, "NotNamed": false} {
 		t.Run(name, func(t *testing.T) {
