@@ -89,7 +89,7 @@ func ExampleManager_Redrive() {
 	) error {
 		fmt.Printf("to %s of %s: %s, redrive %s\n", origin.Consumer, origin.Topic, m.Payload,
 			m.Metadata[envelope.KeyRedriveCount])
-		// The pipeline that consumes it says so when the handler succeeds.
+		// The pipeline that consumes it reports this when the handler succeeds.
 		return letters.Redriven(ctx, envelope.RedrivenBy(m, origin, time.Now()))
 	})
 

@@ -208,7 +208,7 @@ func TestManager_ImportTableRows(t *testing.T) {
 	}
 }
 
-// An export that cannot read a revision of an entry which is there says so; it does not leave the entry out.
+// An export that cannot read a revision of an existing entry fails; it does not leave the entry out.
 func TestManager_ExportSkipsNothing(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
@@ -233,7 +233,7 @@ func (s *forgetfulStore) Body(ctx context.Context, id int64, revision int) (*dlq
 	return s.Store.Body(ctx, id, revision)
 }
 
-// "Discard this group": what was closed before is not touched, and what is taken meanwhile is reported.
+// "Discard this group": entries that are already closed are not touched, and those taken meanwhile are reported.
 func TestManager_Bulk(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)

@@ -72,8 +72,8 @@ func goldenLetter() *Entry {
 	return &e
 }
 
-// The files of version 1, as they were written before the form of version 2, are read to the last byte. Never write
-// them anew.
+// The files of version 1, as they were written before the form of version 2, are read to the last byte. Never
+// regenerate them.
 func TestWire_ReadsVersion1(t *testing.T) {
 	t.Parallel()
 	line, err := os.ReadFile("testdata/export-v1.jsonl")
@@ -93,7 +93,7 @@ func TestWire_ReadsVersion1(t *testing.T) {
 	require.Equal(t, &wire.Redriven{ID: 42, MessageID: "message \"1\"", At: goldenAt(9)}, records[1].Redriven)
 }
 
-// What is written now is what was meant, and stays so: the golden files of version 2 are the form of today.
+// The form written today is pinned: the golden files of version 2 have it.
 func TestWire_Version2(t *testing.T) {
 	t.Parallel()
 	line, err := json.Marshal(goldenEntry().Wire())

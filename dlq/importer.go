@@ -227,7 +227,7 @@ func (i *importer) drain(ctx context.Context, s *spool.Spool) error {
 	return err
 }
 
-// storeError means that the store did not accept what was read.
+// storeError means that the store did not accept an entry that was read.
 type storeError struct{ err error }
 
 func (e *storeError) Error() string { return e.err.Error() }

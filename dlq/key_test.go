@@ -63,7 +63,7 @@ func TestKey_SamePlace(t *testing.T) {
 						continue
 					}
 					key := delivered(message, partition, offset, payload)
-					if message != "" || partition >= 0 { // else the id is made up anew
+					if message != "" || partition >= 0 { // else each call makes up an id
 						require.Equal(t, key, delivered(message, partition, offset, payload))
 					}
 					keys[key] = true

@@ -54,7 +54,7 @@ func openLate(t *testing.T, d *lateDriver, opts ...dlq.Option) (*dlq.Letters, *l
 
 var errDown = fmt.Errorf("%w: connection refused", driver.ErrUnavailable)
 
-// A service starts while its database is down: everything goes to the spool, an alarm says so, and all is stored when
+// A service starts while its database is down: everything goes to the spool, an alarm is raised, and all is stored when
 // it is back.
 func TestOpen_WhileTheStoreIsDown(t *testing.T) {
 	t.Parallel()
@@ -85,7 +85,7 @@ func TestOpen_WhileTheStoreIsDown(t *testing.T) {
 	require.ErrorIs(t, l.Store().Ping(t.Context()), dlq.ErrClosed)
 }
 
-// Nothing is spooled meanwhile: the store is found again nevertheless, and Stats says so.
+// The store is found again, as Stats shows, even if nothing was spooled meanwhile.
 func TestOpen_StoreComesWhileNothingDies(t *testing.T) {
 	t.Parallel()
 	d := &lateDriver{store: newStore(t), cause: errDown}

@@ -186,7 +186,7 @@ func TestLetters_StoreAway(t *testing.T) {
 	require.Equal(t, int64(5), l.Stats().Appended)
 }
 
-// A SQLite file that is moved while the service runs is a store that is away: what was confirmed would be gone with the
+// A SQLite file that is moved while the service runs is a store that is away: confirmed letters would be gone with the
 // process. Back in its place, it has everything.
 func TestLetters_StoreFileMoved(t *testing.T) {
 	t.Parallel()
@@ -383,7 +383,7 @@ func TestLetters_OrphanOfLaterIsImported(t *testing.T) {
 	require.NoError(t, other.Close())
 	eventually(t, "imported", func() bool { return count(t, store, dlq.Filter{}) == 1 })
 
-	// A file that somebody moves away stops neither us nor what comes later, and is one alarm.
+	// A file that is moved away stops neither us nor later letters, and raises one alarm.
 	store.away.Store(true)
 	require.NoError(t, ours.DeadLetter(t.Context(), death(2)))
 	eventually(t, "the importer asks for the store first", func() bool { // and has no file open that it would store

@@ -87,7 +87,7 @@ func TestManager_Redrive(t *testing.T) {
 	}
 	control, err := envelope.ReadControl(sent)
 	require.NoError(t, err)
-	require.Zero(t, control.RetryCount, "its retries start anew")
+	require.Zero(t, control.RetryCount, "its retries start over")
 	require.NotContains(t, sent.Metadata, envelope.KeyDeadLetterReason)
 	require.NotContains(t, sent.Metadata, envelope.KeyRedriveRun)
 

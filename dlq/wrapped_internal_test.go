@@ -2,5 +2,5 @@ package dlq
 
 import "context"
 
-// NewLateStore is what Open makes of a database that does not answer.
+// NewLateStore returns the store that Open returns for a database that does not answer.
 func NewLateStore(open func(ctx context.Context) (Store, error)) Store { return newLateStore(open) }

@@ -26,7 +26,7 @@ type runs = redrive.Store
 func (w whole) Unwrap() dlq.Store { return w.Store }
 
 // A store passes the whole suite inside everything that a service puts around it, too: metrics, and the store that Open
-// makes of a database that does not answer. What a wrapper hides shows here.
+// returns for a database that does not answer. An ability that a wrapper hides fails here.
 func TestWrappers_Conformance(t *testing.T) {
 	t.Parallel()
 	dlqtest.Run(t, func(t *testing.T) dlqtest.Database {

@@ -82,7 +82,7 @@ type DeadLettered struct {
 type PublishFailed struct {
 	*Delivery
 
-	// Outcome is what was to be published: [OutcomeRetry], [OutcomeDefer] or [OutcomeDeadLetter].
+	// Outcome is the kind of publication: [OutcomeRetry], [OutcomeDefer] or [OutcomeDeadLetter].
 	Outcome Outcome
 	// Try counts from 1.
 	Try int

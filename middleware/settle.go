@@ -81,7 +81,7 @@ func originOf(ctx context.Context) envelope.Origin {
 	return envelope.Origin{Topic: message.SubscribeTopicFromCtx(ctx)}
 }
 
-// failed ends a failed attempt. The message is restored to what was received before anything is decided.
+// failed ends a failed attempt. The message is restored as received before anything is decided.
 func (p *Pipeline) failed(f *failure) (time.Duration, error) {
 	f.before.restore(f.message)
 	if f.newID {
@@ -187,7 +187,7 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 		return dec.Delay, nil
 	}
 	publish := func(ctx context.Context) error {
-		// Built anew for each attempt, because the callee owns it.
+		// A new message for each attempt, because the callee owns it.
 		next, err := p.again(d, dec) //nolint:contextcheck // the message carries its context
 		if err != nil {
 			return err

@@ -27,7 +27,7 @@ type world struct {
 	prefix  string // of topics, so that cases on one server do not meet
 
 	tolerance time.Duration // of the brokers' delays
-	late      string        // what was late, or empty
+	late      string        // the delivery that came late, or empty
 
 	began time.Time
 	logs  logbuffer.Buffer // warnings and errors of brokers and pipelines

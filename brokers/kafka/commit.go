@@ -83,7 +83,7 @@ func (c *committer) toClean() map[place]int64 {
 // member identifies the committing member to the coordinator, in a generation of its group.
 type member func() (id string, generation int32)
 
-// commit stores the positions of points, read anew for each attempt, and retries until ctx ends. With all it also
+// commit stores the positions of points, read again for each attempt, and retries until ctx ends. With all it also
 // stores positions that have not moved. The positions of retry topics are stored although no member subscribes to them:
 // the owner of a partition of the main topic owns the same partition of its retry topics. If only topics that are gone
 // are left, it fails at once.

@@ -45,8 +45,8 @@ func waitForDepths(t *testing.T, b *kafka.Broker, topic string, want map[string]
 	}
 }
 
-// Every member counts the group's waiting messages, whoever published them, and no records that are not messages.
-// Groups are counted separately, and first deliveries once for all of them.
+// Every member counts the group's waiting messages, from any publisher, and no records that are not messages. Groups
+// are counted separately, and first deliveries once for all of them.
 func TestDepths_OfTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, kfake.NumBrokers(3), kfake.DefaultNumPartitions(3))

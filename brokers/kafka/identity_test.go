@@ -22,7 +22,7 @@ func TestIdentity_PositionsThatBeginAnew(t *testing.T) {
 	c, elsewhere := cluster(t), cluster(t)
 	topic := name("orders")
 	seen := map[string]string{}
-	for i, where := range []string{"first", "made again", "on another cluster"} {
+	for i, where := range []string{"first", "recreated", "on another cluster"} {
 		on := c
 		if where == "on another cluster" {
 			on = elsewhere

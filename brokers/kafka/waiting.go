@@ -95,10 +95,10 @@ func (s *subscription) lookAtTopic(ctx context.Context) {
 }
 
 // renewLater requests another client.
-func (s *subscription) renewLater(madeAgain bool) {
+func (s *subscription) renewLater(recreated bool) {
 	select {
 	case s.anew <- struct{}{}:
-		s.log.Warn("the topic was deleted", "made_again", madeAgain)
+		s.log.Warn("the topic was deleted", "recreated", recreated)
 	default: // already requested
 	}
 }

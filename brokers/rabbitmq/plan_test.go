@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 )
 
-var update = flag.Bool("update", false, "write the golden plans anew")
+var update = flag.Bool("update", false, "rewrite the golden plans")
 
 // The names and arguments of the five systems, as they are declared.
 func TestPlan_Golden(t *testing.T) {

@@ -29,7 +29,7 @@ type stream struct {
 	failed   chan struct{}
 	fail     sync.Once
 	forwards sync.WaitGroup
-	subs     []func() // close what was opened for this stream
+	subs     []func() // close the subscriptions of this stream
 
 	mu       sync.Mutex
 	received map[*message.Message]struct{} // unsettled

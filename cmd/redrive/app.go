@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/internal/config"
 )
 
-// app is one run of the program: its streams, the flags that all commands have, and what was opened.
+// app is one run of the program: its streams, the flags that all commands have, and the resources it has opened.
 type app struct {
 	in       io.Reader
 	out, err io.Writer
@@ -36,8 +36,8 @@ type app struct {
 	jq      payload.Evaluator // of a server; nil evaluates here
 	metrics *metrics          // of a server; nil without
 
-	makesStore bool           // a store that is not there is made
-	closers    []func() error // of what was opened, in that order
+	makesStore bool           // create a missing store
+	closers    []func() error // in the order in which things were opened
 }
 
 // root makes the command tree.
@@ -148,7 +148,7 @@ func must(err error) {
 
 func (a *app) onClose(c func() error) { a.closers = append(a.closers, c) }
 
-// close closes what was opened, in reverse order.
+// close runs the closers in reverse order.
 func (a *app) close() error {
 	var errs []error
 	for len(a.closers) > 0 {

@@ -63,7 +63,7 @@ func (a *app) auditListCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Actor, "actor", "", "who did it")
 	flags.StringVar((*string)(&f.Action), "action", "",
-		"what was done: redrive, resolve, edit, run start, login, mute, ...")
+		"the action: redrive, resolve, edit, run start, login, mute, ...")
 	flags.StringVar(&entry, "entry", "", "id of an entry")
 	flags.StringVar(&f.Run, "run", "", "id of a redrive run")
 	flags.Var(&since, "since", "not before so long ago: 90m, 24h, 30d")

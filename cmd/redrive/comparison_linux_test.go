@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What docs/comparison.md says of this command is typed in a pseudo terminal, row by row; a row that nobody types here
+// The claims of docs/comparison.md about this command are typed in a pseudo terminal, row by row; a row without a test
 // fails. Keys that are signals (Ctrl-C) are typed in integration/command, which has a process to signal.
 func TestComparison_OurColumn(t *testing.T) {
 	hermetic(t)

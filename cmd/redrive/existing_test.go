@@ -20,7 +20,7 @@ func TestStore_ReadingMakesNone(t *testing.T) {
 		require.Contains(t, stderr, "daed.db", name)
 		require.NoFileExists(t, path, name)
 	}
-	old := filepath.Join(t.TempDir(), "old.db") // a database of somebody else's
+	old := filepath.Join(t.TempDir(), "old.db") // another program's database
 	require.NoError(t, os.WriteFile(old, nil, 0o600))
 	code, _, stderr := command(t, "dlq", "list", "--store", old)
 	require.Equal(t, 1, code)

@@ -61,8 +61,8 @@ func hermetic(t *testing.T) {
 	t.Setenv("REDRIVE_ACTOR", "ana")
 }
 
-// play runs the commands of a session and writes it anew. A line "> name" in front of the commands puts the lines up to
-// "<" into a file.
+// play runs the commands of a session and returns it with their new output. A line "> name" in front of the commands
+// puts the lines up to "<" into a file.
 func play(t *testing.T, session string) string {
 	t.Helper()
 	var out strings.Builder
@@ -84,7 +84,7 @@ func play(t *testing.T, session string) string {
 			out.WriteString(transcript(words(t, strings.TrimPrefix(line, "$ redrive"))))
 			continue
 		default:
-			continue // what was printed before
+			continue // the old output
 		}
 		fmt.Fprintln(&out, line)
 	}

@@ -41,7 +41,7 @@ func TestOutput_CheckedFirst(t *testing.T) {
 	require.Equal(t, "0\n", stdout)
 }
 
-// Tokens are listed in every format, and a store that is not there is not made for them.
+// Tokens are listed in every format, without creating a store that is missing.
 func TestToken_List(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())

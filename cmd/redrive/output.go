@@ -27,7 +27,7 @@ type column[T any] struct {
 	gives give
 }
 
-// printList prints items: as a table for people, or for programs as what JSON makes of them.
+// printList prints items: as a table for people, or as JSON, or a format derived from it, for programs.
 func printList[T any](a *app, items []T, columns []column[T]) error {
 	if items == nil {
 		items = []T{}
@@ -164,7 +164,7 @@ func (a *app) printOne(value any, human func(io.Writer) error) error {
 	}
 }
 
-// printValue prints JSON, YAML, or what --jq makes of it.
+// printValue prints JSON, YAML, or the result of --jq.
 func (a *app) printValue(value any) error {
 	if a.flags.jq != "" {
 		return a.printJQ(value)

@@ -20,7 +20,7 @@ import (
 )
 
 // The picture of a terminal in the README is what the commands in it print today, in 80 columns: go test ./cmd/redrive
-// -run TestPicture -update draws it anew.
+// -run TestPicture -update redraws it.
 func TestPicture(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
@@ -80,7 +80,7 @@ func seedPicture(t *testing.T, path string) {
 // What has just happened is a few seconds ago on a busy machine.
 var seconds = regexp.MustCompile(`\b\d+s ago`)
 
-// svg draws text as a terminal shows it; what was typed is bright.
+// svg draws text as a terminal shows it; the lines that were typed are bright.
 func svg(text string) string {
 	const line, left = 18, 16
 	lines := strings.Split(text, "\n")

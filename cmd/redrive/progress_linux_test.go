@@ -189,7 +189,7 @@ func TestTerminal_RedriveAsks(t *testing.T) {
 	require.Contains(t, text, "redrive 5 dead letters? [y/N]")
 }
 
-// A slip of the fingers is answered with what was meant, and a store that is not there is not made.
+// A typo is answered with a suggestion, and a missing store is not created.
 func TestTerminal_Slips(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())

@@ -21,7 +21,7 @@ func (a *app) runsCommand() *cobra.Command {
 		a.runsListCommand(),
 		a.runCommand("show ID", "Show a run and what happened to its entries", nil, (*app).showRun),
 		a.runCommand("watch ID", "Watch a run until it ends or needs someone", nil, (*app).watchRun),
-		a.runCommand("pause ID", "Pause a run; what was sent already continues", []redrive.State{redrive.Running},
+		a.runCommand("pause ID", "Pause a run; messages already sent are still handled", []redrive.State{redrive.Running},
 			steer(operator.PauseRun)),
 		a.runCommand("resume ID", "Continue a run that was paused, interrupted, or has stopped",
 			[]redrive.State{redrive.Paused, redrive.Stopped, redrive.Running}, (*app).resumeRun),

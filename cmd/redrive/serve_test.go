@@ -171,7 +171,7 @@ func TestServe_Faults(t *testing.T) {
 			fmt.Sprintf("store: {url: %s/b.db}\nbrokers: {r: {url: 'amqp://user:s3cret@127.0.0.1:1/'}}", dir), "broker r: ",
 			exitError,
 		},
-		"open to everybody": {
+		"open to the world": {
 			fmt.Sprintf("store: {url: %s/c.db}\nserver: {address: '0.0.0.0:0'}", dir), "configure server.auth", exitUsage,
 		},
 		"no store":   {"log: {level: info}", "store.url: required", exitUsage},

@@ -121,7 +121,7 @@ func (s *shop) take(number int) error {
 		return err
 	}
 	if number%101 == 0 {
-		m.Payload = m.Payload[:len(m.Payload)/2] // somebody's connection broke
+		m.Payload = m.Payload[:len(m.Payload)/2] // a producer's connection broke
 	}
 	return s.broker.Publisher().Publish(orderTopic, m)
 }

@@ -94,7 +94,7 @@ func (t *tail) follow(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// look shows what was stored since the last look.
+// look shows the dead letters stored since the last look.
 func (t *tail) look(ctx context.Context) error {
 	from := driver.Cursor{Order: driver.StoredFirst, At: time.Unix(0, 0), ID: max(0, t.last-tailBack)}
 	page := dlq.Page{Order: driver.StoredFirst, Limit: driver.MaxPage, After: from.String()}

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// What is stored late, by a spool, died before what was shown already: tail shows it when it comes, and each letter
-// once.
+// A dead letter that a spool stores late may have died before those already shown: tail shows it when it comes, and
+// each letter once.
 func TestTail_FollowsWhatIsStored(t *testing.T) {
 	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal",
 		dlq.WithoutSpool())

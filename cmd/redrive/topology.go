@@ -168,7 +168,7 @@ func (a *app) topologyApply(ctx context.Context, name string, topics []string) e
 	return nil
 }
 
-// settleTime is how long a cluster may take to show what was created: Kafka responds before every broker knows.
+// settleTime is how long a cluster may take to show a new topic: Kafka responds before every broker knows of it.
 const settleTime = 10 * time.Second
 
 // settled returns the differences that remain.

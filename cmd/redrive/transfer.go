@@ -55,7 +55,7 @@ func (a *app) exportCommand() *cobra.Command {
 				err = closed
 			}
 			if cmd.Context().Err() != nil {
-				a.hint("interrupted: %s exported; begin anew", deadLetters(n))
+				a.hint("interrupted: %s exported; start again", deadLetters(n))
 				return cmd.Context().Err()
 			}
 			if err != nil {
@@ -118,7 +118,7 @@ func (a *app) migrateCommand() *cobra.Command {
 		Use: "migrate", Short: "Make the store's tables, or bring them up to date", Args: cobra.NoArgs,
 		Long: `Make the store's tables, or bring them up to date, as services, "redrive serve" and an import do when they open the store; this
 command does nothing else, for a step of a deployment that has the rights to change tables when the others have not. Commands that read or
-change entries never do: a store that is not there, or of another version, is an error.
+change entries never do: a missing store, or one of another version, is an error.
 
 With --from-table it also takes over the rows of a dead letter table that services have kept themselves in the same PostgreSQL database
 (id, event_id, event_type, event_payload, error_message, status, created_at, ...). With --schema the store is in a separate schema, and the

@@ -36,7 +36,7 @@ import (
 
 // exempt are the operations without a method of the client, and why.
 var exempt = map[string]string{
-	"validation-list":    "for services that call the four routes of their own table already",
+	"validation-list":    "for services that call the four routes of the seed's table already",
 	"validation-retry":   "the same: redrive-entry is the method",
 	"validation-resolve": "the same: resolve-entry is the method",
 	"validation-discard": "the same: discard-entry is the method",

@@ -281,7 +281,7 @@ func TestCollector_StoreDown(t *testing.T) {
 	})
 }
 
-// Shutdown with a store that is down: what was held is returned at once, and is there for the next process.
+// Shutdown while the store is down: the letters in hand are returned at once, for the next process.
 func TestCollector_ShutdownGivesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

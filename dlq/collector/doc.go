@@ -47,7 +47,7 @@
 // are exactly those that came. Where the collector found the message is kept apart from them (driver.Body.Collected): a
 // header could be its producer's.
 //
-// # Redriving what was collected
+// # Redriving collected messages
 //
 // A [Router] sends a message back to where it came from, without what made it a dead letter: the headers of its format,
 // those that the broker made, and ours. All others are as they were, with x-redrive-id and x-redrive-count added, by
@@ -58,7 +58,7 @@
 // has a separate retry topic.
 //
 // A consumer that is not ours never reports the result. A collected entry is therefore RESOLVED when the broker has
-// confirmed its message, by "redrive" and with a note that says so, and PENDING again when its dead letter comes back.
+// confirmed its message, by "redrive" and with a note of that, and PENDING again when its dead letter comes back.
 // [OutcomeReported] is for services whose pipeline has this store as its dead letter sink and reports: their entries
 // wait for it.
 package collector

@@ -84,9 +84,9 @@ func number(text string) (int64, bool) {
 	}
 	switch len(text) {
 	case 4:
-		return int64(int32(binary.BigEndian.Uint32([]byte(text)))), true //nolint:gosec // an int is what was written
+		return int64(int32(binary.BigEndian.Uint32([]byte(text)))), true //nolint:gosec // an int was written
 	case 8:
-		return int64(binary.BigEndian.Uint64([]byte(text))), true //nolint:gosec // a long is what was written
+		return int64(binary.BigEndian.Uint64([]byte(text))), true //nolint:gosec // a long was written
 	default:
 		return 0, false
 	}

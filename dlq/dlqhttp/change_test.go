@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// client is the client with somebody's token.
+// client returns a client with the token of a user.
 func (s *server) client(t *testing.T, name string) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{Server: s.url, Token: tokens[name]})
@@ -93,8 +93,8 @@ func TestTwoOperators(t *testing.T) {
 	require.Contains(t, problem(t, err, http.StatusConflict).Detail, "ana")
 }
 
-// A request with a key is done once: repeated it gets the first answer, with another body it is refused, and while the
-// first is under way it is told so.
+// A request with a key is done once: a repetition gets the first answer, another body is refused, and so is a
+// repetition while the first is still running.
 func TestIdempotencyKey(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	s.seed(t, 4)

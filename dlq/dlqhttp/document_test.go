@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write the OpenAPI document anew")
+var update = flag.Bool("update", false, "rewrite the OpenAPI document")
 
-// The committed document is what the handler serves. go test ./dlq/dlqhttp -update writes it anew.
+// The committed document is what the handler serves. go test ./dlq/dlqhttp -update rewrites it.
 func TestDocument_IsCommitted(t *testing.T) {
 	const file = "openapi.yaml"
 	text, err := newServer(t).handler.OpenAPI()

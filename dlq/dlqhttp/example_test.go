@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// A program serves the dashboard and the API of its dead letters below a prefix of its own server.
+// A program serves the dashboard and the API of its dead letters under a prefix on the program's server.
 func ExampleNew() {
 	ctx, logger := context.Background(), slog.New(slog.DiscardHandler)
 	dir, err := os.MkdirTemp("", "redrive-example-")

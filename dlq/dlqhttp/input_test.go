@@ -53,21 +53,21 @@ func TestBadInput(t *testing.T) {
 			"GET", "/api/v1/entries?from=2025-01-02T00:00:00Z&to=2025-01-01T00:00:00Z", "", "", nil,
 			422, "empty time range",
 		},
-		"negative redrives":    {"GET", "/api/v1/entries?redrives=-1", "", "", nil, 422, "query.redrives"},
-		"id no number":         {"GET", "/api/v1/entries/abc", "", "", nil, 422, "path.id: invalid integer"},
-		"id 0":                 {"GET", "/api/v1/entries/0", "", "", nil, 422, "path.id"},
-		"negative id":          {"GET", "/api/v1/entries/-1", "", "", nil, 422, "path.id"},
-		"id too large":         {"GET", "/api/v1/entries/99999999999999999999", "", "", nil, 422, "path.id"},
-		"id that is not there": {"GET", "/api/v1/entries/999", "", "", nil, 404, "no such entry"},
-		"payload not there":    {"GET", "/api/v1/entries/999/payload", "", "", nil, 404, "no such entry"},
-		"audit not there":      {"GET", "/api/v1/entries/999/audit", "", "", nil, 404, "no such entry"},
-		"revision not there":   {"GET", "/api/v1/entries/1/revisions/9", "", "", nil, 404, "no such"},
-		"diff not there":       {"GET", "/api/v1/entries/1/diff?to=9", "", "", nil, 404, "no such"},
-		"run not there":        {"GET", "/api/v1/runs/none", "", "", nil, 404, "no such"},
-		"items not there":      {"GET", "/api/v1/runs/none/items", "", "", nil, 404, "no such"},
-		"events not there":     {"GET", "/api/v1/runs/none/events", "", "", nil, 404, "no such"},
-		"run id that is none":  {"GET", "/api/v1/runs/a%20b", "", "", nil, 422, "path.id"},
-		"redrive not there":    {"POST", "/api/v1/entries/999/redrive", "", "", nil, 404, "no such entry"},
+		"negative redrives":   {"GET", "/api/v1/entries?redrives=-1", "", "", nil, 422, "query.redrives"},
+		"id no number":        {"GET", "/api/v1/entries/abc", "", "", nil, 422, "path.id: invalid integer"},
+		"id 0":                {"GET", "/api/v1/entries/0", "", "", nil, 422, "path.id"},
+		"negative id":         {"GET", "/api/v1/entries/-1", "", "", nil, 422, "path.id"},
+		"id too large":        {"GET", "/api/v1/entries/99999999999999999999", "", "", nil, 422, "path.id"},
+		"unknown id":          {"GET", "/api/v1/entries/999", "", "", nil, 404, "no such entry"},
+		"payload not there":   {"GET", "/api/v1/entries/999/payload", "", "", nil, 404, "no such entry"},
+		"audit not there":     {"GET", "/api/v1/entries/999/audit", "", "", nil, 404, "no such entry"},
+		"revision not there":  {"GET", "/api/v1/entries/1/revisions/9", "", "", nil, 404, "no such"},
+		"diff not there":      {"GET", "/api/v1/entries/1/diff?to=9", "", "", nil, 404, "no such"},
+		"run not there":       {"GET", "/api/v1/runs/none", "", "", nil, 404, "no such"},
+		"items not there":     {"GET", "/api/v1/runs/none/items", "", "", nil, 404, "no such"},
+		"events not there":    {"GET", "/api/v1/runs/none/events", "", "", nil, 404, "no such"},
+		"run id that is none": {"GET", "/api/v1/runs/a%20b", "", "", nil, 422, "path.id"},
+		"redrive not there":   {"POST", "/api/v1/entries/999/redrive", "", "", nil, 404, "no such entry"},
 		"edit not there": {
 			"POST", "/api/v1/entries/999/edit", `{"payload":"x"}`, jsonType, nil, 404,
 			"no such entry",
@@ -290,7 +290,7 @@ func TestBadInput(t *testing.T) {
 			require.InDelta(t, float64(test.status), a.at(t, "status"), 0)
 			require.Equal(t, http.StatusText(test.status), a.at(t, "title"))
 			require.Contains(t, a.at(t, "detail"), test.want)
-			require.Less(t, len(a.body), 4000, "no echo of what was sent")
+			require.Less(t, len(a.body), 4000, "the request is not echoed")
 		})
 	}
 	require.Equal(t, before, s.dump(t))

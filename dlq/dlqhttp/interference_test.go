@@ -84,7 +84,7 @@ func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
 	return s, log
 }
 
-// when are the times of what was done during the test, and what else differs between any two servers.
+// when matches times during the test, and whatever else differs between any two servers.
 var when = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?|time=\S+|\d\d:\d\d(:\d\d)?Z?` +
 	`|"mean_resolution_seconds":[\d.e+]+|\d+ (seconds?|s|min|h)( ago)?|just now|127\.0\.0\.1:\d+` +
 	`|\d{4}-\d\d-\d\dT\d\d%3A\d\d%3A\d\dZ|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}` +
@@ -217,7 +217,7 @@ func TestNonInterference(t *testing.T) {
 					for asked := range first {
 						left, right := masked(first[asked], second[asked])
 						if path, ok := strings.CutPrefix(asked, http.MethodGet+" "); ok && left != right {
-							// A curve has moved on by five minutes between the two, or an hour has ended: both are asked again, at once.
+							// A curve has moved on by five minutes between the two, or an hour has ended: both are requested again, at once.
 							path = "GET " + strings.TrimSuffix(path, " ")
 							left, right = masked(shown(t, a, role, path, ""), shown(t, b, role, path, ""))
 						}

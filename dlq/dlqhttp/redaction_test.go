@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// What is hidden is hidden on every route that shows anything, from everybody but the role that may see it, and in the
+// Hidden text is hidden on every route that shows anything, from every role but the one that may see it, and in the
 // log.
 func TestRedaction_HoldsEverywhere(t *testing.T) {
 	rules, err := redact.New(redact.Config{
@@ -105,7 +105,7 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 		})
 	}
 
-	// A redacted export says so, and is not treated as the real one.
+	// A redacted export is marked as such, and is not treated as the real one.
 	export := s.ask(t, http.MethodGet, "/api/v1/entries/export", "", as("operator")...)
 	require.Contains(t, export.body, `"redacted":true`)
 	back := s.ask(t, http.MethodPost, "/api/v1/entries/import", export.body,

@@ -73,7 +73,7 @@ func operations(t *testing.T, s *server, header ...string) []operation {
 	return list
 }
 
-// at is the path with ids of something that is not there.
+// at is the path with ids that do not exist.
 func (o *operation) at() string {
 	return strings.NewReplacer("{id}", "999", "{revision}", "7").Replace(o.path)
 }

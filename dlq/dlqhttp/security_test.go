@@ -78,7 +78,7 @@ func TestCheckAddress(t *testing.T) {
 	require.Error(t, dlqhttp.CheckAddress("localhost", auth))
 }
 
-// A page of another site changes nothing, although the browser of somebody who may would send their credentials with
+// A page of another site changes nothing, although the browser of an authorized user would send their credentials with
 // it.
 func TestCrossOrigin(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Origins = bearer(t), []string{"https://ops.example"} })
@@ -201,7 +201,7 @@ func TestGuessing(t *testing.T) {
 		require.NotEmpty(t, a.Header().Get("Retry-After"))
 		require.Equal(t, http.StatusOK, ask(right).Code)
 		require.Equal(t, http.StatusOK, ask("Bearer "+tokens["viewer"]).Code)
-		require.NotContains(t, s.log.String(), "guess", "what was tried is not logged")
+		require.NotContains(t, s.log.String(), "guess", "the attempted credentials are not logged")
 		time.Sleep(2 * time.Second) // virtual
 		synctest.Wait()
 		require.Equal(t, http.StatusUnauthorized, ask(wrong).Code, "one more is looked at")

@@ -42,7 +42,7 @@ type server struct {
 	log     *logbuffer.Buffer
 }
 
-// outbox is what was redriven.
+// outbox keeps the redriven messages.
 type outbox struct {
 	mu       sync.Mutex
 	messages []*message.Message
@@ -221,7 +221,7 @@ func (s *server) send(t *testing.T, method, path string, body io.Reader, header 
 	return &answer{response.StatusCode, maps.Clone(response.Header), string(data)}
 }
 
-// as is the header of somebody's token.
+// as is the header with a user's token.
 func as(name string) []string { return []string{"Authorization", "Bearer " + tokens[name]} }
 
 // dump is everything that the store has, to see that nothing has changed.

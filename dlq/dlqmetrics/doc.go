@@ -1,5 +1,5 @@
-// Package dlqmetrics exports metrics of dead letters to Prometheus: what waits in the store and for how long, what was
-// done about it, redrive runs, the spool, the collector.
+// Package dlqmetrics exports metrics of dead letters to Prometheus: how many wait in the store and for how long,
+// operators' actions, redrive runs, the spool, the collector.
 //
 //	metrics, err := dlqmetrics.New(dlqmetrics.Config{})
 //	letters, err := dlq.Open(ctx, url, dlq.WithObserver(metrics))

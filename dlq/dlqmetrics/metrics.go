@@ -134,7 +134,7 @@ func New(cfg Config) (*Metrics, error) {
 	return m, nil
 }
 
-// Watch sets what to watch, replacing what was watched before.
+// Watch sets the sources to watch, replacing the earlier ones.
 func (m *Metrics) Watch(s Sources) {
 	if s.Store == nil && s.Letters != nil {
 		s.Store = s.Letters.Store()

@@ -111,7 +111,7 @@ func (w *world) expect(t *testing.T, text string, names ...string) {
 	require.NoError(t, testutil.GatherAndCompare(w.registry, strings.NewReader(text), names...))
 }
 
-// What waits, what was done about it, and how each redrive went.
+// Waiting entries, the actions on them, and how each redrive went.
 func TestMetrics(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{
 		Refresh: time.Nanosecond, LegacyNames: true,

@@ -34,7 +34,7 @@ func testAudit(t *testing.T, db Database) {
 	_, err := change(t, s, driver.Change{
 		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "eve", At: at.Add(4 * time.Minute),
 	})
-	require.ErrorIs(t, err, dlq.ErrConflict, "what was refused is not recorded: it did not happen")
+	require.ErrorIs(t, err, dlq.ErrConflict, "a refused action is not recorded: it did not happen")
 	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: []int64{other}, Actor: "bob", At: at})
 
 	records, next, err := s.Audit(t.Context(), dlq.AuditFilter{EntryID: id}, dlq.Page{Order: driver.OldestFirst})

@@ -78,7 +78,7 @@ func testTransitions(t *testing.T, db Database) {
 				require.Equal(t, to, after.Status)
 				require.Equal(t, before.Version+1, after.Version)
 				after.Body = stored.Body
-				require.Equal(t, &after, stored, "what was returned is what was stored")
+				require.Equal(t, &after, stored, "the returned entry is the stored one")
 				if to != from {
 					require.Equal(t, "second", stored.ChangedBy)
 				}

@@ -39,7 +39,7 @@ func testLedger(t *testing.T, db Database) {
 	require.False(t, reserve("b", "ana", 5, noon.Add(time.Minute), false))
 	require.False(t, reserve("b", " ANA ", 5, noon.Add(time.Minute), false), "case and spaces make no second person")
 	require.True(t, reserve("c", "bob", 10, noon.Add(time.Minute), false), "each person for themselves")
-	require.True(t, reserve("b", "ana", 4, noon.Add(time.Minute), true), "what was refused took nothing")
+	require.True(t, reserve("b", "ana", 4, noon.Add(time.Minute), true), "a refused reservation took nothing")
 	require.True(t, reserve("b", "ana", 4, noon.Add(time.Minute), true), "the same key is the same reservation")
 	require.False(t, reserve("d", "ana", 1, noon.Add(time.Minute), false))
 	require.NoError(t, l.Unreserve(t.Context(), "a"))

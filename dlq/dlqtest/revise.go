@@ -145,7 +145,7 @@ func testCollected(t *testing.T, db Database) {
 		later := noon.Add(24 * time.Hour)
 		must(s.Purge(t.Context(), dlq.Purge{ClosedBefore: later, SkipArchive: true, Actor: "ana", At: later}))(t)
 		if _, err := s.Get(t.Context(), id); err == nil {
-			return // what was brought back is kept for a while, and an import would find it
+			return // restored entries are kept for a while, and an import would find them
 		}
 	}
 	must(manager.Import(t.Context(), &export, dlq.By{Actor: "ana"}))(t)

@@ -78,10 +78,10 @@ func testRunSteps(t *testing.T, db Database) {
 	} {
 		require.Equal(t, status, get(t, s, id).Status)
 	}
-	require.Zero(t, get(t, s, list[3]).RedriveCount, "what was not sent does not count")
+	require.Zero(t, get(t, s, list[3]).RedriveCount, "a message that was not sent does not count")
 	skipped := itemsOf(t, s, r.ID, redrive.ItemSkipped)
 	require.Equal(t, []string{"too large", "no JSON"}, []string{skipped[0].Detail, skipped[1].Detail})
-	require.Len(t, claimAll(t, s, r.ID, at.Add(time.Minute), 100), 4, "what was given back is claimed again")
+	require.Len(t, claimAll(t, s, r.ID, at.Add(time.Minute), 100), 4, "returned entries are claimed again")
 	closing := stepOf(r.ID, at.Add(2*time.Minute))
 	closing.Published, closing.ClosePublished = append([]int64{list[3]}, list[5:8]...), true
 	for range 2 {

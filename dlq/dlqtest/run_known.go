@@ -77,7 +77,7 @@ func testRunKnown(t *testing.T, db Database) {
 
 	for action, want := range map[driver.Action]int{driver.ActionRedrive: 39, driver.ActionSucceed: 20} {
 		records := recorded(t, s, dlq.AuditFilter{Run: r.ID, Action: action}, dlq.Page{Limit: driver.MaxPage})
-		require.Len(t, records, want, "nothing of a step that was made anew is there twice: %s", action)
+		require.Len(t, records, want, "a repeated step records nothing twice: %s", action)
 	}
 	requireCounts(t, s, driver.Counts{Pending: 30, Retrying: 19, Resolved: 21})
 }

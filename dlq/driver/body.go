@@ -16,7 +16,7 @@ type Body struct {
 	Revision int
 	// UUID is the Watermill message's own id.
 	UUID string
-	// Payload is exactly what was consumed: any bytes, or none.
+	// Payload is exactly the consumed payload: any bytes, or none.
 	Payload []byte
 	// Headers are the message's metadata when it died, including the failure.
 	Headers map[string]string

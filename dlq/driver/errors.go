@@ -26,7 +26,7 @@ var (
 // ConflictError is the error for the slower of two callers: the change was refused, because someone else had changed
 // the entry.
 type ConflictError struct {
-	// ID is the entry and Action what was requested.
+	// ID is the entry and Action the requested action.
 	ID     int64
 	Action Action
 	// Status and Version are the entry's current ones.

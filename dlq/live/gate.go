@@ -53,7 +53,7 @@ func (g *gate) fault(problem string) {
 
 // Subscriber puts the gate in front of a subscriber: when an operator pauses the service, its subscriptions are ended
 // as at a shutdown, so that handlers finish, the rest is returned, and other processes may have it; afterwards they are
-// made again. It is for subscribers that keep messages for an absent group, as those of package brokers do.
+// opened again. It is for subscribers that keep messages for an absent group, as those of package brokers do.
 func (m *Monitor) Subscriber(inner message.Subscriber) message.Subscriber {
 	m.gate.mu.Lock()
 	m.gate.used = true

@@ -139,7 +139,7 @@ func TestMonitor_Pause(t *testing.T) {
 		s.publish(t, 4, 20)
 		time.Sleep(time.Minute) // virtual
 		synctest.Wait()
-		require.Equal(t, 4, s.handled(), "what was being handled, and no more")
+		require.Equal(t, 4, s.handled(), "the messages in handlers, and no more")
 		require.Zero(t, s.store.report().Queues[0].Handling)
 
 		// A store that is away changes nothing.

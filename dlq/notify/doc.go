@@ -15,10 +15,10 @@
 //
 // # Delivery semantics
 //
-// Of all processes with one store, one notifies at a time. What a receiver has had is in the store: it is not sent
-// again after a restart, and what it has not had is, for a day. It comes twice, with the same id, when a process dies,
-// or loses its turn, between sending and noting it. While the store does not answer, the process that had its turn last
-// says so.
+// Of all processes with one store, one notifies at a time. The notices that a receiver has had are recorded in the
+// store: they are not sent again after a restart, and the others are, for a day. A notice is sent twice, with the same
+// id, when a process dies, or loses its turn, between sending and recording it. While the store does not answer, the
+// process that had the last turn reports that.
 //
 // # Headers
 //

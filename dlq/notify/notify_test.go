@@ -340,8 +340,8 @@ func TestNotifier_Muted(t *testing.T) {
 	}, ops.texts())
 }
 
-// A notice tells what viewers see: hidden text stands in none, causes that look the same to them are one, and Slack
-// gets no markup of a message.
+// A notice contains what viewers see: no hidden text, one cause for all that look the same to them, and for Slack no
+// markup from a message.
 func TestNotifier_TellsWhatViewersSee(t *testing.T) {
 	t.Parallel()
 	letters, ops, slack := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t), newReceiver(t)
@@ -405,8 +405,8 @@ func (s *store) HoldNotices(ctx context.Context, process string, at, until time.
 	return s.NoticeStore.HoldNotices(ctx, process, at, until)
 }
 
-// A store that does not answer is told of by the server whose turn it was, each time once, without the words of its
-// driver.
+// A store that does not answer is reported by the server whose turn it was, once each time, without the driver's error
+// text.
 func TestNotifier_StoreDown(t *testing.T) {
 	t.Parallel()
 	path, ops := filepath.Join(t.TempDir(), "dead.db"), newReceiver(t)
@@ -437,7 +437,7 @@ func TestNotifier_StoreDown(t *testing.T) {
 	require.NotEqual(t, ops.all()[0].notice.ID, ops.all()[1].notice.ID)
 }
 
-// Where notices may go is said, and an error shows neither URL nor secret.
+// Only https URLs, and http ones of this machine, are allowed, and an error shows neither URL nor secret.
 func TestReceiver_Validate(t *testing.T) {
 	t.Parallel()
 	for url, fine := range map[string]bool{

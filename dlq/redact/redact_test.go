@@ -166,8 +166,8 @@ func TestPayload_TextsAreWhatIsMeant(t *testing.T) {
 	require.Equal(t, "mail [redacted]", r.Text(`mail ana\u0040example`))
 }
 
-// Every text of an entry is looked at, also that of a column which does not exist yet; what a guess could be tried
-// against is not there.
+// Every text of an entry is redacted, that of future columns included; nothing is left against which a guess could be
+// checked.
 func TestEntry_EveryText(t *testing.T) {
 	t.Parallel()
 	r := rules(t, redact.Config{Texts: []string{`\w+@\w+`}})

@@ -92,7 +92,7 @@ func TestApproval_EveryWay(t *testing.T) {
 	}
 }
 
-// What could not be sent does not count, and what was sent counts for the window.
+// Failed sends do not count, and successful ones count for the window.
 func TestApproval_Window(t *testing.T) {
 	t.Parallel()
 	_, store := operated(t, 0, &consumer{}, redrive.Config{})
@@ -122,7 +122,7 @@ func TestApproval_Window(t *testing.T) {
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 }
 
-// What was looked at is what is approved, and stays so: neither while it waits nor afterwards is it loosened.
+// The run that was reviewed is the run that is approved: it cannot be loosened while it waits, nor afterwards.
 func TestApproval_FrozenSpecification(t *testing.T) {
 	t.Parallel()
 	m, _ := operated(t, 10, &consumer{silent: true}, redrive.Config{Approval: &dlq.Approval{Above: 5}})
@@ -158,8 +158,8 @@ func TestApproval_FrozenSpecification(t *testing.T) {
 	}))
 }
 
-// A rule sends what died, as its configuration says. What a person has edited or put back it leaves to people: they
-// would send it alone.
+// A rule redrives new dead letters, as configured. Those that a person has edited or restored it leaves to people, who
+// redrive them one by one.
 func TestApproval_Rules(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,6 +215,6 @@ func TestReviewRun(t *testing.T) {
 	require.Contains(t, review.Causes[0].Cause, "timeout")
 	require.Len(t, review.Sample, 2)
 	require.Contains(t, review.Sample[0].Diff.String(), `+  "checked": true`)
-	require.Contains(t, review.Sample[1].Diff.String(), `+  "n": 99`, "from what died, not from what was edited")
+	require.Contains(t, review.Sample[1].Diff.String(), `+  "n": 99`, "from the original, not from the edited payload")
 	require.Contains(t, review.Sample[1].Diff.String(), `+  "checked": true`)
 }

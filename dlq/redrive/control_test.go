@@ -339,7 +339,7 @@ func TestRun_BrokerRefuses(t *testing.T) {
 }
 
 // The process dies after the claim: another one takes the run over when the lease is over, waits for the outcomes of
-// what may have been published, and redrives what was not.
+// messages that may have been published, and redrives the others.
 func TestRun_TakenOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -5,7 +5,7 @@
 // each:
 //
 //	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: broker})
-//	// How many, of which topics, and what the jq expression makes of ten of them.
+//	// How many, of which topics, and ten of them after the jq expression.
 //	preview, err := runner.PreviewRun(ctx, spec, 10)
 //	run, err := runner.StartRun(ctx, redrive.Spec{
 //		Filter: dlq.Filter{Fingerprint: group}, Canary: []int{1, 10, 100}, Rate: 500, JQ: `.currency //= "EUR"`,

@@ -283,7 +283,7 @@ func (d *runDriver) drain(ctx context.Context) error {
 			return err
 		}
 		if wait.For(ctx, 100*time.Millisecond) != nil {
-			return err // the claims expire, and their outcomes show what was published
+			return err // the claims expire, and their outcomes show which messages were published
 		}
 	}
 	return nil

@@ -36,7 +36,7 @@ func sample(t *testing.T, payload, jq string) (after, problem string) {
 		return "", problem
 	}
 	sent := string(c.sent[0].Payload)
-	require.Equal(t, sent != payload, !preview.Sample[0].Diff.Empty(), "the preview says what happens")
+	require.Equal(t, sent != payload, !preview.Sample[0].Diff.Empty(), "the preview matches the run")
 	return sent, ""
 }
 
@@ -83,7 +83,7 @@ func TestRun_JQProblems(t *testing.T) {
 		"fails":       {`{"a":"x"}`, `.a + 1`, "cannot add"},
 		"nothing":     {`{}`, `empty`, "gives nothing"},
 		"many":        {`[1,2]`, `.[]`, "more than one result"},
-		"for ever":    {`{}`, `def f: f; f`, "did not end within"},
+		"endless":     {`{}`, `def f: f; f`, "did not end within"},
 		"environment": {`{}`, `.x = $ENV.PATH | if .x == null then error("no environment") else . end`, "no environment"},
 	} {
 		_, problem := sample(t, c.in, c.jq)

@@ -70,8 +70,8 @@ func startRunChild(t *testing.T, dir string, claims time.Duration) (cmd *exec.Cm
 // In ordinary test runs it is a small set and one kill; REDRIVE_RUN_LETTERS=100000 makes it the real thing, with three.
 func TestRunProcess_Killed(t *testing.T) {
 	t.Parallel()
-	// The consumer must not be further behind than a claim lasts, else an unrecorded publish is made again: maxOut sees
-	// to it, and claims that outlast a machine that stands still. They are waited for only where nothing was published.
+	// The consumer must not be further behind than a claim lasts, else an unrecorded publish is repeated: maxOut keeps it
+	// close, and claims outlast a machine that stands still. They are waited for only where nothing was published.
 	letters, kills, claims, maxOut := 800, 1, 20*time.Second, 200
 	if text := os.Getenv("REDRIVE_RUN_LETTERS"); text != "" {
 		n, err := strconv.Atoi(text)

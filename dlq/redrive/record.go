@@ -16,7 +16,7 @@ func (d *runDriver) recordable() bool {
 	return len(d.step.Published)+len(d.step.Released)+len(d.step.Skipped) > 0
 }
 
-// advance does one step: it records what was published and claims the next batch, which it starts to publish.
+// advance does one step: it records the published entries and claims the next batch, which it starts to publish.
 func (d *runDriver) advance(ctx context.Context, claims []Claim) error {
 	s := d.step
 	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, d.runner.now(ctx), d.runner.runLease, d.run.CreatedBy

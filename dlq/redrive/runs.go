@@ -164,7 +164,7 @@ type Adjustment struct {
 }
 
 // AdjustRun changes the speed and the bounds of a run that has not ended. A run that waits for approval cannot be
-// changed, so that what is approved is what was reviewed; an approved one can only be slowed down and bounded more
+// changed, so that the approved run is the reviewed one; an approved one can only be slowed down and bounded more
 // narrowly, otherwise the error wraps [ErrForbidden].
 func (rn *Runner) AdjustRun(ctx context.Context, id string, change Adjustment, by dlq.By) (*Run, error) {
 	return rn.changeRunWith(ctx, id, ActionAdjust, by, func(r *Run) error {

@@ -26,7 +26,7 @@ const (
 
 // ConflictError is the error of a change to a run that came second, or does not fit its state.
 type ConflictError struct {
-	// ID is the run and Action what was requested.
+	// ID is the run and Action the requested action.
 	ID     string
 	Action driver.Action
 	// State and Version are the run's current ones; By and At who brought it there, and when.

@@ -46,7 +46,7 @@ type Store interface {
 	Split(ctx context.Context, f dlq.Filter) ([]TopicCount, error)
 }
 
-// Step is what one transaction does for a run, in this order: record what was published, return what was not, skip,
+// Step is what one transaction does for a run, in this order: record the published entries, return the others, skip,
 // claim.
 type Step struct {
 	// Run and Holder name the run and the process that holds its lease. Required. Lease extends it from At.

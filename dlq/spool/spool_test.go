@@ -195,7 +195,7 @@ func TestSpool_EveryBitFlip(t *testing.T) {
 	}
 }
 
-// The store goes away in the middle: nothing is skipped, nothing that was taken comes again.
+// The store goes away in the middle: nothing is skipped, nothing is taken twice.
 func TestSpool_DrainContinuesWhereItStopped(t *testing.T) {
 	t.Parallel()
 	s := openSpool(t, spool.Config{Dir: t.TempDir(), SegmentBytes: 40_000})
@@ -241,7 +241,7 @@ func TestSpool_DoneFilesAreNotImported(t *testing.T) {
 	require.Equal(t, []string{filepath.Join(dir, "dlq-000008.log")}, files(t, dir, "dlq-*"), "numbers are not used twice")
 }
 
-// A file that somebody moves away neither stops those behind it nor is forgotten when it comes back.
+// A file that is moved away neither stops those behind it nor is forgotten when it comes back.
 func TestSpool_FileMovedAway(t *testing.T) {
 	t.Parallel()
 	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "moved")
@@ -308,7 +308,7 @@ func TestSpool_FileUnreadable(t *testing.T) {
 		return nil
 	}))
 	require.Equal(t, []string{want[0], want[2]}, got)
-	require.False(t, s.Empty(), "it waits for somebody to mend it")
+	require.False(t, s.Empty(), "the file waits to be repaired")
 }
 
 func TestSpool_SizeBound(t *testing.T) {
@@ -408,7 +408,7 @@ func child(t *testing.T, dir, round string, env []string, see func(line string) 
 	_ = cmd.Wait() // it was killed
 }
 
-// kill -9 of the writer, again and again, in the same spool: what was promised is there.
+// kill -9 of the writer, again and again, in the same spool: every promised letter is there.
 func TestSpool_KilledWriter(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -437,7 +437,7 @@ func TestSpool_KilledWriter(t *testing.T) {
 	t.Logf("%d kills, %d promised, %d found", rounds, len(promised), len(got))
 }
 
-// A disk that takes no more: nothing is promised that is not there, and what was promised before is.
+// A full disk: every letter that was promised is there, and no other is promised.
 func TestSpool_FileSizeLimit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

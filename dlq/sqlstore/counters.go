@@ -34,7 +34,7 @@ type countDelta struct {
 	resolutionMS int64
 }
 
-// hourDelta is what was stored, closed and died again in an hour.
+// hourDelta counts the entries stored, closed and dead again in an hour.
 type hourDelta struct{ entries, closed, diedAgain int64 }
 
 type hourKey struct {

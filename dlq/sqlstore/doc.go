@@ -22,7 +22,7 @@
 //	archive                PostgreSQL: the schema of the archive; archive, or the name of schema and _archive
 //	conn-lifetime  30m     how long a connection is used; 0 is forever
 //	driver                 the database/sql driver to use, when it is registered under another name than pgx or mysql
-//	migrate        true    makes the tables and brings them up to date; false refuses a store that is not there or of
+//	migrate        true    makes the tables and brings them up to date; false refuses a store that is missing or of
 //	                       another version
 //	partition              PostgreSQL: month makes the tables partitioned by the month in which a letter is stored;
 //	                       forever
@@ -36,13 +36,12 @@
 // The driver's own parameters stand next to them (sslmode, search_path, application_name, tls, timeout, socket ...);
 // any other is refused. No error shows a password.
 //
-// sqlite:///absolute/path, sqlite:relative/path, or just a path, is SQLite 3.35 or later. The file is made when it is
-// not there.
+// sqlite:///absolute/path, sqlite:relative/path, or just a path, is SQLite 3.35 or later. A missing file is created.
 //
 //	busy-timeout   5s      how long to wait for another process that writes
 //	driver                 the database/sql driver to use, when more than one is imported: sqlite (modernc.org) or
 //	                       sqlite3 (mattn)
-//	migrate        true    false refuses a file that is not there or of another version
+//	migrate        true    false refuses a file that is missing or of another version
 //	readers        4       connections that read at once
 //	synchronous    full    normal is ten times faster and may lose the last dead letters when the power fails
 //
@@ -57,9 +56,9 @@
 // entries; who changes dlq_entries by hand calls Recount. On PostgreSQL an UPDATE of dlq_events (status, resolved_at,
 // resolved_by, event_payload, retry_count, max_retries, last_retry_at) and a DELETE from it are counted and audited,
 // and a DELETE archives. dlq_audit is append-only, by triggers where the server lets
-// an application make them: MySQL, whose binary log is on by default, with log_bin_trust_function_creators = ON. What
-// was purged is in archive.dlq_events_archive on PostgreSQL, else in dlq_events_archive, and [Store.Unarchive]
-// brings it back.
+// an application make them: MySQL, whose binary log is on by default, with log_bin_trust_function_creators = ON. Purged
+// entries are in archive.dlq_events_archive on PostgreSQL, else in dlq_events_archive, and [Store.Unarchive] restores
+// them.
 //
 // # Several stores in one database
 //
@@ -84,7 +83,7 @@
 //
 // Concurrent Puts are joined into one transaction: while one commits, the next gather; on a server two commit at once.
 // On PostgreSQL new letters are stored by functions of the schema, dlq_put_letter and dlq_put_letters, which a role
-// other than the tables' owner needs the right to execute (by default everybody has it), and a Put of hundreds of
+// other than the tables' owner needs the right to execute (by default every role has it), and a Put of hundreds of
 // letters may be several transactions. Any number of processes may share a server's database, and processes of one
 // machine a file; transactions that end in a deadlock are tried again. [Store.PutTx] stores in a transaction of the
 // caller's, and blocks no other writer until that is committed.

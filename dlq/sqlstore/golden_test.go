@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-var updateGolden = flag.Bool("update", false, "write the golden files anew")
+var updateGolden = flag.Bool("update", false, "rewrite the golden files")
 
 // recorder is a driver that records statements with their parameters, and returns prepared rows.
 type recorder struct {

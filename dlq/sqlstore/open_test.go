@@ -100,7 +100,7 @@ func TestPutTx(t *testing.T) {
 	}
 }
 
-// The database is locked by somebody else for longer than the timeout: an error in time, and no harm to what follows.
+// Another process locks the database for longer than the timeout: an error in time, and no harm to later calls.
 func TestPut_Busy(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "?busy-timeout=50ms")

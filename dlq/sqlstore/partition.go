@@ -25,7 +25,7 @@ var partitioned = []struct{ table, id string }{{"dlq_entries", "id"}, {"dlq_bodi
 
 const (
 	idsPerMonth = 10_000_000_000 // far beyond what a store gets in its life, and 2^53 away from what JSON has room for
-	beforeMonth = "before"       // what was there before it was partitioned
+	beforeMonth = "before"       // entries from before the partitioning
 	otherMonth  = "other"        // the rest of a month that was dropped, what came back from the archive
 	monthsAhead = 3
 )

@@ -21,8 +21,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
-// TestProcess_Child is not a test: it is the process that the tests below start and kill. It opens the file, says so,
-// and stores letters as fast as it can, telling each one that was promised.
+// TestProcess_Child is not a test: it is the process that the tests below start and kill. It opens the file, announces
+// that, and stores letters as fast as it can, announcing each one that was promised.
 func TestProcess_Child(t *testing.T) {
 	path := os.Getenv("REDRIVE_STORE_CHILD")
 	if path == "" {
@@ -75,8 +75,7 @@ func process(t *testing.T, path string, first, letters int, see func(line string
 	_ = cmd.Wait() // it may have been killed
 }
 
-// Ten processes start at once on a file that is not there: one makes the schema, all work, and every delivery is one
-// entry.
+// Ten processes start at once without a file: one makes the schema, all work, and every delivery is one entry.
 func TestProcess_StartTogether(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "dead.db")
@@ -108,7 +107,7 @@ func TestProcess_StartTogether(t *testing.T) {
 	}
 }
 
-// kill -9 of the writer, again and again: what was promised is there, once, and the statistics agree with it.
+// kill -9 of the writer, again and again: every promised letter is there, once, and the statistics agree.
 func TestProcess_Killed(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "dead.db")

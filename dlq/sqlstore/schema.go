@@ -87,7 +87,7 @@ func (d postgres) checkPath(ctx context.Context, pools ...*sql.DB) error {
 			return err
 		}
 		if d.schema != "" && first.String != d.schema {
-			return fmt.Errorf("schema %s is not there, or not the first of the connections' search_path, where %q is:"+
+			return fmt.Errorf("schema %s does not exist, or is not the first of the connections' search_path, where %q is:"+
 				" a pool of the application's needs search_path=%s, and a pooler has to pass it on", d.schema, first.String,
 				d.schema)
 		}

@@ -49,7 +49,7 @@ func Open(ctx context.Context, rawURL string) (*Store, error) {
 }
 
 // start checks the connection, updates the schema, unless it is to be kept as it is, and starts the writer. On an error
-// it closes what was opened.
+// it closes whatever it has opened.
 func (s *Store) start(ctx context.Context, keepSchema bool) error {
 	s.closed = make(chan struct{})
 	s.statements.dialect = s.dialect.name()

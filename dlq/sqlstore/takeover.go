@@ -267,7 +267,7 @@ func (done *Takeover) copy(ctx context.Context, db *sql.DB, s *Store, by dlq.By)
 	if err != nil {
 		return err
 	}
-	// A timestamp without a zone is one of the session's, which the cast makes of it.
+	// The cast reads a timestamp without a zone as one in the session's zone.
 	//nolint:gosec,rowserrcheck // G202: a quoted name; writeLines checks
 	rows, err := db.QueryContext(ctx, "SELECT (to_jsonb(t) || jsonb_build_object('created_at', t.created_at::timestamptz,"+
 		" 'last_retry_at', t.last_retry_at::timestamptz, 'resolved_at', t.resolved_at::timestamptz))::text"+

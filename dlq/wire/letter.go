@@ -140,6 +140,6 @@ type body1 struct {
 func (b *body1) body() Body {
 	body := Body{Revision: b.Revision, UUID: b.UUID, ContentType: b.ContentType, Headers: b.Headers, StackTrace: b.Trace}
 	body.SetBytes(b.Payload)
-	body.SHA256 = hex.EncodeToString(b.SHA256) // what was written, to be compared with what is there
+	body.SHA256 = hex.EncodeToString(b.SHA256) // as written, to be compared with that of the bytes read
 	return body
 }

@@ -104,7 +104,7 @@ type RunAdjustment struct {
 type Conflict struct {
 	EntryID    int64     `json:"entry_id,omitempty" doc:"The entry."`
 	Run        string    `json:"run,omitempty" doc:"The run."`
-	Action     string    `json:"action" doc:"What was requested."`
+	Action     string    `json:"action" doc:"The requested action."`
 	Status     string    `json:"status" doc:"The entry's status, or the run's state, now."`
 	Version    int64     `json:"version" doc:"Its version now."`
 	By         string    `json:"by" doc:"Who brought it there."`

@@ -159,5 +159,5 @@ type TopicCount struct {
 type SampleEntry struct {
 	Entry   EntryDetail `json:"entry"`
 	Problem string      `json:"problem,omitempty" doc:"Why it would be skipped."`
-	Diff    *Diff       `json:"diff,omitempty" doc:"What the jq expression makes of it."`
+	Diff    *Diff       `json:"diff,omitempty" doc:"The difference that the jq expression makes."`
 }

@@ -19,8 +19,8 @@ import (
 const ContentType = event.ApplicationCloudEventsJSON
 
 // ErrNotCloudEvent is returned by FromMessage for a message that does not claim to be a CloudEvent.
-var ErrNotCloudEvent = errors.New("cloudevents: not a CloudEvent: neither its content type nor a specversion header " +
-	"says so")
+var ErrNotCloudEvent = errors.New("cloudevents: not a CloudEvent: neither a CloudEvents content type " +
+	"nor a specversion header")
 
 // Binding selects the headers of a message.
 type Binding int

@@ -149,7 +149,7 @@ func TestEmployees_BadInput(t *testing.T) {
 	}
 }
 
-// A payload that is not a JSON object has no fields to set: it says so and changes nothing.
+// A payload that is not a JSON object has no fields to set: the program reports that and changes nothing.
 func TestEmployees_FixNeedsAnObject(t *testing.T) {
 	r, file := employees(t, `{"topic":"employee-create","key":"E1","payload":"<employee/>"}`, "-")
 	require.Zero(t, r.code, r.stdout+r.stderr)

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// charge takes the money for an order and says so. It knows nothing of retries: it returns what went wrong.
+// charge takes the money for an order and publishes that. It knows nothing of retries: it returns its error.
 func (sh *shop) charge(m *message.Message) ([]*message.Message, error) {
 	received, err := envelope.FromMessage(m)
 	if err != nil {

@@ -22,7 +22,7 @@ const (
 	topicOrders = "orders"
 	topicPaid   = "orders.paid"
 
-	consumerCharge  = "charge"  // takes the money, says so on topicPaid
+	consumerCharge  = "charge"  // takes the money, announces it on topicPaid
 	consumerLoyalty = "loyalty" // books points
 )
 

@@ -38,7 +38,7 @@ func runFor(t *testing.T, d time.Duration, sms reminders.Sender, r reminders.Rem
 	require.NoError(t, err)
 	router, err := reminders.NewRouter(broker, sms)
 	require.NoError(t, err)
-	// Virtual time: the bubble's clock jumps ahead as soon as everybody waits for it.
+	// Virtual time: the bubble's clock jumps ahead as soon as every goroutine waits.
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	ended := make(chan error)

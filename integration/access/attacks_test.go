@@ -278,9 +278,9 @@ func repeated(status, n int) (list []int) {
 	return list
 }
 
-// What was tried on the HTTP server of redrive serve, over connections by hand, with and without TLS: each request is
-// answered as it must be, what was smuggled in behind it is not, the connection is closed, nobody else notices, and
-// nothing is left. How long the server waits for slow clients is tested in virtual time.
+// Attacks on the HTTP server of redrive serve, over raw connections, with and without TLS: each request is answered
+// correctly, a request smuggled in behind it is not, the connection is closed, no other client notices, and nothing
+// leaks. How long the server waits for slow clients is tested in virtual time.
 func TestAttacks(t *testing.T) {
 	t.Parallel()
 	for _, p := range []*process{startProcess(t, false), startProcess(t, true)} {

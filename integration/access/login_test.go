@@ -104,7 +104,7 @@ var (
 	requestID = regexp.MustCompile(`name="id" value="([^"]+)"`)
 )
 
-// logIn goes from a page that is not for everybody over the provider's form back.
+// logIn visits a protected page, fills in the provider's form, and follows the redirects back.
 func (p *person) logIn(base, page, user string, provider *provider) (*http.Response, string) {
 	p.t.Helper()
 	response, body := p.send(http.MethodGet, base+page, nil)

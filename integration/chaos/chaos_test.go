@@ -254,7 +254,7 @@ func (c *chaos) workerFaults(random *rand.Rand) []fault {
 }
 
 // await waits, as long as there is progress, until every confirmed message is settled, and then until no worker has had
-// anything to write for a while: a copy that comes again, or dies after all, would do so then.
+// anything to write for a while: a copy that is redelivered, or dies after all, would show by then.
 func (c *chaos) await() {
 	settled := func() (int64, bool) {
 		require.NoError(c.t, c.ledger.update(c.book))

@@ -322,7 +322,7 @@ func deleteRows(db *sql.DB) func(ctx context.Context) error {
 	}
 }
 
-// sqlite has no server and no network: only its lock can be held by somebody else.
+// sqlite has no server and no network: only its lock can be held by another process.
 func sqlite(t *testing.T) target {
 	t.Helper()
 	path := t.TempDir() + "/chaos.db"

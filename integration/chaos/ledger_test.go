@@ -73,8 +73,8 @@ func newLedger() *ledger {
 	return &ledger{accounts: map[string]*account{}, opened: now, wall: now.Round(0), last: now}
 }
 
-// watch notes whether somebody, such as NTP, sets the clock, by which the workers write when a handler is called. A
-// broker may measure a delay by one that is not set.
+// watch notes whether the wall clock is set, by NTP for example: the workers record handler calls by it, and a broker
+// may measure a delay by a clock that is never set.
 func (l *ledger) watch(now time.Time) {
 	set := now.Round(0).Sub(l.wall) - now.Sub(l.opened)
 	l.behind, l.ahead = min(l.behind, set), max(l.ahead, set)

@@ -1,5 +1,5 @@
-// Package chaos_test runs a service on real brokers while everything around it fails, and balances the books: what was
-// published, what was handled, what is dead.
+// Package chaos_test runs a service on real brokers while everything around it fails, and balances the books: every
+// published message must have been handled or dead-lettered.
 //
 //	make chaos                                  # each fault ten times, on each broker
 //	go test ./chaos -run TestChaos/RabbitMQ -chaos.rounds 100 -chaos.seed 42

@@ -55,8 +55,8 @@ func worker(url, path string) int {
 	return 0
 }
 
-// work is what a supervisor makes of the service: while it cannot begin, because the broker is away, it is begun again.
-// One that has begun continues, whatever happens to the broker.
+// work runs the service as a supervisor would: while it cannot start, because the broker is away, it is started again.
+// Once started it continues, whatever happens to the broker.
 func work(ctx context.Context, url, path string) error {
 	book, err := openBook(path)
 	if err != nil {
@@ -96,7 +96,7 @@ func serve(ctx context.Context, url string, book *book) (started bool, err error
 	router.AddConsumerHandler("chaos", topic, broker.Subscriber(),
 		func(m *message.Message) error { return handle(book, m) })
 	if err = router.Run(ctx); ctx.Err() != nil {
-		err = nil // a router that is stopped while it subscribes says so
+		err = nil // a router that is stopped while it subscribes returns an error
 	}
 	return router.IsRunning(), err
 }

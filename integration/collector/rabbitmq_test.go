@@ -171,7 +171,7 @@ func (s *service) publishTo(t *testing.T, queue, id string) {
 	}))
 }
 
-// A queue that is not there is waited for; nothing is declared in its place.
+// The collector waits for a missing queue; nothing is declared in its place.
 func TestRabbitMQ_MissingQueue(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	s := newService(t, url)

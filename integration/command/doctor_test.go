@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// What is in order is said to be so, and what is not there yet is a warning: services make their queues at their first
-// dead letter.
+// Healthy parts are reported as such, and missing queues are a warning: services create them at their first dead
+// letter.
 func TestDoctor_Healthy(t *testing.T) {
 	t.Parallel()
 	store, rabbit, kafka := services.SharedPostgres(t).Database(t), services.SharedRabbitMQ(t).VHost(t),
@@ -77,8 +77,8 @@ func TestDoctor_Broken(t *testing.T) {
 	}
 }
 
-// Watermill's own adapters are examined as the others are: what answers and can delay nothing is a warning that says
-// how it can.
+// Watermill's own adapters are examined like the drivers: one that answers but cannot delay is a warning, with the
+// remedy.
 func TestDoctor_WatermillsAdapters(t *testing.T) {
 	t.Parallel()
 	database := services.SharedPostgres(t).Database(t)

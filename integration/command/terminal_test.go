@@ -29,8 +29,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// night is what somebody on call has: a directory with redrive.yaml, a store with dead letters, the queue that they
-// came from, and a terminal of 80 columns.
+// night is the setup of an engineer on call: a directory with redrive.yaml, a store with dead letters, the queue that
+// they came from, and a terminal of 80 columns.
 type night struct{ dir string }
 
 func newNight(t *testing.T, letters int) night {
@@ -122,7 +122,7 @@ func (s *session) types(t *testing.T, keys string) {
 	require.NoError(t, err)
 }
 
-// ends waits for the program, and returns its exit code and what was on the screen.
+// ends waits for the program, and returns its exit code and its screen.
 func (s *session) ends(t *testing.T) (code int, screen string) {
 	t.Helper()
 	_ = s.cmd.Wait()
@@ -139,7 +139,7 @@ func (n night) typed(t *testing.T, line string) (code int, screen string) {
 const ctrlC = "\x03"
 
 // Every list fits into 80 columns, as kubectl's and gh's do: times are relative, ids whole, and the error is readable.
-// -o wide has what was left out.
+// -o wide has the other columns.
 func TestTerminal_ListsFit(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 12)
@@ -168,7 +168,7 @@ func TestTerminal_ListsFit(t *testing.T) {
 	require.Regexp(t, `\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`, wide)
 }
 
-// What is typed wrong is answered with what was meant, and a store that is not there with how one is made.
+// A typo is answered with a suggestion, and a missing store with how to create one.
 func TestTerminal_Slips(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 1)
@@ -206,8 +206,8 @@ func TestTerminal_Asks(t *testing.T) {
 	require.Contains(t, runs, "no runs")
 }
 
-// Ctrl-C in the middle of a run pauses it, and the line that continues it can be typed as it stands there: slower,
-// watched by somebody else, resumed, to its end.
+// Ctrl-C in the middle of a run pauses it, and the line that continues it can be typed as printed: slower, watched by a
+// second user, resumed, to its end.
 func TestTerminal_InterruptAdjustResume(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 30)
@@ -329,7 +329,7 @@ func TestTerminal_ThroughAServer(t *testing.T) {
 	require.Zero(t, code, screen)
 }
 
-// The version is one line: what was built, and with what.
+// The version is one line: the program's version and the compiler's.
 func TestTerminal_Version(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 0)

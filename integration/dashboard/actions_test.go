@@ -341,8 +341,7 @@ func TestEntry_LinksToWhatBelongsToIt(t *testing.T) {
 		"it reads headers one by one: it does not refresh")
 }
 
-// What somebody knows of a cause stands on its page; a cause that is known is muted, for a time, and says so in the
-// list.
+// A note on a cause is shown on its page; a known cause can be muted for a time, and the list shows that.
 func TestGroup_NoteAndMute(t *testing.T) {
 	s := newSite(t)
 	fingerprint := s.entry(t, s.put(t, 1)[0]).Fingerprint
@@ -393,7 +392,7 @@ func TestGroup_Discard(t *testing.T) {
 	require.Equal(t, driver.Counts{Discarded: groups[0].Counts.Pending}, after[0].Counts)
 }
 
-// A purge is previewed, asks whether one is sure, and removes what was previewed into the archive.
+// A purge is previewed, asks for confirmation, and moves the previewed entries into the archive.
 func TestRetention(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 10)

@@ -30,7 +30,7 @@ func TestRefresh_OnePause(t *testing.T) {
 		"what is stale is grey")
 	got, err := s.runner.Run(t.Context(), run.ID)
 	require.NoError(t, err)
-	require.NotEqual(t, redrive.Paused, got.State, "the run is not what was stopped")
+	require.NotEqual(t, redrive.Paused, got.State, "refreshing was paused, not the run")
 	b.click(`[data-do=pause]`)
 	b.wait(`getComputedStyle(document.querySelector("#live")).filter === "none"`)
 }

@@ -121,7 +121,7 @@ func TestTools(t *testing.T) {
 	require.Contains(t, eval[string](b, `document.querySelector("time").title`), "Z", "refreshed times are local, too")
 }
 
-// What somebody is in the middle of is not taken away by a refresh.
+// A refresh does not discard the user's unfinished work.
 func TestRefresh_LeavesWorkAlone(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 3)

@@ -1,7 +1,7 @@
 // Package dashboard_test drives the dashboard in a real Chromium: every screen, every action to its effect in the
-// store. What somebody on call relies on, and where it is tried:
+// store. What an engineer on call relies on, and the tests of it:
 //
-//	what was typed is what a new run starts with      TestNewRun_WhatWasTypedIsWhatStarts, TestRun_WatchedToItsEnd
+//	a new run starts with exactly what is typed       TestNewRun_WhatWasTypedIsWhatStarts, TestRun_WatchedToItsEnd
 //	one Pause; stale is grey; a server that is away   TestRefresh_OnePause, TestRefresh_ServerAway
 //	faults: saved or not, sent or not, the reason     TestFaults_SayWhatIsTrue, TestEntry_Conflict, TestRun_Stops
 //	charts: the hour so far, deaths after a redrive   TestOverview_Curves

@@ -186,7 +186,7 @@ func TestRun_OfTickedEntries(t *testing.T) {
 	require.Equal(t, dlq.Pending, s.entry(t, ids[2]).Status)
 }
 
-// A count of what was typed before, which comes late, does not lock the button for what is typed now.
+// A late count for an earlier input does not lock the button for the current one.
 func TestNewRun_ALateCountLocksNothing(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 3, cause("bank: connection refused"))
@@ -217,8 +217,8 @@ func TestNewRun_ALateCountLocksNothing(t *testing.T) {
 	require.False(t, eval[bool](b, `document.querySelector("#send").disabled`))
 }
 
-// What was typed after the preview is what starts: every field of the form, without a second preview. The button says
-// it in numbers.
+// The run starts with what is typed after the preview: every field of the form, without a second preview. The button
+// shows its numbers.
 func TestNewRun_WhatWasTypedIsWhatStarts(t *testing.T) {
 	s := newSite(t, func(c *dlqhttp.Config) { c.Rate = 20 })
 	s.put(t, 29, cause("bank: connection refused"))
@@ -255,7 +255,7 @@ func TestNewRun_WhatWasTypedIsWhatStarts(t *testing.T) {
 	require.Equal(t, int64(7), runs[0].Counts.Total())
 	require.Equal(t, "the bank is open", runs[0].Note)
 
-	// What is not valid starts nothing, and nothing of what was typed is lost.
+	// An invalid form starts nothing, and no input is lost.
 	b.expect("422")
 	b.visit("/runs/new?q=bank")
 	b.fill(`input[name=note]`, "again")

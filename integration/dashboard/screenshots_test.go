@@ -29,8 +29,8 @@ const (
 	maxImage = 150 << 10
 )
 
-// The pictures of the documentation are taken of what the tests see: UPDATE_SCREENSHOTS=1 writes them anew, and without
-// it their names and sizes are checked. LOOK=directory takes all screens in all states into a directory instead.
+// The documentation's pictures are screenshots of these tests: UPDATE_SCREENSHOTS=1 rewrites them, and without it their
+// names and sizes are checked. LOOK=directory takes all screens in all states into a directory instead.
 func TestScreenshots(t *testing.T) {
 	if dir := os.Getenv("LOOK"); dir != "" {
 		takeAll(t, dir)

@@ -241,7 +241,7 @@ func (s *site) handled() []string {
 
 var errStillBroken = errors.New("bank: still closed")
 
-// breaks makes the consumer fail where the function says so.
+// breaks makes the consumer fail with the function's errors.
 func (s *site) breaks(on func(*message.Message) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,7 +33,7 @@ type tab struct {
 	allow []string
 }
 
-// open opens a tab as somebody: "ana:admin".
+// open opens a tab as a user in a role: "ana:admin".
 func (s *site) open(t testing.TB, who string) *tab {
 	t.Helper()
 	ctx, closeTab := chromedp.NewContext(requireBrowser(t), chromedp.WithNewBrowserContext())

@@ -115,7 +115,7 @@ func TestEntry_NeighboursAndKeys(t *testing.T) {
 	b.wait(`document.querySelector("#diff").innerText.includes('"fixed": true')`)
 	right := eval[float64](b, `document.querySelector("textarea[name=payload]").getBoundingClientRect().right`)
 	require.Greater(t, eval[float64](b, `document.querySelector("#diff").getBoundingClientRect().left`), right,
-		"beside it")
+		"next to it")
 	require.Zero(t, s.entry(t, l.Entries[3].ID).Revision)
 
 	b.visit("/system")

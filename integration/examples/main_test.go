@@ -78,7 +78,7 @@ func run(t *testing.T, name, brokerURL, dlqURL string, args ...string) result {
 	return result{0, stdout.String(), stderr.String()}
 }
 
-// sqliteFile is the URL of a database that is not there yet.
+// sqliteFile is the URL of a database that does not exist yet.
 func sqliteFile(t *testing.T) string {
 	t.Helper()
 	return "sqlite:" + filepath.Join(t.TempDir(), "dead.db")

@@ -35,8 +35,8 @@ func numbers(first, last int) []*message.Message {
 	return batch
 }
 
-// kill -9 of a consumer in the middle of its work, again and again, with retries in flight: nothing is lost, and what
-// comes again is what was handled since the last commit and, with concurrency, within the window.
+// kill -9 of a consumer in the middle of its work, again and again, with retries in flight: nothing is lost, and only
+// records handled since the last commit and, with concurrency, within the window are redelivered.
 func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 	k := services.SharedKafka(t)
 	for _, c := range []struct {

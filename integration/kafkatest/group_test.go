@@ -69,7 +69,7 @@ func (m *member) leave() {
 }
 
 // A second member joins and leaves ten times while messages wait for their retry: each message is retried once, on
-// time, by somebody.
+// time, by one of the members.
 func TestRebalance_DuringWaits(t *testing.T) {
 	const n, rebalances, wait = 300, 10, 8 * time.Second
 	k := services.SharedKafka(t)

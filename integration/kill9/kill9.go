@@ -18,8 +18,8 @@ const dies = "REDRIVE_TEST_DIES"
 // times is how often a process comes by the place before it dies there.
 const times = 5
 
-// Start runs the test program once more, with more environment, by which its TestMain knows what to do. It dies when it
-// comes by a place for the fifth time, or nowhere when that is empty. The end of the test kills it, unless somebody has
+// Start runs the test program again, with more environment, from which its TestMain knows what to do. It dies when it
+// reaches a place for the fifth time, or nowhere when that is empty. The end of the test kills it, unless the test has
 // waited for it.
 func Start(t *testing.T, where string, env ...string) *exec.Cmd {
 	t.Helper()

@@ -133,15 +133,15 @@ func TestHandler_LongerThanAckWait(t *testing.T) {
 	require.Equal(t, 2, total, "the other consumer has had none but the two")
 }
 
-// An operator deletes the consumer: it is made again behind what was acked. The stream is deleted: it is made again,
-// and what is published from then on is handled.
+// An operator deletes the consumer: it is recreated behind the last ack. The stream is deleted: it is recreated, and
+// every message published from then on is handled.
 func TestDeleted_WhileRunning(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
 	js := plain(t, server.URL())
 	l := newLedger()
 	b := open(t, server.URL())
-	serve(t, server.URL(), recording(l), "concurrency=4") // with the default ack-wait: nothing comes again of a pause here
+	serve(t, server.URL(), recording(l), "concurrency=4") // with the default ack-wait: a pause here redelivers nothing
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 49)...))
 	l.wait(t, 49)
 	last := numbers(49, 50)[0] // the positions of groups are noted every ten seconds; one of three may come late
@@ -153,7 +153,7 @@ func TestDeleted_WhileRunning(t *testing.T) {
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(50, 100)...))
 	l.wait(t, 100)
 	_, total := l.counts()
-	require.LessOrEqual(t, total, 101, "what was acked does not come again, but for the last one")
+	require.LessOrEqual(t, total, 101, "acked messages are not redelivered, but for the last one")
 
 	require.NoError(t, js.DeleteStream(t.Context(), topicOrders))
 	for _, m := range numbers(100, 150) {
@@ -319,7 +319,7 @@ func TestStreams_OfTheOperator(t *testing.T) {
 	require.ErrorIs(t, err, brokers.ErrUnroutable)
 }
 
-// What was retried and handled takes no room in the stream.
+// A message that was retried and handled takes no room in the stream.
 func TestStreams_KeepNoRetries(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)

@@ -220,7 +220,7 @@ func (r *running) scrape() {
 	}
 }
 
-// firing returns the alerts of all rule files that fire at the end of what was scraped, as promtool evaluates them.
+// firing returns the alerts of all rule files that fire at the end of the scraped data, as promtool evaluates them.
 func (r *running) firing(t *testing.T, want []string) {
 	t.Helper()
 	var b strings.Builder
@@ -436,7 +436,7 @@ func TestAlerts_OnService(t *testing.T) {
 	}
 }
 
-// unreadable is a queue that is not there.
+// unreadable is a queue that does not exist.
 type unreadable struct{}
 
 func (unreadable) Subscribe(context.Context, string) (<-chan *message.Message, error) {

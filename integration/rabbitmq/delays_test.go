@@ -131,8 +131,7 @@ func (tc delayCase) measure(t *testing.T) {
 	require.LessOrEqual(t, excess[n/2], 2*noise, "later than promised") // one no queue is made for waits in two queues
 }
 
-// control measures what RabbitMQ itself makes of a delay at the same time: raw messages that wait in a queue with a
-// TTL.
+// control measures how RabbitMQ itself delays messages at the same time: raw messages that wait in a queue with a TTL.
 type control struct {
 	done   chan struct{}
 	finish func()             // closes done

@@ -19,7 +19,7 @@ import (
 
 // The connection is cut every 200 ms while 10,000 messages flow, of which 20 % fail: half of those once, half for good.
 // Every message is processed or dead, and those delivered twice are counted. If a machine needs longer than 200 ms to
-// connect and to handle what was prefetched, the next cut waits for it: otherwise nothing would ever flow.
+// connect and to handle the prefetched messages, the next cut waits for it: otherwise there would be no progress.
 func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	t.Parallel()
 	const n, every = 10_000, 200 * time.Millisecond
@@ -136,5 +136,5 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 		"had to publish again",
 		n, cuts, n-n/10, n/10, processedAgain, deadAgain, failures)
 	require.Greater(t, cuts, 10, "too few cuts to show anything")
-	require.LessOrEqual(t, processedAgain, cuts*(prefetch+callers), "a cut repeats at most what was in flight")
+	require.LessOrEqual(t, processedAgain, cuts*(prefetch+callers), "a cut repeats at most the messages in flight")
 }

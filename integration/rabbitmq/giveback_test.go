@@ -50,7 +50,7 @@ func TestDelays_ARestThatCannotBeSentOnIsKeptInHand(t *testing.T) {
 }
 
 // A message that is nacked more often than the crash limit and RabbitMQ's own delivery limit allow, and that cannot be
-// published anew because its handler made a header too large, is redelivered unchanged.
+// republished because its handler made a header too large, is redelivered unchanged.
 func TestConsume_ANackThatCannotBePublishedAnewLosesNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

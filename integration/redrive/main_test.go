@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { services.Main(m) }
 const (
 	topic    = "orders"
 	group    = "billing"
-	consumer = topic + "." + group // the queue that brokers.DefaultNames makes of the two
+	consumer = topic + "." + group // the queue's name by brokers.DefaultNames
 )
 
 // openBroker opens RabbitMQ as the processes of these tests do.

@@ -24,7 +24,7 @@ const (
 	flags = "GOFLAGS=-modcacherw -trimpath"
 )
 
-// consumer is somebody's machine: a directory, an empty module cache, and a module proxy that has this checkout as a
+// consumer is a user's machine: a directory, an empty module cache, and a module proxy that has this checkout as a
 // tagged release. Everything else comes from the module cache of these tests, or from the machine's own proxy.
 type consumer struct {
 	dir string

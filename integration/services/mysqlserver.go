@@ -57,7 +57,7 @@ func (m *MySQLServer) RestartWith(ctx context.Context, args ...string) error {
 // mysqlProduct is what differs between MariaDB and MySQL in starting one.
 type mysqlProduct struct {
 	name      string                                      // as integration/install.sh calls it
-	installed func() (program string, o account, e error) // an UnavailableError if it is not there
+	installed func() (program string, o account, e error) // an UnavailableError without it
 	init      func(program, initFile string) (command string, args []string)
 	initSQL   string   // what init finds in its file
 	args      []string // of every start

@@ -35,5 +35,5 @@ func TestPortSource(t *testing.T) {
 	defer foreign.Close()
 	ports, err := one.take(1)
 	require.NoError(t, err)
-	require.NotContains(t, ports, taken, "somebody listens on it")
+	require.NotContains(t, ports, taken, "it is in use")
 }

@@ -59,7 +59,7 @@ func TestAcks_BesideALostLease(t *testing.T) {
 	}, "an ack in one batch with the lost one's is forgotten")
 	_, err = db.ExecContext(t.Context(), "UPDATE redrive_queue_messages SET visible_at = due_at WHERE uuid = 'lost'")
 	require.NoError(t, err)
-	// When the other worker's lease is over the message comes again. It has been handled here: its ack counts now.
+	// When the other worker's lease is over the message is redelivered. It has been handled here: its ack counts now.
 	await.True(t, func() bool { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0 })
 	require.EqualValues(t, 1, queue.Replays())
 	select {
@@ -138,8 +138,8 @@ func TestClaims_AreDisjoint(t *testing.T) {
 	})
 }
 
-// A row that somebody has locked, an operator's forgotten transaction or an ack in flight, is passed by: those behind
-// it are handed out, and it is when the lock is gone.
+// A locked row, by an operator's forgotten transaction or an ack in flight, is passed over: those behind it are handed
+// out, and it follows when the lock is released.
 func TestClaims_PassByLockedRows(t *testing.T) {
 	t.Parallel()
 	const givenBack, dead = "UPDATE redrive_queue_messages SET lease = 0, deliveries = 1",
@@ -235,8 +235,8 @@ func TestAnswers_DoNotWaitForOtherRows(t *testing.T) {
 	})
 }
 
-// The ids of rows and of the leases that they share begin anew when an operator empties the tables. What old handlers
-// answer then is no answer for the rows that have their ids, though a lease of theirs has the id of an old one too.
+// The ids of rows and of their shared leases start over when an operator truncates the tables. The answers of old
+// handlers then must not settle new rows with the same ids, even under a lease with the same id.
 func TestClaim_OldAnswersMissRowsThatHaveTheirIDs(t *testing.T) {
 	t.Parallel()
 	const n = 10

@@ -79,7 +79,7 @@ func lockRow(t *testing.T, db *sql.DB, uuid string) (unlock func()) {
 	return func() { _ = tx.Rollback() }
 }
 
-// truncate empties the queue's tables. The ids of messages begin anew, and queues get others.
+// truncate empties the queue's tables. The ids of messages start over, and queues get new ones.
 func truncate(t *testing.T, db *sql.DB) {
 	t.Helper()
 	statements := []string{"TRUNCATE TABLE redrive_queue_messages", "DELETE FROM redrive_queues"}

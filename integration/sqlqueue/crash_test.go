@@ -198,7 +198,7 @@ type server interface {
 	Database(t testing.TB) string
 }
 
-// A database that is killed and comes back, three times, under load: what was confirmed is handled.
+// A database that is killed and comes back, three times, under load: every confirmed message is handled.
 func TestDatabaseRestart_UnderLoad(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) server{

@@ -141,8 +141,8 @@ func TestDelay_DoesNotDependOnTimeZones(t *testing.T) {
 	}
 }
 
-// A transaction that somebody forgot to end stops nothing, and costs little: watermill-sql's subscribers stand still
-// behind it (TestWatermillSQL_StallsBehindATransaction).
+// A forgotten open transaction stops nothing, and costs little: watermill-sql's subscribers stand still behind it
+// (TestWatermillSQL_StallsBehindATransaction).
 func TestForeignTransaction_DoesNotStall(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

@@ -73,7 +73,7 @@ func (o *office) loseConnection(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
-// hire marks an employee as invalid and says so, in tx.
+// hire marks an employee as invalid and publishes that, in tx.
 func (o *office) hire(ctx context.Context, tx *sql.Tx, id string) error {
 	if _, err := tx.ExecContext(ctx, "INSERT INTO employees VALUES ('"+id+"', 'acme')"); err != nil {
 		return err
@@ -131,8 +131,8 @@ func waiting(t *testing.T, db *sql.DB) (employees, letters, messages, rejected i
 
 func alone(next message.HandlerFunc) message.HandlerFunc { return next }
 
-// The handler's change, its publish, the dead letter that the pipeline makes of its failure and the ack
-// of the message are one transaction. When the commit fails none of them has happened, and the message comes again.
+// The handler's change, its publish, the dead letter for its failure and the ack of the message are one transaction.
+// When the commit fails none of them has happened, and the message is redelivered.
 func TestDeadLetter_OneTransaction(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {

@@ -21,8 +21,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The database's disk is full: Publish says so, what was confirmed before is delivered all the same, and what cannot be
-// rescheduled is kept. With room, all of it is handled.
+// The database's disk is full: Publish fails, messages confirmed before are still delivered, and those that cannot be
+// rescheduled are kept. Once there is room, all of them are handled.
 func TestFullDisk_LosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, fill := range map[string]func(t *testing.T) (url string, free func()){

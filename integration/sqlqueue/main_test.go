@@ -56,7 +56,7 @@ func onEach(t *testing.T, test func(t *testing.T, url string)) {
 	}
 }
 
-// sqliteFile is the URL of a database that is not there yet.
+// sqliteFile is the URL of a database that does not exist yet.
 func sqliteFile(t testing.TB) string {
 	t.Helper()
 	return "sqlite://" + filepath.Join(t.TempDir(), "app.db")

@@ -39,7 +39,7 @@ func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 		defer cancel()
 		n, err := conn.WaitForNotification(ctx)
 		require.NoError(t, err)
-		// The queue's own, to learn whether it hears; and the hour's, which is told at the end of its 10 ms and may come
+		// The queue's own, to learn whether it hears; and the hour's, which is sent at the end of its 10 ms and may come
 		// after the minute's.
 		hour := fmt.Sprintf("%d %d", id, time.Hour.Microseconds())
 		for strings.HasPrefix(n.Payload, "hear ") || n.Payload == hour {
@@ -135,7 +135,7 @@ func TestNotify_WakesIdleConsumers(t *testing.T) {
 	receive(t, messages).Ack()
 }
 
-// A message whose notification is lost is found by looking: one that somebody has put into the table by hand has none.
+// A message whose notification is lost is found by polling: one that was inserted into the table by hand has none.
 func TestNotify_LostOnesAreFoundByLooking(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)

@@ -70,7 +70,7 @@ func BenchmarkPostgres_DropMonth(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// dropTime is how long it takes until the partition is not there any more.
+// dropTime is how long it takes until the partition is gone.
 func dropTime(ctx context.Context, db *sql.DB) time.Duration {
 	began := time.Now()
 	for there := true; there && ctx.Err() == nil; {

@@ -399,9 +399,9 @@ func TestPartition_Trigram(t *testing.T) {
 		"SELECT indisvalid FROM pg_index WHERE indexrelid = 'idx_dlq_error_trigram'::regclass"))
 }
 
-// Somebody restores an entry of the month that retention is about to drop, after it was counted and copied: either that
-// is refused, and the entry is in the archive, or it was in time and the entry waits. It is never told that it waits
-// and dropped.
+// An operator restores an entry of the month that retention is about to drop, after it was counted and copied: either
+// the restore is refused, and the entry is in the archive, or it was in time and the entry waits. A confirmed restore
+// is never dropped.
 func TestPartition_RestoreWhileDropped(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)

@@ -220,7 +220,7 @@ func ask(t *testing.T, s *sqlstore.Store, questions []read) {
 	t.Helper()
 	for _, r := range questions {
 		t.Run(r.name, func(t *testing.T) {
-			// a statement that is prepared may be planned anew, without its parameters, from the sixth time on
+			// from its sixth execution on, a prepared statement may get a plan that does not know the parameters
 			for round := range 8 {
 				var took time.Duration
 				made := plans.of(func() {

@@ -22,7 +22,7 @@ func TestPostgres_PutIsOneStatement(t *testing.T) { // not parallel: one test at
 	s := openStore(t, with(url, explained))
 	defer s.Close()
 	for name, n := range map[string]int{"dlq_put_letter(": 1, "dlq_put_letters(": 20} {
-		for round := range 8 { // planned anew for the parameters at first, then not
+		for round := range 8 { // the first executions are planned for their parameters, later ones are not
 			letters := make([]*dlq.Entry, n)
 			for i := range letters {
 				letters[i] = letter(1000*n+100*round+i, time.Now())
@@ -62,7 +62,7 @@ func TestPut_KnownAndNew(t *testing.T) {
 			return letter(n, now.Add(time.Duration(n-total)*10*time.Minute), func(d *envelope.DeadLetter) {
 				d.Message.Payload = fmt.Appendf(nil, `{"n":%d}`, n)
 				if n%5 == 0 {
-					d.Err.Message, d.Err.Code, d.Rule = "one of its own "+strings.Repeat("x", n), "E5", "fifth"
+					d.Err.Message, d.Err.Code, d.Rule = "a separate one "+strings.Repeat("x", n), "E5", "fifth"
 				}
 			})
 		}

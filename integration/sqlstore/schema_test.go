@@ -88,7 +88,7 @@ func TestSchema_StoresInOneDatabase(t *testing.T) {
 		"schema=Payroll":                    "lower-case",
 		"schema=":                           "lower-case",
 		"schema=payroll&search_path=public": "exclude each other",
-		"schema=none&migrate=false":         "is not there",
+		"schema=none&migrate=false":         "does not exist",
 		"schema=pg_mine":                    "pg_",
 	} {
 		_, err := sqlstore.Open(t.Context(), with(database, params))

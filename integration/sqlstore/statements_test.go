@@ -67,8 +67,8 @@ func lastRecord(t *testing.T, s *sqlstore.Store, id int64) driver.AuditRecord {
 	return records[0]
 }
 
-// What they send to their table does on the view what it did on the table, and what the same would do that is done
-// through the store: the audit log has it, the statistics count it, and what was there before is kept.
+// The statements that others send to their table do the same on the view as they did on the table and as the store's
+// own calls do: the audit log records them, the statistics count them, and existing data is kept.
 func TestDlqEvents_TheirUpdates(t *testing.T) {
 	t.Parallel()
 	onLayouts(t, func(t *testing.T, s *sqlstore.Store, db *sql.DB) {
@@ -269,8 +269,8 @@ func TestDlqEvents_AsAnotherRole(t *testing.T) {
 	requireCounted(t, s)
 }
 
-// A row that somebody else changes while a statement waits for it is left out, as on a table whose row is no longer
-// what was asked for.
+// A row that another session changes while a statement waits for it is left out, like a row of a table that no longer
+// matches.
 func TestDlqEvents_ChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A store of before dlq_hours knew what was closed, and what died again, is brought up to date with what it holds.
+// A store from before dlq_hours counted closed entries and repeated deaths is upgraded, and its data counted.
 func TestMigrate_ClosedByHour(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

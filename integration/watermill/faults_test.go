@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// ledger notes what was handled.
+// ledger notes the handled messages.
 type ledger struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -127,7 +127,7 @@ func (f faulty) losesNothing(t *testing.T) {
 	}
 }
 
-// What an operator deletes is made again, and what is published from then on is delivered.
+// A topic that an operator deletes is recreated, and messages published from then on are delivered.
 func TestDeleted_TopicsAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	drop := func(statement string) func(t *testing.T, url, topic string) {

@@ -201,7 +201,7 @@ func TestWire_OneGroupMovesAndBack(t *testing.T) {
 		_, sub = a.plain(t, "billing")
 		messages := subscribe(t, sub, topic)
 		m := receive(t, messages)
-		require.Equal(t, "m-5", m.UUID, "what the broker acked right before its close does not come again")
+		require.Equal(t, "m-5", m.UUID, "messages acked right before the close are not redelivered")
 		got = append(got, m.UUID)
 		m.Ack()
 		read(messages, 8)

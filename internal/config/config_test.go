@@ -152,7 +152,7 @@ func TestParse_Faults(t *testing.T) {
 			"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t, after: -1s}]}",
 			"must not be negative",
 		},
-		"open to everybody": {"store: {url: x.db}\nserver: {address: '0.0.0.0:8321'}", "configure server.auth"},
+		"open to the world": {"store: {url: x.db}\nserver: {address: '0.0.0.0:8321'}", "configure server.auth"},
 		"every interface":   {"store: {url: x.db}\nserver: {address: ':8321'}", "configure server.auth"},
 		"a name":            {"store: {url: x.db}\nserver: {address: 'ops.example:8321'}", "configure server.auth"},
 		"no port":           {"store: {url: x.db}\nserver: {address: localhost}", "host:port"},

@@ -104,8 +104,8 @@ func runCommands(t *testing.T, program string, commands []string) {
 	}
 }
 
-// run runs a command as ana does in the directory of the service, and returns what it prints. One that goes on forever
-// is interrupted when it has shown something.
+// run runs a command as ana does in the directory of the service, and returns its output. An endless one is interrupted
+// when it has shown something.
 func (s *service) run(t *testing.T, program, command string, more ...string) string {
 	t.Helper()
 	var output logbuffer.Buffer
@@ -144,7 +144,7 @@ func (s *service) run(t *testing.T, program, command string, more ...string) str
 	return output.String()
 }
 
-// Exit codes of a command that somebody has ended, and of one that did some of what it was for.
+// Exit codes of a command that was interrupted, and of one that finished only in part.
 const (
 	interrupted = 130
 	partly      = 4

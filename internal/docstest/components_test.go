@@ -108,7 +108,7 @@ func TestComposition_WithoutThePlugin(t *testing.T) {
 	}
 }
 
-// A forwarder hands on what was put into an outbox, and the message is retried where it is consumed.
+// A forwarder publishes the messages of an outbox, and each is retried where it is consumed.
 func TestComponents_Forwarder(t *testing.T) {
 	compose(t, func(c *composed) func() {
 		f, err := forwarder.NewForwarder(c.broker.Subscriber(), c.broker.Publisher(), watermill.NopLogger{}, forwarder.Config{

@@ -195,7 +195,7 @@ func TestComposition_Table(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(want), 0o600))
 		return
 	}
-	require.Equal(t, want, string(text), "write it anew: go test ./internal/docstest -update")
+	require.Equal(t, want, string(text), "update it: go test ./internal/docstest -update")
 }
 
 // Everything that the package of Watermill's middlewares exports has a row, or is known not to be one: a new one fails

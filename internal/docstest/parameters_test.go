@@ -22,8 +22,9 @@ func TestParameters(t *testing.T) {
 	b.WriteString(`# Parameters of broker URLs
 
 Every driver understands the common parameters that the package documentation of brokers lists: group, concurrency,
-naming and so on. These are what each driver adds. They are written x-name, and plainly where the third column says so;
-in a configuration they stand under params, without x-. This page is made from the drivers: go test ./internal/docstest -update.
+naming and so on. These are what each driver adds. They are written x-name, or without x- where the third column allows
+it; in a configuration they are listed under params, without x-. This page is generated from the drivers: go test
+./internal/docstest -update.
 `)
 	for _, d := range []struct{ title, scheme string }{
 		{"In memory, mem", "mem"},
@@ -67,7 +68,7 @@ in a configuration they stand under params, without x-. This page is made from t
 	}
 	have, err := os.ReadFile(filepath.Join(root, "docs", "parameters.md"))
 	require.NoError(t, err)
-	require.Equal(t, b.String(), string(have), "write it anew: go test ./internal/docstest -update")
+	require.Equal(t, b.String(), string(have), "update it: go test ./internal/docstest -update")
 }
 
 func meaning(p brokers.Param) string {

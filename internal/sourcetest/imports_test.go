@@ -66,7 +66,7 @@ func list(t *testing.T, patterns ...string) []pkg {
 	return found
 }
 
-// part is the top-level folder of one of our packages, "" for a package of somebody else.
+// part is the top-level folder of one of our packages, "" for a foreign package.
 func part(path string) string {
 	rest, ours := strings.CutPrefix(path, module+"/")
 	if !ours {

@@ -41,8 +41,8 @@ func (p *publisher) publish(topic string, messages []*message.Message) error {
 }
 
 // Close implements message.Publisher. It does nothing: Watermill's router closes the publisher of each handler that
-// stops, and other handlers may share it. What they return could not be published then, and a shutdown would
-// dead-letter what was at its last attempt.
+// stops, and other handlers may share it. The messages that they return could no longer be published, and a shutdown
+// would dead-letter those at their last attempt.
 func (p *publisher) Close() error { return nil }
 
 func (b *Broker) publish(topic string, messages []*message.Message) error {

@@ -293,7 +293,7 @@ func TestAck_LostOfAnotherMessageWithTheSameIDCountsForNothing(t *testing.T) {
 		p := open(t, s)
 		d := p.consume(func(m *message.Message) {
 			if string(m.Payload) == "first" {
-				s.Cut() // the second is in hand, and comes again as well
+				s.Cut() // the second is in hand, and is redelivered as well
 				time.Sleep(time.Second)
 			}
 			m.Ack()

@@ -21,7 +21,7 @@
 //	                           headers
 //	a marshaler without errors one record that it cannot read stops its partition, and its group rejoins forever
 //	acks of all replicas       by default a leader that dies loses what it had confirmed
-//	the oldest offset          by default a new group misses what was published before it joined
+//	the oldest offset          by default a new group misses messages published before it joined
 //	acks before the close      an ack right before Close was lost each time; it counts until the claim has returned
 //	a supervised consumer      after an error of the group it reconnected hundreds of times a second, and never made the
 //	                           topic again; now the subscription ends, and the next one, paced, makes what is missing

@@ -44,7 +44,7 @@ func TestSubscribe_ABusyServerMakesTheTopic(t *testing.T) {
 func TestSubscribe_MakesAMissingTopicAtOnce(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
-	var answers, made atomic.Int32 // that orders is not there, and is
+	var answers, made atomic.Int32 // how often the topic was missing, and was not
 	c.ControlKey(kmsg.Metadata.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		for _, topic := range r.(*kmsg.MetadataRequest).Topics {

@@ -36,8 +36,8 @@ type parameter struct{ Name, In, value string }
 
 // Hostile asks every operation of the document of the API at base, https://host/api/v1 for example, with every
 // hostile value for each of its parameters: no fault of the server's own, no words of a driver, and where a value is
-// refused a problem that names the parameter. There must be an entry with id 1. The headers, pairs of names and
-// values, authenticate somebody who may do everything.
+// refused a problem that names the parameter. There must be an entry with id 1. The headers, pairs of names and values,
+// authenticate an administrator.
 func Hostile(t *testing.T, base string, header ...string) {
 	t.Helper()
 	tried := 0

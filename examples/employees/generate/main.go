@@ -79,7 +79,7 @@ func main() {
 	}
 }
 
-// event hires somebody, or changes or ends the contract of somebody who was hired before.
+// event hires an employee, or changes or ends the contract of one.
 func event(random *rand.Rand, staff *[]employee) (topic string, e employee) {
 	if len(*staff) < 50 || random.IntN(10) < 6 {
 		hired := time.Date(2010+random.IntN(16), time.Month(1+random.IntN(12)), 1+random.IntN(28), 0, 0, 0, 0, time.UTC)

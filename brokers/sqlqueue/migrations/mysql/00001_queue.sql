@@ -1,7 +1,8 @@
 -- +goose Up
 -- One row per topic and consumer group. consumer_group is '' while no group has subscribed to the topic: the first group
--- takes that row over, and with it what was published before. "first" is 1 on one row per topic and NULL on the others,
--- so that two processes cannot both make the first row. Names are bytes: no collation folds two into one.
+-- takes that row over, and with it the messages published before. "first" is 1 on one row per topic and NULL on the
+-- others, so that two processes cannot both make the first row. Names are bytes: no collation folds two
+-- into one.
 CREATE TABLE IF NOT EXISTS redrive_queues (
     id             BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY,
     topic          VARBINARY(255) NOT NULL,

@@ -1,7 +1,7 @@
 -- +goose Up
 -- One row per topic and consumer group. consumer_group is '' while no group has subscribed to the topic: the first group
--- takes that row over, and with it what was published before. "first" is 1 on one row per topic and NULL on the others,
--- so that two processes cannot both make the first row.
+-- takes that row over, and with it the messages published before. "first" is 1 on one row per topic and NULL on the
+-- others, so that two processes cannot both make the first row.
 CREATE TABLE IF NOT EXISTS redrive_queues (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,
     topic          BLOB    NOT NULL,

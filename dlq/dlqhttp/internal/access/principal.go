@@ -17,8 +17,8 @@ type Principal struct {
 	Unproven bool
 }
 
-// Identity is the key for what belongs to a caller. The role is part of it: what was made with one role is not
-// available to another.
+// Identity is the key of a caller's own things. The role is part of it: a thing made in one role is not available in
+// another.
 func (p *Principal) Identity() string {
 	return fmt.Sprintf("%t %s %s", p.Unproven, p.Role, p.Name)
 }

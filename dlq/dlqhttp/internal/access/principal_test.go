@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 )
 
-// Somebody who is known, but has no role or too low a one, gets no further.
+// A known user without a role, or with too low a one, is refused.
 func TestRequire(t *testing.T) {
 	reached := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	for role, want := range map[access.Role]int{

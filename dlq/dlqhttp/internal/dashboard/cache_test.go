@@ -106,7 +106,7 @@ func TestCache_LeavingAndErrors(t *testing.T) {
 	})
 }
 
-// What is kept is bounded, however many pages somebody walks through.
+// The cache is bounded, however many pages a user walks through.
 func TestCache_Bounded(t *testing.T) {
 	c := newCache(time.Hour)
 	for n := range 3 * maxKept {

@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// curve is what died, how much of it had died before, and what was closed, hour by hour without gaps, as uPlot takes
-// it: x in seconds.
+// curve has the deaths, the repeated deaths among them and the entries closed in each hour, without gaps, as uPlot
+// takes them: x in seconds.
 type curve struct {
 	Hours  []int64 `json:"x"`
 	In     []int64 `json:"in"`

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// fault is an error page: what went wrong, what was done before, and the way back.
+// fault is an error page: what went wrong, what had been done by then, and the way back.
 type fault struct {
 	status        int
 	title, detail string
@@ -65,11 +65,11 @@ func faultOf(err error) *fault {
 		f.reason = brokersWords(err)
 		return f
 	case errors.Is(err, dlq.ErrNotFound):
-		return newFault(http.StatusNotFound, "It is not there",
+		return newFault(http.StatusNotFound, "Not found",
 			"It may have been purged. The audit log has what happened to it.", err)
 	case errors.Is(err, dlq.ErrConflict):
 		return newFault(http.StatusConflict, "Someone was faster",
-			"Nothing was changed: "+err.Error()+". Go back, look again, and decide anew.", err)
+			"Nothing was changed: "+err.Error()+". Go back, look again, and decide again.", err)
 	case errors.Is(err, redrive.ErrForbidden):
 		return newFault(http.StatusForbidden, "This is not for you", err.Error(), err)
 	case errors.Is(err, dlq.ErrInvalid):

@@ -110,7 +110,7 @@ func (d *dashboard) inBackground(w http.ResponseWriter, r *http.Request, title, 
 	return nil
 }
 
-// fault is what was done before it failed.
+// fault reports how far the job came before it failed.
 func (j *job) fault() error {
 	f := faultOf(j.Err)
 	if j.Said == "" || f.status < http.StatusInternalServerError {

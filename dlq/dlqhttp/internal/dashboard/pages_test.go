@@ -148,7 +148,7 @@ func (s *site) put(t *testing.T, n int, edits ...func(*envelope.DeadLetter)) int
 	return receipts[0].ID
 }
 
-// get asks for a page as somebody with a role.
+// get requests a page in a role.
 func (s *site) get(role access.Role, path string) *httptest.ResponseRecorder {
 	return s.send(role, httptest.NewRequest(http.MethodGet, prefix+path, http.NoBody))
 }
@@ -252,7 +252,7 @@ func TestPages_Roles(t *testing.T) {
 	require.Equal(t, int64(1), e.Version, "nothing was changed")
 }
 
-// The read-only switch takes the buttons from everybody.
+// The read-only switch removes the buttons for every role.
 func TestPages_ReadOnly(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.ReadOnly = true })
 	s.put(t, 1)
@@ -316,7 +316,7 @@ func TestPages_Static(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, s.get(access.Viewer, "/static/vendor/").Code)
 }
 
-// What is hidden from somebody is nowhere on a page, and cannot be overwritten by the mask.
+// Hidden text is nowhere on a page, and cannot be overwritten by its mask.
 func TestPages_Redaction(t *testing.T) {
 	rules, err := redact.New(redact.Config{
 		Paths: []string{"$.card"}, Headers: []string{"tenant"},

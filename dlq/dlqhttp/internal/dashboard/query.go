@@ -169,7 +169,7 @@ func (s *search) Fields() []field {
 // field is a hidden field of a form.
 type field struct{ Name, Value string }
 
-// Frozen is the search with fixed times: an action applies to what was counted, not to what arrives later.
+// Frozen is the search with fixed times: an action applies to the entries that were counted, not to later ones.
 func (s *search) Frozen(now time.Time) search {
 	frozen := *s
 	frozen.Since = ""

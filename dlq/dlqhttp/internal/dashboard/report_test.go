@@ -78,8 +78,8 @@ func TestPages_Report(t *testing.T) {
 	require.Equal(t, report.Markdown(), w.Body.String())
 }
 
-// What is hidden from one who looks is hidden in the page and the files, and stays there for the next: they share what
-// was read.
+// Text that a viewer may not see is hidden in the page and the files, and still there for the next viewer: they share
+// one read.
 func TestPages_ReportRedaction(t *testing.T) {
 	rules, err := redact.New(redact.Config{Texts: []string{`bank of \w+`}})
 	require.NoError(t, err)

@@ -79,7 +79,7 @@ func (d *dashboard) retention(w http.ResponseWriter, r *http.Request) error {
 	return d.page(w, r, "retention", view{Title: "Retention", Nav: "retention", Data: &data})
 }
 
-// purge removes what was previewed: closed before the time in the preview.
+// purge removes the entries of the preview: those closed before its time.
 func (d *dashboard) purge(w http.ResponseWriter, r *http.Request) error {
 	p, err := purgeOf(r.PostForm, d.cfg.Manager.Now(r.Context()))
 	if err != nil {

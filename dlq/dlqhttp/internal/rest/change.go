@@ -53,7 +53,7 @@ func (a *API) changeRoutes() {
 	handle(a, route{
 		id: "change-entries", method: http.MethodPost, path: "/entries/bulk", tag: "entries", slow: true,
 		summary: "Resolve, discard, restore or park everything that a filter picks", role: access.Operator, changes: true,
-		description: "To send back what a filter picks, start a run. On an error what was done stays: to repeat the " +
+		description: "To send back what a filter picks, start a run. Changes made before an error remain: to repeat the " +
 			"request is safe.",
 	}, a.bulk)
 }

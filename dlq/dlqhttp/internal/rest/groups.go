@@ -27,7 +27,7 @@ func (a *API) groupRoutes() {
 		a.groups)
 	handle(a, readRoute("groups", "get-stats", "/stats", "Count dead letters by status, topic, type, cause and hour"),
 		a.stats)
-	handleOutput(a, readRoute("groups", "list-audit", "/audit", "List what was done, by whom and why"), a.auditLog)
+	handleOutput(a, readRoute("groups", "list-audit", "/audit", "List the actions taken, by whom and why"), a.auditLog)
 	handle(a, readRoute("groups", "list-mutes", "/mutes", "List the muted causes"), a.mutes)
 	handle(a, changeRoute(access.Operator, "groups", "mute-group", "/groups/{fingerprint}/mute",
 		"Stop the notifications of a cause, for a time or for good"), a.mute)

@@ -103,8 +103,8 @@ func conflictOf(err error) *wire.Conflict {
 	return nil
 }
 
-// explain is a huma.Transformer: it says in detail what a validation found, and echoes no more than a line of what was
-// sent.
+// explain is a huma.Transformer: it gives the findings of a validation in detail, and echoes at most a line of the
+// request.
 func explain(_ huma.Context, _ string, value any) (any, error) {
 	problem, ok := value.(*huma.ErrorModel)
 	if !ok || len(problem.Errors) == 0 {

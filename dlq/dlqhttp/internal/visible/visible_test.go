@@ -45,7 +45,7 @@ func TestEdit(t *testing.T) {
 		"the whole payload, guessed": {Payload: []byte(`{"cpf":"111"}`)},
 		"the mask":                   {Payload: []byte(`{"cpf":"[redacted]"}`)},
 		"jq":                         {JQ: "."},
-		"a header that is not there": {SetHeaders: map[string]string{"auth": "x"}},
+		"a header it does not have":  {SetHeaders: map[string]string{"auth": "x"}},
 		"a header with hidden text":  {SetHeaders: map[string]string{"card": "1"}},
 		"hidden text":                {SetHeaders: map[string]string{"tenant": "1234-5678"}},
 		"removing":                   {RemoveHeaders: []string{"auth"}},

@@ -68,8 +68,8 @@ CREATE TABLE IF NOT EXISTS dlq_entries (
     INDEX idx_dlq_resolved_at    (resolved_at)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- The messages, byte for byte. Revision 0 is what died first; a message that changed on its way adds one. A payload that is too long
--- for a statement (max_allowed_packet) goes on in dlq_parts.
+-- The messages, byte for byte. Revision 0 is what died first; a message that changed on its way adds one. A payload that is too long for a
+-- statement (max_allowed_packet) continues in dlq_parts.
 CREATE TABLE IF NOT EXISTS dlq_bodies (
     entry_id       BIGINT     NOT NULL,
     revision       INT        NOT NULL,

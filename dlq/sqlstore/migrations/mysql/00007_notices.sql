@@ -11,7 +11,7 @@ CREATE TABLE dlq_notices (
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 INSERT INTO dlq_notices (receiver, id, at, holder) VALUES ('', '', '2000-01-01 00:00:00', '');
 
--- The causes of which nobody wants to be notified.
+-- The muted causes.
 CREATE TABLE dlq_mutes (
     fingerprint VARCHAR(255) NOT NULL PRIMARY KEY,
     muted_at    DATETIME(6) NOT NULL,

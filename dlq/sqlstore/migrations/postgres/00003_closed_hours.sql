@@ -1,6 +1,6 @@
 -- +goose Up
 
--- What was closed is counted by the hour beside what came, so that a dashboard shows both. A cause finds its hours by the index.
+-- Closed entries are counted by the hour, like new ones, so that a dashboard shows both. A cause finds its hours by the index.
 ALTER TABLE dlq_hours ADD COLUMN closed BIGINT NOT NULL DEFAULT 0;
 INSERT INTO dlq_hours (hour, fingerprint, entries, closed)
 SELECT date_trunc('hour', resolved_at, 'UTC'), fingerprint, 0, count(*) FROM dlq_entries WHERE resolved_at IS NOT NULL GROUP BY 1, 2

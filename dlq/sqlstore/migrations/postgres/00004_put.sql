@@ -1,10 +1,10 @@
 -- +goose Up
 
 -- How new dead letters are stored: in one round trip, by statements that the server has planned. A parameter is a column of the letters,
--- v_ and its name, or of the statistics. Writers name them, so that their order is nobody's business.
+-- v_ and its name, or of the statistics. Writers name them, so that their order does not matter.
 
 -- Many letters, in the order of their keys: an array has an element for each letter, or none at all for a column that is NULL in all
--- of them. Those whose key is there are left out. The result has the ids, NULL for what was left out.
+-- of them. Those whose key exists are left out. The result has the ids, NULL for each one left out.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION dlq_put_letters(
     v_dedup_key BYTEA[], v_event_id TEXT[], v_event_type TEXT[], v_source_table TEXT[], v_source_id TEXT[], v_correlation_id TEXT[],
@@ -16,7 +16,7 @@ CREATE OR REPLACE FUNCTION dlq_put_letters(
     v_stack_trace TEXT[],
     -- Of each letter, the number of its group, its count and its hour among those below, from 1.
     in_group INTEGER[], in_count INTEGER[], in_hour INTEGER[],
-    -- The statistics if all letters are new, in the order in which everybody locks them. group_at is the letter that died last.
+    -- The statistics if all letters are new, in the order in which all callers lock them. group_at is the letter that died last.
     group_fingerprint TEXT[], group_cause TEXT[], group_sample TEXT[], group_class TEXT[], group_handler TEXT[],
     group_first TIMESTAMPTZ[], group_last TIMESTAMPTZ[], group_at INTEGER[], group_new BIGINT[],
     count_type TEXT[], count_topic TEXT[], count_new BIGINT[],

@@ -37,7 +37,7 @@ CREATE FUNCTION dlq_put_letters(
     v_stack_trace TEXT[],
     -- Of each letter, the number of its group, its count and its hour among those below, from 1.
     in_group INTEGER[], in_count INTEGER[], in_hour INTEGER[],
-    -- The statistics if all letters are new, in the order in which everybody locks them. group_at is the letter that died last.
+    -- The statistics if all letters are new, in the order in which all callers lock them. group_at is the letter that died last.
     group_fingerprint TEXT[], group_cause TEXT[], group_sample TEXT[], group_class TEXT[], group_handler TEXT[],
     group_first TIMESTAMPTZ[], group_last TIMESTAMPTZ[], group_at INTEGER[], group_new BIGINT[],
     count_type TEXT[], count_topic TEXT[], count_new BIGINT[],
@@ -176,7 +176,7 @@ CREATE OR REPLACE FUNCTION dlq_put_letters(
     v_stack_trace TEXT[],
     -- Of each letter, the number of its group, its count and its hour among those below, from 1.
     in_group INTEGER[], in_count INTEGER[], in_hour INTEGER[],
-    -- The statistics if all letters are new, in the order in which everybody locks them. group_at is the letter that died last.
+    -- The statistics if all letters are new, in the order in which all callers lock them. group_at is the letter that died last.
     group_fingerprint TEXT[], group_cause TEXT[], group_sample TEXT[], group_class TEXT[], group_handler TEXT[],
     group_first TIMESTAMPTZ[], group_last TIMESTAMPTZ[], group_at INTEGER[], group_new BIGINT[],
     count_type TEXT[], count_topic TEXT[], count_new BIGINT[],

@@ -1,9 +1,9 @@
 -- +goose Up
 
--- Statements that services and people have for a table dlq_events of their own work on the view: UPDATE resolves, discards, brings back and
--- corrects, DELETE purges. The store itself never comes here: it writes the tables. The functions run with the rights of their owner, so that
--- GRANT UPDATE, DELETE ON dlq_events is enough. A statement and a change that were made at the same time are told apart as on a table: a row
--- that another transaction has changed meanwhile is left out, and is not in the count of rows.
+-- The statements of services and people that kept their own table dlq_events work on the view: UPDATE resolves, discards, restores and
+-- corrects, DELETE purges. The store itself never comes here: it writes the tables. The functions run with the rights of their owner, so
+-- that GRANT UPDATE, DELETE ON dlq_events is enough. A statement and a concurrent change are isolated as on a table: a row that another
+-- transaction has changed meanwhile is left out, and is not in the count of rows.
 
 -- What an entry adds to the statistics and takes from them. Their rows stay unlocked until the transaction ends, as with other transactions
 -- of applications.

@@ -162,8 +162,8 @@ SELECT e.id, e.event_id, e.event_type, e.source_table, e.source_id,
 FROM dlq_entries e
 LEFT JOIN dlq_bodies b ON b.entry_id = e.id AND b.revision = e.revision;
 
--- C35's archive: the same columns, as they were when the entry was purged. (On a server it is in a schema of its own; a SQLite
--- file has none, and two files are not one transaction in WAL mode.)
+-- C35's archive: the same columns, as they were when the entry was purged. (On a server it is in a separate schema; a SQLite file has none,
+-- and two files are not one transaction in WAL mode.)
 CREATE TABLE dlq_events_archive (
     id INTEGER PRIMARY KEY, event_id TEXT, event_type TEXT, source_table TEXT, source_id TEXT, event_payload TEXT,
     error_message TEXT, stack_trace TEXT, retry_count INTEGER, max_retries INTEGER, status TEXT, created_at TEXT,

@@ -11,7 +11,7 @@ CREATE TABLE dlq_notices (
 ) WITHOUT ROWID;
 INSERT INTO dlq_notices (receiver, id, at, holder) VALUES ('', '', '2000-01-01 00:00:00.000000', '');
 
--- The causes of which nobody wants to be notified.
+-- The muted causes.
 CREATE TABLE dlq_mutes (
     fingerprint TEXT NOT NULL PRIMARY KEY,
     muted_at    TEXT NOT NULL,
