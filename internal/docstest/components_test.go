@@ -112,7 +112,7 @@ func TestComposition_WithoutThePlugin(t *testing.T) {
 func TestComponents_Forwarder(t *testing.T) {
 	compose(t, func(c *composed) func() {
 		f, err := forwarder.NewForwarder(c.broker.Subscriber(), c.broker.Publisher(), watermill.NopLogger{}, forwarder.Config{
-			ForwarderTopic: "outbox", Router: c.router, Middlewares: []message.HandlerMiddleware{c.pipeline.Middleware},
+			ForwarderTopic: "outbox", Router: c.router, // with its pipeline; a second one is refused
 		})
 		require.NoError(c, err)
 		_ = f // the router runs it
