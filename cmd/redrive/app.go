@@ -164,7 +164,7 @@ func (a *app) by() dlq.By {
 	actor := firstOf(a.flags.actor, os.Getenv("REDRIVE_ACTOR"))
 	if actor == "" {
 		host, _ := os.Hostname()
-		actor = "somebody"
+		actor = "unknown"
 		if u, err := user.Current(); err == nil {
 			actor = u.Username
 		}

@@ -104,7 +104,7 @@ func TestRemote_Credentials(t *testing.T) {
 
 	require.NoError(t, os.WriteFile("token", []byte(token+"\n"), 0o600))
 	code, _, stderr = command(t, "dlq", "resolve", "1", "--server", server, "--token-file", "token", "--actor",
-		"somebody else")
+		"bob")
 	require.Equal(t, exitOK, code, stderr)
 	_, stdout, _ = command(t, "dlq", "show", "1", "--server", server, "--jq", ".resolved_by")
 	require.Equal(t, "ana\n", stdout, "the server knows who it was")

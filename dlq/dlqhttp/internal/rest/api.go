@@ -73,7 +73,7 @@ const description = `Look at dead letters, group them, fix them, send them back 
 x-role is the least role that a route asks for: viewer, operator, approver, admin. x-changes says that it changes something, which a
 read-only server refuses.
 
-Errors are application/problem+json; what was refused has changed nothing:
+Errors are application/problem+json; a refused request has changed nothing:
 
 - 400, 422: the request is invalid; detail names what and where
 - 401: credentials are missing or wrong; 403: the role, or the server, does not allow it

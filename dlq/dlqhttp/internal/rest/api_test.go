@@ -28,7 +28,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// api is the REST API without a server around it. Each request says who asks, and with which role.
+// api is the REST API without a server around it. Each request carries its user and role.
 type api struct {
 	*rest.API
 	mux *access.Mux

@@ -105,7 +105,7 @@ func (a *API) entryRoutes() {
 	handle(a, get("get-revision", "/entries/{id}/revisions/{revision}", "Get one revision of a dead letter's message"),
 		a.revision)
 	handle(a, get("diff-revisions", "/entries/{id}/diff", "Compare two revisions of a dead letter's message"), a.diff)
-	handle(a, get("get-entry-audit", "/entries/{id}/audit", "Get what was done to a dead letter, oldest first"), a.audit)
+	handle(a, get("get-entry-audit", "/entries/{id}/audit", "Get the actions on a dead letter, oldest first"), a.audit)
 }
 
 // binary is the schema of bytes, a new one for each document: huma writes into the schemas that it is given.
