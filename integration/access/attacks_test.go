@@ -30,10 +30,10 @@ import (
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
-// patience bounds a test for a fault; it is no deadline of the server's.
+// patience bounds a failing test; it is not a deadline of the server.
 const patience = 2 * time.Minute
 
-// process is a redrive serve.
+// process is a running redrive serve.
 type process struct {
 	address string
 	tls     *tls.Config // nil for plain HTTP
@@ -42,7 +42,7 @@ type process struct {
 
 var served = regexp.MustCompile(`https?://(127\.0\.0\.1:\d+)`)
 
-// startProcess starts redrive serve, with its own certificate or without one.
+// startProcess starts redrive serve, with its own certificate or without TLS.
 func startProcess(t *testing.T, secure bool) *process {
 	t.Helper()
 	dir := t.TempDir()
@@ -96,7 +96,7 @@ func (p *process) dial(t *testing.T) net.Conn {
 	return tls.Client(conn, p.tls)
 }
 
-// reply is an answer that has come whole.
+// reply is a complete answer.
 type reply struct {
 	status int
 	header http.Header
@@ -123,7 +123,7 @@ func (p *process) exchange(t *testing.T, conn net.Conn, request string) (answers
 	}
 }
 
-// ask is a client that behaves.
+// ask sends a request as a well-behaved client.
 func (p *process) ask(t *testing.T, path string) string {
 	t.Helper()
 	answers := p.exchange(t, p.dial(t), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -143,24 +143,23 @@ func (p *process) goroutines(t *testing.T) int {
 	return n
 }
 
-// attack is something that is sent, and what must be answered until the connection is closed, which it always is.
+// attack is what is sent, and the answers that must come until the connection is closed, which it always is.
 type attack struct {
 	send string
 	want []int
-	// cut says that the answer may be lost: a server that closes a connection with much unread data resets
-	// it.
+	// cut means that the answer may be lost: a server that closes a connection with much unread data resets it.
 	cut bool
 }
 
-// smuggled is what must not be answered.
+// smuggled is the request that must not be answered.
 const smuggled = "GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-// request is one that is the connection's last, if nothing of it is wrong.
+// request is the connection's last one, if it is valid.
 func request(line string, rest ...string) string {
 	return line + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + strings.Join(rest, "\r\n") + "\r\n\r\n"
 }
 
-// kept is a request behind which the connection stays open, if nothing of it is wrong, with another one smuggled in.
+// kept is a request after which the connection stays open, if it is valid, with another one smuggled in.
 func kept(headers, body string) string {
 	return "POST /livez HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n\r\n" + body + smuggled
 }
@@ -319,14 +318,14 @@ func (a *attack) check(t *testing.T, secure bool, answers []reply) {
 	}
 }
 
-// occupy leaves slow clients with the server: some that begin a header, which it closes while the test runs on, some
-// that begin a body, and some that never read. release waits for the first, and ends the others.
+// occupy connects slow clients: some begin a header, and are closed while the test continues, some begin a body, and
+// some never read. release waits for the first, and ends the others.
 func (p *process) occupy(t *testing.T) (release func()) {
 	t.Helper()
 	var headers, rest sync.WaitGroup
 	var open []net.Conn
 	for range 10 {
-		for _, begun := range []string{"", "GET /livez HTTP/1.1\r\nHost: local"} { // "" over TLS is no handshake either
+		for _, begun := range []string{"", "GET /livez HTTP/1.1\r\nHost: local"} { // "" over TLS is not a handshake either
 			conn := p.dial(t)
 			if begun == "" {
 				if over, ok := conn.(*tls.Conn); ok {
@@ -334,10 +333,10 @@ func (p *process) occupy(t *testing.T) (release func()) {
 				}
 			}
 			headers.Go(func() {
-				_, _ = io.WriteString(conn, begun)  // what it comes to is seen by the read
+				_, _ = io.WriteString(conn, begun)  // the read shows the result
 				_, err := io.Copy(io.Discard, conn) // the server ends it
 				if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
-					t.Errorf("%q is waited for: %v", begun, err)
+					t.Errorf("%q keeps the connection open: %v", begun, err)
 				}
 			})
 		}
@@ -359,7 +358,7 @@ func (p *process) occupy(t *testing.T) (release func()) {
 	}
 }
 
-// The port of HTTPS speaks nothing else, and no old TLS.
+// The HTTPS port speaks nothing else, and no old TLS.
 func TestAttacks_TLS(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, true)

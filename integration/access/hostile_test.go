@@ -6,8 +6,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/dlqhttptest"
 )
 
-// No parameter takes a value that makes a database stumble: what one of them takes and another does not is refused
-// before it.
+// No parameter accepts a value that a database fails on: a value that only some of them accept is refused before it
+// reaches one.
 func TestParameters_Hostile(t *testing.T) {
 	t.Parallel()
 	for name, database := range databases {

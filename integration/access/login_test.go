@@ -25,14 +25,14 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// users are those of the provider, with their groups.
+// users are the provider's users, with their groups.
 type users struct {
 	*storage.Storage
 
 	groups map[string][]string
 }
 
-// SetUserinfoFromToken adds the groups to what the provider tells of a user.
+// SetUserinfoFromToken adds the groups to the provider's data of a user.
 func (u *users) SetUserinfoFromToken(ctx context.Context, info *oidc.UserInfo, tokenID, subject, origin string) error {
 	if err := u.Storage.SetUserinfoFromToken(ctx, info, tokenID, subject, origin); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (u *users) SetUserinfoFromToken(ctx context.Context, info *oidc.UserInfo, t
 	return nil
 }
 
-// provider is an OpenID provider, and the login requests that it has had.
+// provider is an OpenID provider that keeps the login requests.
 type provider struct {
 	issuer string
 
@@ -120,7 +120,7 @@ func (p *person) logIn(base, page, user string, provider *provider) (*http.Respo
 		url.Values{"username": {user}, "password": {"verysecure"}, "id": {id[1]}})
 }
 
-// loginServers are two servers of one store with the provider.
+// loginServers starts two servers of one store with the provider.
 func loginServers(t *testing.T) (first, second string, p *provider, letters *dlq.Letters) {
 	t.Helper()
 	var handlers [2]http.Handler
@@ -148,8 +148,8 @@ func loginServers(t *testing.T) (first, second string, p *provider, letters *dlq
 	return urls[0], urls[1], p, letters
 }
 
-// A person logs in at a real provider, from the page that they wanted to it, with the role of their groups; the
-// session holds on every server of the store, and ends on all of them.
+// A person logs in at a real provider, and is sent back to the page they had requested, with the role of their groups;
+// the session is valid on every server of the store, and ends on all of them.
 //
 //nolint:bodyclose // send reads and closes them
 func TestLogin(t *testing.T) {
@@ -179,12 +179,12 @@ func TestLogin(t *testing.T) {
 	kept := ana.http.Jar.Cookies(at)
 	response, _ = ana.send(http.MethodPost, base+"/logout", nil)
 	require.Equal(t, http.StatusOK, response.StatusCode)
-	ana.http.Jar.SetCookies(at, kept) // who has kept the cookie has nothing
+	ana.http.Jar.SetCookies(at, kept) // a kept cookie is worthless
 	response, _ = ana.send(http.MethodGet, base+"/entries", nil)
 	require.Equal(t, http.StatusUnauthorized, response.StatusCode)
 }
 
-// Who is in no group with a role, comes with the answer of another browser's login, or comes twice, is not let in.
+// A login is refused to a user in no group with a role, with the answer to another browser's login, and a second time.
 //
 //nolint:bodyclose // send reads and closes them
 func TestLogin_Refused(t *testing.T) {
@@ -197,7 +197,7 @@ func TestLogin_Refused(t *testing.T) {
 	response, _ = bob.send(http.MethodGet, base+"/entries", nil)
 	require.Equal(t, http.StatusUnauthorized, response.StatusCode)
 
-	// Ana's browser stops at the callback, and an attacker's address is opened in another one.
+	// Ana's browser stops at the callback, and a victim's browser opens its address.
 	ana, victim := newPerson(t), newPerson(t)
 	var callback string
 	ana.http.CheckRedirect = func(r *http.Request, _ []*http.Request) error {

@@ -26,14 +26,14 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// databases are what the server is tried on. Each call makes an empty one and returns its URL.
+// databases are those that the server is tested on. Each call creates an empty one and returns its URL.
 var databases = map[string]func(t testing.TB) (url string){
 	"PostgreSQL": func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
 	"MySQL":      func(t testing.TB) string { t.Helper(); return services.SharedMySQL(t).Database(t) },
 }
 
-// handlerOf serves a store with some dead letters, whose messages go nowhere.
+// handlerOf serves a store with some dead letters; redriven messages are discarded.
 func handlerOf(t *testing.T, url string, change ...func(*dlqhttp.Config)) (*dlqhttp.Handler, *dlq.Letters) {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// schemathesis is the program that integration/install.sh has put into the cache, or that of $SCHEMATHESIS.
+// schemathesis returns the program that integration/install.sh has put into the cache, or that of $SCHEMATHESIS.
 func schemathesis(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("SCHEMATHESIS")
@@ -30,8 +30,8 @@ func schemathesis(t *testing.T) string {
 	return path
 }
 
-// A fuzzer that knows OpenAPI finds no answer that the document does not have: no fault of the server's own, no status,
-// type or body alongside the document.
+// A fuzzer that knows OpenAPI finds no answer that the document does not describe: no server error, and no other
+// status, type or body.
 func TestSchemathesis(t *testing.T) {
 	t.Parallel()
 	program := schemathesis(t)
@@ -41,7 +41,7 @@ func TestSchemathesis(t *testing.T) {
 	cmd := exec.CommandContext(ctx, program, "run", base+"/api/v1/openapi.json", "--no-color", "--seed=1",
 		"--max-examples=15",
 		"--max-time=60", "--phases=examples,coverage,fuzzing", "--exclude-path=/runs/{id}/events", // does not end
-		"--exclude-path=/entries/import", // lines, which it cannot make
+		"--exclude-path=/entries/import", // lines, which it cannot generate
 		"--request-timeout=30",
 		"--checks=not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance",
 		"--warnings=off")

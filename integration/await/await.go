@@ -10,17 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Patience is how long everything may stand still before a test gives up. A test that passes never waits for it to end.
+// Patience is how long nothing may change before a test gives up. A test that passes never waits for all of it.
 const Patience = 2 * time.Minute
 
-// Looks are longest apart when nothing has changed for a while.
+// The intervals between looks grow while nothing changes.
 const (
 	firstLook = time.Millisecond
 	lastLook  = 20 * time.Millisecond
 )
 
-// Progress calls look until it reports that it is done, for as long as what it returns changes within [Patience]. It
-// calls look in the goroutine of the test, so look may use require.
+// Progress calls look until it reports that it is done, as long as its result changes within [Patience]. It calls look
+// in the goroutine of the test, so look may use require.
 func Progress[T comparable](t testing.TB, look func() (far T, done bool), msgAndArgs ...any) {
 	t.Helper()
 	if last, ok := progress(look); !ok {
@@ -48,7 +48,7 @@ func progress[T comparable](look func() (far T, done bool)) (last T, ok bool) {
 
 func pause(d time.Duration) { <-time.After(d) } // real time: the one pause between looks at a real server
 
-// True waits until holds returns true. A yes or no shows no progress, so all of it must happen within [Patience].
+// True waits until holds returns true. A boolean shows no progress, so everything must happen within [Patience].
 func True(t testing.TB, holds func() bool, msgAndArgs ...any) {
 	t.Helper()
 	Progress(t, func() (bool, bool) { done := holds(); return done, done }, msgAndArgs...)

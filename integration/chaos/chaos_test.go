@@ -27,8 +27,8 @@ var (
 		"run a RabbitMQ and a Kafka of three nodes too, which take two gigabytes")
 )
 
-// No message that no handler has refused is ever dead, none is lost, none comes before it is due, whatever is killed,
-// cut, frozen or restarted, and none stands still when all is well again.
+// No message is dead that no handler has refused, none is lost, none comes before it is due, whatever is killed, cut,
+// frozen or restarted, and none stands still after recovery.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	cases := map[string]func(*testing.T) target{
@@ -55,7 +55,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// chaos is one run.
+// chaos is one run of the test.
 type chaos struct {
 	t      *testing.T
 	target target
@@ -115,7 +115,7 @@ func run(t *testing.T, to target) {
 	require.Empty(t, c.ledger.strange, "never published")
 }
 
-// publish publishes until ctx ends. What cannot be published may be there all the same.
+// publish publishes until ctx ends. A message whose publish failed may have arrived nevertheless.
 func (c *chaos) publish(ctx context.Context, broker brokers.Broker) {
 	random := rand.New(rand.NewPCG(*seed, 1))
 	publisher := broker.Publisher()
@@ -142,7 +142,7 @@ func (c *chaos) publish(ctx context.Context, broker brokers.Broker) {
 	}
 }
 
-// readDead enters the dead letters into the ledger until ctx ends. One that is read twice is not dead twice.
+// readDead enters the dead letters into the ledger until ctx ends. One that is read twice counts once.
 func (c *chaos) readDead(ctx context.Context, broker brokers.Broker) {
 	seen := map[string]bool{}
 	found := func(id string) {
@@ -173,7 +173,7 @@ func readTopic(ctx context.Context, broker brokers.Broker, found func(id string)
 	return nil
 }
 
-// spoil makes one fault after the other, each in the midst of traffic, and puts all right again.
+// spoil causes one fault after the other, each in the middle of traffic, and repairs it.
 func (c *chaos) spoil() {
 	random := rand.New(rand.NewPCG(*seed, 2))
 	faults := append(c.workerFaults(random), c.target.faults...)
@@ -204,7 +204,7 @@ func (c *chaos) suffer(f fault) {
 	c.t.Logf("%s, %s", f.name, time.Since(began).Round(time.Millisecond))
 }
 
-// traffic waits until so many more messages have been confirmed, and as many handlers called.
+// traffic waits until n more messages have been confirmed, and as many handler calls made.
 func (c *chaos) traffic(n int) {
 	confirmed, runs := c.ledger.progress()
 	await.Progress(c.t, func() (int, bool) {

@@ -18,8 +18,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// fault is something that goes wrong and is put right again before do returns. While one with outage lasts, a
-// standstill is not a fault.
+// fault breaks something and repairs it before do returns. During one with outage, a standstill is not an error.
 type fault struct {
 	name   string
 	outage bool
@@ -31,7 +30,7 @@ type target struct {
 	workers []string // URLs of the workers, through what fails, in turns
 	direct  string   // URL of the publisher and of the reader of dead letters
 	faults  []fault
-	// remove deletes what the service has on its broker, with all messages in it.
+	// remove deletes the service's objects on its broker, with all messages in them.
 	remove func(ctx context.Context) error
 	deep   func(id string) error // publishes a message that no handler can be given; nil without one
 	// dead reads dead letters until ctx ends or it cannot any more; nil where the service's own driver reads any queue.
@@ -81,7 +80,7 @@ func cuts(p *services.Proxy) []fault {
 	}
 }
 
-// machine is a server of package services.
+// machine is a server from package services.
 type machine interface {
 	Kill() error
 	Start(ctx context.Context) error
@@ -90,7 +89,7 @@ type machine interface {
 	Resume() error
 }
 
-// crashes are the faults of a broker's own machine.
+// crashes are the faults of a broker's machine.
 func crashes(m machine) []fault {
 	return []fault{
 		{"broker restarted", true, m.Restart},
@@ -110,8 +109,8 @@ func crashes(m machine) []fault {
 	}
 }
 
-// settled is a RabbitMQ that has on disk which queues it has when it is killed. It keeps what it knows of young ones in
-// memory for seconds, and a queue that is three seconds old would come back without a leader.
+// settled is a RabbitMQ that has written its queues to disk before it is killed. It keeps new ones in memory for
+// seconds, and a queue that is three seconds old would come back without a leader.
 type settled struct{ *services.Rabbit }
 
 func (s settled) Kill() error {
@@ -184,7 +183,7 @@ func deleteQueues(url string) error {
 	return nil
 }
 
-// rabbitCluster loses one node of three at a time. Each worker is connected to another node.
+// rabbitCluster loses one node of three at a time. Each worker is connected to a different node.
 func rabbitCluster(t *testing.T) target {
 	t.Helper()
 	c := services.RabbitMQOf(t, services.RabbitConfig{}, 3)
@@ -308,8 +307,8 @@ func open(t *testing.T, driver, dsn string) *sql.DB {
 	return db
 }
 
-// deleteRows deletes the messages of every queue, one statement after the other: some are locked, and the server may
-// choose ours to end a deadlock.
+// deleteRows deletes the messages of every queue, and repeats that: some are locked, and the server may choose our
+// statement as the victim of a deadlock.
 func deleteRows(db *sql.DB) func(ctx context.Context) error {
 	return func(ctx context.Context) (err error) {
 		for range 20 {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A ledger that does not see what went wrong proves nothing.
+// The ledger finds each kind of error.
 func TestLedger(t *testing.T) {
 	l := newLedger()
 	for _, p := range []plan{
@@ -77,7 +77,7 @@ func requireNamed(t *testing.T, lines []string, ids ...string) {
 	require.ElementsMatch(t, ids, names)
 }
 
-// A clock that is set back makes no message early, and hides none that is.
+// A clock that is set back neither makes a message early nor hides one that is.
 func TestLedger_TheClockIsSet(t *testing.T) {
 	l := newLedger()
 	for id, began := range map[string]time.Duration{"in time": 600 * time.Millisecond, "early": 400 * time.Millisecond} {
@@ -90,7 +90,7 @@ func TestLedger_TheClockIsSet(t *testing.T) {
 	requireNamed(t, l.verdict().early, "early")
 }
 
-// A worker may be in the middle of a line when the book is read.
+// The book may be read while a worker is in the middle of a line.
 func TestLedger_ReadsWholeLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "book")
 	l := newLedger()

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// Steps of a message, as the book has them.
+// The steps of a message in the book.
 const (
 	begun   = "begun"   // a handler runs
 	failed  = "failed"  // and is about to return an error
 	handled = "handled" // and is about to return nil
 )
 
-// book is a file to which all workers append. A line is one write, so none is torn by a kill.
+// book is a file to which all workers append. A line is one write, so a kill tears none.
 type book struct{ file *os.File }
 
 func openBook(path string) (*book, error) {
@@ -30,7 +30,7 @@ func (b *book) write(step, id string, attempt int) {
 	}
 }
 
-// account is what is known of one message.
+// account has all that is known of one message.
 type account struct {
 	plan      plan
 	published time.Time // just before
@@ -44,7 +44,7 @@ type account struct {
 	early   time.Duration     // how long before it was due, at worst
 }
 
-// settled reports whether nothing more is to come.
+// settled reports whether nothing more can happen.
 func (a *account) settled() bool { return a.handled > 0 || a.dead > 0 }
 
 // ledger is the account of all messages. It is safe for concurrent use.
@@ -86,7 +86,7 @@ func (l *ledger) publishing(p plan) {
 	l.accounts[p.ID] = &account{plan: p, published: time.Now(), failed: map[int]time.Time{}}
 }
 
-// deleted excuses every message that is not settled: an operator may just have deleted it.
+// deleted excuses every message that is not settled: an operator may have deleted it.
 func (l *ledger) deleted() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +122,7 @@ func (l *ledger) unavailable() (over func()) {
 	}
 }
 
-// update reads what the workers have added to the book.
+// update reads the new lines of the book.
 func (l *ledger) update(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -181,8 +181,8 @@ func (l *ledger) enter(at time.Time, step, id string, attempt int) {
 	}
 }
 
-// standstill looks at the time between two calls of handlers. What a fault explains does not count: the time from its
-// beginning on until a while after its end.
+// standstill checks the time between two handler calls. Time that a fault explains does not count: from its beginning
+// until a while after its end.
 func (l *ledger) standstill(at time.Time) {
 	from := l.last
 	if at.After(l.last) {

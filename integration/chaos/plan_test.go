@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// What a message does to its handler.
+// The ways in which a message makes its handler behave.
 const (
 	passes   = "passes"   // at the first attempt
 	slow     = "slow"     // passes, after half a second

@@ -101,7 +101,7 @@ func serve(ctx context.Context, url string, book *book) (started bool, err error
 	return router.IsRunning(), err
 }
 
-// handle does what the message's plan says, and writes each step into the book before it takes effect.
+// handle follows the message's plan, and writes each step into the book before it takes effect.
 func handle(book *book, m *message.Message) error {
 	var p plan
 	if err := json.Unmarshal(m.Payload, &p); err != nil {
@@ -122,7 +122,7 @@ func handle(book *book, m *message.Message) error {
 	return nil
 }
 
-// process is a worker that runs.
+// process is a running worker.
 type process struct {
 	cmd   *exec.Cmd
 	asked atomic.Bool // to end
@@ -149,7 +149,7 @@ func startWorker(t *testing.T, url, path string) *process {
 // kill is kill -9.
 func (p *process) kill() { p.end(syscall.SIGKILL) }
 
-// stop is what a deployment does.
+// stop ends the worker like a deployment.
 func (p *process) stop() { p.end(syscall.SIGTERM) }
 
 func (p *process) end(signal os.Signal) {

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// redriveAll sends everything back in one run, and wants every entry closed by the broker's confirm.
+// redriveAll sends everything back in one run, and requires that the broker's confirm closes every entry.
 func redriveAll(t *testing.T, letters *dlq.Letters, target collector.Target) {
 	t.Helper()
 	router, err := collector.NewRouter(collector.RouterConfig{Store: letters.Store(), Targets: []collector.Target{target}})
@@ -45,8 +45,8 @@ func entryOf(t *testing.T, letters *dlq.Letters, id string) dlq.Entry {
 	return dlq.Entry{}
 }
 
-// The error queues of NServiceBus, MassTransit, Spring AMQP and Watermill on RabbitMQ, as these write them: read, and
-// one run brings every message to its queue with the headers that are its own, each with its type.
+// The error queues of NServiceBus, MassTransit, Spring AMQP and Watermill on RabbitMQ, in their own formats: all are
+// read, and one run returns every message to its queue with its own headers, each with its type.
 func TestRabbitMQ_ForeignErrorQueues(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

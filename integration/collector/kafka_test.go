@@ -19,8 +19,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A Spring service's dead letter topic: collected, with the numbers that Java writes as bytes, and back to the topic
-// with key and headers.
+// A Spring service's dead letter topic: its messages are collected, with the numbers that Java writes as bytes, and
+// return to the topic with key and headers.
 func TestKafka_SpringService(t *testing.T) {
 	k := services.SharedKafka(t)
 	topic, dlt := k.CreateTopic(t, 3), k.CreateTopic(t, 3)
@@ -80,8 +80,9 @@ func TestKafka_SpringService(t *testing.T) {
 	}, headers)
 }
 
-// A service of ours that keeps its dead letters in Kafka alone: they are collected with their coordinates and their
-// error, and go back to the group that failed, with key and headers; a second group on the topic sees nothing of it.
+// A service on this module that keeps its dead letters only in Kafka: they are collected with their coordinates and
+// their error, and return to the group that failed, with key and headers; a second group on the topic does not see
+// them.
 func TestKafka_OwnService(t *testing.T) {
 	k := services.SharedKafka(t)
 	topic := k.CreateTopic(t, 3)

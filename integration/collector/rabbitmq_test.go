@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// service is a consumer with a dead letter queue as many a RabbitMQ tutorial builds it, with a plain client.
+// service is a consumer with a dead letter queue as in many RabbitMQ tutorials, with a plain client.
 type service struct {
 	channel *amqp.Channel
 }
@@ -37,7 +37,7 @@ func newService(t *testing.T, url string) *service {
 	_, err = channel.QueueDeclare("orders.dlq", true, false, false, false, nil)
 	require.NoError(t, err)
 	require.NoError(t, channel.QueueBind("orders", "orders.*", "shop", false, nil))
-	// A second consumer of the same events: it must see nothing of another one's redrives.
+	// A second consumer of the same events: it must not see another one's redrives.
 	_, err = channel.QueueDeclare("statistics", true, false, false, false, nil)
 	require.NoError(t, err)
 	require.NoError(t, channel.QueueBind("statistics", "orders.*", "shop", false, nil))
@@ -79,8 +79,8 @@ func (s *service) depth(t *testing.T, queue string) int {
 	return q.Messages
 }
 
-// A service in any language rejects a message. It is collected with what RabbitMQ says of it, goes back to that
-// service's queue and to no other consumer, every header with its type; rejected again, it is the same entry.
+// A service in any language rejects a message. The message is collected with RabbitMQ's reason, and returns to that
+// service's queue and to no other consumer, each header with its type; rejected again, it is the same entry.
 func TestRabbitMQ_ForeignService(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	s := newService(t, url)
@@ -163,7 +163,7 @@ func TestRabbitMQ_StopAndStart(t *testing.T) {
 	require.Len(t, ids, n)
 }
 
-// publishTo publishes to a queue; the channel's confirms are waited for by the depth that a test looks at.
+// publishTo publishes to a queue; a test waits for the queue's depth instead of confirms.
 func (s *service) publishTo(t *testing.T, queue, id string) {
 	t.Helper()
 	require.NoError(t, s.channel.PublishWithContext(t.Context(), "", queue, true, false, amqp.Publishing{
@@ -189,8 +189,8 @@ func TestRabbitMQ_MissingQueue(t *testing.T) {
 	require.Equal(t, "later", entries(t, letters)[0].Origin.Consumer)
 }
 
-// A service of ours that keeps its dead letters in RabbitMQ alone: they are collected with its error, and go back to
-// its queue with the routing key of their first publication.
+// A service on this module that keeps its dead letters only in RabbitMQ: they are collected with its error, and return
+// to its queue with the routing key of their first publication.
 func TestRabbitMQ_OwnService(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	own, err := brokers.Open(t.Context(), url, func(c *brokers.Config) {

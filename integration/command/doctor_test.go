@@ -42,7 +42,7 @@ func TestDoctor_Healthy(t *testing.T) {
 		},
 	} {
 		if what == "store" && strings.HasPrefix(found[what].Finding, "answers in ") {
-			continue // a busy machine, and doctor is right to say so
+			continue // a busy machine, which doctor rightly reports
 		}
 		require.Equal(t, want.Severity, found[what].Severity, "%s: %v", what, found[what])
 		require.Contains(t, found[what].Finding, want.Finding, what)
@@ -50,7 +50,7 @@ func TestDoctor_Healthy(t *testing.T) {
 	}
 }
 
-// Each part that is broken is a separate problem with its own remedy, and no password is shown.
+// Each broken part is a separate problem with its own remedy, and no password is shown.
 func TestDoctor_Broken(t *testing.T) {
 	t.Parallel()
 	rabbit := services.SharedRabbitMQ(t).VHost(t)
@@ -110,7 +110,7 @@ func TestDoctor_WatermillsAdapters(t *testing.T) {
 	}
 }
 
-// unreachable are URLs of every broker that has a server, at an address.
+// unreachable returns URLs of every broker that has a server, at an address.
 func unreachable(address string) map[string]string {
 	return map[string]string{
 		"amqp": "amqp://guest:s3cret@" + address + "/", "kafka": "kafka://" + address, "nats": "nats://" + address,
@@ -121,14 +121,14 @@ func unreachable(address string) map[string]string {
 	}
 }
 
-// Where nothing listens the reason is given at once, whatever the time limit, and where a server says nothing, at the
+// If nothing listens the reason is reported at once, whatever the time limit, and if a server does not answer, at the
 // limit: clients have timeouts and repetitions that may take minutes.
 func TestDoctor_UnreachableServers(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // it accepts connections, and is never read
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, listener.Close()) })
-	services.Program(t, "./cmd/redrive") // built before the clock is looked at
+	services.Program(t, "./cmd/redrive") // built before the time is measured
 	for name, c := range map[string]struct{ address, limit string }{
 		"refused": {address: "127.0.0.1:1", limit: "10m"},
 		"silent":  {address: listener.Addr().String(), limit: "1s"},

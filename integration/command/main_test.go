@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// result is what a command did.
+// result is the result of a command.
 type result struct {
 	code           int
 	stdout, stderr string

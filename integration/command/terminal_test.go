@@ -106,7 +106,7 @@ func (s *session) text() string {
 	return strings.ReplaceAll(s.screen.String(), "\r\n", "\n")
 }
 
-// String is what a failed test shows: the screen as it is then.
+// String is shown by a failed test: the current screen.
 func (s *session) String() string { return s.text() }
 
 // sees waits until the screen shows text.
@@ -189,7 +189,7 @@ func TestTerminal_Slips(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(n.dir, "daed.db"))
 }
 
-// A redrive asks with everything that matters, and after a no nothing has happened.
+// A redrive asks with all that matters, and after a no nothing has happened.
 func TestTerminal_Asks(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 12)
@@ -234,7 +234,7 @@ func TestTerminal_InterruptAdjustResume(t *testing.T) {
 	require.Contains(t, screen, "run night: completed\n30 of 30 done: 30 succeeded")
 }
 
-// Commands that only show (tail, watch, serve) end at Ctrl-C, too, and explain what that means.
+// Commands that only show (tail, watch, serve) end at Ctrl-C as well, and explain the effect.
 func TestTerminal_InterruptsWhatShows(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 3)
@@ -261,7 +261,7 @@ func TestTerminal_InterruptsWhatShows(t *testing.T) {
 	require.Zero(t, code, screen)
 }
 
-// The presets, the runs and the groups complete, with what they are.
+// Presets, runs and groups are completed, with descriptions.
 func TestTerminal_Completes(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 2)
@@ -280,11 +280,11 @@ func TestTerminal_Completes(t *testing.T) {
 	require.Contains(t, script, "__start_redrive")
 }
 
-// A run that stopped ends its watcher with the reason, and with the commands that show and continue it.
+// The watcher of a run that stops ends with the reason, and with the commands that show and continue the run.
 func TestTerminal_WatchesAStop(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 12)
-	for _, name := range []string{"queue.db", "queue.db-wal", "queue.db-shm"} { // and with it where they came from
+	for _, name := range []string{"queue.db", "queue.db-wal", "queue.db-shm"} { // and with it their origin
 		require.NoError(t, os.RemoveAll(filepath.Join(n.dir, name)))
 	}
 	code, screen := n.typed(t, "dlq redrive --handler charge --canary 1 --yes --id nowhere")
@@ -296,8 +296,7 @@ func TestTerminal_WatchesAStop(t *testing.T) {
 	require.Contains(t, screen, "redrive runs resume nowhere")
 }
 
-// A run is carried on by the server that is up, from a terminal that knows nothing but its address; a token for it is
-// shown once.
+// The server continues a run at the request of a terminal that knows only its address; a token for it is shown once.
 func TestTerminal_ThroughAServer(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 12)
@@ -307,7 +306,7 @@ func TestTerminal_ThroughAServer(t *testing.T) {
 	require.Zero(t, code, screen)
 	server := n.begin(t, "serve")
 	server.sees(t, "serving")
-	server.sees(t, "brokers=1") // and so the whole line, which a terminal may hand out in parts
+	server.sees(t, "brokers=1") // and thus the whole line, which a terminal may deliver in parts
 	address := regexp.MustCompile(`http://127\.0\.0\.1:\d+`).FindString(server.text())
 	require.NotEmpty(t, address, server.text())
 	far := night{t.TempDir()}

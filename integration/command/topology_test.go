@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Plan, check, apply, check: what is missing is named and made, and a second apply changes nothing.
+// Plan, check, apply, check: missing objects are named and created, and a second apply changes nothing.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	store := services.SharedPostgres(t).Database(t)
@@ -52,7 +52,7 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// A queue that is there with other properties is found, and not touched.
+// An existing queue with other properties is reported, and not touched.
 func TestTopology_OtherArguments(t *testing.T) {
 	t.Parallel()
 	store, rabbit := services.SharedPostgres(t).Database(t), services.SharedRabbitMQ(t).VHost(t)

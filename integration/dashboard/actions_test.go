@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Every button of an entry does what it says, in the name of who pressed it and with the reason that was typed.
+// Every button of an entry does what its label says, in the name of the user and with the reason that was typed.
 func TestEntry_Buttons(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 4)
@@ -52,7 +52,7 @@ func TestEntry_Buttons(t *testing.T) {
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".flash").length`))
 }
 
-// An admin ends the wait for an outcome that will not come, and has to explain it; no other role has the button.
+// An admin ends the wait for an outcome that will not come, and has to give a reason; no other role has the button.
 func TestEntry_Release(t *testing.T) {
 	s := newSite(t)
 	id := s.put(t, 1)[0]
@@ -85,7 +85,7 @@ func TestEntry_Release(t *testing.T) {
 	require.Equal(t, 0, eval[int](b, "document.querySelectorAll(`"+button+"`).length"))
 }
 
-// A redriven message that dies again comes back to its entry, with both errors on the timeline.
+// A redriven message that dies again returns to its entry, with both errors on the timeline.
 func TestEntry_DiesAgain(t *testing.T) {
 	s := newSite(t)
 	id := s.put(t, 1)[0]
@@ -131,7 +131,7 @@ func TestEntry_EditAndRedrive(t *testing.T) {
 	b.wait(`document.querySelector("[data-json-state]").innerText.startsWith("Not JSON")`)
 	b.click(`[data-do=format]`)
 	require.Equal(t, "{broken", eval[string](b, `document.querySelector("textarea[name=payload]").value`),
-		"what is no JSON is left alone")
+		"text that is not JSON is left alone")
 	const exact = `{"a":[],"b":{},"n":12345678901234567890.10,"s":"x \" {,: y","a":[1,{"c":null}]}`
 	b.fill(`textarea[name=payload]`, exact)
 	b.click(`[data-do=format]`)
@@ -149,7 +149,7 @@ func TestEntry_EditAndRedrive(t *testing.T) {
 	require.Contains(t, diff, `"currency": null`)
 	require.Contains(t, diff, `"currency": "EUR"`)
 	require.Contains(t, diff, "repaired-by: ana")
-	require.Equal(t, 0, s.entry(t, id).Revision, "it was only looked at")
+	require.Equal(t, 0, s.entry(t, id).Revision, "a look changes nothing")
 
 	b.fill(`.sticky input[name=note]`, "added the currency")
 	b.follow(`button[value=redrive]`)
@@ -165,8 +165,8 @@ func TestEntry_EditAndRedrive(t *testing.T) {
 	require.Contains(t, eval[string](b, `document.querySelector("#raw").textContent`), `"currency":null`)
 }
 
-// What is not touched keeps its bytes, whatever a form does to line ends, and what a form would harm cannot be edited
-// in one.
+// An untouched payload keeps its bytes, whatever a form does to line ends, and a payload that a form would damage
+// cannot be edited in one.
 func TestEntry_EditKeepsBytes(t *testing.T) {
 	s := newSite(t)
 	payloads := []string{"\n\n{\n  \"a\": 1\n}\n", "a\r\nb\r\n", "tab\there \u00e9\U0001F600\u2028"}
@@ -198,7 +198,7 @@ func TestEntry_EditKeepsBytes(t *testing.T) {
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("textarea[name=payload]").length`))
 }
 
-// The ticked ones of a page are changed, and nothing else, after they were counted.
+// Only the ticked entries of a page are changed, after they were counted.
 func TestEntries_Ticked(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 6)
@@ -226,7 +226,7 @@ func TestEntries_Ticked(t *testing.T) {
 	}
 }
 
-// All that match are changed, not only those on the page; what arrives after the count is not.
+// All matching entries are changed, not only those on the page, but none that arrive after the count.
 func TestEntries_AllThatMatch(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 130)
@@ -248,7 +248,7 @@ func TestEntries_AllThatMatch(t *testing.T) {
 	require.Equal(t, dlq.Pending, s.entry(t, receipts[0].ID).Status)
 }
 
-// Filters stand in the URL, and what they leave is what the store picks.
+// Filters are part of the URL, and the page has the entries that the store picks.
 func TestEntries_Filters(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 40)
@@ -291,8 +291,8 @@ func TestEntries_Filters(t *testing.T) {
 	require.Len(t, unique, 40)
 }
 
-// A field of the payload picks entries, and what is done to all that match is done to these: the field travels through
-// the counting page.
+// A field of the payload filters entries, and an action on all matches applies to these: the counting page keeps the
+// field.
 func TestEntries_PayloadField(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 12)
@@ -316,11 +316,10 @@ func TestEntries_PayloadField(t *testing.T) {
 	}
 	b.expect("422")
 	b.visit("/entries?field=customer")
-	require.Contains(t, b.text(), "customer.id=42", "what a field looks like")
+	require.Contains(t, b.text(), "customer.id=42", "the form of a field")
 }
 
-// What belongs to an entry is a link: the others of its flow by their correlation id, those of its trace by the
-// headers.
+// An entry links to its relatives: the others of its flow by correlation id, those of its trace by the headers.
 func TestEntry_LinksToWhatBelongsToIt(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 6) // three of a flow each
@@ -374,7 +373,7 @@ func TestGroup_NoteAndMute(t *testing.T) {
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("#about form").length`))
 }
 
-// A whole cause is given up from its page.
+// A whole cause is discarded from its page.
 func TestGroup_Discard(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 30)
@@ -417,7 +416,7 @@ func TestRetention(t *testing.T) {
 	b.follow(`form[method=get] button`)
 	require.Contains(t, b.text(), "4 entries")
 	b.fill(`form[method=post] input[name=note]`, "older than 90 days")
-	b.click(`form[method=post] button`) // the browser holds it back: the box is not ticked
+	b.click(`form[method=post] button`) // the browser does not submit it: the box is not ticked
 	require.Equal(t, dlq.Resolved, s.entry(t, receipts[0].ID).Status)
 	b.click(`input[name=sure]`)
 	b.follow(`form[method=post] button`)

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// The only button that says Pause is the run's: refreshing is stopped by an icon.
+// The only button labelled Pause is the run's: an icon pauses the refreshes.
 func TestRefresh_OnePause(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 30)
@@ -27,7 +27,7 @@ func TestRefresh_OnePause(t *testing.T) {
 	b.click(`[data-do=pause]`)
 	b.wait(`document.querySelector("[data-updated]").innerText.startsWith("as of ")`)
 	require.Equal(t, "grayscale(1)", eval[string](b, `getComputedStyle(document.querySelector("#live")).filter`),
-		"what is stale is grey")
+		"stale data is grey")
 	got, err := s.runner.Run(t.Context(), run.ID)
 	require.NoError(t, err)
 	require.NotEqual(t, redrive.Paused, got.State, "refreshing was paused, not the run")
@@ -64,7 +64,7 @@ func TestRefresh_ServerAway(t *testing.T) {
 		`getComputedStyle(document.querySelector("#live")).filter === "none"`)
 }
 
-// A fault states what is true: whether it was saved, whether it was sent, what the broker said, and the way back.
+// An error page states the facts: whether it was saved, whether it was sent, the broker's error, and the way back.
 func TestFaults_SayWhatIsTrue(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 2)
@@ -93,7 +93,7 @@ func TestFaults_SayWhatIsTrue(t *testing.T) {
 	require.JSONEq(t, `{"fixed":true}`, string(s.entry(t, ids[1]).Body.Payload))
 	s.refuses.Store(nil)
 	b.follow(`main a[href$="/entries/` + driver.FormatID(ids[1]) + `"]`)
-	b.follow(`button[value=redrive]`) // the way back leads to where it is tried again
+	b.follow(`button[value=redrive]`) // the way back leads to the page for another try
 	s.becomes(t, ids[1], dlq.Resolved)
 	require.Equal(t, []string{`{"fixed":true}`}, s.handled())
 }

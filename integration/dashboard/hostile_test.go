@@ -16,7 +16,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// attacks are texts that would do something in a page that takes them for markup, in the places where pages put texts.
+// attacks are texts that would have an effect in a page that treats them as markup, in all places where pages put
+// texts.
 var attacks = []string{
 	`<script>window.pwned=1</script><img src=x onerror="window.pwned=1">`,
 	`"><svg onload="window.pwned=1"><b data-xss="1">`,
@@ -28,8 +29,8 @@ var attacks = []string{
 	`<input data-do="theme" form="pick" name="scope" value="all"><form action="//evil.test"><button data-xss>`,
 }
 
-// Whatever a message, an error or a person's note says stands on the pages as text: nothing of it runs, changes the
-// page, or asks another host. Every field of an entry has every attack once.
+// The text of messages, errors and notes is shown as text: none of it runs, changes the page, or contacts another host.
+// Every field of an entry has every attack once.
 func TestHostile(t *testing.T) {
 	s := newSite(t, func(c *dlqhttp.Config) {
 		c.Topology = func(context.Context) (any, error) {
@@ -96,7 +97,7 @@ func TestHostile(t *testing.T) {
 		b.visit(path)
 		b.harmless(path)
 	}
-	// The texts are there to be read.
+	// The texts are readable.
 	b.visit("/entries/1")
 	require.Contains(t, b.text(), attacks[0])
 	for _, path := range []string{
@@ -108,8 +109,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// harmless looks for what an attack would have left in the page. The console, dialogs and requests are watched all the
-// time.
+// harmless looks for traces of an attack in the page. The console, dialogs and requests are watched all the time.
 func (b *tab) harmless(path string) {
 	b.t.Helper()
 	found := eval[[]string](b, `[

@@ -22,7 +22,7 @@ func TestKeys(t *testing.T) {
 	b.wait(`document.querySelector("#help").open`)
 	b.key(kb.Escape)
 	b.wait(`!document.querySelector("#help").open`)
-	// What follows a g within 1.5 s is where to go: the page's clock stands still, however long the machine takes.
+	// The key after a g, within 1.5 s, chooses the page: the page's clock stands still, however long the machine takes.
 	eval[bool](b, `((now) => { Date.now = () => now; return true })(Date.now())`)
 	b.key("ge")
 	b.wait(`location.pathname === "/ops/entries" && document.readyState === "complete"`)
@@ -45,7 +45,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	require.NotEqual(t, "none", eval[string](b, `getComputedStyle(document.activeElement).outlineStyle`),
-		"the focus is seen")
+		"the focus is visible")
 	b.key(kb.Enter)
 	b.has("discarded; it is kept")
 	require.Equal(t, dlq.Discarded, s.entry(t, ids[0]).Status)
@@ -57,7 +57,7 @@ func TestKeys(t *testing.T) {
 	b.wait(`document.activeElement.id === "main"`)
 }
 
-// The row that the keys have chosen, and the tick on it, stay with the entry when a refresh brings others above it.
+// The row selected by keys, and its tick, stay with the entry when a refresh adds others above it.
 func TestKeys_TheRowStaysOverARefresh(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 3)
@@ -75,7 +75,7 @@ func TestKeys_TheRowStaysOverARefresh(t *testing.T) {
 	b.wait(`document.querySelector("[data-picked]").innerText === "1 ticked"`)
 	ticked := `document.querySelector("input[name=pick]:checked").value`
 	require.Equal(t, driver.FormatID(ids[1]), eval[string](b, ticked))
-	// A refresh that was on its way when the box was ticked.
+	// A refresh that was in flight when the box was ticked.
 	eval[bool](b, `(setInterval(() => htmx.trigger("#live", "redrive:refresh"), 500), true)`)
 	newer(2)
 	require.Equal(t, driver.FormatID(ids[1]), eval[string](b, ticked))
@@ -83,7 +83,7 @@ func TestKeys_TheRowStaysOverARefresh(t *testing.T) {
 	require.Equal(t, driver.FormatID(ids[0]), eval[string](b, `document.activeElement.innerText`))
 }
 
-// The theme is remembered by the server's page, the zone and the pause by the browser.
+// The server remembers the theme, the browser the zone and the pause.
 func TestTools(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 3)
@@ -130,7 +130,7 @@ func TestRefresh_LeavesWorkAlone(t *testing.T) {
 	b.click(`details summary`)
 	b.fill(`form.actions input[name=note]`, "half a sen")
 	eval[bool](b, `(window.refreshed = 0, document.addEventListener("htmx:after:swap", () => window.refreshed++), true)`)
-	eval[bool](b, `(htmx.trigger("#live", "redrive:refresh"), true)`) // as if the timer had not looked
+	eval[bool](b, `(htmx.trigger("#live", "redrive:refresh"), true)`) // bypassing the timer's check
 	b.wait(`window.refreshed > 0`)
 	require.Equal(t, "half a sen", eval[string](b, `document.querySelector("form.actions input[name=note]").value`),
 		"the page is morphed, not replaced")

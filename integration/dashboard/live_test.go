@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// What services do now is on one screen: what they handle, what waits for a retry and when it is due, what the broker
-// holds, and which circuits are open. It refreshes without a reload.
+// One screen shows what services are doing: messages in handlers, retries and when they are due, the broker's depths,
+// and open circuits. It refreshes without a reload.
 func TestLive_WhatIsDoneNow(t *testing.T) {
 	s := newSite(t)
 	b := s.open(t, "ana:viewer")
@@ -43,7 +43,7 @@ func TestLive_PauseAndResume(t *testing.T) {
 	b.follow(`button[value=pause]`)
 	b.has("The intake of billing is paused")
 	intake := `document.querySelector('td[data-label="Intake"]').innerText`
-	b.wait(intake + `.startsWith("paused") && !` + intake + `.includes("followed")`) // every process has done it
+	b.wait(intake + `.startsWith("paused") && !` + intake + `.includes("followed")`) // every process has paused
 	s.publish(t, "mails", "a", "b", "c")
 	mails := `[...document.querySelectorAll("tr")].find((r) => r.innerText.startsWith("mails"))`
 	ready := mails + `.querySelector('[data-label="Ready"]').innerText`
@@ -51,7 +51,7 @@ func TestLive_PauseAndResume(t *testing.T) {
 	require.Zero(t, s.mailed())
 	b.follow(`button[value=resume]`)
 	b.wait(ready + ` === "0"`)
-	await.Count(t, 3, s.mailed) // what is not ready any more may be in hand still
+	await.Count(t, 3, s.mailed) // a message that is no longer ready may still be in hand
 	require.Equal(t, 3, s.mailed())
 	records, _, err := s.manager.AuditLog(t.Context(), dlq.AuditFilter{Actor: "ana"}, dlq.Page{})
 	require.NoError(t, err)

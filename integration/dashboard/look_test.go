@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// takeAll takes every screen of an empty store, of one incident, of 100,000 letters, and of texts that are long or go
-// from right to left, at two widths, light and dark: screens are judged by looking.
+// takeAll takes pictures of every screen with an empty store, with one incident, with 100,000 letters, and with long
+// and right-to-left texts, at two widths, light and dark: screens have to be looked at.
 func takeAll(t *testing.T, dir string) {
 	t.Helper()
 	for name, fill := range looks {
@@ -53,7 +53,7 @@ func takeAll(t *testing.T, dir string) {
 	}
 }
 
-// looks fill a store, and return a run of it.
+// looks fill a store, and return a run.
 var looks = map[string]func(*testing.T, *site) string{
 	"empty": func(*testing.T, *site) string { return "" },
 	"incident": func(t *testing.T, s *site) string {

@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// quantize makes a picture of at most 256 colours, so that it is small: the most frequent ones of a page, which has
-// few.
+// quantize reduces a picture to its 256 most frequent colours, to keep it small; a page has few.
 func quantize(picture image.Image) *image.Paletted {
 	bounds := picture.Bounds()
 	count := map[color.RGBA]int{}

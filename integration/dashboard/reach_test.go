@@ -40,7 +40,7 @@ func TestScreens_Axe(t *testing.T) {
 	}
 }
 
-// A phone shows how much waits and the top cause before anything is scrolled.
+// A phone shows how much waits and the top cause without scrolling.
 func TestPhone_WhatWaitsAndTheTopCause(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 60)
@@ -53,8 +53,8 @@ func TestPhone_WhatWaitsAndTheTopCause(t *testing.T) {
 	}
 }
 
-// The last hour, day and week are shown side by side; a redriven message that dies again is counted, and what is not
-// over stands apart.
+// The last hour, day and week are shown side by side; a redriven message that dies again is counted, and the current
+// hour is drawn separately.
 func TestOverview_Curves(t *testing.T) {
 	s := newSite(t)
 	id := s.put(t, 3)[0]
@@ -97,7 +97,7 @@ func TestOverview_Curves(t *testing.T) {
 	require.Equal(t, 3, eval[int](b, `document.querySelectorAll(".curves .swatch.sofar, .curves .swatch.dash").length`))
 }
 
-// Without JavaScript a table stands where a chart was, and a run can be started as with it.
+// Without JavaScript a table replaces each chart, and a run can still be started.
 func TestWithoutJavaScript(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 9)
@@ -111,8 +111,8 @@ func TestWithoutJavaScript(t *testing.T) {
 	require.Contains(t, html, `<th scope="col" class="num">Died</th>`)
 }
 
-// A search over payloads does not start again when the page would refresh, says that it runs, and when it is stopped
-// the server stops.
+// A search over payloads is not restarted by a refresh, shows that it is running, and can be stopped, which stops the
+// server's work.
 func TestEntries_SlowSearch(t *testing.T) {
 	slow := &slowStore{began: make(chan struct{}, 8)}
 	s := newSiteOver(t, func(store dlq.Store) dlq.Store {
@@ -127,8 +127,8 @@ func TestEntries_SlowSearch(t *testing.T) {
 	require.Contains(t, b.text(), "does not refresh")
 	slow.blocks.Store(true)
 	b.fill(`input[name=payload]`, "orders")
-	// While a page is being loaded the browser answers no question: the page notes what it shows, and presses Stop. It
-	// asks the server whether the search has begun: what is stopped before that never reaches the server.
+	// The browser cannot be queried while a page is being loaded: the page itself records what it shows, and presses Stop.
+	// It first asks the server whether the search has begun: one stopped earlier never reaches the server.
 	searching := func(r *http.Request) bool {
 		if r.URL.Path != "/searching" {
 			return false
@@ -151,7 +151,7 @@ func TestEntries_SlowSearch(t *testing.T) {
 	await.True(t, slow.stopped.Load, "the server has stopped")
 }
 
-// slowStore is a store whose lists take until they are stopped, when a test wants that.
+// slowStore is a store whose lists, on demand, block until they are stopped.
 type slowStore struct {
 	driver.Store
 

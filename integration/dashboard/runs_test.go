@@ -17,13 +17,13 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// A whole cause is redriven: looked at, started with a canary and a rate, and watched to its end without a reload.
+// A whole cause is redriven: reviewed, started with a canary and a rate, and watched to its end without a reload.
 func TestRun_WatchedToItsEnd(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 40, cause("bank: connection refused"))
 	s.put(t, 1, cause("something else"))
 	bad, last := s.entry(t, ids[7]).Body.UUID, s.entry(t, ids[20]).Body.UUID
-	seen := make(chan struct{}) // that it is on its way, by the browser: the run does not end before that
+	seen := make(chan struct{}) // the browser reports that it is in progress; the run does not end before that
 	s.breaks(func(m *message.Message) error {
 		switch m.UUID {
 		case bad:
@@ -51,7 +51,7 @@ func TestRun_WatchedToItsEnd(t *testing.T) {
 	b.has("the bank is open again")
 	loaded := eval[float64](b, `performance.timeOrigin`)
 
-	// The share of the bar goes up while the page stays the same.
+	// The progress bar grows while the page stays the same.
 	var steps []string
 	b.wait(`document.querySelector(".run-progress .big").innerText !== "0 %"`)
 	for {
@@ -62,7 +62,7 @@ func TestRun_WatchedToItsEnd(t *testing.T) {
 		release()
 		b.wait(fmt.Sprintf(`document.querySelector(".run-progress .big").innerText !== %q`, steps[len(steps)-1]))
 	}
-	require.Greater(t, len(steps), 1, "it was seen on its way: %v", steps)
+	require.Greater(t, len(steps), 1, "its progress was visible: %v", steps)
 	b.wait(`document.querySelector("h1 .status").innerText === "completed"`)
 	require.InDelta(t, loaded, eval[float64](b, `performance.timeOrigin`), 0, "no reload")
 	require.Contains(t, eval[string](b, `document.querySelector(".stretch-legend").innerText`), "39 succeeded")
@@ -116,8 +116,8 @@ func TestRun_PauseResumeCancel(t *testing.T) {
 	require.Contains(t, b.text(), "run pause")
 }
 
-// A run that edits needs a second person: who asked for it cannot approve it, an operator cannot, an approver can. What
-// is sent is what the preview showed.
+// A run that edits needs a second person: its author cannot approve it, an operator cannot, an approver can. The
+// messages sent are those of the preview.
 func TestRun_Approval(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 3)
@@ -125,7 +125,7 @@ func TestRun_Approval(t *testing.T) {
 	ana.visit("/runs/new")
 	ana.click(`.run-form details summary`)
 	ana.fill(`textarea[name=jq]`, `.currency = "EUR"`)
-	// without a button: it is counted as it is typed
+	// without a button: the count follows the typing
 	ana.wait(`document.querySelector(".samples .diff").innerText.includes("EUR")`)
 	diff := eval[string](ana, `document.querySelector(".samples .diff").innerText`)
 	require.Contains(t, diff, `"currency": "EUR"`)
@@ -168,7 +168,7 @@ func TestRun_Stops(t *testing.T) {
 	require.Contains(t, b.text(), "stopped")
 }
 
-// What is ticked in the list becomes the set of a run.
+// The ticked entries of the list become the set of a run.
 func TestRun_OfTickedEntries(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 5)
@@ -207,12 +207,12 @@ func TestNewRun_ALateCountLocksNothing(t *testing.T) {
 	b.click(`.run-form details summary`)
 	b.do(chromedp.SendKeys(chromedp.CSS(`textarea[name=jq]`), "("))
 	<-asked
-	// The next count, which begins 250 ms behind the last key, does not come in between.
+	// The next count, which begins 250 ms after the last key, does not come in between.
 	eval[bool](b, `((later) => { window.setTimeout = (f, ms) => ms === 250 ? 0 : later(f, ms); return true })(setTimeout)`)
 	b.do(chromedp.SendKeys(chromedp.CSS(`textarea[name=jq]`), ".)"))
 	close(answer)
 	b.wait(`performance.getEntriesByType("resource").some((e) => /jq=%28(&|$)/.test(e.name))`)
-	eval[bool](b, `(setTimeout(() => { window.read = true }, 200), true)`) // it is read behind that
+	eval[bool](b, `(setTimeout(() => { window.read = true }, 200), true)`) // it is read after that
 	b.wait(`window.read`)
 	require.False(t, eval[bool](b, `document.querySelector("#send").disabled`))
 }
@@ -265,7 +265,7 @@ func TestNewRun_WhatWasTypedIsWhatStarts(t *testing.T) {
 	kept := eval[[]string](b, `["canary", "note"].map((n) => document.querySelector("input[name=" + n + "]").value)`)
 	require.Equal(t, []string{"ten", "again"}, kept)
 
-	// Enter in a field looks, it does not send.
+	// Enter in a field previews, it does not send.
 	b.visit("/runs/new?q=bank")
 	b.fill(`input[name=run_limit]`, "3")
 	eval[bool](b, `window.left = true`)

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// screens are all pages over a site with a run, by the heading that each has.
+// screens are all pages of a site with a run, by heading.
 func screens(run string) map[string]string {
 	return map[string]string{
 		"/": "Overview", "/groups": "Causes", "/groups?status=any&q=bank": "Causes", "/entries": "Entries",
@@ -29,7 +29,7 @@ func screens(run string) map[string]string {
 	}
 }
 
-// lived is a site on which something of everything has happened.
+// lived returns a site that has some of everything.
 func lived(t testing.TB) (s *site, run *redrive.Run) {
 	t.Helper()
 	s = newSite(t)
@@ -65,8 +65,8 @@ func lived(t testing.TB) (s *site, run *redrive.Run) {
 	return s, run
 }
 
-// Every screen shows in a real browser, on a desktop, on a phone without scrolling sideways, in light and in dark, and
-// contacts no other host for anything. That the console stays empty is watched in every test.
+// Every screen renders in a real browser, on a desktop, on a phone without scrolling sideways, in light and in dark,
+// and contacts no other host. Every test checks that the console stays empty.
 func TestScreens(t *testing.T) {
 	s, run := lived(t)
 	b := s.open(t, "ana:admin")
@@ -99,14 +99,14 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// brokenWords lists the cells whose one short word takes more than one line.
+// brokenWords lists the cells in which a single short word is broken.
 const brokenWords = `[...document.querySelectorAll("th, td[data-label=Topic]")].flatMap((cell) => [...cell.childNodes].flatMap((n) => [n, ...n.childNodes]))
   .filter((n) => n.nodeType === 3 && /^\w{2,12}$/.test(n.data.trim()) && n.parentElement.checkVisibility())
   .filter((n) => { const head = n.parentElement.closest("thead"); return !head || getComputedStyle(head).position !== "absolute"; }) // on a phone it is for screen readers
   .filter((n) => { const r = document.createRange(); r.selectNodeContents(n); return new Set([...r.getClientRects()].map((c) => Math.round(c.top))).size > 1; })
   .map((n) => n.data.trim())`
 
-// underBoxes lists the labels of checkboxes that have a line which begins further left than the others: below the box.
+// underBoxes lists the labels of checkboxes with a line that begins further left than the others: below the box.
 const underBoxes = `[...document.querySelectorAll("label.check")].filter((label) => {
   for (let at = label.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
   const box = label.querySelector("input").getBoundingClientRect(), words = document.createRange();
@@ -154,9 +154,9 @@ func TestScreens_Weight(t *testing.T) {
 	b := s.open(t, "ana:admin")
 	b.expect("404")
 	b.visit("/")
-	await.True(t, func() bool { return b.transferred() > 0 }) // the browser tells it in its own time
+	await.True(t, func() bool { return b.transferred() > 0 }) // the browser reports it later
 	first := b.transferred()
-	b.click(`[data-do=pause]`) // how often the pages refresh meanwhile is not what is weighed
+	b.click(`[data-do=pause]`) // refreshes do not count
 	require.Less(t, first, 100_000, "the first page")
 	for path := range screens(run.ID) {
 		b.visit(path)
@@ -165,7 +165,7 @@ func TestScreens_Weight(t *testing.T) {
 	require.Less(t, b.transferred(), 250_000)
 }
 
-// Fields have names, images and buttons too: what a screen reader needs.
+// Fields, images and buttons have names, as a screen reader needs.
 func TestScreens_Accessible(t *testing.T) {
 	s, run := lived(t)
 	b := s.open(t, "ana:admin")
@@ -184,7 +184,7 @@ func TestScreens_Accessible(t *testing.T) {
 	}
 }
 
-// The page of the API is readable under its policy: its style is let in, on a phone as well.
+// The page of the API is readable under its policy: its style is allowed, on a phone as well.
 func TestScreens_API(t *testing.T) {
 	b := newSite(t).open(t, "ana:viewer")
 	b.do(chromedp.EmulateViewport(390, 800))

@@ -71,12 +71,12 @@ func TestScreenshots(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, small.Bytes(), 0o644))
 		}
 		info, err := os.Stat(path)
-		require.NoError(t, err, "UPDATE_SCREENSHOTS=1 makes it")
+		require.NoError(t, err, "UPDATE_SCREENSHOTS=1 creates it")
 		require.Less(t, info.Size(), int64(maxImage), path)
 	}
 }
 
-// shop is a week of a shop whose bank is down now and then, with a run in progress.
+// shop is a week of a shop whose bank is sometimes down, with a run in progress.
 func shop(t testing.TB) (*site, string) {
 	t.Helper()
 	s := newSite(t)

@@ -44,12 +44,12 @@ type site struct {
 	url     string
 
 	mu sync.Mutex
-	// away cuts every connection to the dashboard; refuses is what the broker answers to a redrive of one entry.
+	// away cuts every connection to the dashboard; refuses is the broker's error for a redrive of one entry.
 	away    atomic.Bool
 	refuses atomic.Pointer[error]
-	// first sees every request before the dashboard does. It may hold it up, or answer it itself and return true.
+	// first gets every request before the dashboard. It may delay it, or answer it and return true.
 	first atomic.Pointer[func(*http.Request) bool]
-	// broken is which messages the consumer fails on, and may hold a message up; nil none.
+	// broken fails the consumer's messages, and may block; nil fails none.
 	broken func(*message.Message) error
 	seen   []string
 	mails  int
@@ -64,7 +64,7 @@ func newSite(t testing.TB, edits ...func(*dlqhttp.Config)) *site {
 	return newSiteOver(t, func(s dlq.Store) dlq.Store { return s }, edits...)
 }
 
-// newSiteOver makes a site whose dashboard sees the store through a wrapper.
+// newSiteOver returns a site whose dashboard uses the store through a wrapper.
 func newSiteOver(t testing.TB, wrap func(dlq.Store) dlq.Store, edits ...func(*dlqhttp.Config)) *site {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
@@ -149,7 +149,7 @@ func newSiteOver(t testing.TB, wrap func(dlq.Store) dlq.Store, edits ...func(*dl
 	return s
 }
 
-// testUser believes what the test's browser says: "name:role".
+// testUser trusts the test's browser: "name:role".
 func testUser(r *http.Request) (dlqhttp.Principal, error) {
 	name, role, ok := strings.Cut(r.Header.Get("X-Test-User"), ":")
 	if !ok {
@@ -202,8 +202,8 @@ func (s *site) handle(m *message.Message) error {
 	return nil
 }
 
-// mail is a handler of another queue: a message that says "fail" is retried in 20 minutes, one that says "slow" takes
-// until the test lets it.
+// mail handles another queue: the message "fail" is retried in 20 minutes, and "slow" blocks until the test releases
+// it.
 func (s *site) mail(m *message.Message) error {
 	switch string(m.Payload) {
 	case "fail":
@@ -217,7 +217,7 @@ func (s *site) mail(m *message.Message) error {
 	return nil
 }
 
-// mailed is how many mails were handled.
+// mailed returns how many mails were handled.
 func (s *site) mailed() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +232,7 @@ func (s *site) publish(t testing.TB, topic string, payloads ...string) {
 	}
 }
 
-// handled are the payloads that the consumer has been given.
+// handled returns the payloads that the consumer has received.
 func (s *site) handled() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +248,7 @@ func (s *site) breaks(on func(*message.Message) error) {
 	s.broken = on
 }
 
-// letter is the n-th dead letter, of a few causes.
+// letter returns the n-th dead letter, of a few causes.
 func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
 	causes := []struct {
 		class, text, trace string
@@ -317,7 +317,7 @@ func cause(text string) func(*envelope.DeadLetter) {
 	}
 }
 
-// messageIDs makes letters others than those with the same numbers.
+// messageIDs gives letters new ids, so that they differ from others with the same numbers.
 func messageIDs(prefix string) func(*envelope.DeadLetter) {
 	return func(d *envelope.DeadLetter) {
 		d.Message.UUID = prefix + d.Message.UUID
@@ -325,7 +325,7 @@ func messageIDs(prefix string) func(*envelope.DeadLetter) {
 	}
 }
 
-// entry is an entry as it is in the store.
+// entry returns an entry from the store.
 func (s *site) entry(t testing.TB, id int64) *dlq.Entry {
 	t.Helper()
 	e, err := s.manager.Get(t.Context(), id)
@@ -340,7 +340,7 @@ func (s *site) becomes(t testing.TB, id int64, status dlq.Status) *dlq.Entry {
 	return s.entry(t, id)
 }
 
-// last is the last audit record of an entry.
+// last returns the last audit record of an entry.
 func (s *site) last(t testing.TB, id int64) driver.AuditRecord {
 	t.Helper()
 	records, err := s.manager.Audit(t.Context(), id)

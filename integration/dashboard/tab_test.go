@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tab is a tab of the browser, with its own cookies, that looks at a site. It notes what no page of ours does: errors
+// tab is a tab of the browser, with its own cookies, that shows a site. It records what our pages never cause: errors
 // in the console, dialogs, requests to other hosts.
 type tab struct {
 	t    testing.TB
@@ -135,14 +135,14 @@ func (b *tab) watch() {
 	}()
 }
 
-// expect allows the console to say that a page had this status.
+// expect allows an error with this status in the console.
 func (b *tab) expect(status string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.allow = append(b.allow, status)
 }
 
-// expected reports whether what the console says was expected.
+// expected reports whether a console error was expected.
 func (b *tab) expected(text string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -178,7 +178,7 @@ func (b *tab) visit(path string) {
 	b.wait(`document.readyState === "complete" && document.querySelector("h1") !== null`)
 }
 
-// eval is the value of an expression in the page.
+// eval returns the value of an expression in the page.
 func eval[T any](b *tab, expression string) T {
 	b.t.Helper()
 	return act(b, chromedp.Evaluate[T](expression), expression)
@@ -201,21 +201,21 @@ func (b *tab) wait(expression string) {
 		case ctx.Err() != nil:
 			text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string](
 				`location.href + "\n" + document.body.innerText.slice(0, 1500)`))
-			require.FailNow(b.t, "the page does not become so", "%s\nlast: %v\n%s", expression, errors.Join(last, err), text)
+			require.FailNow(b.t, "the page does not get there", "%s\nlast: %v\n%s", expression, errors.Join(last, err), text)
 		default:
-			last = err // the page was left: look at the next one
+			last = err // the page is gone: look at the next one
 		}
 	}
 }
 
-// click clicks on what a CSS selector finds, and needs to be there.
+// click clicks on the element of a CSS selector, which must exist.
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	b.wait(fmt.Sprintf("document.querySelector(%q)", selector))
 	b.do(chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector)))
 }
 
-// follow clicks on something that leads to another page, and waits for that.
+// follow clicks on something that leads to another page, and waits for that page.
 func (b *tab) follow(selector string) {
 	b.t.Helper()
 	eval[bool](b, `window.left = true`)
@@ -223,7 +223,7 @@ func (b *tab) follow(selector string) {
 	b.wait(`!window.left && document.readyState === "complete" && document.querySelector("h1") !== null`)
 }
 
-// fill sets a field as a person does: with its events.
+// fill sets a field as a user would: with its events.
 func (b *tab) fill(selector, text string) {
 	b.t.Helper()
 	b.wait(fmt.Sprintf("document.querySelector(%q)", selector))
@@ -238,19 +238,19 @@ func (b *tab) key(keys string) {
 	b.do(chromedp.KeyEvent(keys))
 }
 
-// text is what a person reads of the page.
+// text returns the visible text of the page.
 func (b *tab) text() string {
 	b.t.Helper()
 	return eval[string](b, `document.querySelector("main").innerText`)
 }
 
-// has waits until the page says something.
+// has waits until the page shows a text.
 func (b *tab) has(text string) {
 	b.t.Helper()
 	b.wait(fmt.Sprintf(`document.querySelector("main").innerText.includes(%q)`, text))
 }
 
-// media makes the browser prefer something.
+// media sets a preference of the browser.
 func (b *tab) media(name, value string) {
 	b.t.Helper()
 	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -259,7 +259,7 @@ func (b *tab) media(name, value string) {
 	require.NoError(b.t, err)
 }
 
-// transferred is how many bytes the tab has received over the network.
+// transferred returns how many bytes the tab has received over the network.
 func (b *tab) transferred() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Causes are sorted by their columns, and those that are ticked are closed together, after they were counted.
+// Causes are sorted by their columns, and the ticked ones are closed together, after they were counted.
 func TestCauses_SortAndTick(t *testing.T) {
 	s := newSite(t)
 	few := s.put(t, 2, cause("alpha: refused"))
@@ -46,7 +46,7 @@ func TestCauses_SortAndTick(t *testing.T) {
 	require.Contains(t, b.text(), "Nothing is selected")
 }
 
-// An entry is one line on a desktop, however long its error is, and the filter suggests the names that there are.
+// An entry is one line on a desktop, however long its error is, and the filter suggests existing names.
 func TestEntries_DenseWithSuggestions(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 20, cause(strings.Repeat("bank: a very long error that goes on and on ", 20)))
@@ -68,8 +68,8 @@ func TestEntries_DenseWithSuggestions(t *testing.T) {
 	}
 }
 
-// From an entry to its neighbours in the list that it was opened from, and through them with keys: redrive, edit,
-// discard, next.
+// From an entry to its neighbours in the list it was opened from, and through them with keys: redrive, edit, discard,
+// next.
 func TestEntry_NeighboursAndKeys(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 12) // the newest first
@@ -99,7 +99,7 @@ func TestEntry_NeighboursAndKeys(t *testing.T) {
 	b.has("discarded; it is kept")
 	at(1) // with its script
 	require.Equal(t, dlq.Discarded, s.entry(t, l.Entries[1].ID).Status)
-	b.key("n") // the list goes with it, although the entry is not in it any more
+	b.key("n") // the list is kept, although the entry is no longer in it
 	at(2)
 	b.key("r")
 	s.becomes(t, l.Entries[2].ID, dlq.Resolved)
@@ -123,7 +123,7 @@ func TestEntry_NeighboursAndKeys(t *testing.T) {
 	b.wait(`location.pathname === "/ops/entries" && document.activeElement.name === "q"`)
 }
 
-// Runs are called by what they take, on every page; the rows of a run that say the same are one row of the log.
+// Runs are named after their filter, on every page; identical rows of a run are one row of the log.
 func TestRuns_NamedAndFolded(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 8, cause("bank: connection refused"))
@@ -156,7 +156,7 @@ func TestRuns_NamedAndFolded(t *testing.T) {
 		"a cause by its text")
 }
 
-// Who may approve sees in the menu how many runs of others wait; who may not, and who asked for them, do not.
+// Approvers see in the menu how many runs of others wait; other users, and the authors of the runs, do not.
 func TestApproval_Badge(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 3)

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// System D's bus on a real RabbitMQ: the transcript is that of the broker in memory, and what has
-// failed for good lies in the service's .failed queue, as a plain AMQP client reads it.
+// System D's bus on a real RabbitMQ: the transcript is that of the memory broker, and dead letters are in the service's
+// .failed queue, as a plain AMQP client reads it.
 func TestBus_OnRabbitMQ(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	inMemory, onRabbit := run(t, "bus", "mem://", ""), run(t, "bus", url, "")

@@ -24,7 +24,7 @@ const pluginDir = "TEST_DELAYED_PLUGIN_DIR"
 // command is a line of a console block that runs an example with a broker's or a store's URL.
 type command struct {
 	page, line string
-	exported   []string // lines before it in its block that say the URLs
+	exported   []string // lines before it in its block that set the URLs
 }
 
 var (
@@ -33,7 +33,7 @@ var (
 	setURL       = regexp.MustCompile(`\b(BROKER_URL|DLQ_URL)=('[^']*'|\S+)`)
 )
 
-// commands are all of them in the README and in docs, each once.
+// commands returns all commands of the README and docs, each once.
 func commands(t *testing.T) (found []command) {
 	t.Helper()
 	pages, err := filepath.Glob(filepath.Join("..", "..", "*.md"))
@@ -70,7 +70,7 @@ func commands(t *testing.T) (found []command) {
 	return found
 }
 
-// ours are servers in the place of those that the documents name. Databases and virtual hosts are new for each line, or
+// ours are the servers that replace those named in the documents. Databases and virtual hosts are new for each line, or
 // for each block that exports its URLs.
 type ours struct {
 	t        *testing.T
@@ -78,7 +78,7 @@ type ours struct {
 	exported map[string]string
 }
 
-// script is what to type for c.
+// script returns what to type for c.
 func (o *ours) script(c command) string {
 	var lines []string
 	for _, line := range c.exported {
@@ -91,7 +91,7 @@ func (o *ours) script(c command) string {
 	return strings.Join(append(lines, o.place(c.line)), "\n")
 }
 
-// place puts servers of ours into a line, and keeps the rest of it.
+// place puts our servers into a line, and keeps the rest of it.
 func (o *ours) place(line string) string {
 	return setURL.ReplaceAllStringFunc(line, func(set string) string {
 		name, raw, _ := strings.Cut(set, "=")
@@ -137,7 +137,8 @@ func (o *ours) server(named *url.URL) string {
 	return ""
 }
 
-// checkout is the repository as a stranger has it, in a separate directory: what programs make in it is not in ours.
+// checkout returns a fresh copy of the repository in a separate directory: files that programs create there are not in
+// ours.
 func checkout(t *testing.T) string {
 	t.Helper()
 	root, err := filepath.Abs(filepath.Join("..", ".."))
@@ -151,8 +152,8 @@ func checkout(t *testing.T) string {
 	return dir
 }
 
-// What the documents say to type works as it is typed, but for the addresses of servers: it prints the numbers that it
-// prints in memory.
+// The commands in the documents work as written, except for the addresses of servers, and print the same numbers as in
+// memory.
 func TestDocs_CommandsWithURLs(t *testing.T) {
 	prints := map[string][]string{
 		"orders":    {chargeLine, loyaltyLine},
@@ -178,7 +179,7 @@ func TestDocs_CommandsWithURLs(t *testing.T) {
 			defer tidy(t, dir)
 			err := cmd.Run()
 			if strings.Contains(c.line, "transport=plugin") && os.Getenv(pluginDir) == "" {
-				// RabbitMQ as it comes has no such exchange, and names the remedy.
+				// A plain RabbitMQ has no such exchange, and the error names the remedy.
 				require.Error(t, err, stdout.String())
 				require.Contains(t, stderr.String(), "rabbitmq-plugins enable rabbitmq_delayed_message_exchange")
 				return
@@ -191,7 +192,7 @@ func TestDocs_CommandsWithURLs(t *testing.T) {
 	}
 }
 
-// tidy removes what a program has left in the checkout.
+// tidy removes a program's files from the checkout.
 func tidy(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// counts are the lines of examples/employees for its own input, in memory and everywhere.
+// counts are the lines of examples/employees for its own input, on every broker.
 var counts = []string{
 	`employee-create\s+1814\s+1215\s+599\s+0`,
 	`employee-update\s+926\s+605\s+321\s+0`,
@@ -100,7 +100,7 @@ func count(t *testing.T, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// lag is how many records of the topics lie behind the group's committed offsets.
+// lag returns how many records of the topics are behind the group's committed offsets.
 func lag(t *testing.T, addrs []string, group string, topics ...string) (n int64) {
 	t.Helper()
 	client, err := sarama.NewClient(addrs, sarama.NewConfig())

@@ -1,5 +1,5 @@
-// Package examples_test runs the example programs against real brokers and databases: what they print in memory they
-// must print everywhere.
+// Package examples_test runs the example programs against real brokers and databases: their output must be the same as
+// in memory.
 package examples_test
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// built is where the programs are built, once for all tests.
+// built is the directory in which the programs are built, once for all tests.
 var built struct {
 	sync.Mutex
 	dir string

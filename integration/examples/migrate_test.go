@@ -28,7 +28,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// What consumers with their own dead letter table have, and the letters of the months before.
+// The tables of consumers with their own dead letter table, and the letters of earlier months.
 const deadLetterTable = `
 CREATE TABLE public.dlq_events (
     id BIGSERIAL PRIMARY KEY, event_id VARCHAR(50) NOT NULL, event_type VARCHAR(50) NOT NULL, source_table VARCHAR(50),
@@ -51,7 +51,7 @@ FROM generate_series(1, 20) n`
 
 const employees = "payroll-employees"
 
-// tableMove is a system with a dead letter table that moves in by its page.
+// tableMove is a system with a dead letter table that migrates by its page.
 type tableMove struct {
 	t      *testing.T
 	kafka  *services.KafkaServer
@@ -61,11 +61,11 @@ type tableMove struct {
 	binary string // of redrive
 
 	mu      sync.Mutex
-	handled map[string]string // by whom
+	handled map[string]string // by consumer
 	log     bytes.Buffer
 }
 
-// The guide for a dead letter table, as it is written: see its last lines.
+// The guide for a dead letter table, to the letter: see its last lines.
 func TestMove_DeadLetterTable(t *testing.T) {
 	page, err := os.ReadFile("../../docs/migrate/dead-letter-table.md")
 	require.NoError(t, err)
@@ -114,8 +114,8 @@ func TestMove_DeadLetterTable(t *testing.T) {
 	}, "%s", m.said())
 	// The table may know it before the line of the process is read here.
 	await.Count(t, 15, func() int { return m.count("new", "before-") },
-		"what died before they moved in too, but what maria has resolved")
-	await.Count(t, 15+60, func() int { return m.count("", "") }, "and all that has died since")
+		"the earlier dead letters too, except those that maria has resolved")
+	await.Count(t, 15+60, func() int { return m.count("", "") }, "and all dead letters since")
 	require.Equal(t, []int{15, 15 + 60}, []int{m.count("new", "before-"), m.count("", "")})
 
 	stopNew()
@@ -139,7 +139,7 @@ func (m *tableMove) topic(partitions int32) {
 	})
 	require.NoError(m.t, admin.CreateTopic(employees, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1},
 		false))
-	// The controller answers before the broker has taken the partitions over.
+	// The controller answers before the broker leads the partitions.
 	await.True(m.t, func() bool {
 		topics, err := admin.DescribeTopics([]string{employees})
 		return err == nil && len(topics) == 1 && len(topics[0].Partitions) == int(partitions) &&
@@ -169,7 +169,7 @@ func (m *tableMove) publish(from, to int) {
 	}
 }
 
-// old starts the consumer that moves in. It commits always, and inserts what is invalid.
+// old starts the original consumer. It always commits, and inserts invalid events.
 func (m *tableMove) old() (stop func()) {
 	m.t.Helper()
 	cfg := sarama.NewConfig()
@@ -223,7 +223,7 @@ func (m *tableMove) ConsumeClaim(session sarama.ConsumerGroupSession, claim sara
 	return nil
 }
 
-// line is the nth console line of the page that begins so.
+// line returns the nth console line of the page with that beginning.
 func (m *tableMove) line(begins string, n int) *exec.Cmd {
 	m.t.Helper()
 	var found []string
@@ -273,7 +273,7 @@ func (m *tableMove) command(name string, args ...string) *exec.Cmd {
 	return command
 }
 
-// background starts a command and returns when it has said that it is ready.
+// background starts a command and returns when it has announced that it is ready.
 func (m *tableMove) background(who string, command *exec.Cmd, ready string) (stop func()) {
 	m.t.Helper()
 	read, write := io.Pipe()
@@ -312,7 +312,7 @@ func (m *tableMove) said() string {
 	return m.log.String()
 }
 
-// count is how many events were handled by one of them, "" for any, whose ids begin so.
+// count returns how many events with that prefix one of them has handled, "" for any.
 func (m *tableMove) count(who, prefix string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -346,7 +346,7 @@ func (m *tableMove) readers(n int) {
 	}, "%s", m.said())
 }
 
-// settled waits until that many events are handled, and that many are in the table with what has died before.
+// settled waits until that many events are handled, and that many are in the table, earlier ones included.
 func (m *tableMove) settled(handled int, table string, dead int) {
 	m.t.Helper()
 	await.Progress(m.t, func() (far int, done bool) {

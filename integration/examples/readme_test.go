@@ -18,7 +18,7 @@ import (
 	_ "github.com/redrive-go/redrive/brokers/all"
 )
 
-// The table in docs/brokers has for each broker what its open connection reports of itself.
+// The table in docs/brokers matches the capabilities that each open broker reports.
 func TestDocs_CapabilitiesTable(t *testing.T) {
 	columns := []string{"memory", "RabbitMQ", "Kafka", "NATS", "PostgreSQL", "MariaDB", "MySQL", "SQLite"}
 	have := map[string]brokers.Capabilities{}
@@ -60,7 +60,7 @@ func TestDocs_CapabilitiesTable(t *testing.T) {
 	require.Contains(t, string(page), table.String(), "the table must be:\n%s", table.String())
 }
 
-// The second table has the same of Watermill's own adapters.
+// The second table does the same for Watermill's own adapters.
 func TestDocs_WatermillsAdapters(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "brokers", "README.md"))
 	require.NoError(t, err)

@@ -29,7 +29,7 @@ const (
 	consumerDatabase = "REDRIVE_TEST_CONSUMER_DATABASE"
 )
 
-// Where a consumer dies: with its effect not committed, before it has told anybody of the commit, and before the ack.
+// Where a consumer dies: before the commit of its effect, right after it, and before the ack.
 const (
 	inTransaction = "in the transaction"
 	afterCommit   = "after the commit"

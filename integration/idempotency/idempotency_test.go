@@ -85,7 +85,7 @@ func openDB(url string) (*sql.DB, sqlstore.Dialect, error) {
 
 func openDatabase(t *testing.T, url string) database {
 	t.Helper()
-	// Ten processes that start at once make one table. A process that has to connect first would come too late.
+	// Ten processes that start at once make one table. They connect beforehand, or some would come too late.
 	dbs, stores, faults := make([]*sql.DB, 10), make([]*sqlstore.Store, 10), make([]error, 10)
 	var dialect sqlstore.Dialect
 	for i := range dbs {
@@ -129,7 +129,7 @@ func TestStore_Conformance(t *testing.T) {
 }
 
 // Every message is published twice, fails at first, is handled by eight workers at once, and is delivered again after
-// its handler's success, as if the process had died before the ack. Its effect, in the handler's transaction, is there
+// its handler's success, as if the process had died before the ack. Its effect, in the handler's transaction, exists
 // once.
 func TestEffect_HappensOnceOnEveryBroker(t *testing.T) {
 	t.Parallel()
@@ -176,7 +176,7 @@ func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
 	})
 	require.NoError(t, err)
 	guard, err := idempotency.New(idempotency.Config{
-		// No claim ends because the machine is busy: the handler would run once more.
+		// No claim may end because the machine is busy: the handler would run again.
 		Store: d.store, Consumer: "billing", Lease: await.Patience, Logger: quiet,
 		Busy: func(err error, _ time.Duration) error { return middleware.Defer(err, 20*time.Millisecond) },
 	})
@@ -201,7 +201,7 @@ func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
 			return err
 		})
 	})
-	// The crash stands outside of everything: the decision is made, and the ack is lost.
+	// The crash is the outermost middleware: the decision is made, and the ack is lost.
 	h := pipeline.Middleware(charge)
 	crashing := func(m *message.Message) error {
 		if _, err := h(m); err != nil {

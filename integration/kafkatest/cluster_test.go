@@ -14,9 +14,9 @@ import (
 )
 
 // Three brokers, three replicas of everything, two of which confirm: kill -9 of the broker that leads the topic, under
-// load and with retries waiting, loses nothing that was confirmed, and fails no publish.
+// load and with retries waiting, loses no confirmed message, and fails no publish.
 func TestCluster_LeaderKilledUnderLoad(t *testing.T) {
-	const callers, before, behind = 8, 500, 1500 // messages handled before the broker dies, and behind that
+	const callers, before, behind = 8, 500, 1500 // messages handled before the broker dies, and after that
 	c := services.KafkaOf(t, 3)
 	topic := c.Nodes[0].Topic(t)
 	url := c.URL() + "?group=billing&concurrency=8&replication=3&partitions=3&publish-timeout=60s&session-timeout=6s"

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The suite that brokers/kafka passes on kfake, on the real thing.
+// The suite that brokers/kafka passes on kfake, on a real broker.
 func TestConformance(t *testing.T) {
 	k := services.SharedKafka(t)
 	open := func(cfg brokers.Config) (brokers.Broker, error) {

@@ -21,7 +21,7 @@ import (
 
 var errOnce = errors.New("fails the first time")
 
-// member is a consumer of the group with a pipeline; it stops when left, or at the end of the test.
+// member is a consumer of the group with a pipeline; it stops when it leaves, or at the end of the test.
 type member struct {
 	router *message.Router
 	broker brokers.Broker
@@ -33,7 +33,7 @@ func join(t *testing.T, url, topic string, backoff time.Duration, handle message
 	return joinWith(t, url, topic, middleware.Config{MaxAttempts: 4, Backoff: middleware.Constant(backoff)}, handle)
 }
 
-// joinWith adds the broker to cfg: it takes the retries, and the dead letters before any other sink.
+// joinWith adds the broker to cfg: for retries, and as the first sink of dead letters.
 func joinWith(t *testing.T, url, topic string, cfg middleware.Config, handle message.NoPublishHandlerFunc) *member {
 	t.Helper()
 	b, err := brokers.OpenConfig(context.Background(), brokers.Config{URL: url, PublishTimeout: await.Patience})
@@ -140,7 +140,7 @@ func TestOrder_TenThousandMessagesUnderRebalances(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if number != next[key] {
-			t.Errorf("%s: message %d, attempt %d, while %d is to come", key, number, attempt.Number, next[key])
+			t.Errorf("%s: message %d, attempt %d, while %d is due", key, number, attempt.Number, next[key])
 		}
 		if number%20 == 7 && attempt.Number <= 1+number/20%2 {
 			return errOnce

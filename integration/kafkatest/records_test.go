@@ -26,7 +26,7 @@ func produce(t *testing.T, k *services.KafkaServer, records ...*sarama.ProducerM
 	cfg := sarama.NewConfig()
 	cfg.Producer.Return.Successes = true
 	cfg.Producer.Partitioner = sarama.NewManualPartitioner
-	cfg.Producer.Retry.Max = 100 // a busy broker takes a partition over after the cluster says that it has
+	cfg.Producer.Retry.Max = 100 // a busy broker leads a partition later than the cluster announces it
 	p, err := sarama.NewSyncProducer(k.Brokers, cfg)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
@@ -99,8 +99,8 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 	}
 }
 
-// A producer that is not ours stored a record that the topic takes and none of our own topics does: its retry has no
-// room, and its dead letter none in the first sink. It is dead in the next, after one run, and no message waits for it.
+// A foreign producer stored a record that fits into the topic but into none of ours: neither its retry nor its dead
+// letter in the first sink has room. It is dead in the next sink, after one run, and no message waits for it.
 func TestRecords_LargerThanOursAreDeadWhereThereIsRoom(t *testing.T) {
 	k := services.SharedKafka(t)
 	failures := map[string]error{"transient": errOnce, "permanent": middleware.Permanent(errOnce)}
@@ -145,7 +145,7 @@ func TestRecords_LargerThanOursAreDeadWhereThereIsRoom(t *testing.T) {
 	}
 }
 
-// The broker stamps what waits: a producer's clock that is wrong makes no delay shorter, or longer by what it is wrong.
+// The broker stamps waiting records: a producer's wrong clock makes no delay shorter or longer.
 func TestDelay_ClocksApart(t *testing.T) {
 	k := services.SharedKafka(t)
 	topic := k.CreateTopic(t, 1)
@@ -170,7 +170,7 @@ func TestDelay_ClocksApart(t *testing.T) {
 	}
 }
 
-// Connections that are cut, and answers that are lost, cost time and no message.
+// Cut connections and lost answers cost time, but no message.
 func TestNetwork_CutWhileMessagesWait(t *testing.T) {
 	k := services.Kafka(t, services.KafkaConfig{Proxied: true})
 	topic := k.CreateTopic(t, 2)

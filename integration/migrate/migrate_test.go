@@ -1,6 +1,6 @@
-// Package migrate_test follows the guides of docs/migrate to the letter: the original system's topology and messages
-// are made by its own kind of client, the page's program is started with the page's URL next to the old consumer, and
-// the way back is gone as well.
+// Package migrate_test follows the guides of docs/migrate to the letter: a client of the original system's kind creates
+// its topology and messages, the page's program is started with the page's URL next to the old consumer, and the way
+// back is tested as well.
 package migrate_test
 
 import (
@@ -61,7 +61,7 @@ var pika = sync.OnceValues(func() (string, error) {
 	return python, nil
 })
 
-// move is one system that moves in.
+// move is the migration of one system.
 type move struct {
 	t      *testing.T
 	name   string // of the page, the program and the seed
@@ -70,7 +70,7 @@ type move struct {
 	binary string // of the page's program, once it is built
 
 	mu      sync.Mutex
-	handled map[int]string // by which consumer
+	handled map[int]string // by consumer
 	output  strings.Builder
 }
 
@@ -98,7 +98,7 @@ func (m *move) seed(args ...string) {
 
 func (m *move) publish(from, to int) { m.seed("publish", strconv.Itoa(from), strconv.Itoa(to)) }
 
-// start runs a consumer until the function that it returns is called. It returns when the consumer consumes.
+// start runs a consumer until the returned function is called. It returns once the consumer consumes.
 func (m *move) start(who, ready string, command *exec.Cmd) (stop func()) {
 	m.t.Helper()
 	read, write := io.Pipe()
@@ -134,7 +134,7 @@ func (m *move) start(who, ready string, command *exec.Cmd) (stop func()) {
 		default:
 			return false
 		}
-	}, "%s did not begin: %s", who, m.said())
+	}, "%s did not start: %s", who, m.said())
 	return stop
 }
 
@@ -182,8 +182,8 @@ func (m *move) program() (stop func()) {
 	return m.start("new", "Starting handler", command)
 }
 
-// balanced waits until every message below n is handled, or is in the dead letter queue if its consumers cannot handle
-// it, exactly once, and until nothing is left anywhere else.
+// balanced waits until every message below n is handled exactly once, or is in the dead letter queue if its consumers
+// cannot handle it, and until nothing is left anywhere else.
 func (m *move) balanced(n int, dead string, empty ...string) {
 	m.t.Helper()
 	conn, err := amqp.Dial(m.vhost)
@@ -223,7 +223,7 @@ func (m *move) balanced(n int, dead string, empty ...string) {
 	}
 }
 
-// idOf is the number in a body, whichever system's it is.
+// idOf returns the number in a body of any of the systems.
 func idOf(t *testing.T, body []byte) string {
 	t.Helper()
 	var b struct {
@@ -247,8 +247,8 @@ func (m *move) by(who string) (n int) {
 	return n
 }
 
-// sideBySide is the first hour, and the way back: messages wait already, the old consumer reads, the new one comes
-// alongside it, then it is alone, and then the old one is.
+// sideBySide is the first hour, and the way back: messages are waiting, the old consumer reads, the new one joins it,
+// then runs alone, and then the old one does.
 func (m *move) sideBySide(dead string, empty ...string) {
 	m.t.Helper()
 	m.publish(0, 20)
@@ -277,8 +277,8 @@ func TestMove_Laravel(t *testing.T) {
 	m.sideBySide("orders_dlq", "orders", "orders_retry", "orders_wait")
 }
 
-// jobs has the program read what Laravel's own queue driver has put on the queue: plain data are handled, a serialized
-// object is a dead letter with that reason and its bytes as they were, for a worker that can read it.
+// jobs has the program read jobs of Laravel's own queue driver: plain data is handled, a serialized object becomes a
+// dead letter with that reason and its exact bytes, for a worker that can read it.
 func (m *move) jobs() {
 	m.t.Helper()
 	m.seed("jobs")

@@ -1,5 +1,5 @@
 // Package natsserver runs NATS servers, which are a Go module, as processes that tests can kill: the test program is
-// started once more, and becomes a server in [Main].
+// started again, and becomes a server in [Main].
 package natsserver
 
 import (
@@ -35,7 +35,7 @@ type settings struct {
 	MaxPayload  int32
 }
 
-// Main returns unless this process is to be a server. Call it first in TestMain.
+// Main returns unless this process was started as a server. Call it first in TestMain.
 func Main() {
 	text := os.Getenv(environment)
 	if text == "" {
@@ -62,7 +62,7 @@ func Main() {
 	started.Start()
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM)
-	go func() { // the end of the test closes our standard input, however it ended
+	go func() { // the end of the test closes our standard input in any case
 		_, _ = os.Stdin.Read(make([]byte, 1))
 		end <- syscall.SIGTERM
 	}()
@@ -123,7 +123,7 @@ func (s *Server) Name() string { return s.settings.Name }
 // URL is where the server listens.
 func (s *Server) URL() string { return "nats://" + address(s.settings.Port) }
 
-// URLs is that of several servers.
+// URLs returns the URL of several servers.
 func URLs(servers []*Server) string {
 	var hosts []string
 	for _, s := range servers {

@@ -40,7 +40,7 @@ const (
 var errFirst = errors.New("fails the first time")
 
 // consumerMain is a consumer in a process that tests kill. It prints a line for each message that it handles. SIGTERM
-// ends it in order.
+// shuts it down cleanly.
 func consumerMain(url string) int {
 	b, err := opened(context.Background(), url)
 	if err != nil {
@@ -71,7 +71,7 @@ func consumerMain(url string) int {
 	return 0
 }
 
-// dying kills its process behind a retry.
+// dying kills its process after a retry.
 type dying struct{ brokers.Broker }
 
 func (d dying) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
@@ -89,7 +89,7 @@ func failsFirst(m *message.Message) error {
 	return nil
 }
 
-// consume runs a router with one handler behind a pipeline until ctx ends, and closes the broker.
+// consume runs a router with one handler and a pipeline until ctx ends, and closes the broker.
 func consume(ctx context.Context, b brokers.Broker, r middleware.Rescheduler,
 	handle func(*message.Message) error,
 ) error {
@@ -100,7 +100,7 @@ func consume(ctx context.Context, b brokers.Broker, r middleware.Rescheduler,
 	return errors.Join(router.Run(ctx), b.Close())
 }
 
-// route makes the router of one handler behind a pipeline.
+// route returns the router of one handler with a pipeline.
 func route(b brokers.Broker, r middleware.Rescheduler, handle func(*message.Message) error) (*message.Router, error) {
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: r, DeadLetters: b, Logger: slog.New(slog.DiscardHandler),
@@ -146,7 +146,7 @@ func (l *ledger) wait(t *testing.T, different int) {
 	await.Count(t, different, func() int { have, _ := l.counts(); return have }, "messages are missing")
 }
 
-// opened opens a broker on a server that may be held up: without a deadline the client gives it 2 s.
+// opened opens a broker on a server that may be slow: without a deadline the client gives it 2 s.
 func opened(ctx context.Context, url string) (brokers.Broker, error) {
 	ctx, cancel := context.WithTimeout(ctx, await.Patience/4)
 	defer cancel()
@@ -187,7 +187,7 @@ func serve(t *testing.T, url string, handle func(*message.Message) error, params
 		}
 	})
 	t.Cleanup(stop)
-	select { // a fault that comes earlier would be one of Subscribe
+	select { // an earlier fault would be one of Subscribe
 	case <-router.Running():
 	case err := <-ended:
 		ended <- nil

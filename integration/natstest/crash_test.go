@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/integration/natsserver"
 )
 
-// Consumers die by SIGKILL at each step of a message's way, with retries waiting: nothing is lost, and what is handled
-// twice was in hand at a death.
+// Consumers die by SIGKILL at each step of a message's path, with retries waiting: nothing is lost, and only messages
+// in hand at a death are handled twice.
 func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -41,7 +41,7 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 	}
 }
 
-// A message that ends its process is cut off, and those alongside it are handled.
+// A message that kills its process is cut off, and the others are handled.
 func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -89,7 +89,7 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	}
 }
 
-// Restarts in order are not crashes, however many there are: what waited in hand is as it was.
+// Clean restarts are not crashes, however many there are: messages in hand keep their state.
 func TestSuspects_RestartsAreNoEvidence(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)

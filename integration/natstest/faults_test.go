@@ -21,10 +21,10 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// plain is a client that knows nothing of us.
+// plain is a plain NATS client.
 func plain(t *testing.T, url string) jetstream.JetStream {
 	t.Helper()
-	// The client's own times, 2 s and 5 s, are too short for a server that is held up.
+	// The client's default timeouts, 2 s and 5 s, are too short for a slow server.
 	conn, err := nats.Connect(strings.TrimPrefix(url, "nats://"), nats.Timeout(await.Patience))
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
@@ -84,8 +84,8 @@ func TestNetwork_CutConnectionsLoseNothing(t *testing.T) {
 	l.wait(t, n)
 }
 
-// The network stands still with connections open, as behind a firewall that forgets them: noticed by pings that are not
-// answered.
+// The network stands still with connections open, as behind a firewall that forgets them: missing answers to pings
+// reveal it.
 func TestNetwork_AFrozenConnectionIsLeft(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -101,7 +101,7 @@ func TestNetwork_AFrozenConnectionIsLeft(t *testing.T) {
 	l.wait(t, 20)
 }
 
-// A handler that takes longer than the server waits for an answer keeps its message, also before another consumer.
+// A handler that takes longer than ack-wait keeps its message, even if another consumer is ready.
 func TestHandler_LongerThanAckWait(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -112,7 +112,7 @@ func TestHandler_LongerThanAckWait(t *testing.T) {
 		runs.Add(1)
 		<-done
 		return nil
-	}, "ack-wait=9s") // a process that is itself held up for longer loses its message by right
+	}, "ack-wait=9s") // a process that stands still for longer rightly loses its message
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 1)...))
 	await.Count(t, 1, func() int { return int(runs.Load()) })
 	l := newLedger()
@@ -170,7 +170,7 @@ func TestDeleted_WhileRunning(t *testing.T) {
 	}))
 }
 
-// The stream is deleted while the window is full, so that nothing waits for messages to whom the server could tell it.
+// The stream is deleted while the window is full, so that no request is open that the server could answer.
 func TestDeleted_WithTheWindowFull(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -195,7 +195,7 @@ func TestDeleted_WithTheWindowFull(t *testing.T) {
 	l.wait(t, 5)
 }
 
-// What is as large as may be published can be retried and is a dead letter in the end; what is larger is refused.
+// A message of the maximum size can be retried and dead-lettered; a larger one is refused.
 func TestSize_WhatCanBePublishedCanBeRetried(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t, natsserver.MaxPayload(64<<10))
@@ -221,8 +221,8 @@ func TestSize_WhatCanBePublishedCanBeRetried(t *testing.T) {
 	}
 }
 
-// The server is away while handlers fail: retries cannot be published. Nothing is lost, nothing spins, and everything
-// comes to its end when the server is back.
+// The server is down while handlers fail: retries cannot be published. Nothing is lost, nothing spins, and every
+// message is settled when the server is back.
 func TestPublishing_ImpossibleForAWhile(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -255,8 +255,8 @@ func TestPublishing_ImpossibleForAWhile(t *testing.T) {
 	l.wait(t, 20)
 }
 
-// A stream whose operator lets it take no more refuses publications: they are errors, and a retry is tried until it can
-// be stored.
+// A stream that an operator has limited refuses publications: they are errors, and a retry is repeated until it can be
+// stored.
 func TestPublishing_AFullStreamRefuses(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -273,14 +273,15 @@ func TestPublishing_AFullStreamRefuses(t *testing.T) {
 
 	l := newLedger()
 	serve(t, server.URL(), recording(l), "prefetch=1")
-	l.wait(t, 9) // all but the one that fails first
+	l.wait(t, 9) // all but the one whose first attempt fails
 	cfg.MaxMsgs = -1
 	_, err = js.UpdateStream(t.Context(), cfg)
 	require.NoError(t, err)
 	l.wait(t, 10)
 }
 
-// A stream that an operator made is used when it has what is needed, and refused with what is missing otherwise.
+// A stream that an operator created is used if it has the required settings, and otherwise refused with the missing
+// ones.
 func TestStreams_OfTheOperator(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -298,16 +299,16 @@ func TestStreams_OfTheOperator(t *testing.T) {
 	require.ErrorContains(t, err, "does not allow message schedules")
 
 	require.NoError(t, js.DeleteStream(t.Context(), "SHOP"))
-	await.True(t, func() bool { // while the server removes the folder of its last stream, it can make none
+	await.True(t, func() bool { // while the server removes the folder of its last stream, it cannot create one
 		_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
 			Name: "STORE", Subjects: []string{"orders", "invoices", "redrive.orders.>"}, AllowMsgSchedules: true,
 			AllowRollup: true,
 		})
 		return err == nil
-	}, "the stream is not made")
+	}, "the stream is not created")
 	l := newLedger()
 	serve(t, server.URL(), recording(l))
-	for i := range 10 { // a producer that knows nothing of us
+	for i := range 10 { // a producer without this module
 		_, err = js.Publish(t.Context(), "orders", []byte(strconv.Itoa(i)))
 		require.NoError(t, err)
 	}
@@ -386,7 +387,7 @@ func TestCluster_LeaderIsKilled(t *testing.T) {
 func killLeader(t *testing.T, js jetstream.JetStream, servers []*natsserver.Server) *natsserver.Server {
 	t.Helper()
 	var info *jetstream.StreamInfo
-	await.True(t, func() bool { // a server that was held up has lost its lead, and there is none for a moment
+	await.True(t, func() bool { // a slow server has lost its leadership, and for a moment there is no leader
 		s, err := js.Stream(t.Context(), topicOrders)
 		if err != nil {
 			return false

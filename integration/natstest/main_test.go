@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 		os.Exit(consumerMain(url))
 	}
 	slog.SetDefault(slog.New(slog.DiscardHandler))
-	// These tests wait much more than they compute. Go's default is one at a time per core.
+	// These tests wait more than they compute, and Go's default is one per core.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}

@@ -35,8 +35,7 @@ import (
 
 var errAway = errors.New("connection refused")
 
-// running is a service in virtual time whose parts can be taken away. Every minute its metrics are read, as a scrape
-// does.
+// running is a service in virtual time whose parts can be made to fail. Its metrics are scraped every minute.
 type running struct {
 	*testing.T
 
@@ -55,14 +54,14 @@ type running struct {
 	minutes                int
 }
 
-// fragile is a store that can be away, or refuse what it is given for good.
+// fragile is a store that can be down, or refuse letters permanently.
 type fragile struct {
 	dlq.Store
 
 	away, refuses error
 }
 
-// Unwrap lets what a store offers besides dlq.Store be found.
+// Unwrap exposes the store's optional interfaces.
 func (f *fragile) Unwrap() dlq.Store { return f.Store }
 
 func (f *fragile) Ping(ctx context.Context) error {
@@ -86,7 +85,7 @@ func (f *fragile) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, er
 	return f.Store.Stats(ctx, q)
 }
 
-// setting is what of a service differs between the cases.
+// setting is the difference between the services of the cases.
 type setting struct {
 	breaker    *middleware.Breaker
 	fallback   bool
@@ -169,14 +168,14 @@ func (r *running) message(payload string, failures int) *message.Message {
 	return m
 }
 
-// handle delivers n messages that have failed so often. Whether they are settled is not asked.
+// handle delivers n messages with so many earlier failures. It does not check whether they are settled.
 func (r *running) handle(n int, payload string, failures int) {
 	for range n {
 		_, _ = r.handler(r.message(payload, failures))
 	}
 }
 
-// die puts n dead letters of that age into the store, past the pipeline.
+// die puts n dead letters of that age directly into the store.
 func (r *running) die(n int, age time.Duration) {
 	r.Helper()
 	for range n {
@@ -189,7 +188,7 @@ func (r *running) die(n int, age time.Duration) {
 	}
 }
 
-// scrape reads the metrics as they are in this minute.
+// scrape reads the metrics of this minute.
 func (r *running) scrape() {
 	r.Helper()
 	families, err := r.registry.Gather()
@@ -244,8 +243,8 @@ func (r *running) firing(t *testing.T, want []string) {
 	promtool(t, "test", "rules", path)
 }
 
-// Every alert fires from the metrics that a service shows when what it is about happens to it, and
-// then no other one does; while nothing happens, none.
+// Every alert fires on the metrics of a service in the situation that it is about, and no other alert does; without a
+// fault, none fires.
 func TestAlerts_OnService(t *testing.T) {
 	const good = 300 // a minute
 	cases := map[string]struct {

@@ -72,14 +72,14 @@ func files(t *testing.T, pattern string) []string {
 	return found
 }
 
-// The rules are valid, and each alert fires when it should and keeps quiet when it should not.
+// The rules are valid, and each alert fires when it should, and only then.
 func TestRules(t *testing.T) {
 	promtool(t, append([]string{"check", "rules"}, files(t, "prometheus/rules/*.yml")...)...)
 	promtool(t, append([]string{"test", "rules"}, files(t, "prometheus/tests/*.yml")...)...)
 	promtool(t, "check", "config", filepath.Join(deploy, "prometheus/prometheus.yml"))
 }
 
-// No alert is without a test that makes it fire and one in which it keeps quiet.
+// Each alert has a test in which it fires and one in which it does not.
 func TestRules_AllAreTested(t *testing.T) {
 	fires, quiet := map[string]bool{}, map[string]bool{}
 	for _, path := range files(t, "prometheus/tests/*.yml") {
@@ -139,7 +139,7 @@ func alerts(t *testing.T) []string {
 	return names
 }
 
-// service is one that shows its metrics: every message of it goes the way that its payload names.
+// service is a service with metrics: the payload of each message names its outcome.
 type service struct {
 	handle  func(payload, event string, failures int)
 	resolve func()
@@ -190,7 +190,7 @@ func newService(t *testing.T) *service {
 	manager := letters.Manager(nil)
 	s.resolve = func() {
 		resolved++
-		await.True(t, func() bool { // a store that was slow has it later, from the spool
+		await.True(t, func() bool { // a slow store gets it later, from the spool
 			_, err := manager.Resolve(t.Context(), resolved, dlq.By{Actor: "ana"})
 			return err == nil
 		}, "entry %d cannot be resolved", resolved)
@@ -261,7 +261,7 @@ func get(t *testing.T, address string) (int, []byte) {
 	return response.StatusCode, body
 }
 
-// ask evaluates a query and returns how many series it gives.
+// ask evaluates a query and returns the number of its series.
 func ask(t *testing.T, api, expr string) int {
 	t.Helper()
 	status, body := get(t, api+"/api/v1/query?query="+url.QueryEscape(expr))
@@ -273,12 +273,12 @@ func ask(t *testing.T, api, expr string) int {
 	return len(answer.Data.Result)
 }
 
-// A Prometheus that scrapes a service understands every query of every panel, and all that are about
-// what has happened there have an answer.
+// A Prometheus that scrapes a service understands every query of every panel, and those about events that have happened
+// have a result.
 func TestDashboards_OnPrometheus(t *testing.T) {
 	s := newService(t)
 	api := prometheusServer(t, strings.TrimPrefix(s.server.URL, "http://"))
-	// of what this service has not, or not for so long
+	// about features that this service lacks, or events too old for it
 	quiet := regexp.MustCompile(`collector|circuit|ratio_rate|broker_(acks|c)`)
 	type panel struct{ where, expr string }
 	var panels []panel

@@ -15,9 +15,9 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// BenchmarkPublish: 64 callers with one message each against the raw client with 1,000 in flight and with 64, the most
-// that such callers can have, and against Watermill's publisher with 64 callers and 64 channels. Target: 0.9 of raw.
-// 1,000 callers show how the number of callers matters.
+// BenchmarkPublish: 64 callers with one message each, compared with the raw client with 1,000 in flight and with 64,
+// the most that such callers can have, and with Watermill's publisher with 64 callers and 64 channels. Target: 0.9 of
+// raw. 1,000 callers show how the number of callers matters.
 func BenchmarkPublish(b *testing.B) {
 	onQueues(b, func(a *arena) {
 		const n = 10_000

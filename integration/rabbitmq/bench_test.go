@@ -119,8 +119,8 @@ type contender struct {
 	run  func() time.Duration
 }
 
-// race runs the contenders in turn and reports each one's rate, the ratio of the first to every other, and the cost of
-// a message in microseconds of processor time, here and in the broker.
+// race runs the contenders in turn and reports each one's rate, the ratio of the first to each other one, and the cost
+// of a message in microseconds of processor time, here and in the broker.
 func (a *arena) race(contenders ...contender) {
 	a.Helper()
 	rates := make([][]float64, len(contenders))

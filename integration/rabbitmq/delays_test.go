@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// delayCase is a way in which a message is delayed.
+// delayCase is one way of delaying a message.
 type delayCase struct {
 	delay    func() time.Duration
 	first    bool // the first delivery is delayed, not the retry
@@ -34,9 +34,9 @@ type delayCase struct {
 //
 // Not parallel, because it measures time. The promise is for a broker that is not overloaded, and other programs share
 // its cores and its disk. So raw messages wait alongside ours in a queue with a TTL, the lateness of the latest of them
-// is allowed for, and the median must keep the promise: the latest message of all waited for the disk while the first
-// ones had their queues declared. TestLadder_NeverEarlyAndSeldomLate shows that each delay is rounded up by no more
-// than half of what is promised.
+// is allowed for, and the median must keep the promise: the very latest message waits for the disk while the queues of
+// the first ones are declared. TestLadder_NeverEarlyAndSeldomLate shows that each delay is rounded up by no more than
+// half of what is promised.
 func TestDelays_Accuracy(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -74,7 +74,8 @@ func TestConsume_ANackThatCannotBePublishedAnewLosesNothing(t *testing.T) {
 	require.Zero(t, p.depth("orders_dlq"))
 }
 
-// A queue that rejects a message is retried: one that was full for a moment takes the message when there is room.
+// A publish that the queue rejects is repeated: a queue that was full for a moment takes the message when there is
+// room.
 func TestPublish_IsRepeatedWhileTheQueueRefuses(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -126,7 +127,8 @@ func TestPublish_ADeletedDelayQueueIsMadeAgain(t *testing.T) {
 	require.Equal(t, "after", p.next("orders").MessageId)
 }
 
-// More messages are returned than one channel may have in flight: each is reported, none is treated as stored.
+// More messages are returned as unroutable than one channel may have in flight: each is reported, none is treated as
+// stored.
 func TestPublish_EveryReturnIsTold(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -168,7 +168,7 @@ func TestStats_AreWhatTheBrokerSees(t *testing.T) {
 }
 
 // Processes or connections end again and again before anything can be acked or published. RabbitMQ counts that for
-// every message that was in hand, and the messages must not be dead-lettered for it.
+// every message in hand, but none may be dead-lettered for it.
 func TestNetwork_ALostConnectionBuriesNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -184,7 +184,7 @@ func TestNetwork_ALostConnectionBuriesNothing(t *testing.T) {
 			d, ok, err := ch.Get("orders", false)
 			require.NoError(t, err)
 			return ok && d.MessageId == "m"
-		}, "it is not in its queue any more")
+		}, "it is no longer in its queue")
 		require.NoError(t, conn.Close())
 	}
 	s := serve(t, b, "orders", middleware.Laravel(1), func(*message.Message) error { return nil })

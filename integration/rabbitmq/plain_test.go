@@ -45,7 +45,7 @@ func (p *plain) next(queue string) amqp.Delivery {
 	return d
 }
 
-// depth is the number of ready messages in queue.
+// depth returns the number of ready messages in queue.
 func (p *plain) depth(queue string) int {
 	p.t.Helper()
 	q, err := p.ch.QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -53,7 +53,7 @@ func (p *plain) depth(queue string) int {
 	return q.Messages
 }
 
-// consumers is the number of consumers of queue.
+// consumers returns the number of consumers of queue.
 func (p *plain) consumers(queue string) int {
 	p.t.Helper()
 	q, err := p.ch.QueueDeclarePassive(queue, true, false, false, false, nil)

@@ -105,7 +105,7 @@ func TestPresetA_RedriveToTheRecordedPlace(t *testing.T) {
 			redrive("without a reader")
 			waiting := p.next("orders")
 			require.Equal(t, "without a reader", string(waiting.Body))
-			require.Empty(t, waiting.Expiration, "it waits for its consumer for as long as that takes")
+			require.Empty(t, waiting.Expiration, "it waits for its consumer without a limit")
 		})
 	}
 }
@@ -121,7 +121,7 @@ func TestPresetB_TimelineAndNames(t *testing.T) {
 	s := serve(t, b, "order-reminder", middleware.DelayedBackoff(3, time.Minute), fails)
 	_, err := p.ch.QueueDeclare("audit", true, false, false, false, nil)
 	require.NoError(t, err)
-	require.NoError(t, p.ch.QueueBind("audit", "", "order-reminder-dlx", false, nil)) // another party watches the DLX
+	require.NoError(t, p.ch.QueueBind("audit", "", "order-reminder-dlx", false, nil)) // another consumer watches the DLX
 
 	m := newMessage(`{"type":"OrderReminderEvent"}`)
 	envelope.SetDelay(m, 10*time.Second)
@@ -142,13 +142,13 @@ func TestPresetB_TimelineAndNames(t *testing.T) {
 	require.Equal(t, d.MessageId, p.next("audit").MessageId)
 }
 
-// b3 is where B's runs have waited.
+// b3 returns the queues in which B's runs have waited.
 var b3 = []string{
 	"order-reminder-delayed-queue", "order-reminder-delayed-queue", "order-reminder-delayed-queue",
 	"order-reminder-delayed-queue",
 }
 
-// diedIn is the queue from which the broker dead-lettered a message last.
+// diedIn returns the queue from which the broker last dead-lettered a message.
 func diedIn(t *testing.T, m *message.Message) string {
 	t.Helper()
 	var deaths []struct {

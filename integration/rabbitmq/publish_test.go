@@ -95,7 +95,7 @@ func TestReschedule_ToAMissingQueueAcksNothing(t *testing.T) {
 	require.Equal(t, "m", p.next("orders").MessageId)
 }
 
-// A batch is one wait: it is confirmed as a whole, in order, and may be much larger than the window of one channel.
+// A batch waits once: it is confirmed as a whole, in order, and may be much larger than the window of one channel.
 func TestPublish_BatchIsConfirmedAsOne(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -102,7 +102,7 @@ func TestTopology_PlanApplyCheck(t *testing.T) {
 }
 
 // Existing queues and exchanges with other arguments cause an error that names the object, the argument, both values
-// and the remedies, and nothing else: they stay unchanged, with their messages.
+// and the remedies. They stay unchanged, with their messages.
 func TestTopology_ForeignArguments(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -252,7 +252,7 @@ func TestTopology_NoWayBackIsRefused(t *testing.T) {
 				var fault *rabbitmq.NoWayBackError
 				require.ErrorAs(t, err, &fault, declare)
 				require.Equal(t, "orders_retry", fault.Queue)
-				require.Len(t, queues(t, url), 3, "nothing was made")
+				require.Len(t, queues(t, url), 3, "nothing was declared")
 				findings, err := b.Check(t.Context(), b.Plan("orders"))
 				require.NoError(t, err)
 				require.Contains(t, findings[0].String()+findings[len(findings)-1].String(),
@@ -374,7 +374,7 @@ func TestTopology_AnyDelayNeedsNoNewQueue(t *testing.T) {
 			send = func() error { return pub.Publish("orders", m) }
 		}
 		err := send()
-		// a busy RabbitMQ refuses what comes to a quorum queue that is just being born
+		// a busy RabbitMQ refuses messages for a quorum queue that is just being created
 		for errors.Is(err, rabbitmq.ErrRefused) {
 			err = send()
 		}

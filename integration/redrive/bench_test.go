@@ -18,9 +18,9 @@ import (
 )
 
 // BenchmarkRedrive compares runs with raw amqp091-go that publishes the same messages, confirmed, with 1,000 in flight,
-// and with one redrive after the other; PostgreSQL syncs every commit. They take turns. "run" is until the broker has
-// confirmed everything and the store knows it, as one redrive is; "closing" also closes every entry. Targets: run/raw
-// at least 0.6, run/single at least 15.
+// and with one redrive after the other; PostgreSQL syncs every commit. They take turns. "run" lasts until the broker
+// has confirmed everything and the store has recorded it, like a single redrive; "closing" also closes every entry.
+// Targets: run/raw at least 0.6, run/single at least 15.
 func BenchmarkRedrive(b *testing.B) {
 	store := services.Postgres(b, services.PostgresConfig{
 		Durable:  true,
@@ -139,7 +139,7 @@ func dial(b *testing.B, url string) (*amqp.Connection, *amqp.Channel) {
 	return conn, ch
 }
 
-// workQueue is the queue that a redriven message goes to.
+// workQueue returns the queue that receives redriven messages.
 func workQueue(b *testing.B, url string) string {
 	b.Helper()
 	queues, err := services.SharedRabbitMQ(b).Management().Queues(b.Context(), vhost(url))

@@ -25,8 +25,8 @@ import (
 )
 
 // Dead letters in PostgreSQL are redriven to RabbitMQ by redrive serve, which is killed with SIGKILL in the middle and
-// started again, several times: every message reaches its consumer, none does twice, and every outcome is the
-// consumer's own report. They are 100,000, which takes 45 s on two cores; fewer with -short or REDRIVE_RUN_LETTERS.
+// started again, several times: every message reaches its consumer, none twice, and every outcome is the consumer's own
+// report. There are 100,000, which take 45 s on two cores; fewer with -short or REDRIVE_RUN_LETTERS.
 func TestServe_Killed(t *testing.T) {
 	t.Parallel()
 	letters, kills := 100_000, 3
@@ -108,7 +108,7 @@ type program struct {
 }
 
 // newProgram configures a server whose claims last half a minute: the consumer must not be further behind than that,
-// else a message of which a killed process did not tell is sent twice.
+// else a message that a killed process did not record is sent twice.
 func newProgram(t *testing.T, store, broker string) *program {
 	t.Helper()
 	p := &program{
@@ -131,7 +131,7 @@ func (p *program) start(t *testing.T) {
 	require.NoError(t, p.cmd.Start())
 	cmd, ended := p.cmd, p.ended
 	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended already, unless the test has failed
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // already ended, unless the test has failed
 	await.True(t, func() bool {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+"/readyz", nil)
 		require.NoError(t, err)
@@ -140,7 +140,7 @@ func (p *program) start(t *testing.T) {
 	})
 }
 
-// command runs a command and returns what it prints.
+// command runs a command and returns its output.
 func (p *program) command(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), p.path, append(args, "--config", p.config)...)

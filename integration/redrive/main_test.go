@@ -38,7 +38,7 @@ func openBroker(t testing.TB, url string) brokers.Broker {
 	return b
 }
 
-// openLetters opens the dead letters, with a spool of the process's own.
+// openLetters opens the dead letters, with the process's own spool.
 func openLetters(t testing.TB, url string) *dlq.Letters {
 	t.Helper()
 	l, err := dlq.Open(t.Context(), url, dlq.WithSpool(t.TempDir()), dlq.WithStoreTimeout(time.Minute))

@@ -21,8 +21,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// fleet is what four servers on one store have to do: a run over its letters, a rule over those that die of another
-// cause, and a foreign dead letter queue to collect.
+// fleet is the work of four servers on one store: a run over its letters, a rule for those of another cause, and a
+// foreign dead letter queue to collect.
 type fleet struct {
 	letters *dlq.Letters
 	broker  string
@@ -38,12 +38,12 @@ const (
 	foreignQueue                      = "foreign.dead"
 )
 
-// Four servers share a store. The one that holds a run is killed. Two others, of which one has taken the run over, are
-// frozen while the fourth finishes half of the rest, and continue. Every letter is redriven, the run's, the rule's and
-// the collected ones are counted once, and the kept numbers are those of the rows.
+// Four servers share a store. The one that holds a run is killed. Two others, one of which has taken the run over, are
+// frozen while the fourth finishes half of the rest, and then continue. Every letter is redriven, the run's, the rule's
+// and the collected ones are counted once, and the kept numbers match the rows.
 //
-// A clock that is wrong is for dlqtest.RunClocks, which every store passes: a Go process asks the kernel for the time
-// and not libc, so that faketime changes nothing for a child process.
+// Wrong clocks are left to dlqtest.RunClocks, which every store passes: a Go process gets the time from the kernel and
+// not from libc, so faketime has no effect on a child process.
 func TestServe_FourServers(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -113,7 +113,7 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// channel calls do with a channel of a separate connection, as a foreign service has.
+// channel calls do with a channel of a separate connection, like that of a foreign service.
 func (f *fleet) channel(t *testing.T, do func(*amqp.Channel) error) {
 	t.Helper()
 	connection, err := amqp.Dial(f.broker)
@@ -204,7 +204,7 @@ func (f *fleet) requireBalance(t *testing.T) {
 		extra += n - 1
 	}
 	t.Logf("%d deliveries were repeated", extra)
-	require.LessOrEqual(t, extra, 2*2*fleetRate/10, "two batches were on their way at each of two faults")
+	require.LessOrEqual(t, extra, 2*2*fleetRate/10, "two batches were in flight at each of two faults")
 	store := f.letters.Store()
 	before, err := store.Stats(t.Context(), driver.StatsQuery{})
 	require.NoError(t, err)

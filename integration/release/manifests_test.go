@@ -13,8 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifest reads a file of deploy/kubernetes as the API server would: a field that the type has not, or that stands
-// there twice, is an error.
+// manifest reads a file of deploy/kubernetes as the API server would: an unknown or repeated field is an error.
 func manifest[T any](t *testing.T, name, apiVersion, kind string) (object T) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "deploy", "kubernetes", name))
@@ -30,8 +29,8 @@ func manifest[T any](t *testing.T, name, apiVersion, kind string) (object T) {
 	return object
 }
 
-// The manifests are what they say, they fit together, and what runs is a restricted pod in the sense of Kubernetes' Pod
-// Security Standards.
+// The manifests are valid, they fit together, and they run a restricted pod in the sense of Kubernetes' Pod Security
+// Standards.
 func TestKubernetes_Manifests(t *testing.T) {
 	t.Parallel()
 	deployment := manifest[apps.Deployment](t, "deployment.yaml", "apps/v1", "Deployment")
@@ -41,7 +40,7 @@ func TestKubernetes_Manifests(t *testing.T) {
 	network := manifest[networking.NetworkPolicy](t, "networkpolicy.yaml", "networking.k8s.io/v1", "NetworkPolicy")
 	files, err := filepath.Glob(filepath.Join(root, "deploy", "kubernetes", "*.yaml"))
 	require.NoError(t, err)
-	require.Len(t, files, 6, "a new manifest belongs into this test; the sixth is the kustomization")
+	require.Len(t, files, 6, "a new manifest belongs in this test; the sixth is the kustomization")
 
 	labels := deployment.Spec.Template.Labels
 	require.NotEmpty(t, labels)

@@ -27,7 +27,7 @@ func (c consumer) goMod(t *testing.T) (m goMod) {
 	return m
 }
 
-// libraryUser is a service that retries on the broker in memory, and nothing else.
+// libraryUser is a service that only retries on the memory broker.
 const libraryUser = `package main
 
 import (
@@ -52,8 +52,8 @@ func main() {
 }
 `
 
-// A service that imports the pipeline and the broker in memory gets into its go.mod what these compile, and none of the
-// clients, databases and exporters that the other packages of the module are for.
+// A service that imports the pipeline and the memory broker gets only their dependencies into its go.mod, and none of
+// the clients, databases and exporters of the module's other packages.
 func TestModule_OfALibraryUser(t *testing.T) {
 	t.Parallel()
 	c := newConsumer(t)
@@ -80,8 +80,9 @@ func TestModule_OfALibraryUser(t *testing.T) {
 	}, required, "docs/releasing.md shows this list")
 }
 
-// What one module costs: a service that uses OpenTelemetry, Prometheus, pgx or testify itself gets at least the
-// versions that this module requires, without importing the packages which need them. What it does not use stays out.
+// The cost of one module: a service that uses OpenTelemetry, Prometheus, pgx or testify itself gets at least the
+// versions that this module requires, even if it does not import the packages that need them. Modules that it does not
+// use stay out.
 func TestModule_RaisesVersions(t *testing.T) {
 	t.Parallel()
 	c := newConsumer(t)
@@ -108,7 +109,7 @@ func TestModule_RaisesVersions(t *testing.T) {
 	}, raised, "docs/releasing.md names them")
 }
 
-// The command installs from the tag alone, and knows which one that was.
+// The command installs from the tag alone, and reports its version.
 func TestModule_InstallsTheCommand(t *testing.T) {
 	t.Parallel()
 	c := newConsumer(t)

@@ -1,5 +1,5 @@
-// Package release_test holds what a release consists of against those who take it: the module as a library's user and
-// as go install get it, the manifests, the unit and the images.
+// Package release_test tests the parts of a release as their users get them: the module as a library and by go install,
+// the manifests, the unit and the images.
 package release_test
 
 import (
@@ -20,7 +20,7 @@ const (
 	root   = "../.."
 	module = "github.com/redrive-go/redrive"
 	tag    = "v0.1.0" // of the release that these tests make
-	// trimpath: the build cache of these tests serves, wherever the module cache is
+	// trimpath: the build cache of these tests can be used, wherever the module cache is
 	flags = "GOFLAGS=-modcacherw -trimpath"
 )
 
@@ -41,7 +41,7 @@ func newConsumer(t *testing.T) consumer {
 			goEnv(t, "GOPROXY"))}
 }
 
-// run runs a command there and returns what it prints.
+// run runs a command there and returns its output.
 func (c consumer) run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -67,8 +67,8 @@ func goEnv(t *testing.T, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// publish writes the files of the checkout into a module proxy in the file system, as the tag would have them: what git
-// knows, without the folders that are modules themselves.
+// publish writes the files of the checkout into a module proxy in the file system, as the tag would have them: tracked
+// files, without the folders that are modules themselves.
 func publish(t *testing.T, proxy string) {
 	t.Helper()
 	dir := filepath.Join(proxy, filepath.FromSlash(module), "@v")
@@ -95,7 +95,7 @@ func publish(t *testing.T, proxy string) {
 	}
 }
 
-// tracked are the files of the root module.
+// tracked returns the files of the root module.
 func tracked(t *testing.T) (paths []string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -116,7 +116,7 @@ files:
 				continue files
 			}
 		}
-		if _, err := os.Stat(filepath.Join(root, path)); err == nil { // not one that was removed and not committed yet
+		if _, err := os.Stat(filepath.Join(root, path)); err == nil { // skip uncommitted removals
 			paths = append(paths, path)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// systemd knows every line of the unit, and finds little that it could still do to its host.
+// systemd accepts every line of the unit, and rates its exposure as low.
 func TestSystemd_Unit(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
@@ -24,7 +24,7 @@ func TestSystemd_Unit(t *testing.T) {
 	}
 	text, err := os.ReadFile(filepath.Join(root, "deploy", "systemd", "redrive.service"))
 	require.NoError(t, err)
-	program, err := os.Executable() // systemd-analyze looks for the one that the package installs
+	program, err := os.Executable() // systemd-analyze looks for the package's binary
 	require.NoError(t, err)
 	unit := filepath.Join(t.TempDir(), "redrive.service")
 	started := strings.Replace(string(text), "ExecStart=/usr/bin/redrive ", "ExecStart="+program+" ", 1)
@@ -58,9 +58,9 @@ func dockerfile(t *testing.T, name string) (lines []instruction) {
 	return lines
 }
 
-// Both images end the same: on distroless, not as root, with the binary alone, on the port and with the configuration
-// that the manifests mount. The one from a checkout is built with a Go that go.mod allows, from a directory that is
-// there.
+// Both images have the same final stage: on distroless, not as root, with only the binary, on the port and with the
+// configuration that the manifests mount. The one from a checkout is built with a Go that go.mod allows, from an
+// existing directory.
 func TestDocker_Images(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"Dockerfile", "Dockerfile.release"} {
@@ -98,7 +98,7 @@ func TestDocker_Images(t *testing.T) {
 	require.Equal(t, "golang:"+string(minor[1])+" AS build", dockerfile(t, "Dockerfile")[0].rest)
 }
 
-// What the packages install is what the unit names: the binary, the configuration and its secrets.
+// The packages install the files that the unit names: the binary, the configuration and its secrets.
 func TestPackages_FitTheUnit(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, ".goreleaser.yaml"))

@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A server that freezes when everything is open, and one that refuses connections then, hold no question longer than
-// its context: depths, readers and pings fail in time, answer again when the server does, and Close ends.
+// If a server freezes or refuses connections while everything is open, no query outlives its context: depths, readers
+// and pings fail in time and recover with the server, and Close returns.
 func TestQuestions_OfFrozenAndRefusingServers(t *testing.T) {
 	t.Parallel()
 	for name, server := range map[string]func(t *testing.T) string{
@@ -37,7 +37,7 @@ func TestQuestions_OfFrozenAndRefusingServers(t *testing.T) {
 				questions["depths"] = func(ctx context.Context) error { _, err := d.Depths(ctx); return err }
 			}
 			origin := envelope.Origin{Broker: b.Capabilities().Scheme, Topic: "orders", Consumer: brokers.DefaultGroup}
-			if r, ok := b.(brokers.ReaderCounter); ok && name != "PostgreSQL" && name != "MariaDB" { // those do not tell
+			if r, ok := b.(brokers.ReaderCounter); ok && name != "PostgreSQL" && name != "MariaDB" { // those do not report it
 				questions["readers"] = func(ctx context.Context) error { _, err := r.Readers(ctx, origin); return err }
 			}
 			answer := func() bool {
@@ -67,7 +67,7 @@ func TestQuestions_OfFrozenAndRefusingServers(t *testing.T) {
 			}
 			require.NoError(t, proxy.Freeze())
 			began := time.Now()
-			_ = b.Close() // it may say that the server does not answer
+			_ = b.Close() // it may report that the server does not answer
 			require.Less(t, time.Since(began), await.Patience)
 		})
 	}

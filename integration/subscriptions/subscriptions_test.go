@@ -43,9 +43,9 @@ var urls = map[string]func(b *testing.B) string{
 	"Kafka":      func(b *testing.B) string { b.Helper(); return services.SharedKafka(b).URL() + "?partitions=1" },
 }
 
-// BenchmarkSubscriptions is the curve from 1 to 1,000 subscriptions of one process that receive nothing, each of a
-// separate topic that is new to the broker: how long they take to start, and the memory, goroutines and processor
-// time of this process for each. Everything on SQLite is in this process, and nothing of the other servers.
+// BenchmarkSubscriptions measures 1 to 1,000 idle subscriptions of one process, each to a separate topic that is new to
+// the broker: the time until they have started, and the memory, goroutines and processor time of this process for each.
+// For SQLite these include the whole database, for the others nothing of the server.
 func BenchmarkSubscriptions(b *testing.B) {
 	for name, url := range urls {
 		for _, n := range []int{1, 10, 100, 1000} {
@@ -72,7 +72,7 @@ func BenchmarkSubscriptions(b *testing.B) {
 	}
 }
 
-// idleWindow is the window that is measured; to look at the clock in it 50 times a second costs nothing that is seen.
+// idleWindow is the measured time; reading the clock 50 times a second in it costs nothing measurable.
 const idleWindow = 3 * time.Second
 
 // idle returns the processor time of this process over some seconds, in percent of one processor.

@@ -29,10 +29,10 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// retryDelay is what every contender waits before a retry, as far as it waits at all.
+// retryDelay is the delay of every contender that waits before a retry.
 const retryDelay = 100 * time.Millisecond
 
-// bench is a Pub/Sub as a plain service has it, and the broker on the same. Both handle one message at a time, as
+// bench is a Pub/Sub as in a plain service, and the broker on the same. Both handle one message at a time, as
 // Watermill's adapters do.
 type bench struct {
 	n          int // messages of a round
@@ -43,7 +43,7 @@ type bench struct {
 	live bool // filled while it is read: the Pub/Sub keeps nothing for later
 }
 
-// benches are the adapters, on servers that are shared with tests. What waits is in a queue in PostgreSQL.
+// benches are the adapters, on servers shared with tests. Delayed messages wait in a queue in PostgreSQL.
 var benches = map[string]func(b *testing.B) *bench{
 	"amqp":      benchAMQP,
 	"kafka":     benchKafka,
@@ -115,8 +115,7 @@ func benchKafka(b *testing.B) *bench {
 	}
 }
 
-// benchSQL is watermill-sql with one message a transaction, as is the broker's default, or with a
-// hundred, which is what watermill-sql does.
+// benchSQL is watermill-sql with one message a transaction, the broker's default, or with a hundred, watermill-sql's.
 func benchSQL(b *testing.B, batch int) *bench {
 	b.Helper()
 	url := databases["PostgreSQL"](b)
@@ -169,7 +168,7 @@ func benchGochannel(b *testing.B) *bench {
 	}
 }
 
-// keptOpen is a Pub/Sub that the end of a round does not close.
+// keptOpen is a Pub/Sub that stays open at the end of a round.
 type keptOpen struct{ message.Subscriber }
 
 func (keptOpen) Close() error { return nil }
@@ -215,8 +214,8 @@ type contender struct {
 	chain      []message.HandlerMiddleware
 }
 
-// race runs the contenders in turn, and reports how long a message takes each, what it costs in processor time of this
-// process, and the ratio of each one's time to the first's within a round: medians of the rounds.
+// race runs the contenders in turn, and reports each one's time per message, its processor time in this process, and
+// the ratio of its time to the first's within a round: medians of the rounds.
 func (c *bench) race(b *testing.B, handler func(m *message.Message) error, contenders ...contender) {
 	b.Helper()
 	took, costs, ratios := make([][]float64, len(contenders)), make([][]float64, len(contenders)),
@@ -248,8 +247,8 @@ func median(v []float64) float64 {
 
 var errDown = errors.New("the payment service is down")
 
-// round is the time from the first message that reaches the handler to the success of the last, and what this process
-// has worked meanwhile.
+// round returns the time from the first message in the handler to the success of the last, and the processor time of
+// this process in between.
 func (c *bench) round(b *testing.B, of contender, handler func(m *message.Message) error) (wall,
 	processor time.Duration,
 ) {
@@ -297,7 +296,7 @@ func (c *bench) round(b *testing.B, of contender, handler func(m *message.Messag
 	return wall, processor
 }
 
-// worked is the processor time of this process.
+// worked returns the processor time of this process.
 func worked(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -305,7 +304,7 @@ func worked(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// failsFirst fails at every message's first attempt.
+// failsFirst fails every message's first attempt.
 func failsFirst() func(m *message.Message) error {
 	failed := map[string]bool{}
 	return func(m *message.Message) error {
@@ -318,9 +317,9 @@ func failsFirst() func(m *message.Message) error {
 	}
 }
 
-// BenchmarkPipeline: a handler that does nothing, and one that takes a millisecond, on the plain adapter, on it with
-// the pipeline, and on the broker that is made of it with the pipeline. Target: at most 1.1 of the plain adapter's
-// time.
+// BenchmarkPipeline: a handler that does nothing, and one that takes a millisecond, on the plain adapter, on the
+// adapter with the pipeline, and on the broker over the adapter with the pipeline. Target: at most 1.1 of the plain
+// adapter's time.
 //
 //	go test -run '^$' -bench BenchmarkPipeline -benchtime 7x ./watermill
 func BenchmarkPipeline(b *testing.B) {

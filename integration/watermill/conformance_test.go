@@ -21,11 +21,11 @@ var features = tests.Features{
 	ForceShort: true,
 }
 
-// The suite on watermill-kafka as it is, and Watermill's own on what is made of it.
+// The suite on the unmodified watermill-kafka, and Watermill's suite on the broker over it.
 func TestConformance_Kafka(t *testing.T) {
 	url := "watermill+" + services.SharedKafka(t).URL() + "?partitions=1"
-	// sarama's metrics keep one goroutine from then on, whatever is closed, and a server that has just started takes
-	// seconds to make its own topics for the first group.
+	// sarama's metrics keep one goroutine from here on, whatever is closed, and a new server takes seconds to create its
+	// internal topics for the first group.
 	b := open(t, with(url, "group=first"))
 	subscribe(t, b.Subscriber(), "first")
 	require.NoError(t, b.Close())
@@ -45,7 +45,7 @@ func TestConformance_Kafka(t *testing.T) {
 	})
 }
 
-// The suite on watermill-sql as it is, and Watermill's own on what is made of it.
+// The suite on the unmodified watermill-sql, and Watermill's suite on the broker over it.
 func TestConformance_SQL(t *testing.T) {
 	for name, database := range databases {
 		t.Run(name, func(t *testing.T) {
@@ -54,15 +54,15 @@ func TestConformance_SQL(t *testing.T) {
 			brokertest.Run(t, brokertest.Harness{
 				Backend: func(t *testing.T) brokertest.Backend {
 					t.Helper()
-					// What waits is in the native queue of the same database.
+					// Delayed messages wait in the native queue of the same database.
 					delays := sync.OnceValue(func() brokers.Broker { return open(t, with(native, "x-max-connections=3")) })
 					return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
 						cfg.URL = with(url, "x-max-connections=2&x-poll=20ms")
 						return sql.New(t.Context(), sql.Config{Broker: cfg, Delays: delays()})
 					}}
 				},
-				// Longer and later than elsewhere: every open transaction of the server holds deliveries up, also those
-				// of the other cases.
+				// Longer and later than elsewhere: every open transaction of the server delays deliveries, also those of other
+				// cases.
 				Factor: 0.15, Late: time.Minute, Wait: 2 * time.Minute, Volume: 300, Watermill: &features,
 				Except: map[string]string{
 					"Publish_ToAMissingTopicThatMustExistIsRefused": "a Watermill Publisher does not report whether a topic exists",

@@ -36,7 +36,7 @@ func (l *ledger) distinct() int {
 	return len(l.seen)
 }
 
-// read acks everything that comes.
+// read acks everything.
 func read(messages <-chan *message.Message) *ledger {
 	l := &ledger{seen: map[string]int{}}
 	go func() {
@@ -48,7 +48,7 @@ func read(messages <-chan *message.Message) *ledger {
 	return l
 }
 
-// persist publishes messages one by one, each until it is taken.
+// persist publishes messages one by one, each until it is accepted.
 func persist(t *testing.T, p message.Publisher, topic string, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
@@ -61,13 +61,13 @@ func persist(t *testing.T, p message.Publisher, topic string, from, to int) {
 type faulty struct {
 	url     string
 	network *services.Proxy
-	server  interface { // nil for one that other tests share
+	server  interface { // nil for a shared server
 		Kill() error
 		Start(ctx context.Context) error
 	}
 }
 
-// behind makes the network of a URL.
+// behind returns the network in front of a URL.
 func behind(t *testing.T, url string) (string, *services.Proxy) {
 	t.Helper()
 	p := services.NewProxy(t, url)
@@ -75,7 +75,7 @@ func behind(t *testing.T, url string) (string, *services.Proxy) {
 }
 
 // Connections are cut while messages flow, the network swallows everything for a while, and the server dies and comes
-// back: the subscription heals, the publisher too, and every message that was taken is handled.
+// back: subscription and publisher recover, and every accepted message is handled.
 func TestNetwork_CutsAndKillsLoseNothing(t *testing.T) {
 	t.Parallel()
 	cases := map[string]func(t *testing.T) faulty{
@@ -168,20 +168,20 @@ func TestDeleted_TopicsAreMadeAgain(t *testing.T) {
 			persist(t, b.Publisher(), topic, 0, 1)
 			await.Count(t, 1, l.distinct)
 			c.delete(t, url, topic)
-			// The consumer of the old one may still be leaving it: what is published meanwhile may go with it.
+			// The old topic's consumer may still be leaving: messages published meanwhile may be lost with that topic.
 			n := 1
 			await.True(t, func() bool {
 				persist(t, b.Publisher(), topic, n, n+1)
 				n++
 				return l.distinct() > 1
-			}, "messages arrive again")
+			}, "messages are flowing again")
 		})
 	}
 }
 
 func deleteTopic(addresses []string, topic string) error {
 	cfg := sarama.NewConfig()
-	cfg.Admin.Timeout = cfg.Net.ReadTimeout // 3 s by default, which a server on a busy disk may take
+	cfg.Admin.Timeout = cfg.Net.ReadTimeout // the default is 3 s, which may be too short on a busy disk
 	admin, err := sarama.NewClusterAdmin(addresses, cfg)
 	if err != nil {
 		return err

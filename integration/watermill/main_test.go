@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	services.Main(m)
 }
 
-// newDelays returns what makes one broker in memory that the brokers of a case share, as processes with one database
-// would.
+// newDelays returns a constructor for one memory broker that the brokers of a case share, like processes with one
+// database.
 func newDelays(t *testing.T) func() brokers.Broker {
 	t.Helper()
 	return sync.OnceValue(func() brokers.Broker {
@@ -44,7 +44,7 @@ func newDelays(t *testing.T) func() brokers.Broker {
 	})
 }
 
-// databases make an empty one at each call.
+// databases each create an empty database at each call.
 var databases = map[string]func(t testing.TB) (url string){
 	"PostgreSQL": func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },

@@ -28,13 +28,12 @@ import (
 // service is one process of a consumer.
 type service struct {
 	broker  brokers.Broker
-	retries brokers.Broker // where they wait: broker, or another one
+	retries brokers.Broker // where retries wait: broker, or another one
 	router  *message.Router
 	ended   chan error
 }
 
-// serve starts a process of the service on the broker of a URL. Every tenth message fails at its first attempt, and
-// waits.
+// serve starts a process of the service on the broker of a URL. Every tenth message fails its first attempt, and waits.
 func (m *mover) serve(t *testing.T, url string) *service {
 	t.Helper()
 	return m.serveVia(t, url, url)
@@ -92,8 +91,8 @@ func (s *service) stop(t *testing.T) {
 	}
 }
 
-// docs/brokers/watermill.md: a service moves to the native driver by one word of its URL, rolling, with messages and
-// retries that wait, and back, and loses none.
+// docs/brokers/watermill.md: a service moves to the native driver, and back, by one word of its URL, in a rolling
+// deployment, with messages and retries waiting, and loses none.
 func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -101,14 +100,14 @@ func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
 		adds   string // to the URL of the native driver
 		adapts string // to that of the adapter
 		to     string // the consumer on the native driver
-		group  bool   // both are members of one group, whose partitions only one of them has
+		group  bool   // both are members of one group, and only one of them has the partitions
 	}{
-		// The native driver's queues have other arguments, and so other names.
+		// The native driver's queues have other arguments, and thus other names.
 		"RabbitMQ": {
 			url:  func(t *testing.T) string { t.Helper(); return services.SharedRabbitMQ(t).VHost(t) },
 			adds: "group=billing&queue={topic}.{group}.v2", adapts: "group=billing", to: "TOPIC.billing.v2",
 		},
-		// Both are members of one group, and share partitions in the way that both know.
+		// Both are members of one group, and share partitions by a strategy that both support.
 		"Kafka": {
 			url:  func(t *testing.T) string { t.Helper(); return services.SharedKafka(t).URL() },
 			adds: "group=billing&assignor=range&partitioner=fnv&partitions=3", adapts: "group=billing&partitions=3",
@@ -147,9 +146,9 @@ func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
 			old.stop(t)
 			end := m.move(t, adapter, native, consumer)
 			m.publish(t, next.broker, 10)
-			if c.group { // Move has partitions, whose retries are read when it has ended
+			if c.group { // Move has partitions; their retries are read when it has ended
 				await.None(t, func() int { return waiting(t, delays) }, "messages in Delays")
-				for end(); waiting(t, delays) > 0; end() { // what it had in hand has returned
+				for end(); waiting(t, delays) > 0; end() { // its messages in hand have returned
 					end = m.move(t, adapter, native, consumer)
 					await.None(t, func() int { return waiting(t, delays) }, "messages in Delays")
 				}
@@ -180,9 +179,9 @@ func onDatabase(name string) func(t *testing.T) string {
 	return func(t *testing.T) string { t.Helper(); return databases[name](t) }
 }
 
-// backByRescheduler is the way back where only members on the native driver read its retries: new ones wait in the
-// adapter's Delays first, until the native driver has none, and then the members are replaced. The topic is consumed
-// all the time.
+// backByRescheduler is the way back if only members on the native driver read its retries: new ones first wait in the
+// adapter's Delays until the native driver has none, and then the members are replaced. The topic is consumed
+// throughout.
 func (m *mover) backByRescheduler(t *testing.T, next *service, native, adapter, delays string) {
 	t.Helper()
 	through := m.serveVia(t, native, adapter)
@@ -190,7 +189,7 @@ func (m *mover) backByRescheduler(t *testing.T, next *service, native, adapter, 
 	m.publish(t, through.broker, 10)
 	next.stop(t)
 	m.publish(t, through.broker, 10)
-	await.True(t, func() bool { return m.handled.distinct()+waiting(t, delays) == m.sent }, "nothing waits but in Delays")
+	await.True(t, func() bool { return m.handled.distinct()+waiting(t, delays) == m.sent }, "messages wait only in Delays")
 	back := m.serve(t, adapter)
 	m.publish(t, through.broker, 10)
 	m.publish(t, back.broker, 10)
@@ -201,7 +200,7 @@ func (m *mover) backByRescheduler(t *testing.T, next *service, native, adapter, 
 	require.Zero(t, m.dead.Load(), "nothing healthy is dead")
 }
 
-// waiting counts what the broker of a URL keeps.
+// waiting counts the messages waiting in the broker of a URL.
 func waiting(t *testing.T, url string) (n int) {
 	t.Helper()
 	b, err := brokers.Open(t.Context(), url)
@@ -249,7 +248,7 @@ func (m *mover) move(t *testing.T, from, to, consumer string) (end func()) {
 	}
 }
 
-// complete waits until every message that was published has been handled.
+// complete waits until every published message has been handled.
 func (m *mover) complete(t *testing.T) {
 	t.Helper()
 	await.Count(t, m.sent, m.handled.distinct, "messages handled of all that were published")

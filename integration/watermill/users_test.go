@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// reversing is a user's marshaler, of watermill-amqp's interface type: bodies are stored from back to front.
+// reversing is a user's marshaler, of watermill-amqp's interface type: it stores bodies backwards.
 type reversing struct{ wamqp.DefaultMarshaler }
 
 func (r reversing) Marshal(m *message.Message) (amqp091.Publishing, error) {
@@ -38,7 +38,7 @@ func reversed(b []byte) []byte {
 	return []byte(out.String())
 }
 
-// A user's marshaler is what the broker writes and reads with, also what another service with the same one reads.
+// The broker writes and reads with a user's marshaler, compatibly with another service that has the same one.
 // watermill-kafka's is in brokers/watermill/kafka.
 func TestUsers_Marshaler(t *testing.T) {
 	t.Parallel()
@@ -60,7 +60,7 @@ func TestUsers_Marshaler(t *testing.T) {
 	}
 }
 
-// A user's schema and offsets, of watermill-sql's interface types, are the tables that the broker uses.
+// The broker uses the tables of a user's schema and offsets adapters, of watermill-sql's interface types.
 func TestUsers_SchemaAndOffsets(t *testing.T) {
 	t.Parallel()
 	url := databases["PostgreSQL"](t)

@@ -20,13 +20,13 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// adapter is one of Watermill's own as a plain service has it, and the URL of the broker that is made of it.
+// adapter is one of Watermill's own as in a plain service, and the URL of the broker over it.
 type adapter struct {
 	url   string // with group=billing
 	plain func(t *testing.T, group string) (message.Publisher, message.Subscriber)
 }
 
-// adapters are the three, the SQL one on each database, on servers that are shared by all tests.
+// adapters are the three adapters, the SQL one on each database, on servers that all tests share.
 var adapters = map[string]func(t *testing.T) adapter{
 	"RabbitMQ": func(t *testing.T) adapter {
 		t.Helper()
@@ -102,7 +102,7 @@ func onSQL(t *testing.T, url string) adapter {
 	}
 }
 
-// openDB opens the database of a URL that services gave, as an application would.
+// openDB opens the database of a URL from package services, as an application would.
 func openDB(t testing.TB, url string) *sql.DB {
 	t.Helper()
 	driver, dsn := "pgx", url
@@ -134,8 +134,8 @@ func sample(id string) *message.Message {
 	return m
 }
 
-// A plain Watermill service and one on the broker share a topic: each reads what the other publishes, on tables, queues
-// and topics that the plain one has made.
+// A plain Watermill service and one on the broker share a topic: each reads the other's messages, on tables, queues and
+// topics that the plain one has created.
 func TestWire_BothDirections(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, a adapter) {
@@ -154,7 +154,7 @@ func TestWire_BothDirections(t *testing.T) {
 			for reader, messages := range map[string]<-chan *message.Message{"plain": theirs, "ours": ours} {
 				m := receive(t, messages)
 				require.Equal(t, sent.UUID, m.UUID, "%s reads %s", reader, sender)
-				require.JSONEq(t, string(sent.Payload), string(m.Payload)) // MySQL writes JSON in its way
+				require.JSONEq(t, string(sent.Payload), string(m.Payload)) // MySQL normalizes JSON
 				require.Equal(t, sent.Metadata["customer"], m.Metadata["customer"])
 				m.Ack()
 			}
@@ -162,7 +162,7 @@ func TestWire_BothDirections(t *testing.T) {
 	})
 }
 
-// The members of one group move to the broker, and back, and each continues where the other was.
+// The members of one group move to the broker, and back, and each continues at the other's position.
 func TestWire_OneGroupMovesAndBack(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, a adapter) {
@@ -178,7 +178,7 @@ func TestWire_OneGroupMovesAndBack(t *testing.T) {
 				require.NoError(t, pub.Publish(topic, m))
 			}
 		}
-		// read takes messages until n new ones have come: an ack right before a plain service closes may be lost.
+		// read takes messages until it has n new ones: an ack right before a plain service closes may be lost.
 		read := func(messages <-chan *message.Message, n int) {
 			for len(got) < n {
 				m := receive(t, messages)

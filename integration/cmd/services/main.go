@@ -27,7 +27,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// server is one running server and the variables that tell of it.
+// server is one running server and the variables with its address.
 type server struct {
 	env   []string // NAME=value
 	close func() error
@@ -82,7 +82,7 @@ func main() {
 	}
 	flag.Parse()
 
-	// A second Ctrl-C ends us at once; the servers then die by the kernel's hand.
+	// A second Ctrl-C ends us at once; the kernel then kills the servers.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	status, err := run(ctx, strings.Split(*which, ","), flag.Args())
