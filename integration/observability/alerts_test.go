@@ -416,6 +416,7 @@ func TestAlerts_OnService(t *testing.T) {
 				t.Cleanup(r.stop)
 				r.scrape() // of a service to which nothing has happened yet
 				<-time.After(time.Minute)
+				synctest.Wait()
 				if c.begin != nil {
 					c.begin(r)
 				}
@@ -425,6 +426,7 @@ func TestAlerts_OnService(t *testing.T) {
 					}
 					r.scrape()
 					<-time.After(time.Minute)
+					synctest.Wait()
 				}
 			})
 			r.firing(t, c.want)

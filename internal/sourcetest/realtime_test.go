@@ -99,9 +99,8 @@ func pausesOf(set *token.FileSet, file *ast.File) (found []pause) {
 				}
 			}
 			if s, ok := n.(*ast.ExprStmt); ok {
-				receive, ok := s.X.(*ast.UnaryExpr)
-				if ok && receive.Op == token.ARROW && isCall(receive.X, "time", "After") {
-					found = append(found, pause{s.Pos(), comments[set.Position(s.End()).Line], inBubble, false})
+				if isAfter(s) {
+					found = append(found, pause{s.Pos(), comments[set.Position(s.End()).Line], inBubble, unawaited[s.Pos()]})
 				}
 			}
 			if comm, ok := n.(*ast.CommClause); ok { // what a select waits for is a deadline, not a pause
@@ -117,7 +116,7 @@ func pausesOf(set *token.FileSet, file *ast.File) (found []pause) {
 	return found
 }
 
-// unawaitedIn returns where the first goroutine of a bubble sleeps, and continues without synctest.Wait. When it wakes,
+// unawaitedIn returns where the first goroutine of a bubble pauses, and continues without synctest.Wait. When it wakes,
 // a timer of another goroutine that is due at the same moment or before may still be at work: the race detector has
 // found reads of a test's results that way, once in some hundred runs.
 func unawaitedIn(file *ast.File) map[token.Pos]bool {
@@ -135,7 +134,7 @@ func unawaitedIn(file *ast.File) map[token.Pos]bool {
 			if block, ok := n.(*ast.BlockStmt); ok {
 				for i, s := range block.List {
 					sleep, ok := s.(*ast.ExprStmt)
-					if ok && isCall(sleep.X, "time", "Sleep") && !awaits(block.List[i+1:]) {
+					if ok && (isCall(sleep.X, "time", "Sleep") || isAfter(sleep)) && !awaits(block.List[i+1:]) {
 						found[sleep.Pos()] = true
 					}
 				}
@@ -155,6 +154,12 @@ func awaits(next []ast.Stmt) bool {
 	}
 	s, ok := next[0].(*ast.ExprStmt)
 	return ok && isCall(s.X, "synctest", "Wait")
+}
+
+// isAfter reports whether s receives from time.After.
+func isAfter(s *ast.ExprStmt) bool {
+	receive, ok := s.X.(*ast.UnaryExpr)
+	return ok && receive.Op == token.ARROW && isCall(receive.X, "time", "After")
 }
 
 func isCall(e ast.Expr, pkg, name string) bool {
@@ -185,6 +190,7 @@ func f() {
 		time.Sleep(4)
 		synctest.Wait()
 		time.Sleep(5)
+		<-time.After(6)
 	})
 }`
 	set := token.NewFileSet()
@@ -200,6 +206,7 @@ func f() {
 		{comment: "virtual"},
 		{inBubble: true},
 		{inBubble: true},
+		{inBubble: true, unawaited: true},
 		{inBubble: true, unawaited: true},
 	}, got)
 }

@@ -20,6 +20,7 @@ func TestContext_EndsWhatStandsStill(t *testing.T) {
 		defer cancel()
 		for range 100 {
 			<-time.After(50 * time.Second)
+			synctest.Wait()
 			far.Add(1)
 			require.NoError(t, ctx.Err())
 		}
