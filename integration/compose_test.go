@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// composeFile is what docker-compose.yml may contain: a key that is not here is a mistake or wants a separate test.
+// composeFile is what docker-compose.yml may contain: any other key is a mistake or needs its own test.
 type composeFile struct {
 	Name     string                    `yaml:"name"`
 	Services map[string]composeService `yaml:"services"`
@@ -48,7 +48,7 @@ func readCompose(t *testing.T) composeFile {
 	return file
 }
 
-// There is no Docker engine where these tests run, so they pin what a person would find out by running the file.
+// These tests run without a Docker engine, so they pin what running the file would show.
 func TestCompose(t *testing.T) {
 	var (
 		file      = readCompose(t)
@@ -62,7 +62,7 @@ func TestCompose(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			require.Regexp(t, pinned, service.Image, "the image has an exact version")
 
-			require.NotEmpty(t, service.Profiles, "nothing starts unasked")
+			require.NotEmpty(t, service.Profiles, "nothing starts by default")
 			for _, profile := range service.Profiles {
 				require.Contains(t, string(makefile), "--profile "+profile, "make up starts it")
 			}
@@ -70,7 +70,7 @@ func TestCompose(t *testing.T) {
 			if service.NetworkMode == "host" {
 				require.Empty(t, service.Ports)
 				require.Contains(t, fmt.Sprint(service.Command, service.Environment), "127.0.0.1",
-					"it listens to this machine only")
+					"it listens on this machine only")
 			} else {
 				require.NotEmpty(t, service.Ports)
 			}
@@ -86,8 +86,8 @@ func TestCompose(t *testing.T) {
 				source, _, _ := strings.Cut(volume, ":")
 				if strings.HasPrefix(source, "./") {
 					_, err := os.Stat("../" + source)
-					require.NoError(t, err, "the file is there")
-					require.True(t, strings.HasSuffix(volume, ":ro"), "what belongs to the repository is not written to")
+					require.NoError(t, err, "the file exists")
+					require.True(t, strings.HasSuffix(volume, ":ro"), "files of the repository are mounted read-only")
 					continue
 				}
 				require.Contains(t, file.Volumes, source, "the volume is declared")

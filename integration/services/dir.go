@@ -48,14 +48,14 @@ func removeDir(dir string) error {
 	return err
 }
 
-// sweep removes the directories of dead processes. It is a courtesy: what it cannot remove stays.
+// sweep removes the directories of dead processes. It does its best: a directory that it cannot remove stays.
 func sweep() {
 	found, err := filepath.Glob(filepath.Join(os.TempDir(), "redrive-*", lockFile))
 	if err != nil {
 		return
 	}
 	for _, path := range found {
-		// A young one may be between its creation and its lock.
+		// A new one may be between its creation and its lock.
 		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) < time.Minute {
 			continue
 		}

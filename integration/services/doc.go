@@ -14,8 +14,8 @@
 // A test that kills or configures a server starts a separate one with RabbitMQ, Postgres, MariaDB, MySQL or Kafka.
 //
 // A shared server is looked for in this order: the environment (TEST_AMQP_URL, TEST_AMQP4_URL, TEST_KAFKA_BROKERS,
-// TEST_POSTGRES_URL, TEST_MARIADB_URL, TEST_MYSQL_URL), then what integration/install.sh brings. If neither is there,
-// the test is skipped with a message that names the remedy; with REQUIRE_SERVICES=1 it fails instead, so that a CI run
-// cannot pass by having tested nothing. OPTIONAL_SERVICES=mysql,rabbitmq4 makes an exception of these, for the days on
-// which their archive does not give them.
+// TEST_POSTGRES_URL, TEST_MARIADB_URL, TEST_MYSQL_URL), then a server installed by integration/install.sh. If neither
+// is there, the test is skipped with a message that names the remedy; with REQUIRE_SERVICES=1 it fails instead, so that
+// a CI run cannot pass by having tested nothing. OPTIONAL_SERVICES=mysql,rabbitmq4 exempts these, for days on which
+// their archive cannot be reached.
 package services

@@ -3,5 +3,5 @@ package services
 // KafkaVersion is compared with the pom that fetches the jars.
 const KafkaVersion = kafkaVersion
 
-// ExternalMySQL is what the environment names.
+// ExternalMySQL returns the server that the environment names.
 var ExternalMySQL = externalMySQL

@@ -21,16 +21,17 @@ import (
 // kafkaVersion is the release in integration/kafka/pom.xml, a test compares them. Its broker needs Java 17.
 const kafkaVersion = "4.3.1"
 
-// KafkaConfig describes how a Kafka of a test's own differs from ours. The zero value is fine.
+// KafkaConfig describes how a test's own Kafka differs from ours. The zero value is fine.
 type KafkaConfig struct {
 	// Settings are further lines of server.properties, such as "message.max.bytes": "2000000".
 	Settings map[string]string
 
-	// Secured adds a listener that takes TLS with a client certificate and SASL; see KafkaServer.Secured.
+	// Secured adds a listener that requires TLS with a client certificate and SASL; see KafkaServer.Secured.
 	Secured bool
 
 	// Proxied puts a Proxy before the broker, which clients that start from KafkaServer.ProxiedBrokers then always
-	// use. (A proxy put in between by hand is used once: clients then connect to the address that the broker advertises.)
+	// use. (A proxy in front of an ordinary broker is used only once: clients then connect to the address that the broker
+	// advertises.)
 	Proxied bool
 }
 
@@ -147,7 +148,7 @@ func (k *KafkaServer) CreateTopic(t testing.TB, partitions int32) string {
 		false); err != nil {
 		t.Fatal(err)
 	}
-	// The controller answers before the broker has taken the partitions over.
+	// The controller answers before the broker leads the partitions.
 	await.True(t, func() bool {
 		topics, err := admin.DescribeTopics([]string{name})
 		return err == nil && len(topics) == 1 && topics[0].Err == sarama.ErrNoError && led(topics[0], partitions)
@@ -167,7 +168,7 @@ func led(topic *sarama.TopicMetadata, partitions int32) bool {
 
 // serves returns nil when the broker is its cluster's controller and has registered.
 func (k *KafkaServer) serves(ctx context.Context) error {
-	// sarama would try for seconds where nothing listens yet.
+	// sarama would try for seconds if nothing listens yet.
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", k.Brokers[0])
 	if err != nil {
 		return err

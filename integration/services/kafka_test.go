@@ -16,7 +16,7 @@ func kafkaConfig() *sarama.Config {
 	cfg := sarama.NewConfig()
 	cfg.Producer.RequiredAcks = sarama.WaitForAll
 	cfg.Producer.Return.Successes = true
-	// A busy broker takes a partition over after the cluster says that it has.
+	// A busy broker leads a partition later than the cluster announces it.
 	cfg.Producer.Retry.Max, cfg.Metadata.Retry.Max = 100, 100
 	return cfg
 }

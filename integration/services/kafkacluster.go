@@ -91,7 +91,7 @@ func StartKafkaCluster(ctx context.Context, n int) (_ *KafkaCluster, err error) 
 // URL returns kafka://host:port,host:port of all nodes.
 func (c *KafkaCluster) URL() string { return "kafka://" + strings.Join(c.Brokers, ",") }
 
-// complete returns nil when all nodes know all nodes.
+// complete returns nil when all nodes know each other.
 func (c *KafkaCluster) complete() error {
 	for _, addr := range c.Brokers {
 		client, err := sarama.NewClient([]string{addr}, sarama.NewConfig())

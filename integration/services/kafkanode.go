@@ -27,7 +27,7 @@ func kafkaInstalled() (libs, java string, err error) {
 	return libs, java, nil
 }
 
-// kafkaNode is where one broker lives. It runs as we do: Kafka does not mind root, and its jars may be in our home.
+// kafkaNode has the files of one broker. It runs as our user: Kafka accepts root, and its jars may be in our home.
 type kafkaNode struct {
 	dir, libs, java string
 }
@@ -66,7 +66,7 @@ func (n kafkaNode) settings(ports []int, proxy *Proxy) map[string]string {
 		"num.partitions":                   "3",
 		"auto.create.topics.enable":        "true",
 		"group.initial.rebalance.delay.ms": "0",
-		"group.min.session.timeout.ms":     "100",  // tests of lost consumers do not want to wait 6 s
+		"group.min.session.timeout.ms":     "100",  // 6 s would slow down tests of lost consumers
 		"broker.session.timeout.ms":        "3000", // a killed broker may register again only after it; 9 s by default
 		"broker.heartbeat.interval.ms":     "500",
 		"num.network.threads":              "1",
@@ -75,7 +75,7 @@ func (n kafkaNode) settings(ports []int, proxy *Proxy) map[string]string {
 	}
 }
 
-// clusterID makes a name for a cluster.
+// clusterID returns a new cluster id.
 func clusterID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
@@ -106,7 +106,7 @@ func (n kafkaNode) command(ctx context.Context) *exec.Cmd {
 // run returns the command for one of Kafka's classes.
 func (n kafkaNode) run(ctx context.Context, class string, args ...string) *exec.Cmd {
 	java := []string{
-		// compiled quickly rather than well: tests start it more than they load it
+		// fast compilation over fast code: tests start it more than they load it
 		"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"-XX:ActiveProcessorCount=2",
 		"-Djava.awt.headless=true",

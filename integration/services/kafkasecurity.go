@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// KafkaSecurity is a listener that wants TLS with a client certificate, and a user with a password over any of PLAIN,
-// SCRAM-SHA-256 and SCRAM-SHA-512.
+// KafkaSecurity is a listener that requires TLS with a client certificate, and a user with a password over any of
+// PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.
 type KafkaSecurity struct {
 	Addr           string // host:port
 	User, Password string

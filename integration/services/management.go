@@ -20,7 +20,7 @@ type Management struct {
 	http *http.Client
 }
 
-// Queue is what the management API says of a queue; the counts are up to a second old.
+// Queue is a queue in the management API; the counts are up to a second old.
 type Queue struct {
 	Name      string         `json:"name"`
 	VHost     string         `json:"vhost"`
@@ -46,7 +46,7 @@ func (r *Rabbit) Management() *Management {
 	if err != nil || base.Host == "" {
 		panic("services: TEST_AMQP_URL is set, and this test needs TEST_AMQP_MANAGEMENT_URL as well")
 	}
-	// A connection that is kept has goroutines, which tests that look for those of a broker would find.
+	// A kept connection has goroutines, which tests for leaked goroutines of a broker would find.
 	once := &http.Transport{DisableKeepAlives: true}
 	return &Management{base: base, http: &http.Client{Timeout: await.Patience, Transport: once}}
 }

@@ -31,8 +31,8 @@ func mysqlArgs() []string {
 	return args
 }
 
-// mysqlInstalled returns the program that integration/install.sh has unpacked. It runs as we do, because it may be in
-// our home.
+// mysqlInstalled returns the program that integration/install.sh has unpacked. It runs as our user, because it may be
+// in our home.
 func mysqlInstalled() (program string, owner account, err error) {
 	root, err := unpacked("mysql", mysqlEnv, "REDRIVE_MYSQL", "mysql", ".complete")
 	return filepath.Join(root, "mysqld"), account{}, err
@@ -47,7 +47,7 @@ func SharedMySQL(t testing.TB) *MySQLServer {
 		if m, err := externalMySQL(context.Background(), "mysql"); m != nil || err != nil {
 			return m, err
 		}
-		// MariaDB's default: messages of the largest size stay affordable, at MySQL's own 64 MiB they are not.
+		// MariaDB's default: it keeps tests with messages of the largest size affordable, which MySQL's 64 MiB does not.
 		return StartMySQL(context.Background(), MySQLConfig{Args: []string{"--max-allowed-packet=16M"}})
 	})
 	Need(t, err)

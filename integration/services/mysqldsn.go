@@ -8,8 +8,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// MySQLDSN turns mysql://user:password@host:port/database?parseTime=true into what Go's MySQL driver opens. Times are
-// parsed unless the URL says otherwise.
+// MySQLDSN turns mysql://user:password@host:port/database?parseTime=true into a DSN of Go's MySQL driver. Times are
+// parsed unless the URL disables that.
 func MySQLDSN(rawURL string) (string, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme != "mysql" {

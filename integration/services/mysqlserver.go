@@ -19,8 +19,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// MySQLConfig describes how a MySQL or MariaDB of a test's own is set up. The zero value is fast and forgets what it
-// promised when the machine (not the process) crashes.
+// MySQLConfig describes the setup of a test's own MySQL or MariaDB. The zero value is fast and loses commits when the
+// machine (not the process) crashes.
 type MySQLConfig struct {
 	// Durable keeps the server's own settings: InnoDB flushes at every commit and writes pages twice, and MySQL (not
 	// MariaDB) writes a binary log.
@@ -38,7 +38,7 @@ type MySQLServer struct {
 	// Go's driver takes.
 	URL string
 
-	data *mysqlData // nil of a server that is not ours
+	data *mysqlData // nil for an external server
 }
 
 // RestartWith stops the server cleanly and starts it again on the same port and data, with other arguments than those
@@ -54,12 +54,12 @@ func (m *MySQLServer) RestartWith(ctx context.Context, args ...string) error {
 	return m.Start(ctx)
 }
 
-// mysqlProduct is what differs between MariaDB and MySQL in starting one.
+// mysqlProduct has the differences between starting MariaDB and MySQL.
 type mysqlProduct struct {
 	name      string                                      // as integration/install.sh calls it
 	installed func() (program string, o account, e error) // an UnavailableError without it
 	init      func(program, initFile string) (command string, args []string)
-	initSQL   string   // what init finds in its file
+	initSQL   string   // the content of init's file
 	args      []string // of every start
 	fast      []string // unless it has to be durable
 }
@@ -139,7 +139,7 @@ func (m *MySQLServer) on(fn func(db *sql.DB) error) error {
 	if err != nil {
 		return err
 	}
-	cfg.Logger = &mysql.NopLogger{} // a server that is about to start is not a news
+	cfg.Logger = &mysql.NopLogger{} // no log lines while a server starts
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (m *MySQLServer) on(fn func(db *sql.DB) error) error {
 	return nil
 }
 
-// mysqlData is where one server lives.
+// mysqlData has the files of one server.
 type mysqlData struct {
 	product mysqlProduct
 	program string
@@ -197,8 +197,8 @@ func (d *mysqlData) command(ctx context.Context) *exec.Cmd {
 
 func (d *mysqlData) prepare(cmd *exec.Cmd) {
 	cmd.Dir = d.dir
-	// Temporary files in a separate directory: a server that starts removes what looks like an earlier one's temporary
-	// tables. So does the one that mariadb-install-db runs, which takes no option for it.
+	// Temporary files in a separate directory: a starting server removes whatever looks like an earlier one's temporary
+	// tables. So does the one of mariadb-install-db, which has no option for that.
 	cmd.Env = []string{"HOME=" + d.dir, "TMPDIR=" + d.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
 	d.owner.prepare(cmd, syscall.SIGKILL)
 }
@@ -206,7 +206,7 @@ func (d *mysqlData) prepare(cmd *exec.Cmd) {
 func (d *mysqlData) data() string { return filepath.Join(d.dir, "data") }
 
 // externalMySQL returns the server that the environment names, or nil if it names none. TEST_MYSQL_URL may name a
-// MariaDB: it is then treated as what it is, as it was before tests ran on MySQL too.
+// MariaDB, as it did before tests ran on MySQL too: it is then treated as a MariaDB.
 func externalMySQL(ctx context.Context, product string) (*MySQLServer, error) {
 	for _, env := range []string{mariadbEnv, mysqlEnv} {
 		u := os.Getenv(env)

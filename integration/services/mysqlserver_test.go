@@ -32,7 +32,7 @@ func TestMySQLDSN(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 }
 
-// products are the servers that Go's MySQL driver speaks to.
+// products are the servers that Go's MySQL driver supports.
 var products = map[string]struct {
 	shared func(t testing.TB) *services.MySQLServer
 	start  func(t testing.TB, cfg services.MySQLConfig) *services.MySQLServer
@@ -84,7 +84,7 @@ func TestMySQL_KilledKeepsCommittedRows(t *testing.T) {
 				"other servers remove what they find in a directory for all")
 			require.Equal(t, "1", flush)
 			require.Contains(t, []string{"1", "ON"}, doublewrite)
-			require.Equal(t, name == "MySQL", binlog == "1", "the binary log is as the product has it")
+			require.Equal(t, name == "MySQL", binlog == "1", "the binary log has the product's default")
 			_, err := db.ExecContext(t.Context(), "CREATE TABLE kept AS SELECT 42 AS n")
 			require.NoError(t, err)
 
@@ -99,7 +99,7 @@ func TestMySQL_KilledKeepsCommittedRows(t *testing.T) {
 	}
 }
 
-// TEST_MYSQL_URL named MariaDBs before there were tests on MySQL, and may do so still.
+// TEST_MYSQL_URL named MariaDBs before there were tests on MySQL, and still may.
 func TestExternalMySQL(t *testing.T) {
 	mariadb, mysql := services.SharedMariaDB(t).URL, services.SharedMySQL(t).URL
 	for name, c := range map[string]struct {

@@ -15,8 +15,8 @@ import (
 
 const nativeSupported = true
 
-// account is whom a server runs as: the user that its package made when we are root, else ourselves. PostgreSQL
-// refuses to run as root, and none of them should.
+// account is the user of a server: that of its package if we are root, else our own. PostgreSQL refuses to run as root,
+// and none of them should.
 type account struct {
 	name     string
 	uid, gid int
@@ -39,9 +39,9 @@ func lookupAccount(name string) (account, error) {
 	return account{name: name, uid: uid, gid: gid, switched: true}, nil
 }
 
-// prepare makes cmd run as the account, in a separate process group (a terminal's Ctrl-C is for us to act on), and die
-// by deathSignal when we do. A write beyond a limit of files is an error to it, and not its end: it inherits that we
-// ignore the signal.
+// prepare makes cmd run as the account, in a separate process group (we handle a terminal's Ctrl-C), and die by
+// deathSignal when we do. A write beyond the file size limit fails instead of killing it, because it inherits our
+// ignored signal.
 func (a account) prepare(cmd *exec.Cmd, deathSignal syscall.Signal) {
 	signal.Ignore(syscall.SIGXFSZ)
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: deathSignal}
@@ -51,7 +51,7 @@ func (a account) prepare(cmd *exec.Cmd, deathSignal syscall.Signal) {
 	cmd.SysProcAttr = attr
 }
 
-// own gives the account the paths.
+// own changes the owner of the paths to the account.
 func (a account) own(paths ...string) error {
 	if !a.switched {
 		return nil

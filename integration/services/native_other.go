@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// Native servers are Debian's; elsewhere the TEST_* variables name servers, for instance those of docker-compose.yml.
+// Native servers need Debian; elsewhere the TEST_* variables name servers, for instance those of docker-compose.yml.
 const nativeSupported = false
 
 type account struct{}

@@ -91,7 +91,7 @@ max_client_conn = 500
 	return b, nil
 }
 
-// Through is the URL of a database of its server, by way of pgbouncer.
+// Through returns the URL of a database of its server through pgbouncer.
 func (b *PgBouncerServer) Through(database string) string {
 	u, err := url.Parse(database)
 	if err != nil {

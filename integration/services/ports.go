@@ -10,7 +10,7 @@ import (
 )
 
 // Ports are taken from below Linux's range for outgoing connections (32768 and up): a server that was killed must get
-// its port back at its restart, and from that range a client's connection could have taken it meanwhile.
+// its port back at its restart, and a client's connection could have taken a port of that range meanwhile.
 //
 // Test processes run side by side, and a server listens seconds after its port was chosen, so a port that nothing
 // listens on may still be another process's. Each process therefore takes ports from its own blocks. It owns a block by
@@ -21,11 +21,11 @@ const (
 	blockSize = 50
 )
 
-// portSource gives the ports of the blocks that it owns, each once.
+// portSource hands out the ports of its blocks, each once.
 type portSource struct {
 	mu     sync.Mutex
 	guards []net.Listener
-	ports  []int // not given yet
+	ports  []int // not handed out yet
 }
 
 var ownPorts portSource
@@ -56,7 +56,7 @@ func (s *portSource) take(n int) ([]int, error) {
 // claim takes a block that no process owns.
 func (s *portSource) claim() error {
 	const blocks = (lastPort - firstPort) / blockSize
-	for _, block := range rand.Perm(blocks) { //nolint:gosec // no secret
+	for _, block := range rand.Perm(blocks) { //nolint:gosec // not a secret
 		first := firstPort + block*blockSize
 		guard, err := listen(first)
 		if err != nil {
@@ -79,8 +79,8 @@ func loopback(port int) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
-// FreePorts returns n ports of the loopback address for servers that a test starts without this package. They stay the
-// process's, so that a server that was killed gets its port back.
+// FreePorts returns n ports of the loopback address for servers that a test starts without this package. They remain
+// with the process, so that a killed server gets its port back.
 func FreePorts(t testing.TB, n int) []int {
 	t.Helper()
 	ports, err := freePorts(n)

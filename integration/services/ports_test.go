@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Two test processes that run side by side are two sources: a port that one has given and that has no listener yet is
-// not given by the other.
+// Two test processes that run side by side are two sources: a port that one has handed out, and that has no listener
+// yet, is not handed out by the other.
 func TestPortSource(t *testing.T) {
 	var one, other portSource
 	t.Cleanup(func() {
@@ -22,7 +22,7 @@ func TestPortSource(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, ports, blockSize)
 			for _, port := range ports {
-				require.False(t, given[port], "port %d was given before", port)
+				require.False(t, given[port], "port %d was handed out before", port)
 				require.Less(t, port, lastPort)
 				given[port] = true
 			}

@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PostgresConfig describes how a PostgreSQL of a test's own is set up. The zero value is fast and forgets what it
-// promised when the machine (not the process) crashes.
+// PostgresConfig describes the setup of a test's own PostgreSQL. The zero value is fast and loses commits when the
+// machine (not the process) crashes.
 type PostgresConfig struct {
 	// Durable keeps PostgreSQL's own settings for fsync, synchronous_commit and full_page_writes, which tests of
 	// durability and honest benchmarks need.
@@ -154,7 +154,7 @@ func postgresBin() (string, error) {
 	return slices.MaxFunc(bins, func(a, b string) int { return version(a) - version(b) }), nil
 }
 
-// postgresCluster is where one server lives.
+// postgresCluster has the files of one server.
 type postgresCluster struct {
 	bin, dir string
 	owner    account
@@ -200,7 +200,7 @@ func (c postgresCluster) command(ctx context.Context) *exec.Cmd {
 func (c postgresCluster) prepare(cmd *exec.Cmd) {
 	cmd.Dir = c.dir
 	cmd.Env = []string{"HOME=" + c.dir, "PATH=" + c.bin + ":/usr/bin:/bin", "LC_ALL=C.UTF-8"}
-	// SIGQUIT is PostgreSQL's immediate shutdown, which also gives its shared memory back.
+	// SIGQUIT is PostgreSQL's immediate shutdown, which also frees its shared memory.
 	c.owner.prepare(cmd, syscall.SIGQUIT)
 }
 

@@ -50,7 +50,7 @@ func startProcess(cmd *exec.Cmd, logPath string) (*process, error) {
 	return p, nil
 }
 
-// signal sends sig, and is content when the process has gone already.
+// signal sends sig; a process that is already gone is not an error.
 func (p *process) signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal %v to %s: %w", sig, p.cmd.Path, err)
@@ -70,9 +70,10 @@ func (p *process) signalAll(sig syscall.Signal) error {
 }
 
 // kill ends the process with everything that it started, as a crash of the machine would, and waits until all are gone.
-// To kill only the process would be no crash: a backend of PostgreSQL answers for a while after its postmaster's death.
+// Killing only the process would not be a crash: a backend of PostgreSQL still answers for a while after its
+// postmaster's death.
 func (p *process) kill() error {
-	// Stopped, the process starts no more children between our look at them and their end.
+	// A stopped process starts no more children while we list and kill them.
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func (p *process) kill() error {
 	return poll(ctx, func() error {
 		for _, pid := range children {
 			if alive(pid) {
-				return fmt.Errorf("%s: process %d is still there", p.cmd.Path, pid)
+				return fmt.Errorf("%s: process %d still exists", p.cmd.Path, pid)
 			}
 		}
 		return nil

@@ -68,13 +68,12 @@ func (p *Proxy) Cut() error {
 	return nil
 }
 
-// Heal takes connections again after a Cut and removes what Delay, Freeze and LoseAnswers have set.
+// Heal accepts connections again after a Cut and undoes Delay, Freeze and LoseAnswers.
 func (p *Proxy) Heal() error {
 	p.toxi.Toxics.ResetToxics(context.Background())
 	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
-	// A child of this process that was forked before Cut and has not come to its exec yet still holds the listening
-	// socket.
+	// A child of this process that was forked before Cut and has not reached its exec still holds the listening socket.
 	err := poll(ctx, func() error {
 		err := p.toxi.Start()
 		if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
@@ -88,7 +87,7 @@ func (p *Proxy) Heal() error {
 	return nil
 }
 
-// Flap closes every connection and takes new ones at once.
+// Flap closes every connection and accepts new ones at once.
 func (p *Proxy) Flap() error {
 	if err := p.Cut(); err != nil {
 		return err
@@ -109,7 +108,7 @@ func (p *Proxy) Freeze() error {
 	return p.add("timeout", "downstream", map[string]any{"timeout": 0})
 }
 
-// LoseAnswers lets requests through and throws the answers away: the upstream does the work and no client learns of it.
+// LoseAnswers passes requests on and discards the answers: the upstream does the work and no client learns of it.
 func (p *Proxy) LoseAnswers() error {
 	return p.add("timeout", "downstream", map[string]any{"timeout": 0})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// echo is a server that sends back what it gets.
+// echo is an echo server.
 func echo(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -82,7 +82,7 @@ func TestProxy(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A port that is held for another moment, as by a child between fork and exec, is waited for.
+// Heal waits for a port that is still held for a moment, for example by a child between fork and exec.
 func TestProxy_HealWaitsForItsPort(t *testing.T) {
 	p := services.NewProxy(t, echo(t))
 	require.NoError(t, p.Cut())

@@ -30,7 +30,7 @@ func RabbitMQOf(t testing.TB, cfg RabbitConfig, n int) *RabbitCluster {
 	return c
 }
 
-// StartRabbitCluster starts n nodes and returns when each knows all. The caller closes the cluster.
+// StartRabbitCluster starts n nodes and returns when all know each other. The caller closes the cluster.
 func StartRabbitCluster(ctx context.Context, cfg RabbitConfig, n int) (*RabbitCluster, error) {
 	rabbits, err := newRabbits(ctx, cfg, n)
 	if err != nil {

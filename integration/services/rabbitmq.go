@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// rabbitInstall is where a RabbitMQ and its Erlang are.
+// rabbitInstall has the paths of a RabbitMQ and its Erlang.
 type rabbitInstall struct {
 	bin   string // of RabbitMQ's scripts; not the wrapper in /usr/sbin, which changes the user and drops the environment
-	path  string // where the scripts find everything else
+	path  string // for the scripts to find everything else
 	epmd  string
 	owner account // of the server
 }
 
-// rabbitOfDebian is the one that is installed.
+// rabbitOfDebian returns the installed one.
 func rabbitOfDebian() (rabbitInstall, error) {
 	const bin = "/usr/lib/rabbitmq/bin"
 	owner, err := installed("rabbitmq", "TEST_AMQP_URL", "rabbitmq", filepath.Join(bin, "rabbitmq-server"))
@@ -37,14 +37,14 @@ func rabbitOfDebian() (rabbitInstall, error) {
 	return rabbitInstall{bin: bin, path: bin + ":/usr/bin:/bin", epmd: epmd, owner: owner}, nil
 }
 
-// rabbit4 is what integration/install.sh has unpacked. It runs as we do, because it may be in our home.
+// rabbit4 returns the one that integration/install.sh has unpacked. It runs as our user, because it may be in our home.
 func rabbit4() (rabbitInstall, error) {
 	root, err := unpacked("rabbitmq4", "TEST_AMQP4_URL", "REDRIVE_RABBITMQ4", "rabbitmq4", ".complete")
 	tools, bin := filepath.Join(root, "bin"), filepath.Join(root, "usr/lib/rabbitmq/bin")
 	return rabbitInstall{bin: bin, path: tools + ":" + bin + ":/usr/bin:/bin", epmd: filepath.Join(tools, "epmd")}, err
 }
 
-// RabbitConfig describes how a RabbitMQ of a test's own differs from a stock one. The zero value is fine.
+// RabbitConfig describes how a test's own RabbitMQ differs from a stock one. The zero value is fine.
 type RabbitConfig struct {
 	// Four starts RabbitMQ 4 instead of the one that Debian's stable release has.
 	Four bool
@@ -57,22 +57,21 @@ type RabbitConfig struct {
 	// Defaults to RabbitMQ's own 3 minutes.
 	DeadLetterConfirmTimeout time.Duration
 
-	// Unsynced confirms what quorum queues have written before the disk has it: it is safe from a kill, and not from a
-	// power failure. Where the disk was slow and other tests deleted their queues, all quorum queues of RabbitMQ 3.10
-	// have been gone until its next start (541 INTERNAL_ERROR at every declaration). Its log does not say why; in
-	// ra_log_wal's complete_batch, a table that goes while the batch is synced ends the process that all of them need.
+	// Unsynced confirms writes of quorum queues before they are on disk: they survive a kill, but not a power failure.
+	// With a slow disk, and other tests deleting their queues, RabbitMQ 3.10 has lost all quorum queues until its next
+	// start (541 INTERNAL_ERROR at every declaration). Its log gives no reason; in ra_log_wal's complete_batch, a table
+	// that is deleted while the batch is synced ends the process that all of them need.
 	Unsynced bool
 
 	// Conf is appended to rabbitmq.conf, one "key = value" a line.
 	Conf string
 
-	// Plugins are enabled besides rabbitmq_management. PluginsDir is where those lie that RabbitMQ does not bring
-	// along.
+	// Plugins are enabled in addition to rabbitmq_management. PluginsDir has those that are not part of RabbitMQ.
 	Plugins    []string
 	PluginsDir string
 
-	// TLS opens a second port that speaks TLS, with certificates made for it; see Rabbit.TLSURL. Conf may ask for those
-	// of clients: ssl_options.verify, ssl_options.fail_if_no_peer_cert.
+	// TLS opens a second port that speaks TLS, with generated certificates; see Rabbit.TLSURL. Conf may require client
+	// certificates: ssl_options.verify, ssl_options.fail_if_no_peer_cert.
 	TLS bool
 }
 
@@ -87,8 +86,8 @@ type Rabbit struct {
 	// and not its management (TEST_AMQP_MANAGEMENT_URL).
 	ManagementURL string
 
-	// TLSURL is amqps://user:password@host:port/, without the files that it needs, and Certificates are these. Empty
-	// unless RabbitConfig.TLS.
+	// TLSURL is amqps://user:password@host:port/, without the files that it needs, which Certificates names. Empty unless
+	// RabbitConfig.TLS.
 	TLSURL       string
 	Certificates *Certificates
 
@@ -152,7 +151,7 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 	return r, nil
 }
 
-// newRabbits makes n brokers that know each other, and starts none of them. Closing the first one ends the name server
+// newRabbits prepares n brokers that know each other, without starting them. Closing the first one ends the name server
 // of all.
 func newRabbits(ctx context.Context, cfg RabbitConfig, n int) (_ []*Rabbit, err error) {
 	find := rabbitOfDebian
@@ -232,8 +231,8 @@ func newRabbit(n rabbitNode, cfg RabbitConfig) *Rabbit {
 	return r
 }
 
-// VHost makes an empty virtual host for the test, deletes it after, and returns its AMQP URL. Where the management API
-// is not known (see ManagementURL) it returns the default virtual host's.
+// VHost makes an empty virtual host for the test, deletes it after, and returns its AMQP URL. Without a known
+// management API (see ManagementURL) it returns the default virtual host's.
 func (r *Rabbit) VHost(t testing.TB) string {
 	t.Helper()
 	if r.ManagementURL == "" {
@@ -259,9 +258,9 @@ func (r *Rabbit) VHost(t testing.TB) string {
 	return u.String()
 }
 
-// Settle makes the broker write to disk what it knows of young quorum queues. Call it after declaring them and before
-// Kill: RabbitMQ keeps a new queue's registration and vote in memory for up to 3 s (dets' delayed write), and a broker
-// that is killed in that time comes back with the queue leaderless and its confirmed messages out of reach.
+// Settle makes the broker write the state of new quorum queues to disk. Call it after declaring them and before Kill:
+// RabbitMQ keeps a new queue's registration and vote in memory for up to 3 s (dets' delayed write), and a broker that
+// is killed in that time comes back with the queue leaderless and its confirmed messages out of reach.
 func (r *Rabbit) Settle(ctx context.Context) error {
 	_, err := r.Ctl(ctx, "eval", "[dets:sync(T) || T <- dets:all()].")
 	return err

@@ -155,7 +155,7 @@ func TestRabbitMQOf_SurvivesTheLossOfALeader(t *testing.T) {
 			}
 			q, err := ch.QueueDeclarePassive("kept", true, false, false, false, nil)
 			return err == nil && q.Messages == 1
-		}, "the message is there without its leader")
+		}, "the message exists without its leader")
 	}
 	require.NoError(t, leader.Start(t.Context()))
 }

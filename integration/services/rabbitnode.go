@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// rabbitNode is where one broker lives.
+// rabbitNode has the files of one broker.
 type rabbitNode struct {
 	install                           rabbitInstall
 	dir                               string

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// UnavailableError says that a server is neither named by the environment nor installed.
+// UnavailableError means that a server is neither named by the environment nor installed.
 type UnavailableError struct {
 	// "rabbitmq", "rabbitmq4", "postgres", "mariadb", "mysql" or "kafka", as integration/install.sh calls it
 	Service string
@@ -53,7 +53,7 @@ type closer interface {
 	Log() string
 }
 
-// owned ties a server's life to the test's.
+// owned ties a server's lifetime to the test's.
 func owned(t testing.TB, s closer) {
 	t.Helper()
 	t.Cleanup(func() {

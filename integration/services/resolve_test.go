@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// verdict is a testing.TB that notes how the test would have ended.
+// verdict is a testing.TB that records how the test would have ended.
 type verdict struct {
 	testing.TB
 	skipped, failed string

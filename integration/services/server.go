@@ -21,24 +21,24 @@ import (
 // ErrExternal is returned when a test wants to stop or kill a server that the environment named: it is not ours.
 var ErrExternal = errors.New("services: this server is not ours to stop")
 
-// startPatience is how long a server that starts may log nothing: on an idle machine it is ready in 1 to 8 s, on one
-// that is busy enough in minutes.
+// startPatience is how long a starting server may log nothing: on an idle machine it is ready in 1 to 8 s, on a very
+// busy one in minutes.
 const startPatience = await.Patience
 
-// startAttempts bounds how often a server that ends at its start is started again.
+// startAttempts bounds the starts of a server that ends immediately.
 const startAttempts = 5
 
 // stopTimeout bounds a clean stop, after which the server is killed. RabbitMQ takes 6 s on an idle machine.
 const stopTimeout = 5 * time.Minute
 
-// server is what the servers have in common. Its methods are safe for concurrent use.
+// server is the common part of all servers. Its methods are safe for concurrent use.
 type server struct {
 	name       string
 	dir        string // holds data, configuration and the log; removed by Close
 	stopSignal syscall.Signal
 	external   bool
 
-	command func(ctx context.Context) *exec.Cmd // makes the command for one start
+	command func(ctx context.Context) *exec.Cmd // returns the command for one start
 	ready   func(ctx context.Context) error     // nil once the server serves; called again and again
 	closing func()                              // run by Close after the server stopped, if not nil
 
@@ -132,15 +132,14 @@ func (s *server) Restart(ctx context.Context) error {
 	return errors.Join(s.Stop(), s.Start(ctx))
 }
 
-// Pause freezes the server with SIGSTOP: connections stay open and nothing answers. Resume thaws it.
+// Pause freezes the server with SIGSTOP: connections stay open and nothing answers. Resume continues it.
 func (s *server) Pause() error { return s.signalAll(syscall.SIGSTOP) }
 
 // Resume ends a Pause.
 func (s *server) Resume() error { return s.signalAll(syscall.SIGCONT) }
 
-// LimitFiles keeps every file of the server from growing beyond a size, in bytes: to a database, the disk is full for
-// those that are as large. [Unlimited] ends it. It holds for the processes that the server has and for those that they
-// start.
+// LimitFiles keeps every file of the server from growing beyond a size in bytes: for files of that size, the database
+// finds the disk full. [Unlimited] lifts the limit. It applies to the server's processes and to those that they start.
 func (s *server) LimitFiles(ctx context.Context, size uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +152,7 @@ func (s *server) LimitFiles(ctx context.Context, size uint64) error {
 	}
 	pid := s.proc.cmd.Process.Pid
 	for _, p := range append([]int{pid}, descendants(pid)...) {
-		// The soft limit only, and as the server's own account, which may take it back.
+		// Only the soft limit, and as the server's own account, which may lift it again.
 		limit := exec.CommandContext(ctx, "prlimit", "--pid="+strconv.Itoa(p), "--fsize="+text+":")
 		limit.SysProcAttr = s.command(ctx).SysProcAttr
 		if out, err := limit.CombinedOutput(); err != nil && (p == pid || alive(p)) {
@@ -163,7 +162,7 @@ func (s *server) LimitFiles(ctx context.Context, size uint64) error {
 	return nil
 }
 
-// Unlimited is the size of files that may grow as the disk allows.
+// Unlimited is the size for files that may grow as far as the disk allows.
 const Unlimited = math.MaxUint64
 
 // Close stops the server at once and removes its data. It does nothing to a server that is not ours.
@@ -171,7 +170,7 @@ func (s *server) Close() error {
 	if s.external {
 		return nil
 	}
-	// The data goes away, so there is nothing that a clean stop could save; RabbitMQ takes six seconds for one.
+	// The data is deleted, so there is nothing for a clean stop to save; RabbitMQ takes six seconds for one.
 	err := s.Kill()
 	if s.closing != nil {
 		s.closing()
@@ -179,7 +178,7 @@ func (s *server) Close() error {
 	return errors.Join(err, removeDir(s.dir))
 }
 
-// PID is the process id of the running server, and 0 when it does not run or is not ours.
+// PID returns the process id of the running server, and 0 if it does not run or is not ours.
 func (s *server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +208,7 @@ func (s *server) logSince(from int) string {
 	return string(bytes.ToValidUTF8(log, nil))
 }
 
-// explain adds to a test that fails what the server logs from now on: the cause is often there alone.
+// explain adds the server's log from now on to a test that fails: often only the log has the cause.
 func (s *server) explain(t testing.TB) {
 	t.Helper()
 	if s.external {

@@ -10,8 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// skipLocked is where this queue began: watermill-sql's publisher and subscriber on a table with due times, claimed
-// with SKIP LOCKED, by adapters alone. What they can do is measured alongside what replaced them.
+// skipLocked is the origin of this queue: watermill-sql's publisher and subscriber on a table with due times, claimed
+// with SKIP LOCKED, by adapters alone. It is measured against its replacement.
 //
 // A batch is one row. The subscriber acks a batch by naming its last row, and those before it need not be neighbours. A
 // DELETE of each row in ConsumedMessageQuery instead loses messages: the subscriber commits a batch in which a handler

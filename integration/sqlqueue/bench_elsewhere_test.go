@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// elsewhere is a database other than PostgreSQL, with what one writes by hand for a queue in it.
+// elsewhere is a database other than PostgreSQL, with the statements of a hand-written queue.
 type elsewhere struct {
 	table, lock string
 	open        func(b *testing.B) (url string, db *sql.DB)
@@ -53,7 +53,7 @@ func mysqlElsewhere(start func(testing.TB, services.MySQLConfig) *services.MySQL
 }
 
 // BenchmarkElsewhere publishes 10,000 messages in batches of 100 and consumes them through a router, on MariaDB, MySQL
-// and SQLite with their durable settings, alongside the loop written by hand.
+// and SQLite with their durable settings, compared with a hand-written loop.
 func BenchmarkElsewhere(b *testing.B) {
 	for name, where := range elsewheres {
 		b.Run(name, func(b *testing.B) {
@@ -96,7 +96,7 @@ func (elsewhere) publish(b *testing.B, db *sql.DB, list []*message.Message) {
 	require.NoError(b, err)
 }
 
-// consume reads and deletes 500 at a time in a transaction, and does nothing with them.
+// consume reads and deletes 500 at a time in a transaction, without handling them.
 func (e elsewhere) consume(b *testing.B, db *sql.DB, n int) time.Duration {
 	b.Helper()
 	began := time.Now()

@@ -20,12 +20,12 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The benchmarks put a hand-written loop and watermill-sql alongside the queue in one run; only the ratios count. A
-// figure named x/hand is the queue's rate divided by the loop's: the median of the rounds, which are iterations.
+// The benchmarks run a hand-written loop and watermill-sql next to the queue; only the ratios count. A figure named
+// x/hand is the queue's rate divided by the loop's: the median of the rounds, which are iterations.
 //
 //	go test ./sqlqueue -run '^$' -bench . -benchtime 5x
 
-// payload is of the size of a small order.
+// payload has the size of a small order.
 var payload = []byte(`{"order":"` + strings.Repeat("x", 180) + `"}`)
 
 func batch(n int) []*message.Message {
@@ -36,7 +36,7 @@ func batch(n int) []*message.Message {
 	return list
 }
 
-// handTable is what one writes by hand for a queue: one row per message, an index on the due time.
+// handTable is a hand-written queue: one row per message, an index on the due time.
 const handTable = `CREATE TABLE hand_queue (id bigserial PRIMARY KEY, due_at timestamptz NOT NULL DEFAULT now(),
 	uuid text NOT NULL, headers text NOT NULL, payload bytea NOT NULL);
 	CREATE INDEX hand_queue_due ON hand_queue (due_at, id)`
@@ -57,9 +57,8 @@ func handPublish(tb testing.TB, db *sql.DB, list []*message.Message) {
 	require.NoError(tb, err)
 }
 
-// handConsume is the SKIP LOCKED loop in batches of 500, which holds its rows in a transaction while it works on them:
-// it has no leases, no retries, and nothing runs at once. With a router, each row becomes a message and waits for its
-// ack.
+// handConsume is the SKIP LOCKED loop in batches of 500, which keeps a transaction open while it works on its rows: it
+// has no leases, no retries, and no concurrency. With a router, each row becomes a message and waits for its ack.
 func handConsume(tb testing.TB, db *sql.DB, n int, deliver func([]*message.Message)) time.Duration {
 	tb.Helper()
 	began := time.Now()
@@ -97,13 +96,13 @@ func handConsume(tb testing.TB, db *sql.DB, n int, deliver func([]*message.Messa
 	return time.Since(began)
 }
 
-// channel is a subscriber that hands out what the hand-written loop reads.
+// channel is a subscriber that hands out the rows of the hand-written loop.
 type channel chan *message.Message
 
 func (c channel) Subscribe(context.Context, string) (<-chan *message.Message, error) { return c, nil }
 func (c channel) Close() error                                                       { return nil }
 
-// route runs a router on sub with a handler that does nothing but count, and returns when n messages are handled.
+// route runs a router on sub with a handler that only counts, and returns when n messages are handled.
 func route(tb testing.TB, topic string, n int, subs ...message.Subscriber) time.Duration {
 	tb.Helper()
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
@@ -162,12 +161,12 @@ func (a arena) vacuum(b *testing.B) {
 	require.NoError(b, err)
 }
 
-// rounds keeps what each round of a benchmark measured: contestants take turns, and medians are compared.
+// rounds keeps the results of each round of a benchmark: contestants take turns, and medians are compared.
 type rounds map[string][]float64
 
 func (r rounds) add(name string, perSecond float64) { r[name] = append(r[name], perSecond) }
 
-// ratio is the median over the rounds of one rate divided by another.
+// ratio returns the median over the rounds of one rate divided by another.
 func (r rounds) ratio(a, b string) float64 {
 	ratios := make([]float64, len(r[a]))
 	for i := range ratios {
@@ -181,8 +180,7 @@ func median(list []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// onBoth runs a benchmark on a server that forgets what it promised when the power fails, and on one that syncs each
-// commit.
+// onBoth runs a benchmark on a server that may lose commits when the power fails, and on one that syncs each commit.
 func onBoth(b *testing.B, run func(b *testing.B, open func() arena)) {
 	b.Helper()
 	for _, durable := range []bool{false, true} {
@@ -230,8 +228,7 @@ func (a arena) fillHand(b *testing.B, n int) {
 	a.vacuum(b)
 }
 
-// routeHand is the hand-written loop behind a router: no queue of any make can be faster through one than this, unless
-// it reads ahead.
+// routeHand is the hand-written loop with a router: no queue can be faster through a router, unless it reads ahead.
 func routeHand(b *testing.B, db *sql.DB, n int) time.Duration {
 	b.Helper()
 	handed := make(channel)
@@ -270,7 +267,7 @@ func consumeAdapted(b *testing.B, a arena, n int) time.Duration {
 	return route(b, "bench", n, subs...)
 }
 
-// consumePlain is watermill-sql as it comes, with bytes for payloads.
+// consumePlain is the unmodified watermill-sql, with bytes for payloads.
 func consumePlain(b *testing.B, a arena, n int) time.Duration {
 	b.Helper()
 	pub, sub := plain(b, a.db, 30*time.Second)
@@ -304,7 +301,7 @@ func BenchmarkBacklog(b *testing.B) {
 	b.ReportMetric(r.ratio("waiting", "small"), "behind-1M-waiting/10k-due")
 }
 
-// drain takes n messages from a queue that may have more.
+// drain consumes n messages from a queue that may have more.
 func drain(b *testing.B, queue *sqlqueue.Broker, topic string, n int) time.Duration {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
@@ -323,8 +320,7 @@ func drain(b *testing.B, queue *sqlqueue.Broker, topic string, n int) time.Durat
 	return took
 }
 
-// BenchmarkForeignTransaction consumes 100,000 messages while a transaction is open that keeps every row which has been
-// deleted in the index.
+// BenchmarkForeignTransaction consumes 100,000 messages while an open transaction keeps every deleted row in the index.
 func BenchmarkForeignTransaction(b *testing.B) {
 	const n = 100_000
 	server := services.Postgres(b, services.PostgresConfig{})
@@ -392,7 +388,7 @@ func BenchmarkLatency(b *testing.B) {
 		require.NoError(b, err)
 		pub := a.queue.Publisher()
 		require.NoError(b, pub.Publish("bench", batch(1)...))
-		(<-messages).Ack() // by now it listens, or will at once
+		(<-messages).Ack() // by now it listens, or is about to
 		var took []time.Duration
 		for b.Loop() {
 			require.NoError(b, pub.Publish("bench", batch(1)...))

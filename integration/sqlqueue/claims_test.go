@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Acks of messages that share a lease with others go in one statement with acks of those that share another one. When
-// that is lost, the others are stored nevertheless.
+// Acks of messages under one lease share a statement with acks of messages under another. If that other lease is lost,
+// the rest are stored nevertheless.
 func TestAcks_BesideALostLease(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -31,7 +31,7 @@ func TestAcks_BesideALostLease(t *testing.T) {
 	}
 	require.Equal(t, 3, count(t, db, "SELECT count(*) FROM redrive_queue_leases"))
 
-	// The ack of the first waits for a lock, and those of the others gather behind it.
+	// The ack of the first message waits for a lock, and those of the others accumulate.
 	tx, err := db.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM redrive_queue_messages WHERE uuid = 'first' FOR UPDATE")
@@ -56,7 +56,7 @@ func TestAcks_BesideALostLease(t *testing.T) {
 
 	await.True(t, func() bool {
 		return count(t, db, "SELECT count(*) FROM redrive_queue_messages WHERE uuid <> 'lost'") == 0
-	}, "an ack in one batch with the lost one's is forgotten")
+	}, "an ack in the same batch as the lost one is missing")
 	_, err = db.ExecContext(t.Context(), "UPDATE redrive_queue_messages SET visible_at = due_at WHERE uuid = 'lost'")
 	require.NoError(t, err)
 	// When the other worker's lease is over the message is redelivered. It has been handled here: its ack counts now.
@@ -69,8 +69,8 @@ func TestAcks_BesideALostLease(t *testing.T) {
 	}
 }
 
-// A claim that begins in the middle of the index does not end leases that have run out, and does not take their rows
-// for new ones either. One from the beginning counts the crash.
+// A claim that begins in the middle of the index does not end expired leases, and does not treat their rows as new
+// either. One from the beginning counts the crash.
 func TestClaim_CountsTheCrashOfASharedLease(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -149,7 +149,7 @@ func TestClaims_PassByLockedRows(t *testing.T) {
 		"new": "UPDATE redrive_queue_messages SET lease = NULL",
 	}
 	cases := map[string]map[string]string{
-		"PostgreSQL": { // new rows are leased there without a look at them
+		"PostgreSQL": { // there, new rows are leased without being read
 			"given back": givenBack, "of a dead worker": dead,
 			"of a dead worker's batch": `INSERT INTO redrive_queue_leases (queue_id, worker, until, ids)
 				SELECT queue_id, 99, (extract(epoch FROM now()) * 1000000)::bigint - 1000000, ARRAY[id] FROM redrive_queue_messages`,
@@ -159,7 +159,7 @@ func TestClaims_PassByLockedRows(t *testing.T) {
 	}
 	for server, database := range servers {
 		for name, prepare := range cases[server] {
-			for _, handlers := range []int{1, 2} { // one keeps the order, and waits a moment
+			for _, handlers := range []int{1, 2} { // this one keeps the order, and waits a moment
 				t.Run(fmt.Sprintf("%s %s with %d", server, name, handlers), func(t *testing.T) {
 					t.Parallel()
 					url := database(t)
@@ -171,7 +171,7 @@ func TestClaims_PassByLockedRows(t *testing.T) {
 					require.NoError(t, err)
 					tx, err := db.BeginTx(t.Context(), nil)
 					require.NoError(t, err)
-					defer func() { _ = tx.Rollback() }() // it is over, unless the test has failed
+					defer func() { _ = tx.Rollback() }() // already over, unless the test has failed
 					_, err = tx.ExecContext(t.Context(), fmt.Sprintf("SELECT 1 FROM redrive_queue_messages WHERE id = %d FOR UPDATE",
 						count(t, db, "SELECT id FROM redrive_queue_messages WHERE uuid = 'locked'")))
 					require.NoError(t, err)
@@ -191,9 +191,9 @@ func TestClaims_PassByLockedRows(t *testing.T) {
 	}
 }
 
-// An ack or a nack touches its own row and no other: one that is locked, as claims lock those behind it, does not hold
-// it up. On MariaDB it did, where the planner took a table that has just been filled for an empty one and read it
-// whole; claims then skipped what the ack had locked on its way, and messages came out of order.
+// An ack or a nack touches only its own row: a locked row, like those that claims lock, does not delay it. On MariaDB
+// it used to, because the planner treated a newly filled table as empty and read all of it; claims then skipped the
+// rows that the ack had locked on its way, and messages came out of order.
 func TestAnswers_DoNotWaitForOtherRows(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -203,7 +203,7 @@ func TestAnswers_DoNotWaitForOtherRows(t *testing.T) {
 		messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
 		require.NoError(t, err)
 		list := batch(6)
-		// the row that is locked: its own answer would wait, and those that are stored with it
+		// the locked row: its own answer would wait, and those stored with it
 		envelope.SetDelay(list[5], time.Hour)
 		require.NoError(t, queue.Publisher().Publish("jobs", list...))
 		acked := receive(t, messages)
@@ -220,7 +220,7 @@ func TestAnswers_DoNotWaitForOtherRows(t *testing.T) {
 			return func() bool { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == n }
 		}
 		acked.Ack()
-		await.True(t, left(5), "the ack waits for a row that is not its own")
+		await.True(t, left(5), "the ack waits for another row")
 		nacked := receive(t, messages)
 		require.Equal(t, list[1].UUID, nacked.UUID)
 		nacked.Nack()

@@ -11,8 +11,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// What databases say when a handler's statement fails is treated as what it is, in the numbers and codes that each of
-// them has for it.
+// Database errors of a handler's statements are classified by the numbers and codes of each database.
 func TestClassify_ErrorsOfRealDatabases(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -31,7 +30,7 @@ func TestClassify_ErrorsOfRealDatabases(t *testing.T) {
 		require.NoError(t, err)
 		ended := middleware.KindRetryable
 		if strings.HasPrefix(url, "mysql:") {
-			// the driver's "invalid connection" has neither a number nor a type; what is unknown is tried again
+			// the driver's "invalid connection" has neither a number nor a type; unknown errors are retried
 			ended = middleware.KindUnknown
 		}
 		for name, c := range map[string]struct {
@@ -65,7 +64,7 @@ func TestClassify_ErrorsOfRealDatabases(t *testing.T) {
 				statement("INSERT INTO employees (id, name, company) VALUES (3, 'eva', 7)"),
 			},
 			"read-only": {middleware.KindRetryable, readOnly},
-			"lock not to be had at once": {middleware.KindRetryable, func(t *testing.T, db *sql.DB) error {
+			"lock not available": {middleware.KindRetryable, func(t *testing.T, db *sql.DB) error {
 				t.Helper()
 				locked(t, db, 1)
 				return run(t, db, "SELECT 1 FROM employees WHERE id = 1 FOR UPDATE NOWAIT")
@@ -104,7 +103,7 @@ func run(t *testing.T, db interface {
 	return rows.Err()
 }
 
-// locked is a transaction that has a row until the test ends.
+// locked is a transaction that keeps a row locked until the test ends.
 func locked(t *testing.T, db *sql.DB, id int) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), nil)
@@ -124,7 +123,7 @@ func readOnly(t *testing.T, db *sql.DB) error {
 	return err
 }
 
-// deadlock returns the error of the transaction that the database ends.
+// deadlock returns the error of the transaction that the database chooses as the victim.
 func deadlock(t *testing.T, db *sql.DB) error {
 	t.Helper()
 	for _, query := range []string{
@@ -168,7 +167,7 @@ func tooLong(url string) func(t *testing.T, db *sql.DB) error {
 		"information_schema.columns c"
 	return func(t *testing.T, db *sql.DB) error {
 		t.Helper()
-		tx, err := db.BeginTx(t.Context(), nil) // what it sets must not return to the pool, which the others use
+		tx, err := db.BeginTx(t.Context(), nil) // its settings must not return to the shared pool
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback()) }()
 		switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/brokertest"
 )
 
-// TestConformance runs the suite for brokers, and Watermill's own, on every server.
+// TestConformance runs the suite for brokers, and Watermill's suite, on every server.
 func TestConformance(t *testing.T) {
 	for name, database := range servers {
 		t.Run(name, func(t *testing.T) {
@@ -58,8 +58,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// limits are smaller than what a server takes where that is too much to be tried; on the others the packet is the
-// limit.
+// limits replace a server's own limit where that is too large for a test; on the others the packet size is the limit.
 var limits = map[string]string{"PostgreSQL": "&x-max-message=1MiB"}
 
 // rowOf returns the key of a message's row.

@@ -23,14 +23,14 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// workerURL is set for worker processes, and workerHolds for one that stops in the middle of its work.
+// workerURL is set for worker processes, and workerHolds for one that gets stuck in the middle of its work.
 const (
 	workerURL   = "REDRIVE_TEST_WORKER_URL"
 	workerHolds = "REDRIVE_TEST_WORKER_HOLDS"
 )
 
-// worker consumes "jobs" until it is killed, and writes down each message that it has handled, with the number of its
-// delivery. One that holds handles a few, says in "held" which it has in hand, and gives no more answers.
+// worker consumes "jobs" until it is killed, and records each message that it has handled, with the number of its
+// delivery. One that holds handles a few, publishes to "held" which it has in hand, and then stops answering.
 func worker(url string) int {
 	ctx := context.Background()
 	b, err := brokers.Open(ctx, url)
@@ -82,8 +82,8 @@ func startWorker(t *testing.T, url string, env ...string) *exec.Cmd {
 }
 
 // handled reads the ledger "handled" until it has as many different messages as all returns, and returns how often each
-// is in it. The last one must come after all returns the final number. It waits as long as messages come; when none
-// does, they are lost only if none is waiting in "jobs" or in the ledger.
+// is in it. The last one must come after all returns the final number. It waits as long as messages come; without new
+// ones, messages are lost only if none is waiting in "jobs" or in the ledger.
 func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int,
 	each func(m *message.Message),
 ) map[string]int {
@@ -111,8 +111,7 @@ func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int,
 }
 
 // Ten workers, one of them killed with messages in hand: every message is handled, the dead one's by others once its
-// lease has run out, as the second delivery that it is. A row that came back because its lease was forgotten would be a
-// first one.
+// lease has expired, as a second delivery. A row that came back because its lease was forgotten would be a first one.
 func TestTenWorkers_OneIsKilled(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -130,8 +129,8 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 		for range 9 {
 			startWorker(t, url)
 		}
-		// Messages come until the worker is dead, so that it gets some, and once more after that; at most n wait to be
-		// handled.
+		// Messages are published until the worker is dead, so that it gets some, and once more after that; at most n wait to
+		// be handled.
 		var (
 			dead      atomic.Bool
 			total     atomic.Int64
@@ -165,7 +164,7 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 		all := func() int {
 			select {
 			case err := <-published:
-				require.NoError(t, err) // what has not been published is not lost
+				require.NoError(t, err) // unpublished messages cannot be lost
 				published <- nil
 			default:
 			}
@@ -185,7 +184,7 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 		for _, times := range runs {
 			twice += times - 1
 		}
-		// What the dead worker had handled and not acked, and no more: 4 handlers, and acks in flight.
+		// At most the messages that the dead worker had handled but not acked: 4 handlers, and acks in flight.
 		require.LessOrEqual(t, twice, 600)
 		t.Logf("%d messages, %d handled twice", len(runs), twice)
 	})
@@ -294,15 +293,15 @@ func restartUnderLoad(t *testing.T, s server) {
 		twice += times - 1
 	}
 	t.Logf("%d confirmed, %d publishes failed, %d handled, %d twice", len(confirmed), failures, len(runs), twice)
-	require.Positive(t, failures, "the server was never missed: the test shows nothing")
+	require.Positive(t, failures, "no publish hit an outage: the test proves nothing")
 	require.Less(t, twice, len(runs)/2)
 	mu.Unlock()
 	require.NoError(t, queue.Close())
 	consumers.Wait()
 }
 
-// A handler slower than its lease keeps the message, and no other worker starts on it meanwhile, although those that
-// came with it are done.
+// A handler slower than its lease keeps the message, and no other worker starts on it meanwhile, although the other
+// messages of its batch are done.
 func TestSlowHandler_RenewsItsLease(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -323,7 +322,7 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 		select {
 		case other := <-others:
 			require.Failf(t, "a second worker got the message", "delivery of %s", other.UUID)
-		case <-time.After(12 * time.Second): // two leases and more: the time is what is tested
+		case <-time.After(12 * time.Second): // more than two leases, in real time: that is the test
 		}
 		require.NoError(t, m.Context().Err(), "the handler must not be cancelled")
 		m.Ack()
@@ -331,8 +330,8 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 	})
 }
 
-// A process that stops answering loses its lease: another worker gets the message, and the first one's ack, when it
-// comes back, changes nothing.
+// A process that hangs loses its lease: another worker gets the message, and the late ack of the first one changes
+// nothing.
 func TestStuckProcess_LosesItsLease(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -359,7 +358,7 @@ func TestStuckProcess_LosesItsLease(t *testing.T) {
 		await.True(t, func() bool {
 			err := stuck.Reschedule(t.Context(), *origin, m.Copy(), 0)
 			return errors.Is(err, sqlqueue.ErrLeaseLost)
-		}, "the stuck process must not make a second message")
+		}, "the stuck process must not create a second message")
 		m.Ack()
 		require.NoError(t, other.Context().Err())
 		other.Ack()

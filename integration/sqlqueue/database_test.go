@@ -67,7 +67,7 @@ func TestTxPublisher_Outbox(t *testing.T) {
 	})
 }
 
-// What a handler does in InTx happens once, although the message is delivered until it succeeds.
+// The effect of a handler in InTx happens once, although the message is delivered until it succeeds.
 func TestInTx_EffectHappensOnce(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -163,7 +163,7 @@ func TestForeignTransaction_DoesNotStall(t *testing.T) {
 		began := time.Now()
 		go func() {
 			for range n / 100 {
-				_ = queue.Publisher().Publish("jobs", batch(100)...) // a failure shows as a message that does not come
+				_ = queue.Publisher().Publish("jobs", batch(100)...) // a failure shows as a missing message
 			}
 		}()
 		for range n {
@@ -181,7 +181,7 @@ func TestMigrate_TenAtOnce(t *testing.T) {
 		dbs := make([]*sql.DB, 10)
 		for i := range dbs {
 			dbs[i] = openDB(t, url)
-			require.NoError(t, dbs[i].PingContext(t.Context())) // a process that has to connect first comes too late
+			require.NoError(t, dbs[i].PingContext(t.Context())) // a process that connects later would come too late
 		}
 		dialect := sqlqueue.PostgreSQL
 		if strings.HasPrefix(url, "mysql:") {
@@ -229,8 +229,8 @@ func TestRetention_KeepsAckedMessages(t *testing.T) {
 	})
 }
 
-// Whatever waits in the table, no statement of publishing, claiming, renewing, acking, nacking or rescheduling reads it
-// all.
+// No statement of publishing, claiming, renewing, acking, nacking or rescheduling reads the whole table, however full
+// it is.
 func TestBacklog_IsNeverScanned(t *testing.T) {
 	t.Parallel()
 	const waiting, n = 100_000, 500
@@ -258,7 +258,7 @@ func TestBacklog_IsNeverScanned(t *testing.T) {
 	messages, err := queue.Subscriber(concurrently(8)).Subscribe(t.Context(), "jobs")
 	require.NoError(t, err)
 	require.NoError(t, queue.Publisher().Publish("jobs", batch(n)...))
-	slow := receive(t, messages) // one of eight handlers takes until its lease has been renewed
+	slow := receive(t, messages) // one of eight handlers runs until its lease has been renewed
 	for i := 1; i < n; {
 		m := receive(t, messages)
 		origin, ok := envelope.OriginFrom(m.Context())
@@ -289,7 +289,7 @@ func TestBacklog_IsNeverScanned(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// Statements that were planned while the queue was empty do not keep reading the whole table when it has grown.
+// Statements planned while the queue was empty do not keep reading the whole table when it has grown.
 func TestBacklog_ThatCameFastIsNotScanned(t *testing.T) {
 	t.Parallel()
 	const waiting, n = 200_000, 300
@@ -313,8 +313,7 @@ func TestBacklog_ThatCameFastIsNotScanned(t *testing.T) {
 		return count(t, db, "SELECT relpages FROM pg_class WHERE relname = 'redrive_queue_messages'") > waiting/200
 	}, "the statistics are not refreshed")
 
-	// Sessions report what they have done about a second later, so a round is over when its deletions have been
-	// reported.
+	// Sessions report their statistics about a second late, so a round is over when its deletions have been reported.
 	reported := func(column string) int {
 		return count(t, db, "SELECT "+column+" FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'")
 	}
@@ -330,5 +329,5 @@ func TestBacklog_ThatCameFastIsNotScanned(t *testing.T) {
 		quiet := now == before
 		before = now
 		return quiet
-	}, "messages are read that do not wait to be handled")
+	}, "messages are read that are not due")
 }

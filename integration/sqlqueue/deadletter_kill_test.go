@@ -21,10 +21,10 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// clerkURL names the database of a clerk, which is a process.
+// clerkURL names the database of a clerk process.
 const clerkURL = "REDRIVE_TEST_CLERK_URL"
 
-// Where a clerk dies: with all of a transaction done, or right after it.
+// Where a clerk dies: right before the commit of a transaction, or right after it.
 const (
 	inTransaction = "in the transaction"
 	afterCommit   = "after the commit"
@@ -78,7 +78,7 @@ func reject(ctx context.Context, url string) error {
 						return nil, middleware.Permanent(errors.New("invalid CPF"))
 					})(m)
 					kill9.At(inTransaction)
-					return err // nil when the dead letter is part of the transaction
+					return err // nil if the dead letter is part of the transaction
 				})
 				if err != nil {
 					fmt.Fprintln(os.Stderr, err)
@@ -95,7 +95,7 @@ func reject(ctx context.Context, url string) error {
 }
 
 // The outbox and kill -9: the row of the application, its event, the dead letter and the ack are one transaction, also
-// when processes die in the middle of it and right after it. Whatever the moment, there are as many of each, and none
+// if processes die in the middle of it and right after it. At every moment there are equally many of each, and none
 // twice.
 func TestDeadLetter_OneTransactionAlthoughProcessesAreKilled(t *testing.T) {
 	t.Parallel()
@@ -135,7 +135,7 @@ func TestDeadLetter_OneTransactionAlthoughProcessesAreKilled(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, listing.Entries, n)
 		for _, e := range listing.Entries {
-			require.Equal(t, 1, e.SeenCount, "%s was stored by a delivery that came to nothing", e.EventID)
+			require.Equal(t, 1, e.SeenCount, "%s was stored by a delivery that was rolled back", e.EventID)
 		}
 	})
 }

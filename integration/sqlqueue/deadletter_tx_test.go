@@ -20,19 +20,19 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// office is a database with a queue, a dead letter store and a table of the application's.
+// office is a database with a queue, a dead letter store and a table of the application.
 type office struct {
 	db      *sql.DB
 	queue   *sqlqueue.Broker
 	letters *dlq.Letters
-	// refuse, where there are no constraints that are looked at when a transaction commits, ends the one that it is
-	// given at its end.
+	// refuse fails a transaction at its end, on databases without deferred constraints.
 	refuse  func(ctx context.Context, tx *sql.Tx) error
-	refused string // what the error of such a transaction says
+	refused string // in the error of such a transaction
 }
 
-// newOffice makes one where no transaction with an employee can commit as long as there is no company. On PostgreSQL
-// and SQLite it is the COMMIT that fails; on MariaDB, which has no such constraints, the connection is lost before it.
+// newOffice returns an office in which no transaction with an employee can commit while there is no company. On
+// PostgreSQL and SQLite the COMMIT fails; on MariaDB, which has no deferred constraints, the connection is lost before
+// it.
 func newOffice(t *testing.T, url string) *office {
 	t.Helper()
 	o := &office{db: openDB(t, url)}
@@ -81,7 +81,7 @@ func (o *office) hire(ctx context.Context, tx *sql.Tx, id string) error {
 	return o.queue.TxPublisher(tx).Publish("rejected", message.NewMessage(id, nil))
 }
 
-// run consumes "employees" behind the pipeline, with a middleware around it, until the test ends.
+// run consumes "employees" with the pipeline, and a middleware around it, until the test ends.
 func (o *office) run(t *testing.T, around message.HandlerMiddleware, handler message.NoPublishHandlerFunc) {
 	t.Helper()
 	pipeline, err := middleware.New(middleware.Config{
@@ -102,8 +102,7 @@ func (o *office) run(t *testing.T, around message.HandlerMiddleware, handler mes
 	})
 }
 
-// waiting counts what there is, at one moment: rows of the application, dead letters, messages to be handled and those
-// published.
+// waiting counts, in one statement, rows of the application, dead letters, messages to be handled and published ones.
 func (o *office) waiting(t *testing.T) (employees, letters, messages, rejected int) {
 	t.Helper()
 	return waiting(t, o.db)
@@ -182,8 +181,8 @@ func TestDeadLetter_OneTransaction(t *testing.T) {
 	})
 }
 
-// A handler fails inside its own transaction, which is rolled back first, with the change and the publish, and
-// the dead letter is stored in a fresh one.
+// A handler fails inside its own transaction, which is rolled back first, with the change and the publish; the dead
+// letter is stored in a new one.
 func TestDeadLetter_HandlerFailsInItsTransaction(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(ctx context.Context, tx *sql.Tx) error{
@@ -199,7 +198,7 @@ func TestDeadLetter_HandlerFailsInItsTransaction(t *testing.T) {
 			onEachDatabase(t, func(t *testing.T, url string) {
 				t.Helper()
 				o := newOffice(t, url)
-				_, err := o.db.ExecContext(t.Context(), "INSERT INTO companies VALUES ('acme')") // so that it could commit
+				_, err := o.db.ExecContext(t.Context(), "INSERT INTO companies VALUES ('acme')") // so that a commit would succeed
 				require.NoError(t, err)
 				require.NoError(t, o.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("rejected"))
 				inside := make(chan int, 1000)

@@ -12,10 +12,10 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The delays of a queue with time to spare, of what another process publishes: never early, and exact to 100 ms. What
-// the disk and the machine take is in them, so messages without a delay are delivered in turn with them, and the
-// medians are compared. A busy machine may be late in a round; a queue that polls too seldom is late in every one.
-// TestPolling_IsExactTo100ms of the package shows it in virtual time.
+// The delays of an idle queue for another process's messages: never early, and exact to 100 ms. They include the time
+// of the disk and the machine, so messages without a delay are delivered in between, and the medians are compared. A
+// busy machine may be late in a round; a queue that polls too seldom is late in every one. TestPolling_IsExactTo100ms
+// of the package shows it in virtual time.
 func TestDelay_IsExact(t *testing.T) { //nolint:tparallel // the other tests wait for it
 	onEach(t, func(t *testing.T, url string) {
 		t.Helper()

@@ -86,7 +86,7 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 			require.Error(t, publish(), "full until the first is handled, which makes room")
 			ended := make(chan error, 1)
 			go func() { ended <- router.Run(t.Context()) }()
-			select { // who cannot subscribe ends with an error, which is not what is tried here
+			select { // a failing Subscribe ends with an error, which is not the subject of this test
 			case <-router.Running():
 			case err := <-ended:
 				require.NoError(t, err)
@@ -105,14 +105,14 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 			}
 			if name == "PostgreSQL" { // the others need room for a lease
 				good := slices.DeleteFunc(slices.Collect(maps.Keys(confirmed)), func(id string) bool { return toFail[id] })
-				await.None(t, left(slices.Values(good)), "what does not fail needs no room")
+				await.None(t, left(slices.Values(good)), "messages that do not fail need no room")
 			}
 			free()
 			await.True(t, func() bool { return publish() == nil }, "there is room")
-			await.None(t, left(maps.Keys(confirmed)), "all that was confirmed is handled")
+			await.None(t, left(maps.Keys(confirmed)), "all confirmed messages are handled")
 			db := openDB(t, url)
 			await.None(t, func() int { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") },
-				"an ack that came when its lease was lost is followed by another delivery")
+				"an ack after the loss of its lease is followed by another delivery")
 			require.NoError(t, router.Close())
 			require.NoError(t, <-ended)
 			t.Logf("%d confirmed, %d refused, %d deliveries", len(confirmed), len(refused), total(seen))
@@ -124,7 +124,7 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 	}
 }
 
-// largest fills a server of MySQL's kind, which does not survive errors in its files, but has a separate limit.
+// largest fills a MySQL or MariaDB, which does not survive errors in its files, but has a separate limit.
 func largest(start func(t testing.TB, cfg services.MySQLConfig) *services.MySQLServer) func(t *testing.T) (url string,
 	free func()) {
 	return func(t *testing.T) (string, func()) {
@@ -134,7 +134,7 @@ func largest(start func(t testing.TB, cfg services.MySQLConfig) *services.MySQLS
 	}
 }
 
-// inOneFile are arguments that keep all tables in one file of a largest size.
+// inOneFile are arguments that keep all tables in one file of a maximum size.
 func inOneFile(size int) []string {
 	return []string{
 		"--innodb-file-per-table=0",

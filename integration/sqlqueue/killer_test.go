@@ -20,11 +20,10 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// victimURL is set for processes whose handler ends them.
+// victimURL is set for processes whose handler kills them.
 const victimURL = "REDRIVE_TEST_VICTIM_URL"
 
-// victim consumes "jobs" until it comes to the message that kills, and writes down each other message that it has
-// handled.
+// victim consumes "jobs" until it gets the message that kills, and records each other message that it has handled.
 func victim(url string) int {
 	ctx := context.Background()
 	b, err := brokers.Open(ctx, url)
@@ -64,14 +63,14 @@ func startVictim(t *testing.T, url string) (cmd *exec.Cmd, died <-chan error) {
 	return cmd, ended
 }
 
-// A message that ends the process of its handler does so as often as crash-limit says, and is then a dead letter; those
-// around it are handled, although they were leased or in flight each time the process died.
+// A message that kills the process of its handler does so as often as crash-limit allows, and is then a dead letter;
+// its neighbours are handled, although they were leased or in flight each time the process died.
 func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	const limit = 4
 	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()
-		// A lease that a busy machine lets end would count as a crash.
+		// A lease that expires because the machine is busy would count as a crash.
 		url = with(url, "x-lease=3s&x-poll=10ms&x-crash-limit="+strconv.Itoa(limit))
 		queue := openQueue(t, url)
 		require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
@@ -101,7 +100,7 @@ func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 			case letter = <-dead:
 				letter.Ack()
 			case <-time.After(await.Patience):
-				require.FailNow(t, "the message that kills is no dead letter", "%d processes died", deaths)
+				require.FailNow(t, "the message that kills is not a dead letter", "%d processes died", deaths)
 			}
 		}
 		require.Equal(t, limit, deaths)

@@ -12,8 +12,9 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// An operator's transaction has the row of one message locked while it and its neighbours are handled, acked and, being
-// slow, renewed: the neighbours are handled once and gone, and their leases are kept for many times their length.
+// An operator's transaction keeps the row of one message locked while that message and its neighbours are handled,
+// acked and, being slow, renewed: the neighbours are handled once and deleted, and their leases are kept for many times
+// their length.
 func TestLockedRow_DelaysOnlyItself(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

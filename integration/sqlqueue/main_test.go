@@ -1,4 +1,4 @@
-// Package sqlqueue_test proves brokers/sqlqueue on real servers, PostgreSQL, MariaDB and MySQL, and what takes several
+// Package sqlqueue_test proves brokers/sqlqueue on real servers, PostgreSQL, MariaDB and MySQL, and with several
 // processes on SQLite too.
 package sqlqueue_test
 
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(clerkURL); url != "" {
 		os.Exit(clerk(url))
 	}
-	// Tests mostly wait: for due times, leases and disks. Each may have a dozen of a server's 100 connections.
+	// Tests mostly wait: for due times, leases and disks. Each may take a dozen of a server's 100 connections.
 	if err := flag.Set("test.parallel", "5"); err != nil {
 		panic(err)
 	}
@@ -62,7 +62,7 @@ func sqliteFile(t testing.TB) string {
 	return "sqlite://" + filepath.Join(t.TempDir(), "app.db")
 }
 
-// onEachDatabase is onEach, and SQLite.
+// onEachDatabase is onEach plus SQLite.
 func onEachDatabase(t *testing.T, test func(t *testing.T, url string)) {
 	t.Helper()
 	onEach(t, test)
@@ -80,7 +80,7 @@ func with(url, params string) string {
 	return url + "?" + params
 }
 
-// openDB opens the database of a URL that servers gave, as an application would.
+// openDB opens the database of a URL from servers, as an application would.
 func openDB(t testing.TB, url string) *sql.DB {
 	t.Helper()
 	driver, dsn := "pgx", url
@@ -107,8 +107,7 @@ func count(t testing.TB, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// openQueue opens a broker that the test closes. Where the test does not say how long a publication may take, it takes
-// as long as it does.
+// openQueue opens a broker that the test closes. Unless the test limits the time of a publication, there is no limit.
 func openQueue(t testing.TB, url string) *sqlqueue.Broker {
 	t.Helper()
 	if !strings.Contains(url, "x-publish-timeout=") {

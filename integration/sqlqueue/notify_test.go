@@ -18,8 +18,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Whatever puts something into a queue tells other processes so, and a delay with it: a publish, those that come so
-// fast that they share a notification, the commit of a transaction, a nack, a reschedule.
+// Everything that adds to a queue notifies other processes, with the delay: a publish, publishes so fast that they
+// share a notification, the commit of a transaction, a nack, a reschedule.
 func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -60,7 +60,7 @@ func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 	defer cancel()
 	for told := ""; told != fmt.Sprintf("%d %d", id, time.Minute.Microseconds()); {
 		n, err := conn.WaitForNotification(ctx)
-		require.NoError(t, err, "the last of a burst is not told")
+		require.NoError(t, err, "the last of a burst is not notified")
 		told = n.Payload
 	}
 
@@ -84,9 +84,9 @@ func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 	notified(4 * time.Second)
 }
 
-// A consumer that has been idle for so long that it looks a second later is woken by the notification: it takes no
-// longer than one that is awake. A busy machine may be late in a round, and a queue that is not woken in time by
-// chance, so the median counts.
+// A notification wakes a consumer that has been idle for so long that it would poll a second later: it takes no longer
+// than a busy one. A busy machine may be late in a round, and a queue that is not woken may be in time by chance, so
+// the median counts.
 func TestNotify_WakesAConsumerThatDoesNotLook(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -111,7 +111,7 @@ func TestNotify_WakesAConsumerThatDoesNotLook(t *testing.T) {
 	require.Less(t, longer[rounds/2], 500*time.Millisecond, "%s", longer)
 }
 
-// With little polling, messages come over processes and out of transactions.
+// With little polling, messages arrive across processes and from transactions.
 func TestNotify_WakesIdleConsumers(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -119,7 +119,7 @@ func TestNotify_WakesIdleConsumers(t *testing.T) {
 	messages, err := consumer.Subscriber().Subscribe(t.Context(), "jobs")
 	require.NoError(t, err)
 	require.NoError(t, producer.Publisher().Publish("jobs", message.NewMessage("first", payload)))
-	receive(t, messages).Ack() // by now it listens, or found this one when it began to
+	receive(t, messages).Ack() // by now it listens, or found this one when it started to
 
 	for _, delay := range []time.Duration{0, 300 * time.Millisecond} {
 		m := message.NewMessage("m", payload)
@@ -145,7 +145,7 @@ func TestNotify_LostOnesAreFoundByLooking(t *testing.T) {
 	require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("told", payload)))
 	receive(t, messages).Ack()
 	for round := range 3 {
-		<-time.After(time.Duration(round) * time.Second) // real time: idle consumers look less often
+		<-time.After(time.Duration(round) * time.Second) // real time: idle consumers poll less often
 		_, err = db.ExecContext(t.Context(), `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
 			SELECT id, 0, 0, 0, 'untold', '{}', '' FROM redrive_queues`)
 		require.NoError(t, err)

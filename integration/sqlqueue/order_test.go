@@ -18,14 +18,14 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A claim that comes to the end of its queue must not hold what comes behind it in the index, the first message of the
-// next queue: the claims of that one would skip it, and its messages would come out of order.
+// A claim that reaches the end of its queue must not lock the next row in the index, the first message of the next
+// queue: that queue's claims would skip it, and its messages would come out of order.
 func TestOrder_BesideABusyQueue(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
 		t.Helper()
 		queue := openQueue(t, with(url, "x-poll=2ms"))
-		busy, err := queue.Subscriber().Subscribe(t.Context(), "busy") // its rows stand before the others in the index
+		busy, err := queue.Subscriber().Subscribe(t.Context(), "busy") // its rows precede the others in the index
 		require.NoError(t, err)
 		ordered, err := queue.Subscriber().Subscribe(t.Context(), "ordered")
 		require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestOrder_BesideABusyQueue(t *testing.T) {
 				}
 			}
 		})
-		var sent, came []string // compared at the end: where the others came tells why
+		var sent, came []string // compared at the end: the positions of the others show the cause
 		for i := range n {
 			m := receive(t, ordered)
 			sent, came = append(sent, strconv.Itoa(i)), append(came, m.UUID)
@@ -74,8 +74,8 @@ func TestOrder_BesideABusyQueue(t *testing.T) {
 	})
 }
 
-// A row may be seen a moment before the lock of its commit is gone. A claim in that moment must not come back with what
-// has been published behind that row: in the same transaction, or since.
+// A row may become visible a moment before the lock of its commit is released. A claim in that moment must not return
+// messages published after that row, in the same transaction or since.
 func TestOrder_OfRowsThatAreBeingCommitted(t *testing.T) {
 	t.Parallel()
 	for _, server := range []string{"MariaDB", "MySQL"} {
@@ -97,7 +97,7 @@ func TestOrder_OfRowsThatAreBeingCommitted(t *testing.T) {
 					count(t, db, "SELECT min(id) FROM redrive_queue_messages")))
 				require.NoError(t, err)
 
-				// The lock is released when a claim has met it, and the publisher continues.
+				// The lock is released when a claim has run into it, and the publisher continues.
 				var met sync.Once
 				over := make(chan error, 1)
 				tapped := openTapped(t, url, func(query string) {
@@ -131,9 +131,8 @@ func TestOrder_OfRowsThatAreBeingCommitted(t *testing.T) {
 	}
 }
 
-// A claim that has room for several rows meets the first of a transaction while its lock is still there, and must not
-// come back with the others alone. Claims are made large by a row that stays locked: each that meets nothing else
-// reaches twice as far.
+// A claim for several rows finds the first one of a transaction still locked, and must not return only the others. A
+// row that stays locked makes claims large: each one that finds nothing else reaches twice as far.
 func TestOrder_OfATransactionThatALargeClaimMeets(t *testing.T) {
 	t.Parallel()
 	for _, server := range []string{"MariaDB", "MySQL"} {
@@ -201,7 +200,7 @@ func TestOrder_OfATransactionThatALargeClaimMeets(t *testing.T) {
 	}
 }
 
-// openTapped opens a database of MySQL's kind, and calls asked after each query.
+// openTapped opens a MySQL or MariaDB, and calls asked after each query.
 func openTapped(t *testing.T, url string, asked func(query string)) *sql.DB {
 	t.Helper()
 	dsn, err := services.MySQLDSN(url)

@@ -14,9 +14,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Behind pgbouncer in transaction mode prepared statements meet those of other clients, locks of a session stay
-// forever, and LISTEN succeeds and never hears anything. Two processes work there all the same, and each gets what the
-// other publishes.
+// With pgbouncer in transaction mode prepared statements collide with those of other clients, session locks stay
+// forever, and LISTEN succeeds but receives nothing. Two processes still work, and each gets the other's messages.
 func TestPgBouncer_TransactionMode(t *testing.T) {
 	t.Parallel()
 	server := services.SharedPostgres(t)
@@ -43,12 +42,12 @@ func TestPgBouncer_TransactionMode(t *testing.T) {
 	receive(t, messages).Ack()
 }
 
-// A pool that the application has opened without regard to pgbouncer gets an error with what to add to its DSN.
+// An application's pool that is not configured for pgbouncer gets an error with the necessary DSN parameters.
 func TestPgBouncer_Advice(t *testing.T) {
 	t.Parallel()
 	server := services.SharedPostgres(t)
 	url := services.PgBouncer(t, server).Through(server.Database(t))
-	for i := range 20 { // until two connections meet on one session
+	for i := range 20 { // until two connections share a session
 		db := openDB(t, url)
 		b, err := sqlqueue.New(t.Context(), db, sqlqueue.PostgreSQL)
 		if err != nil {
@@ -58,5 +57,5 @@ func TestPgBouncer_Advice(t *testing.T) {
 		t.Cleanup(func() { _ = b.Close() })
 		_ = b.Publisher().Publish(fmt.Sprint("t", i), message.NewMessage("1", payload))
 	}
-	t.Fatal("no statement met another")
+	t.Fatal("no statements collided")
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is published in a transaction of the caller's is written by another statement than what is published outside of
-// one, because drivers differ. Both keep every byte, the order, and batches of any size.
+// Messages published in the caller's transaction are written by a different statement than others, because drivers
+// differ. Both keep every byte, the order, and batches of any size.
 func TestPublish_SameInAndOutOfATransaction(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

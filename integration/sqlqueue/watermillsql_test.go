@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// plain opens watermill-sql's own publisher and subscriber. Payloads are bytes: its default, JSON, refuses the very
+// plain opens watermill-sql's own publisher and subscriber. Payloads are bytes: its default, JSON, refuses exactly the
 // messages that fail.
 func plain(t testing.TB, db *sql.DB, deadline time.Duration) (*wsql.Publisher, *wsql.Subscriber) {
 	t.Helper()
@@ -42,9 +42,9 @@ func plain(t testing.TB, db *sql.DB, deadline time.Duration) (*wsql.Publisher, *
 	return pub, sub
 }
 
-// Plain watermill-sql topics work with the pipeline: retries go through our queue, alongside the topic, and come back
-// to the same handler; dead letters are kept. Its limits stay: one handler at a time per group and topic, a handler
-// must be faster than AckDeadline, an open transaction stops deliveries, and nothing is ever deleted.
+// Plain watermill-sql topics work with the pipeline: retries go through our queue, next to the topic, and return to the
+// same handler; dead letters are kept. Its limits stay: one handler at a time per group and topic, a handler must be
+// faster than AckDeadline, an open transaction stops deliveries, and nothing is ever deleted.
 func TestWatermillSQL_TopicsWorkWithThePipeline(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -116,8 +116,8 @@ func (f rescheduler) Reschedule(ctx context.Context, origin envelope.Origin, m *
 	return f(ctx, origin, m, delay)
 }
 
-// Why its schema was not kept: a transaction that has written anything, in any table, holds up every topic. Ours does
-// not notice (TestForeignTransaction_DoesNotStall).
+// Why its schema was not kept: a transaction that has written anything, in any table, stalls every topic. Ours is not
+// affected (TestForeignTransaction_DoesNotStall).
 func TestWatermillSQL_StallsBehindATransaction(t *testing.T) {
 	t.Parallel()
 	db := openDB(t, services.SharedPostgres(t).Database(t))
@@ -136,8 +136,8 @@ func TestWatermillSQL_StallsBehindATransaction(t *testing.T) {
 	require.NoError(t, pub.Publish("orders", message.NewMessage("behind", payload)))
 	select {
 	case m := <-messages:
-		require.Failf(t, "it does not stall any more: say so in the package comment", "got %s", m.UUID)
-	case <-time.After(time.Second): // a hundred polls: the time is what is tested
+		require.Failf(t, "it no longer stalls: correct the package comment", "got %s", m.UUID)
+	case <-time.After(time.Second): // a hundred polls, in real time: that is the test
 	}
 	require.NoError(t, forgotten.Rollback())
 	receive(t, messages).Ack()
@@ -183,7 +183,7 @@ func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 		"a handler slower than AckDeadline is started again")
 	close(release)
 
-	// The same with what replaced it: no transaction, and each handler once.
+	// The same with its replacement: no transaction, and each handler runs once.
 	ours := openQueue(t, with(url, "x-lease=3s&x-max-connections=4"))
 	messages, err := ours.Subscriber(concurrently(workers)).Subscribe(t.Context(), "ours")
 	require.NoError(t, err)
@@ -195,7 +195,7 @@ func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 	select {
 	case m := <-messages:
 		require.Failf(t, "a handler was started again", "%s", m.UUID)
-	case <-time.After(7 * time.Second): // two leases and more: the time is what is tested
+	case <-time.After(7 * time.Second): // more than two leases, in real time: that is the test
 	}
 	for _, m := range running {
 		require.NoError(t, m.Context().Err())

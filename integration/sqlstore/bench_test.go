@@ -20,18 +20,17 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The benchmarks put C's table as written alongside the store, on one durable PostgreSQL, with the same rows, and let
-// the two take turns. Only the ratios mean something: "x" is how many times faster the store is. docs/performance.md
-// has the last run:
+// The benchmarks compare the store with C's original table, on one durable PostgreSQL, with the same rows, in turns.
+// Only the ratios count: "x" is how many times faster the store is. docs/performance.md has the last run:
 //
 //	REDRIVE_ROWS=1000000 go test -run '^$' -bench 'Postgres$' -benchtime 20x -timeout 30m ./sqlstore
 //
-// Filling takes longer than measuring. REDRIVE_DATABASE is the URL of a database of a server of your own, with durable
-// settings, that the first run fills and the others find filled; -bench 'Postgres$/None' only fills it.
-// REDRIVE_PEER=off leaves the peer's reads out, whose scans take caches away from ours: with it, two sizes of the table
-// can be compared.
+// Filling takes longer than measuring. REDRIVE_DATABASE is the URL of a database on your own server, with durable
+// settings, which the first run fills and later ones reuse; -bench 'Postgres$/None' only fills it. REDRIVE_PEER=off
+// leaves out the peer's reads, whose scans evict our pages from caches: with it, two sizes of the table can be
+// compared.
 
-// peerSchema is the table and the indexes of the system that moves in, as they are written.
+// peerSchema has the original table and indexes of the system that migrates.
 const peerSchema = `
 CREATE SCHEMA peer;
 CREATE TABLE peer.dlq_events (
@@ -51,7 +50,7 @@ CREATE INDEX idx_dlq_event_type ON peer.dlq_events (event_type);`
 const peerColumns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, " +
 	"status, created_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"
 
-// arena is a database with the store's tables and C's, filled alike.
+// arena is a database with the store's tables and C's, filled with the same rows.
 type arena struct {
 	url   string
 	store *sqlstore.Store
@@ -79,7 +78,7 @@ func newArena(b *testing.B) *arena {
 	return a
 }
 
-// maxPeer is how many rows C's table is filled with at most: beyond, each of its queries takes seconds.
+// maxPeer bounds the rows of C's table: with more, each of its queries takes seconds.
 const maxPeer = 2_000_000
 
 func (a *arena) fill(b *testing.B) {
@@ -100,8 +99,8 @@ func (a *arena) fill(b *testing.B) {
 	}
 }
 
-// turns lets the two take turns and reports their medians. What is between two rounds is not measured. A nil peer has
-// no turn.
+// turns lets the two take turns and reports their medians. Time between two rounds is not measured. A nil peer has no
+// turn.
 func turns(b *testing.B, unit string, per float64, ours, peer func(), between ...func()) {
 	b.Helper()
 	var mine, theirs []time.Duration
@@ -138,7 +137,7 @@ func turns(b *testing.B, unit string, per float64, ours, peer func(), between ..
 	b.ReportMetric(0, "ns/op")
 }
 
-// query is a peer: a query on C's table, if that is filled and to be asked.
+// query is a peer: a query on C's table, nil if that is not filled or left out.
 func (a *arena) query(b *testing.B, query string, args ...any) func() {
 	b.Helper()
 	if a.total > maxPeer || os.Getenv("REDRIVE_PEER") == "off" {
@@ -198,7 +197,7 @@ func (a *arena) benchmarkReads(b *testing.B) {
 	}
 }
 
-// benchmarkSearch looks for a word that one error in 2,000 has, with the trigram index, which is there only for that:
+// benchmarkSearch looks for a word that one error in 2,000 has, with the trigram index, which exists only here because
 // it would slow the inserts down.
 func (a *arena) benchmarkSearch(b *testing.B) {
 	s := openStore(b, with(a.url, "trigram=true"))
@@ -215,8 +214,8 @@ func (a *arena) benchmarkSearch(b *testing.B) {
 		WHERE error_message ILIKE '%Pay/1707"%' ORDER BY created_at DESC LIMIT 50`))
 }
 
-// benchmarkClaim takes 500 waiting letters for a redrive: the newest third of the table waits, what is older is done.
-// The store also writes who claimed, keeps its statistics, and returns whole entries.
+// benchmarkClaim takes 500 waiting letters for a redrive: the newest third of the table waits, older entries are
+// closed. The store also records the claimer, keeps its statistics, and returns whole entries.
 func (a *arena) benchmarkClaim(b *testing.B) {
 	const size = 500
 	page := dlq.Page{Limit: size, Order: driver.OldestFirst}
@@ -285,7 +284,7 @@ func (a *arena) benchmarkInsert(b *testing.B) {
 	}
 }
 
-// unused is a number beyond those of all letters so far, also of runs before on the same database.
+// unused returns a number beyond those of all letters so far, including earlier runs on the same database.
 func unused() int { return int(time.Now().Unix()) * 10_000 }
 
 // each hands letters to some callers.

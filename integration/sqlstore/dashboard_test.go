@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// BenchmarkDashboard is the server's time for a page of the dashboard that is not cached: REDRIVE_ROWS=1000000 is what
-// the target of 50 ms for the overview is about. "again" is the same page within the interval of its cache.
+// BenchmarkDashboard is the server's time for an uncached page of the dashboard: the target of 50 ms for the overview
+// applies to REDRIVE_ROWS=1000000. "again" is the same page within the interval of its cache.
 func BenchmarkDashboard(b *testing.B) {
 	url := servers["PostgreSQL"](b)
 	s := openStore(b, url)

@@ -20,7 +20,7 @@ import (
 // month is the time that the filled tables span, up to now.
 const month = 30 * 24 * time.Hour
 
-// rowCount is how many rows the tests of plans and the benchmarks have: 200,000, or what REDRIVE_ROWS says.
+// rowCount returns how many rows the tests of plans and the benchmarks use: 200,000, or REDRIVE_ROWS.
 func rowCount(t testing.TB) int {
 	t.Helper()
 	text := os.Getenv("REDRIVE_ROWS")
@@ -32,7 +32,7 @@ func rowCount(t testing.TB) int {
 	return n
 }
 
-// causes are the errors of the filled tables; the first is every third of them, and some have values that differ in
+// causes are the errors of the filled tables; the first has a third of all rows, and some have different values in
 // each.
 var causes = []func(n int) (class, text string){
 	func(int) (string, string) { return "*esocial.ValidationError", "Falha na validação: CPF inválido" },
@@ -52,7 +52,7 @@ var causes = []func(n int) (class, text string){
 	},
 }
 
-// letter is the n-th dead letter of the tests. It died at the given time.
+// letter returns the n-th dead letter of the tests, which died at the given time.
 func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
 	m := message.NewMessage(fmt.Sprintf("uuid-%d", n), fmt.Appendf(nil,
 		`{"employee":{"cpf":"%011d","name":"Ana Maria da `+
@@ -81,8 +81,8 @@ func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry
 
 func correlation(n int) string { return fmt.Sprintf("6f1f3a52-0000-4000-8000-%012x", n) }
 
-// filled is the n-th of total rows, spread over the last month: the newest third waits, what is older was resolved, and
-// some were given up.
+// filled returns the n-th of total rows, spread over the last month: the newest third waits, older ones were resolved,
+// and some discarded.
 func filled(n, total int, end time.Time) *dlq.Entry {
 	e := letter(n, end.Add(-month+month*time.Duration(n)/time.Duration(total)))
 	switch {
@@ -98,11 +98,11 @@ func filled(n, total int, end time.Time) *dlq.Entry {
 	return e
 }
 
-// template is how many rows are stored by the store itself; SQL makes the others of them.
+// template is how many rows are stored by the store itself; SQL copies the others from them.
 const template = 2000
 
-// fill makes total rows, in the order of their time, and tells the planner about them. It returns the time behind the
-// newest.
+// fill creates total rows, in the order of their time, and updates the planner's statistics. It returns the time after
+// the newest.
 func fill(t testing.TB, s *sqlstore.Store, db *sql.DB, total int) time.Time {
 	t.Helper()
 	end := time.Now().UTC().Truncate(time.Microsecond)
@@ -112,7 +112,7 @@ func fill(t testing.TB, s *sqlstore.Store, db *sql.DB, total int) time.Time {
 	}
 	_, err := s.Put(t.Context(), letters...)
 	require.NoError(t, err)
-	conn, err := db.Conn(t.Context()) // the temporary tables are a session's
+	conn, err := db.Conn(t.Context()) // temporary tables belong to a session
 	require.NoError(t, err)
 	defer conn.Close()
 	copies := total / template
@@ -155,7 +155,7 @@ func fill(t testing.TB, s *sqlstore.Store, db *sql.DB, total int) time.Time {
 	return end
 }
 
-// columnsOf is the list of a table's columns, some of them replaced.
+// columnsOf returns the list of a table's columns, some of them replaced.
 func columnsOf(t testing.TB, db *sql.DB, table, alias string, replace map[string]string) string {
 	t.Helper()
 	var columns []string

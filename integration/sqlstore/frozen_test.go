@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// A process that hangs in the middle of a transaction, with rows locked, keeps others from them for half a minute and
-// not for as long as its connection stays open.
+// A process that hangs in the middle of a transaction, with rows locked, blocks others for half a minute and not for as
+// long as its connection stays open.
 func TestChange_FrozenInATransaction(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"PostgreSQL", "MariaDB", "MySQL"} {
@@ -66,7 +66,7 @@ func TestChange_FrozenInATransaction(t *testing.T) {
 	}
 }
 
-// The bound is set where there is no other choice, and stays out of sessions that a pooler gives to other clients.
+// The bound is set only where necessary, and not in sessions that a pooler gives to other clients.
 func TestPool_IdleTx(t *testing.T) {
 	t.Parallel()
 	server := services.SharedPostgres(t)
@@ -98,7 +98,7 @@ func TestPool_IdleTx(t *testing.T) {
 	}
 }
 
-// The connection that holds a lock does nothing while others migrate, and outlasts the bound of the others.
+// The connection that holds a lock is idle while others migrate, and must not be ended by the bound for the others.
 func TestPool_LockOutlastsIdleTx(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, address string) {
@@ -116,7 +116,7 @@ func TestPool_LockOutlastsIdleTx(t *testing.T) {
 		}
 		watch := openDB(t, address)
 		require.NoError(t, source.Dialect.WithLock(t.Context(), db, "outlasts", func() error {
-			// Another connection, which does nothing from now on, has to end first.
+			// Another connection, idle from now on, has to end first.
 			tx, err := db.BeginTx(t.Context(), nil)
 			require.NoError(t, err)
 			defer func() { _ = tx.Rollback() }()

@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The database's disk is full: dead letters go to the spool, what is in the store can be read, and with room all of
+// The database's disk is full: dead letters go to the spool, the stored ones can be read, and once there is room all of
 // them are in the store, once and byte for byte.
 func TestLetters_DatabaseFull(t *testing.T) {
 	t.Parallel()
@@ -63,5 +63,5 @@ func TestLetters_DatabaseFull(t *testing.T) {
 	}
 	spool := letters.Stats()
 	require.Zero(t, spool.Damaged+spool.Refused)
-	t.Logf("%d letters, %d of them by the spool", len(listing.Entries), spool.Appended)
+	t.Logf("%d letters, %d of them through the spool", len(listing.Entries), spool.Appended)
 }

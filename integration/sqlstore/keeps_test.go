@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The audit log cannot be changed, not even by who has the database.
+// The audit log cannot be changed, not even by the owner of the database.
 func TestAudit_AppendOnly(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -38,8 +38,8 @@ func TestAudit_AppendOnly(t *testing.T) {
 	})
 }
 
-// What is purged is in the archive, column by column and byte for byte, and a purge that cannot archive
-// removes nothing.
+// Purged entries are in the archive, column by column and byte for byte, and a purge that cannot archive removes
+// nothing.
 func TestPurge_ArchivesOrRemovesNothing(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -74,7 +74,7 @@ func TestPurge_ArchivesOrRemovesNothing(t *testing.T) {
 		n, err := s.Purge(t.Context(), purge)
 		require.NoError(t, err)
 		require.Equal(t, len(closed), n)
-		require.Equal(t, want[2:], rowsOf(t, db, rows), "what waits is not purged")
+		require.Equal(t, want[2:], rowsOf(t, db, rows), "waiting entries are not purged")
 		archived := rowsOf(t, db, "SELECT * FROM "+archive+" ORDER BY id")
 		require.Len(t, archived, len(closed))
 		for i, row := range archived {

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A service that starts while the database is down starts on its spool; an empty database that comes later gets its
+// A service that starts while the database is down uses its spool; an empty database that appears later gets its
 // tables, and all letters.
 func TestOpen_WhileTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()

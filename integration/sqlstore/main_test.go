@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// servers are the databases that every test of the store runs on. Each call makes an empty one and returns its URL.
+// servers are the databases that every test of the store runs on. Each call creates an empty one and returns its URL.
 var servers = map[string]func(t testing.TB) (url string){
 	"PostgreSQL": func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
@@ -62,7 +62,7 @@ func openStore(t testing.TB, url string) *sqlstore.Store {
 	return s
 }
 
-// openDB opens the database of a URL that servers gave, as an application would.
+// openDB opens the database of a URL from servers, as an application would.
 func openDB(t testing.TB, url string) *sql.DB {
 	t.Helper()
 	driver, dsn := "pgx", url

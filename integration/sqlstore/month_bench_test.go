@@ -12,10 +12,10 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// BenchmarkPostgres_DropMonth removes a partition of rows that are closed, with its keys, against a DELETE of as many
-// rows of C's table as written, once: the rows are gone then. Neither makes copies. "drop-ms" is without the keys,
-// which go in small transactions after, and "vacuum-ms" what gives the space of the deleted rows back, which for a
-// dropped partition is done.
+// BenchmarkPostgres_DropMonth removes a partition of closed rows, with its keys, compared with a DELETE of as many rows
+// from C's original table, once, because the rows are gone then. Neither makes copies. "drop-ms" excludes the keys,
+// which are deleted in small transactions afterwards, and "vacuum-ms" is the time to reclaim the space of the deleted
+// rows, which dropping a partition does at once.
 func BenchmarkPostgres_DropMonth(b *testing.B) {
 	url := services.Postgres(b, services.PostgresConfig{Durable: true, Settings: map[string]string{
 		"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min", "autovacuum": "off",

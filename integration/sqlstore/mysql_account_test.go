@@ -16,9 +16,8 @@ import (
 	idempotency "github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
 
-// A MySQL as companies run it: an application's account has a password, rights in its own database and no others,
-// tables must have primary keys (group replication asks for them), the binary log is on, and the server's clock is
-// shown in a zone that is not UTC.
+// A MySQL as companies run it: an application's account has a password and rights only in its own database, tables must
+// have primary keys (group replication requires them), the binary log is on, and the server's time zone is not UTC.
 func TestMySQL_AccountOfAnApplication(t *testing.T) {
 	t.Parallel()
 	server := services.MySQL(t, services.MySQLConfig{Args: []string{
@@ -68,7 +67,7 @@ func TestMySQL_AccountOfAnApplication(t *testing.T) {
 			_, err = db.ExecContext(t.Context(), "UPDATE dlq_audit SET actor = 'bob'")
 			require.Equal(t, want > 0, err != nil, "%v", err)
 		}
-		triggers(0) // the store works without
+		triggers(0) // the store works without it
 		_, err := admin.ExecContext(t.Context(), "SET GLOBAL log_bin_trust_function_creators = ON")
 		require.NoError(t, err)
 		triggers(2)

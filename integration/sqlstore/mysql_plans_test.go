@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// On MariaDB and MySQL too, the questions that look for entries read a few rows by an index. The servers log every
-// statement, and how many rows it examined.
+// On MariaDB and MySQL too, queries for entries read a few rows by an index. The servers log every statement, and how
+// many rows it examined.
 func TestMySQL_Plans(t *testing.T) {
 	for name, start := range map[string]func(testing.TB, services.MySQLConfig) *services.MySQLServer{
 		"MariaDB": services.MariaDB, "MySQL": services.MySQL,
@@ -43,7 +43,7 @@ func examineFewRows(t *testing.T, url string) {
 	} {
 		execute(t, db, statement)
 	}
-	watched := openStore(t, url) // connections take the settings over when they begin
+	watched := openStore(t, url) // connections take the settings at their start
 	defer watched.Close()
 	// see the package's Limits: the longest run of equals is a third
 	sorted := []string{"page of a topic", "page of an event type"}
@@ -73,7 +73,7 @@ func examineFewRows(t *testing.T, url string) {
 	}
 }
 
-// execute runs a statement whatever it answers with; ANALYZE has rows.
+// execute runs a statement and discards its rows; ANALYZE has some.
 func execute(t *testing.T, db *sql.DB, statement string) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), statement)

@@ -19,13 +19,13 @@ import (
 //go:embed narrow/narrow.sql
 var narrowLayout string
 
-// contender is one of those that take turns.
+// contender is one of the layouts that take turns.
 type contender struct {
 	name string
 	call func()
 }
 
-// inTurns lets all take turns, and reports for each the median, and how many times faster the first is.
+// inTurns lets all take turns, and reports the median of each, and how many times faster the first is.
 func inTurns(b *testing.B, per float64, between func(), all ...contender) {
 	b.Helper()
 	times := make([][]time.Duration, len(all))
@@ -57,8 +57,8 @@ func inTurns(b *testing.B, per float64, between func(), all ...contender) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkNarrow puts the prototype of narrow/narrow.sql alongside today's layout and C's table, all on the same rows.
-// Its puts go through the store's own code: the functions that it calls are found in the prototype's schema first.
+// BenchmarkNarrow compares the prototype of narrow/narrow.sql with today's layout and C's table, all on the same rows.
+// Its puts go through the store's own code, which finds the functions in the prototype's schema first.
 // docs/performance.md has the last run:
 //
 //	REDRIVE_ROWS=1000000 go test -run '^$' -bench Narrow -benchtime 11x -timeout 60m ./sqlstore
@@ -67,7 +67,7 @@ func BenchmarkNarrow(b *testing.B) {
 	if there := rowsOf(b, a.db, "SELECT to_regclass('narrow.dlq_states')::text"); there[0][0] == nil {
 		conn, err := pgx.Connect(b.Context(), a.url)
 		require.NoError(b, err)
-		for statement := range strings.SplitSeq(narrowLayout, ";\n\n") { // VACUUM is not for a transaction
+		for statement := range strings.SplitSeq(narrowLayout, ";\n\n") { // VACUUM cannot run in a transaction
 			_, err := conn.Exec(b.Context(), statement)
 			require.NoError(b, err, statement)
 		}
@@ -82,7 +82,7 @@ func BenchmarkNarrow(b *testing.B) {
 	b.Run("Month", a.benchmarkNarrowMonth)
 }
 
-// benchmarkNarrowReads asks both layouts by hand-written SQL for the same columns.
+// benchmarkNarrowReads queries both layouts by hand-written SQL for the same columns.
 func (a *arena) benchmarkNarrowReads(b *testing.B) {
 	const (
 		narrow = `SELECT l.id, l.event_id, l.event_type, l.topic, l.error_message, l.fingerprint, l.created_at, s.status, s.version,
@@ -145,8 +145,8 @@ func (a *arena) benchmarkNarrowReads(b *testing.B) {
 	}
 }
 
-// benchmarkNarrowClaim takes 500 of the oldest that wait: the prototype by one function, today's layout by one function
-// and by the store, and C's table.
+// benchmarkNarrowClaim claims the 500 oldest waiting entries: the prototype by one function, today's layout by one
+// function and by the store, and C's table.
 func (a *arena) benchmarkNarrowClaim(b *testing.B) {
 	const size = 500
 	place := func(function string) func() {
@@ -159,7 +159,7 @@ func (a *arena) benchmarkNarrowClaim(b *testing.B) {
 			at, id = rows[size-1][0].(time.Time), rows[size-1][1].(int64) //nolint:forcetypeassert // the columns' types
 		}
 	}
-	from := driver.Cursor{Order: driver.OldestFirst, At: a.end.Add(-month / 6), ID: 1} // the function has those before
+	from := driver.Cursor{Order: driver.OldestFirst, At: a.end.Add(-month / 6), ID: 1} // the function has the earlier ones
 	page := dlq.Page{Limit: size, Order: driver.OldestFirst, After: from.String()}
 	function, today := contender{"narrow", place("claim")}, contender{"today-by-function", place("claim_today")}
 	inTurns(b, size, nil, function, today, contender{"today", func() {
@@ -233,8 +233,9 @@ func (a *arena) benchmarkNarrowPut(b *testing.B, narrow *arena) {
 	})
 }
 
-// benchmarkNarrowMonth drops a month of 200,000 rows with its statistics, against the peer's DELETE of as many. The
-// keys span all months, so that no letter is stored twice: those of the month go after, which is timed apart.
+// benchmarkNarrowMonth drops a month of 200,000 rows with its statistics, compared with the peer's DELETE of as many.
+// The keys span all months, so that no letter is stored twice: those of the month are deleted afterwards, which is
+// timed separately.
 func (a *arena) benchmarkNarrowMonth(b *testing.B) {
 	const first, last = 1, 200_000
 	prepare := func() {

@@ -18,7 +18,7 @@ import (
 
 const byMonth = "partition=month"
 
-// A store that is partitioned by month behaves as every other.
+// A store that is partitioned by month behaves like every other.
 func TestPartition_Conformance(t *testing.T) {
 	t.Parallel()
 	dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
@@ -31,7 +31,7 @@ func TestPartition_Conformance(t *testing.T) {
 	})
 }
 
-// oldLetters stores n letters of long ago, and resolves all but every twentieth. It returns the ids of both.
+// oldLetters stores n old letters, and resolves all but every twentieth. It returns the ids of both kinds.
 func oldLetters(t *testing.T, s *sqlstore.Store, n int) (closed, waiting []int64) {
 	t.Helper()
 	at := time.Now().AddDate(0, 0, -200)
@@ -52,8 +52,8 @@ func oldLetters(t *testing.T, s *sqlstore.Store, n int) (closed, waiting []int64
 	return closed, waiting
 }
 
-// The tables of a store that is there become the first partition, also when processes start at once while others store;
-// nothing is lost, and a delivery of before is still the same entry.
+// The tables of an existing store become the first partition, even if processes start concurrently while others store;
+// nothing is lost, and an earlier delivery is still the same entry.
 func TestPartition_ExistingStore(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -102,7 +102,7 @@ func TestPartition_ExistingStore(t *testing.T) {
 	receipts, err := s.Put(t.Context(), letter(7, time.Now()), letter(2000, time.Now()))
 	require.NoError(t, err)
 	require.Equal(t, driver.Receipt{ID: waiting[0], Outcome: driver.Seen}, receipts[0],
-		"one row for a delivery, in whichever month")
+		"one row for a delivery, in any month")
 	require.Equal(t, time.Now().UTC().Format("200601"), driver.FormatID(receipts[1].ID)[:6], "an id begins with its month")
 	e, err := s.Get(t.Context(), closed[3])
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func requireCounted(t *testing.T, s *sqlstore.Store) {
 	}
 }
 
-// Retention drops a month of which nearly all is closed and old: archived first, what waits is kept, and the
+// Retention drops a month that is nearly all closed and old: it is archived first, waiting entries are kept, and the
 // deliveries' keys are free again.
 func TestPartition_Retention(t *testing.T) {
 	t.Parallel()
@@ -164,7 +164,7 @@ func TestPartition_Retention(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, full.Body.Payload)
 	}
-	require.Equal(t, waiting, left, "what waits is never purged")
+	require.Equal(t, waiting, left, "waiting entries are never purged")
 	require.Equal(t, [][]any{{int64(0)}}, rowsOf(t, db, "SELECT sum(resolution_ms)::bigint FROM dlq_counts"),
 		"to the millisecond of each entry")
 	requireCounted(t, s)
@@ -188,8 +188,8 @@ func TestPartition_Retention(t *testing.T) {
 	requireCounted(t, s)
 }
 
-// A month is dropped when at most one entry stays for ten that go, whatever the reason: it waits, or was closed a
-// moment ago. What ANALYZE has found of it changes nothing.
+// A month is dropped if at most one entry stays for ten that go, for whatever reason: it waits, or was closed recently.
+// The statistics of ANALYZE make no difference.
 func TestPartition_WorthDropping(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -266,8 +266,7 @@ func TestPartition_WorthDropping(t *testing.T) {
 	}
 }
 
-// A month that has gone by is dropped, from its first id to its last: all of its letters are in the archive, or still
-// there.
+// A past month is dropped, from its first id to its last: all of its letters are in the archive, or still in the table.
 func TestPartition_RetentionOfAMonth(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -311,7 +310,7 @@ func TestPartition_RetentionOfAMonth(t *testing.T) {
 	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE status = 'PENDING' AND payload IS NOT NULL"), waiting)
 	requireCounted(t, s)
 
-	// one that waits, and one of a month whose partition is gone
+	// a waiting one, and one of a month whose partition is gone
 	receipts, err := s.Put(t.Context(), letter(5, at), letter(letters, at))
 	require.NoError(t, err)
 	require.Equal(t, []driver.Outcome{driver.Seen, driver.Stored},
@@ -328,8 +327,8 @@ func firstOf(at time.Time) time.Time {
 	return time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
 }
 
-// Retention looks at a month that it does not drop without reading it.
-func TestPartition_KeptMonthIsNotRead(t *testing.T) { // not parallel: one test at a time hears the plans
+// Retention decides not to drop a month without reading it.
+func TestPartition_KeptMonthIsNotRead(t *testing.T) { // not parallel: one test at a time receives the plans
 	url := servers["PostgreSQL"](t)
 	s := openStore(t, url)
 	_, waiting := oldLetters(t, s, 200)
@@ -359,7 +358,7 @@ func TestPartition_KeptMonthIsNotRead(t *testing.T) { // not parallel: one test 
 	require.Contains(t, strings.Join(made, "\n"), "date_part")
 }
 
-// A key whose entry went with its month blocks nothing until it is swept, alone and among others.
+// A key whose entry was dropped with its month blocks nothing until it is swept, alone and among others.
 func TestPartition_KeyWithoutEntry(t *testing.T) {
 	t.Parallel()
 	url := with(servers["PostgreSQL"](t), byMonth)
@@ -386,7 +385,7 @@ func TestPartition_KeyWithoutEntry(t *testing.T) {
 	require.Equal(t, again[1].ID, again[3].ID)
 }
 
-// The trigram index is made of those of the partitions, each while others write.
+// The trigram index is built from those of the partitions, each while others write.
 func TestPartition_Trigram(t *testing.T) {
 	t.Parallel()
 	url := with(servers["PostgreSQL"](t), byMonth)
@@ -444,7 +443,7 @@ func TestPartition_RestoreWhileDropped(t *testing.T) {
 			driver.Change{Action: driver.ActionRestore, IDs: closed[:1], Actor: "ana", At: time.Now()})
 		close(restored)
 	})
-	waitFor(t, "the restore to wait or to be done", func() bool {
+	waitFor(t, "the restore to wait or to finish", func() bool {
 		select {
 		case <-restored:
 			return true
@@ -459,7 +458,7 @@ func TestPartition_RestoreWhileDropped(t *testing.T) {
 	archived := len(rowsOf(t, db, "SELECT 1 FROM archive.dlq_events_archive WHERE id = $1", closed[0]))
 	e, err := s.Get(t.Context(), closed[0])
 	if results[0].Err == nil {
-		require.NoError(t, err, "it was told that it waits")
+		require.NoError(t, err, "the restore was confirmed")
 		require.Equal(t, dlq.Pending, e.Status)
 		require.Zero(t, archived)
 	} else {

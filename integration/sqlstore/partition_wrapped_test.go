@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A Manager drops months through all that Letters put around a store: the observer of the metrics, and what waits for a
-// database that was away. Entry by entry the table would stay, and grow.
+// A Manager drops months through all wrappers that Letters puts around a store: the observer of the metrics, and the
+// one that waits for a database that was down. Entry by entry the table would stay, and grow.
 func TestPartition_PurgeThroughWrappers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ metrics, late bool }{
@@ -47,12 +47,12 @@ func TestPartition_PurgeThroughWrappers(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, closed, n)
 			require.Equal(t, [][]any{{true}}, rowsOf(t, db, "SELECT to_regclass('dlq_entries_before') IS NULL"),
-				"the table of the months before was dropped, not emptied")
+				"the table of the earlier months was dropped, not emptied")
 		})
 	}
 }
 
-// closedLongAgo stores letters that were resolved long ago, and returns how many.
+// closedLongAgo stores letters that were resolved long ago, and returns their number.
 func closedLongAgo(t *testing.T, s dlq.Store) int {
 	t.Helper()
 	at := time.Now().AddDate(0, 0, -200)

@@ -23,7 +23,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// planDriver is pgx with an ear for the plans that the server's auto_explain tells the client.
+// planDriver is pgx that collects the plans that the server's auto_explain sends to the client.
 type planDriver struct {
 	mu    sync.Mutex
 	plans []string
@@ -51,7 +51,7 @@ func (d *planDriver) Open(dsn string) (sqldriver.Conn, error) {
 	return stdlib.GetConnector(*cfg).Connect(context.Background())
 }
 
-// of runs a call and returns the plans of the statements that it made.
+// of runs a call and returns the plans of its statements.
 func (d *planDriver) of(call func()) []string {
 	d.mu.Lock()
 	d.plans = nil
@@ -67,7 +67,7 @@ var (
 	buffers = regexp.MustCompile(`Buffers: shared (?:hit=(\d+))? ?(?:read=(\d+))?`)
 )
 
-// pages is how many pages of the database a plan touched: what its root says, which counts what is below.
+// pages returns how many pages of the database a plan touched, from its root, which includes all below.
 func pagesOf(t *testing.T, plan string) int {
 	t.Helper()
 	found := buffers.FindStringSubmatch(plan)
@@ -85,17 +85,16 @@ func pagesOf(t *testing.T, plan string) int {
 	return n
 }
 
-// maxPages is how many pages of the database a question may touch, in all its statements: of a table of 20,000 pages
-// and more.
+// maxPages is how many pages a query may touch, in all its statements, of a table of 20,000 pages and more.
 const maxPages = 150
 
-// read is one question to a store.
+// read is one query to a store.
 type read struct {
 	name string
 	call func(ctx context.Context, s *sqlstore.Store) (rows int, err error)
 }
 
-// reads are the questions of an operator and of a dashboard, on total rows that end at end.
+// reads returns the queries of an operator and of a dashboard, on total rows that end at end.
 func reads(total int, end time.Time) []read {
 	list := func(f dlq.Filter, p dlq.Page) func(context.Context, *sqlstore.Store) (int, error) {
 		return func(ctx context.Context, s *sqlstore.Store) (int, error) {
@@ -143,8 +142,8 @@ func reads(total int, end time.Time) []read {
 	}
 }
 
-// fewAmongMany stores some letters of a topic, an event type, a cause and a run that hardly any other has, in the
-// middle of the table, and asks for them: there is no page of them among the next few hundred rows of any other index.
+// fewAmongMany stores some letters of a rare topic, event type, cause and run, in the middle of the table, and queries
+// them: no other index has a page of them within a few hundred rows.
 func fewAmongMany(t *testing.T, s *sqlstore.Store, total int, end time.Time) []read {
 	t.Helper()
 	var ids []int64
@@ -180,8 +179,8 @@ func fewAmongMany(t *testing.T, s *sqlstore.Store, total int, end time.Time) []r
 	}
 }
 
-// No question of a dashboard scans the table, whatever its size: each touches a few pages (the targets are in
-// milliseconds, which depend on who else uses the machine).
+// No query of a dashboard scans the table, whatever its size: each touches a few pages (the targets are in
+// milliseconds, which depend on the machine's load).
 func TestPostgres_Plans(t *testing.T) {
 	url := servers["PostgreSQL"](t)
 	db := openDB(t, url)
@@ -207,7 +206,7 @@ func TestPostgres_Plans(t *testing.T) {
 	})
 	ask(t, s, questions)
 
-	// The same on tables that became partitions, alongside those of this month and the next.
+	// The same on tables that became partitions, next to those of this month and the next.
 	require.NoError(t, openStore(t, with(url, byMonth)).Close())
 	_, err := db.ExecContext(t.Context(), "ANALYZE")
 	require.NoError(t, err)
@@ -215,7 +214,7 @@ func TestPostgres_Plans(t *testing.T) {
 	t.Run("by month", func(t *testing.T) { ask(t, s, questions) })
 }
 
-// ask asks every question often enough, and looks at the plans.
+// ask runs every query often enough, and checks the plans.
 func ask(t *testing.T, s *sqlstore.Store, questions []read) {
 	t.Helper()
 	for _, r := range questions {

@@ -36,8 +36,8 @@ func TestPurge_Child(t *testing.T) {
 
 const purgeSize = 40
 
-// kill -9 in the middle of a purge, again and again: each letter is in the table or in the archive, whole, and in one
-// of them.
+// kill -9 in the middle of a purge, again and again: each letter is complete in the table or in the archive, and only
+// in one of them.
 func TestPurge_Killed(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -72,7 +72,7 @@ func TestPurge_Killed(t *testing.T) {
 				fmt.Sprintf("SELECT %d - (SELECT count(*) FROM dlq_events WHERE payload IS NOT NULL)"+
 					" - (SELECT count(*) FROM %s WHERE payload IS NOT NULL)", letters, archive)).Scan(&missing))
 			require.Zero(t, missing, "in neither, or without its body")
-			// The server may still be at a commit that the child had sent.
+			// The server may still be working on a commit from the child.
 			waitFor(t, "statistics that agree: they are of the same transaction", func() bool {
 				var rows int64
 				require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM dlq_entries").Scan(&rows))
@@ -104,7 +104,7 @@ func killDuringPurge(t *testing.T, url string, transactions int, moment time.Dur
 			continue
 		}
 		if begun++; begun == transactions {
-			kill := time.NewTimer(moment) // not a wait for something: where in the transaction it falls is left to chance
+			kill := time.NewTimer(moment) // not a wait for something: chance decides the point of the transaction
 			<-kill.C
 			require.NoError(t, cmd.Process.Kill())
 		}

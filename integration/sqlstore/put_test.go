@@ -15,9 +15,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// What is new is stored in one round trip, one letter as well as many: a call that the server refuses would be repeated
-// in another way, and only be slow.
-func TestPostgres_PutIsOneStatement(t *testing.T) { // not parallel: one test at a time hears the plans
+// New letters are stored in one round trip, one as well as many: a call that the server refused would be repeated in
+// another way, and only show as slow.
+func TestPostgres_PutIsOneStatement(t *testing.T) { // not parallel: one test at a time receives the plans
 	url := servers["PostgreSQL"](t)
 	s := openStore(t, with(url, explained))
 	defer s.Close()
@@ -47,8 +47,8 @@ func counted(t *testing.T, s *sqlstore.Store) (driver.Stats, []driver.Group) {
 	return stats, groups
 }
 
-// A call of letters of which some are there, in every mixture of causes, topics and hours: what is new is stored and
-// counted, the others have been seen again, and a recount finds nothing to mend.
+// A call with some letters that already exist, in every mixture of causes, topics and hours: new ones are stored and
+// counted, the others count as seen again, and a recount finds nothing to correct.
 func TestPut_KnownAndNew(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -57,7 +57,7 @@ func TestPut_KnownAndNew(t *testing.T) {
 		defer s.Close()
 		now := time.Now().UTC().Truncate(time.Hour)
 		const total = 60
-		// The letters of a cause die in the order of their numbers; the later half of each cause is there before.
+		// The letters of a cause die in the order of their numbers; the later half of each cause is stored first.
 		made := func(n int) *dlq.Entry {
 			return letter(n, now.Add(time.Duration(n-total)*10*time.Minute), func(d *envelope.DeadLetter) {
 				d.Message.Payload = fmt.Appendf(nil, `{"n":%d}`, n)
@@ -113,8 +113,8 @@ func TestPut_KnownAndNew(t *testing.T) {
 	})
 }
 
-// Large calls, which are stored in pieces, of the same letters at once, by two processes: a letter is one entry, one
-// call stored it, and each receipt is its letter's.
+// Two processes make large calls, which are stored in pieces, with the same letters concurrently: a letter is one
+// entry, one call stored it, and each receipt belongs to its letter.
 func TestPut_LargeCallsAtOnce(t *testing.T) {
 	t.Parallel()
 	onEach(t, putLargeCallsAtOnce)
@@ -176,7 +176,7 @@ func putLargeCallsAtOnce(t *testing.T, url string) {
 	}
 }
 
-// A call that has a delivery twice stores it once, the first one, however many letters there are.
+// A call with a delivery twice stores the first one, however many letters there are.
 func TestPut_LargeCallWithRepeats(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, func(t *testing.T, s *sqlstore.Store) {
@@ -198,7 +198,7 @@ func TestPut_LargeCallWithRepeats(t *testing.T) {
 	})
 }
 
-// An entry that is not as dlq.NewEntry makes it is stored as it is, whatever it is that differs.
+// An entry that differs from those of dlq.NewEntry is stored unchanged, whatever the difference.
 func TestPut_KeepsWhatDiffers(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, func(t *testing.T, s *sqlstore.Store) {
@@ -253,7 +253,7 @@ func TestPut_KeepsWhatDiffers(t *testing.T) {
 	})
 }
 
-// Records of one change that differ in a later one only are each their entry's.
+// Records of one change of which only a later one differs each belong to their entry.
 func TestChange_RecordsOfUnlikeEntries(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, func(t *testing.T, s *sqlstore.Store) {

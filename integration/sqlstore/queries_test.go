@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The queries of the system that moves in, word for word.
+// The original queries of the system that migrates.
 const (
 	queryPending = `
 SELECT id, event_id, source_id, error_message, created_at
@@ -51,7 +51,7 @@ FROM dlq_events
 WHERE status = 'RESOLVED' AND resolved_at IS NOT NULL`
 )
 
-// rowsOf runs a query and returns what it gives.
+// rowsOf runs a query and returns its rows.
 func rowsOf(t testing.TB, db *sql.DB, query string, args ...any) [][]any {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), query, args...)
@@ -76,7 +76,7 @@ func failed(text, topic string) func(*envelope.DeadLetter) {
 	return func(d *envelope.DeadLetter) { d.Err.Message, d.Origin.Topic = text, topic }
 }
 
-// They give on rows of this store what they would give on its own table.
+// Their results on this store are the same as on the original table.
 func TestPostgres_TheFiveQueries(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -156,7 +156,7 @@ func TestPostgres_ColumnsAndIndexes(t *testing.T) {
 }
 
 // The payload is a jsonb in SQL whenever jsonb can hold it, and NULL when it cannot, for the whole corpus; a
-// correlation id that is not an UUID is NULL alongside its text.
+// correlation id that is not a UUID is NULL next to its text.
 func TestPostgres_Projection(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -188,7 +188,7 @@ func TestPostgres_Projection(t *testing.T) {
 	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE correlation_id = $1", correlation(1000)), 1)
 }
 
-// On MySQL and MariaDB the projection is text that their JSON functions read.
+// On MySQL and MariaDB the projection is text that their JSON functions accept.
 func TestMySQL_Projection(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"MariaDB", "MySQL"} {

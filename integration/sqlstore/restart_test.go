@@ -19,14 +19,14 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// crashing is a database server of the test's own.
+// crashing is a test's own database server.
 type crashing interface {
 	Kill() error
 	Start(ctx context.Context) error
 }
 
-// The database is killed under load, twice: every dead letter that was taken is there afterwards, once, and the spool
-// is empty.
+// The database is killed under load, twice: every accepted dead letter is there afterwards, once, and the spool is
+// empty.
 func TestLetters_DatabaseKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) (crashing, string){
@@ -100,7 +100,7 @@ func killUnderLoad(t *testing.T, server crashing, url string) {
 	page := dlq.Page{Limit: driver.MaxPage}
 	for {
 		var listing driver.Listing
-		waitFor(t, "a page: a connection from before the kill is found broken when it is used", func() bool {
+		waitFor(t, "a page: the first use of an old connection finds it broken", func() bool {
 			listing, err = letters.Store().List(t.Context(), dlq.Filter{}, page)
 			return err == nil
 		})
@@ -112,7 +112,7 @@ func killUnderLoad(t *testing.T, server crashing, url string) {
 			break
 		}
 	}
-	require.Len(t, found, int(taken.Load()), "one row for each letter that was taken")
+	require.Len(t, found, int(taken.Load()), "one row for each accepted letter")
 	var stats driver.Stats
 	waitFor(t, "statistics", func() bool {
 		stats, err = letters.Store().Stats(t.Context(), dlq.StatsQuery{})
@@ -121,10 +121,10 @@ func killUnderLoad(t *testing.T, server crashing, url string) {
 	require.Equal(t, taken.Load(), stats.Counts.Pending)
 	spool := letters.Stats()
 	require.Zero(t, spool.Damaged+spool.Refused)
-	t.Logf("%d letters, %d of them by the spool", taken.Load(), spool.Appended)
+	t.Logf("%d letters, %d of them through the spool", taken.Load(), spool.Appended)
 }
 
-// countLetters is how many letters the store has, and 0 while it is down.
+// countLetters returns how many letters the store has, and 0 while it is down.
 func countLetters(t *testing.T, letters *dlq.Letters) int64 {
 	t.Helper()
 	n, err := letters.Store().Count(t.Context(), dlq.Filter{}, 0)

@@ -15,8 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
-// A store in a schema behaves as every other, with as many of them in the database as the suite has tests, at the same
-// time.
+// A store in a schema behaves like every other, with as many concurrent stores in the database as the suite has tests.
 func TestSchema_Conformance(t *testing.T) {
 	t.Parallel()
 	database := servers["PostgreSQL"](t)
@@ -31,8 +30,8 @@ func TestSchema_Conformance(t *testing.T) {
 	})
 }
 
-// Stores in one database are made at the same time, and have nothing in common: neither entries, archives, partitions
-// and indexes nor what statements on their views do.
+// Stores in one database are created concurrently, and are independent: their entries, archives, partitions and
+// indexes, and the effects of statements on their views.
 func TestSchema_StoresInOneDatabase(t *testing.T) {
 	t.Parallel()
 	database := servers["PostgreSQL"](t)
@@ -96,7 +95,7 @@ func TestSchema_StoresInOneDatabase(t *testing.T) {
 	}
 }
 
-// An application's own pool has to mean the schema that it names.
+// An application's own pool must use the schema that the URL names.
 func TestSchema_OwnPool(t *testing.T) {
 	t.Parallel()
 	database := servers["PostgreSQL"](t)
@@ -113,7 +112,7 @@ func TestSchema_OwnPool(t *testing.T) {
 	require.ErrorContains(t, cfg.Validate(), "database to itself")
 }
 
-// On MySQL and MariaDB a schema is a database: stores next to each other on one server have nothing in common.
+// On MySQL and MariaDB a schema is a database: stores on one server are independent.
 func TestSchema_DatabasesOfOneServer(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"MariaDB", "MySQL"} {

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// The statements of the system that moves in, as its people and its jobs send them to its table.
+// The statements that the people and jobs of the migrating system send to its table.
 const (
 	statementResolve = `UPDATE dlq_events SET status = 'RESOLVED', resolved_at = NOW(), resolved_by = 'maria' WHERE id ` +
 		`= %d`
@@ -49,7 +49,7 @@ func onLayouts(t *testing.T, test func(t *testing.T, s *sqlstore.Store, db *sql.
 	}
 }
 
-// run runs a statement and returns how many rows it says that it has changed.
+// run runs a statement and returns how many rows it reports as changed.
 func run(t *testing.T, db *sql.DB, statement string) int64 {
 	t.Helper()
 	result, err := db.ExecContext(t.Context(), statement)
@@ -142,13 +142,13 @@ func TestDlqEvents_TheirUpdates(t *testing.T) {
 			_, err := db.ExecContext(t.Context(), fmt.Sprintf(statement, list[2]))
 			require.ErrorContains(t, err, want, statement)
 		}
-		require.Equal(t, dlq.Pending, get(list[2]).Status, "what is refused changes nothing")
+		require.Equal(t, dlq.Pending, get(list[2]).Status, "a refused statement changes nothing")
 		requireCounted(t, s)
 	})
 }
 
-// Their purge, in the order of the text and in the right one: what it takes away is in the archive, once, with the
-// revisions before the last, and comes back as it was.
+// Their purge, in the order of the text and in the right one: the removed entries are in the archive, once, with their
+// earlier revisions, and can be restored unchanged.
 func TestDlqEvents_TheirPurge(t *testing.T) {
 	t.Parallel()
 	for name, statements := range map[string][]string{
@@ -156,7 +156,7 @@ func TestDlqEvents_TheirPurge(t *testing.T) {
 		"archive twice, then delete": {statementArchive, statementArchive, statementPurge},
 		"delete and archive":         {statementPurge, statementArchive},
 		"delete only":                {statementPurge},
-		"archive, purge of ours":     {statementArchive, statementArchive},
+		"archive, our purge":         {statementArchive, statementArchive},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -227,7 +227,7 @@ func TestDlqEvents_TheirPurge(t *testing.T) {
 	}
 }
 
-// A role that may do no more than send its statements sends them, whatever its search_path; the audit log has its name.
+// A role with no other rights can send its statements, whatever its search_path; the audit log has its name.
 func TestDlqEvents_AsAnotherRole(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
-// What a consumer that has not moved yet sends.
+// The insert of a consumer that has not migrated yet.
 const theirInsert = "INSERT INTO dlq_events (event_id, event_type, event_payload, error_message)" +
 	" VALUES ('late', 'EmployeeHired', '{}', 'late')"
 
@@ -31,8 +31,7 @@ func theirDatabase(t *testing.T) (url string, db *sql.DB) {
 	return url, db
 }
 
-// Wherever a takeover stops, what inserts into the table still can, nothing of it is gone, and the next call completes
-// it.
+// Wherever a takeover stops, inserts into the table still work, no row is lost, and the next call completes it.
 func TestTakeOver_Fails(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ obstacle, gone string }{
@@ -68,7 +67,7 @@ func TestTakeOver_Fails(t *testing.T) {
 	}
 }
 
-// Calls at the same time, and processes that open the store meanwhile, take every row over once.
+// Concurrent calls, and processes that open the store meanwhile, take every row over once.
 func TestTakeOver_AtTheSameTime(t *testing.T) {
 	t.Parallel()
 	url, db := theirDatabase(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// What consumers with their own dead letter table have: the table, its indexes, its archive.
+// The objects of consumers with their own dead letter table: the table, its indexes, its archive.
 const theirTables = `
 CREATE TABLE dlq_events (
     id BIGSERIAL PRIMARY KEY,
@@ -59,8 +59,8 @@ SELECT 'e-' || n, 'EmployeeHired', 'employees', n, jsonb_build_object('cpf', n::
     CASE WHEN n % 10 = 0 THEN now() END, CASE WHEN n % 10 = 0 THEN 'maria' END, n, n % 3, 'employees', gen_random_uuid()
 FROM generate_series(1, 500) n;`
 
-// A database that has a dead letter table becomes a store: every row is an entry, nothing of theirs is gone, and
-// everything that waited is redriven to its topic and closed by what its consumer reports.
+// A database with a dead letter table becomes a store: every row is an entry, nothing of theirs is lost, and everything
+// that waited is redriven to its topic and closed by its consumer's report.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -86,14 +86,14 @@ func TestTakeOver(t *testing.T) {
 	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM dlq_events_before_redrive").Scan(&kept))
 	require.NoError(t, db.QueryRowContext(t.Context(),
 		"SELECT count(*) FROM archive.dlq_events_archive_before_redrive").Scan(&archived))
-	require.Equal(t, []int{500, 1}, []int{kept, archived}, "nothing of theirs is gone")
+	require.Equal(t, []int{500, 1}, []int{kept, archived}, "nothing of theirs is lost")
 	var same int
 	require.NoError(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM dlq_events e JOIN dlq_events_before_redrive b
 		ON e.event_id = b.event_id AND e.event_payload = b.event_payload AND e.error_message = b.error_message AND e.status = b.status
 		AND e.created_at = b.created_at::timestamptz AND e.resolved_by IS NOT DISTINCT FROM b.resolved_by
 		AND e.kafka_offset = b.kafka_offset AND e.kafka_partition = b.kafka_partition AND e.kafka_topic = b.kafka_topic
 		AND e.correlation_id = b.correlation_id AND e.stack_trace = b.stack_trace AND e.source_id = b.source_id`).Scan(&same))
-	require.Equal(t, 500, same, "their queries see what they saw")
+	require.Equal(t, 500, same, "their queries have the same results")
 
 	letters, err := dlq.Open(t.Context(), url, dlq.WithSpool(t.TempDir()), dlq.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
@@ -101,7 +101,7 @@ func TestTakeOver(t *testing.T) {
 	redriveAll(t, letters)
 }
 
-// redriveAll redrives what waits, to a consumer that handles all.
+// redriveAll redrives all waiting entries, to a consumer that handles them.
 func redriveAll(t *testing.T, letters *dlq.Letters) {
 	t.Helper()
 	broker, err := memory.New(brokers.Config{URL: "mem://"})
@@ -141,10 +141,10 @@ func redriveAll(t *testing.T, letters *dlq.Letters) {
 	require.Zero(t, n)
 }
 
-// handle is what a pipeline does with a message that its handler has handled.
+// handle does what a pipeline does after a successful handler.
 func handle(ctx context.Context, letters *dlq.Letters, m *message.Message) error {
 	if len(m.Payload) == 0 || m.Metadata[envelope.KeyMessageID] != m.UUID {
-		return fmt.Errorf("message %s is not what died", m.UUID)
+		return fmt.Errorf("message %s is not the dead one", m.UUID)
 	}
 	return letters.Redriven(ctx, envelope.RedrivenBy(m, envelope.Origin{Topic: "employees", Consumer: "payroll"},
 		time.Now()))

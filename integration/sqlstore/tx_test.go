@@ -27,8 +27,8 @@ func death(n int) *envelope.DeadLetter {
 	}
 }
 
-// State change and dead letter are one; a transaction that the failing handler has spoiled is not used, and
-// nothing is lost by it.
+// State change and dead letter are one transaction; one that the failing handler has aborted is not used, and nothing
+// is lost.
 func TestContextWithTx(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -44,7 +44,7 @@ func TestContextWithTx(t *testing.T) {
 			require.NoError(t, err)
 			stats, err := letters.Store().Stats(t.Context(), dlq.StatsQuery{})
 			require.NoError(t, err)
-			require.Equal(t, n, stats.Counts.Pending, "what a transaction left to be counted is counted")
+			require.Equal(t, n, stats.Counts.Pending, "entries that a transaction left uncounted are counted")
 			return n
 		}
 
@@ -66,20 +66,19 @@ func TestContextWithTx(t *testing.T) {
 		require.NoError(t, tx.Rollback())
 		require.Equal(t, int64(2), count())
 
-		// On PostgreSQL a statement that failed has spoiled the transaction: the letter gets a separate one. On MySQL
-		// it has not.
+		// On PostgreSQL a failed statement aborts the transaction: the letter gets a separate one. On MySQL it does not.
 		tx, err = db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		_, err = tx.ExecContext(t.Context(), "INSERT INTO employees VALUES (1)")
 		require.Error(t, err)
 		require.NoError(t, letters.DeadLetter(dlq.ContextWithTx(t.Context(), tx), death(3)))
-		_ = tx.Commit() // PostgreSQL says that it rolls back
+		_ = tx.Commit() // PostgreSQL rolls back instead, and reports that
 		require.Equal(t, int64(3), count())
 		require.Zero(t, letters.Stats().Appended, "nothing had to go to the spool")
 	})
 }
 
-// What transactions left to be counted is counted once, however many look at the statistics when it is there.
+// Entries that transactions left uncounted are counted once, however many readers of the statistics there are.
 func TestPutTx_CountedOnce(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -117,7 +116,7 @@ func TestPutTx_CountedOnce(t *testing.T) {
 	})
 }
 
-// What PutTx cannot store leaves the caller's transaction as it was.
+// A letter that PutTx cannot store leaves the caller's transaction unchanged.
 func TestPutTx_FailureLeavesTheTransaction(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -146,7 +145,7 @@ func TestPutTx_FailureLeavesTheTransaction(t *testing.T) {
 	})
 }
 
-// A database whose default gives durability away does not get ours.
+// A database whose default gives up durability does not weaken our transactions.
 func TestPostgres_SynchronousCommit(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
