@@ -102,7 +102,7 @@ func (b *transport) depthTopics(ctx context.Context) (tiers map[string]depthTier
 	return tiers, lots, nil
 }
 
-func hasTopic(all map[string]topicID, name string) bool {
+func hasTopic(all map[string]described, name string) bool {
 	_, ok := all[name]
 	return ok
 }

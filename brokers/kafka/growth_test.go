@@ -23,6 +23,9 @@ func TestTopic_GrowsWhileConsumersRun(t *testing.T) {
 			topic := name("orders")
 			messages := subscribe(t, b, topic)
 			require.NoError(t, b.Joined(t.Context()))
+			require.NoError(t, b.Publisher().Publish(topic, newMessage("0", ""))) // our producers know the topics as they are
+			retryIn(t, b, receive(t, messages), time.Second)
+			deadLetter(t, b, receive(t, messages))
 			admin, err := sarama.NewClusterAdmin(c.ListenAddrs(), sarama.NewConfig())
 			require.NoError(t, err)
 			defer func() { require.NoError(t, admin.Close()) }()
@@ -66,9 +69,7 @@ func TestTopic_GrowsWhileConsumersRun(t *testing.T) {
 				}
 				origin, _ := envelope.OriginFrom(m.Context())
 				require.EqualValues(t, 2, *origin.Partition)
-				require.NoError(t, b.DeadLetter(t.Context(),
-					&envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "permanent"}))
-				m.Ack()
+				deadLetter(t, b, m)
 			}
 			require.Len(t, got, 3)
 			if params != nil {

@@ -104,12 +104,29 @@ func TestTopic_GrowsWhereRetryTopicsMayNot(t *testing.T) {
 	m = receive(t, messages)
 	again, _ := envelope.OriginFrom(m.Context())
 	require.Equal(t, origin, again)
-	require.NoError(t, b.DeadLetter(t.Context(),
-		&envelope.DeadLetter{Message: m.Copy(), Origin: *again, Reason: "permanent"}))
-	m.Ack()
+	deadLetter(t, b, m)
 	findings, err := b.Check(t.Context(), b.Plan(topic))
 	require.NoError(t, err)
 	require.NotEmpty(t, findings, "and the operator is informed")
+
+	// The operator adds partitions: retries are stored there from now on, but nothing read them.
+	for _, planned := range b.Plan(topic).Topics {
+		if planned.Like != "" {
+			_, err = administer(t, c).UpdatePartitions(t.Context(), 3, planned.Name)
+			require.NoError(t, err)
+		}
+	}
+	produce(t, c,
+		&sarama.ProducerMessage{Topic: topic, Partition: 2, Value: sarama.StringEncoder("2")},
+		&sarama.ProducerMessage{ // it also looks from time to time
+			Topic:   b.Config().Naming.For(topic, "").Delayed(100 * time.Millisecond),
+			Headers: []sarama.RecordHeader{{Key: []byte("x-kafka-control"), Value: []byte("tiers")}},
+		},
+	)
+	retryIn(t, b, receive(t, messages), 10*time.Millisecond)
+	m = receive(t, messages)
+	require.Equal(t, "2", string(m.Payload))
+	m.Ack()
 }
 
 // A record larger than our own limit can be neither retried nor parked. It blocks nothing: the pipeline learns that

@@ -168,8 +168,9 @@ func (n named) delay(topic string) (time.Duration, bool) {
 
 // tier is a retry topic.
 type tier struct {
-	wait time.Duration
-	id   topicID // zero if not known yet
+	wait       time.Duration
+	id         topicID // zero if not known yet
+	partitions int32   // likewise
 }
 
 // list finds the existing topics of a kind. It includes those of an older configuration or of another program, because
@@ -180,10 +181,10 @@ func (t *topics) list(ctx context.Context, age time.Duration, kinds ...named) (m
 		return nil, err
 	}
 	found := map[string]tier{}
-	for name, id := range all {
+	for name, topic := range all {
 		for _, kind := range kinds {
 			if d, ok := kind.delay(name); ok {
-				found[name] = tier{d, id}
+				found[name] = tier{d, topic.id, topic.partitions}
 			}
 		}
 	}
@@ -192,7 +193,7 @@ func (t *topics) list(ctx context.Context, age time.Duration, kinds ...named) (m
 
 // all returns all topics, from a list of at most that age. Concurrent subscriptions share one, because a cluster may
 // have thousands. It is not cached by any client: the request bypasses the client's cache.
-func (t *topics) all(ctx context.Context, age time.Duration) (map[string]topicID, error) {
+func (t *topics) all(ctx context.Context, age time.Duration) (map[string]described, error) {
 	oldest := time.Now().Add(-age)
 	select {
 	case t.listing <- struct{}{}:
@@ -211,10 +212,10 @@ func (t *topics) all(ctx context.Context, age time.Duration) (map[string]topicID
 			faults = append(faults, err)
 			continue
 		}
-		found := map[string]topicID{}
+		found := map[string]described{}
 		for _, topic := range answer.(*kmsg.MetadataResponse).Topics {
 			if topic.Topic != nil && !topic.IsInternal {
-				found[strings.Clone(*topic.Topic)] = topic.TopicID
+				found[strings.Clone(*topic.Topic)] = describe(&topic)
 			}
 		}
 		t.listed.topics, t.listed.at = found, asked
@@ -232,6 +233,11 @@ type described struct {
 	id         topicID
 	partitions int32
 	err        error
+}
+
+func describe(topic *kmsg.MetadataResponseTopic) described {
+	partitions := int32(len(topic.Partitions)) //nolint:gosec // G115: Kafka counts them in 32 bits
+	return described{topic.TopicID, partitions, kerr.ErrorForCode(topic.ErrorCode)}
 }
 
 // describe asks the cluster about topics by name.
@@ -255,8 +261,7 @@ func (t *topics) describe(ctx context.Context, names []string) (map[string]descr
 	found := map[string]described{}
 	for _, topic := range answer.Topics {
 		if topic.Topic != nil {
-			partitions := int32(len(topic.Partitions)) //nolint:gosec // G115: Kafka counts them in 32 bits
-			found[*topic.Topic] = described{topic.TopicID, partitions, kerr.ErrorForCode(topic.ErrorCode)}
+			found[*topic.Topic] = describe(&topic)
 		}
 	}
 	return found, nil

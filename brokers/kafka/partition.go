@@ -240,6 +240,12 @@ func (p *partition) readTier(topic string, t tier) {
 			reader.lookAgain.Store(true)
 			p.sub.b.news.arrived(place{topic, p.id})
 		}
+		if p.id < t.partitions {
+			select {
+			case reader.grown <- struct{}{}:
+			default:
+			}
+		}
 		return
 	}
 	reader := newRetryReader(p, topic, t.wait)

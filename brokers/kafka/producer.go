@@ -126,6 +126,27 @@ func (p *producer) release(t *gathering) {
 	}
 }
 
+// learns makes the client look at a topic again if it does not know the record's partition, which was added since it
+// looked last: on its own it looks every five minutes. It reports false if there is nothing to learn, or ctx ends first.
+func (p *producer) learns(ctx context.Context, r *kgo.Record) (learned bool) {
+	for r.Partition != anyPartition && p.knows(r.Topic, 0) {
+		if p.knows(r.Topic, r.Partition) {
+			return learned
+		}
+		learned = true
+		p.client.ForceMetadataRefresh()
+		if !sleep(ctx, metadataPause) {
+			break
+		}
+	}
+	return false
+}
+
+func (p *producer) knows(topic string, partition int32) bool {
+	leader, _, err := p.client.PartitionLeader(topic, partition)
+	return leader >= 0 || err != nil
+}
+
 // close sends pending records and waits for the answers.
 func (p *producer) close() {
 	p.mu.Lock()

@@ -133,7 +133,8 @@ type waitingRecord struct {
 }
 
 // store sends records, each after prepare has created its topic and chosen its partition, and once more those whose
-// topic was deleted since its last use. It returns an error for each, nil for those that are stored.
+// topic was deleted since its last use, or has a partition that the client does not know yet. It returns an error for
+// each, nil for those that are stored.
 func (b *transport) store(ctx context.Context, by *producer, records []waitingRecord,
 	prepare func(waitingRecord) error,
 ) []error {
@@ -141,12 +142,14 @@ func (b *transport) store(ctx context.Context, by *producer, records []waitingRe
 	var again []waitingRecord
 	var indexes []int
 	for i, err := range faults {
-		if !errors.Is(err, brokers.ErrUnroutable) {
+		r := records[i]
+		switch {
+		case errors.Is(err, brokers.ErrUnroutable):
+			b.topics.forget(r.Topic)
+			by.client.PurgeTopicsFromProducing(r.Topic)
+		case err == nil || !by.learns(ctx, r.Record):
 			continue
 		}
-		r := records[i]
-		b.topics.forget(r.Topic)
-		by.client.PurgeTopicsFromProducing(r.Topic)
 		r.Record = &kgo.Record{ // the client may still hold the other one
 			Topic: r.Topic, Partition: r.Partition, Key: r.Key, Value: r.Value, Headers: r.Headers,
 		}

@@ -25,6 +25,7 @@ type retryReader struct {
 
 	id        topicID // of the topic that is read; guarded by the partition's mu
 	lookAgain atomic.Bool
+	grown     chan struct{} // a token if the topic has the partition, as far as the last look knows
 
 	incarnation string
 	account     *tracker // nil until the group's position is known
@@ -34,7 +35,7 @@ type retryReader struct {
 }
 
 func newRetryReader(p *partition, topic string, wait time.Duration) *retryReader {
-	return &retryReader{p: p, topic: topic, wait: wait, now: func() time.Time {
+	return &retryReader{p: p, topic: topic, wait: wait, grown: make(chan struct{}, 1), now: func() time.Time {
 		return p.sub.brokerTime(p.ctx, place{topic, p.id})
 	}}
 }
@@ -69,11 +70,19 @@ func (q *retryReader) run() {
 func (q *retryReader) read() error {
 	p := q.p
 	at := place{q.topic, p.id}
-	if err := p.sub.has(at); errors.Is(err, errNoPartition) {
-		<-p.ctx.Done() // fewer partitions than the source, and none may be added: retries share the existing ones
-		return nil
-	} else if err != nil {
-		return err
+	for {
+		err := p.sub.has(at)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errNoPartition) {
+			return err
+		}
+		select { // none may be added here: retries share the existing ones, until an operator adds it
+		case <-q.grown:
+		case <-p.ctx.Done():
+			return nil
+		}
 	}
 	f := p.sub.b.fetcher(at)
 	f.moved = true

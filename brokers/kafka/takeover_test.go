@@ -25,6 +25,15 @@ func retryIn(t *testing.T, b *kafka.Broker, m *message.Message, delay time.Durat
 	m.Ack()
 }
 
+// deadLetter dead-letters a message.
+func deadLetter(t *testing.T, b *kafka.Broker, m *message.Message) {
+	t.Helper()
+	origin, _ := envelope.OriginFrom(m.Context())
+	require.NoError(t, b.DeadLetter(t.Context(),
+		&envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "permanent"}))
+	m.Ack()
+}
+
 // retriedUntil passes on all messages except one: until released is closed it is rescheduled on every delivery, so that
 // later messages find it waiting, however long they take.
 func retriedUntil(t *testing.T, b *kafka.Broker, messages <-chan *message.Message, payload string, delay time.Duration,

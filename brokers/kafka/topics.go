@@ -31,7 +31,7 @@ type topics struct {
 
 	listing chan struct{} // a token while all topics are listed
 	listed  struct {
-		topics map[string]topicID
+		topics map[string]described
 		at     time.Time // when the list was requested
 	}
 }
