@@ -141,7 +141,7 @@ func (b *transport) reach(ctx context.Context) (err error) {
 			return nil
 		}
 		var refused *kerr.Error
-		if errors.As(err, &refused) && !refused.Retriable {
+		if errors.As(err, &refused) && !temporary(err) {
 			break
 		}
 	}

@@ -99,7 +99,7 @@ func (c *committer) commit(ctx context.Context, as member, points func() []point
 			return fmt.Errorf("commit of group %s: %w", c.group, err)
 		}
 		// For example a cooperative rebalance, after which the member has the next generation.
-		if !sleep(ctx, committing.After(n)) {
+		if !sleep(ctx, asking.After(n)) {
 			return fmt.Errorf("commit of group %s: %w", c.group, err)
 		}
 	}
@@ -118,7 +118,7 @@ func (c *committer) last(ctx context.Context, as member, points []point) error {
 			return err
 		case n >= goneAfter && c.areGone(ctx, points):
 			return nil
-		case !sleep(ctx, committing.After(n)):
+		case !sleep(ctx, asking.After(n)):
 			return err
 		}
 	}
@@ -222,7 +222,7 @@ func committed(ctx context.Context, client *kgo.Client, group string, wanted []p
 				return found, nil
 			}
 		}
-		if !sleep(ctx, committing.After(n)) {
+		if !sleep(ctx, asking.After(n)) {
 			return nil, fmt.Errorf("committed offsets of group %s: %w", group, err)
 		}
 	}

@@ -40,7 +40,7 @@ func (o *keyOrder) restore() error {
 		return err
 	}
 	for _, at := range wanted[1:] {
-		if err := sub.has(at); errors.Is(err, errNoPartition) {
+		if err := sub.has(ctx, at); errors.Is(err, errNoPartition) {
 			continue
 		} else if err != nil {
 			return err

@@ -70,19 +70,8 @@ func (q *retryReader) run() {
 func (q *retryReader) read() error {
 	p := q.p
 	at := place{q.topic, p.id}
-	for {
-		err := p.sub.has(at)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, errNoPartition) {
-			return err
-		}
-		select { // none may be added here: retries share the existing ones, until an operator adds it
-		case <-q.grown:
-		case <-p.ctx.Done():
-			return nil
-		}
+	if err := q.waitForPartition(at); err != nil {
+		return err
 	}
 	f := p.sub.b.fetcher(at)
 	f.moved = true
@@ -129,6 +118,21 @@ func (q *retryReader) read() error {
 		}
 	}
 	return nil
+}
+
+// waitForPartition returns when the topic has the partition, or fails. If none may be added to the topic, retries share
+// the existing ones until an operator adds it.
+func (q *retryReader) waitForPartition(at place) error {
+	for {
+		if err := q.p.sub.has(q.p.ctx, at); !errors.Is(err, errNoPartition) {
+			return err
+		}
+		select {
+		case <-q.grown:
+		case <-q.p.ctx.Done():
+			return context.Cause(q.p.ctx)
+		}
+	}
 }
 
 // begin continues at a position of a topic.

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -32,11 +31,11 @@ const (
 	healthy = 10 * time.Second
 )
 
-// Pauses between attempts: shorter if only a leader may have changed, and for commits before the group expels us.
+// Pauses between attempts: shorter where only a leader may have changed, a cluster may not be ready, or the group would
+// expel us.
 var (
-	retrying   = wait.Backoff{First: 100 * time.Millisecond, Longest: 10 * time.Second}
-	asking     = wait.Backoff{First: 25 * time.Millisecond, Longest: 10 * time.Second}
-	committing = wait.Backoff{First: 25 * time.Millisecond, Longest: time.Second}
+	retrying = wait.Backoff{First: 100 * time.Millisecond, Longest: 10 * time.Second}
+	asking   = wait.Backoff{First: 25 * time.Millisecond, Longest: time.Second}
 )
 
 // subscription consumes one topic for one group as one member of it. Its client is for the topic itself; retry topics
@@ -195,7 +194,7 @@ func (s *subscription) refused(_ string, partition int32, err error) {
 		s.log.Warn("consumer group session ended; joining again", "err", session.Err)
 	case isGone(err):
 		s.lookForTiers() // the topic may be gone, or only its leader
-	case kerr.IsRetriable(err):
+	case temporary(err):
 		s.log.Debug("a partition cannot be read for now", "partition", partition, "err", err)
 	default:
 		s.log.Warn("a partition cannot be read for now", "partition", partition, "err", err)

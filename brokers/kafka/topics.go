@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // topics creates topics, and knows which exist, who leads their partitions, and where those begin and end. It is safe
@@ -96,7 +98,10 @@ func (t *topics) ensure(ctx context.Context, s spec) (partitions int32, created 
 	}
 	if have < s.partitions && t.auto {
 		// Partitions were added to the source topic. If adding them here is not allowed, retries share the existing ones.
-		if grown, err := t.admin.UpdatePartitions(ctx, int(s.partitions), s.name); err == nil && grown.Error() == nil {
+		if patiently(ctx, temporary, func(ctx context.Context) error {
+			grown, err := t.admin.UpdatePartitions(ctx, int(s.partitions), s.name)
+			return cmp.Or(err, grown.Error())
+		}) == nil {
 			have = s.partitions
 		}
 	}
@@ -173,20 +178,54 @@ func isGone(err error) bool {
 	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID)
 }
 
+// temporary reports whether the cluster will give another answer soon: it starts, elects, or has fenced nodes that were
+// starved. As long as all nodes are fenced, it has too few for any number of replicas.
+func temporary(err error) bool {
+	if isGone(err) || errors.Is(err, errTooFewNodes) {
+		return false
+	}
+	return kerr.IsRetriable(err) || errors.Is(err, kerr.InvalidReplicationFactor)
+}
+
+// errTooFewNodes means that no topic can be created with the configured number of replicas.
+var errTooFewNodes = errors.New("lower replication, or add nodes")
+
+// patience bounds how long an operation waits for a cluster that is not ready, or a broker that does not know a new
+// topic yet.
+const patience = 30 * time.Second
+
+var looking = wait.Backoff{First: 25 * time.Millisecond, Longest: 200 * time.Millisecond}
+
+// patiently repeats ask as long as again holds for its error. When ctx ends, it returns the cluster's last answer.
+func patiently(ctx context.Context, again func(error) bool, ask func(context.Context) error) (last error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for n := 1; ; n++ {
+		err := ask(ctx)
+		if err == nil || ctx.Err() == nil && !again(err) {
+			return err
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		if !sleep(ctx, looking.After(n)) {
+			return last
+		}
+	}
+}
+
+// create creates a topic. It reports false if the topic was there.
 func (t *topics) create(ctx context.Context, s spec) (created bool, err error) {
-	config := map[string]*string{}
-	for name, value := range s.settings() {
-		config[name] = &value
-	}
-	answer, err := t.admin.CreateTopic(ctx, s.partitions, s.replication, config, s.name)
-	if err == nil {
-		err = answer.Err
-	}
+	tries := 0
+	err = patiently(ctx, temporary, func(ctx context.Context) error {
+		tries++
+		return t.createOnce(ctx, s)
+	})
 	switch {
 	case err == nil:
 		return true, nil
 	case errors.Is(err, kerr.TopicAlreadyExists):
-		return false, nil
+		return tries > 1, nil // a request that timed out may have created it
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
 		if _, there := t.count(ctx, s.name); there == nil {
 			return false, nil // created by an operator
@@ -196,6 +235,35 @@ func (t *topics) create(ctx context.Context, s spec) (created bool, err error) {
 	default:
 		return false, fmt.Errorf("create topic %s (%s): %w", s.name, s.purpose, errors.Join(err, context.Cause(ctx)))
 	}
+}
+
+func (t *topics) createOnce(ctx context.Context, s spec) error {
+	config := map[string]*string{}
+	for name, value := range s.settings() {
+		config[name] = &value
+	}
+	answer, err := t.admin.CreateTopic(ctx, s.partitions, s.replication, config, s.name)
+	if err != nil && answer.ErrMessage != "" {
+		err = fmt.Errorf("%w (%s)", err, answer.ErrMessage)
+	}
+	if errors.Is(err, kerr.InvalidReplicationFactor) {
+		if nodes := t.nodes(ctx); nodes > 0 && nodes < int(s.replication) {
+			err = fmt.Errorf("replication=%d needs as many nodes, and the cluster has %d: %w: %w", s.replication, nodes,
+				errTooFewNodes, err)
+		}
+	}
+	return err
+}
+
+// nodes returns how many nodes the cluster has, with those that are fenced if it tells; 0 if that is unknown.
+func (t *topics) nodes(ctx context.Context) int {
+	req := kmsg.NewPtrDescribeClusterRequest()
+	req.IncludeFencedBrokers = true
+	answer, err := req.RequestWith(ctx, t.client)
+	if err != nil {
+		return 0 // before Kafka 2.8, among others
+	}
+	return len(answer.Brokers)
 }
 
 // settings returns explicit settings of topics, excluding the brokers' defaults.
@@ -227,35 +295,29 @@ func (t *topics) settings(ctx context.Context, of map[string]described) (map[str
 
 // count looks up the number of partitions of a topic.
 func (t *topics) count(ctx context.Context, name string) (int32, error) {
-	found, err := t.describe(ctx, []string{name})
-	if err != nil {
-		return 0, err
-	}
-	topic, ok := found[name]
-	if !ok {
-		return 0, kerr.UnknownTopicOrPartition
-	}
-	return topic.partitions, topic.err
+	return t.counted(ctx, name, temporary)
 }
 
-// appearTimeout bounds how long a broker may take to learn of an existing topic.
-const appearTimeout = 30 * time.Second
+func (t *topics) counted(ctx context.Context, name string, again func(error) bool) (partitions int32, err error) {
+	err = patiently(ctx, again, func(ctx context.Context) error {
+		found, err := t.describe(ctx, []string{name})
+		if err != nil {
+			return err
+		}
+		topic, ok := found[name]
+		if !ok {
+			return kerr.UnknownTopicOrPartition
+		}
+		partitions = topic.partitions
+		return topic.err
+	})
+	return partitions, err
+}
 
 // appears is count for a topic that exists. The controller answers as soon as it has created a topic, but other
-// brokers, even the broker in the same process, learn of it later, on a busy cluster by a second or more; even then its
-// partitions may not have leaders yet.
+// brokers, even the broker in the same process, learn of it later, on a busy cluster by a second or more.
 func (t *topics) appears(ctx context.Context, name string) (int32, error) {
-	ctx, cancel := context.WithTimeout(ctx, appearTimeout)
-	defer cancel()
-	for {
-		partitions, err := t.count(ctx, name)
-		if !isGone(err) && !errors.Is(err, kerr.LeaderNotAvailable) {
-			return partitions, err
-		}
-		if !sleep(ctx, metadataPause) {
-			return 0, err
-		}
-	}
+	return t.counted(ctx, name, func(err error) bool { return isGone(err) || temporary(err) })
 }
 
 func (t *topics) missing(s spec, err error) error {

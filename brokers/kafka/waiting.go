@@ -104,13 +104,13 @@ func (s *subscription) renewLater(recreated bool) {
 }
 
 // has makes sure that a retry topic has a partition.
-func (s *subscription) has(at place) error {
+func (s *subscription) has(ctx context.Context, at place) error {
 	wait, _ := s.kind(at.topic)
-	partitions, err := s.b.topics.existing(s.closing, s.b.source(s.q.Topic))
+	partitions, err := s.b.topics.existing(ctx, s.b.source(s.q.Topic))
 	if err != nil {
 		return err
 	}
-	have, _, err := s.b.topics.ensure(s.closing, s.b.tier(at.topic, wait, max(partitions, at.partition+1)))
+	have, _, err := s.b.topics.ensure(ctx, s.b.tier(at.topic, wait, max(partitions, at.partition+1)))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,172 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers/kafka"
+)
+
+// refuseTopics makes the cluster refuse to create topics, as long as refuse returns an error.
+func refuseTopics(c *kfake.Cluster, refuse func() *kerr.Error) {
+	c.ControlKey(kmsg.CreateTopics.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		err := refuse()
+		if err == nil {
+			return nil, nil, false
+		}
+		resp := r.ResponseKind().(*kmsg.CreateTopicsResponse)
+		for _, topic := range r.(*kmsg.CreateTopicsRequest).Topics {
+			refused := kmsg.NewCreateTopicsResponseTopic()
+			refused.Topic, refused.ErrorCode = topic.Topic, err.Code
+			resp.Topics = append(resp.Topics, refused)
+		}
+		return resp, nil, true
+	})
+}
+
+// answers returns err so many times, and then nil.
+func answers(err *kerr.Error, times int64) (next func() *kerr.Error, left *atomic.Int64) {
+	left = new(atomic.Int64)
+	left.Store(times)
+	return func() *kerr.Error {
+		if left.Add(-1) < 0 {
+			return nil
+		}
+		return err
+	}, left
+}
+
+// A node that was starved for its broker.session.timeout.ms is fenced. As long as all are, and while a cluster starts
+// or elects, it refuses to create topics. Operations that needed one failed at once, although the next second would have done.
+func TestTopics_ClusterIsFencedForAWhile(t *testing.T) {
+	t.Parallel()
+	type action func(ctx context.Context, b *kafka.Broker, topic string) error
+	for doing, act := range map[string]action{
+		"subscribe": func(ctx context.Context, b *kafka.Broker, topic string) error {
+			_, err := b.Subscriber().Subscribe(ctx, topic)
+			return err
+		},
+		"set up": func(_ context.Context, b *kafka.Broker, topic string) error {
+			return b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topic)
+		},
+		"publish": func(_ context.Context, b *kafka.Broker, topic string) error {
+			return b.Publisher().Publish(topic, newMessage("1", ""))
+		},
+		"apply": func(ctx context.Context, b *kafka.Broker, topic string) error { return b.Apply(ctx, b.Plan(topic)) },
+	} {
+		for _, refusal := range []*kerr.Error{
+			kerr.InvalidReplicationFactor, kerr.BrokerNotAvailable, kerr.LeaderNotAvailable, kerr.CoordinatorNotAvailable,
+			kerr.NotController, kerr.RequestTimedOut, kerr.ThrottlingQuotaExceeded,
+		} {
+			t.Run(doing+"/"+refusal.Message, func(t *testing.T) {
+				t.Parallel()
+				c := cluster(t)
+				b := open(t, c)
+				next, left := answers(refusal, 3)
+				refuseTopics(c, next)
+				require.NoError(t, act(t.Context(), b, "orders"))
+				require.NoError(t, b.Ping(t.Context()))
+				require.Negative(t, left.Load(), "it was refused, then granted")
+			})
+		}
+	}
+}
+
+// A topic that exists is used although the node that describes it knows no leader yet.
+func TestTopics_ExistingWithoutALeaderYet(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, kfake.SeedTopics(1, "orders"))
+	var denied atomic.Int64
+	denied.Store(5)
+	c.ControlKey(kmsg.Metadata.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		asked := r.(*kmsg.MetadataRequest)
+		if len(asked.Topics) == 0 || denied.Add(-1) < 0 {
+			return nil, nil, false
+		}
+		return withoutLeader(asked), nil, true
+	})
+	b := open(t, c, "auto-create=false")
+	require.NoError(t, b.Publisher().Publish("orders", newMessage("1", "")))
+}
+
+func withoutLeader(asked *kmsg.MetadataRequest) *kmsg.MetadataResponse {
+	answer := asked.ResponseKind().(*kmsg.MetadataResponse)
+	for _, topic := range asked.Topics {
+		one := kmsg.NewMetadataResponseTopic()
+		one.Topic, one.ErrorCode = topic.Topic, kerr.LeaderNotAvailable.Code
+		answer.Topics = append(answer.Topics, one)
+	}
+	return answer
+}
+
+// More replicas than the cluster has nodes are a mistake in the configuration, which no wait mends. Nodes that are
+// fenced count.
+func TestTopics_MoreReplicasThanNodes(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	b := open(t, c, "replication=3")
+	began := time.Now()
+	_, err := b.Subscriber().Subscribe(t.Context(), "orders")
+	require.ErrorIs(t, err, kerr.InvalidReplicationFactor)
+	require.ErrorContains(t, err, "replication=3 needs as many nodes, and the cluster has 1: lower replication, or add nodes")
+	require.Less(t, time.Since(began), 10*time.Second, "nothing is repeated")
+}
+
+// The caller's context bounds the wait, and the error is the cluster's answer.
+func TestTopics_FencedForLongerThanTheCallerWaits(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	b := open(t, c)
+	refuseTopics(c, func() *kerr.Error { return kerr.InvalidReplicationFactor })
+	ended := errors.New("the caller has something else to do")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, ended)
+	defer cancel()
+	_, err := b.Subscriber().Subscribe(ctx, "orders")
+	require.ErrorIs(t, err, kerr.InvalidReplicationFactor)
+	require.ErrorIs(t, err, ended)
+}
+
+// Retry topics follow a topic to which partitions were added, even if the cluster is fenced at that moment.
+func TestTopic_GrowsWhileTheClusterIsFenced(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	b := open(t, c)
+	topic := name("orders")
+	subscribe(t, b, topic)
+	require.NoError(t, b.Close())
+	_, err := administer(t, c).UpdatePartitions(t.Context(), 3, topic)
+	require.NoError(t, err)
+	next, _ := answers(kerr.InvalidReplicationFactor, 3)
+	c.ControlKey(kmsg.CreatePartitions.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		refusal := next()
+		if refusal == nil {
+			return nil, nil, false
+		}
+		resp := r.ResponseKind().(*kmsg.CreatePartitionsResponse)
+		for _, topic := range r.(*kmsg.CreatePartitionsRequest).Topics {
+			one := kmsg.NewCreatePartitionsResponseTopic()
+			one.Topic, one.ErrorCode = topic.Topic, refusal.Code
+			resp.Topics = append(resp.Topics, one)
+		}
+		return resp, nil, true
+	})
+	b = open(t, c)
+	subscribe(t, b, topic)
+	details, err := administer(t, c).ListTopics(t.Context())
+	require.NoError(t, err)
+	for name, topic := range details {
+		require.Len(t, topic.Partitions, 3, name)
+	}
+}
