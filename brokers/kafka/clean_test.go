@@ -165,3 +165,29 @@ func TestTopics_NoCommitIsMissedOfOneThatWasDeleted(t *testing.T) {
 		})
 	}
 }
+
+// Where nothing may be created, a deleted topic stays missing, and a readiness check has to say so every time. Readers
+// that noticed it first, and Ping itself, forgot the topic.
+func TestPing_NamesAMissingTopicUntilItIsThere(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	operator := open(t, c)
+	plan := operator.Plan(topic)
+	require.NoError(t, operator.Apply(t.Context(), plan))
+	log := &logbuffer.Buffer{}
+	b := openLogging(t, c, log, "auto-create=false")
+	subscribe(t, b, topic)
+	require.NoError(t, b.Joined(t.Context()))
+	admin := administer(t, c)
+	retries, unused := topic+".billing_retry.100", topic+".billing_retry.7200000"
+	_, err := admin.DeleteTopics(t.Context(), retries, unused)
+	require.NoError(t, err)
+	for range 3 {
+		require.ErrorContains(t, b.Ping(t.Context()), "topic "+retries+" was deleted")
+	}
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), retries) }, time.Minute, time.Millisecond)
+	require.ErrorContains(t, b.Ping(t.Context()), "topic "+retries+" was deleted", "its reader has noticed it")
+	require.NoError(t, operator.Apply(t.Context(), plan))
+	require.NoError(t, b.Ping(t.Context()))
+}

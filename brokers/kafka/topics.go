@@ -28,7 +28,7 @@ type topics struct {
 	auto   bool // create missing topics
 
 	mu    sync.Mutex
-	known map[string]int32 // partitions
+	known map[string]int32 // partitions at the last use, 0 if they have to be counted again
 	name  string           // of the cluster, "" before it is known
 
 	listing chan struct{} // a token while all topics are listed
@@ -67,9 +67,9 @@ func checkTopic(name string) error {
 // asking the cluster about a topic that has not been used.
 func (t *topics) lookup(ctx context.Context, name string) (partitions int32, used bool, err error) {
 	t.mu.Lock()
-	partitions, used = t.known[name]
+	partitions = t.known[name]
 	t.mu.Unlock()
-	if used {
+	if partitions > 0 {
 		return partitions, true, nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -128,7 +128,7 @@ func (t *topics) existing(ctx context.Context, s spec) (partitions int32, err er
 func (t *topics) including(ctx context.Context, s spec, partition int32) (partitions int32, err error) {
 	t.mu.Lock()
 	if have, ok := t.known[s.name]; ok && have <= partition {
-		delete(t.known, s.name)
+		t.known[s.name] = 0
 	}
 	t.mu.Unlock()
 	return t.existing(ctx, s)
@@ -140,10 +140,15 @@ func (t *topics) remember(name string, partitions int32) {
 	t.known[name] = partitions
 }
 
-// forget makes the next use of a topic check whether it exists, and create it otherwise.
+// forget makes the next use of a topic check whether it exists, and create it otherwise. If that is not allowed, check
+// keeps naming it as long as it is missing.
 func (t *topics) forget(name string) {
 	t.mu.Lock()
-	delete(t.known, name)
+	if _, used := t.known[name]; used && !t.auto {
+		t.known[name] = 0
+	} else {
+		delete(t.known, name)
+	}
 	t.mu.Unlock()
 	t.client.PurgeTopicsFromProducing(name) // it still refers to the deleted topic
 }

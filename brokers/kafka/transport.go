@@ -37,8 +37,8 @@ func (b *transport) Traits() driver.Traits {
 	}
 }
 
-// Ping asks the cluster for the topics that this broker uses. A topic that was deleted is an error; it is recreated at
-// its next use, if auto-create allows.
+// Ping asks the cluster for the topics that this broker uses. A topic that was deleted is an error: once if auto-create
+// allows to recreate it at its next use, otherwise as long as it is missing.
 func (b *transport) Ping(ctx context.Context) error {
 	if err := b.topics.check(ctx); err != nil {
 		if ctx.Err() != nil {
