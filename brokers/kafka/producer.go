@@ -126,8 +126,8 @@ func (p *producer) release(t *gathering) {
 	}
 }
 
-// learns makes the client look at a topic again if it does not know the record's partition, which was added since it
-// looked last: on its own it looks every five minutes. It reports false if there is nothing to learn, or ctx ends first.
+// learns makes the client look at a topic again if it does not know the record's partition, which was added since its
+// last look: on its own it looks every five minutes. It reports false if there is nothing to learn, or if ctx ends.
 func (p *producer) learns(ctx context.Context, r *kgo.Record) (learned bool) {
 	for r.Partition != anyPartition && p.knows(r.Topic, 0) {
 		if p.knows(r.Topic, r.Partition) {
