@@ -41,7 +41,7 @@ plain: ## run the few tests that the race detector skips: allocations, stack fra
 
 .PHONY: integration
 integration: ## run the tests against real RabbitMQ, Kafka, PostgreSQL, MariaDB and MySQL; fails if one is missing
-	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -race -shuffle=on -p 2 -timeout 20m ./sqlstore ./rabbitmq ./watermill ./... # the longest first
+	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -race -shuffle=on -p 2 -timeout 45m ./sqlstore ./rabbitmq ./watermill ./... # the longest first
 
 CHAOS_ROUNDS ?= 10
 CHAOS_SEED   ?= 0
