@@ -59,7 +59,7 @@ func TestManager_Edit(t *testing.T) {
 	})
 	require.Contains(t, records[0].Detail["diff"], `+  "cpf": "529.982.247-25"`)
 
-	// Corrected and sent again, it is handled.
+	// After the correction and a redrive, it is handled.
 	_, err = m.EditAndRedrive(t.Context(), id, dlq.Edit{SetHeaders: map[string]string{"fixed": "twice"}}, ana)
 	require.NoError(t, err)
 	require.Equal(t, string(edit.Payload), string(c.sent[0].Payload))

@@ -34,7 +34,7 @@ func openExample(ctx context.Context) (letters *dlq.Letters, remove func()) {
 	return letters, func() { _ = os.RemoveAll(dir) }
 }
 
-// deadOrder is what the pipeline hands to its sink when a handler has given up.
+// deadOrder is a dead letter as the pipeline passes it to its sink.
 func deadOrder(id, problem string) *envelope.DeadLetter {
 	m := message.NewMessage(id, []byte(`{"order":"`+id+`"}`))
 	m.Metadata[envelope.KeyMessageID] = id
@@ -46,7 +46,7 @@ func deadOrder(id, problem string) *envelope.DeadLetter {
 	}
 }
 
-// handled is a broker whose consumer handles every message at once, and reports so.
+// handled is a broker whose consumer handles every message at once, and reports success.
 func handled(letters *dlq.Letters) dlq.Redriver {
 	return dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration) error {
 		return letters.Redriven(ctx, envelope.RedrivenBy(m, origin, time.Now()))
@@ -119,7 +119,7 @@ func ExampleManager_Redrive() {
 	// redrive succeed RETRYING -> RESOLVED
 }
 
-// Of two operators one wins, and the other hears who that was.
+// Of two operators one wins, and the other learns who that was.
 func Example_conflict() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)
@@ -175,7 +175,7 @@ func ExampleNormalize() {
 	// true
 }
 
-// An edit is looked at before it is made; the original stays.
+// An edit is previewed before it is made; the original stays.
 func ExampleManager_EditAndRedrive() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)
@@ -232,7 +232,7 @@ func ExampleManager_Import() {
 	// 0 1 <nil>
 }
 
-// Everything of a group is given up at once, and can be brought back.
+// A whole group is discarded at once, and can be restored.
 func ExampleManager_DiscardAll() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)

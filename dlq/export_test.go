@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// everything is all entries of a store with all their bodies, without the ids that a store gives.
+// everything returns all entries of a store with all their bodies, without the store's ids.
 func everything(t *testing.T, s dlq.Store) map[driver.Key]driver.Exported {
 	t.Helper()
 	found := map[driver.Key]driver.Exported{}
@@ -37,7 +37,7 @@ func everything(t *testing.T, s dlq.Store) map[driver.Key]driver.Exported {
 	return found
 }
 
-// An import of an export is the same entries: every status, every time, every revision, hostile bytes.
+// Importing an export gives the same entries: every status, every time, every revision, hostile bytes.
 func TestManager_ExportImport(t *testing.T) {
 	t.Parallel()
 	source := newStore(t)
@@ -128,7 +128,7 @@ func TestManager_ImportRefuses(t *testing.T) {
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 }
 
-// Lines of programs that know less than we do: what they lack is made of the rest.
+// Lines of programs with fewer fields: missing values are derived from the rest.
 func TestManager_ImportDefaults(t *testing.T) {
 	t.Parallel()
 	source := newStore(t)
@@ -162,7 +162,7 @@ func TestManager_ImportDefaults(t *testing.T) {
 	require.Equal(t, want.Body, got.Body)
 }
 
-// Rows of a table with the columns of older systems, as row_to_json writes them.
+// Rows of a table with an older system's columns, as row_to_json writes them.
 func TestManager_ImportTableRows(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)

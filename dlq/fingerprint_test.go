@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// Texts as databases, brokers, clients and the five systems write them: what differs from message to message is out,
-// the rest stays.
+// Texts as databases, brokers, clients and the five systems write them: the parts that differ between messages are
+// removed, the rest stays.
 func TestNormalize(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ in, want string }{

@@ -17,12 +17,12 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// goldenAt is a time with microseconds, which is all that a store keeps.
+// goldenAt is a time with microseconds, a store's precision.
 func goldenAt(minute int) time.Time {
 	return time.Date(2025, 11, 20, 7, minute, 0, 123456000, time.UTC)
 }
 
-// goldenEntry has a value in every field that a file keeps, text that is not UTF-8 where a message may bring it.
+// goldenEntry has a value in every field that a file keeps, with invalid UTF-8 wherever a message may bring it.
 func goldenEntry() *driver.Exported {
 	partition, offset := int32(3), int64(1<<53+1)
 	x := &driver.Exported{Entry: Entry{
@@ -124,7 +124,7 @@ func TestWire_Version2(t *testing.T) {
 	require.Equal(t, &wire.Redriven{ID: 42, MessageID: "message \"1\"", At: goldenAt(9)}, records[1].Redriven)
 }
 
-// A line without what follows from the rest is completed, one without what does not is refused.
+// A line that lacks derivable fields is completed, one that lacks others is refused.
 func TestWire_LinesOfOthers(t *testing.T) {
 	t.Parallel()
 	w := goldenEntry().Wire()
@@ -156,7 +156,7 @@ func golden(t *testing.T, path string, data []byte) {
 	require.Equal(t, string(want), string(data))
 }
 
-// drained are the records of a spool.
+// drained returns the records of a spool.
 func drained(t *testing.T, dir string) []wire.Record {
 	t.Helper()
 	s, err := spool.Open(spool.Config{Dir: dir})

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// delivered is the key of one delivery; a negative partition is a broker without any.
+// delivered returns the key of one delivery; a negative partition means a broker without partitions.
 func delivered(id string, partition int32, offset int64, payload string) driver.Key {
 	m := message.NewMessage("uuid", []byte(payload))
 	m.Metadata[envelope.KeyMessageID] = id
@@ -30,8 +30,8 @@ func delivered(id string, partition int32, offset int64, payload string) driver.
 	}).Key
 }
 
-// Keys that come together are neighbours in an index: those of a partition in its order, those of UUIDv7 in the order
-// of time.
+// Keys of about the same time are neighbours in an index: those of a partition in its order, those of UUIDv7 in the
+// order of time.
 func TestKey_Neighbours(t *testing.T) {
 	t.Parallel()
 	var partition, ids []driver.Key
@@ -48,8 +48,8 @@ func TestKey_Neighbours(t *testing.T) {
 	require.NotEqual(t, partition[0][:2], delivered("id", 4, 1<<20, "{}"), "another for the next")
 }
 
-// The place is never all there is of a key: what differs in anything else is another delivery, and the same one has the
-// same key.
+// The position is never the whole key: a difference in anything else means another delivery, and the same delivery has
+// the same key.
 func TestKey_SamePlace(t *testing.T) {
 	t.Parallel()
 	id := uuid.Must(uuid.NewV7()).String()
@@ -58,7 +58,7 @@ func TestKey_SamePlace(t *testing.T) {
 	for _, message := range []string{id, "1", ""} {
 		for _, payload := range []string{"{}", "[]"} {
 			for _, partition := range []int32{-1, 0, 1} {
-				for _, offset := range []int64{7, 7 + 1<<48} { // one place in a stream that wraps around
+				for _, offset := range []int64{7, 7 + 1<<48} { // one position in a stream that wraps around
 					if partition < 0 && offset > 7 {
 						continue
 					}

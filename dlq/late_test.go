@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
-// lateDriver opens a store once it is there.
+// lateDriver opens a store once it is available.
 type lateDriver struct {
 	store dlq.Store
 	there atomic.Bool
@@ -97,7 +97,7 @@ func TestOpen_StoreComesWhileNothingDies(t *testing.T) {
 	require.Zero(t, l.Stats().Appended)
 }
 
-// What waiting does not mend, and what the caller insists on, are errors as before.
+// Faults that waiting does not cure, and those that the caller insists on, are still errors.
 func TestOpen_LateRefuses(t *testing.T) {
 	t.Parallel()
 	wrong := errors.New("no such database")

@@ -37,12 +37,12 @@ func newStore(t testing.TB) *sqlstore.Store {
 	return s
 }
 
-// faultyStore is a store that can be taken away.
+// faultyStore is a store that can be made to fail.
 type faultyStore struct {
 	dlq.Store
 	away   atomic.Bool
 	lost   atomic.Bool                   // writes are done, but their confirmation is lost
-	refuse func(*dlq.Entry) bool         // letters that the store never takes, though it answers
+	refuse func(*dlq.Entry) bool         // letters that the store never accepts, though it answers
 	puts   atomic.Int64                  // calls of Put
 	hold   atomic.Pointer[chan struct{}] // Put waits for it, or for its context
 }
@@ -87,7 +87,7 @@ func (s *faultyStore) Ping(ctx context.Context) error {
 	return s.Store.Ping(ctx)
 }
 
-func (s *faultyStore) Close() error { return nil } // newStore closes it, so that a test can look into it at the end
+func (s *faultyStore) Close() error { return nil } // newStore closes it, so that a test can inspect it at the end
 
 func newLetters(t *testing.T, s dlq.Store, dir string, opts ...dlq.Option) (*dlq.Letters, *logbuffer.Buffer) {
 	t.Helper()
@@ -95,7 +95,7 @@ func newLetters(t *testing.T, s dlq.Store, dir string, opts ...dlq.Option) (*dlq
 	l, err := dlq.NewLetters(s, append([]dlq.Option{
 		dlq.WithSpool(dir), dlq.WithImportBackoff(2*time.Millisecond, 10*time.Millisecond),
 		dlq.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))),
-		dlq.WithStoreTimeout(time.Minute), // a store that is slow is not one that is away
+		dlq.WithStoreTimeout(time.Minute), // a slow store is not a store that is down
 	}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
@@ -130,7 +130,7 @@ func files(t testing.TB, dir, pattern string) []string {
 	return found
 }
 
-// eventually waits for a condition that the background import brings about.
+// eventually waits for an effect of the background import.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	require.Eventually(t, condition, 2*time.Minute, 2*time.Millisecond, what)
@@ -149,7 +149,7 @@ func TestLetters_Stored(t *testing.T) {
 	require.ErrorIs(t, l.DeadLetter(t.Context(), &envelope.DeadLetter{}), dlq.ErrInvalid)
 }
 
-// The store is away: CRITICAL, the fallback file, and import automatically when it is back.
+// The store is down: CRITICAL, the fallback file, and an automatic import when it is back.
 func TestLetters_StoreAway(t *testing.T) {
 	t.Parallel()
 	store := &faultyStore{Store: newStore(t)}
@@ -168,7 +168,7 @@ func TestLetters_StoreAway(t *testing.T) {
 		var record map[string]any
 		require.NoError(t, json.Unmarshal([]byte(line), &record))
 		if record["level"] != envelope.LevelCritical.String() {
-			continue // the importer says that it will try again
+			continue // the importer announces that it will try again
 		}
 		alarms++
 		require.Contains(t, record["message_id"], "message-")
@@ -206,7 +206,7 @@ func TestLetters_StoreFileMoved(t *testing.T) {
 	require.Equal(t, int64(2), count(t, l.Store(), dlq.Filter{}))
 }
 
-// What the spool returns is what the store would have got.
+// The spool returns exactly the entry that the store would have got.
 func TestLetters_SpoolIsLossless(t *testing.T) {
 	t.Parallel()
 	direct, spooled := newStore(t), &faultyStore{Store: newStore(t)}
@@ -214,7 +214,7 @@ func TestLetters_SpoolIsLossless(t *testing.T) {
 	spooled.away.Store(true)
 	partition, offset := int32(2), int64(77)
 	payloads := dlqtest.Payloads()
-	delete(payloads, "16 MiB") // nothing new for the format, and slow with the race detector
+	delete(payloads, "16 MiB") // irrelevant for the format, and slow with the race detector
 	for name, payload := range payloads {
 		d := death(1)
 		d.Message.Payload = payload
@@ -295,7 +295,7 @@ func TestLetters_StoreComesAndGoesUnderLoad(t *testing.T) {
 	require.Positive(t, l.Stats().Appended, "some went through the spool")
 }
 
-// A store that hangs is bounded by the timeout, and is waited for once, not by every letter.
+// The timeout bounds a store that hangs, and only one letter waits for it, not every one.
 func TestLetters_StoreHangs(t *testing.T) {
 	t.Parallel()
 	store := &faultyStore{Store: newStore(t)}
@@ -334,7 +334,7 @@ func TestLetters_NeitherStoreNorSpool(t *testing.T) {
 	require.NoError(t, bare.Close())
 }
 
-// The process ends while the store is away: the next one imports what it left, also from the place of another process.
+// The process ends while the store is down: the next one imports its spool, also from another process's directory.
 func TestLetters_ImportedAtTheNextStart(t *testing.T) {
 	t.Parallel()
 	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
@@ -354,7 +354,7 @@ func TestLetters_ImportedAtTheNextStart(t *testing.T) {
 	eventually(t, "both imported", func() bool { return count(t, store, dlq.Filter{}) == 2 })
 }
 
-// An orphan's spool is imported although the store was away at the start.
+// An orphaned spool is imported although the store was down at the start.
 func TestLetters_OrphanIsImportedLater(t *testing.T) {
 	t.Parallel()
 	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
@@ -371,7 +371,7 @@ func TestLetters_OrphanIsImportedLater(t *testing.T) {
 	eventually(t, "both imported", func() bool { return count(t, store, dlq.Filter{}) == 2 })
 }
 
-// A process that dies later than we have started leaves a spool too: it is imported within a minute, without a restart.
+// The spool of a process that dies after our start is imported too, within a minute and without a restart.
 func TestLetters_OrphanOfLaterIsImported(t *testing.T) {
 	t.Parallel()
 	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
@@ -386,7 +386,7 @@ func TestLetters_OrphanOfLaterIsImported(t *testing.T) {
 	// A file that is moved away stops neither us nor later letters, and raises one alarm.
 	store.away.Store(true)
 	require.NoError(t, ours.DeadLetter(t.Context(), death(2)))
-	eventually(t, "the importer asks for the store first", func() bool { // and has no file open that it would store
+	eventually(t, "the importer asks for the store first", func() bool { // with no file open that it would import
 		return strings.Contains(logs.String(), "the spool cannot be imported yet")
 	})
 	file, elsewhere := files(t, filepath.Join(dir, "0"), "dlq-*.log")[0], filepath.Join(t.TempDir(), "moved")
@@ -400,7 +400,7 @@ func TestLetters_OrphanOfLaterIsImported(t *testing.T) {
 	require.Equal(t, 1, strings.Count(logs.String(), "files of the spool are missing"))
 }
 
-// One record that the store never takes is parked, for a person, and does not stop the others.
+// A record that the store never accepts is parked for a person, and does not stop the others.
 func TestLetters_RefusedRecord(t *testing.T) {
 	t.Parallel()
 	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
@@ -447,7 +447,7 @@ func TestLetters_RedriveOutcomeIsSpooled(t *testing.T) {
 		return count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}) == 1
 	})
 
-	// What is not ours, gone, or old news is not a failure of a message that was handled well.
+	// An outcome of a foreign, deleted or closed entry is not a failure of the handled message.
 	for _, outcome := range [][2]string{
 		{id, "message-1"},
 		{id, "message-2"},

@@ -26,15 +26,15 @@ var (
 	lifeSeed    = flag.Int("life.seed", 1, "of the steps")
 )
 
-// lived is what a letter must be: the payload of each revision, and whether it is in the archive.
+// lived is the expected state of a letter: the payload of each revision, and whether it is in the archive.
 type lived struct {
 	id        int64
 	payloads  []string
 	archived  bool
-	delivered *message.Message // its last redrive, whose outcome has not come
+	delivered *message.Message // its last redrive, without an outcome yet
 }
 
-// lives are letters on their way through everything that can happen to them.
+// lives are letters that go through everything that can happen to them.
 type lives struct {
 	t       *testing.T
 	store   *sqlstore.Store
@@ -45,15 +45,15 @@ type lives struct {
 	done    map[string]int
 }
 
-// step is what happens next, and to which letter.
+// step is a random action on a random letter.
 type step struct {
 	What   string
 	Letter int
 }
 
-// Letters are edited, redriven, die again, are resolved, discarded, parked, restored, released, purged, brought back,
-// exported and imported, in random order: the kept numbers are those of the rows, and every byte of every revision is
-// there. With -args -life=17000 it is the real thing.
+// Letters are edited, redriven, die again, are resolved, discarded, parked, restored, released, purged, unarchived,
+// exported and imported, in random order: the kept numbers match the rows, and every byte of every revision is there.
+// -args -life=17000 is the full run.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -154,7 +154,7 @@ func (l *lives) do(s step) {
 	}
 }
 
-// outcome is what happens to a redriven message.
+// outcome reports the result of a redriven message.
 func (l *lives) outcome(x *lived, what string) {
 	m := x.delivered
 	x.delivered = nil
@@ -208,7 +208,7 @@ func (l *lives) unarchive(x *lived) {
 	x.archived = false
 }
 
-// move exports everything into a new store, which then has the same.
+// move exports everything into a new store, which must then be equal.
 func (l *lives) move() {
 	var file bytes.Buffer
 	written, err := l.manager.Export(l.t.Context(), &file, dlq.Filter{})
@@ -232,7 +232,7 @@ func (l *lives) kept(s *sqlstore.Store) driver.Stats {
 	return stats
 }
 
-// deaths are those after a redrive that the audit log has, by the hour.
+// deaths returns the deaths after a redrive in the audit log, by the hour.
 func (l *lives) deaths() map[time.Time]int64 {
 	deaths := map[time.Time]int64{}
 	page := dlq.Page{Limit: driver.MaxPage}
@@ -247,7 +247,7 @@ func (l *lives) deaths() map[time.Time]int64 {
 	return deaths
 }
 
-// check compares what is stored with what must be, and the kept numbers with the rows.
+// check compares the store with the expected state, and the kept numbers with the rows.
 func (l *lives) check() {
 	kept := l.kept(l.store)
 	require.NoError(l.t, l.store.Recount(l.t.Context()))

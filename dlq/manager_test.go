@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// operate makes a Manager on a store.
+// operate returns a Manager of a store.
 func operate(t testing.TB, store dlq.Store, r dlq.Redriver) *dlq.Manager {
 	t.Helper()
 	m, err := dlq.NewManager(dlq.ManagerConfig{Store: store, Redriver: r})
@@ -24,7 +24,7 @@ func operate(t testing.TB, store dlq.Store, r dlq.Redriver) *dlq.Manager {
 	return m
 }
 
-// outbox is a Redriver that keeps what it is given, or fails.
+// outbox is a Redriver that keeps its messages, or fails.
 type outbox struct {
 	mu   sync.Mutex
 	sent []*message.Message
@@ -98,7 +98,7 @@ func TestManager_Redrive(t *testing.T) {
 	require.Len(t, out.sent, 1)
 }
 
-// A structured message goes back with its own body's counter at 0 and every other byte as it was.
+// A structured message is redriven with its body's counter at 0 and every other byte unchanged.
 func TestManager_RedriveStructured(t *testing.T) {
 	t.Parallel()
 	store, out := newStore(t), &outbox{}
@@ -119,7 +119,7 @@ func TestManager_RedriveStructured(t *testing.T) {
 	require.Equal(t, string(d.Message.Payload), string(e.Body.Payload), "the store keeps what died")
 }
 
-// Two operators, many clicks, two processes: it is sent once.
+// Two operators, many clicks, two processes: the message is sent once.
 func TestManager_RedriveOnce(t *testing.T) {
 	t.Parallel()
 	store, out := newStore(t), &outbox{}
@@ -144,7 +144,7 @@ func TestManager_RedriveOnce(t *testing.T) {
 	require.Equal(t, 1, won)
 }
 
-// What cannot be published is PENDING again, with the reason in the audit log.
+// An entry that cannot be published is PENDING again, with the reason in the audit log.
 func TestManager_PublishFails(t *testing.T) {
 	t.Parallel()
 	store, out := newStore(t), &outbox{fail: errors.New("broker is away")}
@@ -166,7 +166,7 @@ func TestManager_PublishFails(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The caller goes away while the message is published: the entry does not stay claimed.
+// The caller disconnects while the message is published: the entry does not stay claimed.
 func TestManager_CallerGoesAway(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
@@ -207,7 +207,7 @@ func TestManager_CrashBetweenClaimAndPublish(t *testing.T) {
 	require.Equal(t, "2", out.sent[0].Metadata[envelope.KeyRedriveCount])
 }
 
-// The outcome is faster than the record of the publish: it stands.
+// An outcome that is faster than the record of the publish is kept.
 func TestManager_OutcomeBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
@@ -258,7 +258,7 @@ func TestManager_ResolveDiscardRestore(t *testing.T) {
 	require.Equal(t, "the bank is back", records[0].Note)
 }
 
-// More than one transaction's worth.
+// More than fits into one transaction.
 func TestManager_Purge(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)

@@ -37,7 +37,7 @@ func TestParsePayloadField(t *testing.T) {
 	require.ErrorIs(t, f.Validate(), dlq.ErrInvalid)
 }
 
-// What a field is written as is read as the same field, in a filter that a run keeps as well.
+// A field's text form is parsed as the same field, in a filter stored with a run as well.
 func TestPayloadField_RoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		field, err := driver.ParsePayloadField(rapid.StringMatching(`[\$a-c." =]{1,12}=[0-9a-c"= é]{0,6}`).Draw(t, "text"))

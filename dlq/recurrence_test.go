@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A weekly look at what recurs, so that dead letters do not hide what is wrong.
+// A weekly look at recurring causes, so that dead letters do not hide a defect.
 func TestRecurrence(t *testing.T) {
 	store := newStore(t)
 	now := time.Date(2026, 3, 20, 10, 30, 0, 0, time.UTC)

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// The dead letter is part of the transaction that is offered, and only then.
+// The dead letter is part of the caller's transaction, if there is one.
 func TestContextWithTx(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
@@ -46,7 +46,7 @@ func TestContextWithTx(t *testing.T) {
 	}
 }
 
-// A transaction that is over cannot take a dead letter; the letter is not lost.
+// A finished transaction cannot take a dead letter; the letter is not lost.
 func TestContextWithTx_Over(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
@@ -63,8 +63,8 @@ func TestContextWithTx_Over(t *testing.T) {
 	require.Equal(t, int64(1), countAll(t, l))
 }
 
-// The end of a context ends its transaction, which cannot be committed any more: the message is delivered again, and
-// has its letter then. Stored alone, the letter would be that of a delivery without effect.
+// The end of a context ends its transaction, which can no longer be committed: the message is redelivered, and gets its
+// letter then. Stored alone, the letter would belong to a delivery without effect.
 func TestContextWithTx_ContextOver(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")

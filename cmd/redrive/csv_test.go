@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a spreadsheet would run as a formula is text in CSV.
+// Values that a spreadsheet would run as a formula are text in CSV.
 func TestCells(t *testing.T) {
 	for value, want := range map[string]string{
 		`=HYPERLINK("x")`: `'=HYPERLINK("x")`, "+1": "'+1", "-1": "'-1", "@SUM(A1)": "'@SUM(A1)", "\tx": "'\tx",

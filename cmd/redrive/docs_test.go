@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every command of this program in the documentation is one that there is, with flags and arguments that it takes.
+// Every command of this program in the documentation exists, with its flags and arguments.
 func TestDocs_Commands(t *testing.T) {
 	seen := 0
 	require.NoError(t, fs.WalkDir(os.DirFS("../.."), ".", func(path string, d fs.DirEntry, err error) error {
@@ -47,7 +47,7 @@ func TestDocs_Commands(t *testing.T) {
 	require.Greater(t, seen, 20)
 }
 
-// The file for --profile, as docs/api.md shows it, is one that the command reads.
+// The file for --profile, as docs/api.md shows it, is accepted by the command.
 func TestDocs_Profiles(t *testing.T) {
 	hermetic(t)
 	page, err := os.ReadFile("../../docs/api.md")

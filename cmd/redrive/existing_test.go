@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Only serve, demo, import and migrate make a store: a path that is mistyped is an error, and no empty store.
+// Only serve, demo, import and migrate create a store: a mistyped path is an error, and does not become an empty store.
 func TestStore_ReadingMakesNone(t *testing.T) {
 	for name, args := range map[string][]string{
 		"list": {"dlq", "list"}, "stats": {"dlq", "stats"}, "purge": {"dlq", "purge", "--yes"}, "runs": {"runs", "list"},

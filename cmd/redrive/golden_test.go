@@ -48,7 +48,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// hermetic takes away what the environment may say.
+// hermetic clears the environment's settings.
 func hermetic(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{
@@ -108,7 +108,7 @@ func transcript(args []string) string {
 
 var stamps = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z`)
 
-// scrub takes out the times of these days. Those of the seed and of help are others.
+// scrub replaces current times. Those of the seed and of help are older.
 func scrub(text string) string {
 	return stamps.ReplaceAllStringFunc(text, func(stamp string) string {
 		at, err := time.Parse(time.RFC3339Nano, strings.Replace(stamp, " ", "T", 1))
@@ -170,7 +170,7 @@ func seed(t *testing.T, path string) {
 	require.NoError(t, letters.Close())
 }
 
-// seedQueue makes a SQL queue with the consumers of the seed's dead letters, which were there once.
+// seedQueue makes a SQL queue that the consumers of the seed's dead letters have once used.
 func seedQueue(t *testing.T, path string) {
 	t.Helper()
 	broker, err := brokers.Open(t.Context(), "sqlite:"+path)

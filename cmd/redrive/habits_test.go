@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What cannot be printed is refused before anything is changed, not after.
+// An impossible output format is refused before anything is changed, not after.
 func TestOutput_CheckedFirst(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())
@@ -107,7 +107,7 @@ func TestAge(t *testing.T) {
 	}
 }
 
-// The help of a command that has others below it shows them, and a slip is answered, below each of them.
+// The help of a command shows its subcommands, and a typo in one gets a suggestion.
 func TestGroups_AnswerSlips(t *testing.T) {
 	hermetic(t)
 	groups := 0

@@ -12,8 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 )
 
-// A token that is made goes with the hash alongside it; one on stdin is hashed and not shown; what can be guessed is
-// refused.
+// A generated token is printed with its hash; one on stdin is hashed and not shown; a weak one is refused.
 func TestConfigHash(t *testing.T) {
 	hermetic(t)
 	hash := func(input string, args ...string) (int, string, string) {

@@ -77,8 +77,8 @@ func TestRedrive_InterruptIDs(t *testing.T) {
 		"first is 2")
 }
 
-// A watched run that needs a person to continue is not watched forever, and a viewer who leaves
-// learns that it continues.
+// A watcher does not wait forever for a run that needs a person, and a viewer who leaves is informed that the run
+// continues.
 func TestRuns_WatchEndsWithTheNextCommand(t *testing.T) {
 	hermetic(t)
 	store := filepath.Join(t.TempDir(), "dead.db")
@@ -137,7 +137,7 @@ func TestCompletion(t *testing.T) {
 	require.Contains(t, out.String(), "complete")
 }
 
-// A closed pipe, as of head, is not a crash.
+// A closed pipe, as with head, is not a crash.
 func TestOutput_Closed(t *testing.T) {
 	hermetic(t)
 	store := filepath.Join(t.TempDir(), "dead.db")

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every list of the command is complete or says that it is not, on the store and through a server. A list cannot be
-// left out: what has --limit is tried, or begins something.
+// Every list of the command is complete or is marked as incomplete, on the store and through a server. A list cannot be
+// left out: each command with --limit is tested, or starts something.
 func TestLists_SayThatThereAreMore(t *testing.T) {
 	for name, served := range map[string]bool{"store": false, "server": true} {
 		t.Run(name, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestLists_SayThatThereAreMore(t *testing.T) {
 				t.Setenv("REDRIVE_STORE", "")
 				t.Setenv("REDRIVE_SERVER", serveSeed(t, ""))
 			}
-			tried := []string{"dlq redrive"} // how many it takes
+			tried := []string{"dlq redrive"} // how many it may list
 			for list, flags := range map[string]string{
 				"dlq list": "--status any", "dlq groups": "--status any", "runs list": "", "audit list": "",
 			} {

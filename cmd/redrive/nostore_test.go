@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What asks only for brokers needs no store, and knows the mode, the group and the names of the service.
+// A command that only uses brokers needs no store, and knows the mode, the group and the names of the service.
 func TestTopology_NeedsNoStore(t *testing.T) {
 	hermetic(t)
 	file := filepath.Join(t.TempDir(), "redrive.yaml")

@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Serve tells a webhook and Slack of a new cause, and tries again when a receiver does not take it; the log shows
+// Serve notifies a webhook and Slack of a new cause, and tries again if a receiver does not accept it; the log shows
 // neither their URLs nor the secret.
 func TestServe_Notifies(t *testing.T) {
 	hermetic(t)

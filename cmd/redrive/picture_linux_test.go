@@ -55,7 +55,7 @@ func TestPicture(t *testing.T) {
 	require.Equal(t, string(want), svg(text))
 }
 
-// seedPicture stores what died within the last hour: so long ago that the minutes do not change while a test runs.
+// seedPicture stores dead letters of the last hour, at times at which the minutes do not change while a test runs.
 func seedPicture(t *testing.T, path string) {
 	t.Helper()
 	letters, err := dlq.Open(t.Context(), "sqlite:"+path+"?synchronous=normal", dlq.WithoutSpool())
@@ -77,7 +77,7 @@ func seedPicture(t *testing.T, path string) {
 	require.NoError(t, letters.Close())
 }
 
-// What has just happened is a few seconds ago on a busy machine.
+// A recent event may be a few seconds ago on a busy machine.
 var seconds = regexp.MustCompile(`\b\d+s ago`)
 
 // svg draws text as a terminal shows it; the lines that were typed are bright.

@@ -15,15 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a pseudo terminal: what is written to the file, and a function that closes it and returns what stood on
-// the screen.
+// terminal returns a pseudo terminal, and a function that closes it and returns its screen.
 func terminal(t *testing.T) (file *os.File, screen func() string) {
 	t.Helper()
 	file, _, screen = keyboard(t)
 	return file, screen
 }
 
-// keyboard is terminal, and where to type.
+// keyboard is terminal with input.
 func keyboard(t *testing.T) (file, keys *os.File, screen func() string) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -49,8 +48,7 @@ func keyboard(t *testing.T) (file, keys *os.File, screen func() string) {
 
 var controls = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]") // colours, and moves of the cursor
 
-// Long work shows people how far it is, with colours unless NO_COLOR says otherwise, and never where output is for
-// programs.
+// Long work shows its progress to people, with colours unless NO_COLOR is set, and never in output for programs.
 func TestProgress(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
@@ -160,8 +158,8 @@ func TestTerminal_TablesFit(t *testing.T) {
 	}
 }
 
-// A person who redrives a filter sees what, why, where to and how fast before the question, and what happened after a
-// no.
+// Before the question, a person who redrives a filter sees what, why, where to and how fast, and after a no that
+// nothing was done.
 func TestTerminal_RedriveAsks(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()

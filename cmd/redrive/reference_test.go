@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// docs/command.md is what the commands say of themselves; -update writes it.
+// docs/command.md is generated from the commands' help; -update writes it.
 func TestReference(t *testing.T) {
 	path := filepath.Join("..", "..", "docs", "command.md")
 	root := (&app{}).root()
@@ -35,7 +35,7 @@ func TestReference(t *testing.T) {
 	require.Equal(t, string(page), b.String(), "go test ./cmd/redrive -run TestReference -update")
 }
 
-// reference describes the commands below one, in the order of its help. Every one has to say what it does.
+// reference describes the commands below one, in the order of its help. Every one needs a description.
 func reference(t *testing.T, b *strings.Builder, parent *cobra.Command) {
 	t.Helper()
 	for _, cmd := range parent.Commands() {
@@ -92,7 +92,7 @@ func has(flags, shared *pflag.FlagSet) bool {
 	return all
 }
 
-// without returns flags but for those that are shared, word for word.
+// without returns the flags except those that are shared, word for word.
 func without(flags, shared *pflag.FlagSet) *pflag.FlagSet {
 	rest := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -112,7 +112,7 @@ func examples(cmd *cobra.Command) string {
 	return b.String()
 }
 
-// Every example of the help is a command with flags that there are.
+// Every example of the help is an existing command with existing flags.
 func TestExamples(t *testing.T) {
 	hermetic(t)
 	seen := 0

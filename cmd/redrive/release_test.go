@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// A redrive whose outcome will not come is ended by hand, with a note, on the store and through a server; what is not
-// RETRYING is refused.
+// A redrive whose outcome will not come is ended by hand, with a note, on the store and through a server; an entry that
+// is not RETRYING is refused.
 func TestRelease(t *testing.T) {
 	for name, served := range map[string]bool{"store": false, "server": true} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// out leaves an entry of the store dead.db RETRYING, as a redrive does whose message nothing reads.
+// out leaves an entry of the store dead.db RETRYING, like a redrive whose message is never read.
 func out(t *testing.T, id int64) {
 	t.Helper()
 	letters, err := dlq.Open(t.Context(), "sqlite:dead.db", dlq.WithoutSpool())

@@ -29,7 +29,7 @@ server: {address: %q%s}
 }
 
 // The commands print the same through a server's API as on the store itself: the same sessions, to the byte. A separate
-// session is for what only a server does.
+// session covers what only a server does.
 func TestGolden_ThroughServer(t *testing.T) {
 	for _, name := range []string{"look", "show", "change", "edit", "audit", "remote/runs"} {
 		path, err := filepath.Abs(filepath.Join("testdata", name+".txt"))
@@ -67,7 +67,7 @@ func held(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 }
 
-// command runs a command and returns what it prints.
+// command runs a command and returns its output.
 func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, faults bytes.Buffer
@@ -75,8 +75,8 @@ func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), faults.String()
 }
 
-// Who is who, and what they may do, is the server's word: the token comes from the environment, a file or a profile,
-// and is never shown.
+// The server decides on identities and rights: the token comes from the environment, a file or a profile, and is never
+// shown.
 func TestRemote_Credentials(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())
@@ -159,7 +159,7 @@ func TestRemote_Credentials(t *testing.T) {
 	}
 }
 
-// The report through a server is the server's own, and the one of the store.
+// The report through a server is the same as that of the store.
 func TestRemote_Report(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())
@@ -182,7 +182,7 @@ func TestRemote_Report(t *testing.T) {
 	require.Equal(t, []string{"/api/v1/report?hours=24"}, paths, "one request, and no list of causes that is cut off")
 }
 
-// An export through a server is the one of the store, to the byte, and an import through it brings it back.
+// An export through a server equals the store's, to the byte, and an import through it restores it.
 func TestRemote_Transfer(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())

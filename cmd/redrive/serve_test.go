@@ -41,14 +41,14 @@ func start(t *testing.T, args ...string) (stdout, stderr *logbuffer.Buffer, stop
 	return stdout, stderr, stop
 }
 
-// anyPort is the address of a server in a test. A port that was looked for beforehand may be taken by then: packages
-// are tested side by side.
+// anyPort is the address of a server in a test. A port chosen beforehand might be taken by then: packages are tested
+// side by side.
 const anyPort = "127.0.0.1:0"
 
-// serving is what serve logs, and what demo prints.
+// serving matches the log of serve and the output of demo.
 var serving = regexp.MustCompile(`(?:serving|look) .*(https?://127\.0\.0\.1:\d+)`)
 
-// served waits until a server has said where it is, and returns that.
+// served waits until a server has announced its address, and returns it.
 func served(t *testing.T, log *logbuffer.Buffer) (url string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -76,8 +76,8 @@ func get(t *testing.T, url string) (int, string) {
 	return response.StatusCode, body.String()
 }
 
-// Serve collects what a service left in its dead letter queue, carries a run on that another process has started, tells
-// its health, and drains.
+// Serve collects a service's dead letter queue, continues a run that another process has started, reports its health,
+// and drains.
 func TestServe(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
@@ -188,7 +188,7 @@ func TestServe_Faults(t *testing.T) {
 	}
 }
 
-// The time of --for begins when the demo runs: a machine that is slow to make the store does not use it up.
+// The time of --for begins when the demo runs: slow creation of the store does not use it up.
 func TestDemo_For(t *testing.T) {
 	hermetic(t)
 	code, stdout, stderr := command(t, "demo", "--dir", t.TempDir(), "--address", anyPort, "--for", "1ns")
@@ -196,7 +196,7 @@ func TestDemo_For(t *testing.T) {
 	require.Contains(t, stdout, "In another terminal:")
 }
 
-// The demo starts everything, says where, and ends on its own or when it is interrupted, with nothing left behind.
+// The demo starts everything, prints the address, and ends on its own or when interrupted, with nothing left behind.
 func TestDemo(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
@@ -209,7 +209,7 @@ func TestDemo(t *testing.T) {
 	}, 2*time.Minute, 50*time.Millisecond, stderr)
 	require.Contains(t, stdout.String(), url+"/readyz")
 
-	// What it says to try is pasted into another terminal.
+	// The suggested commands work in another terminal.
 	var out, faults bytes.Buffer
 	pasted := 0
 	for line := range strings.Lines(stdout.String()) {

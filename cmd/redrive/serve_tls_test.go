@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// certificate writes the certificate and the key of httptest, for 127.0.0.1, and returns who trusts it.
+// certificate writes the certificate and the key of httptest, for 127.0.0.1, and returns a pool that trusts it.
 func certificate(t *testing.T) *x509.CertPool {
 	t.Helper()
 	server := httptest.NewTLSServer(http.NotFoundHandler())
@@ -31,8 +31,8 @@ func certificate(t *testing.T) *x509.CertPool {
 	return roots
 }
 
-// With server.tls the server speaks HTTPS and nothing else: who trusts its certificate gets an answer, of the command
-// too, who does not gets none, and an old version of TLS or plain HTTP gets no page.
+// With server.tls the server speaks only HTTPS: a client that trusts its certificate gets an answer, the command
+// included, another one does not, and an old version of TLS or plain HTTP gets no page.
 func TestServe_TLS(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())

@@ -118,7 +118,7 @@ func (s *server) client(t *testing.T) *Client {
 	return c
 }
 
-// operation is one of the document, with the names of its parameters in queries.
+// operation is an operation of the document, with the names of its query parameters.
 type operation struct {
 	ID         string `json:"operationId"`
 	Parameters []struct{ Name, In string }
@@ -126,7 +126,7 @@ type operation struct {
 	path       string
 }
 
-// operations are those of the document that the server serves.
+// operations returns those of the served document.
 func (s *server) operations(t *testing.T) map[string]operation {
 	t.Helper()
 	response, err := http.Get(s.url + "/api/v1/openapi.json")
@@ -146,7 +146,7 @@ func (s *server) operations(t *testing.T) map[string]operation {
 	return all
 }
 
-// methodOf is the name of an operation's method: list-entries is ListEntries.
+// methodOf returns the name of an operation's method: ListEntries for list-entries.
 func methodOf(id string) string {
 	var name strings.Builder
 	for word := range strings.SplitSeq(id, "-") {
@@ -155,8 +155,7 @@ func methodOf(id string) string {
 	return name.String()
 }
 
-// Every operation of the document has a method of its name, or stands among the exempt; and no exemption outlives its
-// operation.
+// Every operation of the document has a method of its name, or is exempt; and no exemption outlives its operation.
 func TestContract_EveryOperationHasAMethod(t *testing.T) {
 	t.Parallel()
 	all := newServer(t).operations(t)
@@ -172,8 +171,8 @@ func TestContract_EveryOperationHasAMethod(t *testing.T) {
 	}
 }
 
-// Each method is called against the server: it asks for its own operation, with all parameters that the document has,
-// and what the server answers has no field that package wire does not know.
+// Each method is called against the server: it requests its own operation, with all parameters of the document, and the
+// server's answer has no field that package wire does not know.
 func TestContract_EveryMethod(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -329,7 +328,7 @@ func TestContract_EveryMethod(t *testing.T) {
 	}
 }
 
-// Bytes that are not text come back as they are.
+// Bytes that are not text are returned unchanged.
 func TestContract_Bytes(t *testing.T) {
 	t.Parallel()
 	c := newServer(t).client(t)
@@ -354,8 +353,8 @@ func TestContract_Bytes(t *testing.T) {
 	require.Equal(t, 5, n, "over three pages")
 }
 
-// A change that was answered and whose answer was lost is not made twice; what cannot be repeated safely is sent once;
-// an answer that no other try changes is not asked for again.
+// A change whose answer was lost is not made twice; a request that is not safe to repeat is sent once; after a final
+// answer there is no further try.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -425,7 +424,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// What servers of version 1.0 answered is read.
+// Answers of servers of version 1.0 are understood.
 func TestReadsVersion10(t *testing.T) {
 	t.Parallel()
 	for name, into := range map[string]any{

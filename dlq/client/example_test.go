@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// serve is a server with one dead letter. In production that is redrive serve.
+// serve starts a server with one dead letter. In production that is redrive serve.
 func serve(ctx context.Context) (url string, end func(), err error) {
 	dir, err := os.MkdirTemp("", "redrive-example-")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/collector"
 )
 
-// What a message costs from its dead letter queue into a SQLite file with full durability, 50 at a time.
+// The cost of a message from its dead letter queue into a SQLite file with full durability, 50 at a time.
 func BenchmarkCollector(b *testing.B) {
 	letters, err := dlq.Open(b.Context(), filepath.Join(b.TempDir(), "dead.db"), dlq.WithoutSpool(), dlq.WithLogger(quiet))
 	if err != nil {

@@ -43,7 +43,7 @@ func newMemory(t *testing.T, cfg brokers.Config) *memory.Broker {
 	return b
 }
 
-// consumed makes what a consumer of the group reads, which keeps what comes after the consumer has stopped.
+// consumed creates the group's queue, which keeps messages after the consumer has stopped.
 func consumed(t *testing.T, b *memory.Broker, topic, group string) {
 	t.Helper()
 	consumer := b.Subscriber(brokers.WithGroup(group))
@@ -109,8 +109,7 @@ func deadLetter(t *testing.T, b *memory.Broker, topic, group, id string) {
 	}))
 }
 
-// Two brokers at once; what is collected goes back to the consumer that it came from, and its entry closes with the
-// broker's confirm.
+// Two brokers at once; a collected message returns to its consumer, and its entry closes with the broker's confirm.
 func TestCollector_SeveralBrokersAndBack(t *testing.T) {
 	t.Parallel()
 	letters := newLetters(t)
@@ -222,7 +221,7 @@ func TestCollector_DiesAgain(t *testing.T) {
 	require.Equal(t, 1, all[0].RedriveCount)
 }
 
-// moody is a sink that fails until it is healed, and counts.
+// moody is a sink that fails until it is healed, and counts calls.
 type moody struct {
 	mu    sync.Mutex
 	down  bool
@@ -304,7 +303,7 @@ func TestCollector_ShutdownGivesBack(t *testing.T) {
 	})
 }
 
-// slow takes its time, whatever the context says.
+// slow ignores its context.
 type slow struct {
 	moody
 	begun  chan struct{}
@@ -336,7 +335,7 @@ func TestCollector_ShutdownFinishes(t *testing.T) {
 	require.Zero(t, b.Depth("orders_dlq", ""))
 }
 
-// faulty fails its first subscriptions, as a broker that is down does.
+// faulty fails its first subscriptions, like a broker that is down.
 type faulty struct {
 	message.Subscriber
 	mu    sync.Mutex
@@ -354,7 +353,7 @@ func (f *faulty) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 	return f.Subscriber.Subscribe(ctx, topic)
 }
 
-// A broker that is down does not keep the others from being read, and is tried again at growing pauses.
+// A broker that is down does not stop the others, and is tried again with growing pauses.
 func TestCollector_BrokerDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -427,7 +426,7 @@ func TestNew_ReportsEveryFault(t *testing.T) {
 	require.ErrorContains(t, err, "at least one")
 }
 
-// What cannot be routed is refused with a sentence that names the remedy, and its entry is PENDING again.
+// A message that cannot be routed is refused with an error that names the remedy, and its entry is PENDING again.
 func TestRouter_Refuses(t *testing.T) {
 	t.Parallel()
 	b := newMemory(t, brokers.Config{})

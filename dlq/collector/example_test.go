@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/collector"
 )
 
-// A service in another language left a message in its error queue. It is collected, looked at, and sent back.
+// A service in another language left a message in its error queue. It is collected, examined, and sent back.
 func Example() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A producer writes headers like ours on a message that dies elsewhere. The redrive goes where the message died, not
-// where the producer wants, and the entry is closed by nothing that the producer says.
+// A producer forges our headers on a message that dies elsewhere. The redrive goes where the message died, not where
+// the producer wants, and no header of the producer closes the entry.
 func TestCollector_ForgedFacts(t *testing.T) {
 	t.Parallel()
 	forged := message.Metadata{
@@ -73,7 +73,7 @@ func TestCollector_ForgedFacts(t *testing.T) {
 			select {
 			case back = <-sales:
 				back.Ack()
-			case <-time.After(2 * time.Minute): // real time: what should come at once
+			case <-time.After(2 * time.Minute): // real time: anything would come at once
 				require.Fail(t, "it was not sent back to where it died")
 			}
 			require.Equal(t, "acme", back.Metadata["tenant"])

@@ -22,7 +22,7 @@ import (
 func int4(n uint32) string  { return string(binary.BigEndian.AppendUint32(nil, n)) }
 func int8b(n uint64) string { return string(binary.BigEndian.AppendUint64(nil, n)) }
 
-// foreign is a dead letter as its system writes it, and what is to be made of it.
+// foreign is a dead letter in its system's format, and the expected entry.
 type foreign struct {
 	source  string
 	headers map[string]string // of the dead letter
@@ -32,7 +32,7 @@ type foreign struct {
 	trace   string
 }
 
-// The header sets are those that the documentation and the sources of each system name.
+// The header sets are those in the documentation and the sources of each system.
 func systems() map[string]foreign {
 	died := time.Date(2026, 11, 20, 7, 30, 1, 0, time.UTC)
 	return map[string]foreign{
@@ -328,8 +328,8 @@ func systems() map[string]foreign {
 	}
 }
 
-// What PHP has written into orders_dlq says in its body why it is there and how often it was tried: different errors
-// are different groups, and a redrive begins at 0.
+// A PHP service's messages in orders_dlq have the error and the number of attempts in the body: different errors are
+// different groups, and a redrive begins at 0.
 func TestFormats_BodyOfALaravelQueue(t *testing.T) {
 	t.Parallel()
 	letters := newLetters(t)
@@ -365,8 +365,8 @@ func TestFormats_BodyOfALaravelQueue(t *testing.T) {
 	require.Len(t, groups, 2)
 }
 
-// Dead letters of other systems are read as these write them, stored, and go back to where they came from with their
-// headers intact but for those of the dead letter. Watermill's own gochannel brings them: it has no opinion on headers.
+// Dead letters of other systems are read in their formats, stored, and returned to their origin with all headers except
+// those of the dead letter. Watermill's gochannel delivers them, because it leaves headers alone.
 func TestFormats(t *testing.T) {
 	t.Parallel()
 	for name, f := range systems() {
@@ -428,7 +428,7 @@ func TestFormats(t *testing.T) {
 			want := map[string]string{envelope.KeyRedriveID: driver.FormatID(e.ID), envelope.KeyRedriveCount: "1"}
 			maps.Copy(want, f.own)
 			for header := range back[0].Metadata {
-				// Our last error travels on, as the envelope says. The stage is the broker's, which takes it off again.
+				// Our last error is passed on, as the envelope requires. The stage belongs to the broker, which removes it.
 				if strings.HasPrefix(header, "x-error-") || header == envelope.KeyStage {
 					delete(back[0].Metadata, header)
 				}
@@ -440,7 +440,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// What a source says of its messages wins over what they say.
+// The configuration of a source takes precedence over its messages' headers.
 func TestSource_Origin(t *testing.T) {
 	t.Parallel()
 	letters := newLetters(t)
@@ -459,7 +459,7 @@ func TestSource_Origin(t *testing.T) {
 	require.Equal(t, "mem", e.Origin.Broker)
 }
 
-// A format of one's own comes first.
+// A custom format comes first.
 func TestConfig_Formats(t *testing.T) {
 	t.Parallel()
 	celery := collector.Format{

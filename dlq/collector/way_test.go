@@ -18,8 +18,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A run over the dead letters of several brokers: each message goes its own way, those that cannot go do not hold the
-// others, and the entries of consumers that do not report are closed.
+// A run over the dead letters of several brokers: each message goes to its own broker, those that cannot be sent do not
+// hold up the others, and the entries of consumers that do not report are closed.
 func TestRouter_Run(t *testing.T) {
 	t.Parallel()
 	letters := newLetters(t)
@@ -45,7 +45,7 @@ func TestRouter_Run(t *testing.T) {
 	c, _ := start(t, collector.Config{Sink: letters, Sources: sources})
 	collected(t, c, 4*each)
 
-	// north is not configured, and what goes to west's consumers is reported by them.
+	// north is not configured, and west's consumers report their outcomes.
 	router, err := collector.NewRouter(collector.RouterConfig{
 		Store: letters.Store(), Logger: quiet,
 		Targets: []collector.Target{

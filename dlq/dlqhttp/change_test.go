@@ -25,7 +25,7 @@ func (s *server) client(t *testing.T, name string) *client.Client {
 	return c
 }
 
-// problem is what the server said of a request that it refused.
+// problem returns the server's problem for a refused request.
 func problem(t *testing.T, err error, status int) wire.Problem {
 	t.Helper()
 	var refused *client.Error
@@ -35,7 +35,7 @@ func problem(t *testing.T, err error, status int) wire.Problem {
 }
 
 // Two operators send the same group back in the same second: every message goes out once, and the second learns who was
-// first was first.
+// first.
 func TestTwoOperators(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	const n = 20
@@ -115,10 +115,10 @@ func TestIdempotencyKey(t *testing.T) {
 		require.Equal(t, http.StatusUnprocessableEntity, other.status, name)
 		require.Contains(t, other.body, "used before")
 	}
-	// The key is the principal's own.
+	// Keys are separate for each principal.
 	bo := s.ask(t, http.MethodPost, "/api/v1/entries/2/redrive", "", append(as("bo"), "Idempotency-Key", "k1")...)
 	require.Equal(t, http.StatusAccepted, bo.status, bo.body)
-	// A refusal that says nothing of the request is not kept.
+	// A refusal that does not depend on the request is not kept.
 	s.sent.mu.Lock()
 	s.sent.fail = errBroker
 	s.sent.mu.Unlock()
@@ -208,7 +208,7 @@ func TestValidationRoutes_C22toC25(t *testing.T) {
 	require.Equal(t, http.StatusConflict, s.ask(t, http.MethodDelete, "/api/v1/validation/dlq/3", "").status)
 	require.Equal(t, http.StatusConflict, s.ask(t, http.MethodPost, "/api/v1/validation/dlq/2/retry", "").status)
 
-	// With authentication, resolvedBy is a claim: the entry has it as it was sent, and the audit log who made it.
+	// With authentication, resolvedBy is only a claim: the entry has it as sent, and the audit log has the caller.
 	guarded := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	guarded.seed(t, 1)
 	resolved = guarded.ask(t, http.MethodPut, "/api/v1/validation/dlq/1/resolve?resolvedBy=joana", "", as("ana")...)

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 )
 
-// The page of the API lists every route of the document once, asks for nothing that is not of this server, and its
-// policy allows its own style and nothing else.
+// The page of the API lists every route of the document once, loads nothing from other servers, and its policy allows
+// only its own style.
 func TestDocs(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Prefix = bearer(t), "/ops" })
 	require.Equal(t, http.StatusUnauthorized, s.ask(t, http.MethodGet, "/api/v1/docs", "").status)

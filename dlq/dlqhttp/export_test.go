@@ -6,12 +6,11 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 )
 
-// Routes are what the handler serves, as its routers know it.
+// Routes returns the routes of the handler's routers.
 func (h *Handler) Routes() []access.Route { return h.table }
 
-// RecordEveryGuess takes the bound away from records of guesses: how many have room in it depends on how quick a test
-// is.
+// RecordEveryGuess removes the bound on records of guesses: how many fit depends on the speed of a test.
 func (h *Handler) RecordEveryGuess() { h.trail.limit = nil }
 
-// ReadAlways has pages keep nothing between two requests: what they still keep depends on how quick a test is.
+// ReadAlways stops pages from caching between two requests: the cache's content depends on the speed of a test.
 func (c *Config) ReadAlways() { c.interval = time.Nanosecond }

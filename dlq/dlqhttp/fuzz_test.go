@@ -11,13 +11,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Random requests for every route of the document: the server answers each of them, and never with a separate
-// fault. Half of the values fit the document, half are anything.
+// Random requests for every route of the document: the server answers each of them, and never with an internal error.
+// Half of the values fit the document, half are arbitrary.
 func TestRandomRequests(t *testing.T) {
 	s := newServer(t)
 	s.seed(t, 6)
 	all := operations(t, s)
-	// answers for as long as the run lasts
+	// it answers as long as the run lasts
 	all = slices.DeleteFunc(all, func(o operation) bool { return o.id == "watch-run" })
 	rapid.Check(t, func(r *rapid.T) {
 		op := rapid.SampledFrom(all).Draw(r, "route")
@@ -87,7 +87,7 @@ func (p *parameter) draw(r *rapid.T) string {
 	}
 }
 
-// drawBody draws what may be a request of some route, or nearly.
+// drawBody draws a body that is, or nearly is, a request of some route.
 func drawBody(r *rapid.T) string {
 	value := func(name string) string {
 		return rapid.SampledFrom([]string{

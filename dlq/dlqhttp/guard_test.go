@@ -49,8 +49,7 @@ func guarded(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 	})...)
 }
 
-// unserved is a server without a listener, for virtual time: what is bounded by the clock must not depend on how fast
-// the machine is.
+// unserved is a server without a listener, for virtual time: a bound in time must not depend on the machine's speed.
 func unserved(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 	t.Helper()
 	s := newConfigured(t, redrive.Config{}, change...)
@@ -60,8 +59,8 @@ func unserved(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 	return s
 }
 
-// Passwords are guessed nowhere: on every route wrong ones count, are logged, and soon are not looked at, so that the
-// right one is answered as the wrong ones are.
+// Passwords cannot be guessed on any route: wrong ones count, are logged, and soon are not checked any more, so that
+// the right one gets the same answer.
 func TestGuard_GuessingOnEveryRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, path := range []string{
@@ -83,7 +82,7 @@ func TestGuard_GuessingOnEveryRoute(t *testing.T) {
 			require.NotContains(t, s.log.String(), "guess", path)
 			require.NotContains(t, s.log.String(), "horse", path)
 
-			// From many addresses too: the account is what is guessed.
+			// Guesses from many addresses count too, by account.
 			for i := range 5 {
 				other := s.from(t, fmt.Sprintf("198.51.100.%d", i), path, "root", "guess")
 				require.Equal(t, http.StatusTooManyRequests, other.Code, path)
@@ -102,8 +101,8 @@ func TestGuard_AccountInTheLog(t *testing.T) {
 	require.NotContains(t, s.log.String(), "\nlevel=ERROR")
 }
 
-// Health without credentials costs the components one question in an interval, however many ask, and a wrong password
-// learns nothing there.
+// Health checks without credentials query the components once per interval, however many there are, and reveal nothing
+// about a password.
 func TestGuard_AnonymousHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64

@@ -296,7 +296,7 @@ func TestBadInput(t *testing.T) {
 	require.Equal(t, before, s.dump(t))
 }
 
-// A body without end is refused at the limit, whatever the route and with whatever key, and changes nothing.
+// An endless body is refused at the limit, on every route and with any key, and changes nothing.
 func TestBadInput_HugeBody(t *testing.T) {
 	s := newServer(t)
 	s.seed(t, 1)

@@ -25,7 +25,7 @@ import (
 // secrets are the values of one store that its roles may not see.
 type secrets struct{ cpf, mail, password, bytes string }
 
-// secretive is a server whose store has the secrets wherever a message can bring them.
+// secretive returns a server whose store has the secrets wherever a message can carry them.
 func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
 	t.Helper()
 	rules, err := redact.New(redact.Config{
@@ -88,13 +88,13 @@ func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
 var when = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?|time=\S+|\d\d:\d\d(:\d\d)?Z?` +
 	`|"mean_resolution_seconds":[\d.e+]+|\d+ (seconds?|s|min|h)( ago)?|just now|127\.0\.0\.1:\d+` +
 	`|\d{4}-\d\d-\d\dT\d\d%3A\d\d%3A\d\dZ|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}` +
-	`|/audit\?[^"> ]*(after|cursor)=[\w-]+|,"next":"AW4ABmD[\w-]+"`) // a place in the audit log is a time
+	`|/audit\?[^"> ]*(after|cursor)=[\w-]+|,"next":"AW4ABmD[\w-]+"`) // a position in the audit log is a time
 
 // secret is a part of each.
 var secret = regexp.MustCompile(`\d{3}\.\d{3}|(ana|bob|maximiliane)(@|%40)|horse|stapl|much longer`)
 
-// masked returns two answers without what differs between any two servers. A line that both have is left as it is: most
-// are the same, and the expression is slow.
+// masked returns two answers without differences that any two servers have. Equal lines are left alone: most are, and
+// the expression is slow.
 func masked(first, second string) (string, string) {
 	one, other := strings.SplitAfter(first, "\n"), strings.SplitAfter(second, "\n")
 	if len(one) != len(other) {
@@ -117,7 +117,7 @@ func shown(t *testing.T, s *server, role, request, body string) string {
 		a.header.Get("Content-Disposition"), "\n", a.body)
 }
 
-// seen is everything that a role is shown of a server, by what it asked.
+// seen has everything that a role is shown of a server, by request.
 func seen(t *testing.T, s *server, role string, guess secrets) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -222,7 +222,7 @@ func TestNonInterference(t *testing.T) {
 							left, right = masked(shown(t, a, role, path, ""), shown(t, b, role, path, ""))
 						}
 						require.Equal(t, left, right, "%s: %s", role, asked)
-						if !secret.MatchString(asked) { // else the answer may repeat the request
+						if !secret.MatchString(asked) { // otherwise the answer may repeat the request
 							require.False(t, secret.MatchString(right), "%s: %s: %s", role, asked, right)
 						}
 					}

@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Every list of the API is complete or says that it is not: in its Link header or with next where it has pages, with
-// incomplete where it has none. A list cannot be left out: those of the document with a limit are tried.
+// Every list of the API is complete or marked as incomplete: by its Link header or next if it has pages, by incomplete
+// if it has none. A list cannot be left out: all those of the document with a limit are tested.
 func TestLists_SayThatThereAreMore(t *testing.T) {
 	s := newServer(t)
 	s.seed(t, 4)
@@ -54,7 +54,7 @@ func TestLists_SayThatThereAreMore(t *testing.T) {
 	}, limited(t, s))
 }
 
-// listed counts what a list has, and reports whether it says that there are more.
+// listed counts the items of a list, and reports whether it announces more.
 func listed(t *testing.T, a *answer) (n int, more bool) {
 	t.Helper()
 	var items []any
@@ -73,7 +73,7 @@ func listed(t *testing.T, a *answer) (n int, more bool) {
 	return len(items), says
 }
 
-// limited are the addresses of the document that are read with a limit.
+// limited returns the addresses of the document that are read with a limit.
 func limited(t *testing.T, s *server) []string {
 	t.Helper()
 	var document struct {

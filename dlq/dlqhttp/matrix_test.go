@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// credentials are the headers of a caller, and the role that they have.
+// credentials are the headers of a caller, and their role.
 type credentials struct {
 	name   string
 	role   dlqhttp.Role
@@ -72,7 +72,7 @@ func authentications(t *testing.T) ([]dlqhttp.Authenticator, []credentials) {
 	return append(auth, byPassword, byProxy), all
 }
 
-// sessions makes people log in to a server that has been made, one of each role, and one whose session has expired.
+// sessions logs people in to a server, one of each role, and one whose session has expired.
 func sessions(t *testing.T, s *server) []credentials {
 	t.Helper()
 	login, err := dlqhttp.NewLogin(dlqhttp.LoginConfig{
@@ -108,7 +108,7 @@ func basic(user, password string) string {
 }
 
 // Every route that the routers have, with every role by every way to authenticate, and without: a route is open to its
-// least role and those above, and to no caller else. A route cannot be left out: what is tried is what is served.
+// least role and those above, and to no other caller. A route cannot be left out: all served routes are tested.
 func TestMatrix_EveryRouteRoleAuthentication(t *testing.T) {
 	auth, all := authentications(t)
 	s := newServer(t, func(c *dlqhttp.Config) {
@@ -119,7 +119,7 @@ func TestMatrix_EveryRouteRoleAuthentication(t *testing.T) {
 	all = append(all, sessions(t, s)...)
 	s = s.restarted(t)
 	routes := s.handler.Routes()
-	sort.SliceStable(routes, func(i, j int) bool { // logging out is the last that a session does
+	sort.SliceStable(routes, func(i, j int) bool { // logging out comes last
 		return routes[i].Path != "/logout" && routes[j].Path == "/logout"
 	})
 	require.Greater(t, len(routes), 70, "the API, the pages and the rest")
@@ -167,7 +167,7 @@ func TestMatrix_EveryRouteRoleAuthentication(t *testing.T) {
 	require.Greater(t, tried, 1500)
 }
 
-// What is not a route is answered as one that needs a role: what there is cannot be found out without credentials.
+// A path that is not a route gets the answer of one that needs a role: routes cannot be discovered without credentials.
 func TestMatrix_UnknownPaths(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	for _, path := range []string{

@@ -6,8 +6,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/dlqhttptest"
 )
 
-// No parameter takes a value that makes the server or the store stumble; on the other databases this is tried in the
-// integration tests.
+// No parameter accepts a value that makes the server or the store fail; the integration tests cover the other
+// databases.
 func TestParameters_Hostile(t *testing.T) {
 	s := newServer(t)
 	s.seed(t, 2)

@@ -26,7 +26,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// pipes is a listener whose connections hold nothing, in virtual time: what the client does not read blocks the server.
+// pipes is a listener with unbuffered connections, in virtual time: a client that does not read blocks the server.
 type pipes struct {
 	accepted chan net.Conn
 	close    sync.Once
@@ -95,7 +95,7 @@ func slow(t *testing.T, secure bool, size int, test func(*testing.T, *server, *p
 	})
 }
 
-// A client that begins a body and does not send it is answered, and its connection closed, on every kind of route.
+// A client that begins a body and does not finish it is answered, and its connection closed, on every kind of route.
 func TestSlowClients_Body(t *testing.T) {
 	const form = "Content-Type: application/x-www-form-urlencoded\r\n"
 	for name, request := range map[string]string{
@@ -129,8 +129,8 @@ func TestSlowClients_Body(t *testing.T) {
 	}
 }
 
-// A client that does not read what it has asked for is left, by HTTP/1.1 and by HTTP/2, where it is the stream that
-// blocks and not the connection.
+// A client that does not read its answer is disconnected, on HTTP/1.1 and on HTTP/2, where the stream blocks and not
+// the connection.
 func TestSlowClients_Answer(t *testing.T) {
 	for name, secure := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {

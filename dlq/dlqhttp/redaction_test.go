@@ -65,8 +65,8 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 	require.Equal(t, http.StatusOK, preview.status)
 	require.NotContains(t, preview.body, "111.222")
 
-	// Who may not see cannot find it out either: by searching, by a jq expression that copies it, or by sending the
-	// mask back.
+	// A caller without the right to see hidden text cannot find it out either: by searching, by a jq expression that
+	// copies it, or by sending the mask back.
 	for name, test := range map[string]struct {
 		method, path, body string
 		status             int

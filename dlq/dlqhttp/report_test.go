@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The report of the API is the one that Go programs get, with what the caller may see.
+// The report of the API is that of Go programs, limited to what the caller may see.
 func TestReport(t *testing.T) {
 	rules, err := redact.New(redact.Config{Texts: []string{`bank of \w+`}})
 	require.NoError(t, err)

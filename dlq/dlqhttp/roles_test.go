@@ -78,8 +78,8 @@ func (o *operation) at() string {
 	return strings.NewReplacer("{id}", "999", "{revision}", "7").Replace(o.path)
 }
 
-// Every role is tried on every route of the document, and so is no role. A route that declares no role, or does not say
-// that it changes something, fails: it was forgotten.
+// Every route of the document is tested with every role, and without one. A route that does not declare its role, or
+// that it changes something, fails the test.
 func TestRoles_EveryRoleOnEveryRoute(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	roles := []string{"viewer", "operator", "approver", "admin"}
@@ -119,7 +119,7 @@ func TestRoles_EveryRoleOnEveryRoute(t *testing.T) {
 	}
 }
 
-// A read-only server refuses what changes something, of admins too, and shows the rest.
+// A read-only server refuses changes, by admins too, and shows the rest.
 func TestReadOnly(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.ReadOnly = true })
 	s.seed(t, 2)

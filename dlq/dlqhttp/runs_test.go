@@ -82,7 +82,7 @@ func TestRun_ThroughTheClient(t *testing.T) {
 	require.True(t, diff.PayloadChanged)
 }
 
-// event is what a progress stream says.
+// event is an event of a progress stream.
 type event struct {
 	name, state string
 	succeeded   int64
@@ -121,7 +121,7 @@ func (s *server) watch(t *testing.T, id string) <-chan event {
 	return events
 }
 
-// A server that shuts down ends its streams, and refuses more of them than it has places for.
+// A server that shuts down ends its streams, and one that is full refuses more of them.
 func TestStreams(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Limits.Streams = bearer(t), 1 })
 	s.seed(t, 2)
@@ -169,8 +169,8 @@ func TestPages(t *testing.T) {
 	require.InDelta(t, 2, a.at(t, "count"), 0)
 }
 
-// One person sends no more alone than they may, whichever route or page they use; a refusal has changed nothing. Who
-// approves sees what it is about on the page too.
+// No route or page lets one person send more alone than allowed; a refusal has changed nothing. The approver sees the
+// details on the page too.
 func TestApproval_EveryRoute(t *testing.T) {
 	limit := &dlq.Approval{Above: 1}
 	s := newServerWith(t, redrive.Config{Approval: limit}, func(c *dlqhttp.Config) { c.Auth = bearer(t) })

@@ -103,7 +103,7 @@ func TestCrossOrigin(t *testing.T) {
 	require.Empty(t, a.header.Get("Access-Control-Allow-Origin"))
 }
 
-// Passwords, tokens as passwords, and a proxy's word; each believed only where it should be.
+// Passwords, tokens as passwords, and a proxy's header; each trusted only where it should be.
 func TestAuthenticators(t *testing.T) {
 	hash, err := bcrypt.GenerateFromPassword([]byte("correct horse"), bcrypt.DefaultCost)
 	require.NoError(t, err)
@@ -176,7 +176,8 @@ func TestAuthenticators(t *testing.T) {
 	}
 }
 
-// Who guesses passwords is slowed down; who has a token, or was right before, is not kept out by a neighbour.
+// A client that guesses passwords is slowed down; one with a token, or with an earlier success, is not locked out by a
+// neighbour.
 func TestGuessing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hash, err := bcrypt.GenerateFromPassword([]byte("correct horse"), bcrypt.DefaultCost)
@@ -223,7 +224,7 @@ func TestRateLimit(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.ask(t, http.MethodGet, "/livez", "").status)
 }
 
-// Health is public in part: whether, not why.
+// Health is partly public: the status, but not the reason.
 func TestHealth(t *testing.T) {
 	report := func() (h dlqhttp.Health) {
 		h.Add("store", nil, dlqhttp.Component{})

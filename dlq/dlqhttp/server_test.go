@@ -30,7 +30,7 @@ import (
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
-// server is a handler on a real listener, with a separate store and a broker that takes everything.
+// server is a handler on a real listener, with its own store and a broker that accepts everything.
 type server struct {
 	handler *dlqhttp.Handler
 	manager *dlq.Manager
@@ -96,7 +96,7 @@ func bearer(t *testing.T) []dlqhttp.Authenticator {
 	return []dlqhttp.Authenticator{auth}
 }
 
-// newServer starts a server; change makes its configuration another one.
+// newServer starts a server; change modifies its configuration.
 func newServer(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 	t.Helper()
 	return newServerWith(t, redrive.Config{}, change...)
@@ -107,7 +107,7 @@ func newServerWith(t *testing.T, runs redrive.Config, change ...func(*dlqhttp.Co
 	return newConfigured(t, runs, change...).restarted(t)
 }
 
-// newConfigured is a server that does not listen yet.
+// newConfigured returns a server that does not listen yet.
 func newConfigured(t *testing.T, runs redrive.Config, change ...func(*dlqhttp.Config)) *server {
 	t.Helper()
 	s := &server{sent: &outbox{}, log: &logbuffer.Buffer{}}
@@ -128,7 +128,7 @@ func newConfigured(t *testing.T, runs redrive.Config, change ...func(*dlqhttp.Co
 	return s
 }
 
-// restarted is another server with the same configuration and store.
+// restarted returns another server with the same configuration and store.
 func (s *server) restarted(t *testing.T) *server {
 	t.Helper()
 	other := *s
@@ -170,7 +170,7 @@ func (s *server) seed(t *testing.T, n int) {
 	require.NoError(t, err)
 }
 
-// answer is what a request was answered.
+// answer is the answer to a request.
 type answer struct {
 	status int
 	header http.Header
@@ -183,7 +183,7 @@ func (a *answer) json(t *testing.T, into any) {
 	require.NoError(t, json.Unmarshal([]byte(a.body), into), a.body)
 }
 
-// at is a value in the body by its path: "conflict.by".
+// at returns a value in the body by its path: "conflict.by".
 func (a *answer) at(t *testing.T, path string) any {
 	t.Helper()
 	var value any
@@ -224,7 +224,7 @@ func (s *server) send(t *testing.T, method, path string, body io.Reader, header 
 // as is the header with a user's token.
 func as(name string) []string { return []string{"Authorization", "Bearer " + tokens[name]} }
 
-// dump is everything that the store has, to see that nothing has changed.
+// dump returns everything in the store, to check that nothing has changed.
 func (s *server) dump(t *testing.T) string {
 	t.Helper()
 	var out bytes.Buffer

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Tokens of the store let their owners in with their role, as a bearer's and as a browser's password, until they
-// expire or are revoked; the last use is noted, and those of the configuration still count.
+// Tokens of the store authenticate their owners with their role, as bearer tokens and as passwords in a browser, until
+// they expire or are revoked; the last use is recorded, and those of the configuration remain valid.
 func TestStoredTokens(t *testing.T) {
 	s := newServer(t)
 	people, ok := driver.As[driver.PeopleStore](s.letters.Store())
@@ -53,15 +53,14 @@ func TestStoredTokens(t *testing.T) {
 	token, err := people.Token(t.Context(), dlqhttp.HashToken("rdt_ci"))
 	require.NoError(t, err)
 	require.False(t, token.UsedAt.IsZero())
-	// Guesses do not reach the store forever, and keep out no caller whose token was right before.
+	// Guesses stop reaching the store at some point, and lock out no caller whose token was right before.
 	for range 150 {
 		me("Authorization", "Bearer guess")
 	}
 	require.Equal(t, http.StatusOK, me("Authorization", "Bearer rdt_ci").status)
 }
 
-// Who is not known gets a page when they are a person, and what programs read when they are not. Behind HTTPS browsers
-// stay there.
+// An unknown caller gets a page in a browser, and a problem document as a program. Behind HTTPS browsers stay on HTTPS.
 func TestUnauthorizedPage(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.PublicURL = bearer(t), "https://redrive.example" })
 	a := s.ask(t, http.MethodGet, "/entries", "", "Accept", "text/html,*/*")

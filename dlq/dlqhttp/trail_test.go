@@ -23,8 +23,8 @@ func (s *server) recorded(t *testing.T, action driver.Action) []driver.AuditReco
 	return records
 }
 
-// A request for what is hidden from its caller is in the audit log, with what they asked of what, and without what they
-// guessed: on the API and on the pages.
+// A caller's request for hidden values is recorded in the audit log, with the field and the object, but without the
+// guess: on the API and on the pages.
 func TestGuesses_AreAudited(t *testing.T) {
 	rules, err := redact.New(redact.Config{
 		Paths: []string{"$..cpf"}, Headers: []string{"authorization"}, Texts: []string{`\d{3}\.\d{3}\.\d{3}-\d{2}`},
@@ -76,7 +76,7 @@ func TestGuesses_AreAudited(t *testing.T) {
 	}
 	log := s.ask(t, http.MethodGet, "/audit?action=refused", "", as("viewer")...)
 	require.Contains(t, log.body, "operator")
-	// Thousands of guesses do not fill the log, and their number is not lost.
+	// Thousands of guesses do not flood the log, and their number is not lost.
 	for range 150 {
 		s.ask(t, http.MethodGet, "/api/v1/entries?payload=x", "", as("viewer")...)
 	}
@@ -90,8 +90,8 @@ func TestGuesses_AreAudited(t *testing.T) {
 	require.Less(t, of, 150)
 }
 
-// Where reading is recorded, no answer shows a message without a record of who saw it: whatever route has a field of
-// the payload in its answer.
+// If reading is recorded, no answer shows a message without a record of the reader: on every route with a field of the
+// payload in its answer.
 func TestReads_AreAudited(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.AuditReads = bearer(t), true })
 	s.seed(t, 2)
@@ -134,7 +134,7 @@ func TestReads_AreAudited(t *testing.T) {
 	require.NotZero(t, reads[0].EntryID)
 }
 
-// What cannot be recorded is not shown.
+// A message whose reading cannot be recorded is not shown.
 func TestReads_FailClosed(t *testing.T) {
 	s := newServer(t)
 	s.seed(t, 2)
@@ -153,7 +153,7 @@ func TestReads_FailClosed(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.ask(t, http.MethodGet, "/api/v1/entries", "").status)
 }
 
-// silent is a store whose audit log takes no records.
+// silent is a store whose audit log accepts no records.
 type silent struct{ dlq.Store }
 
 // Record implements driver.RecordStore.

@@ -36,7 +36,7 @@ type world struct {
 	sent     []*message.Message
 }
 
-// sometimes is a store that can be taken away.
+// sometimes is a store that can be made to fail.
 type sometimes struct {
 	*sqlstore.Store
 
@@ -203,7 +203,7 @@ func gather(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 	return values
 }
 
-// An old dead letter shows under its topic, so that whose it is can be told.
+// An old dead letter shows under its topic, so that its owner can be found.
 func TestMetrics_OldestOfTopics(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{Refresh: time.Nanosecond, MaxTopics: 2})
 	die := func(topic string, hours ...int) {
@@ -241,7 +241,7 @@ func TestMetrics_OldestOfTopics(t *testing.T) {
 	require.NotContains(t, gather(t, w.registry), name+"{orders}")
 }
 
-// While the store is away, the spool shows it, and old numbers are not shown.
+// While the store is down, the spool shows it, and old numbers are not shown.
 func TestMetrics_StoreAway(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{Refresh: time.Nanosecond})
 	w.die(t, 0)
@@ -262,7 +262,7 @@ func TestMetrics_StoreAway(t *testing.T) {
 	require.InDelta(t, 1, away["redrive_dlq_store_errors_total{stats}"], 0)
 }
 
-// However many scrape, the store is consulted once in a while.
+// However many scrapes there are, the store is queried only once per interval.
 func TestMetrics_AsksSeldom(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{Refresh: time.Hour})
 	for range 50 {
@@ -271,7 +271,7 @@ func TestMetrics_AsksSeldom(t *testing.T) {
 	require.Equal(t, 1, w.store.asked)
 }
 
-// What runs do is counted, and those that have not ended show how far they are.
+// The work of runs is counted, and those that have not ended show their progress.
 func TestMetrics_Runs(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{Refresh: time.Nanosecond})
 	for n := range 5 {
@@ -322,7 +322,7 @@ func TestMetrics_Collector(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// Names follow the conventions; the one that an older system chose for its gauge breaks them, and no other does.
+// Names follow the conventions, except an older system's name for its gauge.
 func TestMetrics_LintAndBounds(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{LegacyNames: true, MaxTopics: 2})
 	for n, topic := range []string{"a", "b", "b", "c", "d", "d", "bad \xff"} {

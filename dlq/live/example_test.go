@@ -15,8 +15,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A Monitor observes the pipeline and wraps the subscriber. What it reports to the store is what the
-// dashboard shows.
+// A Monitor observes the pipeline and wraps the subscriber. The dashboard shows its reports in the store.
 func Example() {
 	broker, err := memory.New(brokers.Config{})
 	if err != nil {

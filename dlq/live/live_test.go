@@ -25,7 +25,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// answers is a store as far as a Monitor sees it: it keeps the last report and answers with a pause.
+// answers is the part of a store that a Monitor uses: it keeps the last report and answers with a pause.
 type answers struct {
 	driver.ServiceStore
 
@@ -117,7 +117,7 @@ func (s *service) publish(t *testing.T, from, to int) {
 	}
 }
 
-// A paused service finishes what it handles and receives nothing; resumed, it receives all that waited, once.
+// A paused service finishes its running handlers and receives nothing; resumed, it receives all waiting messages, once.
 func TestMonitor_Pause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, func(*message.Message) error {
@@ -142,7 +142,7 @@ func TestMonitor_Pause(t *testing.T) {
 		require.Equal(t, 4, s.handled(), "the messages in handlers, and no more")
 		require.Zero(t, s.store.report().Queues[0].Handling)
 
-		// A store that is away changes nothing.
+		// A store that is down changes nothing.
 		s.store.pause(false, errors.New("connection refused"))
 		time.Sleep(time.Minute) // virtual
 		synctest.Wait()
@@ -156,7 +156,7 @@ func TestMonitor_Pause(t *testing.T) {
 	})
 }
 
-// What waits for a retry is reported with the time when it is due, until it is.
+// A message that waits for a retry is reported with its due time, until it is due.
 func TestMonitor_DueTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, func(*message.Message) error { return errors.New("bank: closed") })
@@ -192,7 +192,7 @@ func TestMonitor_Circuits(t *testing.T) {
 	require.ErrorContains(t, err, "Interval")
 }
 
-// Through a real store: what an operator pauses by the Manager, the Monitor learns; the report is there to be shown.
+// Through a real store: the Monitor learns of an operator's pause by the Manager, and its report can be read.
 func TestMonitor_ThroughTheStore(t *testing.T) {
 	store, err := sqlstore.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db"))
 	require.NoError(t, err)

@@ -39,14 +39,14 @@ import (
 
 const patience = time.Minute
 
-// post is a request that a receiver has had.
+// post is a request to a receiver.
 type post struct {
 	header http.Header
 	body   []byte
 	notice wire.Notice
 }
 
-// receiver is an HTTP server that gives the planned answers, then 200.
+// receiver is an HTTP server that sends the planned answers, then 200.
 type receiver struct {
 	*httptest.Server
 
@@ -81,7 +81,7 @@ func (r *receiver) all() []post {
 	return slices.Clone(r.posts)
 }
 
-// await waits until the receiver has had so many posts.
+// await waits until the receiver has had n posts.
 func (r *receiver) await(t *testing.T, n int) []post {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(r.all()) >= n }, patience, 2*time.Millisecond)
@@ -110,7 +110,7 @@ func open(t *testing.T, path string) *dlq.Letters {
 	return letters
 }
 
-// serve runs a notifier with the pipeline that retries what it delivers, and returns what ends it.
+// serve runs a notifier with the pipeline that retries its deliveries, and returns a function that ends it.
 func serve(t *testing.T, cfg notify.Config, dead middleware.DeadLetterSink) (stop func()) {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
@@ -260,7 +260,7 @@ func TestNotifier_Kinds(t *testing.T) {
 	}, ops.texts())
 }
 
-// What a receiver does not take is tried again by the pipeline, as the same notice with the same id.
+// The pipeline retries a notice that a receiver does not accept, with the same id.
 func TestNotifier_Retried(t *testing.T) {
 	t.Parallel()
 	letters, flaky := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t, 503, 429, 500)
@@ -273,7 +273,7 @@ func TestNotifier_Retried(t *testing.T) {
 	}
 }
 
-// What a receiver refuses is a dead letter, a try that hangs ends, and other receivers wait for neither.
+// A notice that a receiver refuses is dead-lettered, a try that hangs ends, and other receivers wait for neither.
 func TestNotifier_Refused(t *testing.T) {
 	t.Parallel()
 	letters := open(t, filepath.Join(t.TempDir(), "dead.db"))
@@ -304,7 +304,7 @@ func TestNotifier_Refused(t *testing.T) {
 	require.Eventually(t, func() bool {
 		list, err := letters.Store().List(t.Context(), dlq.Filter{Topic: notify.Topic("refusing")}, dlq.Page{})
 		dead = list.Entries
-		return err == nil && len(dead) > 0 // it may be told of the cause of the first one, and refuse that too
+		return err == nil && len(dead) > 0 // it may be notified of the first one's cause, and refuse that too
 	}, patience, 5*time.Millisecond, "a refusal is a dead letter")
 	require.Equal(t, envelope.ReasonPermanent, dead[0].Reason)
 	require.Contains(t, dead[0].ErrorMessage, "status 400")
@@ -328,7 +328,7 @@ func TestNotifier_Muted(t *testing.T) {
 	require.NoError(t, err)
 	s, _ := driver.As[driver.NoticeStore](letters.Store())
 	known := driver.Mute{Fingerprint: dlq.Fingerprint("charge", "", "", "known"), By: "ana", At: time.Now()}
-	require.NoError(t, s.Mute(t.Context(), known)) // before its first one: nothing can be told in between
+	require.NoError(t, s.Mute(t.Context(), known)) // before its first one: no notice can come in between
 	die(t, letters, "known", time.Now())
 	die(t, letters, "unknown", time.Now())
 	ops.await(t, 1)
@@ -371,7 +371,7 @@ func TestNotifier_TellsWhatViewersSee(t *testing.T) {
 	require.Contains(t, posts[1].notice.Text, "something else")
 }
 
-// A receiver gets at most so many an hour.
+// A receiver gets a bounded number of notices an hour.
 func TestNotifier_Rate(t *testing.T) {
 	t.Parallel()
 	letters, few, all := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t), newReceiver(t)
@@ -383,13 +383,13 @@ func TestNotifier_Rate(t *testing.T) {
 		die(t, letters, text, time.Now())
 	}
 	few.await(t, 2)
-	all.await(t, 4) // the few are served before them in each round
+	all.await(t, 4) // the few come before them in each round
 	die(t, letters, "five", time.Now())
 	all.await(t, 5)
 	require.Len(t, few.all(), 2)
 }
 
-// store is a store that answers unless it is away.
+// store is a store that answers unless it is down.
 type store struct {
 	driver.NoticeStore
 
@@ -471,7 +471,7 @@ func TestReceiver_Validate(t *testing.T) {
 	}
 }
 
-// A redirect is not followed: it is an answer that is no success.
+// A redirect is not followed: it is not a success.
 func TestNotifier_NoRedirects(t *testing.T) {
 	t.Parallel()
 	letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t, http.StatusTemporaryRedirect)

@@ -35,7 +35,7 @@ func newChild(t *testing.T) *payload.Child {
 	return child
 }
 
-// A child answers what the process itself does, to the byte and to the word.
+// A child gives the same results and errors as the process itself, to the byte.
 func TestChild_AsInProcess(t *testing.T) {
 	t.Parallel()
 	child, here := newChild(t), &payload.InProcess{}
@@ -62,8 +62,7 @@ func TestChild_AsInProcess(t *testing.T) {
 	}
 }
 
-// Expressions that would take all memory, or never end, end their process and nothing else, and the next one is
-// answered.
+// An expression that would take all memory, or never end, ends only its process, and the next one is answered.
 func TestChild_Bounded(t *testing.T) {
 	t.Parallel()
 	child := newChild(t)
@@ -83,7 +82,7 @@ func TestChild_Bounded(t *testing.T) {
 	}
 }
 
-// Many callers share the processes; neither one that gives up nor the end of all delays the others.
+// Many callers share the processes; neither a caller that gives up nor the final shutdown delays others.
 func TestChild_Shared(t *testing.T) {
 	t.Parallel()
 	child := newChild(t)

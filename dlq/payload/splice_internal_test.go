@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An edit of a large object costs as much as reading it: 80,000 members took half a minute.
+// An edit of a large object costs as much as reading it: 80,000 members used to take half a minute.
 func TestSplice_ManyMembers(t *testing.T) {
 	t.Parallel()
 	var object strings.Builder

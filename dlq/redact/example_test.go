@@ -13,7 +13,7 @@ func Example() {
 		Texts:   []string{`\d{3}-\d{2}-\d{4}`},
 	})
 	if err != nil {
-		fmt.Println(err) // names every rule that makes no sense
+		fmt.Println(err) // names every invalid rule
 		return
 	}
 	fmt.Println(string(rules.Payload("application/json", []byte(`{"order": 17, "card": {"number": "4111 1111", "name": "A"}}`))))

@@ -25,7 +25,7 @@ func rules(t *testing.T, cfg redact.Config) *redact.Rules {
 	return r
 }
 
-// What a path names is replaced, whatever its type; every other byte stays.
+// A value at a path is replaced, whatever its type; every other byte stays.
 func TestPayload_Paths(t *testing.T) {
 	t.Parallel()
 	const m = `"[redacted]"`
@@ -72,8 +72,7 @@ func TestPayload_Paths(t *testing.T) {
 	}
 }
 
-// Whatever the document is: no value at the path is left, what comes out is JSON again, and without the path it is what
-// went in.
+// For any document: no value at the path is left, the result is JSON, and a document without the path is unchanged.
 func TestPayload_Property(t *testing.T) {
 	t.Parallel()
 	r := rules(t, redact.Config{Paths: []string{"$..secret"}})
@@ -90,7 +89,7 @@ func TestPayload_Property(t *testing.T) {
 	})
 }
 
-// document draws a JSON text, in which "hush" stands nowhere but below a member named secret.
+// document draws a JSON text in which "hush" occurs only below a member named secret.
 func document(t *rapid.T, depth int) string {
 	kind := rapid.IntRange(0, 5).Draw(t, "kind")
 	if depth == 0 {
@@ -135,7 +134,7 @@ func TestHeadersAndTexts(t *testing.T) {
 	require.Nil(t, r.Headers(nil))
 }
 
-// Patterns apply to what is meant: escapes of JSON, numbers, names of members, other encodings.
+// Patterns apply to decoded text: escapes of JSON, numbers, names of members, other encodings.
 func TestPayload_TextsAreWhatIsMeant(t *testing.T) {
 	t.Parallel()
 	r := rules(t, redact.Config{Texts: []string{`\w+@\w+`, `\d{11}`}})
@@ -194,7 +193,7 @@ func TestEntry_EveryText(t *testing.T) {
 	require.Equal(t, r.Entry(e).Fingerprint, g.Fingerprint, "the entries are still those of the group")
 }
 
-// Nil rules hide nothing and fail nowhere.
+// Nil rules hide nothing and never fail.
 func TestNilRules(t *testing.T) {
 	t.Parallel()
 	var r *redact.Rules

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Ways by which one person can send an entry; each reports whether it went out without a second person.
+// The ways in which one person can send an entry; each reports whether it was sent without a second person.
 func ways(t *testing.T, m *dlq.Manager, rn *redrive.Runner) map[string]func(id int64) bool {
 	t.Helper()
 	refused := func(err error) bool {
@@ -57,8 +57,7 @@ func ways(t *testing.T, m *dlq.Manager, rn *redrive.Runner) map[string]func(id i
 	}
 }
 
-// What one person sends alone counts together, whichever way it is sent: after the limit, every way needs a second
-// person.
+// All entries that one person sends alone count together: after the limit, every way of sending needs a second person.
 func TestApproval_EveryWay(t *testing.T) {
 	t.Parallel()
 	names := []string{
@@ -194,7 +193,7 @@ func TestApproval_Rules(t *testing.T) {
 	})
 }
 
-// Who approves sees what would be sent: causes in words, topics, and the difference from what died, edits by hand
+// An approver sees what would be sent: causes in words, topics, and the difference from the original, edits by hand
 // included.
 func TestReviewRun(t *testing.T) {
 	t.Parallel()

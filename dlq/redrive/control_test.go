@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// slow makes outcomes come after a while, in the test's virtual time.
+// slow delays outcomes, in the test's virtual time.
 func (c *consumer) slow(t *testing.T, after time.Duration) dlq.Redriver {
 	t.Helper()
 	c.silent = true
@@ -69,7 +69,7 @@ func TestRun_CanaryStops(t *testing.T) {
 		require.Equal(t, "canary step 1 of 2: 50 % of its 2 outcomes are failures, more than 10 %", run.Cause)
 		require.Equal(t, redrive.Counts{Waiting: 48, Succeeded: 1, Failed: 1}, run.Counts)
 		require.Equal(t, 2, c.total())
-		// A person looks at it and resumes.
+		// A person reviews it and resumes.
 		_, err = m.ResumeRun(t.Context(), run.ID, ana)
 		require.NoError(t, err)
 		run, err = m.Drive(t.Context(), run.ID)
@@ -78,8 +78,8 @@ func TestRun_CanaryStops(t *testing.T) {
 	})
 }
 
-// The outcomes of a step may come before the broker's answer to its publish. They are judged all the same before
-// anything behind the step is sent.
+// The outcomes of a step may come before the broker's answer to its publish. They are still judged before anything
+// after the step is sent.
 func TestRun_CanaryWaitsForItsOwnPublish(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestRun_Rate(t *testing.T) {
 	})
 }
 
-// MaxOut bounds what a consumer that is slow, or gone, is sent.
+// MaxOut bounds the messages sent to a consumer that is slow or gone.
 func TestRun_MaxOutAndLostOutcomes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestRun_PauseResumeCancel(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		// Another process pauses it: this one notices, and what is out is still recorded.
+		// Another process pauses it: this one notices, and outcomes of sent messages are still recorded.
 		_, err = operate(t, store, nil).PauseRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "lunch"})
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
@@ -244,7 +244,7 @@ func TestRun_Approval(t *testing.T) {
 	}
 	_, err = m.ResumeRun(t.Context(), run.ID, dlq.By{Actor: "bob"})
 	require.ErrorIs(t, err, dlq.ErrConflict, "resume is no way around it")
-	// Approved where no approval is configured: the run records the request.
+	// Approved without a configured approval: the run records the request.
 	run, err = operate(t, store, nil).ApproveRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "looks right"})
 	require.NoError(t, err)
 	require.Equal(t, []any{redrive.Running, "bob"}, []any{run.State, run.ApprovedBy})
@@ -271,7 +271,7 @@ func TestRun_Approval(t *testing.T) {
 	require.Equal(t, []string{"bob", "looks right"}, []string{records[0].Actor, records[0].Note})
 }
 
-// For consumers that tell no outcome, and for other destinations, a confirmed publish closes the entry.
+// For consumers that report no outcome, and for other destinations, a confirmed publish closes the entry.
 func TestRun_CloseOnPublishAndTarget(t *testing.T) {
 	t.Parallel()
 	c := &consumer{silent: true}
@@ -301,7 +301,7 @@ func TestRun_CloseOnPublishAndTarget(t *testing.T) {
 	require.Equal(t, "published; no outcome is awaited", records[1].Note)
 }
 
-// A message that the broker refuses is given up after three times; a broker that takes nothing stops the run.
+// A message that the broker refuses is skipped after three tries; a broker that accepts nothing stops the run.
 func TestRun_BrokerRefuses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

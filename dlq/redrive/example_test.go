@@ -30,7 +30,7 @@ func openExample(ctx context.Context) (letters *dlq.Letters, remove func()) {
 	return letters, func() { _ = os.RemoveAll(dir) }
 }
 
-// deadOrder is what the pipeline hands to its sink when a handler has given up.
+// deadOrder is a dead letter as the pipeline passes it to its sink.
 func deadOrder(id, problem string) *envelope.DeadLetter {
 	m := message.NewMessage(id, []byte(`{"order":"`+id+`"}`))
 	m.Metadata[envelope.KeyMessageID] = id
@@ -42,7 +42,7 @@ func deadOrder(id, problem string) *envelope.DeadLetter {
 	}
 }
 
-// handled is a broker whose consumer handles every message at once, and reports so.
+// handled is a broker whose consumer handles every message at once, and reports success.
 func handled(letters *dlq.Letters) dlq.Redriver {
 	return dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration) error {
 		return letters.Redriven(ctx, envelope.RedrivenBy(m, origin, time.Now()))
@@ -118,7 +118,7 @@ func ExampleConfig_approval() {
 	// running approved by bob
 }
 
-// "Connection refused" is tried again after a minute, two, and four; whatever fails then waits for a person.
+// "Connection refused" is redriven after a minute, two, and four; messages that still fail wait for a person.
 func ExampleRunner_Automate() {
 	ctx, stop := context.WithCancel(context.Background())
 	letters, remove := openExample(ctx)

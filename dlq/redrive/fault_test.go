@@ -18,19 +18,19 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// fault is what goes wrong with a call of a store.
+// fault is the way in which a call of a store fails.
 type fault string
 
 const (
 	fails   fault = "fails"
 	hangs   fault = "hangs"   // until its context ends
 	late    fault = "late"    // answers after a while
-	lost    fault = "lost"    // is done, and the answer lost
-	panics  fault = "panics"  // as a driver with a bug
+	lost    fault = "lost"    // succeeds, but its answer is lost
+	panics  fault = "panics"  // panics like a driver with a bug
 	refuses fault = "refuses" // each time, while the store answers everything else
 )
 
-// faultyRuns is a store of which one method goes wrong at one call, or from then on.
+// faultyRuns is a store of which one method fails at one call, or from then on.
 type faultyRuns struct {
 	*sqlstore.Store
 
@@ -133,8 +133,8 @@ func (s *faultyRuns) SettleRun(ctx context.Context, id, holder string, at time.T
 	return got.a, got.b, err
 }
 
-// Each call of the store that a run makes is made to go wrong, one by one, in each way: the process lives, and the run
-// ends complete, every message handled, or stopped with a cause from where a person resumes it.
+// Each store call of a run is made to fail, one by one, in each way: the process survives, and the run ends complete,
+// with every message handled, or stopped with a cause, and a person can resume it.
 func TestRun_EveryStoreCallGoesWrong(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{
@@ -184,7 +184,7 @@ func runsThrough(t *testing.T, method string, at int, f fault) {
 			_, err = m.ResumeRun(t.Context(), run.ID, ana)
 			require.NoError(t, err)
 		}
-		time.Sleep(2 * time.Minute) // the lease and the claims of a worker that could give nothing back
+		time.Sleep(2 * time.Minute) // the lease and the claims of a worker that could not return them
 		synctest.Wait()
 		run, err = operate(t, store, slow).Drive(t.Context(), run.ID)
 		require.NoError(t, err)
@@ -193,8 +193,8 @@ func runsThrough(t *testing.T, method string, at int, f fault) {
 	})
 }
 
-// The renewals of a lease, and the freezing of a run that another process has left in the middle of it, are calls like
-// any other: one refused connection there once ended the process.
+// Lease renewals, and freezing a run that another process has left unfinished, are calls like any other: one refused
+// connection there once ended the process.
 func TestRun_RenewalAndFreezingGoWrong(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"LeaseRun", "FreezeRun"} {
@@ -234,8 +234,8 @@ func TestRun_RenewalAndFreezingGoWrong(t *testing.T) {
 	}
 }
 
-// What kills each process that carries a run on ends with the second: the run stops with a cause, and a person may
-// resume it. Processes that die while the run gets on do not count.
+// A run that kills each process that continues it stops after the second, with a cause, and a person may resume it.
+// Processes that die while the run makes progress do not count.
 func TestRun_HoldersDie(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -284,7 +284,7 @@ func TestRun_HoldersDie(t *testing.T) {
 	})
 }
 
-// A broker client that panics is one that refuses: it stops the run, and nothing else.
+// A panic of a broker client counts as a refusal: it stops only the run.
 func TestRun_PanickingRedriver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,7 +300,7 @@ func TestRun_PanickingRedriver(t *testing.T) {
 	})
 }
 
-// What no database can compare is refused before there is a run.
+// A filter that no database can compare is refused before a run exists.
 func TestRun_ImpossibleTexts(t *testing.T) {
 	t.Parallel()
 	m, _ := operated(t, 1, &consumer{})
@@ -351,7 +351,7 @@ func (s *countedRuns) List(ctx context.Context, f dlq.Filter, p dlq.Page) (drive
 	return s.Store.List(ctx, f, p)
 }
 
-// A rate of nearly nothing sleeps.
+// A rate of almost zero sleeps.
 func TestRun_TinyRateDoesNotSpin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 
 var errAway = errors.New("the database is away")
 
-// unclosed is a store that its test closes, after it has looked into it at the end.
+// unclosed is a store that its test inspects at the end, and then closes.
 type unclosed struct{ *sqlstore.Store }
 
 func (unclosed) Close() error { return nil }
@@ -84,7 +84,7 @@ type consumer struct {
 	letters *dlq.Letters
 	fail    func(m *message.Message) bool
 	refuse  func(m *message.Message) error
-	silent  bool // tells no outcome
+	silent  bool // reports no outcome
 
 	mu    sync.Mutex
 	count map[string]int // deliveries by message id
@@ -131,13 +131,13 @@ func (c *consumer) total() int {
 	return len(c.sent)
 }
 
-// operator is everything that an operator works with.
+// operator has everything that an operator works with.
 type operator struct {
 	*dlq.Manager
 	*redrive.Runner
 }
 
-// operate makes one on a store. A configuration of the runner has its Store and Redriver filled in.
+// operate returns the operator of a store. It fills in Store and Redriver of the runner's configuration.
 func operate(t testing.TB, store dlq.Store, r dlq.Redriver, cfg ...redrive.Config) operator {
 	t.Helper()
 	m, err := dlq.NewManager(dlq.ManagerConfig{Store: store, Redriver: r})

@@ -40,7 +40,7 @@ func sample(t *testing.T, payload, jq string) (after, problem string) {
 	return sent, ""
 }
 
-// What an expression does not touch keeps its bytes: numbers, order, white space, escapes.
+// Parts that an expression does not touch keep their bytes: numbers, order, white space, escapes.
 func TestRun_JQKeepsTheRest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ in, jq, out string }{

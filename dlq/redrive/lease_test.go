@@ -19,11 +19,11 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// frozenFor is longer than the lease of a run, and shorter than a call of a store may take.
+// frozenFor is longer than the lease of a run, and shorter than the timeout of a store call.
 const frozenFor = 45 * time.Second
 
-// heldRuns is the store of one process, of which one call begins late, as when the process was frozen before it. It
-// keeps what a holder does that has lost its lease.
+// heldRuns is the store of one process, of which one call begins late, as if the process had been frozen before it. It
+// records the calls of a holder that has lost its lease.
 type heldRuns struct {
 	*sqlstore.Store
 
@@ -32,8 +32,8 @@ type heldRuns struct {
 
 	mu     sync.Mutex
 	calls  map[string]int
-	lost   map[string]string // by holder, the call that was refused
-	after  []string          // calls of a holder that had been refused already
+	lost   map[string]string // by holder, the refused call
+	after  []string          // calls of a holder after its refusal
 	leases int               // calls of LeaseRun that are not over
 	most   int               // of them at once
 }
@@ -99,7 +99,7 @@ func (s *heldRuns) SettleRun(ctx context.Context, id, holder string, at time.Tim
 	return got.a, got.b, err
 }
 
-// requireOnce checks that every message was sent once, and that the run knows it.
+// requireOnce checks that every message was sent once, and that the run has recorded it.
 func requireOnce(t *testing.T, s *sqlstore.Store, c *consumer, letters int) {
 	t.Helper()
 	run, err := s.Run(t.Context(), "shared")
@@ -113,8 +113,8 @@ func requireOnce(t *testing.T, s *sqlstore.Store, c *consumer, letters int) {
 }
 
 // A process is frozen for longer than its lease before a call of the store, and another one takes the run over. The
-// first hears once that the lease is lost, does nothing more with the run, and neither sends anything twice nor stops
-// what the other one does.
+// first is notified once that the lease is lost, does nothing more with the run, and neither sends anything twice nor
+// stops the other one's work.
 func TestRun_HolderFreezes(t *testing.T) {
 	t.Parallel()
 	for method, test := range map[string]struct {
@@ -154,8 +154,8 @@ func TestRun_HolderFreezes(t *testing.T) {
 	}
 }
 
-// A process that is to end waits for a message that it is sending, for longer than its lease: what it knows at last is
-// refused once, and not tried again. The outcome of the message tells the process that has the run.
+// A process that shuts down waits for a message that it is sending, for longer than its lease: its late record is
+// refused once, and not repeated. The process that has the run learns from the message's outcome.
 func TestRun_HolderEndsLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -188,8 +188,8 @@ func TestRun_HolderEndsLate(t *testing.T) {
 	})
 }
 
-// Processes that work on one store do not ask for a run that another one holds, and each asks for a run once at a time,
-// however long the store takes to answer.
+// Processes that work on one store do not request a run that another one holds, and each has only one request for a run
+// at a time, however long the store takes to answer.
 func TestWork_LeavesHeldRunsAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -228,8 +228,8 @@ func TestWork_LeavesHeldRunsAlone(t *testing.T) {
 	})
 }
 
-// A process that hangs for longer than its lease, each time, before it has sent anything counts like one that died: it
-// does not return what it has lost.
+// A process that hangs, each time, for longer than its lease before it has sent anything counts like one that died: it
+// does not return claims that it has lost.
 func TestRun_HoldersHang(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestRun_HoldersHang(t *testing.T) {
 	})
 }
 
-// hangingSteps is the store of a process that hangs before each step, and has lost its lease in the end.
+// hangingSteps is the store of a process that hangs before each step, and thereby loses its lease.
 type hangingSteps struct{ *sqlstore.Store }
 
 func (s *hangingSteps) StepRun(context.Context, redrive.Step) (redrive.Stepped, error) {
@@ -252,7 +252,7 @@ func (s *hangingSteps) StepRun(context.Context, redrive.Step) (redrive.Stepped, 
 	return redrive.Stepped{}, redrive.ErrLeaseLost
 }
 
-// Who starts a run that another process has taken meanwhile gets that run, and no error.
+// Starting a run that another process has taken meanwhile returns that run, and no error.
 func TestStartRun_TakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -277,12 +277,12 @@ func TestStartRun_TakenMeanwhile(t *testing.T) {
 	})
 }
 
-// skewed is the store of a process whose clock is wrong by an hour, in a database whose clock is not.
+// skewed is the store of a process whose clock is wrong by an hour, in a database with a correct clock.
 type skewed struct{ *heldRuns }
 
 func (s *skewed) Now(context.Context) time.Time { return time.Now().Add(-time.Hour) }
 
-// The clock of the store decides whose lease lasts: a process whose clock is an hour ahead takes nothing from others.
+// The clock of the store decides when a lease ends: a process whose clock is an hour ahead takes nothing from others.
 func TestRun_ClockOfTheStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -301,8 +301,8 @@ func TestRun_ClockOfTheStore(t *testing.T) {
 	})
 }
 
-// A claim is given up when its own time is over, and not with the lease of its entry, which may be shorter: until then
-// the process that has it may still send the message.
+// A claim ends when its own time is over, and not with the lease of its entry, which may be shorter: until then the
+// process that has it may still send the message.
 func TestItem_SettleClaimed(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -316,7 +316,7 @@ func TestItem_SettleClaimed(t *testing.T) {
 	}
 }
 
-// awayAtFirst is the store of a process whose first steps fail, while it answers everything else.
+// awayAtFirst is the store of a process whose first steps fail, while all other calls work.
 type awayAtFirst struct {
 	*heldRuns
 

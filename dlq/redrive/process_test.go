@@ -33,7 +33,7 @@ func (q fileQueue) Reschedule(_ context.Context, _ envelope.Origin, m *message.M
 	return err
 }
 
-// TestRunProcess_Child is not a test: it is the server that the test below starts and kills. It carries a run on.
+// TestRunProcess_Child is not a test: it is the server that the test below starts and kills. It continues a run.
 func TestRunProcess_Child(t *testing.T) {
 	dir := os.Getenv("REDRIVE_RUN_CHILD")
 	if dir == "" {
@@ -55,7 +55,7 @@ func TestRunProcess_Child(t *testing.T) {
 	require.NoError(t, file.Close())
 }
 
-// startRunChild starts the server. What it prints is kept for when it fails.
+// startRunChild starts the server. Its output is kept in case it fails.
 func startRunChild(t *testing.T, dir string, claims time.Duration) (cmd *exec.Cmd, output *logbuffer.Buffer) {
 	t.Helper()
 	output = &logbuffer.Buffer{}
@@ -67,7 +67,7 @@ func startRunChild(t *testing.T, dir string, claims time.Duration) (cmd *exec.Cm
 }
 
 // kill -9 of the server in the middle of a run, and a resume by another one: every message is redriven, and none twice.
-// In ordinary test runs it is a small set and one kill; REDRIVE_RUN_LETTERS=100000 makes it the real thing, with three.
+// In ordinary test runs it is a small set and one kill; REDRIVE_RUN_LETTERS=100000 makes it the full test, with three.
 func TestRunProcess_Killed(t *testing.T) {
 	t.Parallel()
 	// The consumer must not be further behind than a claim lasts, else an unrecorded publish is repeated: maxOut keeps it
@@ -161,7 +161,7 @@ func consumeFile(t *testing.T, path string, letters *dlq.Letters, see func(messa
 			work <- [2]string{entry, id}
 			line, more = "", see(id)
 		case errors.Is(err, io.EOF):
-			// A file does not report that it has grown.
+			// A file does not announce new data.
 			select {
 			case err := <-errs:
 				require.NoError(t, err)

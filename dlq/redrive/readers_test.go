@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
-// counted is a consumer whose broker can be asked for its readers.
+// counted is a consumer whose broker counts its readers.
 type counted struct {
 	*consumer
 
@@ -28,7 +28,7 @@ func (c counted) Readers(ctx context.Context, origin envelope.Origin) (int, erro
 	return c.readers(ctx, origin)
 }
 
-// readersOf is an operator of three dead letters for each consumer, in their order.
+// readersOf returns an operator of three dead letters for each consumer, in their order.
 func readersOf(t *testing.T, readers func(ctx context.Context, origin envelope.Origin) (int, error),
 	consumers ...string,
 ) (operator, *consumer, *logbuffer.Buffer) {
@@ -49,7 +49,7 @@ func readersOf(t *testing.T, readers func(ctx context.Context, origin envelope.O
 	return operate(t, store, r, redrive.Config{Logger: slog.New(slog.NewJSONHandler(logs, nil))}), c, logs
 }
 
-// A person sees before a run where messages would wait because no consumer reads there, and only then.
+// Before a run a person sees where messages would wait because no consumer reads there, and nothing otherwise.
 func TestPreviewRun_Readers(t *testing.T) {
 	t.Parallel()
 	readers := func(_ context.Context, origin envelope.Origin) (int, error) {
@@ -89,7 +89,8 @@ func TestPreviewRun_Readers(t *testing.T) {
 		p.Destinations, "a redriver that counts none")
 }
 
-// A broker that does not answer, not even when its context ends, holds no preview, nor the answers about others.
+// A broker that does not answer, not even when its context ends, delays neither the preview nor the answers about
+// others.
 func TestPreviewRun_FrozenBroker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -110,7 +111,7 @@ func TestPreviewRun_FrozenBroker(t *testing.T) {
 	})
 }
 
-// A run says once, in the log, that no consumer reads where it sends; it sends all the same, for a consumer may come.
+// A run logs once that no consumer reads its destination; it still sends, because a consumer may come.
 func TestRun_WarnsOfNoReader(t *testing.T) {
 	t.Parallel()
 	m, c, logs := readersOf(t, func(_ context.Context, origin envelope.Origin) (int, error) {

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Technical causes are redriven on their own, later and later, until the message's redrives are used up: then it
-// is PARKED, and nothing touches it until a person does. Two processes have the same rule.
+// Technical causes are redriven automatically, later and later, until the message's redrives are used up: then it is
+// PARKED for a person. Two processes have the same rule.
 func TestRule_BacksOffAndParks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -69,11 +69,11 @@ func TestRule_BacksOffAndParks(t *testing.T) {
 	})
 }
 
-// Rules that have nothing to do look every ten seconds, whether nothing has died, nothing is due or their run waits for
-// a person: over an hour the store is read so often and no oftener.
+// Idle rules look every ten seconds, whether nothing has died, nothing is due or their run waits for a person: this
+// bounds the reads of the store in an hour.
 func TestRule_IdleDoesNotSpin(t *testing.T) {
 	t.Parallel()
-	const rules, reads = 2, 5 // its runs, what it could not help, and what is due after each number of redrives
+	const rules, reads = 2, 5 // a rule's runs, its exhausted letters, and those due after each number of redrives
 	for name, prepare := range map[string]func(t *testing.T, m operator, s dlq.Store){
 		"nothing has died": func(*testing.T, operator, dlq.Store) {},
 		"nothing is due": func(t *testing.T, _ operator, s dlq.Store) {
@@ -113,8 +113,8 @@ func TestRule_IdleDoesNotSpin(t *testing.T) {
 	}
 }
 
-// A rule in the outage that it is for: it stops, backs off, tries again, picks up what dies meanwhile, and parks what
-// it could not help.
+// A rule in an outage: it stops, backs off, tries again, picks up new dead letters, and parks those that it could not
+// save.
 func TestRule_SurvivesTheOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestRule_SurvivesTheOutage(t *testing.T) {
 	})
 }
 
-// A run of a rule that a person has paused is that person's.
+// A rule leaves its run alone once a person has paused it.
 func TestRule_PausedByAPerson(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Every entry of the set is redriven once, and what dies later is not taken.
+// Every entry of the set is redriven once, and later deaths are not included.
 func TestRun_RedrivesTheFrozenSet(t *testing.T) {
 	t.Parallel()
 	c := &consumer{}

@@ -64,7 +64,7 @@ func TestRun_AdjustAndWatch(t *testing.T) {
 	})
 }
 
-// batches is a consumer that takes whole batches.
+// batches is a consumer that accepts whole batches.
 type batches struct {
 	*consumer
 
@@ -128,7 +128,7 @@ func TestRun_RedriverPanics(t *testing.T) {
 	})
 }
 
-// The store goes away in the middle: the run waits for it, and redrives nothing twice.
+// The store fails in the middle: the run waits for it, and redrives nothing twice.
 func TestRun_StoreComesAndGoes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestRun_StoreComesAndGoes(t *testing.T) {
 	})
 }
 
-// flakySteps fails every third step: before it is done, or after, when only the answer is lost.
+// flakySteps fails every third step: before its execution, or afterwards, when only the answer is lost.
 type flakySteps struct {
 	*sqlstore.Store
 

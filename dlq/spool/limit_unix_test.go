@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitFileSize makes writes fail beyond a size of each file, with a part of the last write done: what a full disk
-// does.
+// limitFileSize makes writes fail beyond a size of each file, after part of the last write, like a full disk.
 func limitFileSize(t *testing.T, bytes string) {
 	t.Helper()
 	n, err := strconv.ParseUint(bytes, 10, 64)

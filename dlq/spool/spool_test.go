@@ -86,7 +86,7 @@ func TestSpool_RefusesLineFeeds(t *testing.T) {
 	require.True(t, s.Empty())
 }
 
-// One sync serves all who wait: everything that was promised is there, in segments of bounded size.
+// One sync serves all waiting callers: every promised letter is there, in segments of bounded size.
 func TestSpool_Concurrent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -117,7 +117,8 @@ func TestSpool_Concurrent(t *testing.T) {
 	}
 }
 
-// Cut anywhere, as a crash or a full disk does: exactly the whole records are there, and the next process continues.
+// Truncated anywhere, as by a crash or a full disk: exactly the complete records are there, and the next process
+// continues.
 func TestSpool_TruncatedAtEveryByte(t *testing.T) {
 	t.Parallel()
 	source := t.TempDir()
@@ -161,7 +162,7 @@ func TestSpool_TruncatedAtEveryByte(t *testing.T) {
 	}
 }
 
-// Every single flipped bit is found; it costs at most the record it is in, and the file is kept for a person.
+// Every single flipped bit is found; it costs at most its record, and the file is kept for a person.
 func TestSpool_EveryBitFlip(t *testing.T) {
 	t.Parallel()
 	source := t.TempDir()
@@ -195,7 +196,7 @@ func TestSpool_EveryBitFlip(t *testing.T) {
 	}
 }
 
-// The store goes away in the middle: nothing is skipped, nothing is taken twice.
+// The store fails in the middle: nothing is skipped, nothing is taken twice.
 func TestSpool_DrainContinuesWhereItStopped(t *testing.T) {
 	t.Parallel()
 	s := openSpool(t, spool.Config{Dir: t.TempDir(), SegmentBytes: 40_000})
@@ -288,7 +289,7 @@ func TestSpool_OpenFileMovedAway(t *testing.T) {
 	require.Equal(t, int64(1), s.Stats().Missing, "all of it was taken")
 }
 
-// A file that cannot be read is an error, which does not stop those behind it.
+// A file that cannot be read is an error that does not stop those behind it.
 func TestSpool_FileUnreadable(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -59,7 +59,7 @@ func BenchmarkPut(b *testing.B) {
 	b.ReportMetric(alone.Seconds()/together.Seconds(), "ratio")
 }
 
-// BenchmarkRead reads at 100,000 rows: pages are to take 5 ms at most, statistics 20 ms.
+// BenchmarkRead reads at 100,000 rows. Targets: 5 ms for pages, 20 ms for statistics.
 func BenchmarkRead(b *testing.B) {
 	s, db := newFile(b, "?synchronous=normal")
 	const rows = 100_000

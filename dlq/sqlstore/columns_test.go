@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The table of columns and the migrations say the same: a column that is in one of them only would be lost in the
-// archive, or never read.
+// The table of columns matches the migrations: a column in only one of them would be lost in the archive, or never
+// read.
 func TestColumns_AreThoseOfTheSchema(t *testing.T) {
 	t.Parallel()
 	s, err := Open(t.Context(), "sqlite::memory:")

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
-// What an operator with a SQL client sees: dlq_events, with the columns that dashboards and handbooks know.
+// The view of an operator with a SQL client: dlq_events, with the columns that dashboards and handbooks use.
 func ExampleOpen() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "redrive-example-")

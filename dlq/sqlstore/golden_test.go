@@ -51,7 +51,7 @@ func (r *recorder) note(query string, args []sqldriver.NamedValue) {
 	}
 }
 
-// shown follows the pointers of arrays.
+// shown dereferences the pointers of arrays.
 func shown(v any) string {
 	switch v := v.(type) {
 	case []*string:
@@ -95,7 +95,7 @@ func (c recorderConn) BeginTx(context.Context, sqldriver.TxOptions) (sqldriver.T
 	return c, nil
 }
 
-// checkPlain turns what database/sql does, and leaves arrays as they are.
+// checkPlain converts parameters like database/sql, but leaves arrays alone.
 func checkPlain(v *sqldriver.NamedValue) error {
 	if plain, err := sqldriver.DefaultParameterConverter.ConvertValue(v.Value); err == nil {
 		v.Value = plain
@@ -139,7 +139,7 @@ func (r *recordedRows) Next(to []sqldriver.Value) error {
 	return nil
 }
 
-// letter is one with a value in every field, or in the few that each has.
+// goldenLetter returns a letter with a value in every field, or only in the usual ones.
 func goldenLetter(n int, full bool) *dlq.Entry {
 	at := time.Date(2026, 5, 4, 3, 2, n, 123456000, time.UTC)
 	e := &dlq.Entry{
@@ -175,8 +175,8 @@ func goldenChanged(e *dlq.Entry) *dlq.Entry {
 	return &c
 }
 
-// Every statement that names the columns of a dead letter, as it goes to each database: whatever builds them, they stay
-// the same.
+// Every statement that names the columns of a dead letter, as sent to each database: they stay the same, however they
+// are built.
 func TestStatements_Golden(t *testing.T) {
 	for _, d := range []dialect{sqlite{}, mysql{}, postgres{}} {
 		t.Run(string(d.name()), func(t *testing.T) {

@@ -54,8 +54,7 @@ func TestOpen_Refuses(t *testing.T) {
 	require.NoFileExists(t, "a.db")
 }
 
-// Schema of an older version, with letters in it: nothing to do yet, and an application's own migrations are left
-// alone.
+// A store is created in an application's database and opened again; the application's own migrations are left alone.
 func TestOpen_BesideAnApplication(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
@@ -76,7 +75,7 @@ func TestOpen_BesideAnApplication(t *testing.T) {
 func TestPutTx(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")
-	for range 3 { // our statements are prepared by now, and those of another pool are not to be used with them
+	for range 3 { // our statements are prepared by now, but those of another pool must not be used
 		_, err := s.Put(t.Context(), entry(0, time.Now()))
 		require.NoError(t, err)
 	}
@@ -135,7 +134,7 @@ func TestOpen_InMemory(t *testing.T) {
 	require.Empty(t, s.SpoolDir())
 }
 
-// A store in the application's own database, which stays open; reading alone makes and changes nothing.
+// A store in the application's own database, which stays open; opening it read-only creates and changes nothing.
 func TestNew(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
@@ -163,7 +162,7 @@ func TestNew(t *testing.T) {
 	require.NoError(t, kept.Close())
 }
 
-// A mistyped path is an error and no new store; a store that a newer program has migrated is left alone.
+// A mistyped path is an error and creates no store; a store that a newer program has migrated is left alone.
 func TestOpen_WithoutMigration(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The five queries of the system that dlq_events replaces, as they stand in its handbook for PostgreSQL. For
-// SQLite only the date functions differ; the comment after such a line has the original.
+// The five queries of the system that dlq_events replaces, from its handbook for PostgreSQL. For SQLite only the date
+// functions differ; the comment after such a line has the original.
 const (
 	queryPending = `
 SELECT id, event_id, source_id, error_message, created_at
@@ -170,7 +170,7 @@ func TestDlqEvents_ColumnsAndIndexes(t *testing.T) {
 	}
 }
 
-// Queries by a field of the payload, and joins with other tables; one letter that is not a JSON spoils none of it.
+// Queries by a field of the payload, and joins with other tables; they also work with a letter that is not JSON.
 func TestDlqEvents_PayloadInQueries(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")
@@ -248,7 +248,7 @@ func TestPurge_Archive(t *testing.T) {
 	require.Len(t, rowsOf(t, db, "SELECT id FROM dlq_events_archive"), 2)
 }
 
-// The audit log cannot be changed, not even by who has the file.
+// The audit log cannot be changed, not even by the owner of the file.
 func TestAudit_AppendOnly(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")

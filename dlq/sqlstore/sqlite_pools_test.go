@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Processes that start together all turn the journal of a new file into a write-ahead log: SQLite lets those who meet
-// fail at once, without a wait for busy_timeout, and a process would not have come up.
+// Processes that start together all switch a new file's journal to a write-ahead log: SQLite fails concurrent ones at
+// once, ignoring busy_timeout, and a process would not have started.
 func TestSQLite_OpenedTogether(t *testing.T) {
 	t.Parallel()
 	for range 40 {

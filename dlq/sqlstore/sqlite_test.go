@@ -19,7 +19,7 @@ func TestSQLite_Conformance(t *testing.T) {
 	t.Parallel()
 	dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
 		t.Helper()
-		// The suite kills no process: so it need not wait for the disk. TestProcess_Killed does, with the default.
+		// The suite kills no process, so it need not wait for the disk. TestProcess_Killed does, with the default.
 		url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db") + "?synchronous=normal&busy-timeout=1m"
 		return func(t *testing.T) dlqtest.Store {
 			t.Helper()
@@ -36,7 +36,7 @@ func open(t testing.TB, url string) *sqlstore.Store {
 }
 
 // Two processes change entries at the same time: each waits for the other. A transaction that took the write lock only
-// when it comes to write would fail, because what it has read is old by then.
+// at its first write would fail, because its reads are stale by then.
 func TestSQLite_TwoWriters(t *testing.T) {
 	t.Parallel()
 	url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db") + "?synchronous=normal&busy-timeout=1m"

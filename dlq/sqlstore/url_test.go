@@ -74,7 +74,7 @@ func TestParseURL_Refuses(t *testing.T) {
 	require.ErrorContains(t, err, `forgotten import? add _ "github.com/go-sql-driver/mysql"`)
 }
 
-// What PostgreSQL's jsonb refuses is not projected.
+// A payload that PostgreSQL's jsonb refuses is not projected.
 func TestJSONBReadable(t *testing.T) {
 	t.Parallel()
 	for payload, want := range map[string]bool{

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Callers that share a transaction with a letter which the database does not take get their own answers: that one an
-// error, else its message would be acked and lost, and the others their receipts.
+// Callers that share a transaction with a letter that the database rejects get their own answers: its caller an error,
+// otherwise the message would be acked and lost, and the others their receipts.
 func TestPut_OneIsRefusedAmongMany(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")
@@ -55,8 +55,8 @@ func TestPut_OneIsRefusedAmongMany(t *testing.T) {
 	require.Equal(t, int64(8*(callers-1)), n)
 }
 
-// A text that the database will never take does not keep the letter out, or those of the same call and the same moment:
-// it is escaped. Payload and headers are what they were.
+// A text that the database would never accept blocks neither its letter nor others of the same call or moment: it is
+// escaped. Payload and headers are unchanged.
 func TestPut_RefusedTextIsSetApart(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")

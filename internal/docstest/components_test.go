@@ -120,7 +120,7 @@ func TestComponents_Forwarder(t *testing.T) {
 		runs := c.failing("orders")
 		outbox := forwarder.NewPublisher(c.broker.Publisher(), forwarder.PublisherConfig{ForwarderTopic: "outbox"})
 		require.NoError(c, outbox.Publish("orders", message.NewMessage("1", []byte("order"))))
-		// What it cannot unwrap is a dead letter, and no loop.
+		// A message that it cannot unwrap is dead-lettered, not looped.
 		require.NoError(c, c.broker.Publisher().Publish("outbox",
 			message.NewMessage("2", []byte("no envelope of a forwarder"))))
 		return func() {

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/internal/config"
 )
 
-// What deploy puts before the server is a configuration that it reads, and each file is readable YAML.
+// The server accepts the configurations of deploy, and each file is valid YAML.
 func TestDeploy_ConfigurationsAreValid(t *testing.T) {
 	for name, value := range map[string]string{
 		"STORE_URL": "sqlite:dead.db", "BROKER_URL": "amqp://localhost", "TOKEN_HASH": "sha256:" + strings.Repeat("0", 64),
@@ -54,7 +54,7 @@ func TestDeploy_ConfigurationsAreValid(t *testing.T) {
 	require.Greater(t, files, 8)
 }
 
-// What the packages and the kustomization name is there.
+// The files that the packages and the kustomization name exist.
 func TestDeploy_FilesAreThere(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, ".goreleaser.yaml"))
 	require.NoError(t, err)

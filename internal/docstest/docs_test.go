@@ -139,8 +139,8 @@ func flat(text string) string {
 	return b.String()
 }
 
-// A command names a program, a make target or a profile that is there, and only flags that it knows. What the programs
-// do is tested next to them.
+// A command names a program, a make target or a profile that is there, and only flags that it knows. The programs'
+// behaviour is tested next to them.
 func TestDocs_CommandsExist(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	require.NoError(t, err)

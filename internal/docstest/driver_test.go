@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// What follows is the broker of docs/writing-a-driver.md: slots of a shelf, one for each consumer.
+// This is the broker of docs/writing-a-driver.md: slots of a shelf, one for each consumer.
 
 // Shelf is the server: it outlives the connections to it.
 type Shelf struct {

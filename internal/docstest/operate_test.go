@@ -258,7 +258,7 @@ func TestOperate_AShift(t *testing.T) {
 	require.NoError(t, letters.Close())
 }
 
-// What the marks are documented to do.
+// The marks have their documented effects.
 func TestOperate_Marks(t *testing.T) {
 	classifier, err := middleware.NewClassifier()
 	require.NoError(t, err)

@@ -27,9 +27,8 @@ func masked(output string) string {
 	return uuid.ReplaceAllString(when.ReplaceAllString(output, "TIME"), "ID")
 }
 
-// A reader of the README in an empty directory types its go get, the program and its go run. What it prints is what
-// stands there. Only where the library comes from is not as for a reader: from this checkout, with the module cache of
-// this test.
+// A reader of the README in an empty directory types its go get, the program and its go run. The output matches the
+// README. Only the source of the library differs: this checkout, with the module cache of this test.
 func TestREADME_Program(t *testing.T) {
 	t.Parallel()
 	readme := pages(t)[0]

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What ships may have at most this many of each. The numbers only go down.
+// Shipped code may have at most this many of each. The numbers only go down.
 const (
 	mostLong        = 1   // functions of more than 60 lines
 	mostWide        = 0   // functions of more than five parameters

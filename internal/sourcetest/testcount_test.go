@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What CI counts, and which failed tests it runs again to say whether they are broken or unstable.
+// The tests that CI counts, and the failed ones that it repeats to tell broken from unstable.
 func TestTestcount(t *testing.T) {
 	t.Parallel()
 	const (

@@ -62,7 +62,7 @@ func TestReadURL(t *testing.T) {
 	}
 }
 
-// What the URL says about SQLite is not said over again.
+// Settings of SQLite in the URL are not repeated.
 func TestReadURL_PragmasOfTheURLWin(t *testing.T) {
 	t.Parallel()
 	u := parse(t, "sqlite://q.db?_pragma=synchronous(off)&_pragma=busy_timeout=1")
@@ -71,7 +71,7 @@ func TestReadURL_PragmasOfTheURLWin(t *testing.T) {
 	require.Equal(t, []string{"PRAGMA journal_mode = WAL"}, s.Pragmas)
 }
 
-// Whatever a driver says, its error shows no password, in no form, and is still the same error.
+// No error of a driver shows a password, in any form, and it is still the same error.
 func TestSource_HidesSecrets(t *testing.T) {
 	t.Parallel()
 	u := parse(t, "postgres://ana:p%40ss%20w@db/app?sslpassword=keyword")

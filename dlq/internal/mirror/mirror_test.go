@@ -65,7 +65,7 @@ func TestMirror_BothWays(t *testing.T) {
 	require.Nil(t, m.From(&none).States)
 }
 
-// A field that one side has alone would be lost on the way there or back: a program with it does not start.
+// A field that only one side has would be lost on the way there or back: such a program does not start.
 func TestMirror_EveryFieldHasAPartner(t *testing.T) {
 	t.Parallel()
 	for name, others := range map[string]map[string]string{

@@ -35,7 +35,7 @@ func (p *people) PutSession(_ context.Context, s driver.Session) error {
 	return nil
 }
 
-// Guesses of cookies from an address, which may be a proxy's, end no session of those who come from there.
+// Guesses of cookies from an address, which may be a proxy's, end no session of other users there.
 func TestSessions_GuessedByOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

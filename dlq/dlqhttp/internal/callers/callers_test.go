@@ -32,8 +32,8 @@ func TestStreams(t *testing.T) {
 	require.NotEmpty(t, one.Open(&admin))
 }
 
-// The answers that are kept for one caller push out none of another's; a caller whose role has changed is another one,
-// and so is one who has the same name and gave no credentials.
+// The kept answers of one caller evict none of another's; a caller whose role has changed is a different one, and so is
+// one with the same name but without credentials.
 func TestCallers(t *testing.T) {
 	t.Parallel()
 	c := NewAnswers()

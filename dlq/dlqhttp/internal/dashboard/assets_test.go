@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is embedded of other projects is what vendor.sum says, no more and no less, each with its licence.
+// The embedded files of other projects are exactly those in vendor.sum, each with its licence.
 func TestAssets_Manifest(t *testing.T) {
 	file, err := os.Open("vendor.sum")
 	require.NoError(t, err)
@@ -57,7 +57,7 @@ func TestAssets_NothingFromElsewhere(t *testing.T) {
 	require.NotContains(t, policy, "unsafe")
 }
 
-// Everything that is embedded, as it is sent: the heaviest page takes all of it.
+// The size of all embedded files, as sent: the heaviest page uses all of them.
 func TestAssets_Weight(t *testing.T) {
 	total := 0
 	for name, a := range assets() {

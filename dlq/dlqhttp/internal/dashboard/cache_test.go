@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Fifty viewers whose pages refresh every five seconds, each at its own moment, make one question in five seconds.
+// Fifty viewers whose pages refresh every five seconds, each at its own moment, cause one query in five seconds.
 func TestCache_FiftyViewersAskAsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(5 * time.Second)
@@ -42,7 +42,7 @@ func TestCache_FiftyViewersAskAsOne(t *testing.T) {
 	})
 }
 
-// A change is seen at once by who made it, even when the answer from before it is still on its way.
+// The author of a change sees it at once, even if an earlier answer is still on its way.
 func TestCache_Forget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(time.Minute)
@@ -68,7 +68,7 @@ func TestCache_Forget(t *testing.T) {
 	})
 }
 
-// A viewer that leaves does not take the answer from the others, and an error is not kept for long.
+// A viewer that leaves does not cancel the answer for the others, and an error is not kept for long.
 func TestCache_LeavingAndErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(5 * time.Second)

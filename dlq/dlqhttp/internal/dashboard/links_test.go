@@ -16,7 +16,7 @@ import (
 
 var href = regexp.MustCompile(`href="([^"#]+)"`)
 
-// Every link of every page leads somewhere, and its query is one: a list that is filtered stays so on its next page.
+// Every link of every page works, with a valid query: a filtered list stays filtered on its next page.
 func TestPages_Links(t *testing.T) {
 	s := newSite(t)
 	for n := range 120 {

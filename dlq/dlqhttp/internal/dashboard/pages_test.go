@@ -36,7 +36,7 @@ type counted struct {
 	*sqlstore.Store
 	asked atomic.Int64
 	down  atomic.Bool
-	// broken answers to Ping, and to nothing else.
+	// broken answers only to Ping.
 	broken atomic.Bool
 }
 
@@ -166,7 +166,7 @@ func (s *site) send(role access.Role, r *http.Request) *httptest.ResponseRecorde
 	return w
 }
 
-// screens are all pages that can be looked at.
+// screens are all pages for viewers.
 func screens(run string) []string {
 	return []string{
 		"/", "/groups", "/report", "/report?since=24h", "/entries",
@@ -176,13 +176,13 @@ func screens(run string) []string {
 	}
 }
 
-// forms are those that only operators see.
+// forms are the pages that only operators see.
 var forms = []string{
 	"/entries/1/edit", "/entries/act?do=discard&scope=all", "/runs/new",
 	"/runs/new?canary=&jq=.card%3D0",
 }
 
-// Fifty viewers of every page within an interval cost the store what one of them does.
+// Fifty viewers of every page within an interval cost the store as much as one.
 func TestPages_FiftyViewersCostWhatOneDoes(t *testing.T) {
 	s := newSite(t)
 	for n := range 120 {
@@ -211,7 +211,7 @@ func TestPages_FiftyViewersCostWhatOneDoes(t *testing.T) {
 	require.Equal(t, one, s.store.asked.Load())
 }
 
-// Who only looks sees no button, and the server refuses the buttons of who made one themselves.
+// A viewer sees no buttons, and the server refuses requests that a viewer forges.
 func TestPages_Roles(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 1)
@@ -273,7 +273,7 @@ func TestPages_ReadOnly(t *testing.T) {
 	require.Equal(t, dlq.Pending, e.Status)
 }
 
-// Every answer tells the browser what it may do: nothing but our files.
+// Every answer has a policy for the browser: only our files.
 func TestPages_Headers(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 1)
@@ -366,7 +366,7 @@ func TestPages_Redaction(t *testing.T) {
 	require.JSONEq(t, `{"order":2,"card":"visa-2"}`, string(e.Body.Payload))
 }
 
-// A store that is down, an entry that is gone, a question that makes no sense: each page names the remedy.
+// A store that is down, an entry that is gone, an invalid request: each page names the remedy.
 func TestPages_Faults(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.Interval = time.Nanosecond })
 	s.put(t, 1)
@@ -406,7 +406,7 @@ func TestPages_Faults(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.get(access.Admin, "/").Code)
 }
 
-// Only a store that is down is called so; what a store that answers could not do is shown with its reason.
+// Only a store that is down is called that; an error of a store that answers is shown with its reason.
 func TestPages_FaultsOfAStoreThatAnswers(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.Interval = time.Nanosecond })
 	s.store.broken.Store(true)
@@ -421,7 +421,7 @@ func TestPages_FaultsOfAStoreThatAnswers(t *testing.T) {
 	require.Contains(t, w.Body.String(), "The store does not answer")
 }
 
-// Many entries of which a part was changed before the store failed: the page has the number.
+// If the store fails after some of many entries were changed, the page shows their number.
 func TestPages_HalfDone(t *testing.T) {
 	s := newSite(t)
 	j := &job{Err: errDown, Said: "3 entries discarded.", Back: "/entries?status=PENDING"}
@@ -436,7 +436,7 @@ func TestPages_HalfDone(t *testing.T) {
 	}
 }
 
-// A form that says nothing of the entries does not mean all of them.
+// A form without entries does not mean all of them.
 func TestPages_ActOnNothing(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 1)
@@ -458,7 +458,7 @@ func TestPages_Conflict(t *testing.T) {
 	require.Contains(t, w.Body.String(), "by bob")
 }
 
-// A node of the settings is drawn as text, tables where the members are values.
+// A node of the settings is rendered as text, or as a table if its members are values.
 func TestNode(t *testing.T) {
 	n, err := nodeOf(map[string]any{
 		"queues": []any{map[string]any{"arguments": "x", "name": "orders"}, map[string]any{"name": "<b>"}},
@@ -482,7 +482,7 @@ func TestNode(t *testing.T) {
 	require.Contains(t, viewer, "connection refused")
 }
 
-// A page is compressed when the browser takes that.
+// A page is compressed if the browser accepts that.
 func TestPages_Compressed(t *testing.T) {
 	s := newSite(t)
 	r := httptest.NewRequest(http.MethodGet, prefix+"/", http.NoBody)
@@ -494,12 +494,12 @@ func TestPages_Compressed(t *testing.T) {
 	require.Less(t, len(zipped), len(s.get(access.Viewer, "/").Body.Bytes())/2)
 }
 
-// gone is a redriver whose consumer is.
+// gone is a redriver whose consumer is gone.
 type gone struct{ dlq.Redriver }
 
 func (gone) Readers(context.Context, envelope.Origin) (int, error) { return 0, nil }
 
-// Before a person starts a run they see that no consumer would read it.
+// Before starting a run a person sees that no consumer would read it.
 func TestPages_NoReader(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 1)

@@ -16,7 +16,7 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 34, 56, 0, time.UTC)
 
-// A list is a link: what it says is read back as the same list.
+// A list is a link: parsing the link gives the same list.
 func TestSearch_RoundTrip(t *testing.T) {
 	two := 2
 	s := search{Order: driver.OldestFirst, Filter: dlq.Filter{
@@ -63,7 +63,7 @@ func TestSearch_Nonsense(t *testing.T) {
 	}
 }
 
-// What is ticked and what matches are distinct: all of a filter is never more than the filter.
+// Ticked entries and matching ones are distinct: all of a filter is never more than the filter.
 func TestChosen(t *testing.T) {
 	all, err := chosen(url.Values{"scope": {"all"}, "id": {"3", "4"}, "pick": {"9"}, "topic": {"orders"}}, noon)
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestChosen(t *testing.T) {
 	require.ErrorContains(t, err, "Nothing is selected")
 }
 
-// JSON in colour is the same text, whatever is in it.
+// Coloured JSON is the same text, for any content.
 func TestTokens(t *testing.T) {
 	for _, text := range []string{
 		`{"a": "b", "c": [1, -2.5e+10, true, false, null, {}], "d\"e": "f\\", "": ""}`, `"text"`, `12`, `[]`, `null`,
@@ -97,7 +97,7 @@ func TestTokens(t *testing.T) {
 	require.True(t, viewPayload(make([]byte, maxShown+1)).Cut)
 }
 
-// A form sends CRLF: what a person did not touch keeps its bytes.
+// A form sends CRLF: an untouched text keeps its bytes.
 func TestTyped(t *testing.T) {
 	for _, original := range []string{"{\n \"a\": 1\n}\n", "a\r\nb\r\n", "", "\n", "one line", "\u2028é😀"} {
 		require.Empty(t, editable(visible.View{}, &dlq.Body{Payload: []byte(original)}))

@@ -17,8 +17,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The report as a page puts each cause under what happened to it, links to it, and is the one that can be
-// downloaded.
+// The page of the report lists each cause under its trend, links to it, and equals the downloads.
 func TestPages_Report(t *testing.T) {
 	s := newSite(t)
 	empty := s.get(access.Viewer, "/report?since=24h").Body.String()

@@ -73,7 +73,7 @@ func (a *api) ask(
 	return w
 }
 
-// problem is what a refused request is answered.
+// problem is the answer to a refused request.
 func problem(t *testing.T, w *httptest.ResponseRecorder, status int) rest.Problem {
 	t.Helper()
 	require.Equal(t, status, w.Code)
@@ -118,7 +118,8 @@ func TestETag(t *testing.T) {
 	require.Equal(t, "later", list.Records[0].Note)
 }
 
-// What no store can hold is refused with the field's place, before the store is asked; payloads may have any bytes.
+// Text that no store can hold is refused with the field's place, before the store is called; payloads may have any
+// bytes.
 func TestInput_NoStoreCanHold(t *testing.T) {
 	a := newAPI(t)
 	for route, place := range map[string]string{
@@ -150,7 +151,7 @@ func TestNew_DocumentsShareNothing(t *testing.T) {
 	for p, place := range other {
 		require.Empty(t, one[p], "%s is part of both documents", place)
 	}
-	runtime.KeepAlive(a) // its addresses are not given to parts of the other
+	runtime.KeepAlive(a) // so that its addresses are not reused for the other
 }
 
 // pointers collects the addresses of everything that a part of a document points to, with its place.

@@ -10,8 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redact"
 )
 
-// A difference shows what changed of what is shown, and is the same whatever the hidden values are: no guess is
-// confirmed by it.
+// A difference shows the changes of visible text, and does not depend on hidden values: it confirms no guess.
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	rules, err := redact.New(redact.Config{Paths: []string{"$.cpf"}, Headers: []string{"auth"}})
@@ -31,7 +30,7 @@ func TestDiff(t *testing.T) {
 	require.NotContains(t, added.String(), "new")
 }
 
-// Whether an edit changes something would confirm a guess: what is hidden is not for editing, there or not.
+// Whether an edit has an effect would confirm a guess: hidden text cannot be edited, whether it exists or not.
 func TestEdit(t *testing.T) {
 	t.Parallel()
 	rules, err := redact.New(redact.Config{
