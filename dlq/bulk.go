@@ -3,6 +3,7 @@ package dlq
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/text"
@@ -21,30 +22,16 @@ type Bulk struct {
 
 const maxConflicts = 100
 
-// ResolveAll resolves every entry that the filter selects; see [Manager.Resolve]. It ignores By.Version. When it fails,
-// the earlier entries have been changed: it is safe to call again.
-func (m *Manager) ResolveAll(ctx context.Context, f Filter, by By) (Bulk, error) {
-	return m.changeAll(ctx, f, driver.ActionResolve, by)
-}
-
-// DiscardAll discards every entry that the filter selects; see [Manager.ResolveAll].
-func (m *Manager) DiscardAll(ctx context.Context, f Filter, by By) (Bulk, error) {
-	return m.changeAll(ctx, f, driver.ActionDiscard, by)
-}
-
-// RestoreAll restores every entry that the filter selects; see [Manager.ResolveAll].
-func (m *Manager) RestoreAll(ctx context.Context, f Filter, by By) (Bulk, error) {
-	return m.changeAll(ctx, f, driver.ActionRestore, by)
-}
-
-// ParkAll parks every entry that the filter selects; see [Manager.ResolveAll].
-func (m *Manager) ParkAll(ctx context.Context, f Filter, by By) (Bulk, error) {
-	return m.changeAll(ctx, f, driver.ActionPark, by)
-}
-
-// When the filter names no states, changeAll only changes entries in a state for the action, so that "discard this
-// group" does not report entries that were resolved long ago as refused.
-func (m *Manager) changeAll(ctx context.Context, f Filter, action driver.Action, by By) (Bulk, error) {
+// ChangeAll resolves, discards, restores or parks every entry that the filter selects. If the filter names no states, it
+// only changes entries in a state for the action, so that "discard this group" does not report entries that were
+// resolved long ago as refused. It ignores By.Version. When it fails, the earlier entries have been changed: it is safe
+// to call again.
+func (m *Manager) ChangeAll(ctx context.Context, action driver.Action, f Filter, by By) (Bulk, error) {
+	switch action {
+	case driver.ActionResolve, driver.ActionDiscard, driver.ActionRestore, driver.ActionPark:
+	default:
+		return Bulk{}, fmt.Errorf("dlq: %w: %q is not an action on many entries", ErrInvalid, action)
+	}
 	if len(f.Statuses) == 0 {
 		f.Statuses = action.From()
 	}

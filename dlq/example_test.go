@@ -233,7 +233,7 @@ func ExampleManager_Import() {
 }
 
 // A whole group is discarded at once, and can be restored.
-func ExampleManager_DiscardAll() {
+func ExampleManager_ChangeAll() {
 	ctx := context.Background()
 	letters, remove := openExample(ctx)
 	defer remove()
@@ -242,7 +242,7 @@ func ExampleManager_DiscardAll() {
 		_ = letters.DeadLetter(ctx, deadOrder(fmt.Sprint("T-", n), "test order"))
 	}
 	manager := letters.Manager(nil)
-	bulk, err := manager.DiscardAll(ctx, dlq.Filter{CauseText: "test"}, dlq.By{Actor: "ana", Note: "tests"})
+	bulk, err := manager.ChangeAll(ctx, driver.ActionDiscard, dlq.Filter{CauseText: "test"}, dlq.By{Actor: "ana", Note: "tests"})
 	fmt.Println(bulk.Changed, bulk.Refused, err)
 	// Output:
 	// 3 0 <nil>

@@ -251,16 +251,16 @@ func TestManager_Bulk(t *testing.T) {
 	_, err = m.Resolve(t.Context(), receipts[5].ID, ana)
 	require.NoError(t, err)
 	group := dlq.Filter{Handler: death(0).Handler}
-	bulk, err := m.DiscardAll(t.Context(), group, dlq.By{Actor: "bob", Note: "a test"})
+	bulk, err := m.ChangeAll(t.Context(), driver.ActionDiscard, group, dlq.By{Actor: "bob", Note: "a test"})
 	require.NoError(t, err)
 	require.Equal(t, dlq.Bulk{Changed: 999}, bulk)
-	bulk, err = m.RestoreAll(t.Context(), dlq.Filter{Handler: group.Handler, Statuses: []dlq.Status{dlq.Discarded}}, ana)
+	bulk, err = m.ChangeAll(t.Context(), driver.ActionRestore, dlq.Filter{Handler: group.Handler, Statuses: []dlq.Status{dlq.Discarded}}, ana)
 	require.NoError(t, err)
 	require.Equal(t, int64(999), bulk.Changed)
-	bulk, err = m.ParkAll(t.Context(), group, ana)
+	bulk, err = m.ChangeAll(t.Context(), driver.ActionPark, group, ana)
 	require.NoError(t, err)
 	require.Equal(t, int64(999), bulk.Changed)
-	bulk, err = m.ResolveAll(t.Context(), dlq.Filter{
+	bulk, err = m.ChangeAll(t.Context(), driver.ActionResolve, dlq.Filter{
 		Handler:  group.Handler,
 		Statuses: []dlq.Status{dlq.Parked, dlq.Resolved},
 	}, ana)
@@ -268,6 +268,6 @@ func TestManager_Bulk(t *testing.T) {
 	require.Equal(t, []int64{999, 1}, []int64{bulk.Changed, bulk.Refused})
 	require.ErrorContains(t, bulk.Conflicts[0], "by ana")
 	require.Equal(t, int64(100), count(t, store, dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}))
-	_, err = m.DiscardAll(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}, dlq.By{})
+	_, err = m.ChangeAll(t.Context(), driver.ActionDiscard, dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}, dlq.By{})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 }

@@ -19,27 +19,17 @@ type verb struct {
 	do          driver.Action
 	short, past string
 	one         func(operator, context.Context, int64, dlq.By) (*dlq.Entry, error)
-	all         func(operator, context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error)
 }
 
 func (a *app) verbCommands() []*cobra.Command {
 	verbs := []verb{
-		{
-			driver.ActionResolve, "Mark dead letters as taken care of", "resolved",
-			operator.Resolve, operator.ResolveAll,
-		},
-		{
-			driver.ActionDiscard, "Give up dead letters; they are kept and can be restored", "discarded",
-			operator.Discard, operator.DiscardAll,
-		},
+		{driver.ActionResolve, "Mark dead letters as taken care of", "resolved", operator.Resolve},
+		{driver.ActionDiscard, "Give up dead letters; they are kept and can be restored", "discarded", operator.Discard},
 		{
 			driver.ActionPark, "Set dead letters aside for a person: neither rules nor runs send them automatically", "parked",
-			operator.Park, operator.ParkAll,
+			operator.Park,
 		},
-		{
-			driver.ActionRestore, "Undo resolve, discard or park", "restored",
-			operator.Restore, operator.RestoreAll,
-		},
+		{driver.ActionRestore, "Undo resolve, discard or park", "restored", operator.Restore},
 	}
 	commands := make([]*cobra.Command, 0, len(verbs))
 	for i := range verbs {
@@ -149,7 +139,7 @@ func (a *app) changeAll(ctx context.Context, m operator, v *verb, flags *filterF
 	}
 	var done dlq.Bulk
 	err = a.startBar(string(v.do), n).whileShrinking(ctx, n, left, func() (err error) {
-		done, err = v.all(m, ctx, filter, a.by())
+		done, err = m.ChangeAll(ctx, v.do, filter, a.by())
 		return err
 	})
 	for _, conflict := range done.Conflicts {

@@ -33,10 +33,7 @@ type operator interface {
 	Restore(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error)
 	Park(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error)
 	Release(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error)
-	ResolveAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error)
-	DiscardAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error)
-	RestoreAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error)
-	ParkAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error)
+	ChangeAll(ctx context.Context, action driver.Action, f dlq.Filter, by dlq.By) (dlq.Bulk, error)
 	PreviewEdit(ctx context.Context, id int64, edit dlq.Edit) (payload.Diff, error)
 	Edit(ctx context.Context, id int64, edit dlq.Edit, by dlq.By) (*dlq.Entry, payload.Diff, error)
 

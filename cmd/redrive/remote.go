@@ -227,24 +227,8 @@ func (r *remote) Park(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, err
 	return entry(r.api.ParkEntry(ctx, id, as(by)))
 }
 
-func (r *remote) ResolveAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	return r.bulk(ctx, "resolve", f, by)
-}
-
-func (r *remote) DiscardAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	return r.bulk(ctx, "discard", f, by)
-}
-
-func (r *remote) RestoreAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	return r.bulk(ctx, "restore", f, by)
-}
-
-func (r *remote) ParkAll(ctx context.Context, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	return r.bulk(ctx, "park", f, by)
-}
-
-func (r *remote) bulk(ctx context.Context, action string, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	done, err := r.api.ChangeEntries(ctx, action, f.Wire(), as(by))
+func (r *remote) ChangeAll(ctx context.Context, action driver.Action, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
+	done, err := r.api.ChangeEntries(ctx, string(action), f.Wire(), as(by))
 	if err != nil {
 		return dlq.Bulk{}, refused(err)
 	}

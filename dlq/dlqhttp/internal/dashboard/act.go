@@ -29,26 +29,22 @@ func (d *dashboard) by(r *http.Request) (dlq.By, error) {
 type bulkAction struct {
 	Do               driver.Action
 	Verb, Done, Help string
-	run              func(*dlq.Manager, context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error)
 }
 
 var bulkActions = map[string]bulkAction{
 	"resolve": {
 		driver.ActionResolve, "Resolve", "resolved",
-		"They are taken care of: the cause is fixed elsewhere, and nothing is sent.", (*dlq.Manager).ResolveAll,
+		"They are taken care of: the cause is fixed elsewhere, and nothing is sent.",
 	},
 	"discard": {
 		driver.ActionDiscard, "Discard", "discarded",
-		"They are given up. They are kept, and can be restored until they are purged.", (*dlq.Manager).DiscardAll,
+		"They are given up. They are kept, and can be restored until they are purged.",
 	},
 	"park": {
 		driver.ActionPark, "Park", "parked",
-		"They wait for a person: neither rules nor runs over pending entries take them.", (*dlq.Manager).ParkAll,
+		"They wait for a person: neither rules nor runs over pending entries take them.",
 	},
-	"restore": {
-		driver.ActionRestore, "Restore", "restored",
-		"They are pending again.", (*dlq.Manager).RestoreAll,
-	},
+	"restore": {driver.ActionRestore, "Restore", "restored", "They are pending again."},
 }
 
 // confirmData is shown before many entries are changed.
@@ -144,7 +140,7 @@ func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
 	by.Version = 0
 	const back = "/entries?status=PENDING"
 	return d.inBackground(w, r, action.Verb+" entries", back, func(ctx context.Context) (string, error) {
-		bulk, err := action.run(d.cfg.Manager, ctx, s.Filter, by)
+		bulk, err := d.cfg.Manager.ChangeAll(ctx, action.Do, s.Filter, by)
 		said := plural(bulk.Changed, "entry", "entries") + " " + action.Done + "."
 		if bulk.Refused > 0 {
 			said += " " + number(bulk.Refused) + " left alone, because someone else was faster."

@@ -221,7 +221,7 @@ func (d *dashboard) actCauses(w http.ResponseWriter, r *http.Request) error {
 		}
 		for _, fingerprint := range picked {
 			filter := dlq.Filter{Fingerprint: fingerprint, Statuses: action.Do.From(), To: to}
-			bulk, err := action.run(d.cfg.Manager, ctx, filter, by)
+			bulk, err := d.cfg.Manager.ChangeAll(ctx, action.Do, filter, by)
 			changed += bulk.Changed
 			if err != nil {
 				return said(), err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -80,11 +81,7 @@ func (a *API) bulk(ctx context.Context, in *bulkInput) (*wire.BulkResult, error)
 	if err := picks(&filter); err != nil {
 		return nil, err
 	}
-	m := a.cfg.Manager
-	do := map[string]func(context.Context, dlq.Filter, dlq.By) (dlq.Bulk, error){
-		"resolve": m.ResolveAll, "discard": m.DiscardAll, "restore": m.RestoreAll, "park": m.ParkAll,
-	}[in.Body.Action]
-	done, err := do(ctx, filter, by(ctx, in.Body.Note.Note))
+	done, err := a.cfg.Manager.ChangeAll(ctx, driver.Action(in.Body.Action), filter, by(ctx, in.Body.Note.Note))
 	if err != nil {
 		return nil, err
 	}
