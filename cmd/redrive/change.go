@@ -251,7 +251,7 @@ func (a *app) purgeCommand() *cobra.Command {
 			`person is never removed.`,
 		Example: `  redrive dlq purge --older-than 90d --dry-run
   redrive dlq purge --older-than 90d --yes`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
 			now := time.Now()
 			p := dlq.Purge{
 				Statuses: []dlq.Status{dlq.Resolved}, ClosedBefore: olderThan.before(now), SkipArchive: noArchive,
@@ -260,11 +260,7 @@ func (a *app) purgeCommand() *cobra.Command {
 			if discarded {
 				p.Statuses = append(p.Statuses, dlq.Discarded)
 			}
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
-			n, err := manager.Count(cmd.Context(), dlq.Filter{Statuses: p.Statuses, ResolvedBefore: p.ClosedBefore}, 0)
+			n, err := m.Count(ctx, dlq.Filter{Statuses: p.Statuses, ResolvedBefore: p.ClosedBefore}, 0)
 			if err != nil {
 				return err
 			}
@@ -275,17 +271,17 @@ func (a *app) purgeCommand() *cobra.Command {
 			if err := a.confirm("purge", n); err != nil {
 				return err
 			}
-			purged, err := manager.Purge(cmd.Context(), p)
-			if cmd.Context().Err() != nil {
+			purged, err := m.Purge(ctx, p)
+			if ctx.Err() != nil {
 				a.hint("interrupted: %d purged; the same command continues with the rest", purged)
-				return cmd.Context().Err()
+				return ctx.Err()
 			}
 			if err != nil {
 				return err
 			}
 			a.hint("%d purged", purged)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().Var(&olderThan, "older-than", "closed longer ago than this: 24h, 90d")
 	cmd.Flags().BoolVar(&discarded, "discarded", false, "remove DISCARDED ones too")

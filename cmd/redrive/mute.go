@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,12 +14,8 @@ func (a *app) muteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "mute GROUP", Short: "Stop the notifications of a cause", Args: cobra.ExactArgs(1),
 		Example: `  redrive dlq mute 1f0c9f7a1b2c3d4e --for 24h --note 'the bank knows'`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
-			mute, err := manager.Mute(cmd.Context(), args[0], time.Duration(period), a.by())
+		RunE: a.managed(func(ctx context.Context, m operator, args []string) error {
+			mute, err := m.Mute(ctx, args[0], time.Duration(period), a.by())
 			if err != nil {
 				return err
 			}
@@ -28,7 +25,7 @@ func (a *app) muteCommand() *cobra.Command {
 			}
 			a.hint("muted %s; redrive dlq unmute %s ends it", until, args[0])
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().Var(&period, "for", "for how long: 90m, 24h, 30d; for good if not given")
 	return cmd
@@ -37,25 +34,17 @@ func (a *app) muteCommand() *cobra.Command {
 func (a *app) unmuteCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "unmute GROUP", Short: "Resume the notifications of a cause", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return manager.Unmute(cmd.Context(), args[0], a.by())
-		},
+		RunE: a.managed(func(ctx context.Context, m operator, args []string) error {
+			return m.Unmute(ctx, args[0], a.by())
+		}),
 	}
 }
 
 func (a *app) mutesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "mutes", Short: "List the muted causes", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
-			mutes, err := manager.Mutes(cmd.Context())
+		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
+			mutes, err := m.Mutes(ctx)
 			if err != nil {
 				return err
 			}
@@ -63,7 +52,7 @@ func (a *app) mutesCommand() *cobra.Command {
 				a.hint("no cause is muted")
 			}
 			return printList(a, mutes, muteColumns)
-		},
+		}),
 	}
 }
 

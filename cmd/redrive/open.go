@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
@@ -181,6 +183,18 @@ func (a *app) manager(ctx context.Context) (operator, error) {
 		return nil, err
 	}
 	return a.local(letters, nil)
+}
+
+// managed is a command that begins with the manager.
+func (a *app) managed(do func(ctx context.Context, m operator, args []string) error) func(*cobra.Command, []string,
+) error {
+	return func(cmd *cobra.Command, args []string) error {
+		m, err := a.manager(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return do(cmd.Context(), m, args)
+	}
 }
 
 // connected is a server's operator.

@@ -20,7 +20,7 @@ func (a *app) runsCommand() *cobra.Command {
 	return group("runs", "Watch and steer redrive runs", "",
 		a.runsListCommand(),
 		a.runCommand("show ID", "Show a run and what happened to its entries", nil, (*app).showRun),
-		a.runCommand("watch ID", "Watch a run until it ends or needs someone", nil, (*app).watchRun),
+		a.runsWatchCommand(),
 		a.runCommand("pause ID", "Pause a run; messages already sent are still handled", []redrive.State{redrive.Running},
 			steer(operator.PauseRun)),
 		a.runCommand("resume ID", "Continue a run that was paused, interrupted, or has stopped",
@@ -37,17 +37,15 @@ func (a *app) runsCommand() *cobra.Command {
 
 // runCommand is a command for one run.
 func (a *app) runCommand(use, short string, states []redrive.State,
-	do func(*app, context.Context, string) error,
+	do func(*app, context.Context, operator, string) error,
 ) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeRuns(states...),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.checkOne(); err != nil {
-				return err
-			}
-			return do(a, cmd.Context(), args[0])
-		},
+		PreRunE:           func(*cobra.Command, []string) error { return a.checkOne() },
+		RunE: a.managed(func(ctx context.Context, m operator, args []string) error {
+			return do(a, ctx, m, args[0])
+		}),
 	}
 }
 
@@ -73,16 +71,12 @@ func (a *app) runsListCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List redrive runs, the newest first", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
 			var filter redrive.RunFilter
 			for _, s := range states {
 				filter.States = append(filter.States, redrive.State(s))
 			}
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
-			runs, next, err := manager.Runs(cmd.Context(), filter, page)
+			runs, next, err := m.Runs(ctx, filter, page)
 			if err != nil {
 				return err
 			}
@@ -93,7 +87,7 @@ func (a *app) runsListCommand() *cobra.Command {
 				a.hint("there are more: --after %s", next)
 			}
 			return printList(a, runs, runColumns)
-		},
+		}),
 	}
 	cmd.Flags().StringSliceVar(&states, "state", nil,
 		"preparing, awaiting_approval, running, paused, stopped, completed, cancelled")
@@ -145,12 +139,8 @@ func (a *app) printRun(run *redrive.Run) error {
 	})
 }
 
-func (a *app) showRun(ctx context.Context, id string) error {
-	manager, err := a.manager(ctx)
-	if err != nil {
-		return err
-	}
-	run, err := manager.Run(ctx, id)
+func (a *app) showRun(ctx context.Context, m operator, id string) error {
+	run, err := m.Run(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -159,7 +149,7 @@ func (a *app) showRun(ctx context.Context, id string) error {
 	}
 	var troubled []redrive.Item
 	for _, state := range []redrive.ItemState{redrive.ItemFailed, redrive.ItemLost, redrive.ItemSkipped} {
-		items, err := manager.RunItems(ctx, id, redrive.ItemFilter{State: state, Limit: 20})
+		items, err := m.RunItems(ctx, id, redrive.ItemFilter{State: state, Limit: 20})
 		if err != nil {
 			return err
 		}
@@ -182,17 +172,13 @@ func (a *app) showRun(ctx context.Context, id string) error {
 // steer makes a command for a change to a run.
 func steer(do func(operator, context.Context, string, dlq.By) (*redrive.Run,
 	error),
-) func(*app, context.Context, string) error {
-	return func(a *app, ctx context.Context, id string) error {
-		manager, err := a.manager(ctx)
+) func(*app, context.Context, operator, string) error {
+	return func(a *app, ctx context.Context, m operator, id string) error {
+		run, err := do(m, ctx, id, a.by())
 		if err != nil {
 			return err
 		}
-		run, err := do(manager, ctx, id, a.by())
-		if err != nil {
-			return err
-		}
-		if _, served := manager.(*remote); run.State == redrive.Running && !served { // approved: nothing here sends it
+		if _, served := m.(*remote); run.State == redrive.Running && !served { // approved: nothing here sends it
 			a.hint("a running redrive serve continues it; without one, redrive runs resume %s does", id)
 		}
 		return a.printRun(run)
@@ -207,12 +193,8 @@ func (a *app) runsAdjustCommand() *cobra.Command {
 	)
 	cmd := a.runCommand("adjust ID", "Change the speed and the bounds of a run that has not ended",
 		[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped},
-		func(a *app, ctx context.Context, id string) error {
-			manager, err := a.manager(ctx)
-			if err != nil {
-				return err
-			}
-			before, err := manager.Run(ctx, id)
+		func(a *app, ctx context.Context, m operator, id string) error {
+			before, err := m.Run(ctx, id)
 			if err != nil {
 				return err
 			}
@@ -226,7 +208,7 @@ func (a *app) runsAdjustCommand() *cobra.Command {
 			if flags.Changed("stop-above") {
 				change.Stop = &redrive.StopRule{Share: stop, MinSample: before.Spec.Stop.MinSample}
 			}
-			run, err := manager.AdjustRun(ctx, id, change, a.by())
+			run, err := m.AdjustRun(ctx, id, change, a.by())
 			if err != nil {
 				return err
 			}
@@ -251,7 +233,7 @@ What a second person has approved may be slowed down, not loosened.`
 	return cmd
 }
 
-func (a *app) resumeRun(ctx context.Context, id string) error {
+func (a *app) resumeRun(ctx context.Context, _ operator, id string) error {
 	manager, err := a.redriver(ctx)
 	if err != nil {
 		return err
@@ -268,21 +250,25 @@ func (a *app) resumeRun(ctx context.Context, id string) error {
 	return a.drive(ctx, manager, id)
 }
 
-func (a *app) watchRun(ctx context.Context, id string) error {
-	defer func() {
-		if ctx.Err() != nil {
-			a.hint("interrupted: run %s is not, and continues without you; redrive runs watch %s shows it again", id, id)
+// runsWatchCommand says that the run continues even when it is interrupted before it shows anything.
+func (a *app) runsWatchCommand() *cobra.Command {
+	cmd := a.runCommand("watch ID", "Watch a run until it ends or needs someone", nil,
+		func(a *app, ctx context.Context, m operator, id string) error {
+			last, err := a.follow(ctx, m, id)
+			if err != nil {
+				return err
+			}
+			return a.finish(last)
+		})
+	watch := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := watch(cmd, args)
+		if cmd.Context().Err() != nil {
+			a.hint("interrupted: run %[1]s is not, and continues without you; redrive runs watch %[1]s shows it again", args[0])
 		}
-	}()
-	manager, err := a.manager(ctx)
-	if err != nil {
 		return err
 	}
-	last, err := a.follow(ctx, manager, id)
-	if err != nil {
-		return err
-	}
-	return a.finish(last)
+	return cmd
 }
 
 // drive drives a run in this process and shows its progress. An interruption pauses it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -58,20 +59,16 @@ func (a *app) statsCommand() *cobra.Command {
 	since := age(7 * day)
 	cmd := &cobra.Command{
 		Use: "stats", Short: "Count dead letters by status, topic, type, cause and hour", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
 			query := dlq.StatsQuery{Now: time.Now()}
 			query.Since = since.before(query.Now)
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
-			stats, err := manager.Stats(cmd.Context(), query)
+			stats, err := m.Stats(ctx, query)
 			if err != nil {
 				return err
 			}
 			v := statsOf(&stats)
 			return a.printOne(v, func(w io.Writer) error { return a.writeStats(w, &v) })
-		},
+		}),
 	}
 	cmd.Flags().Var(&since, "since", "how far back the hourly curve goes: 24h, 7d")
 	return cmd
