@@ -55,34 +55,32 @@ func (s *Store) Record(ctx context.Context, records ...driver.AuditRecord) error
 
 // Audit returns a page of the audit log.
 func (s *Store) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]driver.AuditRecord, string, error) {
-	if err := s.open("audit"); err != nil {
-		return nil, "", err
-	}
-	p, cursor, err := p.Resolve()
-	if err != nil {
-		return nil, "", fmt.Errorf("sqlstore: audit: %w", err)
-	}
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("id", "at", "entry_id", "run_id", "actor", "action", "note", "from_status", "to_status", "version", "detail").
-		From("dlq_audit")
-	if f.EntryID != 0 {
-		b.Where(b.EQ("entry_id", f.EntryID))
-	}
-	whereText(b, "run_id", f.Run)
-	whereText(b, "actor", f.Actor)
-	whereText(b, "action", string(f.Action))
-	s.whereTimes(b, "at", f.From, f.To)
-	s.page(b, "at", p, cursor)
-	records, err := s.scanAudit(ctx, b)
-	if err != nil {
-		return nil, "", fmt.Errorf("sqlstore: audit: %w", err)
-	}
-	if len(records) <= p.Limit {
-		return records, "", nil
-	}
-	records = records[:p.Limit]
-	last := records[p.Limit-1]
-	return records, driver.Cursor{Order: p.Order, At: last.At, ID: last.ID}.String(), nil
+	next := ""
+	records, err := reading(s, "audit", func() ([]driver.AuditRecord, error) {
+		p, cursor, err := p.Resolve()
+		if err != nil {
+			return nil, err
+		}
+		b := s.dialect.flavor().NewSelectBuilder()
+		b.Select("id", "at", "entry_id", "run_id", "actor", "action", "note", "from_status", "to_status", "version", "detail").
+			From("dlq_audit")
+		if f.EntryID != 0 {
+			b.Where(b.EQ("entry_id", f.EntryID))
+		}
+		whereText(b, "run_id", f.Run)
+		whereText(b, "actor", f.Actor)
+		whereText(b, "action", string(f.Action))
+		s.whereTimes(b, "at", f.From, f.To)
+		s.page(b, "at", p, cursor)
+		records, err := s.scanAudit(ctx, b)
+		if len(records) > p.Limit {
+			records = records[:p.Limit]
+			last := records[p.Limit-1]
+			next = driver.Cursor{Order: p.Order, At: last.At, ID: last.ID}.String()
+		}
+		return records, err
+	})
+	return records, next, err
 }
 
 func (s *Store) scanAudit(ctx context.Context, b *sqlbuilder.SelectBuilder) ([]driver.AuditRecord, error) {

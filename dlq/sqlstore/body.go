@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"unicode/utf8"
 
@@ -82,34 +81,31 @@ func length(value any) int {
 
 // Body returns one revision of an entry's body.
 func (s *Store) Body(ctx context.Context, id int64, revision int) (*dlq.Body, error) {
-	if err := s.open("body"); err != nil {
-		return nil, err
-	}
-	b, err := s.readBody(ctx, id, revision)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = dlq.ErrNotFound
-	}
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: body %d of entry %d: %w", revision, id, err)
-	}
-	return b, nil
+	return reading(s, fmt.Sprintf("body %d of entry %d", revision, id), func() (*dlq.Body, error) {
+		return s.readBody(ctx, id, revision)
+	})
 }
 
+const selectBody = "SELECT entry_id, revision, message_uuid, payload, payload_sha256, content_type, headers, stack_trace" +
+	" FROM dlq_bodies"
+
 func (s *Store) readBody(ctx context.Context, id int64, revision int) (*dlq.Body, error) {
-	b := &dlq.Body{Revision: revision}
+	b, err := scanBody(s.read.QueryRowContext(ctx, s.bind(selectBody+" WHERE entry_id = ? AND revision = ?"), id,
+		revision), &id)
+	if err == nil && s.dialect.hasParts(b.Payload) {
+		err = s.readParts(ctx, id, b)
+	}
+	return b, err
+}
+
+// scanBody reads a row of selectBody.
+func scanBody(row sqldb.Row, id *int64) (*dlq.Body, error) {
+	b := &dlq.Body{}
 	var uuid, digest []byte
 	var headers string
-	query := s.bind("SELECT message_uuid, payload, payload_sha256, content_type, headers, stack_trace" +
-		" FROM dlq_bodies WHERE entry_id = ? AND revision = ?")
-	err := s.read.QueryRowContext(ctx, query, id, revision).
-		Scan(&uuid, &b.Payload, &digest, textValue{&b.ContentType}, &headers, textValue{&b.Trace})
+	err := row.Scan(id, &b.Revision, &uuid, &b.Payload, &digest, textValue{&b.ContentType}, &headers, textValue{&b.Trace})
 	if err != nil {
 		return nil, err
-	}
-	if s.dialect.hasParts(b.Payload) {
-		if err := s.readParts(ctx, id, b); err != nil {
-			return nil, err
-		}
 	}
 	if b.Payload == nil {
 		b.Payload = []byte{}

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,23 +15,19 @@ import (
 
 // Count returns how many entries the filter selects, up to a limit.
 func (s *Store) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error) {
-	if err := s.open("count"); err != nil {
-		return 0, err
-	}
-	if err := f.Validate(); err != nil {
-		return 0, fmt.Errorf("sqlstore: count: %w", err)
-	}
-	n, kept, err := s.countKept(ctx, f)
-	if err == nil && !kept {
-		n, err = s.countRows(ctx, f, limit)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("sqlstore: count: %w", err)
-	}
-	if limit > 0 {
-		n = min(n, limit)
-	}
-	return n, nil
+	return reading(s, "count", func() (int64, error) {
+		if err := f.Validate(); err != nil {
+			return 0, err
+		}
+		n, kept, err := s.countKept(ctx, f)
+		if err == nil && !kept {
+			n, err = s.countRows(ctx, f, limit)
+		}
+		if limit > 0 {
+			n = min(n, limit)
+		}
+		return n, err
+	})
 }
 
 // countRows counts entries.

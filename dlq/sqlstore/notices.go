@@ -36,16 +36,11 @@ func (s *Store) HoldNotices(ctx context.Context, process string, at, until time.
 
 // Notices returns what receivers were notified of.
 func (s *Store) Notices(ctx context.Context, since time.Time) ([]driver.Notice, error) {
-	if err := s.open("notices"); err != nil {
-		return nil, err
-	}
-	found, err := sqldb.All[driver.Notice](s.read.QueryContext(ctx, s.bind("SELECT receiver, id, at FROM dlq_notices"+
-		" WHERE receiver <> '' AND (id = '' OR at >= ?) ORDER BY at, receiver, id"), s.dialect.time(since)))(
-		func(row sqldb.Row, n *driver.Notice) error { return row.Scan(&n.Receiver, &n.ID, timeValue{&n.At}) })
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: notices: %w", err)
-	}
-	return found, nil
+	return reading(s, "notices", func() ([]driver.Notice, error) {
+		return sqldb.All[driver.Notice](s.read.QueryContext(ctx, s.bind("SELECT receiver, id, at FROM dlq_notices"+
+			" WHERE receiver <> '' AND (id = '' OR at >= ?) ORDER BY at, receiver, id"), s.dialect.time(since)))(
+			func(row sqldb.Row, n *driver.Notice) error { return row.Scan(&n.Receiver, &n.ID, timeValue{&n.At}) })
+	})
 }
 
 // PutNotice records what a receiver was notified of.
@@ -122,17 +117,12 @@ func (s *Store) Unmute(ctx context.Context, fingerprint string, by driver.By, at
 
 // Mutes returns the mutes that have not ended.
 func (s *Store) Mutes(ctx context.Context, at time.Time) ([]driver.Mute, error) {
-	if err := s.open("mutes"); err != nil {
-		return nil, err
-	}
-	query := s.bind("SELECT fingerprint, muted_at, until, muted_by, note FROM dlq_mutes" +
-		" WHERE until IS NULL OR until > ? ORDER BY muted_at DESC, fingerprint")
-	found, err := sqldb.All[driver.Mute](s.read.QueryContext(ctx, query, s.dialect.time(at)))(
-		func(row sqldb.Row, m *driver.Mute) error {
-			return row.Scan(&m.Fingerprint, timeValue{&m.At}, timeValue{&m.Until}, &m.By, &m.Note)
-		})
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: mutes: %w", err)
-	}
-	return found, nil
+	return reading(s, "mutes", func() ([]driver.Mute, error) {
+		query := s.bind("SELECT fingerprint, muted_at, until, muted_by, note FROM dlq_mutes" +
+			" WHERE until IS NULL OR until > ? ORDER BY muted_at DESC, fingerprint")
+		return sqldb.All[driver.Mute](s.read.QueryContext(ctx, query, s.dialect.time(at)))(
+			func(row sqldb.Row, m *driver.Mute) error {
+				return row.Scan(&m.Fingerprint, timeValue{&m.At}, timeValue{&m.Until}, &m.By, &m.Note)
+			})
+	})
 }

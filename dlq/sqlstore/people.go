@@ -52,26 +52,17 @@ func scanToken(row sqldb.Row, t *driver.Token) error {
 
 // Tokens returns all tokens.
 func (s *Store) Tokens(ctx context.Context) ([]driver.Token, error) {
-	if err := s.open("tokens"); err != nil {
-		return nil, err
-	}
-	tokens, err := sqldb.All[driver.Token](s.read.QueryContext(ctx, selectToken+" ORDER BY name"))(scanToken)
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: tokens: %w", err)
-	}
-	return tokens, nil
+	return reading(s, "tokens", func() ([]driver.Token, error) {
+		return sqldb.All[driver.Token](s.read.QueryContext(ctx, selectToken+" ORDER BY name"))(scanToken)
+	})
 }
 
 // Token returns a token.
 func (s *Store) Token(ctx context.Context, digest string) (*driver.Token, error) {
-	if err := s.open("token"); err != nil {
-		return nil, err
-	}
-	t := &driver.Token{}
-	if err := scanToken(s.read.QueryRowContext(ctx, s.bind(selectToken+" WHERE digest = ?"), digest), t); err != nil {
-		return nil, fmt.Errorf("sqlstore: token: %w", notFound(err))
-	}
-	return t, nil
+	return reading(s, "token", func() (*driver.Token, error) {
+		t := &driver.Token{}
+		return t, scanToken(s.read.QueryRowContext(ctx, s.bind(selectToken+" WHERE digest = ?"), digest), t)
+	})
 }
 
 // UseToken records that a token was used.
@@ -131,20 +122,16 @@ func (s *Store) PutSession(ctx context.Context, n driver.Session) error {
 
 // Session returns a session.
 func (s *Store) Session(ctx context.Context, digest string, at time.Time) (*driver.Session, error) {
-	if err := s.open("session"); err != nil {
-		return nil, err
-	}
-	n := driver.Session{Digest: digest}
-	err := s.read.QueryRowContext(ctx, s.bind(
-		"SELECT name, role, created_at, expires_at FROM dlq_sessions WHERE digest = ?"), digest).
-		Scan(&n.Name, &n.Role, timeValue{&n.CreatedAt}, timeValue{&n.ExpiresAt})
-	if err == nil && !at.Before(n.ExpiresAt) {
-		err = dlq.ErrNotFound
-	}
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: session: %w", notFound(err))
-	}
-	return &n, nil
+	return reading(s, "session", func() (*driver.Session, error) {
+		n := &driver.Session{Digest: digest}
+		err := s.read.QueryRowContext(ctx, s.bind(
+			"SELECT name, role, created_at, expires_at FROM dlq_sessions WHERE digest = ?"), digest).
+			Scan(&n.Name, &n.Role, timeValue{&n.CreatedAt}, timeValue{&n.ExpiresAt})
+		if err == nil && !at.Before(n.ExpiresAt) {
+			err = dlq.ErrNotFound
+		}
+		return n, err
+	})
 }
 
 // EndSession removes a session.

@@ -2,8 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -16,54 +14,39 @@ import (
 
 // Get returns an entry with the body that a redrive would send.
 func (s *Store) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
-	if err := s.open("get"); err != nil {
-		return nil, err
-	}
-	e := &dlq.Entry{}
-	err := scanEntry(s.read.QueryRowContext(ctx, s.bind("SELECT "+selectEntry+" FROM dlq_entries WHERE id = ?"), id), e)
-	if err == nil {
-		e.Body, err = s.readBody(ctx, id, e.Revision)
-	}
-	if errors.Is(err, sql.ErrNoRows) {
-		err = dlq.ErrNotFound
-	}
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: get entry %d: %w", id, err)
-	}
-	return e, nil
+	return reading(s, fmt.Sprintf("get entry %d", id), func() (*dlq.Entry, error) {
+		e := &dlq.Entry{}
+		err := scanEntry(s.read.QueryRowContext(ctx, s.bind("SELECT "+selectEntry+" FROM dlq_entries WHERE id = ?"), id), e)
+		if err == nil {
+			e.Body, err = s.readBody(ctx, id, e.Revision)
+		}
+		return e, err
+	})
 }
 
 // List returns a page of the entries that the filter selects.
 func (s *Store) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error) {
-	if err := s.open("list"); err != nil {
-		return driver.Listing{}, err
-	}
-	p, cursor, err := p.Resolve()
-	if err == nil {
-		err = f.Validate()
-	}
-	if err != nil {
-		return driver.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
-	}
-	branches, err := s.branches(ctx, f, p)
-	if err != nil {
-		return driver.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
-	}
-	if len(branches) == 0 {
-		return driver.Listing{}, nil
-	}
-	query, args := s.listing(branches, p, cursor)
-	entries, err := scanEntries(s.read.QueryContext(ctx, query, args...))
-	if err != nil {
-		return driver.Listing{}, fmt.Errorf("sqlstore: list: %w", err)
-	}
-	if len(entries) <= p.Limit {
-		return driver.Listing{Entries: entries}, nil
-	}
-	entries = entries[:p.Limit]
-	last := &entries[p.Limit-1]
-	return driver.Listing{Entries: entries, Next: driver.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.ID}.String()},
-		nil
+	return reading(s, "list", func() (l driver.Listing, err error) {
+		p, cursor, err := p.Resolve()
+		if err == nil {
+			err = f.Validate()
+		}
+		if err != nil {
+			return l, err
+		}
+		branches, err := s.branches(ctx, f, p)
+		if err != nil || len(branches) == 0 {
+			return l, err
+		}
+		query, args := s.listing(branches, p, cursor)
+		l.Entries, err = scanEntries(s.read.QueryContext(ctx, query, args...))
+		if len(l.Entries) > p.Limit {
+			l.Entries = l.Entries[:p.Limit]
+			last := &l.Entries[p.Limit-1]
+			l.Next = driver.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.ID}.String()
+		}
+		return l, err
+	})
 }
 
 // where writes the filter. Every value is a parameter; the column names are ours.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -15,8 +14,11 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-const selectRun = "SELECT seq, run_id, version, document, holder, lease_until, frozen_to, freeze_to," +
-	" n_waiting, n_claimed, n_out, n_succeeded, n_failed, n_lost, n_skipped FROM dlq_runs"
+const (
+	runColumns = "seq, run_id, version, document, holder, lease_until, frozen_to, freeze_to," +
+		" n_waiting, n_claimed, n_out, n_succeeded, n_failed, n_lost, n_skipped"
+	selectRun = "SELECT " + runColumns + " FROM dlq_runs"
+)
 
 // runRow is a run and its number, by which its items refer to it.
 type runRow struct {
@@ -100,64 +102,60 @@ func idTaken(there *redrive.Run) error {
 
 // Run returns a run.
 func (s *Store) Run(ctx context.Context, id string) (*redrive.Run, error) {
-	if err := s.open("run"); err != nil {
-		return nil, err
-	}
-	r, err := scanRun(s.read.QueryRowContext(ctx, s.bind(selectRun+" WHERE run_id = ?"), id))
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: run %s: %w", id, notFound(err))
-	}
-	return &r.Run, nil
+	return reading(s, "run "+id, func() (*redrive.Run, error) {
+		r, err := s.readRun(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		return &r.Run, nil
+	})
+}
+
+func (s *Store) readRun(ctx context.Context, id string) (*runRow, error) {
+	return scanRun(s.read.QueryRowContext(ctx, s.bind(selectRun+" WHERE run_id = ?"), id))
 }
 
 // Runs returns a page of runs.
 func (s *Store) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]redrive.Run, string, error) {
-	if err := s.open("runs"); err != nil {
-		return nil, "", err
-	}
-	p, cursor, err := p.Resolve()
-	if err != nil {
-		return nil, "", fmt.Errorf("sqlstore: runs: %w", err)
-	}
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select(strings.TrimPrefix(strings.TrimSuffix(selectRun, " FROM dlq_runs"), "SELECT ")).From("dlq_runs")
-	if len(f.States) > 0 {
-		whereIn(b, "state", f.States)
-	}
-	whereText(b, "created_by", f.CreatedBy)
-	if f.Active {
-		b.Where(b.Or(b.In("state", string(redrive.Preparing), string(redrive.Running)), "n_claimed + n_out > 0"))
-	}
-	if cursor != nil {
-		compare := "<"
-		if p.Order.Ascending() {
-			compare = ">"
-		}
-		b.Where("(created_at, seq) " + compare + " (" + b.Var(s.dialect.time(cursor.At)) + ", " + b.Var(cursor.ID) + ")")
-	}
-	direction := " DESC"
-	if p.Order.Ascending() {
-		direction = " ASC"
-	}
-	b.OrderBy("created_at"+direction, "seq"+direction).Limit(p.Limit + 1)
-	query, args := b.Build()
-	var runs []redrive.Run
 	next := ""
-	var last *runRow
-	err = sqldb.Each(s.read.QueryContext(ctx, query, args...))(func(row sqldb.Row) (err error) {
-		if len(runs) == p.Limit { // one row more than requested
-			next = driver.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.seq}.String()
-			return nil
+	runs, err := reading(s, "runs", func() ([]redrive.Run, error) {
+		p, cursor, err := p.Resolve()
+		if err != nil {
+			return nil, err
 		}
-		if last, err = scanRun(row); err == nil {
-			runs = append(runs, last.Run)
+		b := s.dialect.flavor().NewSelectBuilder()
+		b.Select(runColumns).From("dlq_runs")
+		if len(f.States) > 0 {
+			whereIn(b, "state", f.States)
 		}
-		return err
+		whereText(b, "created_by", f.CreatedBy)
+		if f.Active {
+			b.Where(b.Or(b.In("state", string(redrive.Preparing), string(redrive.Running)), "n_claimed + n_out > 0"))
+		}
+		direction, compare := " DESC", "<"
+		if p.Order.Ascending() {
+			direction, compare = " ASC", ">"
+		}
+		if cursor != nil {
+			b.Where("(created_at, seq) " + compare + " (" + b.Var(s.dialect.time(cursor.At)) + ", " + b.Var(cursor.ID) + ")")
+		}
+		b.OrderBy("created_at"+direction, "seq"+direction).Limit(p.Limit + 1)
+		query, args := b.Build()
+		var runs []redrive.Run
+		var last *runRow
+		err = sqldb.Each(s.read.QueryContext(ctx, query, args...))(func(row sqldb.Row) (err error) {
+			if len(runs) == p.Limit { // one row more than requested
+				next = driver.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.seq}.String()
+				return nil
+			}
+			if last, err = scanRun(row); err == nil {
+				runs = append(runs, last.Run)
+			}
+			return err
+		})
+		return runs, err
 	})
-	if err != nil {
-		return nil, "", fmt.Errorf("sqlstore: runs: %w", err)
-	}
-	return runs, next, nil
+	return runs, next, err
 }
 
 // ChangeRun replaces a run by compare-and-set.

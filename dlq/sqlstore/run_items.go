@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -79,30 +80,22 @@ func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) 
 
 // RunItems returns a page of a run's items.
 func (s *Store) RunItems(ctx context.Context, id string, f redrive.ItemFilter) ([]redrive.Item, error) {
-	if f.Limit == 0 {
-		f.Limit = 50
-	}
-	if f.Limit < 1 || f.Limit > driver.MaxPage {
+	f.Limit = cmp.Or(f.Limit, 50)
+	switch {
+	case f.Limit < 1 || f.Limit > driver.MaxPage:
 		return nil, fmt.Errorf("sqlstore: run items: %w: limit %d: from 1 to %d", dlq.ErrInvalid, f.Limit, driver.MaxPage)
-	}
-	if f.State != "" && !slices.Contains(redrive.ItemStates(), f.State) {
+	case f.State != "" && !slices.Contains(redrive.ItemStates(), f.State):
 		return nil, fmt.Errorf("sqlstore: run items: %w: unknown state %q: one of %v", dlq.ErrInvalid, f.State,
 			redrive.ItemStates())
+	default:
+		return reading(s, "items of run "+id, func() ([]redrive.Item, error) { return s.readItems(ctx, id, f) })
 	}
-	items, err := s.readItems(ctx, id, f)
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: items of run %s: %w", id, err)
-	}
-	return items, nil
 }
 
 func (s *Store) readItems(ctx context.Context, id string, f redrive.ItemFilter) ([]redrive.Item, error) {
-	if err := s.open("run items"); err != nil {
-		return nil, err
-	}
-	run, err := scanRun(s.read.QueryRowContext(ctx, s.bind(selectRun+" WHERE run_id = ?"), id))
+	run, err := s.readRun(ctx, id)
 	if err != nil {
-		return nil, notFound(err)
+		return nil, err
 	}
 	query, args := selectItem+" WHERE run_seq = ?", []any{run.seq}
 	if f.State != "" {
@@ -121,27 +114,26 @@ func scanItems(rows *sql.Rows, err error) ([]redrive.Item, error) {
 
 // NextItems returns waiting items with their entries and bodies.
 func (s *Store) NextItems(ctx context.Context, id string, after int64, limit int, bytes int64) ([]redrive.Item, error) {
-	items, err := s.readItems(ctx, id, redrive.ItemFilter{State: redrive.ItemWaiting, After: after, Limit: limit})
-	if err == nil {
-		err = s.readEntries(ctx, items)
-	}
-	var size int64
-	for i := range items {
-		if items[i].Entry != nil {
-			size += items[i].Entry.Size
+	return reading(s, "next items of run "+id, func() ([]redrive.Item, error) {
+		items, err := s.readItems(ctx, id, redrive.ItemFilter{State: redrive.ItemWaiting, After: after, Limit: limit})
+		if err == nil {
+			err = s.readEntries(ctx, items)
 		}
-		if size > bytes && i > 0 {
-			items = items[:i]
-			break
+		var size int64
+		for i := range items {
+			if items[i].Entry != nil {
+				size += items[i].Entry.Size
+			}
+			if size > bytes && i > 0 {
+				items = items[:i]
+				break
+			}
 		}
-	}
-	if err == nil {
-		err = s.readBodies(ctx, items)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: next items of run %s: %w", id, err)
-	}
-	return items, nil
+		if err == nil {
+			err = s.readBodies(ctx, items)
+		}
+		return items, err
+	})
 }
 
 func (s *Store) readEntries(ctx context.Context, items []redrive.Item) error {
@@ -172,8 +164,7 @@ func (s *Store) readBodies(ctx context.Context, items []redrive.Item) error {
 		}
 	}
 	for in, args := range s.dialect.idIn("entry_id", itemIDs(items)) {
-		err := sqldb.Each(s.read.QueryContext(ctx, s.bind("SELECT entry_id, revision, message_uuid, payload, payload_sha256,"+
-			" content_type, headers, stack_trace FROM dlq_bodies WHERE "+in), args...))(func(row sqldb.Row) error {
+		err := sqldb.Each(s.read.QueryContext(ctx, s.bind(selectBody+" WHERE "+in), args...))(func(row sqldb.Row) error {
 			var id int64
 			b, err := scanBody(row, &id)
 			if e := byID[id]; err == nil && e != nil && e.Revision == b.Revision {
@@ -201,21 +192,4 @@ func itemIDs(items []redrive.Item) []int64 {
 		ids[i] = items[i].EntryID
 	}
 	return ids
-}
-
-// scanBody reads a row that begins with the entry's id and the revision.
-func scanBody(row sqldb.Row, id *int64) (*dlq.Body, error) {
-	b := &dlq.Body{}
-	var uuid, digest []byte
-	var headers string
-	err := row.Scan(id, &b.Revision, &uuid, &b.Payload, &digest, textValue{&b.ContentType}, &headers, textValue{&b.Trace})
-	if err != nil {
-		return nil, err
-	}
-	if b.Payload == nil {
-		b.Payload = []byte{}
-	}
-	b.UUID = string(uuid)
-	copy(b.SHA256[:], digest)
-	return b, decodeHeaders(b, headers)
 }

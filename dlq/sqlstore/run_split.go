@@ -11,9 +11,6 @@ import (
 
 // Split counts entries by topic.
 func (s *Store) Split(ctx context.Context, f dlq.Filter) ([]redrive.TopicCount, error) {
-	if err := s.open("split"); err != nil {
-		return nil, err
-	}
 	if err := f.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlstore: split: %w", err)
 	}
@@ -29,34 +26,28 @@ func (s *Store) Split(ctx context.Context, f dlq.Filter) ([]redrive.TopicCount, 
 func (s *Store) SplitRun(ctx context.Context, id string, causes int) ([]redrive.TopicCount, []redrive.CauseCount,
 	error,
 ) {
-	if err := s.open("split run"); err != nil {
-		return nil, nil, err
-	}
 	const items = " FROM dlq_run_items i JOIN dlq_runs r ON r.seq = i.run_seq JOIN dlq_entries e ON e.id = i.entry_id"
 	topics, err := s.topics(ctx, s.bind("SELECT e.topic, count(*)"+items+
 		" WHERE r.run_id = ? GROUP BY e.topic ORDER BY count(*) DESC, e.topic"), id)
 	if err != nil {
 		return nil, nil, err
 	}
-	query := s.bind("SELECT g.fingerprint, g.cause, g.handler, g.error_class, n.entries FROM" +
-		" (SELECT e.fingerprint AS fingerprint, count(*) AS entries" + items +
-		" WHERE r.run_id = ? GROUP BY e.fingerprint) n" +
-		" JOIN dlq_groups g ON g.fingerprint = n.fingerprint ORDER BY n.entries DESC, g.fingerprint LIMIT ?")
-	split, err := sqldb.All[redrive.CauseCount](s.read.QueryContext(ctx, query, id, causes))(
-		func(row sqldb.Row, c *redrive.CauseCount) error {
-			return row.Scan(&c.Fingerprint, &c.Cause, &c.Handler, &c.ErrorClass, &c.Count)
-		})
-	if err != nil {
-		return nil, nil, fmt.Errorf("sqlstore: split run: %w", err)
-	}
-	return topics, split, nil
+	split, err := reading(s, "split run", func() ([]redrive.CauseCount, error) {
+		query := s.bind("SELECT g.fingerprint, g.cause, g.handler, g.error_class, n.entries FROM" +
+			" (SELECT e.fingerprint AS fingerprint, count(*) AS entries" + items +
+			" WHERE r.run_id = ? GROUP BY e.fingerprint) n" +
+			" JOIN dlq_groups g ON g.fingerprint = n.fingerprint ORDER BY n.entries DESC, g.fingerprint LIMIT ?")
+		return sqldb.All[redrive.CauseCount](s.read.QueryContext(ctx, query, id, causes))(
+			func(row sqldb.Row, c *redrive.CauseCount) error {
+				return row.Scan(&c.Fingerprint, &c.Cause, &c.Handler, &c.ErrorClass, &c.Count)
+			})
+	})
+	return topics, split, err
 }
 
 func (s *Store) topics(ctx context.Context, query string, args ...any) ([]redrive.TopicCount, error) {
-	split, err := sqldb.All[redrive.TopicCount](s.read.QueryContext(ctx, query, args...))(
-		func(row sqldb.Row, c *redrive.TopicCount) error { return row.Scan(&c.Topic, &c.Count) })
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: split: %w", err)
-	}
-	return split, nil
+	return reading(s, "split", func() ([]redrive.TopicCount, error) {
+		return sqldb.All[redrive.TopicCount](s.read.QueryContext(ctx, query, args...))(
+			func(row sqldb.Row, c *redrive.TopicCount) error { return row.Scan(&c.Topic, &c.Count) })
+	})
 }

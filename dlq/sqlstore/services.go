@@ -115,38 +115,34 @@ func (s *Store) PauseIntake(ctx context.Context, pause driver.IntakePause, audit
 
 // Services returns the services that have reported or are paused.
 func (s *Store) Services(ctx context.Context, since time.Time) ([]driver.Service, error) {
-	if err := s.open("services"); err != nil {
-		return nil, err
-	}
-	var found []driver.Service
-	err := sqldb.Each(s.read.QueryContext(ctx, s.bind(
-		"SELECT service, process, at, paused, paused_by, report FROM dlq_services"+
-			" WHERE at >= ? OR process = '' ORDER BY service, process"), s.dialect.time(since)))(func(row sqldb.Row) error {
-		var service, process, by, report string
-		var at time.Time
-		var paused int
-		if err := row.Scan(&service, &process, timeValue{&at}, &paused, &by, &report); err != nil {
-			return err
-		}
-		if len(found) == 0 || found[len(found)-1].Name != service {
-			found = append(found, driver.Service{Name: service})
-		}
-		last := &found[len(found)-1]
-		if process == "" {
-			last.Pause = driver.IntakePause{Service: service, Paused: paused != 0, By: by, At: at}
+	found, err := reading(s, "services", func() (found []driver.Service, err error) {
+		err = sqldb.Each(s.read.QueryContext(ctx, s.bind(
+			"SELECT service, process, at, paused, paused_by, report FROM dlq_services"+
+				" WHERE at >= ? OR process = '' ORDER BY service, process"), s.dialect.time(since)))(func(row sqldb.Row) error {
+			var service, process, by, report string
+			var at time.Time
+			var paused int
+			if err := row.Scan(&service, &process, timeValue{&at}, &paused, &by, &report); err != nil {
+				return err
+			}
+			if len(found) == 0 || found[len(found)-1].Name != service {
+				found = append(found, driver.Service{Name: service})
+			}
+			last := &found[len(found)-1]
+			if process == "" {
+				last.Pause = driver.IntakePause{Service: service, Paused: paused != 0, By: by, At: at}
+				return nil
+			}
+			var r driver.ServiceReport
+			if err := json.Unmarshal([]byte(report), &r); err != nil {
+				return fmt.Errorf("report of %s %s: %w", service, process, err)
+			}
+			last.Processes = append(last.Processes, r)
 			return nil
-		}
-		var r driver.ServiceReport
-		if err := json.Unmarshal([]byte(report), &r); err != nil {
-			return fmt.Errorf("report of %s %s: %w", service, process, err)
-		}
-		last.Processes = append(last.Processes, r)
-		return nil
+		})
+		return found, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: services: %w", err)
-	}
 	found = slices.DeleteFunc(found, func(s driver.Service) bool { return len(s.Processes) == 0 && !s.Pause.Paused })
 	slices.SortFunc(found, func(a, b driver.Service) int { return strings.Compare(a.Name, b.Name) })
-	return found, nil
+	return found, err
 }

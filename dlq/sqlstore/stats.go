@@ -22,54 +22,49 @@ const (
 
 // Groups returns the causes, those with the most entries first.
 func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, error) {
-	if err := s.open("groups"); err != nil {
-		return nil, err
-	}
-	if q.Limit == 0 {
-		q.Limit = defaultTop
-	}
-	if q.Limit < 1 || q.Limit > driver.MaxPage {
-		return nil, fmt.Errorf("sqlstore: groups: %w: limit %d: from 1 to %d", dlq.ErrInvalid, q.Limit, driver.MaxPage)
-	}
-	rank := "pending + retrying + parked + resolved + discarded"
-	if q.Status != "" {
-		status, err := driver.ParseStatus(string(q.Status))
-		if err != nil {
-			return nil, fmt.Errorf("sqlstore: groups: %w", err)
+	return reading(s, "groups", func() ([]driver.Group, error) {
+		q.Limit = cmp.Or(q.Limit, driver.DefaultGroups)
+		if q.Limit < 1 || q.Limit > driver.MaxPage {
+			return nil, fmt.Errorf("%w: limit %d: from 1 to %d", dlq.ErrInvalid, q.Limit, driver.MaxPage)
 		}
-		rank = strings.ToLower(string(status)) // a column: the status was checked
-	}
-	if err := s.fold(ctx); err != nil {
-		return nil, fmt.Errorf("sqlstore: groups: %w", err)
-	}
+		rank := "pending + retrying + parked + resolved + discarded"
+		if q.Status != "" {
+			status, err := driver.ParseStatus(string(q.Status))
+			if err != nil {
+				return nil, err
+			}
+			rank = strings.ToLower(string(status)) // a column: the status was checked
+		}
+		if err := s.fold(ctx); err != nil {
+			return nil, err
+		}
+		groups, err := s.readGroups(ctx, q, rank)
+		if err == nil {
+			err = s.readTrends(ctx, q.TrendSince, groups)
+		}
+		return groups, err
+	})
+}
+
+func (s *Store) readGroups(ctx context.Context, q dlq.GroupQuery, rank string) ([]driver.Group, error) {
 	b := s.dialect.flavor().NewSelectBuilder()
 	b.Select("fingerprint", "cause", "sample", "error_class", "handler", "pending", "retrying", "parked", "resolved",
 		"discarded",
 		"first_seen", "last_seen", "last_entry_id").From("dlq_groups").Where(rank + " > 0")
-	whereText(b, "fingerprint", q.Fingerprint)
 	whereText(b, "handler", q.Handler)
 	whereText(b, "error_class", q.ErrorClass)
-	if q.CauseText != "" {
-		b.Where(s.dialect.contains("cause", b.Var(s.dialect.containsArg(q.CauseText))))
-	}
+	s.whereCause(b, dlq.Filter{Fingerprint: q.Fingerprint, CauseText: q.CauseText})
 	if !q.SeenSince.IsZero() {
 		b.Where(b.GE("last_seen", s.dialect.time(q.SeenSince))).OrderBy("first_seen DESC")
 	}
 	b.OrderBy(rank+" DESC", "fingerprint").Limit(q.Limit)
 	query, args := b.Build()
-	groups, err := sqldb.All[driver.Group](s.read.QueryContext(ctx, query, args...))(
+	return sqldb.All[driver.Group](s.read.QueryContext(ctx, query, args...))(
 		func(row sqldb.Row, g *driver.Group) error {
 			return row.Scan(&g.Fingerprint, &g.Cause, &g.Sample, &g.ErrorClass, &g.Handler,
 				&g.Counts.Pending, &g.Counts.Retrying, &g.Counts.Parked, &g.Counts.Resolved, &g.Counts.Discarded,
 				timeValue{&g.FirstSeen}, timeValue{&g.LastSeen}, &g.LastEntry)
 		})
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: groups: %w", err)
-	}
-	if err := s.readTrends(ctx, q.TrendSince, groups); err != nil {
-		return nil, fmt.Errorf("sqlstore: groups: trend: %w", err)
-	}
-	return groups, nil
 }
 
 // readTrends reads the hours of the groups in one query.

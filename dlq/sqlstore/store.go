@@ -121,6 +121,20 @@ func (s *Store) inTx(ctx context.Context, what string, fn func(*sql.Tx) error) e
 	return nil
 }
 
+// reading reads from the open store, and names the operation in the error.
+func reading[T any](s *Store, what string, read func() (T, error)) (T, error) {
+	err := s.open(what)
+	if err == nil {
+		var found T
+		if found, err = read(); err == nil {
+			return found, nil
+		}
+		err = fmt.Errorf("sqlstore: %s: %w", what, notFound(err))
+	}
+	var none T
+	return none, err
+}
+
 func (s *Store) open(what string) error {
 	select {
 	case <-s.closed:
