@@ -22,8 +22,8 @@ type Bulk struct {
 
 const maxConflicts = 100
 
-// ChangeAll resolves, discards, restores or parks every entry that the filter selects. If the filter names no states, it
-// only changes entries in a state for the action, so that "discard this group" does not report entries that were
+// ChangeAll resolves, discards, restores or parks every entry that the filter selects. If the filter names no states,
+// it only changes entries in a state for the action, so that "discard this group" does not report entries that were
 // resolved long ago as refused. It ignores By.Version. When it fails, the earlier entries have been changed: it is safe
 // to call again.
 func (m *Manager) ChangeAll(ctx context.Context, action driver.Action, f Filter, by By) (Bulk, error) {

@@ -254,7 +254,8 @@ func TestManager_Bulk(t *testing.T) {
 	bulk, err := m.ChangeAll(t.Context(), driver.ActionDiscard, group, dlq.By{Actor: "bob", Note: "a test"})
 	require.NoError(t, err)
 	require.Equal(t, dlq.Bulk{Changed: 999}, bulk)
-	bulk, err = m.ChangeAll(t.Context(), driver.ActionRestore, dlq.Filter{Handler: group.Handler, Statuses: []dlq.Status{dlq.Discarded}}, ana)
+	bulk, err = m.ChangeAll(t.Context(), driver.ActionRestore,
+		dlq.Filter{Handler: group.Handler, Statuses: []dlq.Status{dlq.Discarded}}, ana)
 	require.NoError(t, err)
 	require.Equal(t, int64(999), bulk.Changed)
 	bulk, err = m.ChangeAll(t.Context(), driver.ActionPark, group, ana)

@@ -86,8 +86,8 @@ func (s *Store) Body(ctx context.Context, id int64, revision int) (*dlq.Body, er
 	})
 }
 
-const selectBody = "SELECT entry_id, revision, message_uuid, payload, payload_sha256, content_type, headers, stack_trace" +
-	" FROM dlq_bodies"
+const selectBody = "SELECT entry_id, revision, message_uuid, payload, payload_sha256, content_type, headers," +
+	" stack_trace FROM dlq_bodies"
 
 func (s *Store) readBody(ctx context.Context, id int64, revision int) (*dlq.Body, error) {
 	b, err := scanBody(s.read.QueryRowContext(ctx, s.bind(selectBody+" WHERE entry_id = ? AND revision = ?"), id,
