@@ -6,12 +6,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
-
-	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // MaxPage is the maximum number of entries in a page.
-const MaxPage = wire.MaxPage
+const MaxPage = 1000
 
 // Order is the order of a listing: by CreatedAt and ID, or by ID alone, which is the order of storing. Entries stored
 // late, from a spool or an export, are far back in the first and at the end of the second.

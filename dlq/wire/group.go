@@ -4,6 +4,12 @@ import (
 	"time"
 )
 
+// Status is the state of a dead letter; its values are in package driver.
+type Status string
+
+// Valid reports whether it is one of driver.Statuses.
+func (s Status) Valid() bool { return new(Counts).at(s) != nil }
+
 // Counts are numbers of entries by status.
 type Counts struct {
 	Pending   int64 `json:"pending"`
@@ -34,15 +40,15 @@ func (c *Counts) Add(s Status, n int64) {
 // at points to the number of the status; nil for an unknown one.
 func (c *Counts) at(s Status) *int64 {
 	switch s {
-	case Pending:
+	case "PENDING":
 		return &c.Pending
-	case Retrying:
+	case "RETRYING":
 		return &c.Retrying
-	case Parked:
+	case "PARKED":
 		return &c.Parked
-	case Resolved:
+	case "RESOLVED":
 		return &c.Resolved
-	case Discarded:
+	case "DISCARDED":
 		return &c.Discarded
 	default:
 		return nil
@@ -51,10 +57,10 @@ func (c *Counts) at(s Status) *int64 {
 
 // Plus is the sum of both.
 func (c Counts) Plus(others Counts) Counts {
-	for _, s := range Statuses() {
-		c.Add(s, others.Of(s))
+	return Counts{
+		c.Pending + others.Pending, c.Retrying + others.Retrying, c.Parked + others.Parked, c.Resolved + others.Resolved,
+		c.Discarded + others.Discarded,
 	}
-	return c
 }
 
 // Group is a cause: all entries with the same fingerprint.

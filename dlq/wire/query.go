@@ -2,9 +2,6 @@ package wire
 
 import "time"
 
-// MaxPage is the largest page of a list.
-const MaxPage = 1000
-
 // Page selects a part of a list. The zero Page is the first 50, newest first.
 type Page struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
