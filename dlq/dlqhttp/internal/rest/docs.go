@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
+	_ "embed" // the page and its style
 	"encoding/base64"
 	"html/template"
 	"net/http"
@@ -28,75 +29,32 @@ type docsTag struct {
 	Routes            []docsRoute
 }
 
-// docsStyle is the page's only style. The policy allows it by its hash, and nothing else.
-const docsStyle = `
-:root {
-  color-scheme: light dark; --ground: #f5f6f9; --panel: #fff; --line: #e4e7ee; --ink: #1b2130; --quiet: #5d6679;
-  --accent: #3f52c9; --soft: #eceffc;
-}
-@media (prefers-color-scheme: dark) {
-  :root { --ground: #12151c; --panel: #1a1f29; --line: #2a313f; --ink: #e6e9f0; --quiet: #8d97ab; --accent: #8fa0ff; --soft: #252c4a; }
-}
-body { font: .875rem/1.45 system-ui, sans-serif; max-width: 75rem; margin: 0 auto; padding: 1.2rem 1rem 4rem; }
-body { background: var(--ground); color: var(--ink); }
-header { display: flex; gap: 1rem; align-items: baseline; justify-content: space-between; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1rem; margin: 0 0 .3rem; } section h2::first-letter { text-transform: uppercase; }
-a { color: var(--accent); } p { color: var(--quiet); }
-.text { white-space: pre-line; }
-section { margin: 0 0 1.1rem; padding: 1rem 1.1rem; background: var(--panel); border: 1px solid var(--line); border-radius: .75rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); }
-th, td { overflow-wrap: anywhere; }
-th { font-size: .82rem; font-weight: 550; color: var(--quiet); } tr:last-child td { border-bottom: 0; }
-td:first-child { font-weight: 600; }
-code { font-family: ui-monospace, monospace; background: var(--soft); padding: .05rem .3rem; border-radius: .3rem; }
-@media (max-width: 42rem) {
-  thead { position: absolute; clip-path: inset(50%); } table, tbody, tr, td { display: block; } td { border: 0; padding: .1rem 0; }
-  tr { border-bottom: 1px solid var(--line); padding: .5rem 0; }
-}
-`
+// docsStyle is the page's only style, docsPage its template.
+//
+//go:embed docs.css
+var docsStyle string
 
-var docsPolicy = func() string {
-	sum := sha256.Sum256([]byte(docsStyle))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
-		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-}()
-
-var docsPage = template.Must(template.New("docs").Parse(`<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{.Title}} API {{.Version}}</title>
-<style>{{.Style}}</style>
-</head>
-<body>
-<main>
-<header><h1>{{.Title}} API {{.Version}}</h1><a href="{{.Dashboard}}">Dashboard</a></header>
-<p>Below <code>{{.Base}}</code>. The OpenAPI document, with every parameter and answer: <a href="openapi.json">JSON</a>, <a href="openapi.yaml">YAML</a>.</p>
-<p class="text">{{.Description}}</p>
-{{range .Tags}}<section><h2>{{.Name}}</h2>
-<p>{{.Description}}</p>
-<table>
-<thead><tr><th scope="col">Method</th><th scope="col">Path</th><th scope="col">What it does</th><th scope="col">Least role</th><th scope="col">Changes</th></tr></thead>
-<tbody>
-{{range .Routes}}<tr><td>{{.Method}}</td><td><code>{{.Path}}</code></td><td>{{.Summary}}</td><td>{{.Role}}</td><td>{{if .Changes}}yes{{else}}no{{end}}</td></tr>
-{{end}}</tbody>
-</table></section>
-{{end}}</main></body>
-</html>
-`))
+//go:embed docs.html
+var docsPage string
 
 // docsRoutes serves the document as a page for people. It is made at the first request, when all routes are registered.
+// Its policy allows its only style by the hash, and nothing else.
 func (a *API) docsRoutes(mux *access.Mux) {
+	sum := sha256.Sum256([]byte(docsStyle))
+	policy := "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 	page := sync.OnceValues(func() ([]byte, error) {
+		page, err := template.New("docs").Parse(docsPage)
+		if err != nil {
+			return nil, err
+		}
 		document := a.huma.OpenAPI()
 		var out bytes.Buffer
-		err := docsPage.Execute(&out, map[string]any{
+		err = page.Execute(&out, map[string]any{
 			"Title": document.Info.Title, "Version": document.Info.Version, "Description": document.Info.Description,
 			"Base":      a.cfg.Path,
 			"Dashboard": strings.TrimSuffix(a.cfg.Path, Base) + "/",
-			"Style":     template.CSS(docsStyle), "Tags": docsTags(document), //nolint:gosec // G203: a constant of ours
+			"Style":     template.CSS(docsStyle), "Tags": docsTags(document), //nolint:gosec // G203: a file of ours
 		})
 		return out.Bytes(), err
 	})
@@ -108,7 +66,7 @@ func (a *API) docsRoutes(mux *access.Mux) {
 			return
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.Header().Set("Content-Security-Policy", docsPolicy)
+		w.Header().Set("Content-Security-Policy", policy)
 		_, _ = w.Write(data) // the client has gone: no reader is left for the error
 	})
 }
