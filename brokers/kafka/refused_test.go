@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -118,4 +119,44 @@ func TestGroup_RefusalsMakeNoHotLoop(t *testing.T) {
 	refusal.Store(nil)
 	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
 	receiveID(t, messages, "1").Ack()
+}
+
+// The coordinator refuses the position of one partition, which a client answers by never reading that partition again:
+// it stood still until the next rebalance.
+func TestGroup_RefusedPositionOfAPartition(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, kfake.DefaultNumPartitions(2))
+	refusal := failing(c, func(req *kmsg.OffsetFetchRequest, resp *kmsg.OffsetFetchResponse, code int16) {
+		for _, g := range req.Groups {
+			group := kmsg.NewOffsetFetchResponseGroup()
+			group.Group = g.Group
+			for _, topic := range g.Topics {
+				answer := kmsg.NewOffsetFetchResponseGroupTopic()
+				answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
+				for _, p := range topic.Partitions {
+					one := kmsg.NewOffsetFetchResponseGroupTopicPartition()
+					one.Partition, one.Offset = p, -1
+					if p == 1 {
+						one.ErrorCode = code
+					}
+					answer.Partitions = append(answer.Partitions, one)
+				}
+				group.Topics = append(group.Topics, answer)
+			}
+			resp.Groups = append(resp.Groups, group)
+		}
+	})
+	refusal.Store(kerr.TopicAuthorizationFailed)
+	b := open(t, c)
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Joined(t.Context()))
+	for p := range int32(2) {
+		produce(t, c, &sarama.ProducerMessage{Topic: topic, Partition: p, Value: sarama.StringEncoder("1")})
+		m := receive(t, messages)
+		origin, _ := envelope.OriginFrom(m.Context())
+		require.Equal(t, p, *origin.Partition)
+		m.Ack()
+		refusal.Store(nil)
+	}
 }

@@ -63,7 +63,7 @@ type subscription struct {
 	joinOnce sync.Once
 
 	look           chan struct{} // requests a look at the topics
-	anew           chan struct{} // requests another member: the topic is gone, or was recreated
+	anew           chan error    // requests another member: the topic is gone, was recreated, or is not read
 	mu             sync.Mutex
 	id             topicID // of the topic right before the client was created, which knows no earlier one
 	partitionCount int32
@@ -135,7 +135,8 @@ func (s *subscription) run() {
 // renew creates missing topics, and another client.
 func (s *subscription) renew() error {
 	select {
-	case <-s.anew: // noticed twice
+	case why := <-s.anew:
+		s.log.Debug("noticed twice", "err", why)
 	default:
 	}
 	s.b.topics.forget(s.q.Topic)
@@ -151,21 +152,22 @@ func (s *subscription) renew() error {
 	return s.connect(s.closing)
 }
 
-// errAnew ends a membership whose topic is gone or was recreated.
-var errAnew = errors.New("the topic was deleted")
-
 // consume passes fetched records to the partitions, until the subscription closes or needs another client.
 func (s *subscription) consume() error {
 	client := s.client.Load()
 	ctx, cancel := context.WithCancel(s.closing)
 	defer cancel()
-	renewed := make(chan struct{})
+	renewed := make(chan error)
 	go func() {
-		defer close(renewed)
 		select {
-		case <-s.anew:
+		case why := <-s.anew:
+			if errors.Is(why, errUnread) {
+				sleep(ctx, healthy) // the other partitions are read
+			}
 			cancel()
+			renewed <- why
 		case <-ctx.Done():
+			renewed <- context.Cause(ctx)
 		}
 	}()
 	for ctx.Err() == nil {
@@ -180,18 +182,18 @@ func (s *subscription) consume() error {
 			}
 		})
 	}
-	cancel()
-	<-renewed
-	return errAnew
+	return <-renewed
 }
 
 // refused examines a fetch error. The client itself retries.
-func (s *subscription) refused(_ string, partition int32, err error) {
+func (s *subscription) refused(topic string, partition int32, err error) {
 	var session *kgo.ErrGroupSession
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
 	case errors.As(err, &session):
 		s.log.Warn("consumer group session ended; joining again", "err", session.Err)
+	case topic == s.q.Topic && s.isUnread(partition):
+		s.renewLater(fmt.Errorf("%w: partition %d: %w", errUnread, partition, err))
 	case isGone(err):
 		s.lookForTiers() // the topic may be gone, or only its leader
 	case temporary(err):
@@ -199,6 +201,23 @@ func (s *subscription) refused(_ string, partition int32, err error) {
 	default:
 		s.log.Warn("a partition cannot be read for now", "partition", partition, "err", err)
 	}
+}
+
+// errUnread means that the coordinator has refused the group's position on a partition. The client does not ask again,
+// and reads only the others.
+var errUnread = errors.New("the position of the group is not known")
+
+// isUnread reports whether the client has the partition, but no position from which to read it.
+func (s *subscription) isUnread(partition int32) bool {
+	s.mu.Lock()
+	p := s.own[partition]
+	s.mu.Unlock()
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.begun && !p.closed
 }
 
 // leave gives up all partitions while the client keeps up its membership, and then leaves the group.
@@ -294,8 +313,8 @@ func (s *subscription) begin(ctx context.Context,
 	}
 	s.mu.Unlock()
 	if another {
-		s.renewLater(true)
-		return nil, errAnew
+		s.renewLater(errMadeAgain)
+		return nil, errMadeAgain
 	}
 	newest := map[place]int64{}
 	if s.q.Params.String("offset") == "newest" {

@@ -89,16 +89,18 @@ func (s *subscription) lookAtTopic(ctx context.Context) {
 		s.b.topics.remember(s.q.Topic, topic.partitions)
 		s.client.Load().ForceMetadataRefresh() // and then the group reassigns them
 	}
-	if another || isGone(topic.err) {
-		s.renewLater(another)
+	switch {
+	case another:
+		s.renewLater(errMadeAgain)
+	case isGone(topic.err):
+		s.renewLater(topic.err)
 	}
 }
 
-// renewLater requests another client.
-func (s *subscription) renewLater(recreated bool) {
+// renewLater requests another client, and says why.
+func (s *subscription) renewLater(why error) {
 	select {
-	case s.anew <- struct{}{}:
-		s.log.Warn("the topic was deleted", "recreated", recreated)
+	case s.anew <- why:
 	default: // already requested
 	}
 }
