@@ -57,7 +57,7 @@ type transport struct {
 	tiers   tiers
 	dead    *regexp.Regexp // names of dead letter topics; nil if they have no distinctive part
 	clocks  clocks
-	probing sync.Map // broker id to a mutex, held while its time is being probed
+	probing sync.Map // broker id to a channel with a token while its time is being probed
 
 	flights flights
 	names   sync.Map // tierKey to the name of a retry topic

@@ -119,11 +119,16 @@ const probes = 3
 
 // probe writes control records to a retry topic, and learns the leader's clock from their timestamps.
 func (b *transport) probe(ctx context.Context, leader int32, at place) error {
-	// One at a time: a caller that waited here finds the clock known.
-	own, _ := b.probing.LoadOrStore(leader, &sync.Mutex{})
-	turn := own.(*sync.Mutex)
-	turn.Lock()
-	defer turn.Unlock()
+	// One at a time: a caller that waited here finds the clock known. One whose partition is given up does not wait for
+	// another's answer: it would hold up a rebalance.
+	own, _ := b.probing.LoadOrStore(leader, make(chan struct{}, 1))
+	turn := own.(chan struct{})
+	select {
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	if _, known := b.clocks.now(leader); known {
 		return nil
 	}

@@ -1,6 +1,8 @@
 package kafka
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,5 +62,21 @@ func TestClocks_OldRecordsSayNothing(t *testing.T) {
 		c.witness(1, time.Now())
 		shown, _ = c.now(1)
 		require.Zero(t, time.Since(shown))
+	})
+}
+
+// A partition that is given up does not wait for the probe of another one: its rebalance would.
+func TestProbe_WaitsForAnotherOnlyAsLongAsItsOwnPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &transport{}
+		held, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		taken := make(chan struct{}, 1)
+		taken <- struct{}{}
+		b.probing.Store(int32(1), taken)
+		ended := errors.New("given up")
+		ctx, giveUp := context.WithTimeoutCause(held, time.Second, ended)
+		defer giveUp()
+		require.ErrorIs(t, b.probe(ctx, 1, place{}), ended)
 	})
 }
