@@ -140,6 +140,10 @@ func (p *partition) feed(f kgo.FetchPartition) {
 		return
 	}
 	p.mu.Lock()
+	if !p.begun { // polled before the partition was given up and assigned again: it is read from its position
+		p.mu.Unlock()
+		return
+	}
 	p.fetched = append(p.fetched, f)
 	pause := len(p.fetched) >= aheadLimit && !p.paused && !p.closed
 	if pause {
