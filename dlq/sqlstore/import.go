@@ -67,7 +67,7 @@ func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []drive
 		key := rows[i].Key
 		var id int64
 		table, column := p.store.dialect.keys()
-		err := p.queryRow(ctx, "SELECT "+column+" FROM "+table+" WHERE dedup_key = ?", key[:]).Scan(&id)
+		err := p.store.queryRow(ctx, p.tx, "SELECT "+column+" FROM "+table+" WHERE dedup_key = ?", key[:]).Scan(&id)
 		before, twice := first[key]
 		switch {
 		case err == nil:

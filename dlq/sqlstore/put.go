@@ -323,31 +323,15 @@ func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 // keepBody adds a revision when the message that died again differs from the stored one.
 func (p *putting) keepBody(ctx context.Context, e *dlq.Entry, died *dlq.Body) error {
 	var digest []byte
-	err := p.queryRow(ctx, "SELECT payload_sha256 FROM dlq_bodies WHERE entry_id = ? AND revision = ?", e.ID, e.Revision).
-		Scan(&digest)
+	err := p.store.queryRow(ctx, p.tx, "SELECT payload_sha256 FROM dlq_bodies WHERE entry_id = ? AND revision = ?", e.ID,
+		e.Revision).Scan(&digest)
 	if err != nil {
 		return fmt.Errorf("body of entry %d: %w", e.ID, err)
 	}
 	if bytes.Equal(digest, died.SHA256[:]) {
 		return nil
 	}
-	var last int
-	err = p.queryRow(ctx, "SELECT max(revision) FROM dlq_bodies WHERE entry_id = ?", e.ID).Scan(&last)
-	if err != nil {
-		return err
-	}
-	e.Revision, e.Size = last+1, int64(len(died.Payload))
-	revised := *died
-	revised.Revision = e.Revision
-	values, err := bodyValues(p.store.dialect, e.ID, &revised)
-	if err != nil {
-		return err
-	}
-	return p.store.insertBodies(ctx, p.tx, [][]any{values})
-}
-
-func (p *putting) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
-	return p.tx.QueryRowContext(ctx, p.store.bind(query), args...)
+	return p.store.addRevision(ctx, p.tx, e, died)
 }
 
 // finish writes the existing entries that changed, and the audit records. The caller writes the statistics.
@@ -360,8 +344,5 @@ func (p *putting) finish(ctx context.Context) error {
 	if err := p.store.updateEntries(ctx, p.tx, updates); err != nil {
 		return err
 	}
-	if err := p.store.insertAudit(ctx, p.tx, p.audit); err != nil {
-		return err
-	}
-	return nil
+	return p.store.insertAudit(ctx, p.tx, p.audit)
 }

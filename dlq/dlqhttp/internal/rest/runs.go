@@ -281,11 +281,7 @@ func (a *API) steer(
 }
 
 func (a *API) adjustRun(ctx context.Context, in *adjustInput) (*runOutput, error) {
-	change := redrive.Adjustment{Rate: in.Body.Rate, MaxOut: in.Body.MaxOut}
-	if in.Body.Stop != nil {
-		stop := redrive.StopRule(*in.Body.Stop)
-		change.Stop = &stop
-	}
+	change := redrive.Adjustment{Rate: in.Body.Rate, MaxOut: in.Body.MaxOut, Stop: in.Body.Stop}
 	if change == (redrive.Adjustment{}) {
 		return nil, huma.NewError(http.StatusUnprocessableEntity, "body: nothing to change: give rate, max_out or stop")
 	}
