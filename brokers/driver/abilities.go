@@ -38,7 +38,7 @@ func MissingTarget(origin *envelope.Origin, err error) error {
 	if origin.RedriveTo != "" {
 		named = fmt.Sprintf("%q, as the consumer's broker named it when the message died", origin.RedriveTo)
 	}
-	return fmt.Errorf("%w; where it goes (%s) must be there: a redrive makes no queue or topic; start the consumer, "+
+	return fmt.Errorf("%w; its destination (%s) must exist: a redrive creates no queue or topic; start the consumer, "+
 		"or open this broker with the consumer's naming scheme", err, named)
 }
 

@@ -57,7 +57,7 @@ func (at position) in(id topicID) position {
 
 // errFenced means that the group has given our partitions to another member. Records settled since the last commit are
 // redelivered there.
-var errFenced = errors.New("the group has given this member up")
+var errFenced = errors.New("the group has dropped this member")
 
 // committer stores positions for a group, with notes, which a client's own commits do not support. It is safe for
 // concurrent use.

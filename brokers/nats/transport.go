@@ -103,7 +103,7 @@ func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, e
 	}
 	info := c.CachedInfo()
 	if info.NumWaiting == 0 && info.NumAckPending > 0 {
-		return 0, fmt.Errorf("nats: readers of %s: none asks for more, and %d messages are not acknowledged: %w", info.Name,
+		return 0, fmt.Errorf("nats: readers of %s: none requests more, and %d messages are not acknowledged: %w", info.Name,
 			info.NumAckPending, errors.ErrUnsupported)
 	}
 	return info.NumWaiting, nil

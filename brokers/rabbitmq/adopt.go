@@ -104,7 +104,7 @@ func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have 
 	}
 	for _, b := range p.Bindings {
 		if b.Exchange == e.Name && !b.ToExchange && brokers.IsPattern(b.Key) {
-			return "", fmt.Errorf("rabbitmq: exchange %q is of type direct, which knows no patterns: "+
+			return "", fmt.Errorf("rabbitmq: exchange %q is of type direct, which does not support patterns: "+
 				"subscribe to each event that %q stands for by its name", e.Name, b.Key)
 		}
 	}
@@ -196,7 +196,8 @@ func (p *Plan) mend(w way) string {
 			"leads them back; name the management API in the URL (management=http://host:15672), by which a policy is seen",
 			strings.ReplaceAll(w.queue, " ", "-"), w.queue, w.to)
 	}
-	return fmt.Sprintf("Put retry=%s into the URL: retries then wait in %q, which is made, and this queue stays as it is",
+	return fmt.Sprintf("Put retry=%s into the URL: retries then wait in %q, which is created, and this queue stays "+
+		"unchanged",
 		url.QueryEscape("{queue}_wait"), w.to+"_wait")
 }
 

@@ -26,7 +26,8 @@ type listener struct {
 }
 
 // errNotHeard means that this process did not receive its own notification.
-var errNotHeard = errors.New("this process does not hear its own notification, as behind a pooler in transaction mode")
+var errNotHeard = errors.New(
+	"this process does not receive its own notification, as behind a pooler in transaction mode")
 
 // Bounds of hearing, and of the pause before the next attempt.
 const (

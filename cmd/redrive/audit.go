@@ -26,7 +26,7 @@ func (a *app) auditListCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the audit log, the newest first", Args: cobra.NoArgs,
-		Long: "List the audit log, the newest first. What a run did to many entries is one row, unless --single.",
+		Long: "List the audit log, the newest first. A run's changes to many entries are one row, unless --single.",
 		Example: `  redrive audit list --actor ana --since 24h
   redrive audit list --run last-evening --single -o csv --all`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -104,7 +104,7 @@ func (a *app) hashToken() error {
 	}
 	if token != "" {
 		if len(token) < minToken {
-			return usagef("a token of %d characters can be guessed: at least %d random ones, or none on stdin to have one made",
+			return usagef("a token of %d characters can be guessed: at least %d random ones, or none on stdin to generate one",
 				len(token), minToken)
 		}
 		_, err = fmt.Fprintln(a.out, dlqhttp.HashToken(token))

@@ -142,7 +142,7 @@ func (d *doctor) examineStore(ctx context.Context) {
 		d.warn(what, fmt.Sprintf("answers in %s", took),
 			"a store that answers in more than a second slows every dead letter down: look at the database's load")
 	} else {
-		d.ok(what, "opens and takes writes")
+		d.ok(what, "opens and accepts writes")
 	}
 	if err := d.within(ctx, d.examineEntries); err != nil {
 		d.problem(what, err, "redrive migrate brings the tables up to date")
@@ -247,7 +247,7 @@ func (d *doctor) examineBroker(ctx context.Context, cfg *config.Config, name str
 	d.opened[name] = broker
 	if broker.Capabilities().MaxDelay == 0 {
 		d.warn(what, "it cannot delay: its services can retry nothing, and a redrive cannot reach one consumer alone",
-			"set "+watermill.DelaysEnv+" to the URL of a broker that keeps what must wait, such as postgres://")
+			"set "+watermill.DelaysEnv+" to the URL of a broker that stores delayed messages, such as postgres://")
 	}
 	var topics []string
 	for _, s := range cfg.Collector.Sources {
@@ -268,7 +268,7 @@ func remedyOf(err error) string {
 		return "is the server running, and the host and port right? May this machine reach it?"
 	case strings.Contains(text, "403"), strings.Contains(text, "access"), strings.Contains(text, "auth"),
 		strings.Contains(text, "sasl"):
-		return "check username and password, and what the user may read and write"
+		return "check username and password, and the user's permissions"
 	case strings.Contains(text, "certificate"), strings.Contains(text, "tls"), strings.Contains(text, "x509"):
 		return "check the certificates: the authority's file, and the name in the server's certificate"
 	default:
@@ -299,7 +299,7 @@ func (d *doctor) examineSource(ctx context.Context, broker brokers.Broker, name,
 	case err != nil:
 		d.problem(what, err, remedyOf(err))
 	case len(missing) > 0:
-		d.warn(what, missing[0], "a service makes it at its first dead letter; or the name is another: look at the "+
+		d.warn(what, missing[0], "a service makes it at its first dead letter; or the name is wrong: check the "+
 			"broker's list")
 	case asked:
 		d.ok(what, "is there")

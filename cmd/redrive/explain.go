@@ -52,7 +52,7 @@ type policyFlags struct {
 func (a *app) explainCommand() *cobra.Command {
 	var policy policyFlags
 	cmd := &cobra.Command{
-		Use: "explain [BROKER] [TOPIC...]", Short: "Show the timeline of a failing message, and where it lies meanwhile",
+		Use: "explain [BROKER] [TOPIC...]", Short: "Show the timeline of a failing message, and where it waits meanwhile",
 		Long: `Show when a message that always fails runs, and with a broker of the configuration (or --broker) and topics, which queues or topics
 it passes. Nothing is opened and nothing is changed.`,
 		Example: `  redrive explain --preset delayed-backoff --original 10s

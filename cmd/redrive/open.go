@@ -152,7 +152,7 @@ func (a *app) openExisting(ctx context.Context) (*dlq.Letters, error) {
 	}
 	if path, ok := sqliteFile(cfg.Store.URL); ok {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return nil, &codedError{exitNotFound, fmt.Sprintf("there is no store %s; redrive migrate makes one", path)}
+			return nil, &codedError{exitNotFound, fmt.Sprintf("there is no store %s; redrive migrate creates one", path)}
 		}
 	}
 	return a.openStore(ctx, withoutMigration)
@@ -264,7 +264,7 @@ func (a *app) openBrokers(ctx context.Context) (map[string]brokers.Broker, error
 	for _, name := range a.cfg.Names() {
 		b := a.cfg.Brokers[name]
 		if b.Scheme() == memory.Scheme {
-			return nil, usagef("broker %s: mem:// ends with this command, and what is sent there with it", name)
+			return nil, usagef("broker %s: mem:// ends with this command, and its messages with it", name)
 		}
 		operating := b.Operating()
 		operating.Logger = a.logger()

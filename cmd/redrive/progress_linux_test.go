@@ -195,7 +195,7 @@ func TestTerminal_Slips(t *testing.T) {
 		"dql list":                     `unknown command "dql" for "redrive"; did you mean redrive dlq?`,
 		"dlq redrve 1":                 `unknown command "redrve" for "redrive dlq"; did you mean redrive dlq redrive?`,
 		"dlq list --tpic orders":       "unknown flag: --tpic; did you mean --topic?",
-		"dlq list --store missing.db":  "there is no store missing.db; redrive migrate makes one",
+		"dlq list --store missing.db":  "there is no store missing.db; redrive migrate creates one",
 		"runs show x --store other.db": "there is no store other.db",
 	} {
 		var faults bytes.Buffer

@@ -32,7 +32,7 @@ func (d *doctor) examineReaders(ctx context.Context, cfg *config.Config) {
 		return err
 	})
 	if err != nil {
-		d.warn(what, "who reads the targets of pending dead letters is not known: "+unprefixed(err), remedyOf(err))
+		d.warn(what, "the readers of the targets of pending dead letters are unknown: "+unprefixed(err), remedyOf(err))
 	}
 	read, unknown := 0, 0
 	for i := range targets {
@@ -47,7 +47,7 @@ func (d *doctor) examineReaders(ctx context.Context, cfg *config.Config) {
 		}
 	}
 	if read > 0 {
-		d.ok(what, "%s of pending dead letters: %d with a reader, %d whose broker does not tell",
+		d.ok(what, "%s of pending dead letters: %d with a reader, %d whose broker does not report readers",
 			plural(len(targets), "target"), read, unknown)
 	}
 }

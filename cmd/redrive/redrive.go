@@ -61,7 +61,7 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	}
 	f.filter.add(a, cmd, dlq.Pending)
 	flags := cmd.Flags()
-	flags.Float64Var(&f.rate, "rate", 0, "messages a second at most; 0 is as fast as it goes (default redrive.rate of "+
+	flags.Float64Var(&f.rate, "rate", 0, "messages a second at most; 0 is as fast as possible (default redrive.rate of "+
 		"the configuration)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be sent, and send nothing")
 	flags.Int64Var(&f.limit, "limit", 0, "with a filter: at most so many, the oldest first")
@@ -75,7 +75,7 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 		"UUID)")
 	flags.StringVar(&f.transform, "transform", "",
 		"with a filter: jq expression that each payload goes through; the original is kept")
-	flags.StringVar(&f.target, "target", "", "with a filter: name of another destination than where the message came from")
+	flags.StringVar(&f.target, "target", "", "with a filter: name of a destination other than the message's origin")
 	flags.DurationVar(&f.outcomeTimeout, "outcome-timeout", 0,
 		"with a filter: how long a consumer may take to report (default 1h)")
 	flags.BoolVar(&f.onPublish, "close-on-publish", false,
@@ -234,7 +234,7 @@ func pace(rate float64) string {
 	if rate > 0 {
 		return fmt.Sprintf("at most %g a second", rate)
 	}
-	return "as fast as it goes"
+	return "as fast as possible"
 }
 
 // announced is how many dead letters are looked at for the causes in a question.

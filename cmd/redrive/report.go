@@ -37,6 +37,6 @@ back, which have stopped. The report is Markdown; -o json is for programs. Run i
 			})
 		},
 	}
-	cmd.Flags().Var(&since, "since", "how far back, and once more to compare: 24h, 7d, 30d")
+	cmd.Flags().Var(&since, "since", "how far back; it is compared with the same period before: 24h, 7d, 30d")
 	return cmd
 }

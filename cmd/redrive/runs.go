@@ -25,7 +25,7 @@ func (a *app) runsCommand() *cobra.Command {
 			steer(operator.PauseRun)),
 		a.runCommand("resume ID", "Continue a run that was paused, interrupted, or has stopped",
 			[]redrive.State{redrive.Paused, redrive.Stopped, redrive.Running}, (*app).resumeRun),
-		a.runCommand("cancel ID", "End a run; what waits stays as it was",
+		a.runCommand("cancel ID", "End a run; waiting entries stay unchanged",
 			[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped}, steer(operator.CancelRun)),
 		a.runsAdjustCommand(),
 		a.runCommand("approve ID", "Approve a run that someone else has started",
@@ -226,7 +226,7 @@ What a second person has approved may be slowed down, not loosened.`
 	cmd.Example = `  redrive runs adjust ID --rate 5 --note "the bank is slow today"
   redrive runs adjust ID --rate 0 --max-out 1000`
 	flags = cmd.Flags()
-	flags.Float64Var(&speed, "rate", 0, "messages a second at most; 0 is as fast as it goes")
+	flags.Float64Var(&speed, "rate", 0, "messages a second at most; 0 is as fast as possible")
 	flags.IntVar(&maxOut, "max-out", 0, "at most so many out without an outcome (0 is 10000; -1 for no bound)")
 	flags.Float64Var(&stop, "stop-above", 0, "stop when the share of failures is above this (0 is 0.1; 1 never stops)")
 	cmd.MarkFlagsOneRequired("rate", "max-out", "stop-above")

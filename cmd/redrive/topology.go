@@ -26,7 +26,7 @@ func (a *app) topologyCommand() *cobra.Command {
 	return group("topology", "Plan, check and make the queues and topics that consumers need", "",
 		sub("plan", "Show what the consumers of topics need, without a connection", a.topologyPlan),
 		sub("check", "Compare the plan with the broker and change nothing", a.topologyCheck),
-		sub("apply", "Make what is missing; nothing is ever changed or deleted", a.topologyApply),
+		sub("apply", "Create what is missing; nothing is ever changed or deleted", a.topologyApply),
 	)
 }
 
@@ -40,7 +40,7 @@ func (a *app) topologyPlan(_ context.Context, name string, topics []string) erro
 		return usagef("broker %s: %v", name, err)
 	}
 	if text == "" {
-		return usagef("broker %s: %s needs no topology: its driver makes its tables itself", name, b.Scheme())
+		return usagef("broker %s: %s needs no topology: its driver creates its tables", name, b.Scheme())
 	}
 	_, err = fmt.Fprint(a.out, text)
 	return err
@@ -88,7 +88,7 @@ func (a *app) openTopology(ctx context.Context, name string, topics []string) (*
 			func(ctx context.Context) error { return driver.Apply(ctx, p) },
 		}, nil
 	default:
-		return nil, usagef("broker %s: %s needs no topology: its driver makes its tables itself", name, b.Scheme())
+		return nil, usagef("broker %s: %s needs no topology: its driver creates its tables", name, b.Scheme())
 	}
 }
 
@@ -118,9 +118,9 @@ func (a *app) topologyCheck(ctx context.Context, name string, topics []string) e
 		}
 	}
 	if len(findings) > 0 {
-		makes := ": redrive topology apply makes what is missing"
+		makes := ": redrive topology apply creates what is missing"
 		if t.none {
-			makes = ": the broker's URL says declare=none, by which nothing is made; redrive topology apply makes it with " +
+			makes = ": the broker's URL has declare=none, so nothing is created; redrive topology apply creates it with " +
 				"declare=adopt"
 		}
 		return &codedError{exitPartial, plural(len(findings), "difference") + makes}
@@ -135,7 +135,7 @@ func (a *app) topologyApply(ctx context.Context, name string, topics []string) e
 		return err
 	}
 	if t.none {
-		return usagef("broker %s: its URL says declare=none, by which nothing is made: apply it with declare=adopt", name)
+		return usagef("broker %s: its URL has declare=none, so nothing is created: apply it with declare=adopt", name)
 	}
 	if _, err := fmt.Fprint(a.out, t.plan); err != nil {
 		return err

@@ -72,7 +72,7 @@ func (a *app) exportCommand() *cobra.Command {
 
 func (a *app) importCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "import [FILE]", Short: "Store what dlq export has written; what is there already stays",
+		Use: "import [FILE]", Short: "Import the output of dlq export; existing entries stay unchanged",
 		Args:    cobra.MaximumNArgs(1),
 		Example: `  redrive dlq import orders.jsonl --store postgres://...`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -136,7 +136,7 @@ same command takes them over.`,
 				return err
 			}
 			if err := letters.Store().Ping(cmd.Context()); err != nil {
-				return fmt.Errorf("the tables are up to date, but the store takes nothing: %w", err)
+				return fmt.Errorf("the tables are up to date, but the store accepts nothing: %w", err)
 			}
 			a.hint("the store is up to date")
 			return nil
@@ -163,7 +163,7 @@ func (a *app) takeOver(ctx context.Context, table string) error {
 	for _, status := range slices.Sorted(maps.Keys(done.Before)) {
 		_, _ = fmt.Fprintf(a.out, "%-10s %d before, %d after\n", status, done.Before[status], done.After[status])
 	}
-	a.hint("%d taken over, %d were there already; the rows as they were are in table %s", done.Stored, done.Seen,
+	a.hint("%d taken over, %d existed already; the original rows are in table %s", done.Stored, done.Seen,
 		done.Kept)
 	return nil
 }

@@ -194,7 +194,7 @@ func ask[T any](ctx context.Context, c *Client, r request) (*T, error) {
 	}
 	into := new(T)
 	if err := c.decode(io.LimitReader(response.Body, maxAnswer), into); err != nil {
-		return nil, fmt.Errorf("dlq/client: the server answered what its API does not: is it a redrive server, and its URL "+
+		return nil, fmt.Errorf("dlq/client: the answer is not one of the API: is it a redrive server, and its URL "+
 			"right? %w", err)
 	}
 	return into, nil

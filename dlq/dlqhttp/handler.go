@@ -90,7 +90,7 @@ func (h *Handler) recovered(next http.Handler) http.Handler {
 				h.cfg.Logger.ErrorContext(r.Context(), "a request made the server panic", "path", r.URL.Path, "panic",
 					fmt.Sprint(fault),
 					"stack", string(debug.Stack()))
-				problem.Write(w, http.StatusInternalServerError, "a fault of this program; its log says more")
+				problem.Write(w, http.StatusInternalServerError, "an internal error; the server's log has the details")
 			}
 		}()
 		next.ServeHTTP(w, r)

@@ -43,7 +43,7 @@ func newTrail(cfg *Config) *trail {
 // read.
 func (t *trail) refused(ctx context.Context, err *visible.RefusedError) {
 	who := access.From(ctx)
-	t.logger.WarnContext(ctx, "what is hidden was asked for, and refused", "actor", who.Name, "role", who.Role.String(),
+	t.logger.WarnContext(ctx, "a request for hidden values was refused", "actor", who.Name, "role", who.Role.String(),
 		"field", err.Field)
 	detail := map[string]string{"field": err.Field, "role": who.Role.String()}
 	if !t.allowed(who.Identity(), detail) {
@@ -53,7 +53,7 @@ func (t *trail) refused(ctx context.Context, err *visible.RefusedError) {
 		At: t.manager.Now(ctx), Actor: who.Name, Action: driver.ActionRefused, EntryID: err.Entry, Detail: detail,
 	}
 	if err := t.manager.Record(ctx, record); err != nil {
-		t.logger.ErrorContext(ctx, "a guess at what is hidden could not be recorded in the audit log", "actor", who.Name,
+		t.logger.ErrorContext(ctx, "a refused request for hidden values could not be recorded in the audit log", "actor", who.Name,
 			"error", err)
 	}
 }
@@ -90,7 +90,7 @@ func (t *trail) read(ctx context.Context, what string, entries ...int64) error {
 		}
 	}
 	if err := t.manager.Record(ctx, records...); err != nil {
-		return fmt.Errorf("what is read could not be recorded, and is not shown: %w", err)
+		return fmt.Errorf("the reading could not be recorded, so nothing is shown: %w", err)
 	}
 	return nil
 }

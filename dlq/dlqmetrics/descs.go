@@ -23,7 +23,7 @@ func newDescs(labels prometheus.Labels) descs {
 		runs: desc("redrive_dlq_runs", "Redrive runs that have not ended, by state.", "state"),
 		runEntries: desc("redrive_dlq_run_entries",
 			"Entries of the redrive runs that have not ended, by what happened to them.", "state"),
-		legacy: desc("dlq_events_total", "Older name: dead letters that are pending (what is not closed), resolved and "+
+		legacy: desc("dlq_events_total", "Older name: dead letters that are pending (not closed), resolved and "+
 			"discarded. A gauge.", "status"),
 
 		spoolBytes: desc("redrive_dlq_spool_bytes", "Bytes that wait in the spool of this process for the store."),

@@ -166,7 +166,7 @@ redrive_dlq_entries{status="parked",topic="orders"} 0
 redrive_dlq_entries{status="pending",topic="orders"} 1
 redrive_dlq_entries{status="resolved",topic="orders"} 2
 redrive_dlq_entries{status="retrying",topic="orders"} 0
-# HELP dlq_events_total Older name: dead letters that are pending (what is not closed), resolved and discarded. A gauge.
+# HELP dlq_events_total Older name: dead letters that are pending (not closed), resolved and discarded. A gauge.
 # TYPE dlq_events_total gauge
 dlq_events_total{status="discarded"} 1
 dlq_events_total{status="pending"} 1

@@ -11,7 +11,7 @@ type RunSpec struct {
 	ID                    string   `json:"id,omitempty" pattern:"^[A-Za-z0-9_.-]{1,64}$" doc:"Makes starting idempotent: a second run with it is refused. Defaults to a new UUID."`
 	Filter                Filter   `json:"filter" doc:"Which entries. Statuses default to PENDING; RESOLVED and DISCARDED ones are restored first."`
 	Limit                 int64    `json:"limit,omitempty" minimum:"0" doc:"At most so many, the oldest first; 0 takes all."`
-	Rate                  float64  `json:"rate,omitempty" minimum:"0" doc:"Messages a second at most; 0 is as fast as it goes."`
+	Rate                  float64  `json:"rate,omitempty" minimum:"0" doc:"Messages a second at most; 0 is as fast as possible."`
 	MaxOut                int      `json:"max_out,omitempty" doc:"At most so many are out without an outcome. Defaults to 10,000; negative for no bound."`
 	Canary                []int    `json:"canary,omitempty" nullable:"false" maxItems:"100" doc:"Sizes of first steps, each of which waits for its outcomes: 1, 10, 100."`
 	Stop                  StopRule `json:"stop,omitzero" doc:"When it stops on its own."`

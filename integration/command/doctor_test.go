@@ -26,7 +26,7 @@ func TestDoctor_Healthy(t *testing.T) {
 		"rabbit/orders_dlq", "rabbit/invoices_dlq", "kafka/"+dead, "kafka/none_dlq"))
 	require.Zero(t, code, "warnings are no problem")
 	for what, want := range map[string]finding{
-		"store":                    {Severity: "ok", Finding: "takes writes"},
+		"store":                    {Severity: "ok", Finding: "accepts writes"},
 		"dead letters":             {Severity: "ok", Finding: "0 pending, 0 in all"},
 		"broker rabbit":            {Severity: "ok", Finding: "answers (amqp)"},
 		"broker kafka":             {Severity: "ok", Finding: "answers (kafka)"},

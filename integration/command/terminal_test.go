@@ -176,7 +176,7 @@ func TestTerminal_Slips(t *testing.T) {
 		"dlq lst":                     "did you mean redrive dlq list?",
 		"run list":                    "did you mean redrive runs?",
 		"dlq list --tpoic orders":     "did you mean --topic?",
-		"dlq list --store daed.db":    "there is no store daed.db; redrive migrate makes one",
+		"dlq list --store daed.db":    "there is no store daed.db; redrive migrate creates one",
 		"dlq show 4711":               "4711",
 		"dlq list --config nope.yaml": "nope.yaml",
 	} {
@@ -228,7 +228,7 @@ func TestTerminal_InterruptAdjustResume(t *testing.T) {
 
 	code, screen = n.typed(t, "runs adjust night --rate 0")
 	require.Zero(t, code, screen)
-	require.Contains(t, screen, "as fast as it goes")
+	require.Contains(t, screen, "as fast as possible")
 	code, screen = n.typed(t, "runs resume night")
 	require.Zero(t, code, screen)
 	require.Contains(t, screen, "run night: completed\n30 of 30 done: 30 succeeded")

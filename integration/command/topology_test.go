@@ -35,7 +35,7 @@ func TestTopology(t *testing.T) {
 			check := redrive(t, config, "topology", "check", "main", topic)
 			require.Equal(t, 4, check.code, check.stderr)
 			require.Contains(t, check.stdout, topic+".billing")
-			require.Contains(t, check.stderr, "redrive topology apply makes what is missing")
+			require.Contains(t, check.stderr, "redrive topology apply creates what is missing")
 
 			asked := redrive(t, config, "topology", "apply", "main", topic)
 			require.Equal(t, 5, asked.code)

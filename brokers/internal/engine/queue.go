@@ -30,7 +30,7 @@ func (b *Broker) queue(topic string, cfg *brokers.SubscriberConfig) (driver.Queu
 	if !b.caps.Patterns {
 		for _, p := range append([]string{topic}, cfg.Patterns...) {
 			if brokers.IsPattern(p) {
-				return q, fmt.Errorf("%w: %q is a pattern, and this broker has none as configured: open it with "+
+				return q, fmt.Errorf("%w: %q is a pattern, which this broker does not support as configured: open it with "+
 					"naming=service-bus, or subscribe to each topic by its name", brokers.ErrUnsupported, p)
 			}
 		}

@@ -61,7 +61,8 @@ func open(cfg Config) (brokers.Broker, error) {
 		return nil, err
 	}
 	if name != "" && cfg.PubSub != nil {
-		return nil, errors.New("gochannel: the URL has a name, and PubSub is given: only one of them can name what is shared")
+		return nil, errors.New("gochannel: the URL has a name and PubSub is set: " +
+			"only one of them can determine what is shared")
 	}
 	h, err := enter(name, cfg)
 	if err != nil {

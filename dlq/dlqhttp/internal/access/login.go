@@ -168,7 +168,7 @@ func (l *Login) Finish(w http.ResponseWriter, r *http.Request) (who Principal, t
 	ctx := oidc.ClientContext(r.Context(), l.cfg.Client)
 	tokens, err := client.Exchange(ctx, q.Get("code"), oauth2.VerifierOption(kept.Get("verifier")))
 	if err != nil {
-		return who, "", fmt.Errorf("%w: the provider takes the code for none of ours: %w", ErrLogin, err)
+		return who, "", fmt.Errorf("%w: the provider rejects the code: %w", ErrLogin, err)
 	}
 	raw, _ := tokens.Extra("id_token").(string)
 	id, err := provider.Verifier(&oidc.Config{ClientID: l.cfg.ClientID}).Verify(ctx, raw)
@@ -205,7 +205,7 @@ func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, 
 		return nil, fmt.Errorf("%w: %w", ErrLogin, err)
 	}
 	if info.Subject != id.Subject {
-		return nil, fmt.Errorf("%w: the provider tells of another user", ErrLogin)
+		return nil, fmt.Errorf("%w: the provider returned another user", ErrLogin)
 	}
 	if err := info.Claims(&claims); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLogin, err)
@@ -218,7 +218,7 @@ func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, 
 func (l *Login) principal(claims map[string]any) (Principal, error) {
 	name, _ := claims[l.cfg.NameClaim].(string)
 	if name = clean(name); name == "" {
-		return Principal{}, fmt.Errorf("%w: the provider says no %s", ErrLogin, l.cfg.NameClaim)
+		return Principal{}, fmt.Errorf("%w: the provider returned no %s", ErrLogin, l.cfg.NameClaim)
 	}
 	if verified, given := claims["email_verified"].(bool); l.cfg.NameClaim == "email" && given && !verified {
 		return Principal{}, fmt.Errorf("%w: the provider has not verified the address %.100s", ErrLogin, name)

@@ -47,7 +47,7 @@ func Bearer(tokens ...Token) (Authenticator, error) {
 				"prints it", i+1, t.Name, hashPrefix))
 			continue
 		case t.Name == "":
-			errs = append(errs, fmt.Errorf("token %d: whose is it? give a name", i+1))
+			errs = append(errs, fmt.Errorf("token %d: a name is required", i+1))
 		case t.Role <= None:
 			errs = append(errs, fmt.Errorf("token %d (%s): it needs a role", i+1, t.Name))
 		}

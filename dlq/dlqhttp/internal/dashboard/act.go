@@ -128,7 +128,7 @@ func (d *dashboard) act(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(s.values()) == 0 { // a truncated form must not mean everything
-		return invalid("the form says nothing of the entries")
+		return invalid("the form names no entries")
 	}
 	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {
 		return err

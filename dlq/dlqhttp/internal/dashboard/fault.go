@@ -66,7 +66,7 @@ func faultOf(err error) *fault {
 		return f
 	case errors.Is(err, dlq.ErrNotFound):
 		return newFault(http.StatusNotFound, "Not found",
-			"It may have been purged. The audit log has what happened to it.", err)
+			"It may have been purged. The audit log has its history.", err)
 	case errors.Is(err, dlq.ErrConflict):
 		return newFault(http.StatusConflict, "Someone was faster",
 			"Nothing was changed: "+err.Error()+". Go back, look again, and decide again.", err)

@@ -150,7 +150,7 @@ func (d *dashboard) confirmCauses(w http.ResponseWriter, r *http.Request) error 
 	case q.Get("do") == "redrive":
 		return &fault{
 			status: http.StatusUnprocessableEntity, title: "One cause at a time",
-			detail: "A run takes one cause, so that its canary says something about it. Tick one.", back: "/groups",
+			detail: "A run takes one cause, so that its canary is meaningful. Tick one.", back: "/groups",
 			backLabel: "Causes",
 		}
 	}
@@ -200,7 +200,7 @@ func (d *dashboard) actCauses(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(picked) == 0 || to.IsZero() {
-		return invalid("the form says nothing of the causes")
+		return invalid("the form names no causes")
 	}
 	for _, fingerprint := range picked {
 		if err := d.cfg.Visible(r.Context()).SearchGroups(r.Context(),

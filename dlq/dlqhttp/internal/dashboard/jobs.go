@@ -118,7 +118,7 @@ func (j *job) fault() error {
 	}
 	return &fault{
 		status: f.status, title: "It was not finished",
-		detail: "Before it failed: " + j.Said + " To do it again is safe: what is done stays done.",
+		detail: "Before it failed: " + j.Said + " It is safe to repeat: completed changes are kept.",
 		reason: j.Err.Error(), cause: j.Err, back: j.Back, backLabel: "Continue",
 	}
 }
@@ -127,8 +127,8 @@ func (j *job) fault() error {
 func (d *dashboard) job(w http.ResponseWriter, r *http.Request) error {
 	j := d.jobs.get(r.PathValue("id"))
 	if j == nil {
-		return newFault(http.StatusNotFound, "This server knows nothing of it",
-			"It may have been restarted. To do the same again is safe: what is done stays done.", dlq.ErrNotFound)
+		return newFault(http.StatusNotFound, "This server does not know it",
+			"It may have been restarted. It is safe to repeat: completed changes are kept.", dlq.ErrNotFound)
 	}
 	return d.page(w, r, "job", view{Title: j.Title, Nav: "entries", Live: j.Running(), Every: 1, Data: j})
 }

@@ -86,7 +86,7 @@ func sendLabel(p *redrive.Preview) string {
 	case spec.Paused:
 		verb = "Freeze"
 	}
-	speed := "as fast as it goes"
+	speed := "as fast as possible"
 	if spec.Rate > 0 {
 		speed = "at " + rateText(spec.Rate)
 	}

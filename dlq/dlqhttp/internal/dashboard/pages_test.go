@@ -388,7 +388,7 @@ func TestPages_Faults(t *testing.T) {
 		"/runs/new?canary=x":      {http.StatusOK, "such as 1, 10, 100"},
 		"/retention?days=9":       {http.StatusUnprocessableEntity, "choose resolved, discarded, or both"},
 		"/entries/act?do=resolve": {http.StatusUnprocessableEntity, "tick some entries"},
-		"/jobs/nope":              {http.StatusNotFound, "do the same again is safe"},
+		"/jobs/nope":              {http.StatusNotFound, "is safe to repeat"},
 		"/nowhere":                {http.StatusNotFound, "no such page"},
 	} {
 		w := s.get(access.Admin, path)

@@ -86,7 +86,7 @@ func (d *dashboard) report(w http.ResponseWriter, r *http.Request) error {
 				report.Returning,
 			},
 			{
-				"Fixed", "They came in the period before, and no more. What still waits of them can be redriven.",
+				"Fixed", "They occurred in the period before, but not in this one. Entries that still wait can be redriven.",
 				"No cause is gone.", report.Fixed,
 			},
 			{"Steady", "They come about as often as before, or less.", "No cause is steady.", report.Steady},

@@ -95,7 +95,7 @@ func (d *dashboard) purge(w http.ResponseWriter, r *http.Request) error {
 	if r.PostForm.Get("sure") == "" {
 		return &fault{
 			status: http.StatusUnprocessableEntity, title: "Say that you are sure",
-			detail: "Nothing was removed. Go back and tick the box: a purge cannot be taken back by a button.",
+			detail: "Nothing was removed. Go back and tick the box: a purge cannot be undone by a button.",
 		}
 	}
 	by, err := d.by(r)

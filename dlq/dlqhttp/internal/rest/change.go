@@ -36,7 +36,7 @@ func (a *API) changeRoutes() {
 		do            change
 	}{
 		{"redrive", "Send a dead letter back to its consumer", http.StatusAccepted, access.Operator, m.Redrive},
-		{"resolve", "Say that a dead letter is taken care of", http.StatusOK, access.Operator, m.Resolve},
+		{"resolve", "Mark a dead letter as taken care of", http.StatusOK, access.Operator, m.Resolve},
 		{"discard", "Give a dead letter up; it is kept and can be restored", http.StatusOK, access.Operator, m.Discard},
 		{"restore", "Undo resolve, discard or park", http.StatusOK, access.Operator, m.Restore},
 		{"park", "Put a dead letter aside for a person", http.StatusOK, access.Operator, m.Park},

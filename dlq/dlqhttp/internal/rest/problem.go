@@ -23,7 +23,7 @@ const problemType = "application/problem+json"
 type Problem struct { //nolint:errname // the name of its schema
 	huma.ErrorModel
 	// Conflict names who won, for the one who came second.
-	Conflict *wire.Conflict `json:"conflict,omitempty" doc:"Who won, for the one who came second."`
+	Conflict *wire.Conflict `json:"conflict,omitempty" doc:"Who was faster, on a conflict."`
 }
 
 // fail makes the answer of an error. version is what If-Match asked for, 0 if it did not.

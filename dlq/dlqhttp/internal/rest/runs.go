@@ -82,7 +82,7 @@ func (a *API) runRoutes() {
 		id: "start-run", method: http.MethodPost, path: "/runs", tag: "runs", role: access.Operator, changes: true,
 		slow:        true,
 		summary:     "Start a redrive run",
-		description: "What the filter picks now is frozen; what dies later is not taken. Look first: /runs/preview.",
+		description: "The entries that match now are frozen; later ones are not included. Preview it first: /runs/preview.",
 		status:      http.StatusAccepted,
 	}, a.startRun)
 	handle(a, route{
@@ -90,7 +90,7 @@ func (a *API) runRoutes() {
 		summary: "Show what a run would do, and do nothing",
 	}, a.previewRun)
 	handleOutput(a, readRoute("runs", "get-run", "/runs/{id}", "Get a run and how far it is"), a.run)
-	review := readRoute("runs", "review-run", "/runs/{id}/review", "Show what a run would send, for who approves it")
+	review := readRoute("runs", "review-run", "/runs/{id}/review", "Show what a run would send, for its approver")
 	review.description = "Its entries by topic and by cause, and the first of them with the difference between what " +
 		"died and what would be sent."
 	handle(a, review, a.reviewRun)
@@ -103,7 +103,7 @@ func (a *API) runRoutes() {
 	}{
 		{"pause", "Pause a run; outstanding messages are still handled", access.Operator, m.PauseRun},
 		{"resume", "Resume a run that was paused or has stopped on its own", access.Operator, m.ResumeRun},
-		{"cancel", "End a run; what waits stays as it was", access.Operator, m.CancelRun},
+		{"cancel", "End a run; waiting entries stay unchanged", access.Operator, m.CancelRun},
 		{"approve", "Approve a run that someone else has started", access.Approver, m.ApproveRun},
 		{"reject", "Cancel a run that waits for approval", access.Approver, m.RejectRun},
 	} {

@@ -52,8 +52,8 @@ func (a *API) transferRoutes() {
 
 	r := route{
 		id: "import-entries", method: http.MethodPost, path: "/entries/import", tag: "maintenance", role: access.Admin,
-		changes: true, slow: true, summary: "Import what an export has written; what is there already stays",
-		description: "To repeat an import is safe, and finishes one that broke: an entry is known by its key.",
+		changes: true, slow: true, summary: "Import the lines of an export; existing entries stay unchanged",
+		description: "Repeating an import is safe, and completes an interrupted one: entries are identified by their keys.",
 	}
 	op := a.operation(r)
 	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{linesType: {Schema: binary()}}}
@@ -137,7 +137,7 @@ func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.
 				" bytes: send it in parts; the lines before may have been stored")
 	case limited.late:
 		return nil, huma.NewError(http.StatusRequestTimeout,
-			"no more of the import came: send it again; the lines before may have been stored")
+			"the import was cut off: send it again; earlier lines may have been stored")
 	case err != nil:
 		return nil, err
 	}

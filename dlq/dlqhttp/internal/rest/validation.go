@@ -48,7 +48,7 @@ func (a *API) validationRoutes() {
 	handle(a, route{
 		id: "validation-resolve", method: http.MethodPut, path: "/validation/dlq/{id}/resolve", tag: "validation",
 		role:    access.Operator,
-		changes: true, summary: "Say that a dead letter is taken care of",
+		changes: true, summary: "Mark a dead letter as taken care of",
 		description: "The entry has resolvedBy as it was sent. The actor in the audit log is the authenticated caller," +
 			" and the record has both names.",
 	}, a.validationResolve)
