@@ -34,7 +34,10 @@ func (a Approval) Resolve() (Approval, error) {
 // Reserve records in the store's ledger that an actor is about to send, and reports whether that is within the limit.
 // It sets the reservation's limit, window and time.
 func (a Approval) Reserve(ctx context.Context, store Store, r driver.Reservation) (bool, error) {
-	ledger, ok := driver.As[driver.LedgerStore](store)
+	ledger, ok, err := optional[driver.LedgerStore](ctx, store)
+	if err != nil {
+		return false, err
+	}
 	if !ok {
 		return false, fmt.Errorf("%w: %T does not count what a person sends, so no one may send without approval", ErrInvalid,
 			store)
@@ -45,9 +48,9 @@ func (a Approval) Reserve(ctx context.Context, store Store, r driver.Reservation
 
 // Unreserve cancels a reservation, because nothing was sent.
 func (a Approval) Unreserve(ctx context.Context, store Store, key string) error {
-	ledger, ok := driver.As[driver.LedgerStore](store)
-	if !ok {
-		return nil
+	ledger, ok, err := optional[driver.LedgerStore](ctx, store)
+	if err != nil || !ok {
+		return err
 	}
 	return ledger.Unreserve(ctx, key)
 }

@@ -41,10 +41,11 @@ type importer struct {
 	refusals int
 }
 
-func startImporter(store Store, spool *spool.Spool, dir string, o *options) *importer {
+// startImporter starts the goroutine. failing is why the store counts as down from the beginning, or nil.
+func startImporter(store Store, spool *spool.Spool, dir string, o *options, failing error) *importer {
 	ctx, cancel := context.WithCancel(context.Background())
 	i := &importer{
-		store: store, spool: spool, dir: dir, opts: o,
+		store: store, spool: spool, dir: dir, opts: o, failing: failing,
 		woken: make(chan struct{}, 1), cancel: cancel, stopped: make(chan struct{}),
 	}
 	go i.run(ctx)

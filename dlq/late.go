@@ -119,6 +119,19 @@ func late[T any](ctx context.Context, s *lateStore, call func(Store) (T, error))
 	return call(store)
 }
 
+// optional finds an optional part of a store that is about to be used. A store that did not answer at the start is
+// opened first: until then it is not known what it has.
+func optional[T any](ctx context.Context, s Store) (found T, ok bool, err error) {
+	if found, ok = driver.As[T](s); ok {
+		return found, true, nil
+	}
+	if err := s.Ping(ctx); err != nil {
+		return found, false, err
+	}
+	found, ok = driver.As[T](s)
+	return found, ok, nil
+}
+
 // Put implements [Store].
 func (s *lateStore) Put(ctx context.Context, letters ...*Entry) ([]driver.Receipt, error) {
 	return late(ctx, s, func(store Store) ([]driver.Receipt, error) { return store.Put(ctx, letters...) })

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
@@ -95,6 +96,57 @@ func TestOpen_StoreComesWhileNothingDies(t *testing.T) {
 	eventually(t, "it is up", func() bool { return !l.Stats().StoreDown })
 	require.NoError(t, l.DeadLetter(t.Context(), death(1)))
 	require.Zero(t, l.Stats().Appended)
+}
+
+// A call that needs an optional part of the store opens it first, as every other call does. It found none, and a purge
+// emptied months instead of dropping them.
+func TestOpen_FirstCallNeedsAnOptionalPart(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(*dlq.Manager) error{
+		"record": func(m *dlq.Manager) error {
+			return m.Record(t.Context(), driver.AuditRecord{Actor: "ana", Action: driver.ActionRead, At: time.Now()})
+		},
+		"unarchive": func(m *dlq.Manager) error {
+			_, err := m.Unarchive(t.Context(), dlq.By{Actor: "ana"}, 7)
+			return err
+		},
+		"services": func(m *dlq.Manager) error {
+			_, err := m.Services(t.Context(), time.Time{})
+			return err
+		},
+		"pause": func(m *dlq.Manager) error { return m.PauseIntake(t.Context(), "billing", true, dlq.By{Actor: "ana"}) },
+		"mutes": func(m *dlq.Manager) error {
+			_, err := m.Mutes(t.Context())
+			return err
+		},
+		"purge": func(m *dlq.Manager) error {
+			_, err := m.Purge(t.Context(), dlq.Purge{ClosedBefore: time.Now(), Actor: "ana"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			months := &monthStore{Store: newStore(t)}
+			d := &lateDriver{store: months, cause: errDown}
+			l, _, err := openLate(t, d, dlq.WithImportBackoff(time.Hour, time.Hour))
+			require.NoError(t, err)
+			require.ErrorIs(t, call(l.Manager(nil)), driver.ErrUnavailable, "not that the store has no such part")
+			d.there.Store(true)
+			require.NoError(t, call(l.Manager(nil)))
+			require.Equal(t, name == "purge", months.purged.Load())
+		})
+	}
+}
+
+// monthStore knows whether its months were purged.
+type monthStore struct {
+	*sqlstore.Store
+	purged atomic.Bool
+}
+
+func (s *monthStore) PurgeMonths(ctx context.Context, p dlq.Purge) (int, error) {
+	s.purged.Store(true)
+	return s.Store.PurgeMonths(ctx, p)
 }
 
 // Faults that waiting does not cure, and those that the caller insists on, are still errors.

@@ -46,7 +46,7 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Letters, error) 
 		if err != nil {
 			return nil, err
 		}
-		return newLetters(store, o) //nolint:contextcheck // the import outlives the call that opens
+		return newLetters(store, o, nil) //nolint:contextcheck // the import outlives the call that opens
 	}
 	return openLate(ctx, newLateStore(open), o)
 }
@@ -58,7 +58,7 @@ func openLate(ctx context.Context, store *lateStore, o options) (*Letters, error
 	opened, err := store.get(within)
 	switch {
 	case err == nil:
-		return newLetters(opened, o) //nolint:contextcheck // the import outlives the call that opens
+		return newLetters(opened, o, nil) //nolint:contextcheck // the import outlives the call that opens
 	case ctx.Err() != nil, within.Err() == nil && !errors.Is(err, driver.ErrUnavailable):
 		closing := store.Close() // ends the attempt
 		if cause := store.cause(); cause != nil {
@@ -66,11 +66,10 @@ func openLate(ctx context.Context, store *lateStore, o options) (*Letters, error
 		}
 		return nil, errors.Join(err, closing)
 	}
-	l, openErr := newLetters(store, o) //nolint:contextcheck // the import outlives the call that opens
+	l, openErr := newLetters(store, o, err) //nolint:contextcheck // the import outlives the call that opens
 	if openErr != nil {
 		return nil, errors.Join(openErr, err)
 	}
-	l.importer.wake(err)
 	o.logger.LogAttrs(ctx, envelope.LevelCritical,
 		"the dead letter store does not answer: dead letters go to the spool until it does",
 		slog.String("spool", l.spool.Dir()), slog.Any("error", err))
@@ -86,10 +85,11 @@ func NewLetters(store Store, opts ...Option) (*Letters, error) {
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	return newLetters(store, o)
+	return newLetters(store, o, nil)
 }
 
-func newLetters(store Store, o options) (*Letters, error) {
+// newLetters takes ownership of the store. failing is why it counts as down from the beginning, or nil.
+func newLetters(store Store, o options, failing error) (*Letters, error) {
 	if o.observer != nil {
 		store = observed(store, o.observer)
 	}
@@ -106,7 +106,7 @@ func newLetters(store Store, o options) (*Letters, error) {
 		return nil, errors.Join(err, store.Close())
 	}
 	l.spool = spool
-	l.importer = startImporter(store, spool, dir, &l.opts)
+	l.importer = startImporter(store, spool, dir, &l.opts, failing)
 	return l, nil
 }
 

@@ -141,7 +141,10 @@ func (m *Manager) AuditLog(ctx context.Context, f AuditFilter, p Page) ([]driver
 
 // Record appends records to the audit log that change no entry, such as reads and refusals.
 func (m *Manager) Record(ctx context.Context, records ...driver.AuditRecord) error {
-	log, ok := driver.As[driver.RecordStore](m.cfg.Store)
+	log, ok, err := optional[driver.RecordStore](ctx, m.cfg.Store)
+	if err != nil {
+		return err
+	}
 	if !ok {
 		return fmt.Errorf("dlq: %w: %T can only record changes", ErrInvalid, m.cfg.Store)
 	}
@@ -249,15 +252,18 @@ func (m *Manager) Restore(ctx context.Context, id int64, by By) (*Entry, error) 
 // works in transactions of at most p.Limit entries until none is left or the context ends, and returns how many it
 // removed.
 func (m *Manager) Purge(ctx context.Context, p Purge) (int, error) {
-	if p.At.IsZero() {
-		p.At = m.Now(ctx)
-	}
-	p, err := p.Resolve()
+	months, ok, err := optional[driver.MonthStore](ctx, m.cfg.Store)
 	if err != nil {
 		return 0, err
 	}
+	if p.At.IsZero() {
+		p.At = m.Now(ctx)
+	}
+	if p, err = p.Resolve(); err != nil {
+		return 0, err
+	}
 	total := 0
-	if months, ok := driver.As[driver.MonthStore](m.cfg.Store); ok {
+	if ok {
 		if total, err = months.PurgeMonths(ctx, p); err != nil {
 			return total, err
 		}

@@ -12,18 +12,18 @@ import (
 // ErrNoNotices means that the store does not record notifications.
 var ErrNoNotices = errors.New("this store does not record notifications")
 
-func (m *Manager) notices() (driver.NoticeStore, error) {
-	store, ok := driver.As[driver.NoticeStore](m.cfg.Store)
-	if !ok {
-		return nil, fmt.Errorf("dlq: %w", ErrNoNotices)
+func (m *Manager) notices(ctx context.Context) (driver.NoticeStore, error) {
+	store, ok, err := optional[driver.NoticeStore](ctx, m.cfg.Store)
+	if err == nil && !ok {
+		err = fmt.Errorf("dlq: %w", ErrNoNotices)
 	}
-	return store, nil
+	return store, err
 }
 
 // Mute suppresses notifications of a cause for a period, or forever if it is 0, and replaces an earlier mute. The error
 // wraps [ErrNotFound] when there is no such cause.
 func (m *Manager) Mute(ctx context.Context, fingerprint string, period time.Duration, by By) (*driver.Mute, error) {
-	store, err := m.notices()
+	store, err := m.notices(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (m *Manager) Mute(ctx context.Context, fingerprint string, period time.Dura
 
 // Unmute resumes the notifications of a cause. The error wraps [ErrNotFound] when it is not muted.
 func (m *Manager) Unmute(ctx context.Context, fingerprint string, by By) error {
-	store, err := m.notices()
+	store, err := m.notices(ctx)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (m *Manager) Unmute(ctx context.Context, fingerprint string, by By) error {
 
 // Mutes returns the current mutes, the latest first.
 func (m *Manager) Mutes(ctx context.Context) ([]driver.Mute, error) {
-	store, err := m.notices()
+	store, err := m.notices(ctx)
 	if err != nil {
 		return nil, err
 	}

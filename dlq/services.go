@@ -14,7 +14,10 @@ var ErrNoServices = errors.New("this store does not keep reports of services")
 
 // Services returns, by name, the services with a report since then or that are paused. See package live.
 func (m *Manager) Services(ctx context.Context, since time.Time) ([]driver.Service, error) {
-	store, ok := driver.As[driver.ServiceStore](m.cfg.Store)
+	store, ok, err := optional[driver.ServiceStore](ctx, m.cfg.Store)
+	if err != nil {
+		return nil, err
+	}
 	if !ok {
 		return nil, ErrNoServices
 	}
@@ -24,8 +27,10 @@ func (m *Manager) Services(ctx context.Context, since time.Time) ([]driver.Servi
 // PauseIntake stops every process of a service from receiving messages, or resumes it. Messages in their handlers are
 // finished; a process reacts at its next report.
 func (m *Manager) PauseIntake(ctx context.Context, service string, pause bool, by By) error {
-	store, ok := driver.As[driver.ServiceStore](m.cfg.Store)
+	store, ok, err := optional[driver.ServiceStore](ctx, m.cfg.Store)
 	switch {
+	case err != nil:
+		return err
 	case !ok:
 		return fmt.Errorf("dlq: pause intake: %w", ErrNoServices)
 	case service == "" || by.Actor == "":
