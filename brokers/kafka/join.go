@@ -26,7 +26,7 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 		strict: q.Params.String("order") == "key",
 		window: q.Params.Int("window"),
 		done:   make(chan struct{}), joined: make(chan struct{}),
-		look: make(chan struct{}, 1), anew: make(chan error, 1),
+		look: make(chan struct{}, 1), rejoin: make(chan error, 1),
 		own: map[int32]*partition{}, seen: seen, partitionCount: partitions,
 		commits: committer{topics: b.topics, group: q.Group},
 	}

@@ -63,7 +63,7 @@ type subscription struct {
 	joinOnce sync.Once
 
 	look           chan struct{} // requests a look at the topics
-	anew           chan error    // requests another member: the topic is gone, was recreated, or is not read
+	rejoin         chan error    // requests another member: the topic is gone, was recreated, or is not read
 	mu             sync.Mutex
 	id             topicID // of the topic right before the client was created, which knows no earlier one
 	partitionCount int32
@@ -135,7 +135,7 @@ func (s *subscription) run() {
 // renew creates missing topics, and another client.
 func (s *subscription) renew() error {
 	select {
-	case why := <-s.anew:
+	case why := <-s.rejoin:
 		s.log.Debug("noticed twice", "err", why)
 	default:
 	}
@@ -160,7 +160,7 @@ func (s *subscription) consume() error {
 	renewed := make(chan error)
 	go func() {
 		select {
-		case why := <-s.anew:
+		case why := <-s.rejoin:
 			if errors.Is(why, errUnread) {
 				sleep(ctx, healthy) // the other partitions are read
 			}

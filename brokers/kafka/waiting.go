@@ -100,7 +100,7 @@ func (s *subscription) lookAtTopic(ctx context.Context) {
 // renewLater requests another client, and says why.
 func (s *subscription) renewLater(why error) {
 	select {
-	case s.anew <- why:
+	case s.rejoin <- why:
 	default: // already requested
 	}
 }

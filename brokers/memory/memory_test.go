@@ -254,8 +254,8 @@ func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 	})
 }
 
-// Parameters for another driver in a configuration do not prevent a program from running on mem://; a typo in one of
-// its own names is refused, and so is an unknown parameter in the URL.
+// Parameters for another driver in a configuration do not prevent a program from running on mem://; a
+// misspelled parameter of mem:// is refused, and so is an unknown parameter in the URL.
 func TestNew_ParamsOfOtherDrivers(t *testing.T) {
 	b, err := memory.New(brokers.Config{Params: brokers.Params{
 		"prefetch": "50", "commit-interval": "1s",

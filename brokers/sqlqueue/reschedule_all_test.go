@@ -29,7 +29,7 @@ func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 		batch   []*message.Message
 	)
 	for i := range n {
-		group := []string{"billing", "mail", "nobody"}[i%3]
+		group := []string{"billing", "mail", "missing"}[i%3]
 		origins = append(origins, envelope.Origin{Broker: "sqlite", Topic: "orders", Consumer: group})
 		batch = append(batch, message.NewMessage(fmt.Sprint(group, i), []byte(group)))
 	}

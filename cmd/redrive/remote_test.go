@@ -140,7 +140,7 @@ func TestRemote_Credentials(t *testing.T) {
 		},
 		"password in the URL": {[]string{"--server", "http://a:s3cret@localhost:1"}, "put them into a profile", exitUsage},
 		"no URL":              {[]string{"--server", "localhost:8321"}, "is a URL such as", exitUsage},
-		"nobody there":        {[]string{"--server", "http://127.0.0.1:1"}, "the server does not answer", exitError},
+		"no server":           {[]string{"--server", "http://127.0.0.1:1"}, "the server does not answer", exitError},
 		"not a redrive server": {
 			[]string{"--server", server + "/wrong", "--token-file", "token"},
 			"nothing is served at",

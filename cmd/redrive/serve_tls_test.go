@@ -73,13 +73,13 @@ server: {address: %q, tls: {certificate: server.pem, key: server.key}}
 	require.Equal(t, http.StatusBadRequest, status)
 
 	require.NoError(t, os.WriteFile("profiles.yaml",
-		fmt.Appendf(nil, "profiles:\n  prod: {server: %q, ca: server.pem}\n  nobody: {server: %[1]q}\n", url),
+		fmt.Appendf(nil, "profiles:\n  prod: {server: %q, ca: server.pem}\n  without-ca: {server: %[1]q}\n", url),
 		0o600))
 	t.Setenv("REDRIVE_PROFILES", "profiles.yaml")
 	code, out, faults := command(t, "dlq", "groups", "--profile", "prod")
 	require.Zero(t, code, faults)
 	require.Contains(t, out, "bank: timeout")
-	code, _, faults = command(t, "dlq", "groups", "--profile", "nobody")
+	code, _, faults = command(t, "dlq", "groups", "--profile", "without-ca")
 	require.NotZero(t, code)
 	require.Contains(t, faults, "certificate")
 }

@@ -31,7 +31,7 @@ func authentications(t *testing.T) ([]dlqhttp.Authenticator, []credentials) {
 	auth := bearer(t)
 	roles := []dlqhttp.Role{dlqhttp.Viewer, dlqhttp.Operator, dlqhttp.Approver, dlqhttp.Admin}
 	all := []credentials{
-		{name: "nobody", wrong: true},
+		{name: "anonymous", wrong: true},
 		{name: "a wrong token", wrong: true, header: []string{"Authorization", "Bearer nonsense"}},
 		{name: "another scheme", wrong: true, header: []string{"Authorization", "Digest x"}},
 		{name: "no credentials in it", wrong: true, header: []string{"Authorization", "Bearer"}},

@@ -105,12 +105,12 @@ func TestRoles_EveryRoleOnEveryRoute(t *testing.T) {
 			require.Contains(t, a.body, "this needs the role "+op.role)
 		}
 		for name, header := range map[string][]string{
-			"nobody": nil, "a wrong token": {"Authorization", "Bearer nonsense"},
+			"anonymous": nil, "a wrong token": {"Authorization", "Bearer nonsense"},
 			"another scheme": {"Authorization", "Digest x"},
 		} {
 			a := s.ask(t, op.method, op.at(), "", append(header, content...)...)
 			if a.status == http.StatusTooManyRequests {
-				require.NotEqual(t, "nobody", name)
+				require.NotEqual(t, "anonymous", name)
 				continue // too many wrong ones before
 			}
 			require.Equal(t, http.StatusUnauthorized, a.status, "%s on %s %s", name, op.method, op.path)

@@ -261,9 +261,9 @@ func testConcurrentPuts(t *testing.T, db Database) {
 func testPutRefuses(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
-	noBody := letter(1)
-	noBody.Body = nil
-	for name, e := range map[string]*dlq.Entry{"nil": nil, "zero": {}, "without body": noBody} {
+	bodyless := letter(1)
+	bodyless.Body = nil
+	for name, e := range map[string]*dlq.Entry{"nil": nil, "zero": {}, "without body": bodyless} {
 		_, err := s.Put(t.Context(), letter(2), e)
 		require.ErrorIs(t, err, dlq.ErrInvalid, name)
 	}

@@ -42,7 +42,7 @@ func testRunResource(t *testing.T, db Database) {
 	changed := *got
 	changed.State, changed.Version, changed.Cause, changed.ChangedBy = redrive.Paused, 2, "lunch", "bob"
 	changed.StartedAt, changed.Baseline = noon.Add(time.Second), redrive.Counts{Failed: 3}
-	changed.Counts, changed.Holder, changed.FrozenTo = redrive.Counts{Out: 99}, "nobody", 99 // not the caller's to change
+	changed.Counts, changed.Holder, changed.FrozenTo = redrive.Counts{Out: 99}, "intruder", 99 // not the caller's to change
 	audit.Action = redrive.ActionPause
 	require.NoError(t, s.ChangeRun(t.Context(), &changed, audit))
 	err := s.ChangeRun(t.Context(), &changed, audit)

@@ -203,7 +203,7 @@ func TestNotifier_Once(t *testing.T) {
 		stop()
 	}
 	s, _ := driver.As[driver.NoticeStore](first.Store())
-	held, err := s.HoldNotices(t.Context(), "nobody", time.Now().Add(2*time.Minute), time.Now().Add(-time.Hour))
+	held, err := s.HoldNotices(t.Context(), "gone", time.Now().Add(2*time.Minute), time.Now().Add(-time.Hour))
 	require.NoError(t, err)
 	require.True(t, held, "the turn of a server that has gone ends")
 	serve(t, notify.Config{Store: second.Store(), Receivers: []notify.Receiver{ops.hook("ops")}}, second)

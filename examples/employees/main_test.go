@@ -130,7 +130,7 @@ func TestEmployees_BadInput(t *testing.T) {
 		},
 		"unknown broker scheme": {"gopher://me:secret@localhost", "", nil, exitFailed, []string{`"gopher"`, "mem"}},
 		"impossible speed":      {"", "", []string{"-speed", "0"}, exitUsage, []string{"-speed", "1 is real time"}},
-		"nobody at work":        {"", "", []string{"-concurrency", "0"}, exitUsage, []string{"-concurrency"}},
+		"no concurrency":        {"", "", []string{"-concurrency", "0"}, exitUsage, []string{"-concurrency"}},
 		"fix what":              {"", "", []string{"-set", "cpf=1"}, exitUsage, []string{"-fix and -set go together"}},
 		"fix how":               {"", "", []string{"-fix", "1"}, exitUsage, []string{"-fix and -set go together"}},
 		"set nothing":           {"", "", []string{"-fix", "1", "-set", "cpf"}, exitUsage, []string{"field=value"}},

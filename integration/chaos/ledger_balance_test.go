@@ -17,7 +17,7 @@ func TestLedger(t *testing.T) {
 		{ID: "good", Kind: passes},
 		{ID: "lost", Kind: passes},
 		{ID: "unconfirmed", Kind: passes},
-		{ID: "buried", Kind: passes},
+		{ID: "wrongly dead", Kind: passes},
 		{ID: "both", Kind: flaky},
 		{ID: "refused", Kind: refused},
 		{ID: "twice", Kind: passes},
@@ -52,14 +52,14 @@ func TestLedger(t *testing.T) {
 	} {
 		l.enter(e.at, e.step, e.id, e.attempt)
 	}
-	for _, id := range []string{"buried", "both", "refused"} {
+	for _, id := range []string{"wrongly dead", "both", "refused"} {
 		l.dead(id)
 	}
 
 	v := l.verdict()
 	require.Equal(t, 1, l.open(), "the lost one")
 	requireNamed(t, v.lost, "lost")
-	requireNamed(t, v.wronglyDead, "both", "buried")
+	requireNamed(t, v.wronglyDead, "both", "wrongly dead")
 	requireNamed(t, v.wronglyHandled, "both")
 	requireNamed(t, v.early, "early", "retried early")
 	require.Equal(t, 1, v.duplicates)

@@ -49,7 +49,7 @@ func TestCauses_SortAndTick(t *testing.T) {
 // An entry is one line on a desktop, however long its error is, and the filter suggests existing names.
 func TestEntries_DenseWithSuggestions(t *testing.T) {
 	s := newSite(t)
-	s.put(t, 20, cause(strings.Repeat("bank: a very long error that goes on and on ", 20)))
+	s.put(t, 20, cause(strings.Repeat("bank: a very long error that never seems to end ", 20)))
 	b := s.open(t, "ana:operator")
 	b.visit("/entries?status=any")
 	heights := eval[[]float64](b, `[...document.querySelectorAll("table.entries tbody tr")].map((r) => `+

@@ -330,7 +330,7 @@ func TestAlerts_OnService(t *testing.T) {
 			},
 			want: []string{"RedriveCollectorSourceFailing"},
 		},
-		"nobody drains": {
+		"queue not drained": {
 			minute: func(r *running, _ int) {
 				require.NoError(r, r.broker.Publisher().Publish("orders", r.message("good", 0)))
 			},
@@ -352,7 +352,7 @@ func TestAlerts_OnService(t *testing.T) {
 			},
 			want: []string{"RedriveRetriesPileUp"},
 		},
-		"nobody collects": {
+		"dead letters not collected": {
 			begin: func(r *running) {
 				_, err := r.broker.Subscriber().Subscribe(r.Context(), "orders")
 				require.NoError(r, err)

@@ -25,15 +25,15 @@ func (a *arena) publishOver(queue string, n, inFlight, channels int) time.Durati
 	})
 	require.NoError(a, err)
 	defer conn.Close()
-	lanes := make([]*amqp.Channel, channels)
-	for i := range lanes {
-		lanes[i], err = conn.Channel()
+	chans := make([]*amqp.Channel, channels)
+	for i := range chans {
+		chans[i], err = conn.Channel()
 		require.NoError(a, err)
-		require.NoError(a, lanes[i].Confirm(false))
+		require.NoError(a, chans[i].Confirm(false))
 	}
 	return a.timed(func() {
 		var all sync.WaitGroup
-		for _, ch := range lanes {
+		for _, ch := range chans {
 			all.Go(func() {
 				window := make([]*amqp.DeferredConfirmation, 0, inFlight/channels)
 				for i := range n / channels {

@@ -92,7 +92,7 @@ func crashingConsumer(t *testing.T, url string) {
 	t.Helper()
 	cfg := middleware.Laravel(5)
 	p := dialPlain(t, url)
-	buried := func() bool { return p.depth("orders_dlq") > 0 }
+	dead := func() bool { return p.depth("orders_dlq") > 0 }
 	b := openBroker(t, url, naming(brokers.Laravel()), params(strings.Fields(os.Getenv("REDRIVE_CRASH_PARAMS"))...),
 		func(c *brokers.Config) {
 			c.Concurrency = min(4, prefetchOf(c))
@@ -100,7 +100,7 @@ func crashingConsumer(t *testing.T, url string) {
 			case "store": // one sink for the broker and the pipeline
 				letters := openLetters(t, os.Getenv("REDRIVE_CRASH_STORE"))
 				c.DeadLetters, cfg.DeadLetters = letters.DeadLetter, letters
-				buried = func() bool {
+				dead = func() bool {
 					list, err := letters.Store().List(t.Context(), dlq.Filter{}, dlq.Page{Limit: 1})
 					return err == nil && len(list.Entries) > 0
 				}
@@ -116,7 +116,7 @@ func crashingConsumer(t *testing.T, url string) {
 		return nil
 	})
 	// The end of the test ends the child, which drains. A message that has killed waits behind the others.
-	await.Progress(t, func() (int, bool) { n := p.depth("orders"); return n, n == 0 && buried() })
+	await.Progress(t, func() (int, bool) { n := p.depth("orders"); return n, n == 0 && dead() })
 	for more := true; more; {
 		select {
 		case <-s.runs:

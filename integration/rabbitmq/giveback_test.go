@@ -136,7 +136,7 @@ func TestPublish_EveryReturnIsTold(t *testing.T) {
 	const n = 2000
 	origins, messages := make([]envelope.Origin, n), make([]*message.Message, n)
 	for i := range n {
-		origins[i] = envelope.Origin{Topic: "nobody", Consumer: "nobody"}
+		origins[i] = envelope.Origin{Topic: "missing", Consumer: "missing"}
 		messages[i] = message.NewMessage(strconv.Itoa(i), nil)
 	}
 	for i, err := range b.RescheduleAll(t.Context(), origins, messages) {

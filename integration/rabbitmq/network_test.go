@@ -32,12 +32,12 @@ func TestNetwork_SwallowsEverything(t *testing.T) {
 		func(c *brokers.Config) { c.PublishTimeout = 2 * time.Second })
 	frozen := make(chan struct{})
 	s := serve(t, b, "orders", middleware.Laravel(1), func(m *message.Message) error {
-		if m.UUID == "under way" {
+		if m.UUID == "in flight" {
 			<-frozen // its ack is lost
 		}
 		return nil
 	})
-	publish(t, direct, message.NewMessage("under way", nil))
+	publish(t, direct, message.NewMessage("in flight", nil))
 	s.next()
 	require.NoError(t, proxy.Freeze())
 	close(frozen)
@@ -49,7 +49,7 @@ func TestNetwork_SwallowsEverything(t *testing.T) {
 	await.True(t, func() bool { return b.Stats().Connections == 0 }, "heartbeats notice")
 	require.NoError(t, proxy.Heal())
 	again := s.next()
-	require.Equal(t, "under way", again.message.UUID)
+	require.Equal(t, "in flight", again.message.UUID)
 	require.True(t, again.origin.Redelivered)
 	await.True(t, func() bool { return b.Publisher().Publish("orders", message.NewMessage("after", nil)) == nil })
 	for s.next().message.UUID != "after" {
@@ -73,7 +73,7 @@ func TestNetwork_ConfirmsAreLost(t *testing.T) {
 
 	require.NoError(t, proxy.LoseAnswers())
 	began := time.Now()
-	err = b.Publisher().Publish("orders", newMessage("nobody knows"))
+	err = b.Publisher().Publish("orders", newMessage("unknown result"))
 	require.ErrorIs(t, err, rabbitmq.ErrUnconfirmed)
 	require.ErrorContains(t, err, `"orders"`)
 	require.Less(t, time.Since(began), patience)

@@ -26,7 +26,7 @@ func TestPublish_ToNothingIsAnErrorThatNamesIt(t *testing.T) {
 	p := dialPlain(t, url)
 	queues := openBroker(t, url, naming(brokers.Laravel()))
 	bus := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), func(c *brokers.Config) { c.RefuseUnrouted = true })
-	missing := openBroker(t, url, naming(brokers.ServiceBus("nobody")), params("declare", "none"))
+	missing := openBroker(t, url, naming(brokers.ServiceBus("missing")), params("declare", "none"))
 	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
 	require.NoError(t, err)
 
@@ -37,7 +37,7 @@ func TestPublish_ToNothingIsAnErrorThatNamesIt(t *testing.T) {
 	}{
 		"queue":    {queues, "missing", "", "missing"},
 		"key":      {bus, "invoice.created", "easyweek.bus", "invoice.created"},
-		"exchange": {missing, "invoice.created", "nobody.bus", "invoice.created"},
+		"exchange": {missing, "invoice.created", "missing.bus", "invoice.created"},
 	} {
 		err := tc.broker.Publisher().Publish(tc.topic, newMessage("x"))
 		require.ErrorIs(t, err, brokers.ErrUnroutable, name)

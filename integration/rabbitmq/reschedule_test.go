@@ -36,7 +36,7 @@ func TestRescheduleAll_AnswersForEach(t *testing.T) {
 		}
 		messages[i] = message.NewMessage(strconv.Itoa(i), []byte("x"))
 	}
-	origins[7] = envelope.Origin{Topic: "orders", Consumer: "orders.nobody"}
+	origins[7] = envelope.Origin{Topic: "orders", Consumer: "orders.missing"}
 	origins[8] = envelope.Origin{}
 	messages[9].Payload = make([]byte, 2<<10)
 	messages[10].Metadata["big"] = strings.Repeat("x", 200<<10)
@@ -55,7 +55,7 @@ func TestRescheduleAll_AnswersForEach(t *testing.T) {
 			require.ErrorIs(t, err, want, i)
 		}
 	}
-	require.ErrorContains(t, errs[7], `"orders.nobody"`)
+	require.ErrorContains(t, errs[7], `"orders.missing"`)
 	require.Equal(t, n-len(faults), p.depth("orders.billing"))
 	deliveries, err := p.ch.Consume("orders.billing", "", true, false, false, false, nil)
 	require.NoError(t, err)

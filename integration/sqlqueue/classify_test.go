@@ -55,7 +55,7 @@ func TestClassify_ErrorsOfRealDatabases(t *testing.T) {
 				middleware.KindPermanent,
 				statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 99999999999)"),
 			},
-			"no such table":    {middleware.KindPermanent, statement("SELECT 1 FROM nobody")},
+			"no such table":    {middleware.KindPermanent, statement("SELECT 1 FROM missing")},
 			"no such column":   {middleware.KindPermanent, statement("SELECT nothing FROM employees")},
 			"no such function": {middleware.KindPermanent, statement("SELECT nothing_of_that_name()")},
 			"syntax":           {middleware.KindPermanent, statement("SELEKT 1")},

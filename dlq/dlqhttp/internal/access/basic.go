@@ -53,7 +53,7 @@ func Basic(users ...User) (Authenticator, error) {
 		}
 		b.users[u.Name] = u
 	}
-	none, err := bcrypt.GenerateFromPassword([]byte("nobody"), bcrypt.DefaultCost)
+	none, err := bcrypt.GenerateFromPassword([]byte("no such user"), bcrypt.DefaultCost)
 	b.none = none
 	return b, errors.Join(append(errs, err)...)
 }

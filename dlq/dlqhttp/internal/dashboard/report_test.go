@@ -38,8 +38,8 @@ func TestPages_Report(t *testing.T) {
 	die("is back", 1, 20*day)
 	die("is back", 1, 3*day)
 	die("has gone", 3, 10*day)
-	die("goes on", 5, 9*day)
-	die("goes on", 5, day)
+	die("is steady", 5, 9*day)
+	die("is steady", 5, day)
 	require.Contains(t, s.get(access.Viewer, "/report?since=2d").Body.String(), "No cause is growing.")
 
 	page := s.get(access.Viewer, "/report").Body.String()
@@ -52,7 +52,7 @@ func TestPages_Report(t *testing.T) {
 		{"Growing", "grows fast", "grows fast"},
 		{"Returning", "is back", "is back"},
 		{"Fixed", "has gone", "has gone"},
-		{"Steady", "goes on", "goes on"},
+		{"Steady", "is steady", "is steady"},
 	} {
 		require.Contains(t, parts[i], "<h2>"+want.title+"</h2>")
 		require.Contains(t, parts[i], ">"+want.shown+"</bdi></a>")

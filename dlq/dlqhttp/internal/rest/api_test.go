@@ -83,8 +83,8 @@ func problem(t *testing.T, w *httptest.ResponseRecorder, status int) rest.Proble
 	return p
 }
 
-// A second click changes nothing; a version that was read and is not the latest is refused with the name of whoever
-// changed it.
+// A second click changes nothing; a version that was read and is not the latest is refused with the name of the
+// person who changed it.
 func TestETag(t *testing.T) {
 	a := newAPI(t)
 	read := a.ask(t, "ana", access.Viewer, "GET /entries/1", "")
