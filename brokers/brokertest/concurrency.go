@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Exactly n handlers meet: with one fewer they would wait forever, and one more is counted.
+// Exactly n handlers run at once: with fewer, the wait below never ends, and one more is counted.
 func concurrentHandlers(w *world) {
 	const n = 8
 	b := w.open(concurrency(n))
@@ -42,7 +42,7 @@ func concurrentHandlers(w *world) {
 func orderKept(w *world) {
 	b := w.open()
 	if !b.Capabilities().Ordered {
-		w.Skip("the broker keeps no order")
+		w.Skip("the broker does not preserve order")
 	}
 	topic := w.topic("orders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
@@ -50,7 +50,7 @@ func orderKept(w *world) {
 	var want []string
 	for i := range n {
 		m := newMessage(strconv.Itoa(i))
-		m.Metadata.Set("x-kafka-key", "one") // order is per key if there are keys
+		m.Metadata.Set("x-kafka-key", "one") // on brokers with keys, order holds per key
 		want = append(want, m.UUID)
 		w.publish(b, topic, m)
 	}

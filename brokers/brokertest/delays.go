@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A first-delivery delay of a minute does not become the delay of retries, which have their own.
-func firstDeliveryDelayApart(w *world) {
+// A first-delivery delay of a minute is not used for retries, which have their own delays.
+func firstDeliveryDelay(w *world) {
 	b := w.open()
 	topic := w.topic("reminders")
 	first, retry := w.scaled(time.Minute), w.scaled(2*time.Second)
@@ -128,7 +128,7 @@ func delayBeyondLimit(w *world) {
 	b := w.open()
 	limit := b.Capabilities().MaxDelay
 	if limit == math.MaxInt64 {
-		w.Skip("there is no longer delay than the longest time.Duration")
+		w.Skip("no delay is longer than the longest time.Duration")
 	}
 	topic := w.topic("orders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
@@ -141,7 +141,7 @@ func delayBeyondLimit(w *world) {
 	require.NoError(w, brokers.Require(b, brokers.Needs{Delays: []time.Duration{limit}}))
 }
 
-// [0,1,5] first retries at once.
+// With [0,1,5] the first retry is immediate.
 func delayZero(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

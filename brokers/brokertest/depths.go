@@ -13,13 +13,13 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Brokers that count waiting messages count first deliveries and retries separately, and none that are ready, running
-// or settled.
-func depthsCountWhatWaits(w *world) {
+// Brokers that count waiting messages count delayed first deliveries and retries separately, and leave out messages
+// that are ready, running or settled.
+func waitingMessagesAreCounted(w *world) {
 	b := w.open()
 	counts, ok := b.(brokers.DepthReporter)
 	if !ok {
-		w.Skip("the broker does not count what waits")
+		w.Skip("the broker does not count waiting messages")
 	}
 	topic := w.topic("reminders")
 	gate, open := newGate()
@@ -61,13 +61,13 @@ func depthsCountWhatWaits(w *world) {
 	require.ErrorIs(w, err, brokers.ErrClosed)
 }
 
-// Brokers that count dead letters and ready messages count the contents of the dead letter queue under the topic in
-// which they died, and messages that no consumer has room for until one has.
-func depthsCountWhatNobodyTakes(w *world) {
+// Brokers that count dead letters and ready messages count dead letters under the topic in which they died, and a
+// message as ready until a consumer has room for it.
+func readyMessagesAndDeadLettersAreCounted(w *world) {
 	b := w.open()
 	counts, ok := b.(brokers.DepthReporter)
 	if !ok {
-		w.Skip("the broker does not count what waits")
+		w.Skip("the broker does not count waiting messages")
 	}
 	topic := w.topic("orders")
 	gate, open := newGate()
@@ -86,7 +86,7 @@ func depthsCountWhatNobodyTakes(w *world) {
 	all, err := counts.Depths(w.Context())
 	require.NoError(w, err)
 	if !slices.ContainsFunc(all, func(d brokers.Depth) bool { return d.Topic == topic && d.Kind == brokers.DepthReady }) {
-		w.Skip("the broker does not count what is ready")
+		w.Skip("the broker does not count ready messages")
 	}
 	w.waitDepth(counts, topic, brokers.DepthDeadLetter, func(n int64) bool { return n == 2 })
 	w.waitDepth(counts, topic, brokers.DepthReady, func(n int64) bool { return n == 0 })
@@ -105,13 +105,13 @@ func depthsCountWhatNobodyTakes(w *world) {
 	w.waitDepth(counts, topic, brokers.DepthReady, func(n int64) bool { return n == 0 })
 }
 
-// waitDepth returns when the number of messages of a kind has the expected value.
+// waitDepth waits until the number of messages of one kind fits.
 func (w *world) waitDepth(counts brokers.DepthReporter, topic string, kind brokers.DepthKind, fits func(int64) bool) {
 	w.Helper()
 	w.waitDepths(counts, topic, func(have map[brokers.DepthKind]int64) bool { return fits(have[kind]) })
 }
 
-// depths returns when that many messages of topic wait. A message leaves its wait queue some time after it was
+// depths waits until that many messages of topic are waiting. A message leaves its wait queue some time after it was
 // delivered.
 func (w *world) depths(counts brokers.DepthReporter, topic string, delayed, retries int64) {
 	w.Helper()
@@ -120,8 +120,7 @@ func (w *world) depths(counts brokers.DepthReporter, topic string, delayed, retr
 	})
 }
 
-// waitDepths returns when the numbers of messages of a topic have the expected values, and waits as long as they
-// change.
+// waitDepths waits until the numbers of messages of a topic fit, and fails once they stop changing.
 func (w *world) waitDepths(counts brokers.DepthReporter, topic string, fit func(map[brokers.DepthKind]int64) bool) {
 	w.Helper()
 	deadline, last := w.deadline(), map[brokers.DepthKind]int64{}
@@ -143,7 +142,7 @@ func (w *world) waitDepths(counts brokers.DepthReporter, topic string, fit func(
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-deadline:
-			w.Fatalf("so many wait: %v", have)
+			w.Fatalf("messages of the topic by kind: %v", have)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Package brokertest is the conformance suite for brokers, ours and third parties'. A driver that passes it keeps the
-// promises of brokers.Broker: nothing lost, nothing early, retries for the failed consumer only, no hot loop, and a
-// shutdown that returns unfinished messages. It includes Watermill's own suite.
+// promises of brokers.Broker: nothing is lost or delivered early, only the consumer that failed gets the retry, no
+// failure causes a hot loop, and a shutdown returns unfinished messages. It includes Watermill's own suite.
 //
 //	func TestConformance(t *testing.T) {
 //		brokertest.Run(t, brokertest.Harness{
@@ -14,6 +14,6 @@
 //		})
 //	}
 //
-// Every case opens its own brokers and uses its own topics, so one server serves all of them, in parallel. A case that
+// Every case opens its own brokers and uses its own topics, so all cases can run on one server in parallel. A case that
 // needs a missing capability is skipped with the reason. Cases of an in-memory broker run in virtual time.
 package brokertest

@@ -16,18 +16,18 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// An operator deletes what a subscription reads while it requests nothing, because its window is full. The broker only
-// notifies readers that request messages, and may not answer settlements of deleted messages. Messages published
-// afterwards are handled, and only handled messages are acked.
+// An operator deletes the queue of a subscription that requests nothing because its window is full. Brokers only notify
+// readers that request messages, and may not answer settlements of deleted messages. Messages published afterwards must
+// be handled, and only handled messages acked.
 
-// alone prepares a place that no other case uses, whose topics an operator may erase.
+// alone prepares a backend that no other case uses, so that its topics can be erased.
 func (w *world) alone() {
 	w.Helper()
 	if w.h.Alone != nil {
 		w.backend = w.h.Alone(w.T)
 	}
 	if w.backend.Erase == nil {
-		w.Skip("a topic's stored messages cannot be erased")
+		w.Skip("the backend cannot erase a topic")
 	}
 }
 
@@ -36,7 +36,7 @@ func (w *world) erase(topic string) {
 	w.backend.Erase(w.T, topic, brokers.NameScheme{}.For(topic, defaultGroup))
 }
 
-// publishUntil publishes each message until it is stored: for a while there may be no queue.
+// publishUntil publishes each message until that succeeds: there may be no queue for a while.
 func (w *world) publishUntil(b brokers.Broker, topic string, messages ...*message.Message) {
 	w.Helper()
 	p := b.Publisher()
@@ -46,14 +46,14 @@ func (w *world) publishUntil(b brokers.Broker, topic string, messages ...*messag
 			select {
 			case <-deadline:
 				w.Fatalf("cannot publish to %s: %v", topic, err)
-			case <-time.After(20 * time.Millisecond): // the pace of the attempts
+			case <-time.After(20 * time.Millisecond): // between attempts
 			}
 		}
 	}
 	require.NoError(w, p.Close())
 }
 
-// waitFor returns when handlers of these consumers have run for every message.
+// waitFor waits until handlers of these consumers have run for every message.
 func (w *world) waitFor(messages []*message.Message, consumers ...*consumer) {
 	w.Helper()
 	w.await(func() (missing string) {
@@ -69,8 +69,8 @@ func (w *world) waitFor(messages []*message.Message, consumers ...*consumer) {
 	})
 }
 
-// await returns when nothing is missing, and waits as long as that changes. It polls, because several consumers share
-// no signal.
+// await waits until nothing is missing, and fails once that stops changing. It polls, because several consumers have no
+// common signal.
 func (w *world) await(missing func() string) {
 	w.Helper()
 	deadline, last := w.deadline(), ""
@@ -86,10 +86,11 @@ func (w *world) await(missing func() string) {
 	}
 }
 
-// filled fills the windows of consumers whose handlers wait, with more messages than they may have in hand.
+// filled is more messages than consumers with blocked handlers may have in hand, so it fills their windows.
 const filled = 200
 
-// erasedWhileHandlersRun: the handlers answer after the queue was deleted, some of them later.
+// erasedWhileHandlersRun: the handlers settle after the queue was deleted, half of them after new messages have
+// arrived.
 func erasedWhileHandlersRun(w *world) { w.erasedWhileRunning(1, 4) }
 
 // erasedWithOneAtATime is the same with several subscriptions that have one message each.
@@ -124,7 +125,7 @@ func (w *world) erasedWhileRunning(subscriptions, handlers int) {
 	}
 	w.await(func() (missing string) {
 		if n := int(started.Load()); n < busy*handlers {
-			missing = fmt.Sprintf("%d of %d handlers run", n, busy*handlers)
+			missing = fmt.Sprintf("%d of %d handlers are running", n, busy*handlers)
 		}
 		return missing
 	})
@@ -132,7 +133,7 @@ func (w *world) erasedWhileRunning(subscriptions, handlers int) {
 	openFirst()
 	fresh := w.batch(filled)
 	w.publishUntil(b, topic, fresh...)
-	w.pass(w.h.Quiet) // some answer while others still hold messages that may have had the same positions
+	w.pass(w.h.Quiet) // half settle while the others still hold messages whose positions may have been reused
 	openLast()
 	w.waitFor(fresh, consumers...)
 }
@@ -182,7 +183,7 @@ func erasedWhileMessagesArePaced(w *world) {
 		m.Payload = []byte("fails")
 	}
 	w.publish(b, topic, old...)
-	c.wait("retries that are refused", func([]run) bool { return refused.Load() >= 4 })
+	c.wait("refused retries", func([]run) bool { return refused.Load() >= 4 })
 	w.erase(topic)
 	heal()
 	fresh := w.batch(20)
@@ -199,7 +200,7 @@ func erasedWhileRetriesArePublished(w *world) {
 	var reached atomic.Int32
 	together, all := newGate()
 	w.Cleanup(all)
-	published, allPublished := newGate() // otherwise the queue is deleted before the last of them is stored
+	published, allPublished := newGate() // so that all are stored before the queue is deleted
 	w.Cleanup(allPublished)
 	retries := &reluctant{Broker: b, before: func() error {
 		<-published
@@ -229,10 +230,10 @@ func erasedWhileRetriesArePublished(w *world) {
 	w.waitFor(fresh, c)
 }
 
-// erasedAndMadeAgain: another process recreates the queue before ours has noticed, and has new messages in hand when
-// our handlers answer for the old ones, which may have had the same positions. The other process ends without an
-// answer: every unhandled message is redelivered.
-func erasedAndMadeAgain(w *world) {
+// erasedAndRecreated: another process recreates the queue before ours has noticed, and has new messages in hand when
+// our handlers settle the old ones, which may have had the same positions. The other process ends without settling:
+// every unhandled message is redelivered.
+func erasedAndRecreated(w *world) {
 	const n = 8
 	w.alone()
 	topic := w.topic("orders")
@@ -258,15 +259,15 @@ func erasedAndMadeAgain(w *world) {
 	w.publishUntil(other, topic, fresh...)
 	theirs.waitRuns(otherAtOnce)
 	open()
-	w.pass(w.h.Quiet) // for the answers to reach the server
+	w.pass(w.h.Quiet) // so that the settlements reach the server
 	require.NoError(w, other.Close())
 	release()
 	w.waitFor(fresh, ours)
 }
 
-// erasedAndPositionsBeginAnew: a message at the position of one that was retried is another message, and its retry
-// another retry.
-func erasedAndPositionsBeginAnew(w *world) {
+// erasedAndPositionsStartOver: a new message at the position of an old one that was retried is not treated as the old
+// one, nor is its retry.
+func erasedAndPositionsStartOver(w *world) {
 	const n = 8
 	w.alone()
 	topic := w.topic("orders")

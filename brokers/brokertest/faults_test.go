@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// faulty is a broker in memory that breaks one promise.
+// faulty is an in-memory broker that breaks one promise.
 type faulty struct {
 	*memory.Broker
 
@@ -49,14 +49,14 @@ func (f *faulty) Publisher() message.Publisher {
 	return f.Broker.Publisher()
 }
 
-// faults lists which case must find which fault.
+// faults lists the faults, each with the case that must find it.
 var faults = map[string]struct {
 	finder    string
-	real      bool // the fault makes a case wait for a mutex, and virtual time does not pass
+	real      bool // with this fault a case waits for a mutex, where virtual time does not advance
 	configure func(c *brokers.Config)
 	spoil     func(f *faulty)
 }{
-	"retries come early": {
+	"retries are early": {
 		finder: "TimelineB_RetriesDoubleFromTheOriginalDelay",
 		spoil: func(f *faulty) {
 			f.reschedule = func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
@@ -100,8 +100,8 @@ var faults = map[string]struct {
 			}
 		},
 	},
-	"dead letters do not say whose they are": {
-		finder: "DeadLetters_SayWhereTheyCameFrom",
+	"dead letters do not name their consumer": {
+		finder: "DeadLetters_NameTheirConsumer",
 		spoil: func(f *faulty) {
 			f.deadLetter = func(_ context.Context, d *envelope.DeadLetter) error {
 				return f.Broker.Publisher().Publish(brokers.NameScheme{}.For(d.Origin.Topic, d.Origin.Consumer).Dead, d.Message)
@@ -109,7 +109,7 @@ var faults = map[string]struct {
 		},
 	},
 	"the largest message has no room for a retry": {
-		finder:    "Largest_PayloadIsRetriedAndDead",
+		finder:    "Largest_PayloadIsRetriedAndDeadLettered",
 		configure: func(c *brokers.Config) { c.Params = brokers.Params{"max-message": "1MiB"} },
 		spoil: func(f *faulty) {
 			f.reschedule = func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
@@ -142,16 +142,16 @@ var faults = map[string]struct {
 		configure: func(c *brokers.Config) { c.Params = brokers.Params{"nack-pause": "1ms"} },
 	},
 	"one handler too many": {
-		finder:    "Concurrency_RunsThatManyHandlersAtOnce",
+		finder:    "Concurrency_RunsExactlyThatManyHandlers",
 		configure: func(c *brokers.Config) { c.Concurrency++ },
 	},
-	"a publisher ends when it is closed": {
-		finder: "Shutdown_ResultsArePublishedByAPublisherThatHandlersShare",
+	"closing a publisher ends it for every handler": {
+		finder: "Shutdown_ResultsArePublishedBySharedPublishers",
 		spoil: func(f *faulty) {
 			f.publisher = func() message.Publisher { return &ending{Publisher: f.Broker.Publisher()} }
 		},
 	},
-	"a goroutine stays": {
+	"a goroutine is left": {
 		finder: "Close_LeavesNoGoroutine",
 		spoil:  func(*faulty) { go func() { select {} }() },
 	},
@@ -186,8 +186,8 @@ func (u *undelayed) Publish(topic string, messages ...*message.Message) error {
 
 const faultVariable = "BROKERTEST_FAULT"
 
-// A suite that no broker can fail proves nothing. Each faulty broker is tested in a separate process, and the case for
-// its fault must fail.
+// A suite that no broker can fail proves nothing. Each faulty broker is tested in its own process, and the case for its
+// fault must fail.
 func TestRun_FindsFaults(t *testing.T) {
 	t.Parallel()
 	for name, fault := range faults {
@@ -207,7 +207,7 @@ func TestRun_FindsFaults(t *testing.T) {
 func TestFaultyBroker(t *testing.T) {
 	fault, ok := faults[os.Getenv(faultVariable)]
 	if !ok {
-		t.Skip("run by TestRun_FindsFaults, with " + faultVariable)
+		t.Skip("run by TestRun_FindsFaults, which sets " + faultVariable)
 	}
 	brokertest.Run(t, brokertest.Harness{
 		Virtual: !fault.real, Volume: 100,

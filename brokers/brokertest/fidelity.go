@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// payloads are those that a store, an encoding or a careless copy would change.
+// payloads are ones that a store, an encoding or a careless copy might change.
 func payloads() map[string][]byte {
 	every := make([]byte, 256)
 	for i := range every {
@@ -66,11 +66,11 @@ func requireSameBytes(w *world, want map[string][]byte, m *message.Message) {
 	w.Helper()
 	name := m.Metadata.Get("case")
 	require.Contains(w, want, name)
-	require.True(w, bytes.Equal(want[name], m.Payload), "%s: %d bytes came back as %d: %.80q", name, len(want[name]),
+	require.True(w, bytes.Equal(want[name], m.Payload), "%s: %d bytes were returned as %d: %.80q", name, len(want[name]),
 		len(m.Payload), m.Payload)
 }
 
-// headers of other systems and of Watermill's own components.
+// headers are those of other systems and of Watermill's own components.
 var foreignHeaders = map[string]string{
 	"correlation_id":     "abc-123",
 	"traceparent":        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
@@ -85,7 +85,7 @@ var foreignHeaders = map[string]string{
 
 func headersSurvive(w *world) { w.headersSurvive(foreignHeaders) }
 
-// Header values are bytes on AMQP and Kafka; a store of text must not change them in between.
+// Header values are bytes on AMQP and Kafka; a store with text columns must not change them.
 func rawHeadersSurvive(w *world) {
 	w.headersSurvive(map[string]string{
 		"latin": "caf\xe9", "nul": "a\x00b", "lines": "a\r\nx-admin: true", "quotes": `"\u0000'; --`,
@@ -105,7 +105,7 @@ func (w *world) headersSurvive(headers map[string]string) {
 	}
 }
 
-// untilDead publishes m to a handler that fails n times, and returns its dead letter followed by the message of each
+// untilDead publishes m to a handler that fails n times, and returns the dead letter followed by the message of each
 // run.
 func (w *world) untilDead(m *message.Message, n int) []*message.Message {
 	b := w.open()
@@ -121,7 +121,7 @@ func (w *world) untilDead(m *message.Message, n int) []*message.Message {
 	return found
 }
 
-// One id from creation to the dead letter queue.
+// A message has the same id from creation to the dead letter queue.
 func messageIDStable(w *world) {
 	m := newMessage("order")
 	for _, again := range w.untilDead(m, 4) {
@@ -153,9 +153,9 @@ func hugeErrorText(w *world) {
 	c.wait("the next message", func(runs []run) bool { return string(runs[len(runs)-1].Message.Payload) == "good" })
 }
 
-// Code that finds a dead letter in a queue, later and in another process, can send it back to the consumer that failed,
-// and to no other: its headers identify that consumer, whatever the sender had put there.
-func deadLettersSayOrigin(w *world) {
+// A program that reads a dead letter from a queue, later and in another process, can send it back to the consumer that
+// failed and to no other: its headers identify that consumer, even if the sender had set them.
+func deadLettersNameTheirConsumer(w *world) {
 	billing, mail := w.open(), w.open(group("mail"))
 	topic := w.topic("orders")
 	var fixed atomic.Bool
@@ -192,6 +192,6 @@ func deadLettersSayOrigin(w *world) {
 	failing.quiet()
 	require.Equal(w, "order", string(runs[1].Message.Payload))
 	if billing.Capabilities().Groups {
-		require.Len(w, healthy.seen(), 1, "the other consumer sees the message once")
+		require.Len(w, healthy.seen(), 1, "the other consumer gets the message once")
 	}
 }

@@ -13,8 +13,8 @@ import (
 
 const goroutineCase = "Close_LeavesNoGoroutine"
 
-// noGoroutineIsLeft uses everything that starts one: publishing, subscribing, retries in flight, and closing with a
-// retry that still waits. It runs in real time and alone.
+// noGoroutineIsLeft uses everything that starts goroutines: publishing, subscribing, retries in flight, and closing
+// with a retry that still waits. It runs in real time and alone.
 func noGoroutineIsLeft(t *testing.T, h Harness) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -38,6 +38,6 @@ func noGoroutineIsLeft(t *testing.T, h Harness) {
 	require.NoError(t, err, "goroutines after Close")
 }
 
-// leakLooks is how often to look for goroutines, every half second: on a machine that is busy with other packages,
-// goroutines that are about to end may not run for some seconds.
+// leakLooks is how many times, every half second, goroutines are looked for: on a machine that is busy with other
+// packages, goroutines that are about to end may not get to run for some seconds.
 const leakLooks = 20

@@ -16,61 +16,62 @@ import (
 
 // Harness describes how the suite reaches a broker.
 type Harness struct {
-	// Backend prepares the place shared by the brokers of one case: a server, or the memory of this process. Required. It
-	// is called once per run of a case, within the case's synctest bubble if Virtual.
+	// Backend prepares what the brokers of one case share: a server, or memory of this process. Required. It is called
+	// once per run of a case, within the case's synctest bubble if Virtual is set.
 	Backend func(t *testing.T) Backend
 
-	// Alone prepares a place that no other broker of the process uses, for the cases that erase more than their topics.
+	// Alone prepares a backend that no other broker of the process uses, for cases that erase more than their own topics.
 	// Defaults to Backend.
 	Alone func(t *testing.T) Backend
 
-	// Virtual runs every case in a synctest bubble, for brokers without real I/O. Schedules must then be exact.
+	// Virtual runs every case in a synctest bubble, for brokers without real I/O. Schedules are then checked exactly.
 	Virtual bool
 	// Factor scales the timelines, to shorten the waits on a real broker: with 0.05, ten seconds take half a second.
 	// Defaults to 1. Virtual time is never scaled.
 	Factor float64
-	// Late is how late a message may be, in addition to Capabilities.DelayTolerance, on a busy machine. A case that is
-	// late runs again: a machine may be busy once, a faulty broker is late each time. Defaults to 500 ms. In virtual time
+	// Late is how late a message may be on a busy machine, in addition to Capabilities.DelayTolerance. A case that is late
+	// runs again: a machine may be busy once, but a faulty broker is late each time. Defaults to 500 ms. In virtual time
 	// nothing is late.
 	Late time.Duration
-	// Wait bounds the wait for anything that must happen, from the last progress. Defaults to 2 minutes.
+	// Wait is how long the suite waits, without any progress, for something that must happen. Defaults to 2 minutes.
 	Wait time.Duration
-	// Quiet is how long the suite checks that nothing more happens, and six times as long that it does not happen too
-	// often. Defaults to 500 ms.
+	// Quiet is how long the suite checks that nothing more happens. To find a hot loop, it counts deliveries for six times
+	// as long. Defaults to 500 ms.
 	Quiet time.Duration
-	// Volume is the number of messages of the cases that need many. Defaults to 1000.
+	// Volume is the number of messages in cases that need many. Defaults to 1000.
 	Volume int
 	// Sequential runs one case at a time, for servers that cannot handle more.
 	Sequential bool
-	// Parts is how many subscriptions of one group can receive messages of a topic at once, if topics are partitioned: the
-	// others receive nothing. 0 means any number.
+	// Parts is how many subscriptions of one group can receive messages of a topic at once, on brokers with partitions;
+	// further ones receive nothing. 0 means any number.
 	Parts int
 
-	// Watermill are the features for Watermill's own suite, pubsub/tests. If nil, that suite is left out.
+	// Watermill lists the features for Watermill's own suite, pubsub/tests. If nil, that suite is not run.
 	Watermill *tests.Features
-	// TopicsApart gives each topic of Watermill's own suite a group. It is for brokers on which the members of a group
-	// wait for each other whatever their topics: the suite subscribes to two, and reads the second after the first.
+	// TopicsApart gives each topic of Watermill's own suite a separate group. It is for brokers on which the members of a
+	// group wait for each other even if their topics differ: the suite subscribes to two topics, and reads the second
+	// after the first.
 	TopicsApart bool
-	// Except skips cases by name, each with the reason that the broker cannot pass it.
+	// Except names cases to skip, each with the reason why the broker cannot pass it.
 	Except map[string]string
 }
 
-// Backend is the place shared by the brokers of one case.
+// Backend is what the brokers of one case share.
 type Backend struct {
-	// Open opens a broker on the backend with the settings of cfg, after adding its URL. Brokers opened on one Backend
-	// share its queues, as processes do. It is called from several goroutines. Required.
+	// Open adds the URL of the backend to cfg and opens a broker with it. Brokers opened on one Backend share its queues,
+	// as processes do. Open must be safe for concurrent use. Required.
 	Open func(cfg brokers.Config) (brokers.Broker, error)
-	// Read takes n messages out of a queue by its name with a plain client. It returns fewer if there are no more. If nil,
-	// the suite subscribes to the name as to a topic.
+	// Read removes n messages from the queue of that name with a plain client, or fewer if there are no more. If nil, the
+	// suite subscribes to the name as if it were a topic.
 	Read func(t *testing.T, queue string, n int) []*message.Message
-	// Lock locks the stored message with that id, as an operator's open session that inspects it does, and returns the
-	// function that ends it. Nil if a message cannot be locked.
+	// Lock locks the stored message with that id, like an operator's session that inspects it, and returns the function
+	// that unlocks it. Nil if a message cannot be locked.
 	Lock func(t *testing.T, id string) (unlock func())
-	// Delete removes the stored message with that id, even while it runs. Nil if a message cannot be removed while a
-	// consumer has it.
+	// Delete removes the stored message with that id, even while a handler runs for it. Nil if a message cannot be removed
+	// while a consumer has it.
 	Delete func(t *testing.T, id string)
-	// Erase removes everything the broker keeps of topic and the consumers of its default group, whose names are n, with
-	// all messages, as an operator does with the server's own tools. Nil if there is nothing to remove.
+	// Erase removes everything that the broker stores for topic and the consumers of its default group, which have the
+	// names n, with all messages, as an operator does with the server's own tools. Nil if there is nothing to remove.
 	Erase func(t *testing.T, topic string, n brokers.Names)
 }
 
@@ -84,7 +85,7 @@ func (h *Harness) setDefaults() {
 	h.Volume = cmp.Or(h.Volume, 1000)
 }
 
-// Run runs the suite as subtests of t, named after what they show.
+// Run runs the suite as subtests of t.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	if h.Backend == nil {
@@ -98,7 +99,7 @@ func Run(t *testing.T, h Harness) {
 		}
 	}
 
-	// First, while no other case of ours has goroutines.
+	// This one runs first, while no other case has goroutines.
 	t.Run(goroutineCase, func(t *testing.T) {
 		h.skipExcepted(t, goroutineCase)
 		noGoroutineIsLeft(t, h)
@@ -127,8 +128,8 @@ func Run(t *testing.T, h Harness) {
 // lateRuns is how often a case may be late before it fails.
 const lateRuns = 5
 
-// runInTime runs a case, and repeats it if it was late, each time with timelines twice as long: a busy machine gets the
-// time it needs, and a fault stays late.
+// runInTime runs a case, and repeats it if it was late, each time with timelines twice as long: that gives a busy
+// machine the time it needs, while a faulty broker is late again.
 func runInTime(t *testing.T, h Harness, c testCase) {
 	t.Helper()
 	w := newWorld(t, h)
@@ -137,7 +138,7 @@ func runInTime(t *testing.T, h Harness, c testCase) {
 		if n == lateRuns {
 			t.Fatalf("late in each of %d runs: %s", n, w.late)
 		}
-		t.Logf("run again, because it was late: %s", w.late)
+		t.Logf("late, runs again: %s", w.late)
 		h.Factor *= 2
 		t.Run("again "+strconv.Itoa(n), func(t *testing.T) {
 			w = newWorld(t, h)
@@ -149,7 +150,7 @@ func runInTime(t *testing.T, h Harness, c testCase) {
 func (h *Harness) skipExcepted(t *testing.T, name string) {
 	t.Helper()
 	if reason, ok := h.Except[name]; ok {
-		t.Skipf("the harness excepts this case: %s", reason)
+		t.Skipf("excepted by the harness: %s", reason)
 	}
 }
 
@@ -158,7 +159,7 @@ type testCase struct {
 	run  func(w *world)
 }
 
-// cases are run in this order. Each is in the file of its subject.
+// cases run in this order, grouped by the file they are in.
 var cases = []testCase{
 	// timelines.go
 	{"TimelineA_FiveRunsThenDead", timelineA},
@@ -167,15 +168,15 @@ var cases = []testCase{
 	{"TimelineD_FiveTries", timelineD5},
 	{"TimelineE_CyclesThenLimbo", timelineE},
 	// delays.go
-	{"FirstDeliveryDelay_IsKeptApartFromTheRetryDelay", firstDeliveryDelayApart},
+	{"FirstDeliveryDelay_DoesNotChangeTheRetryDelay", firstDeliveryDelay},
 	{"FirstDeliveryDelay_OfWatermillIsHonoured", watermillDelay},
 	{"Delays_AShortOneOvertakesALongOne", shortOvertakesLong},
 	{"Delays_OfAnyLengthAreKept", oddDelays},
 	{"Delays_BeyondTheLimitAreRefused", delayBeyondLimit},
 	{"Delays_ZeroAndNegativeMeanNow", delayZero},
 	// depths.go
-	{"Depths_CountWhatWaits", depthsCountWhatWaits},
-	{"Depths_CountWhatNobodyTakes", depthsCountWhatNobodyTakes},
+	{"Depths_CountWaitingMessages", waitingMessagesAreCounted},
+	{"Depths_CountReadyMessagesAndDeadLetters", readyMessagesAndDeadLettersAreCounted},
 	// isolation.go
 	{"Groups_EachSeeEveryMessageOnce", groupsSeeEverything},
 	{"Retry_ReturnsOnlyToTheConsumerThatFailed", retryReturnsToConsumer},
@@ -183,69 +184,69 @@ var cases = []testCase{
 	{"Origin_NamesTheConsumer", originIsFilled},
 	// redrive.go
 	{"Redrive_ToAMissingConsumerIsRefused", redriveToAMissingConsumer},
-	{"Redrive_GoesWhereTheConsumersNamingSays", redriveByAnotherNaming},
+	{"Redrive_UsesTheNamingOfTheConsumer", redriveByAnotherNaming},
 	{"Redrive_ReadersAreCounted", redriveReaders},
 	{"Publish_ToAMissingTopicThatMustExistIsRefused", publishToAMissingTopic},
 	// readers.go
 	{"Subscribe_TwoPatternsOfOneServiceAreRefused", twoPatternsOfOneService},
-	{"Subscribe_TwoGroupsOnOneQueueAreRefused", twoGroupsWithoutAGroupInTheName},
+	{"Subscribe_TwoGroupsOnOneQueueAreRefused", twoGroupsOnOneQueue},
 	{"Subscribe_TwoHandlersWithoutAGroupAreRefused", twoHandlersWithoutAGroup},
-	{"Subscribe_ToAPatternWhereThereAreNoneIsRefused", patternsWhereThereAreNone},
+	{"Subscribe_ToAnUnsupportedPatternIsRefused", unsupportedPattern},
 	// patterns.go
 	{"Patterns_SelectEventsAndRetriesKeepTheirName", patternsSelectEvents},
 	{"Patterns_SystemEventsReachEveryService", systemEventsReachEveryService},
-	{"Publish_OfAnEventWithoutASubscriberIsNoError", eventWithoutASubscriber},
+	{"Publish_OfAnEventWithoutASubscriberSucceeds", eventWithoutASubscriber},
 	// fidelity.go
 	{"Payloads_SurviveRetryAndDeadLetter", payloadsSurvive},
 	{"Headers_SurviveRetryAndDeadLetter", headersSurvive},
 	{"Headers_OfAnyBytesSurvive", rawHeadersSurvive},
-	{"MessageID_IsStableOverRetries", messageIDStable},
-	{"DeadLetters_SayWhereTheyCameFrom", deadLettersSayOrigin},
+	{"MessageID_IsStableAcrossRetries", messageIDStable},
+	{"DeadLetters_NameTheirConsumer", deadLettersNameTheirConsumer},
 	{"ErrorText_OfAnySizeIsDeadLettered", hugeErrorText},
 	// publishing.go
 	{"Publish_CopiesItsMessages", publishCopies},
 	{"Publish_IsSafeForConcurrentUse", publishConcurrently},
-	{"Publish_WithoutAConsumerKeepsOrRefuses", publishToNobody},
+	{"Publish_WithoutAConsumerStoresOrRefuses", publishWithoutConsumer},
 	{"Publish_OfATooLargeMessageIsRefused", publishTooLarge},
-	{"Publish_OfNothingIsFine", publishNothing},
+	{"Publish_OfNoMessagesSucceeds", publishNothing},
 	// largest.go
-	{"Largest_PayloadIsRetriedAndDead", largestPayload},
-	{"Largest_HeadersAreRetriedAndDead", largestHeaders},
-	{"Largest_IsDeadWhereAReaderCameFirst", largestWithAnEarlyReader},
-	{"Largest_WithoutRoomForARetryIsDead", largestWithoutRoom},
+	{"Largest_PayloadIsRetriedAndDeadLettered", largestPayload},
+	{"Largest_HeadersAreRetriedAndDeadLettered", largestHeaders},
+	{"Largest_IsDeadLetteredToAQueueThatWasReadFirst", largestWithAnEarlyReader},
+	{"Largest_WithoutRoomForARetryIsDeadLettered", largestWithoutRoom},
 	// operator.go
-	{"Operator_LocksOneMessageAndOthersGoOn", lockedMessage},
-	{"Operator_DeletesWhatRunsAndNothingStops", deletedMessage},
+	{"Operator_LocksAMessageAndOthersAreHandled", lockedMessage},
+	{"Operator_DeletesRunningMessages", deletedMessage},
 	// erased.go
-	{"Operator_ErasesWhatRunningHandlersCameFrom", erasedWhileHandlersRun},
-	{"Operator_ErasesWhatOneAtATimeIsReadFrom", erasedWithOneAtATime},
-	{"Operator_ErasesWherePacedMessagesCameFrom", erasedWhileMessagesArePaced},
-	{"Operator_ErasesWhileRetriesArePublished", erasedWhileRetriesArePublished},
-	{"Operator_ErasesAndAnotherProcessMakesAgain", erasedAndMadeAgain},
-	{"Operator_ErasesAndPositionsBeginAnew", erasedAndPositionsBeginAnew},
+	{"Operator_ErasesAQueueWhileHandlersRun", erasedWhileHandlersRun},
+	{"Operator_ErasesAQueueThatIsReadOneAtATime", erasedWithOneAtATime},
+	{"Operator_ErasesAQueueWhileMessagesArePaced", erasedWhileMessagesArePaced},
+	{"Operator_ErasesAQueueWhileRetriesArePublished", erasedWhileRetriesArePublished},
+	{"Operator_ErasesAQueueThatAnotherProcessRecreates", erasedAndRecreated},
+	{"Operator_ErasesAQueueAndPositionsStartOver", erasedAndPositionsStartOver},
 	// produced.go
-	{"Produced_WhatCannotBePublishedIsAFailedAttempt", producedUnpublishable},
-	{"Produced_CopiesBeginWithTheirFirstAttempt", producedCopies},
+	{"Produced_UnpublishableMessageFailsTheAttempt", producedUnpublishable},
+	{"Produced_CopiesStartAtTheFirstAttempt", producedCopies},
 	// hostile.go
 	{"HostileHeaders_EndInTheDeadLetters", hostileHeaders},
-	{"MalformedEnvelopes_AreDeadWithTheirBytes", malformedEnvelopes},
+	{"MalformedEnvelopes_AreDeadLetteredUnchanged", malformedEnvelopes},
 	// concurrency.go
-	{"Concurrency_RunsThatManyHandlersAtOnce", concurrentHandlers},
+	{"Concurrency_RunsExactlyThatManyHandlers", concurrentHandlers},
 	{"Concurrency_OneKeepsTheOrder", orderKept},
 	// pressure.go
 	{"Poison_DoesNotStopTheMessagesBehindIt", poisonDoesNotBlock},
 	{"Nack_IsPaced", nackIsPaced},
 	{"RetryThatCannotBePublished_DoesNotSpin", failingRescheduleDoesNotSpin},
 	{"DeadLetterThatCannotBePublished_IsNotLost", failingDeadLetterIsNotLost},
-	{"ManyWaitingRetries_AllComeBack", manyWaiting},
+	{"ManyWaitingRetries_AreAllRedelivered", manyWaiting},
 	{"LargeBatch_IsProcessedOrDead", largeBatch},
 	// shutdown.go
 	{"Shutdown_HandlersFinishAndTheirResultsArePublished", drainFinishesHandlers},
-	{"Shutdown_ResultsArePublishedByAPublisherThatHandlersShare", sharedPublisher},
-	{"Shutdown_ByTheContextOfRunDrainsToo", drainByContext},
-	{"Shutdown_GivesBackWithoutAnAttempt", giveBackAtShutdown},
+	{"Shutdown_ResultsArePublishedBySharedPublishers", sharedPublisher},
+	{"Shutdown_ByContextDrainsToo", drainByContext},
+	{"Shutdown_ReturnsMessagesWithoutAnAttempt", returnedAtShutdown},
 	{"Shutdown_KeepsWaitingRetries", closeWhileWaiting},
-	{"Close_TwiceIsFine", closeTwice},
+	{"Close_TwiceSucceeds", closeTwice},
 	{"Close_RefusesFurtherWork", closedRefuses},
 	{"Close_OfAHandleLeavesTheBrokerOpen", handlesAreIndependent},
 }

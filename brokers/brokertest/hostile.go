@@ -95,7 +95,7 @@ func hostileHeaders(w *world) {
 	}
 }
 
-// malformed are bodies that claim to be an envelope but are not.
+// malformed are bodies that claim to be envelopes but are not.
 var malformed = map[string]string{
 	"empty":         "",
 	"truncated":     `{"message_id": "1", "data": {"order": `,
@@ -104,7 +104,7 @@ var malformed = map[string]string{
 	"deep":          strings.Repeat(`{"data":`, 20_000),
 }
 
-// No handler sees them, none loops, and they are kept unchanged.
+// No handler gets them, none is redelivered forever, and they are dead-lettered unchanged.
 func malformedEnvelopes(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

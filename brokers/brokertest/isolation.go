@@ -46,10 +46,10 @@ func groupsSeeEverything(w *world) {
 	inBilling.quiet()
 	require.Empty(w, mailed, "more messages than were published")
 	require.ElementsMatch(w, ids(batch), runIDs(inBilling.seen()), "every message once")
-	require.ElementsMatch(w, ids(batch), runIDs(mails), "every message once, by one or the other")
+	require.ElementsMatch(w, ids(batch), runIDs(mails), "one of them gets every message once")
 }
 
-// The wrong design, publishing a retry to the topic, sends customers the same e-mail four times.
+// If retries were published to the topic, customers would get the same e-mail four times.
 func retryReturnsToConsumer(w *world) {
 	billing, mail := w.open(group("billing")), w.open(group("mail"))
 	if !billing.Capabilities().Groups {
@@ -65,7 +65,7 @@ func retryReturnsToConsumer(w *world) {
 	healthy.waitRuns(1)
 	failing.quiet()
 	require.Len(w, failing.seen(), 4)
-	require.Len(w, healthy.seen(), 1, "the other consumer sees the message once")
+	require.Len(w, healthy.seen(), 1, "the other consumer gets the message once")
 }
 
 // A redrive is a Reschedule from another process, much later, with delay 0.
@@ -101,9 +101,9 @@ func redriveReachesConsumer(w *world) {
 
 	runs := failing.waitRuns(2)
 	failing.quiet()
-	require.Len(w, healthy.seen(), 1, "the other consumer sees the message once")
+	require.Len(w, healthy.seen(), 1, "the other consumer gets the message once")
 	require.Equal(w, "order", string(runs[1].Message.Payload))
-	require.Equal(w, 1, runs[1].Attempt, "it starts over")
+	require.Equal(w, 1, runs[1].Attempt, "attempts start at 1 again")
 }
 
 func originIsFilled(w *world) {
@@ -132,7 +132,7 @@ func originIsFilled(w *world) {
 	}
 }
 
-// keepIn is a dead letter sink that passes its dead letters to the test.
+// keepIn is a dead letter sink that sends its dead letters to a channel.
 func keepIn(letters chan<- *envelope.DeadLetter) middleware.DeadLetterSink {
 	return middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
 		letters <- d

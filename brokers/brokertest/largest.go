@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// triedSize bounds the messages of the cases about the largest ones.
+// triedSize is the largest message that the cases about the largest messages publish.
 const triedSize = 17 << 20
 
 func largestPayload(w *world) {
@@ -24,8 +24,8 @@ func largestPayload(w *world) {
 
 func sizedPayload(n int64) *message.Message { return newMessage(strings.Repeat("x", int(n))) }
 
-// A reader of the dead letters may start before the first one, as a collector does: their queue is created then, with
-// all the room that a dead letter needs.
+// A reader of dead letters, such as a collector, may start before the first one exists: it creates their queue, which
+// must then have enough room for the largest.
 func largestWithAnEarlyReader(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -42,8 +42,8 @@ func largestHeaders(w *world) {
 	})
 }
 
-// A foreign producer may have stored a message that the broker accepts from it and not from us: it cannot be retried,
-// and is dead-lettered to the first place that has room. Those behind it are handled.
+// A foreign producer may have stored a message that the broker accepts from it but not from us: it cannot be retried,
+// and is dead-lettered to the first sink that has room. Those behind it are handled.
 func largestWithoutRoom(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -75,7 +75,7 @@ func largestWithoutRoom(w *world) {
 func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(int64) *message.Message) {
 	w.Helper()
 	if limit == 0 || limit > triedSize {
-		w.Skip("the limit is none, or too large to be tried")
+		w.Skip("the broker has no limit, or one too large to test")
 	}
 	dies := make(chan struct{}, 1)
 	c := w.consume(b, topic, middleware.Config{
@@ -91,23 +91,23 @@ func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(
 		if string(r.Message.Payload) == "next" {
 			return nil
 		}
-		panic(strings.Repeat("the reason is as long as it can be ", 1000)) // plus its stack
+		panic(strings.Repeat("the reason is as long as possible ", 1000)) // plus its stack
 	})
 
 	n, p := limit, b.Publisher()
 	large := sized(n)
 	for p.Publish(topic, large) != nil {
 		n -= 64
-		require.Greater(w, n, limit-16<<10, "the limit is what can be published, less what a message needs besides its own "+
+		require.Greater(w, n, limit-16<<10, "the limit is what can be published, minus the overhead of a message "+
 			"bytes")
 		large = sized(n)
 	}
 	w.publish(b, topic, newMessage("next"))
 
-	receive(w, dies, "the largest message to be handled or dead")
+	receive(w, dies, "the largest message to be handled or dead-lettered")
 	dead := w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0]
 	require.Equal(w, large.UUID, dead.UUID)
-	same := string(large.Payload) == string(dead.Payload) // not Equal, which prints both
+	same := string(large.Payload) == string(dead.Payload) // Equal would print both
 	require.True(w, same, "the payload is unchanged")
 	require.Equal(w, large.Metadata.Get("note"), dead.Metadata.Get("note"))
 	var attempts []int

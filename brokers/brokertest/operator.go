@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A message that another session locks while it runs is acked once the lock is released. Those delivered together with
-// it, and those behind it, do not wait for that, and none runs twice.
+// A message that another session locks while its handler runs is acked once the lock is released. Those delivered
+// together with it and those behind it do not wait for that, and none is handled twice.
 func lockedMessage(w *world) {
 	if w.backend.Lock == nil {
 		w.Skip("a message cannot be locked")
@@ -48,11 +48,11 @@ func lockedMessage(w *world) {
 	again.quiet()
 }
 
-// An operator deletes messages while they run. Whatever their handlers return, a failure is not lost, nothing runs in a
-// loop, and those behind them are handled.
+// An operator deletes messages while their handlers run. Whatever the handlers return, no failure is lost, nothing
+// loops, and the messages behind them are handled.
 func deletedMessage(w *world) {
 	if w.backend.Delete == nil {
-		w.Skip("a message cannot be deleted while it runs")
+		w.Skip("a message cannot be deleted while its handler runs")
 	}
 	results := map[string]error{
 		"succeeds": nil, "dies": middleware.Permanent(errFails),

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// bus opens a broker with the service-bus names, or skips the case if the broker has no patterns.
+// bus opens a broker with the service bus names, or skips the case if the broker has no patterns.
 func (w *world) bus(change ...func(*brokers.Config)) brokers.Broker {
 	w.Helper()
 	cfg := brokers.Config{Group: defaultGroup, Naming: brokers.ServiceBus(w.prefix), Logger: w.logger()}
@@ -29,7 +29,7 @@ func (w *world) bus(change ...func(*brokers.Config)) brokers.Broker {
 	return b
 }
 
-// An event that no service has subscribed to is not an error on a bus; a program can ask for one.
+// Publishing an event that no service has subscribed to is not an error on a bus, unless the program requests one.
 func eventWithoutASubscriber(w *world) {
 	require.NoError(w, w.bus().Publisher().Publish("order.lost", newMessage("event")))
 	strict := w.bus(func(c *brokers.Config) { c.RefuseUnrouted = true })
@@ -38,7 +38,7 @@ func eventWithoutASubscriber(w *world) {
 	require.NoError(w, strict.Publisher().Publish("order.lost", newMessage("event")))
 }
 
-// One bus, one queue per service, and each service its own patterns and failed queue.
+// There is one bus, with one queue per service, and each service has its own patterns and failed queue.
 func patternsSelectEvents(w *world) {
 	scheme := brokers.ServiceBus(w.prefix)
 	probe := w.bus(group("probe"))
@@ -52,7 +52,7 @@ func patternsSelectEvents(w *world) {
 
 	for _, event := range []string{"invoice.created", "user.address.changed", "user.created", "invoice.line.added"} {
 		m := newMessage(event)
-		require.NoError(w, probe.Publisher().Publish(event, m), "also the last one, which no service reads")
+		require.NoError(w, probe.Publisher().Publish(event, m), "including the last one, which no service reads")
 	}
 
 	payloadsOf := func(runs []run) (events []string) {
@@ -66,14 +66,14 @@ func patternsSelectEvents(w *world) {
 	require.ElementsMatch(w, []string{"invoice.created", "user.created"}, payloadsOf(created.waitRuns(2)))
 	created.quiet()
 	require.Len(w, users.seen(), 2)
-	require.Len(w, invoices.seen(), 2, "the retry came back to the service that failed")
+	require.Len(w, invoices.seen(), 2, "the retry returned to the service that failed")
 
 	dead := w.read(probe, scheme.For("invoice.*", "invoice-service").Dead, 1)
 	require.Equal(w, w.prefix+".invoice-service.failed", scheme.For("invoice.*", "invoice-service").Dead)
 	require.Equal(w, "invoice.created", string(dead[0].Payload))
 }
 
-// The bus's ping reaches a service that has subscribed only to other events, but not its handler.
+// The ping of the bus reaches a service that has subscribed only to other events, but not its handler.
 func systemEventsReachEveryService(w *world) {
 	b := w.bus(group("invoice-service"))
 	pings := make(chan string, 1)

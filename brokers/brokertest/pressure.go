@@ -25,7 +25,7 @@ func poisonDoesNotBlock(w *world) {
 		MaxAttempts: 3, Backoff: w.steps(time.Minute),
 	}, func(r run) error {
 		if string(r.Message.Payload) == "poison" {
-			select { // its minute starts when all of them are queued behind it
+			select { // its minute starts once all of them are queued behind it
 			case <-published:
 			case <-r.Message.Context().Done():
 			}
@@ -49,12 +49,12 @@ func poisonDoesNotBlock(w *world) {
 	require.Len(w, w.deadLetters(b, brokers.NameScheme{}, topic, 1), 1)
 }
 
-// window is how long deliveries are counted to find a hot loop; mostIn is how many there may be in that time.
+// window is how long deliveries are counted to find a hot loop; mostIn returns how many there may be in that time.
 func (w *world) window() time.Duration { return 6 * w.h.Quiet }
 
 func (w *world) mostIn(window time.Duration) int { return int(window / (100 * time.Millisecond)) }
 
-// On a bare broker a nacked message is redelivered ten thousand times a second.
+// On a plain broker a nacked message is redelivered ten thousand times a second.
 func nackIsPaced(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -64,7 +64,7 @@ func nackIsPaced(w *world) {
 	w.publish(b, topic, newMessage("nacked"))
 
 	deliveries := 1
-	receive(w, in, "the message").Nack() // a group may need longer than the window to let its member in
+	receive(w, in, "the message").Nack() // joining a group may take longer than the window
 	began, window := time.Now(), time.After(w.window())
 	for watching := true; watching; {
 		select {
@@ -92,7 +92,7 @@ func failingRescheduleDoesNotSpin(w *world) {
 		Rescheduler: middleware.ReschedulerFunc(
 			func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
 				if !healed.Load() {
-					return errors.New("the broker takes no retries")
+					return errors.New("the broker accepts no retries")
 				}
 				return b.Reschedule(ctx, o, m, d)
 			}),
@@ -164,7 +164,7 @@ func manyWaiting(w *world) {
 	}
 }
 
-// In = processed + dead. Of ten messages six succeed at once, two at the second or third run, one never, and one
+// In = processed + dead. Of ten messages, six succeed in the first run, two in the second or third, one never, and one
 // has a permanent error.
 func largeBatch(w *world) {
 	b := w.open(concurrency(16))

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// producedUnpublishable: a router publishes a handler's messages after the pipeline has finished. If that fails, the
-// attempt has failed: it is retried, counted, and dead-lettered, and never reported as a success.
+// producedUnpublishable: a router publishes a handler's messages after the pipeline has returned. If that fails, the
+// attempt has failed: it is counted, retried and dead-lettered, and never reported as a success.
 func producedUnpublishable(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -44,7 +44,7 @@ func producedUnpublishable(w *world) {
 }
 
 // producedCopies: a handler may return its message, a copy of it, or another with its headers. The next consumer has
-// all its attempts for it, however many the handler has used up.
+// all its attempts left, no matter how many the handler has used.
 func producedCopies(w *world) {
 	b := w.open()
 	topic, next := w.topic("orders"), w.topic("enriched")
@@ -83,7 +83,7 @@ func producedCopies(w *world) {
 	require.Len(w, first.seen(), 3)
 }
 
-// finished counts the successes that a pipeline reports.
+// finished counts the successes reported by a pipeline.
 type finished struct {
 	middleware.NopObserver
 

@@ -62,8 +62,8 @@ func publishConcurrently(w *world) {
 	require.ElementsMatch(w, want, runIDs(c.seen()))
 }
 
-// Every message that Publish did not refuse is there for a later consumer.
-func publishToNobody(w *world) {
+// Every message that Publish did not refuse is delivered to a later consumer.
+func publishWithoutConsumer(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
 	if err := b.Publisher().Publish(topic, newMessage("early")); err != nil {
@@ -78,7 +78,7 @@ func publishTooLarge(w *world) {
 	b := w.open()
 	limit := b.Capabilities().MaxMessageBytes
 	if limit == 0 || limit > 64<<20 {
-		w.Skip("the limit is none, or too large to be tried")
+		w.Skip("the broker has no limit, or one too large to test")
 	}
 	topic := w.topic("orders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })

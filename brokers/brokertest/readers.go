@@ -14,7 +14,7 @@ func twoPatternsOfOneService(w *world) {
 	first := w.reads(b, "invoice.*")
 	_, err := b.Subscriber().Subscribe(w.Context(), "user.#")
 	require.ErrorIs(w, err, brokers.ErrUnsupported)
-	require.ErrorContains(w, err, "WithPatterns", "it names the remedy")
+	require.ErrorContains(w, err, "WithPatterns", "the error names the remedy")
 	_, err = b.Subscriber(brokers.WithPatterns("user.#")).Subscribe(w.Context(), "invoice.*")
 	require.ErrorIs(w, err, brokers.ErrUnsupported, "so are other patterns")
 
@@ -23,8 +23,8 @@ func twoPatternsOfOneService(w *world) {
 	require.NoError(w, first.Close())
 }
 
-// Two groups on a naming scheme without {group} would share a queue, on brokers whose groups are queues.
-func twoGroupsWithoutAGroupInTheName(w *world) {
+// On brokers whose groups are queues, two groups would share one queue if the naming scheme had no {group}.
+func twoGroupsOnOneQueue(w *world) {
 	b := w.open(naming(brokers.Laravel()))
 	topic := w.topic("orders")
 	first := w.reads(b, topic)
@@ -44,7 +44,7 @@ func twoHandlersWithoutAGroup(w *world) {
 	topic := w.topic("orders")
 	sub := b.Subscriber()
 	if _, err := sub.Subscribe(w.Context(), topic); err != nil {
-		require.ErrorContains(w, err, "group", "a broker may insist on a group")
+		require.ErrorContains(w, err, "group", "the broker requires a group")
 		return
 	}
 	w.Cleanup(func() { _ = sub.Close() })
@@ -55,8 +55,8 @@ func twoHandlersWithoutAGroup(w *world) {
 	w.reads(b, topic, brokers.WithGroup("mail"))
 }
 
-// A pattern that a broker treats as a name receives nothing.
-func patternsWhereThereAreNone(w *world) {
+// A subscription to a pattern would receive nothing on a broker that treats it as a name.
+func unsupportedPattern(w *world) {
 	b := w.open()
 	if b.Capabilities().Patterns {
 		w.Skip("the broker has patterns with every naming scheme")

@@ -13,12 +13,13 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// batchRedriver is implemented by brokers that redrive many messages in one call.
+// batchRedriver is implemented by brokers that redrive several messages in one call.
 type batchRedriver interface {
 	RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error
 }
 
-// A redrive to a consumer that never existed would create a queue that no consumer reads, and wait there unnoticed.
+// A redrive to a consumer that never existed would create a queue that no consumer reads, and the message would wait
+// there unnoticed.
 func redriveToAMissingConsumer(w *world) {
 	operator := w.open(group("operator"))
 	topic := w.topic("orders")
@@ -29,7 +30,7 @@ func redriveToAMissingConsumer(w *world) {
 	ctx := envelope.WithExistingOnly(w.Context())
 	for _, recorded := range []string{"", origin.RedriveTo} {
 		origin.RedriveTo = recorded
-		for range 2 { // the first must not have created what the second finds
+		for range 2 { // the first call must not create the queue that the second finds
 			err := operator.Reschedule(ctx, origin, newMessage("lost"), 0)
 			require.ErrorIs(w, err, brokers.ErrUnroutable)
 			require.ErrorContains(w, err, topic)
@@ -47,14 +48,14 @@ func redriveToAMissingConsumer(w *world) {
 	c := w.consume(w.open(group("billing")), topic, middleware.Config{}, func(run) error { return nil })
 	w.publish(operator, topic, newMessage("first"))
 	runs := c.waitRuns(1)
-	require.NoError(w, operator.Reschedule(ctx, runs[0].Origin, newMessage("again"), 0), "the consumer is there now")
+	require.NoError(w, operator.Reschedule(ctx, runs[0].Origin, newMessage("again"), 0), "the consumer exists now")
 	runs = c.waitRuns(2)
 	c.quiet()
 	require.Len(w, c.seen(), 2, "no refused message was kept")
 	require.Equal(w, "again", string(runs[1].Message.Payload))
 }
 
-// A redrive of a foreign consumer's message goes to its topic.
+// A message that a foreign consumer dead-lettered is redriven to its topic.
 func publishToAMissingTopic(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -73,8 +74,8 @@ func publishToAMissingTopic(w *world) {
 	require.Equal(w, "kept", string(runs[0].Message.Payload))
 }
 
-// An operator's server has its own naming scheme, or none: the destination of a redrive is the one that the consumer's
-// broker has recorded.
+// An operator's server has its own naming scheme, or none: a redrive goes to the destination that the consumer's broker
+// has recorded.
 func redriveByAnotherNaming(w *world) {
 	service := w.open(group("billing"), naming(brokers.NameScheme{Retry: "{queue}-again[.{delay}]", Dead: "{queue}-dead"}))
 	operator := w.open(group("operator"))
@@ -98,7 +99,7 @@ func redriveByAnotherNaming(w *world) {
 	require.Len(w, c.seen(), 2)
 }
 
-// Before a redrive an operator wants to know whether a consumer would read it.
+// Before a redrive, an operator wants to know whether any consumer would read it.
 func redriveReaders(w *world) {
 	operator := w.open(group("operator"))
 	counter, ok := operator.(brokers.ReaderCounter)
@@ -118,7 +119,7 @@ func redriveReaders(w *world) {
 		n, err := counter.Readers(w.Context(), origin)
 		return err == nil && n > 0 == want
 	}
-	w.becomes(func() bool { return readers(true) }, "a consumer is there")
+	w.becomes(func() bool { return readers(true) }, "there is a consumer")
 	n, err := counter.Readers(w.Context(), envelope.Origin{Topic: topic, Consumer: origin.Consumer + "-gone"})
 	require.NoError(w, err)
 	require.Zero(w, n, "of another consumer")
@@ -126,7 +127,7 @@ func redriveReaders(w *world) {
 	w.becomes(func() bool { return readers(false) }, "the consumer has stopped")
 }
 
-// becomes waits until something is true.
+// becomes waits until a condition is true.
 func (w *world) becomes(is func() bool, what string) {
 	w.Helper()
 	w.await(func() string {

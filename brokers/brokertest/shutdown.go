@@ -14,10 +14,10 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Watermill's router cancels handlers and closes their publishers at once; the subscriber holds both off.
+// Watermill's router cancels handlers and closes their publishers at once; the subscriber delays both.
 func drainFinishesHandlers(w *world) { w.drain((*consumer).stop) }
 
-// The router's Close is not always called: signal.NotifyContext ends Run's context.
+// The router's Close is not always called: with signal.NotifyContext the context of Run ends instead.
 func drainByContext(w *world) {
 	w.drain(func(c *consumer) {
 		c.cancel()
@@ -27,7 +27,7 @@ func drainByContext(w *world) {
 
 func (w *world) drain(stop func(c *consumer)) {
 	const n = 10
-	// The handlers are held for as long as the test needs, which is part of the drain.
+	// The handlers block for as long as the test needs, and the drain waits for them.
 	first, atOnce := w.openFor(3, func(c *brokers.Config) { c.DrainTimeout = w.h.Wait })
 	topic, results := w.topic("orders"), w.topic("results")
 	gate, open := newGate()
@@ -58,8 +58,8 @@ func (w *world) drain(stop func(c *consumer)) {
 		defer close(stopped)
 		stop(c)
 	}()
-	receive(w, begun, "the subscription to be told to end")
-	pause(300 * time.Millisecond) // in which it begins to
+	receive(w, begun, "the subscription to start ending")
+	pause(300 * time.Millisecond) // so that it does
 	handled := c.seen()
 	for _, r := range handled {
 		require.NoError(w, r.Context.Err(), "a running handler keeps its context")
@@ -77,7 +77,7 @@ func (w *world) drain(stop func(c *consumer)) {
 	require.ElementsMatch(w, runIDs(handled), published)
 	require.NoError(w, outcome.Close())
 
-	// The next process gets the others, and only them.
+	// The next process gets the remaining messages, and only those.
 	next := w.consume(w.open(), topic, middleware.Config{}, func(run) error { return nil })
 	next.waitRuns(n - atOnce)
 	next.quiet()
@@ -103,7 +103,7 @@ func (s told) Close() error {
 	return s.Subscriber.Close()
 }
 
-func giveBackAtShutdown(w *world) {
+func returnedAtShutdown(w *world) {
 	const n = 10
 	topic := w.topic("orders")
 	var settled atomic.Int32
@@ -120,7 +120,7 @@ func giveBackAtShutdown(w *world) {
 	}
 	first, atOnce := w.openFor(3, func(c *brokers.Config) { c.DrainTimeout = 300 * time.Millisecond })
 	c := w.consume(first, topic, cfg, func(r run) error {
-		<-r.Context.Done() // longer than the drain may take
+		<-r.Context.Done() // runs longer than the drain may take
 		return r.Context.Err()
 	})
 	batch := w.batch(n)
@@ -131,7 +131,7 @@ func giveBackAtShutdown(w *world) {
 	next := w.consume(w.open(), topic, cfg, func(run) error { return nil })
 	runs := next.waitRuns(n)
 	next.quiet()
-	require.ElementsMatch(w, ids(batch), runIDs(runs), "every message, also those that were being handled")
+	require.ElementsMatch(w, ids(batch), runIDs(runs), "every message, including those that were being handled")
 	for _, r := range runs {
 		require.Equal(w, 1, r.Attempt, "a shutdown consumes no attempt")
 	}
@@ -218,8 +218,9 @@ func closedRefuses(w *world) {
 	require.Error(w, b.Ping(w.Context()))
 }
 
-// sharedPublisher: handlers share a publisher, as in most programs on Watermill, and its router closes it for the first
-// one that stops. The others are still at work, and what they return is published: with one attempt it was dead.
+// sharedPublisher: handlers share a publisher, as in most programs on Watermill, and the router closes it for the first
+// one that stops. What the others still return must be published: if it failed, a message with one attempt would be
+// dead-lettered.
 func sharedPublisher(w *world) {
 	b := w.open()
 	topic, invoices := w.topic("orders"), w.topic("invoices")

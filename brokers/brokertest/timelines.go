@@ -20,7 +20,7 @@ type timeline struct {
 	scheme   brokers.NameScheme
 	delay    time.Duration // first-delivery delay
 	config   middleware.Config
-	schedule []time.Duration // of the runs, from the first one
+	schedule []time.Duration // of the runs, relative to the first one
 }
 
 // Five runs, then the dead letter queue, with retry_count 5.
@@ -60,7 +60,7 @@ func timelineD5(w *world) {
 	})
 }
 
-// Three cycles of five seconds, then limbo.
+// Three cycles of five seconds, then the limbo queue.
 func timelineE(w *world) {
 	w.follow(timeline{
 		scheme:   brokers.TTLCycle(""),
@@ -121,7 +121,7 @@ func (w *world) gaps(schedule []time.Duration) []time.Duration {
 	return gaps
 }
 
-// onTime compares the time between from and at with a delay: never early, and late only as far as the harness allows.
+// onTime requires that at is delay after from: never earlier, and no later than the harness allows.
 func (w *world) onTime(from, at time.Time, delay time.Duration) {
 	w.Helper()
 	took := at.Sub(from)
@@ -130,11 +130,11 @@ func (w *world) onTime(from, at time.Time, delay time.Duration) {
 		return
 	}
 	require.GreaterOrEqual(w, took, delay-time.Millisecond,
-		"early, by more than the milliseconds that due times are kept in")
+		"early by more than the rounding of due times to milliseconds")
 	w.noLater(took, delay+delay/100)
 }
 
-// noLater records that a message was later than it may be on a busy machine.
+// noLater records when a message was later than the harness allows.
 func (w *world) noLater(took, most time.Duration) {
 	if most += w.tolerance + w.h.Late; took > most {
 		w.late = fmt.Sprintf("%s, at most %s", took, most)

@@ -18,7 +18,7 @@ import (
 
 const watermillSuite = "WatermillsOwnSuite"
 
-// watermillsOwnSuite runs pubsub/tests. It leaves messages unacked at Close, which the drain must not wait long for.
+// watermillsOwnSuite runs pubsub/tests. That suite leaves messages unacked at Close, so the drain timeout is short.
 func watermillsOwnSuite(t *testing.T, h Harness) {
 	t.Helper()
 	backend := h.Backend(t)
@@ -37,14 +37,14 @@ func watermillsOwnSuite(t *testing.T, h Harness) {
 	tests.TestPubSub(t, *h.Watermill,
 		func(t *testing.T) (message.Publisher, message.Subscriber) {
 			t.Helper()
-			// One group for each test: the members of a group on Kafka are rebalanced together, whatever their topics, and each
-			// rebalance waits for another test's unacked messages.
+			// Each test has its own group: on Kafka the members of a group are rebalanced together even if their topics differ,
+			// and each rebalance would wait for another test's unacked messages.
 			return construct(t, "watermill-"+path.Base(t.Name()))
 		},
 		construct)
 }
 
-// apart is a Subscriber whose topics have a group each.
+// apart is a Subscriber with a separate group for each topic.
 type apart struct {
 	broker brokers.Broker
 	group  string

@@ -24,7 +24,7 @@ type world struct {
 	*testing.T
 	h       Harness
 	backend Backend
-	prefix  string // of topics, so that cases on one server do not meet
+	prefix  string // of topics, so that cases on one server do not share any
 
 	tolerance time.Duration // of the brokers' delays
 	late      string        // the delivery that came late, or empty
@@ -43,7 +43,7 @@ func newWorld(t *testing.T, h Harness) *world {
 	return w
 }
 
-// explain logs what a failed case has seen, to find the cause without running it again.
+// explain logs the runs and warnings of a failed case, so that the cause can be found without running it again.
 func (w *world) explain() {
 	if !w.Failed() {
 		return
@@ -59,7 +59,7 @@ func (w *world) explain() {
 	w.Logf("runs of the handlers:\n%s\nwarnings and errors:\n%s", ends(text.String()), ends(w.logs.String()))
 }
 
-// ends cuts the middle out of a long text.
+// ends returns the beginning and the end of a long text.
 func ends(s string) string {
 	const most = 4_000
 	if len(s) <= 2*most {
@@ -95,7 +95,7 @@ func concurrency(n int) func(*brokers.Config) {
 	return func(c *brokers.Config) { c.Concurrency = n }
 }
 
-// openFor opens a broker for n handlers at once, or for as many as it runs.
+// openFor opens a broker for n concurrent handlers, or for as many as the broker supports.
 func (w *world) openFor(n int, change ...func(*brokers.Config)) (b brokers.Broker, atOnce int) {
 	w.Helper()
 	b = w.open(append(change, concurrency(n))...)
@@ -109,15 +109,15 @@ func naming(s brokers.NameScheme) func(*brokers.Config) {
 	return func(c *brokers.Config) { c.Naming = s }
 }
 
-// topic returns the case's own topic of that name.
+// topic returns the name of the case's own topic.
 func (w *world) topic(name string) string { return w.prefix + "-" + name }
 
-// scaled returns what d of a timeline takes on this backend.
+// scaled returns how long d of a timeline takes on this backend.
 func (w *world) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * w.h.Factor).Round(time.Millisecond)
 }
 
-// deadline returns a channel that ends a wait for something that must happen.
+// deadline returns a channel that fires when a wait for something that must happen has failed.
 func (w *world) deadline() <-chan time.Time {
 	if w.h.Virtual {
 		return time.After(10_000 * time.Hour)
@@ -136,7 +136,7 @@ type run struct {
 
 func (r run) id() string { return r.Message.UUID }
 
-// consumer is a router with one handler behind a pipeline, and what its handler saw.
+// consumer is a router with one handler behind a pipeline, and the runs of that handler.
 type consumer struct {
 	w      *world
 	router *message.Router
@@ -148,8 +148,8 @@ type consumer struct {
 	changed chan struct{} // holds a token when runs has grown
 }
 
-// consume starts a handler on topic and returns when it is subscribed. cfg's ports default to b. It stops at the end of
-// the case, or by stop.
+// consume starts a handler on topic and returns once it is subscribed. The ports of cfg default to b. It stops at the
+// end of the case, or when stop is called.
 func (w *world) consume(b brokers.Broker, topic string, cfg middleware.Config, handle func(r run) error) *consumer {
 	w.Helper()
 	c := w.newConsumer(b, cfg)
@@ -201,7 +201,7 @@ func (c *consumer) start() {
 	c.w.Cleanup(c.stop)
 }
 
-// stop closes the router and waits for it. Stopping twice is fine.
+// stop closes the router and waits for it. It may be called twice.
 func (c *consumer) stop() {
 	if err := c.router.Close(); err != nil {
 		c.w.Errorf("close router: %v", err)
@@ -237,7 +237,7 @@ func (c *consumer) seen() []run {
 	return append([]run(nil), c.runs...)
 }
 
-// wait returns once enough is true of the runs so far. what names the awaited event in the failure.
+// wait waits until enough is true of the runs so far. what names the awaited event in the failure message.
 func (c *consumer) wait(what string, enough func(runs []run) bool) []run {
 	c.w.Helper()
 	deadline := c.w.deadline()
@@ -248,39 +248,39 @@ func (c *consumer) wait(what string, enough func(runs []run) bool) []run {
 		}
 		select {
 		case <-c.changed:
-			deadline = c.w.deadline() // there is progress
+			deadline = c.w.deadline() // progress
 		case <-deadline:
-			c.w.Fatalf("waited in vain for %s; the handler ran %d times", what, len(runs))
+			c.w.Fatalf("timed out waiting for %s; the handler ran %d times", what, len(runs))
 		}
 	}
 }
 
-// waitRuns returns when the handler has run n times.
+// waitRuns waits until the handler has run n times.
 func (c *consumer) waitRuns(n int) []run {
 	c.w.Helper()
 	return c.wait("more runs", func(runs []run) bool { return len(runs) >= n })
 }
 
-// receive returns the next value of c. what names it in the failure.
+// receive returns the next value of c. what names it in the failure message.
 func receive[T any](w *world, c <-chan T, what string) (next T) {
 	w.Helper()
 	select {
 	case next = <-c:
 	case <-w.deadline():
-		w.Fatalf("waited in vain for %s", what)
+		w.Fatalf("timed out waiting for %s", what)
 	}
 	return next
 }
 
-// quiet checks that no further run follows.
+// quiet checks that the handler does not run again.
 func (c *consumer) quiet() {
 	c.w.Helper()
 	before := len(c.seen())
 	c.w.pass(c.w.h.Quiet)
-	require.Len(c.w, c.seen(), before, "runs of the handler after it should have been over")
+	require.Len(c.w, c.seen(), before, "the handler ran again")
 }
 
-// pass lets d pass; in virtual time an hour, which costs nothing.
+// pass waits for d; in virtual time for an hour, which costs nothing.
 func (w *world) pass(d time.Duration) {
 	if w.h.Virtual {
 		d = time.Hour
@@ -302,13 +302,13 @@ func (w *world) publish(b brokers.Broker, topic string, messages ...*message.Mes
 // defaultGroup is the group of brokers for which a case names none.
 const defaultGroup = "billing"
 
-// deadLetters takes n dead letters of the default group out of their queue.
+// deadLetters removes n dead letters of the default group from their queue.
 func (w *world) deadLetters(b brokers.Broker, scheme brokers.NameScheme, topic string, n int) []*message.Message {
 	w.Helper()
 	return w.read(b, scheme.For(topic, defaultGroup).Dead, n)
 }
 
-// read takes n messages out of a queue, and checks that it held no more.
+// read removes n messages from a queue, and checks that it had no more.
 func (w *world) read(b brokers.Broker, queue string, n int) []*message.Message {
 	w.Helper()
 	if w.backend.Read != nil {
@@ -328,13 +328,13 @@ func (w *world) read(b brokers.Broker, queue string, n int) []*message.Message {
 			m.Ack()
 			deadline = w.deadline()
 		case <-deadline:
-			w.Fatalf("%s holds %d of %d messages", queue, len(found), n)
+			w.Fatalf("%s has %d of %d messages", queue, len(found), n)
 		}
 	}
 	more := time.After(w.h.Quiet)
 	select {
 	case m := <-in:
-		w.Fatalf("%s holds more than %d messages: %s", queue, n, m.UUID)
+		w.Fatalf("%s has more than %d messages: %s", queue, n, m.UUID)
 	case <-more:
 	}
 	require.NoError(w, sub.Close())
@@ -345,8 +345,8 @@ func newMessage(payload string) *message.Message {
 	return message.NewMessage(watermill.NewUUID(), []byte(payload))
 }
 
-// newGate returns a channel that holds handlers back until open is called. The end of the case also opens it, so that
-// after a failure the router does not wait for its handlers.
+// newGate returns a channel that blocks handlers until open is called. Cases also open it at their end, so that after a
+// failure the router does not wait for its handlers.
 func newGate() (gate chan struct{}, open func()) {
 	gate = make(chan struct{})
 	return gate, sync.OnceFunc(func() { close(gate) })

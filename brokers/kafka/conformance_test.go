@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 		},
 		Parts: 1,
 		Except: map[string]string{
-			"Operator_ErasesAndAnotherProcessMakesAgain": "the topic has one partition, so one of the two processes gets nothing",
+			"Operator_ErasesAQueueThatAnotherProcessRecreates": "the topic has one partition, so one of the two processes gets nothing",
 		},
 		Factor: 0.03,
 		Quiet:  200 * time.Millisecond,

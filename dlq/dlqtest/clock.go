@@ -16,7 +16,7 @@ import (
 func RunClocks(t *testing.T, fresh func(t *testing.T) Database) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, Database){
-		"OneClock": testOneClock, "LeaseLasts": testLeaseLasts, "LeaseRunsOut": testLeaseRunsOut,
+		"OneClock": testOneClock, "LeaseLasts": testLeaseLasts, "LeaseExpires": testLeaseRunsOut,
 		"ClaimLasts":     testClaimLasts,
 		"NoticesAreHeld": testNoticesAreHeld,
 	} {

@@ -264,7 +264,7 @@ func testLease(t *testing.T, db Database) {
 }
 
 // An admin ends the wait for an outcome: the redrive still counts, and so does a late outcome.
-func testReleaseByHand(t *testing.T, db Database) {
+func testManualRelease(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	for n, late := range []string{"success", "death"} {

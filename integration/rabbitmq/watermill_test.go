@@ -47,7 +47,7 @@ func TestConformance_WatermillAMQP(t *testing.T) {
 		Watermill: &tests.Features{ConsumerGroups: true, Persistent: true, ForceShort: true},
 		Except: map[string]string{
 			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Watermill Publisher does not report whether a topic exists",
-			"Publish_WithoutAConsumerKeepsOrRefuses": "watermill-amqp's fanout exchange drops what is published before " +
+			"Publish_WithoutAConsumerStoresOrRefuses": "watermill-amqp's fanout exchange drops what is published before " +
 				"a group has a queue",
 		},
 	})

@@ -1,6 +1,6 @@
 // Package drivertest has an in-memory broker that fails on demand: it refuses, hangs, lies, loses answers, delivers
-// twice or out of order, cuts connections and counts the cut deliveries. With it the engine, and everything on top of
-// it, is tested in virtual time against the worst behaviour of real brokers.
+// twice or out of order, cuts connections and counts the cut deliveries. With it the engine, and everything above it,
+// is tested in virtual time against the worst behaviour of real brokers.
 //
 //	server := drivertest.NewServer(drivertest.Config{})
 //	broker, err := portable.New(portable.Config{Config: resolved, Transport: server.Connect()})
@@ -25,24 +25,26 @@ import (
 // ErrCut ends the sessions and publications of a connection that was cut.
 var ErrCut = errors.New("the connection was cut")
 
-// Config makes a server behave like a kind of broker. The zero value waits natively, takes nacked messages back at once
-// and counts no deliveries.
+// Config makes a server behave like a kind of broker. The zero value supports any delay, requeues nacked messages at
+// once and counts no deliveries.
 type Config struct {
 	// Traits of the transports; Name defaults to "faulty".
 	Traits driver.Traits
 	// Capabilities of the transports. Scheme defaults to "faulty", MaxDelay to a year; -1 means that it cannot delay.
 	Capabilities brokers.Capabilities
-	// Steps are the waits that it supports, with Traits.Early. Empty means any.
+	// Steps are the delays that it supports, with Traits.Early. Empty means any.
 	Steps driver.Steps
 	// Limit is the largest message in bytes, headers included; 0 means none.
 	Limit int64
-	// CountNacks counts nacks and releases like crashes, as RabbitMQ did before 4.3.
+	// CountNacks counts nacks and releases as crashes, as RabbitMQ did before 4.3.
 	CountNacks bool
 	// Strict makes publishing to a consumer without a queue fail with brokers.ErrUnroutable.
 	Strict bool
-	// GiveUp is how many counted deliveries make the server move a message to [GaveUp] by default; 0 means never.
+	// GiveUp is the number of counted deliveries after which the server moves a message to [GaveUp] by default; 0 means
+	// never.
 	GiveUp int
-	// Begins makes streams driver.Beginners: after the first time only deliveries that had begun are counted.
+	// Begins makes streams implement driver.Beginner: once Begin has been called, only deliveries that had begun are
+	// counted.
 	Begins bool
 }
 
@@ -57,7 +59,7 @@ type Verdict struct {
 	Err error
 	// Hang holds the answer back until the context has ended, and Stuck even longer, until the server is released.
 	Hang, Stuck bool
-	// Late is how long the answer is held back.
+	// Late is how long the answer is delayed.
 	Late time.Duration
 }
 
@@ -83,7 +85,7 @@ type Hooks struct {
 	// Next is called for each message before it is handed out: an error ends the session, as a message does that the
 	// client cannot decode.
 	Next func(m *message.Message) error
-	// Delivery may change a delivery before it is handed out.
+	// Delivery may change a delivery before the client gets it.
 	Delivery func(d *driver.Delivery)
 	Settle   func(s driver.Settlement) error
 	Begin    func(m *message.Message) error
@@ -124,7 +126,7 @@ func (s *Server) cut(cause error, which func(*stream) bool) {
 	}
 }
 
-// PausePublishing makes publishes hang until ResumePublishing, like a broker that is short of memory or disk.
+// PausePublishing makes publishing hang until ResumePublishing, as on a broker that is short of memory or disk.
 func (s *Server) PausePublishing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,10 +145,10 @@ func (s *Server) ResumePublishing() {
 	}
 }
 
-// Release ends every call that is stuck.
+// Release ends every stuck call.
 func (s *Server) Release() { close(s.released) }
 
-// Delete removes a queue with its messages, like an operator.
+// Delete removes a queue with its messages, as an operator does.
 func (s *Server) Delete(topic, consumer string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +169,7 @@ func (s *Server) Shuffle(topic, consumer string, seed uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := s.queues[key(topic, consumer)]
-	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // G404: a test's order
+	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // G404: the order in a test
 	random.Shuffle(len(q.ready), func(i, j int) { q.ready[i], q.ready[j] = q.ready[j], q.ready[i] })
 }
 
@@ -236,7 +238,7 @@ type stored struct {
 	at, due  time.Time
 	waited   bool
 	begun    bool // recorded by Begin
-	count    int  // deliveries that ended without an answer
+	count    int  // deliveries that ended without being settled
 	earlier  int  // deliveries
 }
 
@@ -295,7 +297,7 @@ func (q *queue) takeLocked(st *stored) {
 	}
 }
 
-// Take removes n ready messages from the dead letter queue of that name, or as many as there are, and returns them.
+// Take removes and returns n ready messages of the dead letter queue of that name, or as many as there are.
 func (s *Server) Take(name string, n int) []*message.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()

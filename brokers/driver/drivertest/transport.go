@@ -27,8 +27,8 @@ var (
 // Connect returns a new connection.
 func (s *Server) Connect() *Transport { return &Transport{server: s} }
 
-// Kill ends the connection like the death of its process: every call fails from now on. Close the broker above it at
-// the end.
+// Kill ends the connection as if its process had died: every call fails from now on. Close the broker above it at the
+// end.
 func (t *Transport) Kill() {
 	t.killed.Store(true)
 	t.server.cut(ErrCut, func(st *stream) bool { return st.t == t })
@@ -107,7 +107,7 @@ func (t *Transport) publish(ctx context.Context, o *driver.Outgoing, v Verdict) 
 	return v.Err
 }
 
-// store puts one copy where it belongs.
+// store adds one copy to the queue it belongs to.
 func (s *Server) store(o *driver.Outgoing) error {
 	if n := o.Size(); s.cfg.Limit > 0 && n > s.cfg.Limit {
 		return fmt.Errorf("%d bytes, the server accepts %d: %w", n, s.cfg.Limit, brokers.ErrTooLarge)
@@ -239,7 +239,7 @@ type stream struct {
 	s     *Server
 	q     *queue
 	ended chan struct{}
-	err   error // why it ended
+	err   error // the reason why it ended
 	held  map[*stored]bool
 
 	window int
