@@ -29,7 +29,7 @@ func (a *app) auditListCommand() *cobra.Command {
 		Long: "List the audit log, the newest first. A run's changes to many entries are one row, unless --single.",
 		Example: `  redrive audit list --actor ana --since 24h
   redrive audit list --run last-evening --single -o csv --all`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
 			if entry != "" {
 				id, err := driver.ParseID(entry)
 				if err != nil {
@@ -40,25 +40,23 @@ func (a *app) auditListCommand() *cobra.Command {
 			if since > 0 {
 				f.From = since.before(time.Now())
 			}
-			manager, err := a.manager(cmd.Context())
+			found, more, err := pages(dlq.Page{Limit: limit}, all,
+				func(page dlq.Page) ([]driver.AuditRecord, string, error) { return m.AuditLog(ctx, f, page) })
 			if err != nil {
 				return err
 			}
-			records, more, err := auditRecords(cmd.Context(), manager, f, limit, all)
-			if err != nil {
-				return err
+			records := make([]wire.AuditRecord, 0, len(found))
+			for i := range found {
+				records = append(records, found[i].Wire())
 			}
 			if !single {
 				records = wire.FoldAudit(records)
 			}
-			switch {
-			case len(records) == 0:
-				a.hint("nothing is recorded")
-			case more:
-				a.hint("there are more: --all")
+			if more != "" {
+				more = "--all"
 			}
-			return printList(a, records, auditColumns)
-		},
+			return printPage(a, records, auditColumns, "nothing is recorded", more)
+		}),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.Actor, "actor", "", "who did it")
@@ -71,26 +69,6 @@ func (a *app) auditListCommand() *cobra.Command {
 	flags.BoolVar(&all, "all", false, "everything, --limit at a time")
 	flags.BoolVar(&single, "single", false, "a row for each entry of a run")
 	return cmd
-}
-
-// auditRecords reads the first records, or all of them, and reports whether there are more.
-func auditRecords(ctx context.Context, m operator, f dlq.AuditFilter, limit int, all bool) ([]wire.AuditRecord, bool,
-	error,
-) {
-	var records []wire.AuditRecord
-	page := dlq.Page{Limit: limit}
-	for {
-		found, next, err := m.AuditLog(ctx, f, page)
-		if err != nil {
-			return nil, false, err
-		}
-		for i := range found {
-			records = append(records, found[i].Wire())
-		}
-		if page.After = next; next == "" || !all {
-			return records, next != "", nil
-		}
-	}
 }
 
 var auditColumns = []column[wire.AuditRecord]{

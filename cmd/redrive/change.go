@@ -47,32 +47,26 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 		Use: string(v.do) + " [ID...]", Short: v.short,
 		Long: v.short + ".\n\nTakes ids (7 9 12-20) or a filter. With a filter it shows how many match and asks; --yes " +
 			"answers.",
+		Args: filter.idsOrFilter,
 		Example: fmt.Sprintf(`  redrive dlq %[1]s 7 9 12-20 --note "ticket 4711"
   redrive dlq %[1]s --topic orders --error "no such customer" --dry-run`, v.do),
 		ValidArgsFunction: a.completeIDs(v.do.From()...),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf(cmd, args, &filter); err != nil {
-				return err
+		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
+			selected := filter.selected
+			if len(filter.ids) > 0 {
+				selected = dlq.Filter{IDs: filter.ids}
 			}
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
+			switch {
+			case dryRun:
+				return a.dryRun(ctx, m, selected)
+			case len(filter.ids) == 0:
+				return a.changeAll(ctx, m, v, selected)
 			}
-			if len(args) == 0 {
-				return a.changeAll(cmd.Context(), manager, v, &filter, dryRun)
-			}
-			ids, err := parseIDs(args)
-			if err != nil {
-				return err
-			}
-			if dryRun {
-				return a.dryRun(cmd.Context(), manager, dlq.Filter{IDs: ids})
-			}
-			return a.each(cmd.Context(), ids, v.past, func(ctx context.Context, id int64) error {
-				_, err := v.one(manager, context.WithoutCancel(ctx), id, a.by())
+			return a.each(ctx, filter.ids, v.past, func(ctx context.Context, id int64) error {
+				_, err := v.one(m, context.WithoutCancel(ctx), id, a.by())
 				return err
 			})
-		},
+		}),
 	}
 	filter.add(a, cmd, v.do.From()...)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be changed, and change nothing")
@@ -88,47 +82,27 @@ redrives are used up. For a message that went where no consumer reads, or whose 
 message be handled after all, its outcome still counts.`,
 		Example:           `  redrive dlq release 7 --note "the queue has no consumer any more"`,
 		ValidArgsFunction: a.completeIDs(dlq.Retrying),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if strings.TrimSpace(a.flags.note) == "" {
 				return usagef("--note is required: say why no outcome will come")
 			}
+			return nil
+		},
+		RunE: a.managed(func(ctx context.Context, m operator, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {
 				return err
 			}
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return a.each(cmd.Context(), ids, "released", func(ctx context.Context, id int64) error {
-				_, err := manager.Release(context.WithoutCancel(ctx), id, a.by())
+			return a.each(ctx, ids, "released", func(ctx context.Context, id int64) error {
+				_, err := m.Release(context.WithoutCancel(ctx), id, a.by())
 				return err
 			})
-		},
-	}
-}
-
-// oneOf requires ids or a filter, and never selects everything by omission.
-func oneOf(cmd *cobra.Command, args []string, filter *filterFlags) error {
-	switch given := filter.given(cmd); {
-	case len(args) > 0 && given:
-		return usagef("give ids or a filter, not both")
-	case len(args) == 0 && !given:
-		return usagef("say which: ids, or a filter such as --topic orders (--status pending means all that wait)")
-	default:
-		return nil
+		}),
 	}
 }
 
 // changeAll changes what a filter selects.
-func (a *app) changeAll(ctx context.Context, m operator, v *verb, flags *filterFlags, dryRun bool) error {
-	filter, err := flags.read(time.Now())
-	if err != nil {
-		return err
-	}
-	if dryRun {
-		return a.dryRun(ctx, m, filter)
-	}
+func (a *app) changeAll(ctx context.Context, m operator, v *verb, filter dlq.Filter) error {
 	left := func(ctx context.Context) (int64, error) { return m.Count(ctx, filter, 0) }
 	n, err := left(ctx)
 	if err != nil {

@@ -21,43 +21,24 @@ func (a *app) configCommand() *cobra.Command {
 	cmd := group("config", "Check, show and describe the configuration file", "",
 		&cobra.Command{
 			Use: "validate [FILE]", Short: "Check a configuration without opening anything", Args: cobra.MaximumNArgs(1),
-			RunE: func(_ *cobra.Command, args []string) error {
-				if len(args) > 0 {
-					a.flags.config = args[0]
-				}
-				cfg, err := a.configuration()
-				if err != nil {
-					return err
-				}
+			RunE: a.configured(func(cfg *config.Config) error {
 				a.hint("valid: %s, %s", plural(len(cfg.Brokers), "broker"), plural(len(cfg.Collector.Sources), "source"))
 				return nil
-			},
+			}),
 		},
 		&cobra.Command{
 			Use: "show [FILE]", Short: "Show the configuration as it is understood, without passwords",
 			Args: cobra.MaximumNArgs(1),
-			RunE: func(_ *cobra.Command, args []string) error {
-				if len(args) > 0 {
-					a.flags.config = args[0]
-				}
-				cfg, err := a.configuration()
+			RunE: a.configured(func(cfg *config.Config) error {
+				text, data, err := shownConfig(cfg)
 				if err != nil {
 					return err
 				}
-				text, err := yaml.MarshalWithOptions(cfg.Redacted(), yaml.OmitEmpty(), yaml.OmitZero())
-				if err != nil {
+				return a.printOne(data, func(w io.Writer) error {
+					_, err := w.Write(text)
 					return err
-				}
-				if a.forPerson() {
-					_, err = a.out.Write(text)
-					return err
-				}
-				data, err := yaml.YAMLToJSON(text)
-				if err != nil {
-					return err
-				}
-				return a.printOne(json.RawMessage(data), nil)
-			},
+				})
+			}),
 		},
 		&cobra.Command{
 			Use: "schema", Short: "Print the JSON Schema of the configuration file", Args: cobra.NoArgs,
@@ -71,6 +52,30 @@ func (a *app) configCommand() *cobra.Command {
 	)
 	cmd.AddCommand(a.hashCommands()...)
 	return cmd
+}
+
+// configured is a command that begins with the configuration, of the file that its argument names if it has one.
+func (a *app) configured(do func(*config.Config) error) func(*cobra.Command, []string) error {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			a.flags.config = args[0]
+		}
+		cfg, err := a.configuration()
+		if err != nil {
+			return err
+		}
+		return do(cfg)
+	}
+}
+
+// shownConfig is a configuration without its secrets, as YAML and as JSON.
+func shownConfig(cfg *config.Config) ([]byte, json.RawMessage, error) {
+	text, err := yaml.MarshalWithOptions(cfg.Redacted(), yaml.OmitEmpty(), yaml.OmitZero())
+	if err != nil {
+		return nil, nil, err
+	}
+	data, err := yaml.YAMLToJSON(text)
+	return text, data, err
 }
 
 // hashCommands make the hashes of tokens and passwords for the configuration.

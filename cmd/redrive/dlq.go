@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,34 +33,26 @@ func (a *app) listCommand() *cobra.Command {
 		Example: `  redrive dlq list --topic orders --older-than 1h
   redrive dlq list --error timeout -o csv --all > timeouts.csv
   redrive dlq list --jq '.[] | [.id, .error_message] | @tsv'`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			f, err := filter.read(time.Now())
-			if err != nil {
-				return err
-			}
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
+		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
 			page := dlq.Page{Limit: limit, After: after}
 			if oldest {
 				page.Order = driver.OldestFirst
 			}
-			entries, next, err := listEntries(cmd.Context(), manager, f, page, all)
+			if all {
+				page.Limit = driver.MaxPage
+			}
+			entries, next, err := pages(page, all, func(page dlq.Page) ([]dlq.Entry, string, error) {
+				list, err := m.List(ctx, filter.selected, page)
+				return list.Entries, list.Next, err
+			})
 			if err != nil {
 				return err
 			}
-			if err := printList(a, viewsOf(entries), entryColumns); err != nil {
-				return err
+			if next != "" {
+				next = "--all, or --after " + next
 			}
-			switch {
-			case len(entries) == 0:
-				a.hint("no dead letters match")
-			case next != "":
-				a.hint("there are more: --all, or --after %s", next)
-			}
-			return nil
-		},
+			return printPage(a, viewsOf(entries), entryColumns, "no dead letters match", next)
+		}),
 	}
 	filter.add(a, cmd, dlq.Pending)
 	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many, up to 1000")
@@ -71,20 +64,18 @@ func (a *app) listCommand() *cobra.Command {
 	return cmd
 }
 
-// listEntries lists a page, or all pages.
-func listEntries(ctx context.Context, m operator, f dlq.Filter, page dlq.Page, all bool) (entries []dlq.Entry,
-	next string, err error,
+// pages lists a page, or that and all after it.
+func pages[T any](page dlq.Page, all bool, list func(dlq.Page) ([]T, string, error)) (
+	items []T, next string, err error,
 ) {
-	if all {
-		page.Limit = driver.MaxPage
-	}
 	for {
-		list, err := m.List(ctx, f, page)
-		entries = append(entries, list.Entries...)
-		if err != nil || !all || list.Next == "" {
-			return entries, list.Next, err
+		var found []T
+		found, next, err = list(page)
+		items = append(items, found...)
+		if err != nil || !all || next == "" {
+			return items, next, err
 		}
-		page.After = list.Next
+		page.After = next
 	}
 }
 
@@ -98,7 +89,7 @@ func (a *app) groupsCommand() *cobra.Command {
 		Long: "Group dead letters by cause: errors that differ only in numbers, ids and quoted values are one.",
 		Example: `  redrive dlq groups
   redrive dlq redrive --fingerprint "$(redrive dlq groups --jq '.[0].fingerprint')"`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
 			if status != "any" {
 				parsed, err := driver.ParseStatus(status)
 				if err != nil {
@@ -106,11 +97,7 @@ func (a *app) groupsCommand() *cobra.Command {
 				}
 				query.Status = parsed
 			}
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
-			groups, more, err := manager.ListGroups(cmd.Context(), query)
+			groups, incomplete, err := m.ListGroups(ctx, query)
 			if err != nil {
 				return err
 			}
@@ -118,17 +105,12 @@ func (a *app) groupsCommand() *cobra.Command {
 			for i := range groups {
 				views = append(views, groupOf(&groups[i], query.Status))
 			}
-			if err := printList(a, views, groupColumns); err != nil {
-				return err
+			more := ""
+			if incomplete {
+				more = fmt.Sprintf("--limit, up to %d, or --handler, --class and --error", driver.MaxPage)
 			}
-			switch {
-			case len(views) == 0:
-				a.hint("no dead letters match")
-			case more:
-				a.hint("there are more: --limit, up to %d, or --handler, --class and --error", driver.MaxPage)
-			}
-			return nil
-		},
+			return printPage(a, views, groupColumns, "no dead letters match", more)
+		}),
 	}
 	cmd.Flags().StringVar(&status, "status", "pending", "count the entries in this status, or any")
 	cmd.Flags().StringVar(&query.Handler, "handler", "", "handler that gave up")

@@ -24,7 +24,9 @@ type filterFlags struct {
 	fields               []string
 	filter               dlq.Filter
 	defaultStatus        []dlq.Status
-	names                []string // of the flags that pick
+	names                []string   // of the flags that pick
+	selected             dlq.Filter // by the flags, before the command runs
+	ids                  []int64    // given as arguments
 }
 
 // add declares the flags. statuses are those selected without --status.
@@ -65,30 +67,44 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	flags.StringVar(&f.newerThan, "newer-than", "", "created within this: 90m, 24h, 30d")
 	flags.StringVar(&f.from, "from", "", "created at or after: 2025-11-20 or 2025-11-20T07:30:00Z")
 	flags.StringVar(&f.to, "to", "", "created before")
-	flags.VisitAll(func(flag *pflag.Flag) { f.names = append(f.names, flag.Name) })
-	complete := func(name string, values func(*cobra.Command) []string) {
-		must(cmd.RegisterFlagCompletionFunc(name,
-			func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-				return values(cmd), cobra.ShellCompDirectiveNoFileComp
-			}))
-	}
-	complete("topic", a.completeTopics)
-	complete("fingerprint", a.completeGroups)
-	complete("status", func(*cobra.Command) []string {
-		values := []string{"any"}
-		for _, s := range driver.Statuses() {
-			values = append(values, strings.ToLower(string(s)))
+	cmd.PreRunE = func(_ *cobra.Command, args []string) (err error) {
+		if f.ids, err = parseIDs(args); err == nil {
+			f.selected, err = f.read(time.Now())
 		}
-		return values
-	})
-	complete("reason", func(*cobra.Command) []string {
-		return []string{"permanent", "exhausted", "malformed", "expired", "panic", "manual", "crash"}
-	})
+		return err
+	}
+	flags.VisitAll(func(flag *pflag.Flag) { f.names = append(f.names, flag.Name) })
+	f.complete(a, cmd)
 }
 
-// given reports whether a flag selects anything.
-func (f *filterFlags) given(cmd *cobra.Command) bool {
-	return slices.ContainsFunc(f.names, cmd.Flags().Changed)
+// complete adds the completions of the flags' values.
+func (*filterFlags) complete(a *app, cmd *cobra.Command) {
+	statuses := []string{"any"}
+	for _, s := range driver.Statuses() {
+		statuses = append(statuses, strings.ToLower(string(s)))
+	}
+	for name, values := range map[string]cobra.CompletionFunc{
+		"topic":       a.completeTopics(),
+		"fingerprint": a.completeGroups(),
+		"status":      cobra.FixedCompletions(statuses, cobra.ShellCompDirectiveNoFileComp),
+		"reason": cobra.FixedCompletions(
+			[]string{"permanent", "exhausted", "malformed", "expired", "panic", "manual", "crash"},
+			cobra.ShellCompDirectiveNoFileComp),
+	} {
+		must(cmd.RegisterFlagCompletionFunc(name, values))
+	}
+}
+
+// idsOrFilter requires ids or a filter, and never selects everything by omission.
+func (f *filterFlags) idsOrFilter(cmd *cobra.Command, args []string) error {
+	switch given := slices.ContainsFunc(f.names, cmd.Flags().Changed); {
+	case len(args) > 0 && given:
+		return usagef("give ids or a filter, not both")
+	case len(args) == 0 && !given:
+		return usagef("say which: ids, or a filter such as --topic orders (--status pending means all that wait)")
+	default:
+		return nil
+	}
 }
 
 // read makes the filter at a time.

@@ -87,9 +87,9 @@ func TestFilter_EachFlagPicks(t *testing.T) {
 		var f filterFlags
 		cmd := &cobra.Command{}
 		f.add(&app{}, cmd)
-		require.False(t, f.given(cmd))
+		require.ErrorContains(t, f.idsOrFilter(cmd, nil), "say which")
 		require.NoError(t, cmd.Flags().Set(name, "x"), name)
-		require.True(t, f.given(cmd), name)
+		require.NoError(t, f.idsOrFilter(cmd, nil), name)
 	}
 }
 

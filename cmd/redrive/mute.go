@@ -48,10 +48,7 @@ func (a *app) mutesCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if len(mutes) == 0 {
-				a.hint("no cause is muted")
-			}
-			return printList(a, mutes, muteColumns)
+			return printPage(a, mutes, muteColumns, "no cause is muted", "")
 		}),
 	}
 }

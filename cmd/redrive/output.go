@@ -58,6 +58,20 @@ func printList[T any](a *app, items []T, columns []column[T]) error {
 	return a.printValue(items)
 }
 
+// printPage prints items, and hints that there are none, or how to get those that are left, if any are.
+func printPage[T any](a *app, items []T, columns []column[T], none, more string) error {
+	if err := printList(a, items, columns); err != nil {
+		return err
+	}
+	switch {
+	case len(items) == 0:
+		a.hint("%s", none)
+	case more != "":
+		a.hint("there are more: %s", more)
+	}
+	return nil
+}
+
 // cells are columns whose values no spreadsheet treats as a formula: what begins like one gets an apostrophe in front.
 // Messages come from anybody.
 func cells[T any](columns []column[T]) []column[T] {

@@ -80,11 +80,11 @@ func (b *bar) end() {
 	})
 }
 
-// countLines moves the bar with every line that is written to w.
-func (b *bar) countLines(w io.Writer) io.Writer {
+// countLines reports every line that is written to w.
+func countLines(w io.Writer, add func(int64)) io.Writer {
 	return writerFunc(func(p []byte) (int, error) {
 		n, err := w.Write(p)
-		b.add(int64(bytes.Count(p[:n], []byte("\n"))))
+		add(int64(bytes.Count(p[:n], []byte("\n"))))
 		return n, err
 	})
 }

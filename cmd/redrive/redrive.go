@@ -18,20 +18,14 @@ import (
 // redriveFlags are the flags of a redrive run.
 type redriveFlags struct {
 	filter                    filterFlags
-	limit                     int64
-	rate, stop                float64
-	canary                    []int
-	maxOut                    int
-	id, transform, target     string
-	outcomeTimeout            time.Duration
-	dryRun, detach, onPublish bool
-	rateGiven                 bool
+	spec                      redrive.Spec // without the filter
+	dryRun, detach, rateGiven bool
 }
 
 func (a *app) redriveCommand() *cobra.Command {
 	var f redriveFlags
 	cmd := &cobra.Command{
-		Use: "redrive [ID...]", Short: "Send dead letters back to where they came from",
+		Use: "redrive [ID...]", Short: "Send dead letters back to where they came from", Args: f.filter.idsOrFilter,
 		Long: `Send dead letters back to the consumer that they came from.
 
 With ids (7 9 12-20) each is sent at once. A redriven entry is RETRYING until its consumer reports: RESOLVED when that succeeds,
@@ -47,11 +41,8 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 		ValidArgsFunction: a.completeIDs(dlq.Pending, dlq.Parked),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.rateGiven = cmd.Flags().Changed("rate")
-			if err := oneOf(cmd, args, &f.filter); err != nil {
-				return err
-			}
 			if len(args) > 0 {
-				return a.redriveIDs(cmd.Context(), args, &f)
+				return a.redriveIDs(cmd.Context(), &f)
 			}
 			if err := a.checkOne(); err != nil {
 				return err
@@ -61,35 +52,32 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	}
 	f.filter.add(a, cmd, dlq.Pending)
 	flags := cmd.Flags()
-	flags.Float64Var(&f.rate, "rate", 0, "messages a second at most; 0 is as fast as possible (default redrive.rate of "+
+	flags.Float64Var(&f.spec.Rate, "rate", 0, "messages a second at most; 0 is as fast as possible (default redrive.rate of "+
 		"the configuration)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be sent, and send nothing")
-	flags.Int64Var(&f.limit, "limit", 0, "with a filter: at most so many, the oldest first")
-	flags.IntSliceVar(&f.canary, "canary", nil,
+	flags.Int64Var(&f.spec.Limit, "limit", 0, "with a filter: at most so many, the oldest first")
+	flags.IntSliceVar(&f.spec.Canary, "canary", nil,
 		"with a filter: sizes of first steps, each of which waits for its outcomes: 1,10,100")
-	flags.IntVar(&f.maxOut, "max-out", 0, "with a filter: at most so many out without an outcome (default 10000; -1 for "+
+	flags.IntVar(&f.spec.MaxOut, "max-out", 0, "with a filter: at most so many out without an outcome (default 10000; -1 for "+
 		"no bound)")
-	flags.Float64Var(&f.stop, "stop-above", 0.1,
+	flags.Float64Var(&f.spec.Stop.Share, "stop-above", 0.1,
 		"with a filter: stop when the share of failures is above this; 1 never stops")
-	flags.StringVar(&f.id, "id", "", "with a filter: id of the run, so that starting it twice is refused (default a new "+
+	flags.StringVar(&f.spec.ID, "id", "", "with a filter: id of the run, so that starting it twice is refused (default a new "+
 		"UUID)")
-	flags.StringVar(&f.transform, "transform", "",
+	flags.StringVar(&f.spec.JQ, "transform", "",
 		"with a filter: jq expression that each payload goes through; the original is kept")
-	flags.StringVar(&f.target, "target", "", "with a filter: name of a destination other than the message's origin")
-	flags.DurationVar(&f.outcomeTimeout, "outcome-timeout", 0,
+	flags.StringVar(&f.spec.Target, "target", "", "with a filter: name of a destination other than the message's origin")
+	flags.DurationVar(&f.spec.OutcomeTimeout, "outcome-timeout", 0,
 		"with a filter: how long a consumer may take to report (default 1h)")
-	flags.BoolVar(&f.onPublish, "close-on-publish", false,
+	flags.BoolVar(&f.spec.CloseOnPublish, "close-on-publish", false,
 		"with a filter: the broker's confirm is outcome enough, for consumers that do not report")
 	flags.BoolVar(&f.detach, "detach", false, "with a filter: start the run and leave it to redrive serve")
 	return cmd
 }
 
 // redriveIDs sends entries one by one.
-func (a *app) redriveIDs(ctx context.Context, args []string, f *redriveFlags) error {
-	ids, err := parseIDs(args)
-	if err != nil {
-		return err
-	}
+func (a *app) redriveIDs(ctx context.Context, f *redriveFlags) error {
+	ids := f.filter.ids
 	if f.dryRun {
 		looker, err := a.looker(ctx)
 		if err != nil {
@@ -127,17 +115,13 @@ func (a *app) redriveIDs(ctx context.Context, args []string, f *redriveFlags) er
 
 func (f *redriveFlags) speed(a *app) float64 {
 	if f.rateGiven || a.cfg == nil {
-		return f.rate
+		return f.spec.Rate
 	}
 	return a.cfg.Redrive.Rate
 }
 
 // redriveRun starts a run and drives it.
 func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
-	filter, err := f.filter.read(time.Now())
-	if err != nil {
-		return err
-	}
 	look := a.manager
 	if f.dryRun {
 		look = a.looker
@@ -146,19 +130,15 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	if err != nil {
 		return err
 	}
-	spec := redrive.Spec{
-		ID:     f.id,
-		Filter: filter, Limit: f.limit, Rate: f.speed(a), MaxOut: f.maxOut, Canary: f.canary,
-		Stop: redrive.StopRule{Share: f.stop}, JQ: f.transform,
-		Target: f.target, CloseOnPublish: f.onPublish, OutcomeTimeout: f.outcomeTimeout,
-	}
+	spec := f.spec
+	spec.Filter, spec.Rate = f.filter.selected, f.speed(a)
 	preview, err := looker.PreviewRun(ctx, spec, 0)
 	if err != nil {
 		return err
 	}
 	count := preview.Count
-	if f.limit > 0 {
-		count = min(count, f.limit)
+	if spec.Limit > 0 {
+		count = min(count, spec.Limit)
 	}
 	switch {
 	case f.dryRun:
@@ -278,46 +258,32 @@ func previewOf(p *redrive.Preview) previewView {
 
 func (a *app) writePreview(w io.Writer, p *redrive.Preview, count int64) error {
 	v := previewOf(p)
-	if _, err := fmt.Fprintf(w, "dry run: %s would be redriven, nothing is changed\n", deadLetters(count)); err != nil {
-		return err
-	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "dry run: %s would be redriven, nothing is changed\n", deadLetters(count))
 	for _, t := range p.Topics {
-		if _, err := fmt.Fprintf(w, "  %7d  %s\n", t.Count, oneLine(t.Topic, 60)); err != nil {
-			return err
-		}
+		fmt.Fprintf(&out, "  %7d  %s\n", t.Count, oneLine(t.Topic, 60))
 	}
 	for _, text := range v.Warnings {
-		if _, err := fmt.Fprintln(w, "warning: "+oneLine(text, 200)); err != nil {
-			return err
-		}
+		out.WriteString("warning: " + oneLine(text, 200) + "\n")
 	}
 	if v.NeedsApproval {
-		if _, err := fmt.Fprintln(w, "a second person would have to approve it"); err != nil {
-			return err
-		}
-	}
-	if len(v.Sample) == 0 {
-		return nil
+		out.WriteString("a second person would have to approve it\n")
 	}
 	entries := make([]entryView, 0, len(v.Sample))
 	for i := range v.Sample {
 		entries = append(entries, v.Sample[i].Entry)
 	}
-	if _, err := fmt.Fprintf(w, "\n%s\n", a.render(newTable(entries, entryColumns, false, width(a.out)))); err != nil {
-		return err
+	if len(entries) > 0 {
+		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(entries, entryColumns, false, width(a.out))))
 	}
 	for i := range v.Sample {
-		s := &v.Sample[i]
-		switch {
+		switch s := &v.Sample[i]; {
 		case s.Problem != "":
-			if _, err := fmt.Fprintf(w, "\nentry %d would be skipped: %s\n", s.Entry.ID, oneLine(s.Problem, 200)); err != nil {
-				return err
-			}
+			fmt.Fprintf(&out, "\nentry %d would be skipped: %s\n", s.Entry.ID, oneLine(s.Problem, 200))
 		case s.Diff != "":
-			if _, err := fmt.Fprintf(w, "\nentry %d\n%s", s.Entry.ID, indent(printable(s.Diff, true))); err != nil {
-				return err
-			}
+			fmt.Fprintf(&out, "\nentry %d\n%s", s.Entry.ID, indent(printable(s.Diff, true)))
 		}
 	}
-	return nil
+	_, err := io.WriteString(w, out.String())
+	return err
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"iter"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -36,7 +35,7 @@ func newRemote(p *profile) (*remote, error) {
 // refusal is the server's error, as the manager's error that it stands for.
 type refusal struct {
 	cause  *client.Error
-	is     error
+	is     error // nil if it stands for none
 	prefix string
 }
 
@@ -45,8 +44,6 @@ func (r *refusal) Error() string { return r.prefix + r.cause.Error() }
 
 // Unwrap is the error of dlq that it stands for.
 func (r *refusal) Unwrap() error { return r.is }
-
-var errServer = errors.New("the server could not do it")
 
 // refused turns an error of the client into the manager's error that it stands for.
 func refused(err error) error {
@@ -70,8 +67,6 @@ func refused(err error) error {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge,
 		http.StatusUnsupportedMediaType:
 		r.is = dlq.ErrInvalid
-	default:
-		r.is = errServer
 	}
 	return r
 }
@@ -100,8 +95,11 @@ func always[T, W any](set func(*T, *W)) func(*T, *W) error {
 	}
 }
 
-// list converts a list.
-func list[W, T any](items []W, set func(*T, *W) error) ([]T, error) {
+// list converts the list of a response, unless there was an error.
+func list[W, T any](items []W, err error, set func(*T, *W) error) ([]T, error) {
+	if err != nil {
+		return nil, err
+	}
 	var all []T
 	for i := range items {
 		var into T
@@ -113,6 +111,14 @@ func list[W, T any](items []W, set func(*T, *W) error) ([]T, error) {
 	return all, nil
 }
 
+// value is a response that needs no conversion; it is empty if there was an error.
+func value[T any](w *T, err error) (T, error) {
+	if err != nil {
+		return *new(T), refused(err)
+	}
+	return *w, nil
+}
+
 func entry(w *wire.Entry, err error) (*dlq.Entry, error) {
 	return read(w, err, always((*dlq.Entry).SetWire))
 }
@@ -120,11 +126,8 @@ func entry(w *wire.Entry, err error) (*dlq.Entry, error) {
 func ran(w *wire.Run, err error) (*redrive.Run, error) { return read(w, err, (*redrive.Run).SetWire) }
 
 func (r *remote) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error) {
-	page, err := r.api.ListEntries(ctx, f.Wire(), pageOf(p))
-	if err != nil {
-		return driver.Listing{}, refused(err)
-	}
-	entries, err := list(page.Entries, always((*dlq.Entry).SetWire))
+	page, err := value(r.api.ListEntries(ctx, f.Wire(), pageOf(p)))
+	entries, err := list(page.Entries, err, always((*dlq.Entry).SetWire))
 	return driver.Listing{Entries: entries, Next: page.Next}, err
 }
 
@@ -139,25 +142,17 @@ func (r *remote) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
 }
 
 func (r *remote) ListGroups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, bool, error) {
-	page, err := r.api.ListGroups(ctx, wire.GroupQuery{
+	page, err := value(r.api.ListGroups(ctx, wire.GroupQuery{
 		Status: string(q.Status), Handler: q.Handler, ErrorClass: q.ErrorClass, Cause: q.CauseText, Limit: q.Limit,
 		Fingerprint: q.Fingerprint,
 		TrendSince:  q.TrendSince,
-	})
-	if err != nil {
-		return nil, false, refused(err)
-	}
-	return page.Groups, page.Incomplete, nil
+	}))
+	return page.Groups, page.Incomplete, err
 }
 
 func (r *remote) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, error) {
-	w, err := r.api.GetStats(ctx, wire.StatsQuery{Since: q.Since, TopCauses: q.TopCauses})
-	if err != nil {
-		return driver.Stats{}, refused(err)
-	}
-	var stats driver.Stats
-	stats.SetWire(w)
-	return stats, nil
+	stats, err := r.api.GetStats(ctx, wire.StatsQuery{Since: q.Since, TopCauses: q.TopCauses})
+	return value(read(stats, err, always((*driver.Stats).SetWire)))
 }
 
 // Recurrence is the server's report, up to now.
@@ -167,21 +162,15 @@ func (r *remote) Recurrence(ctx context.Context, q dlq.RecurrenceQuery) (*dlq.Re
 }
 
 func (r *remote) Audit(ctx context.Context, id int64) ([]driver.AuditRecord, error) {
-	records, err := r.api.GetEntryAudit(ctx, id)
-	if err != nil {
-		return nil, refused(err)
-	}
-	return list(records.Records, always((*driver.AuditRecord).SetWire))
+	records, err := value(r.api.GetEntryAudit(ctx, id))
+	return list(records.Records, err, always((*driver.AuditRecord).SetWire))
 }
 
 func (r *remote) AuditLog(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]driver.AuditRecord, string, error) {
-	page, err := r.api.ListAudit(ctx, wire.AuditQuery{
+	page, err := value(r.api.ListAudit(ctx, wire.AuditQuery{
 		EntryID: f.EntryID, Run: f.Run, Actor: f.Actor, Action: string(f.Action), From: f.From, To: f.To,
-	}, pageOf(p))
-	if err != nil {
-		return nil, "", refused(err)
-	}
-	records, err := list(page.Records, always((*driver.AuditRecord).SetWire))
+	}, pageOf(p)))
+	records, err := list(page.Records, err, always((*driver.AuditRecord).SetWire))
 	return records, page.Next, err
 }
 
@@ -196,11 +185,8 @@ func (r *remote) Unmute(ctx context.Context, fingerprint string, by dlq.By) erro
 }
 
 func (r *remote) Mutes(ctx context.Context) ([]driver.Mute, error) {
-	mutes, err := r.api.ListMutes(ctx)
-	if err != nil {
-		return nil, refused(err)
-	}
-	return mutes.Mutes, nil
+	mutes, err := value(r.api.ListMutes(ctx))
+	return mutes.Mutes, err
 }
 
 func (r *remote) Redrive(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, error) {
@@ -228,33 +214,23 @@ func (r *remote) Park(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, err
 }
 
 func (r *remote) ChangeAll(ctx context.Context, action driver.Action, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	done, err := r.api.ChangeEntries(ctx, string(action), f.Wire(), as(by))
-	if err != nil {
-		return dlq.Bulk{}, refused(err)
-	}
+	done, err := value(r.api.ChangeEntries(ctx, string(action), f.Wire(), as(by)))
 	bulk := dlq.Bulk{Changed: done.Changed, Refused: done.Refused}
 	for i := range done.Conflicts {
 		conflict := &driver.ConflictError{}
 		conflict.SetWire(&done.Conflicts[i])
 		bulk.Conflicts = append(bulk.Conflicts, conflict)
 	}
-	return bulk, nil
+	return bulk, err
 }
 
 func (r *remote) PreviewEdit(ctx context.Context, id int64, edit dlq.Edit) (payload.Diff, error) {
-	diff, err := r.api.PreviewEdit(ctx, id, edit.Wire())
-	if err != nil {
-		return payload.Diff{}, refused(err)
-	}
-	return *diff, nil
+	return value(r.api.PreviewEdit(ctx, id, edit.Wire()))
 }
 
 func (r *remote) Edit(ctx context.Context, id int64, edit dlq.Edit, by dlq.By) (*dlq.Entry, payload.Diff, error) {
-	edited, err := r.api.EditEntry(ctx, id, edit.Wire(), false, as(by))
-	if err != nil {
-		return nil, payload.Diff{}, refused(err)
-	}
-	e, err := entry(&edited.Entry, nil)
+	edited, err := value(r.api.EditEntry(ctx, id, edit.Wire(), false, as(by)))
+	e, err := entry(&edited.Entry, err)
 	return e, edited.Diff, err
 }
 
@@ -265,30 +241,16 @@ func (r *remote) Export(ctx context.Context, w io.Writer, f dlq.Filter) (int64, 
 		return 0, refused(err)
 	}
 	defer func() { _ = from.Close() }() // it was read
-	lines := &lineCounter{w: w}
-	if _, err := io.Copy(lines, from); err != nil {
-		return lines.n, fmt.Errorf("the export broke off: %w", err)
+	var n int64
+	_, err = io.Copy(countLines(w, func(lines int64) { n += lines }), from)
+	if err != nil {
+		err = fmt.Errorf("the export broke off: %w", err)
 	}
-	return lines.n, nil
-}
-
-// lineCounter counts the lines that go through it.
-type lineCounter struct {
-	w io.Writer
-	n int64
-}
-
-func (l *lineCounter) Write(p []byte) (int, error) {
-	l.n += int64(strings.Count(string(p), "\n"))
-	return l.w.Write(p)
+	return n, err
 }
 
 func (r *remote) Import(ctx context.Context, from io.Reader, by dlq.By) (dlq.Imported, error) {
-	imported, err := r.api.ImportEntries(ctx, from, as(by))
-	if err != nil {
-		return dlq.Imported{}, refused(err)
-	}
-	return *imported, nil
+	return value(r.api.ImportEntries(ctx, from, as(by)))
 }
 
 func (r *remote) Purge(ctx context.Context, p dlq.Purge) (int, error) {
@@ -318,20 +280,15 @@ func (r *remote) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]r
 	for _, s := range f.States {
 		q.State = append(q.State, string(s))
 	}
-	page, err := r.api.ListRuns(ctx, q, pageOf(p))
-	if err != nil {
-		return nil, "", refused(err)
-	}
-	runs, err := list(page.Runs, (*redrive.Run).SetWire)
+	page, err := value(r.api.ListRuns(ctx, q, pageOf(p)))
+	runs, err := list(page.Runs, err, (*redrive.Run).SetWire)
 	return runs, page.Next, err
 }
 
 func (r *remote) RunItems(ctx context.Context, id string, f redrive.ItemFilter) ([]redrive.Item, error) {
-	page, err := r.api.ListRunItems(ctx, id, wire.ItemQuery{State: string(f.State), After: f.After, Limit: f.Limit})
-	if err != nil {
-		return nil, refused(err)
-	}
-	return list(page.Items, always((*redrive.Item).SetWire))
+	page, err := value(r.api.ListRunItems(ctx, id,
+		wire.ItemQuery{State: string(f.State), After: f.After, Limit: f.Limit}))
+	return list(page.Items, err, always((*redrive.Item).SetWire))
 }
 
 func (r *remote) PauseRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"time"
 
@@ -18,16 +19,12 @@ func (a *app) reportCommand() *cobra.Command {
 back, which have stopped. The report is Markdown; -o json is for programs. Run it weekly.`,
 		Example: `  redrive dlq report
   redrive dlq report --since 24h -o json --jq '.new[].cause'`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
 			period := time.Duration(since)
 			if period < time.Hour || period%time.Hour != 0 {
 				return usagef("--since %s: whole hours, one at least", &since)
 			}
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
-			report, err := manager.Recurrence(cmd.Context(), dlq.RecurrenceQuery{Period: period})
+			report, err := m.Recurrence(ctx, dlq.RecurrenceQuery{Period: period})
 			if err != nil {
 				return err
 			}
@@ -35,7 +32,7 @@ back, which have stopped. The report is Markdown; -o json is for programs. Run i
 				_, err := io.WriteString(w, report.Markdown())
 				return err
 			})
-		},
+		}),
 	}
 	cmd.Flags().Var(&since, "since", "how far back; it is compared with the same period before: 24h, 7d, 30d")
 	return cmd

@@ -50,18 +50,16 @@ func (a *app) runCommand(use, short string, states []redrive.State,
 }
 
 func (a *app) completeRuns(states ...redrive.State) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return a.completing(cmd, func(ctx context.Context, m operator) ([]string, error) {
-			runs, _, err := m.Runs(ctx, redrive.RunFilter{States: states}, dlq.Page{})
-			var ids []string
-			for i := range runs {
-				r := &runs[i]
-				ids = append(ids, cobra.CompletionWithDesc(r.ID,
-					fmt.Sprintf("%s, %s, by %s", r.State, deadLetters(r.Counts.Total()), r.CreatedBy)))
-			}
-			return ids, err
-		}), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
-	}
+	return a.completes(cobra.ShellCompDirectiveKeepOrder, func(ctx context.Context, m operator) ([]string, error) {
+		runs, _, err := m.Runs(ctx, redrive.RunFilter{States: states}, dlq.Page{})
+		var ids []string
+		for i := range runs {
+			r := &runs[i]
+			ids = append(ids, cobra.CompletionWithDesc(r.ID,
+				fmt.Sprintf("%s, %s, by %s", r.State, deadLetters(r.Counts.Total()), r.CreatedBy)))
+		}
+		return ids, err
+	})
 }
 
 func (a *app) runsListCommand() *cobra.Command {
@@ -80,13 +78,10 @@ func (a *app) runsListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case len(runs) == 0:
-				a.hint("no runs")
-			case next != "":
-				a.hint("there are more: --after %s", next)
+			if next != "" {
+				next = "--after " + next
 			}
-			return printList(a, runs, runColumns)
+			return printPage(a, runs, runColumns, "no runs", next)
 		}),
 	}
 	cmd.Flags().StringSliceVar(&states, "state", nil,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -41,16 +42,12 @@ func (a *app) showCommand() *cobra.Command {
 		Example: `  redrive dlq show 42
   redrive dlq show 42 --raw > payload.bin`,
 		ValidArgsFunction: a.completeIDs(),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.managed(func(ctx context.Context, m operator, args []string) error {
 			id, err := driver.ParseID(args[0])
 			if err != nil {
 				return usagef("%v", err)
 			}
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
-			e, err := manager.Get(cmd.Context(), id)
+			e, err := m.Get(ctx, id)
 			if err != nil {
 				return err
 			}
@@ -58,7 +55,7 @@ func (a *app) showCommand() *cobra.Command {
 				_, err := a.out.Write(e.Body.Payload)
 				return err
 			}
-			history, err := manager.Audit(cmd.Context(), id)
+			history, err := m.Audit(ctx, id)
 			if err != nil {
 				return err
 			}
@@ -71,7 +68,7 @@ func (a *app) showCommand() *cobra.Command {
 				})
 			}
 			return a.printOne(v, func(w io.Writer) error { return v.write(w, e.Body.Payload) })
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&raw, "raw", false, "only the payload, byte for byte")
 	return cmd

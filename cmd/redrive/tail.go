@@ -35,27 +35,19 @@ func (a *app) tailCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "tail", Short: "Show the latest dead letters, and new ones as they arrive", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			f, err := filter.read(time.Now())
-			if err != nil {
-				return err
-			}
+		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
 			if a.flags.output != "table" && a.flags.output != "jsonl" || a.flags.jq != "" {
 				return usagef("tail prints lines: -o jsonl or nothing, and no --jq")
 			}
 			if every <= 0 {
 				return usagef("--every %s: must be positive", every)
 			}
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
+			t := &tail{app: a, manager: m, filter: filter.selected, seen: map[int64]bool{}}
+			if err := t.begin(ctx, lines); err != nil || !follow {
 				return err
 			}
-			t := &tail{app: a, manager: manager, filter: f, seen: map[int64]bool{}}
-			if err := t.begin(cmd.Context(), lines); err != nil || !follow {
-				return err
-			}
-			return t.follow(cmd.Context(), every)
-		},
+			return t.follow(ctx, every)
+		}),
 	}
 	filter.add(a, cmd)
 	cmd.Flags().IntVarP(&lines, "lines", "n", 10, "begin with so many of the last")

@@ -82,10 +82,7 @@ func (a *app) tokenListCommand() *cobra.Command {
 			for i := range tokens {
 				views = append(views, tokenOf(&tokens[i], time.Now()))
 			}
-			if len(views) == 0 {
-				a.hint("no tokens")
-			}
-			return printList(a, views, tokenColumns())
+			return printPage(a, views, tokenColumns(), "no tokens", "")
 		},
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,15 +21,7 @@ func (a *app) exportCommand() *cobra.Command {
 		Use: "export", Short: "Write dead letters as JSON lines, byte for byte, for dlq import", Args: cobra.NoArgs,
 		Example: `  redrive dlq export --status any > dead-letters.jsonl
   redrive dlq export --topic orders --file orders.jsonl`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			f, err := filter.read(time.Now())
-			if err != nil {
-				return err
-			}
-			manager, err := a.manager(cmd.Context())
-			if err != nil {
-				return err
-			}
+		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
 			out, finish := a.out, func() error { return nil }
 			if file != "" {
 				created, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -44,26 +35,26 @@ func (a *app) exportCommand() *cobra.Command {
 					return created.Close()
 				}
 			}
-			total, err := manager.Count(cmd.Context(), f, 0)
+			total, err := m.Count(ctx, filter.selected, 0)
 			if err != nil {
 				return err
 			}
 			b := a.startBar("exporting", total)
-			n, err := manager.Export(cmd.Context(), b.countLines(out), f)
+			n, err := m.Export(ctx, countLines(out, b.add), filter.selected)
 			b.end()
 			if closed := finish(); err == nil {
 				err = closed
 			}
-			if cmd.Context().Err() != nil {
+			if ctx.Err() != nil {
 				a.hint("interrupted: %s exported; start again", deadLetters(n))
-				return cmd.Context().Err()
+				return ctx.Err()
 			}
 			if err != nil {
 				return err
 			}
 			a.hint("%s exported", deadLetters(n))
 			return nil
-		},
+		}),
 	}
 	filter.add(a, cmd)
 	cmd.Flags().StringVar(&file, "file", "", "file to write, which must not be there yet (default stdout)")

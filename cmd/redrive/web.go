@@ -10,8 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
@@ -47,8 +45,12 @@ func (s *server) makeHandler() error {
 	if err != nil {
 		return usagef("%v", err)
 	}
-	settings, err := settingsOf(s.cfg)
+	_, data, err := shownConfig(s.cfg)
 	if err != nil {
+		return err
+	}
+	var settings any
+	if err := json.Unmarshal(data, &settings); err != nil {
 		return err
 	}
 	var metrics http.Handler
@@ -76,20 +78,6 @@ func rulesOf(cfg *config.Config) []redrive.Rule {
 		rules = append(rules, cfg.Redrive.Rules[i].Rule())
 	}
 	return rules
-}
-
-// settingsOf is the configuration to show, as in the YAML file.
-func settingsOf(cfg *config.Config) (any, error) {
-	text, err := yaml.MarshalWithOptions(cfg.Redacted(), yaml.OmitEmpty(), yaml.OmitZero())
-	if err != nil {
-		return nil, err
-	}
-	data, err := yaml.YAMLToJSON(text)
-	if err != nil {
-		return nil, err
-	}
-	var settings any
-	return settings, json.Unmarshal(data, &settings)
 }
 
 // web is the HTTP server around the handler. The timeouts for bodies and responses are the handler's, because imports,
