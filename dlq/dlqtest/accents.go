@@ -10,8 +10,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A search finds the error no matter how its accents and letter case were written. All other characters in a text stand
-// for themselves.
+// A search finds an error regardless of accents and letter case. All other characters are matched literally.
 func testAccents(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -49,7 +48,7 @@ func testAccents(t *testing.T, db Database) {
 	} {
 		for field, f := range map[string]dlq.Filter{"error": {ErrorText: tt.text}, "cause": {CauseText: tt.text}} {
 			if field == "cause" && strings.ContainsAny(tt.text, `{"`) {
-				continue // a cause has neither numbers nor what is quoted
+				continue // a cause has neither numbers nor quoted text
 			}
 			require.ElementsMatch(t, tt.want, ids(all(t, s, f)), "%s: %.40s", field, tt.text)
 			require.EqualValues(t, len(tt.want), must(s.Count(t.Context(), f, 0))(t), "%s: %.40s", field, tt.text)

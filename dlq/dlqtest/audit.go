@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Every transition is recorded: who, when, what, why, and from which status to which.
+// Every transition is recorded, with the actor, time, action, note, and the statuses before and after.
 func testAudit(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -34,7 +34,7 @@ func testAudit(t *testing.T, db Database) {
 	_, err := change(t, s, driver.Change{
 		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "eve", At: at.Add(4 * time.Minute),
 	})
-	require.ErrorIs(t, err, dlq.ErrConflict, "a refused action is not recorded: it did not happen")
+	require.ErrorIs(t, err, dlq.ErrConflict, "a refused action is not recorded")
 	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: []int64{other}, Actor: "bob", At: at})
 
 	records, next, err := s.Audit(t.Context(), dlq.AuditFilter{EntryID: id}, dlq.Page{Order: driver.OldestFirst})
@@ -126,7 +126,7 @@ func testPurge(t *testing.T, db Database) {
 		require.Equal(t, []any{"cron", "90 days", dlq.Resolved}, []any{r.Actor, r.Note, r.From})
 		require.Equal(t, map[string]string{"event_id": fmt.Sprintf("message-%d", i)}, r.Detail)
 	}
-	// A purged entry that died again would be a new one: nothing of the old one is in the way.
+	// The same delivery, dead-lettered again, is a new entry: nothing that is left of the purged one prevents that.
 	require.Equal(t, driver.Stored, put(t, s, letter(0))[0].Outcome)
 }
 
@@ -157,15 +157,15 @@ func testUnarchive(t *testing.T, db Database) {
 
 	_, err := s.Unarchive(t.Context(), dlq.By{}, closed, list...)
 	require.ErrorIs(t, err, dlq.ErrInvalid)
-	back := must(s.Unarchive(t.Context(), dlq.By{Actor: "ana", Note: "asked for by the customer"}, closed, list[0],
+	back := must(s.Unarchive(t.Context(), dlq.By{Actor: "ana", Note: "requested by the customer"}, closed, list[0],
 		list[0], list[1], list[2], list[3], 4711))(t)
-	require.Equal(t, []int64{list[0], list[2]}, back, "the second has died again, the fourth was never away")
+	require.Equal(t, []int64{list[0], list[2]}, back, "the second has died again, the fourth was never purged")
 	require.Equal(t, want, get(t, s, list[0]))
 	back = must(s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed, list...))(t)
 	require.Empty(t, back)
 	records := recorded(t, s, dlq.AuditFilter{Action: driver.ActionUnarchive}, dlq.Page{})
 	require.Len(t, records, 2)
-	require.Equal(t, []any{"ana", "asked for by the customer", dlq.Resolved},
+	require.Equal(t, []any{"ana", "requested by the customer", dlq.Resolved},
 		[]any{records[0].Actor, records[0].Note, records[0].To})
 	after := must(s.Stats(t.Context(), dlq.StatsQuery{Since: noon, Now: closed}))(t)
 	require.Equal(t, before.Counts.Resolved-1, after.Counts.Resolved)
@@ -178,11 +178,11 @@ func testUnarchive(t *testing.T, db Database) {
 	}))(t)
 	require.Equal(t, 2, n)
 	back = must(s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed, list...))(t)
-	require.Empty(t, back, "what came back was left in the archive too")
+	require.Empty(t, back, "restored entries are no longer in the archive")
 }
 
-// The original message is still there after its entry was edited, purged and restored, and a restored entry is kept for
-// as long again as after it was closed.
+// The original message survives editing, purging and restoring its entry, and the retention period of a restored entry
+// starts over.
 func testUnarchiveRevisions(t *testing.T, db Database) {
 	t.Helper()
 	store := db.open(t)
@@ -210,12 +210,12 @@ func testUnarchiveRevisions(t *testing.T, db Database) {
 			require.Equal(t, payload, string(must(s.Body(t.Context(), list[0], i+1))(t).Payload))
 		}
 		n := must(s.Purge(t.Context(), purge))(t)
-		require.Zero(t, n, "the next round of the retention leaves it alone")
+		require.Zero(t, n, "the next purge keeps it")
 		purge.ClosedBefore = back.Add(time.Minute)
 	}
 }
 
-// Retention keeps each status for its own time, and waiting entries forever.
+// Retention keeps each status for its own period, and open entries forever.
 func testRetention(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -260,7 +260,8 @@ func testPurgeRefuses(t *testing.T, db Database) {
 	}
 }
 
-// The message of a redrive may still be out when its entry is purged: its id must not mean another entry then.
+// The message of a redrive may still be in flight when its entry is purged, so the id must not be reused for another
+// entry.
 func testIDsNotReused(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -22,14 +22,15 @@ var paths = map[dlq.Status][]driver.Action{
 	dlq.Discarded: {driver.ActionDiscard},
 }
 
-// Every action in every state: a legal one moves the entry, an illegal one changes nothing and names who was first.
+// Every action in every status: an allowed one changes the entry; any other changes nothing and names the person who
+// was first.
 func testTransitions(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	legal := map[dlq.Status]map[driver.Action]dlq.Status{
 		dlq.Pending: {
 			driver.ActionRedrive: dlq.Retrying, driver.ActionResolve: dlq.Resolved, driver.ActionDiscard: dlq.Discarded,
-			driver.ActionSucceed: dlq.Resolved, // the late success of a redrive whose claim was returned
+			driver.ActionSucceed: dlq.Resolved, // the late success of a redrive whose claim was released
 			driver.ActionPark:    dlq.Parked,
 		},
 		dlq.Parked: {
@@ -88,11 +89,11 @@ func testTransitions(t *testing.T, db Database) {
 	}
 }
 
-// Of many concurrent changes one wins, and the losers learn who.
+// Of several concurrent changes one wins, and the others learn who made it.
 func testCompareAndSet(t *testing.T, db Database) {
 	t.Helper()
 	stores := []dlq.Store{db.open(t), db.open(t)}
-	for n := range 8 { // once, they may happen to come one after the other
+	for n := range 8 { // in a single round they might run one after the other
 		compareAndSet(t, stores, put(t, stores[0], letter(n))[0].ID)
 	}
 }
@@ -148,7 +149,7 @@ func testVersion(t *testing.T, db Database) {
 	mustChange(t, s, driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, Version: 2})
 }
 
-// One call, many entries; those that cannot are listed.
+// One call changes many entries, and lists those that cannot be changed.
 func testChangeMany(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -164,7 +165,7 @@ func testChangeMany(t *testing.T, db Database) {
 	missing := list[len(list)-1] + 1000
 	list = append(list, missing)
 	results := must(s.Change(t.Context(), driver.Change{
-		Action: driver.ActionRedrive, IDs: list, Actor: "ana", Note: "bank is back", At: noon.Add(time.Hour),
+		Action: driver.ActionRedrive, IDs: list, Actor: "ana", Note: "the bank works again", At: noon.Add(time.Hour),
 		Lease: time.Minute, Run: "run-1",
 	}))(t)
 	require.Len(t, results, len(list))
@@ -209,7 +210,7 @@ func testChangeRefuses(t *testing.T, db Database) {
 	require.Equal(t, int64(1), get(t, s, id).Version)
 }
 
-// An entry has the name that was given for who took care of it; the audit log also has who gave that name.
+// ResolvedBy is the name given in the call; the audit log also has the actor who made the call.
 func testResolvedBy(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

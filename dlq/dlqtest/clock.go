@@ -11,12 +11,12 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// RunClocks runs the cases, besides those of [Run], for a store on a server whose processes run on machines with
-// different clocks. fresh is that of Run.
+// RunClocks runs the cases, in addition to those of [Run], for a store on a server that is used from machines with
+// different clocks. fresh is the same as for Run.
 func RunClocks(t *testing.T, fresh func(t *testing.T) Database) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, Database){
-		"OneClock": testOneClock, "LeaseLasts": testLeaseLasts, "LeaseExpires": testLeaseRunsOut,
+		"OneClock": testOneClock, "LeaseLasts": testLeaseLasts, "LeaseExpires": testLeaseExpires,
 		"ClaimLasts":     testClaimLasts,
 		"NoticesAreHeld": testNoticesAreHeld,
 	} {
@@ -27,7 +27,7 @@ func RunClocks(t *testing.T, fresh func(t *testing.T) Database) {
 	}
 }
 
-// wrong is the difference of the processes' clocks to the database's.
+// wrong is how far the processes' clocks differ from the database's.
 const wrong = 10 * time.Minute
 
 // process is a process with a wrong clock.
@@ -36,7 +36,7 @@ type process struct {
 	store Store
 }
 
-// skewed runs a process, with the clock of its bubble set accordingly.
+// skewed runs a process whose clock is off by that much, in a synctest bubble.
 func (db Database) skewed(t *testing.T, by time.Duration, run func(p process)) {
 	t.Helper()
 	wall := time.Now()
@@ -49,20 +49,20 @@ func (db Database) skewed(t *testing.T, by time.Duration, run func(p process)) {
 
 func (p process) now() time.Time { return driver.Now(p.t.Context(), p.store) }
 
-// lease is what a process does that takes over a run.
+// lease takes over a run.
 func (p process) lease(run, holder string, lasts time.Duration) error {
 	_, err := p.store.LeaseRun(p.t.Context(), run, holder, p.now(), lasts)
 	return err
 }
 
-// All processes have the time of the store.
+// All processes use the time of the store.
 func testOneClock(t *testing.T, db Database) {
 	t.Helper()
 	for _, by := range []time.Duration{-wrong, 0, wrong, 0} {
 		began := time.Now()
 		db.skewed(t, by, func(p process) {
 			now := p.now()
-			require.WithinDuration(p.t, began, now, wrong/2, "a clock that is wrong by %s", by)
+			require.WithinDuration(p.t, began, now, wrong/2, "a clock that is off by %s", by)
 			require.Equal(p.t, time.UTC, now.Location())
 		})
 	}
@@ -77,7 +77,7 @@ func runOf(t *testing.T, s Store) string {
 	return r.ID
 }
 
-// A process whose clock is fast does not take a run from one whose clock is slow.
+// A process whose clock is ahead does not take over a run from one whose clock is behind.
 func testLeaseLasts(t *testing.T, db Database) {
 	t.Helper()
 	run := runOf(t, db.open(t))
@@ -86,15 +86,15 @@ func testLeaseLasts(t *testing.T, db Database) {
 	db.skewed(t, -wrong, func(p process) { require.NoError(p.t, p.lease(run, "slow", wrong), "it is extended") })
 }
 
-// A process whose clock is slow does not wait longer for the run of one whose clock is fast.
-func testLeaseRunsOut(t *testing.T, db Database) {
+// A process whose clock is behind does not wait longer for the run of one whose clock is ahead.
+func testLeaseExpires(t *testing.T, db Database) {
 	t.Helper()
 	run := runOf(t, db.open(t))
 	db.skewed(t, wrong, func(p process) { require.NoError(p.t, p.lease(run, "fast", time.Microsecond)) })
 	db.skewed(t, -wrong, func(p process) { require.NoError(p.t, p.lease(run, "slow", time.Minute)) })
 }
 
-// What a slow process has claimed, and its redrive in flight, are not treated as lost by a fast one.
+// A process whose clock is ahead does not treat the claims and redrives in flight of one whose clock is behind as lost.
 func testClaimLasts(t *testing.T, db Database) {
 	t.Helper()
 	run := runOf(t, db.open(t))
@@ -116,7 +116,7 @@ func testClaimLasts(t *testing.T, db Database) {
 	})
 }
 
-// One process notifies, no matter what the other's clock shows.
+// Only one process notifies, whatever the other's clock shows.
 func testNoticesAreHeld(t *testing.T, db Database) {
 	t.Helper()
 	hold := func(name string, by, lasts time.Duration) (held bool) {

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Import: entries as they were, once, all or none.
+// An import stores entries as they were, once, and either all or none of them.
 func testImport(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -40,7 +40,7 @@ func testImport(t *testing.T, db Database) {
 	require.Equal(t, &first, must(s.Body(t.Context(), got.ID, 0))(t))
 	receipts = must(s.Import(t.Context(), by, noon, exported))(t)
 	require.Equal(t, driver.Receipt{ID: got.ID, Outcome: driver.Seen}, receipts[0])
-	require.Equal(t, got, get(t, s, got.ID), "what is there stays as it is")
+	require.Equal(t, got, get(t, s, got.ID), "an existing entry is not changed")
 	require.Equal(t, driver.Counts{Pending: 1, Parked: 1}, must(s.Stats(t.Context(), dlq.StatsQuery{}))(t).Counts)
 
 	bad := exported
@@ -53,14 +53,14 @@ func testImport(t *testing.T, db Database) {
 	require.Len(t, all(t, s, dlq.Filter{}), 2)
 }
 
-// Every field of an entry, including any new one, survives an export, the store and the archive.
+// Every field of an entry, including any added later, survives an export, the store and the archive.
 func testEveryColumn(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	e := letter(1)
 	e.Status, e.Body.Revision = dlq.Resolved, 7
 	fill(t, reflect.ValueOf(e).Elem())
-	e.ID, e.RedriveOf = 0, 0 // given by the store, and of a letter on its way
+	e.ID, e.RedriveOf = 0, 0 // assigned by the store; and fields of a letter before it is stored
 	o := &e.Origin
 	o.Incarnation, o.Redelivered, o.DeliveryCount = "", false, 0 // of the delivery
 	require.Equal(t, e.Revision, e.Body.Revision)
@@ -89,7 +89,7 @@ func testEveryColumn(t *testing.T, db Database) {
 	require.Equal(t, 1, must(s.Purge(t.Context(), dlq.Purge{ClosedBefore: later, Actor: "ana", At: later}))(t))
 	must(archive.Unarchive(t.Context(), dlq.By{Actor: "bob"}, later, e.ID))(t)
 	back := get(t, s, e.ID)
-	// Being restored is a change.
+	// Restoring an entry is a change, so these differ.
 	e.Version, e.ResolvedAt, e.ChangedAt, e.ChangedBy = back.Version, back.ResolvedAt, back.ChangedAt, back.ChangedBy
 	require.Equal(t, e, back, "the archive")
 }
@@ -122,7 +122,7 @@ func fill(t *testing.T, entry reflect.Value) {
 			case reflect.Int, reflect.Int64:
 				field.SetInt(7)
 			default:
-				t.Fatalf("%s is of a kind that no value is known for: %s", name, field.Type())
+				t.Fatalf("%s: fill has no value for kind %s", name, field.Type())
 			}
 		}
 	}

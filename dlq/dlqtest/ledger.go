@@ -15,16 +15,16 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// ledger finds the ledger of a store.
+// ledger returns the ledger of a store.
 func ledger(t *testing.T, s Store) driver.LedgerStore {
 	t.Helper()
 	l, ok := driver.As[driver.LedgerStore](s)
-	require.True(t, ok, "%T counts nothing of what a person sends", s)
+	require.True(t, ok, "%T does not count the entries that a person redrives", s)
 	return l
 }
 
-// What a person sends counts within a window, by their name however it is written, and open reservations count until
-// they are settled.
+// The entries that a person redrives count within a window, regardless of case and spaces in the name, and open
+// reservations count until they are settled.
 func testLedger(t *testing.T, db Database) {
 	t.Helper()
 	l := ledger(t, db.open(t))
@@ -37,17 +37,17 @@ func testLedger(t *testing.T, db Database) {
 	}
 	require.True(t, reserve("a", "ana", 6, noon, false))
 	require.False(t, reserve("b", "ana", 5, noon.Add(time.Minute), false))
-	require.False(t, reserve("b", " ANA ", 5, noon.Add(time.Minute), false), "case and spaces make no second person")
-	require.True(t, reserve("c", "bob", 10, noon.Add(time.Minute), false), "each person for themselves")
-	require.True(t, reserve("b", "ana", 4, noon.Add(time.Minute), true), "a refused reservation took nothing")
+	require.False(t, reserve("b", " ANA ", 5, noon.Add(time.Minute), false), "case and spaces do not make a second person")
+	require.True(t, reserve("c", "bob", 10, noon.Add(time.Minute), false), "each person has a separate limit")
+	require.True(t, reserve("b", "ana", 4, noon.Add(time.Minute), true), "a refused reservation does not count")
 	require.True(t, reserve("b", "ana", 4, noon.Add(time.Minute), true), "the same key is the same reservation")
 	require.False(t, reserve("d", "ana", 1, noon.Add(time.Minute), false))
 	require.NoError(t, l.Unreserve(t.Context(), "a"))
 	require.NoError(t, l.Unreserve(t.Context(), "a"))
 	require.True(t, reserve("d", "ana", 6, noon.Add(time.Minute), false))
 	later := noon.Add(3 * time.Hour)
-	require.False(t, reserve("e", "ana", 7, later, false), "what is open counts however old it is")
-	require.True(t, reserve("e", "ana", 6, later, false), "what is not, within the window")
+	require.False(t, reserve("e", "ana", 7, later, false), "an open reservation counts at any age")
+	require.True(t, reserve("e", "ana", 6, later, false), "a settled one counts within the window")
 	require.True(t, reserve("none", "ana", 0, later, false))
 	_, err := l.Reserve(t.Context(), driver.Reservation{Key: "x", Actor: " ", At: noon, Window: time.Hour})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
@@ -74,7 +74,7 @@ func testLedgerConcurrent(t *testing.T, db Database) {
 	require.Equal(t, int64(7), granted.Load())
 }
 
-// The end of a run closes its reservation: what it has begun to send still counts, the rest does not.
+// The end of a run closes its reservation: entries that it has started still count, the rest do not.
 func testLedgerRun(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -106,7 +106,7 @@ func testLedgerRun(t *testing.T, db Database) {
 	require.False(t, room(11-started, noon.Add(10*time.Hour)))
 }
 
-// A run's entries are counted by topic and by cause in words.
+// The entries of a run are counted by topic and by cause.
 func testSplitRun(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

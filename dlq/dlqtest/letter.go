@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// noon is when the first letter of a test dies. Not on the hour, and with microseconds.
+// noon is when the first letter of a test dies. It is not on the hour, and has microseconds.
 var noon = time.Date(2026, time.February, 28, 12, 7, 42, 123456000, time.UTC)
 
 // newDeath makes the n-th dead letter of a test.
@@ -57,7 +57,7 @@ func get(t *testing.T, s dlq.Store, id int64) *dlq.Entry {
 	return e
 }
 
-// must returns the result of a call that must not fail: must(s.Purge(ctx, p))(t).
+// must returns the result of a call that must succeed: must(s.Purge(ctx, p))(t).
 func must[T any](value T, err error) func(t *testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -66,7 +66,7 @@ func must[T any](value T, err error) func(t *testing.T) T {
 	}
 }
 
-// recorded is a page of the audit log.
+// recorded returns a page of the audit log.
 func recorded(t *testing.T, s dlq.Store, f dlq.AuditFilter, p dlq.Page) []driver.AuditRecord {
 	t.Helper()
 	records, _, err := s.Audit(t.Context(), f, p)
@@ -74,7 +74,7 @@ func recorded(t *testing.T, s dlq.Store, f dlq.AuditFilter, p dlq.Page) []driver
 	return records
 }
 
-// change does one action on one entry and returns its outcome.
+// change applies one action to one entry and returns its outcome.
 func change(t *testing.T, s dlq.Store, c driver.Change) (dlq.Entry, error) {
 	t.Helper()
 	if c.Actor == "" {
@@ -98,7 +98,7 @@ func mustChange(t *testing.T, s dlq.Store, c driver.Change) dlq.Entry {
 	return e
 }
 
-// redriven makes the death of the entry's redriven message, as its consumer's pipeline would report it.
+// redriven returns the dead letter of the entry's redriven message, as the pipeline of its consumer would report it.
 func redriven(e *dlq.Entry, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
 	sent := dlq.RedriveMessage(e)
 	d := newDeath(0)

@@ -14,12 +14,12 @@ func noticeStore(t *testing.T, db Database) driver.NoticeStore {
 	t.Helper()
 	s, ok := driver.As[driver.NoticeStore](db.open(t))
 	if !ok {
-		t.Skip("the store remembers no notices")
+		t.Skip("the store does not store notices")
 	}
 	return s
 }
 
-// One process notifies at a time, and all know what a receiver has had.
+// Only one process notifies at a time, and all know which notices a receiver was sent.
 func testNotices(t *testing.T, db Database) {
 	t.Helper()
 	s, other := noticeStore(t, db), noticeStore(t, db)
@@ -31,7 +31,7 @@ func testNotices(t *testing.T, db Database) {
 	require.True(t, hold(s, "a", noon), "it holds them already")
 	require.False(t, hold(other, "b", noon.Add(59*time.Second)))
 	require.True(t, hold(s, "a", noon.Add(30*time.Second)))
-	require.False(t, hold(other, "b", noon.Add(89*time.Second)), "it was renewed")
+	require.False(t, hold(other, "b", noon.Add(89*time.Second)), "the hold was renewed")
 	require.True(t, hold(other, "b", noon.Add(90*time.Second)))
 	require.False(t, hold(s, "a", noon.Add(91*time.Second)))
 
@@ -40,15 +40,15 @@ func testNotices(t *testing.T, db Database) {
 	for _, n := range []driver.Notice{begun, first} {
 		require.NoError(t, s.PutNotice(t.Context(), n))
 		n.At = n.At.Add(time.Hour)
-		require.NoError(t, other.PutNotice(t.Context(), n), "the first one stays")
+		require.NoError(t, other.PutNotice(t.Context(), n), "the first one is kept")
 	}
 	require.Equal(t, []driver.Notice{begun, first}, must(other.Notices(t.Context(), noon))(t))
 	all := must(other.Notices(t.Context(), noon.Add(time.Minute)))(t)
-	require.Equal(t, []driver.Notice{begun}, all, "the beginning is known whenever it was")
+	require.Equal(t, []driver.Notice{begun}, all, "the beginning is returned whatever its time")
 	require.NoError(t, s.PutNotice(t.Context(),
 		driver.Notice{Receiver: "other", ID: "2", At: noon.Add(31 * 24 * time.Hour)}))
 	all = must(s.Notices(t.Context(), noon))(t)
-	require.Len(t, all, 2, "what is older than a month is forgotten, and the beginning is not")
+	require.Len(t, all, 2, "notices older than a month are removed, but not the beginning")
 	require.Equal(t, begun, all[0])
 	require.ErrorIs(t, s.PutNotice(t.Context(), driver.Notice{ID: "x", At: noon}), dlq.ErrInvalid)
 }
@@ -61,7 +61,7 @@ func testMutes(t *testing.T, db Database) {
 	require.NoError(t, s.Mute(t.Context(), driver.Mute{
 		Fingerprint: "f1", By: "bob", At: noon, Until: noon.Add(time.Minute),
 	}))
-	require.NoError(t, s.Mute(t.Context(), good), "in place of the first one")
+	require.NoError(t, s.Mute(t.Context(), good), "it replaces the first one")
 	hour := driver.Mute{Fingerprint: "f2", By: "ana", At: noon.Add(time.Second), Until: noon.Add(time.Hour)}
 	require.NoError(t, s.Mute(t.Context(), hour))
 	require.Equal(t, []driver.Mute{hour, good}, must(other.Mutes(t.Context(), noon))(t))

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// hostilePayloads are those of [Payloads] that are not just large.
+// hostilePayloads are those of [Payloads] that are more than just large.
 func hostilePayloads() map[string]string {
 	list := map[string]string{}
 	for name, payload := range Payloads() {
@@ -24,8 +24,8 @@ func hostilePayloads() map[string]string {
 	return list
 }
 
-// A field of a JSON payload selects the letters with its value there: also in arrays, with the right type, and never
-// those whose payload is not JSON, is truncated or only resembles it.
+// A filter on a field of the JSON payload selects the letters that have the value there, including in arrays, and with
+// the right type. It never selects a payload that is not JSON, is truncated or only looks similar.
 func testPayloadFields(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -47,7 +47,7 @@ func testPayloadFields(t *testing.T, db Database) {
 		"go":       `{"path":"/srv/café","face":"😀","html":"\u003cb\u003e"}`,
 		"java":     `{"path":"/srv/café","face":"😀","html":"<b>"}`,
 	}
-	// The store also has everything that databases refuse as JSON, which fails no search.
+	// Payloads that databases refuse as JSON are also in the store, and must not make a search fail.
 	maps.Copy(payloads, hostilePayloads())
 	n := 1
 	id := map[string]int64{}
@@ -58,7 +58,7 @@ func testPayloadFields(t *testing.T, db Database) {
 	for text, want := range map[string][]string{
 		"customer.id=42":                  {"number", "text"},
 		`customer.id="42"`:                {"text"},
-		"customer.id=42.0":                {"number"}, // as a number; no text is 42.0
+		"customer.id=42.0":                {"number"}, // as a number, as no text is 42.0
 		"customer.id=4":                   nil,
 		"customer.id=43":                  {"shape"},
 		"customer.id=45":                  {"list"},
@@ -109,7 +109,7 @@ func testPayloadFields(t *testing.T, db Database) {
 	both := dlq.Filter{Topic: "orders", PayloadFields: []driver.PayloadField{
 		{Path: []string{"customer", "id"}, Value: "42"}, {Path: []string{"paid"}, Value: `"true"`},
 	}}
-	require.Equal(t, []int64{id["text"]}, ids(all(t, s, both)), "fields are joined by and")
+	require.Equal(t, []int64{id["text"]}, ids(all(t, s, both)), "fields are combined with AND")
 	_, err := s.List(t.Context(), dlq.Filter{PayloadFields: []driver.PayloadField{{
 		Path:  []string{`a"] || true`},
 		Value: "1",

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Tokens are found by their digest, distinguished by name, used and revoked; everything but their use is in the audit
-// log.
+// Tokens are found by their digest, have unique names, and can be used and revoked; the audit log has everything except
+// their use.
 func testTokens(t *testing.T, db Database) {
 	t.Helper()
 	store := db.open(t)
@@ -48,7 +48,7 @@ func testTokens(t *testing.T, db Database) {
 		[]any{records[0].Action, records[0].Actor, records[0].Note})
 }
 
-// A session exists until it expires or ends, for every process.
+// A session exists for every process until it expires or ends.
 func testSessions(t *testing.T, db Database) {
 	t.Helper()
 	s, ok := driver.As[driver.PeopleStore](db.open(t))
@@ -68,7 +68,7 @@ func testSessions(t *testing.T, db Database) {
 	}
 	require.NoError(t, other.PutSession(t.Context(), later))
 	_, err = s.Session(t.Context(), "d1", noon)
-	require.ErrorIs(t, err, dlq.ErrNotFound, "removed once it had expired")
+	require.ErrorIs(t, err, dlq.ErrNotFound, "removed because it has expired")
 	require.NoError(t, s.EndSession(t.Context(), "d2"))
 	require.NoError(t, s.EndSession(t.Context(), "d2"))
 	_, err = other.Session(t.Context(), "d2", noon.Add(2*time.Hour))

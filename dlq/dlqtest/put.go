@@ -17,7 +17,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Payloads is a corpus of payloads that a store must return byte for byte. Many do not fit a JSON or text column.
+// Payloads is a corpus of payloads that a store must return byte for byte. Many cannot be stored in a JSON or text
+// column.
 func Payloads() map[string][]byte {
 	random := make([]byte, 4096)
 	for i := range random {
@@ -46,7 +47,7 @@ func Payloads() map[string][]byte {
 	}
 }
 
-// What died is returned unchanged, whatever it is.
+// Every payload is returned unchanged.
 func testExactBytes(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -58,7 +59,7 @@ func testExactBytes(t *testing.T, db Database) {
 			})
 			id := put(t, s, e)[0].ID
 			got := get(t, s, id)
-			require.True(t, bytes.Equal(payload, got.Body.Payload), "payload of %d bytes came back as %d", len(payload),
+			require.True(t, bytes.Equal(payload, got.Body.Payload), "payload of %d bytes was returned as %d", len(payload),
 				len(got.Body.Payload))
 			require.Equal(t, e.Body.SHA256, got.Body.SHA256)
 			require.Equal(t, int64(len(payload)), got.Size)
@@ -67,7 +68,7 @@ func testExactBytes(t *testing.T, db Database) {
 	}
 }
 
-// Headers are lossless; text columns are cleaned for a database without losing the letter.
+// Headers are stored unchanged; the values of text columns are cleaned for the database, and the letter is not lost.
 func testHostileText(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -103,7 +104,7 @@ func testHostileText(t *testing.T, db Database) {
 	require.Equal(t, driver.Receipt{ID: id, Outcome: driver.Seen}, put(t, s, e)[0])
 }
 
-// An entry that was not made by our capture, from a spool, an export or another program, is cleaned when it is stored.
+// An entry from a spool, an export or another program is cleaned when it is stored, too.
 func testHostileEntry(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -164,7 +165,7 @@ func testEveryField(t *testing.T, db Database) {
 	require.Equal(t, []dlq.Entry{want}, listed)
 }
 
-// The same delivery dead-lettered twice is one entry (reliability: idempotent insert).
+// A delivery that is dead-lettered twice is one entry.
 func testPutTwice(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -178,7 +179,7 @@ func testPutTwice(t *testing.T, db Database) {
 	require.Equal(t, later.DiedAt, got.LastSeenAt)
 	require.Equal(t, int64(1), got.Version)
 
-	// Another position, consumer, handler, message id or payload is another delivery.
+	// A different position, consumer, handler, message id or payload means a different delivery.
 	for i, edit := range []func(*envelope.DeadLetter){
 		func(d *envelope.DeadLetter) { d.Origin.Position = "1/1" },
 		func(d *envelope.DeadLetter) { d.Origin.Consumer = "shipping" },
@@ -205,7 +206,7 @@ func testPutTwiceInOneCall(t *testing.T, db Database) {
 	require.Len(t, all(t, s, dlq.Filter{}), 2)
 }
 
-// Two processes dead-letter the same deliveries at once: one entry each.
+// Two processes dead-letter the same deliveries at once: each delivery is one entry.
 func testTwoProcesses(t *testing.T, db Database) {
 	t.Helper()
 	const letters = 40
@@ -226,7 +227,7 @@ func testTwoProcesses(t *testing.T, db Database) {
 	wg.Wait()
 	for n := range letters {
 		require.Equal(t, outcomes[0][n].ID, outcomes[1][n].ID)
-		require.NotEqual(t, outcomes[0][n].Outcome, outcomes[1][n].Outcome, "one of them stored it and the other has seen it")
+		require.NotEqual(t, outcomes[0][n].Outcome, outcomes[1][n].Outcome, "only one of them stored it")
 	}
 	for _, e := range all(t, stores[0], dlq.Filter{}) {
 		require.Equal(t, 2, e.SeenCount)
@@ -234,7 +235,7 @@ func testTwoProcesses(t *testing.T, db Database) {
 	require.Len(t, all(t, stores[1], dlq.Filter{}), letters)
 }
 
-// N in, n stored, with any number of writers at the same time.
+// With any number of concurrent writers, every letter is stored once.
 func testConcurrentPuts(t *testing.T, db Database) {
 	t.Helper()
 	const callers, each = 32, 8

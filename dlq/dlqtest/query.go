@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Every filter alone selects the one letter that differs in it, and nothing else.
+// Each filter alone selects exactly the one letter that differs in that field.
 func testFilters(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -102,7 +102,7 @@ func testFilters(t *testing.T, db Database) {
 	require.Len(t, all(t, s, dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Resolved, dlq.Pending}}), total)
 	require.Equal(t, ids(all(t, s, dlq.Filter{})), ids(all(t, s, dlq.Filter{Statuses: driver.Statuses()})),
 		"in the same order")
-	require.Len(t, all(t, s, dlq.Filter{Topic: "orders"}), total-1, "of every status")
+	require.Len(t, all(t, s, dlq.Filter{Topic: "orders"}), total-1, "with every status")
 	require.Equal(t, []int64{common}, ids(all(t, s, dlq.Filter{ResolvedBefore: noon.Add(2 * time.Hour)})))
 	require.Empty(t, all(t, s, dlq.Filter{ResolvedBefore: noon.Add(time.Hour)}))
 	require.Equal(t, []int64{special["to"]},
@@ -114,10 +114,10 @@ func testFilters(t *testing.T, db Database) {
 	require.Equal(t, []int64{special["handler"]}, ids(all(t, s, dlq.Filter{Redrives: &once})))
 	require.Len(t, all(t, s, dlq.Filter{Redrives: &never}), total-1)
 	require.Equal(t, []int64{common}, ids(all(t, s, dlq.Filter{IDs: []int64{common, 4711}})))
-	require.Empty(t, all(t, s, dlq.Filter{IDs: []int64{}}), "asked for none")
-	require.Empty(t, all(t, s, dlq.Filter{Topic: "employee-create", Handler: "refund"}), "filters are joined by and")
+	require.Empty(t, all(t, s, dlq.Filter{IDs: []int64{}}), "an empty list of ids selects nothing")
+	require.Empty(t, all(t, s, dlq.Filter{Topic: "employee-create", Handler: "refund"}), "filters are combined with AND")
 	require.Empty(t, all(t, s, dlq.Filter{Handler: "' OR 1=1 --"}))
-	require.Equal(t, []int64{special["error text"]}, ids(all(t, s, dlq.Filter{ErrorText: "%"})), "a percent sign is one")
+	require.Equal(t, []int64{special["error text"]}, ids(all(t, s, dlq.Filter{ErrorText: "%"})), "percent is literal")
 	require.Empty(t, all(t, s, dlq.Filter{ErrorText: `\`}))
 }
 
@@ -141,7 +141,7 @@ func testFilterRefuses(t *testing.T, db Database) {
 	}
 }
 
-// pages reads a listing to its end, and calls between before each page but the first.
+// pages reads a listing to its end, and calls between before every page except the first.
 func pages(t *testing.T, s dlq.Store, f dlq.Filter, p dlq.Page, between func()) []int64 {
 	t.Helper()
 	var list []int64
@@ -180,7 +180,8 @@ func testPaging(t *testing.T, db Database) {
 	listing := must(s.List(t.Context(), dlq.Filter{Topic: "none"}, dlq.Page{}))(t)
 	require.Empty(t, listing.Entries)
 	require.Empty(t, listing.Next)
-	// A late entry, from a spool, is the last in the order of storing, and in the place of its death in the other order.
+	// An entry that is stored late, from a spool, is the last in the order of storing, and at the time of its death in the
+	// other order.
 	late := put(t, s, letter(100, func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }))
 	stored := append(slices.Clone(oldest), late[0].ID)
 	for _, f := range []dlq.Filter{{}, {Topic: "orders"}, {Statuses: driver.Statuses()}} {
@@ -198,7 +199,8 @@ func reversed(list []int64) []int64 {
 	return turned
 }
 
-// Entries that arrive and leave while a person turns pages neither repeat nor hide others.
+// Entries that are added or change status while a person pages through a listing cause no repeated and no missing
+// entries.
 func testPagingUnderInserts(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -214,7 +216,7 @@ func testPagingUnderInserts(t *testing.T, db Database) {
 	require.Equal(t, reversed(there), got)
 }
 
-// Letters that died in the same microsecond are ordered by their ids.
+// Letters that died in the same microsecond are ordered by id.
 func testPagingSameInstant(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -242,7 +244,7 @@ func testForgedCursor(t *testing.T, db Database) {
 		require.ErrorIs(t, err, dlq.ErrInvalid, name)
 		require.Less(t, len(err.Error()), 300, name)
 	}
-	// A valid cursor without an entry at its position is a position like any other.
+	// A valid cursor works even if there is no entry at its position.
 	nowhere := driver.Cursor{Order: driver.NewestFirst, At: noon.Add(-time.Hour), ID: -5}
 	listing = must(s.List(t.Context(), dlq.Filter{}, dlq.Page{After: nowhere.String()}))(t)
 	require.Empty(t, listing.Entries)
@@ -258,7 +260,7 @@ func testCount(t *testing.T, db Database) {
 	require.Zero(t, must(s.Count(t.Context(), dlq.Filter{Topic: "none"}, 0))(t))
 }
 
-// A store may count from its statistics of causes and hours; the result is the same.
+// A store may count from its statistics by cause and hour; the result must be the same.
 func testCountAgrees(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -290,7 +292,7 @@ func testCountAgrees(t *testing.T, db Database) {
 		{Handler: "charge"},
 		{CauseText: "none"},
 	} {
-		// Each filter is tried with each set of statuses, with and without each time.
+		// Each filter is tested with each set of statuses, with and without each time.
 		var picked [][]dlq.Entry
 		for _, f.Statuses = range statuses {
 			picked = append(picked, all(t, s, f))
@@ -327,7 +329,7 @@ func testCancelled(t *testing.T, db Database) {
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = s.Change(ctx, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", At: noon})
 	require.ErrorIs(t, err, context.Canceled)
-	// Nothing else is harmed.
+	// The store still works.
 	require.Equal(t, dlq.Pending, get(t, s, id).Status)
 	put(t, s, letter(3))
 }

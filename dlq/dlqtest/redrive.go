@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// claim redrives an entry and returns it with its body, as the publisher gets it.
+// claim claims an entry for a redrive, records it as published, and returns it with its body.
 func claim(t *testing.T, s dlq.Store, id int64, at time.Time) *dlq.Entry {
 	t.Helper()
 	mustChange(t, s, driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, At: at})
@@ -20,7 +20,7 @@ func claim(t *testing.T, s dlq.Store, id int64, at time.Time) *dlq.Entry {
 	return get(t, s, id)
 }
 
-// The outcome of a redriven message closes its entry automatically.
+// The success of a redriven message closes its entry automatically.
 func testSuccess(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -59,7 +59,7 @@ func testSuccess(t *testing.T, db Database) {
 	require.Equal(t, noon.Add(2*time.Hour), got.ResolvedAt)
 	require.Equal(t, 1, got.RedriveCount)
 
-	// Reported twice, or again after an operator restored the entry: nothing new.
+	// Reporting it twice, or again after an operator restored the entry, changes nothing.
 	_, err = change(t, s, succeeded)
 	require.ErrorIs(t, err, dlq.ErrConflict)
 	mustChange(t, s, driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
@@ -68,8 +68,8 @@ func testSuccess(t *testing.T, db Database) {
 	require.Equal(t, dlq.Pending, get(t, s, id).Status)
 }
 
-// A redriven message that dies again is the same entry, PENDING, one redrive older, until its redrives are used up:
-// then it is PARKED for a person.
+// A redriven message that dies again is the same entry, PENDING again and with one more redrive, until its redrives are
+// exhausted: then it is PARKED for a person.
 func testSecondDeath(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -78,7 +78,7 @@ func testSecondDeath(t *testing.T, db Database) {
 		at := noon.Add(time.Duration(round) * time.Hour)
 		sent := claim(t, s, id, at)
 		died := redriven(sent, at.Add(time.Minute), func(d *envelope.DeadLetter) {
-			d.Err.Message = "still closed"
+			d.Err.Message = "account still closed"
 			d.Reason, d.Class, d.Attempts = envelope.ReasonPermanent, "*main.Closed", round
 		})
 		require.Equal(t, driver.Receipt{ID: id, Outcome: driver.DiedAgain}, put(t, s, died)[0])
@@ -86,14 +86,14 @@ func testSecondDeath(t *testing.T, db Database) {
 		require.Equal(t, []dlq.Status{dlq.Pending, dlq.Pending, dlq.Parked}[round-1], got.Status)
 		require.Equal(t, round, got.RedriveCount)
 		require.Equal(t, round, got.DeathRedrive)
-		require.Equal(t, "still closed", got.ErrorMessage)
+		require.Equal(t, "account still closed", got.ErrorMessage)
 		require.Equal(t, died.Fingerprint, got.Fingerprint)
 		require.Equal(t, envelope.ReasonPermanent, got.Reason)
 		require.Equal(t, noon.Add(time.Second), got.CreatedAt)
 		require.Equal(t, at.Add(time.Minute), got.DiedAt)
 		require.Equal(t, "consumer billing", got.ChangedBy)
 
-		// The same death reported again, even after the next redrive has begun, changes no status.
+		// Reporting the same death again changes no status, even after the next redrive has begun.
 		require.Equal(t, driver.Seen, put(t, s, died)[0].Outcome)
 		again := claim(t, s, id, at.Add(2*time.Minute))
 		require.Equal(t, driver.Seen, put(t, s, died)[0].Outcome)
@@ -105,8 +105,8 @@ func testSecondDeath(t *testing.T, db Database) {
 	require.Len(t, all(t, s, dlq.Filter{}), 1)
 }
 
-// A late death is the latest of its cause, even if the entry's status does not change: an operator had given up waiting
-// for it.
+// A late death counts as the latest of its cause even if it does not change the entry's status, because an operator had
+// stopped waiting for it.
 func testLateDeath(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -117,7 +117,7 @@ func testLateDeath(t *testing.T, db Database) {
 			Action: driver.ActionReleaseByHand, IDs: []int64{id},
 			Note: "the consumer is gone", At: at.Add(time.Minute),
 		})
-		late := redriven(sent, at.Add(5*time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "still closed" })
+		late := redriven(sent, at.Add(5*time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "account still closed" })
 		require.Equal(t, driver.Receipt{ID: id, Outcome: driver.DiedAgain}, put(t, s, late)[0])
 		require.Equal(t, dlq.Pending, get(t, s, id).Status)
 		groups := must(s.Groups(t.Context(), dlq.GroupQuery{Fingerprint: late.Fingerprint}))(t)
@@ -125,15 +125,16 @@ func testLateDeath(t *testing.T, db Database) {
 	}
 }
 
-// Each death after a redrive is counted in its hour, for its cause, permanently: also when its entry dies again of
-// another cause, when it is reported again, when it is purged, and when the statistics are recomputed.
+// Each death after a redrive is counted once, in its hour and for its cause, and stays counted when the entry dies
+// again of another cause, when the death is reported again, when the entry is purged, and when the statistics are
+// recomputed.
 func testDeathsByHour(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	id := put(t, s, letter(1))[0].ID
 	hour := noon.Truncate(time.Hour)
 	want := []driver.HourCount{{Hour: hour, Count: 1}}
-	for round, text := range []string{"still closed", "still closed", "no stock"} {
+	for round, text := range []string{"account still closed", "account still closed", "no stock"} {
 		at := noon.Add(time.Duration(round) * time.Hour)
 		died := redriven(claim(t, s, id, at), at.Add(time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = text })
 		require.Equal(t, driver.DiedAgain, put(t, s, died)[0].Outcome)
@@ -154,8 +155,8 @@ func testDeathsByHour(t *testing.T, db Database) {
 	check(want)
 	groups := must(s.Groups(t.Context(), dlq.GroupQuery{CauseText: "no stock", TrendSince: noon}))(t)
 	require.Len(t, groups, 1)
-	require.Len(t, groups[0].Trend, 2, "the hour of its entry, and that of the death")
-	require.Equal(t, want[2], groups[0].Trend[1], "the other deaths are those of another cause")
+	require.Len(t, groups[0].Trend, 2, "the hour of the first death, and that of the second")
+	require.Equal(t, want[2], groups[0].Trend[1], "the other deaths have another cause")
 
 	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
 	must(s.Purge(t.Context(), dlq.Purge{
@@ -165,7 +166,7 @@ func testDeathsByHour(t *testing.T, db Database) {
 	check(want)
 }
 
-// Without a position the same message may be sent again after its entry was closed; that death must not be lost.
+// Without a position, the same message may be sent again after its entry was closed; that death must not be lost.
 func testResent(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -185,14 +186,15 @@ func testResent(t *testing.T, db Database) {
 		require.Equal(t, driver.Seen, put(t, s, resend(closed.Add(time.Minute), position))[0].Outcome,
 			"the same position is the same delivery")
 		require.Equal(t, driver.Seen, put(t, s, again(closed.Add(-time.Minute)))[0].Outcome,
-			"a report from before the closing is old")
+			"a death before the entry was closed is already known")
 		require.Equal(t, driver.DiedAgain, put(t, s, again(closed.Add(time.Minute)))[0].Outcome)
 		require.Equal(t, dlq.Pending, get(t, s, without).Status)
 		require.True(t, get(t, s, without).ResolvedAt.IsZero())
 	}
 }
 
-// A handler that copies the headers of a redriven message to the messages that it sends does not hide their deaths.
+// A handler may copy the headers of a redriven message to the messages that it publishes; their deaths must not be
+// attributed to that redrive.
 func testCopiedHeaders(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -212,7 +214,7 @@ func testCopiedHeaders(t *testing.T, db Database) {
 	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
 }
 
-// A body that changed on its way is a new revision next to the original.
+// If the body has changed in between, it is stored as a new revision in addition to the original.
 func testChangedBody(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -230,7 +232,7 @@ func testChangedBody(t *testing.T, db Database) {
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 }
 
-// A redrive whose process died can be repeated when its lease is over, not before.
+// A redrive whose process died can be repeated once its lease has expired, and not before.
 func testLease(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -248,7 +250,7 @@ func testLease(t *testing.T, db Database) {
 	redrive.At = at.Add(time.Minute)
 	again := mustChange(t, s, redrive)
 	require.Equal(t, 2, again.RedriveCount)
-	// The slower one releases nothing and extends nothing.
+	// The first claimant, which was slow, can neither release nor extend it.
 	for _, action := range []driver.Action{driver.ActionRelease, driver.ActionPublished} {
 		_, err := change(t, s, driver.Change{
 			Action: action, IDs: []int64{id}, Version: claimed.Version, At: at.Add(2 * time.Minute),
@@ -256,14 +258,14 @@ func testLease(t *testing.T, db Database) {
 		require.ErrorIs(t, err, dlq.ErrConflict)
 	}
 	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
-	// When two copies are out, the first one's death is old once the second's is recorded.
+	// When two copies are in flight, the death of the first changes nothing once that of the second is recorded.
 	first, second := *get(t, s, id), *get(t, s, id)
 	first.RedriveCount = 1
 	require.Equal(t, driver.DiedAgain, put(t, s, redriven(&second, at.Add(3*time.Minute)))[0].Outcome)
 	require.Equal(t, driver.Seen, put(t, s, redriven(&first, at.Add(4*time.Minute)))[0].Outcome)
 }
 
-// An admin ends the wait for an outcome: the redrive still counts, and so does a late outcome.
+// An admin ends the wait for an outcome: the redrive still counts, and so does an outcome that arrives late.
 func testManualRelease(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -293,7 +295,7 @@ func testManualRelease(t *testing.T, db Database) {
 	}
 }
 
-// The audit log has the run of a success, a death and a release; for a single redrive it has none.
+// The audit log names the run of a success, a death and a release; a single redrive has none.
 func testAuditOfRun(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Edits: a new revision by compare-and-set; every revision is kept.
+// An edit adds a new revision by compare-and-set; every revision is kept.
 func testRevise(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -40,7 +40,7 @@ func testRevise(t *testing.T, db Database) {
 	require.Equal(t, map[string]string{"diff": "…", "revision": "1"}, records[0].Detail)
 	claim(t, s, id, noon.Add(2*time.Hour))
 	_, err = s.Revise(t.Context(), revision)
-	require.ErrorIs(t, err, dlq.ErrConflict, "it is out")
+	require.ErrorIs(t, err, dlq.ErrConflict, "it is in flight")
 	revision.EntryID = 4711
 	_, err = s.Revise(t.Context(), revision)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
@@ -54,8 +54,8 @@ func testRevise(t *testing.T, db Database) {
 	}
 }
 
-// A redrive goes where the broker of the consumer had the message, also after an edit and the archive, and never where
-// a header claims.
+// A redrive goes to where the consumer's broker got the message, even after an edit and a restore from the archive, and
+// never to where a header claims.
 func testRedriveTo(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -69,9 +69,9 @@ func testRedriveTo(t *testing.T, db Database) {
 	require.NoError(t, err)
 	require.Equal(t, to, get(t, s, id).Origin.RedriveTo, "edited")
 	require.Equal(t, to, all(t, s, dlq.Filter{})[0].Origin.RedriveTo, "listed")
-	require.Empty(t, get(t, s, put(t, s, letter(2))[0].ID).Origin.RedriveTo, "not known")
+	require.Empty(t, get(t, s, put(t, s, letter(2))[0].ID).Origin.RedriveTo, "unknown destination")
 	require.Equal(t, driver.Receipt{ID: id, Outcome: driver.Seen}, put(t, s, letter(1))[0],
-		"what it was when it died first")
+		"as it was at its first death")
 	require.Equal(t, to, get(t, s, id).Origin.RedriveTo)
 
 	archive, ok := driver.As[driver.ArchiveStore](s)
@@ -84,8 +84,8 @@ func testRedriveTo(t *testing.T, db Database) {
 	require.Equal(t, to, get(t, s, id).Origin.RedriveTo, "from the archive")
 }
 
-// A letter that is exported from one database and imported into another is the same letter there: where it came from,
-// where a redrive goes, and where a collector found it.
+// A letter that is exported from one database and imported into another is the same letter there, including its origin,
+// the destination of a redrive, and where a collector found it.
 func testTransfer(t *testing.T, from, to Database) {
 	t.Helper()
 	s, other := from.open(t), to.open(t)
@@ -107,11 +107,11 @@ func testTransfer(t *testing.T, from, to Database) {
 	require.Equal(t, want.Body, got.Body)
 	require.Equal(t, want.Revision, got.Revision)
 	original := must(other.Body(t.Context(), got.ID, 0))(t)
-	require.Equal(t, want.Body.Collected, original.Collected, "of what died first too")
+	require.Equal(t, want.Body.Collected, original.Collected, "also of the first revision")
 }
 
-// Where a collector found a message is kept with it, through an edit, a second death, an export and the archive, and is
-// not a header.
+// The place where a collector found a message is stored with it, is not a header, and survives an edit, a second death,
+// an export and the archive.
 func testCollected(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -145,7 +145,7 @@ func testCollected(t *testing.T, db Database) {
 		later := noon.Add(24 * time.Hour)
 		must(s.Purge(t.Context(), dlq.Purge{ClosedBefore: later, SkipArchive: true, Actor: "ana", At: later}))(t)
 		if _, err := s.Get(t.Context(), id); err == nil {
-			return // restored entries are kept for a while, and an import would find them
+			return // restored entries are not purged at once, and an import would find them
 		}
 	}
 	must(manager.Import(t.Context(), &export, dlq.By{Actor: "ana"}))(t)

@@ -1,4 +1,4 @@
-// Package dlqtest is the suite that every dlq.Store passes: run it from the tests of a store of your own.
+// Package dlqtest is the conformance suite for dlq.Store. Run it from the tests of your own store.
 //
 //	func TestStore(t *testing.T) {
 //		dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Store is what the suite tests: a store of dead letters that keeps redrive runs, too.
+// Store is what the suite tests: a store of dead letters that also stores redrive runs.
 type Store interface {
 	dlq.Store
 	redrive.Store
@@ -39,7 +39,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"EveryField", testEveryField},
 		{"PutTwiceIsOneEntry", testPutTwice},
 		{"PutTwiceInOneCall", testPutTwiceInOneCall},
-		{"TwoProcessesSameDelivery", testTwoProcesses},
+		{"SameDeliveryFromTwoProcesses", testTwoProcesses},
 		{"ConcurrentPuts", testConcurrentPuts},
 		{"PutRefusesInvalidLetters", testPutRefuses},
 		{"Transitions", testTransitions},

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// A claim is a redrive of each entry, all or nothing with its record; entries that have changed since are skipped, with
-// the name of who changed them.
+// A claim redrives each entry in one transaction with its audit record; entries that have changed since are skipped,
+// with the name of the person who changed them.
 func testRunClaim(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -25,7 +25,7 @@ func testRunClaim(t *testing.T, db Database) {
 	for i := range claimed {
 		stored := get(t, s, claimed[i].ID)
 		claimed[i].Body = stored.Body
-		require.Equal(t, &claimed[i], stored, "what is returned is what is stored")
+		require.Equal(t, &claimed[i], stored, "the returned entry equals the stored one")
 	}
 	require.Equal(t, []any{dlq.Retrying, 1, "run-1", "ana", at, at.Add(time.Hour)},
 		[]any{
@@ -41,10 +41,10 @@ func testRunClaim(t *testing.T, db Database) {
 	records := recorded(t, s, dlq.AuditFilter{Run: r.ID, Action: driver.ActionRedrive},
 		dlq.Page{Limit: driver.MaxPage})
 	require.Len(t, records, 69)
-	require.Empty(t, claimAll(t, s, r.ID, at, 100), "nothing waits")
+	require.Empty(t, claimAll(t, s, r.ID, at, 100), "no item is waiting")
 	requireCounts(t, s, driver.Counts{Retrying: 69, Resolved: 1})
 
-	// Of two runs over the same entries each entry belongs to one.
+	// If two runs have the same entries, each entry is claimed by one of them.
 	other := newRun(t, s, redrive.Spec{ID: "run-2", Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}}}, 100)
 	require.Equal(t, int64(69), other.Counts.Waiting)
 	require.Empty(t, claimAll(t, s, other.ID, at, 100))
@@ -52,8 +52,8 @@ func testRunClaim(t *testing.T, db Database) {
 	requireCounts(t, s, driver.Counts{Retrying: 69, Resolved: 1})
 }
 
-// Published, refused and given-up items are recorded in one step with the next claims; repeating a step changes
-// nothing.
+// Items that were published, refused or released are recorded in one step with the next claims; repeating a step
+// changes nothing.
 func testRunSteps(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -63,7 +63,7 @@ func testRunSteps(t *testing.T, db Database) {
 	require.Len(t, claimAll(t, s, r.ID, at, 6), 6)
 	step := stepOf(r.ID, at.Add(time.Second))
 	step.Published = list[0:3]
-	step.Released = []redrive.Refusal{{EntryID: list[3], Detail: "broker is away"}}
+	step.Released = []redrive.Refusal{{EntryID: list[3], Detail: "broker is down"}}
 	step.Skipped = []redrive.Refusal{
 		{EntryID: list[4], Detail: "too large"},
 		{EntryID: list[8], Detail: "no JSON"},
@@ -96,7 +96,7 @@ func testRunSteps(t *testing.T, db Database) {
 	requireCounts(t, s, driver.Counts{Pending: 2, Retrying: 4, Resolved: 4})
 }
 
-// A claim may add a new revision of the body: both are stored, or neither.
+// A claim may add a new revision of the body: either both are stored or neither is.
 func testRunClaimWithBody(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -118,5 +118,5 @@ func testRunClaimWithBody(t *testing.T, db Database) {
 	require.Equal(t, `{"n":0}`, string(must(s.Body(t.Context(), list[0], 0))(t).Payload))
 	_, err := s.Body(t.Context(), list[1], 1)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
-	require.Zero(t, itemsOf(t, s, r.ID, redrive.ItemClaimed)[0].Revision, "the item remembers what it found")
+	require.Zero(t, itemsOf(t, s, r.ID, redrive.ItemClaimed)[0].Revision, "the item has the version that it found")
 }

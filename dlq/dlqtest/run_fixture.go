@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// newRun creates a run and freezes its set, for a holder that keeps its lease.
+// newRun creates a run and freezes its set; holder has its lease.
 func newRun(t *testing.T, s Store, spec redrive.Spec, chunk int) *redrive.Run {
 	t.Helper()
 	spec = must(spec.Resolve())(t)
@@ -32,7 +32,7 @@ func newRun(t *testing.T, s Store, spec redrive.Spec, chunk int) *redrive.Run {
 
 const holder = "process 1"
 
-// stepOf is a step of the holder at a time.
+// stepOf returns a step of the holder at that time.
 func stepOf(run string, at time.Time) redrive.Step {
 	return redrive.Step{
 		Run: run, Holder: holder, At: at, Lease: 1000 * time.Hour, Actor: "ana", OutcomeTimeout: time.Hour,

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The set is what the filter selects when it is frozen, in chunks of any size; newer entries and newer deaths are not
-// in it.
+// The frozen set has the entries that the filter selects at that time, whatever the chunk size; later entries and later
+// deaths are not in it.
 func testRunFreeze(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

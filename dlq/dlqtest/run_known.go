@@ -41,16 +41,16 @@ func testRunKnown(t *testing.T, db Database) {
 	}
 	second := knowing(20, func() {
 		mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[25:26], Actor: "bob"})
-		put(t, s, letter(30)) // was reported before: nothing but a count changes
+		put(t, s, letter(30)) // already known: only a count changes
 	})
-	require.Len(t, second.Claimed, 19, "of those that it knew, one has changed since")
+	require.Len(t, second.Claimed, 19, "one of the known entries has changed since")
 	skipped := itemsOf(t, s, r.ID, redrive.ItemSkipped)
 	require.Len(t, skipped, 1)
 	require.Equal(t, list[25], skipped[0].EntryID)
 	require.Contains(t, skipped[0].Detail, "by bob")
 	require.Equal(t, redrive.Counts{Waiting: 30, Claimed: 39, Skipped: 1}, second.Run.Counts)
 
-	// The result of the second step was lost, and it is repeated by a caller who knows the state before it.
+	// The result of the second step was lost, and a caller that only knows the state before it repeats it.
 	again := stepOf(r.ID, at.Add(time.Second))
 	again.Known = map[int64]*dlq.Entry{}
 	for _, id := range list[20:25] {
@@ -72,7 +72,7 @@ func testRunKnown(t *testing.T, db Database) {
 	})
 	require.Equal(t, redrive.Counts{Waiting: 30, Claimed: 19, Succeeded: 20, Skipped: 1},
 		mustStep(t, s, closing).Run.Counts)
-	require.Equal(t, "redrive", get(t, s, list[3]).ResolvedBy, "its consumer was faster")
+	require.Equal(t, "redrive", get(t, s, list[3]).ResolvedBy, "its consumer reported first")
 	require.Equal(t, "ana", get(t, s, list[4]).ResolvedBy)
 
 	for action, want := range map[driver.Action]int{driver.ActionRedrive: 39, driver.ActionSucceed: 20} {
@@ -82,8 +82,8 @@ func testRunKnown(t *testing.T, db Database) {
 	requireCounts(t, s, driver.Counts{Pending: 30, Retrying: 19, Resolved: 21})
 }
 
-// A payload that a database keeps in several rows is complete in a run, and so is one that the run's expression has
-// made.
+// A run gets the complete payload even if the database stores it in several rows, and so does an entry whose payload
+// the run has edited.
 func testRunLargePayload(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)

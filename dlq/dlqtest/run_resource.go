@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// A run is found as it was stored, listed, and changed by compare-and-set; its steps do not count as changes.
+// A run is read back as it was stored, listed, and changed by compare-and-set; its steps do not count as changes.
 func testRunResource(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -42,7 +42,7 @@ func testRunResource(t *testing.T, db Database) {
 	changed := *got
 	changed.State, changed.Version, changed.Cause, changed.ChangedBy = redrive.Paused, 2, "lunch", "bob"
 	changed.StartedAt, changed.Baseline = noon.Add(time.Second), redrive.Counts{Failed: 3}
-	changed.Counts, changed.Holder, changed.FrozenTo = redrive.Counts{Out: 99}, "intruder", 99 // not the caller's to change
+	changed.Counts, changed.Holder, changed.FrozenTo = redrive.Counts{Out: 99}, "intruder", 99 // not writable
 	audit.Action = redrive.ActionPause
 	require.NoError(t, s.ChangeRun(t.Context(), &changed, audit))
 	err := s.ChangeRun(t.Context(), &changed, audit)
@@ -59,10 +59,10 @@ func testRunResource(t *testing.T, db Database) {
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 	_, err = s.RunItems(t.Context(), "none", redrive.ItemFilter{})
 	require.ErrorIs(t, err, dlq.ErrNotFound)
-	_, err = s.RunItems(t.Context(), created.ID, redrive.ItemFilter{State: "lost and found"})
+	_, err = s.RunItems(t.Context(), created.ID, redrive.ItemFilter{State: "found again"})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 	records := recorded(t, s, dlq.AuditFilter{Run: created.ID}, dlq.Page{Order: driver.OldestFirst})
-	require.Len(t, records, 2, "the change that was refused did not happen")
+	require.Len(t, records, 2, "a refused change has no effect")
 
 	for n := range 5 {
 		newRun(t, s, redrive.Spec{ID: fmt.Sprintf("run-%d", n+1)}, 100)
@@ -89,7 +89,7 @@ func testRunResource(t *testing.T, db Database) {
 	}
 }
 
-// A lease has one holder at a time, for any number of processes, and ends when it expires or is released.
+// A lease has one holder at a time among any number of processes, and ends when it expires or is released.
 func testRunLease(t *testing.T, db Database) {
 	t.Helper()
 	stores := []Store{db.open(t), db.open(t)}
@@ -127,19 +127,19 @@ func testRunLease(t *testing.T, db Database) {
 	require.ErrorIs(t, err, redrive.ErrLeaseLost)
 	step.Holder, step.At = winner, noon.Add(time.Minute)
 	_, err = s.StepRun(t.Context(), step)
-	require.ErrorIs(t, err, redrive.ErrLeaseLost, "its lease has ended, even if no other process has it")
+	require.ErrorIs(t, err, redrive.ErrLeaseLost, "its lease has expired, even though no other process holds it")
 	got = must(s.LeaseRun(t.Context(), r.ID, "another", noon.Add(time.Minute), time.Minute))(t)
-	require.Equal(t, 1, got.Abandoned, "its holder has left it")
+	require.Equal(t, 1, got.Abandoned, "its holder has abandoned it")
 	got = must(s.LeaseRun(t.Context(), r.ID, "a third", noon.Add(2*time.Minute), time.Minute))(t)
 	require.Equal(t, 2, got.Abandoned, "and so has the next one")
 	must(s.LeaseRun(t.Context(), r.ID, "a third", noon.Add(2*time.Minute), 0))(t)
 	got = must(s.LeaseRun(t.Context(), r.ID, "a fourth", noon.Add(3*time.Minute), time.Minute))(t)
-	require.Equal(t, 2, got.Abandoned, "who gives it back has not left it")
+	require.Equal(t, 2, got.Abandoned, "releasing a lease does not count as abandoning the run")
 	_, err = s.LeaseRun(t.Context(), "none", "another", noon, time.Minute)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 }
 
-// requireTaken requires that an error names the run with the id.
+// requireTaken requires an error that names the run with that id.
 func requireTaken(t *testing.T, err error, by *redrive.Run) {
 	t.Helper()
 	require.ErrorIs(t, err, dlq.ErrConflict)
@@ -150,7 +150,7 @@ func requireTaken(t *testing.T, err error, by *redrive.Run) {
 	require.WithinDuration(t, by.CreatedAt, conflict.At, 0)
 }
 
-// Of processes that start a run with the same id at once, one creates it, and the others learn whose it is.
+// If several processes start a run with the same id at once, one creates it, and the others learn who did.
 func testRunSameID(t *testing.T, db Database) {
 	t.Helper()
 	stores := []Store{db.open(t), db.open(t)}

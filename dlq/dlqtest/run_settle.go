@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Outcomes are read from the entries, no matter how and when they were recorded: success, death, nothing in time,
-// purged, taken by others.
+// Outcomes are read from the entries, however and whenever they were recorded: success, death, none in time, entry
+// purged, entry changed by others.
 func testRunSettle(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -26,7 +26,7 @@ func testRunSettle(t *testing.T, db Database) {
 	mustStep(t, s, step)
 	require.Equal(t, redrive.Counts{Claimed: 2, Out: 6}, settled(t, s, r.ID, at.Add(time.Second)), "nothing is known yet")
 
-	// A success from a consumer whose clock is slow, a death, a death followed by a redrive by hand.
+	// A success from a consumer whose clock is behind, a death, and a death followed by a manual redrive.
 	mustChange(t, s, driver.Change{
 		Action: driver.ActionSucceed, IDs: list[0:1], Actor: "redrive", At: at.Add(-time.Minute),
 	})
@@ -37,7 +37,7 @@ func testRunSettle(t *testing.T, db Database) {
 	mustChange(t, s, driver.Change{
 		Action: driver.ActionRedrive, IDs: list[2:3], Actor: "bob", At: at.Add(2 * time.Minute),
 	})
-	// The process had published this one, and died before it could record that.
+	// The process published this one, and died before it could record that.
 	mustChange(t, s, driver.Change{
 		Action: driver.ActionSucceed, IDs: list[6:7], Actor: "redrive", At: at.Add(time.Minute),
 	})
@@ -54,7 +54,8 @@ func testRunSettle(t *testing.T, db Database) {
 	require.Equal(t, []string{"closed", "closed"}, []string{failed[0].Detail, failed[1].Detail})
 	require.Equal(t, now, failed[0].SettledAt)
 
-	// The claim that was never published waits again, with the entry as it is now; its redrive has another number.
+	// The claim that was never published is waiting again, with the entry as it is now; its next redrive has another
+	// number.
 	got = settled(t, s, r.ID, at.Add(time.Minute))
 	require.Equal(t, redrive.Counts{Waiting: 1, Out: 2, Succeeded: 1, Failed: 2, Lost: 2}, got)
 	again := claimAll(t, s, r.ID, at.Add(time.Minute), 100)
@@ -72,8 +73,8 @@ func testRunSettle(t *testing.T, db Database) {
 }
 
 // An outcome may arrive after its claim has expired and before the next one: from a slow consumer, for a message that
-// was sent by a process which died before it could record that. It is the run's own outcome, and the message is not
-// sent again.
+// was sent by a process which died before it could record that. It is the outcome of that run's redrive, and the
+// message is not sent again.
 func testRunLateOutcome(t *testing.T, db Database) { t.Helper(); lateOutcome(t, db.open(t), false) }
 
 func testRunLateOutcomeKnown(t *testing.T, db Database) { t.Helper(); lateOutcome(t, db.open(t), true) }
@@ -85,7 +86,7 @@ func lateOutcome(t *testing.T, s Store, knowing bool) {
 	at := noon.Add(time.Hour)
 	require.Len(t, claimAll(t, s, r.ID, at, 100), 4)
 	at = at.Add(time.Minute)
-	require.Equal(t, redrive.Counts{Waiting: 4}, settled(t, s, r.ID, at), "the claims have run out")
+	require.Equal(t, redrive.Counts{Waiting: 4}, settled(t, s, r.ID, at), "the claims have expired")
 
 	step := stepOf(r.ID, at)
 	for _, id := range list[:3] {
@@ -94,7 +95,7 @@ func lateOutcome(t *testing.T, s Store, knowing bool) {
 	}
 	mustChange(t, s, driver.Change{Action: driver.ActionSucceed, IDs: list[0:1], Actor: "redrive", At: at})
 	put(t, s, redriven(get(t, s, list[1]), at, func(d *envelope.DeadLetter) { d.Err.Message = "closed" }))
-	for _, action := range []driver.Action{driver.ActionRelease, driver.ActionResolve} { // by one who knows better
+	for _, action := range []driver.Action{driver.ActionRelease, driver.ActionResolve} { // by an operator in the meantime
 		mustChange(t, s, driver.Change{Action: action, IDs: list[2:3], Actor: "bob", At: at})
 	}
 	if knowing {
@@ -109,11 +110,11 @@ func lateOutcome(t *testing.T, s Store, knowing bool) {
 	require.Equal(t, "closed", itemsOf(t, s, r.ID, redrive.ItemFailed)[0].Detail)
 	require.Contains(t, itemsOf(t, s, r.ID, redrive.ItemSkipped)[0].Detail, "by bob")
 
-	// What the broker refused was not sent: what happens to it later does not belong to the run.
+	// An entry that the broker refused was not sent: what happens to it later is not an outcome of the run.
 	last := claimAll(t, s, r.ID, at, 1)
 	require.Len(t, last, 1)
 	step = stepOf(r.ID, at)
-	step.Released = []redrive.Refusal{{EntryID: list[3], Detail: "broker is away"}}
+	step.Released = []redrive.Refusal{{EntryID: list[3], Detail: "broker is down"}}
 	mustStep(t, s, step)
 	e := get(t, s, list[3])
 	mustChange(t, s, driver.Change{Action: driver.ActionRedrive, IDs: list[3:4], Actor: "bob", At: at})

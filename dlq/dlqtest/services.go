@@ -11,13 +11,13 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Processes report, an operator pauses their service, and each process learns that with its next report, including
+// Processes report, an operator pauses their service, and each process learns that with its next report, as do
 // processes that start later.
 func testServices(t *testing.T, db Database) {
 	t.Helper()
 	s, ok := driver.As[driver.ServiceStore](db.open(t))
 	if !ok {
-		t.Skip("the store keeps no reports of services")
+		t.Skip("the store does not store reports of services")
 	}
 	report := func(service, process string, at time.Time) *driver.ServiceReport {
 		return &driver.ServiceReport{
@@ -65,7 +65,7 @@ func testServices(t *testing.T, db Database) {
 	require.NoError(t, s.PauseIntake(t.Context(), pause, record))
 	require.False(t, beat(report("shop", "a", noon.Add(2*time.Second))).Paused)
 
-	// A starting process removes the reports of those that ended a day before.
+	// A starting process removes the reports of processes that ended a day before.
 	beat(report("shop", "z", noon.Add(25*time.Hour)))
 	found = must(s.Services(t.Context(), noon.Add(-24*time.Hour)))(t)
 	require.Len(t, found[1].Processes, 1, "shop")

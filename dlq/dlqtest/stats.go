@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// An operator sees three causes, not a hundred messages.
+// An operator sees three causes instead of a hundred messages.
 func testGroups(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -50,8 +50,8 @@ func testGroups(t *testing.T, db Database) {
 	}
 }
 
-// A group from one call shows the newest of its letters, in whatever order they were given, and an older one that
-// arrives later does not make it older.
+// The group of letters stored in one call shows the newest of them, in whatever order they were given, and an older
+// letter that is stored later does not replace it.
 func testGroupNewest(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -74,13 +74,13 @@ func testGroupNewest(t *testing.T, db Database) {
 
 	put(t, s, letter(7, at(7, "late")), letter(8, at(8, "later")), letter(9, at(8, "later")))
 	groups = must(s.Groups(t.Context(), dlq.GroupQuery{SeenSince: noon.Add(8 * time.Hour)}))(t)
-	require.Len(t, groups, 2, "that of which nothing has died since is left out")
+	require.Len(t, groups, 2, "a cause with no later deaths is left out")
 	require.Equal(t, []int64{2, 6}, []int64{groups[0].Counts.Pending, groups[1].Counts.Pending},
-		"the newest cause in front")
+		"the newest cause first")
 }
 
-// A cause is as old as the oldest of its deaths, in whatever order they are stored: a spool that was adopted late, or
-// an import. An old entry that dies again of it does not make it older, nor does what happens to that entry then.
+// A cause is as old as the oldest of its deaths, in whatever order they are stored, for example from an adopted spool
+// or an import. An older entry that later dies of it does not make it older, nor does what happens to that entry then.
 func testGroupFirst(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -100,9 +100,9 @@ func testGroupFirst(t *testing.T, db Database) {
 	require.Equal(t, noon.Add(6*time.Hour), firstSeen(2), "one letter")
 	put(t, s, letter(3, at(4, "age 14")), letter(4, at(3, "age 13")), letter(5, at(8, "age 18")))
 	require.Equal(t, noon.Add(3*time.Hour), firstSeen(5), "letters of one call")
-	seen := letter(4, at(3, "age 13")) // a redelivery among letters that are new
+	seen := letter(4, at(3, "age 13")) // a redelivery among new letters
 	put(t, s, seen, letter(6, at(2, "age 12")), letter(7, at(5, "age 15")))
-	require.Equal(t, noon.Add(2*time.Hour), firstSeen(7), "letters of which some are known")
+	require.Equal(t, noon.Add(2*time.Hour), firstSeen(7), "letters, some of them known")
 
 	old := put(t, s, letter(8, at(-5, "another cause")))[0].ID
 	put(t, s, redriven(claim(t, s, old, noon.Add(6*time.Hour)), noon.Add(7*time.Hour),
@@ -114,7 +114,7 @@ func testGroupFirst(t *testing.T, db Database) {
 	require.Equal(t, noon.Add(2*time.Hour), firstSeen(7))
 }
 
-// The counts and curves are from the kept statistics.
+// The counts and curves come from the stored statistics.
 func testStats(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -154,7 +154,7 @@ func testStats(t *testing.T, db Database) {
 	require.Len(t, all.Hourly, 4)
 }
 
-// A cause has its own curve: deaths, and closed entries, by the hour.
+// Each cause has a curve of deaths and of closed entries, by hour.
 func testTrend(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -188,11 +188,12 @@ func testTrend(t *testing.T, db Database) {
 	}, stats.Hourly)
 }
 
-// The last hour has its deaths, including those after a redrive, and closed entries, in spans without gaps.
+// The last hour is divided into spans without gaps, with its deaths, including those after a redrive, and its closed
+// entries.
 func testRecent(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
-	now := noon.Add(3 * time.Minute) // the last span is not over
+	now := noon.Add(3 * time.Minute) // the last span has not ended
 	died := func(ago time.Duration) func(*envelope.DeadLetter) {
 		return func(d *envelope.DeadLetter) { d.At = now.Add(-ago) }
 	}
@@ -213,7 +214,7 @@ func testRecent(t *testing.T, db Database) {
 	require.Equal(t, want, stats.Recent)
 }
 
-// The statistics that every change updates are equal to a count of the entries.
+// The statistics, which every change updates, are equal to a recount of the entries.
 func testRecount(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
@@ -267,7 +268,7 @@ func testRecount(t *testing.T, db Database) {
 	require.Equal(t, listed, keptStats.Counts)
 }
 
-// requireCounts checks the kept numbers of entries against the expected ones, and against a recount.
+// requireCounts compares the stored counts of entries with the expected ones and with a recount.
 func requireCounts(t *testing.T, s dlq.Store, want driver.Counts) {
 	t.Helper()
 	for range 2 {
