@@ -67,7 +67,7 @@ func ExampleOpenConfig() {
 	// <nil> <nil>
 }
 
-// A program without global state has a separate Mux.
+// A program without global state uses its own Mux.
 func ExampleMux() {
 	var mux brokers.Mux
 	mux.Register("mem", memory.Driver{})
@@ -81,7 +81,7 @@ func ExampleMux() {
 	// [mem] <nil>
 }
 
-// Needs that a broker cannot meet are refused at start.
+// A broker that cannot meet the needs is refused at start.
 func ExampleRequire() {
 	broker, err := brokers.Open(context.Background(), "mem://")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// Whatever the password, escaped or not, neither an error nor a redacted URL shows it.
+// Neither an error nor a redacted URL shows the password, escaped or not.
 func FuzzRedact_NoPassword(f *testing.F) {
 	for _, password := range []string{
 		"hush", "p@ss", "a/b", "1#b", "1?b", "%zz", "%41", ":", "a b", "x\x00y", "[::1]",
@@ -25,14 +25,14 @@ func FuzzRedact_NoPassword(f *testing.F) {
 			raw := "amqp://app:" + user + "@rabbit/?heartbeat=x&prefetch=y"
 			require.NotContains(t, brokers.Redact(raw), marker, "Redact(%q)", raw)
 			_, err := brokers.Config{URL: raw}.Resolve(params)
-			require.Error(t, err, "prefetch=y is a fault")
+			require.Error(t, err, "prefetch=y is invalid")
 			require.NotContains(t, err.Error(), marker, "Resolve(%q)", raw)
 			require.NotContains(t, brokers.Config{URL: raw, Password: secret}.String(), marker)
 		}
 	})
 }
 
-// A scheme that Validate accepts makes names without panicking, and without leftovers of its templates.
+// A scheme that Validate accepts returns names without a panic and without remains of its templates.
 func FuzzNameScheme(f *testing.F) {
 	for _, template := range []string{
 		"{topic}_dlq", "{queue}[.{group}]", "x[{group}", "{", "}", "[]", "{topic}{topic}",
@@ -47,7 +47,7 @@ func FuzzNameScheme(f *testing.F) {
 		}
 		dead := s.For(topic, group).Dead
 		if !strings.ContainsAny(topic+group, "{}[]") {
-			require.False(t, strings.ContainsAny(dead, "{}[]"), "%q made %q", template, dead)
+			require.False(t, strings.ContainsAny(dead, "{}[]"), "%q returned %q", template, dead)
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A consumer moves with its waiting messages, and another group of the topic is not affected.
-func TestMove_TakesWhatWaitsAndNothingOfOthers(t *testing.T) {
+// A consumer's waiting messages are moved with it, and another group of the topic is not affected.
+func TestMove_MovesOneConsumersWaitingMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from, err := memory.New(brokers.Config{Group: "billing"})
 		require.NoError(t, err)

@@ -21,7 +21,7 @@ func TestOpen_ByURL(t *testing.T) {
 
 	require.NoError(t, b.Ping(t.Context()))
 	require.Equal(t, "mem", b.Capabilities().Scheme)
-	require.False(t, b.Capabilities().Ordered, "four handlers at once keep no order")
+	require.False(t, b.Capabilities().Ordered, "four concurrent handlers do not preserve order")
 	require.Contains(t, brokers.Schemes(), "mem")
 }
 
@@ -76,7 +76,7 @@ func (f *failing) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, e
 	return nil, errUnreachable
 }
 
-// silent is a driver whose client waits for a silent server, whatever its context, until the server answers.
+// silent is a driver whose client ignores the context and waits until a silent server answers.
 type silent struct {
 	memory.Driver
 
@@ -87,7 +87,7 @@ func (s silent) Open(context.Context, brokers.Config) (brokers.Broker, error) {
 	return <-s.answers, nil
 }
 
-// Open returns when its context ends although the driver does not, and closes what the driver opens later.
+// Open returns when its context ends even if the driver does not, and closes the broker that the driver opens later.
 func TestOpen_EndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mux brokers.Mux
@@ -120,7 +120,7 @@ func (*leaky) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error
 	return nil, fmt.Errorf("dial %s with %s: %w", cfg.URL, cfg.Params.String("sasl-token"), errUnreachable)
 }
 
-func TestOpen_HidesWhatADriverQuotes(t *testing.T) {
+func TestOpen_HidesSecretsThatADriverQuotes(t *testing.T) {
 	var mux brokers.Mux
 	mux.Register("kafka", &leaky{})
 	for _, url := range []string{
@@ -133,7 +133,7 @@ func TestOpen_HidesWhatADriverQuotes(t *testing.T) {
 	}
 }
 
-// misnamed declares a parameter as secret whose name does not show it.
+// misnamed declares a secret parameter whose name does not look like one.
 type misnamed struct{ failing }
 
 func (*misnamed) Params() []brokers.Param { return []brokers.Param{{Name: "pin", Secret: true}} }
@@ -145,7 +145,7 @@ func TestOpen_GivesTheDriverAResolvedConfig(t *testing.T) {
 
 	_, err := mux.Open(t.Context(), "amqp://app:hush@h:5672/vh?heartbeat=5&prefetch=50&x-group=billing&x-naming=laravel",
 		brokers.WithNaming(brokers.NameScheme{Dead: "{queue}.parked"}),
-		brokers.WithConfig(func(c *brokers.Config) { c.Group = "overruled by the URL" }))
+		brokers.WithConfig(func(c *brokers.Config) { c.Group = "overridden by the URL" }))
 	require.ErrorIs(t, err, errUnreachable)
 
 	require.Equal(t, "amqp://app:hush@h:5672/vh?heartbeat=5", d.seen.URL, "the backend gets its own URI")

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// The exact names that the five systems use.
+// The presets have exactly the names that the five systems use.
 func TestNameScheme_Presets(t *testing.T) {
 	type golden struct {
 		Queue, Exchange, Retry, Retry8s, RetryExchange, Delayed10s, Dead, DeadExchange string
@@ -119,7 +119,7 @@ func TestSubscriber_NeedsAGroupWhereTheQueueIsNamedByIt(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The environment names the service if nothing else does, and only with the names of the service bus.
+// With the service bus preset only, the environment names the service if nothing else does.
 func TestResolve_TheServiceBusTakesItsServiceFromTheEnvironment(t *testing.T) {
 	t.Setenv("AMQP_MICROSERVICE_NAME", "invoice-service")
 	bus := brokers.ServiceBus("easyweek")

@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 )
 
-func TestRequire_SaysWhatToChange(t *testing.T) {
+func TestRequire_NamesTheRemedy(t *testing.T) {
 	b, err := memory.New(brokers.Config{Concurrency: 4, Params: brokers.Params{"max-message": "1KiB"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })

@@ -23,7 +23,7 @@ var params = []brokers.Param{
 	{Name: "sasl-password"},
 	{Name: "key", Secret: true, OneOf: []string{"a"}},
 	{Name: "heartbeat", Native: true},
-	{Name: "name", Native: true}, // the backend has a parameter with the name of one of ours
+	{Name: "name", Native: true}, // the backend has its own parameter of that name
 }
 
 func TestResolve_ParsesEveryKind(t *testing.T) {
@@ -118,7 +118,7 @@ func TestResolve_ReportsAllFaultsAtOnce(t *testing.T) {
 	require.NotContains(t, err.Error(), "hush")
 }
 
-func TestResolve_OursNeedTheirPrefixWhereTheBackendTakesAnything(t *testing.T) {
+func TestResolve_OursNeedAPrefixIfTheBackendAcceptsAnyName(t *testing.T) {
 	declared := []brokers.Param{{Name: "*", Native: true}, {Name: "lease", Kind: brokers.Duration, Default: "30s"}}
 
 	c, err := brokers.Config{URL: "postgres://h/db?sslmode=disable&lease=native&x-lease=5s&group=native"}.Resolve(declared)

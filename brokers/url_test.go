@@ -33,7 +33,7 @@ func TestOpen_NeverShowsAPassword(t *testing.T) {
 	}
 }
 
-func TestOpen_SaysWhatIsWrongWithAURL(t *testing.T) {
+func TestOpen_ExplainsFaultsOfAURL(t *testing.T) {
 	for url, want := range map[string]string{
 		"":                 "the URL is empty; write mem://",
 		"/queue":           "the URL has no scheme",

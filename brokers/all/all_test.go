@@ -21,8 +21,8 @@ func TestAll_RegistersTheDrivers(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-// A program that lacks the import of any of them gets an error that names it.
-func TestAll_ForgottenImportsAreNamed(t *testing.T) {
+// A program without the import for a scheme gets an error that names it.
+func TestAll_MissingImportsAreNamed(t *testing.T) {
 	for _, scheme := range brokers.Schemes() {
 		_, err := new(brokers.Mux).Open(t.Context(), scheme+"://localhost")
 		require.ErrorIs(t, err, brokers.ErrUnknownScheme)

@@ -21,8 +21,8 @@ var params = []brokers.Param{
 	{Name: "mandatory", Kind: brokers.Bool, Default: "true"},
 }
 
-// Everything that a URL can configure, a file can too, and both resolve to the same configuration.
-func TestParse_SaysWhatAURLSays(t *testing.T) {
+// A file can configure everything that a URL can, and both resolve to the same configuration.
+func TestParse_EqualsAURL(t *testing.T) {
 	for name, tc := range map[string]struct{ url, yaml string }{
 		"nothing but the broker": {"mem://", "url: mem://"},
 		"every common parameter": {
@@ -63,7 +63,7 @@ naming:
 			require.NoError(t, err)
 			fromFile, err := parsed.Resolve(params)
 			require.NoError(t, err)
-			// The user name and the password may be given in either place.
+			// The user name and the password may be given in the URL or in fields.
 			fromFile.Username, fromFile.Password = "", ""
 			require.Equal(t, fromURL, fromFile)
 		})
@@ -114,13 +114,13 @@ params:
 `))
 	require.NoError(t, err)
 	require.Equal(t, "amqp://localhost:5672/", c.URL)
-	require.Equal(t, "a: {b}\n- ${HOME}", c.Password, "a value is neither YAML nor read for references again")
+	require.Equal(t, "a: {b}\n- ${HOME}", c.Password, "a replaced value is not parsed again")
 	require.Equal(t, 7, c.Concurrency)
 	require.Equal(t, "${literal}", c.Group)
 	require.Equal(t, "from a file", c.Params["token"])
 }
 
-func TestParse_SaysWhichReferenceIsWrong(t *testing.T) {
+func TestParse_NamesWrongReferences(t *testing.T) {
 	_, err := brokerconfig.Parse([]byte("url: mem://\ngroup: ${REDRIVE_TEST_UNSET}\nname: ${open\nusername: ${a " +
 		"b}\npassword: ${file:/nonexistent/redrive}\n"))
 	for _, want := range []string{
@@ -146,12 +146,12 @@ func TestDecode_IntoALargerConfiguration(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.Close())
 
-	require.NoError(t, brokerconfig.Decode(nil, &c), "an empty file says nothing")
+	require.NoError(t, brokerconfig.Decode(nil, &c), "an empty file changes nothing")
 	require.ErrorContains(t, brokerconfig.Decode([]byte("broker: {uri: mem://}"), &c), `line 1: unknown field "uri"`)
 }
 
-// A file for another broker, with that driver's params, runs on mem:// when only its URL is replaced: a test needs no
-// second file. A slip in a name that mem:// does know is still refused.
+// A file for another broker, with that driver's params, works with mem:// when only its URL is replaced, so tests need
+// no second file. A misspelled parameter of mem:// is still refused.
 func TestParse_ParamsOfADriverOnMem(t *testing.T) {
 	const file = `
 url: ${REDRIVE_TEST_URL:-amqp://rabbit.internal:5672/prod}

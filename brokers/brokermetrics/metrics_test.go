@@ -21,14 +21,14 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// counting is a broker that counts what it has open.
+// counting is a broker that counts its open connections and channels.
 type counting struct{ brokers.Broker }
 
 func (counting) Counts() (connections, channels int) { return 2, 7 }
 
 func (counting) AcksFailed() uint64 { return 3 }
 
-// The RabbitMQ broker counts.
+// The RabbitMQ broker implements the counters.
 var _ interface {
 	Counts() (connections, channels int)
 	AcksFailed() uint64
@@ -72,7 +72,7 @@ func waitingText(lines string) *strings.Reader {
 		"# TYPE " + waitingName + " gauge\n" + lines)
 }
 
-// Waiting messages are shown until they are due, and the broker is not queried again until its answer is 15 s old.
+// Waiting messages are counted until they are due, and the broker is queried at most every 15 s.
 func TestCollector_Waiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, err := memory.New(brokers.Config{Group: "billing", Logger: slog.New(slog.DiscardHandler)})
@@ -119,7 +119,7 @@ NAME{broker="main",kind="retry",topic="orders.billing_dlq"} 0
 	})
 }
 
-// reporter is a broker with prepared answers.
+// reporter is a broker with given depths.
 type reporter struct {
 	brokers.Broker
 	depths []brokers.Depth
@@ -128,8 +128,8 @@ type reporter struct {
 
 func (r *reporter) Depths(context.Context) ([]brokers.Depth, error) { return r.depths, r.err }
 
-// However many topics a broker has, and whatever their names, the label has at most 101 values; and for a broker that
-// fails, no stale values are shown.
+// The topic label has at most 101 values, however many topics a broker has and whatever their names, and a broker that
+// fails shows no stale values.
 func TestCollector_WaitingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, err := memory.New(brokers.Config{Logger: slog.New(slog.DiscardHandler)})

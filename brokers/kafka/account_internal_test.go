@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Records settled during a commit are included in the next one, which may be the last.
-func TestAccount_NoChangeIsForgottenBesideACommit(t *testing.T) {
+// Records that are settled during a commit are included in the next one, even if that is the last.
+func TestAccount_ChangesDuringACommitAreKept(t *testing.T) {
 	tr, lot := newTracker(position{offset: 0}, 10), newParked(0)
 	var marks []*tracked
 	for offset := range int64(3) {
@@ -23,7 +23,7 @@ func TestAccount_NoChangeIsForgottenBesideACommit(t *testing.T) {
 		"parked":  {lot, func(i int) { lot.settle(int64(i)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, settled := range []int{1, 0, 2} { // out of order: only the note changes, then both, then the offset
+			for _, settled := range []int{1, 0, 2} { // settled out of order: only the note changes, then both, then the offset
 				c.settle(settled)
 				at, moved := c.position()
 				require.True(t, moved)

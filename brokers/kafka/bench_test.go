@@ -28,24 +28,24 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The benchmarks compare the driver with raw sarama and watermill-kafka, in turn and in the same run, and report
-// messages per second and their ratios. They run on kfake, or on the brokers in TEST_KAFKA_BROKERS:
+// The benchmarks compare the driver with plain sarama and watermill-kafka, alternately in the same run, and report
+// messages per second and the ratios. They run on kfake, or on the brokers in TEST_KAFKA_BROKERS:
 //
 //         go test -run '^$' -bench . -benchtime 5x ./brokers/kafka
 //
 // -benchtime sets the number of rounds, whose medians are compared. 64 callers that each wait for their message have 64
-// in flight, so there is a raw sarama with as many next to the one with everything in flight.
+// in flight, so plain sarama is measured both with that many and with everything in flight.
 
-// contender is one of those compared.
+// contender is one of the compared clients.
 type contender struct {
 	name  string
-	n     int                              // messages of a round, if not as many as the others'
+	n     int                              // messages per round, if different from the others'
 	fill  func(topic string)               // prepares the topic, if not nil
 	round func(topic string) time.Duration // does the work, and returns how long it took
 }
 
-// compare runs the contenders in turn, and compares the others with the first. The processor time of a message is this
-// process's, which on kfake includes the cluster's.
+// compare runs the contenders alternately, and compares the others with the first. The processor time per message is
+// that of this process, which on kfake includes the cluster.
 func compare(b *testing.B, seeds []string, partitions int32, n int, contenders ...contender) {
 	b.Helper()
 	rates, processor := make([][]float64, len(contenders)), make([][]float64, len(contenders))
@@ -74,7 +74,7 @@ func compare(b *testing.B, seeds []string, partitions int32, n int, contenders .
 	}
 }
 
-// worked is the processor time of this process.
+// worked returns the processor time of this process.
 func worked(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -106,7 +106,7 @@ func benchTopic(b *testing.B, seeds []string, partitions int32) string {
 	client, err := sarama.NewClient(seeds, sarama.NewConfig())
 	require.NoError(b, err)
 	defer client.Close()
-	for p := range partitions { // a leader that is not yet aware of its role would cost the first round 250 ms
+	for p := range partitions { // a leader that does not know its role yet would cost the first round 250 ms
 		for {
 			if _, err := client.GetOffset(topic, p, sarama.OffsetNewest); err == nil {
 				break
@@ -345,7 +345,7 @@ func BenchmarkConsume(b *testing.B) {
 	}
 }
 
-// BenchmarkSlowHandler handles for a millisecond, on one partition.
+// BenchmarkSlowHandler has a handler that takes a millisecond, on one partition.
 func BenchmarkSlowHandler(b *testing.B) {
 	seeds := benchSeeds(b)
 	ours := benchBroker(b, seeds)
@@ -366,7 +366,8 @@ func BenchmarkSlowHandler(b *testing.B) {
 	)
 }
 
-// BenchmarkRetryCycle lets every message fail once: it is read, put into a retry topic without a delay, and read again.
+// BenchmarkRetryCycle lets every message fail once: it is read, published to a retry topic without a delay, and read
+// again.
 func BenchmarkRetryCycle(b *testing.B) {
 	for _, partitions := range []int32{1, 8} {
 		b.Run(fmt.Sprintf("partitions=%d", partitions), func(b *testing.B) {

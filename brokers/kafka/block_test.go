@@ -17,7 +17,7 @@ func keyed(id, key string) *message.Message {
 	return m
 }
 
-// receiveID checks which message comes next, and returns it unacked.
+// receiveID checks which message is delivered next, and returns it unacked.
 func receiveID(t *testing.T, messages <-chan *message.Message, id string) *message.Message {
 	t.Helper()
 	m := receive(t, messages)
@@ -34,8 +34,8 @@ func die(t *testing.T, b *kafka.Broker, m *message.Message) envelope.Origin {
 	return *origin
 }
 
-// With order-dead=block a key stops behind its dead letter, even across a restart, until the letter is redriven
-// successfully. Other keys continue.
+// With order-dead=block, a dead letter blocks the later messages of its key, even across a restart, until it is
+// redriven successfully. Other keys continue.
 func TestOrder_DeadLetterBlocksItsKeyUntilRedriven(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -67,8 +67,8 @@ func TestOrder_DeadLetterBlocksItsKeyUntilRedriven(t *testing.T) {
 	receiveID(t, messages, "a5").Ack()
 }
 
-// If a dead letter is discarded rather than redriven, its key is released by hand. By default the key continues
-// automatically.
+// If a dead letter is discarded instead of redriven, its key is released manually. By default a dead letter does not
+// block its key.
 func TestOrder_ReleaseAndContinue(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -91,7 +91,7 @@ func TestOrder_ReleaseAndContinue(t *testing.T) {
 				select {
 				case m := <-messages:
 					require.FailNow(t, "the key should be blocked", m.UUID)
-				case <-time.After(300 * time.Millisecond): // that nothing happens cannot be waited for
+				case <-time.After(300 * time.Millisecond): // there is no event to wait for
 				}
 				require.NoError(t, b.Release(t.Context(), topic, "billing", []byte("a")))
 			}

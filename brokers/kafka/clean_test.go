@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
-// administer returns a foreign client of the cluster.
+// administer returns a plain client of the cluster.
 func administer(t testing.TB, c *kfake.Cluster) *kadm.Client {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...))
@@ -37,9 +37,9 @@ func openLogging(t *testing.T, c *kfake.Cluster, log *logbuffer.Buffer, params .
 	return b.(*kafka.Broker)
 }
 
-// A group is away for so long that Kafka forgets its positions. Up to 30 days of its successful retries were delivered
-// again: finished retries are removed from their topics.
-func TestClean_FinishedRetriesDoNotComeAgain(t *testing.T) {
+// If a group is inactive for so long that Kafka forgets its positions, up to 30 days of its successful retries used to
+// be redelivered, so finished retries are deleted from their topics.
+func TestClean_FinishedRetriesAreNotRedelivered(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	topic := name("orders")
@@ -56,7 +56,7 @@ func TestClean_FinishedRetriesDoNotComeAgain(t *testing.T) {
 	admin := administer(t, c)
 	_, err := admin.DeleteGroup(t.Context(), "billing")
 	require.NoError(t, err)
-	// otherwise they are delivered again
+	// otherwise they are redelivered
 	_, err = admin.DeleteRecords(t.Context(), kadm.Offsets{topic: {0: {Topic: topic, Partition: 0, At: 2}}})
 	require.NoError(t, err)
 
@@ -69,7 +69,7 @@ func TestClean_FinishedRetriesDoNotComeAgain(t *testing.T) {
 }
 
 // An existing group whose position is no longer in the topic resumes at the oldest record, even with offset=newest,
-// which only applies to new groups: 70 confirmed messages were skipped without a log line.
+// which only applies to new groups: 70 confirmed messages used to be skipped without a log line.
 func TestOffset_OutOfRangeResumesAtTheOldest(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -96,8 +96,8 @@ func TestOffset_OutOfRangeResumesAtTheOldest(t *testing.T) {
 	require.Contains(t, log.String(), "gone=3")
 }
 
-// Damage done by operators while consumers run heals at the next use: a topic, its retry topic or its dead letter topic
-// is deleted, and Ping reports it.
+// If an operator deletes a topic, its retry topic or its dead letter topic while consumers run, Ping reports it, and
+// the topic is recreated at the next use.
 func TestTopics_DeletedWhileRunning(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -123,11 +123,11 @@ func TestTopics_DeletedWhileRunning(t *testing.T) {
 		t.Log("deleted", gone)
 		if err := b.Ping(t.Context()); err != nil {
 			require.ErrorContains(t, err, gone)
-		} else { // a reader has noticed it first, and creates the topic again
+		} else { // a reader noticed it first, and recreates the topic
 			require.Eventually(t, func() bool {
 				there, err := admin.ListTopics(t.Context(), gone)
 				return err == nil && there.Has(gone)
-			}, time.Minute, 10*time.Millisecond, "%s is gone, and Ping reports nothing", gone)
+			}, time.Minute, 10*time.Millisecond, "%s is deleted, but Ping does not report it", gone)
 		}
 		cycle("after " + string(rune('a'+i)))
 		require.NoError(t, b.Ping(t.Context()))
@@ -135,9 +135,9 @@ func TestTopics_DeletedWhileRunning(t *testing.T) {
 	require.Len(t, consumeRaw(t, c, topic+".billing_dlq", 2), 2)
 }
 
-// The last commit of a deleted topic was retried for ten seconds and given up, on Close and by a subscription whose
-// topic was recreated.
-func TestTopics_NoCommitIsMissedOfOneThatWasDeleted(t *testing.T) {
+// The last commit for a deleted topic used to be retried for ten seconds and then abandoned, by Close and by a
+// subscription whose topic was recreated.
+func TestTopics_NoCommitIsLoggedAsMissedForADeletedOne(t *testing.T) {
 	t.Parallel()
 	for title, again := range map[string]bool{"at Close": false, "while consumed": true} {
 		t.Run(title, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestTopics_NoCommitIsMissedOfOneThatWasDeleted(t *testing.T) {
 				require.Eventually(t, func() bool {
 					there, err := admin.ListTopics(t.Context(), topic)
 					return err == nil && there.Has(topic)
-				}, time.Minute, 10*time.Millisecond, "the subscription makes its topic again")
+				}, time.Minute, 10*time.Millisecond, "the subscription recreates its topic")
 				require.NoError(t, b.Publisher().Publish(topic, newMessage("2", "")))
 				receiveID(t, messages, "2").Ack()
 			}
@@ -166,9 +166,9 @@ func TestTopics_NoCommitIsMissedOfOneThatWasDeleted(t *testing.T) {
 	}
 }
 
-// Where nothing may be created, a deleted topic stays missing, and a readiness check has to say so every time. Readers
-// that noticed it first, and Ping itself, forgot the topic.
-func TestPing_NamesAMissingTopicUntilItIsThere(t *testing.T) {
+// With auto-create=false a deleted topic stays missing, and a readiness check has to report that every time. Readers
+// that noticed it first, and Ping itself, used to forget the topic.
+func TestPing_NamesAMissingTopicUntilItExists(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	topic := name("orders")

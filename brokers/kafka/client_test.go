@@ -12,7 +12,7 @@ import (
 
 func TestOpen_AuthenticatesWithSASL(t *testing.T) {
 	t.Parallel()
-	const password = "p,=%ss" // with characters that SCRAM escapes, and that a URL escapes
+	const password = "p,=%ss" // with characters that are escaped in SCRAM, and in a URL
 	for mechanism, param := range map[string]string{
 		"PLAIN": "sasl=plain", "SCRAM-SHA-256": "sasl=scram-sha-256", "SCRAM-SHA-512": "sasl=scram-sha-512",
 	} {

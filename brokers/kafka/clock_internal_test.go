@@ -30,7 +30,7 @@ func TestClocks_AreNeverAheadOfTheBroker(t *testing.T) {
 		answer(50 * time.Millisecond)
 		require.Equal(t, 50*time.Millisecond, behind())
 		answer(3 * time.Millisecond)
-		require.Equal(t, 3*time.Millisecond, behind(), "a faster answer is more precise")
+		require.Equal(t, 3*time.Millisecond, behind(), "a faster response is more precise")
 		answer(2 * time.Second)
 		require.Equal(t, 3*time.Millisecond, behind())
 
@@ -43,9 +43,9 @@ func TestClocks_AreNeverAheadOfTheBroker(t *testing.T) {
 	})
 }
 
-// Timestamps of records correct a clock that fell behind. They cannot initialise an unknown one: a record that waited
-// for a year would set it back by a year, and every delivery would be a year late.
-func TestClocks_OldRecordsSayNothing(t *testing.T) {
+// The timestamp of a record corrects an estimate that is behind. It cannot be the first estimate: a record that is a
+// year old would set the clock back by a year, and every delivery would be a year late.
+func TestClocks_IgnoreOldRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c clocks
 		c.witness(1, time.Now().Add(-365*24*time.Hour))
@@ -65,7 +65,8 @@ func TestClocks_OldRecordsSayNothing(t *testing.T) {
 	})
 }
 
-// A partition that is given up does not wait for the probe of another one: its rebalance would.
+// A partition that is given up does not wait for another partition's probe, because the rebalance would have to wait,
+// too.
 func TestProbe_WaitsForAnotherOnlyAsLongAsItsOwnPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &transport{}

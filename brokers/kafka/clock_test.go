@@ -34,8 +34,8 @@ func stampOnAppend(c *kfake.Cluster, topics string) {
 	})
 }
 
-// Producers whose clocks are before or behind: a delay still takes as long as it should.
-func TestDelay_ClocksApart(t *testing.T) { //nolint:tparallel // the cases read from one subscription, in turn
+// A delay has the right length even if the producer's clock is ahead or behind.
+func TestDelay_ClocksApart(t *testing.T) { //nolint:tparallel // the cases share one subscription
 	t.Parallel()
 	c := cluster(t)
 	stampOnAppend(c, "_retry")

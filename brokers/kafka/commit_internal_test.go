@@ -15,8 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// newCommitter returns the committer of a group without members, and its cluster, which has a topic "kept". It is for
-// virtual time.
+// newCommitter returns the committer of a group without members, in virtual time, and its cluster, which has a topic
+// "kept".
 func newCommitter(t *testing.T) (*committer, *kfake.Cluster) {
 	t.Helper()
 	var network kfake.VirtualNetwork
@@ -47,8 +47,8 @@ func storedAt(t *testing.T, c *committer, topic string) int64 {
 	return found[at].offset
 }
 
-// The last commit of a partition whose topic was deleted took ten seconds, on Close and when a topic was deleted while
-// it was consumed. It has nothing to store, and the partition's other commits are unaffected.
+// The last commit of a partition whose topic was deleted used to take ten seconds, in Close and when the topic was
+// deleted while it was consumed. There is nothing left to store, and the other commits are not affected.
 func TestCommit_LastDoesNotWaitForATopicThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newCommitter(t)
@@ -62,8 +62,8 @@ func TestCommit_LastDoesNotWaitForATopicThatIsGone(t *testing.T) {
 	})
 }
 
-// A coordinator may hear of a topic later than the rest of the cluster.
-func TestCommit_LastOutlastsACoordinatorThatDoesNotKnowTheTopicYet(t *testing.T) {
+// A coordinator may learn of a topic later than the rest of the cluster.
+func TestCommit_LastIsRetriedUntilTheCoordinatorKnowsTheTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, cluster := newCommitter(t)
 		var lies atomic.Int32
@@ -94,7 +94,7 @@ func TestCommit_LastOutlastsACoordinatorThatDoesNotKnowTheTopicYet(t *testing.T)
 	})
 }
 
-// A retry topic that was deleted and not recreated limited the commits of all others to one per second.
+// A retry topic that was deleted and not recreated used to limit the commits of all others to one per second.
 func TestCommit_DoesNotWaitForATopicThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newCommitter(t)

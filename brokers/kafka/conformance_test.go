@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 		},
 		Factor: 0.03,
 		Quiet:  200 * time.Millisecond,
-		Late:   8 * time.Second, // many at once, along with other packages; precision is tested in virtual time
+		Late:   8 * time.Second, // many cases run at once, along with other packages; precision is tested in virtual time
 		Watermill: &tests.Features{
 			ConsumerGroups:                      true,
 			GuaranteedOrder:                     true,
@@ -50,7 +50,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// erase deletes a topic with the topics of its consumers, as an operator does; the positions of its groups stay.
+// erase deletes a topic and the topics of its consumers, as an operator does; the offsets of its groups are kept.
 func erase(t *testing.T, c *kfake.Cluster, topic string) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...))

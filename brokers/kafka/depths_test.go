@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// waitForDepths returns when a broker counts that many messages of a topic, by group and kind. Kinds that are not
-// listed must have none.
+// waitForDepths waits until a broker counts that many messages of a topic, by group and kind. Kinds that are not listed
+// must have none.
 func waitForDepths(t *testing.T, b *kafka.Broker, topic string, want map[string]int64) {
 	t.Helper()
 	deadline := time.After(2 * time.Minute)
@@ -45,14 +45,14 @@ func waitForDepths(t *testing.T, b *kafka.Broker, topic string, want map[string]
 	}
 }
 
-// Every member counts the group's waiting messages, from any publisher, and no records that are not messages. Groups
-// are counted separately, and first deliveries once for all of them.
+// Every member counts the group's waiting messages from all publishers, but no records that are not messages. Groups
+// are counted separately, and delayed first deliveries once for all of them.
 func TestDepths_OfTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, kfake.NumBrokers(3), kfake.DefaultNumPartitions(3))
 	topic := name("orders")
 	require.NoError(t, open(t, c).Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topic))
-	for p := range int32(3) { // each broker leads a partition for short waits
+	for p := range int32(3) { // each broker leads a partition for short delays
 		require.NoError(t, c.MoveTopicPartition(topic+"_retry.100", p, p))
 	}
 	first, second, other := open(t, c), open(t, c), open(t, c)
@@ -66,7 +66,7 @@ func TestDepths_OfTheWholeGroup(t *testing.T) {
 		delayed(id, time.Hour)
 		delayed(id, 300*time.Millisecond)
 	}
-	// Of the seven that are due soon, one fails in both groups. By now every leader has been asked for its time.
+	// Of the seven that are due soon, one fails in both groups. By now the clock of every leader has been probed.
 	for range 7 {
 		m := receive(t, messages)
 		if m.UUID == "7" {
@@ -85,12 +85,12 @@ func TestDepths_OfTheWholeGroup(t *testing.T) {
 	}
 	waitForDepths(t, first, topic, map[string]int64{" delayed": 7, "billing retry": 1})
 	waitForDepths(t, other, topic, map[string]int64{" delayed": 7, "mail retry": 1})
-	waitForDepths(t, second, topic, map[string]int64{" delayed": 7}) // it only publishes
+	waitForDepths(t, second, topic, map[string]int64{" delayed": 7}) // which only publishes
 	subscribe(t, second, topic)
 	waitForDepths(t, second, topic, map[string]int64{" delayed": 7, "billing retry": 1})
 }
 
-// With order=key the messages behind a retry count as waiting too.
+// With order=key, messages behind a retry are also counted as waiting.
 func TestDepths_OfParkedMessages(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

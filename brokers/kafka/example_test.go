@@ -14,10 +14,10 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A message that fails goes to a retry topic of its group and comes back when it is due, with its key and headers. In a
-// program the pipeline of package middleware calls Reschedule.
+// A message that fails goes to a retry topic of its group and is redelivered when it is due, with its key and headers.
+// In a program, the pipeline of package middleware calls Reschedule.
 func Example() {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1)) // a Kafka in this process
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1)) // an in-process Kafka
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -58,7 +58,7 @@ func Example() {
 	// Output: order-1 of customer-7 from orders 0/0
 }
 
-// logSink keeps messages that do not fit the dead letter topic; a dlq.Letters stores them permanently.
+// logSink logs messages that do not fit into the dead letter topic; a dlq.Letters would store them.
 type logSink struct{}
 
 func (logSink) DeadLetter(_ context.Context, d *envelope.DeadLetter) error {
@@ -66,7 +66,7 @@ func (logSink) DeadLetter(_ context.Context, d *envelope.DeadLetter) error {
 	return nil
 }
 
-// A separate Mux gives the driver a place for dead letters that are too large for their topic.
+// With a separate Mux, the driver can have a sink for dead letters that are too large for their topic.
 func ExampleDriver() {
 	var mux brokers.Mux
 	mux.Register(kafka.Scheme, kafka.Driver{Fallback: logSink{}})

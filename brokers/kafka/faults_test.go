@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// liar makes a cluster answer some of the fetches, offset lists and produces wrongly: with nothing and no error, as a
+// liar makes a cluster answer some fetch, list offsets and produce requests wrongly: with no records and no error, as a
 // newly elected leader does; with an old leader's data; with NOT_LEADER; or late.
 type liar struct {
 	mu     sync.Mutex
@@ -29,7 +29,7 @@ type liar struct {
 	told   map[string]int
 }
 
-// lies chooses how to answer, "" for the truth.
+// lies selects the wrong answer, or "" for the correct one.
 func (l *liar) lies(kinds ...string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,7 +47,7 @@ func (l *liar) set(share float64) {
 	l.share = share
 }
 
-// answerEmpty reports that every partition ends where it is read from.
+// answerEmpty answers that every partition ends at the requested offset.
 func answerEmpty(req *kmsg.FetchRequest, resp *kmsg.FetchResponse, code int16) {
 	for _, topic := range req.Topics {
 		t := kmsg.NewFetchResponseTopic()
@@ -64,7 +64,7 @@ func answerEmpty(req *kmsg.FetchRequest, resp *kmsg.FetchResponse, code int16) {
 
 func lying(c *kfake.Cluster, seed uint64) *liar {
 	l := &liar{random: rand.New(rand.NewPCG(seed, 1)), told: map[string]int{}}
-	late := func() { c.SleepControl(func() { time.Sleep(30 * time.Millisecond) }) } // real time: a late answer is late
+	late := func() { c.SleepControl(func() { time.Sleep(30 * time.Millisecond) }) } // real time: the answer is late
 	c.ControlKey(kmsg.Fetch.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		req := r.(*kmsg.FetchRequest)
@@ -78,7 +78,7 @@ func lying(c *kfake.Cluster, seed uint64) *liar {
 		}
 		resp := req.ResponseKind().(*kmsg.FetchResponse)
 		if req.SessionEpoch > 0 {
-			resp.SessionID = req.SessionID // an answer without anything new
+			resp.SessionID = req.SessionID // no new records
 			return resp, nil, true
 		}
 		code := int16(0)
@@ -141,9 +141,9 @@ func lying(c *kfake.Cluster, seed uint64) *liar {
 	return l
 }
 
-// A newly elected leader may answer a fetch of a confirmed record with nothing and no error, for a second. A parked
-// message was therefore considered gone: it was settled, and lost.
-func TestOrder_EmptyAnswersDoNotLoseWhatIsParked(t *testing.T) {
+// For a second, a newly elected leader may answer a fetch of a confirmed record with no records and no error. A parked
+// message was therefore considered deleted: it was settled, and lost.
+func TestOrder_EmptyAnswersDoNotLoseParkedMessages(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	var empty atomic.Int32
@@ -174,7 +174,7 @@ func TestOrder_EmptyAnswersDoNotLoseWhatIsParked(t *testing.T) {
 	require.Negative(t, empty.Load())
 }
 
-// Whatever the answers, each message is handled, and with order=key in order, even across a change of the owner.
+// Whatever the cluster answers, each message is handled, with order=key in order, even if its partition changes owner.
 func TestFaults_WrongAnswersLoseNothing(t *testing.T) {
 	t.Parallel()
 	const keys, perKey, rounds = 10, 12, 2
@@ -189,7 +189,7 @@ func TestFaults_WrongAnswersLoseNothing(t *testing.T) {
 			topic := name("orders")
 			var (
 				mu      sync.Mutex
-				handled = map[string]int{} // per key, the next number
+				handled = map[string]int{} // the next number of each key
 				all     = map[string]bool{}
 				tried   = map[string]bool{}
 				done    = make(chan struct{}, keys*perKey*rounds*4)
@@ -246,7 +246,7 @@ func TestFaults_WrongAnswersLoseNothing(t *testing.T) {
 				published += perKey
 				want := published * keys
 				if published < perKey*rounds {
-					want -= keys * perKey / 2 // the next owner has the rest to do
+					want -= keys * perKey / 2 // the next owner has to handle the rest
 				}
 				waitHandled(t, &mu, all, want, done)
 				require.NoError(t, b.Close())

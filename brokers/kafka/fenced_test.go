@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/kafka"
 )
 
-// refuseTopics makes the cluster refuse to create topics, as long as refuse returns an error.
+// refuseTopics makes the cluster refuse to create topics while refuse returns an error.
 func refuseTopics(c *kfake.Cluster, refuse func() *kerr.Error) {
 	c.ControlKey(kmsg.CreateTopics.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
@@ -34,7 +34,7 @@ func refuseTopics(c *kfake.Cluster, refuse func() *kerr.Error) {
 	})
 }
 
-// answers returns err so many times, and then nil.
+// answers returns err n times, and then nil.
 func answers(err *kerr.Error, times int64) (next func() *kerr.Error, left *atomic.Int64) {
 	left = new(atomic.Int64)
 	left.Store(times)
@@ -46,9 +46,9 @@ func answers(err *kerr.Error, times int64) (next func() *kerr.Error, left *atomi
 	}, left
 }
 
-// A node that was starved for its broker.session.timeout.ms is fenced. As long as all are, and while a cluster starts
-// or elects, it refuses to create topics. Operations that needed one failed at once, although it would have been
-// created a second later.
+// A node that gets no processor time for its broker.session.timeout.ms is fenced. While all nodes are fenced, and while
+// a cluster starts or elects a leader, it refuses to create topics. Operations that needed one used to fail at once,
+// although it could have been created a second later.
 func TestTopics_ClusterIsFencedForAWhile(t *testing.T) {
 	t.Parallel()
 	type action func(ctx context.Context, b *kafka.Broker, topic string) error
@@ -77,13 +77,13 @@ func TestTopics_ClusterIsFencedForAWhile(t *testing.T) {
 				refuseTopics(c, next)
 				require.NoError(t, act(t.Context(), b, "orders"))
 				require.NoError(t, b.Ping(t.Context()))
-				require.Negative(t, left.Load(), "it was refused, then granted")
+				require.Negative(t, left.Load(), "the request was refused first, then accepted")
 			})
 		}
 	}
 }
 
-// A topic that exists is used although the node that describes it knows no leader yet.
+// An existing topic is used even if the node that describes it does not know its leader yet.
 func TestTopics_ExistingWithoutALeaderYet(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, kfake.SeedTopics(1, "orders"))
@@ -111,8 +111,8 @@ func withoutLeader(asked *kmsg.MetadataRequest) *kmsg.MetadataResponse {
 	return answer
 }
 
-// More replicas than the cluster has nodes are a mistake in the configuration, which no wait mends. Nodes that are
-// fenced count.
+// A replication factor above the number of nodes, including fenced ones, is a mistake in the configuration, and waiting
+// does not help.
 func TestTopics_MoreReplicasThanNodes(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -121,16 +121,16 @@ func TestTopics_MoreReplicasThanNodes(t *testing.T) {
 	_, err := b.Subscriber().Subscribe(t.Context(), "orders")
 	require.ErrorIs(t, err, kerr.InvalidReplicationFactor)
 	require.ErrorContains(t, err, "replication=3 needs as many nodes, and the cluster has 1: lower replication, or add")
-	require.Less(t, time.Since(began), 10*time.Second, "nothing is repeated")
+	require.Less(t, time.Since(began), 10*time.Second, "the request is not repeated")
 }
 
 // The caller's context bounds the wait, and the error is the cluster's answer.
-func TestTopics_FencedForLongerThanTheCallerWaits(t *testing.T) {
+func TestTopics_FencedForLongerThanTheCaller(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	b := open(t, c)
 	refuseTopics(c, func() *kerr.Error { return kerr.InvalidReplicationFactor })
-	ended := errors.New("the caller has something else to do")
+	ended := errors.New("the caller stopped waiting")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, ended)
 	defer cancel()
 	_, err := b.Subscriber().Subscribe(ctx, "orders")
@@ -138,7 +138,7 @@ func TestTopics_FencedForLongerThanTheCallerWaits(t *testing.T) {
 	require.ErrorIs(t, err, ended)
 }
 
-// Retry topics follow a topic to which partitions were added, even if the cluster is fenced at that moment.
+// Partitions that are added to a topic are added to its retry topics, even if the cluster is fenced at that moment.
 func TestTopic_GrowsWhileTheClusterIsFenced(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// gathered is a gatherer whose released batches are counted. Timers release in separate goroutines, whose order
-// relative to the test's reads is undefined: hence the lock.
+// gathered counts the batches that a gatherer releases. It has a lock because timers release them in separate
+// goroutines, in no defined order relative to the test's reads.
 func gathered() (g *gatherer, batches func() []int) {
 	var mu sync.Mutex
 	var sizes []int
@@ -50,10 +50,10 @@ func TestGatherer_WaitsForTheAnswer(t *testing.T) {
 		for range 63 {
 			require.False(t, g.add(of("orders")))
 		}
-		require.True(t, g.add(of("payments")), "another topic does not wait")
+		require.True(t, g.add(of("payments")), "records of another topic do not wait")
 		g.answered("orders")
 		synctest.Wait()
-		require.Equal(t, []int{63}, batches(), "all in one, at once")
+		require.Equal(t, []int{63}, batches(), "all in one batch, at once")
 		for range 63 {
 			g.answered("orders")
 		}
@@ -68,7 +68,7 @@ func TestGatherer_WaitsForTheAnswer(t *testing.T) {
 func TestGatherer_WaitsNoLongerThanItsBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, batches := gathered()
-		require.True(t, g.add(of("orders")), "of a partition that does not answer")
+		require.True(t, g.add(of("orders")), "for a partition that does not respond")
 		require.False(t, g.add(of("orders")))
 		require.False(t, g.add(of("orders")))
 		time.Sleep(gatherWait - 1) // virtual
@@ -84,7 +84,7 @@ func TestGatherer_WaitsNoLongerThanItsBound(t *testing.T) {
 	})
 }
 
-func TestGatherer_TakesAllAtTheEnd(t *testing.T) {
+func TestGatherer_ReleasesAllAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, batches := gathered()
 		for _, topic := range []string{"orders", "orders", "payments", "payments", "payments"} {

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Partitions are added to a topic while its consumers run: messages on the new ones are retried, dead-lettered and kept
-// in order like others, without a restart.
+// When partitions are added to a topic while its consumers run, messages on the new ones are retried, dead-lettered and
+// kept in order like others, without a restart.
 func TestTopic_GrowsWhileConsumersRun(t *testing.T) {
 	t.Parallel()
 	for title, params := range map[string][]string{"order none": nil, "order of keys": {"order=key", "concurrency=4"}} {
@@ -23,7 +23,7 @@ func TestTopic_GrowsWhileConsumersRun(t *testing.T) {
 			topic := name("orders")
 			messages := subscribe(t, b, topic)
 			require.NoError(t, b.Joined(t.Context()))
-			require.NoError(t, b.Publisher().Publish(topic, newMessage("0", ""))) // our producers know the topics as they are
+			require.NoError(t, b.Publisher().Publish(topic, newMessage("0", ""))) // our producers know the old topics
 			retryIn(t, b, receive(t, messages), time.Second)
 			deadLetter(t, b, receive(t, messages))
 			admin, err := sarama.NewClusterAdmin(c.ListenAddrs(), sarama.NewConfig())

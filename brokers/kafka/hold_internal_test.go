@@ -13,17 +13,17 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// In virtual time, without broker or scheduler latency: a delay ends on time, late only by the error of the timestamp
-// and of the clock's estimate, at most 1 % or 250 ms over all topics involved, and never early. Neither the broker's
-// clock nor ours matters.
-func TestHold_EndsWhenDueOnTheBrokersClock(t *testing.T) {
+// In virtual time, without broker or scheduler latency, a delay is never early, and late only by the error of the
+// timestamp and of the estimated clock: at most 1 % or 250 ms over all topics involved. Neither the broker's clock nor
+// ours matters.
+func TestHold_EndsWhenDueByTheBrokersClock(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	all := newTiers(nil)
 	for _, skew := range []time.Duration{0, time.Minute, -time.Minute} { // of the broker's clock
 		for range 300 {
 			scale := time.Millisecond << random.IntN(32)
 			delay := min(time.Duration(random.Int64N(int64(scale))), envelope.MaxDelay).Truncate(time.Millisecond)
-			behind := time.Duration(random.Int64N(int64(20 * time.Millisecond))) // the round trip on which the estimate is based
+			behind := time.Duration(random.Int64N(int64(20 * time.Millisecond))) // the round trip of the probe
 			synctest.Test(t, func(t *testing.T) {
 				var c clocks
 				shown := func() time.Time { return time.Now().Add(skew) }
@@ -65,8 +65,8 @@ func TestHold_EndsWhenDueOnTheBrokersClock(t *testing.T) {
 	}
 }
 
-// Any client may write to a retry topic with any due time. A record never waits longer than the delay that it was
-// written with: one with a forged time was parked for 30 days.
+// Any client can write records with any due time to a retry topic. A record never waits longer than the delay that it
+// was written with: one with a forged due time used to be parked for 30 days.
 func TestDue_IsBoundedByTheDelay(t *testing.T) {
 	stamped := time.UnixMilli(1_800_000_000_000)
 	forged := strconv.FormatInt(stamped.Add(30*24*time.Hour).UnixMilli(), 10)
@@ -83,5 +83,5 @@ func TestDue_IsBoundedByTheDelay(t *testing.T) {
 		Timestamp: stamped,
 		Headers:   []kgo.RecordHeader{header(envelope.KeyNotBefore, early), header(headerWait, "1000")},
 	})
-	require.True(t, due.Equal(stamped.Add(200*time.Millisecond)), "the rest of a wait")
+	require.True(t, due.Equal(stamped.Add(200*time.Millisecond)), "the rest of a delay")
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A topic is deleted and recreated, or another cluster has one of the same name: positions start over. A foreign
-// message got the id of an earlier one at the same position, so that the idempotency guard acked it unhandled, and the
-// store merged its dead letter into a resolved one. Retries keep the id.
-func TestIdentity_PositionsThatBeginAnew(t *testing.T) {
+// If a topic is deleted and recreated, or another cluster has one of the same name, positions start over. A foreign
+// message used to get the id of an earlier one at the same position, so that the idempotency guard acked it unhandled,
+// and the store merged its dead letter into a resolved one. Retries keep the id.
+func TestIdentity_PositionsThatStartOver(t *testing.T) {
 	t.Parallel()
 	c, elsewhere := cluster(t), cluster(t)
 	topic := name("orders")
@@ -50,9 +50,9 @@ func TestIdentity_PositionsThatBeginAnew(t *testing.T) {
 	}
 }
 
-// The topic is deleted and recreated while a member that knows the old one gets its partition: its client requests the
-// deleted topic, and is refused forever. Another client has to replace it.
-func TestIdentity_MadeAgainBeforeTheFirstRecord(t *testing.T) {
+// If the topic is deleted and recreated while a member that knows the old one gets its partition, that member's client
+// requests the deleted topic and is refused forever. Another client has to replace it.
+func TestIdentity_RecreatedBeforeTheFirstRecord(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	topic := name("orders")
@@ -78,8 +78,8 @@ func TestIdentity_MadeAgainBeforeTheFirstRecord(t *testing.T) {
 	receive(t, messages).Ack()
 }
 
-// Partitions are added to a topic whose retry topics may not grow, because only an operator creates topics: a message
-// on a new partition was neither retried nor dead-lettered, and its partition stopped.
+// When partitions are added to a topic whose retry topics may not grow because only an operator creates topics, a
+// message on a new partition used to be neither retried nor dead-lettered, and its partition stopped.
 func TestTopic_GrowsWhereRetryTopicsMayNot(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -107,9 +107,9 @@ func TestTopic_GrowsWhereRetryTopicsMayNot(t *testing.T) {
 	deadLetter(t, b, m)
 	findings, err := b.Check(t.Context(), b.Plan(topic))
 	require.NoError(t, err)
-	require.NotEmpty(t, findings, "and the operator is informed")
+	require.NotEmpty(t, findings, "the operator is informed")
 
-	// The operator adds partitions: retries are stored there from now on, but nothing read them.
+	// Once the operator has added partitions, retries are stored there, but they used to be read by no consumer.
 	for _, planned := range b.Plan(topic).Topics {
 		if planned.Like != "" {
 			_, err = administer(t, c).UpdatePartitions(t.Context(), 3, planned.Name)
@@ -118,7 +118,7 @@ func TestTopic_GrowsWhereRetryTopicsMayNot(t *testing.T) {
 	}
 	produce(t, c,
 		&sarama.ProducerMessage{Topic: topic, Partition: 2, Value: sarama.StringEncoder("2")},
-		&sarama.ProducerMessage{ // it also looks from time to time
+		&sarama.ProducerMessage{ // it also checks periodically
 			Topic:   b.Config().Naming.For(topic, "").Delayed(100 * time.Millisecond),
 			Headers: []sarama.RecordHeader{{Key: []byte("x-kafka-control"), Value: []byte("tiers")}},
 		},
@@ -129,7 +129,7 @@ func TestTopic_GrowsWhereRetryTopicsMayNot(t *testing.T) {
 	m.Ack()
 }
 
-// A record larger than our own limit can be neither retried nor parked. It blocks nothing: the pipeline learns that
+// A record above our own size limit can be neither retried nor parked. It blocks nothing: the pipeline learns that
 // retrying is pointless, and with order=key the message is handled at once.
 func TestTooLarge_ForeignRecordStopsNothing(t *testing.T) {
 	t.Parallel()

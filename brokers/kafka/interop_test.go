@@ -10,17 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A service moves to this driver one at a time: messages of watermill-kafka's publisher are read here correctly, and
-// those written here are read by watermill-kafka's subscriber.
+// Services can move to this driver one by one: it reads messages of watermill-kafka's publisher correctly, and
+// watermill-kafka's subscriber reads those that it publishes.
 func TestInterop_WithWatermillKafka(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	b := open(t, c)
 
-	t.Run("reads what its publisher writes", func(t *testing.T) {
+	t.Run("we read its publisher's messages", func(t *testing.T) {
 		t.Parallel()
 		topic := name("from-watermill")
-		messages := subscribe(t, b, topic) // makes the topic
+		messages := subscribe(t, b, topic) // creates the topic
 		publisher, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
 			Brokers: c.ListenAddrs(), Marshaler: wmkafka.DefaultMarshaler{},
 		}, watermill.NopLogger{})
@@ -35,7 +35,7 @@ func TestInterop_WithWatermillKafka(t *testing.T) {
 		got.Ack()
 	})
 
-	t.Run("its subscriber reads what is written", func(t *testing.T) {
+	t.Run("its subscriber reads our messages", func(t *testing.T) {
 		t.Parallel()
 		topic := name("to-watermill")
 		sent := newMessage("m-2", "payload")

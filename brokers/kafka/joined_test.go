@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// A group that starts at the newest record receives messages published after Joined, and no earlier ones.
-func TestJoined_NewestBeginsThen(t *testing.T) {
+// A group that starts at the newest record receives the messages published after Joined, and no earlier ones.
+func TestJoined_IsWhereNewestBegins(t *testing.T) {
 	t.Parallel()
 	b := open(t, cluster(t), "offset=newest", "partitions=3")
 	topic := name("orders")
@@ -32,8 +32,7 @@ func TestJoined_NewestBeginsThen(t *testing.T) {
 	require.NotContains(t, got, "before")
 }
 
-// A member that gets no partition has joined too; one that cannot join reports it when its caller has waited long
-// enough.
+// A member without a partition has also joined; one that cannot join reports that when its caller's context ends.
 func TestJoined_WithoutPartitionsAndInTime(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -45,7 +44,7 @@ func TestJoined_WithoutPartitionsAndInTime(t *testing.T) {
 	subscribe(t, second, topic)
 	require.NoError(t, second.Joined(t.Context()))
 
-	refusal.Store(kerr.GroupAuthorizationFailed) // otherwise it may have joined before the check
+	refusal.Store(kerr.GroupAuthorizationFailed) // so that it cannot join before the check
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
 	subscribe(t, second, name("others"))

@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// cluster starts a Kafka in this process.
+// cluster starts an in-process Kafka.
 func cluster(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
 	c, err := kfake.NewCluster(append([]kfake.Opt{
@@ -30,13 +30,13 @@ func cluster(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
 	return c
 }
 
-// urlOf is the URL of a broker that waits for confirms for as long as a busy machine may stall.
+// urlOf returns a URL whose publish timeout is long enough for a busy machine.
 func urlOf(c *kfake.Cluster, params ...string) string {
 	return "kafka://" + strings.Join(c.ListenAddrs(), ",") + "?" +
 		strings.Join(slices.Concat(params, []string{"publish-timeout=1m"}), "&")
 }
 
-// open connects.
+// open opens a broker.
 func open(t testing.TB, c *kfake.Cluster, params ...string) *kafka.Broker {
 	t.Helper()
 	b, err := brokers.Open(context.Background(), urlOf(c, append([]string{"group=billing"}, params...)...))

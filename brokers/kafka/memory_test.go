@@ -26,7 +26,7 @@ func BenchmarkSubscriptions(b *testing.B) {
 			broker := open(b, c)
 			const n = 50
 			topics := make([]string, n)
-			for i := range topics { // and their retry topics, which the cluster of this process holds
+			for i := range topics { // and their retry topics, which the in-process cluster stores
 				topics[i] = name("orders")
 				subscribe(b, open(b, c), topics[i])
 			}

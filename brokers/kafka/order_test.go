@@ -24,7 +24,7 @@ type sequence struct {
 	next     map[string]int         // per key
 	attempts map[string]map[int]int // per key and number
 	done     int
-	again    int // handled a second time after a success
+	again    int // handled again after a success
 	changed  chan struct{}
 }
 
@@ -33,7 +33,7 @@ func newSequence(t *testing.T) *sequence {
 	return &sequence{t: t, next: map[string]int{}, attempts: map[string]map[int]int{}, changed: make(chan struct{}, 1)}
 }
 
-// handle returns the attempt, and whether it is the first one for the message.
+// handle returns the attempt, and whether it is the first one for that message.
 func (s *sequence) handle(m *message.Message) (attempt int) {
 	key := m.Metadata[envelope.KeyKafkaKey]
 	number, err := strconv.Atoi(string(m.Payload))
@@ -70,7 +70,7 @@ func (s *sequence) succeed(m *message.Message) {
 	}
 }
 
-// wait waits for n successes, as long as there is progress.
+// wait waits for n successes, and fails if there is no progress.
 func (s *sequence) wait(n int, within time.Duration) {
 	s.t.Helper()
 	deadline := time.After(within)
@@ -92,7 +92,7 @@ func (s *sequence) wait(n int, within time.Duration) {
 	}
 }
 
-// consumeInOrder fails every twentieth message twice, with waits in between. It calls onHandled for each.
+// consumeInOrder fails every twentieth message twice, with delays in between. It calls onHandled for each message.
 func consumeInOrder(t *testing.T, b *kafka.Broker, messages <-chan *message.Message, s *sequence, onHandled func()) {
 	t.Helper()
 	for m := range messages {
@@ -117,7 +117,7 @@ func consumeInOrder(t *testing.T, b *kafka.Broker, messages <-chan *message.Mess
 	}
 }
 
-// Strict order per key: 5 % of the messages fail twice, while members of the group come and go.
+// The order per key is strict even though 5 % of the messages fail twice, and members join and leave the group.
 func TestOrder_KeysKeepTheirOrderOverRetriesAndRebalances(t *testing.T) {
 	t.Parallel()
 	const keys, rebalances = 20, 3
@@ -140,7 +140,7 @@ func TestOrder_KeysKeepTheirOrderOverRetriesAndRebalances(t *testing.T) {
 	t.Logf("%d messages", n)
 }
 
-// publishInOrder publishes the next message of every key repeatedly until stop, and then returns how many.
+// publishInOrder repeatedly publishes the next message of every key until stop, and returns how many it has published.
 func publishInOrder(t *testing.T, b brokers.Broker, topic string, keys int, stop <-chan struct{},
 	published chan<- int,
 ) {
@@ -167,7 +167,7 @@ func publishInOrder(t *testing.T, b brokers.Broker, topic string, keys int, stop
 	}
 }
 
-// joinAndLeave is a second member that leaves when it has handled a message.
+// joinAndLeave runs a second member that leaves after it has handled a message.
 func joinAndLeave(t *testing.T, c *kfake.Cluster, topic string, s *sequence) {
 	t.Helper()
 	b, err := brokers.Open(t.Context(), urlOf(c, "group=billing", "order=key", "concurrency=8", "session-timeout=20s"))

@@ -7,8 +7,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Records that were polled before a partition was given up and assigned again lie behind the position from which it is
-// read now: they would move it forward, past records that have not been handled.
+// Records that were polled before a partition was given up and assigned again must be ignored: they would advance its
+// position past records that have not been handled.
 func TestPartition_IgnoresRecordsOfItsPredecessor(t *testing.T) {
 	p := &partition{more: make(chan struct{}, 1)}
 	polled := kgo.FetchPartition{Records: []*kgo.Record{{Offset: 30}}}

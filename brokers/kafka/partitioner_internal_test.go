@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A key stays on its partition when a service moves here from a Java producer, or from sarama or watermill-kafka: the
-// partitions are those of sarama's own partitioners, of which murmur2 is Java's.
+// A key keeps its partition when a service moves here from a Java producer, sarama or watermill-kafka: the partitions
+// are those of sarama's own partitioners, of which murmur2 is also Java's.
 func TestPartitioners_ChooseAsOtherClientsDo(t *testing.T) {
 	for name, theirs := range map[string]sarama.PartitionerConstructor{
 		"murmur2": sarama.NewMurmur2Partitioner, "fnv": sarama.NewHashPartitioner,
@@ -26,12 +26,12 @@ func TestPartitioners_ChooseAsOtherClientsDo(t *testing.T) {
 			require.True(t, ours.RequiresConsistency(r), "a key waits for its leader")
 
 			r.Partition = n - 1
-			require.EqualValues(t, n-1, ours.Partition(r, int(n)), "a record that names its partition goes there")
+			require.EqualValues(t, n-1, ours.Partition(r, int(n)), "a record can name its partition")
 		})
 	}
 }
 
-// Records without a key are spread over the partitions, a batch to each.
+// Records without a key are spread over the partitions in batches.
 func TestPartitioners_SpreadRecordsWithoutKey(t *testing.T) {
 	ours := partitioner{partitioners["murmur2"]}.ForTopic("orders")
 	seen := map[int]bool{}

@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// produce writes raw records, as any client could.
+// produce writes raw records, as any client can.
 func produce(t testing.TB, c *kfake.Cluster, records ...*sarama.ProducerMessage) {
 	t.Helper()
 	cfg := sarama.NewConfig()
@@ -31,7 +31,7 @@ func produce(t testing.TB, c *kfake.Cluster, records ...*sarama.ProducerMessage)
 	require.NoError(t, p.SendMessages(records))
 }
 
-// consumeRaw reads n records of a topic's first partition as a plain client sees them.
+// consumeRaw reads n records of a topic's first partition with a plain client.
 func consumeRaw(t testing.TB, c *kfake.Cluster, topic string, n int) []*sarama.ConsumerMessage {
 	t.Helper()
 	return consumePartition(t, c, topic, 0, n)
@@ -61,8 +61,8 @@ func raw(name string, value []byte) sarama.RecordHeader {
 	return sarama.RecordHeader{Key: []byte(name), Value: value}
 }
 
-// Whatever a record contains, it reaches the handler, survives a retry and a dead letter byte for byte, and the offset
-// advances. The cases read from one subscription, in turn.
+// A record with any content reaches the handler and survives a retry and a dead letter byte for byte, and the offset
+// advances. The cases share one subscription, so they run one after the other.
 //
 //nolint:tparallel // see above
 func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
@@ -111,13 +111,13 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 				"x-kafka-partition", "x-kafka-offset", "x-kafka-wait", "x-not-before",
 				"x-kafka-headers",
 			} {
-				if title == "hostile" { // names of this driver, which say something else on a retry
+				if title == "hostile" { // headers that this driver uses for its own retries
 					delete(first.Metadata, ours)
 				}
 			}
 			require.Equal(t, first.Metadata, second.Metadata)
 			again, _ := envelope.OriginFrom(second.Context())
-			require.Equal(t, origin, again, "where it came from, not where it waited")
+			require.Equal(t, origin, again, "the original position, not that in the retry topic")
 
 			require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{
 				Message: second, Origin: *again, Reason: "permanent", Err: envelope.Error{Message: strings.Repeat("e", 1000)},
@@ -132,7 +132,7 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 		require.Equal(t, sent[i].Key, d.Key)
 		require.Equal(t, sent[i].Key == nil, d.Key == nil)
 		require.Equal(t, sent[i].Value, d.Value)
-		require.Equal(t, sent[i].Value == nil, d.Value == nil, "a tombstone stays one")
+		require.Equal(t, sent[i].Value == nil, d.Value == nil, "a tombstone remains a tombstone")
 		for _, h := range sent[i].Headers {
 			if !strings.HasPrefix(string(h.Key), "x-") {
 				require.Contains(t, d.Headers, h)
@@ -147,8 +147,8 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 	}
 }
 
-// A retry and a dead letter keep the partition and the key of their record, whatever the producer's choice, even if the
-// message has lost its metadata on the way, for example because it was edited.
+// A retry and a dead letter keep the partition and the key of their record, however the producer chose them, even if
+// the message has lost its metadata, for example in an edit.
 func TestRecords_RetryKeepsPartitionAndKey(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, kfake.DefaultNumPartitions(3))
@@ -178,7 +178,7 @@ func TestRecords_RetryKeepsPartitionAndKey(t *testing.T) {
 	}
 }
 
-// A handler that republishes its message keeps the key and the headers that a map of strings cannot hold.
+// A message that a handler republishes keeps the key, and the headers that a map of strings cannot represent.
 func TestRecords_RepublishedKeepsKeyAndHeaders(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -206,7 +206,7 @@ func TestRecords_RepublishedKeepsKeyAndHeaders(t *testing.T) {
 	}, got)
 }
 
-func TestPublish_TooLargeSaysWhatToDo(t *testing.T) {
+func TestPublish_TooLargeNamesTheRemedy(t *testing.T) {
 	t.Parallel()
 	b := open(t, cluster(t), "max-message-bytes=2KiB")
 	err := b.Publisher().Publish(name("large"), newMessage("m", strings.Repeat("x", 2048)))
@@ -221,8 +221,8 @@ func (s *sink) DeadLetter(_ context.Context, d *envelope.DeadLetter) error {
 	return nil
 }
 
-// A dead letter topic created by an operator accepts no larger records than the main topic: the trace is dropped first,
-// then the body is kept by reference.
+// A dead letter topic that an operator created accepts no larger records than the main topic: first the stack trace is
+// dropped, then the body is replaced by a reference.
 func TestDeadLetter_ShrinksHeadersThenBody(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -261,9 +261,9 @@ func TestDeadLetter_ShrinksHeadersThenBody(t *testing.T) {
 		return ""
 	}
 	require.Len(t, find(0, envelope.KeyErrorTrace), 100<<10, "fits")
-	require.Empty(t, find(1, envelope.KeyErrorTrace), "the trace had to go")
+	require.Empty(t, find(1, envelope.KeyErrorTrace), "the trace was dropped")
 	require.Len(t, records[1].Value, 150<<10)
-	require.Empty(t, records[2].Value, "the body had to go")
+	require.Empty(t, records[2].Value, "the body was replaced")
 	require.Contains(t, find(2, "x-kafka-body"), "sha256")
 	require.Equal(t, "broken", find(2, envelope.KeyErrorMessage))
 	require.Len(t, kept, 1)
@@ -271,8 +271,8 @@ func TestDeadLetter_ShrinksHeadersThenBody(t *testing.T) {
 	require.Greater(t, 190<<10+150<<10, limit)
 }
 
-// If the fallback cannot keep it either, the message is not dead: the error is returned, and no record claims that the
-// body is kept.
+// If the fallback cannot store the body either, the message is not dead-lettered: the error is returned, and no record
+// claims that the body is stored.
 func TestDeadLetter_FallbackThatFails(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -310,8 +310,8 @@ type failingSink struct{ err error }
 
 func (s failingSink) DeadLetter(context.Context, *envelope.DeadLetter) error { return s.err }
 
-// A retry without room for its error loses the trace, then the texts, as with every broker, but not the message.
-func TestReschedule_ShedsTheTextsOfItsError(t *testing.T) {
+// A retry without room for its error loses the trace and then the texts, as on every broker, but not the message.
+func TestReschedule_DropsTheTextsOfItsError(t *testing.T) {
 	t.Parallel()
 	b := open(t, cluster(t), "max-message-bytes=200KiB")
 	topic := name("orders")

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// failing lets the cluster answer requests with an error, filled in by fill, while it is set.
+// failing makes the cluster answer requests with an error, which fill sets in the response, while it is set.
 func failing[Req kmsg.Request, Resp kmsg.Response](c *kfake.Cluster,
 	fill func(req Req, resp Resp, code int16),
 ) *atomic.Pointer[kerr.Error] {
@@ -70,8 +70,8 @@ func failJoins(c *kfake.Cluster) *atomic.Pointer[kerr.Error] {
 	return failing(c, func(_ *kmsg.JoinGroupRequest, resp *kmsg.JoinGroupResponse, code int16) { resp.ErrorCode = code })
 }
 
-// A refusal by the brokers is returned to the caller that publishes, reschedules or dead-letters, because a message is
-// acked only on their confirmation.
+// If the brokers refuse a record, the call that publishes, reschedules or dead-letters returns an error, because a
+// message is acked only after their confirmation.
 func TestRefused_IsAnError(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -80,7 +80,7 @@ func TestRefused_IsAnError(t *testing.T) {
 	topic := name("orders")
 	messages := subscribe(t, b, topic)
 	require.NoError(t, b.Publisher().Publish(topic, newMessage("0", "")))
-	retryIn(t, b, receiveID(t, messages, "0"), 0) // makes the retry topic
+	retryIn(t, b, receiveID(t, messages, "0"), 0) // creates the retry topic
 	receiveID(t, messages, "0").Ack()
 	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
 	m := receiveID(t, messages, "1")
@@ -96,8 +96,8 @@ func TestRefused_IsAnError(t *testing.T) {
 	receiveID(t, messages, "1").Ack()
 }
 
-// After a refusal by the coordinator a group is joined again, with growing pauses: refusals cause no hot loop, and
-// recovery is automatic.
+// If the coordinator refuses a member, it joins again after growing pauses: refusals cause no hot loop, and recovery is
+// automatic.
 func TestGroup_RefusalsMakeNoHotLoop(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -121,8 +121,8 @@ func TestGroup_RefusalsMakeNoHotLoop(t *testing.T) {
 	receiveID(t, messages, "1").Ack()
 }
 
-// The coordinator refuses the position of one partition, which a client answers by never reading that partition again:
-// it stood still until the next rebalance.
+// If the coordinator refuses the position of one partition, a client never reads that partition again: it used to be
+// stuck until the next rebalance.
 func TestGroup_RefusedPositionOfAPartition(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, kfake.DefaultNumPartitions(2))

@@ -34,8 +34,8 @@ func deadLetter(t *testing.T, b *kafka.Broker, m *message.Message) {
 	m.Ack()
 }
 
-// retriedUntil passes on all messages except one: until released is closed it is rescheduled on every delivery, so that
-// later messages find it waiting, however long they take.
+// retriedUntil passes on all messages except one, which it reschedules on every delivery until released is closed, so
+// that later messages find it waiting, however long they take.
 func retriedUntil(t *testing.T, b *kafka.Broker, messages <-chan *message.Message, payload string, delay time.Duration,
 	released <-chan struct{},
 ) <-chan *message.Message {
@@ -80,11 +80,11 @@ func nothingMore(t *testing.T, messages <-chan *message.Message) {
 	select {
 	case m := <-messages:
 		require.FailNow(t, "delivered again", m.UUID)
-	case <-time.After(300 * time.Millisecond): // nothing happens, so there is nothing to wait for
+	case <-time.After(300 * time.Millisecond): // there is no event to wait for
 	}
 }
 
-// A commit that the coordinator refuses for a while is made once it accepts it, including the last one.
+// A commit that the coordinator refuses for a while, including the last one, is retried until it succeeds.
 func TestCommit_RefusedForAWhileIsMadeLater(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -112,9 +112,9 @@ func TestCommit_RefusedForAWhileIsMadeLater(t *testing.T) {
 	receiveID(t, messages, "3").Ack()
 }
 
-// A new owner knows which keys are blocked, and by what, before it handles anything: across a restart, and across a
-// crash before any commit, after which every message is redelivered.
-func TestOrder_IsKeptByWhoeverTakesOver(t *testing.T) {
+// A new owner knows which messages block which keys before it handles any message, even after a restart, or a crash
+// before any commit, when every message is redelivered.
+func TestOrder_IsKeptByTheNextOwner(t *testing.T) {
 	t.Parallel()
 	for title, crash := range map[string]bool{"after a restart": false, "after a crash": true} {
 		t.Run(title, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestOrder_IsKeptByWhoeverTakesOver(t *testing.T) {
 			require.NoError(t, b.Close())
 			refusal.Store(nil)
 
-			// Parked twice, by a member that did not know yet that it had lost the partition.
+			// It is parked twice, the second time by a member that did not know yet that it had lost the partition.
 			again := &sarama.ProducerMessage{
 				Topic: parked[0].Topic, Key: sarama.ByteEncoder(parked[0].Key), Value: sarama.ByteEncoder(parked[0].Value),
 			}
@@ -178,8 +178,8 @@ func parkingTopic(t *testing.T, b *kafka.Broker, topic string) string {
 	return ""
 }
 
-// A parked message that is in hand when its process ends is redelivered, before those behind it.
-func TestOrder_ParkedMessageInHandComesAgain(t *testing.T) {
+// A parked message that is in hand when its process ends is redelivered before those behind it.
+func TestOrder_ParkedMessageInHandIsRedelivered(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	params := []string{"order=key", "concurrency=4", "commit-interval=20ms", "drain=200ms"}
@@ -200,7 +200,7 @@ func TestOrder_ParkedMessageInHandComesAgain(t *testing.T) {
 	nothingMore(t, messages)
 }
 
-// Naming schemes may let groups share their retry topics. Each group takes only its own records.
+// A naming scheme may let groups share their retry topics. Each group handles only its own records.
 func TestGroups_ShareARetryTopic(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -214,9 +214,9 @@ func TestGroups_ShareARetryTopic(t *testing.T) {
 	nothingMore(t, mail)
 }
 
-// A process ended between a retry and its ack: the message is redelivered, fails again, and its second retry equals the
-// first and is handled once. It used to start a second chain of retries. A redrive of the message starts over, and its
-// retry is a separate one.
+// If a process ends between a retry and its ack, the message is redelivered and fails again, but its second retry is
+// recognised as the first and handled once. It used to start a second chain of retries. A redrive of the message starts
+// over, and its retry is a separate one.
 func TestReplay_OfARetryThatWasPublishedStartsNoSecondChain(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

@@ -10,12 +10,12 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Any delay from 0 to 30 days is served by a bounded number of topics, late by at most 1 % or 250 ms, never early.
+// Any delay from 0 to 30 days takes a bounded number of topics, and is late by at most 1 % or 250 ms, and never early.
 func TestTiers_AnyDelayIsExactWithinOnePercent(t *testing.T) {
 	all := newTiers(nil)
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
-		scale := time.Duration(1) << random.IntN(42) // from nanoseconds to an hour, then everything
+		scale := time.Duration(1) << random.IntN(42) // from nanoseconds to an hour, then all
 		delay := min(time.Duration(random.Int64N(int64(scale)*1000)), envelope.MaxDelay)
 
 		// The worst record in front of this one waits for the full tier.

@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// hideTopic makes brokers deny a topic in the first answers that name it.
+// hideTopic makes brokers deny that a topic exists in the first responses that name it.
 func hideTopic(t *testing.T, c *kfake.Cluster, name string, answers int64) (left *atomic.Int64) {
 	t.Helper()
 	host, port, err := net.SplitHostPort(c.ListenAddrs()[0])
@@ -46,14 +46,14 @@ func hideTopic(t *testing.T, c *kfake.Cluster, name string, answers int64) (left
 	return left
 }
 
-// A broker learns of a new topic some time after the controller has created it. On a busy one, this took longer than
-// the client's own retries, and the subscription failed with "a retry topic is missing: open the broker with
-// auto-create=true", although it was.
-func TestTopics_BrokerHearsLateOfANewOne(t *testing.T) {
+// A broker learns of a new topic some time after the controller has created it. On a busy one this took longer than the
+// client's own retries, and the subscription failed with "a retry topic is missing: open the broker with
+// auto-create=true", although that was set.
+func TestTopics_BrokerLearnsLateOfANewOne(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	b := open(t, c)
-	left := hideTopic(t, c, "orders.billing_retry", 15) // the client itself tries six times
+	left := hideTopic(t, c, "orders.billing_retry", 15) // more than the client's own six attempts
 	_, err := b.Subscriber().Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	require.Negative(t, left.Load(), "the topic was hidden, then visible")

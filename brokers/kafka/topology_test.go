@@ -32,9 +32,9 @@ func ExamplePlanConfig() {
 	// ... 48 topics, created when they are needed
 }
 
-// A collector may read the dead letters before there are any: it creates their topic with the settings that it needs,
-// instead of an ordinary one, which deletes dead letters after a week.
-func TestPlan_DeadLetterTopicThatAReaderMade(t *testing.T) {
+// A collector may read dead letters before there are any: it creates their topic with the necessary settings, because
+// an ordinary topic would delete dead letters after a week.
+func TestPlan_DeadLetterTopicCreatedByAReader(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	for i, params := range [][]string{nil, {"naming=store-only"}, {"naming=laravel"}} {
@@ -58,14 +58,14 @@ func TestPlan_DeadLetterTopicThatAReaderMade(t *testing.T) {
 		described, err := administer(t, c).DescribeTopicConfigs(t.Context(), topic)
 		require.NoError(t, err)
 		for _, setting := range described[0].Configs {
-			require.NotEqual(t, kmsg.ConfigSourceDynamicTopicConfig, setting.Source, "an ordinary topic stays one: %s",
+			require.NotEqual(t, kmsg.ConfigSourceDynamicTopicConfig, setting.Source, "an ordinary topic is not changed: %s",
 				setting.Key)
 		}
 	}
 }
 
-// Without the right to create topics, an operator applies the plan, and nothing else is created.
-func TestPlan_AppliedOnceIsAllThatIsNeeded(t *testing.T) {
+// If services may not create topics, an operator applies the plan, and nothing else is created.
+func TestPlan_AppliedOnceIsEnough(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	b := open(t, c, "partitions=3", "auto-create=false", "order=key")
@@ -127,7 +127,7 @@ func TestPlan_CheckFindsDangerousSettings(t *testing.T) {
 	}
 }
 
-func TestOpen_RefusesWhatCannotWork(t *testing.T) {
+func TestOpen_RefusesImpossibleSettings(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	for params, want := range map[string]string{

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestTracker_CommitsOnlyWhatIsContiguous(t *testing.T) {
+func TestTracker_CommitsContiguousOffsets(t *testing.T) {
 	tr := newTracker(position{offset: 7}, 10)
 	var records []*tracked
 	for _, offset := range []int64{7, 8, 12, 13} { // 9-11 were compacted away
@@ -24,7 +24,7 @@ func TestTracker_CommitsOnlyWhatIsContiguous(t *testing.T) {
 	require.True(t, moved)
 	require.EqualValues(t, 7, at.offset, "still in progress")
 
-	// The next owner skips the records that are settled after it.
+	// The next owner skips the records after it that are settled.
 	successor := newTracker(at, 10)
 	for offset, known := range map[int64]bool{7: false, 8: true, 12: false, 13: true, 14: false} {
 		require.Equal(t, known, successor.known(offset), offset)
@@ -44,8 +44,8 @@ func TestTracker_CommitsOnlyWhatIsContiguous(t *testing.T) {
 	require.Equal(t, position{offset: 14}, at)
 }
 
-// A note has limited room. Records that do not fit are handled again; none is treated as settled.
-func TestPackNote_ForgetsOnlyWhatIsDone(t *testing.T) {
+// A note has limited room. Records that do not fit are handled again; no unsettled record is treated as settled.
+func TestPackNote_DropsOnlySettledRecords(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base := rapid.Int64Range(0, 1<<40).Draw(t, "base")
 		n := rapid.IntRange(1, 5000).Draw(t, "n")
@@ -67,8 +67,8 @@ func TestPackNote_ForgetsOnlyWhatIsDone(t *testing.T) {
 	})
 }
 
-// Any client may write Kafka's note.
-func TestUnpackNote_OfOthersSaysNothing(t *testing.T) {
+// Any client can write the note that Kafka stores with an offset.
+func TestUnpackNote_IgnoresForeignNotes(t *testing.T) {
 	for _, note := range []string{"", "x", "AAAA!", "////", "/w", "AQ", "watermill"} {
 		waiting, end := unpackNote(position{offset: 5, note: note})
 		require.Nil(t, waiting, note)
@@ -76,7 +76,7 @@ func TestUnpackNote_OfOthersSaysNothing(t *testing.T) {
 	}
 }
 
-func TestTracker_WindowHoldsBack(t *testing.T) {
+func TestTracker_WindowIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTracker(position{offset: -1}, 2)
 		first, _ := tr.add(t.Context(), 0)

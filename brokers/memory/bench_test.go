@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 )
 
-// BenchmarkPublishConsume is one message through the broker, from Publish to Ack, compared with Watermill's gochannel,
-// which has no groups, no delays and keeps no messages without a subscriber.
+// BenchmarkPublishConsume measures one message from Publish to Ack, compared with Watermill's gochannel, which has no
+// groups and no delays, and does not store messages without a subscriber.
 func BenchmarkPublishConsume(b *testing.B) {
 	b.Run("memory", func(b *testing.B) {
 		broker, err := memory.New(brokers.Config{})

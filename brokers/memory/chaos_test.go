@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Subscribers come, go and are cut off while messages are acked, nacked, rescheduled and ignored. In the end every
+// Subscribers start, stop and are cut off while messages are acked, nacked, rescheduled and ignored. In the end every
 // message is acked, and the queue is empty.
 func TestNothingIsLost_WhenSubscribersComeAndGo(t *testing.T) {
 	for seed := range uint64(20) {

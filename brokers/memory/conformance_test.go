@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 )
 
-// backend gives all brokers of a case the queues of the first one.
+// backend connects all brokers of a case to the queues of the first one.
 func backend(t *testing.T) brokertest.Backend {
 	t.Helper()
 	return backendWith(t, nil)
@@ -56,7 +56,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// The same in real time, with ten seconds scaled to 20 ms, as for servers.
+// The same suite in real time, with ten seconds scaled to 20 ms, as it runs on servers.
 func TestConformance_InRealTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")

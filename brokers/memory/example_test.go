@@ -31,7 +31,7 @@ func ExampleNew() {
 	origin, _ := envelope.OriginFrom(m.Context())
 	fmt.Println(string(m.Payload), "for", origin.Consumer)
 
-	// The handler failed: put the message back in front of this consumer, in a minute, before it is acked.
+	// The handler failed: reschedule the message for this consumer in a minute, before it is acked.
 	if err := broker.Reschedule(context.Background(), *origin, m.Copy(), time.Minute); err != nil {
 		fmt.Println(err)
 		return

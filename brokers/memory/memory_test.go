@@ -60,7 +60,7 @@ func TestPublish_KeepsMessagesForTheFirstGroup(t *testing.T) {
 		require.Equal(t, time.Minute, time.Since(start))
 		synctest.Wait()
 		require.Equal(t, memory.Depth{}, b.Depth("orders", "mail"))
-		require.Equal(t, memory.Depth{}, b.Depth("orders", "billing"), "the kept messages went to the first group")
+		require.Equal(t, memory.Depth{}, b.Depth("orders", "billing"), "the stored messages went to the first group")
 	})
 }
 
@@ -89,7 +89,7 @@ func TestReschedule_NeedsATopic(t *testing.T) {
 	require.ErrorContains(t, err, "the origin names no topic")
 }
 
-func TestReschedule_TakesTheLongestDelay(t *testing.T) {
+func TestReschedule_AcceptsTheLongestDelay(t *testing.T) {
 	b := newBroker(t, brokers.Config{})
 	require.NoError(t, b.Reschedule(t.Context(), envelope.Origin{Topic: "orders"}, message.NewMessage("1", nil),
 		math.MaxInt64))
@@ -119,7 +119,7 @@ func TestConnect_AfterAllWereClosed(t *testing.T) {
 	})
 }
 
-func TestNack_PauseDoublesAndOthersGoOn(t *testing.T) {
+func TestNack_PauseDoublesAndOthersAreDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(t, brokers.Config{URL: "mem://?nack-pause=1s"})
 		in, err := b.Subscriber().Subscribe(t.Context(), "orders")
@@ -131,7 +131,7 @@ func TestNack_PauseDoublesAndOthersGoOn(t *testing.T) {
 		for len(nacked) < 9 {
 			m := <-in
 			if m.UUID == "good" {
-				require.Zero(t, time.Since(start), "it did not wait behind the bad one")
+				require.Zero(t, time.Since(start), "it does not wait for the bad one")
 				m.Ack()
 				continue
 			}
@@ -139,7 +139,7 @@ func TestNack_PauseDoublesAndOthersGoOn(t *testing.T) {
 			require.True(t, ok)
 			require.Equal(t, len(nacked), origin.DeliveryCount)
 			require.Equal(t, len(nacked) > 0, origin.Redelivered)
-			require.Equal(t, "1", origin.Position, "the position is stable over redeliveries")
+			require.Equal(t, "1", origin.Position, "the position is stable across redeliveries")
 			nacked = append(nacked, time.Since(start))
 			m.Nack()
 		}
@@ -162,7 +162,7 @@ func TestSubscribe_PatternsOfOneConsumerShareAQueue(t *testing.T) {
 		}
 		for _, want := range []string{"kept", "invoice.paid", "invoice.created"} {
 			m := <-in
-			require.Equal(t, want, m.UUID, "once, though two patterns match")
+			require.Equal(t, want, m.UUID, "delivered once, although two patterns match")
 			origin, _ := envelope.OriginFrom(m.Context())
 			require.Equal(t, "invoice.*", origin.Topic)
 			if want == "invoice.paid" { // a retry keeps its routing key
@@ -175,7 +175,7 @@ func TestSubscribe_PatternsOfOneConsumerShareAQueue(t *testing.T) {
 		origin, _ := envelope.OriginFrom(again.Context())
 		require.Equal(t, "invoice.paid", origin.RoutingKey)
 		again.Ack()
-		require.Equal(t, 1, b.Depth("order.paid", "audit").Ready, "kept for a later subscriber")
+		require.Equal(t, 1, b.Depth("order.paid", "audit").Ready, "stored for a later subscriber")
 	})
 }
 
@@ -191,7 +191,7 @@ func TestSubscriber_ValuesOfTheContextReachTheHandlers(t *testing.T) {
 	<-m.Context().Done()
 }
 
-// performance.md: one million waiting retries cost at most 1 KiB each.
+// According to performance.md, one million waiting retries need at most 1 KiB each.
 func TestWaiting_CostsLessThanAKibibyte(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures memory")
@@ -231,7 +231,7 @@ func contextWith(t *testing.T, key, value any) context.Context {
 	return context.WithValue(t.Context(), key, value)
 }
 
-// Package dlq redrives whole batches through it.
+// Package dlq redrives in batches with it.
 func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, err := memory.New(brokers.Config{})
@@ -272,7 +272,7 @@ func TestNew_ParamsOfOtherDrivers(t *testing.T) {
 	require.ErrorContains(t, err, `unknown parameter "prefetch"`)
 }
 
-// heap returns the bytes in use. Garbage of other tests takes several collections to go: pools keep it for one more.
+// heap returns the bytes in use. Garbage of other tests needs several collections, because pools keep it for one more.
 func heap() uint64 {
 	var now runtime.MemStats
 	for last := uint64(math.MaxUint64); ; last = now.HeapAlloc {

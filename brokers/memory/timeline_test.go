@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// How to unit-test a handler's whole retry timeline, 80 seconds of it, without waiting.
+// This is how to test a handler's whole retry timeline of 80 seconds without waiting.
 func TestTimeline_InVirtualTime(t *testing.T) {
 	remindersThatFail(t)
 }
@@ -31,7 +31,7 @@ func TestTimeline_TakesNoTime(t *testing.T) {
 		best = min(best, time.Since(start))
 	}
 	t.Logf("80 seconds of virtual time took %s", best)
-	require.Less(t, best, most, "the best of a thousand, on any machine and with the race detector")
+	require.Less(t, best, most, "the fastest of a thousand runs, on any machine and with the race detector")
 }
 
 func remindersThatFail(t *testing.T) {

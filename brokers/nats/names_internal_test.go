@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-func TestNames_ReadAsTheyAreGiven(t *testing.T) {
+func TestNames_AreReadable(t *testing.T) {
 	p := placeOf("orders.paid")
 	require.Equal(t, "orders.paid", p.subject)
 	require.Equal(t, "orders+paid", p.token)
@@ -27,7 +27,7 @@ func TestNames_ReadAsTheyAreGiven(t *testing.T) {
 	require.Equal(t, "redrive.orders+paid.>", p.all())
 }
 
-// Two topics never share a stream or a subject, and every topic can be one.
+// Two topics never share a stream or a subject, and every topic has valid names.
 func TestNames_AreOfOneTopic(t *testing.T) {
 	text := rapid.OneOf(rapid.String(), rapid.StringOfN(rapid.RuneFrom([]rune(`ab.+=*>$ 2E-_/`)), 1, 12, -1))
 	rapid.Check(t, func(t *rapid.T) {
@@ -72,12 +72,12 @@ func TestHeaders_OfAnyBytesSurvive(t *testing.T) {
 		got := parsed(overTheWire(t, rendered(&driver.Outgoing{Message: m, To: &driver.Destination{}})))
 		require.Equal(t, m.UUID, got.UUID)
 		want := message.Metadata{}
-		maps.Insert(want, (&driver.Outgoing{Message: m}).Headers()) // except those made by a broker
+		maps.Insert(want, (&driver.Outgoing{Message: m}).Headers()) // except IDs that a broker assigned
 		require.Equal(t, want, got.Metadata)
 	})
 }
 
-// overTheWire writes and reads headers as nats.go does.
+// overTheWire encodes and decodes headers as nats.go does.
 func overTheWire(t require.TestingT, m *nats.Msg) *nats.Msg {
 	var b bytes.Buffer
 	require.NoError(t, http.Header(m.Header).Write(&b))

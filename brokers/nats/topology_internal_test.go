@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// clearingServer is still removing the files of a stream, for that many calls.
+// clearingServer is still removing the files of a deleted stream, for that many calls.
 type clearingServer struct {
 	jetstream.JetStream
 

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// strictChannel accounts like RabbitMQ: it knows which deliveries are in flight and accepts no answer to another one.
+// strictChannel checks acks like RabbitMQ: it knows which deliveries are in flight and refuses an ack of any other.
 type strictChannel struct {
 	t        *testing.T
 	underWay map[uint64]bool
@@ -32,7 +32,7 @@ func (c *strictChannel) Ack(tag uint64, multiple bool) error {
 	for other := range c.underWay {
 		if other == tag || multiple && other < tag {
 			if !c.answered[other] {
-				c.t.Errorf("ack up to %d takes %d along, which was not answered", tag, other)
+				c.t.Errorf("ack up to %d includes %d, which was not settled", tag, other)
 			}
 			delete(c.underWay, other)
 			c.acked[other] = true
@@ -50,9 +50,8 @@ func answers(outcome driver.Outcome, tags ...uint64) []driver.Settlement {
 	return settled
 }
 
-// Whatever the order of the answers, and however many arrive together: every acked delivery gets its own ack, and a
-// released one gets none.
-func TestAcker_AnswersEachDeliveryOnce(t *testing.T) {
+// Every acked delivery is acked and no released one is, whatever their order and however many arrive together.
+func TestAcker_AcksEachDeliveryOnce(t *testing.T) {
 	const total = 2000
 	random := rand.New(rand.NewPCG(3, 4))
 	ch := &strictChannel{
@@ -63,7 +62,7 @@ func TestAcker_AnswersEachDeliveryOnce(t *testing.T) {
 		order[i] = uint64(i + 1)
 		ch.underWay[order[i]] = true
 	}
-	for i := range order { // mixed within a window, as handlers of different speed do
+	for i := range order { // mixed within a window, as by handlers of different speed
 		j := min(total-1, i+random.IntN(50))
 		order[i], order[j] = order[j], order[i]
 	}
@@ -93,18 +92,18 @@ type deadChannel struct{}
 
 func (deadChannel) Ack(uint64, bool) error { return amqp.ErrClosed }
 
-// Each answer that cannot be sent is reported, whether it shares a frame or not.
-func TestAcker_TellsOfAcksThatFail(t *testing.T) {
+// Each ack that cannot be sent is reported, whether or not it shares a frame.
+func TestAcker_ReportsFailedAcks(t *testing.T) {
 	a := newAcker(deadChannel{})
-	faults := a.settle(answers(driver.Ack, 1, 2, 3, 5, 8, 9)) // the others are in hand
+	faults := a.settle(answers(driver.Ack, 1, 2, 3, 5, 8, 9)) // the others are in flight
 	require.Len(t, faults, 6)
 	for _, err := range faults {
 		require.ErrorIs(t, err, driver.ErrLost)
 	}
 }
 
-// Deliveries answered together are acked in one frame.
-func TestAcker_PutsAcksTogether(t *testing.T) {
+// Deliveries that are settled together are acked in one frame.
+func TestAcker_CombinesAcks(t *testing.T) {
 	ch := &strictChannel{t: t, underWay: map[uint64]bool{}, answered: map[uint64]bool{}, acked: map[uint64]bool{}}
 	tags := make([]uint64, 100)
 	for i := range tags {

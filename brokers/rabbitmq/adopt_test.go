@@ -59,17 +59,17 @@ func TestRoute_OneRetryQueue(t *testing.T) {
 	d := designOf(t, brokers.Config{Naming: brokers.Laravel()})
 	r, err := d.retry(d.names("orders", ""), &envelope.Origin{}, 0)
 	require.NoError(t, err)
-	require.Equal(t, "orders_retry", r.key, "without a backoff too")
+	require.Equal(t, "orders_retry", r.key, "also without a backoff")
 
 	perDelay := brokers.NameScheme{Preset: "laravel", Retry: "{queue}_retry.{delay}"}
 	named := designOf(t, brokers.Config{Naming: perDelay, Delays: []time.Duration{time.Second}})
 	r, err = named.retry(named.names("orders", ""), &envelope.Origin{}, time.Second)
 	require.NoError(t, err)
-	require.Equal(t, route{key: "orders_retry.1000", expiration: 1000}, r, "a name with {delay} asks for a queue per delay")
+	require.Equal(t, route{key: "orders_retry.1000", expiration: 1000}, r, "a name with {delay} means a queue per delay")
 }
 
-// A retry queue created with a time to live serves shorter delays directly and longer ones in rounds; delays that would
-// take too many rounds use the queue named after the delay.
+// A retry queue that was created with a time to live serves shorter delays directly and longer ones in rounds; delays
+// that would need too many rounds use the queue named after the delay.
 func TestRoute_RetryQueueWithATimeToLive(t *testing.T) {
 	d := designOf(t, brokers.Config{Naming: brokers.Laravel(), Delays: []time.Duration{10 * time.Second}})
 	n := d.names("orders", "")
@@ -86,7 +86,7 @@ func TestRoute_RetryQueueWithATimeToLive(t *testing.T) {
 	require.Equal(t, route{key: "orders_retry.10000", expiration: 10_000}, retry(10*time.Second))
 }
 
-// An adopted cycle queue with ten minutes waits ten minutes, not 120 times five seconds.
+// An adopted cycle queue of ten minutes waits ten minutes once, instead of five seconds 120 times.
 func TestRoute_CycleWithItsOwnTimeToLive(t *testing.T) {
 	d := designOf(t, brokers.Config{
 		Naming: brokers.TTLCycle("sme.sgp.workers"),
@@ -99,8 +99,8 @@ func TestRoute_CycleWithItsOwnTimeToLive(t *testing.T) {
 	require.Equal(t, route{exchange: "sme.sgp.workers.deadletter", key: "dre", checked: true, expiration: 600_000}, r)
 }
 
-// A configuration that cannot work is refused with a remedy, which is never the current setting.
-func TestPlan_WayBack(t *testing.T) {
+// A configuration that cannot work is refused with a remedy that differs from the current setting.
+func TestPlan_ReturnFromTheRetryQueue(t *testing.T) {
 	adopting := func(declare string) Plan {
 		return designOf(t, brokers.Config{Naming: brokers.Laravel(), Params: brokers.Params{"declare": declare}}).consumer(
 			"orders", "", nil)
@@ -159,7 +159,7 @@ func TestArgumentError_Take(t *testing.T) {
 	}, args)
 }
 
-// A plain x-delay of a producer in another language is the base of the backoff, ours is not.
+// A plain x-delay header from a producer in another language is the base of the backoff, but one that we set is not.
 func TestHeaders_PlainDelayIsTheBase(t *testing.T) {
 	base := func(headers amqp.Table) string {
 		md := message.Metadata{}
@@ -168,7 +168,7 @@ func TestHeaders_PlainDelayIsTheBase(t *testing.T) {
 		return md[envelope.KeyOriginalDelay]
 	}
 	require.Equal(t, "10000", base(amqp.Table{"x-delay": int32(10000)}))
-	require.Equal(t, "10000", base(amqp.Table{"x-delay": int64(-10000)}), "as the plugin leaves it")
+	require.Equal(t, "10000", base(amqp.Table{"x-delay": int64(-10000)}), "as the plugin sets it")
 	require.Equal(t, "10000", base(amqp.Table{"x-delay": "10000"}))
 	require.Equal(t, "7000", base(amqp.Table{"x-delay": int32(10000), "x-original-delay": "7000"}))
 	require.Empty(t, base(amqp.Table{"x-delay": int32(10000), "x-retry-count": int32(1)}))

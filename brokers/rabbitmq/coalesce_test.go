@@ -44,8 +44,8 @@ func TestCoalescing_KeepsEveryWriteWholeAndInOrder(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A peer that reads nothing fills the buffer. A write still returns at once, because amqp091-go holds its lock during
-// it; a publisher waits for room, until its own deadline, or the connection's.
+// A peer that reads nothing lets the buffer fill up. A write still returns at once, because amqp091-go holds a lock
+// during it; a publisher waits for room until its own deadline or that of the connection.
 func TestCoalescing_APeerThatReadsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
@@ -63,7 +63,7 @@ func TestCoalescing_APeerThatReadsNothing(t *testing.T) {
 		require.ErrorIs(t, c.room(ctx), context.DeadlineExceeded)
 		require.Equal(t, time.Second, time.Since(began))
 
-		require.NoError(t, c.room(t.Context()), "the connection is given up")
+		require.NoError(t, c.room(t.Context()), "the connection is abandoned")
 		require.Equal(t, writeTimeout, time.Since(began))
 		_, err := c.Write([]byte("x"))
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
@@ -91,9 +91,9 @@ func TestCoalescing_CloseReleasesPublishers(t *testing.T) {
 	})
 }
 
-// A connection that must close by a deadline does, although heartbeats arrive and amqp091-go sets other deadlines for
-// them.
-func TestCoalescing_HeartbeatsPutOffNoEnd(t *testing.T) {
+// A connection that must close by a deadline does so even though heartbeats arrive, for which amqp091-go sets other
+// deadlines.
+func TestCoalescing_HeartbeatsDoNotDelayClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		defer server.Close()
@@ -120,7 +120,7 @@ func TestCoalescing_AFailedWriteEndsTheConnection(t *testing.T) {
 	defer server.Close()
 	c := coalesce(client, -time.Second)
 	_, err := c.Write(bytes.Repeat([]byte("x"), 100))
-	require.NoError(t, err, "it is accepted and fails later")
+	require.NoError(t, err, "the write is accepted and fails later")
 	_, err = c.Read(make([]byte, 1))
 	require.True(t, errors.Is(err, io.ErrClosedPipe) || errors.Is(err, io.EOF), err)
 	_, err = c.Write([]byte("x"))

@@ -8,7 +8,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 )
 
-// The queues of a service on a bus, without a connection: for a review, or for those who declare in production.
+// The queues of a service on a bus can be listed without a connection, for a review or for the team that declares them
+// in production.
 func ExamplePlanConfig() {
 	plan, err := rabbitmq.PlanConfig(brokers.Config{
 		URL:    "amqp://localhost/",

@@ -19,8 +19,8 @@ func roundTrip(headers amqp.Table) amqp.Table {
 	return metadataToHeaders(metadata, nil, skipHeader)
 }
 
-// A header of any type has the same type after a retry.
-func TestHeaders_EveryTypeComesBackAsItCame(t *testing.T) {
+// A header of any type has the same type and value after a retry.
+func TestHeaders_EveryTypeSurvives(t *testing.T) {
 	headers := amqp.Table{
 		"string": "text", "empty": "", "bytes": []byte{0, 0xff}, "true": true, "false": false, "nothing": nil,
 		"int8": int8(-8), "uint8": uint8(200), "int16": int16(-16), "uint16": uint16(60000), "int32": int32(-32),
@@ -57,17 +57,17 @@ func TestHeaders_ChangedByAHandler(t *testing.T) {
 		text string
 		want any
 	}{
-		"a counter counts on":          {int32(1), "2", int32(2)},
-		"a counter outgrows its type":  {int32(1), "3000000000", int64(3000000000)},
-		"no number any more":           {int64(1), "many", "many"},
-		"no boolean any more":          {true, "yes", "yes"},
-		"no time any more":             {time.Unix(0, 0), "tomorrow", "tomorrow"},
-		"a table of another shape":     {amqp.Table{"a": int32(1)}, `{"a":"1"}`, `{"a":"1"}`},
-		"a table with another value":   {amqp.Table{"a": int32(1)}, `{"a":2}`, amqp.Table{"a": int32(2)}},
-		"a table that is none":         {amqp.Table{"a": int32(1)}, `{`, `{`},
-		"a table and something behind": {amqp.Table{}, `{} {}`, `{} {}`},
-		"a list that grew":             {[]any{int32(1)}, `[1,2]`, `[1,2]`},
-		"bytes":                        {[]byte("a"), "b", []byte("b")},
+		"a counter is incremented":        {int32(1), "2", int32(2)},
+		"a counter outgrows its type":     {int32(1), "3000000000", int64(3000000000)},
+		"no longer a number":              {int64(1), "many", "many"},
+		"no longer a boolean":             {true, "yes", "yes"},
+		"no longer a time":                {time.Unix(0, 0), "tomorrow", "tomorrow"},
+		"a table of another shape":        {amqp.Table{"a": int32(1)}, `{"a":"1"}`, `{"a":"1"}`},
+		"a table with another value":      {amqp.Table{"a": int32(1)}, `{"a":2}`, amqp.Table{"a": int32(2)}},
+		"no longer a table":               {amqp.Table{"a": int32(1)}, `{`, `{`},
+		"a table followed by other bytes": {amqp.Table{}, `{} {}`, `{} {}`},
+		"a list that grew":                {[]any{int32(1)}, `[1,2]`, `[1,2]`},
+		"bytes":                           {[]byte("a"), "b", []byte("b")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			metadata := message.Metadata{}
@@ -78,7 +78,8 @@ func TestHeaders_ChangedByAHandler(t *testing.T) {
 	}
 }
 
-// Broker-made headers are read and never published; neither are those that misroute, expire or are refused.
+// Headers that the broker sets are read but never published; nor are headers that would misroute a message, let it
+// expire or be refused.
 func TestHeaders_OfTheBrokerAreNotPublished(t *testing.T) {
 	headers := roundTrip(amqp.Table{
 		"x-death": []any{amqp.Table{"count": int64(1)}}, "x-first-death-queue": "q", "x-last-death-reason": "expired",
@@ -94,7 +95,7 @@ func TestHeaders_SentAsIntegersWhereConsumersReadNumbers(t *testing.T) {
 	require.Equal(t, amqp.Table{"x-retry-count": int32(2), "other": "2"}, headers)
 }
 
-func TestHeaders_SomebodyElsesTypes(t *testing.T) {
+func TestHeaders_ForeignTypes(t *testing.T) {
 	headers := metadataToHeaders(message.Metadata{envelope.KeyHeaderTypes: "no JSON", "a": "1"}, nil, skipHeader)
 	require.Equal(t, amqp.Table{"a": "1"}, headers)
 	headers = metadataToHeaders(message.Metadata{
@@ -104,9 +105,9 @@ func TestHeaders_SomebodyElsesTypes(t *testing.T) {
 	require.Equal(t, amqp.Table{"a": "1", "b": "2", "c": "{}", "d": "3"}, headers)
 }
 
-// FuzzHeaders builds headers from bytes, sends them around, and expects them back.
+// FuzzHeaders builds headers from bytes and requires that a round trip preserves them.
 func FuzzHeaders(f *testing.F) {
-	f.Add([]byte("some bytes that make fields"), "name")
+	f.Add([]byte("some bytes for fields"), "name")
 	f.Add([]byte{16, 3, 15, 17, 2, 1, 2, 3, 4, 5, 6, 7, 8}, "\xff")
 	f.Fuzz(func(t *testing.T, data []byte, name string) {
 		if skipHeader(name) || name == envelope.KeyHeaderTypes {
@@ -117,7 +118,7 @@ func FuzzHeaders(f *testing.F) {
 	})
 }
 
-// FuzzMetadata sends any text under any type: the publisher must not panic, and must make a header of it.
+// FuzzMetadata combines any text with any type: the publisher must not panic, and must publish a header.
 func FuzzMetadata(f *testing.F) {
 	f.Add("[1,2]", `{"h":"[ll]"}`)
 	f.Add(`{"a":{}}`, `{"h":"{{}}"}`)

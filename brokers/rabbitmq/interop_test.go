@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// delivered is the delivery that a publication becomes.
+// delivered returns the delivery of a publication.
 func delivered(p amqp.Publishing) amqp.Delivery {
 	return amqp.Delivery{
 		Headers: p.Headers, Body: p.Body, MessageId: p.MessageId, ContentType: p.ContentType, DeliveryMode: p.DeliveryMode,
@@ -17,13 +17,13 @@ func delivered(p amqp.Publishing) amqp.Delivery {
 	}
 }
 
-// A service moves to this driver one at a time: messages of watermill-amqp's publisher are read here correctly, and
-// those written here are read by watermill-amqp's subscriber, which refuses every header that is not a string.
+// Services can move to this driver one by one: it reads messages of watermill-amqp's publisher correctly, and
+// watermill-amqp's subscriber, which refuses every header that is not a string, reads those that it publishes.
 func TestInterop_WithWatermillAMQP(t *testing.T) {
 	sent := message.NewMessage("m-1", []byte("payload"))
 	sent.Metadata["tenant"] = "acme"
 
-	t.Run("reads what its publisher writes", func(t *testing.T) {
+	t.Run("we read its publisher's messages", func(t *testing.T) {
 		p, err := wmamqp.DefaultMarshaler{}.Marshal(sent)
 		require.NoError(t, err)
 		d := delivered(p)
@@ -33,7 +33,7 @@ func TestInterop_WithWatermillAMQP(t *testing.T) {
 		require.Equal(t, "acme", got.Metadata["tenant"])
 	})
 
-	t.Run("its subscriber reads what is written", func(t *testing.T) {
+	t.Run("its subscriber reads our messages", func(t *testing.T) {
 		got, err := wmamqp.DefaultMarshaler{}.Unmarshal(delivered(marshal(sent, nil)))
 		require.NoError(t, err)
 		require.Empty(t, got.UUID, "watermill-amqp reads no message id property, where this driver and all others put "+

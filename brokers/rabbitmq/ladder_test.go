@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// walk sends a delay through the queues of l and returns its duration and the number of queues.
+// walk returns how long a delay takes in the queues of l, and through how many queues it passes.
 func walk(t *testing.T, l ladder, delay time.Duration) (waited time.Duration, steps int) {
 	t.Helper()
 	for rest := delay; rest > 0; steps++ {
@@ -22,7 +22,7 @@ func walk(t *testing.T, l ladder, delay time.Duration) (waited time.Duration, st
 	return waited, steps
 }
 
-func TestLadder_NeverEarlyAndSeldomLate(t *testing.T) {
+func TestLadder_NeverEarlyAndRarelyLate(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	l := newLadder([]time.Duration{time.Second, 7 * time.Second}, true, 1)
 	for range 20_000 {

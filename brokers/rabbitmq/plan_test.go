@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden plans")
 
-// The names and arguments of the five systems, as they are declared.
+// Each preset declares the names and arguments of its system.
 func TestPlan_Golden(t *testing.T) {
 	for name, tc := range map[string]struct {
 		cfg   brokers.Config
@@ -70,9 +70,9 @@ func TestPlan_Golden(t *testing.T) {
 	}
 }
 
-// -1 means "no limit" to RabbitMQ 4 and "drop at the first requeue" to RabbitMQ 3; a delay queue that expires takes its
-// messages along; and without reject-publish at-least-once is silently ignored.
-func TestPlan_HasNoneOfTheTraps(t *testing.T) {
+// A limit of -1 means "no limit" to RabbitMQ 4 and "drop at the first requeue" to RabbitMQ 3; a delay queue that
+// expires is deleted with its messages; and without reject-publish, at-least-once is silently ignored.
+func TestPlan_AvoidsKnownPitfalls(t *testing.T) {
 	for _, preset := range brokers.Presets() {
 		plan, err := rabbitmq.PlanConfig(brokers.Config{
 			URL: "amqp://localhost/", Group: "g", Naming: brokers.NameScheme{Preset: preset, Project: "p"},

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Properties of the message are copied, those of a past publication are not.
+// Properties of the message are copied; properties of an earlier publication are not.
 func TestProperties_AllowList(t *testing.T) {
 	d := amqp.Delivery{
 		MessageId: "id", CorrelationId: "c", ContentType: "application/json", ContentEncoding: "gzip",
@@ -52,7 +52,7 @@ func TestProperties_ThatCannotBeReadAreLeftOut(t *testing.T) {
 }
 
 // A 140 KB header, or a name of 256 bytes, ends the connection and fails all publishes on it.
-func TestCheckSize_RefusesWhatWouldEndTheConnection(t *testing.T) {
+func TestCheckSize_RefusesMessagesThatEndTheConnection(t *testing.T) {
 	const frame = 131072
 	for name, o := range map[string]outgoing{
 		"headers beyond a frame": {msg: amqp.Publishing{Headers: amqp.Table{"x": strings.Repeat("x", frame)}}},
@@ -73,17 +73,17 @@ func TestCheckSize_RefusesWhatWouldEndTheConnection(t *testing.T) {
 	require.NoError(t, checkSize(&fits, frame))
 }
 
-func TestRemaining_IsBoundedWhateverTheClockSays(t *testing.T) {
+func TestRemaining_IsBoundedForAnyClock(t *testing.T) {
 	now := time.UnixMilli(1_800_000_000_000)
 	at := func(d time.Duration) int64 { return now.Add(d).UnixMilli() }
 	for name, tc := range map[string]struct {
 		headers amqp.Table
 		want    time.Duration
 	}{
-		"nothing said":    {amqp.Table{}, 0},
+		"no value":        {amqp.Table{}, 0},
 		"due in a second": {amqp.Table{"x-not-before": at(time.Second)}, time.Second},
 		"as text":         {amqp.Table{"x-not-before": "1800000001000"}, time.Second},
-		"no number":       {amqp.Table{"x-not-before": "soon"}, 0},
+		"not a number":    {amqp.Table{"x-not-before": "soon"}, 0},
 		"a table":         {amqp.Table{"x-not-before": amqp.Table{}}, 0},
 		"due long ago":    {amqp.Table{"x-not-before": at(-time.Hour), keyRest: int64(500)}, -time.Hour},
 		"a clock an hour behind": {
@@ -95,7 +95,7 @@ func TestRemaining_IsBoundedWhateverTheClockSays(t *testing.T) {
 			amqp.Table{"x-not-before": int64(math.MinInt64)},
 			time.UnixMilli(math.MinInt64).Sub(now),
 		},
-		"a rest that makes no sense":  {amqp.Table{"x-not-before": at(time.Second), keyRest: int64(-1)}, time.Second},
+		"a negative rest":             {amqp.Table{"x-not-before": at(time.Second), keyRest: int64(-1)}, time.Second},
 		"a rest that is not a number": {amqp.Table{"x-not-before": at(time.Second), keyRest: "x"}, time.Second},
 	} {
 		require.LessOrEqual(t, remaining(tc.headers, now), time.Duration(0), "%s: a producer's values are ignored",
@@ -105,7 +105,7 @@ func TestRemaining_IsBoundedWhateverTheClockSays(t *testing.T) {
 	}
 }
 
-// A message that earlier consumers rejected has used up those cycles; our own counter takes precedence.
+// A message that earlier consumers rejected has used those cycles; our own counter takes precedence.
 func TestCountRejections(t *testing.T) {
 	deaths := []any{
 		"nonsense",
@@ -117,12 +117,12 @@ func TestCountRejections(t *testing.T) {
 		had    string
 		want   string
 	}{
-		"rejected twice":      {deaths, "", "2"},
-		"counted already":     {deaths, "1", "1"},
-		"never rejected":      {[]any{}, "", ""},
-		"another form":        {"twice", "", ""},
-		"rejected elsewhere":  {[]any{amqp.Table{"queue": "q", "reason": "rejected", "count": int64(9)}}, "", ""},
-		"a count that is odd": {[]any{amqp.Table{"queue": "orders", "reason": "rejected", "count": "9x"}}, "", ""},
+		"rejected twice":     {deaths, "", "2"},
+		"counted already":    {deaths, "1", "1"},
+		"never rejected":     {[]any{}, "", ""},
+		"another form":       {"twice", "", ""},
+		"rejected elsewhere": {[]any{amqp.Table{"queue": "q", "reason": "rejected", "count": int64(9)}}, "", ""},
+		"an odd count":       {[]any{amqp.Table{"queue": "orders", "reason": "rejected", "count": "9x"}}, "", ""},
 	} {
 		metadata := message.Metadata{}
 		if tc.had != "" {
@@ -133,8 +133,8 @@ func TestCountRejections(t *testing.T) {
 	}
 }
 
-// On a bus every publication names its event in AMQP's type, which the PHP consumers read: the first one, retries and
-// dead letters, with the producer's own value if there is one.
+// On a bus, every publication, including retries and dead letters, names its event in the AMQP property type, which the
+// PHP consumers read. A value that the producer has set is kept.
 func TestType_OnABus(t *testing.T) {
 	open := func(naming brokers.NameScheme) *transport {
 		cfg, err := brokers.Config{
@@ -168,11 +168,11 @@ func TestType_OnABus(t *testing.T) {
 		message *message.Message
 		want    string
 	}{
-		"the routing key":      {m(), "invoice.created"},
-		"our event header":     {m(envelope.KeyEvent, "invoice.made"), "invoice.made"},
-		"the producer's own":   {m(envelope.KeyAMQPType, "invoice.signed"), "invoice.signed"},
-		"its own before ours":  {m(envelope.KeyAMQPType, "a", envelope.KeyEvent, "b"), "a"},
-		"of a message retried": {m(envelope.KeyRetryCount, "1"), "invoice.created"},
+		"the routing key":                     {m(), "invoice.created"},
+		"our event header":                    {m(envelope.KeyEvent, "invoice.made"), "invoice.made"},
+		"the producer's own":                  {m(envelope.KeyAMQPType, "invoice.signed"), "invoice.signed"},
+		"the producer's own takes precedence": {m(envelope.KeyAMQPType, "a", envelope.KeyEvent, "b"), "a"},
+		"of a retried message":                {m(envelope.KeyRetryCount, "1"), "invoice.created"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, c.want, first(bus, "invoice.created", c.message).msg.Type)
@@ -189,7 +189,7 @@ func TestType_OnABus(t *testing.T) {
 	require.Empty(t, first(open(brokers.Laravel()), "orders", m()).msg.Type)
 }
 
-// The wait that a pipeline announces is the time to live of a TTL cycle's queue, unless the URL names one.
+// The delay that a pipeline announces becomes the time to live of a TTL cycle's queue, unless the URL names one.
 func TestExpect_TimeToLiveOfACycle(t *testing.T) {
 	ttl := func(params brokers.Params, announced ...time.Duration) time.Duration {
 		cfg := brokers.Config{URL: "amqp://localhost/", Naming: brokers.TTLCycle("sme.sgp.workers"), Params: params}
@@ -210,5 +210,5 @@ func TestExpect_TimeToLiveOfACycle(t *testing.T) {
 	require.Equal(t, 5*time.Second, ttl(nil))
 	require.Equal(t, 10*time.Minute, ttl(nil, 10*time.Minute))
 	require.Equal(t, time.Minute, ttl(brokers.Params{"retry-ttl": "1m"}, 10*time.Minute))
-	require.Equal(t, 5*time.Second, ttl(nil, time.Second, time.Minute), "not one wait")
+	require.Equal(t, 5*time.Second, ttl(nil, time.Second, time.Minute), "more than one delay")
 }

@@ -20,7 +20,7 @@ func sized(kind byte, content []byte) []byte {
 
 func entry(key string, field []byte) []byte { return append(shortString(key), field...) }
 
-// nested is a table in a table, depth times.
+// nested returns a table nested depth times.
 func nested(depth int) []byte {
 	table := entry("n", []byte{kindVoid})
 	for range depth {
@@ -60,8 +60,8 @@ func plainFrame(kind byte, payload string) []byte {
 	return append(append(frame, payload...), 0xCE)
 }
 
-// Headers that the client can decode pass unchanged; others are replaced by a header that holds them, and everything
-// around them is preserved.
+// Headers that the client can decode pass unchanged; others are replaced by one header that contains them, and
+// everything around them is preserved.
 func TestSieve(t *testing.T) {
 	for name, tc := range map[string]struct {
 		table   []byte
@@ -119,8 +119,8 @@ func everyKind() (table []byte) {
 	return append(table, entry("table", sized('F', entry("x", []byte{kindBool, 1})))...)
 }
 
-// If the server is not RabbitMQ, or a connection breaks anywhere, the client sees the bytes received.
-func TestSieve_HandsOnWhatIsNoFrame(t *testing.T) {
+// If the server is not RabbitMQ, or a connection breaks at any byte, the client gets the bytes as received.
+func TestSieve_PassesOtherBytesUnchanged(t *testing.T) {
 	stream := append(plainFrame(1, "method"), frameOf(nested(33))...)
 	for end := range stream {
 		got, err := io.ReadAll(sift(readOnly{in: bytes.NewReader(stream[:end])}))
@@ -139,7 +139,7 @@ func TestSieve_HandsOnWhatIsNoFrame(t *testing.T) {
 	}
 }
 
-// readOnly is a connection that is only read.
+// readOnly is a connection for reading only.
 type readOnly struct {
 	net.Conn
 	in io.Reader

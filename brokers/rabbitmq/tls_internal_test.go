@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The server's refusal of a client without a certificate arrives after the handshake, and how much of it is left
-// depends on which side notices the end of the connection first.
+// The server refuses a client without a certificate after the handshake, and how much of the refusal arrives depends on
+// which side notices the end of the connection first.
 func TestExplainHandshake_NoCertificate(t *testing.T) {
 	closed := &net.OpError{Op: "write", Net: "tcp", Err: net.ErrClosed}
 	anonymous := handshake{encrypted: true, anonymous: true}
@@ -19,7 +19,7 @@ func TestExplainHandshake_NoCertificate(t *testing.T) {
 		how    handshake
 		hinted bool
 	}{
-		"the reader says it":                       {&amqp.Error{Code: amqp.FrameError, Reason: "EOF"}, anonymous, true},
+		"the reader reports it":                    {&amqp.Error{Code: amqp.FrameError, Reason: "EOF"}, anonymous, true},
 		"the connection was closed under a writer": {fmt.Errorf("open: %w", closed), anonymous, true},
 		"there was a certificate":                  {closed, handshake{encrypted: true}, false},
 		"there was no TLS":                         {closed, handshake{anonymous: true}, false},

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The due time is written in milliseconds, and never rounded to an earlier one.
+// The due time is written in milliseconds, and never rounded down.
 func TestOutgoing_IsNeverDueEarly(t *testing.T) {
 	tr := &transport{design: &design{transport: transportTTL, ladder: newLadder([]time.Duration{time.Second}, false, 1)}}
 	to := &driver.Destination{Kind: driver.ToConsumer, Topic: "orders", Names: brokers.Names{Queue: "orders"}}

@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()
-			// No case cuts the power, and most of their time would be spent waiting for the disk.
+			// No case cuts the power, and the cases would mostly wait for the disk.
 			url := fileURL(t, "x-max-message=1MiB&_pragma=synchronous(off)")
 			return brokertest.Backend{
 				Open: func(cfg brokers.Config) (brokers.Broker, error) {
@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 			}
 		},
 		Factor: 0.004,           // ten seconds of a timeline take 40 ms
-		Late:   4 * time.Second, // the cases run side by side on one disk; TestDelay_IsExact holds the accuracy
+		Late:   4 * time.Second, // the cases run in parallel on one disk; TestDelay_IsExact tests the accuracy
 		Quiet:  200 * time.Millisecond,
 		Volume: 300,
 		Watermill: &tests.Features{

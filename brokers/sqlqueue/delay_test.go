@@ -13,9 +13,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The delays of an idle queue: never early, and exact to 100 ms. They include the latency of disk and machine, so
-// messages without a delay are delivered in between, and the medians are compared. A busy machine may be late in a
-// round; a queue that polls too seldom is late in every one.
+// On an idle queue, delayed messages are never early, and at most 100 ms late. Delays include the latency of disk and
+// machine, so messages without a delay are delivered in between, and the medians are compared. A busy machine may be
+// late in one round; a queue that polls too rarely is late in every round.
 func TestDelay_IsExact(t *testing.T) {
 	b, err := brokers.Open(t.Context(), fileURL(t, ""))
 	require.NoError(t, err)

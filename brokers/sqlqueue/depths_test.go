@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The count is bounded over all queues together, so it costs the same however many messages wait.
+// The count has one limit for all queues together, so its cost does not grow with the number of waiting messages.
 func TestDepths_AreBounded(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	for _, topic := range []string{"orders", "mails"} {

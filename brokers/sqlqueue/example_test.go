@@ -29,7 +29,7 @@ func openApp() (db *sql.DB, closeApp func()) {
 	}
 }
 
-// An order and its event are stored together or not at all.
+// Either both the order and its event are stored or neither is.
 func ExampleBroker_TxPublisher() {
 	db, closeApp := openApp()
 	defer closeApp()
@@ -67,8 +67,8 @@ func ExampleBroker_TxPublisher() {
 	// Output: received order-1
 }
 
-// A handler's change and the ack of its message are one transaction: the change happens once, however often the message
-// is delivered.
+// A handler's change and the ack of its message are in one transaction, so the change happens once, however often the
+// message is delivered.
 func ExampleInTx() {
 	db, closeApp := openApp()
 	defer closeApp()

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A SQLite file that may not grow fails as on a full disk: Publish fails, confirmed messages are delivered, a retry
-// without room is refused and its message kept, and once the file may grow everything is handled.
+// A SQLite file that may not grow behaves as on a full disk: Publish fails, confirmed messages are delivered, and a
+// retry without room is refused while its message stays in the queue. Once the file may grow, every message is handled.
 func TestFullDisk_LosesNothing(t *testing.T) {
 	t.Parallel()
 	path := "sqlite://" + filepath.Join(t.TempDir(), "queue.db") + "?x-poll=5ms&x-nack-pause=5ms"
@@ -63,8 +63,8 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 	}
 }
 
-// A message published to a moved SQLite file would be lost with the process: it is refused until the file is back, and
-// then the same subscription continues.
+// A message published to a SQLite file that was moved would be lost with the process, so publishing fails until the
+// file is restored, and then the same subscription continues.
 func TestFileMoved_LosesNothing(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "queue.db")

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 )
 
-// fileURL names a new database file. Parameters follow it.
+// fileURL returns the URL of a new database file, with parameters.
 func fileURL(t testing.TB, params string) string {
 	t.Helper()
 	return "sqlite://" + filepath.Join(t.TempDir(), "queue.db") + "?" + params

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzHeaders: headers are restored as written, and no column content makes reading panic.
+// FuzzHeaders: headers are read back as written, and reading does not panic on any column content.
 func FuzzHeaders(f *testing.F) {
 	for _, seed := range [][3]string{
 		{"x-retry-count", "1", `{"a":"b"}`},
@@ -26,12 +26,12 @@ func FuzzHeaders(f *testing.F) {
 		headers := message.Metadata{key: value, "other": "value"}
 		got := message.Metadata{}
 		require.NoError(t, decodeHeaders(encodeHeaders(headers), got))
-		require.True(t, maps.Equal(headers, got), "%q became %q", headers, got)
+		require.True(t, maps.Equal(headers, got), "%q was read back as %q", headers, got)
 		_ = decodeHeaders(foreign, message.Metadata{}) // any text may be in the column
 	})
 }
 
-func TestAlarm_RingsAtTheEarliestTime(t *testing.T) {
+func TestAlarm_FiresAtTheEarliestTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		a := newAlarm()
@@ -48,7 +48,7 @@ func TestAlarm_RingsAtTheEarliestTime(t *testing.T) {
 	})
 }
 
-func TestIdleness_LooksLessAndLessOften(t *testing.T) {
+func TestIdleness_PollsLessAndLessOften(t *testing.T) {
 	i := idleness{longest: 20 * time.Millisecond}
 	var pauses []time.Duration
 	for range 6 {
@@ -60,22 +60,22 @@ func TestIdleness_LooksLessAndLessOften(t *testing.T) {
 	for range 100 {
 		i.next(true)
 	}
-	require.Equal(t, time.Second, i.next(true), "but it polls: a notification may be lost")
+	require.Equal(t, time.Second, i.next(true), "it still polls, because a notification may be lost")
 	i.reset()
 	require.Equal(t, 2*ms, i.next(false))
 }
 
-// A consumer leases what it can finish in 50 ms, and no more.
+// A consumer leases only as many messages as it can finish in 50 ms.
 func TestPace_LooksAheadByTime(t *testing.T) {
 	now := time.Now()
 	var p pace
 	require.Zero(t, p.update(0, now))
 	require.Equal(t, 500, p.update(1000, now.Add(100*time.Millisecond)))
-	require.Equal(t, 500, p.update(1001, now.Add(100*time.Millisecond)), "too short to tell")
+	require.Equal(t, 500, p.update(1001, now.Add(100*time.Millisecond)), "too short to measure")
 	require.Zero(t, p.update(1002, now.Add(10*time.Second)))
 }
 
-func TestLowWater_ReadsFromTheBeginningNowAndThen(t *testing.T) {
+func TestLowWater_SometimesReadsFromTheBeginning(t *testing.T) {
 	var l lowWater
 	now := time.Now()
 	require.Zero(t, l.from(now))
@@ -91,10 +91,10 @@ func TestLowWater_ReadsFromTheBeginningNowAndThen(t *testing.T) {
 	require.Zero(t, l.from(now.Add(3*time.Second)))
 
 	l.update([]claimed{{dueAt: due}}, false, now, now)
-	require.Zero(t, l.from(now), "the end of the due rows was seen")
+	require.Zero(t, l.from(now), "the end of the due rows was reached")
 }
 
-// A burst of publishes notifies at its start and at its end.
+// A burst of publications sends one notification at its start and one at its end.
 func TestNotices_ShareOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
@@ -120,7 +120,7 @@ func TestNotices_ShareOne(t *testing.T) {
 	})
 }
 
-// A driver with other methods than pgx's is detected, and causes no crash.
+// A driver whose methods differ from pgx's is detected, and does not cause a panic.
 func TestNotifications_OtherDrivers(t *testing.T) {
 	for name, raw := range map[string]any{
 		"NoMethod":    struct{}{},
@@ -143,8 +143,8 @@ type withoutWait struct{}
 func (withoutWait) Conn() *withoutWait          { return nil }
 func (*withoutWait) WaitForNotification() error { return nil }
 
-// A row claimed while it is being returned is a new delivery; one whose handler still runs is not.
-func TestLeases_TakeTellsNewDeliveriesFromLapsedLeases(t *testing.T) {
+// A row that is claimed while it is being returned is a new delivery; a row whose handler still runs is not.
+func TestLeases_TakeDistinguishesNewDeliveriesFromExpiredLeases(t *testing.T) {
 	hold := func() *delivery { return &delivery{row: claimed{id: 1}} }
 	l := &leases{held: map[int64]*delivery{}, batches: map[int64]int{}}
 
@@ -161,7 +161,7 @@ func TestLeases_TakeTellsNewDeliveriesFromLapsedLeases(t *testing.T) {
 	again := hold()
 	require.Len(t, l.take([]*delivery{again}), 1, "it has been returned")
 	require.Equal(t, []leased{{id: 1}}, l.current([]answer{{delivery: again}}))
-	require.Empty(t, l.current([]answer{{delivery: running}}), "it may no longer decide on the row")
+	require.Empty(t, l.current([]answer{{delivery: running}}), "it may no longer settle the row")
 	l.drop(running)
 	require.Same(t, again, l.get(1))
 	l.drop(again)

@@ -14,11 +14,11 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 )
 
-// takeOver gives every row to a silent worker, as if it had just claimed them.
+// takeOver leases every row to another worker, as if that had just claimed them.
 const takeOver = `UPDATE redrive_queue_messages SET lease = 42, deliveries = deliveries + 1, started = 1,
 	visible_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) + 30000) * 1000`
 
-// The messages of a dead worker go to others when its lease ends, not before, and as second deliveries.
+// The messages of a dead worker are redelivered to others once its lease has expired, and not before.
 func TestLease_OfADeadWorkerEnds(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-poll=3s")
@@ -35,7 +35,7 @@ func TestLease_OfADeadWorkerEnds(t *testing.T) {
 	})
 }
 
-// A handler keeps its message for as long as it takes, and no other handler starts on it.
+// A lease is renewed for as long as the handler takes, and no other handler starts with the message.
 func TestLease_IsRenewed(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		slow, other := w.process("x-poll=3s"), w.process("x-poll=3s")
@@ -55,8 +55,8 @@ func TestLease_IsRenewed(t *testing.T) {
 	})
 }
 
-// A process that was stopped for longer than its lease finds its message taken over. Whether its handler has been
-// notified or not, its outcome has no effect, inside or outside a transaction, and leaves nothing behind.
+// If a process is stopped for longer than its lease, another worker takes its message over. Whether or not its handler
+// was notified, its outcome then has no effect, inside or outside a transaction, and leaves nothing behind.
 func TestLease_LostToAnotherWorker(t *testing.T) {
 	for name, end := range map[string]func(w world, b *sqlqueue.Broker, m *message.Message){
 		"Ack":  func(_ world, _ *sqlqueue.Broker, m *message.Message) { m.Ack() },
@@ -75,7 +75,7 @@ func TestLease_LostToAnotherWorker(t *testing.T) {
 		},
 	} {
 		for _, told := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, told=%t", name, told), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, notified=%t", name, told), func(t *testing.T) {
 				inVirtualTime(t, func(w world) {
 					b := w.process("")
 					w.exec("CREATE TABLE effects (id TEXT)")
@@ -99,10 +99,9 @@ func TestLease_LostToAnotherWorker(t *testing.T) {
 	}
 }
 
-// A handler finished its message after its lease had been lost. The ack has no effect on the other worker's row; if
-// that worker does not answer either, and the message is redelivered to the first process, it is acked and not handled
-// twice.
-func TestAck_OfALostLeaseCountsWhenTheMessageComesAgain(t *testing.T) {
+// A handler finishes after its lease was lost. The ack has no effect on the other worker's row; but if that worker does
+// not settle it either, and the message is redelivered to the first process, it is acked and not handled twice.
+func TestAck_OfALostLeaseCountsOnRedelivery(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-poll=3s")
 		messages := subscribe(w.T, b, "orders")
@@ -120,7 +119,7 @@ func TestAck_OfALostLeaseCountsWhenTheMessageComesAgain(t *testing.T) {
 	})
 }
 
-// A row that was leased ahead, and is another worker's by the time a handler is free, is not handed out.
+// A prefetched row that another worker has taken over by the time a handler is free is not delivered.
 func TestLease_LostBeforeTheHandlerBegins(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-poll=1h")
@@ -131,13 +130,13 @@ func TestLease_LostBeforeTheHandlerBegins(t *testing.T) {
 		}
 		for range 50 {
 			m := <-messages
-			w.sleep(2 * time.Millisecond) // a handler this fast makes the subscription lease some 25 messages ahead
+			w.sleep(2 * time.Millisecond) // such a fast handler lets the subscription prefetch some 25 messages
 			m.Ack()
 		}
 		m := <-messages
 		w.sleep(time.Second)
 		ahead := w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease IS NOT NULL AND lease <> 0")
-		require.Greater(w, ahead, 5, "nothing was leased ahead: the test shows nothing")
+		require.Greater(w, ahead, 5, "nothing was prefetched, so this test proves nothing")
 		w.exec("UPDATE redrive_queue_messages SET visible_at = visible_at + 3600000000") // of those that are not leased
 		w.exec(takeOver + " WHERE lease IS NOT NULL AND lease <> 0")
 		w.sleep(16 * time.Second)
@@ -148,7 +147,7 @@ func TestLease_LostBeforeTheHandlerBegins(t *testing.T) {
 	})
 }
 
-// effect is what a handler does in the transaction that acks its message.
+// effect is a handler's change in the transaction that acks its message.
 func effect(w world, m *message.Message) error {
 	return sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(w.Context(), "INSERT INTO effects VALUES ('m')")
@@ -156,9 +155,9 @@ func effect(w world, m *message.Message) error {
 	})
 }
 
-// A database that accepts no acks for longer than a lease: they are retried until it does, the lease is kept meanwhile,
-// and no message is handled twice.
-func TestAcks_AreTriedUntilTheyAreStored(t *testing.T) {
+// If a database accepts no acks for longer than a lease, they are retried until it does, the lease is renewed
+// meanwhile, and no message is handled twice.
+func TestAcks_AreRetriedUntilTheyAreStored(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b, other := w.process("x-lease=3s"), w.process("x-lease=3s")
 		messages := subscribe(w.T, b, "orders")
@@ -178,8 +177,8 @@ func TestAcks_AreTriedUntilTheyAreStored(t *testing.T) {
 	})
 }
 
-// Rows that were leased ahead and never reached a handler are returned at shutdown as unseen messages.
-func TestShutdown_GivesBackWhatNobodyHasSeen(t *testing.T) {
+// Prefetched rows that have not reached a handler are returned at shutdown without counting a delivery.
+func TestShutdown_ReturnsUnseenMessages(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		first, second := w.process(""), w.process("")
 		ctx, cancel := context.WithCancel(w.Context())
@@ -191,11 +190,11 @@ func TestShutdown_GivesBackWhatNobodyHasSeen(t *testing.T) {
 		}
 		for range 50 {
 			m := <-messages
-			w.sleep(2 * time.Millisecond) // a handler this fast makes the subscription lease some 25 messages ahead
+			w.sleep(2 * time.Millisecond) // such a fast handler lets the subscription prefetch some 25 messages
 			m.Ack()
 		}
 		ahead := w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease IS NOT NULL AND lease <> 0")
-		require.Greater(w, ahead, 5, "nothing was leased ahead: the test shows nothing")
+		require.Greater(w, ahead, 5, "nothing was prefetched, so this test proves nothing")
 		cancel()
 		w.sleep(time.Second)
 		left := w.count("SELECT count(*) FROM redrive_queue_messages")
@@ -211,8 +210,8 @@ func TestShutdown_GivesBackWhatNobodyHasSeen(t *testing.T) {
 	})
 }
 
-// A handler that outlives the drain is cancelled, and its message is available to others at once, without the pause of
-// a nack.
+// A handler that takes longer than the drain is cancelled, and its message is available to others at once, without the
+// pause of a nack.
 func TestShutdown_DrainEnds(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		first, second := w.process("x-drain=5s"), w.process("")
@@ -231,7 +230,7 @@ func TestShutdown_DrainEnds(t *testing.T) {
 		again := now(w.T, others)
 		_, open := <-messages
 		require.False(w, open)
-		m.Ack() // no consumer is listening any more
+		m.Ack() // there is no consumer any more
 		again.Ack()
 		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_messages"))
 	})

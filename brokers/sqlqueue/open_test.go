@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 )
 
-// Every fault of a URL is an error with a remedy, and none shows the password.
+// Every fault of a URL is an error that names a remedy and does not show the password.
 func TestOpen_FaultsAreClear(t *testing.T) {
 	for name, c := range map[string]struct{ url, want string }{
 		"MissingDriver":    {"postgres://app:s3cret@localhost/app", `add _ "github.com/jackc/pgx/v5/stdlib"`},
@@ -42,13 +42,13 @@ func TestNew_UnknownDialect(t *testing.T) {
 	require.ErrorContains(t, err, "known are postgres, mysql, sqlite")
 }
 
-// Without the tables, and without the right to create them, the error is reported at start.
+// If the tables are missing and may not be created, Open returns an error.
 func TestOpen_WithoutMigration(t *testing.T) {
 	_, err := brokers.Open(t.Context(), fileURL(t, "x-migrate=false"))
 	require.ErrorContains(t, err, "apply the migrations")
 }
 
-// Ten processes that start together create one schema.
+// Ten processes that start at once create one schema.
 func TestMigrate_TenAtOnce(t *testing.T) {
 	u := fileURL(t, "")
 	faults := make([]error, 10)
@@ -66,7 +66,7 @@ func TestMigrate_TenAtOnce(t *testing.T) {
 	require.NoError(t, errors.Join(faults...))
 }
 
-// A file name may contain anything.
+// A file name may contain any characters.
 func TestOpen_FileNames(t *testing.T) {
 	for _, name := range []string{"with space.db", "per%cent.db", "question?.db", "hash#.db", "ünï.db"} {
 		path := filepath.Join(t.TempDir(), name)
@@ -76,7 +76,7 @@ func TestOpen_FileNames(t *testing.T) {
 	}
 }
 
-func TestPublish_RefusesWhatNoColumnHolds(t *testing.T) {
+func TestPublish_RefusesInvalidTopics(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	for name, topic := range map[string]string{
 		"Empty":   "",

@@ -36,7 +36,7 @@ func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
 		require.NotNil(t, m, "the subscription has ended")
 		return m
 	case <-time.After(2 * time.Minute):
-		require.FailNow(t, "no message came")
+		require.FailNow(t, "no message was delivered")
 		return nil
 	}
 }
@@ -45,7 +45,7 @@ func nothing(t *testing.T, messages <-chan *message.Message, quiet time.Duration
 	t.Helper()
 	select {
 	case m := <-messages:
-		require.Failf(t, "a message came", "%s", m.UUID)
+		require.Failf(t, "a message was delivered", "%s", m.UUID)
 	case <-time.After(quiet): // the absence of a delivery takes time to observe
 	}
 }
@@ -70,8 +70,9 @@ func rows(t *testing.T, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// The first group of a topic also receives earlier messages; later groups only those published after they subscribed.
-func TestGroups_FirstTakesOverWhatWaits(t *testing.T) {
+// The first group of a topic also receives earlier messages; later groups receive only those published after they
+// subscribed.
+func TestGroups_FirstReceivesEarlierMessages(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("before", nil)))
 	billing := subscribe(t, b, "orders", brokers.WithGroup("billing"))
@@ -105,8 +106,8 @@ func TestMessage_AnyBytesSurvive(t *testing.T) {
 	}
 }
 
-// A rescheduled message is the same row: a crash between reschedule and ack delivers nothing twice, and its position,
-// which gives foreign messages their id, is unchanged.
+// A rescheduled message remains the same row: a crash between reschedule and ack delivers nothing twice, and its
+// position, from which foreign messages get their id, does not change.
 func TestReschedule_ChangesTheRowItself(t *testing.T) {
 	b, db := openFile(t)
 	messages := subscribe(t, b, "orders")
@@ -120,7 +121,7 @@ func TestReschedule_ChangesTheRowItself(t *testing.T) {
 	again.Payload = []byte("b")
 	require.NoError(t, b.Reschedule(t.Context(), *origin, again, 50*time.Millisecond))
 	require.Equal(t, 1, rows(t, db, "SELECT count(*) FROM redrive_queue_messages"))
-	m.Nack() // as if the ack was lost, and the message returned: its outcome is already decided
+	m.Nack() // as if the ack was lost and the message released: its outcome is already decided
 
 	retry := receive(t, messages)
 	require.Equal(t, "b", string(retry.Payload))
@@ -133,7 +134,7 @@ func TestReschedule_ChangesTheRowItself(t *testing.T) {
 		2*time.Minute, 5*time.Millisecond)
 }
 
-// Rescheduling a message other than the one being handled stores a separate message.
+// Rescheduling a message other than the one in hand adds a message.
 func TestReschedule_OfAnotherMessageAddsOne(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	messages := subscribe(t, b, "orders", brokers.WithConcurrency(2))
@@ -154,7 +155,7 @@ func TestReschedule_UnknownGroupIsUnroutable(t *testing.T) {
 	require.ErrorIs(t, err, brokers.ErrUnroutable)
 }
 
-// DeliveryCount grows with each delivery that ended without an answer, so a crash loop is visible.
+// DeliveryCount grows with each delivery that was not settled, so a crash loop is visible.
 func TestDeliveryCount_CountsLeases(t *testing.T) {
 	b := openURL(t, fileURL(t, "x-nack-pause=1ms"))
 	messages := subscribe(t, b, "orders")
@@ -168,7 +169,7 @@ func TestDeliveryCount_CountsLeases(t *testing.T) {
 	}
 }
 
-// A damaged row is delivered as far as it can be read, and can be dead-lettered.
+// A damaged row is delivered with everything that can be read, and can be dead-lettered.
 func TestDamagedHeaders_AreDelivered(t *testing.T) {
 	b, db := openFile(t)
 	messages := subscribe(t, b, "orders", brokers.WithConcurrency(2))
@@ -189,7 +190,7 @@ func TestDamagedHeaders_AreDelivered(t *testing.T) {
 	}
 }
 
-// A state change and its event are one transaction, and so are a handler's effect and its ack.
+// A state change and its event are in one transaction, and so are a handler's change and its ack.
 func TestTransactions(t *testing.T) {
 	b, db := openFile(t)
 	_, err := db.ExecContext(t.Context(), "CREATE TABLE effects (id TEXT)")
@@ -223,7 +224,7 @@ func TestTransactions(t *testing.T) {
 	require.ErrorIs(t, sqlqueue.InTx(context.Background(), nil), sqlqueue.ErrNoDelivery)
 }
 
-// A slow handler leaves the rest of the queue to others: only the message it works on is leased.
+// A slow handler leaves the rest of the queue to others: only the message that it handles is leased.
 func TestPrefetch_LeavesASlowHandlersBacklogToOthers(t *testing.T) {
 	b, db := openFile(t)
 	slow := subscribe(t, b, "orders", brokers.WithGroup("workers"))
@@ -239,9 +240,9 @@ func TestPrefetch_LeavesASlowHandlersBacklogToOthers(t *testing.T) {
 	m.Ack()
 }
 
-// A row that is returned is claimed again before the returning caller has the database's answer. It used to be treated
-// as a row whose lease had expired, and waited for the end of the new lease.
-func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
+// A row that is being returned may be claimed again before the call that returns it has ended. It used to be treated as
+// a row whose lease had expired, and waited until the new lease expired.
+func TestReturnedAtOnce_IsRedeliveredAtOnce(t *testing.T) {
 	const n, rounds = 200, 4
 	b := openURL(t, fileURL(t, "x-lease=10m&x-nack-pause=1ms"))
 	messages := subscribe(t, b, "orders", brokers.WithConcurrency(16))
@@ -292,7 +293,7 @@ func TestGivenBackAtOnce_IsDeliveredAtOnce(t *testing.T) {
 	}
 }
 
-// refuses is the condition of a trigger that refuses an update of a message.
+// refuses is the condition of a trigger that refuses to update a message.
 var refuses atomic.Pointer[func(uuid string) bool]
 
 func init() {
@@ -303,9 +304,9 @@ func init() {
 		})
 }
 
-// Retries of several handlers share a transaction. If the database refuses one of them, the others are tried
-// separately: those that can be stored are, and the messages of the others stay with their handlers, including one that
-// was part of the transaction before it was rolled back.
+// Retries of several handlers share a transaction. If the database refuses one of them, each is tried separately: those
+// that can be stored are, and the messages of the others stay in hand, including one that was part of the transaction
+// before it was rolled back.
 func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-poll=1h")
@@ -330,7 +331,7 @@ func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 		faults := map[string]error{}
 		var mu sync.Mutex
 		var all sync.WaitGroup
-		// the first one waits, and the others gather behind it
+		// the first one waits, and the others wait behind it
 		for _, id := range []string{"first", "a", "refused", "b", "c"} {
 			all.Go(func() {
 				retry := held[id].Copy()
@@ -352,7 +353,7 @@ func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 			require.NoError(w, err)
 			held[id].Ack()
 		}
-		require.Equal(w, 2, ofA, "it was not moved together with the one that is refused: the test shows nothing")
+		require.Equal(w, 2, ofA, "it was not in the same transaction as the refused one, so this test proves nothing")
 		require.Equal(w, 3, w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease = 0 AND headers LIKE '%again%'"))
 		require.Equal(w, 2, w.count("SELECT count(*) FROM redrive_queue_messages WHERE lease <> 0"))
 		held["a"].Ack()
@@ -362,14 +363,15 @@ func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 	})
 }
 
-// Publishes of several callers share a statement. If the database refuses one of their messages, only its caller fails.
+// Several callers that publish share a statement. If the database refuses one of the messages, only its caller gets an
+// error.
 func TestPublish_ARefusedMessageFailsAlone(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		const callers = 32
 		b := w.process("")
 		messages := subscribe(w.T, b, "orders", brokers.WithConcurrency(callers))
 		b.BreakInserts(w.T, "uuid = 'refused'")
-		release := b.HoldWrites() // the first publish waits for it, and the others gather behind the first
+		release := b.HoldWrites() // the first publish waits for it, and the others wait behind the first
 		var (
 			mu      sync.Mutex
 			refused []string
@@ -398,7 +400,7 @@ func TestPublish_ARefusedMessageFailsAlone(t *testing.T) {
 		all.Wait()
 		require.Equal(w, []string{"refused"}, refused)
 		require.ErrorContains(w, b.Publisher().Publish("orders", message.NewMessage("refused", nil)), "refused",
-			"alone in its statement")
+			"it was alone in its statement")
 		for range callers - 1 {
 			m := now(w.T, messages)
 			require.Equal(w, "m", m.UUID)

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Each message goes to its own consumer, and one without a consumer fails alone.
+// Each message goes to its own consumer, and only the messages without a consumer fail.
 func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 	t.Parallel()
 	queue := openURL(t, fileURL(t, ""))
@@ -54,8 +54,8 @@ func TestRescheduleAll_ReachesEachConsumer(t *testing.T) {
 	}
 }
 
-// A batch is one transaction: if the database refuses one of its messages, none of the others is stored either, and a
-// caller who sends all of them again creates no duplicates.
+// A batch is one transaction: if the database refuses one of its messages, none is stored, and a caller that sends all
+// of them again creates no duplicates.
 func TestRescheduleAll_IsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	queue := openURL(t, fileURL(t, ""))

@@ -11,9 +11,9 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 )
 
-// Acked messages, and no others, are kept for the configured time, and no longer, whether they were acked inside or
-// outside a transaction.
-func TestRetention_KeepsWhatWasAckedForItsTime(t *testing.T) {
+// Only acked messages are archived, for the configured time and no longer, whether they were acked inside or outside a
+// transaction.
+func TestRetention_KeepsAckedMessagesForTheConfiguredTime(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-retention=1h&x-poll=10s")
 		messages := subscribe(w.T, b, "orders", brokers.WithConcurrency(4))
@@ -40,11 +40,11 @@ func TestRetention_KeepsWhatWasAckedForItsTime(t *testing.T) {
 		require.Equal(w, 2, w.count("SELECT count(*) FROM redrive_queue_archive"))
 		w.sleep(time.Minute + 2*time.Second) // it runs once a minute
 		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_archive"))
-		require.Equal(w, 2, w.count("SELECT count(*) FROM redrive_queue_messages"), "unacked messages are still there")
+		require.Equal(w, 2, w.count("SELECT count(*) FROM redrive_queue_messages"), "unacked messages are still in the queue")
 	})
 }
 
-// An archive that cannot be written keeps the message: it is not acked without the requested copy.
+// If the archive cannot be written, the message stays in the queue: it is not acked without the requested copy.
 func TestRetention_CopyAndAckAreOneTransaction(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-retention=1h&x-poll=10s")

@@ -12,11 +12,11 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// die makes every leased row one of a worker that has died with it.
+// die makes every leased row belong to a worker that has died.
 const die = `UPDATE redrive_queue_messages SET lease = 42 WHERE lease IS NOT NULL AND lease <> 0`
 
-// A nack is an answer: earlier crashes no longer count. Consecutive ones do, and the last one of crash-limit makes a
-// dead letter.
+// A nack settles the message, so earlier crashes no longer count. Only consecutive crashes count, and after crash-limit
+// of them the message is dead-lettered.
 func TestCrashLimit_ANackStartsOver(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("x-crash-limit=3&x-poll=3s")
@@ -26,7 +26,7 @@ func TestCrashLimit_ANackStartsOver(t *testing.T) {
 		m := now(w.T, messages)
 		crash := func() {
 			w.exec(die)
-			m.Nack() // of a worker that has lost it: it has no effect
+			m.Nack() // by a worker that has lost the lease: it has no effect
 			w.sleep(31 * time.Second)
 		}
 		for range 2 {
@@ -50,8 +50,8 @@ func TestCrashLimit_ANackStartsOver(t *testing.T) {
 	})
 }
 
-// What an expired lease means for a row: the first one counts for every row of the worker, later ones only for those
-// whose handlers had started, which is recorded before they do.
+// The first expired lease counts for every row of the worker; later ones count only for rows whose handlers had
+// started, which is recorded before they start.
 func TestCrashLimit_CountsHandlersThatHadBegun(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("")
@@ -73,8 +73,8 @@ func TestCrashLimit_CountsHandlersThatHadBegun(t *testing.T) {
 	})
 }
 
-// Messages that were in flight in two crashes run one at a time, alongside the others.
-func TestCrashLimit_SuspectsAreRunApart(t *testing.T) {
+// Messages that were in flight in two crashes are handled one at a time, and the others alongside them.
+func TestCrashLimit_SuspectsRunAlone(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		b := w.process("")
 		publish(w.T, b, "orders", "suspect 1", "suspect 2", "suspect 3", "other 1", "other 2")

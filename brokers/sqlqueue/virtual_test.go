@@ -18,14 +18,14 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// SQLite asks Go for the time, so in a testing/synctest bubble a queue and its database run in virtual time.
+// SQLite gets the time from Go, so in a testing/synctest bubble a queue and its database run in virtual time.
 func init() {
 	sqlite.MustRegisterScalarFunction("unixepoch", 1, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
 		return float64(time.Now().UnixMilli()) / 1000, nil
 	})
 }
 
-// world is a database file in virtual time, the test's own connection to it, and processes that share it.
+// world is a database file in virtual time, the test's own connection to it, and the processes that share it.
 type world struct {
 	*testing.T
 	path string
@@ -45,7 +45,7 @@ func inVirtualTime(t *testing.T, test func(w world)) {
 	})
 }
 
-// process opens the queue like another process.
+// process opens the queue as another process.
 func (w world) process(params string) *sqlqueue.Broker {
 	w.Helper()
 	b, err := brokers.Open(w.Context(), "sqlite://"+w.path+"?_pragma=synchronous(off)&"+params,
@@ -59,7 +59,7 @@ func (w world) process(params string) *sqlqueue.Broker {
 	return queue
 }
 
-// exec changes the database behind the queue's back.
+// exec changes the database on a separate connection.
 func (w world) exec(query string, args ...any) {
 	w.Helper()
 	_, err := w.db.ExecContext(w.Context(), query, args...)
@@ -73,7 +73,7 @@ func (w world) count(query string) int {
 	return rows(w.T, w.db, query)
 }
 
-// sleep lets virtual time pass, and due events happen.
+// sleep lets virtual time pass and waits until due events have happened.
 func (w world) sleep(d time.Duration) {
 	time.Sleep(d) // virtual
 	synctest.Wait()
@@ -86,13 +86,13 @@ func publish(t *testing.T, b *sqlqueue.Broker, topic string, ids ...string) {
 	}
 }
 
-// none reports that nothing has been delivered.
+// none requires that nothing has been delivered.
 func none(t *testing.T, messages <-chan *message.Message) {
 	t.Helper()
 	synctest.Wait()
 	select {
 	case m := <-messages:
-		require.Failf(t, "a message came", "%s", m.UUID)
+		require.Failf(t, "a message was delivered", "%s", m.UUID)
 	default:
 	}
 }
@@ -106,7 +106,7 @@ func now(t *testing.T, messages <-chan *message.Message) *message.Message {
 		require.NotNil(t, m, "the subscription has ended")
 		return m
 	default:
-		require.FailNow(t, "no message has come")
+		require.FailNow(t, "no message was delivered")
 		return nil
 	}
 }
@@ -118,8 +118,8 @@ func origin(t *testing.T, m *message.Message) envelope.Origin {
 	return *o
 }
 
-// Messages of another process are found by polling: never early, and within 100 ms of their due time, however long the
-// queue was idle before, with and without a delay. Statements take no virtual time: 20 ms are left for them.
+// Messages of another process, with and without a delay, are found by polling: never early, and within 100 ms of their
+// due time, however long the queue was idle before. Statements take no virtual time, so 20 ms are reserved for them.
 func TestPolling_IsExactTo100ms(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		producer, consumer := w.process(""), w.process("")
@@ -140,7 +140,7 @@ func TestPolling_IsExactTo100ms(t *testing.T) {
 	})
 }
 
-// A message that arrives later than a waiting one, but is due before it.
+// A message may arrive later than a waiting one and be due before it.
 func TestPolling_AShortDelayBehindALongOne(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		producer, consumer := w.process(""), w.process("")

@@ -22,8 +22,8 @@ func startWatcher(t *testing.T, first func(low, high int64) (map[int64]time.Dura
 	return w
 }
 
-// A thousand idle subscriptions cost one statement per poll, and an alarm is set for future rows.
-func TestWatcher_LooksOnceForAll(t *testing.T) {
+// A thousand idle subscriptions need one statement per poll, and a timer is set for rows that are due later.
+func TestWatcher_PollsOnceForAllQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
 		w := startWatcher(t, func(low, high int64) (map[int64]time.Duration, error) {
@@ -48,9 +48,8 @@ func TestWatcher_LooksOnceForAll(t *testing.T) {
 	})
 }
 
-// A due row ends its own queue's watch after the subscription's pause, and no other's; one that cannot be claimed
-// causes no hot loop.
-func TestWatcher_TellsWhatIsDue(t *testing.T) {
+// A due row wakes only its own queue, after the subscription's pause; one that cannot be claimed causes no hot loop.
+func TestWatcher_WakesQueuesWithDueRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := startWatcher(t, func(int64, int64) (map[int64]time.Duration, error) {
 			return map[int64]time.Duration{1: -time.Second}, nil
@@ -69,7 +68,7 @@ func TestWatcher_TellsWhatIsDue(t *testing.T) {
 	})
 }
 
-// An unreachable database is polled less and less often, and reported once.
+// An unreachable database is polled less and less often, and the error is logged once.
 func TestWatcher_BacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failures := 0

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/watermill"
 )
 
-// server is a Pub/Sub with groups and without delays: the memory broker, used only through its publisher and its
-// subscriber, like any other.
+// server is a Pub/Sub with groups and without delays: the memory broker, of which only the publisher and the subscriber
+// are used.
 type server struct {
 	mu     sync.Mutex
 	pubSub *memory.Broker

@@ -21,8 +21,8 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// rude is a subscriber with typical faults of adapters: it redelivers a nacked message at once, hands out another one
-// while it is being closed, and ends its channel when the connection is lost.
+// rude is a subscriber with typical faults of adapters: it redelivers a nacked message at once, delivers another one
+// while it is being closed, and closes its channel when the connection is lost.
 type rude struct {
 	mu      sync.Mutex
 	opened  int
@@ -111,7 +111,7 @@ func TestContained_NacksArePaced(t *testing.T) {
 			m.Nack()
 		}
 		require.GreaterOrEqual(t, time.Since(start), 100*time.Millisecond*(1+2+4+8))
-		require.Zero(t, r.nacks, "the subscriber has seen none")
+		require.Zero(t, r.nacks, "the subscriber gets no nack")
 		(<-messages).Ack()
 		synctest.Wait()
 		require.Empty(t, r.pending)
@@ -120,7 +120,7 @@ func TestContained_NacksArePaced(t *testing.T) {
 	})
 }
 
-func TestContained_WhatIsHandedOutAtCloseIsGivenBack(t *testing.T) {
+func TestContained_MessagesDeliveredAtCloseAreReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRude()
 		r.late = message.NewMessage("late", nil)
@@ -134,7 +134,7 @@ func TestContained_WhatIsHandedOutAtCloseIsGivenBack(t *testing.T) {
 	})
 }
 
-func TestContained_AChannelThatEndsIsOpenedAgain(t *testing.T) {
+func TestContained_AChannelThatEndsIsReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRude()
 		b := openRude(t, r)
@@ -156,8 +156,7 @@ func TestContained_AChannelThatEndsIsOpenedAgain(t *testing.T) {
 	})
 }
 
-// Handlers see what the subscriber has put into its messages' contexts: a transaction, a partition.
-// slow publishes when it is released, and must not be closed before that.
+// slow publishes once it is released, and must not be closed before that.
 type slow struct {
 	publishes, release, closed chan struct{}
 }
@@ -173,8 +172,8 @@ func (s *slow) Close() error {
 	return nil
 }
 
-// watermill-kafka panicked when a broker was closed during a publication that had timed out.
-func TestContained_APublisherIsNotClosedUnderACallLeftBehind(t *testing.T) {
+// watermill-kafka used to panic when a broker was closed during a publication that had timed out.
+func TestContained_APublisherIsNotClosedDuringACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{publishes: make(chan struct{}, 1), release: make(chan struct{}), closed: make(chan struct{})}
 		b, err := watermill.New(watermill.Config{
@@ -186,7 +185,7 @@ func TestContained_APublisherIsNotClosedUnderACallLeftBehind(t *testing.T) {
 		require.NoError(t, b.Close())
 		select {
 		case <-s.closed:
-			require.Fail(t, "closed while it publishes")
+			require.Fail(t, "closed while it was publishing")
 		default:
 		}
 		close(s.release)
@@ -194,6 +193,7 @@ func TestContained_APublisherIsNotClosedUnderACallLeftBehind(t *testing.T) {
 	})
 }
 
+// Handlers get the values that the subscriber has put into the contexts of its messages, such as a transaction.
 func TestContexts_CarryTheSubscribersValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := openRude(t, newRude(message.NewMessage("1", nil)))
@@ -224,7 +224,7 @@ func TestNew_NamesEveryFault(t *testing.T) {
 	require.NoError(t, dull.Close())
 }
 
-// A message that cannot be kept is refused at once.
+// A message that cannot be stored is refused at once.
 func TestRefusals(t *testing.T) {
 	b := openRude(t, newRude())
 	require.Zero(t, b.Capabilities().MaxDelay)
@@ -239,7 +239,7 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(t, b.Ping(t.Context()), brokers.ErrClosed)
 }
 
-// A retry waits where no other group sees it, and the producer's message is preserved.
+// A retry waits where no other group gets it, and the producer's message is preserved.
 func TestDelays_KeepHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		delays, err := memory.New(brokers.Config{Logger: quiet})
@@ -262,14 +262,15 @@ func TestDelays_KeepHeaders(t *testing.T) {
 		second := <-messages
 		require.Equal(t, time.Hour, time.Since(start))
 		require.Equal(t, "7", second.Metadata["customer"])
-		require.Empty(t, second.Metadata[envelope.KeyOriginalDelay], "a retry's wait is no first-delivery delay")
+		require.Empty(t, second.Metadata[envelope.KeyOriginalDelay], "the delay of a retry is not a first-delivery delay")
 		second.Ack()
 		require.NoError(t, b.Close())
 		require.NoError(t, delays.Close())
 	})
 }
 
-// A program without the leaf gets an error that names the missing import, and what is registered.
+// A program that does not import the adapter's package gets an error that names the missing import and what is
+// registered.
 func TestOpen_UnknownSchemesNameTheirImport(t *testing.T) {
 	for scheme, leaf := range map[string]string{
 		"watermill+amqp": "amqp", "watermill+kafka": "kafka", "watermill+postgres": "sql", "watermill+sqlite": "sql",
@@ -285,7 +286,8 @@ func TestOpen_UnknownSchemesNameTheirImport(t *testing.T) {
 	require.ErrorContains(t, err, "did you mean watermill+kafka?")
 }
 
-// A pipeline that retries is refused at start if a retry has nowhere to wait, and one that never retries is not.
+// A pipeline that retries is refused at start if retries cannot be stored anywhere; one that never retries is not
+// refused.
 func TestPipeline_IsRefusedWithoutDelays(t *testing.T) {
 	b := openRude(t, newRude())
 	_, err := middleware.New(middleware.Config{Rescheduler: b, DeadLetters: b})

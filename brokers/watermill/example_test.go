@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Retries on a Pub/Sub that cannot delay: they wait in another broker, without blocking later messages, and come back
-// to the same subscription.
+// Retries on a Pub/Sub that cannot delay wait in another broker, without blocking later messages, and return to the
+// same subscription.
 func ExampleNew() {
 	ctx, logger := context.Background(), slog.New(slog.DiscardHandler)
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, watermill.Logger(logger)) // or the service's own

@@ -12,7 +12,7 @@ import (
 	wbroker "github.com/redrive-go/redrive/brokers/watermill"
 )
 
-func TestLogger_LogsWhatTheLevelTakes(t *testing.T) {
+func TestLogger_RespectsTheLevel(t *testing.T) {
 	for level, want := range map[slog.Level][]string{
 		slog.LevelInfo:       {"info"},
 		slog.LevelDebug:      {"info", "debug"},

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// able is a Pub/Sub that can do everything Watermill's can.
+// able is a Pub/Sub that can do everything that Watermill's can.
 func able(delays brokers.Broker) watermill.Config {
 	return watermill.Config{
 		Publisher: nowhere{}, Delays: delays,
@@ -25,7 +25,7 @@ func able(delays brokers.Broker) watermill.Config {
 	}
 }
 
-// durable stands for a SQL queue: memory is not durable.
+// durable stands for a SQL queue, because memory is not durable.
 type durable struct{ brokers.Broker }
 
 func (d durable) Capabilities() brokers.Capabilities {
@@ -34,8 +34,8 @@ func (d durable) Capabilities() brokers.Capabilities {
 	return caps
 }
 
-// Each promise that a Pub/Sub may be unable to keep, by its field of Needs: refused at start with a remedy by a Pub/Sub
-// that cannot keep it, and not by one that can. Some fields can be met by no adapter.
+// Each field of Needs is a promise that a Pub/Sub may be unable to keep: if so, it is refused at start with a remedy,
+// and otherwise it is accepted. Some fields can be met by no adapter.
 func TestPromises_AreRefusedAtStart(t *testing.T) {
 	for need, c := range map[string]struct {
 		needs   brokers.Needs
@@ -79,11 +79,12 @@ func TestPromises_AreRefusedAtStart(t *testing.T) {
 			require.NoError(t, errors.Join(dull.Close(), bright.Close(), memory.Close()))
 		})
 	}
-	require.Equal(t, 9, reflect.TypeFor[brokers.Needs]().NumField(), "a new need has its row above")
+	require.Equal(t, 9, reflect.TypeFor[brokers.Needs]().NumField(), "a new field of Needs needs a row above")
 }
 
-// A need of a configuration or a call, without brokers.Require, is refused when it first arises, before any message.
-func TestPromises_AreRefusedWhereTheyAreAskedFor(t *testing.T) {
+// Without brokers.Require, a promise that a configuration or a call needs is refused when it is first needed, before
+// any message.
+func TestPromises_AreRefusedWhereTheyAreNeeded(t *testing.T) {
 	delays, err := memory.New(brokers.Config{Logger: quiet})
 	require.NoError(t, err)
 	dull := openRude(t, newRude())

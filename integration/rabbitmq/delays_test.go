@@ -35,7 +35,7 @@ type delayCase struct {
 // Not parallel, because it measures time. The promise is for a broker that is not overloaded, and other programs share
 // its cores and its disk. So raw messages wait alongside ours in a queue with a TTL, the lateness of the latest of them
 // is allowed for, and the median must keep the promise: the very latest message waits for the disk while the queues of
-// the first ones are declared. TestLadder_NeverEarlyAndSeldomLate shows that each delay is rounded up by no more than
+// the first ones are declared. TestLadder_NeverEarlyAndRarelyLate shows that each delay is rounded up by no more than
 // half of what is promised.
 func TestDelays_Accuracy(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())

@@ -21,7 +21,7 @@ func letter() *envelope.DeadLetter {
 		6, 5, time.Unix(1, 0))
 }
 
-func TestLetter_SaysWhy(t *testing.T) {
+func TestLetter_HasTheReason(t *testing.T) {
 	d := letter()
 	require.Equal(t, envelope.ReasonCrash, d.Reason)
 	require.Equal(t, "crash-limit", d.Rule)
@@ -31,7 +31,7 @@ func TestLetter_SaysWhy(t *testing.T) {
 	require.Equal(t, string(envelope.ReasonCrash), d.Message.Metadata.Get(envelope.KeyDeadLetterReason))
 }
 
-// A body that claims to be an envelope but is not keeps its bytes.
+// A body that claims to be an envelope but is not is preserved byte for byte.
 func TestLetter_OfAMalformedEnvelope(t *testing.T) {
 	m := message.NewMessage("m", []byte(`{"message_id":"1","retry_count":{}}`))
 	d := crash.Letter(m, envelope.Origin{}, 5, 5, time.Unix(1, 0))
@@ -39,7 +39,7 @@ func TestLetter_OfAMalformedEnvelope(t *testing.T) {
 	require.Equal(t, envelope.ReasonCrash, d.Reason)
 }
 
-// If a sink does not accept the letter, for whatever reason, it goes to the broker's own queue.
+// If a sink does not accept the letter, for any reason, it goes to the broker's own queue.
 func TestKeep_FallsBackToTheQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		sink   func(ctx context.Context, d *envelope.DeadLetter) error

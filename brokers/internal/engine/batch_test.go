@@ -28,7 +28,7 @@ func TestBatcher_GathersDuringAFlush(t *testing.T) {
 	})
 }
 
-// The first item goes at once; later ones wait for others, but not forever.
+// The first item is flushed at once; later ones wait for more, but not forever.
 func TestBatcher_Lingers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 )
 
-// params are those of the drivers that the faulty broker stands for.
+// params are those of the drivers that the faulty broker simulates.
 func params() []brokers.Param {
 	return []brokers.Param{
 		driver.NackPause(),
@@ -27,11 +27,11 @@ func params() []brokers.Param {
 
 // shapes are the kinds of brokers that the engine treats differently.
 var shapes = map[string]drivertest.Config{
-	"waits natively and keeps the pauses of nacks": {
+	"delays natively and delays nacked messages": {
 		Traits:       driver.Traits{Local: true, NackPause: true, StablePosition: true},
 		Capabilities: brokers.Capabilities{Groups: true, DelayTolerance: 10 * time.Millisecond},
 	},
-	"waits in steps, takes nacks back at once, counts deliveries": {
+	"delays in steps, requeues nacks at once, counts deliveries": {
 		Traits: driver.Traits{Prompt: true, Early: true},
 		Capabilities: brokers.Capabilities{
 			Groups: true, DeliveryCount: true, DelayTolerance: 100 * time.Millisecond, MaxMessageBytes: 1 << 20,
@@ -40,7 +40,7 @@ var shapes = map[string]drivertest.Config{
 			2*time.Second, 10*time.Second, time.Minute, time.Hour),
 		Limit: 1<<20 + driver.Headroom,
 	},
-	"takes batches": {
+	"publishes in batches": {
 		Traits: driver.Traits{
 			Prompt: true, NackPause: true, StablePosition: true, PublishBatch: 100, SettleBatch: 50,
 			SettleLinger: 5 * time.Millisecond,
@@ -50,11 +50,11 @@ var shapes = map[string]drivertest.Config{
 			DelayTolerance: 10 * time.Millisecond,
 		},
 	},
-	"cannot delay and has another broker for it": {
+	"delays in another broker": {
 		Traits:       driver.Traits{Name: "cannot delay", Prompt: true},
 		Capabilities: brokers.Capabilities{Groups: true, DelayTolerance: 10 * time.Millisecond, MaxDelay: -1},
 	},
-	"is called in goroutines that can be left behind": {
+	"ignores contexts, so its calls run in goroutines": {
 		Traits:       driver.Traits{StablePosition: true, Ordered: true},
 		Capabilities: brokers.Capabilities{Groups: true, DelayTolerance: 10 * time.Millisecond},
 	},

@@ -36,7 +36,7 @@ func rabbit() drivertest.Config {
 	}
 }
 
-// process is a broker of one process.
+// process is one process with a broker.
 type process struct {
 	*engine.Broker
 	t    *testing.T
@@ -83,7 +83,7 @@ func (p *process) subscribe() <-chan *message.Message {
 	return in
 }
 
-// deliveries hands every message of a subscription to handle, each in a goroutine, until the channel closes.
+// deliveries passes every message of a subscription to handle, each in a goroutine, until the channel closes.
 type deliveries struct {
 	mu    sync.Mutex
 	runs  map[string][]time.Duration
@@ -122,9 +122,9 @@ func (d *deliveries) total() (n int) {
 
 func ack(m *message.Message) { m.Ack() }
 
-// A message that its client cannot decode ended 1,354 connections in 20 seconds, and each end counted against its
-// neighbours.
-func TestSession_ThatEndsAtOnceIsPacedAndTakesOneMessage(t *testing.T) {
+// A message that the client cannot decode once ended 1,354 connections in 20 seconds, and each end was counted against
+// the messages next to it.
+func TestSession_ThatEndsAtOnceIsPacedAndRequestsOneMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		var windows []int
@@ -174,7 +174,7 @@ func TestSession_ThatCannotBeOpenedIsPaced(t *testing.T) {
 	})
 }
 
-// A stream that is opened after the subscription has given up is closed: otherwise a broker would send it messages.
+// A stream that is opened after the subscription has given up is closed, otherwise the broker would send it messages.
 func TestSession_ThatIsOpenedTooLateIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
@@ -207,7 +207,7 @@ func TestNack_PauseDoublesInPlaceAndSurvivesARedelivery(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		p := open(t, s, param("nack-pause", "1s"))
 		d := p.consume(func(m *message.Message) {
-			m.Payload[0] = 'X' // one handler's change to its message must not reach the next
+			m.Payload[0] = 'X' // a handler's change to its message must not reach the next delivery
 			m.Metadata.Set("touched", "yes")
 			m.Nack()
 		})
@@ -225,14 +225,14 @@ func TestNack_PauseDoublesInPlaceAndSurvivesARedelivery(t *testing.T) {
 		require.Equal(t, 15*time.Second, d.of("bad")[4])
 		time.Sleep(14 * time.Second)
 		synctest.Wait()
-		require.Len(t, d.of("bad"), 5, "and continues to grow")
+		require.Len(t, d.of("bad"), 5, "the pause continues to grow")
 		require.Equal(t, "bad", string(s.Messages("orders", "billing")[0].Payload))
 		require.Equal(t, 0, strings.Count(p.log.String(), "crash"), p.log.String())
 	})
 }
 
 // A nacked message must not use up the prefetch of others while it pauses.
-func TestNack_OthersGoOn(t *testing.T) {
+func TestNack_DoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		p := open(t, s, param("nack-pause", "1m"))
@@ -250,8 +250,8 @@ func TestNack_OthersGoOn(t *testing.T) {
 	})
 }
 
-// Any producer can write the header; only the engine's own counts.
-func TestNotBefore_OfAProducerCountsForNothing(t *testing.T) {
+// Any producer can write the header, so only the engine's own counts.
+func TestNotBefore_OfAProducerIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		p := open(t, s)
@@ -268,12 +268,12 @@ func TestNotBefore_OfAProducerCountsForNothing(t *testing.T) {
 		require.Len(t, d.of("forged"), 1)
 		require.Len(t, d.of("foreign"), 1)
 		require.NotContains(t, seen, envelope.KeyNotBefore)
-		require.Contains(t, forged.Metadata, envelope.KeyNotBefore, "the caller keeps its message")
+		require.Contains(t, forged.Metadata, envelope.KeyNotBefore, "the caller's message is unchanged")
 	})
 }
 
-// After an alarm of 90 seconds, 15 of 15 healthy messages were dead-lettered as crash, and with prefetch 1 nothing was
-// consumed.
+// After an alarm of 90 seconds, 15 of 15 healthy messages used to be dead-lettered as crash, and with prefetch 1
+// nothing was consumed.
 func TestAlarm_WaitingMessagesAreKeptInHandAndRunWhenDue(t *testing.T) {
 	for _, prefetch := range []string{"1", "10"} {
 		t.Run("prefetch "+prefetch, func(t *testing.T) {
@@ -284,11 +284,11 @@ func TestAlarm_WaitingMessagesAreKeptInHandAndRunWhenDue(t *testing.T) {
 				const n = 15
 				for i := range n {
 					m := message.NewMessage(fmt.Sprint("delayed ", i), nil)
-					envelope.SetDelay(m, 35*time.Second) // steps of 10 s: handed out early three times
+					envelope.SetDelay(m, 35*time.Second) // with steps of 10 s, delivered early three times
 					require.NoError(t, p.Publisher().Publish("orders", m))
 				}
 				short := message.NewMessage("short", nil)
-				envelope.SetDelay(short, 13*time.Second) // handed out early when the others are
+				envelope.SetDelay(short, 13*time.Second) // delivered early together with the others
 				require.NoError(t, p.Publisher().Publish("orders", short))
 				time.Sleep(5 * time.Second)
 				synctest.Wait()
@@ -312,7 +312,7 @@ func TestAlarm_WaitingMessagesAreKeptInHandAndRunWhenDue(t *testing.T) {
 }
 
 // A message that can be neither retried nor dead-lettered blocks nothing behind it, whatever the prefetch.
-func TestNack_OfWhatCannotBeSettledStopsNothing(t *testing.T) {
+func TestNack_OfUnsettleableMessagesBlocksNothing(t *testing.T) {
 	for _, prefetch := range []string{"1", "10"} {
 		t.Run("prefetch "+prefetch, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -339,24 +339,24 @@ func TestNack_OfWhatCannotBeSettledStopsNothing(t *testing.T) {
 				p.publish("after")
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				require.Equal(t, runs+1, d.total(), "stuck messages are settled, and the whole window is free again")
+				require.Equal(t, runs+1, d.total(), "the stuck messages are settled, and the whole window is free again")
 				require.Empty(t, s.Dead("orders.billing_dlq"))
 			})
 		})
 	}
 }
 
-func TestPublish_EndsWithinItsTimeoutAndSoDoesClose(t *testing.T) {
+func TestPublish_AndCloseEndWithinTheTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		prompt  bool
 		verdict drivertest.Verdict
 		batch   int
 	}{
-		"a transport that heeds its context":          {true, drivertest.Verdict{Hang: true}, 0},
-		"one in batches":                              {true, drivertest.Verdict{Hang: true}, 100},
-		"one that does not":                           {false, drivertest.Verdict{Stuck: true}, 0},
-		"one that does not, in batches":               {false, drivertest.Verdict{Stuck: true}, 100},
-		"one that stores and does not answer in time": {true, drivertest.Verdict{Copies: 1, Late: time.Minute}, 0},
+		"a transport that respects its context":            {true, drivertest.Verdict{Hang: true}, 0},
+		"the same, in batches":                             {true, drivertest.Verdict{Hang: true}, 100},
+		"one that ignores it":                              {false, drivertest.Verdict{Stuck: true}, 0},
+		"one that ignores it, in batches":                  {false, drivertest.Verdict{Stuck: true}, 100},
+		"one that stores the message and answers too late": {true, drivertest.Verdict{Copies: 1, Late: time.Minute}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -390,7 +390,7 @@ func TestPublish_EndsWithinItsTimeoutAndSoDoesClose(t *testing.T) {
 	}
 }
 
-// A message whose handler had succeeded and whose ack was lost was redelivered, and handled again.
+// A message whose handler succeeded but whose ack was lost used to be redelivered and handled again.
 func TestAck_ThatIsLostAfterSuccessDoesNotRunTheHandlerAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -412,11 +412,11 @@ func TestAck_ThatIsLostAfterSuccessDoesNotRunTheHandlerAgain(t *testing.T) {
 		require.NoError(t, p.Publisher().Publish("orders", other))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.Len(t, d.of("order"), 2, "another message with the same id is another message")
+		require.Len(t, d.of("order"), 2, "a different message with the same id is not treated as the same")
 	})
 }
 
-// One crash replays the topic, and each replay of a delivery that had failed started another chain of retries.
+// A crash replays the topic, and each replay of a failed delivery used to start another chain of retries.
 func TestReplay_OfADeliveryWhoseRetryWasPublishedStartsNoSecondChain(t *testing.T) {
 	for name, cfg := range map[string]drivertest.Config{
 		"stamped by the publisher": rabbit(),
@@ -464,16 +464,16 @@ func TestReplay_OfADeliveryWhoseRetryWasPublishedStartsNoSecondChain(t *testing.
 	}
 }
 
-// The rest of a wait was stored without a confirm, so its message ran when it was due, and again when the copy arrived
-// while the handler still had it. The same happened to a retry that was stored twice.
-func TestReplay_ThatComesWhileTheHandlerHasTheMessageWaits(t *testing.T) {
+// The rest of a delay was stored but not confirmed, so its message was handled when it was due, and again when the copy
+// arrived while the handler still had it. The same happened to a retry that was stored twice.
+func TestReplay_DuringTheHandlerWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		delay   time.Duration // of the first delivery
 		verdict drivertest.Verdict
 		runs    int
 	}{
-		"the rest of a wait": {15 * time.Second, drivertest.Verdict{Copies: 1, Hang: true}, 1},
-		"a retry":            {0, drivertest.Verdict{Copies: 2}, 2},
+		"the rest of a delay": {15 * time.Second, drivertest.Verdict{Copies: 1, Hang: true}, 1},
+		"a retry":             {0, drivertest.Verdict{Copies: 2}, 2},
 	} {
 		for _, workers := range []int{1, 2} {
 			t.Run(fmt.Sprint(name, ", workers ", workers), func(t *testing.T) {
@@ -515,7 +515,7 @@ func TestReplay_ThatComesWhileTheHandlerHasTheMessageWaits(t *testing.T) {
 	}
 }
 
-// Copies that exist because a handler forks its message are not replays.
+// A handler may reschedule its message twice; the copies are not replays.
 func TestReschedule_TwiceOfOneDeliveryMakesTwoMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -565,7 +565,7 @@ func TestDeletedQueues_AreDeclaredAgain(t *testing.T) {
 	})
 }
 
-func TestTooLarge_ShedsTheTextsOfItsError(t *testing.T) {
+func TestTooLarge_DropsTheTextsOfItsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
 		cfg.Limit = 2000
@@ -639,7 +639,7 @@ func TestEvent_WithoutASubscriber(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		bus := func(c *brokers.Config) { c.Naming = brokers.ServiceBus("shop") }
 		event := message.NewMessage("1", nil)
-		require.NoError(t, open(t, s, bus).Publisher().Publish("order.paid", event), "on a bus it is no error")
+		require.NoError(t, open(t, s, bus).Publisher().Publish("order.paid", event), "on a bus this is not an error")
 		strict := open(t, s, bus, func(c *brokers.Config) { c.RefuseUnrouted = true })
 		require.ErrorIs(t, strict.Publisher().Publish("order.paid", event), brokers.ErrUnroutable)
 		require.ErrorIs(t, open(t, s).Publisher().Publish("order.paid", event), brokers.ErrUnroutable,
@@ -647,8 +647,8 @@ func TestEvent_WithoutASubscriber(t *testing.T) {
 	})
 }
 
-// 500 publications that fail for one reason are reported in one sentence.
-func TestPublish_OneCauseIsOneError(t *testing.T) {
+// 500 publications that fail for the same reason are reported as one error.
+func TestPublish_OneCauseIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		s.With(func(h *drivertest.Hooks) {
@@ -667,7 +667,7 @@ func make500() []*message.Message {
 	return list
 }
 
-func TestSubscribe_WhoMayReadWhat(t *testing.T) {
+func TestSubscribe_RefusesSharedQueues(t *testing.T) {
 	type read struct {
 		topic string
 		opts  []brokers.SubscriberOption
@@ -741,14 +741,14 @@ func TestSubscribe_WhoMayReadWhat(t *testing.T) {
 				require.NoError(t, first.Close())
 				_, err = p.Subscriber(c.next.opts...).Subscribe(t.Context(), c.next.topic)
 				if !strings.Contains(strings.ToLower(c.fault), "pattern") {
-					require.NoError(t, err, "when the first has gone")
+					require.NoError(t, err, "once the first has ended")
 				}
 			})
 		})
 	}
 }
 
-// A broker that cannot delay at all keeps delayed messages in another one, which returns them to the one consumer.
+// A broker that cannot delay stores delayed messages in another broker, which returns them to the right consumer.
 func TestDelays_InAnotherBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
@@ -784,7 +784,7 @@ func TestDelays_InAnotherBroker(t *testing.T) {
 		require.Equal(t, message.Metadata{"kept": "as it is"}, m.Metadata)
 		m.Ack()
 
-		// The transport cannot be reached when a message is due: it is delivered when the transport is back.
+		// If the transport is down when a message is due, the message is delivered once the transport is up again.
 		first := message.NewMessage("first", nil)
 		envelope.SetDelay(first, time.Minute)
 		require.NoError(t, b.Publisher().Publish("orders", first))
@@ -798,7 +798,7 @@ func TestDelays_InAnotherBroker(t *testing.T) {
 			require.Equal(t, "60000", m.Metadata.Get(envelope.KeyOriginalDelay))
 			m.Ack()
 		}
-		synctest.Wait() // for the other broker's ack, which follows the publication
+		synctest.Wait() // so that the other broker has acked, which it does after the publication
 		require.Equal(t, memory.Depth{}, delays.Depth(engine.DefaultDelaysTopic, "redrive"))
 	})
 }

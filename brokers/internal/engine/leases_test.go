@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/internal/engine"
 )
 
-// leasing is a broker that keeps due times, leases messages and records which handlers have started, as a SQL database
+// leasing is a broker that stores due times, leases messages and records which handlers have started, as a SQL database
 // does.
 func leasing() drivertest.Config {
 	return drivertest.Config{
@@ -32,8 +32,8 @@ func leasing() drivertest.Config {
 	}
 }
 
-// A row that something else holds for a while is retried until the caller's timeout, and no longer.
-func TestPublish_ABusyPlaceIsTriedAgain(t *testing.T) {
+// If a row is locked for a while, the publication is retried until the caller's timeout, and no longer.
+func TestPublish_ALockedRowIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(leasing())
 		p := open(t, s)
@@ -61,8 +61,8 @@ func TestPublish_ABusyPlaceIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A publish that shares a call with others has the whole timeout to itself, unless it waits for another one first.
-func TestPublish_ASharedCallHasTheWholeTimeout(t *testing.T) {
+// A publish that shares a call with others has the whole timeout, unless it has to wait for an earlier call.
+func TestPublish_InASharedCallHasTheWholeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(leasing())
 		p := open(t, s)
@@ -92,7 +92,7 @@ func TestPublish_ASharedCallHasTheWholeTimeout(t *testing.T) {
 	})
 }
 
-// together stores the messages of a call together or not at all.
+// together stores either all messages of a call or none.
 type together struct {
 	*drivertest.Transport
 
@@ -114,8 +114,8 @@ func (t *together) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	return slices.Repeat([]error{err}, len(out))
 }
 
-// Callers share a call. If it is stored as a whole or not at all, only the caller whose message is refused fails, with
-// all of its messages.
+// Callers share a call. If the transport stores either all or none of it, only the caller whose message is refused
+// fails, with all of its messages.
 func TestPublish_ARefusedCallerFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(leasing())
@@ -152,7 +152,7 @@ func TestPublish_ARefusedCallerFailsAlone(t *testing.T) {
 		close(transport.begin)
 		all.Wait()
 		require.Equal(t, map[string]bool{"accepted": true}, failed)
-		require.Equal(t, []int{1, 4}, transport.sizes[:2], "they have not shared a call")
+		require.Equal(t, []int{1, 4}, transport.sizes[:2], "the callers did not share a call")
 		var stored []string
 		for _, m := range s.Messages("orders", brokers.DefaultGroup) {
 			stored = append(stored, m.UUID)
@@ -162,15 +162,15 @@ func TestPublish_ARefusedCallerFailsAlone(t *testing.T) {
 	})
 }
 
-// Suspects run one at a time, and the next one starts when the broker has the previous one's answer: if it kills the
-// process, the previous one must not be counted again.
-func TestSuspects_TheNextBeginsWhenTheAnswerIsStored(t *testing.T) {
+// Suspects run one at a time, and the next one starts once the broker has stored the settlement of the previous one: if
+// the next one kills the process, the previous one must not be counted again.
+func TestSuspects_TheNextStartsOnceTheAckIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(leasing())
 		for range 2 {
 			p := open(t, s, concurrency(4))
 			end := make(chan struct{})
-			t.Cleanup(func() { close(end) }) // the handlers of a process that is dead
+			t.Cleanup(func() { close(end) }) // the handlers of a dead process
 			p.consume(func(m *message.Message) { <-end; m.Nack() })
 			if s.Calls("Publish") == 0 {
 				p.publish("a", "b")
@@ -194,8 +194,8 @@ func TestSuspects_TheNextBeginsWhenTheAnswerIsStored(t *testing.T) {
 	})
 }
 
-// The lease of a suspect is lost before its handler has started: the message is not handed out.
-func TestSuspects_ALostOneIsNotHandedOut(t *testing.T) {
+// If the lease of a suspect is lost before its handler has started, the message is not delivered.
+func TestSuspects_ALostOneIsNotDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(leasing())
 		p := open(t, s)
@@ -217,7 +217,7 @@ func TestSuspects_ALostOneIsNotHandedOut(t *testing.T) {
 		})
 		second := open(t, s)
 		second.consume(func(m *message.Message) { handled = begins; m.Ack() })
-		time.Sleep(90 * time.Millisecond) // a Begin that fails otherwise is tried again after 100 ms
+		time.Sleep(90 * time.Millisecond) // a Begin that fails for another reason is retried after 100 ms
 		synctest.Wait()
 		require.Equal(t, 4, handled, "each time it is released and redelivered")
 	})

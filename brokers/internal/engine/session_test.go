@@ -17,9 +17,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A network that keeps breaking slows the engine down, but does not stop it: only sessions that achieved nothing are
-// followed by a pause.
-func TestSession_ThatWorksIsFollowedAtOnceByAnother(t *testing.T) {
+// A network that keeps breaking slows the engine down but does not stop it: there is a pause only after a session that
+// made no progress.
+func TestSession_ThatMadeProgressIsReopenedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		p := open(t, s, concurrency(4), param("prefetch", "20"))
@@ -31,7 +31,7 @@ func TestSession_ThatWorksIsFollowedAtOnceByAnother(t *testing.T) {
 		for i := range n {
 			p.publish(strconv.Itoa(i))
 		}
-		for range 150 { // 30 seconds, of which the handlers need five
+		for range 150 { // within 30 seconds, of which the handlers need five
 			time.Sleep(200 * time.Millisecond)
 			synctest.Wait()
 			s.Cut()
@@ -44,7 +44,7 @@ func TestSession_ThatWorksIsFollowedAtOnceByAnother(t *testing.T) {
 	})
 }
 
-// A session that is only renewed is followed by another one at once, and nothing is logged.
+// A session that ends only to be renewed is followed by another one at once, and no warning is logged.
 func TestSession_IsRenewedWithoutAWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -63,8 +63,8 @@ func TestSession_IsRenewedWithoutAWarning(t *testing.T) {
 	})
 }
 
-// The end of a session is noticed while its deliveries fill the window and a handler holds them up, whether the broker
-// counts deliveries or not.
+// The end of a session is noticed even while its deliveries fill the window and a handler blocks them, whether or not
+// the broker counts deliveries.
 func TestSession_ThatEndsWithAFullWindowIsNoticed(t *testing.T) {
 	for _, counts := range []bool{true, false} {
 		t.Run(strconv.FormatBool(counts), func(t *testing.T) { endWithAFullWindow(t, counts) })
@@ -102,8 +102,8 @@ func endWithAFullWindow(t *testing.T, counts bool) {
 	})
 }
 
-// The broker counts messages in hand when a connection ends, and eventually gives them up without asking.
-func TestSession_NothingIsGivenUpByTheBroker(t *testing.T) {
+// The broker counts messages in hand when a connection ends, and eventually gives them up on its own.
+func TestSession_BrokerGivesUpNoMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
 		cfg.GiveUp = 4
@@ -133,8 +133,8 @@ func TestSession_NothingIsGivenUpByTheBroker(t *testing.T) {
 	})
 }
 
-// An unreadable message reaches no handler, and is kept as far as it could be read.
-func TestMalformed_IsDeadBeforeItsHandler(t *testing.T) {
+// An unreadable message reaches no handler, and is dead-lettered with everything that could be read.
+func TestMalformed_IsDeadLetteredBeforeItsHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		s.With(func(h *drivertest.Hooks) {
@@ -159,8 +159,8 @@ func TestMalformed_IsDeadBeforeItsHandler(t *testing.T) {
 	})
 }
 
-// Foreign messages without ids but with the same content are distinct messages.
-func TestAck_LostOfMessagesWithoutIDsCountsForNoOther(t *testing.T) {
+// Foreign messages with the same content and without ids are distinct messages.
+func TestAck_LostOfAMessageWithoutIDCountsForThatOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		p := open(t, s)
@@ -182,7 +182,7 @@ func TestAck_LostOfMessagesWithoutIDsCountsForNoOther(t *testing.T) {
 	})
 }
 
-// A message that arrives early, and was in hand in processes that died, is still not due.
+// A message that arrives early is not due, even if processes that had it in hand have died.
 func TestSuspects_AreNotEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -211,7 +211,8 @@ func TestSuspects_AreNotEarly(t *testing.T) {
 	})
 }
 
-// Without delays, messages that wait for their turn stay in hand: publishing them again would never end.
+// On a broker without delays, suspects that wait for their turn stay in hand: otherwise they would be published again
+// and again.
 func TestSuspects_WithoutDelaysArePublishedAFewTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
@@ -239,15 +240,15 @@ func TestSuspects_WithoutDelaysArePublishedAFewTimes(t *testing.T) {
 	})
 }
 
-// Acks wait for others for a moment: in places of the window that no handler needs, or in a few of a large one, and not
-// at all in a small one that the handlers need.
-func TestAcks_ShareCallsWhereNoHandlerWaits(t *testing.T) {
+// Acks wait briefly for others, in slots of the window that no handler needs, or in a few slots of a large window, but
+// not in a small window whose slots the handlers need.
+func TestAcks_ShareCallsUnlessAHandlerWaits(t *testing.T) {
 	for _, c := range []struct {
 		prefetch    string
 		concurrency int
 		handle      time.Duration
-		more        time.Duration // for each message than for the one before it
-		most        int           // calls for a hundred acks
+		more        time.Duration // each message takes that much longer than the previous one
+		most        int           // calls per hundred acks
 		least       int
 	}{
 		{"101", 1, 100 * time.Microsecond, 0, 10, 1},
@@ -285,7 +286,7 @@ func TestAcks_ShareCallsWhereNoHandlerWaits(t *testing.T) {
 }
 
 // On a bus, an event that no service reads is not an error, but a missing bus is.
-func TestEvent_ToAMissingPlaceIsAnError(t *testing.T) {
+func TestEvent_ToAMissingBusIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		s.With(func(h *drivertest.Hooks) {

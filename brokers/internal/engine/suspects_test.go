@@ -41,11 +41,11 @@ func newCrashes(t *testing.T, s *drivertest.Server, kills func(m *message.Messag
 		t: t, s: s, kills: kills, change: change, runs: map[string]int{}, handled: map[string]int{},
 		over: make(chan struct{}),
 	}
-	t.Cleanup(func() { close(c.over) }) // before the brokers close, which wait for their handlers
+	t.Cleanup(func() { close(c.over) }) // before the brokers are closed, which waits for their handlers
 	return c
 }
 
-// start starts a process, which dies with the first message that kills.
+// start starts a process, which dies at the first message that kills it.
 func (c *crashes) start() {
 	p := open(c.t, c.s, c.change...)
 	c.mu.Lock()
@@ -73,7 +73,7 @@ func (c *crashes) handle(p *process, m *message.Message) {
 		p.conn.Kill()
 		c.alive = nil
 		c.mu.Unlock()
-		time.Sleep(5 * time.Second) // virtual: until it is started again, messages gather
+		time.Sleep(5 * time.Second) // virtual: messages accumulate until it is restarted
 		c.start()
 		<-c.over
 		m.Nack()
@@ -90,7 +90,7 @@ func (c *crashes) handle(p *process, m *message.Message) {
 }
 
 // Only messages that kill their process are dead-lettered, after as many runs as the crash limit allows; those
-// prefetched along with them are handled, also while the suspect has its turns.
+// prefetched with them are handled, even while the suspects have their turns.
 func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	exact := drivertest.Config{
 		Traits: driver.Traits{
@@ -105,13 +105,13 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 		prefetch                      string
 		broker                        drivertest.Config
 	}{
-		"one among few":                             {1, 9, 1, "10", rabbit()},
-		"one, one at a time":                        {1, 20, 1, "1", rabbit()},
-		"one at concurrency":                        {1, 100, 16, "50", rabbit()},
-		"three":                                     {3, 50, 4, "20", rabbit()},
-		"where what begins is noted":                {1, 50, 8, "20", exact},
-		"three, where what begins is noted":         {3, 50, 4, "20", exact},
-		"where what begins is noted, one at a time": {1, 9, 1, "10", exact},
+		"one among a few":                             {1, 9, 1, "10", rabbit()},
+		"one, one at a time":                          {1, 20, 1, "1", rabbit()},
+		"one, with concurrency":                       {1, 100, 16, "50", rabbit()},
+		"three":                                       {3, 50, 4, "20", rabbit()},
+		"one, where Begin is recorded":                {1, 50, 8, "20", exact},
+		"three, where Begin is recorded":              {3, 50, 4, "20", exact},
+		"one, where Begin is recorded, one at a time": {1, 9, 1, "10", exact},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -130,8 +130,8 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 				time.Sleep(time.Hour)
 				synctest.Wait()
 				dead := s.Dead("orders.billing_dlq")
-				// A process that is killed by another message between a publish and its ack leaves two copies, each of which has
-				// its runs, and its dead letter.
+				// If another message kills the process between a publish and the ack, there are two copies, each with its own runs
+				// and its own dead letter.
 				letters := map[string]int{}
 				for _, m := range dead {
 					letters[m.UUID]++
@@ -153,7 +153,8 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	}
 }
 
-// After 12 cuts 48 healthy messages were dead, and so were 8 that took longer than the broker waits for an ack.
+// After 12 cuts, 48 healthy messages used to be dead-lettered, and so were 8 that took longer than the broker waits for
+// an ack.
 func TestSuspects_CutsAndSlowHandlersKillNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -181,7 +182,7 @@ func TestSuspects_CutsAndSlowHandlersKillNothing(t *testing.T) {
 	})
 }
 
-// A second worker that flaps, and restarts, cause deliveries to be counted that this process does not know of.
+// A second worker that flaps, as well as restarts, cause counted deliveries that this process does not know of.
 func TestSuspects_AnotherWorkerThatFlapsKillsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -220,8 +221,8 @@ func TestSuspects_AnotherWorkerThatFlapsKillsNothing(t *testing.T) {
 	})
 }
 
-// 501 quick messages waited 25 seconds behind a suspect.
-func TestSuspects_RunApartWhileOthersGoOn(t *testing.T) {
+// 501 quick messages used to wait 25 seconds behind a suspect.
+func TestSuspects_DoNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		p := open(t, s, concurrency(4))
@@ -266,7 +267,7 @@ func TestSuspects_AreTriedInPlaceWhilePublishingIsPaused(t *testing.T) {
 		p := open(t, s)
 		require.NoError(t, p.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
 		p.publish("1", "2", "3")
-		for range 4 { // processes that die with the messages in hand
+		for range 4 { // these processes die with the messages in hand
 			dies := open(t, s)
 			dies.consume(func(*message.Message) { <-t.Context().Done() })
 			synctest.Wait()
@@ -286,8 +287,8 @@ func TestSuspects_AreTriedInPlaceWhilePublishingIsPaused(t *testing.T) {
 	})
 }
 
-// A redelivery is also recognised by its bytes: ids are the producers', and not always unique.
-func TestAck_LostOfAnotherMessageWithTheSameIDCountsForNothing(t *testing.T) {
+// A redelivery is also recognised by its bytes, because ids come from producers and are not always unique.
+func TestAck_LostOfAMessageWithTheSameIDIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
 		p := open(t, s)

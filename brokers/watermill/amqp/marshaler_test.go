@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/watermill/amqp"
 )
 
-// Both directions are compatible with a plain Watermill service.
-func TestMarshaler_ReadsAndWritesWhatWatermillDoes(t *testing.T) {
+// Messages to and from a plain Watermill service are compatible.
+func TestMarshaler_IsCompatibleWithWatermills(t *testing.T) {
 	m := message.NewMessage("id-1", []byte("payload"))
 	m.Metadata["customer"] = "7"
 	for name, from := range map[string]wamqp.Marshaler{"ours": amqp.Marshaler{}, "theirs": wamqp.DefaultMarshaler{}} {
@@ -28,8 +28,9 @@ func TestMarshaler_ReadsAndWritesWhatWatermillDoes(t *testing.T) {
 	}
 }
 
-// watermill-amqp's marshaler fails on each of these, and the message was redelivered forever, before any handler.
-func TestMarshaler_TakesEveryHeader(t *testing.T) {
+// watermill-amqp's marshaler fails on each of these headers, and the message used to be redelivered forever without
+// reaching a handler.
+func TestMarshaler_AcceptsEveryHeader(t *testing.T) {
 	headers := amqp091.Table{
 		"x-retry-count": int32(2), "x-death": []any{amqp091.Table{"count": int64(1)}}, "x-delivery-count": int64(3),
 		"none": nil, "flag": true,
@@ -49,17 +50,18 @@ func TestMarshaler_TakesEveryHeader(t *testing.T) {
 	}, m.Metadata)
 	p, err := amqp.Marshaler{}.Marshal(m)
 	require.NoError(t, err)
-	require.NotContains(t, p.Headers, "x-death", "a server would read it")
+	require.NotContains(t, p.Headers, "x-death", "the server would interpret it")
 	require.NotContains(t, p.Headers, "x-delivery-count")
 }
 
-// The remains of a deleted queue are not a message.
+// The empty delivery of a deleted queue is not a message.
 func TestMarshaler_RefusesGhosts(t *testing.T) {
 	_, err := amqp.Marshaler{}.Unmarshal(amqp091.Delivery{})
 	require.Error(t, err)
 }
 
-// watermill-amqp redelivers a message that its marshaler refuses forever, and hands a ghost to the handler.
+// watermill-amqp would redeliver a message that its marshaler refuses forever, and pass an empty delivery to the
+// handler.
 func TestMarshaler_OfTheUserMayFail(t *testing.T) {
 	refused := 0
 	m := amqp.Tolerant(wamqp.DefaultMarshaler{}, func(*amqp091.Delivery, error) { refused++ })
@@ -75,7 +77,7 @@ func TestMarshaler_OfTheUserMayFail(t *testing.T) {
 	require.Equal(t, "x", string(got.Payload))
 	require.Equal(t, "2", got.Metadata["x-retry-count"])
 	_, err = wamqp.DefaultMarshaler{}.Unmarshal(amqp091.Delivery{})
-	require.NoError(t, err, "a ghost is a message to it")
+	require.NoError(t, err, "to this marshaler an empty delivery is a message")
 	_, err = m.Unmarshal(amqp091.Delivery{})
 	require.Error(t, err)
 }

@@ -10,7 +10,7 @@ import (
 	_ "github.com/redrive-go/redrive/brokers/watermill/gochannel" // gochannel://
 )
 
-// Two brokers of one name share their topics, as two services share a server.
+// Two brokers with the same name share their topics, like two services on one server.
 func Example() {
 	ctx := context.Background()
 	orders, err := brokers.Open(ctx, "gochannel://shop?group=orders")

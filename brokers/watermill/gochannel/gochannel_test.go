@@ -19,7 +19,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// The suite in virtual time, and Watermill's own.
+// The conformance suite and Watermill's own run in virtual time.
 func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Virtual: true,
@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 				return brokers.OpenConfig(t.Context(), cfg)
 			}}
 		},
-		// The keeper makes it persistent.
+		// The keeper makes the topics persistent.
 		Watermill: &tests.Features{ConsumerGroups: true, Persistent: true, ForceShort: true},
 		Except: map[string]string{
 			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Watermill Publisher does not report whether a topic exists",
@@ -43,7 +43,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// Brokers of one name share topics, those without one do not.
+// Brokers with the same name share topics; those without a name do not.
 func TestName_IsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for url, want := range map[string]bool{"gochannel://shop": true, "gochannel://": false} {
@@ -70,7 +70,7 @@ func TestName_IsShared(t *testing.T) {
 		require.NoError(t, err)
 		select {
 		case <-messages:
-			require.Fail(t, "the last broker has closed: nothing is left")
+			require.Fail(t, "nothing is left once the last broker was closed")
 		case <-time.After(time.Hour):
 		}
 		require.NoError(t, again.Close())
@@ -79,7 +79,7 @@ func TestName_IsShared(t *testing.T) {
 	})
 }
 
-// A test's own GoChannel is shared with plain Watermill code in both directions.
+// A GoChannel of the caller can be shared with plain Watermill code in both directions.
 func TestPubSub_OfTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pubSub := wgochannel.NewGoChannel(wgochannel.Config{OutputChannelBuffer: 10}, watermill.NopLogger{})

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/watermill/kafka"
 )
 
-// cluster starts a Kafka in this process.
+// cluster starts an in-process Kafka.
 func cluster(t testing.TB) *kfake.Cluster {
 	t.Helper()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(1),
@@ -32,7 +32,7 @@ func urlOf(c *kfake.Cluster, params string) string {
 	return kafka.Scheme + "://" + strings.Join(c.ListenAddrs(), ",") + "?" + params
 }
 
-// backend opens brokers on c that share their Delays, as processes with one database would.
+// backend opens brokers on c that share their Delays, like processes with one database.
 func backend(t *testing.T, c *kfake.Cluster, params string) brokertest.Backend {
 	t.Helper()
 	delays := sync.OnceValue(func() brokers.Broker {
@@ -44,14 +44,14 @@ func backend(t *testing.T, c *kfake.Cluster, params string) brokertest.Backend {
 	return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
 		cfg.URL = urlOf(c, params)
 		return kafka.New(t.Context(), kafka.Config{Broker: cfg, Delays: delays(), Sarama: func(s *sarama.Config) {
-			s.Consumer.MaxWaitTime = 50 * time.Millisecond // each close waits for a pending fetch
+			s.Consumer.MaxWaitTime = 50 * time.Millisecond // each Close waits for a pending fetch
 		}})
 	}}
 }
 
-// The suite on watermill-kafka, including Watermill's own.
+// The conformance suite and Watermill's own run on watermill-kafka.
 func TestConformance(t *testing.T) {
-	// sarama's metrics keep one goroutine from then on, even after closing everything.
+	// sarama's metrics start one goroutine that never ends, even after everything is closed.
 	b, err := brokers.Open(t.Context(), urlOf(cluster(t), "group=first"))
 	require.NoError(t, err)
 	require.NoError(t, b.Close())
@@ -61,7 +61,7 @@ func TestConformance(t *testing.T) {
 			return backend(t, cluster(t), "partitions=1")
 		},
 		Factor: 0.03,
-		Late:   8 * time.Second, // many at once, along with other packages
+		Late:   8 * time.Second, // many cases run at once, along with other packages
 		Volume: 300,
 		Watermill: &tests.Features{
 			ConsumerGroups: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true, Persistent: true,

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// As many handlers run at once as there are partitions, one for each, in the order of each key, and each message once.
-func TestPartitions_AreHandledAtOnce(t *testing.T) {
+// One handler runs per partition, all concurrently, in the order of each key, and each message is handled once.
+func TestPartitions_AreHandledConcurrently(t *testing.T) {
 	t.Parallel()
 	const partitions, keys, each = 3, 12, 5
 	b, err := brokers.Open(t.Context(), urlOf(cluster(t),
@@ -36,18 +36,18 @@ func TestPartitions_AreHandledAtOnce(t *testing.T) {
 		m := <-messages
 		origin, ok := envelope.OriginFrom(m.Context())
 		require.True(t, ok)
-		require.NotContains(t, inHand, *origin.Partition, "a second one of a partition")
+		require.NotContains(t, inHand, *origin.Partition, "a second message of the same partition")
 		inHand[*origin.Partition] = m
 		at = max(at, len(inHand))
 		key := m.Metadata[envelope.KeyKafkaKey]
 		require.Equal(t, fmt.Sprintf("%s/%d", key, order[key]), m.UUID)
 		order[key]++
 		if len(inHand) < partitions && at < partitions {
-			continue // until all partitions have one in hand
+			continue // until all partitions have a message in hand
 		}
 		m.Ack()
 		delete(inHand, *origin.Partition)
-		for partition, m := range inHand { // of the first round
+		for partition, m := range inHand { // the messages of the first round
 			m.Ack()
 			delete(inHand, partition)
 		}
@@ -56,8 +56,8 @@ func TestPartitions_AreHandledAtOnce(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-// An ack right before the close is committed, on every partition. watermill-kafka itself drops an ack that it sees
-// after the session's context has ended.
+// An ack right before Close is committed on every partition. watermill-kafka itself drops an ack that it receives after
+// the session's context has ended.
 func TestClose_KeepsAcks(t *testing.T) {
 	t.Parallel()
 	const partitions, rounds = 32, 4
@@ -67,7 +67,7 @@ func TestClose_KeepsAcks(t *testing.T) {
 		require.NoError(t, err)
 		messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
 		require.NoError(t, err)
-		for partition := range partitions { // keys that sarama's hash sends to one partition each
+		for partition := range partitions { // keys that sarama's hash maps to different partitions
 			m := message.NewMessage(strconv.Itoa(round), nil)
 			m.Metadata[envelope.KeyKafkaKey] = keyOf(t, partition, partitions)
 			require.NoError(t, b.Publisher().Publish("orders", m))
@@ -75,7 +75,7 @@ func TestClose_KeepsAcks(t *testing.T) {
 		inHand := make([]*message.Message, partitions)
 		for i := range inHand {
 			inHand[i] = <-messages
-			require.Equal(t, strconv.Itoa(round), inHand[i].UUID, "a message acked before the close is redelivered")
+			require.Equal(t, strconv.Itoa(round), inHand[i].UUID, "a message acked before Close was redelivered")
 		}
 		for _, m := range inHand {
 			m.Ack()
@@ -84,7 +84,7 @@ func TestClose_KeepsAcks(t *testing.T) {
 	}
 }
 
-// keyOf returns a key whose records go to a partition.
+// keyOf returns a key whose records go to that partition.
 func keyOf(t *testing.T, partition int, partitions int32) string {
 	t.Helper()
 	for n := 0; ; n++ {

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// record is a consumer's view of a producer's message.
+// record returns a producer's message as a consumer receives it.
 func record(t *testing.T, p *sarama.ProducerMessage) *sarama.ConsumerMessage {
 	t.Helper()
 	r := &sarama.ConsumerMessage{Topic: p.Topic, Partition: 3, Offset: 7}
@@ -32,15 +32,15 @@ func record(t *testing.T, p *sarama.ProducerMessage) *sarama.ConsumerMessage {
 	return r
 }
 
-// Both directions are compatible with a plain Watermill service.
-func TestMarshaler_ReadsAndWritesWhatWatermillDoes(t *testing.T) {
+// Messages to and from a plain Watermill service are compatible.
+func TestMarshaler_IsCompatibleWithWatermills(t *testing.T) {
 	m := message.NewMessage("id-1", []byte("payload"))
 	m.Metadata["customer"] = "7"
 	for _, from := range []wkafka.Marshaler{kafka.Marshaler{}, wkafka.DefaultMarshaler{}} {
 		for _, to := range []wkafka.Unmarshaler{kafka.Marshaler{}, wkafka.DefaultMarshaler{}} {
 			p, err := from.Marshal("orders", m)
 			require.NoError(t, err)
-			require.Nil(t, p.Key, "an empty key would send all to one partition")
+			require.Nil(t, p.Key, "an empty key would send all records to one partition")
 			got, err := to.Unmarshal(record(t, p))
 			require.NoError(t, err)
 			require.True(t, m.Equals(got), "from %T to %T", from, to)
@@ -48,7 +48,7 @@ func TestMarshaler_ReadsAndWritesWhatWatermillDoes(t *testing.T) {
 	}
 }
 
-// The default marshaler loses the key, refuses its own header, and does not support null.
+// watermill-kafka's default marshaler loses the key, refuses its own header, and does not support null values.
 func TestMarshaler_KeepsKeysAndNulls(t *testing.T) {
 	for name, c := range map[string]struct {
 		record   *sarama.ConsumerMessage
@@ -72,7 +72,7 @@ func TestMarshaler_KeepsKeysAndNulls(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.metadata, m.Metadata)
 			require.NotEmpty(t, m.UUID, "the same at each delivery")
-			m.Metadata[wkafka.UUIDHeaderKey] = "of a bridge"
+			m.Metadata[wkafka.UUIDHeaderKey] = "with the header of a bridge"
 			p, err := kafka.Marshaler{}.Marshal("orders", m)
 			require.NoError(t, err)
 			got := record(t, p)
@@ -85,7 +85,7 @@ func TestMarshaler_KeepsKeysAndNulls(t *testing.T) {
 	}
 }
 
-// picky is a user's marshaler that cannot read everything.
+// picky is a user's marshaler that cannot read every record.
 type picky struct{ wkafka.DefaultMarshaler }
 
 func (p picky) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) {
@@ -99,7 +99,7 @@ func (p picky) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) {
 	return m, err
 }
 
-// watermill-kafka never gets past a record that its marshaler refuses: it is handed out unchanged.
+// watermill-kafka never gets past a record that its marshaler refuses, so such a record is delivered unchanged.
 func TestMarshaler_OfTheUserMayFail(t *testing.T) {
 	t.Parallel()
 	delays, err := memory.New(brokers.Config{})

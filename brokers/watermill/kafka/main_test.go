@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestMain lets more cases run at once than there are cores: they spend nearly all of their time waiting.
+// TestMain runs more cases in parallel than there are cores, because they wait nearly all of the time.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f != nil && f.Value.String() == f.DefValue {

@@ -12,9 +12,9 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// Creating a topic on a busy server may take as long as any other request. Sarama's own 3 s ended the subscription, and
-// with it the router of a starting service.
-func TestSubscribe_ABusyServerMakesTheTopic(t *testing.T) {
+// Creating a topic on a busy server may take as long as any other request. sarama's own limit of 3 s used to end the
+// subscription, and with it the router of a starting service.
+func TestSubscribe_ABusyServerCreatesTheTopic(t *testing.T) {
 	t.Parallel()
 	const takes = 20 * time.Second
 	c := cluster(t)
@@ -39,12 +39,12 @@ func TestSubscribe_ABusyServerMakesTheTopic(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A missing topic is created at the first answer that it does not exist, rather than after those that sarama requests
+// A missing topic is created after the first response that it does not exist, instead of after all that sarama requests
 // within 750 ms.
-func TestSubscribe_MakesAMissingTopicAtOnce(t *testing.T) {
+func TestSubscribe_CreatesAMissingTopicAtOnce(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
-	var answers, made atomic.Int32 // how often the topic was missing, and was not
+	var answers, made atomic.Int32 // how often the topic was missing, and how often not
 	c.ControlKey(kmsg.Metadata.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		for _, topic := range r.(*kmsg.MetadataRequest).Topics {

@@ -30,8 +30,9 @@ func TestOpen_NamesFaults(t *testing.T) {
 	}
 }
 
-// A pool of one is refused at start: the handler's own query would wait for the subscription's transaction.
-func TestNew_RefusesWhatWouldHang(t *testing.T) {
+// A pool of one connection is refused at start, because the handler's own query would wait for the subscription's
+// transaction forever.
+func TestNew_RefusesAPoolOfOne(t *testing.T) {
 	db, err := stdsql.Open("pgx", "postgres://127.0.0.1:1/db")
 	require.NoError(t, err)
 	defer db.Close()
@@ -59,15 +60,15 @@ func (r row) Scan(dest ...any) error {
 	return nil
 }
 
-// Stored messages are read unchanged, whatever bytes their metadata has, by our schema; and by watermill-sql's own
-// except for those bytes.
+// Our schema reads stored messages unchanged, whatever bytes their metadata has, and watermill-sql's own schema reads
+// them unchanged except for such bytes.
 func TestSchema_KeepsMetadata(t *testing.T) {
 	m := message.NewMessage("1", []byte("\x00{not json"))
 	m.Metadata = message.Metadata{"text": "é", "latin": "caf\xe9", "nul": "a\x00b", "na\xffme": "v"}
 	before := m.Copy()
 	q, err := sql.MySQLSchema{}.InsertQuery("orders", message.Messages{m})
 	require.NoError(t, err)
-	require.Equal(t, before.Metadata, m.Metadata, "the caller keeps its message")
+	require.Equal(t, before.Metadata, m.Metadata, "the caller's message is unchanged")
 	stored := row{int64(1), []byte(q.Args[0].(string)), q.Args[1], q.Args[2]}
 	got, err := sql.MySQLSchema{}.UnmarshalMessage(stored)
 	require.NoError(t, err)
@@ -76,7 +77,7 @@ func TestSchema_KeepsMetadata(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "é", theirs.Msg.Metadata["text"])
 
-	// A foreign row must not stop the topic.
+	// A foreign row must not block the topic.
 	for _, metadata := range [][]byte{nil, []byte("null"), []byte("[1]"), []byte(`{"n":1}`), []byte("{")} {
 		r, err := sql.PostgresSchema{}.UnmarshalMessage(row{int64(1), int64(2), []byte("x"), []byte("p"), metadata})
 		require.NoError(t, err)
@@ -85,10 +86,10 @@ func TestSchema_KeepsMetadata(t *testing.T) {
 }
 
 // PostgreSQL truncates names at 63 bytes: two topics would share a table.
-func TestSchema_LongTopicsHaveTablesOfTheirOwn(t *testing.T) {
+func TestSchema_LongTopicsHaveSeparateTables(t *testing.T) {
 	short, long := strings.Repeat("a", 45), strings.Repeat("a", 80)
 	schema, offsets := sql.Adapters(t)
-	require.Equal(t, `"watermill_`+short+`"`, schema.MessagesTable(short), "as watermill-sql has it")
+	require.Equal(t, `"watermill_`+short+`"`, schema.MessagesTable(short), "as in watermill-sql")
 	require.Equal(t, `"watermill_offsets_`+short+`"`, offsets.MessagesOffsetsTable(short))
 	seen := map[string]bool{}
 	for _, topic := range []string{long + "1", long + "2"} {
