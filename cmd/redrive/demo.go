@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/live"
 	"github.com/redrive-go/redrive/internal/config"
+	"github.com/redrive-go/redrive/internal/wait"
 	"github.com/redrive-go/redrive/middleware/pipelinemetrics"
 )
 
@@ -175,14 +176,7 @@ const reportEvery = 5 * time.Second
 
 func (a *app) report(ctx context.Context, s *shop, m *dlq.Manager) error {
 	began := time.Now()
-	ticker := time.NewTicker(reportEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+	for wait.For(ctx, reportEvery) == nil {
 		stats, err := m.Stats(ctx, dlq.StatsQuery{})
 		if err != nil {
 			return ended(ctx, err)
@@ -201,4 +195,5 @@ func (a *app) report(ctx context.Context, s *shop, m *dlq.Manager) error {
 			time.Since(began).Round(time.Second), bank,
 			s.ordered.Load(), s.paid.Load(), s.retried.Load(), s.shipped.Load(), firstOf(strings.Join(dead, ", "), "none"))
 	}
+	return nil
 }

@@ -51,13 +51,21 @@ message's own id, its retries and the like cannot be changed.`,
 					return err
 				}
 			}
-			switch {
-			case edit.Payload == nil && len(set) == 0 && len(remove) == 0:
+			if edit.Payload == nil && len(set) == 0 && len(remove) == 0 {
 				return usagef("nothing to change: give --payload, --set or --remove")
+			}
+			open := a.manager
+			if revive && !dryRun {
+				open = a.redriver
+			}
+			manager, err := open(cmd.Context())
+			switch {
+			case err != nil:
+				return err
 			case dryRun:
-				return a.previewEdit(cmd.Context(), id, edit)
+				return a.previewEdit(cmd.Context(), manager, id, edit)
 			default:
-				return a.edit(cmd.Context(), id, edit, revive)
+				return a.edit(cmd.Context(), manager, id, edit, revive)
 			}
 		},
 	}
@@ -69,12 +77,8 @@ message's own id, its retries and the like cannot be changed.`,
 	return cmd
 }
 
-func (a *app) previewEdit(ctx context.Context, id int64, edit dlq.Edit) error {
-	manager, err := a.manager(ctx)
-	if err != nil {
-		return err
-	}
-	diff, err := manager.PreviewEdit(ctx, id, edit)
+func (a *app) previewEdit(ctx context.Context, m operator, id int64, edit dlq.Edit) error {
+	diff, err := m.PreviewEdit(ctx, id, edit)
 	if err != nil {
 		return err
 	}
@@ -82,24 +86,16 @@ func (a *app) previewEdit(ctx context.Context, id int64, edit dlq.Edit) error {
 	return a.printDiff(diff)
 }
 
-func (a *app) edit(ctx context.Context, id int64, edit dlq.Edit, revive bool) error {
-	open := a.manager
-	if revive {
-		open = a.redriver
-	}
-	manager, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	edited, diff, err := manager.Edit(ctx, id, edit, a.by())
+func (a *app) edit(ctx context.Context, m operator, id int64, edit dlq.Edit, revive bool) error {
+	edited, diff, err := m.Edit(ctx, id, edit, a.by())
 	if err != nil {
 		return err
 	}
 	if err := a.printDiff(diff); err != nil || !revive {
 		return err
 	}
-	if _, err = manager.Redrive(ctx, id, a.by()); errors.Is(err, redrive.ErrForbidden) {
-		return a.askSecond(ctx, manager, id, edited.Version, err)
+	if _, err = m.Redrive(ctx, id, a.by()); errors.Is(err, redrive.ErrForbidden) {
+		return a.askSecond(ctx, m, id, edited.Version, err)
 	}
 	if err != nil {
 		return fmt.Errorf("edited, but not redriven: %w", err)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/progress"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // bar shows people on stderr how far long work is, its rate and the time left. It shows nothing when stderr is not a
@@ -114,16 +116,9 @@ func (b *bar) whileShrinking(ctx context.Context, n int64, count func(context.Co
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		ticker := time.NewTicker(time.Second)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				if left, err := count(ctx); err == nil {
-					b.tracker.SetValue(max(0, n-left))
-				}
-			case <-ctx.Done():
-				return
+		for wait.For(ctx, time.Second) == nil {
+			if left, err := count(ctx); err == nil {
+				b.tracker.SetValue(max(0, n-left))
 			}
 		}
 	}()

@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // remote is the operator of a server, over its API.
@@ -320,16 +321,12 @@ func (r *remote) RejectRun(ctx context.Context, id string, by dlq.By) (*redrive.
 // WatchRun polls; a stream would need a connection that no proxy cuts.
 func (r *remote) WatchRun(ctx context.Context, id string, every time.Duration) iter.Seq2[*redrive.Run, error] {
 	return func(yield func(*redrive.Run, error) bool) {
-		ticker := time.NewTicker(max(every, askEvery))
-		defer ticker.Stop()
 		for {
 			run, err := r.Run(ctx, id)
 			if !yield(run, err) || err != nil || run.State.Ended() && run.Counts.Open() == 0 {
 				return
 			}
-			select {
-			case <-ticker.C:
-			case <-ctx.Done():
+			if wait.For(ctx, max(every, askEvery)) != nil {
 				yield(nil, ctx.Err())
 				return
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // tailBack is how many ids a look goes back: a database assigns ids before it commits, so that a letter may appear
@@ -72,18 +73,12 @@ func (t *tail) begin(ctx context.Context, lines int) error {
 }
 
 func (t *tail) follow(ctx context.Context, every time.Duration) error {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
-		}
+	for wait.For(ctx, every) == nil {
 		if err := t.look(ctx); err != nil {
 			return err
 		}
 	}
+	return ctx.Err()
 }
 
 // look shows the dead letters stored since the last look.

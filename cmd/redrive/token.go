@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"time"
@@ -19,17 +20,20 @@ server.auth.stored: true. A token that is revoked is refused after five seconds.
 		a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand())
 }
 
-// people is the part of the store that keeps tokens.
-func (a *app) people(cmd *cobra.Command) (driver.PeopleStore, error) {
-	letters, err := a.openExisting(cmd.Context())
-	if err != nil {
-		return nil, err
+// people is a command that begins with the part of the store that keeps tokens.
+func (a *app) people(do func(context.Context, driver.PeopleStore, []string) error) func(*cobra.Command, []string,
+) error {
+	return func(cmd *cobra.Command, args []string) error {
+		letters, err := a.openExisting(cmd.Context())
+		if err != nil {
+			return err
+		}
+		people, ok := driver.As[driver.PeopleStore](letters.Store())
+		if !ok {
+			return usagef("this store keeps no tokens")
+		}
+		return do(cmd.Context(), people, args)
 	}
-	people, ok := driver.As[driver.PeopleStore](letters.Store())
-	if !ok {
-		return nil, usagef("this store keeps no tokens")
-	}
-	return people, nil
 }
 
 func (a *app) tokenCreateCommand() *cobra.Command {
@@ -38,14 +42,10 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a token and print it, once", Args: cobra.ExactArgs(1),
 		Example: `  redrive token create ci --role operator --expires 90d`,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.people(func(ctx context.Context, people driver.PeopleStore, args []string) error {
 			parsed, err := dlqhttp.ParseRole(role)
 			if err != nil {
 				return usagef("%v", err)
-			}
-			people, err := a.people(cmd)
-			if err != nil {
-				return err
 			}
 			text, now := "rdt_"+rand.Text()+rand.Text(), time.Now()
 			token := driver.Token{
@@ -54,12 +54,12 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 			if expires > 0 {
 				token.ExpiresAt = now.Add(time.Duration(expires))
 			}
-			if err := people.PutToken(cmd.Context(), token); err != nil {
+			if err := people.PutToken(ctx, token); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
+			_, err = fmt.Fprintln(a.out, text)
 			return err
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&role, "role", "viewer", "what its owner may do: viewer, operator, approver, admin")
 	cmd.Flags().Var(&expires, "expires", "how long it is valid: 24h, 90d; for good if not given")
@@ -69,12 +69,8 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 func (a *app) tokenListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the tokens with their expiry and last use", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			people, err := a.people(cmd)
-			if err != nil {
-				return err
-			}
-			tokens, err := people.Tokens(cmd.Context())
+		RunE: a.people(func(ctx context.Context, people driver.PeopleStore, _ []string) error {
+			tokens, err := people.Tokens(ctx)
 			if err != nil {
 				return err
 			}
@@ -83,7 +79,7 @@ func (a *app) tokenListCommand() *cobra.Command {
 				views = append(views, tokenOf(&tokens[i], time.Now()))
 			}
 			return printPage(a, views, tokenColumns(), "no tokens", "")
-		},
+		}),
 	}
 }
 
@@ -129,12 +125,8 @@ func tokenColumns() []column[tokenView] {
 func (a *app) tokenRevokeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "revoke NAME", Short: "Revoke a token", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			people, err := a.people(cmd)
-			if err != nil {
-				return err
-			}
-			return people.RevokeToken(cmd.Context(), args[0], a.by(), time.Now())
-		},
+		RunE: a.people(func(ctx context.Context, people driver.PeopleStore, args []string) error {
+			return people.RevokeToken(ctx, args[0], a.by(), time.Now())
+		}),
 	}
 }

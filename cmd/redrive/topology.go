@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 func (a *app) topologyCommand() *cobra.Command {
@@ -100,6 +102,11 @@ func texts[T fmt.Stringer](findings []T, err error) ([]string, error) {
 	return list, err
 }
 
+func (a *app) printLines(lines []string) error {
+	_, err := io.WriteString(a.out, strings.Join(append(lines, ""), "\n"))
+	return err
+}
+
 func (a *app) topologyCheck(ctx context.Context, name string, topics []string) error {
 	t, err := a.openTopology(ctx, name, topics)
 	if err != nil {
@@ -112,10 +119,8 @@ func (a *app) topologyCheck(ctx context.Context, name string, topics []string) e
 	if t.note != "" {
 		a.hint("%s", t.note)
 	}
-	for _, f := range findings {
-		if _, err := fmt.Fprintln(a.out, f); err != nil {
-			return err
-		}
+	if err := a.printLines(findings); err != nil {
+		return err
 	}
 	if len(findings) > 0 {
 		makes := ": redrive topology apply creates what is missing"
@@ -155,10 +160,8 @@ func (a *app) topologyApply(ctx context.Context, name string, topics []string) e
 	if err != nil {
 		return err
 	}
-	for _, f := range left {
-		if _, err := fmt.Fprintln(a.out, f); err != nil {
-			return err
-		}
+	if err := a.printLines(left); err != nil {
+		return err
 	}
 	if len(left) > 0 {
 		return &codedError{exitPartial, "applied, but for " + plural(len(left), "difference") +
@@ -178,11 +181,7 @@ func (t *topology) settled(ctx context.Context) ([]string, error) {
 		if err != nil || len(left) == 0 || time.Now().After(deadline) {
 			return left, err
 		}
-		timer := time.NewTimer(200 * time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if wait.For(ctx, 200*time.Millisecond) != nil {
 			return nil, ctx.Err()
 		}
 	}

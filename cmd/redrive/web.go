@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -15,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/internal/config"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // makeHandler makes the HTTP handler.
@@ -116,23 +118,14 @@ func (s *server) url() string {
 
 // health is the state of each component; all are checked at once.
 func (s *server) health(ctx context.Context) dlqhttp.Health {
-	type answer struct {
-		name string
-		err  error
-	}
-	answers := make(chan answer)
-	ask := func(name string, ping func(context.Context) error) {
-		go func() { answers <- answer{name, ping(ctx)} }()
-	}
-	ask("store", s.letters.Store().Ping)
+	pings := map[string]func(context.Context) error{"store": s.letters.Store().Ping}
 	for name, b := range s.brokers {
-		ask("broker "+name, b.Ping)
+		pings["broker "+name] = b.Ping
 	}
 	var report dlqhttp.Health
-	for range len(s.brokers) + 1 {
-		a := <-answers
-		report.Add(a.name, a.err, dlqhttp.Component{})
-	}
+	atOnce(pings, func(ping func(context.Context) error) error { return ping(ctx) }, func(name string, err error) {
+		report.Add(name, err, dlqhttp.Component{})
+	})
 	if s.collector != nil {
 		for _, source := range s.collector.Stats() {
 			report.Add("source "+source.Broker+"/"+source.Topic, sourceFault(&source),
@@ -196,36 +189,43 @@ func (s *server) topology(context.Context) (any, error) {
 
 // depths counts the messages in the brokers that can count, all at once.
 func (s *server) depths(ctx context.Context) ([]dlqhttp.Depth, error) {
-	type answer struct {
-		broker string
+	var found []dlqhttp.Depth
+	var errs []error
+	type counted struct {
 		depths []brokers.Depth
 		err    error
 	}
-	answers, asked := make(chan answer, len(s.brokers)), 0
-	for name, b := range s.brokers {
+	atOnce(s.brokers, func(b brokers.Broker) (c counted) {
 		if counter, ok := b.(brokers.DepthReporter); ok {
-			asked++
-			go func() {
-				depths, err := counter.Depths(ctx)
-				answers <- answer{name, depths, err}
-			}()
+			c.depths, c.err = counter.Depths(ctx)
 		}
-	}
-	var found []dlqhttp.Depth
-	var errs []error
-	for range asked {
-		a := <-answers
-		if a.err != nil {
-			errs = append(errs, fmt.Errorf("broker %s: %w", a.broker, a.err))
+		return c
+	}, func(name string, c counted) {
+		if c.err != nil {
+			errs = append(errs, fmt.Errorf("broker %s: %w", name, c.err))
 		}
-		for _, d := range a.depths {
+		for _, d := range c.depths {
 			found = append(found, dlqhttp.Depth{
-				Broker: a.broker, Topic: d.Topic, Group: d.Group, Kind: string(d.Kind),
-				Messages: d.Messages,
+				Broker: name, Topic: d.Topic, Group: d.Group, Kind: string(d.Kind), Messages: d.Messages,
 			})
 		}
-	}
+	})
 	return found, errors.Join(errs...)
+}
+
+// atOnce calls ask for all parts at the same time, and add with each answer, one after the other.
+func atOnce[P, A any](parts map[string]P, ask func(P) A, add func(name string, answer A)) {
+	var asking sync.WaitGroup
+	var adding sync.Mutex
+	for name, part := range parts {
+		asking.Go(func() {
+			answer := ask(part)
+			adding.Lock()
+			defer adding.Unlock()
+			add(name, answer)
+		})
+	}
+	asking.Wait()
 }
 
 // retainEvery is how often old entries are removed.
@@ -233,8 +233,6 @@ const retainEvery = time.Hour
 
 // retain removes what the retention no longer keeps, now and every hour, until ctx ends.
 func (s *server) retain(ctx context.Context) error {
-	ticker := time.NewTicker(retainEvery)
-	defer ticker.Stop()
 	for {
 		n, err := s.Retain(ctx, s.cfg.Retention.Retention())
 		switch {
@@ -245,10 +243,8 @@ func (s *server) retain(ctx context.Context) error {
 		case n > 0:
 			s.logger.InfoContext(ctx, "old dead letters removed", "count", n)
 		}
-		select {
-		case <-ctx.Done():
+		if wait.For(ctx, retainEvery) != nil {
 			return nil
-		case <-ticker.C:
 		}
 	}
 }

@@ -88,6 +88,11 @@ func post(by By, body any, path ...string) request {
 	return request{method: http.MethodPost, path: join(path...), by: &by, body: body}
 }
 
+// look is a POST that changes nothing.
+func look(body any, path ...string) request {
+	return request{method: http.MethodPost, path: join(path...), body: body}
+}
+
 // join makes a path of its elements.
 func join(elements ...string) string {
 	var path strings.Builder

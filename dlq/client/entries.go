@@ -40,9 +40,13 @@ func (c *Client) Entries(ctx context.Context, f wire.Filter, p wire.Page) iter.S
 
 // CountEntries counts the entries that the filter selects, but no further than upTo; 0 counts all.
 func (c *Client) CountEntries(ctx context.Context, f wire.Filter, upTo int64) (int64, error) {
-	count, err := ask[wire.Count](ctx, c, get(values(f, struct {
+	return c.count(ctx, get(values(f, struct {
 		UpTo int64 `query:"up_to"`
 	}{upTo}), "entries", "count"))
+}
+
+func (c *Client) count(ctx context.Context, r request) (int64, error) {
+	count, err := ask[wire.Count](ctx, c, r)
 	if err != nil {
 		return 0, err
 	}
@@ -130,9 +134,7 @@ func (c *Client) ChangeEntries(ctx context.Context, action string, f wire.Filter
 
 // PreviewEdit returns what an edit would change, and changes nothing.
 func (c *Client) PreviewEdit(ctx context.Context, id int64, edit wire.Edit) (*wire.Diff, error) {
-	r := post(By{}, edit, "entries", number(id), "edit", "preview")
-	r.by = nil
-	return ask[wire.Diff](ctx, c, r)
+	return ask[wire.Diff](ctx, c, look(edit, "entries", number(id), "edit", "preview"))
 }
 
 // EditEntry changes an entry's message, and sends it back when redrive is set.
@@ -173,13 +175,7 @@ func (c *Client) ImportEntries(ctx context.Context, from io.Reader, by By) (*wir
 
 // PreviewPurge counts what a purge would remove.
 func (c *Client) PreviewPurge(ctx context.Context, scope wire.PurgeScope) (int64, error) {
-	r := post(By{}, scope, "purge", "preview")
-	r.by = nil
-	count, err := ask[wire.Count](ctx, c, r)
-	if err != nil {
-		return 0, err
-	}
-	return count.Count, nil
+	return c.count(ctx, look(scope, "purge", "preview"))
 }
 
 // PurgeEntries removes old closed entries, and returns how many.

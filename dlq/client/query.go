@@ -2,6 +2,7 @@ package client
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"reflect"
 	"strconv"
@@ -27,16 +28,10 @@ func values(asked ...any) url.Values {
 
 func set(q url.Values, name string, value any) {
 	switch v := value.(type) {
-	case string:
-		q.Set(name, v)
-	case bool:
-		q.Set(name, strconv.FormatBool(v))
-	case int:
-		q.Set(name, strconv.Itoa(v))
+	case string, bool, int, int64:
+		q.Set(name, fmt.Sprint(v))
 	case *int:
 		q.Set(name, strconv.Itoa(*v))
-	case int64:
-		q.Set(name, strconv.FormatInt(v, 10))
 	case time.Time:
 		q.Set(name, v.Format(time.RFC3339Nano))
 	case []int64:

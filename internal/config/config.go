@@ -153,24 +153,23 @@ func (r *Rule) Rule() redrive.Rule {
 
 // checkRules reports what a rule lacks. The engine checks the rest when serve starts.
 func (r *Redrive) checkRules() error {
-	var errs []error
+	var f faults
 	names := map[string]bool{}
 	for i := range r.Rules {
 		rule := &r.Rules[i]
 		switch {
 		case rule.Name == "":
-			errs = append(errs, fmt.Errorf("redrive.rules[%d].name: required", i))
+			f.add("redrive.rules[%d].name: required", i)
 		case names[rule.Name]:
-			errs = append(errs, fmt.Errorf("redrive.rules[%d]: duplicate name %s", i, rule.Name))
+			f.add("redrive.rules[%d]: duplicate name %s", i, rule.Name)
 		case rule.Reason+rule.ErrorClass+rule.ErrorCode+rule.Fingerprint+rule.Handler+rule.Topic+rule.Cause == "":
-			errs = append(errs, fmt.Errorf("redrive.rules[%d]: %s selects all: give a reason, an error_class, a cause or "+
-				"a topic", i, rule.Name))
+			f.add("redrive.rules[%d]: %s selects all: give a reason, an error_class, a cause or a topic", i, rule.Name)
 		case rule.After < 0 || rule.MaxAfter < 0 || rule.Redrives < 0 || rule.Rate < 0:
-			errs = append(errs, fmt.Errorf("redrive.rules[%d]: after, max_after, redrives and rate must not be negative", i))
+			f.add("redrive.rules[%d]: after, max_after, redrives and rate must not be negative", i)
 		}
 		names[rule.Name] = true
 	}
-	return errors.Join(errs...)
+	return errors.Join(f...)
 }
 
 // Log configures logging.
@@ -242,9 +241,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Validate reports every fault that can be seen without opening anything.
-func (c *Config) Validate() error { return c.validate(true) }
-
+// validate reports every fault that can be seen without opening anything.
 func (c *Config) validate(store bool) error {
 	var f faults
 	if store && c.Store.URL == "" {

@@ -1,6 +1,9 @@
 package config
 
 import (
+	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -23,56 +26,42 @@ type OIDC struct {
 
 // Login returns how people log in; nil without a provider. The sessions are in the store.
 func (s *Server) Login(store dlq.Store) (*dlqhttp.Login, error) {
-	o := s.Auth.OIDC
-	if o == nil {
+	if s.Auth.OIDC == nil {
 		return nil, nil //nolint:nilnil // no login is configured
 	}
-	users, err := rolesOf(o.Users)
+	cfg, err := s.Auth.OIDC.login()
 	if err != nil {
 		return nil, err
 	}
-	groups, err := rolesOf(o.Groups)
-	if err != nil {
-		return nil, err
-	}
-	var least dlqhttp.Role
-	if o.DefaultRole != "" {
-		if least, err = dlqhttp.ParseRole(o.DefaultRole); err != nil {
-			return nil, err
-		}
-	}
-	return dlqhttp.NewLogin(dlqhttp.LoginConfig{
-		Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, PublicURL: s.PublicURL, Scopes: o.Scopes,
-		NameClaim: o.NameClaim, GroupsClaim: o.GroupsClaim, Users: users, Groups: groups, Default: least, Session: o.Session,
-		Store: store,
-	})
+	cfg.PublicURL, cfg.Store = s.PublicURL, store
+	return dlqhttp.NewLogin(cfg)
 }
 
-// roles are all roles that the provider's users can have.
-func (s *Server) roles() map[string]string {
-	all := map[string]string{}
-	if o := s.Auth.OIDC; o != nil {
-		for name, role := range o.Users {
-			all["user "+name] = role
-		}
-		for name, role := range o.Groups {
-			all["group "+name] = role
-		}
-		if o.DefaultRole != "" {
-			all["default"] = o.DefaultRole
-		}
-	}
-	return all
+// login converts it to dlqhttp's.
+func (o *OIDC) login() (dlqhttp.LoginConfig, error) {
+	users, faultsOfUsers := rolesOf(o.Users, dlqhttp.ParseRole)
+	groups, faultsOfGroups := rolesOf(o.Groups, dlqhttp.ParseRole)
+	least, err := roleOf(o.DefaultRole)
+	return dlqhttp.LoginConfig{
+		Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Scopes: o.Scopes, NameClaim: o.NameClaim,
+		GroupsClaim: o.GroupsClaim, Users: users, Groups: groups, Default: least, Session: o.Session,
+	}, errors.Join(faultsOfUsers, faultsOfGroups, err)
 }
 
-func rolesOf(texts map[string]string) (map[string]dlqhttp.Role, error) {
+// roleOf parses a role that may be left out.
+func roleOf(text string) (role dlqhttp.Role, err error) {
+	if text != "" {
+		role, err = dlqhttp.ParseRole(text)
+	}
+	return role, err
+}
+
+func rolesOf(texts map[string]string, parse func(string) (dlqhttp.Role, error)) (map[string]dlqhttp.Role, error) {
 	roles := make(map[string]dlqhttp.Role, len(texts))
-	for name, text := range texts {
-		role, err := dlqhttp.ParseRole(text)
-		if err != nil {
-			return nil, err
-		}
-		roles[name] = role
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		role, err := parse(texts[name])
+		roles[name], errs = role, append(errs, err)
 	}
-	return roles, nil
+	return roles, errors.Join(errs...)
 }

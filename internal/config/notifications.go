@@ -66,23 +66,14 @@ func (n *Notifications) NotificationReceivers() ([]notify.Receiver, error) {
 	return receivers, nil
 }
 
-// redacted returns a copy without secrets. The path of a URL is one: Slack's contain a key.
-func (n Notifications) redacted() Notifications {
-	if len(n.Receivers) == 0 {
-		return n
+// redact hides the secrets. The path of a URL is one: Slack's contain a key.
+func (r *NotificationReceiver) redact() {
+	if u, err := url.Parse(r.URL); err == nil && u.Host != "" {
+		r.URL = u.Scheme + "://" + u.Host + "/" + hidden
+	} else {
+		r.URL = hidden
 	}
-	receivers := make([]NotificationReceiver, len(n.Receivers))
-	for i, r := range n.Receivers {
-		if u, err := url.Parse(r.URL); err == nil && u.Host != "" {
-			r.URL = u.Scheme + "://" + u.Host + "/" + hidden
-		} else {
-			r.URL = hidden
-		}
-		if r.Secret != "" {
-			r.Secret = hidden
-		}
-		receivers[i] = r
+	if r.Secret != "" {
+		r.Secret = hidden
 	}
-	n.Receivers = receivers
-	return n
 }

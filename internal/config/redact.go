@@ -30,7 +30,10 @@ func (c *Config) Redacted() *Config {
 		}
 		out.Brokers[name] = b
 	}
-	out.Notifications = c.Notifications.redacted()
+	out.Notifications.Receivers = slices.Clone(c.Notifications.Receivers)
+	for i := range out.Notifications.Receivers {
+		out.Notifications.Receivers[i].redact()
+	}
 	out.Server.Auth.Tokens, out.Server.Auth.Users = slices.Clone(c.Server.Auth.Tokens), slices.Clone(c.Server.Auth.Users)
 	for i := range out.Server.Auth.Tokens {
 		out.Server.Auth.Tokens[i].Hash = hidden

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -119,10 +118,7 @@ func (a *Auth) Authenticators() ([]dlqhttp.Authenticator, error) {
 		errs = append(errs, err)
 	}
 	role := func(text string) dlqhttp.Role {
-		if text == "" {
-			return 0
-		}
-		parsed, err := dlqhttp.ParseRole(text)
+		parsed, err := roleOf(text)
 		errs = append(errs, err)
 		return parsed
 	}
@@ -141,15 +137,11 @@ func (a *Auth) Authenticators() ([]dlqhttp.Authenticator, error) {
 		add(dlqhttp.Basic(users...))
 	}
 	if p := a.Proxy; p != nil {
-		roles := func(texts map[string]string) map[string]dlqhttp.Role {
-			parsed := make(map[string]dlqhttp.Role, len(texts))
-			for name, text := range texts {
-				parsed[name] = role(text)
-			}
-			return parsed
-		}
+		users, faultsOfUsers := rolesOf(p.Users, roleOf)
+		groups, faultsOfGroups := rolesOf(p.Groups, roleOf)
+		errs = append(errs, faultsOfUsers, faultsOfGroups)
 		add(dlqhttp.Proxy(dlqhttp.ProxyConfig{
-			From: p.From, UserHeader: p.UserHeader, GroupsHeader: p.GroupsHeader, Users: roles(p.Users), Groups: roles(p.Groups),
+			From: p.From, UserHeader: p.UserHeader, GroupsHeader: p.GroupsHeader, Users: users, Groups: groups,
 			Default: role(p.DefaultRole),
 		}))
 	}
@@ -165,11 +157,9 @@ func (r *Redaction) Rules() (*redact.Rules, dlqhttp.Role, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("redaction: %w", err)
 	}
-	var reveal dlqhttp.Role
-	if r.RevealTo != "" {
-		if reveal, err = dlqhttp.ParseRole(r.RevealTo); err != nil {
-			return nil, 0, fmt.Errorf("redaction.reveal_to: %w", err)
-		}
+	reveal, err := roleOf(r.RevealTo)
+	if err != nil {
+		return nil, 0, fmt.Errorf("redaction.reveal_to: %w", err)
 	}
 	if rules.Empty() {
 		rules = nil
@@ -179,35 +169,38 @@ func (r *Redaction) Rules() (*redact.Rules, dlqhttp.Role, error) {
 
 // validate reports every fault that can be found without listening.
 func (s *Server) validate() error {
-	var errs []error
+	var f faults
 	auth, err := s.Auth.Authenticators()
 	if s.Auth.OIDC != nil || s.Auth.Stored {
 		auth = append(auth, nil) // made when the store is open
 	}
-	if _, err := rolesOf(s.roles()); err != nil {
-		errs = append(errs, fmt.Errorf("server.auth.oidc: %w", err))
-	}
-	if o := s.Auth.OIDC; o != nil && (o.Issuer == "" || o.ClientID == "" || s.PublicURL == "") {
-		errs = append(errs, errors.New("server.auth.oidc: issuer, client_id and server.public_url are required"))
-	}
-	if errs = append(errs, err); err == nil {
-		if err := dlqhttp.CheckAddress(cmp.Or(s.Address, DefaultAddress), auth); err != nil {
-			errs = append(errs, fmt.Errorf("server.address: %w", unprefixed(err)))
+	if o := s.Auth.OIDC; o != nil {
+		if _, err := o.login(); err != nil {
+			f.add("server.auth.oidc: %w", err)
+		}
+		if o.Issuer == "" || o.ClientID == "" || s.PublicURL == "" {
+			f.add("server.auth.oidc: issuer, client_id and server.public_url are required")
 		}
 	}
+	if err == nil {
+		if err = dlqhttp.CheckAddress(s.Address, auth); err != nil {
+			err = fmt.Errorf("server.address: %w", unprefixed(err))
+		}
+	}
+	f = append(f, err)
 	if (s.TLS.Certificate == "") != (s.TLS.Key == "") {
-		errs = append(errs, errors.New("server.tls: certificate and key go together"))
+		f.add("server.tls: certificate and key go together")
 	}
 	for _, h := range s.Hosts {
 		if _, _, err := net.SplitHostPort(h); err == nil {
-			errs = append(errs, fmt.Errorf("server.hosts: %s: without the port", h))
+			f.add("server.hosts: %s: without the port", h)
 		}
 	}
 	l := &s.Limits
 	if l.Body < 0 || l.Import < 0 || l.Burst < 0 || l.Streams < 0 || l.Timeout < 0 {
-		errs = append(errs, errors.New("server.limits: must not be negative"))
+		f.add("server.limits: must not be negative")
 	}
-	return errors.Join(errs...)
+	return errors.Join(f...)
 }
 
 // unprefixed strips the package name from an error, because the key replaces it.
