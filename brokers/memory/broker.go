@@ -1,6 +1,8 @@
 package memory
 
 import (
+	"context"
+
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/internal/engine"
 )
@@ -8,7 +10,7 @@ import (
 // Broker is a broker in this process's memory. It is safe for concurrent use. Create one with New, or open mem://.
 type Broker struct {
 	*engine.Broker
-	store *store
+	transport *transport
 }
 
 var (
@@ -18,13 +20,12 @@ var (
 )
 
 func open(s *store, cfg brokers.Config) (*Broker, error) {
-	s.connect()
-	b, err := engine.New(engine.Config{Config: cfg, Params: Driver{}.Params(), Transport: &transport{cfg: cfg, store: s}})
+	t := &transport{cfg: cfg, store: s}
+	b, err := engine.New(engine.Config{Config: cfg, Params: Driver{}.Params(), Transport: t})
 	if err != nil {
-		s.disconnect()
 		return nil, err
 	}
-	return &Broker{Broker: b, store: s}, nil
+	return &Broker{Broker: b, transport: t}, nil
 }
 
 // Connect returns a second broker on the same queues, like a second or restarted process. change may alter its
@@ -41,13 +42,11 @@ func (b *Broker) Connect(change func(*brokers.Config)) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(b.store, resolved)
+	return open(b.transport.store, resolved)
 }
 
-// group names the group of a consumer without one, as the engine does.
-func group(name string) string {
-	if name == "" {
-		return brokers.DefaultGroup
-	}
-	return name
+// Depths implements brokers.DepthReporter, over the queues of all brokers that are connected to this one. It counts
+// messages that are delayed, in retry, ready, and in dead letter queues.
+func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
+	return b.Broker.Depths(ctx, b.transport)
 }

@@ -1,17 +1,72 @@
 package memory
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/internal/depths"
 )
 
-// Depths implements brokers.DepthReporter, over the queues of all brokers that are connected to this one. It counts
-// messages that are delayed, in retry, ready, and in dead letter queues.
-func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
-	return b.Broker.Depths(ctx, b.Transport().(*transport))
+// Depth counts the messages of one consumer.
+type Depth struct {
+	// Ready to be delivered.
+	Ready int
+	// Waiting for their due time.
+	Waiting int
+	// InFlight are handed out, and neither acked nor nacked.
+	InFlight int
+}
+
+// Waiting is a message that waits for its due time.
+type Waiting struct {
+	// Due is when it will be delivered.
+	Due time.Time
+	// Message is a copy.
+	Message *message.Message
+}
+
+// Depth counts the messages of topic that group has yet to handle; an empty group means the default one. A topic that
+// no group has subscribed to yet shows its messages under every group.
+func (b *Broker) Depth(topic, group string) Depth {
+	q := b.look(topic, group)
+	return Depth{Ready: len(q.ready), Waiting: len(q.waiting), InFlight: q.inFlight}
+}
+
+// Peek returns copies of the ready messages in order of delivery, without removing them. Tests read dead letter queues
+// with it.
+func (b *Broker) Peek(topic, group string) []*message.Message {
+	var found []*message.Message
+	for _, it := range b.look(topic, group).ready {
+		found = append(found, it.message())
+	}
+	return found
+}
+
+// Waiting returns copies of the messages that wait for their due time, in order of delivery.
+func (b *Broker) Waiting(topic, group string) []Waiting {
+	var found []Waiting
+	for _, it := range slices.SortedFunc(slices.Values(b.look(topic, group).waiting), compareDue) {
+		found = append(found, Waiting{Due: it.due, Message: it.message()})
+	}
+	return found
+}
+
+// look returns a copy of a consumer's queue, or of the messages of a topic that no group has subscribed to.
+func (b *Broker) look(topic, group string) queue {
+	s := b.transport.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := cmp.Or(s.queues[consumer{topic, cmp.Or(group, brokers.DefaultGroup)}], s.orphans[topic])
+	if q == nil {
+		return queue{}
+	}
+	q.promote()
+	return queue{ready: slices.Clone(q.ready), waiting: slices.Clone(q.waiting), inFlight: q.inFlight}
 }
 
 // Depths implements Broker.Depths.
@@ -19,39 +74,30 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return depths.DeadLetters(t.store.depths(), t.cfg.Naming), nil
-}
-
-func (s *store) depths() []brokers.Depth {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+	s := t.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var found []brokers.Depth
-	add := func(c consumer, ready, waiting, retries int) {
-		found = append(found,
-			brokers.Depth{Topic: c.topic, Group: c.group, Kind: brokers.DepthDelayed, Messages: int64(waiting - retries)},
-			brokers.Depth{Topic: c.topic, Group: c.group, Kind: brokers.DepthRetry, Messages: int64(retries)},
-			brokers.Depth{Topic: c.topic, Group: c.group, Kind: brokers.DepthReady, Messages: int64(ready)})
-	}
-	for c, q := range s.queues {
-		ready, waiting, retries := q.depth()
-		add(c, ready, waiting, retries)
-	}
-	now := time.Now()
-	for topic, items := range s.orphans {
-		waiting := 0
-		for _, it := range items {
-			if it.due.After(now) {
-				waiting++
+	count := func(c consumer, q *queue) {
+		q.promote()
+		retries := 0
+		for _, it := range q.waiting {
+			if it.again || it.deliveries > 0 {
+				retries++
 			}
 		}
-		add(consumer{topic: topic}, len(items)-waiting, waiting, 0)
+		add := func(kind brokers.DepthKind, n int) {
+			found = append(found, brokers.Depth{Topic: c.topic, Group: c.group, Kind: kind, Messages: int64(n)})
+		}
+		add(brokers.DepthDelayed, len(q.waiting)-retries)
+		add(brokers.DepthRetry, retries)
+		add(brokers.DepthReady, len(q.ready))
 	}
-	return found
-}
-
-// depth counts the ready messages, the waiting ones, and how many of those are retries.
-func (q *queue) depth() (ready, waiting, retries int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.ready), len(q.waiting), q.retries
+	for c, q := range s.queues {
+		count(c, q)
+	}
+	for topic, q := range s.orphans {
+		count(consumer{topic: topic}, q)
+	}
+	return depths.DeadLetters(found, t.cfg.Naming), nil
 }

@@ -29,9 +29,9 @@
 //
 // # How delay works
 //
-// Waiting messages are stored in a heap per consumer, with one timer for the first of them. Delays of any length are
-// exact to the timer, and cost at most 1 KiB of memory per message plus what its payload and headers take. Under
-// testing/synctest the timer runs in virtual time.
+// Waiting messages are stored in a heap per consumer, and a subscription's timer ends when the first of them is due.
+// Delays of any length are exact to the timer, and cost at most 1 KiB of memory per message plus what its payload and
+// headers take. Under testing/synctest the timer runs in virtual time.
 //
 // # Headers
 //

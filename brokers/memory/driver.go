@@ -40,7 +40,8 @@ func (Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error
 		return nil, fmt.Errorf("memory: %s: write %s:// and no host or path: every Open makes a separate broker; "+
 			"share one *Broker, or Connect to it", brokers.Redact(cfg.URL), Scheme)
 	}
-	return open(newStore(cfg), cfg) //nolint:contextcheck // the broker outlives the context it was opened with
+	s := &store{patterns: cfg.Naming.Patterns, queues: map[consumer]*queue{}, orphans: map[string]*queue{}}
+	return open(s, cfg) //nolint:contextcheck // the broker outlives the context it was opened with
 }
 
 // New opens a separate broker for tests and programs without a URL. An empty cfg.URL means mem://. Close it.

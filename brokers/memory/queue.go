@@ -1,202 +1,149 @@
 package memory
 
 import (
+	"bytes"
+	"cmp"
 	"container/heap"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// queue holds the messages of one topic that one group has yet to handle. Its subscribers compete for it.
-//
-// mu is held only briefly, never while a channel blocks: under testing/synctest a goroutine that waits for a mutex is
-// not idle, and virtual time would stand still.
+// item is one stored message of one queue. A million of them may wait for a retry, so headers are a slice of pairs,
+// which takes a third of the size of a map, and shared with the items of other groups, because nothing changes them.
+type item struct {
+	uuid     string
+	payload  []byte
+	headers  []driver.Header
+	topic    string // as published
+	position int64
+	stored   time.Time
+
+	due        time.Time // zero if it may be delivered at once
+	deliveries int       // number of nacked deliveries
+	again      bool      // stored by Reschedule
+}
+
+// newItem copies the message of o.
+func newItem(o *driver.Outgoing, topic string) *item {
+	it := &item{
+		uuid:    o.Message.UUID,
+		payload: bytes.Clone(o.Message.Payload),
+		headers: make([]driver.Header, 0, len(o.Message.Metadata)+len(o.Extra)),
+		topic:   topic,
+		stored:  time.Now(),
+		due:     o.Due,
+		again:   o.To.Kind == driver.ToConsumer && !o.First,
+	}
+	for k, v := range o.Headers() {
+		it.headers = append(it.headers, driver.Header{Key: k, Value: v})
+	}
+	return it
+}
+
+// message renders a fresh message, so that its receiver cannot affect the next delivery.
+func (it *item) message() *message.Message {
+	m := message.NewMessage(it.uuid, bytes.Clone(it.payload))
+	for _, h := range it.headers {
+		m.Metadata[h.Key] = h.Value
+	}
+	return m
+}
+
+// queue holds the messages of one topic that one group has yet to handle. Its streams compete for it. The store's mutex
+// guards everything but changed.
 type queue struct {
-	mu       sync.Mutex
 	ready    []*item
 	waiting  dueHeap
-	retries  int          // how many of those waiting are retries
-	receiver []chan *item // receivers that found nothing ready, in order of arrival; each has room for one item
 	inFlight int
-	timer    *time.Timer // fires at the first due time; nil until something waits
-	closed   bool
-
-	streams atomic.Int64 // that read it
+	streams  int      // that read it
+	patterns []string // bound in addition to the topic
+	changed  chan struct{}
 }
+
+func newQueue() *queue { return &queue{changed: make(chan struct{}, 1)} }
 
 // put stores it, to be delivered when it is due.
 func (q *queue) put(it *item) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.putLocked(it)
-}
-
-func (q *queue) putLocked(it *item) {
-	if !it.due.IsZero() && it.due.After(time.Now()) {
+	q.promote()
+	if it.due.After(time.Now()) {
 		heap.Push(&q.waiting, it)
-		if it.retry() {
-			q.retries++
-		}
-		if q.waiting[0] == it {
-			q.setTimer()
-		}
-		return
-	}
-	if len(q.receiver) == 0 {
+	} else {
 		q.ready = append(q.ready, it)
-		return
 	}
-	q.hand(it)
+	q.signal()
 }
 
-// hand passes it to the receiver that has waited longest. The channel has room, so this does not block.
-func (q *queue) hand(it *item) {
-	r := q.receiver[0]
-	q.receiver = q.receiver[1:]
-	q.inFlight++
-	r <- it
-}
-
-// receive takes the next item, waiting for one until stop is closed. mailbox is the caller's channel with room for one
-// item; ok is false after stop.
-func (q *queue) receive(mailbox chan *item, stop <-chan struct{}) (it *item, ok bool) {
+// signal makes one of the waiting streams look at the queue again. It may be called without the mutex.
+func (q *queue) signal() {
 	select {
-	case <-stop:
-		return nil, false
+	case q.changed <- struct{}{}:
 	default:
 	}
-	q.mu.Lock()
-	if len(q.ready) > 0 {
-		it := q.ready[0]
-		q.ready[0] = nil
+}
+
+// promote makes the due items ready.
+func (q *queue) promote() {
+	for now := time.Now(); len(q.waiting) > 0 && !q.waiting[0].due.After(now); {
+		q.ready = append(q.ready, heap.Pop(&q.waiting).(*item))
+	}
+}
+
+// take removes the next ready item. Without one it returns when the first of the waiting ones is due. The stream that
+// takes an item stops watching the rest: another one has to.
+func (q *queue) take() (it *item, due time.Time) {
+	q.promote()
+	switch {
+	case len(q.ready) > 0:
+		it, q.ready[0] = q.ready[0], nil
 		q.ready = q.ready[1:]
 		q.inFlight++
-		q.mu.Unlock()
-		return it, true
-	}
-	q.receiver = append(q.receiver, mailbox)
-	q.mu.Unlock()
-
-	select {
-	case it := <-mailbox:
-		return it, true
-	case <-stop:
-	}
-	q.mu.Lock()
-	if i := slices.Index(q.receiver, mailbox); i >= 0 {
-		q.receiver = slices.Delete(q.receiver, i, i+1)
-		q.mu.Unlock()
-		return nil, false
-	}
-	q.mu.Unlock()
-	// An item was handed over between stop and the lock. It belongs to the next receiver.
-	q.giveBack(<-mailbox)
-	return nil, false
-}
-
-// ack forgets a received item.
-func (q *queue) ack() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.inFlight--
-}
-
-// nack stores a received item again, to be redelivered after a pause.
-func (q *queue) nack(it *item, pause time.Duration) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.inFlight--
-	it.due = time.Now().Add(pause)
-	it.deliveries++
-	q.putLocked(it)
-}
-
-// giveBack returns a received item to the front, as if it had not been received.
-func (q *queue) giveBack(it *item) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.inFlight--
-	if len(q.receiver) > 0 {
-		q.hand(it)
-		return
-	}
-	q.ready = slices.Insert(q.ready, 0, it)
-}
-
-// open restarts the timer after close.
-func (q *queue) open() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = false
-	if len(q.waiting) > 0 {
-		q.setTimer()
-	}
-}
-
-// close stops the timer. Stored items remain readable.
-func (q *queue) close() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = true
-	if q.timer != nil {
-		q.timer.Stop()
-	}
-}
-
-// setTimer makes the timer fire when the first waiting item is due.
-func (q *queue) setTimer() {
-	if q.closed {
-		return
-	}
-	wait := time.Until(q.waiting[0].due)
-	if q.timer == nil {
-		q.timer = time.AfterFunc(wait, q.wake)
-		return
-	}
-	q.timer.Reset(wait)
-}
-
-// wake moves due items to the receivers, and sets the timer for the rest.
-func (q *queue) wake() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	now := time.Now()
-	for len(q.waiting) > 0 && !q.waiting[0].due.After(now) {
-		it := heap.Pop(&q.waiting).(*item)
-		if it.retry() {
-			q.retries--
+		if len(q.ready)+len(q.waiting) > 0 {
+			q.signal()
 		}
-		it.due = time.Time{}
-		q.putLocked(it)
+	case len(q.waiting) > 0:
+		due = q.waiting[0].due
 	}
-	if len(q.waiting) > 0 {
-		q.setTimer()
+	return it, due
+}
+
+// settle ends the delivery of an item. A released one returns to the front, as if it had not been received.
+func (q *queue) settle(it *item, s *driver.Settlement) {
+	q.inFlight--
+	switch s.Outcome {
+	case driver.Ack:
+	case driver.Nack:
+		it.due = time.Now().Add(s.Pause)
+		it.deliveries++
+		q.put(it)
+	case driver.Release:
+		q.ready = slices.Insert(q.ready, 0, it)
+		q.signal()
 	}
 }
 
 // dueHeap orders items by due time, and those due at once in order of arrival.
 type dueHeap []*item
 
-func (h dueHeap) Len() int { return len(h) }
-
-func (h dueHeap) Less(i, j int) bool {
-	if c := h[i].due.Compare(h[j].due); c != 0 {
-		return c < 0
-	}
-	return h[i].position < h[j].position
+func compareDue(a, b *item) int {
+	return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.position, b.position))
 }
 
-func (h dueHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return compareDue(h[i], h[j]) < 0 }
+func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 
 // Push implements heap.Interface.
 func (h *dueHeap) Push(x any) { *h = append(*h, x.(*item)) }
 
 // Pop implements heap.Interface.
 func (h *dueHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return last
+	last := len(*h) - 1
+	it := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return it
 }

@@ -1,176 +1,105 @@
 package memory
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // consumer identifies a queue: the messages of one topic for one group.
 type consumer struct{ topic, group string }
 
 // store holds the queues. Brokers that are connected to each other share one.
+//
+// mu is held only briefly, never while a channel blocks: under testing/synctest a goroutine that waits for a mutex is
+// not idle, and virtual time would stand still.
 type store struct {
 	patterns bool // topics of subscriptions are patterns
 
-	position atomic.Int64
-
-	mu      sync.RWMutex
-	queues  map[consumer]*queue
-	byTopic map[string][]*queue // queues by the topic of their subscription; unused with patterns
-	bound   map[consumer][]string
-	orphans map[string][]*item // messages of topics that no group has subscribed to yet
-	brokers int                // open ones; the last to close stops the timers, the next to connect restarts them
+	mu       sync.Mutex
+	position int64
+	queues   map[consumer]*queue
+	orphans  map[string]*queue // messages of topics that no group has subscribed to yet
 }
 
-func newStore(cfg brokers.Config) *store {
-	return &store{
-		patterns: cfg.Naming.Patterns,
-		queues:   map[consumer]*queue{},
-		byTopic:  map[string][]*queue{},
-		bound:    map[consumer][]string{},
-		orphans:  map[string][]*item{},
+// publish stores o for every group that reads its topic, or keeps it for the first one; a retry goes to its consumer.
+func (s *store) publish(o *driver.Outgoing) error {
+	topic := o.To.Topic
+	switch o.To.Kind {
+	case driver.ToTopic:
+	case driver.ToConsumer:
+		topic = cmp.Or(o.Origin.RoutingKey, topic)
+	case driver.ToDeadLetters:
+		topic = o.To.Names.Dead
 	}
-}
-
-// publish stores its items for every group that reads topic, in order, or keeps them for the first group.
-func (s *store) publish(topic string, items []*item) {
-	for _, it := range items {
-		it.position = s.position.Add(1)
-	}
-	s.mu.RLock()
-	readers := s.readers(topic)
-	for _, it := range items {
-		for i, q := range readers {
-			own := it
-			if i < len(readers)-1 { // the last reader takes the item itself
-				clone := *it
-				own = &clone
-			}
-			q.put(own)
-		}
-	}
-	s.mu.RUnlock()
-	if len(readers) > 0 {
-		return
-	}
+	it := newItem(o, topic)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A group may have subscribed between the two locks; then the orphans belong to it.
-	readers = s.readers(topic)
-	if len(readers) == 0 {
-		s.orphans[topic] = append(s.orphans[topic], items...)
-		return
+	s.position++
+	it.position = s.position
+	if o.To.Kind == driver.ToConsumer {
+		to := consumer{o.To.Topic, o.To.Consumer}
+		if o.ExistingOnly && s.queues[to] == nil {
+			return fmt.Errorf("consumer %s: %w", to.group, brokers.ErrUnroutable)
+		}
+		s.queue(to).put(it)
+		return nil
 	}
-	for _, it := range items {
-		for _, q := range readers {
+	read := false
+	for c, q := range s.queues {
+		if s.reads(c, q, topic) {
+			read = true
 			own := *it
 			q.put(&own)
 		}
 	}
-}
-
-// has reports whether the consumer has a queue.
-func (s *store) has(c consumer) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.queues[c] != nil
-}
-
-// isRead reports whether a group reads topic.
-func (s *store) isRead(topic string) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return len(s.readers(topic)) > 0
-}
-
-// readers returns the queues that receive a message published to topic.
-func (s *store) readers(topic string) []*queue {
-	if !s.patterns {
-		return s.byTopic[topic]
-	}
-	var readers []*queue
-	for c, q := range s.queues {
-		if s.reads(c, topic) {
-			readers = append(readers, q)
+	switch {
+	case read:
+	case o.ExistingOnly && o.To.Kind == driver.ToTopic:
+		return fmt.Errorf("event %s: %w", topic, brokers.ErrUnroutable)
+	default:
+		if s.orphans[topic] == nil {
+			s.orphans[topic] = newQueue()
 		}
+		s.orphans[topic].put(it)
 	}
-	return readers
+	return nil
 }
 
-// reads reports whether a consumer sees the messages of topic.
-func (s *store) reads(c consumer, topic string) bool {
+// reads reports whether the consumer of q sees the messages of topic.
+func (s *store) reads(c consumer, q *queue, topic string) bool {
 	if !s.patterns {
 		return c.topic == topic
 	}
-	if brokers.MatchPattern(c.topic, topic) {
-		return true
-	}
-	for _, p := range s.bound[c] {
-		if brokers.MatchPattern(p, topic) {
-			return true
-		}
-	}
-	return false
+	return brokers.MatchPattern(c.topic, topic) ||
+		slices.ContainsFunc(q.patterns, func(p string) bool { return brokers.MatchPattern(p, topic) })
 }
 
-// queue returns the consumer's queue. A new one takes the messages that waited for a first group, and from then on
-// receives messages published to its topic and to the patterns bound to it.
-func (s *store) queue(c consumer, bind ...string) *queue {
-	s.mu.RLock()
-	q, ok := s.queues[c]
-	s.mu.RUnlock()
-	if ok && len(bind) == 0 {
-		return q
-	}
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if q, ok = s.queues[c]; !ok {
-		q = &queue{closed: s.brokers == 0}
+// queue returns the consumer's queue, with more patterns bound to it. It takes the messages that waited for a first
+// group, and from now on receives those published to its topic and its patterns.
+func (s *store) queue(c consumer, patterns ...string) *queue {
+	q := s.queues[c]
+	if q == nil {
+		q = newQueue()
 		s.queues[c] = q
-		s.byTopic[c.topic] = append(s.byTopic[c.topic], q)
 	}
-	for _, p := range bind {
-		if !slices.Contains(s.bound[c], p) {
-			s.bound[c] = append(s.bound[c], p)
+	for _, p := range patterns {
+		if !slices.Contains(q.patterns, p) {
+			q.patterns = append(q.patterns, p)
 		}
 	}
-	for topic, items := range s.orphans {
-		if !s.reads(c, topic) {
-			continue
-		}
-		delete(s.orphans, topic)
-		for _, it := range items {
-			q.put(it)
+	for topic, orphans := range s.orphans {
+		if s.reads(c, q, topic) {
+			delete(s.orphans, topic)
+			for _, it := range slices.Concat(orphans.ready, orphans.waiting) {
+				q.put(it)
+			}
 		}
 	}
 	return q
-}
-
-func (s *store) connect() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.brokers++
-	if s.brokers > 1 {
-		return
-	}
-	for _, q := range s.queues {
-		q.open()
-	}
-}
-
-func (s *store) disconnect() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.brokers--
-	if s.brokers > 0 {
-		return
-	}
-	for _, q := range s.queues {
-		q.close()
-	}
 }

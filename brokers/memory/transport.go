@@ -2,9 +2,7 @@ package memory
 
 import (
 	"context"
-	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"time"
 
@@ -26,81 +24,39 @@ var (
 
 // Publish implements driver.Transport.
 func (t *transport) Publish(_ context.Context, out []driver.Outgoing) []error {
-	now := time.Now()
 	faults := make([]error, len(out))
-	for i := 0; i < len(out); {
-		o := &out[i]
-		switch o.To.Kind {
-		case driver.ToTopic:
-			n := i + 1
-			for n < len(out) && out[n].To == o.To {
-				n++
-			}
-			if (t.cfg.RefuseUnrouted && t.cfg.Naming.Patterns || o.ExistingOnly) && !t.store.isRead(o.To.Topic) {
-				return t.unrouted(out)
-			}
-			t.store.publish(o.To.Topic, items(out[i:n], o.To.Topic, now))
-			i = n
-			continue
-		case driver.ToConsumer:
-			to := consumer{o.To.Topic, o.To.Consumer}
-			if o.ExistingOnly && !t.store.has(to) {
-				faults[i] = fmt.Errorf("consumer %s: %w", to.group, brokers.ErrUnroutable)
-				break
-			}
-			topic := o.Origin.RoutingKey
-			if topic == "" {
-				topic = o.To.Topic
-			}
-			it := newItem(o, topic, now)
-			it.position = t.store.position.Add(1)
-			it.again = !o.First
-			t.store.queue(to).put(it)
-		case driver.ToDeadLetters:
-			t.store.publish(o.To.Names.Dead, items(out[i:i+1], o.To.Names.Dead, now))
-		}
-		i++
+	for i, o := range out {
+		o.ExistingOnly = o.ExistingOnly || t.cfg.RefuseUnrouted && t.cfg.Naming.Patterns && o.To.Kind == driver.ToTopic
+		faults[i] = t.store.publish(&o)
 	}
 	return faults
 }
 
-// unrouted refuses events that no group has subscribed to; they all go to one topic.
-func (t *transport) unrouted(out []driver.Outgoing) []error {
-	return slices.Repeat([]error{fmt.Errorf("event %s: %w", out[0].To.Topic, brokers.ErrUnroutable)}, len(out))
-}
-
-func items(out []driver.Outgoing, topic string, now time.Time) []*item {
-	list := make([]*item, len(out))
-	for i := range out {
-		list[i] = newItem(&out[i], topic, now)
-	}
-	return list
-}
-
 // Declare implements driver.Transport.
 func (t *transport) Declare(_ context.Context, q driver.Queue) error {
-	t.queue(&q)
+	t.store.mu.Lock()
+	defer t.store.mu.Unlock()
+	t.store.queue(consumer{q.Topic, q.Group}, q.Patterns...)
 	return nil
-}
-
-func (t *transport) queue(q *driver.Queue) *queue {
-	return t.store.queue(consumer{q.Topic, q.Group}, q.Patterns...)
 }
 
 // Receive implements driver.Transport.
 func (t *transport) Receive(_ context.Context, q driver.Queue) (driver.Stream, error) {
-	s := &stream{queue: t.queue(&q), topic: q.Topic, one: make(chan *item, 1)}
-	s.queue.streams.Add(1)
+	t.store.mu.Lock()
+	defer t.store.mu.Unlock()
+	s := &stream{store: t.store, queue: t.store.queue(consumer{q.Topic, q.Group}, q.Patterns...), topic: q.Topic}
+	s.queue.streams++
 	return s, nil
 }
 
 // Readers implements driver.ReaderCounter.
 func (t *transport) Readers(_ context.Context, to *driver.Destination) (int, error) {
-	c := consumer{to.Topic, to.Consumer}
-	if !t.store.has(c) {
-		return 0, nil
+	t.store.mu.Lock()
+	defer t.store.mu.Unlock()
+	if q := t.store.queues[consumer{to.Topic, to.Consumer}]; q != nil {
+		return q.streams, nil
 	}
-	return int(t.store.queue(c).streams.Load()), nil
+	return 0, nil
 }
 
 // Capabilities implements driver.Transport.
@@ -124,25 +80,40 @@ func (t *transport) Traits() driver.Traits {
 // Ping implements driver.Transport.
 func (t *transport) Ping(context.Context) error { return nil }
 
-// Close implements driver.Transport.
-func (t *transport) Close(context.Context) error {
-	t.store.disconnect()
-	return nil
-}
+// Close implements driver.Transport. The messages stay, for brokers that are connected to the store.
+func (t *transport) Close(context.Context) error { return nil }
 
 // stream is a consumer of a queue. Items that it has handed out count as in flight until they are settled.
 type stream struct {
+	store *store
 	queue *queue
 	topic string
-	one   chan *item // of the goroutine in Next
 }
 
 // Next implements driver.Stream.
 func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
-	it, ok := s.queue.receive(s.one, ctx.Done())
-	if !ok {
-		return driver.Delivery{}, ctx.Err()
+	for ctx.Err() == nil {
+		s.store.mu.Lock()
+		it, due := s.queue.take()
+		s.store.mu.Unlock()
+		if it != nil {
+			return s.delivery(it), nil
+		}
+		var isDue <-chan time.Time
+		if !due.IsZero() {
+			isDue = time.After(time.Until(due))
+		}
+		select {
+		case <-s.queue.changed:
+		case <-isDue:
+		case <-ctx.Done():
+		}
 	}
+	s.queue.signal() // what this stream was told is for another one now
+	return driver.Delivery{}, ctx.Err()
+}
+
+func (s *stream) delivery(it *item) driver.Delivery {
 	d := driver.Delivery{Message: it.message(), Token: it, Earlier: it.deliveries}
 	d.Origin.Timestamp = it.stored
 	d.Origin.Position = strconv.FormatInt(it.position, 10)
@@ -151,27 +122,23 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	if it.topic != s.topic { // a subscription to a pattern
 		d.Origin.RoutingKey = it.topic
 	}
-	return d, nil
+	return d
 }
 
 // Settle implements driver.Stream.
 func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
 	for i := range settled {
-		it := settled[i].Delivery.Token.(*item)
-		switch settled[i].Outcome {
-		case driver.Ack:
-			s.queue.ack()
-		case driver.Nack:
-			s.queue.nack(it, settled[i].Pause)
-		case driver.Release:
-			s.queue.giveBack(it)
-		}
+		s.queue.settle(settled[i].Delivery.Token.(*item), &settled[i])
 	}
 	return nil
 }
 
 // Close implements driver.Stream. The engine settles everything in hand first.
 func (s *stream) Close(context.Context) error {
-	s.queue.streams.Add(-1)
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.queue.streams--
 	return nil
 }
