@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// composeFile is what docker-compose.yml may contain: any other key is a mistake or needs its own test.
+// composeFile is what docker-compose.yml may contain: any other key is a mistake or needs a test.
 type composeFile struct {
 	Name     string                    `yaml:"name"`
 	Services map[string]composeService `yaml:"services"`
@@ -48,7 +48,7 @@ func readCompose(t *testing.T) composeFile {
 	return file
 }
 
-// These tests run without a Docker engine, so they pin what running the file would show.
+// These tests run without a Docker engine, so they check what running the file would show.
 func TestCompose(t *testing.T) {
 	var (
 		file      = readCompose(t)
@@ -70,14 +70,14 @@ func TestCompose(t *testing.T) {
 			if service.NetworkMode == "host" {
 				require.Empty(t, service.Ports)
 				require.Contains(t, fmt.Sprint(service.Command, service.Environment), "127.0.0.1",
-					"it listens on this machine only")
+					"the server listens only on this machine")
 			} else {
 				require.NotEmpty(t, service.Ports)
 			}
 			for _, port := range service.Ports {
 				parts := strings.Split(port, ":")
 				require.Len(t, parts, 3, port)
-				require.Equal(t, "127.0.0.1", parts[0], "the port is open to this machine only")
+				require.Equal(t, "127.0.0.1", parts[0], "the port is open only to this machine")
 				require.Empty(t, hostPorts[parts[1]], "port %s is taken", parts[1])
 				hostPorts[parts[1]] = name
 			}
@@ -118,7 +118,7 @@ func TestCompose_KafkaIsTheOneWeTest(t *testing.T) {
 	require.True(t, found)
 	require.Contains(t, string(pom), "<kafka.version>"+version+"</kafka.version>")
 
-	// Clients connect to the advertised address next, so it has to be the published one.
+	// Clients connect to the advertised address, so it has to be the published one.
 	require.Contains(t, kafka.Environment["KAFKA_ADVERTISED_LISTENERS"], "HOST://127.0.0.1:9092")
 	require.Contains(t, kafka.Ports, "127.0.0.1:9092:9092")
 }

@@ -82,7 +82,7 @@ func TestComparison_OurColumn(t *testing.T) {
 				shows(exitOK, "help exit-codes", " "+code+"  ")
 			}
 		},
-		"watching": func() { // runs watch of a stopped run: integration/command, TestTerminal_WatchesAStop
+		"watching": func() { // runs watch of a stopped run: integration/command, TestTerminal_WatchesARunThatStops
 			shows(exitOK, "dlq redrive --handler pay --detach --yes --id watched")
 			shows(exitOK, "runs pause watched")
 			shows(exitOK, "runs watch watched", "to continue: redrive runs resume watched")

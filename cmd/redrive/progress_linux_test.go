@@ -188,7 +188,7 @@ func TestTerminal_RedriveAsks(t *testing.T) {
 }
 
 // A typo is answered with a suggestion, and a missing store is not created.
-func TestTerminal_Slips(t *testing.T) {
+func TestTerminal_Mistakes(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())
 	for line, want := range map[string]string{

@@ -8,7 +8,7 @@ import (
 
 // No parameter accepts a value that makes the server or the store fail; the integration tests cover the other
 // databases.
-func TestParameters_Hostile(t *testing.T) {
+func TestParameters_HostileValues(t *testing.T) {
 	s := newServer(t)
 	s.seed(t, 2)
 	dlqhttptest.Hostile(t, s.url+"/api/v1")

@@ -30,7 +30,7 @@ import (
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
-// patience bounds a failing test; it is not a deadline of the server.
+// patience bounds the wait of a failing test; it is not a timeout of the server.
 const patience = 2 * time.Minute
 
 // process is a running redrive serve.
@@ -89,21 +89,21 @@ func (p *process) dial(t *testing.T) net.Conn {
 	conn, err := dialer.DialContext(t.Context(), "tcp", p.address)
 	require.NoError(t, err)
 	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
-	t.Cleanup(func() { _ = conn.Close() }) // most are closed by then
+	t.Cleanup(func() { _ = conn.Close() }) // most are already closed
 	if p.tls == nil {
 		return conn
 	}
 	return tls.Client(conn, p.tls)
 }
 
-// reply is a complete answer.
+// reply is a complete response.
 type reply struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// exchange sends bytes as they are, and returns all answers until the server closes the connection.
+// exchange sends raw bytes, and returns all responses until the server closes the connection.
 func (p *process) exchange(t *testing.T, conn net.Conn, request string) (answers []reply) {
 	t.Helper()
 	go func() { _, _ = io.WriteString(conn, request) }() // the server may close before it has read all
@@ -111,19 +111,19 @@ func (p *process) exchange(t *testing.T, conn net.Conn, request string) (answers
 		answer, err := http.ReadResponse(from, nil)
 		if err != nil {
 			timeout, ok := errors.AsType[net.Error](err)
-			require.False(t, ok && timeout.Timeout(), "the server has not closed the connection: %v", err)
+			require.False(t, ok && timeout.Timeout(), "the server did not close the connection: %v", err)
 			return answers
 		}
 		text, err := io.ReadAll(answer.Body)
 		if err != nil {
-			return answers // it was cut
+			return answers // truncated
 		}
 		require.NoError(t, answer.Body.Close())
 		answers = append(answers, reply{answer.StatusCode, answer.Header, string(text)})
 	}
 }
 
-// ask sends a request as a well-behaved client.
+// ask sends a well-formed request.
 func (p *process) ask(t *testing.T, path string) string {
 	t.Helper()
 	answers := p.exchange(t, p.dial(t), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -143,23 +143,24 @@ func (p *process) goroutines(t *testing.T) int {
 	return n
 }
 
-// attack is what is sent, and the answers that must come until the connection is closed, which it always is.
+// attack has the bytes to send, and the expected responses until the server closes the connection, which it must always
+// do.
 type attack struct {
 	send string
 	want []int
-	// cut means that the answer may be lost: a server that closes a connection with much unread data resets it.
+	// cut means that the response may be lost: a server that closes a connection with much unread data resets it.
 	cut bool
 }
 
-// smuggled is the request that must not be answered.
+// smuggled is a request that must not be answered.
 const smuggled = "GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-// request is the connection's last one, if it is valid.
+// request returns a request that is the last one of its connection, if it is valid.
 func request(line string, rest ...string) string {
 	return line + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + strings.Join(rest, "\r\n") + "\r\n\r\n"
 }
 
-// kept is a request after which the connection stays open, if it is valid, with another one smuggled in.
+// kept returns a request that keeps the connection open, if it is valid, followed by a smuggled one.
 func kept(headers, body string) string {
 	return "POST /livez HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n\r\n" + body + smuggled
 }
@@ -277,9 +278,9 @@ func repeated(status, n int) (list []int) {
 	return list
 }
 
-// Attacks on the HTTP server of redrive serve, over raw connections, with and without TLS: each request is answered
-// correctly, a request smuggled in behind it is not, the connection is closed, no other client notices, and nothing
-// leaks. How long the server waits for slow clients is tested in virtual time.
+// TestAttacks attacks the HTTP server of redrive serve over raw connections, with and without TLS: each request gets
+// the right response, a request smuggled in behind it gets none, the connection is closed, no other client is affected,
+// and nothing leaks. How long the server waits for slow clients is tested in virtual time.
 func TestAttacks(t *testing.T) {
 	t.Parallel()
 	for _, p := range []*process{startProcess(t, false), startProcess(t, true)} {
@@ -308,7 +309,7 @@ func (a *attack) check(t *testing.T, secure bool, answers []reply) {
 		got = append(got, answer.status)
 		require.Empty(t, answer.header.Get("X-Evil"))
 		require.NotContains(t, answer.header.Get("Location"), "//")
-		if answer.header.Get("X-Content-Type-Options") != "" { // ours, not that of net/http
+		if answer.header.Get("X-Content-Type-Options") != "" { // our handler's, not that of net/http
 			require.Equal(t, secure, answer.header.Get("Strict-Transport-Security") != "")
 		}
 		require.NotContains(t, answer.body, "/smuggled")
@@ -318,8 +319,8 @@ func (a *attack) check(t *testing.T, secure bool, answers []reply) {
 	}
 }
 
-// occupy connects slow clients: some begin a header, and are closed while the test continues, some begin a body, and
-// some never read. release waits for the first, and ends the others.
+// occupy connects slow clients: some send part of a header, and are closed while the test runs, some send part of a
+// body, and some never read. release waits for the first kind, and closes the others.
 func (p *process) occupy(t *testing.T) (release func()) {
 	t.Helper()
 	var headers, rest sync.WaitGroup
@@ -333,8 +334,8 @@ func (p *process) occupy(t *testing.T) (release func()) {
 				}
 			}
 			headers.Go(func() {
-				_, _ = io.WriteString(conn, begun)  // the read shows the result
-				_, err := io.Copy(io.Discard, conn) // the server ends it
+				_, _ = io.WriteString(conn, begun)  // the read below shows the result
+				_, err := io.Copy(io.Discard, conn) // the server closes it
 				if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 					t.Errorf("%q keeps the connection open: %v", begun, err)
 				}
@@ -352,13 +353,13 @@ func (p *process) occupy(t *testing.T) (release func()) {
 	return func() {
 		headers.Wait()
 		for _, conn := range open {
-			_ = conn.Close() // a TLS connection cannot send its farewell to a peer that does not read
+			_ = conn.Close() // a TLS connection cannot send its close_notify to a peer that does not read
 		}
 		rest.Wait()
 	}
 }
 
-// The HTTPS port speaks nothing else, and no old TLS.
+// The HTTPS port accepts only HTTPS, and no old version of TLS.
 func TestAttacks_TLS(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, true)

@@ -6,9 +6,9 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/dlqhttptest"
 )
 
-// No parameter accepts a value that a database fails on: a value that only some of them accept is refused before it
+// No parameter accepts a value on which a database fails: a value that only some databases accept is refused before it
 // reaches one.
-func TestParameters_Hostile(t *testing.T) {
+func TestParameters_HostileValues(t *testing.T) {
 	t.Parallel()
 	for name, database := range databases {
 		t.Run(name, func(t *testing.T) {

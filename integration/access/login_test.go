@@ -25,14 +25,14 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// users are the provider's users, with their groups.
+// users are the provider's users and their groups.
 type users struct {
 	*storage.Storage
 
 	groups map[string][]string
 }
 
-// SetUserinfoFromToken adds the groups to the provider's data of a user.
+// SetUserinfoFromToken adds the groups to a user's claims.
 func (u *users) SetUserinfoFromToken(ctx context.Context, info *oidc.UserInfo, tokenID, subject, origin string) error {
 	if err := u.Storage.SetUserinfoFromToken(ctx, info, tokenID, subject, origin); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (u *users) SetUserinfoFromToken(ctx context.Context, info *oidc.UserInfo, t
 	return nil
 }
 
-// provider is an OpenID provider that keeps the login requests.
+// provider is an OpenID provider that records login requests.
 type provider struct {
 	issuer string
 
@@ -70,7 +70,7 @@ func newProvider(t *testing.T, callback string) *provider {
 	return p
 }
 
-// person is a browser.
+// person is a user's browser.
 type person struct {
 	t    *testing.T
 	http *http.Client
@@ -104,7 +104,7 @@ var (
 	requestID = regexp.MustCompile(`name="id" value="([^"]+)"`)
 )
 
-// logIn visits a protected page, fills in the provider's form, and follows the redirects back.
+// logIn opens a protected page, fills in the provider's form, and follows the redirects back.
 func (p *person) logIn(base, page, user string, provider *provider) (*http.Response, string) {
 	p.t.Helper()
 	response, body := p.send(http.MethodGet, base+page, nil)
@@ -120,7 +120,7 @@ func (p *person) logIn(base, page, user string, provider *provider) (*http.Respo
 		url.Values{"username": {user}, "password": {"verysecure"}, "id": {id[1]}})
 }
 
-// loginServers starts two servers of one store with the provider.
+// loginServers starts two servers that share a store and the provider.
 func loginServers(t *testing.T) (first, second string, p *provider, letters *dlq.Letters) {
 	t.Helper()
 	var handlers [2]http.Handler
@@ -148,8 +148,8 @@ func loginServers(t *testing.T) (first, second string, p *provider, letters *dlq
 	return urls[0], urls[1], p, letters
 }
 
-// A person logs in at a real provider, and is sent back to the page they had requested, with the role of their groups;
-// the session is valid on every server of the store, and ends on all of them.
+// A person logs in at a real provider, and is redirected to the requested page with the role of their groups; the
+// session is valid on every server of the store, and ends on all of them.
 //
 //nolint:bodyclose // send reads and closes them
 func TestLogin(t *testing.T) {
@@ -159,8 +159,8 @@ func TestLogin(t *testing.T) {
 	response, body := ana.logIn(base, "/entries?status=any", "test-user@localhost", p)
 	require.Equal(t, http.StatusOK, response.StatusCode, body)
 	require.Equal(t, "/entries?status=any", response.Request.URL.RequestURI())
-	require.Contains(t, body, `<form method="post" action="/logout">`, "the button")
-	for _, server := range []string{base, other} { // cookies are of a host, whatever the port
+	require.Contains(t, body, `<form method="post" action="/logout">`, "the log-out button")
+	for _, server := range []string{base, other} { // cookies belong to a host, whatever the port
 		_, me := ana.send(http.MethodGet, server+"/api/v1/me", nil)
 		require.Contains(t, me, "test-user@zitadel.ch")
 		require.Contains(t, me, "approver")
@@ -179,12 +179,13 @@ func TestLogin(t *testing.T) {
 	kept := ana.http.Jar.Cookies(at)
 	response, _ = ana.send(http.MethodPost, base+"/logout", nil)
 	require.Equal(t, http.StatusOK, response.StatusCode)
-	ana.http.Jar.SetCookies(at, kept) // a kept cookie is worthless
+	ana.http.Jar.SetCookies(at, kept) // a saved cookie is no longer valid
 	response, _ = ana.send(http.MethodGet, base+"/entries", nil)
 	require.Equal(t, http.StatusUnauthorized, response.StatusCode)
 }
 
-// A login is refused to a user in no group with a role, with the answer to another browser's login, and a second time.
+// A login is refused to a user without a group that has a role, with the response to another browser's login, and a
+// second time.
 //
 //nolint:bodyclose // send reads and closes them
 func TestLogin_Refused(t *testing.T) {
@@ -197,7 +198,7 @@ func TestLogin_Refused(t *testing.T) {
 	response, _ = bob.send(http.MethodGet, base+"/entries", nil)
 	require.Equal(t, http.StatusUnauthorized, response.StatusCode)
 
-	// Ana's browser stops at the callback, and a victim's browser opens its address.
+	// Ana's browser stops at the callback, and a victim's browser opens its URL.
 	ana, victim := newPerson(t), newPerson(t)
 	var callback string
 	ana.http.CheckRedirect = func(r *http.Request, _ []*http.Request) error {
@@ -217,7 +218,7 @@ func TestLogin_Refused(t *testing.T) {
 		require.Equal(t, http.StatusUnauthorized, response.StatusCode, name)
 	}
 	response, _ = ana.send(http.MethodGet, callback, nil)
-	require.Equal(t, http.StatusOK, response.StatusCode, "the browser that began it")
+	require.Equal(t, http.StatusOK, response.StatusCode, "the browser that started it")
 	response, _ = ana.send(http.MethodGet, callback, nil)
 	require.Equal(t, http.StatusUnauthorized, response.StatusCode, "a second time")
 	for _, to := range []string{"//evil.example", "https://evil.example", "/\\evil.example", "/%0d%0ax"} {

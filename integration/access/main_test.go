@@ -1,5 +1,5 @@
-// Package access_test tries to break the HTTP server from outside: on every database, by a fuzzer that knows its
-// document, by hand over raw connections, and by logins at a real OpenID provider.
+// Package access_test tries to break the HTTP server from outside: on every database, with a fuzzer that reads its
+// OpenAPI document, over raw connections, and with logins at a real OpenID provider.
 package access_test
 
 import (
@@ -26,14 +26,14 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// databases are those that the server is tested on. Each call creates an empty one and returns its URL.
+// databases are those on which the server is tested. Each call creates an empty one and returns its URL.
 var databases = map[string]func(t testing.TB) (url string){
 	"PostgreSQL": func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
 	"MySQL":      func(t testing.TB) string { t.Helper(); return services.SharedMySQL(t).Database(t) },
 }
 
-// handlerOf serves a store with some dead letters; redriven messages are discarded.
+// handlerOf returns a handler for a store with some dead letters; redriven messages are discarded.
 func handlerOf(t *testing.T, url string, change ...func(*dlqhttp.Config)) (*dlqhttp.Handler, *dlq.Letters) {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
@@ -63,7 +63,7 @@ func handlerOf(t *testing.T, url string, change ...func(*dlqhttp.Config)) (*dlqh
 	return handler, letters
 }
 
-// serve starts a server of a store.
+// serve starts a server for a store.
 func serve(t *testing.T, url string, change ...func(*dlqhttp.Config)) string {
 	t.Helper()
 	handler, _ := handlerOf(t, url, change...)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// schemathesis returns the program that integration/install.sh has put into the cache, or that of $SCHEMATHESIS.
+// schemathesis returns the program that integration/install.sh has installed in the cache, or that of $SCHEMATHESIS.
 func schemathesis(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("SCHEMATHESIS")
@@ -21,7 +21,7 @@ func schemathesis(t *testing.T) string {
 		path = filepath.Join(cache, "redrive", "schemathesis", "bin", "schemathesis")
 	}
 	if _, err := os.Stat(path); err != nil {
-		const missing = "no schemathesis here: run integration/install.sh schemathesis"
+		const missing = "schemathesis is not installed: run integration/install.sh schemathesis"
 		if os.Getenv("REQUIRE_SERVICES") == "1" {
 			t.Fatal(missing)
 		}
@@ -30,13 +30,13 @@ func schemathesis(t *testing.T) string {
 	return path
 }
 
-// A fuzzer that knows OpenAPI finds no answer that the document does not describe: no server error, and no other
-// status, type or body.
+// A fuzzer that knows OpenAPI finds only responses that the document describes: no server error, and no other status,
+// type or body.
 func TestSchemathesis(t *testing.T) {
 	t.Parallel()
 	program := schemathesis(t)
 	base := serve(t, "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a bound for a fault, not a deadline
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // so that a failing test ends
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "run", base+"/api/v1/openapi.json", "--no-color", "--seed=1",
 		"--max-examples=15",

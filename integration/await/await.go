@@ -1,6 +1,6 @@
 // Package await waits in tests of real servers. A deadline that is right on one machine is wrong on a busier one, so a
-// test waits as long as there is progress, and fails when nothing has changed for [Patience]. Values that come over a
-// channel are awaited with a select and time.After(await.Patience), which begins again with each value.
+// test waits as long as there is progress, and fails if nothing has changed for [Patience]. For values from a channel,
+// use a select with time.After(await.Patience), which starts over with each value.
 package await
 
 import (
@@ -10,22 +10,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Patience is how long nothing may change before a test gives up. A test that passes never waits for all of it.
+// Patience is how long nothing may change before a test fails. A test that passes never waits that long.
 const Patience = 2 * time.Minute
 
-// The intervals between looks grow while nothing changes.
+// The intervals between calls grow while nothing changes.
 const (
 	firstLook = time.Millisecond
 	lastLook  = 20 * time.Millisecond
 )
 
-// Progress calls look until it reports that it is done, as long as its result changes within [Patience]. It calls look
-// in the goroutine of the test, so look may use require.
+// Progress calls look until it reports that it is done, and fails the test if its result does not change for
+// [Patience]. It calls look in the goroutine of the test, so look may use require.
 func Progress[T comparable](t testing.TB, look func() (far T, done bool), msgAndArgs ...any) {
 	t.Helper()
 	if last, ok := progress(look); !ok {
-		t.Logf("nothing has changed for %s, it stands at %v", Patience, last)
-		require.FailNow(t, "it did not come to an end", msgAndArgs...)
+		t.Logf("nothing has changed for %s; the last value is %v", Patience, last)
+		require.FailNow(t, "the condition was never met", msgAndArgs...)
 	}
 }
 
@@ -46,9 +46,9 @@ func progress[T comparable](look func() (far T, done bool)) (last T, ok bool) {
 	return last, true
 }
 
-func pause(d time.Duration) { <-time.After(d) } // real time: the one pause between looks at a real server
+func pause(d time.Duration) { <-time.After(d) } // real time: the one pause between two looks at a real server
 
-// True waits until holds returns true. A boolean shows no progress, so everything must happen within [Patience].
+// True waits until holds returns true. A boolean shows no progress, so that must happen within [Patience].
 func True(t testing.TB, holds func() bool, msgAndArgs ...any) {
 	t.Helper()
 	Progress(t, func() (bool, bool) { done := holds(); return done, done }, msgAndArgs...)

@@ -14,13 +14,13 @@ func TestProgress(t *testing.T) {
 		took time.Duration                 // at least
 		ok   bool
 	}{
-		"done before it began": {func(time.Duration) int { return 3 }, 0, true},
-		"slow but moving": {
+		"done at the first call": {func(time.Duration) int { return 3 }, 0, true},
+		"slow, but making progress": {
 			func(since time.Duration) int { return int(since / (Patience - time.Second)) },
 			3 * (Patience - time.Second), true,
 		},
-		"never moves": {func(time.Duration) int { return 0 }, Patience, false},
-		"stops after a while": {
+		"no progress": {func(time.Duration) int { return 0 }, Patience, false},
+		"progress that stops": {
 			func(since time.Duration) int { return min(1, int(since/time.Second)) },
 			time.Second + Patience, false,
 		},

@@ -19,16 +19,16 @@ import (
 )
 
 var (
-	rounds   = flag.Int("chaos.rounds", 1, "how often each fault happens, on each broker")
-	seed     = flag.Uint64("chaos.seed", 0, "of the faults and messages; 0 draws one, and prints it")
-	rate     = flag.Int("chaos.rate", 50, "messages published a second")
-	deletes  = flag.Bool("chaos.delete", false, "delete the service's queues, topics and rows while it runs, too")
+	rounds   = flag.Int("chaos.rounds", 1, "how often each fault happens on each broker")
+	seed     = flag.Uint64("chaos.seed", 0, "seed of the faults and messages; 0 picks one and prints it")
+	rate     = flag.Int("chaos.rate", 50, "messages published per second")
+	deletes  = flag.Bool("chaos.delete", false, "also delete the service's queues, topics and rows while it runs")
 	clusters = flag.Bool("chaos.clusters", false,
-		"run a RabbitMQ and a Kafka of three nodes too, which take two gigabytes")
+		"also run RabbitMQ and Kafka clusters of three nodes, which need two gigabytes")
 )
 
-// No message is dead that no handler has refused, none is lost, none comes before it is due, whatever is killed, cut,
-// frozen or restarted, and none stands still after recovery.
+// Whatever is killed, cut, frozen or restarted, no message is dead-lettered unless a handler refused it, none is lost,
+// none is delivered before it is due, and none is stuck after recovery.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	cases := map[string]func(*testing.T) target{
@@ -83,10 +83,10 @@ func run(t *testing.T, to target) {
 	first := plan{ID: "first", Kind: passes}
 	c.ledger.publishing(first)
 	await.True(t, func() bool { return broker.Publisher().Publish(topic, first.message()) == nil },
-		"the first message cannot be published")
+		"the first message was not published")
 	c.ledger.confirmed(first.ID)
 	await.True(t, func() bool { return c.ledger.update(c.book) == nil && c.ledger.open() == 0 },
-		"the first message is not handled")
+		"the first message was not handled")
 
 	reading, stopReading := context.WithCancel(t.Context())
 	going, over := context.WithCancel(t.Context())
@@ -109,13 +109,13 @@ func run(t *testing.T, to target) {
 	v := c.ledger.verdict()
 	t.Log(v)
 	require.Empty(t, v.lost, "lost")
-	require.Empty(t, v.wronglyDead, "dead, and no handler has refused them")
-	require.Empty(t, v.wronglyHandled, "handled and dead")
-	require.Empty(t, v.early, "called before they were due")
+	require.Empty(t, v.wronglyDead, "dead-lettered, but not refused by a handler")
+	require.Empty(t, v.wronglyHandled, "handled and dead-lettered")
+	require.Empty(t, v.early, "handled before they were due")
 	require.Empty(t, c.ledger.strange, "never published")
 }
 
-// publish publishes until ctx ends. A message whose publish failed may have arrived nevertheless.
+// publish publishes until ctx ends. A message may have been stored even if publishing it failed.
 func (c *chaos) publish(ctx context.Context, broker brokers.Broker) {
 	random := rand.New(rand.NewPCG(*seed, 1))
 	publisher := broker.Publisher()
@@ -142,7 +142,7 @@ func (c *chaos) publish(ctx context.Context, broker brokers.Broker) {
 	}
 }
 
-// readDead enters the dead letters into the ledger until ctx ends. One that is read twice counts once.
+// readDead records the dead letters in the ledger until ctx ends. One that is read twice counts once.
 func (c *chaos) readDead(ctx context.Context, broker brokers.Broker) {
 	seen := map[string]bool{}
 	found := func(id string) {
@@ -156,7 +156,7 @@ func (c *chaos) readDead(ctx context.Context, broker brokers.Broker) {
 		read = func(ctx context.Context, found func(string)) error { return readTopic(ctx, broker, found) }
 	}
 	for ctx.Err() == nil {
-		_ = read(ctx, found) // the broker is away, or the queue not there yet
+		_ = read(ctx, found) // the broker is down, or the queue does not exist yet
 		wait(ctx, 100*time.Millisecond)
 	}
 }
@@ -173,7 +173,7 @@ func readTopic(ctx context.Context, broker brokers.Broker, found func(id string)
 	return nil
 }
 
-// spoil causes one fault after the other, each in the middle of traffic, and repairs it.
+// spoil causes one fault after the other, each during traffic, and repairs it.
 func (c *chaos) spoil() {
 	random := rand.New(rand.NewPCG(*seed, 2))
 	faults := append(c.workerFaults(random), c.target.faults...)
@@ -204,7 +204,7 @@ func (c *chaos) suffer(f fault) {
 	c.t.Logf("%s, %s", f.name, time.Since(began).Round(time.Millisecond))
 }
 
-// traffic waits until n more messages have been confirmed, and as many handler calls made.
+// traffic waits for n more confirmed messages and n more handler calls.
 func (c *chaos) traffic(n int) {
 	confirmed, runs := c.ledger.progress()
 	await.Progress(c.t, func() (int, bool) {
@@ -253,8 +253,8 @@ func (c *chaos) workerFaults(random *rand.Rand) []fault {
 	}
 }
 
-// await waits, as long as there is progress, until every confirmed message is settled, and then until no worker has had
-// anything to write for a while: a copy that is redelivered, or dies after all, would show by then.
+// await waits, as long as there is progress, until every confirmed message is settled, and then until the workers have
+// recorded nothing for a while, because a copy may still be redelivered or dead-lettered.
 func (c *chaos) await() {
 	settled := func() (int64, bool) {
 		require.NoError(c.t, c.ledger.update(c.book))

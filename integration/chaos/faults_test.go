@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// fault breaks something and repairs it before do returns. During one with outage, a standstill is not an error.
+// fault breaks something, and repairs it before do returns. With outage, a standstill during it is not an error.
 type fault struct {
 	name   string
 	outage bool
@@ -27,20 +27,20 @@ type fault struct {
 
 // target is where the service runs.
 type target struct {
-	workers []string // URLs of the workers, through what fails, in turns
-	direct  string   // URL of the publisher and of the reader of dead letters
+	workers []string // URLs for the workers, which take turns, through proxies that fail
+	direct  string   // URL for the publisher and the reader of dead letters
 	faults  []fault
-	// remove deletes the service's objects on its broker, with all messages in them.
+	// remove deletes the service's objects on its broker, with all their messages.
 	remove func(ctx context.Context) error
-	deep   func(id string) error // publishes a message that no handler can be given; nil without one
-	// dead reads dead letters until ctx ends or it cannot any more; nil where the service's own driver reads any queue.
+	deep   func(id string) error // publishes a message that cannot be passed to a handler; nil if there is none
+	// dead reads dead letters until ctx ends or an error occurs; nil if the service's own driver can read any queue.
 	dead func(ctx context.Context, found func(id string)) error
 }
 
-// worker is the URL of the ith worker.
+// worker returns the URL of the ith worker.
 func (t target) worker(i int) string { return t.workers[i%len(t.workers)] }
 
-// wait is how long a fault lasts.
+// wait waits for the duration of a fault.
 func wait(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -48,7 +48,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// cuts are the faults of a network between the workers and their broker.
+// cuts are faults of the network between the workers and their broker.
 func cuts(p *services.Proxy) []fault {
 	return []fault{
 		{"connections cut", false, func(context.Context) error { return p.Flap() }},
@@ -69,7 +69,7 @@ func cuts(p *services.Proxy) []fault {
 			}
 			return err
 		}},
-		{"answers lost", true, func(ctx context.Context) error {
+		{"responses lost", true, func(ctx context.Context) error {
 			err := p.LoseAnswers()
 			if err == nil {
 				wait(ctx, time.Second)
@@ -89,7 +89,7 @@ type machine interface {
 	Resume() error
 }
 
-// crashes are the faults of a broker's machine.
+// crashes are faults of the broker's machine.
 func crashes(m machine) []fault {
 	return []fault{
 		{"broker restarted", true, m.Restart},
@@ -109,8 +109,8 @@ func crashes(m machine) []fault {
 	}
 }
 
-// settled is a RabbitMQ that has written its queues to disk before it is killed. It keeps new ones in memory for
-// seconds, and a queue that is three seconds old would come back without a leader.
+// settled is a RabbitMQ that has written its queues to disk before it is killed. It keeps new queues in memory for
+// seconds, and one that is three seconds old would have no leader after the restart.
 type settled struct{ *services.Rabbit }
 
 func (s settled) Kill() error {
@@ -183,7 +183,8 @@ func deleteQueues(url string) error {
 	return nil
 }
 
-// rabbitCluster loses one node of three at a time. Each worker is connected to a different node.
+// rabbitCluster is a cluster of three nodes, of which one at a time fails. Each worker is connected to a different
+// node.
 func rabbitCluster(t *testing.T) target {
 	t.Helper()
 	c := services.RabbitMQOf(t, services.RabbitConfig{}, 3)
@@ -200,7 +201,7 @@ func rabbitCluster(t *testing.T) target {
 	return to
 }
 
-// publishDeep publishes a message whose headers no AMQP client of Go can decode.
+// publishDeep publishes a message whose headers no Go client for AMQP can decode.
 func publishDeep(url, id string) error {
 	connection, err := amqp.Dial(url)
 	if err != nil {
@@ -261,7 +262,7 @@ func deleteTopics(ctx context.Context, seeds []string) error {
 	return errors.Join(err, deleted.Error())
 }
 
-// kafkaCluster loses one node of three at a time.
+// kafkaCluster is a cluster of three nodes, of which one at a time fails.
 func kafkaCluster(t *testing.T) target {
 	t.Helper()
 	c := services.KafkaOf(t, 3)
@@ -307,8 +308,8 @@ func open(t *testing.T, driver, dsn string) *sql.DB {
 	return db
 }
 
-// deleteRows deletes the messages of every queue, and repeats that: some are locked, and the server may choose our
-// statement as the victim of a deadlock.
+// deleteRows repeatedly deletes the messages of every queue: some rows are locked, and the server may abort our
+// statement because of a deadlock.
 func deleteRows(db *sql.DB) func(ctx context.Context) error {
 	return func(ctx context.Context) (err error) {
 		for range 20 {
@@ -321,11 +322,11 @@ func deleteRows(db *sql.DB) func(ctx context.Context) error {
 	}
 }
 
-// sqlite has no server and no network: only its lock can be held by another process.
+// sqlite has no server and no network: the only fault is that another process holds its lock.
 func sqlite(t *testing.T) target {
 	t.Helper()
 	path := t.TempDir() + "/chaos.db"
-	db := open(t, "sqlite", "file:"+path+"?_pragma=busy_timeout(120000)") // as long as anything may take
+	db := open(t, "sqlite", "file:"+path+"?_pragma=busy_timeout(120000)") // as long as any operation may take
 	return target{workers: []string{"sqlite:" + path}, direct: "sqlite:" + path, remove: deleteRows(db), faults: []fault{
 		{"database locked", true, func(ctx context.Context) error {
 			c, err := db.Conn(ctx)

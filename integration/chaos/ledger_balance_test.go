@@ -57,7 +57,7 @@ func TestLedger(t *testing.T) {
 	}
 
 	v := l.verdict()
-	require.Equal(t, 1, l.open(), "the lost one")
+	require.Equal(t, 1, l.open(), "only the lost one is open")
 	requireNamed(t, v.lost, "lost")
 	requireNamed(t, v.wronglyDead, "both", "wrongly dead")
 	requireNamed(t, v.wronglyHandled, "both")
@@ -77,8 +77,8 @@ func requireNamed(t *testing.T, lines []string, ids ...string) {
 	require.ElementsMatch(t, ids, names)
 }
 
-// A clock that is set back neither makes a message early nor hides one that is.
-func TestLedger_TheClockIsSet(t *testing.T) {
+// Setting the clock back neither makes a message early nor hides one that is.
+func TestLedger_WallClockIsSet(t *testing.T) {
 	l := newLedger()
 	for id, began := range map[string]time.Duration{"in time": 600 * time.Millisecond, "early": 400 * time.Millisecond} {
 		l.publishing(plan{ID: id, Kind: delayed, Delay: time.Second})
@@ -90,7 +90,7 @@ func TestLedger_TheClockIsSet(t *testing.T) {
 	requireNamed(t, l.verdict().early, "early")
 }
 
-// The book may be read while a worker is in the middle of a line.
+// The log may be read while a worker is writing a line.
 func TestLedger_ReadsWholeLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "book")
 	l := newLedger()

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// The steps of a message in the book.
+// The steps of a message in the log.
 const (
 	begun   = "begun"   // a handler runs
 	failed  = "failed"  // and is about to return an error
 	handled = "handled" // and is about to return nil
 )
 
-// book is a file to which all workers append. A line is one write, so a kill tears none.
+// book is a log file to which all workers append. A line is one write, so a kill leaves no partial line.
 type book struct{ file *os.File }
 
 func openBook(path string) (*book, error) {
@@ -26,41 +26,41 @@ func openBook(path string) (*book, error) {
 
 func (b *book) write(step, id string, attempt int) {
 	if _, err := fmt.Fprintf(b.file, "%d %s %s %d\n", time.Now().UnixNano(), step, id, attempt); err != nil {
-		panic(err) // without a book there is no test
+		panic(err) // the test cannot run without the log
 	}
 }
 
-// account has all that is known of one message.
+// account is everything known about one message.
 type account struct {
 	plan      plan
-	published time.Time // just before
+	published time.Time // just before Publish
 	confirmed bool      // Publish returned nil
 	deleted   bool      // an operator may have deleted it before it was settled
 
 	runs    int
 	handled int
 	dead    int
-	failed  map[int]time.Time // by attempt, the first time
-	early   time.Duration     // how long before it was due, at worst
+	failed  map[int]time.Time // by attempt, the first run of each
+	early   time.Duration     // the most time by which it was early
 }
 
-// settled reports whether nothing more can happen.
+// settled reports whether the message was handled or dead-lettered as planned.
 func (a *account) settled() bool { return a.handled > 0 || a.dead > 0 }
 
 // ledger is the account of all messages. It is safe for concurrent use.
 type ledger struct {
 	mu       sync.Mutex
 	accounts map[string]*account
-	read     int64 // bytes of the book
+	read     int64 // bytes of the log read so far
 	passed   int   // messages confirmed
 	runs     int   // calls of handlers
 	opened   time.Time
-	wall     time.Time     // the same, by the clock of the wall alone
-	behind   time.Duration // how far that one was set since, at least
+	wall     time.Time     // the same, by the wall clock alone
+	behind   time.Duration // how far the wall clock was set since, at least
 	ahead    time.Duration // and at most
 	last     time.Time     // when a handler was last called
-	down     []span        // when the broker could not be reached, or no worker ran
-	standing span          // the longest time without a call of a handler, although all ran and messages waited
+	down     []span        // when the broker was unreachable, or no worker ran
+	standing span          // the longest time without a handler call while all ran and messages waited
 	strange  []string      // lines about messages that were never published
 }
 
@@ -73,8 +73,8 @@ func newLedger() *ledger {
 	return &ledger{accounts: map[string]*account{}, opened: now, wall: now.Round(0), last: now}
 }
 
-// watch notes whether the wall clock is set, by NTP for example: the workers record handler calls by it, and a broker
-// may measure a delay by a clock that is never set.
+// watch records when the wall clock is set, for example by NTP: the workers record handler calls with it, while a
+// broker may measure delays with a monotonic clock.
 func (l *ledger) watch(now time.Time) {
 	set := now.Round(0).Sub(l.wall) - now.Sub(l.opened)
 	l.behind, l.ahead = min(l.behind, set), max(l.ahead, set)
@@ -86,7 +86,7 @@ func (l *ledger) publishing(p plan) {
 	l.accounts[p.ID] = &account{plan: p, published: time.Now(), failed: map[int]time.Time{}}
 }
 
-// deleted excuses every message that is not settled: an operator may have deleted it.
+// deleted excuses every message that is not settled, because an operator may have deleted it.
 func (l *ledger) deleted() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +112,7 @@ func (l *ledger) dead(id string) {
 	}
 }
 
-// unavailable notes that from now until the returned function is called a standstill is not a fault.
+// unavailable records that a standstill is not an error from now until the returned function is called.
 func (l *ledger) unavailable() (over func()) {
 	from := time.Now()
 	return func() {
@@ -122,7 +122,7 @@ func (l *ledger) unavailable() (over func()) {
 	}
 }
 
-// update reads the new lines of the book.
+// update reads the new lines of the log.
 func (l *ledger) update(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -149,7 +149,7 @@ func (l *ledger) update(path string) error {
 			attempt int
 		)
 		if _, err := fmt.Sscan(string(line), &nanos, &step, &id, &attempt); err != nil {
-			return fmt.Errorf("line %q of the book: %w", line, err)
+			return fmt.Errorf("line %q of the log: %w", line, err)
 		}
 		l.enter(time.Unix(0, nanos), step, id, attempt)
 	}
@@ -181,8 +181,8 @@ func (l *ledger) enter(at time.Time, step, id string, attempt int) {
 	}
 }
 
-// standstill checks the time between two handler calls. Time that a fault explains does not count: from its beginning
-// until a while after its end.
+// standstill measures the time between two handler calls. The time from the beginning of a fault until a while after
+// its end does not count.
 func (l *ledger) standstill(at time.Time) {
 	from := l.last
 	if at.After(l.last) {
@@ -198,14 +198,14 @@ func (l *ledger) standstill(at time.Time) {
 	}
 }
 
-// progress returns how many messages have been confirmed, and how often handlers were called.
+// progress returns how many messages were confirmed, and how often handlers were called.
 func (l *ledger) progress() (confirmed, runs int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.passed, l.runs
 }
 
-// bytes returns how much of the book has been read.
+// bytes returns how much of the log has been read.
 func (l *ledger) bytes() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,15 +225,15 @@ func (l *ledger) open() int {
 	return n
 }
 
-// verdict is the balance of a ledger.
+// verdict is the result of a ledger.
 type verdict struct {
 	published, handled, dead int
-	lost                     []string // confirmed, and neither handled nor dead
-	wronglyDead              []string // no handler has refused it
-	wronglyHandled           []string // handled, and dead too
-	early                    []string // called before it was due
+	lost                     []string // confirmed, but neither handled nor dead-lettered
+	wronglyDead              []string // dead-lettered, but not refused by a handler
+	wronglyHandled           []string // handled and dead-lettered
+	early                    []string // handled before it was due
 	duplicates               int      // handled again
-	deleted                  int      // by an operator, at most
+	deleted                  int      // at most, by an operator
 	standstill               time.Duration
 }
 

@@ -1,5 +1,5 @@
-// Package chaos_test runs a service on real brokers while everything around it fails, and balances the books: every
-// published message must have been handled or dead-lettered.
+// Package chaos_test runs a service on real brokers while everything around it fails, and checks that every published
+// message was handled or dead-lettered.
 //
 //	make chaos                                  # each fault ten times, on each broker
 //	go test ./chaos -run TestChaos/RabbitMQ -chaos.rounds 100 -chaos.seed 42
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(workerURL); url != "" {
 		os.Exit(worker(url, os.Getenv(workerLedger)))
 	}
-	if err := flag.Set("test.parallel", "5"); err != nil { // the brokers, side by side
+	if err := flag.Set("test.parallel", "5"); err != nil { // all brokers in parallel
 		panic(err)
 	}
 	code := m.Run()

@@ -11,14 +11,14 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The ways in which a message makes its handler behave.
+// What the handler of a message does.
 const (
-	passes   = "passes"   // at the first attempt
-	slow     = "slow"     // passes, after half a second
-	flaky    = "flaky"    // passes at the third attempt
-	delayed  = "delayed"  // passes, and asks for a first-delivery delay
-	refused  = "refused"  // is refused at once: a dead letter
-	hopeless = "hopeless" // fails each time until its attempts are used up: a dead letter
+	passes   = "passes"   // succeeds at the first attempt
+	slow     = "slow"     // succeeds after half a second
+	flaky    = "flaky"    // succeeds at the third attempt
+	delayed  = "delayed"  // succeeds, after a first-delivery delay
+	refused  = "refused"  // is dead-lettered at once
+	hopeless = "hopeless" // fails each time, and is dead-lettered when its attempts are exhausted
 )
 
 const (
@@ -34,7 +34,7 @@ type plan struct {
 	Delay time.Duration `json:"delay"` // before the first delivery
 }
 
-// dies reports whether the message is to end as a dead letter.
+// dies reports whether the message must be dead-lettered.
 func (p plan) dies() bool { return p.Kind == refused || p.Kind == hopeless }
 
 // draw returns the plan of the nth message.

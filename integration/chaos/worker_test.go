@@ -55,8 +55,8 @@ func worker(url, path string) int {
 	return 0
 }
 
-// work runs the service as a supervisor would: while it cannot start, because the broker is away, it is started again.
-// Once started it continues, whatever happens to the broker.
+// work runs the service as a supervisor would: if it cannot start because the broker is down, it is restarted. Once
+// started it keeps running, whatever happens to the broker.
 func work(ctx context.Context, url, path string) error {
 	book, err := openBook(path)
 	if err != nil {
@@ -68,7 +68,7 @@ func work(ctx context.Context, url, path string) error {
 			return err
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was stopped before it could begin
+			return nil //nolint:nilerr // it was stopped before it started
 		}
 		wait(ctx, 100*time.Millisecond)
 	}
@@ -101,7 +101,7 @@ func serve(ctx context.Context, url string, book *book) (started bool, err error
 	return router.IsRunning(), err
 }
 
-// handle follows the message's plan, and writes each step into the book before it takes effect.
+// handle follows the message's plan, and logs each step before it takes effect.
 func handle(book *book, m *message.Message) error {
 	var p plan
 	if err := json.Unmarshal(m.Payload, &p); err != nil {
@@ -125,7 +125,7 @@ func handle(book *book, m *message.Message) error {
 // process is a running worker.
 type process struct {
 	cmd   *exec.Cmd
-	asked atomic.Bool // to end
+	asked atomic.Bool // asked to stop
 	ended chan struct{}
 }
 
@@ -139,7 +139,7 @@ func startWorker(t *testing.T, url, path string) *process {
 	go func() {
 		defer close(p.ended)
 		if err := cmd.Wait(); !p.asked.Load() {
-			t.Errorf("a worker ended without being asked to: %v", err)
+			t.Errorf("a worker ended on its own: %v", err)
 		}
 	}()
 	t.Cleanup(p.kill)
@@ -149,19 +149,19 @@ func startWorker(t *testing.T, url, path string) *process {
 // kill is kill -9.
 func (p *process) kill() { p.end(syscall.SIGKILL) }
 
-// stop ends the worker like a deployment.
+// stop stops the worker like a deployment.
 func (p *process) stop() { p.end(syscall.SIGTERM) }
 
 func (p *process) end(signal os.Signal) {
 	p.asked.Store(true)
-	_ = p.cmd.Process.Signal(signal) // it may have ended
+	_ = p.cmd.Process.Signal(signal) // it may have ended already
 	<-p.ended
 }
 
 func (p *process) pause()  { _ = p.cmd.Process.Signal(syscall.SIGSTOP) }
 func (p *process) resume() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// logger writes the lines of workers and publisher where -v shows them, when REDRIVE_CHAOS_LOG is set.
+// logger logs what workers and publisher do, shown with -v, if REDRIVE_CHAOS_LOG is set.
 func logger() *slog.Logger {
 	if os.Getenv("REDRIVE_CHAOS_LOG") == "" {
 		return slog.New(slog.DiscardHandler)

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// redriveAll sends everything back in one run, and requires that the broker's confirm closes every entry.
+// redriveAll redrives all entries in one run, and requires that the broker's confirmation closes every entry.
 func redriveAll(t *testing.T, letters *dlq.Letters, target collector.Target) {
 	t.Helper()
 	router, err := collector.NewRouter(collector.RouterConfig{Store: letters.Store(), Targets: []collector.Target{target}})
@@ -33,7 +33,7 @@ func redriveAll(t *testing.T, letters *dlq.Letters, target collector.Target) {
 	require.Equal(t, redrive.Counts{Succeeded: total}, run.Counts)
 }
 
-// entryOf finds the entry of a source's only message.
+// entryOf returns the entry of a source's only message.
 func entryOf(t *testing.T, letters *dlq.Letters, id string) dlq.Entry {
 	t.Helper()
 	for _, e := range entries(t, letters) {
@@ -45,8 +45,8 @@ func entryOf(t *testing.T, letters *dlq.Letters, id string) dlq.Entry {
 	return dlq.Entry{}
 }
 
-// The error queues of NServiceBus, MassTransit, Spring AMQP and Watermill on RabbitMQ, in their own formats: all are
-// read, and one run returns every message to its queue with its own headers, each with its type.
+// The error queues of NServiceBus, MassTransit, Spring AMQP and Watermill on RabbitMQ can be read in their own formats,
+// and one run returns every message to its queue with its own headers, each with its type.
 func TestRabbitMQ_ForeignErrorQueues(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -141,7 +141,7 @@ func TestRabbitMQ_ForeignErrorQueues(t *testing.T) {
 	}
 }
 
-// The same on Kafka for Connect and Watermill, whose messages return to their topic with key and headers.
+// The same holds on Kafka for Connect and Watermill, whose messages return to their topic with key and headers.
 func TestKafka_ForeignTopics(t *testing.T) {
 	t.Parallel()
 	k := services.SharedKafka(t)

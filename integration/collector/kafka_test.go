@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A Spring service's dead letter topic: its messages are collected, with the numbers that Java writes as bytes, and
+// Messages in the dead letter topic of a Spring service are collected, with the numbers that Java writes as bytes, and
 // return to the topic with key and headers.
 func TestKafka_SpringService(t *testing.T) {
 	k := services.SharedKafka(t)
@@ -80,8 +80,8 @@ func TestKafka_SpringService(t *testing.T) {
 	}, headers)
 }
 
-// A service on this module that keeps its dead letters only in Kafka: they are collected with their coordinates and
-// their error, and return to the group that failed, with key and headers; a second group on the topic does not see
+// A service that uses this module may store dead letters only in Kafka: they are collected with their topic, partition,
+// offset and error, and return with key and headers to the group that failed; a second group on the topic does not get
 // them.
 func TestKafka_OwnService(t *testing.T) {
 	k := services.SharedKafka(t)
@@ -143,5 +143,5 @@ func TestKafka_OwnService(t *testing.T) {
 	require.NoError(t, own.Publisher().Publish(topic, message.NewMessage("order-2", nil)))
 	next := <-mail
 	next.Ack()
-	require.Equal(t, "order-2", next.UUID, "the redrive is not for this group")
+	require.Equal(t, "order-2", next.UUID, "this group gets no redrive")
 }

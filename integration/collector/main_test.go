@@ -1,5 +1,5 @@
-// Package collector_test proves package dlq/collector on a real RabbitMQ and a real Kafka, against services that know
-// nothing of us.
+// Package collector_test tests package dlq/collector on a real RabbitMQ and a real Kafka with services that do not use
+// this module.
 package collector_test
 
 import (
@@ -59,7 +59,7 @@ func start(t *testing.T, letters *dlq.Letters, sources ...collector.Source) (c *
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Error(err) // not FailNow, which ends a OnceFunc with a panic, and the other tests with it
+			t.Error(err) // FailNow in a OnceFunc would panic, and end the other tests
 		}
 	})
 	t.Cleanup(stop)

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// service is a consumer with a dead letter queue as in many RabbitMQ tutorials, with a plain client.
+// service is a consumer with a plain client and a dead letter queue, as in many RabbitMQ tutorials.
 type service struct {
 	channel *amqp.Channel
 }
@@ -37,7 +37,7 @@ func newService(t *testing.T, url string) *service {
 	_, err = channel.QueueDeclare("orders.dlq", true, false, false, false, nil)
 	require.NoError(t, err)
 	require.NoError(t, channel.QueueBind("orders", "orders.*", "shop", false, nil))
-	// A second consumer of the same events: it must not see another one's redrives.
+	// A second consumer of the same events must not get the first one's redrives.
 	_, err = channel.QueueDeclare("statistics", true, false, false, false, nil)
 	require.NoError(t, err)
 	require.NoError(t, channel.QueueBind("statistics", "orders.*", "shop", false, nil))
@@ -58,7 +58,7 @@ func (s *service) publish(t *testing.T, id string, body []byte) {
 	require.True(t, acked)
 }
 
-// take gets the next message of a queue.
+// take returns the next message of a queue.
 func (s *service) take(t *testing.T, queue string) amqp.Delivery {
 	t.Helper()
 	var d amqp.Delivery
@@ -80,7 +80,7 @@ func (s *service) depth(t *testing.T, queue string) int {
 }
 
 // A service in any language rejects a message. The message is collected with RabbitMQ's reason, and returns to that
-// service's queue and to no other consumer, each header with its type; rejected again, it is the same entry.
+// service's queue and to no other consumer, each header with its type. If it is rejected again, it is the same entry.
 func TestRabbitMQ_ForeignService(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	s := newService(t, url)
@@ -113,14 +113,14 @@ func TestRabbitMQ_ForeignService(t *testing.T) {
 	require.Equal(t, `{"order":1}`, string(back.Body))
 	require.Equal(t, []any{"order-1", "application/json", "order.created", uint8(3)},
 		[]any{back.MessageId, back.ContentType, back.Type, back.Priority})
-	require.NotEmpty(t, back.Headers[envelope.KeyStage], "the redrive begins a chain of retries")
+	require.NotEmpty(t, back.Headers[envelope.KeyStage], "the redrive starts a new chain of retries")
 	delete(back.Headers, envelope.KeyStage)
 	require.Equal(t, amqp.Table{
 		"tenant": "acme", "attempt": int32(7), "nested": amqp.Table{"flag": true},
 		envelope.KeyRedriveID: driver.FormatID(e.ID), envelope.KeyRedriveCount: "1",
 		envelope.KeyConsumer: "orders", envelope.KeyExchange: "shop", envelope.KeyRoutingKey: "orders.created",
 	}, back.Headers)
-	require.Equal(t, 1, s.depth(t, "statistics"), "the first publication, and no redrive")
+	require.Equal(t, 1, s.depth(t, "statistics"), "the first publication, but no redrive")
 	e = entries(t, letters)[0]
 	require.Equal(t, dlq.Resolved, e.Status)
 
@@ -129,11 +129,10 @@ func TestRabbitMQ_ForeignService(t *testing.T) {
 	all := entries(t, letters)
 	require.Len(t, all, 1)
 	require.Equal(t, 1, all[0].RedriveCount)
-	require.Equal(t, e.Origin.RoutingKey, all[0].Origin.RoutingKey, "where it was published first")
+	require.Equal(t, e.Origin.RoutingKey, all[0].Origin.RoutingKey, "the first routing key")
 }
 
-// Thousands of dead letters, and a collector that is stopped and started in the middle, twice. Every one is
-// stored, once.
+// A collector of thousands of dead letters is stopped and restarted twice meanwhile. Every letter is stored once.
 func TestRabbitMQ_StopAndStart(t *testing.T) {
 	const n = 3000
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -157,13 +156,13 @@ func TestRabbitMQ_StopAndStart(t *testing.T) {
 	eventually(t, func() bool { return s.depth(t, "orders.dlq") == 0 && len(entries(t, letters)) >= n })
 	ids := map[string]bool{}
 	for _, e := range entries(t, letters) {
-		require.False(t, ids[e.EventID], "twice: %s", e.EventID)
+		require.False(t, ids[e.EventID], "stored twice: %s", e.EventID)
 		ids[e.EventID] = true
 	}
 	require.Len(t, ids, n)
 }
 
-// publishTo publishes to a queue; a test waits for the queue's depth instead of confirms.
+// publishTo publishes to a queue without confirms; the test waits for the queue's depth instead.
 func (s *service) publishTo(t *testing.T, queue, id string) {
 	t.Helper()
 	require.NoError(t, s.channel.PublishWithContext(t.Context(), "", queue, true, false, amqp.Publishing{
@@ -171,7 +170,7 @@ func (s *service) publishTo(t *testing.T, queue, id string) {
 	}))
 }
 
-// The collector waits for a missing queue; nothing is declared in its place.
+// The collector waits for a missing queue, and does not declare it.
 func TestRabbitMQ_MissingQueue(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	s := newService(t, url)
@@ -182,15 +181,15 @@ func TestRabbitMQ_MissingQueue(t *testing.T) {
 	require.Contains(t, c.Stats()[0].Err, "later_dlq")
 
 	_, err := s.channel.QueueDeclare("later_dlq", true, false, false, false, nil)
-	require.NoError(t, err, "not declared by the collector, with its own arguments")
+	require.NoError(t, err, "the collector did not declare it with other arguments")
 	s.publishTo(t, "later_dlq", "late")
 	eventually(t, func() bool { return len(entries(t, letters)) == 1 })
 	require.Empty(t, c.Stats()[0].Err)
 	require.Equal(t, "later", entries(t, letters)[0].Origin.Consumer)
 }
 
-// A service on this module that keeps its dead letters only in RabbitMQ: they are collected with its error, and return
-// to its queue with the routing key of their first publication.
+// A service that uses this module may store dead letters only in RabbitMQ: they are collected with their error, and
+// return to its queue with the routing key of their first publication.
 func TestRabbitMQ_OwnService(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	own, err := brokers.Open(t.Context(), url, func(c *brokers.Config) {

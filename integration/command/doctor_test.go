@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Healthy parts are reported as such, and missing queues are a warning: services create them at their first dead
-// letter.
+// Healthy parts are reported as such, and missing queues are only a warning, because services create them at their
+// first dead letter.
 func TestDoctor_Healthy(t *testing.T) {
 	t.Parallel()
 	store, rabbit, kafka := services.SharedPostgres(t).Database(t), services.SharedRabbitMQ(t).VHost(t),
@@ -24,7 +24,7 @@ func TestDoctor_Healthy(t *testing.T) {
 	dead := kafka.CreateTopic(t, 1)
 	code, found := diagnose(t, configOf(store, map[string]string{"rabbit": rabbit, "kafka": kafka.URL()},
 		"rabbit/orders_dlq", "rabbit/invoices_dlq", "kafka/"+dead, "kafka/none_dlq"))
-	require.Zero(t, code, "warnings are no problem")
+	require.Zero(t, code, "warnings are not problems")
 	for what, want := range map[string]finding{
 		"store":                    {Severity: "ok", Finding: "accepts writes"},
 		"dead letters":             {Severity: "ok", Finding: "0 pending, 0 in all"},
@@ -42,7 +42,7 @@ func TestDoctor_Healthy(t *testing.T) {
 		},
 	} {
 		if what == "store" && strings.HasPrefix(found[what].Finding, "answers in ") {
-			continue // a busy machine, which doctor rightly reports
+			continue // doctor correctly reports a busy machine
 		}
 		require.Equal(t, want.Severity, found[what].Severity, "%s: %v", what, found[what])
 		require.Contains(t, found[what].Finding, want.Finding, what)
@@ -50,7 +50,7 @@ func TestDoctor_Healthy(t *testing.T) {
 	}
 }
 
-// Each broken part is a separate problem with its own remedy, and no password is shown.
+// Each broken part is a separate problem with a separate remedy, and no password is shown.
 func TestDoctor_Broken(t *testing.T) {
 	t.Parallel()
 	rabbit := services.SharedRabbitMQ(t).VHost(t)
@@ -77,7 +77,7 @@ func TestDoctor_Broken(t *testing.T) {
 	}
 }
 
-// Watermill's own adapters are examined like the drivers: one that answers but cannot delay is a warning, with the
+// Watermill's own adapters are checked like the drivers: one that answers but cannot delay gets a warning with the
 // remedy.
 func TestDoctor_WatermillsAdapters(t *testing.T) {
 	t.Parallel()
@@ -121,11 +121,11 @@ func unreachable(address string) map[string]string {
 	}
 }
 
-// If nothing listens the reason is reported at once, whatever the time limit, and if a server does not answer, at the
-// limit: clients have timeouts and repetitions that may take minutes.
+// If no server listens, that is reported at once, whatever the time limit; if a server does not answer, it is reported
+// at the limit, although clients have timeouts and retries that may take minutes.
 func TestDoctor_UnreachableServers(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // it accepts connections, and is never read
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // it accepts connections and never reads from them
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, listener.Close()) })
 	services.Program(t, "./cmd/redrive") // built before the time is measured

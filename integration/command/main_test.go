@@ -69,7 +69,7 @@ func diagnose(t *testing.T, config string, flags ...string) (int, map[string]fin
 	return r.code, found
 }
 
-// declare declares queues as they are given.
+// declare declares the given queues.
 func declare(t *testing.T, broker string, queues map[string]amqp.Table) {
 	t.Helper()
 	conn, err := amqp.Dial(broker)

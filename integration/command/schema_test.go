@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A schema has one spelling in the URL, in the configuration and in a flag. All of them open the same store, and none
-// of them another one of the same database.
+// A schema is spelled the same in the URL, in the configuration and in a flag. All of them open the same store, and
+// never another one in the same database.
 func TestSchema_OneSpelling(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)

@@ -29,8 +29,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// night is the setup of an engineer on call: a directory with redrive.yaml, a store with dead letters, the queue that
-// they came from, and a terminal of 80 columns.
+// night is the environment of an engineer on call: a directory with redrive.yaml, a store with dead letters, their
+// queue, and a terminal with 80 columns.
 type night struct{ dir string }
 
 func newNight(t *testing.T, letters int) night {
@@ -86,7 +86,7 @@ func (n night) begin(t *testing.T, line string) *session {
 	require.NoError(t, err)
 	go func() {
 		defer close(s.closed)
-		_, _ = io.Copy(writer{s}, s.keys) // ends with an error when the program has
+		_, _ = io.Copy(writer{s}, s.keys) // returns an error once the program has ended
 	}()
 	t.Cleanup(func() { _ = s.keys.Close() })
 	return s
@@ -122,7 +122,7 @@ func (s *session) types(t *testing.T, keys string) {
 	require.NoError(t, err)
 }
 
-// ends waits for the program, and returns its exit code and its screen.
+// ends waits for the program to end, and returns its exit code and its screen.
 func (s *session) ends(t *testing.T) (code int, screen string) {
 	t.Helper()
 	_ = s.cmd.Wait()
@@ -138,8 +138,8 @@ func (n night) typed(t *testing.T, line string) (code int, screen string) {
 
 const ctrlC = "\x03"
 
-// Every list fits into 80 columns, as kubectl's and gh's do: times are relative, ids whole, and the error is readable.
-// -o wide has the other columns.
+// Every list fits into 80 columns, like those of kubectl and gh: times are relative, ids are complete, and the error is
+// readable. -o wide has the other columns.
 func TestTerminal_ListsFit(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 12)
@@ -169,7 +169,7 @@ func TestTerminal_ListsFit(t *testing.T) {
 }
 
 // A typo is answered with a suggestion, and a missing store with how to create one.
-func TestTerminal_Slips(t *testing.T) {
+func TestTerminal_Mistakes(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 1)
 	for line, want := range map[string]string{
@@ -183,14 +183,14 @@ func TestTerminal_Slips(t *testing.T) {
 		code, screen := n.typed(t, line)
 		require.NotZero(t, code, line)
 		require.Contains(t, screen, want, line)
-		require.NotRegexp(t, `redrive: (dlq|sqlstore|config|cmd)[/:]`, screen, "no package in an error")
+		require.NotRegexp(t, `redrive: (dlq|sqlstore|config|cmd)[/:]`, screen, "no error names a package")
 		require.NotContains(t, screen, "goroutine ", line)
 	}
 	require.NoFileExists(t, filepath.Join(n.dir, "daed.db"))
 }
 
-// A redrive asks with all that matters, and after a no nothing has happened.
-func TestTerminal_Asks(t *testing.T) {
+// A redrive asks for confirmation with all relevant facts, and after "no" nothing has changed.
+func TestTerminal_AsksForConfirmation(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 12)
 	s := n.begin(t, "dlq redrive --handler charge --rate 20 --canary 1,10")
@@ -206,8 +206,8 @@ func TestTerminal_Asks(t *testing.T) {
 	require.Contains(t, runs, "no runs")
 }
 
-// Ctrl-C in the middle of a run pauses it, and the line that continues it can be typed as printed: slower, watched by a
-// second user, resumed, to its end.
+// Ctrl-C during a run pauses it and prints the command that resumes it. The run can be watched by a second user,
+// adjusted, and resumed to its end.
 func TestTerminal_InterruptAdjustResume(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 30)
@@ -234,8 +234,8 @@ func TestTerminal_InterruptAdjustResume(t *testing.T) {
 	require.Contains(t, screen, "run night: completed\n30 of 30 done: 30 succeeded")
 }
 
-// Commands that only show (tail, watch, serve) end at Ctrl-C as well, and explain the effect.
-func TestTerminal_InterruptsWhatShows(t *testing.T) {
+// Commands that only show something (tail, watch) also end at Ctrl-C, and explain what that means.
+func TestTerminal_InterruptedWhileShowing(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 3)
 	s := n.begin(t, "dlq tail -n 3")
@@ -280,8 +280,8 @@ func TestTerminal_Completes(t *testing.T) {
 	require.Contains(t, script, "__start_redrive")
 }
 
-// The watcher of a run that stops ends with the reason, and with the commands that show and continue the run.
-func TestTerminal_WatchesAStop(t *testing.T) {
+// Watching a run that stops ends with the reason and the commands that show and resume the run.
+func TestTerminal_WatchesARunThatStops(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 12)
 	for _, name := range []string{"queue.db", "queue.db-wal", "queue.db-shm"} { // and with it their origin
@@ -296,7 +296,7 @@ func TestTerminal_WatchesAStop(t *testing.T) {
 	require.Contains(t, screen, "redrive runs resume nowhere")
 }
 
-// The server continues a run at the request of a terminal that knows only its address; a token for it is shown once.
+// The server resumes a run for a terminal that knows only the server's address; a new token is shown once.
 func TestTerminal_ThroughAServer(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 12)
@@ -306,7 +306,7 @@ func TestTerminal_ThroughAServer(t *testing.T) {
 	require.Zero(t, code, screen)
 	server := n.begin(t, "serve")
 	server.sees(t, "serving")
-	server.sees(t, "brokers=1") // and thus the whole line, which a terminal may deliver in parts
+	server.sees(t, "brokers=1") // wait for the whole line, which a terminal may deliver in parts
 	address := regexp.MustCompile(`http://127\.0\.0\.1:\d+`).FindString(server.text())
 	require.NotEmpty(t, address, server.text())
 	far := night{t.TempDir()}
@@ -328,7 +328,7 @@ func TestTerminal_ThroughAServer(t *testing.T) {
 	require.Zero(t, code, screen)
 }
 
-// The version is one line: the program's version and the compiler's.
+// The version is one line with the versions of the program and the compiler.
 func TestTerminal_Version(t *testing.T) {
 	t.Parallel()
 	n := newNight(t, 0)

@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Plan, check, apply, check: missing objects are named and created, and a second apply changes nothing.
+// Missing objects are named by check and created by apply, and a second apply changes nothing.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	store := services.SharedPostgres(t).Database(t)
@@ -52,7 +52,7 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// An existing queue with other properties is reported, and not touched.
+// An existing queue with other properties is reported, and not changed.
 func TestTopology_OtherArguments(t *testing.T) {
 	t.Parallel()
 	store, rabbit := services.SharedPostgres(t).Database(t), services.SharedRabbitMQ(t).VHost(t)

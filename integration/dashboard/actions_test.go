@@ -227,7 +227,7 @@ func TestEntries_Ticked(t *testing.T) {
 }
 
 // All matching entries are changed, not only those on the page, but none that arrive after the count.
-func TestEntries_AllThatMatch(t *testing.T) {
+func TestEntries_AllMatches(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 130)
 	matching, err := s.manager.Count(t.Context(), dlq.Filter{ErrorText: "bank"}, 0)
@@ -320,7 +320,7 @@ func TestEntries_PayloadField(t *testing.T) {
 }
 
 // An entry links to its relatives: the others of its flow by correlation id, those of its trace by the headers.
-func TestEntry_LinksToWhatBelongsToIt(t *testing.T) {
+func TestEntry_LinksToRelatedEntries(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 6) // three of a flow each
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-"

@@ -65,7 +65,7 @@ func TestRefresh_ServerAway(t *testing.T) {
 }
 
 // An error page states the facts: whether it was saved, whether it was sent, the broker's error, and the way back.
-func TestFaults_SayWhatIsTrue(t *testing.T) {
+func TestFaults_StateTheFacts(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 2)
 	refusal := errors.New("amqp: 404 no queue 'orders.billing' in vhost '/'")

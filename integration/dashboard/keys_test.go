@@ -58,7 +58,7 @@ func TestKeys(t *testing.T) {
 }
 
 // The row selected by keys, and its tick, stay with the entry when a refresh adds others above it.
-func TestKeys_TheRowStaysOverARefresh(t *testing.T) {
+func TestKeys_SelectionSurvivesARefresh(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 3)
 	b := s.open(t, "ana:operator")
@@ -122,7 +122,7 @@ func TestTools(t *testing.T) {
 }
 
 // A refresh does not discard the user's unfinished work.
-func TestRefresh_LeavesWorkAlone(t *testing.T) {
+func TestRefresh_KeepsUnfinishedWork(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 3)
 	b := s.open(t, "ana:operator")

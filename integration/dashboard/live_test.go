@@ -13,7 +13,7 @@ import (
 
 // One screen shows what services are doing: messages in handlers, retries and when they are due, the broker's depths,
 // and open circuits. It refreshes without a reload.
-func TestLive_WhatIsDoneNow(t *testing.T) {
+func TestLive_ShowsCurrentWork(t *testing.T) {
 	s := newSite(t)
 	b := s.open(t, "ana:viewer")
 	b.visit("/live")

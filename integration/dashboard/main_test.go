@@ -1,18 +1,18 @@
 // Package dashboard_test drives the dashboard in a real Chromium: every screen, every action to its effect in the
 // store. What an engineer on call relies on, and the tests of it:
 //
-//	a new run starts with exactly what is typed       TestNewRun_WhatWasTypedIsWhatStarts, TestRun_WatchedToItsEnd
+//	a new run starts with exactly what is typed       TestNewRun_StartsWithExactlyTheInput, TestRun_WatchedToItsEnd
 //	one Pause; stale is grey; a server that is away   TestRefresh_OnePause, TestRefresh_ServerAway
-//	faults: saved or not, sent or not, the reason     TestFaults_SayWhatIsTrue, TestEntry_Conflict, TestRun_Stops
+//	faults: saved or not, sent or not, the reason     TestFaults_StateTheFacts, TestEntry_Conflict, TestRun_Stops
 //	charts: the hour so far, deaths after a redrive   TestOverview_Curves
-//	what is handled and waits now, pausing intake     TestLive_WhatIsDoneNow, TestLive_PauseAndResume
+//	what is handled and waits now, pausing intake     TestLive_ShowsCurrentWork, TestLive_PauseAndResume
 //	causes: tick, sort, note, mute                    TestCauses_SortAndTick, TestGroup_NoteAndMute
 //	entries: one line, suggestions, neighbours        TestEntries_DenseWithSuggestions, TestEntry_NeighboursAndKeys
-//	ids link to what belongs to them                  TestEntry_LinksToWhatBelongsToIt
+//	ids link to what belongs to them                  TestEntry_LinksToRelatedEntries
 //	editing next to the difference                    TestEntry_EditAndRedrive, TestEntry_EditKeepsBytes
 //	runs and audit named and folded, approval         TestRuns_NamedAndFolded, TestRun_Approval, TestApproval_Badge
 //	a slow search runs once and can be stopped        TestEntries_SlowSearch
-//	phone, keys, the API page, without JavaScript     TestPhone_WhatWaitsAndTheTopCause, TestKeys, TestScreens_API,
+//	phone, keys, the API page, without JavaScript     TestPhone_ShowsCountAndTopCause, TestKeys, TestScreens_API,
 //	                                                  TestWithoutJavaScript
 //	axe-core, contrast, labels                        TestScreens_Axe, TestScreens_Contrast, TestScreens_Accessible
 //	texts that are long, hostile, right to left       TestHostile, and LOOK=directory of TestScreenshots to look at

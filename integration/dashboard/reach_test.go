@@ -41,7 +41,7 @@ func TestScreens_Axe(t *testing.T) {
 }
 
 // A phone shows how much waits and the top cause without scrolling.
-func TestPhone_WhatWaitsAndTheTopCause(t *testing.T) {
+func TestPhone_ShowsCountAndTopCause(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 60)
 	b := s.open(t, "ana:operator")

@@ -187,7 +187,7 @@ func TestRun_OfTickedEntries(t *testing.T) {
 }
 
 // A late count for an earlier input does not lock the button for the current one.
-func TestNewRun_ALateCountLocksNothing(t *testing.T) {
+func TestNewRun_ALateCountDoesNotDisableTheButton(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 3, cause("bank: connection refused"))
 	b := s.open(t, "ana:operator")
@@ -219,7 +219,7 @@ func TestNewRun_ALateCountLocksNothing(t *testing.T) {
 
 // The run starts with what is typed after the preview: every field of the form, without a second preview. The button
 // shows its numbers.
-func TestNewRun_WhatWasTypedIsWhatStarts(t *testing.T) {
+func TestNewRun_StartsWithExactlyTheInput(t *testing.T) {
 	s := newSite(t, func(c *dlqhttp.Config) { c.Rate = 20 })
 	s.put(t, 29, cause("bank: connection refused"))
 	b := s.open(t, "ana:operator")

@@ -46,7 +46,7 @@ var brokerURLs = map[string]func(t *testing.T) string{
 	},
 }
 
-func TestOrders_SameLedgerOnEveryBroker(t *testing.T) {
+func TestOrders_SameResultsOnEveryBroker(t *testing.T) {
 	for name, url := range brokerURLs {
 		t.Run(name, func(t *testing.T) {
 			broker, letters := url(t), sqliteFile(t)

@@ -23,13 +23,13 @@ import (
 	"github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
 
-// A consumer process gets the URL of its broker and of its database.
+// A consumer process gets the URLs of its broker and of its database.
 const (
 	consumerBroker   = "REDRIVE_TEST_CONSUMER_BROKER"
 	consumerDatabase = "REDRIVE_TEST_CONSUMER_DATABASE"
 )
 
-// Where a consumer dies: before the commit of its effect, right after it, and before the ack.
+// A consumer dies before the commit of its effect, right after it, or before the ack.
 const (
 	inTransaction = "in the transaction"
 	afterCommit   = "after the commit"
@@ -108,9 +108,9 @@ func consume(ctx context.Context, brokerURL, databaseURL string) error {
 	return errors.New("the subscription has ended")
 }
 
-// Processes that are killed with SIGKILL while their effect is not committed, right after the commit, and right before
-// the ack: each effect is there once, however often its message was delivered.
-func TestEffect_HappensOnceAlthoughProcessesAreKilled(t *testing.T) {
+// If processes are killed with SIGKILL before the commit of their effect, right after it, or right before the ack, each
+// effect happens once, however often its message was delivered.
+func TestEffect_HappensOnceWhenProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) (d database, broker string){
 		"PostgreSQL": func(t *testing.T) (database, string) {
@@ -172,7 +172,7 @@ func killedConsumers(t *testing.T, d database, url string) {
 	for _, where := range []string{inTransaction, afterCommit, beforeAck, afterCommit, beforeAck, inTransaction} {
 		kill9.Until(t, where, urls...)
 		rows, different := charges()
-		require.Equal(t, different, rows, "an effect happened twice, after a death %s", where)
+		require.Equal(t, different, rows, "an effect happened twice, after a kill %s", where)
 	}
 	kill9.Start(t, "", urls...)
 	await.Count(t, n, func() int {

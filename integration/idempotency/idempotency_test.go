@@ -1,4 +1,4 @@
-// Package idempotency_test proves package idempotency on real databases and brokers.
+// Package idempotency_test tests package idempotency on real databases and brokers.
 package idempotency_test
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/redrive-go/redrive/middleware/idempotency/storetest"
 )
 
-// TestMain is also the main function of the consumer processes that tests start and that kill themselves.
+// TestMain is also the main function of the consumer processes that tests start, which kill themselves.
 func TestMain(m *testing.M) {
 	if os.Getenv(consumerBroker) != "" {
 		os.Exit(consumer())
@@ -85,7 +85,7 @@ func openDB(url string) (*sql.DB, sqlstore.Dialect, error) {
 
 func openDatabase(t *testing.T, url string) database {
 	t.Helper()
-	// Ten processes that start at once make one table. They connect beforehand, or some would come too late.
+	// Ten processes that start at once create one table. They connect first, otherwise some would be too late.
 	dbs, stores, faults := make([]*sql.DB, 10), make([]*sqlstore.Store, 10), make([]error, 10)
 	var dialect sqlstore.Dialect
 	for i := range dbs {
@@ -93,7 +93,7 @@ func openDatabase(t *testing.T, url string) database {
 		dbs[i], dialect, err = openDB(url)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, dbs[i].Close()) })
-		// makes a write-ahead log of SQLite's journal, which connections cannot do together
+		// switches SQLite to a write-ahead log, which several connections cannot do at once
 		require.NoError(t, dbs[i].PingContext(t.Context()))
 	}
 	start := make(chan struct{})
@@ -128,8 +128,8 @@ func TestStore_Conformance(t *testing.T) {
 	}
 }
 
-// Every message is published twice, fails at first, is handled by eight workers at once, and is delivered again after
-// its handler's success, as if the process had died before the ack. Its effect, in the handler's transaction, exists
+// Every message is published twice, fails at first, is handled by eight concurrent workers, and is redelivered after
+// its handler succeeded, as if the process had died before the ack. Its effect, in the handler's transaction, happens
 // once.
 func TestEffect_HappensOnceOnEveryBroker(t *testing.T) {
 	t.Parallel()
@@ -176,7 +176,7 @@ func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
 	})
 	require.NoError(t, err)
 	guard, err := idempotency.New(idempotency.Config{
-		// No claim may end because the machine is busy: the handler would run again.
+		// No claim may expire because the machine is busy, otherwise the handler would run again.
 		Store: d.store, Consumer: "billing", Lease: await.Patience, Logger: quiet,
 		Busy: func(err error, _ time.Duration) error { return middleware.Defer(err, 20*time.Millisecond) },
 	})
@@ -201,7 +201,7 @@ func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
 			return err
 		})
 	})
-	// The crash is the outermost middleware: the decision is made, and the ack is lost.
+	// The crash is the outermost middleware, so the outcome is decided and the ack is lost.
 	h := pipeline.Middleware(charge)
 	crashing := func(m *message.Message) error {
 		if _, err := h(m); err != nil {
@@ -252,8 +252,7 @@ func effectHappensOnce(t *testing.T, broker brokers.Broker, d database) {
 	require.NoError(t, broker.Close())
 	workers.Wait()
 
-	// A delivery alongside the one at work, and one after the success, do not run the handler: one failure, one
-	// success.
+	// A concurrent delivery and one after the success do not run the handler: it fails once and succeeds once.
 	for id, times := range attempts {
 		require.Equal(t, 2, times, "how often the handler of %s ran", id)
 	}

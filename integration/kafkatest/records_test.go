@@ -101,7 +101,7 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 
 // A foreign producer stored a record that fits into the topic but into none of ours: neither its retry nor its dead
 // letter in the first sink has room. It is dead in the next sink, after one run, and no message waits for it.
-func TestRecords_LargerThanOursAreDeadWhereThereIsRoom(t *testing.T) {
+func TestRecords_TooLargeForOursAreDeadLetteredToTheNextSink(t *testing.T) {
 	k := services.SharedKafka(t)
 	failures := map[string]error{"transient": errOnce, "permanent": middleware.Permanent(errOnce)}
 	for title, failure := range failures {

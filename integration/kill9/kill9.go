@@ -1,5 +1,5 @@
-// Package kill9 starts the test program again as processes that kill themselves with SIGKILL at a place of their work,
-// which a kill from outside would hardly ever meet.
+// Package kill9 starts the test program as processes that kill themselves with SIGKILL at a certain point of their
+// work, which a kill from outside would hardly ever hit.
 package kill9
 
 import (
@@ -12,15 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dies names the place where a process dies, for its environment.
+// dies is the environment variable with the point at which a process dies.
 const dies = "REDRIVE_TEST_DIES"
 
-// times is how often a process comes by the place before it dies there.
+// times is how often a process reaches that point before it dies there.
 const times = 5
 
-// Start runs the test program again, with more environment, from which its TestMain knows what to do. It dies when it
-// reaches a place for the fifth time, or nowhere when that is empty. The end of the test kills it, unless the test has
-// waited for it.
+// Start runs the test program with additional environment variables, from which its TestMain knows what to do. It dies
+// when it reaches that point for the fifth time, or never if the point is empty. It is killed at the end of the test,
+// unless the test has waited for it.
 func Start(t *testing.T, where string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := Command(t, where, env...)
@@ -28,7 +28,7 @@ func Start(t *testing.T, where string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// Command is what [Start] starts, for a test that reads what it prints.
+// Command returns the command that [Start] starts, for tests that read its output.
 func Command(t *testing.T, where string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // G702: this very program
@@ -43,15 +43,15 @@ func Command(t *testing.T, where string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// Until is Start, and waits until the process has died where it was to.
+// Until calls Start and waits until the process has died at that point.
 func Until(t *testing.T, where string, env ...string) {
 	t.Helper()
-	require.ErrorContains(t, Start(t, where, env...).Wait(), "killed", "it was to die %s", where)
+	require.ErrorContains(t, Start(t, where, env...).Wait(), "killed", "the process did not die %s", where)
 }
 
 var passed atomic.Int32
 
-// At is a place. It does not return in a process that dies there. It is safe for concurrent use.
+// At marks a point. It does not return in a process that dies there. It is safe for concurrent use.
 func At(where string) {
 	if os.Getenv(dies) == where && passed.Add(1) == times {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)

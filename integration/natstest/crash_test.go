@@ -90,7 +90,7 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 }
 
 // Clean restarts are not crashes, however many there are: messages in hand keep their state.
-func TestSuspects_RestartsAreNoEvidence(t *testing.T) {
+func TestSuspects_RestartsDoNotCount(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
 	b := open(t, server.URL())

@@ -86,7 +86,7 @@ func TestNetwork_CutConnectionsLoseNothing(t *testing.T) {
 
 // The network stands still with connections open, as behind a firewall that forgets them: missing answers to pings
 // reveal it.
-func TestNetwork_AFrozenConnectionIsLeft(t *testing.T) {
+func TestNetwork_AFrozenConnectionIsReplaced(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
 	proxy := services.NewProxy(t, server.URL())
@@ -196,7 +196,7 @@ func TestDeleted_WithTheWindowFull(t *testing.T) {
 }
 
 // A message of the maximum size can be retried and dead-lettered; a larger one is refused.
-func TestSize_WhatCanBePublishedCanBeRetried(t *testing.T) {
+func TestSize_PublishedMessagesCanBeRetried(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t, natsserver.MaxPayload(64<<10))
 	b := open(t, server.URL())
@@ -321,7 +321,7 @@ func TestStreams_OfTheOperator(t *testing.T) {
 }
 
 // A message that was retried and handled takes no room in the stream.
-func TestStreams_KeepNoRetries(t *testing.T) {
+func TestStreams_DoNotKeepHandledRetries(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
 	js := plain(t, server.URL())

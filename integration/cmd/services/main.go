@@ -1,12 +1,12 @@
-// Command services starts real servers for development and tests, natively on free loopback ports, and stops them when
-// it ends.
+// Command services starts real servers for development and tests as local processes on free loopback ports, and stops
+// them when it ends.
 //
 //	go run ./cmd/services                              # all of them, until Ctrl-C
 //	go run ./cmd/services -run rabbitmq,postgres       # some of them
 //	go run ./cmd/services -run kafka -- go test ./...  # for as long as a command runs
 //
-// Without a command it prints lines that a shell can source. A command gets the same variables in its environment; its
-// exit status is ours.
+// Without a command it prints lines that a shell can source. A command gets the same variables in its environment, and
+// its exit status becomes that of services.
 package main
 
 import (
@@ -27,13 +27,13 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// server is one running server and the variables with its address.
+// server is a running server and the variables with its address.
 type server struct {
 	env   []string // NAME=value
 	close func() error
 }
 
-// starters start the servers by the names that integration/install.sh uses.
+// starters start the servers, by the names that integration/install.sh uses.
 var starters = map[string]func(context.Context) (server, error){
 	"rabbitmq": func(ctx context.Context) (server, error) {
 		r, err := services.StartRabbitMQ(ctx, services.RabbitConfig{})
@@ -82,7 +82,7 @@ func main() {
 	}
 	flag.Parse()
 
-	// A second Ctrl-C ends us at once; the kernel then kills the servers.
+	// A second Ctrl-C ends this process at once; the kernel then kills the servers.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	status, err := run(ctx, strings.Split(*which, ","), flag.Args())
@@ -139,7 +139,8 @@ func run(ctx context.Context, names, command []string) (status int, err error) {
 	return 0, nil
 }
 
-// runCommand runs the command with our standard streams until it ends; if ctx is done, it is signaled to end.
+// runCommand runs the command with our standard streams until it ends; when ctx is done, it sends the command a signal
+// to stop.
 func runCommand(ctx context.Context, command, env []string) (int, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
