@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -151,10 +152,8 @@ func (a *app) onClose(c func() error) { a.closers = append(a.closers, c) }
 // close runs the closers in reverse order.
 func (a *app) close() error {
 	var errs []error
-	for len(a.closers) > 0 {
-		last := len(a.closers) - 1
-		errs = append(errs, a.closers[last]())
-		a.closers = a.closers[:last]
+	for _, c := range slices.Backward(a.closers) {
+		errs = append(errs, c())
 	}
 	return errors.Join(errs...)
 }

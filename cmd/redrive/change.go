@@ -22,20 +22,17 @@ type verb struct {
 }
 
 func (a *app) verbCommands() []*cobra.Command {
-	verbs := []verb{
-		{driver.ActionResolve, "Mark dead letters as taken care of", "resolved", operator.Resolve},
-		{driver.ActionDiscard, "Give up dead letters; they are kept and can be restored", "discarded", operator.Discard},
-		{
+	return []*cobra.Command{
+		a.verbCommand(&verb{driver.ActionResolve, "Mark dead letters as taken care of", "resolved", operator.Resolve}),
+		a.verbCommand(&verb{
+			driver.ActionDiscard, "Give up dead letters; they are kept and can be restored", "discarded", operator.Discard,
+		}),
+		a.verbCommand(&verb{
 			driver.ActionPark, "Set dead letters aside for a person: neither rules nor runs send them automatically", "parked",
 			operator.Park,
-		},
-		{driver.ActionRestore, "Undo resolve, discard or park", "restored", operator.Restore},
+		}),
+		a.verbCommand(&verb{driver.ActionRestore, "Undo resolve, discard or park", "restored", operator.Restore}),
 	}
-	commands := make([]*cobra.Command, 0, len(verbs))
-	for i := range verbs {
-		commands = append(commands, a.verbCommand(&verbs[i]))
-	}
-	return commands
 }
 
 func (a *app) verbCommand(v *verb) *cobra.Command {
@@ -119,18 +116,23 @@ func (a *app) changeAll(ctx context.Context, m operator, v *verb, filter dlq.Fil
 	for _, conflict := range done.Conflicts {
 		_, _ = fmt.Fprintln(a.err, errorText(conflict))
 	}
-	if ctx.Err() != nil {
-		a.hint("interrupted: %d %s; the same command continues with the rest", done.Changed, v.past)
-		return ctx.Err()
-	}
-	if err != nil {
-		return err
-	}
-	a.hint("%d %s", done.Changed, v.past)
-	if done.Refused > 0 {
+	err = a.ended(ctx, err, fmt.Sprintf("%d %s", done.Changed, v.past), "the same command continues with the rest")
+	if err == nil && done.Refused > 0 {
 		return &codedError{exitPartial, fmt.Sprintf("%d could not be %s", done.Refused, v.past)}
 	}
-	return nil
+	return err
+}
+
+// ended hints at what a command has done and, if it was interrupted, at how to continue.
+func (a *app) ended(ctx context.Context, err error, done, next string) error {
+	switch {
+	case ctx.Err() != nil:
+		a.hint("interrupted: %s; %s", done, next)
+		return ctx.Err()
+	case err == nil:
+		a.hint("%s", done)
+	}
+	return err
 }
 
 // dryRun shows how many there are, and the first of them.
@@ -246,15 +248,7 @@ func (a *app) purgeCommand() *cobra.Command {
 				return err
 			}
 			purged, err := m.Purge(ctx, p)
-			if ctx.Err() != nil {
-				a.hint("interrupted: %d purged; the same command continues with the rest", purged)
-				return ctx.Err()
-			}
-			if err != nil {
-				return err
-			}
-			a.hint("%d purged", purged)
-			return nil
+			return a.ended(ctx, err, fmt.Sprintf("%d purged", purged), "the same command continues with the rest")
 		}),
 	}
 	cmd.Flags().Var(&olderThan, "older-than", "closed longer ago than this: 24h, 90d")

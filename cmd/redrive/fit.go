@@ -47,30 +47,32 @@ const (
 	folds             // its long texts continue below
 )
 
-// forPeople fits rows into a terminal of this many columns and returns which of their cells are left: times become
+// fitted fits rows into a terminal of so many columns and returns the table's columns that are left: times become
 // relative, the least important columns are omitted, and long texts are truncated or folded. -o wide shows everything.
-func forPeople(rows []table.Row, gives []give, columns int, now time.Time) (kept []int) {
-	widths, total := make([]int, len(gives)), -padding
+func fitted[T any](rows []table.Row, columns []column[T], fit int, now time.Time) []column[T] {
+	widths, total := make([]int, len(columns)), -padding
 	for _, row := range rows {
 		for i, cell := range row {
 			shown := relative(fmt.Sprint(cell), now)
 			row[i], widths[i] = shown, max(widths[i], utf8.RuneCountInString(shown))
 		}
 	}
-	for i, w := range widths {
-		kept = append(kept, i)
+	for _, w := range widths {
 		total += padding + w
 	}
-	for i := len(kept) - 1; i >= 0 && total > columns; i-- {
-		if gives[kept[i]] == drops {
-			total -= padding + widths[kept[i]]
-			kept = slices.Delete(kept, i, i+1)
+	for i := len(columns) - 1; i >= 0 && total > fit; i-- {
+		if columns[i].gives == drops {
+			total -= padding + widths[i]
+			columns, widths = slices.Delete(columns, i, i+1), slices.Delete(widths, i, i+1)
+			for r := range rows {
+				rows[r] = slices.Delete(rows[r], i, i+1)
+			}
 		}
 	}
-	for ; total > columns; total-- {
+	for ; total > fit; total-- {
 		widest := -1
-		for _, i := range kept {
-			if gives[i] != whole && (widest < 0 || widths[i] > widths[widest]) {
+		for i, w := range widths {
+			if columns[i].gives != whole && (widest < 0 || w > widths[widest]) {
 				widest = i
 			}
 		}
@@ -81,12 +83,14 @@ func forPeople(rows []table.Row, gives []give, columns int, now time.Time) (kept
 	}
 	for _, row := range rows {
 		for i, cell := range row {
-			if row[i] = shorten(cell.(string), widths[i]); gives[i] == folds {
-				row[i] = text.WrapSoft(cell.(string), widths[i])
+			shrink := shorten
+			if columns[i].gives == folds {
+				shrink = text.WrapSoft
 			}
+			row[i] = shrink(cell.(string), widths[i])
 		}
 	}
-	return kept
+	return columns
 }
 
 func shorten(text string, limit int) string {
@@ -120,10 +124,10 @@ func relative(cell string, now time.Time) string {
 
 // nearest returns the name that was probably meant by text, or "".
 func nearest(text string, names []string) string {
-	best, least := "", 1+len(text)/3
+	best, least := "", 2+len(text)/3
 	for _, name := range names {
-		if d := distance(text, name); d <= least && (best == "" || d < distance(text, best)) {
-			best = name
+		if d := distance(text, name); d < least {
+			best, least = name, d
 		}
 	}
 	return best

@@ -89,6 +89,13 @@ func cells[T any](columns []column[T]) []column[T] {
 	return safe
 }
 
+// writeTable writes a table with an empty line before it, unless it is empty.
+func writeTable[T any](a *app, out *strings.Builder, items []T, columns []column[T]) {
+	if len(items) > 0 {
+		fmt.Fprintf(out, "\n%s\n", a.render(newTable(items, columns, false, width(a.out))))
+	}
+}
+
 // columns is what a table has to fit into: the terminal, unless everything is requested or a program reads.
 func (a *app) columns(format string) int {
 	if format == "wide" {
@@ -109,7 +116,7 @@ func newTable[T any](items []T, columns []column[T], wide bool, fit int) table.W
 		}
 	}
 	if fit > 0 {
-		columns = fitted(rows, columns, fit)
+		columns = fitted(rows, columns, fit, time.Now())
 	}
 	var configs []table.ColumnConfig
 	for i, c := range columns {
@@ -121,25 +128,6 @@ func newTable[T any](items []T, columns []column[T], wide bool, fit int) table.W
 	w.AppendHeader(rows[0])
 	w.AppendRows(rows[1:])
 	return w
-}
-
-// fitted makes rows fit into so many columns of a terminal, and returns the columns that are left.
-func fitted[T any](rows []table.Row, columns []column[T], fit int) (left []column[T]) {
-	gives := make([]give, len(columns))
-	for i, c := range columns {
-		gives[i] = c.gives
-	}
-	kept := forPeople(rows, gives, fit, time.Now())
-	for i, row := range rows {
-		rows[i] = nil
-		for _, k := range kept {
-			rows[i] = append(rows[i], row[k])
-		}
-	}
-	for _, k := range kept {
-		left = append(left, columns[k])
-	}
-	return left
 }
 
 // render draws a table without lines, which copies and greps well.

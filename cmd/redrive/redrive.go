@@ -273,9 +273,7 @@ func (a *app) writePreview(w io.Writer, p *redrive.Preview, count int64) error {
 	for i := range v.Sample {
 		entries = append(entries, v.Sample[i].Entry)
 	}
-	if len(entries) > 0 {
-		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(entries, entryColumns, false, width(a.out))))
-	}
+	writeTable(a, &out, entries, entryColumns)
 	for i := range v.Sample {
 		switch s := &v.Sample[i]; {
 		case s.Problem != "":

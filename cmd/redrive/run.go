@@ -94,13 +94,12 @@ func exitCode(ctx context.Context, err error) int {
 	}
 }
 
-// isCobraUsage recognises the faults in arguments and flags that cobra reports as plain text.
+// isCobraUsage recognises the faults in arguments and in sets of flags that cobra reports as plain text; see flagError
+// for those of one flag.
 func isCobraUsage(err error) bool {
 	text := err.Error()
 	for _, start := range []string{
-		"unknown command", "unknown flag", "unknown shorthand", "invalid argument", "flag needs an argument", "accepts ",
-		"requires at least",
-		"required flag", "if any flags in the group", "at least one of the flags", "bad flag syntax", "no such flag",
+		"unknown command", "accepts ", "requires at least", "if any flags in the group", "at least one of the flags",
 	} {
 		if strings.HasPrefix(text, start) {
 			return true

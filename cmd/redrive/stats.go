@@ -120,21 +120,14 @@ func (a *app) writeStats(w io.Writer, v *statsView) error {
 	for _, s := range driver.Statuses() {
 		columns = append(columns, column[namedView]{title: string(s), right: true, value: counts(strings.ToLower(string(s)))})
 	}
-	if len(v.ByTopic) > 0 {
-		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.ByTopic, columns, true, width(a.out))))
-	}
-	if len(v.TopCauses) > 0 {
-		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.TopCauses, groupColumns, false, width(a.out))))
-	}
-	if len(v.Hourly) > 0 {
-		hours := []column[hourView]{
-			{title: "Hour", value: func(h hourView) string { return h.Hour.UTC().Format(hourLayout) }},
-			{title: "Died", right: true, value: func(h hourView) string { return driver.FormatID(h.Count) }},
-			{title: "Died again", right: true, value: func(h hourView) string { return driver.FormatID(h.DiedAgain) }},
-			{title: "Closed", right: true, value: func(h hourView) string { return driver.FormatID(h.Closed) }},
-		}
-		fmt.Fprintf(&out, "\n%s\n", a.render(newTable(v.Hourly, hours, false, width(a.out))))
-	}
+	writeTable(a, &out, v.ByTopic, columns)
+	writeTable(a, &out, v.TopCauses, groupColumns)
+	writeTable(a, &out, v.Hourly, []column[hourView]{
+		{title: "Hour", value: func(h hourView) string { return h.Hour.UTC().Format(hourLayout) }},
+		{title: "Died", right: true, value: func(h hourView) string { return driver.FormatID(h.Count) }},
+		{title: "Died again", right: true, value: func(h hourView) string { return driver.FormatID(h.DiedAgain) }},
+		{title: "Closed", right: true, value: func(h hourView) string { return driver.FormatID(h.Closed) }},
+	})
 	_, err := io.WriteString(w, out.String())
 	return err
 }

@@ -45,15 +45,7 @@ func (a *app) exportCommand() *cobra.Command {
 			if closed := finish(); err == nil {
 				err = closed
 			}
-			if ctx.Err() != nil {
-				a.hint("interrupted: %s exported; start again", deadLetters(n))
-				return ctx.Err()
-			}
-			if err != nil {
-				return err
-			}
-			a.hint("%s exported", deadLetters(n))
-			return nil
+			return a.ended(ctx, err, deadLetters(n)+" exported", "start again")
 		}),
 	}
 	filter.add(a, cmd)
