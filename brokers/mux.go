@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/suggest"
 )
 
 // ErrUnknownScheme means that no driver is registered for the scheme of a URL.
@@ -181,7 +182,7 @@ func (m *Mux) unknownScheme(scheme string) error {
 	hint := "a broker URL looks like amqp://host:5672/"
 	if path, known := importPaths[scheme]; known {
 		hint = fmt.Sprintf("forgotten import? try _ %q", path)
-	} else if meant := nearest(scheme, slices.Sorted(maps.Keys(importPaths))); meant != "" {
+	} else if meant := suggest.Nearest(scheme, slices.Sorted(maps.Keys(importPaths))); meant != "" {
 		hint = fmt.Sprintf("did you mean %s?", meant)
 	}
 	return fmt.Errorf("brokers: %w %q: registered are: %s; %s", ErrUnknownScheme, scheme, registered, hint)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/suggest"
 )
 
 // Params holds a driver's own parameters by their names without x-. After [Config.Resolve] it has a valid value for
@@ -104,7 +106,7 @@ const anyParam = "*"
 // passes reports whether a driver accepts unknown parameters, and name is not a misspelling of a known one.
 func passes(name string, declared []Param) bool {
 	lenient := slices.ContainsFunc(declared, func(d Param) bool { return d.Name == anyParam && !d.Native })
-	return lenient && nearest(name, declaredNames(declared)) == ""
+	return lenient && suggest.Nearest(name, declaredNames(declared)) == ""
 }
 
 func declaredNames(declared []Param) []string {

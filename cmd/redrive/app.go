@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/internal/config"
+	"github.com/redrive-go/redrive/internal/suggest"
 )
 
 // app is one run of the program: its streams, the flags that all commands have, and the resources it has opened.
@@ -134,7 +135,7 @@ func flagError(cmd *cobra.Command, err error) error {
 }
 
 func meant(word string, names []string, before string) string {
-	if name := nearest(word, names); name != "" {
+	if name := suggest.Nearest(word, names); name != "" {
 		return "; did you mean " + before + name + "?"
 	}
 	return ""

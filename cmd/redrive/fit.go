@@ -121,35 +121,3 @@ func relative(cell string, now time.Time) string {
 	}
 	return strconv.Itoa(int(ago/time.Second)) + "s" + suffix
 }
-
-// nearest returns the name that was probably meant by text, or "".
-func nearest(text string, names []string) string {
-	best, least := "", 2+len(text)/3
-	for _, name := range names {
-		if d := distance(text, name); d < least {
-			best, least = name, d
-		}
-	}
-	return best
-}
-
-// distance is how many letters have to be inserted, removed or replaced to turn one word into the other.
-func distance(from, to string) int {
-	row := make([]int, len(to)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(from) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(to) {
-			change := diagonal
-			if from[i] != to[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(to)]
-}

@@ -29,12 +29,12 @@ func history(ctx context.Context, letters *dlq.Letters, runner *redrive.Runner, 
 	if err != nil || stats.Counts != (driver.Counts{}) {
 		return err // an earlier demo's store, which was kept
 	}
-	put := func(n int, at time.Time, o order, why string, reason envelope.Reason) error {
+	put := func(at time.Time, o order, why string, reason envelope.Reason) error {
 		payload, err := json.Marshal(o)
 		if err != nil {
 			return err
 		}
-		m := message.NewMessage(fmt.Sprintf("history-%d", n), payload)
+		m := message.NewMessage(fmt.Sprintf("history-%d", o.Number), payload)
 		m.Metadata[envelope.KeyMessageID] = m.UUID
 		_, err = letters.Store().Put(ctx, dlq.NewEntry(&envelope.DeadLetter{ //nolint:contextcheck // pure; the message has a separate context
 			Message: m, Reason: reason, Err: envelope.Error{Message: why}, Class: "*errors.errorString", Handler: "charge",
@@ -48,30 +48,24 @@ func history(ctx context.Context, letters *dlq.Letters, runner *redrive.Runner, 
 		at := now.Add(-time.Duration(hour) * time.Hour)
 		for range hour % 3 {
 			n++
-			o := order{Number: n, Customer: fmt.Sprintf("customer-%d", n%97), Total: 500 + n%90*100}
-			if err := put(n, at, o, fmt.Sprintf("order %d: %s has no card", o.Number, o.Customer),
-				envelope.ReasonPermanent); err != nil {
+			o := newOrder(n)
+			o.Card = ""
+			err := put(at, o, fmt.Sprintf("order %d: %s has no card", n, o.Customer), envelope.ReasonPermanent)
+			if err != nil {
 				return err
 			}
 		}
 	}
 	for range outage {
 		n++
-		o := order{Number: n, Customer: fmt.Sprintf("customer-%d", n%97), Total: 500 + n%90*100, Card: "4111"}
 		at := now.Add(-26*time.Hour + time.Duration(n%40)*time.Minute)
-		if err := put(n, at, o, fmt.Sprintf("order %d: %v", o.Number, errBank), envelope.ReasonExhausted); err != nil {
+		if err := put(at, newOrder(n), fmt.Sprintf("order %d: %v", n, errBank), envelope.ReasonExhausted); err != nil {
 			return err
 		}
 	}
 	for _, spec := range []redrive.Spec{
-		{
-			ID: "without-a-card", Filter: dlq.Filter{ErrorText: "has no card", Statuses: []dlq.Status{dlq.Pending}}, Limit: 60,
-			Canary: []int{1, 20},
-		},
-		{
-			ID: "last-evening", Filter: dlq.Filter{ErrorText: "bank", Statuses: []dlq.Status{dlq.Pending}}, Rate: 20,
-			Canary: []int{1, 10},
-		},
+		{ID: "without-a-card", Filter: dlq.Filter{ErrorText: "has no card"}, Limit: 60, Canary: []int{1, 20}},
+		{ID: "last-evening", Filter: dlq.Filter{ErrorText: "bank"}, Rate: 20, Canary: []int{1, 10}},
 	} {
 		if _, err := runner.StartRun(ctx, spec, dlq.By{Actor: "ben", Note: "an example of the demo"}); err != nil {
 			return err

@@ -20,7 +20,7 @@ import (
 )
 
 func (a *app) serveCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use: "serve", Short: "Collect dead letters, carry redrive runs on, and answer over HTTP", Args: cobra.NoArgs,
 		Long: `Collect the dead letters that the configuration names into the store, work on redrive runs, apply the rules, remove what the
 retention no longer keeps, and answer over HTTP: the dashboard at /, the REST API below /api/v1, /livez and /readyz. Without
@@ -35,7 +35,6 @@ messages already sent are recorded.`,
 			return s.run(cmd.Context())
 		},
 	}
-	return cmd
 }
 
 // server is everything that serve runs.
@@ -129,16 +128,15 @@ func (s *server) makeCollector() error {
 		cfg.Sources = append(cfg.Sources, collector.Source{
 			Broker: source.Broker, Topic: source.Topic,
 			Subscriber: s.brokers[source.Broker].Subscriber(brokers.WithConcurrency(c.Concurrency)),
-			Origin:     originOf(&source.Origin),
+			Origin: envelope.Origin{
+				Topic: source.Origin.Topic, Consumer: source.Origin.Consumer, Exchange: source.Origin.Exchange,
+				RoutingKey: source.Origin.RoutingKey,
+			},
 		})
 	}
 	var err error
 	s.collector, err = collector.New(cfg)
 	return err
-}
-
-func originOf(o *config.Origin) envelope.Origin {
-	return envelope.Origin{Topic: o.Topic, Consumer: o.Consumer, Exchange: o.Exchange, RoutingKey: o.RoutingKey}
 }
 
 // shutdownTimeout limits how long HTTP requests may take to end.

@@ -43,6 +43,10 @@ type order struct {
 	Card     string `json:"card"`
 }
 
+func newOrder(number int) order {
+	return order{number, fmt.Sprintf("customer-%d", number%97), 500 + number%90*100, "4111"}
+}
+
 // bankIsDown simulates an outage that an operator can watch, and redrive after.
 func bankIsDown(now time.Time) bool { return now.Second() < 20 }
 
@@ -102,10 +106,8 @@ const liveOrders = 1000
 
 // take publishes an order; some have faults that no retry fixes.
 func (s *shop) take(number int) error {
-	o := order{
-		Number: liveOrders + number, Customer: fmt.Sprintf("customer-%d", number%97), Total: 500 + number%90*100,
-		Card: "4111",
-	}
+	o := newOrder(number)
+	o.Number += liveOrders
 	switch {
 	case number%37 == 0:
 		o.Card = ""

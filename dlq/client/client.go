@@ -220,6 +220,8 @@ type Error struct {
 	// Problem is the server's error. It is empty if the response is not from a redrive server, but from a proxy, for
 	// example.
 	Problem wire.Problem
+
+	wait *backoff.RetryAfterError // the time of the next try, if there may be one
 }
 
 // Error is the server's error, or the status.
@@ -228,6 +230,14 @@ func (e *Error) Error() string {
 		return e.Problem.Detail
 	}
 	return fmt.Sprintf("the server answered %d %s", e.Status, http.StatusText(e.Status))
+}
+
+// Unwrap is the time to wait, which the retries look for.
+func (e *Error) Unwrap() error {
+	if e.wait == nil {
+		return nil
+	}
+	return e.wait
 }
 
 // Ours reports whether the response is from a redrive server.
@@ -266,22 +276,11 @@ func refused(response *http.Response, reads bool) error {
 	again := err == nil && (reads || e.Status == http.StatusTooManyRequests || e.Status == http.StatusConflict)
 	switch {
 	case again:
-		return &later{cause: e, wait: &backoff.RetryAfterError{Duration: time.Duration(wait) * time.Second}}
+		e.wait = &backoff.RetryAfterError{Duration: time.Duration(wait) * time.Second}
+		return e
 	case reads && e.Status == http.StatusBadGateway:
 		return e
 	default:
 		return backoff.Permanent(e)
 	}
 }
-
-// later is an [Error] with the time of the next try.
-type later struct {
-	cause *Error
-	wait  *backoff.RetryAfterError
-}
-
-// Error is the server's error.
-func (l *later) Error() string { return l.cause.Error() }
-
-// Unwrap is the error, and the time to wait, which the retries look for.
-func (l *later) Unwrap() []error { return []error{l.cause, l.wait} }
