@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Every button of an entry does what its label says, in the name of the user and with the reason that was typed.
+// Every button of an entry does what its label says, and records the user and the given reason.
 func TestEntry_Buttons(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 4)
@@ -52,7 +52,8 @@ func TestEntry_Buttons(t *testing.T) {
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".flash").length`))
 }
 
-// An admin ends the wait for an outcome that will not come, and has to give a reason; no other role has the button.
+// An admin can end the wait for an outcome that will not arrive, and has to give a reason; no other role has the
+// button.
 func TestEntry_Release(t *testing.T) {
 	s := newSite(t)
 	id := s.put(t, 1)[0]
@@ -73,7 +74,7 @@ func TestEntry_Release(t *testing.T) {
 	b := s.open(t, "ana:admin")
 	b.visit(page)
 	b.click(button)
-	require.Equal(t, dlq.Retrying, s.entry(t, id).Status, "the browser asks for the note")
+	require.Equal(t, dlq.Retrying, s.entry(t, id).Status, "the browser requires the note")
 	b.fill(`form.actions input[name=note]`, "the queue has no consumer any more")
 	b.follow(button)
 	b.wait(`document.querySelector(".flash")`)
@@ -101,7 +102,7 @@ func TestEntry_DiesAgain(t *testing.T) {
 	require.Equal(t, 1, s.entry(t, id).RedriveCount)
 }
 
-// Someone was faster: the page names them, and changes nothing.
+// If another user was faster, the page names them and changes nothing.
 func TestEntry_Conflict(t *testing.T) {
 	s := newSite(t)
 	id := s.put(t, 1)[0]
@@ -117,7 +118,7 @@ func TestEntry_Conflict(t *testing.T) {
 	require.Equal(t, dlq.Discarded, s.entry(t, id).Status)
 }
 
-// An operator fixes a payload, sees the difference, and sends it back; the consumer gets the fixed bytes, and the
+// An operator fixes a payload, sees the difference, and redrives it; the consumer gets the fixed bytes, and the
 // original is kept.
 func TestEntry_EditAndRedrive(t *testing.T) {
 	s := newSite(t)
@@ -131,14 +132,14 @@ func TestEntry_EditAndRedrive(t *testing.T) {
 	b.wait(`document.querySelector("[data-json-state]").innerText.startsWith("Not JSON")`)
 	b.click(`[data-do=format]`)
 	require.Equal(t, "{broken", eval[string](b, `document.querySelector("textarea[name=payload]").value`),
-		"text that is not JSON is left alone")
+		"text that is not JSON is not changed")
 	const exact = `{"a":[],"b":{},"n":12345678901234567890.10,"s":"x \" {,: y","a":[1,{"c":null}]}`
 	b.fill(`textarea[name=payload]`, exact)
 	b.click(`[data-do=format]`)
 	formatted := eval[string](b, `document.querySelector("textarea[name=payload]").value`)
 	var compact bytes.Buffer
 	require.NoError(t, json.Compact(&compact, []byte(formatted)))
-	require.Equal(t, exact, compact.String(), "formatting rounds no number and drops no key") //nolint:testifylint // JSONEq would round and drop as well
+	require.Equal(t, exact, compact.String(), "formatting does not round numbers or drop keys") //nolint:testifylint // JSONEq would do both
 	require.Contains(t, formatted, "{\n  \"a\": [],\n  \"b\": {},\n")
 	b.fill(`textarea[name=payload]`, fixed)
 	b.wait(`document.querySelector("[data-json-state]").innerText === "Valid JSON."`)
@@ -149,7 +150,7 @@ func TestEntry_EditAndRedrive(t *testing.T) {
 	require.Contains(t, diff, `"currency": null`)
 	require.Contains(t, diff, `"currency": "EUR"`)
 	require.Contains(t, diff, "repaired-by: ana")
-	require.Equal(t, 0, s.entry(t, id).Revision, "a look changes nothing")
+	require.Equal(t, 0, s.entry(t, id).Revision, "viewing changes nothing")
 
 	b.fill(`.sticky input[name=note]`, "added the currency")
 	b.follow(`button[value=redrive]`)
@@ -165,8 +166,8 @@ func TestEntry_EditAndRedrive(t *testing.T) {
 	require.Contains(t, eval[string](b, `document.querySelector("#raw").textContent`), `"currency":null`)
 }
 
-// An untouched payload keeps its bytes, whatever a form does to line ends, and a payload that a form would damage
-// cannot be edited in one.
+// An unedited payload keeps its bytes although forms change line endings, and a payload that a form would damage cannot
+// be edited in one.
 func TestEntry_EditKeepsBytes(t *testing.T) {
 	s := newSite(t)
 	payloads := []string{"\n\n{\n  \"a\": 1\n}\n", "a\r\nb\r\n", "tab\there \u00e9\U0001F600\u2028"}
@@ -198,7 +199,7 @@ func TestEntry_EditKeepsBytes(t *testing.T) {
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("textarea[name=payload]").length`))
 }
 
-// Only the ticked entries of a page are changed, after they were counted.
+// Only the ticked entries of a page are changed, after a page that shows their number.
 func TestEntries_Ticked(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 6)
@@ -211,7 +212,7 @@ func TestEntries_Ticked(t *testing.T) {
 	b.follow(`button[value=discard]`)
 	require.Contains(t, b.text(), "Discard 3 entries?")
 	for _, id := range ids {
-		require.Equal(t, dlq.Pending, s.entry(t, id).Status, "counted before acting")
+		require.Equal(t, dlq.Pending, s.entry(t, id).Status, "the number is shown first")
 	}
 	b.fill(`input[name=note]`, "test orders")
 	b.follow(`form[method=post] button`)
@@ -226,7 +227,7 @@ func TestEntries_Ticked(t *testing.T) {
 	}
 }
 
-// All matching entries are changed, not only those on the page, but none that arrive after the count.
+// All matching entries are changed, not only those on the page, but none that are stored after they were counted.
 func TestEntries_AllMatches(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 130)
@@ -248,7 +249,7 @@ func TestEntries_AllMatches(t *testing.T) {
 	require.Equal(t, dlq.Pending, s.entry(t, receipts[0].ID).Status)
 }
 
-// Filters are part of the URL, and the page has the entries that the store picks.
+// Filters are part of the URL, and the page shows the entries that the store selects.
 func TestEntries_Filters(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 40)
@@ -276,7 +277,7 @@ func TestEntries_Filters(t *testing.T) {
 	require.NotContains(t, eval[string](b, `location.search`), "handler")
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("input[name=pick]").length`), "a viewer selects nothing")
 
-	// Pages continue where the last one ended.
+	// Each page continues where the previous one ended.
 	b.visit("/entries?status=any&limit=15")
 	seen := eval[[]string](b, `[...document.querySelectorAll("td a.id")].map((a) => a.innerText)`)
 	for range 2 {
@@ -291,8 +292,8 @@ func TestEntries_Filters(t *testing.T) {
 	require.Len(t, unique, 40)
 }
 
-// A field of the payload filters entries, and an action on all matches applies to these: the counting page keeps the
-// field.
+// A field of the payload filters entries, and an action on all matches applies only to these, because the confirmation
+// page keeps the field.
 func TestEntries_PayloadField(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 12)
@@ -316,13 +317,13 @@ func TestEntries_PayloadField(t *testing.T) {
 	}
 	b.expect("422")
 	b.visit("/entries?field=customer")
-	require.Contains(t, b.text(), "customer.id=42", "the form of a field")
+	require.Contains(t, b.text(), "customer.id=42", "the syntax of a field")
 }
 
-// An entry links to its relatives: the others of its flow by correlation id, those of its trace by the headers.
+// An entry links to related entries: those of its flow by correlation id, and those of its trace by the headers.
 func TestEntry_LinksToRelatedEntries(t *testing.T) {
 	s := newSite(t)
-	ids := s.put(t, 6) // three of a flow each
+	ids := s.put(t, 6) // three per flow
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-"
 	travelled := s.put(t, 2, messageIDs("traced"), func(d *envelope.DeadLetter) {
 		d.Message.Metadata[envelope.KeyTraceParent] = trace + d.Message.UUID[len(d.Message.UUID)-12:] + "0001-01"
@@ -337,10 +338,10 @@ func TestEntry_LinksToRelatedEntries(t *testing.T) {
 	b.follow(`a[href*="trace="]`)
 	require.Equal(t, []string{driver.FormatID(travelled[0]), driver.FormatID(travelled[1])}, eval[[]string](b, shown))
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll(".refresh").length`),
-		"it reads headers one by one: it does not refresh")
+		"this search reads every entry's headers, so it does not refresh")
 }
 
-// A note on a cause is shown on its page; a known cause can be muted for a time, and the list shows that.
+// A note on a cause is shown on its page; a known cause can be muted for some time, which the list shows.
 func TestGroup_NoteAndMute(t *testing.T) {
 	s := newSite(t)
 	fingerprint := s.entry(t, s.put(t, 1)[0]).Fingerprint
@@ -416,7 +417,7 @@ func TestRetention(t *testing.T) {
 	b.follow(`form[method=get] button`)
 	require.Contains(t, b.text(), "4 entries")
 	b.fill(`form[method=post] input[name=note]`, "older than 90 days")
-	b.click(`form[method=post] button`) // the browser does not submit it: the box is not ticked
+	b.click(`form[method=post] button`) // the browser does not submit it because the box is not ticked
 	require.Equal(t, dlq.Resolved, s.entry(t, receipts[0].ID).Status)
 	b.click(`input[name=sure]`)
 	b.follow(`form[method=post] button`)

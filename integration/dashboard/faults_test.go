@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// The only button labelled Pause is the run's: an icon pauses the refreshes.
+// The only button labelled Pause is that of the run: the button that pauses refreshes is an icon.
 func TestRefresh_OnePause(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 30)
@@ -35,8 +35,8 @@ func TestRefresh_OnePause(t *testing.T) {
 	b.wait(`getComputedStyle(document.querySelector("#live")).filter === "none"`)
 }
 
-// An unreachable server is reported in the middle of the page, over data that is grey with its time; when it is back,
-// the page is too.
+// An unreachable server is reported in the middle of the page, over the greyed-out data with its time; once the server
+// is reachable again, so is the page.
 func TestRefresh_ServerAway(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 30)
@@ -64,7 +64,8 @@ func TestRefresh_ServerAway(t *testing.T) {
 		`getComputedStyle(document.querySelector("#live")).filter === "none"`)
 }
 
-// An error page states the facts: whether it was saved, whether it was sent, the broker's error, and the way back.
+// An error page states whether the change was saved, whether the message was sent, and the broker's error, and has a
+// link back.
 func TestFaults_StateTheFacts(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 2)
@@ -78,7 +79,7 @@ func TestFaults_StateTheFacts(t *testing.T) {
 	require.Contains(t, text, "Not sent: the broker did not accept the message")
 	require.Contains(t, text, refusal.Error())
 	require.NotContains(t, text, "The store does not answer")
-	require.Equal(t, dlq.Pending, s.entry(t, ids[0]).Status, "as the page says")
+	require.Equal(t, dlq.Pending, s.entry(t, ids[0]).Status, "as stated on the page")
 	b.follow(`main a[href$="/entries/` + driver.FormatID(ids[0]) + `"]`)
 	require.Contains(t, b.text(), "Not published: returned")
 
@@ -93,7 +94,7 @@ func TestFaults_StateTheFacts(t *testing.T) {
 	require.JSONEq(t, `{"fixed":true}`, string(s.entry(t, ids[1]).Body.Payload))
 	s.refuses.Store(nil)
 	b.follow(`main a[href$="/entries/` + driver.FormatID(ids[1]) + `"]`)
-	b.follow(`button[value=redrive]`) // the way back leads to the page for another try
+	b.follow(`button[value=redrive]`) // the link leads back to the page for another attempt
 	s.becomes(t, ids[1], dlq.Resolved)
 	require.Equal(t, []string{`{"fixed":true}`}, s.handled())
 }

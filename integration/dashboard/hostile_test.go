@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// attacks are texts that would have an effect in a page that treats them as markup, in all places where pages put
-// texts.
+// attacks are texts that would have an effect on a page that treats them as markup, for all places where pages show
+// text.
 var attacks = []string{
 	`<script>window.pwned=1</script><img src=x onerror="window.pwned=1">`,
 	`"><svg onload="window.pwned=1"><b data-xss="1">`,
@@ -29,8 +29,8 @@ var attacks = []string{
 	`<input data-do="theme" form="pick" name="scope" value="all"><form action="//evil.test"><button data-xss>`,
 }
 
-// The text of messages, errors and notes is shown as text: none of it runs, changes the page, or contacts another host.
-// Every field of an entry has every attack once.
+// The text of messages, errors and notes is shown as text: it runs no script, does not change the page, and contacts no
+// other host. Every field of an entry has every attack once.
 func TestHostile(t *testing.T) {
 	s := newSite(t, func(c *dlqhttp.Config) {
 		c.Topology = func(context.Context) (any, error) {
@@ -109,11 +109,11 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// harmless looks for traces of an attack in the page. The console, dialogs and requests are watched all the time.
+// harmless looks for effects of an attack on the page. The console, dialogs and requests are monitored all the time.
 func (b *tab) harmless(path string) {
 	b.t.Helper()
 	found := eval[[]string](b, `[
-		window.pwned ? "it ran" : "", ...[...document.querySelectorAll("[data-xss], iframe, base, style, script:not([src]), [onerror], [onload], [onfocus], [style]:not(.chart *)")].map((e) => e.outerHTML.slice(0, 200)),
+		window.pwned ? "a script ran" : "", ...[...document.querySelectorAll("[data-xss], iframe, base, style, script:not([src]), [onerror], [onload], [onfocus], [style]:not(.chart *)")].map((e) => e.outerHTML.slice(0, 200)),
 		...[...document.querySelectorAll("[href], [src], [action]")].filter((e) => !new URL(e.getAttribute("href") ?? e.getAttribute("src") ?? e.getAttribute("action"), location).href.startsWith(location.origin + "/ops")).map((e) => e.outerHTML.slice(0, 200)),
 		getComputedStyle(document.body).display === "none" ? "hidden" : "",
 	].filter(Boolean)`)

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// From the overview to a discarded entry without a mouse.
+// A user can get from the overview to a discarded entry without a mouse.
 func TestKeys(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 5)
@@ -22,7 +22,7 @@ func TestKeys(t *testing.T) {
 	b.wait(`document.querySelector("#help").open`)
 	b.key(kb.Escape)
 	b.wait(`!document.querySelector("#help").open`)
-	// The key after a g, within 1.5 s, chooses the page: the page's clock stands still, however long the machine takes.
+	// The key within 1.5 s after a g selects the page; the page's clock is stopped, because the machine may be slow.
 	eval[bool](b, `((now) => { Date.now = () => now; return true })(Date.now())`)
 	b.key("ge")
 	b.wait(`location.pathname === "/ops/entries" && document.readyState === "complete"`)
@@ -38,7 +38,7 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, driver.FormatID(ids[0]), eval[string](b, `document.activeElement.innerText`))
 	b.key(kb.Enter)
 	b.wait(fmt.Sprintf(`location.pathname === "/ops/entries/%d" && document.readyState === "complete"`, ids[0]))
-	for range 60 { // the buttons come in the order of the page
+	for range 60 { // the buttons in the order of the page
 		b.key(kb.Tab)
 		if eval[string](b, `document.activeElement.value ?? ""`) == "discard" {
 			break
@@ -57,7 +57,7 @@ func TestKeys(t *testing.T) {
 	b.wait(`document.activeElement.id === "main"`)
 }
 
-// The row selected by keys, and its tick, stay with the entry when a refresh adds others above it.
+// The row selected by keys, and its tick, stay with the entry when a refresh adds rows above it.
 func TestKeys_SelectionSurvivesARefresh(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 3)
@@ -75,7 +75,7 @@ func TestKeys_SelectionSurvivesARefresh(t *testing.T) {
 	b.wait(`document.querySelector("[data-picked]").innerText === "1 ticked"`)
 	ticked := `document.querySelector("input[name=pick]:checked").value`
 	require.Equal(t, driver.FormatID(ids[1]), eval[string](b, ticked))
-	// A refresh that was in flight when the box was ticked.
+	// This lets a refresh be in flight when the box is ticked.
 	eval[bool](b, `(setInterval(() => htmx.trigger("#live", "redrive:refresh"), 500), true)`)
 	newer(2)
 	require.Equal(t, driver.FormatID(ids[1]), eval[string](b, ticked))
@@ -83,7 +83,7 @@ func TestKeys_SelectionSurvivesARefresh(t *testing.T) {
 	require.Equal(t, driver.FormatID(ids[0]), eval[string](b, `document.activeElement.innerText`))
 }
 
-// The server remembers the theme, the browser the zone and the pause.
+// The server stores the theme, and the browser the time zone and the pause.
 func TestTools(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 3)
@@ -95,7 +95,7 @@ func TestTools(t *testing.T) {
 	require.Equal(t, "dark", eval[string](b, `document.documentElement.dataset.theme`))
 	require.Equal(t, "rgb(18, 21, 28)", eval[string](b, `getComputedStyle(document.body).backgroundColor`))
 
-	b.visit("/entries/1") // the list has how long ago it was
+	b.visit("/entries/1") // the list shows relative times
 	utc := eval[string](b, `document.querySelector("time").innerText`)
 	require.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ$`, utc)
 	b.click(`[data-do=zone]`)
@@ -103,9 +103,9 @@ func TestTools(t *testing.T) {
 	require.Equal(t, utc, eval[string](b, `document.querySelector("time").title`))
 	offset := eval[int](b, `(new Date(document.querySelector("time").innerText) - new `+
 		`Date(document.querySelector("time").dateTime)) / 1000 | 0`)
-	require.Zero(t, offset, "the same moment, as this machine's clock shows it")
+	require.Zero(t, offset, "the same moment in this machine's time zone")
 
-	// While it is paused nothing is requested; then the page catches up.
+	// While refreshes are paused nothing is requested; then the page is updated.
 	b.click(`[data-do=pause]`)
 	b.wait(`document.querySelector("[data-do=pause]").getAttribute("aria-pressed") === "true"`)
 	b.visit("/entries?status=any")
@@ -121,7 +121,7 @@ func TestTools(t *testing.T) {
 	require.Contains(t, eval[string](b, `document.querySelector("time").title`), "Z", "refreshed times are local, too")
 }
 
-// A refresh does not discard the user's unfinished work.
+// A refresh does not discard unfinished input.
 func TestRefresh_KeepsUnfinishedWork(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 3)
@@ -135,5 +135,5 @@ func TestRefresh_KeepsUnfinishedWork(t *testing.T) {
 	require.Equal(t, "half a sen", eval[string](b, `document.querySelector("form.actions input[name=note]").value`),
 		"the page is morphed, not replaced")
 	require.True(t, eval[bool](b, `document.querySelector("details").open`))
-	require.Equal(t, "note", eval[string](b, `document.activeElement.name`), "the focus stays")
+	require.Equal(t, "note", eval[string](b, `document.activeElement.name`), "the focus is kept")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// One screen shows what services are doing: messages in handlers, retries and when they are due, the broker's depths,
-// and open circuits. It refreshes without a reload.
+// One screen shows what services are doing: messages in handlers, retries and when they are due, the broker's queue
+// depths, and open circuits. It is updated without a reload.
 func TestLive_ShowsCurrentWork(t *testing.T) {
 	s := newSite(t)
 	b := s.open(t, "ana:viewer")
@@ -28,13 +28,13 @@ func TestLive_ShowsCurrentWork(t *testing.T) {
 	require.Equal(t, "0", eval[string](b, cell("Ready")), "counted by the broker")
 	s.monitor.BreakerChanged(t.Context(), middleware.BreakerChanged{Key: "mail", From: "closed", To: "open"})
 	b.has("Open circuits")
-	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("main form").length`), "a viewer pauses nothing")
+	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("main form").length`), "a viewer cannot pause")
 	close(s.release)
 	b.wait(cell("Handled now") + ` === "0"`)
 	require.InDelta(t, loaded, eval[float64](b, `performance.timeOrigin`), 0, "no reload")
 }
 
-// Intake is paused and resumed from the screen: nothing is received meanwhile, and nothing is lost. Both are in the
+// Intake can be paused and resumed on the screen: no message is received in between, and none is lost. Both are in the
 // audit log.
 func TestLive_PauseAndResume(t *testing.T) {
 	s := newSite(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// takeAll takes pictures of every screen with an empty store, with one incident, with 100,000 letters, and with long
-// and right-to-left texts, at two widths, light and dark: screens have to be looked at.
+// takeAll takes screenshots of every screen for review: with an empty store, with one incident, with 100,000 letters,
+// and with long and right-to-left texts, at two widths, light and dark.
 func takeAll(t *testing.T, dir string) {
 	t.Helper()
 	for name, fill := range looks {
@@ -53,7 +53,7 @@ func takeAll(t *testing.T, dir string) {
 	}
 }
 
-// looks fill a store, and return a run.
+// looks are the states of a store. Each function fills the store and returns a run.
 var looks = map[string]func(*testing.T, *site) string{
 	"empty": func(*testing.T, *site) string { return "" },
 	"incident": func(t *testing.T, s *site) string {

@@ -1,14 +1,14 @@
-// Package dashboard_test drives the dashboard in a real Chromium: every screen, every action to its effect in the
-// store. What an engineer on call relies on, and the tests of it:
+// Package dashboard_test tests the dashboard in a real Chromium: every screen, and every action up to its effect in the
+// store. These are the features that an engineer on call relies on, and their tests:
 //
-//	a new run starts with exactly what is typed       TestNewRun_StartsWithExactlyTheInput, TestRun_WatchedToItsEnd
-//	one Pause; stale is grey; a server that is away   TestRefresh_OnePause, TestRefresh_ServerAway
+//	a new run starts with exactly the input           TestNewRun_StartsWithExactlyTheInput, TestRun_WatchedToItsEnd
+//	one Pause; stale is grey; an unreachable server   TestRefresh_OnePause, TestRefresh_ServerAway
 //	faults: saved or not, sent or not, the reason     TestFaults_StateTheFacts, TestEntry_Conflict, TestRun_Stops
 //	charts: the hour so far, deaths after a redrive   TestOverview_Curves
-//	what is handled and waits now, pausing intake     TestLive_ShowsCurrentWork, TestLive_PauseAndResume
+//	what is handled and waiting now, pausing intake   TestLive_ShowsCurrentWork, TestLive_PauseAndResume
 //	causes: tick, sort, note, mute                    TestCauses_SortAndTick, TestGroup_NoteAndMute
 //	entries: one line, suggestions, neighbours        TestEntries_DenseWithSuggestions, TestEntry_NeighboursAndKeys
-//	ids link to what belongs to them                  TestEntry_LinksToRelatedEntries
+//	ids link to related entries                       TestEntry_LinksToRelatedEntries
 //	editing next to the difference                    TestEntry_EditAndRedrive, TestEntry_EditKeepsBytes
 //	runs and audit named and folded, approval         TestRuns_NamedAndFolded, TestRun_Approval, TestApproval_Badge
 //	a slow search runs once and can be stopped        TestEntries_SlowSearch
@@ -68,13 +68,13 @@ var browser = sync.OnceValues(func() (context.Context, error) {
 	return ctx, chromedp.Do(ctx)
 })
 
-// patience is how long a test waits for something in the page.
+// patience is how long a test waits for a change of the page.
 const patience = await.Patience
 
 func requireBrowser(t testing.TB) context.Context {
 	t.Helper()
 	if _, err := exec.LookPath("chromium"); err != nil {
-		const missing = "no chromium here: run integration/install.sh chromium"
+		const missing = "chromium is not installed: run integration/install.sh chromium"
 		if os.Getenv("REQUIRE_SERVICES") == "1" {
 			t.Fatal(missing)
 		}

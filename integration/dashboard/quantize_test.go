@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// quantize reduces a picture to its 256 most frequent colours, to keep it small; a page has few.
+// quantize reduces a picture to its 256 most frequent colours, to keep the file small; a page has few colours.
 func quantize(picture image.Image) *image.Paletted {
 	bounds := picture.Bounds()
 	count := map[color.RGBA]int{}
 	at := func(x, y int) color.RGBA {
 		c, _ := color.RGBAModel.Convert(picture.At(x, y)).(color.RGBA)
-		near := func(v uint8) uint8 { return uint8(min(255, (int(v)+1)/3*3)) } // neighbours look the same
+		near := func(v uint8) uint8 { return uint8(min(255, (int(v)+1)/3*3)) } // similar colours look the same
 		return color.RGBA{near(c.R), near(c.G), near(c.B), 255}
 	}
 	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {

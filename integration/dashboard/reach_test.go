@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// axe-core finds nothing on any screen, light or dark.
+// axe-core finds no problem on any screen, light or dark.
 func TestScreens_Axe(t *testing.T) {
 	axe, err := os.ReadFile("testdata/axe.min.js")
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestScreens_Axe(t *testing.T) {
 	}
 }
 
-// A phone shows how much waits and the top cause without scrolling.
+// A phone shows the number of pending entries and the top cause without scrolling.
 func TestPhone_ShowsCountAndTopCause(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 60)
@@ -53,8 +53,8 @@ func TestPhone_ShowsCountAndTopCause(t *testing.T) {
 	}
 }
 
-// The last hour, day and week are shown side by side; a redriven message that dies again is counted, and the current
-// hour is drawn separately.
+// The last hour, day and week are shown side by side; deaths after a redrive are counted, and the current hour is drawn
+// separately.
 func TestOverview_Curves(t *testing.T) {
 	s := newSite(t)
 	id := s.put(t, 3)[0]
@@ -85,14 +85,14 @@ func TestOverview_Curves(t *testing.T) {
 		return n
 	}
 	for _, c := range charts {
-		require.Equal(t, int64(4), total(c.In), "three letters, one of them twice")
+		require.Equal(t, int64(4), total(c.In), "three letters, one of which died twice")
 		require.Equal(t, int64(1), total(c.Again))
 	}
 	require.Equal(t, 3, eval[int](b, `document.querySelectorAll(".curves .swatch.again").length`))
 	b.visit("/groups/" + s.entry(t, id).Fingerprint)
 	b.wait(`document.querySelector(".chart canvas")`)
 	again := eval[[]int64](b, `JSON.parse(document.querySelector(".chart").dataset.chart).again`)
-	require.Equal(t, int64(1), total(again), "the cause has it too")
+	require.Equal(t, int64(1), total(again), "the cause also has the chart")
 	b.visit("/")
 	require.Equal(t, 3, eval[int](b, `document.querySelectorAll(".curves .swatch.sofar, .curves .swatch.dash").length`))
 }
@@ -111,8 +111,8 @@ func TestWithoutJavaScript(t *testing.T) {
 	require.Contains(t, html, `<th scope="col" class="num">Died</th>`)
 }
 
-// A search over payloads is not restarted by a refresh, shows that it is running, and can be stopped, which stops the
-// server's work.
+// A search over payloads is not restarted by a refresh, shows that it is running, and can be stopped, which also stops
+// the server.
 func TestEntries_SlowSearch(t *testing.T) {
 	slow := &slowStore{began: make(chan struct{}, 8)}
 	s := newSiteOver(t, func(store dlq.Store) dlq.Store {
@@ -127,8 +127,8 @@ func TestEntries_SlowSearch(t *testing.T) {
 	require.Contains(t, b.text(), "does not refresh")
 	slow.blocks.Store(true)
 	b.fill(`input[name=payload]`, "orders")
-	// The browser cannot be queried while a page is being loaded: the page itself records what it shows, and presses Stop.
-	// It first asks the server whether the search has begun: one stopped earlier never reaches the server.
+	// The browser cannot be queried while a page is loading, so the page itself records what it shows, and presses Stop.
+	// Before that it asks the server whether the search has begun, because one stopped earlier never reaches the server.
 	searching := func(r *http.Request) bool {
 		if r.URL.Path != "/searching" {
 			return false
@@ -147,11 +147,11 @@ func TestEntries_SlowSearch(t *testing.T) {
 	}, 1500))), document.querySelector(".filters button[type=submit]").click(), true)`)
 	b.wait(`window.said && !document.querySelector("#searching").checkVisibility()`)
 	require.Regexp(t, `Searching messages for \d+ s`, eval[string](b, `window.said`))
-	require.Contains(t, eval[string](b, `location.search`), "payload=order", "the page that was there stays")
-	await.True(t, slow.stopped.Load, "the server has stopped")
+	require.Contains(t, eval[string](b, `location.search`), "payload=order", "the previous page is kept")
+	await.True(t, slow.stopped.Load, "the server stopped the search")
 }
 
-// slowStore is a store whose lists, on demand, block until they are stopped.
+// slowStore is a store whose List blocks on demand until it is cancelled.
 type slowStore struct {
 	driver.Store
 

@@ -17,13 +17,13 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// A whole cause is redriven: reviewed, started with a canary and a rate, and watched to its end without a reload.
+// The run of a whole cause is reviewed, started with a canary and a rate, and watched to its end without a reload.
 func TestRun_WatchedToItsEnd(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 40, cause("bank: connection refused"))
 	s.put(t, 1, cause("something else"))
 	bad, last := s.entry(t, ids[7]).Body.UUID, s.entry(t, ids[20]).Body.UUID
-	seen := make(chan struct{}) // the browser reports that it is in progress; the run does not end before that
+	seen := make(chan struct{}) // the run does not end before the browser has shown its progress
 	s.breaks(func(m *message.Message) error {
 		switch m.UUID {
 		case bad:
@@ -51,7 +51,7 @@ func TestRun_WatchedToItsEnd(t *testing.T) {
 	b.has("the bank is open again")
 	loaded := eval[float64](b, `performance.timeOrigin`)
 
-	// The progress bar grows while the page stays the same.
+	// The progress bar grows without a reload.
 	var steps []string
 	b.wait(`document.querySelector(".run-progress .big").innerText !== "0 %"`)
 	for {
@@ -85,7 +85,7 @@ func TestRun_WatchedToItsEnd(t *testing.T) {
 	require.Equal(t, "ana", runs[0].CreatedBy)
 }
 
-// A run is paused, slowed down, resumed and cancelled from its page.
+// A run can be paused, slowed down, resumed and cancelled on its page.
 func TestRun_PauseResumeCancel(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 50)
@@ -116,8 +116,8 @@ func TestRun_PauseResumeCancel(t *testing.T) {
 	require.Contains(t, b.text(), "run pause")
 }
 
-// A run that edits needs a second person: its author cannot approve it, an operator cannot, an approver can. The
-// messages sent are those of the preview.
+// A run that edits needs a second person: neither its author nor an operator can approve it, but an approver can. The
+// sent messages are those of the preview.
 func TestRun_Approval(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 3)
@@ -125,7 +125,7 @@ func TestRun_Approval(t *testing.T) {
 	ana.visit("/runs/new")
 	ana.click(`.run-form details summary`)
 	ana.fill(`textarea[name=jq]`, `.currency = "EUR"`)
-	// without a button: the count follows the typing
+	// no button is needed: the count is updated while the user types
 	ana.wait(`document.querySelector(".samples .diff").innerText.includes("EUR")`)
 	diff := eval[string](ana, `document.querySelector(".samples .diff").innerText`)
 	require.Contains(t, diff, `"currency": "EUR"`)
@@ -153,7 +153,7 @@ func TestRun_Approval(t *testing.T) {
 	}
 }
 
-// A run stops on its own when too many die again, and its page explains why.
+// A run stops on its own if too many messages die again, and its page explains why.
 func TestRun_Stops(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 30)
@@ -163,7 +163,7 @@ func TestRun_Stops(t *testing.T) {
 	b.follow(`button[value=start]`)
 	b.wait(`document.querySelector("h1 .status").innerText === "stopped"`)
 	require.Contains(t, b.text(), "5 failed again")
-	require.Len(t, s.handled(), 5, "the canary alone")
+	require.Len(t, s.handled(), 5, "only the canary")
 	b.visit("/")
 	require.Contains(t, b.text(), "stopped")
 }
@@ -186,7 +186,7 @@ func TestRun_OfTickedEntries(t *testing.T) {
 	require.Equal(t, dlq.Pending, s.entry(t, ids[2]).Status)
 }
 
-// A late count for an earlier input does not lock the button for the current one.
+// A late count for an earlier input does not disable the button for the current input.
 func TestNewRun_ALateCountDoesNotDisableTheButton(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 3, cause("bank: connection refused"))
@@ -207,7 +207,7 @@ func TestNewRun_ALateCountDoesNotDisableTheButton(t *testing.T) {
 	b.click(`.run-form details summary`)
 	b.do(chromedp.SendKeys(chromedp.CSS(`textarea[name=jq]`), "("))
 	<-asked
-	// The next count, which begins 250 ms after the last key, does not come in between.
+	// Prevent the next count, which starts 250 ms after the last key.
 	eval[bool](b, `((later) => { window.setTimeout = (f, ms) => ms === 250 ? 0 : later(f, ms); return true })(setTimeout)`)
 	b.do(chromedp.SendKeys(chromedp.CSS(`textarea[name=jq]`), ".)"))
 	close(answer)
@@ -217,7 +217,7 @@ func TestNewRun_ALateCountDoesNotDisableTheButton(t *testing.T) {
 	require.False(t, eval[bool](b, `document.querySelector("#send").disabled`))
 }
 
-// The run starts with what is typed after the preview: every field of the form, without a second preview. The button
+// The run starts with every field of the form as it was changed after the preview, without a second preview. The button
 // shows its numbers.
 func TestNewRun_StartsWithExactlyTheInput(t *testing.T) {
 	s := newSite(t, func(c *dlqhttp.Config) { c.Rate = 20 })
@@ -237,7 +237,7 @@ func TestNewRun_StartsWithExactlyTheInput(t *testing.T) {
 	b.has("a number from 0")
 	require.True(t, eval[bool](b, `document.querySelector("#send").disabled`), "nothing to send")
 
-	// The last fields are typed and the button is pressed at once, before anything is counted.
+	// The last fields are filled in and the button is pressed at once, before the entries are counted.
 	b.fill(`input[name=note]`, "the bank is open")
 	b.fill(`input[name=rate]`, "50")
 	b.fill(`input[name=stop]`, "40")
@@ -255,7 +255,7 @@ func TestNewRun_StartsWithExactlyTheInput(t *testing.T) {
 	require.Equal(t, int64(7), runs[0].Counts.Total())
 	require.Equal(t, "the bank is open", runs[0].Note)
 
-	// An invalid form starts nothing, and no input is lost.
+	// An invalid form starts no run, and no input is lost.
 	b.expect("422")
 	b.visit("/runs/new?q=bank")
 	b.fill(`input[name=note]`, "again")
@@ -265,7 +265,7 @@ func TestNewRun_StartsWithExactlyTheInput(t *testing.T) {
 	kept := eval[[]string](b, `["canary", "note"].map((n) => document.querySelector("input[name=" + n + "]").value)`)
 	require.Equal(t, []string{"ten", "again"}, kept)
 
-	// Enter in a field previews, it does not send.
+	// Enter in a field shows the preview and does not send.
 	b.visit("/runs/new?q=bank")
 	b.fill(`input[name=run_limit]`, "3")
 	eval[bool](b, `window.left = true`)

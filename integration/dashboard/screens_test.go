@@ -29,7 +29,7 @@ func screens(run string) map[string]string {
 	}
 }
 
-// lived returns a site that has some of everything.
+// lived returns a site with data on every screen.
 func lived(t testing.TB) (s *site, run *redrive.Run) {
 	t.Helper()
 	s = newSite(t)
@@ -65,8 +65,8 @@ func lived(t testing.TB) (s *site, run *redrive.Run) {
 	return s, run
 }
 
-// Every screen renders in a real browser, on a desktop, on a phone without scrolling sideways, in light and in dark,
-// and contacts no other host. Every test checks that the console stays empty.
+// Every screen renders in a real browser on a desktop and, without scrolling sideways, on a phone, in light and in
+// dark, and contacts no other host. Every test checks that the console remains empty.
 func TestScreens(t *testing.T) {
 	s, run := lived(t)
 	b := s.open(t, "ana:admin")
@@ -99,14 +99,14 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// brokenWords lists the cells in which a single short word is broken.
+// brokenWords lists the cells in which a single short word is broken over two lines.
 const brokenWords = `[...document.querySelectorAll("th, td[data-label=Topic]")].flatMap((cell) => [...cell.childNodes].flatMap((n) => [n, ...n.childNodes]))
   .filter((n) => n.nodeType === 3 && /^\w{2,12}$/.test(n.data.trim()) && n.parentElement.checkVisibility())
   .filter((n) => { const head = n.parentElement.closest("thead"); return !head || getComputedStyle(head).position !== "absolute"; }) // on a phone it is for screen readers
   .filter((n) => { const r = document.createRange(); r.selectNodeContents(n); return new Set([...r.getClientRects()].map((c) => Math.round(c.top))).size > 1; })
   .map((n) => n.data.trim())`
 
-// underBoxes lists the labels of checkboxes with a line that begins further left than the others: below the box.
+// underBoxes lists the labels of checkboxes with a line that starts below the box, further left than the others.
 const underBoxes = `[...document.querySelectorAll("label.check")].filter((label) => {
   for (let at = label.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
   const box = label.querySelector("input").getBoundingClientRect(), words = document.createRange();
@@ -131,7 +131,7 @@ func TestScreens_Contrast(t *testing.T) {
 	}
 }
 
-// contrast lists the texts that are hard to read. Transparent backgrounds show what is behind them.
+// contrast lists the texts with too little contrast. Behind a transparent background, that of the parent counts.
 const contrast = `(() => {
   const parse = (c) => { const n = c.match(/[\d.]+/g).map(Number); return c.startsWith("color(srgb") ? [n[0]*255, n[1]*255, n[2]*255, n[3] ?? 1] : [n[0], n[1], n[2], n[3] ?? 1]; };
   const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
@@ -148,7 +148,7 @@ const contrast = `(() => {
   return [...poor];
 })()`
 
-// Everything a browser fetches for every screen together, its cache empty: far below 250 kB.
+// With an empty cache, a browser fetches far less than 250 kB for all screens together.
 func TestScreens_Weight(t *testing.T) {
 	s, run := lived(t)
 	b := s.open(t, "ana:admin")
@@ -156,7 +156,7 @@ func TestScreens_Weight(t *testing.T) {
 	b.visit("/")
 	await.True(t, func() bool { return b.transferred() > 0 }) // the browser reports it later
 	first := b.transferred()
-	b.click(`[data-do=pause]`) // refreshes do not count
+	b.click(`[data-do=pause]`) // without refreshes
 	require.Less(t, first, 100_000, "the first page")
 	for path := range screens(run.ID) {
 		b.visit(path)
@@ -184,7 +184,7 @@ func TestScreens_Accessible(t *testing.T) {
 	}
 }
 
-// The page of the API is readable under its policy: its style is allowed, on a phone as well.
+// The page of the API is readable under its content security policy, which allows its style, on a phone as well.
 func TestScreens_API(t *testing.T) {
 	b := newSite(t).open(t, "ana:viewer")
 	b.do(chromedp.EmulateViewport(390, 800))
@@ -201,7 +201,7 @@ func TestScreens_OtherSites(t *testing.T) {
 	b := s.open(t, "ana:admin")
 	b.expect("403")
 	b.visit("/")
-	// A page that was loaded from elsewhere: data: has a separate origin.
+	// A page from another site: data: has a separate origin.
 	b.do(chromedp.Navigate(fmt.Sprintf(
 		`data:text/html,<h1>evil</h1><form method="post" action="%s/entries/%d"><input name="do" value="discard"></form>`,
 		s.url, id)))

@@ -25,12 +25,13 @@ import (
 
 const (
 	images = "../../docs/img"
-	// maxImage is the largest picture that the documentation may have.
+	// maxImage is the size limit for pictures in the documentation.
 	maxImage = 150 << 10
 )
 
-// The documentation's pictures are screenshots of these tests: UPDATE_SCREENSHOTS=1 rewrites them, and without it their
-// names and sizes are checked. LOOK=directory takes all screens in all states into a directory instead.
+// The pictures in the documentation are screenshots made by this test: UPDATE_SCREENSHOTS=1 rewrites them, and without
+// it their names and sizes are checked. With LOOK=directory it writes screenshots of all screens in all states to that
+// directory instead.
 func TestScreenshots(t *testing.T) {
 	if dir := os.Getenv("LOOK"); dir != "" {
 		takeAll(t, dir)
@@ -84,14 +85,14 @@ func shop(t testing.TB) (*site, string) {
 	var batch []*dlq.Entry
 	const letters = 3600
 	for i := range letters {
-		n := letters - 1 - i                             // the oldest first, as they come
-		hours := 168 * math.Pow(float64(n)/letters, 1.6) // more of late
+		n := letters - 1 - i                             // the oldest first
+		hours := 168 * math.Pow(float64(n)/letters, 1.6) // more recently
 		at := now.Add(-time.Duration(hours*float64(time.Hour)) - time.Duration(n%7)*11*time.Minute)
 		if at.Hour()%6 == 2 && n%3 > 0 {
 			at = at.Add(-90 * time.Minute)
 		}
 		e := letter(n, at)
-		if n%5 < 2 && hours > 3 { // closed some time after it came
+		if n%5 < 2 && hours > 3 { // closed some time after it died
 			closed := at.Add(time.Duration(20+n%160) * time.Minute)
 			e.Status, e.Version, e.ResolvedAt, e.ResolvedBy, e.ChangedAt, e.ChangedBy = dlq.Resolved, 2, closed, "redrive",
 				closed, "redrive"
@@ -110,7 +111,7 @@ func shop(t testing.TB) (*site, string) {
 	t.Cleanup(goOn)
 	s.breaks(func(m *message.Message) error {
 		if handled.Add(1) > 200 {
-			<-paused // the run is not over before it is paused
+			<-paused // the run must not end before it is paused
 		}
 		if m.UUID[len(m.UUID)-1] == '3' {
 			return errStillBroken

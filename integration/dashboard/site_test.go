@@ -34,7 +34,7 @@ import (
 )
 
 // site is a whole system: a memory broker, a consumer with the retry pipeline, dead letters in SQLite, and the
-// dashboard over them.
+// dashboard.
 type site struct {
 	letters *dlq.Letters
 	broker  *memory.Broker
@@ -47,7 +47,7 @@ type site struct {
 	// away cuts every connection to the dashboard; refuses is the broker's error for a redrive of one entry.
 	away    atomic.Bool
 	refuses atomic.Pointer[error]
-	// first gets every request before the dashboard. It may delay it, or answer it and return true.
+	// first gets every request before the dashboard does. It may delay the request, or answer it and return true.
 	first atomic.Pointer[func(*http.Request) bool]
 	// broken fails the consumer's messages, and may block; nil fails none.
 	broken func(*message.Message) error
@@ -197,7 +197,7 @@ func (s *site) handle(m *message.Message) error {
 	broken := s.broken
 	s.mu.Unlock()
 	if broken != nil {
-		return broken(m) // it may wait
+		return broken(m) // it may block
 	}
 	return nil
 }
@@ -224,7 +224,7 @@ func (s *site) mailed() int {
 	return s.mails
 }
 
-// publish puts messages into a topic.
+// publish publishes messages to a topic.
 func (s *site) publish(t testing.TB, topic string, payloads ...string) {
 	t.Helper()
 	for _, payload := range payloads {
@@ -241,14 +241,14 @@ func (s *site) handled() []string {
 
 var errStillBroken = errors.New("bank: still closed")
 
-// breaks makes the consumer fail with the function's errors.
+// breaks makes the consumer return the function's errors.
 func (s *site) breaks(on func(*message.Message) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.broken = on
 }
 
-// letter returns the n-th dead letter, of a few causes.
+// letter returns the n-th dead letter, with one of a few causes.
 func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
 	causes := []struct {
 		class, text, trace string
@@ -293,7 +293,7 @@ func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry
 	return dlq.NewEntry(d)
 }
 
-// put stores n dead letters, the newest a minute ago and each other one a minute before, and returns their ids.
+// put stores n dead letters, the newest from a minute ago and each other one a minute older, and returns their ids.
 func (s *site) put(t testing.TB, n int, edits ...func(*envelope.DeadLetter)) []int64 {
 	t.Helper()
 	now := time.Now()
@@ -317,7 +317,7 @@ func cause(text string) func(*envelope.DeadLetter) {
 	}
 }
 
-// messageIDs gives letters new ids, so that they differ from others with the same numbers.
+// messageIDs gives letters different ids from other letters with the same numbers.
 func messageIDs(prefix string) func(*envelope.DeadLetter) {
 	return func(d *envelope.DeadLetter) {
 		d.Message.UUID = prefix + d.Message.UUID

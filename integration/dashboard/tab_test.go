@@ -19,11 +19,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tab is a tab of the browser, with its own cookies, that shows a site. It records what our pages never cause: errors
-// in the console, dialogs, requests to other hosts.
+// tab is a tab of the browser, with its own cookies, that shows a site. It records what our pages must never cause:
+// errors in the console, dialogs, and requests to other hosts.
 type tab struct {
 	t    testing.TB
-	ctx  context.Context //nolint:containedctx // a tab is a context to chromedp
+	ctx  context.Context //nolint:containedctx // chromedp represents a tab by a context
 	base string
 
 	mu     sync.Mutex
@@ -161,7 +161,7 @@ func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// act gives each action its own time: a test may have any number of them.
+// act gives each action a separate timeout, because a test may have any number of them.
 func act[T any](b *tab, action chromedp.Action[T], msgAndArgs ...any) T {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -171,7 +171,7 @@ func act[T any](b *tab, action chromedp.Action[T], msgAndArgs ...any) T {
 	return value
 }
 
-// visit goes to a page of the site.
+// visit opens a page of the site.
 func (b *tab) visit(path string) {
 	b.t.Helper()
 	b.do(chromedp.Navigate(b.base + path))
@@ -201,9 +201,9 @@ func (b *tab) wait(expression string) {
 		case ctx.Err() != nil:
 			text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string](
 				`location.href + "\n" + document.body.innerText.slice(0, 1500)`))
-			require.FailNow(b.t, "the page does not get there", "%s\nlast: %v\n%s", expression, errors.Join(last, err), text)
+			require.FailNow(b.t, "the condition was not met", "%s\nlast: %v\n%s", expression, errors.Join(last, err), text)
 		default:
-			last = err // the page is gone: look at the next one
+			last = err // the page was left: check the next one
 		}
 	}
 }
@@ -215,7 +215,7 @@ func (b *tab) click(selector string) {
 	b.do(chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector)))
 }
 
-// follow clicks on something that leads to another page, and waits for that page.
+// follow clicks on a link or button that leads to another page, and waits for that page.
 func (b *tab) follow(selector string) {
 	b.t.Helper()
 	eval[bool](b, `window.left = true`)
@@ -223,7 +223,7 @@ func (b *tab) follow(selector string) {
 	b.wait(`!window.left && document.readyState === "complete" && document.querySelector("h1") !== null`)
 }
 
-// fill sets a field as a user would: with its events.
+// fill sets a field like a user, with all events.
 func (b *tab) fill(selector, text string) {
 	b.t.Helper()
 	b.wait(fmt.Sprintf("document.querySelector(%q)", selector))

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// Causes are sorted by their columns, and the ticked ones are closed together, after they were counted.
+// Causes can be sorted by their columns, and the ticked ones are closed together, after a page that shows their number.
 func TestCauses_SortAndTick(t *testing.T) {
 	s := newSite(t)
 	few := s.put(t, 2, cause("alpha: refused"))
@@ -46,7 +46,7 @@ func TestCauses_SortAndTick(t *testing.T) {
 	require.Contains(t, b.text(), "Nothing is selected")
 }
 
-// An entry is one line on a desktop, however long its error is, and the filter suggests existing names.
+// An entry takes one line on a desktop, however long its error is, and the filter suggests existing names.
 func TestEntries_DenseWithSuggestions(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 20, cause(strings.Repeat("bank: a very long error that never seems to end ", 20)))
@@ -57,7 +57,7 @@ func TestEntries_DenseWithSuggestions(t *testing.T) {
 	require.Len(t, heights, 20)
 	cut := eval[int](b, `[...document.querySelectorAll('td[data-label="Entry"]')].filter((c) => c.scrollWidth > `+
 		`c.clientWidth).length`)
-	require.Zero(t, cut, "id and status are whole")
+	require.Zero(t, cut, "id and status are not truncated")
 	for _, h := range heights {
 		require.Less(t, h, 34.0, "one line")
 	}
@@ -68,8 +68,8 @@ func TestEntries_DenseWithSuggestions(t *testing.T) {
 	}
 }
 
-// From an entry to its neighbours in the list it was opened from, and through them with keys: redrive, edit, discard,
-// next.
+// An entry links to its neighbours in the list from which it was opened, and the list can be worked through with keys:
+// redrive, edit, discard, next.
 func TestEntry_NeighboursAndKeys(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 12) // the newest first
@@ -84,7 +84,7 @@ func TestEntry_NeighboursAndKeys(t *testing.T) {
 		b.wait(fmt.Sprintf(`location.pathname === "/ops/entries/%d" && document.readyState === "complete"`, l.Entries[n].ID))
 	}
 	at(0)
-	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("a[rel=prev]").length`), "it is the first")
+	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("a[rel=prev]").length`), "it is the first entry")
 	require.InDelta(t, 0, eval[float64](b, `(() => { const of = (s) => document.querySelector(s).getBoundingClientRect();
 		const older = of("a[rel=next]"), copy = of(".head [data-copy=link]");
 		return Math.abs(older.top - copy.top) + Math.abs(older.bottom - copy.bottom) })()`), 3, "buttons of a row are of "+
@@ -110,7 +110,7 @@ func TestEntry_NeighboursAndKeys(t *testing.T) {
 	b.key("e")
 	b.wait(fmt.Sprintf(`location.pathname === "/ops/entries/%d/edit" && document.readyState === "complete"`,
 		l.Entries[3].ID))
-	// The difference stands next to the payload while it is typed, and nothing is saved.
+	// While the user types, the difference is shown next to the payload, and nothing is saved.
 	b.fill(`textarea[name=payload]`, `{"order":1,"fixed":true}`)
 	b.wait(`document.querySelector("#diff").innerText.includes('"fixed": true')`)
 	right := eval[float64](b, `document.querySelector("textarea[name=payload]").getBoundingClientRect().right`)
@@ -123,7 +123,7 @@ func TestEntry_NeighboursAndKeys(t *testing.T) {
 	b.wait(`location.pathname === "/ops/entries" && document.activeElement.name === "q"`)
 }
 
-// Runs are named after their filter, on every page; identical rows of a run are one row of the log.
+// Runs are named after their filter on every page; identical rows of a run are folded into one row of the log.
 func TestRuns_NamedAndFolded(t *testing.T) {
 	s := newSite(t)
 	ids := s.put(t, 8, cause("bank: connection refused"))
@@ -146,17 +146,18 @@ func TestRuns_NamedAndFolded(t *testing.T) {
 	require.Contains(t, strings.Join(rows, "\n"), "8 entries")
 	require.Contains(t, strings.Join(rows, "\n"), name)
 	b.click(`details.fold summary`)
-	require.Equal(t, 8, eval[int](b, `document.querySelectorAll("details.fold[open] a").length`), "each of them is there")
+	require.Equal(t, 8, eval[int](b, `document.querySelectorAll("details.fold[open] a").length`), "each of them is listed")
 
 	whole := dlq.Filter{Fingerprint: s.entry(t, ids[0]).Fingerprint}
 	cause, err := s.runner.StartRun(t.Context(), redrive.Spec{Filter: whole, Paused: true}, by)
 	require.NoError(t, err)
 	b.visit("/runs/" + cause.ID)
 	require.Contains(t, eval[string](b, `document.querySelector("h1").innerText`), "bank: connection refused",
-		"a cause by its text")
+		"a cause is named by its text")
 }
 
-// Approvers see in the menu how many runs of others wait; other users, and the authors of the runs, do not.
+// The menu shows approvers how many runs of other users wait for approval; it does not show that to the authors or to
+// users in other roles.
 func TestApproval_Badge(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 3)

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// System D's bus on a real RabbitMQ: the transcript is that of the memory broker, and dead letters are in the service's
-// .failed queue, as a plain AMQP client reads it.
+// System D's bus on a real RabbitMQ has the same transcript as on the memory broker, and a plain AMQP client finds the
+// dead letters in the service's .failed queue.
 func TestBus_OnRabbitMQ(t *testing.T) {
 	url := services.SharedRabbitMQ(t).VHost(t)
 	inMemory, onRabbit := run(t, "bus", "mem://", ""), run(t, "bus", url, "")
@@ -43,7 +43,7 @@ func TestBus_OnRabbitMQ(t *testing.T) {
 	require.NotContains(t, dead.Headers, "x-delay")
 }
 
-// attempts are the lines of a transcript without their times, sorted.
+// attempts returns the sorted lines of a transcript without their times.
 func attempts(transcript string) (lines []string) {
 	for line := range strings.Lines(transcript) {
 		if _, rest, ok := strings.Cut(line, " s  "); ok && strings.HasPrefix(line, "T=") {

@@ -18,13 +18,13 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// pluginDir names a directory with RabbitMQ's plugin for delayed messages, which no package has.
+// pluginDir names a directory with RabbitMQ's plugin for delayed messages, which is in no package.
 const pluginDir = "TEST_DELAYED_PLUGIN_DIR"
 
 // command is a line of a console block that runs an example with a broker's or a store's URL.
 type command struct {
 	page, line string
-	exported   []string // lines before it in its block that set the URLs
+	exported   []string // lines of its block before it that set the URLs
 }
 
 var (
@@ -70,15 +70,15 @@ func commands(t *testing.T) (found []command) {
 	return found
 }
 
-// ours are the servers that replace those named in the documents. Databases and virtual hosts are new for each line, or
-// for each block that exports its URLs.
+// ours are the servers that replace those named in the documents. Each line, or each block that exports its URLs, gets
+// new databases and virtual hosts.
 type ours struct {
 	t        *testing.T
-	kafka    *services.KafkaServer // not the one whose topics other tests fill
+	kafka    *services.KafkaServer // not the one with other tests' topics
 	exported map[string]string
 }
 
-// script returns what to type for c.
+// script returns the shell script for c.
 func (o *ours) script(c command) string {
 	var lines []string
 	for _, line := range c.exported {
@@ -91,7 +91,7 @@ func (o *ours) script(c command) string {
 	return strings.Join(append(lines, o.place(c.line)), "\n")
 }
 
-// place puts our servers into a line, and keeps the rest of it.
+// place replaces the servers in a line with ours, and keeps the rest.
 func (o *ours) place(line string) string {
 	return setURL.ReplaceAllStringFunc(line, func(set string) string {
 		name, raw, _ := strings.Cut(set, "=")
@@ -137,8 +137,7 @@ func (o *ours) server(named *url.URL) string {
 	return ""
 }
 
-// checkout returns a fresh copy of the repository in a separate directory: files that programs create there are not in
-// ours.
+// checkout returns a fresh copy of the repository in a separate directory, so that programs create no files in ours.
 func checkout(t *testing.T) string {
 	t.Helper()
 	root, err := filepath.Abs(filepath.Join("..", ".."))
@@ -161,7 +160,7 @@ func TestDocs_CommandsWithURLs(t *testing.T) {
 		"bus":       {`invoice-service\s+6\s+2\s+1\s+1\s+2\s+7`, `mailer\s+7\s+5\s+0\s+0\s+2\s+7`},
 	}
 	all := commands(t)
-	require.GreaterOrEqual(t, len(all), 14, "the documents show fewer than they did")
+	require.GreaterOrEqual(t, len(all), 14, "the documents have fewer commands than expected")
 	dir, o := checkout(t), &ours{t: t, exported: map[string]string{}}
 	for _, c := range all {
 		t.Run(c.page+" "+c.line, func(t *testing.T) {
@@ -179,7 +178,7 @@ func TestDocs_CommandsWithURLs(t *testing.T) {
 			defer tidy(t, dir)
 			err := cmd.Run()
 			if strings.Contains(c.line, "transport=plugin") && os.Getenv(pluginDir) == "" {
-				// A plain RabbitMQ has no such exchange, and the error names the remedy.
+				// A plain RabbitMQ has no exchange of that type, and the error names the remedy.
 				require.Error(t, err, stdout.String())
 				require.Contains(t, stderr.String(), "rabbitmq-plugins enable rabbitmq_delayed_message_exchange")
 				return

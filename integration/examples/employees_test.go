@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// counts are the lines of examples/employees for its own input, on every broker.
+// counts are the output lines of examples/employees for its own input, on every broker.
 var counts = []string{
 	`employee-create\s+1814\s+1215\s+599\s+0`,
 	`employee-update\s+926\s+605\s+321\s+0`,
@@ -21,8 +21,8 @@ var counts = []string{
 	`1000 invalid events, 1000 rows in dlq_events`,
 }
 
-// System C end to end on Kafka and PostgreSQL: 1,000 invalid events are 1,000 rows with their
-// coordinates, the group's offsets are at the end of every partition, and a corrected event is processed.
+// System C end to end on Kafka and PostgreSQL: 1,000 invalid events are stored as 1,000 rows with topic, partition and
+// offset, the group's offsets are at the end of every partition, and a corrected event is processed.
 func TestEmployees_OnKafka(t *testing.T) {
 	kafka := services.SharedKafka(t)
 	letters := services.SharedPostgres(t).Database(t)
@@ -38,7 +38,7 @@ func TestEmployees_OnKafka(t *testing.T) {
 	require.Zero(t, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE attempts <> 1`),
 		"validation is never retried (C16)")
 	require.Zero(t, lag(t, kafka.Brokers, "payroll", "employee-create", "employee-update", "employee-delete"),
-		"the offset is committed after an error too (C12)")
+		"the offset is also committed after an error (C12)")
 
 	hint := regexp.MustCompile(`-fix (EMP-\d+)`).FindStringSubmatch(r.stdout)
 	require.NotNil(t, hint, r.stdout)
@@ -48,7 +48,8 @@ func TestEmployees_OnKafka(t *testing.T) {
 	require.Equal(t, 999, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 }
 
-// Broker and store are URLs: the same program, the same numbers. Each broker runs alongside another store.
+// Broker and store are URLs: the same program prints the same numbers on all of them. Each broker is combined with a
+// different store.
 func TestEmployees_OnEveryBrokerAndStore(t *testing.T) {
 	stores := map[string]func(t *testing.T) string{
 		"PostgreSQL": func(t *testing.T) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
@@ -100,14 +101,14 @@ func count(t *testing.T, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// lag returns how many records of the topics are behind the group's committed offsets.
+// lag returns how many records of the topics are after the group's committed offsets.
 func lag(t *testing.T, addrs []string, group string, topics ...string) (n int64) {
 	t.Helper()
 	client, err := sarama.NewClient(addrs, sarama.NewConfig())
 	require.NoError(t, err)
 	admin, err := sarama.NewClusterAdminFromClient(client)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, admin.Close()) }) // and the client
+	t.Cleanup(func() { require.NoError(t, admin.Close()) }) // also closes the client
 	for _, topic := range topics {
 		partitions, err := client.Partitions(topic)
 		require.NoError(t, err)

@@ -42,7 +42,7 @@ func program(t *testing.T, name string) string {
 	defer built.Unlock()
 	if built.dir == "" {
 		var err error
-		built.dir, err = os.MkdirTemp("", "redrive-examples-") //nolint:usetesting // lives longer than any one test
+		built.dir, err = os.MkdirTemp("", "redrive-examples-") //nolint:usetesting // must outlive each test
 		require.NoError(t, err)
 	}
 	path := filepath.Join(built.dir, name)
@@ -62,7 +62,7 @@ type result struct {
 	stdout, stderr string
 }
 
-// run runs an example in an empty directory with BROKER_URL and DLQ_URL, and kills it when the test has no time left.
+// run runs an example in an empty directory with BROKER_URL and DLQ_URL, and kills it when the test times out.
 func run(t *testing.T, name, brokerURL, dlqURL string, args ...string) result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -78,7 +78,7 @@ func run(t *testing.T, name, brokerURL, dlqURL string, args ...string) result {
 	return result{0, stdout.String(), stderr.String()}
 }
 
-// sqliteFile is the URL of a database that does not exist yet.
+// sqliteFile returns the URL of a database that does not exist yet.
 func sqliteFile(t *testing.T) string {
 	t.Helper()
 	return "sqlite:" + filepath.Join(t.TempDir(), "dead.db")

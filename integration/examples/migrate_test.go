@@ -28,7 +28,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The tables of consumers with their own dead letter table, and the letters of earlier months.
+// These are the tables of consumers with their own dead letter table, with letters of earlier months.
 const deadLetterTable = `
 CREATE TABLE public.dlq_events (
     id BIGSERIAL PRIMARY KEY, event_id VARCHAR(50) NOT NULL, event_type VARCHAR(50) NOT NULL, source_table VARCHAR(50),
@@ -51,7 +51,7 @@ FROM generate_series(1, 20) n`
 
 const employees = "payroll-employees"
 
-// tableMove is a system with a dead letter table that migrates by its page.
+// tableMove is a system with a dead letter table that migrates according to its guide.
 type tableMove struct {
 	t      *testing.T
 	kafka  *services.KafkaServer
@@ -65,7 +65,7 @@ type tableMove struct {
 	log     bytes.Buffer
 }
 
-// The guide for a dead letter table, to the letter: see its last lines.
+// This test follows the guide for a dead letter table literally; see its last lines.
 func TestMove_DeadLetterTable(t *testing.T) {
 	page, err := os.ReadFile("../../docs/migrate/dead-letter-table.md")
 	require.NoError(t, err)
@@ -112,10 +112,10 @@ func TestMove_DeadLetterTable(t *testing.T) {
 		open = count(t, m.db, "SELECT count(*) FROM dlq_events WHERE status <> 'RESOLVED'")
 		return open, open == 0
 	}, "%s", m.said())
-	// The table may know it before the line of the process is read here.
+	// The table may have it before the process's output is read here.
 	await.Count(t, 15, func() int { return m.count("new", "before-") },
-		"the earlier dead letters too, except those that maria has resolved")
-	await.Count(t, 15+60, func() int { return m.count("", "") }, "and all dead letters since")
+		"the earlier dead letters too, except those that maria resolved")
+	await.Count(t, 15+60, func() int { return m.count("", "") }, "all dead letters since")
 	require.Equal(t, []int{15, 15 + 60}, []int{m.count("new", "before-"), m.count("", "")})
 
 	stopNew()
@@ -134,7 +134,7 @@ func (m *tableMove) topic(partitions int32) {
 	admin, err := sarama.NewClusterAdmin(m.kafka.Brokers, sarama.NewConfig())
 	require.NoError(m.t, err)
 	m.t.Cleanup(func() {
-		// for another run of the test
+		// for repeated runs of the test
 		_ = errors.Join(admin.DeleteTopic(employees), admin.DeleteConsumerGroup("payroll"), admin.Close())
 	})
 	require.NoError(m.t, admin.CreateTopic(employees, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1},
@@ -169,7 +169,7 @@ func (m *tableMove) publish(from, to int) {
 	}
 }
 
-// old starts the original consumer. It always commits, and inserts invalid events.
+// old starts the original consumer, which always commits, and inserts invalid events.
 func (m *tableMove) old() (stop func()) {
 	m.t.Helper()
 	cfg := sarama.NewConfig()
@@ -191,7 +191,7 @@ func (m *tableMove) old() (stop func()) {
 	stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
-		_ = group.Close() // it is at its end
+		_ = group.Close() // it has ended
 	})
 	m.t.Cleanup(stop)
 	return stop
@@ -223,7 +223,7 @@ func (m *tableMove) ConsumeClaim(session sarama.ConsumerGroupSession, claim sara
 	return nil
 }
 
-// line returns the nth console line of the page with that beginning.
+// line returns the nth console line of the guide that starts with that text.
 func (m *tableMove) line(begins string, n int) *exec.Cmd {
 	m.t.Helper()
 	var found []string
@@ -236,7 +236,7 @@ func (m *tableMove) line(begins string, n int) *exec.Cmd {
 	return m.command("sh", "-c", "exec "+found[n])
 }
 
-// sql is the nth block of statements of the page.
+// sql returns the nth block of SQL in the guide.
 func (m *tableMove) sql(n int) string {
 	m.t.Helper()
 	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(m.page, -1)
@@ -256,7 +256,8 @@ func (m *tableMove) program() *exec.Cmd {
 	return m.command(services.Program(m.t, "./examples/migrate/dead-letter-table"))
 }
 
-// command has the page's two variables. Only the server's port is not the page's, which may be taken.
+// command has the two variables of the guide. Only the server's port differs, because the one in the guide may be
+// taken.
 func (m *tableMove) command(name string, args ...string) *exec.Cmd {
 	m.t.Helper()
 	dir := m.t.TempDir()
@@ -264,7 +265,7 @@ func (m *tableMove) command(name string, args ...string) *exec.Cmd {
 	require.NoError(m.t, os.WriteFile(config,
 		fmt.Appendf(nil, "store: {url: %q}\nserver: {address: '127.0.0.1:0'}\n", m.store), 0o600))
 	query := regexp.MustCompile("`kafka://[^?`]*([^`]*)`").FindStringSubmatch(m.page)
-	require.NotNil(m.t, query, "the page names no URL")
+	require.NotNil(m.t, query, "the guide names no URL")
 	command := exec.CommandContext(context.Background(), name, args...)
 	command.Dir = dir
 	command.Env = append(os.Environ(), "PATH="+filepath.Dir(m.binary)+":"+os.Getenv("PATH"), "REDRIVE_CONFIG="+config,
@@ -273,7 +274,7 @@ func (m *tableMove) command(name string, args ...string) *exec.Cmd {
 	return command
 }
 
-// background starts a command and returns when it has announced that it is ready.
+// background starts a command and returns once it has printed that it is ready.
 func (m *tableMove) background(who string, command *exec.Cmd, ready string) (stop func()) {
 	m.t.Helper()
 	read, write := io.Pipe()
@@ -287,11 +288,11 @@ func (m *tableMove) background(who string, command *exec.Cmd, ready string) (sto
 	}()
 	stop = sync.OnceFunc(func() {
 		_ = command.Process.Signal(syscall.SIGTERM)
-		_ = command.Wait() // it was told to end
+		_ = command.Wait() // it was asked to stop
 		_ = write.Close()  // of a pipe
 	})
 	m.t.Cleanup(stop)
-	await.True(m.t, func() bool { return strings.Contains(m.said(), ready) }, "%s did not begin: %s", who, m.said())
+	await.True(m.t, func() bool { return strings.Contains(m.said(), ready) }, "%s did not start: %s", who, m.said())
 	return stop
 }
 
@@ -312,7 +313,7 @@ func (m *tableMove) said() string {
 	return m.log.String()
 }
 
-// count returns how many events with that prefix one of them has handled, "" for any.
+// count returns how many events with that prefix one of the consumers has handled, or any of them for "".
 func (m *tableMove) count(who, prefix string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -324,7 +325,7 @@ func (m *tableMove) count(who, prefix string) (n int) {
 	return n
 }
 
-// readers waits until the topic is shared by n members of the group.
+// readers waits until n members of the group share the topic.
 func (m *tableMove) readers(n int) {
 	m.t.Helper()
 	admin, err := sarama.NewClusterAdmin(m.kafka.Brokers, sarama.NewConfig())

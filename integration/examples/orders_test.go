@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The same numbers that the program gives in memory (examples/orders/main_test.go), on every real broker.
+// On every real broker, the program prints the same numbers as in memory (examples/orders/main_test.go).
 const (
 	chargeLine  = `charge\s+2400\s+2240\s+148\s+12\s+0\s+balanced`
 	loyaltyLine = `loyalty\s+2240\s+2231\s+9\s+0\s+0\s+balanced`
@@ -53,7 +53,7 @@ func TestOrders_SameResultsOnEveryBroker(t *testing.T) {
 			if strings.HasPrefix(broker, "watermill+") {
 				t.Setenv("REDRIVE_DELAYS_URL", "sqlite://"+filepath.Join(t.TempDir(), "delays.db"))
 			}
-			if name == "MySQL" { // which keeps the dead letters in the queue's database
+			if name == "MySQL" { // which stores the dead letters in the queue's database
 				letters = broker
 			}
 			r := run(t, "orders", broker, letters, "-speed", "20")

@@ -18,7 +18,7 @@ import (
 	_ "github.com/redrive-go/redrive/brokers/all"
 )
 
-// The table in docs/brokers matches the capabilities that each open broker reports.
+// The table in docs/brokers matches the capabilities that each broker reports.
 func TestDocs_CapabilitiesTable(t *testing.T) {
 	columns := []string{"memory", "RabbitMQ", "Kafka", "NATS", "PostgreSQL", "MariaDB", "MySQL", "SQLite"}
 	have := map[string]brokers.Capabilities{}

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Three brokers, three replicas of everything, two of which confirm: kill -9 of the broker that leads the topic, under
-// load and with retries waiting, loses no confirmed message, and fails no publish.
+// With three brokers and three replicas of everything, two of which confirm, killing the broker that leads the topic
+// with kill -9, under load and with retries waiting, loses no confirmed message and makes no publish fail.
 func TestCluster_LeaderKilledUnderLoad(t *testing.T) {
 	const callers, before, behind = 8, 500, 1500 // messages handled before the broker dies, and after that
 	c := services.KafkaOf(t, 3)

@@ -16,14 +16,14 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The suite that brokers/kafka passes on kfake, on a real broker.
+// The suite that brokers/kafka passes on kfake also passes on a real broker.
 func TestConformance(t *testing.T) {
 	k := services.SharedKafka(t)
 	open := func(cfg brokers.Config) (brokers.Broker, error) {
 		cfg.URL = k.URL() + "?partitions=1"
 		return brokers.OpenConfig(context.Background(), cfg)
 	}
-	// A broker that has just started takes seconds to make its own topics for the first group.
+	// A broker that has just started takes seconds to create its internal topics for the first group.
 	b, err := open(brokers.Config{Group: "first", PublishTimeout: await.Patience})
 	require.NoError(t, err)
 	topic := k.Topic(t)
@@ -36,7 +36,7 @@ func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Backend: func(*testing.T) brokertest.Backend { return brokertest.Backend{Open: open} },
 		Factor:  0.05,
-		// many groups at once on a broker that has just started; TestHold and BenchmarkLateness have the accuracy
+		// many groups at once on a new broker; TestHold and BenchmarkLateness test the accuracy
 		Late: 8 * time.Second,
 		Watermill: &tests.Features{
 			ConsumerGroups:                      true,

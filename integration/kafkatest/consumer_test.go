@@ -111,7 +111,7 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-// ledger counts how often each message was handled with success.
+// ledger counts how often each message was handled successfully.
 type ledger struct {
 	mu      sync.Mutex
 	times   map[string]int
@@ -138,13 +138,13 @@ func (l *ledger) counts() (different, total int) {
 	return len(l.times), l.total
 }
 
-// wait returns when so many different messages were handled.
+// wait waits until n different messages were handled.
 func (l *ledger) wait(t *testing.T, different int) {
 	t.Helper()
 	await.Count(t, different, func() int { have, _ := l.counts(); return have }, "messages are missing")
 }
 
-// settle watches that nothing more is handled for a while, and returns how often messages were handled beyond once.
+// settle waits until no message has been handled for a while, and returns how often messages were handled again.
 func (l *ledger) settle(quiet time.Duration) (duplicates int) {
 	timer := time.NewTimer(quiet)
 	defer timer.Stop()

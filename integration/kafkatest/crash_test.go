@@ -24,7 +24,7 @@ func open(t testing.TB, url string) brokers.Broker {
 	return b
 }
 
-// numbers makes messages first to last-1 with keys.
+// numbers returns messages first to last-1 with keys.
 func numbers(first, last int) []*message.Message {
 	var batch []*message.Message
 	for i := first; i < last; i++ {
@@ -35,7 +35,7 @@ func numbers(first, last int) []*message.Message {
 	return batch
 }
 
-// kill -9 of a consumer in the middle of its work, again and again, with retries in flight: nothing is lost, and only
+// A consumer is killed with kill -9 repeatedly while it works, with retries in flight: nothing is lost, and only
 // records handled since the last commit and, with concurrency, within the window are redelivered.
 func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 	k := services.SharedKafka(t)
@@ -57,7 +57,7 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 			for i := range kills {
 				p := startConsumer(t, url, topic, c.work, l.handled)
 				require.NoError(t, b.Publisher().Publish(topic, numbers(i*n/kills, (i+1)*n/kills)...))
-				// Killed with some of this batch handled, and some of its retries waiting.
+				// It is killed when some of this batch have been handled, and some of its retries wait.
 				l.wait(t, i*n/kills+n/kills/3)
 				p.kill()
 			}
@@ -65,7 +65,7 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 			l.wait(t, n)
 			duplicates := l.settle(time.Second)
 			t.Logf("%d messages, %d kills: 0 lost, %d handled twice (%.2f %%)", n, kills, duplicates, float64(duplicates)*100/n)
-			// The work between two commits, which are 50 ms apart and may take a while on a busy machine.
+			// This is the work between two commits, which are 50 ms apart and may take a while on a busy machine.
 			require.Less(t, duplicates, kills*c.perSecond/2)
 		})
 	}

@@ -21,7 +21,7 @@ import (
 
 var errOnce = errors.New("fails the first time")
 
-// member is a consumer of the group with a pipeline; it stops when it leaves, or at the end of the test.
+// member is a consumer of the group with a pipeline; it stops in leave, or at the end of the test.
 type member struct {
 	router *message.Router
 	broker brokers.Broker
@@ -96,7 +96,7 @@ func TestRebalance_DuringWaits(t *testing.T) {
 		}
 		waited := time.Since(failed[string(m.Payload)])
 		if waited < wait {
-			t.Errorf("message %s came after %s", m.Payload, waited)
+			t.Errorf("message %s was delivered after %s", m.Payload, waited)
 		}
 		late = append(late, waited-wait)
 		l.handled(string(m.Payload))
@@ -117,8 +117,8 @@ func TestRebalance_DuringWaits(t *testing.T) {
 	t.Logf("%d retries over %d joins and leaves: 0 lost, 0 twice, 0 early, at most %s late", n, rebalances, worst)
 }
 
-// order=key: 10,000 messages over 100 keys, 5 % of them fail up to twice, while members come and go. Every key's
-// messages succeed in the order they were published in.
+// With order=key, 5 % of 10,000 messages with 100 keys fail up to twice, while members join and leave. The messages of
+// each key succeed in the order in which they were published.
 func TestOrder_TenThousandMessagesUnderRebalances(t *testing.T) {
 	const keys, perKey = 100, 100
 	k := services.SharedKafka(t)
@@ -175,7 +175,7 @@ func TestOrder_TenThousandMessagesUnderRebalances(t *testing.T) {
 	require.Zero(t, l.settle(time.Second), "handled twice")
 }
 
-// Two groups on one topic, one failing: the other sees every message once.
+// Of two groups on one topic one fails: the other gets every message once.
 func TestGroups_OneFailingDoesNotTouchTheOther(t *testing.T) {
 	const n = 500
 	k := services.SharedKafka(t)

@@ -1,4 +1,4 @@
-// Package kafkatest proves brokers/kafka on a real Apache Kafka.
+// Package kafkatest tests brokers/kafka on a real Apache Kafka.
 package kafkatest
 
 import (

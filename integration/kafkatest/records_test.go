@@ -20,13 +20,13 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// produce writes raw records to the first partition, as any client could.
+// produce writes raw records to the first partition, as any client can.
 func produce(t *testing.T, k *services.KafkaServer, records ...*sarama.ProducerMessage) {
 	t.Helper()
 	cfg := sarama.NewConfig()
 	cfg.Producer.Return.Successes = true
 	cfg.Producer.Partitioner = sarama.NewManualPartitioner
-	cfg.Producer.Retry.Max = 100 // a busy broker leads a partition later than the cluster announces it
+	cfg.Producer.Retry.Max = 100 // a busy broker leads a partition some time after the cluster announces it
 	p, err := sarama.NewSyncProducer(k.Brokers, cfg)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
@@ -99,8 +99,9 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 	}
 }
 
-// A foreign producer stored a record that fits into the topic but into none of ours: neither its retry nor its dead
-// letter in the first sink has room. It is dead in the next sink, after one run, and no message waits for it.
+// A foreign producer stored a record that fits into the topic but not into any of our topics: there is no room for its
+// retry, nor for its dead letter in the first sink. It is dead-lettered to the next sink after one run, and no message
+// waits for it.
 func TestRecords_TooLargeForOursAreDeadLetteredToTheNextSink(t *testing.T) {
 	k := services.SharedKafka(t)
 	failures := map[string]error{"transient": errOnce, "permanent": middleware.Permanent(errOnce)}
@@ -138,14 +139,14 @@ func TestRecords_TooLargeForOursAreDeadLetteredToTheNextSink(t *testing.T) {
 				require.Len(t, entries.Entries, 1)
 				dead, err := letters.Store().Get(t.Context(), entries.Entries[0].ID)
 				require.NoError(t, err)
-				require.True(t, bytes.Equal(large, dead.Body.Payload), "with its bytes")
+				require.True(t, bytes.Equal(large, dead.Body.Payload), "with the same bytes")
 				require.Equal(t, 1, l.of("large"))
 			})
 		}
 	}
 }
 
-// The broker stamps waiting records: a producer's wrong clock makes no delay shorter or longer.
+// The broker sets the timestamps of waiting records, so a producer's wrong clock makes no delay shorter or longer.
 func TestDelay_ClocksApart(t *testing.T) {
 	k := services.SharedKafka(t)
 	topic := k.CreateTopic(t, 1)
@@ -165,12 +166,12 @@ func TestDelay_ClocksApart(t *testing.T) {
 		})
 		receive(t, messages).Ack()
 		took := time.Since(began)
-		t.Logf("a clock %s off: %s", skew, took)
+		t.Logf("with a clock that is off by %s: %s", skew, took)
 		require.GreaterOrEqual(t, took, wait)
 	}
 }
 
-// Cut connections and lost answers cost time, but no message.
+// Cut connections and lost responses delay messages, but lose none.
 func TestNetwork_CutWhileMessagesWait(t *testing.T) {
 	k := services.Kafka(t, services.KafkaConfig{Proxied: true})
 	topic := k.CreateTopic(t, 2)

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// TLS in both directions and a password over every mechanism: the whole life of a message works on such a listener, and
-// a client that lacks any of the three is refused.
+// On a listener with TLS, client certificates and a password, with every SASL mechanism, the whole life of a message
+// works, and a client that lacks any of the three is refused.
 func TestSecured_TLSAndSASL(t *testing.T) {
 	k := services.Kafka(t, services.KafkaConfig{Secured: true})
 	s := k.Secured

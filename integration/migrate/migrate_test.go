@@ -1,6 +1,6 @@
-// Package migrate_test follows the guides of docs/migrate to the letter: a client of the original system's kind creates
-// its topology and messages, the page's program is started with the page's URL next to the old consumer, and the way
-// back is tested as well.
+// Package migrate_test follows the guides in docs/migrate literally: a client like the original system's creates its
+// topology and messages, and the program of the guide is started with the URL of the guide alongside the old consumer.
+// Going back is tested as well.
 package migrate_test
 
 import (
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// pika is the interpreter of a private environment that has the client.
+// pika returns the interpreter of a private environment with the client.
 var pika = sync.OnceValues(func() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -64,10 +64,10 @@ var pika = sync.OnceValues(func() (string, error) {
 // move is the migration of one system.
 type move struct {
 	t      *testing.T
-	name   string // of the page, the program and the seed
+	name   string // of the guide, the program and the seed
 	python string
 	vhost  string // URL
-	binary string // of the page's program, once it is built
+	binary string // of the guide's program, once it is built
 
 	mu      sync.Mutex
 	handled map[int]string // by consumer
@@ -88,7 +88,7 @@ func begin(t *testing.T, name string) *move {
 	return m
 }
 
-// seed runs the original's client.
+// seed runs the original system's client.
 func (m *move) seed(args ...string) {
 	m.t.Helper()
 	all := append([]string{"testdata/seed.py", m.vhost, m.name}, args...)
@@ -98,7 +98,7 @@ func (m *move) seed(args ...string) {
 
 func (m *move) publish(from, to int) { m.seed("publish", strconv.Itoa(from), strconv.Itoa(to)) }
 
-// start runs a consumer until the returned function is called. It returns once the consumer consumes.
+// start runs a consumer until the returned function is called. It returns once the consumer has started consuming.
 func (m *move) start(who, ready string, command *exec.Cmd) (stop func()) {
 	m.t.Helper()
 	read, write := io.Pipe()
@@ -119,7 +119,7 @@ func (m *move) start(who, ready string, command *exec.Cmd) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = command.Wait() // it was signaled to end
+		_ = command.Wait() // it was signaled to stop
 		_ = write.Close()  // of a pipe
 	}()
 	stop = sync.OnceFunc(func() {
@@ -161,7 +161,7 @@ func (m *move) old() (stop func()) {
 	return m.start("old", "ready", seed)
 }
 
-// pageURL is the query of the URL on the guide's page.
+// pageURL matches the query of the URL in the guide.
 var pageURL = regexp.MustCompile(`BROKER_URL='?amqp://[^?\s']*(\?[^\s']*)`)
 
 func (m *move) program() (stop func()) {
@@ -169,7 +169,7 @@ func (m *move) program() (stop func()) {
 	page, err := os.ReadFile(filepath.Join("../../docs/migrate", m.name+".md"))
 	require.NoError(m.t, err)
 	query := pageURL.FindSubmatch(page)
-	require.NotNil(m.t, query, "the page names no URL")
+	require.NotNil(m.t, query, "the guide names no URL")
 	if m.binary == "" {
 		m.binary = filepath.Join(m.t.TempDir(), m.name)
 		build := exec.CommandContext(m.t.Context(), "go", "build", "-o", m.binary, "./examples/migrate/"+m.name)
@@ -182,8 +182,8 @@ func (m *move) program() (stop func()) {
 	return m.start("new", "Starting handler", command)
 }
 
-// balanced waits until every message below n is handled exactly once, or is in the dead letter queue if its consumers
-// cannot handle it, and until nothing is left anywhere else.
+// balanced waits until every message below n was handled exactly once, or is in the dead letter queue if its consumers
+// cannot handle it, and until all other queues are empty.
 func (m *move) balanced(n int, dead string, empty ...string) {
 	m.t.Helper()
 	conn, err := amqp.Dial(m.vhost)
@@ -223,7 +223,7 @@ func (m *move) balanced(n int, dead string, empty ...string) {
 	}
 }
 
-// idOf returns the number in a body of any of the systems.
+// idOf returns the number in a message body of any of the systems.
 func idOf(t *testing.T, body []byte) string {
 	t.Helper()
 	var b struct {
@@ -247,7 +247,7 @@ func (m *move) by(who string) (n int) {
 	return n
 }
 
-// sideBySide is the first hour, and the way back: messages are waiting, the old consumer reads, the new one joins it,
+// sideBySide tests the migration and going back: messages are waiting, the old consumer reads, the new one joins it,
 // then runs alone, and then the old one does.
 func (m *move) sideBySide(dead string, empty ...string) {
 	m.t.Helper()
@@ -277,8 +277,8 @@ func TestMove_Laravel(t *testing.T) {
 	m.sideBySide("orders_dlq", "orders", "orders_retry", "orders_wait")
 }
 
-// jobs has the program read jobs of Laravel's own queue driver: plain data is handled, a serialized object becomes a
-// dead letter with that reason and its exact bytes, for a worker that can read it.
+// jobs lets the program read jobs of Laravel's own queue driver: plain data is handled, and a serialized object is
+// dead-lettered with that reason and its exact bytes, for a worker that can read it.
 func (m *move) jobs() {
 	m.t.Helper()
 	m.seed("jobs")

@@ -1,5 +1,5 @@
-// Package natsserver runs NATS servers, which are a Go module, as processes that tests can kill: the test program is
-// started again, and becomes a server in [Main].
+// Package natsserver runs NATS servers, which are a Go module, as processes that tests can kill: it starts the test
+// program, which becomes a server in [Main].
 package natsserver
 
 import (
@@ -25,7 +25,7 @@ import (
 
 const environment = "REDRIVE_TEST_NATS_SERVER"
 
-// settings of one server, for its process.
+// settings are those of one server, for its process.
 type settings struct {
 	Name        string
 	Port        int
@@ -62,7 +62,7 @@ func Main() {
 	started.Start()
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM)
-	go func() { // the end of the test closes our standard input in any case
+	go func() { // our standard input is closed at the end of the test in any case
 		_, _ = os.Stdin.Read(make([]byte, 1))
 		end <- syscall.SIGTERM
 	}()
@@ -96,7 +96,7 @@ func Start(t testing.TB, options ...Option) *Server {
 	return s
 }
 
-// Cluster starts three servers that are one cluster.
+// Cluster starts a cluster of three servers.
 func Cluster(t testing.TB) []*Server {
 	t.Helper()
 	ports := services.FreePorts(t, 6)
@@ -123,7 +123,7 @@ func (s *Server) Name() string { return s.settings.Name }
 // URL is where the server listens.
 func (s *Server) URL() string { return "nats://" + address(s.settings.Port) }
 
-// URLs returns the URL of several servers.
+// URLs returns one URL for several servers.
 func URLs(servers []*Server) string {
 	var hosts []string
 	for _, s := range servers {
@@ -132,7 +132,7 @@ func URLs(servers []*Server) string {
 	return "nats://" + strings.Join(hosts, ",")
 }
 
-// Up starts the server, again after Kill, and waits until it listens.
+// Up starts the server, also after Kill, and waits until it listens.
 func (s *Server) Up() {
 	s.t.Helper()
 	text, err := json.Marshal(s.settings)

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/integration/natsserver"
 )
 
-// The suite for brokers, and Watermill's suite.
+// The conformance suite includes Watermill's own.
 func TestConformance(t *testing.T) {
 	url := natsserver.Start(t).URL()
 	brokertest.Run(t, brokertest.Harness{

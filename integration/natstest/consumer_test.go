@@ -30,7 +30,7 @@ import (
 const (
 	consumerURL = "REDRIVE_NATSTEST_URL"
 	topicOrders = "orders"
-	// The places where a consumer dies; see kill9.
+	// The points at which a consumer dies; see kill9.
 	diesInHandler    = "in the handler"
 	diesAfterHandler = "after the handler, before the ack"
 	diesAfterRetry   = "after the retry was published, before the ack"
@@ -71,7 +71,7 @@ func consumerMain(url string) int {
 	return 0
 }
 
-// dying kills its process after a retry.
+// dying kills its process after a retry was published.
 type dying struct{ brokers.Broker }
 
 func (d dying) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
@@ -118,7 +118,7 @@ func route(b brokers.Broker, r middleware.Rescheduler, handle func(*message.Mess
 	return router, nil
 }
 
-// ledger counts how often each message was handled with success.
+// ledger counts how often each message was handled successfully.
 type ledger struct {
 	mu    sync.Mutex
 	times map[string]int
@@ -140,20 +140,20 @@ func (l *ledger) counts() (different, total int) {
 	return len(l.times), l.total
 }
 
-// wait returns when so many different messages were handled.
+// wait waits until n different messages were handled.
 func (l *ledger) wait(t *testing.T, different int) {
 	t.Helper()
 	await.Count(t, different, func() int { have, _ := l.counts(); return have }, "messages are missing")
 }
 
-// opened opens a broker on a server that may be slow: without a deadline the client gives it 2 s.
+// opened opens a broker on a server that may be slow: without a deadline the client waits only 2 s.
 func opened(ctx context.Context, url string) (brokers.Broker, error) {
 	ctx, cancel := context.WithTimeout(ctx, await.Patience/4)
 	defer cancel()
 	return brokers.Open(ctx, url)
 }
 
-// open opens a broker that publishes however busy the machine is.
+// open opens a broker whose publish timeout is long enough for a busy machine.
 func open(t testing.TB, url string, params ...string) brokers.Broker {
 	t.Helper()
 	b, err := opened(t.Context(), with(url, append(params, "publish-timeout="+await.Patience.String())...))
@@ -183,11 +183,11 @@ func serve(t *testing.T, url string, handle func(*message.Message) error, params
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Error(err) // not FailNow, which ends a OnceFunc with a panic, and the other tests with it
+			t.Error(err) // FailNow in a OnceFunc would panic, and end the other tests
 		}
 	})
 	t.Cleanup(stop)
-	select { // an earlier fault would be one of Subscribe
+	select { // if it ends first, Subscribe has failed
 	case <-router.Running():
 	case err := <-ended:
 		ended <- nil
@@ -207,7 +207,7 @@ func recording(l *ledger) func(*message.Message) error {
 	}
 }
 
-// numbers are messages first to last-1.
+// numbers returns messages first to last-1.
 func numbers(first, last int) []*message.Message {
 	var batch []*message.Message
 	for i := first; i < last; i++ {
@@ -216,13 +216,13 @@ func numbers(first, last int) []*message.Message {
 	return batch
 }
 
-// publishUntil tries until the message is stored.
+// publishUntil publishes until the message is stored.
 func publishUntil(t *testing.T, b brokers.Broker, m *message.Message) {
 	t.Helper()
 	await.True(t, func() bool { return b.Publisher().Publish(topicOrders, m) == nil })
 }
 
-// startConsumer starts a consumer process that dies at a place, or where it is killed.
+// startConsumer starts a consumer process that dies at that point, or when it is killed.
 func startConsumer(t *testing.T, url, dies string, l *ledger) *exec.Cmd {
 	t.Helper()
 	read, write, err := os.Pipe()

@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/integration/natsserver"
 )
 
-// Consumers die by SIGKILL at each step of a message's path, with retries waiting: nothing is lost, and only messages
-// in hand at a death are handled twice.
+// Consumers are killed with SIGKILL at each step of a message's path, with retries waiting: nothing is lost, and only
+// messages that were in hand are handled twice.
 func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -28,7 +28,7 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 			l := newLedger()
 			for range 2 {
 				died := startConsumer(t, url, place, l)
-				require.ErrorContains(t, died.Wait(), "killed", "it was to die %s", place)
+				require.ErrorContains(t, died.Wait(), "killed", "the process did not die %s", place)
 			}
 			last := startConsumer(t, url, "", l)
 			l.wait(t, n)
@@ -41,7 +41,7 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 	}
 }
 
-// A message that kills its process is cut off, and the others are handled.
+// A message that kills its process is dead-lettered, and the others are handled.
 func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -62,11 +62,11 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 		case err := <-ended:
 			require.ErrorContains(t, err, "killed")
 			crashes++
-			require.LessOrEqual(t, crashes, 8, "it is never cut off")
+			require.LessOrEqual(t, crashes, 8, "it is never dead-lettered")
 			continue
 		case dead = <-letters:
 		case <-time.After(await.Patience):
-			require.FailNow(t, "neither death nor dead letter")
+			require.FailNow(t, "the process neither died nor dead-lettered it")
 		}
 		require.Equal(t, killer, dead.UUID)
 		require.Equal(t, string(envelope.ReasonCrash), dead.Metadata[envelope.KeyDeadLetterReason])
@@ -76,20 +76,20 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 		require.NoError(t, <-ended)
 		break
 	}
-	t.Logf("cut off after %d crashes", crashes)
+	t.Logf("dead-lettered after %d crashes", crashes)
 	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{
 		Message: message.NewMessage("last", nil), Reason: envelope.ReasonManual, Origin: envelope.Origin{Topic: topicOrders},
 		At: time.Now(),
 	}))
 	select {
 	case m := <-letters:
-		require.Equal(t, "last", m.UUID, "a healthy message is dead: %s", m.Payload)
+		require.Equal(t, "last", m.UUID, "a healthy message was dead-lettered: %s", m.Payload)
 	case <-time.After(await.Patience):
-		require.FailNow(t, "no dead letter comes")
+		require.FailNow(t, "there is no dead letter")
 	}
 }
 
-// Clean restarts are not crashes, however many there are: messages in hand keep their state.
+// Clean restarts do not count as crashes, however many there are: messages in hand keep their state.
 func TestSuspects_RestartsDoNotCount(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -115,12 +115,12 @@ func TestSuspects_RestartsDoNotCount(t *testing.T) {
 	l.wait(t, 5)
 	select {
 	case m := <-letters:
-		require.FailNow(t, "a healthy message is dead", string(m.Payload))
+		require.FailNow(t, "a healthy message was dead-lettered", string(m.Payload))
 	default:
 	}
 }
 
-// deadLetters reads those of the consumer without a group on orders.
+// deadLetters reads the dead letters of the consumer without a group on orders.
 func deadLetters(t *testing.T, b brokers.Broker) <-chan *message.Message {
 	t.Helper()
 	sub := b.Subscriber()

@@ -84,8 +84,8 @@ func TestNetwork_CutConnectionsLoseNothing(t *testing.T) {
 	l.wait(t, n)
 }
 
-// The network stands still with connections open, as behind a firewall that forgets them: missing answers to pings
-// reveal it.
+// The network stops with connections open, as behind a firewall that drops them: missing responses to pings reveal
+// that.
 func TestNetwork_AFrozenConnectionIsReplaced(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -101,7 +101,7 @@ func TestNetwork_AFrozenConnectionIsReplaced(t *testing.T) {
 	l.wait(t, 20)
 }
 
-// A handler that takes longer than ack-wait keeps its message, even if another consumer is ready.
+// A handler that takes longer than ack-wait keeps its message even if another consumer has room for it.
 func TestHandler_LongerThanAckWait(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -112,12 +112,12 @@ func TestHandler_LongerThanAckWait(t *testing.T) {
 		runs.Add(1)
 		<-done
 		return nil
-	}, "ack-wait=9s") // a process that stands still for longer rightly loses its message
+	}, "ack-wait=9s") // a process that is stopped for longer correctly loses its message
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 1)...))
 	await.Count(t, 1, func() int { return int(runs.Load()) })
 	l := newLedger()
 	serve(t, server.URL(), recording(l), "ack-wait=9s")
-	later := func(n int) { // a clock: a message that another consumer handles twice ack-wait later
+	later := func(n int) { // as a clock: another consumer handles this message after twice ack-wait
 		m := numbers(n, n+1)[0]
 		envelope.SetDelay(m, 18*time.Second)
 		require.NoError(t, b.Publisher().Publish(topicOrders, m))
@@ -130,21 +130,21 @@ func TestHandler_LongerThanAckWait(t *testing.T) {
 	l.wait(t, 2)
 	require.EqualValues(t, 1, runs.Load())
 	_, total := l.counts()
-	require.Equal(t, 2, total, "the other consumer has had none but the two")
+	require.Equal(t, 2, total, "the other consumer got only the two")
 }
 
-// An operator deletes the consumer: it is recreated behind the last ack. The stream is deleted: it is recreated, and
-// every message published from then on is handled.
+// If an operator deletes the consumer, it is recreated after the last ack. If the stream is deleted, it is recreated,
+// and every message published from then on is handled.
 func TestDeleted_WhileRunning(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
 	js := plain(t, server.URL())
 	l := newLedger()
 	b := open(t, server.URL())
-	serve(t, server.URL(), recording(l), "concurrency=4") // with the default ack-wait: a pause here redelivers nothing
+	serve(t, server.URL(), recording(l), "concurrency=4") // a short ack-wait might redeliver
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 49)...))
 	l.wait(t, 49)
-	last := numbers(49, 50)[0] // the positions of groups are noted every ten seconds; one of three may come late
+	last := numbers(49, 50)[0] // the positions of groups are stored every ten seconds; one of three may be late
 	envelope.SetDelay(last, 35*time.Second)
 	require.NoError(t, b.Publisher().Publish(topicOrders, last))
 	l.wait(t, 50)
@@ -153,7 +153,7 @@ func TestDeleted_WhileRunning(t *testing.T) {
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(50, 100)...))
 	l.wait(t, 100)
 	_, total := l.counts()
-	require.LessOrEqual(t, total, 101, "acked messages are not redelivered, but for the last one")
+	require.LessOrEqual(t, total, 101, "acked messages are not redelivered, except for the last one")
 
 	require.NoError(t, js.DeleteStream(t.Context(), topicOrders))
 	for _, m := range numbers(100, 150) {
@@ -161,7 +161,7 @@ func TestDeleted_WhileRunning(t *testing.T) {
 	}
 	l.wait(t, 150)
 
-	// Its dead letters have none either.
+	// Its dead letters have no stream either.
 	require.NoError(t, js.DeleteStream(t.Context(),
 		strings.ReplaceAll(brokers.NameScheme{}.For(topicOrders, "").Dead, ".", "+")))
 	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{
@@ -170,7 +170,7 @@ func TestDeleted_WhileRunning(t *testing.T) {
 	}))
 }
 
-// The stream is deleted while the window is full, so that no request is open that the server could answer.
+// The stream is deleted while the window is full, so that there is no open request to which the server could respond.
 func TestDeleted_WithTheWindowFull(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -210,7 +210,7 @@ func TestSize_PublishedMessagesCanBeRetried(t *testing.T) {
 		brokers.ErrTooLarge)
 	odd := message.NewMessage("odd", make([]byte, limit-3000))
 	odd.Metadata["not plain"] = strings.Repeat("\n", 2900)
-	require.ErrorIs(t, b.Publisher().Publish(topicOrders, odd), brokers.ErrTooLarge, "what encoding takes counts too")
+	require.ErrorIs(t, b.Publisher().Publish(topicOrders, odd), brokers.ErrTooLarge, "the encoding counts, too")
 	select {
 	case m := <-letters:
 		require.Equal(t, "large", m.UUID)
@@ -221,8 +221,8 @@ func TestSize_PublishedMessagesCanBeRetried(t *testing.T) {
 	}
 }
 
-// The server is down while handlers fail: retries cannot be published. Nothing is lost, nothing spins, and every
-// message is settled when the server is back.
+// While the server is down and handlers fail, retries cannot be published. Nothing is lost, there is no hot loop, and
+// every message is settled once the server is up again.
 func TestPublishing_ImpossibleForAWhile(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -255,8 +255,8 @@ func TestPublishing_ImpossibleForAWhile(t *testing.T) {
 	l.wait(t, 20)
 }
 
-// A stream that an operator has limited refuses publications: they are errors, and a retry is repeated until it can be
-// stored.
+// A stream with a limit set by an operator refuses messages: publishing returns an error, and a retry is repeated until
+// it can be stored.
 func TestPublishing_AFullStreamRefuses(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -273,15 +273,15 @@ func TestPublishing_AFullStreamRefuses(t *testing.T) {
 
 	l := newLedger()
 	serve(t, server.URL(), recording(l), "prefetch=1")
-	l.wait(t, 9) // all but the one whose first attempt fails
+	l.wait(t, 9) // all except the one whose first attempt fails
 	cfg.MaxMsgs = -1
 	_, err = js.UpdateStream(t.Context(), cfg)
 	require.NoError(t, err)
 	l.wait(t, 10)
 }
 
-// A stream that an operator created is used if it has the required settings, and otherwise refused with the missing
-// ones.
+// A stream that an operator created is used if it has the required settings; otherwise it is refused, and the error
+// names the missing ones.
 func TestStreams_OfTheOperator(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -299,7 +299,7 @@ func TestStreams_OfTheOperator(t *testing.T) {
 	require.ErrorContains(t, err, "does not allow message schedules")
 
 	require.NoError(t, js.DeleteStream(t.Context(), "SHOP"))
-	await.True(t, func() bool { // while the server removes the folder of its last stream, it cannot create one
+	await.True(t, func() bool { // while the server removes the folder of its last stream, it cannot create a new one
 		_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
 			Name: "STORE", Subjects: []string{"orders", "invoices", "redrive.orders.>"}, AllowMsgSchedules: true,
 			AllowRollup: true,
@@ -320,7 +320,7 @@ func TestStreams_OfTheOperator(t *testing.T) {
 	require.ErrorIs(t, err, brokers.ErrUnroutable)
 }
 
-// A message that was retried and handled takes no room in the stream.
+// A message that was retried and handled uses no space in the stream.
 func TestStreams_DoNotKeepHandledRetries(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
@@ -336,10 +336,10 @@ func TestStreams_DoNotKeepHandledRetries(t *testing.T) {
 		info, err := s.Info(t.Context())
 		require.NoError(t, err)
 		return info.State.Msgs == 50
-	}, "more than the topic's own messages is left")
+	}, "more than the topic's own messages are left")
 }
 
-// The leader of a stream of three replicas is killed under load, and comes back.
+// The leader of a stream with three replicas is killed under load and restarted.
 func TestCluster_LeaderIsKilled(t *testing.T) {
 	t.Parallel()
 	servers := natsserver.Cluster(t)
@@ -363,7 +363,7 @@ func TestCluster_LeaderIsKilled(t *testing.T) {
 		return true
 	})
 	b := open(t, url)
-	await.True(t, func() bool { // and three servers that know each other
+	await.True(t, func() bool { // with three servers that know each other
 		return b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topicOrders) == nil
 	})
 	l := newLedger()

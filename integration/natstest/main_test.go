@@ -1,4 +1,4 @@
-// Package natstest proves brokers/nats on a real NATS server, the Go module itself in processes that are killed.
+// Package natstest tests brokers/nats on real NATS servers, which run from the Go module in processes that tests kill.
 package natstest
 
 import (
@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 		os.Exit(consumerMain(url))
 	}
 	slog.SetDefault(slog.New(slog.DiscardHandler))
-	// These tests wait more than they compute, and Go's default is one per core.
+	// These tests mostly wait, and Go's default is one per core.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}

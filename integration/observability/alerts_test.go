@@ -35,7 +35,7 @@ import (
 
 var errAway = errors.New("connection refused")
 
-// running is a service in virtual time whose parts can be made to fail. Its metrics are scraped every minute.
+// running is a service in virtual time whose parts can fail on demand. Its metrics are scraped every minute.
 type running struct {
 	*testing.T
 
@@ -85,7 +85,7 @@ func (f *fragile) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, er
 	return f.Store.Stats(ctx, q)
 }
 
-// setting is the difference between the services of the cases.
+// setting is how the services of the cases differ.
 type setting struct {
 	breaker    *middleware.Breaker
 	fallback   bool
@@ -168,14 +168,14 @@ func (r *running) message(payload string, failures int) *message.Message {
 	return m
 }
 
-// handle delivers n messages with so many earlier failures. It does not check whether they are settled.
+// handle delivers n messages with that many earlier failures. It does not check whether they are settled.
 func (r *running) handle(n int, payload string, failures int) {
 	for range n {
 		_, _ = r.handler(r.message(payload, failures))
 	}
 }
 
-// die puts n dead letters of that age directly into the store.
+// die stores n dead letters of that age directly.
 func (r *running) die(n int, age time.Duration) {
 	r.Helper()
 	for range n {
@@ -219,7 +219,7 @@ func (r *running) scrape() {
 	}
 }
 
-// firing returns the alerts of all rule files that fire at the end of the scraped data, as promtool evaluates them.
+// firing returns the alerts of all rule files that fire at the end of the scraped data according to promtool.
 func (r *running) firing(t *testing.T, want []string) {
 	t.Helper()
 	var b strings.Builder
@@ -243,7 +243,7 @@ func (r *running) firing(t *testing.T, want []string) {
 	promtool(t, "test", "rules", path)
 }
 
-// Every alert fires on the metrics of a service in the situation that it is about, and no other alert does; without a
+// Every alert fires on the metrics of a service in the situation that it is for, and no other alert does; without a
 // fault, none fires.
 func TestAlerts_OnService(t *testing.T) {
 	const good = 300 // a minute
@@ -414,7 +414,7 @@ func TestAlerts_OnService(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r = startService(t, dir, c.setting)
 				t.Cleanup(r.stop)
-				r.scrape() // of a service to which nothing has happened yet
+				r.scrape() // of a new service
 				<-time.After(time.Minute)
 				synctest.Wait()
 				if c.begin != nil {

@@ -1,4 +1,4 @@
-// Package observability_test proves the alerts and dashboards of deploy/ with promtool, and on a real Prometheus that
+// Package observability_test tests the alerts and dashboards of deploy/ with promtool, and with a real Prometheus that
 // scrapes a service.
 package observability_test
 
@@ -45,7 +45,7 @@ import (
 
 const deploy = "../../deploy"
 
-// tool returns a program of Debian's prometheus package. It is required where services are.
+// tool returns a program of Debian's prometheus package, which is required if services are.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -72,7 +72,7 @@ func files(t *testing.T, pattern string) []string {
 	return found
 }
 
-// The rules are valid, and each alert fires when it should, and only then.
+// The rules are valid, and each alert fires when it should and at no other time.
 func TestRules(t *testing.T) {
 	promtool(t, append([]string{"check", "rules"}, files(t, "prometheus/rules/*.yml")...)...)
 	promtool(t, append([]string{"test", "rules"}, files(t, "prometheus/tests/*.yml")...)...)
@@ -103,8 +103,8 @@ func TestRules_AllAreTested(t *testing.T) {
 		}
 	}
 	for _, name := range alerts(t) {
-		require.True(t, fires[name], "nothing makes %s fire", name)
-		require.True(t, quiet[name], "nothing shows %s quiet", name)
+		require.True(t, fires[name], "no test makes %s fire", name)
+		require.True(t, quiet[name], "no test shows %s not firing", name)
 	}
 }
 
@@ -190,7 +190,7 @@ func newService(t *testing.T) *service {
 	manager := letters.Manager(nil)
 	s.resolve = func() {
 		resolved++
-		await.True(t, func() bool { // a slow store gets it later, from the spool
+		await.True(t, func() bool { // it may reach a slow store later, from the spool
 			_, err := manager.Resolve(t.Context(), resolved, dlq.By{Actor: "ana"})
 			return err == nil
 		}, "entry %d cannot be resolved", resolved)
@@ -211,7 +211,8 @@ func newService(t *testing.T) *service {
 	return s
 }
 
-// prometheusServer scrapes target every second, with the rules of deploy/, and is stopped with the test.
+// prometheusServer starts a Prometheus that scrapes target every second, with the rules of deploy/, and stops with the
+// test.
 func prometheusServer(t *testing.T, target string) (api string) {
 	t.Helper()
 	binary := tool(t, "prometheus")
@@ -261,7 +262,7 @@ func get(t *testing.T, address string) (int, []byte) {
 	return response.StatusCode, body
 }
 
-// ask evaluates a query and returns the number of its series.
+// ask evaluates a query and returns the number of series in the result.
 func ask(t *testing.T, api, expr string) int {
 	t.Helper()
 	status, body := get(t, api+"/api/v1/query?query="+url.QueryEscape(expr))
@@ -273,12 +274,12 @@ func ask(t *testing.T, api, expr string) int {
 	return len(answer.Data.Result)
 }
 
-// A Prometheus that scrapes a service understands every query of every panel, and those about events that have happened
-// have a result.
+// A Prometheus that scrapes a service accepts every query of every panel, and queries about events that have happened
+// return a result.
 func TestDashboards_OnPrometheus(t *testing.T) {
 	s := newService(t)
 	api := prometheusServer(t, strings.TrimPrefix(s.server.URL, "http://"))
-	// about features that this service lacks, or events too old for it
+	// for features that this service does not use, or older events
 	quiet := regexp.MustCompile(`collector|circuit|ratio_rate|broker_(acks|c)`)
 	type panel struct{ where, expr string }
 	var panels []panel
