@@ -57,7 +57,7 @@ func TestPut_OneIsRefusedAmongMany(t *testing.T) {
 
 // A text that the database would never accept blocks neither its letter nor others of the same call or moment: it is
 // escaped. Payload and headers are unchanged.
-func TestPut_RefusedTextIsSetApart(t *testing.T) {
+func TestPut_RefusedTextIsEscaped(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")
 	for _, table := range []string{"dlq_entries", "dlq_groups"} {

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Anything missing next to adopted queues is declared with their type, whichever of them exist.
+// Queues that are missing next to adopted ones are declared with the type of those that exist.
 func TestTopology_AdoptedQueuesDecideTheType(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -61,7 +61,7 @@ func TestTopology_AdoptedQueuesDecideTheType(t *testing.T) {
 			}
 
 			// A queue that is deleted later is recreated with the same type.
-			if tc.queue == "orders_dlq" || tc.want == "quorum" { // RabbitMQ 3 is slow to answer for a recreated quorum queue
+			if tc.queue == "orders_dlq" || tc.want == "quorum" { // RabbitMQ 3 responds slowly for a recreated quorum queue
 				return
 			}
 			_, err = p.ch.QueueDelete("orders_dlq", false, false, false)
@@ -74,9 +74,9 @@ func TestTopology_AdoptedQueuesDecideTheType(t *testing.T) {
 	}
 }
 
-// A missing wait queue does not route back through an adopted exchange that would deliver its messages to others too,
-// and a dead letter exchange that is not a fanout is bound with the keys of its messages.
-func TestTopology_AdoptedExchangesDecideTheWay(t *testing.T) {
+// A missing delay queue does not return messages through an adopted exchange that would also deliver them to other
+// queues, and a dead letter exchange that is not a fanout is bound with the keys of its messages.
+func TestTopology_AdoptedExchangesDecideTheRoute(t *testing.T) {
 	t.Parallel()
 	t.Run("fanout", func(t *testing.T) {
 		t.Parallel()
@@ -101,7 +101,7 @@ func TestTopology_AdoptedExchangesDecideTheWay(t *testing.T) {
 			require.NoError(t, p.ch.ExchangeDeclare("easyweek.invoice.failed", kind, true, false, false, false, nil))
 			b := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice"), params("declare", "adopt"))
 			s := serve(t, b, "invoice.paid", middleware.ServiceBus(1), fails)
-			s.stop() // RabbitMQ gives messages up only while no service reads
+			s.stop() // RabbitMQ gives up messages only while no service reads
 			for _, way := range [][2]string{{"", "easyweek.invoice"}, {"easyweek.bus", "invoice.paid"}} {
 				p.send(way[0], way[1], amqp.Publishing{MessageId: way[1]})
 				await.True(t, func() bool {
@@ -115,7 +115,7 @@ func TestTopology_AdoptedExchangesDecideTheWay(t *testing.T) {
 	}
 }
 
-// A start that the user's permissions stop midway leaves nothing behind, neither queues nor exchanges.
+// A start that fails midway because of the user's permissions leaves no queues or exchanges behind.
 func TestTopology_RefusedMidwayLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for server, of := range map[string]func(testing.TB) *services.Rabbit{
@@ -123,7 +123,7 @@ func TestTopology_RefusedMidwayLeavesNothing(t *testing.T) {
 	} {
 		for name, tc := range map[string]struct {
 			naming     brokers.NameScheme
-			permission map[string]string // unnamed ones allow everything
+			permission map[string]string // missing permissions allow everything
 			want       string
 		}{
 			"dead letters": {brokers.Laravel(), map[string]string{"configure": "^orders(_retry)?$"}, `queue "orders_dlq"`},
@@ -142,7 +142,7 @@ func TestTopology_RefusedMidwayLeavesNothing(t *testing.T) {
 				map[string]string{"read": "^orders.*"},
 				`bind "orders" to exchange "redrive"`,
 			},
-			"just enough": {brokers.Laravel(), map[string]string{
+			"exactly the necessary permissions": {brokers.Laravel(), map[string]string{
 				"write": "^(amq.default|orders|orders_retry)$", "read": "^orders(_retry)?$", "configure": "^orders",
 			}, ""},
 		} {
@@ -195,7 +195,7 @@ func restricted(t *testing.T, rabbit *services.Rabbit, rawURL string, permission
 	return u.String()
 }
 
-// onServer names the queues or exchanges of the virtual host.
+// onServer lists the queues or exchanges of the virtual host.
 func onServer(t *testing.T, rabbit *services.Rabbit, rawURL, what string) (names []string) {
 	t.Helper()
 	var list []struct{ Name string }

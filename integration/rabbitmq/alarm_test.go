@@ -42,7 +42,7 @@ func TestMemoryAlarm(t *testing.T) {
 	}, func(m *message.Message) error {
 		<-gate
 		if a, ok := middleware.AttemptFrom(m.Context()); ok && m.UUID == strconv.Itoa(n-1) && a.Number == 1 {
-			return errDown // its retry cannot be published until the alarm is over
+			return errDown // its retry cannot be published until the alarm ends
 		}
 		return nil
 	})

@@ -17,7 +17,7 @@ import (
 
 // BenchmarkPublish: 64 callers with one message each, compared with the raw client with 1,000 in flight and with 64,
 // the most that such callers can have, and with Watermill's publisher with 64 callers and 64 channels. Target: 0.9 of
-// raw. 1,000 callers show how the number of callers matters.
+// raw. 1,000 callers show the effect of more callers.
 func BenchmarkPublish(b *testing.B) {
 	onQueues(b, func(a *arena) {
 		const n = 10_000
@@ -88,8 +88,8 @@ func BenchmarkPublishInFlight(b *testing.B) {
 }
 
 // BenchmarkConsume: a handler that does nothing, one at a time, 64 at once, and as many as the prefetch, which leaves
-// no slot in which an ack could wait for others. Target: 0.9 of raw, and through the router 0.95 of a router that is
-// fed by hand.
+// no slot in which an ack could wait for others. Target: 0.9 of raw, and through the router 0.95 of a router with a
+// hand-written subscriber.
 func BenchmarkConsume(b *testing.B) {
 	const n = 20_000
 	onQueues(b, func(a *arena) {

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// spent is processor time, user and system, of this process and of the broker: a measure of cost that is valid on a
-// busy machine too.
+// spent is the user and system processor time of this process and of the broker, a measure of cost that is also valid
+// on a busy machine.
 type spent struct {
 	here, broker time.Duration
 	messages     int
@@ -32,7 +32,7 @@ func micros(d time.Duration, messages int) float64 {
 	return float64(d.Microseconds()) / float64(max(messages, 1))
 }
 
-// usage returns what both processes have used so far.
+// usage returns the processor time that both processes have used so far.
 func (a *arena) usage() spent {
 	a.Helper()
 	var own syscall.Rusage
@@ -44,7 +44,8 @@ func (a *arena) usage() spent {
 	return s
 }
 
-// processTime reads a process's processor time in ticks of 10 ms, the 14th and 15th field of its stat: see proc(5).
+// processTime reads a process's processor time in ticks of 10 ms, the 14th and 15th fields of its stat file: see
+// proc(5).
 func (a *arena) processTime(pid int) time.Duration {
 	a.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

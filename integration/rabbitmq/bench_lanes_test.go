@@ -10,7 +10,7 @@ import (
 )
 
 // publishOver is publishRaw with inFlight publications spread over several channels of one connection, one goroutine
-// each, with combined writes: the best known result for so few in flight.
+// each, with combined writes, which is the fastest known way with so few in flight.
 func (a *arena) publishOver(queue string, n, inFlight, channels int) time.Duration {
 	a.Helper()
 	conn, err := amqp.DialConfig(a.url, amqp.Config{

@@ -11,15 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The raw contenders use only amqp091-go and do what a careful program has to: persistent, mandatory, confirmed before
-// the ack, and with as much in flight as helps.
+// The raw contenders use only amqp091-go and work like a correct program: messages are persistent, mandatory and
+// confirmed before the ack, with as many in flight as is useful.
 
 const (
 	rawInFlight = 1000
 	rawPrefetch = 250
 )
 
-// publishRaw publishes n messages with so many in flight and returns when all are confirmed.
+// publishRaw publishes n messages with up to inFlight in flight and returns when all are confirmed.
 func (a *arena) publishRaw(queue string, n, inFlight int) time.Duration {
 	a.Helper()
 	conn, ch := a.dial()
@@ -55,7 +55,7 @@ func rawMessage(i int) amqp.Publishing {
 	}
 }
 
-// consumeRaw consumes n messages with that many workers, acking each or many at once.
+// consumeRaw consumes n messages with that many workers, which ack them one by one or several at once.
 func (a *arena) consumeRaw(queue string, n, workers int, multiple bool, handle func(*amqp.Delivery)) time.Duration {
 	a.Helper()
 	conn, ch := a.dial()
@@ -80,7 +80,7 @@ func (a *arena) consumeRaw(queue string, n, workers int, multiple bool, handle f
 	})
 }
 
-// rawSubscriber feeds a router by hand, as an upper bound for subscribers.
+// rawSubscriber is a hand-written subscriber for a router, as an upper bound for subscribers.
 type rawSubscriber struct{ a *arena }
 
 func (s rawSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {

@@ -22,8 +22,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// rounds is how often the contenders of a benchmark run in turn. Results are medians over the rounds: rates, and the
-// ratio of two contenders within one round, because the machine's speed changes from minute to minute.
+// rounds is how often the contenders of a benchmark run alternately. Results are medians over the rounds, of rates and
+// of the ratio of two contenders within one round, because the machine's speed changes from minute to minute.
 const rounds = 5
 
 // benchBody is the payload of every message.
@@ -38,7 +38,7 @@ type arena struct {
 	ch   *amqp.Channel
 
 	broker int   // the broker's process, 0 if it is not ours
-	spent  spent // by the work that was timed last
+	spent  spent // by the last timed work
 }
 
 // onQueues runs bench on quorum and on classic queues.
@@ -112,15 +112,15 @@ func (a *arena) open(change ...func(*brokers.Config)) *rabbitmq.Broker {
 	return b.(*rabbitmq.Broker)
 }
 
-// contender is one way to do n messages of work.
+// contender is one way of processing n messages.
 type contender struct {
 	name string
 	n    int
 	run  func() time.Duration
 }
 
-// race runs the contenders in turn and reports each one's rate, the ratio of the first to each other one, and the cost
-// of a message in microseconds of processor time, here and in the broker.
+// race runs the contenders alternately and reports the rate of each, the ratio of the first to each other, and the cost
+// per message in microseconds of processor time, here and in the broker.
 func (a *arena) race(contenders ...contender) {
 	a.Helper()
 	rates := make([][]float64, len(contenders))
@@ -145,7 +145,7 @@ func (a *arena) race(contenders ...contender) {
 			a.ReportMetric(median(ratios[i]), contenders[0].name+":"+c.name)
 		}
 	}
-	a.ReportMetric(0, "ns/op") // means nothing here
+	a.ReportMetric(0, "ns/op") // meaningless here
 }
 
 func median(values []float64) float64 {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The peer is watermill-amqp at its best: confirms on, a pool of channels, and a marshaler that tolerates RabbitMQ's
-// headers, because its own rejects every message that returns from a delay queue.
+// The peer is watermill-amqp with the best settings: confirms, a pool of channels, and a marshaler that accepts
+// RabbitMQ's headers, because its own rejects every message that returns from a delay queue.
 
 type tolerantMarshaler struct{ wamqp.DefaultMarshaler }
 
@@ -95,7 +95,7 @@ func (a *arena) blockedByRetry(queue string) float64 {
 	}
 	go func() { _ = router.Run(a.Context()) }()
 	<-router.Running()
-	<-time.After(2 * time.Second) // real time: in which the good ones are counted
+	<-time.After(2 * time.Second) // real time: the good ones are counted meanwhile
 	rate := float64(good.Load()) / 2
 	_ = router.Close() // handlers that sleep in Retry make it time out
 	return rate

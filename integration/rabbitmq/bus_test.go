@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Among several instances of a service, a busy one holds one message, unacked until its handler is done, and the others
-// get the rest.
+// Of several instances of a service, a busy one holds one message, which is unacked until its handler returns, and the
+// others get the rest.
 func TestBus_PrefetchOfOneIsTheDefault(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -39,7 +39,7 @@ func TestBus_PrefetchOfOneIsTheDefault(t *testing.T) {
 		q, err := services.SharedRabbitMQ(t).Management().Queue(t.Context(), vhost, queue)
 		require.NoError(t, err)
 		return q.Unacked == 1 && q.Ready == n-1
-	}, "one is with the busy instance, and none ahead of it")
+	}, "the busy instance has one message, and none prefetched")
 
 	idle := serve(t, open(), "#", middleware.ServiceBus(1), func(*message.Message) error { return nil })
 	for range n - 1 {
@@ -98,12 +98,12 @@ func TestBus_SystemEventsAndDebugMessages(t *testing.T) {
 	p.send("easyweek.bus", "order.created",
 		amqp.Publishing{MessageId: "user's", Type: "order.created", Body: []byte("{}")})
 	require.Equal(t, "user's", s.next().message.UUID)
-	require.Equal(t, int32(1), pings.Load(), "D14: handled before, and once")
+	require.Equal(t, int32(1), pings.Load(), "D14: handled once, before user code")
 	require.Equal(t, int32(1), debugged.Load(), "D15")
 	s.stop()
 	require.NoError(t, b.Close())
 	for _, queue := range []string{"easyweek.billing", "easyweek.billing.retry.50", "easyweek.billing.failed"} {
-		require.Zero(t, p.depth(queue), "%s: acked, not retried, not dead", queue)
+		require.Zero(t, p.depth(queue), "%s: acked, not retried or dead-lettered", queue)
 	}
 	require.Empty(t, s.runs)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The suite for brokers, and Watermill's suite, on quorum queues and on classic queues.
+// The conformance suite, including Watermill's, runs on quorum queues and on classic queues.
 func TestConformance(t *testing.T) { conforms(t, services.SharedRabbitMQ(t), nil) }
 
 func TestConformance_ClassicQueues(t *testing.T) {

@@ -22,8 +22,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Anything a foreign producer wrote can be read and leaves the dead letter queue as it arrived, except headers that the
-// broker added and those that would misroute or delete a message.
+// Any message of a foreign producer can be read, and is in the dead letter queue as it arrived, except for headers that
+// the broker added and those that would misroute or delete a message.
 func TestConsume_ForeignMessageOfEveryShape(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -78,8 +78,9 @@ func TestConsume_ForeignMessageOfEveryShape(t *testing.T) {
 	require.Zero(t, p.depth("payments"))
 }
 
-// A copied CC header would put the retry into another service's queue; RabbitMQ keeps the header in the message.
-func TestConsume_CCIsNotRepeated(t *testing.T) {
+// A copied CC header would send the retry to another service's queue, because RabbitMQ leaves the header in the
+// message.
+func TestConsume_CCIsNotRepublished(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
@@ -92,10 +93,10 @@ func TestConsume_CCIsNotRepeated(t *testing.T) {
 		s.next()
 	}
 	p.next("orders_dlq")
-	require.Equal(t, 1, p.depth("payments"), "the producer's copy and no other")
+	require.Equal(t, 1, p.depth("payments"), "only the producer's copy")
 }
 
-// The queue is deleted under its consumer: no empty message reaches the handler, and the queue is recreated.
+// If the queue is deleted while it has a consumer, no empty message reaches the handler, and the queue is recreated.
 func TestConsume_QueueDeletedUnderIt(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -114,7 +115,7 @@ func TestConsume_QueueDeletedUnderIt(t *testing.T) {
 	require.Empty(t, s.runs)
 }
 
-// Handlers that run when the service stops finish, and their acks arrive: nothing is redelivered.
+// Handlers that are running when the service stops finish, and their acks reach the broker: nothing is redelivered.
 func TestConsume_ShutdownLosesNoAck(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -150,12 +151,12 @@ func TestConsume_ShutdownLosesNoAck(t *testing.T) {
 			twice[id] = n
 		}
 	}
-	require.Empty(t, twice, "handled again after their acks")
+	require.Empty(t, twice, "handled again after the ack")
 	require.Len(t, seen, total)
 }
 
-// A slow message at the head holds back no other ack.
-func TestConsume_AcksAreNotHeldBackByASlowMessage(t *testing.T) {
+// A slow message at the head of the queue does not delay the acks of others.
+func TestConsume_AcksAreNotDelayedByASlowMessage(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false", "prefetch", "4"))
@@ -174,14 +175,14 @@ func TestConsume_AcksAreNotHeldBackByASlowMessage(t *testing.T) {
 	}
 	require.NoError(t, b.Publisher().Publish("orders", batch...))
 	for range batch {
-		s.next() // with their acks held back, the third would be the last
+		s.next() // if their acks were delayed, the third would be the last
 	}
 	close(release)
 }
 
-// A nack is an answer: however often a living handler nacks a message, it is not treated as a crash, and it is
-// redelivered at a moderate pace.
-func TestConsume_NacksAreNoCrashes(t *testing.T) {
+// A nack is not treated as a crash, however often a handler nacks a message, and the message is redelivered at a
+// moderate pace.
+func TestConsume_NacksAreNotCrashes(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
@@ -199,8 +200,8 @@ func TestConsume_NacksAreNoCrashes(t *testing.T) {
 	require.Zero(t, p.depth("orders_dlq"))
 }
 
-// A broker that stops answering with its TCP connections open, or that is gone, blocks neither Publish nor Close.
-func TestClose_WhileTheBrokerIsAway(t *testing.T) { //nolint:tparallel // one broker, one fault after the other
+// A broker that stops responding with its TCP connections open, or that is down, blocks neither Publish nor Close.
+func TestClose_WhileTheBrokerIsDown(t *testing.T) { //nolint:tparallel // one broker, one fault after the other
 	t.Parallel()
 	server := borrowSecond(t, true)
 	url := server.VHost(t)
@@ -217,7 +218,7 @@ func TestClose_WhileTheBrokerIsAway(t *testing.T) { //nolint:tparallel // one br
 		b, s := open(t)
 		require.NoError(t, server.Pause())
 		defer func() { require.NoError(t, server.Resume()) }()
-		err := b.Publisher().Publish("orders", newMessage(strings.Repeat("x", 4<<20))) // more than the socket buffers
+		err := b.Publisher().Publish("orders", newMessage(strings.Repeat("x", 4<<20))) // more than socket buffers take
 		require.Error(t, err)
 		start := time.Now()
 		s.stop()

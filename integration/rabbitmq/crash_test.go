@@ -24,9 +24,9 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A handler that ends the process on every delivery is stopped by the broker's count before it runs again; the messages
-// that were prefetched or in flight alongside it are handled, although RabbitMQ counts them too.
-func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // it is also the child process, alone
+// A message whose handler ends the process on every delivery is dead-lettered because of the broker's count before it
+// runs again; the messages that were prefetched or in flight with it are handled, although RabbitMQ counts them too.
+func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // also runs as the child process, so it is not parallel
 	if url := os.Getenv("REDRIVE_CRASH_URL"); url != "" {
 		crashingConsumer(t, url)
 		return
@@ -34,7 +34,7 @@ func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // it is also the
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		settings []string
-		into     string // what the child gives Config.DeadLetters
+		into     string // the child's Config.DeadLetters
 	}{
 		"one at a time":       {settings: []string{"grid", "false", "crash-limit", "3"}},
 		"with messages ahead": {settings: []string{"grid", "false", "crash-limit", "3", "prefetch", "20"}},
@@ -69,13 +69,13 @@ func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // it is also the
 				}
 				require.ErrorContains(t, err, "killed", string(out))
 				crashes++
-				require.LessOrEqual(t, crashes, 3, "it is never cut off")
+				require.LessOrEqual(t, crashes, 3, "it is never dead-lettered")
 			}
 			require.Equal(t, 3, crashes)
 			require.Zero(t, p.depth("orders"), "all others are handled")
 			if tc.into == "store" {
 				requireKilledIn(t, store)
-				require.Zero(t, p.depth("orders_dlq"), "it is in the one place where dead letters go")
+				require.Zero(t, p.depth("orders_dlq"), "the dead letter is in exactly one place")
 				return
 			}
 			d := p.next("orders_dlq")
@@ -97,7 +97,7 @@ func crashingConsumer(t *testing.T, url string) {
 		func(c *brokers.Config) {
 			c.Concurrency = min(4, prefetchOf(c))
 			switch os.Getenv("REDRIVE_CRASH_INTO") {
-			case "store": // one sink for the broker and the pipeline
+			case "store": // the same sink for the broker and the pipeline
 				letters := openLetters(t, os.Getenv("REDRIVE_CRASH_STORE"))
 				c.DeadLetters, cfg.DeadLetters = letters.DeadLetter, letters
 				dead = func() bool {
@@ -115,7 +115,8 @@ func crashingConsumer(t *testing.T, url string) {
 		}
 		return nil
 	})
-	// The end of the test ends the child, which drains. A message that has killed waits behind the others.
+	// The child is stopped at the end of the test, and drains. A message that has killed the process waits behind the
+	// others.
 	await.Progress(t, func() (int, bool) { n := p.depth("orders"); return n, n == 0 && dead() })
 	for more := true; more; {
 		select {
@@ -143,7 +144,7 @@ func openLetters(t *testing.T, path string) *dlq.Letters {
 	return letters
 }
 
-// requireKilledIn fails unless the store holds the killer and nothing else, as an operator needs it.
+// requireKilledIn fails unless the store has exactly the killer, with everything that an operator needs.
 func requireKilledIn(t *testing.T, path string) {
 	t.Helper()
 	letters := openLetters(t, path)
@@ -155,7 +156,7 @@ func requireKilledIn(t *testing.T, path string) {
 	require.Equal(t, "killer", entry.Body.UUID)
 	require.Equal(t, "poison", string(entry.Body.Payload))
 	require.Equal(t, envelope.ReasonCrash, entry.Reason)
-	require.Equal(t, "orders", entry.Origin.Consumer, "where a redrive goes")
+	require.Equal(t, "orders", entry.Origin.Consumer, "the destination of a redrive")
 	require.Contains(t, entry.ErrorMessage, "delivered 3 times without an answer")
 	require.Equal(t, dlq.Pending, entry.Status)
 }

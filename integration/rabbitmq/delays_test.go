@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// delayCase is one way of delaying a message.
+// delayCase is one way to delay a message.
 type delayCase struct {
 	delay    func() time.Duration
 	first    bool // the first delivery is delayed, not the retry
@@ -29,14 +29,14 @@ type delayCase struct {
 	late     func(delay time.Duration) time.Duration // how late it may be
 }
 
-// Delays are never early, and all end. First deliveries, delays that the error requests (Retry-After) and delays that
-// the policy names are late by at most 1 % or 100 ms, jittered ones by at most a quarter.
+// No delayed message is early, and none is lost. First deliveries, delays that the error requests (Retry-After) and
+// delays that the policy names are late by at most 1 % or 100 ms, jittered ones by at most a quarter.
 //
-// Not parallel, because it measures time. The promise is for a broker that is not overloaded, and other programs share
-// its cores and its disk. So raw messages wait alongside ours in a queue with a TTL, the lateness of the latest of them
-// is allowed for, and the median must keep the promise: the very latest message waits for the disk while the queues of
-// the first ones are declared. TestLadder_NeverEarlyAndRarelyLate shows that each delay is rounded up by no more than
-// half of what is promised.
+// This test is not parallel, because it measures time. The promise is for a broker that is not overloaded, and other
+// programs share its cores and its disk. So raw messages wait alongside ours in a queue with a TTL, the lateness of the
+// latest of them is allowed for, and the median must keep the promise: the very latest message waits for the disk while
+// the queues of the first ones are declared. TestLadder_NeverEarlyAndRarelyLate shows that each delay is rounded up by
+// no more than half of what is promised.
 func TestDelays_Accuracy(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -112,7 +112,7 @@ func (tc delayCase) measure(t *testing.T) {
 		}
 	})
 	late := make([]time.Duration, 0, n)
-	excess := make([]time.Duration, 0, n) // beyond what is promised
+	excess := make([]time.Duration, 0, n) // later than promised
 	for range n {
 		select {
 		case l := <-watch.laps:
@@ -128,10 +128,10 @@ func (tc delayCase) measure(t *testing.T) {
 	slices.Sort(late)
 	slices.Sort(excess)
 	t.Logf("late: p50 %s, p99 %s, most %s; raw %s", late[n/2], late[n*99/100], late[n-1], noise)
-	require.LessOrEqual(t, excess[n/2], 2*noise, "later than promised") // one no queue is made for waits in two queues
+	require.LessOrEqual(t, excess[n/2], 2*noise, "later than promised") // some delays wait in two queues
 }
 
-// control measures how RabbitMQ itself delays messages at the same time: raw messages that wait in a queue with a TTL.
+// control measures how late RabbitMQ itself is at the same time, with raw messages that wait in a queue with a TTL.
 type control struct {
 	done   chan struct{}
 	finish func()             // closes done
@@ -246,8 +246,8 @@ func (w *stopwatch) stop(i int, at time.Time) {
 }
 
 // RabbitMQ 3 shows a new quorum queue to other connections before it sets its x-message-ttl. A message that arrives in
-// between still expires: one that never did would block those behind it for good.
-func TestDelays_IntoAQueueThatIsBeingMade(t *testing.T) {
+// between must still expire, because one that never did would block those behind it forever.
+func TestDelays_IntoAQueueThatIsBeingDeclared(t *testing.T) {
 	t.Parallel()
 	const delay = 200 * time.Millisecond
 	server := services.SharedRabbitMQ(t)
@@ -271,7 +271,7 @@ func TestDelays_IntoAQueueThatIsBeingMade(t *testing.T) {
 }
 
 // The longest delay.
-func TestDelays_ThirtyDaysIsTheLongest(t *testing.T) {
+func TestDelays_LongestIsThirtyDays(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	b := openBroker(t, url, naming(brokers.Laravel()))

@@ -17,9 +17,10 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The connection is cut every 200 ms while 10,000 messages flow, of which 20 % fail: half of those once, half for good.
-// Every message is processed or dead, and those delivered twice are counted. If a machine needs longer than 200 ms to
-// connect and to handle the prefetched messages, the next cut waits for it: otherwise there would be no progress.
+// The connection is cut every 200 ms while 10,000 messages are processed, of which 20 % fail: half of those once, half
+// always. Every message is processed or dead-lettered, and those delivered twice are counted. If a machine needs longer
+// than 200 ms to connect and to handle the prefetched messages, the next cut waits for that, otherwise there would be
+// no progress.
 func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	t.Parallel()
 	const n, every = 10_000, 200 * time.Millisecond
@@ -84,7 +85,7 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	stopCutting := sync.OnceFunc(func() { close(stop); cutting.Wait() })
 	defer stopCutting()
 
-	var refused sync.Map // a publish that failed may have been stored: the producer tries again, as its caller would
+	var refused sync.Map // possibly stored although publishing failed; published again, as a caller would do
 	spread(callers, n, func(i int) {
 		for {
 			err := producer.Publisher().Publish("orders", message.NewMessage(strconv.Itoa(i), []byte("x")))
@@ -99,7 +100,7 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	note := func(d amqp.Delivery) {
 		i, err := strconv.Atoi(d.MessageId)
 		require.NoError(t, err)
-		require.True(t, isDead(i), "message %d has no reason to be dead: %v", i, d.Headers)
+		require.True(t, isDead(i), "message %d should not be dead-lettered: %v", i, d.Headers)
 		dead.note(d.MessageId)
 		require.NotEqual(t, "crash", d.Headers["x-dead-letter-reason"], "a lost connection is not a crash of the handler")
 	}
@@ -115,7 +116,7 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	}
 	stopCutting()
 
-	// Every copy caused by a cut is settled as well: nothing is left in a queue, and no message has both results.
+	// Every copy caused by a cut is settled as well: no queue has messages left, and no message has both results.
 	await.None(t, func() int { return plain.depth("orders") + plain.depth("orders_retry") })
 	require.NoError(t, consumer.Close())
 	for more := true; more; {
@@ -135,6 +136,6 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 	t.Logf("%d messages, %d cuts: %d processed + %d dead, 0 lost; %d processed and %d dead-lettered again; %d callers "+
 		"had to publish again",
 		n, cuts, n-n/10, n/10, processedAgain, deadAgain, failures)
-	require.Greater(t, cuts, 10, "too few cuts to show anything")
+	require.Greater(t, cuts, 10, "too few cuts to prove anything")
 	require.LessOrEqual(t, processedAgain, cuts*(prefetch+callers), "a cut repeats at most the messages in flight")
 }

@@ -25,7 +25,7 @@ type foreign struct {
 	router   *message.Router
 	pipeline *middleware.Pipeline
 	broker   brokers.Broker
-	runs     atomic.Int32 // of a handler that fails first
+	runs     atomic.Int32 // of a handler that fails at first
 	errors   atomic.Int32 // logged by watermill-amqp
 	critical atomic.Int32 // logged by the pipeline
 }
@@ -87,8 +87,9 @@ func (f *foreign) run(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, errors.Join(f.router.Close(), <-ended)) })
 }
 
-// A retry by RabbitMQ has a table among its headers, on which watermill-amqp's marshaler fails: the message was
-// redelivered thousands of times a second and reached no handler. The plugin refuses this before a message is consumed.
+// A retry by RabbitMQ has a table among its headers, on which watermill-amqp's marshaler fails: the message used to be
+// redelivered thousands of times a second without reaching a handler. The router plugin refuses this before a message
+// is consumed.
 func TestWatermillSubscriber_IsRefusedAtStart(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t, wmamqp.DefaultMarshaler{})
@@ -105,7 +106,7 @@ func TestWatermillSubscriber_IsRefusedWithItsFirstMessage(t *testing.T) {
 	f := newForeign(t, wmamqp.DefaultMarshaler{})
 	f.run(t)
 	await.Count(t, 1, func() int { return int(f.critical.Load()) }, "refusals in the log")
-	require.Zero(t, f.runs.Load(), "it would be lost to its first retry")
+	require.Zero(t, f.runs.Load(), "its first retry would lose it")
 	require.Zero(t, f.errors.Load(), "watermill-amqp has read it")
 }
 

@@ -10,14 +10,14 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The suite for brokers on RabbitMQ 4; the other tests run on 3.10. Version 4 rejects transient queues that are not
-// exclusive and QoS for a whole connection, and counts deliveries differently.
+// The conformance suite also runs on RabbitMQ 4; the other tests run on 3.10. Version 4 rejects transient queues that
+// are not exclusive and QoS for a whole connection, and counts deliveries differently.
 func TestConformance_RabbitMQ4(t *testing.T) { conforms(t, services.SharedRabbitMQ4(t), nil) }
 
-// Why there is no transport=native: the delayed retry of RabbitMQ 4.3's quorum queues waits as long as the queue is
-// configured to and redelivers the same message. A nack in AMQP 0-9-1 names no delay and changes no header, so attempt
-// and error would be lost with the process.
-func TestNative_DelayedRetryCarriesNothing(t *testing.T) {
+// This is why there is no transport=native: the delayed retry of RabbitMQ 4.3's quorum queues has a delay per queue and
+// redelivers the same message. A nack in AMQP 0-9-1 cannot specify a delay or change headers, so attempt and error
+// would be lost with the process.
+func TestNative_DelayedRetryLosesTheHeaders(t *testing.T) {
 	t.Parallel()
 	const first = 300 * time.Millisecond
 	p := dialPlain(t, services.SharedRabbitMQ4(t).VHost(t))
@@ -36,7 +36,7 @@ func TestNative_DelayedRetryCarriesNothing(t *testing.T) {
 		d = <-deliveries
 		took := time.Since(began)
 		t.Logf("delivery %d after %s: %v", n+1, took.Round(time.Millisecond), d.Headers)
-		require.GreaterOrEqual(t, took, first-10*time.Millisecond, "the queue's own wait")
+		require.GreaterOrEqual(t, took, first-10*time.Millisecond, "the delay of the queue")
 		require.Equal(t, int32(0), d.Headers["x-retry-count"])
 		require.EqualValues(t, n, d.Headers["x-acquired-count"])
 	}

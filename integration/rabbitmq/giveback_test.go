@@ -17,9 +17,9 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// A message that arrives early and cannot be forwarded for the rest of its delay, because there is no queue to wait in,
-// is kept in hand: it is handled when it is due, not before, and no delivery is counted for it.
-func TestDelays_ARestThatCannotBeSentOnIsKeptInHand(t *testing.T) {
+// A message that arrives early and cannot be forwarded for the rest of its delay, because there is no queue for it, is
+// kept in hand: it is handled when it is due, not before, and no delivery is counted.
+func TestDelays_ARestThatCannotBeForwardedIsKeptInHand(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
@@ -51,7 +51,7 @@ func TestDelays_ARestThatCannotBeSentOnIsKeptInHand(t *testing.T) {
 
 // A message that is nacked more often than the crash limit and RabbitMQ's own delivery limit allow, and that cannot be
 // republished because its handler made a header too large, is redelivered unchanged.
-func TestConsume_ANackThatCannotBePublishedAnewLosesNothing(t *testing.T) {
+func TestConsume_ANackThatCannotBeRepublishedLosesNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
@@ -74,14 +74,15 @@ func TestConsume_ANackThatCannotBePublishedAnewLosesNothing(t *testing.T) {
 	require.Zero(t, p.depth("orders_dlq"))
 }
 
-// A publish that the queue rejects is repeated: a queue that was full for a moment takes the message when there is
-// room.
+// A publication that the queue rejects is repeated: a queue that was full for a moment accepts the message once there
+// is room.
 func TestPublish_IsRepeatedWhileTheQueueRefuses(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
 	b := openBroker(t, url, naming(brokers.Laravel()))
-	// A queue with room for one message, which expires after 100 ms: full for the first attempt, not for the last.
+	// The queue has room for one message, which expires after 100 ms, so it is full at the first attempt but not at the
+	// last.
 	_, err := p.ch.QueueDeclare("full", true, false, false, false,
 		amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish", "x-message-ttl": int32(100)})
 	require.NoError(t, err)
@@ -90,8 +91,8 @@ func TestPublish_IsRepeatedWhileTheQueueRefuses(t *testing.T) {
 	}
 }
 
-// A missing dead letter queue or delay queue, because no consumer has ever run, is declared.
-func TestReschedule_DeclaresWhatIsMissing(t *testing.T) {
+// If a dead letter queue or delay queue is missing because no consumer has run yet, it is declared.
+func TestReschedule_DeclaresMissingQueues(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
@@ -107,8 +108,8 @@ func TestReschedule_DeclaresWhatIsMissing(t *testing.T) {
 	require.Equal(t, "dead", p.next("orders_dlq").MessageId)
 }
 
-// A deleted delay queue for first deliveries is declared again by the next publish.
-func TestPublish_ADeletedDelayQueueIsMadeAgain(t *testing.T) {
+// A deleted delay queue for first deliveries is declared again by the next publication.
+func TestPublish_ADeletedDelayQueueIsRedeclared(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
@@ -127,9 +128,9 @@ func TestPublish_ADeletedDelayQueueIsMadeAgain(t *testing.T) {
 	require.Equal(t, "after", p.next("orders").MessageId)
 }
 
-// More messages are returned as unroutable than one channel may have in flight: each is reported, none is treated as
-// stored.
-func TestPublish_EveryReturnIsTold(t *testing.T) {
+// If more messages are returned as unroutable than one channel may have in flight, each of them is reported and none is
+// treated as stored.
+func TestPublish_EveryReturnIsReported(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	b := openBroker(t, url, naming(brokers.Laravel()), func(c *brokers.Config) { c.PublishTimeout = time.Minute })

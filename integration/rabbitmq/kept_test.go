@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// An alarm outlasts all attempts to publish while delayed messages arrive that must wait further: they are kept in hand
-// and handled when they are due, and none is dead-lettered.
+// If an alarm lasts longer than all attempts to publish, delayed messages that must wait further are kept in hand and
+// handled when they are due, and none is dead-lettered.
 func TestAlarm_DelayedMessagesAreKeptInHand(t *testing.T) {
 	t.Parallel()
 	const n = 15
@@ -27,7 +27,7 @@ func TestAlarm_DelayedMessagesAreKeptInHand(t *testing.T) {
 	b := openBroker(t, url, naming(brokers.Laravel()), func(c *brokers.Config) { c.PublishTimeout = time.Second })
 	p := dialPlain(t, url)
 	s := serve(t, b, "orders", middleware.Laravel(1), succeeds)
-	const delay = 11 * time.Second // 6.4 s in a queue, and then as many further waits as it takes
+	const delay = 11 * time.Second // 6.4 s in a queue, and then in as many more as necessary
 	due := map[string]time.Time{}
 	var batch []*message.Message
 	for i := range n {
@@ -47,12 +47,12 @@ func TestAlarm_DelayedMessagesAreKeptInHand(t *testing.T) {
 			seen[next.message.UUID] = true
 		}
 	}
-	require.ErrorIs(t, b.Publisher().Publish("orders", newMessage("x")), rabbitmq.ErrBlocked, "the alarm is not over")
+	require.ErrorIs(t, b.Publisher().Publish("orders", newMessage("x")), rabbitmq.ErrBlocked, "the alarm has not ended")
 	await.True(t, func() bool { return p.depth("orders") == 0 })
 	require.Zero(t, p.depth("orders_dlq"))
 }
 
-// raiseAlarm makes a broker run short of memory until the test ends.
+// raiseAlarm sets off a broker's memory alarm until the test ends.
 func raiseAlarm(t *testing.T, r *services.Rabbit) {
 	t.Helper()
 	watermark := func(ctx context.Context, limit string) {

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The broker is killed with SIGKILL while 10,000 messages sit in delay queues, half of them retries and half first
-// deliveries, in queues of a named delay and on the grid: all are delivered, none early.
+// If the broker is killed with SIGKILL while 10,000 messages are in delay queues, half of them retries and half first
+// deliveries, in queues of a named delay and on the grid, all are delivered and none is early.
 func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	t.Parallel()
 	const n = 10_000
@@ -68,11 +68,12 @@ func TestKill_With10000MessagesInDelayQueues(t *testing.T) {
 	require.NoError(t, producer.Apply(t.Context(), producer.Plan("orders")))
 	began := time.Now()
 	require.NoError(t, producer.Publisher().Publish("orders", retries...))
-	named = max(30*time.Second, 10*time.Since(began).Round(time.Second)) // enough for this machine to fail and store them
+	// long enough for this machine to fail and store them
+	named = max(30*time.Second, 10*time.Since(began).Round(time.Second))
 	b := open(named)
 	s := consume(b)
 	failed.wait(t, n/2)
-	s.stop() // once it has stopped, every retry is confirmed
+	s.stop() // once the service has stopped, every retry is confirmed
 	waiting, _ := came.count()
 	require.Zero(t, waiting, "a message was early, before the kill: the delay is too short for this machine")
 	for i := range n {

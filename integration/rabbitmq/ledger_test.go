@@ -21,7 +21,7 @@ func newLedger() *ledger {
 	return &ledger{entries: map[string]int{}}
 }
 
-// note enters id once more and returns how often it has been entered.
+// note records id once more and returns how often it has been recorded.
 func (l *ledger) note(id string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,20 +30,20 @@ func (l *ledger) note(id string) int {
 	return l.entries[id]
 }
 
-// count returns how many different messages are entered, and how many repetitions.
+// count returns how many different messages are recorded, and how many repetitions.
 func (l *ledger) count() (different, again int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.entries), l.total - len(l.entries)
 }
 
-// wait returns once n different messages are entered.
+// wait waits until n different messages are recorded.
 func (l *ledger) wait(t *testing.T, n int) {
 	t.Helper()
 	await.Count(t, n, func() int { have, _ := l.count(); return have }, "messages are missing")
 }
 
-// requireExactly fails unless exactly the numbers for which wanted is true are entered.
+// requireExactly fails unless exactly the numbers for which wanted is true are recorded.
 func (l *ledger) requireExactly(t *testing.T, n int, wanted func(i int) bool) {
 	t.Helper()
 	l.mu.Lock()
@@ -55,5 +55,5 @@ func (l *ledger) requireExactly(t *testing.T, n int, wanted func(i int) bool) {
 			require.Positive(t, l.entries[strconv.Itoa(i)], "message %d is missing", i)
 		}
 	}
-	require.Len(t, l.entries, want, "messages that should not be there")
+	require.Len(t, l.entries, want, "unexpected messages")
 }

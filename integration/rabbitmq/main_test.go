@@ -1,4 +1,4 @@
-// Package rabbitmq_test proves brokers/rabbitmq on a real RabbitMQ.
+// Package rabbitmq_test tests brokers/rabbitmq on a real RabbitMQ.
 package rabbitmq_test
 
 import (
@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(restartAddress); url != "" {
 		os.Exit(restart(url))
 	}
-	// These tests wait much more than they compute. By default Go runs one at a time per core.
+	// These tests mostly wait. By default Go runs one at a time per core.
 	if err := flag.Set("test.parallel", "10"); err != nil {
 		panic(err)
 	}

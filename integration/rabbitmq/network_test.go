@@ -22,9 +22,9 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The network swallows everything and closes nothing. Heartbeats notice, both connections are reopened, and the message
-// in flight is redelivered.
-func TestNetwork_SwallowsEverything(t *testing.T) {
+// The network drops all packets but closes no connection. Heartbeats detect that, both connections are reopened, and
+// the message in flight is redelivered.
+func TestNetwork_DropsEverything(t *testing.T) {
 	t.Parallel()
 	direct := services.SharedRabbitMQ(t).VHost(t)
 	proxy := services.NewProxy(t, direct)
@@ -44,9 +44,9 @@ func TestNetwork_SwallowsEverything(t *testing.T) {
 	began := time.Now()
 	err := b.Publisher().Publish("orders", message.NewMessage("swallowed", nil))
 	require.Error(t, err)
-	require.Less(t, time.Since(began), patience, "no publish outlives its timeout")
+	require.Less(t, time.Since(began), patience, "Publish respects its timeout")
 
-	await.True(t, func() bool { return b.Stats().Connections == 0 }, "heartbeats notice")
+	await.True(t, func() bool { return b.Stats().Connections == 0 }, "heartbeats detect the fault")
 	require.NoError(t, proxy.Heal())
 	again := s.next()
 	require.Equal(t, "in flight", again.message.UUID)
@@ -56,8 +56,8 @@ func TestNetwork_SwallowsEverything(t *testing.T) {
 	}
 }
 
-// The broker stores a message and its confirm is lost: the caller learns within its timeout that the result is unknown,
-// and the next publish works.
+// If the broker stores a message and its confirm is lost, the caller learns within its timeout that the result is
+// unknown, and the next publication works.
 func TestNetwork_ConfirmsAreLost(t *testing.T) {
 	t.Parallel()
 	direct := services.SharedRabbitMQ(t).VHost(t)
@@ -77,14 +77,14 @@ func TestNetwork_ConfirmsAreLost(t *testing.T) {
 	require.ErrorIs(t, err, rabbitmq.ErrUnconfirmed)
 	require.ErrorContains(t, err, `"orders"`)
 	require.Less(t, time.Since(began), patience)
-	await.Count(t, 1, func() int { return p.depth("orders") }, "it was stored: unconfirmed does not mean refused")
+	await.Count(t, 1, func() int { return p.depth("orders") }, "it was stored, although it was not confirmed")
 
 	require.NoError(t, proxy.Heal())
 	await.True(t, func() bool { return b.Publisher().Publish("orders", newMessage("after")) == nil })
 }
 
-// An error text of 200 KB is dead-lettered, and so is the stack of a panic, over the same connections as before: a
-// header of that size would close one.
+// An error text of 200 KB is dead-lettered, and so is the stack of a panic, on the same connections as before, although
+// a header of that size would close them.
 func TestErrorText_Of200KB(t *testing.T) {
 	t.Parallel()
 	r := services.SharedRabbitMQ(t)
@@ -123,7 +123,7 @@ func TestErrorText_Of200KB(t *testing.T) {
 		for key, value := range d.Headers {
 			size += len(key) + len(fmt.Sprint(value))
 		}
-		require.Less(t, size, 20<<10, "all that was added is bounded")
+		require.Less(t, size, 20<<10, "the size of the added headers is bounded")
 		require.Contains(t, d.Headers["x-error-message"], "the database says no")
 		require.Contains(t, []string{"exhausted", "panic"}, d.Headers["x-dead-letter-reason"])
 	}
@@ -137,8 +137,8 @@ func vhostOf(t *testing.T, rawURL string) string {
 	return strings.TrimPrefix(u.Path, "/")
 }
 
-// The gauge shows what the broker sees, after 3,000 concurrent publishes and with 20 subscriptions.
-func TestStats_AreWhatTheBrokerSees(t *testing.T) {
+// The gauges equal the broker's own numbers, after 3,000 concurrent publications and with 20 subscriptions.
+func TestStats_EqualThoseOfTheBroker(t *testing.T) {
 	t.Parallel()
 	r := services.SharedRabbitMQ(t)
 	rawURL := r.VHost(t)
@@ -156,7 +156,7 @@ func TestStats_AreWhatTheBrokerSees(t *testing.T) {
 	require.Equal(t, 2, b.Stats().Connections)
 	require.LessOrEqual(t, b.Stats().Channels, 4+20)
 	await.True(t, func() bool {
-		stats := b.Stats() // now: when the broker checks its queues, there is one channel more
+		stats := b.Stats() // now, because there is one more channel while the broker checks its queues
 		connections, err := r.Management().Connections(t.Context(), vhostOf(t, rawURL))
 		require.NoError(t, err)
 		channels := 0
@@ -167,9 +167,9 @@ func TestStats_AreWhatTheBrokerSees(t *testing.T) {
 	})
 }
 
-// Processes or connections end again and again before anything can be acked or published. RabbitMQ counts that for
-// every message in hand, but none may be dead-lettered for it.
-func TestNetwork_ALostConnectionBuriesNothing(t *testing.T) {
+// Processes or connections end repeatedly before anything can be acked or published. RabbitMQ counts that for every
+// message in hand, but none may be dead-lettered because of it.
+func TestNetwork_ALostConnectionDeadLettersNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"))
@@ -192,10 +192,10 @@ func TestNetwork_ALostConnectionBuriesNothing(t *testing.T) {
 	require.Zero(t, dialPlain(t, url).depth("orders_dlq"))
 }
 
-// A broken connection is not a dead process: a handler that outlives more connections than the crash limit and
-// RabbitMQ's own delivery limit allow finishes its message, whose copies are then acked, and those behind it are
-// handled.
-func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
+// A broken connection does not mean that the process is dead: a handler during which more connections break than the
+// crash limit and RabbitMQ's own delivery limit allow can finish, the copies of its message are then acked, and those
+// behind it are handled.
+func TestNetwork_LostConnectionsAreNotCrashes(t *testing.T) {
 	t.Parallel()
 	const crashLimit, deliveryLimit, cuts = 3, 12, 16
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -221,7 +221,7 @@ func TestNetwork_LostConnectionsAreNoCrashes(t *testing.T) {
 		await.True(t, func() bool { return p.consumers("orders") == 0 })
 		require.NoError(t, proxy.Heal())
 		await.True(t, func() bool { return p.consumers("orders") == 1 })
-		for range 3 { // the network stays up for this long
+		for range 3 { // how long the network is up
 			require.NoError(t, b.Publisher().Publish("orders", newMessage("x")))
 		}
 	}
@@ -256,7 +256,7 @@ func TestConsume_AcksThatFailAreCounted(t *testing.T) {
 		s.next()
 	}
 	require.NoError(t, proxy.Cut())
-	await.True(t, func() bool { return b.Stats() == rabbitmq.Stats{} }, "the end of the connections is noticed")
+	await.True(t, func() bool { return b.Stats() == rabbitmq.Stats{} }, "the end of the connections is detected")
 	close(gate)
 	await.True(t, func() bool { return b.Stats().AcksFailed == 3 })
 	require.NoError(t, proxy.Heal())

@@ -21,9 +21,9 @@ import (
 
 func succeeds(*message.Message) error { return nil }
 
-// Publishers publish to a missing exchange as fast as they can. RabbitMQ closes their channel each time; retries and
-// dead letters are not held up.
-func TestPublish_AMissingExchangeStarvesNoRetry(t *testing.T) {
+// Publishers publish to a missing exchange as fast as they can. RabbitMQ closes their channel each time, but retries
+// and dead letters are not delayed.
+func TestPublish_AMissingExchangeDelaysNoRetry(t *testing.T) {
 	t.Parallel()
 	const n = 300
 	const delay = 20 * time.Millisecond
@@ -69,16 +69,16 @@ func TestPublish_AMissingExchangeStarvesNoRetry(t *testing.T) {
 	await.Count(t, n, func() int { return p.depth("orders_dlq") })
 }
 
-// Anything an operator deletes while the service runs is declared again when it is next needed, and Ping reports it
-// before that.
+// Everything that an operator deletes while the service runs is declared again when it is next needed, and until then
+// Ping reports it as missing.
 func TestOperator_DeletesWhileTheServiceRuns(t *testing.T) {
 	t.Parallel()
 	const delay = 100 * time.Millisecond
 	for name, tc := range map[string]struct {
 		remove func(p *plain) error
-		pings  string // what Ping reports; "" if AMQP cannot tell
+		pings  string // what Ping reports; "" if AMQP cannot detect it
 		handle func(*message.Message) error
-		queue  string // where the message ends up, if not in the handler
+		queue  string // the queue of the message, if no handler gets it
 	}{
 		"the exchange": {
 			func(p *plain) error { return p.ch.ExchangeDelete("redrive", false, false) },
@@ -112,7 +112,7 @@ func TestOperator_DeletesWhileTheServiceRuns(t *testing.T) {
 				require.ErrorContains(t, b.Ping(t.Context()), tc.pings)
 			}
 			for _, publisher := range []brokers.Broker{b, producer} {
-				// A publisher in another process waits until the consumer's process has healed its own queue.
+				// A publisher in another process waits until the consumer's process has recreated its queue.
 				require.Eventually(t, func() bool { return publisher.Publisher().Publish("orders", newMessage("x")) == nil },
 					2*patience, 50*time.Millisecond)
 				s.next()
@@ -144,8 +144,8 @@ func failsOnce() func(*message.Message) error {
 	}
 }
 
-// A consumer without named delays costs two queues; those of the grid are declared when they are needed.
-func TestSubscribe_DeclaresWhatIsNeeded(t *testing.T) {
+// A consumer without named delays needs two queues; those of the grid are declared when they are needed.
+func TestSubscribe_DeclaresOnlyNecessaryQueues(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	b := openBroker(t, url)
@@ -165,8 +165,9 @@ func TestSubscribe_DeclaresWhatIsNeeded(t *testing.T) {
 	require.Contains(t, depths, brokers.Depth{Topic: "orders", Kind: brokers.DepthRetry})
 }
 
-// Headers that RabbitMQ accepts but a Go AMQP client cannot decode: a table 40 deep, 9,000 entries. Such a message is
-// dead-lettered with its payload and the bytes of its headers, and costs no connection; all others are handled once.
+// RabbitMQ accepts headers that a Go client for AMQP cannot decode, such as a table nested 40 deep or one with 9,000
+// entries. Such a message is dead-lettered with its payload and the bytes of its headers, and ends no connection; all
+// others are handled once.
 func TestConsume_HeadersThatCannotBeDecoded(t *testing.T) {
 	t.Parallel()
 	deep := amqp.Table{}
@@ -219,9 +220,9 @@ func TestConsume_HeadersThatCannotBeDecoded(t *testing.T) {
 	}
 }
 
-// While the broker reads nothing from publishers, Publish and Close respect their timeouts, however much is to be
-// written.
-func TestAlarm_PublishAndCloseKeepToTheirTime(t *testing.T) {
+// While the broker reads nothing from publishers, Publish and Close respect their timeouts, however much there is to
+// write.
+func TestAlarm_PublishAndCloseRespectTheirTimeouts(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
 	r := borrowSecond(t, true)
@@ -238,12 +239,12 @@ func TestAlarm_PublishAndCloseKeepToTheirTime(t *testing.T) {
 	}
 	t.Cleanup(func() { watermark(context.Background(), "1GB") })
 	watermark(t.Context(), "1MB")
-	// A witness, because a broker that knows of the alarm does not fill its sockets any more.
+	// Another broker detects the alarm, because a broker that knows of it no longer fills its sockets.
 	awaitBlocked(t, openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"),
 		func(c *brokers.Config) { c.PublishTimeout = timeout }))
 	payload := make([]byte, 1<<20)
 	var group sync.WaitGroup
-	for range 32 { // more than the sockets hold
+	for range 32 { // more than the socket buffers can take
 		group.Go(func() {
 			began := time.Now()
 			err := b.Publisher().Publish("orders", message.NewMessage("m", payload))
@@ -259,8 +260,8 @@ func TestAlarm_PublishAndCloseKeepToTheirTime(t *testing.T) {
 }
 
 // A queue is deleted and recreated at once, as by a script that changes its arguments. RabbitMQ 3.10 attributes a
-// channel that consumed from the old queue to the new one, and drops what the queue sends there.
-func TestOperator_MakesAQueueAgain(t *testing.T) {
+// channel that consumed from the old queue to the new one, and drops the messages that the new queue sends to it.
+func TestOperator_RecreatesAQueue(t *testing.T) {
 	t.Parallel()
 	for name, server := range map[string]func(testing.TB) *services.Rabbit{
 		"3": services.SharedRabbitMQ, "4": services.SharedRabbitMQ4,

@@ -12,10 +12,10 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// patience bounds the wait for anything that must happen.
+// patience is how long tests wait for something that must happen.
 const patience = await.Patience
 
-// plain is a client without Redrive: it reads what is on the wire.
+// plain is a client without Redrive.
 type plain struct {
 	t  *testing.T
 	ch *amqp.Channel
@@ -23,7 +23,7 @@ type plain struct {
 
 func dialPlain(t *testing.T, url string) *plain {
 	t.Helper()
-	// RabbitMQ closes a connection on which nothing arrived for twice that time, for example on a busy machine.
+	// RabbitMQ closes a connection on which nothing arrived for twice that time, which may happen on a busy machine.
 	conn, err := amqp.DialConfig(url, amqp.Config{Heartbeat: time.Minute, Locale: "en_US"})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
@@ -32,7 +32,7 @@ func dialPlain(t *testing.T, url string) *plain {
 	return &plain{t: t, ch: ch}
 }
 
-// next takes one message from queue, waiting for it.
+// next waits for a message in queue and removes it.
 func (p *plain) next(queue string) amqp.Delivery {
 	p.t.Helper()
 	var d amqp.Delivery
@@ -67,7 +67,7 @@ func (p *plain) send(exchange, key string, msg amqp.Publishing) {
 	require.NoError(p.t, p.ch.PublishWithContext(p.t.Context(), exchange, key, true, false, msg))
 }
 
-// readPlain takes up to n messages from queue as Watermill messages with their string headers.
+// readPlain removes up to n messages from queue, and returns them as Watermill messages with their string headers.
 func readPlain(t *testing.T, url, queue string, n int) []*message.Message {
 	t.Helper()
 	p := dialPlain(t, url)

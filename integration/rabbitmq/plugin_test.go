@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Without the plugin, opening fails with an error that names the plugin and the remedy, and costs the broker next to
-// nothing.
+// Without the plugin, opening fails with an error that names the plugin and the remedy, and with hardly any load on the
+// broker.
 func TestPlugin_Missing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -35,7 +35,7 @@ func TestPlugin_Missing(t *testing.T) {
 }
 
 // The plugin is in no package, so this broker gets an exchange type of the same name that is a topic exchange and
-// delivers at once: names, bindings and headers are real, the delay is not.
+// delivers at once: names, bindings and headers are tested, but not the delay.
 func TestPlugin_NamesAndHeaders(t *testing.T) {
 	t.Parallel()
 	r := borrowSecond(t, false)
@@ -77,9 +77,9 @@ func TestPlugin_NamesAndHeaders(t *testing.T) {
 	require.Zero(t, p.depth("spy"))
 }
 
-// The real plugin. No package registry has it: build the tag that fits the broker as its README describes, unpack it
-// into a directory, and name that directory in TEST_DELAYED_PLUGIN_DIR. It passed with 3.10.2, compiled for RabbitMQ
-// 3.10.8, on 2026-11-21.
+// This test needs the real plugin, which is in no package registry: build the tag that fits the broker as its README
+// describes, unpack it into a directory, and set TEST_DELAYED_PLUGIN_DIR to that directory. It passed with 3.10.2,
+// compiled for RabbitMQ 3.10.8, on 2026-11-21.
 func TestPlugin_Delays(t *testing.T) {
 	t.Parallel()
 	dir := os.Getenv("TEST_DELAYED_PLUGIN_DIR")
@@ -109,7 +109,7 @@ func TestPlugin_Delays(t *testing.T) {
 	require.Equal(t, "inv-1", other.next().message.UUID)
 	require.Empty(t, other.runs, "D9: retries reach one service only")
 
-	// First-delivery delays: a short one does not wait behind a long one, and every service gets its copy.
+	// A short first-delivery delay does not wait behind a long one, and every service gets its copy.
 	published := time.Now()
 	for _, delay := range []time.Duration{3 * time.Second, time.Second} {
 		m := message.NewMessage(delay.String(), nil)

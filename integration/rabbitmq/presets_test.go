@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// System A: orders -> orders_retry -> orders_dlq, five runs, the JSON body with retry_count 5 at the end.
+// System A: orders -> orders_retry -> orders_dlq, with five runs, and the JSON body has retry_count 5 at the end.
 func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -37,7 +37,7 @@ func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 		require.Equal(t, "0199d9a5-5f9c-7cc4-ae4f-5fbb0d9bd3a1", runs[i].attempt.MessageID, "A7")
 		if i > 0 {
 			require.Contains(t, runs[i].message.Metadata["x-death"], `"queue":"orders_retry"`,
-				"A3: every retry passes the retry queue")
+				"A3: every retry goes through the retry queue")
 		}
 	}
 	d := p.next("orders_dlq")
@@ -62,8 +62,8 @@ func TestPresetA_FromAForeignBodyToTheDeadLetterQueue(t *testing.T) {
 	require.Zero(t, p.depth("orders_retry"))
 }
 
-// A server with a different naming redrives to the place that the consumer's broker recorded: the one retry queue, from
-// which messages expire, or the consumer's queue, where they wait until it is read.
+// A server with a different naming scheme redrives to the destination that the consumer's broker recorded: the single
+// retry queue, from which messages expire, or the consumer's queue, where they wait until it is read.
 func TestPresetA_RedriveToTheRecordedPlace(t *testing.T) {
 	t.Parallel()
 	type options = []func(*brokers.Config)
@@ -121,13 +121,13 @@ func TestPresetB_TimelineAndNames(t *testing.T) {
 	s := serve(t, b, "order-reminder", middleware.DelayedBackoff(3, time.Minute), fails)
 	_, err := p.ch.QueueDeclare("audit", true, false, false, false, nil)
 	require.NoError(t, err)
-	require.NoError(t, p.ch.QueueBind("audit", "", "order-reminder-dlx", false, nil)) // another consumer watches the DLX
+	require.NoError(t, p.ch.QueueBind("audit", "", "order-reminder-dlx", false, nil)) // another consumer reads from the DLX
 
 	m := newMessage(`{"type":"OrderReminderEvent"}`)
 	envelope.SetDelay(m, 10*time.Second)
 	published := time.Now()
 	require.NoError(t, b.Publisher().Publish("order-reminder", m))
-	require.Equal(t, 1, p.depth("order-reminder-delayed-queue"), "B8, B11: it can be seen waiting")
+	require.Equal(t, 1, p.depth("order-reminder-delayed-queue"), "B8, B11: it is visible while it waits")
 
 	runs := s.schedule(0, 10*time.Second, 30*time.Second, 70*time.Second)
 	require.GreaterOrEqual(t, runs[0].at.Sub(published), 10*time.Second, "B1")
@@ -175,8 +175,8 @@ func TestPresetB_PermanentErrorsAreNotRetried(t *testing.T) {
 	require.Empty(t, s.runs)
 }
 
-// System D: the literal timeline of 0, 1 and 6 s, on a bus where a foreign producer publishes, with another service
-// that gets the event once.
+// System D: the exact timeline of 0, 1 and 6 s, on a bus where a foreign producer publishes, with another service that
+// gets the event once.
 func TestPresetD_TimelineNamesAndHeaders(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -227,7 +227,7 @@ func TestPresetD_TimelineNamesAndHeaders(t *testing.T) {
 	require.Empty(t, other.runs, "D9: one service's retries never reach the other")
 }
 
-// A service whose name is set only in the environment.
+// The name of the service is set only in the environment.
 func TestPresetD_ServiceFromTheEnvironment(t *testing.T) {
 	t.Setenv("AMQP_MICROSERVICE_NAME", "invoice-service")
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -243,7 +243,7 @@ func TestPresetD_ServiceFromTheEnvironment(t *testing.T) {
 	s.stop()
 }
 
-// A message that a PHP consumer has already tried twice has one of three tries left.
+// A message that a PHP consumer has already tried twice has one of three attempts left.
 func TestPresetD_ContinuesWhereAForeignConsumerStopped(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -283,8 +283,8 @@ func TestPresetE_CyclesThenLimbo(t *testing.T) {
 	require.Zero(t, p.depth(queue+".deadletter"))
 }
 
-// E on existing classic queues in the original's spelling, with an old consumer alongside ours that still rejects: its
-// cycles count.
+// System E on existing classic queues with the original names, with an old consumer alongside ours that still rejects
+// messages: its cycles count.
 func TestPresetE_AdoptsExistingQueuesAndTheirCycles(t *testing.T) {
 	t.Parallel()
 	const queue, bus = "dre", "sme.sgp.workers"

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The queues of each preset on the broker, with the arguments that the five systems name.
+// Each preset declares the queues of its system, with the arguments that the five systems specify.
 func TestPresets_QueuesOnTheBroker(t *testing.T) {
 	t.Parallel()
 	limbu := brokers.TTLCycle("sme.sgp.workers")
@@ -84,7 +84,7 @@ func TestPresets_QueuesOnTheBroker(t *testing.T) {
 			b := openBroker(t, url, naming(tc.naming), group(tc.group), delays(tc.delays...), params("grid", "false"))
 			require.NoError(t, b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(tc.topic))
 			there := queues(t, url)
-			require.Len(t, there, len(tc.queues), "these queues and no other")
+			require.Len(t, there, len(tc.queues), "exactly these queues")
 			for queue, want := range tc.queues {
 				require.Contains(t, there, queue)
 				require.True(t, there[queue].Durable, "D6")
@@ -96,8 +96,8 @@ func TestPresets_QueuesOnTheBroker(t *testing.T) {
 	}
 }
 
-// A message that is rejected, by the broker's own tools or by a consumer without Redrive, goes where the preset directs
-// it: D's to .failed, and E's through the wait queue back to the main queue.
+// A message that is rejected, by the broker's own tools or by a consumer without Redrive, is routed by the preset: D's
+// to .failed, and E's through the delay queue back to the main queue.
 func TestPresets_ARejectedMessage(t *testing.T) {
 	t.Parallel()
 	reject := func(t *testing.T, p *plain, queue string) {

@@ -19,8 +19,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Publishing to a missing queue, exchange or key is an error that names it, also among many that succeed.
-func TestPublish_ToNothingIsAnErrorThatNamesIt(t *testing.T) {
+// Publishing to a missing queue, exchange or key returns an error that names it, also among many calls that succeed.
+func TestPublish_ToAMissingQueueIsAnErrorThatNamesIt(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
@@ -72,7 +72,7 @@ func TestPublish_ToNothingIsAnErrorThatNamesIt(t *testing.T) {
 	require.Equal(t, 640, p.depth("orders"))
 }
 
-// A retry without a queue to go to is an error, and the message that failed stays with the broker.
+// A retry without a queue is an error, and the message that failed stays in its queue.
 func TestReschedule_ToAMissingQueueAcksNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -95,8 +95,8 @@ func TestReschedule_ToAMissingQueueAcksNothing(t *testing.T) {
 	require.Equal(t, "m", p.next("orders").MessageId)
 }
 
-// A batch waits once: it is confirmed as a whole, in order, and may be much larger than the window of one channel.
-func TestPublish_BatchIsConfirmedAsOne(t *testing.T) {
+// A batch waits once for its confirms, keeps the order, and may be much larger than the window of one channel.
+func TestPublish_BatchIsConfirmedAsAWhole(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
@@ -105,7 +105,7 @@ func TestPublish_BatchIsConfirmedAsOne(t *testing.T) {
 	require.NoError(t, err)
 
 	var group sync.WaitGroup
-	for caller := range 4 { // together they need more slots than there are
+	for caller := range 4 { // together they need more slots than exist
 		group.Go(func() {
 			batch := make([]*message.Message, 3000)
 			for i := range batch {
@@ -130,7 +130,7 @@ func TestPublish_BatchIsConfirmedAsOne(t *testing.T) {
 	}
 }
 
-// A full queue refuses, and the error names it.
+// A full queue refuses messages, and the error names the queue.
 func TestPublish_ToAFullQueueIsRefused(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -145,8 +145,8 @@ func TestPublish_ToAFullQueueIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, `"full"`)
 }
 
-// Connections and channels stay few, whatever happens, and all are closed in the end.
-func TestStats_StayFew(t *testing.T) {
+// The number of connections and channels is bounded, whatever happens, and all are closed in the end.
+func TestStats_AreBounded(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	b := openBroker(t, url, params("grid", "false"))
@@ -175,8 +175,8 @@ func TestStats_StayFew(t *testing.T) {
 	require.Equal(t, rabbitmq.Stats{}, b.Stats())
 }
 
-// A header that AMQP forbids is refused before it closes the connection and fails all other publishes with it.
-func TestPublish_HostileHeadersLeaveTheConnectionAlive(t *testing.T) {
+// A header that AMQP forbids is refused before it can close the connection and fail all other publications on it.
+func TestPublish_HostileHeadersKeepTheConnection(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)

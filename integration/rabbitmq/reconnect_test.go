@@ -20,8 +20,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// restartAddress is set in the process that Watermill's suite starts to restart the broker. It is the URL at which the
-// test's process, which owns the broker, restarts it.
+// restartAddress is set in the process that Watermill's suite starts to restart the broker. At this URL, the test's
+// process, which owns the broker, restarts it.
 const restartAddress = "REDRIVE_TEST_RESTART"
 
 // restart asks the test's process for a restart, and waits for it.
@@ -40,8 +40,8 @@ func restart(url string) int {
 
 // TestReconnect is Watermill's own reconnect test: 10,000 messages from 100 publishers, while the broker is killed
 // twice. That test has a race: it compares when the last message is received, which may be before the publisher has
-// recorded it. So the last message is held back here; and because the race detector would still report the test, it
-// runs in a process without the detector: a silenced detector is just as slow, and the suite's deadline is fixed.
+// recorded it. So the last message is delayed here; and because the race detector would still report the test, it runs
+// in a process without the detector, since an ignored report does not make it faster and the suite's deadline is fixed.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
 	if raceEnabled {
@@ -83,7 +83,7 @@ func TestReconnect(t *testing.T) {
 		})
 }
 
-// lastHeldBack hands out the 10,000th message a second late.
+// lastHeldBack delivers the 10,000th message a second late.
 type lastHeldBack struct{ message.Subscriber }
 
 func (s *lastHeldBack) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {

@@ -19,8 +19,8 @@ import (
 
 var _ redrive.BatchRedriver = (*rabbitmq.Broker)(nil)
 
-// A redriven batch has a result for each message: those that cannot be sent get an error, and hold back no other.
-func TestRescheduleAll_AnswersForEach(t *testing.T) {
+// A redriven batch has a result for each message: those that cannot be sent get an error, and do not delay others.
+func TestRescheduleAll_HasAResultForEach(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
@@ -63,7 +63,7 @@ func TestRescheduleAll_AnswersForEach(t *testing.T) {
 		if _, faulty := faults[i]; !faulty {
 			d := <-deliveries
 			require.Equal(t, strconv.Itoa(i), d.MessageId, "in their order")
-			require.Equal(t, "orders", d.Headers["x-routing-key"], "as the handler saw it before")
+			require.Equal(t, "orders", d.Headers["x-routing-key"], "as the handler got it before")
 		}
 	}
 
@@ -103,7 +103,7 @@ func TestRescheduleAll_ConfirmedIsStored(t *testing.T) {
 	requireAllIn(t, p, "orders", stored)
 }
 
-// requireAllIn empties queue and fails unless every one of ids was there.
+// requireAllIn empties queue and fails unless it had all of ids.
 func requireAllIn(t *testing.T, p *plain, queue string, ids map[string]bool) {
 	t.Helper()
 	n := p.depth(queue)
@@ -112,5 +112,5 @@ func requireAllIn(t *testing.T, p *plain, queue string, ids map[string]bool) {
 	for range n {
 		delete(ids, (<-deliveries).MessageId)
 	}
-	require.Empty(t, ids, "confirmed and not there")
+	require.Empty(t, ids, "confirmed, but not in the queue")
 }

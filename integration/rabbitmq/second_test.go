@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// second is a broker besides the shared one, with a TLS port that asks clients for certificates. Tests may reconfigure,
-// alarm, freeze and kill it. It starts when the first test asks for it.
+// second is a broker in addition to the shared one, with a TLS port that requires client certificates. Tests may
+// reconfigure, alarm, freeze and kill it. It starts when the first test needs it.
 var second struct {
 	sync.RWMutex // locked by a test that uses the broker exclusively
 
@@ -20,8 +20,8 @@ var second struct {
 	err    error
 }
 
-// borrowSecond lends the second broker until the test ends, with alone to no other test in the meantime. A test that
-// kills it need not restart it.
+// borrowSecond returns the second broker for use until the test ends; with alone no other test uses it meanwhile. A
+// test that kills it need not restart it.
 func borrowSecond(t *testing.T, alone bool) *services.Rabbit {
 	t.Helper()
 	if alone {
@@ -44,7 +44,7 @@ func borrowSecond(t *testing.T, alone bool) *services.Rabbit {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the second broker's log ends so:\n%s", second.rabbit.Log())
+			t.Logf("the end of the second broker's log:\n%s", second.rabbit.Log())
 		}
 	})
 	return second.rabbit

@@ -20,8 +20,8 @@ import (
 
 var errDown = errors.New("the payment service is down")
 
-// storeTimeout is how long a busy machine may take to store a message in tests about something else. It is also short
-// enough that a message whose confirm never arrives is published again within our patience.
+// storeTimeout is the publish timeout of tests about something else: long enough for a busy machine, and short enough
+// that a message whose confirm never arrives is published again within our patience.
 const storeTimeout = 30 * time.Second
 
 // openBroker opens a broker that the test closes.
@@ -75,7 +75,7 @@ type service struct {
 	stop func()
 }
 
-// serve starts a handler on topic. It ends with the test, or by stop.
+// serve starts a handler on topic. It stops at the end of the test, or when stop is called.
 func serve(t *testing.T, b brokers.Broker, topic string, cfg middleware.Config, handle func(*message.Message) error,
 	opts ...brokers.SubscriberOption,
 ) *service {
@@ -136,8 +136,8 @@ func (s *service) nextWithin(limit time.Duration) run {
 	}
 }
 
-// schedule waits for n runs and compares the time between them with want: never early, on any machine.
-// TestDelays_Accuracy measures how exact delays are, against those of plain clients.
+// schedule waits for n runs and requires that none is earlier than want, on any machine. TestDelays_Accuracy measures
+// how exact delays are, compared with those of plain clients.
 func (s *service) schedule(want ...time.Duration) []run {
 	s.t.Helper()
 	runs := make([]run, len(want))
@@ -149,14 +149,14 @@ func (s *service) schedule(want ...time.Duration) []run {
 		runs[i] = s.nextWithin(wait)
 		require.Equal(s.t, i+1, runs[i].attempt.Number)
 		if i > 0 {
-			require.GreaterOrEqual(s.t, runs[i].at.Sub(runs[i-1].at), want[i]-want[i-1], "run %d came early", i+1)
+			require.GreaterOrEqual(s.t, runs[i].at.Sub(runs[i-1].at), want[i]-want[i-1], "run %d was early", i+1)
 		}
 	}
 	return runs
 }
 
-// publish stores messages, however busy the machine is: a test that wants its broker to run into the timeout may have
-// set it too short for that.
+// publish stores messages on a separate broker with a long timeout, because the test's own broker may have one that is
+// too short for a busy machine.
 func publish(t *testing.T, url string, messages ...*message.Message) {
 	t.Helper()
 	b := openBroker(t, url, naming(brokers.Laravel()), func(c *brokers.Config) { c.PublishTimeout = patience })

@@ -17,15 +17,15 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The broker closes the channel of a consumer that holds a message for too long, and again when the message has been
-// redelivered and waits for its handler. The handler is not started again alongside the one that still runs, whose late
-// result counts; its ack, whose delivery tag now belongs to another message, acks no other; and the other messages are
-// handled.
+// The broker closes the channel of a consumer that holds a message for too long, and again when the message was
+// redelivered and waits for its handler. No second handler is started while the first one still runs, whose late result
+// counts; its ack does not ack the other message that has its delivery tag now; and the other messages are handled.
 func TestConsumerTimeout(t *testing.T) {
 	t.Parallel()
 	r := borrowSecond(t, true)
 	url := r.VHost(t)
-	// Channels read both settings when they open. RabbitMQ looks for late consumers once a minute, this one every second.
+	// Channels read both settings when they are opened. RabbitMQ checks for late consumers once a minute, this one every
+	// second.
 	settings := func(ctx context.Context, timeout, tick string) {
 		_, err := r.Ctl(ctx, "eval", "application:set_env(rabbit, consumer_timeout, "+timeout+
 			"), application:set_env(rabbit, channel_tick_interval, "+tick+").")
@@ -51,15 +51,15 @@ func TestConsumerTimeout(t *testing.T) {
 	require.Equal(t, "slow", s.next().message.UUID)
 	const closings = 3
 	for n := range closings {
-		if n == closings-1 { // the next channel gets messages that nothing holds, whatever delays this process
+		if n == closings-1 { // the next channel gets messages that no channel holds, whatever delays this process
 			settings(t.Context(), "1800000", "60000")
 		}
-		// Not the moment without a consumer, which a busy machine misses.
+		// The moment without a consumer would be missed on a busy machine.
 		closed := func() bool { return strings.Count(log.String(), "the session of a subscription has ended") > n }
 		await.True(t, closed, "the channel was closed")
 		await.True(t, func() bool { return p.consumers("orders") == 1 })
 	}
-	require.Empty(t, s.runs, "it runs once")
+	require.Empty(t, s.runs, "the handler runs once")
 
 	close(release)
 	<-finished

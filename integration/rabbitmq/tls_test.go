@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// withQuery adds parameters, name and value in turn, to a URL.
+// withQuery adds parameters, alternately name and value, to a URL.
 func withQuery(t *testing.T, rawURL string, nameValues ...string) string {
 	t.Helper()
 	u, err := url.Parse(rawURL)
@@ -34,8 +34,8 @@ func inVHost(t *testing.T, rawURL, other string) string {
 	return u.String()
 }
 
-// amqps:// with certificates on both sides, none of them from the system's authorities: messages larger than a TLS
-// record pass, and closing flushes everything. Every misconfiguration ends in an error with the remedy and without the
+// With amqps:// and certificates on both sides, none of them from the system's authorities, messages larger than a TLS
+// record work, and closing flushes everything. Every misconfiguration causes an error with the remedy and without the
 // password.
 func TestTLS(t *testing.T) {
 	t.Parallel()
@@ -82,7 +82,7 @@ func TestTLS(t *testing.T) {
 			strings.Replace(r.URL, "amqp:", "amqps:", 1),
 			[]string{"does not speak TLS", "amqp://"},
 		},
-		"TLS and no TLS": {strings.Replace(r.TLSURL, "amqps:", "amqp:", 1), []string{"amqps://"}},
+		"TLS parameters without TLS": {strings.Replace(r.TLSURL, "amqps:", "amqp:", 1), []string{"amqps://"}},
 	} {
 		_, err := brokers.Open(t.Context(), tc.url)
 		require.Error(t, err, name)

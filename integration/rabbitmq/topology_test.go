@@ -31,7 +31,8 @@ func queues(t *testing.T, rawURL string) map[string]services.Queue {
 	return byName
 }
 
-// Apply declares exactly what Plan shows, with the arguments that keep messages safe, and Check then finds nothing.
+// Apply declares exactly the objects of Plan, with the arguments that keep messages safe, and Check then finds no
+// difference.
 func TestTopology_PlanApplyCheck(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -94,7 +95,7 @@ func TestTopology_PlanApplyCheck(t *testing.T) {
 				}
 			}
 
-			// The consumer finds what it needs and declares nothing more.
+			// The consumer finds all objects that it needs and declares no others.
 			serve(t, b, tc.topic, middleware.Laravel(1), fails)
 			require.Len(t, queues(t, url), len(plan.Queues))
 		})
@@ -207,7 +208,7 @@ func TestTopology_ForeignExchange(t *testing.T) {
 	}, *fault)
 }
 
-// Queues that belong to others are consumed as they are, and missing ones are declared.
+// Queues of others are consumed as they are, and missing ones are declared.
 func TestTopology_Adopt(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -230,13 +231,13 @@ func TestTopology_Adopt(t *testing.T) {
 
 // A queue in which retries would get stuck is refused with the setting that makes it work, and the failed start leaves
 // nothing behind.
-func TestTopology_NoWayBackIsRefused(t *testing.T) {
+func TestTopology_ADeadEndIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string]amqp.Table{
-		"plain":           nil,
-		"time to live":    {"x-message-ttl": int32(500)},
-		"quorum":          {"x-queue-type": "quorum"},
-		"leads to itself": {"x-dead-letter-exchange": "", "x-message-ttl": int32(500)},
+		"plain":                  nil,
+		"time to live":           {"x-message-ttl": int32(500)},
+		"quorum":                 {"x-queue-type": "quorum"},
+		"dead-letters to itself": {"x-dead-letter-exchange": "", "x-message-ttl": int32(500)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -268,7 +269,8 @@ func TestTopology_NoWayBackIsRefused(t *testing.T) {
 	}
 }
 
-// declare=none works and declares nothing if everything exists and there is a way back; otherwise it refuses.
+// declare=none declares nothing, and works if everything exists and retries can return to the queue; otherwise it
+// refuses to start.
 func TestTopology_None(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -280,7 +282,7 @@ func TestTopology_None(t *testing.T) {
 	require.ErrorContains(t, err, `queue "orders_retry" does not exist`)
 	findings, err := b.Check(t.Context(), b.Plan("orders"))
 	require.NoError(t, err)
-	require.Len(t, findings, 2, "it knows the mode, and what is missing")
+	require.Len(t, findings, 2, "the error names the mode and the missing queue")
 
 	_, err = p.ch.QueueDeclare("orders_retry", true, false, false, false, amqp.Table{
 		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders", "x-message-ttl": int32(200),
@@ -316,8 +318,8 @@ func TestTopology_RetryQueueOfAnotherPolicy(t *testing.T) {
 	}
 }
 
-// A producer in another language asks for a first delay through the delayed queue and the message's own expiration; its
-// x-delay is the base of the backoff.
+// A producer in another language requests a first-delivery delay with the delayed queue and the message's own
+// expiration; its x-delay is the base of the backoff.
 func TestTopology_FirstDelayOfAForeignProducer(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -332,9 +334,9 @@ func TestTopology_FirstDelayOfAForeignProducer(t *testing.T) {
 	require.Equal(t, "300", runs[0].message.Metadata["x-original-delay"])
 }
 
-// A changed policy declares new queues and leaves the old ones alone, and messages in those are delivered when they are
-// due.
-func TestTopology_ChangedPolicyRedeclaresNothing(t *testing.T) {
+// A changed policy declares new queues and does not change the old ones, and messages in the old ones are delivered
+// when they are due.
+func TestTopology_ChangedPolicyKeepsOldQueues(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	old := openBroker(t, url, params("grid", "false"), delays(time.Second, 4*time.Second))
@@ -357,7 +359,7 @@ func TestTopology_ChangedPolicyRedeclaresNothing(t *testing.T) {
 }
 
 // However many different delays there are, for first deliveries and retries, the number of queues is bounded.
-func TestTopology_AnyDelayNeedsNoNewQueue(t *testing.T) {
+func TestTopology_DelaysNeedABoundedNumberOfQueues(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	b := openBroker(t, url, delays(3*time.Second))
@@ -374,7 +376,7 @@ func TestTopology_AnyDelayNeedsNoNewQueue(t *testing.T) {
 			send = func() error { return pub.Publish("orders", m) }
 		}
 		err := send()
-		// a busy RabbitMQ refuses messages for a quorum queue that is just being created
+		// a busy RabbitMQ refuses messages for a quorum queue that is being created
 		for errors.Is(err, rabbitmq.ErrRefused) {
 			err = send()
 		}
@@ -383,7 +385,8 @@ func TestTopology_AnyDelayNeedsNoNewQueue(t *testing.T) {
 		}
 	})
 	after := queues(t, url)
-	// One set for retries, declared when the consumer subscribed, and one for first deliveries to the topic.
+	// There is one set of queues for retries, declared when the consumer subscribed, and one for first deliveries to the
+	// topic.
 	require.LessOrEqual(t, before, 2+22)
 	require.LessOrEqual(t, len(after), 2+2*22)
 	await.True(t, func() bool {
@@ -415,7 +418,7 @@ func TestTopology_CheckFindsMissingBindings(t *testing.T) {
 	require.Empty(t, findings)
 
 	require.NoError(t, p.ch.QueueUnbind("easyweek.invoice-service", "invoice.*", "easyweek.bus", nil))
-	require.NoError(t, p.ch.QueueBind("easyweek.invoice-service", "user.#", "easyweek.bus", false, nil), "a stranger's")
+	require.NoError(t, p.ch.QueueBind("easyweek.invoice-service", "user.#", "easyweek.bus", false, nil), "a foreign binding")
 	findings, err = b.Check(t.Context(), plan)
 	require.NoError(t, err)
 	require.Equal(t, []rabbitmq.Finding{{
@@ -424,7 +427,7 @@ func TestTopology_CheckFindsMissingBindings(t *testing.T) {
 	require.Contains(t, findings[0].String(), "is missing")
 	findings, err = blind.Check(t.Context(), plan)
 	require.NoError(t, err)
-	require.Empty(t, findings, "which is why callers must check ChecksBindings")
+	require.Empty(t, findings, "so callers must check ChecksBindings")
 
 	require.NoError(t, b.Apply(t.Context(), plan))
 	findings, err = b.Check(t.Context(), plan)
@@ -441,7 +444,7 @@ func TestTopology_CheckFindsMissingBindings(t *testing.T) {
 
 	closed := with("management", "http://127.0.0.1:1")
 	_, err = closed.Check(t.Context(), plan)
-	require.ErrorContains(t, err, "management API", "an incomplete check is not a clean one")
+	require.ErrorContains(t, err, "management API", "an incomplete check is not a successful one")
 	for _, address := range []string{"localhost:15672", "http://guest:guest@localhost:15672", "ftp://localhost"} {
 		_, err := brokers.OpenConfig(t.Context(), brokers.Config{URL: url, Params: brokers.Params{"management": address}})
 		require.ErrorContains(t, err, "management", address)
@@ -449,7 +452,7 @@ func TestTopology_CheckFindsMissingBindings(t *testing.T) {
 	}
 }
 
-// Everything that the first delayed publish would declare can be declared beforehand, and nothing more is needed.
+// Everything that the first delayed publication would declare can be declared beforehand.
 func TestTopology_PlanDelayed(t *testing.T) {
 	t.Parallel()
 	for name, scheme := range map[string]brokers.NameScheme{

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The broker is killed twice while messages are published, fail, wait and are retried: everything that Publish
-// confirmed is handled, and a caller whose publish failed gets an error.
+// The broker is killed twice while messages are published, fail, wait and are retried: every message that Publish
+// confirmed is handled, and a caller whose publication failed gets an error.
 func TestKill_UnderTraffic(t *testing.T) {
 	t.Parallel()
 	const kills, between, delay = 2, 1500, 200 * time.Millisecond
@@ -37,7 +37,7 @@ func TestKill_UnderTraffic(t *testing.T) {
 			return errDown
 		}
 		handled.note(m.UUID)
-		time.Sleep(2 * time.Millisecond) // real time: work, so that the traffic lasts
+		time.Sleep(2 * time.Millisecond) // real time: the work, so that the traffic lasts
 		return nil
 	})
 	require.NoError(t, r.Settle(t.Context()))
@@ -95,6 +95,6 @@ func TestKill_UnderTraffic(t *testing.T) {
 	await.None(t, func() int { return len(missing()) }, "confirmed messages are not handled")
 	_, again := handled.count()
 	t.Logf("%d confirmed, %d publishes failed, %d kills: 0 lost, %d handled again", len(confirmed), failures, kills, again)
-	require.Positive(t, failures, "no publish hit an outage: the test proves nothing")
+	require.Positive(t, failures, "no publication failed in an outage, so this test proves nothing")
 	require.Less(t, again, len(confirmed)/2)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The suite on an unmodified watermill-amqp.
+// The conformance suite runs on an unmodified watermill-amqp.
 func TestConformance_WatermillAMQP(t *testing.T) {
 	server := services.SharedRabbitMQ(t)
 	brokertest.Run(t, brokertest.Harness{

@@ -17,10 +17,10 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// BenchmarkRedrive compares runs with raw amqp091-go that publishes the same messages, confirmed, with 1,000 in flight,
-// and with one redrive after the other; PostgreSQL syncs every commit. They take turns. "run" lasts until the broker
-// has confirmed everything and the store has recorded it, like a single redrive; "closing" also closes every entry.
-// Targets: run/raw at least 0.6, run/single at least 15.
+// BenchmarkRedrive compares runs with raw amqp091-go, which publishes the same messages with confirms and 1,000 in
+// flight, and with single redrives one after the other; PostgreSQL syncs every commit. They run alternately. "run"
+// lasts until the broker has confirmed everything and the store has recorded it, like a single redrive; "closing" also
+// closes every entry. Targets: run/raw at least 0.6, run/single at least 15.
 func BenchmarkRedrive(b *testing.B) {
 	store := services.Postgres(b, services.PostgresConfig{
 		Durable:  true,
@@ -34,7 +34,7 @@ func BenchmarkRedrive(b *testing.B) {
 		require.NoError(b, l.Close())
 	})
 	ctx, stop := context.WithCancel(b.Context())
-	queue, err := broker.Subscriber().Subscribe(ctx, topic) // makes the queue
+	queue, err := broker.Subscriber().Subscribe(ctx, topic) // declares the queue
 	require.NoError(b, err)
 	stop()
 	for range queue {
@@ -87,7 +87,7 @@ func redriveSingles(b *testing.B, m *dlq.Manager, n int) time.Duration {
 	return time.Since(start)
 }
 
-// redriveRun redrives all that is PENDING, n entries.
+// redriveRun redrives all n PENDING entries.
 func redriveRun(b *testing.B, m *redrive.Runner, n int64, closes bool) time.Duration {
 	b.Helper()
 	r, err := m.StartRun(b.Context(), redrive.Spec{CloseOnPublish: closes, MaxOut: -1}, dlq.By{Actor: "bench"})

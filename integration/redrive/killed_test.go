@@ -24,9 +24,9 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Dead letters in PostgreSQL are redriven to RabbitMQ by redrive serve, which is killed with SIGKILL in the middle and
-// started again, several times: every message reaches its consumer, none twice, and every outcome is the consumer's own
-// report. There are 100,000, which take 45 s on two cores; fewer with -short or REDRIVE_RUN_LETTERS.
+// redrive serve redrives dead letters from PostgreSQL to RabbitMQ, and is repeatedly killed with SIGKILL and restarted
+// meanwhile: every message reaches its consumer once, and every outcome is reported by the consumer. There are 100,000
+// letters, which take 45 s on two cores; fewer with -short or REDRIVE_RUN_LETTERS.
 func TestServe_Killed(t *testing.T) {
 	t.Parallel()
 	letters, kills := 100_000, 3
@@ -48,7 +48,7 @@ func TestServe_Killed(t *testing.T) {
 
 	var mu sync.Mutex
 	delivered := make(map[string]int, letters)
-	reached := make(chan struct{}, kills) // a server is to be killed
+	reached := make(chan struct{}, kills) // a server is being killed
 	serve(t, b, l, func(m *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -93,9 +93,9 @@ func TestServe_Killed(t *testing.T) {
 	defer mu.Unlock()
 	require.Len(t, delivered, letters, "every message is redriven")
 	for id, n := range delivered {
-		require.Equal(t, 1, n, "%s came %d times", id, n)
+		require.Equal(t, 1, n, "%s was delivered %d times", id, n)
 	}
-	t.Logf("%d messages in %s, %d kills included", letters, took.Round(time.Millisecond), kills)
+	t.Logf("%d messages in %s, including %d kills", letters, took.Round(time.Millisecond), kills)
 }
 
 // program is the built command and its server.
@@ -103,12 +103,12 @@ type program struct {
 	path, config, address string
 
 	cmd   *exec.Cmd
-	log   *bytes.Buffer // to be read when it has ended
+	log   *bytes.Buffer // may be read once it has ended
 	ended chan error
 }
 
 // newProgram configures a server whose claims last half a minute: the consumer must not be further behind than that,
-// else a message that a killed process did not record is sent twice.
+// otherwise a message that a killed process did not record is sent twice.
 func newProgram(t *testing.T, store, broker string) *program {
 	t.Helper()
 	p := &program{
@@ -122,7 +122,7 @@ func newProgram(t *testing.T, store, broker string) *program {
 	return p
 }
 
-// start starts redrive serve, and returns when it is ready.
+// start starts redrive serve, and returns once it is ready.
 func (p *program) start(t *testing.T) {
 	t.Helper()
 	p.log, p.ended = &bytes.Buffer{}, make(chan error, 1)

@@ -1,4 +1,4 @@
-// Package redrive_test proves redrive runs from end to end: dead letters in PostgreSQL, sent back through RabbitMQ.
+// Package redrive_test tests redrive runs from end to end, from dead letters in PostgreSQL to RabbitMQ.
 package redrive_test
 
 import (
@@ -29,7 +29,7 @@ const (
 	consumer = topic + "." + group // the queue's name by brokers.DefaultNames
 )
 
-// openBroker opens RabbitMQ as the processes of these tests do.
+// openBroker opens RabbitMQ with the settings of these tests' processes.
 func openBroker(t testing.TB, url string) brokers.Broker {
 	t.Helper()
 	b, err := brokers.OpenConfig(t.Context(),
@@ -67,7 +67,7 @@ func serve(t testing.TB, b brokers.Broker, l *dlq.Letters, handle func(*message.
 	})
 }
 
-// fill stores the dead letters with the numbers from first to last, last not included.
+// fill stores the dead letters with the numbers from first up to, but not including, last.
 func fill(t testing.TB, l *dlq.Letters, first, last int) {
 	t.Helper()
 	for ; first < last; first += 1000 {

@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// fleet is the work of four servers on one store: a run over its letters, a rule for those of another cause, and a
+// fleet is the work of four servers with one store: a run over its letters, a rule for those of another cause, and a
 // foreign dead letter queue to collect.
 type fleet struct {
 	letters *dlq.Letters
@@ -34,13 +34,13 @@ type fleet struct {
 
 const (
 	fleetRun, fleetRule, fleetForeign = 3000, 100, 300
-	fleetRate                         = 200 // a second, so that servers start meanwhile on a busy machine
+	fleetRate                         = 200 // per second, so that servers can start meanwhile on a busy machine
 	foreignQueue                      = "foreign.dead"
 )
 
 // Four servers share a store. The one that holds a run is killed. Two others, one of which has taken the run over, are
-// frozen while the fourth finishes half of the rest, and then continue. Every letter is redriven, the run's, the rule's
-// and the collected ones are counted once, and the kept numbers match the rows.
+// frozen while the fourth finishes half of the rest, and then continue. Every letter is redriven, those of the run, the
+// rule and the collector are counted once, and the stored counts match the rows.
 //
 // Wrong clocks are left to dlqtest.RunClocks, which every store passes: a Go process gets the time from the kernel and
 // not from libc, so faketime has no effect on a child process.
@@ -113,7 +113,7 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// channel calls do with a channel of a separate connection, like that of a foreign service.
+// channel calls do with a channel of a separate connection, like a foreign service's.
 func (f *fleet) channel(t *testing.T, do func(*amqp.Channel) error) {
 	t.Helper()
 	connection, err := amqp.Dial(f.broker)
@@ -189,10 +189,10 @@ func (f *fleet) finish(t *testing.T) {
 			ruled += all[i].Counts.Succeeded
 		}
 	}
-	require.Equal(t, int64(fleetRule), ruled, "each entry is of one run")
+	require.Equal(t, int64(fleetRule), ruled, "each entry belongs to one run")
 }
 
-// requireBalance compares the deliveries with the rows, the kept counts and the audit log.
+// requireBalance compares the deliveries with the rows, the stored counts and the audit log.
 func (f *fleet) requireBalance(t *testing.T) {
 	t.Helper()
 	f.mu.Lock()
@@ -204,7 +204,7 @@ func (f *fleet) requireBalance(t *testing.T) {
 		extra += n - 1
 	}
 	t.Logf("%d deliveries were repeated", extra)
-	require.LessOrEqual(t, extra, 2*2*fleetRate/10, "two batches were in flight at each of two faults")
+	require.LessOrEqual(t, extra, 2*2*fleetRate/10, "two batches were in flight at each of the two faults")
 	store := f.letters.Store()
 	before, err := store.Stats(t.Context(), driver.StatsQuery{})
 	require.NoError(t, err)
@@ -228,8 +228,8 @@ func (f *fleet) requireBalance(t *testing.T) {
 			break
 		}
 	}
-	require.Len(t, redrives, fleetRun+fleetRule, "the audit log has a redrive of each")
-	require.Len(t, closed, fleetRun+fleetRule, "and its success")
+	require.Len(t, redrives, fleetRun+fleetRule, "the audit log has a redrive of each entry")
+	require.Len(t, closed, fleetRun+fleetRule, "and the success of each")
 	for id, n := range closed {
 		require.Equal(t, 1, n, "entry %d", id)
 	}

@@ -48,7 +48,7 @@ func TestKubernetes_Manifests(t *testing.T) {
 	require.Equal(t, labels, service.Spec.Selector)
 	require.Equal(t, labels, budget.Spec.Selector.MatchLabels)
 	require.Equal(t, labels, network.Spec.PodSelector.MatchLabels)
-	require.Less(t, budget.Spec.MinAvailable.IntVal, *deployment.Spec.Replicas, "or no node could be drained")
+	require.Less(t, budget.Spec.MinAvailable.IntVal, *deployment.Spec.Replicas, "otherwise no node could be drained")
 
 	pod := deployment.Spec.Template.Spec
 	require.Len(t, pod.Containers, 1)

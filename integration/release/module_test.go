@@ -27,7 +27,7 @@ func (c consumer) goMod(t *testing.T) (m goMod) {
 	return m
 }
 
-// libraryUser is a service that only retries on the memory broker.
+// libraryUser is a service that only uses retries on the memory broker.
 const libraryUser = `package main
 
 import (
@@ -80,9 +80,9 @@ func TestModule_OfALibraryUser(t *testing.T) {
 	}, required, "docs/releasing.md shows this list")
 }
 
-// The cost of one module: a service that uses OpenTelemetry, Prometheus, pgx or testify itself gets at least the
-// versions that this module requires, even if it does not import the packages that need them. Modules that it does not
-// use stay out.
+// This is the cost of having one module: a service that uses OpenTelemetry, Prometheus, pgx or testify itself gets at
+// least the versions that this module requires, even if it does not import the packages that need them. It gets no
+// modules that it does not use.
 func TestModule_RaisesVersions(t *testing.T) {
 	t.Parallel()
 	c := newConsumer(t)
@@ -109,7 +109,7 @@ func TestModule_RaisesVersions(t *testing.T) {
 	}, raised, "docs/releasing.md names them")
 }
 
-// The command installs from the tag alone, and reports its version.
+// The command can be installed from the tag, and reports its version.
 func TestModule_InstallsTheCommand(t *testing.T) {
 	t.Parallel()
 	c := newConsumer(t)

@@ -1,5 +1,5 @@
-// Package release_test tests the parts of a release as their users get them: the module as a library and by go install,
-// the manifests, the unit and the images.
+// Package release_test tests the parts of a release as users get them: the module as a library and by go install, the
+// manifests, the unit and the images.
 package release_test
 
 import (
@@ -19,13 +19,13 @@ import (
 const (
 	root   = "../.."
 	module = "github.com/redrive-go/redrive"
-	tag    = "v0.1.0" // of the release that these tests make
+	tag    = "v0.1.0" // of the release in these tests
 	// trimpath: the build cache of these tests can be used, wherever the module cache is
 	flags = "GOFLAGS=-modcacherw -trimpath"
 )
 
-// consumer is a user's machine: a directory, an empty module cache, and a module proxy that has this checkout as a
-// tagged release. Everything else comes from the module cache of these tests, or from the machine's own proxy.
+// consumer is a user's machine: a directory, an empty module cache, and a module proxy with this checkout as a tagged
+// release. Everything else comes from the module cache of these tests, or from the machine's own proxy.
 type consumer struct {
 	dir string
 	env []string
@@ -67,8 +67,8 @@ func goEnv(t *testing.T, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// publish writes the files of the checkout into a module proxy in the file system, as the tag would have them: tracked
-// files, without the folders that are modules themselves.
+// publish writes the files of the checkout into a module proxy in the file system like a tag: tracked files without the
+// folders that are separate modules.
 func publish(t *testing.T, proxy string) {
 	t.Helper()
 	dir := filepath.Join(proxy, filepath.FromSlash(module), "@v")

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// systemd accepts every line of the unit, and rates its exposure as low.
+// systemd accepts every line of the unit, and its exposure level is low.
 func TestSystemd_Unit(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
@@ -31,7 +31,7 @@ func TestSystemd_Unit(t *testing.T) {
 	require.NoError(t, os.WriteFile(unit, []byte(started), 0o600))
 	out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", unit).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.NotContains(t, string(out), "redrive.service", "a line that systemd does not know")
+	require.NotContains(t, string(out), "redrive.service", "systemd does not know a line")
 
 	out, err = exec.CommandContext(t.Context(), analyze, "security", "--offline=yes", "--no-pager", unit).CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -58,9 +58,9 @@ func dockerfile(t *testing.T, name string) (lines []instruction) {
 	return lines
 }
 
-// Both images have the same final stage: on distroless, not as root, with only the binary, on the port and with the
-// configuration that the manifests mount. The one from a checkout is built with a Go that go.mod allows, from an
-// existing directory.
+// Both images have the same final stage: based on distroless, not as root, with only the binary, and with the port and
+// the configuration that the manifests use. The image from a checkout is built with a version of Go that go.mod allows,
+// from an existing directory.
 func TestDocker_Images(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"Dockerfile", "Dockerfile.release"} {
@@ -89,7 +89,7 @@ func TestDocker_Images(t *testing.T) {
 			"EXPOSE":     "8321",
 			"ENTRYPOINT": `["/usr/local/bin/redrive"]`, "CMD": `["serve", "--config", "/etc/redrive/redrive.yaml"]`,
 		}, image, name)
-		require.Len(t, copied, 1, "%s: the binary and nothing else", name)
+		require.Len(t, copied, 1, "%s: only the binary", name)
 		require.Regexp(t, `/redrive /usr/local/bin/redrive$`, copied[0], name)
 	}
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
@@ -99,7 +99,7 @@ func TestDocker_Images(t *testing.T) {
 }
 
 // The packages install the files that the unit names: the binary, the configuration and its secrets.
-func TestPackages_FitTheUnit(t *testing.T) {
+func TestPackages_MatchTheUnit(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, ".goreleaser.yaml"))
 	require.NoError(t, err)

@@ -41,7 +41,7 @@ var products = map[string]struct {
 	"MySQL":   {services.SharedMySQL, services.MySQL},
 }
 
-func TestSharedMySQL_IsTheProductThatItSays(t *testing.T) {
+func TestSharedMySQL_IsTheExpectedProduct(t *testing.T) {
 	for name, product := range products {
 		t.Run(name, func(t *testing.T) {
 			m := product.shared(t)

@@ -17,7 +17,7 @@ import (
 
 // Acks of messages under one lease share a statement with acks of messages under another. If that other lease is lost,
 // the rest are stored nevertheless.
-func TestAcks_BesideALostLease(t *testing.T) {
+func TestAcks_SharedWithALostLease(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
 	db := openDB(t, url)
@@ -140,7 +140,7 @@ func TestClaims_AreDisjoint(t *testing.T) {
 
 // A locked row, by an operator's forgotten transaction or an ack in flight, is passed over: those behind it are handed
 // out, and it follows when the lock is released.
-func TestClaims_PassByLockedRows(t *testing.T) {
+func TestClaims_SkipLockedRows(t *testing.T) {
 	t.Parallel()
 	const givenBack, dead = "UPDATE redrive_queue_messages SET lease = 0, deliveries = 1",
 		"UPDATE redrive_queue_messages SET lease = 99, deliveries = 1"
@@ -194,7 +194,7 @@ func TestClaims_PassByLockedRows(t *testing.T) {
 // An ack or a nack touches only its own row: a locked row, like those that claims lock, does not delay it. On MariaDB
 // it used to, because the planner treated a newly filled table as empty and read all of it; claims then skipped the
 // rows that the ack had locked on its way, and messages came out of order.
-func TestAnswers_DoNotWaitForOtherRows(t *testing.T) {
+func TestSettlements_DoNotWaitForOtherRows(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
 		t.Helper()
@@ -237,7 +237,7 @@ func TestAnswers_DoNotWaitForOtherRows(t *testing.T) {
 
 // The ids of rows and of their shared leases start over when an operator truncates the tables. The answers of old
 // handlers then must not settle new rows with the same ids, even under a lease with the same id.
-func TestClaim_OldAnswersMissRowsThatHaveTheirIDs(t *testing.T) {
+func TestClaim_OldSettlementsIgnoreRowsWithReusedIDs(t *testing.T) {
 	t.Parallel()
 	const n = 10
 	url := services.SharedPostgres(t).Database(t)

@@ -290,7 +290,7 @@ func TestBacklog_IsNeverScanned(t *testing.T) {
 }
 
 // Statements planned while the queue was empty do not keep reading the whole table when it has grown.
-func TestBacklog_ThatCameFastIsNotScanned(t *testing.T) {
+func TestBacklog_ThatGrewFastIsNotScanned(t *testing.T) {
 	t.Parallel()
 	const waiting, n = 200_000, 300
 	url := services.SharedPostgres(t).Database(t)

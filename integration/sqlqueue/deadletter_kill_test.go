@@ -97,7 +97,7 @@ func reject(ctx context.Context, url string) error {
 // The outbox and kill -9: the row of the application, its event, the dead letter and the ack are one transaction, also
 // if processes die in the middle of it and right after it. At every moment there are equally many of each, and none
 // twice.
-func TestDeadLetter_OneTransactionAlthoughProcessesAreKilled(t *testing.T) {
+func TestDeadLetter_OneTransactionWhenProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
 		t.Helper()

@@ -20,7 +20,7 @@ import (
 
 // Everything that adds to a queue notifies other processes, with the delay: a publish, publishes so fast that they
 // share a notification, the commit of a transaction, a nack, a reschedule.
-func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
+func TestNotify_OfEveryDueMessage(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
 	queue := openQueue(t, with(url, "x-nack-pause=3s"))
@@ -87,7 +87,7 @@ func TestNotify_OfEverythingThatBecomesDue(t *testing.T) {
 // A notification wakes a consumer that has been idle for so long that it would poll a second later: it takes no longer
 // than a busy one. A busy machine may be late in a round, and a queue that is not woken may be in time by chance, so
 // the median counts.
-func TestNotify_WakesAConsumerThatDoesNotLook(t *testing.T) {
+func TestNotify_WakesAConsumerThatDoesNotPoll(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
 	consumer, producer := openQueue(t, with(url, "x-poll=1h")), openQueue(t, with(url, "x-poll=1h"))
@@ -136,7 +136,7 @@ func TestNotify_WakesIdleConsumers(t *testing.T) {
 }
 
 // A message whose notification is lost is found by polling: one that was inserted into the table by hand has none.
-func TestNotify_LostOnesAreFoundByLooking(t *testing.T) {
+func TestNotify_LostOnesAreFoundByPolling(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
 	queue, db := openQueue(t, url), openDB(t, url)

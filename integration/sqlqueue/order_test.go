@@ -20,7 +20,7 @@ import (
 
 // A claim that reaches the end of its queue must not lock the next row in the index, the first message of the next
 // queue: that queue's claims would skip it, and its messages would come out of order.
-func TestOrder_BesideABusyQueue(t *testing.T) {
+func TestOrder_NextToABusyQueue(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
 		t.Helper()

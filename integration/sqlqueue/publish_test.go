@@ -10,7 +10,7 @@ import (
 
 // Messages published in the caller's transaction are written by a different statement than others, because drivers
 // differ. Both keep every byte, the order, and batches of any size.
-func TestPublish_SameInAndOutOfATransaction(t *testing.T) {
+func TestPublish_SameInsideAndOutsideATransaction(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
 		t.Helper()

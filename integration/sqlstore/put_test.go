@@ -199,7 +199,7 @@ func TestPut_LargeCallWithRepeats(t *testing.T) {
 }
 
 // An entry that differs from those of dlq.NewEntry is stored unchanged, whatever the difference.
-func TestPut_KeepsWhatDiffers(t *testing.T) {
+func TestPut_KeepsUnusualFields(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, func(t *testing.T, s *sqlstore.Store) {
 		t.Helper()

@@ -69,7 +69,7 @@ func lastRecord(t *testing.T, s *sqlstore.Store, id int64) driver.AuditRecord {
 
 // The statements that others send to their table do the same on the view as they did on the table and as the store's
 // own calls do: the audit log records them, the statistics count them, and existing data is kept.
-func TestDlqEvents_TheirUpdates(t *testing.T) {
+func TestDlqEvents_ForeignUpdates(t *testing.T) {
 	t.Parallel()
 	onLayouts(t, func(t *testing.T, s *sqlstore.Store, db *sql.DB) {
 		t.Helper()
@@ -149,7 +149,7 @@ func TestDlqEvents_TheirUpdates(t *testing.T) {
 
 // Their purge, in the order of the text and in the right one: the removed entries are in the archive, once, with their
 // earlier revisions, and can be restored unchanged.
-func TestDlqEvents_TheirPurge(t *testing.T) {
+func TestDlqEvents_ForeignPurge(t *testing.T) {
 	t.Parallel()
 	for name, statements := range map[string][]string{
 		"archive and delete":         {statementArchive, statementPurge},

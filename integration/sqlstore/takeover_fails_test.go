@@ -68,7 +68,7 @@ func TestTakeOver_Fails(t *testing.T) {
 }
 
 // Concurrent calls, and processes that open the store meanwhile, take every row over once.
-func TestTakeOver_AtTheSameTime(t *testing.T) {
+func TestTakeOver_Concurrently(t *testing.T) {
 	t.Parallel()
 	url, db := theirDatabase(t)
 	var working sync.WaitGroup

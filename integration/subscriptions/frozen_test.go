@@ -16,7 +16,7 @@ import (
 
 // If a server freezes or refuses connections while everything is open, no query outlives its context: depths, readers
 // and pings fail in time and recover with the server, and Close returns.
-func TestQuestions_OfFrozenAndRefusingServers(t *testing.T) {
+func TestQueries_ToFrozenAndRefusingServers(t *testing.T) {
 	t.Parallel()
 	for name, server := range map[string]func(t *testing.T) string{
 		"RabbitMQ":   func(t *testing.T) string { t.Helper(); return services.SharedRabbitMQ(t).VHost(t) },
@@ -37,7 +37,7 @@ func TestQuestions_OfFrozenAndRefusingServers(t *testing.T) {
 				questions["depths"] = func(ctx context.Context) error { _, err := d.Depths(ctx); return err }
 			}
 			origin := envelope.Origin{Broker: b.Capabilities().Scheme, Topic: "orders", Consumer: brokers.DefaultGroup}
-			if r, ok := b.(brokers.ReaderCounter); ok && name != "PostgreSQL" && name != "MariaDB" { // those do not report it
+			if r, ok := b.(brokers.ReaderCounter); ok && name != "PostgreSQL" && name != "MariaDB" { // these do not report it
 				questions["readers"] = func(ctx context.Context) error { _, err := r.Readers(ctx, origin); return err }
 			}
 			answer := func() bool {

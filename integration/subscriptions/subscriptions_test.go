@@ -45,7 +45,7 @@ var urls = map[string]func(b *testing.B) string{
 
 // BenchmarkSubscriptions measures 1 to 1,000 idle subscriptions of one process, each to a separate topic that is new to
 // the broker: the time until they have started, and the memory, goroutines and processor time of this process for each.
-// For SQLite these include the whole database, for the others nothing of the server.
+// For SQLite this includes the whole database; for the others it does not include the server.
 func BenchmarkSubscriptions(b *testing.B) {
 	for name, url := range urls {
 		for _, n := range []int{1, 10, 100, 1000} {
@@ -60,7 +60,7 @@ func BenchmarkSubscriptions(b *testing.B) {
 						require.NoError(b, err)
 					}
 					b.ReportMetric(float64(time.Since(began).Microseconds())/1000/float64(n), "start-ms/sub")
-					idle(b) // until the pauses between looks have grown
+					idle(b) // until the pauses between polls have grown
 					b.ReportMetric(float64(inUse()-memory)/1024/float64(n), "KiB/sub")
 					b.ReportMetric(float64(runtime.NumGoroutine()-goroutines)/float64(n), "goroutines/sub")
 					b.ReportMetric(idle(b), "%core")
@@ -72,7 +72,7 @@ func BenchmarkSubscriptions(b *testing.B) {
 	}
 }
 
-// idleWindow is the measured time; reading the clock 50 times a second in it costs nothing measurable.
+// idleWindow is the measured time; reading the clock 50 times a second has no measurable cost.
 const idleWindow = 3 * time.Second
 
 // idle returns the processor time of this process over some seconds, in percent of one processor.

@@ -1,4 +1,4 @@
-// Package tracing_test proves that a trace stays one on every real broker.
+// Package tracing_test tests that a trace is continued on every real broker.
 package tracing_test
 
 import (

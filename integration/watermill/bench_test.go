@@ -32,18 +32,18 @@ import (
 // retryDelay is the delay of every contender that waits before a retry.
 const retryDelay = 100 * time.Millisecond
 
-// bench is a Pub/Sub as in a plain service, and the broker on the same. Both handle one message at a time, as
-// Watermill's adapters do.
+// bench is a Pub/Sub as in a plain service, and our broker on it. Both handle one message at a time, as Watermill's
+// adapters do.
 type bench struct {
-	n          int // messages of a round
+	n          int // messages per round
 	broker     brokers.Broker
 	subscriber func(b *testing.B) message.Subscriber
 	// fill publishes to a topic that only this round reads.
 	fill func(b *testing.B, topic string, n int)
-	live bool // filled while it is read: the Pub/Sub keeps nothing for later
+	live bool // filled while it is read, because the Pub/Sub stores nothing
 }
 
-// benches are the adapters, on servers shared with tests. Delayed messages wait in a queue in PostgreSQL.
+// benches are the adapters, on servers that are shared with tests. Delayed messages wait in a queue in PostgreSQL.
 var benches = map[string]func(b *testing.B) *bench{
 	"amqp":      benchAMQP,
 	"kafka":     benchKafka,
@@ -108,14 +108,15 @@ func benchKafka(b *testing.B) *bench {
 		},
 		fill: func(b *testing.B, topic string, n int) {
 			b.Helper()
-			// The broker makes the topic, with one partition.
+			// The broker creates the topic, with one partition.
 			require.NoError(b, broker.Publisher().Publish(topic, sample("0")))
 			spreadOver(32, n-1, func(i int) { require.NoError(b, pub.Publish(topic, sample(strconv.Itoa(i+1)))) })
 		},
 	}
 }
 
-// benchSQL is watermill-sql with one message a transaction, the broker's default, or with a hundred, watermill-sql's.
+// benchSQL is watermill-sql with one message per transaction, which is the broker's default, or with a hundred, which
+// is watermill-sql's.
 func benchSQL(b *testing.B, batch int) *bench {
 	b.Helper()
 	url := databases["PostgreSQL"](b)
@@ -168,7 +169,7 @@ func benchGochannel(b *testing.B) *bench {
 	}
 }
 
-// keptOpen is a Pub/Sub that stays open at the end of a round.
+// keptOpen is a Pub/Sub that is not closed at the end of a round.
 type keptOpen struct{ message.Subscriber }
 
 func (keptOpen) Close() error { return nil }
@@ -181,7 +182,7 @@ func samples(n int) []*message.Message {
 	return all
 }
 
-// spreadOver calls do for 0 to n-1 from some goroutines.
+// spreadOver calls do for 0 to n-1 from several goroutines.
 func spreadOver(callers, n int, do func(i int)) {
 	var next atomic.Int64
 	var working sync.WaitGroup
@@ -195,7 +196,7 @@ func spreadOver(callers, n int, do func(i int)) {
 	working.Wait()
 }
 
-// pipeline retries as often as configured.
+// pipeline returns a pipeline with the configured retries.
 func (c *bench) pipeline(b *testing.B) message.HandlerMiddleware {
 	b.Helper()
 	p, err := middleware.New(middleware.Config{
@@ -214,8 +215,8 @@ type contender struct {
 	chain      []message.HandlerMiddleware
 }
 
-// race runs the contenders in turn, and reports each one's time per message, its processor time in this process, and
-// the ratio of its time to the first's within a round: medians of the rounds.
+// race runs the contenders alternately, and reports the medians of each one's time per message, its processor time in
+// this process, and the ratio of its time to the first's within a round.
 func (c *bench) race(b *testing.B, handler func(m *message.Message) error, contenders ...contender) {
 	b.Helper()
 	took, costs, ratios := make([][]float64, len(contenders)), make([][]float64, len(contenders)),

@@ -21,11 +21,11 @@ var features = tests.Features{
 	ForceShort: true,
 }
 
-// The suite on the unmodified watermill-kafka, and Watermill's suite on the broker over it.
+// The conformance suite, including Watermill's, runs on our broker over the unmodified watermill-kafka.
 func TestConformance_Kafka(t *testing.T) {
 	url := "watermill+" + services.SharedKafka(t).URL() + "?partitions=1"
-	// sarama's metrics keep one goroutine from here on, whatever is closed, and a new server takes seconds to create its
-	// internal topics for the first group.
+	// sarama's metrics start one goroutine that never ends, even after everything is closed, and a new server takes
+	// seconds to create its internal topics for the first group.
 	b := open(t, with(url, "group=first"))
 	subscribe(t, b.Subscriber(), "first")
 	require.NoError(t, b.Close())
@@ -45,7 +45,7 @@ func TestConformance_Kafka(t *testing.T) {
 	})
 }
 
-// The suite on the unmodified watermill-sql, and Watermill's suite on the broker over it.
+// The conformance suite, including Watermill's, runs on our broker over the unmodified watermill-sql.
 func TestConformance_SQL(t *testing.T) {
 	for name, database := range databases {
 		t.Run(name, func(t *testing.T) {
@@ -61,8 +61,8 @@ func TestConformance_SQL(t *testing.T) {
 						return sql.New(t.Context(), sql.Config{Broker: cfg, Delays: delays()})
 					}}
 				},
-				// Longer and later than elsewhere: every open transaction of the server delays deliveries, also those of other
-				// cases.
+				// The limits are larger than elsewhere, because every open transaction of the server delays deliveries, including
+				// transactions of other cases.
 				Factor: 0.15, Late: time.Minute, Wait: 2 * time.Minute, Volume: 300, Watermill: &features,
 				Except: map[string]string{
 					"Publish_ToAMissingTopicThatMustExistIsRefused": "a Watermill Publisher does not report whether a topic exists",

@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// ledger notes the handled messages.
+// ledger records the handled messages.
 type ledger struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -36,7 +36,7 @@ func (l *ledger) distinct() int {
 	return len(l.seen)
 }
 
-// read acks everything.
+// read records and acks every message.
 func read(messages <-chan *message.Message) *ledger {
 	l := &ledger{seen: map[string]int{}}
 	go func() {
@@ -48,7 +48,7 @@ func read(messages <-chan *message.Message) *ledger {
 	return l
 }
 
-// persist publishes messages one by one, each until it is accepted.
+// persist publishes messages one by one, and repeats each until it is accepted.
 func persist(t *testing.T, p message.Publisher, topic string, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
@@ -57,7 +57,7 @@ func persist(t *testing.T, p message.Publisher, topic string, from, to int) {
 	}
 }
 
-// faulty is a broker's server behind a network, both of which tests break.
+// faulty is a server behind a proxy, and tests break both.
 type faulty struct {
 	url     string
 	network *services.Proxy
@@ -67,15 +67,15 @@ type faulty struct {
 	}
 }
 
-// behind returns the network in front of a URL.
+// behind returns a proxy for a URL.
 func behind(t *testing.T, url string) (string, *services.Proxy) {
 	t.Helper()
 	p := services.NewProxy(t, url)
 	return p.URL(t, url), p
 }
 
-// Connections are cut while messages flow, the network swallows everything for a while, and the server dies and comes
-// back: subscription and publisher recover, and every accepted message is handled.
+// Connections are cut while messages are processed, the network drops everything for a while, and the server is killed
+// and restarted: subscription and publisher recover, and every accepted message is handled.
 func TestNetwork_CutsAndKillsLoseNothing(t *testing.T) {
 	t.Parallel()
 	cases := map[string]func(t *testing.T) faulty{
@@ -112,7 +112,7 @@ func (f faulty) losesNothing(t *testing.T) {
 	l := read(subscribe(t, b.Subscriber(), topic))
 	faults := []func() error{f.network.Flap, func() error {
 		err := f.network.Cut()
-		await.True(t, func() bool { return b.Ping(t.Context()) != nil }, "the broker notices")
+		await.True(t, func() bool { return b.Ping(t.Context()) != nil }, "the broker detects the fault")
 		return errors.Join(err, f.network.Heal())
 	}}
 	if f.server != nil {
@@ -128,7 +128,7 @@ func (f faulty) losesNothing(t *testing.T) {
 }
 
 // A topic that an operator deletes is recreated, and messages published from then on are delivered.
-func TestDeleted_TopicsAreMadeAgain(t *testing.T) {
+func TestDeleted_TopicsAreRecreated(t *testing.T) {
 	t.Parallel()
 	drop := func(statement string) func(t *testing.T, url, topic string) {
 		return func(t *testing.T, url, topic string) {
@@ -168,13 +168,13 @@ func TestDeleted_TopicsAreMadeAgain(t *testing.T) {
 			persist(t, b.Publisher(), topic, 0, 1)
 			await.Count(t, 1, l.distinct)
 			c.delete(t, url, topic)
-			// The old topic's consumer may still be leaving: messages published meanwhile may be lost with that topic.
+			// The consumer of the old topic may still be leaving, and messages published meanwhile may be lost with that topic.
 			n := 1
 			await.True(t, func() bool {
 				persist(t, b.Publisher(), topic, n, n+1)
 				n++
 				return l.distinct() > 1
-			}, "messages are flowing again")
+			}, "messages are delivered again")
 		})
 	}
 }

@@ -1,4 +1,4 @@
-// Package watermill_test proves the brokers on Watermill's own adapters on real servers: Kafka, PostgreSQL, MariaDB,
+// Package watermill_test tests the brokers on Watermill's own adapters on real servers: Kafka, PostgreSQL, MariaDB,
 // MySQL and, by its URL, RabbitMQ.
 package watermill_test
 
@@ -44,7 +44,7 @@ func newDelays(t *testing.T) func() brokers.Broker {
 	})
 }
 
-// databases each create an empty database at each call.
+// databases are functions that each create an empty database.
 var databases = map[string]func(t testing.TB) (url string){
 	"PostgreSQL": func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
@@ -87,7 +87,7 @@ func subscribe(t testing.TB, s message.Subscriber, topic string) <-chan *message
 	return messages
 }
 
-// setenv is for tests that run in parallel, under a separate name.
+// setenv sets a variable that only one of several parallel tests uses.
 func setenv(t *testing.T, name, value string) {
 	t.Helper()
 	require.NoError(t, os.Setenv(name, value)) //nolint:usetesting // t.Setenv forbids parallel tests

@@ -28,7 +28,7 @@ import (
 // service is one process of a consumer.
 type service struct {
 	broker  brokers.Broker
-	retries brokers.Broker // where retries wait: broker, or another one
+	retries brokers.Broker // where retries wait: broker or another one
 	router  *message.Router
 	ended   chan error
 }
@@ -71,7 +71,7 @@ func (m *mover) serveVia(t *testing.T, url, retries string) *service {
 	go func() { s.ended <- router.Run(context.WithoutCancel(t.Context())) }()
 	select {
 	case <-router.Running():
-	case err := <-s.ended: // it never runs when it cannot subscribe
+	case err := <-s.ended: // it does not start if it cannot subscribe
 		require.NoError(t, err)
 		require.FailNow(t, "the router has ended")
 	}
@@ -91,16 +91,16 @@ func (s *service) stop(t *testing.T) {
 	}
 }
 
-// docs/brokers/watermill.md: a service moves to the native driver, and back, by one word of its URL, in a rolling
-// deployment, with messages and retries waiting, and loses none.
-func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
+// As docs/brokers/watermill.md describes, a service can move to the native driver and back by changing one word of its
+// URL, in a rolling deployment, while messages and retries wait, and loses none.
+func TestMove_ByOneWordOfTheURLAndBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		url    func(t *testing.T) string
 		adds   string // to the URL of the native driver
 		adapts string // to that of the adapter
 		to     string // the consumer on the native driver
-		group  bool   // both are members of one group, and only one of them has the partitions
+		group  bool   // both join one group, and only one of them gets the partitions
 	}{
 		// The native driver's queues have other arguments, and thus other names.
 		"RabbitMQ": {
@@ -140,13 +140,13 @@ func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
 
 			old := m.serve(t, adapter)
 			m.publish(t, old.broker, 30)
-			next := m.serve(t, native) // rolling: both run
+			next := m.serve(t, native) // rolling deployment: both run
 			m.publish(t, old.broker, 10)
 			m.publish(t, next.broker, 10)
 			old.stop(t)
 			end := m.move(t, adapter, native, consumer)
 			m.publish(t, next.broker, 10)
-			if c.group { // Move has partitions; their retries are read when it has ended
+			if c.group { // Move has partitions, whose retries are read once it has ended
 				await.None(t, func() int { return waiting(t, delays) }, "messages in Delays")
 				for end(); waiting(t, delays) > 0; end() { // its messages in hand have returned
 					end = m.move(t, adapter, native, consumer)
@@ -170,7 +170,7 @@ func TestMove_OneWordOfTheURLAndBack(t *testing.T) {
 			m.complete(t)
 			end()
 			back.stop(t)
-			require.Zero(t, m.dead.Load(), "nothing healthy is dead")
+			require.Zero(t, m.dead.Load(), "no healthy message is dead-lettered")
 		})
 	}
 }
@@ -179,7 +179,7 @@ func onDatabase(name string) func(t *testing.T) string {
 	return func(t *testing.T) string { t.Helper(); return databases[name](t) }
 }
 
-// backByRescheduler is the way back if only members on the native driver read its retries: new ones first wait in the
+// backByRescheduler goes back if only members on the native driver read its retries: first, new retries wait in the
 // adapter's Delays until the native driver has none, and then the members are replaced. The topic is consumed
 // throughout.
 func (m *mover) backByRescheduler(t *testing.T, next *service, native, adapter, delays string) {
@@ -197,7 +197,7 @@ func (m *mover) backByRescheduler(t *testing.T, next *service, native, adapter, 
 	m.publish(t, back.broker, 10)
 	m.complete(t)
 	back.stop(t)
-	require.Zero(t, m.dead.Load(), "nothing healthy is dead")
+	require.Zero(t, m.dead.Load(), "no healthy message is dead-lettered")
 }
 
 // waiting counts the messages waiting in the broker of a URL.
@@ -213,7 +213,7 @@ func waiting(t *testing.T, url string) (n int) {
 	return n
 }
 
-// mover publishes and moves one topic, and keeps the books.
+// mover publishes to one topic, moves it, and records the messages.
 type mover struct {
 	topic   string
 	sent    int

@@ -8,8 +8,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// undetected are cases in which the race detector would report another project's fault: watermill-amqp v2.1.3 reads its
-// connection without a lock while it reconnects. `make plain` runs them.
+// undetected are cases in which the race detector would report a race in another project: watermill-amqp v2.1.3 reads
+// its connection without a lock while it reconnects. `make plain` runs them.
 var undetected = map[string]func(t *testing.T) faulty{
 	"RabbitMQ": func(t *testing.T) faulty {
 		t.Helper()

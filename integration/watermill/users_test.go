@@ -38,8 +38,8 @@ func reversed(b []byte) []byte {
 	return []byte(out.String())
 }
 
-// The broker writes and reads with a user's marshaler, compatibly with another service that has the same one.
-// watermill-kafka's is in brokers/watermill/kafka.
+// The broker uses a user's marshaler and is compatible with another service that has the same one. The test for
+// watermill-kafka is in brokers/watermill/kafka.
 func TestUsers_Marshaler(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

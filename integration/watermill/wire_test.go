@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// adapter is one of Watermill's own as in a plain service, and the URL of the broker over it.
+// adapter is one of Watermill's own as in a plain service, and the URL of our broker on it.
 type adapter struct {
 	url   string // with group=billing
 	plain func(t *testing.T, group string) (message.Publisher, message.Subscriber)
@@ -134,7 +134,7 @@ func sample(id string) *message.Message {
 	return m
 }
 
-// A plain Watermill service and one on the broker share a topic: each reads the other's messages, on tables, queues and
+// A plain Watermill service and one on our broker share a topic: each reads the other's messages, in tables, queues and
 // topics that the plain one has created.
 func TestWire_BothDirections(t *testing.T) {
 	t.Parallel()
@@ -143,7 +143,7 @@ func TestWire_BothDirections(t *testing.T) {
 		pub, sub := a.plain(t, "shipping")
 		defer func() { require.NoError(t, errors.Join(pub.Close(), sub.Close())) }()
 		topic := "orders" + strings.ToLower(watermill.NewShortUUID()[:8])
-		require.NoError(t, sub.(message.SubscribeInitializer).SubscribeInitialize(topic), "the plain service was there first")
+		require.NoError(t, sub.(message.SubscribeInitializer).SubscribeInitialize(topic), "the plain service creates it")
 		theirs := subscribe(t, sub, topic)
 		b := open(t, a.url)
 		ours := subscribe(t, b.Subscriber(), topic)
@@ -162,7 +162,7 @@ func TestWire_BothDirections(t *testing.T) {
 	})
 }
 
-// The members of one group move to the broker, and back, and each continues at the other's position.
+// The members of one group move to our broker and back, and each continues at the position of the other.
 func TestWire_OneGroupMovesAndBack(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, a adapter) {
@@ -178,7 +178,7 @@ func TestWire_OneGroupMovesAndBack(t *testing.T) {
 				require.NoError(t, pub.Publish(topic, m))
 			}
 		}
-		// read takes messages until it has n new ones: an ack right before a plain service closes may be lost.
+		// read receives messages until it has n new ones, because an ack right before a plain service closes may be lost.
 		read := func(messages <-chan *message.Message, n int) {
 			for len(got) < n {
 				m := receive(t, messages)
@@ -201,7 +201,7 @@ func TestWire_OneGroupMovesAndBack(t *testing.T) {
 		_, sub = a.plain(t, "billing")
 		messages := subscribe(t, sub, topic)
 		m := receive(t, messages)
-		require.Equal(t, "m-5", m.UUID, "messages acked right before the close are not redelivered")
+		require.Equal(t, "m-5", m.UUID, "messages acked right before Close are not redelivered")
 		got = append(got, m.UUID)
 		m.Ack()
 		read(messages, 8)
