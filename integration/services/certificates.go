@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// Certificates are PEM files of an authority and of two certificates that it signed, good for a day.
+// Certificates are PEM files of an authority and of two certificates signed by it, which are valid for a day.
 type Certificates struct {
 	CA                    string // the authority's certificate
 	ServerCert, ServerKey string // for 127.0.0.1 and localhost
 	ClientCert, ClientKey string
 }
 
-// NewCertificates makes an authority and its certificates in dir.
+// NewCertificates creates an authority and its certificates in dir.
 func NewCertificates(dir string) (*Certificates, error) {
 	c := &Certificates{
 		CA:         filepath.Join(dir, "ca.pem"),
@@ -59,7 +59,8 @@ func template(name string) *x509.Certificate {
 	}
 }
 
-// sign writes cert, signed by the parent's key, or by its own without one, and its key if keyFile is not empty.
+// sign writes cert, signed with the parent's key or, if there is none, its own, and writes its key if keyFile is not
+// empty.
 func sign(cert, parent *x509.Certificate, parentKey *ecdsa.PrivateKey, certFile, keyFile string) (*ecdsa.PrivateKey,
 	error,
 ) {

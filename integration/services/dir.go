@@ -11,14 +11,14 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// A server's directory holds a file that our process keeps locked. One whose lock is free belongs to a process that was
-// killed before it could clean up, and the next start removes it: a MariaDB alone leaves 150 MB behind.
+// A server's directory has a file that our process keeps locked. If the lock is free, the process was killed before it
+// could clean up, and the next start removes the directory: a single MariaDB leaves 150 MB behind.
 const lockFile = "lock"
 
 // locks are the lock files of our directories, by directory.
 var locks sync.Map
 
-// newDir makes a server's directory and gives it to the account.
+// newDir creates a server's directory, owned by the account.
 func newDir(name string, owner account) (string, error) {
 	sweep()
 	dir, err := os.MkdirTemp("", "redrive-"+name+"-")
@@ -36,8 +36,8 @@ func newDir(name string, owner account) (string, error) {
 	return dir, nil
 }
 
-// removeDir removes a directory that newDir made. A killed server's helpers may write for another moment, so it tries
-// again.
+// removeDir removes a directory that newDir created. Helpers of a killed server may write for another moment, so it
+// tries again.
 func removeDir(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
@@ -48,14 +48,14 @@ func removeDir(dir string) error {
 	return err
 }
 
-// sweep removes the directories of dead processes. It does its best: a directory that it cannot remove stays.
+// sweep removes the directories of dead processes if it can.
 func sweep() {
 	found, err := filepath.Glob(filepath.Join(os.TempDir(), "redrive-*", lockFile))
 	if err != nil {
 		return
 	}
 	for _, path := range found {
-		// A new one may be between its creation and its lock.
+		// A new directory may not be locked yet.
 		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) < time.Minute {
 			continue
 		}

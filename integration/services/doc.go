@@ -1,7 +1,7 @@
-// Package services starts real servers for tests: RabbitMQ, PostgreSQL, MariaDB, MySQL and Kafka from what is installed
-// here, on free loopback ports and in temporary directories, and stops them by their process id.
+// Package services starts real servers for tests: installed RabbitMQ, PostgreSQL, MariaDB, MySQL and Kafka, on free
+// loopback ports and in temporary directories, and stops them by their process id.
 //
-// Most tests share one server per test process and keep apart by what they create in it:
+// Most tests share one server per test process and use separate objects on it:
 //
 //	func TestMain(m *testing.M) { services.Main(m) }
 //
@@ -13,9 +13,9 @@
 //
 // A test that kills or configures a server starts a separate one with RabbitMQ, Postgres, MariaDB, MySQL or Kafka.
 //
-// A shared server is looked for in this order: the environment (TEST_AMQP_URL, TEST_AMQP4_URL, TEST_KAFKA_BROKERS,
-// TEST_POSTGRES_URL, TEST_MARIADB_URL, TEST_MYSQL_URL), then a server installed by integration/install.sh. If neither
-// is there, the test is skipped with a message that names the remedy; with REQUIRE_SERVICES=1 it fails instead, so that
-// a CI run cannot pass by having tested nothing. OPTIONAL_SERVICES=mysql,rabbitmq4 exempts these, for days on which
-// their archive cannot be reached.
+// A shared server comes from the environment (TEST_AMQP_URL, TEST_AMQP4_URL, TEST_KAFKA_BROKERS, TEST_POSTGRES_URL,
+// TEST_MARIADB_URL, TEST_MYSQL_URL) or else is one installed by integration/install.sh. If there is neither, the test
+// is skipped with a message that names the remedy; with REQUIRE_SERVICES=1 it fails instead, so that a CI run cannot
+// pass without having tested anything. OPTIONAL_SERVICES=mysql,rabbitmq4 exempts these, for days on which their archive
+// is unreachable.
 package services

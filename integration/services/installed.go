@@ -8,8 +8,8 @@ import (
 
 var errNotLinux = errors.New("servers are started natively only on Linux")
 
-// unpacked returns the directory that integration/install.sh has unpacked a server into: the one that dirEnv names, or
-// name in the user's cache. probe is a file that it must have.
+// unpacked returns the directory into which integration/install.sh has unpacked a server: the one that dirEnv names, or
+// name in the user's cache. It must have the file probe.
 func unpacked(service, env, dirEnv, name, probe string) (string, error) {
 	root := os.Getenv(dirEnv)
 	err := errNotLinux
@@ -29,7 +29,7 @@ func unpacked(service, env, dirEnv, name, probe string) (string, error) {
 	return root, nil
 }
 
-// installed returns the account for a server of which all the files must be there.
+// installed returns the account for a server, all of whose files must exist.
 func installed(service, env, userName string, files ...string) (account, error) {
 	unavailable := func(cause error) (account, error) {
 		return account{}, &UnavailableError{Service: service, Env: env, Cause: cause}

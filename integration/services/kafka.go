@@ -18,19 +18,19 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// kafkaVersion is the release in integration/kafka/pom.xml, a test compares them. Its broker needs Java 17.
+// kafkaVersion is the release in integration/kafka/pom.xml, with which a test compares it. Its broker needs Java 17.
 const kafkaVersion = "4.3.1"
 
-// KafkaConfig describes how a test's own Kafka differs from ours. The zero value is fine.
+// KafkaConfig describes how a test's own Kafka differs from the shared one. The zero value is ready to use.
 type KafkaConfig struct {
-	// Settings are further lines of server.properties, such as "message.max.bytes": "2000000".
+	// Settings are additional lines of server.properties, such as "message.max.bytes": "2000000".
 	Settings map[string]string
 
 	// Secured adds a listener that requires TLS with a client certificate and SASL; see KafkaServer.Secured.
 	Secured bool
 
-	// Proxied puts a Proxy before the broker, which clients that start from KafkaServer.ProxiedBrokers then always
-	// use. (A proxy in front of an ordinary broker is used only once: clients then connect to the address that the broker
+	// Proxied puts a Proxy in front of the broker, which clients that start from KafkaServer.ProxiedBrokers then always
+	// use. (A proxy in front of an ordinary broker is only used once: clients then connect to the address that the broker
 	// advertises.)
 	Proxied bool
 }
@@ -42,17 +42,17 @@ type KafkaServer struct {
 	// Brokers are host:port addresses to start from.
 	Brokers []string
 
-	// Secured describes how to connect to the listener that KafkaConfig.Secured asked for.
+	// Secured describes how to connect to the listener of KafkaConfig.Secured.
 	Secured *KafkaSecurity
 
-	// Proxy stands before the broker if KafkaConfig.Proxied asked for it; ProxiedBrokers are the addresses behind it.
+	// Proxy is in front of the broker if KafkaConfig.Proxied is set; ProxiedBrokers are the addresses to use with it.
 	Proxy          *Proxy
 	ProxiedBrokers []string
 }
 
 var sharedKafka lazy[*KafkaServer]
 
-// SharedKafka returns the broker that all tests of the process share. Use Topic to keep apart.
+// SharedKafka returns the broker that all tests of the process share. Use Topic to separate tests.
 func SharedKafka(t testing.TB) *KafkaServer {
 	t.Helper()
 	k, err := sharedKafka.get(func() (*KafkaServer, error) {
@@ -65,7 +65,7 @@ func SharedKafka(t testing.TB) *KafkaServer {
 	return k
 }
 
-// Kafka starts a broker that belongs to the test alone and ends with it.
+// Kafka starts a broker for this test only, and stops it at the end of the test.
 func Kafka(t testing.TB, cfg KafkaConfig) *KafkaServer {
 	t.Helper()
 	k, err := StartKafka(t.Context(), cfg)
@@ -74,7 +74,7 @@ func Kafka(t testing.TB, cfg KafkaConfig) *KafkaServer {
 	return k
 }
 
-// StartKafka formats a data directory and starts a broker on it. The caller closes it.
+// StartKafka formats a data directory and starts a broker with it. The caller must close it.
 func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaServer, error) {
 	libs, java, err := kafkaInstalled()
 	if err != nil {
@@ -114,7 +114,7 @@ func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaServer, error) {
 	return k, nil
 }
 
-// runs reports how the broker is started and stopped.
+// runs returns how the broker is started and stopped.
 func (k *KafkaServer) runs(node kafkaNode) {
 	k.server = server{
 		name:       "kafka",
@@ -148,7 +148,7 @@ func (k *KafkaServer) CreateTopic(t testing.TB, partitions int32) string {
 		false); err != nil {
 		t.Fatal(err)
 	}
-	// The controller answers before the broker leads the partitions.
+	// The controller responds before the broker leads the partitions.
 	await.True(t, func() bool {
 		topics, err := admin.DescribeTopics([]string{name})
 		return err == nil && len(topics) == 1 && topics[0].Err == sarama.ErrNoError && led(topics[0], partitions)
@@ -156,7 +156,7 @@ func (k *KafkaServer) CreateTopic(t testing.TB, partitions int32) string {
 	return name
 }
 
-// led reports whether a topic has all its partitions, each with a leader.
+// led reports whether a topic has all its partitions and each has a leader.
 func led(topic *sarama.TopicMetadata, partitions int32) bool {
 	for _, p := range topic.Partitions {
 		if p.Err != sarama.ErrNoError {
@@ -166,9 +166,9 @@ func led(topic *sarama.TopicMetadata, partitions int32) bool {
 	return len(topic.Partitions) == int(partitions)
 }
 
-// serves returns nil when the broker is its cluster's controller and has registered.
+// serves returns nil once the broker is its cluster's controller and has registered.
 func (k *KafkaServer) serves(ctx context.Context) error {
-	// sarama would try for seconds if nothing listens yet.
+	// sarama would retry for seconds while nothing listens yet.
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", k.Brokers[0])
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ func kafkaConfig() *sarama.Config {
 	cfg := sarama.NewConfig()
 	cfg.Producer.RequiredAcks = sarama.WaitForAll
 	cfg.Producer.Return.Successes = true
-	// A busy broker leads a partition later than the cluster announces it.
+	// A busy broker leads a partition some time after the cluster announces it.
 	cfg.Producer.Retry.Max, cfg.Metadata.Retry.Max = 100, 100
 	return cfg
 }
@@ -43,7 +43,7 @@ func consume(t *testing.T, brokers []string, topic string, partition int32, offs
 	await.True(t, func() bool {
 		records, err = consumer.ConsumePartition(topic, partition, offset)
 		return err == nil
-	}, "a broker that has started leads its partitions")
+	}, "a started broker leads its partitions")
 	defer records.Close()
 	select {
 	case record := <-records.Messages():
@@ -90,5 +90,5 @@ func TestKafka_KilledKeepsAcknowledgedRecords(t *testing.T) {
 
 	require.NoError(t, k.Proxy.Cut())
 	_, err := sarama.NewClient(k.ProxiedBrokers, sarama.NewConfig())
-	require.Error(t, err, "the broker is reached through the proxy only")
+	require.Error(t, err, "the broker is only reached through the proxy")
 }

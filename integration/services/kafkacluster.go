@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// KafkaCluster is a Kafka of several nodes, each broker and controller at once. Topics have a replica on every node,
-// and a record is confirmed when all but one of them have it.
+// KafkaCluster is a Kafka with several nodes, each of which is broker and controller. Topics have a replica on every
+// node, and a record is confirmed when all but one of them have it.
 type KafkaCluster struct {
 	Nodes   []*KafkaServer
 	Brokers []string // host:port of every node
 }
 
-// KafkaOf starts a cluster of n nodes that belongs to the test alone and ends with it.
+// KafkaOf starts a cluster of n nodes for this test only, and stops it at the end of the test.
 func KafkaOf(t testing.TB, n int) *KafkaCluster {
 	t.Helper()
 	c, err := StartKafkaCluster(t.Context(), n)
@@ -33,7 +33,7 @@ func KafkaOf(t testing.TB, n int) *KafkaCluster {
 	return c
 }
 
-// StartKafkaCluster starts n nodes. The caller closes the cluster.
+// StartKafkaCluster starts n nodes. The caller must close the cluster.
 func StartKafkaCluster(ctx context.Context, n int) (_ *KafkaCluster, err error) {
 	libs, java, err := kafkaInstalled()
 	if err != nil {
@@ -78,7 +78,7 @@ func StartKafkaCluster(ctx context.Context, n int) (_ *KafkaCluster, err error) 
 			return c, fmt.Errorf("services: kafka: %w", err)
 		}
 	}
-	var starting errgroup.Group // together: one alone has no majority
+	var starting errgroup.Group // together, because one alone has no majority
 	for _, k := range c.Nodes {
 		starting.Go(func() error { return k.Start(ctx) })
 	}
@@ -91,7 +91,7 @@ func StartKafkaCluster(ctx context.Context, n int) (_ *KafkaCluster, err error) 
 // URL returns kafka://host:port,host:port of all nodes.
 func (c *KafkaCluster) URL() string { return "kafka://" + strings.Join(c.Brokers, ",") }
 
-// complete returns nil when all nodes know each other.
+// complete returns nil once all nodes know each other.
 func (c *KafkaCluster) complete() error {
 	for _, addr := range c.Brokers {
 		client, err := sarama.NewClient([]string{addr}, sarama.NewConfig())

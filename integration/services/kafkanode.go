@@ -27,7 +27,8 @@ func kafkaInstalled() (libs, java string, err error) {
 	return libs, java, nil
 }
 
-// kafkaNode has the files of one broker. It runs as our user: Kafka accepts root, and its jars may be in our home.
+// kafkaNode has the files of one broker. It runs as our user, because Kafka accepts root and its jars may be in our
+// home directory.
 type kafkaNode struct {
 	dir, libs, java string
 }
@@ -67,7 +68,7 @@ func (n kafkaNode) settings(ports []int, proxy *Proxy) map[string]string {
 		"auto.create.topics.enable":        "true",
 		"group.initial.rebalance.delay.ms": "0",
 		"group.min.session.timeout.ms":     "100",  // 6 s would slow down tests of lost consumers
-		"broker.session.timeout.ms":        "3000", // a killed broker may register again only after it; 9 s by default
+		"broker.session.timeout.ms":        "3000", // after which a killed broker may register again; 9 s by default
 		"broker.heartbeat.interval.ms":     "500",
 		"num.network.threads":              "1",
 		"num.io.threads":                   "2",
@@ -106,7 +107,7 @@ func (n kafkaNode) command(ctx context.Context) *exec.Cmd {
 // run returns the command for one of Kafka's classes.
 func (n kafkaNode) run(ctx context.Context, class string, args ...string) *exec.Cmd {
 	java := []string{
-		// fast compilation over fast code: tests start it more than they load it
+		// fast compilation instead of fast code, because tests mostly start it
 		"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"-XX:ActiveProcessorCount=2",
 		"-Djava.awt.headless=true",

@@ -11,17 +11,17 @@ import (
 type KafkaSecurity struct {
 	Addr           string // host:port
 	User, Password string
-	CA, Cert, Key  string // files in PEM: whom to trust, and who the client is
+	CA, Cert, Key  string // PEM files: the trusted authority, and the client's certificate and key
 	keystore       string
 }
 
-// newKafkaSecurity writes certificates for the listener at addr into dir.
+// newKafkaSecurity writes certificates for the listener at addr to dir.
 func newKafkaSecurity(dir, addr string) (*KafkaSecurity, error) {
 	c, err := NewCertificates(dir)
 	if err != nil {
 		return nil, err
 	}
-	var keystore []byte // the form that Kafka reads: key, then certificate
+	var keystore []byte // the format that Kafka reads: key, then certificate
 	for _, file := range []string{c.ServerKey, c.ServerCert} {
 		content, err := os.ReadFile(file)
 		if err != nil {
@@ -55,7 +55,7 @@ func (s *KafkaSecurity) listen(settings map[string]string) {
 	settings[name+"scram-sha-512.sasl.jaas.config"] = module + "scram.ScramLoginModule required;"
 }
 
-// users are the options that give a new cluster its users; none for a nil KafkaSecurity.
+// users returns the options that create the users of a new cluster; none for a nil KafkaSecurity.
 func (s *KafkaSecurity) users() (options []string) {
 	if s == nil {
 		return nil

@@ -40,13 +40,14 @@ type Connection struct {
 	Channels int    `json:"channels"`
 }
 
-// Management returns a client of the broker's management API. It panics if the environment did not name one.
+// Management returns a client of the broker's management API. It panics if the environment names a broker but no
+// management API.
 func (r *Rabbit) Management() *Management {
 	base, err := url.Parse(r.ManagementURL)
 	if err != nil || base.Host == "" {
 		panic("services: TEST_AMQP_URL is set, and this test needs TEST_AMQP_MANAGEMENT_URL as well")
 	}
-	// A kept connection has goroutines, which tests for leaked goroutines of a broker would find.
+	// An idle connection would have goroutines, which tests for leaked goroutines would find.
 	once := &http.Transport{DisableKeepAlives: true}
 	return &Management{base: base, http: &http.Client{Timeout: await.Patience, Transport: once}}
 }
@@ -58,7 +59,7 @@ func (m *Management) Address() string {
 	return u.String()
 }
 
-// Healthy returns nil when the broker serves AMQP and no alarm is on.
+// Healthy returns nil if the broker serves AMQP and there is no alarm.
 func (m *Management) Healthy(ctx context.Context) error {
 	if err := m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "local-alarms"); err != nil {
 		return err
@@ -66,7 +67,7 @@ func (m *Management) Healthy(ctx context.Context) error {
 	return m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "protocol-listener", "amqp")
 }
 
-// Listening returns nil when the broker takes connections on port.
+// Listening returns nil if the broker accepts connections on port.
 func (m *Management) Listening(ctx context.Context, port int) error {
 	return m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "port-listener", strconv.Itoa(port))
 }
@@ -92,7 +93,7 @@ func (m *Management) Connections(ctx context.Context, vhost string) ([]Connectio
 	return connections, err
 }
 
-// CloseConnections closes every connection to a virtual host, as an operator would, and returns how many. A new
+// CloseConnections closes every connection to a virtual host, as an operator would, and returns their number. A new
 // connection is listed up to a second late.
 func (m *Management) CloseConnections(ctx context.Context, vhost string) (int, error) {
 	connections, err := m.Connections(ctx, vhost)
@@ -107,7 +108,7 @@ func (m *Management) CloseConnections(ctx context.Context, vhost string) (int, e
 	return len(connections), nil
 }
 
-// AddVHost makes a virtual host that the guest user may use.
+// AddVHost creates a virtual host that the guest user may use.
 func (m *Management) AddVHost(ctx context.Context, name string) error {
 	if err := m.Do(ctx, http.MethodPut, struct{}{}, nil, "vhosts", name); err != nil {
 		return err
@@ -116,7 +117,7 @@ func (m *Management) AddVHost(ctx context.Context, name string) error {
 	return m.Do(ctx, http.MethodPut, all, nil, "permissions", name, m.base.User.Username())
 }
 
-// DeleteVHost deletes a virtual host with everything in it.
+// DeleteVHost deletes a virtual host and everything in it.
 func (m *Management) DeleteVHost(ctx context.Context, name string) error {
 	return m.Do(ctx, http.MethodDelete, nil, nil, "vhosts", name)
 }
@@ -127,7 +128,8 @@ func (m *Management) SetPolicy(ctx context.Context, vhost, name, pattern string,
 	return m.Do(ctx, http.MethodPut, policy, nil, "policies", vhost, name)
 }
 
-// Do sends one request to /api/ and the path's segments, which it escapes, and decodes the answer into out if not nil.
+// Do sends one request to /api/ and the path's segments, which it escapes, and decodes the response into out unless out
+// is nil.
 func (m *Management) Do(ctx context.Context, method string, in, out any, segments ...string) error {
 	escaped := make([]string, 0, len(segments))
 	for _, s := range segments {
@@ -136,7 +138,7 @@ func (m *Management) Do(ctx context.Context, method string, in, out any, segment
 	target := m.base.JoinPath("api")
 	target.RawPath = target.Path + "/" + strings.Join(escaped, "/")
 	target.Path += "/" + strings.Join(segments, "/")
-	target.User = nil // goes into a header below
+	target.User = nil // used in a header below
 
 	var body io.Reader
 	if in != nil {

@@ -24,7 +24,7 @@ var mariadb = mysqlProduct{
 
 var sharedMariaDB lazy[*MySQLServer]
 
-// SharedMariaDB returns the MariaDB that all tests of the process share. Use Database to keep apart.
+// SharedMariaDB returns the MariaDB that all tests of the process share. Use Database to separate tests.
 func SharedMariaDB(t testing.TB) *MySQLServer {
 	t.Helper()
 	m, err := sharedMariaDB.get(func() (*MySQLServer, error) {
@@ -37,7 +37,7 @@ func SharedMariaDB(t testing.TB) *MySQLServer {
 	return m
 }
 
-// MariaDB starts a MariaDB that belongs to the test alone and ends with it.
+// MariaDB starts a MariaDB for this test only, and stops it at the end of the test.
 func MariaDB(t testing.TB, cfg MySQLConfig) *MySQLServer {
 	t.Helper()
 	m, err := StartMariaDB(t.Context(), cfg)
@@ -46,7 +46,7 @@ func MariaDB(t testing.TB, cfg MySQLConfig) *MySQLServer {
 	return m
 }
 
-// StartMariaDB makes an empty data directory and starts a MariaDB on it. The caller closes it.
+// StartMariaDB creates an empty data directory and starts a MariaDB with it. The caller must close it.
 func StartMariaDB(ctx context.Context, cfg MySQLConfig) (*MySQLServer, error) {
 	return mariadb.start(ctx, cfg)
 }

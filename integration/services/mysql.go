@@ -16,13 +16,13 @@ var mysqlItself = mysqlProduct{
 	init: func(program, initFile string) (string, []string) {
 		return program, append([]string{"--initialize-insecure", "--init-file=" + initFile}, mysqlArgs()...)
 	},
-	// Its own root is for the socket only, and names are not resolved.
+	// Its default root user is only for the socket, and names are not resolved.
 	initSQL: "CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n",
 	args:    mysqlArgs(),
 	fast:    []string{"--skip-log-bin", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF"},
 }
 
-// mysqlArgs are arguments of every run. The server has no directory for files, and no port for the X protocol.
+// mysqlArgs are arguments for every start. The server has no directory for files, and no port for the X protocol.
 func mysqlArgs() []string {
 	args := []string{"--secure-file-priv=NULL", "--mysqlx=OFF"}
 	if os.Geteuid() == 0 {
@@ -32,7 +32,7 @@ func mysqlArgs() []string {
 }
 
 // mysqlInstalled returns the program that integration/install.sh has unpacked. It runs as our user, because it may be
-// in our home.
+// in our home directory.
 func mysqlInstalled() (program string, owner account, err error) {
 	root, err := unpacked("mysql", mysqlEnv, "REDRIVE_MYSQL", "mysql", ".complete")
 	return filepath.Join(root, "mysqld"), account{}, err
@@ -40,21 +40,21 @@ func mysqlInstalled() (program string, owner account, err error) {
 
 var sharedMySQL lazy[*MySQLServer]
 
-// SharedMySQL returns the MySQL that all tests of the process share. Use Database to keep apart.
+// SharedMySQL returns the MySQL that all tests of the process share. Use Database to separate tests.
 func SharedMySQL(t testing.TB) *MySQLServer {
 	t.Helper()
 	m, err := sharedMySQL.get(func() (*MySQLServer, error) {
 		if m, err := externalMySQL(context.Background(), "mysql"); m != nil || err != nil {
 			return m, err
 		}
-		// MariaDB's default: it keeps tests with messages of the largest size affordable, which MySQL's 64 MiB does not.
+		// MariaDB's default: with MySQL's 64 MiB, tests with messages of the largest size would be too expensive.
 		return StartMySQL(context.Background(), MySQLConfig{Args: []string{"--max-allowed-packet=16M"}})
 	})
 	Need(t, err)
 	return m
 }
 
-// MySQL starts a MySQL that belongs to the test alone and ends with it.
+// MySQL starts a MySQL for this test only, and stops it at the end of the test.
 func MySQL(t testing.TB, cfg MySQLConfig) *MySQLServer {
 	t.Helper()
 	m, err := StartMySQL(t.Context(), cfg)
@@ -63,7 +63,7 @@ func MySQL(t testing.TB, cfg MySQLConfig) *MySQLServer {
 	return m
 }
 
-// StartMySQL makes an empty data directory and starts a MySQL on it. The caller closes it.
+// StartMySQL creates an empty data directory and starts a MySQL with it. The caller must close it.
 func StartMySQL(ctx context.Context, cfg MySQLConfig) (*MySQLServer, error) {
 	return mysqlItself.start(ctx, cfg)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// MySQLDSN turns mysql://user:password@host:port/database?parseTime=true into a DSN of Go's MySQL driver. Times are
+// MySQLDSN converts mysql://user:password@host:port/database?parseTime=true to a DSN for Go's MySQL driver. Times are
 // parsed unless the URL disables that.
 func MySQLDSN(rawURL string) (string, error) {
 	u, err := url.Parse(rawURL)

@@ -22,11 +22,11 @@ import (
 // MySQLConfig describes the setup of a test's own MySQL or MariaDB. The zero value is fast and loses commits when the
 // machine (not the process) crashes.
 type MySQLConfig struct {
-	// Durable keeps the server's own settings: InnoDB flushes at every commit and writes pages twice, and MySQL (not
+	// Durable keeps the server's default settings: InnoDB flushes at every commit and writes pages twice, and MySQL (not
 	// MariaDB) writes a binary log.
 	Durable bool
 
-	// Args are further arguments of the server, such as "--max-connections=500".
+	// Args are additional arguments of the server, such as "--max-connections=500".
 	Args []string
 }
 
@@ -34,15 +34,15 @@ type MySQLConfig struct {
 type MySQLServer struct {
 	server
 
-	// URL is mysql://user@host:port/, a superuser's unless the environment named another. MySQLDSN gives the form that
-	// Go's driver takes.
+	// URL is mysql://user@host:port/, with a superuser unless the environment names another user. MySQLDSN converts it for
+	// Go's driver.
 	URL string
 
 	data *mysqlData // nil for an external server
 }
 
-// RestartWith stops the server cleanly and starts it again on the same port and data, with other arguments than those
-// of its configuration.
+// RestartWith stops the server cleanly and starts it again on the same port and data, with args instead of those of its
+// configuration.
 func (m *MySQLServer) RestartWith(ctx context.Context, args ...string) error {
 	if m.external {
 		return ErrExternal
@@ -64,7 +64,7 @@ type mysqlProduct struct {
 	fast      []string // unless it has to be durable
 }
 
-// start makes an empty data directory and starts a server on it. The caller closes it.
+// start creates an empty data directory and starts a server with it. The caller must close it.
 func (p mysqlProduct) start(ctx context.Context, cfg MySQLConfig) (*MySQLServer, error) {
 	program, owner, err := p.installed()
 	if err != nil {
@@ -99,7 +99,7 @@ func (p mysqlProduct) start(ctx context.Context, cfg MySQLConfig) (*MySQLServer,
 	return m, nil
 }
 
-// Database makes an empty database for the test, drops it after, and returns its URL, mysql://...
+// Database creates an empty database for the test, drops it at the end, and returns its URL, mysql://...
 func (m *MySQLServer) Database(t testing.TB) string {
 	t.Helper()
 	name := "test_" + strings.ToLower(rand.Text()[:10])
@@ -110,7 +110,7 @@ func (m *MySQLServer) Database(t testing.TB) string {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := m.exec(ctx, "DROP DATABASE IF EXISTS "+name); err != nil {
-			t.Logf("leave database %s: %v", name, err) // the test may have killed the server
+			t.Logf("database %s is not dropped: %v", name, err) // the test may have killed the server
 		}
 	})
 	u, err := url.Parse(m.URL)
@@ -129,7 +129,7 @@ func (m *MySQLServer) exec(ctx context.Context, statement string) error {
 	})
 }
 
-// on opens a pool for as long as fn runs.
+// on calls fn with a pool, and closes it afterwards.
 func (m *MySQLServer) on(fn func(db *sql.DB) error) error {
 	dsn, err := MySQLDSN(m.URL)
 	if err != nil {
@@ -197,8 +197,8 @@ func (d *mysqlData) command(ctx context.Context) *exec.Cmd {
 
 func (d *mysqlData) prepare(cmd *exec.Cmd) {
 	cmd.Dir = d.dir
-	// Temporary files in a separate directory: a starting server removes whatever looks like an earlier one's temporary
-	// tables. So does the one of mariadb-install-db, which has no option for that.
+	// Temporary files need a separate directory, because a starting server removes everything that looks like temporary
+	// tables of an earlier one. So does the server in mariadb-install-db, which has no option for that.
 	cmd.Env = []string{"HOME=" + d.dir, "TMPDIR=" + d.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
 	d.owner.prepare(cmd, syscall.SIGKILL)
 }
@@ -227,10 +227,10 @@ func externalMySQL(ctx context.Context, product string) (*MySQLServer, error) {
 				version, mysqlEnv)
 		}
 	}
-	return nil, nil //nolint:nilnil // no server and no fault
+	return nil, nil //nolint:nilnil // neither a server nor an error
 }
 
-// productOf tells the products apart by their version, such as 9.7.4-2 and 10.11.14-MariaDB-0+deb12u2.
+// productOf distinguishes the products by their version, such as 9.7.4-2 and 10.11.14-MariaDB-0+deb12u2.
 func productOf(version string) string {
 	if strings.Contains(version, "MariaDB") {
 		return "mariadb"

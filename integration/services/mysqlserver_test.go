@@ -59,7 +59,7 @@ func TestSharedMySQL_Database(t *testing.T) {
 			first, second := openMySQL(t, m.Database(t)), openMySQL(t, m.Database(t))
 			for _, db := range []*sql.DB{first, second} {
 				_, err := db.ExecContext(t.Context(), "CREATE TABLE orders (at datetime(6))")
-				require.NoError(t, err, "databases share no table")
+				require.NoError(t, err, "databases do not share tables")
 			}
 			_, err := first.ExecContext(t.Context(), "INSERT INTO orders VALUES ('2026-01-02 03:04:05.678901')")
 			require.NoError(t, err)
@@ -81,10 +81,10 @@ func TestMySQL_KilledKeepsCommittedRows(t *testing.T) {
 				"SELECT @@innodb_flush_log_at_trx_commit, @@innodb_doublewrite, @@log_bin, @@tmpdir").
 				Scan(&flush, &doublewrite, &binlog, &temporary))
 			require.Contains(t, temporary, "/redrive-"+strings.ToLower(name)+"-",
-				"other servers remove what they find in a directory for all")
+				"other servers remove files from a shared directory")
 			require.Equal(t, "1", flush)
 			require.Contains(t, []string{"1", "ON"}, doublewrite)
-			require.Equal(t, name == "MySQL", binlog == "1", "the binary log has the product's default")
+			require.Equal(t, name == "MySQL", binlog == "1", "the binary log has the product's default setting")
 			_, err := db.ExecContext(t.Context(), "CREATE TABLE kept AS SELECT 42 AS n")
 			require.NoError(t, err)
 
@@ -99,12 +99,12 @@ func TestMySQL_KilledKeepsCommittedRows(t *testing.T) {
 	}
 }
 
-// TEST_MYSQL_URL named MariaDBs before there were tests on MySQL, and still may.
+// TEST_MYSQL_URL named a MariaDB before there were tests on MySQL, and still may.
 func TestExternalMySQL(t *testing.T) {
 	mariadb, mysql := services.SharedMariaDB(t).URL, services.SharedMySQL(t).URL
 	for name, c := range map[string]struct {
 		mariadbURL, mysqlURL string // of the environment
-		mariadb, mysql       string // what is found
+		mariadb, mysql       string // the expected servers
 	}{
 		"each by its own name":    {mariadbURL: mariadb, mysqlURL: mysql, mariadb: mariadb, mysql: mysql},
 		"MariaDB by the old name": {mysqlURL: mariadb, mariadb: mariadb},

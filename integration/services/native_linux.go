@@ -15,8 +15,8 @@ import (
 
 const nativeSupported = true
 
-// account is the user of a server: that of its package if we are root, else our own. PostgreSQL refuses to run as root,
-// and none of them should.
+// account is the user of a server: that of its package if we are root, otherwise our own. PostgreSQL refuses to run as
+// root, and none of the servers should.
 type account struct {
 	name     string
 	uid, gid int
@@ -39,9 +39,9 @@ func lookupAccount(name string) (account, error) {
 	return account{name: name, uid: uid, gid: gid, switched: true}, nil
 }
 
-// prepare makes cmd run as the account, in a separate process group (we handle a terminal's Ctrl-C), and die by
-// deathSignal when we do. A write beyond the file size limit fails instead of killing it, because it inherits our
-// ignored signal.
+// prepare makes cmd run as the account, in a separate process group (we handle a terminal's Ctrl-C), and get
+// deathSignal when this process dies. A write beyond the file size limit fails instead of killing it, because it
+// inherits our ignored signal.
 func (a account) prepare(cmd *exec.Cmd, deathSignal syscall.Signal) {
 	signal.Ignore(syscall.SIGXFSZ)
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: deathSignal}
@@ -64,12 +64,12 @@ func (a account) own(paths ...string) error {
 	return nil
 }
 
-// tryLock locks the file for as long as our process has it open, or fails if another has.
+// tryLock locks the file for as long as our process has it open, or fails if another process has locked it.
 func tryLock(f *os.File) error {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// descendants returns the children of a process, their children, and so on.
+// descendants returns all descendants of a process.
 func descendants(pid int) []int {
 	var all []int
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
@@ -90,7 +90,7 @@ func descendants(pid int) []int {
 	return all
 }
 
-// alive reports whether a process runs; one that only waits to be reaped does not.
+// alive reports whether a process runs; a zombie does not.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// Native servers need Debian; elsewhere the TEST_* variables name servers, for instance those of docker-compose.yml.
+// Servers are started natively only on Debian; elsewhere the TEST_* variables must name servers, for example those of
+// docker-compose.yml.
 const nativeSupported = false
 
 type account struct{}

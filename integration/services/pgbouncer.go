@@ -15,7 +15,7 @@ import (
 )
 
 // PgBouncerServer is a running pgbouncer in front of a PostgreSQL, in transaction mode: each transaction, and each
-// statement outside of one, may run on another of the server's sessions.
+// statement outside of one, may run on a different session of the server.
 type PgBouncerServer struct {
 	server
 	host string
@@ -23,7 +23,7 @@ type PgBouncerServer struct {
 
 const pgbouncerPath = "/usr/sbin/pgbouncer"
 
-// PgBouncer starts a pgbouncer in front of p that belongs to the test alone and ends with it.
+// PgBouncer starts a pgbouncer in front of p for this test only, and stops it at the end of the test.
 func PgBouncer(t testing.TB, p *PostgresServer) *PgBouncerServer {
 	t.Helper()
 	b, err := startPgBouncer(t.Context(), p)
@@ -66,7 +66,7 @@ default_pool_size = 4
 max_client_conn = 500
 `, target.Hostname(), target.Port(), login, ports[0])
 	file := filepath.Join(dir, "pgbouncer.ini")
-	if err := os.WriteFile(file, []byte(config), 0o644); err != nil { //nolint:gosec // G306: the server's account reads it
+	if err := os.WriteFile(file, []byte(config), 0o644); err != nil { //nolint:gosec // G306: read by the server's account
 		return nil, errors.Join(err, removeDir(dir))
 	}
 	b := &PgBouncerServer{host: loopback(ports[0]), server: server{

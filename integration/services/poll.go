@@ -12,7 +12,7 @@ type finalError struct{ error }
 
 func (e finalError) Unwrap() error { return e.error }
 
-// final marks an error that no further try can cure.
+// final marks an error after which further attempts are useless.
 func final(err error) error { return finalError{err} }
 
 // poll calls try every 25 ms until it returns nil or a final error, or ctx is done.

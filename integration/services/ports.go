@@ -9,28 +9,28 @@ import (
 	"testing"
 )
 
-// Ports are taken from below Linux's range for outgoing connections (32768 and up): a server that was killed must get
-// its port back at its restart, and a client's connection could have taken a port of that range meanwhile.
+// Ports are below Linux's range for outgoing connections (32768 and up): a killed server must get its port back when it
+// is restarted, and a client's connection could meanwhile have a port of that range.
 //
-// Test processes run side by side, and a server listens seconds after its port was chosen, so a port that nothing
-// listens on may still be another process's. Each process therefore takes ports from its own blocks. It owns a block by
-// listening on the block's first port until it ends.
+// Test processes run in parallel, and a server starts listening seconds after its port was chosen, so a port without a
+// listener may still belong to another process. Therefore each process uses ports from its own blocks, and owns a block
+// by listening on the block's first port until it ends.
 const (
 	firstPort = 20000
 	lastPort  = 32700
 	blockSize = 50
 )
 
-// portSource hands out the ports of its blocks, each once.
+// portSource allocates the ports of its blocks, each once.
 type portSource struct {
 	mu     sync.Mutex
 	guards []net.Listener
-	ports  []int // not handed out yet
+	ports  []int // not allocated yet
 }
 
 var ownPorts portSource
 
-// freePorts returns n ports that nothing on the loopback address listens on and that no other test has.
+// freePorts returns n ports without a listener on the loopback address that no other test uses.
 func freePorts(n int) ([]int, error) { return ownPorts.take(n) }
 
 func (s *portSource) take(n int) ([]int, error) {
@@ -53,7 +53,7 @@ func (s *portSource) take(n int) ([]int, error) {
 	return ports, nil
 }
 
-// claim takes a block that no process owns.
+// claim takes over a block that no process owns.
 func (s *portSource) claim() error {
 	const blocks = (lastPort - firstPort) / blockSize
 	for _, block := range rand.Perm(blocks) { //nolint:gosec // not a secret
@@ -79,8 +79,8 @@ func loopback(port int) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
-// FreePorts returns n ports of the loopback address for servers that a test starts without this package. They remain
-// with the process, so that a killed server gets its port back.
+// FreePorts returns n ports of the loopback address for servers that a test starts without this package. The process
+// keeps them, so that a killed server gets its port back.
 func FreePorts(t testing.TB, n int) []int {
 	t.Helper()
 	ports, err := freePorts(n)

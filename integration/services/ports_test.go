@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Two test processes that run side by side are two sources: a port that one has handed out, and that has no listener
-// yet, is not handed out by the other.
+// Two test processes that run in parallel have two sources: a port that one has allocated, and that has no listener
+// yet, is not allocated by the other.
 func TestPortSource(t *testing.T) {
 	var one, other portSource
 	t.Cleanup(func() {
@@ -18,11 +18,11 @@ func TestPortSource(t *testing.T) {
 	given := make(map[int]bool)
 	for range 10 {
 		for _, source := range []*portSource{&one, &other} {
-			ports, err := source.take(blockSize) // always more than what is left of the block
+			ports, err := source.take(blockSize) // always more than the rest of the block
 			require.NoError(t, err)
 			require.Len(t, ports, blockSize)
 			for _, port := range ports {
-				require.False(t, given[port], "port %d was handed out before", port)
+				require.False(t, given[port], "port %d was allocated twice", port)
 				require.Less(t, port, lastPort)
 				given[port] = true
 			}

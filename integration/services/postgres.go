@@ -23,11 +23,11 @@ import (
 // PostgresConfig describes the setup of a test's own PostgreSQL. The zero value is fast and loses commits when the
 // machine (not the process) crashes.
 type PostgresConfig struct {
-	// Durable keeps PostgreSQL's own settings for fsync, synchronous_commit and full_page_writes, which tests of
-	// durability and honest benchmarks need.
+	// Durable keeps PostgreSQL's default settings for fsync, synchronous_commit and full_page_writes, which tests of
+	// durability and realistic benchmarks need.
 	Durable bool
 
-	// Settings are further settings, such as "max_connections": "500".
+	// Settings are additional settings, such as "max_connections": "500".
 	Settings map[string]string
 }
 
@@ -35,13 +35,14 @@ type PostgresConfig struct {
 type PostgresServer struct {
 	server
 
-	// URL is postgres://user@host:port/postgres?sslmode=disable, a superuser's unless the environment named another.
+	// URL is postgres://user@host:port/postgres?sslmode=disable, with a superuser unless the environment names another
+	// user.
 	URL string
 }
 
 var sharedPostgres lazy[*PostgresServer]
 
-// SharedPostgres returns the database server that all tests of the process share. Use Database to keep apart.
+// SharedPostgres returns the database server that all tests of the process share. Use Database to separate tests.
 func SharedPostgres(t testing.TB) *PostgresServer {
 	t.Helper()
 	p, err := sharedPostgres.get(func() (*PostgresServer, error) {
@@ -54,7 +55,7 @@ func SharedPostgres(t testing.TB) *PostgresServer {
 	return p
 }
 
-// Postgres starts a database server that belongs to the test alone and ends with it.
+// Postgres starts a database server for this test only, and stops it at the end of the test.
 func Postgres(t testing.TB, cfg PostgresConfig) *PostgresServer {
 	t.Helper()
 	p, err := StartPostgres(t.Context(), cfg)
@@ -63,7 +64,7 @@ func Postgres(t testing.TB, cfg PostgresConfig) *PostgresServer {
 	return p
 }
 
-// StartPostgres makes an empty cluster and starts it. The caller closes it.
+// StartPostgres creates an empty cluster and starts it. The caller must close it.
 func StartPostgres(ctx context.Context, cfg PostgresConfig) (*PostgresServer, error) {
 	bin, err := postgresBin()
 	if err != nil {
@@ -104,7 +105,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*PostgresServer, er
 	return p, nil
 }
 
-// Database makes an empty database for the test, drops it after, and returns its URL.
+// Database creates an empty database for the test, drops it at the end, and returns its URL.
 func (p *PostgresServer) Database(t testing.TB) string {
 	t.Helper()
 	name := "test_" + strings.ToLower(rand.Text()[:10])
@@ -115,7 +116,7 @@ func (p *PostgresServer) Database(t testing.TB) string {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := p.exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)"); err != nil {
-			t.Logf("leave database %s: %v", name, err) // the test may have killed the server
+			t.Logf("database %s is not dropped: %v", name, err) // the test may have killed the server
 		}
 	})
 	u, err := url.Parse(p.URL)
@@ -126,7 +127,7 @@ func (p *PostgresServer) Database(t testing.TB) string {
 	return u.String()
 }
 
-// exec runs statements on a separate connection; with none it reports whether the server answers.
+// exec runs statements on a separate connection; without statements it checks that the server responds.
 func (p *PostgresServer) exec(ctx context.Context, statements ...string) error {
 	conn, err := pgx.Connect(ctx, p.URL)
 	if err != nil {

@@ -26,7 +26,7 @@ func TestSharedPostgres_Database(t *testing.T) {
 	_, err := first.Exec(t.Context(), "CREATE TABLE orders (id int)")
 	require.NoError(t, err)
 	_, err = second.Exec(t.Context(), "CREATE TABLE orders (id int)")
-	require.NoError(t, err, "databases share no table")
+	require.NoError(t, err, "databases do not share tables")
 }
 
 func TestPostgres_KilledKeepsCommittedRows(t *testing.T) {

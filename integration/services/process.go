@@ -12,16 +12,16 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// process is a child that we started. It dies with us: when the test process is killed, the kernel signals the child.
+// process is a child that we started. When the test process is killed, the kernel signals the child.
 type process struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when the child is gone and reaped
+	done chan struct{} // closed when the child has ended and was reaped
 	err  error         // how it ended; read it after done
 }
 
 // startProcess starts cmd with its output appended to the file logPath.
 func startProcess(cmd *exec.Cmd, logPath string) (*process, error) {
-	// A file, not a pipe: Wait would wait for grandchildren that keep a pipe open.
+	// This is not a pipe, because Wait would wait for grandchildren that keep it open.
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -32,9 +32,9 @@ func startProcess(cmd *exec.Cmd, logPath string) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		// The kernel sends the parent-death signal when the thread that forked the child ends, not the process, and Go
-		// may end a thread (golang/go#27505). A goroutine that is locked to its thread until the child is gone keeps
-		// it.
+		// The kernel sends the parent-death signal when the thread that forked the child ends, not the process, and Go may
+		// end a thread (golang/go#27505). A goroutine that is locked to its thread until the child has ended keeps that
+		// thread.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -50,7 +50,7 @@ func startProcess(cmd *exec.Cmd, logPath string) (*process, error) {
 	return p, nil
 }
 
-// signal sends sig; a process that is already gone is not an error.
+// signal sends sig; it is not an error if the process has already ended.
 func (p *process) signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal %v to %s: %w", sig, p.cmd.Path, err)
@@ -58,7 +58,7 @@ func (p *process) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// signalAll sends sig to the process and to everything that it started.
+// signalAll sends sig to the process and all its descendants.
 func (p *process) signalAll(sig syscall.Signal) error {
 	err := p.signal(sig)
 	for _, pid := range descendants(p.cmd.Process.Pid) {
@@ -69,11 +69,11 @@ func (p *process) signalAll(sig syscall.Signal) error {
 	return err
 }
 
-// kill ends the process with everything that it started, as a crash of the machine would, and waits until all are gone.
-// Killing only the process would not be a crash: a backend of PostgreSQL still answers for a while after its
+// kill ends the process and all its descendants, as a crash of the machine would, and waits until all have ended.
+// Killing only the process would differ from a crash: a PostgreSQL backend still responds for a while after its
 // postmaster's death.
 func (p *process) kill() error {
-	// A stopped process starts no more children while we list and kill them.
+	// A stopped process cannot start more children while we list and kill them.
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}

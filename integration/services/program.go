@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// programs are the binaries that were built for tests of this process.
+// programs are the binaries that this process has built for tests.
 var programs struct {
 	sync.Mutex
 	dir  string
@@ -25,7 +25,7 @@ func Program(t testing.TB, pkg string) string {
 		return path
 	}
 	if programs.dir == "" {
-		dir, err := os.MkdirTemp("", "redrive-programs-") //nolint:usetesting // lives longer than any one test
+		dir, err := os.MkdirTemp("", "redrive-programs-") //nolint:usetesting // must outlive each test
 		Need(t, err)
 		programs.dir, programs.done = dir, map[string]string{}
 		closers.Lock()

@@ -17,15 +17,15 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// Proxy is a TCP proxy in this process that misbehaves on demand. Its methods are safe for concurrent use.
+// Proxy is a TCP proxy in this process that fails on demand. Its methods are safe for concurrent use.
 type Proxy struct {
-	// Addr is the host:port to connect to. It stays the same over Cut and Heal.
+	// Addr is the host:port to connect to. Cut and Heal do not change it.
 	Addr string
 
 	toxi *toxiproxy.Proxy
 }
 
-// NewProxy starts a proxy for the test before upstream, a host:port or a URL.
+// NewProxy starts a proxy for the test in front of upstream, a host:port or a URL.
 func NewProxy(t testing.TB, upstream string) *Proxy {
 	t.Helper()
 	p, err := StartProxy(upstream)
@@ -36,7 +36,7 @@ func NewProxy(t testing.TB, upstream string) *Proxy {
 	return p
 }
 
-// StartProxy starts a proxy before upstream, a host:port or a URL. The caller closes it.
+// StartProxy starts a proxy in front of upstream, a host:port or a URL. The caller must close it.
 func StartProxy(upstream string) (*Proxy, error) {
 	if u, err := url.Parse(upstream); err == nil && u.Host != "" {
 		upstream = u.Host
@@ -73,7 +73,7 @@ func (p *Proxy) Heal() error {
 	p.toxi.Toxics.ResetToxics(context.Background())
 	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
-	// A child of this process that was forked before Cut and has not reached its exec still holds the listening socket.
+	// A child of this process that was forked before Cut and has not called exec yet still holds the listening socket.
 	err := poll(ctx, func() error {
 		err := p.toxi.Start()
 		if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
@@ -95,12 +95,12 @@ func (p *Proxy) Flap() error {
 	return p.Heal()
 }
 
-// Delay holds back every answer by d.
+// Delay delays every response by d.
 func (p *Proxy) Delay(d time.Duration) error {
 	return p.add("latency", "downstream", map[string]any{"latency": d.Milliseconds()})
 }
 
-// Freeze stops all data in both directions while the connections stay open, as a lost network does.
+// Freeze stops all data in both directions while the connections remain open, like a broken network.
 func (p *Proxy) Freeze() error {
 	if err := p.add("timeout", "upstream", map[string]any{"timeout": 0}); err != nil {
 		return err
@@ -108,12 +108,12 @@ func (p *Proxy) Freeze() error {
 	return p.add("timeout", "downstream", map[string]any{"timeout": 0})
 }
 
-// LoseAnswers passes requests on and discards the answers: the upstream does the work and no client learns of it.
+// LoseAnswers forwards requests and discards the responses, so the upstream does the work but no client learns of it.
 func (p *Proxy) LoseAnswers() error {
 	return p.add("timeout", "downstream", map[string]any{"timeout": 0})
 }
 
-// Close ends the proxy.
+// Close stops the proxy.
 func (p *Proxy) Close() error { return p.Cut() }
 
 func (p *Proxy) add(kind, stream string, attributes map[string]any) error {

@@ -31,7 +31,7 @@ func echo(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// ask sends a line and returns how long the answer took.
+// ask sends a line and returns how long the response took.
 func ask(t *testing.T, conn net.Conn, patience time.Duration) (time.Duration, error) {
 	t.Helper()
 	start := time.Now()

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// RabbitCluster is a RabbitMQ of several nodes. A node that does not see more than half of them pauses itself
+// RabbitCluster is a RabbitMQ with several nodes. A node that cannot reach more than half of them pauses itself
 // (pause_minority).
 type RabbitCluster struct {
 	Nodes []*Rabbit
 }
 
-// RabbitMQOf starts a cluster of n nodes that belongs to the test alone and ends with it.
+// RabbitMQOf starts a cluster of n nodes for this test only, and stops it at the end of the test.
 func RabbitMQOf(t testing.TB, cfg RabbitConfig, n int) *RabbitCluster {
 	t.Helper()
 	c, err := StartRabbitCluster(t.Context(), cfg, n)
@@ -30,14 +30,14 @@ func RabbitMQOf(t testing.TB, cfg RabbitConfig, n int) *RabbitCluster {
 	return c
 }
 
-// StartRabbitCluster starts n nodes and returns when all know each other. The caller closes the cluster.
+// StartRabbitCluster starts n nodes and returns once all know each other. The caller must close the cluster.
 func StartRabbitCluster(ctx context.Context, cfg RabbitConfig, n int) (*RabbitCluster, error) {
 	rabbits, err := newRabbits(ctx, cfg, n)
 	if err != nil {
 		return nil, err
 	}
 	c := &RabbitCluster{Nodes: rabbits}
-	var starting errgroup.Group // together: each looks for the others
+	var starting errgroup.Group // together, because each looks for the others
 	for _, r := range rabbits {
 		starting.Go(func() error { return r.Start(ctx) })
 	}
@@ -50,7 +50,7 @@ func StartRabbitCluster(ctx context.Context, cfg RabbitConfig, n int) (*RabbitCl
 	return c, nil
 }
 
-// complete returns nil when every node sees all nodes running.
+// complete returns nil once every node reports all nodes as running.
 func (c *RabbitCluster) complete(ctx context.Context) error {
 	for _, r := range c.Nodes {
 		var nodes []struct {
@@ -66,7 +66,7 @@ func (c *RabbitCluster) complete(ctx context.Context) error {
 			}
 		}
 		if running < len(c.Nodes) {
-			return fmt.Errorf("%s sees %d of %d nodes", r.node.name(), running, len(c.Nodes))
+			return fmt.Errorf("%s reports %d of %d nodes", r.node.name(), running, len(c.Nodes))
 		}
 	}
 	return nil
@@ -95,13 +95,13 @@ func (c *RabbitCluster) Leader(t testing.TB, queue string) *Rabbit {
 // Close ends all nodes.
 func (c *RabbitCluster) Close() error {
 	var errs []error
-	for _, r := range slices.Backward(c.Nodes) { // the first has the name server of all
+	for _, r := range slices.Backward(c.Nodes) { // the first has the name server for all
 		errs = append(errs, r.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// cluster is the configuration by which nodes find each other.
+// cluster returns the configuration with which nodes find each other.
 func cluster(nodes []rabbitNode) string {
 	lines := []string{
 		"cluster_partition_handling = pause_minority",

@@ -17,13 +17,13 @@ import (
 
 // rabbitInstall has the paths of a RabbitMQ and its Erlang.
 type rabbitInstall struct {
-	bin   string // of RabbitMQ's scripts; not the wrapper in /usr/sbin, which changes the user and drops the environment
-	path  string // for the scripts to find everything else
+	bin   string // with RabbitMQ's scripts, not the wrapper in /usr/sbin, which changes the user and drops the environment
+	path  string // so that the scripts find everything else
 	epmd  string
 	owner account // of the server
 }
 
-// rabbitOfDebian returns the installed one.
+// rabbitOfDebian returns the installation of Debian's package.
 func rabbitOfDebian() (rabbitInstall, error) {
 	const bin = "/usr/lib/rabbitmq/bin"
 	owner, err := installed("rabbitmq", "TEST_AMQP_URL", "rabbitmq", filepath.Join(bin, "rabbitmq-server"))
@@ -37,40 +37,41 @@ func rabbitOfDebian() (rabbitInstall, error) {
 	return rabbitInstall{bin: bin, path: bin + ":/usr/bin:/bin", epmd: epmd, owner: owner}, nil
 }
 
-// rabbit4 returns the one that integration/install.sh has unpacked. It runs as our user, because it may be in our home.
+// rabbit4 returns the installation that integration/install.sh has unpacked. It runs as our user, because it may be in
+// our home directory.
 func rabbit4() (rabbitInstall, error) {
 	root, err := unpacked("rabbitmq4", "TEST_AMQP4_URL", "REDRIVE_RABBITMQ4", "rabbitmq4", ".complete")
 	tools, bin := filepath.Join(root, "bin"), filepath.Join(root, "usr/lib/rabbitmq/bin")
 	return rabbitInstall{bin: bin, path: tools + ":" + bin + ":/usr/bin:/bin", epmd: filepath.Join(tools, "epmd")}, err
 }
 
-// RabbitConfig describes how a test's own RabbitMQ differs from a stock one. The zero value is fine.
+// RabbitConfig describes how a test's own RabbitMQ differs from the default. The zero value is ready to use.
 type RabbitConfig struct {
-	// Four starts RabbitMQ 4 instead of the one that Debian's stable release has.
+	// Four starts RabbitMQ 4 instead of the version in Debian's stable release.
 	Four bool
 
-	// ConsumerTimeout is how long a delivery may stay unacknowledged before the broker closes its channel.
-	// Defaults to RabbitMQ's own 30 minutes. The broker looks once a minute.
+	// ConsumerTimeout is how long a delivery may be unacknowledged before the broker closes its channel. Defaults to
+	// RabbitMQ's own 30 minutes. The broker checks once a minute.
 	ConsumerTimeout time.Duration
 
 	// DeadLetterConfirmTimeout is how long at-least-once dead-lettering waits for a confirm before it publishes again.
 	// Defaults to RabbitMQ's own 3 minutes.
 	DeadLetterConfirmTimeout time.Duration
 
-	// Unsynced confirms writes of quorum queues before they are on disk: they survive a kill, but not a power failure.
-	// With a slow disk, and other tests deleting their queues, RabbitMQ 3.10 has lost all quorum queues until its next
-	// start (541 INTERNAL_ERROR at every declaration). Its log gives no reason; in ra_log_wal's complete_batch, a table
-	// that is deleted while the batch is synced ends the process that all of them need.
+	// Unsynced confirms writes of quorum queues before they are on disk: they survive a kill, but not a power failure. On
+	// a slow disk, while other tests deleted their queues, RabbitMQ 3.10 has lost all quorum queues until its next start
+	// (541 INTERNAL_ERROR for every declaration). Its log gives no reason; in ra_log_wal's complete_batch, a table that is
+	// deleted while the batch is synced ends the process that all of them need.
 	Unsynced bool
 
-	// Conf is appended to rabbitmq.conf, one "key = value" a line.
+	// Conf is appended to rabbitmq.conf, one "key = value" per line.
 	Conf string
 
-	// Plugins are enabled in addition to rabbitmq_management. PluginsDir has those that are not part of RabbitMQ.
+	// Plugins are enabled in addition to rabbitmq_management. PluginsDir is for those that are not part of RabbitMQ.
 	Plugins    []string
 	PluginsDir string
 
-	// TLS opens a second port that speaks TLS, with generated certificates; see Rabbit.TLSURL. Conf may require client
+	// TLS opens a second port with TLS and generated certificates; see Rabbit.TLSURL. Conf may require client
 	// certificates: ssl_options.verify, ssl_options.fail_if_no_peer_cert.
 	TLS bool
 }
@@ -82,12 +83,12 @@ type Rabbit struct {
 	// URL is amqp://user:password@host:port/ of the default virtual host.
 	URL string
 
-	// ManagementURL is http://user:password@host:port of the management API; "" if the environment named the broker
-	// and not its management (TEST_AMQP_MANAGEMENT_URL).
+	// ManagementURL is http://user:password@host:port of the management API; "" if the environment names the broker but
+	// not its management API (TEST_AMQP_MANAGEMENT_URL).
 	ManagementURL string
 
-	// TLSURL is amqps://user:password@host:port/, without the files that it needs, which Certificates names. Empty unless
-	// RabbitConfig.TLS.
+	// TLSURL is amqps://user:password@host:port/, without the necessary files, which Certificates names. Empty unless
+	// RabbitConfig.TLS is set.
 	TLSURL       string
 	Certificates *Certificates
 
@@ -96,7 +97,7 @@ type Rabbit struct {
 
 var sharedRabbit, sharedRabbit4 lazy[*Rabbit]
 
-// SharedRabbitMQ returns the broker that all tests of the process share. Do not stop it; use VHost to keep apart.
+// SharedRabbitMQ returns the broker that all tests of the process share. Do not stop it; use VHost to separate tests.
 func SharedRabbitMQ(t testing.TB) *Rabbit {
 	t.Helper()
 	r, err := sharedRabbit.get(func() (*Rabbit, error) {
@@ -113,7 +114,8 @@ func SharedRabbitMQ(t testing.TB) *Rabbit {
 	return r
 }
 
-// SharedRabbitMQ4 returns the RabbitMQ 4 that all tests of the process share. Do not stop it; use VHost to keep apart.
+// SharedRabbitMQ4 returns the RabbitMQ 4 that all tests of the process share. Do not stop it; use VHost to separate
+// tests.
 func SharedRabbitMQ4(t testing.TB) *Rabbit {
 	t.Helper()
 	r, err := sharedRabbit4.get(func() (*Rabbit, error) {
@@ -129,7 +131,7 @@ func SharedRabbitMQ4(t testing.TB) *Rabbit {
 	return r
 }
 
-// RabbitMQ starts a broker that belongs to the test alone and ends with it.
+// RabbitMQ starts a broker for this test only, and stops it at the end of the test.
 func RabbitMQ(t testing.TB, cfg RabbitConfig) *Rabbit {
 	t.Helper()
 	r, err := StartRabbitMQ(t.Context(), cfg)
@@ -138,7 +140,7 @@ func RabbitMQ(t testing.TB, cfg RabbitConfig) *Rabbit {
 	return r
 }
 
-// StartRabbitMQ starts a broker and returns when it serves AMQP and management. The caller closes it.
+// StartRabbitMQ starts a broker and returns once it serves AMQP and the management API. The caller must close it.
 func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 	rabbits, err := newRabbits(ctx, cfg, 1)
 	if err != nil {
@@ -151,8 +153,8 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 	return r, nil
 }
 
-// newRabbits prepares n brokers that know each other, without starting them. Closing the first one ends the name server
-// of all.
+// newRabbits prepares n brokers that know each other, without starting them. Closing the first one stops the name
+// server of all.
 func newRabbits(ctx context.Context, cfg RabbitConfig, n int) (_ []*Rabbit, err error) {
 	find := rabbitOfDebian
 	if cfg.Four {
@@ -226,13 +228,13 @@ func newRabbit(n rabbitNode, cfg RabbitConfig) *Rabbit {
 		if err := r.Management().Healthy(ctx); err != nil || !cfg.TLS {
 			return err
 		}
-		return r.Management().Listening(ctx, n.tls) // it opens after the other one
+		return r.Management().Listening(ctx, n.tls) // it opens after the other port
 	}
 	return r
 }
 
-// VHost makes an empty virtual host for the test, deletes it after, and returns its AMQP URL. Without a known
-// management API (see ManagementURL) it returns the default virtual host's.
+// VHost creates an empty virtual host for the test, deletes it at the end, and returns its AMQP URL. Without a known
+// management API (see ManagementURL) it returns the URL of the default virtual host.
 func (r *Rabbit) VHost(t testing.TB) string {
 	t.Helper()
 	if r.ManagementURL == "" {
@@ -247,7 +249,7 @@ func (r *Rabbit) VHost(t testing.TB) string {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := r.Management().DeleteVHost(ctx, name); err != nil {
-			t.Logf("leave virtual host %s: %v", name, err) // the test may have killed the broker
+			t.Logf("virtual host %s is not deleted: %v", name, err) // the test may have killed the broker
 		}
 	})
 	u, err := url.Parse(r.URL)
@@ -266,7 +268,7 @@ func (r *Rabbit) Settle(ctx context.Context) error {
 	return err
 }
 
-// Ctl runs rabbitmqctl against the broker, which takes a second or two, and returns its output.
+// Ctl runs rabbitmqctl for the broker, which takes a second or two, and returns its output.
 func (r *Rabbit) Ctl(ctx context.Context, args ...string) (string, error) {
 	if r.external {
 		return "", ErrExternal

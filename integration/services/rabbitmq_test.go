@@ -59,7 +59,7 @@ func TestSharedRabbitMQ_VHost(t *testing.T) {
 	require.Equal(t, "hello", getRabbit(t, ch, "orders"))
 
 	_, err = dialRabbit(t, second).QueueDeclarePassive("orders", true, false, false, false, nil)
-	require.ErrorContains(t, err, "NOT_FOUND", "virtual hosts share no queue")
+	require.ErrorContains(t, err, "NOT_FOUND", "virtual hosts do not share queues")
 }
 
 func TestRabbitMQ_KilledKeepsDurableMessages(t *testing.T) {
@@ -155,7 +155,7 @@ func TestRabbitMQOf_SurvivesTheLossOfALeader(t *testing.T) {
 			}
 			q, err := ch.QueueDeclarePassive("kept", true, false, false, false, nil)
 			return err == nil && q.Messages == 1
-		}, "the message exists without its leader")
+		}, "the message survives without the leader")
 	}
 	require.NoError(t, leader.Start(t.Context()))
 }

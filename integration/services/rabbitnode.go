@@ -18,10 +18,10 @@ type rabbitNode struct {
 	owner                             account
 	amqp, management, dist, epmd, tls int
 	certificates                      *Certificates // nil without TLS
-	plugins                           string        // a directory alongside the broker's own, or ""
+	plugins                           string        // a directory in addition to the broker's own, or ""
 }
 
-// configure writes the node's files. Nodes with the same cookie may form a cluster.
+// configure writes the node's files. Nodes with the same cookie can form a cluster.
 func (n *rabbitNode) configure(cfg RabbitConfig, cookie string) error {
 	conf := []string{
 		"listeners.tcp.1 = " + loopback(n.amqp),
@@ -108,7 +108,7 @@ func (n rabbitNode) command(ctx context.Context) *exec.Cmd {
 	return cmd
 }
 
-// prepare gives a command of RabbitMQ's the node's environment and account.
+// prepare sets the node's environment and account for a command of RabbitMQ.
 func (n rabbitNode) prepare(cmd *exec.Cmd) {
 	in := func(name string) string { return filepath.Join(n.dir, name) }
 	cmd.Dir = n.dir
@@ -116,7 +116,7 @@ func (n rabbitNode) prepare(cmd *exec.Cmd) {
 		"HOME=" + in("home"), // with the node's own cookie
 		"PATH=" + n.install.path,
 		"LC_ALL=C.UTF-8",
-		"RUNNING_UNDER_SYSTEMD=true", // rabbitmq-server then becomes the broker by exec, and our pid is the broker's
+		"RUNNING_UNDER_SYSTEMD=true", // rabbitmq-server calls exec, so our pid is that of the broker
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		fmt.Sprintf("ERL_EPMD_PORT=%d", n.epmd),
 		"RABBITMQ_NODENAME=" + n.name(),
@@ -129,7 +129,7 @@ func (n rabbitNode) prepare(cmd *exec.Cmd) {
 		"RABBITMQ_LOG_BASE=" + in("log"),
 		"RABBITMQ_LOGS=-",
 		"RABBITMQ_PID_FILE=" + in("pid"),
-		"RABBITMQ_CTL_ERL_ARGS=-kernel net_setuptime 120", // a busy broker does not answer rabbitmqctl within 7 s
+		"RABBITMQ_CTL_ERL_ARGS=-kernel net_setuptime 120", // a busy broker does not respond to rabbitmqctl within 7 s
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none",
 	}
 	if n.plugins != "" {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// UnavailableError means that a server is neither named by the environment nor installed.
+// UnavailableError means that the environment names no server and none is installed.
 type UnavailableError struct {
 	// "rabbitmq", "rabbitmq4", "postgres", "mariadb", "mysql" or "kafka", as integration/install.sh calls it
 	Service string
@@ -19,22 +19,21 @@ type UnavailableError struct {
 }
 
 func (e *UnavailableError) Error() string {
-	return fmt.Sprintf("services: no %s here (%v): run integration/install.sh %s, or set %s to a server of yours "+
+	return fmt.Sprintf("services: no %s found (%v): run integration/install.sh %s, or set %s to a server of yours "+
 		"(shared tests only)",
 		e.Service, e.Cause, e.Service, e.Env)
 }
 
 func (e *UnavailableError) Unwrap() error { return e.Cause }
 
-// required reports whether it is a failure when a server is missing.
+// required reports whether a missing server is a failure.
 func required(service string) bool {
 	return os.Getenv("REQUIRE_SERVICES") == "1" &&
 		!slices.Contains(strings.Split(os.Getenv("OPTIONAL_SERVICES"), ","), service)
 }
 
-// Need ends a test for which a server could not be started: skipped when the server is not installed and
-// REQUIRE_SERVICES is not 1 or OPTIONAL_SERVICES names it, failed in every other case. Without an error it does
-// nothing.
+// Need ends a test if err is not nil: it skips the test if the server is not installed and REQUIRE_SERVICES is not 1 or
+// OPTIONAL_SERVICES names the server, and otherwise fails it.
 func Need(t testing.TB, err error) {
 	t.Helper()
 	var unavailable *UnavailableError
@@ -53,12 +52,12 @@ type closer interface {
 	Log() string
 }
 
-// owned ties a server's lifetime to the test's.
+// owned closes a server at the end of the test.
 func owned(t testing.TB, s closer) {
 	t.Helper()
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the server's log ends so:\n%s", s.Log())
+			t.Logf("the end of the server's log:\n%s", s.Log())
 		}
 		if err := s.Close(); err != nil {
 			t.Errorf("close the server: %v", err)
@@ -72,7 +71,7 @@ var closers = struct {
 	all []func() error
 }{}
 
-// lazy starts a shared server when the first test asks for it.
+// lazy starts a shared server when the first test needs it.
 type lazy[S closer] struct {
 	once   sync.Once
 	server S
@@ -91,11 +90,11 @@ func (l *lazy[S]) get(start func() (S, error)) (S, error) {
 	return l.server, l.err
 }
 
-// Main runs the tests of a package, stops the servers that they shared, and exits:
+// Main runs the tests of a package, stops the shared servers, and exits:
 //
 //	func TestMain(m *testing.M) { services.Main(m) }
 //
-// Without it the servers die with the test process too, but their directories stay behind.
+// Without it the servers also die with the test process, but their directories are not removed.
 func Main(m *testing.M) {
 	code := m.Run()
 	if err := CloseShared(); err != nil {
@@ -105,7 +104,7 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// CloseShared stops the shared servers, for a TestMain that has more to do than Main. Nothing may use them after it.
+// CloseShared stops the shared servers, for a TestMain that does more than Main. They must not be used afterwards.
 func CloseShared() error {
 	closers.Lock()
 	defer closers.Unlock()

@@ -26,12 +26,12 @@ func TestNeed(t *testing.T) {
 		err                error
 		skips              bool
 	}{
-		"skips with what to do when a server is missing":              {"", "", fmt.Errorf("wrapped: %w", missing), true},
-		"fails when services are required":                            {"1", "", missing, false},
-		"fails when services are required and another is optional":    {"1", "mysql,rabbitmq", missing, false},
-		"skips when services are required and this one is optional":   {"1", "mysql,kafka", missing, true},
-		"fails when a server that is there does not start":            {"", "", errors.New("port taken"), false},
-		"fails when one that is optional is there and does not start": {"", "kafka", errors.New("port taken"), false},
+		"skips with the remedy if a server is missing":               {"", "", fmt.Errorf("wrapped: %w", missing), true},
+		"fails if services are required":                             {"1", "", missing, false},
+		"fails if services are required and another one is optional": {"1", "mysql,rabbitmq", missing, false},
+		"skips if services are required and this one is optional":    {"1", "mysql,kafka", missing, true},
+		"fails if an installed server does not start":                {"", "", errors.New("port taken"), false},
+		"fails if an installed optional server does not start":       {"", "kafka", errors.New("port taken"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("REQUIRE_SERVICES", c.required)

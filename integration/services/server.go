@@ -18,35 +18,35 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// ErrExternal is returned when a test wants to stop or kill a server that the environment named: it is not ours.
-var ErrExternal = errors.New("services: this server is not ours to stop")
+// ErrExternal is returned when a test tries to stop or kill a server that the environment names.
+var ErrExternal = errors.New("services: the environment names this server, so tests must not stop it")
 
-// startPatience is how long a starting server may log nothing: on an idle machine it is ready in 1 to 8 s, on a very
-// busy one in minutes.
+// startPatience is how long a starting server may log nothing: it takes 1 to 8 s on an idle machine, and minutes on a
+// very busy one.
 const startPatience = await.Patience
 
-// startAttempts bounds the starts of a server that ends immediately.
+// startAttempts bounds the attempts to start a server that ends immediately.
 const startAttempts = 5
 
-// stopTimeout bounds a clean stop, after which the server is killed. RabbitMQ takes 6 s on an idle machine.
+// stopTimeout bounds a clean stop, after which the server is killed. RabbitMQ needs 6 s on an idle machine.
 const stopTimeout = 5 * time.Minute
 
 // server is the common part of all servers. Its methods are safe for concurrent use.
 type server struct {
 	name       string
-	dir        string // holds data, configuration and the log; removed by Close
+	dir        string // with data, configuration and the log; removed by Close
 	stopSignal syscall.Signal
 	external   bool
 
 	command func(ctx context.Context) *exec.Cmd // returns the command for one start
-	ready   func(ctx context.Context) error     // nil once the server serves; called again and again
+	ready   func(ctx context.Context) error     // called repeatedly; nil once the server is ready
 	closing func()                              // run by Close after the server stopped, if not nil
 
 	mu   sync.Mutex
 	proc *process
 }
 
-// Start starts a stopped or killed server again, on the same ports and data, and returns when it serves.
+// Start starts a stopped or killed server again, on the same ports and data, and returns once it is ready.
 func (s *server) Start(ctx context.Context) error {
 	if s.external {
 		return ErrExternal
@@ -54,10 +54,10 @@ func (s *server) Start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.proc != nil {
-		return fmt.Errorf("services: %s runs already", s.name)
+		return fmt.Errorf("services: %s is already running", s.name)
 	}
-	// A server that was killed may have left children that hold its shared memory or port for another moment, so one
-	// that ends at once gets a few more chances.
+	// Children of a killed server may hold its shared memory or port for another moment, so a server that ends at once is
+	// started a few more times.
 	for attempt := 1; ; attempt++ {
 		proc, err := s.startOnce(ctx)
 		if err == nil {
@@ -74,7 +74,7 @@ func (s *server) Start(ctx context.Context) error {
 	}
 }
 
-// startOnce returns the process once it serves. The error is final if the process ended on its own.
+// startOnce returns the process once it is ready. The error is final if the process ended on its own.
 func (s *server) startOnce(ctx context.Context) (*process, error) {
 	// The child outlives ctx, which bounds only the start.
 	proc, err := startProcess(s.command(context.WithoutCancel(ctx)), s.logPath())
@@ -104,13 +104,13 @@ func (s *server) startOnce(ctx context.Context) (*process, error) {
 	return proc, nil
 }
 
-// Kill ends the server and its helpers with SIGKILL, as a crash would, and returns when it is gone. Start brings it
-// back.
+// Kill ends the server and its helpers with SIGKILL, like a crash, and returns once it has ended. Start starts it
+// again.
 func (s *server) Kill() error {
 	return s.end(func(p *process) error { return p.kill() })
 }
 
-// Stop ends the server cleanly, keeping its data. Start brings it back.
+// Stop stops the server cleanly and keeps its data. Start starts it again.
 func (s *server) Stop() error {
 	return s.end(func(p *process) error {
 		if err := p.signal(s.stopSignal); err != nil {
@@ -132,19 +132,19 @@ func (s *server) Restart(ctx context.Context) error {
 	return errors.Join(s.Stop(), s.Start(ctx))
 }
 
-// Pause freezes the server with SIGSTOP: connections stay open and nothing answers. Resume continues it.
+// Pause freezes the server with SIGSTOP: connections remain open, and it does not respond. Resume continues it.
 func (s *server) Pause() error { return s.signalAll(syscall.SIGSTOP) }
 
 // Resume ends a Pause.
 func (s *server) Resume() error { return s.signalAll(syscall.SIGCONT) }
 
-// LimitFiles keeps every file of the server from growing beyond a size in bytes: for files of that size, the database
-// finds the disk full. [Unlimited] lifts the limit. It applies to the server's processes and to those that they start.
+// LimitFiles limits the size of every file of the server in bytes: beyond it, writing fails as on a full disk.
+// [Unlimited] lifts the limit. It applies to the server's processes and to those that they start.
 func (s *server) LimitFiles(ctx context.Context, size uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.proc == nil {
-		return fmt.Errorf("services: limit the files of %s: it does not run", s.name)
+		return fmt.Errorf("services: limit the files of %s: it is not running", s.name)
 	}
 	text := "unlimited"
 	if size != Unlimited {
@@ -152,7 +152,7 @@ func (s *server) LimitFiles(ctx context.Context, size uint64) error {
 	}
 	pid := s.proc.cmd.Process.Pid
 	for _, p := range append([]int{pid}, descendants(pid)...) {
-		// Only the soft limit, and as the server's own account, which may lift it again.
+		// This sets only the soft limit, as the server's own account, which may lift it again.
 		limit := exec.CommandContext(ctx, "prlimit", "--pid="+strconv.Itoa(p), "--fsize="+text+":")
 		limit.SysProcAttr = s.command(ctx).SysProcAttr
 		if out, err := limit.CombinedOutput(); err != nil && (p == pid || alive(p)) {
@@ -162,15 +162,15 @@ func (s *server) LimitFiles(ctx context.Context, size uint64) error {
 	return nil
 }
 
-// Unlimited is the size for files that may grow as far as the disk allows.
+// Unlimited is the size for files that may grow until the disk is full.
 const Unlimited = math.MaxUint64
 
-// Close stops the server at once and removes its data. It does nothing to a server that is not ours.
+// Close stops the server at once and removes its data. It does nothing to a server that the environment names.
 func (s *server) Close() error {
 	if s.external {
 		return nil
 	}
-	// The data is deleted, so there is nothing for a clean stop to save; RabbitMQ takes six seconds for one.
+	// The data is deleted, so a clean stop, which takes RabbitMQ six seconds, is not needed.
 	err := s.Kill()
 	if s.closing != nil {
 		s.closing()
@@ -178,7 +178,7 @@ func (s *server) Close() error {
 	return errors.Join(err, removeDir(s.dir))
 }
 
-// PID returns the process id of the running server, and 0 if it does not run or is not ours.
+// PID returns the process id of the server, or 0 if it is not running or the environment names it.
 func (s *server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +191,7 @@ func (s *server) PID() int {
 // Log returns the last 8 KiB of the server's log, for a test that failed.
 func (s *server) Log() string { return s.logSince(0) }
 
-// logSince returns the last 8 KiB of what the server has logged after its first from bytes.
+// logSince returns the last 8 KiB of the server's log after its first from bytes.
 func (s *server) logSince(from int) string {
 	if s.external {
 		return ""
@@ -208,7 +208,7 @@ func (s *server) logSince(from int) string {
 	return string(bytes.ToValidUTF8(log, nil))
 }
 
-// explain adds the server's log from now on to a test that fails: often only the log has the cause.
+// explain adds the server's log from now on to the output of a failed test, because often only the log has the cause.
 func (s *server) explain(t testing.TB) {
 	t.Helper()
 	if s.external {
@@ -234,12 +234,12 @@ func (s *server) signalAll(sig syscall.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.proc == nil {
-		return fmt.Errorf("services: %s does not run", s.name)
+		return fmt.Errorf("services: %s is not running", s.name)
 	}
 	return s.proc.signalAll(sig)
 }
 
-// end ends the process by how; a server that does not run is fine.
+// end ends the process with how; it does nothing if the server is not running.
 func (s *server) end(how func(*process) error) error {
 	if s.external {
 		return ErrExternal

@@ -10,12 +10,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// skipLocked is the origin of this queue: watermill-sql's publisher and subscriber on a table with due times, claimed
-// with SKIP LOCKED, by adapters alone. It is measured against its replacement.
+// skipLocked is the predecessor of this queue: watermill-sql's publisher and subscriber on a table with due times,
+// claimed with SKIP LOCKED, using only adapters. Benchmarks compare it with its replacement.
 //
-// A batch is one row. The subscriber acks a batch by naming its last row, and those before it need not be neighbours. A
-// DELETE of each row in ConsumedMessageQuery instead loses messages: the subscriber commits a batch in which a handler
-// missed AckDeadline.
+// A batch is one row. The subscriber acks a batch by naming its last row, and the earlier ones need not be adjacent. A
+// DELETE of each row in ConsumedMessageQuery instead would lose messages: the subscriber commits a batch in which a
+// handler missed AckDeadline.
 type skipLocked struct{}
 
 var (

@@ -20,8 +20,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The benchmarks run a hand-written loop and watermill-sql next to the queue; only the ratios count. A figure named
-// x/hand is the queue's rate divided by the loop's: the median of the rounds, which are iterations.
+// The benchmarks compare the queue with a hand-written loop and watermill-sql; only the ratios count. A figure named
+// x/hand is the queue's rate divided by the loop's, the median of all rounds, which are iterations.
 //
 //	go test ./sqlqueue -run '^$' -bench . -benchtime 5x
 
@@ -57,7 +57,7 @@ func handPublish(tb testing.TB, db *sql.DB, list []*message.Message) {
 	require.NoError(tb, err)
 }
 
-// handConsume is the SKIP LOCKED loop in batches of 500, which keeps a transaction open while it works on its rows: it
+// handConsume is the SKIP LOCKED loop in batches of 500, which keeps a transaction open while it processes its rows: it
 // has no leases, no retries, and no concurrency. With a router, each row becomes a message and waits for its ack.
 func handConsume(tb testing.TB, db *sql.DB, n int, deliver func([]*message.Message)) time.Duration {
 	tb.Helper()
@@ -96,7 +96,7 @@ func handConsume(tb testing.TB, db *sql.DB, n int, deliver func([]*message.Messa
 	return time.Since(began)
 }
 
-// channel is a subscriber that hands out the rows of the hand-written loop.
+// channel is a subscriber that delivers the rows of the hand-written loop.
 type channel chan *message.Message
 
 func (c channel) Subscribe(context.Context, string) (<-chan *message.Message, error) { return c, nil }
@@ -142,7 +142,7 @@ func openArena(b *testing.B, server *services.PostgresServer) arena {
 	return arena{url: url, db: db, queue: openQueue(b, url)}
 }
 
-// fill puts n due messages into our queue with a subscription, in one statement each for 100,000.
+// fill stores n due messages in our queue with a subscription, 100,000 per statement.
 func (a arena) fill(b *testing.B, topic string, n int, delay time.Duration) {
 	b.Helper()
 	require.NoError(b, a.queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topic))
@@ -161,7 +161,7 @@ func (a arena) vacuum(b *testing.B) {
 	require.NoError(b, err)
 }
 
-// rounds keeps the results of each round of a benchmark: contestants take turns, and medians are compared.
+// rounds has the results of each round of a benchmark: the contenders run alternately, and medians are compared.
 type rounds map[string][]float64
 
 func (r rounds) add(name string, perSecond float64) { r[name] = append(r[name], perSecond) }
@@ -228,7 +228,7 @@ func (a arena) fillHand(b *testing.B, n int) {
 	a.vacuum(b)
 }
 
-// routeHand is the hand-written loop with a router: no queue can be faster through a router, unless it reads ahead.
+// routeHand is the hand-written loop with a router: no queue can be faster through a router, unless it prefetches.
 func routeHand(b *testing.B, db *sql.DB, n int) time.Duration {
 	b.Helper()
 	handed := make(channel)
@@ -248,7 +248,7 @@ func routeHand(b *testing.B, db *sql.DB, n int) time.Duration {
 	return route(b, "bench", n, handed)
 }
 
-// consumeAdapted is watermill-sql's subscriber, 16 of them, with SKIP LOCKED in its adapters.
+// consumeAdapted runs 16 of watermill-sql's subscribers, with SKIP LOCKED in the adapters.
 func consumeAdapted(b *testing.B, a arena, n int) time.Duration {
 	b.Helper()
 	pub, err := wsql.NewPublisher(a.db, wsql.PublisherConfig{SchemaAdapter: skipLocked{}, AutoInitializeSchema: true},
@@ -267,7 +267,7 @@ func consumeAdapted(b *testing.B, a arena, n int) time.Duration {
 	return route(b, "bench", n, subs...)
 }
 
-// consumePlain is the unmodified watermill-sql, with bytes for payloads.
+// consumePlain runs the unmodified watermill-sql, with bytes as payloads.
 func consumePlain(b *testing.B, a arena, n int) time.Duration {
 	b.Helper()
 	pub, sub := plain(b, a.db, 30*time.Second)
@@ -277,8 +277,8 @@ func consumePlain(b *testing.B, a arena, n int) time.Duration {
 	return route(b, "bench", n, sub)
 }
 
-// BenchmarkBacklog consumes 20,000 messages of a queue where 10,000 more are due, where 1,000,000 more are due, and
-// where 1,000,000 wait for later.
+// BenchmarkBacklog consumes 20,000 messages of a queue in which 10,000 more are due, 1,000,000 more are due, or
+// 1,000,000 are delayed.
 func BenchmarkBacklog(b *testing.B) {
 	const n = 20_000
 	server := services.Postgres(b, services.PostgresConfig{})
@@ -388,7 +388,7 @@ func BenchmarkLatency(b *testing.B) {
 		require.NoError(b, err)
 		pub := a.queue.Publisher()
 		require.NoError(b, pub.Publish("bench", batch(1)...))
-		(<-messages).Ack() // by now it listens, or is about to
+		(<-messages).Ack() // by then it listens, or is about to
 		var took []time.Duration
 		for b.Loop() {
 			require.NoError(b, pub.Publish("bench", batch(1)...))
@@ -396,7 +396,7 @@ func BenchmarkLatency(b *testing.B) {
 			m := <-messages
 			took = append(took, time.Since(committed))
 			m.Ack()
-			time.Sleep(20 * time.Millisecond) // real time: until it is idle again
+			time.Sleep(20 * time.Millisecond) // real time: the consumer becomes idle again
 		}
 		slices.Sort(took)
 		b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Acks of messages under one lease share a statement with acks of messages under another. If that other lease is lost,
-// the rest are stored nevertheless.
+// Acks of messages under one lease share a statement with acks of messages under another. If the other lease is lost,
+// the rest must still be stored.
 func TestAcks_SharedWithALostLease(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -25,7 +25,7 @@ func TestAcks_SharedWithALostLease(t *testing.T) {
 	messages, err := queue.Subscriber(concurrently(3)).Subscribe(t.Context(), "jobs")
 	require.NoError(t, err)
 	var held []*message.Message
-	for _, id := range []string{"first", "lost", "kept"} { // each claimed alone, with its own lease
+	for _, id := range []string{"first", "lost", "kept"} { // each claimed separately, with its own lease
 		require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage(id, payload)))
 		held = append(held, receive(t, messages))
 	}
@@ -50,7 +50,7 @@ func TestAcks_SharedWithALostLease(t *testing.T) {
 	require.NoError(t, err)
 	held[1].Ack()
 	held[2].Ack()
-	<-held[1].Context().Done() // their answers are taken
+	<-held[1].Context().Done() // their acks have been accepted
 	<-held[2].Context().Done()
 	require.NoError(t, tx.Rollback())
 
@@ -59,7 +59,8 @@ func TestAcks_SharedWithALostLease(t *testing.T) {
 	}, "an ack in the same batch as the lost one is missing")
 	_, err = db.ExecContext(t.Context(), "UPDATE redrive_queue_messages SET visible_at = due_at WHERE uuid = 'lost'")
 	require.NoError(t, err)
-	// When the other worker's lease is over the message is redelivered. It has been handled here: its ack counts now.
+	// When the other worker's lease has expired, the message is redelivered. It has been handled here, so its ack counts
+	// now.
 	await.True(t, func() bool { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0 })
 	require.EqualValues(t, 1, queue.Replays())
 	select {
@@ -69,8 +70,8 @@ func TestAcks_SharedWithALostLease(t *testing.T) {
 	}
 }
 
-// A claim that begins in the middle of the index does not end expired leases, and does not treat their rows as new
-// either. One from the beginning counts the crash.
+// A claim that starts in the middle of the index does not end expired leases, and does not treat their rows as new
+// either. One that starts at the beginning counts the crash.
 func TestClaim_CountsTheCrashOfASharedLease(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -90,7 +91,7 @@ func TestClaim_CountsTheCrashOfASharedLease(t *testing.T) {
 	require.Equal(t, 242, count(t, db, claim(0)), "two rows, each for the second time, with a crash each")
 }
 
-// Many workers of several processes claim at once: each message is handed out once.
+// When many workers of several processes claim concurrently, each message is delivered once.
 func TestClaims_AreDisjoint(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -138,8 +139,8 @@ func TestClaims_AreDisjoint(t *testing.T) {
 	})
 }
 
-// A locked row, by an operator's forgotten transaction or an ack in flight, is passed over: those behind it are handed
-// out, and it follows when the lock is released.
+// A row that is locked, by an operator's forgotten transaction or an ack in flight, is skipped: those behind it are
+// delivered, and it follows once the lock is released.
 func TestClaims_SkipLockedRows(t *testing.T) {
 	t.Parallel()
 	const givenBack, dead = "UPDATE redrive_queue_messages SET lease = 0, deliveries = 1",
@@ -159,7 +160,7 @@ func TestClaims_SkipLockedRows(t *testing.T) {
 	}
 	for server, database := range servers {
 		for name, prepare := range cases[server] {
-			for _, handlers := range []int{1, 2} { // this one keeps the order, and waits a moment
+			for _, handlers := range []int{1, 2} { // this one preserves the order, and waits a moment
 				t.Run(fmt.Sprintf("%s %s with %d", server, name, handlers), func(t *testing.T) {
 					t.Parallel()
 					url := database(t)
@@ -171,7 +172,7 @@ func TestClaims_SkipLockedRows(t *testing.T) {
 					require.NoError(t, err)
 					tx, err := db.BeginTx(t.Context(), nil)
 					require.NoError(t, err)
-					defer func() { _ = tx.Rollback() }() // already over, unless the test has failed
+					defer func() { _ = tx.Rollback() }() // already ended, unless the test has failed
 					_, err = tx.ExecContext(t.Context(), fmt.Sprintf("SELECT 1 FROM redrive_queue_messages WHERE id = %d FOR UPDATE",
 						count(t, db, "SELECT id FROM redrive_queue_messages WHERE uuid = 'locked'")))
 					require.NoError(t, err)
@@ -193,7 +194,7 @@ func TestClaims_SkipLockedRows(t *testing.T) {
 
 // An ack or a nack touches only its own row: a locked row, like those that claims lock, does not delay it. On MariaDB
 // it used to, because the planner treated a newly filled table as empty and read all of it; claims then skipped the
-// rows that the ack had locked on its way, and messages came out of order.
+// rows that the ack had locked meanwhile, and messages were delivered out of order.
 func TestSettlements_DoNotWaitForOtherRows(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -203,7 +204,7 @@ func TestSettlements_DoNotWaitForOtherRows(t *testing.T) {
 		messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
 		require.NoError(t, err)
 		list := batch(6)
-		// the locked row: its own answer would wait, and those stored with it
+		// the locked row: its own ack would wait, and those stored with it
 		envelope.SetDelay(list[5], time.Hour)
 		require.NoError(t, queue.Publisher().Publish("jobs", list...))
 		acked := receive(t, messages)
@@ -235,8 +236,8 @@ func TestSettlements_DoNotWaitForOtherRows(t *testing.T) {
 	})
 }
 
-// The ids of rows and of their shared leases start over when an operator truncates the tables. The answers of old
-// handlers then must not settle new rows with the same ids, even under a lease with the same id.
+// The ids of rows and of their shared leases start over when an operator truncates the tables. Old handlers then must
+// not settle new rows with the same ids, even under a lease with the same id.
 func TestClaim_OldSettlementsIgnoreRowsWithReusedIDs(t *testing.T) {
 	t.Parallel()
 	const n = 10
@@ -267,11 +268,11 @@ func TestClaim_OldSettlementsIgnoreRowsWithReusedIDs(t *testing.T) {
 	for _, m := range old {
 		m.Ack()
 	}
-	mark.Ack() // settled behind them
+	mark.Ack() // settled after them
 	await.True(t, func() bool {
 		return count(t, db, "SELECT count(*) FROM redrive_queue_messages WHERE id = 1") == 0
 	})
-	require.Equal(t, n, count(t, db, "SELECT count(*) FROM redrive_queue_messages"), "no handler has answered for them")
+	require.Equal(t, n, count(t, db, "SELECT count(*) FROM redrive_queue_messages"), "no handler has settled them")
 	for _, m := range fresh {
 		m.Ack()
 	}

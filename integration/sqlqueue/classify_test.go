@@ -103,12 +103,12 @@ func run(t *testing.T, db interface {
 	return rows.Err()
 }
 
-// locked is a transaction that keeps a row locked until the test ends.
+// locked starts a transaction that keeps a row locked until the test ends.
 func locked(t *testing.T, db *sql.DB, id int) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), nil)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = tx.Rollback() }) // a deadlock may have done so
+	t.Cleanup(func() { _ = tx.Rollback() }) // a deadlock may have ended it
 	_, err = tx.ExecContext(t.Context(), "UPDATE employees SET age = age WHERE id = "+string(rune('0'+id)))
 	require.NoError(t, err)
 	return tx
@@ -123,7 +123,7 @@ func readOnly(t *testing.T, db *sql.DB) error {
 	return err
 }
 
-// deadlock returns the error of the transaction that the database chooses as the victim.
+// deadlock returns the error of the transaction that the database aborts.
 func deadlock(t *testing.T, db *sql.DB) error {
 	t.Helper()
 	for _, query := range []string{
@@ -147,12 +147,12 @@ func deadlock(t *testing.T, db *sql.DB) error {
 	go func() {
 		err := change(both[0], "2")
 		if err != nil {
-			_ = both[0].Rollback() // the database has done it
+			_ = both[0].Rollback() // the database has rolled it back
 		}
 		other <- err
 	}()
 	err := change(both[1], "1")
-	_ = both[1].Rollback() // the other one waits for it
+	_ = both[1].Rollback() // the other transaction waits for it
 	if err == nil {
 		return <-other
 	}
@@ -161,7 +161,7 @@ func deadlock(t *testing.T, db *sql.DB) error {
 	return err
 }
 
-// tooLong lets the server end a statement after 20 ms.
+// tooLong returns the error of a statement that the server ends after 20 ms.
 func tooLong(url string) func(t *testing.T, db *sql.DB) error {
 	const endless = " count(*) FROM information_schema.columns a, information_schema.columns b, " +
 		"information_schema.columns c"
@@ -180,7 +180,7 @@ func tooLong(url string) func(t *testing.T, db *sql.DB) error {
 	}
 }
 
-// killed loses its connection while it has a transaction open.
+// killed returns the error of a transaction whose connection is killed.
 func killed(url string) func(t *testing.T, db *sql.DB) error {
 	return func(t *testing.T, db *sql.DB) error {
 		t.Helper()

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/brokertest"
 )
 
-// TestConformance runs the suite for brokers, and Watermill's suite, on every server.
+// TestConformance runs the conformance suite, including Watermill's, on every server.
 func TestConformance(t *testing.T) {
 	for name, database := range servers {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestConformance(t *testing.T) {
 					return b
 				},
 				Factor: 0.02,
-				Late:   4 * time.Second, // the cases run side by side; TestDelay_IsExact holds the accuracy
+				Late:   4 * time.Second, // the cases run in parallel; TestDelay_IsExact tests the accuracy
 				Watermill: &tests.Features{
 					ConsumerGroups:                      true,
 					GuaranteedOrder:                     true,
@@ -58,7 +58,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// limits replace a server's own limit where that is too large for a test; on the others the packet size is the limit.
+// limits replace a server's own limit if that is too large for a test; on the others the packet size is the limit.
 var limits = map[string]string{"PostgreSQL": "&x-max-message=1MiB"}
 
 // rowOf returns the key of a message's row.

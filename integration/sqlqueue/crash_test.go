@@ -23,14 +23,14 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// workerURL is set for worker processes, and workerHolds for one that gets stuck in the middle of its work.
+// workerURL is set for worker processes, and workerHolds for one that hangs while it has messages in hand.
 const (
 	workerURL   = "REDRIVE_TEST_WORKER_URL"
 	workerHolds = "REDRIVE_TEST_WORKER_HOLDS"
 )
 
 // worker consumes "jobs" until it is killed, and records each message that it has handled, with the number of its
-// delivery. One that holds handles a few, publishes to "held" which it has in hand, and then stops answering.
+// delivery. With workerHolds it handles a few, publishes to "held" which message it has in hand, and then hangs.
 func worker(url string) int {
 	ctx := context.Background()
 	b, err := brokers.Open(ctx, url)
@@ -67,7 +67,7 @@ func worker(url string) int {
 	return 0
 }
 
-// startWorker starts a worker process, which does not outlive the test.
+// startWorker starts a worker process, which is killed at the end of the test.
 func startWorker(t *testing.T, url string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -81,9 +81,9 @@ func startWorker(t *testing.T, url string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// handled reads the ledger "handled" until it has as many different messages as all returns, and returns how often each
-// is in it. The last one must come after all returns the final number. It waits as long as messages come; without new
-// ones, messages are lost only if none is waiting in "jobs" or in the ledger.
+// handled reads the topic "handled" until it has as many different messages as all returns, and returns how often each
+// was handled. The last one must be read after all returns the final number. It waits as long as there are new
+// messages; without new ones, messages are lost only if none is waiting in "jobs" or in that topic.
 func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int,
 	each func(m *message.Message),
 ) map[string]int {
@@ -110,8 +110,9 @@ func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int,
 	return runs
 }
 
-// Ten workers, one of them killed with messages in hand: every message is handled, the dead one's by others once its
-// lease has expired, as a second delivery. A row that came back because its lease was forgotten would be a first one.
+// Of ten workers one is killed with messages in hand: every message is handled, those of the dead worker by others once
+// its lease has expired, as a second delivery. A row that was redelivered because its lease was forgotten would be a
+// first delivery.
 func TestTenWorkers_OneIsKilled(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -129,7 +130,7 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 		for range 9 {
 			startWorker(t, url)
 		}
-		// Messages are published until the worker is dead, so that it gets some, and once more after that; at most n wait to
+		// Messages are published until the worker is dead, so that it gets some, and once more afterwards; at most n wait to
 		// be handled.
 		var (
 			dead      atomic.Bool
@@ -184,7 +185,8 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 		for _, times := range runs {
 			twice += times - 1
 		}
-		// At most the messages that the dead worker had handled but not acked: 4 handlers, and acks in flight.
+		// At most the messages that the dead worker had handled but not acked are handled twice: 4 handlers, and acks in
+		// flight.
 		require.LessOrEqual(t, twice, 600)
 		t.Logf("%d messages, %d handled twice", len(runs), twice)
 	})
@@ -197,7 +199,7 @@ type server interface {
 	Database(t testing.TB) string
 }
 
-// A database that is killed and comes back, three times, under load: every confirmed message is handled.
+// A database is killed and restarted three times under load: every confirmed message is handled.
 func TestDatabaseRestart_UnderLoad(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) server{
@@ -293,15 +295,15 @@ func restartUnderLoad(t *testing.T, s server) {
 		twice += times - 1
 	}
 	t.Logf("%d confirmed, %d publishes failed, %d handled, %d twice", len(confirmed), failures, len(runs), twice)
-	require.Positive(t, failures, "no publish hit an outage: the test proves nothing")
+	require.Positive(t, failures, "no publication failed in an outage, so this test proves nothing")
 	require.Less(t, twice, len(runs)/2)
 	mu.Unlock()
 	require.NoError(t, queue.Close())
 	consumers.Wait()
 }
 
-// A handler slower than its lease keeps the message, and no other worker starts on it meanwhile, although the other
-// messages of its batch are done.
+// A handler that takes longer than its lease keeps the message, and no other worker gets it meanwhile, although the
+// other messages of its batch are settled.
 func TestSlowHandler_RenewsItsLease(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -330,8 +332,8 @@ func TestSlowHandler_RenewsItsLease(t *testing.T) {
 	})
 }
 
-// A process that hangs loses its lease: another worker gets the message, and the late ack of the first one changes
-// nothing.
+// A process that hangs loses its lease: another worker gets the message, and the late ack of the first one has no
+// effect.
 func TestStuckProcess_LosesItsLease(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

@@ -33,7 +33,7 @@ func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
 	}
 }
 
-// A state change and its event are one transaction: both or neither.
+// A state change and its event are in one transaction: both are stored or neither is.
 func TestTxPublisher_Outbox(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -67,7 +67,7 @@ func TestTxPublisher_Outbox(t *testing.T) {
 	})
 }
 
-// The effect of a handler in InTx happens once, although the message is delivered until it succeeds.
+// The effect of a handler in InTx happens once, even though the message is delivered until it succeeds.
 func TestInTx_EffectHappensOnce(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -108,7 +108,7 @@ func TestInTx_EffectHappensOnce(t *testing.T) {
 	})
 }
 
-// Sessions in other time zones see the same due times.
+// Due times do not depend on the time zone of the session.
 func TestDelay_DoesNotDependOnTimeZones(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -141,7 +141,7 @@ func TestDelay_DoesNotDependOnTimeZones(t *testing.T) {
 	}
 }
 
-// A forgotten open transaction stops nothing, and costs little: watermill-sql's subscribers stand still behind it
+// A forgotten open transaction blocks nothing, and costs little; it stalls watermill-sql's subscribers
 // (TestWatermillSQL_StallsBehindATransaction).
 func TestForeignTransaction_DoesNotStall(t *testing.T) {
 	t.Parallel()
@@ -173,7 +173,7 @@ func TestForeignTransaction_DoesNotStall(t *testing.T) {
 	})
 }
 
-// Ten processes that start at once make one schema.
+// Ten processes that start at once create one schema.
 func TestMigrate_TenAtOnce(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -181,7 +181,7 @@ func TestMigrate_TenAtOnce(t *testing.T) {
 		dbs := make([]*sql.DB, 10)
 		for i := range dbs {
 			dbs[i] = openDB(t, url)
-			require.NoError(t, dbs[i].PingContext(t.Context())) // a process that connects later would come too late
+			require.NoError(t, dbs[i].PingContext(t.Context())) // a process that connects later would be too late
 		}
 		dialect := sqlqueue.PostgreSQL
 		if strings.HasPrefix(url, "mysql:") {
@@ -203,7 +203,7 @@ func TestMigrate_TenAtOnce(t *testing.T) {
 	})
 }
 
-// Acked messages are kept for as long as asked, and no longer.
+// Acked messages are kept for the configured time, and no longer.
 func TestRetention_KeepsAckedMessages(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -229,7 +229,7 @@ func TestRetention_KeepsAckedMessages(t *testing.T) {
 	})
 }
 
-// No statement of publishing, claiming, renewing, acking, nacking or rescheduling reads the whole table, however full
+// No statement for publishing, claiming, renewing, acking, nacking or rescheduling reads the whole table, however large
 // it is.
 func TestBacklog_IsNeverScanned(t *testing.T) {
 	t.Parallel()
@@ -281,7 +281,7 @@ func TestBacklog_IsNeverScanned(t *testing.T) {
 	renewed := fmt.Sprintf("SELECT count(*) FROM redrive_queue_messages WHERE id = %d AND lease > 0", *origin.Offset)
 	await.True(t, func() bool { return count(t, db, renewed) == 1 }, "the lease is not renewed")
 	slow.Ack()
-	require.NoError(t, queue.Close(), "the ends of its sessions flush their statistics")
+	require.NoError(t, queue.Close(), "its sessions flush their statistics when they end")
 	await.True(t, func() bool {
 		return count(t, db, "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'") >= n
 	})
@@ -289,7 +289,7 @@ func TestBacklog_IsNeverScanned(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// Statements planned while the queue was empty do not keep reading the whole table when it has grown.
+// Statements that were planned while the queue was empty do not continue to read the whole table once it has grown.
 func TestBacklog_ThatGrewFastIsNotScanned(t *testing.T) {
 	t.Parallel()
 	const waiting, n = 200_000, 300
@@ -313,7 +313,7 @@ func TestBacklog_ThatGrewFastIsNotScanned(t *testing.T) {
 		return count(t, db, "SELECT relpages FROM pg_class WHERE relname = 'redrive_queue_messages'") > waiting/200
 	}, "the statistics are not refreshed")
 
-	// Sessions report their statistics about a second late, so a round is over when its deletions have been reported.
+	// Sessions report their statistics about a second late, so a round ends once its deletions have been reported.
 	reported := func(column string) int {
 		return count(t, db, "SELECT "+column+" FROM pg_stat_user_tables WHERE relname = 'redrive_queue_messages'")
 	}
@@ -329,5 +329,5 @@ func TestBacklog_ThatGrewFastIsNotScanned(t *testing.T) {
 		quiet := now == before
 		before = now
 		return quiet
-	}, "messages are read that are not due")
+	}, "messages that are not due were read")
 }

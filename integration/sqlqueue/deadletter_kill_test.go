@@ -24,13 +24,13 @@ import (
 // clerkURL names the database of a clerk process.
 const clerkURL = "REDRIVE_TEST_CLERK_URL"
 
-// Where a clerk dies: right before the commit of a transaction, or right after it.
+// A clerk dies right before the commit of a transaction, or right after it.
 const (
 	inTransaction = "in the transaction"
 	afterCommit   = "after the commit"
 )
 
-// clerk rejects all employees, until it dies.
+// clerk rejects all employees until it dies.
 func clerk(url string) int {
 	if err := reject(context.Background(), url); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -94,9 +94,8 @@ func reject(ctx context.Context, url string) error {
 	return errors.New("the subscription has ended")
 }
 
-// The outbox and kill -9: the row of the application, its event, the dead letter and the ack are one transaction, also
-// if processes die in the middle of it and right after it. At every moment there are equally many of each, and none
-// twice.
+// The application's row, its event, the dead letter and the ack are in one transaction, even if processes are killed
+// with kill -9 during it or right after it. At any time there are equally many of each, and none twice.
 func TestDeadLetter_OneTransactionWhenProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -121,13 +120,13 @@ func TestDeadLetter_OneTransactionWhenProcessesAreKilled(t *testing.T) {
 			kill9.Until(t, where, clerkURL+"="+url)
 			employees, dead, waits, rejected := waiting(t, db)
 			require.Equal(t, []int{employees, employees, n - employees}, []int{dead, rejected, waits},
-				"%d employees; dead letters, events, messages that wait after a death %s", employees, where)
+				"%d employees; dead letters, events, messages that wait after a kill %s", employees, where)
 		}
 		kill9.Start(t, "", clerkURL+"="+url)
 		await.True(t, func() bool {
 			_, _, waits, _ := waiting(t, db)
 			return waits == 0
-		}, "a message is not handled")
+		}, "a message was not handled")
 		employees, dead, _, rejected := waiting(t, db)
 		require.Equal(t, []int{n, n, n}, []int{employees, dead, rejected}, "employees, dead letters, events")
 		require.Equal(t, n, count(t, db, "SELECT count(DISTINCT id) FROM employees"))

@@ -25,7 +25,7 @@ type office struct {
 	db      *sql.DB
 	queue   *sqlqueue.Broker
 	letters *dlq.Letters
-	// refuse fails a transaction at its end, on databases without deferred constraints.
+	// refuse makes a transaction fail at its end, on databases without deferred constraints.
 	refuse  func(ctx context.Context, tx *sql.Tx) error
 	refused string // in the error of such a transaction
 }
@@ -102,7 +102,8 @@ func (o *office) run(t *testing.T, around message.HandlerMiddleware, handler mes
 	})
 }
 
-// waiting counts, in one statement, rows of the application, dead letters, messages to be handled and published ones.
+// waiting counts, in one statement, rows of the application, dead letters, messages to be handled, and published
+// messages.
 func (o *office) waiting(t *testing.T) (employees, letters, messages, rejected int) {
 	t.Helper()
 	return waiting(t, o.db)
@@ -130,8 +131,8 @@ func waiting(t *testing.T, db *sql.DB) (employees, letters, messages, rejected i
 
 func alone(next message.HandlerFunc) message.HandlerFunc { return next }
 
-// The handler's change, its publish, the dead letter for its failure and the ack of the message are one transaction.
-// When the commit fails none of them has happened, and the message is redelivered.
+// The handler's change, its published message, the dead letter for its failure and the ack of the message are in one
+// transaction. If the commit fails, none of them has happened, and the message is redelivered.
 func TestDeadLetter_OneTransaction(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -166,7 +167,7 @@ func TestDeadLetter_OneTransaction(t *testing.T) {
 		require.ErrorContains(t, <-attempts, o.refused)
 		employees, letters, messages, rejected := o.waiting(t)
 		require.Equal(t, []int{0, 0, 1, 0}, []int{employees, letters, messages, rejected},
-			"rolled back together; the message is still there")
+			"all were rolled back; the message is still in the queue")
 		_, err := o.db.ExecContext(t.Context(), "INSERT INTO companies VALUES ('acme')")
 		require.NoError(t, err)
 		for err = range attempts {
@@ -176,17 +177,17 @@ func TestDeadLetter_OneTransaction(t *testing.T) {
 			require.ErrorContains(t, err, o.refused)
 		}
 		employees, letters, messages, rejected = o.waiting(t)
-		require.Equal(t, []int{1, 1, 0, 1}, []int{employees, letters, messages, rejected}, "committed together, with the ack")
-		require.Zero(t, o.letters.Stats().Appended, "nothing had to go to the spool")
+		require.Equal(t, []int{1, 1, 0, 1}, []int{employees, letters, messages, rejected}, "all were committed, with the ack")
+		require.Zero(t, o.letters.Stats().Appended, "the spool was not needed")
 	})
 }
 
-// A handler fails inside its own transaction, which is rolled back first, with the change and the publish; the dead
-// letter is stored in a new one.
+// If a handler fails inside its own transaction, that is rolled back first, with the change and the published message,
+// and the dead letter is stored in a new one.
 func TestDeadLetter_HandlerFailsInItsTransaction(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(ctx context.Context, tx *sql.Tx) error{
-		"its rules say no": func(context.Context, *sql.Tx) error { return errors.New("invalid CPF") },
+		"a rule of the application fails": func(context.Context, *sql.Tx) error { return errors.New("invalid CPF") },
 		"a statement fails": func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO no_such_table VALUES (1)")
 			return err
@@ -221,11 +222,11 @@ func TestDeadLetter_HandlerFailsInItsTransaction(t *testing.T) {
 				await.True(t, func() bool {
 					_, letters, messages, _ := o.waiting(t)
 					return letters == 1 && messages == 0
-				}, "one dead letter, and the message is done with")
+				}, "one dead letter, and the message is acked")
 				employees, letters, _, rejected := o.waiting(t)
 				require.Equal(t, []int{0, 1, 0}, []int{employees, letters, rejected}, "employees, dead letters, publishes")
 				require.Empty(t, inside, "the message is not handled again")
-				require.Zero(t, o.letters.Stats().Appended, "nothing had to go to the spool")
+				require.Zero(t, o.letters.Stats().Appended, "the spool was not needed")
 			})
 		})
 	}

@@ -12,17 +12,17 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The delays of an idle queue for another process's messages: never early, and exact to 100 ms. They include the time
-// of the disk and the machine, so messages without a delay are delivered in between, and the medians are compared. A
-// busy machine may be late in a round; a queue that polls too seldom is late in every one. TestPolling_IsExactTo100ms
-// of the package shows it in virtual time.
-func TestDelay_IsExact(t *testing.T) { //nolint:tparallel // the other tests wait for it
+// On an idle queue, delayed messages of another process are never early, and at most 100 ms late. Delays include the
+// latency of disk and machine, so messages without a delay are delivered in between, and the medians are compared. A
+// busy machine may be late in one round; a queue that polls too rarely is late in every round.
+// TestPolling_IsExactTo100ms of the package tests this in virtual time.
+func TestDelay_IsExact(t *testing.T) { //nolint:tparallel // not parallel
 	onEach(t, func(t *testing.T, url string) {
 		t.Helper()
 		b, producer := openQueue(t, url), openQueue(t, url)
 		received, err := b.Subscriber().Subscribe(t.Context(), "exact")
 		require.NoError(t, err)
-		late := func(delay time.Duration) time.Duration { // the delay begins between the call of Publish and its return
+		late := func(delay time.Duration) time.Duration { // the delay starts during the call of Publish
 			m := message.NewMessage(watermill.NewUUID(), payload)
 			envelope.SetDelay(m, delay)
 			called := time.Now()

@@ -21,15 +21,15 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The database's disk is full: Publish fails, messages confirmed before are still delivered, and those that cannot be
-// rescheduled are kept. Once there is room, all of them are handled.
+// When the database's disk is full, Publish fails, messages confirmed before are still delivered, and those that cannot
+// be rescheduled stay in the queue. Once there is room, all of them are handled.
 func TestFullDisk_LosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, fill := range map[string]func(t *testing.T) (url string, free func()){
 		"PostgreSQL": func(t *testing.T) (string, func()) {
 			t.Helper()
 			server := services.Postgres(t, services.PostgresConfig{})
-			require.NoError(t, server.LimitFiles(t.Context(), roomy)) // a segment of the log has 16 MiB
+			require.NoError(t, server.LimitFiles(t.Context(), roomy)) // a log segment has 16 MiB
 			return server.Database(t), func() { require.NoError(t, server.LimitFiles(t.Context(), services.Unlimited)) }
 		},
 		"MariaDB": largest(services.MariaDB),
@@ -60,7 +60,7 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 				require.Less(t, len(confirmed)*len(payload), 2*roomy, "the disk is full")
 			}
 
-			// Every fourth message fails at first. A retry writes its payload again, for which there may be no room.
+			// Every fourth message fails at first. A retry stores its payload again, for which there may be no room.
 			pipeline, err := middleware.New(middleware.Config{
 				Rescheduler: queue, DeadLetters: queue, Logger: slog.New(slog.DiscardHandler),
 				Backoff: middleware.Constant(10 * time.Millisecond), MaxAttempts: 1000,
@@ -83,10 +83,10 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 				handled[m.UUID] = true
 				return nil
 			})
-			require.Error(t, publish(), "full until the first is handled, which makes room")
+			require.Error(t, publish(), "the disk is full until the first message is handled")
 			ended := make(chan error, 1)
 			go func() { ended <- router.Run(t.Context()) }()
-			select { // a failing Subscribe ends with an error, which is not the subject of this test
+			select { // Subscribe may fail, which this test is not about
 			case <-router.Running():
 			case err := <-ended:
 				require.NoError(t, err)
@@ -105,14 +105,14 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 			}
 			if name == "PostgreSQL" { // the others need room for a lease
 				good := slices.DeleteFunc(slices.Collect(maps.Keys(confirmed)), func(id string) bool { return toFail[id] })
-				await.None(t, left(slices.Values(good)), "messages that do not fail need no room")
+				await.None(t, left(slices.Values(good)), "messages whose handlers succeed need no room")
 			}
 			free()
 			await.True(t, func() bool { return publish() == nil }, "there is room")
 			await.None(t, left(maps.Keys(confirmed)), "all confirmed messages are handled")
 			db := openDB(t, url)
 			await.None(t, func() int { return count(t, db, "SELECT count(*) FROM redrive_queue_messages") },
-				"an ack after the loss of its lease is followed by another delivery")
+				"a message whose lease was lost before its ack is redelivered")
 			require.NoError(t, router.Close())
 			require.NoError(t, <-ended)
 			t.Logf("%d confirmed, %d refused, %d deliveries", len(confirmed), len(refused), total(seen))
@@ -124,7 +124,7 @@ func TestFullDisk_LosesNothing(t *testing.T) {
 	}
 }
 
-// largest fills a MySQL or MariaDB, which does not survive errors in its files, but has a separate limit.
+// largest fills a MySQL or MariaDB, which crashes on errors in its files, but has its own limit.
 func largest(start func(t testing.TB, cfg services.MySQLConfig) *services.MySQLServer) func(t *testing.T) (url string,
 	free func()) {
 	return func(t *testing.T) (string, func()) {
@@ -134,7 +134,7 @@ func largest(start func(t testing.TB, cfg services.MySQLConfig) *services.MySQLS
 	}
 }
 
-// inOneFile are arguments that keep all tables in one file of a maximum size.
+// inOneFile returns arguments that keep all tables in one file with a maximum size.
 func inOneFile(size int) []string {
 	return []string{
 		"--innodb-file-per-table=0",

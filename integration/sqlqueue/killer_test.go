@@ -23,7 +23,7 @@ import (
 // victimURL is set for processes whose handler kills them.
 const victimURL = "REDRIVE_TEST_VICTIM_URL"
 
-// victim consumes "jobs" until it gets the message that kills, and records each other message that it has handled.
+// victim consumes "jobs" until it gets the message that kills it, and records every other message that it handles.
 func victim(url string) int {
 	ctx := context.Background()
 	b, err := brokers.Open(ctx, url)
@@ -63,8 +63,8 @@ func startVictim(t *testing.T, url string) (cmd *exec.Cmd, died <-chan error) {
 	return cmd, ended
 }
 
-// A message that kills the process of its handler does so as often as crash-limit allows, and is then a dead letter;
-// its neighbours are handled, although they were leased or in flight each time the process died.
+// A message that kills its process does so as often as crash-limit allows, and is then dead-lettered; the other
+// messages are handled, although they were leased or in flight each time the process died.
 func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	const limit = 4
@@ -100,7 +100,7 @@ func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 			case letter = <-dead:
 				letter.Ack()
 			case <-time.After(await.Patience):
-				require.FailNow(t, "the message that kills is not a dead letter", "%d processes died", deaths)
+				require.FailNow(t, "the message that kills was not dead-lettered", "%d processes died", deaths)
 			}
 		}
 		require.Equal(t, limit, deaths)
@@ -115,7 +115,7 @@ func TestCrashLimit_MessageThatKillsIsDeadLettered(t *testing.T) {
 		case m := <-dead:
 			require.FailNow(t, "a message handled at the same time was mistaken for it", m.UUID)
 		case err := <-died:
-			require.FailNow(t, "the dead letter killed once more", "%v", err)
+			require.FailNow(t, "the message killed a process after it was dead-lettered", "%v", err)
 		default:
 		}
 	})

@@ -12,9 +12,9 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// An operator's transaction keeps the row of one message locked while that message and its neighbours are handled,
-// acked and, being slow, renewed: the neighbours are handled once and deleted, and their leases are kept for many times
-// their length.
+// An operator's transaction keeps the row of one message locked while that message and its neighbours are handled and
+// acked, and the leases of slow ones are renewed: the neighbours are handled once and deleted, and their leases are
+// renewed many times.
 func TestLockedRow_DelaysOnlyItself(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -64,7 +64,7 @@ func TestLockedRow_DelaysOnlyItself(t *testing.T) {
 		close(slow)
 		await.True(t, func() bool { return left() == 1 }, "the slow neighbours are acked")
 		unlock()
-		await.True(t, func() bool { return left() == 0 }, "nothing stays")
+		await.True(t, func() bool { return left() == 0 }, "no message is left")
 		require.NoError(t, queue.Close())
 		handlers.Wait()
 		delete(runs, "0") // its own lease could not be renewed

@@ -1,5 +1,5 @@
-// Package sqlqueue_test proves brokers/sqlqueue on real servers, PostgreSQL, MariaDB and MySQL, and with several
-// processes on SQLite too.
+// Package sqlqueue_test tests brokers/sqlqueue on real servers, PostgreSQL, MariaDB and MySQL, and with several
+// processes on SQLite.
 package sqlqueue_test
 
 import (
@@ -31,14 +31,14 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(clerkURL); url != "" {
 		os.Exit(clerk(url))
 	}
-	// Tests mostly wait: for due times, leases and disks. Each may take a dozen of a server's 100 connections.
+	// Tests mostly wait for due times, leases and disks. Each may use a dozen of a server's 100 connections.
 	if err := flag.Set("test.parallel", "5"); err != nil {
 		panic(err)
 	}
 	services.Main(m)
 }
 
-// servers are the databases that every test of the queue runs on. Each call of database makes an empty one.
+// servers are the databases on which every test of the queue runs. Each call of database creates an empty one.
 var servers = map[string]func(t testing.TB) (url string){
 	"PostgreSQL": func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
@@ -62,7 +62,7 @@ func sqliteFile(t testing.TB) string {
 	return "sqlite://" + filepath.Join(t.TempDir(), "app.db")
 }
 
-// onEachDatabase is onEach plus SQLite.
+// onEachDatabase is onEach with SQLite in addition.
 func onEachDatabase(t *testing.T, test func(t *testing.T, url string)) {
 	t.Helper()
 	onEach(t, test)
@@ -107,7 +107,8 @@ func count(t testing.TB, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// openQueue opens a broker that the test closes. Unless the test limits the time of a publication, there is no limit.
+// openQueue opens a broker that is closed at the end of the test. Unless the test sets a publish timeout, there is
+// none.
 func openQueue(t testing.TB, url string) *sqlqueue.Broker {
 	t.Helper()
 	if !strings.Contains(url, "x-publish-timeout=") {

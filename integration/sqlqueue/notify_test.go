@@ -18,8 +18,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// Everything that adds to a queue notifies other processes, with the delay: a publish, publishes so fast that they
-// share a notification, the commit of a transaction, a nack, a reschedule.
+// Everything that adds a message to a queue notifies other processes of the delay: a publication, fast publications
+// that share a notification, the commit of a transaction, a nack, and a reschedule.
 func TestNotify_OfEveryDueMessage(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -39,8 +39,8 @@ func TestNotify_OfEveryDueMessage(t *testing.T) {
 		defer cancel()
 		n, err := conn.WaitForNotification(ctx)
 		require.NoError(t, err)
-		// The queue's own, to learn whether it hears; and the hour's, which is sent at the end of its 10 ms and may come
-		// after the minute's.
+		// These are the queue's own, with which it checks that it can listen, and that of the hour, which is sent after 10 ms
+		// and may arrive after that of the minute.
 		hour := fmt.Sprintf("%d %d", id, time.Hour.Microseconds())
 		for strings.HasPrefix(n.Payload, "hear ") || n.Payload == hour {
 			n, err = conn.WaitForNotification(ctx)
@@ -60,7 +60,7 @@ func TestNotify_OfEveryDueMessage(t *testing.T) {
 	defer cancel()
 	for told := ""; told != fmt.Sprintf("%d %d", id, time.Minute.Microseconds()); {
 		n, err := conn.WaitForNotification(ctx)
-		require.NoError(t, err, "the last of a burst is not notified")
+		require.NoError(t, err, "there is no notification of the last message of a burst")
 		told = n.Payload
 	}
 
@@ -84,9 +84,9 @@ func TestNotify_OfEveryDueMessage(t *testing.T) {
 	notified(4 * time.Second)
 }
 
-// A notification wakes a consumer that has been idle for so long that it would poll a second later: it takes no longer
-// than a busy one. A busy machine may be late in a round, and a queue that is not woken may be in time by chance, so
-// the median counts.
+// A notification wakes a consumer that was idle for so long that it would poll a second later: it gets the message as
+// fast as a busy one. A busy machine may be late in one round, and a queue that is not woken may be on time by chance,
+// so the median counts.
 func TestNotify_WakesAConsumerThatDoesNotPoll(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -103,7 +103,7 @@ func TestNotify_WakesAConsumerThatDoesNotPoll(t *testing.T) {
 	const rounds = 5
 	var longer []time.Duration
 	for range rounds {
-		<-time.After(1100 * time.Millisecond) // real time: it looks after 2, 4, 8 ... 512 ms, and then after 1024
+		<-time.After(1100 * time.Millisecond) // real time: it polls after 2, 4, 8 ... 512 ms, and then after 1024
 		idle, awake := deliver(), deliver()
 		longer = append(longer, idle-awake)
 	}
@@ -111,7 +111,7 @@ func TestNotify_WakesAConsumerThatDoesNotPoll(t *testing.T) {
 	require.Less(t, longer[rounds/2], 500*time.Millisecond, "%s", longer)
 }
 
-// With little polling, messages arrive across processes and from transactions.
+// With rare polling, messages arrive from other processes and from transactions.
 func TestNotify_WakesIdleConsumers(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -119,7 +119,7 @@ func TestNotify_WakesIdleConsumers(t *testing.T) {
 	messages, err := consumer.Subscriber().Subscribe(t.Context(), "jobs")
 	require.NoError(t, err)
 	require.NoError(t, producer.Publisher().Publish("jobs", message.NewMessage("first", payload)))
-	receive(t, messages).Ack() // by now it listens, or found this one when it started to
+	receive(t, messages).Ack() // by now it listens, or found this one when it started
 
 	for _, delay := range []time.Duration{0, 300 * time.Millisecond} {
 		m := message.NewMessage("m", payload)
@@ -135,7 +135,7 @@ func TestNotify_WakesIdleConsumers(t *testing.T) {
 	receive(t, messages).Ack()
 }
 
-// A message whose notification is lost is found by polling: one that was inserted into the table by hand has none.
+// A message without a notification, here one that was inserted into the table manually, is found by polling.
 func TestNotify_LostOnesAreFoundByPolling(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)

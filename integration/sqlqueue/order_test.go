@@ -18,8 +18,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A claim that reaches the end of its queue must not lock the next row in the index, the first message of the next
-// queue: that queue's claims would skip it, and its messages would come out of order.
+// A claim that reaches the end of its queue must not lock the next row in the index, which is the first message of the
+// next queue: claims of that queue would skip it, and its messages would be delivered out of order.
 func TestOrder_NextToABusyQueue(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -64,7 +64,7 @@ func TestOrder_NextToABusyQueue(t *testing.T) {
 				}
 			}
 		})
-		var sent, came []string // compared at the end: the positions of the others show the cause
+		var sent, came []string // compared at the end, because the positions of the others show the cause
 		for i := range n {
 			m := receive(t, ordered)
 			sent, came = append(sent, strconv.Itoa(i)), append(came, m.UUID)
@@ -92,12 +92,12 @@ func TestOrder_OfRowsThatAreBeingCommitted(t *testing.T) {
 				require.NoError(t, producer.Publisher().Publish("jobs", list[:first]...))
 				lock, err := db.BeginTx(t.Context(), nil)
 				require.NoError(t, err)
-				defer func() { _ = lock.Rollback() }() // it is over, unless the test has failed
+				defer func() { _ = lock.Rollback() }() // it has ended, unless the test has failed
 				_, err = lock.ExecContext(t.Context(), fmt.Sprintf("SELECT 1 FROM redrive_queue_messages WHERE id = %d FOR UPDATE",
 					count(t, db, "SELECT min(id) FROM redrive_queue_messages")))
 				require.NoError(t, err)
 
-				// The lock is released when a claim has run into it, and the publisher continues.
+				// The lock is released once a claim has met it, and the publisher continues.
 				var met sync.Once
 				over := make(chan error, 1)
 				tapped := openTapped(t, url, func(query string) {
@@ -132,7 +132,7 @@ func TestOrder_OfRowsThatAreBeingCommitted(t *testing.T) {
 }
 
 // A claim for several rows finds the first one of a transaction still locked, and must not return only the others. A
-// row that stays locked makes claims large: each one that finds nothing else reaches twice as far.
+// locked row makes claims large: each claim that finds nothing else reads twice as many rows.
 func TestOrder_OfATransactionThatALargeClaimMeets(t *testing.T) {
 	t.Parallel()
 	for _, server := range []string{"MariaDB", "MySQL"} {
@@ -153,8 +153,8 @@ func TestOrder_OfATransactionThatALargeClaimMeets(t *testing.T) {
 				if err != nil {
 					return "", nil, err
 				}
-				t.Cleanup(func() { _ = lock.Rollback() }) // it may be over
-				// By its id: a locking read that scans would wait for the other row that is locked.
+				t.Cleanup(func() { _ = lock.Rollback() }) // it may have ended
+				// It is locked by its id, because a locking read that scans would wait for the other locked row.
 				err = lock.QueryRowContext(t.Context(), "SELECT id FROM redrive_queue_messages WHERE uuid = ?", uuid).Scan(&id)
 				if err == nil {
 					_, err = lock.ExecContext(t.Context(), "SELECT 1 FROM redrive_queue_messages WHERE id = ? FOR UPDATE", id)
@@ -171,7 +171,7 @@ func TestOrder_OfATransactionThatALargeClaimMeets(t *testing.T) {
 			tapped := openTapped(t, url, func(query string) {
 				var err error
 				switch {
-				case first == "" && strings.HasSuffix(query, "LIMIT 8"): // this claim has seen no more than the locked row
+				case first == "" && strings.HasSuffix(query, "LIMIT 8"): // this claim has read only the locked row
 					if err = publish("0", "1", "2", "3"); err == nil {
 						first, lock, err = lockRow("0")
 					}
@@ -205,7 +205,7 @@ func openTapped(t *testing.T, url string, asked func(query string)) *sql.DB {
 	t.Helper()
 	dsn, err := services.MySQLDSN(url)
 	require.NoError(t, err)
-	connector, err := mysql.MySQLDriver{}.OpenConnector(with(dsn, "interpolateParams=true")) // else some are prepared
+	connector, err := mysql.MySQLDriver{}.OpenConnector(with(dsn, "interpolateParams=true")) // otherwise some are prepared
 	require.NoError(t, err)
 	db := sql.OpenDB(&tappedConnector{connector, asked})
 	t.Cleanup(func() { require.NoError(t, db.Close()) })

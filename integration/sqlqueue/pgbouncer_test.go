@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// With pgbouncer in transaction mode prepared statements collide with those of other clients, session locks stay
-// forever, and LISTEN succeeds but receives nothing. Two processes still work, and each gets the other's messages.
+// With pgbouncer in transaction mode, prepared statements collide with those of other clients, session locks are never
+// released, and LISTEN succeeds but receives nothing. Two processes still work, and each gets the other's messages.
 func TestPgBouncer_TransactionMode(t *testing.T) {
 	t.Parallel()
 	server := services.SharedPostgres(t)
@@ -33,7 +33,7 @@ func TestPgBouncer_TransactionMode(t *testing.T) {
 		}
 	}
 	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("idle", payload)))
-	m := receive(t, messages) // it polls, because it does not hear its own notification
+	m := receive(t, messages) // it polls, because it does not receive its own notification
 	require.NoError(t, sqlqueue.InTx(m.Context(), func(*sql.Tx) error { return nil }))
 	m.Ack()
 	origin, ok := envelope.OriginFrom(m.Context())

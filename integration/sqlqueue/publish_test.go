@@ -9,7 +9,7 @@ import (
 )
 
 // Messages published in the caller's transaction are written by a different statement than others, because drivers
-// differ. Both keep every byte, the order, and batches of any size.
+// differ. Both preserve every byte and the order, with batches of any size.
 func TestPublish_SameInsideAndOutsideATransaction(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// riverJob is a message as River would carry it.
+// riverJob is a message as a job of River.
 type riverJob struct {
 	Payload []byte `json:"payload"`
 }
@@ -33,8 +33,8 @@ func (w *riverWorker) Work(context.Context, *river.Job[riverJob]) error {
 	return nil
 }
 
-// consumeRiver works n jobs with River (github.com/riverqueue/river, MPL-2.0), whose queue is a table of PostgreSQL
-// too. It gets more workers than we do, and the shortest pause between its fetches.
+// consumeRiver runs n jobs with River (github.com/riverqueue/river, MPL-2.0), whose queue is also a table in
+// PostgreSQL. It has more workers than we do, and the shortest possible pause between fetches.
 func consumeRiver(b *testing.B, url string, n int) time.Duration {
 	b.Helper()
 	ctx := b.Context()

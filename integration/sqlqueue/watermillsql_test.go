@@ -21,8 +21,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// plain opens watermill-sql's own publisher and subscriber. Payloads are bytes: its default, JSON, refuses exactly the
-// messages that fail.
+// plain opens watermill-sql's own publisher and subscriber. Payloads are bytes, because its default, JSON, refuses
+// exactly the messages that fail.
 func plain(t testing.TB, db *sql.DB, deadline time.Duration) (*wsql.Publisher, *wsql.Subscriber) {
 	t.Helper()
 	schema := wsql.DefaultPostgreSQLSchema{GeneratePayloadType: func(string) string { return "BYTEA" }}
@@ -42,8 +42,8 @@ func plain(t testing.TB, db *sql.DB, deadline time.Duration) (*wsql.Publisher, *
 	return pub, sub
 }
 
-// Plain watermill-sql topics work with the pipeline: retries go through our queue, next to the topic, and return to the
-// same handler; dead letters are kept. Its limits stay: one handler at a time per group and topic, a handler must be
+// Plain watermill-sql topics work with the pipeline: retries wait in our queue and return to the same handler, and dead
+// letters are stored. The limits of watermill-sql remain: one handler at a time per group and topic, a handler must be
 // faster than AckDeadline, an open transaction stops deliveries, and nothing is ever deleted.
 func TestWatermillSQL_TopicsWorkWithThePipeline(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestWatermillSQL_TopicsWorkWithThePipeline(t *testing.T) {
 		Rescheduler: rescheduler(func(ctx context.Context, origin envelope.Origin, m *message.Message,
 			delay time.Duration,
 		) error {
-			// watermill-sql names no origin, and has no delays: the retries of its topic get a topic in our queue.
+			// watermill-sql sets no origin, and has no delays, so retries get a topic in our queue.
 			origin.Topic, origin.Consumer = "orders_retry", "billing"
 			return queue.Reschedule(ctx, origin, m, delay)
 		}),
@@ -116,7 +116,7 @@ func (f rescheduler) Reschedule(ctx context.Context, origin envelope.Origin, m *
 	return f(ctx, origin, m, delay)
 }
 
-// Why its schema was not kept: a transaction that has written anything, in any table, stalls every topic. Ours is not
+// This is why its schema was not kept: a transaction that has written to any table stalls every topic. Ours is not
 // affected (TestForeignTransaction_DoesNotStall).
 func TestWatermillSQL_StallsBehindATransaction(t *testing.T) {
 	t.Parallel()
@@ -143,8 +143,9 @@ func TestWatermillSQL_StallsBehindATransaction(t *testing.T) {
 	receive(t, messages).Ack()
 }
 
-// Why its subscriber was not kept: even with SKIP LOCKED in the adapters it holds a connection and a transaction for
-// each handler while it runs, and starts a handler that is slower than AckDeadline again concurrently with itself.
+// This is why its subscriber was not kept: even with SKIP LOCKED in the adapters it holds a connection and a
+// transaction for each running handler, and starts a handler that is slower than AckDeadline a second time while it is
+// running.
 func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 	t.Parallel()
 	const workers = 16
@@ -183,7 +184,7 @@ func TestWatermillSQL_SubscriberWithOurAdapters(t *testing.T) {
 		"a handler slower than AckDeadline is started again")
 	close(release)
 
-	// The same with its replacement: no transaction, and each handler runs once.
+	// Its replacement needs no transaction, and each handler runs once.
 	ours := openQueue(t, with(url, "x-lease=3s&x-max-connections=4"))
 	messages, err := ours.Subscriber(concurrently(workers)).Subscribe(t.Context(), "ours")
 	require.NoError(t, err)

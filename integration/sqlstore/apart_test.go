@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A PostgreSQL database whose character set lacks a character of an error still takes the dead letter, alone and among
+// A PostgreSQL database whose character set lacks a character of an error still stores the dead letter, alone and among
 // others.
 func TestPut_CharacterSetLacksIt(t *testing.T) {
 	t.Parallel()

@@ -20,15 +20,14 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The benchmarks compare the store with C's original table, on one durable PostgreSQL, with the same rows, in turns.
+// The benchmarks alternately measure the store and C's original table, on one durable PostgreSQL, with the same rows.
 // Only the ratios count: "x" is how many times faster the store is. docs/performance.md has the last run:
 //
 //	REDRIVE_ROWS=1000000 go test -run '^$' -bench 'Postgres$' -benchtime 20x -timeout 30m ./sqlstore
 //
 // Filling takes longer than measuring. REDRIVE_DATABASE is the URL of a database on your own server, with durable
 // settings, which the first run fills and later ones reuse; -bench 'Postgres$/None' only fills it. REDRIVE_PEER=off
-// leaves out the peer's reads, whose scans evict our pages from caches: with it, two sizes of the table can be
-// compared.
+// skips the peer's reads, whose scans evict our pages from caches, so that two sizes of the table can be compared.
 
 // peerSchema has the original table and indexes of the system that migrates.
 const peerSchema = `
@@ -78,7 +77,7 @@ func newArena(b *testing.B) *arena {
 	return a
 }
 
-// maxPeer bounds the rows of C's table: with more, each of its queries takes seconds.
+// maxPeer is the maximum number of rows in C's table: with more, each of its queries takes seconds.
 const maxPeer = 2_000_000
 
 func (a *arena) fill(b *testing.B) {
@@ -99,8 +98,8 @@ func (a *arena) fill(b *testing.B) {
 	}
 }
 
-// turns lets the two take turns and reports their medians. Time between two rounds is not measured. A nil peer has no
-// turn.
+// turns runs the two alternately and reports their medians. The time between two rounds is not measured. A nil peer is
+// skipped.
 func turns(b *testing.B, unit string, per float64, ours, peer func(), between ...func()) {
 	b.Helper()
 	var mine, theirs []time.Duration
@@ -137,7 +136,7 @@ func turns(b *testing.B, unit string, per float64, ours, peer func(), between ..
 	b.ReportMetric(0, "ns/op")
 }
 
-// query is a peer: a query on C's table, nil if that is not filled or left out.
+// query returns a peer that queries C's table, or nil if the table is not filled or the peer is off.
 func (a *arena) query(b *testing.B, query string, args ...any) func() {
 	b.Helper()
 	if a.total > maxPeer || os.Getenv("REDRIVE_PEER") == "off" {
@@ -197,8 +196,8 @@ func (a *arena) benchmarkReads(b *testing.B) {
 	}
 }
 
-// benchmarkSearch looks for a word that one error in 2,000 has, with the trigram index, which exists only here because
-// it would slow the inserts down.
+// benchmarkSearch searches for a word that one error in 2,000 has, with the trigram index, which exists only here
+// because it would slow down inserts.
 func (a *arena) benchmarkSearch(b *testing.B) {
 	s := openStore(b, with(a.url, "trigram=true"))
 	defer s.Close()
@@ -214,8 +213,8 @@ func (a *arena) benchmarkSearch(b *testing.B) {
 		WHERE error_message ILIKE '%Pay/1707"%' ORDER BY created_at DESC LIMIT 50`))
 }
 
-// benchmarkClaim takes 500 waiting letters for a redrive: the newest third of the table waits, older entries are
-// closed. The store also records the claimer, keeps its statistics, and returns whole entries.
+// benchmarkClaim claims 500 pending letters for a redrive: the newest third of the table is pending, older entries are
+// closed. The store also records the claimer, updates its statistics, and returns complete entries.
 func (a *arena) benchmarkClaim(b *testing.B) {
 	const size = 500
 	page := dlq.Page{Limit: size, Order: driver.OldestFirst}
@@ -249,8 +248,8 @@ func peerRow(e *dlq.Entry) []any {
 	}
 }
 
-// benchmarkInsert: 64 callers that each wait for their own letter, against C's table one by one, and with 64 callers
-// too.
+// benchmarkInsert compares 64 callers, each of which waits for its own letter, with inserts into C's table one by one,
+// and also with 64 callers.
 func (a *arena) benchmarkInsert(b *testing.B) {
 	next := unused()
 	fresh := func(n int) []*dlq.Entry {
@@ -284,10 +283,10 @@ func (a *arena) benchmarkInsert(b *testing.B) {
 	}
 }
 
-// unused returns a number beyond those of all letters so far, including earlier runs on the same database.
+// unused returns a number above those of all letters so far, including earlier runs on the same database.
 func unused() int { return int(time.Now().Unix()) * 10_000 }
 
-// each hands letters to some callers.
+// each distributes letters to several callers.
 func each(callers int, list []*dlq.Entry, call func(e *dlq.Entry)) {
 	var taken atomic.Int64
 	var group sync.WaitGroup
@@ -301,7 +300,7 @@ func each(callers int, list []*dlq.Entry, call func(e *dlq.Entry)) {
 	group.Wait()
 }
 
-// benchmarkBatch stores 1,000 letters in one call, against COPY of as many rows into C's table.
+// benchmarkBatch stores 1,000 letters in one call, compared with COPY of as many rows into C's table.
 func (a *arena) benchmarkBatch(b *testing.B) {
 	const rows = 1000
 	next := unused()

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// BenchmarkDashboard is the server's time for an uncached page of the dashboard: the target of 50 ms for the overview
-// applies to REDRIVE_ROWS=1000000. "again" is the same page within the interval of its cache.
+// BenchmarkDashboard measures the server's time for an uncached page of the dashboard: the target of 50 ms for the
+// overview applies to REDRIVE_ROWS=1000000. "again" is the same page while it is cached.
 func BenchmarkDashboard(b *testing.B) {
 	url := servers["PostgreSQL"](b)
 	s := openStore(b, url)

@@ -17,10 +17,10 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// month is the time that the filled tables span, up to now.
+// month is the time span of the filled tables, up to now.
 const month = 30 * 24 * time.Hour
 
-// rowCount returns how many rows the tests of plans and the benchmarks use: 200,000, or REDRIVE_ROWS.
+// rowCount returns how many rows the tests of query plans and the benchmarks use: 200,000, or REDRIVE_ROWS.
 func rowCount(t testing.TB) int {
 	t.Helper()
 	text := os.Getenv("REDRIVE_ROWS")
@@ -32,8 +32,8 @@ func rowCount(t testing.TB) int {
 	return n
 }
 
-// causes are the errors of the filled tables; the first has a third of all rows, and some have different values in
-// each.
+// causes are the errors of the filled tables; the first has a third of all rows, and some have different values in each
+// row.
 var causes = []func(n int) (class, text string){
 	func(int) (string, string) { return "*esocial.ValidationError", "Falha na validação: CPF inválido" },
 	func(n int) (string, string) {
@@ -81,8 +81,8 @@ func letter(n int, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry
 
 func correlation(n int) string { return fmt.Sprintf("6f1f3a52-0000-4000-8000-%012x", n) }
 
-// filled returns the n-th of total rows, spread over the last month: the newest third waits, older ones were resolved,
-// and some discarded.
+// filled returns the n-th of total rows, spread over the last month: the newest third is pending, older ones are
+// resolved, and some discarded.
 func filled(n, total int, end time.Time) *dlq.Entry {
 	e := letter(n, end.Add(-month+month*time.Duration(n)/time.Duration(total)))
 	switch {
@@ -98,10 +98,10 @@ func filled(n, total int, end time.Time) *dlq.Entry {
 	return e
 }
 
-// template is how many rows are stored by the store itself; SQL copies the others from them.
+// template is how many rows the store itself stores; SQL copies the others from them.
 const template = 2000
 
-// fill creates total rows, in the order of their time, and updates the planner's statistics. It returns the time after
+// fill creates total rows, in the order of their time, and updates the planner's statistics. It returns a time after
 // the newest.
 func fill(t testing.TB, s *sqlstore.Store, db *sql.DB, total int) time.Time {
 	t.Helper()

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// A process that hangs in the middle of a transaction, with rows locked, blocks others for half a minute and not for as
-// long as its connection stays open.
+// A process that hangs in a transaction, with rows locked, blocks others for half a minute, and not for as long as its
+// connection is open.
 func TestChange_FrozenInATransaction(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"PostgreSQL", "MariaDB", "MySQL"} {
@@ -56,7 +56,7 @@ func TestChange_FrozenInATransaction(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, results[0].Err)
 			require.Equal(t, "other", results[0].Entry.ResolvedBy)
-			t.Logf("it waited %s", time.Since(began).Round(time.Millisecond))
+			t.Logf("the other process waited %s", time.Since(began).Round(time.Millisecond))
 			stop()
 			require.Error(t, <-hung)
 			require.NoError(t, proxy.Cut())
@@ -66,7 +66,7 @@ func TestChange_FrozenInATransaction(t *testing.T) {
 	}
 }
 
-// The bound is set only where necessary, and not in sessions that a pooler gives to other clients.
+// The timeout is set only where necessary, and not in sessions that a pooler gives to other clients.
 func TestPool_IdleTx(t *testing.T) {
 	t.Parallel()
 	server := services.SharedPostgres(t)
@@ -76,7 +76,7 @@ func TestPool_IdleTx(t *testing.T) {
 	strict := services.Postgres(t, services.PostgresConfig{Settings: map[string]string{name: "3000"}})
 	for _, tt := range []struct{ address, query, want string }{
 		{postgres, "SHOW " + name, "7s"},
-		{strict.Database(t), "SHOW " + name, "3s"}, // a shorter one stays
+		{strict.Database(t), "SHOW " + name, "3s"}, // a shorter one is kept
 		{with(postgres, name+"=300000"), "SHOW " + name, "5min"},
 		{with(postgres, name+"=0"), "SHOW " + name, "0"},
 		{services.PgBouncer(t, server).Through(postgres), "SHOW " + name, "0"},
@@ -98,7 +98,7 @@ func TestPool_IdleTx(t *testing.T) {
 	}
 }
 
-// The connection that holds a lock is idle while others migrate, and must not be ended by the bound for the others.
+// The connection that holds a lock is idle during a migration, and must not be ended by the timeout for the others.
 func TestPool_LockOutlastsIdleTx(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, address string) {

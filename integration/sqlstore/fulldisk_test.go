@@ -18,11 +18,11 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The database's disk is full: dead letters go to the spool, the stored ones can be read, and once there is room all of
-// them are in the store, once and byte for byte.
+// When the database's disk is full, dead letters go to the spool and stored ones can be read, and once there is room
+// all of them are in the store, once and byte for byte.
 func TestLetters_DatabaseFull(t *testing.T) {
 	t.Parallel()
-	const room = 24 << 20 // a segment of the log has 16 MiB
+	const room = 24 << 20 // a log segment has 16 MiB
 	server := services.Postgres(t, services.PostgresConfig{})
 	letters, err := dlq.Open(t.Context(), server.Database(t), dlq.WithSpool(t.TempDir()),
 		dlq.WithImportBackoff(10*time.Millisecond, 100*time.Millisecond), dlq.WithStoreTimeout(await.Patience),
@@ -55,7 +55,7 @@ func TestLetters_DatabaseFull(t *testing.T) {
 	for i := range listing.Entries {
 		e := &listing.Entries[i]
 		n, ok := taken[e.EventID]
-		require.True(t, ok, "one row for each")
+		require.True(t, ok, "one row per letter")
 		delete(taken, e.EventID)
 		full, err := letters.Store().Body(t.Context(), e.ID, 0)
 		require.NoError(t, err)

@@ -38,8 +38,7 @@ func TestAudit_AppendOnly(t *testing.T) {
 	})
 }
 
-// Purged entries are in the archive, column by column and byte for byte, and a purge that cannot archive removes
-// nothing.
+// Purged entries are in the archive with all columns, byte for byte, and a purge that cannot archive removes nothing.
 func TestPurge_ArchivesOrRemovesNothing(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -74,12 +73,12 @@ func TestPurge_ArchivesOrRemovesNothing(t *testing.T) {
 		n, err := s.Purge(t.Context(), purge)
 		require.NoError(t, err)
 		require.Equal(t, len(closed), n)
-		require.Equal(t, want[2:], rowsOf(t, db, rows), "waiting entries are not purged")
+		require.Equal(t, want[2:], rowsOf(t, db, rows), "pending entries are not purged")
 		archived := rowsOf(t, db, "SELECT * FROM "+archive+" ORDER BY id")
 		require.Len(t, archived, len(closed))
 		for i, row := range archived {
 			require.Equal(t, want[i], row[:len(row)-1])
-			require.NotEmpty(t, row[len(row)-1], "when it was archived")
+			require.NotEmpty(t, row[len(row)-1], "the time when it was archived")
 		}
 	})
 }

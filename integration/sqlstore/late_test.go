@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A service that starts while the database is down uses its spool; an empty database that appears later gets its
-// tables, and all letters.
+// A service that starts while the database is down uses its spool; if an empty database is available later, its tables
+// are created and all letters are imported.
 func TestOpen_WhileTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

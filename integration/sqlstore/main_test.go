@@ -1,4 +1,4 @@
-// Package sqlstore_test proves dlq/sqlstore on real servers: PostgreSQL, MariaDB and MySQL.
+// Package sqlstore_test tests dlq/sqlstore on real servers: PostgreSQL, MariaDB and MySQL.
 package sqlstore_test
 
 import (
@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-// servers are the databases that every test of the store runs on. Each call creates an empty one and returns its URL.
+// servers are the databases on which every test of the store runs. Each call creates an empty one and returns its URL.
 var servers = map[string]func(t testing.TB) (url string){
 	"PostgreSQL": func(t testing.TB) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t testing.TB) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
@@ -54,7 +54,7 @@ func with(url, params string) string {
 	return url + "?" + params
 }
 
-// openStore opens a store that the test closes.
+// openStore opens a store that is closed at the end of the test.
 func openStore(t testing.TB, url string) *sqlstore.Store {
 	t.Helper()
 	s, err := sqlstore.Open(t.Context(), url)
@@ -78,7 +78,7 @@ func openDB(t testing.TB, url string) *sql.DB {
 	return db
 }
 
-// Every store behaves the same (issue: one code base, exact bytes, hostile text, compare-and-set, audit).
+// Every store behaves the same.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for name, database := range servers {

@@ -16,8 +16,9 @@ import (
 	idempotency "github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
 
-// A MySQL as companies run it: an application's account has a password and rights only in its own database, tables must
-// have primary keys (group replication requires them), the binary log is on, and the server's time zone is not UTC.
+// MySQL is configured as in companies: an application's account has a password and rights only in its own database,
+// tables must have primary keys (group replication requires them), the binary log is enabled, and the server's time
+// zone is not UTC.
 func TestMySQL_AccountOfAnApplication(t *testing.T) {
 	t.Parallel()
 	server := services.MySQL(t, services.MySQLConfig{Args: []string{
@@ -84,7 +85,7 @@ func TestMySQL_AccountOfAnApplication(t *testing.T) {
 		case m := <-messages:
 			m.Ack()
 		case <-time.After(await.Patience):
-			require.FailNow(t, "no message came")
+			require.FailNow(t, "no message was delivered")
 		}
 	})
 	t.Run("idempotency", func(t *testing.T) {

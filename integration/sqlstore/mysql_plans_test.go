@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// On MariaDB and MySQL too, queries for entries read a few rows by an index. The servers log every statement, and how
-// many rows it examined.
+// On MariaDB and MySQL too, queries for entries read only a few rows, by an index. The servers log every statement and
+// how many rows it examined.
 func TestMySQL_Plans(t *testing.T) {
 	for name, start := range map[string]func(testing.TB, services.MySQLConfig) *services.MySQLServer{
 		"MariaDB": services.MariaDB, "MySQL": services.MySQL,
@@ -43,9 +43,9 @@ func examineFewRows(t *testing.T, url string) {
 	} {
 		execute(t, db, statement)
 	}
-	watched := openStore(t, url) // connections take the settings at their start
+	watched := openStore(t, url) // settings apply to new connections
 	defer watched.Close()
-	// see the package's Limits: the longest run of equals is a third
+	// see the package's Limits: a third of the rows are equal
 	sorted := []string{"page of a topic", "page of an event type"}
 	for _, r := range reads(total, end) {
 		if !strings.Contains(r.name, "page") && !strings.HasPrefix(r.name, "by ") {

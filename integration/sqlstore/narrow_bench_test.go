@@ -19,13 +19,13 @@ import (
 //go:embed narrow/narrow.sql
 var narrowLayout string
 
-// contender is one of the layouts that take turns.
+// contender is one of the compared layouts.
 type contender struct {
 	name string
 	call func()
 }
 
-// inTurns lets all take turns, and reports the median of each, and how many times faster the first is.
+// inTurns runs all of them alternately, and reports the median of each, and how many times faster the first is.
 func inTurns(b *testing.B, per float64, between func(), all ...contender) {
 	b.Helper()
 	times := make([][]time.Duration, len(all))
@@ -57,8 +57,8 @@ func inTurns(b *testing.B, per float64, between func(), all ...contender) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkNarrow compares the prototype of narrow/narrow.sql with today's layout and C's table, all on the same rows.
-// Its puts go through the store's own code, which finds the functions in the prototype's schema first.
+// BenchmarkNarrow compares the prototype in narrow/narrow.sql with today's layout and C's table, all with the same
+// rows. Its puts use the store's own code, which finds the functions in the prototype's schema first.
 // docs/performance.md has the last run:
 //
 //	REDRIVE_ROWS=1000000 go test -run '^$' -bench Narrow -benchtime 11x -timeout 60m ./sqlstore
@@ -82,7 +82,7 @@ func BenchmarkNarrow(b *testing.B) {
 	b.Run("Month", a.benchmarkNarrowMonth)
 }
 
-// benchmarkNarrowReads queries both layouts by hand-written SQL for the same columns.
+// benchmarkNarrowReads queries the same columns of both layouts with hand-written SQL.
 func (a *arena) benchmarkNarrowReads(b *testing.B) {
 	const (
 		narrow = `SELECT l.id, l.event_id, l.event_type, l.topic, l.error_message, l.fingerprint, l.created_at, s.status, s.version,
@@ -145,8 +145,8 @@ func (a *arena) benchmarkNarrowReads(b *testing.B) {
 	}
 }
 
-// benchmarkNarrowClaim claims the 500 oldest waiting entries: the prototype by one function, today's layout by one
-// function and by the store, and C's table.
+// benchmarkNarrowClaim claims the 500 oldest pending entries: the prototype with one function, today's layout with one
+// function and with the store, and C's table.
 func (a *arena) benchmarkNarrowClaim(b *testing.B) {
 	const size = 500
 	place := func(function string) func() {

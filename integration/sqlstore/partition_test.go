@@ -31,7 +31,7 @@ func TestPartition_Conformance(t *testing.T) {
 	})
 }
 
-// oldLetters stores n old letters, and resolves all but every twentieth. It returns the ids of both kinds.
+// oldLetters stores n old letters, and resolves all except every twentieth. It returns the ids of both kinds.
 func oldLetters(t *testing.T, s *sqlstore.Store, n int) (closed, waiting []int64) {
 	t.Helper()
 	at := time.Now().AddDate(0, 0, -200)
@@ -52,8 +52,8 @@ func oldLetters(t *testing.T, s *sqlstore.Store, n int) (closed, waiting []int64
 	return closed, waiting
 }
 
-// The tables of an existing store become the first partition, even if processes start concurrently while others store;
-// nothing is lost, and an earlier delivery is still the same entry.
+// The tables of an existing store become the first partition, even if processes start concurrently while others store
+// letters; nothing is lost, and an earlier delivery is still the same entry.
 func TestPartition_ExistingStore(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -68,7 +68,7 @@ func TestPartition_ExistingStore(t *testing.T) {
 	var processes sync.WaitGroup
 	for i := range faults {
 		processes.Go(func() {
-			if i%2 == 0 { // the open one stays in use
+			if i%2 == 0 { // a store that is already open is still in use
 				_, faults[i] = s.Put(t.Context(), letter(1000+i, time.Now()))
 				return
 			}
@@ -102,15 +102,15 @@ func TestPartition_ExistingStore(t *testing.T) {
 	receipts, err := s.Put(t.Context(), letter(7, time.Now()), letter(2000, time.Now()))
 	require.NoError(t, err)
 	require.Equal(t, driver.Receipt{ID: waiting[0], Outcome: driver.Seen}, receipts[0],
-		"one row for a delivery, in any month")
-	require.Equal(t, time.Now().UTC().Format("200601"), driver.FormatID(receipts[1].ID)[:6], "an id begins with its month")
+		"one row per delivery, in any month")
+	require.Equal(t, time.Now().UTC().Format("200601"), driver.FormatID(receipts[1].ID)[:6], "an id starts with its month")
 	e, err := s.Get(t.Context(), closed[3])
 	require.NoError(t, err)
 	require.NotEmpty(t, e.Body.Payload)
 	requireCounted(t, s)
 }
 
-// requireCounted compares the kept statistics with a count.
+// requireCounted compares the stored statistics with a count.
 func requireCounted(t *testing.T, s *sqlstore.Store) {
 	t.Helper()
 	query := dlq.StatsQuery{Since: time.Now().AddDate(-1, 0, 0), Now: time.Now()}
@@ -129,8 +129,8 @@ func requireCounted(t *testing.T, s *sqlstore.Store) {
 	}
 }
 
-// Retention drops a month that is nearly all closed and old: it is archived first, waiting entries are kept, and the
-// deliveries' keys are free again.
+// Retention drops a month in which nearly all entries are closed and old: they are archived first, open entries are
+// kept, and the deliveries' keys are free again.
 func TestPartition_Retention(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -164,9 +164,9 @@ func TestPartition_Retention(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, full.Body.Payload)
 	}
-	require.Equal(t, waiting, left, "waiting entries are never purged")
+	require.Equal(t, waiting, left, "open entries are never purged")
 	require.Equal(t, [][]any{{int64(0)}}, rowsOf(t, db, "SELECT sum(resolution_ms)::bigint FROM dlq_counts"),
-		"to the millisecond of each entry")
+		"exact to the millisecond of each entry")
 	requireCounted(t, s)
 	require.Equal(t, seen, rowsOf(t, db, "SELECT fingerprint, first_seen, last_seen FROM dlq_groups ORDER BY 1"))
 	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_keys"), len(waiting))
@@ -188,23 +188,23 @@ func TestPartition_Retention(t *testing.T) {
 	requireCounted(t, s)
 }
 
-// A month is dropped if at most one entry stays for ten that go, for whatever reason: it waits, or was closed recently.
-// The statistics of ANALYZE make no difference.
+// A month is dropped if at most one entry is kept for ten that are removed, whether because it is open or was closed
+// recently. The statistics of ANALYZE make no difference.
 func TestPartition_WorthDropping(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		waiting, recent int
 		analyze, drop   bool
 	}{
-		"as many as may":         {waiting: 10, drop: true},
-		"as many wait, analyzed": {waiting: 10, analyze: true, drop: true},
-		"as many, recent ones":   {recent: 10, analyze: true, drop: true},
-		"one more":               {waiting: 11},
-		"one more, analyzed":     {waiting: 11, analyze: true},
-		"recent ones":            {recent: 11},
-		"half wait, analyzed":    {waiting: 55, analyze: true},
-		"half closed, analyzed":  {recent: 55, analyze: true},
-		"all are closed and old": {analyze: true, drop: true},
+		"the most that are allowed":   {waiting: 10, drop: true},
+		"the most are open, analyzed": {waiting: 10, analyze: true, drop: true},
+		"the most, closed recently":   {recent: 10, analyze: true, drop: true},
+		"one more":                    {waiting: 11},
+		"one more, analyzed":          {waiting: 11, analyze: true},
+		"one more, closed recently":   {recent: 11},
+		"half open, analyzed":         {waiting: 55, analyze: true},
+		"half closed, analyzed":       {recent: 55, analyze: true},
+		"all are closed and old":      {analyze: true, drop: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -266,13 +266,13 @@ func TestPartition_WorthDropping(t *testing.T) {
 	}
 }
 
-// A past month is dropped, from its first id to its last: all of its letters are in the archive, or still in the table.
+// A past month is dropped from its first id to its last: all of its letters are in the archive or still in the table.
 func TestPartition_RetentionOfAMonth(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
 	s, db := openStore(t, with(url, byMonth)), openDB(t, url)
 	defer s.Close()
-	// the second one is a month's last
+	// the second one is the last of its month
 	_, err := db.ExecContext(t.Context(), "SELECT setval('dlq_entries_id_seq', $1)", int64(9_999_999_997))
 	require.NoError(t, err)
 	const letters, waiting = 60, 2
@@ -299,7 +299,7 @@ func TestPartition_RetentionOfAMonth(t *testing.T) {
 	purge := dlq.Purge{ClosedBefore: at.Add(time.Minute), At: at, Actor: "cron"}
 	n, err := s.PurgeMonths(t.Context(), purge)
 	require.NoError(t, err)
-	require.Zero(t, n, "the month is not over")
+	require.Zero(t, n, "the month has not ended")
 	purge.At = firstOf(at).AddDate(0, 1, 0)
 	n, err = s.PurgeMonths(t.Context(), purge)
 	require.NoError(t, err)
@@ -310,7 +310,7 @@ func TestPartition_RetentionOfAMonth(t *testing.T) {
 	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events WHERE status = 'PENDING' AND payload IS NOT NULL"), waiting)
 	requireCounted(t, s)
 
-	// a waiting one, and one of a month whose partition is gone
+	// an open one, and one of a month whose partition was dropped
 	receipts, err := s.Put(t.Context(), letter(5, at), letter(letters, at))
 	require.NoError(t, err)
 	require.Equal(t, []driver.Outcome{driver.Seen, driver.Stored},
@@ -327,7 +327,7 @@ func firstOf(at time.Time) time.Time {
 	return time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
 }
 
-// Retention decides not to drop a month without reading it.
+// Retention can decide not to drop a month without reading it.
 func TestPartition_KeptMonthIsNotRead(t *testing.T) { // not parallel: one test at a time receives the plans
 	url := servers["PostgreSQL"](t)
 	s := openStore(t, url)
@@ -358,7 +358,8 @@ func TestPartition_KeptMonthIsNotRead(t *testing.T) { // not parallel: one test 
 	require.Contains(t, strings.Join(made, "\n"), "date_part")
 }
 
-// A key whose entry was dropped with its month blocks nothing until it is swept, alone and among others.
+// A key whose entry was dropped with its month does not block a new letter before it is removed, alone and among
+// others.
 func TestPartition_KeyWithoutEntry(t *testing.T) {
 	t.Parallel()
 	url := with(servers["PostgreSQL"](t), byMonth)
@@ -385,7 +386,7 @@ func TestPartition_KeyWithoutEntry(t *testing.T) {
 	require.Equal(t, again[1].ID, again[3].ID)
 }
 
-// The trigram index is built from those of the partitions, each while others write.
+// The trigram index is built from those of the partitions, each created while others write.
 func TestPartition_Trigram(t *testing.T) {
 	t.Parallel()
 	url := with(servers["PostgreSQL"](t), byMonth)
@@ -399,8 +400,8 @@ func TestPartition_Trigram(t *testing.T) {
 }
 
 // An operator restores an entry of the month that retention is about to drop, after it was counted and copied: either
-// the restore is refused, and the entry is in the archive, or it was in time and the entry waits. A confirmed restore
-// is never dropped.
+// the restore is refused and the entry is in the archive, or it was in time and the entry is pending. A confirmed
+// restore is never dropped.
 func TestPartition_RestoreWhileDropped(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -436,7 +437,7 @@ func TestPartition_RestoreWhileDropped(t *testing.T) {
 		_, purgeErr = s.PurgeMonths(t.Context(),
 			dlq.Purge{ClosedBefore: time.Now().AddDate(0, 0, -90), At: time.Now(), Actor: "cron"})
 	})
-	waitFor(t, "the purge at its copies", func() bool { return waiting() == 1 })
+	waitFor(t, "the purge to reach its copies", func() bool { return waiting() == 1 })
 	restored := make(chan struct{})
 	calls.Go(func() {
 		results, restoreErr = s.Change(t.Context(),

@@ -15,7 +15,7 @@ import (
 )
 
 // A Manager drops months through all wrappers that Letters puts around a store: the observer of the metrics, and the
-// one that waits for a database that was down. Entry by entry the table would stay, and grow.
+// one that waits for a database that was down. If entries were purged one by one, the table would remain and grow.
 func TestPartition_PurgeThroughWrappers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ metrics, late bool }{
@@ -47,7 +47,7 @@ func TestPartition_PurgeThroughWrappers(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, closed, n)
 			require.Equal(t, [][]any{{true}}, rowsOf(t, db, "SELECT to_regclass('dlq_entries_before') IS NULL"),
-				"the table of the earlier months was dropped, not emptied")
+				"the table of the earlier months was dropped instead of emptied")
 		})
 	}
 }
@@ -73,7 +73,7 @@ func closedLongAgo(t *testing.T, s dlq.Store) int {
 	return len(ids)
 }
 
-// openLetters opens a partitioned store as services do; late, the database comes back only after that.
+// openLetters opens a partitioned store as services do; with late, the database is only available afterwards.
 func openLetters(t *testing.T, url string, late bool, opts ...dlq.Option) *dlq.Letters {
 	t.Helper()
 	if !late {

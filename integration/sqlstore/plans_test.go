@@ -23,7 +23,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// planDriver is pgx that collects the plans that the server's auto_explain sends to the client.
+// planDriver is pgx with a collector for the plans that the server's auto_explain sends to the client.
 type planDriver struct {
 	mu    sync.Mutex
 	plans []string
@@ -33,7 +33,7 @@ var plans = &planDriver{}
 
 func init() { sql.Register("pgxplans", plans) }
 
-// explained are the parameters that make a store use it.
+// explained are the parameters that make a store use planDriver.
 const explained = "driver=pgxplans&options=-c%20session_preload_libraries=auto_explain%20-c%20auto_explain.log_min_duration=0" +
 	"%20-c%20auto_explain.log_analyze=on%20-c%20auto_explain.log_timing=off%20-c%20auto_explain.log_buffers=on%20-c%20client_min_messages=log"
 
@@ -67,7 +67,7 @@ var (
 	buffers = regexp.MustCompile(`Buffers: shared (?:hit=(\d+))? ?(?:read=(\d+))?`)
 )
 
-// pages returns how many pages of the database a plan touched, from its root, which includes all below.
+// pagesOf returns how many pages of the database a plan touched, from its root node, which includes all others.
 func pagesOf(t *testing.T, plan string) int {
 	t.Helper()
 	found := buffers.FindStringSubmatch(plan)
@@ -85,7 +85,7 @@ func pagesOf(t *testing.T, plan string) int {
 	return n
 }
 
-// maxPages is how many pages a query may touch, in all its statements, of a table of 20,000 pages and more.
+// maxPages is how many pages a query may touch, in all its statements, of a table with 20,000 pages or more.
 const maxPages = 150
 
 // read is one query to a store.
@@ -142,7 +142,7 @@ func reads(total int, end time.Time) []read {
 	}
 }
 
-// fewAmongMany stores some letters of a rare topic, event type, cause and run, in the middle of the table, and queries
+// fewAmongMany stores some letters with a rare topic, event type, cause and run in the middle of the table, and queries
 // them: no other index has a page of them within a few hundred rows.
 func fewAmongMany(t *testing.T, s *sqlstore.Store, total int, end time.Time) []read {
 	t.Helper()
@@ -179,8 +179,8 @@ func fewAmongMany(t *testing.T, s *sqlstore.Store, total int, end time.Time) []r
 	}
 }
 
-// No query of a dashboard scans the table, whatever its size: each touches a few pages (the targets are in
-// milliseconds, which depend on the machine's load).
+// No query of a dashboard scans the table, whatever its size: each touches a few pages. (The targets are in
+// milliseconds, which depend on the machine's load.)
 func TestPostgres_Plans(t *testing.T) {
 	url := servers["PostgreSQL"](t)
 	db := openDB(t, url)
@@ -206,7 +206,7 @@ func TestPostgres_Plans(t *testing.T) {
 	})
 	ask(t, s, questions)
 
-	// The same on tables that became partitions, next to those of this month and the next.
+	// The same holds for tables that became partitions, next to those of this month and the next.
 	require.NoError(t, openStore(t, with(url, byMonth)).Close())
 	_, err := db.ExecContext(t.Context(), "ANALYZE")
 	require.NoError(t, err)
@@ -214,12 +214,12 @@ func TestPostgres_Plans(t *testing.T) {
 	t.Run("by month", func(t *testing.T) { ask(t, s, questions) })
 }
 
-// ask runs every query often enough, and checks the plans.
+// ask runs every query often enough to get a generic plan, and checks the plans.
 func ask(t *testing.T, s *sqlstore.Store, questions []read) {
 	t.Helper()
 	for _, r := range questions {
 		t.Run(r.name, func(t *testing.T) {
-			// from its sixth execution on, a prepared statement may get a plan that does not know the parameters
+			// from the sixth execution on, a prepared statement may have a generic plan
 			for round := range 8 {
 				var took time.Duration
 				made := plans.of(func() {

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
-// Ten processes that start at once on an empty database make one schema, and each stores its letter.
+// Ten processes that start at once on an empty database create one schema, and each stores its letter.
 func TestOpen_TenAtOnce(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -41,8 +41,8 @@ func TestOpen_TenAtOnce(t *testing.T) {
 	})
 }
 
-// Two processes dead-letter the same deliveries, in opposite orders and in large calls, over and over: one row each,
-// and none fails on a deadlock.
+// Two processes repeatedly dead-letter the same deliveries, in opposite orders and in large calls: each delivery has
+// one row, and no call fails because of a deadlock.
 func TestPut_TwoProcessesOppositeOrders(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
-// TestPurge_Child is not a test: it is the process that TestPurge_Killed starts and kills. It purges in small
-// transactions, and reports when each begins.
+// TestPurge_Child is not a test, but the process that TestPurge_Killed starts and kills. It purges in small
+// transactions, and prints when each begins.
 func TestPurge_Child(t *testing.T) {
 	url := os.Getenv("REDRIVE_PURGE_CHILD")
 	if url == "" {
@@ -36,8 +36,8 @@ func TestPurge_Child(t *testing.T) {
 
 const purgeSize = 40
 
-// kill -9 in the middle of a purge, again and again: each letter is complete in the table or in the archive, and only
-// in one of them.
+// If a process is repeatedly killed with kill -9 during a purge, each letter is complete in either the table or the
+// archive.
 func TestPurge_Killed(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -71,9 +71,9 @@ func TestPurge_Killed(t *testing.T) {
 			require.NoError(t, db.QueryRowContext(t.Context(),
 				fmt.Sprintf("SELECT %d - (SELECT count(*) FROM dlq_events WHERE payload IS NOT NULL)"+
 					" - (SELECT count(*) FROM %s WHERE payload IS NOT NULL)", letters, archive)).Scan(&missing))
-			require.Zero(t, missing, "in neither, or without its body")
-			// The server may still be working on a commit from the child.
-			waitFor(t, "statistics that agree: they are of the same transaction", func() bool {
+			require.Zero(t, missing, "in neither, or without a body")
+			// The server may still be processing a commit of the child.
+			waitFor(t, "statistics that match, because they are in the same transaction", func() bool {
 				var rows int64
 				require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM dlq_entries").Scan(&rows))
 				n, err := s.Count(t.Context(), dlq.Filter{}, 0)
@@ -104,7 +104,7 @@ func killDuringPurge(t *testing.T, url string, transactions int, moment time.Dur
 			continue
 		}
 		if begun++; begun == transactions {
-			kill := time.NewTimer(moment) // not a wait for something: chance decides the point of the transaction
+			kill := time.NewTimer(moment) // kills at a random point of the transaction
 			<-kill.C
 			require.NoError(t, cmd.Process.Kill())
 		}

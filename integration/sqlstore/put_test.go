@@ -15,14 +15,14 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// New letters are stored in one round trip, one as well as many: a call that the server refused would be repeated in
-// another way, and only show as slow.
+// One new letter or many are stored in one round trip. A call that the server refused would be repeated in another way,
+// and would only be slow.
 func TestPostgres_PutIsOneStatement(t *testing.T) { // not parallel: one test at a time receives the plans
 	url := servers["PostgreSQL"](t)
 	s := openStore(t, with(url, explained))
 	defer s.Close()
 	for name, n := range map[string]int{"dlq_put_letter(": 1, "dlq_put_letters(": 20} {
-		for round := range 8 { // the first executions are planned for their parameters, later ones are not
+		for round := range 8 { // the first executions have custom plans, later ones a generic plan
 			letters := make([]*dlq.Entry, n)
 			for i := range letters {
 				letters[i] = letter(1000*n+100*round+i, time.Now())
@@ -47,8 +47,8 @@ func counted(t *testing.T, s *sqlstore.Store) (driver.Stats, []driver.Group) {
 	return stats, groups
 }
 
-// A call with some letters that already exist, in every mixture of causes, topics and hours: new ones are stored and
-// counted, the others count as seen again, and a recount finds nothing to correct.
+// If a call has some letters that already exist, in any mixture of causes, topics and hours, the new ones are stored
+// and counted, the others are counted as seen again, and a recount finds no difference.
 func TestPut_KnownAndNew(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -101,7 +101,7 @@ func TestPut_KnownAndNew(t *testing.T) {
 		}
 		require.Len(t, groups, len(last))
 		for _, g := range groups {
-			if strings.HasPrefix(url, "postgres") { // of letters that came together, the one with the greatest id
+			if strings.HasPrefix(url, "postgres") { // of letters stored together, the one with the highest id
 				require.Equal(t, last[g.Fingerprint], g.LastEntry)
 			}
 			require.NotZero(t, g.LastEntry)
@@ -113,8 +113,8 @@ func TestPut_KnownAndNew(t *testing.T) {
 	})
 }
 
-// Two processes make large calls, which are stored in pieces, with the same letters concurrently: a letter is one
-// entry, one call stored it, and each receipt belongs to its letter.
+// Two processes concurrently make large calls, which are stored in chunks, with the same letters: each letter is one
+// entry, only one call stored it, and each receipt belongs to its letter.
 func TestPut_LargeCallsAtOnce(t *testing.T) {
 	t.Parallel()
 	onEach(t, putLargeCallsAtOnce)
@@ -131,7 +131,7 @@ func putLargeCallsAtOnce(t *testing.T, url string) {
 		group.Go(func() {
 			letters := make([]*dlq.Entry, total)
 			for i := range letters {
-				// 1, 3, 5 and 7 times: an order each, of all but what 450 shares with them
+				// different orders; the steps 3 and 5 repeat a part of the numbers
 				letters[i] = letter((i*(2*c+1))%total, now)
 			}
 			receipts[c], errs[c] = stores[c%2].Put(t.Context(), letters...)
@@ -166,7 +166,7 @@ func putLargeCallsAtOnce(t *testing.T, url string) {
 	again, recounted := counted(t, stores[0])
 	for _, list := range [][]driver.Group{groups, recounted, stats.TopCauses, again.TopCauses} {
 		for i := range list {
-			list[i].LastEntry = 0 // all died at once: any of them
+			list[i].LastEntry = 0 // all died at once, so it may be any of them
 		}
 	}
 	require.Equal(t, stats, again)
@@ -176,7 +176,7 @@ func putLargeCallsAtOnce(t *testing.T, url string) {
 	}
 }
 
-// A call with a delivery twice stores the first one, however many letters there are.
+// If a call has a delivery twice, the first one is stored, however many letters there are.
 func TestPut_LargeCallWithRepeats(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, func(t *testing.T, s *sqlstore.Store) {
@@ -198,7 +198,7 @@ func TestPut_LargeCallWithRepeats(t *testing.T) {
 	})
 }
 
-// An entry that differs from those of dlq.NewEntry is stored unchanged, whatever the difference.
+// An entry with fields that dlq.NewEntry does not set is stored unchanged.
 func TestPut_KeepsUnusualFields(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, func(t *testing.T, s *sqlstore.Store) {
@@ -253,7 +253,7 @@ func TestPut_KeepsUnusualFields(t *testing.T) {
 	})
 }
 
-// Records of one change of which only a later one differs each belong to their entry.
+// If only a later one of several records of one change differs, each record still belongs to its entry.
 func TestChange_RecordsOfUnlikeEntries(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, func(t *testing.T, s *sqlstore.Store) {

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// The original queries of the system that migrates.
+// These are the original queries of the system that migrates.
 const (
 	queryPending = `
 SELECT id, event_id, source_id, error_message, created_at
@@ -76,7 +76,7 @@ func failed(text, topic string) func(*envelope.DeadLetter) {
 	return func(d *envelope.DeadLetter) { d.Err.Message, d.Origin.Topic = text, topic }
 }
 
-// Their results on this store are the same as on the original table.
+// The queries have the same results on this store as on the original table.
 func TestPostgres_TheFiveQueries(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -121,7 +121,7 @@ func TestPostgres_TheFiveQueries(t *testing.T) {
 	require.InDelta(t, 3.0, mean, 0.001)
 }
 
-// The columns, their order and their types, and the indexes.
+// The store has the original columns, in their order and with their types, and the indexes.
 func TestPostgres_ColumnsAndIndexes(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -155,8 +155,8 @@ func TestPostgres_ColumnsAndIndexes(t *testing.T) {
 	}
 }
 
-// The payload is a jsonb in SQL whenever jsonb can hold it, and NULL when it cannot, for the whole corpus; a
-// correlation id that is not a UUID is NULL next to its text.
+// In SQL, every payload of the corpus is jsonb if jsonb can represent it, and otherwise NULL; a correlation id that is
+// not a UUID is NULL, and its text is in another column.
 func TestPostgres_Projection(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)

@@ -25,7 +25,7 @@ type crashing interface {
 	Start(ctx context.Context) error
 }
 
-// The database is killed under load, twice: every accepted dead letter is there afterwards, once, and the spool is
+// The database is killed twice under load: afterwards every accepted dead letter is stored once, and the spool is
 // empty.
 func TestLetters_DatabaseKilledUnderLoad(t *testing.T) {
 	t.Parallel()
@@ -100,19 +100,19 @@ func killUnderLoad(t *testing.T, server crashing, url string) {
 	page := dlq.Page{Limit: driver.MaxPage}
 	for {
 		var listing driver.Listing
-		waitFor(t, "a page: the first use of an old connection finds it broken", func() bool {
+		waitFor(t, "a page, although the first use of an old connection fails", func() bool {
 			listing, err = letters.Store().List(t.Context(), dlq.Filter{}, page)
 			return err == nil
 		})
 		for _, e := range listing.Entries {
-			require.False(t, found[e.EventID], "%s is there twice", e.EventID)
+			require.False(t, found[e.EventID], "%s is stored twice", e.EventID)
 			found[e.EventID] = true
 		}
 		if page.After = listing.Next; page.After == "" {
 			break
 		}
 	}
-	require.Len(t, found, int(taken.Load()), "one row for each accepted letter")
+	require.Len(t, found, int(taken.Load()), "one row per accepted letter")
 	var stats driver.Stats
 	waitFor(t, "statistics", func() bool {
 		stats, err = letters.Store().Stats(t.Context(), dlq.StatsQuery{})

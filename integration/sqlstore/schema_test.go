@@ -15,7 +15,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
-// A store in a schema behaves like every other, with as many concurrent stores in the database as the suite has tests.
+// A store in a schema behaves like every other store, even with as many concurrent stores in the database as the suite
+// has tests.
 func TestSchema_Conformance(t *testing.T) {
 	t.Parallel()
 	database := servers["PostgreSQL"](t)
@@ -30,8 +31,8 @@ func TestSchema_Conformance(t *testing.T) {
 	})
 }
 
-// Stores in one database are created concurrently, and are independent: their entries, archives, partitions and
-// indexes, and the effects of statements on their views.
+// Stores in one database can be created concurrently, and have independent entries, archives, partitions and indexes,
+// also for statements on their views.
 func TestSchema_StoresInOneDatabase(t *testing.T) {
 	t.Parallel()
 	database := servers["PostgreSQL"](t)
@@ -79,7 +80,7 @@ func TestSchema_StoresInOneDatabase(t *testing.T) {
 	}
 	require.Len(t, rowsOf(t, db, "SELECT 1 FROM pg_class WHERE relname = 'idx_dlq_error_trigram'"), 2)
 
-	// A purge of one store archives there, and nowhere else.
+	// A purge of one store archives only in that store.
 	n, err := stores[3].Purge(t.Context(), dlq.Purge{Actor: "ana", ClosedBefore: time.Now(), At: time.Now()})
 	require.NoError(t, err)
 	require.Zero(t, n)

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-go/redrive/integration/await"
 )
 
-// The statements that the people and jobs of the migrating system send to its table.
+// These are the statements that the users and jobs of the migrating system send to its table.
 const (
 	statementResolve = `UPDATE dlq_events SET status = 'RESOLVED', resolved_at = NOW(), resolved_by = 'maria' WHERE id ` +
 		`= %d`
@@ -67,8 +67,8 @@ func lastRecord(t *testing.T, s *sqlstore.Store, id int64) driver.AuditRecord {
 	return records[0]
 }
 
-// The statements that others send to their table do the same on the view as they did on the table and as the store's
-// own calls do: the audit log records them, the statistics count them, and existing data is kept.
+// Statements of others have the same effect on the view as they had on their table, and as the store's own calls have:
+// the audit log records them, the statistics count them, and existing data is kept.
 func TestDlqEvents_ForeignUpdates(t *testing.T) {
 	t.Parallel()
 	onLayouts(t, func(t *testing.T, s *sqlstore.Store, db *sql.DB) {
@@ -147,8 +147,8 @@ func TestDlqEvents_ForeignUpdates(t *testing.T) {
 	})
 }
 
-// Their purge, in the order of the text and in the right one: the removed entries are in the archive, once, with their
-// earlier revisions, and can be restored unchanged.
+// After their purge, in the order of the text or in the right order, the removed entries are in the archive once, with
+// their earlier revisions, and can be restored unchanged.
 func TestDlqEvents_ForeignPurge(t *testing.T) {
 	t.Parallel()
 	for name, statements := range map[string][]string{
@@ -227,7 +227,7 @@ func TestDlqEvents_ForeignPurge(t *testing.T) {
 	}
 }
 
-// A role with no other rights can send its statements, whatever its search_path; the audit log has its name.
+// A role without other rights can send its statements with any search_path; the audit log has its name.
 func TestDlqEvents_AsAnotherRole(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -269,7 +269,7 @@ func TestDlqEvents_AsAnotherRole(t *testing.T) {
 	requireCounted(t, s)
 }
 
-// A row that another session changes while a statement waits for it is left out, like a row of a table that no longer
+// A row that another session changes while a statement waits for it is skipped, like a row of a table that no longer
 // matches.
 func TestDlqEvents_ChangedMeanwhile(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
-// The insert of a consumer that has not migrated yet.
+// This is the insert of a consumer that has not migrated yet.
 const theirInsert = "INSERT INTO dlq_events (event_id, event_type, event_payload, error_message)" +
 	" VALUES ('late', 'EmployeeHired', '{}', 'late')"
 
@@ -31,7 +31,7 @@ func theirDatabase(t *testing.T) (url string, db *sql.DB) {
 	return url, db
 }
 
-// Wherever a takeover stops, inserts into the table still work, no row is lost, and the next call completes it.
+// Wherever a takeover fails, inserts into the table still work, no row is lost, and the next call completes it.
 func TestTakeOver_Fails(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ obstacle, gone string }{
@@ -44,7 +44,7 @@ func TestTakeOver_Fails(t *testing.T) {
 				"(a);CREATE VIEW dlq_groups AS SELECT 1",
 			"DROP VIEW dlq_groups",
 		},
-		"when the view is there": {"CREATE TABLE dlq_runs (a INTEGER)", "DROP TABLE dlq_runs"},
+		"after the view was created": {"CREATE TABLE dlq_runs (a INTEGER)", "DROP TABLE dlq_runs"},
 		"at the last": {"CREATE FUNCTION dlq_count_later(BIGINT, TEXT, TEXT, TEXT," +
 			" TIMESTAMPTZ, TIMESTAMPTZ, TEXT, TIMESTAMPTZ, TEXT, TIMESTAMPTZ)" +
 			" RETURNS TEXT LANGUAGE sql AS 'SELECT 1::text'", "DROP FUNCTION dlq_count_later"},
@@ -67,7 +67,7 @@ func TestTakeOver_Fails(t *testing.T) {
 	}
 }
 
-// Concurrent calls, and processes that open the store meanwhile, take every row over once.
+// Concurrent calls, and processes that open the store meanwhile, take over every row once.
 func TestTakeOver_Concurrently(t *testing.T) {
 	t.Parallel()
 	url, db := theirDatabase(t)
@@ -84,7 +84,7 @@ func TestTakeOver_Concurrently(t *testing.T) {
 	}
 	for range 3 {
 		working.Go(func() {
-			if s, err := sqlstore.Open(t.Context(), url); err == nil { // it may find the table in the way
+			if s, err := sqlstore.Open(t.Context(), url); err == nil { // it may find the old table
 				_ = s.Close()
 			}
 		})
@@ -101,7 +101,7 @@ func TestTakeOver_Concurrently(t *testing.T) {
 	defer s.Close()
 	requireCounted(t, s)
 
-	// A server runs on the store, consumers insert, and the command is repeated.
+	// A server uses the store, consumers insert rows, and the command is repeated.
 	run(t, db, theirInsert)
 	done, err := sqlstore.TakeOver(t.Context(), url, "dlq_events", dlq.By{Actor: "ana"})
 	require.NoError(t, err)
@@ -111,7 +111,7 @@ func TestTakeOver_Concurrently(t *testing.T) {
 	require.EqualValues(t, 501, n)
 }
 
-// A store in another schema leaves the table, its indexes and its archive as they are.
+// A store in another schema does not change the table, its indexes and its archive.
 func TestTakeOver_IntoAnotherSchema(t *testing.T) {
 	t.Parallel()
 	url, db := theirDatabase(t)
@@ -135,7 +135,7 @@ func TestTakeOver_IntoAnotherSchema(t *testing.T) {
 	require.ErrorIs(t, err, dlq.ErrNotFound)
 }
 
-// Users who could read and change the table can do so with the view.
+// Users who could read and change the table can do the same with the view.
 func TestTakeOver_KeepsGrants(t *testing.T) {
 	t.Parallel()
 	url, db := theirDatabase(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// The objects of consumers with their own dead letter table: the table, its indexes, its archive.
+// Consumers with their own dead letter table have the table, its indexes and its archive.
 const theirTables = `
 CREATE TABLE dlq_events (
     id BIGSERIAL PRIMARY KEY,
@@ -59,8 +59,8 @@ SELECT 'e-' || n, 'EmployeeHired', 'employees', n, jsonb_build_object('cpf', n::
     CASE WHEN n % 10 = 0 THEN now() END, CASE WHEN n % 10 = 0 THEN 'maria' END, n, n % 3, 'employees', gen_random_uuid()
 FROM generate_series(1, 500) n;`
 
-// A database with a dead letter table becomes a store: every row is an entry, nothing of theirs is lost, and everything
-// that waited is redriven to its topic and closed by its consumer's report.
+// A database with a dead letter table becomes a store: every row becomes an entry, none of the existing data is lost,
+// and every pending letter is redriven to its topic and closed by its consumer's report.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	url := services.SharedPostgres(t).Database(t)
@@ -68,7 +68,7 @@ func TestTakeOver(t *testing.T) {
 	_, err := db.ExecContext(t.Context(), theirTables)
 	require.NoError(t, err)
 	_, err = sqlstore.Open(t.Context(), url)
-	require.ErrorContains(t, err, "already exists", "the tables are in the way")
+	require.ErrorContains(t, err, "already exists", "the old tables exist")
 	by := dlq.By{Actor: "ana"}
 	_, err = sqlstore.TakeOver(t.Context(), url, "no_such_table", by)
 	require.ErrorIs(t, err, dlq.ErrNotFound)
@@ -79,14 +79,14 @@ func TestTakeOver(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, done.Before)
 		require.Equal(t, want, done.After)
-		require.Equal(t, []int64{500, 0}[round], done.Stored, "it may be repeated")
+		require.Equal(t, []int64{500, 0}[round], done.Stored, "it can be repeated")
 		require.Equal(t, []int64{0, 500}[round], done.Seen)
 	}
 	var kept, archived int
 	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM dlq_events_before_redrive").Scan(&kept))
 	require.NoError(t, db.QueryRowContext(t.Context(),
 		"SELECT count(*) FROM archive.dlq_events_archive_before_redrive").Scan(&archived))
-	require.Equal(t, []int{500, 1}, []int{kept, archived}, "nothing of theirs is lost")
+	require.Equal(t, []int{500, 1}, []int{kept, archived}, "no existing row is lost")
 	var same int
 	require.NoError(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM dlq_events e JOIN dlq_events_before_redrive b
 		ON e.event_id = b.event_id AND e.event_payload = b.event_payload AND e.error_message = b.error_message AND e.status = b.status
@@ -101,7 +101,7 @@ func TestTakeOver(t *testing.T) {
 	redriveAll(t, letters)
 }
 
-// redriveAll redrives all waiting entries, to a consumer that handles them.
+// redriveAll redrives all pending entries to a consumer that handles them.
 func redriveAll(t *testing.T, letters *dlq.Letters) {
 	t.Helper()
 	broker, err := memory.New(brokers.Config{URL: "mem://"})
@@ -141,10 +141,10 @@ func redriveAll(t *testing.T, letters *dlq.Letters) {
 	require.Zero(t, n)
 }
 
-// handle does what a pipeline does after a successful handler.
+// handle reports success, as a pipeline does.
 func handle(ctx context.Context, letters *dlq.Letters, m *message.Message) error {
 	if len(m.Payload) == 0 || m.Metadata[envelope.KeyMessageID] != m.UUID {
-		return fmt.Errorf("message %s is not the dead one", m.UUID)
+		return fmt.Errorf("message %s is not the dead letter", m.UUID)
 	}
 	return letters.Redriven(ctx, envelope.RedrivenBy(m, envelope.Origin{Topic: "employees", Consumer: "payroll"},
 		time.Now()))

@@ -27,8 +27,8 @@ func death(n int) *envelope.DeadLetter {
 	}
 }
 
-// State change and dead letter are one transaction; one that the failing handler has aborted is not used, and nothing
-// is lost.
+// The state change and the dead letter are in one transaction; a transaction that the failing handler has aborted is
+// not used, and no letter is lost.
 func TestContextWithTx(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -44,7 +44,7 @@ func TestContextWithTx(t *testing.T) {
 			require.NoError(t, err)
 			stats, err := letters.Store().Stats(t.Context(), dlq.StatsQuery{})
 			require.NoError(t, err)
-			require.Equal(t, n, stats.Counts.Pending, "entries that a transaction left uncounted are counted")
+			require.Equal(t, n, stats.Counts.Pending, "entries that were not counted in a transaction are counted")
 			return n
 		}
 
@@ -54,7 +54,7 @@ func TestContextWithTx(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, letters.DeadLetter(dlq.ContextWithTx(t.Context(), tx), death(0)))
 		require.Zero(t, count(), "not committed yet")
-		// The open transaction blocks nothing, although its letter is of the same group.
+		// The open transaction blocks nothing, although its letter belongs to the same group.
 		require.NoError(t, letters.DeadLetter(t.Context(), death(1)))
 		require.Equal(t, int64(1), count())
 		require.NoError(t, tx.Commit())
@@ -74,11 +74,11 @@ func TestContextWithTx(t *testing.T) {
 		require.NoError(t, letters.DeadLetter(dlq.ContextWithTx(t.Context(), tx), death(3)))
 		_ = tx.Commit() // PostgreSQL rolls back instead, and reports that
 		require.Equal(t, int64(3), count())
-		require.Zero(t, letters.Stats().Appended, "nothing had to go to the spool")
+		require.Zero(t, letters.Stats().Appended, "the spool was not needed")
 	})
 }
 
-// Entries that transactions left uncounted are counted once, however many readers of the statistics there are.
+// Entries that were not counted in transactions are counted once, however many readers the statistics have.
 func TestPutTx_CountedOnce(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -116,7 +116,7 @@ func TestPutTx_CountedOnce(t *testing.T) {
 	})
 }
 
-// A letter that PutTx cannot store leaves the caller's transaction unchanged.
+// A letter that PutTx cannot store does not change the caller's transaction.
 func TestPutTx_FailureLeavesTheTransaction(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
@@ -145,7 +145,7 @@ func TestPutTx_FailureLeavesTheTransaction(t *testing.T) {
 	})
 }
 
-// A database whose default gives up durability does not weaken our transactions.
+// Our transactions are durable even if the database's default is not.
 func TestPostgres_SynchronousCommit(t *testing.T) {
 	t.Parallel()
 	url := servers["PostgreSQL"](t)
@@ -158,7 +158,7 @@ func TestPostgres_SynchronousCommit(t *testing.T) {
 	defer s.Close()
 	fresh := openDB(t, url)
 	require.Equal(t, [][]any{{"off"}}, rowsOf(t, fresh, "SHOW synchronous_commit"))
-	// The trigger sees the setting of the transaction that stores.
+	// The trigger records the setting of the transaction that stores.
 	for _, statement := range []string{
 		"CREATE TABLE seen (setting TEXT)",
 		`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -12,7 +12,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// A store from before dlq_hours counted closed entries and repeated deaths is upgraded, and its data counted.
+// A store of a version in which dlq_hours did not count closed entries and repeated deaths is upgraded, and its data is
+// counted.
 func TestMigrate_ClosedByHour(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, url string) {
