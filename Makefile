@@ -1,15 +1,15 @@
-# `make help` lists the targets. Nothing here needs more than Go and make, but for the race detector, which needs a C
-# compiler (make race), and for the servers that integration/install.sh brings (make integration).
+# `make help` lists the targets. All of them need only Go and make, except for the race detector, which needs a C
+# compiler (make race), and the servers that integration/install.sh installs (make integration).
 
-# How tests are run. CI sets it in the environment to a runner that also counts them.
+# The command that runs tests. CI sets it in the environment to a runner that also counts them.
 GOTEST ?= go test
 
-# With 0, tests without a server are skipped, for instance those that kill one where docker compose runs it.
+# With 0, tests whose server is missing are skipped, for example those that kill a server that docker compose runs.
 REQUIRE_SERVICES ?= 1
 
 GOTOOL  = go tool -modfile=$(CURDIR)/tools/go.mod
 MODULES = . integration tools
-# The modules with code of ours worth linting; tools has a few lines for CI only.
+# The modules to lint; tools has only a few lines for CI.
 LINTED  = . integration
 
 FUZZTIME ?= 40000x
@@ -22,12 +22,12 @@ BENCH    ?= .
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Most of a first run compiles and links. The compiler collects its garbage less often, which saves a sixth of its time
-# and leaves what it makes as it is, so that go run and go build use it; test programs are linked without debug tables.
+# A first run mostly compiles and links. The compiler collects its garbage less often, which saves a sixth of its time
+# and does not change its output, so that go run and go build can use it; test programs are linked without debug tables.
 QUICK = -ldflags='-s -w' -toolexec 'env GOGC=400'
 
 .PHONY: test
-test: ## run the tests of the library; needs nothing but Go (minutes at first, then seconds for what has not changed)
+test: ## run the tests of the library; needs only Go (minutes at first, then seconds for unchanged packages)
 	$(GOTEST) -vet=off -p 6 $(QUICK) ./...
 
 .PHONY: race
@@ -47,7 +47,7 @@ CHAOS_ROUNDS ?= 10
 CHAOS_SEED   ?= 0
 
 .PHONY: chaos
-chaos: ## break everything around a service, CHAOS_ROUNDS times on each broker, and balance the books (CHAOS_SEED repeats a run)
+chaos: ## break everything around a service, CHAOS_ROUNDS times on each broker, and check that no message is lost (CHAOS_SEED repeats a run)
 	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -count=1 -v -timeout 6h -run TestChaos ./chaos \
 	  -chaos.rounds $(CHAOS_ROUNDS) -chaos.seed $(CHAOS_SEED) -chaos.delete -chaos.clusters
 
@@ -58,7 +58,7 @@ lint: ## run go vet and golangci-lint in every module (the first run builds the 
 	done
 
 .PHONY: deadcode
-deadcode: ## list functions that neither a program nor a test reaches
+deadcode: ## list functions that no program and no test reaches
 	$(GOTOOL) deadcode -test ./...
 
 .PHONY: vuln

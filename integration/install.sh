@@ -1,41 +1,41 @@
 #!/usr/bin/env bash
-# Installs what the integration tests run against: RabbitMQ, PostgreSQL with pgbouncer, and MariaDB from Debian's packages,
-# promtool and systemd-analyze,
-# the jars of Apache Kafka through Maven, schemathesis from PyPI, and MySQL and RabbitMQ 4 from Debian's unstable packages into directories of their
-# own. No service is started or left running: the tests start their own, on loopback ports and temporary directories (see the
-# services package).
+# Installs the servers and tools that the integration tests need: RabbitMQ, PostgreSQL with pgbouncer, MariaDB, promtool
+# and systemd-analyze from Debian's packages, the jars of Apache Kafka with Maven, schemathesis from PyPI, and MySQL and
+# RabbitMQ 4 from Debian's unstable packages into separate directories. No service is started or left running: the tests
+# start their own servers, on loopback ports and in temporary directories (see the services package).
 #
 #   integration/install.sh [rabbitmq] [rabbitmq4] [postgres] [pgbouncer] [mariadb] [mysql] [kafka] [promtool] [systemd] [schemathesis]
 #                           [chromium] [build]
 #
-# Without arguments: everything except chromium and build (make, and a C compiler for the race detector), and except MySQL and
-# RabbitMQ 4 where apt knows no archive of Debian, as on Ubuntu. Running it again costs about a second when nothing is missing.
-# Kafka's jars go to $REDRIVE_KAFKA_LIBS, by default redrive/kafka-<version> in the user's cache directory; MySQL with
-# all its libraries goes to $REDRIVE_MYSQL, by default redrive/mysql there, and RabbitMQ 4 with its Erlang to
-# $REDRIVE_RABBITMQ4, by default redrive/rabbitmq4 (delete a directory to get what the archive has now).
+# Without arguments: everything except chromium and build (make, and a C compiler for the race detector), and except
+# MySQL and RabbitMQ 4 where apt knows no archive of Debian, as on Ubuntu. Running it again takes about a second if
+# nothing is missing. Kafka's jars go to $REDRIVE_KAFKA_LIBS, by default redrive/kafka-<version> in the user's cache
+# directory; MySQL with all its libraries goes to $REDRIVE_MYSQL, by default redrive/mysql there, and RabbitMQ 4 with
+# its Erlang to $REDRIVE_RABBITMQ4, by default redrive/rabbitmq4 (delete a directory to install the current version).
 #
-# The exit status is 75 when only MySQL or RabbitMQ 4 is missing because the archive does not give it today: it cannot be
-# reached, has withdrawn the package, or is in the middle of a change that leaves its dependencies unmet. Every other fault gives 1.
+# The exit status is 75 if only MySQL or RabbitMQ 4 is missing because the archive does not provide it today: it is
+# unreachable, has withdrawn the package, or is being changed so that dependencies are unmet. It is 1 after any other
+# error.
 set -euo pipefail
 shopt -s extglob
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export DEBIAN_FRONTEND=noninteractive
 
-# What those can do who cannot install Debian's packages.
+# What to do on systems without Debian's packages.
 elsewhere='elsewhere, start servers with make up (docker compose) and set the TEST_* variables that CONTRIBUTING.md lists'
 
 say() { printf 'install: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-# as_root runs a command as root, through sudo if we are somebody else.
+# as_root runs a command as root, with sudo if we are another user.
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n --preserve-env=DEBIAN_FRONTEND "$@"; fi
 }
 
 cache=${XDG_CACHE_HOME:-${HOME:?}/.cache}/redrive
 log=$(mktemp)
-scratch= # a directory of mysql's
+scratch= # a directory for unpack
 policy=/usr/sbin/policy-rc.d
 policy_changed=
 
@@ -48,7 +48,7 @@ restore() {
 }
 trap restore EXIT
 
-# quietly keeps the output of a command to itself unless the command fails.
+# quietly shows the output of a command only if it fails.
 quietly() {
   if ! "$@" >"$log" 2>&1 </dev/null; then
     tail -n 40 "$log" >&2
@@ -56,8 +56,8 @@ quietly() {
   fi
 }
 
-# forbid_starts makes the packages' scripts install their services without starting them, which is what invoke-rc.d
-# asks policy-rc.d about. The machine's own answer, if it has one, comes back when we are done.
+# forbid_starts makes the packages' scripts install their services without starting them, by the policy-rc.d script that
+# invoke-rc.d calls. If the machine has its own policy-rc.d, it is restored at the end.
 forbid_starts() {
   [ -z "$policy_changed" ] || return 0
   if [ -e "$policy" ]; then as_root mv "$policy" "$policy.redrive"; fi
@@ -81,7 +81,7 @@ packages() {
   quietly as_root apt-get -qq -o DPkg::Lock::Timeout=120 update
   quietly as_root apt-get -qq -y -o DPkg::Lock::Timeout=120 -o Dpkg::Options::=--force-confold \
     install --no-install-recommends "${missing[@]}"
-  # Where systemd runs, the next boot would start them all the same. What was installed before us stays as it was.
+  # With systemd, the next boot would start them anyway. Services that were installed before are not changed.
   if [ -d /run/systemd/system ]; then
     for p in "${missing[@]}"; do
       case $p in
@@ -103,12 +103,13 @@ kafka_jars() {
   mkdir -p "$(dirname "$libs")"
   rm -rf "$libs.partial"
   quietly mvn -B -q -f "$pom" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$libs.partial"
-  cp "$pom" "$libs.partial/.complete" # written last, so that an interrupted download does not pass for a complete one
+  cp "$pom" "$libs.partial/.complete" # written last, so that an interrupted download is not treated as complete
   rm -rf "$libs"
   mv "$libs.partial" "$libs"
 }
 
-# unavailable ends with the status that says: not today. The second word is a variable that names another archive.
+# unavailable exits with the status for "not available today". Its second argument is a variable that names another
+# archive.
 unavailable() {
   tail -n 20 "$log" >&2
   say "$1: $3. It is taken from Debian's unstable archive, which changes daily; try again later, name another archive in"
@@ -117,17 +118,17 @@ unavailable() {
 }
 
 # unpack fills the directory $root.partial with a package of Debian unstable and everything that it needs, down to the C
-# library. The libraries of unstable cannot be installed along with those of stable; unpacked and started through their own
-# loader they leave the machine alone. apt resolves, downloads and verifies them as for an empty machine: its state is a
-# directory of ours, and only the way to the archive (proxies, mirrors) is the machine's. The loader's path in the
-# directory is in $loader then.
+# library. The libraries of unstable cannot be installed along with those of stable, but if they are unpacked and
+# started with their own loader, the machine is not changed. apt resolves, downloads and verifies them as for an empty
+# machine: its state is in our directory, and only the settings for reaching the archive (proxies, mirrors) are the
+# machine's. Afterwards $loader is the path of the loader in the directory.
 #
 #   unpack NAME VARIABLE PACKAGE [PATTERN of packages to leave out]
 unpack() {
   local name=$1 variable=$2 package=$3 without=${4:-} keys=/usr/share/keyrings/debian-archive-keyring.gpg archive=${!2:-} deb apt
   command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "$name: needs apt and dpkg; $elsewhere"
   [ -e "$keys" ] || die "$name: needs Debian's keys, from the package debian-archive-keyring; $elsewhere"
-  # The machine's own archive, if it is Debian's. Security updates are in a separate one, which has no unstable.
+  # Use the machine's archive if it is Debian's. Security updates are in a separate one, which has no unstable suite.
   [ -n "$archive" ] || archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -E '/debian/?$' | head -n 1 || true)
   [ -n "$archive" ] || die "$name: this machine's apt knows no archive of Debian: name one in $variable; $elsewhere"
 
@@ -137,13 +138,13 @@ unpack() {
   chmod 755 "$scratch" # apt downloads as another user
   mkdir -p "$scratch"/{etc/preferences,state/lists/partial,cache/archives/partial,dpkg}
   : >"$scratch/dpkg/status"
-  # Testing is there for a library that unstable has just replaced and the package still needs.
+  # Testing is included for libraries that unstable has just replaced and the package still needs.
   printf 'Types: deb\nURIs: %s\nSuites: sid testing\nComponents: main\nSigned-By: %s\n' "$archive" "$keys" >"$scratch/etc/debian.sources"
   apt=(apt-get -qq -o Dir::State="$scratch/state" -o Dir::State::status="$scratch/dpkg/status" -o Dir::Cache="$scratch/cache"
     -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts="$scratch/etc" -o Dir::Etc::Preferences=/dev/null
     -o Dir::Etc::PreferencesParts="$scratch/etc/preferences" -o Dir::Cache::archives=archives
     -o Acquire::Languages=none -o Acquire::Retries=3 -o APT::Update::Error-Mode=any -o APT::Install-Recommends=false)
-  [ -z "${!variable:-}" ] || apt+=(-o Acquire::Check-Valid-Until=false) # a snapshot is as old as it is
+  [ -z "${!variable:-}" ] || apt+=(-o Acquire::Check-Valid-Until=false) # a snapshot is old
   "${apt[@]}" update >"$log" 2>&1 </dev/null || unavailable "$name" "$variable" "the archive cannot be read"
   "${apt[@]}" -y --download-only install "$package" >"$log" 2>&1 </dev/null || unavailable "$name" "$variable" "the archive does not give it"
 
@@ -158,7 +159,8 @@ unpack() {
   loader=$(cd "$root.partial" && echo usr/lib/*-linux-gnu*/ld-linux*.so.*)
 }
 
-# through_loader replaces a program in $root.partial by a script that starts it with the C library that it was built for.
+# through_loader replaces a program in $root.partial with a script that starts it with the C library that it was built
+# for.
 through_loader() {
   local program=$1 up
   up=$(dirname "$program" | sed 's:[^/]*:..:g')
@@ -172,21 +174,21 @@ EOF
   chmod +x "$root.partial/$program"
 }
 
-# complete ends the unpacking of $root. The file is written last, so that an interrupted unpacking is not taken for a whole
-# one.
+# complete ends the unpacking of $root. The file is written last, so that an interrupted unpacking is not treated as
+# complete.
 complete() {
   printf '%s\n' "$1" >"$root.partial/.complete"
   rm -rf "$root"
   mv "$root.partial" "$root"
 }
 
-# no_archive reports whether what was not asked for is to be left out, because apt knows no archive of Debian, as on Ubuntu.
+# no_archive reports whether a default server has to be skipped because apt knows no archive of Debian, as on Ubuntu.
 no_archive() {
   [ "$1" != asked ] && [ -z "${2:-}" ] &&
     ! apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -qE '/debian/?$'
 }
 
-# mysql_root unpacks MySQL's server, which stable Debian does not have.
+# mysql_root unpacks MySQL's server, which Debian stable does not have.
 mysql_root() {
   local root=${REDRIVE_MYSQL:-$cache/mysql} loader
   [ ! -e "$root/.complete" ] || return 0
@@ -194,7 +196,7 @@ mysql_root() {
     say "without MySQL: apt knows no archive of Debian here. OPTIONAL_SERVICES=mysql skips its tests"
     return 0
   fi
-  unpack MySQL REDRIVE_MYSQL_ARCHIVE mysql-server-core '@(perl|libperl)*' # which are for scripts around the server
+  unpack MySQL REDRIVE_MYSQL_ARCHIVE mysql-server-core '@(perl|libperl)*' # only needed by scripts of the package
   cat >"$root.partial/mysqld" <<EOF
 #!/bin/sh
 # Starts the server with the C library that it was built for.
@@ -206,7 +208,7 @@ EOF
   complete "$(sed 's/.* Ver /MySQL /' "$log")"
 }
 
-# rabbitmq4_root unpacks RabbitMQ 4 with its Erlang, alongside the RabbitMQ of stable Debian.
+# rabbitmq4_root unpacks RabbitMQ 4 with its Erlang, in addition to the RabbitMQ of Debian stable.
 rabbitmq4_root() {
   local root=${REDRIVE_RABBITMQ4:-$cache/rabbitmq4} loader program erts
   [ ! -e "$root/.complete" ] || return 0
@@ -235,7 +237,7 @@ EOF
   complete "$(basename "$root.partial"/usr/lib/rabbitmq/lib/rabbitmq_server-*) on Erlang $(cat "$log")"
 }
 
-# schemathesis_venv puts the fuzzer of the API's document into a separate Python environment.
+# schemathesis_venv installs the fuzzer for the API's document in a separate Python environment.
 schemathesis_venv() {
   local version=4.32.5 root=$cache/schemathesis
   if [ "$(cat "$root/.complete" 2>/dev/null)" = "$version" ]; then return 0; fi
@@ -274,10 +276,10 @@ done
 [ ${#debian[@]} -eq 0 ] || packages "${debian[@]}"
 [ -z "$kafka" ] || kafka_jars
 [ -z "$schemathesis" ] || schemathesis_venv
-# The last, because they may be the only ones that are missing; both are tried.
+# These are last, because they may be the only ones that are missing; both are attempted.
 missing=0
 for root in ${mysql:+mysql_root} ${rabbitmq4:+rabbitmq4_root}; do
-  set +e # also where it would not hold in the list of an ||
+  set +e # even where it would have no effect in a || list
   (
     trap 'rm -rf ${scratch:+"$scratch"}' EXIT
     set -e
