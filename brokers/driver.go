@@ -14,18 +14,18 @@ type Driver interface {
 	Params() []Param
 }
 
-// Kind is the type of a parameter's value.
-type Kind int
+// ValueType is the type of a parameter's value.
+type ValueType int
 
 // The kinds of values. Each is parsed strictly: no surrounding space, no unit guessed, nothing out of range.
 const (
-	String       Kind = iota // any text
-	Int                      // decimal integer, not negative
-	Bool                     // true or false
-	Duration                 // Go duration such as 250ms or 1h30m, not negative
-	Size                     // bytes: a decimal integer, or one with the suffix KiB, MiB or GiB
-	DurationList             // durations separated by commas, such as 10s,20s,40s
-	StringList               // texts separated by commas
+	String       ValueType = iota // any text
+	Int                           // decimal integer, not negative
+	Bool                          // true or false
+	Duration                      // Go duration such as 250ms or 1h30m, not negative
+	Size                          // bytes: a decimal integer, or one with the suffix KiB, MiB or GiB
+	DurationList                  // durations separated by commas, such as 10s,20s,40s
+	StringList                    // texts separated by commas
 )
 
 // Param declares one parameter of a driver. It is written x-<Name> in the URL, or <Name> if that cannot be mistaken for
@@ -33,8 +33,8 @@ const (
 type Param struct {
 	// Name without the x-. Required.
 	Name string
-	// Kind of the value. Defaults to String.
-	Kind Kind
+	// Type of the value. Defaults to String.
+	Type ValueType
 	// Default value in the syntax of Kind. Empty lets the driver detect that the parameter was not given.
 	Default string
 	// Doc is one sentence for people; it appears in listings.

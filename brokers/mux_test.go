@@ -66,7 +66,7 @@ var errUnreachable = errors.New("connection refused")
 
 func (*failing) Params() []brokers.Param {
 	return []brokers.Param{
-		{Name: "prefetch", Kind: brokers.Int, Default: "20", Min: 1, Max: 65535},
+		{Name: "prefetch", Type: brokers.Int, Default: "20", Min: 1, Max: 65535},
 		{Name: "heartbeat", Native: true},
 	}
 }

@@ -143,7 +143,7 @@ func (d Param) fault(value string) string {
 		n   int64
 		err error
 	)
-	switch d.Kind {
+	switch d.Type {
 	case String:
 	case Int:
 		n, err = parseInt(value)
@@ -171,10 +171,10 @@ func (d Param) fault(value string) string {
 	return ""
 }
 
-func (d Param) bounded() bool { return d.Kind == Int || d.Kind == Duration || d.Kind == Size }
+func (d Param) bounded() bool { return d.Type == Int || d.Type == Duration || d.Type == Size }
 
 func (d Param) show(n int64) string {
-	if d.Kind == Duration {
+	if d.Type == Duration {
 		return time.Duration(n).String()
 	}
 	return strconv.FormatInt(n, 10)

@@ -13,13 +13,13 @@ import (
 )
 
 var params = []brokers.Param{
-	{Name: "prefetch", Kind: brokers.Int, Default: "20", Min: 1, Max: 65535},
+	{Name: "prefetch", Type: brokers.Int, Default: "20", Min: 1, Max: 65535},
 	{Name: "delay", Default: "ttl", OneOf: []string{"ttl", "plugin"}},
-	{Name: "mandatory", Kind: brokers.Bool, Default: "true"},
-	{Name: "wait", Kind: brokers.Duration, Min: int64(time.Millisecond), Max: int64(time.Hour)},
-	{Name: "limit", Kind: brokers.Size, Default: "1MiB"},
-	{Name: "steps", Kind: brokers.DurationList},
-	{Name: "brokers", Kind: brokers.StringList},
+	{Name: "mandatory", Type: brokers.Bool, Default: "true"},
+	{Name: "wait", Type: brokers.Duration, Min: int64(time.Millisecond), Max: int64(time.Hour)},
+	{Name: "limit", Type: brokers.Size, Default: "1MiB"},
+	{Name: "steps", Type: brokers.DurationList},
+	{Name: "brokers", Type: brokers.StringList},
 	{Name: "sasl-password"},
 	{Name: "key", Secret: true, OneOf: []string{"a"}},
 	{Name: "heartbeat", Native: true},
@@ -119,7 +119,7 @@ func TestResolve_ReportsAllFaultsAtOnce(t *testing.T) {
 }
 
 func TestResolve_OursNeedAPrefixIfTheBackendAcceptsAnyName(t *testing.T) {
-	declared := []brokers.Param{{Name: "*", Native: true}, {Name: "lease", Kind: brokers.Duration, Default: "30s"}}
+	declared := []brokers.Param{{Name: "*", Native: true}, {Name: "lease", Type: brokers.Duration, Default: "30s"}}
 
 	c, err := brokers.Config{URL: "postgres://h/db?sslmode=disable&lease=native&x-lease=5s&group=native"}.Resolve(declared)
 	require.NoError(t, err)

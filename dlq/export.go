@@ -156,7 +156,7 @@ func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, err
 		}
 		receipts, err := m.importBatch(ctx, by, batch, numbers)
 		for _, receipt := range receipts {
-			if receipt.Outcome == driver.Stored {
+			if receipt.Result == driver.Stored {
 				total.Stored++
 			} else {
 				total.Seen++

@@ -267,7 +267,7 @@ func (i *importer) take(ctx context.Context, s *spool.Spool, lines [][]byte) err
 		if encodeErr != nil {
 			return errors.Join(err, encodeErr)
 		}
-		if !i.hopeless(ctx, line, err) {
+		if !i.unstorable(ctx, line, err) {
 			return err
 		}
 		if err := i.refuse(ctx, s, line, err); err != nil {
@@ -290,8 +290,8 @@ func (i *importer) ping(ctx context.Context) error {
 	return i.store.Ping(ctx)
 }
 
-// hopeless reports whether the store, which is reachable, has refused this record permanently or often enough.
-func (i *importer) hopeless(ctx context.Context, line []byte, err error) bool {
+// unstorable reports whether the store, which is reachable, has refused this record permanently or often enough.
+func (i *importer) unstorable(ctx context.Context, line []byte, err error) bool {
 	if errors.Is(err, ErrInvalid) {
 		return true
 	}

@@ -174,7 +174,7 @@ func (l *lives) outcome(x *lived, what string) {
 	receipts, err := l.store.Put(l.t.Context(), dlq.NewEntry(d))
 	require.NoError(l.t, err)
 	require.Equal(l.t, x.id, receipts[0].ID)
-	if receipts[0].Outcome == driver.DiedAgain && string(d.Message.Payload) != x.payloads[len(x.payloads)-1] {
+	if receipts[0].Result == driver.DiedAgain && string(d.Message.Payload) != x.payloads[len(x.payloads)-1] {
 		x.payloads = append(x.payloads, string(d.Message.Payload))
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 type txKey struct{}
 
-// offer is a transaction, and the context that it was offered with: pipelines dead-letter with a context that outlives
-// it.
-type offer struct {
+// offeredTx is a transaction, and the context that it was offered with: pipelines dead-letter with a context that
+// outlives it.
+type offeredTx struct {
 	tx  *sql.Tx
 	ctx context.Context //nolint:containedctx // only checked for its end
 }
@@ -27,13 +27,13 @@ type offer struct {
 // But if ctx has ended by then, for example because another worker has the message, DeadLetter returns an error, and
 // the message must be redelivered: a transaction begun with ctx can no longer be committed.
 func ContextWithTx(ctx context.Context, tx *sql.Tx) context.Context {
-	return context.WithValue(ctx, txKey{}, offer{tx, ctx})
+	return context.WithValue(ctx, txKey{}, offeredTx{tx, ctx})
 }
 
 // putTx stores the entry in the transaction that the context offers, if there is one and the store supports it, and
 // reports whether it did. After an error the entry must not be stored at all.
 func (l *Letters) putTx(ctx context.Context, entry *Entry) (bool, error) {
-	offered, _ := ctx.Value(txKey{}).(offer)
+	offered, _ := ctx.Value(txKey{}).(offeredTx)
 	if _, ok := driver.As[driver.TxStore](l.store); offered.tx == nil || !ok {
 		return false, nil
 	}

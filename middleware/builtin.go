@@ -26,7 +26,7 @@ import (
 // ones.
 var builtinRules = []func(error) (Verdict, bool){
 	panics,
-	ownWord,
+	ownVerdict,
 	backoffErrors,
 	malformed,
 	httpStatus,
@@ -63,8 +63,8 @@ func panics(err error) (Verdict, bool) {
 	return noVerdict()
 }
 
-// ownWord handles errors that declare their own kind.
-func ownWord(err error) (Verdict, bool) {
+// ownVerdict handles errors that declare their own kind.
+func ownVerdict(err error) (Verdict, bool) {
 	if e, ok := errors.AsType[interface {
 		error
 		Permanent() bool

@@ -23,8 +23,8 @@ func lastError(err error) error {
 	}
 }
 
-// travelling is the error as recorded in the message.
-func travelling(dec *Decision) envelope.Error {
+// transmitted is the error as recorded in the message.
+func transmitted(dec *Decision) envelope.Error {
 	err := lastError(dec.Err)
 	return envelope.Error{
 		Message: strings.ToValidUTF8(cut(errorText(err), envelope.MaxErrorMessage), "\ufffd"),

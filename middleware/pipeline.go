@@ -27,8 +27,8 @@ type Pipeline struct {
 	redrives RedriveRecorder
 	circuits *circuits
 	stamper  Stamper
-	roster   *roster // nil if there is nothing to check
-	special  bool    // there are system events or a debug handler
+	roster   *handlerNames // nil if there is nothing to check
+	special  bool          // there are system events or a debug handler
 	made     time.Time
 
 	// unpublished counts the deliveries in a row that could not be settled; it determines the pause before a nack.
@@ -64,7 +64,7 @@ func New(cfg Config) (*Pipeline, error) {
 		}
 	}
 	if len(cfg.Handlers) > 0 && cfg.HandlerName == nil { // their names come from the router
-		p.roster = &roster{pipeline: p, named: make(map[string]bool)}
+		p.roster = &handlerNames{pipeline: p, named: make(map[string]bool)}
 	}
 	p.sinks = []DeadLetterSink{cfg.DeadLetters}
 	if several, ok := cfg.DeadLetters.(Sinks); ok {
@@ -119,7 +119,7 @@ func plannedDelays(policy *policy) []time.Duration {
 // It returns an error, which nacks the message, only to return the message at shutdown or if it could not be settled
 // anywhere.
 func (p *Pipeline) Middleware(next message.HandlerFunc) message.HandlerFunc {
-	refusal := p.roster.enrol()
+	refusal := p.roster.register()
 	around := surroundingsOf(next)
 	return func(m *message.Message) ([]*message.Message, error) {
 		if !around.fine.Load() {

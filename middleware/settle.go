@@ -214,7 +214,7 @@ func (p *Pipeline) again(d *delivery, dec *Decision) (*message.Message, error) {
 		return next, nil
 	}
 	next, err := envelope.RecordFailure(d.message, envelope.Failure{
-		Err: travelling(dec), Class: errorClass(dec.Err), At: d.at, Retry: d.control.RetryCount + 1,
+		Err: transmitted(dec), Class: errorClass(dec.Err), At: d.at, Retry: d.control.RetryCount + 1,
 	})
 	if err == nil {
 		p.stamp(d.parent, next)
@@ -315,7 +315,7 @@ func (p *Pipeline) letter(d *delivery, dec *Decision) (*envelope.DeadLetter, err
 	if dec.Reason != envelope.ReasonMalformed && dec.Verdict.Kind != KindDefer {
 		failures++ // a malformed message and one that met an open circuit were not run
 	}
-	e, class := travelling(dec), errorClass(dec.Err)
+	e, class := transmitted(dec), errorClass(dec.Err)
 	m, err := envelope.RecordFailure(d.message, envelope.Failure{
 		Err: e, Class: class, At: d.at, Retry: failures,
 		Reason: dec.Reason, Rule: dec.Verdict.Rule, Handler: d.handler, Topic: d.origin.Topic,

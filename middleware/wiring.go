@@ -59,10 +59,10 @@ func quoted(names []string) string {
 	return strings.Join(out, ", ")
 }
 
-// roster finds overrides for handlers that do not exist. A pipeline does not know which handlers a router has, but it
-// wraps each of them and learns its name with its first message: an override is certainly wrong once there are fewer
-// unnamed handlers than overrides without a handler.
-type roster struct {
+// handlerNames finds overrides for handlers that do not exist. A pipeline does not know which handlers a router has,
+// but it wraps each of them and learns its name with its first message: an override is certainly wrong once there are
+// fewer unnamed handlers than overrides without a handler.
+type handlerNames struct {
 	pipeline *Pipeline
 	refusal  atomic.Pointer[error]
 
@@ -71,9 +71,9 @@ type roster struct {
 	named   map[string]bool
 }
 
-// enrol is called for every handler that the pipeline wraps. The function that it returns is called with each message's
-// context, and returns why the message is refused.
-func (r *roster) enrol() func(context.Context) error {
+// register is called for every handler that the pipeline wraps. The function that it returns is called with each
+// message's context, and returns why the message is refused.
+func (r *handlerNames) register() func(context.Context) error {
 	if r == nil {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (r *roster) enrol() func(context.Context) error {
 	var introduced atomic.Bool
 	return func(ctx context.Context) error {
 		if !introduced.Load() && !introduced.Swap(true) {
-			r.introduce(ctx)
+			r.learnName(ctx)
 		}
 		if refusal := r.refusal.Load(); refusal != nil {
 			return *refusal
@@ -93,7 +93,7 @@ func (r *roster) enrol() func(context.Context) error {
 	}
 }
 
-func (r *roster) introduce(ctx context.Context) {
+func (r *handlerNames) learnName(ctx context.Context) {
 	name := message.HandlerNameFromCtx(ctx)
 	if name == "" {
 		return // not called by a router: it stays unnamed
@@ -105,7 +105,7 @@ func (r *roster) introduce(ctx context.Context) {
 	r.check()
 }
 
-func (r *roster) check() {
+func (r *handlerNames) check() {
 	var unknown []string
 	for name := range r.pipeline.handlers {
 		if !r.named[name] {

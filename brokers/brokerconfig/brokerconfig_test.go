@@ -16,9 +16,9 @@ import (
 )
 
 var params = []brokers.Param{
-	{Name: "prefetch", Kind: brokers.Int, Default: "20"},
-	{Name: "nack-pause", Kind: brokers.Duration, Default: "100ms"},
-	{Name: "mandatory", Kind: brokers.Bool, Default: "true"},
+	{Name: "prefetch", Type: brokers.Int, Default: "20"},
+	{Name: "nack-pause", Type: brokers.Duration, Default: "100ms"},
+	{Name: "mandatory", Type: brokers.Bool, Default: "true"},
 }
 
 // A file can configure everything that a URL can, and both resolve to the same configuration.

@@ -10,7 +10,7 @@ import (
 // reads it; without it the pause is the default.
 func NackPause() brokers.Param {
 	return brokers.Param{
-		Name: "nack-pause", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Minute),
+		Name: "nack-pause", Type: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Minute),
 		Doc: "Pause before a nacked message is handed out again; doubled by each further nack, up to 64 times.",
 	}
 }

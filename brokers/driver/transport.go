@@ -85,19 +85,19 @@ type Queue struct {
 	Params brokers.Params
 }
 
-// Kind is a kind of [Destination].
-type Kind uint8
+// DestinationKind is a kind of [Destination].
+type DestinationKind uint8
 
 // The kinds of destinations.
 const (
-	ToTopic       Kind = iota // every reader of Topic
-	ToConsumer                // the one consumer named by Topic and Consumer
-	ToDeadLetters             // the dead letter queue of that consumer, Names.Dead
+	ToTopic       DestinationKind = iota // every reader of Topic
+	ToConsumer                           // the one consumer named by Topic and Consumer
+	ToDeadLetters                        // the dead letter queue of that consumer, Names.Dead
 )
 
 // Destination is where a message goes.
 type Destination struct {
-	Kind Kind
+	Kind DestinationKind
 	// Topic that is published to, or that the consumer subscribed to.
 	Topic string
 	// Consumer as in envelope.Origin. Empty for ToTopic.
@@ -217,13 +217,13 @@ type Delivery struct {
 	Token any
 }
 
-// Outcome is how a delivery ended.
-type Outcome uint8
+// Answer is how a delivery is settled.
+type Answer uint8
 
-// The outcomes.
+// The answers.
 const (
 	// Ack: the message is done.
-	Ack Outcome = iota
+	Ack Answer = iota
 	// Nack: the message was handed out and is redelivered, after Settlement.Pause if [Traits.NackPause].
 	Nack
 	// Release: the message returns to its place in the queue as if it had not been delivered. It does not count for
@@ -234,7 +234,7 @@ const (
 // Settlement reports how a delivery ended.
 type Settlement struct {
 	Delivery *Delivery
-	Outcome  Outcome
+	Answer   Answer
 	// Pause before a nacked message is handed out again. 0 during a shutdown.
 	Pause time.Duration
 	// Skipped reports that no handler has received the message, which is acked because its consumer has dealt with another

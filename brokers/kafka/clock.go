@@ -47,9 +47,9 @@ func (c *clocks) observe(broker int32, stamp time.Time) {
 	c.byBroker[broker] = reading{shown: stamp, at: now}
 }
 
-// witness records a timestamp from a record that was just read. It is older than one in an answer and only corrects a
+// correct records a timestamp from a record that was just read. It is older than one in an answer and only corrects a
 // known clock: a record that waited for a year would set an unknown clock back by a year.
-func (c *clocks) witness(broker int32, stamp time.Time) {
+func (c *clocks) correct(broker int32, stamp time.Time) {
 	if shown, known := c.now(broker); known && stamp.After(shown) {
 		c.observe(broker, stamp)
 	}
@@ -69,7 +69,7 @@ func (c *clocks) now(broker int32) (time.Time, bool) {
 
 // brokerTime returns the clock of the broker that timestamps a retry topic. If its time has not been observed for a
 // while, a control record is written there to get a timestamp; without an answer the wait continues.
-func (s *subscription) brokerTime(ctx context.Context, at place) time.Time {
+func (s *subscription) brokerTime(ctx context.Context, at topicPartition) time.Time {
 	age := anyAge
 	for n := 1; ; n++ {
 		leader, err := s.b.topics.leader(ctx, at, age)
@@ -94,7 +94,7 @@ func (s *subscription) brokerTime(ctx context.Context, at place) time.Time {
 
 // shortest returns a partition led by the broker, of the retry topic with the shortest wait that has one: a control
 // record delays nothing there, and does not count for long in Depths.
-func (s *subscription) shortest(ctx context.Context, leader int32, otherwise place) place {
+func (s *subscription) shortest(ctx context.Context, leader int32, otherwise topicPartition) topicPartition {
 	s.mu.Lock()
 	tiers := maps.Clone(s.seen)
 	s.mu.Unlock()
@@ -105,7 +105,7 @@ func (s *subscription) shortest(ctx context.Context, leader int32, otherwise pla
 			continue
 		}
 		for p := range partitions {
-			at := place{topic, p}
+			at := topicPartition{topic, p}
 			if l, err := s.b.topics.leader(ctx, at, anyAge); err == nil && l.id == leader {
 				return at
 			}
@@ -118,7 +118,7 @@ func (s *subscription) shortest(ctx context.Context, leader int32, otherwise pla
 const probes = 3
 
 // probe writes control records to a retry topic, and learns the leader's clock from their timestamps.
-func (b *transport) probe(ctx context.Context, leader int32, at place) error {
+func (b *transport) probe(ctx context.Context, leader int32, at topicPartition) error {
 	// One at a time: a caller that waited here finds the clock known. One whose partition is given up does not wait for
 	// another's answer: it would hold up a rebalance.
 	own, _ := b.probing.LoadOrStore(leader, make(chan struct{}, 1))
@@ -144,7 +144,7 @@ func (b *transport) probe(ctx context.Context, leader int32, at place) error {
 
 // stamp returns the leader's clock when it stored a record, by reading the record back. If the topic keeps the
 // producer's timestamps, because it was created by others, there is no other clock than ours.
-func (b *transport) stamp(ctx context.Context, at place) (time.Time, error) {
+func (b *transport) stamp(ctx context.Context, at topicPartition) (time.Time, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()
 	r := &kgo.Record{
@@ -154,7 +154,7 @@ func (b *transport) stamp(ctx context.Context, at place) (time.Time, error) {
 	if err := errors.Join(b.waits.send(ctx, []*kgo.Record{r})...); err != nil {
 		return time.Time{}, err
 	}
-	f := fetcher{client: b.own, topics: b.topics, place: at}
+	f := fetcher{client: b.own, topics: b.topics, topicPartition: at}
 	stored, err := f.at(ctx, r.Offset)
 	if err != nil {
 		return time.Time{}, err

@@ -48,7 +48,7 @@ func TestClocks_AreNeverAheadOfTheBroker(t *testing.T) {
 func TestClocks_IgnoreOldRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c clocks
-		c.witness(1, time.Now().Add(-365*24*time.Hour))
+		c.correct(1, time.Now().Add(-365*24*time.Hour))
 		_, known := c.now(1)
 		require.False(t, known)
 
@@ -56,10 +56,10 @@ func TestClocks_IgnoreOldRecords(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		c.observe(1, stamp)
-		c.witness(1, time.Now().Add(-time.Hour))
+		c.correct(1, time.Now().Add(-time.Hour))
 		shown, _ := c.now(1)
 		require.Equal(t, 3*time.Second, time.Since(shown))
-		c.witness(1, time.Now())
+		c.correct(1, time.Now())
 		shown, _ = c.now(1)
 		require.Zero(t, time.Since(shown))
 	})
@@ -78,6 +78,6 @@ func TestProbe_WaitsForAnotherOnlyAsLongAsItsOwnPartition(t *testing.T) {
 		ended := errors.New("given up")
 		ctx, giveUp := context.WithTimeoutCause(held, time.Second, ended)
 		defer giveUp()
-		require.ErrorIs(t, b.probe(ctx, 1, place{}), ended)
+		require.ErrorIs(t, b.probe(ctx, 1, topicPartition{}), ended)
 	})
 }

@@ -15,7 +15,7 @@ import (
 
 // point is a partition of the main topic or of a retry topic, with its account of settled records.
 type point struct {
-	place
+	topicPartition
 	account
 	id topicID
 }
@@ -68,11 +68,11 @@ type committer struct {
 	topics *topics
 	group  string
 	mu     sync.Mutex
-	stored map[place]int64 // since the last call of toClean
+	stored map[topicPartition]int64 // since the last call of toClean
 }
 
 // toClean returns the offsets stored since its last call.
-func (c *committer) toClean() map[place]int64 {
+func (c *committer) toClean() map[topicPartition]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := c.stored
@@ -142,13 +142,13 @@ func (c *committer) once(ctx context.Context, as member, points []point, all boo
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Group = c.group
 	req.MemberID, req.Generation = as()
-	sent, byTopic := map[place]position{}, map[string][]kmsg.OffsetCommitRequestTopicPartition{}
+	sent, byTopic := map[topicPartition]position{}, map[string][]kmsg.OffsetCommitRequestTopicPartition{}
 	for _, p := range points {
 		at, moved := p.position()
 		if !moved && !all || at.offset < 0 {
 			continue
 		}
-		sent[p.place] = at
+		sent[p.topicPartition] = at
 		one := kmsg.NewOffsetCommitRequestTopicPartition()
 		note := at.note
 		if tag := p.id.tag(); tag != "" {
@@ -169,26 +169,26 @@ func (c *committer) once(ctx context.Context, as member, points []point, all boo
 	if err != nil {
 		return err
 	}
-	codes := map[place]int16{}
+	codes := map[topicPartition]int16{}
 	for _, topic := range answer.Topics {
 		for _, p := range topic.Partitions {
-			codes[place{topic.Topic, p.Partition}] = p.ErrorCode
+			codes[topicPartition{topic.Topic, p.Partition}] = p.ErrorCode
 		}
 	}
 	for _, p := range points {
-		at, ok := sent[p.place]
+		at, ok := sent[p.topicPartition]
 		if !ok {
 			continue
 		}
-		switch code, ok := codes[p.place]; {
+		switch code, ok := codes[p.topicPartition]; {
 		case !ok:
 			err = errors.New("the coordinator's answer is incomplete")
 		case code == 0:
 			p.committedAt(at)
 			if c.stored == nil {
-				c.stored = map[place]int64{}
+				c.stored = map[topicPartition]int64{}
 			}
-			c.stored[p.place] = at.offset
+			c.stored[p.topicPartition] = at.offset
 		default:
 			if fault := kerr.ErrorForCode(code); err == nil || !isGone(fault) {
 				err = fault
@@ -199,9 +199,11 @@ func (c *committer) once(ctx context.Context, as member, points []point, all boo
 }
 
 // committed returns the group's positions on partitions of topics; a negative offset means none yet.
-func committed(ctx context.Context, client *kgo.Client, group string, wanted []place) (map[place]position, error) {
+func committed(
+	ctx context.Context, client *kgo.Client, group string, wanted []topicPartition) (map[topicPartition]position, error,
+) {
 	if len(wanted) == 0 {
-		return map[place]position{}, nil
+		return map[topicPartition]position{}, nil
 	}
 	req := kmsg.NewPtrOffsetFetchRequest()
 	req.Group = group
@@ -217,7 +219,7 @@ func committed(ctx context.Context, client *kgo.Client, group string, wanted []p
 	for n := 1; ; n++ {
 		answer, err := req.RequestWith(ctx, client)
 		if err == nil {
-			var found map[place]position
+			var found map[topicPartition]position
 			if found, err = positionsIn(answer, wanted); err == nil {
 				return found, nil
 			}
@@ -228,17 +230,17 @@ func committed(ctx context.Context, client *kgo.Client, group string, wanted []p
 	}
 }
 
-func positionsIn(answer *kmsg.OffsetFetchResponse, wanted []place) (map[place]position, error) {
+func positionsIn(answer *kmsg.OffsetFetchResponse, wanted []topicPartition) (map[topicPartition]position, error) {
 	if err := kerr.ErrorForCode(answer.ErrorCode); err != nil {
 		return nil, err
 	}
-	found := map[place]position{}
+	found := map[topicPartition]position{}
 	for _, topic := range answer.Topics {
 		for _, p := range topic.Partitions {
 			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 				return nil, fmt.Errorf("topic %s, partition %d: %w", topic.Topic, p.Partition, err)
 			}
-			found[place{topic.Topic, p.Partition}] = stored(p.Offset, p.Metadata)
+			found[topicPartition{topic.Topic, p.Partition}] = stored(p.Offset, p.Metadata)
 		}
 	}
 	for _, at := range wanted {

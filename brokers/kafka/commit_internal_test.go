@@ -36,13 +36,13 @@ func newCommitter(t *testing.T) (*committer, *kfake.Cluster) {
 func noMember() (id string, generation int32) { return "", -1 }
 
 func settledPoint(topic string, offset int64) point {
-	return point{place{topic, 0}, newTracker(position{offset: offset, fresh: true}, 10), topicID{}}
+	return point{topicPartition{topic, 0}, newTracker(position{offset: offset, fresh: true}, 10), topicID{}}
 }
 
 func storedAt(t *testing.T, c *committer, topic string) int64 {
 	t.Helper()
-	at := place{topic, 0}
-	found, err := committed(t.Context(), c.topics.client, c.group, []place{at})
+	at := topicPartition{topic, 0}
+	found, err := committed(t.Context(), c.topics.client, c.group, []topicPartition{at})
 	require.NoError(t, err)
 	return found[at].offset
 }

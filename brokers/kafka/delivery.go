@@ -100,7 +100,7 @@ func (p *partition) Settle(_ context.Context, settled []driver.Settlement) []err
 		switch d := s.Delivery.Token.(*delivery); {
 		case d.answer != nil:
 			d.answer <- s
-		case s.Outcome == driver.Ack:
+		case s.Answer == driver.Ack:
 			d.settle()
 		}
 	}
@@ -112,7 +112,7 @@ func (p *partition) Close(context.Context) error { return nil }
 
 // deliver hands a message out and waits until it is settled. It reports false if the partition was given up first: then
 // the message is redelivered to the next owner of the partition.
-func (p *partition) deliver(d *delivery) (became fate, acked bool) {
+func (p *partition) deliver(d *delivery) (became messageResult, acked bool) {
 	flights := &p.sub.b.flights
 	watched := flights.begin(d.origin)
 	defer func() { became = flights.end(d.origin, watched) }()
@@ -131,7 +131,7 @@ func (p *partition) deliver(d *delivery) (became fate, acked bool) {
 		}
 	}
 	watched.skipped = answer.Skipped
-	return became, answer.Outcome == driver.Ack
+	return became, answer.Answer == driver.Ack
 }
 
 // stage is the name of a waiting record's stage, the same for all copies of one retry.
@@ -150,39 +150,41 @@ func sleep(ctx context.Context, d time.Duration) bool { return wait.For(ctx, d) 
 // concurrent use.
 type flights struct {
 	mu  sync.Mutex
-	now map[flight]*fate
+	now map[deliveryKey]*messageResult
 }
 
-// flight identifies a message in flight by its consumer and the position it keeps over all retries.
-type flight struct{ topic, group, position string }
+// deliveryKey identifies a message in flight by its consumer and the position it keeps over all retries.
+type deliveryKey struct{ topic, group, position string }
 
-// fate is the result of a message.
-type fate struct {
+// messageResult is the result of a message.
+type messageResult struct {
 	next    []string // the stages in which it waits for its retry
 	dead    bool
 	skipped bool // another copy of it has been settled
 }
 
-func flightOf(o *envelope.Origin) flight { return flight{o.Topic, o.Consumer, o.Position} }
+func deliveryKeyOf(o *envelope.Origin) deliveryKey {
+	return deliveryKey{o.Topic, o.Consumer, o.Position}
+}
 
 // begin starts watching a message. end must follow.
-func (f *flights) begin(o *envelope.Origin) *fate {
+func (f *flights) begin(o *envelope.Origin) *messageResult {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.now == nil {
-		f.now = map[flight]*fate{}
+		f.now = map[deliveryKey]*messageResult{}
 	}
-	what := &fate{}
-	f.now[flightOf(o)] = what
+	what := &messageResult{}
+	f.now[deliveryKeyOf(o)] = what
 	return what
 }
 
 // end returns the fate of the message.
-func (f *flights) end(o *envelope.Origin, what *fate) fate {
+func (f *flights) end(o *envelope.Origin, what *messageResult) messageResult {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.now[flightOf(o)] == what {
-		delete(f.now, flightOf(o))
+	if f.now[deliveryKeyOf(o)] == what {
+		delete(f.now, deliveryKeyOf(o))
 	}
 	return *what
 }
@@ -194,7 +196,7 @@ func (f *flights) note(o *driver.Outgoing) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	what := f.now[flight{o.To.Topic, o.To.Consumer, o.Origin.Position}]
+	what := f.now[deliveryKey{o.To.Topic, o.To.Consumer, o.Origin.Position}]
 	switch {
 	case what == nil:
 	case o.To.Kind == driver.ToDeadLetters:

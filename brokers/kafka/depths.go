@@ -108,27 +108,27 @@ func hasTopic(all map[string]described, name string) bool {
 }
 
 // ends returns the end offsets of the partitions.
-func (b *transport) ends(ctx context.Context, tiers map[string]depthTier, lots map[string]waiter) (map[place]int64,
-	error,
-) {
+func (b *transport) ends(
+	ctx context.Context, tiers map[string]depthTier, lots map[string]waiter,
+) (map[topicPartition]int64, error) {
 	found, err := b.topics.describe(ctx, slices.AppendSeq(slices.Collect(maps.Keys(tiers)), maps.Keys(lots)))
 	if err != nil {
 		return nil, err
 	}
-	wanted := map[place]int64{}
+	wanted := map[topicPartition]int64{}
 	for name, topic := range found {
 		for p := range topic.partitions {
-			wanted[place{name, p}] = offsetNewest
+			wanted[topicPartition{name, p}] = offsetNewest
 		}
 	}
 	return b.topics.offsets(ctx, wanted)
 }
 
 // countTiers counts the records that are younger than their topic's wait.
-func (b *transport) countTiers(ctx context.Context, tiers map[string]depthTier, ends map[place]int64,
+func (b *transport) countTiers(ctx context.Context, tiers map[string]depthTier, ends map[topicPartition]int64,
 	sums map[brokers.Depth]int64,
 ) error {
-	wanted := map[place]int64{}
+	wanted := map[topicPartition]int64{}
 	for _, tier := range tiers {
 		sums[tier.of] += 0
 	}
@@ -149,7 +149,7 @@ func (b *transport) countTiers(ctx context.Context, tiers map[string]depthTier, 
 
 // stampedNow is the current time on the clock that timestamps the records of a partition. If the broker has not been
 // observed lately, it is this process's own clock: nothing is written only to count.
-func (b *transport) stampedNow(ctx context.Context, at place) time.Time {
+func (b *transport) stampedNow(ctx context.Context, at topicPartition) time.Time {
 	if leader, err := b.topics.leader(ctx, at, anyAge); err == nil {
 		if now, ok := b.clocks.now(leader.id); ok {
 			return now
@@ -160,10 +160,10 @@ func (b *transport) stampedNow(ctx context.Context, at place) time.Time {
 
 // countParked counts unhandled records in the parking topics: those behind the group's position, except those that its
 // note marks as done.
-func (b *transport) countParked(ctx context.Context, lots map[string]waiter, ends map[place]int64,
+func (b *transport) countParked(ctx context.Context, lots map[string]waiter, ends map[topicPartition]int64,
 	sums map[brokers.Depth]int64,
 ) error {
-	byGroup := map[string][]place{}
+	byGroup := map[string][]topicPartition{}
 	for at := range ends {
 		if of, ok := lots[at.topic]; ok {
 			byGroup[of.group] = append(byGroup[of.group], at)

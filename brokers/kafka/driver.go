@@ -37,13 +37,13 @@ func (Driver) Params() []brokers.Param {
 			Name: "version",
 			Doc:  "Newest Kafka version whose protocol is used, at least 2.4.0; defaults to that of the cluster.",
 		},
-		{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create missing topics."},
+		{Name: "auto-create", Type: brokers.Bool, Default: "true", Doc: "Create missing topics."},
 		{
-			Name: "partitions", Kind: brokers.Int,
+			Name: "partitions", Type: brokers.Int,
 			Doc: "Partitions of the topics created for Publish and Subscribe; the broker's default if not given.",
 		},
 		{
-			Name: "replication", Kind: brokers.Int, Max: 32767,
+			Name: "replication", Type: brokers.Int, Max: 32767,
 			Doc: "Replicas of the topics created; the broker's default if not given.",
 		},
 		{Name: "offset", Default: "oldest", OneOf: []string{"oldest", "newest"}, Doc: "Where a new group begins."},
@@ -56,11 +56,11 @@ func (Driver) Params() []brokers.Param {
 			Doc: "With order=key, what happens to later messages of a key after a dead letter.",
 		},
 		{
-			Name: "window", Kind: brokers.Int, Default: "1000", Min: 1, Max: 1_000_000,
+			Name: "window", Type: brokers.Int, Default: "1000", Min: 1, Max: 1_000_000,
 			Doc: "Messages of a partition that may be in flight or unsettled behind the oldest one.",
 		},
 		{
-			Name: "commit-interval", Kind: brokers.Duration, Default: "200ms", Min: int64(time.Millisecond),
+			Name: "commit-interval", Type: brokers.Duration, Default: "200ms", Min: int64(time.Millisecond),
 			Max: int64(time.Minute), Doc: "How often offsets are committed.",
 		},
 		driver.NackPause(),
@@ -71,11 +71,11 @@ func (Driver) Params() []brokers.Param {
 func clusterParams() []brokers.Param {
 	return []brokers.Param{
 		{
-			Name: "max-message-bytes", Kind: brokers.Size, Default: defaultMaxMessage, Min: 1024, Max: 1 << 30,
+			Name: "max-message-bytes", Type: brokers.Size, Default: defaultMaxMessage, Min: 1024, Max: 1 << 30,
 			Doc: "Largest record, headers included.",
 		},
 		{
-			Name: "retry-retention", Kind: brokers.Duration, Default: "720h", Min: int64(time.Hour),
+			Name: "retry-retention", Type: brokers.Duration, Default: "720h", Min: int64(time.Hour),
 			Doc: "How long a retry topic keeps a record beyond its wait.",
 		},
 		{
@@ -91,11 +91,11 @@ func clusterParams() []brokers.Param {
 			OneOf: []string{"cooperative-sticky", "sticky", "range", "roundrobin"}, Doc: "How a group shares partitions.",
 		},
 		{
-			Name: "session-timeout", Kind: brokers.Duration, Default: "10s", Min: int64(time.Second), Max: int64(time.Hour),
+			Name: "session-timeout", Type: brokers.Duration, Default: "10s", Min: int64(time.Second), Max: int64(time.Hour),
 			Doc: "Silence after which a member's partitions go to the other members of its group.",
 		},
 		{
-			Name: "rebalance-timeout", Kind: brokers.Duration, Default: "60s", Min: int64(time.Second), Max: int64(time.Hour),
+			Name: "rebalance-timeout", Type: brokers.Duration, Default: "60s", Min: int64(time.Second), Max: int64(time.Hour),
 			Doc: "How long a rebalance waits for running handlers.",
 		},
 	}
@@ -104,7 +104,7 @@ func clusterParams() []brokers.Param {
 // accessParams are the parameters of encryption and credentials.
 func accessParams() []brokers.Param {
 	return []brokers.Param{
-		{Name: "tls", Kind: brokers.Bool, Default: "false", Doc: "Connect with TLS."},
+		{Name: "tls", Type: brokers.Bool, Default: "false", Doc: "Connect with TLS."},
 		{Name: "tls-ca", Doc: "File with the certificates to trust; the system's if not given."},
 		{Name: "tls-cert", Doc: "File with the client's certificate."},
 		{Name: "tls-key", Doc: "File with the client's key."},

@@ -16,7 +16,7 @@ type fetcher struct {
 	client *kgo.Client
 	topics *topics
 	clocks *clocks // learns from the timestamps of records, if not nil
-	place
+	topicPartition
 
 	ahead map[int64]*kgo.Record // for at: records of the last answer
 	moved bool                  // the leader may have changed
@@ -25,8 +25,8 @@ type fetcher struct {
 
 const fetchBytes = 256 << 10 // Kafka sends at least one batch, however large
 
-func (b *transport) fetcher(at place) *fetcher {
-	return &fetcher{client: b.own, topics: b.topics, clocks: &b.clocks, place: at}
+func (b *transport) fetcher(at topicPartition) *fetcher {
+	return &fetcher{client: b.own, topics: b.topics, clocks: &b.clocks, topicPartition: at}
 }
 
 // fetched is the result of one request.
@@ -80,7 +80,7 @@ func (f *fetcher) leader(ctx context.Context) (leadership, error) {
 	if f.moved {
 		age = freshAge
 	}
-	leader, err := f.topics.leader(ctx, f.place, age)
+	leader, err := f.topics.leader(ctx, f.topicPartition, age)
 	if err != nil {
 		return leadership{}, err
 	}
@@ -97,7 +97,7 @@ func (f *fetcher) leader(ctx context.Context) (leadership, error) {
 // beginning.
 func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 	if offset < 0 {
-		start, err := f.topics.bound(ctx, f.place, offsetOldest)
+		start, err := f.topics.bound(ctx, f.topicPartition, offsetOldest)
 		if err != nil {
 			return fetched{}, err
 		}
@@ -117,7 +117,7 @@ func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 		f.moved = true
 		return fetched{}, err
 	}
-	part := partitionOf(answer.(*kmsg.FetchResponse), f.place)
+	part := partitionOf(answer.(*kmsg.FetchResponse), f.topicPartition)
 	if part == nil {
 		f.moved = true
 		return fetched{}, errors.New("the broker's answer does not name the partition")
@@ -136,7 +136,7 @@ func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 // partition is an error: the answer may come from an old leader.
 func (f *fetcher) outOfRange(ctx context.Context, offset int64) (fetched, error) {
 	f.moved = true
-	start, err := f.topics.bound(ctx, f.place, offsetOldest)
+	start, err := f.topics.bound(ctx, f.topicPartition, offsetOldest)
 	if err != nil {
 		return fetched{}, err
 	}
@@ -146,7 +146,7 @@ func (f *fetcher) outOfRange(ctx context.Context, offset int64) (fetched, error)
 	return fetched{}, fmt.Errorf("offset %d: %w", offset, kerr.OffsetOutOfRange)
 }
 
-func partitionOf(answer *kmsg.FetchResponse, at place) *kmsg.FetchResponseTopicPartition {
+func partitionOf(answer *kmsg.FetchResponse, at topicPartition) *kmsg.FetchResponseTopicPartition {
 	for i := range answer.Topics {
 		for j := range answer.Topics[i].Partitions {
 			if p := &answer.Topics[i].Partitions[j]; answer.Topics[i].Topic == at.topic && p.Partition == at.partition {
@@ -178,7 +178,7 @@ func (f *fetcher) unpack(part *kmsg.FetchResponseTopicPartition, offset int64, l
 	}
 	for _, r := range read.Records {
 		if f.clocks != nil && r.Attrs.TimestampType() == stampedByBroker {
-			f.clocks.witness(leader, r.Timestamp)
+			f.clocks.correct(leader, r.Timestamp)
 		}
 	}
 	return fetched{read.Records, max(next, offset), part.LogStartOffset, part.HighWatermark}, nil
@@ -196,7 +196,7 @@ const confirmations = 2
 // all calls visit for every record from an offset up to the partition's current end.
 func (f *fetcher) all(ctx context.Context, from int64, visit func(*kgo.Record)) error {
 	for failures, confirmed := 0, 0; confirmed < confirmations; {
-		end, err := f.topics.bound(ctx, f.place, offsetNewest)
+		end, err := f.topics.bound(ctx, f.topicPartition, offsetNewest)
 		var got fetched
 		if err == nil {
 			got, err = f.fetch(ctx, from)

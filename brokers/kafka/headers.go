@@ -41,8 +41,8 @@ const (
 	headerReference = "x-kafka-body"
 )
 
-// ofTheWait reports whether a header belongs to the wait in a retry topic, and not to the message.
-func ofTheWait(name string) bool {
+// isWaitHeader reports whether a header belongs to the wait in a retry topic, and not to the message.
+func isWaitHeader(name string) bool {
 	switch name {
 	case headerUUID, headerPartition, headerOffset, headerTimestamp, headerSource, headerIncarnation, headerWait,
 		headerRetry,
@@ -63,7 +63,7 @@ func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata,
 			uuid = string(h.Value)
 			continue
 		}
-		if waiting && ofTheWait(name) {
+		if waiting && isWaitHeader(name) {
 			continue
 		}
 		_, twice := md[name]
@@ -90,7 +90,7 @@ func packHeaders(headers []kgo.RecordHeader, waiting bool) string {
 	var raw []rawHeader
 	for _, h := range headers {
 		name := h.Key
-		if name == headerUUID || name == headerRaw || waiting && ofTheWait(name) || h.Value != nil && count[name] == 1 {
+		if name == headerUUID || name == headerRaw || waiting && isWaitHeader(name) || h.Value != nil && count[name] == 1 {
 			continue
 		}
 		raw = append(raw, rawHeader{[]byte(name), h.Value})

@@ -50,7 +50,7 @@ func newKeyOrder(p *partition) *keyOrder {
 		p: p, topic: p.sub.b.parkingName(p.sub.q.Topic, p.sub.q.Group), parks: make(chan parkRequest),
 		keys: map[string]*keyState{},
 	}
-	o.reader.fetcher = p.sub.b.fetcher(place{o.topic, p.id})
+	o.reader.fetcher = p.sub.b.fetcher(topicPartition{o.topic, p.id})
 	return o
 }
 
@@ -69,9 +69,9 @@ func (o *keyOrder) handle(d *delivery) {
 	case d.release:
 		o.unlock(string(d.record.Key))
 		d.settle()
-		o.goOn(string(d.record.Key))
+		o.continueKey(string(d.record.Key))
 	case d.resume:
-		o.goOn(string(d.record.Key))
+		o.continueKey(string(d.record.Key))
 	case d.record.Key == nil: // nothing to keep in order
 		if _, acked := o.p.deliver(d); acked {
 			d.settle()
@@ -79,7 +79,7 @@ func (o *keyOrder) handle(d *delivery) {
 	case d.isRetry():
 		if o.attempt(d) {
 			d.settle()
-			o.goOn(string(d.record.Key))
+			o.continueKey(string(d.record.Key))
 		}
 	case o.isHeld(d.record.Key):
 		if o.holds(d) || o.park(d) {
@@ -177,7 +177,7 @@ func (o *keyOrder) park(d *delivery) bool {
 func (o *keyOrder) block(key string, state *keyState, d *delivery) bool {
 	r := &kgo.Record{
 		Topic: o.topic, Partition: o.p.id, Key: []byte(key),
-		Headers: append(whereabouts(d.origin), header(headerControl, controlLock)),
+		Headers: append(originHeaders(d.origin), header(headerControl, controlLock)),
 	}
 	offset, ok := o.store(r)
 	if !ok || offset == noRoom {
@@ -203,8 +203,8 @@ func (o *keyOrder) unlock(key string) {
 	o.keep(key, state)
 }
 
-// goOn handles the parked messages of a key until one of them has to wait again.
-func (o *keyOrder) goOn(key string) {
+// continueKey handles the parked messages of a key until one of them has to wait again.
+func (o *keyOrder) continueKey(key string) {
 	for {
 		o.mu.Lock()
 		state := o.keys[key]

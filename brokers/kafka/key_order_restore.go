@@ -24,9 +24,9 @@ func (o *keyOrder) restore() error {
 		return err
 	}
 	names := sortedTopics(tiers)
-	wanted := []place{o.reader.place}
+	wanted := []topicPartition{o.reader.topicPartition}
 	for _, name := range names {
-		wanted = append(wanted, place{name, o.p.id})
+		wanted = append(wanted, topicPartition{name, o.p.id})
 	}
 	positions, err := committed(ctx, b.own, sub.q.Group, wanted)
 	if err != nil {
@@ -36,7 +36,7 @@ func (o *keyOrder) restore() error {
 	if _, err := o.reader.leader(ctx); err != nil {
 		return err
 	}
-	if err := o.restoreParked(ctx, positions[o.reader.place].in(o.reader.id)); err != nil {
+	if err := o.restoreParked(ctx, positions[o.reader.topicPartition].in(o.reader.id)); err != nil {
 		return err
 	}
 	for _, at := range wanted[1:] {
@@ -108,12 +108,13 @@ func (o *keyOrder) restoreParked(ctx context.Context, at position) error {
 	o.lot = newParked(max(at.offset, 0))
 	return o.reader.all(ctx, at.offset, func(r *kgo.Record) {
 		_, waits := waiting[r.Offset]
-		o.meet(r, !waits && r.Offset < end)
+		o.processParked(r, !waits && r.Offset < end)
 	})
 }
 
-// meet processes a record of the parking topic, given whether it is settled. The caller holds mu, or is restoring.
-func (o *keyOrder) meet(r *kgo.Record, settled bool) {
+// processParked processes a record of the parking topic, given whether it is settled. The caller holds mu, or is
+// restoring.
+func (o *keyOrder) processParked(r *kgo.Record, settled bool) {
 	if settled || r.Key == nil {
 		o.lot.pass(r.Offset)
 		return
@@ -135,7 +136,7 @@ func (o *keyOrder) meet(r *kgo.Record, settled bool) {
 // catchUp reads the records between the known ones and one that was just stored: another member parked them, or our own
 // unanswered write. None may be skipped.
 func (o *keyOrder) catchUp(to int64) bool {
-	f := o.p.sub.b.fetcher(o.reader.place)
+	f := o.p.sub.b.fetcher(o.reader.topicPartition)
 	for offset := o.lot.seen(); offset < to; offset++ {
 		r, err := f.at(o.p.ctx, offset)
 		if err != nil && !errors.Is(err, errGone) {
@@ -143,7 +144,7 @@ func (o *keyOrder) catchUp(to int64) bool {
 		}
 		o.mu.Lock()
 		if err == nil {
-			o.meet(r, false)
+			o.processParked(r, false)
 		} else {
 			o.lot.pass(offset)
 		}

@@ -35,8 +35,8 @@ func (o *keyOrder) keepStoring() {
 		case req := <-o.parks:
 			batch = append(batch, req)
 		case <-look.C:
-			if end, err := o.p.sub.b.topics.bound(o.p.ctx, o.reader.place, offsetNewest); err == nil && end > o.lot.seen() &&
-				o.catchUp(end) {
+			end, err := o.p.sub.b.topics.bound(o.p.ctx, o.reader.topicPartition, offsetNewest)
+			if err == nil && end > o.lot.seen() && o.catchUp(end) {
 				o.p.readers.Go(o.resume)
 			}
 			wait = min(2*wait, lookEvery)

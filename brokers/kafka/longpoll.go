@@ -22,13 +22,13 @@ type longPoll struct {
 	running sync.WaitGroup
 
 	mu       sync.Mutex
-	waiting  map[place]map[*listener]struct{}
+	waiting  map[topicPartition]map[*listener]struct{}
 	arrivals int            // total number of listeners so far
 	asking   map[int32]bool // brokers that have a polling goroutine
 }
 
-// place is a partition of a topic.
-type place struct {
+// topicPartition is a partition of a topic.
+type topicPartition struct {
 	topic     string
 	partition int32
 }
@@ -44,7 +44,10 @@ type listener struct {
 const pollWait = nowTier
 
 func newLongPoll(client *kgo.Client, topics *topics) *longPoll {
-	l := &longPoll{client: client, topics: topics, waiting: map[place]map[*listener]struct{}{}, asking: map[int32]bool{}}
+	l := &longPoll{
+		client: client, topics: topics,
+		waiting: map[topicPartition]map[*listener]struct{}{}, asking: map[int32]bool{},
+	}
 	l.open, l.end = context.WithCancel(context.Background())
 	return l
 }
@@ -56,7 +59,7 @@ func (l *longPoll) close() {
 }
 
 // wait returns true when the partition may have a record at or after the offset, and false if ctx ends first.
-func (l *longPoll) wait(ctx context.Context, at place, offset int64) bool {
+func (l *longPoll) wait(ctx context.Context, at topicPartition, offset int64) bool {
 	leader, err := l.topics.leader(ctx, at, anyAge)
 	if err != nil {
 		return sleep(ctx, retrying.First) // the read that follows reports the error
@@ -68,7 +71,7 @@ func (l *longPoll) wait(ctx context.Context, at place, offset int64) bool {
 	}
 	l.waiting[at][me] = struct{}{}
 	l.arrivals++
-	l.askAt(leader.id)
+	l.pollBroker(leader.id)
 	l.mu.Unlock()
 	select {
 	case <-me.told:
@@ -85,22 +88,22 @@ func (l *longPoll) wait(ctx context.Context, at place, offset int64) bool {
 }
 
 // arrived wakes the listeners of a partition.
-func (l *longPoll) arrived(at place) {
+func (l *longPoll) arrived(at topicPartition) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.wake(at)
 }
 
 // wake is arrived for callers that hold mu.
-func (l *longPoll) wake(at place) {
+func (l *longPoll) wake(at topicPartition) {
 	for listener := range l.waiting[at] {
 		close(listener.told)
 	}
 	delete(l.waiting, at)
 }
 
-// keepAsking polls one broker as long as anything waits for a partition that it leads.
-func (l *longPoll) keepAsking(leader int32) {
+// keepPolling polls one broker as long as anything waits for a partition that it leads.
+func (l *longPoll) keepPolling(leader int32) {
 	for {
 		asked, more := l.collect(leader)
 		if !more {
@@ -109,7 +112,7 @@ func (l *longPoll) keepAsking(leader int32) {
 		if len(asked) == 0 {
 			continue
 		}
-		ends, err := l.ask(leader, asked)
+		ends, err := l.poll(leader, asked)
 		l.mu.Lock()
 		for at, offset := range asked {
 			if end, ok := ends[at]; err != nil || !ok || end > offset {
@@ -125,10 +128,10 @@ func (l *longPoll) keepAsking(leader int32) {
 
 // collect returns the partitions of a broker that have listeners, with the lowest offset of each. If there are none, it
 // ends the polling goroutine.
-func (l *longPoll) collect(leader int32) (asked map[place]int64, more bool) {
+func (l *longPoll) collect(leader int32) (asked map[topicPartition]int64, more bool) {
 	l.mu.Lock()
 	known := l.arrivals
-	asked = make(map[place]int64, len(l.waiting))
+	asked = make(map[topicPartition]int64, len(l.waiting))
 	for at, listeners := range l.waiting {
 		for listener := range listeners {
 			if lowest, ok := asked[at]; !ok || listener.offset < lowest {
@@ -138,7 +141,7 @@ func (l *longPoll) collect(leader int32) (asked map[place]int64, more bool) {
 	}
 	l.mu.Unlock()
 
-	elsewhere := map[place]int32{}
+	elsewhere := map[topicPartition]int32{}
 	for at := range asked { // without the lock: it may have to ask the cluster
 		switch found, err := l.topics.leader(l.open, at, anyAge); {
 		case err != nil:
@@ -155,7 +158,7 @@ func (l *longPoll) collect(leader int32) (asked map[place]int64, more bool) {
 		if id == noLeader {
 			l.wake(at)
 		} else {
-			l.askAt(id) // its leader has changed
+			l.pollBroker(id) // its leader has changed
 		}
 	}
 	if len(asked) == 0 && l.arrivals == known || l.open.Err() != nil {
@@ -168,17 +171,17 @@ func (l *longPoll) collect(leader int32) (asked map[place]int64, more bool) {
 // noLeader represents the leader of a partition while the cluster elects one.
 const noLeader = -1
 
-// askAt schedules a poll of a broker. The caller holds mu.
-func (l *longPoll) askAt(leader int32) {
+// pollBroker schedules a poll of a broker. The caller holds mu.
+func (l *longPoll) pollBroker(leader int32) {
 	if !l.asking[leader] && l.open.Err() == nil {
 		l.asking[leader] = true
-		l.running.Go(func() { l.keepAsking(leader) })
+		l.running.Go(func() { l.keepPolling(leader) })
 	}
 }
 
-// ask returns the end offsets of partitions as soon as one of them exceeds its offset, or after a while. Partitions for
-// which the broker could not answer are missing.
-func (l *longPoll) ask(leader int32, asked map[place]int64) (map[place]int64, error) {
+// poll returns the end offsets of partitions as soon as one of them exceeds its offset, or after a while. Partitions
+// for which the broker could not answer are missing.
+func (l *longPoll) poll(leader int32, asked map[topicPartition]int64) (map[topicPartition]int64, error) {
 	req := newFetch(1) // only the end of a partition is needed, not its records
 	req.MaxWaitMillis = int32(pollWait / time.Millisecond)
 	byTopic := map[string]int{}
@@ -197,11 +200,11 @@ func (l *longPoll) ask(leader int32, asked map[place]int64) (map[place]int64, er
 	if err != nil {
 		return nil, err
 	}
-	ends := map[place]int64{}
+	ends := map[topicPartition]int64{}
 	for _, t := range answer.(*kmsg.FetchResponse).Topics {
 		for _, p := range t.Partitions {
 			if p.ErrorCode == 0 {
-				ends[place{t.Topic, p.Partition}] = p.HighWatermark
+				ends[topicPartition{t.Topic, p.Partition}] = p.HighWatermark
 			}
 		}
 	}

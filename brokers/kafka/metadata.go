@@ -57,7 +57,7 @@ const (
 )
 
 // leader returns the leader of a partition, from the cluster's answer of at most that age.
-func (t *topics) leader(ctx context.Context, at place, age time.Duration) (leadership, error) {
+func (t *topics) leader(ctx context.Context, at topicPartition, age time.Duration) (leadership, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	topic := kmsg.NewMetadataRequestTopic()
 	topic.Topic = &at.topic
@@ -90,8 +90,8 @@ const (
 )
 
 // bound returns the offset at which a partition begins or ends.
-func (t *topics) bound(ctx context.Context, at place, which int64) (int64, error) {
-	found, err := t.offsets(ctx, map[place]int64{at: which})
+func (t *topics) bound(ctx context.Context, at topicPartition, which int64) (int64, error) {
+	found, err := t.offsets(ctx, map[topicPartition]int64{at: which})
 	if err != nil {
 		return 0, err
 	}
@@ -104,8 +104,8 @@ func (t *topics) bound(ctx context.Context, at place, which int64) (int64, error
 
 // offsets returns for each partition its first offset at or after a time (Unix ms), or the one meant by offsetOldest
 // and offsetNewest. It leaves out partitions without such a record, and those of topics that were just deleted.
-func (t *topics) offsets(ctx context.Context, wanted map[place]int64) (map[place]int64, error) {
-	found := map[place]int64{}
+func (t *topics) offsets(ctx context.Context, wanted map[topicPartition]int64) (map[topicPartition]int64, error) {
+	found := map[topicPartition]int64{}
 	if len(wanted) == 0 {
 		return found, nil
 	}
@@ -134,7 +134,7 @@ func (t *topics) offsets(ctx context.Context, wanted map[place]int64) (map[place
 			case err != nil && !isGone(err):
 				return nil, fmt.Errorf("topic %s, partition %d: %w", topic.Topic, p.Partition, err)
 			case err == nil && p.Offset >= 0:
-				found[place{topic.Topic, p.Partition}] = p.Offset
+				found[topicPartition{topic.Topic, p.Partition}] = p.Offset
 			}
 		}
 	}

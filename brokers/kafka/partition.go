@@ -79,7 +79,7 @@ func (p *partition) end() {
 	if begun {
 		<-p.done
 	}
-	p.sub.disown(p)
+	p.sub.dropPartition(p)
 }
 
 // own handles the partition until it has to be given up.
@@ -129,8 +129,8 @@ func (p *partition) restoreOrder() bool {
 func (p *partition) account(topic string, id topicID, a account) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at := place{topic, p.id}
-	p.points = slices.DeleteFunc(p.points, func(have point) bool { return have.place == at })
+	at := topicPartition{topic, p.id}
+	p.points = slices.DeleteFunc(p.points, func(have point) bool { return have.topicPartition == at })
 	p.points = append(p.points, point{at, a, id})
 }
 
@@ -193,7 +193,7 @@ func (p *partition) read(main *tracker) {
 		if !ok {
 			return
 		}
-		if p.begunAnew(main, f) {
+		if p.startedOver(main, f) {
 			main = newTracker(position{offset: -1}, p.sub.window)
 			p.account(p.sub.q.Topic, p.topic, main)
 		}
@@ -214,9 +214,9 @@ func (p *partition) read(main *tracker) {
 	}
 }
 
-// begunAnew reports whether the partition has started over, below the last read offset. It logs that, and records that
-// were removed from the partition before they were handled.
-func (p *partition) begunAnew(main *tracker, f kgo.FetchPartition) bool {
+// startedOver reports whether the partition has started over, below the last read offset. It logs that, and records
+// that were removed from the partition before they were handled.
+func (p *partition) startedOver(main *tracker, f kgo.FetchPartition) bool {
 	next, first := main.expects(), f.Records[0].Offset
 	switch {
 	case next < 0:
@@ -242,7 +242,7 @@ func (p *partition) readTier(topic string, t tier) {
 	if reader := p.open[topic]; reader != nil {
 		if t.id.another(reader.id) {
 			reader.lookAgain.Store(true)
-			p.sub.b.news.arrived(place{topic, p.id})
+			p.sub.b.news.arrived(topicPartition{topic, p.id})
 		}
 		if p.id < t.partitions {
 			select {

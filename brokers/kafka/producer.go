@@ -20,7 +20,7 @@ type producer struct {
 	client   *kgo.Client
 	limit    int           // bytes of one record
 	patience time.Duration // how long close waits for answers
-	gather   gatherer      // of calls with one record
+	gather   batcher       // of calls with one record
 
 	mu     sync.RWMutex // held for reading while records go in, so that close waits for all of them
 	closed bool

@@ -30,7 +30,7 @@ func newProducer(cfg brokers.Config, common []kgo.Opt, limit int64) (*producer, 
 	batch := min(limit+batchOverhead, maxBatch)
 	client, err := kgo.NewClient(append(slices.Clone(common),
 		kgo.RecordPartitioner(partitioner{partitioners[p.String("partitioner")]}),
-		kgo.ProducerLinger(0),                   // single records are gathered, see gatherer
+		kgo.ProducerLinger(0),                   // single records are gathered, see batcher
 		kgo.ProducerBatchMaxBytes(int32(batch)), //nolint:gosec // G115: at most maxBatch
 		kgo.BrokerMaxWriteBytes(int32(max(batch, maxRequest))),
 		kgo.MaxBufferedRecords(maxBuffered),
@@ -43,7 +43,7 @@ func newProducer(cfg brokers.Config, common []kgo.Opt, limit int64) (*producer, 
 		return nil, fmt.Errorf("producer: %w", err)
 	}
 	made := &producer{client: client, limit: int(limit), patience: max(cfg.PublishTimeout, time.Second)}
-	made.gather = gatherer{release: made.release, topics: map[string]*gathering{}}
+	made.gather = batcher{release: made.release, topics: map[string]*gathering{}}
 	return made, nil
 }
 

@@ -185,7 +185,7 @@ func (b *transport) park(ctx context.Context, source string, records ...waitingR
 	faults := b.store(ctx, b.waits, records, func(r waitingRecord) error { return b.place(ctx, source, r) })
 	for i, r := range records {
 		if faults[i] == nil {
-			b.news.arrived(place{r.Topic, r.Partition})
+			b.news.arrived(topicPartition{r.Topic, r.Partition})
 		}
 	}
 	return faults

@@ -43,7 +43,7 @@ func newWaiting(topic string, o *driver.Outgoing, origin *envelope.Origin) *kgo.
 	}
 	kept := r.Headers[:0]
 	for _, h := range r.Headers {
-		if h.Key == headerUUID || !ofTheWait(h.Key) {
+		if h.Key == headerUUID || !isWaitHeader(h.Key) {
 			kept = append(kept, h)
 		}
 	}
@@ -51,12 +51,12 @@ func newWaiting(topic string, o *driver.Outgoing, origin *envelope.Origin) *kgo.
 	if r.Key == nil {
 		r.Key = origin.Key
 	}
-	r.Headers = append(r.Headers, whereabouts(origin)...)
+	r.Headers = append(r.Headers, originHeaders(origin)...)
 	return r
 }
 
-// whereabouts renders the position and the consumer of a message.
-func whereabouts(o *envelope.Origin) []kgo.RecordHeader {
+// originHeaders renders the position and the consumer of a message.
+func originHeaders(o *envelope.Origin) []kgo.RecordHeader {
 	headers := []kgo.RecordHeader{header(envelope.KeyTopic, o.Topic)}
 	if o.Consumer != "" {
 		headers = append(headers, header(envelope.KeyConsumer, o.Consumer))

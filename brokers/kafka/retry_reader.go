@@ -36,7 +36,7 @@ type retryReader struct {
 
 func newRetryReader(p *partition, topic string, wait time.Duration) *retryReader {
 	return &retryReader{p: p, topic: topic, wait: wait, grown: make(chan struct{}, 1), now: func() time.Time {
-		return p.sub.brokerTime(p.ctx, place{topic, p.id})
+		return p.sub.brokerTime(p.ctx, topicPartition{topic, p.id})
 	}}
 }
 
@@ -69,7 +69,7 @@ func (q *retryReader) run() {
 // read processes records until the partition is given up or the topic fails.
 func (q *retryReader) read() error {
 	p := q.p
-	at := place{q.topic, p.id}
+	at := topicPartition{q.topic, p.id}
 	if err := q.waitForPartition(at); err != nil {
 		return err
 	}
@@ -80,13 +80,13 @@ func (q *retryReader) read() error {
 	}
 	switch {
 	case q.account == nil:
-		positions, err := committed(p.ctx, p.sub.b.own, p.sub.q.Group, []place{at})
+		positions, err := committed(p.ctx, p.sub.b.own, p.sub.q.Group, []topicPartition{at})
 		if err != nil {
 			return err
 		}
 		q.begin(positions[at].in(f.id), f.id)
 	case f.id.another(q.id):
-		q.beginAnew(f.id)
+		q.startOver(f.id)
 	}
 	for sleep(p.ctx, fetchPause-time.Since(q.fetched)) {
 		q.fetched = time.Now()
@@ -94,7 +94,7 @@ func (q *retryReader) read() error {
 		got, err := f.fetch(p.ctx, q.from)
 		switch {
 		case errors.Is(err, errMadeAgain):
-			q.beginAnew(f.id)
+			q.startOver(f.id)
 			continue
 		case errors.Is(err, kerr.OffsetOutOfRange):
 			q.outOfRange()
@@ -122,7 +122,7 @@ func (q *retryReader) read() error {
 
 // waitForPartition returns when the topic has the partition, or fails. If none may be added to the topic, retries share
 // the existing ones until an operator adds it.
-func (q *retryReader) waitForPartition(at place) error {
+func (q *retryReader) waitForPartition(at topicPartition) error {
 	for {
 		if err := q.p.sub.has(q.p.ctx, at); !errors.Is(err, errNoPartition) {
 			return err
@@ -146,8 +146,8 @@ func (q *retryReader) begin(at position, of topicID) {
 	q.id = of
 }
 
-// beginAnew starts over at the oldest record.
-func (q *retryReader) beginAnew(of topicID) {
+// startOver starts over at the oldest record.
+func (q *retryReader) startOver(of topicID) {
 	q.p.sub.log.Warn("a retry topic starts over: its records are read from the oldest on",
 		"retry_topic", q.topic, "partition", q.p.id, "offset", q.from)
 	q.ahead = 0
@@ -159,7 +159,7 @@ func (q *retryReader) beginAnew(of topicID) {
 func (q *retryReader) outOfRange() {
 	const tolerated = 5
 	if q.ahead++; q.ahead >= tolerated {
-		q.beginAnew(q.id)
+		q.startOver(q.id)
 	}
 }
 
@@ -219,7 +219,7 @@ func (q *retryReader) pass(d *delivery) bool {
 	case !ok:
 		return false
 	case rest > 0:
-		return q.moveOn(d, due, rest, delay)
+		return q.moveToNextTier(d, due, rest, delay)
 	default:
 		return q.p.take(d)
 	}
@@ -229,7 +229,7 @@ func (q *retryReader) pass(d *delivery) bool {
 func (q *retryReader) control(control string, d *delivery) bool {
 	switch {
 	case control == controlTiers:
-		q.p.sub.lookForTiers()
+		q.p.sub.findTiers()
 	case control == controlRelease && q.p.order != nil && d.record.Key != nil:
 		d.release = true
 		return q.p.take(d) // in its turn among the deliveries of the key
@@ -276,12 +276,12 @@ func (q *retryReader) hold(r *kgo.Record, due time.Time) (rest time.Duration, ok
 	}
 }
 
-// moveOn moves a record to the topic of its next wait. Records behind it do not wait for the answer.
-func (q *retryReader) moveOn(d *delivery, due time.Time, rest, delay time.Duration) bool {
+// moveToNextTier moves a record to the topic of its next wait. Records behind it do not wait for the answer.
+func (q *retryReader) moveToNextTier(d *delivery, due time.Time, rest, delay time.Duration) bool {
 	sub := q.p.sub
 	q.p.readers.Go(func() {
 		for n := 1; ; n++ {
-			err := sub.b.moveOn(q.p.ctx, d, due, rest, delay)
+			err := sub.b.moveToNextTier(q.p.ctx, d, due, rest, delay)
 			if err == nil {
 				d.settle()
 				return
@@ -309,8 +309,8 @@ func (q *retryReader) waitHere(d *delivery, due time.Time) {
 	}
 }
 
-// moveOn sends a waiting record to the retry topic of its group for the rest of its wait.
-func (b *transport) moveOn(ctx context.Context, d *delivery, due time.Time, rest, delay time.Duration) error {
+// moveToNextTier sends a waiting record to the retry topic of its group for the rest of its wait.
+func (b *transport) moveToNextTier(ctx context.Context, d *delivery, due time.Time, rest, delay time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()
 	wait := b.tiers.pick(rest, delay)

@@ -195,7 +195,7 @@ func (s *subscription) refused(topic string, partition int32, err error) {
 	case topic == s.q.Topic && s.isUnread(partition):
 		s.renewLater(fmt.Errorf("%w: partition %d: %w", errUnread, partition, err))
 	case isGone(err):
-		s.lookForTiers() // the topic may be gone, or only its leader
+		s.findTiers() // the topic may be gone, or only its leader
 	case temporary(err):
 		s.log.Debug("a partition cannot be read for now", "partition", partition, "err", err)
 	default:
@@ -250,7 +250,7 @@ func (s *subscription) assigned(_ context.Context, client *kgo.Client, added map
 	if none {
 		s.hasJoined()
 	}
-	s.lookForTiers()
+	s.findTiers()
 }
 
 // revoked is called with partitions that the group revokes, and returns when they are given up.
@@ -316,11 +316,11 @@ func (s *subscription) begin(ctx context.Context,
 		s.renewLater(errMadeAgain)
 		return nil, errMadeAgain
 	}
-	newest := map[place]int64{}
+	newest := map[topicPartition]int64{}
 	if s.q.Params.String("offset") == "newest" {
 		for id := range offsets[s.q.Topic] {
 			if at, ok := notes[id]; !ok || at.offset < 0 {
-				newest[place{s.q.Topic, id}] = offsetNewest
+				newest[topicPartition{s.q.Topic, id}] = offsetNewest
 			}
 		}
 	}
@@ -334,7 +334,7 @@ func (s *subscription) begin(ctx context.Context,
 		if at = at.in(id); !had || at.offset < 0 {
 			at = position{offset: -1}
 		}
-		switch end, ok := ends[place{s.q.Topic, partition}]; {
+		switch end, ok := ends[topicPartition{s.q.Topic, partition}]; {
 		case ok:
 			at = position{offset: end, fresh: true} // otherwise a member that dies now would begin at a newer one
 			offsets[s.q.Topic][partition] = kgo.NewOffset().At(end)
@@ -416,8 +416,8 @@ func (s *subscription) adopt(p *partition) {
 	}
 }
 
-// disown forgets a partition that has been given up.
-func (s *subscription) disown(p *partition) {
+// dropPartition forgets a partition that has been given up.
+func (s *subscription) dropPartition(p *partition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.own[p.id] == p {

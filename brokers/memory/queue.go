@@ -113,7 +113,7 @@ func (q *queue) take() (it *item, due time.Time) {
 // settle ends the delivery of an item. A released one returns to the front, as if it had not been received.
 func (q *queue) settle(it *item, s *driver.Settlement) {
 	q.inFlight--
-	switch s.Outcome {
+	switch s.Answer {
 	case driver.Ack:
 	case driver.Nack:
 		it.due = time.Now().Add(s.Pause)

@@ -37,28 +37,28 @@ var _ brokers.Driver = Driver{}
 func (Driver) Params() []brokers.Param {
 	return []brokers.Param{
 		{
-			Name: "declare", Kind: brokers.Bool, Default: "true",
+			Name: "declare", Type: brokers.Bool, Default: "true",
 			Doc: "Create missing streams and consumers, and change consumers to the configuration.",
 		},
 		{
-			Name: "replicas", Kind: brokers.Int, Default: "0", Max: 5,
+			Name: "replicas", Type: brokers.Int, Default: "0", Max: 5,
 			Doc: "Replicas of new streams; 0 means 3 on a cluster and 1 otherwise.",
 		},
 		{
-			Name: "max-age", Kind: brokers.Duration, Default: "0s",
+			Name: "max-age", Type: brokers.Duration, Default: "0s",
 			Doc: "How long a stream keeps messages, handled or not: at least 1h; 0 sets no limit.",
 		},
 		{
-			Name: "ack-wait", Kind: brokers.Duration, Default: "30s", Min: int64(time.Second), Max: int64(time.Hour),
+			Name: "ack-wait", Type: brokers.Duration, Default: "30s", Min: int64(time.Second), Max: int64(time.Hour),
 			Doc: "Silence after which the server gives the messages of a dead process to another one.",
 		},
 		{
-			Name: "prefetch", Kind: brokers.Int, Default: "1", Min: 1, Max: 65535,
+			Name: "prefetch", Type: brokers.Int, Default: "1", Min: 1, Max: 65535,
 			Doc: "Messages that the server sends ahead to one subscription; never fewer than its concurrency.",
 		},
 		driver.NackPause(),
 		{
-			Name: "crash-limit", Kind: brokers.Int, Default: "5",
+			Name: "crash-limit", Type: brokers.Int, Default: "5",
 			Doc: "Deliveries without an answer after which a message is dead-lettered before it reaches the handler; 0 means " +
 				"that it never is.",
 		},

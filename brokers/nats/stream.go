@@ -322,7 +322,7 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 	errs := make([]error, len(settled))
 	for i := range settled {
 		m := settled[i].Delivery.Token.(*nats.Msg)
-		errs[i] = s.settle(ctx, m, settled[i].Outcome)
+		errs[i] = s.settle(ctx, m, settled[i].Answer)
 		if errs[i] != nil && !errors.Is(errs[i], driver.ErrLost) { // it is retried
 			continue
 		}
@@ -334,7 +334,7 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 	return errs
 }
 
-func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Outcome) error {
+func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Answer) error {
 	if outcome != driver.Ack {
 		return s.giveBack(ctx, m)
 	}

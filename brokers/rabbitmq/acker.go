@@ -43,7 +43,7 @@ func (a *acker) settle(settled []driver.Settlement) []error {
 		}
 	}
 	for i := range settled {
-		if settled[i].Outcome == driver.Ack {
+		if settled[i].Answer == driver.Ack {
 			a.settled[tagOf(&settled[i])] = false
 		}
 	}
@@ -66,7 +66,7 @@ func (a *acker) settle(settled []driver.Settlement) []error {
 	for i := range settled {
 		tag := tagOf(&settled[i])
 		switch {
-		case settled[i].Outcome != driver.Ack:
+		case settled[i].Answer != driver.Ack:
 		case tag < a.low:
 			note(i, shared)
 		default:

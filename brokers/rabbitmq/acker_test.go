@@ -42,10 +42,10 @@ func (c *strictChannel) Ack(tag uint64, multiple bool) error {
 }
 
 // answers settles deliveries in one call.
-func answers(outcome driver.Outcome, tags ...uint64) []driver.Settlement {
+func answers(outcome driver.Answer, tags ...uint64) []driver.Settlement {
 	settled := make([]driver.Settlement, len(tags))
 	for i, tag := range tags {
-		settled[i] = driver.Settlement{Outcome: outcome, Delivery: &driver.Delivery{Token: &amqp.Delivery{DeliveryTag: tag}}}
+		settled[i] = driver.Settlement{Answer: outcome, Delivery: &driver.Delivery{Token: &amqp.Delivery{DeliveryTag: tag}}}
 	}
 	return settled
 }

@@ -54,7 +54,7 @@ func topologyParams() []brokers.Param {
 				"dead letters).",
 		},
 		{
-			Name: "prefetch", Kind: brokers.Int, Default: "1", Min: 1, Max: 65535,
+			Name: "prefetch", Type: brokers.Int, Default: "1", Min: 1, Max: 65535,
 			Doc: "Messages that the broker sends ahead to one subscription; never fewer than its concurrency.",
 		},
 		{
@@ -67,11 +67,11 @@ func topologyParams() []brokers.Param {
 				"waiting messages.",
 		},
 		{
-			Name: "delivery-limit", Kind: brokers.Int, Default: strconv.Itoa(noLimit), Min: 1,
+			Name: "delivery-limit", Type: brokers.Int, Default: strconv.Itoa(noLimit), Min: 1,
 			Doc: "Deliveries after which the broker itself dead-letters a message, however they ended. Quorum queues only.",
 		},
 		{
-			Name: "crash-limit", Kind: brokers.Int, Default: "5",
+			Name: "crash-limit", Type: brokers.Int, Default: "5",
 			Doc: "How often a message may kill its process before it is dead-lettered; 0 means that it never is. A message " +
 				"that was delivered twice without an answer runs alone. Quorum queues only.",
 		},
@@ -82,12 +82,12 @@ func topologyParams() []brokers.Param {
 				"a shorter delay may wait behind a longer one. Transport ttl only.",
 		},
 		{
-			Name: "tolerance", Kind: brokers.Int, Default: "1", Min: 1, Max: 50,
+			Name: "tolerance", Type: brokers.Int, Default: "1", Min: 1, Max: 50,
 			Doc: "How late a delay may end, in percent of the delay; a larger value needs fewer steps for jittered delays. " +
 				"Transport ttl only.",
 		},
 		{
-			Name: "retry-ttl", Kind: brokers.Duration, Min: int64(time.Millisecond), Max: int64(envelope.MaxDelay),
+			Name: "retry-ttl", Type: brokers.Duration, Min: int64(time.Millisecond), Max: int64(envelope.MaxDelay),
 			Doc: "Time to live of the wait queue; by default the one delay of the policy, or 5s. Transport reject only.",
 		},
 		{
@@ -101,12 +101,12 @@ func topologyParams() []brokers.Param {
 func deliveryParams() []brokers.Param {
 	return []brokers.Param{
 		{
-			Name: "int-headers", Kind: brokers.StringList,
+			Name: "int-headers", Type: brokers.StringList,
 			Doc: "Headers that are sent as integers; with naming=service-bus and delayed-backoff, whose consumers read " +
 				"numbers, x-retry-count and x-original-delay by default.",
 		},
 		{
-			Name: "max-message", Kind: brokers.Size, Default: "16MiB",
+			Name: "max-message", Type: brokers.Size, Default: "16MiB",
 			Doc: "Largest message in bytes, payload and headers together. It should be the broker's max_message_size: 16 MiB " +
 				"from RabbitMQ 4.0 on, 128 MiB before. 0 leaves it to the broker.",
 		},

@@ -176,7 +176,7 @@ func TestType_OnABus(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, c.want, first(bus, "invoice.created", c.message).msg.Type)
-			for _, kind := range []driver.Kind{driver.ToConsumer, driver.ToDeadLetters} {
+			for _, kind := range []driver.DestinationKind{driver.ToConsumer, driver.ToDeadLetters} {
 				again, err := bus.outgoing(&driver.Outgoing{
 					Message: c.message, Origin: origin, Delay: time.Second, Due: time.Now().Add(time.Second),
 					To: &driver.Destination{Kind: kind, Topic: origin.Topic, Names: bus.NamesOf(origin.Topic, origin.Consumer)},

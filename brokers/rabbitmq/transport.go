@@ -171,7 +171,7 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 	return faults
 }
 
-func (t *transport) senderOf(kind driver.Kind) *sender {
+func (t *transport) senderOf(kind driver.DestinationKind) *sender {
 	switch kind {
 	case driver.ToConsumer:
 		return t.retries

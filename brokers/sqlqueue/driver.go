@@ -29,43 +29,43 @@ var _ brokers.Driver = urlDriver{}
 func (urlDriver) Params() []brokers.Param {
 	return []brokers.Param{
 		{Name: "driver", Doc: "Name of the database/sql driver; by default the usual ones of the scheme are tried."},
-		{Name: "migrate", Kind: brokers.Bool, Default: "true", Doc: "Create and upgrade the queue's tables at start."},
+		{Name: "migrate", Type: brokers.Bool, Default: "true", Doc: "Create and upgrade the queue's tables at start."},
 		{
-			Name: "lease", Kind: brokers.Duration, Default: "30s", Min: int64(200 * time.Millisecond),
+			Name: "lease", Type: brokers.Duration, Default: "30s", Min: int64(200 * time.Millisecond),
 			Doc: "How long a message stays with a worker that does not renew it.",
 		},
 		{
-			Name: "poll", Kind: brokers.Duration, Default: "75ms", Min: int64(shortestPause),
+			Name: "poll", Type: brokers.Duration, Default: "75ms", Min: int64(shortestPause),
 			Doc: "Longest pause between two polls for new messages if the database cannot notify.",
 		},
 		{
-			Name: "listen", Kind: brokers.Bool, Default: "true",
+			Name: "listen", Type: brokers.Bool, Default: "true",
 			Doc: "Use PostgreSQL's LISTEN and NOTIFY if the driver supports them.",
 		},
 		{
-			Name: "prefetch", Kind: brokers.Int, Default: "1024", Max: 10_000,
+			Name: "prefetch", Type: brokers.Int, Default: "1024", Max: 10_000,
 			Doc: "Most messages that a subscription leases beyond those its handlers are working on.",
 		},
 		driver.NackPause(),
 		{
-			Name: "crash-limit", Kind: brokers.Int, Default: strconv.Itoa(crash.DefaultLimit),
+			Name: "crash-limit", Type: brokers.Int, Default: strconv.Itoa(crash.DefaultLimit),
 			Doc: "Leases in a row that may end without an answer before a message is dead-lettered; 0 means that there is no " +
 				"limit.",
 		},
 		{
-			Name: "retention", Kind: brokers.Duration, Default: "0s",
+			Name: "retention", Type: brokers.Duration, Default: "0s",
 			Doc: "How long acked messages are kept in redrive_queue_archive; 0 removes them at once.",
 		},
 		{
-			Name: "max-message", Kind: brokers.Size, Default: "0",
+			Name: "max-message", Type: brokers.Size, Default: "0",
 			Doc: "Largest message in bytes, payload and headers together; never more than the database accepts, the default.",
 		},
 		{
-			Name: "max-connections", Kind: brokers.Int, Default: "8", Min: 1,
+			Name: "max-connections", Type: brokers.Int, Default: "8", Min: 1,
 			Doc: "Most connections to the database.",
 		},
 		{
-			Name: "conn-lifetime", Kind: brokers.Duration, Default: "30m",
+			Name: "conn-lifetime", Type: brokers.Duration, Default: "30m",
 			Doc: "How long a connection is used; 0 is forever.",
 		},
 		{Name: "*", Native: true, Doc: "Every other parameter belongs to the database driver."},

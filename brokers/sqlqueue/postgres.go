@@ -267,8 +267,8 @@ func (*postgres) wakeTopic(ctx context.Context, db DB, topic string, delay time.
 	return err
 }
 
-// tend makes PostgreSQL plan again when the table has become four times as large as its statistics. A statement that
-// was prepared while the queue was nearly empty reads the whole table, which is right then, and continues to do so
+// tend makes PostgreSQL plan again when the table has become four times as large as its statistics. A statement
+// that was prepared while the queue was nearly empty reads the whole table, which is right then, and continues to do so
 // until its plan is invalidated. Autovacuum would, a minute after a million messages have arrived. Without the right to
 // analyze the table, PostgreSQL warns and does nothing.
 func (*postgres) tend(ctx context.Context, db *sql.DB) error {

@@ -24,7 +24,7 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 	for i := range settled {
 		d := settled[i].Delivery.Token.(*delivery)
 		d.answered()
-		switch d.decide(settled[i].Outcome != driver.Ack) {
+		switch d.decide(settled[i].Answer != driver.Ack) {
 		case fateDecided: // rescheduled, or acked in a transaction
 			continue
 		case fateDeciding:
@@ -37,7 +37,7 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 		case fateOpen:
 		}
 		a := answer{delivery: d, fault: &faults[i]}
-		switch settled[i].Outcome {
+		switch settled[i].Answer {
 		case driver.Ack:
 			acks = append(acks, a)
 		case driver.Nack:

@@ -230,7 +230,7 @@ func (s *stream) Close(ctx context.Context) error {
 	if len(s.buffer) > 0 {
 		back := make([]driver.Settlement, len(s.buffer))
 		for i, d := range s.buffer {
-			back[i] = driver.Settlement{Delivery: &driver.Delivery{Token: d}, Outcome: driver.Release}
+			back[i] = driver.Settlement{Delivery: &driver.Delivery{Token: d}, Answer: driver.Release}
 		}
 		s.Settle(ctx, back)
 	}

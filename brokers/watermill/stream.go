@@ -180,7 +180,7 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 	for i := range settled {
 		m := settled[i].Delivery.Token.(received).original
 		delete(s.received, m)
-		if settled[i].Outcome == driver.Ack {
+		if settled[i].Answer == driver.Ack {
 			m.Ack()
 			s.noteAck(m)
 		} else {

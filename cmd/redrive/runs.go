@@ -201,7 +201,7 @@ func (a *app) runsAdjustCommand() *cobra.Command {
 				change.MaxOut = &maxOut
 			}
 			if flags.Changed("stop-above") {
-				change.Stop = &redrive.StopRule{Share: stop, MinSample: before.Spec.Stop.MinSample}
+				change.Stop = &redrive.StopCondition{Share: stop, MinSample: before.Spec.Stop.MinSample}
 			}
 			run, err := m.AdjustRun(ctx, id, change, a.by())
 			if err != nil {

@@ -18,15 +18,15 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Outcome is how a collected entry is closed after its redrive.
-type Outcome string
+// OutcomeSource is how a collected entry is closed after its redrive.
+type OutcomeSource string
 
 const (
 	// OutcomeConfirmed closes it when the broker has confirmed the message, because the consumer does not report. A second
 	// death reopens it. This is the default.
-	OutcomeConfirmed Outcome = "confirmed"
+	OutcomeConfirmed OutcomeSource = "confirmed"
 	// OutcomeReported leaves it to the consumer, whose pipeline has the same store as its dead letter sink.
-	OutcomeReported Outcome = "reported"
+	OutcomeReported OutcomeSource = "reported"
 )
 
 // Target is a broker that messages can be sent back to.
@@ -42,7 +42,7 @@ type Target struct {
 	// group only reads the topic. Leave it nil on RabbitMQ, where a consumer is a queue, no matter who reads it.
 	Publisher message.Publisher
 	// Outcome closes the collected entries of this broker. Defaults to OutcomeConfirmed.
-	Outcome Outcome
+	Outcome OutcomeSource
 }
 
 // RouterConfig configures a [Router].

@@ -21,7 +21,7 @@ type Handler struct {
 	root http.Handler
 	// table are the routes of root.
 	table []access.Route
-	trail *trail
+	trail *auditTrail
 	// public is the health for callers without credentials.
 	public publicHealth
 }
@@ -32,7 +32,7 @@ func New(cfg Config) (*Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	h := &Handler{cfg: cfg, trail: newTrail(&cfg)}
+	h := &Handler{cfg: cfg, trail: newAuditTrail(&cfg)}
 	guard, err := access.NewGuard(access.GuardConfig{
 		Auth: cfg.Auth, Hosts: cfg.Hosts, Origins: cfg.Origins, Rate: cfg.Limits.Rate, Burst: cfg.Limits.Burst,
 		Logger:       cfg.Logger,
@@ -41,7 +41,7 @@ func New(cfg Config) (*Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dlqhttp: %w", err)
 	}
-	h.root = patient(h.recovered(h.secured(h.routes(guard))))
+	h.root = limitSlowClients(h.recovered(h.secured(h.routes(guard))))
 	return h, nil
 }
 

@@ -348,7 +348,7 @@ func TestMetrics_ReasonsAreBounded(t *testing.T) {
 	for n := range 40 {
 		d := letter(n)
 		d.Reason = envelope.Reason("\xff" + strconv.Itoa(n))
-		w.metrics.Put([]*dlq.Entry{{Origin: d.Origin, Reason: d.Reason}}, []driver.Receipt{{Outcome: driver.Stored}})
+		w.metrics.Put([]*dlq.Entry{{Origin: d.Origin, Reason: d.Reason}}, []driver.Receipt{{Result: driver.Stored}})
 	}
 	series := 0
 	for name, value := range gather(t, w.registry) {

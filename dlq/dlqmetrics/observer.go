@@ -14,8 +14,8 @@ func (m *Metrics) Put(letters []*dlq.Entry, receipts []driver.Receipt) {
 	for i, r := range receipts {
 		e := letters[i]
 		m.stored.WithLabelValues(m.topics.bound(e.Origin.Topic), m.reasons.bound(string(e.Reason)),
-			strings.ReplaceAll(string(r.Outcome), " ", "_")).Inc()
-		if r.Outcome == driver.DiedAgain && e.RedriveOf != 0 {
+			strings.ReplaceAll(string(r.Result), " ", "_")).Inc()
+		if r.Result == driver.DiedAgain && e.RedriveOf != 0 {
 			m.redrives.WithLabelValues("failed").Inc()
 		}
 	}

@@ -127,7 +127,7 @@ func testPurge(t *testing.T, db Database) {
 		require.Equal(t, map[string]string{"event_id": fmt.Sprintf("message-%d", i)}, r.Detail)
 	}
 	// The same delivery, dead-lettered again, is a new entry: nothing that is left of the purged one prevents that.
-	require.Equal(t, driver.Stored, put(t, s, letter(0))[0].Outcome)
+	require.Equal(t, driver.Stored, put(t, s, letter(0))[0].Result)
 }
 
 // Purged entries are restored from the archive unchanged, unless their delivery has died again since.
@@ -153,7 +153,7 @@ func testUnarchive(t *testing.T, db Database) {
 	again := put(t, s, letter(1, func(d *envelope.DeadLetter) {
 		d.Message.Payload = append([]byte("\xff\x00"), bytes.Repeat([]byte("long "), 1<<19)...)
 	}))[0]
-	require.Equal(t, driver.Stored, again.Outcome)
+	require.Equal(t, driver.Stored, again.Result)
 
 	_, err := s.Unarchive(t.Context(), dlq.By{}, closed, list...)
 	require.ErrorIs(t, err, dlq.ErrInvalid)

@@ -30,8 +30,8 @@ func testImport(t *testing.T, db Database) {
 	by := dlq.By{Actor: "ana", Note: "moved"}
 	receipts := must(s.Import(t.Context(), by, noon, exported, exported))(t)
 	require.Equal(t, []driver.Receipt{
-		{ID: receipts[0].ID, Outcome: driver.Stored},
-		{ID: receipts[0].ID, Outcome: driver.Seen},
+		{ID: receipts[0].ID, Result: driver.Stored},
+		{ID: receipts[0].ID, Result: driver.Seen},
 	}, receipts)
 	got := get(t, s, receipts[0].ID)
 	want := *parked
@@ -39,7 +39,7 @@ func testImport(t *testing.T, db Database) {
 	require.Equal(t, &want, got)
 	require.Equal(t, &first, must(s.Body(t.Context(), got.ID, 0))(t))
 	receipts = must(s.Import(t.Context(), by, noon, exported))(t)
-	require.Equal(t, driver.Receipt{ID: got.ID, Outcome: driver.Seen}, receipts[0])
+	require.Equal(t, driver.Receipt{ID: got.ID, Result: driver.Seen}, receipts[0])
 	require.Equal(t, got, get(t, s, got.ID), "an existing entry is not changed")
 	require.Equal(t, driver.Counts{Pending: 1, Parked: 1}, must(s.Stats(t.Context(), dlq.StatsQuery{}))(t).Counts)
 

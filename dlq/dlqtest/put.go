@@ -101,7 +101,7 @@ func testHostileText(t *testing.T, db Database) {
 	require.LessOrEqual(t, len(got.ErrorMessage), 8<<10)
 	require.LessOrEqual(t, len(got.Body.Trace), 32<<10)
 	require.Equal(t, []int64{id}, ids(all(t, s, dlq.Filter{Handler: e.Handler, ErrorText: `bad \0`})))
-	require.Equal(t, driver.Receipt{ID: id, Outcome: driver.Seen}, put(t, s, e)[0])
+	require.Equal(t, driver.Receipt{ID: id, Result: driver.Seen}, put(t, s, e)[0])
 }
 
 // An entry from a spool, an export or another program is cleaned when it is stored, too.
@@ -129,7 +129,7 @@ func testHostileEntry(t *testing.T, db Database) {
 	require.True(t, strings.HasPrefix(got.Handler, `\0`), got.Handler)
 	receipts := must(s.Import(t.Context(), dlq.By{Actor: "ana\x00", Note: "\xff" + trace}, noon,
 		driver.Exported{Entry: *hostile(2), Bodies: []dlq.Body{*e.Body}}))(t)
-	require.Equal(t, driver.Stored, receipts[0].Outcome)
+	require.Equal(t, driver.Stored, receipts[0].Result)
 }
 
 // Every column of an entry is stored and read back.
@@ -170,9 +170,9 @@ func testPutTwice(t *testing.T, db Database) {
 	t.Helper()
 	s := db.open(t)
 	first := put(t, s, letter(1))[0]
-	require.Equal(t, driver.Stored, first.Outcome)
+	require.Equal(t, driver.Stored, first.Result)
 	later := letter(1, func(d *envelope.DeadLetter) { d.At = d.At.Add(time.Minute) })
-	require.Equal(t, driver.Receipt{ID: first.ID, Outcome: driver.Seen}, put(t, s, later)[0])
+	require.Equal(t, driver.Receipt{ID: first.ID, Result: driver.Seen}, put(t, s, later)[0])
 	got := get(t, s, first.ID)
 	require.Equal(t, 2, got.SeenCount)
 	require.Equal(t, noon.Add(time.Second), got.CreatedAt)
@@ -188,7 +188,7 @@ func testPutTwice(t *testing.T, db Database) {
 		func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "another" },
 		func(d *envelope.DeadLetter) { d.Message.Payload = []byte("another") },
 	} {
-		require.Equal(t, driver.Stored, put(t, s, letter(1, edit))[0].Outcome, "edit %d", i)
+		require.Equal(t, driver.Stored, put(t, s, letter(1, edit))[0].Result, "edit %d", i)
 	}
 	require.Len(t, all(t, s, dlq.Filter{}), 7)
 }
@@ -198,9 +198,9 @@ func testPutTwiceInOneCall(t *testing.T, db Database) {
 	s := db.open(t)
 	receipts := put(t, s, letter(1), letter(2), letter(1))
 	require.Equal(t, []driver.Receipt{
-		{ID: receipts[0].ID, Outcome: driver.Stored},
-		{ID: receipts[1].ID, Outcome: driver.Stored},
-		{ID: receipts[0].ID, Outcome: driver.Seen},
+		{ID: receipts[0].ID, Result: driver.Stored},
+		{ID: receipts[1].ID, Result: driver.Stored},
+		{ID: receipts[0].ID, Result: driver.Seen},
 	}, receipts)
 	require.Equal(t, 2, get(t, s, receipts[0].ID).SeenCount)
 	require.Len(t, all(t, s, dlq.Filter{}), 2)
@@ -227,7 +227,7 @@ func testTwoProcesses(t *testing.T, db Database) {
 	wg.Wait()
 	for n := range letters {
 		require.Equal(t, outcomes[0][n].ID, outcomes[1][n].ID)
-		require.NotEqual(t, outcomes[0][n].Outcome, outcomes[1][n].Outcome, "only one of them stored it")
+		require.NotEqual(t, outcomes[0][n].Result, outcomes[1][n].Result, "only one of them stored it")
 	}
 	for _, e := range all(t, stores[0], dlq.Filter{}) {
 		require.Equal(t, 2, e.SeenCount)
@@ -246,7 +246,7 @@ func testConcurrentPuts(t *testing.T, db Database) {
 			for i := range each {
 				receipts, err := s.Put(t.Context(), letter(c*each+i))
 				if assert.NoError(t, err) {
-					assert.Equal(t, driver.Stored, receipts[0].Outcome)
+					assert.Equal(t, driver.Stored, receipts[0].Result)
 				}
 			}
 		})

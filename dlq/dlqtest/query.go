@@ -343,7 +343,7 @@ func testReopen(t *testing.T, db Database) {
 	require.NoError(t, first.Close())
 	second := db.open(t)
 	require.Equal(t, want, get(t, second, id))
-	require.Equal(t, driver.Seen, put(t, second, letter(1))[0].Outcome)
+	require.Equal(t, driver.Seen, put(t, second, letter(1))[0].Result)
 }
 
 func testClose(t *testing.T, db Database) {

@@ -81,7 +81,7 @@ func testSecondDeath(t *testing.T, db Database) {
 			d.Err.Message = "account still closed"
 			d.Reason, d.Class, d.Attempts = envelope.ReasonPermanent, "*main.Closed", round
 		})
-		require.Equal(t, driver.Receipt{ID: id, Outcome: driver.DiedAgain}, put(t, s, died)[0])
+		require.Equal(t, driver.Receipt{ID: id, Result: driver.DiedAgain}, put(t, s, died)[0])
 		got := get(t, s, id)
 		require.Equal(t, []dlq.Status{dlq.Pending, dlq.Pending, dlq.Parked}[round-1], got.Status)
 		require.Equal(t, round, got.RedriveCount)
@@ -94,9 +94,9 @@ func testSecondDeath(t *testing.T, db Database) {
 		require.Equal(t, "consumer billing", got.ChangedBy)
 
 		// Reporting the same death again changes no status, even after the next redrive has begun.
-		require.Equal(t, driver.Seen, put(t, s, died)[0].Outcome)
+		require.Equal(t, driver.Seen, put(t, s, died)[0].Result)
 		again := claim(t, s, id, at.Add(2*time.Minute))
-		require.Equal(t, driver.Seen, put(t, s, died)[0].Outcome)
+		require.Equal(t, driver.Seen, put(t, s, died)[0].Result)
 		require.Equal(t, dlq.Retrying, get(t, s, id).Status)
 		mustChange(t, s, driver.Change{
 			Action: driver.ActionRelease, IDs: []int64{id}, Version: again.Version, At: at.Add(3 * time.Minute),
@@ -118,7 +118,7 @@ func testLateDeath(t *testing.T, db Database) {
 			Note: "the consumer is gone", At: at.Add(time.Minute),
 		})
 		late := redriven(sent, at.Add(5*time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "account still closed" })
-		require.Equal(t, driver.Receipt{ID: id, Outcome: driver.DiedAgain}, put(t, s, late)[0])
+		require.Equal(t, driver.Receipt{ID: id, Result: driver.DiedAgain}, put(t, s, late)[0])
 		require.Equal(t, dlq.Pending, get(t, s, id).Status)
 		groups := must(s.Groups(t.Context(), dlq.GroupQuery{Fingerprint: late.Fingerprint}))(t)
 		require.Equal(t, at.Add(5*time.Minute), groups[0].LastSeen, "round %d", round)
@@ -137,8 +137,8 @@ func testDeathsByHour(t *testing.T, db Database) {
 	for round, text := range []string{"account still closed", "account still closed", "no stock"} {
 		at := noon.Add(time.Duration(round) * time.Hour)
 		died := redriven(claim(t, s, id, at), at.Add(time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = text })
-		require.Equal(t, driver.DiedAgain, put(t, s, died)[0].Outcome)
-		require.Equal(t, driver.Seen, put(t, s, died)[0].Outcome)
+		require.Equal(t, driver.DiedAgain, put(t, s, died)[0].Result)
+		require.Equal(t, driver.Seen, put(t, s, died)[0].Result)
 		if round > 0 {
 			want = append(want, driver.HourCount{Hour: hour.Add(time.Duration(round) * time.Hour)})
 		}
@@ -183,11 +183,11 @@ func testResent(t *testing.T, db Database) {
 		again := func(at time.Time) *dlq.Entry {
 			return letter(1, func(d *envelope.DeadLetter) { d.At, d.Origin.Position, d.Handler = at, "", position })
 		}
-		require.Equal(t, driver.Seen, put(t, s, resend(closed.Add(time.Minute), position))[0].Outcome,
+		require.Equal(t, driver.Seen, put(t, s, resend(closed.Add(time.Minute), position))[0].Result,
 			"the same position is the same delivery")
-		require.Equal(t, driver.Seen, put(t, s, again(closed.Add(-time.Minute)))[0].Outcome,
+		require.Equal(t, driver.Seen, put(t, s, again(closed.Add(-time.Minute)))[0].Result,
 			"a death before the entry was closed is already known")
-		require.Equal(t, driver.DiedAgain, put(t, s, again(closed.Add(time.Minute)))[0].Outcome)
+		require.Equal(t, driver.DiedAgain, put(t, s, again(closed.Add(time.Minute)))[0].Result)
 		require.Equal(t, dlq.Pending, get(t, s, without).Status)
 		require.True(t, get(t, s, without).ResolvedAt.IsZero())
 	}
@@ -208,7 +208,7 @@ func testCopiedHeaders(t *testing.T, db Database) {
 		"no entry": func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyRedriveID] = "4711" },
 	} {
 		receipt := put(t, s, redriven(sent, noon.Add(2*time.Hour), edit))[0]
-		require.Equal(t, driver.Stored, receipt.Outcome, name)
+		require.Equal(t, driver.Stored, receipt.Result, name)
 		require.NotEqual(t, id, receipt.ID)
 	}
 	require.Equal(t, dlq.Retrying, get(t, s, id).Status)
@@ -222,7 +222,7 @@ func testChangedBody(t *testing.T, db Database) {
 	sent := claim(t, s, id, noon.Add(time.Hour))
 	changed := redriven(sent, noon.Add(2*time.Hour),
 		func(d *envelope.DeadLetter) { d.Message.Payload = []byte("changed") })
-	require.Equal(t, driver.DiedAgain, put(t, s, changed)[0].Outcome)
+	require.Equal(t, driver.DiedAgain, put(t, s, changed)[0].Result)
 	got := get(t, s, id)
 	require.Equal(t, 1, got.Revision)
 	require.Equal(t, int64(len("changed")), got.Size)
@@ -261,8 +261,8 @@ func testLease(t *testing.T, db Database) {
 	// When two copies are in flight, the death of the first changes nothing once that of the second is recorded.
 	first, second := *get(t, s, id), *get(t, s, id)
 	first.RedriveCount = 1
-	require.Equal(t, driver.DiedAgain, put(t, s, redriven(&second, at.Add(3*time.Minute)))[0].Outcome)
-	require.Equal(t, driver.Seen, put(t, s, redriven(&first, at.Add(4*time.Minute)))[0].Outcome)
+	require.Equal(t, driver.DiedAgain, put(t, s, redriven(&second, at.Add(3*time.Minute)))[0].Result)
+	require.Equal(t, driver.Seen, put(t, s, redriven(&first, at.Add(4*time.Minute)))[0].Result)
 }
 
 // An admin ends the wait for an outcome: the redrive still counts, and so does an outcome that arrives late.
@@ -291,7 +291,7 @@ func testManualRelease(t *testing.T, db Database) {
 			continue
 		}
 		receipt := put(t, s, redriven(sent, at.Add(time.Hour)))[0]
-		require.Equal(t, driver.Receipt{ID: id, Outcome: driver.DiedAgain}, receipt)
+		require.Equal(t, driver.Receipt{ID: id, Result: driver.DiedAgain}, receipt)
 	}
 }
 

@@ -70,7 +70,7 @@ func testRedriveTo(t *testing.T, db Database) {
 	require.Equal(t, to, get(t, s, id).Origin.RedriveTo, "edited")
 	require.Equal(t, to, all(t, s, dlq.Filter{})[0].Origin.RedriveTo, "listed")
 	require.Empty(t, get(t, s, put(t, s, letter(2))[0].ID).Origin.RedriveTo, "unknown destination")
-	require.Equal(t, driver.Receipt{ID: id, Outcome: driver.Seen}, put(t, s, letter(1))[0],
+	require.Equal(t, driver.Receipt{ID: id, Result: driver.Seen}, put(t, s, letter(1))[0],
 		"as it was at its first death")
 	require.Equal(t, to, get(t, s, id).Origin.RedriveTo)
 

@@ -240,7 +240,7 @@ func testRecount(t *testing.T, db Database) {
 		case 2:
 			sent := claim(t, s, id, closed)
 			died := redriven(sent, closed.Add(time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "another cause" })
-			require.Equal(t, driver.DiedAgain, put(t, s, died)[0].Outcome)
+			require.Equal(t, driver.DiedAgain, put(t, s, died)[0].Result)
 			put(t, s, died)
 		case 3:
 			claim(t, s, id, closed)

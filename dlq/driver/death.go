@@ -4,23 +4,23 @@ import (
 	"time"
 )
 
-// Outcome is what [Store.Put] did with a dead letter.
-type Outcome string
+// PutResult is what [Store.Put] did with a dead letter.
+type PutResult string
 
 const (
 	// Stored means that it is a new entry.
-	Stored Outcome = "stored"
+	Stored PutResult = "stored"
 	// Seen means that the entry exists and this death was reported before. Only SeenCount changed.
-	Seen Outcome = "seen"
+	Seen PutResult = "seen"
 	// DiedAgain means that the entry had been redriven, or closed, and is PENDING again, or PARKED when its redrives are
 	// used up.
-	DiedAgain Outcome = "died again"
+	DiedAgain PutResult = "died again"
 )
 
 // Receipt is the result for one dead letter.
 type Receipt struct {
-	ID      int64
-	Outcome Outcome
+	ID     int64
+	Result PutResult
 }
 
 // Belongs reports whether e, a dead letter about to be stored, is the redriven message of the entry owner. A handler
@@ -38,7 +38,7 @@ func (e *Entry) Belongs(owner *Entry) bool {
 // A death is new when it belongs to a later redrive than the last recorded one. If the broker has no positions, the
 // producer may have sent the same message again after the entry was closed: that is new as well, while a report older
 // than the closing is a redelivery after a crash.
-func (e Entry) Die(d *Entry) (Entry, Outcome) {
+func (e Entry) Die(d *Entry) (Entry, PutResult) {
 	again := d.RedriveOf == e.ID && d.DeathRedrive > e.DeathRedrive
 	resent := d.RedriveOf != e.ID && d.Origin.Position == "" && (e.Status == Resolved || e.Status == Discarded) &&
 		d.DiedAt.After(e.ChangedAt)

@@ -19,25 +19,25 @@ import (
 	"github.com/redrive-go/redrive/dlq/redact"
 )
 
-// Kind is the subject of a notice.
-type Kind string
+// NoticeKind is the subject of a notice.
+type NoticeKind string
 
 // The kinds of notices.
 const (
 	// NewCause is the first dead letter of a cause.
-	NewCause Kind = "new_cause"
+	NewCause NoticeKind = "new_cause"
 	// RegressedCause is a cause that is back after [Config.Quiet].
-	RegressedCause Kind = "regressed_cause"
+	RegressedCause NoticeKind = "regressed_cause"
 	// RunStopped is a redrive run that stopped automatically.
-	RunStopped Kind = "run_stopped"
+	RunStopped NoticeKind = "run_stopped"
 	// RunAwaitsApproval is a redrive run that waits for a second person.
-	RunAwaitsApproval Kind = "run_awaits_approval"
+	RunAwaitsApproval NoticeKind = "run_awaits_approval"
 	// StoreDown is a store that does not respond.
-	StoreDown Kind = "store_down"
+	StoreDown NoticeKind = "store_down"
 )
 
 // Kinds are all kinds.
-var Kinds = []Kind{NewCause, RegressedCause, RunStopped, RunAwaitsApproval, StoreDown}
+var Kinds = []NoticeKind{NewCause, RegressedCause, RunStopped, RunAwaitsApproval, StoreDown}
 
 // Config configures a [Notifier].
 type Config struct {
@@ -72,7 +72,7 @@ type Receiver struct {
 	Slack  bool
 	Secret string
 	// On are the kinds to send. Defaults to all [Kinds].
-	On []Kind
+	On []NoticeKind
 	// PerHour is the maximum per hour. Defaults to 30.
 	PerHour int
 }

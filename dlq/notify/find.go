@@ -25,7 +25,7 @@ const (
 )
 
 // noticeOf makes a notice with the permanent id of its subject.
-func (n *Notifier) noticeOf(kind Kind, thing string, at time.Time, text string, path ...string) wire.Notice {
+func (n *Notifier) noticeOf(kind NoticeKind, thing string, at time.Time, text string, path ...string) wire.Notice {
 	notice := wire.Notice{
 		ID:   uuid.NewSHA1(uuid.NameSpaceOID, []byte("redrive notice\x00"+string(kind)+"\x00"+thing)).String(),
 		Kind: string(kind), At: at.UTC(), Text: text,

@@ -160,7 +160,8 @@ func (n *Notifier) tell(ctx context.Context, to *Receiver, told []driver.Notice,
 		return n.store.PutNotice(ctx, driver.Notice{Receiver: to.Name, At: now})
 	}
 	for i := range found {
-		if notice := &found[i]; !had[notice.ID] && !notice.At.Before(begun) && slices.Contains(to.On, Kind(notice.Kind)) {
+		notice := &found[i]
+		if !had[notice.ID] && !notice.At.Before(begun) && slices.Contains(to.On, NoticeKind(notice.Kind)) {
 			sent, err := n.publish(to, notice, lately, now)
 			if err != nil {
 				return err

@@ -292,7 +292,7 @@ func TestNotifier_Refused(t *testing.T) {
 	serve(t, notify.Config{
 		Store: letters.Store(), Client: &http.Client{Timeout: time.Second}, Logger: slog.New(slog.NewTextHandler(logs, nil)),
 		Receivers: []notify.Receiver{
-			{Name: "slow", URL: slow.URL, Secret: "x", On: []notify.Kind{notify.NewCause}},
+			{Name: "slow", URL: slow.URL, Secret: "x", On: []notify.NoticeKind{notify.NewCause}},
 			refusing.hook("refusing"), fine.hook("fine"),
 		},
 	}, letters)
@@ -459,7 +459,7 @@ func TestReceiver_Validate(t *testing.T) {
 		{URL: "https://a.example", Slack: true},
 		{Name: "a", URL: "https://a.example"},
 		{Name: "a", URL: "https://a.example", Secret: "whsec_%"},
-		{Name: "a", URL: "https://a.example", Slack: true, On: []notify.Kind{"x"}},
+		{Name: "a", URL: "https://a.example", Slack: true, On: []notify.NoticeKind{"x"}},
 		{Name: "a", URL: "https://a.example", Slack: true, PerHour: -1},
 		{Name: strings.Repeat("a", 101), URL: "https://a.example", Slack: true},
 	} {

@@ -125,7 +125,7 @@ func TestApproval_Window(t *testing.T) {
 func TestApproval_FrozenSpecification(t *testing.T) {
 	t.Parallel()
 	m, _ := operated(t, 10, &consumer{silent: true}, redrive.Config{Approval: &dlq.Approval{Above: 5}})
-	asked := redrive.Spec{Rate: 10, MaxOut: 100, Stop: redrive.StopRule{Share: 0.1, MinSample: 5}, Paused: true}
+	asked := redrive.Spec{Rate: 10, MaxOut: 100, Stop: redrive.StopCondition{Share: 0.1, MinSample: 5}, Paused: true}
 	run, err := m.StartRun(t.Context(), asked, ana)
 	require.NoError(t, err)
 	require.Equal(t, redrive.AwaitingApproval, run.State)
@@ -142,9 +142,9 @@ func TestApproval_FrozenSpecification(t *testing.T) {
 		"any rate":     {Rate: new(0.0)},
 		"out":          {MaxOut: new(101)},
 		"any number":   {MaxOut: new(-1)},
-		"stop share":   {Stop: &redrive.StopRule{Share: 1, MinSample: 5}},
-		"stop sample":  {Stop: &redrive.StopRule{Share: 0.1, MinSample: 6}},
-		"stop default": {Stop: &redrive.StopRule{}},
+		"stop share":   {Stop: &redrive.StopCondition{Share: 1, MinSample: 5}},
+		"stop sample":  {Stop: &redrive.StopCondition{Share: 0.1, MinSample: 6}},
+		"stop default": {Stop: &redrive.StopCondition{}},
 	} {
 		require.ErrorIs(t, adjust(change), redrive.ErrForbidden, name)
 	}
@@ -153,7 +153,7 @@ func TestApproval_FrozenSpecification(t *testing.T) {
 	require.Equal(t, run.Spec, got.Spec)
 	require.NoError(t, adjust(redrive.Adjustment{
 		Rate: new(5.0), MaxOut: new(50),
-		Stop: &redrive.StopRule{Share: 0.05, MinSample: 1},
+		Stop: &redrive.StopCondition{Share: 0.05, MinSample: 1},
 	}))
 }
 

@@ -130,7 +130,7 @@ func TestRun_MaxOutAndLostOutcomes(t *testing.T) {
 		m, store := operated(t, 30, c)
 		run, err := m.StartRun(t.Context(), redrive.Spec{
 			MaxOut: 10, OutcomeTimeout: 30 * time.Second,
-			Stop: redrive.StopRule{Share: 1},
+			Stop: redrive.StopCondition{Share: 1},
 		}, ana)
 		require.NoError(t, err)
 		done := make(chan *redrive.Run)
@@ -456,8 +456,8 @@ func TestRun_Refuses(t *testing.T) {
 		"limit":          {Limit: -1},
 		"rate":           {Rate: -1},
 		"canary":         {Canary: []int{1, 0}},
-		"share":          {Stop: redrive.StopRule{Share: 1.5}},
-		"sample":         {Stop: redrive.StopRule{MinSample: -1}},
+		"share":          {Stop: redrive.StopCondition{Share: 1.5}},
+		"sample":         {Stop: redrive.StopCondition{MinSample: -1}},
 		"jq":             {JQ: ".a |"},
 		"jq function":    {JQ: "nothing_like_it"},
 		"jq input":       {JQ: "input"},

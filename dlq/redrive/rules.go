@@ -37,7 +37,7 @@ type Rule struct {
 	// the rule waits as long as After, twice as long after the next one, up to MaxAfter; then it cancels that run and
 	// starts a new one with what has died since. While a run of it is paused, which only a person does, it waits for a
 	// person.
-	Stop StopRule
+	Stop StopCondition
 	// CloseOnPublish is that of [Spec].
 	CloseOnPublish bool
 }
@@ -167,7 +167,7 @@ func (rn *Runner) applyRule(ctx context.Context, r *Rule) error {
 			return nil
 		}
 	}
-	if err := rn.parkHelpless(ctx, r, now); err != nil {
+	if err := rn.parkExhausted(ctx, r, now); err != nil {
 		return err
 	}
 	var ids []int64
@@ -221,9 +221,9 @@ func (rn *Runner) tryAgain(ctx context.Context, r *Rule, run *Run, now time.Time
 	return err == nil, err
 }
 
-// parkHelpless parks what the rule has redriven as often as it may and what died again: then a person sees that it
+// parkExhausted parks what the rule has redriven as often as it may and what died again: then a person sees that it
 // waits for them.
-func (rn *Runner) parkHelpless(ctx context.Context, r *Rule, now time.Time) error {
+func (rn *Runner) parkExhausted(ctx context.Context, r *Rule, now time.Time) error {
 	ids, err := rn.due(ctx, r.filter(r.Redrives, now), nil)
 	if err != nil || len(ids) == 0 {
 		return err

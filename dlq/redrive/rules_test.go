@@ -191,7 +191,7 @@ func TestRule_Refuses(t *testing.T) {
 		"negative":      {{Name: "a", Handler: "x", After: -1}},
 		"out of order":  {{Name: "a", Handler: "x", After: time.Hour, MaxAfter: time.Minute}},
 		"endless":       {{Name: "a", Handler: "x", Redrives: 1000}},
-		"share":         {{Name: "a", Handler: "x", Stop: redrive.StopRule{Share: 2}}},
+		"share":         {{Name: "a", Handler: "x", Stop: redrive.StopCondition{Share: 2}}},
 	} {
 		require.ErrorIs(t, m.Automate(t.Context(), rules...), dlq.ErrInvalid, name)
 	}

@@ -57,7 +57,9 @@ func TestRun_StopsOnFailures(t *testing.T) {
 		return n%10 < 3
 	}}
 	m, store := operated(t, 500, c, redrive.Config{Batch: 20, Publishers: 4})
-	run, err := m.StartRun(t.Context(), redrive.Spec{MaxOut: 20, Stop: redrive.StopRule{Share: 0.2, MinSample: 40}}, ana)
+	run, err := m.StartRun(t.Context(), redrive.Spec{
+		MaxOut: 20, Stop: redrive.StopCondition{Share: 0.2, MinSample: 40},
+	}, ana)
 	require.NoError(t, err)
 	run, err = m.Drive(t.Context(), run.ID)
 	require.NoError(t, err)

@@ -160,7 +160,7 @@ type Adjustment struct {
 	// Rate and MaxOut are those of [Spec].
 	Rate   *float64
 	MaxOut *int
-	Stop   *StopRule
+	Stop   *StopCondition
 }
 
 // AdjustRun changes the speed and the bounds of a run that has not ended. A run that waits for approval cannot be

@@ -32,7 +32,7 @@ type Spec struct {
 	// the run starts at full speed.
 	Canary []int `json:"canary,omitzero"`
 	// Stop is when the run stops automatically.
-	Stop StopRule `json:"stop,omitzero"`
+	Stop StopCondition `json:"stop,omitzero"`
 	// JQ is a jq expression that edits each payload before it is redriven; the original is kept as a revision. Payloads
 	// that are not JSON, or for which it fails, are skipped. Try it with [Runner.PreviewRun] first.
 	JQ string `json:"jq,omitzero"`
@@ -47,8 +47,8 @@ type Spec struct {
 	Paused bool `json:"paused,omitzero"`
 }
 
-// StopRule is how many failures are too many. A message without an outcome in time counts as a failure.
-type StopRule = wire.StopRule
+// StopCondition is how many failures are too many. A message without an outcome in time counts as a failure.
+type StopCondition = wire.StopCondition
 
 const (
 	defaultMaxOut    = 10_000

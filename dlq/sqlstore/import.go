@@ -71,7 +71,7 @@ func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []drive
 		before, twice := first[key]
 		switch {
 		case err == nil:
-			p.receipts[i] = driver.Receipt{ID: id, Outcome: driver.Seen}
+			p.receipts[i] = driver.Receipt{ID: id, Result: driver.Seen}
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		case twice:
@@ -85,7 +85,7 @@ func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []drive
 		return err
 	}
 	for i, before := range again {
-		p.receipts[i] = driver.Receipt{ID: p.receipts[before].ID, Outcome: driver.Seen}
+		p.receipts[i] = driver.Receipt{ID: p.receipts[before].ID, Result: driver.Seen}
 	}
 	for _, i := range fresh {
 		id := p.receipts[i].ID

@@ -84,7 +84,7 @@ func TestPutTx(t *testing.T) {
 		require.NoError(t, err)
 		receipts, err := s.PutTx(t.Context(), tx, entry(1, time.Now()))
 		require.NoError(t, err)
-		require.Equal(t, driver.Stored, receipts[0].Outcome)
+		require.Equal(t, driver.Stored, receipts[0].Result)
 		if commit {
 			require.NoError(t, tx.Commit())
 		} else {

@@ -209,7 +209,7 @@ func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) 
 			again = append(again, i)
 			continue
 		}
-		p.receipts[i] = driver.Receipt{ID: id, Outcome: driver.Stored}
+		p.receipts[i] = driver.Receipt{ID: id, Result: driver.Stored}
 		stored := *letters[i].Entry
 		stored.ID = id
 		p.deltas.add(&stored)
@@ -304,7 +304,7 @@ func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 		p.before[row.ID] = row
 	}
 	after, outcome := row.Die(d)
-	p.receipts[i] = driver.Receipt{ID: row.ID, Outcome: outcome}
+	p.receipts[i] = driver.Receipt{ID: row.ID, Result: outcome}
 	if outcome == driver.DiedAgain {
 		p.deltas.diedAgain(&after)
 		if err := p.keepBody(ctx, &after, d.Body); err != nil {

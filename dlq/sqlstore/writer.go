@@ -218,7 +218,7 @@ func (w *writer) putNew(ctx context.Context, letters []letterRow, receipts []dri
 	}
 	for i, e := range letters {
 		if id, stored := ids[e.Key]; stored && e.isNew() {
-			receipts[i] = driver.Receipt{ID: id, Outcome: driver.Stored}
+			receipts[i] = driver.Receipt{ID: id, Result: driver.Stored}
 			delete(ids, e.Key) // a second one with the key is seen again
 			continue
 		}

@@ -76,7 +76,7 @@ func TestPut_RefusedTextIsEscaped(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, receipts, 3)
 	for i, receipt := range receipts {
-		require.Equal(t, driver.Stored, receipt.Outcome)
+		require.Equal(t, driver.Stored, receipt.Result)
 		got, err := s.Get(t.Context(), receipt.ID)
 		require.NoError(t, err)
 		require.Equal(t, letters[i].EventID, got.EventID)
@@ -91,5 +91,5 @@ func TestPut_RefusedTextIsEscaped(t *testing.T) {
 	require.Contains(t, got.ErrorMessage, `inv\u00e9lido`)
 	again, err := s.Put(t.Context(), letters[1])
 	require.NoError(t, err)
-	require.Equal(t, driver.Receipt{ID: receipts[1].ID, Outcome: driver.Seen}, again[0], "it is known again")
+	require.Equal(t, driver.Receipt{ID: receipts[1].ID, Result: driver.Seen}, again[0], "it is known again")
 }

@@ -94,9 +94,9 @@ type RunPreviewRequest struct {
 
 // RunAdjustment changes a run in progress; absent fields change nothing.
 type RunAdjustment struct {
-	Rate   *float64  `json:"rate,omitempty" minimum:"0"`
-	MaxOut *int      `json:"max_out,omitempty"`
-	Stop   *StopRule `json:"stop,omitempty"`
+	Rate   *float64       `json:"rate,omitempty" minimum:"0"`
+	MaxOut *int           `json:"max_out,omitempty"`
+	Stop   *StopCondition `json:"stop,omitempty"`
 	Note
 }
 

@@ -8,22 +8,22 @@ import (
 
 // RunSpec specifies a redrive run.
 type RunSpec struct {
-	ID                    string   `json:"id,omitempty" pattern:"^[A-Za-z0-9_.-]{1,64}$" doc:"Makes starting idempotent: a second run with it is refused. Defaults to a new UUID."`
-	Filter                Filter   `json:"filter" doc:"Which entries. Statuses default to PENDING; RESOLVED and DISCARDED ones are restored first."`
-	Limit                 int64    `json:"limit,omitempty" minimum:"0" doc:"At most so many, the oldest first; 0 takes all."`
-	Rate                  float64  `json:"rate,omitempty" minimum:"0" doc:"Messages a second at most; 0 is as fast as possible."`
-	MaxOut                int      `json:"max_out,omitempty" doc:"At most so many are out without an outcome. Defaults to 10,000; negative for no bound."`
-	Canary                []int    `json:"canary,omitempty" nullable:"false" maxItems:"100" doc:"Sizes of first steps, each of which waits for its outcomes: 1, 10, 100."`
-	Stop                  StopRule `json:"stop,omitzero" doc:"When it stops on its own."`
-	JQ                    string   `json:"jq,omitempty" maxLength:"10000" doc:"A jq expression that each payload goes through; the original is kept."`
-	Target                string   `json:"target,omitempty" doc:"The name of another destination than where the messages came from."`
-	CloseOnPublish        bool     `json:"close_on_publish,omitempty" doc:"The broker's confirm is outcome enough."`
-	OutcomeTimeoutSeconds float64  `json:"outcome_timeout_seconds,omitempty" minimum:"0" maximum:"31536000" doc:"How long an outcome may take."`
-	Paused                bool     `json:"paused,omitempty" doc:"Make the run but do not begin."`
+	ID                    string        `json:"id,omitempty" pattern:"^[A-Za-z0-9_.-]{1,64}$" doc:"Makes starting idempotent: a second run with it is refused. Defaults to a new UUID."`
+	Filter                Filter        `json:"filter" doc:"Which entries. Statuses default to PENDING; RESOLVED and DISCARDED ones are restored first."`
+	Limit                 int64         `json:"limit,omitempty" minimum:"0" doc:"At most so many, the oldest first; 0 takes all."`
+	Rate                  float64       `json:"rate,omitempty" minimum:"0" doc:"Messages a second at most; 0 is as fast as possible."`
+	MaxOut                int           `json:"max_out,omitempty" doc:"At most so many are out without an outcome. Defaults to 10,000; negative for no bound."`
+	Canary                []int         `json:"canary,omitempty" nullable:"false" maxItems:"100" doc:"Sizes of first steps, each of which waits for its outcomes: 1, 10, 100."`
+	Stop                  StopCondition `json:"stop,omitzero" doc:"When it stops on its own."`
+	JQ                    string        `json:"jq,omitempty" maxLength:"10000" doc:"A jq expression that each payload goes through; the original is kept."`
+	Target                string        `json:"target,omitempty" doc:"The name of another destination than where the messages came from."`
+	CloseOnPublish        bool          `json:"close_on_publish,omitempty" doc:"The broker's confirm is outcome enough."`
+	OutcomeTimeoutSeconds float64       `json:"outcome_timeout_seconds,omitempty" minimum:"0" maximum:"31536000" doc:"How long an outcome may take."`
+	Paused                bool          `json:"paused,omitempty" doc:"Make the run but do not begin."`
 }
 
-// StopRule is how many failures are too many.
-type StopRule struct {
+// StopCondition is how many failures are too many.
+type StopCondition struct {
 	Share     float64 `json:"share,omitempty" minimum:"0" maximum:"1" doc:"The share of failures above which the run stops. Defaults to 0.1; 1 never stops."`
 	MinSample int     `json:"min_sample,omitempty" minimum:"0" doc:"How many outcomes are needed to judge. Defaults to 20."`
 }

@@ -42,7 +42,7 @@ func lived(t testing.TB) (s *site, run *redrive.Run) {
 	})
 	by := dlq.By{Actor: "ana", Note: "the bank is open again"}
 	run, err := s.runner.StartRun(t.Context(),
-		redrive.Spec{Filter: dlq.Filter{CauseText: "bank"}, Canary: []int{1, 10}, Stop: redrive.StopRule{Share: 1}}, by)
+		redrive.Spec{Filter: dlq.Filter{CauseText: "bank"}, Canary: []int{1, 10}, Stop: redrive.StopCondition{Share: 1}}, by)
 	require.NoError(t, err)
 	await.True(t, func() bool {
 		run, err = s.runner.Run(t.Context(), run.ID)

@@ -120,7 +120,7 @@ func shop(t testing.TB) (*site, string) {
 	})
 	run, err := s.runner.StartRun(t.Context(), redrive.Spec{
 		Filter: dlq.Filter{CauseText: "connection refused"}, Canary: []int{10, 100}, Rate: 60, Limit: 600,
-		Stop: redrive.StopRule{Share: 0.9},
+		Stop: redrive.StopCondition{Share: 0.9},
 	}, dlq.By{Actor: "ana", Note: "the bank is open again"})
 	require.NoError(t, err)
 	await.True(t, func() bool {

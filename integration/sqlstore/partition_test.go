@@ -101,7 +101,7 @@ func TestPartition_ExistingStore(t *testing.T) {
 
 	receipts, err := s.Put(t.Context(), letter(7, time.Now()), letter(2000, time.Now()))
 	require.NoError(t, err)
-	require.Equal(t, driver.Receipt{ID: waiting[0], Outcome: driver.Seen}, receipts[0],
+	require.Equal(t, driver.Receipt{ID: waiting[0], Result: driver.Seen}, receipts[0],
 		"one row per delivery, in any month")
 	require.Equal(t, time.Now().UTC().Format("200601"), driver.FormatID(receipts[1].ID)[:6], "an id starts with its month")
 	e, err := s.Get(t.Context(), closed[3])
@@ -177,8 +177,8 @@ func TestPartition_Retention(t *testing.T) {
 
 	receipts, err := s.Put(t.Context(), letter(0, time.Now()), letter(7, time.Now()))
 	require.NoError(t, err)
-	require.Equal(t, driver.Stored, receipts[0].Outcome)
-	require.Equal(t, driver.Receipt{ID: waiting[0], Outcome: driver.Seen}, receipts[1])
+	require.Equal(t, driver.Stored, receipts[0].Result)
+	require.Equal(t, driver.Receipt{ID: waiting[0], Result: driver.Seen}, receipts[1])
 	back, err := manager.Unarchive(t.Context(), dlq.By{Actor: "ana"}, closed[5:8]...)
 	require.NoError(t, err)
 	require.Equal(t, closed[5:8], back)
@@ -313,8 +313,8 @@ func TestPartition_RetentionOfAMonth(t *testing.T) {
 	// an open one, and one of a month whose partition was dropped
 	receipts, err := s.Put(t.Context(), letter(5, at), letter(letters, at))
 	require.NoError(t, err)
-	require.Equal(t, []driver.Outcome{driver.Seen, driver.Stored},
-		[]driver.Outcome{receipts[0].Outcome, receipts[1].Outcome})
+	require.Equal(t, []driver.PutResult{driver.Seen, driver.Stored},
+		[]driver.PutResult{receipts[0].Result, receipts[1].Result})
 	back, err := s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, at, closed...)
 	require.NoError(t, err)
 	require.ElementsMatch(t, closed, back)
@@ -374,10 +374,10 @@ func TestPartition_KeyWithoutEntry(t *testing.T) {
 	again, err := s.Put(t.Context(), letter(3, time.Now()), letter(1, time.Now()), letter(2, time.Now()),
 		letter(1, time.Now()))
 	require.NoError(t, err)
-	require.Equal(t, []driver.Outcome{driver.Stored, driver.Stored, driver.Seen, driver.Seen},
-		slices.Collect(func(yield func(driver.Outcome) bool) {
+	require.Equal(t, []driver.PutResult{driver.Stored, driver.Stored, driver.Seen, driver.Seen},
+		slices.Collect(func(yield func(driver.PutResult) bool) {
 			for _, r := range again {
-				if !yield(r.Outcome) {
+				if !yield(r.Result) {
 					return
 				}
 			}

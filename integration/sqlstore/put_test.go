@@ -82,10 +82,10 @@ func TestPut_KnownAndNew(t *testing.T) {
 		require.NoError(t, err)
 		for n, r := range receipts {
 			if id := known[n]; id != 0 {
-				require.Equal(t, driver.Receipt{ID: id, Outcome: driver.Seen}, r)
+				require.Equal(t, driver.Receipt{ID: id, Result: driver.Seen}, r)
 				continue
 			}
-			require.Equal(t, driver.Stored, r.Outcome)
+			require.Equal(t, driver.Stored, r.Result)
 			e, err := s.Get(t.Context(), r.ID)
 			require.NoError(t, err)
 			want := *letters[n]
@@ -144,10 +144,10 @@ func putLargeCallsAtOnce(t *testing.T, url string) {
 		require.Len(t, receipts[c], total)
 		for _, r := range receipts[c] {
 			require.NotZero(t, r.ID)
-			if r.Outcome == driver.Stored {
+			if r.Result == driver.Stored {
 				stored[r.ID]++
 			} else {
-				require.Equal(t, driver.Seen, r.Outcome)
+				require.Equal(t, driver.Seen, r.Result)
 			}
 		}
 	}
@@ -191,8 +191,8 @@ func TestPut_LargeCallWithRepeats(t *testing.T) {
 			receipts, err := s.Put(t.Context(), letters...)
 			require.NoError(t, err)
 			for i := range half {
-				require.Equal(t, driver.Stored, receipts[i].Outcome)
-				require.Equal(t, driver.Receipt{ID: receipts[i].ID, Outcome: driver.Seen}, receipts[half+i])
+				require.Equal(t, driver.Stored, receipts[i].Result)
+				require.Equal(t, driver.Receipt{ID: receipts[i].ID, Result: driver.Seen}, receipts[half+i])
 			}
 		}
 	})
@@ -243,7 +243,7 @@ func TestPut_KeepsUnusualFields(t *testing.T) {
 				letters[0] = &one
 				receipts, err := s.Put(t.Context(), letters...)
 				require.NoError(t, err, name)
-				require.Equal(t, driver.Stored, receipts[0].Outcome, name)
+				require.Equal(t, driver.Stored, receipts[0].Result, name)
 				got, err := s.Get(t.Context(), receipts[0].ID)
 				require.NoError(t, err, name)
 				one.ID = got.ID

@@ -56,7 +56,7 @@ func TestSchema_StoresInOneDatabase(t *testing.T) {
 		for n := range i + 1 {
 			receipts, err := s.Put(t.Context(), letter(n, time.Now()))
 			require.NoError(t, err)
-			require.Equal(t, driver.Stored, receipts[0].Outcome)
+			require.Equal(t, driver.Stored, receipts[0].Result)
 		}
 	}
 	for i, names := range [][2]string{

@@ -73,7 +73,7 @@ func (s Store) Address() (string, error) {
 type Broker struct {
 	brokers.Config `yaml:",inline"`
 	// Outcome is what closes an entry that was collected from this broker and redriven. Defaults to confirmed.
-	Outcome collector.Outcome `yaml:"outcome" jsonschema:"enum=confirmed,enum=reported,description=What closes a collected entry that was redriven: the broker's confirm (default) or the consumer's own report."`
+	Outcome collector.OutcomeSource `yaml:"outcome" jsonschema:"enum=confirmed,enum=reported,description=What closes a collected entry that was redriven: the broker's confirm (default) or the consumer's own report."`
 }
 
 // Collector configures what is read into the store.

@@ -53,7 +53,7 @@ func (n *Notifications) NotificationReceivers() ([]notify.Receiver, error) {
 			PerHour: r.PerHour,
 		}
 		for _, kind := range r.On {
-			receiver.On = append(receiver.On, notify.Kind(kind))
+			receiver.On = append(receiver.On, notify.NoticeKind(kind))
 		}
 		if err := receiver.Validate(); err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)

@@ -181,7 +181,7 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 	defer s.shelf.mu.Unlock()
 	for i := range settled {
 		p := settled[i].Delivery.Token.(*parcel)
-		switch settled[i].Outcome {
+		switch settled[i].Answer {
 		case driver.Ack:
 		case driver.Nack:
 			p.count++

@@ -126,7 +126,7 @@ func redriveGroup(ctx context.Context, runner *redrive.Runner, fingerprint strin
 		Filter: dlq.Filter{Fingerprint: fingerprint},
 		Canary: []int{1, 10, 100},
 		Rate:   50,
-		Stop:   redrive.StopRule{Share: 0.1}, // of the outcomes
+		Stop:   redrive.StopCondition{Share: 0.1}, // of the outcomes
 	}
 	preview, err := runner.PreviewRun(ctx, spec, 10) // the dry run: how many, of which topics, the first ten
 	if err != nil || preview.Count == 0 {

@@ -333,7 +333,7 @@ func (st *stream) settle(one driver.Settlement) error {
 	}
 	delete(st.held, m)
 	st.q.takeLocked(m)
-	switch one.Outcome {
+	switch one.Answer {
 	case driver.Ack:
 		st.q.acked = append(st.q.acked, m)
 		st.q.changedLocked()

@@ -3,8 +3,8 @@
 //
 //	publish.go        Publish: delay, size, stamp, destination      sender.go   timeout, batches, mending, shedding
 //	subscriber.go     Subscribe: rules, handles                     source.go   sessions, one after the other
-//	subscription.go   hand out, await, drain                        hand.go     one delivery until it is settled
-//	again.go          Reschedule, DeadLetter
+//	subscription.go   hand out, await, drain                        delivery.go one delivery until it is settled
+//	reschedule.go     Reschedule, DeadLetter
 package engine
 
 import (
@@ -49,13 +49,13 @@ type Broker struct {
 	lot        *lot          // for longer ones; nil without Delays
 	namer      driver.Namer  // if nil, the naming scheme of cfg applies
 	sender     *sender
-	places     places
+	places     destinations
 	readers    readers.Readers
 	expected   expected.Expected
 	consumers  consumers
 	replays    atomic.Uint64
 	acksLost   atomic.Uint64
-	complaints complaints
+	complaints logLimit
 
 	closing chan struct{} // closed when Close begins: subscribers drain
 	done    chan struct{} // closed when Close is over

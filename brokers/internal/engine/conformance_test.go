@@ -20,8 +20,8 @@ import (
 func params() []brokers.Param {
 	return []brokers.Param{
 		driver.NackPause(),
-		{Name: "prefetch", Kind: brokers.Int, Default: "1"},
-		{Name: "crash-limit", Kind: brokers.Int, Default: "5"},
+		{Name: "prefetch", Type: brokers.Int, Default: "1"},
+		{Name: "crash-limit", Type: brokers.Int, Default: "5"},
 	}
 }
 

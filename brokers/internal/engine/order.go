@@ -9,15 +9,15 @@ import (
 // order runs deliveries of one Order one after the other.
 type order struct {
 	mu   sync.Mutex
-	busy map[string][]*hand // the running one, followed by those that wait
+	busy map[string][]*delivery // the running one, followed by those that wait
 }
 
 // mayRun reports whether h may run now. Otherwise it is sent to ready in its turn.
-func (s *subscription) mayRun(h *hand) bool {
+func (s *subscription) mayRun(h *delivery) bool {
 	return h.Order == "" || h.ordered || s.order.join(h)
 }
 
-func (o *order) join(h *hand) bool {
+func (o *order) join(h *delivery) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	h.ordered = true
@@ -27,7 +27,7 @@ func (o *order) join(h *hand) bool {
 		return false
 	}
 	if o.busy == nil {
-		o.busy = map[string][]*hand{}
+		o.busy = map[string][]*delivery{}
 	}
 	o.busy[h.Order] = nil
 	return true
@@ -35,7 +35,7 @@ func (o *order) join(h *hand) bool {
 
 // leave lets the next one run after an ack. Deliveries behind one that was not acked are released with it, because they
 // must not overtake it.
-func (o *order) leave(h *hand, outcome driver.Outcome) {
+func (o *order) leave(h *delivery, outcome driver.Answer) {
 	if !h.ordered {
 		return
 	}

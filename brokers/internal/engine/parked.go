@@ -31,15 +31,15 @@ type lot struct {
 
 // parked is the header of a parked message that describes its destination.
 type parked struct {
-	Kind       driver.Kind `json:"kind"`
-	Topic      string      `json:"topic"`
-	Consumer   string      `json:"consumer,omitempty"`
-	First      bool        `json:"first,omitempty"`
-	Exchange   string      `json:"exchange,omitempty"`
-	RoutingKey string      `json:"routing_key,omitempty"`
-	Key        []byte      `json:"key,omitempty"`
-	Partition  *int32      `json:"partition,omitempty"`
-	Base       string      `json:"base,omitempty"` // the original delay, which parking must not change
+	Kind       driver.DestinationKind `json:"kind"`
+	Topic      string                 `json:"topic"`
+	Consumer   string                 `json:"consumer,omitempty"`
+	First      bool                   `json:"first,omitempty"`
+	Exchange   string                 `json:"exchange,omitempty"`
+	RoutingKey string                 `json:"routing_key,omitempty"`
+	Key        []byte                 `json:"key,omitempty"`
+	Partition  *int32                 `json:"partition,omitempty"`
+	Base       string                 `json:"base,omitempty"` // the original delay, which parking must not change
 }
 
 // openLot starts returning messages that are due.

@@ -51,7 +51,7 @@ func (s *sender) send(ctx context.Context, out []driver.Outgoing) []error {
 		}
 		ctx, cancel := context.WithDeadlineCause(ctx, began.Add(s.timeout), s.late)
 		defer cancel()
-		return s.mend(ctx, out, faults)
+		return s.repair(ctx, out, faults)
 	}
 	if !s.b.traits.Local {
 		var cancel context.CancelFunc
@@ -62,21 +62,21 @@ func (s *sender) send(ctx context.Context, out []driver.Outgoing) []error {
 	if faults == nil {
 		return nil
 	}
-	return s.mend(ctx, out, faults)
+	return s.repair(ctx, out, faults)
 }
 
-// mend retries messages that failed for a reason that can be fixed.
-func (s *sender) mend(ctx context.Context, out []driver.Outgoing, faults []error) []error {
-	s.again(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
+// repair retries messages that failed for a reason that can be fixed.
+func (s *sender) repair(ctx context.Context, out []driver.Outgoing, faults []error) []error {
+	s.republish(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
 		return s.mender != nil && !o.ExistingOnly && errors.Is(err, brokers.ErrUnroutable) &&
 			(o.To.Kind != driver.ToTopic || !o.Due.IsZero())
 	}, s.mender)
 	busy := func(err error) bool { return errors.Is(err, driver.ErrBusy) }
 	for n := 1; slices.ContainsFunc(faults, busy) && wait.For(ctx, settling.After(n)) == nil; n++ {
-		s.again(ctx, out, faults, func(_ *driver.Outgoing, err error) bool { return busy(err) }, nil)
+		s.republish(ctx, out, faults, func(_ *driver.Outgoing, err error) bool { return busy(err) }, nil)
 	}
 	for step := range ShedSteps { // the message is the engine's unless it is a first publication
-		s.again(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
+		s.republish(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
 			return errors.Is(err, brokers.ErrTooLarge) && !o.First && Shed(o.Message.Metadata, step)
 		}, nil)
 	}
@@ -98,8 +98,8 @@ func nonzero(faults []error) []error {
 	return nil
 }
 
-// again publishes once more the messages whose errors are selected.
-func (s *sender) again(
+// republish publishes once more the messages whose errors are selected.
+func (s *sender) republish(
 	ctx context.Context, out []driver.Outgoing, faults []error, may func(*driver.Outgoing, error) bool,
 	mender driver.Mender,
 ) {
@@ -181,7 +181,7 @@ func (s *sender) share(ctx context.Context, to *driver.Destination, out []driver
 	s.mu.Lock()
 	batch := s.batches[to]
 	if batch == nil {
-		if len(s.batches) >= maxPlaces {
+		if len(s.batches) >= maxDestinations {
 			for known, idle := range s.batches {
 				if idle.idle() {
 					delete(s.batches, known)

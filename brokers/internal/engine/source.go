@@ -28,10 +28,10 @@ var reconnecting = wait.Backoff{First: 100 * time.Millisecond, Longest: 10 * tim
 // source provides a subscription's deliveries, from one session after another. One goroutine at a time uses it.
 type source struct {
 	sub      *subscription
-	session  *session // nil after its end
-	blocked  *hand    // in hand without a slot in the window when the session ended
-	failures int      // sessions in a row that did not last, and attempts to open one
-	instants int      // sessions in a row that ended at once
+	session  *session  // nil after its end
+	blocked  *delivery // in hand without a slot in the window when the session ended
+	failures int       // sessions in a row that did not last, and attempts to open one
+	instants int       // sessions in a row that ended at once
 }
 
 // session is one stream.
@@ -46,13 +46,13 @@ type session struct {
 	worked   atomic.Bool   // the broker has accepted an ack
 	lost     chan struct{} // closed when the stream has failed
 	ended    atomic.Bool   // no settlement can reach the broker any more
-	settles  *batcher[*hand]
+	settles  *batcher[*delivery]
 	retrying sync.WaitGroup // settlements that are retried
 	closing  sync.Once
 
 	mu      sync.Mutex
-	first   *hand // in hand, newest first
-	settled bool  // settlements are not retried any more
+	first   *delivery // in hand, newest first
+	settled bool      // settlements are not retried any more
 }
 
 // start declares the queue and opens the first session.
@@ -97,7 +97,7 @@ func (b *Broker) within(ctx context.Context, d time.Duration) (context.Context, 
 
 // next returns the next delivery, from another session if this one fails. It returns nil if the subscription is to
 // stop.
-func (s *source) next() *hand {
+func (s *source) next() *delivery {
 	for {
 		if s.sub.stopping.Err() != nil { // a stream with a delivery ready may prefer it to the end of its context
 			return nil
@@ -107,7 +107,7 @@ func (s *source) next() *hand {
 		}
 		d, err := s.session.stream.Next(s.sub.stopping)
 		if err == nil {
-			return newHand(s.session, d)
+			return newDelivery(s.session, d)
 		}
 		if s.sub.stopping.Err() != nil {
 			return nil
@@ -189,7 +189,7 @@ func newSession(sub *subscription, stream driver.Stream) *session {
 	}
 	if t := &sub.b.traits; t.SettleBatch > 1 {
 		most := min(t.SettleBatch, max(1, sub.q.Window/2))
-		s.settles = &batcher[*hand]{max: most, linger: t.SettleLinger, flush: s.flush}
+		s.settles = &batcher[*delivery]{max: most, linger: t.SettleLinger, flush: s.flush}
 		if t.SettleFrees {
 			s.settles.max, s.settles.patient = t.SettleBatch, true
 			s.settles.enough = min(t.SettleBatch, max(1, sub.q.Window/16, (sub.q.Window-sub.q.Concurrency)/4))

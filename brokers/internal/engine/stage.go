@@ -33,7 +33,7 @@ func newStage() string { return stagePrefix + strconv.FormatUint(stageCount.Add(
 
 // nextStage names the publication that follows delivery h, the same for each copy of h. A second one that follows it,
 // for example when a handler forks a message, has another name; repeating the same publication does not.
-func nextStage(h *hand) string {
+func nextStage(h *delivery) string {
 	sum := sha256.Sum256(strconv.AppendUint([]byte(h.stageName()+"\x00"), uint64(h.rescheduled.Load()), 10))
 	return retryStage + base64.RawURLEncoding.EncodeToString(sum[:15])
 }
@@ -74,12 +74,12 @@ type memory struct {
 	mu      sync.Mutex
 	settled recent[struct{}]
 	nacked  recent[nacked]
-	lived   recent[int]      // how many sessions ended with a delivery in hand while this process lived on
-	losses  int              // how many sessions ended while this process lived on
-	running map[digest]*hand // deliveries of ended sessions whose handlers are still running
-	held    map[digest]*hand // deliveries in hand that may have copies, by their stage
-	lost    atomic.Bool      // acks have failed: redeliveries are looked up by content
-	doubt   atomic.Bool      // publications have failed that may have been stored: every stage is looked up
+	lived   recent[int]          // how many sessions ended with a delivery in hand while this process lived on
+	losses  int                  // how many sessions ended while this process lived on
+	running map[digest]*delivery // deliveries of ended sessions whose handlers are still running
+	held    map[digest]*delivery // deliveries in hand that may have copies, by their stage
+	lost    atomic.Bool          // acks have failed: redeliveries are looked up by content
+	doubt   atomic.Bool          // publications have failed that may have been stored: every stage is looked up
 }
 
 // nacked is the record of a nacked delivery.
@@ -134,7 +134,7 @@ func (m *memory) pausing(name string) time.Duration {
 
 // survive records that a session has ended with h in hand while this process lives on. A redelivery does not count
 // against it, and waits for the handler that still has it.
-func (m *memory) survive(h *hand) {
+func (m *memory) survive(h *delivery) {
 	name := h.content()
 	if name == "" {
 		return
@@ -148,7 +148,7 @@ func (m *memory) survive(h *hand) {
 		h.answered = make(chan struct{})
 	}
 	if m.running == nil {
-		m.running = map[digest]*hand{}
+		m.running = map[digest]*delivery{}
 	}
 	if _, ok := m.running[key]; !ok { // otherwise h waits for that one itself
 		m.running[key] = h
@@ -158,7 +158,7 @@ func (m *memory) survive(h *hand) {
 // survivedWith returns an upper bound of how many of the deliveries counted by the broker did not end in a crash, as
 // this process knows. If deliveries that had not begun are counted too, this includes messages that were in transit
 // when a session ended, which this process has not seen. A restarted process knows nothing of earlier losses.
-func (m *memory) survivedWith(h *hand) int {
+func (m *memory) survivedWith(h *delivery) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if h.session.beginner == nil || m.losses == 0 {
@@ -171,7 +171,7 @@ func (m *memory) survivedWith(h *hand) int {
 // earlier returns a channel that is closed when an earlier delivery of the same message in this process has been
 // answered, or nil if there is none. In that case, if h is a retry, h itself is held: a retry whose confirm was lost is
 // published twice.
-func (m *memory) earlier(h *hand) <-chan struct{} {
+func (m *memory) earlier(h *delivery) <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if h.stage != "" && (h.isRetry() || len(m.held) > 0) {
@@ -191,19 +191,19 @@ func (m *memory) earlier(h *hand) <-chan struct{} {
 }
 
 // hold makes copies of h that arrive while h is in hand wait for its answer.
-func (m *memory) hold(h *hand) {
+func (m *memory) hold(h *delivery) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.holdLocked(h)
 }
 
-func (m *memory) holdLocked(h *hand) {
+func (m *memory) holdLocked(h *delivery) {
 	key := m.digest(h.stage)
 	if h.stage == "" || m.held[key] != nil {
 		return
 	}
 	if m.held == nil {
-		m.held = map[digest]*hand{}
+		m.held = map[digest]*delivery{}
 	}
 	m.held[key], h.held = h, true
 	if h.answered == nil {
@@ -212,7 +212,7 @@ func (m *memory) holdLocked(h *hand) {
 }
 
 // pass makes copies of h wait for the answer to next.
-func (m *memory) pass(h, next *hand) {
+func (m *memory) pass(h, next *delivery) {
 	if !h.held {
 		return
 	}
@@ -231,7 +231,7 @@ func (m *memory) lose() {
 }
 
 // answered forgets a delivery that is no longer in hand, and releases those that wait for it.
-func (m *memory) answered(h *hand) {
+func (m *memory) answered(h *delivery) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if h.held {
@@ -295,7 +295,7 @@ func (r *recent[V]) put(key digest, v V) {
 
 // stageName is the name of the delivery's stage, the same for every delivery of the same publication if that can be
 // determined.
-func (h *hand) stageName() string {
+func (h *delivery) stageName() string {
 	h.naming.Lock() // a handler may publish from several goroutines
 	defer h.naming.Unlock()
 	switch o := &h.Origin; {
@@ -316,7 +316,7 @@ func (h *hand) stageName() string {
 // content identifies the delivery by its position or id and by its bytes, because positions start over when a topic is
 // recreated. It is empty for a foreign message that has neither: nothing distinguishes it from another with the same
 // bytes.
-func (h *hand) content() string {
+func (h *delivery) content() string {
 	name := h.stage
 	if name == "" && h.sub.b.traits.StablePosition {
 		name = h.Origin.Position
@@ -338,7 +338,7 @@ func (h *hand) content() string {
 }
 
 // replayed reports whether the consumer has already settled this delivery or a copy of it.
-func (h *hand) replayed() bool {
+func (h *delivery) replayed() bool {
 	m := h.sub.memory
 	if (h.isRetry() || h.stage != "" && m.doubt.Load()) && m.hasSettled(h.stage) {
 		return true
@@ -348,7 +348,7 @@ func (h *hand) replayed() bool {
 }
 
 // identify moves the stage out of the delivery's headers, so that the handler and its retries do not see it.
-func (h *hand) identify() {
+func (h *delivery) identify() {
 	if stage, ok := h.Message.Metadata[envelope.KeyStage]; ok {
 		h.stage = stage
 		delete(h.Message.Metadata, envelope.KeyStage)

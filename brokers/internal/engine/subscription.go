@@ -37,10 +37,10 @@ type subscription struct {
 
 	missing bool // the queue has to be declared; owned by the source
 
-	pull   chan struct{} // the token for the source, with direct
-	ready  chan *hand    // to be handed out, without direct
-	window chan struct{} // a token for each delivery in hand, without direct
-	stuck  atomic.Int32  // deliveries in hand that have given up their slot in the window
+	pull   chan struct{}  // the token for the source, with direct
+	ready  chan *delivery // to be handed out, without direct
+	window chan struct{}  // a token for each delivery in hand, without direct
+	stuck  atomic.Int32   // deliveries in hand that have given up their slot in the window
 
 	stopping  context.Context // ends with stop, for calls of the transport
 	cancel    context.CancelFunc
@@ -81,7 +81,7 @@ func newSubscription(ctx context.Context, b *Broker, q driver.Queue, part bool) 
 	if s.direct {
 		s.pull = make(chan struct{}, 1)
 	} else {
-		s.ready = make(chan *hand, q.Window+maxStuck)
+		s.ready = make(chan *delivery, q.Window+maxStuck)
 		s.window = make(chan struct{}, q.Window)
 	}
 	s.suspects.init(s)
@@ -166,7 +166,7 @@ func (s *subscription) drain(grace time.Duration) {
 		defer close(settled)
 		s.aside.Wait()
 		s.giveBackReady() // deliveries that the dispatcher took in the meantime
-		s.suspects.giveBack(func(*hand) bool { return true })
+		s.suspects.releaseWaiting(func(*delivery) bool { return true })
 		s.aside.Wait() // those that got the turn of a returned one
 		if last := s.source.session; last != nil {
 			last.close()
@@ -276,12 +276,12 @@ func (s *subscription) dropLost() {
 		default:
 		}
 	}
-	s.suspects.giveBack(func(h *hand) bool { return isClosed(h.session.lost) })
+	s.suspects.releaseWaiting(func(h *delivery) bool { return isClosed(h.session.lost) })
 }
 
 // deliver hands h out and settles it with the handler's answer. With direct it returns the delivery to hand out next,
 // because it was nacked, or nil.
-func (s *subscription) deliver(h *hand) (again *hand) {
+func (s *subscription) deliver(h *delivery) (again *delivery) {
 	if isClosed(h.session.lost) {
 		h.settle(driver.Release, 0)
 		return nil
@@ -328,7 +328,7 @@ func (s *subscription) deliver(h *hand) (again *hand) {
 }
 
 // contextOf returns the handler's context.
-func (s *subscription) contextOf(h *hand) (context.Context, context.CancelFunc) {
+func (s *subscription) contextOf(h *delivery) (context.Context, context.CancelFunc) {
 	h.Context = s.base
 	if c := h.session.contexts; c != nil {
 		ctx, cancel := c.Context(s.base, &h.Delivery)

@@ -43,7 +43,7 @@ type suspects struct {
 	turn     bool          // a suspect has the turn: it is being published to run, gathers, runs or pauses
 	expected string        // the one published to run that has not arrived; empty if there is none
 	expiry   *time.Timer   // ends the wait for it
-	queue    []*hand       // those that wait for their turn
+	queue    []*delivery   // those that wait for their turn
 	moving   int           // those that are being sent back to wait
 	moved    chan struct{} // closed when moving is 0; nil unless a suspect waits for that
 }
@@ -86,7 +86,7 @@ func suspectOf(mark string, limit int) *suspect {
 }
 
 // divert reports whether h is handled here, rather than free to run among the others.
-func (s *suspects) divert(h *hand) bool {
+func (s *suspects) divert(h *delivery) bool {
 	mark, marked := h.Message.Metadata[envelope.KeySuspect]
 	delete(h.Message.Metadata, envelope.KeySuspect)
 	if s.limit == 0 || h.suspect != nil {
@@ -130,7 +130,7 @@ func (s *suspects) divert(h *hand) bool {
 }
 
 // divertExact is divert for brokers that count only deliveries that had begun.
-func (s *suspects) divertExact(h *hand, counted int) bool {
+func (s *suspects) divertExact(h *delivery, counted int) bool {
 	switch {
 	case counted == 0:
 		return false
@@ -147,7 +147,7 @@ func (s *suspects) divertExact(h *hand, counted int) bool {
 }
 
 // deadLetterKiller dead-letters h for killing its process.
-func (s *suspects) deadLetterKiller(h *hand, counted int) {
+func (s *suspects) deadLetterKiller(h *delivery, counted int) {
 	s.sub.aside.Go(func() {
 		s.sub.deadLetterUnhandled(h,
 			crash.Letter(h.Message, h.Origin, counted, s.limit, time.Now()))
@@ -155,7 +155,7 @@ func (s *suspects) deadLetterKiller(h *hand, counted int) {
 }
 
 // send publishes h again with its mark, and acks it. If that fails it runs in place, in its turn.
-func (s *suspects) send(h *hand, d time.Duration) {
+func (s *suspects) send(h *delivery, d time.Duration) {
 	if !s.sent(h, d) {
 		h.suspect.inPlace = true
 		s.line(h)
@@ -163,7 +163,7 @@ func (s *suspects) send(h *hand, d time.Duration) {
 }
 
 // sent publishes h again with its mark, and acks it. It reports whether that succeeded.
-func (s *suspects) sent(h *hand, d time.Duration) bool {
+func (s *suspects) sent(h *delivery, d time.Duration) bool {
 	if isClosed(h.session.lost) { // it is redelivered
 		h.settle(driver.Release, 0)
 		return true
@@ -181,7 +181,7 @@ func (s *suspects) sent(h *hand, d time.Duration) bool {
 }
 
 // line gives h the turn, or lets it wait: here, unless its mark says that it is to run, which counts for it.
-func (s *suspects) line(h *hand) {
+func (s *suspects) line(h *delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -205,7 +205,7 @@ func (s *suspects) line(h *hand) {
 }
 
 // wait keeps h until its turn. Others get its slot in the window in the meantime.
-func (s *suspects) wait(h *hand) {
+func (s *suspects) wait(h *delivery) {
 	s.sub.widen(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,10 +215,10 @@ func (s *suspects) wait(h *hand) {
 }
 
 // key identifies h among suspects, across its publications.
-func (h *hand) key() string { return h.stage + "\x00" + h.uuid }
+func (h *delivery) key() string { return h.stage + "\x00" + h.uuid }
 
 // take gives h the turn. The caller holds mu.
-func (s *suspects) take(h *hand) {
+func (s *suspects) take(h *delivery) {
 	s.turn, h.suspect.turn = true, true
 	if s.expected != "" {
 		s.expiry.Stop()
@@ -228,7 +228,7 @@ func (s *suspects) take(h *hand) {
 }
 
 // run lets h run once no other suspect that may run is in hand.
-func (s *suspects) run(h *hand) {
+func (s *suspects) run(h *delivery) {
 	switch {
 	case !s.sub.rest(h, 0):
 		return
@@ -265,7 +265,7 @@ func (s *suspects) run(h *hand) {
 }
 
 // expect keeps the turn of h for a while for its publication that may run.
-func (s *suspects) expect(h *hand) {
+func (s *suspects) expect(h *delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.suspect.turn = false // passed on
@@ -275,7 +275,7 @@ func (s *suspects) expect(h *hand) {
 }
 
 // unexpect returns the turn to h. It reports false if another has it by now.
-func (s *suspects) unexpect(h *hand) bool {
+func (s *suspects) unexpect(h *delivery) bool {
 	if !s.forget(h.key(), false) {
 		return false
 	}
@@ -301,7 +301,7 @@ func (s *suspects) forget(expected string, pass bool) bool {
 
 // done ends the turn of h once the broker knows its answer: if the next one kills the process, h must not be counted
 // again.
-func (s *suspects) done(h *hand) {
+func (s *suspects) done(h *delivery) {
 	if h.suspect == nil || !h.suspect.turn {
 		return
 	}
@@ -313,7 +313,7 @@ func (s *suspects) done(h *hand) {
 
 // advance gives the turn to the next one waiting here. The caller holds mu.
 func (s *suspects) advance() {
-	if s.turn || len(s.queue) == 0 || s.sub.stopping.Err() != nil { // giveBack releases them
+	if s.turn || len(s.queue) == 0 || s.sub.stopping.Err() != nil { // releaseWaiting releases them
 		return
 	}
 	next := s.queue[0]
@@ -321,11 +321,11 @@ func (s *suspects) advance() {
 	s.take(next)
 }
 
-// giveBack releases the suspects waiting here that which selects.
-func (s *suspects) giveBack(which func(*hand) bool) {
+// releaseWaiting releases the suspects waiting here that which selects.
+func (s *suspects) releaseWaiting(which func(*delivery) bool) {
 	s.mu.Lock()
-	var back []*hand
-	s.queue = slices.DeleteFunc(s.queue, func(h *hand) bool {
+	var back []*delivery
+	s.queue = slices.DeleteFunc(s.queue, func(h *delivery) bool {
 		chosen := which(h)
 		if chosen {
 			back = append(back, h)
@@ -343,7 +343,7 @@ var beginning = wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Se
 
 // begin records that the handler of a suspect begins, if the broker supports it. It reports false if h must not be
 // handed out now.
-func (s *suspects) begin(h *hand) bool {
+func (s *suspects) begin(h *delivery) bool {
 	if h.suspect == nil || h.session.beginner == nil {
 		return true
 	}

@@ -37,34 +37,34 @@ func (Driver) Params() []brokers.Param {
 			Name: "version", Default: sarama.DefaultVersion.String(),
 			Doc: "Kafka version whose protocol is used.",
 		},
-		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create missing topics."},
+		brokers.Param{Name: "auto-create", Type: brokers.Bool, Default: "true", Doc: "Create missing topics."},
 		brokers.Param{
-			Name: "partitions", Kind: brokers.Int, Max: 1 << 20,
+			Name: "partitions", Type: brokers.Int, Max: 1 << 20,
 			Doc: "Partitions of the topics created, and the most handlers at once; the broker's default if not given.",
 		},
 		brokers.Param{
-			Name: "replication", Kind: brokers.Int, Max: 32767,
+			Name: "replication", Type: brokers.Int, Max: 32767,
 			Doc: "Replicas of the topics created; the broker's default if not given.",
 		},
 		brokers.Param{
-			Name: "idempotent", Kind: brokers.Bool, Default: "true",
+			Name: "idempotent", Type: brokers.Bool, Default: "true",
 			Doc: "Use the idempotent producer, so that the server drops what the client sends twice; false for servers that " +
 				"refuse it.",
 		},
 		brokers.Param{
-			Name: "max-message-bytes", Kind: brokers.Size, Default: "1MiB", Min: 64 << 10, Max: 1 << 30,
+			Name: "max-message-bytes", Type: brokers.Size, Default: "1MiB", Min: 64 << 10, Max: 1 << 30,
 			Doc: "Largest record, headers included, that the server accepts.",
 		},
 		brokers.Param{
-			Name: "session-timeout", Kind: brokers.Duration, Default: "10s", Min: int64(time.Second),
+			Name: "session-timeout", Type: brokers.Duration, Default: "10s", Min: int64(time.Second),
 			Doc: "Silence after which a member's partitions go to the other members of its group.",
 		},
 		brokers.Param{
-			Name: "rebalance-timeout", Kind: brokers.Duration, Default: "60s", Min: int64(time.Second),
+			Name: "rebalance-timeout", Type: brokers.Duration, Default: "60s", Min: int64(time.Second),
 			Doc: "How long a rebalance waits for running handlers.",
 		},
 		brokers.Param{
-			Name: "tls", Kind: brokers.Bool, Default: "false",
+			Name: "tls", Type: brokers.Bool, Default: "false",
 			Doc: "Connect with TLS, and the system's certificates.",
 		},
 	)

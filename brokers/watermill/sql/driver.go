@@ -42,25 +42,25 @@ func (Driver) Params() []brokers.Param {
 	return wbroker.URLParams(
 		brokers.Param{Name: "driver", Doc: "Name of the database/sql driver; by default the usual ones of the scheme are " +
 			"tried."},
-		brokers.Param{Name: "auto-create", Kind: brokers.Bool, Default: "true", Doc: "Create missing tables."},
+		brokers.Param{Name: "auto-create", Type: brokers.Bool, Default: "true", Doc: "Create missing tables."},
 		brokers.Param{
 			Name: "payload", Default: "bytes", OneOf: []string{"bytes", "json"},
 			Doc: "Type of the payload column in new tables; json refuses payloads that are not JSON.",
 		},
 		brokers.Param{
-			Name: "batch", Kind: brokers.Int, Default: "1", Min: 1, Max: 1000,
+			Name: "batch", Type: brokers.Int, Default: "1", Min: 1, Max: 1000,
 			Doc: "Messages of one transaction; an error delivers all of them again.",
 		},
 		brokers.Param{
-			Name: "ack-deadline", Kind: brokers.Duration, Default: "24h", Min: int64(time.Second),
+			Name: "ack-deadline", Type: brokers.Duration, Default: "24h", Min: int64(time.Second),
 			Doc: "How long a handler may take; a slower one is started again while it still runs.",
 		},
 		brokers.Param{
-			Name: "poll", Kind: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
+			Name: "poll", Type: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
 			Doc: "Pause between two polls for new messages.",
 		},
 		brokers.Param{
-			Name: "max-connections", Kind: brokers.Int, Default: "8", Min: 2,
+			Name: "max-connections", Type: brokers.Int, Default: "8", Min: 2,
 			Doc: "Most connections for publishing; each subscription has one more.",
 		},
 		brokers.Param{Name: "*", Native: true, Doc: "Every other parameter belongs to the database driver."},

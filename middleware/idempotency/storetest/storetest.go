@@ -25,10 +25,10 @@ func Run(t *testing.T, open func(t *testing.T) idempotency.Store) {
 	t.Helper()
 	for name, run := range map[string]func(t *testing.T, s idempotency.Store, key idempotency.Key){
 		"Claim_IsExclusiveUntilReleased":     exclusive,
-		"Claim_OfManyAtOnceHasOneWinner":     oneWinner,
+		"Claim_OfManyAtOnceHasOneWinner":     oneClaims,
 		"Complete_IsRememberedWithItsResult": completed,
 		"Lease_OfACrashedOwnerEnds":          crashedOwner,
-		"Lease_OfACrashedOwnerHasOneHeir":    oneHeir,
+		"Lease_OfACrashedOwnerHasOneHeir":    oneTakesOver,
 		"Lease_IsRenewed":                    renewed,
 		"Retention_Ends":                     retentionEnds,
 		"Keys_OfAnyTextAreKeptApart":         keysApart,
@@ -62,7 +62,7 @@ func exclusive(t *testing.T, s idempotency.Store, key idempotency.Key) {
 	require.ErrorIs(t, s.Complete(t.Context(), key, 1, nil, time.Minute), idempotency.ErrLost)
 }
 
-func oneWinner(t *testing.T, s idempotency.Store, key idempotency.Key) {
+func oneClaims(t *testing.T, s idempotency.Store, key idempotency.Key) {
 	t.Helper()
 	var (
 		mu      sync.Mutex
@@ -83,8 +83,8 @@ func oneWinner(t *testing.T, s idempotency.Store, key idempotency.Key) {
 	require.Equal(t, 1, winners)
 }
 
-// oneHeir lets many owners claim the key of a crashed one after its lease has ended.
-func oneHeir(t *testing.T, s idempotency.Store, key idempotency.Key) {
+// oneTakesOver lets many owners claim the key of a crashed one after its lease has ended.
+func oneTakesOver(t *testing.T, s idempotency.Store, key idempotency.Key) {
 	t.Helper()
 	for round := range 10 {
 		key.MessageID = strconv.Itoa(round)

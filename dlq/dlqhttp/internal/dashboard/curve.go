@@ -87,9 +87,9 @@ func (c curve) Rows() []curveRow {
 	return rows
 }
 
-// spark is a small curve of one cause, drawn by the server: the points of a polygon in a box of sparkWidth by
+// sparkline is a small curve of one cause, drawn by the server: the points of a polygon in a box of sparkWidth by
 // sparkHeight.
-type spark struct {
+type sparkline struct {
 	Area, Line string
 	Total      int64
 }
@@ -110,8 +110,8 @@ func sparkPointsOf(hours []driver.HourCount, now time.Time) []int64 {
 	return points
 }
 
-// sparkOf draws the last seven days, on a scale that ends at top.
-func sparkOf(hours []driver.HourCount, now time.Time, top int64) spark {
+// sparklineOf draws the last seven days, on a scale that ends at top.
+func sparklineOf(hours []driver.HourCount, now time.Time, top int64) sparkline {
 	points := sparkPointsOf(hours, now)
 	var line strings.Builder
 	for i, n := range points {
@@ -120,7 +120,7 @@ func sparkOf(hours []driver.HourCount, now time.Time, top int64) spark {
 		fmt.Fprintf(&line, "%.1f,%.1f ", x, y)
 	}
 	text := strings.TrimSpace(line.String())
-	return spark{
+	return sparkline{
 		Line: text, Area: fmt.Sprintf("0,%d %s %d,%d", sparkHeight, text, sparkWidth, sparkHeight), Total: sum(points),
 	}
 }

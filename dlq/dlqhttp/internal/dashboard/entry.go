@@ -27,7 +27,7 @@ type entryData struct {
 	Entry    *dlq.Entry
 	Payload  payloadView
 	Headers  []headerView
-	Timeline []moment
+	Timeline []timelineEvent
 	Audit    []auditRow
 	Trace    traceView
 	Diff     *payload.Diff // against what died first, when it was edited

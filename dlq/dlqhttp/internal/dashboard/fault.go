@@ -62,7 +62,7 @@ func faultOf(err error) *fault {
 			f.title = "The broker did not confirm the message"
 			f.detail = "It may have been sent: look whether its consumer has handled it before you redrive it again."
 		}
-		f.reason = brokersWords(err)
+		f.reason = brokerError(err)
 		return f
 	case errors.Is(err, dlq.ErrNotFound):
 		return newFault(http.StatusNotFound, "Not found",
@@ -81,8 +81,8 @@ func faultOf(err error) *fault {
 	}
 }
 
-// brokersWords is the part of an error that comes from the broker's driver.
-func brokersWords(err error) string {
+// brokerError is the part of an error that comes from the broker's driver.
+func brokerError(err error) string {
 	_, words, _ := strings.Cut(err.Error(), dlq.ErrPublish.Error()+": ")
 	return words
 }
@@ -91,7 +91,7 @@ func brokersWords(err error) string {
 func (d *dashboard) explain(r *http.Request, f *fault) {
 	looks := r.Method == http.MethodGet
 	if f.back == "" {
-		f.back, f.backLabel = wayBack(r)
+		f.back, f.backLabel = backLink(r)
 	}
 	if f.detail != "" {
 		return
@@ -119,8 +119,8 @@ func (d *dashboard) explain(r *http.Request, f *fault) {
 	}
 }
 
-// wayBack is where a request came from, judging by its address.
-func wayBack(r *http.Request) (path, label string) {
+// backLink is where a request came from, judging by its address.
+func backLink(r *http.Request) (path, label string) {
 	id := r.PathValue("id")
 	switch {
 	case id == "":

@@ -19,7 +19,7 @@ import (
 // cause is a group with its curve.
 type cause struct {
 	driver.Group
-	Spark spark
+	Spark sparkline
 	Muted bool
 	// Most is the largest count among its neighbours, for bars.
 	Most int64
@@ -35,7 +35,7 @@ func causesOf(groups []driver.Group, now time.Time, sees visible.View) []cause {
 	}
 	for _, g := range shown {
 		most = max(most, g.Counts.Pending)
-		causes = append(causes, cause{Group: g, Spark: sparkOf(g.Trend, now, top)})
+		causes = append(causes, cause{Group: g, Spark: sparklineOf(g.Trend, now, top)})
 	}
 	for i := range causes {
 		causes[i].Most = most
@@ -90,7 +90,7 @@ func (d *dashboard) groups(w http.ResponseWriter, r *http.Request) error {
 		AllSeen: query.Status == "" && query.CauseText == "" && query.Handler == "" && query.ErrorClass == "",
 	}
 	data.Default = query == dlq.GroupQuery{Status: dlq.Pending, Limit: maxGroups}
-	said, err := d.said(r.Context())
+	said, err := d.annotations(r.Context())
 	if err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func (d *dashboard) group(w http.ResponseWriter, r *http.Request) error {
 		Cause: causesOf([]driver.Group{a.group}, now, sees)[0], Week: curveOf(a.group.Trend, now, weekHours),
 		Entries: sees.ShownEntries(a.entries), Search: search{Filter: dlq.Filter{Fingerprint: fingerprint}},
 	}
-	said, err := d.said(r.Context())
+	said, err := d.annotations(r.Context())
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// said is what people have said about causes: which are muted, and the newest notes.
-type said struct {
+// annotations are what people have recorded about causes: which are muted, and the newest notes.
+type annotations struct {
 	mutes []driver.Mute
 	notes []driver.AuditRecord
 	// canMute reports whether the store supports mutes.
@@ -25,9 +25,9 @@ type said struct {
 // maxNotes is how many notes, on all causes, the page of one cause searches.
 const maxNotes = 500
 
-// said reads what people have said about causes.
-func (d *dashboard) said(ctx context.Context) (said, error) {
-	s, _, err := cached(ctx, d.cache, "said of causes", func(ctx context.Context) (s said, err error) {
+// annotations reads what people have recorded about causes.
+func (d *dashboard) annotations(ctx context.Context) (annotations, error) {
+	s, _, err := cached(ctx, d.cache, "said of causes", func(ctx context.Context) (s annotations, err error) {
 		s.mutes, err = d.cfg.Manager.Mutes(ctx)
 		s.canMute = err == nil
 		if err != nil && !errors.Is(err, dlq.ErrNoNotices) {
@@ -40,7 +40,7 @@ func (d *dashboard) said(ctx context.Context) (said, error) {
 }
 
 // muted finds a cause among the muted ones.
-func (s *said) muted(fingerprint string) (driver.Mute, bool) {
+func (s *annotations) muted(fingerprint string) (driver.Mute, bool) {
 	at := slices.IndexFunc(s.mutes, func(m driver.Mute) bool { return m.Fingerprint == fingerprint })
 	if at < 0 {
 		return driver.Mute{}, false
@@ -49,7 +49,7 @@ func (s *said) muted(fingerprint string) (driver.Mute, bool) {
 }
 
 // about adds what people have said about the cause to its page.
-func (g *groupData) about(d *dashboard, r *http.Request, s *said) {
+func (g *groupData) about(d *dashboard, r *http.Request, s *annotations) {
 	sees, fingerprint := d.cfg.Visible(r.Context()), g.Cause.Fingerprint
 	g.CanMute = s.canMute
 	if m, is := s.muted(fingerprint); is {

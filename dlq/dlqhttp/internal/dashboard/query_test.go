@@ -124,7 +124,7 @@ func TestCurve(t *testing.T) {
 	require.Equal(t, int64(2), c.Returned())
 	rate := perHour(hours, noon, driver.HourCount.Deaths)
 	require.InDelta(t, 10+60*(1-34.0/60-56.0/3600), rate, 0.01)
-	s := sparkOf(hours, noon, 3)
+	s := sparklineOf(hours, noon, 3)
 	require.Equal(t, int64(70), s.Total)
 	require.Len(t, strings.Fields(s.Line), sparkPoints)
 }

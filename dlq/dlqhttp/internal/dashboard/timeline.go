@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// moment is an event in the life of a message.
-type moment struct {
+// timelineEvent is an event in the life of a message.
+type timelineEvent struct {
 	At time.Time
 	// Kind chooses the colour: bad, good, move, note.
 	Kind, Title string
@@ -22,13 +22,13 @@ type moment struct {
 }
 
 // timeline is the life of a message: its attempts before it died, every redrive and its outcome, and what people did.
-func timeline(e *dlq.Entry, audit []driver.AuditRecord) []moment {
-	var all []moment
+func timeline(e *dlq.Entry, audit []driver.AuditRecord) []timelineEvent {
+	var all []timelineEvent
 	if t := e.Origin.Timestamp; !t.IsZero() {
-		all = append(all, moment{At: t, Kind: "note", Title: "Published to " + e.Origin.Topic})
+		all = append(all, timelineEvent{At: t, Kind: "note", Title: "Published to " + e.Origin.Topic})
 	}
 	if first := e.FirstFailureAt; !first.IsZero() && e.Attempts > 1 && first.Before(e.CreatedAt) {
-		all = append(all, moment{At: first, Kind: "bad", Title: "Attempt 1 failed"})
+		all = append(all, timelineEvent{At: first, Kind: "bad", Title: "Attempt 1 failed"})
 	}
 	// The first error is the entry's, unless it has died again since: then the records have it.
 	firstError := e.ErrorMessage
@@ -38,26 +38,26 @@ func timeline(e *dlq.Entry, audit []driver.AuditRecord) []moment {
 			break
 		}
 	}
-	died := moment{At: e.CreatedAt, Kind: "bad", Title: "Died", Detail: firstError}
+	died := timelineEvent{At: e.CreatedAt, Kind: "bad", Title: "Died", Detail: firstError}
 	if e.Attempts > 0 && e.DeathRedrive == 0 {
 		died.Title = fmt.Sprintf("Died after attempt %d, %s", e.Attempts, e.Reason)
 	}
 	all = append(all, died)
 	for _, r := range audit {
-		all = append(all, momentOf(r))
+		all = append(all, timelineEventOf(r))
 	}
 	if e.SeenCount > 1 {
-		all = append(all, moment{
+		all = append(all, timelineEvent{
 			At: e.LastSeenAt, Kind: "note",
 			Title: fmt.Sprintf("Reported %d times: the same delivery, kept once", e.SeenCount),
 		})
 	}
-	slices.SortStableFunc(all, func(a, b moment) int { return cmp.Compare(a.At.UnixMicro(), b.At.UnixMicro()) })
+	slices.SortStableFunc(all, func(a, b timelineEvent) int { return cmp.Compare(a.At.UnixMicro(), b.At.UnixMicro()) })
 	return all
 }
 
-func momentOf(r driver.AuditRecord) moment {
-	m := moment{At: r.At, Kind: "note", Who: r.Actor, Note: r.Note, Run: r.Run}
+func timelineEventOf(r driver.AuditRecord) timelineEvent {
+	m := timelineEvent{At: r.At, Kind: "note", Who: r.Actor, Note: r.Note, Run: r.Run}
 	switch r.Action {
 	case driver.ActionRedrive:
 		m.Kind, m.Title = "move", "Redriven"

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// complaints keeps one cause from filling the log: what failed for the same reason within quiet is one line, and the
+// logLimit keeps one cause from filling the log: what failed for the same reason within quiet is one line, and the
 // next one reports how many there were.
-type complaints struct {
+type logLimit struct {
 	mu    sync.Mutex
 	known map[complaint]*silence
 }

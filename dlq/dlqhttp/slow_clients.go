@@ -16,10 +16,10 @@ const (
 	sendPart    = 64 << 10
 )
 
-// patient limits how long to wait for a client that sends no body, or does not read its response: otherwise it would
-// keep a connection, and what the route holds, forever. The server around the handler cannot do it, because imports,
-// exports and progress streams have no time limit.
-func patient(next http.Handler) http.Handler {
+// limitSlowClients limits how long to wait for a client that sends no body, or does not read its response: otherwise it
+// would keep a connection, and what the route holds, forever. The server around the handler cannot do it, because
+// imports, exports and progress streams have no time limit.
+func limitSlowClients(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		out := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 		if r.Body != nil && r.Body != http.NoBody {

@@ -11,7 +11,7 @@ import (
 )
 
 // admit reports whether h is for the handler. Otherwise it is settled, or parked and sent to ready when it may run.
-func (s *subscription) admit(h *hand) bool {
+func (s *subscription) admit(h *delivery) bool {
 	if h.replayed() {
 		s.b.replays.Add(1)
 		h.moved, h.skipped = true, true
@@ -33,14 +33,14 @@ func (s *subscription) admit(h *hand) bool {
 		s.aside.Go(func() { s.await(h, earlier) })
 		return false
 	case h.Rest > s.b.traits.HoldLimit:
-		s.aside.Go(func() { s.moveOn(h) })
+		s.aside.Go(func() { s.republishRest(h) })
 		return false
 	}
 	return s.admitDue(h)
 }
 
 // admitDue is admit for deliveries that are due, or nearly.
-func (s *subscription) admitDue(h *hand) bool {
+func (s *subscription) admitDue(h *delivery) bool {
 	rest := h.Rest
 	if s.inPlace && s.memory.anyNacked() {
 		rest = max(rest, s.memory.pausing(h.stageName()))
@@ -64,7 +64,7 @@ func (s *subscription) admitDue(h *hand) bool {
 
 // refresh publishes h again, behind the others, before the broker gives it up for being delivered too often, which was
 // not its handler's fault. As long as that fails it runs in place.
-func (s *subscription) refresh(h *hand) {
+func (s *subscription) refresh(h *delivery) {
 	h.NearLimit = false
 	s.memory.hold(h)
 	err := s.publishAgain(context.Background(), h, 0)
@@ -83,7 +83,7 @@ func (s *subscription) refresh(h *hand) {
 
 // refuse dead-letters a message that cannot be read: how often it has been tried, and whether it was delayed, may be in
 // the unreadable part.
-func (s *subscription) refuse(h *hand) {
+func (s *subscription) refuse(h *delivery) {
 	s.deadLetterUnhandled(h, &envelope.DeadLetter{
 		Message: h.Message, Reason: envelope.ReasonMalformed, Origin: h.Origin, At: time.Now(),
 		Err: envelope.Error{Message: h.Malformed, Code: "malformed"},
@@ -91,7 +91,7 @@ func (s *subscription) refuse(h *hand) {
 }
 
 // deadLetterUnhandled dead-letters h before it reaches its handler, and retries until the subscription stops.
-func (s *subscription) deadLetterUnhandled(h *hand, letter *envelope.DeadLetter) {
+func (s *subscription) deadLetterUnhandled(h *delivery, letter *envelope.DeadLetter) {
 	b := s.b
 	for n := 1; ; n++ {
 		err := crash.Keep(context.Background(), b.cfg, letter, b.DeadLetter)
@@ -115,7 +115,7 @@ func (s *subscription) deadLetterUnhandled(h *hand, letter *envelope.DeadLetter)
 
 // await waits for the handler that has the message, from an ended session or from another copy, and applies its answer
 // to h: otherwise a handler that takes longer than the broker waits would run again and again.
-func (s *subscription) await(h *hand, answered <-chan struct{}) {
+func (s *subscription) await(h *delivery, answered <-chan struct{}) {
 	select {
 	case <-answered:
 	case <-s.stop:
@@ -133,7 +133,7 @@ func (s *subscription) await(h *hand, answered <-chan struct{}) {
 // nacked redelivers h after a pause, which doubles with every delivery: a message that cannot be settled causes no hot
 // loop. A nack during the drain is for another process and needs no pause. With direct it returns what its worker is to
 // hand out again.
-func (s *subscription) nacked(h *hand) *hand {
+func (s *subscription) nacked(h *delivery) *delivery {
 	if isClosed(s.stop) {
 		h.settle(driver.Release, 0)
 		return nil
@@ -146,7 +146,7 @@ func (s *subscription) nacked(h *hand) *hand {
 	_, pause := s.memory.nack(h.stageName(), func(times int) time.Duration {
 		return s.nacking.After(max(times, h.nacks+1, h.Earlier+1))
 	})
-	next := h.again()
+	next := h.repeat()
 	if !s.direct {
 		s.aside.Go(func() { s.hold(next, pause) })
 		return nil
@@ -159,7 +159,7 @@ func (s *subscription) nacked(h *hand) *hand {
 
 // hold keeps h in hand for d, and then runs it. Others run in the meantime, even if the window is one message: a second
 // nack in a row means that the message can be neither retried nor dead-lettered now.
-func (s *subscription) hold(h *hand, d time.Duration) {
+func (s *subscription) hold(h *delivery, d time.Duration) {
 	if h.nacks > 1 {
 		s.widen(h)
 	}
@@ -169,7 +169,7 @@ func (s *subscription) hold(h *hand, d time.Duration) {
 }
 
 // rest waits for d. It reports false if h is no longer in hand: released because the subscription stops, or lost.
-func (s *subscription) rest(h *hand, d time.Duration) bool {
+func (s *subscription) rest(h *delivery, d time.Duration) bool {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()
 	select {
@@ -186,7 +186,7 @@ func (s *subscription) rest(h *hand, d time.Duration) bool {
 }
 
 // enter runs h in its turn.
-func (s *subscription) enter(h *hand) {
+func (s *subscription) enter(h *delivery) {
 	if s.mayRun(h) {
 		s.ready <- h // it has a slot in the window, so there is room here
 	}
@@ -195,9 +195,9 @@ func (s *subscription) enter(h *hand) {
 // republishing paces attempts to publish messages in hand.
 var republishing = wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
 
-// moveOn publishes a message that was handed out early for the rest of its wait. As long as that fails, for example
-// because the broker is short of memory, it is kept in hand; when it is due it runs in place.
-func (s *subscription) moveOn(h *hand) {
+// republishRest publishes a message that was handed out early for the rest of its wait. As long as that fails, for
+// example because the broker is short of memory, it is kept in hand; when it is due it runs in place.
+func (s *subscription) republishRest(h *delivery) {
 	due := time.Now().Add(h.Rest)
 	s.memory.hold(h) // before publishing: a copy whose confirm is lost may arrive first
 	for n := 1; ; n++ {
@@ -208,7 +208,7 @@ func (s *subscription) moveOn(h *hand) {
 			}
 			return
 		}
-		err := s.tryMoveOn(h, rest)
+		err := s.tryRepublishRest(h, rest)
 		if err == nil {
 			h.moved = true
 			h.settle(driver.Ack, 0)
@@ -229,9 +229,9 @@ func (s *subscription) moveOn(h *hand) {
 // slow is how long a publication may take before another delivery gets its slot in the window.
 const slow = 500 * time.Millisecond
 
-// tryMoveOn publishes h for the rest of its wait, and gives up before that ends: a missing answer must not make it
-// late.
-func (s *subscription) tryMoveOn(h *hand, rest time.Duration) error {
+// tryRepublishRest publishes h for the rest of its wait, and gives up before that ends: a missing answer must not make
+// it late.
+func (s *subscription) tryRepublishRest(h *delivery, rest time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), rest)
 	defer cancel()
 	answer := make(chan error, 1)
@@ -255,7 +255,7 @@ func (s *subscription) tryMoveOn(h *hand, rest time.Duration) error {
 const maxStuck = 256
 
 // widen lets the broker send another delivery while h waits in hand.
-func (s *subscription) widen(h *hand) {
+func (s *subscription) widen(h *delivery) {
 	w, ok := h.session.stream.(driver.Widener)
 	if !ok || !h.windowed.Load() {
 		return
@@ -273,7 +273,7 @@ func (s *subscription) widen(h *hand) {
 }
 
 // narrow undoes widen.
-func (s *subscription) narrow(h *hand) {
+func (s *subscription) narrow(h *delivery) {
 	h.stuck = false
 	n := s.stuck.Add(-1)
 	if w, ok := h.session.stream.(driver.Widener); ok && !h.session.ended.Load() {
@@ -288,7 +288,9 @@ func (s *subscription) changeWindow(w driver.Widener, n int32) error {
 }
 
 // publishAgain sends h to its own consumer once more, as the same stage.
-func (s *subscription) publishAgain(ctx context.Context, h *hand, rest time.Duration, extra ...driver.Header) error {
+func (s *subscription) publishAgain(
+	ctx context.Context, h *delivery, rest time.Duration, extra ...driver.Header,
+) error {
 	o := driver.Outgoing{
 		Message: h.Message, To: s.b.to(driver.ToConsumer, h.Origin.Topic, h.Origin.Consumer), Origin: &h.Origin,
 		First: !h.isRetry(), Extra: extra,
@@ -302,4 +304,4 @@ func (s *subscription) publishAgain(ctx context.Context, h *hand, rest time.Dura
 	return s.b.sender.sendOne(ctx, &o)
 }
 
-func (h *hand) isRetry() bool { return h.stage != "" && h.stage[:1] == retryStage }
+func (h *delivery) isRetry() bool { return h.stage != "" && h.stage[:1] == retryStage }

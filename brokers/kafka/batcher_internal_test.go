@@ -13,10 +13,10 @@ import (
 
 // gathered counts the batches that a gatherer releases. It has a lock because timers release them in separate
 // goroutines, in no defined order relative to the test's reads.
-func gathered() (g *gatherer, batches func() []int) {
+func gathered() (g *batcher, batches func() []int) {
 	var mu sync.Mutex
 	var sizes []int
-	g = &gatherer{topics: map[string]*gathering{}}
+	g = &batcher{topics: map[string]*gathering{}}
 	g.release = func(t *gathering) {
 		if n := len(g.take(t)); n > 0 {
 			mu.Lock()
@@ -57,7 +57,7 @@ func TestGatherer_WaitsForTheAnswer(t *testing.T) {
 		for range 63 {
 			g.answered("orders")
 		}
-		time.Sleep(gatherWait) // virtual
+		time.Sleep(batchWait) // virtual
 		synctest.Wait()
 		require.Equal(t, []int{63}, batches())
 		g.answered("payments")
@@ -71,14 +71,14 @@ func TestGatherer_WaitsNoLongerThanItsBound(t *testing.T) {
 		require.True(t, g.add(of("orders")), "for a partition that does not respond")
 		require.False(t, g.add(of("orders")))
 		require.False(t, g.add(of("orders")))
-		time.Sleep(gatherWait - 1) // virtual
+		time.Sleep(batchWait - 1) // virtual
 		synctest.Wait()
 		require.Empty(t, batches())
 		time.Sleep(time.Nanosecond) // virtual
 		synctest.Wait()
 		require.Equal(t, []int{2}, batches())
 		require.False(t, g.add(of("orders")))
-		time.Sleep(gatherWait) // virtual
+		time.Sleep(batchWait) // virtual
 		synctest.Wait()
 		require.Equal(t, []int{2, 1}, batches())
 	})
@@ -91,7 +91,7 @@ func TestGatherer_ReleasesAllAtTheEnd(t *testing.T) {
 			g.add(of(topic))
 		}
 		require.Len(t, g.takeAll(), 3)
-		time.Sleep(gatherWait) // virtual
+		time.Sleep(batchWait) // virtual
 		synctest.Wait()
 		require.Empty(t, batches(), "nothing is sent twice")
 	})

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// trail records in the audit log what changes nothing: guesses at hidden values, and, if configured, reads.
-type trail struct {
+// auditTrail records in the audit log what changes nothing: guesses at hidden values, and, if configured, reads.
+type auditTrail struct {
 	manager *dlq.Manager
 	logger  *slog.Logger
 	reads   bool
@@ -32,8 +32,8 @@ const (
 	maxMore    = 1000
 )
 
-func newTrail(cfg *Config) *trail {
-	return &trail{
+func newAuditTrail(cfg *Config) *auditTrail {
+	return &auditTrail{
 		manager: cfg.Manager, logger: cfg.Logger, reads: cfg.AuditReads, limit: access.NewLimiter(guessRate, guessBurst),
 		more: map[string]int{},
 	}
@@ -41,7 +41,7 @@ func newTrail(cfg *Config) *trail {
 
 // refused records that a caller asked for hidden values. What it looked for is not in the record, which others can
 // read.
-func (t *trail) refused(ctx context.Context, err *visible.RefusedError) {
+func (t *auditTrail) refused(ctx context.Context, err *visible.RefusedError) {
 	who := access.From(ctx)
 	t.logger.WarnContext(ctx, "a request for hidden values was refused", "actor", who.Name, "role", who.Role.String(),
 		"field", err.Field)
@@ -59,7 +59,7 @@ func (t *trail) refused(ctx context.Context, err *visible.RefusedError) {
 }
 
 // allowed reports whether there is room for a record, and adds how many had none.
-func (t *trail) allowed(identity string, detail map[string]string) bool {
+func (t *auditTrail) allowed(identity string, detail map[string]string) bool {
 	_, ok := t.limit.Allow(identity)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,7 +77,7 @@ func (t *trail) allowed(identity string, detail map[string]string) bool {
 }
 
 // read records that a caller is about to see the messages of entries. If that fails, they are not shown.
-func (t *trail) read(ctx context.Context, what string, entries ...int64) error {
+func (t *auditTrail) read(ctx context.Context, what string, entries ...int64) error {
 	if !t.reads || len(entries) == 0 {
 		return nil
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// hand is one delivery in this process, until it is settled. It is itself the context below the handler's, which saves
-// one allocation per message.
-type hand struct {
+// delivery is a message in hand, until it is settled. It is itself the context below the handler's, which
+// saves one allocation per message.
+type delivery struct {
 	context.Context
 	driver.Delivery
 	sub     *subscription
@@ -36,7 +36,7 @@ type hand struct {
 	ordered  bool             // it has its turn within its Order, or waits for it
 	suspect  *suspect         // nil unless it may have killed its process
 
-	before, after *hand         // neighbours in hand in the same session
+	before, after *delivery     // neighbours in hand in the same session
 	listed        bool          // it has neighbours
 	survived      bool          // it was in hand when the session ended
 	held          bool          // copies of it wait for its answer
@@ -47,19 +47,19 @@ type hand struct {
 	settlement  [1]driver.Settlement
 }
 
-type handKey struct{}
+type deliveryKey struct{}
 
 // Value implements context.Context.
-func (h *hand) Value(key any) any {
-	if key == (handKey{}) {
+func (h *delivery) Value(key any) any {
+	if key == (deliveryKey{}) {
 		return h
 	}
 	return h.Context.Value(key)
 }
 
-// handOf returns the delivery of ctx if it is the one that m arrived with from origin, otherwise nil.
-func handOf(ctx context.Context, origin *envelope.Origin, m *message.Message) *hand {
-	h, _ := ctx.Value(handKey{}).(*hand)
+// deliveryOf returns the delivery of ctx if it is the one that m arrived with from origin, otherwise nil.
+func deliveryOf(ctx context.Context, origin *envelope.Origin, m *message.Message) *delivery {
+	h, _ := ctx.Value(deliveryKey{}).(*delivery)
 	if h == nil || h.uuid != m.UUID ||
 		h.Origin.Topic != origin.Topic || h.Origin.Consumer != origin.Consumer || h.Origin.Position != origin.Position {
 		return nil
@@ -67,9 +67,9 @@ func handOf(ctx context.Context, origin *envelope.Origin, m *message.Message) *h
 	return h
 }
 
-func newHand(s *session, d driver.Delivery) *hand {
+func newDelivery(s *session, d driver.Delivery) *delivery {
 	sub := s.sub
-	h := &hand{Delivery: d, sub: sub, session: s, uuid: d.Message.UUID}
+	h := &delivery{Delivery: d, sub: sub, session: s, uuid: d.Message.UUID}
 	o := &h.Origin
 	if o.Broker == "" {
 		o.Broker = sub.b.caps.Scheme
@@ -89,7 +89,7 @@ func newHand(s *session, d driver.Delivery) *hand {
 }
 
 // list records that h is in hand. Only brokers that count deliveries need it.
-func (s *session) list(h *hand) {
+func (s *session) list(h *delivery) {
 	if !s.sub.b.caps.DeliveryCount {
 		return
 	}
@@ -103,14 +103,14 @@ func (s *session) list(h *hand) {
 }
 
 // unlist records that h is no longer in hand.
-func (s *session) unlist(h *hand) {
+func (s *session) unlist(h *delivery) {
 	if s.remove(h) || h.held {
 		s.sub.memory.answered(h)
 	}
 }
 
 // remove reports whether h was in hand when the session ended.
-func (s *session) remove(h *hand) bool {
+func (s *session) remove(h *delivery) bool {
 	if !s.sub.b.caps.DeliveryCount {
 		return false
 	}
@@ -133,7 +133,7 @@ func (s *session) remove(h *hand) bool {
 }
 
 // leaveWindow frees the slot of h in the window. It reports false if h has none.
-func (h *hand) leaveWindow() bool {
+func (h *delivery) leaveWindow() bool {
 	left := h.windowed.CompareAndSwap(true, false)
 	if left {
 		<-h.sub.window
@@ -154,16 +154,17 @@ func (s *session) survive() {
 }
 
 // keep remembers the message as delivered, before anything can change it.
-func (h *hand) keep() {
+func (h *delivery) keep() {
 	if h.sub.keepsCopies && h.session.renewer == nil {
 		h.copy = h.Message.Copy()
 		h.copy.Payload = slices.Clone(h.Message.Payload)
 	}
 }
 
-// again returns the same delivery, to be handed out in place once more. Its handler gets a message unchanged by others.
-func (h *hand) again() *hand {
-	next := &hand{
+// repeat returns the same delivery, to be handed out in place once more. Its handler gets a message unchanged by
+// others.
+func (h *delivery) repeat() *delivery {
+	next := &delivery{
 		Delivery: h.Delivery, doubtful: h.doubtful, sub: h.sub, session: h.session, stage: h.stage, name: h.stageName(),
 		nacks:   h.nacks + 1,
 		ordered: h.ordered, suspect: h.suspect,
@@ -184,7 +185,7 @@ func (h *hand) again() *hand {
 }
 
 // replace lists next instead of h.
-func (s *session) replace(h, next *hand) {
+func (s *session) replace(h, next *delivery) {
 	if !isClosed(s.lost) {
 		s.sub.memory.pass(h, next)
 	}
@@ -195,12 +196,12 @@ func (s *session) replace(h, next *hand) {
 }
 
 // settle reports how the delivery has ended, and forgets it.
-func (h *hand) settle(outcome driver.Outcome, pause time.Duration) {
+func (h *delivery) settle(outcome driver.Answer, pause time.Duration) {
 	if outcome == driver.Ack && !h.moved {
 		h.remember()
 	}
 	h.settlement[0] = driver.Settlement{
-		Delivery: &h.Delivery, Outcome: outcome, Pause: pause, Skipped: h.skipped,
+		Delivery: &h.Delivery, Answer: outcome, Pause: pause, Skipped: h.skipped,
 	}
 	if h.Order != "" {
 		h.sub.order.leave(h, outcome)
@@ -220,7 +221,7 @@ func (h *hand) settle(outcome driver.Outcome, pause time.Duration) {
 }
 
 // remember records that the consumer has settled the stage, and clears its record of nacks.
-func (h *hand) remember() {
+func (h *delivery) remember() {
 	m := h.sub.memory
 	if h.isRetry() || h.doubtful && h.stage != "" {
 		m.settle(h.stage)
@@ -234,7 +235,7 @@ func (h *hand) remember() {
 }
 
 // flush reports several settlements in one call.
-func (s *session) flush(batch []*hand) {
+func (s *session) flush(batch []*delivery) {
 	settled := make([]driver.Settlement, len(batch))
 	for i, h := range batch {
 		settled[i] = h.settlement[0]
@@ -243,16 +244,16 @@ func (s *session) flush(batch []*hand) {
 }
 
 // report tells the transport how deliveries ended, and retries for as long as the session lasts.
-func (s *session) report(settled []driver.Settlement, hands ...*hand) {
+func (s *session) report(settled []driver.Settlement, hands ...*delivery) {
 	faults := s.try(settled)
 	if faults == nil {
-		if settled[0].Outcome == driver.Ack {
+		if settled[0].Answer == driver.Ack {
 			s.worked.Store(true)
 		}
 		s.sub.known(hands...)
 		return
 	}
-	again, settledAgain := s.sift(settled, hands, faults)
+	again, settledAgain := s.unfinished(settled, hands, faults)
 	if len(again) == 0 {
 		return
 	}
@@ -300,15 +301,15 @@ func (s *session) try(settled []driver.Settlement) []error {
 }
 
 // known records that the broker knows the outcome of deliveries, or never will.
-func (s *subscription) known(hands ...*hand) {
+func (s *subscription) known(hands ...*delivery) {
 	for _, h := range hands {
 		s.suspects.done(h)
 	}
 	s.unsettled.Add(-len(hands))
 }
 
-// sift removes settlements that are final, and returns those to retry.
-func (s *session) sift(settled []driver.Settlement, hands []*hand, faults []error) (again []*hand,
+// unfinished removes settlements that are final, and returns those to retry.
+func (s *session) unfinished(settled []driver.Settlement, hands []*delivery, faults []error) (again []*delivery,
 	settledAgain []driver.Settlement,
 ) {
 	for i, h := range hands {
@@ -327,7 +328,7 @@ func (s *session) sift(settled []driver.Settlement, hands []*hand, faults []erro
 var settling = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
 
 // repeat retries until the transport has accepted the settlements or the session has ended.
-func (s *session) repeat(settled []driver.Settlement, hands []*hand) {
+func (s *session) repeat(settled []driver.Settlement, hands []*delivery) {
 	for n := 1; len(hands) > 0; n++ {
 		timer := time.NewTimer(settling.After(n))
 		select {
@@ -345,15 +346,15 @@ func (s *session) repeat(settled []driver.Settlement, hands []*hand) {
 		if n == 1 {
 			s.sub.b.warn("acks could not be stored, trying again", faults[0], "topic", s.sub.q.Topic, "messages", len(hands))
 		}
-		hands, settled = s.sift(settled, hands, faults)
+		hands, settled = s.unfinished(settled, hands, faults)
 	}
 }
 
 // lose records that the outcome of a delivery has not reached the broker. If it was handled, it is acked when it is
 // redelivered.
-func (h *hand) lose() {
+func (h *delivery) lose() {
 	defer h.sub.known(h)
-	if h.settlement[0].Outcome != driver.Ack || h.moved {
+	if h.settlement[0].Answer != driver.Ack || h.moved {
 		return
 	}
 	h.sub.b.acksLost.Add(1)

@@ -18,28 +18,29 @@ import (
 // calls is how many messages are sent at once to a target without batches.
 const calls = 64
 
-// way is a message's way back: to which broker, and whether to its consumer or, if that is a foreign one, to its topic.
-type way struct {
+// route is a message's route back: to which broker, and whether to its consumer or, if that is a foreign one, to its
+// topic.
+type route struct {
 	target *Target
 	topic  bool
 }
 
 // way finds the way of a message.
-func (r *Router) way(origin envelope.Origin, m *message.Message) (way, error) {
+func (r *Router) way(origin envelope.Origin, m *message.Message) (route, error) {
 	collected := driver.CollectedFrom(m.Context())
 	target, err := r.target(collected.Broker, origin.Broker)
 	if err != nil {
-		return way{}, err
+		return route{}, err
 	}
 	if origin.Topic == "" && origin.Consumer == "" {
-		return way{}, errors.New("collector: redrive: the origin of the message is unknown: set the origin of the source " +
+		return route{}, errors.New("collector: redrive: the origin of the message is unknown: set the origin of the source " +
 			"it was collected from")
 	}
 	foreign := collected.Format != "" && collected.Format != "redrive"
-	return way{target, foreign && target.Publisher != nil}, nil
+	return route{target, foreign && target.Publisher != nil}, nil
 }
 
-func (w way) redriver() dlq.Redriver {
+func (w route) redriver() dlq.Redriver {
 	if w.topic {
 		return dlq.RedriverFunc(w.target.publish)
 	}
@@ -62,7 +63,7 @@ func (t *Target) publish(ctx context.Context, origin envelope.Origin, m *message
 // that need no outcome are closed together.
 func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error {
 	errs := make([]error, len(messages))
-	byWay := map[way][]int{}
+	byWay := map[route][]int{}
 	for i, m := range messages {
 		w, err := r.way(origins[i], m) //nolint:contextcheck // of the message
 		if err != nil {

@@ -9,23 +9,23 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// maxPlaces bounds the cached destinations, because topics and consumers also come from messages.
-const maxPlaces = 4096
+// maxDestinations bounds the cached destinations, because topics and consumers also come from messages.
+const maxDestinations = 4096
 
-// places caches destinations: making names parses templates, which is a tenth of the work of a retry.
-type places struct {
+// destinations caches destinations: making names parses templates, which is a tenth of the work of a retry.
+type destinations struct {
 	known sync.Map // placeKey to *driver.Destination
 	count atomic.Int64
 }
 
-type placeKey struct {
-	kind            driver.Kind
+type destinationKey struct {
+	kind            driver.DestinationKind
 	topic, consumer string
 }
 
 // to returns the destination of a kind. consumer is named as in envelope.Origin, empty for driver.ToTopic.
-func (b *Broker) to(kind driver.Kind, topic, consumer string) *driver.Destination {
-	key := placeKey{kind, topic, consumer}
+func (b *Broker) to(kind driver.DestinationKind, topic, consumer string) *driver.Destination {
+	key := destinationKey{kind, topic, consumer}
 	if known, ok := b.places.known.Load(key); ok {
 		return known.(*driver.Destination)
 	}
@@ -35,7 +35,7 @@ func (b *Broker) to(kind driver.Kind, topic, consumer string) *driver.Destinatio
 	} else {
 		made.Names = b.namesOf(topic, consumer)
 	}
-	if b.places.count.Add(1) > maxPlaces {
+	if b.places.count.Add(1) > maxDestinations {
 		b.places.known.Clear()
 		b.places.count.Store(1)
 	}

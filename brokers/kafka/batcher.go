@@ -9,14 +9,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// gatherWait bounds how long a record waits for others.
-const gatherWait = time.Millisecond
+// batchWait bounds how long a record waits for others.
+const batchWait = time.Millisecond
 
-// gatherer combines single records of many callers into few requests. The client may have five requests in flight and
+// batcher combines single records of many callers into few requests. The client may have five requests in flight and
 // sends records at once, so 64 callers with one record each would cause requests of a few records, and a request costs
 // the broker as much as a hundred records. So a record waits while another one of its topic is unanswered, at most
 // gatherWait: a slow partition does not hold the others up, and a single caller never waits.
-type gatherer struct {
+type batcher struct {
 	release func(t *gathering) // called in a goroutine that may block
 
 	mu     sync.Mutex
@@ -39,7 +39,7 @@ type sending struct {
 }
 
 // add reports whether s is to be sent at once. Otherwise release follows.
-func (g *gatherer) add(s sending) bool {
+func (g *batcher) add(s sending) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t := g.topics[s.record.Topic]
@@ -48,13 +48,13 @@ func (g *gatherer) add(s sending) bool {
 		return true
 	}
 	if t.waiting = append(t.waiting, s); len(t.waiting) == 1 {
-		t.overdue = time.AfterFunc(gatherWait, func() { g.release(t) })
+		t.overdue = time.AfterFunc(batchWait, func() { g.release(t) })
 	}
 	return false
 }
 
 // answered is called once for each sent record.
-func (g *gatherer) answered(topic string) {
+func (g *batcher) answered(topic string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t := g.topics[topic]
@@ -72,7 +72,7 @@ func (g *gatherer) answered(topic string) {
 }
 
 // take returns the waiting records, which are to be sent now.
-func (g *gatherer) take(t *gathering) []sending {
+func (g *batcher) take(t *gathering) []sending {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	taken := t.waiting
@@ -85,7 +85,7 @@ func (g *gatherer) take(t *gathering) []sending {
 }
 
 // takeAll returns the waiting records of all topics, which are to be sent now.
-func (g *gatherer) takeAll() (taken []sending) {
+func (g *batcher) takeAll() (taken []sending) {
 	g.mu.Lock()
 	topics := make([]*gathering, 0, len(g.topics))
 	for _, t := range g.topics {

@@ -22,7 +22,7 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	}
 	defer b.calls.Done()
 	var o driver.Outgoing
-	err := b.again(ctx, &o, &origin, m, delay)
+	err := b.prepareReturn(ctx, &o, &origin, m, delay)
 	switch {
 	case err != nil:
 	case o.Delay > b.longest:
@@ -31,9 +31,9 @@ func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 		err = b.sender.sendOne(ctx, &o)
 	}
 	if err != nil {
-		return b.failed("reschedule", &origin, unmade(&o, err))
+		return b.failed("reschedule", &origin, missingTarget(&o, err))
 	}
-	if h := handOf(ctx, &origin, m); h != nil {
+	if h := deliveryOf(ctx, &origin, m); h != nil {
 		h.rescheduled.Add(1)
 	}
 	return nil
@@ -54,7 +54,7 @@ func (b *Broker) RescheduleAll(ctx context.Context, origins []envelope.Origin, m
 	out, indexes := make([]driver.Outgoing, 0, len(messages)), make([]int, 0, len(messages))
 	for i, m := range messages {
 		var o driver.Outgoing
-		if err := b.again(ctx, &o, &origins[i], m, 0); err != nil {
+		if err := b.prepareReturn(ctx, &o, &origins[i], m, 0); err != nil {
 			faults[i] = b.failed("reschedule", &origins[i], err)
 			continue
 		}
@@ -65,7 +65,7 @@ func (b *Broker) RescheduleAll(ctx context.Context, origins []envelope.Origin, m
 	}
 	for n, err := range b.sender.send(ctx, out) {
 		if i := indexes[n]; err != nil {
-			faults[i] = b.failed("reschedule", &origins[i], unmade(&out[n], err))
+			faults[i] = b.failed("reschedule", &origins[i], missingTarget(&out[n], err))
 		}
 	}
 	return faults
@@ -75,16 +75,16 @@ func (b *Broker) failed(what string, origin *envelope.Origin, err error) error {
 	return fmt.Errorf("%s: %s for %q on %q: %w", b.traits.Name, what, origin.Consumer, origin.Topic, err)
 }
 
-// unmade adds to the error what to do about a destination that was missing and not created.
-func unmade(o *driver.Outgoing, err error) error {
+// missingTarget adds to the error what to do about a destination that was missing and not created.
+func missingTarget(o *driver.Outgoing, err error) error {
 	if o.ExistingOnly && errors.Is(err, brokers.ErrUnroutable) {
 		return driver.MissingTarget(o.Origin, err)
 	}
 	return err
 }
 
-// again prepares the publication that returns m to the consumer of origin.
-func (b *Broker) again(ctx context.Context, o *driver.Outgoing, origin *envelope.Origin, m *message.Message,
+// prepareReturn prepares the publication that returns m to the consumer of origin.
+func (b *Broker) prepareReturn(ctx context.Context, o *driver.Outgoing, origin *envelope.Origin, m *message.Message,
 	delay time.Duration,
 ) error {
 	if origin.Topic == "" && (origin.Consumer == "" || !b.traits.ConsumerIsQueue) {
@@ -100,7 +100,7 @@ func (b *Broker) again(ctx context.Context, o *driver.Outgoing, origin *envelope
 	delete(m.Metadata, envelope.KeyNotBefore)
 	delete(m.Metadata, envelope.KeySuspect)
 	delete(m.Metadata, envelope.KeyStage)
-	if h := handOf(ctx, origin, m); h != nil {
+	if h := deliveryOf(ctx, origin, m); h != nil {
 		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: nextStage(h)})
 	} else { // a redrive starts over, even if the message keeps its position
 		o.Extra = append(o.Extra, driver.Header{Key: envelope.KeyStage, Value: newStage()})

@@ -35,8 +35,8 @@ func (s *subscription) kind(topic string) (time.Duration, bool) {
 	return 0, false
 }
 
-// lookForTiers requests a look at the existing retry topics.
-func (s *subscription) lookForTiers() {
+// findTiers requests a look at the existing retry topics.
+func (s *subscription) findTiers() {
 	select {
 	case s.look <- struct{}{}:
 	default:
@@ -56,7 +56,7 @@ func (s *subscription) keepLooking(ctx context.Context) {
 		case <-tick.C:
 			age = lookEvery / 2
 		}
-		s.lookAtTopic(ctx)
+		s.refreshTopic(ctx)
 		tiers, err := s.b.topics.list(ctx, age, s.kinds...)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -70,9 +70,9 @@ func (s *subscription) keepLooking(ctx context.Context) {
 	}
 }
 
-// lookAtTopic requests another client if the topic is gone or was recreated, because a client sticks to the one that it
-// knew.
-func (s *subscription) lookAtTopic(ctx context.Context) {
+// refreshTopic requests another client if the topic is gone or was recreated, because a client sticks to the one that
+// it knew.
+func (s *subscription) refreshTopic(ctx context.Context) {
 	found, err := s.b.topics.describe(ctx, []string{s.q.Topic})
 	if err != nil {
 		return // the cluster does not answer now
@@ -106,7 +106,7 @@ func (s *subscription) renewLater(why error) {
 }
 
 // has makes sure that a retry topic has a partition.
-func (s *subscription) has(ctx context.Context, at place) error {
+func (s *subscription) has(ctx context.Context, at topicPartition) error {
 	wait, _ := s.kind(at.topic)
 	partitions, err := s.b.topics.existing(ctx, s.b.source(s.q.Topic))
 	if err != nil {

@@ -20,7 +20,7 @@ func (b *transport) ensureTier(ctx context.Context, source string, retries spec,
 	if created {
 		for _, s := range b.readersOf(source) {
 			s.readTier(retries.name, tier{wait: wait})
-			s.lookForTiers() // if it was recreated, its readers learn of it
+			s.findTiers() // if it was recreated, its readers learn of it
 		}
 		b.announce(ctx, source, retries.partitions)
 	}
@@ -64,7 +64,7 @@ func nextWait(r *kgo.Record, origin *envelope.Origin, topic string, due time.Tim
 		}
 		to.Headers = append(to.Headers, h)
 	}
-	to.Headers = append(to.Headers, whereabouts(origin)...)
+	to.Headers = append(to.Headers, originHeaders(origin)...)
 	to.Headers = append(to.Headers, header(envelope.KeyNotBefore, strconv.FormatInt(due.UnixMilli(), 10)))
 	return to
 }

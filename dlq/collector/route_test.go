@@ -76,7 +76,7 @@ func TestRouter_Run(t *testing.T) {
 		"orders": {Succeeded: each, Out: each, Skipped: each}, "Sales": {Out: each},
 	} {
 		run, err := runner.StartRun(t.Context(),
-			redrive.Spec{ID: topic, Filter: dlq.Filter{Topic: topic}, Stop: redrive.StopRule{Share: 1}}, dlq.By{Actor: "ana"})
+			redrive.Spec{ID: topic, Filter: dlq.Filter{Topic: topic}, Stop: redrive.StopCondition{Share: 1}}, dlq.By{Actor: "ana"})
 		require.NoError(t, err)
 		require.Equal(t, want.Total(), run.Counts.Waiting)
 		driveUntil(t, runner, topic, want)
