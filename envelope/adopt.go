@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -31,7 +32,7 @@ func adopt(md message.Metadata, m *message.Message, now time.Time) {
 		setOrDelete(md, KeySource, headerText(md[KeyAMQPAppID], maxName))
 	}
 	if md[KeyQueue] == "" {
-		setOrDelete(md, KeyQueue, headerText(firstOf(origin.Topic, message.SubscribeTopicFromCtx(m.Context())), maxName))
+		setOrDelete(md, KeyQueue, headerText(cmp.Or(origin.Topic, message.SubscribeTopicFromCtx(m.Context())), maxName))
 	}
 }
 

@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -203,7 +204,7 @@ func (f *textField) header() string {
 	case KeyMessageID:
 		return carriable(f.text)
 	case KeyVersion:
-		return firstOf(headerText(f.text, maxName), LayoutVersion)
+		return cmp.Or(headerText(f.text, maxName), LayoutVersion)
 	}
 	return headerText(f.text, maxName)
 }

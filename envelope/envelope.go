@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"maps"
 	"time"
@@ -50,7 +51,7 @@ func FromMessage(m *message.Message) (Envelope, error) {
 	s.raw = e.payload
 	e.mode, e.want, e.body = Structured, Structured, s
 	if s.text(s.id) == "" {
-		id := firstOf(headerID(m), NewID())
+		id := cmp.Or(headerID(m), NewID())
 		e = e.edited(s.set(s.id, "message_id", appendString(nil, id)))
 	}
 	return e, nil
@@ -157,11 +158,11 @@ func (e Envelope) Err() *Error {
 // RetryCount returns how many attempts have failed so far, 0 for a new message. An unreadable counter is 0 here;
 // ReadControl distinguishes it.
 func (e Envelope) RetryCount() int {
+	var s *body
 	if e.mode == Structured {
-		n, _ := retryCount(e.headers, &e.body)
-		return n
+		s = &e.body
 	}
-	n, _ := retryCount(e.headers, nil)
+	n, _ := retryCount(e.headers, s)
 	return n
 }
 
@@ -188,7 +189,7 @@ func (e Envelope) CorrelationID() string {
 	if id := e.Meta(KeyCorrelationID); id != "" {
 		return id
 	}
-	return firstOf(e.headers[KeyCorrelationID], e.headers[KeyAMQPCorrelationID])
+	return cmp.Or(e.headers[KeyCorrelationID], e.headers[KeyAMQPCorrelationID])
 }
 
 // CorrelationID returns the correlation id of a message in either mode: from the header, from the metadata of a

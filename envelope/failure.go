@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strconv"
@@ -188,9 +189,9 @@ func (f *Failure) setHeaders(md message.Metadata, m *message.Message) {
 	setOrDelete(md, KeyDeadLetterRule, headerText(f.Rule, maxName))
 	md[KeyConsumerError] = headerText(f.Err.Message, MaxErrorMessage)
 	md[KeyPoisonReason] = md[KeyConsumerError]
-	md[KeyPoisonTopic] = headerText(firstOf(f.Topic, message.SubscribeTopicFromCtx(ctx)), maxName)
-	md[KeyPoisonHandler] = headerText(firstOf(f.Handler, message.HandlerNameFromCtx(ctx)), maxName)
-	md[KeyPoisonSubscriber] = headerText(firstOf(f.Subscriber, message.SubscriberNameFromCtx(ctx)), maxName)
+	md[KeyPoisonTopic] = headerText(cmp.Or(f.Topic, message.SubscribeTopicFromCtx(ctx)), maxName)
+	md[KeyPoisonHandler] = headerText(cmp.Or(f.Handler, message.HandlerNameFromCtx(ctx)), maxName)
+	md[KeyPoisonSubscriber] = headerText(cmp.Or(f.Subscriber, message.SubscriberNameFromCtx(ctx)), maxName)
 }
 
 // setHeaders writes the error in binary mode; headerError reads it back.
@@ -239,11 +240,4 @@ func setOrDelete(md message.Metadata, key, value string) {
 		return
 	}
 	md[key] = value
-}
-
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }

@@ -1,6 +1,9 @@
 package envelope
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // Envelope fields. In binary mode each is a header; in structured mode the body holds them under the names in the
 // schema.
@@ -103,6 +106,14 @@ func IsBrokerMade(key string) bool {
 // to the user and pass through untouched.
 func IsOurs(key string) bool {
 	return isReserved(key) || key == KeyCorrelationID
+}
+
+// reservedName returns the error of metadata under a name that is reserved, or nil.
+func reservedName(what, key string) error {
+	if isReserved(key) {
+		return fmt.Errorf("envelope: %sthe metadata name %q belongs to the envelope; choose another", what, key)
+	}
+	return nil
 }
 
 // isReserved reports whether a header is part of the protocol and therefore not part of the envelope's metadata.

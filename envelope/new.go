@@ -65,10 +65,7 @@ func New(source, queue string, data any, metadata map[string]string, opts ...Opt
 	}
 	faults = append(faults, c.validate(source, queue)...)
 	for key := range metadata {
-		if isReserved(key) {
-			faults = append(faults, fmt.Errorf("envelope: new: the metadata name %q belongs to the envelope; choose another",
-				key))
-		}
+		faults = append(faults, reservedName("new: ", key))
 	}
 	values, err := c.metadata()
 	faults = append(faults, err)
@@ -96,22 +93,16 @@ func New(source, queue string, data any, metadata map[string]string, opts ...Opt
 
 // metadata encodes the values added by Meta.
 func (c *creation) metadata() (map[string]entry, error) {
-	if len(c.meta) == 0 {
-		return nil, nil
-	}
 	var faults []error
 	entries := make(map[string]entry, len(c.meta))
 	for _, m := range c.meta {
 		v, err := entryOf(m.value)
-		switch {
-		case err != nil:
-			faults = append(faults, fmt.Errorf("envelope: new: metadata %q: %w", m.key, err))
-		case isReserved(m.key):
-			faults = append(faults, fmt.Errorf("envelope: new: the metadata name %q belongs to the envelope; choose another",
-				m.key))
-		default:
-			entries[m.key] = v
+		if err != nil {
+			err = fmt.Errorf("envelope: new: metadata %q: %w", m.key, err)
+		} else {
+			err = reservedName("new: ", m.key)
 		}
+		entries[m.key], faults = v, append(faults, err)
 	}
 	return entries, errors.Join(faults...)
 }

@@ -39,8 +39,8 @@ func (e Envelope) WithMetadata(key, value string) (Envelope, error) { return e.W
 
 // WithMeta is WithMetadata for values of any type that encoding/json supports, see Meta.
 func (e Envelope) WithMeta(key string, value any) (Envelope, error) {
-	if isReserved(key) {
-		return e, fmt.Errorf("envelope: the metadata name %q belongs to the envelope; choose another", key)
+	if err := reservedName("", key); err != nil {
+		return e, err
 	}
 	v, err := entryOf(value)
 	if err != nil {

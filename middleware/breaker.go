@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,8 +68,7 @@ type circuits struct {
 }
 
 func newCircuits(p *Pipeline, b Breaker) *circuits {
-	setDefault(&b.Failures, 5)
-	setDefault(&b.Delay, time.Minute)
+	b.Failures, b.Delay = cmp.Or(b.Failures, 5), cmp.Or(b.Delay, time.Minute)
 	return &circuits{pipeline: p, config: b, byKey: make(map[string]*circuit)}
 }
 
@@ -133,7 +133,5 @@ func (c *circuits) changed(key string, from, to circuitState) {
 	p.log(ctx, level, "circuit changed",
 		slog.String("circuit", key), slog.String("to", string(to)), slog.String("from", string(from)),
 		slog.Duration("delay", c.config.Delay))
-	if p.cfg.Observer != nil {
-		p.observeBreaker(ctx, BreakerChanged{Key: key, From: string(from), To: string(to)})
-	}
+	observe(ctx, p, Observer.BreakerChanged, BreakerChanged{Key: key, From: string(from), To: string(to)})
 }

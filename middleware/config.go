@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,35 +140,26 @@ const (
 )
 
 func (c *Config) setDefaults() {
-	setDefault(&c.DeferDelay, 30*time.Second)
-	setDefault(&c.MaxDeferAge, 24*time.Hour)
-	setDefault(&c.HookTimeout, 5*time.Second)
-	setDefault(&c.PublishTimeout, 10*time.Second)
-	setDefault(&c.PublishTries, 3)
-	setDefault(&c.NackDelay, time.Second)
+	c.DeferDelay = cmp.Or(c.DeferDelay, 30*time.Second)
+	c.MaxDeferAge = cmp.Or(c.MaxDeferAge, 24*time.Hour)
+	c.HookTimeout = cmp.Or(c.HookTimeout, 5*time.Second)
+	c.PublishTimeout = cmp.Or(c.PublishTimeout, 10*time.Second)
+	c.PublishTries = cmp.Or(c.PublishTries, 3)
+	c.NackDelay = cmp.Or(c.NackDelay, time.Second)
 	if c.RetryLevel == nil {
 		c.RetryLevel = slog.LevelWarn
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 }
 
 // or fills the zero fields of h from general.
 func (h HandlerConfig) or(general HandlerConfig) HandlerConfig {
-	setDefault(&h.MaxAttempts, general.MaxAttempts)
-	setDefault(&h.Timeout, general.Timeout)
-	setDefault(&h.MaxAge, general.MaxAge)
-	setDefault(&h.OnPermanent, general.OnPermanent)
-	setDefault(&h.OnUnknown, general.OnUnknown)
-	setDefault(&h.BuiltinRules, general.BuiltinRules)
+	h.MaxAttempts = cmp.Or(h.MaxAttempts, general.MaxAttempts)
+	h.Timeout = cmp.Or(h.Timeout, general.Timeout)
+	h.MaxAge = cmp.Or(h.MaxAge, general.MaxAge)
+	h.OnPermanent = cmp.Or(h.OnPermanent, general.OnPermanent)
+	h.OnUnknown = cmp.Or(h.OnUnknown, general.OnUnknown)
+	h.BuiltinRules = cmp.Or(h.BuiltinRules, general.BuiltinRules)
 	if h.Backoff == nil {
 		h.Backoff = general.Backoff
 	}

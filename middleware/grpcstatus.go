@@ -1,15 +1,12 @@
 package middleware
 
-import (
-	"errors"
-	"reflect"
-)
+import "reflect"
 
 // grpcStatus reads the code of a gRPC error. Its method returns grpc's own *status.Status, so this package cannot
 // declare a matching interface without importing grpc: the method is found by name, and Code is called on its result,
 // which must be an unsigned number. The names are constants, so the linker still drops unused methods.
 func grpcStatus(err error) (Verdict, bool) {
-	code, ok := grpcCode(err, 0)
+	code, ok := findInTree(err, 0, grpcCode)
 	if !ok || code >= uint64(len(grpcCodes)) {
 		return noVerdict()
 	}
@@ -20,26 +17,9 @@ func grpcStatus(err error) (Verdict, bool) {
 	return Verdict{Kind: c.kind, Rule: "grpc " + c.name, Code: c.name}, true
 }
 
-func grpcCode(err error, depth int) (uint64, bool) {
-	for ; err != nil && depth < deepest; depth++ {
-		if method := reflect.ValueOf(err).MethodByName("GRPCStatus"); method.IsValid() {
-			return codeOf(method)
-		}
-		if many, ok := err.(interface{ Unwrap() []error }); ok {
-			for _, branch := range many.Unwrap() {
-				if code, ok := grpcCode(branch, depth+1); ok {
-					return code, true
-				}
-			}
-			return 0, false
-		}
-		err = errors.Unwrap(err)
-	}
-	return 0, false
-}
-
-func codeOf(method reflect.Value) (uint64, bool) {
-	if t := method.Type(); t.NumIn() != 0 || t.NumOut() != 1 {
+func grpcCode(err error) (uint64, bool) {
+	method := reflect.ValueOf(err).MethodByName("GRPCStatus")
+	if !method.IsValid() || method.Type().NumIn() != 0 || method.Type().NumOut() != 1 {
 		return 0, false
 	}
 	status := method.Call(nil)[0]

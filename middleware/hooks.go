@@ -43,24 +43,22 @@ type DeadLetterParams struct {
 	Fallback bool
 }
 
-// SkipParams are given to [Hooks.OnSkip].
-type SkipParams struct {
-	Message  *message.Message
-	Decision Decision
-	Handler  string
-	Origin   envelope.Origin
+// SkipParams are given to [Hooks.OnSkip]. They have the fields of [RetryParams].
+type SkipParams RetryParams
+
+// DeferParams are given to [Hooks.OnDefer]. They have the fields of [RetryParams].
+type DeferParams RetryParams
+
+// received are the parameters of a hook for a message that is not dead.
+func (d *delivery) received(dec *Decision) RetryParams {
+	return RetryParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin}
 }
 
-// DeferParams are given to [Hooks.OnDefer].
-type DeferParams struct {
-	Message  *message.Message
-	Decision Decision
-	Handler  string
-	Origin   envelope.Origin
-}
-
-// hook runs f in its own goroutine: otherwise a hook that never returns would block the message.
-func (p *Pipeline) hook(d *delivery, name string, f func(context.Context) error) {
+// hook runs f, unless it is nil, in its own goroutine: otherwise a hook that never returns would block the message.
+func hook[P any](p *Pipeline, d *delivery, name string, f func(context.Context, P) error, params P) {
+	if f == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.parent), p.cfg.HookTimeout)
 	defer cancel()
 	done := make(chan error, 1)
@@ -72,7 +70,7 @@ func (p *Pipeline) hook(d *delivery, name string, f func(context.Context) error)
 			}
 			done <- err
 		}()
-		err = f(ctx)
+		err = f(ctx, params)
 	}()
 	start := time.Now()
 	var err error

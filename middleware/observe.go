@@ -41,7 +41,7 @@ func (r *run) observeStarted() {
 	}
 }
 
-// finished is observeFinished for a handler that has returned no error.
+// finished notifies the observer of a handler that has returned no error.
 //
 //go:noinline
 func (r *run) finished(outcome Outcome) {
@@ -52,29 +52,12 @@ func (r *run) finished(outcome Outcome) {
 	})
 }
 
-func (p *Pipeline) observeFinished(ctx context.Context, e Finished) {
-	defer p.observerPanic(ctx)
-	p.cfg.Observer.Finished(ctx, e)
-}
-
-func (p *Pipeline) observeRescheduled(ctx context.Context, e RetryScheduled) {
-	defer p.observerPanic(ctx)
-	p.cfg.Observer.RetryScheduled(ctx, e)
-}
-
-func (p *Pipeline) observeDeadLettered(ctx context.Context, e DeadLettered) {
-	defer p.observerPanic(ctx)
-	p.cfg.Observer.DeadLettered(ctx, e)
-}
-
-func (p *Pipeline) observePublishFailed(ctx context.Context, e PublishFailed) {
-	defer p.observerPanic(ctx)
-	p.cfg.Observer.PublishFailed(ctx, e)
-}
-
-func (p *Pipeline) observeBreaker(ctx context.Context, e BreakerChanged) {
-	defer p.observerPanic(ctx)
-	p.cfg.Observer.BreakerChanged(ctx, e)
+// observe calls a method of the observer, if there is one, with e.
+func observe[E any](ctx context.Context, p *Pipeline, method func(Observer, context.Context, E), e E) {
+	if p.cfg.Observer != nil {
+		defer p.observerPanic(ctx)
+		method(p.cfg.Observer, ctx, e)
+	}
 }
 
 // observerPanic must be deferred directly: recover does not work in nested calls.

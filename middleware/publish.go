@@ -24,8 +24,8 @@ func (p *Pipeline) try(parent context.Context, d *delivery, what Outcome, publis
 		if err == nil {
 			return nil
 		}
-		if d != nil && p.cfg.Observer != nil {
-			p.observePublishFailed(parent, PublishFailed{Delivery: d.observed, Outcome: what, Try: n, Err: err})
+		if d != nil {
+			observe(parent, p, Observer.PublishFailed, PublishFailed{Delivery: d.observed, Outcome: what, Try: n, Err: err})
 		}
 		if n == p.cfg.PublishTries || errors.Is(err, envelope.ErrTooLarge) {
 			return err

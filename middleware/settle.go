@@ -150,15 +150,13 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 	default:
 		err = p.giveBack(d.parent, dec.Err)
 	}
-	if p.cfg.Observer != nil {
-		if err != nil && dec.Outcome != OutcomeGiveBack {
-			dec.Outcome = OutcomeNotSettled
-		}
-		p.observeFinished(d.parent, Finished{
-			Delivery: d.observed, Outcome: dec.Outcome, Ran: d.ran,
-			Duration: d.duration, Decision: dec,
-		})
+	if err != nil && dec.Outcome != OutcomeGiveBack {
+		dec.Outcome = OutcomeNotSettled
 	}
+	observe(d.parent, p, Observer.Finished, Finished{
+		Delivery: d.observed, Outcome: dec.Outcome, Ran: d.ran,
+		Duration: d.duration, Decision: dec,
+	})
 	return wait, err
 }
 
@@ -167,11 +165,7 @@ func (p *Pipeline) skip(d *delivery, dec *Decision) {
 	if d.control.RedriveID != "" && p.redrives != nil {
 		p.redriven(d.parent, &d.control) // the dead letter's entry waits for this outcome
 	}
-	if hook := p.cfg.Hooks.OnSkip; hook != nil {
-		p.hook(d, "OnSkip", func(ctx context.Context) error {
-			return hook(ctx, SkipParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin})
-		})
-	}
+	hook(p, d, "OnSkip", p.cfg.Hooks.OnSkip, SkipParams(d.received(dec)))
 }
 
 // reschedule publishes the retry or the deferral before the message is acked: a crash between the two runs it twice; in
@@ -223,24 +217,14 @@ func (p *Pipeline) again(d *delivery, dec *Decision) (*message.Message, error) {
 }
 
 func (p *Pipeline) rescheduled(d *delivery, dec *Decision, how string) {
-	if p.cfg.Observer != nil {
-		p.observeRescheduled(d.parent, RetryScheduled{Delivery: d.observed, Decision: *dec})
-	}
+	observe(d.parent, p, Observer.RetryScheduled, RetryScheduled{Delivery: d.observed, Decision: *dec})
 	if dec.Outcome == OutcomeDefer {
 		p.logDecision(slog.LevelInfo, "message deferred, "+how, d, dec)
-		if hook := p.cfg.Hooks.OnDefer; hook != nil {
-			p.hook(d, "OnDefer", func(ctx context.Context) error {
-				return hook(ctx, DeferParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin})
-			})
-		}
+		hook(p, d, "OnDefer", p.cfg.Hooks.OnDefer, DeferParams(d.received(dec)))
 		return
 	}
 	p.logDecision(p.cfg.RetryLevel.Level(), "attempt failed, retry "+how, d, dec, stackAttrs(dec.Err)...)
-	if hook := p.cfg.Hooks.OnRetry; hook != nil {
-		p.hook(d, "OnRetry", func(ctx context.Context) error {
-			return hook(ctx, RetryParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin})
-		})
-	}
+	hook(p, d, "OnRetry", p.cfg.Hooks.OnRetry, d.received(dec))
 }
 
 // deadLetter stores the message in every sink, or otherwise in the fallback.
@@ -266,18 +250,12 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 	if err != nil {
 		return p.notSettled(d, dec, err)
 	}
-	if p.cfg.Observer != nil {
-		p.observeDeadLettered(d.parent, DeadLettered{
-			Delivery: d.observed, Decision: *dec, DeadLetter: letter,
-			Fallback: fallback,
-		})
-	}
+	observe(d.parent, p, Observer.DeadLettered, DeadLettered{
+		Delivery: d.observed, Decision: *dec, DeadLetter: letter, Fallback: fallback,
+	})
 	p.logDecision(LevelCritical, "message dead-lettered", d, dec, stackAttrs(dec.Err)...)
-	if hook := p.cfg.Hooks.OnDeadLetter; hook != nil {
-		p.hook(d, "OnDeadLetter", func(ctx context.Context) error {
-			return hook(ctx, DeadLetterParams{DeadLetter: letter, Decision: *dec, Fallback: fallback})
-		})
-	}
+	hook(p, d, "OnDeadLetter", p.cfg.Hooks.OnDeadLetter,
+		DeadLetterParams{DeadLetter: letter, Decision: *dec, Fallback: fallback})
 	return nil
 }
 

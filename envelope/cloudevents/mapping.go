@@ -1,6 +1,7 @@
 package cloudevents
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"mime"
@@ -38,8 +39,8 @@ const unknownSource = "/"
 func FromEnvelope(e envelope.Envelope) (event.Event, error) {
 	ev := event.New(event.CloudEventsVersionV1)
 	ev.SetID(e.MessageID())
-	ev.SetSource(firstOf(e.Source(), unknownSource))
-	ev.SetType(firstOf(e.Event(), e.Queue()))
+	ev.SetSource(cmp.Or(e.Source(), unknownSource))
+	ev.SetType(cmp.Or(e.Event(), e.Queue()))
 	if queue := e.Queue(); queue != "" {
 		ev.SetSubject(queue)
 	}
@@ -173,7 +174,7 @@ func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 		set(envelope.KeySource, source)
 	}
 	set(envelope.KeyEvent, ev.Type())
-	set(envelope.KeyQueue, firstOf(ev.Subject(), ev.Type()))
+	set(envelope.KeyQueue, cmp.Or(ev.Subject(), ev.Type()))
 	set(envelope.KeyContentType, ev.DataContentType())
 	if t := ev.Time(); !t.IsZero() {
 		set(envelope.KeyTimestamp, t.Format(time.RFC3339Nano))
@@ -216,13 +217,6 @@ func unquote(s string) string {
 		}
 	}
 	return s
-}
-
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // isMediaType reports whether a content type is the given media type, with any parameters.

@@ -1,6 +1,7 @@
 package pipelinemetrics
 
 import (
+	"cmp"
 	"maps"
 	"sync/atomic"
 
@@ -51,10 +52,7 @@ type busSeries struct {
 }
 
 func (b *busMetrics) series(l labels) *busSeries {
-	event := l.event
-	if event == "" {
-		event = l.topic
-	}
+	event := cmp.Or(l.event, l.topic)
 	s := &busSeries{of: b, event: event, payload: b.payload.with(b.service, event)}
 	for i, tag := range tags {
 		s.started[i] = b.started.WithLabelValues(b.service, event, string(tag))

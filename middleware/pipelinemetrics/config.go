@@ -1,6 +1,7 @@
 package pipelinemetrics
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -40,9 +41,8 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	if c.MaxValues == 0 {
-		c.MaxValues = DefaultMaxValues
-	}
+	c.MaxValues = cmp.Or(c.MaxValues, DefaultMaxValues)
+	c.NativeFactor = cmp.Or(c.NativeFactor, 1.1)
 	if c.DurationBuckets == nil {
 		c.DurationBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	}
@@ -51,9 +51,6 @@ func (c *Config) setDefaults() {
 	}
 	if c.PayloadBuckets == nil {
 		c.PayloadBuckets = prometheus.ExponentialBuckets(64, 4, 10)
-	}
-	if c.NativeFactor == 0 {
-		c.NativeFactor = 1.1
 	}
 }
 

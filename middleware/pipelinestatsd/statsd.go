@@ -13,6 +13,7 @@
 package pipelinestatsd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -103,10 +104,7 @@ func (o *Observer) rate(name string, tag middleware.Tag) float64 {
 }
 
 func (o *Observer) tags(d *middleware.Delivery, more ...string) []string {
-	event := d.Event
-	if event == "" {
-		event = d.Origin.Topic
-	}
+	event := cmp.Or(d.Event, d.Origin.Topic)
 	return append([]string{"nano_service_name:" + o.cfg.Service, "event_name:" + event}, more...)
 }
 
