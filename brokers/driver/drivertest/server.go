@@ -11,7 +11,6 @@ import (
 	"cmp"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -162,15 +161,6 @@ func (s *Server) Delete(topic, consumer string) {
 			st.endLocked(brokers.ErrUnroutable, false)
 		}
 	}
-}
-
-// Shuffle reorders the ready messages of a queue.
-func (s *Server) Shuffle(topic, consumer string, seed uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	q := s.queues[key(topic, consumer)]
-	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // G404: the order in a test
-	random.Shuffle(len(q.ready), func(i, j int) { q.ready[i], q.ready[j] = q.ready[j], q.ready[i] })
 }
 
 // Replay redelivers what a queue has delivered, like a partition that is read from an earlier offset.

@@ -192,7 +192,7 @@ func (s *subscription) enter(h *delivery) {
 	}
 }
 
-// republishing paces attempts to publish messages in hand.
+// republishing paces attempts to publish messages in hand, and to record that a suspect begins.
 var republishing = wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
 
 // republishRest publishes a message that was handed out early for the rest of its wait. As long as that fails, for

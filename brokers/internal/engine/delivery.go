@@ -290,14 +290,13 @@ func (s *session) try(settled []driver.Settlement) []error {
 		return nonzero(s.stream.Settle(ctx, settled))
 	}
 	settled = slices.Clone(settled)
-	answered := make(chan []error, 1)
-	go func() { answered <- s.stream.Settle(ctx, settled) }()
-	select {
-	case faults := <-answered:
-		return nonzero(faults)
-	case <-ctx.Done():
-		return all(len(settled), context.Cause(ctx))
+	faults, late := boundedOf(ctx, &b.traits, func(ctx context.Context) ([]error, error) {
+		return s.stream.Settle(ctx, settled), nil
+	}, nil)
+	if late != nil {
+		return all(len(settled), late)
 	}
+	return nonzero(faults)
 }
 
 // known records that the broker knows the outcome of deliveries, or never will.

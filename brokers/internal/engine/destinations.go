@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 
@@ -81,9 +82,4 @@ func (b *Broker) consumerIn(origin *envelope.Origin) string {
 }
 
 // groupName names the group of a consumer without one, so that an origin always has one.
-func groupName(name string) string {
-	if name == "" {
-		return brokers.DefaultGroup
-	}
-	return name
-}
+func groupName(name string) string { return cmp.Or(name, brokers.DefaultGroup) }

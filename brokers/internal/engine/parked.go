@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,12 +22,11 @@ const DefaultDelaysTopic = "redrive.delayed"
 // lot stores messages whose wait exceeds the transport's in another broker, and returns them when they are due. Every
 // process with the same lot does this, so nothing depends on the process that parked a message.
 type lot struct {
-	b      *Broker
-	broker brokers.Broker
-	topic  string
-	out    message.Publisher
-	in     message.Subscriber
-	busy   sync.WaitGroup
+	b     *Broker
+	topic string
+	out   message.Publisher
+	in    message.Subscriber
+	busy  sync.WaitGroup
 }
 
 // parked is the header of a parked message that describes its destination.
@@ -44,11 +44,9 @@ type parked struct {
 
 // openLot starts returning messages that are due.
 func openLot(b *Broker, delays brokers.Broker, topic string) (*lot, error) {
-	if topic == "" {
-		topic = DefaultDelaysTopic
-	}
+	topic = cmp.Or(topic, DefaultDelaysTopic)
 	l := &lot{
-		b: b, broker: delays, topic: topic, out: delays.Publisher(),
+		b: b, topic: topic, out: delays.Publisher(),
 		in: delays.Subscriber(brokers.WithGroup("redrive"), brokers.WithConcurrency(16)),
 	}
 	due, err := l.in.Subscribe(context.Background(), topic)

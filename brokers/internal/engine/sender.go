@@ -158,14 +158,13 @@ func (s *sender) call(ctx context.Context, out []driver.Outgoing) []error {
 	for i := range mine {
 		mine[i].Message = mine[i].Message.Copy()
 	}
-	answer := make(chan []error, 1)
-	go func() { answer <- s.b.transport.Publish(ctx, mine) }()
-	select {
-	case faults := <-answer:
-		return nonzero(faults)
-	case <-ctx.Done():
-		return all(len(out), context.Cause(ctx))
+	faults, late := boundedOf(ctx, t, func(ctx context.Context) ([]error, error) {
+		return s.b.transport.Publish(ctx, mine), nil
+	}, nil)
+	if late != nil {
+		return all(len(out), late)
 	}
+	return nonzero(faults)
 }
 
 // request is one caller's messages to publish.

@@ -12,7 +12,6 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/brokers/internal/crash"
 	"github.com/redrive-go/redrive/envelope"
-	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // A delivery that ended without an answer may have killed its process. That is evidence, not proof: everything that the
@@ -338,9 +337,6 @@ func (s *suspects) releaseWaiting(which func(*delivery) bool) {
 	}
 }
 
-// beginning paces attempts to record that a suspect begins.
-var beginning = wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
-
 // begin records that the handler of a suspect begins, if the broker supports it. It reports false if h must not be
 // handed out now.
 func (s *suspects) begin(h *delivery) bool {
@@ -361,7 +357,7 @@ func (s *suspects) begin(h *delivery) bool {
 		}
 		b.warn("a message that may have killed its process waits for the broker", err,
 			"topic", s.sub.q.Topic, "message_id", h.uuid)
-		if !s.sub.rest(h, beginning.After(n)) {
+		if !s.sub.rest(h, republishing.After(n)) {
 			return false
 		}
 	}
