@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/demo"
 	"github.com/redrive-go/redrive/examples/internal/patience"
 )
 
@@ -57,22 +59,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "bus: -speed must be positive, and there are no arguments; see -h")
 		return exitUsage
 	}
-	url := os.Getenv("BROKER_URL")
-	if url == "" {
-		url = "mem://"
-	}
-	level := slog.LevelError + 8 // decisions are the transcript here
-	if *verbose {
-		level = slog.LevelDebug
-	}
-	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level, ReplaceAttr: envelope.LevelName}))
-
-	broker, err := open(ctx, url, *project)
+	broker, err := open(ctx, cmp.Or(os.Getenv("BROKER_URL"), "mem://"), *project)
 	if err == nil {
 		var ended bool
 		t := newTranscript(stdout, *project, *speed)
 		ctx, cancel := patience.Context(ctx, *standstill, t.progress)
-		ended, err = traffic(ctx, broker, t, logger)
+		ended, err = traffic(ctx, broker, t, demo.Logger(stderr, *verbose))
 		cancel()
 		if err = errors.Join(err, broker.Close()); err == nil && ended {
 			return exitEnded
@@ -92,12 +84,9 @@ func traffic(ctx context.Context, broker brokers.Broker, t *transcript, logger *
 	}
 	all := events(envelope.NewID)
 	t.expect(services(), all)
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(ctx)) }()
-	select {
-	case <-router.Running():
-	case err := <-stopped:
-		return false, fmt.Errorf("router: %w", err)
+	stopped, err := demo.Start(ctx, router)
+	if err != nil {
+		return false, err
 	}
 	t.begin()
 	if err = publish(broker, all); err == nil {

@@ -13,6 +13,7 @@ import (
 	_ "github.com/redrive-go/redrive/brokers/memory"
 	_ "github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/demo"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -55,7 +56,7 @@ func wire(broker brokers.Broker, speed float64, t *transcript, logger *slog.Logg
 	}
 	for _, s := range services() {
 		cfg := s.policy
-		cfg.Rescheduler = scaled(broker, speed)
+		cfg.Rescheduler = demo.Scaled(broker, speed)
 		cfg.DeadLetters = broker // {project}.{service}.failed
 		cfg.Hooks = t.hooks(s.name)
 		// in front of the service's own code
@@ -93,12 +94,4 @@ func publish(broker brokers.Broker, events []Event) error {
 		errs = append(errs, publisher.Publish(event.Name, m))
 	}
 	return errors.Join(errs...)
-}
-
-// scaled divides the delays, so that a demonstration of a minute takes seconds.
-func scaled(broker middleware.Rescheduler, speed float64) middleware.Rescheduler {
-	return middleware.ReschedulerFunc(
-		func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
-			return broker.Reschedule(ctx, origin, m, time.Duration(float64(delay)/speed))
-		})
 }

@@ -2,19 +2,18 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/demo"
 )
 
 //go:embed employees.ndjson
@@ -31,9 +30,9 @@ const batch = 100 // messages of one Publish, which the broker confirms together
 
 // publishAll sends the records of the input to the topics that they name.
 func (sv *service) publishAll(ctx context.Context, input string, stdin io.Reader) error {
-	reader, err := inputOf(input, stdin)
+	reader, err := demo.Open(input, stdin, dumpFile)
 	if err != nil {
-		return err
+		return fmt.Errorf("read events: %w", err)
 	}
 	defer func() { _ = reader.Close() }()
 	publisher := sv.broker.Publisher()
@@ -91,18 +90,4 @@ func (sv *service) eventMessage(r record) (*message.Message, error) {
 	m.Metadata[envelope.KeyKafkaKey] = r.Key
 	sv.tally.expect(r.Topic, e.MessageID())
 	return m, nil
-}
-
-func inputOf(input string, stdin io.Reader) (io.ReadCloser, error) {
-	switch input {
-	case "":
-		return io.NopCloser(bytes.NewReader(dumpFile)), nil
-	case "-":
-		return io.NopCloser(stdin), nil
-	}
-	f, err := os.Open(input) //nolint:gosec // the user names it
-	if err != nil {
-		return nil, fmt.Errorf("read events: %w", err)
-	}
-	return f, nil
 }

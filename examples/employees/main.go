@@ -15,14 +15,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
-	"github.com/redrive-go/redrive/envelope"
-	"github.com/redrive-go/redrive/examples/internal/drivers"
+	"github.com/redrive-go/redrive/examples/internal/demo"
 	"github.com/redrive-go/redrive/examples/internal/patience"
 )
 
@@ -41,60 +39,25 @@ const (
 )
 
 type settings struct {
-	input       string
-	brokerURL   string
-	dlqURL      string
-	speed       float64
-	concurrency int
-	patience    time.Duration
-	fix         string
-	set         changes
-	verbose     bool
+	demo.Settings
+	fix string
+	set changes
 }
 
 func parse(args []string, stderr io.Writer) (settings, error) {
-	s := settings{brokerURL: os.Getenv("BROKER_URL"), dlqURL: os.Getenv("DLQ_URL"), set: changes{}}
+	s := settings{Settings: demo.Settings{Speed: 20, Concurrency: 16}, set: changes{}}
 	flags := flag.NewFlagSet("employees", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.Float64Var(&s.speed, "speed", 20, "divide every delay by this; 1 is real time")
-	flags.IntVar(&s.concurrency, "concurrency", 16, "handlers at once, for each topic")
-	flags.DurationVar(&s.patience, "patience", 2*time.Minute, "give up when no event has got any further for this long")
 	flags.StringVar(&s.fix, "fix", "", "correct the dead letter of this `employee` (or with this id), send it back, and "+
 		"read no input")
 	flags.Var(s.set, "set", "`field=value` to correct; may be given more than once")
-	flags.BoolVar(&s.verbose, "v", false, "log every decision of the pipeline to standard error")
-	flags.Usage = func() {
-		_, _ = fmt.Fprintln(stderr, "usage: employees [flags] [FILE | -]     records as kcat -J prints them; "+
-			"examples/employees/employees.ndjson by default")
-		_, _ = fmt.Fprintln(stderr, "       BROKER_URL (default mem://) and DLQ_URL (default "+
-			"sqlite:employees-dead-letters.db) choose broker and store")
-		flags.PrintDefaults()
-	}
-	if err := flags.Parse(args); err != nil {
-		return s, err
-	}
-	var faults []error
-	if s.speed <= 0 {
-		faults = append(faults, fmt.Errorf("-speed %g: must be positive; 1 is real time", s.speed))
-	}
-	if s.concurrency < 1 {
-		faults = append(faults, fmt.Errorf("-concurrency %d: must be at least 1", s.concurrency))
-	}
-	if (s.fix == "") != (len(s.set) == 0) {
-		faults = append(faults, errors.New("-fix and -set go together: whose dead letter to correct, and what in it"))
-	}
-	if flags.NArg() > 1 {
-		faults = append(faults, fmt.Errorf("%d input files: give one, or - for standard input", flags.NArg()))
-	}
-	s.input = flags.Arg(0)
-	if s.brokerURL == "" {
-		s.brokerURL = "mem://"
-	}
-	if s.dlqURL == "" {
-		s.dlqURL = "sqlite:employees-dead-letters.db"
-	}
-	faults = append(faults, drivers.Check(s.brokerURL, s.dlqURL))
-	return s, errors.Join(faults...)
+	err := s.Parse(flags, args, "records as kcat -J prints them", func() error {
+		if (s.fix == "") != (len(s.set) == 0) {
+			return errors.New("-fix and -set go together: whose dead letter to correct, and what in it")
+		}
+		return nil
+	})
+	return s, err
 }
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -106,24 +69,18 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		_, _ = fmt.Fprintln(stderr, "employees:", err)
 		return exitUsage
 	}
-	// Decisions are log lines in a service; here they would hide the report.
-	level := slog.LevelError + 8
-	if s.verbose {
-		level = slog.LevelDebug
-	}
-	sv, err := open(ctx, s, slog.New(slog.NewTextHandler(stderr,
-		&slog.HandlerOptions{Level: level, ReplaceAttr: envelope.LevelName})))
+	sv, err := open(ctx, s, demo.Logger(stderr, s.Verbose))
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "employees:", err)
 		return exitFailed
 	}
-	work := func(ctx context.Context) error { return sv.publishAll(ctx, s.input, stdin) }
+	work := func(ctx context.Context) error { return sv.publishAll(ctx, s.Input, stdin) }
 	if s.fix != "" {
 		work = func(ctx context.Context) error { return sv.fix(ctx, s.fix, s.set) }
 	}
 	started := time.Now()
-	err = sv.serve(ctx, s.patience, work)
-	patience.Spool(ctx, s.patience, sv.letters) // the report counts what is in the store
+	err = sv.serve(ctx, s.Patience, work)
+	patience.Spool(ctx, s.Patience, sv.letters) // the report counts what is in the store
 	balanced := err == nil && sv.report(context.WithoutCancel(ctx), stdout, time.Since(started), s)
 	if err = errors.Join(err, sv.close()); err != nil {
 		_, _ = fmt.Fprintln(stderr, "employees:", err)
@@ -139,14 +96,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func (sv *service) serve(ctx context.Context, standstill time.Duration, work func(context.Context) error) error {
 	ctx, cancel := patience.Context(ctx, standstill, sv.tally.progress)
 	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- sv.router.Run(context.WithoutCancel(ctx)) }()
-	select {
-	case <-sv.router.Running():
-	case err := <-ended:
-		return fmt.Errorf("router: %w", err)
+	ended, err := demo.Start(ctx, sv.router)
+	if err != nil {
+		return err
 	}
-	err := work(ctx)
+	err = work(ctx)
 	sv.tally.seal()
 	if err == nil {
 		select {

@@ -7,13 +7,12 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/examples/internal/demo"
 )
 
 // report prints what happened to the events, and returns whether each has one fate and the store holds the dead ones.
@@ -35,7 +34,7 @@ func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, 
 		return false
 	}
 	printCauses(w, entries)
-	_, _ = fmt.Fprintf(w, "\n%d invalid events, %d rows in dlq_events of %s.\n", dead, len(entries), place(s.dlqURL))
+	_, _ = fmt.Fprintf(w, "\n%d invalid events, %d rows in dlq_events of %s.\n", dead, len(entries), demo.Place(s.DLQURL))
 	if len(entries) != dead {
 		_, _ = fmt.Fprintln(w, "DOES NOT BALANCE: each dead event must have one row")
 		balanced = false
@@ -118,12 +117,4 @@ func (sv *service) reportFix(ctx context.Context, w io.Writer, employee string) 
 		return false
 	}
 	return true
-}
-
-// place is what of a store's URL may be shown.
-func place(dlqURL string) string {
-	if path, ok := strings.CutPrefix(dlqURL, "sqlite:"); ok {
-		return "the SQLite file " + strings.TrimPrefix(path, "//")
-	}
-	return brokers.Redact(dlqURL)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -12,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/demo"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -39,16 +39,16 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *service, err
 			err = errors.Join(err, sv.close())
 		}
 	}()
-	if sv.broker, err = brokers.Open(ctx, s.brokerURL, brokers.WithNaming(brokers.StoreOnly())); err != nil {
+	if sv.broker, err = brokers.Open(ctx, s.BrokerURL, brokers.WithNaming(brokers.StoreOnly())); err != nil {
 		return sv, err
 	}
-	sv.letters, err = dlq.Open(ctx, s.dlqURL, dlq.WithLogger(logger), dlq.WithSource(sourceOf))
+	sv.letters, err = dlq.Open(ctx, s.DLQURL, dlq.WithLogger(logger), dlq.WithSource(sourceOf))
 	if err != nil {
 		return sv, err
 	}
 
 	cfg := middleware.StoreOnly() // technical errors are retried, whatever else goes to the store at once
-	cfg.Rescheduler = scaled(sv.broker, s.speed)
+	cfg.Rescheduler = demo.Scaled(sv.broker, s.Speed)
 	cfg.DeadLetters = sv.letters
 	cfg.Observer = sv.tally
 	cfg.Logger = logger
@@ -61,7 +61,7 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *service, err
 		return sv, err
 	}
 	sv.router.AddMiddleware(pipeline.Middleware)
-	consume := sv.broker.Subscriber(brokers.WithGroup(group), brokers.WithConcurrency(s.concurrency))
+	consume := sv.broker.Subscriber(brokers.WithGroup(group), brokers.WithConcurrency(s.Concurrency))
 	for _, topic := range topics {
 		sv.router.AddConsumerHandler(topic, topic, consume, envelope.Handle(sv.take))
 	}
@@ -85,14 +85,6 @@ func sourceOf(e envelope.Envelope) (table, id string) {
 		return "", ""
 	}
 	return "employees", employee.ID
-}
-
-// scaled divides the delays, so that a demonstration takes less time than the incident.
-func scaled(broker middleware.Rescheduler, speed float64) middleware.Rescheduler {
-	return middleware.ReschedulerFunc(
-		func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
-			return broker.Reschedule(ctx, origin, m, time.Duration(float64(delay)/speed))
-		})
 }
 
 func (sv *service) close() error {

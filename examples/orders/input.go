@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/demo"
 )
 
 //go:embed orders.ndjson
@@ -23,9 +23,9 @@ const batch = 100 // messages of one Publish, which the broker confirms together
 
 // publishAll sends every line of the input, whatever it holds: what is wrong with it is the consumer's to say.
 func (sh *shop) publishAll(ctx context.Context, input string, stdin io.Reader) error {
-	reader, err := inputOf(input, stdin)
+	reader, err := demo.Open(input, stdin, ordersFile)
 	if err != nil {
-		return err
+		return fmt.Errorf("read orders: %w", err)
 	}
 	defer func() { _ = reader.Close() }()
 	publisher := sh.broker.Publisher()
@@ -67,20 +67,6 @@ func (sh *shop) orderMessage(line []byte) (*message.Message, error) {
 	}
 	sh.ledger.publish(consumerCharge, e.MessageID())
 	return e.Message()
-}
-
-func inputOf(input string, stdin io.Reader) (io.ReadCloser, error) {
-	switch input {
-	case "":
-		return io.NopCloser(bytes.NewReader(ordersFile)), nil
-	case "-":
-		return io.NopCloser(stdin), nil
-	}
-	f, err := os.Open(input) //nolint:gosec // the user names it
-	if err != nil {
-		return nil, fmt.Errorf("read orders: %w", err)
-	}
-	return f, nil
 }
 
 // redriveExhausted sends the orders that gave up on the acquirer back to it.

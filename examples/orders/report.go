@@ -11,9 +11,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/demo"
 )
 
 // report prints the ledger, what went wrong, and where to go from here. It reports whether the ledger balances and the
@@ -40,9 +40,9 @@ func (sh *shop) report(ctx context.Context, w io.Writer, took time.Duration, s s
 		_, _ = fmt.Fprintf(w, "\nDOES NOT BALANCE: %d dead letters in the store, %d in the ledger\n", stored, inLedger)
 		balanced = false
 	}
-	_, _ = fmt.Fprintf(w, "\nThe %d dead letters are in %s, their payloads byte for byte.\n", stored, place(s.dlqURL))
+	_, _ = fmt.Fprintf(w, "\nThe %d dead letters are in %s, their payloads byte for byte.\n", stored, demo.Place(s.DLQURL))
 	_, _ = fmt.Fprintf(w, "Look at them with the command:\n\n    go run ./cmd/redrive dlq list --store %s\n\n",
-		storeFlag(s.dlqURL))
+		storeFlag(s.DLQURL))
 	_, _ = fmt.Fprintf(w, "When the acquirer is back, send the orders that gave up on it once more:\n\n    go run "+
 		"./examples/orders -redrive\n\n")
 	return balanced
@@ -54,14 +54,6 @@ func storeFlag(dlqURL string) string {
 		return strings.TrimPrefix(path, "//")
 	}
 	return `"$DLQ_URL"`
-}
-
-// place is what of a store's URL may be shown.
-func place(dlqURL string) string {
-	if path, ok := strings.CutPrefix(dlqURL, "sqlite:"); ok {
-		return "the SQLite file " + strings.TrimPrefix(path, "//")
-	}
-	return brokers.Redact(dlqURL)
 }
 
 type cause struct {

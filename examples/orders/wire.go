@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/demo"
 	"github.com/redrive-go/redrive/examples/internal/patience"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -35,13 +35,11 @@ type shop struct {
 	ledger   *ledger
 	orders   orderBook
 	run      string // correlation id of everything that this run publishes
-	speed    float64
 }
 
 func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err error) {
 	sh := &shop{
 		ledger: newLedger(consumerCharge, consumerLoyalty), acquirer: newAcquirer(s.redrive), run: envelope.NewID(),
-		speed: s.speed,
 	}
 	defer func() {
 		if err != nil {
@@ -49,15 +47,15 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err er
 		}
 	}()
 
-	if sh.broker, err = brokers.Open(ctx, s.brokerURL); err != nil {
+	if sh.broker, err = brokers.Open(ctx, s.BrokerURL); err != nil {
 		return sh, err
 	}
-	if sh.letters, err = dlq.Open(ctx, s.dlqURL, dlq.WithLogger(logger)); err != nil {
+	if sh.letters, err = dlq.Open(ctx, s.DLQURL, dlq.WithLogger(logger)); err != nil {
 		return sh, err
 	}
 
 	pipeline, err := middleware.New(middleware.Config{
-		Rescheduler: scaled(sh.broker, s.speed),
+		Rescheduler: demo.Scaled(sh.broker, s.Speed),
 		DeadLetters: sh.letters,
 		MaxAttempts: middleware.Tries(5),
 		Backoff:     middleware.FromOriginalDelay(time.Second), // 1, 2, 4, 8 s
@@ -81,7 +79,7 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err er
 }
 
 func (sh *shop) subscriber(group string, s settings) message.Subscriber {
-	return sh.broker.Subscriber(brokers.WithGroup(group), brokers.WithConcurrency(s.concurrency))
+	return sh.broker.Subscriber(brokers.WithGroup(group), brokers.WithConcurrency(s.Concurrency))
 }
 
 func (sh *shop) close() error {
@@ -95,14 +93,6 @@ func (sh *shop) close() error {
 	return errors.Join(errs...)
 }
 
-// scaled divides the delays, so that a demonstration of minutes takes seconds.
-func scaled(broker middleware.Rescheduler, speed float64) middleware.Rescheduler {
-	return middleware.ReschedulerFunc(
-		func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
-			return broker.Reschedule(ctx, origin, m, time.Duration(float64(delay)/speed))
-		})
-}
-
 // serve runs the consumers, gives them work, and returns when every message has come to its end, when none gets any
 // further for as long as patience, or when the user interrupts.
 func (sh *shop) serve(ctx context.Context, standstill time.Duration, work func(context.Context) error,
@@ -110,12 +100,9 @@ func (sh *shop) serve(ctx context.Context, standstill time.Duration, work func(c
 ) error {
 	limited, cancel := patience.Context(ctx, standstill, sh.ledger.progress)
 	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- sh.router.Run(context.WithoutCancel(ctx)) }()
-	select {
-	case <-sh.router.Running():
-	case err := <-ended:
-		return fmt.Errorf("router: %w", err)
+	ended, err := demo.Start(ctx, sh.router)
+	if err != nil {
+		return err
 	}
 
 	p.start()
@@ -124,7 +111,6 @@ func (sh *shop) serve(ctx context.Context, standstill time.Duration, work func(c
 		worked <- work(limited)
 		sh.ledger.seal()
 	}()
-	var err error
 	for waiting := true; waiting; {
 		select {
 		case err = <-worked:

@@ -1,0 +1,117 @@
+// Package demo has what makes the examples demonstrations rather than services: their command line, their input, delays
+// that are shorter than real ones, and the start of a router whose end is awaited. A service needs none of it.
+package demo
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/drivers"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// Settings are the command line and the environment of a demonstration. Set the defaults of Speed and Concurrency.
+type Settings struct {
+	Input       string
+	BrokerURL   string
+	DLQURL      string
+	Speed       float64
+	Concurrency int
+	Patience    time.Duration
+	Verbose     bool
+}
+
+// Parse reads the arguments by flags, to which the caller has added its own, and the environment. input says in the
+// usage what the input is. It returns all faults at once, with those that check returns.
+func (s *Settings) Parse(flags *flag.FlagSet, args []string, input string, check func() error) error {
+	name := flags.Name()
+	flags.Float64Var(&s.Speed, "speed", s.Speed, "divide every delay by this; 1 is real time")
+	flags.IntVar(&s.Concurrency, "concurrency", s.Concurrency, "handlers at once, for each consumer")
+	flags.DurationVar(&s.Patience, "patience", 2*time.Minute, "give up when nothing has got any further for this long")
+	flags.BoolVar(&s.Verbose, "v", false, "log every decision of the pipeline to standard error")
+	flags.Usage = func() {
+		_, _ = fmt.Fprintf(flags.Output(), "usage: %s [flags] [FILE | -]     %s; examples/%[1]s/%[1]s.ndjson by default\n"+
+			"       BROKER_URL (default mem://) and DLQ_URL (default sqlite:%[1]s-dead-letters.db) choose broker and store\n",
+			name, input)
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	faults := []error{check()}
+	if s.Speed <= 0 {
+		faults = append(faults, fmt.Errorf("-speed %g: must be positive; 1 is real time", s.Speed))
+	}
+	if s.Concurrency < 1 {
+		faults = append(faults, fmt.Errorf("-concurrency %d: must be at least 1", s.Concurrency))
+	}
+	if flags.NArg() > 1 {
+		faults = append(faults, fmt.Errorf("%d input files: give one, or - for standard input", flags.NArg()))
+	}
+	s.Input = flags.Arg(0)
+	s.BrokerURL = cmp.Or(os.Getenv("BROKER_URL"), "mem://")
+	s.DLQURL = cmp.Or(os.Getenv("DLQ_URL"), "sqlite:"+name+"-dead-letters.db")
+	return errors.Join(append(faults, drivers.Check(s.BrokerURL, s.DLQURL))...)
+}
+
+// Logger writes every decision of a pipeline, or nothing: in a service they are log lines, here they would hide the
+// report.
+func Logger(w io.Writer, verbose bool) *slog.Logger {
+	level := slog.LevelError + 8
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: envelope.LevelName}))
+}
+
+// Open opens the input: the named file, stdin for "-", and file if there is no name.
+func Open(name string, stdin io.Reader, file []byte) (io.ReadCloser, error) {
+	switch name {
+	case "":
+		return io.NopCloser(bytes.NewReader(file)), nil
+	case "-":
+		return io.NopCloser(stdin), nil
+	}
+	return os.Open(name) //nolint:gosec // the user names it
+}
+
+// Scaled divides the delays, so that a demonstration of minutes takes seconds.
+func Scaled(broker middleware.Rescheduler, speed float64) middleware.Rescheduler {
+	return middleware.ReschedulerFunc(
+		func(ctx context.Context, origin envelope.Origin, m *message.Message, delay time.Duration) error {
+			return broker.Reschedule(ctx, origin, m, time.Duration(float64(delay)/speed))
+		})
+}
+
+// Start runs the router until it is closed, and returns when it is running. Its end is sent to the channel.
+func Start(ctx context.Context, router *message.Router) (<-chan error, error) {
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.WithoutCancel(ctx)) }()
+	select {
+	case <-router.Running():
+		return ended, nil
+	case err := <-ended:
+		return nil, fmt.Errorf("router: %w", err)
+	}
+}
+
+// Place is what of a store's URL may be shown.
+func Place(dlqURL string) string {
+	if path, ok := strings.CutPrefix(dlqURL, "sqlite:"); ok {
+		return "the SQLite file " + strings.TrimPrefix(path, "//")
+	}
+	return brokers.Redact(dlqURL)
+}
