@@ -35,7 +35,7 @@
 //   - park: keep a message aside until it is due, or an entry until a person looks at it
 //   - dead letter: a message that is not retried any more, with the reason; an entry is one in a store
 //   - sink: takes dead letters: a store, a queue, the spool
-//   - spool: the file that takes dead letters while the store is away
+//   - spool: the file that takes dead letters while the store is down
 //   - cause: the dead letters with one fingerprint, which is the error without what varies
 //   - redrive: send an entry's message back to the consumer that failed; a run redrives a frozen set of them
 //   - claim: the lease under which one redrive or worker has an entry or a row

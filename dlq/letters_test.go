@@ -47,7 +47,7 @@ type faultyStore struct {
 	hold   atomic.Pointer[chan struct{}] // Put waits for it, or for its context
 }
 
-var errAway = errors.New("the database is away")
+var errAway = errors.New("the database is down")
 
 func (s *faultyStore) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.Receipt, error) {
 	s.puts.Add(1)
@@ -186,7 +186,7 @@ func TestLetters_StoreAway(t *testing.T) {
 	require.Equal(t, int64(5), l.Stats().Appended)
 }
 
-// A SQLite file that is moved while the service runs is a store that is away: confirmed letters would be gone with the
+// A SQLite file that is moved while the service runs is a store that is down: confirmed letters would be gone with the
 // process. Back in its place, it has everything.
 func TestLetters_StoreFileMoved(t *testing.T) {
 	t.Parallel()

@@ -147,7 +147,7 @@ func TestManager_RedriveOnce(t *testing.T) {
 // An entry that cannot be published is PENDING again, with the reason in the audit log.
 func TestManager_PublishFails(t *testing.T) {
 	t.Parallel()
-	store, out := newStore(t), &outbox{fail: errors.New("broker is away")}
+	store, out := newStore(t), &outbox{fail: errors.New("broker is down")}
 	m := operate(t, store, out)
 	id := stored(t, store, death(1))
 	_, err := m.Redrive(t.Context(), id, ana)
@@ -160,7 +160,7 @@ func TestManager_PublishFails(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, records, 2)
 	require.Equal(t, driver.ActionRelease, records[1].Action)
-	require.Contains(t, records[1].Note, "broker is away")
+	require.Contains(t, records[1].Note, "broker is down")
 	out.fail = nil
 	_, err = m.Redrive(t.Context(), id, ana)
 	require.NoError(t, err)

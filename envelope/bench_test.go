@@ -145,7 +145,7 @@ func BenchmarkRecordFailure_Binary(b *testing.B) {
 	}
 }
 
-// versus times ours and, in turns with it so that a noisy machine disturbs both alike, the peer; it reports the ratio.
+// versus times ours and the peer alternately, so that a noisy machine affects both equally, and reports the ratio.
 func versus(b *testing.B, ours, peer func() error) {
 	b.Helper()
 	b.ReportAllocs()

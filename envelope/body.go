@@ -130,7 +130,7 @@ func (s *body) read(m *message.Message) (Mode, error) {
 	return Structured, nil
 }
 
-// declaredBinary reports whether a header says that the payload is data, whatever it looks like.
+// declaredBinary reports whether a header declares the payload as data, whatever it looks like.
 func declaredBinary(md message.Metadata) bool { return md[KeyVersion] != "" }
 
 // isStructuredType reports whether a content type is ours, with or without parameters.

@@ -55,7 +55,7 @@ var bodies = map[string]string{
 	"a long queue name": strings.Replace(envelopeBody(`1`, `{}`), `"orders"`, `"`+strings.Repeat("ü", 300)+`"`,
 		1),
 	"a counter that is a string": strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":"3"`, 1),
-	"a counter that is none":     strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":-1`, 1),
+	"an invalid counter":         strings.Replace(envelopeBody(`1`, `{}`), `"retry_count":0`, `"retry_count":-1`, 1),
 	"an error with a long trace": strings.Replace(envelopeBody(`1`, `{}`), `"error":null`,
 		`"error":{"message":"m","code":"c","trace":"`+strings.Repeat("x", 5000)+`"}`, 1),
 	"an error that is a string": strings.Replace(envelopeBody(`1`, `{}`), `"error":null`, `"error":"boom"`, 1),
@@ -122,8 +122,8 @@ func TestConvert_BinaryStructuredBinaryIsExact(t *testing.T) {
 			envelope.KeyRetryCount: "007", envelope.KeySource: "\xff", "bin": "\xff\x00", "\xfe": "key", "": "empty",
 			strings.Repeat("k", 300): "long", envelope.KeyMetadataJSON: "no list",
 		},
-		"a counter that is none": {envelope.KeyRetryCount: "abc", envelope.KeyErrorMessage: "m"},
-		"an explicit zero":       {envelope.KeyRetryCount: "0", envelope.KeyErrorMessage: ""},
+		"an invalid counter": {envelope.KeyRetryCount: "abc", envelope.KeyErrorMessage: "m"},
+		"an explicit zero":   {envelope.KeyRetryCount: "0", envelope.KeyErrorMessage: ""},
 	}
 	for payloadName, payload := range payloads {
 		for headerName, md := range headers {

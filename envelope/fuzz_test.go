@@ -53,7 +53,7 @@ func checkInvariants(t *testing.T, m *message.Message) {
 		require.Equal(t, c.MessageID, e.MessageID())
 	}
 
-	// A failure changes nothing but its own fields.
+	// A failure changes only its own fields.
 	failed, err := envelope.RecordFailure(m, envelope.Failure{Err: envelope.Error{Message: "boom", Code: "500"}, Retry: 3})
 	unchanged()
 	require.NoError(t, err)

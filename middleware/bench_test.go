@@ -82,8 +82,8 @@ func benchMessage(b testing.TB) *message.Message {
 
 func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
 
-// compare runs both handlers in turns and reports the median ratio of neighbouring turns, in CPU time, which a busy
-// machine disturbs least. Turns are long, so that each side collects its own garbage.
+// compare runs both handlers alternately and reports the median ratio of adjacent rounds, in CPU time, which a busy
+// machine affects least. Rounds are long, so that each side collects its own garbage.
 func compare(b *testing.B, ours, stock message.HandlerFunc, next func(testing.TB) *message.Message) {
 	b.Helper()
 	const turn = 50_000

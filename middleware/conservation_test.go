@@ -48,7 +48,7 @@ func conserve(t *testing.T, seed uint64) {
 	var h *harness
 	flaky := func() error {
 		if dice(3) == 0 {
-			return errors.New("broker is away")
+			return errors.New("broker is down")
 		}
 		return nil
 	}

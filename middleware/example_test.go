@@ -49,7 +49,7 @@ func Example() {
 	router.AddConsumerHandler("billing", "orders", pubSub, func(m *message.Message) error {
 		attempt, _ := middleware.AttemptFrom(m.Context())
 		fmt.Println(attempt)
-		return errors.New("payment service is away")
+		return errors.New("payment service is down")
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
@@ -64,7 +64,7 @@ func Example() {
 	// attempt 1 of 3
 	// attempt 2 of 3
 	// attempt 3 of 3
-	// dead letter: exhausted after 3 attempts: payment service is away
+	// dead letter: exhausted after 3 attempts: payment service is down
 }
 
 // run gives one message to a handler behind a pipeline, as a router would.
@@ -244,7 +244,7 @@ func ExampleBreaker() {
 
 func ExampleSinks() {
 	store := middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
-		return errors.New("database is away")
+		return errors.New("database is down")
 	})
 	spool := middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
 		fmt.Println("spooled")
@@ -284,12 +284,12 @@ func ExamplePipeline_Decide() {
 	}
 	m := message.NewMessage("1", nil)
 	m.Metadata[envelope.KeyRetryCount] = "3"
-	d := pipeline.Decide(m, errors.New("payment service is away"))
+	d := pipeline.Decide(m, errors.New("payment service is down"))
 	fmt.Println(d.Outcome, d.Reason, d.Attempt)
 	fmt.Println(d.Err)
 	// Output:
 	// dead_letter exhausted attempt 4 of 4
-	// gave up after 4 attempts: payment service is away
+	// gave up after 4 attempts: payment service is down
 }
 
 // The parts, composed by hand.

@@ -70,7 +70,7 @@ func (f *faults) next() error {
 	if f.err != nil {
 		return f.err
 	}
-	return errors.New("broker is away")
+	return errors.New("broker is down")
 }
 
 // newHarness completes cfg with its own ports where it has none.

@@ -78,7 +78,7 @@ func TestPipeline_PauseEndsWithOneMoreTry(t *testing.T) {
 	})
 }
 
-// The sink is away, the fallback takes the dead letter, the message is acked.
+// The sink is down, the fallback takes the dead letter, the message is acked.
 func TestPipeline_Fallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var spooled []*envelope.DeadLetter
@@ -134,7 +134,7 @@ func TestPipeline_SinksKeepOnePerPlace(t *testing.T) {
 		require.Equal(t, 1, h.acked)
 
 		err := middleware.Sinks{sink(&faults{n: -1}), keep}.DeadLetter(t.Context(), nil)
-		require.ErrorContains(t, err, "broker is away")
+		require.ErrorContains(t, err, "broker is down")
 	})
 }
 

@@ -86,7 +86,7 @@ type forgetful struct{}
 func (forgetful) DeadLetter(context.Context, *envelope.DeadLetter) error { return nil }
 
 func (forgetful) Redriven(context.Context, envelope.Redriven) error {
-	return errors.New("store is away")
+	return errors.New("store is down")
 }
 
 // A second pipeline around the same handler would take a failure that the first one has settled for a success, and

@@ -24,7 +24,7 @@ var params = []brokers.Param{
 // A file can configure everything that a URL can, and both resolve to the same configuration.
 func TestParse_EqualsAURL(t *testing.T) {
 	for name, tc := range map[string]struct{ url, yaml string }{
-		"nothing but the broker": {"mem://", "url: mem://"},
+		"only the broker": {"mem://", "url: mem://"},
 		"every common parameter": {
 			"amqp://app:p%40ss@h:5672/vh?x-name=orders&x-group=billing&x-concurrency=8&x-drain=20s&x-publish-timeout=3s&x-delays=10s,1m0s" +
 				"&x-naming=service-bus&x-project=easyweek&x-exchange={project}.events&x-queue={project}-{group}&x-retry={queue}.r[.{delay}]" +

@@ -16,8 +16,8 @@ const (
 )
 
 // clean removes the records of retry and parking topics that the group has finished. Kafka forgets the positions of a
-// group that is away for long (offsets.retention.minutes); without positions, any records left in the topics would be
-// handled again. Topics that others may read too are left alone, such as those for first deliveries.
+// group that is inactive for long (offsets.retention.minutes); without positions, any records left in the topics would
+// be handled again. Topics that others may read too are left alone, such as those for first deliveries.
 func (s *subscription) clean(ctx context.Context) {
 	finished := kadm.Offsets{}
 	for at, offset := range s.commits.toClean() {

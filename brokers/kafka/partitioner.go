@@ -29,7 +29,7 @@ func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
 
 type topicPartitioner struct{ byKey kgo.TopicPartitioner }
 
-// RequiresConsistency reports that only records without a key may avoid a partition whose leader is away.
+// RequiresConsistency reports that only records without a key may avoid a partition whose leader is down.
 func (p *topicPartitioner) RequiresConsistency(r *kgo.Record) bool {
 	return r.Partition != anyPartition || p.byKey.RequiresConsistency(r)
 }

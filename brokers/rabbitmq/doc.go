@@ -57,7 +57,7 @@
 // delivery-limit allows, is republished before a queue that we did not declare dead-letters it. Nacks stay in this
 // process and are not counted. Classic queues count nothing.
 //
-// A message that arrived early and cannot be sent on for the rest of its delay, because of an alarm for instance, stays
+// A message that arrived early and cannot be sent on for the rest of its delay, for example because of an alarm, stays
 // in hand and is handled when it is due. Meanwhile others are prefetched, to further consumers on the same channel.
 //
 // Acks share frames: they wait up to 5 ms for others, in a quarter of the prefetch that no handler needs, or in a

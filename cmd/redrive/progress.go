@@ -61,7 +61,7 @@ func (b *bar) set(done, total int64, message string) {
 	}
 }
 
-// add says that more is done.
+// add adds n to the progress.
 func (b *bar) add(n int64) {
 	if b.writer != nil && n > 0 {
 		b.tracker.Increment(n)

@@ -245,7 +245,7 @@ func (a *app) resumeRun(ctx context.Context, _ operator, id string) error {
 	return a.drive(ctx, manager, id)
 }
 
-// runsWatchCommand says that the run continues even when it is interrupted before it shows anything.
+// runsWatchCommand reports that the run continues even if it is interrupted before it shows anything.
 func (a *app) runsWatchCommand() *cobra.Command {
 	cmd := a.runCommand("watch ID", "Watch a run until it ends or needs someone", nil,
 		func(a *app, ctx context.Context, m operator, id string) error {

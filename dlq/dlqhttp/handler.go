@@ -155,5 +155,5 @@ func (h *Handler) health(ctx context.Context) Health {
 func writeJSON(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(value) // the client has gone: no reader is left for the error
+	_ = json.NewEncoder(w).Encode(value) // the client disconnected: no reader is left for the error
 }

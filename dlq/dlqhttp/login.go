@@ -132,5 +132,5 @@ func (h *Handler) plainPage(w http.ResponseWriter, status int, title, text, to s
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_ = plainPage.Execute(w, struct{ Title, Text, Login string }{title, text, login}) // the client has gone
+	_ = plainPage.Execute(w, struct{ Title, Text, Login string }{title, text, login}) // the client disconnected
 }

@@ -40,7 +40,7 @@ func TestReport(t *testing.T) {
 	die("grows", 9, 2*day)
 	die("returns", 1, 20*day)
 	die("returns", 2, 3*day)
-	die("has gone", 4, 10*day)
+	die("is fixed", 4, 10*day)
 	die("is steady", 5, 8*day)
 	die("is steady", 4, 2*day)
 
@@ -60,7 +60,7 @@ func TestReport(t *testing.T) {
 	a.json(t, &week)
 	require.Equal(t, redact.Mask+" refuses", week.New[0].Cause)
 	require.NotContains(t, a.body, "Lisbon")
-	require.Equal(t, []string{"grows", "returns", "has gone", "is steady"},
+	require.Equal(t, []string{"grows", "returns", "is fixed", "is steady"},
 		[]string{week.Growing[0].Cause, week.Returning[0].Cause, week.Fixed[0].Cause, week.Steady[0].Cause})
 
 	for _, hours := range []string{"0", "-1", "8785", "week"} {

@@ -129,7 +129,7 @@ func TestMetrics(t *testing.T) {
 	again := letter(1)
 	again.Message = w.sent[1]
 	require.NoError(t, w.letters.DeadLetter(t.Context(), again))
-	w.refused = errors.New("broker is away")
+	w.refused = errors.New("broker is down")
 	_, err = w.manager.Redrive(t.Context(), 3, by)
 	require.Error(t, err)
 	_, err = w.manager.Resolve(t.Context(), 3, by)

@@ -205,7 +205,7 @@ func TestNotifier_Once(t *testing.T) {
 	s, _ := driver.As[driver.NoticeStore](first.Store())
 	held, err := s.HoldNotices(t.Context(), "gone", time.Now().Add(2*time.Minute), time.Now().Add(-time.Hour))
 	require.NoError(t, err)
-	require.True(t, held, "the turn of a server that has gone ends")
+	require.True(t, held, "the hold of a server that has ended expires")
 	serve(t, notify.Config{Store: second.Store(), Receivers: []notify.Receiver{ops.hook("ops")}}, second)
 	die(t, second, "another one", time.Now())
 	ops.await(t, 2)
@@ -399,7 +399,7 @@ type store struct {
 
 func (s *store) HoldNotices(ctx context.Context, process string, at, until time.Time) (bool, error) {
 	if s.away.Load() {
-		return false, errors.New("the database is away: dial tcp 10.0.0.7:5432")
+		return false, errors.New("the database is down: dial tcp 10.0.0.7:5432")
 	}
 	defer s.held.Add(1)
 	return s.NoticeStore.HoldNotices(ctx, process, at, until)

@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
-var errAway = errors.New("the database is away")
+var errAway = errors.New("the database is down")
 
 // unclosed is a store that its test inspects at the end, and then closes.
 type unclosed struct{ *sqlstore.Store }

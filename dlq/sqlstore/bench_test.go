@@ -14,7 +14,7 @@ import (
 )
 
 // BenchmarkPut compares 64 callers, each waiting for its own letter to be durable, with one that stores 1,000 in one
-// transaction. The two take turns in one run; "ratio" is callers/transaction, and the target is 0.6.
+// transaction. The two run alternately; "ratio" is callers/transaction, and the target is 0.6.
 func BenchmarkPut(b *testing.B) {
 	joined, _ := newFile(b, "")
 	single, _ := newFile(b, "")

@@ -99,7 +99,7 @@ func (w *writer) run() {
 
 // gather adds the callers that are already waiting to the first. Those of the previous group have just got their
 // results and are about to return: without a chance to run they would miss this commit, and two halves of the callers
-// would take turns, each waiting for a whole commit of the other. So the writer yields a few times before it commits,
+// would alternate, each waiting for a whole commit of the other. So the writer yields a few times before it commits,
 // and then waits for a moment while there are fewer than in the previous group; after a group of one it does not. A
 // piece of a large call is a group on its own: the next one is for another writer.
 func (w *writer) gather(first *putCall, previous int) []*putCall {

@@ -34,7 +34,7 @@ func (e *ValidationError) Error() string {
 	return "Falha na validação: " + strings.Join(e.Faults, "; ")
 }
 
-// Permanent says that no retry mends an event that is wrong: the pipeline asks errors for this method.
+// Permanent tells the pipeline, which looks for this method on errors, that no retry can fix an invalid event.
 func (e *ValidationError) Permanent() bool { return true }
 
 // Code is kept with the dead letter, in error_code, so that faults can be counted by kind.

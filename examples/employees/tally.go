@@ -29,7 +29,7 @@ type fate struct {
 
 func newTally() *tally { return &tally{fates: map[string]*fate{}, done: make(chan struct{})} }
 
-// expect says that a message is about to be published.
+// expect records that a message is about to be published.
 func (t *tally) expect(topic, id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -38,7 +38,7 @@ func (t *tally) expect(topic, id string) {
 	t.changes++
 }
 
-// seal says that nothing more will be expected.
+// seal records that no more messages will be published.
 func (t *tally) seal() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -53,7 +53,7 @@ func newLedger(handlers ...string) *ledger {
 	return l
 }
 
-// publish says that a message is on its way to handler.
+// publish records that a message is about to be published to handler.
 func (l *ledger) publish(handler, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +64,7 @@ func (l *ledger) publish(handler, id string) {
 	}
 }
 
-// start says that an attempt begins.
+// start records that an attempt begins.
 func (l *ledger) start(handler, id string, attempt int) {
 	l.update(handler, id, func(ln *line) {
 		if attempt > ln.started && !ln.state.final() {
@@ -73,8 +73,7 @@ func (l *ledger) start(handler, id string, attempt int) {
 	})
 }
 
-// retry says that attempt failed and another one is due. The next attempt may
-// have started before this is called.
+// retry records that attempt failed and another one is due. The next attempt may have started before this is called.
 func (l *ledger) retry(handler, id string, attempt int) {
 	l.update(handler, id, func(ln *line) {
 		l.retries++
@@ -85,7 +84,7 @@ func (l *ledger) retry(handler, id string, attempt int) {
 	})
 }
 
-// end says that the message is dead or skipped.
+// end records that the message was dead-lettered or skipped.
 func (l *ledger) end(handler, id string, attempt int, to state) {
 	l.update(handler, id, func(ln *line) {
 		ln.decided = max(ln.decided, attempt)
@@ -93,8 +92,8 @@ func (l *ledger) end(handler, id string, attempt int, to state) {
 	})
 }
 
-// finish says that attempt returned without an error: the message is processed
-// unless a hook has said otherwise about this attempt.
+// finish records that attempt returned without an error: the message is processed unless a hook has recorded another
+// outcome of this attempt.
 func (l *ledger) finish(handler, id string, attempt int) {
 	l.update(handler, id, func(ln *line) {
 		if ln.decided < attempt {
@@ -113,15 +112,14 @@ func (l *ledger) update(handler, id string, change func(*line)) {
 	}
 }
 
-// progress changes while messages get further.
+// progress changes as long as messages make progress.
 func (l *ledger) progress() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changes
 }
 
-// finalize lets a duplicate delivery end as the message did before; any other
-// second end means that one message had two fates.
+// finalize ignores a duplicate delivery with the same end; any other second end means that one message had two fates.
 func (l *ledger) finalize(handler, id string, ln *line, to state) {
 	if ln.state.final() {
 		if ln.state != to {
@@ -134,8 +132,8 @@ func (l *ledger) finalize(handler, id string, ln *line, to state) {
 	l.settle()
 }
 
-// seal says that nothing more will be published from outside; what the handlers
-// publish is in the ledger before their own message ends.
+// seal records that nothing more will be published from outside; messages that handlers publish are in the ledger
+// before their own message ends.
 func (l *ledger) seal() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +141,7 @@ func (l *ledger) seal() {
 	l.settle()
 }
 
-// interrupt says that the user stopped the job, so that messages which have not been delivered are waiting, not lost.
+// interrupt records that the user stopped the job, so that undelivered messages count as waiting instead of lost.
 func (l *ledger) interrupt() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

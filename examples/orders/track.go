@@ -30,7 +30,7 @@ func (l *ledger) middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// hooks write down attempts that do not end well, when the pipeline says that their fate is durable.
+// hooks record failed attempts once the pipeline has made their outcome durable.
 func (l *ledger) hooks() middleware.Hooks {
 	return middleware.Hooks{
 		OnRetry: func(_ context.Context, p middleware.RetryParams) error {

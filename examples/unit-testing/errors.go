@@ -2,5 +2,5 @@ package reminders
 
 import "errors"
 
-// ErrNoPhone says that a customer left no phone number: no retry will find one.
+// ErrNoPhone means that a customer left no phone number, which no retry can change.
 var ErrNoPhone = errors.New("reminder without a phone number")

@@ -27,7 +27,7 @@ type fault struct {
 
 // target is where the service runs.
 type target struct {
-	workers []string // URLs for the workers, which take turns, through proxies that fail
+	workers []string // URLs for the workers, used alternately, through proxies that fail
 	direct  string   // URL for the publisher and the reader of dead letters
 	faults  []fault
 	// remove deletes the service's objects on its broker, with all their messages.

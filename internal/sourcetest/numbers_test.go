@@ -34,7 +34,8 @@ of their own, by itself, by themselves, beside, under way, is asked, are asked, 
 becomes of, comes of it, for ever, taken for, without a word, go round, goes round, go on, goes on, give back, gives back,
 put aside, puts aside, stands in, hop, hops, obey, obeys, worn, bury, buried, cautious, acquit, owe, owes, owed, bells, pump,
 lane, lanes, newcomers, what was, somebody, everybody, anew, is not there, says so, makes of, made again, comes again,
-come again, came again, as it is said`
+come again, came again, as it is said, is away, was away, been away, be away, has gone, in turns, take turns,
+that is none, says that, nothing but, for instance`
 
 // numbers are what the sources of a folder count.
 type numbers struct {

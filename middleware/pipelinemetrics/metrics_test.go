@@ -89,7 +89,7 @@ func (w *world) play(t *testing.T) {
 	require.NoError(t, w.deliver(0, "order.paid", func() error { return middleware.Permanent(errTimeout) }))
 	require.NoError(t, w.deliver(0, "order.paid", func() error { return middleware.Skip(errTimeout) }))
 	require.NoError(t, w.deliver(0, "order.paid", func() error { return middleware.Defer(errTimeout, time.Minute) }))
-	w.away = errors.New("broker is away")
+	w.away = errors.New("broker is down")
 	require.ErrorIs(t, w.deliver(0, "order.placed", fails), middleware.ErrNotSettled)
 	w.away = nil
 }

@@ -8,8 +8,9 @@
 // test ran.
 //
 // A test that failed and passed each time in FILE, with what it did when it was run again, is named as unstable; it has
-// failed all the same. With -candidates it prints which tests are worth that, a package and a test a line, and exits
-// with 1 if that is none: there are more than two, a package failed without a test, or there was a data race.
+// failed all the same. With -candidates it prints which tests should be run again, a package and a test per line, and
+// exits with 1 if there are none: because more than two failed, a package failed without a test, or there was a data
+// race.
 package main
 
 import (

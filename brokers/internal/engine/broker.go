@@ -214,7 +214,7 @@ func bounded(ctx context.Context, traits *driver.Traits, f func(context.Context)
 }
 
 // boundedOf is bounded for calls with a result. late, unless nil, receives a result that arrives after the caller has
-// gone.
+// returned.
 func boundedOf[T any](ctx context.Context, traits *driver.Traits, f func(context.Context) (T, error), late func(T)) (
 	T, error,
 ) {

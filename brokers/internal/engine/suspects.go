@@ -179,7 +179,7 @@ func (s *suspects) sent(h *delivery, d time.Duration) bool {
 	return false
 }
 
-// line gives h the turn, or lets it wait: here, unless its mark says that it is to run, which counts for it.
+// line gives h the turn, or lets it wait: here, unless its mark gives it the next run, which counts for it.
 func (s *suspects) line(h *delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

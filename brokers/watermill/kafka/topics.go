@@ -76,7 +76,7 @@ func (t *topics) ensure(ctx context.Context, topic string) error {
 	return nil
 }
 
-// missing reports whether a broker says that topic does not exist. RefreshMetadata asks four times, within 750 ms,
+// missing reports whether topic does not exist according to a broker. RefreshMetadata asks four times, within 750 ms,
 // before it does; no wait is needed before creating the topic.
 func (t *topics) missing(topic string) bool {
 	found, err := t.admin.DescribeTopics([]string{topic})

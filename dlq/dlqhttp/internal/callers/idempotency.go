@@ -127,7 +127,7 @@ func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 			maps.Copy(w.Header(), found.header)
 			w.Header().Set("Idempotent-Replayed", "true")
 			w.WriteHeader(found.status)
-			_, _ = w.Write(found.body) // the client has gone: no reader is left for the error
+			_, _ = w.Write(found.body) // the client disconnected: no reader is left for the error
 			return
 		}
 		kept := &recorder{ResponseWriter: w, status: http.StatusOK}

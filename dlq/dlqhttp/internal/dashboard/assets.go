@@ -110,5 +110,5 @@ func (d *dashboard) static(w http.ResponseWriter, r *http.Request) {
 		header.Set("Content-Encoding", "gzip")
 		data = a.zipped
 	}
-	_, _ = w.Write(data) // the client has gone: no reader is left for the error
+	_, _ = w.Write(data) // the client disconnected: no reader is left for the error
 }

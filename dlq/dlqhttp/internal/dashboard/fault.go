@@ -147,7 +147,7 @@ type faultData struct{ Status, Detail, Reason, Back, BackLabel string }
 // fail responds with an error page.
 func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
-		return // the client has gone
+		return // the client disconnected
 	}
 	if refused, ok := errors.AsType[*visible.RefusedError](err); ok {
 		if id, err := driver.ParseID(r.PathValue("id")); err == nil && strings.Contains(r.Pattern, "/entries/{id}") {

@@ -35,7 +35,7 @@ var functions = template.FuncMap{
 
 func mapKeys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
 
-// safeQuery is the query of a request, and nothing but a query.
+// safeQuery returns the query of a request, cleaned of everything else.
 func safeQuery(text string) template.URL {
 	q, err := url.ParseQuery(text)
 	if err != nil {

@@ -114,7 +114,7 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, n
 		data = zip(data, gzip.BestSpeed)
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(data) // the client has gone: no reader is left for the error
+	_, _ = w.Write(data) // the client disconnected: no reader is left for the error
 	return nil
 }
 

@@ -129,5 +129,5 @@ func download(w http.ResponseWriter, contentType, name string, data []byte) {
 	header.Set("Content-Type", contentType)
 	header.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name))
 	header.Set("Content-Security-Policy", "default-src 'none'; sandbox")
-	_, _ = w.Write(data) //nolint:gosec // G705: a file that no browser shows; and a client that has gone cannot be told
+	_, _ = w.Write(data) //nolint:gosec // G705: a file that no browser shows; no client is left to get the error
 }

@@ -37,7 +37,7 @@ func TestPages_Report(t *testing.T) {
 	die("grows fast", 8, day)
 	die("is back", 1, 20*day)
 	die("is back", 1, 3*day)
-	die("has gone", 3, 10*day)
+	die("is fixed", 3, 10*day)
 	die("is steady", 5, 9*day)
 	die("is steady", 5, day)
 	require.Contains(t, s.get(access.Viewer, "/report?since=2d").Body.String(), "No cause is growing.")
@@ -51,7 +51,7 @@ func TestPages_Report(t *testing.T) {
 		{"New", "brand new <b>", "brand new &lt;b&gt;"},
 		{"Growing", "grows fast", "grows fast"},
 		{"Returning", "is back", "is back"},
-		{"Fixed", "has gone", "has gone"},
+		{"Fixed", "is fixed", "is fixed"},
 		{"Steady", "is steady", "is steady"},
 	} {
 		require.Contains(t, parts[i], "<h2>"+want.title+"</h2>")
@@ -68,7 +68,7 @@ func TestPages_Report(t *testing.T) {
 	var report dlq.Recurrence
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &report))
 	require.Equal(t, []int64{16, 9}, []int64{report.Now, report.Before})
-	require.Equal(t, "has gone", report.Fixed[0].Cause)
+	require.Equal(t, "is fixed", report.Fixed[0].Cause)
 
 	w = s.get(access.Viewer, "/report.md?since=7d")
 	require.Equal(t, http.StatusOK, w.Code)

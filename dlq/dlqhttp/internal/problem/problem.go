@@ -23,6 +23,6 @@ func Write(w http.ResponseWriter, status int, detail string) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	// the client has gone: no reader is left for the error
+	// the client disconnected: no reader is left for the error
 	_ = json.NewEncoder(w).Encode(Problem{http.StatusText(status), status, detail})
 }

@@ -70,7 +70,7 @@ const (
 
 const description = `Look at dead letters, group them, fix them, send them back to where they came from, and watch what happens to them.
 
-x-role is the least role that a route asks for: viewer, operator, approver, admin. x-changes says that it changes something, which a
+x-role is the least role that a route asks for: viewer, operator, approver, admin. x-changes marks a route that changes something, which a
 read-only server refuses.
 
 Errors are application/problem+json; a refused request has changed nothing:

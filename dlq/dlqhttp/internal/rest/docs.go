@@ -67,7 +67,7 @@ func (a *API) docsRoutes(mux *access.Mux) {
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", policy)
-		_, _ = w.Write(data) // the client has gone: no reader is left for the error
+		_, _ = w.Write(data) // the client disconnected: no reader is left for the error
 	})
 }
 

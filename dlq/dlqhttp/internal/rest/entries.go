@@ -161,7 +161,7 @@ func (a *API) payload(ctx context.Context, in *ID) (*huma.StreamResponse, error)
 		ctx.SetHeader("Content-Type", "application/octet-stream")
 		ctx.SetHeader("Content-Disposition", fmt.Sprintf(`attachment; filename="entry-%d.bin"`, e.ID))
 		ctx.SetHeader("ETag", etag(e.Version))
-		_, _ = ctx.BodyWriter().Write(body.Bytes()) // the client has gone: no reader is left for the error
+		_, _ = ctx.BodyWriter().Write(body.Bytes()) // the client disconnected: no reader is left for the error
 	}}, nil
 }
 

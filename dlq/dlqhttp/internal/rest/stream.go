@@ -53,7 +53,7 @@ func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error
 	}}, nil
 }
 
-// stream sends events until the run is done, the client has gone, or the server shuts down.
+// stream sends events until the run is done, the client disconnects, or the server shuts down.
 func (a *API) stream(hc huma.Context, id string) {
 	ctx, cancel := context.WithCancel(hc.Context())
 	defer cancel()
