@@ -34,38 +34,33 @@ func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
 	missing := Plan{Bindings: slices.Clone(p.Bindings)}
 	have := map[string]string{} // exchanges whose type is not the planned one, with that type
 	for _, e := range p.Exchanges {
-		err := d.do(ctx, e.exists)
+		kind, err := p.takeExchange(ctx, d, e)
 		switch {
 		case isNotFound(err):
 			missing.Exchanges = append(missing.Exchanges, e)
 		case err != nil:
-			return missing, fmt.Errorf("rabbitmq: look for exchange %q: %w", e.Name, err)
+			return missing, err
 		default:
-			if have[e.Name], err = p.takeExchange(ctx, d, e); err != nil {
-				return missing, err
-			}
+			have[e.Name] = kind
 		}
 	}
 	for _, q := range p.Queues {
-		err := d.do(ctx, passiveQueue(q.Name))
+		more, err := p.takeQueue(ctx, d, q)
 		switch {
 		case isNotFound(err):
 			missing.Queues = append(missing.Queues, q)
 		case err != nil:
-			return missing, fmt.Errorf("rabbitmq: look for queue %q: %w", q.Name, err)
+			return missing, err
 		default:
-			more, err := p.takeQueue(ctx, d, q)
-			if err != nil {
-				return missing, err
-			}
 			missing.Bindings = append(missing.Bindings, more...)
 		}
 	}
-	for _, name := range p.Adopted {
-		if _, waits := p.wayOf(name); waits {
-			if _, err := p.takeQueue(ctx, d, Queue{Name: name}); err != nil {
-				return missing, err
-			}
+	for _, q := range p.adopted() {
+		if _, err := p.takeQueue(ctx, d, q); isNotFound(err) {
+			return missing, fmt.Errorf("rabbitmq: queue %q does not exist, and x-declare keeps it from being declared: "+
+				"create it, correct the name, or set x-declare=all: %w", q.Name, err)
+		} else if err != nil {
+			return missing, err
 		}
 	}
 	if p.adopt {
@@ -83,8 +78,12 @@ func (p *Plan) wayOf(queue string) (way, bool) {
 	return way{}, false
 }
 
-// takeExchange compares an existing exchange with the planned one. It returns the existing type if it differs.
+// takeExchange compares the existing exchange with the planned one. It returns the existing type if it differs, and an
+// error for which isNotFound is true if there is no such exchange.
 func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have string, err error) {
+	if err := d.do(ctx, e.exists); err != nil {
+		return "", fmt.Errorf("rabbitmq: look for exchange %q: %w", e.Name, err)
+	}
 	if p.adopt && len(p.Queues) == 0 {
 		return "", nil // checked when its consumer subscribed
 	}
@@ -111,8 +110,12 @@ func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have 
 	return different.Have, nil
 }
 
-// takeQueue compares an existing queue with the planned one, and returns the bindings that its way back needs.
+// takeQueue compares the existing queue with the planned one, and returns the bindings that its way back needs, or an
+// error for which isNotFound is true if there is no such queue.
 func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, error) {
+	if err := d.do(ctx, passiveQueue(q.Name)); err != nil {
+		return nil, fmt.Errorf("rabbitmq: look for queue %q: %w", q.Name, err)
+	}
 	w, waits := p.wayOf(q.Name)
 	owned := !p.adopt && !slices.Contains(p.Adopted, q.Name)
 	if owned && (!waits || !w.own) {

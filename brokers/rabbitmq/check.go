@@ -94,39 +94,24 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	defer d.close(ctx)
 
 	var findings []Finding
-	note := func(f *Finding, err error) error {
-		if f != nil {
-			findings = append(findings, *f)
-		}
-		return err
-	}
-	for _, name := range p.Adopted {
-		if err := note(p.checkQueue(ctx, d, Queue{Name: name})); err != nil {
-			return nil, err
-		}
-	}
 	for _, e := range p.Exchanges {
-		err := d.do(ctx, e.exists)
-		if err == nil {
-			_, err = p.takeExchange(ctx, d, e)
-		}
-		if err := note(finding("exchange", e.Name, err)); err != nil {
+		_, err := p.takeExchange(ctx, d, e)
+		if findings, err = withFinding(findings, "exchange", e.Name, err); err != nil {
 			return nil, err
 		}
 	}
-	for _, q := range p.Queues {
-		if err := note(p.checkQueue(ctx, d, q)); err != nil {
+	needed := slices.Concat(p.adopted(), p.Queues)
+	for i, q := range slices.Concat(needed, p.Later) {
+		_, err := p.takeQueue(ctx, d, q) // one that exists is compared, and nothing is created
+		if i >= len(needed) && isNotFound(err) {
+			continue
+		}
+		if findings, err = withFinding(findings, "queue", q.Name, err); err != nil {
 			return nil, err
 		}
 	}
-	for _, q := range p.Later {
-		f, err := p.checkQueue(ctx, d, q)
-		if f != nil && f.Missing {
-			f = nil
-		}
-		if err := note(f, err); err != nil {
-			return nil, err
-		}
+	if !b.ChecksBindings() {
+		return findings, nil
 	}
 	missing, err := b.missingBindings(ctx, p)
 	if err != nil {
@@ -136,38 +121,25 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	return slices.Concat(findings, missing, policies), err
 }
 
-func (p *Plan) checkQueue(ctx context.Context, d *declarer, q Queue) (*Finding, error) {
-	err := d.do(ctx, passiveQueue(q.Name))
-	if err == nil {
-		_, err = p.takeQueue(ctx, d, q) // it exists, so nothing is created
-	}
-	return finding("queue", q.Name, err)
-}
-
-// finding interprets the error of looking at an object; it returns nil if there is no difference. Errors unrelated to
-// the object are returned.
-func finding(kind, name string, err error) (*Finding, error) {
-	var different *ArgumentError
+// withFinding adds what the error of looking at an object says about it. Errors unrelated to the object are returned.
+func withFinding(findings []Finding, kind, name string, err error) ([]Finding, error) {
+	f := Finding{Kind: kind, Name: name, Missing: isNotFound(err)}
 	var stays *NoWayBackError
 	switch {
 	case err == nil:
-		return nil, nil //nolint:nilnil // no difference and no fault
-	case isNotFound(err):
-		return &Finding{Kind: kind, Name: name, Missing: true}, nil
-	case errors.As(err, &different):
-		return &Finding{Kind: kind, Name: name, Difference: different}, nil
+		return findings, nil
+	case f.Missing, errors.As(err, &f.Difference):
 	case errors.As(err, &stays):
-		return &Finding{Kind: kind, Name: name, Fault: stays}, nil
+		f.Fault = stays
+	default:
+		return nil, fmt.Errorf("rabbitmq: check %s %q: %w", kind, name, err)
 	}
-	return nil, fmt.Errorf("rabbitmq: check %s %q: %w", kind, name, err)
+	return append(findings, f), nil
 }
 
 // badPolicies checks the effect of policies on the queues in p. A policy cannot override our arguments, except for
 // limits, of which the lower one applies; it adds those that we do not set.
 func (b *Broker) badPolicies(ctx context.Context, p Plan) ([]Finding, error) {
-	if !b.ChecksBindings() {
-		return nil, nil
-	}
 	var findings []Finding
 	for _, q := range slices.Concat(p.Queues, p.Later) {
 		policy, err := b.design.management.policy(ctx, q.Name)
@@ -211,9 +183,6 @@ func harmful(q Queue, key string, value any) (want string, harm bool) {
 func (b *Broker) ChecksBindings() bool { return b.design.management != nil }
 
 func (b *Broker) missingBindings(ctx context.Context, p Plan) ([]Finding, error) {
-	if !b.ChecksBindings() {
-		return nil, nil
-	}
 	var findings []Finding
 	there := map[string][]Binding{} // by exchange
 	for _, want := range p.Bindings {

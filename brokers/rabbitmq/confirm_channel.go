@@ -48,6 +48,7 @@ type confirmChannel struct {
 // flight is a publication that waits for its confirm.
 type flight struct {
 	*outgoing
+	at       int // in the sender's batch
 	confirm  *amqp.DeferredConfirmation
 	returned string // RabbitMQ's reason; guarded by confirmChannel.mu
 }
@@ -74,7 +75,7 @@ func openConfirmChannel(ctx context.Context, l *link) (*confirmChannel, error) {
 		cc.cause = <-closes
 		close(cc.ended)
 	}()
-	if _, err := call(ctx, conn, func() (struct{}, error) { return struct{}{}, ch.Confirm(false) }); err != nil {
+	if err := call(ctx, conn, func() error { return ch.Confirm(false) }); err != nil {
 		return nil, fmt.Errorf("rabbitmq: ask for confirms: %w", err)
 	}
 	return cc, nil
@@ -173,7 +174,7 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 		return nil
 	}
 	if !cc.ch.IsClosed() {
-		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", f.exchange, f.key, ErrRefused)
+		return f.fault(ErrRefused)
 	}
 	select { // amqp091-go reports publications in flight as refused when a channel ends
 	case <-cc.ended:
@@ -228,22 +229,26 @@ func (cc *confirmChannel) match(r *amqp.Return) *flight {
 // close ends the channel, and after the deadline of ctx the connection.
 func (cc *confirmChannel) close(ctx context.Context) {
 	if !cc.ch.IsClosed() {
-		_, _ = call(ctx, cc.conn, func() (struct{}, error) { return struct{}{}, cc.ch.Close() }) // it is gone either way
+		_ = call(ctx, cc.conn, cc.ch.Close) // it is gone either way
 	}
 }
 
 // unconfirmed returns the error of a publication that has timed out, and names the alarm if there is one.
 func (cc *confirmChannel) unconfirmed(ctx context.Context, o *outgoing) error {
+	err := o.unconfirmed(ctx)
 	if p := cc.link.pressing(); p != nil {
-		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w (%s): %w: %w",
-			o.exchange, o.key, ErrBlocked, p.reason, ErrUnconfirmed, context.Cause(ctx))
+		err = o.fault(fmt.Errorf("%w (%s): %w: %w", ErrBlocked, p.reason, ErrUnconfirmed, context.Cause(ctx)))
 	}
-	return unconfirmed(ctx, o)
+	return err
 }
 
-func unconfirmed(ctx context.Context, o *outgoing) error {
-	return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w: %w", o.exchange, o.key, ErrUnconfirmed,
-		context.Cause(ctx))
+func (o *outgoing) unconfirmed(ctx context.Context) error {
+	return o.fault(fmt.Errorf("%w: %w", ErrUnconfirmed, context.Cause(ctx)))
+}
+
+// fault is err with the place that was published to.
+func (o *outgoing) fault(err error) error {
+	return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", o.exchange, o.key, err)
 }
 
 // frameSize is the largest frame that the broker accepts.

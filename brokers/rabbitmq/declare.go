@@ -91,8 +91,7 @@ func (d *declarer) do(ctx context.Context, method func(ch *amqp.Channel) error) 
 		}
 	}
 	ch := d.ch
-	_, err = call(ctx, conn, func() (struct{}, error) { return struct{}{}, method(ch) })
-	return explain(err)
+	return explain(call(ctx, conn, func() error { return method(ch) }))
 }
 
 // close also closes if ctx has ended.
@@ -111,11 +110,6 @@ func declare(ctx context.Context, l *link, p Plan) error {
 	defer cancel()
 	d := &declarer{link: l}
 	defer d.close(ctx)
-	for _, name := range p.Adopted {
-		if err := d.do(ctx, passiveQueue(name)); err != nil {
-			return adoptError(name, err)
-		}
-	}
 	missing, err := p.look(ctx, d)
 	if err != nil {
 		return err // before creating anything: objects left by a failed start would block the next one
@@ -166,15 +160,6 @@ func passiveQueue(name string) func(*amqp.Channel) error {
 		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
 		return err
 	}
-}
-
-func adoptError(name string, err error) error {
-	if isNotFound(err) {
-		return fmt.Errorf("rabbitmq: queue %q does not exist, and x-declare keeps it from being declared: create it, "+
-			"correct the name, "+
-			"or set x-declare=all: %w", name, err)
-	}
-	return fmt.Errorf("rabbitmq: look for queue %q: %w", name, err)
 }
 
 // pluginHint adds a remedy if the broker does not know the exchange type. RabbitMQ ends the connection then.

@@ -71,10 +71,9 @@ func deathOf(o *outgoing, e *amqp.Error) error {
 		return fmt.Errorf("rabbitmq: publish to exchange %q: %w", o.exchange, e)
 	case e.Code == amqp.PreconditionFailed &&
 		strings.Contains(e.Reason, fmt.Sprintf("message size %d is larger", len(o.msg.Body))):
-		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w: %s", o.exchange, o.key,
-			brokers.ErrTooLarge, e.Reason)
+		return o.fault(fmt.Errorf("%w: %s", brokers.ErrTooLarge, e.Reason))
 	case e.Server && e.Code == amqp.PreconditionFailed:
-		return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", o.exchange, o.key, e)
+		return o.fault(e)
 	}
 	return fmt.Errorf("%w: %w", errConnectionLost, e)
 }

@@ -244,17 +244,8 @@ const (
 )
 
 // tend periodically declares the exchanges and bindings of the running subscriptions again, and checks that their
-// queues still have a consumer, until the broker closes. It uses the connection that consumes, which no alarm stops.
-func (t *transport) tend() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		select {
-		case <-t.closing:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+// queues still have a consumer, until ctx ends. It uses the connection that consumes, which no alarm stops.
+func (t *transport) tend(ctx context.Context) {
 	ticker := time.NewTicker(tendEvery)
 	defer ticker.Stop()
 	told := ""
@@ -299,21 +290,15 @@ func (t *transport) tend() {
 func (t *transport) tendTo(ctx context.Context, r *reading) error {
 	d := &declarer{link: t.consuming}
 	defer d.close(ctx)
-	var q amqp.Queue
-	err := d.do(ctx, func(ch *amqp.Channel) (err error) {
-		q, err = ch.QueueDeclarePassive(r.queue, true, false, false, false, nil)
+	q, there, err := d.count(ctx, r.queue)
+	if err != nil || !there { // RabbitMQ notifies the consumer of a missing one
 		return err
-	})
-	if isNotFound(err) {
-		return nil // RabbitMQ notifies its consumer
 	}
-	if err == nil {
-		r.judge(&q)
+	r.judge(&q)
+	if p := r.plan.routing(); !p.empty() {
+		return declare(ctx, t.consuming, p)
 	}
-	if p := r.plan.routing(); err == nil && !p.empty() {
-		err = declare(ctx, t.consuming, p)
-	}
-	return err
+	return nil
 }
 
 // judge ends the stream of a reading to which the broker sends nothing.
@@ -351,23 +336,20 @@ const maxPinged = 100
 // missingOf returns an error that names the objects of p that the broker does not have.
 func missingOf(ctx context.Context, d *declarer, p Plan) error {
 	type object struct {
-		kind, name string
-		exists     func(*amqp.Channel) error
+		name   string
+		exists func(*amqp.Channel) error
 	}
 	var objects []object
 	for _, e := range p.Exchanges {
-		objects = append(objects, object{"exchange", e.Name, e.exists})
+		objects = append(objects, object{fmt.Sprintf("exchange %q", e.Name), e.exists})
 	}
-	for _, name := range p.Adopted {
-		objects = append(objects, object{"queue", name, passiveQueue(name)})
-	}
-	for _, q := range p.Queues {
-		objects = append(objects, object{"queue", q.Name, passiveQueue(q.Name)})
+	for _, q := range slices.Concat(p.adopted(), p.Queues) {
+		objects = append(objects, object{fmt.Sprintf("queue %q", q.Name), passiveQueue(q.Name)})
 	}
 	var faults []error
 	for _, o := range objects[:min(len(objects), maxPinged)] {
 		if err := d.do(ctx, o.exists); isNotFound(err) {
-			faults = append(faults, fmt.Errorf("%s %q is missing", o.kind, o.name))
+			faults = append(faults, fmt.Errorf("%s is missing", o.name))
 		} else if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // dialTimeout bounds the TCP, TLS and AMQP handshakes of one attempt to connect.
@@ -102,27 +103,19 @@ func (l *link) liveOrAttempt() (*amqp.Connection, *attempt, error) {
 	}
 	if l.attempt == nil {
 		l.attempt = &attempt{done: make(chan struct{})}
-		try, wait := l.attempt, pause(l.failures)
-		l.tasks.Go(func() { l.connect(try, wait) })
+		try, delay := l.attempt, pause(l.failures)
+		l.tasks.Go(func() { l.connect(try, delay) })
 	}
 	return nil, l.attempt, nil
 }
 
 // pause grows from zero over 100 ms to 5 s with consecutive failures.
 func pause(failures int) time.Duration {
-	if failures == 0 {
-		return 0
-	}
-	return min(100*time.Millisecond<<min(failures-1, 6), 5*time.Second)
+	return wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}.After(failures)
 }
 
-func (l *link) connect(try *attempt, wait time.Duration) {
-	if wait > 0 {
-		select {
-		case <-time.After(wait):
-		case <-l.life.Done():
-		}
-	}
+func (l *link) connect(try *attempt, delay time.Duration) {
+	_ = wait.For(l.life, delay) // dial fails when life has ended
 	l.mu.Lock()
 	first := l.conn == nil
 	l.mu.Unlock()
@@ -204,10 +197,7 @@ func (l *link) watch(conn *amqp.Connection) {
 	ended := conn.NotifyClose(make(chan *amqp.Error, 1))
 	for blocking := range conn.NotifyBlocked(make(chan amqp.Blocking, 8)) {
 		l.mu.Lock()
-		if l.pressure != nil {
-			close(l.pressure.relieve)
-			l.pressure = nil
-		}
+		l.relieve()
 		if blocking.Active && l.conn == conn {
 			l.pressure = &pressure{reason: blocking.Reason, relieve: make(chan struct{})}
 			l.logger.Warn("rabbitmq: the broker accepts no messages for now", "connection", l.name, "reason", blocking.Reason)
@@ -215,13 +205,20 @@ func (l *link) watch(conn *amqp.Connection) {
 		l.mu.Unlock()
 	}
 	l.mu.Lock()
-	if l.conn == conn && l.pressure != nil {
-		close(l.pressure.relieve)
-		l.pressure = nil
+	if l.conn == conn {
+		l.relieve()
 	}
 	l.mu.Unlock()
 	if e := <-ended; e != nil {
 		l.logger.Warn("rabbitmq: connection lost", "connection", l.name, "error", e)
+	}
+}
+
+// relieve ends the pressure, if there is any. The caller holds mu.
+func (l *link) relieve() {
+	if l.pressure != nil {
+		close(l.pressure.relieve)
+		l.pressure = nil
 	}
 }
 
@@ -259,7 +256,11 @@ func (l *link) wiredChannel(ctx context.Context) (*amqp.Channel, *amqp.Connectio
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	ch, err := call(ctx, conn, conn.Channel)
+	var ch *amqp.Channel
+	err = call(ctx, conn, func() (err error) {
+		ch, err = conn.Channel()
+		return err
+	})
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("rabbitmq: open a channel: %w", err)
 	}
@@ -312,23 +313,16 @@ func (l *link) close() {
 
 // call runs an AMQP method that waits for an answer. amqp091-go has no timeout for them, and RabbitMQ may never answer:
 // a declaration of a quorum queue without a leader hangs. If ctx ends first, the connection is torn down, because
-// nothing else releases the caller inside amqp091-go.
-func call[T any](ctx context.Context, conn *amqp.Connection, method func() (T, error)) (T, error) {
-	type answer struct {
-		value T
-		err   error
-	}
-	answers := make(chan answer, 1)
-	go func() {
-		value, err := method()
-		answers <- answer{value, err}
-	}()
+// nothing else releases the caller inside amqp091-go. After an error method may still be running, and what it writes
+// must not be read.
+func call(ctx context.Context, conn *amqp.Connection, method func() error) error {
+	answer := make(chan error, 1)
+	go func() { answer <- method() }()
 	select {
-	case a := <-answers:
-		return a.value, a.err
+	case err := <-answer:
+		return err
 	case <-ctx.Done():
 		go conn.CloseDeadline(time.Now()) //nolint:errcheck // its failure is the point
-		var none T
-		return none, fmt.Errorf("the broker does not answer: %w", context.Cause(ctx))
+		return fmt.Errorf("the broker does not answer: %w", context.Cause(ctx))
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // sender publishes with confirms on one channel, and after losing it repeats publications in flight on a new one. It is
@@ -42,11 +42,9 @@ func (s *sender) sendEach(ctx context.Context, batch []outgoing) []error {
 		if len(todo) == 0 {
 			return faults
 		}
-		select {
-		case <-time.After(pause(round)):
-		case <-ctx.Done():
+		if wait.For(ctx, pause(round)) != nil {
 			for _, i := range todo {
-				faults[i] = unconfirmed(ctx, &batch[i])
+				faults[i] = batch[i].unconfirmed(ctx)
 			}
 			return faults
 		}
@@ -87,20 +85,16 @@ func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults
 			faults[i] = err
 		}
 	}
-	type pending struct {
-		*flight
-		index int
-	}
-	flights := make([]pending, 0, min(len(todo), window))
+	flights := make([]*flight, 0, min(len(todo), window))
 	settleFirst := func() {
 		f := flights[0]
 		flights = flights[1:]
-		note(f.index, cc.settle(ctx, f.flight))
+		note(f.at, cc.settle(ctx, f))
 	}
 	for _, i := range todo {
 		o := &batch[i]
 		if err := checkSize(o, cc.frameSize()); err != nil {
-			faults[i] = fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", o.exchange, o.key, err)
+			faults[i] = o.fault(err)
 			continue
 		}
 		reserved := false
@@ -122,7 +116,8 @@ func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults
 			note(i, err)
 			continue
 		}
-		flights = append(flights, pending{f, i})
+		f.at = i
+		flights = append(flights, f)
 	}
 	for len(flights) > 0 {
 		settleFirst()

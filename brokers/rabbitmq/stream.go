@@ -88,23 +88,24 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	t.consumed.add(s.reading)
 	if s.first, err = s.consume(ctx, 0, q.Window); err != nil {
 		t.consumed.linger(s.reading)
-		_, _ = call(ctx, conn, func() (struct{}, error) { return struct{}{}, ch.Close() }) // most refusals have closed it
+		_ = call(ctx, conn, ch.Close) // most refusals have closed it
 		if isNotFound(err) {
 			err = fmt.Errorf("%w: %w", err, brokers.ErrUnroutable)
 		}
 		return nil, err
 	}
-	t.tending.Do(func() { t.goroutines.Go(t.tend) })
+	t.tending.Do(func() { t.consuming.tasks.Go(func() { t.tend(t.consuming.life) }) })
 	return s, nil
 }
 
 // consume starts the nth consumer of the channel.
 func (s *stream) consume(ctx context.Context, n, prefetch int) (<-chan amqp.Delivery, error) {
-	deliveries, err := call(ctx, s.conn, func() (<-chan amqp.Delivery, error) {
-		if err := s.ch.Qos(prefetch, 0, false); err != nil {
-			return nil, err
+	var deliveries <-chan amqp.Delivery
+	err := call(ctx, s.conn, func() (err error) {
+		if err = s.ch.Qos(prefetch, 0, false); err == nil {
+			deliveries, err = s.ch.Consume(s.queue.Names.Queue, tagName(n), false, false, false, false, nil)
 		}
-		return s.ch.Consume(s.queue.Names.Queue, tagName(n), false, false, false, false, nil)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: consume from queue %q: %w", s.queue.Names.Queue, err)
@@ -222,8 +223,7 @@ func (s *stream) Widen(ctx context.Context, window int) error {
 	switch {
 	case window <= s.queue.Window:
 		for _, a := range s.wider {
-			cancel := func() (struct{}, error) { return struct{}{}, s.ch.Cancel(tagName(a.tag), false) }
-			if _, err := call(ctx, s.conn, cancel); err != nil {
+			if err := call(ctx, s.conn, func() error { return s.ch.Cancel(tagName(a.tag), false) }); err != nil {
 				return err
 			}
 			s.wider = s.wider[1:]
@@ -263,11 +263,11 @@ func (s *stream) Close(ctx context.Context) error {
 	default:
 		s.transport.consumed.remove(s.reading)
 	}
-	_, _ = call(ctx, s.conn, func() (struct{}, error) { // an error means that the channel is gone, which is the goal
+	_ = call(ctx, s.conn, func() error { // an error means that the channel is gone, which is the goal
 		if err := s.ch.Cancel(tagName(0), false); err != nil {
-			return struct{}{}, err
+			return err
 		}
-		return struct{}{}, s.ch.Close()
+		return s.ch.Close()
 	})
 	s.end(errEnded)
 	return nil

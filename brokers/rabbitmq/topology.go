@@ -63,6 +63,15 @@ type way struct {
 	own       bool   // they expire by their own time to live
 }
 
+// adopted are the queues that must exist.
+func (p Plan) adopted() []Queue {
+	list := make([]Queue, len(p.Adopted))
+	for i, name := range p.Adopted {
+		list[i].Name = name
+	}
+	return list
+}
+
 // All returns the plan with the queues of Later added to those to be declared.
 func (p Plan) All() Plan {
 	all := p.empties()

@@ -37,8 +37,6 @@ type transport struct {
 	poke     chan struct{} // see tendSoon
 	waits    waitQueues
 
-	closing    chan struct{}
-	goroutines sync.WaitGroup // those that end when closing is closed
 }
 
 var (
@@ -59,7 +57,6 @@ func connect(ctx context.Context, cfg brokers.Config, d *design) (*transport, er
 		consuming:  newLink(cfg.URL, cfg.Name+" (consume)", cfg.Logger),
 		counting:   newLink(cfg.URL, cfg.Name+" (count)", cfg.Logger),
 		poke:       make(chan struct{}, 1),
-		closing:    make(chan struct{}),
 	}
 	for _, s := range []**sender{&t.users, &t.retries, &t.letters} {
 		*s = newSender(t.publishing)
@@ -284,8 +281,6 @@ func (t *transport) Ping(ctx context.Context) error {
 
 // Close implements driver.Transport.
 func (t *transport) Close(context.Context) error {
-	close(t.closing)
-	t.goroutines.Wait()
 	t.counting.close()
 	t.consuming.close()
 	t.publishing.close()
