@@ -63,7 +63,7 @@ func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
 			return missing, err
 		}
 	}
-	if p.adopt {
+	if p.adopts() {
 		return missing, p.fit(ctx, d, &missing, have)
 	}
 	return missing, nil
@@ -84,12 +84,12 @@ func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have 
 	if err := d.do(ctx, e.exists); err != nil {
 		return "", fmt.Errorf("rabbitmq: look for exchange %q: %w", e.Name, err)
 	}
-	if p.adopt && len(p.Queues) == 0 {
+	if p.adopts() && len(p.Queues) == 0 {
 		return "", nil // checked when its consumer subscribed
 	}
 	err = d.do(ctx, e.declare)
 	different, ok := errors.AsType[*ArgumentError](err)
-	if err == nil || !p.adopt || !ok {
+	if err == nil || !p.adopts() || !ok {
 		if err != nil {
 			return "", fmt.Errorf("rabbitmq: declare exchange %q: %w", e.Name, pluginHint(e, err))
 		}
@@ -117,7 +117,7 @@ func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, 
 		return nil, fmt.Errorf("rabbitmq: look for queue %q: %w", q.Name, err)
 	}
 	w, waits := p.wayOf(q.Name)
-	owned := !p.adopt && !slices.Contains(p.Adopted, q.Name)
+	owned := !p.adopts() && !slices.Contains(p.Adopted, q.Name)
 	if owned && (!waits || !w.own) {
 		if err := d.do(ctx, q.declare); err != nil {
 			return nil, fmt.Errorf("rabbitmq: declare queue %q: %w", q.Name, err)
@@ -146,23 +146,23 @@ func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, 
 	if err := p.overlay(ctx, q.Name, args); err != nil {
 		return nil, err
 	}
-	if ttl, ok := integer(args["x-message-ttl"]); ok && p.learned != nil {
-		p.learned(q.Name, ttl)
+	if ttl, ok := integer(args["x-message-ttl"]); ok {
+		p.design.learn(q.Name, ttl)
 	}
 	return p.back(w, args)
 }
 
 // overlay adds the effect of policies to the arguments of a queue, if the management API is configured.
 func (p *Plan) overlay(ctx context.Context, queue string, args amqp.Table) error {
-	if p.policy == nil {
+	if p.design.management == nil {
 		return nil
 	}
-	defined, err := p.policy(ctx, queue)
+	policy, err := p.design.management.policy(ctx, queue)
 	if err != nil {
 		return fmt.Errorf("rabbitmq: look at the policies of queue %q: %w", queue, err)
 	}
 	for _, key := range []string{"dead-letter-exchange", "dead-letter-routing-key", "message-ttl"} {
-		value, set := defined[key]
+		value, set := policy.Definition[key]
 		if _, has := args["x-"+key]; set && !has {
 			args["x-"+key] = value
 		}

@@ -102,8 +102,8 @@ func TestRoute_CycleWithItsOwnTimeToLive(t *testing.T) {
 // A configuration that cannot work is refused with a remedy that differs from the current setting.
 func TestPlan_ReturnFromTheRetryQueue(t *testing.T) {
 	adopting := func(declare string) Plan {
-		return designOf(t, brokers.Config{Naming: brokers.Laravel(), Params: brokers.Params{"declare": declare}}).consumer(
-			"orders", "", nil)
+		d := designOf(t, brokers.Config{Naming: brokers.Laravel(), Params: brokers.Params{"declare": declare}})
+		return d.plan("", []string{"orders"})
 	}
 	for _, declare := range []string{declareAdopt, declareNone} {
 		p := adopting(declare)

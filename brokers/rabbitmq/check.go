@@ -41,7 +41,7 @@ func (b *Broker) PlanDelayed(topics ...string) Plan {
 func (d *design) plan(group string, topics []string) Plan {
 	var p Plan
 	for _, topic := range topics {
-		p.merge(d.consumer(topic, group, nil))
+		p.merge(d.consumer(d.names(topic, group), topic, nil))
 	}
 	return p
 }

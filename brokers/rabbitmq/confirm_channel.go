@@ -54,7 +54,7 @@ type flight struct {
 }
 
 func openConfirmChannel(ctx context.Context, l *link) (*confirmChannel, error) {
-	ch, conn, wire, err := l.wiredChannel(ctx)
+	ch, conn, wire, err := l.channel(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -78,20 +78,18 @@ func explain(err error) error {
 type declarer struct {
 	link *link
 	ch   *amqp.Channel
+	conn *amqp.Connection // of ch
 }
 
 func (d *declarer) do(ctx context.Context, method func(ch *amqp.Channel) error) error {
-	conn, err := d.link.connection(ctx)
-	if err != nil {
-		return err
-	}
 	if d.ch == nil || d.ch.IsClosed() {
-		if d.ch, err = d.link.channel(ctx); err != nil {
+		var err error
+		if d.ch, d.conn, _, err = d.link.channel(ctx); err != nil {
 			return err
 		}
 	}
 	ch := d.ch
-	return explain(call(ctx, conn, func() error { return method(ch) }))
+	return explain(call(ctx, d.conn, func() error { return method(ch) }))
 }
 
 // close also closes if ctx has ended.

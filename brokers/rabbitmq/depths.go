@@ -29,7 +29,9 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 		if err != nil {
 			return nil, fmt.Errorf("rabbitmq: depth of queue %q: %w", q.name, err)
 		}
-		t.waits.seen(q.name, there)
+		if there {
+			t.waits.add([]Queue{{Name: q.name}}, q.of)
+		}
 		of := q.of
 		i := slices.IndexFunc(found, func(f brokers.Depth) bool { f.Messages = 0; return f == of })
 		if i < 0 {
@@ -125,13 +127,4 @@ func (w *waitQueues) due(now time.Time) []waitQueue {
 		list = append(list, *q)
 	}
 	return list
-}
-
-// seen records that a queue which is declared later now exists.
-func (w *waitQueues) seen(name string, there bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if there {
-		w.known[name].later = false
-	}
 }

@@ -21,7 +21,7 @@ type design struct {
 	declare   string // one of the declare... constants
 	single    bool   // all delays use one queue, from which messages expire by their own time to live
 
-	known sync.Map // times to live of existing wait queues, in milliseconds by name: see Plan.learned
+	known sync.Map // times to live of existing wait queues, in milliseconds by name: see Plan.takeQueue
 
 	queueType      string // of consumers' queues
 	retryQueueType string // of delay and dead letter queues
@@ -101,11 +101,7 @@ func (d *design) withExchange(n brokers.Names) brokers.Names {
 
 // consumer plans everything that a consumer of topic needs: its queue and bindings, and where its retries wait and its
 // dead letters go.
-func (d *design) consumer(topic, group string, patterns []string) Plan {
-	return d.consumerOf(d.names(topic, group), topic, patterns)
-}
-
-func (d *design) consumerOf(n brokers.Names, topic string, patterns []string) Plan {
+func (d *design) consumer(n brokers.Names, topic string, patterns []string) Plan {
 	p := d.source(n, topic, patterns)
 	if d.declare == declareRead {
 		return d.mode(p)
@@ -122,11 +118,8 @@ func (d *design) reads(n brokers.Names, topic string, patterns []string) Plan {
 
 // mode reduces a plan to the objects that may be declared.
 func (d *design) mode(p Plan) Plan {
-	p.learned, p.policy = d.learn, d.management.effective
-	switch d.declare {
-	case declareAdopt:
-		p.adopt, p.typed = true, d.typed
-	case declareNone, declareRead:
+	p.design = d
+	if !d.makes() {
 		for _, q := range p.Queues {
 			p.Adopted = append(p.Adopted, q.Name)
 		}

@@ -20,13 +20,12 @@ func (p *Plan) fit(ctx context.Context, d *declarer, missing *Plan, have map[str
 	types := map[string]amqp.Table{} // of the queues that determine the type, by the consumer's queue
 	for i, q := range missing.Queues {
 		args := maps.Clone(q.Args)
-		to, through := args["x-dead-letter-exchange"].(string)
-		switch kind := have[to]; {
-		case !through || kind == "" || kind == amqp.ExchangeDirect || kind == amqp.ExchangeTopic:
-		case args["x-dead-letter-routing-key"] != nil:
+		to, _ := args["x-dead-letter-exchange"].(string)
+		copies := !slices.Contains([]string{"", amqp.ExchangeDirect, amqp.ExchangeTopic}, have[to])
+		if copies && args["x-dead-letter-routing-key"] != nil {
 			args["x-dead-letter-exchange"] = ""
 		}
-		if !p.typed {
+		if !p.design.typed {
 			sibling, known := types[q.consumer]
 			if !known {
 				var err error

@@ -129,6 +129,8 @@ const (
 	kindTimestamp = 'T'
 	kindBytes     = 'x'
 	kindVoid      = 'V'
+	kindArray     = 'A' // never written: see openArray
+	kindTable     = 'F' // likewise
 	kindRaw       = 'R' // a string inside a table or array that JSON cannot represent: base64 there
 	openTable     = '{'
 	closeTable    = '}'

@@ -127,9 +127,7 @@ func (p Plan) only(queue string) Plan {
 	for _, list := range [][]Queue{p.Queues, p.Later} {
 		for _, q := range list {
 			if q.Name == queue {
-				one := p.empties()
-				one.Queues, one.ways = []Queue{q}, p.ways
-				return one
+				return Plan{Queues: []Queue{q}, ways: p.ways, design: p.design}
 			}
 		}
 	}
@@ -139,9 +137,7 @@ func (p Plan) only(queue string) Plan {
 // routing reduces p to exchanges and bindings: a queue is declared again by its consumer when RabbitMQ reports its
 // deletion. RabbitMQ 3.10 does not report it, and forgets the consumer, if a queue of that name is recreated at once.
 func (p Plan) routing() Plan {
-	r := p.empties()
-	r.Exchanges, r.Bindings = p.Exchanges, p.Bindings
-	return r
+	return Plan{Exchanges: p.Exchanges, Bindings: p.Bindings, design: p.design}
 }
 
 // consumed holds what the running subscriptions of a broker read. It is safe for concurrent use.

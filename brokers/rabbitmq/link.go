@@ -244,14 +244,8 @@ func (l *link) awaitRelief(ctx context.Context) error {
 	}
 }
 
-// channel opens a channel on the live connection.
-func (l *link) channel(ctx context.Context) (*amqp.Channel, error) {
-	ch, _, _, err := l.wiredChannel(ctx)
-	return ch, err
-}
-
-// wiredChannel is channel that also returns the connection and its writer.
-func (l *link) wiredChannel(ctx context.Context) (*amqp.Channel, *amqp.Connection, *coalescing, error) {
+// channel opens a channel on the live connection. It also returns the connection and its writer.
+func (l *link) channel(ctx context.Context) (*amqp.Channel, *amqp.Connection, *coalescing, error) {
 	conn, err := l.connection(ctx)
 	if err != nil {
 		return nil, nil, nil, err

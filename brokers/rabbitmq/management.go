@@ -87,15 +87,6 @@ func (m *management) policy(ctx context.Context, queue string) (queuePolicy, err
 	return p, nil
 }
 
-// effective returns the effect of policies on a queue; nothing without a management API.
-func (m *management) effective(ctx context.Context, queue string) (map[string]any, error) {
-	if m == nil {
-		return nil, nil
-	}
-	p, err := m.policy(ctx, queue)
-	return p.Definition, err
-}
-
 // get decodes an answer into out, and leaves out unchanged if there is no such object.
 func (m *management) get(ctx context.Context, out any, path ...string) error {
 	target := m.base.JoinPath("api")

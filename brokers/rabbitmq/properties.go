@@ -73,13 +73,14 @@ func setProperties(p *amqp.Publishing, m *message.Message) {
 const maxShortString = 255
 
 // frameOverhead is what a content header frame needs alongside the properties and headers, with room to spare.
-const frameOverhead = 64
+const frameOverhead = 63
 
 // checkSize refuses messages that the client cannot encode. It must run before the client tries: amqp091-go closes the
 // whole connection if it fails to encode a header, as does RabbitMQ if the headers of one message exceed a frame, and
 // either ends every other publication in flight.
 func checkSize(o *outgoing, frameSize int) error {
-	size := frameOverhead + tableSize(o.msg.Headers)
+	size, long := measure(o.msg.Headers)
+	size += frameOverhead
 	for _, f := range []struct{ name, value string }{
 		{"exchange", o.exchange},
 		{"routing key", o.key},
@@ -97,9 +98,9 @@ func checkSize(o *outgoing, frameSize int) error {
 		}
 		size += 1 + len(f.value)
 	}
-	if key := longKey(o.msg.Headers); key != "" {
-		return fmt.Errorf("%w: a header name has %d bytes, AMQP allows %d: it begins %.40q", brokers.ErrTooLarge, len(key),
-			maxShortString, key)
+	if long != "" {
+		return fmt.Errorf("%w: a header name has %d bytes, AMQP allows %d: it begins %.40q", brokers.ErrTooLarge, len(long),
+			maxShortString, long)
 	}
 	if size > frameSize {
 		return fmt.Errorf("%w: the headers have %d bytes and must fit one frame of %d: move data from headers to the "+
@@ -109,56 +110,34 @@ func checkSize(o *outgoing, frameSize int) error {
 	return nil
 }
 
-// tableSize is the encoded size of t in bytes.
-func tableSize(t amqp.Table) int {
-	size := 4
-	for key, value := range t {
-		size += 1 + len(key) + fieldSize(value)
+// measure returns the encoded size of a field in bytes, and a name in it that is too long for AMQP.
+func measure(value any) (size int, long string) {
+	add := func(key string, item any) {
+		n, inner := measure(item)
+		size += n
+		if len(key) > maxShortString {
+			inner = key
+		}
+		long = cmp.Or(long, inner)
 	}
-	return size
-}
-
-func fieldSize(value any) int {
 	switch v := value.(type) {
 	case string:
-		return 5 + len(v)
+		size = 5 + len(v)
 	case []byte:
-		return 5 + len(v)
+		size = 5 + len(v)
 	case amqp.Table:
-		return 1 + tableSize(v)
+		size = 5
+		for key, item := range v {
+			size += 1 + len(key)
+			add(key, item)
+		}
 	case []any:
-		size := 5
+		size = 5
 		for _, item := range v {
-			size += fieldSize(item)
+			add("", item)
 		}
-		return size
+	default:
+		size = 9 // the longest of the others
 	}
-	return 9 // the longest of the others
-}
-
-// longKey returns a name in t, or in a nested table, that is too long for AMQP.
-func longKey(t amqp.Table) string {
-	for key, value := range t {
-		if len(key) > maxShortString {
-			return key
-		}
-		if key := longKeyIn(value); key != "" {
-			return key
-		}
-	}
-	return ""
-}
-
-func longKeyIn(value any) string {
-	switch v := value.(type) {
-	case amqp.Table:
-		return longKey(v)
-	case []any:
-		for _, item := range v {
-			if key := longKeyIn(item); key != "" {
-				return key
-			}
-		}
-	}
-	return ""
+	return size, long
 }

@@ -198,7 +198,7 @@ func TestExpect_TimeToLiveOfACycle(t *testing.T) {
 		d, err := newDesign(cfg)
 		require.NoError(t, err)
 		(&transport{cfg: cfg, design: d}).Expect(announced)
-		p := d.consumer("dre", "", nil)
+		p := d.plan("", []string{"dre"})
 		for _, q := range p.Queues {
 			if q.Name == "dre.deadletter" {
 				return time.Duration(q.Args["x-message-ttl"].(int64)) * time.Millisecond

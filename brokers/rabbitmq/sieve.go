@@ -121,7 +121,7 @@ func (s *sieve) next() error {
 func readable(frame []byte) []byte {
 	payload := frame[frameHead : len(frame)-frameEnd]
 	begin, end, ok := headersIn(payload)
-	if !ok || decodable(payload[begin+4:end], 0) {
+	if !ok || decodable(kindTable, payload[begin+4:end], 0) {
 		return frame
 	}
 	raw := payload[begin+4 : end]
@@ -170,35 +170,25 @@ func headersIn(payload []byte) (begin, end int, ok bool) {
 	return begin, end, end <= len(payload)
 }
 
-// decodable reports whether amqp091-go can decode the entries of a table that is nested depth levels deep.
-func decodable(table []byte, depth int) bool {
+// decodable reports whether amqp091-go can decode the entries of a table, or the items of an array, that is nested depth
+// levels deep.
+func decodable(kind byte, entries []byte, depth int) bool {
 	if depth > maxFieldDepth {
 		return false
 	}
-	for entries := 0; len(table) > 0; entries++ {
-		key := 1 + int(table[0])
-		if entries == maxElements || key >= len(table) {
+	for n := 0; len(entries) > 0; n++ {
+		key := 0
+		if kind == kindTable {
+			key = 1 + int(entries[0])
+		}
+		if n == maxElements || key >= len(entries) {
 			return false
 		}
-		n := fieldLength(table[key:], depth)
-		if n < 0 {
+		length := fieldLength(entries[key:], depth)
+		if length < 0 {
 			return false
 		}
-		table = table[key+n:]
-	}
-	return true
-}
-
-func decodableArray(array []byte, depth int) bool {
-	if depth > maxFieldDepth {
-		return false
-	}
-	for items := 0; len(array) > 0; items++ {
-		n := fieldLength(array, depth)
-		if items == maxElements || n < 0 {
-			return false
-		}
-		array = array[n:]
+		entries = entries[key+length:]
 	}
 	return true
 }
@@ -218,16 +208,13 @@ func fieldLength(field []byte, depth int) int {
 		n += 5
 	case kindInt64, kindFloat64, kindTimestamp:
 		n += 8
-	case kindString, kindBytes, 'A', 'F':
+	case kindString, kindBytes, kindArray, kindTable:
 		if len(field) < 5 {
 			return -1
 		}
-		size := int(binary.BigEndian.Uint32(field[1:]))
-		n += 4 + size
-		if n > len(field) {
-			return -1
-		}
-		if field[0] == 'F' && !decodable(field[5:n], depth+1) || field[0] == 'A' && !decodableArray(field[5:n], depth+1) {
+		n += 4 + int(binary.BigEndian.Uint32(field[1:]))
+		nested := field[0] == kindArray || field[0] == kindTable
+		if n > len(field) || nested && !decodable(field[0], field[5:n], depth+1) {
 			return -1
 		}
 	default:

@@ -58,11 +58,7 @@ var errEnded = errors.New("rabbitmq: the stream has ended")
 
 // Receive implements driver.Transport.
 func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream, error) {
-	conn, err := t.consuming.connection(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ch, err := t.consuming.channel(ctx)
+	ch, conn, _, err := t.consuming.channel(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,7 @@
 package rabbitmq
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,15 +46,12 @@ type Plan struct {
 	// program whose user may not declare: see [Plan.All].
 	Later []Queue
 
-	adopt bool // existing objects are used as they are
-	// the configuration gives the types of queues
-	typed bool
-	// of the wait queues among Queues, Later and Adopted
-	ways []way
-	// notes what a wait queue that exists has
-	learned func(queue string, ttl int64)
-	policy  func(ctx context.Context, queue string) (def map[string]any, err error) // the effect of policies on a queue
+	design *design // nil for a plan that a program has made up
+	ways   []way   // of the wait queues among Queues, Later and Adopted
 }
+
+// adopts reports whether existing objects are used as they are.
+func (p Plan) adopts() bool { return p.design != nil && p.design.declare == declareAdopt }
 
 // way is how messages return from a wait queue.
 type way struct {
@@ -74,7 +71,7 @@ func (p Plan) adopted() []Queue {
 
 // All returns the plan with the queues of Later added to those to be declared.
 func (p Plan) All() Plan {
-	all := p.empties()
+	all := Plan{}
 	all.merge(p)
 	all.Queues, all.Later = append(all.Queues, all.Later...), nil
 	return all
@@ -87,7 +84,7 @@ func (p Plan) String() string {
 		fmt.Fprintf(&out, "queue    %s  (adopted: must exist, is not declared)\n", name)
 	}
 	taken := ""
-	if p.adopt {
+	if p.adopts() {
 		taken = "  (if missing; otherwise as it is)"
 	}
 	for _, e := range p.Exchanges {
@@ -105,11 +102,6 @@ func (p Plan) String() string {
 	return out.String()
 }
 
-// empties returns an empty plan in the mode of p.
-func (p Plan) empties() Plan {
-	return Plan{adopt: p.adopt, typed: p.typed, learned: p.learned, policy: p.policy}
-}
-
 func formatArgs(args amqp.Table) string {
 	var out strings.Builder
 	for _, key := range sortedKeys(args) {
@@ -120,10 +112,7 @@ func formatArgs(args amqp.Table) string {
 
 // merge adds the objects of other that p does not have.
 func (p *Plan) merge(other Plan) {
-	p.adopt, p.typed = p.adopt || other.adopt, p.typed || other.typed
-	if p.learned == nil {
-		p.learned, p.policy = other.learned, other.policy
-	}
+	p.design = cmp.Or(p.design, other.design)
 	p.ways = union(p.ways, other.ways, func(a, b way) bool { return a == b })
 	p.Exchanges = union(p.Exchanges, other.Exchanges, func(a, b Exchange) bool { return a.Name == b.Name })
 	p.Queues = union(p.Queues, other.Queues, sameQueue)

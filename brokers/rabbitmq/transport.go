@@ -36,7 +36,6 @@ type transport struct {
 	tending  sync.Once
 	poke     chan struct{} // see tendSoon
 	waits    waitQueues
-
 }
 
 var (
@@ -128,7 +127,7 @@ func (t *transport) NamesOf(topic, queue string) brokers.Names { return t.design
 
 // Declare implements driver.Transport.
 func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
-	if err := declare(ctx, t.publishing, t.design.consumerOf(q.Names, q.Topic, q.Patterns)); err != nil {
+	if err := declare(ctx, t.publishing, t.design.consumer(q.Names, q.Topic, q.Patterns)); err != nil {
 		return err
 	}
 	group := q.Group
