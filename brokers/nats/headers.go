@@ -27,26 +27,20 @@ const (
 // rendered is o as it is stored, without its subject.
 func rendered(o *driver.Outgoing) *nats.Msg {
 	m := &nats.Msg{Data: o.Message.Payload, Header: make(nats.Header, len(o.Message.Metadata)+len(o.Extra)+3)}
-	var odd url.Values
+	odd := url.Values{}
 	for key, value := range o.Headers() {
 		if isPlainKey(key) && isPlainValue(value) {
 			m.Header[key] = []string{value}
-			continue
+		} else {
+			odd.Set(key, value)
 		}
-		if odd == nil {
-			odd = url.Values{}
-		}
-		odd.Set(key, value)
 	}
 	if id := o.Message.UUID; isPlainValue(id) {
 		m.Header[uuidHeader] = []string{id}
 	} else {
-		if odd == nil {
-			odd = url.Values{}
-		}
 		odd.Set(uuidHeader, id)
 	}
-	if odd != nil {
+	if len(odd) > 0 {
 		m.Header[oddHeader] = []string{odd.Encode()}
 	}
 	return m
@@ -77,30 +71,23 @@ func isPlainValue(value string) bool {
 // parsed returns a message that shares nothing with m, the server's message.
 func parsed(m *nats.Msg) *message.Message {
 	out := message.NewMessage("", append([]byte{}, m.Data...))
-	id := ""
+	headers := out.Metadata
 	for key, values := range m.Header {
-		switch key {
-		case schedulerFrom, schedulerNext, oddHeader:
-		case uuidHeader:
-			id = values[0]
-		default:
-			out.Metadata[key] = values[0]
-		}
+		headers[key] = values[0]
 	}
-	if odd, err := url.ParseQuery(m.Header.Get(oddHeader)); err == nil {
+	delete(headers, schedulerFrom)
+	delete(headers, schedulerNext)
+	if odd, err := url.ParseQuery(headers[oddHeader]); err == nil { // otherwise it is foreign
+		delete(headers, oddHeader)
 		for key, values := range odd {
-			if key == uuidHeader {
-				id = values[0]
-				continue
-			}
-			out.Metadata[key] = values[0]
+			headers[key] = values[0]
 		}
-	} else { // foreign
-		out.Metadata[oddHeader] = m.Header.Get(oddHeader)
 	}
-	if _, ours := m.Header[uuidHeader]; id == "" && !ours {
-		id = m.Header.Get(idHeader) // the id given by another producer
+	id, ours := headers[uuidHeader]
+	if !ours {
+		id = headers[idHeader] // the id given by another producer
 	}
+	delete(headers, uuidHeader)
 	out.UUID = id
 	return out
 }

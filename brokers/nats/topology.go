@@ -38,14 +38,17 @@ func (t *transport) declareStream(ctx context.Context, topic string) (*jetstream
 	case errors.Is(err, jetstream.ErrStreamNotFound) && !t.cfg.Params.Bool("declare"):
 		return nil, fmt.Errorf("no stream takes %s, and declare=false: %w", p.subject, brokers.ErrUnroutable)
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return t.createStream(ctx, p)
+		if s, err = t.createStream(ctx, p); err != nil {
+			return nil, err
+		}
 	case err != nil:
 		return nil, fmt.Errorf("look for the stream of %s: %w", p.subject, err)
 	}
-	return s.CachedInfo(), usable(&s.CachedInfo().Config, p)
+	info := s.CachedInfo()
+	return info, usable(&info.Config, p) // a server before 2.12 ignores unknown fields of a new stream
 }
 
-func (t *transport) createStream(ctx context.Context, p place) (*jetstream.StreamInfo, error) {
+func (t *transport) createStream(ctx context.Context, p place) (jetstream.Stream, error) {
 	replicas := t.cfg.Params.Int("replicas")
 	if replicas == 0 {
 		replicas = 1
@@ -58,16 +61,13 @@ func (t *transport) createStream(ctx context.Context, p place) (*jetstream.Strea
 		Replicas: replicas, MaxAge: t.cfg.Params.Duration("max-age"), AllowMsgSchedules: true, AllowRollup: true,
 		AllowDirect: true, FirstSeq: firstSequence(),
 	})
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process has created it, with other replicas
+		s, err = t.js.Stream(ctx, p.token)
+	}
 	if err != nil {
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process has created it, with other replicas
-			if s, err = t.js.Stream(ctx, p.token); err == nil {
-				return s.CachedInfo(), usable(&s.CachedInfo().Config, p)
-			}
-		}
 		return nil, fmt.Errorf("create stream %s for %s with %d replicas: %w", p.token, p.subject, replicas, err)
 	}
-	info := s.CachedInfo()
-	return info, usable(&info.Config, p) // a server before 2.12 ignores unknown fields
+	return s, nil
 }
 
 // firstSequence starts the sequence numbers of a stream after all those of an earlier one with the same name. The

@@ -10,9 +10,7 @@ import (
 // Broker is an open RabbitMQ.
 type Broker struct {
 	*engine.Broker
-	transport  *transport
-	design     *design
-	publishing *link
+	transport *transport
 }
 
 var (
@@ -32,7 +30,7 @@ func open(ctx context.Context, cfg brokers.Config, d *design) (*Broker, error) {
 		_ = t.Close(ctx) // nothing is in flight
 		return nil, err
 	}
-	return &Broker{Broker: b, transport: t, design: d, publishing: t.publishing}, nil
+	return &Broker{Broker: b, transport: t}, nil
 }
 
 // Capabilities implements brokers.Broker.
@@ -59,7 +57,7 @@ type Stats struct {
 // Stats returns the number of open connections and channels, and of failed acks.
 func (b *Broker) Stats() Stats {
 	s := Stats{AcksFailed: b.AcksFailed()}
-	for _, l := range []*link{b.publishing, b.transport.consuming, b.transport.counting} {
+	for _, l := range []*link{b.transport.publishing, b.transport.consuming, b.transport.counting} {
 		connections, channels := l.counts()
 		s.Connections += connections
 		s.Channels += channels

@@ -25,7 +25,9 @@ func PlanConfig(cfg brokers.Config, topics ...string) (Plan, error) {
 }
 
 // Plan plans what the consumers of topics need, in the broker's own group.
-func (b *Broker) Plan(topics ...string) Plan { return b.design.plan(b.Config().Group, topics) }
+func (b *Broker) Plan(topics ...string) Plan {
+	return b.transport.design.plan(b.Config().Group, topics)
+}
 
 // PlanDelayed plans the queues in which messages to topics wait for their first delivery. The first delayed publish to
 // a topic declares them, once per process: Apply the plan beforehand if producers may not declare, or if you worry
@@ -33,7 +35,7 @@ func (b *Broker) Plan(topics ...string) Plan { return b.design.plan(b.Config().G
 func (b *Broker) PlanDelayed(topics ...string) Plan {
 	var p Plan
 	for _, topic := range topics {
-		p.merge(b.design.first(topic))
+		p.merge(b.transport.design.first(topic))
 	}
 	return p
 }
@@ -48,7 +50,9 @@ func (d *design) plan(group string, topics []string) Plan {
 
 // Apply declares p. Declaring an object that exists as planned changes nothing; one that differs ends it with an
 // *ArgumentError. Nothing is ever deleted or changed.
-func (b *Broker) Apply(ctx context.Context, p Plan) error { return declare(ctx, b.publishing, p) }
+func (b *Broker) Apply(ctx context.Context, p Plan) error {
+	return declare(ctx, b.transport.publishing, p)
+}
 
 // Finding is one difference between a plan and the broker.
 type Finding struct {
@@ -90,7 +94,7 @@ func (f Finding) String() string {
 func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
 	defer cancel()
-	d := &declarer{link: b.publishing}
+	d := &declarer{link: b.transport.publishing}
 	defer d.close(ctx)
 
 	var findings []Finding
@@ -142,7 +146,7 @@ func withFinding(findings []Finding, kind, name string, err error) ([]Finding, e
 func (b *Broker) badPolicies(ctx context.Context, p Plan) ([]Finding, error) {
 	var findings []Finding
 	for _, q := range slices.Concat(p.Queues, p.Later) {
-		policy, err := b.design.management.policy(ctx, q.Name)
+		policy, err := b.transport.design.management.policy(ctx, q.Name)
 		if err != nil {
 			return nil, fmt.Errorf("rabbitmq: check the policies of queue %q: %w", q.Name, err)
 		}
@@ -180,7 +184,7 @@ func harmful(q Queue, key string, value any) (want string, harm bool) {
 }
 
 // ChecksBindings reports whether Check compares bindings and policies.
-func (b *Broker) ChecksBindings() bool { return b.design.management != nil }
+func (b *Broker) ChecksBindings() bool { return b.transport.design.management != nil }
 
 func (b *Broker) missingBindings(ctx context.Context, p Plan) ([]Finding, error) {
 	var findings []Finding
@@ -189,7 +193,7 @@ func (b *Broker) missingBindings(ctx context.Context, p Plan) ([]Finding, error)
 		have, asked := there[want.Exchange]
 		if !asked {
 			var err error
-			if have, err = b.design.management.bindings(ctx, want.Exchange); err != nil {
+			if have, err = b.transport.design.management.bindings(ctx, want.Exchange); err != nil {
 				return nil, fmt.Errorf("rabbitmq: check the bindings of exchange %q: %w", want.Exchange, err)
 			}
 			there[want.Exchange] = have

@@ -111,11 +111,6 @@ func (d *design) consumer(n brokers.Names, topic string, patterns []string) Plan
 	return d.mode(p)
 }
 
-// reads plans the queue that the consumer reads, with its exchange and bindings.
-func (d *design) reads(n brokers.Names, topic string, patterns []string) Plan {
-	return d.mode(d.source(n, topic, patterns))
-}
-
 // mode reduces a plan to the objects that may be declared.
 func (d *design) mode(p Plan) Plan {
 	p.design = d

@@ -102,7 +102,7 @@ func (t *transport) firstAt(topic string, o *outgoing, exchangeMissing bool) Pla
 		brokers.Depth{Topic: topic, Kind: brokers.DepthDelayed}); o.exchange == "" && !p.empty() {
 		return p
 	}
-	p := t.consumed.of(topic).routing()
+	p := t.consumed.plan(topic).routing()
 	switch {
 	case !exchangeMissing || !d.makes():
 	case o.exchange == o.of.To.Names.Exchange:
@@ -146,22 +146,21 @@ type consumed struct {
 	list []*reading
 }
 
-// reading describes what a subscription to a topic reads.
+// reading describes what a stream reads. When it ends the stream, another one begins to consume.
 type reading struct {
-	topic    string
-	queue    string
-	plan     Plan         // without its retries and dead letters
-	end      func(error)  // ends the stream, so that another one begins to consume
-	received func() int64 // deliveries
-	answered func() int64 // deliveries that were answered
-	haunted  bool         // see haunted
-	until    time.Time    // when it is forgotten after its end; zero while it runs
+	stream  *stream
+	plan    Plan      // without its retries and dead letters
+	haunted bool      // see haunted
+	until   time.Time // when it is forgotten after its end; zero while it runs
 
 	// Results of tend's last look.
 	seen     int64     // deliveries
 	since    time.Time // when messages stopped arriving
 	starving bool      // the queue had messages, but the handlers had none
 }
+
+func (r *reading) topic() string { return r.stream.queue.Topic }
+func (r *reading) queue() string { return r.stream.queue.Names.Queue }
 
 var (
 	errForgotten = errors.New("rabbitmq: the broker has forgotten the consumer")
@@ -187,7 +186,7 @@ func (c *consumed) add(r *reading) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.list = append(slices.DeleteFunc(c.list, func(x *reading) bool {
-		return !x.until.IsZero() && x.topic == r.topic && x.queue == r.queue
+		return !x.until.IsZero() && x.topic() == r.topic() && x.queue() == r.queue()
 	}), r)
 }
 
@@ -212,16 +211,11 @@ func (c *consumed) each() []*reading {
 	return slices.Clone(c.list)
 }
 
-// of plans what the subscriptions to topic read.
-func (c *consumed) of(topic string) Plan { return c.those(func(t string) bool { return t == topic }) }
-
-// all plans what every subscription reads.
-func (c *consumed) all() Plan { return c.those(func(string) bool { return true }) }
-
-func (c *consumed) those(which func(topic string) bool) Plan {
+// plan plans what the subscriptions to topic read, or all subscriptions if topic is "".
+func (c *consumed) plan(topic string) Plan {
 	var all Plan
 	for _, r := range c.each() {
-		if which(r.topic) {
+		if topic == "" || r.topic() == topic {
 			all.merge(r.plan)
 		}
 	}
@@ -286,7 +280,7 @@ func (t *transport) tend(ctx context.Context) {
 func (t *transport) tendTo(ctx context.Context, r *reading) error {
 	d := &declarer{link: t.consuming}
 	defer d.close(ctx)
-	q, there, err := d.count(ctx, r.queue)
+	q, there, err := d.count(ctx, r.queue())
 	if err != nil || !there { // RabbitMQ notifies the consumer of a missing one
 		return err
 	}
@@ -299,19 +293,19 @@ func (t *transport) tendTo(ctx context.Context, r *reading) error {
 
 // judge ends the stream of a reading to which the broker sends nothing.
 func (r *reading) judge(q *amqp.Queue) {
-	now, received := time.Now(), r.received()
-	came, free, starved := received != r.seen, received <= r.answered(), r.starving
+	now, received := time.Now(), r.stream.received.Load()
+	came, free, starved := received != r.seen, received <= r.stream.acks.answered(), r.starving
 	if came || !free {
 		r.seen, r.since = received, now
 	}
 	r.starving = free && q.Messages > 0
 	switch {
 	case q.Consumers == 0:
-		r.end(errForgotten)
+		r.stream.end(errForgotten)
 	case r.starving && starved && !came:
-		r.end(errStarving)
+		r.stream.end(errStarving)
 	case r.haunted && now.Sub(r.since) >= renewAfter:
-		r.end(driver.ErrRenew)
+		r.stream.end(driver.ErrRenew)
 	default:
 		return
 	}

@@ -48,17 +48,18 @@ var (
 
 // connect opens a transport.
 func connect(ctx context.Context, cfg brokers.Config, d *design) (*transport, error) {
+	publishing := newLink(cfg.URL, cfg.Name+" (publish)", cfg.Logger)
 	t := &transport{
 		cfg:        cfg,
 		design:     d,
 		logger:     cfg.Logger,
-		publishing: newLink(cfg.URL, cfg.Name+" (publish)", cfg.Logger),
+		publishing: publishing,
+		users:      newSender(publishing),
+		retries:    newSender(publishing),
+		letters:    newSender(publishing),
 		consuming:  newLink(cfg.URL, cfg.Name+" (consume)", cfg.Logger),
 		counting:   newLink(cfg.URL, cfg.Name+" (count)", cfg.Logger),
 		poke:       make(chan struct{}, 1),
-	}
-	for _, s := range []**sender{&t.users, &t.retries, &t.letters} {
-		*s = newSender(t.publishing)
 	}
 	if err := t.prepare(ctx); err != nil {
 		t.publishing.close()
@@ -268,7 +269,7 @@ func (t *transport) Ping(ctx context.Context) error {
 	defer d.close(ctx)
 	err := d.do(ctx, ping)
 	if err == nil {
-		if err = missingOf(ctx, d, t.consumed.all()); err != nil {
+		if err = missingOf(ctx, d, t.consumed.plan("")); err != nil {
 			t.tendSoon()
 		}
 	}
