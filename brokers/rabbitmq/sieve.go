@@ -170,8 +170,8 @@ func headersIn(payload []byte) (begin, end int, ok bool) {
 	return begin, end, end <= len(payload)
 }
 
-// decodable reports whether amqp091-go can decode the entries of a table, or the items of an array, that is nested depth
-// levels deep.
+// decodable reports whether amqp091-go can decode the entries of a table, or the items of an array, that is nested
+// depth levels deep.
 func decodable(kind byte, entries []byte, depth int) bool {
 	if depth > maxFieldDepth {
 		return false

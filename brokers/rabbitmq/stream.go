@@ -78,7 +78,8 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 		s.end(errEnded)
 	}()
 	s.reading = &reading{
-		stream: s, plan: t.design.mode(t.design.source(q.Names, q.Topic, q.Patterns)), since: time.Now(), haunted: haunted(conn),
+		stream: s, plan: t.design.mode(t.design.source(q.Names, q.Topic, q.Patterns)),
+		since: time.Now(), haunted: haunted(conn),
 	}
 	t.consumed.add(s.reading)
 	if s.first, err = s.consume(ctx, 0, q.Window); err != nil {
