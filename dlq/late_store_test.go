@@ -87,7 +87,7 @@ func TestOpen_WhileTheStoreIsDown(t *testing.T) {
 }
 
 // The store is found again, as Stats shows, even if nothing was spooled meanwhile.
-func TestOpen_StoreComesWhileNothingDies(t *testing.T) {
+func TestOpen_StoreReturnsWithoutNewLetters(t *testing.T) {
 	t.Parallel()
 	d := &lateDriver{store: newStore(t), cause: errDown}
 	l, _, err := openLate(t, d)

@@ -150,7 +150,7 @@ func TestLetters_Stored(t *testing.T) {
 }
 
 // The store is down: CRITICAL, the fallback file, and an automatic import when it is back.
-func TestLetters_StoreAway(t *testing.T) {
+func TestLetters_StoreDown(t *testing.T) {
 	t.Parallel()
 	store := &faultyStore{Store: newStore(t)}
 	l, logs := newLetters(t, store, t.TempDir())
@@ -252,7 +252,7 @@ func TestLetters_SpoolIsLossless(t *testing.T) {
 }
 
 // The store comes and goes under load, and loses confirmations: every dead letter is stored exactly once.
-func TestLetters_StoreComesAndGoesUnderLoad(t *testing.T) {
+func TestLetters_StoreFlapsUnderLoad(t *testing.T) {
 	t.Parallel()
 	store := &faultyStore{Store: newStore(t)}
 	l, _ := newLetters(t, store, t.TempDir())

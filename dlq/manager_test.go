@@ -167,7 +167,7 @@ func TestManager_PublishFails(t *testing.T) {
 }
 
 // The caller disconnects while the message is published: the entry does not stay claimed.
-func TestManager_CallerGoesAway(t *testing.T) {
+func TestManager_CallerDisconnects(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,7 +13,7 @@ import (
 )
 
 // The publisher consumes the request; the original delay is written once and stays.
-func TestDelay_TakenOnceOriginalStays(t *testing.T) {
+func TestDelay_ConsumedOnceOriginalKept(t *testing.T) {
 	m := message.NewMessage("u", nil)
 	envelope.SetDelay(m, 10*time.Second)
 	require.Equal(t, message.Metadata{envelope.KeyDelay: "10000", envelope.KeyOriginalDelay: "10000"}, m.Metadata)

@@ -79,7 +79,7 @@ func orZero(text string) string {
 	return text
 }
 
-func TestPipeline_DeferCannotGoRoundForEver(t *testing.T) {
+func TestPipeline_DeferralsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, middleware.Config{MaxDeferAge: time.Minute}, failing(middleware.Defer(middleware.ErrNotYet, 25*s)))
 		h.send(order(t), time.Hour)

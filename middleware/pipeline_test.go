@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-func TestPipeline_SuccessPublishesWhatTheHandlerProduced(t *testing.T) {
+func TestPipeline_SuccessPublishesProducedMessages(t *testing.T) {
 	out := message.NewMessage("out", nil)
 	labelled := message.NewMessage("labelled", nil)
 	labelled.Metadata["correlation_id"] = "own"
@@ -35,7 +35,7 @@ func TestPipeline_SuccessPublishesWhatTheHandlerProduced(t *testing.T) {
 }
 
 // Watermill's PoisonQueue publishes the partial output of a failed handler.
-func TestPipeline_FailureThrowsProducedMessagesAway(t *testing.T) {
+func TestPipeline_FailureDiscardsProducedMessages(t *testing.T) {
 	for _, err := range []error{
 		errTimeout, middleware.Permanent(errTimeout), middleware.Skip(errTimeout),
 		middleware.Defer(errTimeout, s),

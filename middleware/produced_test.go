@@ -184,7 +184,7 @@ func TestProduced_SuccessIsReportedAfterThePublish(t *testing.T) {
 	}
 }
 
-func TestProduced_UndecoratedFailureIsNoSuccess(t *testing.T) {
+func TestProduced_UndecoratedFailureIsNotASuccess(t *testing.T) {
 	out := &outlet{fail: func(*message.Message) error { return errors.New("no such topic") }}
 	log, _ := producing(t, out, false, false, two)
 	slices.Sort(log)

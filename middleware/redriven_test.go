@@ -70,7 +70,7 @@ func (r *reports) Redriven(_ context.Context, report envelope.Redriven) error {
 	return nil
 }
 
-func TestPipeline_RedriveThatCannotBeTold(t *testing.T) {
+func TestPipeline_RedriveThatCannotBeReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, middleware.Config{DeadLetters: middleware.Sinks{keep, forgetful{}}}, succeed)
 		m := order(t)

@@ -95,7 +95,7 @@ func TestRouter_ShutdownDeadLettersNothing(t *testing.T) {
 	})
 }
 
-func TestRouter_PublishesWhatAHeldRetryProduced(t *testing.T) {
+func TestRouter_PublishesMessagesOfAHeldRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRouting(t, middleware.Config{}, func(m *message.Message) ([]*message.Message, error) {
 			out := message.NewMessage("invoice", nil)

@@ -62,7 +62,7 @@ func TestPipeline_ShutdownDuringTheHandler(t *testing.T) {
 	}
 }
 
-func TestPipeline_ShutdownKeepsWhatIsDecided(t *testing.T) {
+func TestPipeline_ShutdownKeepsDecisions(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err     error
 		letters int
@@ -101,7 +101,7 @@ func TestPipeline_DoesNotStartAfterShutdown(t *testing.T) {
 }
 
 // The log explains why a message was redelivered: only a shutdown is called one.
-func TestPipeline_SaysWhyAMessageIsReturned(t *testing.T) {
+func TestPipeline_LogsWhyAMessageIsReturned(t *testing.T) {
 	for _, tt := range []struct {
 		cause error
 		want  string

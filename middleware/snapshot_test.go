@@ -13,7 +13,7 @@ import (
 
 // The pipeline reads the headers of the most frequent messages itself. The result must be that of envelope.ReadControl
 // for every message.
-func TestPipeline_ReadsWhatTheEnvelopeReads(t *testing.T) {
+func TestPipeline_ReadsLikeTheEnvelope(t *testing.T) {
 	values := rapid.SampledFrom([]string{
 		"", "0", "1", "00", "+1", "1.0", "id-1", "i d", "i\x00d", "ü", "-5", "10000",
 		"abc", "1h", envelope.ContentType,

@@ -44,7 +44,7 @@ func TestLadder_NamedDelaysWaitOnce(t *testing.T) {
 	}
 }
 
-func TestLadder_ToleranceSavesHops(t *testing.T) {
+func TestLadder_ToleranceSavesQueues(t *testing.T) {
 	exact, loose := newLadder(nil, true, 1), newLadder(nil, true, 50)
 	_, many := walk(t, exact, 45*time.Second)
 	waited, few := walk(t, loose, 45*time.Second)

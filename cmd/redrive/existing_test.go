@@ -9,7 +9,7 @@ import (
 )
 
 // Only serve, demo, import and migrate create a store: a mistyped path is an error, and does not become an empty store.
-func TestStore_ReadingMakesNone(t *testing.T) {
+func TestStore_ReadingCreatesNone(t *testing.T) {
 	for name, args := range map[string][]string{
 		"list": {"dlq", "list"}, "stats": {"dlq", "stats"}, "purge": {"dlq", "purge", "--yes"}, "runs": {"runs", "list"},
 		"export": {"dlq", "export"},

@@ -17,7 +17,7 @@ import (
 
 // A dead letter that a spool stores late may have died before those already shown: tail shows it when it comes, and
 // each letter once.
-func TestTail_FollowsWhatIsStored(t *testing.T) {
+func TestTail_FollowsNewEntries(t *testing.T) {
 	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal",
 		dlq.WithoutSpool())
 	require.NoError(t, err)

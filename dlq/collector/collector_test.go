@@ -281,7 +281,7 @@ func TestCollector_StoreDown(t *testing.T) {
 }
 
 // Shutdown while the store is down: the letters in hand are returned at once, for the next process.
-func TestCollector_ShutdownGivesBack(t *testing.T) {
+func TestCollector_ShutdownReturnsMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, err := memory.New(brokers.Config{})

@@ -242,7 +242,7 @@ func TestMetrics_OldestOfTopics(t *testing.T) {
 }
 
 // While the store is down, the spool shows it, and old numbers are not shown.
-func TestMetrics_StoreAway(t *testing.T) {
+func TestMetrics_StoreDown(t *testing.T) {
 	w := newWorld(t, dlqmetrics.Config{Refresh: time.Nanosecond})
 	w.die(t, 0)
 	up := gather(t, w.registry)

@@ -342,7 +342,7 @@ func TestNotifier_Muted(t *testing.T) {
 
 // A notice contains what viewers see: no hidden text, one cause for all that look the same to them, and for Slack no
 // markup from a message.
-func TestNotifier_TellsWhatViewersSee(t *testing.T) {
+func TestNotifier_SendsOnlyWhatViewersSee(t *testing.T) {
 	t.Parallel()
 	letters, ops, slack := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t), newReceiver(t)
 	rules, err := redact.New(redact.Config{Texts: []string{`[a-z]+@[a-z]+`}})

@@ -135,7 +135,7 @@ func TestHeadersAndTexts(t *testing.T) {
 }
 
 // Patterns apply to decoded text: escapes of JSON, numbers, names of members, other encodings.
-func TestPayload_TextsAreWhatIsMeant(t *testing.T) {
+func TestPayload_PatternsMatchDecodedText(t *testing.T) {
 	t.Parallel()
 	r := rules(t, redact.Config{Texts: []string{`\w+@\w+`, `\d{11}`}})
 	for name, test := range map[string]struct{ contentType, payload, want string }{

@@ -423,7 +423,7 @@ func TestRun_ManyWorkers(t *testing.T) {
 }
 
 // The actor of a change since the set was frozen is named, and the entry left alone.
-func TestRun_LeavesAloneWhatOthersChanged(t *testing.T) {
+func TestRun_SkipsEntriesThatOthersChanged(t *testing.T) {
 	t.Parallel()
 	c := &consumer{}
 	m, _ := operated(t, 5, c)

@@ -135,7 +135,7 @@ func (s *faultyRuns) SettleRun(ctx context.Context, id, holder string, at time.T
 
 // Each store call of a run is made to fail, one by one, in each way: the process survives, and the run ends complete,
 // with every message handled, or stopped with a cause, and a person can resume it.
-func TestRun_EveryStoreCallGoesWrong(t *testing.T) {
+func TestRun_EveryStoreCallFails(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{
 		"Run", "Runs", "ChangeRun", "LeaseRun", "FreezeRun", "NextItems", "StepRun",

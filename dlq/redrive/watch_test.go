@@ -129,7 +129,7 @@ func TestRun_RedriverPanics(t *testing.T) {
 }
 
 // The store fails in the middle: the run waits for it, and redrives nothing twice.
-func TestRun_StoreComesAndGoes(t *testing.T) {
+func TestRun_StoreFlaps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := &consumer{}

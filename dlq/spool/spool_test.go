@@ -243,7 +243,7 @@ func TestSpool_DoneFilesAreNotImported(t *testing.T) {
 }
 
 // A file that is moved away neither stops those behind it nor is forgotten when it comes back.
-func TestSpool_FileMovedAway(t *testing.T) {
+func TestSpool_FileMoved(t *testing.T) {
 	t.Parallel()
 	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "moved")
 	s := openSpool(t, spool.Config{Dir: dir, SegmentBytes: 1})
@@ -267,7 +267,7 @@ func TestSpool_FileMovedAway(t *testing.T) {
 }
 
 // The same while it is the file that is being written, and while its lines are being taken.
-func TestSpool_OpenFileMovedAway(t *testing.T) {
+func TestSpool_OpenFileMoved(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := openSpool(t, spool.Config{Dir: dir})

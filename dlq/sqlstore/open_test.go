@@ -55,7 +55,7 @@ func TestOpen_Refuses(t *testing.T) {
 }
 
 // A store is created in an application's database and opened again; the application's own migrations are left alone.
-func TestOpen_BesideAnApplication(t *testing.T) {
+func TestOpen_InAnApplicationsDatabase(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
 	db, err := sql.Open("sqlite", "file:"+path)

@@ -64,7 +64,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-func TestLedger_SettlesWhenNothingIsOpen(t *testing.T) {
+func TestLedger_SettlesOnceNothingIsOpen(t *testing.T) {
 	l := newLedger("h")
 	l.publish("h", "1")
 	l.start("h", "1", 1)

@@ -328,7 +328,7 @@ var (
 )
 
 // Every metric, label and value that a panel or a rule asks for is one that there is.
-func TestDashboardsAndAlerts_AskForWhatThereIs(t *testing.T) {
+func TestDashboardsAndAlerts_QueryExistingMetrics(t *testing.T) {
 	families := map[string]*dto.MetricFamily{}
 	for _, f := range gathered(t) {
 		families[f.GetName()] = f

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -137,6 +138,12 @@ var bentWords = func() map[string][][]string {
 	return byFirst
 }()
 
+// testName matches the names of tests, and of cases of the conformance suites.
+var testName = regexp.MustCompile(`func (Test|Benchmark|Fuzz|Example)\w+|"[A-Z]\w+_\w+"`)
+
+// inner matches a capital letter that starts another word of a name.
+var inner = regexp.MustCompile(`[A-Z]`)
+
 // betweenClauses puts a word that is in no expression in place of what no expression extends across.
 var betweenClauses = func() *strings.Replacer {
 	var pairs []string
@@ -147,13 +154,15 @@ var betweenClauses = func() *strings.Replacer {
 }()
 
 func (n *numbers) addExpressions(place, text string) {
-	text = strings.ToLower(strings.ReplaceAll(text, "http.NoBody", ""))
+	text = testName.ReplaceAllStringFunc(strings.ReplaceAll(text, "http.NoBody", ""), func(name string) string {
+		return inner.ReplaceAllString(name, " $0")
+	})
 	words := strings.Fields(strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r == ' ' || r == '\n' {
 			return r
 		}
 		return ' '
-	}, betweenClauses.Replace(text)))
+	}, betweenClauses.Replace(strings.ToLower(text))))
 	for i, first := range words {
 		for _, expression := range bentWords[first] {
 			if len(words)-i >= len(expression) && slices.Equal(words[i:i+len(expression)], expression) {

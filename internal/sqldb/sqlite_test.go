@@ -103,7 +103,7 @@ func (c *lockedConn) ExecContext(ctx context.Context, query string, args []drive
 	return c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
 }
 
-func TestConnector_WaitsForTheLockAndNotForEver(t *testing.T) {
+func TestConnector_WaitsForTheLockUntilTheDeadline(t *testing.T) {
 	drv := sqlite(t)
 	locked, readOnly := sqliteError(5), sqliteError(8)
 	for name, tt := range map[string]struct {
@@ -184,7 +184,7 @@ func TestConnector_ErrorNamesTheStatement(t *testing.T) {
 }
 
 // SQLite keeps writing to a file that has no name any more, or another one, and reports success.
-func TestConnector_FileIsTakenAwayWhileItIsOpen(t *testing.T) {
+func TestConnector_FileIsMovedWhileItIsOpen(t *testing.T) {
 	t.Parallel()
 	for name, take := range map[string]func(file string) error{
 		"deleted": os.Remove,

@@ -17,7 +17,7 @@ func TestMemory_Conformance(t *testing.T) {
 }
 
 // Expired records take no memory, whether they are looked up or not.
-func TestMemory_ForgetsWhatHasRunOut(t *testing.T) {
+func TestMemory_ForgetsExpiredMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := idempotency.NewMemory()
 		ctx := context.Background()

@@ -340,7 +340,7 @@ func TestMetrics_BoundsLabels(t *testing.T) {
 }
 
 // Similar topics, handlers and events are counted separately.
-func TestMetrics_TellsSeriesApart(t *testing.T) {
+func TestMetrics_DistinguishesSeries(t *testing.T) {
 	metrics, err := pipelinemetrics.New(pipelinemetrics.Config{})
 	require.NoError(t, err)
 	registry := prometheus.NewPedanticRegistry()

@@ -12,7 +12,7 @@ import (
 )
 
 // What gets further may take as long as it needs, and what stands still is ended.
-func TestContext_EndsWhatStandsStill(t *testing.T) {
+func TestContext_EndsWithoutProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var far atomic.Int64
 		start := time.Now()

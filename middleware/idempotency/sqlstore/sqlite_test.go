@@ -44,7 +44,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func TestNew_TenAtOnceMakeOneTable(t *testing.T) {
+func TestNew_TenAtOnceCreateOneTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "processed.db")
 	faults := make([]error, 10)
 	var processes sync.WaitGroup
@@ -122,7 +122,7 @@ func TestInTx_OutsideOfAGuard(t *testing.T) {
 		"not that of a message under a guard")
 }
 
-func TestPurge_RemovesWhatHasRunOut(t *testing.T) {
+func TestPurge_RemovesExpiredMessages(t *testing.T) {
 	s, db := openStore(t)
 	for i, retention := range []time.Duration{0, time.Hour} {
 		key := idempotency.Key{Consumer: "c", MessageID: string(rune('a' + i))}
@@ -140,7 +140,7 @@ func TestPurge_RemovesWhatHasRunOut(t *testing.T) {
 }
 
 // The messages that a handler produces are kept for its duplicates, whether its transaction has named them or not.
-func TestCompleteTx_KeepsWhatTheHandlerProduces(t *testing.T) {
+func TestCompleteTx_KeepsProducedMessages(t *testing.T) {
 	for name, named := range map[string]bool{"NamedInTheTransaction": true, "NotNamed": false} {
 		t.Run(name, func(t *testing.T) {
 			s, db := openStore(t)

@@ -183,7 +183,7 @@ var forms = []string{
 }
 
 // Fifty viewers of every page within an interval cost the store as much as one.
-func TestPages_FiftyViewersCostWhatOneDoes(t *testing.T) {
+func TestPages_FiftyViewersCostAsMuchAsOne(t *testing.T) {
 	s := newSite(t)
 	for n := range 120 {
 		s.put(t, n)
