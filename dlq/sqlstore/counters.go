@@ -134,9 +134,9 @@ type counterWrite struct {
 }
 
 func (w *counterWrite) run(ctx context.Context, s *Store, tx *sql.Tx) error {
-	for chunk := range chunks(w.rows) {
+	for chunk := range slices.Chunk(w.rows, maxRows) {
 		query := s.dialect.upsert(&w.upsertion, len(chunk))
-		if _, err := s.statements.exec(ctx, tx, query, slices.Concat(chunk...)...); err != nil {
+		if _, err := s.exec(ctx, tx, query, slices.Concat(chunk...)...); err != nil {
 			return fmt.Errorf("%s: %w", w.table, err)
 		}
 	}

@@ -110,10 +110,10 @@ func rowAfter(column, op string, at, id func() string) string {
 // insertReturning is insertEntries for SQLite and other databases with its ON CONFLICT.
 func insertReturning(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error) {
 	ids := make(map[driver.Key]int64, len(rows))
-	for chunk := range chunks(rows) {
+	for chunk := range slices.Chunk(rows, maxRows) {
 		query := insertInto("dlq_entries", entryColumns, len(chunk)) +
 			" ON CONFLICT (dedup_key) DO NOTHING RETURNING id, dedup_key"
-		if err := scanIDs(s.statements.query(ctx, tx, query, slices.Concat(chunk...)...))(ids); err != nil {
+		if err := scanIDs(s.query(ctx, tx, query, slices.Concat(chunk...)...))(ids); err != nil {
 			return nil, err
 		}
 	}

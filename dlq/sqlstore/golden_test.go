@@ -186,7 +186,6 @@ func TestStatements_Golden(t *testing.T) {
 			db := sql.OpenDB(r)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
 			s := &Store{dialect: d, write: db, read: db, closed: make(chan struct{})}
-			s.statements.dialect, s.statements.unprepared = d.name(), true
 			section := func(name string) { fmt.Fprintf(&r.log, "\n-- %s\n", name) }
 			inTx := func(name string, fn func(tx *sql.Tx) error) {
 				section(name)

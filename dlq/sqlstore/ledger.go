@@ -29,10 +29,10 @@ func (s *Store) Reserve(ctx context.Context, r driver.Reservation) (granted bool
 		lock := s.dialect.upsert(&upsertion{
 			table: "dlq_sends", columns: sendColumns, key: sendColumns[:1], add: []string{"entries"}, latest: []string{"at"},
 		}, 1)
-		if _, err := s.statements.exec(ctx, tx, lock, "person "+person, person, at, 0, 0); err != nil {
+		if _, err := s.exec(ctx, tx, lock, "person "+person, person, at, 0, 0); err != nil {
 			return err
 		}
-		_, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_sends WHERE person = ? AND at < ? AND is_open = 0",
+		_, err := s.exec(ctx, tx, "DELETE FROM dlq_sends WHERE person = ? AND at < ? AND is_open = 0",
 			person, s.dialect.time(r.At.Add(-r.Window)))
 		if err != nil {
 			return err
@@ -43,10 +43,10 @@ func (s *Store) Reserve(ctx context.Context, r driver.Reservation) (granted bool
 		if err != nil || others+r.Entries > r.Limit {
 			return err
 		}
-		if _, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_sends WHERE send_key = ?", r.Key); err != nil {
+		if _, err := s.exec(ctx, tx, "DELETE FROM dlq_sends WHERE send_key = ?", r.Key); err != nil {
 			return err
 		}
-		if _, err := s.statements.exec(ctx, tx, insertInto("dlq_sends", sendColumns, 1), r.Key, person, at, r.Entries,
+		if _, err := s.exec(ctx, tx, insertInto("dlq_sends", sendColumns, 1), r.Key, person, at, r.Entries,
 			open); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (s *Store) Reserve(ctx context.Context, r driver.Reservation) (granted bool
 // Unreserve removes a reservation.
 func (s *Store) Unreserve(ctx context.Context, key string) error {
 	return s.inTx(ctx, "unreserve", func(tx *sql.Tx) error {
-		_, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_sends WHERE send_key = ?", key)
+		_, err := s.exec(ctx, tx, "DELETE FROM dlq_sends WHERE send_key = ?", key)
 		return err
 	})
 }
@@ -69,7 +69,7 @@ func (s *Store) settleSends(ctx context.Context, tx *sql.Tx, now, r *redrive.Run
 	if !r.State.Ended() {
 		return nil
 	}
-	_, err := s.statements.exec(ctx, tx, "UPDATE dlq_sends SET at = ?, entries = ?, is_open = 0 WHERE send_key = ?",
+	_, err := s.exec(ctx, tx, "UPDATE dlq_sends SET at = ?, entries = ?, is_open = 0 WHERE send_key = ?",
 		s.dialect.time(r.ChangedAt), now.Counts.Started(), driver.RunKey(r.ID))
 	return err
 }

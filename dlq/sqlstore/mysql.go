@@ -58,7 +58,7 @@ func (mysql) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]a
 	ids := make(map[driver.Key]int64, len(rows))
 	columns := append([]string{"put_token"}, entryColumns...)
 	token := rand.Int64() //nolint:gosec // not a secret
-	for chunk := range chunks(rows) {
+	for chunk := range slices.Chunk(rows, maxRows) {
 		args := make([]any, 0, len(chunk)*len(columns))
 		keys := make([]any, 0, len(chunk)+1)
 		for _, row := range chunk {
@@ -67,10 +67,10 @@ func (mysql) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]a
 		}
 		// Not INSERT IGNORE: it ignores more than existing keys.
 		query := insertInto("dlq_entries", columns, len(chunk)) + " ON DUPLICATE KEY UPDATE id = id"
-		if _, err := s.statements.exec(ctx, tx, query, args...); err != nil {
+		if _, err := s.exec(ctx, tx, query, args...); err != nil {
 			return nil, err
 		}
-		err := scanIDs(s.statements.query(ctx, tx, "SELECT id, dedup_key FROM dlq_entries WHERE dedup_key IN "+
+		err := scanIDs(s.query(ctx, tx, "SELECT id, dedup_key FROM dlq_entries WHERE dedup_key IN "+
 			questionMarks(len(chunk), 1)+" AND put_token = ?", append(keys, token)...))(ids)
 		if err != nil {
 			return nil, err

@@ -73,7 +73,6 @@ func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
 	if cfg.Read != nil {
 		s.read = cfg.Read
 	}
-	s.statements.unprepared = true // a pool of one connection could not prepare in a transaction
 	err := s.suits(ctx)
 	if err == nil {
 		err = s.start(ctx, cfg.KeepSchema)

@@ -22,7 +22,7 @@ const noticesKept = 30 * 24 * time.Hour
 func (s *Store) HoldNotices(ctx context.Context, process string, at, until time.Time) (bool, error) {
 	var holder string
 	err := s.inTx(ctx, "hold notices", func(tx *sql.Tx) error {
-		_, err := s.statements.exec(ctx, tx,
+		_, err := s.exec(ctx, tx,
 			"UPDATE dlq_notices SET holder = ?, at = ? WHERE receiver = '' AND id = '' AND (holder = ? OR at <= ?)",
 			process, s.dialect.time(until), process, s.dialect.time(at))
 		if err != nil {
@@ -54,12 +54,12 @@ func (s *Store) PutNotice(ctx context.Context, n driver.Notice) error {
 		if err := there(s.queryRow(ctx, tx, query, n.Receiver, n.ID)); !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		_, err := s.statements.exec(ctx, tx, insertInto("dlq_notices", []string{"receiver", "id", "at", "holder"}, 1),
+		_, err := s.exec(ctx, tx, insertInto("dlq_notices", []string{"receiver", "id", "at", "holder"}, 1),
 			n.Receiver, n.ID, s.dialect.time(n.At), "")
 		if err != nil {
 			return err
 		}
-		_, err = s.statements.exec(ctx, tx, "DELETE FROM dlq_notices WHERE receiver <> '' AND id <> '' AND at < ?",
+		_, err = s.exec(ctx, tx, "DELETE FROM dlq_notices WHERE receiver <> '' AND id <> '' AND at < ?",
 			s.dialect.time(n.At.Add(-noticesKept)))
 		return err
 	})
@@ -79,10 +79,10 @@ func (s *Store) Mute(ctx context.Context, m driver.Mute) error {
 		detail["until"] = m.Until.UTC().Format(time.RFC3339)
 	}
 	return s.inTx(ctx, "mute", func(tx *sql.Tx) error {
-		if _, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", m.Fingerprint); err != nil {
+		if _, err := s.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", m.Fingerprint); err != nil {
 			return err
 		}
-		_, err := s.statements.exec(ctx, tx, insertInto("dlq_mutes",
+		_, err := s.exec(ctx, tx, insertInto("dlq_mutes",
 			[]string{"fingerprint", "muted_at", "until", "muted_by", "note"}, 1),
 			m.Fingerprint, s.dialect.time(m.At), s.dialect.time(m.Until), fit.Clean(m.By, fit.MaxName),
 			fit.Clean(m.Note, fit.MaxName))
@@ -101,7 +101,7 @@ func (s *Store) Unmute(ctx context.Context, fingerprint string, by driver.By, at
 		return fmt.Errorf("sqlstore: unmute: %w: no actor or no time", dlq.ErrInvalid)
 	}
 	return s.inTx(ctx, "unmute", func(tx *sql.Tx) error {
-		done, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", fingerprint)
+		done, err := s.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", fingerprint)
 		if err != nil {
 			return err
 		}

@@ -75,7 +75,7 @@ func TestOpen_InAnApplicationsDatabase(t *testing.T) {
 func TestPutTx(t *testing.T) {
 	t.Parallel()
 	s, db := newFile(t, "")
-	for range 3 { // our statements are prepared by now, but those of another pool must not be used
+	for range 3 {
 		_, err := s.Put(t.Context(), entry(0, time.Now()))
 		require.NoError(t, err)
 	}

@@ -130,13 +130,13 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 func (s *Store) archiveMonth(ctx context.Context, tx *sql.Tx, month string, ids [2]int64, p dlq.Purge) error {
 	entries, archive := "dlq_entries_"+month, s.dialect.archive()
 	// Copies made by hand while the entries existed.
-	_, err := tx.ExecContext(ctx, s.bind("DELETE FROM "+archive+" a WHERE a.id >= ? AND a.id < ?"+
-		" AND EXISTS (SELECT 1 FROM "+entries+" e WHERE e.id = a.id)"), ids[0], ids[1])
+	_, err := s.exec(ctx, tx, "DELETE FROM "+archive+" a WHERE a.id >= ? AND a.id < ?"+
+		" AND EXISTS (SELECT 1 FROM "+entries+" e WHERE e.id = a.id)", ids[0], ids[1])
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
-	_, err = tx.ExecContext(ctx, s.bind("INSERT INTO "+archive+" ("+archiveColumns+", archived_at) SELECT "+
-		archiveColumns+", ? FROM dlq_events WHERE id >= ? AND id < ? AND "+purgedBy("dlq_events", p)), s.dialect.time(p.At),
+	_, err = s.exec(ctx, tx, "INSERT INTO "+archive+" ("+archiveColumns+", archived_at) SELECT "+
+		archiveColumns+", ? FROM dlq_events WHERE id >= ? AND id < ? AND "+purgedBy("dlq_events", p), s.dialect.time(p.At),
 		ids[0], ids[1])
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)

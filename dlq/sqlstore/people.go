@@ -32,7 +32,7 @@ func (s *Store) PutToken(ctx context.Context, t driver.Token) error {
 		if there > 0 {
 			return fmt.Errorf("%w: there is a token %q, or was", dlq.ErrConflict, t.Name)
 		}
-		_, err = s.statements.exec(ctx, tx, insertInto("dlq_tokens",
+		_, err = s.exec(ctx, tx, insertInto("dlq_tokens",
 			[]string{"name", "role", "digest", "created_at", "created_by", "expires_at"}, 1),
 			t.Name, t.Role, t.Digest, s.dialect.time(t.CreatedAt), t.CreatedBy, s.dialect.time(t.ExpiresAt))
 		if err != nil {
@@ -68,7 +68,7 @@ func (s *Store) Token(ctx context.Context, digest string) (*driver.Token, error)
 // UseToken records that a token was used.
 func (s *Store) UseToken(ctx context.Context, digest string, at time.Time) error {
 	return s.inTx(ctx, "use token", func(tx *sql.Tx) error {
-		_, err := s.statements.exec(ctx, tx, "UPDATE dlq_tokens SET used_at = ? WHERE digest = ?", s.dialect.time(at), digest)
+		_, err := s.exec(ctx, tx, "UPDATE dlq_tokens SET used_at = ? WHERE digest = ?", s.dialect.time(at), digest)
 		return err
 	})
 }
@@ -87,7 +87,7 @@ func (s *Store) RevokeToken(ctx context.Context, name string, by driver.By, at t
 		if !t.RevokedAt.IsZero() {
 			return dlq.ErrNotFound
 		}
-		_, err = s.statements.exec(ctx, tx, "UPDATE dlq_tokens SET revoked_at = ?, revoked_by = ? WHERE name = ?",
+		_, err = s.exec(ctx, tx, "UPDATE dlq_tokens SET revoked_at = ?, revoked_by = ? WHERE name = ?",
 			s.dialect.time(at), by.Actor, name)
 		if err != nil {
 			return err
@@ -105,10 +105,10 @@ func (s *Store) PutSession(ctx context.Context, n driver.Session) error {
 	}
 	return s.inTx(ctx, "put session", func(tx *sql.Tx) error {
 		created := s.dialect.time(n.CreatedAt)
-		if _, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_sessions WHERE expires_at < ?", created); err != nil {
+		if _, err := s.exec(ctx, tx, "DELETE FROM dlq_sessions WHERE expires_at < ?", created); err != nil {
 			return err
 		}
-		_, err := s.statements.exec(ctx, tx, insertInto("dlq_sessions",
+		_, err := s.exec(ctx, tx, insertInto("dlq_sessions",
 			[]string{"digest", "name", "role", "created_at", "expires_at", "used_at"}, 1),
 			n.Digest, n.Name, n.Role, created, s.dialect.time(n.ExpiresAt), created)
 		if err != nil {
@@ -145,7 +145,7 @@ func (s *Store) EndSession(ctx context.Context, digest string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_sessions WHERE digest = ?", digest); err != nil {
+		if _, err := s.exec(ctx, tx, "DELETE FROM dlq_sessions WHERE digest = ?", digest); err != nil {
 			return err
 		}
 		return s.insertAudit(ctx, tx, []driver.AuditRecord{{At: s.Now(ctx), Actor: name, Action: driver.ActionLogout}})

@@ -68,7 +68,7 @@ func (postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows []
 		return ids, nil
 	}
 	names, values, args := unnest(entryColumns, rows)
-	return ids, scanIDs(s.statements.query(ctx, tx, "WITH v AS MATERIALIZED (SELECT * FROM "+values+"), k AS ("+
+	return ids, scanIDs(s.query(ctx, tx, "WITH v AS MATERIALIZED (SELECT * FROM "+values+"), k AS ("+
 		"INSERT INTO dlq_keys (dedup_key, event_id, source_id, correlation_id)"+
 		" SELECT dedup_key, event_id, source_id, correlation_id FROM v ORDER BY dedup_key"+
 		" ON CONFLICT (dedup_key) DO NOTHING RETURNING entry_id, dedup_key)"+
@@ -81,7 +81,7 @@ func (postgres) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf)
 		return nil
 	}
 	query, args := insertUnnest(in.table, in.columns, in.rows)
-	_, err := s.statements.exec(ctx, tx, query, args...)
+	_, err := s.exec(ctx, tx, query, args...)
 	return err
 }
 

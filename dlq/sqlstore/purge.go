@@ -57,7 +57,7 @@ func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, erro
 			From: e.Status, Version: e.Version, Detail: map[string]string{"event_id": e.EventID},
 		})
 	}
-	for chunk := range chunks(entries) {
+	for chunk := range slices.Chunk(entries, maxRows) {
 		if err := s.removeEntries(ctx, tx, chunk, p); err != nil {
 			return 0, err
 		}
@@ -92,15 +92,15 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 	in := " IN " + questionMarks(len(ids), 1)
 	if !p.SkipArchive {
 		// Copies made by hand while the entry existed.
-		if _, err := tx.ExecContext(ctx, s.bind("DELETE FROM "+s.dialect.archive()+" WHERE id"+in), ids...); err != nil {
+		if _, err := s.exec(ctx, tx, "DELETE FROM "+s.dialect.archive()+" WHERE id"+in, ids...); err != nil {
 			return fmt.Errorf("archive: %w", err)
 		}
 		query := "INSERT INTO " + s.dialect.archive() + " (" + archiveColumns + ", archived_at) SELECT " + archiveColumns +
 			", ? FROM dlq_events WHERE id" + in
-		if _, err := tx.ExecContext(ctx, s.bind(query), append([]any{s.dialect.time(p.At)}, ids...)...); err != nil {
+		if _, err := s.exec(ctx, tx, query, append([]any{s.dialect.time(p.At)}, ids...)...); err != nil {
 			return fmt.Errorf("archive: %w", err)
 		}
-		if _, err := tx.ExecContext(ctx, s.bind(archiveRevisions(s.dialect, "dlq_bodies", "dlq_entries")+" AND e.id"+in),
+		if _, err := s.exec(ctx, tx, archiveRevisions(s.dialect, "dlq_bodies", "dlq_entries")+" AND e.id"+in,
 			ids...); err != nil {
 			return fmt.Errorf("archive revisions: %w", err)
 		}
@@ -113,7 +113,7 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 		removals = append(removals, "DELETE FROM dlq_parts WHERE entry_id"+in) // otherwise they belong to the archive
 	}
 	for _, query := range removals {
-		if _, err := tx.ExecContext(ctx, s.bind(query), ids...); err != nil {
+		if _, err := s.exec(ctx, tx, query, ids...); err != nil {
 			return err
 		}
 	}

@@ -49,18 +49,17 @@ func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
-	foreign := &Store{dialect: s.dialect, statements: statements{dialect: s.dialect.name(), unprepared: true}}
 	var receipts []driver.Receipt
 	err = savepoint(ctx, tx, func() error {
 		if err := s.dialect.durable(ctx, tx); err != nil {
 			return err
 		}
-		p, err := foreign.putTx(ctx, tx, rows)
+		p, err := s.putTx(ctx, tx, rows)
 		if err != nil {
 			return err
 		}
 		receipts = p.receipts
-		return p.deltas.store(ctx, foreign, tx)
+		return p.deltas.store(ctx, s, tx)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
@@ -261,7 +260,7 @@ func (p *putting) takePlace(ctx context.Context, letters []letterRow, again []in
 	}
 	p.tookPlace = true
 	for _, i := range again {
-		_, err := p.store.statements.exec(ctx, p.tx, "DELETE FROM "+table+" WHERE dedup_key = ?"+
+		_, err := p.store.exec(ctx, p.tx, "DELETE FROM "+table+" WHERE dedup_key = ?"+
 			" AND NOT EXISTS (SELECT 1 FROM dlq_entries WHERE id = "+id+")", letters[i].Key[:])
 		if err != nil {
 			return err
@@ -274,13 +273,13 @@ func (p *putting) takePlace(ctx context.Context, letters []letterRow, again []in
 func (p *putting) entriesByKey(ctx context.Context, keys []driver.Key) (map[driver.Key]*dlq.Entry, error) {
 	found := make(map[driver.Key]*dlq.Entry, len(keys))
 	ids := map[driver.Key]int64{}
-	for chunk := range chunks(keys) {
+	for chunk := range slices.Chunk(keys, maxRows) {
 		args := make([]any, len(chunk))
 		for i := range chunk {
 			args[i] = chunk[i][:]
 		}
 		table, id := p.store.dialect.keys()
-		err := scanIDs(p.store.statements.query(ctx, p.tx, "SELECT "+id+", dedup_key FROM "+table+
+		err := scanIDs(p.store.query(ctx, p.tx, "SELECT "+id+", dedup_key FROM "+table+
 			" WHERE dedup_key IN "+questionMarks(len(chunk), 1), args...))(ids)
 		if err != nil {
 			return nil, err

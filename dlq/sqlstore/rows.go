@@ -13,22 +13,8 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// chunkSizes are the numbers of rows per statement. Only a few sizes, so that the statements can be prepared.
-var chunkSizes = []int{64, 32, 16, 8, 4, 2, 1}
-
-// chunks cuts items into parts of these sizes.
-func chunks[T any](items []T) iter.Seq[[]T] {
-	return func(yield func([]T) bool) {
-		for _, size := range chunkSizes {
-			for len(items) >= size {
-				if !yield(items[:size]) {
-					return
-				}
-				items = items[size:]
-			}
-		}
-	}
-}
+// maxRows is how many rows a statement has whose parameters are values.
+const maxRows = 64
 
 func insertInto(table string, columns []string, rows int) string {
 	return "INSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") VALUES " + questionMarks(len(columns), rows)
@@ -43,8 +29,8 @@ type rowsOf struct {
 
 // insertValues is insertRows for databases without arrays.
 func insertValues(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
-	for chunk := range chunks(in.rows) {
-		if _, err := s.statements.exec(ctx, tx, insertInto(in.table, in.columns, len(chunk)),
+	for chunk := range slices.Chunk(in.rows, maxRows) {
+		if _, err := s.exec(ctx, tx, insertInto(in.table, in.columns, len(chunk)),
 			slices.Concat(chunk...)...); err != nil {
 			return err
 		}
@@ -55,7 +41,7 @@ func insertValues(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
 // idInList is idIn for databases without arrays.
 func idInList(column string, ids []int64) iter.Seq2[string, []any] {
 	return func(yield func(string, []any) bool) {
-		for chunk := range chunks(ids) {
+		for chunk := range slices.Chunk(ids, maxRows) {
 			args := make([]any, len(chunk))
 			for i, id := range chunk {
 				args[i] = id
@@ -87,7 +73,7 @@ func scanIDs(rows *sql.Rows, err error) func(ids map[driver.Key]int64) error {
 func (s *Store) lockEntries(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]*dlq.Entry, error) {
 	found := make(map[int64]*dlq.Entry, len(ids))
 	for in, args := range s.dialect.idIn("id", slices.Sorted(slices.Values(ids))) {
-		entries, err := scanEntries(s.statements.query(ctx, tx, "SELECT "+selectEntry+" FROM dlq_entries WHERE "+in+
+		entries, err := scanEntries(s.query(ctx, tx, "SELECT "+selectEntry+" FROM dlq_entries WHERE "+in+
 			" ORDER BY id"+s.dialect.forUpdate(), args...))
 		if err != nil {
 			return nil, err

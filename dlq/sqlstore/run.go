@@ -73,7 +73,7 @@ func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 		if err := s.queryRow(ctx, tx, "SELECT coalesce(max(id), 0) FROM dlq_entries").Scan(&newest); err != nil {
 			return err
 		}
-		_, err = s.statements.exec(ctx, tx, insertInto("dlq_runs",
+		_, err = s.exec(ctx, tx, insertInto("dlq_runs",
 			[]string{"run_id", "state", "version", "created_at", "created_by", "document", "freeze_to"}, 1),
 			r.ID, string(r.State), r.Version, s.dialect.time(r.CreatedAt), r.CreatedBy, document, newest)
 		if err != nil {
@@ -174,7 +174,7 @@ func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 				ID: r.ID, Action: audit.Action, State: now.State, Version: now.Version, By: now.ChangedBy, At: now.ChangedAt,
 			}
 		}
-		_, err = s.statements.exec(ctx, tx, "UPDATE dlq_runs SET state = ?, version = ?, document = ? WHERE seq = ?",
+		_, err = s.exec(ctx, tx, "UPDATE dlq_runs SET state = ?, version = ?, document = ? WHERE seq = ?",
 			string(r.State), r.Version, document, now.seq)
 		if err != nil {
 			return err
@@ -204,7 +204,7 @@ func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, l
 			if err != nil {
 				return err
 			}
-			if _, err := s.statements.exec(ctx, tx, "UPDATE dlq_runs SET document = ? WHERE seq = ?", document,
+			if _, err := s.exec(ctx, tx, "UPDATE dlq_runs SET document = ? WHERE seq = ?", document,
 				run.seq); err != nil {
 				return err
 			}
@@ -241,16 +241,12 @@ func (s *Store) heldRun(ctx context.Context, tx *sql.Tx, id, holder string, at t
 // saveRun writes the columns that steps change. The row is locked.
 func (s *Store) saveRun(ctx context.Context, tx *sql.Tx, r *runRow) error {
 	n := &r.Counts
-	_, err := s.statements.exec(ctx, tx, "UPDATE dlq_runs SET holder = ?, lease_until = ?, frozen_to = ?, n_waiting = "+
+	_, err := s.exec(ctx, tx, "UPDATE dlq_runs SET holder = ?, lease_until = ?, frozen_to = ?, n_waiting = "+
 		"?, n_claimed = ?,"+
 		" n_out = ?, n_succeeded = ?, n_failed = ?, n_lost = ?, n_skipped = ? WHERE seq = ?",
 		r.Holder, s.dialect.time(r.LeaseUntil), r.FrozenTo, n.Waiting, n.Claimed, n.Out, n.Succeeded, n.Failed, n.Lost,
 		n.Skipped, r.seq)
 	return err
-}
-
-func (s *Store) queryRow(ctx context.Context, tx *sql.Tx, query string, args ...any) *sql.Row {
-	return tx.QueryRowContext(ctx, s.bind(query), args...)
 }
 
 func notFound(err error) error {

@@ -71,7 +71,7 @@ func (p *stepping) updateIn(ctx context.Context, column, query string, ids []int
 	query += " AND " + column + " >= ? AND " + column + " <= ? AND "
 	args = append(slices.Clone(args), ids[0], ids[len(ids)-1])
 	for in, list := range p.store.dialect.idIn(column, ids) {
-		n, err := rowsAffected(p.store.statements.exec(ctx, p.tx, query+in, slices.Concat(args, list)...))
+		n, err := rowsAffected(p.store.exec(ctx, p.tx, query+in, slices.Concat(args, list)...))
 		if err != nil {
 			return 0, err
 		}

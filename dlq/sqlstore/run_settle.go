@@ -34,7 +34,7 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, run *runRow, at time.Tim
 	now := s.dialect.time(at)
 	columns := "i." + strings.ReplaceAll(strings.TrimPrefix(strings.TrimSuffix(selectItem, " FROM dlq_run_items"),
 		"SELECT "), ", ", ", i.")
-	items, err := scanItems(s.statements.query(ctx, tx,
+	items, err := scanItems(s.query(ctx, tx,
 		"SELECT "+columns+" FROM dlq_run_items i LEFT JOIN dlq_entries e ON e.id = i.entry_id"+
 			" WHERE i.run_seq = ? AND i.state IN ('claimed', 'out') AND (e.id IS NULL OR e.status <> 'RETRYING' OR "+
 			"e.retry_count <> i.redrive"+

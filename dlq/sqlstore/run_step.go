@@ -56,8 +56,6 @@ func (s *Store) stepRun(ctx context.Context, step redrive.Step) (redrive.Stepped
 	if err != nil {
 		return redrive.Stepped{}, err
 	}
-	// Not an error of this step, which is done; it shows again when the statement is used.
-	_ = s.statements.prepare(ctx, s.write)
 	return stepped, nil
 }
 
@@ -165,7 +163,7 @@ func (p *stepping) revise(ctx context.Context, e *dlq.Entry, body *dlq.Body) err
 	if err := p.store.addRevision(ctx, p.tx, e, body); err != nil {
 		return err
 	}
-	_, err := p.store.statements.exec(ctx, p.tx, "UPDATE dlq_entries SET revision = ?, payload_size = ? WHERE id = ?",
+	_, err := p.store.exec(ctx, p.tx, "UPDATE dlq_entries SET revision = ?, payload_size = ? WHERE id = ?",
 		e.Revision, e.Size, e.ID)
 	last := &p.audit[len(p.audit)-1]
 	last.Detail = map[string]string{"revision": strconv.Itoa(e.Revision)}
@@ -193,7 +191,7 @@ func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.Ite
 	found := make(map[int64]redrive.Item, len(ids))
 	for _, state := range states {
 		for in, args := range p.store.dialect.idIn("entry_id", ids) {
-			items, err := scanItems(p.store.statements.query(ctx, p.tx, selectItem+
+			items, err := scanItems(p.store.query(ctx, p.tx, selectItem+
 				" WHERE run_seq = ? AND state = ? AND "+in, slices.Concat([]any{p.run.seq, string(state)}, args)...))
 			if err != nil {
 				return nil, err
@@ -227,7 +225,7 @@ func (p *stepping) setItem(ctx context.Context, item redrive.Item, to redrive.It
 	if to != redrive.ItemWaiting {
 		settled = p.store.dialect.time(p.step.At)
 	}
-	n, err := rowsAffected(p.store.statements.exec(ctx, p.tx,
+	n, err := rowsAffected(p.store.exec(ctx, p.tx,
 		"UPDATE dlq_run_items SET state = ?, version = ?, redrive = ?, claimed_until = NULL,"+
 			" settled_at = ?, detail = ? WHERE run_seq = ? AND state = ? AND entry_id = ?",
 		string(to), item.Version, item.Redrive, settled, null(bounded(detail)), p.run.seq, string(item.State), item.EntryID))

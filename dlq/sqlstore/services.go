@@ -47,7 +47,7 @@ func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.
 			return err
 		}
 		if !found { // a new process: remove those that ended long ago
-			_, err := s.statements.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process <> '' AND at < ?",
+			_, err := s.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process <> '' AND at < ?",
 				report.Service, s.dialect.time(report.At.Add(-reportsKept)))
 			if err != nil {
 				return err
@@ -75,7 +75,7 @@ type serviceRow struct {
 
 // replaceService writes a row, and reports whether there was one.
 func (s *Store) replaceService(ctx context.Context, tx *sql.Tx, at time.Time, row *serviceRow) (bool, error) {
-	done, err := s.statements.exec(ctx, tx,
+	done, err := s.exec(ctx, tx,
 		"UPDATE dlq_services SET at = ?, paused = ?, paused_by = ?, report = ? WHERE service = ? AND process = ?",
 		s.dialect.time(at), row.paused, row.by, row.report, row.service, row.process)
 	if err != nil {
@@ -84,12 +84,12 @@ func (s *Store) replaceService(ctx context.Context, tx *sql.Tx, at time.Time, ro
 	if n, err := done.RowsAffected(); err != nil || n > 0 {
 		return n > 0, err
 	}
-	_, err = s.statements.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process = ?", row.service,
+	_, err = s.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process = ?", row.service,
 		row.process)
 	if err != nil {
 		return false, err
 	}
-	_, err = s.statements.exec(ctx, tx, insertInto("dlq_services", serviceColumns, 1),
+	_, err = s.exec(ctx, tx, insertInto("dlq_services", serviceColumns, 1),
 		row.service, row.process, s.dialect.time(at), row.paused, row.by, row.report)
 	return false, err
 }

@@ -21,9 +21,8 @@ type Store struct {
 	spoolDir string
 	foreign  bool // the pools are the application's
 
-	statements statements
-	writer     *writer
-	clock      *sqldb.Clock
+	writer *writer
+	clock  *sqldb.Clock
 
 	closeOnce sync.Once
 	closeErr  error
@@ -52,7 +51,6 @@ func Open(ctx context.Context, rawURL string) (*Store, error) {
 // it closes whatever it has opened.
 func (s *Store) start(ctx context.Context, keepSchema bool) error {
 	s.closed = make(chan struct{})
-	s.statements.dialect = s.dialect.name()
 	err := s.write.PingContext(ctx)
 	if err == nil {
 		err = s.migrate(ctx, keepSchema)
@@ -100,14 +98,13 @@ func (s *Store) Close() error {
 }
 
 func (s *Store) closeDB() error {
-	err := s.statements.close()
 	if s.foreign {
-		return err
+		return nil
 	}
-	if s.read != s.write {
-		err = errors.Join(err, s.read.Close())
+	if s.read == s.write {
+		return s.write.Close()
 	}
-	return errors.Join(err, s.write.Close())
+	return errors.Join(s.read.Close(), s.write.Close())
 }
 
 // inTx runs fn in a durable transaction, and names the operation in the error.
@@ -146,3 +143,18 @@ func (s *Store) open(what string) error {
 
 // bind replaces each ? of a handwritten statement with the database's placeholder.
 func (s *Store) bind(query string) string { return s.dialect.name().Bind(query) }
+
+// exec executes a handwritten statement.
+func (s *Store) exec(ctx context.Context, tx *sql.Tx, query string, args ...any) (sql.Result, error) {
+	return tx.ExecContext(ctx, s.bind(query), args...)
+}
+
+// query executes a handwritten query.
+func (s *Store) query(ctx context.Context, tx *sql.Tx, query string, args ...any) (*sql.Rows, error) {
+	return tx.QueryContext(ctx, s.bind(query), args...)
+}
+
+// queryRow is query for one row.
+func (s *Store) queryRow(ctx context.Context, tx *sql.Tx, query string, args ...any) *sql.Row {
+	return tx.QueryRowContext(ctx, s.bind(query), args...)
+}

@@ -43,8 +43,8 @@ func (s *Store) Unarchive(ctx context.Context, by dlq.By, at time.Time, ids ...i
 func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args []any) ([]int64, error) {
 	keys, _ := s.dialect.keys()
 	archive := s.dialect.archive()
-	ids, err := sqldb.Column[int64](tx.QueryContext(ctx, s.bind("SELECT id FROM "+archive+" WHERE "+in+
-		" AND NOT EXISTS (SELECT 1 FROM "+keys+" k WHERE k.dedup_key = "+archive+".dedup_key)"), args...))
+	ids, err := sqldb.Column[int64](s.query(ctx, tx, "SELECT id FROM "+archive+" WHERE "+in+
+		" AND NOT EXISTS (SELECT 1 FROM "+keys+" k WHERE k.dedup_key = "+archive+".dedup_key)", args...))
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args [
 	queries = append(queries, "DELETE FROM "+archive)
 	for in, args := range s.dialect.idIn("id", ids) {
 		for _, query := range queries {
-			if _, err := tx.ExecContext(ctx, s.bind(query+" WHERE "+in), args...); err != nil {
+			if _, err := s.exec(ctx, tx, query+" WHERE "+in, args...); err != nil {
 				return nil, err
 			}
 		}
@@ -73,7 +73,7 @@ func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args [
 		for _, query := range []string{
 			"INSERT INTO dlq_bodies (" + names + ") SELECT " + names + " FROM " + bodies, "DELETE FROM " + bodies,
 		} {
-			if _, err := tx.ExecContext(ctx, s.bind(query+" WHERE "+in), args...); err != nil {
+			if _, err := s.exec(ctx, tx, query+" WHERE "+in, args...); err != nil {
 				return nil, err
 			}
 		}

@@ -74,7 +74,7 @@ func (d *deltas) store(ctx context.Context, s *Store, tx *sql.Tx) error {
 	if err != nil {
 		return fmt.Errorf("uncounted: %w", err)
 	}
-	_, err = s.statements.exec(ctx, tx, "INSERT INTO dlq_uncounted (deltas) VALUES (?)", string(data))
+	_, err = s.exec(ctx, tx, "INSERT INTO dlq_uncounted (deltas) VALUES (?)", string(data))
 	return err
 }
 
@@ -155,7 +155,7 @@ func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) (more bool, err error) {
 		return false, err
 	}
 	for in, args := range s.dialect.idIn("id", ids) {
-		if _, err := tx.ExecContext(ctx, s.bind("DELETE FROM dlq_uncounted WHERE "+in), args...); err != nil {
+		if _, err := s.exec(ctx, tx, "DELETE FROM dlq_uncounted WHERE "+in, args...); err != nil {
 			return false, err
 		}
 	}

@@ -41,7 +41,7 @@ func (s *Store) updateEntries(ctx context.Context, tx *sql.Tx, entries []changed
 	for _, u := range updates {
 		query := "UPDATE dlq_entries SET " + strings.Join(u.set, ", ") + " WHERE "
 		for in, ids := range s.dialect.idIn("id", u.ids) {
-			if _, err := s.statements.exec(ctx, tx, query+in, append(slices.Clip(u.args), ids...)...); err != nil {
+			if _, err := s.exec(ctx, tx, query+in, append(slices.Clip(u.args), ids...)...); err != nil {
 				return err
 			}
 		}
@@ -99,6 +99,6 @@ func asInt(value any) int64 {
 
 // updateEntry writes one entry, whatever changed in it.
 func (s *Store) updateEntry(ctx context.Context, tx *sql.Tx, e *dlq.Entry) error {
-	_, err := s.statements.exec(ctx, tx, updateState, stateValues(s.dialect, e)...)
+	_, err := s.exec(ctx, tx, updateState, stateValues(s.dialect, e)...)
 	return err
 }

@@ -129,8 +129,6 @@ func (t *target) name() string {
 
 func (t *target) open(ctx context.Context) (*Store, error) {
 	s := &Store{dialect: t.dialect}
-	// The servers' drivers keep prepared statements, or need none.
-	s.statements.unprepared = t.Dialect != sqldb.SQLite
 	if t.Dialect == sqldb.SQLite && !t.InMemory() {
 		s.spoolDir = t.Path + "-spool"
 	}

@@ -250,7 +250,5 @@ func (w *writer) putAll(ctx context.Context, letters []letterRow) ([]driver.Rece
 	if err != nil {
 		return nil, err
 	}
-	// Not an error of these letters, which are stored; it shows again when the statement is used.
-	_ = s.statements.prepare(ctx, s.write)
 	return receipts, nil
 }
