@@ -34,15 +34,13 @@ type column struct {
 	dest func(e *dlq.Entry) any
 	// same compares without making values, which most columns of most changes do not need.
 	same func(a, b *dlq.Entry) bool
-	newColumn
 }
 
 // columns are those of dlq_entries except id, in the order of the statements.
 var columns = []column{
 	{
 		name: "dedup_key", kind: "bytea", value: func(_ dialect, e *dlq.Entry) any { return e.Key[:] },
-		dest:      func(e *dlq.Entry) any { return keyValue{&e.Key} },
-		newColumn: required("dedup_key", func(r *letterRow) []byte { return r.Key[:] }),
+		dest: func(e *dlq.Entry) any { return keyValue{&e.Key} },
 	},
 	plain("event_id", func(e *dlq.Entry) *string { return &e.EventID }),
 	plain("event_type", func(e *dlq.Entry) *string { return &e.EventType }),
@@ -59,7 +57,7 @@ var columns = []column{
 	integerOrNull("kafka_partition", "integer", func(e *dlq.Entry) **int32 { return &e.Origin.Partition }),
 	integerOrNull("kafka_offset", "bigint", func(e *dlq.Entry) **int64 { return &e.Origin.Offset }),
 	textOrNull("position", func(e *dlq.Entry) *string { return &e.Origin.Position }),
-	timeOrNull("broker_time", func(e *dlq.Entry) *time.Time { return &e.Origin.Timestamp }),
+	timeOf("broker_time", func(e *dlq.Entry) *time.Time { return &e.Origin.Timestamp }),
 	plain("reason", func(e *dlq.Entry) *envelope.Reason { return &e.Reason }).changes(),
 	plain("error_message", func(e *dlq.Entry) *string { return &e.ErrorMessage }).changes(),
 	textOrNull("error_code", func(e *dlq.Entry) *string { return &e.ErrorCode }).changes(),
@@ -73,15 +71,15 @@ var columns = []column{
 	integer("max_retries", "integer", func(e *dlq.Entry) *int { return &e.RedriveBudget }),
 	integer("death_redrive", "integer", func(e *dlq.Entry) *int { return &e.DeathRedrive }).changes().made(),
 	integer("seen_count", "integer", func(e *dlq.Entry) *int { return &e.SeenCount }).counts().made(),
-	timeOrNull("lease_until", func(e *dlq.Entry) *time.Time { return &e.LeaseUntil }).changes().made(),
+	timeOf("lease_until", func(e *dlq.Entry) *time.Time { return &e.LeaseUntil }).changes().made(),
 	textOrNull("run_id", func(e *dlq.Entry) *string { return &e.Run }).changes().made(),
 	timeOf("created_at", func(e *dlq.Entry) *time.Time { return &e.CreatedAt }),
 	timeOf("first_failure_at", func(e *dlq.Entry) *time.Time { return &e.FirstFailureAt }),
 	timeOf("died_at", func(e *dlq.Entry) *time.Time { return &e.DiedAt }).changes().made(),
 	timeOf("last_seen_at", func(e *dlq.Entry) *time.Time { return &e.LastSeenAt }).changes().made(),
-	timeOrNull("last_retry_at", func(e *dlq.Entry) *time.Time { return &e.LastRedriveAt }).changes().made(),
-	timeOrNull("succeeded_at", func(e *dlq.Entry) *time.Time { return &e.SucceededAt }).changes().made(),
-	timeOrNull("resolved_at", func(e *dlq.Entry) *time.Time { return &e.ResolvedAt }).changes().made(),
+	timeOf("last_retry_at", func(e *dlq.Entry) *time.Time { return &e.LastRedriveAt }).changes().made(),
+	timeOf("succeeded_at", func(e *dlq.Entry) *time.Time { return &e.SucceededAt }).changes().made(),
+	timeOf("resolved_at", func(e *dlq.Entry) *time.Time { return &e.ResolvedAt }).changes().made(),
 	textOrNull("resolved_by", func(e *dlq.Entry) *string { return &e.ResolvedBy }).changes().made(),
 	timeOf("changed_at", func(e *dlq.Entry) *time.Time { return &e.ChangedAt }).changes().made(),
 	plain("changed_by", func(e *dlq.Entry) *string { return &e.ChangedBy }).changes(),
@@ -102,9 +100,8 @@ func (c column) archivedAs(name string) column { c.archive = name; return c }
 func plain[T ~string](name string, of func(e *dlq.Entry) *T) column {
 	return column{
 		name: name, kind: "text", value: func(_ dialect, e *dlq.Entry) any { return string(*of(e)) },
-		dest:      func(e *dlq.Entry) any { return of(e) },
-		same:      func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
-		newColumn: required(name, func(r *letterRow) string { return string(*of(r.Entry)) }),
+		dest: func(e *dlq.Entry) any { return of(e) },
+		same: func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
 	}
 }
 
@@ -112,9 +109,8 @@ func plain[T ~string](name string, of func(e *dlq.Entry) *T) column {
 func textOrNull(name string, of func(e *dlq.Entry) *string) column {
 	return column{
 		name: name, kind: "text", value: func(_ dialect, e *dlq.Entry) any { return null(*of(e)) },
-		dest:      func(e *dlq.Entry) any { return textValue{of(e)} },
-		same:      func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
-		newColumn: text(name, func(r *letterRow) *string { return of(r.Entry) }),
+		dest: func(e *dlq.Entry) any { return textValue{of(e)} },
+		same: func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
 	}
 }
 
@@ -122,9 +118,8 @@ func textOrNull(name string, of func(e *dlq.Entry) *string) column {
 func bytesOrNull[T ~string | ~[]byte](name string, of func(e *dlq.Entry) *T) column {
 	return column{
 		name: name, kind: "bytea", value: func(_ dialect, e *dlq.Entry) any { return nullBytes([]byte(*of(e))) },
-		dest:      func(e *dlq.Entry) any { return bytesValue[T]{of(e)} },
-		same:      func(a, b *dlq.Entry) bool { return bytes.Equal([]byte(*of(a)), []byte(*of(b))) },
-		newColumn: binary(name, func(r *letterRow) []byte { return []byte(*of(r.Entry)) }),
+		dest: func(e *dlq.Entry) any { return bytesValue[T]{of(e)} },
+		same: func(a, b *dlq.Entry) bool { return bytes.Equal([]byte(*of(a)), []byte(*of(b))) },
 	}
 }
 
@@ -132,40 +127,25 @@ func bytesOrNull[T ~string | ~[]byte](name string, of func(e *dlq.Entry) *T) col
 func integer[T int | int64](name, kind string, of func(e *dlq.Entry) *T) column {
 	return column{
 		name: name, kind: kind, value: func(_ dialect, e *dlq.Entry) any { return *of(e) },
-		dest:      func(e *dlq.Entry) any { return of(e) },
-		same:      func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
-		newColumn: required(name, func(r *letterRow) T { return *of(r.Entry) }),
+		dest: func(e *dlq.Entry) any { return of(e) },
+		same: func(a, b *dlq.Entry) bool { return *of(a) == *of(b) },
 	}
 }
 
 func integerOrNull[T int32 | int64](name, kind string, of func(e *dlq.Entry) **T) column {
 	return column{
 		name: name, kind: kind, value: func(_ dialect, e *dlq.Entry) any { return nullable(*of(e)) },
-		dest:      func(e *dlq.Entry) any { return of(e) },
-		same:      func(a, b *dlq.Entry) bool { return nullable(*of(a)) == nullable(*of(b)) },
-		newColumn: optional(name, func(r *letterRow) *T { return *of(r.Entry) }),
+		dest: func(e *dlq.Entry) any { return of(e) },
+		same: func(a, b *dlq.Entry) bool { return nullable(*of(a)) == nullable(*of(b)) },
 	}
 }
 
+// timeOf is a column in which the zero time is NULL.
 func timeOf(name string, of func(e *dlq.Entry) *time.Time) column {
-	c := timeOrNull(name, of)
-	c.newColumn = required(name, func(r *letterRow) time.Time { return of(r.Entry).UTC() })
-	return c
-}
-
-// timeOrNull is a column in which the zero time is NULL.
-func timeOrNull(name string, of func(e *dlq.Entry) *time.Time) column {
 	return column{
 		name: name, kind: "timestamptz", value: func(d dialect, e *dlq.Entry) any { return d.time(*of(e)) },
 		dest: func(e *dlq.Entry) any { return timeValue{of(e)} },
 		same: func(a, b *dlq.Entry) bool { return of(a).Equal(*of(b)) },
-		newColumn: optional(name, func(r *letterRow) *time.Time {
-			if of(r.Entry).IsZero() {
-				return nil
-			}
-			at := of(r.Entry).UTC()
-			return &at
-		}),
 	}
 }
 

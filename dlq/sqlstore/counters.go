@@ -17,29 +17,47 @@ import (
 type deltas struct {
 	groups map[string]*groupDelta
 	counts map[countKey]*countDelta
-	hours  map[hourKey]hourDelta
+	hours  map[hourKey]*hourDelta
 }
 
+// groupDelta is what changes in a group. The texts are those of its last entry, for a new group.
 type groupDelta struct {
-	entry       *dlq.Entry // for the texts of a new group
-	first, last time.Time
-	counts      driver.Counts
-	died        bool // an entry of it died again, perhaps without a change of state
+	Fingerprint string        `json:"fingerprint"`
+	Cause       string        `json:"cause"`
+	Sample      string        `json:"sample"`
+	ErrorClass  string        `json:"error_class"`
+	Handler     string        `json:"handler"`
+	LastEntry   int64         `json:"last_entry"`
+	First       time.Time     `json:"first"`
+	Last        time.Time     `json:"last"`
+	Counts      driver.Counts `json:"counts"`
+	Died        bool          `json:"died,omitzero"` // an entry of it died again, perhaps without a change of state
 }
 
-type countKey struct{ eventType, topic string }
+type countKey struct {
+	EventType string `json:"event_type"`
+	Topic     string `json:"topic"`
+}
 
 type countDelta struct {
-	counts       driver.Counts
-	resolutionMS int64
+	countKey
+
+	Counts       driver.Counts `json:"counts"`
+	ResolutionMS int64         `json:"resolution_ms"`
+}
+
+type hourKey struct {
+	Hour        time.Time `json:"hour"`
+	Fingerprint string    `json:"fingerprint"`
 }
 
 // hourDelta counts the entries stored, closed and dead again in an hour.
-type hourDelta struct{ entries, closed, diedAgain int64 }
+type hourDelta struct {
+	hourKey
 
-type hourKey struct {
-	hour        time.Time
-	fingerprint string
+	Entries   int64 `json:"entries"`
+	Closed    int64 `json:"closed,omitzero"`
+	DiedAgain int64 `json:"died_again,omitzero"`
 }
 
 // add counts a stored entry.
@@ -52,63 +70,71 @@ func (d *deltas) remove(e *dlq.Entry) { d.count(e, -1) }
 func (d *deltas) change(before, after *dlq.Entry) {
 	d.remove(before)
 	d.add(after)
-	if g := d.groups[after.Fingerprint]; !after.DiedAt.Equal(before.DiedAt) {
-		g.died = true
-	}
-}
-
-func (d *deltas) init() {
-	if d.groups == nil {
-		d.groups, d.counts, d.hours = map[string]*groupDelta{}, map[countKey]*countDelta{}, map[hourKey]hourDelta{}
+	if !after.DiedAt.Equal(before.DiedAt) {
+		d.groups[after.Fingerprint].Died = true
 	}
 }
 
 func (d *deltas) count(e *dlq.Entry, n int64) {
-	d.init()
-	g := d.groups[e.Fingerprint]
-	if g == nil {
-		// For an entry that died more than once, only the last death is known to have this cause.
-		g = &groupDelta{entry: e, first: e.DiedAt, last: e.DiedAt}
-		d.groups[e.Fingerprint] = g
-	}
-	if !e.DiedAt.Before(g.last) {
-		g.last, g.entry = e.DiedAt, e
-	}
-	if e.DiedAt.Before(g.first) {
-		g.first = e.DiedAt
-	}
-	g.counts.Add(e.Status, n)
-
-	key := countKey{e.EventType, e.Origin.Topic}
-	c := d.counts[key]
-	if c == nil {
-		c = &countDelta{}
-		d.counts[key] = c
-	}
-	c.counts.Add(e.Status, n)
+	var counts driver.Counts
+	counts.Add(e.Status, n)
+	// For an entry that died more than once, only the last death is known to have this cause.
+	d.addGroup(groupDelta{
+		Fingerprint: e.Fingerprint, Cause: e.Cause, Sample: e.ErrorMessage, ErrorClass: e.ErrorClass, Handler: e.Handler,
+		LastEntry: e.ID, First: e.DiedAt, Last: e.DiedAt, Counts: counts,
+	})
+	c := countDelta{countKey: countKey{e.EventType, e.Origin.Topic}, Counts: counts}
 	if e.Status == dlq.Resolved {
-		c.resolutionMS += n * e.ResolvedAt.Sub(e.CreatedAt).Milliseconds()
+		c.ResolutionMS = n * e.ResolvedAt.Sub(e.CreatedAt).Milliseconds()
 	}
-	d.hour(e.CreatedAt, e.Fingerprint, hourDelta{entries: n})
+	d.addCount(c)
+	d.addHour(hourDelta{hourKey: hourKey{e.CreatedAt, e.Fingerprint}, Entries: n})
 	if !e.ResolvedAt.IsZero() {
-		d.hour(e.ResolvedAt, e.Fingerprint, hourDelta{closed: n})
+		d.addHour(hourDelta{hourKey: hourKey{e.ResolvedAt, e.Fingerprint}, Closed: n})
 	}
 }
 
 // diedAgain counts another death of an entry, which no later change of the entry undoes.
 func (d *deltas) diedAgain(e *dlq.Entry) {
-	d.init()
-	d.hour(e.DiedAt, e.Fingerprint, hourDelta{diedAgain: 1})
+	d.addHour(hourDelta{hourKey: hourKey{e.DiedAt, e.Fingerprint}, DiedAgain: 1})
 }
 
-func (d *deltas) hour(at time.Time, fingerprint string, n hourDelta) {
-	key := hourKey{hourOf(at), fingerprint}
-	there := d.hours[key]
-	d.hours[key] = hourDelta{there.entries + n.entries, there.closed + n.closed, there.diedAgain + n.diedAgain}
+func (d *deltas) addGroup(n groupDelta) {
+	g := at(&d.groups, n.Fingerprint, groupDelta{First: n.First})
+	was := *g
+	if !n.Last.Before(was.Last) {
+		*g = n
+	}
+	if g.First = was.First; n.First.Before(was.First) {
+		g.First = n.First
+	}
+	g.Counts, g.Died = was.Counts.Plus(n.Counts), was.Died || n.Died
+}
+
+func (d *deltas) addCount(n countDelta) {
+	c := at(&d.counts, n.countKey, countDelta{countKey: n.countKey})
+	c.Counts, c.ResolutionMS = c.Counts.Plus(n.Counts), c.ResolutionMS+n.ResolutionMS
+}
+
+func (d *deltas) addHour(n hourDelta) {
+	n.Hour = hourOf(n.Hour)
+	h := at(&d.hours, n.hourKey, hourDelta{hourKey: n.hourKey})
+	h.Entries, h.Closed, h.DiedAgain = h.Entries+n.Entries, h.Closed+n.Closed, h.DiedAgain+n.DiedAgain
+}
+
+// at returns the value of a key, initially fresh.
+func at[K comparable, V any](m *map[K]*V, key K, fresh V) *V {
+	if *m == nil {
+		*m = map[K]*V{}
+	}
+	if (*m)[key] == nil {
+		(*m)[key] = &fresh
+	}
+	return (*m)[key]
 }
 
 // hourOf is the hour in which a time is counted.
-func hourOf(at time.Time) time.Time { return at.Truncate(time.Hour) }
+func hourOf(at time.Time) time.Time { return at.UTC().Truncate(time.Hour) }
 
 var statusColumns = []string{"pending", "retrying", "parked", "resolved", "discarded"}
 
@@ -118,9 +144,11 @@ func statusValues(c driver.Counts) []any {
 
 // apply writes the deltas: one statement per table, or a few for many deltas.
 func (d *deltas) apply(ctx context.Context, s *Store, tx *sql.Tx) error {
-	for _, write := range []counterWrite{d.groupWrite(s.dialect), d.countWrite(), d.hourWrite(s.dialect)} {
-		if err := write.run(ctx, s, tx); err != nil {
-			return err
+	for _, w := range d.writes(s.dialect) {
+		for chunk := range slices.Chunk(w.rows, maxRows) {
+			if _, err := s.exec(ctx, tx, s.dialect.upsert(&w.upsertion, len(chunk)), slices.Concat(chunk...)...); err != nil {
+				return fmt.Errorf("%s: %w", w.table, err)
+			}
 		}
 	}
 	return nil
@@ -133,67 +161,47 @@ type counterWrite struct {
 	rows [][]any
 }
 
-func (w *counterWrite) run(ctx context.Context, s *Store, tx *sql.Tx) error {
-	for chunk := range slices.Chunk(w.rows, maxRows) {
-		query := s.dialect.upsert(&w.upsertion, len(chunk))
-		if _, err := s.exec(ctx, tx, query, slices.Concat(chunk...)...); err != nil {
-			return fmt.Errorf("%s: %w", w.table, err)
-		}
-	}
-	return nil
-}
-
-func (d *deltas) groupWrite(dialect dialect) counterWrite {
-	w := counterWrite{upsertion: upsertion{
+func (d *deltas) writes(dialect dialect) []counterWrite {
+	groups := counterWrite{upsertion: upsertion{
 		table: "dlq_groups", key: []string{"fingerprint"}, add: statusColumns, earliest: []string{"first_seen"},
 		latest: []string{"last_seen", "last_entry_id"},
 		columns: slices.Concat([]string{"fingerprint", "cause", "sample", "error_class", "handler"}, statusColumns,
 			[]string{"first_seen", "last_seen", "last_entry_id"}),
 	}}
 	for _, key := range sortedKeys(d.groups, cmp.Compare[string]) {
-		if g := d.groups[key]; g.counts != (driver.Counts{}) || g.died {
-			w.rows = append(w.rows, slices.Concat(
-				[]any{key, g.entry.Cause, g.entry.ErrorMessage, g.entry.ErrorClass, g.entry.Handler},
-				statusValues(g.counts), []any{dialect.time(g.first), dialect.time(g.last), g.entry.ID}))
+		if g := d.groups[key]; g.Counts != (driver.Counts{}) || g.Died {
+			groups.rows = append(groups.rows, slices.Concat([]any{key, g.Cause, g.Sample, g.ErrorClass, g.Handler},
+				statusValues(g.Counts), []any{dialect.time(g.First), dialect.time(g.Last), g.LastEntry}))
 		}
 	}
-	return w
-}
-
-func (d *deltas) countWrite() counterWrite {
-	w := counterWrite{upsertion: upsertion{
-		table: "dlq_counts", key: []string{"event_type", "topic"},
-		add: slices.Concat(statusColumns, []string{"resolution_ms"}),
+	counts := counterWrite{upsertion: upsertion{
+		table: "dlq_counts", key: []string{"event_type", "topic"}, add: append(slices.Clip(statusColumns), "resolution_ms"),
 	}}
-	w.columns = slices.Concat(w.key, w.add)
+	counts.columns = slices.Concat(counts.key, counts.add)
 	for _, key := range sortedKeys(d.counts, compareCounts) {
-		if c := d.counts[key]; *c != (countDelta{}) {
-			w.rows = append(w.rows, slices.Concat([]any{key.eventType, key.topic}, statusValues(c.counts),
-				[]any{c.resolutionMS}))
+		if c := d.counts[key]; *c != (countDelta{countKey: key}) {
+			counts.rows = append(counts.rows, slices.Concat([]any{key.EventType, key.Topic}, statusValues(c.Counts),
+				[]any{c.ResolutionMS}))
 		}
 	}
-	return w
-}
-
-func (d *deltas) hourWrite(dialect dialect) counterWrite {
-	w := counterWrite{upsertion: upsertion{
+	hours := counterWrite{upsertion: upsertion{
 		table: "dlq_hours", key: []string{"hour", "fingerprint"}, add: []string{"entries", "closed", "died_again"},
 	}}
-	w.columns = slices.Concat(w.key, w.add)
+	hours.columns = slices.Concat(hours.key, hours.add)
 	for _, key := range sortedKeys(d.hours, compareHours) {
-		if n := d.hours[key]; n != (hourDelta{}) {
-			w.rows = append(w.rows, []any{dialect.time(key.hour), key.fingerprint, n.entries, n.closed, n.diedAgain})
+		if n := d.hours[key]; *n != (hourDelta{hourKey: key}) {
+			hours.rows = append(hours.rows, []any{dialect.time(key.Hour), key.Fingerprint, n.Entries, n.Closed, n.DiedAgain})
 		}
 	}
-	return w
+	return []counterWrite{groups, counts, hours}
 }
 
 func compareCounts(a, b countKey) int {
-	return cmp.Or(cmp.Compare(a.eventType, b.eventType), cmp.Compare(a.topic, b.topic))
+	return cmp.Or(cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.Topic, b.Topic))
 }
 
 func compareHours(a, b hourKey) int {
-	return cmp.Or(a.hour.Compare(b.hour), cmp.Compare(a.fingerprint, b.fingerprint))
+	return cmp.Or(a.Hour.Compare(b.Hour), cmp.Compare(a.Fingerprint, b.Fingerprint))
 }
 
 func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {

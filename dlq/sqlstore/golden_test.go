@@ -58,16 +58,16 @@ func shown(v any) string {
 		return fmt.Sprintf("%q", values(v))
 	case []*int64:
 		return fmt.Sprint(values(v))
-	case []*int32:
-		return fmt.Sprint(values(v))
 	case []*time.Time:
 		return fmt.Sprint(values(v))
-	case []*[]byte:
-		return fmt.Sprintf("%q", values(v))
 	case [][]byte:
-		return fmt.Sprintf("%q", v)
-	case []string:
-		return fmt.Sprintf("%q", v)
+		list := make([]any, len(v))
+		for i, b := range v {
+			if b != nil {
+				list[i] = b
+			}
+		}
+		return fmt.Sprintf("%q", list)
 	default:
 		return fmt.Sprint(v)
 	}
@@ -197,7 +197,7 @@ func TestStatements_Golden(t *testing.T) {
 			require.NoError(t, err)
 
 			inTx("insert", func(tx *sql.Tx) error {
-				entries := [][]any{rows[0].entryValues(d), rows[1].entryValues(d)}
+				entries := [][]any{rows[0].entry, rows[1].entry}
 				if _, err := d.insertEntries(t.Context(), s, tx, entries); err != nil {
 					return err
 				}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -50,7 +51,6 @@ func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (los
 		" sum(round(date_part('epoch', resolved_at - created_at) * 1000000)::bigint / 1000)::bigint" +
 		" FROM " + entries + " GROUP BY 1, 2, 3, 4, 5, 6, 7"
 	lost = &deltas{}
-	lost.init()
 	err = sqldb.Each(tx.QueryContext(ctx, query))(func(row sqldb.Row) error {
 		var counted monthCount
 		if err := counted.scan(row); err != nil {
@@ -83,31 +83,24 @@ type monthCount struct {
 }
 
 func (c *monthCount) scan(row sqldb.Row) error {
-	return row.Scan(&c.gone, &c.fingerprint, &c.key.eventType, &c.key.topic, &c.status, &c.created, &c.resolved, &c.n,
+	return row.Scan(&c.gone, &c.fingerprint, &c.key.EventType, &c.key.Topic, &c.status, &c.created, &c.resolved, &c.n,
 		&c.resolutionMS)
 }
 
 // drop counts closed entries that were removed.
 func (d *deltas) drop(c *monthCount) {
 	created, resolved := hourAt(c.created.V), hourAt(c.resolved.V)
-	g := d.groups[c.fingerprint]
-	if g == nil {
-		// Neither the first nor the last of the cause: it died before the end of the hour in which it was closed.
-		g = &groupDelta{entry: &dlq.Entry{}, first: resolved.Add(time.Hour), last: created}
-		d.groups[c.fingerprint] = g
-	}
-	g.counts.Add(c.status, -c.n)
-	count := d.counts[c.key]
-	if count == nil {
-		count = &countDelta{}
-		d.counts[c.key] = count
-	}
-	count.counts.Add(c.status, -c.n)
+	var counts driver.Counts
+	counts.Add(c.status, -c.n)
+	// Neither the first nor the last of the cause: it died before the end of the hour in which it was closed.
+	d.addGroup(groupDelta{Fingerprint: c.fingerprint, First: resolved.Add(time.Hour), Last: created, Counts: counts})
+	count := countDelta{countKey: c.key, Counts: counts}
 	if c.status == dlq.Resolved {
-		count.resolutionMS -= c.resolutionMS.V
+		count.ResolutionMS = -c.resolutionMS.V
 	}
-	d.hour(created, c.fingerprint, hourDelta{entries: -c.n})
-	d.hour(resolved, c.fingerprint, hourDelta{closed: -c.n})
+	d.addCount(count)
+	d.addHour(hourDelta{hourKey: hourKey{created, c.fingerprint}, Entries: -c.n})
+	d.addHour(hourDelta{hourKey: hourKey{resolved, c.fingerprint}, Closed: -c.n})
 }
 
 func hourAt(hours int64) time.Time { return time.Unix(hours*3600, 0).UTC() }

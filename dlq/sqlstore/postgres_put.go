@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -32,19 +33,68 @@ func (r *letterRow) isNew() bool {
 		e.ChangedAt.Equal(e.CreatedAt)
 }
 
-var (
-	putLetters = putStatement("dlq_put_letters", "[]", newColumns, newStatisticsNames)
-	putLetter  = putStatement("dlq_put_letter", "", newColumns, []string{"v_cause", "v_hour"})
+// newColumns are the columns of a letter that the functions have as parameters; the others have their defaults, are
+// computed from these, or are NULL until something happens to the letter.
+var newColumns = slices.Concat(
+	namesOf(slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.derived }),
+		func(c *column) string { return c.name }),
+	bodyColumns[2:],
 )
 
-// putStatement calls a function with a parameter for each column, and for each of some more.
-func putStatement(function, array string, columns []newColumn, more []string) string {
-	var args []string
-	for _, c := range columns {
-		args = append(args, "v_"+c.parameter+" => $"+strconv.Itoa(len(args)+1)+"::"+postgresType(c.parameter)+array)
+// newValues are the values of newColumns.
+func (r *letterRow) newValues() []any {
+	values := make([]any, 0, len(newColumns))
+	for i := range columns {
+		if !columns[i].derived {
+			values = append(values, r.entry[i])
+		}
 	}
-	for _, name := range more {
-		args = append(args, name+" => $"+strconv.Itoa(len(args)+1)+"::"+postgresType(name)+array)
+	return append(values, r.body[2:]...)
+}
+
+// statisticParameters are the other parameters of dlq_put_letters: of each letter, the numbers of its group, its count and
+// its hour, and of each of these the columns of the table of statistics. Only the server knows which of the letters are
+// new, and their ids.
+var statisticParameters = []struct{ parameter, table, column string }{
+	{"in_group", "", "group"},
+	{"in_count", "", "count"},
+	{"in_hour", "", "hour"},
+	{"group_fingerprint", "dlq_groups", "fingerprint"},
+	{"group_cause", "dlq_groups", "cause"},
+	{"group_sample", "dlq_groups", "sample"},
+	{"group_class", "dlq_groups", "error_class"},
+	{"group_handler", "dlq_groups", "handler"},
+	{"group_first", "dlq_groups", "first_seen"},
+	{"group_last", "dlq_groups", "last_seen"},
+	{"group_at", "dlq_groups", "last_entry_id"},
+	{"group_new", "dlq_groups", "pending"},
+	{"count_type", "dlq_counts", "event_type"},
+	{"count_topic", "dlq_counts", "topic"},
+	{"count_new", "dlq_counts", "pending"},
+	{"hour_at", "dlq_hours", "hour"},
+	{"hour_fingerprint", "dlq_hours", "fingerprint"},
+	{"hour_new", "dlq_hours", "entries"},
+}
+
+var (
+	putLetters = putStatement("dlq_put_letters", "[]", func() (names []string) {
+		for _, s := range statisticParameters {
+			names = append(names, s.parameter)
+		}
+		return names
+	}()...)
+	putLetter = putStatement("dlq_put_letter", "", "v_cause", "v_hour")
+)
+
+// putStatement calls a function with a parameter for each of newColumns, and for each of some more.
+func putStatement(function, array string, more ...string) string {
+	var args []string
+	for i, name := range slices.Concat(newColumns, more) {
+		kind := postgresType(name) + array
+		if i < len(newColumns) {
+			name = "v_" + name
+		}
+		args = append(args, name+" => $"+strconv.Itoa(i+1)+"::"+kind)
 	}
 	return "SELECT " + function + "(" + strings.Join(args, ", ") + ")"
 }
@@ -58,43 +108,77 @@ func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (ma
 	// In the order of their keys, so that two processes with the same dead letters do not wait for each other.
 	letters = slices.SortedFunc(slices.Values(letters),
 		func(a, b letterRow) int { return bytes.Compare(a.Key[:], b.Key[:]) })
-	args := make([]any, 0, len(newColumns)+len(newStatisticsNames))
-	for i := range newColumns {
-		args = append(args, newColumns[i].array(letters))
+	rows := make([][]any, len(letters))
+	for i := range letters {
+		rows[i] = letters[i].newValues()
 	}
-	args = append(args, newStatistics(letters)...)
+	args := make([]any, 0, len(newColumns)+len(statisticParameters))
+	for i, name := range newColumns {
+		args = append(args, columnArray(postgresType(name), rows, i))
+	}
 	var stored sql.NullString
-	if err := s.write.QueryRowContext(ctx, putLetters, args...).Scan(&stored); err != nil {
+	err := s.write.QueryRowContext(ctx, putLetters, append(args, d.newStatistics(letters)...)...).Scan(&stored)
+	if err != nil {
 		return nil, fmt.Errorf("new letters: %w", err)
 	}
 	ids := make(map[driver.Key]int64, len(letters))
 	if !stored.Valid {
 		return ids, nil
 	}
-	i := 0
-	for text := range strings.SplitSeq(strings.Trim(stored.String, "{}"), ",") {
-		if i == len(letters) {
-			break
+	for i, text := range strings.Split(strings.Trim(stored.String, "{}"), ",") {
+		if text == "NULL" || i >= len(letters) {
+			continue
 		}
-		if text != "NULL" {
-			id, err := strconv.ParseInt(text, 10, 64)
-			if err != nil {
-				return nil, fmt.Errorf("ids of new letters: %w", err)
-			}
-			ids[letters[i].Key] = id
+		if ids[letters[i].Key], err = strconv.ParseInt(text, 10, 64); err != nil {
+			return nil, fmt.Errorf("ids of new letters: %w", err)
 		}
-		i++
 	}
 	return ids, nil
 }
 
-func (d postgres) putOne(ctx context.Context, s *Store, letter *letterRow) (map[driver.Key]int64, error) {
-	args := make([]any, 0, len(newColumns)+2)
-	for i := range newColumns {
-		args = append(args, newColumns[i].single(letter))
+// newStatistics are the values of statisticParameters if all letters are new. Groups, counts and hours are in the order in
+// which every transaction locks them, and numbered from 1 as WITH ORDINALITY counts; so are the letters, in the place
+// of their ids.
+func (d postgres) newStatistics(letters []letterRow) []any {
+	var all deltas
+	for i := range letters {
+		e := *letters[i].Entry
+		e.ID = int64(i + 1)
+		all.add(&e)
 	}
-	args = append(args, letter.Cause, d.time(hourOf(letter.CreatedAt)))
+	numbers := map[any]int{}
+	for i, key := range sortedKeys(all.groups, cmp.Compare[string]) {
+		numbers[key] = i + 1
+	}
+	for i, key := range sortedKeys(all.counts, compareCounts) {
+		numbers[key] = i + 1
+	}
+	for i, key := range sortedKeys(all.hours, compareHours) {
+		numbers[key] = i + 1
+	}
+	in := make([][]any, len(letters))
+	for i := range letters {
+		e := letters[i].Entry
+		in[i] = []any{
+			numbers[e.Fingerprint], numbers[countKey{e.EventType, e.Origin.Topic}],
+			numbers[hourKey{hourOf(e.CreatedAt), e.Fingerprint}],
+		}
+	}
+	tables := map[string]counterWrite{"": {upsertion{columns: []string{"group", "count", "hour"}}, in}}
+	for _, w := range all.writes(d) {
+		tables[w.table] = w
+	}
+	args := make([]any, len(statisticParameters))
+	for i, of := range statisticParameters {
+		w := tables[of.table]
+		args[i] = columnArray(postgresType(of.parameter), w.rows, slices.Index(w.columns, of.column))
+	}
+	return args
+}
+
+func (d postgres) putOne(ctx context.Context, s *Store, letter *letterRow) (map[driver.Key]int64, error) {
 	var stored sql.Null[int64]
+	args := append(letter.newValues(), letter.Cause, d.time(hourOf(letter.CreatedAt)))
 	if err := s.write.QueryRowContext(ctx, putLetter, args...).Scan(&stored); err != nil {
 		return nil, fmt.Errorf("new letter: %w", err)
 	}

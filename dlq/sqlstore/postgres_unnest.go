@@ -73,13 +73,18 @@ func unnest(columns []string, rows [][]any) (names, table string, args []any) {
 	return names, "unnest(" + strings.Join(arrays, ", ") + ") AS v (" + names + ")", args
 }
 
-// columnArray turns a column of the rows into a slice whose nil elements are NULL.
+// columnArray turns a column of the rows into a slice whose nil elements are NULL. It is empty if all are, which costs
+// neither side anything: a shorter array than others is filled up with NULL.
 func columnArray(kind string, rows [][]any, column int) any {
 	switch kind {
 	case "bytea":
-		array := make([][]byte, len(rows))
+		array, some := make([][]byte, len(rows)), false
 		for i, row := range rows {
 			array[i], _ = row[column].([]byte)
+			some = some || array[i] != nil
+		}
+		if !some {
+			return [][]byte{}
 		}
 		return array
 	case "integer", "bigint":
@@ -92,12 +97,15 @@ func columnArray(kind string, rows [][]any, column int) any {
 }
 
 func pointers[T any](rows [][]any, column int, read func(any) T) []*T {
-	values, array := make([]T, len(rows)), make([]*T, len(rows))
+	values, array, some := make([]T, len(rows)), make([]*T, len(rows)), false
 	for i, row := range rows {
 		if value := row[column]; value != nil {
 			values[i] = read(value)
-			array[i] = &values[i]
+			array[i], some = &values[i], true
 		}
+	}
+	if !some {
+		return []*T{}
 	}
 	return array
 }

@@ -94,12 +94,11 @@ func checkLetters(letters []*dlq.Entry) error {
 // writer.
 type letterRow struct {
 	*dlq.Entry
-	entry []any // values of entryColumns; nil for a letter that rarely needs them
+	entry []any // values of entryColumns
 	body  []any // values of bodyColumns
 }
 
 func (s *Store) makeRows(letters []*dlq.Entry) ([]letterRow, error) {
-	_, short := s.dialect.(newPutter)
 	rows := make([]letterRow, len(letters))
 	for i, e := range letters {
 		clean := *e // e is the caller's
@@ -109,20 +108,9 @@ func (s *Store) makeRows(letters []*dlq.Entry) ([]letterRow, error) {
 		if err != nil {
 			return nil, err
 		}
-		rows[i] = letterRow{Entry: e, body: body}
-		if !short || !rows[i].isNew() {
-			rows[i].entry = entryValues(s.dialect, e)
-		}
+		rows[i] = letterRow{Entry: e, entry: entryValues(s.dialect, e), body: body}
 	}
 	return rows, nil
-}
-
-// entryValues are the values of entryColumns.
-func (r *letterRow) entryValues(d dialect) []any {
-	if r.entry == nil {
-		r.entry = entryValues(d, r.Entry)
-	}
-	return r.entry
 }
 
 // putting is one transaction of dead letters.
@@ -195,7 +183,7 @@ func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) 
 	}
 	rows := make([][]any, len(first))
 	for n, i := range first {
-		rows[n] = letters[i].entryValues(p.store.dialect)
+		rows[n] = letters[i].entry
 	}
 	ids, err := p.store.dialect.insertEntries(ctx, p.store, p.tx, rows)
 	if err != nil {

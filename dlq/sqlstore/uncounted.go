@@ -5,11 +5,11 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -19,58 +19,18 @@ import (
 
 // storedDeltas are deltas as JSON.
 type storedDeltas struct {
-	Groups []storedGroup `json:"groups"`
-	Counts []storedCount `json:"counts"`
-	Hours  []storedHour  `json:"hours"`
-}
-
-type storedGroup struct {
-	Fingerprint string        `json:"fingerprint"`
-	Cause       string        `json:"cause"`
-	Sample      string        `json:"sample"`
-	ErrorClass  string        `json:"error_class"`
-	Handler     string        `json:"handler"`
-	LastEntry   int64         `json:"last_entry"`
-	First       time.Time     `json:"first"`
-	Last        time.Time     `json:"last"`
-	Counts      driver.Counts `json:"counts"`
-	Died        bool          `json:"died,omitzero"`
-}
-
-type storedCount struct {
-	EventType    string        `json:"event_type"`
-	Topic        string        `json:"topic"`
-	Counts       driver.Counts `json:"counts"`
-	ResolutionMS int64         `json:"resolution_ms"`
-}
-
-type storedHour struct {
-	Hour        time.Time `json:"hour"`
-	Fingerprint string    `json:"fingerprint"`
-	Entries     int64     `json:"entries"`
-	Closed      int64     `json:"closed,omitzero"`
-	DiedAgain   int64     `json:"died_again,omitzero"`
+	Groups []*groupDelta `json:"groups"`
+	Counts []*countDelta `json:"counts"`
+	Hours  []*hourDelta  `json:"hours"`
 }
 
 func (d *deltas) store(ctx context.Context, s *Store, tx *sql.Tx) error {
-	var stored storedDeltas
-	for key, g := range d.groups {
-		stored.Groups = append(stored.Groups, storedGroup{
-			Fingerprint: key, Cause: g.entry.Cause, Sample: g.entry.ErrorMessage, ErrorClass: g.entry.ErrorClass,
-			Handler: g.entry.Handler, LastEntry: g.entry.ID, First: g.first, Last: g.last, Counts: g.counts,
-			Died: g.died,
-		})
-	}
-	for key, c := range d.counts {
-		stored.Counts = append(stored.Counts, storedCount{key.eventType, key.topic, c.counts, c.resolutionMS})
-	}
-	for key, n := range d.hours {
-		stored.Hours = append(stored.Hours, storedHour{key.hour, key.fingerprint, n.entries, n.closed, n.diedAgain})
-	}
-	if len(stored.Groups) == 0 {
+	if len(d.groups) == 0 {
 		return nil
 	}
-	data, err := json.Marshal(stored)
+	data, err := json.Marshal(storedDeltas{
+		slices.Collect(maps.Values(d.groups)), slices.Collect(maps.Values(d.counts)), slices.Collect(maps.Values(d.hours)),
+	})
 	if err != nil {
 		return fmt.Errorf("uncounted: %w", err)
 	}
@@ -80,36 +40,14 @@ func (d *deltas) store(ctx context.Context, s *Store, tx *sql.Tx) error {
 
 // merge adds stored deltas.
 func (d *deltas) merge(stored *storedDeltas) {
-	d.init()
 	for _, g := range stored.Groups {
-		entry := &dlq.Entry{
-			ID: g.LastEntry, Cause: g.Cause, ErrorMessage: g.Sample, ErrorClass: g.ErrorClass, Handler: g.Handler,
-		}
-		there := d.groups[g.Fingerprint]
-		if there == nil {
-			d.groups[g.Fingerprint] = &groupDelta{entry: entry, first: g.First, last: g.Last, counts: g.Counts, died: g.Died}
-			continue
-		}
-		if !g.Last.Before(there.last) {
-			there.last, there.entry = g.Last, entry
-		}
-		if g.First.Before(there.first) {
-			there.first = g.First
-		}
-		there.counts, there.died = there.counts.Plus(g.Counts), there.died || g.Died
+		d.addGroup(*g)
 	}
 	for _, c := range stored.Counts {
-		key := countKey{c.EventType, c.Topic}
-		there := d.counts[key]
-		if there == nil {
-			there = &countDelta{}
-			d.counts[key] = there
-		}
-		there.counts = there.counts.Plus(c.Counts)
-		there.resolutionMS += c.ResolutionMS
+		d.addCount(*c)
 	}
 	for _, h := range stored.Hours {
-		d.hour(h.Hour.UTC(), h.Fingerprint, hourDelta{h.Entries, h.Closed, h.DiedAgain})
+		d.addHour(*h)
 	}
 }
 
