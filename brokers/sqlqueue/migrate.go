@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"embed"
 	"fmt"
-	"io/fs"
 
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
@@ -19,11 +18,7 @@ const schemaTable = "redrive_queue_schema"
 // Migrate creates and upgrades the queue's tables in db. Any number of processes may run it concurrently. [New] and the
 // driver call it, unless migrate=false.
 func Migrate(ctx context.Context, db *sql.DB, name Dialect) error {
-	dir, err := fs.Sub(migrations, "migrations/"+string(name))
-	if err == nil {
-		err = sqldb.Schema{Dialect: name, Files: dir, Table: schemaTable}.Up(ctx, db)
-	}
-	if err != nil {
+	if err := (sqldb.Schema{Dialect: name, Files: migrations, Table: schemaTable}).Up(ctx, db); err != nil {
 		return fmt.Errorf("sqlqueue: migrate: %w", err)
 	}
 	return nil

@@ -5,8 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-
-	"github.com/huandu/go-sqlbuilder"
+	"time"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
@@ -61,9 +60,7 @@ func (s *Store) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dri
 		if err != nil {
 			return nil, err
 		}
-		b := s.dialect.flavor().NewSelectBuilder()
-		b.Select("id", "at", "entry_id", "run_id", "actor", "action", "note", "from_status", "to_status", "version", "detail").
-			From("dlq_audit")
+		b := s.selectFrom("dlq_audit", append([]string{"id"}, auditColumns...)...)
 		if f.EntryID != 0 {
 			b.Where(b.EQ("entry_id", f.EntryID))
 		}
@@ -71,31 +68,23 @@ func (s *Store) Audit(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]dri
 		whereText(b, "actor", f.Actor)
 		whereText(b, "action", string(f.Action))
 		s.whereTimes(b, "at", f.From, f.To)
-		s.page(b, "at", p, cursor)
-		records, err := s.scanAudit(ctx, b)
-		if len(records) > p.Limit {
-			records = records[:p.Limit]
-			last := records[p.Limit-1]
-			next = driver.Cursor{Order: p.Order, At: last.At, ID: last.ID}.String()
-		}
+		s.page(b, [2]string{"at", "id"}, p, cursor)
+		records, err := sqldb.All[driver.AuditRecord](s.find(ctx, b))(scanAudit)
+		records, next = cutPage(records, p, func(r *driver.AuditRecord) (time.Time, int64) { return r.At, r.ID })
 		return records, err
 	})
 	return records, next, err
 }
 
-func (s *Store) scanAudit(ctx context.Context, b *sqlbuilder.SelectBuilder) ([]driver.AuditRecord, error) {
-	query, args := b.Build()
-	return sqldb.All[driver.AuditRecord](s.read.QueryContext(ctx, query, args...))(
-		func(row sqldb.Row, r *driver.AuditRecord) error {
-			var detail string
-			err := row.Scan(&r.ID, timeValue{&r.At}, &r.EntryID, textValue{&r.Run}, &r.Actor, &r.Action, &r.Note, &r.From,
-				&r.To, &r.Version, textValue{&detail})
-			if err != nil || detail == "" {
-				return err
-			}
-			if err := json.Unmarshal([]byte(detail), &r.Detail); err != nil {
-				return fmt.Errorf("detail of record %d: %w", r.ID, err)
-			}
-			return nil
-		})
+func scanAudit(row sqldb.Row, r *driver.AuditRecord) error {
+	var detail string
+	err := row.Scan(&r.ID, timeValue{&r.At}, &r.EntryID, textValue{&r.Run}, &r.Actor, &r.Action, &r.Note, &r.From, &r.To,
+		&r.Version, textValue{&detail})
+	if err != nil || detail == "" {
+		return err
+	}
+	if err := json.Unmarshal([]byte(detail), &r.Detail); err != nil {
+		return fmt.Errorf("detail of record %d: %w", r.ID, err)
+	}
+	return nil
 }

@@ -1,10 +1,12 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -48,8 +50,8 @@ func (s *Store) insertBodies(ctx context.Context, tx *sql.Tx, bodies [][]any) er
 	for len(bodies) > 0 {
 		n, size := 0, 0
 		var parts [][]any
-		for n < len(bodies) && (n == 0 || size < s.dialect.maxStatement()) {
-			parts = append(parts, s.dialect.splitBody(bodies[n])...)
+		for n < len(bodies) && (n == 0 || size < s.maxStatement()) {
+			parts = append(parts, splitBody(bodies[n], s.dialect.partSize())...)
 			for _, value := range bodies[n] {
 				size += length(value)
 			}
@@ -66,6 +68,27 @@ func (s *Store) insertBodies(ctx context.Context, tx *sql.Tx, bodies [][]any) er
 		bodies = bodies[n:]
 	}
 	return nil
+}
+
+// maxStatement is the target size of a statement for many bodies, in bytes.
+func (s *Store) maxStatement() int { return cmp.Or(s.dialect.partSize(), 4<<20) }
+
+// splitBody cuts what is too long for one row off a row of bodyColumns, and returns it as rows of partColumns.
+func splitBody(body []any, size int) (parts [][]any) {
+	payload, _ := body[bodyPayload].([]byte)
+	if size == 0 || len(payload) <= size {
+		return nil
+	}
+	body[bodyPayload] = payload[:size]
+	for rest := range slices.Chunk(payload[size:], size) {
+		parts = append(parts, []any{body[0], body[1], len(parts) + 1, rest})
+	}
+	return parts
+}
+
+// hasParts reports whether a payload, as it was read, may continue in dlq_parts.
+func (s *Store) hasParts(payload []byte) bool {
+	return len(payload) > 0 && len(payload) == s.dialect.partSize()
 }
 
 func length(value any) int {
@@ -90,9 +113,9 @@ const selectBody = "SELECT entry_id, revision, message_uuid, payload, payload_sh
 	" stack_trace FROM dlq_bodies"
 
 func (s *Store) readBody(ctx context.Context, id int64, revision int) (*dlq.Body, error) {
-	b, err := scanBody(s.read.QueryRowContext(ctx, s.bind(selectBody+" WHERE entry_id = ? AND revision = ?"), id,
+	b, err := scanBody(s.row(ctx, selectBody+" WHERE entry_id = ? AND revision = ?", id,
 		revision), &id)
-	if err == nil && s.dialect.hasParts(b.Payload) {
+	if err == nil && s.hasParts(b.Payload) {
 		err = s.readParts(ctx, id, b)
 	}
 	return b, err
@@ -117,8 +140,8 @@ func scanBody(row sqldb.Row, id *int64) (*dlq.Body, error) {
 
 // readParts appends the rest of a long payload.
 func (s *Store) readParts(ctx context.Context, id int64, b *dlq.Body) error {
-	return sqldb.Each(s.read.QueryContext(ctx, s.bind(
-		"SELECT payload FROM dlq_parts WHERE entry_id = ? AND revision = ? ORDER BY part"), id, b.Revision))(
+	const query = "SELECT payload FROM dlq_parts WHERE entry_id = ? AND revision = ? ORDER BY part"
+	return sqldb.Each(s.rows(ctx, query, id, b.Revision))(
 		func(row sqldb.Row) error {
 			var part sql.RawBytes
 			err := row.Scan(&part)

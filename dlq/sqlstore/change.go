@@ -14,15 +14,7 @@ func (s *Store) Change(ctx context.Context, c driver.Change) ([]driver.Result, e
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlstore: %w", err)
 	}
-	var results []driver.Result
-	err := s.inTx(ctx, string(c.Action), func(tx *sql.Tx) (err error) {
-		results, err = s.changeTx(ctx, tx, c)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return results, nil
+	return writing(ctx, s, string(c.Action), func(tx *sql.Tx) ([]driver.Result, error) { return s.changeTx(ctx, tx, c) })
 }
 
 func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c driver.Change) ([]driver.Result, error) {

@@ -32,16 +32,13 @@ func (s *Store) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, er
 
 // countRows counts entries.
 func (s *Store) countRows(ctx context.Context, f dlq.Filter, limit int64) (n int64, err error) {
-	inner := s.dialect.flavor().NewSelectBuilder()
-	inner.Select("1").From("dlq_entries")
+	inner := s.selectFrom("dlq_entries", "1")
 	s.where(inner, &f)
 	if limit > 0 {
 		inner.Limit(int(limit))
 	}
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("count(*)").From(b.BuilderAs(inner, "counted"))
-	query, args := b.Build()
-	err = s.read.QueryRowContext(ctx, query, args...).Scan(&n)
+	b := s.selectFrom("", "count(*)")
+	err = s.findRow(ctx, b.From(b.BuilderAs(inner, "counted"))).Scan(&n)
 	return n, err
 }
 
@@ -79,8 +76,7 @@ func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n in
 	if len(statuses) == 0 {
 		statuses = driver.Statuses()
 	}
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.From(table)
+	b := s.selectFrom(table)
 	statuses = slices.Compact(slices.Sorted(slices.Values(statuses)))
 	for _, status := range statuses {
 		b.SelectMore("coalesce(sum(" + strings.ToLower(string(status)) + "), 0)") // a column: the status was checked
@@ -88,12 +84,11 @@ func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n in
 	whereText(b, "topic", f.Topic)
 	whereText(b, "event_type", f.EventType)
 	s.whereCause(b, f)
-	query, args := b.Build()
 	counts, targets := make([]int64, len(statuses)), make([]any, len(statuses))
 	for i := range counts {
 		targets[i] = &counts[i]
 	}
-	err = s.read.QueryRowContext(ctx, query, args...).Scan(targets...)
+	err = s.findRow(ctx, b).Scan(targets...)
 	for _, c := range counts {
 		n += c
 	}
@@ -118,18 +113,15 @@ func (s *Store) countHours(ctx context.Context, f dlq.Filter) (int64, error) {
 	if !f.To.IsZero() && !first.Before(last) {
 		return s.countRows(ctx, f, 0)
 	}
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("coalesce(sum(entries), 0)").From("dlq_hours")
+	b := s.selectFrom("dlq_hours", "coalesce(sum(entries), 0)")
 	s.whereTimes(b, "hour", first, last)
-	groups := s.dialect.flavor().NewSelectBuilder()
-	groups.Select("fingerprint").From("dlq_groups")
+	groups := s.selectFrom("dlq_groups", "fingerprint")
 	s.whereCause(groups, f)
 	if f.Fingerprint != "" || f.CauseText != "" {
 		b.Where("fingerprint IN (" + b.Var(groups) + ")")
 	}
-	query, args := b.Build()
 	var n int64
-	if err := s.read.QueryRowContext(ctx, query, args...).Scan(&n); err != nil {
+	if err := s.findRow(ctx, b).Scan(&n); err != nil {
 		return 0, err
 	}
 	for _, edge := range []struct{ from, to time.Time }{{f.From, first}, {last, f.To}} {

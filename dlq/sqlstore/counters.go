@@ -138,6 +138,9 @@ func hourOf(at time.Time) time.Time { return at.UTC().Truncate(time.Hour) }
 
 var statusColumns = []string{"pending", "retrying", "parked", "resolved", "discarded"}
 
+var groupColumns = slices.Concat([]string{"fingerprint", "cause", "sample", "error_class", "handler"}, statusColumns,
+	[]string{"first_seen", "last_seen", "last_entry_id"})
+
 func statusValues(c driver.Counts) []any {
 	return []any{c.Pending, c.Retrying, c.Parked, c.Resolved, c.Discarded}
 }
@@ -146,7 +149,7 @@ func statusValues(c driver.Counts) []any {
 func (d *deltas) apply(ctx context.Context, s *Store, tx *sql.Tx) error {
 	for _, w := range d.writes(s.dialect) {
 		for chunk := range slices.Chunk(w.rows, maxRows) {
-			if _, err := s.exec(ctx, tx, s.dialect.upsert(&w.upsertion, len(chunk)), slices.Concat(chunk...)...); err != nil {
+			if _, err := s.exec(ctx, tx, w.sql(s.dialect.name(), len(chunk)), slices.Concat(chunk...)...); err != nil {
 				return fmt.Errorf("%s: %w", w.table, err)
 			}
 		}
@@ -164,9 +167,8 @@ type counterWrite struct {
 func (d *deltas) writes(dialect dialect) []counterWrite {
 	groups := counterWrite{upsertion: upsertion{
 		table: "dlq_groups", key: []string{"fingerprint"}, add: statusColumns, earliest: []string{"first_seen"},
-		latest: []string{"last_seen", "last_entry_id"},
-		columns: slices.Concat([]string{"fingerprint", "cause", "sample", "error_class", "handler"}, statusColumns,
-			[]string{"first_seen", "last_seen", "last_entry_id"}),
+		latest:  []string{"last_seen", "last_entry_id"},
+		columns: groupColumns,
 	}}
 	for _, key := range sortedKeys(d.groups, cmp.Compare[string]) {
 		if g := d.groups[key]; g.Counts != (driver.Counts{}) || g.Died {

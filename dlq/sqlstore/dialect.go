@@ -3,12 +3,11 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"iter"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/huandu/go-sqlbuilder"
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
@@ -16,12 +15,8 @@ import (
 
 // dialect is what differs between databases. Everything else in this package is written once.
 type dialect interface {
-	// flavor is for the statement builder.
-	flavor() sqlbuilder.Flavor
 	// name is the database's name, from which sqldb derives what every package knows about it.
 	name() sqldb.Dialect
-	// forUpdate ends a SELECT whose rows will be changed; empty where a transaction locks the whole database.
-	forUpdate() string
 	// idIn yields conditions that together select the rows with these ids, in order, and their parameters.
 	idIn(column string, ids []int64) iter.Seq2[string, []any]
 	// keys is the table for finding an entry by dedup_key, event_id, source_id and correlation_id, and its id column.
@@ -30,11 +25,6 @@ type dialect interface {
 	insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error)
 	// insertRows inserts any number of rows.
 	insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error
-	// upsert is an INSERT of this many rows.
-	upsert(u *upsertion, rows int) string
-	// after is the condition that a row comes after a position in a listing; op is < or >. at and id write their
-	// parameter.
-	after(column, op string, at, id func() string) string
 	// time is a time as a parameter: UTC with microseconds. A zero time is NULL.
 	time(t time.Time) any
 	// contains is a condition that the column contains a text, ignoring case and accents; containsArg makes the parameter.
@@ -50,14 +40,8 @@ type dialect interface {
 	projection(payload []byte) any
 	// lockTables are statements after which no other transaction changes these tables until the transaction ends.
 	lockTables(tables []string) []string
-	// maxStatement is the target size of a statement for many bodies, in bytes.
-	maxStatement() int
-	// splitBody cuts what is too long for one row off a row of bodyColumns, and returns it as rows of partColumns.
-	splitBody(body []any) [][]any
-	// splits reports whether there is a table dlq_parts.
-	splits() bool
-	// hasParts reports whether a payload, as it was read, may continue in dlq_parts.
-	hasParts(payload []byte) bool
+	// partSize is how much of a payload one row has, in bytes, where that is limited; the rest is in dlq_parts.
+	partSize() int
 	// archive is the table of purged entries, archivedBodies that of the earlier revisions of archived entries.
 	archive() string
 	archivedBodies() string
@@ -66,10 +50,77 @@ type dialect interface {
 	// ready does what a migration cannot, because it depends on the server or on the URL. Any number of processes may call
 	// it at once.
 	ready(ctx context.Context, db *sql.DB) error
-	// durable makes the commit of a transaction wait for the disk, where that is not a setting of the whole database.
-	durable(ctx context.Context, tx *sql.Tx) error
-	// inTx runs fn in a transaction that commits durably, regardless of the database's defaults.
-	inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error
+}
+
+// valueParameters is what dialects without arrays as parameters have in common.
+type valueParameters struct{}
+
+func (valueParameters) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
+	for chunk := range slices.Chunk(in.rows, maxRows) {
+		_, err := s.exec(ctx, tx, insertInto(in.table, in.columns, len(chunk)), slices.Concat(chunk...)...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (valueParameters) idIn(column string, ids []int64) iter.Seq2[string, []any] {
+	return func(yield func(string, []any) bool) {
+		for chunk := range slices.Chunk(ids, maxRows) {
+			args := make([]any, len(chunk))
+			for i, id := range chunk {
+				args[i] = id
+			}
+			if !yield(column+" IN "+questionMarks(len(chunk), 1), args) {
+				return
+			}
+		}
+	}
+}
+
+// timeText sorts as text in the order of time, and is read by SQLite's date functions. MySQL's DATETIME has no zone, so
+// none can interfere.
+const timeText = "2006-01-02 15:04:05.000000"
+
+func (valueParameters) time(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UTC().Format(timeText)
+}
+
+func (valueParameters) keys() (table, id string) { return "dlq_entries", "id" }
+
+func (valueParameters) archive() string { return "dlq_events_archive" }
+
+func (valueParameters) archivedBodies() string { return "dlq_bodies_archive" }
+
+func (valueParameters) archivedProjection() string {
+	return "CASE WHEN event_payload IS NULL THEN 0 ELSE 1 END"
+}
+
+// durably runs fn in a transaction that commits durably, regardless of the database's defaults.
+func durably(ctx context.Context, d sqldb.Dialect, db *sql.DB, fn func(*sql.Tx) error) error {
+	return d.Retry(ctx, db, d.ReadCommitted(), removed, func(tx *sql.Tx) error {
+		if err := awaitDisk(ctx, d, tx); err != nil {
+			return err
+		}
+		return fn(tx)
+	})
+}
+
+// awaitDisk makes the commit of a transaction wait for the disk. On PostgreSQL a database or a role may have that off,
+// and a crash of the server would then lose dead letters whose messages were acked. Elsewhere it is a setting of the
+// server (innodb_flush_log_at_trx_commit = 1, the default), or of the connection.
+func awaitDisk(ctx context.Context, d sqldb.Dialect, tx *sql.Tx) error {
+	if d != PostgreSQL {
+		return nil
+	}
+	if _, err := tx.ExecContext(ctx, "SET LOCAL synchronous_commit = on"); err != nil {
+		return fmt.Errorf("synchronous_commit: %w", err)
+	}
+	return nil
 }
 
 // upsertion is a multi-row INSERT that, for an existing key, adds to the columns of add, and keeps the earlier of
@@ -79,21 +130,30 @@ type upsertion struct {
 	columns, key, add, earliest, latest []string
 }
 
-// onConflict is the upsert of SQLite and PostgreSQL. lesser and greater are the names of the functions that return the
-// lesser and the greater of two values.
-func onConflict(u *upsertion, rows int, lesser, greater string) string {
-	sets := make([]string, 0, len(u.add)+len(u.earliest)+len(u.latest))
-	for _, c := range u.add {
-		sets = append(sets, c+" = "+u.table+"."+c+" + excluded."+c)
+// sql is the statement for this many rows.
+func (u *upsertion) sql(d sqldb.Dialect, rows int) string {
+	conflict, incoming, least, greatest := " ON CONFLICT ("+strings.Join(u.key, ", ")+") DO UPDATE SET ", "excluded.%s",
+		"LEAST", "GREATEST"
+	switch d {
+	case MySQL:
+		conflict, incoming = " ON DUPLICATE KEY UPDATE ", "VALUES(%s)"
+	case SQLite:
+		least, greatest = "min", "max"
+	case PostgreSQL:
 	}
-	for _, c := range u.earliest {
-		sets = append(sets, c+" = "+lesser+"("+u.table+"."+c+", excluded."+c+")")
+	sets := make([]string, 0, len(u.columns))
+	for _, c := range u.columns {
+		there, comes := u.table+"."+c, fmt.Sprintf(incoming, c)
+		switch {
+		case slices.Contains(u.add, c):
+			sets = append(sets, c+" = "+there+" + "+comes)
+		case slices.Contains(u.earliest, c):
+			sets = append(sets, c+" = "+least+"("+there+", "+comes+")")
+		case slices.Contains(u.latest, c):
+			sets = append(sets, c+" = "+greatest+"("+there+", "+comes+")")
+		}
 	}
-	for _, c := range u.latest {
-		sets = append(sets, c+" = "+greater+"("+u.table+"."+c+", excluded."+c+")")
-	}
-	return insertInto(u.table, u.columns, rows) + " ON CONFLICT (" + strings.Join(u.key, ", ") + ") DO UPDATE SET " +
-		strings.Join(sets, ", ")
+	return insertInto(u.table, u.columns, rows) + conflict + strings.Join(sets, ", ")
 }
 
 // likePattern is a LIKE pattern, with ! as its escape character, for a column that holds the text.
@@ -101,21 +161,3 @@ func likePattern(text string) string { return "%" + likeEscaper.Replace(text) + 
 
 // A backslash would need different spelling in MySQL, whose strings have escapes.
 var likeEscaper = strings.NewReplacer("!", "!!", "%", "!%", "_", "!_")
-
-// rowAfter compares rows, which is an index range in SQLite and PostgreSQL.
-func rowAfter(column, op string, at, id func() string) string {
-	return "(" + column + ", id) " + op + " (" + at() + ", " + id() + ")"
-}
-
-// insertReturning is insertEntries for SQLite and other databases with its ON CONFLICT.
-func insertReturning(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error) {
-	ids := make(map[driver.Key]int64, len(rows))
-	for chunk := range slices.Chunk(rows, maxRows) {
-		query := insertInto("dlq_entries", entryColumns, len(chunk)) +
-			" ON CONFLICT (dedup_key) DO NOTHING RETURNING id, dedup_key"
-		if err := scanIDs(s.query(ctx, tx, query, slices.Concat(chunk...)...))(ids); err != nil {
-			return nil, err
-		}
-	}
-	return ids, nil
-}

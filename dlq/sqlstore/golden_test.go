@@ -189,7 +189,7 @@ func TestStatements_Golden(t *testing.T) {
 			section := func(name string) { fmt.Fprintf(&r.log, "\n-- %s\n", name) }
 			inTx := func(name string, fn func(tx *sql.Tx) error) {
 				section(name)
-				require.NoError(t, d.inTx(t.Context(), db, fn))
+				require.NoError(t, durably(t.Context(), d.name(), db, fn))
 			}
 			few, full := goldenLetter(1, false), goldenLetter(2, true)
 			few.ID, full.ID = 1, 2

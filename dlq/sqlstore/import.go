@@ -36,25 +36,19 @@ func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: import: %w", err)
 	}
-	var receipts []driver.Receipt
-	err = s.inTx(ctx, "import", func(tx *sql.Tx) error {
+	return writing(ctx, s, "import", func(tx *sql.Tx) ([]driver.Receipt, error) {
 		p := &putting{
 			store: s, tx: tx, receipts: make([]driver.Receipt, len(rows)), rows: map[int64]*dlq.Entry{},
 			before: map[int64]*dlq.Entry{},
 		}
 		if err := p.bringIn(ctx, rows, letters, by, at); err != nil {
-			return err
+			return nil, err
 		}
-		receipts = p.receipts
 		if err := p.finish(ctx); err != nil {
-			return err
+			return nil, err
 		}
-		return p.deltas.apply(ctx, s, tx)
+		return p.receipts, p.deltas.apply(ctx, s, tx)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return receipts, nil
 }
 
 // bringIn stores the entries that do not exist. Existing ones were imported before, or died here: they are not changed.

@@ -26,10 +26,10 @@ func (s *Store) Reserve(ctx context.Context, r driver.Reservation) (granted bool
 		granted = false
 		// The write locks the person's row until the transaction ends: otherwise two reservations counted at once would both
 		// find room.
-		lock := s.dialect.upsert(&upsertion{
+		lock := upsertion{
 			table: "dlq_sends", columns: sendColumns, key: sendColumns[:1], add: []string{"entries"}, latest: []string{"at"},
-		}, 1)
-		if _, err := s.exec(ctx, tx, lock, "person "+person, person, at, 0, 0); err != nil {
+		}
+		if _, err := s.exec(ctx, tx, lock.sql(s.dialect.name(), 1), "person "+person, person, at, 0, 0); err != nil {
 			return err
 		}
 		_, err := s.exec(ctx, tx, "DELETE FROM dlq_sends WHERE person = ? AND at < ? AND is_open = 0",

@@ -56,11 +56,9 @@ func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.F
 
 // fingerprints are the groups whose cause contains the text.
 func (s *Store) fingerprints(ctx context.Context, text string) ([]string, error) {
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("fingerprint").From("dlq_groups").
-		Where(s.dialect.contains("cause", b.Var(s.dialect.containsArg(text)))).Limit(maxBranches + 1)
-	query, args := b.Build()
-	return sqldb.Column[string](s.read.QueryContext(ctx, query, args...))
+	b := s.selectFrom("dlq_groups", "fingerprint")
+	b.Where(s.dialect.contains("cause", b.Var(s.dialect.containsArg(text)))).Limit(maxBranches + 1)
+	return sqldb.Column[string](s.find(ctx, b))
 }
 
 // listing is the statement for a page of the branches.
@@ -68,12 +66,11 @@ func (s *Store) listing(branches []dlq.Filter, p dlq.Page, c *driver.Cursor) (st
 	var query strings.Builder
 	var args []any
 	for i := range branches {
-		b := s.dialect.flavor().NewSelectBuilder()
-		b.Select(selectEntry).From("dlq_entries")
+		b := s.selectFrom("dlq_entries", selectEntry)
 		s.where(b, &branches[i])
-		s.page(b, "created_at", p, c)
+		s.page(b, [2]string{"created_at", "id"}, p, c)
 		var part string
-		part, args = b.BuildWithFlavor(s.dialect.flavor(), args...)
+		part, args = b.BuildWithFlavor(s.flavor(), args...)
 		if len(branches) == 1 {
 			return part, args
 		}

@@ -5,7 +5,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
@@ -16,21 +15,11 @@ const versionTable = "dlq_schema_version"
 //go:embed migrations/*/*.sql
 var migrations embed.FS
 
-func schemaOf(d dialect) sqldb.Schema {
-	dir, err := fs.Sub(migrations, "migrations/"+string(d.name()))
-	if err != nil {
-		panic(err) // the directory is embedded above
-	}
-	if d, ok := d.(postgres); ok {
-		dir = archivedFiles{dir, d}
-	}
-	return sqldb.Schema{Dialect: d.name(), Files: dir, Table: versionTable}
-}
-
 // migrate updates the schema, or checks that it is up to date. Any number of processes may call it at once.
 func (s *Store) migrate(ctx context.Context, keepSchema bool) error {
-	schema := schemaOf(s.dialect)
+	schema := sqldb.Schema{Dialect: s.dialect.name(), Files: migrations, Table: versionTable}
 	if d, ok := s.dialect.(postgres); ok {
+		schema.Files = archivedFiles{migrations, d}
 		if !keepSchema && errors.Is(schema.Check(ctx, s.write), sqldb.ErrSchemaMissing) {
 			if err := d.makeSchemas(ctx, s.write); err != nil {
 				return err

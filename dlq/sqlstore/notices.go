@@ -37,8 +37,8 @@ func (s *Store) HoldNotices(ctx context.Context, process string, at, until time.
 // Notices returns what receivers were notified of.
 func (s *Store) Notices(ctx context.Context, since time.Time) ([]driver.Notice, error) {
 	return reading(s, "notices", func() ([]driver.Notice, error) {
-		return sqldb.All[driver.Notice](s.read.QueryContext(ctx, s.bind("SELECT receiver, id, at FROM dlq_notices"+
-			" WHERE receiver <> '' AND (id = '' OR at >= ?) ORDER BY at, receiver, id"), s.dialect.time(since)))(
+		return sqldb.All[driver.Notice](s.rows(ctx, "SELECT receiver, id, at FROM dlq_notices"+
+			" WHERE receiver <> '' AND (id = '' OR at >= ?) ORDER BY at, receiver, id", s.dialect.time(since)))(
 			func(row sqldb.Row, n *driver.Notice) error { return row.Scan(&n.Receiver, &n.ID, timeValue{&n.At}) })
 	})
 }
@@ -63,7 +63,7 @@ func (s *Store) PutNotice(ctx context.Context, n driver.Notice) error {
 			s.dialect.time(n.At.Add(-noticesKept)))
 		return err
 	})
-	if err != nil && there(s.read.QueryRowContext(ctx, s.bind(query), n.Receiver, n.ID)) == nil {
+	if err != nil && there(s.row(ctx, query, n.Receiver, n.ID)) == nil {
 		return nil // another process was faster
 	}
 	return err
@@ -118,9 +118,8 @@ func (s *Store) Unmute(ctx context.Context, fingerprint string, by driver.By, at
 // Mutes returns the mutes that have not ended.
 func (s *Store) Mutes(ctx context.Context, at time.Time) ([]driver.Mute, error) {
 	return reading(s, "mutes", func() ([]driver.Mute, error) {
-		query := s.bind("SELECT fingerprint, muted_at, until, muted_by, note FROM dlq_mutes" +
-			" WHERE until IS NULL OR until > ? ORDER BY muted_at DESC, fingerprint")
-		return sqldb.All[driver.Mute](s.read.QueryContext(ctx, query, s.dialect.time(at)))(
+		return sqldb.All[driver.Mute](s.rows(ctx, "SELECT fingerprint, muted_at, until, muted_by, note FROM dlq_mutes"+
+			" WHERE until IS NULL OR until > ? ORDER BY muted_at DESC, fingerprint", s.dialect.time(at)))(
 			func(row sqldb.Row, m *driver.Mute) error {
 				return row.Scan(&m.Fingerprint, timeValue{&m.At}, timeValue{&m.Until}, &m.By, &m.Note)
 			})

@@ -65,7 +65,7 @@ func (d postgres) partition(ctx context.Context, db *sql.DB) error {
 		if err := checkBounds(ctx, db, now); err != nil {
 			return err
 		}
-		return d.inTx(ctx, db, func(tx *sql.Tx) error { return partitionTx(ctx, tx, now) })
+		return durably(ctx, d.name(), db, func(tx *sql.Tx) error { return partitionTx(ctx, tx, now) })
 	})
 }
 
@@ -184,7 +184,7 @@ func (d postgres) makeMonths(ctx context.Context, db *sql.DB, now time.Time) err
 		var there bool
 		err := db.QueryRowContext(ctx, "SELECT to_regclass('dlq_bodies_"+strconv.Itoa(month)+"') IS NOT NULL").Scan(&there)
 		if err == nil && !there {
-			err = d.inTx(ctx, db, func(tx *sql.Tx) error { return makeMonth(ctx, tx, month) })
+			err = durably(ctx, d.name(), db, func(tx *sql.Tx) error { return makeMonth(ctx, tx, month) })
 		}
 		// 23514: the partition for the rest already has letters of that month. 55P03: someone reads for a long time; there is
 		// no hurry.

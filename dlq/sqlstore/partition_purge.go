@@ -57,7 +57,7 @@ func (s *Store) purgeMonths(ctx context.Context, d postgres, p dlq.Purge) (int, 
 	total := 0
 	for _, month := range candidates {
 		var n int
-		err := s.dialect.inTx(ctx, s.write, func(tx *sql.Tx) (err error) {
+		err := durably(ctx, PostgreSQL, s.write, func(tx *sql.Tx) (err error) {
 			n, err = s.dropMonth(ctx, tx, month, p)
 			return err
 		})
@@ -188,7 +188,7 @@ func (s *Store) sweepKeys(ctx context.Context) error {
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		err = s.dialect.inTx(ctx, s.write, func(tx *sql.Tx) error {
+		err = durably(ctx, PostgreSQL, s.write, func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "DELETE FROM dlq_keys k WHERE k.entry_id >= $1 AND k.entry_id < $2"+
 				" AND NOT EXISTS (SELECT 1 FROM dlq_entries e WHERE e.id = k.entry_id)", from, to)
 			return err

@@ -61,7 +61,7 @@ func (s *Store) Tokens(ctx context.Context) ([]driver.Token, error) {
 func (s *Store) Token(ctx context.Context, digest string) (*driver.Token, error) {
 	return reading(s, "token", func() (*driver.Token, error) {
 		t := &driver.Token{}
-		return t, scanToken(s.read.QueryRowContext(ctx, s.bind(selectToken+" WHERE digest = ?"), digest), t)
+		return t, scanToken(s.row(ctx, selectToken+" WHERE digest = ?", digest), t)
 	})
 }
 
@@ -80,7 +80,7 @@ func (s *Store) RevokeToken(ctx context.Context, name string, by driver.By, at t
 	}
 	return s.inTx(ctx, "revoke token "+name, func(tx *sql.Tx) error {
 		var t driver.Token
-		err := scanToken(s.queryRow(ctx, tx, selectToken+" WHERE name = ?"+s.dialect.forUpdate(), name), &t)
+		err := scanToken(s.queryRow(ctx, tx, selectToken+" WHERE name = ?"+s.forUpdate(), name), &t)
 		if err != nil {
 			return notFound(err)
 		}
@@ -124,8 +124,7 @@ func (s *Store) PutSession(ctx context.Context, n driver.Session) error {
 func (s *Store) Session(ctx context.Context, digest string, at time.Time) (*driver.Session, error) {
 	return reading(s, "session", func() (*driver.Session, error) {
 		n := &driver.Session{Digest: digest}
-		err := s.read.QueryRowContext(ctx, s.bind(
-			"SELECT name, role, created_at, expires_at FROM dlq_sessions WHERE digest = ?"), digest).
+		err := s.row(ctx, "SELECT name, role, created_at, expires_at FROM dlq_sessions WHERE digest = ?", digest).
 			Scan(&n.Name, &n.Role, timeValue{&n.CreatedAt}, timeValue{&n.ExpiresAt})
 		if err == nil && !at.Before(n.ExpiresAt) {
 			err = dlq.ErrNotFound
@@ -138,7 +137,7 @@ func (s *Store) Session(ctx context.Context, digest string, at time.Time) (*driv
 func (s *Store) EndSession(ctx context.Context, digest string) error {
 	return s.inTx(ctx, "end session", func(tx *sql.Tx) error {
 		var name string
-		err := s.queryRow(ctx, tx, "SELECT name FROM dlq_sessions WHERE digest = ?"+s.dialect.forUpdate(), digest).Scan(&name)
+		err := s.queryRow(ctx, tx, "SELECT name FROM dlq_sessions WHERE digest = ?"+s.forUpdate(), digest).Scan(&name)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}

@@ -3,12 +3,9 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"iter"
 	"strings"
 	"time"
-
-	"github.com/huandu/go-sqlbuilder"
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
@@ -24,8 +21,6 @@ type postgres struct {
 }
 
 var _ dialect = postgres{}
-
-func (postgres) flavor() sqlbuilder.Flavor { return sqlbuilder.PostgreSQL }
 
 func (postgres) name() sqldb.Dialect { return sqldb.PostgreSQL }
 
@@ -49,8 +44,6 @@ func (d postgres) ready(ctx context.Context, db *sql.DB) error {
 	}
 	return makeTrigram(ctx, db)
 }
-
-func (postgres) forUpdate() string { return " FOR UPDATE" }
 
 func (postgres) idIn(column string, ids []int64) iter.Seq2[string, []any] {
 	return func(yield func(string, []any) bool) {
@@ -89,25 +82,11 @@ func (postgres) lockTables(tables []string) []string {
 	return []string{"LOCK TABLE " + strings.Join(tables, ", ") + " IN SHARE ROW EXCLUSIVE MODE"}
 }
 
-func (postgres) maxStatement() int { return 4 << 20 }
-
-func (postgres) splitBody([]any) [][]any { return nil }
+func (postgres) partSize() int { return 0 }
 
 func (postgres) keys() (table, id string) { return "dlq_keys", "entry_id" }
 
 func (postgres) archivedProjection() string { return "event_payload" }
-
-func (postgres) splits() bool { return false }
-
-func (postgres) hasParts([]byte) bool { return false }
-
-func (postgres) after(column, op string, at, id func() string) string {
-	return rowAfter(column, op, at, id)
-}
-
-func (postgres) upsert(u *upsertion, rows int) string {
-	return onConflict(u, rows, "LEAST", "GREATEST")
-}
 
 func (postgres) time(t time.Time) any {
 	if t.IsZero() {
@@ -137,22 +116,3 @@ func (postgres) projection(payload []byte) any {
 func (d postgres) archive() string { return d.inArchive("dlq_events_archive") }
 
 func (d postgres) archivedBodies() string { return d.inArchive("dlq_bodies_archive") }
-
-// durable sets synchronous_commit for each transaction: a database or a role may have it off, and a crash of the server
-// would then lose dead letters whose messages were acked.
-func (postgres) durable(ctx context.Context, tx *sql.Tx) error {
-	if _, err := tx.ExecContext(ctx, "SET LOCAL synchronous_commit = on"); err != nil {
-		return fmt.Errorf("synchronous_commit: %w", err)
-	}
-	return nil
-}
-
-func (d postgres) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
-	return sqldb.PostgreSQL.Retry(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, removed,
-		func(tx *sql.Tx) error {
-			if err := d.durable(ctx, tx); err != nil {
-				return err
-			}
-			return fn(tx)
-		})
-}

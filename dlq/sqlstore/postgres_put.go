@@ -52,9 +52,9 @@ func (r *letterRow) newValues() []any {
 	return append(values, r.body[2:]...)
 }
 
-// statisticParameters are the other parameters of dlq_put_letters: of each letter, the numbers of its group, its count and
-// its hour, and of each of these the columns of the table of statistics. Only the server knows which of the letters are
-// new, and their ids.
+// statisticParameters are the other parameters of dlq_put_letters: of each letter, the numbers of its group, its count
+// and its hour, and of each of these the columns of the table of statistics. Only the server knows which of the letters
+// are new, and their ids.
 var statisticParameters = []struct{ parameter, table, column string }{
 	{"in_group", "", "group"},
 	{"in_count", "", "count"},
@@ -136,9 +136,9 @@ func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (ma
 	return ids, nil
 }
 
-// newStatistics are the values of statisticParameters if all letters are new. Groups, counts and hours are in the order in
-// which every transaction locks them, and numbered from 1 as WITH ORDINALITY counts; so are the letters, in the place
-// of their ids.
+// newStatistics are the values of statisticParameters if all letters are new. Groups, counts and hours are in the order
+// in which every transaction locks them, and numbered from 1 as WITH ORDINALITY counts; so are the letters, in the
+// place of their ids.
 func (d postgres) newStatistics(letters []letterRow) []any {
 	var all deltas
 	for i := range letters {

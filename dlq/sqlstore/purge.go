@@ -25,25 +25,16 @@ func (s *Store) Purge(ctx context.Context, p dlq.Purge) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("sqlstore: purge: %w", err)
 	}
-	var removed int
-	err = s.inTx(ctx, "purge", func(tx *sql.Tx) (err error) {
-		removed, err = s.purgeTx(ctx, tx, p)
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return removed, nil
+	return writing(ctx, s, "purge", func(tx *sql.Tx) (int, error) { return s.purgeTx(ctx, tx, p) })
 }
 
 func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, error) {
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select(selectEntry).From("dlq_entries")
+	b := s.selectFrom("dlq_entries", selectEntry)
 	s.where(b, &dlq.Filter{Statuses: p.Statuses, ResolvedBefore: p.ClosedBefore})
 	b.Where(notBrought("dlq_entries", b.Var(s.dialect.time(p.ClosedBefore))))
 	b.OrderBy("resolved_at").Limit(p.Limit)
 	query, args := b.Build()
-	entries, err := scanEntries(tx.QueryContext(ctx, query+s.dialect.forUpdate(), args...))
+	entries, err := scanEntries(tx.QueryContext(ctx, query+s.forUpdate(), args...))
 	if err != nil {
 		return 0, err
 	}
@@ -109,7 +100,7 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 	if table, id := s.dialect.keys(); table != "dlq_entries" {
 		removals = append(removals, "DELETE FROM "+table+" WHERE "+id+in)
 	}
-	if p.SkipArchive && s.dialect.splits() {
+	if p.SkipArchive && s.dialect.partSize() > 0 {
 		removals = append(removals, "DELETE FROM dlq_parts WHERE entry_id"+in) // otherwise they belong to the archive
 	}
 	for _, query := range removals {

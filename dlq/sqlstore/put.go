@@ -51,7 +51,7 @@ func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([
 	}
 	var receipts []driver.Receipt
 	err = savepoint(ctx, tx, func() error {
-		if err := s.dialect.durable(ctx, tx); err != nil {
+		if err := awaitDisk(ctx, s.dialect.name(), tx); err != nil {
 			return err
 		}
 		p, err := s.putTx(ctx, tx, rows)

@@ -16,7 +16,7 @@ import (
 func (s *Store) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
 	return reading(s, fmt.Sprintf("get entry %d", id), func() (*dlq.Entry, error) {
 		e := &dlq.Entry{}
-		err := scanEntry(s.read.QueryRowContext(ctx, s.bind("SELECT "+selectEntry+" FROM dlq_entries WHERE id = ?"), id), e)
+		err := scanEntry(s.row(ctx, "SELECT "+selectEntry+" FROM dlq_entries WHERE id = ?", id), e)
 		if err == nil {
 			e.Body, err = s.readBody(ctx, id, e.Revision)
 		}
@@ -40,11 +40,7 @@ func (s *Store) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.List
 		}
 		query, args := s.listing(branches, p, cursor)
 		l.Entries, err = scanEntries(s.read.QueryContext(ctx, query, args...))
-		if len(l.Entries) > p.Limit {
-			l.Entries = l.Entries[:p.Limit]
-			last := &l.Entries[p.Limit-1]
-			l.Next = driver.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.ID}.String()
-		}
+		l.Entries, l.Next = cutPage(l.Entries, p, func(e *dlq.Entry) (time.Time, int64) { return e.CreatedAt, e.ID })
 		return l, err
 	})
 }
@@ -144,22 +140,38 @@ func (s *Store) whereTimes(b *sqlbuilder.SelectBuilder, column string, from, to 
 	}
 }
 
-// page writes the order and the position. One row more than requested shows whether there is another page.
-func (s *Store) page(b *sqlbuilder.SelectBuilder, column string, p dlq.Page, c *driver.Cursor) {
-	direction, compare := "DESC", "<"
+// page writes the order, by columns with a time and a number, and the position. One row more than requested shows
+// whether there is another page.
+func (s *Store) page(b *sqlbuilder.SelectBuilder, by [2]string, p dlq.Page, c *driver.Cursor) {
+	direction, compare := " DESC", "<"
 	if p.Order.Ascending() {
-		direction, compare = "ASC", ">"
+		direction, compare = " ASC", ">"
 	}
-	if p.Order.ByID() {
-		if c != nil {
-			b.Where("id " + compare + " " + b.Var(c.ID))
-		}
-		b.OrderBy("id " + direction).Limit(p.Limit + 1)
+	column, id := by[0], by[1]
+	if !p.Order.ByID() {
+		b.OrderBy(column + direction)
+	}
+	b.OrderBy(id + direction).Limit(p.Limit + 1)
+	if c == nil {
 		return
 	}
-	if c != nil {
-		at, id := func() string { return b.Var(s.dialect.time(c.At)) }, func() string { return b.Var(c.ID) }
-		b.Where(s.dialect.after(column, compare, at, id))
+	at := func() string { return b.Var(s.dialect.time(c.At)) }
+	switch {
+	case p.Order.ByID():
+		b.Where(id + " " + compare + " " + b.Var(c.ID))
+	case s.dialect.name() == MySQL: // does not use an index to compare rows
+		b.Where(fmt.Sprintf("(%[1]s %[3]s= %[4]s AND (%[1]s %[3]s %[5]s OR %[2]s %[3]s %[6]s))", column, id, compare, at(),
+			at(), b.Var(c.ID)))
+	default:
+		b.Where("(" + column + ", " + id + ") " + compare + " (" + at() + ", " + b.Var(c.ID) + ")")
 	}
-	b.OrderBy(column+" "+direction, "id "+direction).Limit(p.Limit + 1)
+}
+
+// cutPage removes the row more than requested, and returns the position of the last one if there was one.
+func cutPage[T any](list []T, p dlq.Page, position func(*T) (time.Time, int64)) (page []T, next string) {
+	if len(list) <= p.Limit {
+		return list, ""
+	}
+	at, id := position(&list[p.Limit-1])
+	return list[:p.Limit], driver.Cursor{Order: p.Order, At: at, ID: id}.String()
 }

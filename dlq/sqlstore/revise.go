@@ -18,37 +18,33 @@ func (s *Store) Revise(ctx context.Context, r driver.Revision) (*dlq.Entry, erro
 	if err := r.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlstore: revise: %w", err)
 	}
-	var after dlq.Entry
-	err := s.inTx(ctx, "revise", func(tx *sql.Tx) error {
+	return writing(ctx, s, "revise", func(tx *sql.Tx) (*dlq.Entry, error) {
 		rows, err := s.lockEntries(ctx, tx, []int64{r.EntryID})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		before := rows[r.EntryID]
 		if before == nil {
-			return fmt.Errorf("entry %d: %w", r.EntryID, dlq.ErrNotFound)
+			return nil, fmt.Errorf("entry %d: %w", r.EntryID, dlq.ErrNotFound)
 		}
 		c := driver.Change{Action: driver.ActionEdit, Version: r.Version, Actor: r.Actor, Note: r.Note, At: r.At}
-		if after, err = c.Apply(*before); err != nil {
-			return err
+		after, err := c.Apply(*before)
+		if err != nil {
+			return nil, err
 		}
 		if err := s.addRevision(ctx, tx, &after, r.Body); err != nil {
-			return err
+			return nil, err
 		}
 		if err := s.updateEntry(ctx, tx, &after); err != nil {
-			return err
+			return nil, err
 		}
 		detail := map[string]string{"revision": strconv.Itoa(after.Revision)}
 		maps.Copy(detail, r.Detail)
-		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
+		return &after, s.insertAudit(ctx, tx, []driver.AuditRecord{{
 			At: r.At, Actor: r.Actor, Action: driver.ActionEdit, Note: r.Note, EntryID: r.EntryID,
 			From: before.Status, To: after.Status, Version: after.Version, Detail: detail,
 		}})
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &after, nil
 }
 
 // addRevision stores a body as the latest revision, and makes it the entry's.

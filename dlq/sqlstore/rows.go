@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"iter"
 	"slices"
 	"strings"
 
@@ -25,32 +24,6 @@ type rowsOf struct {
 	table   string
 	columns []string
 	rows    [][]any
-}
-
-// insertValues is insertRows for databases without arrays.
-func insertValues(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
-	for chunk := range slices.Chunk(in.rows, maxRows) {
-		if _, err := s.exec(ctx, tx, insertInto(in.table, in.columns, len(chunk)),
-			slices.Concat(chunk...)...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// idInList is idIn for databases without arrays.
-func idInList(column string, ids []int64) iter.Seq2[string, []any] {
-	return func(yield func(string, []any) bool) {
-		for chunk := range slices.Chunk(ids, maxRows) {
-			args := make([]any, len(chunk))
-			for i, id := range chunk {
-				args[i] = id
-			}
-			if !yield(column+" IN "+questionMarks(len(chunk), 1), args) {
-				return
-			}
-		}
-	}
 }
 
 // scanIDs puts the result of a query, ids and keys, into a map.
@@ -74,7 +47,7 @@ func (s *Store) lockEntries(ctx context.Context, tx *sql.Tx, ids []int64) (map[i
 	found := make(map[int64]*dlq.Entry, len(ids))
 	for in, args := range s.dialect.idIn("id", slices.Sorted(slices.Values(ids))) {
 		entries, err := scanEntries(s.query(ctx, tx, "SELECT "+selectEntry+" FROM dlq_entries WHERE "+in+
-			" ORDER BY id"+s.dialect.forUpdate(), args...))
+			" ORDER BY id"+s.forUpdate(), args...))
 		if err != nil {
 			return nil, err
 		}

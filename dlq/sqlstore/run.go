@@ -27,8 +27,7 @@ type runRow struct {
 	seq int64
 }
 
-func scanRun(row sqldb.Row) (*runRow, error) {
-	r := &runRow{}
+func scanRun(row sqldb.Row, r *runRow) error {
 	var id, document, holder string
 	var version, frozenTo, freezeTo int64
 	var lease time.Time
@@ -36,14 +35,14 @@ func scanRun(row sqldb.Row) (*runRow, error) {
 	err := row.Scan(&r.seq, &id, &version, &document, &holder, timeValue{&lease}, &frozenTo, &freezeTo,
 		&n.Waiting, &n.Claimed, &n.Out, &n.Succeeded, &n.Failed, &n.Lost, &n.Skipped)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := json.Unmarshal([]byte(document), &r.Run); err != nil {
-		return nil, fmt.Errorf("document of run %s: %w", id, err)
+		return fmt.Errorf("document of run %s: %w", id, err)
 	}
 	r.ID, r.Version, r.Holder, r.LeaseUntil, r.FrozenTo, r.FreezeTo, r.Counts = id, version, holder, lease, frozenTo,
 		freezeTo, n
-	return r, nil
+	return nil
 }
 
 // encodeRun omits what has columns and changes with every step.
@@ -62,7 +61,8 @@ func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 		return fmt.Errorf("sqlstore: create run: %w", err)
 	}
 	err = s.inTx(ctx, "create run "+r.ID, func(tx *sql.Tx) error {
-		there, err := scanRun(s.queryRow(ctx, tx, selectRun+" WHERE run_id = ?", r.ID))
+		var there runRow
+		err := scanRun(s.queryRow(ctx, tx, selectRun+" WHERE run_id = ?", r.ID), &there)
 		switch {
 		case err == nil:
 			return idTaken(&there.Run)
@@ -112,7 +112,8 @@ func (s *Store) Run(ctx context.Context, id string) (*redrive.Run, error) {
 }
 
 func (s *Store) readRun(ctx context.Context, id string) (*runRow, error) {
-	return scanRun(s.read.QueryRowContext(ctx, s.bind(selectRun+" WHERE run_id = ?"), id))
+	r := &runRow{}
+	return r, scanRun(s.row(ctx, selectRun+" WHERE run_id = ?", id), r)
 }
 
 // Runs returns a page of runs.
@@ -123,8 +124,7 @@ func (s *Store) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]re
 		if err != nil {
 			return nil, err
 		}
-		b := s.dialect.flavor().NewSelectBuilder()
-		b.Select(runColumns).From("dlq_runs")
+		b := s.selectFrom("dlq_runs", runColumns)
 		if len(f.States) > 0 {
 			whereIn(b, "state", f.States)
 		}
@@ -132,27 +132,13 @@ func (s *Store) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]re
 		if f.Active {
 			b.Where(b.Or(b.In("state", string(redrive.Preparing), string(redrive.Running)), "n_claimed + n_out > 0"))
 		}
-		direction, compare := " DESC", "<"
-		if p.Order.Ascending() {
-			direction, compare = " ASC", ">"
-		}
-		if cursor != nil {
-			b.Where("(created_at, seq) " + compare + " (" + b.Var(s.dialect.time(cursor.At)) + ", " + b.Var(cursor.ID) + ")")
-		}
-		b.OrderBy("created_at"+direction, "seq"+direction).Limit(p.Limit + 1)
-		query, args := b.Build()
+		s.page(b, [2]string{"created_at", "seq"}, p, cursor)
+		rows, err := sqldb.All[runRow](s.find(ctx, b))(scanRun)
+		rows, next = cutPage(rows, p, func(r *runRow) (time.Time, int64) { return r.CreatedAt, r.seq })
 		var runs []redrive.Run
-		var last *runRow
-		err = sqldb.Each(s.read.QueryContext(ctx, query, args...))(func(row sqldb.Row) (err error) {
-			if len(runs) == p.Limit { // one row more than requested
-				next = driver.Cursor{Order: p.Order, At: last.CreatedAt, ID: last.seq}.String()
-				return nil
-			}
-			if last, err = scanRun(row); err == nil {
-				runs = append(runs, last.Run)
-			}
-			return err
-		})
+		for i := range rows {
+			runs = append(runs, rows[i].Run)
+		}
 		return runs, err
 	})
 	return runs, next, err
@@ -190,40 +176,34 @@ func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*redrive.Run,
 	error,
 ) {
-	var run *runRow
-	err := s.inTx(ctx, "lease run "+id, func(tx *sql.Tx) (err error) {
-		if run, err = s.lockRun(ctx, tx, id); err != nil {
-			return err
+	return writing(ctx, s, "lease run "+id, func(tx *sql.Tx) (*redrive.Run, error) {
+		run, err := s.lockRun(ctx, tx, id)
+		if err != nil {
+			return nil, err
 		}
 		abandoned := run.Abandoned
 		if err := run.Lease(holder, at, lease); err != nil {
-			return err
+			return nil, err
 		}
 		if run.Abandoned != abandoned {
 			document, err := encodeRun(&run.Run)
 			if err != nil {
-				return err
+				return nil, err
 			}
-			if _, err := s.exec(ctx, tx, "UPDATE dlq_runs SET document = ? WHERE seq = ?", document,
-				run.seq); err != nil {
-				return err
+			_, err = s.exec(ctx, tx, "UPDATE dlq_runs SET document = ? WHERE seq = ?", document, run.seq)
+			if err != nil {
+				return nil, err
 			}
 		}
-		return s.saveRun(ctx, tx, run)
+		return &run.Run, s.saveRun(ctx, tx, run)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &run.Run, nil
 }
 
 // lockRun reads a run that is about to change.
 func (s *Store) lockRun(ctx context.Context, tx *sql.Tx, id string) (*runRow, error) {
-	r, err := scanRun(s.queryRow(ctx, tx, selectRun+" WHERE run_id = ?"+s.dialect.forUpdate(), id))
-	if err != nil {
-		return nil, notFound(err)
-	}
-	return r, nil
+	r := &runRow{}
+	err := scanRun(s.queryRow(ctx, tx, selectRun+" WHERE run_id = ?"+s.forUpdate(), id), r)
+	return r, notFound(err)
 }
 
 // heldRun is lockRun for the holder of its lease.

@@ -20,17 +20,13 @@ const selectItem = "SELECT entry_id, state, version, revision, redrive, claimed_
 
 // FreezeRun makes items of the next entries that the run's filter selects.
 func (s *Store) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, error) {
-	var run *runRow
-	err := s.inTx(ctx, "freeze run "+id, func(tx *sql.Tx) (err error) {
-		if run, err = s.heldRun(ctx, tx, id, holder, at); err != nil {
-			return err
+	return writing(ctx, s, "freeze run "+id, func(tx *sql.Tx) (*redrive.Run, error) {
+		run, err := s.heldRun(ctx, tx, id, holder, at)
+		if err != nil {
+			return nil, err
 		}
-		return s.freeze(ctx, tx, run, limit)
+		return &run.Run, s.freeze(ctx, tx, run, limit)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &run.Run, nil
 }
 
 func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) error {
@@ -53,8 +49,7 @@ func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) 
 		run.FrozenTo = run.FreezeTo
 		return s.saveRun(ctx, tx, run)
 	}
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select(strconv.FormatInt(run.seq, 10), "id", "'waiting'", "version", "revision").From("dlq_entries")
+	b := s.selectFrom("dlq_entries", strconv.FormatInt(run.seq, 10), "id", "'waiting'", "version", "revision")
 	s.where(b, &f)
 	b.Where(b.GT("id", run.FrozenTo), b.LE("id", last)).OrderBy("id").Limit(limit)
 	query, args := b.Build()
@@ -102,7 +97,7 @@ func (s *Store) readItems(ctx context.Context, id string, f redrive.ItemFilter) 
 		query, args = query+" AND state = ?", append(args, string(f.State))
 	}
 	query += " AND entry_id > ? ORDER BY entry_id LIMIT " + strconv.Itoa(f.Limit)
-	return scanItems(s.read.QueryContext(ctx, s.bind(query), append(args, f.After)...))
+	return scanItems(s.rows(ctx, query, append(args, f.After)...))
 }
 
 func scanItems(rows *sql.Rows, err error) ([]redrive.Item, error) {
@@ -143,7 +138,7 @@ func (s *Store) readEntries(ctx context.Context, items []redrive.Item) error {
 	}
 	for in, args := range s.dialect.idIn("id", itemIDs(items)) {
 		entries, err := scanEntries(
-			s.read.QueryContext(ctx, s.bind("SELECT "+selectEntry+" FROM dlq_entries WHERE "+in), args...))
+			s.rows(ctx, "SELECT "+selectEntry+" FROM dlq_entries WHERE "+in, args...))
 		if err != nil {
 			return err
 		}
@@ -164,7 +159,7 @@ func (s *Store) readBodies(ctx context.Context, items []redrive.Item) error {
 		}
 	}
 	for in, args := range s.dialect.idIn("entry_id", itemIDs(items)) {
-		err := sqldb.Each(s.read.QueryContext(ctx, s.bind(selectBody+" WHERE "+in), args...))(func(row sqldb.Row) error {
+		err := sqldb.Each(s.rows(ctx, selectBody+" WHERE "+in, args...))(func(row sqldb.Row) error {
 			var id int64
 			b, err := scanBody(row, &id)
 			if e := byID[id]; err == nil && e != nil && e.Revision == b.Revision {
@@ -177,7 +172,7 @@ func (s *Store) readBodies(ctx context.Context, items []redrive.Item) error {
 		}
 	}
 	for id, e := range byID {
-		if e.Body != nil && s.dialect.hasParts(e.Body.Payload) {
+		if e.Body != nil && s.hasParts(e.Body.Payload) {
 			if err := s.readParts(ctx, id, e.Body); err != nil {
 				return err
 			}

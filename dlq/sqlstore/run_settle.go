@@ -12,19 +12,19 @@ import (
 
 // SettleRun updates items to the outcomes of their entries.
 func (s *Store) SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, int, error) {
-	var run *runRow
 	settled := 0
-	err := s.inTx(ctx, "settle run "+id, func(tx *sql.Tx) (err error) {
-		if run, err = s.heldRun(ctx, tx, id, holder, at); err != nil {
-			return err
+	run, err := writing(ctx, s, "settle run "+id, func(tx *sql.Tx) (*redrive.Run, error) {
+		run, err := s.heldRun(ctx, tx, id, holder, at)
+		if err != nil {
+			return nil, err
 		}
 		settled, err = s.settle(ctx, tx, run, at, limit)
-		return err
+		return &run.Run, err
 	})
 	if err != nil {
 		return nil, 0, err
 	}
-	return &run.Run, settled, nil
+	return run, settled, nil
 }
 
 func (s *Store) settle(ctx context.Context, tx *sql.Tx, run *runRow, at time.Time, limit int) (int, error) {

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -14,12 +15,10 @@ func (s *Store) Split(ctx context.Context, f dlq.Filter) ([]redrive.TopicCount, 
 	if err := f.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlstore: split: %w", err)
 	}
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("topic", "count(*)").From("dlq_entries")
+	b := s.selectFrom("dlq_entries", "topic", "count(*)")
 	s.where(b, &f)
 	b.GroupBy("topic").OrderBy("count(*) DESC", "topic")
-	query, args := b.Build()
-	return s.topics(ctx, query, args...)
+	return reading(s, "split", func() ([]redrive.TopicCount, error) { return scanTopics(s.find(ctx, b)) })
 }
 
 // SplitRun counts the entries of a run by topic and by cause.
@@ -27,17 +26,19 @@ func (s *Store) SplitRun(ctx context.Context, id string, causes int) ([]redrive.
 	error,
 ) {
 	const items = " FROM dlq_run_items i JOIN dlq_runs r ON r.seq = i.run_seq JOIN dlq_entries e ON e.id = i.entry_id"
-	topics, err := s.topics(ctx, s.bind("SELECT e.topic, count(*)"+items+
-		" WHERE r.run_id = ? GROUP BY e.topic ORDER BY count(*) DESC, e.topic"), id)
+	topics, err := reading(s, "split run", func() ([]redrive.TopicCount, error) {
+		return scanTopics(s.rows(ctx, "SELECT e.topic, count(*)"+items+
+			" WHERE r.run_id = ? GROUP BY e.topic ORDER BY count(*) DESC, e.topic", id))
+	})
 	if err != nil {
 		return nil, nil, err
 	}
 	split, err := reading(s, "split run", func() ([]redrive.CauseCount, error) {
-		query := s.bind("SELECT g.fingerprint, g.cause, g.handler, g.error_class, n.entries FROM" +
-			" (SELECT e.fingerprint AS fingerprint, count(*) AS entries" + items +
-			" WHERE r.run_id = ? GROUP BY e.fingerprint) n" +
-			" JOIN dlq_groups g ON g.fingerprint = n.fingerprint ORDER BY n.entries DESC, g.fingerprint LIMIT ?")
-		return sqldb.All[redrive.CauseCount](s.read.QueryContext(ctx, query, id, causes))(
+		return sqldb.All[redrive.CauseCount](s.rows(ctx,
+			"SELECT g.fingerprint, g.cause, g.handler, g.error_class, n.entries FROM"+
+				" (SELECT e.fingerprint AS fingerprint, count(*) AS entries"+items+
+				" WHERE r.run_id = ? GROUP BY e.fingerprint) n"+
+				" JOIN dlq_groups g ON g.fingerprint = n.fingerprint ORDER BY n.entries DESC, g.fingerprint LIMIT ?", id, causes))(
 			func(row sqldb.Row, c *redrive.CauseCount) error {
 				return row.Scan(&c.Fingerprint, &c.Cause, &c.Handler, &c.ErrorClass, &c.Count)
 			})
@@ -45,9 +46,7 @@ func (s *Store) SplitRun(ctx context.Context, id string, causes int) ([]redrive.
 	return topics, split, err
 }
 
-func (s *Store) topics(ctx context.Context, query string, args ...any) ([]redrive.TopicCount, error) {
-	return reading(s, "split", func() ([]redrive.TopicCount, error) {
-		return sqldb.All[redrive.TopicCount](s.read.QueryContext(ctx, query, args...))(
-			func(row sqldb.Row, c *redrive.TopicCount) error { return row.Scan(&c.Topic, &c.Count) })
-	})
+func scanTopics(rows *sql.Rows, err error) ([]redrive.TopicCount, error) {
+	return sqldb.All[redrive.TopicCount](rows, err)(
+		func(row sqldb.Row, c *redrive.TopicCount) error { return row.Scan(&c.Topic, &c.Count) })
 }

@@ -31,32 +31,26 @@ func (s *Store) StepRun(ctx context.Context, step redrive.Step) (redrive.Stepped
 }
 
 func (s *Store) stepRun(ctx context.Context, step redrive.Step) (redrive.Stepped, error) {
-	var stepped redrive.Stepped
-	err := s.inTx(ctx, "step of run "+step.Run, func(tx *sql.Tx) error {
+	return writing(ctx, s, "step of run "+step.Run, func(tx *sql.Tx) (stepped redrive.Stepped, err error) {
 		run, err := s.heldRun(ctx, tx, step.Run, step.Holder, step.At)
 		if err != nil {
-			return err
+			return stepped, err
 		}
 		p := &stepping{store: s, tx: tx, step: &step, run: run}
 		for _, phase := range []func(context.Context) error{p.published, p.released, p.skipped, p.claim} {
 			if err := phase(ctx); err != nil {
-				return err
+				return stepped, err
 			}
 		}
 		run.LeaseUntil = step.At.Add(step.Lease).UTC().Truncate(time.Microsecond)
 		if err := s.saveRun(ctx, tx, run); err != nil {
-			return err
+			return stepped, err
 		}
 		if err := s.insertAudit(ctx, tx, p.audit); err != nil {
-			return err
+			return stepped, err
 		}
-		stepped = redrive.Stepped{Run: &run.Run, Claimed: p.claimed}
-		return p.deltas.apply(ctx, s, tx)
+		return redrive.Stepped{Run: &run.Run, Claimed: p.claimed}, p.deltas.apply(ctx, s, tx)
 	})
-	if err != nil {
-		return redrive.Stepped{}, err
-	}
-	return stepped, nil
 }
 
 // stepping is one step. Only the holder of the run's lease changes its items, so what is read of them here does not

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path"
 	"regexp"
 
 	"github.com/redrive-go/redrive/internal/sqldb"
@@ -104,7 +105,7 @@ type archivedFiles struct {
 // Open returns a migration with the name of the schema in it.
 func (f archivedFiles) Open(name string) (fs.File, error) {
 	file, err := f.FS.Open(name)
-	if err != nil || f.dialect.archiveSchema() == defaultArchive || name == "." {
+	if err != nil || f.dialect.archiveSchema() == defaultArchive || path.Ext(name) != ".sql" {
 		return file, err
 	}
 	text, err := io.ReadAll(file)
@@ -114,9 +115,6 @@ func (f archivedFiles) Open(name string) (fs.File, error) {
 	text = bytes.ReplaceAll(text, []byte(defaultArchive+".dlq_"), []byte(f.dialect.inArchive("dlq_")))
 	return &migrationFile{File: file, text: bytes.NewReader(text)}, nil
 }
-
-// Glob finds migrations by their names.
-func (f archivedFiles) Glob(pattern string) ([]string, error) { return fs.Glob(f.FS, pattern) }
 
 // migrationFile is a file with replaced text.
 type migrationFile struct {

@@ -116,9 +116,8 @@ func (s *Store) PauseIntake(ctx context.Context, pause driver.IntakePause, audit
 // Services returns the services that have reported or are paused.
 func (s *Store) Services(ctx context.Context, since time.Time) ([]driver.Service, error) {
 	found, err := reading(s, "services", func() (found []driver.Service, err error) {
-		err = sqldb.Each(s.read.QueryContext(ctx, s.bind(
-			"SELECT service, process, at, paused, paused_by, report FROM dlq_services"+
-				" WHERE at >= ? OR process = '' ORDER BY service, process"), s.dialect.time(since)))(func(row sqldb.Row) error {
+		err = sqldb.Each(s.rows(ctx, "SELECT service, process, at, paused, paused_by, report FROM dlq_services"+
+			" WHERE at >= ? OR process = '' ORDER BY service, process", s.dialect.time(since)))(func(row sqldb.Row) error {
 			var service, process, by, report string
 			var at time.Time
 			var paused int

@@ -3,11 +3,8 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"iter"
+	"slices"
 	"strconv"
-	"time"
-
-	"github.com/huandu/go-sqlbuilder"
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
@@ -24,59 +21,27 @@ func (t *target) pragmas() []string {
 }
 
 // sqlite is the dialect of SQLite 3.35 and later.
-type sqlite struct{}
-
-func (sqlite) flavor() sqlbuilder.Flavor { return sqlbuilder.SQLite }
+type sqlite struct{ valueParameters }
 
 func (sqlite) name() sqldb.Dialect { return sqldb.SQLite }
 
 func (sqlite) ready(context.Context, *sql.DB) error { return nil }
 
-func (sqlite) forUpdate() string { return "" } // _txlock=immediate: a transaction has the write lock from its start
-
-func (sqlite) idIn(column string, ids []int64) iter.Seq2[string, []any] { return idInList(column, ids) }
-
 func (sqlite) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error) {
-	return insertReturning(ctx, s, tx, rows)
-}
-
-func (sqlite) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
-	return insertValues(ctx, s, tx, in)
-}
-
-func (sqlite) lockTables([]string) []string { return nil } // see forUpdate
-
-func (sqlite) durable(context.Context, *sql.Tx) error { return nil }
-
-func (sqlite) maxStatement() int { return 4 << 20 }
-
-func (sqlite) splitBody([]any) [][]any { return nil }
-
-func (sqlite) keys() (table, id string) { return "dlq_entries", "id" }
-
-func (sqlite) archivedProjection() string { return "CASE WHEN event_payload IS NULL THEN 0 ELSE 1 END" }
-
-func (sqlite) splits() bool { return false }
-
-func (sqlite) hasParts([]byte) bool { return false }
-
-func (sqlite) after(column, op string, at, id func() string) string {
-	return rowAfter(column, op, at, id)
-}
-
-func (sqlite) upsert(u *upsertion, rows int) string {
-	return onConflict(u, rows, "min", "max")
-}
-
-// sqliteTime sorts as text in the order of time, and is read by SQLite's date functions.
-const sqliteTime = "2006-01-02 15:04:05.000000"
-
-func (sqlite) time(t time.Time) any {
-	if t.IsZero() {
-		return nil
+	ids := make(map[driver.Key]int64, len(rows))
+	for chunk := range slices.Chunk(rows, maxRows) {
+		query := insertInto("dlq_entries", entryColumns, len(chunk)) +
+			" ON CONFLICT (dedup_key) DO NOTHING RETURNING id, dedup_key"
+		if err := scanIDs(s.query(ctx, tx, query, slices.Concat(chunk...)...))(ids); err != nil {
+			return nil, err
+		}
 	}
-	return t.UTC().Format(sqliteTime)
+	return ids, nil
 }
+
+func (sqlite) lockTables([]string) []string { return nil } // _txlock=immediate: a transaction has the write lock
+
+func (sqlite) partSize() int { return 0 }
 
 func (sqlite) contains(column, parameter string) string {
 	return column + " GLOB " + parameter
@@ -95,12 +60,4 @@ func (sqlite) projection(payload []byte) any {
 		return 1
 	}
 	return 0
-}
-
-func (sqlite) archive() string { return "dlq_events_archive" }
-
-func (sqlite) archivedBodies() string { return "dlq_bodies_archive" }
-
-func (sqlite) inTx(ctx context.Context, db *sql.DB, fn func(*sql.Tx) error) error {
-	return sqldb.InTx(ctx, db, nil, fn)
 }

@@ -47,10 +47,8 @@ func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, e
 }
 
 func (s *Store) readGroups(ctx context.Context, q dlq.GroupQuery, rank string) ([]driver.Group, error) {
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("fingerprint", "cause", "sample", "error_class", "handler", "pending", "retrying", "parked", "resolved",
-		"discarded",
-		"first_seen", "last_seen", "last_entry_id").From("dlq_groups").Where(rank + " > 0")
+	b := s.selectFrom("dlq_groups", groupColumns...)
+	b.Where(rank + " > 0")
 	whereText(b, "handler", q.Handler)
 	whereText(b, "error_class", q.ErrorClass)
 	s.whereCause(b, dlq.Filter{Fingerprint: q.Fingerprint, CauseText: q.CauseText})
@@ -58,13 +56,11 @@ func (s *Store) readGroups(ctx context.Context, q dlq.GroupQuery, rank string) (
 		b.Where(b.GE("last_seen", s.dialect.time(q.SeenSince))).OrderBy("first_seen DESC")
 	}
 	b.OrderBy(rank+" DESC", "fingerprint").Limit(q.Limit)
-	query, args := b.Build()
-	return sqldb.All[driver.Group](s.read.QueryContext(ctx, query, args...))(
-		func(row sqldb.Row, g *driver.Group) error {
-			return row.Scan(&g.Fingerprint, &g.Cause, &g.Sample, &g.ErrorClass, &g.Handler,
-				&g.Counts.Pending, &g.Counts.Retrying, &g.Counts.Parked, &g.Counts.Resolved, &g.Counts.Discarded,
-				timeValue{&g.FirstSeen}, timeValue{&g.LastSeen}, &g.LastEntry)
-		})
+	return sqldb.All[driver.Group](s.find(ctx, b))(func(row sqldb.Row, g *driver.Group) error {
+		return row.Scan(&g.Fingerprint, &g.Cause, &g.Sample, &g.ErrorClass, &g.Handler, &g.Counts.Pending,
+			&g.Counts.Retrying, &g.Counts.Parked, &g.Counts.Resolved, &g.Counts.Discarded, timeValue{&g.FirstSeen},
+			timeValue{&g.LastSeen}, &g.LastEntry)
+	})
 }
 
 // readTrends reads the hours of the groups in one query.
@@ -77,13 +73,10 @@ func (s *Store) readTrends(ctx context.Context, since time.Time, groups []driver
 	for i := range groups {
 		fingerprints[i], byFingerprint[groups[i].Fingerprint] = groups[i].Fingerprint, &groups[i]
 	}
-	b := s.dialect.flavor().NewSelectBuilder()
-	b.Select("fingerprint", "hour", "entries", "closed", "died_again").From("dlq_hours").
-		Where(b.In("fingerprint", fingerprints...), b.GE("hour", s.dialect.time(since.Truncate(time.Hour))),
-			"(entries > 0 OR closed > 0 OR died_again > 0)").
-		OrderBy("hour")
-	query, args := b.Build()
-	return sqldb.Each(s.read.QueryContext(ctx, query, args...))(func(row sqldb.Row) error {
+	b := s.selectFrom("dlq_hours", "fingerprint", "hour", "entries", "closed", "died_again")
+	b.Where(b.In("fingerprint", fingerprints...), b.GE("hour", s.dialect.time(since.Truncate(time.Hour))),
+		"(entries > 0 OR closed > 0 OR died_again > 0)").OrderBy("hour")
+	return sqldb.Each(s.find(ctx, b))(func(row sqldb.Row) error {
 		var fingerprint string
 		var h driver.HourCount
 		if err := row.Scan(&fingerprint, timeValue{&h.Hour}, &h.Count, &h.Closed, &h.DiedAgain); err != nil {
@@ -156,10 +149,10 @@ func named(counts map[string]driver.Counts) []driver.NamedCounts {
 }
 
 func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *driver.Stats) error {
-	query := s.bind("SELECT hour, sum(entries), sum(closed), sum(died_again) FROM dlq_hours WHERE hour >= ? AND hour <= " +
-		"? GROUP BY hour HAVING sum(entries) > 0 OR sum(closed) > 0 OR sum(died_again) > 0 ORDER BY hour")
 	var err error
-	stats.Hourly, err = sqldb.All[driver.HourCount](s.read.QueryContext(ctx, query,
+	stats.Hourly, err = sqldb.All[driver.HourCount](s.rows(ctx, "SELECT hour, sum(entries), sum(closed), sum(died_again)"+
+		" FROM dlq_hours WHERE hour >= ? AND hour <= ? GROUP BY hour"+
+		" HAVING sum(entries) > 0 OR sum(closed) > 0 OR sum(died_again) > 0 ORDER BY hour",
 		s.dialect.time(q.Since.Truncate(time.Hour)), s.dialect.time(q.Now)))(
 		func(row sqldb.Row, h *driver.HourCount) error {
 			return row.Scan(timeValue{&h.Hour}, &h.Count, &h.Closed, &h.DiedAgain)
@@ -187,8 +180,7 @@ func (s *Store) readRecent(ctx context.Context, q dlq.StatsQuery, stats *driver.
 		columns, args = append(columns, counts), append(args, from, to, from, to, from, to)
 		into = append(into, &spans[i].Count, &spans[i].DiedAgain, &spans[i].Closed)
 	}
-	query := s.bind("SELECT " + strings.Join(columns, ", "))
-	if err := s.read.QueryRowContext(ctx, query, args...).Scan(into...); err != nil {
+	if err := s.row(ctx, "SELECT "+strings.Join(columns, ", "), args...).Scan(into...); err != nil {
 		return err
 	}
 	for i := range spans {
@@ -199,9 +191,8 @@ func (s *Store) readRecent(ctx context.Context, q dlq.StatsQuery, stats *driver.
 }
 
 func (s *Store) readOldest(ctx context.Context, _ dlq.StatsQuery, stats *driver.Stats) error {
-	query := s.bind("SELECT created_at FROM dlq_entries WHERE status = ? ORDER BY created_at LIMIT 1")
-	err := s.read.QueryRowContext(ctx, query, string(dlq.Pending)).
-		Scan(timeValue{&stats.OldestPending})
+	err := s.row(ctx, "SELECT created_at FROM dlq_entries WHERE status = ? ORDER BY created_at LIMIT 1",
+		string(dlq.Pending)).Scan(timeValue{&stats.OldestPending})
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}

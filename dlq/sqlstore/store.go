@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/huandu/go-sqlbuilder"
+
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
@@ -112,10 +114,23 @@ func (s *Store) inTx(ctx context.Context, what string, fn func(*sql.Tx) error) e
 	if err := s.open(what); err != nil {
 		return err
 	}
-	if err := s.dialect.inTx(ctx, s.write, fn); err != nil {
+	if err := durably(ctx, s.dialect.name(), s.write, fn); err != nil {
 		return fmt.Errorf("sqlstore: %s: %w", what, err)
 	}
 	return nil
+}
+
+// writing is inTx for a result.
+func writing[T any](ctx context.Context, s *Store, what string, write func(*sql.Tx) (T, error)) (T, error) {
+	var result, none T
+	err := s.inTx(ctx, what, func(tx *sql.Tx) (err error) {
+		result, err = write(tx)
+		return err
+	})
+	if err != nil {
+		return none, err
+	}
+	return result, nil
 }
 
 // reading reads from the open store, and names the operation in the error.
@@ -144,6 +159,9 @@ func (s *Store) open(what string) error {
 // bind replaces each ? of a handwritten statement with the database's placeholder.
 func (s *Store) bind(query string) string { return s.dialect.name().Bind(query) }
 
+// forUpdate ends a SELECT whose rows will be changed.
+func (s *Store) forUpdate() string { return s.dialect.name().ForUpdate() }
+
 // exec executes a handwritten statement.
 func (s *Store) exec(ctx context.Context, tx *sql.Tx, query string, args ...any) (sql.Result, error) {
 	return tx.ExecContext(ctx, s.bind(query), args...)
@@ -157,4 +175,38 @@ func (s *Store) query(ctx context.Context, tx *sql.Tx, query string, args ...any
 // queryRow is query for one row.
 func (s *Store) queryRow(ctx context.Context, tx *sql.Tx, query string, args ...any) *sql.Row {
 	return tx.QueryRowContext(ctx, s.bind(query), args...)
+}
+
+// rows is query outside of a transaction.
+func (s *Store) rows(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return s.read.QueryContext(ctx, s.bind(query), args...)
+}
+
+// row is rows for one row.
+func (s *Store) row(ctx context.Context, query string, args ...any) *sql.Row {
+	return s.read.QueryRowContext(ctx, s.bind(query), args...)
+}
+
+// flavor is for the statement builder.
+func (s *Store) flavor() sqlbuilder.Flavor {
+	return map[Dialect]sqlbuilder.Flavor{
+		PostgreSQL: sqlbuilder.PostgreSQL, MySQL: sqlbuilder.MySQL, SQLite: sqlbuilder.SQLite,
+	}[s.dialect.name()]
+}
+
+// selectFrom begins a built query.
+func (s *Store) selectFrom(table string, columns ...string) *sqlbuilder.SelectBuilder {
+	return s.flavor().NewSelectBuilder().Select(columns...).From(table)
+}
+
+// find executes a built query.
+func (s *Store) find(ctx context.Context, b *sqlbuilder.SelectBuilder) (*sql.Rows, error) {
+	query, args := b.Build()
+	return s.read.QueryContext(ctx, query, args...)
+}
+
+// findRow is find for one row.
+func (s *Store) findRow(ctx context.Context, b *sqlbuilder.SelectBuilder) *sql.Row {
+	query, args := b.Build()
+	return s.read.QueryRowContext(ctx, query, args...)
 }

@@ -21,22 +21,16 @@ func (s *Store) Unarchive(ctx context.Context, by dlq.By, at time.Time, ids ...i
 		return nil, fmt.Errorf("sqlstore: unarchive: %w: without an actor or a time", dlq.ErrInvalid)
 	}
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	var back []int64
-	err := s.inTx(ctx, "unarchive", func(tx *sql.Tx) error {
-		back = nil
+	return writing(ctx, s, "unarchive", func(tx *sql.Tx) (back []int64, err error) {
 		for in, args := range s.dialect.idIn("id", ids) {
 			moved, err := s.unarchiveSome(ctx, tx, in, args)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			back = append(back, moved...)
 		}
-		return s.countBack(ctx, tx, by, at, back)
+		return back, s.countBack(ctx, tx, by, at, back)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return back, nil
 }
 
 // unarchiveSome copies archived entries whose key is free, and removes them from the archive.

@@ -75,7 +75,7 @@ func (s *Store) fold(ctx context.Context) error {
 
 // foldTx is one transaction of fold, and reports whether there may be more to count.
 func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) (more bool, err error) {
-	query := fmt.Sprintf("SELECT id, deltas FROM dlq_uncounted ORDER BY id LIMIT %d%s", maxFold, s.dialect.forUpdate())
+	query := fmt.Sprintf("SELECT id, deltas FROM dlq_uncounted ORDER BY id LIMIT %d%s", maxFold, s.forUpdate())
 	var all deltas
 	ids, err := sqldb.All[int64](tx.QueryContext(ctx, query))(func(row sqldb.Row, id *int64) error {
 		var data []byte

@@ -42,7 +42,7 @@ func (v timeValue) Scan(src any) error {
 }
 
 func (v timeValue) parse(text string) error {
-	t, err := time.Parse(sqliteTime, text)
+	t, err := time.Parse(timeText, text)
 	if err != nil { // written by hand, without the fraction or with a zone
 		for _, layout := range []string{"2006-01-02 15:04:05", time.RFC3339Nano, "2006-01-02 15:04:05.999999999-07:00"} {
 			if t, err = time.Parse(layout, text); err == nil {

@@ -209,7 +209,7 @@ func (w *writer) putNew(ctx context.Context, letters []letterRow, receipts []dri
 			size += e.Size
 		}
 	}
-	if len(fresh) == 0 || size > int64(w.store.dialect.maxStatement()) {
+	if len(fresh) == 0 || size > int64(w.store.maxStatement()) {
 		return letters, allIndexes(len(letters))
 	}
 	ids, err := d.putNew(ctx, w.store, fresh)
@@ -239,7 +239,7 @@ func allIndexes(n int) []int {
 func (w *writer) putAll(ctx context.Context, letters []letterRow) ([]driver.Receipt, error) {
 	s := w.store
 	var receipts []driver.Receipt
-	err := s.dialect.inTx(ctx, s.write, func(tx *sql.Tx) error {
+	err := durably(ctx, s.dialect.name(), s.write, func(tx *sql.Tx) error {
 		p, err := s.putTx(ctx, tx, letters)
 		if err != nil {
 			return err

@@ -61,17 +61,21 @@ func behindPooler(ctx context.Context, db *sql.DB) bool {
 	return err == nil && same == 0
 }
 
-// processOf is the backend's process id of a pgx connection, 0 for another driver's. It looks the methods up by name,
-// because naming the types would make every program link pgx:
+// PgxConn is the *pgx.Conn of a connection that sql.Conn.Raw passes; invalid for another driver's. Its methods are
+// looked up by name, because naming the types would make every program link pgx:
 //
 //	(*stdlib.Conn).Conn() *pgx.Conn
-//	(*pgx.Conn).PgConn() *pgconn.PgConn
-//	(*pgconn.PgConn).PID() uint32
 //
 // The names are constants: looking a method up by a name unknown to the linker makes it keep every exported method of
 // the program, a sixth of the size of examples/orders.
+func PgxConn(raw any) reflect.Value { return returned(reflect.ValueOf(raw).MethodByName("Conn")) }
+
+// processOf is the backend's process id of a pgx connection, 0 for another driver's:
+//
+//	(*pgx.Conn).PgConn() *pgconn.PgConn
+//	(*pgconn.PgConn).PID() uint32
 func processOf(raw any) uint64 {
-	value := returned(reflect.ValueOf(raw).MethodByName("Conn"))
+	value := PgxConn(raw)
 	if value.IsValid() {
 		value = returned(value.MethodByName("PgConn"))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,7 +27,8 @@ var (
 // Schema is one component's tables, created by goose migrations.
 type Schema struct {
 	Dialect Dialect
-	Files   fs.FS // 00001_name.sql ...
+	// Files has a directory migrations/<dialect> with 00001_name.sql ...
+	Files fs.FS
 	// Table is goose's record of applied migrations; with a separate one each component's migrations stay apart from the
 	// application's and other components' in the same database.
 	Table string
@@ -72,14 +74,16 @@ func (s Schema) version(ctx context.Context, db *sql.DB) (version int64, err err
 	return version, err
 }
 
+func (s Schema) dir() string { return "migrations/" + string(s.Dialect) }
+
 // newest is the last migration of the files.
 func (s Schema) newest() (newest int64, err error) {
-	names, err := fs.Glob(s.Files, "*.sql")
+	names, err := fs.Glob(s.Files, s.dir()+"/*.sql")
 	if err != nil {
 		return 0, err
 	}
 	for _, name := range names {
-		digits, _, _ := strings.Cut(name, "_")
+		digits, _, _ := strings.Cut(path.Base(name), "_")
 		version, err := strconv.ParseInt(digits, 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("migration %s: %w", name, err)
@@ -103,7 +107,11 @@ func (s Schema) Up(ctx context.Context, db *sql.DB) error {
 	kind := map[Dialect]goose.Dialect{
 		PostgreSQL: goose.DialectPostgres, MySQL: goose.DialectMySQL, SQLite: goose.DialectSQLite3,
 	}[s.Dialect]
-	provider, err := goose.NewProvider(kind, db, s.Files, goose.WithTableName(s.Table),
+	files, err := fs.Sub(s.Files, s.dir())
+	if err != nil {
+		return err
+	}
+	provider, err := goose.NewProvider(kind, db, files, goose.WithTableName(s.Table),
 		goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err

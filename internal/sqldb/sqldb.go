@@ -3,6 +3,7 @@
 package sqldb
 
 import (
+	"database/sql"
 	"fmt"
 	"strconv"
 	"strings"
@@ -67,6 +68,24 @@ func (d Dialect) Now() string {
 // index condition can use it.
 func (d Dialect) Clock() string {
 	return strings.Replace(d.Now(), "statement_timestamp", "clock_timestamp", 1)
+}
+
+// ForUpdate ends a SELECT whose rows will be changed. A transaction on SQLite, which begins as a writer, locks the
+// whole database.
+func (d Dialect) ForUpdate() string {
+	if d == SQLite {
+		return ""
+	}
+	return " FOR UPDATE"
+}
+
+// ReadCommitted are the options of a transaction in which each statement sees the rows committed so far. MySQL's
+// default level locks the gaps between rows, too, and processes would wait for each other. SQLite has one level only.
+func (d Dialect) ReadCommitted() *sql.TxOptions {
+	if d == SQLite {
+		return nil
+	}
+	return &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 }
 
 // InsertIgnore makes an INSERT that does nothing when a unique key exists already. column is any column of the table.

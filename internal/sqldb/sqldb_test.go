@@ -165,7 +165,7 @@ func TestSchema(t *testing.T) {
 	files := func(names ...string) fstest.MapFS {
 		m := fstest.MapFS{}
 		for _, name := range names {
-			m[name+".sql"] = &fstest.MapFile{Data: []byte("-- +goose Up\nCREATE TABLE IF NOT EXISTS t_" + name + " (a);\n")}
+			m["migrations/sqlite/"+name+".sql"] = &fstest.MapFile{Data: []byte("-- +goose Up\nCREATE TABLE IF NOT EXISTS t_" + name + " (a);\n")}
 		}
 		return m
 	}

@@ -96,7 +96,14 @@ func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if opened == nil {
 		return conn, nil
 	}
-	return &fileConn{Conn: conn, file: c.File, opened: opened}, nil
+	guarded := &fileConn{Conn: conn, file: c.File, opened: opened}
+	if all, ok := conn.(abilities); ok {
+		return struct {
+			*fileConn
+			abilities
+		}{guarded, all}, nil
+	}
+	return guarded, nil
 }
 
 // making blocks connections to a file until it has been created: a process loses all its locks on a file when it closes
@@ -176,44 +183,13 @@ func (c *fileConn) IsValid() bool {
 	return !ok || validator.IsValid()
 }
 
-// Ping implements driver.Pinger.
-func (c *fileConn) Ping(ctx context.Context) error {
-	if pinger, ok := c.Conn.(driver.Pinger); ok {
-		return pinger.Ping(ctx)
-	}
-	return nil
-}
-
-// BeginTx implements driver.ConnBeginTx.
-func (c *fileConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	if beginner, ok := c.Conn.(driver.ConnBeginTx); ok {
-		return beginner.BeginTx(ctx, opts)
-	}
-	return c.Begin()
-}
-
-// PrepareContext implements driver.ConnPrepareContext.
-func (c *fileConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	if preparer, ok := c.Conn.(driver.ConnPrepareContext); ok {
-		return preparer.PrepareContext(ctx, query)
-	}
-	return c.Prepare(query)
-}
-
-// ExecContext implements driver.ExecerContext.
-func (c *fileConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if execer, ok := c.Conn.(driver.ExecerContext); ok {
-		return execer.ExecContext(ctx, query, args)
-	}
-	return nil, driver.ErrSkip
-}
-
-// QueryContext implements driver.QueryerContext.
-func (c *fileConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if queryer, ok := c.Conn.(driver.QueryerContext); ok {
-		return queryer.QueryContext(ctx, query, args)
-	}
-	return nil, driver.ErrSkip
+// abilities are what a SQLite driver usually has beyond driver.Conn; database/sql does without them.
+type abilities interface {
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
 }
 
 // patiently tries again while the file is locked: SQLite ignores busy_timeout when two connections change the journal

@@ -11,16 +11,14 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// InTx runs fn in a transaction, which is committed when fn returns nil and rolled back otherwise.
+// InTx runs fn in a transaction, which is committed when fn returns nil and rolled back otherwise, even if fn panics.
 func InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, opts)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	if err := fn(tx); err != nil {
-		if rollback := tx.Rollback(); rollback != nil && !errors.Is(rollback, sql.ErrTxDone) {
-			err = errors.Join(err, rollback)
-		}
 		return err
 	}
 	if err := tx.Commit(); err != nil {

@@ -3,14 +3,19 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"embed"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/redrive-go/redrive/internal/sqldb"
 	"github.com/redrive-go/redrive/middleware/idempotency"
 )
+
+//go:embed migrations
+var migrations embed.FS
 
 // Store is an [idempotency.Store] in the table redrive_processed. It is safe for concurrent use, by several processes
 // too.
@@ -27,7 +32,8 @@ func New(ctx context.Context, db *sql.DB, name Dialect) (*Store, error) {
 	if err := name.Validate(); err != nil {
 		return nil, fmt.Errorf("idempotency/sqlstore: %w", err)
 	}
-	if err := migrate(ctx, db, name); err != nil {
+	schema := sqldb.Schema{Dialect: name, Files: migrations, Table: "redrive_processed_schema"}
+	if err := schema.Up(ctx, db); err != nil {
 		return nil, fmt.Errorf("idempotency/sqlstore: migrate: %w", err)
 	}
 	return &Store{db: db, d: name}, nil
