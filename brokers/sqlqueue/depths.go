@@ -2,10 +2,10 @@ package sqlqueue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 const (
@@ -70,21 +70,12 @@ type consumerQueue struct {
 }
 
 // queues lists the queues that which selects.
-func (s *store) queues(ctx context.Context, which string, args ...any) (list []consumerQueue, err error) {
+func (s *store) queues(ctx context.Context, which string, args ...any) ([]consumerQueue, error) {
 	query := "SELECT id, topic, consumer_group FROM redrive_queues" + which //nolint:gosec // G202: clauses of ours
-	rows, err := s.db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var q consumerQueue
+	return sqldb.All[consumerQueue](s.db.QueryContext(ctx, query, args...))(func(row sqldb.Row, q *consumerQueue) error {
 		var topic, group []byte
-		if err := rows.Scan(&q.id, &topic, &group); err != nil {
-			return nil, err
-		}
+		err := row.Scan(&q.id, &topic, &group)
 		q.topic, q.group = string(topic), string(group)
-		list = append(list, q)
-	}
-	return list, rows.Err()
+		return err
+	})
 }

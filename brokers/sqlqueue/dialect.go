@@ -3,7 +3,6 @@ package sqlqueue
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"time"
 
 	"github.com/redrive-go/redrive/internal/sqldb"
@@ -112,43 +111,15 @@ const columns = ", id, due_at, published_at, deliveries, crashes, uuid, headers,
 // started.
 const crashed = "CASE WHEN lease IS NULL OR lease = 0 OR crashes > 0 AND started = 0 THEN 0 ELSE 1 END"
 
-// queryClaimed reads all rows of a query for columns, at most n.
-func queryClaimed(ctx context.Context, db DB, n int, query string, args ...any) (list []claimed, err error) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	var c claimed // outside of the loop, because Scan lets it escape
-	for rows.Next() {
-		c.payload = nil
-		if list == nil {
-			list = make([]claimed, 0, n)
-		}
-		if err := rows.Scan(&c.at, &c.id, &c.dueAt, &c.publishedAt, &c.deliveries, &c.crashes, &c.uuid, &c.headers,
-			&c.payload, &c.batch); err != nil {
-			return nil, err
-		}
-		list = append(list, c)
-	}
-	return list, rows.Err()
+// scanClaimed reads a row of columns.
+func scanClaimed(row sqldb.Row, c *claimed) error {
+	return row.Scan(&c.at, &c.id, &c.dueAt, &c.publishedAt, &c.deliveries, &c.crashes, &c.uuid, &c.headers, &c.payload,
+		&c.batch)
 }
 
 // queryInts reads a column of integers.
-func queryInts(ctx context.Context, db DB, query string, args ...any) (list []int64, err error) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var n int64
-		if err := rows.Scan(&n); err != nil {
-			return nil, err
-		}
-		list = append(list, n)
-	}
-	return list, rows.Err()
+func queryInts(ctx context.Context, db DB, query string, args ...any) ([]int64, error) {
+	return sqldb.Column[int64](db.QueryContext(ctx, query, args...))
 }
 
 // firstDue is next for databases where every row has a separate lease.

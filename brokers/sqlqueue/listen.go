@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redrive-go/redrive/internal/sqldb"
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
@@ -151,19 +152,18 @@ func (l *listener) hear(ctx context.Context, next func(context.Context) (string,
 	}
 }
 
-// notifications finds pgx's WaitForNotification behind a database/sql connection. It matches the methods' signatures
-// rather than their types, because naming the types would make every program that imports this package link pgx:
+// notifications finds pgx's WaitForNotification behind a database/sql connection. It matches the method's signature
+// rather than its types, see [sqldb.PgxConn]:
 //
-//	(*stdlib.Conn).Conn() *pgx.Conn
 //	(*pgx.Conn).WaitForNotification(context.Context) (*pgconn.Notification, error)
 //
 // A driver with other methods, including a later pgx, is errCannotListen, and only costs latency.
 func notifications(raw any) (func(ctx context.Context) (payload string, err error), error) {
-	unwrap := reflect.ValueOf(raw).MethodByName("Conn")
-	if !unwrap.IsValid() || unwrap.Type().NumIn() != 0 || unwrap.Type().NumOut() != 1 {
+	conn := sqldb.PgxConn(raw)
+	if !conn.IsValid() {
 		return nil, errCannotListen
 	}
-	receive := unwrap.Call(nil)[0].MethodByName("WaitForNotification")
+	receive := conn.MethodByName("WaitForNotification")
 	if !receive.IsValid() {
 		return nil, errCannotListen
 	}

@@ -63,9 +63,8 @@ func (m mysql) insertInto(queue int64, rows []row) (query string, args []any) {
 // to the record after the last due one, which may be the first of another queue, and lock that as well: the other
 // queue's claims would skip it, and its messages would be delivered out of order.
 func (m mysql) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, err error) {
-	// At READ COMMITTED each statement sees the rows committed so far, and only claimed rows are locked. REPEATABLE READ
-	// would lock the gaps between them, and every publish into one would wait.
-	err = sqldb.InTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}, func(tx *sql.Tx) error {
+	// REPEATABLE READ would lock the gaps between claimed rows, and every publish into one would wait.
+	err = sqldb.InTx(ctx, db, MySQL.ReadCommitted(), func(tx *sql.Tx) error {
 		list, err = m.lock(ctx, tx, c)
 		if err != nil || len(list) == 0 {
 			return err
@@ -123,11 +122,10 @@ func (m mysql) lock(ctx context.Context, tx *sql.Tx, c claim) ([]claimed, error)
 // lockSome returns those of some rows that are due and not locked.
 func (m mysql) lockSome(ctx context.Context, tx *sql.Tx, ids []int64) ([]claimed, error) {
 	// Without parameters, because a statement that never repeats is not worth preparing.
-	return queryClaimed(ctx, tx, len(ids),
+	return sqldb.All[claimed](tx.QueryContext(ctx,
 		`SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
 			` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+sqldb.IDs(ids)+`) AND visible_at <= `+
-			sqldb.MySQL.Now()+
-			` FOR UPDATE SKIP LOCKED`)
+			sqldb.MySQL.Now()+` FOR UPDATE SKIP LOCKED`))(scanClaimed)
 }
 
 // The pauses between two checks of a locked row double.
@@ -172,21 +170,19 @@ func (m mysql) waitFor(
 
 // move needs no join: rows that keep their lease until the end of the transaction cannot be claimed in between.
 func (m mysql) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
-	each := moveEach{name: MySQL, opts: &sql.TxOptions{Isolation: sql.LevelReadCommitted}}
-	return each.move(ctx, db, worker, moves, done)
+	return moveEach{name: MySQL}.move(ctx, db, worker, moves, done)
 }
 
 // moveEach moves rows with one statement each.
 type moveEach struct {
 	name Dialect
-	opts *sql.TxOptions
 	pad  time.Duration // added to delays
 }
 
 // move moves all rows in one transaction, or none of them.
 func (e moveEach) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
 	var ids []int64
-	err := sqldb.InTx(ctx, db, e.opts, func(tx *sql.Tx) error {
+	err := sqldb.InTx(ctx, db, e.name.ReadCommitted(), func(tx *sql.Tx) error {
 		ids = ids[:0]
 		for _, r := range moves {
 			delay := r.delay

@@ -108,24 +108,7 @@ func columnsOf(rows []row) []any {
 
 // listed yields n rows from individual parameters, starting at first.
 func listed(first, n int) string {
-	var b strings.Builder
-	b.WriteString("(VALUES ")
-	for i := range n {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		for j, cast := range [...]string{"::bigint", "::text", "::text", "::bytea"} {
-			b.WriteString([...]string{"(", ",", ",", ","}[j])
-			b.WriteByte('$')
-			b.WriteString(strconv.Itoa(first + 4*i + j))
-			if i == 0 {
-				b.WriteString(cast)
-			}
-		}
-		b.WriteByte(')')
-	}
-	b.WriteByte(')')
-	return b.String()
+	return "(" + sqldb.BindFrom(first, "VALUES (?::bigint,?::text,?::text,?::bytea)"+strings.Repeat(",(?,?,?,?)", n-1)) + ")"
 }
 
 // maxBatch is how many rows share a lease: two leases fit a page.
@@ -137,14 +120,13 @@ func (*postgres) limit(n int) int { return min(n, maxBatch) }
 func (p *postgres) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, err error) {
 	query := func(db DB) error {
 		// Columns that are mostly 0 cost database/sql no allocation: values derived from the others are not selected.
-		list, err = queryClaimed(ctx, db, c.n, `SELECT row_at, row_id, row_delay, row_published, row_deliveries, row_crashes,
+		list, err = sqldb.All[claimed](db.QueryContext(ctx, `SELECT row_at, row_id, row_delay, row_published, row_deliveries, row_crashes,
 			row_uuid, row_headers, row_payload, row_batch FROM redrive_queue_claim($1, $2, $3, $4, $5)`,
-			c.queue, c.worker, c.from, c.lease.Microseconds(), c.n)
+			c.queue, c.worker, c.from, c.lease.Microseconds(), c.n))(scanClaimed)
 		return err
 	}
 	if p.explicit {
-		err = sqldb.InTx(ctx, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted},
-			func(tx *sql.Tx) error { return query(tx) })
+		err = sqldb.InTx(ctx, db, PostgreSQL.ReadCommitted(), func(tx *sql.Tx) error { return query(tx) })
 	} else {
 		err = query(db)
 	}
@@ -244,10 +226,8 @@ func (p *postgres) moveHeld(ctx context.Context, db DB, worker int64, moves []mo
 		args = append(args, m.id(), m.delay.Microseconds(), m.headers, m.payload)
 	}
 	args = append(args, worker, "{"+sqldb.IDs(batchesOf(rows))+"}", worker)
-	values := strings.Replace(sqldb.Tuples("(?, ?, ?, ?)", len(moves)), "(?, ?, ?, ?)",
-		"(?::bigint, ?::bigint, ?::text, ?::bytea)", 1)
-	return queryInts(ctx, db, sqldb.PostgreSQL.Bind(`WITH v(id, delay, headers, payload) AS (VALUES `+
-		values+`) UPDATE redrive_queue_messages m SET visible_at = `+sqldb.PostgreSQL.Now()+` + v.delay, due_at = `+
+	return queryInts(ctx, db, sqldb.PostgreSQL.Bind(`WITH v(id, delay, headers, payload) AS (
+		VALUES (?::bigint,?::bigint,?::text,?::bytea)`+strings.Repeat(",(?,?,?,?)", len(moves)-1)+`) UPDATE redrive_queue_messages m SET visible_at = `+sqldb.PostgreSQL.Now()+` + v.delay, due_at = `+
 		sqldb.PostgreSQL.Now()+` + v.delay,
 		headers = v.headers, payload = v.payload, crashes = 0, started = 0, deliveries = 0, lease = 0
 		FROM v WHERE m.id = v.id AND (m.lease = ? OR m.lease IS NULL AND m.id IN `+shared+`) RETURNING m.id`), args...)

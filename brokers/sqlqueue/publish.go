@@ -226,7 +226,7 @@ func (s *store) insert(ctx context.Context, parcels []*parcel) error {
 		if len(parcels) == 1 && chunked(parcels[0].rows) == len(parcels[0].rows) {
 			return s.insertParcel(ctx, s.db, parcels[0])
 		}
-		return sqldb.InTx(ctx, s.db, s.isolation(), func(tx *sql.Tx) error {
+		return sqldb.InTx(ctx, s.db, s.name().ReadCommitted(), func(tx *sql.Tx) error {
 			for _, p := range parcels {
 				if err := s.insertParcel(ctx, tx, p); err != nil {
 					return err

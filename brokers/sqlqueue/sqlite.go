@@ -55,12 +55,12 @@ func (s sqlite) insertInto(queue int64, rows []row) (query string, args []any) {
 
 func (s sqlite) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, err error) {
 	err = s.write(ctx, func() error {
-		list, err = queryClaimed(ctx, db, c.n, `UPDATE redrive_queue_messages SET crashes = crashes + `+crashed+`, started = 0,
+		list, err = sqldb.All[claimed](db.QueryContext(ctx, `UPDATE redrive_queue_messages SET crashes = crashes + `+crashed+`, started = 0,
 			lease = ?, visible_at = `+sqldb.SQLite.Now()+
 			` + ?, deliveries = deliveries + 1 WHERE id IN (SELECT id FROM redrive_queue_messages
 			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+sqldb.SQLite.Now()+` ORDER BY visible_at, id LIMIT `+
 			strconv.Itoa(c.n)+`)
-			RETURNING 0`+columns, c.worker, c.lease.Microseconds(), c.queue, c.from)
+			RETURNING 0`+columns, c.worker, c.lease.Microseconds(), c.queue, c.from))(scanClaimed)
 		return err
 	})
 	sortClaimed(list)

@@ -118,23 +118,16 @@ func (s *store) next(ctx context.Context, queue int64) (in time.Duration, some b
 
 // firstDue returns the time until the first row of each queue between two ids is due, leased or not.
 func (s *store) firstDue(ctx context.Context, low, high int64) (map[int64]time.Duration, error) {
-	rows, err := s.db.QueryContext(ctx, s.firsts(), low, high)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // reported by Err
 	first := map[int64]time.Duration{}
-	for rows.Next() {
+	return first, sqldb.Each(s.db.QueryContext(ctx, s.firsts(), low, high))(func(row sqldb.Row) error {
 		var queue int64
 		var us sql.NullInt64 // NULL when the row went in between
-		if err := rows.Scan(&queue, &us); err != nil {
-			return nil, err
-		}
-		if us.Valid {
+		err := row.Scan(&queue, &us)
+		if err == nil && us.Valid {
 			first[queue] = time.Duration(us.Int64) * time.Microsecond
 		}
-	}
-	return first, rows.Err()
+		return err
+	})
 }
 
 // ack removes rows that are still ours, and the shared leases that end with them. It returns those that exist but are
@@ -247,14 +240,6 @@ func (s *store) purge(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	return s.exec(ctx, s.deleteFrom("redrive_queue_archive")+" WHERE id IN ("+sqldb.IDs(ids)+")")
-}
-
-// isolation of the broker's own transactions: each statement sees the rows committed so far.
-func (s *store) isolation() *sql.TxOptions {
-	if s.name() == SQLite {
-		return nil // it has one level only
-	}
-	return &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 }
 
 // ping checks that the database answers and the tables exist.

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // ErrNoDelivery means that a context does not belong to a message delivered by this package, or that the message is
@@ -45,25 +47,19 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 			t.leases.drop(d)
 		}
 	}()
-	tx, err := t.db.BeginTx(ctx, nil)
-	if err != nil {
+	err = sqldb.InTx(ctx, t.db, nil, func(tx *sql.Tx) error {
+		if err := fn(tx); err != nil {
+			return err
+		}
+		// Last, so that renewing the lease only waits for the commit.
+		n, err := t.store.ackWith(ctx, tx, []leased{d.leased()}, nil)
+		if err == nil && n == 0 {
+			err = ErrLeaseLost
+		}
 		return err
+	})
+	if err == nil {
+		outcome = fateDecided
 	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	if err := fn(tx); err != nil {
-		return err
-	}
-	// Last, so that renewing the lease only waits for the commit.
-	n, err := t.store.ackWith(ctx, tx, []leased{d.leased()}, nil)
-	if err != nil {
-		return err
-	}
-	if n == 0 {
-		return ErrLeaseLost
-	}
-	if err := tx.Commit(); err != nil {
-		return err
-	}
-	outcome = fateDecided
-	return nil
+	return err
 }

@@ -3,6 +3,8 @@ package sqlqueue
 import (
 	"context"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // tendInterval bounds how long claims are slow after the table has suddenly grown.
@@ -10,14 +12,7 @@ const tendInterval = 3 * time.Second
 
 // tend maintains the table's statistics, and checks that the queues being read still exist.
 func (t *transport) tend(ctx context.Context) {
-	ticker := time.NewTicker(tendInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for wait.For(ctx, tendInterval) == nil {
 		if err := t.store.tend(ctx, t.db); err != nil && ctx.Err() == nil {
 			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the table's statistics could not be maintained", "error", err)
 		}
@@ -29,14 +24,7 @@ func (t *transport) tend(ctx context.Context) {
 
 // purge removes expired messages from the archive.
 func (t *transport) purge(ctx context.Context) {
-	ticker := time.NewTicker(min(max(t.store.retention/10, 100*time.Millisecond), time.Minute))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for wait.For(ctx, min(max(t.store.retention/10, 100*time.Millisecond), time.Minute)) == nil {
 		for {
 			n, err := t.store.purge(ctx)
 			if err != nil && ctx.Err() == nil {

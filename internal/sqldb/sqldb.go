@@ -34,9 +34,14 @@ func (d Dialect) Bind(query string) string {
 	if d != PostgreSQL {
 		return query
 	}
+	return BindFrom(1, query)
+}
+
+// BindFrom is Bind for a part of a statement of PostgreSQL, with placeholders from $first.
+func BindFrom(first int, query string) string {
 	var b strings.Builder
 	b.Grow(len(query) + len(query)/8 + 8)
-	for n := 1; ; n++ {
+	for n := first; ; n++ {
 		before, after, found := strings.Cut(query, "?")
 		b.WriteString(before)
 		if !found {
