@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Event is what travels on the bus, under its name.
+// Event is an event on the bus, published under its name.
 type Event struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
@@ -24,12 +24,12 @@ type Event struct {
 func events(newID func() string) []Event {
 	return []Event{
 		{newID(), "invoice.created", "INV-1", 12900, false},
-		{newID(), "invoice.created", "INV-2", 4550, false}, // the tax office does not answer
-		{newID(), "invoice.paid", "INV-3", 990, false},     // a lock that is gone the second time
-		{newID(), "invoice.created", "INV-4", -1, false},   // nonsense
+		{newID(), "invoice.created", "INV-2", 4550, false}, // the tax office does not respond
+		{newID(), "invoice.paid", "INV-3", 990, false},     // a lock that is released by the second attempt
+		{newID(), "invoice.created", "INV-4", -1, false},   // invalid
 		{newID(), "user.created", "U-1", 0, false},
 		{newID(), "system.ping.1", "bus", 0, false},
-		{newID(), "invoice.created", "INV-0", 1, true}, // a developer tries something
+		{newID(), "invoice.created", "INV-0", 1, true}, // a developer's test message
 	}
 }
 
@@ -47,7 +47,7 @@ func handleInvoice(ctx context.Context, e Event) error {
 	return nil
 }
 
-// mailer sends mails about everything that happens. Its server greylists new users: the first two tries are refused.
+// mailer sends mails about every event. Its server greylists new users: the first two attempts are refused.
 type mailer struct {
 	mu   sync.Mutex
 	sent map[string]int

@@ -1,5 +1,5 @@
-// Command bus is a service bus with two services on it: one has trouble and retries at its own pace, the other sees
-// each event once and knows nothing of that.
+// Command bus is a service bus with two services: one fails and retries with its own backoff, the other gets each event
+// once and is not affected.
 //
 //	go run ./examples/bus                                            # in memory
 //	BROKER_URL=amqp://guest:guest@localhost/ go run ./examples/bus   # on RabbitMQ
@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// traffic runs the services on the bus, sends them events, and waits until all have ended or ctx is over.
+// traffic runs the services on the bus, sends them events, and waits until all events have ended or ctx is done.
 func traffic(ctx context.Context, broker brokers.Broker, t *transcript, logger *slog.Logger) (ended bool, err error) {
 	router, err := wire(broker, t.speed, t, logger)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// morning is what must be printed, in whichever order the two services come to it.
+// morning is the expected output, in any order of the two services.
 const morning = `
 T= 0.0 s  invoice-service  invoice.created INV-1  first  handled
 T= 0.0 s  invoice-service  invoice.created INV-2  first  tax office: dial tcp: connection refused: again in 1s
@@ -39,8 +39,8 @@ T= 0.0 s  mailer           system.ping.1   bus           pong
 T= 0.0 s  mailer           invoice.created INV-0         a debug message, looked at only
 `
 
-// The whole morning in virtual time. The mailer sees each invoice event once, although
-// the invoice service runs two of them more often.
+// The whole morning runs in virtual time. The mailer gets each invoice event once, although the invoice service handles
+// two of them several times.
 func TestBus_Transcript(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, err := open(t.Context(), "mem://", "easyweek")

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// transcript prints what happens on the bus, a line for each attempt, and knows when every service has come to an end
-// with every event that it wants. Safe for concurrent use.
+// transcript prints a line for each attempt on the bus, and knows when every service has settled every event that it
+// subscribes to. It is safe for concurrent use.
 type transcript struct {
 	project string
 	speed   float64
@@ -40,7 +40,7 @@ func newTranscript(w io.Writer, project string, speed float64) *transcript {
 	}
 }
 
-// expect reports which events are about to come, and prints who wants them.
+// expect records the events that are about to be published, and prints which services subscribe to them.
 func (t *transcript) expect(services []service, events []Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,7 +70,7 @@ func (t *transcript) names(service string) brokers.Names {
 	return brokers.ServiceBus(t.project).For("", service)
 }
 
-// line prints what service did about e. An end closes the event for it, and counts.
+// line prints what service did with e. An outcome that is final closes the event for the service.
 func (t *transcript) line(service string, e Event, tag middleware.Tag, text string, end func(*counts)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,14 +90,14 @@ func (t *transcript) line(service string, e Event, tag middleware.Tag, text stri
 	}
 }
 
-// progress changes while events get further.
+// progress changes as long as events make progress.
 func (t *transcript) progress() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.lines
 }
 
-// watch is the service's handler, seen.
+// watch wraps the service's handler and prints its attempts.
 func (t *transcript) watch(service string,
 	handle func(context.Context, Event) error,
 ) func(context.Context, Event) error {
@@ -135,12 +135,12 @@ func (t *transcript) hooks(service string) middleware.Hooks {
 	}
 }
 
-// pong answers system events, in front of the service's own code.
+// pong answers system events before the service's own code.
 func (t *transcript) pong(service string) message.NoPublishHandlerFunc {
 	return t.special(service, "pong")
 }
 
-// debug takes messages that a developer has marked, instead of the service's own code.
+// debug handles messages that a developer has marked, instead of the service's own code.
 func (t *transcript) debug(service string) message.NoPublishHandlerFunc {
 	return t.special(service, "a debug message, looked at only")
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// service is a consumer on the bus: the events it wants, how often it tries, and its business.
+// service is a consumer on the bus: its events, its attempts, and its handler.
 type service struct {
 	name   string
 	events []string // patterns
@@ -25,7 +25,7 @@ type service struct {
 	handle func(context.Context, Event) error
 }
 
-// services are the two on this bus. Neither knows of the other, and each has its own tries and backoff.
+// services are the two services on this bus. They are independent, and each has its own attempts and backoff.
 func services() []service {
 	return []service{
 		{
@@ -48,7 +48,7 @@ func open(ctx context.Context, url, project string) (brokers.Broker, error) {
 	return brokers.Open(ctx, url, brokers.WithNaming(brokers.ServiceBus(project)))
 }
 
-// wire puts the services on the bus.
+// wire subscribes the services to the bus.
 func wire(broker brokers.Broker, speed float64, t *transcript, logger *slog.Logger) (*message.Router, error) {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NewSlogLogger(logger))
 	if err != nil {
@@ -59,7 +59,7 @@ func wire(broker brokers.Broker, speed float64, t *transcript, logger *slog.Logg
 		cfg.Rescheduler = demo.Scaled(broker, speed)
 		cfg.DeadLetters = broker // {project}.{service}.failed
 		cfg.Hooks = t.hooks(s.name)
-		// in front of the service's own code
+		// before the service's own code
 		cfg.SystemEvents = map[string]message.NoPublishHandlerFunc{"system.ping.1": t.pong(s.name)}
 		// messages that a developer has marked
 		cfg.Debug = t.debug(s.name)

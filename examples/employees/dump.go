@@ -28,7 +28,7 @@ type record struct {
 
 const batch = 100 // messages of one Publish, which the broker confirms together
 
-// publishAll sends the records of the input to the topics that they name.
+// publishAll publishes the records of the input to the topics that they name.
 func (sv *service) publishAll(ctx context.Context, input string, stdin io.Reader) error {
 	reader, err := demo.Open(input, stdin, dumpFile)
 	if err != nil {
@@ -76,7 +76,8 @@ func (sv *service) publishAll(ctx context.Context, input string, stdin io.Reader
 	return nil
 }
 
-// eventMessage makes a message of a record. On Kafka, events of one employee share a partition and keep their order.
+// eventMessage returns the message of a record. On Kafka, events of one employee share a partition and keep their
+// order.
 func (sv *service) eventMessage(r record) (*message.Message, error) {
 	e, err := envelope.New("hr", r.Topic, []byte(r.Payload), map[string]string{envelope.KeyCorrelationID: sv.run},
 		envelope.EventNamed(r.Topic))

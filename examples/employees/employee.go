@@ -23,10 +23,10 @@ type Employee struct {
 
 const minimumAge = 16 // on the day of hiring
 
-// ValidationError is what is wrong with an event. Its text begins as the system's dashboards expect it.
+// ValidationError has the faults of an event. Its text starts as the system's dashboards expect it.
 type ValidationError struct {
 	Kind   string   // cpf, age, dates or required: the first fault
-	Faults []string // all of them, for people
+	Faults []string // all faults, for people
 }
 
 // Error returns all faults in one line.
@@ -37,7 +37,7 @@ func (e *ValidationError) Error() string {
 // Permanent tells the pipeline, which looks for this method on errors, that no retry can fix an invalid event.
 func (e *ValidationError) Permanent() bool { return true }
 
-// Code is kept with the dead letter, in error_code, so that faults can be counted by kind.
+// Code is stored with the dead letter, in error_code, so that faults can be counted by kind.
 func (e *ValidationError) Code() string { return e.Kind }
 
 // validate returns nil or a *ValidationError with everything that is wrong with the employee.

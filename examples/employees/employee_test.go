@@ -70,7 +70,7 @@ func TestEmployee_Validate(t *testing.T) {
 	}
 }
 
-// What the program is measured by: of the events in the file, exactly 1,000 are invalid.
+// Of the events in the file, exactly 1,000 are invalid.
 func TestDump_HasExactly1000InvalidEvents(t *testing.T) {
 	lines := bufio.NewScanner(bytes.NewReader(dumpFile))
 	events, invalid := 0, 0

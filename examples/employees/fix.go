@@ -46,7 +46,7 @@ func (c changes) apply(payload []byte) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// deadLetterOf returns the oldest dead letter of an employee, whatever has been done with it. Its id works too, for
+// deadLetterOf returns the oldest dead letter of an employee in any status. An entry's id can be given instead, for
 // events without an employee; which id an event has depends on which of many was stored first.
 func (sv *service) deadLetterOf(ctx context.Context, employee string) (*dlq.Entry, error) {
 	if id, err := strconv.ParseInt(employee, 10, 64); err == nil {
@@ -63,8 +63,8 @@ func (sv *service) deadLetterOf(ctx context.Context, employee string) (*dlq.Entr
 	return sv.letters.Store().Get(ctx, list.Entries[0].ID) // with its payload
 }
 
-// fix corrects a dead letter and sends it back to its consumer, whose outcome closes the entry. What died
-// first is kept alongside the correction, as an earlier revision.
+// fix corrects a dead letter and sends it back to its consumer, whose outcome closes the entry. The original is kept as
+// an earlier revision.
 func (sv *service) fix(ctx context.Context, employee string, c changes) error {
 	entry, err := sv.deadLetterOf(ctx, employee)
 	if err != nil {

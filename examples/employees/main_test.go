@@ -17,11 +17,11 @@ type result struct {
 	stdout, stderr string
 }
 
-// employees runs the program with a separate store, as a stranger would.
+// employees runs the program with a separate store, as a new user would.
 func employees(t *testing.T, stdin string, args ...string) (r result, file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "dead.db")
-	t.Setenv("DLQ_URL", "sqlite:"+file+"?synchronous=normal") // no power fails here
+	t.Setenv("DLQ_URL", "sqlite:"+file+"?synchronous=normal") // a power failure does not matter here
 	return again(t, stdin, args...), file
 }
 
@@ -69,7 +69,7 @@ func TestEmployees_EveryInvalidEventIsARow(t *testing.T) {
 	require.Equal(t, 1, value[int](t, file, `SELECT COUNT(DISTINCT correlation_id) FROM dlq_events`))
 }
 
-// The bad line to Manaus costs two retries an event and no event.
+// The bad line to Manaus costs two retries per event, but loses no event.
 func TestEmployees_TechnicalErrorsAreRetried(t *testing.T) {
 	const hire = `{"topic":"employee-create","key":"E1","payload":"{\"id\":\"E1\",\"version\":1,\"name\":\"Ana ` +
 		`Lima\",\"cpf\":\"529.982.247-25\",\"birth_date\":\"1990-01-02\",\"hired_on\":\"2020-03-04\",\"unit\":\"Manaus\"}"}`
@@ -81,8 +81,7 @@ func TestEmployees_TechnicalErrorsAreRetried(t *testing.T) {
 	require.Zero(t, value[int](t, file, `SELECT COUNT(*) FROM dlq_events`))
 }
 
-// An event is corrected, sent back, and processed; a correction that does not help comes back to the same
-// entry.
+// An event is corrected, redriven and processed; one that is still invalid returns to the same entry.
 func TestEmployees_CorrectAndRedrive(t *testing.T) {
 	few := string(bytes.Join(bytes.SplitAfterN(dumpFile, []byte("\n"), 31)[:30], nil)) // 30 events
 	r, file := employees(t, few, "-")

@@ -22,7 +22,7 @@ func newRegistry() *registry {
 	return &registry{calls: map[string]int{}, employees: map[string]Employee{}}
 }
 
-// save keeps the employee unless a later version is there already. It may be called any number of times.
+// save stores the employee unless a later version is stored already. It may be called any number of times.
 func (r *registry) save(_ context.Context, e Employee) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,7 +42,7 @@ func (r *registry) save(_ context.Context, e Employee) error {
 	return nil
 }
 
-// headcount is how many employees work here, dismissed ones not counted.
+// headcount returns the number of employees, without dismissed ones.
 func (r *registry) headcount() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Deliveries are at least once and retries overtake each other: the registry must not mind.
+// Deliveries are at least once and retries change the order, so the registry keeps the latest version.
 func TestRegistry_LatestVersionWins(t *testing.T) {
 	r := newRegistry()
 	hired := Employee{ID: "E1", Version: 1}

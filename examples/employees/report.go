@@ -15,7 +15,8 @@ import (
 	"github.com/redrive-go/redrive/examples/internal/demo"
 )
 
-// report prints what happened to the events, and returns whether each has one fate and the store holds the dead ones.
+// report prints the outcomes of the events, and reports whether each event has exactly one and the store has all dead
+// letters.
 func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, s settings) bool {
 	_, _ = fmt.Fprintf(w, "\nEvents after %s, %d retries:\n\n", took.Round(10*time.Millisecond), sv.tally.retries)
 	dead, balanced := sv.printCounts(w)
@@ -43,7 +44,7 @@ func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, 
 	for _, e := range entries {
 		faults[e.SourceID]++
 	}
-	var mendable []string // employees with this fault alone: the same ones whichever was dead first
+	var mendable []string // employees with only this fault, the same ones in whatever order they died
 	for _, e := range entries {
 		if e.ErrorMessage == onlyCPF && faults[e.SourceID] == 1 {
 			mendable = append(mendable, e.SourceID)
@@ -56,9 +57,9 @@ func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, 
 	return balanced
 }
 
-const onlyCPF = "Falha na validação: CPF inválido" // a fault that one field mends
+const onlyCPF = "Falha na validação: CPF inválido" // a fault that one field can fix
 
-// printCounts prints a line for each topic and returns how many events died, and whether every event ended.
+// printCounts prints a line for each topic, and returns how many events died and whether every event ended.
 func (sv *service) printCounts(w io.Writer) (dead int, balanced bool) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintln(table, "topic\tin\t= processed\t+ dead\tmissing\t")
@@ -104,7 +105,7 @@ func printCauses(w io.Writer, entries []dlq.Entry) {
 	_ = table.Flush()
 }
 
-// reportFix prints how the corrected event went.
+// reportFix prints the outcome of the corrected event.
 func (sv *service) reportFix(ctx context.Context, w io.Writer, employee string) bool {
 	entry, err := sv.deadLetterOf(ctx, employee)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// tally follows each message to its end, by what the pipeline tells its observers. A message that is lost never ends,
-// and one with two ends is a fault. Safe for concurrent use.
+// tally tracks each message until it ends, as an observer of the pipeline. A message that is lost never ends, and one
+// with two ends is a fault. It is safe for concurrent use.
 type tally struct {
 	middleware.NopObserver
 	mu      sync.Mutex
@@ -19,12 +19,12 @@ type tally struct {
 	changes int
 	faults  []string
 	sealed  bool
-	done    chan struct{} // closed when nothing more comes and everything has ended
+	done    chan struct{} // closed when all messages have been published and have ended
 }
 
 type fate struct {
 	topic string
-	ended middleware.Outcome // 0 while it is on its way
+	ended middleware.Outcome // 0 until it has ended
 }
 
 func newTally() *tally { return &tally{fates: map[string]*fate{}, done: make(chan struct{})} }
@@ -61,7 +61,7 @@ func (t *tally) RetryScheduled(context.Context, middleware.RetryScheduled) {
 	t.changes++
 }
 
-// progress changes while events get further.
+// progress changes as long as events make progress.
 func (t *tally) progress() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +73,7 @@ func (t *tally) DeadLettered(_ context.Context, e middleware.DeadLettered) {
 	t.end(e.Attempt.MessageID, middleware.OutcomeDeadLetter)
 }
 
-// end leaves out messages of earlier runs, which a durable broker may hold, and counts a duplicate once.
+// end ignores messages of earlier runs, which a durable broker may still have, and counts a duplicate once.
 func (t *tally) end(id string, as middleware.Outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

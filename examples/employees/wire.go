@@ -18,10 +18,10 @@ import (
 // group is the consumer group of this service.
 const group = "payroll"
 
-// topics are what the service consumes.
+// topics are the topics that the service consumes.
 var topics = []string{"employee-create", "employee-update", "employee-delete"}
 
-// service is the consumer, wired: this file is what a user of the framework writes.
+// service is the wired consumer: this file is what a user of the framework writes.
 type service struct {
 	broker   brokers.Broker
 	letters  *dlq.Letters
@@ -47,7 +47,7 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *service, err
 		return sv, err
 	}
 
-	cfg := middleware.StoreOnly() // technical errors are retried, whatever else goes to the store at once
+	cfg := middleware.StoreOnly() // technical errors are retried, all others are stored at once
 	cfg.Rescheduler = demo.Scaled(sv.broker, s.Speed)
 	cfg.DeadLetters = sv.letters
 	cfg.Observer = sv.tally
@@ -68,7 +68,7 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *service, err
 	return sv, nil
 }
 
-// take is the handler: it reports what is wrong, and leaves to the pipeline what to do about it.
+// take is the handler: it returns an error, and the pipeline decides what to do about it.
 func (sv *service) take(ctx context.Context, e Employee) error {
 	if err := e.validate(); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (sv *service) take(ctx context.Context, e Employee) error {
 	return sv.registry.save(ctx, e)
 }
 
-// sourceOf fills source_table and source_id of a dead letter, where the event can be read.
+// sourceOf returns source_table and source_id of a dead letter, if the event can be read.
 func sourceOf(e envelope.Envelope) (table, id string) {
 	employee, err := envelope.Data[struct {
 		ID string `json:"id"`

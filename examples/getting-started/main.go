@@ -1,5 +1,5 @@
-// Command getting-started is the service of docs/getting-started.md: it confirms orders by mail, and keeps what cannot
-// be confirmed for a person to look at.
+// Command getting-started is the service of docs/getting-started.md: it confirms orders by mail, and stores those that
+// cannot be confirmed for a person to review.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Order is what a message holds.
+// Order is the payload of a message.
 type Order struct {
 	ID    string `json:"id"`
 	Email string `json:"email"`
@@ -51,7 +51,7 @@ func NewRouter(broker brokers.Broker, letters middleware.DeadLetterSink, send Ma
 	router.AddConsumerHandler("mailer", "orders", broker.Subscriber(), func(m *message.Message) error {
 		var order Order
 		if err := json.Unmarshal(m.Payload, &order); err != nil {
-			return middleware.Permanent(err) // no retry makes it readable
+			return middleware.Permanent(err) // a retry would not help
 		}
 		if order.Email == "" {
 			return errNoAddress

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 )
 
-// Seven seconds of retries pass in a few milliseconds: the clock of the bubble jumps while everything waits.
+// Seven seconds of retries take a few milliseconds, because the clock of the bubble jumps while everything waits.
 func TestMailer_IsRetriedAndThenDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker, err := memory.New(brokers.Config{})

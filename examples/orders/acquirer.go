@@ -14,8 +14,8 @@ import (
 // acquirerTimeout is how long a charge may take before the shop gives up on it.
 const acquirerTimeout = 250 * time.Millisecond
 
-// acquirer stands for a card acquirer's HTTP service, as unreliable as a real one: the token of a payment decides how
-// it behaves, as the test tokens of payment services do. It answers in this process: net/http would be a seventh of
+// acquirer simulates a card acquirer's HTTP service, as unreliable as a real one: the token of a payment determines how
+// it behaves, like the test tokens of payment services. It runs in this process, because net/http would be a seventh of
 // what a first run of the example compiles.
 //
 //	tok_visa, tok_pix    charged
@@ -24,7 +24,7 @@ const acquirerTimeout = 250 * time.Millisecond
 //	tok_rate_limited     429 with Retry-After once, then charges
 //	tok_declined         402: the bank said no
 type acquirer struct {
-	back bool // the outage of tok_acquirer_down is over
+	back bool // the outage of tok_acquirer_down has ended
 
 	mu    sync.Mutex
 	calls map[string]int // by order
@@ -32,7 +32,7 @@ type acquirer struct {
 
 func newAcquirer(back bool) *acquirer { return &acquirer{back: back, calls: map[string]int{}} }
 
-// answer is the service's side: a status code and headers, or the end of the caller's patience.
+// answer is the service's side: it returns a status code and headers, or waits until the caller times out.
 func (a *acquirer) answer(ctx context.Context, order, token string) (code int, header map[string][]string, err error) {
 	a.mu.Lock()
 	a.calls[order]++
@@ -54,8 +54,8 @@ func (a *acquirer) answer(ctx context.Context, order, token string) (code int, h
 	return 201, nil, nil
 }
 
-// charge is the shop's side: it takes the money, or returns an error that says by its HTTP status whether another try
-// is worth it.
+// charge is the shop's side: it charges the card, or returns an error whose HTTP status shows whether a retry is
+// useful.
 func (a *acquirer) charge(ctx context.Context, o *Order) error {
 	ctx, cancel := context.WithTimeout(ctx, acquirerTimeout)
 	defer cancel()

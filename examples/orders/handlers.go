@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// charge takes the money for an order and publishes that. It knows nothing of retries: it returns its error.
+// charge charges an order and publishes that it was paid. It does not handle retries: it returns its error.
 func (sh *shop) charge(m *message.Message) ([]*message.Message, error) {
 	received, err := envelope.FromMessage(m)
 	if err != nil {
@@ -22,7 +22,7 @@ func (sh *shop) charge(m *message.Message) ([]*message.Message, error) {
 	}
 	order, err := envelope.Data[Order](received)
 	if err != nil {
-		return nil, err // not JSON, or not an order: no retry mends it
+		return nil, err // not JSON, or not an order: a retry would not help
 	}
 	if err := order.validate(); err != nil {
 		return nil, err
@@ -36,8 +36,8 @@ func (sh *shop) charge(m *message.Message) ([]*message.Message, error) {
 	return sh.paid(received, &order)
 }
 
-// paid makes the event that the order is paid. Its id follows from the order's, so that it is the same when the order
-// is delivered twice.
+// paid returns the event that the order was paid. Its id is derived from the order's, so that it is the same if the
+// order is delivered twice.
 func (sh *shop) paid(received envelope.Envelope, order *Order) ([]*message.Message, error) {
 	id := uuid.NewSHA1(uuid.NameSpaceOID, []byte("paid "+received.MessageID())).String()
 	event, err := envelope.New("shop", topicPaid, order,
@@ -60,13 +60,13 @@ func (sh *shop) bookPoints(_ context.Context, order Order) error {
 
 func isInvalid(err error) bool { return strings.HasPrefix(err.Error(), "validation: ") }
 
-// orderBook remembers which message brought an order first. Safe for concurrent use.
+// orderBook records which message had an order first. It is safe for concurrent use.
 type orderBook struct {
 	mu   sync.Mutex
 	seen map[string]string // order id, message id
 }
 
-// first reports whether message is the one that brought the order, in this or an earlier attempt.
+// first reports whether message was the first with the order, in this or an earlier attempt.
 func (b *orderBook) first(order, messageID string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

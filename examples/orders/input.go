@@ -21,7 +21,7 @@ var ordersFile []byte
 
 const batch = 100 // messages of one Publish, which the broker confirms together
 
-// publishAll sends every line of the input, whatever it holds: what is wrong with it is the consumer's to say.
+// publishAll publishes every line of the input unchecked, because the consumer validates them.
 func (sh *shop) publishAll(ctx context.Context, input string, stdin io.Reader) error {
 	reader, err := demo.Open(input, stdin, ordersFile)
 	if err != nil {
@@ -69,7 +69,7 @@ func (sh *shop) orderMessage(line []byte) (*message.Message, error) {
 	return e.Message()
 }
 
-// redriveExhausted sends the orders that gave up on the acquirer back to it.
+// redriveExhausted redrives the orders that died because the acquirer was down.
 func (sh *shop) redriveExhausted(ctx context.Context) error {
 	manager := sh.letters.Manager(sh.broker)
 	filter := dlq.Filter{Statuses: []dlq.Status{dlq.Pending}, Reason: envelope.ReasonExhausted, Handler: consumerCharge}
@@ -80,7 +80,7 @@ func (sh *shop) redriveExhausted(ctx context.Context) error {
 	})
 }
 
-// eachEntry visits the dead letters that the filter picks.
+// eachEntry visits the dead letters that the filter selects.
 func (sh *shop) eachEntry(ctx context.Context, filter dlq.Filter, visit func(*dlq.Entry) error) error {
 	for page := (dlq.Page{}); ; {
 		listing, err := sh.letters.Store().List(ctx, filter, page)

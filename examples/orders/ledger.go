@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// state is where a message is in the ledger of one handler.
+// state is the state of a message in the ledger of one handler.
 type state string
 
 const (
@@ -28,9 +28,8 @@ type line struct {
 	decided int // the highest attempt that ended in a hook
 }
 
-// ledger follows every message through every handler, by what the handlers and
-// the pipeline's hooks report. It does not trust the pipeline: a message that
-// is lost stays queued or running forever, and one that ends in two ways is
+// ledger tracks every message through every handler, with the reports of the handlers and the pipeline's hooks. It does
+// not trust the pipeline: a message that is lost stays queued or running forever, and one that ends in two ways is
 // reported. Safe for concurrent use.
 type ledger struct {
 	mu       sync.Mutex
@@ -102,7 +101,7 @@ func (l *ledger) finish(handler, id string, attempt int) {
 	})
 }
 
-// update leaves out messages of earlier runs, which a durable broker may hold.
+// update ignores messages of earlier runs, which a durable broker may still have.
 func (l *ledger) update(handler, id string, change func(*line)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,7 +178,7 @@ func (l *ledger) counts(handler string) counts {
 			c.waiting++
 		case queued, running:
 			if l.stopped {
-				c.waiting++ // in the broker still; the shutdown returned what ran
+				c.waiting++ // still in the broker; the shutdown returned running messages
 			} else {
 				c.missing++
 			}

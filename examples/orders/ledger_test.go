@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The ledger is only worth something if it finds what it is there to find.
+// The ledger is only useful if it finds every fault.
 func TestLedger(t *testing.T) {
 	for name, tc := range map[string]struct {
 		events   func(l *ledger)

@@ -19,7 +19,7 @@ type result struct {
 	file           string
 }
 
-// orders runs the program in a separate directory, as a stranger would.
+// orders runs the program in a separate directory, as a new user would.
 func orders(t *testing.T, stdin string, args ...string) result {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "dead.db")
@@ -43,8 +43,8 @@ func rows(t *testing.T, file, query string) (n int) {
 	return n
 }
 
-// The whole file: every order has one fate, each kind of fault the one it should have, and what gave up on the acquirer
-// is processed when it is redriven.
+// With the whole file, every order has exactly one outcome, each kind of fault has the expected one, and orders that
+// died because the acquirer was down are processed when they are redriven.
 func TestOrders_LedgerBalances(t *testing.T) {
 	r := orders(t, "", "-speed", "100")
 	require.Zero(t, r.code, r.stderr)
@@ -113,11 +113,12 @@ func TestOrders_BadInput(t *testing.T) {
 	}
 }
 
-// Interrupted, the program stops reading, ends what runs, and prints what is waiting.
+// When it is interrupted, the program stops reading, lets running handlers finish, and prints which messages are
+// waiting.
 func TestOrders_Interrupted(t *testing.T) {
 	t.Setenv("DLQ_URL", "sqlite:"+filepath.Join(t.TempDir(), "dead.db"))
 	ctx, cancel := context.WithCancel(t.Context())
-	stdin, keyboard := io.Pipe() // never reaches its end
+	stdin, keyboard := io.Pipe() // never ends
 	go func() {
 		for line := range bytes.Lines(ordersFile[:bytes.Index(ordersFile, []byte("tok_acquirer_down"))+1000]) {
 			_, _ = keyboard.Write(line)

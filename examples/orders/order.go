@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/examples/internal/cpf"
 )
 
-// Order is what a line of orders.ndjson holds.
+// Order is a line of orders.ndjson.
 type Order struct {
 	ID       string    `json:"id"`
 	PlacedAt time.Time `json:"placed_at"`
@@ -34,7 +34,7 @@ type Order struct {
 	} `json:"delivery"`
 }
 
-// Errors that no retry mends: the order itself is wrong.
+// Errors that no retry can fix, because the order itself is invalid.
 var (
 	errTaxNumber = errors.New("validation: customer's tax number is invalid")
 	errMinor     = errors.New("validation: customer is younger than 16")
@@ -44,7 +44,7 @@ var (
 
 const minimumAge = 16
 
-// validate finds what makes an order impossible to fulfil.
+// validate returns an error if an order cannot be fulfilled.
 func (o *Order) validate() error {
 	if !cpf.Valid(o.Customer.TaxNumber) {
 		return fmt.Errorf("%w: order %s", errTaxNumber, o.ID)

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/examples/internal/demo"
 )
 
-// report prints the ledger, what went wrong, and where to go from here. It reports whether the ledger balances and the
-// dead letter store holds exactly the messages that are dead in it.
+// report prints the ledger, the failures, and the next steps. It reports whether the ledger balances and the store has
+// exactly the dead letters in it.
 func (sh *shop) report(ctx context.Context, w io.Writer, took time.Duration, s settings) bool {
 	_, _ = fmt.Fprintf(w, "\nLedger after %s, %d retries:\n\n", took.Round(10*time.Millisecond), sh.ledger.retryCount())
 	balanced := sh.ledger.balance(w)
@@ -63,7 +63,7 @@ type cause struct {
 	text     string
 }
 
-// causes counts this run's dead letters in the store by what they died of.
+// causes counts this run's dead letters in the store by cause.
 func (sh *shop) causes(ctx context.Context) (map[cause]int, int, error) {
 	causes, total := map[cause]int{}, 0
 	err := sh.eachEntry(ctx, dlq.Filter{CorrelationID: sh.run}, func(e *dlq.Entry) error {

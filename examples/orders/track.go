@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// middleware stands around the pipeline and writes down what it sees: attempts that begin, and attempts that end well.
+// middleware wraps the pipeline and records attempts that begin, and attempts that succeed.
 func (l *ledger) middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(m *message.Message) ([]*message.Message, error) {
 		handler := message.HandlerNameFromCtx(m.Context())

@@ -22,11 +22,11 @@ const (
 	topicOrders = "orders"
 	topicPaid   = "orders.paid"
 
-	consumerCharge  = "charge"  // takes the money, announces it on topicPaid
+	consumerCharge  = "charge"  // charges orders, and publishes that to topicPaid
 	consumerLoyalty = "loyalty" // books points
 )
 
-// shop is the service, wired: this file is what a user of the framework writes, the others are the business.
+// shop is the wired service: this file is what a user of the framework writes, the others are the application.
 type shop struct {
 	broker   brokers.Broker
 	letters  *dlq.Letters
@@ -106,7 +106,7 @@ func (sh *shop) serve(ctx context.Context, standstill time.Duration, work func(c
 	}
 
 	p.start()
-	worked := make(chan error, 1) // work may wait for a keyboard, which no context ends
+	worked := make(chan error, 1) // work may wait for input on a terminal, which no context can interrupt
 	go func() {
 		worked <- work(limited)
 		sh.ledger.seal()

@@ -1,5 +1,5 @@
-// Command plain-watermill adds the pipeline to a Watermill program that is there already: its router, its pub/sub (here
-// gochannel, it could be any) and its handlers stay as they are. Only the lines between the two rules are new.
+// Command plain-watermill adds the pipeline to an existing Watermill program: its router, its Pub/Sub (here gochannel,
+// but it could be any) and its handlers are not changed. Only the lines between the two rules are new.
 //
 //	go run ./examples/plain-watermill
 //

@@ -1,5 +1,5 @@
-// Package reminders is a small service, here to show how its whole retry timeline is tested: see reminders_test.go. The
-// service does not know that it is tested, and which broker it runs on.
+// Package reminders is a small service that shows how to test a whole retry timeline: see reminders_test.go. The
+// service does not depend on the broker or on the test.
 package reminders
 
 import (
@@ -17,7 +17,7 @@ import (
 // Topic of the reminders.
 const Topic = "order.reminder"
 
-// Reminder asks to remind a customer of an order that was not paid.
+// Reminder is a request to remind a customer of an unpaid order.
 type Reminder struct {
 	OrderID string `json:"order_id"`
 	Phone   string `json:"phone"`

@@ -16,7 +16,7 @@ import (
 	reminders "github.com/redrive-go/redrive/examples/unit-testing"
 )
 
-// sender fails until it has been called often enough, and notes when.
+// sender fails until it has been called often enough, and records the times of the calls.
 type sender struct {
 	start    time.Time
 	failures int
@@ -94,8 +94,7 @@ func TestReminder_WithoutPhoneIsNotRetried(t *testing.T) {
 	})
 }
 
-// The whole timeline on Watermill's own gochannel alongside the one on memory: the service does not know the
-// difference, and both run in virtual time.
+// The whole timeline is the same on Watermill's own gochannel and on the memory broker, both in virtual time.
 func TestReminder_SameTimelineOnGochannel(t *testing.T) {
 	for name, open := range map[string]func() (brokers.Broker, error){
 		"memory":    func() (brokers.Broker, error) { return memory.New(brokers.Config{}) },

@@ -1,5 +1,5 @@
-// Package cpf checks and makes Brazilian taxpayer numbers (CPF). The examples
-// use it, because an invalid CPF is the textbook error that no retry mends.
+// Package cpf checks and formats Brazilian taxpayer numbers (CPF). The examples use it because an invalid CPF is a
+// typical error that no retry can fix.
 package cpf
 
 import "fmt"
@@ -42,8 +42,8 @@ func Format(base int) string {
 	return fmt.Sprintf("%d%d%d.%d%d%d.%d%d%d-%d%d", d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7], d[8], d[9], d[10])
 }
 
-// check is the check digit of a CPF's leading digits: their sum, weighted
-// len+1 down to 2, modulo 11, as the Receita Federal defines it.
+// check returns the check digit for a CPF's leading digits: their sum, weighted len+1 down to 2, modulo 11, as the
+// Receita Federal defines it.
 func check(digits []int) int {
 	sum := 0
 	for i, d := range digits {

@@ -1,5 +1,6 @@
-// Package demo has what makes the examples demonstrations rather than services: their command line, their input, delays
-// that are shorter than real ones, and the start of a router whose end is awaited. A service needs none of it.
+// Package demo has the parts that make the examples demonstrations instead of services: their command line, their
+// input, delays that are shorter than real ones, and starting a router and waiting for its end. A service does not need
+// it.
 package demo
 
 import (
@@ -67,8 +68,7 @@ func (s *Settings) Parse(flags *flag.FlagSet, args []string, input string, check
 	return errors.Join(append(faults, drivers.Check(s.BrokerURL, s.DLQURL))...)
 }
 
-// Logger writes every decision of a pipeline, or nothing: in a service they are log lines, here they would hide the
-// report.
+// Logger logs every decision of a pipeline, or nothing: a service would log them, but here they would hide the report.
 func Logger(w io.Writer, verbose bool) *slog.Logger {
 	level := slog.LevelError + 8
 	if verbose {
@@ -96,7 +96,7 @@ func Scaled(broker middleware.Rescheduler, speed float64) middleware.Rescheduler
 		})
 }
 
-// Start runs the router until it is closed, and returns when it is running. Its end is sent to the channel.
+// Start runs the router until it is closed, and returns once it is running. Its result is sent to the channel.
 func Start(ctx context.Context, router *message.Router) (<-chan error, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(ctx)) }()
@@ -108,7 +108,7 @@ func Start(ctx context.Context, router *message.Router) (<-chan error, error) {
 	}
 }
 
-// Place is what of a store's URL may be shown.
+// Place returns the part of a store's URL that may be shown.
 func Place(dlqURL string) string {
 	if path, ok := strings.CutPrefix(dlqURL, "sqlite:"); ok {
 		return "the SQLite file " + strings.TrimPrefix(path, "//")

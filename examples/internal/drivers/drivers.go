@@ -15,7 +15,7 @@ import (
 
 	_ "modernc.org/sqlite" // the dead letters' file
 
-	_ "github.com/redrive-go/redrive/brokers/memory" // what needs no tag
+	_ "github.com/redrive-go/redrive/brokers/memory" // these need no tag
 	_ "github.com/redrive-go/redrive/brokers/sqlqueue"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 )

@@ -9,7 +9,7 @@ import (
 func TestCheck(t *testing.T) {
 	require.NoError(t, Check("mem://", "sqlite:dead.db", "gopher://localhost"))
 	if len(built) > 0 {
-		return // with tags there is nothing missing
+		return // with tags nothing is missing
 	}
 	require.EqualError(t, Check("kafka://localhost", "postgres://user:secret@localhost/db"),
 		"no client for kafka and postgres is compiled into this program: go run -tags kafka,postgres ./examples/...")

@@ -1,4 +1,4 @@
-// Package patience ends what does not get any further. A time for the whole would end what is only slow.
+// Package patience ends programs that make no progress. A timeout for the whole run would also end slow ones.
 package patience
 
 import (
@@ -8,7 +8,8 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 )
 
-// Context returns a copy of parent that ends when far has returned the same for d, at the latest twice that.
+// Context returns a copy of parent that ends when far has returned the same value for d, at the latest after twice
+// that.
 func Context(parent context.Context, d time.Duration, far func() int) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	go func() {
@@ -30,7 +31,7 @@ func Context(parent context.Context, d time.Duration, far func() int) (context.C
 	return ctx, cancel
 }
 
-// Spool waits until the store has what it did not take in time, as long as it takes something within d.
+// Spool waits until the spooled letters are in the store, as long as there is progress within d.
 func Spool(parent context.Context, d time.Duration, letters *dlq.Letters) {
 	waiting := func() int { return int(letters.Stats().Bytes) }
 	ctx, cancel := Context(parent, d, waiting)

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/examples/internal/patience"
 )
 
-// What gets further may take as long as it needs, and what stands still is ended.
+// A run that makes progress may take any time, and one that does not is ended.
 func TestContext_EndsWithoutProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var far atomic.Int64

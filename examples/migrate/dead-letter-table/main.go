@@ -42,7 +42,7 @@ func run(ctx context.Context, brokerURL, storeURL string) error {
 		return err
 	}
 	defer letters.Close()
-	cfg := middleware.StoreOnly() // technical errors are retried, whatever else goes to the table at once
+	cfg := middleware.StoreOnly() // technical errors are retried, all others go to the table at once
 	cfg.Rescheduler, cfg.DeadLetters = broker, letters
 	pipeline, err := middleware.New(cfg)
 	if err != nil {
@@ -53,7 +53,7 @@ func run(ctx context.Context, brokerURL, storeURL string) error {
 		return err
 	}
 	router.AddMiddleware(pipeline.Middleware)
-	consume := broker.Subscriber(brokers.WithGroup("payroll")) // the group of the consumers that move in
+	consume := broker.Subscriber(brokers.WithGroup("payroll")) // the group of the new consumers
 	router.AddConsumerHandler("employees", "payroll-employees", consume, envelope.Handle(register))
 	return router.Run(ctx)
 }

@@ -47,7 +47,7 @@ func run(ctx context.Context, url string) error {
 		log.Print("pong")
 		return nil
 	}
-	cfg.Debug = func(m *message.Message) error { // debugCallback: messages that say system.is_debug
+	cfg.Debug = func(m *message.Message) error { // debugCallback: messages with system.is_debug
 		log.Printf("debug %s", m.Payload)
 		return nil
 	}

@@ -34,7 +34,7 @@ func run(ctx context.Context, url string) error {
 		return err
 	}
 	defer broker.Close()
-	cfg := middleware.TTLCycle(3, 5*time.Second) // three cycles; the time to live of a queue that exists is its own
+	cfg := middleware.TTLCycle(3, 5*time.Second) // three cycles; an existing queue keeps its time to live
 	cfg.Rescheduler, cfg.DeadLetters = broker, broker
 	pipeline, err := middleware.New(cfg)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Command generate writes orders.ndjson, the input of the orders example: one
-// order a line, most of them good, some broken in each of the ways that a shop
-// meets. The same seed gives the same file; run it from examples/orders with
+// Command generate writes orders.ndjson, the input of the orders example: one order a line, most of them good, some
+// broken in each of the ways that occur in a shop. The same seed gives the same file; run it from examples/orders with
 //
 //	go run ./generate > orders.ndjson
 package main
