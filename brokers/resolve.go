@@ -60,13 +60,7 @@ func (c Config) Resolve(params []Param) (Config, error) {
 	faults = append(faults, err)
 	c.putUser(u)
 	u.RawQuery = rest
-	c.URL = u.String()
-	if u.Host == "" && u.Path == "" && u.User == nil && u.Opaque == "" {
-		c.URL = u.Scheme + "://" // net/url prints mem:// as "mem:"
-		if rest != "" {
-			c.URL += "?" + rest
-		}
-	}
+	c.URL = withSlashes(u, u.String())
 
 	faults = append(faults, c.Params.resolve(params, inConfig))
 	c.setDefaults()
@@ -84,7 +78,6 @@ func (c *Config) takeQuery(u *url.URL, params []Param) (rest string, err error) 
 		kept   []string
 		seen   = map[string]bool{}
 	)
-	passAll := slices.ContainsFunc(params, func(p Param) bool { return p.Native && p.Name == "*" })
 	for pair := range strings.SplitSeq(u.RawQuery, "&") {
 		if pair == "" {
 			continue
@@ -97,8 +90,7 @@ func (c *Config) takeQuery(u *url.URL, params []Param) (rest string, err error) 
 			continue
 		}
 		name, prefixed := strings.CutPrefix(key, "x-")
-		native := slices.ContainsFunc(params, func(p Param) bool { return p.Native && p.Name == key })
-		if !prefixed && (native || passAll) {
+		if !prefixed && isNative(key, params) {
 			kept = append(kept, pair)
 			continue
 		}
@@ -135,13 +127,16 @@ func (c *Config) take(name, value, key string, params []Param) error {
 	return unknownParam("URL", key, knownInURL(params))
 }
 
+// isNative reports whether a parameter without x- is the backend's own.
+func isNative(name string, params []Param) bool {
+	return slices.ContainsFunc(params, func(p Param) bool { return p.Native && (p.Name == name || p.Name == anyParam) })
+}
+
 // knownInURL lists the parameters as they may be written.
 func knownInURL(params []Param) []string {
-	passAll := slices.ContainsFunc(params, func(p Param) bool { return p.Native && p.Name == "*" })
 	var known []string
 	add := func(name string) {
-		taken := passAll || slices.ContainsFunc(params, func(p Param) bool { return p.Native && p.Name == name })
-		if taken {
+		if isNative(name, params) {
 			name = "x-" + name
 		}
 		known = append(known, name)

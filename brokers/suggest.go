@@ -11,8 +11,7 @@ import (
 // unknownParam reports the known parameters and, for a probable typo, which one was meant. The value is left out: it
 // may be a misplaced secret.
 func unknownParam(where, name string, known []string) error {
-	known = slices.Clone(known)
-	slices.Sort(known)
+	known = slices.Sorted(slices.Values(known))
 	list := "there are none"
 	if len(known) > 0 {
 		list = "known are " + strings.Join(known, ", ")

@@ -73,9 +73,13 @@ func Redact(rawURL string) string {
 		}
 		u.RawQuery = strings.Join(pairs, "&")
 	}
-	redacted := u.Redacted()
-	if u.Host == "" && u.Path == "" && u.User == nil { // net/url prints mem:// as "mem:"
-		redacted = u.Scheme + "://" + strings.TrimPrefix(redacted, u.Scheme+":")
+	return withSlashes(u, u.Redacted())
+}
+
+// withSlashes returns the text of u, which net/url prints as "mem:" for mem://.
+func withSlashes(u *url.URL, text string) string {
+	if u.Host == "" && u.Path == "" && u.User == nil && u.Opaque == "" {
+		return u.Scheme + "://" + strings.TrimPrefix(text, u.Scheme+":")
 	}
-	return redacted
+	return text
 }

@@ -17,8 +17,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
-	"github.com/redrive-go/redrive/brokers/internal/expected"
-	"github.com/redrive-go/redrive/brokers/internal/readers"
 )
 
 // closeTimeout bounds the orderly end of a stream, and of the transport.
@@ -50,8 +48,8 @@ type Broker struct {
 	namer      driver.Namer  // if nil, the naming scheme of cfg applies
 	sender     *sender
 	places     destinations
-	readers    readers.Readers
-	expected   expected.Expected
+	readers    readers
+	expected   expected
 	consumers  consumers
 	replays    atomic.Uint64
 	acksLost   atomic.Uint64
@@ -128,9 +126,9 @@ func (b *Broker) CanReschedule(delay time.Duration) error {
 // Expect records what a pipeline has announced, for consumers that subscribe from now on: where topics are event names,
 // its system events are delivered to them. middleware.New calls it.
 func (b *Broker) Expect(delays []time.Duration, events []string) {
-	b.expected.Add(delays, events)
+	all := b.expected.add(delays, events)
 	if e, ok := b.transport.(driver.Expecter); ok {
-		e.Expect(b.expected.Delays())
+		e.Expect(all)
 	}
 }
 

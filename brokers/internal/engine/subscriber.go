@@ -9,7 +9,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
-	"github.com/redrive-go/redrive/brokers/internal/readers"
 )
 
 // subscriber starts subscriptions of one group.
@@ -80,10 +79,9 @@ func (s *subscriber) subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, err
 	}
-	leave, err := b.readers.Join(readers.Reader{
-		Queue: q.Names.Queue, Topic: topic, Patterns: s.cfg.Patterns,
-		Group: q.Group,
-	})
+	asked := q
+	asked.Patterns = s.cfg.Patterns // without the system events that its pipeline has announced
+	leave, err := b.readers.join(asked)
 	if err != nil {
 		return nil, err
 	}
