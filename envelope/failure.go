@@ -52,12 +52,10 @@ func RecordFailure(m *message.Message, f Failure) (*message.Message, error) {
 	var s body
 	mode, err := s.read(m)
 	inBody := mode == Structured && err == nil
-	out := forward(m, f.room(inBody))
+	out := forward(m)
 	if inBody {
-		text := make([]byte, 0, 64+len(f.Err.Message)+len(f.Err.Code)+len(f.Err.Trace)*9/8)
-		text = f.Err.appendJSON(text)
 		keepInvalidCount(out.Metadata, &s)
-		out.Payload = s.splice(s.set(s.err, "error", text),
+		out.Payload = s.splice(s.set(s.err, "error", f.Err.appendJSON(nil)),
 			s.set(s.retry, "retry_count", strconv.AppendInt(nil, int64(f.Retry), 10)))
 		syncHeaders(out.Metadata, f.Retry)
 	} else {
@@ -74,23 +72,11 @@ func RecordFailure(m *message.Message, f Failure) (*message.Message, error) {
 	return out, nil
 }
 
-// room returns the largest number of headers that the failure adds.
-func (f *Failure) room(inBody bool) int {
-	n := 3
-	if !inBody {
-		n += 9
-	}
-	if f.Reason != "" {
-		n += 8
-	}
-	return n
-}
-
 // RecordDeferral returns a copy of the message that waits without consuming an attempt. It records only since when the
 // message has been deferred, once; a time in the future, which would never pass, counts as now. The next RecordFailure
 // ends the series of deferrals. m itself is not changed.
 func RecordDeferral(m *message.Message, at time.Time) *message.Message {
-	out := forward(m, 4)
+	out := forward(m)
 	if since, ok := timeHeader(out.Metadata, KeyDeferredSince); !ok || since.After(at) {
 		out.Metadata[KeyDeferredSince] = formatTime(at)
 	}
@@ -155,10 +141,11 @@ func DeferredSince(m *message.Message) (time.Time, bool) {
 	return timeHeader(m.Metadata, KeyDeferredSince)
 }
 
-// forward copies a message for publishing, with room for more headers. The payload is shared.
-func forward(m *message.Message, room int) *message.Message {
+// forward copies a message for publishing, with room for the headers that a failure adds, at most 20. The payload is
+// shared.
+func forward(m *message.Message) *message.Message {
 	out := message.NewMessage(m.UUID, m.Payload)
-	out.Metadata = make(message.Metadata, len(m.Metadata)+room)
+	out.Metadata = make(message.Metadata, len(m.Metadata)+20)
 	for key, value := range m.Metadata {
 		switch key {
 		case KeyDelay, KeyNotBefore, KeyWatermillDelayedFor, KeyWatermillDelayedUntil:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -18,12 +19,7 @@ type creation struct {
 	mode  Mode
 	delay *time.Duration
 	event string
-	meta  []metaValue
-}
-
-type metaValue struct {
-	key   string
-	value any
+	meta  map[string]any
 }
 
 // ID sets the message id. Defaults to NewID().
@@ -44,7 +40,7 @@ func EventNamed(name string) Option { return func(c *creation) { c.event = name 
 // Meta adds metadata of any type that encoding/json supports: a number, a boolean, a list, an object. In structured
 // mode the value is that JSON value; in binary mode the header holds its JSON text. For strings, use New's metadata.
 func Meta(key string, value any) Option {
-	return func(c *creation) { c.meta = append(c.meta, metaValue{key, value}) }
+	return func(c *creation) { c.meta[key] = value }
 }
 
 // New returns the envelope of a new message. source is the service that creates it and queue the destination. data may
@@ -54,7 +50,7 @@ func Meta(key string, value any) Option {
 // The error names everything that is wrong: an empty queue, data that cannot be encoded, metadata under a name that
 // belongs to the envelope (IsOurs).
 func New(source, queue string, data any, metadata map[string]string, opts ...Option) (Envelope, error) {
-	c := creation{id: NewID(), at: time.Now().Truncate(time.Second)}
+	c := creation{id: NewID(), at: time.Now().Truncate(time.Second), meta: map[string]any{}}
 	for _, opt := range opts {
 		opt(&c)
 	}
@@ -95,14 +91,14 @@ func New(source, queue string, data any, metadata map[string]string, opts ...Opt
 func (c *creation) metadata() (map[string]entry, error) {
 	var faults []error
 	entries := make(map[string]entry, len(c.meta))
-	for _, m := range c.meta {
-		v, err := entryOf(m.value)
+	for _, key := range slices.Sorted(maps.Keys(c.meta)) {
+		v, err := entryOf(c.meta[key])
 		if err != nil {
-			err = fmt.Errorf("envelope: new: metadata %q: %w", m.key, err)
+			err = fmt.Errorf("envelope: new: metadata %q: %w", key, err)
 		} else {
-			err = reservedName("new: ", m.key)
+			err = reservedName("new: ", key)
 		}
-		entries[m.key], faults = v, append(faults, err)
+		entries[key], faults = v, append(faults, err)
 	}
 	return entries, errors.Join(faults...)
 }

@@ -21,7 +21,7 @@ type Redrive struct {
 // 0, its message id, data, metadata, original delay and last error stay, and the marks of a dead letter are removed. m
 // is not changed.
 func PrepareRedrive(m *message.Message, r Redrive) *message.Message {
-	out := forward(m, 4)
+	out := forward(m)
 	for _, key := range [...]string{
 		KeyRetryCount, KeyInvalidRetryCount, KeyFirstFailure, KeyDeferredSince, KeyDeadLetterReason, KeyDeadLetterRule,
 		KeyConsumerError, KeyPoisonReason, KeyPoisonTopic, KeyPoisonHandler, KeyPoisonSubscriber, KeyRedriveRun,

@@ -32,29 +32,27 @@ func (o Observers) Finished(ctx context.Context, e Finished) {
 
 // RetryScheduled notifies every observer.
 func (o Observers) RetryScheduled(ctx context.Context, e RetryScheduled) {
-	for _, each := range o {
-		each.RetryScheduled(ctx, e)
-	}
+	notify(ctx, o, Observer.RetryScheduled, e)
 }
 
 // DeadLettered notifies every observer.
 func (o Observers) DeadLettered(ctx context.Context, e DeadLettered) {
-	for _, each := range o {
-		each.DeadLettered(ctx, e)
-	}
+	notify(ctx, o, Observer.DeadLettered, e)
 }
 
 // PublishFailed notifies every observer.
 func (o Observers) PublishFailed(ctx context.Context, e PublishFailed) {
-	for _, each := range o {
-		each.PublishFailed(ctx, e)
-	}
+	notify(ctx, o, Observer.PublishFailed, e)
 }
 
 // BreakerChanged notifies every observer.
 func (o Observers) BreakerChanged(ctx context.Context, e BreakerChanged) {
+	notify(ctx, o, Observer.BreakerChanged, e)
+}
+
+func notify[E any](ctx context.Context, o Observers, method func(Observer, context.Context, E), e E) {
 	for _, each := range o {
-		each.BreakerChanged(ctx, e)
+		method(each, ctx, e)
 	}
 }
 

@@ -31,8 +31,13 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	traced := make([]*message.Message, len(messages))
 	spans := make([]trace.Span, len(messages))
 	for i, m := range messages {
-		ctx, span := p.tracer.send(m.Context(), m, p.scheme, topic)
-		traced[i], spans[i] = m.Copy(), span
+		ctx, created := m.Context(), p.tracer.creation(m)
+		parent := trace.SpanContextFromContext(ctx)
+		if !parent.IsValid() && created.IsValid() { // published before, and forwarded
+			ctx, parent = trace.ContextWithRemoteSpanContext(ctx, created), created
+		}
+		ctx, spans[i] = p.tracer.send(ctx, m, target{p.scheme, topic}, links(parent, created))
+		traced[i] = m.Copy()
 		traced[i].SetContext(ctx)
 		p.tracer.inject(ctx, traced[i])
 	}
@@ -44,21 +49,11 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	return err
 }
 
-// send begins the span of a publish. A message that was published before and is forwarded links to that publish.
-func (t *Tracer) send(ctx context.Context, m *message.Message, scheme, topic string,
-	more ...attribute.KeyValue,
-) (context.Context, trace.Span) {
-	parent, created := trace.SpanContextFromContext(ctx), t.creation(m)
-	if !parent.IsValid() && created.IsValid() {
-		ctx, parent = trace.ContextWithRemoteSpanContext(ctx, created), created
-	}
-	return t.startSend(ctx, m, target{scheme, topic}, links(parent, created), more...)
-}
-
 // target is where a message is published.
 type target struct{ scheme, topic string }
 
-func (t *Tracer) startSend(ctx context.Context, m *message.Message, at target, to []trace.Link,
+// send begins the span of a publish.
+func (t *Tracer) send(ctx context.Context, m *message.Message, at target, to []trace.Link,
 	more ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
 	attributes := append(t.messageAttributes(m, at.scheme, at.topic), semconv.MessagingOperationName("send"),

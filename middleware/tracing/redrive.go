@@ -46,7 +46,7 @@ func (r *redriver) begin(ctx context.Context, origin *envelope.Origin, m *messag
 			more = append(more, attribute.String(label.name, text(value)))
 		}
 	}
-	ctx, span := r.tracer.startSend(ctx, m, target{origin.Broker, origin.Topic}, links(parent, died), more...)
+	ctx, span := r.tracer.send(ctx, m, target{origin.Broker, origin.Topic}, links(parent, died), more...)
 	if span.SpanContext().IsValid() {
 		setLink(m, span.SpanContext())
 	}
