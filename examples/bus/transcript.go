@@ -135,16 +135,7 @@ func (t *transcript) hooks(service string) middleware.Hooks {
 	}
 }
 
-// pong answers system events before the service's own code.
-func (t *transcript) pong(service string) message.NoPublishHandlerFunc {
-	return t.special(service, "pong")
-}
-
-// debug handles messages that a developer has marked, instead of the service's own code.
-func (t *transcript) debug(service string) message.NoPublishHandlerFunc {
-	return t.special(service, "a debug message, looked at only")
-}
-
+// special takes messages that are not for the service's own code.
 func (t *transcript) special(service, text string) message.NoPublishHandlerFunc {
 	return func(m *message.Message) error {
 		t.line(service, eventOf(m), "", text, func(c *counts) { c.special++ })

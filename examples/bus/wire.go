@@ -59,10 +59,8 @@ func wire(broker brokers.Broker, speed float64, t *transcript, logger *slog.Logg
 		cfg.Rescheduler = demo.Scaled(broker, speed)
 		cfg.DeadLetters = broker // {project}.{service}.failed
 		cfg.Hooks = t.hooks(s.name)
-		// before the service's own code
-		cfg.SystemEvents = map[string]message.NoPublishHandlerFunc{"system.ping.1": t.pong(s.name)}
-		// messages that a developer has marked
-		cfg.Debug = t.debug(s.name)
+		cfg.SystemEvents[middleware.SystemPing] = t.special(s.name, "pong")
+		cfg.Debug = t.special(s.name, "a debug message, looked at only") // those that a developer has marked
 		cfg.Logger = logger
 		pipeline, err := middleware.New(cfg)
 		if err != nil {
