@@ -154,7 +154,7 @@ func (s *stream) fail(err error) {
 	signal(s.wake)
 }
 
-func (s *stream) askAnew() {
+func (s *stream) pullAgain() {
 	s.mu.Lock()
 	s.asked, s.heard = 0, time.Now()
 	s.mu.Unlock()
@@ -336,7 +336,7 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 
 func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Answer) error {
 	if outcome != driver.Ack {
-		return s.giveBack(ctx, m)
+		return s.release(ctx, m)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answering)
 	defer cancel()
@@ -365,9 +365,9 @@ func (s *stream) remove(m *nats.Msg) {
 	}
 }
 
-// giveBack returns a message to the queue. The server counts that as a delivery, so a suspect, which has been counted
+// release returns a message to the queue. The server counts that as a delivery, so a suspect, which has been counted
 // already and runs alone, is stored again instead: a restart must not count against it.
-func (s *stream) giveBack(ctx context.Context, m *nats.Msg) error {
+func (s *stream) release(ctx context.Context, m *nats.Msg) error {
 	if len(m.Header[envelope.KeySuspect]) > 0 {
 		fresh := &nats.Msg{Subject: s.place.again(s.group), Data: m.Data, Header: maps.Clone(m.Header)}
 		delete(fresh.Header, schedulerFrom)
@@ -410,7 +410,7 @@ func (s *stream) Close(ctx context.Context) error {
 			_ = s.t.conn.Publish(m.Reply, []byte("-NAK"))
 			continue
 		}
-		err = errors.Join(err, s.giveBack(ctx, m))
+		err = errors.Join(err, s.release(ctx, m))
 	}
 	return errors.Join(err, s.t.conn.FlushWithContext(ctx))
 }

@@ -230,6 +230,6 @@ func (t *transport) reconnected() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for s := range t.streams {
-		s.askAnew()
+		s.pullAgain()
 	}
 }

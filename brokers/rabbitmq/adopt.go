@@ -64,18 +64,18 @@ func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
 		}
 	}
 	if p.adopts() {
-		return missing, p.fit(ctx, d, &missing, have)
+		return missing, p.adapt(ctx, d, &missing, have)
 	}
 	return missing, nil
 }
 
-func (p *Plan) wayOf(queue string) (way, bool) {
+func (p *Plan) returnPathOf(queue string) (returnPath, bool) {
 	for _, w := range p.ways {
 		if w.queue == queue {
 			return w, true
 		}
 	}
-	return way{}, false
+	return returnPath{}, false
 }
 
 // takeExchange compares the existing exchange with the planned one. It returns the existing type if it differs, and an
@@ -116,7 +116,7 @@ func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, 
 	if err := d.do(ctx, passiveQueue(q.Name)); err != nil {
 		return nil, fmt.Errorf("rabbitmq: look for queue %q: %w", q.Name, err)
 	}
-	w, waits := p.wayOf(q.Name)
+	w, waits := p.returnPathOf(q.Name)
 	owned := !p.adopts() && !slices.Contains(p.Adopted, q.Name)
 	if owned && (!waits || !w.own) {
 		if err := d.do(ctx, q.declare); err != nil {
@@ -171,13 +171,13 @@ func (p *Plan) overlay(ctx context.Context, queue string, args amqp.Table) error
 }
 
 // back returns the bindings that lead from the wait queue of w to its consumer's queue, or the reason that none can.
-func (p *Plan) back(w way, args amqp.Table) ([]Binding, error) {
+func (p *Plan) back(w returnPath, args amqp.Table) ([]Binding, error) {
 	exchange, leads := args["x-dead-letter-exchange"].(string)
 	key, named := args["x-dead-letter-routing-key"].(string)
 	if !named {
 		key = w.key
 	}
-	fault := &NoWayBackError{Queue: w.queue, To: w.to, Mend: p.mend(w)}
+	fault := &NoWayBackError{Queue: w.queue, To: w.to, Mend: p.howToReturn(w)}
 	switch {
 	case !leads:
 		fault.Why = "it has no x-dead-letter-exchange"
@@ -191,8 +191,8 @@ func (p *Plan) back(w way, args amqp.Table) ([]Binding, error) {
 	return []Binding{{Exchange: exchange, Key: key, To: w.to}}, nil
 }
 
-// mend returns the remedy that lets retries work alongside a queue that cannot be changed.
-func (p *Plan) mend(w way) string {
+// howToReturn returns the remedy that lets retries work alongside a queue that cannot be changed.
+func (p *Plan) howToReturn(w returnPath) string {
 	if slices.Contains(p.Adopted, w.queue) {
 		return fmt.Sprintf("rabbitmqctl set_policy --apply-to queues %s '^%s$' "+
 			"'{\"dead-letter-exchange\":\"\",\"dead-letter-routing-key\":%q}' "+

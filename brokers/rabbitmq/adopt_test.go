@@ -107,7 +107,7 @@ func TestPlan_ReturnFromTheRetryQueue(t *testing.T) {
 	}
 	for _, declare := range []string{declareAdopt, declareNone} {
 		p := adopting(declare)
-		w, ok := p.wayOf("orders_retry")
+		w, ok := p.returnPathOf("orders_retry")
 		require.True(t, ok, declare)
 		for name, c := range map[string]struct {
 			args amqp.Table

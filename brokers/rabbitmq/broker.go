@@ -57,7 +57,7 @@ type Stats struct {
 // Stats returns the number of open connections and channels, and of failed acks.
 func (b *Broker) Stats() Stats {
 	s := Stats{AcksFailed: b.AcksFailed()}
-	for _, l := range []*link{b.transport.publishing, b.transport.consuming, b.transport.counting} {
+	for _, l := range []*connection{b.transport.publishing, b.transport.consuming, b.transport.counting} {
 		connections, channels := l.counts()
 		s.Connections += connections
 		s.Channels += channels

@@ -28,7 +28,7 @@ type outgoing struct {
 
 // confirmChannel is a channel in confirm mode with many publications in flight. It ends with the channel.
 type confirmChannel struct {
-	link    *link
+	link    *connection
 	conn    *amqp.Connection
 	wire    *coalescing
 	ch      *amqp.Channel
@@ -53,7 +53,7 @@ type flight struct {
 	returned string // RabbitMQ's reason; guarded by confirmChannel.mu
 }
 
-func openConfirmChannel(ctx context.Context, l *link) (*confirmChannel, error) {
+func openConfirmChannel(ctx context.Context, l *connection) (*confirmChannel, error) {
 	ch, conn, wire, err := l.channel(ctx)
 	if err != nil {
 		return nil, err

@@ -76,7 +76,7 @@ func explain(err error) error {
 
 // declarer runs AMQP methods that may be refused. Each refusal ends its channel.
 type declarer struct {
-	link *link
+	link *connection
 	ch   *amqp.Channel
 	conn *amqp.Connection // of ch
 }
@@ -103,7 +103,7 @@ func (d *declarer) close(ctx context.Context) {
 
 // declare creates p. It looks first and creates nothing if anything is in the way; after that it stops at the first
 // fault.
-func declare(ctx context.Context, l *link, p Plan) error {
+func declare(ctx context.Context, l *connection, p Plan) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
 	defer cancel()
 	d := &declarer{link: l}
@@ -112,7 +112,7 @@ func declare(ctx context.Context, l *link, p Plan) error {
 	if err != nil {
 		return err // before creating anything: objects left by a failed start would block the next one
 	}
-	if err := missing.rehearse(ctx, d); err != nil {
+	if err := missing.dryRun(ctx, d); err != nil {
 		return err
 	}
 	for _, e := range missing.Exchanges {

@@ -16,7 +16,7 @@ import (
 type design struct {
 	naming    brokers.NameScheme
 	transport string // one of the transport... constants
-	ladder    ladder
+	delays    delaySteps
 	named     driver.Steps
 	declare   string // one of the declare... constants
 	single    bool   // all delays use one queue, from which messages expire by their own time to live
@@ -178,7 +178,7 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 	case transportReject:
 		p := Plan{
 			Queues: []Queue{d.delayQueue(n.Retry(0), d.ttl(), n.Exchange, n.Queue).of(n)},
-			ways:   []way{{queue: n.Retry(0), to: n.Queue, key: topic}},
+			ways:   []returnPath{{queue: n.Retry(0), to: n.Queue, key: topic}},
 		}
 		if n.RetryExchange != "" {
 			p.Exchanges = []Exchange{{Name: n.RetryExchange, Kind: d.exchangeType}}
@@ -192,17 +192,17 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 	var p Plan
 	add := func(q Queue, now bool) {
 		p.addDelay(q.of(n), now)
-		p.ways = append(p.ways, way{queue: q.Name, to: n.Queue, key: q.Name, own: q.Args["x-message-ttl"] == nil})
+		p.ways = append(p.ways, returnPath{queue: q.Name, to: n.Queue, key: q.Name, own: q.Args["x-message-ttl"] == nil})
 	}
 	if !d.single {
-		for _, step := range d.ladder.steps {
+		for _, step := range d.delays.steps {
 			add(d.delayQueue(n.Retry(step), step, "", n.Queue), slices.Contains(d.named, step))
 		}
 	}
 	if d.single {
 		add(d.delayQueue(n.Retry(0), 0, "", n.Queue), true)
 		if _, known := d.ttlOf(n.Retry(0)); known { // it may be too short for some delays
-			for _, step := range d.ladder.steps {
+			for _, step := range d.delays.steps {
 				add(d.delayQueue(n.Retry(step), step, "", n.Queue), false)
 			}
 		}
@@ -235,7 +235,7 @@ func (d *design) first(topic string) Plan {
 		})
 	}
 	p := Plan{Exchanges: []Exchange{{Name: n.Exchange, Kind: d.exchangeType}}}
-	for _, step := range d.ladder.steps {
+	for _, step := range d.delays.steps {
 		if d.single {
 			break
 		}

@@ -157,7 +157,7 @@ func newDesign(cfg brokers.Config) (*design, error) {
 		naming:         cfg.Naming,
 		transport:      p.String("transport"),
 		named:          driver.NewSteps(cfg.Delays...),
-		ladder:         newLadder(cfg.Delays, isOn(p.String("grid")), p.Int("tolerance")),
+		delays:         newDelaySteps(cfg.Delays, isOn(p.String("grid")), p.Int("tolerance")),
 		declare:        p.String("declare"),
 		queueType:      cmp.Or(p.String("queue-type"), quorum),
 		retryQueueType: cmp.Or(p.String("retry-queue-type"), quorum),

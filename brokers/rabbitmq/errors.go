@@ -53,9 +53,9 @@ var (
 // errConnectionLost marks operations that are worth repeating on another channel.
 var errConnectionLost = errors.New("the connection to the broker was lost")
 
-// blames reports whether a channel exception was caused by a publication to exchange. RabbitMQ names the exchange only
-// in the text.
-func blames(e *amqp.Error, exchange string) bool {
+// causedBy reports whether a channel exception was caused by a publication to exchange. RabbitMQ names the exchange
+// only in the text.
+func causedBy(e *amqp.Error, exchange string) bool {
 	return e.Server && (e.Code == amqp.NotFound || e.Code == amqp.AccessRefused) &&
 		strings.Contains(e.Reason, "exchange '"+exchange+"' ")
 }
@@ -65,9 +65,9 @@ func deathOf(o *outgoing, e *amqp.Error) error {
 	switch {
 	case e == nil:
 		return errConnectionLost
-	case blames(e, o.exchange) && e.Code == amqp.NotFound:
+	case causedBy(e, o.exchange) && e.Code == amqp.NotFound:
 		return &UnroutableError{Exchange: o.exchange, RoutingKey: o.key, Reason: e.Reason, exchangeMissing: true}
-	case blames(e, o.exchange):
+	case causedBy(e, o.exchange):
 		return fmt.Errorf("rabbitmq: publish to exchange %q: %w", o.exchange, e)
 	case e.Code == amqp.PreconditionFailed &&
 		strings.Contains(e.Reason, fmt.Sprintf("message size %d is larger", len(o.msg.Body))):

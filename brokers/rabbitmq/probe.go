@@ -15,7 +15,7 @@ func ping(ch *amqp.Channel) error { return ch.Qos(1, 0, false) }
 // probePlugin checks whether the broker supports x-delayed-message exchanges, on a separate connection: RabbitMQ ends a
 // connection that declares an exchange of an unknown type.
 func probePlugin(ctx context.Context, cfg brokers.Config) error {
-	l := newLink(cfg.URL, cfg.Name+" (probe)", slog.New(slog.DiscardHandler)) // the caller reports the result
+	l := newConnection(cfg.URL, cfg.Name+" (probe)", slog.New(slog.DiscardHandler)) // the caller reports the result
 	defer l.close()
 	d := &declarer{link: l}
 	probe := delayedExchange("redrive.probe")

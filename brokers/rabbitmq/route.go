@@ -23,7 +23,7 @@ type route struct {
 
 // maxDelay of a transport; 0 if it cannot delay.
 func (d *design) maxDelay() time.Duration {
-	if d.transport == transportTTL && len(d.ladder.steps) == 0 && !d.single {
+	if d.transport == transportTTL && len(d.delays.steps) == 0 && !d.single {
 		return 0
 	}
 	return envelope.MaxDelay
@@ -52,7 +52,7 @@ func (d *design) retry(n brokers.Names, origin *envelope.Origin, delay time.Dura
 			ttl = d.ttl()
 		}
 		r.rest = max(0, delay-ttl)
-		r.expiration = roundUp(delay - r.rest) // see rung
+		r.expiration = roundUp(delay - r.rest) // see throughDelayQueue
 		if n.RetryExchange != "" {
 			r.exchange, r.key = n.RetryExchange, originKey(n, origin)
 		}
@@ -89,8 +89,8 @@ const maxRounds = 50
 // wait routes to the queue for a delay, among those named by name.
 func (d *design) wait(delay time.Duration, name func(time.Duration) string) route {
 	if !d.single {
-		step, rest := d.ladder.step(delay)
-		return d.rung(name(step), step, rest)
+		step, rest := d.delays.step(delay)
+		return d.throughDelayQueue(name(step), step, rest)
 	}
 	one := route{key: name(0), expiration: roundUp(delay)}
 	ttl, known := d.ttlOf(one.key)
@@ -98,18 +98,19 @@ func (d *design) wait(delay time.Duration, name func(time.Duration) string) rout
 	case !known || ttl >= delay:
 		return one
 	// as good as no time to live at all: use the queue named after the delay
-	case len(d.ladder.steps) > 0 && delay > maxRounds*ttl:
-		step, rest := d.ladder.step(delay)
-		return d.rung(name(step), step, rest)
+	case len(d.delays.steps) > 0 && delay > maxRounds*ttl:
+		step, rest := d.delays.step(delay)
+		return d.throughDelayQueue(name(step), step, rest)
 	}
 	one.rest, one.checked = delay-ttl, true
 	return one
 }
 
-// rung routes to the queue of one delay. The message carries the delay too: a foreign queue may have another time to
-// live, or none, and one that is being created has none yet. RabbitMQ 3 shows a quorum queue to other connections
-// before it sets its x-message-ttl; a message that arrived in between would never expire, and block all behind it.
-func (d *design) rung(queue string, step, rest time.Duration) route {
+// throughDelayQueue routes to the queue of one delay. The message carries the delay too: a foreign queue may have
+// another time to live, or none, and one that is being created has none yet. RabbitMQ 3 shows a quorum queue to other
+// connections before it sets its x-message-ttl; a message that arrived in between would never expire, and block all
+// behind it.
+func (d *design) throughDelayQueue(queue string, step, rest time.Duration) route {
 	r := route{key: queue, rest: rest, checked: rest > 0, expiration: roundUp(step)}
 	if ttl, known := d.ttlOf(queue); known && ttl < step {
 		r.rest, r.checked = rest+step-ttl, true

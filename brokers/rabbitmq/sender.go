@@ -14,12 +14,12 @@ import (
 // safe for concurrent use. For 64 callers a second, third and fourth channel gained nothing certain and cost 6 to 17 %
 // more processor time per message (docs/performance.md).
 type sender struct {
-	link    *link
+	link    *connection
 	channel atomic.Pointer[confirmChannel]
 	turn    chan struct{} // holds one token while no caller opens a channel
 }
 
-func newSender(l *link) *sender {
+func newSender(l *connection) *sender {
 	s := &sender{link: l, turn: make(chan struct{}, 1)}
 	s.turn <- struct{}{}
 	return s

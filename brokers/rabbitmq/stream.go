@@ -79,7 +79,7 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	}()
 	s.reading = &reading{
 		stream: s, plan: t.design.mode(t.design.source(q.Names, q.Topic, q.Patterns)),
-		since: time.Now(), haunted: haunted(conn),
+		since: time.Now(), losesMessages: losesRecreatedQueues(conn),
 	}
 	t.consumed.add(s.reading)
 	if s.first, err = s.consume(ctx, 0, q.Window); err != nil {
@@ -90,7 +90,7 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 		}
 		return nil, err
 	}
-	t.tending.Do(func() { t.consuming.tasks.Go(func() { t.tend(t.consuming.life) }) })
+	t.tending.Do(func() { t.consuming.tasks.Go(func() { t.keepDeclared(t.consuming.life) }) })
 	return s, nil
 }
 

@@ -46,15 +46,15 @@ type Plan struct {
 	// program whose user may not declare: see [Plan.All].
 	Later []Queue
 
-	design *design // nil for a plan that a program has made up
-	ways   []way   // of the wait queues among Queues, Later and Adopted
+	design *design      // nil for a plan that a program has made up
+	ways   []returnPath // of the wait queues among Queues, Later and Adopted
 }
 
 // adopts reports whether existing objects are used as they are.
 func (p Plan) adopts() bool { return p.design != nil && p.design.declare == declareAdopt }
 
-// way is how messages return from a wait queue.
-type way struct {
+// returnPath is how messages return from a wait queue.
+type returnPath struct {
 	queue, to string
 	key       string // the key they were published with
 	own       bool   // they expire by their own time to live
@@ -113,7 +113,7 @@ func formatArgs(args amqp.Table) string {
 // merge adds the objects of other that p does not have.
 func (p *Plan) merge(other Plan) {
 	p.design = cmp.Or(p.design, other.design)
-	p.ways = union(p.ways, other.ways, func(a, b way) bool { return a == b })
+	p.ways = union(p.ways, other.ways, func(a, b returnPath) bool { return a == b })
 	p.Exchanges = union(p.Exchanges, other.Exchanges, func(a, b Exchange) bool { return a.Name == b.Name })
 	p.Queues = union(p.Queues, other.Queues, sameQueue)
 	p.Later = union(p.Later, other.Later, sameQueue)

@@ -21,10 +21,10 @@ type transport struct {
 	design *design
 	logger *slog.Logger
 
-	publishing *link
-	consuming  *link // connects with the first subscription
+	publishing *connection
+	consuming  *connection // connects with the first subscription
 	// connects with the first Depths or Readers: a missing answer costs the connection of the request
-	counting *link
+	counting *connection
 
 	// Each has a separate channel, because RabbitMQ ends the channel of a publication to a missing exchange, and with it
 	// everything in flight there.
@@ -34,7 +34,7 @@ type transport struct {
 
 	consumed consumed
 	tending  sync.Once
-	poke     chan struct{} // see tendSoon
+	poke     chan struct{} // see checkSoon
 	waits    waitQueues
 }
 
@@ -48,7 +48,7 @@ var (
 
 // connect opens a transport.
 func connect(ctx context.Context, cfg brokers.Config, d *design) (*transport, error) {
-	publishing := newLink(cfg.URL, cfg.Name+" (publish)", cfg.Logger)
+	publishing := newConnection(cfg.URL, cfg.Name+" (publish)", cfg.Logger)
 	t := &transport{
 		cfg:        cfg,
 		design:     d,
@@ -57,8 +57,8 @@ func connect(ctx context.Context, cfg brokers.Config, d *design) (*transport, er
 		users:      newSender(publishing),
 		retries:    newSender(publishing),
 		letters:    newSender(publishing),
-		consuming:  newLink(cfg.URL, cfg.Name+" (consume)", cfg.Logger),
-		counting:   newLink(cfg.URL, cfg.Name+" (count)", cfg.Logger),
+		consuming:  newConnection(cfg.URL, cfg.Name+" (consume)", cfg.Logger),
+		counting:   newConnection(cfg.URL, cfg.Name+" (count)", cfg.Logger),
 		poke:       make(chan struct{}, 1),
 	}
 	if err := t.prepare(ctx); err != nil {
@@ -228,12 +228,12 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 	if r.pluginDelay > 0 {
 		headers[envelope.KeyDelay] = r.pluginDelay
 	}
-	whence(headers, o)
+	setOrigin(headers, o)
 	return made, nil
 }
 
-// whence adds headers with the origin of a retry or a dead letter.
-func whence(headers map[string]any, o *driver.Outgoing) {
+// setOrigin adds headers with the origin of a retry or a dead letter.
+func setOrigin(headers map[string]any, o *driver.Outgoing) {
 	n := o.To.Names
 	switch o.To.Kind {
 	case driver.ToTopic:
@@ -270,7 +270,7 @@ func (t *transport) Ping(ctx context.Context) error {
 	err := d.do(ctx, ping)
 	if err == nil {
 		if err = missingOf(ctx, d, t.consumed.plan("")); err != nil {
-			t.tendSoon()
+			t.checkSoon()
 		}
 	}
 	if err != nil {

@@ -14,7 +14,9 @@ import (
 
 // The due time is written in milliseconds, and never rounded down.
 func TestOutgoing_IsNeverDueEarly(t *testing.T) {
-	tr := &transport{design: &design{transport: transportTTL, ladder: newLadder([]time.Duration{time.Second}, false, 1)}}
+	tr := &transport{design: &design{
+		transport: transportTTL, delays: newDelaySteps([]time.Duration{time.Second}, false, 1),
+	}}
 	to := &driver.Destination{Kind: driver.ToConsumer, Topic: "orders", Names: brokers.Names{Queue: "orders"}}
 	for _, fraction := range []time.Duration{0, 1, 499 * time.Microsecond, 999_999} {
 		due := time.UnixMilli(1_700_000_000_000).Add(fraction)

@@ -33,7 +33,7 @@ type delivery struct {
 	uuid    string    // of the message
 	expires time.Time // of the lease, by this process's clock, counted from before the statement was sent
 	cancel  context.CancelCauseFunc
-	fate    fate
+	state   rowState
 	// leaving means that the row is being returned to the queue: from now on it may be claimed again, even by this
 	// process, before the returning caller has the database's answer.
 	leaving bool
@@ -41,14 +41,14 @@ type delivery struct {
 	left bool
 }
 
-// fate is what this process may still do with a row.
-type fate uint8
+// rowState is what this process may still do with a row.
+type rowState uint8
 
 const (
-	fateOpen     fate = iota
-	fateDeciding      // one party is telling the database: the handler's answer, its transaction, or its retry
-	fateDecided       // the database has recorded it
-	fateLost          // the row is another worker's, although the handler here may still be running
+	rowOpen     rowState = iota
+	rowDeciding          // one party is telling the database: the handler's answer, its transaction, or its retry
+	rowDecided           // the database has recorded it
+	rowLost              // the row is another worker's, although the handler here may still be running
 )
 
 type deliveryKey struct{}
@@ -100,7 +100,7 @@ func (d *delivery) begin(parent context.Context) {
 	ctx, cancel := context.WithCancelCause(parent)
 	d.mu.Lock()
 	d.Context, d.cancel = ctx, cancel
-	gone := d.fate == fateLost
+	gone := d.state == rowLost
 	d.mu.Unlock()
 	if gone {
 		cancel(ErrLeaseLost)
@@ -126,20 +126,20 @@ func (d *delivery) answered() {
 
 // decide lets the caller decide on the row if its fate was open, and returns the previous fate. leaving means that it
 // will be returned to the queue.
-func (d *delivery) decide(leaving bool) (was fate) {
+func (d *delivery) decide(leaving bool) (was rowState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if was = d.fate; was == fateOpen {
-		d.fate, d.leaving = fateDeciding, leaving
+	if was = d.state; was == rowOpen {
+		d.state, d.leaving = rowDeciding, leaving
 	}
 	return was
 }
 
 // turn ends a decision: either the database has recorded it, or it has failed and the fate is open again.
-func (d *delivery) turn(to fate) {
+func (d *delivery) turn(to rowState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.fate, d.leaving = to, d.leaving && to != fateOpen
+	d.state, d.leaving = to, d.leaving && to != rowOpen
 }
 
 // isLeaving reports whether the row, if it is claimed again, is a new delivery.
@@ -154,8 +154,8 @@ func (d *delivery) isLeaving() bool {
 // message.
 func (d *delivery) lose() (marked bool) {
 	d.mu.Lock()
-	if d.fate == fateOpen {
-		d.fate, marked = fateLost, true
+	if d.state == rowOpen {
+		d.state, marked = rowLost, true
 	}
 	d.mu.Unlock()
 	if marked {
@@ -168,8 +168,8 @@ func (d *delivery) lose() (marked bool) {
 func (d *delivery) revive(expires time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.fate == fateLost {
-		d.fate = fateOpen
+	if d.state == rowLost {
+		d.state = rowOpen
 	}
 	d.expires = expires
 }
@@ -188,7 +188,7 @@ func (d *delivery) end(cause error) {
 func (d *delivery) lease() (ends time.Time, ours bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.expires, d.fate != fateLost
+	return d.expires, d.state != rowLost
 }
 
 func (d *delivery) extend(until time.Time) {

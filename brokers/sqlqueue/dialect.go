@@ -30,7 +30,7 @@ type dialect interface {
 	// name is the database's; properties known to every package follow from it.
 	name() Dialect
 	// publish inserts rows of p once for every group of its topic, and reports whether the topic has any.
-	publish(ctx context.Context, db DB, p *parcel, rows []row) (bool, error)
+	publish(ctx context.Context, db DB, p *publication, rows []row) (bool, error)
 	// byID names a table in a statement on rows by their ids, which must not read others. deleteFrom begins a DELETE of
 	// them.
 	byID(table string) string
@@ -43,7 +43,7 @@ type dialect interface {
 	limit(n int) int
 	// byIDs selects rows by their ids. locks is how statements treat rows that another session has locked.
 	byIDs(ids []int64) (where string, args []any)
-	locks() lockHabit
+	locks() lockCheck
 	// held selects the rows leased by worker.
 	held(worker int64, rows []leased) (where string, args []any)
 	// over begins a statement on rows that also ends a worker's shared leases, if it answers their last rows.
@@ -59,8 +59,8 @@ type dialect interface {
 	move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error
 	// wake notifies other processes that a queue has a row due after delay. It does nothing if the database cannot notify.
 	wake(ctx context.Context, db DB, queue int64, delay time.Duration) error
-	// tend keeps the database's plans right when the table grows fast. It is called every few seconds.
-	tend(ctx context.Context, db *sql.DB) error
+	// maintain keeps the database's plans right when the table grows fast. It is called every few seconds.
+	maintain(ctx context.Context, db *sql.DB) error
 	// probe queries the database's settings and its largest message.
 	probe(ctx context.Context, db *sql.DB) (maxMessage int64, err error)
 	// write runs a change. SQLite has one writer at a time; queueing for it here is fairer than its busy handler.
@@ -156,7 +156,7 @@ func (eachLeased) free(int64) string { return "1 = 1" }
 
 func (eachLeased) wake(context.Context, DB, int64, time.Duration) error { return nil }
 
-func (eachLeased) tend(context.Context, *sql.DB) error { return nil }
+func (eachLeased) maintain(context.Context, *sql.DB) error { return nil }
 
 func idsOf(rows []leased) []int64 {
 	ids := make([]int64, len(rows))

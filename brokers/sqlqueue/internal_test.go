@@ -157,7 +157,7 @@ func TestLeases_TakeDistinguishesNewDeliveriesFromExpiredLeases(t *testing.T) {
 	require.True(t, ours)
 	require.Equal(t, lapsed.expires, ends)
 
-	require.Equal(t, fateOpen, running.decide(true))
+	require.Equal(t, rowOpen, running.decide(true))
 	again := hold()
 	require.Len(t, l.take([]*delivery{again}), 1, "it has been returned")
 	require.Equal(t, []leased{{id: 1}}, l.current([]answer{{delivery: again}}))

@@ -102,7 +102,7 @@ func (l *listener) receive(ctx context.Context, raw any) error {
 	if err != nil {
 		return err
 	}
-	if err := l.hear(ctx, next); err != nil {
+	if err := l.awaitOwn(ctx, next); err != nil {
 		return err
 	}
 	l.up.Store(true)
@@ -125,8 +125,8 @@ func (l *listener) receive(ctx context.Context, raw any) error {
 	}
 }
 
-// hear waits for its own notification, sent on another connection: LISTEN also succeeds where none ever arrives.
-func (l *listener) hear(ctx context.Context, next func(context.Context) (string, error)) error {
+// awaitOwn waits for its own notification, sent on another connection: LISTEN also succeeds where none ever arrives.
+func (l *listener) awaitOwn(ctx context.Context, next func(context.Context) (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, hearTimeout)
 	defer cancel()
 	token := "hear " + strconv.FormatInt(rand.Int64(), 36) //nolint:gosec // G404: no secret

@@ -8,11 +8,11 @@ import (
 // Another session may have locked a row: an operator's SELECT ... FOR UPDATE, a dump, a stuck transaction. A statement
 // for many rows would wait for it while their leases expire, so such rows are left out and retried separately.
 
-// lockHabit is when to check rows for other sessions' locks.
-type lockHabit int
+// lockCheck is when to check rows for other sessions' locks.
+type lockCheck int
 
 const (
-	neverLocked lockHabit = iota // a writer has the whole database
+	neverLocked lockCheck = iota // a writer has the whole database
 	lookFirst                    // a waiting statement cannot be interrupted
 	lookLate                     // after a statement that has waited, which the driver interrupts at the server
 )

@@ -28,7 +28,7 @@ func (m mysql) deleteFrom(table string) string { return "DELETE " + table + " FR
 
 func (mysql) write(_ context.Context, change func() error) error { return change() }
 
-func (m mysql) publish(ctx context.Context, db DB, p *parcel, rows []row) (bool, error) {
+func (m mysql) publish(ctx context.Context, db DB, p *publication, rows []row) (bool, error) {
 	return publishInto(ctx, db, m, p.topic, rows)
 }
 
@@ -214,7 +214,7 @@ func (e moveEach) move(ctx context.Context, db *sql.DB, worker int64, moves []mo
 	return nil
 }
 
-func (mysql) locks() lockHabit { return lookFirst }
+func (mysql) locks() lockCheck { return lookFirst }
 
 // firsts reads the first row of each queue in the index.
 func (mysql) firsts() string {

@@ -60,5 +60,5 @@ func (p *txPublisher) publish(topic string, messages []*message.Message) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), t.cfg.PublishTimeout)
 	defer cancel()
-	return t.store.insertParcel(ctx, p.tx, &parcel{topic: topic, rows: rows, outbox: true, notify: true})
+	return t.store.insertPublication(ctx, p.tx, &publication{topic: topic, rows: rows, outbox: true, notify: true})
 }

@@ -34,7 +34,7 @@ func (*postgres) write(_ context.Context, change func() error) error { return ch
 
 // publish inserts the rows for the groups that exist now, in one statement, so that a group that subscribed before the
 // call misses nothing.
-func (p *postgres) publish(ctx context.Context, db DB, parcel *parcel, rows []row) (bool, error) {
+func (p *postgres) publish(ctx context.Context, db DB, parcel *publication, rows []row) (bool, error) {
 	args := make([]any, 0, 8)
 	args = append(args, []byte(parcel.topic))
 	if parcel.notify {
@@ -148,7 +148,7 @@ func (*postgres) byIDs(ids []int64) (where string, args []any) {
 	return " WHERE id = ANY ($1::bigint[])", []any{"{" + sqldb.IDs(ids) + "}"}
 }
 
-func (*postgres) locks() lockHabit { return lookLate }
+func (*postgres) locks() lockCheck { return lookLate }
 
 // held passes its rows in one parameter, so that the statement's text, and with it its plan, is the same for any number
 // of them; every driver accepts text for an array.
@@ -247,11 +247,11 @@ func (*postgres) wakeTopic(ctx context.Context, db DB, topic string, delay time.
 	return err
 }
 
-// tend makes PostgreSQL plan again when the table has become four times as large as its statistics. A statement
+// maintain makes PostgreSQL plan again when the table has become four times as large as its statistics. A statement
 // that was prepared while the queue was nearly empty reads the whole table, which is right then, and continues to do so
 // until its plan is invalidated. Autovacuum would, a minute after a million messages have arrived. Without the right to
 // analyze the table, PostgreSQL warns and does nothing.
-func (*postgres) tend(ctx context.Context, db *sql.DB) error {
+func (*postgres) maintain(ctx context.Context, db *sql.DB) error {
 	grown, err := queryInts(ctx, db, `SELECT 1 FROM pg_class c, LATERAL (SELECT pg_relation_size(c.oid) /
 		current_setting('block_size')::int AS now) pages
 		WHERE c.oid = 'redrive_queue_messages'::regclass AND pages.now > 200 AND pages.now > 4 * c.relpages`)

@@ -14,8 +14,8 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// parcel is the part of a call that goes to one destination.
-type parcel struct {
+// publication is the part of a call that goes to one destination.
+type publication struct {
 	topic  string // for all of its groups
 	queue  int64  // or only for this one; 0 with a topic
 	rows   []row
@@ -30,12 +30,12 @@ type parcel struct {
 func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	faults := make([]error, len(out))
 	var moves []moved
-	var parcels []*parcel
+	var publications []*publication
 	type address struct {
 		to       *driver.Destination
 		existing bool
 	}
-	known := map[address]*parcel{}
+	known := map[address]*publication{}
 	for i := range out {
 		o := &out[i]
 		r := newRow(o)
@@ -44,22 +44,22 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 		}
 		if d := t.heldHere(o); d != nil {
 			switch d.decide(true) {
-			case fateOpen:
+			case rowOpen:
 				moves = append(moves, moved{row: r, delivery: d, place: i})
 				continue
-			case fateLost:
+			case rowLost:
 				faults[i] = ErrLeaseLost
 				continue
-			case fateDeciding, fateDecided: // a second message
+			case rowDeciding, rowDecided: // a second message
 			}
 		}
 		at := address{o.To, o.ExistingOnly}
 		p := known[at]
 		if p == nil {
-			p = t.parcelTo(ctx, o)
+			p = t.publicationTo(ctx, o)
 			known[at] = p
 			if p.err == nil {
-				parcels = append(parcels, p)
+				publications = append(publications, p)
 			}
 		}
 		if faults[i] = p.err; p.err == nil {
@@ -69,8 +69,8 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 	if len(moves) > 0 {
 		t.move(ctx, moves, faults)
 	}
-	if len(parcels) > 0 {
-		t.insert(ctx, parcels, faults)
+	if len(publications) > 0 {
+		t.insert(ctx, publications, faults)
 	}
 	return faults
 }
@@ -89,10 +89,10 @@ func (t *transport) fits(o *driver.Outgoing, r *row) error {
 	return nil
 }
 
-// parcelTo resolves a destination. A topic is created on first use, unless it must exist.
-func (t *transport) parcelTo(ctx context.Context, o *driver.Outgoing) *parcel {
+// publicationTo resolves a destination. A topic is created on first use, unless it must exist.
+func (t *transport) publicationTo(ctx context.Context, o *driver.Outgoing) *publication {
 	to := o.To
-	p := &parcel{topic: to.Topic}
+	p := &publication{topic: to.Topic}
 	switch to.Kind {
 	case driver.ToTopic:
 		if p.err = checkName("topic", p.topic); p.err == nil && o.ExistingOnly {
@@ -139,7 +139,7 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 		id := m.id()
 		switch {
 		case done[id]:
-			m.turn(fateDecided)
+			m.turn(rowDecided)
 			t.leases.drop(m.delivery)
 			t.wakeups.wake(m.stream.queue, m.delay)
 			continue
@@ -153,7 +153,7 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 			// If the row was moved by an attempt whose answer was lost, this one creates no second message.
 			faults[m.place] = ErrLeaseLost
 		}
-		m.turn(fateOpen)
+		m.turn(rowOpen)
 		if errors.Is(faults[m.place], ErrLeaseLost) {
 			m.lose()
 		}
@@ -179,20 +179,20 @@ func (t *transport) moveTogether(ctx context.Context, moves []moved, done map[in
 	return nil
 }
 
-// insert stores parcels together, and wakes their consumers.
-func (t *transport) insert(ctx context.Context, parcels []*parcel, faults []error) {
-	for _, p := range parcels {
+// insert stores publications together, and wakes their consumers.
+func (t *transport) insert(ctx context.Context, publications []*publication, faults []error) {
+	for _, p := range publications {
 		p.notify = !t.notifies || p.queue == 0 && t.notices.publish(p.topic)
 	}
-	err := t.store.insert(ctx, parcels)
+	err := t.store.insert(ctx, publications)
 	n := 0
-	for _, p := range parcels {
+	for _, p := range publications {
 		n += len(p.rows)
 	}
 	if err != nil && n > 1 && !sqldb.Unreachable(err) && ctx.Err() == nil {
 		err = fmt.Errorf("%w: %w", driver.ErrTogether, err)
 	}
-	for _, p := range parcels {
+	for _, p := range publications {
 		if err != nil {
 			for _, place := range p.places {
 				faults[place] = err
@@ -220,15 +220,15 @@ func (t *transport) wakeTopic(topic string, after time.Duration) {
 	}
 }
 
-// insert stores parcels: a small one in one statement, otherwise all in one transaction.
-func (s *store) insert(ctx context.Context, parcels []*parcel) error {
+// insert stores publications: a small one in one statement, otherwise all in one transaction.
+func (s *store) insert(ctx context.Context, publications []*publication) error {
 	return s.write(ctx, func() error {
-		if len(parcels) == 1 && chunked(parcels[0].rows) == len(parcels[0].rows) {
-			return s.insertParcel(ctx, s.db, parcels[0])
+		if len(publications) == 1 && chunked(publications[0].rows) == len(publications[0].rows) {
+			return s.insertPublication(ctx, s.db, publications[0])
 		}
 		return sqldb.InTx(ctx, s.db, s.name().ReadCommitted(), func(tx *sql.Tx) error {
-			for _, p := range parcels {
-				if err := s.insertParcel(ctx, tx, p); err != nil {
+			for _, p := range publications {
+				if err := s.insertPublication(ctx, tx, p); err != nil {
 					return err
 				}
 			}
@@ -237,8 +237,8 @@ func (s *store) insert(ctx context.Context, parcels []*parcel) error {
 	})
 }
 
-// insertParcel stores a parcel with db.
-func (s *store) insertParcel(ctx context.Context, db DB, p *parcel) error {
+// insertPublication stores a publication with db.
+func (s *store) insertPublication(ctx context.Context, db DB, p *publication) error {
 	for rows := range chunks(p.rows) {
 		if p.queue == 0 {
 			if err := s.insertTopic(ctx, db, p, rows); err != nil {
@@ -255,7 +255,7 @@ func (s *store) insertParcel(ctx context.Context, db DB, p *parcel) error {
 }
 
 // insertTopic publishes rows of p to every group of its topic.
-func (s *store) insertTopic(ctx context.Context, db DB, p *parcel, rows []row) error {
+func (s *store) insertTopic(ctx context.Context, db DB, p *publication, rows []row) error {
 	for range 3 {
 		if found, err := s.publish(ctx, db, p, rows); err != nil || found {
 			return err

@@ -25,16 +25,16 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 		d := settled[i].Delivery.Token.(*delivery)
 		d.answered()
 		switch d.decide(settled[i].Answer != driver.Ack) {
-		case fateDecided: // rescheduled, or acked in a transaction
+		case rowDecided: // rescheduled, or acked in a transaction
 			continue
-		case fateDeciding:
+		case rowDeciding:
 			faults[i] = driver.ErrBusy
 			continue
-		case fateLost:
+		case rowLost:
 			s.t.leases.drop(d)
 			faults[i] = ErrLeaseLost
 			continue
-		case fateOpen:
+		case rowOpen:
 		}
 		a := answer{delivery: d, fault: &faults[i]}
 		switch settled[i].Answer {
@@ -92,12 +92,12 @@ func (s *stream) apply(ctx context.Context, list []answer, change change) {
 		switch {
 		case err != nil:
 			*a.fault = err
-			a.turn(fateOpen)
+			a.turn(rowOpen)
 		case len(locked) > 0 && slices.Contains(locked, a.leased()):
 			*a.fault = driver.ErrBusy
-			a.turn(fateOpen)
+			a.turn(rowOpen)
 		default:
-			a.turn(fateDecided)
+			a.turn(rowDecided)
 			done = append(done, a.delivery)
 		}
 	}

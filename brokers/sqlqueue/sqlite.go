@@ -36,7 +36,7 @@ func (s sqlite) write(ctx context.Context, change func() error) error {
 	return change()
 }
 
-func (s sqlite) publish(ctx context.Context, db DB, p *parcel, rows []row) (bool, error) {
+func (s sqlite) publish(ctx context.Context, db DB, p *publication, rows []row) (bool, error) {
 	return publishInto(ctx, db, s, p.topic, rows)
 }
 
@@ -73,7 +73,7 @@ func (s sqlite) move(ctx context.Context, db *sql.DB, worker int64, moves []move
 	})
 }
 
-func (sqlite) locks() lockHabit { return neverLocked }
+func (sqlite) locks() lockCheck { return neverLocked }
 
 func (sqlite) firsts() string { return firstOfEach(SQLite) }
 

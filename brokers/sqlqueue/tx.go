@@ -38,12 +38,12 @@ func InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 }
 
 func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx) error) (err error) {
-	if d.decide(false) != fateOpen {
+	if d.decide(false) != rowOpen {
 		return ErrNoDelivery
 	}
-	outcome := fateOpen
+	outcome := rowOpen
 	defer func() { // even if fn panics
-		if d.turn(outcome); outcome == fateDecided {
+		if d.turn(outcome); outcome == rowDecided {
 			t.leases.drop(d)
 		}
 	}()
@@ -59,7 +59,7 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 		return err
 	})
 	if err == nil {
-		outcome = fateDecided
+		outcome = rowDecided
 	}
 	return err
 }

@@ -13,7 +13,7 @@ const tendInterval = 3 * time.Second
 // tend maintains the table's statistics, and checks that the queues being read still exist.
 func (t *transport) tend(ctx context.Context) {
 	for wait.For(ctx, tendInterval) == nil {
-		if err := t.store.tend(ctx, t.db); err != nil && ctx.Err() == nil {
+		if err := t.store.maintain(ctx, t.db); err != nil && ctx.Err() == nil {
 			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the table's statistics could not be maintained", "error", err)
 		}
 		if err := t.reads.look(ctx, t.store); err != nil && ctx.Err() == nil {

@@ -109,7 +109,7 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64, las
 	if err := history(ctx, letters, server.Runner, time.Now()); err != nil {
 		return ended(ctx, err)
 	}
-	a.introduce(path, server.listener.Addr().String())
+	a.printIntroduction(path, server.listener.Addr().String())
 
 	// The time before this depends on the machine: counted from the start, the duration could end in a migration.
 	if lasts > 0 {
@@ -135,8 +135,8 @@ func (a *app) runDemo(ctx context.Context, server *server, shop *shop, monitor *
 	return running.Wait()
 }
 
-// introduce prints what exists and what can be tried.
-func (a *app) introduce(path, address string) {
+// printIntroduction prints what exists and what can be tried.
+func (a *app) printIntroduction(path, address string) {
 	_, _ = fmt.Fprintf(a.out, `A shop is running: its bank is down for the first 20 seconds of every minute. The store begins with a week that has
 passed, a run that stops because its orders die again, and one that waits for a second person.
 
@@ -182,7 +182,7 @@ func (a *app) report(ctx context.Context, s *shop, m *dlq.Manager) error {
 			return ended(ctx, err)
 		}
 		bank := "up"
-		if bankIsDown(time.Now()) {
+		if bankDown(time.Now()) {
 			bank = "down"
 		}
 		var dead []string

@@ -243,8 +243,8 @@ func (a *app) printJQ(value any) error {
 	}
 }
 
-// forPerson reports whether what is printed is text, not data.
-func (a *app) forPerson() bool {
+// textOutput reports whether what is printed is text, not data.
+func (a *app) textOutput() bool {
 	return a.flags.jq == "" && (a.flags.output == "table" || a.flags.output == "wide")
 }
 

@@ -139,7 +139,7 @@ func (a *app) showRun(ctx context.Context, m operator, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.printRun(run); err != nil || !a.forPerson() {
+	if err := a.printRun(run); err != nil || !a.textOutput() {
 		return err
 	}
 	var troubled []redrive.Item

@@ -47,8 +47,8 @@ func newOrder(number int) order {
 	return order{number, fmt.Sprintf("customer-%d", number%97), 500 + number%90*100, "4111"}
 }
 
-// bankIsDown simulates an outage that an operator can watch, and redrive after.
-func bankIsDown(now time.Time) bool { return now.Second() < 20 }
+// bankDown simulates an outage that an operator can watch, and redrive after.
+func bankDown(now time.Time) bool { return now.Second() < 20 }
 
 func newShop(
 	broker *memory.Broker, letters *dlq.Letters, observer middleware.Observer, monitor *live.Monitor, logger *slog.Logger,
@@ -144,7 +144,7 @@ func (s *shop) charge(m *message.Message) error {
 		return middleware.Permanent(fmt.Errorf("order %d: the total is negative", o.Number))
 	case o.Card == "":
 		return middleware.Permanent(fmt.Errorf("order %d: %s has no card", o.Number, o.Customer))
-	case bankIsDown(time.Now()) && rand.N(3) > 0: //nolint:gosec // a demo
+	case bankDown(time.Now()) && rand.N(3) > 0: //nolint:gosec // a demo
 		return fmt.Errorf("order %d: %w", o.Number, errBank)
 	}
 	s.paid.Add(1)

@@ -113,7 +113,7 @@ func plural[N int | int64](n N, thing string) string {
 
 func deadLetters(n int64) string { return plural(n, "dead letter") }
 
-// stampLayout is how tables write times; forPeople makes them relative.
+// stampLayout is how tables write times; a table that is fitted to a terminal makes them relative.
 const stampLayout = "2006-01-02 15:04:05Z"
 
 func stampOf(t time.Time) string {

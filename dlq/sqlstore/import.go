@@ -41,7 +41,7 @@ func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...
 			store: s, tx: tx, receipts: make([]driver.Receipt, len(rows)), rows: map[int64]*dlq.Entry{},
 			before: map[int64]*dlq.Entry{},
 		}
-		if err := p.bringIn(ctx, rows, letters, by, at); err != nil {
+		if err := p.insertImported(ctx, rows, letters, by, at); err != nil {
 			return nil, err
 		}
 		if err := p.finish(ctx); err != nil {
@@ -51,8 +51,9 @@ func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...
 	})
 }
 
-// bringIn stores the entries that do not exist. Existing ones were imported before, or died here: they are not changed.
-func (p *putting) bringIn(ctx context.Context, rows []letterRow, letters []driver.Exported, by dlq.By,
+// insertImported stores the entries that do not exist. Existing ones were imported before, or died here: they are not
+// changed.
+func (p *putting) insertImported(ctx context.Context, rows []letterRow, letters []driver.Exported, by dlq.By,
 	at time.Time,
 ) error {
 	var fresh []int

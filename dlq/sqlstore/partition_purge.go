@@ -152,7 +152,7 @@ func (s *Store) archiveMonth(ctx context.Context, tx *sql.Tx, month string, ids 
 func purgedBy(table string, p dlq.Purge) string {
 	before := timeLiteral(p.ClosedBefore)
 	return "status IN (" + statusList(p.Statuses) + ") AND resolved_at IS NOT NULL AND resolved_at < " + before + " AND " +
-		notBrought(table, before)
+		notImported(table, before)
 }
 
 func statusList(statuses []dlq.Status) string {

@@ -31,7 +31,7 @@ func (s *Store) Purge(ctx context.Context, p dlq.Purge) (int, error) {
 func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, error) {
 	b := s.selectFrom("dlq_entries", selectEntry)
 	s.where(b, &dlq.Filter{Statuses: p.Statuses, ResolvedBefore: p.ClosedBefore})
-	b.Where(notBrought("dlq_entries", b.Var(s.dialect.time(p.ClosedBefore))))
+	b.Where(notImported("dlq_entries", b.Var(s.dialect.time(p.ClosedBefore))))
 	b.OrderBy("resolved_at").Limit(p.Limit)
 	query, args := b.Build()
 	entries, err := scanEntries(tx.QueryContext(ctx, query+s.forUpdate(), args...))
@@ -59,9 +59,9 @@ func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, erro
 	return len(entries), counted.apply(ctx, s, tx)
 }
 
-// notBrought is a condition that an entry of a table was not restored from the archive since a time, which is a
+// notImported is a condition that an entry of a table was not restored from the archive since a time, which is a
 // parameter or a literal: a restored entry is kept for as long again as after it was closed.
-func notBrought(table, since string) string {
+func notImported(table, since string) string {
 	return "NOT EXISTS (SELECT 1 FROM dlq_audit a WHERE a.entry_id = " + table + ".id AND a.action = '" +
 		string(driver.ActionUnarchive) +
 		"' AND a.at >= " + since + ")"

@@ -131,7 +131,7 @@ func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []letterRow) (*pu
 		store: s, tx: tx, receipts: make([]driver.Receipt, len(letters)),
 		rows: map[int64]*dlq.Entry{}, before: map[int64]*dlq.Entry{},
 	}
-	fresh, err := p.bringBack(ctx, letters)
+	fresh, err := p.recordReturns(ctx, letters)
 	if err != nil {
 		return nil, err
 	}
@@ -144,8 +144,8 @@ func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []letterRow) (*pu
 	return p, nil
 }
 
-// bringBack assigns the redriven messages to their entries, and returns the indexes of the others.
-func (p *putting) bringBack(ctx context.Context, letters []letterRow) (fresh []int, err error) {
+// recordReturns assigns the redriven messages to their entries, and returns the indexes of the others.
+func (p *putting) recordReturns(ctx context.Context, letters []letterRow) (fresh []int, err error) {
 	var ids []int64
 	for _, d := range letters {
 		if d.RedriveOf != 0 {
@@ -222,7 +222,7 @@ func (p *putting) seeAgain(ctx context.Context, letters []letterRow, again []int
 	for n, i := range again {
 		row := rows[letters[i].Key]
 		if row == nil {
-			return p.takePlace(ctx, letters, again[n:])
+			return p.replaceSwept(ctx, letters, again[n:])
 		}
 		if err := p.die(ctx, i, row, letters[i].Entry); err != nil {
 			return err
@@ -239,9 +239,9 @@ var errRemoved = errors.New("an entry was removed while its message died again: 
 // removed reports whether a transaction ended with errRemoved.
 func removed(err error) bool { return errors.Is(err, errRemoved) }
 
-// takePlace stores letters whose keys existed without an entry, once: those of a month that has just been dropped are
-// not swept yet.
-func (p *putting) takePlace(ctx context.Context, letters []letterRow, again []int) error {
+// replaceSwept stores letters whose keys existed without an entry, once: those of a month that has just been dropped
+// are not swept yet.
+func (p *putting) replaceSwept(ctx context.Context, letters []letterRow, again []int) error {
 	table, id := p.store.dialect.keys()
 	if p.tookPlace || table == "dlq_entries" {
 		return errRemoved

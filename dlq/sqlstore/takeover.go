@@ -84,20 +84,20 @@ func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB,
 	if err != nil {
 		return err
 	}
-	if table, done.Kept, err = d.makeRoom(ctx, db, table); err != nil {
+	if table, done.Kept, err = d.renameExisting(ctx, db, table); err != nil {
 		return err
 	}
 	t.migrate = true
 	s, err := t.open(ctx)
 	if err != nil {
-		return errors.Join(err, comeBack(context.WithoutCancel(ctx), db, table, done.Kept))
+		return errors.Join(err, resumeInserts(context.WithoutCancel(ctx), db, table, done.Kept))
 	}
 	defer s.Close()
 	if done.Kept != table {
 		if err := divert(ctx, db, done.Kept); err != nil {
 			return err
 		}
-		if err := regrant(ctx, db, d.archive()+keptSuffix, d.archive()); err != nil {
+		if err := copyGrants(ctx, db, d.archive()+keptSuffix, d.archive()); err != nil {
 			return err
 		}
 	}
@@ -115,9 +115,9 @@ func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB,
 	return err
 }
 
-// makeRoom renames what has our names, and returns the table's previous name, with its schema if that is not the
+// renameExisting renames what has our names, and returns the table's previous name, with its schema if that is not the
 // store's, and its new name.
-func (d postgres) makeRoom(ctx context.Context, db *sql.DB, table string) (was, kept string, err error) {
+func (d postgres) renameExisting(ctx context.Context, db *sql.DB, table string) (was, kept string, err error) {
 	err = sqldb.InTx(ctx, db, nil, func(tx *sql.Tx) error {
 		isTable := func(name string) (is bool, err error) {
 			err = tx.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pg_class WHERE oid = to_regclass($1) AND relkind IN ('r', "+
@@ -171,8 +171,8 @@ func (d postgres) rename(ctx context.Context, tx *sql.Tx, table string) (was, ke
 	return table, kept, nil
 }
 
-// comeBack lets inserts into the table continue after a failed call.
-func comeBack(ctx context.Context, db *sql.DB, table, kept string) error {
+// resumeInserts lets inserts into the table continue after a failed call.
+func resumeInserts(ctx context.Context, db *sql.DB, table, kept string) error {
 	if table == kept {
 		return nil
 	}
@@ -241,11 +241,11 @@ func divert(ctx context.Context, db *sql.DB, kept string) error {
 			return fmt.Errorf("lead what is inserted into dlq_events to %s: %w", kept, err)
 		}
 	}
-	return regrant(ctx, db, kept, "dlq_events")
+	return copyGrants(ctx, db, kept, "dlq_events")
 }
 
-// regrant grants the rights on a table to those who had them on the table which had its name before.
-func regrant(ctx context.Context, db *sql.DB, from, to string) error {
+// copyGrants grants the rights on a table to those who had them on the table which had its name before.
+func copyGrants(ctx context.Context, db *sql.DB, from, to string) error {
 	grants, err := sqldb.Column[string](db.QueryContext(ctx, "SELECT 'GRANT ' || a.privilege_type || ' ON "+
 		quoteTable(to)+" TO ' || CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END"+
 		" FROM pg_class c CROSS JOIN aclexplode(c.relacl) a"+

@@ -92,13 +92,13 @@ func (t *transport) waitingAt(n brokers.Names, topic string, o *outgoing) Plan {
 	if len(p.Exchanges) > 0 {
 		return p // queues and bindings depend on the exchange it goes to
 	}
-	return t.noting(p.only(o.key), brokers.Depth{Topic: topic, Kind: brokers.DepthRetry})
+	return t.register(p.only(o.key), brokers.Depth{Topic: topic, Kind: brokers.DepthRetry})
 }
 
 // firstAt plans the destination of a first publication to topic.
 func (t *transport) firstAt(topic string, o *outgoing, exchangeMissing bool) Plan {
 	d := t.design
-	if p := t.noting(d.first(topic).only(o.key),
+	if p := t.register(d.first(topic).only(o.key),
 		brokers.Depth{Topic: topic, Kind: brokers.DepthDelayed}); o.exchange == "" && !p.empty() {
 		return p
 	}
@@ -113,8 +113,8 @@ func (t *transport) firstAt(topic string, o *outgoing, exchangeMissing bool) Pla
 	return p
 }
 
-// noting registers with Depths the queues that are about to be declared.
-func (t *transport) noting(p Plan, of brokers.Depth) Plan {
+// register tells Depths about the queues that are about to be declared.
+func (t *transport) register(p Plan, of brokers.Depth) Plan {
 	t.waits.add(p.Queues, of)
 	return p
 }
@@ -148,12 +148,12 @@ type consumed struct {
 
 // reading describes what a stream reads. When it ends the stream, another one begins to consume.
 type reading struct {
-	stream  *stream
-	plan    Plan      // without its retries and dead letters
-	haunted bool      // see haunted
-	until   time.Time // when it is forgotten after its end; zero while it runs
+	stream        *stream
+	plan          Plan      // without its retries and dead letters
+	losesMessages bool      // see losesRecreatedQueues
+	until         time.Time // when it is forgotten after its end; zero while it runs
 
-	// Results of tend's last look.
+	// Results of keepDeclared's last check.
 	seen     int64     // deliveries
 	since    time.Time // when messages stopped arriving
 	starving bool      // the queue had messages, but the handlers had none
@@ -167,11 +167,11 @@ var (
 	errStarving  = errors.New("rabbitmq: the queue has messages, but the consumer gets none")
 )
 
-// haunted reports whether conn is to a RabbitMQ that may consider a consumer alive which receives nothing. When a queue
-// is deleted, a channel of RabbitMQ 3 tries for seconds to consume from it again. If a queue of that name has been
-// recreated by then, it succeeds, forgets the queue, and discards everything that the queue sends (rabbit_channel's
-// handle_eol). The client is not notified, and the queue counts a consumer and waits for its acks.
-func haunted(conn *amqp.Connection) bool {
+// losesRecreatedQueues reports whether conn is to a RabbitMQ that may consider a consumer alive which receives nothing.
+// When a queue is deleted, a channel of RabbitMQ 3 tries for seconds to consume from it again. If a queue of that name
+// has been recreated by then, it succeeds, forgets the queue, and discards everything that the queue sends
+// (rabbit_channel's handle_eol). The client is not notified, and the queue counts a consumer and waits for its acks.
+func losesRecreatedQueues(conn *amqp.Connection) bool {
 	version, _ := conn.Properties["version"].(string)
 	major, _, _ := strings.Cut(version, ".")
 	n, err := strconv.Atoi(major)
@@ -223,20 +223,20 @@ func (c *consumed) plan(topic string) Plan {
 }
 
 const (
-	// tendEvery is how often to look for deleted exchanges or bindings. RabbitMQ only notifies a consumer of the deletion
+	// checkEvery is how often to look for deleted exchanges or bindings. RabbitMQ only notifies a consumer of the deletion
 	// of its queue.
-	tendEvery = 30 * time.Second
+	checkEvery = 30 * time.Second
 	// starveFor is how long a consumer may get nothing from a queue that has messages before it is checked again.
 	starveFor = 2 * time.Second
-	// renewAfter is how long a consumer of a haunted broker may get nothing before it is renewed. Messages that a queue
+	// renewAfter is how long a consumer of such a broker may get nothing before it is renewed. Messages that a queue
 	// has sent to such a consumer are missing from the queue's counts.
 	renewAfter = time.Minute
 )
 
-// tend periodically declares the exchanges and bindings of the running subscriptions again, and checks that their
-// queues still have a consumer, until ctx ends. It uses the connection that consumes, which no alarm stops.
-func (t *transport) tend(ctx context.Context) {
-	ticker := time.NewTicker(tendEvery)
+// keepDeclared periodically declares the exchanges and bindings of the running subscriptions again, and checks that
+// their queues still have a consumer, until ctx ends. It uses the connection that consumes, which no alarm stops.
+func (t *transport) keepDeclared(ctx context.Context) {
+	ticker := time.NewTicker(checkEvery)
 	defer ticker.Stop()
 	told := ""
 	again := false // only those that starved at the last look
@@ -254,11 +254,11 @@ func (t *transport) tend(ctx context.Context) {
 			if again && !r.starving {
 				continue
 			}
-			faults = append(faults, t.tendTo(ctx, r))
+			faults = append(faults, t.checkReading(ctx, r))
 			starving = starving || r.starving
 		}
 		whole := !again
-		next := tendEvery
+		next := checkEvery
 		if again = whole && starving; again {
 			next = starveFor
 		}
@@ -277,7 +277,7 @@ func (t *transport) tend(ctx context.Context) {
 	}
 }
 
-func (t *transport) tendTo(ctx context.Context, r *reading) error {
+func (t *transport) checkReading(ctx context.Context, r *reading) error {
 	d := &declarer{link: t.consuming}
 	defer d.close(ctx)
 	q, there, err := d.count(ctx, r.queue())
@@ -304,7 +304,7 @@ func (r *reading) judge(q *amqp.Queue) {
 		r.stream.end(errForgotten)
 	case r.starving && starved && !came:
 		r.stream.end(errStarving)
-	case r.haunted && now.Sub(r.since) >= renewAfter:
+	case r.losesMessages && now.Sub(r.since) >= renewAfter:
 		r.stream.end(driver.ErrRenew)
 	default:
 		return
@@ -312,8 +312,8 @@ func (r *reading) judge(q *amqp.Queue) {
 	r.starving = false
 }
 
-// tendSoon makes tend run now.
-func (t *transport) tendSoon() {
+// checkSoon makes keepDeclared run now.
+func (t *transport) checkSoon() {
 	select {
 	case t.poke <- struct{}{}:
 	default: // it is about to

@@ -20,9 +20,9 @@ import (
 // dialTimeout bounds the TCP, TLS and AMQP handshakes of one attempt to connect.
 const dialTimeout = 10 * time.Second
 
-// link keeps one connection to the broker and replaces it when it breaks. amqp091-go's own recovery stays off: it
+// connection keeps one connection to the broker and replaces it when it breaks. amqp091-go's own recovery stays off: it
 // restores channels with state that the broker no longer has, such as confirms that will never arrive.
-type link struct {
+type connection struct {
 	url    string
 	name   string // shown on the management page
 	logger *slog.Logger
@@ -52,14 +52,14 @@ type pressure struct {
 	relieve chan struct{} // closed by unblocked, or by the end of the connection
 }
 
-func newLink(url, name string, logger *slog.Logger) *link {
+func newConnection(url, name string, logger *slog.Logger) *connection {
 	life, end := context.WithCancel(context.Background())
-	return &link{url: url, name: name, logger: logger, life: life, end: end, channels: map[*amqp.Channel]struct{}{}}
+	return &connection{url: url, name: name, logger: logger, life: life, end: end, channels: map[*amqp.Channel]struct{}{}}
 }
 
 // connection returns the live connection. Without one it waits for the current attempt, and for further ones with
 // growing pauses, until ctx ends.
-func (l *link) connection(ctx context.Context) (*amqp.Connection, error) {
+func (l *connection) connection(ctx context.Context) (*amqp.Connection, error) {
 	var last error
 	for {
 		conn, try, err := l.liveOrAttempt()
@@ -79,7 +79,7 @@ func (l *link) connection(ctx context.Context) (*amqp.Connection, error) {
 }
 
 // connectOnce is connection with a single attempt, for Open and Ping.
-func (l *link) connectOnce(ctx context.Context) error {
+func (l *connection) connectOnce(ctx context.Context) error {
 	conn, try, err := l.liveOrAttempt()
 	if conn != nil || err != nil {
 		return err
@@ -92,7 +92,7 @@ func (l *link) connectOnce(ctx context.Context) error {
 	}
 }
 
-func (l *link) liveOrAttempt() (*amqp.Connection, *attempt, error) {
+func (l *connection) liveOrAttempt() (*amqp.Connection, *attempt, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.life.Err() != nil {
@@ -114,7 +114,7 @@ func pause(failures int) time.Duration {
 	return wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}.After(failures)
 }
 
-func (l *link) connect(try *attempt, delay time.Duration) {
+func (l *connection) connect(try *attempt, delay time.Duration) {
 	_ = wait.For(l.life, delay) // dial fails when life has ended
 	l.mu.Lock()
 	first := l.conn == nil
@@ -148,7 +148,7 @@ func (l *link) connect(try *attempt, delay time.Duration) {
 
 // dial connects. It encrypts the connection itself, because the input of amqp091-go must be sifted after decryption.
 // first means that there was no earlier connection, so the parameters of the URL may be wrong.
-func (l *link) dial(first bool) (*amqp.Connection, *coalescing, error) {
+func (l *connection) dial(first bool) (*amqp.Connection, *coalescing, error) {
 	uri, err := amqp.ParseURI(l.url)
 	if err != nil {
 		return nil, nil, err
@@ -157,7 +157,7 @@ func (l *link) dial(first bool) (*amqp.Connection, *coalescing, error) {
 	properties := amqp.NewConnectionProperties()
 	properties.SetClientConnectionName(l.name)
 	var wire *coalescing
-	var in *sieve
+	var in *headerFilter
 	conn, err := amqp.DialConfig("amqp"+strings.TrimPrefix(l.url, uri.Scheme), amqp.Config{
 		Properties: properties,
 		Heartbeat:  10 * time.Second,
@@ -178,7 +178,7 @@ func (l *link) dial(first bool) (*amqp.Connection, *coalescing, error) {
 				_ = wire.Close() // the error is the one to report
 				return nil, err
 			}
-			in = sift(conn)
+			in = filterHeaders(conn)
 			return in, nil
 		},
 	})
@@ -193,7 +193,7 @@ func (l *link) dial(first bool) (*amqp.Connection, *coalescing, error) {
 }
 
 // watch follows connection.blocked until conn ends.
-func (l *link) watch(conn *amqp.Connection) {
+func (l *connection) watch(conn *amqp.Connection) {
 	ended := conn.NotifyClose(make(chan *amqp.Error, 1))
 	for blocking := range conn.NotifyBlocked(make(chan amqp.Blocking, 8)) {
 		l.mu.Lock()
@@ -215,7 +215,7 @@ func (l *link) watch(conn *amqp.Connection) {
 }
 
 // relieve ends the pressure, if there is any. The caller holds mu.
-func (l *link) relieve() {
+func (l *connection) relieve() {
 	if l.pressure != nil {
 		close(l.pressure.relieve)
 		l.pressure = nil
@@ -223,14 +223,14 @@ func (l *link) relieve() {
 }
 
 // pressing returns why the broker accepts no publications, or nil if it does.
-func (l *link) pressing() *pressure {
+func (l *connection) pressing() *pressure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pressure
 }
 
 // awaitRelief waits while the broker has blocked the connection.
-func (l *link) awaitRelief(ctx context.Context) error {
+func (l *connection) awaitRelief(ctx context.Context) error {
 	for {
 		p := l.pressing()
 		if p == nil {
@@ -245,7 +245,7 @@ func (l *link) awaitRelief(ctx context.Context) error {
 }
 
 // channel opens a channel on the live connection. It also returns the connection and its writer.
-func (l *link) channel(ctx context.Context) (*amqp.Channel, *amqp.Connection, *coalescing, error) {
+func (l *connection) channel(ctx context.Context) (*amqp.Channel, *amqp.Connection, *coalescing, error) {
 	conn, err := l.connection(ctx)
 	if err != nil {
 		return nil, nil, nil, err
@@ -273,7 +273,7 @@ func (l *link) channel(ctx context.Context) (*amqp.Channel, *amqp.Connection, *c
 }
 
 // counts returns the numbers of open connections and channels.
-func (l *link) counts() (connections, channels int) {
+func (l *connection) counts() (connections, channels int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn == nil || l.conn.IsClosed() {
@@ -291,7 +291,7 @@ func (l *link) counts() (connections, channels int) {
 //
 // The closing handshake does not matter: acks and confirms were awaited on their channels, and a broker that is down or
 // frozen does not answer it.
-func (l *link) close() {
+func (l *connection) close() {
 	l.mu.Lock()
 	conn := l.conn
 	l.end()

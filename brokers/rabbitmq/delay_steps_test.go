@@ -11,7 +11,7 @@ import (
 )
 
 // walk returns how long a delay takes in the queues of l, and through how many queues it passes.
-func walk(t *testing.T, l ladder, delay time.Duration) (waited time.Duration, steps int) {
+func walk(t *testing.T, l delaySteps, delay time.Duration) (waited time.Duration, steps int) {
 	t.Helper()
 	for rest := delay; rest > 0; steps++ {
 		step, left := l.step(rest)
@@ -24,7 +24,7 @@ func walk(t *testing.T, l ladder, delay time.Duration) (waited time.Duration, st
 
 func TestLadder_NeverEarlyAndRarelyLate(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	l := newLadder([]time.Duration{time.Second, 7 * time.Second}, true, 1)
+	l := newDelaySteps([]time.Duration{time.Second, 7 * time.Second}, true, 1)
 	for range 20_000 {
 		delay := time.Duration(random.Int64N(int64(30*24*time.Hour))) >> random.IntN(32)
 		waited, steps := walk(t, l, delay)
@@ -36,7 +36,7 @@ func TestLadder_NeverEarlyAndRarelyLate(t *testing.T) {
 
 func TestLadder_NamedDelaysWaitOnce(t *testing.T) {
 	named := []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 70 * time.Minute}
-	l := newLadder(named, true, 1)
+	l := newDelaySteps(named, true, 1)
 	for _, delay := range named {
 		step, rest := l.step(delay)
 		require.Equal(t, delay, step)
@@ -45,7 +45,7 @@ func TestLadder_NamedDelaysWaitOnce(t *testing.T) {
 }
 
 func TestLadder_ToleranceSavesQueues(t *testing.T) {
-	exact, loose := newLadder(nil, true, 1), newLadder(nil, true, 50)
+	exact, loose := newDelaySteps(nil, true, 1), newDelaySteps(nil, true, 50)
 	_, many := walk(t, exact, 45*time.Second)
 	waited, few := walk(t, loose, 45*time.Second)
 	require.Less(t, few, many)
@@ -53,10 +53,10 @@ func TestLadder_ToleranceSavesQueues(t *testing.T) {
 }
 
 func TestLadder_Steps(t *testing.T) {
-	require.Len(t, newLadder(nil, true, 1).steps, 21)
+	require.Len(t, newDelaySteps(nil, true, 1).steps, 21)
 	require.Equal(t, driver.Steps{2 * time.Millisecond, time.Second},
-		newLadder([]time.Duration{time.Second, 0, 1500 * time.Microsecond, time.Second}, false, 1).steps)
-	step, rest := newLadder(nil, false, 1).step(time.Second)
+		newDelaySteps([]time.Duration{time.Second, 0, 1500 * time.Microsecond, time.Second}, false, 1).steps)
+	step, rest := newDelaySteps(nil, false, 1).step(time.Second)
 	require.Zero(t, step)
 	require.Equal(t, time.Second, rest)
 }

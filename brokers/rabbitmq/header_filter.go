@@ -28,11 +28,11 @@ const (
 // leastBad is the shortest content header that amqp091-go may be unable to decode: 33 nested arrays.
 const leastBad = 14 + 4 + 5*maxFieldDepth
 
-// sieve is a connection whose input amqp091-go can always decode. RabbitMQ accepts messages whose headers nest deeper,
-// or have more entries, than the client allows. The client reacts by ending the connection; RabbitMQ then redelivers
-// that message first, along with the prefetched ones, forever. The sieve replaces such headers by one that holds their
-// bytes, so that the message arrives and can be dead-lettered.
-type sieve struct {
+// headerFilter is a connection whose input amqp091-go can always decode. RabbitMQ accepts messages whose headers nest
+// deeper, or have more entries, than the client allows. The client reacts by ending the connection; RabbitMQ then
+// redelivers that message first, along with the prefetched ones, forever. The headerFilter replaces such headers by one
+// that holds their bytes, so that the message arrives and can be dead-lettered.
+type headerFilter struct {
 	net.Conn
 	in      *bufio.Reader
 	out     []byte // a changed frame, or one to be passed on whole
@@ -42,12 +42,12 @@ type sieve struct {
 	alert atomic.Bool // the first byte was that of a TLS alert
 }
 
-func sift(conn net.Conn) *sieve {
-	return &sieve{Conn: conn, in: bufio.NewReaderSize(conn, 64<<10), first: true}
+func filterHeaders(conn net.Conn) *headerFilter {
+	return &headerFilter{Conn: conn, in: bufio.NewReaderSize(conn, 64<<10), first: true}
 }
 
 // Read implements net.Conn.
-func (s *sieve) Read(p []byte) (int, error) {
+func (s *headerFilter) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
@@ -69,7 +69,7 @@ func (s *sieve) Read(p []byte) (int, error) {
 }
 
 // some reads at least one byte.
-func (s *sieve) some(p []byte) (int, error) {
+func (s *headerFilter) some(p []byte) (int, error) {
 	if len(s.out) == 0 && s.through == 0 {
 		if err := s.next(); err != nil {
 			return 0, err
@@ -89,7 +89,7 @@ func (s *sieve) some(p []byte) (int, error) {
 }
 
 // next inspects the frame that begins here.
-func (s *sieve) next() error {
+func (s *headerFilter) next() error {
 	head, err := s.in.Peek(frameHead)
 	if len(head) > 0 && s.first {
 		s.first = false

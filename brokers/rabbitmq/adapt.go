@@ -13,10 +13,10 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// fit adapts missing objects to the adopted queues and exchanges: queues get the type of their neighbours, ways back
+// adapt fits missing objects to the adopted queues and exchanges: queues get the type of their neighbours, ways back
 // avoid exchanges that would hand copies to others, and bindings get keys that their exchange understands. have has the
 // types of the exchanges that are not of the planned type.
-func (p *Plan) fit(ctx context.Context, d *declarer, missing *Plan, have map[string]string) error {
+func (p *Plan) adapt(ctx context.Context, d *declarer, missing *Plan, have map[string]string) error {
 	types := map[string]amqp.Table{} // of the queues that determine the type, by the consumer's queue
 	for i, q := range missing.Queues {
 		args := maps.Clone(q.Args)
@@ -122,9 +122,9 @@ func (p *Plan) keys(b Binding, have string) []string {
 	return slices.Compact(keys)
 }
 
-// rehearse checks whether the user may create the missing objects, and creates nothing: RabbitMQ checks the permissions
+// dryRun checks whether the user may create the missing objects, and creates nothing: RabbitMQ checks the permissions
 // for each declaration before it finds that it is impossible.
-func (p *Plan) rehearse(ctx context.Context, d *declarer) error {
+func (p *Plan) dryRun(ctx context.Context, d *declarer) error {
 	if len(p.Exchanges)+len(p.Queues) == 0 || len(p.Exchanges)+len(p.Queues)+len(p.Bindings) == 1 {
 		return nil
 	}
