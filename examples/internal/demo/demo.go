@@ -85,7 +85,7 @@ func Open(name string, stdin io.Reader, file []byte) (io.ReadCloser, error) {
 	case "-":
 		return io.NopCloser(stdin), nil
 	}
-	return os.Open(name) //nolint:gosec // the user names it
+	return os.Open(name)
 }
 
 // Scaled divides the delays, so that a demonstration of minutes takes seconds.
