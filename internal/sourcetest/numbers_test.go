@@ -147,7 +147,7 @@ var inner = regexp.MustCompile(`[A-Z]`)
 // betweenClauses puts a word that is in no expression in place of what no expression extends across.
 var betweenClauses = func() *strings.Replacer {
 	var pairs []string
-	for _, sign := range strings.Split(".,;:(){}\"_", "") {
+	for sign := range strings.SplitSeq(".,;:(){}\"_", "") {
 		pairs = append(pairs, sign, " stop ")
 	}
 	return strings.NewReplacer(pairs...)
