@@ -24,7 +24,7 @@
 //   - delivery: a message as one consumer got it, once; the same message may be delivered again
 //   - attempt: one run of the handler, counted from 1; a retry is a later attempt, counted from 1
 //   - consumer: the processes that share one queue's messages: a group on a topic
-//   - in hand: delivered and not settled yet
+//   - in flight: delivered and not settled yet
 //   - settle: answer a delivery, once: ack, nack, or release, which is a nack that counts nothing
 //   - kind: what an error means: retryable, permanent, malformed, or unknown
 //   - rule: decides the kind of an error (middleware.Rule), or what redrive serve redrives (redrive.Rule)

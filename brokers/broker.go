@@ -44,7 +44,7 @@ type Broker interface {
 	// Every delivery carries an envelope.Origin in its context. Groups that subscribe to one topic each see every message;
 	// subscribers of the same group share them. A nacked message is redelivered after a pause.
 	//
-	// Close drains: nothing more is handed out, running handlers finish with their contexts intact and may still publish,
+	// Close drains: nothing more is delivered, running handlers finish with their contexts intact and may still publish,
 	// and after Config.DrainTimeout remaining messages are returned. Cancelling the context of Subscribe does the same for
 	// that one subscription.
 	Subscriber(opts ...SubscriberOption) message.Subscriber

@@ -10,7 +10,7 @@ import "context"
 // The brokers of memory, RabbitMQ, Kafka, NATS and the SQL queue implement it. Package brokermetrics exports the
 // numbers to Prometheus.
 type DepthReporter interface {
-	// Depths counts the messages that are stored and not handed out. Each broker documents which kinds it counts. Messages
+	// Depths counts the messages that are stored and not delivered. Each broker documents which kinds it counts. Messages
 	// move while they are counted, so the numbers need not be from one moment. A missing entry, like an entry of 0
 	// messages, means that nothing waits. It fails when ctx ends, and after Close.
 	Depths(ctx context.Context) ([]Depth, error)

@@ -14,7 +14,7 @@ type SubscriberOption func(*SubscriberConfig)
 type SubscriberConfig struct {
 	// Group of the subscriber. Groups each see every message, subscribers of one group share them.
 	Group string
-	// Concurrency is how many messages are handed out before the first is acked.
+	// Concurrency is how many messages are delivered before the first is acked.
 	Concurrency int
 	// DrainTimeout bounds the wait for running handlers at Close. It is taken from the Config.
 	DrainTimeout time.Duration

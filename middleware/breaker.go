@@ -37,7 +37,7 @@ type WhenOpen int
 const (
 	// OpenDefer reschedules the message for when the circuit may let it through. No attempt is consumed.
 	OpenDefer WhenOpen = iota
-	// OpenPause makes the message wait in place, unacked, which accepts no more messages than the subscriber hands out at
+	// OpenPause makes the message wait in place, unacked, which accepts no more messages than the subscriber delivers at
 	// once. After [Breaker.Delay] the message is deferred, because no broker waits forever.
 	OpenPause
 	// OpenSkip acks the message: it is lost, except for a log line and a hook.

@@ -50,7 +50,7 @@ func (f ReschedulerFunc) Reschedule(ctx context.Context, origin envelope.Origin,
 }
 
 // HoldInMemory is the [Rescheduler] of a service without one: waiting messages are held in memory, unacked, and run
-// again in this process. Any Watermill subscriber allows this, but it blocks one that hands out one message at a time,
+// again in this process. Any Watermill subscriber allows this, but it blocks one that delivers one message at a time,
 // and the count of attempts is lost with the process. It is only a marker for [New] and reschedules nothing.
 var HoldInMemory Rescheduler = held{}
 

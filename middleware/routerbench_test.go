@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// ideal is a subscriber that costs next to nothing: it hands out prepared messages.
+// ideal is a subscriber that costs next to nothing: it delivers prepared messages.
 type ideal struct{ messages chan *message.Message }
 
 func (s *ideal) Subscribe(context.Context, string) (<-chan *message.Message, error) {

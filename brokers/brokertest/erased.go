@@ -86,7 +86,7 @@ func (w *world) await(missing func() string) {
 	}
 }
 
-// filled is more messages than consumers with blocked handlers may have in hand, so it fills their windows.
+// filled is more messages than consumers with blocked handlers may have in flight, so it fills their windows.
 const filled = 200
 
 // erasedWhileHandlersRun: the handlers settle after the queue was deleted, half of them after new messages have
@@ -230,7 +230,7 @@ func erasedWhileRetriesArePublished(w *world) {
 	w.waitFor(fresh, c)
 }
 
-// erasedAndRecreated: another process recreates the queue before ours has noticed, and has new messages in hand when
+// erasedAndRecreated: another process recreates the queue before ours has noticed, and has new messages in flight when
 // our handlers settle the old ones, which may have had the same positions. The other process ends without settling:
 // every unhandled message is redelivered.
 func erasedAndRecreated(w *world) {

@@ -66,7 +66,7 @@ func (w *world) drain(stop func(c *consumer)) {
 	}
 	open()
 	<-stopped
-	require.Len(w, c.seen(), atOnce, "nothing was handed out after the stop")
+	require.Len(w, c.seen(), atOnce, "nothing was delivered after the stop")
 
 	var published []string
 	for range atOnce {

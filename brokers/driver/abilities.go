@@ -53,12 +53,12 @@ const Headroom = 20 << 10
 type Sharer interface {
 	// Join makes this process a member of q's group until leave is called, whatever happens to its connections. For each
 	// part that the member gets it calls begin, whose stream does not fail. When it loses the part, or leaves, it calls
-	// end: nothing more is handed out then, and end returns when everything that can be is settled, except for handlers
+	// end: nothing more is dispatched then, and end returns when everything that can be is settled, except for handlers
 	// that take longer than grace. leave returns when all parts have ended.
 	Join(ctx context.Context, q Queue, begin Begin) (leave func(), err error)
 }
 
-// Begin hands out the messages of a part of a queue, Queue.Concurrency at once and at most window of them in hand,
+// Begin dispatches the messages of a part of a queue, Queue.Concurrency at once and at most window of them in flight,
 // until end is called.
 type Begin func(part Stream, window int) (end func(grace time.Duration))
 
@@ -84,7 +84,7 @@ type Contexts interface {
 
 // Beginner is a [Stream] that can record durably that the handler of a suspect begins. From then on a delivery that
 // ends without an answer counts for the messages that had begun, and for no other. Begin fails if the record is not
-// durable: the delivery is then not handed out yet, and with [ErrLost] not at all.
+// durable: the delivery is then not dispatched yet, and with [ErrLost] not at all.
 type Beginner interface {
 	Begin(ctx context.Context, d *Delivery) error
 }
@@ -129,7 +129,7 @@ type Expecter interface {
 	Expect(delays []time.Duration)
 }
 
-// Renewer is a [Stream] that can recreate the original message of a delivery that is handed out again in place. For
+// Renewer is a [Stream] that can recreate the original message of a delivery that is dispatched again in place. For
 // other streams the engine copies every message before it hands it out.
 type Renewer interface {
 	Renew(d *Delivery) *message.Message

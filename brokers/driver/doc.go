@@ -22,13 +22,13 @@
 //   - It reports events and decides nothing. It reports a refused publication, a lost session or a delivery that may
 //     have killed a process, and the engine chooses between another try, a pause, a retry and a dead letter.
 //   - It keeps no timers for us, except where the broker itself waits (a due time, a lease).
-//   - It never drops a message. A message that it cannot decode is handed out with its raw bytes; one that it cannot
+//   - It never drops a message. A message that it cannot decode is dispatched with its raw bytes; one that it cannot
 //     store is refused.
 //   - Every call returns soon after its context has ended.
 //
 // # Delays
 //
-// [Outgoing.Due] requests that a message be handed out at a later time. A transport has three ways to do this:
+// [Outgoing.Due] requests that a message be dispatched at a later time. A transport has three ways to do this:
 //
 //   - It keeps the time natively (a SQL row with a due time, a heap in memory), and hands the message out then.
 //   - It supports only certain durations (a queue or topic for each). It chooses one with [Steps], hands the message
@@ -41,7 +41,7 @@
 //
 //	Next -> Delivery -> (Rest? publish again and ack) -> (Suspects? alone) -> handler -> Settle(Ack | Nack | Release)
 //
-// Deliveries that Next has returned and that are not settled yet are in hand. The engine keeps at most [Queue.Window]
-// of a stream in hand and at most [Queue.Concurrency] in handlers. Every delivery is settled exactly once, unless the
-// stream ends first: messages in hand are then redelivered, on this stream's successor or in another process.
+// Deliveries that Next has returned and that are not settled yet are in flight. The engine keeps at most [Queue.Window]
+// of a stream in flight and at most [Queue.Concurrency] in handlers. Every delivery is settled exactly once, unless the
+// stream ends first: messages in flight are then redelivered, on this stream's successor or in another process.
 package driver

@@ -11,6 +11,6 @@ import (
 func NackPause() brokers.Param {
 	return brokers.Param{
 		Name: "nack-pause", Type: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Minute),
-		Doc: "Pause before a nacked message is handed out again; doubled by each further nack, up to 64 times.",
+		Doc: "Pause before a nacked message is delivered again; doubled by each further nack, up to 64 times.",
 	}
 }

@@ -60,8 +60,8 @@ type Stream interface {
 	// again. It is called concurrently.
 	Settle(ctx context.Context, settled []Settlement) []error
 
-	// Close ends the stream. Messages in hand return to the queue. It returns when every settlement accepted by Settle has
-	// reached the broker, or ctx ends. It is called once, even after Next has failed.
+	// Close ends the stream. Messages in flight return to the queue. It returns when every settlement accepted by Settle
+	// has reached the broker, or ctx ends. It is called once, even after Next has failed.
 	Close(ctx context.Context) error
 }
 
@@ -77,7 +77,7 @@ type Queue struct {
 	Patterns []string
 	// Concurrency is how many handlers run at once.
 	Concurrency int
-	// Window is how many deliveries may be in hand. A transport must not prefetch more.
+	// Window is how many deliveries may be in flight. A transport must not prefetch more.
 	Window int
 	// DrainTimeout bounds the wait for running handlers, at shutdown and when a delivery is revoked.
 	DrainTimeout time.Duration
@@ -111,7 +111,7 @@ type Outgoing struct {
 	Message *message.Message
 	// To is shared by the publications to one destination: do not modify it.
 	To *Destination
-	// Due is the earliest time at which the message may be handed out. The zero time means now. It is within
+	// Due is the earliest time at which the message may be dispatched. The zero time means now. It is within
 	// Capabilities.MaxDelay.
 	Due time.Time
 	// Delay is the requested time until Due, by which the transport chooses the waiting place.
@@ -120,7 +120,7 @@ type Outgoing struct {
 	// waits for a retry.
 	First bool
 	// Origin is where the message was delivered from, nil for ToTopic. A transport takes from it what must not change:
-	// partition and key, exchange and routing key. If the delivery is still in hand, the transport may change the stored
+	// partition and key, exchange and routing key. If the delivery is still in flight, the transport may change the stored
 	// message instead of storing a second one; the Ack that follows must then be accepted without effect.
 	Origin *envelope.Origin
 	// ExistingOnly requires that the message be refused with brokers.ErrUnroutable if its destination is missing, and that
@@ -204,10 +204,10 @@ type Delivery struct {
 	// Malformed is why the message cannot be read, empty if it can. Such a message carries the available bytes, reaches no
 	// handler, and becomes a dead letter with envelope.ReasonMalformed.
 	Malformed string
-	// Earlier is how often the message was handed out before, as far as the broker counts. The pause of a nack grows with
+	// Earlier is how often the message was dispatched before, as far as the broker counts. The pause of a nack grows with
 	// it.
 	Earlier int
-	// Order, if not empty, is the key of an ordered sequence: deliveries with the same Order are handed out one after the
+	// Order, if not empty, is the key of an ordered sequence: deliveries with the same Order are dispatched one after the
 	// other, each after the previous one was acked.
 	Order string
 	// Revoked is closed when the delivery is being revoked: the engine hands it out no more, releases it if it has not
@@ -224,7 +224,7 @@ type Answer uint8
 const (
 	// Ack: the message is done.
 	Ack Answer = iota
-	// Nack: the message was handed out and is redelivered, after Settlement.Pause if [Traits.NackPause].
+	// Nack: the message was dispatched and is redelivered, after Settlement.Pause if [Traits.NackPause].
 	Nack
 	// Release: the message returns to its place in the queue as if it had not been delivered. It does not count for
 	// Suspect.
@@ -235,7 +235,7 @@ const (
 type Settlement struct {
 	Delivery *Delivery
 	Answer   Answer
-	// Pause before a nacked message is handed out again. 0 during a shutdown.
+	// Pause before a nacked message is dispatched again. 0 during a shutdown.
 	Pause time.Duration
 	// Skipped reports that no handler has received the message, which is acked because its consumer has dealt with another
 	// copy of it.
@@ -255,11 +255,11 @@ type Traits struct {
 	// SettleLocal transports never wait for anything outside this process in Settle: the engine calls it without a
 	// deadline, directly when the delivery is acked or nacked.
 	SettleLocal bool
-	// Early transports may hand out a message before it is due; see [Delivery.Rest].
+	// Early transports may dispatch a message before it is due; see [Delivery.Rest].
 	Early bool
 	// Ordered transports set [Delivery.Order].
 	Ordered bool
-	// NackPause transports implement the pause of a nack. For the others the engine keeps the message in hand until the
+	// NackPause transports implement the pause of a nack. For the others the engine holds the message until the
 	// pause is over and hands it out again in place, which no broker counts.
 	NackPause bool
 	// PublishBatch is the ideal number of messages for one Publish. The engine merges messages that concurrent callers
@@ -283,7 +283,7 @@ type Traits struct {
 	// OwnRoom transports keep retries and dead letters in separate places, which accept more than
 	// Capabilities.MaxMessageBytes, and refuse messages that are too large there themselves.
 	OwnRoom bool
-	// HoldLimit is the longest Rest for which a message is kept in hand, because publishing it again would take longer.
+	// HoldLimit is the longest Rest for which a message is held, because publishing it again would take longer.
 	// Defaults to 20 ms.
 	HoldLimit time.Duration
 }

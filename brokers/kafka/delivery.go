@@ -145,7 +145,7 @@ func (d *delivery) stage() string {
 // sleep waits and reports true, or reports false as soon as ctx ends.
 func sleep(ctx context.Context, d time.Duration) bool { return wait.For(ctx, d) == nil }
 
-// flights records the fate of messages in hand, which an ack does not show: a subscription that keeps the order of a
+// flights records the fate of messages in flight, which an ack does not show: a subscription that keeps the order of a
 // key must know whether a message waits for a retry or is dead. The zero value is ready to use. It is safe for
 // concurrent use.
 type flights struct {

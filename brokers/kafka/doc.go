@@ -49,7 +49,7 @@
 // rebalance-timeout or the drain. A process that dies repeats the messages whose handler was running, and those handled
 // since the last commit, which is at most commit-interval plus one request old.
 //
-// When a partition is revoked nothing more is handed out, waits are interrupted, running handlers finish, and their
+// When a partition is revoked nothing more is delivered, waits are interrupted, running handlers finish, and their
 // offsets are committed, before the group reassigns the partition. Cooperative rebalances leave all other partitions
 // running. A group client that fails is replaced, after a pause of 100 ms that doubles up to 10 s.
 //
@@ -122,7 +122,7 @@
 // partitioner and assignor.
 //
 // watermill-kafka's publisher (v3.1.2) waits for each message of a Publish before it sends the next. Its subscriber
-// hands out one message per partition at a time; it discards messages in flight at Close (20 of 20 were redelivered
+// delivers one message per partition at a time; it discards messages in flight at Close (20 of 20 were redelivered
 // after an ack), has no commit order that would allow more than one, stops a partition forever at a record that does
 // not unmarshal, and gives no access to the group session that retry topics, pauses and commits need.
 // docs/performance.md has figures, and the benchmarks next to the code measure them, on kfake or on a cluster.

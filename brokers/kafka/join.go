@@ -20,7 +20,7 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 	b.waiters.Store(waiter{topic: q.Topic}, nil)
 	b.waiters.Store(waiter{q.Topic, q.Group}, nil)
 	s := &subscription{
-		b: b, q: q, handOut: begin,
+		b: b, q: q, dispatch: begin,
 		log:    b.log.With("topic", q.Topic, "group", q.Group),
 		kinds:  b.kinds(q.Topic, q.Group),
 		strict: q.Params.String("order") == "key",

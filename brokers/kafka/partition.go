@@ -11,7 +11,7 @@ import (
 
 // partition is one partition of the topic while this member owns it, and the same partition of every retry topic.
 //
-// It ends in steps, for a rebalance as for a shutdown: nothing more is handed out and waits are interrupted (ctx);
+// It ends in steps, for a rebalance as for a shutdown: nothing more is delivered and waits are interrupted (ctx);
 // running handlers finish; their settlements are committed; only then does the group assign the partition to another
 // member. Handlers that exceed the grace period are abandoned, and their messages are redelivered.
 type partition struct {
@@ -22,7 +22,7 @@ type partition struct {
 
 	ctx   context.Context // ends when the partition has to be given up
 	stop  context.CancelFunc
-	due   chan *delivery // to be handed out
+	due   chan *delivery // to be delivered
 	ended chan struct{}  // closed when everything that can be is settled
 	done  chan struct{}  // closed when everything is committed
 
@@ -93,7 +93,7 @@ func (p *partition) own(at position) {
 		p.mu.Lock()
 		p.ready = true
 		p.mu.Unlock()
-		end := p.sub.handOut(p, p.sub.inHand())
+		end := p.sub.dispatch(p, p.sub.inFlight())
 		go func() {
 			<-p.ctx.Done()
 			end(p.sub.grace())

@@ -41,10 +41,10 @@ var (
 // subscription consumes one topic for one group as one member of it. Its client is for the topic itself; retry topics
 // are read over connections shared by all subscriptions of the broker.
 type subscription struct {
-	b       *transport
-	q       driver.Queue
-	handOut driver.Begin // hands out the messages of a partition
-	log     *slog.Logger
+	b        *transport
+	q        driver.Queue
+	dispatch driver.Begin // dispatches the messages of a partition
+	log      *slog.Logger
 
 	kinds  []named // retry topics to read
 	strict bool
@@ -431,10 +431,10 @@ func (s *subscription) partitions() []*partition {
 	return slices.Collect(maps.Values(s.own))
 }
 
-// inHand is how many deliveries of a partition may be in hand: deliveries that wait behind another of their key must
-// not keep the others from running.
-func (s *subscription) inHand() int {
-	if s.strict || s.q.Concurrency == 1 { // no delivery in hand waits for its turn
+// inFlight is how many deliveries of a partition may be in flight: deliveries that wait behind another of their key
+// must not keep the others from running.
+func (s *subscription) inFlight() int {
+	if s.strict || s.q.Concurrency == 1 { // no delivery in flight waits for its turn
 		return s.q.Concurrency
 	}
 	return min(s.window, max(handedAhead, 8*s.q.Concurrency))

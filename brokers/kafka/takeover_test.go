@@ -178,7 +178,7 @@ func parkingTopic(t *testing.T, b *kafka.Broker, topic string) string {
 	return ""
 }
 
-// A parked message that is in hand when its process ends is redelivered before those behind it.
+// A parked message that is in flight when its process ends is redelivered before those behind it.
 func TestOrder_ParkedMessageInHandIsRedelivered(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

@@ -18,7 +18,7 @@ type Depth struct {
 	Ready int
 	// Waiting for their due time.
 	Waiting int
-	// InFlight are handed out, and neither acked nor nacked.
+	// InFlight are delivered, and neither acked nor nacked.
 	InFlight int
 }
 

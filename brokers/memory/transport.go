@@ -83,7 +83,7 @@ func (t *transport) Ping(context.Context) error { return nil }
 // Close implements driver.Transport. The messages stay, for brokers that are connected to the store.
 func (t *transport) Close(context.Context) error { return nil }
 
-// stream is a consumer of a queue. Items that it has handed out count as in flight until they are settled.
+// stream is a consumer of a queue. Items that it has delivered count as in flight until they are settled.
 type stream struct {
 	store *store
 	queue *queue
@@ -135,7 +135,7 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 	return nil
 }
 
-// Close implements driver.Stream. The engine settles everything in hand first.
+// Close implements driver.Stream. The engine settles everything in flight first.
 func (s *stream) Close(context.Context) error {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()

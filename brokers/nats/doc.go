@@ -14,7 +14,7 @@
 //	max-age      0        how long a stream keeps messages, at least 1h; 0: for as long as its operator does
 //	ack-wait     30s      silence after which the server gives the messages of a dead process to another one
 //	prefetch     1        messages that the server sends ahead to one subscription; at least as many as its concurrency
-//	nack-pause   100ms    pause before a nacked message is handed out again; doubled at each further nack, up to 64 times
+//	nack-pause   100ms    pause before a nacked message is delivered again; doubled at each further nack, up to 64 times
 //	crash-limit  5        deliveries without an answer after which a message is a dead letter before its handler; 0:
 //	             never
 //	credentials  -        file with the user's JWT and seed
@@ -30,7 +30,7 @@
 // may take.
 //
 // Reschedule publishes to a subject that only the consumer of the group reads, and the copy is deleted after its ack.
-// Nacked messages stay in hand for their pause. Connections are retried forever, and a stream or consumer deleted by an
+// Nacked messages stay unacked for their pause. Connections are retried forever, and a stream or consumer deleted by an
 // operator is recreated, the consumer after the last message acked by its group.
 //
 // # How delay works

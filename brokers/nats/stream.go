@@ -161,7 +161,7 @@ func (s *stream) pullAgain() {
 	signal(s.need)
 }
 
-// work requests messages, and tells the server which ones are still in hand.
+// work requests messages, and tells the server which ones are still in flight.
 func (s *stream) work() {
 	extend := time.NewTicker(s.ackWait / 3)
 	defer extend.Stop()

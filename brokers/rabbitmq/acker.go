@@ -31,7 +31,7 @@ func newAcker(ch answerer) *acker { return &acker{ch: ch, low: 1, settled: map[u
 // the channel ends, which is soon: a nack would redeliver it to this consumer at once, and be counted as well.
 //
 // A frame for several acks must name a tag that the broker still waits for: given any other, RabbitMQ treats everything
-// in hand as acked before it notices.
+// in flight as acked before it notices.
 func (a *acker) settle(settled []driver.Settlement) []error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -74,7 +74,7 @@ func (b *Broker) Counts() (connections, channels int) {
 // Depths implements brokers.DepthReporter for the queues that this Broker knows: those of the consumers that have
 // subscribed on it, with their retry and dead letter queues, and the delay queues of the topics to which it has
 // published delayed messages (with x-declare=none, only the former). It counts messages that are delayed, in retry,
-// ready and in dead letter queues; those handed out by the broker are not ready. It queries the queues one by one, at
+// ready and in dead letter queues; those delivered by the broker are not ready. It queries the queues one by one, at
 // most 2,000, on a separate connection, and fails if one of them does not answer, such as a quorum queue without a
 // leader.
 //

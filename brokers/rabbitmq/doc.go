@@ -23,7 +23,7 @@
 //	                  anyway
 //	delivery-limit    1000000   deliveries after which RabbitMQ itself dead-letters, on queues that we declare
 //	crash-limit       5         how often a message may end its process before it is dead-lettered; 0 means never
-//	nack-pause        100ms     before a nacked message is handed out again; doubled by each nack, up to 64 times
+//	nack-pause        100ms     before a nacked message is delivered again; doubled by each nack, up to 64 times
 //	retry-ttl         5s        time to live of the waiting queue of transport=reject; without it the one delay of the
 //	                            policy
 //	max-message       16MiB     largest message with its headers; set it to the broker's max_message_size, 0 leaves it to
@@ -58,7 +58,7 @@
 // process and are not counted. Classic queues count nothing.
 //
 // A message that arrived early and cannot be sent on for the rest of its delay, for example because of an alarm, stays
-// in hand and is handled when it is due. Meanwhile others are prefetched, to further consumers on the same channel.
+// in flight and is handled when it is due. Meanwhile others are prefetched, to further consumers on the same channel.
 //
 // Acks share frames: they wait up to 5 ms for others, in a quarter of the prefetch that no handler needs, or in a
 // sixteenth of all of it. If the process dies, those messages are repeated along with the ones that it was handling. A
@@ -77,7 +77,7 @@
 // prefetch: with a handler of 1 ms its eight subscriptions reach 5,500 messages/s on a quorum queue where one of ours
 // with concurrency=64 and the whole pipeline reaches 29,000, and 64 workers on the bare client 35,900
 // (BenchmarkConcurrency in integration/rabbitmq, one run, two cores). It also nacks messages in progress on Close,
-// hands out empty messages when a queue is deleted, hangs in Close while the broker is down, and swaps connections
+// delivers empty messages when a queue is deleted, hangs in Close while the broker is down, and swaps connections
 // without locks.
 //
 // # How delay works

@@ -134,7 +134,7 @@ func TestReschedule_ChangesTheRowItself(t *testing.T) {
 		2*time.Minute, 5*time.Millisecond)
 }
 
-// Rescheduling a message other than the one in hand adds a message.
+// Rescheduling a message other than the one in flight adds a message.
 func TestReschedule_OfAnotherMessageAddsOne(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	messages := subscribe(t, b, "orders", brokers.WithConcurrency(2))
@@ -305,7 +305,7 @@ func init() {
 }
 
 // Retries of several handlers share a transaction. If the database refuses one of them, each is tried separately: those
-// that can be stored are, and the messages of the others stay in hand, including one that was part of the transaction
+// that can be stored are, and the messages of the others stay unacked, including one that was part of the transaction
 // before it was rolled back.
 func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 	inVirtualTime(t, func(w world) {

@@ -38,7 +38,7 @@ type Config struct {
 	Ping func(ctx context.Context) error
 
 	// Competing means that subscriptions of one group share its messages. Then there is one for each handler that may run
-	// at once, for subscribers that hand out one message at a time.
+	// at once, for subscribers that deliver one message at a time.
 	Competing bool
 	// AckGrace bounds how long a closing subscription waits for the subscriber to notice the last acks, which Watermill's
 	// own show by cancelling the message's context: most lose an ack if they are closed right after it. Defaults to 0, no

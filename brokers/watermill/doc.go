@@ -11,12 +11,12 @@
 //
 // At least once, as far as the Pub/Sub guarantees it: what its Publish confirms, and whether an ack reaches its server,
 // depends on the Pub/Sub. It never receives a nack except at shutdown, because most Pub/Subs redeliver a nacked message
-// at once: a message is kept in hand and handed out again after a pause. Messages that arrive while a subscription ends
+// at once: a message is held and delivered again after a pause. Messages that arrive while a subscription ends
 // are nacked. If the channel of a subscription ends, another one is opened, paced.
 //
 // # How delay works
 //
-// A retry waits in the Delays broker, in a queue that only the consumer group reads, and is handed out from there in
+// A retry waits in the Delays broker, in a queue that only the consumer group reads, and is delivered from there in
 // the same subscription: other groups of the topic never see it. A first-delivery delay also waits there, and is
 // published to its topic when due by any process that has the broker open. Without Delays nothing can be delayed: then
 // Capabilities.MaxDelay is 0, and brokers.Require reports it at start.
@@ -30,5 +30,5 @@
 //
 // Deliveries are not counted (Capabilities.DeliveryCount), so a message that kills its process is redelivered forever.
 // Whether several groups can read a topic depends on NewSubscriber, and how many handlers run at once on how many
-// messages the subscriber hands out before their acks.
+// messages the subscriber delivers before their acks.
 package watermill

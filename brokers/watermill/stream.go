@@ -137,7 +137,7 @@ func (s *stream) delivery(r received) driver.Delivery {
 	return d
 }
 
-// message is the message to hand out, separate from the subscriber's own.
+// message is the message to deliver, separate from the subscriber's own.
 func (r received) message() *message.Message {
 	m := r.original
 	payload := bytes.Clone(m.Payload) // a handler may write into it
@@ -223,8 +223,8 @@ func (s *stream) awaitAcks(ctx context.Context) {
 	}
 }
 
-// Close implements driver.Stream. The subscriptions end when the subscriber has seen the acks, and messages in hand are
-// nacked after that: a subscriber that receives a nack while open redelivers at once.
+// Close implements driver.Stream. The subscriptions end when the subscriber has seen the acks, and messages in flight
+// are nacked after that: a subscriber that receives a nack while open redelivers at once.
 func (s *stream) Close(ctx context.Context) error {
 	s.awaitAcks(ctx)
 	close(s.closed)

@@ -26,7 +26,7 @@ type Source struct {
 	Broker string
 	// Topic is what to subscribe to: orders_dlq, payments.DLT. Required.
 	Topic string
-	// Subscriber reads it. Required. Run does not close it. The number of messages that it hands out before the first is
+	// Subscriber reads it. Required. Run does not close it. The number of messages that it delivers before the first is
 	// acked is the number stored at once: 50 is a good number.
 	Subscriber message.Subscriber
 	// Origin is where the messages came from. Fields that are set take precedence over the message; leave all empty for a
@@ -129,7 +129,7 @@ func New(cfg Config) (*Collector, error) {
 	return c, nil
 }
 
-// Run reads every source until ctx ends, then drains: every message that was handed out is stored or returned before it
+// Run reads every source until ctx ends, then drains: every message that was delivered is stored or returned before it
 // returns nil. Subscriptions that fail are retried without limit; Stats shows them. Call it once.
 func (c *Collector) Run(ctx context.Context) error {
 	var running sync.WaitGroup

@@ -280,7 +280,7 @@ func TestCollector_StoreDown(t *testing.T) {
 	})
 }
 
-// Shutdown while the store is down: the letters in hand are returned at once, for the next process.
+// Shutdown while the store is down: the letters in flight are returned at once, for the next process.
 func TestCollector_ShutdownReturnsMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

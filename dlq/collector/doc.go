@@ -22,7 +22,7 @@
 // gets a new one, so that a crash between store and ack makes a second entry of it: one entry too many, because two
 // messages that look alike must not become one. While the sink fails, messages are held unacked and tried again with
 // growing pauses, which stops the flow on its own; after [Config].Hold they are returned, so that one that the sink
-// refuses does not stay in front of the others. Run ends when everything that was handed out is stored or returned.
+// refuses does not stay in front of the others. Run ends when everything that was delivered is stored or returned.
 //
 // # What the headers say
 //

@@ -171,7 +171,7 @@ func (s *gated) isClosing() bool {
 	}
 }
 
-// Close closes the subscriber behind the gate, and waits until nothing more is handed out.
+// Close closes the subscriber behind the gate, and waits until nothing more is delivered.
 func (s *gated) Close() error {
 	s.once.Do(func() { close(s.closing) })
 	err := s.inner.Close()

@@ -51,7 +51,7 @@ func TestLive_PauseAndResume(t *testing.T) {
 	require.Zero(t, s.mailed())
 	b.follow(`button[value=resume]`)
 	b.wait(ready + ` === "0"`)
-	await.Count(t, 3, s.mailed) // a message that is no longer ready may still be in hand
+	await.Count(t, 3, s.mailed) // a message that is no longer ready may still be in flight
 	require.Equal(t, 3, s.mailed())
 	records, _, err := s.manager.AuditLog(t.Context(), dlq.AuditFilter{Actor: "ana"}, dlq.Page{})
 	require.NoError(t, err)

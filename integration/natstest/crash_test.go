@@ -15,7 +15,7 @@ import (
 )
 
 // Consumers are killed with SIGKILL at each step of a message's path, with retries waiting: nothing is lost, and only
-// messages that were in hand are handled twice.
+// messages that were in flight are handled twice.
 func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -36,7 +36,7 @@ func TestCrash_KilledConsumersLoseNothing(t *testing.T) {
 			require.NoError(t, last.Wait(), "it drains")
 			different, total := l.counts()
 			t.Logf("%d messages: 0 lost, %d handled twice", n, total-different)
-			require.LessOrEqual(t, total-different, 2*8, "more than was in hand")
+			require.LessOrEqual(t, total-different, 2*8, "more than was in flight")
 		})
 	}
 }
@@ -89,7 +89,7 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 	}
 }
 
-// Clean restarts do not count as crashes, however many there are: messages in hand keep their state.
+// Clean restarts do not count as crashes, however many there are: messages in flight keep their state.
 func TestSuspects_RestartsDoNotCount(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)

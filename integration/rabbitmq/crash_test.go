@@ -64,7 +64,7 @@ func TestConsume_CrashLimit(t *testing.T) { //nolint:tparallel // also runs as t
 				if err == nil && p.depth("orders") == 0 {
 					break
 				}
-				if err == nil { // it stopped with some in hand
+				if err == nil { // it stopped with some in flight
 					continue
 				}
 				require.ErrorContains(t, err, "killed", string(out))

@@ -17,9 +17,9 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// If an alarm lasts longer than all attempts to publish, delayed messages that must wait further are kept in hand and
+// If an alarm lasts longer than all attempts to publish, delayed messages that must wait further are held and
 // handled when they are due, and none is dead-lettered.
-func TestAlarm_DelayedMessagesAreKeptInHand(t *testing.T) {
+func TestAlarm_DelayedMessagesAreHeld(t *testing.T) {
 	t.Parallel()
 	const n = 15
 	r := borrowSecond(t, true)

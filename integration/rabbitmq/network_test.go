@@ -168,7 +168,7 @@ func TestStats_EqualThoseOfTheBroker(t *testing.T) {
 }
 
 // Processes or connections end repeatedly before anything can be acked or published. RabbitMQ counts that for every
-// message in hand, but none may be dead-lettered because of it.
+// message in flight, but none may be dead-lettered because of it.
 func TestNetwork_ALostConnectionDeadLettersNothing(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -23,14 +23,14 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// workerURL is set for worker processes, and workerHolds for one that hangs while it has messages in hand.
+// workerURL is set for worker processes, and workerHolds for one that hangs while it has messages in flight.
 const (
 	workerURL   = "REDRIVE_TEST_WORKER_URL"
 	workerHolds = "REDRIVE_TEST_WORKER_HOLDS"
 )
 
 // worker consumes "jobs" until it is killed, and records each message that it has handled, with the number of its
-// delivery. With workerHolds it handles a few, publishes to "held" which message it has in hand, and then hangs.
+// delivery. With workerHolds it handles a few, publishes to "held" which message it has in flight, and then hangs.
 func worker(url string) int {
 	ctx := context.Background()
 	b, err := brokers.Open(ctx, url)
@@ -110,9 +110,9 @@ func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int,
 	return runs
 }
 
-// Of ten workers one is killed with messages in hand: every message is handled, those of the dead worker by others once
-// its lease has expired, as a second delivery. A row that was redelivered because its lease was forgotten would be a
-// first delivery.
+// Of ten workers one is killed with messages in flight: every message is handled, those of the dead worker by others
+// once its lease has expired, as a second delivery. A row that was redelivered because its lease was forgotten would be
+// a first delivery.
 func TestTenWorkers_OneIsKilled(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, url string) {
@@ -180,7 +180,7 @@ func TestTenWorkers_OneIsKilled(t *testing.T) {
 		require.NoError(t, <-published)
 		taken := <-inHand
 		require.Contains(t, runs, taken)
-		require.NotEqual(t, "1", deliveries[taken], "the message that the dead worker had in hand was delivered before")
+		require.NotEqual(t, "1", deliveries[taken], "the message that the dead worker had in flight was delivered before")
 		twice := 0
 		for _, times := range runs {
 			twice += times - 1

@@ -148,7 +148,7 @@ func TestMove_ByOneWordOfTheURLAndBack(t *testing.T) {
 			m.publish(t, next.broker, 10)
 			if c.group { // Move has partitions, whose retries are read once it has ended
 				await.None(t, func() int { return waiting(t, delays) }, "messages in Delays")
-				for end(); waiting(t, delays) > 0; end() { // its messages in hand have returned
+				for end(); waiting(t, delays) > 0; end() { // its messages in flight have returned
 					end = m.move(t, adapter, native, consumer)
 					await.None(t, func() int { return waiting(t, delays) }, "messages in Delays")
 				}

@@ -147,7 +147,7 @@ func (o *Observer) sendAcks() {
 	}
 }
 
-// maxAcks bounds what one attempt sends: a connection never has more deliveries in hand.
+// maxAcks bounds what one attempt sends: a connection never has more deliveries in flight.
 const maxAcks = 65535
 
 // DeadLettered implements [middleware.Observer].

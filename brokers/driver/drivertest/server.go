@@ -81,7 +81,7 @@ type Server struct {
 type Hooks struct {
 	Publish func(o *driver.Outgoing) Verdict
 	Receive func(q driver.Queue) error
-	// Next is called for each message before it is handed out: an error ends the session, as a message does that the
+	// Next is called for each message before it is dispatched: an error ends the session, as a message does that the
 	// client cannot decode.
 	Next func(m *message.Message) error
 	// Delivery may change a delivery before the client gets it.
@@ -109,7 +109,7 @@ func (s *Server) With(change func(h *Hooks)) {
 	change(&s.hooks)
 }
 
-// Cut ends every session. Messages in hand return to the front of their queue, and are counted.
+// Cut ends every session. Messages in flight return to the front of their queue, and are counted.
 func (s *Server) Cut() { s.cut(ErrCut, func(*stream) bool { return true }) }
 
 // Renew ends every session like a transport that wants to reopen its stream.
@@ -176,7 +176,7 @@ func (s *Server) Replay(topic, consumer string) {
 	q.changedLocked()
 }
 
-// Messages returns copies of a queue's messages: ready, waiting and in hand.
+// Messages returns copies of a queue's messages: ready, waiting and in flight.
 func (s *Server) Messages(topic, consumer string) []*message.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()

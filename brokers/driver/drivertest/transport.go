@@ -366,7 +366,7 @@ func (st *stream) Widen(_ context.Context, window int) error {
 	return nil
 }
 
-// endLocked ends the session. Messages in hand return to the front, and are counted if count is set.
+// endLocked ends the session. Messages in flight return to the front, and are counted if count is set.
 func (st *stream) endLocked(err error, count bool) {
 	if st.err != nil {
 		return

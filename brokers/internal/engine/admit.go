@@ -74,7 +74,7 @@ func (s *subscription) refresh(h *delivery) {
 		return
 	}
 	h.doubtful = true
-	s.b.warn("a message that was delivered often cannot be published again and is kept in hand", err,
+	s.b.warn("a message that was delivered often cannot be published again and is held", err,
 		"topic", s.q.Topic, "queue", s.q.Names.Queue, "message_id", h.uuid)
 	if s.rest(h, 0) && s.admit(h) {
 		s.enter(h)
@@ -103,7 +103,7 @@ func (s *subscription) deadLetterUnhandled(h *delivery, letter *envelope.DeadLet
 			return
 		}
 		if n == 1 {
-			b.warn("a message cannot be dead-lettered before its handler and is kept in hand", err,
+			b.warn("a message cannot be dead-lettered before its handler and is held", err,
 				"topic", s.q.Topic, "message_id", h.uuid)
 		}
 		s.widen(h)
@@ -132,7 +132,7 @@ func (s *subscription) await(h *delivery, answered <-chan struct{}) {
 
 // nacked redelivers h after a pause, which doubles with every delivery: a message that cannot be settled causes no hot
 // loop. A nack during the drain is for another process and needs no pause. With direct it returns what its worker is to
-// hand out again.
+// dispatch again.
 func (s *subscription) nacked(h *delivery) *delivery {
 	if isClosed(s.stop) {
 		h.settle(driver.Release, 0)
@@ -157,8 +157,8 @@ func (s *subscription) nacked(h *delivery) *delivery {
 	return next
 }
 
-// hold keeps h in hand for d, and then runs it. Others run in the meantime, even if the window is one message: a second
-// nack in a row means that the message can be neither retried nor dead-lettered now.
+// hold keeps h unsettled for d, and then runs it. Others run in the meantime, even if the window is one message: a
+// second nack in a row means that the message can be neither retried nor dead-lettered now.
 func (s *subscription) hold(h *delivery, d time.Duration) {
 	if h.nacks > 1 {
 		s.widen(h)
@@ -168,7 +168,7 @@ func (s *subscription) hold(h *delivery, d time.Duration) {
 	}
 }
 
-// rest waits for d. It reports false if h is no longer in hand: released because the subscription stops, or lost.
+// rest waits for d. It reports false if h is no longer in flight: released because the subscription stops, or lost.
 func (s *subscription) rest(h *delivery, d time.Duration) bool {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()
@@ -192,11 +192,11 @@ func (s *subscription) enter(h *delivery) {
 	}
 }
 
-// republishing paces attempts to publish messages in hand, and to record that a suspect begins.
+// republishing paces attempts to publish messages in flight, and to record that a suspect begins.
 var republishing = wait.Backoff{First: 100 * time.Millisecond, Longest: 5 * time.Second}
 
-// republishRest publishes a message that was handed out early for the rest of its wait. As long as that fails, for
-// example because the broker is short of memory, it is kept in hand; when it is due it runs in place.
+// republishRest publishes a message that was dispatched early for the rest of its wait. As long as that fails, for
+// example because the broker is short of memory, it is held; when it is due it runs in place.
 func (s *subscription) republishRest(h *delivery) {
 	due := time.Now().Add(h.Rest)
 	s.memory.hold(h) // before publishing: a copy whose confirm is lost may arrive first
@@ -216,7 +216,7 @@ func (s *subscription) republishRest(h *delivery) {
 		}
 		h.doubtful = true
 		if n == 1 {
-			s.b.warn("a waiting message cannot be published for the rest of its wait and is kept in hand", err,
+			s.b.warn("a waiting message cannot be published for the rest of its wait and is held", err,
 				"topic", s.q.Topic, "queue", s.q.Names.Queue, "message_id", h.uuid)
 		}
 		s.widen(h)
@@ -251,10 +251,10 @@ func (s *subscription) tryRepublishRest(h *delivery, rest time.Duration) error {
 	}
 }
 
-// maxStuck bounds how many deliveries beyond the window may be in hand because they cannot be published.
+// maxStuck bounds how many deliveries beyond the window may be in flight because they cannot be published.
 const maxStuck = 256
 
-// widen lets the broker send another delivery while h waits in hand.
+// widen lets the broker send another delivery while h waits.
 func (s *subscription) widen(h *delivery) {
 	w, ok := h.session.stream.(driver.Widener)
 	if !ok || !h.windowed.Load() {

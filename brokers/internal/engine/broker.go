@@ -3,7 +3,7 @@
 //
 //	publish.go        Publish: delay, size, stamp, destination      sender.go   timeout, batches, mending, shedding
 //	subscriber.go     Subscribe: rules, handles                     source.go   sessions, one after the other
-//	subscription.go   hand out, await, drain                        delivery.go one delivery until it is settled
+//	subscription.go   dispatch, await, drain                        delivery.go one delivery until it is settled
 //	reschedule.go     Reschedule, DeadLetter
 package engine
 

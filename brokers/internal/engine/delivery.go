@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// delivery is a message in hand, until it is settled. It is itself the context below the handler's, which
+// delivery is a message in flight, until it is settled. It is itself the context below the handler's, which
 // saves one allocation per message.
 type delivery struct {
 	context.Context
@@ -36,9 +36,9 @@ type delivery struct {
 	ordered  bool             // it has its turn within its Order, or waits for it
 	suspect  *suspect         // nil unless it may have killed its process
 
-	before, after *delivery     // neighbours in hand in the same session
+	before, after *delivery     // neighbours in flight in the same session
 	listed        bool          // it has neighbours
-	survived      bool          // it was in hand when the session ended
+	survived      bool          // it was in flight when the session ended
 	held          bool          // copies of it wait for its answer
 	answered      chan struct{} // closed by the answer; nil unless another delivery may wait; guarded by the memory
 
@@ -88,7 +88,7 @@ func newDelivery(s *session, d driver.Delivery) *delivery {
 	return h
 }
 
-// list records that h is in hand. Only brokers that count deliveries need it.
+// list records that h is in flight. Only brokers that count deliveries need it.
 func (s *session) list(h *delivery) {
 	if !s.sub.b.caps.DeliveryCount {
 		return
@@ -102,14 +102,14 @@ func (s *session) list(h *delivery) {
 	s.first = h
 }
 
-// unlist records that h is no longer in hand.
+// unlist records that h is no longer in flight.
 func (s *session) unlist(h *delivery) {
 	if s.remove(h) || h.held {
 		s.sub.memory.answered(h)
 	}
 }
 
-// remove reports whether h was in hand when the session ended.
+// remove reports whether h was in flight when the session ended.
 func (s *session) remove(h *delivery) bool {
 	if !s.sub.b.caps.DeliveryCount {
 		return false
@@ -141,8 +141,8 @@ func (h *delivery) leaveWindow() bool {
 	return left
 }
 
-// survive marks everything in hand as having outlived the session in this process. The slots in the window are freed
-// for redeliveries: for the broker, deliveries that are still in a handler are no longer in hand.
+// survive marks everything in flight as having outlived the session in this process. The slots in the window are freed
+// for redeliveries: for the broker, deliveries that are still in a handler are no longer in flight.
 func (s *session) survive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +161,7 @@ func (h *delivery) keep() {
 	}
 }
 
-// repeat returns the same delivery, to be handed out in place once more. Its handler gets a message unchanged by
+// repeat returns the same delivery, to be dispatched in place once more. Its handler gets a message unchanged by
 // others.
 func (h *delivery) repeat() *delivery {
 	next := &delivery{

@@ -274,7 +274,7 @@ func TestNotBefore_OfAProducerIsIgnored(t *testing.T) {
 
 // After an alarm of 90 seconds, 15 of 15 healthy messages used to be dead-lettered as crash, and with prefetch 1
 // nothing was consumed.
-func TestAlarm_WaitingMessagesAreKeptInHandAndRunWhenDue(t *testing.T) {
+func TestAlarm_WaitingMessagesAreHeldAndRunWhenDue(t *testing.T) {
 	for _, prefetch := range []string{"1", "10"} {
 		t.Run("prefetch "+prefetch, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

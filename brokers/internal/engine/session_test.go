@@ -102,7 +102,7 @@ func endWithAFullWindow(t *testing.T, counts bool) {
 	})
 }
 
-// The broker counts messages in hand when a connection ends, and eventually gives them up on its own.
+// The broker counts messages in flight when a connection ends, and eventually gives them up on its own.
 func TestSession_BrokerGivesUpNoMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
@@ -182,7 +182,7 @@ func TestAck_LostOfAMessageWithoutIDCountsForThatOnly(t *testing.T) {
 	})
 }
 
-// A message that arrives early is not due, even if processes that had it in hand have died.
+// A message that arrives early is not due, even if processes that had it in flight have died.
 func TestSuspects_AreNotEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -211,7 +211,7 @@ func TestSuspects_AreNotEarly(t *testing.T) {
 	})
 }
 
-// On a broker without delays, suspects that wait for their turn stay in hand: otherwise they would be published again
+// On a broker without delays, suspects that wait for their turn stay unacked: otherwise they would be published again
 // and again.
 func TestSuspects_WithoutDelaysArePublishedAFewTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

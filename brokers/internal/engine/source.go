@@ -29,7 +29,7 @@ var reconnecting = wait.Backoff{First: 100 * time.Millisecond, Longest: 10 * tim
 type source struct {
 	sub      *subscription
 	session  *session  // nil after its end
-	blocked  *delivery // in hand without a slot in the window when the session ended
+	blocked  *delivery // in flight without a slot in the window when the session ended
 	failures int       // sessions in a row that did not last, and attempts to open one
 	instants int       // sessions in a row that ended at once
 }
@@ -51,7 +51,7 @@ type session struct {
 	closing  sync.Once
 
 	mu      sync.Mutex
-	first   *delivery // in hand, newest first
+	first   *delivery // in flight, newest first
 	settled bool      // settlements are not retried any more
 }
 

@@ -74,10 +74,10 @@ type memory struct {
 	mu      sync.Mutex
 	settled recent[struct{}]
 	nacked  recent[nacked]
-	lived   recent[int]          // how many sessions ended with a delivery in hand while this process lived on
+	lived   recent[int]          // how many sessions ended with a delivery in flight while this process lived on
 	losses  int                  // how many sessions ended while this process lived on
 	running map[digest]*delivery // deliveries of ended sessions whose handlers are still running
-	held    map[digest]*delivery // deliveries in hand that may have copies, by their stage
+	held    map[digest]*delivery // deliveries in flight that may have copies, by their stage
 	lost    atomic.Bool          // acks have failed: redeliveries are looked up by content
 	doubt   atomic.Bool          // publications have failed that may have been stored: every stage is looked up
 }
@@ -85,7 +85,7 @@ type memory struct {
 // nacked is the record of a nacked delivery.
 type nacked struct {
 	times int
-	until time.Time // must not be handed out before
+	until time.Time // must not be dispatched before
 }
 
 func (m *memory) digest(name string) digest {
@@ -121,7 +121,7 @@ func (m *memory) nack(name string, pause func(times int) time.Duration) (times i
 	return n.times, d
 }
 
-// pausing returns how long a nacked message must not be handed out yet.
+// pausing returns how long a nacked message must not be dispatched yet.
 func (m *memory) pausing(name string) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,7 +132,7 @@ func (m *memory) pausing(name string) time.Duration {
 	return time.Until(n.until)
 }
 
-// survive records that a session has ended with h in hand while this process lives on. A redelivery does not count
+// survive records that a session has ended with h in flight while this process lives on. A redelivery does not count
 // against it, and waits for the handler that still has it.
 func (m *memory) survive(h *delivery) {
 	name := h.content()
@@ -190,7 +190,7 @@ func (m *memory) earlier(h *delivery) <-chan struct{} {
 	return nil
 }
 
-// hold makes copies of h that arrive while h is in hand wait for its answer.
+// hold makes copies of h that arrive while h is in flight wait for its answer.
 func (m *memory) hold(h *delivery) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -230,7 +230,7 @@ func (m *memory) lose() {
 	m.losses++
 }
 
-// answered forgets a delivery that is no longer in hand, and releases those that wait for it.
+// answered forgets a delivery that is no longer in flight, and releases those that wait for it.
 func (m *memory) answered(h *delivery) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -25,11 +25,11 @@ type subscription struct {
 	base      context.Context // parent of the handlers' contexts: the values of Subscribe's context, which never ends
 	out       chan *message.Message
 
-	// workers take deliveries directly from the source, because everything in hand is handed out
+	// workers take deliveries directly from the source, because everything in flight is dispatched
 	direct      bool
 	part        bool   // part of a joined driver.Sharer: the channel belongs to the whole
 	leave       func() // leaves the whole, nil for others
-	inPlace     bool   // nacked deliveries are handed out again in place
+	inPlace     bool   // nacked deliveries are dispatched again in place
 	keepsCopies bool   // deliveries are needed unchanged after the handler
 	nacking     wait.Backoff
 	suspects    suspects
@@ -38,18 +38,18 @@ type subscription struct {
 	missing bool // the queue has to be declared; owned by the source
 
 	pull   chan struct{}  // the token for the source, with direct
-	ready  chan *delivery // to be handed out, without direct
-	window chan struct{}  // a token for each delivery in hand, without direct
-	stuck  atomic.Int32   // deliveries in hand that have given up their slot in the window
+	ready  chan *delivery // to be dispatched, without direct
+	window chan struct{}  // a token for each delivery in flight, without direct
+	stuck  atomic.Int32   // deliveries in flight that have given up their slot in the window
 
 	stopping  context.Context // ends with stop, for calls of the transport
 	cancel    context.CancelFunc
-	stop      <-chan struct{} // closed: hand out nothing more
+	stop      <-chan struct{} // closed: dispatch nothing more
 	expired   chan struct{}   // closed: wait for handlers no longer
 	abandoned chan struct{}   // closed: wait for the broker no longer
 
 	workers   sync.WaitGroup
-	aside     sync.WaitGroup // deliveries in hand that wait, or are being published again
+	aside     sync.WaitGroup // deliveries in flight that wait, or are being published again
 	unsettled sync.WaitGroup // deliveries whose outcome the broker does not know
 	closings  sync.WaitGroup // lost sessions that are being closed
 }
@@ -110,7 +110,7 @@ func (s *subscription) open(ctx context.Context) error {
 	return err
 }
 
-// begin hands out the messages of a part until end is called.
+// begin dispatches the messages of a part until end is called.
 func (s *subscription) begin(stream driver.Stream, window int) (end func(grace time.Duration)) {
 	q := s.q
 	q.Window = max(window, q.Concurrency)
@@ -121,7 +121,7 @@ func (s *subscription) begin(stream driver.Stream, window int) (end func(grace t
 	return p.drain
 }
 
-// run hands out messages until ctx ends, or the subscriber or the broker closes, and then drains.
+// run dispatches messages until ctx ends, or the subscriber or the broker closes, and then drains.
 func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
 	if s.leave == nil {
 		s.start()
@@ -234,7 +234,7 @@ func (s *subscription) dispatch() {
 	}
 }
 
-// work hands out what is ready.
+// work dispatches what is ready.
 func (s *subscription) work() {
 	for {
 		select {
@@ -279,7 +279,7 @@ func (s *subscription) dropLost() {
 	s.suspects.releaseWaiting(func(h *delivery) bool { return isClosed(h.session.lost) })
 }
 
-// deliver hands h out and settles it with the handler's answer. With direct it returns the delivery to hand out next,
+// deliver dispatches h and settles it with the handler's answer. With direct it returns the delivery to dispatch next,
 // because it was nacked, or nil.
 func (s *subscription) deliver(h *delivery) (again *delivery) {
 	if isClosed(h.session.lost) {

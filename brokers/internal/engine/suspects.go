@@ -15,16 +15,16 @@ import (
 )
 
 // A delivery that ended without an answer may have killed its process. That is evidence, not proof: everything that the
-// process had in hand is counted, including after lost connections and restarts. So a message that was counted twice is
-// published again with a mark, which restarts the broker's count. Marked messages wait in hand for their turn, which
-// counts for nothing; the one whose turn it is is published once more, with a mark that allows it to run, and runs
-// while no other with that mark is in hand; unmarked messages continue. A count after that is all but certainly due to
-// the one that ran; after as many of them as the crash limit leaves, it is dead-lettered. A stream that is a
-// driver.Beginner counts only deliveries that had begun, which needs no mark.
+// process had in flight is counted, including after lost connections and restarts. So a message that was counted twice
+// is published again with a mark, which restarts the broker's count. Marked messages wait for their turn, which counts
+// for nothing; the one whose turn it is is published once more, with a mark that allows it to run, and runs while no
+// other with that mark is in flight; unmarked messages continue. A count after that is all but certainly due to the one
+// that ran; after as many of them as the crash limit leaves, it is dead-lettered. A stream that is a driver.Beginner
+// counts only deliveries that had begun, which needs no mark.
 const (
 	suspectAfter = 2
 	// gathering is how long the suspect that is to run waits for others that were prefetched with it, because another
-	// process gave them their turns, so that they are not in hand when it runs.
+	// process gave them their turns, so that they are not in flight when it runs.
 	gathering = 100 * time.Millisecond
 	// asideFor is how long a suspect is sent away after another count, doubled each time, and how long the turn is kept
 	// for one that was published to run here: another process may receive it.
@@ -174,7 +174,7 @@ func (s *suspects) sent(h *delivery, d time.Duration) bool {
 		return true
 	}
 	h.doubtful = true
-	s.sub.b.warn("a message that may have killed its process cannot be published again and is kept in hand", err,
+	s.sub.b.warn("a message that may have killed its process cannot be published again and is held", err,
 		"topic", s.sub.q.Topic, "message_id", h.uuid)
 	return false
 }
@@ -226,7 +226,7 @@ func (s *suspects) take(h *delivery) {
 	s.sub.aside.Go(func() { s.run(h) })
 }
 
-// run lets h run once no other suspect that may run is in hand.
+// run lets h run once no other suspect that may run is in flight.
 func (s *suspects) run(h *delivery) {
 	switch {
 	case !s.sub.rest(h, 0):
@@ -338,7 +338,7 @@ func (s *suspects) releaseWaiting(which func(*delivery) bool) {
 }
 
 // begin records that the handler of a suspect begins, if the broker supports it. It reports false if h must not be
-// handed out now.
+// dispatched now.
 func (s *suspects) begin(h *delivery) bool {
 	if h.suspect == nil || h.session.beginner == nil {
 		return true

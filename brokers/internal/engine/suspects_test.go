@@ -267,7 +267,7 @@ func TestSuspects_AreTriedInPlaceWhilePublishingIsPaused(t *testing.T) {
 		p := open(t, s)
 		require.NoError(t, p.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
 		p.publish("1", "2", "3")
-		for range 4 { // these processes die with the messages in hand
+		for range 4 { // these processes die with the messages in flight
 			dies := open(t, s)
 			dies.consume(func(*message.Message) { <-t.Context().Done() })
 			synctest.Wait()
@@ -294,7 +294,7 @@ func TestAck_LostOfAMessageWithTheSameIDIsIgnored(t *testing.T) {
 		p := open(t, s)
 		d := p.consume(func(m *message.Message) {
 			if string(m.Payload) == "first" {
-				s.Cut() // the second is in hand, and is redelivered as well
+				s.Cut() // the second is in flight, and is redelivered as well
 				time.Sleep(time.Second)
 			}
 			m.Ack()

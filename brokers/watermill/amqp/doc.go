@@ -22,10 +22,10 @@
 //	prefetch 1, N subscriptions       a subscription handles one message at a time, whatever its prefetch
 //	a tolerant marshaler              a header that is not text (an x-death, a delivery count, another service's number)
 //	                                  made the message come back forever, before any handler
-//	ghosts                            the empty message of a queue that was deleted is not handed out
+//	ghosts                            the empty message of a queue that was deleted is not delivered
 //
 // # Limits
 //
-// Every publish opens a channel: a few hundred per second for each caller. After a lost connection all messages in hand
-// are redelivered, and acks in flight are lost without a report. Package rabbitmq has none of these limits.
+// Every publish opens a channel: a few hundred per second for each caller. After a lost connection all messages in
+// flight are redelivered, and acks in flight are lost without a report. Package rabbitmq has none of these limits.
 package amqp

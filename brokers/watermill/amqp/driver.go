@@ -144,7 +144,7 @@ func (c *client) config(group string) wamqp.Config {
 }
 
 func (c *client) refused(d *amqp091.Delivery, err error) {
-	c.cfg.Broker.Logger.Warn("watermill+amqp: the marshaler refuses a delivery, which is handed out unchanged",
+	c.cfg.Broker.Logger.Warn("watermill+amqp: the marshaler refuses a delivery, which is delivered unchanged",
 		"exchange", d.Exchange, "message_id", strings.ToValidUTF8(d.MessageId, "?"), "error", err.Error())
 }
 

@@ -55,7 +55,7 @@ func (m Marshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 }
 
 // tolerant guards against watermill-amqp's reaction to errors of a user's marshaler, which is to redeliver the message
-// forever: a refused delivery is handed out unchanged, for the handler to fail on. A ghost never reaches it.
+// forever: what it refuses is delivered unchanged, for the handler to fail on. A ghost never reaches it.
 type tolerant struct {
 	wamqp.Marshaler
 

@@ -79,7 +79,7 @@ func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, err
 type Config struct {
 	// Broker has the URL and the settings of every broker. Required: Broker.URL.
 	Broker brokers.Config
-	// Marshaler converts messages, for services that have their own. A record that its Unmarshal refuses is handed out
+	// Marshaler converts messages, for services that have their own. A record that its Unmarshal refuses is delivered
 	// unchanged. Defaults to [Marshaler].
 	Marshaler wkafka.MarshalerUnmarshaler
 	// Tracer traces sent and received messages. Optional.

@@ -43,7 +43,7 @@ func TestPartitions_AreHandledConcurrently(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("%s/%d", key, order[key]), m.UUID)
 		order[key]++
 		if len(inHand) < partitions && at < partitions {
-			continue // until all partitions have a message in hand
+			continue // until all partitions have a message in flight
 		}
 		m.Ack()
 		delete(inHand, *origin.Partition)

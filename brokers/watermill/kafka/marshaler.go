@@ -71,7 +71,7 @@ func (Marshaler) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) 
 	return m, nil
 }
 
-// tolerant hands out a record that a user's Unmarshaler refuses as it is: watermill-kafka would never get past it. The
+// tolerant delivers a record that a user's Unmarshaler refuses as it is: watermill-kafka would never get past it. The
 // handler then fails to decode it, and the pipeline makes a dead letter of it.
 type tolerant struct {
 	wkafka.Unmarshaler

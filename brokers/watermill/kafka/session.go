@@ -9,7 +9,7 @@ import (
 
 // lateAcks lets a handler that was running when a rebalance began have its offset committed. watermill-kafka v3.1.2
 // drops an ack when the session's context has ended, although sarama commits what is marked until every claim has
-// returned: each rebalance then redelivered messages in hand. A tracer is where its group's handler can be wrapped.
+// returned: each rebalance then redelivered messages in flight. A tracer is where its group's handler can be wrapped.
 type lateAcks struct{ wkafka.SaramaTracer }
 
 // WrapConsumerGroupHandler implements watermill-kafka's SaramaTracer.
@@ -32,8 +32,8 @@ type lateSession struct{ sarama.ConsumerGroupSession }
 // Context implements sarama.ConsumerGroupSession.
 func (s lateSession) Context() context.Context { return lateContext{s.ConsumerGroupSession.Context()} }
 
-// lateContext ends for those that wait for its end, which stops the claim behind the message in hand, and has no error
-// for the one that looks whether an ack still counts.
+// lateContext ends for those that wait for its end, which stops the claim behind the message in flight, and has no
+// error for the one that looks whether an ack still counts.
 type lateContext struct{ context.Context }
 
 // Err implements context.Context.

@@ -74,7 +74,7 @@ func (s *subscriber) Close() error {
 }
 
 func (c *client) refused(r *sarama.ConsumerMessage, err error) {
-	c.cfg.Broker.Logger.Warn("watermill+kafka: the marshaler refuses a record, which is handed out unchanged",
+	c.cfg.Broker.Logger.Warn("watermill+kafka: the marshaler refuses a record, which is delivered unchanged",
 		"topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "error", err.Error())
 }
 

@@ -18,8 +18,8 @@ import (
 )
 
 // A message that arrives early and cannot be forwarded for the rest of its delay, because there is no queue for it, is
-// kept in hand: it is handled when it is due, not before, and no delivery is counted.
-func TestDelays_ARestThatCannotBeForwardedIsKeptInHand(t *testing.T) {
+// held: it is handled when it is due, not before, and no delivery is counted.
+func TestDelays_ARestThatCannotBeForwardedIsHeld(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
 	p := dialPlain(t, url)
@@ -42,7 +42,7 @@ func TestDelays_ARestThatCannotBeForwardedIsKeptInHand(t *testing.T) {
 	r := s.next()
 	require.Equal(t, "m", r.message.UUID)
 	require.False(t, r.at.Before(due.Truncate(time.Millisecond)), "early")
-	require.False(t, r.origin.Redelivered, "it was kept in hand, not requeued")
+	require.False(t, r.origin.Redelivered, "it was held, not requeued")
 	s.stop()
 	require.NoError(t, b.Close())
 	require.Zero(t, p.depth("orders"))
