@@ -71,7 +71,7 @@ type consumerQueue struct {
 
 // queues lists the queues that which selects.
 func (s *store) queues(ctx context.Context, which string, args ...any) ([]consumerQueue, error) {
-	query := "SELECT id, topic, consumer_group FROM redrive_queues" + which //nolint:gosec // G202: clauses of ours
+	query := "SELECT id, topic, consumer_group FROM redrive_queues" + which
 	return sqldb.All[consumerQueue](s.db.QueryContext(ctx, query, args...))(func(row sqldb.Row, q *consumerQueue) error {
 		var topic, group []byte
 		err := row.Scan(&q.id, &topic, &group)

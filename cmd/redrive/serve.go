@@ -166,7 +166,10 @@ func (s *server) run(ctx context.Context) error {
 		running.Go(func() error { return s.notifications.run(ctx) })
 	}
 	if s.cfg.Retention != (config.Retention{}) {
-		running.Go(func() error { return s.retain(ctx) })
+		running.Go(func() error {
+			s.retain(ctx)
+			return nil
+		})
 	}
 	s.logger.InfoContext(ctx, "serving", "address", s.url(), "sources", len(s.cfg.Collector.Sources),
 		"brokers", len(s.brokers))

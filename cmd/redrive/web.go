@@ -232,19 +232,19 @@ func atOnce[P, A any](parts map[string]P, ask func(P) A, add func(name string, a
 const retainEvery = time.Hour
 
 // retain removes what the retention no longer keeps, now and every hour, until ctx ends.
-func (s *server) retain(ctx context.Context) error {
+func (s *server) retain(ctx context.Context) {
 	for {
 		n, err := s.Retain(ctx, s.cfg.Retention.Retention())
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return
 		case err != nil:
 			s.logger.WarnContext(ctx, "old dead letters could not be removed; it is tried again", "error", err)
 		case n > 0:
 			s.logger.InfoContext(ctx, "old dead letters removed", "count", n)
 		}
 		if wait.For(ctx, retainEvery) != nil {
-			return nil
+			return
 		}
 	}
 }
