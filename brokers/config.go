@@ -31,8 +31,7 @@ type Config struct {
 	Password string `yaml:"password"`
 	// Name identifies this client in the broker's own tools: connection name, client id. Defaults to the program's name.
 	Name string `yaml:"name"`
-	// Group is the default consumer group of subscribers. If empty, the driver's default applies; Kafka requires one. With
-	// the service-bus names it defaults to [EnvService] from the environment.
+	// Group is the default consumer group of subscribers. If empty, the driver's default applies; Kafka requires one.
 	Group string `yaml:"group"`
 	// Concurrency is how many handlers run at once per subscription. Defaults to 1, which keeps messages in order.
 	Concurrency int `yaml:"concurrency"`

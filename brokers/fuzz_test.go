@@ -35,8 +35,8 @@ func FuzzRedact_NoPassword(f *testing.F) {
 // A scheme that Validate accepts returns names without a panic and without remains of its templates.
 func FuzzNameScheme(f *testing.F) {
 	for _, template := range []string{
-		"{topic}_dlq", "{queue}[.{group}]", "x[{group}", "{", "}", "[]", "{topic}{topic}",
-		"[[x]]", "{a[b}c]",
+		"{topic}_dlq", "{queue}{.group}", "x{.group", "{", "}", "{}", "{topic}{topic}",
+		"{{x}}", "{a{.b}c}", "{..group}",
 	} {
 		f.Add(template, "orders", "billing")
 	}
@@ -46,8 +46,8 @@ func FuzzNameScheme(f *testing.F) {
 			return
 		}
 		dead := s.For(topic, group).Dead
-		if !strings.ContainsAny(topic+group, "{}[]") {
-			require.False(t, strings.ContainsAny(dead, "{}[]"), "%q returned %q", template, dead)
+		if !strings.ContainsAny(topic+group, "{}") {
+			require.False(t, strings.ContainsAny(dead, "{}"), "%q returned %q", template, dead)
 		}
 	})
 }

@@ -16,7 +16,7 @@ const DefaultGroup = "default"
 // NameScheme generates the names of queues, topics and exchanges from the topic and the group of a consumer. Each field
 // except Preset, Project and Patterns is a template: {topic}, {group}, {project} and {queue} (the result of Queue) are
 // replaced, in templates that depend on Exchange also {exchange}, and in Retry and Delayed also {delay}, the delay in
-// milliseconds. A part in square brackets is left out if a variable in it is empty: {topic}[.{group}].
+// milliseconds. A separator inside the braces disappears with an empty variable: {topic}{.group}.
 //
 // The zero value means [DefaultNames]. An empty template is taken from the preset, so that single names can be changed:
 //
@@ -33,7 +33,7 @@ type NameScheme struct {
 	Queue string `yaml:"queue"`
 	// Retry is where a message waits for its retry.
 	Retry string `yaml:"retry"`
-	// RetryExchange leads to Retry on RabbitMQ. Empty means the default exchange.
+	// RetryExchange leads to Retry on RabbitMQ. Empty, or with an {exchange} that is empty, it means the default exchange.
 	RetryExchange string `yaml:"retry_exchange"`
 	// Delayed is where a message waits for its first delivery. Empty means the same place as for retries.
 	Delayed string `yaml:"delayed"`
@@ -101,6 +101,12 @@ func (s NameScheme) names(topic, group, queue string) Names {
 	}
 	vars["queue"] = queue
 	vars["exchange"] = template(s.Exchange).expand(lookup)
+	exchange := func(t string) string {
+		if vars["exchange"] == "" && template(t).requires("exchange") {
+			return "" // what belongs to the default exchange has no exchange either
+		}
+		return template(t).expand(lookup)
+	}
 	delayed := template(s.Delayed)
 	if delayed == "" {
 		delayed = template(s.Retry)
@@ -108,8 +114,8 @@ func (s NameScheme) names(topic, group, queue string) Names {
 	return Names{
 		Queue:         queue,
 		Exchange:      vars["exchange"],
-		RetryExchange: template(s.RetryExchange).expand(lookup),
-		DeadExchange:  template(s.DeadExchange).expand(lookup),
+		RetryExchange: exchange(s.RetryExchange),
+		DeadExchange:  exchange(s.DeadExchange),
 		Dead:          template(s.Dead).expand(lookup),
 		retry:         template(s.Retry),
 		delayed:       delayed,
@@ -118,7 +124,7 @@ func (s NameScheme) names(topic, group, queue string) Names {
 }
 
 // PerDelay reports whether every delay has a retry queue with its number in the name, that is, whether Retry has
-// {delay} outside square brackets.
+// {delay} without a separator inside the braces.
 func (s NameScheme) PerDelay() bool { return template(s.filled().Retry).requires("delay") }
 
 // filled takes empty templates from the preset. An unknown preset, which Validate reports, fills nothing.

@@ -92,11 +92,11 @@ func TestNameScheme_Validate(t *testing.T) {
 		},
 		"queue of itself":     {brokers.NameScheme{Queue: "{queue}"}, `queue "{queue}": unknown variable {queue}`},
 		"delay in dead":       {brokers.NameScheme{Dead: "{queue}.{delay}"}, `unknown variable {delay}`},
-		"unclosed variable":   {brokers.NameScheme{Dead: "{queue"}, `dead "{queue": a { or [ is not closed`},
-		"unclosed part":       {brokers.NameScheme{Dead: "x[{queue}"}, `a { or [ is not closed`},
-		"nested part":         {brokers.NameScheme{Dead: "x[[{queue}]]"}, `unexpected '[' at byte 2`},
-		"stray brace":         {brokers.NameScheme{Dead: "x}"}, `unexpected '}' at byte 1`},
-		"control character":   {brokers.NameScheme{Dead: "x\ny"}, `control character at byte 1`},
+		"unclosed variable":   {brokers.NameScheme{Dead: "{queue"}, `dead "{queue": write a variable as {name} or {.name}`},
+		"two separators":      {brokers.NameScheme{Dead: "x{..queue}"}, `write a variable as {name} or {.name}`},
+		"nested variable":     {brokers.NameScheme{Dead: "x{{queue}}"}, `write a variable as {name} or {.name}`},
+		"stray brace":         {brokers.NameScheme{Dead: "x}"}, `write a variable as {name} or {.name}`},
+		"control character":   {brokers.NameScheme{Dead: "x\ny"}, `has a control character`},
 		"no project":          {brokers.ServiceBus(""), `exchange "{project}.bus" has {project}, but no project is set`},
 		"dead letters return": {brokers.NameScheme{Dead: "{queue}"}, `queue and dead are the same`},
 		"retry is dead":       {brokers.NameScheme{Retry: "{queue}_x", Dead: "{queue}_x"}, `retry and dead are the same`},
@@ -109,7 +109,6 @@ func TestNameScheme_Validate(t *testing.T) {
 }
 
 func TestSubscriber_NeedsAGroupWhereTheQueueIsNamedByIt(t *testing.T) {
-	t.Setenv(brokers.EnvService, "")
 	c, err := brokers.Config{URL: "mem://?naming=service-bus&project=easyweek"}.Resolve(nil)
 	require.NoError(t, err)
 	_, err = c.Subscriber(nil)
@@ -117,32 +116,4 @@ func TestSubscriber_NeedsAGroupWhereTheQueueIsNamedByIt(t *testing.T) {
 		"naming service-bus derives the queue's name from the group: give this consumer one with")
 	_, err = c.Subscriber(nil, brokers.WithGroup("invoice-service"))
 	require.NoError(t, err)
-}
-
-// With the service bus preset only, the environment names the service if nothing else does.
-func TestResolve_TheServiceBusTakesItsServiceFromTheEnvironment(t *testing.T) {
-	t.Setenv("AMQP_MICROSERVICE_NAME", "invoice-service")
-	bus := brokers.ServiceBus("easyweek")
-	for name, tc := range map[string]struct {
-		cfg  brokers.Config
-		want string
-	}{
-		"nothing else":    {brokers.Config{URL: "mem://", Naming: bus}, "invoice-service"},
-		"by the URL":      {brokers.Config{URL: "mem://?naming=service-bus&project=easyweek"}, "invoice-service"},
-		"the Config wins": {brokers.Config{URL: "mem://", Naming: bus, Group: "mailer"}, "mailer"},
-		"the URL wins":    {brokers.Config{URL: "mem://?group=mailer", Naming: bus}, "mailer"},
-		"other names":     {brokers.Config{URL: "mem://", Naming: brokers.Laravel()}, ""},
-	} {
-		c, err := tc.cfg.Resolve(nil)
-		require.NoError(t, err, name)
-		require.Equal(t, tc.want, c.Group, name)
-	}
-	c, err := brokers.Config{URL: "mem://", Naming: bus}.Resolve(nil)
-	require.NoError(t, err)
-	s, err := c.Subscriber(nil)
-	require.NoError(t, err)
-	require.Equal(t, "easyweek.invoice-service", c.Naming.For("invoice.*", s.Group).Queue)
-	s, err = c.Subscriber(nil, brokers.WithGroup("audit"))
-	require.NoError(t, err)
-	require.Equal(t, "audit", s.Group, "WithGroup wins")
 }

@@ -25,8 +25,8 @@ func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
 func DefaultNames() NameScheme {
 	return NameScheme{
 		Preset: "default",
-		Queue:  "{topic}[.{group}]",
-		Retry:  "{queue}_retry[.{delay}]",
+		Queue:  "{topic}{.group}",
+		Retry:  "{queue}_retry{.delay}",
 		Dead:   "{queue}_dlq",
 	}
 }
@@ -36,7 +36,7 @@ func Laravel() NameScheme {
 	return NameScheme{
 		Preset: "laravel",
 		Queue:  "{topic}",
-		Retry:  "{queue}_retry[.{delay}]",
+		Retry:  "{queue}_retry{.delay}",
 		Dead:   "{queue}_dlq",
 	}
 }
@@ -47,8 +47,8 @@ func DelayedBackoff() NameScheme {
 	return NameScheme{
 		Preset:       "delayed-backoff",
 		Queue:        "{topic}",
-		Retry:        "{topic}-delayed-queue[.{delay}]",
-		Delayed:      "{topic}-delayed-queue[.{delay}]",
+		Retry:        "{topic}-delayed-queue{.delay}",
+		Delayed:      "{topic}-delayed-queue{.delay}",
 		Dead:         "{queue}-dlq",
 		DeadExchange: "{queue}-dlx",
 	}
@@ -60,17 +60,13 @@ func StoreOnly() NameScheme {
 	return NameScheme{
 		Preset: "store-only",
 		Queue:  "{topic}",
-		Retry:  "{topic}[.{group}]-retry[.{delay}]",
+		Retry:  "{topic}{.group}-retry{.delay}",
 		Dead:   "{topic}-dlq",
 	}
 }
 
-// EnvService is the environment variable that names the service, which is the group, with the service-bus names.
-const EnvService = "AMQP_MICROSERVICE_NAME"
-
 // ServiceBus is one topic exchange {project}.bus for all events and one queue {project}.{group} per service, which is
-// the group: if a Config has none, it is that of [EnvService]. The delayed exchange has the name of the queue, and dead
-// letters go to the queue's .failed:
+// the group. The delayed exchange has the name of the queue, and dead letters go to the queue's .failed:
 //
 //	easyweek.bus   easyweek.invoice-service   easyweek.invoice-service.failed
 func ServiceBus(project string) NameScheme {
@@ -79,7 +75,7 @@ func ServiceBus(project string) NameScheme {
 		Project:       project,
 		Exchange:      "{project}.bus",
 		Queue:         "{project}.{group}",
-		Retry:         "{queue}.retry[.{delay}]",
+		Retry:         "{queue}.retry{.delay}",
 		RetryExchange: "{queue}",
 		Dead:          "{queue}.failed",
 		DeadExchange:  "{queue}.failed",
@@ -95,8 +91,8 @@ func TTLCycle(exchange string) NameScheme {
 		Preset:        "ttl-cycle",
 		Exchange:      exchange,
 		Queue:         "{topic}",
-		Retry:         "{queue}.deadletter[.{delay}]",
-		RetryExchange: "[{exchange}.deadletter]",
+		Retry:         "{queue}.deadletter{.delay}",
+		RetryExchange: "{exchange}.deadletter",
 		Dead:          "{queue}.limbu",
 	}
 }

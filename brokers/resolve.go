@@ -180,9 +180,6 @@ func (c *Config) setDefaults() {
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.Naming = c.Naming.filled()
-	if c.Group == "" && c.Naming.Preset == "service-bus" {
-		c.Group = os.Getenv(EnvService)
-	}
 }
 
 func (c *Config) validate() error {

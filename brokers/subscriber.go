@@ -72,12 +72,8 @@ func (c Config) Subscriber(params []Param, opts ...SubscriberOption) (Subscriber
 	}
 	faults = append(faults, s.Params.resolve(params, "WithParam"))
 	if (s.Group == "" || s.Group == DefaultGroup) && template(c.Naming.Queue).requires("group") {
-		hint := ""
-		if c.Naming.Preset == "service-bus" {
-			hint = ", or " + EnvService + " in the environment"
-		}
 		faults = append(faults, fmt.Errorf("naming %s derives the queue's name from the group: give this consumer one with "+
-			"Config.Group, the URL's group, or WithGroup%s", c.Naming.Preset, hint))
+			"Config.Group, the URL's group, or WithGroup", c.Naming.Preset))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return SubscriberConfig{}, fmt.Errorf("brokers: subscriber options: %w", err)

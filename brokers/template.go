@@ -3,90 +3,46 @@ package brokers
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
 
-// template is a name with {variables} and [parts that are left out if a variable in them is empty].
+// template is a name with {variables}. A variable may have a separator in front, as in {.group}, which disappears with
+// it if it is empty.
 type template string
+
+var variable = regexp.MustCompile(`\{([^{}a-z]?)([a-z]*)\}`)
 
 // expand replaces the variables by the results of lookup.
 func (t template) expand(lookup func(name string) string) string {
-	var out strings.Builder
-	rest := string(t)
-	for rest != "" {
-		before, after, found := strings.Cut(rest, "[")
-		expanded, _ := expandVars(before, lookup)
-		out.WriteString(expanded)
-		if !found {
-			break
+	return variable.ReplaceAllStringFunc(string(t), func(found string) string {
+		parts := variable.FindStringSubmatch(found)
+		value := lookup(parts[2])
+		if value == "" {
+			return ""
 		}
-		var part string
-		part, rest, _ = strings.Cut(after, "]")
-		if optional, complete := expandVars(part, lookup); complete {
-			out.WriteString(optional)
-		}
-	}
-	return out.String()
-}
-
-// expandVars replaces variables in s and reports whether all of them had a value.
-func expandVars(s string, lookup func(name string) string) (expanded string, complete bool) {
-	var out strings.Builder
-	complete = true
-	for {
-		before, after, found := strings.Cut(s, "{")
-		out.WriteString(before)
-		if !found {
-			return out.String(), complete
-		}
-		name, behind, _ := strings.Cut(after, "}")
-		value := lookup(name)
-		complete = complete && value != ""
-		out.WriteString(value)
-		s = behind
-	}
+		return parts[1] + value
+	})
 }
 
 // check reports syntax errors in t, and variables that are not allowed.
 func (t template) check(allowed []string) error {
-	depth := 0 // 1 in a variable, 2 in an optional part, 3 in a variable of an optional part
-	start := 0
 	var faults []error
-	for i, c := range string(t) {
-		switch {
-		case c == '{' && depth&1 == 0:
-			depth |= 1
-			start = i + 1
-		case c == '}' && depth&1 == 1:
-			depth &^= 1
-			if name := string(t[start:i]); !slices.Contains(allowed, name) {
-				faults = append(faults, fmt.Errorf("unknown variable {%s}: known here are {%s}", name,
-					strings.Join(allowed, "}, {")))
-			}
-		case c == '[' && depth == 0:
-			depth = 2
-		case c == ']' && depth == 2:
-			depth = 0
-		case strings.ContainsRune("{}[]", c):
-			return fmt.Errorf("unexpected %q at byte %d", c, i)
-		case c < ' ' || c == 0x7f:
-			return fmt.Errorf("control character at byte %d", i)
+	for _, parts := range variable.FindAllStringSubmatch(string(t), -1) {
+		if !slices.Contains(allowed, parts[2]) {
+			faults = append(faults, fmt.Errorf("unknown variable {%s}: known here are {%s}", parts[2],
+				strings.Join(allowed, "}, {")))
 		}
 	}
-	if depth != 0 {
-		return errors.New("a { or [ is not closed")
+	switch rest := variable.ReplaceAllString(string(t), ""); {
+	case strings.ContainsAny(rest, "{}"):
+		faults = append(faults, errors.New("write a variable as {name} or {.name}, with one separator in front"))
+	case strings.ContainsFunc(string(t), func(r rune) bool { return r < ' ' || r == 0x7f }):
+		faults = append(faults, errors.New("has a control character"))
 	}
 	return errors.Join(faults...)
 }
 
-// requires reports whether t has the variable outside optional parts.
-func (t template) requires(name string) bool {
-	var outside strings.Builder
-	for rest := string(t); rest != ""; {
-		before, after, _ := strings.Cut(rest, "[")
-		outside.WriteString(before)
-		_, rest, _ = strings.Cut(after, "]")
-	}
-	return strings.Contains(outside.String(), "{"+name+"}")
-}
+// requires reports whether t has the variable without a separator, so that it must not be empty.
+func (t template) requires(name string) bool { return strings.Contains(string(t), "{"+name+"}") }

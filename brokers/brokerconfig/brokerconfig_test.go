@@ -27,7 +27,7 @@ func TestParse_EqualsAURL(t *testing.T) {
 		"only the broker": {"mem://", "url: mem://"},
 		"every common parameter": {
 			"amqp://app:p%40ss@h:5672/vh?x-name=orders&x-group=billing&x-concurrency=8&x-drain=20s&x-publish-timeout=3s&x-delays=10s,1m0s" +
-				"&x-naming=service-bus&x-project=easyweek&x-exchange={project}.events&x-queue={project}-{group}&x-retry={queue}.r[.{delay}]" +
+				"&x-naming=service-bus&x-project=easyweek&x-exchange={project}.events&x-queue={project}-{group}&x-retry={queue}.r{.delay}" +
 				"&x-retry-exchange={queue}.rx&x-delayed={queue}.d&x-dead={queue}.x&x-dead-exchange={queue}.dx",
 			`
 url: amqp://h:5672/vh
@@ -44,7 +44,7 @@ naming:
   project: easyweek
   exchange: "{project}.events"
   queue: "{project}-{group}"
-  retry: "{queue}.r[.{delay}]"
+  retry: "{queue}.r{.delay}"
   retry_exchange: "{queue}.rx"
   delayed: "{queue}.d"
   dead: "{queue}.x"

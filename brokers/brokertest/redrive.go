@@ -77,7 +77,7 @@ func publishToAMissingTopic(w *world) {
 // An operator's server has its own naming scheme, or none: a redrive goes to the destination that the consumer's broker
 // has recorded.
 func redriveByAnotherNaming(w *world) {
-	service := w.open(group("billing"), naming(brokers.NameScheme{Retry: "{queue}-again[.{delay}]", Dead: "{queue}-dead"}))
+	service := w.open(group("billing"), naming(brokers.NameScheme{Retry: "{queue}-again{.delay}", Dead: "{queue}-dead"}))
 	operator := w.open(group("operator"))
 	topic := w.topic("orders")
 	dead := make(chan *envelope.DeadLetter, 1)

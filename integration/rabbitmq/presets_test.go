@@ -227,22 +227,6 @@ func TestPresetD_TimelineNamesAndHeaders(t *testing.T) {
 	require.Empty(t, other.runs, "D9: one service's retries never reach the other")
 }
 
-// The name of the service is set only in the environment.
-func TestPresetD_ServiceFromTheEnvironment(t *testing.T) {
-	t.Setenv("AMQP_MICROSERVICE_NAME", "invoice-service")
-	url := services.SharedRabbitMQ(t).VHost(t)
-	p := dialPlain(t, url)
-	b, err := brokers.Open(t.Context(), url+"?naming=service-bus&project=easyweek&grid=false&delays=50ms")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, b.Close()) }()
-	s := serve(t, b, "#", middleware.ServiceBus(2, 50*time.Millisecond), fails)
-	p.send("easyweek.bus", "user.created", amqp.Publishing{MessageId: "m", Body: []byte("{}")})
-	require.Equal(t, "easyweek.invoice-service", s.next().origin.Consumer)
-	require.Equal(t, "easyweek.invoice-service", s.next().origin.Consumer)
-	require.Equal(t, "m", p.next("easyweek.invoice-service.failed").MessageId)
-	s.stop()
-}
-
 // A message that a PHP consumer has already tried twice has one of three attempts left.
 func TestPresetD_ContinuesWhereAForeignConsumerStopped(t *testing.T) {
 	t.Parallel()

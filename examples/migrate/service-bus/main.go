@@ -66,7 +66,8 @@ func run(ctx context.Context, url string) error {
 		"user.#":    envelope.Handle(user),
 	}
 	names := events.Names()
-	consume := broker.Subscriber(brokers.WithPatterns(names[1:]...)) // its queue is easyweek.$AMQP_MICROSERVICE_NAME
+	service := os.Getenv("AMQP_MICROSERVICE_NAME") // its queue is easyweek.{service}
+	consume := broker.Subscriber(brokers.WithGroup(service), brokers.WithPatterns(names[1:]...))
 	router.AddConsumerHandler("service", names[0], consume, events.Handle)
 	return router.Run(ctx)
 }
