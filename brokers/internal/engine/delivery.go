@@ -15,10 +15,8 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// delivery is a message in flight, until it is settled. It is itself the context below the handler's, which
-// saves one allocation per message.
+// delivery is a message in flight, until it is settled.
 type delivery struct {
-	context.Context
 	driver.Delivery
 	sub     *subscription
 	session *session
@@ -48,14 +46,6 @@ type delivery struct {
 }
 
 type deliveryKey struct{}
-
-// Value implements context.Context.
-func (h *delivery) Value(key any) any {
-	if key == (deliveryKey{}) {
-		return h
-	}
-	return h.Context.Value(key)
-}
 
 // deliveryOf returns the delivery of ctx if it is the one that m arrived with from origin, otherwise nil.
 func deliveryOf(ctx context.Context, origin *envelope.Origin, m *message.Message) *delivery {

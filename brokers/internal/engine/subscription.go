@@ -329,13 +329,13 @@ func (s *subscription) deliver(h *delivery) (again *delivery) {
 
 // contextOf returns the handler's context.
 func (s *subscription) contextOf(h *delivery) (context.Context, context.CancelFunc) {
-	h.Context = s.base
+	ctx, cancel := s.base, context.CancelFunc(nil)
 	if c := h.session.contexts; c != nil {
-		ctx, cancel := c.Context(s.base, &h.Delivery)
-		h.Context = ctx
-		if cancel != nil {
-			return envelope.WithOrigin(h, &h.Origin), cancel
-		}
+		ctx, cancel = c.Context(ctx, &h.Delivery)
 	}
-	return context.WithCancel(envelope.WithOrigin(h, &h.Origin))
+	ctx = envelope.WithOrigin(context.WithValue(ctx, deliveryKey{}, h), &h.Origin)
+	if cancel == nil {
+		return context.WithCancel(ctx)
+	}
+	return ctx, cancel
 }
