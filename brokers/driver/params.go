@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -12,5 +13,18 @@ func NackPause() brokers.Param {
 	return brokers.Param{
 		Name: "nack-pause", Type: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Minute),
 		Doc: "Pause before a nacked message is delivered again; doubled by each further nack, up to 64 times.",
+	}
+}
+
+// DefaultCrashLimit is how often a message may end its process before it is a dead letter.
+const DefaultCrashLimit = 5
+
+// CrashLimit is the parameter of every driver whose broker counts deliveries. The engine reads it; without it
+// [DefaultCrashLimit] applies.
+func CrashLimit() brokers.Param {
+	return brokers.Param{
+		Name: "crash-limit", Type: brokers.Int, Default: strconv.Itoa(DefaultCrashLimit),
+		Doc: "How often a message may kill its process before it is dead-lettered; 0 means that it never is. A message " +
+			"that was delivered twice without an answer runs alone.",
 	}
 }

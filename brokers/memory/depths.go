@@ -9,7 +9,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/internal/depths"
 )
 
 // Depth counts the messages of one consumer.
@@ -99,5 +98,5 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	for topic, q := range s.orphans {
 		count(consumer{topic: topic}, q)
 	}
-	return depths.DeadLetters(found, t.cfg.Naming), nil
+	return found, nil
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/internal/depths"
 )
 
 var _ brokers.DepthReporter = (*transport)(nil)
@@ -43,7 +42,7 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 		}
 		found = append(found, of...)
 	}
-	return depths.DeadLetters(found, t.cfg.Naming), nil
+	return found, nil
 }
 
 func (t *transport) depths(ctx context.Context, topic string) ([]brokers.Depth, error) {

@@ -57,11 +57,7 @@ func (Driver) Params() []brokers.Param {
 			Doc: "Messages that the server sends ahead to one subscription; never fewer than its concurrency.",
 		},
 		driver.NackPause(),
-		{
-			Name: "crash-limit", Type: brokers.Int, Default: "5",
-			Doc: "Deliveries without an answer after which a message is dead-lettered before it reaches the handler; 0 means " +
-				"that it never is.",
-		},
+		driver.CrashLimit(),
 		{Name: "credentials", Doc: "File with the user's JWT and seed."},
 		{Name: "tls-ca", Doc: "File with the certificates to trust; the system's if not given."},
 		{Name: "tls-cert", Doc: "File with the client's certificate."},

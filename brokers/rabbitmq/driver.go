@@ -70,11 +70,7 @@ func topologyParams() []brokers.Param {
 			Name: "delivery-limit", Type: brokers.Int, Default: strconv.Itoa(noLimit), Min: 1,
 			Doc: "Deliveries after which the broker itself dead-letters a message, however they ended. Quorum queues only.",
 		},
-		{
-			Name: "crash-limit", Type: brokers.Int, Default: "5",
-			Doc: "How often a message may kill its process before it is dead-lettered; 0 means that it never is. A message " +
-				"that was delivered twice without an answer runs alone. Quorum queues only.",
-		},
+		driver.CrashLimit(),
 		{
 			Name: "grid", Default: "on", OneOf: []string{"on", "off", "true", "false"},
 			Doc: "Delays that the parameter delays does not name: on gives them up to 21 queues per consumer, declared when " +

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
-	"github.com/redrive-go/redrive/brokers/internal/crash"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -47,11 +45,7 @@ func (urlDriver) Params() []brokers.Param {
 			Doc: "Most messages that a subscription leases beyond those its handlers are working on.",
 		},
 		driver.NackPause(),
-		{
-			Name: "crash-limit", Type: brokers.Int, Default: strconv.Itoa(crash.DefaultLimit),
-			Doc: "Leases in a row that may end without an answer before a message is dead-lettered; 0 means that there is no " +
-				"limit.",
-		},
+		driver.CrashLimit(),
 		{
 			Name: "retention", Type: brokers.Duration, Default: "0s",
 			Doc: "How long acked messages are kept in redrive_queue_archive; 0 removes them at once.",

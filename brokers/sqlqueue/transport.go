@@ -11,7 +11,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
-	"github.com/redrive-go/redrive/brokers/internal/depths"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -192,7 +191,7 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlqueue: depths: %w", err)
 	}
-	return depths.DeadLetters(found, t.cfg.Naming), nil
+	return found, nil
 }
 
 // Close implements driver.Transport. It closes the database if the driver has opened it.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers/driver"
-	"github.com/redrive-go/redrive/brokers/internal/crash"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/wait"
 )
@@ -94,7 +93,7 @@ func (s *subscription) refuse(h *delivery) {
 func (s *subscription) deadLetterUnhandled(h *delivery, letter *envelope.DeadLetter) {
 	b := s.b
 	for n := 1; ; n++ {
-		err := crash.Keep(context.Background(), b.cfg, letter, b.DeadLetter)
+		err := keepLetter(context.Background(), b.cfg, letter, b.DeadLetter)
 		if err == nil {
 			//nolint:sloglint // the sentence is a constant
 			b.cfg.Logger.Error(b.traits.Name+": message dead-lettered before its handler",

@@ -250,5 +250,24 @@ func (b *Broker) Depths(ctx context.Context, counter brokers.DepthReporter) ([]b
 		return nil, fmt.Errorf("%s: depths: %w", b.traits.Name, brokers.ErrClosed)
 	}
 	defer b.calls.Done()
-	return counter.Depths(ctx)
+	found, err := counter.Depths(ctx)
+	b.markDeadLetters(found)
+	return found, err
+}
+
+// markDeadLetters sets the kind of messages that are ready in a dead letter queue, and the topic and group of the
+// consumer that they died in, which follow from the names of the counted queues.
+func (b *Broker) markDeadLetters(found []brokers.Depth) {
+	owners := map[string]brokers.Depth{}
+	for _, d := range found {
+		dead := b.namesFor(d.Topic, d.Group).Dead
+		if _, known := owners[dead]; !known && dead != d.Topic {
+			owners[dead] = d
+		}
+	}
+	for i, d := range found {
+		if of, dead := owners[d.Topic]; dead && d.Kind == brokers.DepthReady {
+			found[i].Topic, found[i].Group, found[i].Kind = of.Topic, of.Group, brokers.DepthDeadLetter
+		}
+	}
 }

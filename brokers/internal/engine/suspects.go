@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/brokers/driver"
-	"github.com/redrive-go/redrive/brokers/internal/crash"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -52,9 +51,9 @@ func (s *suspects) init(sub *subscription) {
 	if !sub.b.caps.DeliveryCount {
 		return
 	}
-	s.limit = crash.DefaultLimit
-	if sub.b.declared("crash-limit") {
-		s.limit = sub.q.Params.Int("crash-limit")
+	s.limit = driver.DefaultCrashLimit
+	if sub.b.declared(driver.CrashLimit().Name) {
+		s.limit = sub.q.Params.Int(driver.CrashLimit().Name)
 	}
 }
 
@@ -149,7 +148,7 @@ func (s *suspects) divertExact(h *delivery, counted int) bool {
 func (s *suspects) deadLetterKiller(h *delivery, counted int) {
 	s.sub.aside.Go(func() {
 		s.sub.deadLetterUnhandled(h,
-			crash.Letter(h.Message, h.Origin, counted, s.limit, time.Now()))
+			crashLetter(h.Message, h.Origin, counted, s.limit, time.Now()))
 	})
 }
 

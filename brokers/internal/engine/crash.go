@@ -1,5 +1,4 @@
-// Package crash creates dead letters for messages that kill their consumer's process, which no middleware gets to see.
-package crash
+package engine
 
 import (
 	"context"
@@ -12,11 +11,9 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// DefaultLimit is how many deliveries may end without an answer before a message becomes a dead letter.
-const DefaultLimit = 5
-
-// Letter returns the dead letter of m, which was delivered crashes times without an answer. m is not changed.
-func Letter(m *message.Message, origin envelope.Origin, crashes, limit int, at time.Time) *envelope.DeadLetter {
+// crashLetter returns the dead letter of m, which was delivered crashes times without an answer: no middleware gets to
+// see it. m is not changed.
+func crashLetter(m *message.Message, origin envelope.Origin, crashes, limit int, at time.Time) *envelope.DeadLetter {
 	text := fmt.Sprintf("delivered %d times without an answer: its handler seems to kill the process (crash-limit %d)",
 		crashes, limit)
 	fault := envelope.Error{Message: text, Code: "crash"}
@@ -34,15 +31,15 @@ func Letter(m *message.Message, origin envelope.Origin, crashes, limit int, at t
 	}
 }
 
-// Keep gives d to cfg.DeadLetters, and to queue, the broker's own dead letter queue, if there is no sink or it fails:
-// late is better than a message that keeps killing processes.
-func Keep(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter,
+// keepLetter gives d to cfg.DeadLetters, and to queue, the broker's own dead letter queue, if there is no sink or it
+// fails: late is better than a message that keeps killing processes.
+func keepLetter(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter,
 	queue func(context.Context, *envelope.DeadLetter) error,
 ) error {
 	if cfg.DeadLetters == nil {
 		return queue(ctx, d)
 	}
-	err := offer(ctx, cfg, d)
+	err := offerLetter(ctx, cfg, d)
 	if err == nil {
 		return nil
 	}
@@ -52,9 +49,9 @@ func Keep(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter,
 	return queue(ctx, d)
 }
 
-// offer calls cfg.DeadLetters with a copy, which it may still use after its time is over, and contains its panics,
-// which would kill the process once more.
-func offer(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter) error {
+// offerLetter calls cfg.DeadLetters with a copy, which it may still use after its time is over, and contains its
+// panics, which would kill the process once more.
+func offerLetter(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.PublishTimeout,
 		fmt.Errorf("no answer within %s: %w", cfg.PublishTimeout, context.DeadlineExceeded))
 	defer cancel()

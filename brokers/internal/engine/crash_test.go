@@ -1,4 +1,4 @@
-package crash_test
+package engine
 
 import (
 	"context"
@@ -12,12 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/internal/crash"
 	"github.com/redrive-go/redrive/envelope"
 )
 
 func letter() *envelope.DeadLetter {
-	return crash.Letter(message.NewMessage("m", []byte("payload")), envelope.Origin{Topic: "orders", Consumer: "billing"},
+	return crashLetter(message.NewMessage("m", []byte("payload")), envelope.Origin{Topic: "orders", Consumer: "billing"},
 		6, 5, time.Unix(1, 0))
 }
 
@@ -34,7 +33,7 @@ func TestLetter_HasTheReason(t *testing.T) {
 // A body that claims to be an envelope but is not is preserved byte for byte.
 func TestLetter_OfAMalformedEnvelope(t *testing.T) {
 	m := message.NewMessage("m", []byte(`{"message_id":"1","retry_count":{}}`))
-	d := crash.Letter(m, envelope.Origin{}, 5, 5, time.Unix(1, 0))
+	d := crashLetter(m, envelope.Origin{}, 5, 5, time.Unix(1, 0))
 	require.Equal(t, m.Payload, d.Message.Payload)
 	require.Equal(t, envelope.ReasonCrash, d.Reason)
 }
@@ -55,7 +54,7 @@ func TestKeep_FallsBackToTheQueue(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				queued := 0
 				cfg := brokers.Config{DeadLetters: c.sink, PublishTimeout: time.Second, Logger: slog.New(slog.DiscardHandler)}
-				require.NoError(t, crash.Keep(t.Context(), cfg, letter(), func(context.Context, *envelope.DeadLetter) error {
+				require.NoError(t, keepLetter(t.Context(), cfg, letter(), func(context.Context, *envelope.DeadLetter) error {
 					queued++
 					return nil
 				}))
