@@ -15,8 +15,8 @@ import (
 )
 
 // Nearly always a store gets new PENDING letters, and PostgreSQL stores any number of them by one call of a function of
-// the schema (migrations/postgres/00004_put.sql): keys, entries, bodies and statistics. It is a separate transaction,
-// so there is one round trip instead of eight, and the server has planned all of its statements before.
+// the schema: keys, entries, bodies and statistics. It is a separate transaction, so there is one round trip instead of
+// eight, and the server has planned all of its statements before.
 //
 // One statement with a part for each table did the same, and took the server twice as long for one letter: the parts
 // had to be joined, and each set up again. Sets of many letters save that join by their order, and stream each column's

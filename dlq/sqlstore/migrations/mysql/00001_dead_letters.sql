@@ -1,7 +1,6 @@
 -- +goose Up
 
--- MySQL commits after every statement that makes a table. A migration that was interrupted is done again from its first statement: so each
--- does nothing where it has been done.
+-- MySQL commits after each CREATE. An interrupted migration runs again from its first statement, so each does nothing the second time.
 
 -- What is filtered, sorted and changed. One row a dead letter; the message itself is in dlq_bodies, so that this table stays
 -- narrow. An id is never given again, because redriven messages carry ids. Text compares by its bytes (utf8mb4_bin).
@@ -53,8 +52,9 @@ CREATE TABLE IF NOT EXISTS dlq_entries (
     changed_by       TEXT          NOT NULL,
     revision         INT           NOT NULL DEFAULT 0,
     payload_size     BIGINT        NOT NULL,
+    redrive_to       TEXT, -- where its broker publishes a redrive; NULL if topic and consumer are the whole address
     UNIQUE INDEX idx_dlq_dedup_key (dedup_key),
-    -- C20's names. InnoDB ends each in the id, which makes it the order of a listing. What is behind the 191st character of a name is
+    -- Under the names that others have used. InnoDB ends each in the id, which makes it the order of a listing. What is behind the 191st character of a name is
     -- not indexed, but compared.
     INDEX idx_dlq_status         (status, created_at),
     INDEX idx_dlq_created_at     (created_at),
@@ -103,7 +103,8 @@ CREATE TABLE IF NOT EXISTS dlq_groups (
     discarded     BIGINT        NOT NULL DEFAULT 0,
     first_seen    DATETIME(6)   NOT NULL,
     last_seen     DATETIME(6)   NOT NULL,
-    last_entry_id BIGINT        NOT NULL
+    last_entry_id BIGINT        NOT NULL,
+    parked        BIGINT        NOT NULL DEFAULT 0
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 -- Two names are longer than a key may be: their digest is the key. The id is for servers that want a primary key in every table, which on
 -- MariaDB no computed column may be.
@@ -116,22 +117,26 @@ CREATE TABLE IF NOT EXISTS dlq_counts (
     resolved      BIGINT        NOT NULL DEFAULT 0,
     discarded     BIGINT        NOT NULL DEFAULT 0,
     resolution_ms BIGINT        NOT NULL DEFAULT 0, -- sum over the resolved ones, from created_at to resolved_at
-    names_digest  CHAR(64) CHARACTER SET ascii AS (SHA2(CONCAT(LENGTH(event_type), ' ', event_type, topic), 256)) STORED UNIQUE
+    names_digest  CHAR(64) CHARACTER SET ascii AS (SHA2(CONCAT(LENGTH(event_type), ' ', event_type, topic), 256)) STORED UNIQUE,
+    parked        BIGINT        NOT NULL DEFAULT 0
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 CREATE TABLE IF NOT EXISTS dlq_hours (
     hour        DATETIME(6) NOT NULL,
     fingerprint VARCHAR(64) NOT NULL,
     entries     BIGINT      NOT NULL DEFAULT 0,
-    PRIMARY KEY (hour, fingerprint)
+    closed      BIGINT      NOT NULL DEFAULT 0,
+    died_again  BIGINT      NOT NULL DEFAULT 0,
+    PRIMARY KEY (hour, fingerprint),
+    INDEX idx_dlq_hours_fingerprint (fingerprint, hour)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- What transactions of the application left to be counted: the statistics' rows would stay locked as long as they are open.
+-- Changes of the statistics that transactions of the application made: they would lock the statistics' rows until they end.
 CREATE TABLE IF NOT EXISTS dlq_uncounted (
     id     BIGINT   NOT NULL AUTO_INCREMENT PRIMARY KEY,
     deltas LONGTEXT NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- Who did what, when and why. Only ever appended to: the store makes the triggers that see to it where the server lets it.
+-- Who did what, when and why. Append-only, by triggers that the store creates where the server lets it.
 CREATE TABLE IF NOT EXISTS dlq_audit (
     id          BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
     at          DATETIME(6)  NOT NULL,
@@ -149,7 +154,7 @@ CREATE TABLE IF NOT EXISTS dlq_audit (
     INDEX idx_dlq_audit_run_id   (run_id, at)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- C19's table as queries see it: its columns under their names and in their order, then ours. event_payload is NULL for a
+-- The table that others have used, as queries see it: its columns under their names and in their order, then ours. event_payload is NULL for a
 -- payload that is not JSON; payload has the bytes, all of them unless there are more in dlq_parts. The left join is on a unique key: a
 -- query that uses no column of the body does not read it.
 CREATE OR REPLACE VIEW dlq_events AS
@@ -160,11 +165,12 @@ SELECT e.id, e.event_id, e.event_type, e.source_table, e.source_id,
        e.correlation_id AS correlation, b.payload, b.payload_sha256, e.payload_size, b.content_type, b.headers, b.message_uuid,
        e.broker, e.topic, e.consumer, e.handler, e.exchange, e.routing_key, e.message_key, e.position, e.broker_time, e.reason,
        e.error_class, e.error_code, e.rule, e.fingerprint, e.attempts, e.version, e.seen_count, e.death_redrive, e.lease_until,
-       e.run_id, e.first_failure_at, e.died_at, e.last_seen_at, e.succeeded_at, e.changed_at, e.changed_by, e.revision, e.dedup_key
+       e.run_id, e.first_failure_at, e.died_at, e.last_seen_at, e.succeeded_at, e.changed_at, e.changed_by, e.revision, e.dedup_key,
+       e.redrive_to
 FROM dlq_entries e
 LEFT JOIN dlq_bodies b ON b.entry_id = e.id AND b.revision = e.revision;
 
--- C35's archive: the same columns, as they were when the entry was purged. (A schema is a database here: it stays in this one.)
+-- The archive: the same columns, as they were when the entry was purged. (A schema is a database here: it stays in this one.)
 CREATE TABLE IF NOT EXISTS dlq_events_archive (
     id BIGINT NOT NULL PRIMARY KEY, event_id TEXT, event_type TEXT, source_table TEXT, source_id TEXT, event_payload LONGTEXT,
     error_message TEXT, stack_trace TEXT, retry_count INT, max_retries INT, status VARCHAR(20), created_at DATETIME(6),
@@ -174,19 +180,124 @@ CREATE TABLE IF NOT EXISTS dlq_events_archive (
     position TEXT, broker_time DATETIME(6), reason TEXT, error_class TEXT, error_code TEXT, rule TEXT, fingerprint VARCHAR(64),
     attempts INT, version BIGINT, seen_count INT, death_redrive INT, lease_until DATETIME(6), run_id VARCHAR(64),
     first_failure_at DATETIME(6), died_at DATETIME(6), last_seen_at DATETIME(6), succeeded_at DATETIME(6), changed_at DATETIME(6),
-    changed_by TEXT, revision INT, dedup_key BINARY(32),
+    changed_by TEXT, revision INT, dedup_key BINARY(32), redrive_to TEXT,
     archived_at DATETIME(6) NOT NULL,
     INDEX idx_dlq_archive_event_id (event_id(191))
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+-- The revisions before the last, for which the archive of entries has no room.
+CREATE TABLE IF NOT EXISTS dlq_bodies_archive (
+    entry_id       BIGINT     NOT NULL,
+    revision       INT        NOT NULL,
+    message_uuid   BLOB       NOT NULL,
+    payload        LONGBLOB   NOT NULL,
+    payload_json   TINYINT    NOT NULL,
+    payload_sha256 BINARY(32) NOT NULL,
+    content_type   TEXT,
+    headers        LONGTEXT   NOT NULL,
+    stack_trace    TEXT,
+    PRIMARY KEY (entry_id, revision)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- +goose Down
-DROP TABLE dlq_events_archive;
-DROP VIEW dlq_events;
-DROP TABLE dlq_audit;
-DROP TABLE dlq_uncounted;
-DROP TABLE dlq_hours;
-DROP TABLE dlq_counts;
-DROP TABLE dlq_groups;
-DROP TABLE dlq_parts;
-DROP TABLE dlq_bodies;
-DROP TABLE dlq_entries;
+-- Redrive runs. The document is the run as JSON; what a step changes, and what is searched, has columns.
+CREATE TABLE IF NOT EXISTS dlq_runs (
+    seq         BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    run_id      VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL UNIQUE,
+    state       VARCHAR(20)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    version     BIGINT       NOT NULL,
+    created_at  DATETIME(6)  NOT NULL,
+    created_by  TEXT         NOT NULL,
+    document    LONGTEXT     NOT NULL,
+    holder      VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    lease_until DATETIME(6),
+    frozen_to   BIGINT NOT NULL DEFAULT 0,
+    freeze_to   BIGINT NOT NULL DEFAULT 0,
+    n_waiting   BIGINT NOT NULL DEFAULT 0,
+    n_claimed   BIGINT NOT NULL DEFAULT 0,
+    n_out       BIGINT NOT NULL DEFAULT 0,
+    n_succeeded BIGINT NOT NULL DEFAULT 0,
+    n_failed    BIGINT NOT NULL DEFAULT 0,
+    n_lost      BIGINT NOT NULL DEFAULT 0,
+    n_skipped   BIGINT NOT NULL DEFAULT 0,
+    INDEX idx_dlq_runs_created_at (created_at),
+    INDEX idx_dlq_runs_state (state, created_at)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+-- The frozen sets. The key is the order in which a run goes through them.
+CREATE TABLE IF NOT EXISTS dlq_run_items (
+    run_seq       BIGINT      NOT NULL,
+    entry_id      BIGINT      NOT NULL,
+    state         VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    version       BIGINT      NOT NULL,
+    revision      BIGINT      NOT NULL,
+    redrive       BIGINT      NOT NULL DEFAULT 0,
+    claimed_until DATETIME(6),
+    settled_at    DATETIME(6),
+    detail        TEXT,
+    PRIMARY KEY (run_seq, entry_id),
+    INDEX idx_dlq_run_items_state (run_seq, state, entry_id)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+-- What people sent without a second person's approval, for the limit of what one may send alone. A run that has not ended is open: it
+-- counts until its end, however old it is. The row whose key begins with "person" is the lock of that person's rows.
+CREATE TABLE IF NOT EXISTS dlq_sends (
+    send_key VARCHAR(255) NOT NULL PRIMARY KEY,
+    person   VARCHAR(255) NOT NULL,
+    at       DATETIME(6) NOT NULL,
+    entries  BIGINT NOT NULL,
+    is_open  INTEGER NOT NULL,
+    INDEX idx_dlq_sends_person (person, at)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+-- Tokens of the HTTP server by their digest, and the sessions of people who logged in, by the digest of their cookie.
+CREATE TABLE IF NOT EXISTS dlq_tokens (
+    name       VARCHAR(255) NOT NULL PRIMARY KEY,
+    role       VARCHAR(20) NOT NULL,
+    digest     VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL UNIQUE,
+    created_at DATETIME(6) NOT NULL,
+    created_by TEXT NOT NULL,
+    expires_at DATETIME(6),
+    used_at    DATETIME(6),
+    revoked_at DATETIME(6),
+    revoked_by TEXT
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+CREATE TABLE IF NOT EXISTS dlq_sessions (
+    digest     VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
+    name       VARCHAR(255) NOT NULL,
+    role       VARCHAR(20) NOT NULL,
+    created_at DATETIME(6) NOT NULL,
+    expires_at DATETIME(6) NOT NULL,
+    used_at    DATETIME(6) NOT NULL,
+    INDEX idx_dlq_sessions_expires_at (expires_at)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+-- The last report of each process of a service. The row without a process has the pause that an operator has ordered for all of them.
+CREATE TABLE IF NOT EXISTS dlq_services (
+    service   VARCHAR(255) NOT NULL,
+    process   VARCHAR(255) NOT NULL,
+    at        DATETIME(6) NOT NULL,
+    paused    SMALLINT NOT NULL DEFAULT 0,
+    paused_by VARCHAR(255) NOT NULL,
+    report    LONGTEXT NOT NULL,
+    PRIMARY KEY (service, process)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+-- What receivers were notified of. The row without a receiver names the process that notifies, and until when; a row without an id has
+-- the time of its receiver's first notification.
+CREATE TABLE IF NOT EXISTS dlq_notices (
+    receiver VARCHAR(255) NOT NULL,
+    id       VARCHAR(255) NOT NULL,
+    at       DATETIME(6) NOT NULL,
+    holder   VARCHAR(255) NOT NULL,
+    PRIMARY KEY (receiver, id)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+INSERT INTO dlq_notices (receiver, id, at, holder) VALUES ('', '', '2000-01-01 00:00:00', '')
+    ON DUPLICATE KEY UPDATE holder = holder;
+
+-- The muted causes.
+CREATE TABLE IF NOT EXISTS dlq_mutes (
+    fingerprint VARCHAR(255) NOT NULL PRIMARY KEY,
+    muted_at    DATETIME(6) NOT NULL,
+    until       DATETIME(6),
+    muted_by    VARCHAR(255) NOT NULL,
+    note        TEXT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;

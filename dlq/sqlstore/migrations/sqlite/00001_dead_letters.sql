@@ -48,9 +48,10 @@ CREATE TABLE dlq_entries (
     changed_at       TEXT    NOT NULL,
     changed_by       TEXT    NOT NULL,
     revision         INTEGER NOT NULL DEFAULT 0,
-    payload_size     INTEGER NOT NULL
+    payload_size     INTEGER NOT NULL,
+    redrive_to       TEXT -- where its broker publishes a redrive; NULL if topic and consumer are the whole address
 );
--- C20's names; each ends in the order of a listing, so that a page is a range of the index.
+-- Under the names that others have used; each ends in the order of a listing, so that a page is a range of the index.
 CREATE INDEX idx_dlq_status         ON dlq_entries (status, created_at);
 CREATE INDEX idx_dlq_created_at     ON dlq_entries (created_at);
 CREATE INDEX idx_dlq_source_id      ON dlq_entries (source_id, created_at) WHERE source_id IS NOT NULL;
@@ -89,7 +90,8 @@ CREATE TABLE dlq_groups (
     discarded     INTEGER NOT NULL DEFAULT 0,
     first_seen    TEXT    NOT NULL,
     last_seen     TEXT    NOT NULL,
-    last_entry_id INTEGER NOT NULL
+    last_entry_id INTEGER NOT NULL,
+    parked        INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX idx_dlq_groups_pending ON dlq_groups (pending);
 
@@ -101,6 +103,7 @@ CREATE TABLE dlq_counts (
     resolved      INTEGER NOT NULL DEFAULT 0,
     discarded     INTEGER NOT NULL DEFAULT 0,
     resolution_ms INTEGER NOT NULL DEFAULT 0, -- sum over the resolved ones, from created_at to resolved_at
+    parked        INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (event_type, topic)
 ) WITHOUT ROWID;
 
@@ -108,16 +111,19 @@ CREATE TABLE dlq_hours (
     hour        TEXT    NOT NULL,
     fingerprint TEXT    NOT NULL,
     entries     INTEGER NOT NULL DEFAULT 0,
+    closed      INTEGER NOT NULL DEFAULT 0,
+    died_again  INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (hour, fingerprint)
 ) WITHOUT ROWID;
+CREATE INDEX idx_dlq_hours_fingerprint ON dlq_hours (fingerprint, hour);
 
--- What transactions of the application left to be counted: the statistics' rows would stay locked as long as they are open.
+-- Changes of the statistics that transactions of the application made: they would lock the statistics' rows until they end.
 CREATE TABLE dlq_uncounted (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     deltas TEXT    NOT NULL
 );
 
--- Who did what, when and why. Only ever appended to.
+-- Who did what, when and why. Append-only.
 CREATE TABLE dlq_audit (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     at          TEXT    NOT NULL,
@@ -147,7 +153,7 @@ BEGIN
 END;
 -- +goose StatementEnd
 
--- C19's table as queries see it: its columns under their names and in their order, then ours. event_payload is NULL for a
+-- The table that others have used, as queries see it: its columns under their names and in their order, then ours. event_payload is NULL for a
 -- payload that is not JSON; payload always has the bytes. The left join is on a unique key: a query that uses no column of the
 -- body does not read it.
 CREATE VIEW dlq_events AS
@@ -158,11 +164,12 @@ SELECT e.id, e.event_id, e.event_type, e.source_table, e.source_id,
        e.correlation_id AS correlation, b.payload, b.payload_sha256, e.payload_size, b.content_type, b.headers, b.message_uuid, e.broker, e.topic, e.consumer,
        e.handler, e.exchange, e.routing_key, e.message_key, e.position, e.broker_time, e.reason, e.error_class, e.error_code,
        e.rule, e.fingerprint, e.attempts, e.version, e.seen_count, e.death_redrive, e.lease_until, e.run_id,
-       e.first_failure_at, e.died_at, e.last_seen_at, e.succeeded_at, e.changed_at, e.changed_by, e.revision, e.dedup_key
+       e.first_failure_at, e.died_at, e.last_seen_at, e.succeeded_at, e.changed_at, e.changed_by, e.revision, e.dedup_key,
+       e.redrive_to
 FROM dlq_entries e
 LEFT JOIN dlq_bodies b ON b.entry_id = e.id AND b.revision = e.revision;
 
--- C35's archive: the same columns, as they were when the entry was purged. (On a server it is in a separate schema; a SQLite file has none,
+-- The archive: the same columns, as they were when the entry was purged. (On a server it is in a separate schema; a SQLite file has none,
 -- and two files are not one transaction in WAL mode.)
 CREATE TABLE dlq_events_archive (
     id INTEGER PRIMARY KEY, event_id TEXT, event_type TEXT, source_table TEXT, source_id TEXT, event_payload TEXT,
@@ -173,18 +180,123 @@ CREATE TABLE dlq_events_archive (
     position TEXT, broker_time TEXT, reason TEXT, error_class TEXT, error_code TEXT, rule TEXT, fingerprint TEXT,
     attempts INTEGER, version INTEGER, seen_count INTEGER, death_redrive INTEGER, lease_until TEXT, run_id TEXT,
     first_failure_at TEXT, died_at TEXT, last_seen_at TEXT, succeeded_at TEXT, changed_at TEXT, changed_by TEXT,
-    revision INTEGER, dedup_key BLOB,
+    revision INTEGER, dedup_key BLOB, redrive_to TEXT,
     archived_at TEXT NOT NULL
 );
 CREATE INDEX idx_dlq_archive_event_id ON dlq_events_archive (event_id);
+-- The revisions before the last, for which the archive of entries has no room.
+CREATE TABLE dlq_bodies_archive (
+    entry_id       INTEGER NOT NULL,
+    revision       INTEGER NOT NULL,
+    message_uuid   BLOB    NOT NULL,
+    payload        BLOB    NOT NULL,
+    payload_json   INTEGER NOT NULL,
+    payload_sha256 BLOB    NOT NULL,
+    content_type   TEXT,
+    headers        TEXT    NOT NULL,
+    stack_trace    TEXT,
+    PRIMARY KEY (entry_id, revision)
+);
 
--- +goose Down
-DROP TABLE dlq_events_archive;
-DROP VIEW dlq_events;
-DROP TABLE dlq_audit;
-DROP TABLE dlq_uncounted;
-DROP TABLE dlq_hours;
-DROP TABLE dlq_counts;
-DROP TABLE dlq_groups;
-DROP TABLE dlq_bodies;
-DROP TABLE dlq_entries;
+-- Redrive runs. The document is the run as JSON; what a step changes, and what is searched, has columns.
+CREATE TABLE dlq_runs (
+    seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_id      TEXT    NOT NULL UNIQUE,
+    state       TEXT    NOT NULL,
+    version     INTEGER NOT NULL,
+    created_at  TEXT    NOT NULL,
+    created_by  TEXT    NOT NULL,
+    document    TEXT    NOT NULL,
+    holder      TEXT    NOT NULL DEFAULT '',
+    lease_until TEXT,
+    frozen_to   INTEGER NOT NULL DEFAULT 0,
+    freeze_to   INTEGER NOT NULL DEFAULT 0,
+    n_waiting   INTEGER NOT NULL DEFAULT 0,
+    n_claimed   INTEGER NOT NULL DEFAULT 0,
+    n_out       INTEGER NOT NULL DEFAULT 0,
+    n_succeeded INTEGER NOT NULL DEFAULT 0,
+    n_failed    INTEGER NOT NULL DEFAULT 0,
+    n_lost      INTEGER NOT NULL DEFAULT 0,
+    n_skipped   INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX idx_dlq_runs_created_at ON dlq_runs (created_at);
+CREATE INDEX idx_dlq_runs_state      ON dlq_runs (state, created_at);
+
+-- The frozen sets. Without ROWID: the key is the order in which a run goes through them.
+CREATE TABLE dlq_run_items (
+    run_seq       INTEGER NOT NULL,
+    entry_id      INTEGER NOT NULL,
+    state         TEXT    NOT NULL,
+    version       INTEGER NOT NULL,
+    revision      INTEGER NOT NULL,
+    redrive       INTEGER NOT NULL DEFAULT 0,
+    claimed_until TEXT,
+    settled_at    TEXT,
+    detail        TEXT,
+    PRIMARY KEY (run_seq, entry_id)
+) WITHOUT ROWID;
+CREATE INDEX idx_dlq_run_items_state ON dlq_run_items (run_seq, state, entry_id);
+
+-- What people sent without a second person's approval, for the limit of what one may send alone. A run that has not ended is open: it
+-- counts until its end, however old it is. The row whose key begins with "person" is the lock of that person's rows.
+CREATE TABLE dlq_sends (
+    send_key TEXT    NOT NULL PRIMARY KEY,
+    person   TEXT    NOT NULL,
+    at       TEXT    NOT NULL,
+    entries  INTEGER NOT NULL,
+    is_open  INTEGER NOT NULL
+);
+CREATE INDEX idx_dlq_sends_person ON dlq_sends (person, at);
+
+-- Tokens of the HTTP server by their digest, and the sessions of people who logged in, by the digest of their cookie.
+CREATE TABLE dlq_tokens (
+    name       TEXT    NOT NULL PRIMARY KEY,
+    role       TEXT    NOT NULL,
+    digest     TEXT    NOT NULL UNIQUE,
+    created_at TEXT    NOT NULL,
+    created_by TEXT    NOT NULL,
+    expires_at TEXT,
+    used_at    TEXT,
+    revoked_at TEXT,
+    revoked_by TEXT
+);
+CREATE TABLE dlq_sessions (
+    digest     TEXT    NOT NULL PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    role       TEXT    NOT NULL,
+    created_at TEXT    NOT NULL,
+    expires_at TEXT    NOT NULL,
+    used_at    TEXT    NOT NULL
+);
+CREATE INDEX idx_dlq_sessions_expires_at ON dlq_sessions (expires_at);
+
+-- The last report of each process of a service. The row without a process has the pause that an operator has ordered for all of them.
+CREATE TABLE dlq_services (
+    service   TEXT NOT NULL,
+    process   TEXT NOT NULL,
+    at        TEXT NOT NULL,
+    paused    INTEGER NOT NULL DEFAULT 0,
+    paused_by TEXT NOT NULL,
+    report    TEXT NOT NULL,
+    PRIMARY KEY (service, process)
+) WITHOUT ROWID;
+
+-- What receivers were notified of. The row without a receiver names the process that notifies, and until when; a row without an id has
+-- the time of its receiver's first notification.
+CREATE TABLE dlq_notices (
+    receiver TEXT NOT NULL,
+    id       TEXT NOT NULL,
+    at       TEXT NOT NULL,
+    holder   TEXT NOT NULL,
+    PRIMARY KEY (receiver, id)
+) WITHOUT ROWID;
+INSERT INTO dlq_notices (receiver, id, at, holder) VALUES ('', '', '2000-01-01 00:00:00.000000', '');
+
+-- The muted causes.
+CREATE TABLE dlq_mutes (
+    fingerprint TEXT NOT NULL PRIMARY KEY,
+    muted_at    TEXT NOT NULL,
+    until       TEXT,
+    muted_by    TEXT NOT NULL,
+    note        TEXT NOT NULL
+) WITHOUT ROWID;
