@@ -29,7 +29,6 @@ var (
 //
 // Options are those of brokers.Open. Only the parameters of a Config's URL are used. On SQLite, db's connections need
 // busy_timeout and transactions that begin as writers; brokers.Open sets them.
-// busy_timeout and transactions that begin as writers; brokers.Open sets them.
 func New(ctx context.Context, db *sql.DB, name Dialect, opts ...brokers.Option) (*Broker, error) {
 	d := urlDriver{scheme: string(name)}
 	if _, err := dialectOf(name); err != nil {

@@ -20,19 +20,16 @@ var ErrLeaseLost = fmt.Errorf("%w: another worker has its lease", driver.ErrLost
 // unreadableHeaders holds the text of a damaged headers column.
 const unreadableHeaders = "x-unreadable-headers"
 
-// delivery is a row leased by this process, from the claim until the database has recorded its outcome. It is also its
-// handler's context, and carries itself as a value, which saves an allocation per message.
+// delivery is a row leased by this process, from the claim until the database has recorded its outcome.
 type delivery struct {
-	context.Context // nil until the handler begins
-
 	row     claimed
 	stream  *stream
 	counted atomic.Bool // it is no longer outstanding
 
 	mu      sync.Mutex
-	uuid    string    // of the message
-	expires time.Time // of the lease, by this process's clock, counted from before the statement was sent
-	cancel  context.CancelCauseFunc
+	uuid    string                  // of the message
+	expires time.Time               // of the lease, by this process's clock, counted from before the statement was sent
+	cancel  context.CancelCauseFunc // of the handler's context; nil until it begins
 	state   rowState
 	// leaving means that the row is being returned to the queue: from now on it may be claimed again, even by this
 	// process, before the returning caller has the database's answer.
@@ -51,15 +48,8 @@ const (
 	rowLost              // the row is another worker's, although the handler here may still be running
 )
 
+// deliveryKey is the key of the delivery in its handler's context.
 type deliveryKey struct{}
-
-// Value makes the delivery the context that carries it.
-func (d *delivery) Value(key any) any {
-	if key == (deliveryKey{}) {
-		return d
-	}
-	return d.Context.Value(key)
-}
 
 // handedOut returns the delivery for the engine.
 func (d *delivery) handedOut() driver.Delivery {
@@ -95,16 +85,17 @@ func (d *delivery) message() *message.Message {
 	return m
 }
 
-// begin makes d the context of its handler.
-func (d *delivery) begin(parent context.Context) {
+// begin returns the context of d's handler.
+func (d *delivery) begin(parent context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(parent)
 	d.mu.Lock()
-	d.Context, d.cancel = ctx, cancel
+	d.cancel = cancel
 	gone := d.state == rowLost
 	d.mu.Unlock()
 	if gone {
 		cancel(ErrLeaseLost)
 	}
+	return context.WithValue(ctx, deliveryKey{}, d)
 }
 
 // answered ends the handler's context. A row without a running handler makes room for another.
@@ -117,10 +108,7 @@ func (d *delivery) answered() {
 	s.handled.Add(1)
 	s.outstanding.Add(-1)
 	if s.free() > 0 {
-		select {
-		case s.need <- struct{}{}:
-		default:
-		}
+		signal(s.need)
 	}
 }
 

@@ -50,10 +50,8 @@ type dialect interface {
 	over(worker int64, batches []int64) (with string, args []any)
 	// free is the condition that a due row of queue is not leased.
 	free(queue int64) string
-	// next is the query for the time until the first row of a queue, its parameter, is due.
-	next() string
 	// firsts is the query for the queues with rows between two ids, its parameters, and the time until the first row of
-	// each is due, leased or not.
+	// each is due, or its separate lease ends.
 	firsts() string
 	// move gives leased rows a new due time and content, and drops their leases. It records the ids of the moved rows.
 	move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error
@@ -122,17 +120,13 @@ func queryInts(ctx context.Context, db DB, query string, args ...any) ([]int64, 
 	return sqldb.Column[int64](db.QueryContext(ctx, query, args...))
 }
 
-// firstDue is next for databases where every row has a separate lease.
-func firstDue(now string) string {
-	return "SELECT visible_at - " + now + " FROM redrive_queue_messages WHERE queue_id = ? ORDER BY visible_at, id LIMIT 1"
-}
-
-// firstOfEach is firsts for databases where a GROUP BY would read all rows: it goes from queue to queue in the index.
-func firstOfEach(d Dialect) string {
+// firstOfEach is firsts for databases where a GROUP BY would read all rows: it goes from queue to queue in the index,
+// and takes the first row m of each that is free.
+func firstOfEach(d Dialect, free string) string {
 	return d.Bind(`WITH RECURSIVE q(id) AS (SELECT min(queue_id) FROM redrive_queue_messages WHERE queue_id >= ?
 		UNION ALL SELECT (SELECT min(m.queue_id) FROM redrive_queue_messages m WHERE m.queue_id > q.id) FROM q WHERE q.id < ?)
-		SELECT id, (SELECT m.visible_at FROM redrive_queue_messages m WHERE m.queue_id = q.id ORDER BY m.queue_id, m.visible_at LIMIT 1) - ` +
-		d.Now() + ` FROM q WHERE id IS NOT NULL`)
+		SELECT id, (SELECT m.visible_at FROM redrive_queue_messages m WHERE m.queue_id = q.id AND ` + free +
+		` ORDER BY m.queue_id, m.visible_at LIMIT 1) - ` + d.Now() + ` FROM q WHERE id IS NOT NULL`)
 }
 
 // eachLeased is common to the databases where every row has a separate lease and new rows are not announced.

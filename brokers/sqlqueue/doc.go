@@ -26,14 +26,11 @@
 //	x-migrate          migrate          true      make and upgrade the tables at start
 //	x-lease            lease            30s       how long a message stays with a worker that does not renew it
 //	x-poll             poll             75ms      longest pause between two looks at an idle queue
-//	x-listen           listen           true      use LISTEN and NOTIFY, with PostgreSQL and pgx
 //	x-prefetch         prefetch         1024      most messages leased beyond those being handled; 0 for none
 //	x-nack-pause       nack-pause       100ms     pause after a nack; doubles with each delivery, up to 64 times
 //	x-crash-limit      crash-limit      5         leases in a row without an answer that make a dead letter; 0 for never
-//	x-retention        retention        0s        how long acked messages are kept in redrive_queue_archive
 //	x-max-message      max-message      0         largest message, headers included; 0 is what the database takes
 //	x-max-connections  max-connections  8         size of the pool
-//	x-conn-lifetime    conn-lifetime    30m       how long a connection is used; 0 is forever
 //
 // # Delivery semantics
 //
@@ -78,8 +75,8 @@
 // # Headers
 //
 // All headers, UUID and payload survive byte for byte. The column headers holds a JSON object for operators' queries
-// or, if a header is not UTF-8, the packed form under the key $binary. Producers that insert rows by SQL may use any
-// JSON object. x-delay and Watermill's delay headers are taken from a published message; see package envelope.
+// or, if a header is not UTF-8, all of them in base64 under the key $binary. Producers that insert rows by SQL may use
+// any JSON object. x-delay and Watermill's delay headers are taken from a published message; see package envelope.
 //
 // # Limits
 //

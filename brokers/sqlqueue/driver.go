@@ -37,19 +37,11 @@ func (urlDriver) Params() []brokers.Param {
 			Doc: "Longest pause between two polls for new messages if the database cannot notify.",
 		},
 		{
-			Name: "listen", Type: brokers.Bool, Default: "true",
-			Doc: "Use PostgreSQL's LISTEN and NOTIFY if the driver supports them.",
-		},
-		{
 			Name: "prefetch", Type: brokers.Int, Default: "1024", Max: 10_000,
 			Doc: "Most messages that a subscription leases beyond those its handlers are working on.",
 		},
 		driver.NackPause(),
 		driver.CrashLimit(),
-		{
-			Name: "retention", Type: brokers.Duration, Default: "0s",
-			Doc: "How long acked messages are kept in redrive_queue_archive; 0 removes them at once.",
-		},
 		{
 			Name: "max-message", Type: brokers.Size, Default: "0",
 			Doc: "Largest message in bytes, payload and headers together; never more than the database accepts, the default.",
@@ -57,10 +49,6 @@ func (urlDriver) Params() []brokers.Param {
 		{
 			Name: "max-connections", Type: brokers.Int, Default: "8", Min: 1,
 			Doc: "Most connections to the database.",
-		},
-		{
-			Name: "conn-lifetime", Type: brokers.Duration, Default: "30m",
-			Doc: "How long a connection is used; 0 is forever.",
 		},
 		{Name: "*", Native: true, Doc: "Every other parameter belongs to the database driver."},
 	}
@@ -88,10 +76,8 @@ func openURL(ctx context.Context, u *url.URL, scheme string, cfg brokers.Config)
 	if src.InMemory() {
 		return nil, errors.New("a database in memory is a different one on each connection: name a file, or use mem://")
 	}
-	conns := cfg.Params.Int("max-connections")
 	db, err := src.Connect(ctx, sqldb.Pool{
-		Driver: cfg.Params.String("driver"), Max: conns,
-		Lifetime: cfg.Params.Duration("conn-lifetime"),
+		Driver: cfg.Params.String("driver"), Max: cfg.Params.Int("max-connections"), Lifetime: 30 * time.Minute,
 	})
 	if err != nil {
 		return nil, err

@@ -1,10 +1,7 @@
 package sqlqueue
 
 import (
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -12,14 +9,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// binaryKey marks headers that no JSON string can represent. Its value is every pair, packed and in base64.
+// binaryKey marks headers that no JSON string can represent. Its value is an array of all pairs, in base64.
 const binaryKey = "$binary"
 
 const hexDigits = "0123456789abcdef"
 
 // encodeHeaders returns the text for the headers column: a JSON object of strings, so that an operator can read and
-// filter it with the database's own JSON functions. Headers that are not valid UTF-8, which JSON would alter, are
-// packed whole under binaryKey.
+// filter it with the database's own JSON functions. If one of them is not valid UTF-8, which JSON would alter, all are
+// under binaryKey.
 func encodeHeaders(headers message.Metadata) string {
 	size := 2
 	for k, v := range headers {
@@ -62,28 +59,44 @@ func appendJSONString(b []byte, s string) []byte {
 }
 
 func encodeBinaryHeaders(headers message.Metadata) string {
-	var packed []byte
+	pairs := make([][2][]byte, 0, len(headers))
 	for k, v := range headers {
-		for _, s := range [...]string{k, v} {
-			packed = binary.AppendVarint(packed, int64(len(s)))
-			packed = append(packed, s...)
-		}
+		pairs = append(pairs, [2][]byte{[]byte(k), []byte(v)})
 	}
-	return `{"` + binaryKey + `":"` + base64.StdEncoding.EncodeToString(packed) + `"}`
+	b, _ := json.Marshal(map[string]any{binaryKey: pairs}) // bytes cannot fail
+	return string(b)
 }
 
 // decodeHeaders reads the output of encodeHeaders, and any other JSON object: values that are not strings, which a
 // foreign INSERT may contain, become their JSON text. headers is initially empty.
 func decodeHeaders(text string, headers message.Metadata) error {
-	if !decodePlain(text, headers) {
-		clear(headers)
-		if err := decodeForeign(text, headers); err != nil {
-			return err
-		}
+	if decodePlain(text, headers) {
+		return nil
 	}
-	if packed, ok := headers[binaryKey]; ok && len(headers) == 1 {
-		clear(headers)
-		return decodeBinaryHeaders(packed, headers)
+	clear(headers)
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &values); err != nil {
+		return fmt.Errorf("headers are not a JSON object: %w", err)
+	}
+	if packed, ok := values[binaryKey]; ok && len(values) == 1 {
+		var pairs [][2][]byte
+		if err := json.Unmarshal(packed, &pairs); err != nil {
+			return fmt.Errorf("headers under %s: %w", binaryKey, err)
+		}
+		for _, pair := range pairs {
+			headers[string(pair[0])] = string(pair[1])
+		}
+		return nil
+	}
+	for k, raw := range values {
+		var s string
+		if json.Unmarshal(raw, &s) != nil {
+			s = string(raw)
+		}
+		headers[k] = s
 	}
 	return nil
 }
@@ -127,44 +140,4 @@ func cutQuoted(s string) (quoted, after string, ok bool) {
 		return "", "", false
 	}
 	return s[1 : end+1], s[end+2:], true
-}
-
-func decodeForeign(text string, into message.Metadata) error {
-	if strings.TrimSpace(text) == "" {
-		return nil
-	}
-	var values map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(text), &values); err != nil {
-		return fmt.Errorf("headers are not a JSON object: %w", err)
-	}
-	for k, raw := range values {
-		var s string
-		if json.Unmarshal(raw, &s) != nil {
-			s = string(raw)
-		}
-		into[k] = s
-	}
-	return nil
-}
-
-var errPacked = errors.New("packed headers are damaged")
-
-func decodeBinaryHeaders(text string, headers message.Metadata) error {
-	packed, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
-		return errPacked
-	}
-	for len(packed) > 0 {
-		var pair [2]string
-		for i := range pair {
-			size, n := binary.Varint(packed)
-			if n <= 0 || size < 0 || size > int64(len(packed)-n) {
-				return errPacked
-			}
-			pair[i] = string(packed[n : n+int(size)])
-			packed = packed[n+int(size):]
-		}
-		headers[pair[0]] = pair[1]
-	}
-	return nil
 }

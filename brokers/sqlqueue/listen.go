@@ -20,10 +20,10 @@ import (
 
 // listener receives PostgreSQL's notifications on a separate connection. Consumers poll while it is down.
 type listener struct {
-	db     *sql.DB
-	wakeup *wakeups
-	log    *slog.Logger
-	up     atomic.Bool
+	db      *sql.DB
+	watcher *watcher
+	log     *slog.Logger
+	up      atomic.Bool
 }
 
 // errNotHeard means that this process did not receive its own notification.
@@ -106,7 +106,7 @@ func (l *listener) receive(ctx context.Context, raw any) error {
 		return err
 	}
 	l.up.Store(true)
-	l.wakeup.wakeAll() // for messages published before LISTEN
+	l.watcher.wakeIf(func(*reader) bool { return true }, 0) // for messages published before LISTEN
 	for {
 		payload, err := next(ctx)
 		if err != nil {
@@ -121,7 +121,7 @@ func (l *listener) receive(ctx context.Context, raw any) error {
 		if err != nil {
 			us = 0
 		}
-		l.wakeup.wake(queue, time.Duration(us)*time.Microsecond)
+		l.watcher.wake(queue, time.Duration(us)*time.Microsecond)
 	}
 }
 

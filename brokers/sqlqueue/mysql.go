@@ -222,8 +222,6 @@ func (mysql) firsts() string {
 		FORCE INDEX (redrive_queue_messages_visible) WHERE queue_id >= ? AND queue_id <= ? GROUP BY queue_id`
 }
 
-func (m mysql) next() string { return firstDue(sqldb.MySQL.Now()) }
-
 // probe leaves room for the rest of the statement: one row may nearly fill a packet.
 func (mysql) probe(ctx context.Context, db *sql.DB) (int64, error) {
 	packet, err := queryInts(ctx, db, "SELECT @@max_allowed_packet")

@@ -15,35 +15,29 @@ type notices struct {
 	send func(topic string, delay time.Duration)
 
 	mu     sync.Mutex
-	topics map[string]*notice
+	gaps   map[string]*gap
+	ending sync.WaitGroup
 	closed bool
 }
 
-type notice struct {
-	last    time.Time
-	timer   *time.Timer // runs while one is due
+// gap follows a notification.
+type gap struct {
+	another bool // a notification is due at its end
 	delay   time.Duration
-	sending sync.WaitGroup
 }
 
 func newNotices(send func(topic string, delay time.Duration)) *notices {
-	return &notices{send: send, topics: map[string]*notice{}}
+	return &notices{send: send, gaps: map[string]*gap{}}
 }
 
 // publish reports whether a publish to topic that starts now should notify on its own.
 func (n *notices) publish(topic string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	t := n.topics[topic]
-	if t == nil {
-		t = new(notice)
-		n.topics[topic] = t
-	}
-	now := time.Now()
-	if now.Sub(t.last) < noticeGap {
+	if n.gaps[topic] != nil {
 		return false
 	}
-	t.last = now
+	n.begin(topic)
 	return true
 }
 
@@ -51,33 +45,41 @@ func (n *notices) publish(topic string) bool {
 func (n *notices) schedule(topic string, delay time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	t := n.topics[topic]
-	if n.closed || t == nil {
-		return // consumers find the row by polling
+	g := n.gaps[topic]
+	if g == nil {
+		g = n.begin(topic) // the publish took longer than the gap
 	}
-	if t.timer != nil {
-		t.delay = min(t.delay, delay)
-		return
+	if !g.another || delay < g.delay {
+		g.another, g.delay = true, delay
 	}
-	t.delay = delay
-	t.sending.Add(1)
-	t.timer = time.AfterFunc(max(0, noticeGap-time.Since(t.last)), func() {
-		defer t.sending.Done()
+}
+
+func (n *notices) begin(topic string) *gap {
+	g := &gap{}
+	if n.closed {
+		return g // consumers find the row by polling
+	}
+	n.gaps[topic] = g
+	n.ending.Add(1)
+	time.AfterFunc(noticeGap, func() {
+		defer n.ending.Done()
 		n.mu.Lock()
-		delay := t.delay
-		t.timer, t.last = nil, time.Now()
+		delete(n.gaps, topic)
+		if g.another {
+			n.begin(topic)
+		}
 		n.mu.Unlock()
-		n.send(topic, delay)
+		if g.another {
+			n.send(topic, g.delay)
+		}
 	})
+	return g
 }
 
 // close sends pending notifications, and waits for them.
 func (n *notices) close() {
 	n.mu.Lock()
 	n.closed = true
-	topics := n.topics
 	n.mu.Unlock()
-	for _, t := range topics {
-		t.sending.Wait()
-	}
+	n.ending.Wait()
 }

@@ -179,14 +179,9 @@ func (p *postgres) free(queue int64) string {
 		WHERE queue_id = %d AND until > %s))))`, queue, sqldb.PostgreSQL.Now())
 }
 
-func (*postgres) firsts() string { return firstOfEach(PostgreSQL) }
-
-func (p *postgres) next() string {
-	return "SELECT visible_at - " + sqldb.PostgreSQL.Now() +
-		` FROM redrive_queue_messages WHERE queue_id = $1 AND (lease IS NOT NULL
-		OR id NOT IN (SELECT unnest(ARRAY(SELECT unnest(ids) FROM redrive_queue_leases WHERE queue_id = $1 AND until > ` +
-		sqldb.PostgreSQL.Now() + `))))
-		ORDER BY visible_at, id LIMIT 1`
+func (*postgres) firsts() string {
+	return firstOfEach(PostgreSQL, `(m.lease IS NOT NULL OR m.id NOT IN
+		(SELECT unnest(ARRAY(SELECT unnest(ids) FROM redrive_queue_leases WHERE until > `+sqldb.PostgreSQL.Now()+`))))`)
 }
 
 // batchesOf returns the leases that rows share with others.
@@ -206,8 +201,8 @@ func (p *postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []m
 	}
 	due := map[int64]time.Duration{}
 	for _, m := range moves {
-		if d, ok := due[m.stream.queue]; done[m.id()] && (!ok || m.delay < d) {
-			due[m.stream.queue] = m.delay
+		if d, ok := due[m.stream.id]; done[m.id()] && (!ok || m.delay < d) {
+			due[m.stream.id] = m.delay
 		}
 	}
 	for queue, delay := range due {

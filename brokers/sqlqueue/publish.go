@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
@@ -141,7 +140,7 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 		case done[id]:
 			m.turn(rowDecided)
 			t.leases.drop(m.delivery)
-			t.wakeups.wake(m.stream.queue, m.delay)
+			t.watcher.wake(m.stream.id, m.delay)
 			continue
 		case apart[id] != nil:
 			faults[m.place] = apart[id]
@@ -182,7 +181,7 @@ func (t *transport) moveTogether(ctx context.Context, moves []moved, done map[in
 // insert stores publications together, and wakes their consumers.
 func (t *transport) insert(ctx context.Context, publications []*publication, faults []error) {
 	for _, p := range publications {
-		p.notify = !t.notifies || p.queue == 0 && t.notices.publish(p.topic)
+		p.notify = p.queue == 0 && t.notices != nil && t.notices.publish(p.topic)
 	}
 	err := t.store.insert(ctx, publications)
 	n := 0
@@ -202,21 +201,16 @@ func (t *transport) insert(ctx context.Context, publications []*publication, fau
 		delay := shortest(p.rows)
 		switch {
 		case p.queue != 0:
-			t.wakeups.wake(p.queue, delay)
+			t.watcher.wake(p.queue, delay)
 			_ = t.store.wake(ctx, t.db, p.queue, delay) // other consumers find them by polling
-		case !p.notify:
-			t.notices.schedule(p.topic, delay)
-			fallthrough
 		default:
-			t.wakeTopic(p.topic, delay)
+			if t.notices != nil && !p.notify {
+				t.notices.schedule(p.topic, delay)
+			}
+			if !t.listening() { // otherwise the notification is on its way, even for queues unknown to this process
+				t.watcher.wakeIf(func(r *reader) bool { return r.topic == p.topic }, delay)
+			}
 		}
-	}
-}
-
-// wakeTopic wakes the subscriptions of this process. The database notifies other processes, or they poll.
-func (t *transport) wakeTopic(topic string, after time.Duration) {
-	if !t.listening() { // otherwise the notification is on its way, even for queues unknown to this process
-		t.wakeups.wakeTopic(topic, after)
 	}
 }
 

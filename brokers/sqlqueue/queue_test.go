@@ -177,7 +177,7 @@ func TestDamagedHeaders_AreDelivered(t *testing.T) {
 		`{"a": 1, "b": {"c": []}, "d":null}`: {"a": "1", "b": `{"c": []}`, "d": ""},
 		`{"broken`:                           {"x-unreadable-headers": `{"broken`},
 		``:                                   {},
-		`{"$binary":"!"}`:                    {"x-unreadable-headers": `{"$binary":"!"}`},
+		`{"$binary":["!"]}`:                  {"x-unreadable-headers": `{"$binary":["!"]}`},
 	} {
 		_, err := db.ExecContext(t.Context(), `INSERT INTO redrive_queue_messages
 			(queue_id, visible_at, due_at, published_at, uuid, headers, payload)

@@ -106,8 +106,8 @@ func (s *stream) apply(ctx context.Context, list []answer, change change) {
 
 // wake notifies consumers in this process, and in others if the database can, that rows are available.
 func (s *stream) wake(ctx context.Context, delay time.Duration) {
-	s.t.wakeups.wake(s.queue, delay)
+	s.t.watcher.wake(s.id, delay)
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	_ = s.t.store.wake(ctx, s.t.db, s.queue, delay) // they also poll
+	_ = s.t.store.wake(ctx, s.t.db, s.id, delay) // they also poll
 }

@@ -16,10 +16,9 @@ import (
 type store struct {
 	db *sql.DB
 	dialect
-	worker    int64         // identifies this process's leases
-	lease     time.Duration // how long a row belongs to a worker that does not renew its lease
-	retention time.Duration // how long acked rows are kept; 0 removes them
-	careful   atomic.Int64  // until when statements check for locks first, in nanoseconds since 1970
+	worker  int64         // identifies this process's leases
+	lease   time.Duration // how long a row belongs to a worker that does not renew its lease
+	careful atomic.Int64  // until when statements check for locks first, in nanoseconds since 1970
 }
 
 // exec runs a change and returns the number of rows it changed.
@@ -106,17 +105,8 @@ func padded(d time.Duration) time.Duration {
 	return d
 }
 
-// next returns the time until the first row of the queue is due, and whether there is one. The end of a lease counts as
-// well.
-func (s *store) next(ctx context.Context, queue int64) (in time.Duration, some bool, err error) {
-	us, err := queryInts(ctx, s.db, s.dialect.next(), queue)
-	if err != nil || len(us) == 0 {
-		return 0, false, err
-	}
-	return time.Duration(us[0]) * time.Microsecond, true, nil
-}
-
-// firstDue returns the time until the first row of each queue between two ids is due, leased or not.
+// firstDue returns the time until the first row of each queue between two ids is due. The end of a lease counts as
+// well, except of one that rows share.
 func (s *store) firstDue(ctx context.Context, low, high int64) (map[int64]time.Duration, error) {
 	first := map[int64]time.Duration{}
 	return first, sqldb.Each(s.db.QueryContext(ctx, s.firsts(), low, high))(func(row sqldb.Row) error {
@@ -135,12 +125,6 @@ func (s *store) firstDue(ctx context.Context, low, high int64) (map[int64]time.D
 func (s *store) ack(ctx context.Context, rows []leased, over []int64) (others map[int64]bool, err error) {
 	var n int64
 	err = s.write(ctx, func() error {
-		if s.retention > 0 {
-			return sqldb.InTx(ctx, s.db, nil, func(tx *sql.Tx) error {
-				n, err = s.ackWith(ctx, tx, rows, over)
-				return err
-			})
-		}
 		n, err = s.ackWith(ctx, s.db, rows, over)
 		return err
 	})
@@ -154,15 +138,6 @@ func (s *store) ack(ctx context.Context, rows []leased, over []int64) (others ma
 
 func (s *store) ackWith(ctx context.Context, db DB, rows []leased, over []int64) (int64, error) {
 	where, args := s.held(s.worker, rows)
-	if s.retention > 0 {
-		_, err := db.ExecContext(ctx, s.name().Bind(`INSERT INTO redrive_queue_archive
-			(id, queue_id, published_at, acked_at, deliveries, uuid, headers, payload)
-			SELECT id, queue_id, published_at, `+s.name().Now()+`, deliveries, uuid, headers, payload
-			FROM `+s.byID("redrive_queue_messages")+where), args...)
-		if err != nil {
-			return 0, err
-		}
-	}
 	with, prefix := s.over(s.worker, over)
 	result, err := db.ExecContext(ctx, s.name().Bind(with+s.deleteFrom("redrive_queue_messages")+where),
 		append(prefix, args...)...)
@@ -230,16 +205,6 @@ func ownLease(rows []leased) []leased {
 		own[i].id = r.id
 	}
 	return own
-}
-
-// purge deletes a batch of expired rows from the archive, and returns how many.
-func (s *store) purge(ctx context.Context) (int64, error) {
-	ids, err := queryInts(ctx, s.db, s.name().Bind("SELECT id FROM redrive_queue_archive WHERE acked_at < "+s.name().Now()+
-		" - ? ORDER BY acked_at LIMIT 500"), s.retention.Microseconds())
-	if err != nil || len(ids) == 0 {
-		return 0, err
-	}
-	return s.exec(ctx, s.deleteFrom("redrive_queue_archive")+" WHERE id IN ("+sqldb.IDs(ids)+")")
 }
 
 // ping checks that the database answers and the tables exist.

@@ -16,23 +16,21 @@ import (
 // stream claims the rows of one queue for one subscription. Rows that its handlers will not reach within lookAhead stay
 // in the queue, for other workers.
 type stream struct {
+	*reader
+
 	t        *transport
 	q        driver.Queue
-	queue    int64
 	prefetch int
-	alarm    *alarm
 	need     chan struct{} // capacity 1: there may be room for a claim
-	gone     chan struct{} // closed when the queue no longer exists
 
 	// Of the goroutine in Next.
 	buffer   []*delivery
 	pace     pace
 	mark     lowWater
 	passed   map[int64]bool // for claims; nil with several handlers, which keep no order
-	idle     idleness
-	reach    int  // 0 until a claim for due rows; then the factor by which the next one exceeds the free room
-	drained  bool // the last claim has seen the end of the due rows
-	failures int  // consecutive failed claims
+	reach    int            // the factor by which the next claim exceeds the free room, to find rows behind locked ones
+	drained  bool           // the last claim has seen the end of the due rows
+	failures int            // consecutive failed claims
 
 	outstanding atomic.Int64 // claimed and not yet answered
 	handled     atomic.Int64
@@ -74,13 +72,13 @@ func (s *stream) fetch(ctx context.Context) error {
 	default:
 	}
 	if s.drained {
-		if err := s.sleep(ctx); err != nil {
+		if err := s.t.watcher.wait(ctx, s.reader); err != nil {
 			return err
 		}
 		s.drained = false
 	}
 	s.ahead.Store(int64(min(s.prefetch, s.pace.update(s.handled.Load(), time.Now()))))
-	n := s.t.store.limit(s.free() * max(s.reach, 1))
+	n := s.t.store.limit(s.free() * s.reach)
 	if n == 0 {
 		select {
 		case <-s.need:
@@ -105,14 +103,21 @@ func (s *stream) fetch(ctx context.Context) error {
 	}
 	s.failures = 0
 	s.hold(list, began)
-	if len(list) > 0 {
+	switch {
+	case len(list) > 0:
 		s.idle.reset()
-		s.reach = 0
+		s.reach = 1
+	case s.due: // locked by others: a claim with room for only these would find nothing after them
+		s.reach = min(2*s.reach, longestReach)
+	default:
+		s.reach = 1
 	}
 	s.drained = len(list) < n
 	s.mark.update(list, !s.drained, began, time.Now())
 	return ctx.Err()
 }
+
+const longestReach = 256
 
 // claim takes up to n rows. It ignores the end of Next's context: if a claim is cancelled on its way back from the
 // database, no process has its rows until their lease ends.
@@ -120,7 +125,7 @@ func (s *stream) claim(n int, from int64) ([]claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.t.cfg.PublishTimeout)
 	defer cancel()
 	store := s.t.store
-	return store.claim(ctx, store.db, claim{s.queue, store.worker, from, store.lease, n, s.passed})
+	return store.claim(ctx, store.db, claim{s.id, store.worker, from, store.lease, n, s.passed})
 }
 
 // hold puts claimed rows into the buffer.
@@ -134,59 +139,6 @@ func (s *stream) hold(list []claimed, began time.Time) {
 	}
 	s.buffer = s.t.leases.take(deliveries)
 	s.outstanding.Add(int64(len(s.buffer)))
-}
-
-// sleep waits until a row is due: at the time of the first row in the queue, when notified of a new one, or when the
-// broker's watcher has seen one.
-func (s *stream) sleep(ctx context.Context) error {
-	for looks := 0; ; looks++ {
-		select {
-		case <-s.alarm.c:
-			return nil
-		default:
-		}
-		in, some, err := s.next()            //nolint:contextcheck // it is short, and its answer is of use
-		due := err != nil || some && in <= 0 // claiming again reports the error
-		// A row that was not due at the last look is news. One that was due, and could not be claimed, is locked by another
-		// worker, which is no reason to retry at once.
-		news := looks > 0 || s.idle.fresh() && s.reach == 0
-		if due && news {
-			s.reach = max(s.reach, 1)
-			return nil
-		}
-		if !due {
-			s.reach = 0
-		}
-		if some && in > 0 {
-			s.alarm.set(in)
-		}
-		watch := s.t.watcher.join(s.queue, s.alarm, &s.idle)
-		select {
-		case <-s.alarm.c:
-			s.t.watcher.leave(watch)
-			return nil
-		case <-watch.seen:
-		case <-s.gone:
-			s.t.watcher.leave(watch)
-			return nil
-		case <-ctx.Done():
-			s.t.watcher.leave(watch)
-			return ctx.Err()
-		}
-		if due { // still: a claim with room for only the locked rows would find nothing after them
-			s.reach = min(2*max(s.reach, 1), longestReach)
-			return nil
-		}
-	}
-}
-
-const longestReach = 256
-
-// next queries when the first row is due.
-func (s *stream) next() (in time.Duration, some bool, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.t.cfg.PublishTimeout)
-	defer cancel()
-	return s.t.store.next(ctx, s.queue)
 }
 
 // free returns how many rows may be claimed now: none while it would be few, so that claims are large when handlers are
@@ -203,8 +155,7 @@ func (s *stream) free() int {
 // Context implements driver.Contexts. The handler's context ends when the lease is lost.
 func (s *stream) Context(parent context.Context, held *driver.Delivery) (context.Context, context.CancelFunc) {
 	d := held.Token.(*delivery)
-	d.begin(parent)
-	return d, d.answered
+	return d.begin(parent), d.answered
 }
 
 // Begin implements driver.Beginner: it records that the handler of a row which may have killed a process starts.
@@ -225,8 +176,7 @@ func (s *stream) Renew(held *driver.Delivery) *message.Message {
 // Close implements driver.Stream. Rows that the engine has not received return to their place in the queue; those that
 // it could not settle are redelivered when their lease ends.
 func (s *stream) Close(ctx context.Context) error {
-	s.t.wakeups.leave(s.queue, s.alarm)
-	s.t.reads.remove(s)
+	s.t.watcher.leave(s.reader)
 	if len(s.buffer) > 0 {
 		back := make([]driver.Settlement, len(s.buffer))
 		for i, d := range s.buffer {

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // settleLinger lets answers gather while they arrive fast: a statement for a few rows costs the database nearly as much
@@ -28,13 +29,10 @@ type transport struct {
 	poll       time.Duration
 	maxMessage int64
 
-	notices  *notices
-	notifies bool // the database can notify
-	wakeups  *wakeups
-	reads    reads
 	leases   *leases
-	listener *listener // nil without notifications
 	watcher  *watcher
+	notices  *notices  // nil if the database cannot notify
+	listener *listener // nil without notifications
 
 	stop       context.CancelFunc // ends the background work
 	background sync.WaitGroup
@@ -63,13 +61,11 @@ func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg b
 		cfg: cfg, scheme: scheme, db: db,
 		poll: max(cfg.Params.Duration("poll"), shortestPause),
 		store: &store{
-			db:        db,
-			dialect:   dialect,
-			worker:    1 + rand.Int64N(math.MaxInt64), //nolint:gosec // G404: tells workers apart, keeps no secret
-			lease:     cfg.Params.Duration("lease"),
-			retention: cfg.Params.Duration("retention"),
+			db:      db,
+			dialect: dialect,
+			worker:  1 + rand.Int64N(math.MaxInt64), //nolint:gosec // G404: tells workers apart, keeps no secret
+			lease:   cfg.Params.Duration("lease"),
 		},
-		wakeups: &wakeups{},
 	}
 	if t.maxMessage, err = dialect.probe(ctx, db); err != nil {
 		return nil, fmt.Errorf("sqlqueue: ask for the largest packet: %w", err)
@@ -86,13 +82,13 @@ func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg b
 }
 
 func (t *transport) start(name Dialect) {
-	pg, notifies := t.store.dialect.(*postgres)
-	t.notifies = notifies
-	t.notices = newNotices(func(topic string, delay time.Duration) {
-		ctx, cancel := context.WithTimeout(context.Background(), t.cfg.PublishTimeout)
-		defer cancel()
-		_ = pg.wakeTopic(ctx, t.db, topic, delay) // consumers also poll
-	})
+	if pg, ok := t.store.dialect.(*postgres); ok {
+		t.notices = newNotices(func(topic string, delay time.Duration) {
+			ctx, cancel := context.WithTimeout(context.Background(), t.cfg.PublishTimeout)
+			defer cancel()
+			_ = pg.wakeTopic(ctx, t.db, topic, delay) // consumers also poll
+		})
+	}
 	running, stop := context.WithCancel(context.Background())
 	t.stop = stop
 	t.leases = &leases{store: t.store, log: t.cfg.Logger, held: map[int64]*delivery{}, batches: map[int64]int{}}
@@ -100,14 +96,25 @@ func (t *transport) start(name Dialect) {
 	t.background.Go(func() { t.watcher.run(running) })
 	t.background.Go(func() { t.leases.run(running) })
 	t.background.Go(func() { t.tend(running) })
-	if t.store.retention > 0 {
-		t.background.Go(func() { t.purge(running) })
-	}
 	// A listener occupies a connection, which a pool of one or two cannot spare.
-	if conns := t.db.Stats().MaxOpenConnections; name == PostgreSQL && t.cfg.Params.Bool("listen") &&
-		(conns == 0 || conns > 2) {
-		t.listener = &listener{db: t.db, wakeup: t.wakeups, log: t.cfg.Logger}
+	if conns := t.db.Stats().MaxOpenConnections; name == PostgreSQL && (conns == 0 || conns > 2) {
+		t.listener = &listener{db: t.db, watcher: t.watcher, log: t.cfg.Logger}
 		t.background.Go(func() { t.listener.run(running) })
+	}
+}
+
+// tendInterval bounds how long claims are slow after the table has suddenly grown.
+const tendInterval = 3 * time.Second
+
+// tend maintains the table's statistics, and checks that the queues being read still exist.
+func (t *transport) tend(ctx context.Context) {
+	for wait.For(ctx, tendInterval) == nil {
+		if err := t.store.maintain(ctx, t.db); err != nil && ctx.Err() == nil {
+			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the table's statistics could not be maintained", "error", err)
+		}
+		if err := t.watcher.look(ctx, t.store); err != nil && ctx.Err() == nil {
+			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the queues being read could not be checked", "error", err)
+		}
 	}
 }
 
@@ -133,14 +140,13 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 		return nil, err
 	}
 	s := &stream{
-		t: t, q: q, queue: id, prefetch: q.Params.Int("prefetch"), need: make(chan struct{}, 1), alarm: newAlarm(),
-		gone: make(chan struct{}), idle: idleness{longest: t.poll},
+		reader: newReader(consumerQueue{id, q.Topic, q.Group}, t.poll),
+		t:      t, q: q, prefetch: q.Params.Int("prefetch"), need: make(chan struct{}, 1), reach: 1,
 	}
 	if q.Concurrency == 1 {
 		s.passed = map[int64]bool{}
 	}
-	t.wakeups.join(id, q.Topic, s.alarm)
-	t.reads.add(s)
+	t.watcher.join(s.reader)
 	return s, nil
 }
 
@@ -196,7 +202,9 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 
 // Close implements driver.Transport. It closes the database if the driver has opened it.
 func (t *transport) Close(context.Context) error {
-	t.notices.close()
+	if t.notices != nil {
+		t.notices.close()
+	}
 	t.stop()
 	t.background.Wait()
 	if t.ownsDB {

@@ -11,7 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func startWatcher(t *testing.T, first func(low, high int64) (map[int64]time.Duration, error)) *watcher {
+// startWatcher returns a watcher, and a function that makes a reader wait for a queue. Its channel tells when it wakes.
+func startWatcher(
+	t *testing.T, first func(low, high int64) (map[int64]time.Duration, error),
+) (wait func(*reader) <-chan struct{}) {
 	t.Helper()
 	w := newWatcher(nil, 0, func() bool { return false }, slog.New(slog.DiscardHandler))
 	w.first = func(_ context.Context, low, high int64) (map[int64]time.Duration, error) { return first(low, high) }
@@ -19,23 +22,36 @@ func startWatcher(t *testing.T, first func(low, high int64) (map[int64]time.Dura
 	done := make(chan struct{})
 	go func() { w.run(ctx); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
-	return w
+	return func(r *reader) <-chan struct{} {
+		w.leave(r)
+		w.join(r)
+		awake := make(chan struct{})
+		go func() {
+			if w.wait(ctx, r) == nil {
+				close(awake)
+			}
+		}()
+		return awake
+	}
+}
+
+func newTestReader(queue int64) *reader {
+	return newReader(consumerQueue{id: queue}, 100*time.Millisecond)
 }
 
 // A thousand idle subscriptions need one statement per poll, and a timer is set for rows that are due later.
 func TestWatcher_PollsOnceForAllQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
-		w := startWatcher(t, func(low, high int64) (map[int64]time.Duration, error) {
+		wait := startWatcher(t, func(low, high int64) (map[int64]time.Duration, error) {
 			require.Equal(t, []int64{1, 1000}, []int64{low, high})
 			looks++
 			return map[int64]time.Duration{7: time.Hour}, nil
 		})
-		var sevenths *alarm
+		var seventh <-chan struct{}
 		for queue := range int64(1000) {
-			a := newAlarm()
-			if w.join(queue+1, a, &idleness{longest: 100 * time.Millisecond}); queue+1 == 7 {
-				sevenths = a
+			if awake := wait(newTestReader(queue + 1)); queue+1 == 7 {
+				seventh = awake
 			}
 		}
 		time.Sleep(10 * time.Second) // virtual
@@ -43,25 +59,25 @@ func TestWatcher_PollsOnceForAllQueues(t *testing.T) {
 		require.InDelta(t, 105, looks, 5)
 		time.Sleep(time.Hour) // virtual
 		synctest.Wait()
-		<-sevenths.c
-		sevenths.stop()
+		<-seventh
 	})
 }
 
 // A due row wakes only its own queue, after the subscription's pause; one that cannot be claimed causes no hot loop.
 func TestWatcher_WakesQueuesWithDueRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := startWatcher(t, func(int64, int64) (map[int64]time.Duration, error) {
+		wait := startWatcher(t, func(int64, int64) (map[int64]time.Duration, error) {
 			return map[int64]time.Duration{1: -time.Second}, nil
 		})
-		other := w.join(2, newAlarm(), &idleness{longest: 100 * time.Millisecond})
-		idle, began := &idleness{longest: 100 * time.Millisecond}, time.Now()
+		other := wait(newTestReader(2))
+		locked, began := newTestReader(1), time.Now()
 		for range 20 {
-			<-w.join(1, newAlarm(), idle).seen
+			<-wait(locked)
+			require.True(t, locked.due)
 		}
 		require.Greater(t, time.Since(began), time.Second)
 		select {
-		case <-other.seen:
+		case <-other:
 			t.Fatal("nothing was due")
 		default:
 		}
@@ -72,13 +88,13 @@ func TestWatcher_WakesQueuesWithDueRows(t *testing.T) {
 func TestWatcher_BacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failures := 0
-		w := startWatcher(t, func(int64, int64) (map[int64]time.Duration, error) {
+		wait := startWatcher(t, func(int64, int64) (map[int64]time.Duration, error) {
 			if failures++; failures <= 20 {
 				return nil, errors.New("refused")
 			}
 			return map[int64]time.Duration{1: 0}, nil
 		})
-		<-w.join(1, newAlarm(), &idleness{longest: 75 * time.Millisecond}).seen
+		<-wait(newTestReader(1))
 		require.Equal(t, 21, failures)
 	})
 }

@@ -203,32 +203,6 @@ func TestMigrate_TenAtOnce(t *testing.T) {
 	})
 }
 
-// Acked messages are kept for the configured time, and no longer.
-func TestRetention_KeepsAckedMessages(t *testing.T) {
-	t.Parallel()
-	onEachDatabase(t, func(t *testing.T, url string) {
-		t.Helper()
-		db := openDB(t, url)
-		queue := openQueue(t, with(url, "x-retention=1h"))
-		messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
-		require.NoError(t, err)
-		require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("m", payload)))
-		receive(t, messages).Ack()
-		archived := func(n int) func() bool {
-			return func() bool {
-				return count(t, db, "SELECT count(*) FROM redrive_queue_archive WHERE uuid = 'm'") == n &&
-					count(t, db, "SELECT count(*) FROM redrive_queue_messages") == 0
-			}
-		}
-		await.True(t, archived(1))
-
-		short := openQueue(t, with(url, "x-retention=1500ms"))
-		_, err = short.Subscriber().Subscribe(t.Context(), "jobs")
-		require.NoError(t, err)
-		await.True(t, archived(0))
-	})
-}
-
 // No statement for publishing, claiming, renewing, acking, nacking or rescheduling reads the whole table, however large
 // it is.
 func TestBacklog_IsNeverScanned(t *testing.T) {

@@ -31,19 +31,6 @@ CREATE TABLE IF NOT EXISTS redrive_queue_messages (
     KEY redrive_queue_messages_visible (queue_id, visible_at, id)
 ) ENGINE = InnoDB;
 
-CREATE TABLE IF NOT EXISTS redrive_queue_archive (
-    id           BIGINT     NOT NULL PRIMARY KEY,
-    queue_id     BIGINT     NOT NULL,
-    published_at BIGINT     NOT NULL,
-    acked_at     BIGINT     NOT NULL,
-    deliveries   INT        NOT NULL,
-    uuid         VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    headers      LONGTEXT   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    payload      LONGBLOB   NOT NULL,
-    KEY redrive_queue_archive_acked (acked_at)
-) ENGINE = InnoDB;
-
 -- +goose Down
-DROP TABLE redrive_queue_archive;
 DROP TABLE redrive_queue_messages;
 DROP TABLE redrive_queues;

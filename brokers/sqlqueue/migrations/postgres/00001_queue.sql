@@ -105,21 +105,8 @@ END
 $$;
 -- +goose StatementEnd
 
-CREATE TABLE IF NOT EXISTS redrive_queue_archive (
-    id           BIGINT  NOT NULL PRIMARY KEY,
-    queue_id     BIGINT  NOT NULL,
-    published_at BIGINT  NOT NULL,
-    acked_at     BIGINT  NOT NULL,
-    deliveries   INTEGER NOT NULL,
-    uuid         TEXT    NOT NULL,
-    headers      TEXT    NOT NULL,
-    payload      BYTEA   NOT NULL
-);
-CREATE INDEX IF NOT EXISTS redrive_queue_archive_acked ON redrive_queue_archive (acked_at);
-
 -- +goose Down
 DROP FUNCTION redrive_queue_claim;
 DROP TABLE redrive_queue_leases;
-DROP TABLE redrive_queue_archive;
 DROP TABLE redrive_queue_messages;
 DROP TABLE redrive_queues;

@@ -31,19 +31,6 @@ CREATE TABLE IF NOT EXISTS redrive_queue_messages (
 -- or are leased stand behind them, however many there are.
 CREATE INDEX IF NOT EXISTS redrive_queue_messages_visible ON redrive_queue_messages (queue_id, visible_at, id);
 
-CREATE TABLE IF NOT EXISTS redrive_queue_archive (
-    id           INTEGER PRIMARY KEY,
-    queue_id     INTEGER NOT NULL,
-    published_at INTEGER NOT NULL,
-    acked_at     INTEGER NOT NULL,
-    deliveries   INTEGER NOT NULL,
-    uuid         TEXT    NOT NULL,
-    headers      TEXT    NOT NULL,
-    payload      BLOB    NOT NULL
-);
-CREATE INDEX IF NOT EXISTS redrive_queue_archive_acked ON redrive_queue_archive (acked_at);
-
 -- +goose Down
-DROP TABLE redrive_queue_archive;
 DROP TABLE redrive_queue_messages;
 DROP TABLE redrive_queues;
