@@ -388,8 +388,7 @@ func BenchmarkRetryCycle(b *testing.B) {
 					return first + routed(b, stockSubscriber(b, seeds), retry, n, func(*message.Message) error { return nil })
 				}},
 				contender{name: "redrive", fill: fill, round: func(topic string) time.Duration {
-					sub := ours.Subscriber(brokers.WithGroup(watermill.NewShortUUID()), brokers.WithConcurrency(512),
-						brokers.WithParam("window", "5000"))
+					sub := ours.Subscriber(brokers.WithGroup(watermill.NewShortUUID()), brokers.WithConcurrency(512))
 					return routed(b, sub, topic, 2*n, func(m *message.Message) error {
 						if m.Metadata["retried"] != "" {
 							return nil

@@ -49,26 +49,17 @@ var unfitForClientID = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 
 func clientID(cfg brokers.Config) string { return unfitForClientID.ReplaceAllString(cfg.Name, "-") }
 
-// byName limits the requests that this driver builds itself to versions that identify topics by name. Newer versions
-// identify them only by id.
-var byName = map[kmsg.Key]int16{kmsg.Fetch: 12, kmsg.OffsetCommit: 9, kmsg.OffsetFetch: 9}
-
-// clientOptions are common to all clients: addresses, encryption, credentials, and timeouts. bounds are the newest
-// versions of some requests.
-func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo, bounds map[kmsg.Key]int16) ([]kgo.Opt,
-	error,
-) {
+// clientOptions are common to all clients: addresses, encryption, credentials, and timeouts.
+func clientOptions(cfg brokers.Config, seeds []string, user *url.Userinfo) ([]kgo.Opt, error) {
 	p := cfg.Params
-	versions, faultVersion := protocol(p.String("version"), bounds)
 	encryption, faultTLS := tlsConfig(p)
 	credentials, faultSASL := authentication(p.String("sasl"), user)
-	if err := errors.Join(faultVersion, faultTLS, faultSASL); err != nil {
+	if err := errors.Join(faultTLS, faultSASL); err != nil {
 		return nil, err
 	}
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(seeds...),
 		kgo.ClientID(clientID(cfg)),
-		versions,
 		kgo.DialTimeout(dialTimeout),
 		kgo.DisableClientMetrics(),
 		kgo.MetadataMinAge(metadataPause), // a topic that was just created needs another look
@@ -89,28 +80,14 @@ const (
 	metadataPause = 50 * time.Millisecond
 )
 
-// protocol returns the versions of requests that a client may use: those of a Kafka version, or all that the cluster
-// supports, and for some requests none newer than given.
-func protocol(version string, bounds map[kmsg.Key]int16) (kgo.Opt, error) {
-	all := kversion.Stable()
-	if version != "" {
-		var major, minor int
-		if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n == 2 {
-			all = kversion.FromString(fmt.Sprintf("v%d.%d", major, minor))
-		}
-		switch {
-		case all == nil, major == 0:
-			return nil, fmt.Errorf("parameter version=%q: write a Kafka version such as 3.6.0", version)
-		case major < 2 || major == 2 && minor < 4:
-			return nil, fmt.Errorf("parameter version=%s: Kafka 2.4.0 is the oldest that works", version)
-		}
-	}
-	for key, newest := range bounds {
-		if may, ok := all.LookupMaxKeyVersion(key.Int16()); ok && may > newest {
-			all.SetMaxKeyVersion(key.Int16(), newest)
-		}
-	}
-	return kgo.MaxVersions(all), nil
+// byName limits the requests that this driver builds itself to versions that identify topics by name. Newer versions
+// identify them only by id.
+func byName() kgo.Opt {
+	versions := kversion.Stable()
+	versions.SetMaxKeyVersion(kmsg.Fetch.Int16(), 12)
+	versions.SetMaxKeyVersion(kmsg.OffsetCommit.Int16(), 9)
+	versions.SetMaxKeyVersion(kmsg.OffsetFetch.Int16(), 9)
+	return kgo.MaxVersions(versions)
 }
 
 // authentication returns nil if there is no user.

@@ -24,9 +24,7 @@ func newCommitter(t *testing.T) (*committer, *kfake.Cluster) {
 		kfake.SeedTopics(1, "kept"))
 	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
-	versions, err := protocol("", byName)
-	require.NoError(t, err)
-	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.Dialer(network.DialContext), versions,
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.Dialer(network.DialContext), byName(),
 		kgo.DisableClientMetrics())
 	require.NoError(t, err)
 	t.Cleanup(client.Close)

@@ -20,19 +20,16 @@ type delivery struct {
 	waiting bool // read from a retry topic
 	origin  *envelope.Origin
 
-	release bool // not a message: its key may continue after a dead letter
-	resume  bool // not a message: its key may have parked messages to resume
+	tracker *tracker // of the topic that it was read from, nil for the parking topic
 
-	tracker *tracker
-	mark    *tracked
-
-	answer chan driver.Settlement // with order=key: its outcome; capacity 1
+	resume bool               // not a message: its key may have parked messages to resume
+	answer chan driver.Answer // with order=key: capacity 1
 }
 
 // settle marks the record as done.
 func (d *delivery) settle() {
 	if d.tracker != nil {
-		d.tracker.settle(d.mark)
+		d.tracker.settle(d.record.Offset)
 	}
 }
 
@@ -99,7 +96,7 @@ func (p *partition) Settle(_ context.Context, settled []driver.Settlement) []err
 	for _, s := range settled {
 		switch d := s.Delivery.Token.(*delivery); {
 		case d.answer != nil:
-			d.answer <- s
+			d.answer <- s.Answer
 		case s.Answer == driver.Ack:
 			d.settle()
 		}
@@ -110,28 +107,27 @@ func (p *partition) Settle(_ context.Context, settled []driver.Settlement) []err
 // Close implements driver.Stream: giveUp commits the settled records.
 func (p *partition) Close(context.Context) error { return nil }
 
-// deliver hands a message out and waits until it is settled. It reports false if the partition was given up first: then
-// the message is redelivered to the next owner of the partition.
-func (p *partition) deliver(d *delivery) (became messageResult, acked bool) {
-	flights := &p.sub.b.flights
-	watched := flights.begin(d.origin)
-	defer func() { became = flights.end(d.origin, watched) }()
-	d.answer = make(chan driver.Settlement, 1)
+// deliver dispatches a message and waits until it is settled. It returns the stages in which the message waits for its
+// retry, and reports false if the partition was given up first: then its next owner gets the message again.
+func (p *partition) deliver(d *delivery) (next []string, acked bool) {
+	retries := &p.sub.b.retries
+	watched := retries.begin(d.origin)
+	defer func() { next = retries.end(d.origin, watched) }()
+	d.answer = make(chan driver.Answer, 1)
 	if p.ctx.Err() != nil || !p.hand(d) {
-		return became, false
+		return nil, false
 	}
-	var answer driver.Settlement
 	select {
-	case answer = <-d.answer:
+	case answer := <-d.answer:
+		return nil, answer == driver.Ack
 	case <-p.ended:
-		select {
-		case answer = <-d.answer:
-		default:
-			return became, false
-		}
 	}
-	watched.skipped = answer.Skipped
-	return became, answer.Answer == driver.Ack
+	select {
+	case answer := <-d.answer:
+		return nil, answer == driver.Ack
+	default:
+		return nil, false
+	}
 }
 
 // stage is the name of a waiting record's stage, the same for all copies of one retry.
@@ -139,72 +135,57 @@ func (d *delivery) stage() string {
 	if stage, ok := find(d.record.Headers, envelope.KeyStage); ok {
 		return stage
 	}
-	return d.origin.Position // written by a version without stages
+	return d.origin.Position // of a foreign record
 }
 
 // sleep waits and reports true, or reports false as soon as ctx ends.
 func sleep(ctx context.Context, d time.Duration) bool { return wait.For(ctx, d) == nil }
 
-// flights records the fate of messages in flight, which an ack does not show: a subscription that keeps the order of a
-// key must know whether a message waits for a retry or is dead. The zero value is ready to use. It is safe for
-// concurrent use.
-type flights struct {
+// retries records the retries of messages in flight, which an ack does not show: a subscription that keeps the order of
+// a key must know whether a message waits for one. The zero value is ready to use. It is safe for concurrent use.
+type retries struct {
 	mu  sync.Mutex
-	now map[deliveryKey]*messageResult
+	now map[deliveryKey]*[]string // the stages in which a message waits for its retry
 }
 
 // deliveryKey identifies a message in flight by its consumer and the position it keeps over all retries.
 type deliveryKey struct{ topic, group, position string }
-
-// messageResult is the result of a message.
-type messageResult struct {
-	next    []string // the stages in which it waits for its retry
-	dead    bool
-	skipped bool // another copy of it has been settled
-}
 
 func deliveryKeyOf(o *envelope.Origin) deliveryKey {
 	return deliveryKey{o.Topic, o.Consumer, o.Position}
 }
 
 // begin starts watching a message. end must follow.
-func (f *flights) begin(o *envelope.Origin) *messageResult {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.now == nil {
-		f.now = map[deliveryKey]*messageResult{}
+func (r *retries) begin(o *envelope.Origin) *[]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.now == nil {
+		r.now = map[deliveryKey]*[]string{}
 	}
-	what := &messageResult{}
-	f.now[deliveryKeyOf(o)] = what
-	return what
+	stages := new([]string)
+	r.now[deliveryKeyOf(o)] = stages
+	return stages
 }
 
-// end returns the fate of the message.
-func (f *flights) end(o *envelope.Origin, what *messageResult) messageResult {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.now[deliveryKeyOf(o)] == what {
-		delete(f.now, deliveryKeyOf(o))
+// end returns the stages of the message.
+func (r *retries) end(o *envelope.Origin, stages *[]string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.now[deliveryKeyOf(o)] == stages {
+		delete(r.now, deliveryKeyOf(o))
 	}
-	return *what
+	return *stages
 }
 
 // note records a stored publication.
-func (f *flights) note(o *driver.Outgoing) {
-	if o.To.Kind == driver.ToTopic {
+func (r *retries) note(o *driver.Outgoing) {
+	if o.To.Kind != driver.ToConsumer {
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	what := f.now[deliveryKey{o.To.Topic, o.To.Consumer, o.Origin.Position}]
-	switch {
-	case what == nil:
-	case o.To.Kind == driver.ToDeadLetters:
-		what.dead = true
-	default:
-		stage := o.Metadata()[envelope.KeyStage]
-		if !slices.Contains(what.next, stage) {
-			what.next = append(what.next, stage)
-		}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stages := r.now[deliveryKey{o.To.Topic, o.To.Consumer, o.Origin.Position}]
+	if stage := o.Metadata()[envelope.KeyStage]; stages != nil && !slices.Contains(*stages, stage) {
+		*stages = append(*stages, stage)
 	}
 }

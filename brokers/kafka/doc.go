@@ -11,18 +11,14 @@
 // Kafka's own. Each is also a key of Config.Params, and each may be written with x- in front:
 //
 //	parameter          default             meaning
-//	version            cluster's           newest Kafka version whose protocol is used;   at least 2.4.0
 //	auto-create        true                create topics that are missing
 //	partitions         broker's            partitions of the topics that Publish and Subscribe create
 //	replication        broker's            replicas of the topics created
 //	offset             oldest              where a new group begins: oldest or newest
 //	order              none                what a waiting retry holds back: none, or key
-//	order-dead         continue            with order=key, what follows a dead letter of a key: continue or block
-//	window             1000                messages of a partition that may be unsettled behind the oldest one
 //	commit-interval    200ms               how often offsets are committed
 //	nack-pause         100ms               pause before a nacked message comes back; doubles up to 64 times
 //	max-message-bytes  1MiB                largest record, headers included
-//	retry-retention    720h                how long a retry topic keeps a record beyond its wait
 //	compression        none                none, gzip, snappy, lz4 or zstd
 //	partitioner        murmur2             hash of the key: murmur2 as in Java, fnv as in sarama and watermill-kafka
 //	assignor           cooperative-sticky  cooperative-sticky, sticky, range or roundrobin
@@ -64,9 +60,7 @@
 //
 // order=none keeps the order of a key among messages that do not fail; a failed one is overtaken by later ones. With
 // order=key the later messages of the key are moved to a separate topic, {queue}_retry.parked, and handled when the
-// retry has ended; other keys continue. If it ends as a dead letter the key continues or, with order-dead=block, stops
-// until the dead letter has been redriven successfully or [Broker.Release] is called; for that the broker has to be one
-// of the pipeline's dead letter sinks, for example next to a store. Messages without a key have no order.
+// retry has ended, as a success or as a dead letter; other keys continue. Messages without a key have no order.
 //
 // # How delay works
 //
@@ -107,7 +101,7 @@
 //
 // Our own topics allow 128 KiB more than max-message-bytes, so that a message of the largest size can still be retried
 // and dead-lettered. If an operator made them smaller, a record loses the texts of its error first, the longest before
-// the others, and then a dead letter its body, which goes to [Driver.Fallback].
+// the others; if that is not enough it is refused, and the pipeline tries its next sink.
 //
 // Retry topics must have message.timestamp.type=LogAppendTime; the driver creates them that way. It needs permission to
 // create topics, or auto-create=false and the topics that [Broker.Plan] lists, which [Broker.Apply] creates and

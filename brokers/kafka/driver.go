@@ -7,36 +7,20 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
-	"github.com/redrive-go/redrive/envelope"
 )
 
 func init() { brokers.Register(Scheme, Driver{}) }
 
 var _ brokers.Driver = Driver{}
 
-// Driver opens kafka:// URLs. The zero value is registered for the scheme; to set the fields, register another one with
-// your own Mux.
-type Driver struct {
-	// Fallback stores dead letters that are too large for the dead letter topic even without the trace of their error. The
-	// topic then gets a record without the body that refers to it. A dead letter store is suitable. Defaults to none:
-	// DeadLetter fails with brokers.ErrTooLarge.
-	Fallback DeadLetterSink
-}
-
-// DeadLetterSink stores dead letters; nil means that the dead letter is durable. dlq.Letters is one.
-type DeadLetterSink interface {
-	DeadLetter(ctx context.Context, d *envelope.DeadLetter) error
-}
+// Driver opens kafka:// URLs.
+type Driver struct{}
 
 const defaultMaxMessage = "1MiB"
 
 // Params declares the parameters that the package comment describes.
 func (Driver) Params() []brokers.Param {
 	return append([]brokers.Param{
-		{
-			Name: "version",
-			Doc:  "Newest Kafka version whose protocol is used, at least 2.4.0; defaults to that of the cluster.",
-		},
 		{Name: "auto-create", Type: brokers.Bool, Default: "true", Doc: "Create missing topics."},
 		{
 			Name: "partitions", Type: brokers.Int,
@@ -52,14 +36,6 @@ func (Driver) Params() []brokers.Param {
 			Doc: "What a waiting retry holds back: nothing (none), or the later messages of its key (key).",
 		},
 		{
-			Name: "order-dead", Default: "continue", OneOf: []string{"continue", "block"},
-			Doc: "With order=key, what happens to later messages of a key after a dead letter.",
-		},
-		{
-			Name: "window", Type: brokers.Int, Default: "1000", Min: 1, Max: 1_000_000,
-			Doc: "Messages of a partition that may be in flight or unsettled behind the oldest one.",
-		},
-		{
 			Name: "commit-interval", Type: brokers.Duration, Default: "200ms", Min: int64(time.Millisecond),
 			Max: int64(time.Minute), Doc: "How often offsets are committed.",
 		},
@@ -73,10 +49,6 @@ func clusterParams() []brokers.Param {
 		{
 			Name: "max-message-bytes", Type: brokers.Size, Default: defaultMaxMessage, Min: 1024, Max: 1 << 30,
 			Doc: "Largest record, headers included.",
-		},
-		{
-			Name: "retry-retention", Type: brokers.Duration, Default: "720h", Min: int64(time.Hour),
-			Doc: "How long a retry topic keeps a record beyond its wait.",
 		},
 		{
 			Name: "compression", Default: "none", OneOf: []string{"none", "gzip", "snappy", "lz4", "zstd"},
@@ -116,8 +88,8 @@ func accessParams() []brokers.Param {
 }
 
 // Open connects to the cluster. It fails when no seed broker answers.
-func (d Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
-	b, err := open(ctx, cfg, d)
+func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	b, err := open(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: open %s: %w", brokers.Redact(cfg.URL), err)
 	}

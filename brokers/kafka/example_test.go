@@ -10,7 +10,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -56,20 +55,4 @@ func Example() {
 	fmt.Println(again.UUID, "of", again.Metadata[envelope.KeyKafkaKey], "from", origin.Topic, origin.Position)
 	again.Ack()
 	// Output: order-1 of customer-7 from orders 0/0
-}
-
-// logSink logs messages that do not fit into the dead letter topic; a dlq.Letters would store them.
-type logSink struct{}
-
-func (logSink) DeadLetter(_ context.Context, d *envelope.DeadLetter) error {
-	fmt.Println("kept", len(d.Message.Payload), "bytes of", d.Message.UUID)
-	return nil
-}
-
-// With a separate Mux, the driver can have a sink for dead letters that are too large for their topic.
-func ExampleDriver() {
-	var mux brokers.Mux
-	mux.Register(kafka.Scheme, kafka.Driver{Fallback: logSink{}})
-	fmt.Println(mux.Schemes())
-	// Output: [kafka]
 }

@@ -1,28 +1,28 @@
 package kafka
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"slices"
 	"sync"
-
-	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // keyOrder keeps the messages of a key in order across retries, for one partition. While a message waits for its retry,
 // later ones of its key are moved to the same partition of a parking topic, and are taken from it when the retry has
-// ended. Memory holds only offsets. The executor calls it for one message of a key at a time.
+// ended. Memory holds only offsets: follow reads the topic and accounts for all its records, including those that
+// another member or an unanswered request of ours has stored. The executor calls handle for one message of a key at a
+// time.
 type keyOrder struct {
 	p     *partition
 	topic string
-	lot   *parked
 
-	parks  chan parkRequest
-	mu     sync.Mutex
-	keys   map[string]*keyState // blocked keys
-	reader struct {
+	mu      sync.Mutex
+	lot     *tracker // of the parking topic
+	keys    map[string]*keyState
+	changed chan struct{} // closed when more of the parking topic has been read
+
+	reader struct { // of parked messages
 		sync.Mutex
 		*fetcher
 	}
@@ -32,7 +32,6 @@ type keyOrder struct {
 type keyState struct {
 	retrying map[string]string // by the stage of a waiting retry, the position of its message
 	parked   []parkedMessage   // in order
-	lock     *parkedMessage    // the dead letter that blocks the key, with order-dead=block
 }
 
 type parkedMessage struct {
@@ -40,38 +39,20 @@ type parkedMessage struct {
 	position string
 }
 
-type parkRequest struct {
-	record *kgo.Record
-	stored chan int64 // the offset; closed without one if the partition is given up
-}
-
 func newKeyOrder(p *partition) *keyOrder {
-	o := &keyOrder{
-		p: p, topic: p.sub.b.parkingName(p.sub.q.Topic, p.sub.q.Group), parks: make(chan parkRequest),
-		keys: map[string]*keyState{},
-	}
-	o.reader.fetcher = p.sub.b.fetcher(topicPartition{o.topic, p.id})
+	o := &keyOrder{p: p, topic: p.sub.b.parkingName(p.sub.q.Topic, p.sub.q.Group), changed: make(chan struct{})}
+	o.reader.fetcher = p.sub.b.fetcher(o.parking())
 	return o
 }
 
-// parkingName is the topic in which messages wait behind an earlier one of their key.
-func (b *transport) parkingName(topic, group string) string {
-	return b.cfg.Naming.For(topic, group).Retry(0) + ".parked"
-}
-
-func (b *transport) parking(topic, group string, partitions int32) spec {
-	return b.forever(b.parkingName(topic, group), "the parking topic of order=key", partitions)
-}
+func (o *keyOrder) parking() topicPartition { return topicPartition{o.topic, o.p.id} }
 
 // handle runs for one message of a key at a time.
 func (o *keyOrder) handle(d *delivery) {
+	key := string(d.record.Key)
 	switch {
-	case d.release:
-		o.unlock(string(d.record.Key))
-		d.settle()
-		o.continueKey(string(d.record.Key))
 	case d.resume:
-		o.continueKey(string(d.record.Key))
+		o.continueKey(key)
 	case d.record.Key == nil: // nothing to keep in order
 		if _, acked := o.p.deliver(d); acked {
 			d.settle()
@@ -79,128 +60,70 @@ func (o *keyOrder) handle(d *delivery) {
 	case d.isRetry():
 		if o.attempt(d) {
 			d.settle()
-			o.continueKey(string(d.record.Key))
+			o.continueKey(key)
 		}
-	case o.isHeld(d.record.Key):
-		if o.holds(d) || o.park(d) {
-			d.settle()
-		}
-	default:
+	case !o.isHeld(key):
 		if o.attempt(d) {
 			d.settle()
 		}
+	case o.holds(key, d.origin.Position) || o.park(d):
+		d.settle()
 	}
 }
 
-// attempt hands a message out and records its fate. It reports false if the partition was given up first.
+// attempt dispatches a message and records its retries. It reports false if the partition was given up first.
 func (o *keyOrder) attempt(d *delivery) bool {
-	key := string(d.record.Key)
-	became, acked := o.p.deliver(d)
+	next, acked := o.p.deliver(d)
 	if !acked {
 		return false
 	}
-	rescheduled := len(became.next) > 0
 	o.mu.Lock()
-	state := o.stateOf(d.record.Key)
+	defer o.mu.Unlock()
+	key := string(d.record.Key)
+	state := o.stateOf(key)
 	delete(state.retrying, d.stage())
-	for _, stage := range became.next {
+	for _, stage := range next {
 		state.retrying[stage] = d.origin.Position
 	}
-	freed := state.lock != nil && !became.skipped && !rescheduled && !became.dead &&
-		state.lock.position == d.origin.Position
-	block := became.dead && !rescheduled && state.lock == nil && o.p.sub.q.Params.String("order-dead") == "block"
 	o.keep(key, state)
-	o.mu.Unlock()
-	if freed { // redriven successfully
-		o.unlock(key)
-	}
-	return !block || o.block(key, state, d)
+	return true
 }
 
-// keep stores a state as long as it blocks anything. The caller holds mu.
+// stateOf returns the state of a key. The caller holds mu, or is restoring.
+func (o *keyOrder) stateOf(key string) *keyState {
+	state := o.keys[key]
+	if state == nil {
+		state = &keyState{retrying: map[string]string{}}
+		o.keys[key] = state
+	}
+	return state
+}
+
+// keep forgets a state that blocks nothing. The caller holds mu.
 func (o *keyOrder) keep(key string, state *keyState) {
-	if len(state.retrying) == 0 && len(state.parked) == 0 && state.lock == nil {
+	if len(state.retrying) == 0 && len(state.parked) == 0 {
 		delete(o.keys, key)
-		return
 	}
-	o.keys[key] = state
 }
 
-// positionOf returns the position of a parked record's message on its topic.
-func (o *keyOrder) positionOf(r *kgo.Record) string {
-	return o.p.sub.origin(r, "", true).Position
-}
-
-func (o *keyOrder) isHeld(key []byte) bool {
+func (o *keyOrder) isHeld(key string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.keys[string(key)] != nil
+	return o.keys[key] != nil
 }
 
-// holds reports whether a message of the main topic is already known: it was moved aside, and the process ended before
-// its offset was committed.
-func (o *keyOrder) holds(d *delivery) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	state := o.keys[string(d.record.Key)]
-	at := d.origin.Position
-	return slices.Contains(slices.Collect(maps.Values(state.retrying)), at) || state.has(at) ||
-		state.lock != nil && state.lock.position == at
-}
-
-// park moves a message behind others of its key.
-func (o *keyOrder) park(d *delivery) bool {
-	r := newWaiting(o.topic, &driver.Outgoing{Message: newMessage(d.record, d.origin, d.waiting)}, d.origin)
-	r.Partition = o.p.id
-	offset, ok := o.store(r)
-	switch {
-	case !ok:
-		return false
-	case offset == noRoom:
-		o.p.sub.log.Warn("a message is too large to be parked behind an earlier one of its key, and is handled at once",
-			"position", d.origin.Position, "bytes", size(r))
-		return o.attempt(d)
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	state := o.stateOf(d.record.Key)
-	if state.has(d.origin.Position) { // catchUp found an earlier write of it
-		o.lot.settle(offset)
-		return true
-	}
-	state.parked = append(state.parked, parkedMessage{offset, d.origin.Position})
-	o.keep(string(d.record.Key), state)
-	return true
-}
-
-// block keeps a key stopped behind a dead letter, even across restarts.
-func (o *keyOrder) block(key string, state *keyState, d *delivery) bool {
-	r := &kgo.Record{
-		Topic: o.topic, Partition: o.p.id, Key: []byte(key),
-		Headers: append(originHeaders(d.origin), header(headerControl, controlLock)),
-	}
-	offset, ok := o.store(r)
-	if !ok || offset == noRoom {
-		return ok // a lock is small
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	state.lock = &parkedMessage{offset, d.origin.Position}
-	o.keep(key, state)
-	o.p.sub.log.Warn("a dead letter blocks its key; redrive it, or call Release", "position", d.origin.Position)
-	return true
-}
-
-func (o *keyOrder) unlock(key string) {
+// holds reports whether the message at a position of the main topic waits already: it was moved aside, and the process
+// ended before its offset was committed.
+func (o *keyOrder) holds(key, position string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	state := o.keys[key]
-	if state == nil || state.lock == nil {
-		return
-	}
-	o.lot.settle(state.lock.offset)
-	state.lock = nil
-	o.keep(key, state)
+	return state != nil && (state.hasParked(position) ||
+		slices.Contains(slices.Collect(maps.Values(state.retrying)), position))
+}
+
+func (k *keyState) hasParked(position string) bool {
+	return slices.ContainsFunc(k.parked, func(m parkedMessage) bool { return m.position == position })
 }
 
 // continueKey handles the parked messages of a key until one of them has to wait again.
@@ -208,37 +131,136 @@ func (o *keyOrder) continueKey(key string) {
 	for {
 		o.mu.Lock()
 		state := o.keys[key]
-		if state == nil || len(state.parked) == 0 || len(state.retrying) > 0 || state.lock != nil {
+		if state == nil || len(state.parked) == 0 || len(state.retrying) > 0 {
 			o.mu.Unlock()
 			return
 		}
-		first := state.parked[0]
+		first, lot := state.parked[0], o.lot
 		o.mu.Unlock()
 
-		o.reader.Lock()
-		r, err := o.reader.at(o.p.ctx, first.offset)
-		o.reader.Unlock()
-		if err == nil && o.positionOf(r) != first.position {
-			err = errGone // another record is stored there: the topic was recreated, or lost its end
-		}
+		d, err := o.readParked(first)
 		switch {
+		case errors.Is(err, errMadeAgain):
+			continue
 		case errors.Is(err, errGone):
 			o.p.sub.log.Error("a parked message is gone from its topic", "parking_topic", o.topic, "offset", first.offset)
-		case errors.Is(err, errMadeAgain):
-			o.restart()
-			return
-		case err != nil:
+		case err != nil || !o.attempt(d):
 			return // given up; the next owner continues
-		default:
-			d := &delivery{record: r, waiting: true, origin: o.p.sub.origin(r, "", true)}
-			if !o.attempt(d) {
-				return
-			}
 		}
 		o.mu.Lock()
-		state.parked = state.parked[1:]
-		o.keep(key, state)
+		if lot == o.lot { // the topic was not recreated in the meantime
+			state.parked = state.parked[1:]
+			o.keep(key, state)
+			lot.settle(first.offset)
+		}
 		o.mu.Unlock()
-		o.lot.settle(first.offset)
+	}
+}
+
+// readParked reads a parked message from its topic.
+func (o *keyOrder) readParked(m parkedMessage) (*delivery, error) {
+	o.reader.Lock()
+	defer o.reader.Unlock()
+	r, err := o.reader.at(o.p.ctx, m.offset)
+	if err != nil {
+		return nil, err
+	}
+	d := &delivery{record: r, waiting: true, origin: o.p.sub.origin(r, "", true)}
+	if d.origin.Position != m.position {
+		return nil, errGone // another record is stored there: the topic was recreated, or lost its end
+	}
+	return d, nil
+}
+
+// keyedExecutor runs the deliveries of one partition: at most n at once, those of one key one after the other in the
+// given order, and with n = 1 all of them. Deliveries without a key are not ordered if n > 1.
+type keyedExecutor struct {
+	n   int
+	run func(*delivery)
+
+	slots   chan struct{}
+	running sync.WaitGroup
+
+	mu   sync.Mutex
+	busy map[string][]*delivery // keys in flight, with the deliveries waiting behind them
+}
+
+func newKeyedExecutor(n int, run func(*delivery)) *keyedExecutor {
+	return &keyedExecutor{n: n, run: run, slots: make(chan struct{}, n), busy: map[string][]*delivery{}}
+}
+
+// take accepts a delivery. It blocks while n deliveries run, and reports false if ctx ended first.
+func (e *keyedExecutor) take(ctx context.Context, d *delivery) bool {
+	if e.n > 1 && d.record.Key != nil && e.queue(d) {
+		return true
+	}
+	select {
+	case e.slots <- struct{}{}:
+	case <-ctx.Done():
+		if e.n > 1 && d.record.Key != nil {
+			e.forget(d)
+		}
+		return false
+	}
+	if e.n == 1 {
+		// In the caller: a goroutine per message would only cost, and the reader would run ahead for nothing.
+		e.run(d)
+		<-e.slots
+		return true
+	}
+	e.running.Go(func() {
+		for d != nil {
+			e.run(d)
+			d = e.following(d)
+		}
+		<-e.slots
+	})
+	return true
+}
+
+// queue puts d behind the one of its key that is in flight, or marks the key as busy.
+func (e *keyedExecutor) queue(d *delivery) (behind bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key := string(d.record.Key)
+	waiting, behind := e.busy[key]
+	if behind {
+		e.busy[key] = append(waiting, d)
+		return true
+	}
+	e.busy[key] = nil
+	return false
+}
+
+// following returns the next delivery of the key, or frees the key.
+func (e *keyedExecutor) following(d *delivery) *delivery {
+	if d.record.Key == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key := string(d.record.Key)
+	waiting := e.busy[key]
+	if len(waiting) == 0 {
+		delete(e.busy, key)
+		return nil
+	}
+	e.busy[key] = waiting[1:]
+	return waiting[0]
+}
+
+// forget frees the key of a delivery that was not run. Deliveries queued behind it are dropped with it: the partition
+// is being given up, and none of them is settled.
+func (e *keyedExecutor) forget(d *delivery) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.busy, string(d.record.Key))
+}
+
+// wait returns when nothing runs any more. take must not be called after it, except by running deliveries.
+func (e *keyedExecutor) wait() {
+	e.running.Wait()
+	for range e.n {
+		e.slots <- struct{}{}
 	}
 }

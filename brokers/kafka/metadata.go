@@ -6,8 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -222,10 +220,6 @@ func (t *topics) all(ctx context.Context, age time.Duration) (map[string]describ
 		return found, nil
 	}
 	return nil, errors.Join(append(faults, context.Cause(ctx))...)
-}
-
-func sortedTopics(byName map[string]tier) []string {
-	return slices.Sorted(maps.Keys(byName))
 }
 
 // described is the cluster's description of a topic.

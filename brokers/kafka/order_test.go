@@ -191,3 +191,33 @@ func joinAndLeave(t *testing.T, c *kfake.Cluster, topic string, s *sequence) {
 	require.NoError(t, b.Close())
 	<-ended
 }
+
+func keyed(id, key string) *message.Message {
+	m := newMessage(id, id)
+	m.Metadata[envelope.KeyKafkaKey] = key
+	return m
+}
+
+// receiveID checks which message is delivered next, and returns it unacked.
+func receiveID(t *testing.T, messages <-chan *message.Message, id string) *message.Message {
+	t.Helper()
+	m := receive(t, messages)
+	require.Equal(t, id, m.UUID)
+	return m
+}
+
+// A dead letter does not block the later messages of its key.
+func TestOrder_ContinuesAfterADeadLetter(t *testing.T) {
+	t.Parallel()
+	b := open(t, cluster(t), "order=key", "concurrency=4")
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a"), keyed("a3", "a")))
+	m := receiveID(t, messages, "a1")
+	origin, _ := envelope.OriginFrom(m.Context())
+	require.NoError(t, b.DeadLetter(t.Context(),
+		&envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "exhausted"}))
+	m.Ack()
+	receiveID(t, messages, "a2").Ack()
+	receiveID(t, messages, "a3").Ack()
+}

@@ -87,7 +87,7 @@ func (p *partition) own(at position) {
 	defer close(p.done)
 	defer p.stop()
 
-	main := newTracker(at, p.sub.window)
+	main := newTracker(at, p.sub.window())
 	p.account(p.sub.q.Topic, p.topic, main)
 	if p.order == nil || p.restoreOrder() {
 		p.mu.Lock()
@@ -126,7 +126,7 @@ func (p *partition) restoreOrder() bool {
 	}
 }
 
-func (p *partition) account(topic string, id topicID, a account) {
+func (p *partition) account(topic string, id topicID, a *tracker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := topicPartition{topic, p.id}
@@ -194,19 +194,18 @@ func (p *partition) read(main *tracker) {
 			return
 		}
 		if p.startedOver(main, f) {
-			main = newTracker(position{offset: -1}, p.sub.window)
+			main = newTracker(position{offset: -1}, p.sub.window())
 			p.account(p.sub.q.Topic, p.topic, main)
 		}
 		for _, r := range f.Records {
-			mark, ok := main.add(p.ctx, r.Offset)
-			if !ok {
+			if !main.add(p.ctx, r.Offset) {
 				return
 			}
 			if main.known(r.Offset) {
-				main.settle(mark)
+				main.settle(r.Offset)
 				continue
 			}
-			d := &delivery{record: r, tracker: main, mark: mark, origin: p.sub.origin(r, incarnation, false)}
+			d := &delivery{record: r, tracker: main, origin: p.sub.origin(r, incarnation, false)}
 			if !p.take(d) {
 				return
 			}

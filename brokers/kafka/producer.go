@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -175,5 +177,179 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", err, brokers.ErrClosed)
 	default:
 		return err
+	}
+}
+
+const (
+	// batchOverhead is by how much Kafka's default for message.max.bytes exceeds 1 MiB.
+	batchOverhead = 12
+	// maxRequest is the largest request that Kafka accepts by default (socket.request.max.bytes), and maxBatch the largest
+	// batch that the client makes.
+	maxRequest = 100 << 20
+	maxBatch   = 1 << 30
+	// maxBuffered and maxBufferedBytes bound the records in flight of all callers together; further ones wait.
+	maxBuffered      = 100_000
+	maxBufferedBytes = 64 << 20
+)
+
+// newProducer creates a producer; it connects on first use. The client's defaults are acks=all and idempotence with
+// several requests in flight: a confirmed record survives its leader, and one that is sent twice is stored once and in
+// order. It never gives up a record whose fate is unknown.
+func newProducer(cfg brokers.Config, common []kgo.Opt, limit int64) (*producer, error) {
+	p := cfg.Params
+	batch := min(limit+batchOverhead, maxBatch)
+	client, err := kgo.NewClient(append(slices.Clone(common),
+		kgo.RecordPartitioner(partitioner{partitioners[p.String("partitioner")]}),
+		kgo.ProducerLinger(0),                   // single records are gathered, see batcher
+		kgo.ProducerBatchMaxBytes(int32(batch)), //nolint:gosec // G115: at most maxBatch
+		kgo.BrokerMaxWriteBytes(int32(max(batch, maxRequest))),
+		kgo.MaxBufferedRecords(maxBuffered),
+		kgo.MaxBufferedBytes(int(max(4*limit, maxBufferedBytes))),
+		kgo.ProducerBatchCompression(compressions[p.String("compression")]),
+		kgo.ProduceRequestTimeout(cfg.PublishTimeout),
+		kgo.RecordDeliveryTimeout(max(cfg.PublishTimeout, time.Second)),
+	)...)
+	if err != nil {
+		return nil, fmt.Errorf("producer: %w", err)
+	}
+	made := &producer{client: client, limit: int(limit), patience: max(cfg.PublishTimeout, time.Second)}
+	made.gather = batcher{release: made.release, topics: map[string]*gathering{}}
+	return made, nil
+}
+
+var compressions = map[string]kgo.CompressionCodec{
+	"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
+	"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
+}
+
+// batchWait bounds how long a record waits for others.
+const batchWait = time.Millisecond
+
+// batcher combines single records of many callers into few requests. The client may have five requests in flight and
+// sends records at once, so 64 callers with one record each would cause requests of a few records, and a request costs
+// the broker as much as a hundred records. So a record waits while another one of its topic is unanswered, at most
+// gatherWait: a slow partition does not hold the others up, and a single caller never waits.
+type batcher struct {
+	release func(t *gathering) // called in a goroutine that may block
+
+	mu     sync.Mutex
+	topics map[string]*gathering // those with unanswered records
+}
+
+// gathering is a topic's unanswered and waiting records.
+type gathering struct {
+	unanswered int
+	waiting    []sending
+	overdue    *time.Timer // runs while records wait
+}
+
+// sending is a record on its way to the client.
+type sending struct {
+	ctx    context.Context // bounds the wait for room in the client
+	record *kgo.Record
+	call   *call
+	index  int // of the record in its call
+}
+
+// add reports whether s is to be sent at once. Otherwise release follows.
+func (g *batcher) add(s sending) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := g.topics[s.record.Topic]
+	if t == nil {
+		g.topics[s.record.Topic] = &gathering{unanswered: 1}
+		return true
+	}
+	if t.waiting = append(t.waiting, s); len(t.waiting) == 1 {
+		t.overdue = time.AfterFunc(batchWait, func() { g.release(t) })
+	}
+	return false
+}
+
+// answered is called once for each sent record.
+func (g *batcher) answered(topic string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := g.topics[topic]
+	if t.unanswered--; t.unanswered > 0 {
+		return
+	}
+	if len(t.waiting) == 0 {
+		delete(g.topics, topic)
+		return
+	}
+	go func() {
+		runtime.Gosched() // let the callers of the answered records add their next ones first
+		g.release(t)
+	}()
+}
+
+// take returns the waiting records, which are to be sent now.
+func (g *batcher) take(t *gathering) []sending {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	taken := t.waiting
+	if len(taken) > 0 {
+		t.overdue.Stop()
+		t.unanswered += len(taken)
+		t.waiting = make([]sending, 0, len(taken)) // about as many are expected next
+	}
+	return taken
+}
+
+// takeAll returns the waiting records of all topics, which are to be sent now.
+func (g *batcher) takeAll() (taken []sending) {
+	g.mu.Lock()
+	topics := make([]*gathering, 0, len(g.topics))
+	for _, t := range g.topics {
+		topics = append(topics, t)
+	}
+	g.mu.Unlock()
+	for _, t := range topics {
+		taken = append(taken, g.take(t)...)
+	}
+	return taken
+}
+
+// partitioners map keys to partitions as other clients do. Without a key they rotate: all records of a batch go to one
+// partition.
+var partitioners = map[string]kgo.Partitioner{
+	"murmur2": kgo.StickyKeyPartitioner(nil),
+	"fnv":     kgo.StickyKeyPartitioner(kgo.SaramaCompatHasher(fnv32a)),
+}
+
+func fnv32a(key []byte) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write(key) // never fails
+	return h.Sum32()
+}
+
+// partitioner sends a record to the partition that it names, and others by key.
+type partitioner struct{ byKey kgo.Partitioner }
+
+// ForTopic implements kgo.Partitioner.
+func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
+	return &topicPartitioner{p.byKey.ForTopic(topic)}
+}
+
+type topicPartitioner struct{ byKey kgo.TopicPartitioner }
+
+// RequiresConsistency reports that only records without a key may avoid a partition whose leader is down.
+func (p *topicPartitioner) RequiresConsistency(r *kgo.Record) bool {
+	return r.Partition != anyPartition || p.byKey.RequiresConsistency(r)
+}
+
+// Partition implements kgo.TopicPartitioner.
+func (p *topicPartitioner) Partition(r *kgo.Record, partitions int) int {
+	if r.Partition != anyPartition {
+		return int(r.Partition)
+	}
+	return p.byKey.Partition(r, partitions)
+}
+
+// OnNewBatch moves records without a key to another partition.
+func (p *topicPartitioner) OnNewBatch() {
+	if sticky, ok := p.byKey.(kgo.TopicPartitionerOnNewBatch); ok {
+		sticky.OnNewBatch()
 	}
 }

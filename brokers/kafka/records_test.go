@@ -2,8 +2,6 @@ package kafka_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/kafka"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -214,101 +211,42 @@ func TestPublish_TooLargeNamesTheRemedy(t *testing.T) {
 	require.ErrorContains(t, err, "raise max-message-bytes")
 }
 
-type sink []*envelope.DeadLetter
-
-func (s *sink) DeadLetter(_ context.Context, d *envelope.DeadLetter) error {
-	*s = append(*s, d)
-	return nil
-}
-
-// A dead letter topic that an operator created accepts no larger records than the main topic: first the stack trace is
-// dropped, then the body is replaced by a reference.
-func TestDeadLetter_ShrinksHeadersThenBody(t *testing.T) {
+// A dead letter topic that an operator created accepts no larger records than the main topic: the stack trace is
+// dropped, and a letter that is still too large is refused, so that the pipeline's next sink takes it.
+func TestDeadLetter_DropsTheTraceThenRefuses(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
-	var kept sink
-	var mux brokers.Mux
-	mux.Register("kafka", kafka.Driver{Fallback: &kept})
-	opened, err := mux.Open(t.Context(), urlOf(c, "group=billing", "max-message-bytes=200KiB"))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, opened.Close()) })
+	b := open(t, c, "max-message-bytes=200KiB")
 	topic := name("orders")
-	messages := subscribe(t, opened, topic)
+	messages := subscribe(t, b, topic)
 
-	dead := func(payload, trace int) *envelope.DeadLetter {
-		require.NoError(t, opened.Publisher().Publish(topic, newMessage("m", strings.Repeat("p", payload))))
+	die := func(payload, trace int) error {
+		require.NoError(t, b.Publisher().Publish(topic, newMessage("m", strings.Repeat("p", payload))))
 		m := receive(t, messages)
 		origin, _ := envelope.OriginFrom(m.Context())
 		m.Ack()
 		failed := m.Copy()
 		failed.Metadata[envelope.KeyErrorTrace] = strings.Repeat("t", trace)
-		failed.Metadata[envelope.KeyErrorMessage] = "broken"
 		failed.Metadata["filler"] = strings.Repeat("f", trace)
-		return &envelope.DeadLetter{Message: failed, Origin: *origin, Reason: "permanent"}
+		return b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: failed, Origin: *origin, Reason: "permanent"})
 	}
-	const limit = 200<<10 + 128<<10
-	require.NoError(t, opened.DeadLetter(t.Context(), dead(100<<10, 100<<10)))
-	require.NoError(t, opened.DeadLetter(t.Context(), dead(150<<10, 100<<10)))
-	require.NoError(t, opened.DeadLetter(t.Context(), dead(190<<10, 150<<10)))
+	require.NoError(t, die(100<<10, 100<<10))
+	require.ErrorIs(t, die(190<<10, 150<<10), brokers.ErrTooLarge)
+	require.NoError(t, die(150<<10, 100<<10))
 
-	records := consumeRaw(t, c, topic+".billing_dlq", 3)
-	find := func(i int, name string) string {
+	records := consumeRaw(t, c, topic+".billing_dlq", 2)
+	trace := func(i int) string {
 		for _, h := range records[i].Headers {
-			if string(h.Key) == name {
+			if string(h.Key) == envelope.KeyErrorTrace {
 				return string(h.Value)
 			}
 		}
 		return ""
 	}
-	require.Len(t, find(0, envelope.KeyErrorTrace), 100<<10, "fits")
-	require.Empty(t, find(1, envelope.KeyErrorTrace), "the trace was dropped")
+	require.Len(t, trace(0), 100<<10, "fits")
+	require.Empty(t, trace(1), "the trace was dropped")
 	require.Len(t, records[1].Value, 150<<10)
-	require.Empty(t, records[2].Value, "the body was replaced")
-	require.Contains(t, find(2, "x-kafka-body"), "sha256")
-	require.Equal(t, "broken", find(2, envelope.KeyErrorMessage))
-	require.Len(t, kept, 1)
-	require.Len(t, kept[0].Message.Payload, 190<<10)
-	require.Greater(t, 190<<10+150<<10, limit)
 }
-
-// If the fallback cannot store the body either, the message is not dead-lettered: the error is returned, and no record
-// claims that the body is stored.
-func TestDeadLetter_FallbackThatFails(t *testing.T) {
-	t.Parallel()
-	c := cluster(t)
-	full := errors.New("the disk is full")
-	var mux brokers.Mux
-	mux.Register("kafka", kafka.Driver{Fallback: failingSink{full}})
-	b, err := mux.Open(t.Context(), urlOf(c, "group=billing", "max-message-bytes=64KiB"))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	topic := name("orders")
-	messages := subscribe(t, b, topic)
-	require.NoError(t, b.Publisher().Publish(topic, newMessage("large", strings.Repeat("p", 60<<10)),
-		newMessage("small", "")))
-	m := receiveID(t, messages, "large")
-	origin, _ := envelope.OriginFrom(m.Context())
-	failed := m.Copy()
-	m.Ack()
-	failed.Metadata["filler"] = strings.Repeat("f", 150<<10)
-	err = b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: failed, Origin: *origin, Reason: "permanent"})
-	require.ErrorIs(t, err, full)
-	require.ErrorIs(t, err, brokers.ErrTooLarge)
-
-	m = receiveID(t, messages, "small")
-	origin, _ = envelope.OriginFrom(m.Context())
-	m.Ack()
-	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: m, Origin: *origin, Reason: "permanent"}))
-	first := consumeRaw(t, c, topic+".billing_dlq", 1)[0]
-	require.Contains(t, first.Headers, &sarama.RecordHeader{
-		Key:   []byte("_watermill_message_uuid"),
-		Value: []byte("small"),
-	})
-}
-
-type failingSink struct{ err error }
-
-func (s failingSink) DeadLetter(context.Context, *envelope.DeadLetter) error { return s.err }
 
 // A retry without room for its error loses the trace and then the texts, as on every broker, but not the message.
 func TestReschedule_DropsTheTextsOfItsError(t *testing.T) {

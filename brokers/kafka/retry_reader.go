@@ -139,7 +139,7 @@ func (q *retryReader) waitForPartition(at topicPartition) error {
 func (q *retryReader) begin(at position, of topicID) {
 	q.from = at.offset
 	q.incarnation = of.incarnation(q.p.sub.b.topics.cluster())
-	q.account = newTracker(at, q.p.sub.window)
+	q.account = newTracker(at, q.p.sub.window())
 	q.p.account(q.topic, of, q.account)
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
@@ -154,11 +154,13 @@ func (q *retryReader) startOver(of topicID) {
 	q.begin(position{offset: -1}, of)
 }
 
+// aheadTolerated is how many answers in a row may say that a partition ends before the next offset.
+const aheadTolerated = 5
+
 // outOfRange counts answers according to which the partition ends before the last read record: a newly elected leader
 // may not know better. After a few, the partition has lost its end, and is read from its beginning.
 func (q *retryReader) outOfRange() {
-	const tolerated = 5
-	if q.ahead++; q.ahead >= tolerated {
+	if q.ahead++; q.ahead >= aheadTolerated {
 		q.startOver(q.id)
 	}
 }
@@ -177,19 +179,18 @@ func (q *retryReader) take(records []*kgo.Record) bool {
 	for len(records) > 0 {
 		r := records[0]
 		records = records[1:]
-		mark, ok := q.account.add(q.p.ctx, r.Offset)
-		if !ok {
+		if !q.account.add(q.p.ctx, r.Offset) {
 			return false
 		}
 		q.from = r.Offset + 1
 		if q.account.known(r.Offset) {
-			q.account.settle(mark)
+			q.account.settle(r.Offset)
 			continue
 		}
 		if q.wait > keepFor && q.waitsFor(r) > keepFor {
 			records, r = nil, cloneRecord(r) // releases the others
 		}
-		if !q.pass(&delivery{record: r, waiting: true, tracker: q.account, mark: mark}) {
+		if !q.pass(&delivery{record: r, waiting: true, tracker: q.account}) {
 			return false
 		}
 	}
@@ -206,7 +207,11 @@ func (q *retryReader) waitsFor(r *kgo.Record) time.Duration {
 func (q *retryReader) pass(d *delivery) bool {
 	sub := q.p.sub
 	if control, ok := find(d.record.Headers, headerControl); ok {
-		return q.control(control, d)
+		if control == controlTiers {
+			sub.findTiers()
+		}
+		d.settle()
+		return true
 	}
 	if whose, ok := find(d.record.Headers, envelope.KeyConsumer); ok && whose != sub.q.Group {
 		d.settle() // naming schemes may let groups share a retry topic; each takes only its own records
@@ -223,19 +228,6 @@ func (q *retryReader) pass(d *delivery) bool {
 	default:
 		return q.p.take(d)
 	}
-}
-
-// control executes a control record.
-func (q *retryReader) control(control string, d *delivery) bool {
-	switch {
-	case control == controlTiers:
-		q.p.sub.findTiers()
-	case control == controlRelease && q.p.order != nil && d.record.Key != nil:
-		d.release = true
-		return q.p.take(d) // in its turn among the deliveries of the key
-	}
-	d.settle()
-	return true
 }
 
 // due returns when the message's delay is over on the broker's clock. A due time in the record is bounded by the
@@ -315,8 +307,8 @@ func (b *transport) moveToNextTier(ctx context.Context, d *delivery, due time.Ti
 	defer cancel()
 	wait := b.tiers.pick(rest, delay)
 	name := b.retryName(d.origin.Topic, d.origin.Consumer, wait)
-	r := nextWait(d.record, d.origin, name, due)
-	if err := errors.Join(b.park(ctx, d.origin.Topic, waitingRecord{Record: r, wait: wait})...); err != nil {
+	r := outgoing{Record: nextWait(d.record, d.origin, name, due), source: d.origin.Topic, wait: wait}
+	if err := b.store(ctx, []outgoing{r})[0]; err != nil {
 		return fmt.Errorf("topic %s: %w", name, err)
 	}
 	return nil

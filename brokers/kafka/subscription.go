@@ -14,9 +14,126 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/internal/wait"
 )
+
+// Join implements driver.Sharer: the parts are the partitions of the topic.
+func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin) (leave func(), err error) {
+	seen, partitions, err := b.prepare(ctx, q.Topic, q.Group, q.Params)
+	if err != nil {
+		return nil, err
+	}
+	b.waiters.Store(waiter{topic: q.Topic}, nil)
+	b.waiters.Store(waiter{q.Topic, q.Group}, nil)
+	s := &subscription{
+		b: b, q: q, dispatch: begin,
+		log:    b.log.With("topic", q.Topic, "group", q.Group),
+		kinds:  b.kinds(q.Topic, q.Group),
+		strict: q.Params.String("order") == "key",
+		done:   make(chan struct{}), joined: make(chan struct{}),
+		look: make(chan struct{}, 1), rejoin: make(chan error, 1),
+		own: map[int32]*partition{}, seen: seen, partitionCount: partitions,
+		commits: committer{topics: b.topics, group: q.Group},
+	}
+	s.closing, s.close = context.WithCancel(context.WithoutCancel(ctx))
+	if err := s.connect(ctx); err != nil {
+		s.close()
+		return nil, err
+	}
+	b.mu.Lock()
+	b.subscriptions[s] = struct{}{}
+	b.mu.Unlock()
+	go s.run() //nolint:gosec,contextcheck // G118: it outlives ctx and has its own contexts
+	return func() {
+		s.close()
+		<-s.done
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.subscriptions, s)
+	}, nil
+}
+
+func (b *transport) kinds(topic, group string) []named {
+	// The templates were checked when the broker was opened.
+	retry, _ := newNamed(b.cfg.Naming.For(topic, group).Retry)
+	delayed, _ := newNamed(b.cfg.Naming.For(topic, "").Delayed)
+	return []named{retry, delayed}
+}
+
+// prepare creates the topic and the retry topics for short waits and for the configured delays, so that the first
+// failure creates nothing. Others are created when they are needed.
+func (b *transport) prepare(ctx context.Context, topic, group string, params brokers.Params) (seen map[string]tier,
+	partitions int32, err error,
+) {
+	partitions, _, err = b.topics.ensure(ctx, b.source(topic))
+	if err != nil {
+		return nil, 0, err
+	}
+	seen = map[string]tier{}
+	for _, t := range b.prepared(topic, group) {
+		if _, _, err := b.topics.ensure(ctx, b.tier(t.name, t.wait, partitions)); err != nil {
+			return nil, 0, err
+		}
+		seen[t.name] = tier{wait: t.wait}
+	}
+	if params.String("order") == "key" {
+		if _, _, err := b.topics.ensure(ctx, b.parking(topic, group, partitions)); err != nil {
+			return nil, 0, err
+		}
+	}
+	return seen, partitions, nil
+}
+
+// tierName is a retry topic.
+type tierName struct {
+	name string
+	wait time.Duration
+}
+
+// prepared lists the retry topics that are created before the first failure.
+func (b *transport) prepared(topic, group string) []tierName {
+	retry := b.cfg.Naming.For(topic, group).Retry
+	delayed := b.cfg.Naming.For(topic, "").Delayed
+	waits := append([]time.Duration(nil), grid[:3]...)
+	for _, d := range b.cfg.Delays {
+		waits = append(waits, b.tiers.pick(d, d))
+	}
+	list := []tierName{{delayed(nowTier), nowTier}}
+	known := map[string]bool{list[0].name: true}
+	for _, wait := range waits {
+		if name := retry(wait); !known[name] {
+			known[name] = true
+			list = append(list, tierName{name, wait})
+		}
+	}
+	return list
+}
+
+// Joined returns when every open subscription is a member of its group and reads its assigned partitions, which may be
+// none. Subscribe does not wait for that: joining takes as long as the other members need to give up partitions, and a
+// new group begins at the oldest record and misses nothing. With offset=newest, it receives the messages published
+// after Joined returns. Call it before a service reports that it is ready.
+func (b *Broker) Joined(ctx context.Context) error {
+	b.t.mu.Lock()
+	closed := b.t.closed
+	open := slices.Collect(maps.Keys(b.t.subscriptions))
+	b.t.mu.Unlock()
+	if closed {
+		return fmt.Errorf("kafka: join: %w", brokers.ErrClosed)
+	}
+	for _, s := range open {
+		select {
+		case <-s.joined:
+		case <-s.done:
+			return fmt.Errorf("kafka: join group %s on topic %s: %w", s.q.Group, s.q.Topic, brokers.ErrClosed)
+		case <-ctx.Done():
+			return fmt.Errorf("kafka: join group %s on topic %s: %w", s.q.Group, s.q.Topic, context.Cause(ctx))
+		}
+	}
+	return nil
+}
 
 const (
 	// commitTimeout bounds one commit, and leaveTimeout leaving the group.
@@ -48,7 +165,6 @@ type subscription struct {
 
 	kinds  []named // retry topics to read
 	strict bool
-	window int
 
 	closing context.Context // ends when the subscription has to drain
 	close   context.CancelFunc
@@ -79,7 +195,7 @@ func (s *subscription) connect(ctx context.Context) error {
 	s.mu.Lock()
 	s.id = found[s.q.Topic].id
 	s.mu.Unlock()
-	common, err := clientOptions(s.b.cfg, s.b.seeds, s.b.user, nil)
+	common, err := clientOptions(s.b.cfg, s.b.seeds, s.b.user)
 	if err != nil {
 		return err
 	}
@@ -437,8 +553,12 @@ func (s *subscription) inFlight() int {
 	if s.strict || s.q.Concurrency == 1 { // no delivery in flight waits for its turn
 		return s.q.Concurrency
 	}
-	return min(s.window, max(handedAhead, 8*s.q.Concurrency))
+	return max(handedAhead, 8*s.q.Concurrency)
 }
+
+// window is how many records of a partition there may be from the oldest unsettled one on: it bounds the memory for
+// those that wait behind others of their key, and what a client that ignores our notes would handle again.
+func (s *subscription) window() int { return max(1000, s.inFlight()) }
 
 // grace is how long running handlers may take when a partition is given up: the whole drain at shutdown, and at a
 // rebalance less than the time after which the group expels us.
@@ -448,4 +568,128 @@ func (s *subscription) grace() time.Duration {
 		limit = min(limit, s.q.Params.Duration("rebalance-timeout")*4/5)
 	}
 	return limit
+}
+
+// errNoPartition means that a retry topic has fewer partitions than its source.
+var errNoPartition = errors.New("the retry topic has no such partition")
+
+// readTier makes every partition read a retry topic. Repeating it changes nothing.
+func (s *subscription) readTier(topic string, t tier) {
+	s.mu.Lock()
+	if _, ok := s.kind(topic); !ok {
+		s.mu.Unlock()
+		return
+	}
+	s.seen[topic] = t
+	s.mu.Unlock()
+	for _, p := range s.partitions() {
+		p.readTier(topic, t)
+	}
+}
+
+func (s *subscription) kind(topic string) (time.Duration, bool) {
+	for _, k := range s.kinds {
+		if wait, ok := k.delay(topic); ok {
+			return wait, true
+		}
+	}
+	return 0, false
+}
+
+// findTiers requests a look at the existing retry topics.
+func (s *subscription) findTiers() {
+	select {
+	case s.look <- struct{}{}:
+	default:
+	}
+}
+
+// keepLooking finds retry topics created by others, and notices when the topic itself is gone.
+func (s *subscription) keepLooking(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		age := time.Duration(0)
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.look:
+		case <-tick.C:
+			age = lookEvery / 2
+		}
+		s.refreshTopic(ctx)
+		tiers, err := s.b.topics.list(ctx, age, s.kinds...)
+		if err != nil {
+			if ctx.Err() == nil {
+				s.log.Warn("the retry topics cannot be listed; trying again", "err", err)
+			}
+			continue
+		}
+		for name, t := range tiers {
+			s.readTier(name, t)
+		}
+	}
+}
+
+// refreshTopic requests another client if the topic is gone or was recreated, because a client sticks to the one that
+// it knew.
+func (s *subscription) refreshTopic(ctx context.Context) {
+	found, err := s.b.topics.describe(ctx, []string{s.q.Topic})
+	if err != nil {
+		return // the cluster does not answer now
+	}
+	topic := found[s.q.Topic]
+	s.mu.Lock()
+	another := topic.err == nil && topic.id.another(s.id)
+	grown := topic.err == nil && topic.partitions > s.partitionCount
+	if topic.err == nil {
+		s.partitionCount = topic.partitions
+	}
+	s.mu.Unlock()
+	if grown {
+		s.b.topics.remember(s.q.Topic, topic.partitions)
+		s.client.Load().ForceMetadataRefresh() // and then the group reassigns them
+	}
+	switch {
+	case another:
+		s.renewLater(errMadeAgain)
+	case isGone(topic.err):
+		s.renewLater(topic.err)
+	}
+}
+
+// renewLater requests another client, and says why.
+func (s *subscription) renewLater(why error) {
+	select {
+	case s.rejoin <- why:
+	default: // already requested
+	}
+}
+
+// has makes sure that a retry topic has a partition.
+func (s *subscription) has(ctx context.Context, at topicPartition) error {
+	wait, _ := s.kind(at.topic)
+	partitions, err := s.b.topics.existing(ctx, s.b.source(s.q.Topic))
+	if err != nil {
+		return err
+	}
+	have, _, err := s.b.topics.ensure(ctx, s.b.tier(at.topic, wait, max(partitions, at.partition+1)))
+	if err != nil {
+		return err
+	}
+	if at.partition >= have {
+		return errNoPartition
+	}
+	return nil
+}
+
+// cloneRecord copies a record, so that it does not keep the whole answer of the broker in memory.
+func cloneRecord(r *kgo.Record) *kgo.Record {
+	c := *r
+	c.Key, c.Value = slices.Clone(r.Key), slices.Clone(r.Value)
+	c.Headers = slices.Clone(r.Headers)
+	for i, h := range c.Headers {
+		c.Headers[i] = kgo.RecordHeader{Key: string([]byte(h.Key)), Value: slices.Clone(h.Value)}
+	}
+	return &c
 }

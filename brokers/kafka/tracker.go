@@ -1,35 +1,40 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"slices"
 	"sync"
 )
 
-// tracker knows which records of one partition are in flight, and from which offset a successor has to read: the first
-// record that is not settled. Records are settled in any order; those settled after the first are recorded in the
-// position's note, so that the successor skips them. It is safe for concurrent use.
+// tracker knows which records of one partition are not settled, and therefore from which offset a successor has to
+// read. Records are settled in any order; those settled after the first unsettled one are recorded in the position's
+// note, so that the successor skips them. It is safe for concurrent use.
 type tracker struct {
 	window int
 
-	mu      sync.Mutex
-	records []*tracked    // in order of offset; a settled head is removed at once
-	next    int64         // offset to commit, negative before the first record is settled
-	seen    int64         // offset after the last record, negative before the first
-	changed bool          // since the last commit
-	room    chan struct{} // a token when the window may have room again
+	mu        sync.Mutex
+	unsettled []inFlight    // in order of offset
+	added     int           // records so far
+	seen      int64         // offset after the last record; the group's position before the first
+	done      int64         // offset after the last settled record
+	changed   bool          // since the last commit
+	room      chan struct{} // a token when the window may have room again
 
 	before    map[int64]struct{} // records that the predecessor had not settled, below beforeEnd
 	beforeEnd int64
 }
 
-type tracked struct {
-	offset  int64
-	settled bool
+type inFlight struct {
+	offset int64
+	number int // counts the partition's records
 }
 
-// newTracker starts at the group's position.
+// newTracker starts at the group's position. window is how many records there may be from the first unsettled one on.
 func newTracker(at position, window int) *tracker {
-	t := &tracker{window: window, next: at.offset, seen: at.offset, room: make(chan struct{}, 1), changed: at.fresh}
+	t := &tracker{window: window, seen: at.offset, room: make(chan struct{}, 1), changed: at.fresh}
 	t.before, t.beforeEnd = unpackNote(at)
 	return t
 }
@@ -44,21 +49,21 @@ func (t *tracker) known(offset int64) bool {
 }
 
 // add records that a record is in flight. It blocks while the window is full, and reports false if ctx ended first.
-func (t *tracker) add(ctx context.Context, offset int64) (*tracked, bool) {
-	r := &tracked{offset: offset}
+func (t *tracker) add(ctx context.Context, offset int64) bool {
 	for {
 		t.mu.Lock()
-		if len(t.records) < t.window {
-			t.records = append(t.records, r)
+		if len(t.unsettled) == 0 || t.added-t.unsettled[0].number < t.window {
+			t.unsettled = append(t.unsettled, inFlight{offset, t.added})
+			t.added++
 			t.seen = offset + 1
 			t.mu.Unlock()
-			return r, true
+			return true
 		}
 		t.mu.Unlock()
 		select {
 		case <-t.room:
 		case <-ctx.Done():
-			return nil, false
+			return false
 		}
 	}
 }
@@ -70,22 +75,22 @@ func (t *tracker) expects() int64 {
 	return t.seen
 }
 
-// settle marks the record as done.
-func (t *tracker) settle(r *tracked) {
+// settle marks a record as done.
+func (t *tracker) settle(offset int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r.settled = true
-	t.changed = true
-	if t.records[0] != r {
+	i, found := slices.BinarySearchFunc(t.unsettled, offset, func(r inFlight, offset int64) int {
+		return cmp.Compare(r.offset, offset)
+	})
+	if !found {
 		return
 	}
-	done := 0
-	for done < len(t.records) && t.records[done].settled {
-		t.next = t.records[done].offset + 1
-		t.records[done] = nil
-		done++
+	t.unsettled = slices.Delete(t.unsettled, i, i+1)
+	t.done = max(t.done, offset+1)
+	t.changed = true
+	if i > 0 {
+		return
 	}
-	t.records = t.records[done:]
 	select {
 	case t.room <- struct{}{}:
 	default:
@@ -100,29 +105,21 @@ func (t *tracker) position() (at position, moved bool) {
 }
 
 // now is position for callers that hold mu.
-func (t *tracker) now() (at position) {
-	at.note = t.note() // needs the final next
-	at.offset = t.next
-	return at
-}
-
-// note encodes the records settled after the first unsettled one, relative to next.
-func (t *tracker) note() string {
-	last := len(t.records) - 1
-	for last >= 0 && !t.records[last].settled {
-		last--
+func (t *tracker) now() position {
+	if len(t.unsettled) == 0 {
+		return position{offset: t.seen}
 	}
-	if last < 0 {
-		return ""
-	}
+	at := position{offset: t.unsettled[0].offset}
 	var waiting []int64
-	for _, r := range t.records[:last] {
-		if !r.settled {
+	for _, r := range t.unsettled {
+		if r.offset < t.done {
 			waiting = append(waiting, r.offset)
 		}
 	}
-	t.next = waiting[0] // the same, or after offsets without a record
-	return packNote(waiting, t.records[last].offset+1)
+	if len(waiting) > 0 {
+		at.note = packNote(waiting, t.done)
+	}
+	return at
 }
 
 // committedAt forgets the change, unless there has been another one since.
@@ -130,4 +127,55 @@ func (t *tracker) committedAt(at position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.changed = t.now() != at
+}
+
+// maxNote is the largest note of a position: Kafka's default for offset.metadata.max.bytes is 4096.
+const maxNote = 4000
+
+// packNote encodes which offsets after the first are not settled, up to an end: the distances between them, and then
+// the distance to the end. Offsets for which there is no room count as not settled.
+func packNote(offsets []int64, end int64) string {
+	var (
+		packed []byte
+		room   = base64.RawStdEncoding.DecodedLen(maxNote) - 2*binary.MaxVarintLen64
+		last   = offsets[0]
+	)
+	for _, offset := range offsets[1:] {
+		if len(packed) >= room {
+			end = offset
+			break
+		}
+		packed = binary.AppendUvarint(packed, uint64(offset-last)) //nolint:gosec // G115: offsets ascend
+		last = offset
+	}
+	packed = binary.AppendUvarint(packed, 0)
+	packed = binary.AppendUvarint(packed, uint64(end-last)) //nolint:gosec // G115: the end is behind all offsets
+	return base64.RawStdEncoding.EncodeToString(packed)
+}
+
+// unpackNote returns the offsets from at on that are not settled, and the end, from which on none is settled. A foreign
+// note means that everything has to be done again.
+func unpackNote(at position) (waiting map[int64]struct{}, end int64) {
+	packed, err := base64.RawStdEncoding.DecodeString(at.note)
+	if err != nil {
+		return nil, at.offset
+	}
+	waiting = map[int64]struct{}{at.offset: {}}
+	last := at.offset
+	for len(packed) > 0 {
+		distance, n := binary.Uvarint(packed)
+		if n <= 0 {
+			break
+		}
+		packed = packed[n:]
+		if distance == 0 {
+			if distance, n = binary.Uvarint(packed); n > 0 {
+				return waiting, last + int64(distance) //nolint:gosec // G115: written by packNote
+			}
+			break
+		}
+		last += int64(distance) //nolint:gosec // G115: written by packNote
+		waiting[last] = struct{}{}
+	}
+	return nil, at.offset
 }

@@ -11,15 +11,12 @@ import (
 
 func TestTracker_CommitsContiguousOffsets(t *testing.T) {
 	tr := newTracker(position{offset: 7}, 10)
-	var records []*tracked
 	for _, offset := range []int64{7, 8, 12, 13} { // 9-11 were compacted away
-		r, ok := tr.add(t.Context(), offset)
-		require.True(t, ok)
-		records = append(records, r)
+		require.True(t, tr.add(t.Context(), offset))
 	}
 
-	tr.settle(records[1])
-	tr.settle(records[3])
+	tr.settle(8)
+	tr.settle(13)
 	at, moved := tr.position()
 	require.True(t, moved)
 	require.EqualValues(t, 7, at.offset, "still in progress")
@@ -34,12 +31,12 @@ func TestTracker_CommitsContiguousOffsets(t *testing.T) {
 	_, moved = tr.position()
 	require.False(t, moved)
 
-	tr.settle(records[0])
+	tr.settle(7)
 	at, moved = tr.position()
 	require.True(t, moved)
 	require.EqualValues(t, 12, at.offset)
 
-	tr.settle(records[2])
+	tr.settle(12)
 	at, _ = tr.position()
 	require.Equal(t, position{offset: 14}, at)
 }
@@ -76,28 +73,45 @@ func TestUnpackNote_IgnoresForeignNotes(t *testing.T) {
 	}
 }
 
+// Records that are settled during a commit are included in the next one, even if that is the last.
+func TestTracker_ChangesDuringACommitAreKept(t *testing.T) {
+	tr := newTracker(position{offset: 0}, 10)
+	for offset := range int64(3) {
+		tr.add(t.Context(), offset)
+	}
+	for _, settled := range []int64{1, 0, 2} { // out of order: only the note changes, then both, then the offset
+		tr.settle(settled)
+		at, moved := tr.position()
+		require.True(t, moved)
+		tr.committedAt(position{offset: at.offset - 1})
+		_, moved = tr.position()
+		require.True(t, moved, "the committed position is older")
+		tr.committedAt(at)
+		_, moved = tr.position()
+		require.False(t, moved)
+	}
+	at, _ := tr.position()
+	require.Equal(t, position{offset: 3}, at)
+}
+
 func TestTracker_WindowIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTracker(position{offset: -1}, 2)
-		first, _ := tr.add(t.Context(), 0)
-		second, _ := tr.add(t.Context(), 1)
+		tr.add(t.Context(), 0)
+		tr.add(t.Context(), 1)
 
 		added := make(chan bool, 1)
-		go func() {
-			_, ok := tr.add(t.Context(), 2)
-			added <- ok
-		}()
+		go func() { added <- tr.add(t.Context(), 2) }()
 		synctest.Wait()
-		tr.settle(second)
+		tr.settle(1)
 		synctest.Wait()
 		require.Empty(t, added, "the window counts from the first record that is not settled")
-		tr.settle(first)
+		tr.settle(0)
 		require.True(t, <-added)
 
 		ctx, cancel := context.WithCancel(t.Context())
-		_, _ = tr.add(ctx, 3)
+		tr.add(ctx, 3)
 		cancel()
-		_, ok := tr.add(ctx, 4)
-		require.False(t, ok)
+		require.False(t, tr.add(ctx, 4))
 	})
 }

@@ -4,22 +4,251 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/internal/engine"
 	"github.com/redrive-go/redrive/envelope"
 )
 
 var (
-	_ driver.Transport     = (*transport)(nil)
-	_ driver.Addresser     = (*transport)(nil)
-	_ driver.Sharer        = (*transport)(nil)
-	_ driver.ReaderCounter = (*transport)(nil)
+	_ brokers.Broker        = (*Broker)(nil)
+	_ brokers.ReaderCounter = (*Broker)(nil)
 )
+
+// headroom is by how much a record may grow in our own topics, so that a message of the largest size can still be
+// retried and dead-lettered with its error.
+const headroom = 128 << 10
+
+// Broker is an open connection to a Kafka cluster. All methods are safe for concurrent use. The program that opened it
+// closes it, after its router has stopped.
+type Broker struct {
+	*engine.Broker
+	t *transport
+}
+
+// transport is the part that is specific to Kafka, below the engine.
+type transport struct {
+	cfg brokers.Config
+	log *slog.Logger
+
+	seeds []string
+	user  *url.Userinfo
+
+	out     *producer   // for users' publishes; its connection for fetches carries the long polls
+	waits   *producer   // for retries and dead letters, which may be larger
+	own     *kgo.Client // of waits: for all requests that must be answered at once
+	topics  *topics
+	news    *longPoll
+	tiers   tiers
+	dead    *regexp.Regexp // names of dead letter topics; nil if they have no distinctive part
+	clocks  clocks
+	probing sync.Map // broker id to a channel with a token while its time is being probed
+
+	retries retries
+	names   sync.Map // tierKey to the name of a retry topic
+	waiters sync.Map // of waiter, the groups that Depths counts
+	overdue error    // cause of a publish that took longer than Config.PublishTimeout
+
+	mu            sync.Mutex
+	closed        bool
+	subscriptions map[*subscription]struct{}
+}
+
+// newTransport returns a transport without connections.
+func newTransport(cfg brokers.Config) (b *transport, err error) {
+	b = &transport{
+		cfg: cfg, log: cfg.Logger.With("broker", Scheme),
+		tiers: newTiers(cfg.Delays), dead: deadLetterTopics(cfg.Naming), subscriptions: map[*subscription]struct{}{},
+		overdue: fmt.Errorf("no confirm within publish-timeout=%s: %w", cfg.PublishTimeout, context.DeadlineExceeded),
+	}
+	if b.seeds, b.user, err = addresses(cfg.URL); err != nil {
+		return nil, err
+	}
+	if _, err := newNamed(cfg.Naming.For("topic", "group").Retry); err != nil {
+		return nil, err
+	}
+	if _, err := newNamed(cfg.Naming.For("topic", "").Delayed); err != nil {
+		return nil, err
+	}
+	if cfg.Naming.Patterns {
+		return nil, fmt.Errorf("%w: naming %s has topic patterns, which Kafka does not support: choose another scheme",
+			brokers.ErrUnsupported, cfg.Naming.Preset)
+	}
+	return b, nil
+}
+
+func open(ctx context.Context, cfg brokers.Config) (*Broker, error) {
+	t, err := newTransport(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err = t.connect(ctx); err == nil {
+		var b *engine.Broker
+		made := engine.Config{Config: cfg, Params: Driver{}.Params(), Transport: t}
+		if b, err = engine.New(made); err == nil { //nolint:contextcheck // it outlives ctx
+			return &Broker{b, t}, nil
+		}
+	}
+	_ = t.Close(ctx)
+	return nil, err
+}
+
+// connect creates the clients, and returns nil when a broker has answered.
+func (b *transport) connect(ctx context.Context) error {
+	cfg := b.cfg
+	common, err := clientOptions(cfg, b.seeds, b.user)
+	if err != nil {
+		return err
+	}
+	common = append(common, byName())
+	limit := cfg.Params.Bytes("max-message-bytes")
+	if b.out, err = newProducer(cfg, common, limit); err != nil {
+		return err
+	}
+	if b.waits, err = newProducer(cfg, common, limit+headroom); err != nil {
+		return err
+	}
+	b.own = b.waits.client
+	b.topics = &topics{
+		client: b.own, admin: kadm.NewClient(b.own), auto: cfg.Params.Bool("auto-create"),
+		known: map[string]int32{}, listing: make(chan struct{}, 1),
+	}
+	b.news = newLongPoll(b.out.client, b.topics)
+	return b.reach(ctx)
+}
+
+// reach returns nil when a broker has answered and accepted the user. A cluster that is just starting gets a few tries.
+func (b *transport) reach(ctx context.Context) (err error) {
+	for try := range 5 {
+		if try > 0 && !sleep(ctx, retrying.First) {
+			break
+		}
+		if err = b.own.Ping(ctx); err == nil {
+			return nil
+		}
+		var refused *kerr.Error
+		if errors.As(err, &refused) && !temporary(err) {
+			break
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// readersOf returns this process's subscriptions to a topic.
+func (b *transport) readersOf(topic string) []*subscription {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var found []*subscription
+	for s := range b.subscriptions {
+		if s.q.Topic == topic {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// source describes a topic that users publish and subscribe to. A dead letter topic may be read before there are any
+// dead letters; it gets its settings no matter who creates it.
+func (b *transport) source(topic string) spec {
+	s := spec{name: topic, partitions: -1, replication: b.replication(), purpose: "the topic itself"}
+	s.config = func() map[string]string {
+		if b.dead == nil || !b.dead.MatchString(topic) {
+			return nil
+		}
+		return b.kept()
+	}
+	if n := b.cfg.Params.Int("partitions"); n > 0 {
+		s.partitions = int32(n) //nolint:gosec // G115: Params bounds it to 31 bits
+	}
+	return s
+}
+
+// deadLetterTopics matches the names of a scheme's dead letter topics, or is nil if they have no fixed part.
+func deadLetterTopics(naming brokers.NameScheme) *regexp.Regexp {
+	const topic, group = "\x01", "\x02"
+	fill := strings.NewReplacer(topic, ".+", group, ".+")
+	var patterns []string
+	for _, name := range []string{naming.For(topic, group).Dead, naming.For(topic, "").Dead} {
+		if strings.Trim(name, topic+group) == "" {
+			return nil
+		}
+		patterns = append(patterns, fill.Replace(regexp.QuoteMeta(name)))
+	}
+	return regexp.MustCompile("^(" + strings.Join(patterns, "|") + ")$")
+}
+
+// retryRetention is how long a retry topic keeps a record beyond its wait, while no member reads it.
+const retryRetention = 30 * 24 * time.Hour
+
+// tier describes a retry topic. The broker stamps its records, see clocks.
+func (b *transport) tier(name string, wait time.Duration, partitions int32) spec {
+	return spec{
+		name: name, partitions: partitions, replication: b.replication(), purpose: "a retry topic",
+		config: func() map[string]string {
+			return map[string]string{
+				"cleanup.policy":         "delete",
+				"retention.ms":           millis(wait + retryRetention),
+				"message.timestamp.type": "LogAppendTime",
+				"max.message.bytes":      b.grown(),
+			}
+		},
+	}
+}
+
+// forever describes a topic of ours whose records stay until they are removed explicitly.
+func (b *transport) forever(name, purpose string, partitions int32) spec {
+	return spec{name: name, partitions: partitions, replication: b.replication(), purpose: purpose, config: b.kept}
+}
+
+// kept are the settings of topics that keep their records.
+func (b *transport) kept() map[string]string {
+	return map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": b.grown()}
+}
+
+// tierKey identifies a retry topic.
+type tierKey struct {
+	topic, group string
+	wait         time.Duration
+}
+
+// retryName caches names: making one costs as much as sending a record.
+func (b *transport) retryName(topic, group string, wait time.Duration) string {
+	key := tierKey{topic, group, wait}
+	if name, ok := b.names.Load(key); ok {
+		return name.(string)
+	}
+	name := b.cfg.Naming.For(topic, group).Retry(wait)
+	b.names.Store(key, name)
+	b.waiters.Store(waiter{topic, group}, nil)
+	return name
+}
+
+func (b *transport) grown() string {
+	return strconv.FormatInt(b.cfg.Params.Bytes("max-message-bytes")+headroom, 10)
+}
+
+func (b *transport) replication() int16 {
+	if n := b.cfg.Params.Int("replication"); n > 0 {
+		return int16(n) //nolint:gosec // G115: Params bounds it
+	}
+	return -1
+}
 
 // Capabilities implements driver.Transport.
 func (b *transport) Capabilities() brokers.Capabilities {

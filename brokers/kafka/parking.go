@@ -1,0 +1,276 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// parkingName is the topic in which messages wait behind an earlier one of their key.
+func (b *transport) parkingName(topic, group string) string {
+	return b.cfg.Naming.For(topic, group).Retry(0) + ".parked"
+}
+
+func (b *transport) parking(topic, group string, partitions int32) spec {
+	return b.forever(b.parkingName(topic, group), "the parking topic of order=key", partitions)
+}
+
+// restore determines which keys are blocked before the first message of the topic is handled, from the parked messages
+// and those in the retry topics. It may be called again after an error.
+func (o *keyOrder) restore() error {
+	sub, b, ctx := o.p.sub, o.p.sub.b, o.p.ctx
+	o.keys = map[string]*keyState{}
+	if err := o.ensureParking(ctx); err != nil {
+		return err
+	}
+	tiers, err := b.topics.list(ctx, 0, sub.kinds...)
+	if err != nil {
+		return err
+	}
+	names := slices.Sorted(maps.Keys(tiers))
+	wanted := []topicPartition{o.parking()}
+	for _, name := range names {
+		wanted = append(wanted, topicPartition{name, o.p.id})
+	}
+	positions, err := committed(ctx, b.own, sub.q.Group, wanted)
+	if err != nil {
+		return err
+	}
+	f := b.fetcher(o.parking())
+	f.moved = true
+	if _, err := f.leader(ctx); err != nil {
+		return err
+	}
+	at := positions[o.parking()].in(f.id)
+	o.lot = newTracker(at, math.MaxInt)
+	if err := f.all(ctx, at.offset, o.account); err != nil {
+		return err
+	}
+	for _, at := range wanted[1:] {
+		if err := sub.has(ctx, at); errors.Is(err, errNoPartition) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		from := positions[at].in(tiers[at.topic].id)
+		settled := newTracker(from, 1)
+		if err := b.fetcher(at).all(ctx, from.offset, func(r *kgo.Record) {
+			if !settled.known(r.Offset) {
+				o.remember(r)
+			}
+		}); err != nil {
+			return fmt.Errorf("restore the order of keys: %w", err)
+		}
+	}
+	for _, name := range names {
+		sub.readTier(name, tiers[name])
+	}
+	o.p.account(o.topic, f.id, o.lot)
+	o.p.readers.Go(func() { o.follow(f) })
+	return nil
+}
+
+// ensureParking makes sure that the parking topic has the partition.
+func (o *keyOrder) ensureParking(ctx context.Context) error {
+	b, sub := o.p.sub.b, o.p.sub
+	partitions, err := b.topics.including(ctx, b.source(sub.q.Topic), o.p.id)
+	if err != nil {
+		return err
+	}
+	lot := b.parking(sub.q.Topic, sub.q.Group, partitions)
+	switch have, _, err := b.topics.ensure(ctx, lot); {
+	case err != nil:
+		return err
+	case have <= o.p.id:
+		return fmt.Errorf("topic %s (%s) has %d partitions and its source has %d: add partitions to it", lot.name,
+			lot.purpose, have, partitions)
+	}
+	return nil
+}
+
+// remember records a message that waits for a retry of our group.
+func (o *keyOrder) remember(r *kgo.Record) {
+	whose, _ := find(r.Headers, envelope.KeyConsumer)
+	_, retry := find(r.Headers, headerRetry)
+	if whose != o.p.sub.q.Group || !retry || r.Key == nil {
+		return
+	}
+	d := delivery{record: r, origin: o.p.sub.origin(r, "", true)}
+	o.stateOf(string(r.Key)).retrying[d.stage()] = d.origin.Position
+}
+
+// account records a record of the parking topic. The caller holds mu, or is restoring.
+func (o *keyOrder) account(r *kgo.Record) {
+	if r.Offset < o.lot.expects() {
+		return // read twice
+	}
+	o.lot.add(o.p.ctx, r.Offset) // the window has no bound
+	position := o.p.sub.origin(r, "", true).Position
+	if r.Key == nil || o.lot.known(r.Offset) || o.stateOf(string(r.Key)).hasParked(position) { // twice, around a crash
+		o.lot.settle(r.Offset)
+		return
+	}
+	state := o.stateOf(string(r.Key))
+	state.parked = append(state.parked, parkedMessage{r.Offset, position})
+}
+
+// follow accounts for the records that are added to the parking topic, until the partition is given up.
+func (o *keyOrder) follow(f *fetcher) {
+	o.p.readers.Go(o.resume)
+	news := o.p.sub.b.news
+	from := o.lot.expects()
+	for failures, ahead := 0, 0; o.p.ctx.Err() == nil; {
+		got, err := f.fetch(o.p.ctx, from)
+		if errors.Is(err, kerr.OffsetOutOfRange) {
+			ahead++
+		}
+		switch {
+		case errors.Is(err, errMadeAgain), ahead >= aheadTolerated:
+			o.restart(f.id)
+			from, ahead = -1, 0
+			continue
+		case err != nil:
+			failures++
+			sleep(o.p.ctx, asking.After(failures))
+			continue
+		}
+		failures, ahead, from = 0, 0, got.next
+		if len(got.records) > 0 {
+			o.add(got.records)
+		}
+		if from >= got.end && !news.wait(o.p.ctx, f.topicPartition, from) {
+			return
+		}
+	}
+}
+
+// add accounts for records that were just read.
+func (o *keyOrder) add(records []*kgo.Record) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	free := false
+	for _, r := range records {
+		o.account(r)
+		state := o.keys[string(r.Key)]
+		free = free || state != nil && len(state.retrying) == 0
+	}
+	o.announce()
+	if free {
+		o.p.readers.Go(o.resume)
+	}
+}
+
+// announce wakes the callers that wait for the parking topic to be read. The caller holds mu.
+func (o *keyOrder) announce() {
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// restart forgets the parked messages, because the topic was deleted with everything in it, or has lost its end.
+func (o *keyOrder) restart(id topicID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.p.sub.log.Error("the parking topic has lost its messages", "parking_topic", o.topic)
+	o.lot = newTracker(position{offset: 0, fresh: true}, math.MaxInt)
+	o.p.account(o.topic, id, o.lot)
+	for key, state := range o.keys {
+		state.parked = nil
+		o.keep(key, state)
+	}
+	o.announce()
+}
+
+// resume continues with keys whose retry ended in another process before that could take the messages parked behind it.
+func (o *keyOrder) resume() {
+	o.mu.Lock()
+	var free []string
+	for key, state := range o.keys {
+		if len(state.retrying) == 0 {
+			free = append(free, key)
+		}
+	}
+	o.mu.Unlock()
+	for _, key := range free {
+		if !o.p.keyed.take(o.p.ctx, &delivery{record: &kgo.Record{Key: []byte(key)}, resume: true}) {
+			return
+		}
+	}
+}
+
+// park moves a message behind others of its key. It returns when the message is in its place there, or reports false if
+// the partition is given up first.
+func (o *keyOrder) park(d *delivery) bool {
+	topics, log := o.p.sub.b.topics, o.p.sub.log
+	for n := 1; ; n++ {
+		r := newWaiting(o.topic, &driver.Outgoing{Message: newMessage(d.record, d.origin, d.waiting)}, d.origin)
+		r.Partition = o.p.id
+		o.mu.Lock()
+		lot := o.lot
+		o.mu.Unlock()
+		err := o.store(r)
+		switch {
+		case err == nil && o.waitFor(d, lot):
+			return true
+		case err == nil: // the topic was deleted, or the partition is given up
+			if o.p.ctx.Err() != nil {
+				return false
+			}
+			continue
+		case errors.Is(err, brokers.ErrTooLarge):
+			log.Warn("a message is too large to be parked behind an earlier one of its key, and is handled at once",
+				"position", d.origin.Position, "bytes", size(r), "err", err)
+			return o.attempt(d)
+		}
+		log.Warn("a message cannot be parked behind an earlier one of its key; trying again", "parking_topic", o.topic,
+			"err", err)
+		if errors.Is(err, brokers.ErrUnroutable) {
+			topics.forget(o.topic)
+			_ = o.ensureParking(o.p.ctx) // the next try reports its error
+		}
+		if errors.Is(err, brokers.ErrClosed) || !sleep(o.p.ctx, retrying.After(n)) {
+			return false
+		}
+	}
+}
+
+// store writes a record to the parking topic. The partition's context does not bound it: it must be known whether the
+// record is stored, since an abandoned one would precede those that the next owner parks.
+func (o *keyOrder) store(r *kgo.Record) error {
+	b := o.p.sub.b
+	ctx, cancel := context.WithTimeoutCause(context.Background(), b.cfg.PublishTimeout, b.overdue)
+	defer cancel()
+	if err := errors.Join(b.waits.send(ctx, []*kgo.Record{r})...); err != nil {
+		return err
+	}
+	b.news.arrived(o.parking())
+	return nil
+}
+
+// waitFor returns true when follow has read the parked message, and false if the topic that lot belongs to was deleted
+// or the partition is given up.
+func (o *keyOrder) waitFor(d *delivery, lot *tracker) bool {
+	for {
+		o.mu.Lock()
+		state := o.keys[string(d.record.Key)]
+		read, current, changed := state != nil && state.hasParked(d.origin.Position), o.lot == lot, o.changed
+		o.mu.Unlock()
+		if read || !current {
+			return read
+		}
+		select {
+		case <-changed:
+		case <-o.p.ctx.Done():
+			return false
+		}
+	}
+}
