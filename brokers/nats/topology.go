@@ -94,8 +94,7 @@ func usable(cfg *jetstream.StreamConfig, p place) error {
 	var faults []string
 	if cfg.Retention != jetstream.LimitsPolicy {
 		faults = append(faults, "its retention is "+cfg.Retention.String()+
-			", with which messages for a group that has no consumer "+
-			"are lost: it must be limits")
+			", with which messages for a group that has no consumer are lost: it must be limits")
 	}
 	if !slices.Contains(cfg.Subjects, p.all()) {
 		faults = append(faults, "it lacks the subject "+p.all()+" for retries: add it")
@@ -121,37 +120,37 @@ func incarnation(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
+// declareConsumer creates the consumer of a group, or changes it to the configuration.
 func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamInfo, q *driver.Queue) error {
-	name, p := tokenOf(q.Group), placeOf(q.Topic)
+	stream, name, p := info.Config.Name, tokenOf(q.Group), placeOf(q.Topic)
+	declare := t.cfg.Params.Bool("declare")
 	want := jetstream.ConsumerConfig{
 		Durable: name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: t.cfg.Params.Duration("ack-wait"),
 		FilterSubjects: []string{p.subject, p.again(q.Group)},
 		MaxDeliver:     -1, MaxAckPending: -1, DeliverPolicy: jetstream.DeliverAllPolicy,
 	}
-	found, err := t.js.Consumer(ctx, info.Config.Name, name)
+	found, err := t.js.Consumer(ctx, stream, name)
 	switch {
-	case errors.Is(err, jetstream.ErrConsumerNotFound) && !t.cfg.Params.Bool("declare"):
-		return fmt.Errorf("stream %s has no consumer %s, and declare=false: %w", info.Config.Name, name,
-			brokers.ErrUnroutable)
-	case errors.Is(err, jetstream.ErrConsumerNotFound):
+	case errors.Is(err, jetstream.ErrConsumerNotFound) && declare:
 		return t.createConsumer(ctx, info, want)
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		return fmt.Errorf("stream %s has no consumer %s, and declare=false: %w", stream, name, brokers.ErrUnroutable)
 	case err != nil:
 		return fmt.Errorf("consumer %s: %w", name, err)
 	}
 	have := found.CachedInfo().Config
 	if have.AckPolicy != want.AckPolicy || have.DeliverSubject != "" {
 		return fmt.Errorf("%w: consumer %s of stream %s is not a pull consumer with explicit acks: delete it, or use "+
-			"another group",
-			brokers.ErrUnsupported, name, info.Config.Name)
+			"another group", brokers.ErrUnsupported, name, stream)
 	}
-	if have.AckWait == want.AckWait && have.MaxDeliver == want.MaxDeliver &&
-		slices.Equal(have.FilterSubjects, want.FilterSubjects) ||
-		!t.cfg.Params.Bool("declare") {
+	same := have.AckWait == want.AckWait && have.MaxDeliver == want.MaxDeliver &&
+		slices.Equal(have.FilterSubjects, want.FilterSubjects)
+	if same || !declare {
 		return nil
 	}
 	have.AckWait, have.MaxDeliver, have.MaxAckPending = want.AckWait, want.MaxDeliver, want.MaxAckPending
 	have.FilterSubject, have.FilterSubjects = "", want.FilterSubjects
-	if _, err := t.js.UpdateConsumer(ctx, info.Config.Name, have); err != nil {
+	if _, err := t.js.UpdateConsumer(ctx, stream, have); err != nil {
 		return fmt.Errorf("change consumer %s: %w", name, err)
 	}
 	return nil
@@ -169,32 +168,8 @@ func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamIn
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, known.seq+1
 	}
 	_, err := t.js.CreateConsumer(ctx, info.Config.Name, cfg)
-	if errors.Is(err, jetstream.ErrConsumerExists) { // another process was faster
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, jetstream.ErrConsumerExists) { // another process was faster
 		return fmt.Errorf("create consumer %s of stream %s: %w", cfg.Durable, info.Config.Name, err)
 	}
-	if cfg.DeliverPolicy == jetstream.DeliverByStartSequencePolicy {
-		return t.checkStart(ctx, info, cfg.Durable)
-	}
 	return nil
-}
-
-// checkStart removes a consumer that was meant to start after a sequence number of one stream and was created in
-// another: the stream was deleted and recreated after it was looked up. There the consumer would skip all earlier
-// messages.
-func (t *transport) checkStart(ctx context.Context, info *jetstream.StreamInfo, consumer string) error {
-	now, err := t.js.Stream(ctx, info.Config.Name)
-	if err == nil && incarnation(now.CachedInfo()) == incarnation(info) {
-		return nil
-	}
-	if err == nil {
-		err = fmt.Errorf("stream %s has been recreated: %w", info.Config.Name, brokers.ErrUnroutable)
-	}
-	removed := t.js.DeleteConsumer(ctx, info.Config.Name, consumer)
-	if errors.Is(removed, jetstream.ErrConsumerNotFound) || errors.Is(removed, jetstream.ErrStreamNotFound) {
-		removed = nil
-	}
-	return errors.Join(err, removed)
 }

@@ -70,12 +70,11 @@ func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
 }
 
 func (p *Plan) returnPathOf(queue string) (returnPath, bool) {
-	for _, w := range p.ways {
-		if w.queue == queue {
-			return w, true
-		}
+	i := slices.IndexFunc(p.ways, func(w returnPath) bool { return w.queue == queue })
+	if i < 0 {
+		return returnPath{}, false
 	}
-	return returnPath{}, false
+	return p.ways[i], true
 }
 
 // takeExchange compares the existing exchange with the planned one. It returns the existing type if it differs, and an
@@ -87,24 +86,19 @@ func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have 
 	if p.adopts() && len(p.Queues) == 0 {
 		return "", nil // checked when its consumer subscribed
 	}
-	err = d.do(ctx, e.declare)
+	err = d.declare(ctx, e)
 	different, ok := errors.AsType[*ArgumentError](err)
-	if err == nil || !p.adopts() || !ok {
-		if err != nil {
-			return "", fmt.Errorf("rabbitmq: declare exchange %q: %w", e.Name, pluginHint(e, err))
-		}
+	switch {
+	case !ok || !p.adopts():
+		return "", err
+	case different.Argument != "type":
 		return "", nil
-	}
-	if different.Argument != "type" {
-		return "", nil
-	}
-	if different.Have != amqp.ExchangeDirect {
-		return different.Have, nil
-	}
-	for _, b := range p.Bindings {
-		if b.Exchange == e.Name && !b.ToExchange && brokers.IsPattern(b.Key) {
-			return "", fmt.Errorf("rabbitmq: exchange %q is of type direct, which does not support patterns: "+
-				"subscribe to each event that %q stands for by its name", e.Name, b.Key)
+	case different.Have == amqp.ExchangeDirect:
+		for _, b := range p.Bindings {
+			if b.Exchange == e.Name && !b.ToExchange && brokers.IsPattern(b.Key) {
+				return "", fmt.Errorf("rabbitmq: exchange %q is of type direct, which does not support patterns: "+
+					"subscribe to each event that %q stands for by its name", e.Name, b.Key)
+			}
 		}
 	}
 	return different.Have, nil
@@ -113,18 +107,15 @@ func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have 
 // takeQueue compares the existing queue with the planned one, and returns the bindings that its way back needs, or an
 // error for which isNotFound is true if there is no such queue.
 func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, error) {
-	if err := d.do(ctx, passiveQueue(q.Name)); err != nil {
+	if err := d.do(ctx, q.exists); err != nil {
 		return nil, fmt.Errorf("rabbitmq: look for queue %q: %w", q.Name, err)
 	}
 	w, waits := p.returnPathOf(q.Name)
 	owned := !p.adopts() && !slices.Contains(p.Adopted, q.Name)
-	if owned && (!waits || !w.own) {
-		if err := d.do(ctx, q.declare); err != nil {
-			return nil, fmt.Errorf("rabbitmq: declare queue %q: %w", q.Name, err)
-		}
-		return nil, nil
-	}
-	if !waits {
+	switch {
+	case owned && (!waits || !w.own):
+		return nil, d.declare(ctx, q)
+	case !waits:
 		return nil, nil
 	}
 	args, err := d.learn(ctx, q)
@@ -135,12 +126,12 @@ func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, 
 		return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", q.Name, err)
 	}
 	if owned { // only its time to live may differ
-		want := maps.Clone(q.Args)
+		want := Queue{Name: q.Name, Args: maps.Clone(q.Args)}
 		if ttl, has := args["x-message-ttl"]; has {
-			want["x-message-ttl"] = ttl
+			want.Args["x-message-ttl"] = ttl
 		}
-		if err := d.do(ctx, Queue{Name: q.Name, Args: want}.declare); err != nil {
-			return nil, fmt.Errorf("rabbitmq: declare queue %q: %w", q.Name, err)
+		if err := d.declare(ctx, want); err != nil {
+			return nil, err
 		}
 	}
 	if err := p.overlay(ctx, q.Name, args); err != nil {
@@ -200,8 +191,7 @@ func (p *Plan) howToReturn(w returnPath) string {
 			strings.ReplaceAll(w.queue, " ", "-"), w.queue, w.to)
 	}
 	return fmt.Sprintf("Put retry=%s into the URL: retries then wait in %q, which is created, and this queue stays "+
-		"unchanged",
-		url.QueryEscape("{queue}_wait"), w.to+"_wait")
+		"unchanged", url.QueryEscape("{queue}_wait"), w.to+"_wait")
 }
 
 // maxArguments bounds how many arguments of a queue are read. RabbitMQ has fewer.
@@ -240,39 +230,121 @@ func (d *declarer) learn(ctx context.Context, q Queue) (amqp.Table, error) {
 
 // take sets the argument to the queue's value.
 func (e *ArgumentError) take(args amqp.Table) {
-	text := e.Have
-	if text == `""` {
-		text = ""
-	}
+	number, err := strconv.ParseInt(e.Have, 10, 64)
 	switch {
 	case e.Have == "none":
 		delete(args, e.Argument)
-	case e.haveType == "longstr" || e.haveType == "":
-		args[e.Argument] = text
+	case e.Have == `""`:
+		args[e.Argument] = ""
 	case e.haveType == "bool":
-		args[e.Argument] = text == "true"
+		args[e.Argument] = e.Have == "true"
+	case e.haveType == "longstr" || e.haveType == "" || err != nil:
+		args[e.Argument] = e.Have
 	default:
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			args[e.Argument] = text
-			return
+		args[e.Argument] = number
+	}
+}
+
+// adapt fits missing objects to the adopted queues and exchanges: queues get the type of their neighbours, ways back
+// avoid exchanges that would hand copies to others, and bindings get keys that their exchange understands. have has the
+// types of the exchanges that are not of the planned type.
+func (p *Plan) adapt(ctx context.Context, d *declarer, missing *Plan, have map[string]string) error {
+	for i, q := range missing.Queues {
+		args := maps.Clone(q.Args)
+		to, _ := args["x-dead-letter-exchange"].(string)
+		copies := !slices.Contains([]string{"", amqp.ExchangeDirect, amqp.ExchangeTopic}, have[to])
+		if copies && args["x-dead-letter-routing-key"] != nil {
+			args["x-dead-letter-exchange"] = ""
 		}
-		args[e.Argument] = n
+		if !p.design.typed {
+			sibling, err := p.sibling(ctx, d, missing, q.consumer)
+			if err != nil {
+				return err
+			}
+			fitType(args, sibling)
+		}
+		missing.Queues[i].Args = args
+	}
+	var bindings []Binding
+	for _, b := range missing.Bindings {
+		for _, key := range p.keys(b, have[b.Exchange]) {
+			b.Key = key
+			bindings = append(bindings, b)
+		}
+	}
+	missing.Bindings = bindings
+	return nil
+}
+
+// sibling returns the arguments of the queue that determines the type of a consumer's queues: the consumer's own if it
+// exists, otherwise the first of its queues that does; nil if none does, or its arguments are unknown.
+func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer string) (amqp.Table, error) {
+	names := []string{consumer}
+	for _, q := range p.Queues {
+		if q.consumer == consumer {
+			names = append(names, q.Name)
+		}
+	}
+	for _, name := range names {
+		q := Queue{Name: name, Args: amqp.Table{"x-queue-type": quorum}}
+		if name == "" || slices.ContainsFunc(missing.Queues, func(m Queue) bool { return m.Name == name }) {
+			continue
+		}
+		err := d.do(ctx, q.exists)
+		if isNotFound(err) {
+			continue
+		}
+		var args amqp.Table
+		if err == nil {
+			args, err = d.learn(ctx, q)
+		}
+		switch {
+		case isRefused(err):
+			return nil, nil // a user that may not declare it may not ask either
+		case err != nil:
+			return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", name, err)
+		}
+		return args, nil
+	}
+	return nil, nil
+}
+
+// fitType gives args the type of the queue with the arguments sibling. Without a configured type, only quorum queues
+// are planned.
+func fitType(args, sibling amqp.Table) {
+	kind := sibling["x-queue-type"]
+	if sibling == nil || kind == quorum {
+		return
+	}
+	for _, of := range []string{"x-queue-type", "x-dead-letter-strategy", "x-overflow", "x-delivery-limit"} {
+		delete(args, of)
+	}
+	if kind != nil { // a client that declares it again repeats this argument, as it does the others
+		args["x-queue-type"] = kind
 	}
 }
 
-// isRefused reports whether the user lacks the permission.
-func isRefused(err error) bool {
-	return hasCode(err, amqp.AccessRefused)
-}
-
-// bindHint adds a remedy if the user may not bind.
-func bindHint(b Binding, err error) error {
-	if !isRefused(err) || b.ToExchange {
-		return err
+// keys are the keys to bind b with, to an exchange of type have, which is "" for the planned type. A dead letter
+// exchange is planned as a fanout, whose bindings need no key.
+func (p *Plan) keys(b Binding, have string) []string {
+	switch {
+	case b.Key != "" || have == "" || have == amqp.ExchangeFanout:
+		return []string{b.Key}
+	case have == amqp.ExchangeTopic:
+		return []string{"#"}
 	}
-	return fmt.Errorf("%w: the user lacks the permission: run as one that has it, "+
-		"rabbitmqadmin declare binding source=%q destination=%q "+
-		"routing_key=%q",
-		err, b.Exchange, b.To, b.Key)
+	var keys []string
+	for _, q := range p.Queues {
+		if q.Args["x-dead-letter-exchange"] != b.Exchange {
+			continue
+		}
+		keys = append(keys, q.Name) // of messages that came through the default exchange, as retries do
+		for _, into := range p.Bindings {
+			if into.To == q.Name && !brokers.IsPattern(into.Key) {
+				keys = append(keys, into.Key)
+			}
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }

@@ -33,9 +33,8 @@ func TestRoute_OneRetryQueue(t *testing.T) {
 			Naming: brokers.Laravel(),
 			Delays: []time.Duration{time.Second, time.Minute},
 		}, "orders_retry"},
-		"delayed backoff":         {brokers.Config{Naming: brokers.DelayedBackoff()}, "orders-delayed-queue"},
-		"few queues":              {brokers.Config{Params: brokers.Params{"grid": "off"}}, "orders_retry"},
-		"few queues, as a switch": {brokers.Config{Params: brokers.Params{"grid": "false"}}, "orders_retry"},
+		"delayed backoff": {brokers.Config{Naming: brokers.DelayedBackoff()}, "orders-delayed-queue"},
+		"few queues":      {brokers.Config{Params: brokers.Params{"grid": "false"}}, "orders_retry"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := designOf(t, c.cfg)

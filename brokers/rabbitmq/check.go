@@ -40,14 +40,6 @@ func (b *Broker) PlanDelayed(topics ...string) Plan {
 	return p
 }
 
-func (d *design) plan(group string, topics []string) Plan {
-	var p Plan
-	for _, topic := range topics {
-		p.merge(d.consumer(d.names(topic, group), topic, nil))
-	}
-	return p
-}
-
 // Apply declares p. Declaring an object that exists as planned changes nothing; one that differs ends it with an
 // *ArgumentError. Nothing is ever deleted or changed.
 func (b *Broker) Apply(ctx context.Context, p Plan) error {
@@ -58,13 +50,10 @@ func (b *Broker) Apply(ctx context.Context, p Plan) error {
 type Finding struct {
 	Kind string // queue, exchange or binding
 	Name string
-	// Missing means that there is no such object. Otherwise Difference shows how it differs.
-	Missing    bool
-	Difference *ArgumentError
-	// Policy is the policy that makes the difference; "" if it is due to the object's own arguments.
-	Policy string
-	// Fault is why the object cannot be used as it is, if neither of these is the reason: a *[NoWayBackError], for
-	// example.
+	// Missing means that there is no such object.
+	Missing bool
+	// Fault is how an existing object differs, such as an *[ArgumentError], or why it cannot be used as it is, such as a
+	// *[NoWayBackError].
 	Fault error
 }
 
@@ -73,17 +62,11 @@ func (f Finding) String() string {
 	if f.Missing {
 		return fmt.Sprintf("%s %q is missing", f.Kind, f.Name)
 	}
-	if f.Fault != nil {
-		return f.Fault.Error()
-	}
-	if f.Policy != "" {
-		return fmt.Sprintf("%s %q: policy %q sets %s=%s, which can lose messages or send them elsewhere; want %s: change "+
-			"the policy's pattern, "+
-			"or give these queues one with a higher priority", f.Kind, f.Name, f.Policy, f.Difference.Argument,
-			f.Difference.Have, f.Difference.Want)
-	}
-	return f.Difference.Error()
+	return f.Fault.Error()
 }
+
+// ChecksBindings reports whether Check compares bindings and policies.
+func (b *Broker) ChecksBindings() bool { return b.transport.design.management != nil }
 
 // Check compares p with the broker and changes nothing. AMQP reports one difference per queue or exchange, the first.
 //
@@ -127,64 +110,20 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 
 // withFinding adds what the error of looking at an object says about it. Errors unrelated to the object are returned.
 func withFinding(findings []Finding, kind, name string, err error) ([]Finding, error) {
-	f := Finding{Kind: kind, Name: name, Missing: isNotFound(err)}
+	var different *ArgumentError
 	var stays *NoWayBackError
 	switch {
 	case err == nil:
 		return findings, nil
-	case f.Missing, errors.As(err, &f.Difference):
+	case isNotFound(err):
+		return append(findings, Finding{Kind: kind, Name: name, Missing: true}), nil
+	case errors.As(err, &different):
+		return append(findings, Finding{Kind: kind, Name: name, Fault: different}), nil
 	case errors.As(err, &stays):
-		f.Fault = stays
-	default:
-		return nil, fmt.Errorf("rabbitmq: check %s %q: %w", kind, name, err)
+		return append(findings, Finding{Kind: kind, Name: name, Fault: stays}), nil
 	}
-	return append(findings, f), nil
+	return nil, fmt.Errorf("rabbitmq: check %s %q: %w", kind, name, err)
 }
-
-// badPolicies checks the effect of policies on the queues in p. A policy cannot override our arguments, except for
-// limits, of which the lower one applies; it adds those that we do not set.
-func (b *Broker) badPolicies(ctx context.Context, p Plan) ([]Finding, error) {
-	var findings []Finding
-	for _, q := range slices.Concat(p.Queues, p.Later) {
-		policy, err := b.transport.design.management.policy(ctx, q.Name)
-		if err != nil {
-			return nil, fmt.Errorf("rabbitmq: check the policies of queue %q: %w", q.Name, err)
-		}
-		for _, key := range slices.Sorted(maps.Keys(policy.Definition)) {
-			want, harm := harmful(q, key, policy.Definition[key])
-			if harm {
-				findings = append(findings, Finding{Kind: "queue", Name: q.Name, Policy: policy.Name, Difference: &ArgumentError{
-					Kind: "queue", Name: q.Name, Argument: key, Want: want, Have: fmt.Sprint(policy.Definition[key]),
-				}})
-			}
-		}
-	}
-	return findings, nil
-}
-
-// harmful reports whether a policy's key with that value takes effect on q and loses or misroutes messages, and the
-// value that q should have instead.
-func harmful(q Queue, key string, value any) (want string, harm bool) {
-	have, set := q.Args["x-"+key]
-	want = "none"
-	if set {
-		want = fmt.Sprint(have)
-	}
-	switch key {
-	case "expires", "max-length", "max-length-bytes": // deletes the queue with its messages, or the oldest of them
-		return want, true
-	case "message-ttl", "delivery-limit":
-		limit, isNumber := integer(value)
-		most, ours := integer(have)
-		return want, !set || !isNumber || !ours || limit < most
-	case "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "overflow":
-		return want, !set // the argument of the queue wins
-	}
-	return want, false
-}
-
-// ChecksBindings reports whether Check compares bindings and policies.
-func (b *Broker) ChecksBindings() bool { return b.transport.design.management != nil }
 
 func (b *Broker) missingBindings(ctx context.Context, p Plan) ([]Finding, error) {
 	var findings []Finding
@@ -203,4 +142,44 @@ func (b *Broker) missingBindings(ctx context.Context, p Plan) ([]Finding, error)
 		}
 	}
 	return findings, nil
+}
+
+// badPolicies checks the effect of policies on the queues in p. A policy cannot override our arguments, except for
+// limits, of which the lower one applies; it adds those that we do not set.
+func (b *Broker) badPolicies(ctx context.Context, p Plan) ([]Finding, error) {
+	var findings []Finding
+	for _, q := range slices.Concat(p.Queues, p.Later) {
+		policy, err := b.transport.design.management.policy(ctx, q.Name)
+		if err != nil {
+			return nil, fmt.Errorf("rabbitmq: check the policies of queue %q: %w", q.Name, err)
+		}
+		for _, key := range slices.Sorted(maps.Keys(policy.Definition)) {
+			if value := policy.Definition[key]; harmful(q, key, value) {
+				want, set := q.Args["x-"+key]
+				if !set {
+					want = "none"
+				}
+				findings = append(findings, Finding{Kind: "queue", Name: q.Name, Fault: fmt.Errorf("queue %q: policy %q sets "+
+					"%s=%v, which can lose messages or send them elsewhere; want %v: change the policy's pattern, or give these "+
+					"queues one with a higher priority", q.Name, policy.Name, key, value, want)})
+			}
+		}
+	}
+	return findings, nil
+}
+
+// harmful reports whether a policy's key with that value takes effect on q and loses or misroutes messages.
+func harmful(q Queue, key string, value any) bool {
+	have, set := q.Args["x-"+key]
+	switch key {
+	case "expires", "max-length", "max-length-bytes": // deletes the queue with its messages, or the oldest of them
+		return true
+	case "message-ttl", "delivery-limit":
+		limit, isNumber := integer(value)
+		most, ours := integer(have)
+		return !set || !isNumber || !ours || limit < most
+	case "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "overflow":
+		return !set // the argument of the queue wins
+	}
+	return false
 }

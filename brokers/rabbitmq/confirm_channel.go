@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
@@ -33,16 +34,14 @@ type confirmChannel struct {
 	wire    *coalescing
 	ch      *amqp.Channel
 	places  chan struct{} // one per publication in flight
-	returns chan amqp.Return
-	sorting atomic.Bool // returns have been taken from the channel and not yet been assigned
-	suspect atomic.Bool // a confirm is missing: the channel gets no further publications
+	suspect atomic.Bool   // a confirm is missing: the channel gets no further publications
 	ended   chan struct{}
 	cause   *amqp.Error // once ended is closed
+	turn    turn        // to publish
 
-	turn chan struct{} // a mutex that can be awaited along with a context: holds one token while free
-
-	mu      sync.Mutex // guards pending
+	mu      sync.Mutex // guards pending, and receiving from returns
 	pending map[uint64]*flight
+	returns chan amqp.Return
 }
 
 // flight is a publication that waits for its confirm.
@@ -59,17 +58,10 @@ func openConfirmChannel(ctx context.Context, l *connection) (*confirmChannel, er
 		return nil, err
 	}
 	cc := &confirmChannel{
-		link:    l,
-		conn:    conn,
-		wire:    wire,
-		ch:      ch,
-		places:  make(chan struct{}, window),
+		link: l, conn: conn, wire: wire, ch: ch, places: make(chan struct{}, window),
 		returns: ch.NotifyReturn(make(chan amqp.Return, window)),
-		ended:   make(chan struct{}),
-		turn:    make(chan struct{}, 1),
-		pending: map[uint64]*flight{},
+		ended:   make(chan struct{}), turn: newTurn(), pending: map[uint64]*flight{},
 	}
-	cc.turn <- struct{}{}
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {
 		cc.cause = <-closes
@@ -84,47 +76,44 @@ func openConfirmChannel(ctx context.Context, l *connection) (*confirmChannel, er
 // usable reports whether the channel accepts new publications.
 func (cc *confirmChannel) usable() bool { return !cc.suspect.Load() && !cc.ch.IsClosed() }
 
-// reserve takes a place for one publication. Without wait it fails at once if there is none: a caller that has
-// publications in flight must settle one first, otherwise two large batches could wait for each other's places.
-func (cc *confirmChannel) reserve(ctx context.Context, o *outgoing, wait bool) (bool, error) {
-	select {
-	case cc.places <- struct{}{}:
-		return true, nil
-	default:
-		if !wait {
-			return false, nil
+// reserve takes a place for one publication. While there is none it calls free, which settles one of the caller's
+// publications in flight and returns false if there are none: two large batches would wait for each other's places.
+func (cc *confirmChannel) reserve(ctx context.Context, o *outgoing, free func() bool) error {
+	for more := true; more; more = free() {
+		select {
+		case cc.places <- struct{}{}:
+			return nil
+		default:
 		}
 	}
 	select {
 	case cc.places <- struct{}{}:
-		return true, nil
+		return nil
 	case <-cc.ended:
-		return false, deathOf(o, cc.cause)
+		return deathOf(o, cc.cause)
 	case <-ctx.Done():
-		return false, cc.unconfirmed(ctx, o)
+		return cc.unconfirmed(ctx, o)
 	}
 }
 
-// post sends o on a reserved place and returns before its confirm. Unless it fails, the caller must settle the flight.
-func (cc *confirmChannel) post(ctx context.Context, o *outgoing) (*flight, error) {
+// post sends o and returns before its confirm. Unless it fails, the caller must settle the flight. See reserve for free.
+func (cc *confirmChannel) post(ctx context.Context, o *outgoing, free func() bool) (*flight, error) {
+	if err := cc.reserve(ctx, o, free); err != nil {
+		return nil, err
+	}
 	// When the broker stops reading, unsent bytes pile up: publishers wait for their turn and for room, where their
 	// contexts release them, rather than in the write, where nothing would.
-	select {
-	case <-cc.turn:
-	case <-cc.ended:
-		<-cc.places
-		return nil, deathOf(o, cc.cause)
-	case <-ctx.Done():
-		<-cc.places
-		cc.suspect.Store(true)
-		return nil, cc.unconfirmed(ctx, o)
+	err := checkSize(o, cmp.Or(cc.conn.Config.FrameSize, 128<<10))
+	if err != nil {
+		err = o.fault(err)
+	} else {
+		err = cc.takeTurn(ctx, o)
 	}
-	defer func() { cc.turn <- struct{}{} }()
-	if err := cc.wire.room(ctx); err != nil {
+	if err != nil {
 		<-cc.places
-		cc.suspect.Store(true)
-		return nil, cc.unconfirmed(ctx, o)
+		return nil, err
 	}
+	defer func() { <-cc.turn }()
 
 	// A return is assigned by looking through pending, so the flight must be there before the broker can answer.
 	f := &flight{outgoing: o}
@@ -132,18 +121,39 @@ func (cc *confirmChannel) post(ctx context.Context, o *outgoing) (*flight, error
 	cc.mu.Lock()
 	cc.pending[tag] = f
 	cc.mu.Unlock()
-	confirm, err := cc.ch.PublishWithDeferredConfirm(o.exchange, o.key, !o.optional, false, o.msg)
+	f.confirm, err = cc.ch.PublishWithDeferredConfirm(o.exchange, o.key, !o.optional, false, o.msg)
 	if err != nil {
 		cc.forget(f, tag)
 		return nil, fmt.Errorf("%w: %w", errConnectionLost, err)
 	}
-	f.confirm = confirm
 	return f, nil
+}
+
+// takeTurn waits until the caller may write.
+func (cc *confirmChannel) takeTurn(ctx context.Context, o *outgoing) error {
+	select {
+	case cc.turn <- struct{}{}:
+		if cc.wire.room(ctx) == nil {
+			return nil
+		}
+		<-cc.turn
+	case <-cc.ended:
+		return deathOf(o, cc.cause)
+	case <-ctx.Done():
+	}
+	cc.suspect.Store(true)
+	return cc.unconfirmed(ctx, o)
 }
 
 // forget releases the place of f and returns the reason for which the broker returned it, or "".
 func (cc *confirmChannel) forget(f *flight, tag uint64) string {
 	cc.mu.Lock()
+	for len(cc.returns) > 0 { // only here they are received
+		r := <-cc.returns
+		if of := cc.match(&r); of != nil {
+			of.returned = fmt.Sprintf("%d %s", r.ReplyCode, r.ReplyText)
+		}
+	}
 	delete(cc.pending, tag)
 	reason := f.returned
 	cc.mu.Unlock()
@@ -151,7 +161,8 @@ func (cc *confirmChannel) forget(f *flight, tag uint64) string {
 	return reason
 }
 
-// settle waits for the broker's answer to f.
+// settle waits for the broker's answer to f. RabbitMQ sends basic.return before basic.ack, and amqp091-go reads them
+// with one goroutine: with the confirm, a return of this message has been put into cc.returns.
 func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 	select {
 	case <-f.confirm.Done():
@@ -160,20 +171,13 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 		cc.forget(f, f.confirm.DeliveryTag)
 		return cc.unconfirmed(ctx, f.outgoing)
 	}
-	// RabbitMQ sends basic.return before basic.ack, and amqp091-go reads them with one goroutine: a return of this message
-	// has been put into cc.returns by now. Check len first, sorting second: a goroutine that empties the channel has set
-	// sorting before.
-	if len(cc.returns) > 0 || cc.sorting.Load() {
-		cc.sortReturns()
-	}
 	reason := cc.forget(f, f.confirm.DeliveryTag)
-	if f.confirm.Acked() {
-		if reason != "" {
-			return &UnroutableError{Exchange: f.exchange, RoutingKey: f.key, Reason: reason}
-		}
+	switch {
+	case f.confirm.Acked() && reason == "":
 		return nil
-	}
-	if !cc.ch.IsClosed() {
+	case f.confirm.Acked():
+		return &UnroutableError{Exchange: f.exchange, RoutingKey: f.key, Reason: reason}
+	case !cc.ch.IsClosed():
 		return f.fault(ErrRefused)
 	}
 	select { // amqp091-go reports publications in flight as refused when a channel ends
@@ -181,27 +185,6 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 		return deathOf(f.outgoing, cc.cause)
 	case <-ctx.Done():
 		return cc.unconfirmed(ctx, f.outgoing)
-	}
-}
-
-// sortReturns assigns the returned messages to their flights.
-func (cc *confirmChannel) sortReturns() {
-	cc.mu.Lock()
-	defer cc.mu.Unlock()
-	cc.sorting.Store(true)
-	defer cc.sorting.Store(false)
-	for {
-		select {
-		case r, open := <-cc.returns:
-			if !open {
-				return
-			}
-			if f := cc.match(&r); f != nil {
-				f.returned = fmt.Sprintf("%d %s", r.ReplyCode, r.ReplyText)
-			}
-		default:
-			return
-		}
 	}
 }
 
@@ -226,13 +209,6 @@ func (cc *confirmChannel) match(r *amqp.Return) *flight {
 	return best
 }
 
-// close ends the channel, and after the deadline of ctx the connection.
-func (cc *confirmChannel) close(ctx context.Context) {
-	if !cc.ch.IsClosed() {
-		_ = call(ctx, cc.conn, cc.ch.Close) // it is gone either way
-	}
-}
-
 // unconfirmed returns the error of a publication that has timed out, and names the alarm if there is one.
 func (cc *confirmChannel) unconfirmed(ctx context.Context, o *outgoing) error {
 	err := o.unconfirmed(ctx)
@@ -249,12 +225,4 @@ func (o *outgoing) unconfirmed(ctx context.Context) error {
 // fault is err with the place that was published to.
 func (o *outgoing) fault(err error) error {
 	return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", o.exchange, o.key, err)
-}
-
-// frameSize is the largest frame that the broker accepts.
-func (cc *confirmChannel) frameSize() int {
-	if n := cc.conn.Config.FrameSize; n > 0 {
-		return n
-	}
-	return 128 << 10
 }

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,19 +61,16 @@ func newConnection(url, name string, logger *slog.Logger) *connection {
 // connection returns the live connection. Without one it waits for the current attempt, and for further ones with
 // growing pauses, until ctx ends.
 func (l *connection) connection(ctx context.Context) (*amqp.Connection, error) {
-	var last error
+	last := errors.New("connecting takes long")
 	for {
 		conn, try, err := l.liveOrAttempt()
-		if conn != nil || err != nil {
+		if try == nil {
 			return conn, err
 		}
 		select {
 		case <-try.done:
-			last = try.err
+			last = cmp.Or(try.err, last)
 		case <-ctx.Done():
-			if last == nil {
-				last = errors.New("connecting takes long")
-			}
 			return nil, fmt.Errorf("rabbitmq: no connection: %w (%w)", last, context.Cause(ctx))
 		}
 	}
@@ -80,8 +78,8 @@ func (l *connection) connection(ctx context.Context) (*amqp.Connection, error) {
 
 // connectOnce is connection with a single attempt, for Open and Ping.
 func (l *connection) connectOnce(ctx context.Context) error {
-	conn, try, err := l.liveOrAttempt()
-	if conn != nil || err != nil {
+	_, try, err := l.liveOrAttempt()
+	if try == nil {
 		return err
 	}
 	select {
@@ -92,6 +90,7 @@ func (l *connection) connectOnce(ctx context.Context) error {
 	}
 }
 
+// liveOrAttempt returns the live connection, or the current attempt, or an error.
 func (l *connection) liveOrAttempt() (*amqp.Connection, *attempt, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"regexp"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
 // declareTimeout bounds the declaration of one consumer's topology. RabbitMQ takes about 10 ms for a quorum queue, and
@@ -46,8 +51,8 @@ var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for (queue|exc
 
 // explain turns RabbitMQ's refusal of a declaration into an ArgumentError.
 func explain(err error) error {
-	var refusal *amqp.Error
-	if !errors.As(err, &refusal) || refusal.Code != amqp.PreconditionFailed {
+	refusal, ok := errors.AsType[*amqp.Error](err)
+	if !ok || refusal.Code != amqp.PreconditionFailed {
 		return err
 	}
 	m := inequivalent.FindStringSubmatchIndex(refusal.Reason)
@@ -101,34 +106,15 @@ func (d *declarer) close(ctx context.Context) {
 	}
 }
 
-// declare creates p. It looks first and creates nothing if anything is in the way; after that it stops at the first
-// fault.
-func declare(ctx context.Context, l *connection, p Plan) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
-	defer cancel()
-	d := &declarer{link: l}
-	defer d.close(ctx)
-	missing, err := p.look(ctx, d)
-	if err != nil {
-		return err // before creating anything: objects left by a failed start would block the next one
-	}
-	if err := missing.dryRun(ctx, d); err != nil {
-		return err
-	}
-	for _, e := range missing.Exchanges {
-		if err := d.do(ctx, e.declare); err != nil {
-			return fmt.Errorf("rabbitmq: declare exchange %q: %w", e.Name, pluginHint(e, err))
-		}
-	}
-	for _, q := range missing.Queues {
-		if err := d.do(ctx, q.declare); err != nil {
-			return fmt.Errorf("rabbitmq: declare queue %q: %w", q.Name, err)
-		}
-	}
-	for _, b := range missing.Bindings {
-		if err := d.do(ctx, b.declare); err != nil {
-			return fmt.Errorf("rabbitmq: bind %q to exchange %q with key %q: %w", b.To, b.Exchange, b.Key, bindHint(b, err))
-		}
+// declarable is an Exchange, a Queue or a Binding.
+type declarable interface {
+	declare(ch *amqp.Channel) error
+	refused(err error) error // names the object, and what to do
+}
+
+func (d *declarer) declare(ctx context.Context, o declarable) error {
+	if err := d.do(ctx, o.declare); err != nil {
+		return o.refused(err)
 	}
 	return nil
 }
@@ -141,9 +127,22 @@ func (e Exchange) exists(ch *amqp.Channel) error {
 	return ch.ExchangeDeclarePassive(e.Name, e.Kind, true, false, false, false, nil)
 }
 
+func (e Exchange) refused(err error) error {
+	return fmt.Errorf("rabbitmq: declare exchange %q: %w", e.Name, pluginHint(e, err))
+}
+
 func (q Queue) declare(ch *amqp.Channel) error {
 	_, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Args)
 	return err
+}
+
+func (q Queue) exists(ch *amqp.Channel) error {
+	_, err := ch.QueueDeclarePassive(q.Name, true, false, false, false, nil)
+	return err
+}
+
+func (q Queue) refused(err error) error {
+	return fmt.Errorf("rabbitmq: declare queue %q: %w", q.Name, err)
 }
 
 func (b Binding) declare(ch *amqp.Channel) error {
@@ -153,12 +152,116 @@ func (b Binding) declare(ch *amqp.Channel) error {
 	return ch.QueueBind(b.To, b.Key, b.Exchange, false, nil)
 }
 
-func passiveQueue(name string) func(*amqp.Channel) error {
-	return func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+func (b Binding) refused(err error) error {
+	if isRefused(err) && !b.ToExchange {
+		err = fmt.Errorf("%w: the user lacks the permission: run as one that has it, "+
+			"rabbitmqadmin declare binding source=%q destination=%q routing_key=%q", err, b.Exchange, b.To, b.Key)
+	}
+	return fmt.Errorf("rabbitmq: bind %q to exchange %q with key %q: %w", b.To, b.Exchange, b.Key, err)
+}
+
+// declare creates p. It looks first and creates nothing if anything is in the way, because objects left by a failed
+// start would block the next one; after that it stops at the first fault.
+func declare(ctx context.Context, l *connection, p Plan) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, declareTimeout, fmt.Errorf("no answer within %s", declareTimeout))
+	defer cancel()
+	d := &declarer{link: l}
+	defer d.close(ctx)
+	missing, err := p.look(ctx, d)
+	if err != nil {
 		return err
 	}
+	if err := missing.dryRun(ctx, d); err != nil {
+		return err
+	}
+	for _, o := range missing.objects() {
+		if err := d.declare(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// objects are what p declares, in order.
+func (p Plan) objects() []declarable {
+	var list []declarable
+	for _, e := range p.Exchanges {
+		list = append(list, e)
+	}
+	for _, q := range p.Queues {
+		list = append(list, q)
+	}
+	for _, b := range p.Bindings {
+		list = append(list, b)
+	}
+	return list
+}
+
+// dryRun checks whether the user may create the missing objects, and creates nothing: RabbitMQ checks the permissions
+// for each declaration before it finds that it is impossible.
+func (p Plan) dryRun(ctx context.Context, d *declarer) error {
+	if len(p.Exchanges)+len(p.Queues) == 0 || len(p.objects()) == 1 {
+		return nil // a refusal would leave nothing behind
+	}
+	for _, o := range p.objects() {
+		var err error
+		switch o := o.(type) {
+		case Exchange:
+			o.Args = impossible(o.Args, "alternate-exchange")
+			err = rehearsed(d.declare(ctx, o), "alternate-exchange")
+		case Queue:
+			o.Args = impossible(o.Args, "x-max-length")
+			err = rehearsed(d.declare(ctx, o), "x-max-length")
+		case Binding:
+			err = d.mayBind(ctx, o)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayBind tries to bind an exchange with the name of the destination, if there is none: the permissions depend only on
+// the name.
+func (d *declarer) mayBind(ctx context.Context, b Binding) error {
+	if err := d.do(ctx, Exchange{Name: b.To}.exists); !isNotFound(err) {
+		return nil
+	}
+	err := d.do(ctx, Binding{Exchange: b.Exchange, Key: b.Key, To: b.To, ToExchange: true}.declare)
+	if isRefused(err) {
+		return b.refused(err)
+	}
+	return nil
+}
+
+// impossible returns args with a value that no declaration accepts.
+func impossible(args amqp.Table, argument string) amqp.Table {
+	args = maps.Clone(args)
+	if args == nil {
+		args = amqp.Table{}
+	}
+	args[argument] = true
+	return args
+}
+
+// rehearsed returns why an impossible declaration was refused, unless it was for being impossible, or for differing
+// from an object that another process has created meanwhile.
+func rehearsed(err error, argument string) error {
+	refusal, ok := errors.AsType[*amqp.Error](err)
+	if ok && refusal.Code == amqp.PreconditionFailed && strings.Contains(refusal.Reason, "'"+argument+"'") {
+		return nil
+	}
+	if _, exists := errors.AsType[*ArgumentError](err); exists {
+		return nil
+	}
+	return err
+}
+
+// isRefused reports whether the user lacks the permission.
+func isRefused(err error) bool { return hasCode(err, amqp.AccessRefused) }
+
+var errNoPlugin = errors.New("the broker has no x-delayed-message exchanges")
 
 // pluginHint adds a remedy if the broker does not know the exchange type. RabbitMQ ends the connection then.
 func pluginHint(e Exchange, err error) error {
@@ -170,4 +273,19 @@ func pluginHint(e Exchange, err error) error {
 	return err
 }
 
-var errNoPlugin = errors.New("the broker has no x-delayed-message exchanges")
+// probePlugin checks whether the broker supports x-delayed-message exchanges, on a separate connection: RabbitMQ ends a
+// connection that declares an exchange of an unknown type.
+func probePlugin(ctx context.Context, cfg brokers.Config) error {
+	l := newConnection(cfg.URL, cfg.Name+" (probe)", slog.New(slog.DiscardHandler)) // the caller reports the result
+	defer l.close()
+	d := &declarer{link: l}
+	probe := delayedExchange("redrive.probe")
+	err := d.do(ctx, func(ch *amqp.Channel) error {
+		// auto-delete, and deleted below: it must not stay
+		return ch.ExchangeDeclare(probe.Name, probe.Kind, false, true, false, false, probe.Args)
+	})
+	if err != nil {
+		return pluginHint(probe, err)
+	}
+	return d.do(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(probe.Name, false, false) })
+}

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -30,7 +31,7 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 			return nil, fmt.Errorf("rabbitmq: depth of queue %q: %w", q.name, err)
 		}
 		if there {
-			t.waits.add([]Queue{{Name: q.name}}, q.of)
+			t.waits.add(q.of, Queue{Name: q.name})
 		}
 		of := q.of
 		i := slices.IndexFunc(found, func(f brokers.Depth) bool { f.Messages = 0; return f == of })
@@ -70,10 +71,9 @@ func (d *declarer) count(ctx context.Context, name string) (state amqp.Queue, th
 	return amqp.Queue{}, false, err
 }
 
-// waitQueues are the queues known to a broker. It is safe for concurrent use.
+// waitQueues are the queues that Depths queries. It is safe for concurrent use.
 type waitQueues struct {
 	mu    sync.Mutex
-	list  []*waitQueue
 	known map[string]*waitQueue
 }
 
@@ -88,30 +88,35 @@ type waitQueue struct {
 // a channel. Those that this process declares are known at once.
 const laterEvery = time.Minute
 
-// add registers queues in which messages wait. The first entry for a queue stays, except for whether the queue exists.
-func (w *waitQueues) add(queues []Queue, of brokers.Depth) { w.note(queues, of, false) }
-
-// addLater registers queues that any process declares when they are first needed.
-func (w *waitQueues) addLater(queues []Queue, of brokers.Depth) { w.note(queues, of, true) }
-
-func (w *waitQueues) note(queues []Queue, of brokers.Depth, later bool) {
+// add registers queues that exist. The first entry for a queue stays.
+func (w *waitQueues) add(of brokers.Depth, queues ...Queue) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for _, q := range queues {
+		if known := w.note(of, q.Name); known != nil {
+			known.later = false
+		}
+	}
+}
+
+// addLater registers queues that any process declares when they are first needed.
+func (w *waitQueues) addLater(of brokers.Depth, queues ...Queue) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, q := range queues {
+		w.note(of, q.Name)
+	}
+}
+
+// note returns the entry of a queue, or nil if there are too many.
+func (w *waitQueues) note(of brokers.Depth, name string) *waitQueue {
 	if w.known == nil {
 		w.known = map[string]*waitQueue{}
 	}
-	for _, q := range queues {
-		if known := w.known[q.Name]; known != nil {
-			known.later = known.later && later
-			continue
-		}
-		if len(w.list) == maxWaitQueues {
-			continue
-		}
-		added := &waitQueue{name: q.Name, of: of, later: later}
-		w.known[q.Name] = added
-		w.list = append(w.list, added)
+	if w.known[name] == nil && len(w.known) < maxWaitQueues {
+		w.known[name] = &waitQueue{name: name, of: of, later: true}
 	}
+	return w.known[name]
 }
 
 // due returns the queues to query now.
@@ -119,7 +124,8 @@ func (w *waitQueues) due(now time.Time) []waitQueue {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var list []waitQueue
-	for _, q := range w.list {
+	for _, name := range slices.Sorted(maps.Keys(w.known)) {
+		q := w.known[name]
 		if q.later && now.Before(q.next) {
 			continue
 		}

@@ -16,7 +16,7 @@ import (
 type design struct {
 	naming    brokers.NameScheme
 	transport string // one of the transport... constants
-	delays    delaySteps
+	delays    driver.Steps
 	named     driver.Steps
 	declare   string // one of the declare... constants
 	single    bool   // all delays use one queue, from which messages expire by their own time to live
@@ -29,20 +29,9 @@ type design struct {
 	deliveryLimit  int
 	retryTTL       atomic.Int64 // a time.Duration
 	ownTTL         bool         // retry-ttl is given, so nothing else sets retryTTL
-	exchangeType   string
-	intHeaders     []string
+	intHeaders     []string     // headers that are sent as integers
 	maxMessage     int64
 	management     *management // nil unless the URL names it
-}
-
-// ttl is the time to live of the wait queue with transport=reject.
-func (d *design) ttl() time.Duration { return time.Duration(d.retryTTL.Load()) }
-
-// expect sets the time to live to the one delay that the configuration or the pipelines name.
-func (d *design) expect(delays []time.Duration) {
-	if !d.ownTTL && len(delays) == 1 {
-		d.retryTTL.Store(int64(delays[0]))
-	}
 }
 
 // Transports of delays.
@@ -60,9 +49,6 @@ const (
 	declareRead  = "read"  // nothing; only the queue to read must exist
 )
 
-// makes reports whether anything is declared.
-func (d *design) makes() bool { return d.declare != declareNone && d.declare != declareRead }
-
 // Queue types.
 const (
 	quorum  = "quorum"
@@ -79,6 +65,19 @@ const (
 )
 
 const defaultExchange = "redrive"
+
+// ttl is the time to live of the wait queue with transport=reject.
+func (d *design) ttl() time.Duration { return time.Duration(d.retryTTL.Load()) }
+
+// expect sets the time to live to the one delay that the configuration or the pipelines name.
+func (d *design) expect(delays []time.Duration) {
+	if !d.ownTTL && len(delays) == 1 {
+		d.retryTTL.Store(int64(delays[0]))
+	}
+}
+
+// makes reports whether anything is declared.
+func (d *design) makes() bool { return d.declare != declareNone && d.declare != declareRead }
 
 // names of the consumer group on topic.
 func (d *design) names(topic, group string) brokers.Names {
@@ -99,15 +98,31 @@ func (d *design) withExchange(n brokers.Names) brokers.Names {
 	return n
 }
 
+// exchange is the exchange of that name, which producers publish to.
+func (d *design) exchange(name string) Exchange {
+	if d.naming.Patterns {
+		return Exchange{Name: name, Kind: amqp.ExchangeTopic}
+	}
+	return Exchange{Name: name, Kind: amqp.ExchangeDirect}
+}
+
+// plan plans what the consumers of topics need.
+func (d *design) plan(group string, topics []string) Plan {
+	var p Plan
+	for _, topic := range topics {
+		p.merge(d.consumer(d.names(topic, group), topic, nil))
+	}
+	return p
+}
+
 // consumer plans everything that a consumer of topic needs: its queue and bindings, and where its retries wait and its
 // dead letters go.
 func (d *design) consumer(n brokers.Names, topic string, patterns []string) Plan {
 	p := d.source(n, topic, patterns)
-	if d.declare == declareRead {
-		return d.mode(p)
+	if d.declare != declareRead {
+		p.merge(d.waiting(n, topic))
+		p.merge(d.dead(n))
 	}
-	p.merge(d.waiting(n, topic))
-	p.merge(d.dead(n))
 	return d.mode(p)
 }
 
@@ -139,32 +154,36 @@ func (d *design) ttlOf(queue string) (ttl time.Duration, known bool) {
 func (d *design) source(n brokers.Names, topic string, patterns []string) Plan {
 	var p Plan
 	if n.Exchange != "" {
-		p.Exchanges = append(p.Exchanges, Exchange{Name: n.Exchange, Kind: d.exchangeType})
+		p.Exchanges = append(p.Exchanges, d.exchange(n.Exchange))
 		for _, key := range append([]string{topic}, patterns...) {
 			p.Bindings = append(p.Bindings, Binding{Exchange: n.Exchange, Key: key, To: n.Queue})
 		}
 	}
-	args := amqp.Table{}
+	args := amqp.Table{"x-dead-letter-exchange": ""}
 	switch {
 	case n.DeadExchange != "":
 		args["x-dead-letter-exchange"] = n.DeadExchange
 	case d.transport == transportReject && n.RetryExchange != "": // rejected messages wait and come back
 		args["x-dead-letter-exchange"] = n.RetryExchange
 	case d.transport == transportReject:
-		args["x-dead-letter-exchange"] = ""
 		args["x-dead-letter-routing-key"] = n.Retry(0)
 	default:
-		args["x-dead-letter-exchange"] = ""
 		args["x-dead-letter-routing-key"] = n.Dead
 	}
 	if d.queueType == quorum {
-		args["x-queue-type"] = quorum
-		args["x-dead-letter-strategy"] = "at-least-once"
-		args["x-overflow"] = "reject-publish" // without it RabbitMQ falls back to at-most-once and only logs it
+		deadLetterAtLeastOnce(args)
 		args["x-delivery-limit"] = int64(d.deliveryLimit)
 	}
-	p.Queues = append(p.Queues, Queue{Name: n.Queue, Args: args, consumer: n.Queue})
+	p.Queues = []Queue{{Name: n.Queue, Args: args, consumer: n.Queue}}
 	return p
+}
+
+// deadLetterAtLeastOnce adds the arguments of a quorum queue that loses nothing on the way to where it dead-letters.
+// Without reject-publish RabbitMQ falls back to at-most-once and only logs it.
+func deadLetterAtLeastOnce(args amqp.Table) {
+	args["x-queue-type"] = quorum
+	args["x-dead-letter-strategy"] = "at-least-once"
+	args["x-overflow"] = "reject-publish"
 }
 
 // waiting plans where retries wait, and in a queue-per-topic scheme also first deliveries.
@@ -176,87 +195,88 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 			Bindings:  []Binding{{Exchange: pluginExchange(n), Key: "#", To: n.Queue}},
 		}
 	case transportReject:
-		p := Plan{
-			Queues: []Queue{d.delayQueue(n.Retry(0), d.ttl(), n.Exchange, n.Queue).of(n)},
-			ways:   []returnPath{{queue: n.Retry(0), to: n.Queue, key: topic}},
-		}
+		wait := d.delayQueue(n, n.Retry(0), n.Exchange, n.Queue)
+		wait.Args["x-message-ttl"] = d.ttl().Milliseconds()
+		p := Plan{Queues: []Queue{wait}, ways: []returnPath{{queue: wait.Name, to: n.Queue, key: topic}}}
 		if n.RetryExchange != "" {
-			p.Exchanges = []Exchange{{Name: n.RetryExchange, Kind: d.exchangeType}}
-			p.Bindings = []Binding{{Exchange: n.RetryExchange, Key: topic, To: n.Retry(0)}}
+			p.Exchanges = []Exchange{d.exchange(n.RetryExchange)}
+			p.Bindings = []Binding{{Exchange: n.RetryExchange, Key: topic, To: wait.Name}}
 		}
-		if n.Exchange != "" && topic != n.Queue { // the way back is the queue's own: see delayQueue
+		if n.Exchange != "" && topic != n.Queue { // only this queue's way back, not that of all queues of the topic
 			p.Bindings = append(p.Bindings, Binding{Exchange: n.Exchange, Key: n.Queue, To: n.Queue})
 		}
 		return p
 	}
-	var p Plan
-	add := func(q Queue, now bool) {
-		p.addDelay(q.of(n), now)
+	p := d.delayQueues(n, n.Retry, "", n.Queue)
+	for _, q := range slices.Concat(p.Queues, p.Later) {
 		p.ways = append(p.ways, returnPath{queue: q.Name, to: n.Queue, key: q.Name, own: q.Args["x-message-ttl"] == nil})
 	}
-	if !d.single {
-		for _, step := range d.delays.steps {
-			add(d.delayQueue(n.Retry(step), step, "", n.Queue), slices.Contains(d.named, step))
-		}
-	}
-	if d.single {
-		add(d.delayQueue(n.Retry(0), 0, "", n.Queue), true)
-		if _, known := d.ttlOf(n.Retry(0)); known { // it may be too short for some delays
-			for _, step := range d.delays.steps {
-				add(d.delayQueue(n.Retry(step), step, "", n.Queue), false)
-			}
-		}
-	}
 	return p
-}
-
-// addDelay adds a delay queue. One for a configured delay will be needed, one of the grid may never be.
-func (p *Plan) addDelay(q Queue, named bool) {
-	if named {
-		p.Queues = append(p.Queues, q)
-	} else {
-		p.Later = append(p.Later, q)
-	}
 }
 
 // first plans where messages wait for their first delivery to topic.
 func (d *design) first(topic string) Plan {
 	n := d.names(topic, "")
-	if !d.makes() {
+	switch {
+	case !d.makes():
 		return Plan{}
-	}
-	if n.Exchange == "" || d.transport == transportReject {
+	case n.Exchange == "" || d.transport == transportReject:
 		return d.mode(d.waiting(n, topic))
-	}
-	if d.transport == transportPlugin {
+	case d.transport == transportPlugin:
 		return d.mode(Plan{
-			Exchanges: []Exchange{{Name: n.Exchange, Kind: d.exchangeType}, delayedExchange(n.Exchange + ".delayed")},
+			Exchanges: []Exchange{d.exchange(n.Exchange), delayedExchange(n.Exchange + ".delayed")},
 			Bindings:  []Binding{{Exchange: n.Exchange + ".delayed", Key: "#", To: n.Exchange, ToExchange: true}},
 		})
 	}
-	p := Plan{Exchanges: []Exchange{{Name: n.Exchange, Kind: d.exchangeType}}}
-	for _, step := range d.delays.steps {
-		if d.single {
-			break
-		}
-		p.addDelay(d.delayQueue(d.firstName(n, topic, step), step, n.Exchange, topic).of(n), slices.Contains(d.named, step))
-	}
-	if d.single {
-		p.addDelay(d.delayQueue(d.firstName(n, topic, 0), 0, n.Exchange, topic).of(n), false)
-	}
+	name := func(step time.Duration) string { return d.firstName(n, topic, step) }
+	p := d.delayQueues(n, name, n.Exchange, topic)
+	p.Exchanges = []Exchange{d.exchange(n.Exchange)}
 	return d.mode(p)
 }
 
 // firstName is the queue in which messages wait for their first delivery through an exchange. Each topic has a separate
 // one: in a shared queue, messages of a topic without a reader would block the others.
 func (d *design) firstName(n brokers.Names, topic string, step time.Duration) string {
-	if d.naming.Delayed != "" {
+	switch {
+	case d.naming.Delayed != "":
 		return n.Delayed(step)
-	}
-	if step == 0 {
+	case step == 0:
 		return n.Exchange + ".delayed." + topic
 	}
 	return n.Exchange + ".delayed." + topic + "." + milliseconds(step)
+}
+
+// delayQueues plans the queues from which messages go to exchange with key after a delay. One for a configured delay
+// will be needed, one of the grid may never be. Step 0 names the queue for all delays, from which each message expires
+// after its own time to live; it serves every policy, also after a change.
+func (d *design) delayQueues(n brokers.Names, name func(step time.Duration) string, exchange, key string) Plan {
+	var p Plan
+	if d.single {
+		p.Queues = []Queue{d.delayQueue(n, name(0), exchange, key)}
+		if _, known := d.ttlOf(name(0)); !known { // otherwise it may be too short for some delays
+			return p
+		}
+	}
+	for _, step := range d.delays {
+		q := d.delayQueue(n, name(step), exchange, key)
+		q.Args["x-message-ttl"] = step.Milliseconds()
+		if !d.single && slices.Contains(d.named, step) {
+			p.Queues = append(p.Queues, q)
+		} else {
+			p.Later = append(p.Later, q)
+		}
+	}
+	return p
+}
+
+// delayQueue plans a queue from which expired messages go to exchange with key. It never gets x-expires: publishing
+// does not renew that lease, and a queue that expires takes its messages along.
+func (d *design) delayQueue(n brokers.Names, name, exchange, key string) Queue {
+	args := amqp.Table{"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": key}
+	if d.retryQueueType == quorum {
+		deadLetterAtLeastOnce(args)
+	}
+	return Queue{Name: name, Args: args, consumer: n.Queue}
 }
 
 // dead plans the dead letter queue, and the exchange to which the consumer's queue dead-letters if the broker itself
@@ -267,34 +287,12 @@ func (d *design) dead(n brokers.Names) Plan {
 		args["x-queue-type"] = quorum
 		args["x-delivery-limit"] = int64(noLimit)
 	}
-	p := Plan{Queues: []Queue{Queue{Name: n.Dead, Args: args}.of(n)}}
+	p := Plan{Queues: []Queue{{Name: n.Dead, Args: args, consumer: n.Queue}}}
 	if n.DeadExchange != "" {
 		p.Exchanges = []Exchange{{Name: n.DeadExchange, Kind: amqp.ExchangeFanout}}
 		p.Bindings = []Binding{{Exchange: n.DeadExchange, Key: "", To: n.Dead}}
 	}
 	return p
-}
-
-// delayQueue plans a queue from which messages go to exchange with key when ttl has passed. Without ttl, each message
-// expires after its own time to live; such a queue serves every policy, also after a change. It never gets x-expires:
-// publishing does not renew that lease, and a queue that expires takes its messages along.
-func (d *design) delayQueue(name string, ttl time.Duration, exchange, key string) Queue {
-	args := amqp.Table{"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": key}
-	if ttl > 0 {
-		args["x-message-ttl"] = ttl.Milliseconds()
-	}
-	if d.retryQueueType == quorum {
-		args["x-queue-type"] = quorum
-		args["x-dead-letter-strategy"] = "at-least-once"
-		args["x-overflow"] = "reject-publish"
-	}
-	return Queue{Name: name, Args: args}
-}
-
-// of sets the consumer to which q belongs.
-func (q Queue) of(n brokers.Names) Queue {
-	q.consumer = n.Queue
-	return q
 }
 
 func delayedExchange(name string) Exchange {

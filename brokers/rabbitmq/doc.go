@@ -13,24 +13,17 @@
 //
 //	parameter         default   meaning
 //	transport         ttl       how delays are waited for: ttl, plugin or reject (default with naming=ttl-cycle)
-//	declare           all       what to declare: all, adopt (what is missing; the rest as it is), none
+//	declare           all       what to declare: all, adopt (what is missing; the rest as it is), none, read
 //	prefetch          1         messages sent ahead to one subscription, at least its concurrency
-//	queue-type        quorum    type of consumers' queues: quorum or classic; with declare=adopt that of the queues that
-//	                            are there
+//	queue-type        quorum    type of consumers' queues: quorum or classic; with adopt, that of the existing ones
 //	retry-queue-type  quorum    type of delay and dead letter queues
-//	grid              on        queues for delays that Config.Delays does not name, up to 21 per consumer; off: none
-//	tolerance         1         how late such a delay may end, in percent; 50 saves steps where delays are jittered
-//	                  anyway
+//	grid              true      queues for delays that Config.Delays does not name, up to 21 per consumer
 //	delivery-limit    1000000   deliveries after which RabbitMQ itself dead-letters, on queues that we declare
 //	crash-limit       5         how often a message may end its process before it is dead-lettered; 0 means never
 //	nack-pause        100ms     before a nacked message is delivered again; doubled by each nack, up to 64 times
-//	retry-ttl         5s        time to live of the waiting queue of transport=reject; without it the one delay of the
-//	                            policy
-//	max-message       16MiB     largest message with its headers; set it to the broker's max_message_size, 0 leaves it to
-//	                            the broker
-//	exchange-type     direct    of the producers' exchange; topic with a naming scheme of patterns
-//	int-headers                 headers sent as integers; retry count and original delay with naming=service-bus,
-//	                            delayed-backoff
+//	retry-ttl         5s        time to live of the waiting queue of transport=reject; by default the policy's one delay
+//	max-message       16MiB     largest message with its headers; set it to the broker's max_message_size
+//	management                  address of the management API, by which Check sees bindings and policies
 //
 // A topic is a queue with naming=laravel, delayed-backoff and store-only, and is published to through the default
 // exchange. With the default scheme, which lets several groups read one topic, it is a routing key of the direct
@@ -46,39 +39,20 @@
 // from.
 //
 // Acks and publishes have a connection each, because RabbitMQ stops reading from connections that publish when it is
-// short of memory. [Broker.Stats] counts connections and channels: two, and one channel plus one per subscription.
+// short of memory. Acks share frames: they wait up to 5 ms for others, in a quarter of the prefetch that no handler
+// needs, or in a sixteenth of all of it. If the process dies, those messages are repeated along with the ones that it
+// was handling.
 //
-// Everything above the connections, such as pauses after nacks, crash suspects and keeping messages that cannot be
-// published for now, is the same for every broker: see package brokers. RabbitMQ counts deliveries (x-delivery-count)
-// for crashes, lost connections, restarts and consumer timeouts alike, and for every prefetched message. A message that
-// was counted twice is republished with the header x-suspect and runs alone, after the others; one that kills its
-// process crash-limit times is dead-lettered with reason crash, to brokers.Config.DeadLetters or, without one or if it
-// fails, to the dead letter queue. A message that RabbitMQ has counted ten times, or half as often as a lower
-// delivery-limit allows, is republished before a queue that we did not declare dead-letters it. Nacks stay in this
-// process and are not counted. Classic queues count nothing.
-//
-// A message that arrived early and cannot be sent on for the rest of its delay, for example because of an alarm, stays
-// in flight and is handled when it is due. Meanwhile others are prefetched, to further consumers on the same channel.
-//
-// Acks share frames: they wait up to 5 ms for others, in a quarter of the prefetch that no handler needs, or in a
-// sixteenth of all of it. If the process dies, those messages are repeated along with the ones that it was handling. A
-// message that was handled and whose ack could not be sent is acked when it is redelivered to this process; an ack that
-// was lost along with the connection goes unnoticed.
+// RabbitMQ counts deliveries (x-delivery-count) for crashes, lost connections, restarts and consumer timeouts alike,
+// and for every prefetched message. A message that was counted twice is republished with the header x-suspect and runs
+// alone, after the others; one that kills its process crash-limit times is dead-lettered with reason crash. A message
+// that RabbitMQ has counted ten times, or half as often as a lower delivery-limit allows, is republished before a queue
+// that we did not declare dead-letters it. Nacks stay in this process and are not counted. Classic queues count
+// nothing.
 //
 // Objects that are deleted while a subscription runs are declared again: its queue at once, delay and dead letter
 // queues by the next message that needs them, exchanges and bindings within 30 s or by a publish of the same process.
 // [Broker.Ping] reports missing ones, as far as AMQP shows them.
-//
-// Headers that amqp091-go cannot decode (tables nested deeper than 32, more than 8,192 entries) would end the
-// connection. Such a message is dead-lettered with reason malformed, its payload, and the bytes of its headers in
-// x-undecoded-headers, at most 96 KiB of them.
-//
-// Subscribing does not use watermill-amqp (v2.1.3), which handles one message at a time per Subscribe whatever the
-// prefetch: with a handler of 1 ms its eight subscriptions reach 5,500 messages/s on a quorum queue where one of ours
-// with concurrency=64 and the whole pipeline reaches 29,000, and 64 workers on the bare client 35,900
-// (BenchmarkConcurrency in integration/rabbitmq, one run, two cores). It also nacks messages in progress on Close,
-// delivers empty messages when a queue is deleted, hangs in Close while the broker is down, and swaps connections
-// without locks.
 //
 // # How delay works
 //
@@ -89,8 +63,8 @@
 // without reaching the handler: never early, late by at most 1 % or 100 ms. Subscribe declares the queues of the named
 // delays. One of the grid is declared when a message first needs it: if RabbitMQ is killed within seconds of declaring
 // a quorum queue, that queue can stay unreachable until the next restart, so name the delays of your policy, or apply
-// [Plan.All] beforehand. With naming=laravel and delayed-backoff, and with grid=off without named delays, there is one
-// wait queue without a number, from which each message expires individually: a shorter delay behind a longer one is
+// [Plan.All] beforehand. With naming=laravel and delayed-backoff, and with grid=false without named delays, there is
+// one wait queue without a number, from which each message expires individually: a shorter delay behind a longer one is
 // late by the rest of that one, never early.
 //
 // First deliveries to a queue wait in its retry queues; those to an exchange in {exchange}.delayed.<topic>.<ms>, which
@@ -110,13 +84,18 @@
 // Headers are strings in a message's metadata; a header of another type is written as text (tables and arrays as JSON)
 // with its AMQP type under x-header-types, so that a retry or dead letter carries the same header of the same type. A
 // value changed by a handler keeps the type if it fits. Properties are under envelope.KeyAMQP..., the routing key and
-// exchange of the first publication under x-routing-key and x-exchange.
+// exchange of the first publication under x-routing-key and x-exchange. With naming=service-bus and delayed-backoff,
+// whose consumers read numbers, x-retry-count and x-original-delay are sent as integers.
 //
 // Published are the properties message id, correlation id, content type and encoding, type, app id, reply-to, timestamp
 // and priority, and all headers except those that the broker creates (x-death, x-delivery-count, ...), CC, BCC and
 // x-delay. Expiration and user id are never repeated. In addition to envelope's headers, the driver adds x-not-before
 // and x-delay-rest, both in milliseconds, to messages that wait in more than one step, x-consumer to retries, and
 // x-stage to every message except dead letters: its value identifies copies of a retry.
+//
+// Headers that amqp091-go cannot decode (tables nested deeper than 32, more than 8,192 entries) would end the
+// connection. Such a message is dead-lettered with reason malformed, its payload, and the bytes of its headers in
+// x-undecoded-headers, at most 96 KiB of them.
 //
 // # Limits
 //

@@ -72,23 +72,14 @@ func topologyParams() []brokers.Param {
 		},
 		driver.CrashLimit(),
 		{
-			Name: "grid", Default: "on", OneOf: []string{"on", "off", "true", "false"},
-			Doc: "Delays that the parameter delays does not name: on gives them up to 21 queues per consumer, declared when " +
-				"first needed; off waits in the queues of those that it names, and where it names none in one queue, in which " +
+			Name: "grid", Type: brokers.Bool, Default: "true",
+			Doc: "Delays that the parameter delays does not name: true gives them up to 21 queues per consumer, declared when " +
+				"first needed; false waits in the queues of those that it names, and where it names none in one queue, in which " +
 				"a shorter delay may wait behind a longer one. Transport ttl only.",
-		},
-		{
-			Name: "tolerance", Type: brokers.Int, Default: "1", Min: 1, Max: 50,
-			Doc: "How late a delay may end, in percent of the delay; a larger value needs fewer steps for jittered delays. " +
-				"Transport ttl only.",
 		},
 		{
 			Name: "retry-ttl", Type: brokers.Duration, Min: int64(time.Millisecond), Max: int64(envelope.MaxDelay),
 			Doc: "Time to live of the wait queue; by default the one delay of the policy, or 5s. Transport reject only.",
-		},
-		{
-			Name: "exchange-type", OneOf: []string{"direct", "topic", "fanout", "headers"},
-			Doc: "Type of the producers' exchange; by default topic with a naming scheme of patterns, otherwise direct.",
 		},
 	}
 }
@@ -96,11 +87,6 @@ func topologyParams() []brokers.Param {
 // deliveryParams configure how messages are sent and delivered.
 func deliveryParams() []brokers.Param {
 	return []brokers.Param{
-		{
-			Name: "int-headers", Type: brokers.StringList,
-			Doc: "Headers that are sent as integers; with naming=service-bus and delayed-backoff, whose consumers read " +
-				"numbers, x-retry-count and x-original-delay by default.",
-		},
 		{
 			Name: "max-message", Type: brokers.Size, Default: "16MiB",
 			Doc: "Largest message in bytes, payload and headers together. It should be the broker's max_message_size: 16 MiB " +
@@ -144,8 +130,6 @@ func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, err
 	return b, nil
 }
 
-func isOn(value string) bool { return value == "on" || value == "true" }
-
 // newDesign reads the parameters and reports all conflicts between them.
 func newDesign(cfg brokers.Config) (*design, error) {
 	p := cfg.Params
@@ -153,14 +137,12 @@ func newDesign(cfg brokers.Config) (*design, error) {
 		naming:         cfg.Naming,
 		transport:      p.String("transport"),
 		named:          driver.NewSteps(cfg.Delays...),
-		delays:         newDelaySteps(cfg.Delays, isOn(p.String("grid")), p.Int("tolerance")),
+		delays:         delaySteps(cfg.Delays, p.Bool("grid")),
 		declare:        p.String("declare"),
 		queueType:      cmp.Or(p.String("queue-type"), quorum),
 		retryQueueType: cmp.Or(p.String("retry-queue-type"), quorum),
 		typed:          p.String("queue-type") != "" || p.String("retry-queue-type") != "",
 		deliveryLimit:  p.Int("delivery-limit"),
-		exchangeType:   p.String("exchange-type"),
-		intHeaders:     p.Strings("int-headers"),
 		maxMessage:     p.Bytes("max-message"),
 	}
 	d.ownTTL = p.String("retry-ttl") != ""
@@ -174,15 +156,9 @@ func newDesign(cfg brokers.Config) (*design, error) {
 		}
 	}
 	if d.transport == transportTTL && !cfg.Naming.PerDelay() {
-		d.single = preset == "laravel" || preset == "delayed-backoff" || !isOn(p.String("grid")) && len(d.named) == 0
+		d.single = preset == "laravel" || preset == "delayed-backoff" || !p.Bool("grid") && len(d.named) == 0
 	}
-	if d.exchangeType == "" {
-		d.exchangeType = "direct"
-		if cfg.Naming.Patterns {
-			d.exchangeType = "topic"
-		}
-	}
-	if d.intHeaders == nil && (preset == "service-bus" || preset == "delayed-backoff") {
+	if preset == "service-bus" || preset == "delayed-backoff" { // their consumers read numbers
 		d.intHeaders = []string{envelope.KeyRetryCount, envelope.KeyOriginalDelay}
 	}
 

@@ -46,30 +46,8 @@ func filterHeaders(conn net.Conn) *headerFilter {
 	return &headerFilter{Conn: conn, in: bufio.NewReaderSize(conn, 64<<10), first: true}
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. It returns bytes of one frame at most.
 func (s *headerFilter) Read(p []byte) (int, error) {
-	if len(p) == 0 {
-		return 0, nil
-	}
-	n := 0
-	for n < len(p) {
-		if n > 0 && len(s.out) == 0 && s.in.Buffered() == 0 {
-			return n, nil // the next read would block
-		}
-		m, err := s.some(p[n:])
-		n += m
-		if err != nil {
-			if n > 0 {
-				return n, nil // bufio.Reader reports an error only once: some reads the connection again
-			}
-			return 0, err
-		}
-	}
-	return n, nil
-}
-
-// some reads at least one byte.
-func (s *headerFilter) some(p []byte) (int, error) {
 	if len(s.out) == 0 && s.through == 0 {
 		if err := s.next(); err != nil {
 			return 0, err
@@ -80,10 +58,7 @@ func (s *headerFilter) some(p []byte) (int, error) {
 		s.out = s.out[n:]
 		return n, nil
 	}
-	if int64(len(p)) > s.through {
-		p = p[:s.through]
-	}
-	n, err := s.in.Read(p)
+	n, err := s.in.Read(p[:min(int64(len(p)), s.through)])
 	s.through -= int64(n)
 	return n, err
 }

@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -9,6 +10,30 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
 )
+
+// The grid serves delays that are not configured: powers of two from 50 ms to 14.5 h, 21 queues.
+const (
+	gridFirst = 50 * time.Millisecond
+	gridLast  = 24 * time.Hour
+)
+
+// delaySteps returns the delays that have a queue. RabbitMQ can only expire the message at the head of a queue, so each
+// delay needs a separate one; a short delay behind a long one would wait for it.
+func delaySteps(named []time.Duration, grid bool) driver.Steps {
+	steps := slices.Clone(named)
+	if grid {
+		for d := gridFirst; d <= gridLast; d *= 2 {
+			steps = append(steps, d)
+		}
+	}
+	return driver.NewSteps(steps...)
+}
+
+// nextStep chooses the queue for a delay and returns the rest, for which the message is sent on afterwards. Rounding up
+// may use half of the promise (1 %, or 100 ms); the other half is for delivery.
+func nextStep(steps driver.Steps, delay time.Duration) (step, rest time.Duration) {
+	return steps.Pick(delay, max(driver.CeilMillis(delay)/200, 50*time.Millisecond))
+}
 
 // route is where a message goes now so that it reaches its consumer after a delay.
 type route struct {
@@ -23,7 +48,7 @@ type route struct {
 
 // maxDelay of a transport; 0 if it cannot delay.
 func (d *design) maxDelay() time.Duration {
-	if d.transport == transportTTL && len(d.delays.steps) == 0 && !d.single {
+	if d.transport == transportTTL && len(d.delays) == 0 && !d.single {
 		return 0
 	}
 	return envelope.MaxDelay
@@ -89,7 +114,7 @@ const maxRounds = 50
 // wait routes to the queue for a delay, among those named by name.
 func (d *design) wait(delay time.Duration, name func(time.Duration) string) route {
 	if !d.single {
-		step, rest := d.delays.step(delay)
+		step, rest := nextStep(d.delays, delay)
 		return d.throughDelayQueue(name(step), step, rest)
 	}
 	one := route{key: name(0), expiration: roundUp(delay)}
@@ -98,8 +123,8 @@ func (d *design) wait(delay time.Duration, name func(time.Duration) string) rout
 	case !known || ttl >= delay:
 		return one
 	// as good as no time to live at all: use the queue named after the delay
-	case len(d.delays.steps) > 0 && delay > maxRounds*ttl:
-		step, rest := d.delays.step(delay)
+	case len(d.delays) > 0 && delay > maxRounds*ttl:
+		step, rest := nextStep(d.delays, delay)
 		return d.throughDelayQueue(name(step), step, rest)
 	}
 	one.rest, one.checked = delay-ttl, true

@@ -16,14 +16,19 @@ import (
 type sender struct {
 	link    *connection
 	channel atomic.Pointer[confirmChannel]
-	turn    chan struct{} // holds one token while no caller opens a channel
+	turn    turn // to open a channel
 }
 
-func newSender(l *connection) *sender {
-	s := &sender{link: l, turn: make(chan struct{}, 1)}
-	s.turn <- struct{}{}
-	return s
-}
+func newSender(l *connection) *sender { return &sender{link: l, turn: newTurn()} }
+
+// turn is a mutex that can be awaited along with a context: to send to it locks it, to receive from it unlocks it.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+// refusals is how often a publication refused by the broker is retried. A busy broker refuses publications to a quorum
+// queue that was declared a moment ago.
+const refusals = 3
 
 // sendEach publishes batch in order and returns when the broker has confirmed or refused all of it, with an error for
 // each publication, nil for those that are confirmed. It waits out a lost connection, and repeats publications that
@@ -51,67 +56,39 @@ func (s *sender) sendEach(ctx context.Context, batch []outgoing) []error {
 	}
 }
 
-// refusals is how often a publication refused by the broker is retried. A busy broker refuses publications to a quorum
-// queue that was declared a moment ago.
-const refusals = 3
-
 // round publishes those of batch that todo lists on one channel and records the error of each in faults. It returns
 // those to be published again, because the channel was lost before the confirm or, with again, because the broker
 // refused them.
 func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults []error, again bool) (lost []int) {
-	failAll := func(err error) {
+	cc, err := s.open(ctx)
+	if err != nil {
+		if ctx.Err() == nil && !errors.Is(err, brokers.ErrClosed) {
+			return todo
+		}
 		for _, i := range todo {
 			faults[i] = err
 		}
-	}
-	if err := s.link.awaitRelief(ctx); err != nil {
-		failAll(err)
 		return nil
 	}
-	cc, err := s.open(ctx)
-	if err != nil {
-		if ctx.Err() != nil || errors.Is(err, brokers.ErrClosed) {
-			failAll(err)
-			return nil
-		}
-		return todo
-	}
-
 	note := func(i int, err error) {
-		switch {
-		case errors.Is(err, errConnectionLost), again && errors.Is(err, ErrRefused):
+		if errors.Is(err, errConnectionLost) || again && errors.Is(err, ErrRefused) {
 			lost = append(lost, i)
-		default:
+		} else {
 			faults[i] = err
 		}
 	}
 	flights := make([]*flight, 0, min(len(todo), window))
-	settleFirst := func() {
+	settleFirst := func() bool {
+		if len(flights) == 0 {
+			return false
+		}
 		f := flights[0]
 		flights = flights[1:]
 		note(f.at, cc.settle(ctx, f))
+		return true
 	}
 	for _, i := range todo {
-		o := &batch[i]
-		if err := checkSize(o, cc.frameSize()); err != nil {
-			faults[i] = o.fault(err)
-			continue
-		}
-		reserved := false
-		for !reserved {
-			var err error
-			if reserved, err = cc.reserve(ctx, o, len(flights) == 0); err != nil {
-				note(i, err)
-				break
-			}
-			if !reserved {
-				settleFirst()
-			}
-		}
-		if !reserved {
-			continue
-		}
-		f, err := cc.post(ctx, o)
+		f, err := cc.post(ctx, &batch[i], settleFirst)
 		if err != nil {
 			note(i, err)
 			continue
@@ -119,23 +96,25 @@ func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults
 		f.at = i
 		flights = append(flights, f)
 	}
-	for len(flights) > 0 {
-		settleFirst()
+	for settleFirst() {
 	}
 	return lost
 }
 
-// open returns the channel, opening a new one if necessary.
+// open returns the channel, opening a new one if necessary, once the broker accepts publications.
 func (s *sender) open(ctx context.Context) (*confirmChannel, error) {
+	if err := s.link.awaitRelief(ctx); err != nil {
+		return nil, err
+	}
 	if cc := s.channel.Load(); cc != nil && cc.usable() {
 		return cc, nil
 	}
 	select {
-	case <-s.turn:
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("rabbitmq: %w: %w", ErrUnconfirmed, context.Cause(ctx))
 	}
-	defer func() { s.turn <- struct{}{} }()
 	old := s.channel.Load()
 	if old != nil && old.usable() {
 		return old, nil
@@ -145,7 +124,7 @@ func (s *sender) open(ctx context.Context) (*confirmChannel, error) {
 		s.link.tasks.Go(func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 			defer cancel()
-			old.close(ctx)
+			_ = call(ctx, old.conn, old.ch.Close) // it is gone either way
 		})
 	}
 	cc, err := openConfirmChannel(ctx, s.link)

@@ -26,8 +26,12 @@ type stream struct {
 	conn      *amqp.Connection
 	ch        *amqp.Channel
 	acks      *acker
-	reading   *reading
+	plan      Plan         // of what it reads, without its retries and dead letters
 	received  atomic.Int64 // deliveries returned by Next
+
+	seen  int64     // value of received when keepDeclared last looked
+	idle  int       // looks in a row at which there was nothing to do
+	until time.Time // when it is forgotten after its failure; guarded by transport.consumed
 
 	first  <-chan amqp.Delivery
 	others chan amqp.Delivery // of the consumers added by Widen
@@ -63,7 +67,8 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 		return nil, err
 	}
 	s := &stream{
-		transport: t, queue: q, conn: conn, ch: ch, acks: newAcker(ch),
+		transport: t, queue: q, conn: conn, ch: ch, acks: newAcker(ch), seen: -1, // not idle at the first look
+		plan:   t.design.mode(t.design.source(q.Names, q.Topic, q.Patterns)),
 		others: make(chan amqp.Delivery), over: make(chan struct{}),
 	}
 	cancels, closes := ch.NotifyCancel(make(chan string, 1)), ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -77,13 +82,9 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 		}
 		s.end(errEnded)
 	}()
-	s.reading = &reading{
-		stream: s, plan: t.design.mode(t.design.source(q.Names, q.Topic, q.Patterns)),
-		since: time.Now(), losesMessages: losesRecreatedQueues(conn),
-	}
-	t.consumed.add(s.reading)
+	t.consumed.add(s)
 	if s.first, err = s.consume(ctx, 0, q.Window); err != nil {
-		t.consumed.linger(s.reading)
+		t.consumed.linger(s)
 		_ = call(ctx, conn, ch.Close) // most refusals have closed it
 		if isNotFound(err) {
 			err = fmt.Errorf("%w: %w", err, brokers.ErrUnroutable)
@@ -255,9 +256,9 @@ func (s *stream) forward(deliveries <-chan amqp.Delivery) {
 func (s *stream) Close(ctx context.Context) error {
 	select {
 	case <-s.over:
-		s.transport.consumed.linger(s.reading)
+		s.transport.consumed.linger(s)
 	default:
-		s.transport.consumed.remove(s.reading)
+		s.transport.consumed.remove(s)
 	}
 	_ = call(ctx, s.conn, func() error { // an error means that the channel is gone, which is the goal
 		if err := s.ch.Cancel(tagName(0), false); err != nil {

@@ -67,7 +67,6 @@ func explainHandshake(err error, h handshake) error {
 	var (
 		authority x509.UnknownAuthorityError
 		host      x509.HostnameError
-		invalid   x509.CertificateInvalidError
 		record    tls.RecordHeaderError
 		exception *amqp.Error
 	)
@@ -81,8 +80,6 @@ func explainHandshake(err error, h handshake) error {
 	case errors.As(err, &host):
 		hint = "the server's certificate is for another name: connect by a name that it is for, or add " +
 			"server_name_indication=<that name> to the URL"
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		hint = "renew the server's certificate, or correct the clock of this machine"
 	case errors.As(err, &record):
 		hint = "this port does not speak TLS: use the broker's TLS port (5671), or amqp:// on this one"
 	case h.answeredTLS:

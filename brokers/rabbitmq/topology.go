@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -50,15 +51,15 @@ type Plan struct {
 	ways   []returnPath // of the wait queues among Queues, Later and Adopted
 }
 
-// adopts reports whether existing objects are used as they are.
-func (p Plan) adopts() bool { return p.design != nil && p.design.declare == declareAdopt }
-
 // returnPath is how messages return from a wait queue.
 type returnPath struct {
 	queue, to string
 	key       string // the key they were published with
 	own       bool   // they expire by their own time to live
 }
+
+// adopts reports whether existing objects are used as they are.
+func (p Plan) adopts() bool { return p.design != nil && p.design.declare == declareAdopt }
 
 // adopted are the queues that must exist.
 func (p Plan) adopted() []Queue {
@@ -67,6 +68,25 @@ func (p Plan) adopted() []Queue {
 		list[i].Name = name
 	}
 	return list
+}
+
+// empty reports whether there is nothing to declare.
+func (p Plan) empty() bool { return len(p.Exchanges)+len(p.Queues)+len(p.Bindings)+len(p.Adopted) == 0 }
+
+// only reduces p to the queue of that name, whether it is declared now or later.
+func (p Plan) only(queue string) Plan {
+	for _, q := range slices.Concat(p.Queues, p.Later) {
+		if q.Name == queue {
+			return Plan{Queues: []Queue{q}, ways: p.ways, design: p.design}
+		}
+	}
+	return Plan{}
+}
+
+// routing reduces p to exchanges and bindings: a queue is declared again by its consumer when RabbitMQ reports its
+// deletion. RabbitMQ 3.10 does not report it, and forgets the consumer, if a queue of that name is recreated at once.
+func (p Plan) routing() Plan {
+	return Plan{Exchanges: p.Exchanges, Bindings: p.Bindings, design: p.design}
 }
 
 // All returns the plan with the queues of Later added to those to be declared.
@@ -104,7 +124,7 @@ func (p Plan) String() string {
 
 func formatArgs(args amqp.Table) string {
 	var out strings.Builder
-	for _, key := range sortedKeys(args) {
+	for _, key := range slices.Sorted(maps.Keys(args)) {
 		fmt.Fprintf(&out, "  %s=%v", key, args[key])
 	}
 	return out.String()
@@ -113,20 +133,20 @@ func formatArgs(args amqp.Table) string {
 // merge adds the objects of other that p does not have.
 func (p *Plan) merge(other Plan) {
 	p.design = cmp.Or(p.design, other.design)
-	p.ways = union(p.ways, other.ways, func(a, b returnPath) bool { return a == b })
-	p.Exchanges = union(p.Exchanges, other.Exchanges, func(a, b Exchange) bool { return a.Name == b.Name })
-	p.Queues = union(p.Queues, other.Queues, sameQueue)
-	p.Later = union(p.Later, other.Later, sameQueue)
-	p.Bindings = union(p.Bindings, other.Bindings, func(a, b Binding) bool { return a == b })
-	p.Adopted = union(p.Adopted, other.Adopted, func(a, b string) bool { return a == b })
+	p.ways = union(p.ways, other.ways, func(w returnPath) returnPath { return w })
+	p.Exchanges = union(p.Exchanges, other.Exchanges, func(e Exchange) string { return e.Name })
+	p.Queues = union(p.Queues, other.Queues, queueName)
+	p.Later = union(p.Later, other.Later, queueName)
+	p.Bindings = union(p.Bindings, other.Bindings, func(b Binding) Binding { return b })
+	p.Adopted = union(p.Adopted, other.Adopted, func(name string) string { return name })
 }
 
-func sameQueue(a, b Queue) bool { return a.Name == b.Name }
+func queueName(q Queue) string { return q.Name }
 
-// union appends those of more that are not in list.
-func union[T any](list, more []T, same func(a, b T) bool) []T {
+// union appends those of more whose identity is not in list.
+func union[T any, ID comparable](list, more []T, id func(T) ID) []T {
 	for _, x := range more {
-		if !slices.ContainsFunc(list, func(have T) bool { return same(have, x) }) {
+		if !slices.ContainsFunc(list, func(have T) bool { return id(have) == id(x) }) {
 			list = append(list, x)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
@@ -34,7 +36,6 @@ type transport struct {
 
 	consumed consumed
 	tending  sync.Once
-	poke     chan struct{} // see checkSoon
 	waits    waitQueues
 }
 
@@ -59,7 +60,6 @@ func connect(ctx context.Context, cfg brokers.Config, d *design) (*transport, er
 		letters:    newSender(publishing),
 		consuming:  newConnection(cfg.URL, cfg.Name+" (consume)", cfg.Logger),
 		counting:   newConnection(cfg.URL, cfg.Name+" (count)", cfg.Logger),
-		poke:       make(chan struct{}, 1),
 	}
 	if err := t.prepare(ctx); err != nil {
 		t.publishing.close()
@@ -80,7 +80,7 @@ func (t *transport) prepare(ctx context.Context) error {
 	}
 	if exchange := t.design.names("", "").Exchange; exchange != "" && t.design.makes() {
 		return declare(ctx, t.publishing, t.design.mode(
-			Plan{Exchanges: []Exchange{{Name: exchange, Kind: t.design.exchangeType}}}))
+			Plan{Exchanges: []Exchange{t.design.exchange(exchange)}}))
 	}
 	return nil
 }
@@ -138,11 +138,11 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	of := func(kind brokers.DepthKind) brokers.Depth {
 		return brokers.Depth{Topic: q.Topic, Group: group, Kind: kind}
 	}
-	t.waits.add([]Queue{{Name: q.Names.Queue}}, of(brokers.DepthReady))
 	waiting := t.design.waiting(q.Names, q.Topic)
-	t.waits.add(waiting.Queues, of(brokers.DepthRetry))
-	t.waits.addLater(waiting.Later, of(brokers.DepthRetry))
-	t.waits.add(t.design.dead(q.Names).Queues, of(brokers.DepthDeadLetter))
+	t.waits.add(of(brokers.DepthReady), Queue{Name: q.Names.Queue})
+	t.waits.add(of(brokers.DepthRetry), waiting.Queues...)
+	t.waits.addLater(of(brokers.DepthRetry), waiting.Later...)
+	t.waits.add(of(brokers.DepthDeadLetter), Queue{Name: q.Names.Dead})
 	return nil
 }
 
@@ -257,7 +257,7 @@ func setOrigin(headers map[string]any, o *driver.Outgoing) {
 }
 
 // Ping implements driver.Transport. It uses the publishing connection, and reconnects it once if necessary. It also
-// fails while an exchange or a queue of a running subscription is missing, and then declares again whatever it may.
+// fails while an exchange or a queue of a running subscription is missing.
 func (t *transport) Ping(ctx context.Context) error {
 	if err := t.publishing.connectOnce(ctx); err != nil {
 		return fmt.Errorf("rabbitmq: ping: %w", err)
@@ -267,11 +267,9 @@ func (t *transport) Ping(ctx context.Context) error {
 	}
 	d := &declarer{link: t.publishing}
 	defer d.close(ctx)
-	err := d.do(ctx, ping)
+	err := d.do(ctx, func(ch *amqp.Channel) error { return ch.Qos(1, 0, false) }) // RabbitMQ's cheapest request
 	if err == nil {
-		if err = missingOf(ctx, d, t.consumed.plan("")); err != nil {
-			t.checkSoon()
-		}
+		err = missingOf(ctx, d, t.consumed.plan(""))
 	}
 	if err != nil {
 		return fmt.Errorf("rabbitmq: ping: %w", err)

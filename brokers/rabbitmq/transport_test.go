@@ -15,7 +15,7 @@ import (
 // The due time is written in milliseconds, and never rounded down.
 func TestOutgoing_IsNeverDueEarly(t *testing.T) {
 	tr := &transport{design: &design{
-		transport: transportTTL, delays: newDelaySteps([]time.Duration{time.Second}, false, 1),
+		transport: transportTTL, delays: delaySteps([]time.Duration{time.Second}, false),
 	}}
 	to := &driver.Destination{Kind: driver.ToConsumer, Topic: "orders", Names: brokers.Names{Queue: "orders"}}
 	for _, fraction := range []time.Duration{0, 1, 499 * time.Microsecond, 999_999} {

@@ -47,7 +47,6 @@ func TestDelays_Accuracy(t *testing.T) {
 	anyDelay := func() time.Duration { return upTo(4 * time.Second) }
 	named := func() time.Duration { return 1500 * time.Millisecond }
 	exact := func(d time.Duration) time.Duration { return max(d/100, 100*time.Millisecond) }
-	quarter := func(d time.Duration) time.Duration { return max(d/4, 100*time.Millisecond) }
 	onlyNamed := []func(*brokers.Config){delays(named()), params("grid", "false")}
 
 	for name, tc := range map[string]delayCase{
@@ -56,8 +55,7 @@ func TestDelays_Accuracy(t *testing.T) {
 		"retry, named":          {delay: named, settings: onlyNamed, late: exact},
 		"Retry-After":           {delay: anyDelay, late: exact},
 		"jittered": {
-			delay:    func() time.Duration { return time.Second + upTo(3*time.Second) },
-			settings: []func(*brokers.Config){params("tolerance", "25")}, late: quarter,
+			delay: func() time.Duration { return time.Second + upTo(3*time.Second) }, late: exact,
 		},
 		"classic queues": {
 			delay: anyDelay, late: exact,

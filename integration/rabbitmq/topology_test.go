@@ -163,7 +163,7 @@ func TestTopology_ForeignArguments(t *testing.T) {
 			found := false
 			for _, f := range findings {
 				if f.Name == tc.queue {
-					require.Equal(t, *fault, *f.Difference)
+					require.Equal(t, fault, f.Fault)
 					found = true
 				}
 			}

@@ -10,7 +10,7 @@ import (
 
 func Example_plan() {
 	plan, err := rabbitmq.PlanConfig(brokers.Config{
-		URL:    "amqp://localhost/?grid=off", // no queues for delays without a name
+		URL:    "amqp://localhost/?grid=false", // no queues for delays without a name
 		Group:  "billing",
 		Delays: []time.Duration{time.Second, 5 * time.Second},
 	}, "orders")
