@@ -3,10 +3,13 @@ package rabbitmq
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -318,4 +321,85 @@ func call(ctx context.Context, conn *amqp.Connection, method func() error) error
 		go conn.CloseDeadline(time.Now()) //nolint:errcheck // its failure is the point
 		return fmt.Errorf("the broker does not answer: %w", context.Cause(ctx))
 	}
+}
+
+// encrypt wraps conn in TLS with the files and the server name of the broker's URL.
+func encrypt(ctx context.Context, conn net.Conn, uri *amqp.URI) (net.Conn, error) {
+	roots, err := rootsOf(uri)
+	if err != nil {
+		return nil, err
+	}
+	cfg := &tls.Config{ServerName: cmp.Or(uri.ServerName, uri.Host), RootCAs: roots, MinVersion: tls.VersionTLS12}
+	if uri.CertFile != "" && uri.KeyFile != "" {
+		certificate, err := tls.LoadX509KeyPair(uri.CertFile, uri.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read certfile and keyfile: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{certificate}
+	}
+	client := tls.Client(conn, cfg)
+	return client, client.HandshakeContext(ctx)
+}
+
+// rootsOf reads the authorities that the broker's URL trusts; nil stands for those of the system.
+func rootsOf(uri *amqp.URI) (*x509.CertPool, error) {
+	if uri.CACertFile == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(uri.CACertFile)
+	if err != nil {
+		return nil, fmt.Errorf("read cacertfile: %w", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	return roots, nil
+}
+
+// handshake describes a connection that failed before it was open.
+type handshake struct {
+	encrypted   bool
+	answeredTLS bool // the server answered with a TLS alert
+	anonymous   bool // the first attempt with this URL, which names no certificate
+}
+
+// explainHandshake adds a remedy to the error of a connection that failed before it was open. A broker that is
+// restarting resets connections too: without a sign of TLS there is no hint. The parameters are those of RabbitMQ's
+// URIs.
+func explainHandshake(err error, h handshake) error {
+	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
+	_, host := errors.AsType[x509.HostnameError](err)
+	_, record := errors.AsType[tls.RecordHeaderError](err)
+	var hint string
+	switch {
+	case authority:
+		hint = "the authority of the server's certificate is not trusted here: put its certificate into a file and add " +
+			"cacertfile=<file> to the URL, or correct the file that cacertfile names"
+	case host:
+		hint = "the server's certificate is for another name: connect by a name that it is for, or add " +
+			"server_name_indication=<that name> to the URL"
+	case record:
+		hint = "this port does not speak TLS: use the broker's TLS port (5671), or amqp:// on this one"
+	case h.answeredTLS:
+		hint = "this port speaks TLS: use amqps:// with it, or the broker's AMQP port (5672)"
+	case h.refusedCertificate(err):
+		hint = "the server ended the connection after the TLS handshake: if it asks its clients for certificates, add " +
+			"certfile=<file>&keyfile=<file> of one that it trusts to the URL; its log has the reason"
+	default:
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, hint)
+}
+
+// refusedCertificate reports whether the server seems to have refused the client's certificate, or to miss one. With
+// TLS 1.3 it checks that after the handshake, and its verdict may be lost with the connection that it ends.
+func (h handshake) refusedCertificate(err error) bool {
+	if !h.encrypted {
+		return false
+	}
+	if h.anonymous && errors.Is(err, net.ErrClosed) {
+		return true // the client's reader saw the end of the connection first, and closed it before the writer noticed
+	}
+	exception, ok := errors.AsType[*amqp.Error](err)
+	return ok && !exception.Server && (exception.Code == amqp.FrameError || exception.Code == amqp.ChannelError) &&
+		(h.anonymous || strings.Contains(exception.Reason, "tls: "))
 }
