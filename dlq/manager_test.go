@@ -59,9 +59,8 @@ func TestManager_Redrive(t *testing.T) {
 	store, out := newStore(t), &outbox{}
 	m := operate(t, store, out)
 	d := death(1)
-	failed, err := envelope.RecordFailure(d.Message,
+	failed := envelope.RecordFailure(d.Message,
 		envelope.Failure{Err: d.Err, Class: d.Class, At: d.At, Retry: 4, Reason: d.Reason})
-	require.NoError(t, err)
 	failed.Metadata[envelope.KeyOriginalDelay] = "10000"
 	failed.Metadata[envelope.KeyCorrelationID] = "c-1"
 	d.Message = failed

@@ -3,8 +3,8 @@ package envelope
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -183,21 +183,6 @@ func (s *body) text(at span) string {
 	return unquote(s.raw[at.start+1 : at.end-1])
 }
 
-// unquote decodes the text between the quotes of a valid JSON string, as encoding/json does: lone surrogates and
-// invalid UTF-8 become U+FFFD.
-func unquote(inner []byte) string {
-	if bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
-		return string(inner)
-	}
-	quoted := make([]byte, 0, len(inner)+2)
-	quoted = append(append(append(quoted, '"'), inner...), '"')
-	var s string
-	if err := json.Unmarshal(quoted, &s); err != nil {
-		return string(inner) // unreachable: the scanner has validated it
-	}
-	return s
-}
-
 // retryCount reads the counter. It may also be a string of digits, since some producers write all numbers that way.
 func (s *body) retryCount() (n int, valid bool) {
 	if !s.retry.ok() || s.isNull(s.retry) {
@@ -263,25 +248,56 @@ func (s *body) payload() ([]byte, error) {
 	return data, nil
 }
 
-// entries reads the metadata.
-func (s *body) entries() map[string]entry {
+// metadataText returns the metadata as text.
+func (s *body) metadataText() map[string]string {
+	md := make(map[string]string)
 	if !s.metadata.ok() {
-		return nil
+		return md
 	}
 	o, ok := openObject(s.raw, s.metadata.start)
 	if !ok {
-		return nil
+		return md
 	}
-	entries := make(map[string]entry)
 	for {
 		key, value, ok := o.next()
 		if !ok {
-			return entries
+			return md
 		}
-		if s.raw[value.start] == '"' {
-			entries[unquote(key.of(s.raw))] = entry{value: s.text(value)}
-		} else {
-			entries[unquote(key.of(s.raw))] = entry{value: string(value.of(s.raw)), isJSON: true}
+		md[unquote(key.of(s.raw))] = s.plain(value)
+	}
+}
+
+// edit replaces the bytes of a span; with an empty span at the end of the members it inserts.
+type edit struct {
+	at   span
+	text []byte
+}
+
+// set returns the edit that gives a member a new value.
+func (s *body) set(at span, name string, value []byte) edit {
+	if at.ok() {
+		return edit{at, value}
+	}
+	text := make([]byte, 0, len(name)+len(value)+4)
+	text = strconv.AppendQuote(append(text, ','), name)
+	text = append(append(text, ':'), value...)
+	return edit{span{s.end, s.end}, text}
+}
+
+// splice returns the body with the edits applied and every other byte unchanged. The edits must not overlap.
+func (s *body) splice(edits ...edit) []byte {
+	size := len(s.raw)
+	for i, e := range edits {
+		size += len(e.text) - (e.at.end - e.at.start)
+		for j := i; j > 0 && edits[j].at.start < edits[j-1].at.start; j-- {
+			edits[j], edits[j-1] = edits[j-1], edits[j]
 		}
 	}
+	out := make([]byte, 0, size)
+	from := 0
+	for _, e := range edits {
+		out = append(append(out, s.raw[from:e.at.start]...), e.text...)
+		from = e.at.end
+	}
+	return append(out, s.raw[from:]...)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -81,4 +82,31 @@ func decodeData[T any](data []byte) (T, error) {
 
 func dataError[T any](err error) error {
 	return &DataError{Type: fmt.Sprintf("%T", *new(T)), Err: err}
+}
+
+// jobData returns the data of a job of Laravel's own queue, which is not an envelope: its data member if that is plain
+// JSON, or an error if it is a serialized PHP object. Decoded as a whole, either would give the handler's type its zero
+// value and no error. All other data are returned unchanged.
+func jobData(data []byte) ([]byte, error) {
+	if !bytes.Contains(data, []byte(`"displayName"`)) || !bytes.Contains(data, []byte(`"job"`)) {
+		return data, nil
+	}
+	var job struct {
+		DisplayName string          `json:"displayName"`
+		Job         string          `json:"job"`
+		Data        json.RawMessage `json:"data"`
+	}
+	err := json.Unmarshal(data, &job)
+	if err != nil || job.DisplayName == "" || !strings.Contains(job.Job, "@") || job.Data == nil {
+		return data, nil //nolint:nilerr // it is not a job
+	}
+	var command struct { // of Laravel's CallQueuedHandler
+		Command *json.RawMessage `json:"command"`
+	}
+	if json.Unmarshal(job.Data, &command) == nil && command.Command != nil {
+		return nil, fmt.Errorf("%w: a job of Laravel's own queue, %s: its data are a serialized PHP object; put an "+
+			"envelope on the queue instead",
+			ErrMalformed, headerText(job.DisplayName, maxName))
+	}
+	return job.Data, nil
 }

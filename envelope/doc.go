@@ -20,23 +20,7 @@
 // and binary if neither holds, or if it has the header x-envelope-version, which binary mode always writes: data that
 // happen to be an envelope remain data. A structured message that cannot be read is [ErrMalformed]: never retried,
 // never changed. Metadata, error and retry_count may be missing or null. If a member occurs twice, the last one counts.
-// Other members are kept.
-//
-// # Conversion
-//
-// [Envelope.WithMode] changes the mode for the next call of Message, and changing it back restores the same bytes and
-// headers. From binary to structured, every header that is not in the table below moves into the body's metadata. From
-// structured to binary, every metadata value becomes a header of its name. Four more headers hold what this does not
-// express:
-//
-//	x-metadata-json      a JSON array with the names of the metadata whose header is JSON text: with ["priority"] the
-//	                     header "priority: 5" stands for the number 5, without for the string "5"
-//	x-meta-<name>        a metadata value whose name is also that of an ordinary header, or of one in the table
-//	x-data-content-type  content type of the data, while content-type is the body's
-//	x-envelope-frame     base64 of what the body has around its data, if the canonical body would not be the same:
-//	                     unknown members, white space, another order, duplicates, spellings such as 1e400 or \u0041
-//
-// They count towards [MaxHeaders]; Message returns [ErrNotConvertible] if that is not enough.
+// Other members are kept. A message stays in the mode in which it was created.
 //
 // # Headers
 //
@@ -81,10 +65,6 @@
 //	x-redrive-id            string     PrepareRedrive                          pipeline: closes the entry C
 //	x-redrive-count         decimal    PrepareRedrive                          stores: redrive budget     C
 //	x-redrive-run           string     PrepareRedrive, bulk                    stores                     -
-//	x-metadata-json         JSON       conversion to binary                    conversion, Metadata       -
-//	x-meta-<name>           string     conversion to binary                    conversion, Metadata       -
-//	x-envelope-frame        base64     conversion to binary                    conversion                 -
-//	x-data-content-type     string     conversion to structured                conversion                 -
 //	content-type            string     structured mode; the producer           ReadControl                -
 //	correlation_id          string     the producer; Watermill's CorrelationID handlers, stores           A, C, W
 //	name                    string     Watermill's cqrs marshalers             EventName                  W

@@ -3,19 +3,46 @@ package envelope
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"maps"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
+// Mode is where a message carries its control data, in CloudEvents' terms.
+type Mode int
+
+const (
+	// Binary leaves the payload untouched and carries control data in headers. The default.
+	Binary Mode = iota
+	// Structured carries everything in the payload, the JSON object of the schema.
+	Structured
+)
+
+// String returns "binary" or "structured".
+func (m Mode) String() string {
+	switch m {
+	case Binary:
+		return "binary"
+	case Structured:
+		return "structured"
+	}
+	return "Mode(" + strconv.Itoa(int(m)) + ")"
+}
+
+// ContentType is the media type of a structured body. A payload with this content type must be a readable envelope;
+// without it, a payload is recognized by its members, see the package documentation.
+const ContentType = "application/vnd.redrive.envelope+json"
+
+// LayoutVersion is the version of the layout that this package writes.
+const LayoutVersion = "1.0"
+
 // Envelope is a message with everything that belongs to it, from any producer and in either mode. It is an immutable
 // value: the With methods return copies, and it shares no memory with the message it came from or the messages it
 // makes. It is safe for concurrent use. The zero Envelope is empty and not useful.
 type Envelope struct {
-	mode    Mode // mode of headers and payload
-	want    Mode // mode in which Message renders
+	mode    Mode
 	uuid    string
 	headers message.Metadata // never modified once set
 	payload []byte           // never modified once set
@@ -49,7 +76,7 @@ func FromMessage(m *message.Message) (Envelope, error) {
 		return e, nil
 	}
 	s.raw = e.payload
-	e.mode, e.want, e.body = Structured, Structured, s
+	e.mode, e.body = Structured, s
 	if s.text(s.id) == "" {
 		id := cmp.Or(headerID(m), NewID())
 		e = e.edited(s.set(s.id, "message_id", appendString(nil, id)))
@@ -57,26 +84,18 @@ func FromMessage(m *message.Message) (Envelope, error) {
 	return e, nil
 }
 
-// Message renders the envelope in its mode. An unchanged envelope renders byte for byte as it was read, payload and
-// headers, except that a foreign message's headers now include its identity. The error is that the envelope cannot be
-// converted to the other mode without loss.
-func (e Envelope) Message() (*message.Message, error) {
-	r := e
-	if e.mode != e.want {
-		var err error
-		if r, err = e.convert(); err != nil {
-			return nil, err
-		}
+// Message renders the envelope. An unchanged one renders byte for byte as it was read, payload and headers, except that
+// a foreign message's headers now include its identity.
+func (e Envelope) Message() *message.Message {
+	m := message.NewMessage(e.uuid, bytes.Clone(e.payload))
+	if e.headers != nil {
+		m.Metadata = maps.Clone(e.headers)
 	}
-	m := message.NewMessage(r.uuid, bytes.Clone(r.payload))
-	if r.headers != nil {
-		m.Metadata = maps.Clone(r.headers)
-	}
-	return m, nil
+	return m
 }
 
-// Mode returns the mode in which Message renders the envelope.
-func (e Envelope) Mode() Mode { return e.want }
+// Mode returns where the envelope has its control data.
+func (e Envelope) Mode() Mode { return e.mode }
 
 // MessageID returns the id that the message keeps for its whole life.
 func (e Envelope) MessageID() string { return carriable(e.field(KeyMessageID, e.body.id)) }
@@ -118,7 +137,7 @@ func (e Envelope) data() []byte {
 
 // DataContentType returns the media type of the data as given by their producer, or "".
 func (e Envelope) DataContentType() string {
-	for _, key := range [...]string{KeyDataContentType, KeyContentType, KeyAMQPContentType} {
+	for _, key := range [...]string{KeyContentType, KeyAMQPContentType} {
 		if t := e.headers[key]; t != "" && !isStructuredType(t) {
 			return t
 		}
@@ -126,26 +145,22 @@ func (e Envelope) DataContentType() string {
 	return ""
 }
 
-// Metadata returns a copy of the metadata. Values that are not JSON strings appear as their JSON text.
+// Metadata returns a copy of the metadata. Values that are not JSON strings appear as their JSON text, null as "".
 func (e Envelope) Metadata() map[string]string {
-	entries := e.entries()
-	md := make(map[string]string, len(entries))
-	for key, v := range entries {
-		md[key] = v.value
+	if e.mode == Structured {
+		return e.body.metadataText()
+	}
+	md := make(map[string]string, len(e.headers))
+	for key, value := range e.headers {
+		if !isReserved(key) {
+			md[key] = value
+		}
 	}
 	return md
 }
 
 // Meta returns one metadata value, or "".
-func (e Envelope) Meta(key string) string { return e.entries()[key].value }
-
-// entries returns the metadata with their kinds.
-func (e Envelope) entries() map[string]entry {
-	if e.mode == Structured {
-		return e.body.entries()
-	}
-	return headerEntries(e.headers)
-}
+func (e Envelope) Meta(key string) string { return e.Metadata()[key] }
 
 // Err returns the last error, or nil.
 func (e Envelope) Err() *Error {
@@ -184,27 +199,24 @@ func (e Envelope) FirstFailure() time.Time {
 // Event returns the event name, see EventName.
 func (e Envelope) Event() string { return eventName(e.headers, e.origin) }
 
-// CorrelationID returns the correlation id from the metadata, otherwise from AMQP's property, or "".
-func (e Envelope) CorrelationID() string {
-	if id := e.Meta(KeyCorrelationID); id != "" {
-		return id
-	}
-	return cmp.Or(e.headers[KeyCorrelationID], e.headers[KeyAMQPCorrelationID])
-}
+// CorrelationID returns the correlation id, see the function CorrelationID.
+func (e Envelope) CorrelationID() string { return correlationID(e.headers, &e.body) }
 
 // CorrelationID returns the correlation id of a message in either mode: from the header, from the metadata of a
 // structured body, otherwise from AMQP's property, or "".
 func CorrelationID(m *message.Message) string {
 	if id := m.Metadata[KeyCorrelationID]; id != "" {
-		return id
+		return id // without reading the body
 	}
 	var s body
-	if mode, err := s.read(m); mode == Structured && err == nil {
-		if id := s.entries()[KeyCorrelationID]; id.value != "" && !id.isJSON {
-			return id.value
-		}
+	if mode, err := s.read(m); mode == Binary || err != nil {
+		s = body{}
 	}
-	return m.Metadata[KeyAMQPCorrelationID]
+	return correlationID(m.Metadata, &s)
+}
+
+func correlationID(md message.Metadata, s *body) string {
+	return cmp.Or(md[KeyCorrelationID], s.metadataText()[KeyCorrelationID], md[KeyAMQPCorrelationID])
 }
 
 // Origin returns where the delivery came from. It reports false if the envelope was not delivered or its driver does
@@ -238,13 +250,91 @@ func eventName(md message.Metadata, o *Origin) string {
 	return ""
 }
 
-// encodeData returns data as payload bytes: []byte and json.RawMessage unchanged, everything else as JSON.
-func encodeData(data any) ([]byte, error) {
-	switch v := data.(type) {
-	case []byte:
-		return bytes.Clone(v), nil
-	case json.RawMessage:
-		return bytes.Clone(v), nil
+// WithError returns a copy whose last error is err, bounded for transmission. Earlier errors are not kept.
+func (e Envelope) WithError(err Error) Envelope {
+	err = err.bounded()
+	if e.mode == Structured {
+		out := e.edited(e.body.set(e.body.err, "error", err.json()))
+		return out.withHeaders(dropErrorHeaders)
 	}
-	return json.Marshal(data)
+	return e.withHeaders(err.setHeaders)
+}
+
+// WithIncrementedRetry returns a copy whose retry count is one higher.
+func (e Envelope) WithIncrementedRetry() Envelope {
+	count := strconv.Itoa(min(e.RetryCount()+1, MaxRetryCount))
+	out := e
+	if e.mode == Structured {
+		out = e.edited(e.body.set(e.body.retry, "retry_count", []byte(count)))
+	}
+	return out.withHeaders(func(md message.Metadata) {
+		if _, ok := md[KeyRetryCount]; ok || e.mode == Binary {
+			md[KeyRetryCount] = count
+		}
+	})
+}
+
+// edited returns a copy with another body.
+func (e Envelope) edited(edits ...edit) Envelope {
+	e.payload = e.body.splice(edits...)
+	e.body.scan(e.payload)
+	return e
+}
+
+// withHeaders returns a copy with headers modified by change.
+func (e Envelope) withHeaders(change func(md message.Metadata)) Envelope {
+	headers := maps.Clone(e.headers)
+	if headers == nil {
+		headers = make(message.Metadata)
+	}
+	change(headers)
+	e.headers = headers
+	return e
+}
+
+func dropErrorHeaders(md message.Metadata) {
+	delete(md, KeyErrorMessage)
+	delete(md, KeyErrorCode)
+	delete(md, KeyErrorTrace)
+}
+
+// adopt fills in what a binary message lacks as an envelope, from what is known of the delivery.
+func adopt(md message.Metadata, m *message.Message, now time.Time) {
+	adoptID(md, m)
+	if md[KeyVersion] != "" {
+		return // anything missing was left out on purpose
+	}
+	origin, ok := OriginFrom(m.Context())
+	if !ok {
+		origin = &Origin{}
+	}
+	md[KeyVersion] = LayoutVersion
+	if md[KeyTimestamp] == "" {
+		created := now
+		if !origin.Timestamp.IsZero() {
+			created = origin.Timestamp
+		}
+		if t, ok := timeHeader(md, KeyAMQPTimestamp); ok {
+			created = t
+		}
+		md[KeyTimestamp] = formatTimestamp(created)
+	}
+	if md[KeySource] == "" {
+		setOrDelete(md, KeySource, headerText(md[KeyAMQPAppID], maxName))
+	}
+	if md[KeyQueue] == "" {
+		setOrDelete(md, KeyQueue, headerText(cmp.Or(origin.Topic, message.SubscribeTopicFromCtx(m.Context())), maxName))
+	}
+}
+
+// adoptID gives a message without an id the one that Identify finds, or a new one.
+func adoptID(md message.Metadata, m *message.Message) {
+	if md[KeyMessageID] != "" {
+		return
+	}
+	id := foreignID(m)
+	if id == "" {
+		id = NewID()
+	}
+	md[KeyMessageID] = id
 }

@@ -21,19 +21,11 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	m, err := e.Message() // publish it with any Watermill publisher
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	m := e.Message() // publish it with any Watermill publisher
 	fmt.Println(string(m.Payload))
 
-	failed, err := envelope.RecordFailure(m,
+	failed := envelope.RecordFailure(m,
 		envelope.Failure{Err: envelope.Error{Message: "gateway timeout", Code: "504"}, Retry: 1})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 	fmt.Println(string(failed.Payload[len(failed.Payload)-78:]))
 	// Output:
 	// {"message_id":"550e8400-e29b-41d4-a716-446655440000","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"checkout-api","queue":"orders","data":{"order_id":1234},"metadata":{"correlation_id":"abc-123"},"error":null,"retry_count":0}
@@ -68,20 +60,6 @@ func ExampleFromMessage() {
 	// Output:
 	// id-1 binary 1 acme <nil>
 	// not even JSON
-}
-
-func ExampleEnvelope_WithMode() {
-	e, _ := envelope.New("sensors", "readings", []byte{0xff, 0x00}, map[string]string{"priority": "5"},
-		envelope.ID("id-1"))
-	structured, _ := e.WithMode(envelope.Structured).Message()
-	read, _ := envelope.FromMessage(structured)
-	fmt.Printf("%v %x %s\n", read.Mode(), read.Data(), read.Meta("priority"))
-
-	binary, _ := read.WithMode(envelope.Binary).Message()
-	fmt.Printf("%x %s\n", binary.Payload, binary.Metadata["priority"])
-	// Output:
-	// structured ff00 5
-	// ff00 5
 }
 
 func ExampleEnvelope_WithError() {
@@ -120,14 +98,14 @@ func ExampleReadControl() {
 
 func ExampleRecordFailure() {
 	m := message.NewMessage("id-1", []byte("any payload"))
-	failed, err := envelope.RecordFailure(m, envelope.Failure{
+	failed := envelope.RecordFailure(m, envelope.Failure{
 		Err: envelope.Error{Message: "connection reset", Code: "ECONNRESET"}, Class: "*net.OpError", Retry: 1,
 	})
-	fmt.Println(string(failed.Payload), err)
+	fmt.Println(string(failed.Payload))
 	fmt.Println(failed.Metadata[envelope.KeyRetryCount], failed.Metadata[envelope.KeyErrorMessage],
 		failed.Metadata[envelope.KeyErrorClass])
 	// Output:
-	// any payload <nil>
+	// any payload
 	// 1 connection reset *net.OpError
 }
 
@@ -140,7 +118,7 @@ func ExampleRecordDeferral() {
 }
 
 func ExampleStartOver() {
-	m, _ := envelope.RecordFailure(message.NewMessage("id-1", nil), envelope.Failure{Retry: 2})
+	m := envelope.RecordFailure(message.NewMessage("id-1", nil), envelope.Failure{Retry: 2})
 
 	received, _ := envelope.ReadControl(m) // in a handler that publishes a copy on its own
 	next := m.Copy()
@@ -160,7 +138,7 @@ func ExampleSetDelay() {
 }
 
 func ExamplePrepareRedrive() {
-	dead, _ := envelope.RecordFailure(message.NewMessage("id-1", nil),
+	dead := envelope.RecordFailure(message.NewMessage("id-1", nil),
 		envelope.Failure{Retry: 4, Reason: envelope.ReasonExhausted})
 	again := envelope.PrepareRedrive(dead, envelope.Redrive{ID: "17", Count: 1})
 	c, _ := envelope.ReadControl(again)

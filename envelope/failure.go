@@ -2,7 +2,7 @@ package envelope
 
 import (
 	"cmp"
-	"fmt"
+	"errors"
 	"maps"
 	"strconv"
 	"time"
@@ -18,8 +18,7 @@ type Failure struct {
 	Class string
 	// At is when the attempt failed. Defaults to the current time.
 	At time.Time
-	// Retry is the new retry_count, the number of failed attempts including this one. It must not be negative, and is
-	// capped at MaxRetryCount.
+	// Retry is the new retry_count, the number of failed attempts including this one, clamped to [0, MaxRetryCount].
 	Retry int
 
 	// Reason is why the message will not be retried. Set it only for a dead letter: the compatibility headers
@@ -38,12 +37,9 @@ type Failure struct {
 // identity now, so that it keeps it. A malformed body is left unchanged, and the failure goes into headers.
 //
 // Headers that a broker made, requests for a first-delivery delay and an earlier not-before are dropped; all others are
-// kept. The error is about the Failure, never about the message. m itself is not changed.
-func RecordFailure(m *message.Message, f Failure) (*message.Message, error) {
-	if f.Retry < 0 {
-		return nil, fmt.Errorf("envelope: record failure: the retry count %d is negative; it counts failed attempts", f.Retry)
-	}
-	f.Retry = min(f.Retry, MaxRetryCount)
+// kept. m itself is not changed.
+func RecordFailure(m *message.Message, f Failure) *message.Message {
+	f.Retry = min(max(0, f.Retry), MaxRetryCount)
 	if f.At.IsZero() {
 		f.At = time.Now()
 	}
@@ -55,7 +51,7 @@ func RecordFailure(m *message.Message, f Failure) (*message.Message, error) {
 	out := forward(m)
 	if inBody {
 		keepInvalidCount(out.Metadata, &s)
-		out.Payload = s.splice(s.set(s.err, "error", f.Err.appendJSON(nil)),
+		out.Payload = s.splice(s.set(s.err, "error", f.Err.json()),
 			s.set(s.retry, "retry_count", strconv.AppendInt(nil, int64(f.Retry), 10)))
 		syncHeaders(out.Metadata, f.Retry)
 	} else {
@@ -69,7 +65,7 @@ func RecordFailure(m *message.Message, f Failure) (*message.Message, error) {
 		f.Err.setHeaders(out.Metadata)
 	}
 	f.setHeaders(out.Metadata, m)
-	return out, nil
+	return out
 }
 
 // RecordDeferral returns a copy of the message that waits without consuming an attempt. It records only since when the
@@ -227,4 +223,33 @@ func setOrDelete(md message.Metadata, key, value string) {
 		return
 	}
 	md[key] = value
+}
+
+// ErrMalformed is wrapped by errors about a message whose body claims to be an envelope but is unreadable. The message
+// itself is untouched, so that its exact bytes can be dead-lettered.
+var ErrMalformed = errors.New("envelope: malformed structured body")
+
+// Error is the last error of a message, as it is transmitted. Earlier ones are not kept.
+type Error struct {
+	// Message is the error's text, at most MaxErrorMessage bytes once recorded.
+	Message string `json:"message"`
+	// Code is a short code of the user's choice, a string even if it is a number ("500").
+	Code string `json:"code"`
+	// Trace is a stack trace, at most MaxErrorTrace bytes once recorded.
+	Trace string `json:"trace"`
+}
+
+// bounded returns the error as it may be transmitted: limited in size and valid UTF-8.
+func (e Error) bounded() Error {
+	return Error{
+		Message: boundText(e.Message, MaxErrorMessage),
+		Code:    boundText(e.Code, maxName),
+		Trace:   boundText(e.Trace, MaxErrorTrace),
+	}
+}
+
+// json returns the error as the JSON object of the schema.
+func (e Error) json() []byte {
+	text, _ := encodeJSON(e) // strings always have a JSON form
+	return text
 }

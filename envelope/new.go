@@ -1,11 +1,15 @@
 package envelope
 
 import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -14,12 +18,12 @@ import (
 type Option func(*creation)
 
 type creation struct {
-	id    string
-	at    time.Time
-	mode  Mode
-	delay *time.Duration
-	event string
-	meta  map[string]any
+	id, source, queue, event string
+
+	at       time.Time
+	mode     Mode
+	delay    *time.Duration
+	metadata map[string]any
 }
 
 // ID sets the message id. Defaults to NewID().
@@ -40,7 +44,7 @@ func EventNamed(name string) Option { return func(c *creation) { c.event = name 
 // Meta adds metadata of any type that encoding/json supports: a number, a boolean, a list, an object. In structured
 // mode the value is that JSON value; in binary mode the header holds its JSON text. For strings, use New's metadata.
 func Meta(key string, value any) Option {
-	return func(c *creation) { c.meta[key] = value }
+	return func(c *creation) { c.metadata[key] = value }
 }
 
 // New returns the envelope of a new message. source is the service that creates it and queue the destination. data may
@@ -50,66 +54,137 @@ func Meta(key string, value any) Option {
 // The error names everything that is wrong: an empty queue, data that cannot be encoded, metadata under a name that
 // belongs to the envelope (IsOurs).
 func New(source, queue string, data any, metadata map[string]string, opts ...Option) (Envelope, error) {
-	c := creation{id: NewID(), at: time.Now().Truncate(time.Second), meta: map[string]any{}}
+	c := creation{
+		id: NewID(), source: source, queue: queue, at: time.Now().Truncate(time.Second),
+		metadata: make(map[string]any, len(metadata)),
+	}
+	for key, value := range metadata {
+		c.metadata[key] = value
+	}
 	for _, opt := range opts {
 		opt(&c)
 	}
+	faults := c.validate()
 	payload, err := encodeData(data)
-	var faults []error
 	if err != nil {
 		faults = append(faults, fmt.Errorf("envelope: new: data: %w", err))
 	}
-	faults = append(faults, c.validate(source, queue)...)
-	for key := range metadata {
-		faults = append(faults, reservedName("new: ", key))
-	}
-	values, err := c.metadata()
-	faults = append(faults, err)
-	if err := errors.Join(faults...); err != nil {
+	encoded, err := c.encodeMetadata()
+	if err := errors.Join(append(faults, err)...); err != nil {
 		return Envelope{}, err
 	}
 
-	headers := make(message.Metadata, len(metadata)+len(values)+8)
-	maps.Copy(headers, metadata)
-	for key, v := range values {
-		v.set(headers, key)
+	e := Envelope{mode: c.mode, uuid: c.id, payload: payload}
+	if c.mode == Structured {
+		e.headers = message.Metadata{KeyContentType: ContentType}
+		e.payload = c.renderBody(payload, encoded)
+		e.body.scan(e.payload)
+	} else {
+		e.headers = c.renderHeaders(encoded)
+	}
+	setOrDelete(e.headers, KeyEvent, c.event)
+	if c.delay != nil {
+		SetDelay(&message.Message{Metadata: e.headers}, *c.delay)
+	}
+	return e, nil
+}
+
+// encodeData returns data as payload bytes: []byte and json.RawMessage unchanged, everything else as JSON.
+func encodeData(data any) ([]byte, error) {
+	switch v := data.(type) {
+	case []byte:
+		return bytes.Clone(v), nil
+	case json.RawMessage:
+		return bytes.Clone(v), nil
+	}
+	return json.Marshal(data)
+}
+
+// encodeMetadata returns the metadata as JSON.
+func (c *creation) encodeMetadata() (map[string][]byte, error) {
+	var faults []error
+	encoded := make(map[string][]byte, len(c.metadata))
+	for _, key := range slices.Sorted(maps.Keys(c.metadata)) {
+		value := c.metadata[key]
+		if isReserved(key) {
+			faults = append(faults, fmt.Errorf("envelope: new: the metadata name %q belongs to the envelope; choose another",
+				key))
+			continue
+		}
+		if text, ok := value.(string); ok && c.mode == Structured && !utf8.ValidString(key+text) {
+			faults = append(faults, fmt.Errorf("envelope: new: metadata %q is not UTF-8, so a JSON body cannot hold it", key))
+		}
+		var err error
+		if encoded[key], err = encodeJSON(value); err != nil {
+			faults = append(faults, fmt.Errorf("envelope: new: metadata %q: %w", key, err))
+		}
+	}
+	return encoded, errors.Join(faults...)
+}
+
+// renderHeaders returns the headers of binary mode.
+func (c *creation) renderHeaders(metadata map[string][]byte) message.Metadata {
+	headers := make(message.Metadata, len(metadata)+8)
+	for key, value := range metadata {
+		text, ok := c.metadata[key].(string)
+		switch {
+		case ok:
+			headers[key] = text // which need not be UTF-8
+		case value[0] == '"': // a type whose JSON is a string, such as time.Time
+			headers[key] = unquote(value[1 : len(value)-1])
+		default:
+			headers[key] = string(value)
+		}
 	}
 	headers[KeyMessageID] = c.id
 	headers[KeyTimestamp] = formatTimestamp(c.at)
 	headers[KeyVersion] = LayoutVersion
-	headers[KeyQueue] = queue
-	setOrDelete(headers, KeySource, source)
-	setOrDelete(headers, KeyEvent, c.event)
-	if c.delay != nil {
-		m := message.Message{Metadata: headers}
-		SetDelay(&m, *c.delay)
-	}
-	return Envelope{want: c.mode, uuid: c.id, headers: headers, payload: payload}, nil
+	headers[KeyQueue] = c.queue
+	setOrDelete(headers, KeySource, c.source)
+	return headers
 }
 
-// metadata encodes the values added by Meta.
-func (c *creation) metadata() (map[string]entry, error) {
-	var faults []error
-	entries := make(map[string]entry, len(c.meta))
-	for _, key := range slices.Sorted(maps.Keys(c.meta)) {
-		v, err := entryOf(c.meta[key])
-		if err != nil {
-			err = fmt.Errorf("envelope: new: metadata %q: %w", key, err)
-		} else {
-			err = reservedName("new: ", key)
+// renderBody returns the body of structured mode: compact, the members in the order of the schema.
+func (c *creation) renderBody(data []byte, metadata map[string][]byte) []byte {
+	b := make([]byte, 0, len(data)+512)
+	for _, f := range [...]struct{ name, value string }{
+		{`{"message_id":`, c.id},
+		{`,"timestamp":`, formatTimestamp(c.at)},
+		{`,"version":`, LayoutVersion},
+		{`,"source":`, c.source},
+		{`,"queue":`, c.queue},
+	} {
+		b = appendString(append(b, f.name...), f.value)
+	}
+	if embeddable(data) {
+		b = append(append(b, `,"data":`...), data...)
+	} else {
+		b = base64.StdEncoding.AppendEncode(append(b, `,"data_base64":"`...), data)
+		b = append(b, '"')
+	}
+	b = append(b, `,"metadata":{`...)
+	for i, key := range slices.Sorted(maps.Keys(metadata)) {
+		if i > 0 {
+			b = append(b, ',')
 		}
-		entries[key], faults = v, append(faults, err)
+		b = append(append(appendString(b, key), ':'), metadata[key]...)
 	}
-	return entries, errors.Join(faults...)
+	return append(b, `},"error":null,"retry_count":0}`...)
 }
 
-func (c *creation) validate(source, queue string) (faults []error) {
-	if queue == "" {
+// embeddable reports whether a JSON body reproduces the data exactly: JSON in UTF-8 without surrounding white space,
+// which would be lost in that of the body.
+func embeddable(data []byte) bool {
+	return len(data) > 0 && data[0] > ' ' && skipValue(data, 0, 1) == len(data) && utf8.Valid(data)
+}
+
+func (c *creation) validate() (faults []error) {
+	if c.queue == "" {
 		faults = append(faults, errors.New("envelope: new: queue is empty; name the destination"))
 	}
 	for _, f := range [...]struct{ name, value string }{
-		{"source", source},
-		{"queue", queue},
+		{"source", c.source},
+		{"queue", c.queue},
 		{"id", c.id},
 		{"event", c.event},
 	} {

@@ -3,7 +3,10 @@ package envelope
 import (
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // Limits of the texts that this package writes into headers. A header frame above 128 KiB closes an AMQP connection,
@@ -18,12 +21,9 @@ const (
 
 // boundText returns s as valid UTF-8 of at most limit bytes. A longer text is cut at a rune boundary and marked as cut.
 func boundText(s string, limit int) string {
-	head := s[:min(len(s), limit)] // an error may be many megabytes long: clean only the part that may stay
-	if r, size := utf8.DecodeLastRuneInString(head); len(head) < len(s) && r == utf8.RuneError && size == 1 {
-		head = dropPartialRune(head)
-	}
-	clean := strings.ToValidUTF8(head, string(utf8.RuneError))
-	if len(head) == len(s) && len(clean) <= limit {
+	// An error may be many megabytes long: clean only the part that may stay, and a last rune that the marker replaces.
+	clean := strings.ToValidUTF8(s[:min(len(s), limit+utf8.UTFMax)], string(utf8.RuneError))
+	if len(s) <= limit && len(clean) <= limit {
 		return clean
 	}
 	marker := "... [cut, " + strconv.Itoa(len(s)) + " bytes in all]"
@@ -32,19 +32,6 @@ func boundText(s string, limit int) string {
 		end--
 	}
 	return clean[:end] + marker
-}
-
-// dropPartialRune removes the leading bytes of a truncated rune.
-func dropPartialRune(s string) string {
-	for i := 1; i < utf8.UTFMax && i <= len(s); i++ {
-		if c := s[len(s)-i]; utf8.RuneStart(c) {
-			if c >= utf8.RuneSelf && !utf8.FullRuneInString(s[len(s)-i:]) {
-				return s[:len(s)-i]
-			}
-			break
-		}
-	}
-	return s
 }
 
 // headerText returns s bounded and on one line, for a header that is only displayed: control characters become escapes,
@@ -128,41 +115,23 @@ func unescapeText(s string) string {
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends s as a JSON string, without the HTML escapes of encoding/json.
-func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	start := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
-			i++
-			continue
-		}
-		if c >= utf8.RuneSelf {
-			r, size := utf8.DecodeRuneInString(s[i:])
-			if r == utf8.RuneError && size == 1 {
-				b = append(append(b, s[start:i]...), "\ufffd"...)
-				start = i + 1
-			}
-			i += size
-			continue
-		}
-		b = append(b, s[start:i]...)
-		switch c {
-		case '"', '\\':
-			b = append(b, '\\', c)
-		case '\n':
-			b = append(b, `\n`...)
-		case '\r':
-			b = append(b, `\r`...)
-		case '\t':
-			b = append(b, `\t`...)
-		default:
-			b = append(b, `\u00`...)
-			b = append(b, hexDigits[c>>4], hexDigits[c&15])
-		}
-		i++
-		start = i
+// timestampLayout is RFC 3339 with a numeric offset even for UTC, as in the schema; a fraction is written only if there
+// is one.
+const timestampLayout = "2006-01-02T15:04:05.999999999-07:00"
+
+func formatTimestamp(t time.Time) string { return t.UTC().Format(timestampLayout) }
+
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+func parseTime(text string) (time.Time, bool) {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	return t, err == nil
+}
+
+func timeHeader(md message.Metadata, key string) (time.Time, bool) {
+	text, ok := md[key]
+	if !ok {
+		return time.Time{}, false
 	}
-	return append(append(b, s[start:]...), '"')
+	return parseTime(text)
 }

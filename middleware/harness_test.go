@@ -233,9 +233,7 @@ func order(t testing.TB, opts ...envelope.Option) *message.Message {
 	e, err := envelope.New("shop", "orders", map[string]int{"order": 7}, map[string]string{"correlation_id": "abc-123"},
 		opts...)
 	require.NoError(t, err)
-	m, err := e.Message()
-	require.NoError(t, err)
-	return m
+	return e.Message()
 }
 
 var quiet = slog.New(slog.DiscardHandler)

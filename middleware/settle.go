@@ -172,20 +172,14 @@ func (p *Pipeline) skip(d *delivery, dec *Decision) {
 // the other order it would be lost.
 func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error) {
 	if p.cfg.Rescheduler == nil {
-		next, err := p.again(d, dec)
-		if err != nil {
-			return settled, p.notSettled(d, dec, err)
-		}
+		next := p.again(d, dec)
 		d.message.Metadata, d.message.Payload = next.Metadata, next.Payload
 		p.rescheduled(d, dec, "held in memory")
 		return dec.Delay, nil
 	}
 	publish := func(ctx context.Context) error {
 		// A new message for each attempt, because the callee owns it.
-		next, err := p.again(d, dec) //nolint:contextcheck // the message carries its context
-		if err != nil {
-			return err
-		}
+		next := p.again(d, dec) //nolint:contextcheck // the message carries its context
 		return p.cfg.Rescheduler.Reschedule(ctx, d.origin, next, dec.Delay)
 	}
 	err := p.persist(d, dec, publish)
@@ -201,19 +195,16 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 }
 
 // again builds the message of the next run.
-func (p *Pipeline) again(d *delivery, dec *Decision) (*message.Message, error) {
+func (p *Pipeline) again(d *delivery, dec *Decision) (next *message.Message) {
 	if dec.Outcome == OutcomeDefer {
-		next := envelope.RecordDeferral(d.message, d.at)
-		p.stamp(d.parent, next)
-		return next, nil
+		next = envelope.RecordDeferral(d.message, d.at)
+	} else {
+		next = envelope.RecordFailure(d.message, envelope.Failure{
+			Err: transmitted(dec), Class: errorClass(dec.Err), At: d.at, Retry: d.control.RetryCount + 1,
+		})
 	}
-	next, err := envelope.RecordFailure(d.message, envelope.Failure{
-		Err: transmitted(dec), Class: errorClass(dec.Err), At: d.at, Retry: d.control.RetryCount + 1,
-	})
-	if err == nil {
-		p.stamp(d.parent, next)
-	}
-	return next, err
+	p.stamp(d.parent, next)
+	return next
 }
 
 func (p *Pipeline) rescheduled(d *delivery, dec *Decision, how string) {
@@ -229,12 +220,10 @@ func (p *Pipeline) rescheduled(d *delivery, dec *Decision, how string) {
 
 // deadLetter stores the message in every sink, or otherwise in the fallback.
 func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
-	letter, err := p.letter(d, dec)
-	if err != nil {
-		return p.notSettled(d, dec, err)
-	}
+	letter := p.letter(d, dec)
 	kept := make([]bool, len(p.sinks))
 	fallback := false
+	var err error
 	publish := func(ctx context.Context) error { return p.toSinks(ctx, letter, kept) }
 	if p.cfg.Fallback != nil {
 		err = p.try(d.parent, d, OutcomeDeadLetter, publish)
@@ -288,25 +277,22 @@ func (p *Pipeline) toSinks(ctx context.Context, letter *envelope.DeadLetter, kep
 	return nil
 }
 
-func (p *Pipeline) letter(d *delivery, dec *Decision) (*envelope.DeadLetter, error) {
+func (p *Pipeline) letter(d *delivery, dec *Decision) *envelope.DeadLetter {
 	failures := d.control.RetryCount
 	if dec.Reason != envelope.ReasonMalformed && dec.Verdict.Kind != KindDefer {
 		failures++ // a malformed message and one that met an open circuit were not run
 	}
 	e, class := transmitted(dec), errorClass(dec.Err)
-	m, err := envelope.RecordFailure(d.message, envelope.Failure{
+	m := envelope.RecordFailure(d.message, envelope.Failure{
 		Err: e, Class: class, At: d.at, Retry: failures,
 		Reason: dec.Reason, Rule: dec.Verdict.Rule, Handler: d.handler, Topic: d.origin.Topic,
 	})
-	if err != nil {
-		return nil, err
-	}
 	p.stamp(d.parent, m)
 	first, _ := envelope.FirstFailure(m)
 	return &envelope.DeadLetter{
 		Message: m, Reason: dec.Reason, Err: e, Class: class, Rule: dec.Verdict.Rule,
 		Handler: d.handler, Origin: d.origin, Attempts: failures, FirstFailure: first, At: d.at, Cause: dec.Err,
-	}, nil
+	}
 }
 
 // notSettled returns the error that nacks the message.

@@ -118,10 +118,7 @@ func (s *shop) take(number int) error {
 	if err != nil {
 		return err
 	}
-	m, err := e.Message()
-	if err != nil {
-		return err
-	}
+	m := e.Message()
 	if number%101 == 0 {
 		m.Payload = m.Payload[:len(m.Payload)/2] // a producer's connection broke
 	}

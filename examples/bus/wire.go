@@ -82,10 +82,7 @@ func publish(broker brokers.Broker, events []Event) error {
 		if err != nil {
 			return err
 		}
-		m, err := e.Message()
-		if err != nil {
-			return err
-		}
+		m := e.Message()
 		if event.Debug {
 			m.Metadata[middleware.KeyIsDebug] = "true"
 		}

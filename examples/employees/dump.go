@@ -84,10 +84,7 @@ func (sv *service) eventMessage(r record) (*message.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := e.Message()
-	if err != nil {
-		return nil, err
-	}
+	m := e.Message()
 	m.Metadata[envelope.KeyKafkaKey] = r.Key
 	sv.tally.expect(r.Topic, e.MessageID())
 	return m, nil

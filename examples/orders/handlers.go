@@ -46,8 +46,7 @@ func (sh *shop) paid(received envelope.Envelope, order *Order) ([]*message.Messa
 	if err != nil {
 		return nil, err
 	}
-	m, err := event.Message()
-	return []*message.Message{m}, err
+	return []*message.Message{event.Message()}, nil
 }
 
 // bookPoints is the handler with a bug: see loyaltyPoints.

@@ -66,7 +66,7 @@ func (sh *shop) orderMessage(line []byte) (*message.Message, error) {
 		return nil, err
 	}
 	sh.ledger.publish(consumerCharge, e.MessageID())
-	return e.Message()
+	return e.Message(), nil
 }
 
 // redriveExhausted redrives the orders that died because the acquirer was down.

@@ -34,11 +34,7 @@ func Schedule(publisher message.Publisher, r Reminder, delay time.Duration) erro
 	if err != nil {
 		return err
 	}
-	m, err := e.Message()
-	if err != nil {
-		return err
-	}
-	return publisher.Publish(Topic, m)
+	return publisher.Publish(Topic, e.Message())
 }
 
 // NewRouter wires the service: three retries, based on the delay that the reminder itself was scheduled with.

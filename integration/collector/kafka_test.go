@@ -101,11 +101,10 @@ func TestKafka_OwnService(t *testing.T) {
 	(<-mail).Ack()
 	received := <-billing
 	origin, _ := envelope.OriginFrom(received.Context())
-	dead, err := envelope.RecordFailure(received, envelope.Failure{
+	dead := envelope.RecordFailure(received, envelope.Failure{
 		Err: envelope.Error{Message: "bank: timeout", Code: "504"}, Retry: 4, Reason: envelope.ReasonExhausted,
 		Handler: "pay",
 	})
-	require.NoError(t, err)
 	require.NoError(t, own.DeadLetter(t.Context(), &envelope.DeadLetter{Message: dead, Origin: *origin}))
 	received.Ack()
 

@@ -38,11 +38,7 @@ func dispatch(publisher message.Publisher, queue string, data any) error {
 	if err != nil {
 		return err
 	}
-	m, err := e.Message()
-	if err != nil {
-		return err
-	}
-	return publisher.Publish(queue, m)
+	return publisher.Publish(queue, e.Message())
 }
 
 func delayedBackoff(ctx context.Context, url string) (brokers.Broker, *middleware.Pipeline, error) {
@@ -63,11 +59,7 @@ func remind(publisher message.Publisher, order any) error {
 	if err != nil {
 		return err
 	}
-	m, err := e.Message()
-	if err != nil {
-		return err
-	}
-	return publisher.Publish("order-reminder", m)
+	return publisher.Publish("order-reminder", e.Message())
 }
 
 func ttlCycle(ctx context.Context, url string) (brokers.Broker, *middleware.Pipeline, error) {

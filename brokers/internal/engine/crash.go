@@ -19,12 +19,9 @@ func crashLetter(m *message.Message, origin envelope.Origin, crashes, limit int,
 	fault := envelope.Error{Message: text, Code: "crash"}
 	dead := m
 	if c, err := envelope.ReadControl(m); err == nil {
-		recorded, err := envelope.RecordFailure(m, envelope.Failure{
+		dead = envelope.RecordFailure(m, envelope.Failure{
 			Err: fault, Class: "crash", At: at, Retry: c.RetryCount + 1, Reason: envelope.ReasonCrash,
 		})
-		if err == nil {
-			dead = recorded
-		}
 	} // otherwise the body only claims to be an envelope, and its bytes stay unchanged
 	return &envelope.DeadLetter{
 		Message: dead, Reason: envelope.ReasonCrash, Err: fault, Rule: "crash-limit", Origin: origin, At: at,

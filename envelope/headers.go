@@ -1,7 +1,7 @@
 package envelope
 
 import (
-	"fmt"
+	"encoding/hex"
 	"strings"
 )
 
@@ -48,14 +48,6 @@ const (
 	// how often the message may have ended its process; written and removed by brokers
 	KeySuspect           = "x-suspect"
 	KeyInvalidRetryCount = "x-retry-count-invalid" // original retry counter, if it could not be read
-)
-
-// Header names that preserve one content mode in the other, see WithMode.
-const (
-	KeyMetadataJSON    = "x-metadata-json"     // JSON array: metadata whose header holds JSON text, not a string
-	KeyMetadataPrefix  = "x-meta-"             // in front of a metadata name that an ordinary header already has
-	KeyFrame           = "x-envelope-frame"    // what surrounded the data in a structured body that was not canonical
-	KeyDataContentType = "x-data-content-type" // content type of the data while the body is structured
 )
 
 // Names chosen by other systems.
@@ -108,14 +100,6 @@ func IsOurs(key string) bool {
 	return isReserved(key) || key == KeyCorrelationID
 }
 
-// reservedName returns the error of metadata under a name that is reserved, or nil.
-func reservedName(what, key string) error {
-	if isReserved(key) {
-		return fmt.Errorf("envelope: %sthe metadata name %q belongs to the envelope; choose another", what, key)
-	}
-	return nil
-}
-
 // isReserved reports whether a header is part of the protocol and therefore not part of the envelope's metadata.
 func isReserved(key string) bool {
 	switch key {
@@ -125,11 +109,45 @@ func isReserved(key string) bool {
 		KeyDeadLetterReason, KeyDeadLetterRule, KeyConsumer, KeyTopic, KeyRoutingKey, KeyExchange, KeyEvent,
 		KeyRedriveID, KeyRedriveCount, KeyRedriveRun, KeyTraceLink, KeyKafkaKey, KeyHeaderTypes, KeyInvalidRetryCount,
 		KeyStage, KeySuspect,
-		KeyMetadataJSON, KeyFrame, KeyDataContentType,
 		KeyContentType, KeyTraceParent, KeyTraceState, KeyConsumerError, KeyCQRSName,
 		KeyPoisonReason, KeyPoisonTopic, KeyPoisonHandler, KeyPoisonSubscriber,
 		KeyWatermillDelayedFor, KeyWatermillDelayedUntil:
 		return true
 	}
-	return strings.HasPrefix(key, KeyMetadataPrefix) || strings.HasPrefix(key, KeyAMQPPrefix) || IsBrokerMade(key)
+	return strings.HasPrefix(key, KeyAMQPPrefix) || IsBrokerMade(key)
+}
+
+// MatchEvent reports whether an event name, words separated by dots, matches an AMQP topic pattern: * matches exactly
+// one word, # any number of words including none. Its cost is bounded by the product of both lengths, whatever the
+// pattern.
+func MatchEvent(pattern, event string) bool {
+	words := strings.Split(event, ".")
+	// reached[i] reports whether the pattern so far can match the first i words.
+	reached := make([]bool, len(words)+1)
+	reached[0] = true
+	for part := range strings.SplitSeq(pattern, ".") {
+		if part == "#" {
+			for i := range words {
+				reached[i+1] = reached[i+1] || reached[i]
+			}
+			continue
+		}
+		for i := len(words); i > 0; i-- {
+			reached[i] = reached[i-1] && (part == "*" || part == words[i-1])
+		}
+		reached[0] = false
+	}
+	return reached[len(words)]
+}
+
+// TraceID returns the trace id from traceparent in a message's headers, 32 hex digits, or "" without one.
+func TraceID(headers map[string]string) string {
+	parts := strings.Split(headers[KeyTraceParent], "-")
+	if len(parts) < 4 || len(parts[0]) != 2 || len(parts[1]) != 32 || strings.Trim(parts[1], "0") == "" {
+		return ""
+	}
+	if _, err := hex.DecodeString(parts[1]); err != nil {
+		return ""
+	}
+	return strings.ToLower(parts[1])
 }
