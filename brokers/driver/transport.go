@@ -257,6 +257,8 @@ type Traits struct {
 	SettleLocal bool
 	// Early transports may dispatch a message before it is due; see [Delivery.Rest].
 	Early bool
+	// DelayRetriesOnly transports delay messages for one consumer, and leave those for a topic to the engine's Delays.
+	DelayRetriesOnly bool
 	// Ordered transports set [Delivery.Order].
 	Ordered bool
 	// NackPause transports implement the pause of a nack. For the others the engine holds the message until the

@@ -104,15 +104,29 @@ func New(cfg Config) (brokers.Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(cfg, resolved, Params())
+	return open(&transport{cfg: cfg, broker: resolved}, Params())
 }
 
-// Open is [New] for drivers, whose Config.Broker is resolved and whose parameters start with [Params].
-func Open(cfg Config, params []brokers.Param) (brokers.Broker, error) {
-	if err := cfg.Validate(); err != nil {
+// Open is [New] for drivers, whose Config.Broker is resolved and whose parameters start with [Params] or [URLParams].
+// Delays defaults to the broker of the environment variable that the latter name, which is closed with the returned
+// one. If Open fails, it closes the publisher.
+func Open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Broker, err error) {
+	t := &transport{cfg: cfg, broker: cfg.Broker}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.Close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if cfg.Delays == nil {
+		if t.cfg.Delays, err = openDelays(ctx, cfg.Broker); err != nil {
+			return nil, err
+		}
+		t.ownsDelays = t.cfg.Delays != nil
+	}
+	if err := t.cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("brokers/watermill: invalid config: %w", err)
 	}
-	return open(cfg, cfg.Broker, params)
+	return open(t, params) //nolint:contextcheck // the broker outlives the context it was opened with
 }
 
 // Params are the parameters of every broker of this package.
@@ -120,12 +134,10 @@ func Params() []brokers.Param {
 	return []brokers.Param{driver.NackPause()}
 }
 
-func open(cfg Config, resolved brokers.Config, params []brokers.Param) (brokers.Broker, error) {
-	t := &transport{cfg: cfg, broker: resolved}
-	if cfg.Delays != nil {
-		t.parking = newParking(t)
-	}
-	return portable.New(portable.Config{Config: resolved, Params: params, Transport: t})
+func open(t *transport, params []brokers.Param) (brokers.Broker, error) {
+	return portable.New(portable.Config{
+		Config: t.broker, Params: params, Transport: t, Delays: t.cfg.Delays, DelaysTopic: firstTopic(t.broker.URL),
+	})
 }
 
 var (

@@ -1,42 +1,129 @@
 package watermill
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // DelaysEnv is the default environment variable of x-delays-env.
 const DelaysEnv = "REDRIVE_DELAYS_URL"
 
+// delaysParam names the variable.
+const delaysParam = "delays-env"
+
 // URLParams are the parameters of drivers that open a Pub/Sub by URL: [Params], and the source of the URL of Delays.
 func URLParams(more ...brokers.Param) []brokers.Param {
 	params := append(Params(), brokers.Param{
-		Name: "delays-env", Default: DelaysEnv,
+		Name: delaysParam, Default: DelaysEnv,
 		Doc: "Environment variable with the URL of the broker in which delayed messages wait; without it nothing can be " +
 			"delayed.",
 	})
 	return append(params, more...)
 }
 
-// OpenDelays opens the broker whose URL is in the environment variable named by x-delays-env. given, which the caller
-// closes, takes precedence. done closes the opened broker; call it after closing the broker that uses it. Without
-// either, delays is nil and done does nothing.
-func OpenDelays(ctx context.Context, cfg brokers.Config, given brokers.Broker) (delays brokers.Broker,
-	done func() error, err error,
+// openDelays opens the broker whose URL is in the environment variable named by x-delays-env. It returns nil without
+// one.
+func openDelays(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	name := cfg.Params.String(delaysParam)
+	if name == "" || os.Getenv(name) == "" {
+		return nil, nil //nolint:nilnil // no Delays is a configuration
+	}
+	delays, err := brokers.Open(ctx, os.Getenv(name))
+	if err != nil {
+		return nil, fmt.Errorf("delays: %w", err)
+	}
+	return delays, nil
+}
+
+// kindOf is kafka for watermill+kafka://: brokers of several kinds may share their Delays.
+func kindOf(url string) string {
+	scheme, _, _ := strings.Cut(url, ":")
+	return strings.TrimPrefix(scheme, Scheme+"+")
+}
+
+// firstTopic is where the first deliveries of a broker with that URL wait in its Delays.
+func firstTopic(url string) string { return "redrive_" + kindOf(url) + "_first_deliveries" }
+
+// RetryTopic is where the retries of a consumer wait in the Delays of a broker with that URL: no other consumer has a
+// queue of that name.
+func RetryTopic(url, topic, consumer string) string {
+	if consumer == "" {
+		consumer = brokers.DefaultGroup
+	}
+	return topic + "." + consumer + "." + kindOf(url) + "_retries"
+}
+
+const (
+	delaysConsumer = "redrive" // the consumer of every retry
+	delayedPrefix  = "x-parked-"
+)
+
+// delayedKeys are headers of a message that the Delays broker would interpret.
+var delayedKeys = []string{
+	envelope.KeyStage, envelope.KeySuspect, envelope.KeyNotBefore, envelope.KeyTopic, envelope.KeyConsumer,
+	envelope.KeyDelay, envelope.KeyWatermillDelayedFor, envelope.KeyWatermillDelayedUntil,
+}
+
+// putRetry stores a message for one consumer in the Delays broker.
+func (t *transport) putRetry(ctx context.Context, o *driver.Outgoing) error {
+	if t.cfg.Delays == nil {
+		return fmt.Errorf("%w: a message cannot be sent to a single consumer: configure Delays", brokers.ErrUnsupported)
+	}
+	if o.ExistingOnly {
+		ctx = envelope.WithExistingOnly(ctx)
+	}
+	m := rendered(o)
+	for _, key := range delayedKeys {
+		if value, ok := m.Metadata[key]; ok {
+			m.Metadata[delayedPrefix+key] = value
+			delete(m.Metadata, key)
+		}
+	}
+	delay := time.Duration(0)
+	if !o.Due.IsZero() {
+		delay = max(time.Until(o.Due), 0)
+	}
+	origin := envelope.Origin{Topic: RetryTopic(t.broker.URL, o.To.Topic, o.To.Consumer), Consumer: delaysConsumer}
+	if err := t.cfg.Delays.Reschedule(ctx, origin, m, delay); err != nil {
+		return fmt.Errorf("delays: %w", err)
+	}
+	return nil
+}
+
+// delayed restores a message that comes from the Delays broker.
+func delayed(m *message.Message) *message.Message {
+	out := message.NewMessage(m.UUID, bytes.Clone(m.Payload))
+	maps.Copy(out.Metadata, m.Metadata)
+	for _, key := range delayedKeys {
+		delete(out.Metadata, key)
+		if value, ok := m.Metadata[delayedPrefix+key]; ok {
+			out.Metadata[key] = value
+			delete(out.Metadata, delayedPrefix+key)
+		}
+	}
+	return out
+}
+
+// subscribeRetries reads the retries of a consumer.
+func (t *transport) subscribeRetries(ctx context.Context, q *driver.Queue) (
+	message.Subscriber, <-chan *message.Message, error,
 ) {
-	none := func() error { return nil }
-	if given != nil {
-		return given, none, nil
-	}
-	url := os.Getenv(cfg.Params.String("delays-env"))
-	if url == "" {
-		return nil, none, nil
-	}
-	if delays, err = brokers.Open(ctx, url); err != nil {
+	sub := t.cfg.Delays.Subscriber(brokers.WithGroup(delaysConsumer), brokers.WithConcurrency(q.Concurrency))
+	messages, err := sub.Subscribe(ctx, RetryTopic(t.broker.URL, q.Topic, q.Group))
+	if err != nil {
+		_ = sub.Close()
 		return nil, nil, fmt.Errorf("delays: %w", err)
 	}
-	return delays, delays.Close, nil
+	return sub, messages, nil
 }

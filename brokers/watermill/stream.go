@@ -18,7 +18,7 @@ import (
 // errEnded ends a stream whose subscriber has closed a channel.
 var errEnded = errors.New("the subscriber has ended the subscription")
 
-// stream merges the subscriptions of one consumer: those of its topic, and that of its parked messages.
+// stream merges the subscriptions of one consumer: those of its topic, and that of its retries.
 type stream struct {
 	t        *transport
 	cancel   context.CancelFunc
@@ -39,7 +39,7 @@ type stream struct {
 // received is a message with its original.
 type received struct {
 	original *message.Message // to be acked
-	parked   bool
+	retry    bool             // from the Delays broker
 }
 
 func newStream(t *transport) *stream {
@@ -72,21 +72,21 @@ func (s *stream) open(q *driver.Queue) error {
 		}
 		s.forward(messages, false)
 	}
-	if s.t.parking == nil {
+	if s.t.cfg.Delays == nil {
 		return nil
 	}
-	parked, messages, err := s.t.parking.subscribe(s.ctx, q)
+	retries, messages, err := s.t.subscribeRetries(s.ctx, q)
 	if err != nil {
 		return err
 	}
-	s.subs = append(s.subs, func() { _ = parked.Close() })
+	s.subs = append(s.subs, func() { _ = retries.Close() })
 	s.forward(messages, true)
 	return nil
 }
 
 // forward passes on messages until their channel ends. Messages that arrive after Close are nacked, and never handed
 // out.
-func (s *stream) forward(messages <-chan *message.Message, parked bool) {
+func (s *stream) forward(messages <-chan *message.Message, retry bool) {
 	s.forwards.Go(func() {
 		for m := range messages {
 			select {
@@ -96,7 +96,7 @@ func (s *stream) forward(messages <-chan *message.Message, parked bool) {
 			default:
 			}
 			select {
-			case s.in <- received{m, parked}:
+			case s.in <- received{m, retry}:
 			case <-s.closed:
 				m.Nack()
 			}
@@ -131,7 +131,7 @@ func (s *stream) delivery(r received) driver.Delivery {
 	switch o, ok := envelope.OriginFrom(m.Context()); {
 	case ok:
 		d.Origin.Timestamp = o.Timestamp
-	case !r.parked && s.t.cfg.Origin != nil:
+	case !r.retry && s.t.cfg.Origin != nil:
 		d.Origin = s.t.cfg.Origin(m)
 	}
 	return d
@@ -140,13 +140,10 @@ func (s *stream) delivery(r received) driver.Delivery {
 // message is the message to deliver, separate from the subscriber's own.
 func (r received) message() *message.Message {
 	m := r.original
-	payload := bytes.Clone(m.Payload) // a handler may write into it
-	if r.parked {
-		m = taken(m)
-		m.Payload = payload
-		return m
+	if r.retry {
+		return delayed(m)
 	}
-	out := message.NewMessage(m.UUID, payload)
+	out := message.NewMessage(m.UUID, bytes.Clone(m.Payload)) // a handler may write into it
 	maps.Copy(out.Metadata, m.Metadata)
 	return out
 }

@@ -17,9 +17,9 @@ import (
 
 // transport is a Pub/Sub together with the place where its delayed messages wait.
 type transport struct {
-	cfg     Config
-	broker  brokers.Config // resolved
-	parking *parking       // if nil, nothing can be delayed
+	cfg        Config
+	broker     brokers.Config // resolved
+	ownsDelays bool
 
 	mu         sync.Mutex
 	closed     bool
@@ -31,10 +31,8 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 	errs := make([]error, len(out))
 	for start := 0; start < len(out); {
 		end := start + 1
-		if out[start].To.Kind != driver.ToConsumer && out[start].Due.IsZero() {
-			for end < len(out) && out[end].To == out[start].To && out[end].Due.IsZero() {
-				end++
-			}
+		for out[start].To.Kind != driver.ToConsumer && end < len(out) && out[end].To == out[start].To {
+			end++
 		}
 		err := t.publish(ctx, out[start:end])
 		for ; start < end; start++ {
@@ -46,14 +44,8 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 
 func (t *transport) publish(ctx context.Context, out []driver.Outgoing) error {
 	o := &out[0]
-	switch {
-	case o.To.Kind == driver.ToConsumer:
-		if t.parking == nil {
-			return fmt.Errorf("%w: a message cannot be sent to a single consumer: configure Delays", brokers.ErrUnsupported)
-		}
-		return t.parking.putRetry(ctx, o)
-	case !o.Due.IsZero():
-		return t.parking.putFirst(ctx, o)
+	if o.To.Kind == driver.ToConsumer {
+		return t.putRetry(ctx, o)
 	}
 	messages := make([]*message.Message, len(out))
 	for i := range out {
@@ -89,11 +81,6 @@ func rendered(o *driver.Outgoing) *message.Message {
 func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	if err := t.mayRead(&q); err != nil {
 		return err
-	}
-	if t.parking != nil {
-		if err := t.parking.start(); err != nil { //nolint:contextcheck // its work outlives ctx, see forward
-			return err
-		}
 	}
 	if t.cfg.Initialize != nil {
 		return errors.Join(t.cfg.Initialize(ctx, q.Topic, q.Group), t.cfg.Initialize(ctx, q.Names.Dead, brokers.DefaultGroup))
@@ -172,7 +159,7 @@ func (t *transport) Capabilities() brokers.Capabilities {
 
 // CanReschedule implements driver.RetryChecker.
 func (t *transport) CanReschedule(time.Duration) error {
-	if t.parking != nil {
+	if t.cfg.Delays != nil {
 		return nil
 	}
 	return fmt.Errorf("a retry has nowhere to wait: configure Delays, by the environment variable that x-delays-env "+
@@ -180,7 +167,9 @@ func (t *transport) CanReschedule(time.Duration) error {
 }
 
 // Traits implements driver.Transport. NackPause is not set: a nack would redeliver the message at once.
-func (t *transport) Traits() driver.Traits { return driver.Traits{Name: Scheme, SettleLocal: true} }
+func (t *transport) Traits() driver.Traits {
+	return driver.Traits{Name: Scheme, SettleLocal: true, DelayRetriesOnly: true}
+}
 
 // Ping implements driver.Transport.
 func (t *transport) Ping(ctx context.Context) error {
@@ -198,9 +187,6 @@ func (t *transport) Ping(ctx context.Context) error {
 // is closed during a call may panic: watermill-kafka v3.1.2 then sends on a channel that sarama has closed. So it is
 // closed when the call has returned, even if the engine has abandoned Close by then.
 func (t *transport) Close(context.Context) error {
-	if t.parking != nil {
-		t.parking.stop()
-	}
 	var err error
 	if t.cfg.Subscriber != nil {
 		err = t.cfg.Subscriber.Close()
@@ -209,5 +195,9 @@ func (t *transport) Close(context.Context) error {
 	t.closed = true
 	t.mu.Unlock()
 	t.publishing.Wait()
-	return errors.Join(err, t.cfg.Publisher.Close())
+	err = errors.Join(err, t.cfg.Publisher.Close())
+	if t.ownsDelays {
+		err = errors.Join(err, t.cfg.Delays.Close())
+	}
+	return err
 }

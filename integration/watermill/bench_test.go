@@ -131,7 +131,7 @@ func benchSQL(b *testing.B, batch int) *bench {
 	}
 	return &bench{
 		n: n, broker: openBench(b, with("watermill+"+url,
-			"x-group=billing&x-poll=20ms&x-payload=json&x-batch="+strconv.Itoa(batch))),
+			"x-group=billing&x-poll=20ms&x-batch="+strconv.Itoa(batch))),
 		subscriber: func(b *testing.B) message.Subscriber {
 			b.Helper()
 			sub, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{

@@ -74,7 +74,7 @@ func (b *Broker) Outgoing(topic string, messages []*message.Message) ([]driver.O
 // parkLong parks messages whose wait exceeds the transport's, and returns the rest.
 func (b *Broker) parkLong(ctx context.Context, out []driver.Outgoing) (rest []driver.Outgoing, err error) {
 	for i := range out {
-		if out[i].Delay <= b.longest {
+		if d := out[i].Delay; d <= 0 || d <= b.longest && !b.traits.DelayRetriesOnly {
 			rest = append(rest, out[i])
 			continue
 		}

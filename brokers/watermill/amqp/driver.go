@@ -62,19 +62,10 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	return open(ctx, cfg)
 }
 
-func open(ctx context.Context, cfg Config) (_ brokers.Broker, err error) {
+func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	if cfg.Marshaler == nil {
 		cfg.Marshaler = Marshaler{}
 	}
-	delays, done, err := wbroker.OpenDelays(ctx, cfg.Broker, cfg.Delays)
-	if err != nil {
-		return nil, fmt.Errorf("watermill+amqp: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			_ = done()
-		}
-	}()
 	logger := wbroker.Logger(cfg.Broker.Logger)
 	uri := strings.TrimPrefix(cfg.Broker.URL, "watermill+")
 	connection, err := wamqp.NewConnection(wamqp.ConnectionConfig{AmqpURI: uri}, logger)
@@ -87,10 +78,10 @@ func open(ctx context.Context, cfg Config) (_ brokers.Broker, err error) {
 		_ = connection.Close()
 		return nil, fmt.Errorf("watermill+amqp: publisher: %w", withoutURL(err))
 	}
-	return wbroker.Open(wbroker.Config{ //nolint:contextcheck // the broker outlives the context it was opened with
-		Publisher:     closing{publisher, connection, done},
+	return wbroker.Open(ctx, wbroker.Config{
+		Publisher:     closing{publisher, connection},
 		NewSubscriber: c.subscriber,
-		Delays:        delays,
+		Delays:        cfg.Delays,
 		Initialize:    c.initialize,
 		Ping:          c.ping,
 		Competing:     true,
@@ -110,18 +101,15 @@ func withoutURL(err error) error {
 	return err
 }
 
-// closing closes everything opened with the publisher. The engine closes it last.
+// closing also closes the publisher's connection.
 type closing struct {
 	message.Publisher
 
 	connection *wamqp.ConnectionWrapper
-	done       func() error // closes the Delays opened for it
 }
 
-// Close closes the connection, and the Delays opened for it.
-func (c closing) Close() error {
-	return errors.Join(c.Publisher.Close(), c.connection.Close(), c.done())
-}
+// Close implements message.Publisher.
+func (c closing) Close() error { return errors.Join(c.Publisher.Close(), c.connection.Close()) }
 
 // client creates watermill-amqp's components on one connection.
 type client struct {

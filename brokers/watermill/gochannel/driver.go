@@ -27,8 +27,8 @@ var _ brokers.Driver = Driver{}
 func (Driver) Params() []brokers.Param { return wbroker.Params() }
 
 // Open implements brokers.Driver.
-func (Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {
-	return open(Config{Broker: cfg}) //nolint:contextcheck // the broker outlives the context it was opened with
+func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	return open(ctx, Config{Broker: cfg})
 }
 
 // Config is for programs that open the broker themselves.
@@ -52,10 +52,10 @@ func New(cfg Config) (brokers.Broker, error) {
 	if cfg.Broker, err = cfg.Broker.Resolve(Driver{}.Params()); err != nil {
 		return nil, err
 	}
-	return open(cfg)
+	return open(context.Background(), cfg)
 }
 
-func open(cfg Config) (brokers.Broker, error) {
+func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	name, err := nameOf(cfg.Broker.URL)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func open(cfg Config) (brokers.Broker, error) {
 	if delays == nil {
 		delays = h.delays
 	}
-	b, err := wbroker.Open(wbroker.Config{
+	return wbroker.Open(ctx, wbroker.Config{
 		Publisher: publisher{h},
 		NewSubscriber: func(group string) (message.Subscriber, error) {
 			return &subscriber{hub: h, group: group, closing: make(chan struct{})}, nil
@@ -81,10 +81,6 @@ func open(cfg Config) (brokers.Broker, error) {
 		Initialize: func(_ context.Context, topic, group string) error { return h.initialize(topic, group) },
 		Broker:     cfg.Broker,
 	}, Driver{}.Params())
-	if err != nil {
-		return nil, errors.Join(err, h.leave())
-	}
-	return b, nil
 }
 
 func nameOf(url string) (string, error) {

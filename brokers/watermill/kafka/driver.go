@@ -33,23 +33,10 @@ var _ brokers.Driver = Driver{}
 // Params implements brokers.Driver.
 func (Driver) Params() []brokers.Param {
 	return wbroker.URLParams(
-		brokers.Param{
-			Name: "version", Default: sarama.DefaultVersion.String(),
-			Doc: "Kafka version whose protocol is used.",
-		},
 		brokers.Param{Name: "auto-create", Type: brokers.Bool, Default: "true", Doc: "Create missing topics."},
 		brokers.Param{
 			Name: "partitions", Type: brokers.Int, Max: 1 << 20,
 			Doc: "Partitions of the topics created, and the most handlers at once; the broker's default if not given.",
-		},
-		brokers.Param{
-			Name: "replication", Type: brokers.Int, Max: 32767,
-			Doc: "Replicas of the topics created; the broker's default if not given.",
-		},
-		brokers.Param{
-			Name: "idempotent", Type: brokers.Bool, Default: "true",
-			Doc: "Use the idempotent producer, so that the server drops what the client sends twice; false for servers that " +
-				"refuse it.",
 		},
 		brokers.Param{
 			Name: "max-message-bytes", Type: brokers.Size, Default: "1MiB", Min: 64 << 10, Max: 1 << 30,
@@ -87,7 +74,8 @@ type Config struct {
 	// Delays keeps delayed messages. The caller closes it. Defaults to the broker of the environment variable
 	// x-delays-env.
 	Delays brokers.Broker
-	// Sarama may change the configuration of sarama: certificates, SCRAM. It is called for each component.
+	// Sarama may change the configuration of sarama: certificates, SCRAM, the protocol's version. It is called for each
+	// component.
 	Sarama func(*sarama.Config)
 }
 
@@ -100,7 +88,7 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	return open(ctx, cfg)
 }
 
-func open(ctx context.Context, cfg Config) (_ brokers.Broker, err error) {
+func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	if cfg.Marshaler == nil {
 		cfg.Marshaler = Marshaler{}
 	}
@@ -108,19 +96,15 @@ func open(ctx context.Context, cfg Config) (_ brokers.Broker, err error) {
 	if err := c.configure(); err != nil {
 		return nil, fmt.Errorf("watermill+kafka: open %s: %w", brokers.Redact(cfg.Broker.URL), err)
 	}
-	delays, done, err := wbroker.OpenDelays(ctx, cfg.Broker, cfg.Delays)
-	if err != nil {
-		return nil, fmt.Errorf("watermill+kafka: %w", err)
-	}
 	pub, err := c.connect()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("watermill+kafka: open %s: %w", brokers.Redact(cfg.Broker.URL), err), done())
+		return nil, fmt.Errorf("watermill+kafka: open %s: %w", brokers.Redact(cfg.Broker.URL), err)
 	}
 	p := cfg.Broker.Params
-	b, err := wbroker.Open(wbroker.Config{ //nolint:contextcheck // the broker outlives the context it was opened with
-		Publisher:       &publisher{client: c, inner: pub, done: done},
+	return wbroker.Open(ctx, wbroker.Config{
+		Publisher:       &publisher{client: c, inner: pub},
 		NewSubscriber:   c.subscriber,
-		Delays:          delays,
+		Delays:          cfg.Delays,
 		Initialize:      func(ctx context.Context, topic, _ string) error { return c.topics.ensure(ctx, topic) },
 		Ping:            c.ping,
 		Origin:          origin,
@@ -131,10 +115,6 @@ func open(ctx context.Context, cfg Config) (_ brokers.Broker, err error) {
 		MaxConcurrency:  p.Int("partitions"),
 		Broker:          cfg.Broker,
 	}, Driver{}.Params())
-	if err != nil {
-		return nil, errors.Join(err, pub.Close(), c.close(), done())
-	}
-	return b, nil
 }
 
 // recordOverhead is what a record needs beyond payload and headers: lengths, the id, the frame of a batch.
@@ -168,20 +148,15 @@ func (c *client) configure() error {
 		}
 		c.seeds = append(c.seeds, host)
 	}
-	version, err := sarama.ParseKafkaVersion(c.cfg.Broker.Params.String("version"))
-	if err != nil {
-		return fmt.Errorf("parameter version: %w", err)
-	}
-	c.base = func() *sarama.Config { return c.sarama(version, u.User) }
+	c.base = func() *sarama.Config { return c.sarama(u.User) }
 	return c.base().Validate()
 }
 
 // sarama is the configuration of every component.
-func (c *client) sarama(version sarama.KafkaVersion, user *url.Userinfo) *sarama.Config {
+func (c *client) sarama(user *url.Userinfo) *sarama.Config {
 	p := c.cfg.Broker.Params
 	s := wkafka.DefaultSaramaSyncPublisherConfig()
 	s.ClientID = clientID(c.cfg.Broker.Name)
-	s.Version = version
 	s.Net.TLS.Enable = p.Bool("tls")
 	s.Net.DialTimeout = 10 * time.Second
 	if user != nil {
@@ -195,10 +170,8 @@ func (c *client) sarama(version sarama.KafkaVersion, user *url.Userinfo) *sarama
 	s.Producer.RequiredAcks = sarama.WaitForAll
 	s.Producer.Timeout = c.cfg.Broker.PublishTimeout
 	s.Producer.MaxMessageBytes = int(p.Bytes("max-message-bytes"))
-	if p.Bool("idempotent") {
-		s.Producer.Idempotent = true
-		s.Net.MaxOpenRequests = 1
-	}
+	s.Producer.Idempotent = true
+	s.Net.MaxOpenRequests = 1
 	s.Consumer.Return.Errors = true
 	s.Consumer.Offsets.Initial = sarama.OffsetOldest
 	s.Consumer.IsolationLevel = sarama.ReadCommitted

@@ -17,7 +17,6 @@ import (
 type publisher struct {
 	client *client
 	inner  *wkafka.Publisher
-	done   func() error // closes the Delays that were opened for it
 }
 
 // Publish makes a topic that is missing, also one that was deleted since.
@@ -56,9 +55,7 @@ func (p *publisher) publish(topic string, messages []*message.Message) error {
 }
 
 // Close implements message.Publisher.
-func (p *publisher) Close() error {
-	return errors.Join(p.inner.Close(), p.client.close(), p.done())
-}
+func (p *publisher) Close() error { return errors.Join(p.inner.Close(), p.client.close()) }
 
 // named reports what an error means in the engine's words.
 func named(err error) error {

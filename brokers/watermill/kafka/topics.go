@@ -35,9 +35,6 @@ func newTopics(conn sarama.Client, admin sarama.ClusterAdmin, p brokers.Params) 
 	if n := p.Int("partitions"); n > 0 {
 		t.detail.NumPartitions = int32(n) //nolint:gosec // G115: bounded by the parameter
 	}
-	if n := p.Int("replication"); n > 0 {
-		t.detail.ReplicationFactor = int16(n) //nolint:gosec // G115: bounded by the parameter
-	}
 	return t
 }
 

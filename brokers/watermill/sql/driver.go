@@ -44,10 +44,6 @@ func (Driver) Params() []brokers.Param {
 			"tried."},
 		brokers.Param{Name: "auto-create", Type: brokers.Bool, Default: "true", Doc: "Create missing tables."},
 		brokers.Param{
-			Name: "payload", Default: "bytes", OneOf: []string{"bytes", "json"},
-			Doc: "Type of the payload column in new tables; json refuses payloads that are not JSON.",
-		},
-		brokers.Param{
 			Name: "batch", Type: brokers.Int, Default: "1", Min: 1, Max: 1000,
 			Doc: "Messages of one transaction; an error delivers all of them again.",
 		},
@@ -119,11 +115,6 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	if err := c.connect(ctx); err != nil {
 		return nil, fmt.Errorf("watermill+sql: open %s: %w", brokers.Redact(cfg.Broker.URL), errors.Join(err, c.close()))
 	}
-	delays, done, err := wbroker.OpenDelays(ctx, cfg.Broker, cfg.Delays)
-	if err != nil {
-		return nil, fmt.Errorf("watermill+sql: %w", errors.Join(err, c.close()))
-	}
-	c.closers = append(c.closers, done)
 	limit, err := c.largest(ctx)
 	var pub *wsql.Publisher
 	if err == nil {
@@ -133,10 +124,10 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 		return nil, fmt.Errorf("watermill+sql: open %s: %w", brokers.Redact(cfg.Broker.URL),
 			c.hide(errors.Join(err, c.close())))
 	}
-	b, err := wbroker.Open(wbroker.Config{ //nolint:contextcheck // the broker outlives the context it was opened with
+	return wbroker.Open(ctx, wbroker.Config{
 		Publisher:       &publisher{client: c, inner: pub},
 		NewSubscriber:   c.subscriber,
-		Delays:          delays,
+		Delays:          cfg.Delays,
 		Initialize:      func(ctx context.Context, topic, _ string) error { return c.ensure(ctx, topic) },
 		Ping:            c.db.PingContext,
 		AckGrace:        5 * time.Second,
@@ -146,10 +137,6 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 		MaxConcurrency:  1,
 		Broker:          cfg.Broker,
 	}, Driver{}.Params())
-	if err != nil {
-		return nil, errors.Join(err, c.close())
-	}
-	return b, nil
 }
 
 // client creates watermill-sql's components for one database.
@@ -214,7 +201,7 @@ func (c *client) adapters() error {
 	if (c.cfg.Schema == nil) != (c.cfg.Offsets == nil) {
 		return errors.New("configure both Schema and Offsets, or neither: they name the same tables")
 	}
-	batch, json := c.cfg.Broker.Params.Int("batch"), c.cfg.Broker.Params.String("payload") == "json"
+	batch := c.cfg.Broker.Params.Int("batch")
 	switch {
 	case c.dialect == sqldb.SQLite:
 		return errors.New("watermill-sql v3 has no adapter for SQLite, and its transactions would lock every writer out: " +
@@ -222,9 +209,9 @@ func (c *client) adapters() error {
 	case c.cfg.Schema != nil:
 		c.schema, c.offsets = c.cfg.Schema, c.cfg.Offsets
 	case c.dialect == sqldb.PostgreSQL:
-		c.schema, c.offsets = newPostgres(batch, json)
+		c.schema, c.offsets = newPostgres(batch)
 	default:
-		c.schema, c.offsets = newMySQL(batch, json)
+		c.schema, c.offsets = newMySQL(batch)
 	}
 	return nil
 }

@@ -26,16 +26,12 @@ var (
 // mysqlName is the maximum number of characters in a name.
 const mysqlName = 64
 
-func newMySQL(batch int, json bool) (MySQLSchema, MySQLOffsets) {
-	payload := "LONGBLOB"
-	if json {
-		payload = "JSON"
-	}
+func newMySQL(batch int) (MySQLSchema, MySQLOffsets) {
 	schema := MySQLSchema{wsql.DefaultMySQLSchema{
 		GenerateMessagesTableName: func(topic string) string {
 			return "`" + tableName(messagesPrefix, topic, mysqlName) + "`"
 		},
-		GeneratePayloadType: func(string) string { return payload },
+		GeneratePayloadType: func(string) string { return "LONGBLOB" },
 		SubscribeBatchSize:  batch,
 	}}
 	return schema, MySQLOffsets{wsql.DefaultMySQLOffsetsAdapter{

@@ -23,16 +23,12 @@ var (
 // postgresName is the maximum number of bytes in a name.
 const postgresName = 63
 
-func newPostgres(batch int, json bool) (PostgresSchema, PostgresOffsets) {
-	payload := "BYTEA"
-	if json {
-		payload = "JSON"
-	}
+func newPostgres(batch int) (PostgresSchema, PostgresOffsets) {
 	schema := PostgresSchema{wsql.DefaultPostgreSQLSchema{
 		GenerateMessagesTableName: func(topic string) string {
 			return `"` + tableName(messagesPrefix, topic, postgresName) + `"`
 		},
-		GeneratePayloadType: func(string) string { return payload },
+		GeneratePayloadType: func(string) string { return "BYTEA" },
 		SubscribeBatchSize:  batch,
 	}}
 	return schema, PostgresOffsets{wsql.DefaultPostgreSQLOffsetsAdapter{

@@ -20,7 +20,6 @@ func TestOpen_NamesFaults(t *testing.T) {
 		"watermill+postgres://localhost/":                       "the URL names no database",
 		"watermill+postgres://u:pw-secret@127.0.0.1:1/db":       "watermill+postgres://u:xxxxx@127.0.0.1:1/db",
 		"watermill+mysql://localhost/db?x-driver=none":          "forgotten import?",
-		"watermill+postgres://localhost/db?x-payload=xml":       "must be one of bytes, json",
 		"watermill+postgres://localhost/db?x-ack-deadline=0s":   "must be at least 1s",
 		"watermill+postgres://localhost/db?x-max-connections=1": "must be at least 2",
 	} {
