@@ -83,16 +83,3 @@ func TestGatherer_WaitsNoLongerThanItsBound(t *testing.T) {
 		require.Equal(t, []int{2, 1}, batches())
 	})
 }
-
-func TestGatherer_ReleasesAllAtTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g, batches := gathered()
-		for _, topic := range []string{"orders", "orders", "payments", "payments", "payments"} {
-			g.add(of(topic))
-		}
-		require.Len(t, g.takeAll(), 3)
-		time.Sleep(batchWait) // virtual
-		synctest.Wait()
-		require.Empty(t, batches(), "nothing is sent twice")
-	})
-}

@@ -213,12 +213,12 @@ func committed(
 		req.Topics = append(req.Topics, topic)
 	}
 	for n := 1; ; n++ {
-		answer, err := req.RequestWith(ctx, client)
+		found, err := positionsIn(req.RequestWith(ctx, client))
+		if err == nil && len(found) < len(wanted) {
+			err = errors.New("the coordinator's answer is incomplete")
+		}
 		if err == nil {
-			var found map[topicPartition]position
-			if found, err = positionsIn(answer, wanted); err == nil {
-				return found, nil
-			}
+			return found, nil
 		}
 		if !sleep(ctx, asking.After(n)) {
 			return nil, fmt.Errorf("committed offsets of group %s: %w", group, err)
@@ -226,8 +226,11 @@ func committed(
 	}
 }
 
-func positionsIn(answer *kmsg.OffsetFetchResponse, wanted []topicPartition) (map[topicPartition]position, error) {
-	if err := kerr.ErrorForCode(answer.ErrorCode); err != nil {
+func positionsIn(answer *kmsg.OffsetFetchResponse, err error) (map[topicPartition]position, error) {
+	if err == nil {
+		err = kerr.ErrorForCode(answer.ErrorCode)
+	}
+	if err != nil {
 		return nil, err
 	}
 	found := map[topicPartition]position{}
@@ -237,11 +240,6 @@ func positionsIn(answer *kmsg.OffsetFetchResponse, wanted []topicPartition) (map
 				return nil, fmt.Errorf("topic %s, partition %d: %w", topic.Topic, p.Partition, err)
 			}
 			found[topicPartition{topic.Topic, p.Partition}] = stored(p.Offset, p.Metadata)
-		}
-	}
-	for _, at := range wanted {
-		if _, ok := found[at]; !ok {
-			return nil, errors.New("the coordinator's answer is incomplete")
 		}
 	}
 	return found, nil

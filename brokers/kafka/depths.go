@@ -42,20 +42,46 @@ func (b *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 }
 
 func (b *transport) depths(ctx context.Context) ([]brokers.Depth, error) {
-	tiers, lots, err := b.depthTopics(ctx)
+	topics, err := b.depthTopics(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ends, err := b.ends(ctx, tiers, lots)
+	ends, err := b.ends(ctx, topics)
 	if err != nil {
 		return nil, err
 	}
 	sums := map[brokers.Depth]int64{} // by description, without a count
-	if err := b.countTiers(ctx, tiers, ends, sums); err != nil {
+	dueAfter, parked := map[topicPartition]int64{}, map[string][]topicPartition{}
+	for _, topic := range topics {
+		if topic.wait > 0 {
+			sums[topic.of] += 0
+		}
+	}
+	for at, end := range ends {
+		switch topic := topics[at.topic]; {
+		case topic.wait == 0:
+			parked[topic.of.Group] = append(parked[topic.of.Group], at)
+		case end > 0:
+			dueAfter[at] = b.stampedNow(ctx, at).Add(-topic.wait).UnixMilli()
+		}
+	}
+	first, err := b.topics.offsets(ctx, dueAfter)
+	if err != nil {
 		return nil, err
 	}
-	if err := b.countParked(ctx, lots, ends, sums); err != nil {
-		return nil, err
+	for at, offset := range first {
+		sums[topics[at.topic].of] += max(ends[at]-offset, 0)
+	}
+	for group, wanted := range parked {
+		positions, err := committed(ctx, b.own, group, wanted)
+		if err != nil {
+			return nil, err
+		}
+		for at, stands := range positions { // those behind the position, except those that its note marks as done
+			stands.offset = max(stands.offset, 0)
+			waiting, noted := unpackNote(stands)
+			sums[topics[at.topic].of] += int64(len(waiting)) + max(ends[at]-noted, 0)
+		}
 	}
 	found := make([]brokers.Depth, 0, len(sums))
 	for of, messages := range sums {
@@ -65,53 +91,45 @@ func (b *transport) depths(ctx context.Context) ([]brokers.Depth, error) {
 	return found, nil
 }
 
-// depthTier is a retry topic to count.
-type depthTier struct {
+// depthTopic is a retry topic to count, or with no wait a parking topic.
+type depthTopic struct {
 	of   brokers.Depth // without a count
 	wait time.Duration
 }
 
-// depthTopics lists the retry topics that exist, and the parking topics.
-func (b *transport) depthTopics(ctx context.Context) (tiers map[string]depthTier, lots map[string]waiter, err error) {
+// depthTopics lists the retry and parking topics that exist, by name.
+func (b *transport) depthTopics(ctx context.Context) (map[string]depthTopic, error) {
 	all, err := b.topics.all(ctx, 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	tiers, lots = map[string]depthTier{}, map[string]waiter{}
+	found := map[string]depthTopic{}
 	for key := range b.waiters.Range {
-		of := key.(waiter)
-		names := b.cfg.Naming.For(of.topic, of.group)
-		template, kind := names.Retry, brokers.DepthRetry
-		if of.group == "" {
-			template, kind = names.Delayed, brokers.DepthDelayed
-		} else if lot := b.parkingName(of.topic, of.group); hasTopic(all, lot) {
-			lots[lot] = of
+		who := key.(waiter)
+		of := brokers.Depth{Topic: who.topic, Group: who.group, Kind: brokers.DepthRetry}
+		template := b.cfg.Naming.For(who.topic, who.group).Retry
+		if who.group == "" {
+			of.Kind, template = brokers.DepthDelayed, b.cfg.Naming.For(who.topic, "").Delayed
+		} else if lot := b.parkingName(who.topic, who.group); all[lot].partitions > 0 {
+			found[lot] = depthTopic{of: brokers.Depth{Topic: who.topic, Group: who.group, Kind: brokers.DepthParked}}
 		}
 		pattern, err := newNamed(template)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		for topic := range all {
-			if wait, ok := pattern.delay(topic); ok {
-				if _, counted := tiers[topic]; !counted { // naming schemes may let groups share one
-					tiers[topic] = depthTier{brokers.Depth{Topic: of.topic, Group: of.group, Kind: kind}, wait}
-				}
+			wait, ok := pattern.delay(topic)
+			if _, counted := found[topic]; ok && !counted { // naming schemes may let groups share one
+				found[topic] = depthTopic{of, wait}
 			}
 		}
 	}
-	return tiers, lots, nil
-}
-
-func hasTopic(all map[string]described, name string) bool {
-	_, ok := all[name]
-	return ok
+	return found, nil
 }
 
 // ends returns the end offsets of the partitions.
-func (b *transport) ends(
-	ctx context.Context, tiers map[string]depthTier, lots map[string]waiter,
-) (map[topicPartition]int64, error) {
-	found, err := b.topics.describe(ctx, slices.AppendSeq(slices.Collect(maps.Keys(tiers)), maps.Keys(lots)))
+func (b *transport) ends(ctx context.Context, topics map[string]depthTopic) (map[topicPartition]int64, error) {
+	found, err := b.topics.describe(ctx, slices.Collect(maps.Keys(topics)))
 	if err != nil {
 		return nil, err
 	}
@@ -124,29 +142,6 @@ func (b *transport) ends(
 	return b.topics.offsets(ctx, wanted)
 }
 
-// countTiers counts the records that are younger than their topic's wait.
-func (b *transport) countTiers(ctx context.Context, tiers map[string]depthTier, ends map[topicPartition]int64,
-	sums map[brokers.Depth]int64,
-) error {
-	wanted := map[topicPartition]int64{}
-	for _, tier := range tiers {
-		sums[tier.of] += 0
-	}
-	for at, end := range ends {
-		if tier, ok := tiers[at.topic]; ok && end > 0 {
-			wanted[at] = b.stampedNow(ctx, at).Add(-tier.wait).UnixMilli()
-		}
-	}
-	first, err := b.topics.offsets(ctx, wanted)
-	if err != nil {
-		return err
-	}
-	for at, offset := range first {
-		sums[tiers[at.topic].of] += max(ends[at]-offset, 0)
-	}
-	return nil
-}
-
 // stampedNow is the current time on the clock that timestamps the records of a partition. If the broker has not been
 // observed lately, it is this process's own clock: nothing is written only to count.
 func (b *transport) stampedNow(ctx context.Context, at topicPartition) time.Time {
@@ -156,31 +151,4 @@ func (b *transport) stampedNow(ctx context.Context, at topicPartition) time.Time
 		}
 	}
 	return time.Now()
-}
-
-// countParked counts unhandled records in the parking topics: those behind the group's position, except those that its
-// note marks as done.
-func (b *transport) countParked(ctx context.Context, lots map[string]waiter, ends map[topicPartition]int64,
-	sums map[brokers.Depth]int64,
-) error {
-	byGroup := map[string][]topicPartition{}
-	for at := range ends {
-		if of, ok := lots[at.topic]; ok {
-			byGroup[of.group] = append(byGroup[of.group], at)
-		}
-	}
-	for group, wanted := range byGroup {
-		positions, err := committed(ctx, b.own, group, wanted)
-		if err != nil {
-			return err
-		}
-		for at, stands := range positions {
-			stands.offset = max(stands.offset, 0)
-			waiting, noted := unpackNote(stands)
-			of := lots[at.topic]
-			sums[brokers.Depth{Topic: of.topic, Group: group, Kind: brokers.DepthParked}] += int64(len(waiting)) +
-				max(ends[at]-noted, 0)
-		}
-	}
-	return nil
 }

@@ -21,10 +21,9 @@ type longPoll struct {
 	end     context.CancelFunc
 	running sync.WaitGroup
 
-	mu       sync.Mutex
-	waiting  map[topicPartition]map[*listener]struct{}
-	arrivals int            // total number of listeners so far
-	asking   map[int32]bool // brokers that have a polling goroutine
+	mu      sync.Mutex
+	waiting map[topicPartition]map[*listener]struct{}
+	polling map[int32]bool // brokers that have a polling goroutine
 }
 
 // topicPartition is a partition of a topic.
@@ -35,18 +34,23 @@ type topicPartition struct {
 
 // listener waits for a record at an offset.
 type listener struct {
+	leader int32 // the broker to ask
 	offset int64
 	told   chan struct{}
 }
 
-// pollWait is how long a broker may hold a request, and thus how long a new listener may have to wait until the next
-// request includes it. The shortest wait in a retry topic is just as long, so this makes nothing late.
-const pollWait = nowTier
+const (
+	// pollWait is how long a broker may hold a request, and thus how long a new listener may have to wait until the next
+	// request includes it. The shortest wait in a retry topic is just as long, so this makes nothing late.
+	pollWait = nowTier
+	// listenFor bounds a listener's wait: a broker that was deposed without noticing answers that there is nothing new.
+	listenFor = 5 * time.Minute
+)
 
 func newLongPoll(client *kgo.Client, topics *topics) *longPoll {
 	l := &longPoll{
 		client: client, topics: topics,
-		waiting: map[topicPartition]map[*listener]struct{}{}, asking: map[int32]bool{},
+		waiting: map[topicPartition]map[*listener]struct{}{}, polling: map[int32]bool{},
 	}
 	l.open, l.end = context.WithCancel(context.Background())
 	return l
@@ -64,27 +68,32 @@ func (l *longPoll) wait(ctx context.Context, at topicPartition, offset int64) bo
 	if err != nil {
 		return sleep(ctx, retrying.First) // the read that follows reports the error
 	}
-	me := &listener{offset, make(chan struct{})}
+	me := &listener{leader.id, offset, make(chan struct{})}
 	l.mu.Lock()
 	if l.waiting[at] == nil {
 		l.waiting[at] = map[*listener]struct{}{}
 	}
 	l.waiting[at][me] = struct{}{}
-	l.arrivals++
-	l.pollBroker(leader.id)
+	if !l.polling[me.leader] && l.open.Err() == nil {
+		l.polling[me.leader] = true
+		l.running.Go(func() { l.keepPolling(me.leader) })
+	}
 	l.mu.Unlock()
+	limit := time.NewTimer(listenFor)
+	defer limit.Stop()
 	select {
 	case <-me.told:
 		return true
+	case <-limit.C:
 	case <-ctx.Done():
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.waiting[at], me)
-		if len(l.waiting[at]) == 0 {
-			delete(l.waiting, at)
-		}
-		return false
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.waiting[at], me)
+	if len(l.waiting[at]) == 0 {
+		delete(l.waiting, at)
+	}
+	return ctx.Err() == nil
 }
 
 // arrived wakes the listeners of a partition.
@@ -102,20 +111,17 @@ func (l *longPoll) wake(at topicPartition) {
 	delete(l.waiting, at)
 }
 
-// keepPolling polls one broker as long as anything waits for a partition that it leads.
+// keepPolling polls one broker as long as anything listens to a partition that it leads.
 func (l *longPoll) keepPolling(leader int32) {
 	for {
-		asked, more := l.collect(leader)
-		if !more {
-			return
-		}
+		asked := l.collect(leader)
 		if len(asked) == 0 {
-			continue
+			return
 		}
 		ends, err := l.poll(leader, asked)
 		l.mu.Lock()
 		for at, offset := range asked {
-			if end, ok := ends[at]; err != nil || !ok || end > offset {
+			if end, ok := ends[at]; !ok || end > offset {
 				l.wake(at) // even without an answer: the read that follows finds the new leader, or reports the fault
 			}
 		}
@@ -126,57 +132,24 @@ func (l *longPoll) keepPolling(leader int32) {
 	}
 }
 
-// collect returns the partitions of a broker that have listeners, with the lowest offset of each. If there are none, it
-// ends the polling goroutine.
-func (l *longPoll) collect(leader int32) (asked map[topicPartition]int64, more bool) {
+// collect returns the partitions with listeners to a broker, and the lowest offset of each. If there are none, the
+// polling goroutine has to end.
+func (l *longPoll) collect(leader int32) map[topicPartition]int64 {
 	l.mu.Lock()
-	known := l.arrivals
-	asked = make(map[topicPartition]int64, len(l.waiting))
+	defer l.mu.Unlock()
+	asked := map[topicPartition]int64{}
 	for at, listeners := range l.waiting {
 		for listener := range listeners {
-			if lowest, ok := asked[at]; !ok || listener.offset < lowest {
+			if lowest, ok := asked[at]; listener.leader == leader && (!ok || listener.offset < lowest) {
 				asked[at] = listener.offset
 			}
 		}
 	}
-	l.mu.Unlock()
-
-	elsewhere := map[topicPartition]int32{}
-	for at := range asked { // without the lock: it may have to ask the cluster
-		switch found, err := l.topics.leader(l.open, at, anyAge); {
-		case err != nil:
-			elsewhere[at] = noLeader
-		case found.id != leader:
-			elsewhere[at] = found.id
-		}
+	if len(asked) == 0 || l.open.Err() != nil {
+		delete(l.polling, leader)
+		return nil
 	}
-
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for at, id := range elsewhere {
-		delete(asked, at)
-		if id == noLeader {
-			l.wake(at)
-		} else {
-			l.pollBroker(id) // its leader has changed
-		}
-	}
-	if len(asked) == 0 && l.arrivals == known || l.open.Err() != nil {
-		delete(l.asking, leader)
-		return nil, false
-	}
-	return asked, true
-}
-
-// noLeader represents the leader of a partition while the cluster elects one.
-const noLeader = -1
-
-// pollBroker schedules a poll of a broker. The caller holds mu.
-func (l *longPoll) pollBroker(leader int32) {
-	if !l.asking[leader] && l.open.Err() == nil {
-		l.asking[leader] = true
-		l.running.Go(func() { l.keepPolling(leader) })
-	}
+	return asked
 }
 
 // poll returns the end offsets of partitions as soon as one of them exceeds its offset, or after a while. Partitions
@@ -184,17 +157,14 @@ func (l *longPoll) pollBroker(leader int32) {
 func (l *longPoll) poll(leader int32, asked map[topicPartition]int64) (map[topicPartition]int64, error) {
 	req := newFetch(1) // only the end of a partition is needed, not its records
 	req.MaxWaitMillis = int32(pollWait / time.Millisecond)
-	byTopic := map[string]int{}
+	byTopic := map[string][]kmsg.FetchRequestTopicPartition{}
 	for at, offset := range asked {
-		i, ok := byTopic[at.topic]
-		if !ok {
-			i = len(req.Topics)
-			byTopic[at.topic] = i
-			t := kmsg.NewFetchRequestTopic()
-			t.Topic = at.topic
-			req.Topics = append(req.Topics, t)
-		}
-		req.Topics[i].Partitions = append(req.Topics[i].Partitions, fetchOf(at.partition, max(offset, 0), 1, -1))
+		byTopic[at.topic] = append(byTopic[at.topic], fetchOf(at.partition, max(offset, 0), 1, -1))
+	}
+	for name, partitions := range byTopic {
+		topic := kmsg.NewFetchRequestTopic()
+		topic.Topic, topic.Partitions = name, partitions
+		req.Topics = append(req.Topics, topic)
 	}
 	answer, err := l.client.Broker(int(leader)).Request(l.open, req)
 	if err != nil {

@@ -108,19 +108,16 @@ func (t *topics) offsets(ctx context.Context, wanted map[topicPartition]int64) (
 		return found, nil
 	}
 	req := kmsg.NewPtrListOffsetsRequest()
-	byTopic := map[string]int{}
+	byTopic := map[string][]kmsg.ListOffsetsRequestTopicPartition{}
 	for at, when := range wanted {
-		i, ok := byTopic[at.topic]
-		if !ok {
-			i = len(req.Topics)
-			byTopic[at.topic] = i
-			topic := kmsg.NewListOffsetsRequestTopic()
-			topic.Topic = at.topic
-			req.Topics = append(req.Topics, topic)
-		}
 		p := kmsg.NewListOffsetsRequestTopicPartition()
 		p.Partition, p.Timestamp = at.partition, when
-		req.Topics[i].Partitions = append(req.Topics[i].Partitions, p)
+		byTopic[at.topic] = append(byTopic[at.topic], p)
+	}
+	for name, partitions := range byTopic {
+		topic := kmsg.NewListOffsetsRequestTopic()
+		topic.Topic, topic.Partitions = name, partitions
+		req.Topics = append(req.Topics, topic)
 	}
 	answer, err := req.RequestWith(ctx, t.client)
 	if err != nil {

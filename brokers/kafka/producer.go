@@ -23,9 +23,6 @@ type producer struct {
 	limit    int           // bytes of one record
 	patience time.Duration // how long close waits for answers
 	gather   batcher       // of calls with one record
-
-	mu     sync.RWMutex // held for reading while records go in, so that close waits for all of them
-	closed bool
 }
 
 // call is one call of send in progress.
@@ -55,13 +52,8 @@ var errNoAnswer = errors.New("no answer of the broker, the outcome is unknown")
 // send returns nil if the broker has stored every record on all in-sync replicas, otherwise an error for each. If ctx
 // ends first, unanswered records may be stored or not. It skips nil records.
 func (p *producer) send(ctx context.Context, records []*kgo.Record) []error {
-	c := &call{pending: len(records), faults: make([]error, len(records)), done: make(chan struct{})}
-	for i := range c.faults {
-		c.faults[i] = errNoAnswer
-	}
-	if err := p.input(ctx, c, records); err != nil {
-		return each(len(records), err)
-	}
+	c := &call{pending: len(records), faults: slices.Repeat([]error{errNoAnswer}, len(records)), done: make(chan struct{})}
+	p.input(ctx, c, records)
 	select {
 	case <-c.done:
 		if slices.ContainsFunc(c.faults, func(err error) bool { return err != nil }) {
@@ -81,17 +73,9 @@ func (p *producer) send(ctx context.Context, records []*kgo.Record) []error {
 	return faults
 }
 
-// each returns one error for each of n records.
-func each(n int, err error) []error { return slices.Repeat([]error{err}, n) }
-
 // input passes records to the client. ctx only bounds the wait for room: records in flight end with an answer, or else
 // all those behind them on their partition would have to fail with them.
-func (p *producer) input(ctx context.Context, c *call, records []*kgo.Record) error {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	if p.closed {
-		return brokers.ErrClosed
-	}
+func (p *producer) input(ctx context.Context, c *call, records []*kgo.Record) {
 	for i, r := range records {
 		switch one := (sending{ctx, r, c, i}); {
 		case r == nil:
@@ -105,7 +89,6 @@ func (p *producer) input(ctx context.Context, c *call, records []*kgo.Record) er
 			p.produce(one)
 		}
 	}
-	return nil
 }
 
 // produce passes gathered records to the client.
@@ -119,13 +102,9 @@ func (p *producer) produce(gathered ...sending) {
 	}
 }
 
-// release passes on records that have waited long enough, unless close does.
+// release passes on records that have waited long enough.
 func (p *producer) release(t *gathering) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	if !p.closed {
-		p.produce(p.gather.take(t)...)
-	}
+	p.produce(p.gather.take(t)...)
 }
 
 // learns makes the client look at a topic again if it does not know the record's partition, which was added since its
@@ -149,16 +128,8 @@ func (p *producer) knows(topic string, partition int32) bool {
 	return leader >= 0 || err != nil
 }
 
-// close sends pending records and waits for the answers.
+// close sends pending records and waits for the answers. Records that are sent later are refused.
 func (p *producer) close() {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return
-	}
-	p.closed = true
-	p.mu.Unlock()
-	p.produce(p.gather.takeAll()...)
 	ctx, cancel := context.WithTimeout(context.Background(), p.patience)
 	defer cancel()
 	_ = p.client.Flush(ctx) // unanswered records get an error
@@ -293,20 +264,6 @@ func (g *batcher) take(t *gathering) []sending {
 		t.overdue.Stop()
 		t.unanswered += len(taken)
 		t.waiting = make([]sending, 0, len(taken)) // about as many are expected next
-	}
-	return taken
-}
-
-// takeAll returns the waiting records of all topics, which are to be sent now.
-func (g *batcher) takeAll() (taken []sending) {
-	g.mu.Lock()
-	topics := make([]*gathering, 0, len(g.topics))
-	for _, t := range g.topics {
-		topics = append(topics, t)
-	}
-	g.mu.Unlock()
-	for _, t := range topics {
-		taken = append(taken, g.take(t)...)
 	}
 	return taken
 }

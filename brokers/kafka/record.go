@@ -189,11 +189,11 @@ func isWaitHeader(name string) bool {
 	return false
 }
 
-// readHeaders converts the headers of a record into metadata without loss: bytes stay bytes, and anything that a map
-// cannot hold goes into headerRaw. In a retry topic, headers of the wait are left out.
+// readHeaders converts the headers of a record into metadata without loss: bytes stay bytes, and names that a map cannot
+// hold go into headerRaw with all their values. In a retry topic, headers of the wait are left out.
 func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata, uuid string) {
 	md = make(message.Metadata, len(headers)+1)
-	lossy := false
+	var lossy map[string]bool
 	for _, h := range headers {
 		name := h.Key
 		if name == headerUUID {
@@ -203,14 +203,23 @@ func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata,
 		if waiting && isWaitHeader(name) {
 			continue
 		}
-		_, twice := md[name]
-		lossy = lossy || twice || h.Value == nil
+		if _, twice := md[name]; (twice || h.Value == nil) && name != headerRaw {
+			if lossy == nil {
+				lossy = map[string]bool{}
+			}
+			lossy[name] = true
+		}
 		md[name] = string(h.Value)
 	}
-	if lossy {
-		if raw := packHeaders(headers, waiting); raw != "" {
-			md[headerRaw] = raw
+	if lossy != nil {
+		var raw []rawHeader
+		for _, h := range headers {
+			if lossy[h.Key] {
+				raw = append(raw, rawHeader{[]byte(h.Key), h.Value})
+			}
 		}
+		text, _ := json.Marshal(raw) // never fails
+		md[headerRaw] = string(text)
 	}
 	return md, uuid
 }
@@ -218,29 +227,6 @@ func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata,
 // rawHeader is a name and a value, which may be null. JSON has both in base64: they may hold bytes that it would
 // replace.
 type rawHeader [2][]byte
-
-func packHeaders(headers []kgo.RecordHeader, waiting bool) string {
-	count := map[string]int{}
-	for _, h := range headers {
-		count[h.Key]++
-	}
-	var raw []rawHeader
-	for _, h := range headers {
-		name := h.Key
-		if name == headerUUID || name == headerRaw || waiting && isWaitHeader(name) || h.Value != nil && count[name] == 1 {
-			continue
-		}
-		raw = append(raw, rawHeader{[]byte(name), h.Value})
-	}
-	if raw == nil {
-		return ""
-	}
-	text, err := json.Marshal(raw)
-	if err != nil {
-		return ""
-	}
-	return string(text)
-}
 
 // writeHeaders is the inverse of readHeaders. A name in headerRaw whose value in md has changed is written only with
 // the new value. Broker-made headers are left out.

@@ -172,7 +172,7 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 			names = append(names, t.Like)
 		}
 	}
-	existing, err := b.t.topics.describe(ctx, sortedUnique(names))
+	existing, err := b.t.topics.describe(ctx, names)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: check: list topics: %w", err)
 	}
@@ -198,11 +198,6 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 		}
 	}
 	return findings, nil
-}
-
-func sortedUnique(names []string) []string {
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // differs returns what is wrong with a topic's setting, or "". settings are the topic's explicit ones.

@@ -1,0 +1,277 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// assigned is called with partitions that are new, before their positions are known.
+func (s *subscription) assigned(_ context.Context, client *kgo.Client, added map[string][]int32) {
+	s.mu.Lock()
+	for _, id := range added[s.q.Topic] {
+		s.own[id] = newPartition(s, id, client)
+	}
+	none := len(s.own) == 0
+	s.mu.Unlock()
+	if none {
+		s.hasJoined()
+	}
+	s.findTiers()
+}
+
+// revoked is called with partitions that the group revokes, and returns when they are given up.
+func (s *subscription) revoked(_ context.Context, _ *kgo.Client, lost map[string][]int32) {
+	var ended []*partition
+	s.mu.Lock()
+	for _, id := range lost[s.q.Topic] {
+		if p := s.own[id]; p != nil {
+			ended = append(ended, p)
+		}
+	}
+	s.mu.Unlock()
+	for _, p := range ended {
+		p.stop()
+	}
+	for _, p := range ended {
+		p.end()
+	}
+}
+
+// fetchedOffsets keeps the group's positions, with their notes, for begin.
+func (s *subscription) fetchedOffsets(_ context.Context, _ *kgo.Client, answer *kmsg.OffsetFetchResponse) error {
+	notes := map[int32]position{}
+	keep := func(partition int32, offset int64, note *string) {
+		notes[partition] = stored(offset, note)
+	}
+	for _, g := range answer.Groups { // the subscription has one topic
+		for _, t := range g.Topics {
+			for _, p := range t.Partitions {
+				keep(p.Partition, p.Offset, p.Metadata)
+			}
+		}
+	}
+	for _, t := range answer.Topics {
+		for _, p := range t.Partitions {
+			keep(p.Partition, p.Offset, p.Metadata)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notes = notes
+	return nil
+}
+
+// begin starts partitions at the positions from which the client is about to read them. An error makes the client
+// rejoin. A rebalance may interrupt a call; the next one has the partitions again.
+func (s *subscription) begin(ctx context.Context,
+	offsets map[string]map[int32]kgo.Offset,
+) (map[string]map[int32]kgo.Offset, error) {
+	topic, err := s.b.topics.describe(ctx, []string{s.q.Topic})
+	if err != nil {
+		return nil, fmt.Errorf("topic %s: %w", s.q.Topic, err)
+	}
+	id := topic[s.q.Topic].id
+	s.mu.Lock()
+	notes := s.notes
+	another := id.another(s.id)
+	if s.id == (topicID{}) {
+		s.id = id
+	}
+	s.mu.Unlock()
+	if another {
+		s.renewLater(errMadeAgain)
+		return nil, errMadeAgain
+	}
+	newest := map[topicPartition]int64{}
+	if s.q.Params.String("offset") == "newest" {
+		for id := range offsets[s.q.Topic] {
+			if at, ok := notes[id]; !ok || at.offset < 0 {
+				newest[topicPartition{s.q.Topic, id}] = offsetNewest
+			}
+		}
+	}
+	ends, err := s.b.topics.offsets(ctx, newest)
+	if err != nil {
+		return nil, fmt.Errorf("where topic %s ends: %w", s.q.Topic, err)
+	}
+	for partition := range offsets[s.q.Topic] {
+		at, ok := notes[partition]
+		had := ok && at.offset >= 0
+		if at = at.in(id); !had || at.offset < 0 {
+			at = position{offset: -1}
+		}
+		switch end, ok := ends[topicPartition{s.q.Topic, partition}]; {
+		case ok:
+			at = position{offset: end, fresh: true} // otherwise a member that dies now would begin at a newer one
+			offsets[s.q.Topic][partition] = kgo.NewOffset().At(end)
+		case had && at.offset < 0:
+			s.log.Warn("the topic was deleted and recreated: the group's position belongs to the old one, and all records are "+
+				"handled", "partition", partition)
+			offsets[s.q.Topic][partition] = kgo.NewOffset().AtStart()
+		}
+		s.mu.Lock()
+		p := s.own[partition]
+		s.mu.Unlock()
+		if p != nil {
+			p.begin(at, id) //nolint:contextcheck // the deliveries of a partition outlive ctx
+		}
+	}
+	s.hasJoined()
+	return offsets, nil
+}
+
+// adopt makes a partition read the retry topics.
+func (s *subscription) adopt(p *partition) {
+	s.mu.Lock()
+	tiers := maps.Clone(s.seen)
+	s.mu.Unlock()
+	for name, t := range tiers {
+		p.readTier(name, t)
+	}
+}
+
+// dropPartition forgets a partition that has been given up.
+func (s *subscription) dropPartition(p *partition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.own[p.id] == p {
+		delete(s.own, p.id)
+	}
+}
+
+func (s *subscription) partitions() []*partition {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.own))
+}
+
+// errNoPartition means that a retry topic has fewer partitions than its source.
+var errNoPartition = errors.New("the retry topic has no such partition")
+
+// readTier makes every partition read a retry topic. Repeating it changes nothing.
+func (s *subscription) readTier(topic string, t tier) {
+	s.mu.Lock()
+	if _, ok := s.kind(topic); !ok {
+		s.mu.Unlock()
+		return
+	}
+	s.seen[topic] = t
+	s.mu.Unlock()
+	for _, p := range s.partitions() {
+		p.readTier(topic, t)
+	}
+}
+
+func (s *subscription) kind(topic string) (time.Duration, bool) {
+	for _, k := range s.kinds {
+		if wait, ok := k.delay(topic); ok {
+			return wait, true
+		}
+	}
+	return 0, false
+}
+
+// findTiers requests a look at the existing retry topics.
+func (s *subscription) findTiers() {
+	select {
+	case s.look <- struct{}{}:
+	default:
+	}
+}
+
+// keepLooking finds retry topics created by others, and notices when the topic itself is gone.
+func (s *subscription) keepLooking(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		age := time.Duration(0)
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.look:
+		case <-tick.C:
+			age = lookEvery / 2
+		}
+		s.refreshTopic(ctx)
+		tiers, err := s.b.topics.list(ctx, age, s.kinds...)
+		if err != nil {
+			if ctx.Err() == nil {
+				s.log.Warn("the retry topics cannot be listed; trying again", "err", err)
+			}
+			continue
+		}
+		for name, t := range tiers {
+			s.readTier(name, t)
+		}
+	}
+}
+
+// refreshTopic requests another client if the topic is gone or was recreated, because a client sticks to the one that
+// it knew.
+func (s *subscription) refreshTopic(ctx context.Context) {
+	found, err := s.b.topics.describe(ctx, []string{s.q.Topic})
+	if err != nil {
+		return // the cluster does not answer now
+	}
+	topic := found[s.q.Topic]
+	s.mu.Lock()
+	another := topic.err == nil && topic.id.another(s.id)
+	grown := topic.err == nil && topic.partitions > s.partitionCount
+	if topic.err == nil {
+		s.partitionCount = topic.partitions
+	}
+	s.mu.Unlock()
+	if grown {
+		s.b.topics.remember(s.q.Topic, topic.partitions)
+		s.client.Load().ForceMetadataRefresh() // and then the group reassigns them
+	}
+	switch {
+	case another:
+		s.renewLater(errMadeAgain)
+	case isGone(topic.err):
+		s.renewLater(topic.err)
+	}
+}
+
+// renewLater requests another client, and says why.
+func (s *subscription) renewLater(why error) {
+	select {
+	case s.rejoin <- why:
+	default: // already requested
+	}
+}
+
+// has makes sure that a retry topic has a partition.
+func (s *subscription) has(ctx context.Context, at topicPartition) error {
+	wait, _ := s.kind(at.topic)
+	partitions, err := s.b.topics.existing(ctx, s.b.source(s.q.Topic))
+	if err != nil {
+		return err
+	}
+	have, _, err := s.b.topics.ensure(ctx, s.b.tier(at.topic, wait, max(partitions, at.partition+1)))
+	if err != nil {
+		return err
+	}
+	if at.partition >= have {
+		return errNoPartition
+	}
+	return nil
+}
+
+// cloneRecord copies a record, so that it does not keep the whole answer of the broker in memory.
+func cloneRecord(r *kgo.Record) *kgo.Record {
+	c := *r
+	c.Key, c.Value = slices.Clone(r.Key), slices.Clone(r.Value)
+	c.Headers = slices.Clone(r.Headers)
+	for i, h := range c.Headers {
+		c.Headers[i] = kgo.RecordHeader{Key: string([]byte(h.Key)), Value: slices.Clone(h.Value)}
+	}
+	return &c
+}
