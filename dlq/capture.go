@@ -54,7 +54,7 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 	e.Body = &Body{
 		UUID:        d.Message.UUID,
 		Payload:     d.Message.Payload,
-		Headers:     withoutForged(d.Message.Metadata),
+		Headers:     maps.Clone(d.Message.Metadata),
 		Collected:   d.Collected,
 		ContentType: d.Message.Metadata.Get(envelope.KeyContentType),
 		Trace:       d.Err.Trace,
@@ -96,14 +96,4 @@ func stamp(t time.Time) time.Time {
 		t = time.Now()
 	}
 	return t.UTC().Truncate(time.Microsecond)
-}
-
-// withoutForged copies the headers without those that name a collector's source, because with them a producer could
-// choose where a redrive goes. The collector's own record is Body.Collected.
-func withoutForged(headers map[string]string) map[string]string {
-	kept := maps.Clone(headers)
-	for _, key := range driver.CollectedHeaders {
-		delete(kept, key)
-	}
-	return kept
 }

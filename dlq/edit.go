@@ -154,7 +154,6 @@ func locked(key string) bool {
 	case envelope.KeyContentType, envelope.KeyCorrelationID:
 		return false
 	default:
-		return envelope.IsOurs(key) || envelope.IsBrokerMade(key) ||
-			slices.Contains(driver.CollectedHeaders[:], strings.ToLower(key))
+		return envelope.IsOurs(key) || envelope.IsBrokerMade(key)
 	}
 }

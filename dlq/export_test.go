@@ -112,7 +112,7 @@ func TestManager_ImportRefuses(t *testing.T) {
 		"not JSON":       {"hello", "line 2"},
 		"newer version":  {strings.Replace(good, `"v":2`, `"v":99`, 1), "version 99"},
 		"no version":     {`{}`, "version 0"},
-		"no body":        {`{"v":1,"entry":{"version":1}}`, "body of revision 0 is missing"},
+		"no body":        {`{"v":2,"entry":{"version":1}}`, "body of revision 0 is missing"},
 		"damaged":        {strings.Replace(good, `"payload":"`, `"payload":"AAAA`, 1), "SHA-256"},
 		"unknown status": {strings.Replace(good, `"PENDING"`, `"LOST"`, 1), "status \"LOST\""},
 		"short key":      {strings.Replace(good, `"key":"`, `"key":"AAAA","other":"`, 1), "the key has 3 bytes"},

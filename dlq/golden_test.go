@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -70,27 +69,6 @@ func goldenLetter() *Entry {
 	e.Size = int64(len(e.Body.Payload))
 	e.ChangedBy = e.DiedBy()
 	return &e
-}
-
-// The files of version 1, as they were written before the form of version 2, are read to the last byte. Never
-// regenerate them.
-func TestWire_ReadsVersion1(t *testing.T) {
-	t.Parallel()
-	line, err := os.ReadFile("testdata/export-v1.jsonl")
-	require.NoError(t, err)
-	x, err := readLine(line)
-	require.NoError(t, err)
-	require.Equal(t, goldenEntry(), x)
-
-	data, err := os.ReadFile("testdata/spool-v1.spool")
-	require.NoError(t, err)
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "dlq-000001.log"), data, 0o600))
-	records := drained(t, dir)
-	letter, err := spooled(records[0].Dead)
-	require.NoError(t, err)
-	require.Equal(t, goldenLetter(), letter)
-	require.Equal(t, &wire.Redriven{ID: 42, MessageID: "message \"1\"", At: goldenAt(9)}, records[1].Redriven)
 }
 
 // The form written today is pinned: the golden files of version 2 have it.

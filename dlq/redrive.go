@@ -35,8 +35,8 @@ func (f RedriverFunc) Reschedule(ctx context.Context, origin envelope.Origin, m 
 // a retry count of 0 and with the entry's id and redrive number, by which its outcome is matched.
 func RedriveMessage(e *Entry) *message.Message {
 	m := message.NewMessage(e.Body.UUID, e.Body.Payload)
-	maps.Copy(m.Metadata, withoutForged(e.Body.Headers))
+	maps.Copy(m.Metadata, e.Body.Headers)
 	out := envelope.PrepareRedrive(m, envelope.Redrive{ID: driver.FormatID(e.ID), Count: e.RedriveCount, Run: e.Run})
-	out.SetContext(driver.WithCollected(out.Context(), e.Body.WhereCollected()))
+	out.SetContext(driver.WithCollected(out.Context(), e.Body.Collected))
 	return out
 }

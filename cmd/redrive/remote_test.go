@@ -200,7 +200,7 @@ func TestRemote_Transfer(t *testing.T) {
 	code, _, stderr = command(t, "dlq", "import", "all.jsonl")
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stderr, "0 stored, 5 were there")
-	require.NoError(t, os.WriteFile("damaged.jsonl", []byte(`{"v":1,"entry":{},"bodies":[]}`), 0o600))
+	require.NoError(t, os.WriteFile("damaged.jsonl", []byte(`{"v":2,"entry":{},"bodies":[]}`), 0o600))
 	code, _, stderr = command(t, "dlq", "import", "damaged.jsonl")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "line 1: invalid request")

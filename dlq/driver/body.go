@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"time"
@@ -63,4 +64,17 @@ func (r *Revision) Validate() error {
 func (b *Body) Rehash() {
 	b.SHA256 = sha256.Sum256(b.Payload)
 	b.ContentType = text.Clean(b.Headers[envelope.KeyContentType], text.MaxName)
+}
+
+type collectedKey struct{}
+
+// WithCollected returns a context for a redriven message, with where a collector found it.
+func WithCollected(ctx context.Context, c envelope.Collected) context.Context {
+	return context.WithValue(ctx, collectedKey{}, c)
+}
+
+// CollectedFrom returns the value of [WithCollected] in a message's context; zero if there is none.
+func CollectedFrom(ctx context.Context) envelope.Collected {
+	c, _ := ctx.Value(collectedKey{}).(envelope.Collected)
+	return c
 }

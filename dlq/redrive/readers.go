@@ -47,7 +47,7 @@ func (rn *Runner) destinations(ctx context.Context, run *Run, entries []*dlq.Ent
 	for _, e := range entries {
 		q := question{origin: rn.address(run, e)}
 		if e.Body != nil {
-			q.collected = e.Body.WhereCollected()
+			q.collected = e.Body.Collected
 		}
 		to := &q.origin
 		d := Destination{

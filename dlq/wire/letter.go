@@ -1,13 +1,12 @@
 package wire
 
 import (
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"time"
 )
 
-// Version is the version of the lines of an export and of the records of a spool. Older versions can be read.
+// Version is the version of the lines of an export and of the records of a spool.
 const Version = 2
 
 // Letter is a line of an export: an entry with every revision of its body, in order.
@@ -42,104 +41,30 @@ type VersionError struct {
 
 // Error names both versions.
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("version %d is not one that this program reads (1 to %d)", e.Version, Version)
+	return fmt.Sprintf("version %d is not the one that this program reads (%d)", e.Version, Version)
 }
 
-// versionOf reads the version of a line or a record.
-func versionOf(data []byte) (int, error) {
-	var line struct {
-		Version int `json:"v"`
-	}
-	if err := json.Unmarshal(data, &line); err != nil {
-		return 0, err
-	}
-	if line.Version < 1 || line.Version > Version {
-		return 0, &VersionError{line.Version}
-	}
-	return line.Version, nil
-}
-
-// UnmarshalJSON reads a line of any version so far.
+// UnmarshalJSON refuses a line of another version.
 func (l *Letter) UnmarshalJSON(data []byte) error {
-	version, err := versionOf(data)
-	if err != nil {
+	type plain Letter
+	if err := json.Unmarshal(data, (*plain)(l)); err != nil {
 		return err
 	}
-	if version > 1 {
-		type plain Letter
-		return json.Unmarshal(data, (*plain)(l))
-	}
-	var old struct {
-		Redacted bool    `json:"redacted"`
-		Entry    Entry   `json:"entry"`
-		Bodies   []body1 `json:"bodies"`
-	}
-	if err := json.Unmarshal(data, &old); err != nil {
-		return err
-	}
-	*l = Letter{Version: version, Redacted: old.Redacted, Entry: old.Entry}
-	for i := range old.Bodies {
-		l.Bodies = append(l.Bodies, old.Bodies[i].body())
-	}
-	return nil
+	return checkVersion(l.Version)
 }
 
-// UnmarshalJSON reads a record of any version so far.
+// UnmarshalJSON refuses a record of another version.
 func (r *Record) UnmarshalJSON(data []byte) error {
-	version, err := versionOf(data)
-	if err != nil {
+	type plain Record
+	if err := json.Unmarshal(data, (*plain)(r)); err != nil {
 		return err
 	}
-	if version > 1 {
-		type plain Record
-		return json.Unmarshal(data, (*plain)(r))
+	return checkVersion(r.Version)
+}
+
+func checkVersion(version int) error {
+	if version != Version {
+		return &VersionError{version}
 	}
-	var old struct {
-		Dead     json.RawMessage `json:"dead"`
-		Redriven *Redriven       `json:"redriven"`
-	}
-	if err := json.Unmarshal(data, &old); err != nil {
-		return err
-	}
-	*r = Record{Version: version, Redriven: old.Redriven}
-	if old.Dead == nil {
-		return nil
-	}
-	// One object had the fields of the entry and of its body.
-	var (
-		letter EntryDetail
-		body   body1
-		number struct {
-			Redrive int `json:"redrive"`
-		}
-	)
-	for _, into := range []any{&letter.Entry, &body, &number} {
-		if err := json.Unmarshal(old.Dead, into); err != nil {
-			return err
-		}
-	}
-	letter.Status, letter.Version = "PENDING", 1
-	letter.CreatedAt, letter.LastSeenAt, letter.ChangedAt = letter.DiedAt, letter.DiedAt, letter.DiedAt
-	letter.SeenCount, letter.DeathRedrive, letter.RedriveCount = 1, number.Redrive, number.Redrive
-	letter.Body = body.body()
-	r.Dead = &letter
 	return nil
-}
-
-// body1 is a body in files of version 1.
-type body1 struct {
-	Revision    int     `json:"revision"`
-	UUID        Text    `json:"uuid"`
-	ContentType Text    `json:"content_type"`
-	Headers     Headers `json:"headers"`
-	Trace       Text    `json:"trace"`
-	SHA256      []byte  `json:"sha256"`
-	Payload     []byte  `json:"payload"`
-}
-
-func (b *body1) body() Body {
-	body := Body{Revision: b.Revision, UUID: b.UUID, ContentType: b.ContentType, Headers: b.Headers, StackTrace: b.Trace}
-	body.SetBytes(b.Payload)
-	body.SHA256 = hex.EncodeToString(b.SHA256) // as written, to be compared with that of the bytes read
-	return body
 }
