@@ -45,17 +45,13 @@ func (a *app) auditListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			records := make([]wire.AuditRecord, 0, len(found))
-			for i := range found {
-				records = append(records, found[i].Wire())
-			}
 			if !single {
-				records = wire.FoldAudit(records)
+				found = wire.FoldAudit(found)
 			}
 			if more != "" {
 				more = "--all"
 			}
-			return printPage(a, records, auditColumns, "nothing is recorded", more)
+			return printPage(a, found, auditColumns, "nothing is recorded", more)
 		}),
 	}
 	flags := cmd.Flags()
@@ -75,7 +71,7 @@ var auditColumns = []column[wire.AuditRecord]{
 	{title: "When", value: func(r wire.AuditRecord) string { return stampOf(r.At) }},
 	{title: "Since", wide: true, value: func(r wire.AuditRecord) string { return stampOf(r.Since) }},
 	{title: "Who", value: func(r wire.AuditRecord) string { return oneLine(r.Actor, 30) }},
-	{title: "What", value: func(r wire.AuditRecord) string { return r.Action }},
+	{title: "What", value: func(r wire.AuditRecord) string { return string(r.Action) }},
 	{title: "Of", value: func(r wire.AuditRecord) string {
 		switch {
 		case len(r.Entries) > 1:
@@ -86,7 +82,7 @@ var auditColumns = []column[wire.AuditRecord]{
 			return ""
 		}
 	}},
-	{title: "To", gives: drops, value: func(r wire.AuditRecord) string { return r.To }},
+	{title: "To", gives: drops, value: func(r wire.AuditRecord) string { return string(r.To) }},
 	{title: "Run", gives: drops, value: func(r wire.AuditRecord) string { return r.Run }},
 	{title: "Why", value: func(r wire.AuditRecord) string { return oneLine(r.Note, 60) }},
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
-	"github.com/redrive-go/redrive/envelope"
 )
 
 // filterFlags are the flags that select entries.
@@ -110,7 +109,7 @@ func (f *filterFlags) idsOrFilter(cmd *cobra.Command, args []string) error {
 // read makes the filter at a time.
 func (f *filterFlags) read(now time.Time) (dlq.Filter, error) {
 	filter := f.filter
-	filter.Reason = envelope.Reason(f.reason)
+	filter.Reason = f.reason
 	filter.Statuses = f.defaultStatus
 	if len(f.statuses) > 0 {
 		filter.Statuses = nil

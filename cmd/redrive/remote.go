@@ -75,10 +75,6 @@ func refused(err error) error {
 // as is the author of a change for the API.
 func as(by dlq.By) client.By { return client.By{Actor: by.Actor, Note: by.Note, Version: by.Version} }
 
-func pageOf(p dlq.Page) wire.Page {
-	return wire.Page{Limit: p.Limit, Order: string(p.Order), Cursor: p.After}
-}
-
 // read converts a response of the API to the command's own type.
 func read[W, T any](w *W, err error, set func(*T, *W) error) (*T, error) {
 	if err != nil {
@@ -124,16 +120,21 @@ func entry(w *wire.Entry, err error) (*dlq.Entry, error) {
 	return read(w, err, always((*dlq.Entry).SetWire))
 }
 
-func ran(w *wire.Run, err error) (*redrive.Run, error) { return read(w, err, (*redrive.Run).SetWire) }
+func ran(w *wire.Run, err error) (*redrive.Run, error) {
+	if err != nil {
+		return nil, refused(err)
+	}
+	return &redrive.Run{Run: *w}, nil
+}
 
 func (r *remote) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error) {
-	page, err := value(r.api.ListEntries(ctx, f.Wire(), pageOf(p)))
+	page, err := value(r.api.ListEntries(ctx, f, p))
 	entries, err := list(page.Entries, err, always((*dlq.Entry).SetWire))
 	return driver.Listing{Entries: entries, Next: page.Next}, err
 }
 
 func (r *remote) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, error) {
-	n, err := r.api.CountEntries(ctx, f.Wire(), limit)
+	n, err := r.api.CountEntries(ctx, f, limit)
 	return n, refused(err)
 }
 
@@ -143,17 +144,12 @@ func (r *remote) Get(ctx context.Context, id int64) (*dlq.Entry, error) {
 }
 
 func (r *remote) ListGroups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, bool, error) {
-	page, err := value(r.api.ListGroups(ctx, wire.GroupQuery{
-		Status: string(q.Status), Handler: q.Handler, ErrorClass: q.ErrorClass, Cause: q.CauseText, Limit: q.Limit,
-		Fingerprint: q.Fingerprint,
-		TrendSince:  q.TrendSince,
-	}))
+	page, err := value(r.api.ListGroups(ctx, q))
 	return page.Groups, page.Incomplete, err
 }
 
 func (r *remote) Stats(ctx context.Context, q dlq.StatsQuery) (driver.Stats, error) {
-	stats, err := r.api.GetStats(ctx, wire.StatsQuery{Since: q.Since, TopCauses: q.TopCauses})
-	return value(read(stats, err, always((*driver.Stats).SetWire)))
+	return value(r.api.GetStats(ctx, q))
 }
 
 // Recurrence is the server's report, up to now.
@@ -164,15 +160,12 @@ func (r *remote) Recurrence(ctx context.Context, q dlq.RecurrenceQuery) (*dlq.Re
 
 func (r *remote) Audit(ctx context.Context, id int64) ([]driver.AuditRecord, error) {
 	records, err := value(r.api.GetEntryAudit(ctx, id))
-	return list(records.Records, err, always((*driver.AuditRecord).SetWire))
+	return records.Records, err
 }
 
 func (r *remote) AuditLog(ctx context.Context, f dlq.AuditFilter, p dlq.Page) ([]driver.AuditRecord, string, error) {
-	page, err := value(r.api.ListAudit(ctx, wire.AuditQuery{
-		EntryID: f.EntryID, Run: f.Run, Actor: f.Actor, Action: string(f.Action), From: f.From, To: f.To,
-	}, pageOf(p)))
-	records, err := list(page.Records, err, always((*driver.AuditRecord).SetWire))
-	return records, page.Next, err
+	page, err := value(r.api.ListAudit(ctx, wire.AuditQuery{AuditFilter: f}, p))
+	return page.Records, page.Next, err
 }
 
 func (r *remote) Mute(ctx context.Context, fingerprint string, period time.Duration, by dlq.By) (*driver.Mute, error) {
@@ -215,12 +208,10 @@ func (r *remote) Park(ctx context.Context, id int64, by dlq.By) (*dlq.Entry, err
 }
 
 func (r *remote) ChangeAll(ctx context.Context, action driver.Action, f dlq.Filter, by dlq.By) (dlq.Bulk, error) {
-	done, err := value(r.api.ChangeEntries(ctx, string(action), f.Wire(), as(by)))
+	done, err := value(r.api.ChangeEntries(ctx, string(action), f, as(by)))
 	bulk := dlq.Bulk{Changed: done.Changed, Refused: done.Refused}
 	for i := range done.Conflicts {
-		conflict := &driver.ConflictError{}
-		conflict.SetWire(&done.Conflicts[i])
-		bulk.Conflicts = append(bulk.Conflicts, conflict)
+		bulk.Conflicts = append(bulk.Conflicts, &done.Conflicts[i])
 	}
 	return bulk, err
 }
@@ -237,7 +228,7 @@ func (r *remote) Edit(ctx context.Context, id int64, edit dlq.Edit, by dlq.By) (
 
 // Export copies the server's export. A lost connection is an error.
 func (r *remote) Export(ctx context.Context, w io.Writer, f dlq.Filter) (int64, error) {
-	from, err := r.api.ExportEntries(ctx, f.Wire())
+	from, err := r.api.ExportEntries(ctx, f)
 	if err != nil {
 		return 0, refused(err)
 	}
@@ -255,21 +246,18 @@ func (r *remote) Import(ctx context.Context, from io.Reader, by dlq.By) (dlq.Imp
 }
 
 func (r *remote) Purge(ctx context.Context, p dlq.Purge) (int, error) {
-	scope := wire.PurgeScope{ClosedBefore: p.ClosedBefore}
-	for _, s := range p.Statuses {
-		scope.Statuses = append(scope.Statuses, string(s))
-	}
+	scope := wire.PurgeScope{ClosedBefore: p.ClosedBefore, Statuses: p.Statuses}
 	n, err := r.api.PurgeEntries(ctx, scope, p.SkipArchive, client.By{Actor: p.Actor, Note: p.Note})
 	return n, refused(err)
 }
 
 func (r *remote) PreviewRun(ctx context.Context, spec redrive.Spec, sample int) (*redrive.Preview, error) {
-	preview, err := r.api.PreviewRun(ctx, spec.Wire(), sample)
+	preview, err := r.api.PreviewRun(ctx, spec, sample)
 	return read(preview, err, (*redrive.Preview).SetWire)
 }
 
 func (r *remote) StartRun(ctx context.Context, spec redrive.Spec, by dlq.By) (*redrive.Run, error) {
-	return ran(r.api.StartRun(ctx, spec.Wire(), as(by)))
+	return ran(r.api.StartRun(ctx, spec, as(by)))
 }
 
 func (r *remote) Run(ctx context.Context, id string) (*redrive.Run, error) {
@@ -277,19 +265,21 @@ func (r *remote) Run(ctx context.Context, id string) (*redrive.Run, error) {
 }
 
 func (r *remote) Runs(ctx context.Context, f redrive.RunFilter, p dlq.Page) ([]redrive.Run, string, error) {
-	q := wire.RunQuery{CreatedBy: f.CreatedBy, Active: f.Active}
-	for _, s := range f.States {
-		q.State = append(q.State, string(s))
+	page, err := value(r.api.ListRuns(ctx, f, p))
+	var runs []redrive.Run
+	for i := range page.Runs {
+		runs = append(runs, redrive.Run{Run: page.Runs[i]})
 	}
-	page, err := value(r.api.ListRuns(ctx, q, pageOf(p)))
-	runs, err := list(page.Runs, err, (*redrive.Run).SetWire)
 	return runs, page.Next, err
 }
 
 func (r *remote) RunItems(ctx context.Context, id string, f redrive.ItemFilter) ([]redrive.Item, error) {
-	page, err := value(r.api.ListRunItems(ctx, id,
-		wire.ItemQuery{State: string(f.State), After: f.After, Limit: f.Limit}))
-	return list(page.Items, err, always((*redrive.Item).SetWire))
+	page, err := value(r.api.ListRunItems(ctx, id, f))
+	var items []redrive.Item
+	for i := range page.Items {
+		items = append(items, redrive.Item{RunItem: page.Items[i]})
+	}
+	return items, err
 }
 
 func (r *remote) PauseRun(ctx context.Context, id string, by dlq.By) (*redrive.Run, error) {

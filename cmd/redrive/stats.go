@@ -81,7 +81,7 @@ func statsOf(s *driver.Stats) statsView {
 	v := statsView{
 		Total: s.Counts.Total(), ByStatus: byStatus(s.Counts), ByTopic: namedViews(s.ByTopic), ByType: namedViews(s.ByType),
 		TopCauses: []groupView{}, Hourly: []hourView{}, OldestPending: s.OldestPending,
-		MeanResolution: s.MeanResolution.Seconds(),
+		MeanResolution: s.MeanResolution.Duration().Seconds(),
 	}
 	for i := range s.TopCauses {
 		v.TopCauses = append(v.TopCauses, groupOf(&s.TopCauses[i], dlq.Pending))

@@ -179,11 +179,12 @@ func TestContract_EveryMethod(t *testing.T) {
 	c, ctx, by := s.client(t), t.Context(), By{Note: "contract", Actor: "ana"}
 	now, two := time.Now(), 2
 	filter := wire.Filter{
-		IDs: []int64{1, 2}, Statuses: []string{"PENDING", "PARKED"}, Topic: "x", Consumer: "x", EventType: "x", Handler: "x",
+		IDs: []int64{1, 2}, Statuses: []wire.Status{"PENDING", "PARKED"}, Topic: "x", Consumer: "x", EventType: "x", Handler: "x",
 		Reason: "exhausted", ErrorClass: "x",
 		ErrorCode: "x", Fingerprint: "x", EventID: "x", SourceTable: "x", SourceID: "x", CorrelationID: "x",
-		TraceID: "4bf92f3577b34da6a3ce929d0e0e4736", Error: "x", Payload: "x",
-		PayloadFields: []string{"a=1", "b=2,3"}, Cause: "x", From: now.Add(-time.Hour), To: now, ResolvedBefore: now,
+		TraceID: "4bf92f3577b34da6a3ce929d0e0e4736", ErrorText: "x", PayloadText: "x",
+		PayloadFields: []wire.PayloadField{{Path: []string{"a"}, Value: "1"}, {Path: []string{"b"}, Value: "2,3"}},
+		CauseText:     "x", From: now.Add(-time.Hour), To: now, ResolvedBefore: now,
 		DiedBefore: now, Redrives: &two, Run: "x",
 	}
 	page, spec := wire.Page{Limit: 2, Order: "oldest"},
@@ -225,7 +226,7 @@ func TestContract_EveryMethod(t *testing.T) {
 		{"import-entries", func() (any, error) { return c.ImportEntries(ctx, bytes.NewReader(exported.Bytes()), by) }},
 		{"list-groups", func() (any, error) {
 			return c.ListGroups(ctx, wire.GroupQuery{
-				Status: "PENDING", Handler: "pay", ErrorClass: "*bank.Error", Cause: "bank", Fingerprint: "x",
+				Status: "PENDING", Handler: "pay", ErrorClass: "*bank.Error", CauseText: "bank", Fingerprint: "x",
 				TrendSince: now.Add(-time.Hour), Limit: 3,
 			})
 		}},
@@ -234,9 +235,9 @@ func TestContract_EveryMethod(t *testing.T) {
 			return c.GetStats(ctx, wire.StatsQuery{Since: now.Add(-time.Hour), TopCauses: 3})
 		}},
 		{"list-audit", func() (any, error) {
-			return c.ListAudit(ctx, wire.AuditQuery{
-				EntryID: 1, Run: "run-1", Actor: "ana", Action: "edit", From: now.Add(-time.Hour), To: now, Fold: true,
-			}, page)
+			return c.ListAudit(ctx, wire.AuditQuery{Fold: true, AuditFilter: wire.AuditFilter{
+				EntryID: 1, Run: "run-1", Actor: "ana", Action: "edit", From: now.Add(-time.Hour), To: now,
+			}}, page)
 		}},
 		{"list-audit", func() (any, error) { return c.ListAudit(ctx, wire.AuditQuery{}, wire.Page{}) }},
 		{"mute-group", func() (any, error) { return c.MuteGroup(ctx, causes.Groups[0].Fingerprint, time.Hour, by) }},
@@ -253,13 +254,13 @@ func TestContract_EveryMethod(t *testing.T) {
 		{"cancel-run", func() (any, error) { return c.CancelRun(ctx, "run-0", by) }},
 		{"get-run", func() (any, error) { return c.GetRun(ctx, "run-0") }},
 		{"list-runs", func() (any, error) {
-			return c.ListRuns(ctx, wire.RunQuery{State: []string{"cancelled", "paused"}, CreatedBy: "ana", Active: true}, page)
+			return c.ListRuns(ctx, wire.RunFilter{States: []wire.RunState{"cancelled", "paused"}, CreatedBy: "ana", Active: true}, page)
 		}},
-		{"list-runs", func() (any, error) { return c.ListRuns(ctx, wire.RunQuery{}, wire.Page{}) }},
+		{"list-runs", func() (any, error) { return c.ListRuns(ctx, wire.RunFilter{}, wire.Page{}) }},
 		{"list-run-items", func() (any, error) {
-			return c.ListRunItems(ctx, "run-0", wire.ItemQuery{State: "waiting", After: 1, Limit: 5})
+			return c.ListRunItems(ctx, "run-0", wire.ItemFilter{State: "waiting", After: 1, Limit: 5})
 		}},
-		{"list-run-items", func() (any, error) { return c.ListRunItems(ctx, "run-0", wire.ItemQuery{}) }},
+		{"list-run-items", func() (any, error) { return c.ListRunItems(ctx, "run-0", wire.ItemFilter{}) }},
 		{"review-run", func() (any, error) { return c.ReviewRun(ctx, "run-0", wire.ReviewQuery{Sample: 3}) }},
 		{"watch-run", func() (any, error) {
 			var last *wire.Run

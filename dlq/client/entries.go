@@ -31,7 +31,7 @@ func (c *Client) Entries(ctx context.Context, f wire.Filter, p wire.Page) iter.S
 					return
 				}
 			}
-			if p.Cursor = list.Next; p.Cursor == "" {
+			if p.After = list.Next; p.After == "" {
 				return
 			}
 		}

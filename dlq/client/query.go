@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -14,39 +13,40 @@ import (
 func values(asked ...any) url.Values {
 	q := url.Values{}
 	for _, a := range asked {
-		v := reflect.ValueOf(a)
-		for i := range v.NumField() {
-			tag := v.Type().Field(i).Tag
-			name, _, _ := strings.Cut(cmp.Or(tag.Get("query"), tag.Get("json")), ",")
-			if !v.Field(i).IsZero() {
-				set(q, name, v.Field(i).Interface())
-			}
-		}
+		add(q, reflect.ValueOf(a))
 	}
 	return q
 }
 
-func set(q url.Values, name string, value any) {
-	switch v := value.(type) {
-	case string, bool, int, int64:
-		q.Set(name, fmt.Sprint(v))
-	case *int:
-		q.Set(name, strconv.Itoa(*v))
-	case time.Time:
-		q.Set(name, v.Format(time.RFC3339Nano))
-	case []int64:
-		list := make([]string, 0, len(v))
-		for _, n := range v {
-			list = append(list, strconv.FormatInt(n, 10))
+func add(q url.Values, v reflect.Value) {
+	for i := range v.NumField() {
+		of := v.Type().Field(i)
+		name, _, _ := strings.Cut(cmp.Or(of.Tag.Get("query"), of.Tag.Get("json")), ",")
+		switch field := v.Field(i); {
+		case of.Anonymous:
+			add(q, field)
+		case field.IsZero() || name == "":
+		case name == "payload_fields": // a value may have a comma in it
+			q[name] = texts(field)
+		case field.Kind() == reflect.Slice:
+			q.Set(name, strings.Join(texts(field), ","))
+		default:
+			q.Set(name, text(field))
 		}
-		q.Set(name, strings.Join(list, ","))
-	case []string:
-		if name == "payload_fields" { // a value may have a comma in it
-			q[name] = v
-			return
-		}
-		q.Set(name, strings.Join(v, ","))
-	default:
-		panic("dlq/client: parameter " + name + " of a type that is not one of a query")
 	}
+}
+
+func texts(list reflect.Value) []string {
+	all := make([]string, list.Len())
+	for i := range all {
+		all[i] = text(list.Index(i))
+	}
+	return all
+}
+
+func text(v reflect.Value) string {
+	if t, ok := reflect.TypeAssert[time.Time](v); ok {
+		return t.Format(time.RFC3339Nano)
+	}
+	return fmt.Sprint(reflect.Indirect(v).Interface())
 }

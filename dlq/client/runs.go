@@ -11,7 +11,7 @@ import (
 )
 
 // ListRuns returns a page of the redrive runs.
-func (c *Client) ListRuns(ctx context.Context, q wire.RunQuery, p wire.Page) (*wire.RunList, error) {
+func (c *Client) ListRuns(ctx context.Context, q wire.RunFilter, p wire.Page) (*wire.RunList, error) {
 	return ask[wire.RunList](ctx, c, get(values(q, p), "runs"))
 }
 
@@ -36,7 +36,7 @@ func (c *Client) ReviewRun(ctx context.Context, id string, q wire.ReviewQuery) (
 }
 
 // ListRunItems returns a page of a run's entries.
-func (c *Client) ListRunItems(ctx context.Context, id string, q wire.ItemQuery) (*wire.ItemList, error) {
+func (c *Client) ListRunItems(ctx context.Context, id string, q wire.ItemFilter) (*wire.ItemList, error) {
 	return ask[wire.ItemList](ctx, c, get(values(q), "runs", id, "items"))
 }
 

@@ -82,7 +82,7 @@ func TestTwoOperators(t *testing.T) {
 		require.NotNil(t, loser.conflict)
 		require.Equal(t, winner.who, loser.conflict.By)
 		require.Equal(t, string(dlq.Retrying), loser.conflict.Status)
-		require.Equal(t, "redrive", loser.conflict.Action)
+		require.Equal(t, wire.Action("redrive"), loser.conflict.Action)
 	}
 
 	// The same with the group as a run: the second finds nothing left, or is refused by the run's id.

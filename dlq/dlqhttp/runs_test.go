@@ -47,7 +47,7 @@ func TestRun_ThroughTheClient(t *testing.T) {
 	started, err := ana.StartRun(t.Context(), spec, client.By{Note: "the bank is open"})
 	require.NoError(t, err)
 	id := started.ID
-	require.Equal(t, string(redrive.AwaitingApproval), started.State)
+	require.Equal(t, redrive.AwaitingApproval, started.State)
 	require.Equal(t, "the bank is open", started.Note)
 
 	events := s.watch(t, id)
@@ -68,10 +68,10 @@ func TestRun_ThroughTheClient(t *testing.T) {
 	require.Equal(t, 6, s.sent.count())
 	require.Contains(t, string(s.sent.messages[0].Payload), `"currency":"EUR"`)
 
-	items, err := ana.ListRunItems(t.Context(), id, wire.ItemQuery{Limit: 4})
+	items, err := ana.ListRunItems(t.Context(), id, wire.ItemFilter{Limit: 4})
 	require.NoError(t, err)
 	require.Len(t, items.Items, 4)
-	items, err = ana.ListRunItems(t.Context(), id, wire.ItemQuery{After: items.Next})
+	items, err = ana.ListRunItems(t.Context(), id, wire.ItemFilter{After: items.Next})
 	require.NoError(t, err)
 	require.Len(t, items.Items, 2)
 	require.Zero(t, items.Next)
@@ -113,7 +113,7 @@ func (s *server) watch(t *testing.T, id string) <-chan event {
 					t.Errorf("%s: %v", data, err)
 					return
 				}
-				e.state, e.succeeded = run.State, run.Counts.Succeeded
+				e.state, e.succeeded = string(run.State), run.Counts.Succeeded
 				events <- e
 			}
 		}

@@ -70,7 +70,7 @@ func testTransitions(t *testing.T, db Database) {
 					require.ErrorAs(t, err, &refused)
 					require.ErrorIs(t, err, dlq.ErrConflict)
 					require.Equal(t, []any{id, action, from, before.ChangedBy},
-						[]any{refused.ID, refused.Action, refused.Status, refused.By})
+						[]any{refused.EntryID, refused.Action, dlq.Status(refused.Status), refused.By})
 					require.Contains(t, err.Error(), string(from))
 					require.Equal(t, before, stored, "a refused change changes nothing")
 					return

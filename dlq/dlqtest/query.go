@@ -36,7 +36,7 @@ func testFilters(t *testing.T, db Database) {
 		"handler": {func(d *envelope.DeadLetter) { d.Handler = "refund" }, dlq.Filter{Handler: "refund"}},
 		"reason": {
 			func(d *envelope.DeadLetter) { d.Reason = envelope.ReasonPanic },
-			dlq.Filter{Reason: envelope.ReasonPanic},
+			dlq.Filter{Reason: string(envelope.ReasonPanic)},
 		},
 		"error class": {func(d *envelope.DeadLetter) { d.Class = "*main.CPF" }, dlq.Filter{ErrorClass: "*main.CPF"}},
 		"error code":  {func(d *envelope.DeadLetter) { d.Err.Code = "422" }, dlq.Filter{ErrorCode: "422"}},

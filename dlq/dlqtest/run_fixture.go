@@ -9,16 +9,17 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // newRun creates a run and freezes its set; holder has its lease.
 func newRun(t *testing.T, s Store, spec redrive.Spec, chunk int) *redrive.Run {
 	t.Helper()
 	spec = must(spec.Resolve())(t)
-	r := &redrive.Run{
+	r := &redrive.Run{Run: wire.Run{
 		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana", ChangedAt: noon,
 		ChangedBy: "ana",
-	}
+	}}
 	require.NoError(t, s.CreateRun(t.Context(), r,
 		driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: r.ID}))
 	r = must(s.LeaseRun(t.Context(), r.ID, holder, noon, 1000*time.Hour))(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // A run is read back as it was stored, listed, and changed by compare-and-set; its steps do not count as changes.
@@ -21,15 +22,14 @@ func testRunResource(t *testing.T, db Database) {
 	putMany(t, s, 0, 3)
 	redrives := 2
 	spec := redrive.Spec{
-		ID: "run-0", Limit: 7, Rate: 12.5, Canary: []int{1, 10}, JQ: `.a = "é\u0000"`, OutcomeTimeout: time.Minute,
+		ID: "run-0", Limit: 7, Rate: 12.5, Canary: []int{1, 10}, JQ: `.a = "é\u0000"`, OutcomeTimeout: wire.Seconds(time.Minute),
 		Filter: dlq.Filter{Topic: "orders", From: noon, Redrives: &redrives, IDs: []int64{1, 2}},
 	}
 	spec = must(spec.Resolve())(t)
-	created := &redrive.Run{
+	created := &redrive.Run{Run: wire.Run{
 		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana 'é'", Note: "why",
-		ChangedAt: noon,
-		ChangedBy: "ana", ApprovalAbove: -1,
-	}
+		ChangedAt: noon, ChangedBy: "ana", ApprovalAbove: -1,
+	}}
 	audit := driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: created.ID, Note: "why"}
 	require.NoError(t, s.CreateRun(t.Context(), created, audit))
 	requireTaken(t, s.CreateRun(t.Context(), created, audit), created)
@@ -48,7 +48,7 @@ func testRunResource(t *testing.T, db Database) {
 	err := s.ChangeRun(t.Context(), &changed, audit)
 	var conflict *redrive.ConflictError
 	require.ErrorAs(t, err, &conflict)
-	require.Equal(t, []any{"bob", redrive.Paused, int64(2)}, []any{conflict.By, conflict.State, conflict.Version})
+	require.Equal(t, []any{"bob", string(redrive.Paused), int64(2)}, []any{conflict.By, conflict.Status, conflict.Version})
 	got = must(s.Run(t.Context(), created.ID))(t)
 	changed.Counts, changed.Holder, changed.FrozenTo = redrive.Counts{}, "", 0
 	require.Equal(t, &changed, got)
@@ -145,7 +145,7 @@ func requireTaken(t *testing.T, err error, by *redrive.Run) {
 	require.ErrorIs(t, err, dlq.ErrConflict)
 	var conflict *redrive.ConflictError
 	require.ErrorAs(t, err, &conflict)
-	require.Contains(t, conflict.ID, by.ID)
+	require.Equal(t, by.ID, conflict.Run)
 	require.Equal(t, []any{redrive.ActionStart, by.CreatedBy}, []any{conflict.Action, conflict.By})
 	require.WithinDuration(t, by.CreatedAt, conflict.At, 0)
 }
@@ -158,11 +158,10 @@ func testRunSameID(t *testing.T, db Database) {
 	faults := make([]error, 8)
 	var processes sync.WaitGroup
 	for n := range faults {
-		r := &redrive.Run{
+		r := &redrive.Run{Run: wire.Run{
 			ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: fmt.Sprintf("ana %d", n),
-			ChangedAt: noon,
-			ChangedBy: "ana",
-		}
+			ChangedAt: noon, ChangedBy: "ana",
+		}}
 		audit := driver.AuditRecord{At: noon, Actor: r.CreatedBy, Action: redrive.ActionStart, Run: r.ID}
 		processes.Go(func() { faults[n] = stores[n%2].CreateRun(t.Context(), r, audit) })
 	}

@@ -134,7 +134,7 @@ func testStats(t *testing.T, db Database) {
 
 	stats := must(s.Stats(t.Context(), dlq.StatsQuery{Now: noon.Add(time.Hour)}))(t)
 	require.Equal(t, driver.Counts{Pending: 3, Retrying: 1, Resolved: 2}, stats.Counts)
-	require.Equal(t, 2*time.Hour, stats.MeanResolution)
+	require.Equal(t, 2*time.Hour, stats.MeanResolution.Duration())
 	require.Equal(t, noon.Add(-10*24*time.Hour), stats.OldestPending)
 	require.Equal(t, []driver.HourCount{
 		{Hour: noon.Add(-3 * time.Hour).Truncate(time.Hour), Count: 2},

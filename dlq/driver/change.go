@@ -8,9 +8,7 @@ import (
 	"time"
 )
 
-// Action is an operation on an entry. Its text appears in the audit log.
-type Action string
-
+// The actions on an entry.
 const (
 	// ActionRedrive claims the entry for sending it back: PENDING, PARKED, or overdue RETRYING, to RETRYING.
 	ActionRedrive Action = "redrive"
@@ -212,26 +210,6 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 	return e, nil
 }
 
-// From returns the states in which an entry allows the action. An overdue RETRYING entry also allows what reserves,
-// closes or parks it, see [Entry.Overdue].
-func (a Action) From() []Status {
-	switch a {
-	case ActionRedrive, ActionResolve, ActionDiscard, ActionEdit:
-		return []Status{Pending, Parked}
-	case ActionPark:
-		return []Status{Pending}
-	case ActionPublished, ActionRelease, ActionReleaseByHand:
-		return []Status{Retrying}
-	case ActionSucceed:
-		// PENDING and PARKED as well: the message of a redrive that timed out may succeed after its claim was released.
-		return []Status{Retrying, Pending, Parked}
-	case ActionRestore:
-		return []Status{Resolved, Discarded, Parked}
-	default:
-		return nil
-	}
-}
-
 func (c *Change) legal(e *Entry) bool {
 	from := slices.Contains(c.Action.From(), e.Status)
 	switch c.Action {
@@ -261,4 +239,14 @@ func (e *Entry) waiting() Status {
 		return Parked
 	}
 	return Pending
+}
+
+func conflict(e *Entry, action Action) error {
+	c := &ConflictError{
+		EntryID: e.ID, Action: action, Status: string(e.Status), Version: e.Version, By: e.ChangedBy, At: e.ChangedAt,
+	}
+	if e.Status == Retrying {
+		c.LeaseUntil = e.LeaseUntil
+	}
+	return c
 }

@@ -4,36 +4,55 @@ import (
 	"encoding/hex"
 	"fmt"
 
-	"github.com/redrive-go/redrive/dlq/internal/mirror"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Fields with other names in the JSON form; those with an empty name are copied by hand.
-var (
-	entries = mirror.New[Entry, wire.Entry](map[string]string{
-		"Broker": "Origin.Broker", "Topic": "Origin.Topic", "Consumer": "Origin.Consumer", "Exchange": "Origin.Exchange",
-		"RoutingKey": "Origin.RoutingKey", "MessageKey": "Origin.Key", "Partition": "Origin.Partition",
-		"Offset": "Origin.Offset", "Position": "Origin.Position", "RedriveTo": "Origin.RedriveTo",
-		"BrokerTime": "Origin.Timestamp", "Key": "", "Body": "",
-		// Not stored.
-		"Origin.Incarnation": "", "Origin.Redelivered": "", "Origin.DeliveryCount": "",
-	})
-	filters = mirror.New[Filter, wire.Filter](map[string]string{
-		"Error": "ErrorText", "Payload": "PayloadText", "Cause": "CauseText", "PayloadFields": "",
-	})
-	stats     = mirror.New[Stats, wire.Stats](map[string]string{"Recent": ""})
-	audits    = mirror.New[AuditRecord, wire.AuditRecord](map[string]string{"Entries": "", "Since": ""})
-	conflicts = mirror.New[ConflictError, wire.Conflict](map[string]string{"EntryID": "ID", "Run": ""})
-)
-
 // Wire is the entry's JSON form, without its body.
 func (e *Entry) Wire() wire.Entry {
-	w := entries.To(e)
+	w := wire.Entry{
+		ID: e.ID, Status: e.Status, Version: e.Version, EventID: wire.Text(e.EventID), EventType: wire.Text(e.EventType),
+		SourceTable: wire.Text(e.SourceTable), SourceID: wire.Text(e.SourceID), CorrelationID: wire.Text(e.CorrelationID),
+		Broker: wire.Text(e.Origin.Broker), Topic: wire.Text(e.Origin.Topic), Consumer: wire.Text(e.Origin.Consumer),
+		Exchange: wire.Text(e.Origin.Exchange), RoutingKey: wire.Text(e.Origin.RoutingKey), MessageKey: e.Origin.Key,
+		Partition: e.Origin.Partition, Offset: e.Origin.Offset, Position: wire.Text(e.Origin.Position),
+		RedriveTo: wire.Text(e.Origin.RedriveTo), BrokerTime: e.Origin.Timestamp, Handler: wire.Text(e.Handler),
+		Reason: string(e.Reason), ErrorMessage: wire.Text(e.ErrorMessage), ErrorClass: wire.Text(e.ErrorClass),
+		ErrorCode: wire.Text(e.ErrorCode), Rule: wire.Text(e.Rule), Cause: wire.Text(e.Cause), Fingerprint: e.Fingerprint,
+		Attempts: e.Attempts, RedriveCount: e.RedriveCount, RedriveBudget: e.RedriveBudget, DeathRedrive: e.DeathRedrive,
+		RedriveOf: e.RedriveOf, SeenCount: e.SeenCount, LeaseUntil: e.LeaseUntil, Run: e.Run, CreatedAt: e.CreatedAt,
+		FirstFailureAt: e.FirstFailureAt, DiedAt: e.DiedAt, LastSeenAt: e.LastSeenAt, LastRedriveAt: e.LastRedriveAt,
+		SucceededAt: e.SucceededAt, ResolvedAt: e.ResolvedAt, ResolvedBy: wire.Text(e.ResolvedBy), ChangedAt: e.ChangedAt,
+		ChangedBy: wire.Text(e.ChangedBy), Revision: e.Revision, Size: e.Size,
+	}
 	if e.Key != (Key{}) {
 		w.Key = e.Key[:]
 	}
 	return w
+}
+
+// SetWire sets the entry from its JSON form, except for Body. A key of the wrong length is ignored.
+func (e *Entry) SetWire(w *wire.Entry) {
+	*e = Entry{
+		ID: w.ID, Status: w.Status, Version: w.Version, EventID: string(w.EventID), EventType: string(w.EventType),
+		SourceTable: string(w.SourceTable), SourceID: string(w.SourceID), CorrelationID: string(w.CorrelationID),
+		Origin: envelope.Origin{
+			Broker: string(w.Broker), Topic: string(w.Topic), Consumer: string(w.Consumer), Exchange: string(w.Exchange),
+			RoutingKey: string(w.RoutingKey), Key: w.MessageKey, Partition: w.Partition, Offset: w.Offset,
+			Position: string(w.Position), RedriveTo: string(w.RedriveTo), Timestamp: w.BrokerTime,
+		},
+		Handler: string(w.Handler), Reason: envelope.Reason(w.Reason), ErrorMessage: string(w.ErrorMessage),
+		ErrorClass: string(w.ErrorClass), ErrorCode: string(w.ErrorCode), Rule: string(w.Rule), Cause: string(w.Cause),
+		Fingerprint: w.Fingerprint, Attempts: w.Attempts, RedriveCount: w.RedriveCount, RedriveBudget: w.RedriveBudget,
+		DeathRedrive: w.DeathRedrive, RedriveOf: w.RedriveOf, SeenCount: w.SeenCount, LeaseUntil: w.LeaseUntil, Run: w.Run,
+		CreatedAt: w.CreatedAt, FirstFailureAt: w.FirstFailureAt, DiedAt: w.DiedAt, LastSeenAt: w.LastSeenAt,
+		LastRedriveAt: w.LastRedriveAt, SucceededAt: w.SucceededAt, ResolvedAt: w.ResolvedAt,
+		ResolvedBy: string(w.ResolvedBy), ChangedAt: w.ChangedAt, ChangedBy: string(w.ChangedBy), Revision: w.Revision,
+		Size: w.Size, Body: e.Body,
+	}
+	if len(w.Key) == len(e.Key) {
+		e.Key = Key(w.Key)
+	}
 }
 
 // Detail is the entry's JSON form with its body.
@@ -43,16 +62,6 @@ func (e *Entry) Detail() wire.EntryDetail {
 		d.Body = e.Body.Wire()
 	}
 	return d
-}
-
-// SetWire sets the entry from its JSON form, except for Body. A key of the wrong length is ignored.
-func (e *Entry) SetWire(w *wire.Entry) {
-	body := e.Body
-	*e = entries.From(w)
-	e.Body = body
-	if len(w.Key) == len(e.Key) {
-		e.Key = Key(w.Key)
-	}
 }
 
 // SetDetail sets the entry, including its body, from its JSON form. The error wraps [ErrInvalid] when the body's digest
@@ -110,44 +119,3 @@ func (x *Exported) Wire() *wire.Letter {
 	}
 	return l
 }
-
-// Wire is the filter's JSON form.
-func (f *Filter) Wire() wire.Filter {
-	w := filters.To(f)
-	for _, field := range f.PayloadFields {
-		w.PayloadFields = append(w.PayloadFields, field.String())
-	}
-	return w
-}
-
-// SetWire sets the filter from its JSON form. The error wraps [ErrInvalid] for a payload field that cannot be
-// read.
-func (f *Filter) SetWire(w *wire.Filter) error {
-	*f = filters.From(w)
-	for _, text := range w.PayloadFields {
-		field, err := ParsePayloadField(text)
-		if err != nil {
-			return fmt.Errorf("payload_fields: %w", err)
-		}
-		f.PayloadFields = append(f.PayloadFields, field)
-	}
-	return nil
-}
-
-// Wire is the JSON form of the statistics.
-func (s *Stats) Wire() wire.Stats { return stats.To(s) }
-
-// SetWire sets the statistics from their JSON form.
-func (s *Stats) SetWire(w *wire.Stats) { *s = stats.From(w) }
-
-// Wire is the JSON form of the audit record.
-func (r *AuditRecord) Wire() wire.AuditRecord { return audits.To(r) }
-
-// SetWire sets the audit record from its JSON form.
-func (r *AuditRecord) SetWire(w *wire.AuditRecord) { *r = audits.From(w) }
-
-// Wire is the JSON form of the conflict.
-func (e *ConflictError) Wire() wire.Conflict { return conflicts.To(e) }
-
-// SetWire sets the conflict from its JSON form.
-func (e *ConflictError) SetWire(w *wire.Conflict) { *e = conflicts.From(w) }

@@ -141,7 +141,7 @@ func (n *Notifier) stopped(ctx context.Context, now time.Time, muted map[string]
 		if of.ChangedAt.Before(now.Add(-window)) || muted[of.Spec.Filter.Fingerprint] {
 			continue
 		}
-		shown := n.cfg.Redaction.Run(of.Wire(now))
+		shown := n.cfg.Redaction.Run(of.Shown(now))
 		kind, text := RunStopped, fmt.Sprintf("Redrive run %s of %s has stopped: %s", shown.ID, oneLine(shown.CreatedBy),
 			oneLine(shown.Cause))
 		if of.State == redrive.AwaitingApproval {

@@ -235,10 +235,10 @@ func TestNotifier_Kinds(t *testing.T) {
 	require.NoError(t, s.PutNotice(t.Context(), driver.Notice{Receiver: "ops", At: now.Add(-time.Minute)}))
 	runs, _ := driver.As[redrive.Store](letters.Store())
 	start := func(id string, state redrive.State, cause string) {
-		run := &redrive.Run{
+		run := &redrive.Run{Run: wire.Run{
 			ID: id, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now,
 			ChangedBy: "ana",
-		}
+		}}
 		record := driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: id}
 		require.NoError(t, runs.CreateRun(t.Context(), run, record))
 		run.State, run.Cause, run.Version, run.ChangedAt = state, cause, 2, time.Now()

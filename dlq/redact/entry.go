@@ -130,7 +130,7 @@ func (r *Rules) Spec(spec wire.RunSpec) wire.RunSpec {
 	f := &spec.Filter
 	for _, text := range []*string{
 		&f.Topic, &f.Consumer, &f.EventType, &f.Handler, &f.ErrorClass, &f.ErrorCode, &f.EventID, &f.SourceTable, &f.SourceID,
-		&f.CorrelationID, &f.TraceID, &f.Error, &f.Cause,
+		&f.CorrelationID, &f.TraceID, &f.ErrorText, &f.CauseText,
 	} {
 		*text = r.Text(*text)
 	}
@@ -140,8 +140,8 @@ func (r *Rules) Spec(spec wire.RunSpec) wire.RunSpec {
 	if spec.JQ != "" {
 		spec.JQ = Mask
 	}
-	if spec.Filter.Payload != "" {
-		spec.Filter.Payload = Mask
+	if spec.Filter.PayloadText != "" {
+		spec.Filter.PayloadText = Mask
 	}
 	spec.Filter.PayloadFields = slices.Clone(spec.Filter.PayloadFields)
 	for i := range spec.Filter.PayloadFields {
@@ -151,7 +151,7 @@ func (r *Rules) Spec(spec wire.RunSpec) wire.RunSpec {
 }
 
 // hiddenField stands for a payload field that is looked for.
-const hiddenField = "hidden=" + Mask
+var hiddenField = wire.PayloadField{Path: []string{"hidden"}, Value: Mask}
 
 // Item is what may be shown of an entry of a run.
 func (r *Rules) Item(item wire.RunItem) wire.RunItem {

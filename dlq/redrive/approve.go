@@ -14,7 +14,7 @@ func (rn *Runner) readyRun(ctx context.Context, run *Run) (*Run, error) {
 	ready := *run
 	ready.NeedsApproval = run.needsApproval()
 	if run.ApprovalAbove >= 0 && !ready.NeedsApproval && run.ApprovedBy == "" && run.Counts.Total() > 0 {
-		limit, err := dlq.Approval{Above: run.ApprovalAbove, Window: run.ApprovalWindow}.Resolve()
+		limit, err := dlq.Approval{Above: run.ApprovalAbove, Window: run.ApprovalWindow.Duration()}.Resolve()
 		if err != nil {
 			return nil, err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -129,7 +130,7 @@ func TestRun_MaxOutAndLostOutcomes(t *testing.T) {
 		c := &consumer{silent: true}
 		m, store := operated(t, 30, c)
 		run, err := m.StartRun(t.Context(), redrive.Spec{
-			MaxOut: 10, OutcomeTimeout: 30 * time.Second,
+			MaxOut: 10, OutcomeTimeout: wire.Seconds(30 * time.Second),
 			Stop: redrive.StopCondition{Share: 1},
 		}, ana)
 		require.NoError(t, err)
@@ -197,7 +198,7 @@ func TestRun_PauseResumeCancel(t *testing.T) {
 		_, err = m.PauseRun(t.Context(), run.ID, ana)
 		var conflict *redrive.ConflictError
 		require.ErrorAs(t, err, &conflict)
-		require.Equal(t, []any{"bob", redrive.Paused}, []any{conflict.By, conflict.State})
+		require.Equal(t, []any{"bob", string(redrive.Paused)}, []any{conflict.By, conflict.Status})
 		_, err = m.ResumeRun(t.Context(), run.ID, dlq.By{Actor: "ana", Version: 1})
 		require.ErrorIs(t, err, dlq.ErrConflict)
 		_, err = m.ResumeRun(t.Context(), run.ID, dlq.By{Actor: "ana", Version: run.Version})

@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -206,13 +207,13 @@ func TestRun_RenewalAndFreezingGoWrong(t *testing.T) {
 					m, store := operated(t, 30, c)
 					spec, err := redrive.Spec{}.Resolve()
 					require.NoError(t, err)
-					spec.ID, spec.OutcomeTimeout = "left", time.Hour
+					spec.ID, spec.OutcomeTimeout = "left", wire.Seconds(time.Hour)
 					now := time.Now()
-					require.NoError(t, store.CreateRun(t.Context(), &redrive.Run{
+					require.NoError(t, store.CreateRun(t.Context(), &redrive.Run{Run: wire.Run{
 						ID: "left", Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now,
 						ChangedBy:     "ana",
 						ApprovalAbove: -1,
-					}, driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: "left"}))
+					}}, driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: "left"}))
 					at := map[string]int{"LeaseRun": 3, "FreezeRun": 1}[method]
 					faulty := &faultyRuns{Store: store, method: method, at: at, fault: f, calls: map[string]int{}}
 					slow := c.slow(t, 20*time.Second)

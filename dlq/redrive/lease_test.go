@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -306,7 +307,9 @@ func TestRun_ClockOfTheStore(t *testing.T) {
 func TestItem_SettleClaimed(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	item := redrive.Item{State: redrive.ItemClaimed, Redrive: 1, ClaimedUntil: now.Add(time.Minute)}
+	item := redrive.Item{RunItem: wire.RunItem{
+		State: redrive.ItemClaimed, Redrive: 1, ClaimedUntil: now.Add(time.Minute),
+	}}
 	entry := &dlq.Entry{Status: dlq.Retrying, RedriveCount: 1, LeaseUntil: now.Add(-time.Minute)}
 	for after, want := range map[time.Duration]redrive.ItemState{
 		0: redrive.ItemClaimed, time.Minute - 1: redrive.ItemClaimed, time.Minute: redrive.ItemWaiting,

@@ -6,6 +6,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Preview is what a run would do if it were started. Nothing is changed.
@@ -55,7 +56,7 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 	if p.Topics, err = rn.runs.Split(ctx, spec.Filter); err != nil {
 		return nil, err
 	}
-	run := Run{Spec: spec, ApprovalAbove: -1, Counts: Counts{Waiting: p.Count}}
+	run := Run{Run: wire.Run{Spec: spec, ApprovalAbove: -1, Counts: Counts{Waiting: p.Count}}}
 	if rn.approval != nil {
 		run.ApprovalAbove = rn.approval.Above
 	}

@@ -20,7 +20,7 @@ func (d *runDriver) recordable() bool {
 func (d *runDriver) advance(ctx context.Context, claims []Claim) error {
 	s := d.step
 	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, d.runner.now(ctx), d.runner.runLease, d.run.CreatedBy
-	s.ClosePublished, s.OutcomeTimeout, s.ClaimTimeout = d.run.Spec.CloseOnPublish, d.run.Spec.OutcomeTimeout,
+	s.ClosePublished, s.OutcomeTimeout, s.ClaimTimeout = d.run.Spec.CloseOnPublish, d.run.Spec.OutcomeTimeout.Duration(),
 		2*d.runner.publishTime
 	s.Claims = claims
 	s.Known = maps.Clone(d.step.Known)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/payload"
-	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Review is what a second person looks at before approving a run: what is frozen, not what its filter would select now.
@@ -19,9 +18,6 @@ type Review struct {
 	// and the jq expression.
 	Sample []Sample
 }
-
-// CauseCount is how many entries have a cause.
-type CauseCount = wire.CauseCount
 
 const reviewCauses = 20
 

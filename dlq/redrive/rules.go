@@ -97,7 +97,7 @@ func (r *Rule) after(redrives int) time.Duration {
 // filter selects the entries that are due after this many redrives.
 func (r *Rule) filter(redrives int, now time.Time) dlq.Filter {
 	return dlq.Filter{
-		Statuses: []dlq.Status{dlq.Pending}, Reason: r.Reason, ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode,
+		Statuses: []dlq.Status{dlq.Pending}, Reason: string(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode,
 		Fingerprint: r.Fingerprint,
 		Handler:     r.Handler, Topic: r.Topic, CauseText: r.CauseText, Redrives: &redrives,
 		DiedBefore: now.Add(-r.after(redrives)),

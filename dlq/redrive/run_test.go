@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -41,7 +42,7 @@ func TestRun_RedrivesTheFrozenSet(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, dlq.Pending, e.Status)
 	p := run.Progress(time.Now())
-	require.Equal(t, []any{int64(432), int64(432), 1.0, time.Duration(0)}, []any{p.Total, p.Done, p.Share, p.Left})
+	require.Equal(t, []any{int64(432), int64(432), 1.0, wire.Seconds(0)}, []any{p.Total, p.Done, p.Share, p.Left})
 	require.Positive(t, p.Rate)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
@@ -42,12 +43,12 @@ func (rn *Runner) startRun(ctx context.Context, spec Spec, by dlq.By, approval b
 		spec.ID = id.String()
 	}
 	at := rn.now(ctx).UTC().Truncate(time.Microsecond)
-	run := &Run{
+	run := &Run{Run: wire.Run{
 		ID: spec.ID, Spec: spec, State: Preparing, Version: 1, CreatedAt: at, CreatedBy: by.Actor, Note: by.Note,
 		ChangedAt: at, ChangedBy: by.Actor, ApprovalAbove: -1,
-	}
+	}}
 	if rn.approval != nil && approval {
-		run.ApprovalAbove, run.ApprovalWindow = rn.approval.Above, rn.approval.Window
+		run.ApprovalAbove, run.ApprovalWindow = rn.approval.Above, wire.Seconds(rn.approval.Window)
 	}
 	audit := driver.AuditRecord{At: at, Actor: by.Actor, Action: ActionStart, Note: by.Note, Run: run.ID}
 	if err := rn.runs.CreateRun(ctx, run, audit); err != nil {
@@ -102,7 +103,7 @@ func (rn *Runner) checkSpec(spec Spec) (Spec, error) {
 		return spec, err
 	}
 	if spec.OutcomeTimeout == 0 {
-		spec.OutcomeTimeout = rn.outcomeLease
+		spec.OutcomeTimeout = wire.Seconds(rn.outcomeLease)
 	}
 	if _, known := rn.targets[spec.Target]; spec.Target != "" && !known {
 		return spec, fmt.Errorf("dlq: run: %w: target %.80q is not among the configured ones", dlq.ErrInvalid, spec.Target)

@@ -24,27 +24,6 @@ const (
 	ActionAdjust driver.Action = "run adjust"
 )
 
-// ConflictError is the error of a change to a run that came second, or does not fit its state.
-type ConflictError struct {
-	// ID is the run and Action the requested action.
-	ID     string
-	Action driver.Action
-	// State and Version are the run's current ones; By and At who brought it there, and when.
-	State   State
-	Version int64
-	By      string
-	At      time.Time
-}
-
-// Error has the request, the run's state, and who changed it.
-func (e *ConflictError) Error() string {
-	return fmt.Sprintf("dlq: %s: cannot %s: it is %s since %s (version %d), by %s", e.ID, e.Action, e.State,
-		e.At.UTC().Format(time.RFC3339), e.Version, e.By)
-}
-
-// Is makes errors.Is(err, ErrConflict) true.
-func (e *ConflictError) Is(target error) bool { return target == dlq.ErrConflict }
-
 // check reports why the action does not fit the run's state.
 func (r *Run) check(action driver.Action, by dlq.By) error {
 	if by.Actor == "" {
@@ -52,7 +31,7 @@ func (r *Run) check(action driver.Action, by dlq.By) error {
 	}
 	if by.Version != 0 && by.Version != r.Version || !r.legal(action) {
 		return &ConflictError{
-			ID: "run " + r.ID, Action: action, State: r.State, Version: r.Version, By: r.ChangedBy, At: r.ChangedAt,
+			Run: r.ID, Action: action, Status: string(r.State), Version: r.Version, By: r.ChangedBy, At: r.ChangedAt,
 		}
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
-	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Store is the part of a store that keeps redrive runs. Only the process that holds a run's lease changes its items, in
@@ -94,23 +93,3 @@ type Stepped struct {
 	// Claimed are the entries that are now ours, without Body, in the order of the claims; the others were skipped.
 	Claimed []dlq.Entry
 }
-
-// RunFilter selects runs; zero fields do not filter.
-type RunFilter struct {
-	States    []State
-	CreatedBy string
-	// Active selects runs with work left: they prepare, run, or have outstanding messages.
-	Active bool
-}
-
-// ItemFilter selects the items of a run.
-type ItemFilter struct {
-	// State, unless empty, must be equal.
-	State ItemState
-	// After continues after this entry. Limit is the maximum number: defaults to 50, at most [driver.MaxPage].
-	After int64
-	Limit int
-}
-
-// TopicCount is the number of entries of a topic.
-type TopicCount = wire.TopicCount

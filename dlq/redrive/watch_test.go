@@ -39,7 +39,7 @@ func TestRun_AdjustAndWatch(t *testing.T) {
 		require.NoError(t, err)
 		p := got.Progress(time.Now())
 		require.InDelta(t, 1, p.Rate, 0.2)
-		require.InDelta(t, 90, p.Left.Seconds(), 15)
+		require.InDelta(t, 90, p.Left.Duration().Seconds(), 15)
 		fast, wrong := 1000.0, -1.0
 		_, err = m.AdjustRun(t.Context(), run.ID, redrive.Adjustment{Rate: &wrong}, ana)
 		require.ErrorIs(t, err, dlq.ErrInvalid)

@@ -95,7 +95,7 @@ func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 // idTaken returns a conflict with the owner of a run's id.
 func idTaken(there *redrive.Run) error {
 	return &redrive.ConflictError{
-		ID: "run " + there.ID, Action: redrive.ActionStart, State: there.State, Version: there.Version, By: there.CreatedBy,
+		Run: there.ID, Action: redrive.ActionStart, Status: string(there.State), Version: there.Version, By: there.CreatedBy,
 		At: there.CreatedAt,
 	}
 }
@@ -157,7 +157,8 @@ func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 		}
 		if now.Version != r.Version-1 {
 			return &redrive.ConflictError{
-				ID: r.ID, Action: audit.Action, State: now.State, Version: now.Version, By: now.ChangedBy, At: now.ChangedAt,
+				Run: r.ID, Action: audit.Action, Status: string(now.State), Version: now.Version, By: now.ChangedBy,
+				At: now.ChangedAt,
 			}
 		}
 		_, err = s.exec(ctx, tx, "UPDATE dlq_runs SET state = ?, version = ?, document = ? WHERE seq = ?",

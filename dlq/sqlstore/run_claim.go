@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // entries are the entries as they are before the step. Those that the caller knows are neither read nor locked: the
@@ -150,7 +151,9 @@ func (p *stepping) claimable(ctx context.Context, claims []redrive.Claim, ids []
 	}
 	items := make(map[int64]redrive.Item, len(claims))
 	for i := range claims {
-		items[ids[i]] = redrive.Item{EntryID: ids[i], State: redrive.ItemWaiting, Version: claims[i].Version}
+		items[ids[i]] = redrive.Item{RunItem: wire.RunItem{
+			EntryID: ids[i], State: redrive.ItemWaiting, Version: claims[i].Version,
+		}}
 	}
 	return items, nil
 }

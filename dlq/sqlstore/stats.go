@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -130,7 +131,7 @@ func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *driver.
 		})
 	stats.ByType, stats.ByTopic = named(byType), named(byTopic)
 	if stats.Counts.Resolved > 0 {
-		stats.MeanResolution = time.Duration(resolutionMS/stats.Counts.Resolved) * time.Millisecond
+		stats.MeanResolution = wire.Seconds(time.Duration(resolutionMS/stats.Counts.Resolved) * time.Millisecond)
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 type Entry struct {
 	ID             int64     `json:"id"`
 	Key            []byte    `json:"key,omitempty" doc:"Identifies the delivery; left out where something is hidden from the caller."`
-	Status         string    `json:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED"`
+	Status         Status    `json:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED"`
 	Version        int64     `json:"version" doc:"Counts the changes; the ETag."`
 	EventID        Text      `json:"event_id" doc:"The message's id."`
 	EventType      Text      `json:"event_type"`
@@ -113,55 +113,6 @@ func (b *Body) SetBytes(payload []byte) {
 	b.SHA256 = hex.EncodeToString(sum[:])
 }
 
-// AuditRecord is a record of the audit log.
-type AuditRecord struct {
-	ID      int64             `json:"id"`
-	At      time.Time         `json:"at"`
-	Actor   string            `json:"actor"`
-	Action  string            `json:"action"`
-	Note    string            `json:"note,omitempty"`
-	EntryID int64             `json:"entry_id,omitempty"`
-	Run     string            `json:"run,omitempty"`
-	From    string            `json:"from,omitempty" doc:"The status before."`
-	To      string            `json:"to,omitempty" doc:"The status after."`
-	Version int64             `json:"version,omitempty" doc:"The version after."`
-	Detail  map[string]string `json:"detail,omitempty"`
-
-	Entries []int64   `json:"entries,omitempty" doc:"With fold: the entries of the records that are one here."`
-	Since   time.Time `json:"since,omitzero" doc:"With fold: when the first of them was made; at is the last one."`
-}
-
-// FoldAudit joins the records of a run that have the same content, in place of the newest. Outcomes are reported by
-// consumers, which do not know the run: consecutive ones are joined.
-func FoldAudit(records []AuditRecord) []AuditRecord {
-	type key struct{ run, actor, action, to string }
-	rows, at := make([]AuditRecord, 0, len(records)), map[key]int{}
-	for i := range records {
-		r := records[i]
-		k := key{r.Run, r.Actor, r.Action, r.To}
-		n, there := at[k]
-		if there && r.EntryID != 0 && (r.Run != "" || n == len(rows)-1 && (r.Action == "succeed" || r.Action == "die")) {
-			row := &rows[n]
-			if len(row.Entries) == 0 {
-				row.Entries = []int64{row.EntryID}
-			}
-			row.Entries, row.Since = append(row.Entries, r.EntryID), r.At
-			continue
-		}
-		if r.EntryID != 0 {
-			at[k] = len(rows)
-		}
-		rows = append(rows, r)
-	}
-	return rows
-}
-
-// AuditList is a page of the audit log.
-type AuditList struct {
-	Records []AuditRecord `json:"records" nullable:"false"`
-	Next    string        `json:"next,omitempty" doc:"The cursor of the next page; absent on the last."`
-}
-
 // Count is a number of entries.
 type Count struct {
 	Count int64 `json:"count"`
@@ -177,7 +128,7 @@ type ValidationEvent struct {
 	ErrorMessage   Text      `json:"error_message"`
 	RetryCount     int       `json:"retry_count"`
 	MaxRetries     int       `json:"max_retries"`
-	Status         string    `json:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED"`
+	Status         Status    `json:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED"`
 	CreatedAt      time.Time `json:"created_at"`
 	LastRetryAt    time.Time `json:"last_retry_at,omitzero"`
 	ResolvedAt     time.Time `json:"resolved_at,omitzero"`

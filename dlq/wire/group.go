@@ -1,14 +1,47 @@
 package wire
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
-// Status is the state of a dead letter; its values are in package driver.
+// Status is the state of a dead letter. Its text is the content of the store's status column.
 type Status string
 
-// Valid reports whether it is one of driver.Statuses.
-func (s Status) Valid() bool { return new(Counts).at(s) != nil }
+const (
+	// Pending waits for a decision by a person or a rule.
+	Pending Status = "PENDING"
+	// Retrying was sent back to its consumer, and its outcome is not known yet.
+	Retrying Status = "RETRYING"
+	// Parked has used up its redrives (Entry.RedriveBudget) or was parked: a person has to look at it. Rules, and runs
+	// over PENDING entries, skip it.
+	Parked Status = "PARKED"
+	// Resolved is done: a redrive succeeded, or someone took care of it.
+	Resolved Status = "RESOLVED"
+	// Discarded was given up deliberately. It is kept, and can be restored.
+	Discarded Status = "DISCARDED"
+)
+
+// Statuses lists every status in the order of an entry's life.
+func Statuses() []Status { return []Status{Pending, Retrying, Parked, Resolved, Discarded} }
+
+// Valid reports whether it is one of [Statuses].
+func (s Status) Valid() bool { return slices.Contains(Statuses(), s) }
+
+// ParseStatus reads a status in any letter case. The error for an unknown one lists the statuses.
+func ParseStatus(text string) (Status, error) {
+	status := Status(strings.ToUpper(strings.TrimSpace(text)))
+	if !status.Valid() {
+		return "", fmt.Errorf("%w: unknown status %q: one of %s", ErrInvalid, text, joinStatuses())
+	}
+	return status, nil
+}
+
+func joinStatuses() string {
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(Statuses()), "[]"), " ", ", ")
+}
 
 // Counts are numbers of entries by status.
 type Counts struct {
@@ -40,15 +73,15 @@ func (c *Counts) Add(s Status, n int64) {
 // at points to the number of the status; nil for an unknown one.
 func (c *Counts) at(s Status) *int64 {
 	switch s {
-	case "PENDING":
+	case Pending:
 		return &c.Pending
-	case "RETRYING":
+	case Retrying:
 		return &c.Retrying
-	case "PARKED":
+	case Parked:
 		return &c.Parked
-	case "RESOLVED":
+	case Resolved:
 		return &c.Resolved
-	case "DISCARDED":
+	case Discarded:
 		return &c.Discarded
 	default:
 		return nil
@@ -104,15 +137,59 @@ type HourCount struct {
 // Deaths is the number of all deaths, first and repeated.
 func (h HourCount) Deaths() int64 { return h.Count + h.DiedAgain }
 
-// Stats are the numbers of a dashboard.
+// GroupQuery selects causes, those with the most entries first.
+type GroupQuery struct {
+	Status     Status `query:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED" doc:"Rank by the entries in this status, and leave out groups without any. Defaults to all entries."`
+	Handler    string `query:"handler"`
+	ErrorClass string `query:"error_class"`
+	CauseText  string `query:"cause" doc:"Text that occurs in the cause."`
+
+	Fingerprint string `query:"fingerprint" doc:"This group alone."`
+	// SeenSince, unless zero, selects the groups with a death since then, sorted by their first death, the latest first.
+	SeenSince  time.Time
+	TrendSince time.Time `query:"trend_since" doc:"Give each group's hours since then."`
+
+	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"10" doc:"At most so many."`
+}
+
+// DefaultGroups is how many groups a query without a limit returns.
+const DefaultGroups = 10
+
+// StatsQuery selects statistics.
+type StatsQuery struct {
+	Since time.Time `query:"since" doc:"The start of the hourly curve. Defaults to seven days ago."`
+	// Now is the end of the curve. Defaults to the time of the call.
+	Now       time.Time
+	TopCauses int `query:"top_causes" minimum:"1" maximum:"1000" default:"10" doc:"At most so many causes."`
+	// Recent requests Stats.Recent, which counts the entries of the last hour.
+	Recent bool
+}
+
+// The spans of Stats.Recent: an hour of them, up to the current one.
+const (
+	RecentSpan  = 5 * time.Minute
+	RecentSpans = 12
+)
+
+// Stats are the numbers of a dashboard. They are maintained with every change, so that reading them scans no entries,
+// except for Recent.
 type Stats struct {
-	Counts                Counts        `json:"counts"`
-	ByType                []NamedCounts `json:"by_type" nullable:"false"`
-	ByTopic               []NamedCounts `json:"by_topic" nullable:"false"`
-	TopCauses             []Group       `json:"top_causes" nullable:"false" doc:"The groups with the most PENDING entries."`
-	Hourly                []HourCount   `json:"hourly" nullable:"false" doc:"Created in each hour, oldest first; hours without any are left out."`
-	OldestPending         time.Time     `json:"oldest_pending,omitzero" doc:"When the longest waiting PENDING entry was created."`
-	MeanResolutionSeconds float64       `json:"mean_resolution_seconds" doc:"Mean time from the first death to RESOLVED; 0 when nothing was resolved."`
+	Counts         Counts        `json:"counts"`
+	ByType         []NamedCounts `json:"by_type" nullable:"false"`
+	ByTopic        []NamedCounts `json:"by_topic" nullable:"false"`
+	TopCauses      []Group       `json:"top_causes" nullable:"false" doc:"The groups with the most PENDING entries."`
+	Hourly         []HourCount   `json:"hourly" nullable:"false" doc:"Created in each hour, oldest first; hours without any are left out."`
+	OldestPending  time.Time     `json:"oldest_pending,omitzero" doc:"When the longest waiting PENDING entry was created."`
+	MeanResolution Seconds       `json:"mean_resolution_seconds" doc:"Mean time from the first death to RESOLVED; 0 when nothing was resolved."`
+	// Recent has the last RecentSpans spans, oldest first, including the current one; nil unless requested.
+	Recent []SpanCount `json:"-"`
+}
+
+// SpanCount has how many deaths there were in the span that begins at From (UTC), how many entries were closed in it,
+// and how many of the deaths were repeated ones.
+type SpanCount struct {
+	From                     time.Time
+	Count, Closed, DiedAgain int64
 }
 
 // RecurringCause is a cause in a report.

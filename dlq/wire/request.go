@@ -1,8 +1,6 @@
 package wire
 
-import (
-	"time"
-)
+import "time"
 
 // Note is the reason for a change.
 type Note struct {
@@ -47,7 +45,7 @@ type Edited struct {
 
 // PurgeScope is what a purge removes.
 type PurgeScope struct {
-	Statuses     []string  `json:"statuses,omitempty" nullable:"false" enum:"RESOLVED,DISCARDED" doc:"Defaults to RESOLVED."`
+	Statuses     []Status  `json:"statuses,omitempty" nullable:"false" enum:"RESOLVED,DISCARDED" doc:"Defaults to RESOLVED."`
 	ClosedBefore time.Time `json:"closed_before" doc:"Entries that were closed before it."`
 }
 
@@ -98,16 +96,4 @@ type RunAdjustment struct {
 	MaxOut *int           `json:"max_out,omitempty"`
 	Stop   *StopCondition `json:"stop,omitempty"`
 	Note
-}
-
-// Conflict is the change that was first.
-type Conflict struct {
-	EntryID    int64     `json:"entry_id,omitempty" doc:"The entry."`
-	Run        string    `json:"run,omitempty" doc:"The run."`
-	Action     string    `json:"action" doc:"The requested action."`
-	Status     string    `json:"status" doc:"The entry's status, or the run's state, now."`
-	Version    int64     `json:"version" doc:"Its version now."`
-	By         string    `json:"by" doc:"Who brought it there."`
-	At         time.Time `json:"at" doc:"When they did."`
-	LeaseUntil time.Time `json:"lease_until,omitzero" doc:"When a redrive in flight is treated as lost."`
 }

@@ -6,28 +6,6 @@ import (
 	"time"
 )
 
-// RunSpec specifies a redrive run.
-type RunSpec struct {
-	ID                    string        `json:"id,omitempty" pattern:"^[A-Za-z0-9_.-]{1,64}$" doc:"Makes starting idempotent: a second run with it is refused. Defaults to a new UUID."`
-	Filter                Filter        `json:"filter" doc:"Which entries. Statuses default to PENDING; RESOLVED and DISCARDED ones are restored first."`
-	Limit                 int64         `json:"limit,omitempty" minimum:"0" doc:"At most so many, the oldest first; 0 takes all."`
-	Rate                  float64       `json:"rate,omitempty" minimum:"0" doc:"Messages a second at most; 0 is as fast as possible."`
-	MaxOut                int           `json:"max_out,omitempty" doc:"At most so many are out without an outcome. Defaults to 10,000; negative for no bound."`
-	Canary                []int         `json:"canary,omitempty" nullable:"false" maxItems:"100" doc:"Sizes of first steps, each of which waits for its outcomes: 1, 10, 100."`
-	Stop                  StopCondition `json:"stop,omitzero" doc:"When it stops on its own."`
-	JQ                    string        `json:"jq,omitempty" maxLength:"10000" doc:"A jq expression that each payload goes through; the original is kept."`
-	Target                string        `json:"target,omitempty" doc:"The name of another destination than where the messages came from."`
-	CloseOnPublish        bool          `json:"close_on_publish,omitempty" doc:"The broker's confirm is outcome enough."`
-	OutcomeTimeoutSeconds float64       `json:"outcome_timeout_seconds,omitempty" minimum:"0" maximum:"31536000" doc:"How long an outcome may take."`
-	Paused                bool          `json:"paused,omitempty" doc:"Make the run but do not begin."`
-}
-
-// StopCondition is how many failures are too many.
-type StopCondition struct {
-	Share     float64 `json:"share,omitempty" minimum:"0" maximum:"1" doc:"The share of failures above which the run stops. Defaults to 0.1; 1 never stops."`
-	MinSample int     `json:"min_sample,omitempty" minimum:"0" doc:"How many outcomes are needed to judge. Defaults to 20."`
-}
-
 // RunCounts are the entries of a run by their outcome.
 type RunCounts struct {
 	Waiting   int64 `json:"waiting" doc:"Not touched yet."`
@@ -39,44 +17,133 @@ type RunCounts struct {
 	Skipped   int64 `json:"skipped" doc:"Left alone; the item has the reason."`
 }
 
-// Progress is how far a run is.
+// Total is the number of entries in the run.
+func (c RunCounts) Total() int64 { return c.Waiting + c.Started() + c.Skipped }
+
+// Started is how many were claimed.
+func (c RunCounts) Started() int64 { return c.Claimed + c.Out + c.Outcomes() }
+
+// Outcomes is how many have their outcome.
+func (c RunCounts) Outcomes() int64 { return c.Succeeded + c.Failed + c.Lost }
+
+// Done is how many are settled, one way or the other.
+func (c RunCounts) Done() int64 { return c.Outcomes() + c.Skipped }
+
+// Open is how many are in flight.
+func (c RunCounts) Open() int64 { return c.Claimed + c.Out }
+
+// Of is the count of the state.
+func (c RunCounts) Of(s ItemState) int64 {
+	if n := c.at(s); n != nil {
+		return *n
+	}
+	return 0
+}
+
+// Add adds n to the count of a state.
+func (c *RunCounts) Add(s ItemState, n int64) {
+	if to := c.at(s); to != nil {
+		*to += n
+	}
+}
+
+// at points to the count of a state; nil for an unknown one.
+func (c *RunCounts) at(s ItemState) *int64 {
+	switch s {
+	case "waiting":
+		return &c.Waiting
+	case "claimed":
+		return &c.Claimed
+	case "out":
+		return &c.Out
+	case "succeeded":
+		return &c.Succeeded
+	case "failed":
+		return &c.Failed
+	case "lost":
+		return &c.Lost
+	case "skipped":
+		return &c.Skipped
+	default:
+		return nil
+	}
+}
+
+// ItemState is what happened to an entry of a run; see [RunCounts].
+type ItemState string
+
+// RunState is the state of a run.
+type RunState string
+
+// Ended reports whether nothing more will be redriven.
+func (s RunState) Ended() bool { return s == "completed" || s == "cancelled" }
+
+// Progress is how far a run is, for a progress bar.
 type Progress struct {
 	Total        int64   `json:"total"`
 	Done         int64   `json:"done"`
 	Share        float64 `json:"share" doc:"From 0 to 1."`
 	Rate         float64 `json:"rate" doc:"Outcomes a second since the run was started or resumed; 0 when it is not known."`
-	LeftSeconds  float64 `json:"left_seconds" doc:"How long the rest takes at this rate; 0 when it is not known."`
+	Left         Seconds `json:"left_seconds" doc:"How long the rest takes at this rate; 0 when it is not known."`
 	FailureShare float64 `json:"failure_share" doc:"How many of the outcomes since then are failures, from 0 to 1."`
 }
 
-// Run is a redrive run.
+// Run is a redrive run: one bulk redrive as a resource that anyone can start, watch, pause, resume and cancel from any
+// process. Its entries are frozen when it starts: what dies later is not included, and what someone else has changed
+// since is skipped and reported.
 type Run struct {
-	ID            string    `json:"id"`
-	State         string    `json:"state" enum:"preparing,awaiting_approval,running,paused,stopped,completed,cancelled"`
-	Cause         string    `json:"cause,omitempty" doc:"Why it stopped on its own, or was rejected."`
-	Version       int64     `json:"version" doc:"Counts the changes of the state, not progress; the ETag."`
-	Spec          RunSpec   `json:"spec"`
-	Note          string    `json:"note,omitempty"`
-	CreatedAt     time.Time `json:"created_at"`
-	CreatedBy     string    `json:"created_by"`
-	ChangedAt     time.Time `json:"changed_at"`
-	ChangedBy     string    `json:"changed_by"`
-	ApprovalAbove int64     `json:"approval_above" doc:"How many messages its creator may send alone; negative is any number."`
-	// ApprovalWindowSeconds is the window.
-	ApprovalWindowSeconds float64   `json:"approval_window_seconds,omitempty"`
-	NeedsApproval         bool      `json:"needs_approval,omitempty"`
-	ApprovedBy            string    `json:"approved_by,omitempty"`
-	ApprovedAt            time.Time `json:"approved_at,omitzero"`
-	StartedAt             time.Time `json:"started_at,omitzero"`
-	FinishedAt            time.Time `json:"finished_at,omitzero"`
-	ResumedAt             time.Time `json:"resumed_at,omitzero"`
-	Baseline              RunCounts `json:"baseline" doc:"The counts at the last start or resume."`
-	Counts                RunCounts `json:"counts"`
-	Holder                string    `json:"holder,omitempty" doc:"The process that carries it on."`
-	LeaseUntil            time.Time `json:"lease_until,omitzero"`
-	FrozenTo              int64     `json:"frozen_to"`
-	FreezeTo              int64     `json:"freeze_to"`
-	Progress              Progress  `json:"progress"`
+	ID        string    `json:"id"`
+	State     RunState  `json:"state" enum:"preparing,awaiting_approval,running,paused,stopped,completed,cancelled"`
+	Cause     string    `json:"cause,omitempty" doc:"Why it stopped on its own, or was rejected."`
+	Version   int64     `json:"version" doc:"Counts the changes of the state, not progress; the ETag."`
+	Spec      RunSpec   `json:"spec"`
+	Note      string    `json:"note,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	ChangedAt time.Time `json:"changed_at"`
+	ChangedBy string    `json:"changed_by"`
+	// ApprovalAbove and ApprovalWindow are as configured where the run was started. NeedsApproval follows from them once
+	// the set is frozen.
+	ApprovalAbove  int64     `json:"approval_above" doc:"How many messages its creator may send alone; negative is any number."`
+	ApprovalWindow Seconds   `json:"approval_window_seconds,omitempty"`
+	NeedsApproval  bool      `json:"needs_approval,omitempty"`
+	ApprovedBy     string    `json:"approved_by,omitempty"`
+	ApprovedAt     time.Time `json:"approved_at,omitzero"`
+	StartedAt      time.Time `json:"started_at,omitzero"`
+	FinishedAt     time.Time `json:"finished_at,omitzero"`
+	// ResumedAt and Baseline are the start of what the rate and the failure share cover, so that a resumed run is not
+	// stopped again because of its past.
+	ResumedAt time.Time `json:"resumed_at,omitzero"`
+	Baseline  RunCounts `json:"baseline" doc:"The counts at the last start or resume."`
+	Counts    RunCounts `json:"counts"`
+	// Holder drives the run until LeaseUntil, unless it renews.
+	Holder     string    `json:"holder,omitempty" doc:"The process that carries it on."`
+	LeaseUntil time.Time `json:"lease_until,omitzero"`
+	// FrozenTo is the last entry that the freezing has looked at, FreezeTo the last that it will look at.
+	FrozenTo int64 `json:"frozen_to"`
+	FreezeTo int64 `json:"freeze_to"`
+	// Progress is set where a run is shown.
+	Progress Progress `json:"progress"`
+}
+
+// RunFilter selects runs; zero fields do not filter.
+type RunFilter struct {
+	States    []RunState `query:"state" nullable:"false" enum:"preparing,awaiting_approval,running,paused,stopped,completed,cancelled" doc:"Runs in any of these."`
+	CreatedBy string     `query:"created_by"`
+	// Active selects runs with work left: they prepare, run, or have outstanding messages.
+	Active bool `query:"active" doc:"Only those for which there is something to do."`
+}
+
+// ItemFilter selects the entries of a run.
+type ItemFilter struct {
+	State ItemState `query:"state" enum:"waiting,claimed,out,succeeded,failed,lost,skipped"`
+	After int64     `query:"after" minimum:"0" doc:"Continue after this entry."`
+	Limit int       `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
+}
+
+// ReviewQuery is how many entries of a run to review.
+type ReviewQuery struct {
+	Sample int `query:"sample" minimum:"1" maximum:"100" default:"10" doc:"How many entries to show."`
 }
 
 // RunList is a page of runs.
@@ -87,12 +154,16 @@ type RunList struct {
 
 // RunItem is one entry of a run.
 type RunItem struct {
-	EntryID      int64     `json:"entry_id"`
-	State        string    `json:"state" enum:"waiting,claimed,out,succeeded,failed,lost,skipped"`
-	Detail       string    `json:"detail,omitempty" doc:"Why it was skipped, or how it died again."`
-	Version      int64     `json:"version"`
-	Revision     int       `json:"revision"`
-	Redrive      int       `json:"redrive,omitempty" doc:"The number of the redrive that the run made of it."`
+	EntryID int64     `json:"entry_id"`
+	State   ItemState `json:"state" enum:"waiting,claimed,out,succeeded,failed,lost,skipped"`
+	Detail  string    `json:"detail,omitempty" doc:"Why it was skipped, or how it died again."`
+	// Version is the entry's when the set was frozen or the run last changed the entry: with another version the entry is
+	// no longer the run's.
+	Version int64 `json:"version"`
+	// Revision is the body that the run found.
+	Revision int `json:"revision"`
+	Redrive  int `json:"redrive,omitempty" doc:"The number of the redrive that the run made of it."`
+	// ClaimedUntil is when a publish in flight is considered lost. SettledAt is when the outcome was recorded.
 	ClaimedUntil time.Time `json:"claimed_until,omitzero"`
 	SettledAt    time.Time `json:"settled_at,omitzero"`
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"time"
 	"unicode/utf8"
 )
 
@@ -73,4 +74,21 @@ func (h *Headers) UnmarshalJSON(data []byte) error {
 		(*h)[name] = string(value)
 	}
 	return nil
+}
+
+// Seconds is a duration that is a number of seconds in JSON.
+type Seconds time.Duration
+
+// Duration is the duration.
+func (s Seconds) Duration() time.Duration { return time.Duration(s) }
+
+// MarshalJSON writes the seconds.
+func (s Seconds) MarshalJSON() ([]byte, error) { return json.Marshal(s.Duration().Seconds()) }
+
+// UnmarshalJSON reads the seconds.
+func (s *Seconds) UnmarshalJSON(data []byte) error {
+	var seconds float64
+	err := json.Unmarshal(data, &seconds)
+	*s = Seconds(seconds * float64(time.Second))
+	return err
 }

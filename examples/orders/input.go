@@ -72,7 +72,9 @@ func (sh *shop) orderMessage(line []byte) (*message.Message, error) {
 // redriveExhausted redrives the orders that died because the acquirer was down.
 func (sh *shop) redriveExhausted(ctx context.Context) error {
 	manager := sh.letters.Manager(sh.broker)
-	filter := dlq.Filter{Statuses: []dlq.Status{dlq.Pending}, Reason: envelope.ReasonExhausted, Handler: consumerCharge}
+	filter := dlq.Filter{
+		Statuses: []dlq.Status{dlq.Pending}, Reason: string(envelope.ReasonExhausted), Handler: consumerCharge,
+	}
 	return sh.eachEntry(ctx, filter, func(e *dlq.Entry) error {
 		sh.ledger.publish(consumerCharge, e.EventID)
 		_, err := manager.Redrive(ctx, e.ID, dlq.By{Actor: "orders example", Note: "the acquirer is back"})

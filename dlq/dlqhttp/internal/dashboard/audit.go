@@ -68,7 +68,7 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	data.Records = d.auditRows(r, d.cfg.Visible(r.Context()).ShownAudit(a.records))
+	data.Records = d.auditRows(r, d.cfg.Visible(r.Context()).Audit(a.records))
 	if a.next != "" {
 		next := url.Values{
 			"actor": {data.Actor}, "action": {data.Action}, "entry": {data.Entry}, "run": {data.Run},

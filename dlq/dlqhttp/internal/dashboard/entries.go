@@ -52,7 +52,7 @@ func (d *dashboard) suggest(ctx context.Context, stats *driver.Stats) (suggestio
 	for _, g := range sees.Groups(groups) {
 		s.Handlers, s.Classes = append(s.Handlers, g.Handler), append(s.Classes, g.ErrorClass)
 	}
-	for _, n := range sees.ShownStats(stats).ByType {
+	for _, n := range sees.Stats(stats).ByType {
 		s.Types = append(s.Types, n.Name)
 	}
 	for _, names := range []*[]string{&s.Handlers, &s.Classes, &s.Types} {
@@ -107,7 +107,7 @@ func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
 		Chips:   s.Chips("q", "payload", "field", "topic"), Limit: page.Limit,
 	}
 	data.Filtered = len(s.Chips()) > 0 || s.Since != "" || len(s.Filter.Statuses) > 0
-	names := d.cfg.Visible(r.Context()).ShownStats(&stats.Stats)
+	names := d.cfg.Visible(r.Context()).Stats(&stats.Stats)
 	for i := range names.ByTopic {
 		data.Topics = append(data.Topics, names.ByTopic[i].Name)
 	}

@@ -137,7 +137,7 @@ func (d *dashboard) entry(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	shown := sees.ShownAudit(records)
+	shown := sees.Audit(records)
 	for i := range shown { // not folded: all are of this entry
 		data.Audit = append(data.Audit, d.auditRows(r, shown[i:i+1])...)
 	}

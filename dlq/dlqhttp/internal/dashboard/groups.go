@@ -169,7 +169,8 @@ func (d *dashboard) confirmCauses(w http.ResponseWriter, r *http.Request) error 
 			return err
 		}
 		data.Causes = append(data.Causes, causesOf(groups, d.cfg.Manager.Now(r.Context()), sees)...)
-		n, err := d.cfg.Manager.Count(r.Context(), dlq.Filter{Fingerprint: fingerprint, Statuses: data.Action.Do.From()}, 0)
+		filter := dlq.Filter{Fingerprint: fingerprint, Statuses: data.Action.Do.From()}
+		n, err := d.cfg.Manager.Count(r.Context(), filter, 0)
 		if err != nil {
 			return err
 		}

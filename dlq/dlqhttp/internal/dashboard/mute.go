@@ -61,7 +61,7 @@ func (g *groupData) about(d *dashboard, r *http.Request, s *annotations) {
 			notes = append(notes, s.notes[i])
 		}
 	}
-	g.Notes = sees.ShownAudit(notes)
+	g.Notes = sees.Audit(notes)
 }
 
 // mutePeriods are how long a cause can be muted; 0 means until it is unmuted.

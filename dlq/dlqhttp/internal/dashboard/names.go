@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
@@ -77,25 +76,19 @@ func (d *dashboard) nameOf(r *http.Request, run *redrive.Run) string {
 type auditRow struct {
 	driver.AuditRecord
 
-	// IDs are the entries of a folded row, Since the time of its oldest record.
-	IDs   []int64
-	Since time.Time
+	// IDs are the entries of a row.
+	IDs []int64
 	// Name is the run's.
 	Name string
 }
 
 // folded joins the records of a run that have the same content into one row.
 func folded(records []driver.AuditRecord) []auditRow {
-	wires := make([]wire.AuditRecord, len(records))
-	for i := range records {
-		wires[i] = records[i].Wire()
-	}
 	var rows []auditRow
-	for _, w := range wire.FoldAudit(wires) {
-		row := auditRow{IDs: w.Entries, Since: w.Since}
-		row.SetWire(&w)
-		if row.IDs == nil && w.EntryID != 0 {
-			row.IDs = []int64{w.EntryID}
+	for _, r := range wire.FoldAudit(records) {
+		row := auditRow{AuditRecord: r, IDs: r.Entries}
+		if row.IDs == nil && r.EntryID != 0 {
+			row.IDs = []int64{r.EntryID}
 		}
 		rows = append(rows, row)
 	}

@@ -97,7 +97,7 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request) error {
 	}
 	sees := d.cfg.Visible(r.Context())
 	data := overviewData{
-		Counts: s.Stats.Counts, Oldest: s.Stats.OldestPending, MeanResolution: s.Stats.MeanResolution,
+		Counts: s.Stats.Counts, Oldest: s.Stats.OldestPending, MeanResolution: s.Stats.MeanResolution.Duration(),
 		InRate: perHour(s.Stats.Hourly, s.At, driver.HourCount.Deaths),
 		Out:    perHour(s.Stats.Hourly, s.At, func(h driver.HourCount) int64 { return h.Closed }),
 		Recent: recentOf(s.Stats.Recent), Day: curveOf(s.Stats.Hourly, s.At, dayHours),
@@ -110,7 +110,7 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	var most int64 = 1
-	shown := sees.ShownStats(&s.Stats)
+	shown := sees.Stats(&s.Stats)
 	byPending := slices.SortedStableFunc(slices.Values(shown.ByTopic), func(a, b driver.NamedCounts) int {
 		return cmp.Compare(b.Counts.Pending, a.Counts.Pending)
 	})

@@ -10,7 +10,6 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
-	"github.com/redrive-go/redrive/envelope"
 )
 
 // search is a filter as it is in a URL, so that every list is a link that can be shared.
@@ -56,7 +55,7 @@ func parseSearch(q url.Values, now time.Time) (search, error) {
 	for _, field := range textFields(f) {
 		*field.Value = strings.TrimSpace(q.Get(field.Name))
 	}
-	f.Reason = envelope.Reason(q.Get("reason"))
+	f.Reason = q.Get("reason")
 	for _, text := range q["status"] {
 		if text == "" || text == "any" {
 			continue
@@ -122,7 +121,7 @@ func (s *search) values() url.Values {
 	for _, field := range textFields(&f) {
 		set(field.Name, *field.Value)
 	}
-	set("reason", string(f.Reason))
+	set("reason", f.Reason)
 	set("order", string(s.Order))
 	set("since", s.Since)
 	for _, status := range f.Statuses {
@@ -207,7 +206,7 @@ func (s *search) Chips(without ...string) []chip {
 			chips = append(chips, chip{"payload field", field.String(), query(q)})
 		}
 	}
-	add("reason", "reason", string(f.Reason))
+	add("reason", "reason", f.Reason)
 	if s.Since == "" && !f.From.IsZero() {
 		add("from", "from", f.From.UTC().Format(time.DateTime)+"Z")
 	}

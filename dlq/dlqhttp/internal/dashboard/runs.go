@@ -112,7 +112,7 @@ func (d *dashboard) run(w http.ResponseWriter, r *http.Request) error {
 	if seen.Review, err = d.review(r.Context(), data.Run); err != nil {
 		return err
 	}
-	seen.Items, seen.Audit = sees.ShownItems(data.Items), d.auditRows(r, sees.ShownAudit(data.records))
+	seen.Items, seen.Audit = sees.ShownItems(data.Items), d.auditRows(r, sees.Audit(data.records))
 	seen.Name = d.nameOf(r, seen.Run) //nolint:contextcheck // of the request
 	v := view{Title: oneLine(60, seen.Name), Nav: "runs", Live: true, At: at, Data: &seen}
 	if !seen.Run.State.Ended() || seen.Run.Counts.Open() > 0 {

@@ -8,15 +8,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
-
-// pageOf is the requested part of a list.
-func pageOf(p wire.Page) dlq.Page {
-	return dlq.Page{Limit: p.Limit, Order: driver.Order(p.Order), After: p.Cursor}
-}
 
 // ID is an entry's id in a path.
 type ID struct {
@@ -112,11 +105,11 @@ func (a *API) entryRoutes() {
 func binary() *huma.Schema { return &huma.Schema{Type: huma.TypeString, Format: "binary"} }
 
 func (a *API) list(ctx context.Context, in *listInput) (*listOutput, error) {
-	filter, err := a.filtered(ctx, in.filter())
+	filter, err := in.allowed(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	listing, err := a.cfg.Manager.List(ctx, filter, pageOf(in.Page))
+	listing, err := a.cfg.Manager.List(ctx, filter, in.Page)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +118,7 @@ func (a *API) list(ctx context.Context, in *listInput) (*listOutput, error) {
 }
 
 func (a *API) count(ctx context.Context, in *countInput) (*wire.Count, error) {
-	filter, err := a.filtered(ctx, in.filter())
+	filter, err := in.allowed(ctx, a)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"reflect"
 
@@ -14,30 +15,44 @@ import (
 // Query is a Filter in a URL, which is too short for as many ids as a body.
 type Query struct {
 	wire.Filter
+	PayloadFields []string `query:"payload_fields,explode" nullable:"false" maxItems:"8" doc:"Fields of the JSON payload with the values that they must have: customer.id=42. Lists are looked into. Reads every payload that the rest leaves." example:"[\"customer.id=42\"]"`
+
 	IDs      []int64       `query:"ids" nullable:"false" maxItems:"1000" doc:"These entries: 7,9,12."`
 	Redrives optional[int] `query:"redrives" minimum:"0" maximum:"2147483647" doc:"Redriven exactly so often."`
 }
 
 // filter is the filter of the parameters.
-func (q *Query) filter() *wire.Filter {
+func (q *Query) filter() (*wire.Filter, error) {
 	f := q.Filter
+	for _, text := range q.PayloadFields {
+		field, err := wire.ParsePayloadField(text)
+		if err != nil {
+			return nil, fmt.Errorf("payload_fields: %w", err)
+		}
+		f.PayloadFields = append(f.PayloadFields, field)
+	}
 	f.IDs = q.IDs
 	if q.Redrives.set {
 		f.Redrives = &q.Redrives.Value
 	}
-	return &f
+	return &f, nil
 }
 
-// filtered reads a filter and checks that the caller may use it.
-func (a *API) filtered(ctx context.Context, w *wire.Filter) (dlq.Filter, error) {
-	var f dlq.Filter
-	if err := f.SetWire(w); err != nil {
-		return f, err
+// allowed returns the filter of the parameters, which the caller may use.
+func (q *Query) allowed(ctx context.Context, a *API) (dlq.Filter, error) {
+	f, err := q.filter()
+	if err != nil {
+		return dlq.Filter{}, err
 	}
-	if err := a.visible(ctx).Search(ctx, &f); err != nil {
-		return f, err
+	return a.filtered(ctx, f)
+}
+
+// filtered checks that the caller may use a filter.
+func (a *API) filtered(ctx context.Context, f *dlq.Filter) (dlq.Filter, error) {
+	if err := a.visible(ctx).Search(ctx, f); err != nil {
+		return *f, err
 	}
-	return f, f.Validate()
+	return *f, f.Validate()
 }
 
 // picks refuses an empty filter: a bulk change never takes everything because something was forgotten.

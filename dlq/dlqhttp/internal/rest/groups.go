@@ -7,7 +7,6 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
-	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -79,19 +78,15 @@ func (a *API) unmute(ctx context.Context, in *unmuteInput) (*wire.MuteList, erro
 }
 
 func (a *API) groups(ctx context.Context, in *wire.GroupQuery) (*wire.GroupList, error) {
-	query := dlq.GroupQuery{
-		Status: dlq.Status(in.Status), Handler: in.Handler, ErrorClass: in.ErrorClass, CauseText: in.Cause, Limit: in.Limit,
-		Fingerprint: in.Fingerprint, TrendSince: in.TrendSince,
-	}
-	if err := a.visible(ctx).SearchGroups(ctx, &query); err != nil {
+	if err := a.visible(ctx).SearchGroups(ctx, in); err != nil {
 		return nil, err
 	}
-	groups, more, err := a.cfg.Manager.ListGroups(ctx, query)
+	groups, more, err := a.cfg.Manager.ListGroups(ctx, *in)
 	return &wire.GroupList{Groups: a.visible(ctx).Groups(groups), Incomplete: more}, err
 }
 
 func (a *API) stats(ctx context.Context, in *wire.StatsQuery) (*wire.Stats, error) {
-	stats, err := a.cfg.Manager.Stats(ctx, dlq.StatsQuery{Since: in.Since, TopCauses: in.TopCauses})
+	stats, err := a.cfg.Manager.Stats(ctx, *in)
 	return new(a.visible(ctx).Stats(&stats)), err
 }
 
@@ -99,9 +94,7 @@ func (a *API) auditLog(ctx context.Context, in *auditInput) (*auditOutput, error
 	if err := a.visible(ctx).Values(in.Actor, in.Run); err != nil {
 		return nil, err
 	}
-	records, next, err := a.cfg.Manager.AuditLog(ctx, dlq.AuditFilter{
-		EntryID: in.EntryID, Run: in.Run, Actor: in.Actor, Action: driver.Action(in.Action), From: in.From, To: in.To,
-	}, pageOf(in.Page))
+	records, next, err := a.cfg.Manager.AuditLog(ctx, in.AuditFilter, in.Page)
 	if err != nil {
 		return nil, err
 	}

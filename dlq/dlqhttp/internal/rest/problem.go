@@ -13,7 +13,6 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
-	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -90,17 +89,8 @@ func (a *API) status(ctx context.Context, err error) int {
 }
 
 func conflictOf(err error) *wire.Conflict {
-	if c, ok := errors.AsType[*driver.ConflictError](err); ok {
-		conflict := c.Wire()
-		return &conflict
-	}
-	if c, ok := errors.AsType[*redrive.ConflictError](err); ok {
-		return &wire.Conflict{
-			Run: strings.TrimPrefix(c.ID, "run "), Action: string(c.Action), Status: string(c.State), Version: c.Version,
-			By: c.By, At: c.At,
-		}
-	}
-	return nil
+	conflict, _ := errors.AsType[*wire.Conflict](err)
+	return conflict
 }
 
 // explain is a huma.Transformer: it gives the findings of a validation in detail, and echoes at most a line of the

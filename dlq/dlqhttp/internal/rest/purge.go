@@ -35,7 +35,7 @@ func purgeable(s *wire.PurgeScope) (dlq.Filter, error) {
 	if s.ClosedBefore.IsZero() {
 		return dlq.Filter{}, huma.NewError(http.StatusUnprocessableEntity, "body.closed_before: say how old")
 	}
-	f := dlq.Filter{Statuses: statusesOf(s.Statuses), ResolvedBefore: s.ClosedBefore}
+	f := dlq.Filter{Statuses: s.Statuses, ResolvedBefore: s.ClosedBefore}
 	if len(f.Statuses) == 0 {
 		f.Statuses = []dlq.Status{dlq.Resolved}
 	}
@@ -57,7 +57,7 @@ func (a *API) purge(ctx context.Context, in *struct{ Body wire.PurgeRequest }) (
 	}
 	who := by(ctx, in.Body.Note.Note)
 	n, err := a.cfg.Manager.Purge(ctx, dlq.Purge{
-		Statuses: statusesOf(in.Body.Statuses), ClosedBefore: in.Body.ClosedBefore, SkipArchive: in.Body.SkipArchive,
+		Statuses: in.Body.Statuses, ClosedBefore: in.Body.ClosedBefore, SkipArchive: in.Body.SkipArchive,
 		Actor: who.Actor, Note: who.Note,
 	})
 	return &wire.Purged{Purged: n}, err

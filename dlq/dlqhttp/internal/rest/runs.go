@@ -42,7 +42,7 @@ type runOutput struct {
 }
 
 type runsInput struct {
-	wire.RunQuery
+	wire.RunFilter
 	wire.Page
 	Self
 }
@@ -54,7 +54,7 @@ type runsOutput struct {
 
 type itemsInput struct {
 	RunID
-	wire.ItemQuery
+	wire.ItemFilter
 	Self
 }
 
@@ -122,11 +122,7 @@ func (a *API) runs(ctx context.Context, in *runsInput) (*runsOutput, error) {
 	if err := a.visible(ctx).Values(in.CreatedBy); err != nil {
 		return nil, err
 	}
-	filter := redrive.RunFilter{CreatedBy: in.CreatedBy, Active: in.Active}
-	for _, s := range in.State {
-		filter.States = append(filter.States, redrive.State(s))
-	}
-	runs, next, err := a.cfg.Runner.Runs(ctx, filter, pageOf(in.Page))
+	runs, next, err := a.cfg.Runner.Runs(ctx, in.RunFilter, in.Page)
 	if err != nil {
 		return nil, err
 	}
@@ -139,10 +135,7 @@ func (a *API) runs(ctx context.Context, in *runsInput) (*runsOutput, error) {
 
 // runnable checks that the caller may start this run.
 func (a *API) runnable(ctx context.Context, w *wire.RunSpec) (redrive.Spec, error) {
-	var spec redrive.Spec
-	if err := spec.SetWire(w); err != nil {
-		return spec, err
-	}
+	spec := *w
 	if err := a.visible(ctx).JQ(spec.JQ); err != nil {
 		return spec, err
 	}
@@ -186,7 +179,7 @@ func (a *API) startedBefore(ctx context.Context, spec redrive.Spec) (*redrive.Ru
 	if err != nil {
 		return nil, err
 	}
-	if !reflect.DeepEqual(preview.Spec.Wire(), run.Spec.Wire()) {
+	if !reflect.DeepEqual(preview.Spec, run.Spec) {
 		return nil, huma.NewError(http.StatusUnprocessableEntity, callers.OtherBody)
 	}
 	return run, nil
@@ -243,7 +236,7 @@ func (a *API) runItems(ctx context.Context, in *itemsInput) (*itemsOutput, error
 	if _, err := a.cfg.Runner.Run(ctx, in.ID); err != nil {
 		return nil, err
 	}
-	filter := redrive.ItemFilter{State: redrive.ItemState(in.State), After: in.After, Limit: in.Limit}
+	filter := in.ItemFilter
 	if filter.Limit < driver.MaxPage {
 		filter.Limit++ // one more, to see whether there are more
 	}

@@ -13,6 +13,7 @@ func newSchemas() huma.Registry {
 	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
 	schemas.RegisterTypeAlias(reflect.TypeFor[wire.Text](), reflect.TypeFor[textSchema]())
 	schemas.RegisterTypeAlias(reflect.TypeFor[wire.Headers](), reflect.TypeFor[headersSchema]())
+	schemas.RegisterTypeAlias(reflect.TypeFor[wire.Seconds](), reflect.TypeFor[float64]())
 	return schemas
 }
 

@@ -62,7 +62,7 @@ func (a *API) transferRoutes() {
 }
 
 func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
-	filter, err := a.filtered(ctx, in.filter())
+	filter, err := in.allowed(ctx, a)
 	if err != nil {
 		return nil, err
 	}

@@ -2,9 +2,7 @@ package visible
 
 import (
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
-	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // The pages use the manager's own types. The visible part of a value is its JSON form, read back.
@@ -37,21 +35,8 @@ func (v View) ShownBody(b *dlq.Body) *dlq.Body {
 	return shown
 }
 
-// ShownStats is a copy of statistics.
-func (v View) ShownStats(s *driver.Stats) driver.Stats {
-	var shown driver.Stats
-	w := v.Stats(s)
-	shown.SetWire(&w)
-	return shown
-}
-
 // ShownRun is a copy of a run.
-func (v View) ShownRun(r *redrive.Run) *redrive.Run {
-	shown := &redrive.Run{}
-	w := v.Run(r)
-	_ = shown.SetWire(&w) // its filter was valid before
-	return shown
-}
+func (v View) ShownRun(r *redrive.Run) *redrive.Run { return &redrive.Run{Run: v.Run(r)} }
 
 // ShownRuns are copies of runs.
 func (v View) ShownRuns(runs []redrive.Run) []redrive.Run {
@@ -64,23 +49,9 @@ func (v View) ShownRuns(runs []redrive.Run) []redrive.Run {
 
 // ShownItems are copies of a run's entries.
 func (v View) ShownItems(items []redrive.Item) []redrive.Item {
-	wires := make([]wire.RunItem, len(items))
+	shown := make([]redrive.Item, len(items))
 	for i := range items {
-		wires[i] = v.Item(&items[i])
+		shown[i].RunItem = v.Item(&items[i])
 	}
-	return readBack(wires, (*redrive.Item).SetWire)
-}
-
-// ShownAudit are copies of audit records.
-func (v View) ShownAudit(records []driver.AuditRecord) []driver.AuditRecord {
-	return readBack(v.Audit(records), (*driver.AuditRecord).SetWire)
-}
-
-// readBack converts a list of JSON forms.
-func readBack[T, W any](wires []W, set func(*T, *W)) []T {
-	list := make([]T, len(wires))
-	for i := range wires {
-		set(&list[i], &wires[i])
-	}
-	return list
+	return shown
 }

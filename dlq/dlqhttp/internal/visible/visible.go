@@ -73,6 +73,9 @@ func (v View) Groups(groups []driver.Group) []driver.Group { return v.rules.Grou
 
 // named are counts under the visible parts of their names.
 func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
+	if !v.Hides() {
+		return append([]wire.NamedCounts{}, counts...)
+	}
 	shown := make([]wire.NamedCounts, 0, len(counts))
 	for _, c := range counts {
 		c.Name = v.Text(c.Name)
@@ -87,19 +90,17 @@ func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
 
 // Stats are the visible statistics.
 func (v View) Stats(s *driver.Stats) wire.Stats {
-	shown := s.Wire()
-	shown.TopCauses = v.Groups(s.TopCauses)
-	if v.Hides() {
-		shown.ByType, shown.ByTopic = v.named(shown.ByType), v.named(shown.ByTopic)
-	}
+	shown := *s
+	shown.TopCauses, shown.ByType, shown.ByTopic = v.Groups(s.TopCauses), v.named(s.ByType), v.named(s.ByTopic)
+	shown.Hourly = append([]driver.HourCount{}, s.Hourly...)
 	return shown
 }
 
 // Run is the visible part of a run, with its progress now.
-func (v View) Run(r *redrive.Run) wire.Run { return v.rules.Run(r.Wire(time.Now())) }
+func (v View) Run(r *redrive.Run) wire.Run { return v.rules.Run(r.Shown(time.Now())) }
 
 // Item is the visible part of an entry of a run.
-func (v View) Item(i *redrive.Item) wire.RunItem { return v.rules.Item(i.Wire()) }
+func (v View) Item(i *redrive.Item) wire.RunItem { return v.rules.Item(i.RunItem) }
 
 // Preview is the visible part of a preview.
 func (v View) Preview(p *redrive.Preview) wire.RunPreview {
@@ -188,7 +189,7 @@ func (v View) Mutes(mutes []driver.Mute) []driver.Mute {
 func (v View) Audit(records []driver.AuditRecord) []wire.AuditRecord {
 	shown := make([]wire.AuditRecord, 0, len(records))
 	for i := range records {
-		shown = append(shown, v.rules.Audit(records[i].Wire()))
+		shown = append(shown, v.rules.Audit(records[i]))
 	}
 	return shown
 }

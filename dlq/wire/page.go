@@ -1,4 +1,4 @@
-package driver
+package wire
 
 import (
 	"cmp"
@@ -37,21 +37,10 @@ func (o Order) ByID() bool { return o == StoredFirst || o == StoredLast }
 
 // Page selects a part of a listing. The zero Page is the first 50 entries, newest first.
 type Page struct {
-	// Limit is the maximum number of entries. Defaults to 50; at most [MaxPage].
-	Limit int
-	// Order defaults to NewestFirst.
-	Order Order
+	Limit int   `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
+	Order Order `query:"order" enum:"newest,oldest,stored-first,stored-last" default:"newest"`
 	// After is the Next of the previous page. Empty for the first page.
-	After string
-}
-
-// Listing is a page of entries. Pages are found by their position in the order, not by counting: deep pages cost the
-// same as the first, and new entries shift nothing.
-type Listing struct {
-	// Entries are without Body.
-	Entries []Entry
-	// Next continues the listing; empty on the last page.
-	Next string
+	After string `query:"cursor" maxLength:"200" doc:"next of the page before."`
 }
 
 // Cursor is a position in a listing: after the entry with this CreatedAt and ID.
