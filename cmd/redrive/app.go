@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/client"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/internal/config"
 	"github.com/redrive-go/redrive/internal/suggest"
@@ -160,7 +161,7 @@ func (a *app) close() error {
 }
 
 // by is the author of a change.
-func (a *app) by() dlq.By {
+func (a *app) by() client.By {
 	actor := firstOf(a.flags.actor, os.Getenv("REDRIVE_ACTOR"))
 	if actor == "" {
 		host, _ := os.Hostname()
@@ -170,7 +171,7 @@ func (a *app) by() dlq.By {
 		}
 		actor = strings.TrimSuffix(actor+"@"+host, "@")
 	}
-	return dlq.By{Actor: actor, Note: a.flags.note}
+	return client.By{Actor: actor, Note: a.flags.note}
 }
 
 // interactive reports whether a person can be asked.

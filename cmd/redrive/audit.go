@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -18,10 +17,10 @@ func (a *app) auditCommand() *cobra.Command {
 
 func (a *app) auditListCommand() *cobra.Command {
 	var (
-		f           dlq.AuditFilter
+		query       wire.AuditQuery
 		entry       string
 		since       age
-		limit       int
+		limit       pageSize
 		all, single bool
 	)
 	cmd := &cobra.Command{
@@ -29,39 +28,45 @@ func (a *app) auditListCommand() *cobra.Command {
 		Long: "List the audit log, the newest first. A run's changes to many entries are one row, unless --single.",
 		Example: `  redrive audit list --actor ana --since 24h
   redrive audit list --run last-evening --single -o csv --all`,
-		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
 			if entry != "" {
 				id, err := driver.ParseID(entry)
 				if err != nil {
 					return usagef("--entry: %v", err)
 				}
-				f.EntryID = id
+				query.EntryID = id
 			}
 			if since > 0 {
-				f.From = since.before(time.Now())
+				query.From = since.before(time.Now())
 			}
-			found, more, err := pages(dlq.Page{Limit: limit}, all,
-				func(page dlq.Page) ([]driver.AuditRecord, string, error) { return m.AuditLog(ctx, f, page) })
+			records, more, err := pages(wire.Page{Limit: int(limit)}, all,
+				func(page wire.Page) ([]wire.AuditRecord, string, error) {
+					list, err := m.ListAudit(ctx, query, page)
+					if err != nil {
+						return nil, "", err
+					}
+					return list.Records, list.Next, nil
+				})
 			if err != nil {
 				return err
 			}
 			if !single {
-				found = wire.FoldAudit(found)
+				records = wire.FoldAudit(records)
 			}
 			if more != "" {
 				more = "--all"
 			}
-			return printPage(a, found, auditColumns, "nothing is recorded", more)
+			return printPage(a, records, auditColumns, "nothing is recorded", more)
 		}),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.Actor, "actor", "", "who did it")
-	flags.StringVar((*string)(&f.Action), "action", "",
+	flags.StringVar(&query.Actor, "actor", "", "who did it")
+	flags.StringVar((*string)(&query.Action), "action", "",
 		"the action: redrive, resolve, edit, run start, login, mute, ...")
 	flags.StringVar(&entry, "entry", "", "id of an entry")
-	flags.StringVar(&f.Run, "run", "", "id of a redrive run")
+	flags.StringVar(&query.Run, "run", "", "id of a redrive run")
 	flags.Var(&since, "since", "not before so long ago: 90m, 24h, 30d")
-	flags.IntVar(&limit, "limit", 50, "at most so many records, up to 1000")
+	addLimit(cmd, &limit, 50)
 	flags.BoolVar(&all, "all", false, "everything, --limit at a time")
 	flags.BoolVar(&single, "single", false, "a row for each entry of a run")
 	return cmd

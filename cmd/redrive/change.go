@@ -11,27 +11,30 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/client"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // verb is an operator's change of entries.
 type verb struct {
 	do          driver.Action
 	short, past string
-	one         func(operator, context.Context, int64, dlq.By) (*dlq.Entry, error)
+	one         func(*client.Client, context.Context, int64, client.By) (*wire.Entry, error)
 }
 
 func (a *app) verbCommands() []*cobra.Command {
 	return []*cobra.Command{
-		a.verbCommand(&verb{driver.ActionResolve, "Mark dead letters as taken care of", "resolved", operator.Resolve}),
+		a.verbCommand(&verb{driver.ActionResolve, "Mark dead letters as taken care of", "resolved", (*client.Client).ResolveEntry}),
 		a.verbCommand(&verb{
-			driver.ActionDiscard, "Give up dead letters; they are kept and can be restored", "discarded", operator.Discard,
+			driver.ActionDiscard, "Give up dead letters; they are kept and can be restored", "discarded",
+			(*client.Client).DiscardEntry,
 		}),
 		a.verbCommand(&verb{
 			driver.ActionPark, "Set dead letters aside for a person: neither rules nor runs send them automatically", "parked",
-			operator.Park,
+			(*client.Client).ParkEntry,
 		}),
-		a.verbCommand(&verb{driver.ActionRestore, "Undo resolve, discard or park", "restored", operator.Restore}),
+		a.verbCommand(&verb{driver.ActionRestore, "Undo resolve, discard or park", "restored", (*client.Client).RestoreEntry}),
 	}
 }
 
@@ -48,10 +51,10 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 		Example: fmt.Sprintf(`  redrive dlq %[1]s 7 9 12-20 --note "ticket 4711"
   redrive dlq %[1]s --topic orders --error "no such customer" --dry-run`, v.do),
 		ValidArgsFunction: a.completeIDs(v.do.From()...),
-		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
 			selected := filter.selected
 			if len(filter.ids) > 0 {
-				selected = dlq.Filter{IDs: filter.ids}
+				selected = wire.Filter{IDs: filter.ids}
 			}
 			switch {
 			case dryRun:
@@ -60,7 +63,7 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 				return a.changeAll(ctx, m, v, selected)
 			}
 			return a.each(ctx, filter.ids, v.past, func(ctx context.Context, id int64) error {
-				_, err := v.one(m, context.WithoutCancel(ctx), id, a.by())
+				_, err := v.one(m.Client, context.WithoutCancel(ctx), id, a.by())
 				return err
 			})
 		}),
@@ -85,13 +88,13 @@ message be handled after all, its outcome still counts.`,
 			}
 			return nil
 		},
-		RunE: a.managed(func(ctx context.Context, m operator, args []string) error {
+		RunE: a.managed(func(ctx context.Context, m *api, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {
 				return err
 			}
 			return a.each(ctx, ids, "released", func(ctx context.Context, id int64) error {
-				_, err := m.Release(context.WithoutCancel(ctx), id, a.by())
+				_, err := m.ReleaseEntry(context.WithoutCancel(ctx), id, a.by())
 				return err
 			})
 		}),
@@ -99,8 +102,8 @@ message be handled after all, its outcome still counts.`,
 }
 
 // changeAll changes what a filter selects.
-func (a *app) changeAll(ctx context.Context, m operator, v *verb, filter dlq.Filter) error {
-	left := func(ctx context.Context) (int64, error) { return m.Count(ctx, filter, 0) }
+func (a *app) changeAll(ctx context.Context, m *api, v *verb, filter wire.Filter) error {
+	left := func(ctx context.Context) (int64, error) { return m.count(ctx, filter) }
 	n, err := left(ctx)
 	if err != nil {
 		return err
@@ -108,19 +111,36 @@ func (a *app) changeAll(ctx context.Context, m operator, v *verb, filter dlq.Fil
 	if err := a.confirm(string(v.do), n); err != nil {
 		return err
 	}
-	var done dlq.Bulk
-	err = a.startBar(string(v.do), n).whileShrinking(ctx, n, left, func() (err error) {
-		done, err = m.ChangeAll(ctx, v.do, filter, a.by())
+	done := &wire.BulkResult{}
+	err = a.startBar(string(v.do), n).whileShrinking(ctx, n, left, func() error {
+		changed, err := m.ChangeEntries(ctx, string(v.do), filter, a.by())
+		if err == nil {
+			done = changed
+		}
 		return err
 	})
-	for _, conflict := range done.Conflicts {
-		_, _ = fmt.Fprintln(a.err, errorText(conflict))
+	if ctx.Err() != nil {
+		done.Changed = shrunk(ctx, n, left)
+	}
+	for i := range done.Conflicts {
+		_, _ = fmt.Fprintln(a.err, errorText(&done.Conflicts[i]))
 	}
 	err = a.ended(ctx, err, fmt.Sprintf("%d %s", done.Changed, v.past), "the same command continues with the rest")
 	if err == nil && done.Refused > 0 {
 		return &codedError{exitPartial, fmt.Sprintf("%d could not be %s", done.Refused, v.past)}
 	}
 	return err
+}
+
+// shrunk is how many of n are not left after an interruption, which an interrupted request cannot report.
+func shrunk(ctx context.Context, n int64, count func(context.Context) (int64, error)) int64 {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	left, err := count(ctx)
+	if err != nil {
+		return 0
+	}
+	return max(0, n-left)
 }
 
 // ended hints at what a command has done and, if it was interrupted, at how to continue.
@@ -136,18 +156,19 @@ func (a *app) ended(ctx context.Context, err error, done, next string) error {
 }
 
 // dryRun shows how many there are, and the first of them.
-func (a *app) dryRun(ctx context.Context, m operator, f dlq.Filter) error {
+func (a *app) dryRun(ctx context.Context, m *api, f wire.Filter) error {
 	const sample = 20
-	n, err := m.Count(ctx, f, 0)
+	n, err := m.count(ctx, f)
 	if err != nil {
 		return err
 	}
-	list, err := m.List(ctx, f, dlq.Page{Order: driver.OldestFirst, Limit: sample})
+	f.IDs = f.IDs[:min(len(f.IDs), maxIDs)]
+	list, err := m.ListEntries(ctx, f, wire.Page{Order: driver.OldestFirst, Limit: sample})
 	if err != nil {
 		return err
 	}
 	a.hint("dry run: %s, nothing is changed", deadLetters(n))
-	return printList(a, viewsOf(list.Entries), entryColumns)
+	return printList(a, list.Entries, entryColumns)
 }
 
 // confirm asks before many entries are changed.
@@ -227,16 +248,15 @@ func (a *app) purgeCommand() *cobra.Command {
 			`person is never removed.`,
 		Example: `  redrive dlq purge --older-than 90d --dry-run
   redrive dlq purge --older-than 90d --yes`,
-		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
-			now := time.Now()
-			p := dlq.Purge{
-				Statuses: []dlq.Status{dlq.Resolved}, ClosedBefore: olderThan.before(now), SkipArchive: noArchive,
-				Actor: a.by().Actor, Note: a.flags.note, At: now,
+		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
+			scope := wire.PurgeScope{
+				Statuses: []dlq.Status{dlq.Resolved}, ClosedBefore: olderThan.before(time.Now()),
 			}
 			if discarded {
-				p.Statuses = append(p.Statuses, dlq.Discarded)
+				scope.Statuses = append(scope.Statuses, dlq.Discarded)
 			}
-			n, err := m.Count(ctx, dlq.Filter{Statuses: p.Statuses, ResolvedBefore: p.ClosedBefore}, 0)
+			left := func(ctx context.Context) (int64, error) { return m.PreviewPurge(ctx, scope) }
+			n, err := left(ctx)
 			if err != nil {
 				return err
 			}
@@ -247,7 +267,10 @@ func (a *app) purgeCommand() *cobra.Command {
 			if err := a.confirm("purge", n); err != nil {
 				return err
 			}
-			purged, err := m.Purge(ctx, p)
+			purged, err := m.PurgeEntries(ctx, scope, noArchive, a.by())
+			if ctx.Err() != nil {
+				purged = int(shrunk(ctx, n, left))
+			}
 			return a.ended(ctx, err, fmt.Sprintf("%d purged", purged), "the same command continues with the rest")
 		}),
 	}

@@ -8,13 +8,14 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Completions query the store briefly, and stay empty when it does not respond: a shell waits for them.
 const completionTimeout = 2 * time.Second
 
 // completes offers the values that are found, in this order with cobra.ShellCompDirectiveKeepOrder.
-func (a *app) completes(order cobra.ShellCompDirective, values func(context.Context, operator) ([]string, error),
+func (a *app) completes(order cobra.ShellCompDirective, values func(context.Context, *api) ([]string, error),
 ) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
@@ -32,36 +33,45 @@ func (a *app) completes(order cobra.ShellCompDirective, values func(context.Cont
 }
 
 func (a *app) completeTopics() cobra.CompletionFunc {
-	return a.completes(0, func(ctx context.Context, m operator) ([]string, error) {
-		stats, err := m.Stats(ctx, dlq.StatsQuery{})
+	return a.completes(0, func(ctx context.Context, m *api) ([]string, error) {
+		stats, err := m.GetStats(ctx, wire.StatsQuery{})
+		if err != nil {
+			return nil, err
+		}
 		var names []string
 		for _, t := range stats.ByTopic {
 			names = append(names, t.Name)
 		}
-		return names, err
+		return names, nil
 	})
 }
 
 func (a *app) completeGroups() cobra.CompletionFunc {
-	return a.completes(0, func(ctx context.Context, m operator) ([]string, error) {
-		groups, _, err := m.ListGroups(ctx, dlq.GroupQuery{Limit: 50})
+	return a.completes(0, func(ctx context.Context, m *api) ([]string, error) {
+		list, err := m.ListGroups(ctx, wire.GroupQuery{Limit: 50})
+		if err != nil {
+			return nil, err
+		}
 		var names []string
-		for _, g := range groups {
+		for _, g := range list.Groups {
 			names = append(names, cobra.CompletionWithDesc(g.Fingerprint, oneLine(g.Cause, 60)))
 		}
-		return names, err
+		return names, nil
 	})
 }
 
 // completeIDs offers the newest entries in the states that the command takes.
 func (a *app) completeIDs(statuses ...dlq.Status) cobra.CompletionFunc {
-	return a.completes(cobra.ShellCompDirectiveKeepOrder, func(ctx context.Context, m operator) ([]string, error) {
-		list, err := m.List(ctx, dlq.Filter{Statuses: statuses}, dlq.Page{})
+	return a.completes(cobra.ShellCompDirectiveKeepOrder, func(ctx context.Context, m *api) ([]string, error) {
+		list, err := m.ListEntries(ctx, wire.Filter{Statuses: statuses}, wire.Page{})
+		if err != nil {
+			return nil, err
+		}
 		var ids []string
 		for i := range list.Entries {
 			e := &list.Entries[i]
-			ids = append(ids, cobra.CompletionWithDesc(driver.FormatID(e.ID), oneLine(e.Origin.Topic+": "+e.ErrorMessage, 60)))
+			ids = append(ids, cobra.CompletionWithDesc(driver.FormatID(e.ID), oneLine(e.Topic+": "+e.ErrorMessage, 60)))
 		}
-		return ids, err
+		return ids, nil
 	})
 }

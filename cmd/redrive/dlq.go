@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // dlqCommand has the commands for entries.
@@ -24,7 +24,7 @@ func (a *app) dlqCommand() *cobra.Command {
 func (a *app) listCommand() *cobra.Command {
 	var (
 		filter      filterFlags
-		limit       int
+		limit       pageSize
 		all, oldest bool
 		after       string
 	)
@@ -33,17 +33,20 @@ func (a *app) listCommand() *cobra.Command {
 		Example: `  redrive dlq list --topic orders --older-than 1h
   redrive dlq list --error timeout -o csv --all > timeouts.csv
   redrive dlq list --jq '.[] | [.id, .error_message] | @tsv'`,
-		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
-			page := dlq.Page{Limit: limit, After: after}
+		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
+			page := wire.Page{Limit: int(limit), After: after}
 			if oldest {
 				page.Order = driver.OldestFirst
 			}
 			if all {
 				page.Limit = driver.MaxPage
 			}
-			entries, next, err := pages(page, all, func(page dlq.Page) ([]dlq.Entry, string, error) {
-				list, err := m.List(ctx, filter.selected, page)
-				return list.Entries, list.Next, err
+			entries, next, err := pages(page, all, func(page wire.Page) ([]wire.Entry, string, error) {
+				list, err := m.ListEntries(ctx, filter.selected, page)
+				if err != nil {
+					return nil, "", err
+				}
+				return list.Entries, list.Next, nil
 			})
 			if err != nil {
 				return err
@@ -51,11 +54,11 @@ func (a *app) listCommand() *cobra.Command {
 			if next != "" {
 				next = "--all, or --after " + next
 			}
-			return printPage(a, viewsOf(entries), entryColumns, "no dead letters match", next)
+			return printPage(a, entries, entryColumns, "no dead letters match", next)
 		}),
 	}
 	filter.add(a, cmd, dlq.Pending)
-	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many, up to 1000")
+	addLimit(cmd, &limit, 50)
 	cmd.Flags().BoolVar(&all, "all", false, "all that match")
 	cmd.Flags().BoolVar(&oldest, "oldest", false, "the oldest first")
 	cmd.Flags().StringVar(&after, "after", "", "continue where an earlier listing ended")
@@ -65,7 +68,7 @@ func (a *app) listCommand() *cobra.Command {
 }
 
 // pages lists a page, or that and all after it.
-func pages[T any](page dlq.Page, all bool, list func(dlq.Page) ([]T, string, error)) (
+func pages[T any](page wire.Page, all bool, list func(wire.Page) ([]T, string, error)) (
 	items []T, next string, err error,
 ) {
 	for {
@@ -81,15 +84,16 @@ func pages[T any](page dlq.Page, all bool, list func(dlq.Page) ([]T, string, err
 
 func (a *app) groupsCommand() *cobra.Command {
 	var (
-		query  dlq.GroupQuery
+		query  wire.GroupQuery
 		status string
+		limit  pageSize
 	)
 	cmd := &cobra.Command{
 		Use: "groups", Short: "Group dead letters by cause, the largest first", Args: cobra.NoArgs,
 		Long: "Group dead letters by cause: errors that differ only in numbers, ids and quoted values are one.",
 		Example: `  redrive dlq groups
   redrive dlq redrive --fingerprint "$(redrive dlq groups --jq '.[0].fingerprint')"`,
-		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
 			if status != "any" {
 				parsed, err := driver.ParseStatus(status)
 				if err != nil {
@@ -97,61 +101,41 @@ func (a *app) groupsCommand() *cobra.Command {
 				}
 				query.Status = parsed
 			}
-			groups, incomplete, err := m.ListGroups(ctx, query)
+			query.Limit = int(limit)
+			list, err := m.ListGroups(ctx, query)
 			if err != nil {
 				return err
 			}
-			views := make([]groupView, 0, len(groups))
-			for i := range groups {
-				views = append(views, groupOf(&groups[i], query.Status))
-			}
 			more := ""
-			if incomplete {
+			if list.Incomplete {
 				more = fmt.Sprintf("--limit, up to %d, or --handler, --class and --error", driver.MaxPage)
 			}
-			return printPage(a, views, groupColumns, "no dead letters match", more)
+			return printPage(a, list.Groups, groupColumns(query.Status), "no dead letters match", more)
 		}),
 	}
 	cmd.Flags().StringVar(&status, "status", "pending", "count the entries in this status, or any")
 	cmd.Flags().StringVar(&query.Handler, "handler", "", "handler that gave up")
 	cmd.Flags().StringVar(&query.ErrorClass, "class", "", "error class")
 	cmd.Flags().StringVar(&query.CauseText, "error", "", "text that occurs in the cause")
-	cmd.Flags().IntVar(&query.Limit, "limit", 10, "at most so many, up to 1000")
+	addLimit(cmd, &limit, 10)
 	return cmd
 }
 
-// groupView is a group in the output for programs.
-type groupView struct {
-	Fingerprint string    `json:"fingerprint"`
-	Count       int64     `json:"count"`
-	Cause       string    `json:"cause"`
-	Sample      string    `json:"sample"`
-	ErrorClass  string    `json:"error_class,omitempty"`
-	Handler     string    `json:"handler,omitempty"`
-	FirstSeen   time.Time `json:"first_seen"`
-	LastSeen    time.Time `json:"last_seen"`
-	LastEntry   int64     `json:"last_entry"`
-}
-
-func groupOf(g *driver.Group, status dlq.Status) groupView {
-	count := g.Counts.Total()
-	if status != "" {
-		count = g.Counts.Of(status)
+// groupColumns count the entries in the status, or all.
+func groupColumns(status wire.Status) []column[wire.Group] {
+	return []column[wire.Group]{
+		{title: "Group", gives: whole, value: func(g wire.Group) string { return g.Fingerprint }},
+		{title: "Count", right: true, value: func(g wire.Group) string {
+			if status == "" {
+				return driver.FormatID(g.Counts.Total())
+			}
+			return driver.FormatID(g.Counts.Of(status))
+		}},
+		{title: "Handler", gives: drops, value: func(g wire.Group) string { return oneLine(g.Handler, 32) }},
+		{title: "Cause", value: func(g wire.Group) string { return oneLine(g.Cause, 70) }},
+		{title: "Class", wide: true, value: func(g wire.Group) string { return oneLine(g.ErrorClass, 40) }},
+		{title: "First", wide: true, value: func(g wire.Group) string { return stampOf(g.FirstSeen) }},
+		{title: "Last", value: func(g wire.Group) string { return stampOf(g.LastSeen) }},
+		{title: "Sample", wide: true, value: func(g wire.Group) string { return oneLine(g.Sample, 70) }},
 	}
-	return groupView{
-		Fingerprint: g.Fingerprint, Count: count, Cause: g.Cause, Sample: g.Sample, ErrorClass: g.ErrorClass,
-		Handler:   g.Handler,
-		FirstSeen: g.FirstSeen, LastSeen: g.LastSeen, LastEntry: g.LastEntry,
-	}
-}
-
-var groupColumns = []column[groupView]{
-	{title: "Group", gives: whole, value: func(v groupView) string { return v.Fingerprint }},
-	{title: "Count", right: true, value: func(v groupView) string { return driver.FormatID(v.Count) }},
-	{title: "Handler", gives: drops, value: func(v groupView) string { return oneLine(v.Handler, 32) }},
-	{title: "Cause", value: func(v groupView) string { return oneLine(v.Cause, 70) }},
-	{title: "Class", wide: true, value: func(v groupView) string { return oneLine(v.ErrorClass, 40) }},
-	{title: "First", wide: true, value: func(v groupView) string { return stampOf(v.FirstSeen) }},
-	{title: "Last", value: func(v groupView) string { return stampOf(v.LastSeen) }},
-	{title: "Sample", wide: true, value: func(v groupView) string { return oneLine(v.Sample, 70) }},
 }

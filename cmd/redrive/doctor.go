@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/internal/config"
 )
 
@@ -157,8 +158,7 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now := time.Now()
-	stats, err := manager.Stats(ctx, dlq.StatsQuery{Now: now})
+	stats, err := manager.GetStats(ctx, wire.StatsQuery{})
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 		d.warn("dead letters", fmt.Sprintf("%d are parked: their redrives are used up", c.Parked),
 			"redrive dlq list --status parked; fix, redrive by id, or discard them")
 	}
-	overdue, err := overdueEntries(ctx, manager, now)
+	overdue, err := overdueEntries(ctx, manager, time.Now())
 	if err != nil {
 		return err
 	}
@@ -182,15 +182,14 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 			"is the consumer running, with this store as its dead letter sink? If it cannot report: resolve them, and redrive "+
 				"with --close-on-publish")
 	}
-	runs, _, err := manager.Runs(ctx, redrive.RunFilter{States: []redrive.State{
-		redrive.Stopped, redrive.AwaitingApproval,
-		redrive.Paused,
-	}}, dlq.Page{})
+	list, err := manager.ListRuns(ctx, wire.RunFilter{States: []redrive.State{
+		redrive.Stopped, redrive.AwaitingApproval, redrive.Paused,
+	}}, wire.Page{})
 	if err != nil {
 		return err
 	}
-	for i := range runs {
-		r := &runs[i]
+	for i := range list.Runs {
+		r := &list.Runs[i]
 		text := string(r.State)
 		if r.Cause != "" {
 			text += ": " + r.Cause
@@ -205,16 +204,19 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 }
 
 // overdueEntries counts the entries with an expired lease among the oldest thousand.
-func overdueEntries(ctx context.Context, m operator, now time.Time) (int, error) {
-	list, err := m.List(ctx, dlq.Filter{Statuses: []dlq.Status{dlq.Retrying}},
-		dlq.Page{Order: driver.OldestFirst, Limit: driver.MaxPage})
+func overdueEntries(ctx context.Context, m *api, now time.Time) (int, error) {
+	list, err := m.ListEntries(ctx, wire.Filter{Statuses: []dlq.Status{dlq.Retrying}},
+		wire.Page{Order: driver.OldestFirst, Limit: driver.MaxPage})
+	if err != nil {
+		return 0, err
+	}
 	n := 0
 	for i := range list.Entries {
-		if list.Entries[i].Overdue(now) {
+		if !now.Before(list.Entries[i].LeaseUntil) {
 			n++
 		}
 	}
-	return n, err
+	return n, nil
 }
 
 func (d *doctor) examineBroker(ctx context.Context, cfg *config.Config, name string, b *config.Broker) {

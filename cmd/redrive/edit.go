@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 
@@ -12,8 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
-	"github.com/redrive-go/redrive/dlq/payload"
-	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 func (a *app) editCommand() *cobra.Command {
@@ -38,7 +38,7 @@ message's own id, its retries and the like cannot be changed.`,
 			if err != nil {
 				return usagef("%v", err)
 			}
-			edit := dlq.Edit{RemoveHeaders: remove, SetHeaders: map[string]string{}}
+			edit := wire.Edit{RemoveHeaders: remove, SetHeaders: map[string]string{}}
 			for _, pair := range set {
 				name, value, ok := strings.Cut(pair, "=")
 				if !ok {
@@ -47,11 +47,10 @@ message's own id, its retries and the like cannot be changed.`,
 				edit.SetHeaders[name] = value
 			}
 			if cmd.Flags().Changed("payload") {
-				if edit.Payload, err = a.bytesOf(payload); err != nil {
+				if err := a.setPayload(&edit, payload); err != nil {
 					return err
 				}
-			}
-			if edit.Payload == nil && len(set) == 0 && len(remove) == 0 {
+			} else if len(set)+len(remove) == 0 {
 				return usagef("nothing to change: give --payload, --set or --remove")
 			}
 			open := a.manager
@@ -77,7 +76,7 @@ message's own id, its retries and the like cannot be changed.`,
 	return cmd
 }
 
-func (a *app) previewEdit(ctx context.Context, m operator, id int64, edit dlq.Edit) error {
+func (a *app) previewEdit(ctx context.Context, m *api, id int64, edit wire.Edit) error {
 	diff, err := m.PreviewEdit(ctx, id, edit)
 	if err != nil {
 		return err
@@ -86,16 +85,16 @@ func (a *app) previewEdit(ctx context.Context, m operator, id int64, edit dlq.Ed
 	return a.printDiff(diff)
 }
 
-func (a *app) edit(ctx context.Context, m operator, id int64, edit dlq.Edit, revive bool) error {
-	edited, diff, err := m.Edit(ctx, id, edit, a.by())
+func (a *app) edit(ctx context.Context, m *api, id int64, edit wire.Edit, revive bool) error {
+	edited, err := m.EditEntry(ctx, id, edit, false, a.by())
 	if err != nil {
 		return err
 	}
-	if err := a.printDiff(diff); err != nil || !revive {
+	if err := a.printDiff(&edited.Diff); err != nil || !revive {
 		return err
 	}
-	if _, err = m.Redrive(ctx, id, a.by()); errors.Is(err, redrive.ErrForbidden) {
-		return a.askSecond(ctx, m, id, edited.Version, err)
+	if _, err = m.RedriveEntry(ctx, id, a.by()); statusOf(err) == http.StatusForbidden {
+		return a.askSecond(ctx, m, &edited.Entry, err)
 	}
 	if err != nil {
 		return fmt.Errorf("edited, but not redriven: %w", err)
@@ -105,10 +104,9 @@ func (a *app) edit(ctx context.Context, m operator, id int64, edit dlq.Edit, rev
 }
 
 // askSecond starts a run of one entry that waits for approval, if the user may not send it alone.
-func (a *app) askSecond(ctx context.Context, m operator, id, version int64, refused error) error {
-	run, err := m.StartRun(ctx, redrive.Spec{
-		ID:     fmt.Sprintf("edit-%d-%d", id, version),
-		Filter: dlq.Filter{IDs: []int64{id}},
+func (a *app) askSecond(ctx context.Context, m *api, e *wire.Entry, refused error) error {
+	run, err := m.StartRun(ctx, wire.RunSpec{
+		ID: fmt.Sprintf("edit-%d-%d", e.ID, e.Version), Filter: wire.Filter{IDs: []int64{e.ID}},
 	}, a.by())
 	if err != nil {
 		return fmt.Errorf("edited, but not redriven: %w", errors.Join(refused, err))
@@ -117,19 +115,22 @@ func (a *app) askSecond(ctx context.Context, m operator, id, version int64, refu
 	return nil
 }
 
-// bytesOf reads an argument that may name a file.
-func (a *app) bytesOf(text string) ([]byte, error) {
+// setPayload sets the payload of an edit to an argument, or to the file that it names.
+func (a *app) setPayload(edit *wire.Edit, text string) error {
+	data, err := []byte(text), error(nil)
 	switch {
 	case text == "-":
-		return io.ReadAll(a.in)
+		data, err = io.ReadAll(a.in)
 	case strings.HasPrefix(text, "@"):
-		return os.ReadFile(text[1:])
-	default:
-		return []byte(text), nil
+		data, err = os.ReadFile(text[1:])
 	}
+	var body wire.Body
+	body.SetBytes(data)
+	edit.Payload, edit.PayloadBase64 = body.Payload, body.PayloadBase64
+	return err
 }
 
-func (a *app) printDiff(diff payload.Diff) error {
+func (a *app) printDiff(diff *wire.Diff) error {
 	if diff.Empty() {
 		a.hint("nothing differs")
 		return nil

@@ -12,20 +12,20 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // filterFlags are the flags that select entries.
 type filterFlags struct {
 	statuses             []string
-	reason               string
 	olderThan, newerThan string
 	from, to             string
 	fields               []string
-	filter               dlq.Filter
+	filter               wire.Filter
 	defaultStatus        []dlq.Status
-	names                []string   // of the flags that pick
-	selected             dlq.Filter // by the flags, before the command runs
-	ids                  []int64    // given as arguments
+	names                []string    // of the flags that pick
+	selected             wire.Filter // by the flags, before the command runs
+	ids                  []int64     // given as arguments
 }
 
 // add declares the flags. statuses are those selected without --status.
@@ -46,7 +46,7 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	flags.StringVar(&f.filter.Consumer, "consumer", "", "queue or consumer group")
 	flags.StringVar(&f.filter.EventType, "event", "", "event type")
 	flags.StringVar(&f.filter.Handler, "handler", "", "handler that gave up")
-	flags.StringVar(&f.reason, "reason", "", "permanent, exhausted, malformed, expired, panic, manual or crash")
+	flags.StringVar(&f.filter.Reason, "reason", "", "permanent, exhausted, malformed, expired, panic, manual or crash")
 	flags.StringVar(&f.filter.ErrorClass, "class", "", "error class")
 	flags.StringVar(&f.filter.ErrorCode, "code", "", "error code")
 	flags.StringVar(&f.filter.Fingerprint, "fingerprint", "", "group, as dlq groups shows it")
@@ -107,9 +107,8 @@ func (f *filterFlags) idsOrFilter(cmd *cobra.Command, args []string) error {
 }
 
 // read makes the filter at a time.
-func (f *filterFlags) read(now time.Time) (dlq.Filter, error) {
+func (f *filterFlags) read(now time.Time) (wire.Filter, error) {
 	filter := f.filter
-	filter.Reason = f.reason
 	filter.Statuses = f.defaultStatus
 	if len(f.statuses) > 0 {
 		filter.Statuses = nil
@@ -124,13 +123,6 @@ func (f *filterFlags) read(now time.Time) (dlq.Filter, error) {
 			}
 			filter.Statuses = append(filter.Statuses, status)
 		}
-	}
-	for _, text := range f.fields {
-		field, err := driver.ParsePayloadField(text)
-		if err != nil {
-			return filter, usagef("--field: %v", err)
-		}
-		filter.PayloadFields = append(filter.PayloadFields, field)
 	}
 	for _, flag := range []struct {
 		name, text string
@@ -153,6 +145,13 @@ func (f *filterFlags) read(now time.Time) (dlq.Filter, error) {
 			return filter, usagef("--%s: %v", flag.name, err)
 		}
 		*flag.into = at
+	}
+	for _, text := range f.fields {
+		field, err := driver.ParsePayloadField(text)
+		if err != nil {
+			return filter, usagef("--field: %v", err)
+		}
+		filter.PayloadFields = append(filter.PayloadFields, field)
 	}
 	return filter, filter.Validate()
 }
@@ -242,3 +241,28 @@ func parseIDs(args []string) ([]int64, error) {
 	}
 	return ids, nil
 }
+
+// pageSize is the value of --limit of a list.
+type pageSize int
+
+// addLimit adds --limit to a command that lists.
+func addLimit(cmd *cobra.Command, n *pageSize, fallback int) {
+	*n = pageSize(fallback)
+	cmd.Flags().Var(n, "limit", fmt.Sprintf("at most so many, up to %d", driver.MaxPage))
+}
+
+// Set parses the value; 0 is the server's default.
+func (n *pageSize) Set(text string) error {
+	size, err := strconv.Atoi(text)
+	if err != nil || size < 0 || size > driver.MaxPage {
+		return fmt.Errorf("%q is not a number from 1 to %d", text, driver.MaxPage)
+	}
+	*n = pageSize(size)
+	return nil
+}
+
+// String is the default in the help.
+func (n *pageSize) String() string { return strconv.Itoa(int(*n)) }
+
+// Type is the name of its values in the help.
+func (n *pageSize) Type() string { return "int" }

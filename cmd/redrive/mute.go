@@ -14,8 +14,8 @@ func (a *app) muteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "mute GROUP", Short: "Stop the notifications of a cause", Args: cobra.ExactArgs(1),
 		Example: `  redrive dlq mute 1f0c9f7a1b2c3d4e --for 24h --note 'the bank knows'`,
-		RunE: a.managed(func(ctx context.Context, m operator, args []string) error {
-			mute, err := m.Mute(ctx, args[0], time.Duration(period), a.by())
+		RunE: a.managed(func(ctx context.Context, m *api, args []string) error {
+			mute, err := m.MuteGroup(ctx, args[0], time.Duration(period), a.by())
 			if err != nil {
 				return err
 			}
@@ -34,8 +34,9 @@ func (a *app) muteCommand() *cobra.Command {
 func (a *app) unmuteCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "unmute GROUP", Short: "Resume the notifications of a cause", Args: cobra.ExactArgs(1),
-		RunE: a.managed(func(ctx context.Context, m operator, args []string) error {
-			return m.Unmute(ctx, args[0], a.by())
+		RunE: a.managed(func(ctx context.Context, m *api, args []string) error {
+			_, err := m.UnmuteGroup(ctx, args[0], a.by())
+			return err
 		}),
 	}
 }
@@ -43,12 +44,12 @@ func (a *app) unmuteCommand() *cobra.Command {
 func (a *app) mutesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "mutes", Short: "List the muted causes", Args: cobra.NoArgs,
-		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
-			mutes, err := m.Mutes(ctx)
+		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
+			list, err := m.ListMutes(ctx)
 			if err != nil {
 				return err
 			}
-			return printPage(a, mutes, muteColumns, "no cause is muted", "")
+			return printPage(a, list.Mutes, muteColumns, "no cause is muted", "")
 		}),
 	}
 }

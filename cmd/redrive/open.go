@@ -9,14 +9,11 @@ import (
 	"os"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/redact"
-	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/internal/config"
 )
 
@@ -171,91 +168,6 @@ func sqliteFile(url string) (path string, ok bool) {
 	}
 	path, _, _ = strings.Cut(strings.TrimPrefix(rest, "//"), "?")
 	return path, path != "" && !strings.Contains(rest, ":memory:")
-}
-
-// manager is what to use for everything but redriving: a server if one is given, otherwise the store.
-func (a *app) manager(ctx context.Context) (operator, error) {
-	if p, err := a.profile(); err != nil || p != nil {
-		return a.connected(p, err)
-	}
-	letters, err := a.openExisting(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return a.local(letters, nil)
-}
-
-// managed is a command that begins with the manager.
-func (a *app) managed(do func(ctx context.Context, m operator, args []string) error) func(*cobra.Command, []string,
-) error {
-	return func(cmd *cobra.Command, args []string) error {
-		m, err := a.manager(cmd.Context())
-		if err != nil {
-			return err
-		}
-		return do(cmd.Context(), m, args)
-	}
-}
-
-// connected is a server's operator.
-func (a *app) connected(p *profile, err error) (operator, error) {
-	if err != nil {
-		return nil, err
-	}
-	return newRemote(p)
-}
-
-// redriver is what to redrive with: a server if one is given, otherwise the store and the brokers.
-func (a *app) redriver(ctx context.Context) (operator, error) {
-	if p, err := a.profile(); err != nil || p != nil {
-		return a.connected(p, err)
-	}
-	letters, err := a.openExisting(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(a.cfg.Brokers) == 0 {
-		return nil, usagef("no broker to redrive through: give --broker URL, or --config FILE with brokers, or set " +
-			"REDRIVE_BROKER")
-	}
-	opened, err := a.openBrokers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	router, err := newRouter(a.cfg, letters, opened, a.logger())
-	if err != nil {
-		return nil, err
-	}
-	return a.local(letters, router)
-}
-
-// local works on a store directly.
-type local struct {
-	*dlq.Manager
-	*redrive.Runner
-}
-
-// local makes an operator for the store, with the configuration's redrive settings. With a nil redriver it does
-// everything but redrive.
-func (a *app) local(letters *dlq.Letters, redriver dlq.Redriver) (*local, error) {
-	r, log := &a.cfg.Redrive, a.logger()
-	manager, err := dlq.NewManager(dlq.ManagerConfig{
-		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout,
-		OutcomeTimeout: r.OutcomeTimeout,
-		Approval:       r.Approval(), JQ: a.jq,
-	})
-	if err != nil {
-		return nil, err
-	}
-	runner, err := redrive.NewRunner(redrive.Config{
-		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout,
-		OutcomeTimeout: r.OutcomeTimeout,
-		Lease:          r.RunLease, Approval: r.Approval(), JQ: a.jq,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &local{manager, runner}, nil
 }
 
 // openBrokers opens every broker of the configuration, by name.

@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"time"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/internal/config"
 )
 
@@ -22,13 +20,13 @@ const (
 // examineReaders finds targets of pending dead letters that no consumer reads: redriven messages would wait there.
 func (d *doctor) examineReaders(ctx context.Context, cfg *config.Config) {
 	const what = "readers"
-	var targets []redrive.Destination
+	var targets []wire.RunDestination
 	err := d.within(ctx, func(ctx context.Context) error {
-		o, err := d.previewer(cfg)
-		if err != nil || o == nil {
+		m, err := d.previewer(cfg)
+		if err != nil || m == nil {
 			return err
 		}
-		targets, err = targetsOfPending(ctx, o)
+		targets, err = targetsOfPending(ctx, m)
 		return err
 	})
 	if err != nil {
@@ -54,9 +52,9 @@ func (d *doctor) examineReaders(ctx context.Context, cfg *config.Config) {
 
 // previewer previews redrives: a server if one is given, otherwise the store and the brokers that respond. It is nil
 // without them.
-func (d *doctor) previewer(cfg *config.Config) (operator, error) {
+func (d *doctor) previewer(cfg *config.Config) (*api, error) {
 	if p, err := d.app.profile(); err != nil || p != nil {
-		return d.app.connected(p, err)
+		return connected(p, err)
 	}
 	opened := maps.Clone(d.opened)
 	for name, b := range cfg.Brokers { // of two of one scheme, the wrong one might be asked
@@ -77,33 +75,15 @@ func (d *doctor) previewer(cfg *config.Config) (operator, error) {
 	return d.app.local(d.app.letters, router)
 }
 
-// openingTime is how long a dry run waits for brokers that it can do without.
-const openingTime = 2 * time.Second
-
-// looker is manager for a dry run, with the brokers if all of them open, to see whether a consumer reads the
-// destinations.
-func (a *app) looker(ctx context.Context) (operator, error) {
-	m, err := a.manager(ctx)
-	if _, here := m.(*local); err != nil || !here || len(a.cfg.Brokers) == 0 {
-		return m, err
-	}
-	opening, cancel := context.WithTimeout(ctx, openingTime)
-	defer cancel()
-	if r, err := a.redriver(opening); err == nil {
-		return r, nil
-	}
-	return m, nil
-}
-
 // targetsOfPending are the destinations of pending dead letters, each once.
-func targetsOfPending(ctx context.Context, o operator) ([]redrive.Destination, error) {
-	all, err := o.PreviewRun(ctx, redrive.Spec{}, lettersOfTopic)
+func targetsOfPending(ctx context.Context, m *api) ([]wire.RunDestination, error) {
+	all, err := m.PreviewRun(ctx, wire.RunSpec{}, lettersOfTopic)
 	if err != nil {
 		return nil, fmt.Errorf("pending dead letters: %w", err)
 	}
 	targets := all.Destinations
-	known := map[redrive.Destination]bool{}
-	note := func(d redrive.Destination) bool {
+	known := map[wire.RunDestination]bool{}
+	note := func(d wire.RunDestination) bool {
 		d.Readers = 0 // may have changed
 		noted := known[d]
 		known[d] = true
@@ -119,7 +99,7 @@ func targetsOfPending(ctx context.Context, o operator) ([]redrive.Destination, e
 		if topic.Topic == "" {
 			continue
 		}
-		of, err := o.PreviewRun(ctx, redrive.Spec{Filter: dlq.Filter{Topic: topic.Topic}}, lettersOfTopic)
+		of, err := m.PreviewRun(ctx, wire.RunSpec{Filter: wire.Filter{Topic: topic.Topic}}, lettersOfTopic)
 		if err != nil {
 			return targets, fmt.Errorf("pending dead letters of %s: %w", topic.Topic, err)
 		}

@@ -13,12 +13,13 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // redriveFlags are the flags of a redrive run.
 type redriveFlags struct {
 	filter                    filterFlags
-	spec                      redrive.Spec // without the filter
+	spec                      wire.RunSpec // without the filter
 	dryRun, detach, rateGiven bool
 }
 
@@ -83,11 +84,11 @@ func (a *app) redriveIDs(ctx context.Context, f *redriveFlags) error {
 		if err != nil {
 			return err
 		}
-		filter := dlq.Filter{IDs: ids}
+		filter := wire.Filter{IDs: ids}
 		if err := a.dryRun(ctx, looker, filter); err != nil {
 			return err
 		}
-		p, err := looker.PreviewRun(ctx, redrive.Spec{Filter: filter}, len(ids))
+		p, err := looker.PreviewRun(ctx, wire.RunSpec{Filter: filter}, min(len(ids), maxSample))
 		if err != nil {
 			return err
 		}
@@ -108,7 +109,7 @@ func (a *app) redriveIDs(ctx context.Context, f *redriveFlags) error {
 		}
 		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		_, err := manager.Redrive(work, id, a.by())
+		_, err := manager.RedriveEntry(work, id, a.by())
 		return err
 	})
 }
@@ -142,7 +143,7 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	}
 	switch {
 	case f.dryRun:
-		return a.printOne(previewOf(preview), func(w io.Writer) error { return a.writePreview(w, preview, count) })
+		return a.printOne(preview, func(w io.Writer) error { return a.writePreview(w, preview, count) })
 	case count == 0:
 		a.hint("no dead letters match")
 		return nil
@@ -173,7 +174,7 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 }
 
 // announce shows what a question is about: the topics, the most frequent causes, and how it is sent.
-func (a *app) announce(ctx context.Context, m operator, p *redrive.Preview, spec *redrive.Spec) {
+func (a *app) announce(ctx context.Context, m *api, p *wire.RunPreview, spec *wire.RunSpec) {
 	if a.flags.yes || !a.interactive() {
 		return
 	}
@@ -181,7 +182,7 @@ func (a *app) announce(ctx context.Context, m operator, p *redrive.Preview, spec
 		a.hint("  %7d  %s", t.Count, oneLine(t.Topic, 60))
 	}
 	// the question can be asked without this
-	if list, err := m.List(ctx, spec.Filter, dlq.Page{Limit: announced}); err == nil {
+	if list, err := m.ListEntries(ctx, spec.Filter, wire.Page{Limit: announced}); err == nil {
 		causes, order := map[string]int{}, []string{}
 		for i := range list.Entries {
 			cause := oneLine(list.Entries[i].Cause, 60)
@@ -203,8 +204,8 @@ func (a *app) announce(ctx context.Context, m operator, p *redrive.Preview, spec
 }
 
 // warn warns about destinations that no consumer reads.
-func (a *app) warn(p *redrive.Preview) {
-	for _, text := range previewOf(p).Warnings {
+func (a *app) warn(p *wire.RunPreview) {
+	for _, text := range warnings(p) {
 		a.hint("  warning: %s", oneLine(text, 200))
 	}
 }
@@ -220,66 +221,42 @@ func pace(rate float64) string {
 // announced is how many dead letters are looked at for the causes in a question.
 const announced = 200
 
-// previewView is a preview in the output for programs.
-type previewView struct {
-	Count         int64            `json:"count"`
-	Topics        map[string]int64 `json:"topics"`
-	NeedsApproval bool             `json:"needs_approval"`
-	Warnings      []string         `json:"warnings,omitempty"`
-	Sample        []sampleView     `json:"sample"`
-}
+// maxSample is how many entries a preview looks at.
+const maxSample = 100
 
-type sampleView struct {
-	Entry   entryView `json:"entry"`
-	Problem string    `json:"problem,omitempty"`
-	Diff    string    `json:"diff,omitempty"`
-}
-
-func previewOf(p *redrive.Preview) previewView {
-	v := previewView{Count: p.Count, Topics: map[string]int64{}, NeedsApproval: p.NeedsApproval, Sample: []sampleView{}}
-	for _, t := range p.Topics {
-		v.Topics[t.Topic] = t.Count
-	}
+func warnings(p *wire.RunPreview) []string {
+	var texts []string
 	for i := range p.Destinations {
 		if text := p.Destinations[i].Warning(); text != "" {
-			v.Warnings = append(v.Warnings, text)
+			texts = append(texts, text)
 		}
 	}
-	for i := range p.Sample {
-		s := &p.Sample[i]
-		view := sampleView{Entry: viewOf(&s.Entry), Problem: s.Problem}
-		if !s.Diff.Empty() {
-			view.Diff = s.Diff.String()
-		}
-		v.Sample = append(v.Sample, view)
-	}
-	return v
+	return texts
 }
 
-func (a *app) writePreview(w io.Writer, p *redrive.Preview, count int64) error {
-	v := previewOf(p)
+func (a *app) writePreview(w io.Writer, p *wire.RunPreview, count int64) error {
 	var out strings.Builder
 	fmt.Fprintf(&out, "dry run: %s would be redriven, nothing is changed\n", deadLetters(count))
 	for _, t := range p.Topics {
 		fmt.Fprintf(&out, "  %7d  %s\n", t.Count, oneLine(t.Topic, 60))
 	}
-	for _, text := range v.Warnings {
+	for _, text := range warnings(p) {
 		out.WriteString("warning: " + oneLine(text, 200) + "\n")
 	}
-	if v.NeedsApproval {
+	if p.NeedsApproval {
 		out.WriteString("a second person would have to approve it\n")
 	}
-	entries := make([]entryView, 0, len(v.Sample))
-	for i := range v.Sample {
-		entries = append(entries, v.Sample[i].Entry)
+	entries := make([]wire.Entry, 0, len(p.Sample))
+	for i := range p.Sample {
+		entries = append(entries, p.Sample[i].Entry.Entry)
 	}
 	writeTable(a, &out, entries, entryColumns)
-	for i := range v.Sample {
-		switch s := &v.Sample[i]; {
+	for i := range p.Sample {
+		switch s := &p.Sample[i]; {
 		case s.Problem != "":
 			fmt.Fprintf(&out, "\nentry %d would be skipped: %s\n", s.Entry.ID, oneLine(s.Problem, 200))
-		case s.Diff != "":
-			fmt.Fprintf(&out, "\nentry %d\n%s", s.Entry.ID, indent(printable(s.Diff, true)))
+		case s.Diff != nil:
+			fmt.Fprintf(&out, "\nentry %d\n%s", s.Entry.ID, indent(printable(s.Diff.String(), true)))
 		}
 	}
 	_, err := io.WriteString(w, out.String())

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/redrive-go/redrive/dlq"
 )
 
 func (a *app) reportCommand() *cobra.Command {
@@ -19,12 +17,12 @@ func (a *app) reportCommand() *cobra.Command {
 back, which have stopped. The report is Markdown; -o json is for programs. Run it weekly.`,
 		Example: `  redrive dlq report
   redrive dlq report --since 24h -o json --jq '.new[].cause'`,
-		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
 			period := time.Duration(since)
 			if period < time.Hour || period%time.Hour != 0 {
 				return usagef("--since %s: whole hours, one at least", &since)
 			}
-			report, err := m.Recurrence(ctx, dlq.RecurrenceQuery{Period: period})
+			report, err := m.GetReport(ctx, int(period/time.Hour))
 			if err != nil {
 				return err
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"regexp"
@@ -18,7 +19,6 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/all" // every broker
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/redrive"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore" // every store
 )
 
@@ -85,9 +85,18 @@ func exitCode(ctx context.Context, err error) int {
 		return exitInterrupted
 	case errors.Is(err, dlq.ErrNotFound):
 		return exitNotFound
-	case errors.Is(err, dlq.ErrConflict), errors.Is(err, redrive.ErrForbidden):
+	case errors.Is(err, dlq.ErrConflict):
 		return exitRefused
 	case errors.Is(err, dlq.ErrInvalid), errors.Is(err, brokers.ErrUnknownScheme), isCobraUsage(err):
+		return exitUsage
+	}
+	switch statusOf(err) {
+	case http.StatusNotFound:
+		return exitNotFound
+	case http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnauthorized, http.StatusForbidden:
+		return exitRefused
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge,
+		http.StatusUnsupportedMediaType:
 		return exitUsage
 	default:
 		return exitError
@@ -113,8 +122,19 @@ func errorText(err error) string {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return ""
 	}
-	return unprefixed(err)
+	text := unprefixed(err)
+	switch statusOf(err) {
+	case 0:
+		return text
+	case http.StatusUnauthorized:
+		return "the server does not know who you are (set REDRIVE_TOKEN, or --profile): " + text
+	default:
+		return locations.ReplaceAllString(text, "$1")
+	}
 }
+
+// locations are where an API finds a fault in a request, without the name of the parameter.
+var locations = regexp.MustCompile(`(?m)(^|; )(?:body|query)\.`)
 
 // unprefixed returns an error's text without package names, which mean nothing to users.
 func unprefixed(err error) string {

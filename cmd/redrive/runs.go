@@ -5,15 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/client"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 func (a *app) runsCommand() *cobra.Command {
@@ -22,99 +24,105 @@ func (a *app) runsCommand() *cobra.Command {
 		a.runCommand("show ID", "Show a run and what happened to its entries", nil, (*app).showRun),
 		a.runsWatchCommand(),
 		a.runCommand("pause ID", "Pause a run; messages already sent are still handled", []redrive.State{redrive.Running},
-			steer(operator.PauseRun)),
+			steer((*client.Client).PauseRun)),
 		a.runCommand("resume ID", "Continue a run that was paused, interrupted, or has stopped",
 			[]redrive.State{redrive.Paused, redrive.Stopped, redrive.Running}, (*app).resumeRun),
 		a.runCommand("cancel ID", "End a run; waiting entries stay unchanged",
-			[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped}, steer(operator.CancelRun)),
+			[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped}, steer((*client.Client).CancelRun)),
 		a.runsAdjustCommand(),
 		a.runCommand("approve ID", "Approve a run that someone else has started",
-			[]redrive.State{redrive.AwaitingApproval}, steer(operator.ApproveRun)),
+			[]redrive.State{redrive.AwaitingApproval}, steer((*client.Client).ApproveRun)),
 		a.runCommand("reject ID", "Cancel a run that waits for approval",
-			[]redrive.State{redrive.AwaitingApproval}, steer(operator.RejectRun)),
+			[]redrive.State{redrive.AwaitingApproval}, steer((*client.Client).RejectRun)),
 	)
 }
 
 // runCommand is a command for one run.
 func (a *app) runCommand(use, short string, states []redrive.State,
-	do func(*app, context.Context, operator, string) error,
+	do func(*app, context.Context, *api, string) error,
 ) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeRuns(states...),
 		PreRunE:           func(*cobra.Command, []string) error { return a.checkOne() },
-		RunE: a.managed(func(ctx context.Context, m operator, args []string) error {
+		RunE: a.managed(func(ctx context.Context, m *api, args []string) error {
 			return do(a, ctx, m, args[0])
 		}),
 	}
 }
 
 func (a *app) completeRuns(states ...redrive.State) cobra.CompletionFunc {
-	return a.completes(cobra.ShellCompDirectiveKeepOrder, func(ctx context.Context, m operator) ([]string, error) {
-		runs, _, err := m.Runs(ctx, redrive.RunFilter{States: states}, dlq.Page{})
-		var ids []string
-		for i := range runs {
-			r := &runs[i]
-			ids = append(ids, cobra.CompletionWithDesc(r.ID,
-				fmt.Sprintf("%s, %s, by %s", r.State, deadLetters(r.Counts.Total()), r.CreatedBy)))
+	return a.completes(cobra.ShellCompDirectiveKeepOrder, func(ctx context.Context, m *api) ([]string, error) {
+		list, err := m.ListRuns(ctx, wire.RunFilter{States: states}, wire.Page{})
+		if err != nil {
+			return nil, err
 		}
-		return ids, err
+		var ids []string
+		for i := range list.Runs {
+			r := &list.Runs[i]
+			ids = append(ids, cobra.CompletionWithDesc(r.ID,
+				fmt.Sprintf("%s, %s, by %s", r.State, deadLetters(r.Progress.Total), r.CreatedBy)))
+		}
+		return ids, nil
 	})
 }
 
 func (a *app) runsListCommand() *cobra.Command {
 	var (
 		states []string
-		page   dlq.Page
+		page   wire.Page
+		limit  pageSize
 	)
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List redrive runs, the newest first", Args: cobra.NoArgs,
-		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
-			var filter redrive.RunFilter
+		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
+			var filter wire.RunFilter
 			for _, s := range states {
 				filter.States = append(filter.States, redrive.State(s))
 			}
-			runs, next, err := m.Runs(ctx, filter, page)
+			page.Limit = int(limit)
+			list, err := m.ListRuns(ctx, filter, page)
 			if err != nil {
 				return err
 			}
-			if next != "" {
-				next = "--after " + next
+			more := ""
+			if list.Next != "" {
+				more = "--after " + list.Next
 			}
-			return printPage(a, runs, runColumns, "no runs", next)
+			return printPage(a, list.Runs, runColumns, "no runs", more)
 		}),
 	}
 	cmd.Flags().StringSliceVar(&states, "state", nil,
 		"preparing, awaiting_approval, running, paused, stopped, completed, cancelled")
-	cmd.Flags().IntVar(&page.Limit, "limit", 50, "at most so many, up to 1000")
+	addLimit(cmd, &limit, 50)
 	cmd.Flags().StringVar(&page.After, "after", "", "continue where an earlier listing ended")
 	return cmd
 }
 
-var runColumns = []column[redrive.Run]{
-	{title: "Run", gives: whole, value: func(r redrive.Run) string { return r.ID }},
-	{title: "State", value: func(r redrive.Run) string { return string(r.State) }},
-	{title: "Done", right: true, value: func(r redrive.Run) string { return driver.FormatID(r.Counts.Done()) }},
-	{title: "Of", right: true, value: func(r redrive.Run) string { return driver.FormatID(r.Counts.Total()) }},
+var runColumns = []column[wire.Run]{
+	{title: "Run", gives: whole, value: func(r wire.Run) string { return r.ID }},
+	{title: "State", value: func(r wire.Run) string { return string(r.State) }},
+	{title: "Done", right: true, value: func(r wire.Run) string { return driver.FormatID(r.Progress.Done) }},
+	{title: "Of", right: true, value: func(r wire.Run) string { return driver.FormatID(r.Progress.Total) }},
 	{
 		title: "Succeeded", right: true, gives: drops,
-		value: func(r redrive.Run) string { return driver.FormatID(r.Counts.Succeeded) },
+		value: func(r wire.Run) string { return driver.FormatID(r.Counts.Succeeded) },
 	},
-	{title: "Failed", right: true, value: func(r redrive.Run) string {
+	{title: "Failed", right: true, value: func(r wire.Run) string {
 		return driver.FormatID(r.Counts.Failed + r.Counts.Lost)
 	}},
 	{
 		title: "Skipped", right: true, gives: drops,
-		value: func(r redrive.Run) string { return driver.FormatID(r.Counts.Skipped) },
+		value: func(r wire.Run) string { return driver.FormatID(r.Counts.Skipped) },
 	},
-	{title: "By", gives: drops, value: func(r redrive.Run) string { return oneLine(r.CreatedBy, 30) }},
-	{title: "Started", value: func(r redrive.Run) string { return stampOf(r.CreatedAt) }},
-	{title: "Note", wide: true, value: func(r redrive.Run) string { return oneLine(r.Note, 60) }},
+	{title: "By", gives: drops, value: func(r wire.Run) string { return oneLine(r.CreatedBy, 30) }},
+	{title: "Started", value: func(r wire.Run) string { return stampOf(r.CreatedAt) }},
+	{title: "Note", wide: true, value: func(r wire.Run) string { return oneLine(r.Note, 60) }},
 }
 
-func (a *app) printRun(run *redrive.Run) error {
+func (a *app) printRun(run *wire.Run) error {
 	return a.printOne(run, func(w io.Writer) error {
-		c := &run.Counts
+		c := run.Counts
 		var out strings.Builder
 		fmt.Fprintf(&out, "run %s: %s", run.ID, run.State)
 		if run.Cause != "" {
@@ -134,29 +142,29 @@ func (a *app) printRun(run *redrive.Run) error {
 	})
 }
 
-func (a *app) showRun(ctx context.Context, m operator, id string) error {
-	run, err := m.Run(ctx, id)
+func (a *app) showRun(ctx context.Context, m *api, id string) error {
+	run, err := m.GetRun(ctx, id)
 	if err != nil {
 		return err
 	}
 	if err := a.printRun(run); err != nil || !a.textOutput() {
 		return err
 	}
-	var troubled []redrive.Item
+	var troubled []wire.RunItem
 	for _, state := range []redrive.ItemState{redrive.ItemFailed, redrive.ItemLost, redrive.ItemSkipped} {
-		items, err := m.RunItems(ctx, id, redrive.ItemFilter{State: state, Limit: 20})
+		list, err := m.ListRunItems(ctx, id, wire.ItemFilter{State: state, Limit: 20})
 		if err != nil {
 			return err
 		}
-		troubled = append(troubled, items...)
+		troubled = append(troubled, list.Items...)
 	}
 	if len(troubled) == 0 {
 		return nil
 	}
-	_, err = fmt.Fprintf(a.out, "\n%s\n", a.render(newTable(troubled, []column[redrive.Item]{
-		{title: "Entry", right: true, value: func(i redrive.Item) string { return driver.FormatID(i.EntryID) }},
-		{title: "State", value: func(i redrive.Item) string { return string(i.State) }},
-		{title: "Why", value: func(i redrive.Item) string { return oneLine(i.Detail, 100) }},
+	_, err = fmt.Fprintf(a.out, "\n%s\n", a.render(newTable(troubled, []column[wire.RunItem]{
+		{title: "Entry", right: true, value: func(i wire.RunItem) string { return driver.FormatID(i.EntryID) }},
+		{title: "State", value: func(i wire.RunItem) string { return string(i.State) }},
+		{title: "Why", value: func(i wire.RunItem) string { return oneLine(i.Detail, 100) }},
 	}, false, a.columns(a.flags.output))))
 	if all := run.Counts.Failed + run.Counts.Lost + run.Counts.Skipped; int64(len(troubled)) < all {
 		a.hint("there are more: these are %d of %d; GET /api/v1/runs/%s/items of a server lists all", len(troubled), all, id)
@@ -165,15 +173,14 @@ func (a *app) showRun(ctx context.Context, m operator, id string) error {
 }
 
 // steer makes a command for a change to a run.
-func steer(do func(operator, context.Context, string, dlq.By) (*redrive.Run,
-	error),
-) func(*app, context.Context, operator, string) error {
-	return func(a *app, ctx context.Context, m operator, id string) error {
-		run, err := do(m, ctx, id, a.by())
+func steer(do func(*client.Client, context.Context, string, client.By) (*wire.Run, error),
+) func(*app, context.Context, *api, string) error {
+	return func(a *app, ctx context.Context, m *api, id string) error {
+		run, err := do(m.Client, ctx, id, a.by())
 		if err != nil {
 			return err
 		}
-		if _, served := m.(*remote); run.State == redrive.Running && !served { // approved: nothing here sends it
+		if run.State == redrive.Running && m.runner != nil { // approved: nothing here sends it
 			a.hint("a running redrive serve continues it; without one, redrive runs resume %s does", id)
 		}
 		return a.printRun(run)
@@ -188,12 +195,12 @@ func (a *app) runsAdjustCommand() *cobra.Command {
 	)
 	cmd := a.runCommand("adjust ID", "Change the speed and the bounds of a run that has not ended",
 		[]redrive.State{redrive.Running, redrive.Paused, redrive.Stopped},
-		func(a *app, ctx context.Context, m operator, id string) error {
-			before, err := m.Run(ctx, id)
+		func(a *app, ctx context.Context, m *api, id string) error {
+			before, err := m.GetRun(ctx, id)
 			if err != nil {
 				return err
 			}
-			var change redrive.Adjustment
+			var change wire.RunAdjustment
 			if flags.Changed("rate") {
 				change.Rate = &speed
 			}
@@ -201,7 +208,7 @@ func (a *app) runsAdjustCommand() *cobra.Command {
 				change.MaxOut = &maxOut
 			}
 			if flags.Changed("stop-above") {
-				change.Stop = &redrive.StopCondition{Share: stop, MinSample: before.Spec.Stop.MinSample}
+				change.Stop = &wire.StopCondition{Share: stop, MinSample: before.Spec.Stop.MinSample}
 			}
 			run, err := m.AdjustRun(ctx, id, change, a.by())
 			if err != nil {
@@ -228,12 +235,12 @@ What a second person has approved may be slowed down, not loosened.`
 	return cmd
 }
 
-func (a *app) resumeRun(ctx context.Context, _ operator, id string) error {
+func (a *app) resumeRun(ctx context.Context, _ *api, id string) error {
 	manager, err := a.redriver(ctx)
 	if err != nil {
 		return err
 	}
-	run, err := manager.Run(ctx, id)
+	run, err := manager.GetRun(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -248,7 +255,7 @@ func (a *app) resumeRun(ctx context.Context, _ operator, id string) error {
 // runsWatchCommand reports that the run continues even if it is interrupted before it shows anything.
 func (a *app) runsWatchCommand() *cobra.Command {
 	cmd := a.runCommand("watch ID", "Watch a run until it ends or needs someone", nil,
-		func(a *app, ctx context.Context, m operator, id string) error {
+		func(a *app, ctx context.Context, m *api, id string) error {
 			last, err := a.follow(ctx, m, id)
 			if err != nil {
 				return err
@@ -266,17 +273,25 @@ func (a *app) runsWatchCommand() *cobra.Command {
 	return cmd
 }
 
-// drive drives a run in this process and shows its progress. An interruption pauses it.
-func (a *app) drive(ctx context.Context, m operator, id string) error {
+// drive shows the progress of a run until it ends or needs a person. This process drives it, unless a server does. An
+// interruption pauses it.
+func (a *app) drive(ctx context.Context, m *api, id string) error {
 	watching, stop := context.WithCancel(ctx)
-	shown := make(chan struct{})
-	go func() {
-		defer close(shown)
-		_, _ = a.follow(watching, m, id) // what it cannot show, Drive reports
-	}()
-	run, err := m.Drive(ctx, id)
-	stop()
-	<-shown
+	defer stop()
+	driven := make(chan error, 1)
+	if m.runner != nil {
+		go func() {
+			_, err := m.runner.Drive(ctx, id)
+			stop()
+			driven <- err
+		}()
+	}
+	run, err := a.follow(watching, m, id)
+	if m.runner != nil { // what could not be shown does not matter
+		if err = <-driven; err == nil {
+			run, err = m.GetRun(ctx, id)
+		}
+	}
 	if ctx.Err() != nil {
 		return a.interrupted(context.WithoutCancel(ctx), m, id, ctx.Err())
 	}
@@ -286,12 +301,12 @@ func (a *app) drive(ctx context.Context, m operator, id string) error {
 	return a.finish(run)
 }
 
-func (a *app) interrupted(ctx context.Context, m operator, id string, cause error) error {
+func (a *app) interrupted(ctx context.Context, m *api, id string, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	by := a.by()
 	by.Note = strings.TrimSpace(by.Note + " (interrupted)")
-	if _, err := m.PauseRun(ctx, id, by); err != nil && !errors.Is(err, dlq.ErrConflict) {
+	if _, err := m.PauseRun(ctx, id, by); err != nil && statusOf(err) != http.StatusConflict {
 		return errors.Join(cause, err)
 	}
 	a.hint("interrupted: run %s is paused; to continue: redrive runs resume %s", id, id)
@@ -299,48 +314,46 @@ func (a *app) interrupted(ctx context.Context, m operator, id string, cause erro
 }
 
 // finish prints how a run ended and turns that into the exit code.
-func (a *app) finish(run *redrive.Run) error {
+func (a *app) finish(run *wire.Run) error {
 	if err := a.printRun(run); err != nil {
 		return err
 	}
 	bad := run.Counts.Failed + run.Counts.Lost + run.Counts.Skipped
-	switch {
-	case run.State == redrive.Stopped:
+	switch state := run.State; {
+	case state == redrive.Stopped:
 		return &codedError{exitPartial, "the run has stopped: " + firstOf(oneLine(run.Cause, 200), "too many died again") +
 			"\n  what died again: redrive runs show " + run.ID + "\n  to continue:     redrive runs resume " + run.ID}
-	case run.State == redrive.Completed && bad == 0:
-		return nil
-	case run.State == redrive.Completed:
-		return &codedError{exitPartial, fmt.Sprintf("%d of %d did not succeed: redrive runs show %s", bad, run.Counts.Total(),
-			run.ID)}
-	case run.State == redrive.Paused:
+	case state == redrive.Completed && bad > 0:
+		return &codedError{exitPartial, fmt.Sprintf("%d of %d did not succeed: redrive runs show %s", bad,
+			run.Progress.Total, run.ID)}
+	case state == redrive.Paused:
 		a.hint("to continue: redrive runs resume %s", run.ID)
-	case run.State == redrive.AwaitingApproval:
+	case state == redrive.AwaitingApproval:
 		a.hint("it waits for someone other than %s: redrive runs approve %s, or reject", run.CreatedBy, run.ID)
 	}
 	return nil
 }
 
 // atRest reports whether a run has ended, or waits for a person.
-func atRest(run *redrive.Run) bool {
+func atRest(run *wire.Run) bool {
 	return run.State != redrive.Preparing && run.State != redrive.Running && run.Counts.Open() == 0
 }
 
 // follow shows the progress of a run, to people only, until it is at rest or ctx ends. It returns the last state of the
 // run.
-func (a *app) follow(ctx context.Context, m operator, id string) (*redrive.Run, error) {
-	var last *redrive.Run
+func (a *app) follow(ctx context.Context, m *api, id string) (*wire.Run, error) {
+	var last *wire.Run
 	b := a.startBar("redriving", 0)
 	defer b.end()
-	show := func(run *redrive.Run) {
+	show := func(run *wire.Run) {
 		last = run
-		b.set(run.Counts.Done(), run.Counts.Total(), fmt.Sprintf("%s, %d died again", run.State, run.Counts.Failed))
+		b.set(run.Progress.Done, run.Progress.Total, fmt.Sprintf("%s, %d died again", run.State, run.Counts.Failed))
 	}
-	for run, err := range m.WatchRun(ctx, id, 200*time.Millisecond) {
+	for run, err := range m.watch(ctx, id) {
 		if err != nil {
 			leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 			defer cancel()
-			if run, again := m.Run(leaving, id); again == nil { // as it was left
+			if run, again := m.GetRun(leaving, id); again == nil { // as it was left
 				show(run)
 			}
 			return last, err

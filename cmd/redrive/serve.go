@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/config"
 )
@@ -43,7 +44,8 @@ type server struct {
 	cfg     *config.Config
 	letters *dlq.Letters
 	brokers map[string]brokers.Broker
-	*local
+	*dlq.Manager
+	*redrive.Runner
 	collector     *collector.Collector // nil without sources
 	notifications *notifications       // nil without receivers
 	handler       *dlqhttp.Handler
@@ -94,7 +96,7 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 	}
 	a.jq = child
 	a.onClose(child.Close)
-	if s.local, err = a.local(letters, redriver); err != nil {
+	if s.Manager, s.Runner, err = a.workers(letters, redriver); err != nil {
 		return nil, err
 	}
 	if err := s.makeCollector(); err != nil {

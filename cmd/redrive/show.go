@@ -10,29 +10,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/envelope"
 )
 
-// shown is an entry with its history in the output for programs.
+// shown is an entry with its history.
 type shown struct {
-	entryView
-	History []auditView `json:"history"`
-}
+	wire.EntryDetail
 
-type auditView struct {
-	At     time.Time         `json:"at"`
-	Actor  string            `json:"actor"`
-	Action string            `json:"action"`
-	From   string            `json:"from,omitempty"`
-	To     string            `json:"to,omitempty"`
-	Note   string            `json:"note,omitempty"`
-	Run    string            `json:"run,omitempty"`
-	Detail map[string]string `json:"detail,omitempty"`
+	History []wire.AuditRecord `json:"history"`
 }
 
 func (a *app) showCommand() *cobra.Command {
@@ -42,32 +33,25 @@ func (a *app) showCommand() *cobra.Command {
 		Example: `  redrive dlq show 42
   redrive dlq show 42 --raw > payload.bin`,
 		ValidArgsFunction: a.completeIDs(),
-		RunE: a.managed(func(ctx context.Context, m operator, args []string) error {
+		RunE: a.managed(func(ctx context.Context, m *api, args []string) error {
 			id, err := driver.ParseID(args[0])
 			if err != nil {
 				return usagef("%v", err)
 			}
-			e, err := m.Get(ctx, id)
+			e, err := m.GetEntry(ctx, id, 0)
 			if err != nil {
 				return err
 			}
 			if raw {
-				_, err := a.out.Write(e.Body.Payload)
+				_, err := a.out.Write(e.Body.Bytes())
 				return err
 			}
-			history, err := m.Audit(ctx, id)
+			history, err := m.GetEntryAudit(ctx, id)
 			if err != nil {
 				return err
 			}
-			v := shown{entryView: viewOf(e), History: []auditView{}}
-			for _, r := range history {
-				v.History = append(v.History, auditView{
-					At: r.At, Actor: r.Actor, Action: string(r.Action), From: string(r.From), To: string(r.To), Note: r.Note,
-					Run:    r.Run,
-					Detail: r.Detail,
-				})
-			}
-			return a.printOne(v, func(w io.Writer) error { return v.write(w, e.Body.Payload) })
+			v := shown{*e, history.Records}
+			return a.printOne(v, v.write)
 		}),
 	}
 	cmd.Flags().BoolVar(&raw, "raw", false, "only the payload, byte for byte")
@@ -75,14 +59,14 @@ func (a *app) showCommand() *cobra.Command {
 }
 
 // write prints it for people.
-func (v *shown) write(w io.Writer, payload []byte) error {
+func (v *shown) write(w io.Writer) error {
 	var out strings.Builder
-	line := func(name, value string) {
+	line := func(name string, value wire.Text) {
 		if value != "" {
 			fmt.Fprintf(&out, "%-13s %s\n", name, oneLine(value, 200))
 		}
 	}
-	line("entry", driver.FormatID(v.ID)+"  (version "+strconv.FormatInt(v.Version, 10)+")")
+	line("entry", wire.Text(fmt.Sprintf("%d  (version %d)", v.ID, v.Version)))
 	line("status", v.status())
 	line("message", v.EventID)
 	line("event", v.EventType)
@@ -94,29 +78,30 @@ func (v *shown) write(w io.Writer, payload []byte) error {
 	line("redrive to", v.RedriveTo)
 	line("broker", v.Broker)
 	line("handler", v.Handler)
-	line("record", strings.TrimSpace(v.SourceTable+" "+v.SourceID))
+	line("record", wire.Text(strings.TrimSpace(string(v.SourceTable+" "+v.SourceID))))
 	line("correlation", v.CorrelationID)
-	line("trace", v.TraceID)
-	line("reason", v.Reason)
+	line("trace", wire.Text(envelope.TraceID(v.Body.Headers)))
+	line("reason", wire.Text(v.Reason))
 	line("error", v.ErrorMessage)
 	line("class", v.ErrorClass)
 	line("code", v.ErrorCode)
 	line("rule", v.Rule)
-	line("group", v.Fingerprint)
-	line("attempts", strconv.Itoa(v.Attempts))
-	line("redrives", strconv.Itoa(v.RetryCount)+" of "+strconv.Itoa(v.MaxRetries))
-	line("died", stampOf(v.DiedAt))
+	line("group", wire.Text(v.Fingerprint))
+	line("attempts", wire.Text(strconv.Itoa(v.Attempts)))
+	line("redrives", wire.Text(fmt.Sprintf("%d of %d", v.RedriveCount, v.RedriveBudget)))
+	line("died", wire.Text(stampOf(v.DiedAt)))
 	if v.SeenCount > 1 {
-		line("reported", strconv.Itoa(v.SeenCount)+" times")
+		line("reported", wire.Text(fmt.Sprintf("%d times", v.SeenCount)))
 	}
 	out.WriteString("\nheaders\n")
-	for _, key := range slices.Sorted(maps.Keys(v.Headers)) {
-		fmt.Fprintf(&out, "  %s: %s\n", oneLine(key, 100), oneLine(v.Headers[key], 200))
+	for _, key := range slices.Sorted(maps.Keys(v.Body.Headers)) {
+		fmt.Fprintf(&out, "  %s: %s\n", oneLine(key, 100), oneLine(v.Body.Headers[key], 200))
 	}
+	payload := v.Body.Bytes()
 	fmt.Fprintf(&out, "\npayload (%d bytes)\n", len(payload))
 	out.WriteString(indent(payloadText(payload)))
-	if v.StackTrace != "" {
-		out.WriteString("\ntrace\n" + indent(printable(v.StackTrace, true)))
+	if trace := string(v.Body.StackTrace); trace != "" {
+		out.WriteString("\ntrace\n" + indent(printable(trace, true)))
 	}
 	if len(v.History) > 0 {
 		out.WriteString("\nhistory\n")
@@ -132,14 +117,15 @@ func (v *shown) write(w io.Writer, payload []byte) error {
 	return err
 }
 
-func (v *shown) status() string {
+func (v *shown) status() wire.Text {
+	status := wire.Text(v.Status)
 	switch {
 	case v.ResolvedBy != "":
-		return v.Status + " by " + v.ResolvedBy + " at " + stampOf(v.ResolvedAt)
+		return status + " by " + v.ResolvedBy + " at " + wire.Text(stampOf(v.ResolvedAt))
 	case !v.LeaseUntil.IsZero():
-		return v.Status + ", its outcome is awaited until " + stampOf(v.LeaseUntil)
+		return status + ", its outcome is awaited until " + wire.Text(stampOf(v.LeaseUntil))
 	default:
-		return v.Status
+		return status
 	}
 }
 

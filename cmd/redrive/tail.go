@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
@@ -21,8 +21,8 @@ const tailBack = 500
 // tail follows the letters that a filter selects, in the order in which they are stored.
 type tail struct {
 	app     *app
-	manager operator
-	filter  dlq.Filter
+	manager *api
+	filter  wire.Filter
 	last    int64          // the greatest id that was seen
 	seen    map[int64]bool // of those that a look may find again
 }
@@ -36,7 +36,7 @@ func (a *app) tailCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "tail", Short: "Show the latest dead letters, and new ones as they arrive", Args: cobra.NoArgs,
-		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
 			if a.flags.output != "table" && a.flags.output != "jsonl" || a.flags.jq != "" {
 				return usagef("tail prints lines: -o jsonl or nothing, and no --jq")
 			}
@@ -59,8 +59,8 @@ func (a *app) tailCommand() *cobra.Command {
 
 // begin shows the last lines, and remembers them.
 func (t *tail) begin(ctx context.Context, lines int) error {
-	list, err := t.manager.List(ctx, t.filter,
-		dlq.Page{Order: driver.StoredLast, Limit: min(max(lines, tailBack), driver.MaxPage)})
+	list, err := t.manager.ListEntries(ctx, t.filter,
+		wire.Page{Order: driver.StoredLast, Limit: min(max(lines, tailBack), driver.MaxPage)})
 	if err != nil {
 		return err
 	}
@@ -84,9 +84,9 @@ func (t *tail) follow(ctx context.Context, every time.Duration) error {
 // look shows the dead letters stored since the last look.
 func (t *tail) look(ctx context.Context) error {
 	from := driver.Cursor{Order: driver.StoredFirst, At: time.Unix(0, 0), ID: max(0, t.last-tailBack)}
-	page := dlq.Page{Order: driver.StoredFirst, Limit: driver.MaxPage, After: from.String()}
+	page := wire.Page{Order: driver.StoredFirst, Limit: driver.MaxPage, After: from.String()}
 	for {
-		list, err := t.manager.List(ctx, t.filter, page)
+		list, err := t.manager.ListEntries(ctx, t.filter, page)
 		if err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func (t *tail) look(ctx context.Context) error {
 	return nil
 }
 
-func (t *tail) see(e *dlq.Entry, show bool) error {
+func (t *tail) see(e *wire.Entry, show bool) error {
 	if t.seen[e.ID] {
 		return nil
 	}
@@ -115,11 +115,11 @@ func (t *tail) see(e *dlq.Entry, show bool) error {
 	return t.app.tailLine(e)
 }
 
-func (a *app) tailLine(e *dlq.Entry) error {
+func (a *app) tailLine(e *wire.Entry) error {
 	if a.flags.output == "jsonl" {
-		return a.printJSON(viewOf(e), false)
+		return a.printJSON(e, false)
 	}
-	_, err := fmt.Fprintf(a.out, "%s  %d  %s  %s  %s\n", stampOf(e.CreatedAt), e.ID, oneLine(e.Origin.Topic, 40), e.Reason,
+	_, err := fmt.Fprintf(a.out, "%s  %d  %s  %s  %s\n", stampOf(e.CreatedAt), e.ID, oneLine(e.Topic, 40), e.Reason,
 		oneLine(e.ErrorMessage, 100))
 	return err
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/config"
 )
 
 // A dead letter that a spool stores late may have died before those already shown: tail shows it when it comes, and
@@ -22,8 +22,6 @@ func TestTail_FollowsNewEntries(t *testing.T) {
 		dlq.WithoutSpool())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
-	manager, err := dlq.NewManager(dlq.ManagerConfig{Store: letters.Store()})
-	require.NoError(t, err)
 	now := time.Now()
 	die := func(id string, ago time.Duration) {
 		m := message.NewMessage(id, []byte("{}"))
@@ -34,12 +32,11 @@ func TestTail_FollowsNewEntries(t *testing.T) {
 		}))
 	}
 	var out bytes.Buffer
-	a := &app{out: &out}
+	a := &app{out: &out, err: &out, cfg: &config.Config{}}
 	a.flags.output = "table"
-	follower := &tail{app: a, manager: struct {
-		*dlq.Manager
-		*redrive.Runner
-	}{Manager: manager}, seen: map[int64]bool{}}
+	manager, err := a.local(letters, nil)
+	require.NoError(t, err)
+	follower := &tail{app: a, manager: manager, seen: map[int64]bool{}}
 	shown := func() (ids []string) {
 		for line := range strings.Lines(out.String()) {
 			fields := strings.Fields(line)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/driver"
 )
@@ -126,7 +127,8 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "revoke NAME", Short: "Revoke a token", Args: cobra.ExactArgs(1),
 		RunE: a.people(func(ctx context.Context, people driver.PeopleStore, args []string) error {
-			return people.RevokeToken(ctx, args[0], a.by(), time.Now())
+			by := a.by()
+			return people.RevokeToken(ctx, args[0], dlq.By{Actor: by.Actor, Note: by.Note}, time.Now())
 		}),
 	}
 }

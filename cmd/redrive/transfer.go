@@ -2,14 +2,18 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 func (a *app) exportCommand() *cobra.Command {
@@ -21,7 +25,7 @@ func (a *app) exportCommand() *cobra.Command {
 		Use: "export", Short: "Write dead letters as JSON lines, byte for byte, for dlq import", Args: cobra.NoArgs,
 		Example: `  redrive dlq export --status any > dead-letters.jsonl
   redrive dlq export --topic orders --file orders.jsonl`,
-		RunE: a.managed(func(ctx context.Context, m operator, _ []string) error {
+		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
 			out, finish := a.out, func() error { return nil }
 			if file != "" {
 				created, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -35,12 +39,12 @@ func (a *app) exportCommand() *cobra.Command {
 					return created.Close()
 				}
 			}
-			total, err := m.Count(ctx, filter.selected, 0)
+			total, err := m.count(ctx, filter.selected)
 			if err != nil {
 				return err
 			}
 			b := a.startBar("exporting", total)
-			n, err := m.Export(ctx, countLines(out, b.add), filter.selected)
+			n, err := export(ctx, m, countLines(out, b.add), filter.selected)
 			b.end()
 			if closed := finish(); err == nil {
 				err = closed
@@ -51,6 +55,19 @@ func (a *app) exportCommand() *cobra.Command {
 	filter.add(a, cmd)
 	cmd.Flags().StringVar(&file, "file", "", "file to write, which must not be there yet (default stdout)")
 	return cmd
+}
+
+// export copies an export. A lost connection is an error.
+func export(ctx context.Context, m *api, w io.Writer, f wire.Filter) (lines int64, err error) {
+	from, err := m.ExportEntries(ctx, f)
+	if err != nil {
+		return 0, err
+	}
+	_, err = io.Copy(countLines(w, func(n int64) { lines += n }), from)
+	if err != nil {
+		err = fmt.Errorf("the export broke off: %w", err)
+	}
+	return lines, errors.Join(err, from.Close())
 }
 
 func (a *app) importCommand() *cobra.Command {
@@ -80,15 +97,17 @@ func (a *app) importCommand() *cobra.Command {
 				return err
 			}
 			b := a.startBar("importing", size)
-			imported, err := manager.Import(cmd.Context(), b.countRead(in), a.by())
+			imported, err := manager.ImportEntries(cmd.Context(), b.countRead(in), a.by())
 			b.end()
-			a.hint("%d stored, %d were there", imported.Stored, imported.Seen)
+			if imported != nil {
+				a.hint("%d stored, %d were there", imported.Stored, imported.Seen)
+			}
 			if cmd.Context().Err() != nil {
 				a.hint("interrupted: the same command continues with the rest")
 				return cmd.Context().Err()
 			}
-			if err != nil && imported.Stored > 0 {
-				return &codedError{exitPartial, err.Error()}
+			if err != nil && imported != nil && imported.Stored > 0 {
+				return &codedError{exitPartial, unprefixed(err)}
 			}
 			return err
 		},
@@ -139,7 +158,8 @@ func (a *app) takeOver(ctx context.Context, table string) error {
 	if err != nil {
 		return err
 	}
-	done, err := sqlstore.TakeOver(ctx, address, table, a.by())
+	by := a.by()
+	done, err := sqlstore.TakeOver(ctx, address, table, dlq.By{Actor: by.Actor, Note: by.Note})
 	if err != nil {
 		return err
 	}

@@ -226,8 +226,11 @@ type Error struct {
 
 // Error is the server's error, or the status.
 func (e *Error) Error() string {
-	if e.Problem.Detail != "" {
+	switch {
+	case e.Problem.Detail != "":
 		return e.Problem.Detail
+	case e.Status == http.StatusNotFound:
+		return "the server answered 404: is it a redrive server, and its URL right?"
 	}
 	return fmt.Sprintf("the server answered %d %s", e.Status, http.StatusText(e.Status))
 }

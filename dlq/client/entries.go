@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"io"
 	"iter"
 	"net/http"
@@ -146,31 +147,24 @@ func (c *Client) EditEntry(ctx context.Context, id int64, edit wire.Edit, redriv
 // ExportEntries returns the entries that the filter selects as JSON lines (see wire.Letter), oldest first. The caller
 // closes the reader. A lost connection is an error of the reader.
 func (c *Client) ExportEntries(ctx context.Context, f wire.Filter) (io.ReadCloser, error) {
-	response, err := c.send(ctx, get(values(f), "entries", "export")) //nolint:bodyclose // the caller closes the reader
+	response, err := c.send(ctx, get(values(f), "entries", "export"))
 	if err != nil {
 		return nil, err
 	}
-	return &export{response.Body}, nil
+	return response.Body, nil
 }
 
-// export omits the URL from the error of a lost connection.
-type export struct{ io.ReadCloser }
-
-// Read reads.
-func (e *export) Read(p []byte) (int, error) {
-	n, err := e.ReadCloser.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // io.EOF is never wrapped by a body
-		err = unreachable(err)
-	}
-	return n, err
-}
-
-// ImportEntries stores an export. It is sent once; it is safe to repeat.
+// ImportEntries stores an export. It is sent once; it is safe to repeat. Along with an error it returns how many
+// lines were stored before it, if that is known.
 func (c *Client) ImportEntries(ctx context.Context, from io.Reader, by By) (*wire.Imported, error) {
-	return ask[wire.Imported](ctx, c, request{
+	imported, err := ask[wire.Imported](ctx, c, request{
 		method: http.MethodPost, path: join("entries", "import"), query: values(wire.Note{Note: by.Note}), by: &by,
 		content: from, contentType: "application/jsonl",
 	})
+	if refused, ok := errors.AsType[*Error](err); ok {
+		imported = refused.Problem.Imported
+	}
+	return imported, err
 }
 
 // PreviewPurge counts what a purge would remove.

@@ -69,6 +69,9 @@ type Config struct {
 	Metrics http.Handler
 	// Limits limit what a client may request.
 	Limits Limits
+	// ShowFaults answers a request that failed with what the store or the broker said, which otherwise is only logged: for
+	// a handler that only its own user reaches.
+	ShowFaults bool
 	// Logger logs changes, refusals and faults. Defaults to slog.Default().
 	Logger *slog.Logger
 

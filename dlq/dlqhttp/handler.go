@@ -68,7 +68,7 @@ func (h *Handler) routes(guard *access.Guard) http.Handler {
 		Refused: h.trail.refused, Read: h.trail.read, AuditReads: h.cfg.AuditReads,
 		Health: h.health, Topology: h.cfg.Topology, Settings: h.cfg.Settings, Rules: h.cfg.Rules, Retention: h.cfg.Retention,
 		Body: h.cfg.Limits.Body, Import: h.cfg.Limits.Import, Streams: h.cfg.Limits.Streams, Timeout: h.cfg.Limits.Timeout,
-		Logger: h.cfg.Logger,
+		Logger: h.cfg.Logger, ShowFaults: h.cfg.ShowFaults,
 	})
 	mux.Mount(prefix+rest.Base+"/", h.api.Routes(api),
 		guard.Protect(access.Require(access.Viewer, h.api.Idempotent(problem.Mux(api)))))

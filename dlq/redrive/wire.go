@@ -21,24 +21,6 @@ func (p *Preview) Wire() wire.RunPreview {
 	}
 }
 
-// SetWire sets the preview from its JSON form.
-func (p *Preview) SetWire(w *wire.RunPreview) error {
-	*p = Preview{
-		Spec: w.Spec, Count: w.Count, Topics: w.Topics, NeedsApproval: w.NeedsApproval, Destinations: w.Destinations,
-	}
-	for i := range w.Sample {
-		s := Sample{Problem: w.Sample[i].Problem}
-		if err := s.Entry.SetDetail(&w.Sample[i].Entry); err != nil {
-			return err
-		}
-		if w.Sample[i].Diff != nil {
-			s.Diff = *w.Sample[i].Diff
-		}
-		p.Sample = append(p.Sample, s)
-	}
-	return nil
-}
-
 // Wire is the review's JSON form, with the run's progress at a time.
 func (r *Review) Wire(now time.Time) wire.RunReview {
 	return wire.RunReview{

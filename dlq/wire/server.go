@@ -87,6 +87,7 @@ type Problem struct {
 	Instance string    `json:"instance,omitempty"`
 	Errors   []Fault   `json:"errors,omitempty"`
 	Conflict *Conflict `json:"conflict,omitempty"`
+	Imported *Imported `json:"imported,omitempty"`
 }
 
 // Fault is one fault of a request.

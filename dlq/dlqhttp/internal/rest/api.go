@@ -42,6 +42,7 @@ type Config struct {
 	Import     int64
 	Streams    int
 	Timeout    time.Duration
+	ShowFaults bool
 	Logger     *slog.Logger
 }
 

@@ -23,6 +23,8 @@ type Problem struct { //nolint:errname // the name of its schema
 	huma.ErrorModel
 	// Conflict names who won, for the one who came second.
 	Conflict *wire.Conflict `json:"conflict,omitempty" doc:"Who was faster, on a conflict."`
+	// Imported is what an import has stored before the error.
+	Imported *wire.Imported `json:"imported,omitempty" doc:"What an import has stored before it."`
 }
 
 // fail makes the answer of an error. version is what If-Match asked for, 0 if it did not.
@@ -35,26 +37,27 @@ func (a *API) fail(ctx context.Context, err error, version int64) error {
 	}
 	text := a.visible(ctx).Text(err.Error())
 	status := a.status(ctx, err)
-	if status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout {
+	failed := status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
+	if failed && !a.cfg.ShowFaults {
 		a.cfg.Logger.ErrorContext(ctx, "request failed", "error", err)
-	}
-	if status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout {
 		if !errors.Is(err, dlq.ErrPublish) { // a driver's words are for the log
 			text = "the store does not answer, or not in time: try again; the server's log has the reason"
 		}
 	}
-	if status == http.StatusServiceUnavailable {
-		return huma.ErrorWithHeaders(huma.NewError(status, text), http.Header{"Retry-After": {"5"}})
-	}
-	if status != http.StatusConflict {
-		return huma.NewError(status, text)
-	}
 	problem := &Problem{ErrorModel: huma.ErrorModel{Detail: text}}
-	problem.Conflict = conflictOf(err)
-	if c := problem.Conflict; c != nil && version != 0 && c.Version != version {
-		status = http.StatusPreconditionFailed
+	if status == http.StatusConflict {
+		problem.Conflict = conflictOf(err)
+		if c := problem.Conflict; c != nil && version != 0 && c.Version != version {
+			status = http.StatusPreconditionFailed
+		}
+	}
+	if broken, ok := errors.AsType[*importError](err); ok {
+		problem.Imported = &broken.imported
 	}
 	problem.Status, problem.Title = status, http.StatusText(status)
+	if status == http.StatusServiceUnavailable {
+		return huma.ErrorWithHeaders(problem, http.Header{"Retry-After": {"5"}})
+	}
 	return problem
 }
 

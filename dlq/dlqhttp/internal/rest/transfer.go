@@ -79,7 +79,9 @@ func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse
 				_ = huma.WriteErr(a.huma, ctx, status.GetStatus(), status.Error()) // reports itself
 			}
 		default:
-			a.cfg.Logger.ErrorContext(ctx.Context(), "export broke off", "error", err)
+			if ctx.Context().Err() == nil { // otherwise the client is gone
+				a.cfg.Logger.ErrorContext(ctx.Context(), "export broke off", "error", err)
+			}
 			panic(http.ErrAbortHandler) // so that the client does not treat it as complete
 		}
 	}}, nil
@@ -139,10 +141,19 @@ func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.
 		return nil, huma.NewError(http.StatusRequestTimeout,
 			"the import was cut off: send it again; earlier lines may have been stored")
 	case err != nil:
-		return nil, err
+		return nil, &importError{err, imported}
 	}
 	return &output[wire.Imported]{imported}, nil
 }
+
+// importError is the error of an import, with the result of the lines before it.
+type importError struct {
+	error
+	imported wire.Imported
+}
+
+// Unwrap is the error.
+func (e *importError) Unwrap() error { return e.error }
 
 // limitedReader fails after a number of bytes, where io.LimitReader would end as if that were all.
 type limitedReader struct {
