@@ -3,10 +3,12 @@ package sqlqueue
 import (
 	"context"
 	"database/sql"
+	"embed"
 	"fmt"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/internal/engine"
+	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // Broker is a queue in a SQL database. It is a [brokers.Broker] that can also publish and ack in the caller's
@@ -31,7 +33,7 @@ var (
 // busy_timeout and transactions that begin as writers; brokers.Open sets them.
 func New(ctx context.Context, db *sql.DB, name Dialect, opts ...brokers.Option) (*Broker, error) {
 	d := urlDriver{scheme: string(name)}
-	if _, err := dialectOf(name); err != nil {
+	if err := name.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlqueue: %w", err)
 	}
 	cfg := brokers.Config{}
@@ -71,4 +73,19 @@ func open(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brok
 // handled, or nacked, is a retry; one that was rescheduled later counts as delayed.
 func (b *Broker) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	return b.Broker.Depths(ctx, b.t)
+}
+
+//go:embed migrations
+var migrations embed.FS
+
+// schemaTable records the applied migrations.
+const schemaTable = "redrive_queue_schema"
+
+// Migrate creates and upgrades the queue's tables in db. Any number of processes may run it concurrently. [New] and the
+// driver call it, unless migrate=false.
+func Migrate(ctx context.Context, db *sql.DB, name Dialect) error {
+	if err := (sqldb.Schema{Dialect: name, Files: migrations, Table: schemaTable}).Up(ctx, db); err != nil {
+		return fmt.Errorf("sqlqueue: migrate: %w", err)
+	}
+	return nil
 }

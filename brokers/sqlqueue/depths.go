@@ -47,9 +47,9 @@ func (s *store) depths(ctx context.Context, limit int64) ([]brokers.Depth, error
 // depth counts the waiting rows of a queue. A lease ends in the future too, but is not a wait. Rows that have only been
 // published have no lease, not even 0.
 func (s *store) depth(ctx context.Context, queue, limit int64) (waiting, retries int64, err error) {
-	err = s.db.QueryRowContext(ctx, s.name().Bind(fmt.Sprintf(`SELECT COUNT(*), COUNT(lease) FROM (
+	err = s.db.QueryRowContext(ctx, s.name.Bind(fmt.Sprintf(`SELECT COUNT(*), COUNT(lease) FROM (
 		SELECT lease FROM redrive_queue_messages
-		WHERE queue_id = ? AND visible_at > %s AND (lease IS NULL OR lease = 0) LIMIT %d) AS waiting`, s.name().Now(),
+		WHERE queue_id = ? AND visible_at > %s AND (lease IS NULL OR lease = 0) LIMIT %d) AS waiting`, s.name.Now(),
 		limit)), queue).
 		Scan(&waiting, &retries)
 	return waiting, retries, err
@@ -58,7 +58,7 @@ func (s *store) depth(ctx context.Context, queue, limit int64) (waiting, retries
 // ready counts the rows of a queue that are due and not leased.
 func (s *store) ready(ctx context.Context, queue, limit int64) (ready int64, err error) {
 	err = s.db.QueryRowContext(ctx, fmt.Sprintf("SELECT COUNT(*) FROM (SELECT id FROM redrive_queue_messages"+
-		" WHERE queue_id = %d AND visible_at <= %s AND %s LIMIT %d) AS ready", queue, s.name().Now(), s.free(queue),
+		" WHERE queue_id = %d AND visible_at <= %s AND %s LIMIT %d) AS ready", queue, s.name.Now(), s.free(queue),
 		limit)).Scan(&ready)
 	return ready, err
 }

@@ -1,8 +1,12 @@
 package sqlqueue
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"math"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/redrive-go/redrive/internal/sqldb"
@@ -25,25 +29,18 @@ type DB interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// dialect contains the differences between the databases. Everything else is in store.
+// dialect contains the differences between the databases' statements. Everything else is in store.
 type dialect interface {
-	// name is the database's; properties known to every package follow from it.
-	name() Dialect
 	// publish inserts rows of p once for every group of its topic, and reports whether the topic has any.
 	publish(ctx context.Context, db DB, p *publication, rows []row) (bool, error)
-	// byID names a table in a statement on rows by their ids, which must not read others. deleteFrom begins a DELETE of
-	// them.
-	byID(table string) string
-	deleteFrom(table string) string
 	// insertInto is the INSERT of rows into one queue, for one of the broker's own transactions.
 	insertInto(queue int64, rows []row) (query string, args []any)
-	// claim leases due rows, in the order of delivery.
+	// claim leases the first due rows.
 	claim(ctx context.Context, db *sql.DB, c claim) ([]claimed, error)
 	// limit is the size of the largest claim allowed by n.
 	limit(n int) int
-	// byIDs selects rows by their ids. locks is how statements treat rows that another session has locked.
+	// byIDs selects rows by their ids.
 	byIDs(ids []int64) (where string, args []any)
-	locks() lockCheck
 	// held selects the rows leased by worker.
 	held(worker int64, rows []leased) (where string, args []any)
 	// over begins a statement on rows that also ends a worker's shared leases, if it answers their last rows.
@@ -53,16 +50,14 @@ type dialect interface {
 	// firsts is the query for the queues with rows between two ids, its parameters, and the time until the first row of
 	// each is due, or its separate lease ends.
 	firsts() string
-	// move gives leased rows a new due time and content, and drops their leases. It records the ids of the moved rows.
-	move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error
+	// move gives leased rows a new due time and content, and drops their leases. It returns the ids of the moved rows.
+	move(ctx context.Context, db *sql.DB, worker int64, moves []moved) ([]int64, error)
 	// wake notifies other processes that a queue has a row due after delay. It does nothing if the database cannot notify.
 	wake(ctx context.Context, db DB, queue int64, delay time.Duration) error
 	// maintain keeps the database's plans right when the table grows fast. It is called every few seconds.
 	maintain(ctx context.Context, db *sql.DB) error
 	// probe queries the database's settings and its largest message.
 	probe(ctx context.Context, db *sql.DB) (maxMessage int64, err error)
-	// write runs a change. SQLite has one writer at a time; queueing for it here is fairer than its busy handler.
-	write(ctx context.Context, change func() error) error
 }
 
 // claim requests up to n rows of a queue for a worker.
@@ -89,17 +84,24 @@ func (m moved) id() int64 { return m.delivery.row.id }
 // leased identifies a row held by a worker, and the lease that it shares with others, or 0.
 type leased struct{ id, batch int64 }
 
-func dialectOf(name Dialect) (dialect, error) {
+// newStore returns the store of a database of that kind.
+func newStore(db *sql.DB, name Dialect, lease time.Duration) (*store, error) {
+	s := &store{
+		db: db, name: name, lease: lease, byID: messages, deleteByID: "DELETE FROM " + messages,
+		worker: 1 + rand.Int64N(math.MaxInt64), //nolint:gosec // G404: tells workers apart, keeps no secret
+	}
 	switch name {
 	case PostgreSQL:
-		return new(postgres), nil
+		s.dialect, s.locks = new(postgres), lookLate
 	case MySQL:
-		return mysql{}, nil
+		s.dialect, s.locks = mysql{eachLeased{MySQL}}, lookFirst
+		s.byID, s.deleteByID = byPrimaryKey, "DELETE "+messages+" FROM "+byPrimaryKey
 	case SQLite:
-		return sqlite{writer: make(chan struct{}, 1)}, nil
+		s.dialect, s.writer = sqlite{eachLeased{SQLite}}, make(chan struct{}, 1)
 	default:
 		return nil, name.Validate()
 	}
+	return s, nil
 }
 
 // columns of a claimed row, in the order that scan reads, after its position in the index.
@@ -130,7 +132,7 @@ func firstOfEach(d Dialect, free string) string {
 }
 
 // eachLeased is common to the databases where every row has a separate lease and new rows are not announced.
-type eachLeased struct{}
+type eachLeased struct{ name Dialect }
 
 func (eachLeased) limit(n int) int { return claimSize(n) }
 
@@ -151,6 +153,63 @@ func (eachLeased) free(int64) string { return "1 = 1" }
 func (eachLeased) wake(context.Context, DB, int64, time.Duration) error { return nil }
 
 func (eachLeased) maintain(context.Context, *sql.DB) error { return nil }
+
+// move moves all rows in one transaction, or none of them. It needs no join: rows that keep their lease until the end
+// of the transaction cannot be claimed in between.
+func (e eachLeased) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (ids []int64, err error) {
+	query := `UPDATE redrive_queue_messages SET visible_at = ` + e.name.Now() + ` + ?, due_at = ` + e.name.Now() + ` + ?,
+		headers = ?, payload = ?, crashes = 0, started = 0, deliveries = 0, lease = 0 WHERE id = ? AND lease = ?`
+	err = sqldb.InTx(ctx, db, e.name.ReadCommitted(), func(tx *sql.Tx) error {
+		ids = ids[:0]
+		for _, r := range moves {
+			delay := e.microseconds(r.delay)
+			result, err := tx.ExecContext(ctx, query, delay, delay, r.headers, r.payload, r.id(), worker)
+			if err != nil {
+				return err
+			}
+			if n, err := result.RowsAffected(); err != nil {
+				return err
+			} else if n > 0 {
+				ids = append(ids, r.id())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ids, nil
+}
+
+// microseconds returns a delay, padded on SQLite, whose clock has whole milliseconds.
+func (e eachLeased) microseconds(delay time.Duration) int64 {
+	if delay > 0 && e.name == SQLite {
+		delay += sqldb.Tick * time.Microsecond
+	}
+	return delay.Microseconds()
+}
+
+// publishInto reads the groups of topic and inserts rows for each. Reading first is enough: it includes every group
+// that subscribed before Publish was called.
+func publishInto(ctx context.Context, db DB, d dialect, topic string, rows []row) (bool, error) {
+	queues, err := queryInts(ctx, db, "SELECT id FROM redrive_queues WHERE topic = ?", []byte(topic))
+	if err != nil {
+		return false, err
+	}
+	for _, queue := range queues {
+		query, args := d.insertInto(queue, rows)
+		if _, err := db.ExecContext(ctx, query, args...); err != nil {
+			return false, err
+		}
+	}
+	return len(queues) > 0, nil
+}
+
+func sortClaimed(list []claimed) {
+	slices.SortFunc(list, func(a, b claimed) int {
+		return cmp.Or(cmp.Compare(a.dueAt, b.dueAt), cmp.Compare(a.id, b.id))
+	})
+}
 
 func idsOf(rows []leased) []int64 {
 	ids := make([]int64, len(rows))

@@ -99,19 +99,9 @@
 //
 // # Why this is not watermill-sql
 //
-// This began as watermill-sql v3.1.0 with a SchemaAdapter and a separate OffsetsAdapter. Kept are: messages through
-// database/sql with any driver, one SQL dialect behind a small seam, and a publisher that takes the caller's
-// transaction. Replaced are its publisher and its subscriber, which cannot meet the conformance suite whatever the
-// adapters:
-//
-//   - Its subscriber handles a batch inside the transaction that read it, and acks it by naming its last row, so that
-//     with SKIP LOCKED a batch is one message. 16 handlers then hold 16 connections and 16 transactions while they run,
-//     and one that outlives AckDeadline is started again concurrently with itself. Here 16 handlers hold none, and are
-//     started once. With a handler that does nothing it is about 20 times slower than this queue.
-//   - A nack is sent again in place, with the transaction open, and everything behind it waits. There are no delays.
-//   - With its own schema and 10,000 messages waiting it is 3 times slower, runs one handler at a time, and keeps
-//     every message forever. Any open transaction that has written, in any table, stops it.
-//
-// BenchmarkConsume and the tests named TestWatermillSQL in the integration module measure these. Plain watermill-sql
-// topics work with the retry pipeline, within the same limits; TestWatermillSQL_TopicsWorkWithThePipeline shows how.
+// Whatever its adapters, watermill-sql v3.1.0 handles a batch inside the transaction that read it, and acks it by
+// naming its last row. So a handler holds a connection and a transaction, runs again concurrently with itself after
+// AckDeadline, and a nack holds up everything behind it. Here a handler holds neither. BenchmarkConsume and the tests
+// named TestWatermillSQL in the integration module measure the difference; plain watermill-sql topics work with the
+// retry pipeline, within these limits.
 package sqlqueue

@@ -27,7 +27,7 @@ func (b *Broker) DepthsUpTo(t testing.TB, limit int64) []brokers.Depth {
 
 // HoldWrites blocks all writers of a SQLite file until release.
 func (b *Broker) HoldWrites() (release func()) {
-	writer := b.t.store.dialect.(sqlite).writer
+	writer := b.t.store.writer
 	writer <- struct{}{}
 	return func() { <-writer }
 }

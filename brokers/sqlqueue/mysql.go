@@ -1,7 +1,6 @@
 package sqlqueue
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"slices"
@@ -18,34 +17,13 @@ type mysql struct{ eachLeased }
 
 var _ dialect = mysql{}
 
-func (mysql) name() Dialect { return MySQL }
-
-// byID names the key. The planner treats a table that was just filled as empty, and reads all of it. A statement then
-// locks rows that it does not need, or waits for them, and claims skip those: messages are delivered out of order.
-func (mysql) byID(table string) string { return table + " FORCE INDEX (PRIMARY)" }
-
-func (m mysql) deleteFrom(table string) string { return "DELETE " + table + " FROM " + m.byID(table) }
-
-func (mysql) write(_ context.Context, change func() error) error { return change() }
+// byPrimaryKey names the table in a statement on rows by their ids. The planner treats a table that was just filled as
+// empty, and reads all of it. The statement then locks rows that it does not need, or waits for them, and claims skip
+// those: messages are delivered out of order.
+const byPrimaryKey = messages + " FORCE INDEX (PRIMARY)"
 
 func (m mysql) publish(ctx context.Context, db DB, p *publication, rows []row) (bool, error) {
 	return publishInto(ctx, db, m, p.topic, rows)
-}
-
-// publishInto reads the groups of topic and inserts rows for each. Reading first is enough: it includes every group
-// that subscribed before Publish was called.
-func publishInto(ctx context.Context, db DB, d dialect, topic string, rows []row) (bool, error) {
-	queues, err := queryInts(ctx, db, "SELECT id FROM redrive_queues WHERE topic = ?", []byte(topic))
-	if err != nil {
-		return false, err
-	}
-	for _, queue := range queues {
-		query, args := d.insertInto(queue, rows)
-		if _, err := db.ExecContext(ctx, query, args...); err != nil {
-			return false, err
-		}
-	}
-	return len(queues) > 0, nil
 }
 
 func (m mysql) insertInto(queue int64, rows []row) (query string, args []any) {
@@ -75,7 +53,7 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, 
 			ids[i] = list[i].id
 		}
 		//nolint:gosec // G202: the ids are integers of ours
-		_, err = tx.ExecContext(ctx, `UPDATE `+m.byID("redrive_queue_messages")+` SET crashes = crashes + `+crashed+
+		_, err = tx.ExecContext(ctx, `UPDATE `+byPrimaryKey+` SET crashes = crashes + `+crashed+
 			`, deliveries = deliveries + 1,
 			started = 0, lease = ?, visible_at = `+sqldb.MySQL.Now()+` + ? WHERE id IN (`+sqldb.IDs(ids)+`)`, c.worker,
 			c.lease.Microseconds())
@@ -90,10 +68,10 @@ func (m mysql) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, 
 // claimTries is how many more claims' worth of rows a claim looks at if all the first ones are locked.
 const claimTries = 4
 
-// lock returns the first rows that are due and not locked, in the order of delivery, and keeps them locked until tx
-// ends. A skipped row is locked by another worker, or still by its own publication: InnoDB may show rows that are being
-// committed a moment before it releases the locks. So later rows only count if they existed when the skipped rows were
-// seen: a row published since would overtake what the same publisher sent first.
+// lock returns the first rows that are due and not locked, and keeps them locked until tx ends. A skipped row is locked
+// by another worker, or still by its own publication: InnoDB may show rows that are being committed a moment before it
+// releases the locks. So later rows only count if they existed when the skipped rows were seen: a row published since
+// would overtake what the same publisher sent first.
 func (m mysql) lock(ctx context.Context, tx *sql.Tx, c claim) ([]claimed, error) {
 	for _, limit := range [...]int{c.n, claimTries * c.n} {
 		found, err := queryInts(ctx, tx, `SELECT id FROM redrive_queue_messages FORCE INDEX (redrive_queue_messages_visible)
@@ -108,7 +86,6 @@ func (m mysql) lock(ctx context.Context, tx *sql.Tx, c claim) ([]claimed, error)
 				list, err = m.waitFor(ctx, tx, some, list, c.passed)
 			}
 			if err != nil || len(list) > 0 {
-				slices.SortFunc(list, func(a, b claimed) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
 				return list, err
 			}
 		}
@@ -124,7 +101,7 @@ func (m mysql) lockSome(ctx context.Context, tx *sql.Tx, ids []int64) ([]claimed
 	// Without parameters, because a statement that never repeats is not worth preparing.
 	return sqldb.All[claimed](tx.QueryContext(ctx,
 		`SELECT visible_at`+strings.Replace(columns, "crashes", "crashes + "+crashed, 1)+
-			` FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+sqldb.IDs(ids)+`) AND visible_at <= `+
+			` FROM `+byPrimaryKey+` WHERE id IN (`+sqldb.IDs(ids)+`) AND visible_at <= `+
 			sqldb.MySQL.Now()+` FOR UPDATE SKIP LOCKED`))(scanClaimed)
 }
 
@@ -144,7 +121,7 @@ func (m mysql) waitFor(
 		}
 		missing := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return mine[id] })
 		// Rows claimed by another worker meanwhile are no longer due.
-		due, err := queryInts(ctx, tx, `SELECT id FROM `+m.byID("redrive_queue_messages")+` WHERE id IN (`+
+		due, err := queryInts(ctx, tx, `SELECT id FROM `+byPrimaryKey+` WHERE id IN (`+
 			sqldb.IDs(missing)+`) AND visible_at <= `+sqldb.MySQL.Now())
 		if err != nil {
 			return nil, err
@@ -167,54 +144,6 @@ func (m mysql) waitFor(
 	}
 	return list, nil
 }
-
-// move needs no join: rows that keep their lease until the end of the transaction cannot be claimed in between.
-func (m mysql) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
-	return moveEach{name: MySQL}.move(ctx, db, worker, moves, done)
-}
-
-// moveEach moves rows with one statement each.
-type moveEach struct {
-	name Dialect
-	pad  time.Duration // added to delays
-}
-
-// move moves all rows in one transaction, or none of them.
-func (e moveEach) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
-	var ids []int64
-	err := sqldb.InTx(ctx, db, e.name.ReadCommitted(), func(tx *sql.Tx) error {
-		ids = ids[:0]
-		for _, r := range moves {
-			delay := r.delay
-			if delay > 0 {
-				delay += e.pad
-			}
-			//nolint:gosec // G202: the dialect's clock
-			result, err := tx.ExecContext(ctx, `UPDATE redrive_queue_messages SET visible_at = `+e.name.Now()+` + ?, due_at = `+
-				e.name.Now()+` + ?,
-				headers = ?, payload = ?, crashes = 0, started = 0, deliveries = 0, lease = 0 WHERE id = ? AND lease = ?`,
-				delay.Microseconds(), delay.Microseconds(), r.headers, r.payload, r.id(), worker)
-			if err != nil {
-				return err
-			}
-			if n, err := result.RowsAffected(); err != nil {
-				return err
-			} else if n > 0 {
-				ids = append(ids, r.id())
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		done[id] = true
-	}
-	return nil
-}
-
-func (mysql) locks() lockCheck { return lookFirst }
 
 // firsts reads the first row of each queue in the index.
 func (mysql) firsts() string {

@@ -24,14 +24,6 @@ type postgres struct {
 
 var _ dialect = (*postgres)(nil)
 
-func (*postgres) name() Dialect { return PostgreSQL }
-
-func (*postgres) byID(table string) string { return table }
-
-func (*postgres) deleteFrom(table string) string { return "DELETE FROM " + table }
-
-func (*postgres) write(_ context.Context, change func() error) error { return change() }
-
 // publish inserts the rows for the groups that exist now, in one statement, so that a group that subscribed before the
 // call misses nothing.
 func (p *postgres) publish(ctx context.Context, db DB, parcel *publication, rows []row) (bool, error) {
@@ -140,15 +132,12 @@ func (p *postgres) claim(ctx context.Context, db *sql.DB, c claim) (list []claim
 			c.at = c.dueAt
 		}
 	}
-	sortClaimed(list)
 	return list, nil
 }
 
 func (*postgres) byIDs(ids []int64) (where string, args []any) {
 	return " WHERE id = ANY ($1::bigint[])", []any{"{" + sqldb.IDs(ids) + "}"}
 }
-
-func (*postgres) locks() lockCheck { return lookLate }
 
 // held passes its rows in one parameter, so that the statement's text, and with it its plan, is the same for any number
 // of them; every driver accepts text for an array.
@@ -194,24 +183,7 @@ func batchesOf(rows []leased) (batches []int64) {
 	return batches
 }
 
-func (p *postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
-	ids, err := p.moveHeld(ctx, db, worker, moves)
-	for _, id := range ids {
-		done[id] = true
-	}
-	due := map[int64]time.Duration{}
-	for _, m := range moves {
-		if d, ok := due[m.stream.id]; done[m.id()] && (!ok || m.delay < d) {
-			due[m.stream.id] = m.delay
-		}
-	}
-	for queue, delay := range due {
-		_ = p.wake(ctx, db, queue, delay) // the rows are moved: other consumers find them by polling
-	}
-	return err
-}
-
-func (p *postgres) moveHeld(ctx context.Context, db DB, worker int64, moves []moved) ([]int64, error) {
+func (*postgres) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) ([]int64, error) {
 	rows := make([]leased, len(moves))
 	for i, m := range moves {
 		rows[i] = m.leased()
@@ -279,12 +251,6 @@ func takesArrays(ctx context.Context, db *sql.DB) bool {
 		WHERE (delay, uuid, headers, payload) IN ((-1, '{"\,', '', '\x005cff'::bytea), (3600000000, 'NULL', '{}', ''))`,
 		columnsOf(rows)...)
 	return err == nil && len(same) == 1 && same[0] == 2
-}
-
-func sortClaimed(list []claimed) {
-	slices.SortFunc(list, func(a, b claimed) int {
-		return cmp.Or(cmp.Compare(a.dueAt, b.dueAt), cmp.Compare(a.id, b.id))
-	})
 }
 
 func shortest(rows []row) time.Duration {

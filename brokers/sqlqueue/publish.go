@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
@@ -124,26 +125,25 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 	for i := range moves {
 		rows[i] = moves[i].leased()
 	}
-	done := map[int64]bool{}
-	apart := map[int64]error{}
 	// Check first: a move that waited for a lock and was cancelled may have been made, and looks the same as one that has
 	// lost its lease.
 	_, locked, err := t.store.unlocked(ctx, rows)
+	done := map[int64]bool{}
 	if err == nil {
 		free := slices.DeleteFunc(slices.Clone(moves), func(m moved) bool { return slices.Contains(locked, m.leased()) })
-		err = t.moveTogether(ctx, free, done, apart)
+		err = together(ctx, len(moves), t.reschedule(ctx, free, done))
 	}
+	due := map[int64]time.Duration{} // by queue
 	for i := range moves {
 		m := &moves[i]
-		id := m.id()
 		switch {
-		case done[id]:
+		case done[m.id()]:
 			m.turn(rowDecided)
 			t.leases.drop(m.delivery)
-			t.watcher.wake(m.stream.id, m.delay)
+			if first, ok := due[m.stream.id]; !ok || m.delay < first {
+				due[m.stream.id] = m.delay
+			}
 			continue
-		case apart[id] != nil:
-			faults[m.place] = apart[id]
 		case err != nil:
 			faults[m.place] = err
 		case slices.Contains(locked, m.leased()):
@@ -157,25 +157,32 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 			m.lose()
 		}
 	}
+	for queue, delay := range due {
+		t.wake(ctx, queue, delay)
+	}
 }
 
-// moveTogether moves rows in few statements, and individually if the database refuses one.
-func (t *transport) moveTogether(ctx context.Context, moves []moved, done map[int64]bool, apart map[int64]error) error {
+// reschedule moves rows in few statements, until one fails.
+func (t *transport) reschedule(ctx context.Context, moves []moved, done map[int64]bool) error {
 	for some := range chunks(moves) {
-		err := t.store.move(ctx, t.db, t.store.worker, some, done)
-		switch {
-		case err == nil:
-		case len(some) == 1 || sqldb.Unreachable(err) || ctx.Err() != nil:
+		ids, err := t.store.reschedule(ctx, some)
+		if err != nil {
 			return err
-		default:
-			for i := range some {
-				if err := t.store.move(ctx, t.db, t.store.worker, some[i:i+1], done); err != nil {
-					apart[some[i].id()] = err
-				}
-			}
+		}
+		for _, id := range ids {
+			done[id] = true
 		}
 	}
 	return nil
+}
+
+// together returns the error for n messages of which the database has refused one, and so all: the engine then tries
+// those of each caller separately.
+func together(ctx context.Context, n int, err error) error {
+	if err == nil || n == 1 || sqldb.Unreachable(err) || ctx.Err() != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", driver.ErrTogether, err)
 }
 
 // insert stores publications together, and wakes their consumers.
@@ -183,14 +190,11 @@ func (t *transport) insert(ctx context.Context, publications []*publication, fau
 	for _, p := range publications {
 		p.notify = p.queue == 0 && t.notices != nil && t.notices.publish(p.topic)
 	}
-	err := t.store.insert(ctx, publications)
 	n := 0
 	for _, p := range publications {
 		n += len(p.rows)
 	}
-	if err != nil && n > 1 && !sqldb.Unreachable(err) && ctx.Err() == nil {
-		err = fmt.Errorf("%w: %w", driver.ErrTogether, err)
-	}
+	err := together(ctx, n, t.store.insert(ctx, publications))
 	for _, p := range publications {
 		if err != nil {
 			for _, place := range p.places {
@@ -201,8 +205,7 @@ func (t *transport) insert(ctx context.Context, publications []*publication, fau
 		delay := shortest(p.rows)
 		switch {
 		case p.queue != 0:
-			t.watcher.wake(p.queue, delay)
-			_ = t.store.wake(ctx, t.db, p.queue, delay) // other consumers find them by polling
+			t.wake(ctx, p.queue, delay)
 		default:
 			if t.notices != nil && !p.notify {
 				t.notices.schedule(p.topic, delay)
@@ -220,7 +223,7 @@ func (s *store) insert(ctx context.Context, publications []*publication) error {
 		if len(publications) == 1 && chunked(publications[0].rows) == len(publications[0].rows) {
 			return s.insertPublication(ctx, s.db, publications[0])
 		}
-		return sqldb.InTx(ctx, s.db, s.name().ReadCommitted(), func(tx *sql.Tx) error {
+		return sqldb.InTx(ctx, s.db, s.name.ReadCommitted(), func(tx *sql.Tx) error {
 			for _, p := range publications {
 				if err := s.insertPublication(ctx, tx, p); err != nil {
 					return err

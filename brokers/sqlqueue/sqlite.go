@@ -4,37 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"strconv"
-	"time"
 
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
 // sqlite has one writer at a time, whatever the number of workers.
-type sqlite struct {
-	eachLeased
-	writer chan struct{} // capacity 1
-}
+type sqlite struct{ eachLeased }
 
 var _ dialect = sqlite{}
-
-// sqliteTick is the resolution of SQLite's clock.
-const sqliteTick = sqldb.Tick * time.Microsecond
-
-func (sqlite) name() Dialect { return SQLite }
-
-func (sqlite) byID(table string) string { return table }
-
-func (sqlite) deleteFrom(table string) string { return "DELETE FROM " + table }
-
-func (s sqlite) write(ctx context.Context, change func() error) error {
-	select {
-	case s.writer <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	defer func() { <-s.writer }()
-	return change()
-}
 
 func (s sqlite) publish(ctx context.Context, db DB, p *publication, rows []row) (bool, error) {
 	return publishInto(ctx, db, s, p.topic, rows)
@@ -45,7 +22,7 @@ func (s sqlite) publish(ctx context.Context, db DB, p *publication, rows []row) 
 func (s sqlite) insertInto(queue int64, rows []row) (query string, args []any) {
 	args = make([]any, 0, 1+4*len(rows))
 	for _, r := range rows {
-		args = append(args, padded(r.delay).Microseconds(), r.uuid, r.headers, r.payload)
+		args = append(args, s.microseconds(r.delay), r.uuid, r.headers, r.payload)
 	}
 	return `WITH t(us) AS MATERIALIZED (SELECT ` + sqldb.SQLite.Now() + `), v(delay, uuid, headers, payload) AS (VALUES ` +
 		sqldb.Tuples("(?,?,?,?)", len(rows)) + `)
@@ -53,27 +30,13 @@ func (s sqlite) insertInto(queue int64, rows []row) (query string, args []any) {
 		SELECT ?, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM t, v`, append(args, queue)
 }
 
-func (s sqlite) claim(ctx context.Context, db *sql.DB, c claim) (list []claimed, err error) {
-	err = s.write(ctx, func() error {
-		list, err = sqldb.All[claimed](db.QueryContext(ctx, `UPDATE redrive_queue_messages SET crashes = crashes + `+crashed+`, started = 0,
-			lease = ?, visible_at = `+sqldb.SQLite.Now()+
-			` + ?, deliveries = deliveries + 1 WHERE id IN (SELECT id FROM redrive_queue_messages
-			WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+sqldb.SQLite.Now()+` ORDER BY visible_at, id LIMIT `+
-			strconv.Itoa(c.n)+`)
-			RETURNING 0`+columns, c.worker, c.lease.Microseconds(), c.queue, c.from))(scanClaimed)
-		return err
-	})
-	sortClaimed(list)
-	return list, err
+func (sqlite) claim(ctx context.Context, db *sql.DB, c claim) ([]claimed, error) {
+	return sqldb.All[claimed](db.QueryContext(ctx, `UPDATE redrive_queue_messages SET crashes = crashes + `+crashed+
+		`, started = 0, lease = ?, visible_at = `+sqldb.SQLite.Now()+` + ?, deliveries = deliveries + 1
+		WHERE id IN (SELECT id FROM redrive_queue_messages WHERE queue_id = ? AND visible_at >= ? AND visible_at <= `+
+		sqldb.SQLite.Now()+` ORDER BY visible_at, id LIMIT `+strconv.Itoa(c.n)+`)
+		RETURNING 0`+columns, c.worker, c.lease.Microseconds(), c.queue, c.from))(scanClaimed)
 }
-
-func (s sqlite) move(ctx context.Context, db *sql.DB, worker int64, moves []moved, done map[int64]bool) error {
-	return s.write(ctx, func() error {
-		return moveEach{name: SQLite, pad: sqliteTick}.move(ctx, db, worker, moves, done)
-	})
-}
-
-func (sqlite) locks() lockCheck { return neverLocked }
 
 func (sqlite) firsts() string { return firstOfEach(SQLite, "1 = 1") }
 

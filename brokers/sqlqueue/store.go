@@ -14,17 +14,59 @@ import (
 
 // store runs the queue's statements. It is safe for concurrent use.
 type store struct {
-	db *sql.DB
 	dialect
-	worker  int64         // identifies this process's leases
-	lease   time.Duration // how long a row belongs to a worker that does not renew its lease
-	careful atomic.Int64  // until when statements check for locks first, in nanoseconds since 1970
+
+	db         *sql.DB
+	name       Dialect
+	byID       string // the messages' table in a statement on rows by their ids, which must not read others
+	deleteByID string // begins a DELETE of such rows
+	locks      lockCheck
+	writer     chan struct{} // capacity 1; nil unless there is one writer at a time
+	worker     int64         // identifies this process's leases
+	lease      time.Duration // how long a row belongs to a worker that does not renew its lease
+	careful    atomic.Int64  // until when statements check for locks first, in nanoseconds since 1970
+}
+
+// messages is the table of messages.
+const messages = "redrive_queue_messages"
+
+// write runs a change. SQLite has one writer at a time; queueing for it here is fairer than its busy handler.
+func (s *store) write(ctx context.Context, change func() error) error {
+	if s.writer == nil {
+		return change()
+	}
+	select {
+	case s.writer <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-s.writer }()
+	return change()
+}
+
+// take claims rows, in the order of delivery.
+func (s *store) take(ctx context.Context, c claim) (list []claimed, err error) {
+	err = s.write(ctx, func() error {
+		list, err = s.claim(ctx, s.db, c)
+		return err
+	})
+	sortClaimed(list)
+	return list, err
+}
+
+// reschedule moves leased rows, and returns the ids of those that were still ours.
+func (s *store) reschedule(ctx context.Context, moves []moved) (ids []int64, err error) {
+	err = s.write(ctx, func() error {
+		ids, err = s.move(ctx, s.db, s.worker, moves)
+		return err
+	})
+	return ids, err
 }
 
 // exec runs a change and returns the number of rows it changed.
 func (s *store) exec(ctx context.Context, query string, args ...any) (n int64, err error) {
 	err = s.write(ctx, func() error {
-		result, err := s.db.ExecContext(ctx, s.name().Bind(query), args...)
+		result, err := s.db.ExecContext(ctx, s.name.Bind(query), args...)
 		if err != nil {
 			return err
 		}
@@ -36,19 +78,19 @@ func (s *store) exec(ctx context.Context, query string, args ...any) (n int64, e
 
 // insertQueueRow creates a row of redrive_queues for a topic and a group, unless there is one.
 func (s *store) insertQueueRow(first string) string {
-	return s.name().InsertIgnore("INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, "+first+")",
+	return s.name.InsertIgnore("INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, "+first+")",
 		"id")
 }
 
 // ensureTopic creates the row that keeps messages until a group subscribes.
 func (s *store) ensureTopic(ctx context.Context, db DB, topic string) error {
-	_, err := db.ExecContext(ctx, s.name().Bind(s.insertQueueRow("1")), []byte(topic), []byte{})
+	_, err := db.ExecContext(ctx, s.name.Bind(s.insertQueueRow("1")), []byte(topic), []byte{})
 	return err
 }
 
 // queue returns the id of a group's queue, and whether it exists.
 func (s *store) queue(ctx context.Context, topic, group string) (id int64, found bool, err error) {
-	ids, err := queryInts(ctx, s.db, s.name().Bind("SELECT id FROM redrive_queues WHERE topic = ? AND consumer_group = ?"),
+	ids, err := queryInts(ctx, s.db, s.name.Bind("SELECT id FROM redrive_queues WHERE topic = ? AND consumer_group = ?"),
 		[]byte(topic), []byte(group))
 	if err != nil || len(ids) == 0 {
 		return 0, false, err
@@ -58,7 +100,7 @@ func (s *store) queue(ctx context.Context, topic, group string) (id int64, found
 
 // mustRead fails unless a group has a queue for topic.
 func (s *store) mustRead(ctx context.Context, topic string) error {
-	query := s.name().Bind("SELECT id FROM redrive_queues WHERE topic = ? AND consumer_group <> ?")
+	query := s.name.Bind("SELECT id FROM redrive_queues WHERE topic = ? AND consumer_group <> ?")
 	ids, err := queryInts(ctx, s.db, query, []byte(topic), []byte{})
 	if err == nil && len(ids) == 0 {
 		err = fmt.Errorf("topic %s: %w", topic, brokers.ErrUnroutable)
@@ -97,14 +139,6 @@ func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, er
 	return 0, fmt.Errorf("the queue of %q for group %q keeps disappearing", topic, group)
 }
 
-// padded compensates for a clock of whole milliseconds.
-func padded(d time.Duration) time.Duration {
-	if d > 0 {
-		d += sqliteTick
-	}
-	return d
-}
-
 // firstDue returns the time until the first row of each queue between two ids is due. The end of a lease counts as
 // well, except of one that rows share.
 func (s *store) firstDue(ctx context.Context, low, high int64) (map[int64]time.Duration, error) {
@@ -132,14 +166,14 @@ func (s *store) ack(ctx context.Context, rows []leased, over []int64) (others ma
 		return nil, err
 	}
 	where, args := s.byIDs(idsOf(rows))
-	there, err := queryInts(ctx, s.db, "SELECT id FROM "+s.byID("redrive_queue_messages")+where, args...)
+	there, err := queryInts(ctx, s.db, "SELECT id FROM "+s.byID+where, args...)
 	return set(there), err
 }
 
 func (s *store) ackWith(ctx context.Context, db DB, rows []leased, over []int64) (int64, error) {
 	where, args := s.held(s.worker, rows)
 	with, prefix := s.over(s.worker, over)
-	result, err := db.ExecContext(ctx, s.name().Bind(with+s.deleteFrom("redrive_queue_messages")+where),
+	result, err := db.ExecContext(ctx, s.name.Bind(with+s.deleteByID+where),
 		append(prefix, args...)...)
 	if err != nil {
 		return 0, err
@@ -150,7 +184,7 @@ func (s *store) ackWith(ctx context.Context, db DB, rows []leased, over []int64)
 // update changes rows that are still ours, and returns how many.
 func (s *store) update(ctx context.Context, rows []leased, set string, args ...any) (int64, error) {
 	where, held := s.held(s.worker, rows)
-	return s.exec(ctx, "UPDATE "+s.byID("redrive_queue_messages")+" SET "+set+where,
+	return s.exec(ctx, "UPDATE "+s.byID+" SET "+set+where,
 		append(slices.Clone(args), held...)...)
 }
 
@@ -158,7 +192,7 @@ func (s *store) update(ctx context.Context, rows []leased, set string, args ...a
 func (s *store) nack(ctx context.Context, rows []leased, delay time.Duration) error {
 	_, err := s.update(ctx, rows, "crashes = 0, started = 0, deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 "+
 		"ELSE 0 END, "+
-		"lease = 0, visible_at = "+s.name().Now()+" + ?", delay.Microseconds())
+		"lease = 0, visible_at = "+s.name.Now()+" + ?", delay.Microseconds())
 	return err
 }
 
@@ -180,14 +214,14 @@ func (s *store) start(ctx context.Context, row leased) (bool, error) {
 // extended.
 func (s *store) renew(ctx context.Context, rows []leased) (lost map[int64]bool, err error) {
 	n, err := s.update(ctx, rows, "deliveries = deliveries + CASE WHEN lease IS NULL THEN 1 ELSE 0 END, lease = ?, "+
-		"visible_at = "+s.name().Now()+" + ?",
+		"visible_at = "+s.name.Now()+" + ?",
 		s.worker, s.lease.Microseconds())
 	if err != nil || n == int64(len(rows)) {
 		return nil, err
 	}
 	ids := idsOf(rows)
 	where, args := s.held(s.worker, ownLease(rows))
-	ours, err := queryInts(ctx, s.db, s.name().Bind("SELECT id FROM redrive_queue_messages"+where), args...)
+	ours, err := queryInts(ctx, s.db, s.name.Bind("SELECT id FROM redrive_queue_messages"+where), args...)
 	if err != nil {
 		return nil, err
 	}

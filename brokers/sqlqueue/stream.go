@@ -125,7 +125,7 @@ func (s *stream) claim(n int, from int64) ([]claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.t.cfg.PublishTimeout)
 	defer cancel()
 	store := s.t.store
-	return store.claim(ctx, store.db, claim{s.id, store.worker, from, store.lease, n, s.passed})
+	return store.take(ctx, claim{s.id, store.worker, from, store.lease, n, s.passed})
 }
 
 // hold puts claimed rows into the buffer.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -45,7 +43,7 @@ var (
 
 // connect creates the tables and starts the background work.
 func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg brokers.Config) (*transport, error) {
-	dialect, err := dialectOf(name)
+	store, err := newStore(db, name, cfg.Params.Duration("lease"))
 	if err != nil {
 		return nil, fmt.Errorf("sqlqueue: %w", err)
 	}
@@ -59,15 +57,10 @@ func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg b
 	}
 	t := &transport{
 		cfg: cfg, scheme: scheme, db: db,
-		poll: max(cfg.Params.Duration("poll"), shortestPause),
-		store: &store{
-			db:      db,
-			dialect: dialect,
-			worker:  1 + rand.Int64N(math.MaxInt64), //nolint:gosec // G404: tells workers apart, keeps no secret
-			lease:   cfg.Params.Duration("lease"),
-		},
+		poll:  max(cfg.Params.Duration("poll"), shortestPause),
+		store: store,
 	}
-	if t.maxMessage, err = dialect.probe(ctx, db); err != nil {
+	if t.maxMessage, err = store.probe(ctx, db); err != nil {
 		return nil, fmt.Errorf("sqlqueue: ask for the largest packet: %w", err)
 	}
 	if limit := cfg.Params.Bytes("max-message"); limit > 0 {
@@ -116,6 +109,14 @@ func (t *transport) tend(ctx context.Context) {
 			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the queues being read could not be checked", "error", err)
 		}
 	}
+}
+
+// wake notifies consumers in this process, and in others if the database can, that a queue has a row due after delay.
+func (t *transport) wake(ctx context.Context, queue int64, delay time.Duration) {
+	t.watcher.wake(queue, delay)
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_ = t.store.wake(ctx, t.db, queue, delay) // they also poll
 }
 
 // listening reports whether the database notifies of new messages.

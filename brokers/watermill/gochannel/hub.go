@@ -188,13 +188,12 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 			case m := <-in:
 				select {
 				case out <- m:
+					continue
 				case <-ctx.Done():
-					m.Nack() // another member receives it
-					return
 				case <-s.closing:
-					m.Nack()
-					return
 				}
+				m.Nack() // another member receives it
+				return
 			case <-ctx.Done():
 				return
 			case <-s.closing:

@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,28 +54,24 @@ func (l *listener) run(ctx context.Context) {
 			return
 		}
 		l.log.WarnContext(ctx, "sqlqueue: listening was interrupted, polling meanwhile", "error", err)
-		if errors.Is(err, errNotHeard) {
-			if wait.For(ctx, hearAgain) != nil {
-				return
-			}
-			continue
-		}
 		if time.Since(began) > time.Minute {
 			failures = 0
 		}
 		failures++
-		if wait.For(ctx, listening.After(failures)) != nil {
-			return
+		pause := listening.After(failures)
+		if errors.Is(err, errNotHeard) {
+			pause = hearAgain
 		}
+		_ = wait.For(ctx, pause)
 	}
 }
 
-func (l *listener) listen(ctx context.Context) (err error) {
+func (l *listener) listen(ctx context.Context) error {
 	conn, err := l.db.Conn(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, ignoreClosed(conn.Close())) }()
+	defer func() { _ = conn.Close() }()
 	if _, err := conn.ExecContext(ctx, "LISTEN "+channel); err != nil {
 		return err
 	}
@@ -86,13 +83,6 @@ func (l *listener) listen(ctx context.Context) (err error) {
 	})
 	if failure != nil {
 		return failure
-	}
-	return err
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, driver.ErrBadConn) {
-		return nil
 	}
 	return err
 }
@@ -130,26 +120,13 @@ func (l *listener) awaitOwn(ctx context.Context, next func(context.Context) (str
 	ctx, cancel := context.WithTimeout(ctx, hearTimeout)
 	defer cancel()
 	token := "hear " + strconv.FormatInt(rand.Int64(), 36) //nolint:gosec // G404: no secret
-	sent := make(chan error, 1)
-	go func() {
-		_, err := l.db.ExecContext(ctx, "SELECT pg_notify('"+channel+"', '"+token+"')") //nolint:gosec // G202: a constant and a number of ours
-		sent <- err
-	}()
-	var err error
+	_, err := l.db.ExecContext(ctx, "SELECT pg_notify($1, $2)", channel, token)
 	for heard := ""; heard != token && err == nil; {
-		heard, err = next(ctx)
+		if heard, err = next(ctx); err != nil && ctx.Err() != nil {
+			return errNotHeard
+		}
 	}
-	late := ctx.Err() != nil
-	cancel()
-	failed := <-sent
-	switch {
-	case err == nil:
-		return nil
-	case late:
-		return errNotHeard
-	default:
-		return errors.Join(err, failed)
-	}
+	return err
 }
 
 // notifications finds pgx's WaitForNotification behind a database/sql connection. It matches the method's signature
@@ -184,4 +161,83 @@ func notifications(raw any) (func(ctx context.Context) (payload string, err erro
 		}
 		return out[0].Elem().FieldByIndex(payload.Index).String(), nil
 	}, nil
+}
+
+// noticeGap is the shortest time between two notifications of one topic: PostgreSQL commits notifying transactions one
+// at a time, and each wakes every listener.
+const noticeGap = 10 * time.Millisecond
+
+// notices decides which publishes notify on commit. One after a pause does, so that an idle consumer starts at once;
+// those that follow within noticeGap share one notification at its end. It is safe for concurrent use.
+type notices struct {
+	send func(topic string, delay time.Duration)
+
+	mu     sync.Mutex
+	gaps   map[string]*gap
+	ending sync.WaitGroup
+	closed bool
+}
+
+// gap follows a notification.
+type gap struct {
+	another bool // a notification is due at its end
+	delay   time.Duration
+}
+
+func newNotices(send func(topic string, delay time.Duration)) *notices {
+	return &notices{send: send, gaps: map[string]*gap{}}
+}
+
+// publish reports whether a publish to topic that starts now should notify on its own.
+func (n *notices) publish(topic string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.gaps[topic] != nil {
+		return false
+	}
+	n.begin(topic)
+	return true
+}
+
+// schedule sends a delayed notification for a publish that did not notify.
+func (n *notices) schedule(topic string, delay time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	g := n.gaps[topic]
+	if g == nil {
+		g = n.begin(topic) // the publish took longer than the gap
+	}
+	if !g.another || delay < g.delay {
+		g.another, g.delay = true, delay
+	}
+}
+
+func (n *notices) begin(topic string) *gap {
+	g := &gap{}
+	if n.closed {
+		return g // consumers find the row by polling
+	}
+	n.gaps[topic] = g
+	n.ending.Add(1)
+	time.AfterFunc(noticeGap, func() {
+		defer n.ending.Done()
+		n.mu.Lock()
+		delete(n.gaps, topic)
+		if g.another {
+			n.begin(topic)
+		}
+		n.mu.Unlock()
+		if g.another {
+			n.send(topic, g.delay)
+		}
+	})
+	return g
+}
+
+// close sends pending notifications, and waits for them.
+func (n *notices) close() {
+	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	n.ending.Wait()
 }
