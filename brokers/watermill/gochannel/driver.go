@@ -64,7 +64,7 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 		return nil, errors.New("gochannel: the URL has a name and PubSub is set: " +
 			"only one of them can determine what is shared")
 	}
-	h, err := enter(name, cfg)
+	h, err := enter(name, cfg) //nolint:contextcheck // the hub outlives the context it was opened with
 	if err != nil {
 		return nil, err
 	}
