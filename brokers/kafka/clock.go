@@ -1,8 +1,11 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -89,15 +92,21 @@ func (s *subscription) brokerTime(ctx context.Context, at topicPartition) time.T
 	}
 }
 
-// shortest returns a partition led by the broker, of a retry topic with a short wait if one has it: a control record
-// delays nothing there, and does not count for long in Depths.
+// shortest returns a partition led by the broker, of the retry topic with the shortest wait that has one: a control
+// record delays nothing there, and does not count for long in Depths.
 func (s *subscription) shortest(ctx context.Context, leader int32, otherwise topicPartition) topicPartition {
-	for _, wait := range grid[:3] { // those that Subscribe creates
-		topic := s.b.retryName(s.q.Topic, s.q.Group, wait)
+	s.mu.Lock()
+	tiers := maps.Clone(s.seen)
+	s.mu.Unlock()
+	for _, topic := range slices.SortedFunc(maps.Keys(tiers),
+		func(a, b string) int { return cmp.Compare(tiers[a].wait, tiers[b].wait) }) {
 		partitions, err := s.b.topics.existing(ctx, spec{name: topic})
+		if err != nil {
+			continue
+		}
 		for p := range partitions {
 			at := topicPartition{topic, p}
-			if l, unknown := s.b.topics.leader(ctx, at, anyAge); err == nil && unknown == nil && l.id == leader {
+			if l, err := s.b.topics.leader(ctx, at, anyAge); err == nil && l.id == leader {
 				return at
 			}
 		}

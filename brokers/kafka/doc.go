@@ -114,10 +114,4 @@
 // group. A client knows the topics that it uses, not all of a cluster. Keys are mapped to the same partitions as by
 // Java's or sarama's producers, and groups can be shared with other clients while a service moves; see the parameters
 // partitioner and assignor.
-//
-// watermill-kafka's publisher (v3.1.2) waits for each message of a Publish before it sends the next. Its subscriber
-// delivers one message per partition at a time; it discards messages in flight at Close (20 of 20 were redelivered
-// after an ack), has no commit order that would allow more than one, stops a partition forever at a record that does
-// not unmarshal, and gives no access to the group session that retry topics, pauses and commits need.
-// docs/performance.md has figures, and the benchmarks next to the code measure them, on kfake or on a cluster.
 package kafka

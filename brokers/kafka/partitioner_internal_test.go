@@ -20,20 +20,17 @@ func TestPartitioners_ChooseAsOtherClientsDo(t *testing.T) {
 			n := rapid.Int32Range(1, 200).Draw(t, "partitions")
 			want, err := theirs("orders").Partition(&sarama.ProducerMessage{Key: sarama.ByteEncoder(key)}, n)
 			require.NoError(t, err)
-			ours := partitioner{partitioners[name]}.ForTopic("orders")
+			ours := partitioners[name].ForTopic("orders")
 			r := &kgo.Record{Key: key, Partition: anyPartition}
 			require.EqualValues(t, want, ours.Partition(r, int(n)), name)
 			require.True(t, ours.RequiresConsistency(r), "a key waits for its leader")
-
-			r.Partition = n - 1
-			require.EqualValues(t, n-1, ours.Partition(r, int(n)), "a record can name its partition")
 		})
 	}
 }
 
 // Records without a key are spread over the partitions in batches.
 func TestPartitioners_SpreadRecordsWithoutKey(t *testing.T) {
-	ours := partitioner{partitioners["murmur2"]}.ForTopic("orders")
+	ours := partitioners["murmur2"].ForTopic("orders")
 	seen := map[int]bool{}
 	for range 1000 {
 		r := &kgo.Record{Partition: anyPartition}

@@ -165,12 +165,12 @@ const (
 
 // newProducer creates a producer; it connects on first use. The client's defaults are acks=all and idempotence with
 // several requests in flight: a confirmed record survives its leader, and one that is sent twice is stored once and in
-// order. It never gives up a record whose fate is unknown.
-func newProducer(cfg brokers.Config, common []kgo.Opt, limit int64) (*producer, error) {
+// order. It never gives up a record whose fate is unknown. partitions chooses the partitions of records.
+func newProducer(cfg brokers.Config, common []kgo.Opt, partitions kgo.Partitioner, limit int64) (*producer, error) {
 	p := cfg.Params
 	batch := min(limit+batchOverhead, maxBatch)
 	client, err := kgo.NewClient(append(slices.Clone(common),
-		kgo.RecordPartitioner(partitioner{partitioners[p.String("partitioner")]}),
+		kgo.RecordPartitioner(partitions),
 		kgo.ProducerLinger(0),                   // single records are gathered, see batcher
 		kgo.ProducerBatchMaxBytes(int32(batch)), //nolint:gosec // G115: at most maxBatch
 		kgo.BrokerMaxWriteBytes(int32(max(batch, maxRequest))),
@@ -279,34 +279,4 @@ func fnv32a(key []byte) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write(key) // never fails
 	return h.Sum32()
-}
-
-// partitioner sends a record to the partition that it names, and others by key.
-type partitioner struct{ byKey kgo.Partitioner }
-
-// ForTopic implements kgo.Partitioner.
-func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
-	return &topicPartitioner{p.byKey.ForTopic(topic)}
-}
-
-type topicPartitioner struct{ byKey kgo.TopicPartitioner }
-
-// RequiresConsistency reports that only records without a key may avoid a partition whose leader is down.
-func (p *topicPartitioner) RequiresConsistency(r *kgo.Record) bool {
-	return r.Partition != anyPartition || p.byKey.RequiresConsistency(r)
-}
-
-// Partition implements kgo.TopicPartitioner.
-func (p *topicPartitioner) Partition(r *kgo.Record, partitions int) int {
-	if r.Partition != anyPartition {
-		return int(r.Partition)
-	}
-	return p.byKey.Partition(r, partitions)
-}
-
-// OnNewBatch moves records without a key to another partition.
-func (p *topicPartitioner) OnNewBatch() {
-	if sticky, ok := p.byKey.(kgo.TopicPartitionerOnNewBatch); ok {
-		sticky.OnNewBatch()
-	}
 }

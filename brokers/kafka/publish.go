@@ -202,8 +202,8 @@ func (b *transport) placeDead(ctx context.Context, r outgoing) error {
 		return err
 	}
 	have, _, err := b.topics.ensure(ctx, b.forever(r.Topic, "the dead letter topic", partitions))
-	if err == nil && r.Partition >= have {
-		r.Partition = anyPartition
+	if err == nil && (r.Partition == anyPartition || r.Partition >= have) {
+		b.placeByKey(r.Record, have)
 	}
 	return err
 }

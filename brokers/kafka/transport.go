@@ -48,7 +48,7 @@ type transport struct {
 	user  *url.Userinfo
 
 	out     *producer   // for users' publishes; its connection for fetches carries the long polls
-	waits   *producer   // for retries and dead letters, which may be larger
+	waits   *producer   // for retries and dead letters, which may be larger and have a partition
 	own     *kgo.Client // of waits: for all requests that must be answered at once
 	topics  *topics
 	news    *longPoll
@@ -115,10 +115,10 @@ func (b *transport) connect(ctx context.Context) error {
 	}
 	common = append(common, byName())
 	limit := cfg.Params.Bytes("max-message-bytes")
-	if b.out, err = newProducer(cfg, common, limit); err != nil {
+	if b.out, err = newProducer(cfg, common, partitioners[cfg.Params.String("partitioner")], limit); err != nil {
 		return err
 	}
-	if b.waits, err = newProducer(cfg, common, limit+headroom); err != nil {
+	if b.waits, err = newProducer(cfg, common, kgo.ManualPartitioner(), limit+headroom); err != nil {
 		return err
 	}
 	b.own = b.waits.client
