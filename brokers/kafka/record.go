@@ -189,8 +189,8 @@ func isWaitHeader(name string) bool {
 	return false
 }
 
-// readHeaders converts the headers of a record into metadata without loss: bytes stay bytes, and names that a map cannot
-// hold go into headerRaw with all their values. In a retry topic, headers of the wait are left out.
+// readHeaders converts the headers of a record into metadata without loss: bytes stay bytes, and names that a map
+// cannot hold go into headerRaw with all their values. In a retry topic, headers of the wait are left out.
 func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata, uuid string) {
 	md = make(message.Metadata, len(headers)+1)
 	var lossy map[string]bool
