@@ -27,17 +27,20 @@ const keyRest = "x-delay-rest"
 func unmarshal(d *amqp.Delivery) *message.Message {
 	metadata := make(message.Metadata, len(d.Headers)+8)
 	headersToMetadata(d.Headers, metadata)
-	// Expiration and user id are left out: they belong to the past publication, and a message that repeated them would
-	// expire in the dead letter queue, or be refused by the broker.
-	kept := amqp.Publishing{
-		MessageId: d.MessageId, CorrelationId: d.CorrelationId, ContentType: d.ContentType,
-		ContentEncoding: d.ContentEncoding, Type: d.Type, AppId: d.AppId, ReplyTo: d.ReplyTo,
-	}
-	for _, p := range textProperties(&kept) {
-		if *p.value != "" {
-			metadata[p.key] = *p.value
+	set := func(key, value string) {
+		if value != "" {
+			metadata[key] = value
 		}
 	}
+	// Expiration and user id are left out: they belong to the past publication, and a message that repeated them would
+	// expire in the dead letter queue, or be refused by the broker.
+	set(envelope.KeyAMQPMessageID, d.MessageId)
+	set(envelope.KeyAMQPCorrelationID, d.CorrelationId)
+	set(envelope.KeyAMQPContentType, d.ContentType)
+	set(envelope.KeyAMQPContentEncoding, d.ContentEncoding)
+	set(envelope.KeyAMQPType, d.Type)
+	set(envelope.KeyAMQPAppID, d.AppId)
+	set(envelope.KeyAMQPReplyTo, d.ReplyTo)
 	if !d.Timestamp.IsZero() {
 		metadata[envelope.KeyAMQPTimestamp] = formatTime(d.Timestamp)
 	}
