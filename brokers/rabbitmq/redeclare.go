@@ -84,6 +84,7 @@ func (t *transport) missingAt(o *outgoing, exchangeMissing bool) Plan {
 			return p // queues and bindings depend on the exchange it goes to
 		}
 		return t.waitingIn(p, o.key, brokers.Depth{Topic: to.Topic, Kind: brokers.DepthRetry})
+	case driver.ToTopic:
 	}
 	p := t.waitingIn(d.first(to.Topic), o.key, brokers.Depth{Topic: to.Topic, Kind: brokers.DepthDelayed})
 	if o.exchange == "" && !p.empty() {
