@@ -279,15 +279,9 @@ func (p *Plan) adapt(ctx context.Context, d *declarer, missing *Plan, have map[s
 // sibling returns the arguments of the queue that determines the type of a consumer's queues: the consumer's own if it
 // exists, otherwise the first of its queues that does; nil if none does, or its arguments are unknown.
 func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer string) (amqp.Table, error) {
-	names := []string{consumer}
-	for _, q := range p.Queues {
-		if q.consumer == consumer {
-			names = append(names, q.Name)
-		}
-	}
-	for _, name := range names {
-		q := Queue{Name: name, Args: amqp.Table{"x-queue-type": quorum}}
-		if name == "" || slices.ContainsFunc(missing.Queues, func(m Queue) bool { return m.Name == name }) {
+	for _, q := range slices.Concat([]Queue{{Name: consumer, consumer: consumer}}, p.Queues) {
+		absent := slices.ContainsFunc(missing.Queues, func(m Queue) bool { return m.Name == q.Name })
+		if q.Name == "" || q.consumer != consumer || absent {
 			continue
 		}
 		err := d.do(ctx, q.exists)
@@ -296,13 +290,13 @@ func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer
 		}
 		var args amqp.Table
 		if err == nil {
-			args, err = d.learn(ctx, q)
+			args, err = d.learn(ctx, Queue{Name: q.Name, Args: amqp.Table{"x-queue-type": quorum}})
 		}
 		switch {
 		case isRefused(err):
 			return nil, nil // a user that may not declare it may not ask either
 		case err != nil:
-			return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", name, err)
+			return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", q.Name, err)
 		}
 		return args, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 )
 
@@ -99,23 +100,16 @@ func readable(frame []byte) []byte {
 	if !ok || decodable(kindTable, payload[begin+4:end], 0) {
 		return frame
 	}
+	name := append([]byte{byte(len(keyUndecoded))}, keyUndecoded...)
 	raw := payload[begin+4 : end]
-	const overhead = 1 + len(keyUndecoded) + 1 + 4
-	if most := maxUndecoded - overhead; len(raw) > most {
-		raw = raw[:most]
-	}
-	changed := make([]byte, 0, len(frame)+overhead)
-	changed = append(changed, frame[:3]...)
-	changed = binary.BigEndian.AppendUint32(changed, uint32(len(payload)-(end-begin-4)+overhead+len(raw))) //nolint:gosec // below 1<<20
-	changed = append(changed, payload[:begin]...)
-	changed = binary.BigEndian.AppendUint32(changed, uint32(overhead+len(raw))) //nolint:gosec // as above
-	changed = append(changed, byte(len(keyUndecoded)))
-	changed = append(changed, keyUndecoded...)
-	changed = append(changed, kindBytes)
-	changed = binary.BigEndian.AppendUint32(changed, uint32(len(raw))) //nolint:gosec // as above
-	changed = append(changed, raw...)
-	changed = append(changed, payload[end:]...)
-	return append(changed, frame[len(frame)-frameEnd])
+	raw = raw[:min(len(raw), maxUndecoded-len(name)-5)] // its kind and length
+	header := slices.Concat(name, []byte{kindBytes}, withLength(raw))
+	payload = slices.Concat(payload[:begin], withLength(header), payload[end:])
+	return slices.Concat(frame[:3], withLength(payload), frame[len(frame)-frameEnd:])
+}
+
+func withLength(b []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...) //nolint:gosec // less than a frame
 }
 
 // maxUndecoded bounds the kept bytes of undecodable headers, so that they fit into one frame along with the headers of
