@@ -22,8 +22,10 @@ type delivery struct {
 
 	tracker *tracker // of the topic that it was read from, nil for the parking topic
 
-	resume bool               // not a message: its key may have parked messages to resume
-	answer chan driver.Answer // with order=key: capacity 1
+	resume  bool // not a message: its key may have parked messages to resume
+	release bool // not a message: its key may continue after a dead letter
+
+	answer chan driver.Settlement // with order=key: capacity 1
 }
 
 // settle marks the record as done.
@@ -96,7 +98,7 @@ func (p *partition) Settle(_ context.Context, settled []driver.Settlement) []err
 	for _, s := range settled {
 		switch d := s.Delivery.Token.(*delivery); {
 		case d.answer != nil:
-			d.answer <- s.Answer
+			d.answer <- s
 		case s.Answer == driver.Ack:
 			d.settle()
 		}
@@ -107,27 +109,28 @@ func (p *partition) Settle(_ context.Context, settled []driver.Settlement) []err
 // Close implements driver.Stream: giveUp commits the settled records.
 func (p *partition) Close(context.Context) error { return nil }
 
-// deliver dispatches a message and waits until it is settled. It returns the stages in which the message waits for its
-// retry, and reports false if the partition was given up first: then its next owner gets the message again.
-func (p *partition) deliver(d *delivery) (next []string, acked bool) {
-	retries := &p.sub.b.retries
-	watched := retries.begin(d.origin)
-	defer func() { next = retries.end(d.origin, watched) }()
-	d.answer = make(chan driver.Answer, 1)
+// deliver dispatches a message and waits until it is settled. It reports false if the partition was given up first: then
+// its next owner gets the message again.
+func (p *partition) deliver(d *delivery) (ended outcome, acked bool) {
+	outcomes := &p.sub.b.outcomes
+	watched := outcomes.begin(d.origin)
+	defer func() { ended = outcomes.end(d.origin, watched) }()
+	d.answer = make(chan driver.Settlement, 1)
 	if p.ctx.Err() != nil || !p.hand(d) {
-		return nil, false
+		return ended, false
 	}
+	var answer driver.Settlement
 	select {
-	case answer := <-d.answer:
-		return nil, answer == driver.Ack
+	case answer = <-d.answer:
 	case <-p.ended:
+		select {
+		case answer = <-d.answer:
+		default:
+			return ended, false
+		}
 	}
-	select {
-	case answer := <-d.answer:
-		return nil, answer == driver.Ack
-	default:
-		return nil, false
-	}
+	watched.skipped = answer.Skipped
+	return ended, answer.Answer == driver.Ack
 }
 
 // stage is the name of a waiting record's stage, the same for all copies of one retry.
@@ -141,51 +144,64 @@ func (d *delivery) stage() string {
 // sleep waits and reports true, or reports false as soon as ctx ends.
 func sleep(ctx context.Context, d time.Duration) bool { return wait.For(ctx, d) == nil }
 
-// retries records the retries of messages in flight, which an ack does not show: a subscription that keeps the order of
-// a key must know whether a message waits for one. The zero value is ready to use. It is safe for concurrent use.
-type retries struct {
+// outcomes records how messages in flight end, which an ack does not show: a subscription that keeps the order of a key
+// must know whether a message waits for a retry or is dead. The zero value is ready to use. It is safe for concurrent
+// use.
+type outcomes struct {
 	mu  sync.Mutex
-	now map[deliveryKey]*[]string // the stages in which a message waits for its retry
+	now map[deliveryKey]*outcome
 }
 
 // deliveryKey identifies a message in flight by its consumer and the position it keeps over all retries.
 type deliveryKey struct{ topic, group, position string }
+
+type outcome struct {
+	retries []string // the stages in which the message waits for its retry
+	dead    bool
+	skipped bool // another copy of it has been settled
+}
 
 func deliveryKeyOf(o *envelope.Origin) deliveryKey {
 	return deliveryKey{o.Topic, o.Consumer, o.Position}
 }
 
 // begin starts watching a message. end must follow.
-func (r *retries) begin(o *envelope.Origin) *[]string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.now == nil {
-		r.now = map[deliveryKey]*[]string{}
+func (o *outcomes) begin(of *envelope.Origin) *outcome {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.now == nil {
+		o.now = map[deliveryKey]*outcome{}
 	}
-	stages := new([]string)
-	r.now[deliveryKeyOf(o)] = stages
-	return stages
+	watched := &outcome{}
+	o.now[deliveryKeyOf(of)] = watched
+	return watched
 }
 
-// end returns the stages of the message.
-func (r *retries) end(o *envelope.Origin, stages *[]string) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.now[deliveryKeyOf(o)] == stages {
-		delete(r.now, deliveryKeyOf(o))
+// end returns the outcome of the message.
+func (o *outcomes) end(of *envelope.Origin, watched *outcome) outcome {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.now[deliveryKeyOf(of)] == watched {
+		delete(o.now, deliveryKeyOf(of))
 	}
-	return *stages
+	return *watched
 }
 
 // note records a stored publication.
-func (r *retries) note(o *driver.Outgoing) {
-	if o.To.Kind != driver.ToConsumer {
+func (o *outcomes) note(out *driver.Outgoing) {
+	if out.To.Kind == driver.ToTopic {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	stages := r.now[deliveryKey{o.To.Topic, o.To.Consumer, o.Origin.Position}]
-	if stage := o.Metadata()[envelope.KeyStage]; stages != nil && !slices.Contains(*stages, stage) {
-		*stages = append(*stages, stage)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	watched := o.now[deliveryKey{out.To.Topic, out.To.Consumer, out.Origin.Position}]
+	switch {
+	case watched == nil:
+	case out.To.Kind == driver.ToDeadLetters:
+		watched.dead = true
+	default:
+		if stage := out.Metadata()[envelope.KeyStage]; !slices.Contains(watched.retries, stage) {
+			watched.retries = append(watched.retries, stage)
+		}
 	}
 }

@@ -16,6 +16,7 @@
 //	replication        broker's            replicas of the topics created
 //	offset             oldest              where a new group begins: oldest or newest
 //	order              none                what a waiting retry holds back: none, or key
+//	order-dead         continue            with order=key, what follows a dead letter of a key: continue or block
 //	commit-interval    200ms               how often offsets are committed
 //	nack-pause         100ms               pause before a nacked message comes back; doubles up to 64 times
 //	max-message-bytes  1MiB                largest record, headers included
@@ -60,7 +61,9 @@
 //
 // order=none keeps the order of a key among messages that do not fail; a failed one is overtaken by later ones. With
 // order=key the later messages of the key are moved to a separate topic, {queue}_retry.parked, and handled when the
-// retry has ended, as a success or as a dead letter; other keys continue. Messages without a key have no order.
+// retry has ended; other keys continue. If it ends as a dead letter the key continues or, with order-dead=block, stops
+// until the dead letter has been redriven successfully or [Broker.Release] is called; for that the broker has to be one
+// of the pipeline's dead letter sinks, for example next to a store. Messages without a key have no order.
 //
 // # How delay works
 //

@@ -36,6 +36,10 @@ func (Driver) Params() []brokers.Param {
 			Doc: "What a waiting retry holds back: nothing (none), or the later messages of its key (key).",
 		},
 		{
+			Name: "order-dead", Default: "continue", OneOf: []string{"continue", "block"},
+			Doc: "With order=key, what happens to later messages of a key after a dead letter.",
+		},
+		{
 			Name: "commit-interval", Type: brokers.Duration, Default: "200ms", Min: int64(time.Millisecond),
 			Max: int64(time.Minute), Doc: "How often offsets are committed.",
 		},

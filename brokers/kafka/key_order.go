@@ -32,6 +32,7 @@ type keyOrder struct {
 type keyState struct {
 	retrying map[string]string // by the stage of a waiting retry, the position of its message
 	parked   []parkedMessage   // in order
+	lock     *parkedMessage    // the record of a dead letter that blocks the key, with order-dead=block
 }
 
 type parkedMessage struct {
@@ -53,6 +54,10 @@ func (o *keyOrder) handle(d *delivery) {
 	switch {
 	case d.resume:
 		o.continueKey(key)
+	case d.release:
+		o.unlock(key)
+		d.settle()
+		o.continueKey(key)
 	case d.record.Key == nil: // nothing to keep in order
 		if _, acked := o.p.deliver(d); acked {
 			d.settle()
@@ -71,22 +76,41 @@ func (o *keyOrder) handle(d *delivery) {
 	}
 }
 
-// attempt dispatches a message and records its retries. It reports false if the partition was given up first.
+// attempt dispatches a message and records its outcome. It reports false if the partition was given up first.
 func (o *keyOrder) attempt(d *delivery) bool {
-	next, acked := o.p.deliver(d)
+	ended, acked := o.p.deliver(d)
 	if !acked {
 		return false
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	key := string(d.record.Key)
+	died := ended.dead && len(ended.retries) == 0
+	o.mu.Lock()
 	state := o.stateOf(key)
 	delete(state.retrying, d.stage())
-	for _, stage := range next {
+	for _, stage := range ended.retries {
 		state.retrying[stage] = d.origin.Position
 	}
+	redriven := state.isLockedBy(d.origin.Position) && !ended.skipped && !ended.dead && len(ended.retries) == 0
+	block := died && state.lock == nil && o.p.sub.q.Params.String("order-dead") == "block"
 	o.keep(key, state)
-	return true
+	o.mu.Unlock()
+	if redriven {
+		o.unlock(key)
+	}
+	return !block || o.block(d)
+}
+
+// unlock lets a key continue that a dead letter blocks.
+func (o *keyOrder) unlock(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	state := o.keys[key]
+	if state == nil || state.lock == nil {
+		return
+	}
+	o.lot.settle(state.lock.offset)
+	state.lock = nil
+	o.keep(key, state)
 }
 
 // stateOf returns the state of a key. The caller holds mu, or is restoring.
@@ -101,7 +125,7 @@ func (o *keyOrder) stateOf(key string) *keyState {
 
 // keep forgets a state that blocks nothing. The caller holds mu.
 func (o *keyOrder) keep(key string, state *keyState) {
-	if len(state.retrying) == 0 && len(state.parked) == 0 {
+	if state.isFree() && len(state.parked) == 0 {
 		delete(o.keys, key)
 	}
 }
@@ -118,7 +142,7 @@ func (o *keyOrder) holds(key, position string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	state := o.keys[key]
-	return state != nil && (state.hasParked(position) ||
+	return state != nil && (state.hasParked(position) || state.isLockedBy(position) ||
 		slices.Contains(slices.Collect(maps.Values(state.retrying)), position))
 }
 
@@ -126,12 +150,19 @@ func (k *keyState) hasParked(position string) bool {
 	return slices.ContainsFunc(k.parked, func(m parkedMessage) bool { return m.position == position })
 }
 
+func (k *keyState) isLockedBy(position string) bool {
+	return k.lock != nil && k.lock.position == position
+}
+
+// isFree reports whether nothing holds back the parked messages of the key.
+func (k *keyState) isFree() bool { return len(k.retrying) == 0 && k.lock == nil }
+
 // continueKey handles the parked messages of a key until one of them has to wait again.
 func (o *keyOrder) continueKey(key string) {
 	for {
 		o.mu.Lock()
 		state := o.keys[key]
-		if state == nil || len(state.parked) == 0 || len(state.retrying) > 0 {
+		if state == nil || len(state.parked) == 0 || !state.isFree() {
 			o.mu.Unlock()
 			return
 		}

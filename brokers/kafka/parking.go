@@ -115,13 +115,21 @@ func (o *keyOrder) account(r *kgo.Record) {
 		return // read twice
 	}
 	o.lot.add(o.p.ctx, r.Offset) // the window has no bound
-	position := o.p.sub.origin(r, "", true).Position
-	if r.Key == nil || o.lot.known(r.Offset) || o.stateOf(string(r.Key)).hasParked(position) { // twice, around a crash
+	if r.Key == nil || o.lot.known(r.Offset) {
 		o.lot.settle(r.Offset)
 		return
 	}
 	state := o.stateOf(string(r.Key))
-	state.parked = append(state.parked, parkedMessage{r.Offset, position})
+	m := parkedMessage{r.Offset, o.p.sub.origin(r, "", true).Position}
+	control, _ := find(r.Headers, headerControl)
+	switch { // each may have been stored twice, around a crash
+	case control == controlLock && state.lock == nil:
+		state.lock = &m
+	case control != controlLock && !state.hasParked(m.position):
+		state.parked = append(state.parked, m)
+	default:
+		o.lot.settle(r.Offset)
+	}
 }
 
 // follow accounts for the records that are added to the parking topic, until the partition is given up.
@@ -162,7 +170,7 @@ func (o *keyOrder) add(records []*kgo.Record) {
 	for _, r := range records {
 		o.account(r)
 		state := o.keys[string(r.Key)]
-		free = free || state != nil && len(state.retrying) == 0
+		free = free || state != nil && state.isFree()
 	}
 	o.announce()
 	if free {
@@ -184,7 +192,7 @@ func (o *keyOrder) restart(id topicID) {
 	o.lot = newTracker(position{offset: 0, fresh: true}, math.MaxInt)
 	o.p.account(o.topic, id, o.lot)
 	for key, state := range o.keys {
-		state.parked = nil
+		state.parked, state.lock = nil, nil
 		o.keep(key, state)
 	}
 	o.announce()
@@ -195,7 +203,7 @@ func (o *keyOrder) resume() {
 	o.mu.Lock()
 	var free []string
 	for key, state := range o.keys {
-		if len(state.retrying) == 0 {
+		if state.isFree() {
 			free = append(free, key)
 		}
 	}
@@ -210,26 +218,55 @@ func (o *keyOrder) resume() {
 // park moves a message behind others of its key. It returns when the message is in its place there, or reports false if
 // the partition is given up first.
 func (o *keyOrder) park(d *delivery) bool {
+	r := newWaiting(o.topic, &driver.Outgoing{Message: newMessage(d.record, d.origin, d.waiting)}, d.origin)
+	stored, err := o.put(r, func(state *keyState) bool { return state.hasParked(d.origin.Position) })
+	if errors.Is(err, brokers.ErrTooLarge) {
+		o.p.sub.log.Warn("a message is too large to be parked behind an earlier one of its key, and is handled at once",
+			"position", d.origin.Position, "bytes", size(r), "err", err)
+		return o.attempt(d)
+	}
+	return stored
+}
+
+// block holds back the later messages of a dead letter's key, even across restarts. It reports false if the partition
+// is given up first.
+func (o *keyOrder) block(d *delivery) bool {
+	r := &kgo.Record{
+		Topic: o.topic, Key: d.record.Key,
+		Headers: append(originHeaders(d.origin), header(headerControl, controlLock)),
+	}
+	stored, err := o.put(r, func(state *keyState) bool { return state.lock != nil })
+	if err != nil {
+		o.p.sub.log.Error("a dead letter cannot block its key, which continues", "position", d.origin.Position, "err", err)
+		return true
+	}
+	if stored {
+		o.p.sub.log.Warn("a dead letter blocks its key; redrive it, or call Release", "position", d.origin.Position)
+	}
+	return stored
+}
+
+// put writes a record to the parking topic and waits until follow has read it, which accounted reports. It reports false
+// if the partition is given up first, and returns an error that wraps brokers.ErrTooLarge for a record without room.
+func (o *keyOrder) put(r *kgo.Record, accounted func(*keyState) bool) (stored bool, err error) {
 	topics, log := o.p.sub.b.topics, o.p.sub.log
 	for n := 1; ; n++ {
-		r := newWaiting(o.topic, &driver.Outgoing{Message: newMessage(d.record, d.origin, d.waiting)}, d.origin)
+		r = renew(r)
 		r.Partition = o.p.id
 		o.mu.Lock()
 		lot := o.lot
 		o.mu.Unlock()
 		err := o.store(r)
 		switch {
-		case err == nil && o.waitFor(d, lot):
-			return true
+		case err == nil && o.waitFor(string(r.Key), lot, accounted):
+			return true, nil
 		case err == nil: // the topic was deleted, or the partition is given up
 			if o.p.ctx.Err() != nil {
-				return false
+				return false, nil
 			}
 			continue
 		case errors.Is(err, brokers.ErrTooLarge):
-			log.Warn("a message is too large to be parked behind an earlier one of its key, and is handled at once",
-				"position", d.origin.Position, "bytes", size(r), "err", err)
-			return o.attempt(d)
+			return false, err
 		}
 		log.Warn("a message cannot be parked behind an earlier one of its key; trying again", "parking_topic", o.topic,
 			"err", err)
@@ -238,7 +275,7 @@ func (o *keyOrder) park(d *delivery) bool {
 			_ = o.ensureParking(o.p.ctx) // the next try reports its error
 		}
 		if errors.Is(err, brokers.ErrClosed) || !sleep(o.p.ctx, retrying.After(n)) {
-			return false
+			return false, nil
 		}
 	}
 }
@@ -256,13 +293,13 @@ func (o *keyOrder) store(r *kgo.Record) error {
 	return nil
 }
 
-// waitFor returns true when follow has read the parked message, and false if the topic that lot belongs to was deleted
-// or the partition is given up.
-func (o *keyOrder) waitFor(d *delivery, lot *tracker) bool {
+// waitFor returns true when follow has read the record, and false if the topic that lot belongs to was deleted or the
+// partition is given up.
+func (o *keyOrder) waitFor(key string, lot *tracker, accounted func(*keyState) bool) bool {
 	for {
 		o.mu.Lock()
-		state := o.keys[string(d.record.Key)]
-		read, current, changed := state != nil && state.hasParked(d.origin.Position), o.lot == lot, o.changed
+		state := o.keys[key]
+		read, current, changed := state != nil && accounted(state), o.lot == lot, o.changed
 		o.mu.Unlock()
 		if read || !current {
 			return read
@@ -273,4 +310,20 @@ func (o *keyOrder) waitFor(d *delivery, lot *tracker) bool {
 			return false
 		}
 	}
+}
+
+// Release lets a key continue that a dead letter blocks with order-dead=block, if the dead letter will not be redriven.
+// It returns when the request is durable.
+func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) error {
+	t := b.t
+	ctx, cancel := context.WithTimeoutCause(ctx, t.cfg.PublishTimeout, t.overdue)
+	defer cancel()
+	r := &kgo.Record{
+		Topic: t.retryName(topic, group, nowTier), Partition: anyPartition, Key: key,
+		Headers: []kgo.RecordHeader{header(headerControl, controlRelease), header(envelope.KeyConsumer, group)},
+	}
+	if err := errors.Join(t.store(ctx, []outgoing{{Record: r, source: topic, wait: nowTier}})...); err != nil {
+		return fmt.Errorf("kafka: release a key of group %s on topic %s: %w", group, topic, err)
+	}
+	return nil
 }

@@ -22,7 +22,7 @@ func (b *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 	faults := b.store(ctx, records)
 	for i := range out {
 		if faults[i] == nil {
-			b.retries.note(&out[i])
+			b.outcomes.note(&out[i])
 		}
 	}
 	return faults

@@ -206,16 +206,13 @@ func (q *retryReader) waitsFor(r *kgo.Record) time.Duration {
 // pass moves a record to its next place. It reports false if the partition is being given up.
 func (q *retryReader) pass(d *delivery) bool {
 	sub := q.p.sub
-	if control, ok := find(d.record.Headers, headerControl); ok {
-		if control == controlTiers {
-			sub.findTiers()
-		}
-		d.settle()
-		return true
-	}
+	control, controls := find(d.record.Headers, headerControl)
 	if whose, ok := find(d.record.Headers, envelope.KeyConsumer); ok && whose != sub.q.Group {
 		d.settle() // naming schemes may let groups share a retry topic; each takes only its own records
 		return true
+	}
+	if controls {
+		return q.control(control, d)
 	}
 	d.origin = sub.origin(d.record, q.incarnation, true)
 	due, delay := q.due(d.record)
@@ -228,6 +225,19 @@ func (q *retryReader) pass(d *delivery) bool {
 	default:
 		return q.p.take(d)
 	}
+}
+
+// control executes a control record.
+func (q *retryReader) control(control string, d *delivery) bool {
+	switch {
+	case control == controlTiers:
+		q.p.sub.findTiers()
+	case control == controlRelease && q.p.order != nil && d.record.Key != nil:
+		d.release = true
+		return q.p.take(d) // in its turn among the deliveries of the key
+	}
+	d.settle()
+	return true
 }
 
 // due returns when the message's delay is over on the broker's clock. A due time in the record is bounded by the

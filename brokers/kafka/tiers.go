@@ -90,8 +90,10 @@ func (b *transport) announce(ctx context.Context, source string, partitions int3
 
 // The kinds of control records.
 const (
-	controlTiers = "tiers" // there are new retry topics
-	controlProbe = "probe" // nothing; it is written to obtain the broker's timestamp
+	controlTiers   = "tiers"   // there are new retry topics
+	controlProbe   = "probe"   // nothing; it is written to obtain the broker's timestamp
+	controlRelease = "release" // a key that a dead letter blocks may continue
+	controlLock    = "lock"    // in a parking topic: a dead letter blocks the key
 )
 
 // nextWait renders a waiting record for its next wait: the same bytes, with its due time on the broker's clock.

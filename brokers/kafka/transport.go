@@ -57,10 +57,10 @@ type transport struct {
 	clocks  clocks
 	probing sync.Map // broker id to a channel with a token while its time is being probed
 
-	retries retries
-	names   sync.Map // tierKey to the name of a retry topic
-	waiters sync.Map // of waiter, the groups that Depths counts
-	overdue error    // cause of a publish that took longer than Config.PublishTimeout
+	outcomes outcomes
+	names    sync.Map // tierKey to the name of a retry topic
+	waiters  sync.Map // of waiter, the groups that Depths counts
+	overdue  error    // cause of a publish that took longer than Config.PublishTimeout
 
 	mu            sync.Mutex
 	closed        bool

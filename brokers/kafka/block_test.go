@@ -1,0 +1,88 @@
+package kafka_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+func die(t *testing.T, b *kafka.Broker, m *message.Message) envelope.Origin {
+	t.Helper()
+	origin, _ := envelope.OriginFrom(m.Context())
+	require.NoError(t, b.DeadLetter(t.Context(),
+		&envelope.DeadLetter{Message: m.Copy(), Origin: *origin, Reason: "exhausted"}))
+	m.Ack()
+	return *origin
+}
+
+// With order-dead=block, a dead letter blocks the later messages of its key, even across a restart, until it is
+// redriven successfully. Other keys continue.
+func TestOrder_DeadLetterBlocksItsKeyUntilRedriven(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	params := []string{"order=key", "order-dead=block", "commit-interval=20ms"}
+	b := open(t, c, params...)
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a"), keyed("b1", "b"),
+		keyed("a3", "a")))
+
+	origin := die(t, b, receiveID(t, messages, "a1"))
+	receiveID(t, messages, "b1").Ack()
+	require.NoError(t, b.Close())
+
+	b = open(t, c, params...)
+	messages = subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a4", "a"), keyed("b2", "b")))
+	receiveID(t, messages, "b2").Ack()
+
+	require.NoError(t, b.Reschedule(t.Context(), origin, keyed("a1", "a"), 0))
+	m := receiveID(t, messages, "a1")
+	again, _ := envelope.OriginFrom(m.Context())
+	require.NoError(t, b.Reschedule(t.Context(), *again, m.Copy(), 200*time.Millisecond), "fails once more")
+	m.Ack()
+	for _, id := range []string{"a1", "a2", "a3", "a4"} {
+		receiveID(t, messages, id).Ack()
+	}
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a5", "a")))
+	receiveID(t, messages, "a5").Ack()
+}
+
+// If a dead letter is discarded instead of redriven, its key is released manually. By default a dead letter does not
+// block its key.
+func TestOrder_ReleaseAndContinue(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	for mode, release := range map[string]bool{"block": true, "continue": false} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			b := open(t, c, "order=key", "concurrency=4", "order-dead="+mode)
+			topic := name("orders")
+			messages := subscribe(t, b, topic)
+			require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a"), keyed("b1", "b"),
+				keyed("a3", "a")))
+			got := map[string]*message.Message{}
+			for range 2 { // of both keys, in any order
+				m := receive(t, messages)
+				got[m.UUID] = m
+			}
+			got["b1"].Ack()
+			die(t, b, got["a1"])
+			if release {
+				select {
+				case m := <-messages:
+					require.FailNow(t, "the key should be blocked", m.UUID)
+				case <-time.After(300 * time.Millisecond): // there is no event to wait for
+				}
+				require.NoError(t, b.Release(t.Context(), topic, "billing", []byte("a")))
+			}
+			receiveID(t, messages, "a2").Ack()
+			receiveID(t, messages, "a3").Ack()
+		})
+	}
+}
