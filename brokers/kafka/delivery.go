@@ -109,8 +109,8 @@ func (p *partition) Settle(_ context.Context, settled []driver.Settlement) []err
 // Close implements driver.Stream: giveUp commits the settled records.
 func (p *partition) Close(context.Context) error { return nil }
 
-// deliver dispatches a message and waits until it is settled. It reports false if the partition was given up first: then
-// its next owner gets the message again.
+// deliver dispatches a message and waits until it is settled. It reports false if the partition was given up first:
+// then its next owner gets the message again.
 func (p *partition) deliver(d *delivery) (ended outcome, acked bool) {
 	outcomes := &p.sub.b.outcomes
 	watched := outcomes.begin(d.origin)

@@ -246,8 +246,8 @@ func (o *keyOrder) block(d *delivery) bool {
 	return stored
 }
 
-// put writes a record to the parking topic and waits until follow has read it, which accounted reports. It reports false
-// if the partition is given up first, and returns an error that wraps brokers.ErrTooLarge for a record without room.
+// put writes a record to the parking topic and waits until follow has read it, which accounted reports. It reports
+// false if the partition is given up first. Its only error wraps brokers.ErrTooLarge.
 func (o *keyOrder) put(r *kgo.Record, accounted func(*keyState) bool) (stored bool, err error) {
 	topics, log := o.p.sub.b.topics, o.p.sub.log
 	for n := 1; ; n++ {
