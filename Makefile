@@ -7,9 +7,9 @@ GOTEST ?= go test
 # With 0, tests whose server is missing are skipped, for example those that kill a server that docker compose runs.
 REQUIRE_SERVICES ?= 1
 
-GOTOOL  = go tool -modfile=$(CURDIR)/tools/go.mod
-MODULES = . integration tools
-# The modules to lint; tools has only a few lines for CI.
+GOTOOL  = go tool -modfile=$(CURDIR)/internal/tools/go.mod
+MODULES = . integration internal/tools
+# The modules to lint; internal/tools has only a few lines for CI.
 LINTED  = . integration
 
 FUZZTIME ?= 40000x
@@ -95,7 +95,7 @@ bench: ## run the benchmarks (BENCH=pattern), in the form that benchstat reads
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (40000x: inputs; 5m: a time)
-	@tools/fuzz.sh $(FUZZTIME)
+	@internal/tools/fuzz.sh $(FUZZTIME)
 
 # The newest version whose requirements can all be downloaded by a go command of 1.26.
 GORELEASER = go run github.com/goreleaser/goreleaser/v2@v2.16.0

@@ -54,7 +54,7 @@ func importable(t *testing.T) []string {
 		switch name := d.Name(); {
 		case dir == ".":
 		case strings.HasPrefix(name, "."), name == "internal", name == "testdata", name == "node_modules", name == "cmd",
-			name == "examples", name == "integration", name == "tools", name == "docs", name == "deploy":
+			name == "examples", name == "integration", name == "docs", name == "deploy":
 			return filepath.SkipDir
 		}
 		files, err := filepath.Glob(filepath.Join(path, "*.go"))

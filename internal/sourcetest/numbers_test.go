@@ -117,7 +117,7 @@ func (n *numbers) add(place string) error {
 	n.lines[filepath.ToSlash(filepath.Dir(place))] += lines
 	part, _, _ := strings.Cut(place, "/")
 	switch {
-	case part == "integration" || part == "examples" || part == "tools":
+	case part == "integration" || part == "examples" || strings.HasPrefix(place, "internal/tools/"):
 		n.other += lines
 	case isTest(root + "/" + place):
 		n.suites += lines

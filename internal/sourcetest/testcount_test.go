@@ -28,7 +28,7 @@ func TestTestcount(t *testing.T) {
 	)
 	program := filepath.Join(t.TempDir(), "testcount")
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program,
-		filepath.Join(root, "tools/testcount/main.go")).CombinedOutput()
+		filepath.Join(root, "internal/tools/testcount/main.go")).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for name, tt := range map[string]struct {
 		first, again []string

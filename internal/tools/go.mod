@@ -1,4 +1,4 @@
-module github.com/redrive-go/redrive/tools
+module github.com/redrive-go/redrive/internal/tools
 
 go 1.26.0
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the library, each for a number of inputs or a time: tools/fuzz.sh 40000x, tools/fuzz.sh 5m.
+# Runs every fuzz target of the library, each for a number of inputs or a time: fuzz.sh 40000x, fuzz.sh 5m.
 # A number is the better gate: a time can end in the middle of an input, and go test then reports "context deadline exceeded"
 # as a failure of the target (golang/go#75804).
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 found=0
 failed=()
