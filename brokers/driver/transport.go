@@ -237,6 +237,9 @@ type Settlement struct {
 	Answer   Answer
 	// Pause before a nacked message is dispatched again. 0 during a shutdown.
 	Pause time.Duration
+	// Skipped reports that no handler has received the message, which is acked because its consumer has dealt with another
+	// copy of it.
+	Skipped bool
 }
 
 // Traits tells the engine how to treat a transport. The zero value fits a broker that stores one message at a time,

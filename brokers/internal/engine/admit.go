@@ -13,7 +13,7 @@ import (
 func (s *subscription) admit(h *delivery) bool {
 	if h.replayed() {
 		s.b.replays.Add(1)
-		h.moved = true
+		h.moved, h.skipped = true, true
 		h.settle(driver.Ack, 0)
 		return false
 	}

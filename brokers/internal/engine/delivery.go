@@ -41,6 +41,7 @@ type delivery struct {
 	answered      chan struct{} // closed by the answer; nil unless another delivery may wait; guarded by the memory
 
 	rescheduled atomic.Uint32 // publications that have followed it
+	skipped     bool          // another copy of it has been settled
 	settlement  [1]driver.Settlement
 }
 
@@ -189,7 +190,9 @@ func (h *delivery) settle(outcome driver.Answer, pause time.Duration) {
 	if outcome == driver.Ack && !h.moved {
 		h.remember()
 	}
-	h.settlement[0] = driver.Settlement{Delivery: &h.Delivery, Answer: outcome, Pause: pause}
+	h.settlement[0] = driver.Settlement{
+		Delivery: &h.Delivery, Answer: outcome, Pause: pause, Skipped: h.skipped,
+	}
 	if h.Order != "" {
 		h.sub.order.leave(h, outcome)
 	}
