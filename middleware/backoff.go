@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"time"
 )
@@ -211,4 +212,90 @@ func Timeline(b Backoff, maxAttempts int, original time.Duration) []time.Duratio
 		times = append(times, at)
 	}
 	return times
+}
+
+// Jitter is a way of spreading retries, so that a thousand messages that failed together are not retried together.
+type Jitter int
+
+const (
+	// FullJitter draws from 0 to the delay: the widest spread, and the least load on a recovering service.
+	FullJitter Jitter = iota + 1
+	// EqualJitter draws from half the delay to the delay: it never retries at once.
+	EqualJitter
+)
+
+// String returns the name of j.
+func (j Jitter) String() string {
+	switch j {
+	case FullJitter:
+		return "full jitter"
+	case EqualJitter:
+		return "equal jitter"
+	default:
+		return fmt.Sprintf("Jitter(%d)", int(j))
+	}
+}
+
+// WithJitter spreads the delays of b at random. The result is safe for concurrent use.
+func WithJitter(b Backoff, j Jitter) Backoff {
+	return jittered{b, j}
+}
+
+// draws reports whether the delays of b are random.
+func draws(b Backoff) bool {
+	switch b := b.(type) {
+	case jittered:
+		return true
+	case capped:
+		return draws(b.backoff)
+	default:
+		return false
+	}
+}
+
+// base returns the base from which b's delays grow; 0 if they do not grow from one.
+func base(b Backoff, original time.Duration) time.Duration {
+	switch b := b.(type) {
+	case jittered:
+		return base(b.backoff, original)
+	case capped:
+		return base(b.backoff, original)
+	case exponential:
+		return b.from(original)
+	default:
+		return 0
+	}
+}
+
+type jittered struct {
+	backoff Backoff
+	kind    Jitter
+}
+
+// Delay implements [Backoff].
+func (j jittered) Delay(retry int, original time.Duration) time.Duration {
+	d := max(0, j.backoff.Delay(retry, original))
+	switch j.kind {
+	case FullJitter:
+		return between(0, d)
+	case EqualJitter:
+		return between(d/2, d)
+	default:
+		return d
+	}
+}
+
+// between draws from [low, high).
+func between(low, high time.Duration) time.Duration {
+	return low + rand.N(max(1, high-low)) //nolint:gosec // spreading load is not a secret
+}
+
+func (j jittered) String() string { return fmt.Sprintf("%v, %v", j.backoff, j.kind) }
+
+func (j jittered) validate() error {
+	var errs []error
+	if j.kind != FullJitter && j.kind != EqualJitter {
+		errs = append(errs, fmt.Errorf("unknown jitter %d: use FullJitter or EqualJitter", int(j.kind)))
+	}
+	return errors.Join(append(errs, validateBackoff(j.backoff))...)
 }

@@ -147,7 +147,7 @@ func structuredMessage(b testing.TB) *message.Message {
 func BenchmarkDecision(b *testing.B) {
 	permanent := middleware.Permanent(errors.New("invalid IBAN"))
 	p := benchPipeline(b, nil)
-	decide := middleware.Recover(func(m *message.Message) ([]*message.Message, error) {
+	decide := watermill.Recoverer(func(m *message.Message) ([]*message.Message, error) {
 		if d := p.Decide(m, permanent); d.Outcome != middleware.OutcomeDeadLetter {
 			b.Fatal(d)
 		}

@@ -53,7 +53,7 @@ func conserve(t *testing.T, seed uint64) {
 		return nil
 	}
 	cfg := middleware.Config{
-		MaxAttempts: 4, Backoff: middleware.WithSeededJitter(middleware.Constant(s), middleware.FullJitter, seed),
+		MaxAttempts: 4, Backoff: middleware.WithJitter(middleware.Constant(s), middleware.FullJitter),
 		Breaker: &middleware.Breaker{Failures: 10, Delay: 5 * s},
 		Logger:  quiet,
 		Rescheduler: middleware.ReschedulerFunc(

@@ -53,7 +53,7 @@
 // # Composition
 //
 // Pipeline.Middleware does Normalize(Decide(Recover(Timeout(handler)))) in one function, which costs one allocation on
-// success. The parts are also available separately: [Recover], [Timeout], [Classifier], [Pipeline.Decide], [Backoff].
+// success. Parts are also available separately: [Classifier], [Pipeline.Decide], [Backoff].
 // Watermill's Retry and PoisonQueue must not be used inside a pipeline; its other middlewares work on either side, with
 // the exceptions in docs/composition.md.
 //

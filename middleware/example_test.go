@@ -186,15 +186,6 @@ func ExampleTimeline() {
 	// [0s 1s 4s 13s 23s]
 }
 
-func ExampleWithSeededJitter() {
-	b := middleware.WithSeededJitter(middleware.Constant(time.Minute), middleware.EqualJitter, 1)
-	fmt.Println(b)
-	fmt.Println(b.Delay(1, 0).Round(time.Second), b.Delay(2, 0).Round(time.Second)) // the same in every process
-	// Output:
-	// every 1m0s, equal jitter
-	// 40s 50s
-}
-
 func ExampleServiceBus() {
 	cfg := middleware.ServiceBus(3, time.Second, 5*time.Second, time.Minute)
 	cfg.Rules = []middleware.Rule{middleware.MatchError(errTimeout, middleware.KindRetryable, "slow")}
@@ -290,20 +281,6 @@ func ExamplePipeline_Decide() {
 	// Output:
 	// dead_letter exhausted attempt 4 of 4
 	// gave up after 4 attempts: payment service is down
-}
-
-// The parts, composed by hand.
-func ExampleRecover() {
-	h := middleware.Recover(middleware.Timeout(time.Second)(func(m *message.Message) ([]*message.Message, error) {
-		_, bounded := m.Context().Deadline()
-		fmt.Println("bounded:", bounded)
-		panic("boom")
-	}))
-	_, err := h(message.NewMessage("1", nil))
-	fmt.Println(err)
-	// Output:
-	// bounded: true
-	// panic: boom
 }
 
 // metrics counts outcomes; it has only the methods that it needs.

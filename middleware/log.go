@@ -59,6 +59,18 @@ func (p *Pipeline) logDecision(level slog.Level, text string, d *delivery, dec *
 	p.log(d.parent, level, text, append(attrs, more...)...)
 }
 
+func (p *Pipeline) logSuccess(parent context.Context, r *run) {
+	d := &delivery{
+		message: r.message, parent: parent, control: r.context.control, handler: p.handlerName(parent),
+		origin: originOf(parent), attempt: r.context.attempt(),
+	}
+	attrs := p.deliveryAttrs(d)
+	if r.start != untimed {
+		attrs = append(attrs, slog.Duration("duration", r.took))
+	}
+	p.log(parent, slog.LevelDebug, "message handled", attrs...)
+}
+
 // logUnreadable reports control headers that no well-behaved producer writes and what is done instead. It does so on
 // the first attempt, since later ones of the message have the same headers.
 func (p *Pipeline) logUnreadable(m *message.Message, c *attemptContext) {

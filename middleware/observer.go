@@ -2,6 +2,8 @@ package middleware
 
 import (
 	"context"
+	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -128,3 +130,133 @@ func (NopObserver) PublishFailed(context.Context, PublishFailed) {}
 
 // BreakerChanged does nothing.
 func (NopObserver) BreakerChanged(context.Context, BreakerChanged) {}
+
+// Observers notifies several observers in order, for example metrics and traces. If one panics, those after it miss
+// that event.
+type Observers []Observer
+
+var _ Stamper = Observers(nil)
+
+// Started notifies every observer. Each gets the context that the one before it returned.
+func (o Observers) Started(ctx context.Context, e Started) context.Context {
+	for _, each := range o {
+		if derived := each.Started(ctx, e); derived != nil {
+			ctx = derived //nolint:fatcontext // one level per observer
+		}
+	}
+	return ctx
+}
+
+// Finished notifies every observer in reverse order, so that the first to start finishes last.
+func (o Observers) Finished(ctx context.Context, e Finished) {
+	for _, each := range slices.Backward(o) {
+		each.Finished(ctx, e)
+	}
+}
+
+// RetryScheduled notifies every observer.
+func (o Observers) RetryScheduled(ctx context.Context, e RetryScheduled) {
+	notify(ctx, o, Observer.RetryScheduled, e)
+}
+
+// DeadLettered notifies every observer.
+func (o Observers) DeadLettered(ctx context.Context, e DeadLettered) {
+	notify(ctx, o, Observer.DeadLettered, e)
+}
+
+// PublishFailed notifies every observer.
+func (o Observers) PublishFailed(ctx context.Context, e PublishFailed) {
+	notify(ctx, o, Observer.PublishFailed, e)
+}
+
+// BreakerChanged notifies every observer.
+func (o Observers) BreakerChanged(ctx context.Context, e BreakerChanged) {
+	notify(ctx, o, Observer.BreakerChanged, e)
+}
+
+func notify[E any](ctx context.Context, o Observers, method func(Observer, context.Context, E), e E) {
+	for _, each := range o {
+		method(each, ctx, e)
+	}
+}
+
+// Stamp lets every observer that is a [Stamper] add its headers.
+func (o Observers) Stamp(ctx context.Context, m *message.Message) {
+	for _, each := range o {
+		if s, ok := each.(Stamper); ok {
+			s.Stamp(ctx, m)
+		}
+	}
+}
+
+// observation is a delivery as observers see it, with an origin even if the subscriber has not provided one.
+type observation struct {
+	Delivery
+
+	origin envelope.Origin
+}
+
+// describe fills in the observer's view of the delivery, once, while the message is still as it was received.
+func (r *run) describe() {
+	m, o := r.message, &r.observed
+	parent := m.Context()
+	o.Message, o.Handler, o.Event, o.Payload = m, r.pipeline.handlerName(parent), envelope.EventName(m), len(m.Payload)
+	o.Attempt = r.context.attempt()
+	var ok bool
+	if o.Origin, ok = envelope.OriginFrom(parent); !ok {
+		o.origin.Topic = message.SubscribeTopicFromCtx(parent)
+		o.Origin = &o.origin
+	}
+}
+
+// observeStarted makes the context that the observer returns the parent of the handler's.
+//
+//go:noinline
+func (r *run) observeStarted() {
+	p := r.pipeline
+	r.describe()
+	defer p.observerPanic(r.parent)
+	if derived := p.cfg.Observer.Started(r.parent, Started{&r.observed.Delivery}); derived != nil {
+		r.context.parent = derived
+	}
+}
+
+// finished notifies the observer of a handler that has returned no error.
+//
+//go:noinline
+func (r *run) finished(outcome Outcome) {
+	p, parent := r.pipeline, r.context.parent // includes the observer's values
+	defer p.observerPanic(parent)
+	p.cfg.Observer.Finished(parent, Finished{
+		Delivery: &r.observed.Delivery, Outcome: outcome, Ran: true, Duration: r.took,
+	})
+}
+
+// observe calls a method of the observer, if there is one, with e.
+func observe[E any](ctx context.Context, p *Pipeline, method func(Observer, context.Context, E), e E) {
+	if p.cfg.Observer != nil {
+		defer p.observerPanic(ctx)
+		method(p.cfg.Observer, ctx, e)
+	}
+}
+
+// observerPanic must be deferred directly: recover does not work in nested calls.
+func (p *Pipeline) observerPanic(ctx context.Context) {
+	if r := recover(); r != nil {
+		p.logObserverPanic(ctx, newPanicError(r))
+	}
+}
+
+//go:noinline
+func (p *Pipeline) logObserverPanic(ctx context.Context, err *PanicError) {
+	p.log(ctx, slog.LevelError, "observer panicked", slog.String("error", err.Error()))
+}
+
+// stamp lets an observer that is a [Stamper] add headers to a message before it is published.
+func (p *Pipeline) stamp(ctx context.Context, m *message.Message) {
+	if p.stamper == nil {
+		return
+	}
+	defer p.observerPanic(ctx)
+	p.stamper.Stamp(ctx, m)
+}

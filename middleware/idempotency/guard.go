@@ -2,13 +2,23 @@ package idempotency
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/gob"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
+	"github.com/redrive-go/redrive/middleware"
 )
 
 // BusyError reports that another owner is handling the message.
@@ -146,19 +156,224 @@ func (g *Guard) release(ctx context.Context, claim *Claim) {
 func (g *Guard) settle(ctx context.Context, change func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	pause := 50 * time.Millisecond
+	pauses := wait.Backoff{First: 50 * time.Millisecond, Longest: time.Second}
 	for try := 1; ; try++ {
 		err := change(ctx)
-		if err == nil || try == 3 || errors.Is(err, ErrLost) {
+		if err == nil || try == 3 || errors.Is(err, ErrLost) || wait.For(ctx, pauses.After(try)) != nil {
 			return err
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return err
-		}
-		pause *= 4
 	}
+}
+
+// Defaults of a [Config].
+const (
+	DefaultLease     = time.Minute
+	DefaultRetention = 7 * 24 * time.Hour
+)
+
+// Config configures a [Guard].
+type Config struct {
+	// Store records handled messages. Required.
+	Store Store
+	// Consumer is the first half of the keys. Defaults to the name of the router's handler, so that each handler of a
+	// service runs a message once. Services that share a store and have handlers of the same name must set it.
+	Consumer string
+	// ID returns a message's id, or "" if it has none. Defaults to envelope.Identify.
+	ID func(m *message.Message) string
+	// Lease is how long a dead owner keeps a message. A handler may take longer, because its lease is renewed. Defaults to
+	// one minute.
+	Lease time.Duration
+	// Retention is how long a message stays done. It must exceed the time in which a duplicate can arrive: the longest
+	// retry schedule, and the age at which dead letters are redriven. Defaults to seven days.
+	Retention time.Duration
+	// Busy turns the error for a message that another owner is handling, and that should be tried again after d, into the
+	// handler's error. Defaults to [middleware.Defer], which consumes no attempt: the messages of a worker that was
+	// killed stay claimed for a lease, longer than many a retry schedule.
+	Busy func(err error, d time.Duration) error
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+func (c *Config) setDefaults() {
+	c.Lease = cmp.Or(c.Lease, DefaultLease)
+	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	if c.ID == nil {
+		c.ID = envelope.Identify
+	}
+	if c.Busy == nil {
+		c.Busy = middleware.Defer
+	}
+}
+
+func (c *Config) validate() error {
+	var faults []error
+	if c.Store == nil {
+		faults = append(faults, errors.New("config: Store is required"))
+	}
+	if c.Lease < 0 {
+		faults = append(faults, fmt.Errorf("config: Lease %s must not be negative", c.Lease))
+	}
+	if c.Retention < 0 {
+		faults = append(faults, fmt.Errorf("config: Retention %s must not be negative", c.Retention))
+	}
+	return errors.Join(faults...)
+}
+
+// Claim is the right to handle a message, for stores that take part in the handler's transaction.
+type Claim struct {
+	Key       Key
+	Owner     int64
+	Retention time.Duration
+
+	digest []byte
+
+	mu     sync.Mutex
+	marked bool
+	kept   int
+}
+
+type claimKey struct{}
+
+func withClaim(ctx context.Context, c *Claim) context.Context {
+	return context.WithValue(ctx, claimKey{}, c)
+}
+
+// ClaimFrom returns the claim under which the handler of ctx runs. It reports false outside of a [Guard].
+func ClaimFrom(ctx context.Context) (*Claim, bool) {
+	c, ok := ctx.Value(claimKey{}).(*Claim)
+	return c, ok
+}
+
+// MarkCompleted records that the message has been marked as done in the handler's transaction, with that many produced
+// messages.
+func (c *Claim) MarkCompleted(produced int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.marked, c.kept = true, produced
+}
+
+// completed reports whether nothing is left to do after a handler that produced that many messages.
+func (c *Claim) completed(produced int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.marked && c.kept >= produced
+}
+
+// renewal extends a claim's lease while its handler runs. A handler that finishes within a third of the lease costs
+// only a timer.
+type renewal struct {
+	mu      sync.Mutex
+	timer   *time.Timer
+	expires time.Time // end of the lease, by this process's clock
+	stopped bool
+}
+
+func (g *Guard) keep(ctx context.Context, cancel context.CancelCauseFunc, claim *Claim) *renewal {
+	r := &renewal{expires: time.Now().Add(g.cfg.Lease)}
+	interval := g.cfg.Lease / 3
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.timer = time.AfterFunc(interval, func() {
+		began := time.Now()
+		timeout, done := context.WithTimeout(context.WithoutCancel(ctx), interval)
+		defer done()
+		err := g.cfg.Store.Renew(timeout, claim.Key, claim.Owner, g.cfg.Lease)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if err == nil {
+			r.expires = began.Add(g.cfg.Lease)
+		}
+		switch {
+		case r.stopped:
+		case !claim.completed(0) && (errors.Is(err, ErrLost) || !time.Now().Before(r.expires)):
+			cancel(ErrLost) // another worker may be handling it: the handler is canceled
+		default: // the error may be gone the next time
+			r.timer.Reset(interval)
+		}
+	})
+	return r
+}
+
+func (r *renewal) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped = true
+	r.timer.Stop()
+}
+
+// produced is a message as it is stored. gob keeps strings of any bytes, which JSON does not.
+type produced struct {
+	UUID     string
+	Metadata map[string]string
+	Payload  []byte
+}
+
+// digestSize is the length of the digest with which an outcome begins. A gob of the produced messages follows, if there
+// are any.
+const digestSize = 16
+
+// digest is the digest of a message's content, the same in each of its attempts and in either mode.
+func digest(m *message.Message) []byte {
+	content := []byte(m.Payload)
+	if e, err := envelope.FromMessage(m); err == nil && e.Mode() == envelope.Structured {
+		content = e.Data()
+	}
+	sum := sha256.Sum256(content)
+	return sum[:digestSize]
+}
+
+// another is the key of a message that has the id of a different one.
+func (k Key) another(digest []byte) Key {
+	id := sha256.New()
+	id.Write([]byte(k.MessageID))
+	id.Write(digest)
+	k.MessageID = "sha256:" + hex.EncodeToString(id.Sum(nil))
+	return k
+}
+
+// Outcome returns what a [Store] keeps of the claimed message when it is done: a digest of its content, which
+// identifies a different message with the same id, and the messages produced by its handler.
+func (c *Claim) Outcome(messages ...*message.Message) ([]byte, error) {
+	var out bytes.Buffer
+	out.Write(c.digest)
+	if len(messages) == 0 {
+		return out.Bytes(), nil
+	}
+	list := make([]produced, len(messages))
+	for i, m := range messages {
+		list[i] = produced{UUID: m.UUID, Metadata: m.Metadata, Payload: m.Payload}
+	}
+	if err := gob.NewEncoder(&out).Encode(list); err != nil {
+		return nil, fmt.Errorf("idempotency: encode the produced messages: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// split returns the digest of an outcome, nil if it has none, and the rest of it.
+func split(outcome []byte) (digest, produced []byte) {
+	if len(outcome) < digestSize {
+		return nil, nil
+	}
+	return outcome[:digestSize], outcome[digestSize:]
+}
+
+// decode recreates the produced messages of an outcome, with their ids.
+func decode(outcome []byte) ([]*message.Message, error) {
+	_, kept := split(outcome)
+	if len(kept) == 0 {
+		return nil, nil
+	}
+	var list []produced
+	if err := gob.NewDecoder(bytes.NewReader(kept)).Decode(&list); err != nil {
+		return nil, fmt.Errorf("idempotency: decode the produced messages: %w", err)
+	}
+	messages := make([]*message.Message, len(list))
+	for i, p := range list {
+		messages[i] = message.NewMessage(p.UUID, p.Payload)
+		for k, v := range p.Metadata {
+			messages[i].Metadata.Set(k, v)
+		}
+	}
+	return messages, nil
 }

@@ -366,19 +366,3 @@ func TestGuard_ARetryIsTheSameMessage(t *testing.T) {
 	}
 	require.Equal(t, 1, runs)
 }
-
-// Records of releases before digests say nothing of the content: the id alone decides.
-func TestGuard_OutcomesOfEarlierReleases(t *testing.T) {
-	store := idempotency.NewMemory()
-	key := idempotency.Key{Consumer: "billing", MessageID: "1"}
-	_, err := store.Claim(t.Context(), key, 1, time.Minute)
-	require.NoError(t, err)
-	require.NoError(t, store.Complete(t.Context(), key, 1, nil, time.Hour))
-	h := guard(t, func(c *idempotency.Config) { c.Store = store }).Middleware(func(*message.Message) ([]*message.Message,
-		error,
-	) {
-		return nil, errBoom
-	})
-	_, err = h(order("1"))
-	require.NoError(t, err, "it is done")
-}

@@ -2,11 +2,14 @@ package tracing
 
 import (
 	"context"
+	"log/slog"
+	"strconv"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/redrive-go/redrive/envelope"
@@ -108,3 +111,77 @@ func links(parent trace.SpanContext, to ...trace.SpanContext) []trace.Link {
 	}
 	return list
 }
+
+// system is the messaging.system of a broker's URL scheme.
+func system(scheme string) attribute.KeyValue {
+	switch scheme {
+	case "amqp", "amqps":
+		return semconv.MessagingSystemRabbitMQ
+	case "kafka":
+		return semconv.MessagingSystemKafka
+	case "":
+		return semconv.MessagingSystemKey.String("unknown")
+	default:
+		return semconv.MessagingSystemKey.String(scheme)
+	}
+}
+
+func (t *Tracer) messageAttributes(m *message.Message, scheme, topic string) []attribute.KeyValue {
+	list := make([]attribute.KeyValue, 0, 20)
+	list = append(append(list, t.cfg.Attributes...), system(scheme), semconv.MessagingDestinationName(topic))
+	if id := envelope.CorrelationID(m); id != "" {
+		list = append(list, semconv.MessagingMessageConversationID(text(id)))
+	}
+	return list
+}
+
+func originAttributes(o *envelope.Origin) []attribute.KeyValue {
+	var list []attribute.KeyValue
+	if o.Consumer != "" {
+		if o.Broker == "amqp" || o.Broker == "amqps" {
+			list = append(list, semconv.MessagingDestinationSubscriptionName(o.Consumer)) // the queue
+		} else {
+			list = append(list, semconv.MessagingConsumerGroupName(o.Consumer))
+		}
+	}
+	if o.RoutingKey != "" {
+		list = append(list, semconv.MessagingRabbitMQDestinationRoutingKey(text(o.RoutingKey)))
+	}
+	if o.Partition != nil {
+		list = append(list, semconv.MessagingDestinationPartitionID(strconv.Itoa(int(*o.Partition))))
+	}
+	if o.Broker == "kafka" && o.Offset != nil {
+		list = append(list, semconv.MessagingKafkaOffset(int(*o.Offset)))
+	}
+	return list
+}
+
+// LogHandler adds trace_id and span_id to records whose context has a span, and message_id and attempt to a handler's
+// own records that are logged with its context. The pipeline's records already have the latter two.
+func LogHandler(next slog.Handler) slog.Handler { return logHandler{next} }
+
+type logHandler struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
+	var attrs []slog.Attr
+	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
+		attrs = append(attrs, slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String()))
+	}
+	if a, ok := middleware.AttemptFrom(ctx); ok {
+		attrs = append(attrs, slog.String("message_id", text(a.MessageID)), slog.Int("attempt", a.Number))
+	}
+	if len(attrs) > 0 {
+		r = r.Clone()
+		r.AddAttrs(attrs...)
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return logHandler{h.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (h logHandler) WithGroup(name string) slog.Handler { return logHandler{h.Handler.WithGroup(name)} }

@@ -3,8 +3,66 @@ package middleware
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
+	"strings"
+
+	"github.com/redrive-go/redrive/envelope"
 )
+
+// PanicError is a handler's panic. panic(nil) arrives as a *runtime.PanicNilError. It unwraps to the panic's value if
+// that is an error.
+type PanicError struct {
+	Value any
+	// Stack is the panicking goroutine's stack from the function that panicked, at most 4 KiB of it.
+	Stack string
+}
+
+// Error returns the value's text, cut to 1 KiB, without the stack: it is used in headers and logs.
+func (e *PanicError) Error() string { return "panic: " + cut(e.text(), envelope.MaxErrorMessage) }
+
+func (e *PanicError) text() (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("%T", e.Value)
+		}
+	}()
+	switch v := e.Value.(type) {
+	case error:
+		return errorText(v)
+	case string:
+		return v
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// Unwrap returns the value if it is an error, so that rules and marks see it.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// newPanicError must be called by the deferred function that recovered value, while the stack still shows the panic.
+func newPanicError(value any) *PanicError {
+	stack := string(debug.Stack())
+	// Above the call of panic there are only the frames of recovering from it.
+	if i := strings.LastIndex(stack, "\npanic("); i >= 0 {
+		if rest := strings.SplitN(stack[i+1:], "\n", 3); len(rest) == 3 {
+			stack = rest[2]
+		}
+	}
+	return &PanicError{Value: value, Stack: cut(stack, envelope.MaxErrorTrace)}
+}
+
+func cut(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	const mark = "..."
+	return strings.ToValidUTF8(s[:limit-len(mark)], "") + mark
+}
 
 // Foreign code may panic: the ports, the callbacks of the configuration, and the methods of an error, for which a typed
 // nil is enough. All of it is called through this file, so that a message is settled no matter what.
