@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -28,28 +29,33 @@ type Edit struct {
 
 // PreviewEdit shows what an edit would change, and changes nothing.
 func (m *Manager) PreviewEdit(ctx context.Context, id int64, edit Edit) (payload.Diff, error) {
-	e, err := m.cfg.Store.Get(ctx, id)
+	e, after, err := m.edited(ctx, id, edit)
 	if err != nil {
 		return payload.Diff{}, err
 	}
+	return payload.Compare(e.Body, after), nil
+}
+
+// edited is an entry, and its body after an edit.
+func (m *Manager) edited(ctx context.Context, id int64, edit Edit) (*Entry, *Body, error) {
+	e, err := m.cfg.Store.Get(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
 	after, err := edit.apply(ctx, m.cfg.JQ, e.Body)
 	if err != nil {
-		return payload.Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
+		return nil, nil, fmt.Errorf("dlq: edit entry %d: %w", id, err)
 	}
-	return payload.Compare(e.Body, after), nil
+	return e, after, nil
 }
 
 // Edit gives a PENDING or PARKED entry a new revision of its body, which is what a redrive then sends. The original and
 // every revision remain available through [Manager.Body]; the difference is in the audit log. By.Version should be the
 // version that the edit is based on. An edit that changes nothing makes no revision.
 func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry, payload.Diff, error) {
-	e, err := m.cfg.Store.Get(ctx, id)
+	e, after, err := m.edited(ctx, id, edit)
 	if err != nil {
 		return nil, payload.Diff{}, err
-	}
-	after, err := edit.apply(ctx, m.cfg.JQ, e.Body)
-	if err != nil {
-		return nil, payload.Diff{}, fmt.Errorf("dlq: edit entry %d: %w", id, err)
 	}
 	diff := payload.Compare(e.Body, after)
 	if diff.Empty() {
@@ -155,5 +161,13 @@ func locked(key string) bool {
 		return false
 	default:
 		return envelope.IsOurs(key) || envelope.IsBrokerMade(key)
+	}
+}
+
+// SetWire sets the edit from its JSON form.
+func (e *Edit) SetWire(w *wire.Edit) {
+	*e = Edit{JQ: w.JQ, SetHeaders: w.SetHeaders, RemoveHeaders: w.RemoveHeaders, Payload: w.PayloadBase64}
+	if w.Payload != nil {
+		e.Payload = []byte(*w.Payload)
 	}
 }

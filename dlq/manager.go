@@ -291,3 +291,16 @@ func (m *Manager) change(ctx context.Context, id int64, by By, c driver.Change) 
 	}
 	return &results[0].Entry, nil
 }
+
+// Unarchive restores purged entries from the archive unchanged, and returns the ids of those restored. They can then be
+// restored to PENDING and redriven.
+func (m *Manager) Unarchive(ctx context.Context, by By, ids ...int64) ([]int64, error) {
+	store, ok, err := optional[driver.ArchiveStore](ctx, m.cfg.Store)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fmt.Errorf("dlq: unarchive: %w: this store has no archive", ErrInvalid)
+	}
+	return store.Unarchive(ctx, by, m.Now(ctx), ids...)
+}

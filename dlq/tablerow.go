@@ -2,6 +2,7 @@ package dlq
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -149,7 +150,7 @@ func (row *tableRow) body() Body {
 	b := Body{
 		UUID: *row.EventID, Payload: payload, Headers: map[string]string{envelope.KeyMessageID: *row.EventID},
 		Trace:  row.StackTrace,
-		SHA256: digest(payload), Collected: envelope.Collected{From: "dlq_events", Format: tableFormat},
+		SHA256: sha256.Sum256(payload), Collected: envelope.Collected{From: "dlq_events", Format: tableFormat},
 	}
 	if row.CorrelationID != "" {
 		b.Headers[envelope.KeyCorrelationID] = row.CorrelationID

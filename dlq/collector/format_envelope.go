@@ -1,6 +1,8 @@
 package collector
 
 import (
+	"cmp"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/envelope"
@@ -21,7 +23,7 @@ func readEnvelope(m *message.Message, d *Death) bool {
 	if fault := e.Err(); fault != nil {
 		d.Err = *fault
 	}
-	d.Err.Message = firstOf(d.Err.Message, h[envelope.KeyConsumerError])
+	d.Err.Message = cmp.Or(d.Err.Message, h[envelope.KeyConsumerError])
 	d.Attempts = e.RetryCount()
 	return true
 }

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -35,7 +36,7 @@ func readSpringKafka(m *message.Message, d *Death) bool {
 
 // readException prefers the cause: the exception itself is always the listener container's wrapper.
 func (d *Death) readException(h message.Metadata, prefix string) {
-	d.Class = firstOf(h[prefix+"cause-fqcn"], h[prefix+"fqcn"])
+	d.Class = cmp.Or(h[prefix+"cause-fqcn"], h[prefix+"fqcn"])
 	d.Err.Message = h[prefix+"message"]
 	d.Err.Trace = h[prefix+"stacktrace"]
 	if strings.Contains(d.Class, "DeserializationException") {

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -26,14 +27,14 @@ func readRabbitMQ(m *message.Message, d *Death) bool {
 	h := m.Metadata
 	var deaths []xDeath
 	if json.Unmarshal([]byte(h["x-death"]), &deaths) != nil || len(deaths) == 0 {
-		queue := firstOf(h["x-last-death-queue"], h["x-first-death-queue"])
+		queue := cmp.Or(h["x-last-death-queue"], h["x-first-death-queue"])
 		if queue == "" {
 			return false
 		}
 		deaths = []xDeath{{
 			Queue:    queue,
-			Reason:   firstOf(h["x-last-death-reason"], h["x-first-death-reason"]),
-			Exchange: firstOf(h["x-last-death-exchange"], h["x-first-death-exchange"]),
+			Reason:   cmp.Or(h["x-last-death-reason"], h["x-first-death-reason"]),
+			Exchange: cmp.Or(h["x-last-death-exchange"], h["x-first-death-exchange"]),
 			Count:    1,
 		}}
 	}

@@ -1,6 +1,8 @@
 package collector
 
 import (
+	"cmp"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/envelope"
@@ -32,7 +34,7 @@ func readRedrive(m *message.Message, d *Death) bool {
 	if err := e.Err(); err != nil {
 		d.Err = *err
 	}
-	d.Topic = firstOf(h[envelope.KeyTopic], h[envelope.KeyPoisonTopic], e.Queue())
+	d.Topic = cmp.Or(h[envelope.KeyTopic], h[envelope.KeyPoisonTopic], e.Queue())
 	d.Consumer = h[envelope.KeyConsumer]
 	d.Exchange, d.RoutingKey = h[envelope.KeyExchange], h[envelope.KeyRoutingKey]
 	d.Partition, d.Offset = partition(h[kafkaPartition]), offset(h[kafkaOffset])
@@ -76,13 +78,4 @@ func ownedByWatermill(header string) bool {
 	default:
 		return false
 	}
-}
-
-func firstOf(texts ...string) string {
-	for _, t := range texts {
-		if t != "" {
-			return t
-		}
-	}
-	return ""
 }

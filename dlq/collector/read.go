@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"maps"
 	"strconv"
 	"strings"
@@ -81,11 +82,11 @@ func (d *Death) complete(s *Source, lay *envelope.Origin, now time.Time) {
 // origin is where a redrive goes: the source's configuration, or else the message's.
 func (d *Death) origin(s *Source, lay *envelope.Origin) envelope.Origin {
 	o := envelope.Origin{
-		Broker:     firstOf(s.Origin.Broker, lay.Broker),
-		Topic:      firstOf(s.Origin.Topic, d.Topic),
-		Consumer:   firstOf(s.Origin.Consumer, d.Consumer),
-		Exchange:   firstOf(s.Origin.Exchange, d.Exchange),
-		RoutingKey: firstOf(s.Origin.RoutingKey, d.RoutingKey),
+		Broker:     cmp.Or(s.Origin.Broker, lay.Broker),
+		Topic:      cmp.Or(s.Origin.Topic, d.Topic),
+		Consumer:   cmp.Or(s.Origin.Consumer, d.Consumer),
+		Exchange:   cmp.Or(s.Origin.Exchange, d.Exchange),
+		RoutingKey: cmp.Or(s.Origin.RoutingKey, d.RoutingKey),
 		Key:        lay.Key,
 		Partition:  d.Partition, Offset: d.Offset, Timestamp: d.Published, Incarnation: d.incarnation,
 	}

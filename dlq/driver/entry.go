@@ -3,8 +3,11 @@ package driver
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"strconv"
 	"time"
 
+	"github.com/redrive-go/redrive/dlq/internal/text"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -85,3 +88,40 @@ type Key [sha256.Size]byte
 
 // String returns the key as 64 hex digits.
 func (k Key) String() string { return hex.EncodeToString(k[:]) }
+
+// Clean makes every text of an entry valid for the columns of any database: UTF-8, without NUL, bounded. What it cuts
+// or replaces is still in the headers and the payload, which are bytes. Stores call it, because captures, spools,
+// imports and collectors all end there.
+func (e *Entry) Clean() {
+	for _, name := range []*string{
+		&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason),
+		&e.ErrorCode,
+		&e.ErrorClass, &e.Rule, &e.Origin.Broker, &e.Origin.Topic, &e.Origin.Consumer, &e.Origin.Exchange, &e.Origin.Position,
+		&e.Origin.RedriveTo, &e.ResolvedBy, &e.ChangedBy,
+	} {
+		*name = text.Clean(*name, text.MaxName)
+	}
+	e.ErrorMessage = text.Clean(e.ErrorMessage, text.MaxError)
+	e.Cause = text.Clean(e.Cause, text.MaxError)
+	if e.Body == nil {
+		return
+	}
+	contentType, trace := text.Clean(e.Body.ContentType, text.MaxName), text.Clean(e.Body.Trace, text.MaxTrace)
+	if contentType != e.Body.ContentType || trace != e.Body.Trace {
+		body := *e.Body // it may be the caller's
+		body.ContentType, body.Trace = contentType, trace
+		e.Body = &body
+	}
+}
+
+// FormatID formats an entry's id in decimal.
+func FormatID(id int64) string { return strconv.FormatInt(id, 10) }
+
+// ParseID reads an entry's id: a positive decimal number without sign or leading zero. The error wraps [ErrInvalid].
+func ParseID(text string) (int64, error) {
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || id <= 0 || FormatID(id) != text {
+		return 0, fmt.Errorf("%w: %.40q is not the id of an entry: a number from 1", ErrInvalid, text)
+	}
+	return id, nil
+}

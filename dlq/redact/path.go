@@ -54,9 +54,6 @@ func parsePath(text string) (location, error) {
 		}
 		steps = append(steps, s)
 	}
-	if len(steps) == 0 {
-		return location{}, nil
-	}
 	return steps, nil
 }
 

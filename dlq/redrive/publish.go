@@ -49,21 +49,6 @@ func (rn *Runner) publishAll(ctx context.Context, batch []outgoing) published {
 	return published{batch, errs, time.Since(began)}
 }
 
-// publishGuarded is publishAll, with a panic as the error of every message.
-func (rn *Runner) publishGuarded(ctx context.Context, batch []outgoing) (p published) {
-	err := guard(func() error {
-		p = rn.publishAll(ctx, batch)
-		return nil
-	})
-	if err != nil {
-		p = published{batch: batch, errs: make([]error, len(batch))}
-		for i := range p.errs {
-			p.errs[i] = err
-		}
-	}
-	return p
-}
-
 // RescheduleAll sends messages through r in one call when it is a [BatchRedriver], otherwise by concurrent calls. It
 // returns one error per message, in order, nil for confirmed. A panic of r becomes an error.
 func RescheduleAll(ctx context.Context, r dlq.Redriver, origins []envelope.Origin, messages []*message.Message,

@@ -71,7 +71,7 @@ func (d *runDriver) send(ctx context.Context, claims int, claimed []dlq.Entry) {
 		return
 	}
 	d.under++
-	go func() { d.out <- d.runner.publishGuarded(context.WithoutCancel(ctx), batch) }()
+	go func() { d.out <- d.runner.publishAll(context.WithoutCancel(ctx), batch) }()
 }
 
 // collect takes the batches published since the last look.

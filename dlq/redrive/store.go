@@ -2,6 +2,7 @@ package redrive
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -92,4 +93,116 @@ type Stepped struct {
 	Run *Run
 	// Claimed are the entries that are now ours, without Body, in the order of the claims; the others were skipped.
 	Claimed []dlq.Entry
+}
+
+var (
+	// ErrForbidden means that this person may not do it: for example, approve their own run.
+	ErrForbidden = dlq.ErrForbidden
+	// ErrLeaseLost means that another process has taken over the run.
+	ErrLeaseLost = errors.New("the lease is another process's")
+)
+
+// boundedRuns puts a timeout on each call of a driver to the store: a call that hangs would hold its run, lease or not,
+// until the process ends.
+type boundedRuns struct {
+	Store
+
+	timeout time.Duration
+}
+
+// Run implements [Store].
+func (s *boundedRuns) Run(ctx context.Context, id string) (*Run, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.Run(ctx, id)
+}
+
+// Runs implements [Store].
+func (s *boundedRuns) Runs(ctx context.Context, f RunFilter, p driver.Page) ([]Run, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.Runs(ctx, f, p)
+}
+
+// ChangeRun implements [Store].
+func (s *boundedRuns) ChangeRun(ctx context.Context, r *Run, audit driver.AuditRecord) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.ChangeRun(ctx, r, audit)
+}
+
+// LeaseRun implements [Store].
+func (s *boundedRuns) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*Run,
+	error,
+) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.LeaseRun(ctx, id, holder, at, lease)
+}
+
+// FreezeRun implements [Store].
+func (s *boundedRuns) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*Run, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.FreezeRun(ctx, id, holder, at, limit)
+}
+
+// NextItems implements [Store].
+func (s *boundedRuns) NextItems(ctx context.Context, id string, after int64, limit int, bytes int64) ([]Item, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.NextItems(ctx, id, after, limit, bytes)
+}
+
+// StepRun implements [Store].
+func (s *boundedRuns) StepRun(ctx context.Context, step Step) (Stepped, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.StepRun(ctx, step)
+}
+
+// SettleRun implements [Store].
+func (s *boundedRuns) SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*Run, int, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.SettleRun(ctx, id, holder, at, limit)
+}
+
+// Observer is a [dlq.Observer] that is also notified of redrive runs. A [Runner] finds it through its store.
+type Observer interface {
+	// Stepped is called after a step of a redrive run was stored.
+	Stepped(s Step)
+	// Failed is called when the store did not respond; op is step.
+	Failed(op string, err error)
+}
+
+// runStore finds the part of a store that keeps runs, and notifies its observer of their steps.
+func runStore(s driver.Store) (Store, bool) {
+	runs, ok := driver.As[Store](s)
+	if !ok {
+		return nil, false
+	}
+	if observed, ok := driver.As[interface{ Observer() dlq.Observer }](s); ok {
+		if o, ok := observed.Observer().(Observer); ok {
+			return &observedRuns{runs, o}, true
+		}
+	}
+	return runs, true
+}
+
+type observedRuns struct {
+	Store
+
+	observer Observer
+}
+
+// StepRun implements [Store].
+func (s *observedRuns) StepRun(ctx context.Context, step Step) (Stepped, error) {
+	stepped, err := s.Store.StepRun(ctx, step)
+	if err != nil {
+		s.observer.Failed("step", err)
+		return stepped, err
+	}
+	s.observer.Stepped(step)
+	return stepped, nil
 }

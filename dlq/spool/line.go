@@ -3,6 +3,7 @@ package spool
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 )
@@ -11,8 +12,6 @@ import (
 // contains no line feed (it is JSON), so that a torn or corrupted line affects no other.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-const hexDigits = "0123456789abcdef"
 
 const linePrefix = 8 + 1
 
@@ -27,30 +26,21 @@ func encodeLine(data []byte) ([]byte, error) {
 		return nil, errLineFeed
 	}
 	line := make([]byte, 0, linePrefix+len(data)+1)
-	sum := crc32.Checksum(data, castagnoli)
-	for shift := 28; shift >= 0; shift -= 4 {
-		line = append(line, hexDigits[sum>>shift&0xf])
-	}
+	line = append(line, checksum(data)...)
 	line = append(line, ' ')
 	line = append(line, data...)
 	return append(line, '\n'), nil
 }
+
+func checksum(data []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(data, castagnoli)) }
 
 // decodeLine checks a line without its line feed and returns its data. Every bit is checked, including the separator.
 func decodeLine(line []byte) ([]byte, error) {
 	if len(line) < linePrefix || line[linePrefix-1] != ' ' {
 		return nil, errBadLine
 	}
-	var sum uint32
-	for _, c := range line[:linePrefix-1] {
-		digit := bytes.IndexByte([]byte(hexDigits), c)
-		if digit < 0 {
-			return nil, errBadLine
-		}
-		sum = sum<<4 | uint32(digit) //nolint:gosec // 0 to 15
-	}
 	data := line[linePrefix:]
-	if crc32.Checksum(data, castagnoli) != sum {
+	if string(line[:linePrefix-1]) != checksum(data) {
 		return nil, errBadLine
 	}
 	return data, nil

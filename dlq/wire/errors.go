@@ -26,7 +26,7 @@ var (
 
 // Conflict is the error for the slower of two callers: the change was refused, because someone else had changed the
 // entry, or the run.
-type Conflict struct {
+type Conflict struct { //nolint:errname // the name of its schema in the API
 	EntryID    int64     `json:"entry_id,omitempty" doc:"The entry."`
 	Run        string    `json:"run,omitempty" doc:"The run."`
 	Action     Action    `json:"action" doc:"The requested action."`
