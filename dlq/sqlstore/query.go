@@ -58,7 +58,7 @@ func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
 		whereIn(b, "status", names)
 	}
 	for column, value := range map[string]string{
-		"topic": f.Topic, "consumer": f.Consumer, "event_type": f.EventType, "handler": f.Handler, "reason": string(f.Reason),
+		"topic": f.Topic, "consumer": f.Consumer, "event_type": f.EventType, "handler": f.Handler, "reason": f.Reason,
 		"error_class": f.ErrorClass, "error_code": f.ErrorCode, "fingerprint": f.Fingerprint,
 		"source_table": f.SourceTable, "run_id": f.Run,
 	} {

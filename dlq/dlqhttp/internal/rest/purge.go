@@ -91,11 +91,3 @@ func (a *API) retention(ctx context.Context, _ *none) (*wire.Retention, error) {
 	}
 	return new(shown), nil
 }
-
-func statusesOf(names []string) []dlq.Status {
-	var statuses []dlq.Status
-	for _, name := range names {
-		statuses = append(statuses, dlq.Status(name))
-	}
-	return statuses
-}
