@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/config"
@@ -186,4 +188,23 @@ func ended(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
+}
+
+// evaluatorName is the command that a server runs for jq expressions, so that their time and memory are not the
+// server's.
+const evaluatorName = "evaluate-jq"
+
+func newEvaluator() (*payload.Child, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	return payload.NewChild(program, evaluatorName)
+}
+
+func (a *app) evaluatorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: evaluatorName, Short: "Evaluate jq expressions for a server", Args: cobra.NoArgs, Hidden: true,
+		RunE: func(*cobra.Command, []string) error { return payload.Serve(a.in, a.out) },
+	}
 }
