@@ -202,28 +202,3 @@ func decodeHeaders(b *dlq.Body, data string) error {
 	}
 	return nil
 }
-
-// validJSON reports whether a payload is JSON text, nested at most depth deep.
-func validJSON(payload []byte, depth int) bool {
-	return json.Valid(payload) && utf8.Valid(payload) && jsonDepth(payload) <= depth
-}
-
-// jsonDepth returns how deep the arrays and objects of valid JSON are nested.
-func jsonDepth(data []byte) int {
-	depth, deepest, inString := 0, 0, false
-	for i := 0; i < len(data); i++ {
-		switch c := data[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			depth++
-			deepest = max(deepest, depth)
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return deepest
-}

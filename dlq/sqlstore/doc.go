@@ -29,8 +29,6 @@
 //	readers        8       connections that read, at most
 //	schema                 PostgreSQL: the schema of the tables; the first one of the search_path. Both are made when
 //	                       they are not there
-//	trigram        false   PostgreSQL: makes an index for words in the middle of errors, which costs a good part of the
-//	                       speed of inserts
 //	writers        4       connections that write, at most
 //
 // The driver's own parameters stand next to them (sslmode, search_path, application_name, tls, timeout, socket ...);
@@ -96,8 +94,15 @@
 // # Limits
 //
 // On MySQL a page of one topic or event type is sorted, because its names are longer than an index takes; on the others
-// every page is a range of an index. PayloadText and PayloadFields read every payload that the rest of a filter leaves.
-// On PostgreSQL, who often searches for fields of payloads can have an index for it, which costs every insert:
+// every page is a range of an index. PayloadText and PayloadFields read every payload that the rest of a filter leaves,
+// ErrorText every error. On PostgreSQL, indexes make frequent searches for fields of payloads or for words in errors
+// fast, and every insert slower. With the larger sample, the planner knows that a word is rare; partitioned tables cannot
+// have an index CONCURRENTLY:
 //
 //	CREATE INDEX CONCURRENTLY ON dlq_bodies USING gin (payload_json jsonb_path_ops);
+//
+//	CREATE EXTENSION pg_trgm;
+//	CREATE INDEX CONCURRENTLY ON dlq_entries USING gin (error_message gin_trgm_ops);
+//	ALTER TABLE dlq_entries ALTER error_message SET STATISTICS 1000;
+//	ANALYZE dlq_entries (error_message);
 package sqlstore

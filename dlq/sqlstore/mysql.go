@@ -84,6 +84,18 @@ const mysqlPart = 1 << 20
 
 func (mysql) partSize() int { return mysqlPart }
 
+// MySQL reads JSON that is nested up to 100 deep and numbers that fit a double, MariaDB 32 deep, and neither reads lone
+// surrogates.
+var mysqlJSON = jsonLimits{bytes: mysqlPart, depth: 30, number: doubleNumber, text: true}
+
+// projection is 1 for JSON: the view then converts the payload to text.
+func (mysql) projection(payload []byte) any {
+	if mysqlJSON.accept(payload) {
+		return 1
+	}
+	return 0
+}
+
 // lockTables locks the existing rows: LOCK TABLES would commit. Counts of a new cause or hour in the meantime may be
 // missing until the next recount.
 func (mysql) lockTables(tables []string) []string {

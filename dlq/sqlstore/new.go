@@ -30,9 +30,8 @@ type Config struct {
 	Read *sql.DB
 	// KeepSchema makes missing or old tables an error instead of creating them.
 	KeepSchema bool
-	// Trigram creates an index for words in the middle of errors, Monthly partitions the tables by month. PostgreSQL only;
-	// see the parameters of the URL.
-	Trigram, Monthly bool
+	// Monthly partitions the tables by month, as the parameter partition=month of the URL does. PostgreSQL only.
+	Monthly bool
 	// Schema is where the tables are, which must be the first schema of the connections' search_path; Archive is the
 	// schema of the archive. PostgreSQL only. They default to the first schema of the search_path and to archive, or to
 	// Schema and Schema_archive, and are created if missing.
@@ -44,8 +43,8 @@ type Config struct {
 // Validate reports every fault of a Config.
 func (c Config) Validate() error {
 	errs := []error{c.Dialect.Validate()}
-	if c.Dialect != PostgreSQL && (c.Trigram || c.Monthly) {
-		errs = append(errs, fmt.Errorf("trigram indexes and partitions are PostgreSQL's, not %s's", c.Dialect))
+	if c.Dialect != PostgreSQL && c.Monthly {
+		errs = append(errs, fmt.Errorf("partitions are PostgreSQL's, not %s's", c.Dialect))
 	}
 	if c.Dialect != PostgreSQL && (c.Schema != "" || c.Archive != "") {
 		errs = append(errs, fmt.Errorf("schemas are PostgreSQL's, not %s's, where each store has a database to itself",
@@ -86,7 +85,7 @@ func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
 func dialectOf(cfg Config) dialect {
 	switch cfg.Dialect {
 	case PostgreSQL:
-		return postgres{trigram: cfg.Trigram, monthly: cfg.Monthly, schema: cfg.Schema, archiveIn: cfg.Archive}
+		return postgres{monthly: cfg.Monthly, schema: cfg.Schema, archiveIn: cfg.Archive}
 	case MySQL:
 		return mysql{}
 	default:

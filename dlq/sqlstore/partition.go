@@ -225,24 +225,16 @@ func makeMonth(ctx context.Context, tx *sql.Tx, month int) error {
 	return nil
 }
 
-// partitionsOf are the names of the partitions without the table's; none if it is not partitioned.
-func partitionsOf(ctx context.Context, db *sql.DB) ([]string, error) {
-	found, err := sqldb.Column[string](db.QueryContext(ctx, "SELECT c.relname FROM pg_inherits i"+
-		" JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'dlq_entries'::regclass ORDER BY c.relname"))
-	for i := range found {
-		found[i] = strings.TrimPrefix(found[i], "dlq_entries_")
-	}
-	return found, err
-}
-
 // months are the partitions that a purge may drop, the oldest first: those before this month.
 func months(ctx context.Context, db *sql.DB, now time.Time) ([]string, error) {
-	partitions, err := partitionsOf(ctx, db)
+	partitions, err := sqldb.Column[string](db.QueryContext(ctx, "SELECT c.relname FROM pg_inherits i"+
+		" JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'dlq_entries'::regclass ORDER BY c.relname"))
 	if err != nil {
 		return nil, err
 	}
 	var found []string
-	for _, name := range partitions {
+	for _, table := range partitions {
+		name := strings.TrimPrefix(table, "dlq_entries_")
 		if month, err := strconv.Atoi(name); err == nil && month < monthOf(now) {
 			found = append(found, name)
 		} else if name == beforeMonth {

@@ -13,7 +13,6 @@ import (
 
 // postgres is the dialect of PostgreSQL 12 and later, through pgx.
 type postgres struct {
-	trigram bool // make an index for texts in errors
 	monthly bool // partition the tables by month
 
 	schema    string // of the tables; empty for the first of the search_path
@@ -31,18 +30,10 @@ func (d postgres) ready(ctx context.Context, db *sql.DB) error {
 		}
 	}
 	yes, err := isPartitioned(ctx, db)
-	if err != nil {
+	if err != nil || !yes {
 		return err
 	}
-	if yes {
-		if err := d.makeMonths(ctx, db, time.Now()); err != nil {
-			return err
-		}
-	}
-	if !d.trigram {
-		return nil
-	}
-	return makeTrigram(ctx, db)
+	return d.makeMonths(ctx, db, time.Now())
 }
 
 func (postgres) idIn(column string, ids []int64) iter.Seq2[string, []any] {
@@ -105,9 +96,12 @@ func (postgres) containsBytes(column, parameter string) string {
 	return "position(" + parameter + " IN " + column + ") > 0"
 }
 
-// projection is the payload as jsonb, unless jsonb cannot hold it: one such row would fail the whole statement.
+// jsonb is stricter than JSON: no \u0000, no lone surrogates, and no numbers beyond NUMERIC.
+var postgresJSON = jsonLimits{bytes: 16 << 20, depth: 500, number: plainNumber, text: true}
+
+// projection is the payload as jsonb.
 func (postgres) projection(payload []byte) any {
-	if !jsonbReadable(payload) {
+	if !postgresJSON.accept(payload) {
 		return nil
 	}
 	return string(payload)

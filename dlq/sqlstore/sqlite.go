@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"math"
 	"slices"
 	"strconv"
 
@@ -53,10 +54,12 @@ func (sqlite) containsBytes(column, parameter string) string {
 	return "instr(" + column + ", " + parameter + ") > 0"
 }
 
-// projection is 1 for JSON: the view then converts the payload to text. Older versions of SQLite's JSON functions stop
-// at a nesting of 1,000, and one row that they cannot read fails a whole query.
+// Older versions of SQLite's JSON functions stop at a nesting of 1,000.
+var sqliteJSON = jsonLimits{bytes: math.MaxInt, depth: 500}
+
+// projection is 1 for JSON: the view then converts the payload to text.
 func (sqlite) projection(payload []byte) any {
-	if validJSON(payload, 500) {
+	if sqliteJSON.accept(payload) {
 		return 1
 	}
 	return 0

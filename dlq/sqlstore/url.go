@@ -65,7 +65,6 @@ func parseURL(u *url.URL) (*target, error) {
 	switch u.Scheme {
 	case "postgres", "postgresql":
 		native = postgresParams
-		ours["trigram"] = sqldb.Boolean(&d.trigram)
 		ours["schema"], ours["archive"] = readSchema(&d.schema), readSchema(&d.archiveIn)
 		ours["partition"] = func(value string) error {
 			if d.monthly = value == "month"; !d.monthly {

@@ -47,10 +47,10 @@ func TestParseURL_Refuses(t *testing.T) {
 	for raw, want := range map[string]string{
 		"postgres://ana:secret@db": "names no database",
 		"postgres://ana:secret@db/app?sslmod=require": `unknown parameter "sslmod"; ` +
-			`known are archive, conn-lifetime, driver, migrate, partition, readers, schema, trigram, writers`,
+			`known are archive, conn-lifetime, driver, migrate, partition, readers, schema, writers`,
 		"postgres://ana:secret@db/app?readers=0":             "parameter readers: must be a number from 1 to 1000",
 		"postgres://ana:secret@db/app?writers=1":             "parameter writers: must be a number from 2",
-		"postgres://ana:secret@db/app?x-trigram=perhap":      "parameter x-trigram: must be true or false",
+		"postgres://ana:secret@db/app?x-migrate=perhap":      "parameter x-migrate: must be true or false",
 		"postgres://ana:secret@db/app?conn-lifetime=5":       "must be a duration such as 30m",
 		"postgres://ana:secret@db/app?conn_lifetime=5s":      `unknown parameter "conn_lifetime"`,
 		"postgres://ana:secret@db/app?a=%zz":                 "percent-encoded",
@@ -61,7 +61,7 @@ func TestParseURL_Refuses(t *testing.T) {
 		"mysql://ana@[::1]/a%20b?interpolateParams":          "unknown parameter",
 		"mysql://ana@db/app?sql_mode=ANSI&multiStatements=1": "unknown parameter",
 		"postgres://ana:secret@db/app?partition=week":        "parameter partition: must be month",
-		"mysql://ana:secret@db/app?trigram=true":             `unknown parameter "trigram"`,
+		"mysql://ana:secret@db/app?schema=payroll":           `unknown parameter "schema"`,
 		"mysql://ana:secret@db/app?a=%zz":                    "percent-encoded",
 	} {
 		_, err := parseURL(parse(t, raw))
@@ -85,6 +85,6 @@ func TestJSONBReadable(t *testing.T) {
 		`"\ude00"`:       false,
 		`1e1000`:         false, `1E-00001000`: false, `1e+0000000999`: true, "\"\xff\"": false,
 	} {
-		require.Equal(t, want, jsonbReadable([]byte(payload)), payload)
+		require.Equal(t, want, postgresJSON.accept([]byte(payload)), payload)
 	}
 }

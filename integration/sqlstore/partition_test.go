@@ -386,19 +386,6 @@ func TestPartition_KeyWithoutEntry(t *testing.T) {
 	require.Equal(t, again[1].ID, again[3].ID)
 }
 
-// The trigram index is built from those of the partitions, each created while others write.
-func TestPartition_Trigram(t *testing.T) {
-	t.Parallel()
-	url := with(servers["PostgreSQL"](t), byMonth)
-	require.NoError(t, openStore(t, url).Close())
-	for range 2 {
-		require.NoError(t, openStore(t, with(url, "trigram=true")).Close())
-	}
-	db := openDB(t, url[:len(url)-len(byMonth)-1])
-	require.Equal(t, [][]any{{true}}, rowsOf(t, db,
-		"SELECT indisvalid FROM pg_index WHERE indexrelid = 'idx_dlq_error_trigram'::regclass"))
-}
-
 // An operator restores an entry of the month that retention is about to drop, after it was counted and copied: either
 // the restore is refused and the entry is in the archive, or it was in time and the entry is pending. A confirmed
 // restore is never dropped.
