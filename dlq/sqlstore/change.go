@@ -22,8 +22,7 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c driver.Change) ([]dr
 	if err != nil {
 		return nil, err
 	}
-	var counted deltas
-	updates, audit := make([]changed, 0, len(c.IDs)), make([]driver.AuditRecord, 0, len(c.IDs))
+	all := changes{store: s, tx: tx}
 	results := make([]driver.Result, len(c.IDs))
 	for i, id := range c.IDs {
 		before := rows[id]
@@ -31,32 +30,24 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c driver.Change) ([]dr
 			results[i] = driver.Result{ID: id, Err: fmt.Errorf("dlq: entry %d: %w", id, dlq.ErrNotFound)}
 			continue
 		}
+		before = all.now(before) // should the id be named twice
 		one := c.For(i)
 		after, err := one.Apply(*before)
 		results[i] = driver.Result{ID: id, Entry: after, Err: err}
 		if err != nil {
 			continue
 		}
-		now := &results[i].Entry
-		updates = append(updates, changed{before, now})
-		counted.change(before, now)
-		rows[id] = now // should the id be named twice
+		all.change(before, &results[i].Entry)
 		if c.Audited() {
 			run := c.Run
 			if c.Action == driver.ActionSucceed || c.Action == driver.ActionReleaseByHand {
 				run = before.Run // the end of that run's redrive, from any reporter
 			}
-			audit = append(audit, driver.AuditRecord{
+			all.audit = append(all.audit, driver.AuditRecord{
 				At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: id, Run: run,
 				From: before.Status, To: after.Status, Version: after.Version, Detail: c.Detail(),
 			})
 		}
 	}
-	if err := s.updateEntries(ctx, tx, updates); err != nil {
-		return nil, err
-	}
-	if err := s.insertAudit(ctx, tx, audit); err != nil {
-		return nil, err
-	}
-	return results, counted.apply(ctx, s, tx)
+	return results, all.writeAll(ctx)
 }

@@ -161,10 +161,6 @@ var (
 		}
 		return c.name
 	})
-	// updateState writes every column that may change.
-	updateState = "UPDATE dlq_entries SET " +
-		strings.Join(namesOf(stateColumns, func(c *column) string { return c.name + " = ?" }), ", ") +
-		" WHERE id = ?"
 )
 
 func namesOf(columns []column, name func(*column) string) []string {
@@ -182,15 +178,6 @@ func entryValues(d dialect, e *dlq.Entry) []any {
 		values[i] = columns[i].value(d, e)
 	}
 	return values
-}
-
-// stateValues are the parameters of updateState.
-func stateValues(d dialect, e *dlq.Entry) []any {
-	values := make([]any, 0, len(stateColumns)+1)
-	for i := range stateColumns {
-		values = append(values, stateColumns[i].value(d, e))
-	}
-	return append(values, e.ID)
 }
 
 // scanEntry reads a row of selectEntry. The cause is not in it: it is computed from the error.

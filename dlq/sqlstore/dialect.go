@@ -123,11 +123,11 @@ func awaitDisk(ctx context.Context, d sqldb.Dialect, tx *sql.Tx) error {
 	return nil
 }
 
-// upsertion is a multi-row INSERT that, for an existing key, adds to the columns of add, and keeps the earlier of
-// earliest and the later of latest.
+// upsertion is a multi-row INSERT that, for an existing key, replaces the columns of set, adds to those of add, and keeps
+// the earlier of earliest and the later of latest.
 type upsertion struct {
-	table                               string
-	columns, key, add, earliest, latest []string
+	table                                    string
+	columns, key, set, add, earliest, latest []string
 }
 
 // sql is the statement for this many rows.
@@ -145,6 +145,8 @@ func (u *upsertion) sql(d sqldb.Dialect, rows int) string {
 	for _, c := range u.columns {
 		there, comes := u.table+"."+c, fmt.Sprintf(incoming, c)
 		switch {
+		case slices.Contains(u.set, c):
+			sets = append(sets, c+" = "+comes)
 		case slices.Contains(u.add, c):
 			sets = append(sets, c+" = "+there+" + "+comes)
 		case slices.Contains(u.earliest, c):

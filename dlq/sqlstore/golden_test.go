@@ -180,8 +180,10 @@ func goldenChanged(e *dlq.Entry) *dlq.Entry {
 func TestStatements_Golden(t *testing.T) {
 	for _, d := range []dialect{sqlite{}, mysql{}, postgres{}} {
 		t.Run(string(d.name()), func(t *testing.T) {
+			few, full := goldenLetter(1, false), goldenLetter(2, true)
 			r := &recorder{rows: map[string][]sqldriver.Value{
 				"SELECT id FROM " + d.archive(): {int64(7)},
+				"INSERT INTO dlq_keys":          {int64(2), full.Key[:]},
 			}}
 			db := sql.OpenDB(r)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -191,7 +193,6 @@ func TestStatements_Golden(t *testing.T) {
 				section(name)
 				require.NoError(t, durably(t.Context(), d.name(), db, fn))
 			}
-			few, full := goldenLetter(1, false), goldenLetter(2, true)
 			few.ID, full.ID = 1, 2
 			rows, err := s.makeRows([]*dlq.Entry{few, full})
 			require.NoError(t, err)
@@ -215,9 +216,9 @@ func TestStatements_Golden(t *testing.T) {
 				return err
 			})
 			inTx("update", func(tx *sql.Tx) error {
-				return s.updateEntries(t.Context(), tx, []changed{{few, goldenChanged(few)}, {full, goldenChanged(full)}})
+				all := changes{store: s, tx: tx, changed: []changed{{few, goldenChanged(few)}, {full, goldenChanged(full)}}}
+				return all.updateEntries(t.Context())
 			})
-			inTx("update one", func(tx *sql.Tx) error { return s.updateEntry(t.Context(), tx, goldenChanged(full)) })
 			section("read")
 			_, err = s.Get(t.Context(), 1)
 			require.ErrorIs(t, err, dlq.ErrNotFound)

@@ -37,17 +37,11 @@ func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...
 		return nil, fmt.Errorf("sqlstore: import: %w", err)
 	}
 	return writing(ctx, s, "import", func(tx *sql.Tx) ([]driver.Receipt, error) {
-		p := &putting{
-			store: s, tx: tx, receipts: make([]driver.Receipt, len(rows)), rows: map[int64]*dlq.Entry{},
-			before: map[int64]*dlq.Entry{},
-		}
+		p := &putting{changes: changes{store: s, tx: tx}, receipts: make([]driver.Receipt, len(rows))}
 		if err := p.insertImported(ctx, rows, letters, by, at); err != nil {
 			return nil, err
 		}
-		if err := p.finish(ctx); err != nil {
-			return nil, err
-		}
-		return p.receipts, p.deltas.apply(ctx, s, tx)
+		return p.receipts, p.writeAll(ctx)
 	})
 }
 

@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -48,25 +47,16 @@ func (s *Store) PutNotice(ctx context.Context, n driver.Notice) error {
 	if n.Receiver == "" || n.At.IsZero() {
 		return fmt.Errorf("sqlstore: put notice: %w: no receiver or no time", dlq.ErrInvalid)
 	}
-	there := func(row *sql.Row) error { return row.Scan(new(string)) }
-	const query = "SELECT id FROM dlq_notices WHERE receiver = ? AND id = ?"
-	err := s.inTx(ctx, "put notice", func(tx *sql.Tx) error {
-		if err := there(s.queryRow(ctx, tx, query, n.Receiver, n.ID)); !errors.Is(err, sql.ErrNoRows) {
-			return err
-		}
-		_, err := s.exec(ctx, tx, insertInto("dlq_notices", []string{"receiver", "id", "at", "holder"}, 1),
+	return s.inTx(ctx, "put notice", func(tx *sql.Tx) error {
+		isNew, err := s.insertNew(ctx, tx, "dlq_notices", []string{"receiver", "id", "at", "holder"},
 			n.Receiver, n.ID, s.dialect.time(n.At), "")
-		if err != nil {
+		if err != nil || !isNew {
 			return err
 		}
 		_, err = s.exec(ctx, tx, "DELETE FROM dlq_notices WHERE receiver <> '' AND id <> '' AND at < ?",
 			s.dialect.time(n.At.Add(-noticesKept)))
 		return err
 	})
-	if err != nil && there(s.row(ctx, query, n.Receiver, n.ID)) == nil {
-		return nil // another process was faster
-	}
-	return err
 }
 
 // Mute excludes a cause from notifications.
@@ -78,20 +68,16 @@ func (s *Store) Mute(ctx context.Context, m driver.Mute) error {
 	if !m.Until.IsZero() {
 		detail["until"] = m.Until.UTC().Format(time.RFC3339)
 	}
-	return s.inTx(ctx, "mute", func(tx *sql.Tx) error {
-		if _, err := s.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", m.Fingerprint); err != nil {
-			return err
-		}
-		_, err := s.exec(ctx, tx, insertInto("dlq_mutes",
-			[]string{"fingerprint", "muted_at", "until", "muted_by", "note"}, 1),
-			m.Fingerprint, s.dialect.time(m.At), s.dialect.time(m.Until), fit.Clean(m.By, fit.MaxName),
-			fit.Clean(m.Note, fit.MaxName))
-		if err != nil {
-			return err
-		}
-		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
-			At: m.At, Actor: m.By, Action: driver.ActionMute, Note: m.Note, Detail: detail,
-		}})
+	mutes := upsertion{
+		table: "dlq_mutes", columns: []string{"fingerprint", "muted_at", "until", "muted_by", "note"},
+		key: []string{"fingerprint"}, set: []string{"muted_at", "until", "muted_by", "note"},
+	}
+	return s.audited(ctx, "mute", driver.AuditRecord{
+		At: m.At, Actor: m.By, Action: driver.ActionMute, Note: m.Note, Detail: detail,
+	}, func(tx *sql.Tx) error {
+		_, err := s.exec(ctx, tx, mutes.sql(s.dialect.name(), 1), m.Fingerprint, s.dialect.time(m.At),
+			s.dialect.time(m.Until), fit.Clean(m.By, fit.MaxName), fit.Clean(m.Note, fit.MaxName))
+		return err
 	})
 }
 
@@ -100,18 +86,15 @@ func (s *Store) Unmute(ctx context.Context, fingerprint string, by driver.By, at
 	if by.Actor == "" || at.IsZero() {
 		return fmt.Errorf("sqlstore: unmute: %w: no actor or no time", dlq.ErrInvalid)
 	}
-	return s.inTx(ctx, "unmute", func(tx *sql.Tx) error {
-		done, err := s.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", fingerprint)
-		if err != nil {
-			return err
+	return s.audited(ctx, "unmute", driver.AuditRecord{
+		At: at, Actor: by.Actor, Action: driver.ActionUnmute, Note: by.Note,
+		Detail: map[string]string{driver.DetailFingerprint: fingerprint},
+	}, func(tx *sql.Tx) error {
+		n, err := rowsAffected(s.exec(ctx, tx, "DELETE FROM dlq_mutes WHERE fingerprint = ?", fingerprint))
+		if err == nil && n == 0 {
+			err = fmt.Errorf("cause %.64q is not muted: %w", fingerprint, dlq.ErrNotFound)
 		}
-		if n, err := done.RowsAffected(); err != nil || n == 0 {
-			return errors.Join(err, fmt.Errorf("cause %.64q is not muted: %w", fingerprint, dlq.ErrNotFound))
-		}
-		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
-			At: at, Actor: by.Actor, Action: driver.ActionUnmute, Note: by.Note,
-			Detail: map[string]string{driver.DetailFingerprint: fingerprint},
-		}})
+		return err
 	})
 }
 

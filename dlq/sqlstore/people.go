@@ -22,26 +22,17 @@ func (s *Store) PutToken(ctx context.Context, t driver.Token) error {
 	if err := t.Validate(); err != nil {
 		return fmt.Errorf("sqlstore: token: %w", err)
 	}
-	return s.inTx(ctx, "put token", func(tx *sql.Tx) error {
-		var there int
-		err := s.queryRow(ctx, tx, "SELECT count(*) FROM dlq_tokens WHERE name = ? OR digest = ?", t.Name,
-			t.Digest).Scan(&there)
-		if err != nil {
-			return err
-		}
-		if there > 0 {
-			return fmt.Errorf("%w: there is a token %q, or was", dlq.ErrConflict, t.Name)
-		}
-		_, err = s.exec(ctx, tx, insertInto("dlq_tokens",
-			[]string{"name", "role", "digest", "created_at", "created_by", "expires_at"}, 1),
+	return s.audited(ctx, "put token", driver.AuditRecord{
+		At: t.CreatedAt, Actor: t.CreatedBy, Action: driver.ActionCreateToken,
+		Detail: map[string]string{"token": t.Name, "role": t.Role},
+	}, func(tx *sql.Tx) error {
+		isNew, err := s.insertNew(ctx, tx, "dlq_tokens",
+			[]string{"name", "role", "digest", "created_at", "created_by", "expires_at"},
 			t.Name, t.Role, t.Digest, s.dialect.time(t.CreatedAt), t.CreatedBy, s.dialect.time(t.ExpiresAt))
-		if err != nil {
-			return err
+		if err == nil && !isNew {
+			err = fmt.Errorf("%w: there is a token %q, or was", dlq.ErrConflict, t.Name)
 		}
-		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
-			At: t.CreatedAt, Actor: t.CreatedBy, Action: driver.ActionCreateToken,
-			Detail: map[string]string{"token": t.Name, "role": t.Role},
-		}})
+		return err
 	})
 }
 
@@ -78,23 +69,16 @@ func (s *Store) RevokeToken(ctx context.Context, name string, by driver.By, at t
 	if by.Actor == "" || at.IsZero() {
 		return fmt.Errorf("sqlstore: revoke token: %w: no actor or no time", dlq.ErrInvalid)
 	}
-	return s.inTx(ctx, "revoke token "+name, func(tx *sql.Tx) error {
-		var t driver.Token
-		err := scanToken(s.queryRow(ctx, tx, selectToken+" WHERE name = ?"+s.forUpdate(), name), &t)
-		if err != nil {
-			return notFound(err)
+	return s.audited(ctx, "revoke token "+name, driver.AuditRecord{
+		At: at, Actor: by.Actor, Action: driver.ActionRevokeToken, Note: by.Note, Detail: map[string]string{"token": name},
+	}, func(tx *sql.Tx) error {
+		n, err := rowsAffected(s.exec(ctx, tx,
+			"UPDATE dlq_tokens SET revoked_at = ?, revoked_by = ? WHERE name = ? AND revoked_at IS NULL",
+			s.dialect.time(at), by.Actor, name))
+		if err == nil && n == 0 {
+			err = dlq.ErrNotFound
 		}
-		if !t.RevokedAt.IsZero() {
-			return dlq.ErrNotFound
-		}
-		_, err = s.exec(ctx, tx, "UPDATE dlq_tokens SET revoked_at = ?, revoked_by = ? WHERE name = ?",
-			s.dialect.time(at), by.Actor, name)
-		if err != nil {
-			return err
-		}
-		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
-			At: at, Actor: by.Actor, Action: driver.ActionRevokeToken, Note: by.Note, Detail: map[string]string{"token": name},
-		}})
+		return err
 	})
 }
 
@@ -103,7 +87,9 @@ func (s *Store) PutSession(ctx context.Context, n driver.Session) error {
 	if err := n.Validate(); err != nil {
 		return fmt.Errorf("sqlstore: session: %w", err)
 	}
-	return s.inTx(ctx, "put session", func(tx *sql.Tx) error {
+	return s.audited(ctx, "put session", driver.AuditRecord{
+		At: n.CreatedAt, Actor: n.Name, Action: driver.ActionLogin, Detail: map[string]string{"role": n.Role},
+	}, func(tx *sql.Tx) error {
 		created := s.dialect.time(n.CreatedAt)
 		if _, err := s.exec(ctx, tx, "DELETE FROM dlq_sessions WHERE expires_at < ?", created); err != nil {
 			return err
@@ -111,12 +97,7 @@ func (s *Store) PutSession(ctx context.Context, n driver.Session) error {
 		_, err := s.exec(ctx, tx, insertInto("dlq_sessions",
 			[]string{"digest", "name", "role", "created_at", "expires_at", "used_at"}, 1),
 			n.Digest, n.Name, n.Role, created, s.dialect.time(n.ExpiresAt), created)
-		if err != nil {
-			return err
-		}
-		return s.insertAudit(ctx, tx, []driver.AuditRecord{{
-			At: n.CreatedAt, Actor: n.Name, Action: driver.ActionLogin, Detail: map[string]string{"role": n.Role},
-		}})
+		return err
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,21 +45,33 @@ func (postgres) idIn(column string, ids []int64) iter.Seq2[string, []any] {
 	}
 }
 
-// insertEntries inserts in the order of the keys, so that two processes with the same dead letters do not wait for each
-// other.
-func (postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error) {
+func (d postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error) {
 	ids := make(map[driver.Key]int64, len(rows))
 	if len(rows) == 0 {
 		return ids, nil
 	}
-	names, values, args := unnest(entryColumns, rows)
-	return ids, scanIDs(s.query(ctx, tx, "WITH v AS MATERIALIZED (SELECT * FROM "+values+"), k AS ("+
-		"INSERT INTO dlq_keys (dedup_key, event_id, source_id, correlation_id)"+
-		" SELECT dedup_key, event_id, source_id, correlation_id FROM v ORDER BY dedup_key"+
-		" ON CONFLICT (dedup_key) DO NOTHING RETURNING entry_id, dedup_key)"+
-		" INSERT INTO dlq_entries (id, "+names+") SELECT k.entry_id, v.* FROM v JOIN k USING (dedup_key) ORDER BY k.entry_id"+
-		" RETURNING id, dedup_key", args...))(ids)
+	keys := make([][]any, len(rows))
+	for i, row := range rows {
+		for _, column := range keyColumns {
+			keys[i] = append(keys[i], row[slices.Index(entryColumns, column)])
+		}
+	}
+	query, args := insertUnnest("dlq_keys", keyColumns, keys)
+	query += " ON CONFLICT (dedup_key) DO NOTHING RETURNING entry_id, dedup_key"
+	if err := scanIDs(s.query(ctx, tx, query, args...))(ids); err != nil {
+		return nil, err
+	}
+	fresh := rowsOf{table: "dlq_entries", columns: append([]string{"id"}, entryColumns...)}
+	for _, row := range rows {
+		if id, isNew := ids[driver.Key(row[0].([]byte))]; isNew { //nolint:forcetypeassert // dedup_key, the first column
+			fresh.rows = append(fresh.rows, append([]any{id}, row...))
+		}
+	}
+	return ids, d.insertRows(ctx, s, tx, fresh)
 }
+
+// keyColumns are the columns of dlq_keys without the entry's id.
+var keyColumns = []string{"dedup_key", "event_id", "source_id", "correlation_id"}
 
 func (postgres) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
 	if len(in.rows) == 0 {

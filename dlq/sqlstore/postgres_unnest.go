@@ -9,7 +9,7 @@ import (
 // postgresTypes are the types of the parameters that are neither text nor columns of dlq_entries. payload_json is sent
 // as text: the driver cannot send an array of jsonb without parsing it.
 var postgresTypes = map[string]string{
-	"message_uuid": "bytea", "payload": "bytea", "payload_sha256": "bytea", "entry_id": "bigint", "at": "timestamptz",
+	"id": "bigint", "message_uuid": "bytea", "payload": "bytea", "payload_sha256": "bytea", "entry_id": "bigint", "at": "timestamptz",
 	"in_group": "integer", "in_count": "integer", "in_hour": "integer", "group_at": "integer",
 	"group_first": "timestamptz", "group_last": "timestamptz", "hour_at": "timestamptz", "v_hour": "timestamptz",
 	"group_new": "bigint", "count_new": "bigint", "hour_new": "bigint",
@@ -57,20 +57,6 @@ func constant(rows [][]any, column int) bool {
 		}
 	}
 	return true
-}
-
-// unnest is a table of any number of rows, v, with one array parameter per column: one statement to prepare, one round
-// trip, and a fraction of the work of one parameter per value.
-func unnest(columns []string, rows [][]any) (names, table string, args []any) {
-	arrays := make([]string, len(columns))
-	args = make([]any, len(columns))
-	for i, column := range columns {
-		kind := postgresType(column)
-		arrays[i] = "?::" + kind + "[]"
-		args[i] = columnArray(kind, rows, i)
-	}
-	names = strings.Join(columns, ", ")
-	return names, "unnest(" + strings.Join(arrays, ", ") + ") AS v (" + names + ")", args
 }
 
 // columnArray turns a column of the rows into a slice whose nil elements are NULL. It is empty if all are, which costs

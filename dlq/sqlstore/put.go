@@ -115,22 +115,15 @@ func (s *Store) makeRows(letters []*dlq.Entry) ([]letterRow, error) {
 
 // putting is one transaction of dead letters.
 type putting struct {
-	store    *Store
-	tx       *sql.Tx
-	deltas   deltas
-	audit    []driver.AuditRecord
-	receipts []driver.Receipt
-	// rows are the existing entries that changed, as they are now; before is as they were.
-	rows, before map[int64]*dlq.Entry
-	tookPlace    bool
+	changes
+
+	receipts  []driver.Receipt
+	tookPlace bool
 }
 
 // putTx stores letters. The caller writes the statistics.
 func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []letterRow) (*putting, error) {
-	p := &putting{
-		store: s, tx: tx, receipts: make([]driver.Receipt, len(letters)),
-		rows: map[int64]*dlq.Entry{}, before: map[int64]*dlq.Entry{},
-	}
+	p := &putting{changes: changes{store: s, tx: tx}, receipts: make([]driver.Receipt, len(letters))}
 	fresh, err := p.recordReturns(ctx, letters)
 	if err != nil {
 		return nil, err
@@ -138,10 +131,7 @@ func (s *Store) putTx(ctx context.Context, tx *sql.Tx, letters []letterRow) (*pu
 	if err := p.insert(ctx, letters, fresh); err != nil {
 		return nil, err
 	}
-	if err := p.finish(ctx); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return p, p.write(ctx)
 }
 
 // recordReturns assigns the redriven messages to their entries, and returns the indexes of the others.
@@ -180,6 +170,10 @@ func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) 
 		} else {
 			again = append(again, i)
 		}
+	}
+	if p.store.dialect.name() != SQLite {
+		// In the order of the keys, so that two processes with the same dead letters do not wait for each other.
+		slices.SortFunc(first, func(i, j int) int { return bytes.Compare(letters[i].Key[:], letters[j].Key[:]) })
 	}
 	rows := make([][]any, len(first))
 	for n, i := range first {
@@ -285,11 +279,7 @@ func (p *putting) entriesByKey(ctx context.Context, keys []driver.Key) (map[driv
 
 // die applies a death to an existing entry.
 func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
-	if now := p.rows[row.ID]; now != nil {
-		row = now // it was changed by an earlier letter of this transaction
-	} else {
-		p.before[row.ID] = row
-	}
+	row = p.now(row)
 	after, outcome := row.Die(d)
 	p.receipts[i] = driver.Receipt{ID: row.ID, Result: outcome}
 	if outcome == driver.DiedAgain {
@@ -303,7 +293,7 @@ func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 			Detail: map[string]string{"error": after.ErrorMessage, "previous_error": row.ErrorMessage},
 		})
 	}
-	p.rows[row.ID] = &after
+	p.change(row, &after)
 	return nil
 }
 
@@ -319,17 +309,4 @@ func (p *putting) keepBody(ctx context.Context, e *dlq.Entry, died *dlq.Body) er
 		return nil
 	}
 	return p.store.addRevision(ctx, p.tx, e, died)
-}
-
-// finish writes the existing entries that changed, and the audit records. The caller writes the statistics.
-func (p *putting) finish(ctx context.Context) error {
-	updates := make([]changed, 0, len(p.rows))
-	for _, id := range sortedKeys(p.rows, compareIDs) {
-		updates = append(updates, changed{p.before[id], p.rows[id]})
-		p.deltas.change(p.before[id], p.rows[id])
-	}
-	if err := p.store.updateEntries(ctx, p.tx, updates); err != nil {
-		return err
-	}
-	return p.store.insertAudit(ctx, p.tx, p.audit)
 }

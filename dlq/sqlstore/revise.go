@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
@@ -35,15 +33,14 @@ func (s *Store) Revise(ctx context.Context, r driver.Revision) (*dlq.Entry, erro
 		if err := s.addRevision(ctx, tx, &after, r.Body); err != nil {
 			return nil, err
 		}
-		if err := s.updateEntry(ctx, tx, &after); err != nil {
-			return nil, err
-		}
 		detail := map[string]string{"revision": strconv.Itoa(after.Revision)}
 		maps.Copy(detail, r.Detail)
-		return &after, s.insertAudit(ctx, tx, []driver.AuditRecord{{
+		all := changes{store: s, tx: tx, audit: []driver.AuditRecord{{
 			At: r.At, Actor: r.Actor, Action: driver.ActionEdit, Note: r.Note, EntryID: r.EntryID,
 			From: before.Status, To: after.Status, Version: after.Version, Detail: detail,
-		}})
+		}}}
+		all.change(before, &after)
+		return &after, all.writeAll(ctx)
 	})
 }
 
@@ -62,17 +59,4 @@ func (s *Store) addRevision(ctx context.Context, tx *sql.Tx, e *dlq.Entry, body 
 		return err
 	}
 	return s.insertBodies(ctx, tx, [][]any{values})
-}
-
-// bounded cuts a detail to maxDetail bytes of valid UTF-8.
-func bounded(text string) string {
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", `\0`)
-	if len(text) <= maxDetail {
-		return text
-	}
-	cut := maxDetail
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut]
 }

@@ -1,7 +1,6 @@
 package sqlstore
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"slices"
@@ -57,5 +56,3 @@ func (s *Store) lockEntries(ctx context.Context, tx *sql.Tx, ids []int64) (map[i
 	}
 	return found, nil
 }
-
-func compareIDs(a, b int64) int { return cmp.Compare(a, b) }

@@ -60,44 +60,26 @@ func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 	if err != nil {
 		return fmt.Errorf("sqlstore: create run: %w", err)
 	}
-	err = s.inTx(ctx, "create run "+r.ID, func(tx *sql.Tx) error {
-		var there runRow
-		err := scanRun(s.queryRow(ctx, tx, selectRun+" WHERE run_id = ?", r.ID), &there)
-		switch {
-		case err == nil:
-			return idTaken(&there.Run)
-		case !errors.Is(err, sql.ErrNoRows):
-			return err
-		}
+	return s.audited(ctx, "create run "+r.ID, audit, func(tx *sql.Tx) error {
 		var newest int64
 		if err := s.queryRow(ctx, tx, "SELECT coalesce(max(id), 0) FROM dlq_entries").Scan(&newest); err != nil {
 			return err
 		}
-		_, err = s.exec(ctx, tx, insertInto("dlq_runs",
-			[]string{"run_id", "state", "version", "created_at", "created_by", "document", "freeze_to"}, 1),
+		isNew, err := s.insertNew(ctx, tx, "dlq_runs",
+			[]string{"run_id", "state", "version", "created_at", "created_by", "document", "freeze_to"},
 			r.ID, string(r.State), r.Version, s.dialect.time(r.CreatedAt), r.CreatedBy, document, newest)
-		if err != nil {
+		if err != nil || isNew {
 			return err
 		}
-		return s.insertAudit(ctx, tx, []driver.AuditRecord{audit})
+		var there runRow
+		if err := scanRun(s.queryRow(ctx, tx, selectRun+" WHERE run_id = ?", r.ID), &there); err != nil {
+			return err
+		}
+		return &redrive.ConflictError{
+			Run: r.ID, Action: redrive.ActionStart, Status: string(there.State), Version: there.Version,
+			By: there.CreatedBy, At: there.CreatedAt,
+		}
 	})
-	if err == nil || errors.Is(err, dlq.ErrConflict) {
-		return err
-	}
-	// A run that was created at the same time is only found by the unique index.
-	if there, failed := s.Run(ctx, r.ID); failed == nil &&
-		(!there.CreatedAt.Equal(r.CreatedAt) || there.CreatedBy != r.CreatedBy) {
-		return idTaken(there)
-	}
-	return err
-}
-
-// idTaken returns a conflict with the owner of a run's id.
-func idTaken(there *redrive.Run) error {
-	return &redrive.ConflictError{
-		Run: there.ID, Action: redrive.ActionStart, Status: string(there.State), Version: there.Version, By: there.CreatedBy,
-		At: there.CreatedAt,
-	}
 }
 
 // Run returns a run.
@@ -150,7 +132,7 @@ func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 	if err != nil {
 		return fmt.Errorf("sqlstore: change run: %w", err)
 	}
-	return s.inTx(ctx, "change run "+r.ID, func(tx *sql.Tx) error {
+	return s.audited(ctx, "change run "+r.ID, audit, func(tx *sql.Tx) error {
 		now, err := s.lockRun(ctx, tx, r.ID)
 		if err != nil {
 			return err
@@ -166,10 +148,7 @@ func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 		if err != nil {
 			return err
 		}
-		if err := s.settleSends(ctx, tx, &now.Run, r); err != nil {
-			return err
-		}
-		return s.insertAudit(ctx, tx, []driver.AuditRecord{audit})
+		return s.settleSends(ctx, tx, &now.Run, r)
 	})
 }
 
@@ -235,4 +214,45 @@ func notFound(err error) error {
 		return dlq.ErrNotFound
 	}
 	return err
+}
+
+// Split counts entries by topic.
+func (s *Store) Split(ctx context.Context, f dlq.Filter) ([]redrive.TopicCount, error) {
+	if err := f.Validate(); err != nil {
+		return nil, fmt.Errorf("sqlstore: split: %w", err)
+	}
+	b := s.selectFrom("dlq_entries", "topic", "count(*)")
+	s.where(b, &f)
+	b.GroupBy("topic").OrderBy("count(*) DESC", "topic")
+	return reading(s, "split", func() ([]redrive.TopicCount, error) { return scanTopics(s.find(ctx, b)) })
+}
+
+// SplitRun counts the entries of a run by topic and by cause.
+func (s *Store) SplitRun(ctx context.Context, id string, causes int) ([]redrive.TopicCount, []redrive.CauseCount,
+	error,
+) {
+	const items = " FROM dlq_run_items i JOIN dlq_runs r ON r.seq = i.run_seq JOIN dlq_entries e ON e.id = i.entry_id"
+	topics, err := reading(s, "split run", func() ([]redrive.TopicCount, error) {
+		return scanTopics(s.rows(ctx, "SELECT e.topic, count(*)"+items+
+			" WHERE r.run_id = ? GROUP BY e.topic ORDER BY count(*) DESC, e.topic", id))
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	split, err := reading(s, "split run", func() ([]redrive.CauseCount, error) {
+		return sqldb.All[redrive.CauseCount](s.rows(ctx,
+			"SELECT g.fingerprint, g.cause, g.handler, g.error_class, n.entries FROM"+
+				" (SELECT e.fingerprint AS fingerprint, count(*) AS entries"+items+
+				" WHERE r.run_id = ? GROUP BY e.fingerprint) n"+
+				" JOIN dlq_groups g ON g.fingerprint = n.fingerprint ORDER BY n.entries DESC, g.fingerprint LIMIT ?", id, causes))(
+			func(row sqldb.Row, c *redrive.CauseCount) error {
+				return row.Scan(&c.Fingerprint, &c.Cause, &c.Handler, &c.ErrorClass, &c.Count)
+			})
+	})
+	return topics, split, err
+}
+
+func scanTopics(rows *sql.Rows, err error) ([]redrive.TopicCount, error) {
+	return sqldb.All[redrive.TopicCount](rows, err)(
+		func(row sqldb.Row, c *redrive.TopicCount) error { return row.Scan(&c.Topic, &c.Count) })
 }

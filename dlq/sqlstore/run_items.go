@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -15,8 +16,12 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-const selectItem = "SELECT entry_id, state, version, revision, redrive, claimed_until, settled_at, detail FROM " +
-	"dlq_run_items"
+var (
+	itemColumns = []string{
+		"entry_id", "state", "version", "revision", "redrive", "claimed_until", "settled_at", "detail",
+	}
+	selectItem = "SELECT " + strings.Join(itemColumns, ", ") + " FROM dlq_run_items"
+)
 
 // FreezeRun makes items of the next entries that the run's filter selects.
 func (s *Store) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, error) {
@@ -187,4 +192,66 @@ func itemIDs(items []redrive.Item) []int64 {
 		ids[i] = items[i].EntryID
 	}
 	return ids
+}
+
+// SettleRun updates items to the outcomes of their entries.
+func (s *Store) SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, int, error) {
+	settled := 0
+	run, err := writing(ctx, s, "settle run "+id, func(tx *sql.Tx) (*redrive.Run, error) {
+		run, err := s.heldRun(ctx, tx, id, holder, at)
+		if err != nil {
+			return nil, err
+		}
+		settled, err = s.settle(ctx, tx, run, at, limit)
+		return &run.Run, err
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return run, settled, nil
+}
+
+func (s *Store) settle(ctx context.Context, tx *sql.Tx, run *runRow, at time.Time, limit int) (int, error) {
+	if run.Counts.Open() == 0 {
+		return 0, nil
+	}
+	now := s.dialect.time(at)
+	items, err := scanItems(s.query(ctx, tx, "SELECT i."+strings.Join(itemColumns, ", i.")+
+		" FROM dlq_run_items i LEFT JOIN dlq_entries e ON e.id = i.entry_id"+
+		" WHERE i.run_seq = ? AND i.state IN ('claimed', 'out') AND (e.id IS NULL OR e.status <> 'RETRYING'"+
+		" OR e.retry_count <> i.redrive OR e.lease_until <= ? OR i.claimed_until <= ?)"+
+		" ORDER BY i.entry_id LIMIT "+strconv.Itoa(limit), run.seq, now, now))
+	if err != nil || len(items) == 0 {
+		return 0, err
+	}
+	entries, err := s.lockEntries(ctx, tx, itemIDs(items))
+	if err != nil {
+		return 0, err
+	}
+	p := &stepping{changes: changes{store: s, tx: tx}, run: run, step: &redrive.Step{At: at}}
+	settled := 0
+	succeeded := map[redrive.ItemState][]int64{} // by the state before; the others have a detail each
+	for _, item := range items {
+		state, detail := item.Settle(entries[item.EntryID], at)
+		if state == item.State {
+			continue
+		}
+		settled++
+		if state == redrive.ItemSucceeded {
+			succeeded[item.State] = append(succeeded[item.State], item.EntryID)
+			continue
+		}
+		if e := entries[item.EntryID]; e != nil && state == redrive.ItemWaiting {
+			item.Version = e.Version
+		}
+		if err := p.setItem(ctx, item, state, detail); err != nil {
+			return 0, err
+		}
+	}
+	for from, ids := range succeeded {
+		if err := p.moveItems(ctx, ids, from, redrive.ItemSucceeded); err != nil {
+			return 0, err
+		}
+	}
+	return settled, s.saveRun(ctx, tx, run)
 }

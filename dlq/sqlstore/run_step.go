@@ -1,23 +1,25 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	fit "github.com/redrive-go/redrive/dlq/internal/text"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // maxDetail limits the detail of an item, in bytes; the entry and the audit log have all of it.
 const maxDetail = 1 << 10
-
-// errStale ends a step that relied on the caller's copy of an entry which has changed since.
-var errStale = errors.New("an entry or an item has changed since it was read")
 
 // StepRun does one step of a run in one transaction, and retries with the stored entries when the caller's copies are
 // stale.
@@ -36,7 +38,7 @@ func (s *Store) stepRun(ctx context.Context, step redrive.Step) (redrive.Stepped
 		if err != nil {
 			return stepped, err
 		}
-		p := &stepping{store: s, tx: tx, step: &step, run: run}
+		p := &stepping{changes: changes{store: s, tx: tx}, step: &step, run: run}
 		for _, phase := range []func(context.Context) error{p.published, p.released, p.skipped, p.claim} {
 			if err := phase(ctx); err != nil {
 				return stepped, err
@@ -46,22 +48,17 @@ func (s *Store) stepRun(ctx context.Context, step redrive.Step) (redrive.Stepped
 		if err := s.saveRun(ctx, tx, run); err != nil {
 			return stepped, err
 		}
-		if err := s.insertAudit(ctx, tx, p.audit); err != nil {
-			return stepped, err
-		}
-		return redrive.Stepped{Run: &run.Run, Claimed: p.claimed}, p.deltas.apply(ctx, s, tx)
+		return redrive.Stepped{Run: &run.Run, Claimed: p.claimed}, p.writeAll(ctx)
 	})
 }
 
 // stepping is one step. Only the holder of the run's lease changes its items, so what is read of them here does not
 // change.
 type stepping struct {
-	store   *Store
-	tx      *sql.Tx
+	changes
+
 	step    *redrive.Step
 	run     *runRow
-	deltas  deltas
-	audit   []driver.AuditRecord
 	claimed []dlq.Entry
 }
 
@@ -74,9 +71,8 @@ func (p *stepping) published(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := p.change(driver.ActionSucceed)
+	c := p.action(driver.ActionSucceed)
 	c.Note = "published; no outcome is awaited"
-	var closed []*dlq.Entry
 	for _, id := range ids {
 		e := entries[id]
 		if e == nil || e.Run != p.run.ID || e.Status != dlq.Retrying {
@@ -86,15 +82,7 @@ func (p *stepping) published(ctx context.Context) error {
 		if err != nil {
 			continue
 		}
-		closed = append(closed, e)
 		p.record(c, e, &after)
-	}
-	at := p.store.dialect.time(p.step.At)
-	err = p.updateEntries(ctx, "status = 'RESOLVED', version = version + 1, succeeded_at = ?, resolved_at = ?,"+
-		" resolved_by = ?, lease_until = NULL, changed_at = ?, changed_by = ?", closed, at, at, p.step.Actor, at,
-		p.step.Actor)
-	if err != nil {
-		return err
 	}
 	return p.moveItems(ctx, ids, redrive.ItemClaimed, redrive.ItemSucceeded)
 }
@@ -131,15 +119,13 @@ func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to re
 	for _, id := range ids {
 		item, e := items[id], entries[id]
 		if item.State == redrive.ItemClaimed && e != nil {
+			e = p.now(e)
 			item.Redrive = 0 // it was not sent
-			c := p.change(driver.ActionRelease)
+			c := p.action(driver.ActionRelease)
 			c.Version, c.Note = item.Version, details[id]
 			after, err := c.Apply(*e)
 			if err != nil {
 				continue
-			}
-			if err := p.store.updateEntry(ctx, p.tx, &after); err != nil {
-				return err
 			}
 			p.record(c, e, &after)
 			item.Version = after.Version
@@ -153,23 +139,145 @@ func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to re
 	return nil
 }
 
-func (p *stepping) revise(ctx context.Context, e *dlq.Entry, body *dlq.Body) error {
-	if err := p.store.addRevision(ctx, p.tx, e, body); err != nil {
+func (p *stepping) claim(ctx context.Context) error {
+	if len(p.step.Claims) == 0 {
+		return nil
+	}
+	claims := slices.SortedFunc(slices.Values(p.step.Claims),
+		func(a, b redrive.Claim) int { return cmp.Compare(a.EntryID, b.EntryID) })
+	ids := make([]int64, len(claims))
+	for i := range claims {
+		ids[i] = claims[i].EntryID
+	}
+	items, err := p.claimable(ctx, claims, ids)
+	if err != nil {
 		return err
 	}
-	_, err := p.store.exec(ctx, p.tx, "UPDATE dlq_entries SET revision = ?, payload_size = ? WHERE id = ?",
-		e.Revision, e.Size, e.ID)
-	last := &p.audit[len(p.audit)-1]
-	last.Detail = map[string]string{"revision": strconv.Itoa(e.Revision)}
-	return err
+	entries, err := p.entries(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for i := range claims {
+		c, before := &claims[i], entries[ids[i]]
+		item, waiting := items[ids[i]]
+		if !waiting || item.Version != c.Version {
+			continue
+		}
+		after, err := p.claimOne(c, before)
+		if err != nil {
+			if p.step.Known != nil {
+				return errStale // the stored entry is newer
+			}
+			state, detail := item.Refused(before, p.step.At, err)
+			if err := p.setItem(ctx, item, state, detail); err != nil {
+				return err
+			}
+			continue
+		}
+		if c.Body != nil {
+			if err := p.store.addRevision(ctx, p.tx, after, c.Body); err != nil {
+				return err
+			}
+			p.audit[len(p.audit)-1].Detail = map[string]string{"revision": strconv.Itoa(after.Revision)}
+		}
+		p.claimed = append(p.claimed, *after)
+	}
+	return p.claimItems(ctx)
 }
 
-func (p *stepping) change(action driver.Action) driver.Change {
+// claimable are the claims' waiting items. Only the holder of the run's lease changes them, so that a caller who knows
+// the entries, which came with their items, knows these, too.
+func (p *stepping) claimable(ctx context.Context, claims []redrive.Claim, ids []int64) (map[int64]redrive.Item, error) {
+	if p.step.Known == nil {
+		return p.items(ctx, ids, redrive.ItemWaiting)
+	}
+	items := make(map[int64]redrive.Item, len(claims))
+	for i := range claims {
+		items[ids[i]] = redrive.Item{RunItem: wire.RunItem{
+			EntryID: ids[i], State: redrive.ItemWaiting, Version: claims[i].Version,
+		}}
+	}
+	return items, nil
+}
+
+func (p *stepping) claimOne(claim *redrive.Claim, before *dlq.Entry) (*dlq.Entry, error) {
+	if before == nil {
+		return nil, fmt.Errorf("entry %d was purged: %w", claim.EntryID, dlq.ErrNotFound)
+	}
+	c := p.action(driver.ActionRedrive)
+	c.Version = claim.Version
+	after, err := c.Apply(*before)
+	if err != nil {
+		return nil, err
+	}
+	p.record(c, before, &after)
+	return &after, nil
+}
+
+// claimItems writes the items of the claimed entries: a claim has increased their version by one, and their redrive
+// count is the same for most of them.
+func (p *stepping) claimItems(ctx context.Context) error {
+	type life struct {
+		version int64
+		redrive int
+	}
+	byLife := map[life][]int64{}
+	for i := range p.claimed {
+		l := life{p.claimed[i].Version, p.claimed[i].RedriveCount}
+		byLife[l] = append(byLife[l], p.claimed[i].ID)
+	}
+	until := p.store.dialect.time(p.step.At.Add(p.step.ClaimTimeout))
+	lives := slices.SortedFunc(maps.Keys(byLife), func(a, b life) int {
+		return cmp.Or(cmp.Compare(a.version, b.version), cmp.Compare(a.redrive, b.redrive))
+	})
+	for _, l := range lives {
+		ids := byLife[l]
+		n, err := p.updateItems(ctx,
+			"state = 'claimed', claimed_until = ?, detail = NULL, version = version + 1, redrive = ?",
+			"state = 'waiting' AND version = ?", ids, until, l.redrive, l.version-1)
+		if err != nil {
+			return err
+		}
+		if n != int64(len(ids)) {
+			return errStale
+		}
+		p.run.Counts.Waiting -= n
+		p.run.Counts.Claimed += n
+	}
+	return nil
+}
+
+// entries are the entries as they are now. Those that the caller knows are neither read nor locked: their update
+// compares the version, and ends the step with errStale when a row has another one.
+func (p *stepping) entries(ctx context.Context, ids []int64) (map[int64]*dlq.Entry, error) {
+	var unknown []int64
+	for _, id := range ids {
+		if p.step.Known[id] == nil {
+			unknown = append(unknown, id)
+		}
+	}
+	found, err := p.store.lockEntries(ctx, p.tx, unknown)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if e := p.step.Known[id]; e != nil {
+			found[id] = e
+		}
+		if e := found[id]; e != nil {
+			found[id] = p.now(e)
+		}
+	}
+	return found, nil
+}
+
+func (p *stepping) action(action driver.Action) driver.Change {
 	return driver.Change{Action: action, Actor: p.step.Actor, At: p.step.At, Lease: p.step.OutcomeTimeout, Run: p.run.ID}
 }
 
+// record changes an entry, with a record in the audit log.
 func (p *stepping) record(c driver.Change, before, after *dlq.Entry) {
-	p.deltas.change(before, after)
+	p.change(before, after)
 	p.audit = append(p.audit, driver.AuditRecord{
 		At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: after.ID, Run: p.run.ID,
 		From: before.Status, To: after.Status, Version: after.Version,
@@ -198,6 +306,17 @@ func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.Ite
 	return found, nil
 }
 
+// updateItems changes those of the run's items that meet a condition, and returns their number. The range of the sorted
+// ids is for a database without statistics of a new run's items, as above.
+func (p *stepping) updateItems(ctx context.Context, set, where string, ids []int64, args ...any) (int64, error) {
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	query := "UPDATE dlq_run_items SET " + set + " WHERE " + where +
+		" AND run_seq = ? AND entry_id >= ? AND entry_id <= ? AND "
+	return p.updateIn(ctx, query, append(args, p.run.seq, ids[0], ids[len(ids)-1]), "entry_id", ids)
+}
+
 // moveItems moves items from one state to another.
 func (p *stepping) moveItems(ctx context.Context, ids []int64, from, to redrive.ItemState) error {
 	var settled any
@@ -222,7 +341,8 @@ func (p *stepping) setItem(ctx context.Context, item redrive.Item, to redrive.It
 	n, err := rowsAffected(p.store.exec(ctx, p.tx,
 		"UPDATE dlq_run_items SET state = ?, version = ?, redrive = ?, claimed_until = NULL,"+
 			" settled_at = ?, detail = ? WHERE run_seq = ? AND state = ? AND entry_id = ?",
-		string(to), item.Version, item.Redrive, settled, null(bounded(detail)), p.run.seq, string(item.State), item.EntryID))
+		string(to), item.Version, item.Redrive, settled, null(fit.Clean(detail, maxDetail)), p.run.seq,
+		string(item.State), item.EntryID))
 	if err == nil && n != 1 && to != item.State {
 		err = errStale
 	}

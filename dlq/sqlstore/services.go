@@ -18,8 +18,11 @@ import (
 
 var _ driver.ServiceStore = (*Store)(nil)
 
-// serviceColumns are the columns of dlq_services. The row without a process has the pause, the others have the reports.
-var serviceColumns = []string{"service", "process", "at", "paused", "paused_by", "report"}
+// services writes a row of dlq_services. The row without a process has the pause, the others have the reports.
+var services = upsertion{
+	table: "dlq_services", columns: []string{"service", "process", "at", "paused", "paused_by", "report"},
+	key: []string{"service", "process"}, set: []string{"at", "paused", "paused_by", "report"},
+}
 
 const (
 	// maxServiceName limits names, which are a key of the table.
@@ -41,17 +44,15 @@ func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.
 		return pause, fmt.Errorf("sqlstore: beat: %w", err)
 	}
 	err = s.inTx(ctx, "beat", func(tx *sql.Tx) error {
-		row := &serviceRow{service: report.Service, process: report.Process, report: string(document)}
-		found, err := s.replaceService(ctx, tx, report.At, row)
+		_, err := s.exec(ctx, tx, services.sql(s.dialect.name(), 1), report.Service, report.Process,
+			s.dialect.time(report.At), 0, "", string(document))
 		if err != nil {
 			return err
 		}
-		if !found { // a new process: remove those that ended long ago
-			_, err := s.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process <> '' AND at < ?",
-				report.Service, s.dialect.time(report.At.Add(-reportsKept)))
-			if err != nil {
-				return err
-			}
+		_, err = s.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process <> '' AND at < ?",
+			report.Service, s.dialect.time(report.At.Add(-reportsKept)))
+		if err != nil {
+			return err
 		}
 		var paused int
 		err = s.queryRow(ctx, tx, "SELECT paused, paused_by, at FROM dlq_services WHERE service = ? AND process = ''",
@@ -66,50 +67,20 @@ func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.
 	return pause, err
 }
 
-// serviceRow is a row of dlq_services without its time.
-type serviceRow struct {
-	service, process string
-	paused           int
-	by, report       string
-}
-
-// replaceService writes a row, and reports whether there was one.
-func (s *Store) replaceService(ctx context.Context, tx *sql.Tx, at time.Time, row *serviceRow) (bool, error) {
-	done, err := s.exec(ctx, tx,
-		"UPDATE dlq_services SET at = ?, paused = ?, paused_by = ?, report = ? WHERE service = ? AND process = ?",
-		s.dialect.time(at), row.paused, row.by, row.report, row.service, row.process)
-	if err != nil {
-		return false, err
-	}
-	if n, err := done.RowsAffected(); err != nil || n > 0 {
-		return n > 0, err
-	}
-	_, err = s.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process = ?", row.service,
-		row.process)
-	if err != nil {
-		return false, err
-	}
-	_, err = s.exec(ctx, tx, insertInto("dlq_services", serviceColumns, 1),
-		row.service, row.process, s.dialect.time(at), row.paused, row.by, row.report)
-	return false, err
-}
-
 // PauseIntake stores whether the processes of a service are to pause.
 func (s *Store) PauseIntake(ctx context.Context, pause driver.IntakePause, audit driver.AuditRecord) error {
 	if pause.Service == "" || len(pause.Service) > maxServiceName {
 		return fmt.Errorf("sqlstore: pause intake: %w: service %.80q: 1 to %d bytes", dlq.ErrInvalid, pause.Service,
 			maxServiceName)
 	}
-	row := &serviceRow{service: pause.Service, by: fit.Clean(pause.By, fit.MaxName)}
+	paused := 0
 	if pause.Paused {
-		row.paused = 1
+		paused = 1
 	}
-	return s.inTx(ctx, "pause intake", func(tx *sql.Tx) error {
-		_, err := s.replaceService(ctx, tx, pause.At, row)
-		if err != nil {
-			return err
-		}
-		return s.insertAudit(ctx, tx, []driver.AuditRecord{audit})
+	return s.audited(ctx, "pause intake", audit, func(tx *sql.Tx) error {
+		_, err := s.exec(ctx, tx, services.sql(s.dialect.name(), 1), pause.Service, "", s.dialect.time(pause.At), paused,
+			fit.Clean(pause.By, fit.MaxName), "")
+		return err
 	})
 }
 

@@ -120,6 +120,16 @@ func (s *Store) inTx(ctx context.Context, what string, fn func(*sql.Tx) error) e
 	return nil
 }
 
+// audited is inTx for a change with one record in the audit log.
+func (s *Store) audited(ctx context.Context, what string, record driver.AuditRecord, fn func(*sql.Tx) error) error {
+	return s.inTx(ctx, what, func(tx *sql.Tx) error {
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return s.insertAudit(ctx, tx, []driver.AuditRecord{record})
+	})
+}
+
 // writing is inTx for a result.
 func writing[T any](ctx context.Context, s *Store, what string, write func(*sql.Tx) (T, error)) (T, error) {
 	var result, none T
@@ -154,6 +164,20 @@ func (s *Store) open(what string) error {
 	default:
 		return nil
 	}
+}
+
+// insertNew inserts a row, and reports whether no unique key of it existed.
+func (s *Store) insertNew(ctx context.Context, tx *sql.Tx, table string, columns []string, values ...any) (bool, error) {
+	insert := insertInto(table, columns, 1)
+	if s.dialect.name() == MySQL { // which rows it counts depends on clientFoundRows of the application's pool
+		_, err := s.exec(ctx, tx, insert, values...)
+		if sqldb.IsCode(err, "1062") {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	n, err := rowsAffected(s.exec(ctx, tx, insert+" ON CONFLICT DO NOTHING", values...))
+	return n > 0, err
 }
 
 // bind replaces each ? of a handwritten statement with the database's placeholder.

@@ -51,8 +51,8 @@ func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args [
 			s.dialect.archivedProjection() + ", payload_sha256, content_type, headers, stack_trace FROM " + archive,
 	}
 	if keys != "dlq_entries" {
-		queries = append(queries, "INSERT INTO "+keys+" (dedup_key, entry_id, event_id, source_id, correlation_id)"+
-			" SELECT dedup_key, id, event_id, source_id, correlation FROM "+archive)
+		queries = append(queries, "INSERT INTO "+keys+" (entry_id, "+strings.Join(keyColumns, ", ")+
+			") SELECT id, dedup_key, event_id, source_id, correlation FROM "+archive)
 	}
 	queries = append(queries, "DELETE FROM "+archive)
 	for in, args := range s.dialect.idIn("id", ids) {

@@ -3,62 +3,118 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// changed is an entry that the transaction has locked, before and after the change.
-type changed struct{ before, after *dlq.Entry }
+// errStale ends a transaction that relied on a copy of an entry or an item which has changed since it was read.
+var errStale = errors.New("an entry or an item has changed since it was read")
 
-// update is a statement that changes some entries in the same way.
-type update struct {
-	set  []string
-	args []any
-	ids  []int64
+// changes collects what a transaction does to existing entries, and writes all of it at the end: the entries, the audit
+// log, and the statistics.
+type changes struct {
+	store   *Store
+	tx      *sql.Tx
+	deltas  deltas
+	audit   []driver.AuditRecord
+	changed []changed
+	places  map[int64]int // in changed, by id
 }
 
-// updateEntries writes entries that have changed: only the columns that differ, and one statement for all entries with
-// the same difference, such as those of a bulk action.
-func (s *Store) updateEntries(ctx context.Context, tx *sql.Tx, entries []changed) error {
+// changed is an entry before and after the transaction.
+type changed struct{ before, after *dlq.Entry }
+
+// now returns an entry that was read in this transaction, as the changes so far leave it.
+func (c *changes) now(e *dlq.Entry) *dlq.Entry {
+	if i, ok := c.places[e.ID]; ok {
+		return c.changed[i].after
+	}
+	return e
+}
+
+// change changes an entry.
+func (c *changes) change(before, after *dlq.Entry) {
+	if i, ok := c.places[before.ID]; ok {
+		c.changed[i].after = after
+		return
+	}
+	if c.places == nil {
+		c.places = map[int64]int{}
+	}
+	c.places[before.ID] = len(c.changed)
+	c.changed = append(c.changed, changed{before, after})
+}
+
+// write writes the changes, except the statistics.
+func (c *changes) write(ctx context.Context) error {
+	for _, e := range c.changed {
+		c.deltas.change(e.before, e.after)
+	}
+	if err := c.updateEntries(ctx); err != nil {
+		return err
+	}
+	return c.store.insertAudit(ctx, c.tx, c.audit)
+}
+
+// writeAll writes the changes.
+func (c *changes) writeAll(ctx context.Context) error {
+	if err := c.write(ctx); err != nil {
+		return err
+	}
+	return c.deltas.apply(ctx, c.store, c.tx)
+}
+
+// update is a statement that changes some entries of one version in the same way.
+type update struct {
+	set     []string
+	args    []any
+	version int64
+	ids     []int64
+}
+
+// updateEntries writes the columns that differ, with one statement for all entries with the same difference, such as
+// those of a bulk action. Each statement compares the version: an entry that was neither read nor locked in this
+// transaction may have changed.
+func (c *changes) updateEntries(ctx context.Context) error {
 	var updates []*update
-	for _, e := range entries {
-		u := s.difference(e)
+	for _, e := range c.changed {
+		u := c.store.difference(e)
 		if len(u.set) == 0 {
 			continue
 		}
-		// Equal differences follow each other, or are among a few others.
-		i := slices.IndexFunc(updates[max(0, len(updates)-maxUnlike):], u.alike)
-		if i >= 0 {
-			u = updates[max(0, len(updates)-maxUnlike)+i]
+		if i := slices.IndexFunc(updates, u.alike); i >= 0 {
+			u = updates[i]
 		} else {
 			updates = append(updates, u)
 		}
 		u.ids = append(u.ids, e.after.ID)
 	}
 	for _, u := range updates {
-		query := "UPDATE dlq_entries SET " + strings.Join(u.set, ", ") + " WHERE "
-		for in, ids := range s.dialect.idIn("id", u.ids) {
-			if _, err := s.exec(ctx, tx, query+in, append(slices.Clip(u.args), ids...)...); err != nil {
-				return err
-			}
+		query := "UPDATE dlq_entries SET " + strings.Join(u.set, ", ") + " WHERE version = ? AND "
+		n, err := c.updateIn(ctx, query, append(u.args, u.version), "id", u.ids)
+		if err != nil {
+			return err
+		}
+		if n != int64(len(u.ids)) {
+			return errStale
 		}
 	}
 	return nil
 }
 
-// maxUnlike is in how many of the last updates an equal one is searched.
-const maxUnlike = 8
-
 func (u *update) alike(v *update) bool {
-	return slices.Equal(u.set, v.set) && slices.EqualFunc(u.args, v.args, equalValues)
+	return u.version == v.version && slices.Equal(u.set, v.set) && slices.EqualFunc(u.args, v.args, equalValues)
 }
 
-// difference is the update from before to after.
+// difference is the update from before to after. Each one changes the version or the seen count, so that MySQL, which
+// counts changed rows, counts all.
 func (s *Store) difference(e changed) *update {
-	u := &update{}
+	u := &update{version: e.before.Version}
 	for i := range stateColumns {
 		column := &stateColumns[i]
 		if column.same(e.before, e.after) {
@@ -73,6 +129,27 @@ func (s *Store) difference(e changed) *update {
 		}
 	}
 	return u
+}
+
+// updateIn executes a statement that ends in a condition for a list of ids, and returns how many rows it changed.
+func (c *changes) updateIn(ctx context.Context, query string, args []any, column string, ids []int64) (
+	changed int64, err error,
+) {
+	for in, list := range c.store.dialect.idIn(column, ids) {
+		n, err := rowsAffected(c.store.exec(ctx, c.tx, query+in, slices.Concat(args, list)...))
+		if err != nil {
+			return 0, err
+		}
+		changed += n
+	}
+	return changed, nil
+}
+
+func rowsAffected(result sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 func equalValues(a, b any) bool {
@@ -95,10 +172,4 @@ func asInt(value any) int64 {
 	default:
 		return 0
 	}
-}
-
-// updateEntry writes one entry, whatever changed in it.
-func (s *Store) updateEntry(ctx context.Context, tx *sql.Tx, e *dlq.Entry) error {
-	_, err := s.exec(ctx, tx, updateState, stateValues(s.dialect, e)...)
-	return err
 }
