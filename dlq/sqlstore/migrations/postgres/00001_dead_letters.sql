@@ -194,7 +194,7 @@ CREATE TABLE archive.dlq_events_archive (
 CREATE INDEX idx_dlq_archive_id       ON archive.dlq_events_archive (id);
 CREATE INDEX idx_dlq_archive_event_id ON archive.dlq_events_archive (event_id);
 -- The revisions before the last, for which the archive of entries has no room.
-CREATE TABLE archive.dlq_bodies_archive (
+CREATE TABLE IF NOT EXISTS archive.dlq_bodies_archive (
     entry_id       BIGINT  NOT NULL,
     revision       INTEGER NOT NULL,
     message_uuid   BYTEA   NOT NULL,
