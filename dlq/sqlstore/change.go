@@ -3,7 +3,13 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
@@ -50,4 +56,216 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c driver.Change) ([]dr
 		}
 	}
 	return results, all.writeAll(ctx)
+}
+
+// Revise gives an entry a new revision of its body.
+func (s *Store) Revise(ctx context.Context, r driver.Revision) (*dlq.Entry, error) {
+	if err := r.Validate(); err != nil {
+		return nil, fmt.Errorf("sqlstore: revise: %w", err)
+	}
+	return writing(ctx, s, "revise", func(tx *sql.Tx) (*dlq.Entry, error) {
+		rows, err := s.lockEntries(ctx, tx, []int64{r.EntryID})
+		if err != nil {
+			return nil, err
+		}
+		before := rows[r.EntryID]
+		if before == nil {
+			return nil, fmt.Errorf("entry %d: %w", r.EntryID, dlq.ErrNotFound)
+		}
+		c := driver.Change{Action: driver.ActionEdit, Version: r.Version, Actor: r.Actor, Note: r.Note, At: r.At}
+		after, err := c.Apply(*before)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.addRevision(ctx, tx, &after, r.Body); err != nil {
+			return nil, err
+		}
+		detail := map[string]string{"revision": strconv.Itoa(after.Revision)}
+		maps.Copy(detail, r.Detail)
+		all := changes{store: s, tx: tx, audit: []driver.AuditRecord{{
+			At: r.At, Actor: r.Actor, Action: driver.ActionEdit, Note: r.Note, EntryID: r.EntryID,
+			From: before.Status, To: after.Status, Version: after.Version, Detail: detail,
+		}}}
+		all.change(before, &after)
+		return &after, all.writeAll(ctx)
+	})
+}
+
+// addRevision stores a body as the latest revision, and makes it the entry's.
+func (s *Store) addRevision(ctx context.Context, tx *sql.Tx, e *dlq.Entry, body *dlq.Body) error {
+	var last int
+	if err := s.queryRow(ctx, tx, "SELECT max(revision) FROM dlq_bodies WHERE entry_id = ?",
+		e.ID).Scan(&last); err != nil {
+		return err
+	}
+	e.Revision, e.Size = last+1, int64(len(body.Payload))
+	revised := *body
+	revised.Revision = e.Revision
+	values, err := bodyValues(s.dialect, e.ID, &revised)
+	if err != nil {
+		return err
+	}
+	return s.insertBodies(ctx, tx, [][]any{values})
+}
+
+// errStale ends a transaction that relied on a copy of an entry or an item which has changed since it was read.
+var errStale = errors.New("an entry or an item has changed since it was read")
+
+// changes collects what a transaction does to existing entries, and writes all of it at the end: the entries, the audit
+// log, and the statistics.
+type changes struct {
+	store   *Store
+	tx      *sql.Tx
+	deltas  deltas
+	audit   []driver.AuditRecord
+	changed []changed
+	places  map[int64]int // in changed, by id
+}
+
+// changed is an entry before and after the transaction.
+type changed struct{ before, after *dlq.Entry }
+
+// now returns an entry that was read in this transaction, as the changes so far leave it.
+func (c *changes) now(e *dlq.Entry) *dlq.Entry {
+	if i, ok := c.places[e.ID]; ok {
+		return c.changed[i].after
+	}
+	return e
+}
+
+// change changes an entry.
+func (c *changes) change(before, after *dlq.Entry) {
+	if i, ok := c.places[before.ID]; ok {
+		c.changed[i].after = after
+		return
+	}
+	if c.places == nil {
+		c.places = map[int64]int{}
+	}
+	c.places[before.ID] = len(c.changed)
+	c.changed = append(c.changed, changed{before, after})
+}
+
+// write writes the changes, except the statistics.
+func (c *changes) write(ctx context.Context) error {
+	for _, e := range c.changed {
+		c.deltas.change(e.before, e.after)
+	}
+	if err := c.updateEntries(ctx); err != nil {
+		return err
+	}
+	return c.store.insertAudit(ctx, c.tx, c.audit)
+}
+
+// writeAll writes the changes.
+func (c *changes) writeAll(ctx context.Context) error {
+	if err := c.write(ctx); err != nil {
+		return err
+	}
+	return c.deltas.apply(ctx, c.store, c.tx)
+}
+
+// update is a statement that changes some entries of one version in the same way.
+type update struct {
+	set     []string
+	args    []any
+	version int64
+	ids     []int64
+}
+
+// updateEntries writes the columns that differ, with one statement for all entries with the same difference, such as
+// those of a bulk action. Each statement compares the version: an entry that was neither read nor locked in this
+// transaction may have changed.
+func (c *changes) updateEntries(ctx context.Context) error {
+	var updates []*update
+	for _, e := range c.changed {
+		u := c.store.difference(e)
+		if len(u.set) == 0 {
+			continue
+		}
+		if i := slices.IndexFunc(updates, u.alike); i >= 0 {
+			u = updates[i]
+		} else {
+			updates = append(updates, u)
+		}
+		u.ids = append(u.ids, e.after.ID)
+	}
+	for _, u := range updates {
+		query := "UPDATE dlq_entries SET " + strings.Join(u.set, ", ") + " WHERE version = ? AND "
+		n, err := c.updateIn(ctx, query, append(u.args, u.version), "id", u.ids)
+		if err != nil {
+			return err
+		}
+		if n != int64(len(u.ids)) {
+			return errStale
+		}
+	}
+	return nil
+}
+
+func (u *update) alike(v *update) bool {
+	return u.version == v.version && slices.Equal(u.set, v.set) && slices.EqualFunc(u.args, v.args, equalValues)
+}
+
+// difference is the update from before to after. Each one changes the version or the seen count, so that MySQL, which
+// counts changed rows, counts all.
+func (s *Store) difference(e changed) *update {
+	u := &update{version: e.before.Version}
+	for i := range stateColumns {
+		column := &stateColumns[i]
+		if column.same(e.before, e.after) {
+			continue
+		}
+		is := column.value(s.dialect, e.after)
+		if column.counted {
+			u.set = append(u.set, column.name+" = "+column.name+" + ?")
+			u.args = append(u.args, asInt(is)-asInt(column.value(s.dialect, e.before)))
+		} else {
+			u.set, u.args = append(u.set, column.name+" = ?"), append(u.args, is)
+		}
+	}
+	return u
+}
+
+// updateIn executes a statement that ends in a condition for a list of ids, and returns how many rows it changed.
+func (c *changes) updateIn(ctx context.Context, query string, args []any, column string, ids []int64) (
+	changed int64, err error,
+) {
+	for in, list := range c.store.dialect.idIn(column, ids) {
+		n, err := rowsAffected(c.store.exec(ctx, c.tx, query+in, slices.Concat(args, list)...))
+		if err != nil {
+			return 0, err
+		}
+		changed += n
+	}
+	return changed, nil
+}
+
+func rowsAffected(result sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func equalValues(a, b any) bool {
+	at, isTime := a.(time.Time)
+	bt, both := b.(time.Time)
+	if isTime && both {
+		return at.Equal(bt)
+	}
+	return a == b
+}
+
+func asInt(value any) int64 {
+	switch n := value.(type) {
+	case int:
+		return int64(n)
+	case int32:
+		return int64(n)
+	case int64:
+		return n
+	default:
+		return 0
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
@@ -180,4 +181,27 @@ var mysqlParams = []string{
 	"compress", "connectionAttributes", "maxAllowedPacket", "parseTime", "readTimeout", "rejectReadOnly", "serverPubKey",
 	"socket",
 	"timeout", "tls", "writeTimeout",
+}
+
+// schemes are the URL schemes of this package.
+var schemes = []string{"sqlite", "sqlite3", "postgres", "postgresql", "mysql", "mariadb"}
+
+func init() {
+	for _, scheme := range schemes {
+		driver.Register(scheme, opener{})
+	}
+}
+
+// opener is their driver.Driver.
+type opener struct{}
+
+var _ driver.Driver = opener{}
+
+// OpenStore opens the store that the URL names.
+func (opener) OpenStore(ctx context.Context, u *url.URL) (dlq.Store, error) {
+	s, err := openURL(ctx, u)
+	if err != nil {
+		return nil, err // not s: a nil *Store in an interface is not nil
+	}
+	return s, nil
 }
