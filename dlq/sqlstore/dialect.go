@@ -123,8 +123,8 @@ func awaitDisk(ctx context.Context, d sqldb.Dialect, tx *sql.Tx) error {
 	return nil
 }
 
-// upsertion is a multi-row INSERT that, for an existing key, replaces the columns of set, adds to those of add, and keeps
-// the earlier of earliest and the later of latest.
+// upsertion is a multi-row INSERT that, for an existing key, replaces the columns of set, adds to those of add, and
+// keeps the earlier of earliest and the later of latest.
 type upsertion struct {
 	table                                    string
 	columns, key, set, add, earliest, latest []string

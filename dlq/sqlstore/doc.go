@@ -96,8 +96,8 @@
 // On MySQL a page of one topic or event type is sorted, because its names are longer than an index takes; on the others
 // every page is a range of an index. PayloadText and PayloadFields read every payload that the rest of a filter leaves,
 // ErrorText every error. On PostgreSQL, indexes make frequent searches for fields of payloads or for words in errors
-// fast, and every insert slower. With the larger sample, the planner knows that a word is rare; partitioned tables cannot
-// have an index CONCURRENTLY:
+// fast, and every insert slower. With the larger sample, the planner knows that a word is rare; partitioned tables
+// cannot have an index CONCURRENTLY:
 //
 //	CREATE INDEX CONCURRENTLY ON dlq_bodies USING gin (payload_json jsonb_path_ops);
 //

@@ -169,7 +169,9 @@ func (s *Store) open(what string) error {
 }
 
 // insertNew inserts a row, and reports whether no unique key of it existed.
-func (s *Store) insertNew(ctx context.Context, tx *sql.Tx, table string, columns []string, values ...any) (bool, error) {
+func (s *Store) insertNew(ctx context.Context, tx *sql.Tx, table string, columns []string, values ...any) (bool,
+	error,
+) {
 	insert := insertInto(table, columns, 1)
 	if s.dialect.name() == MySQL { // which rows it counts depends on clientFoundRows of the application's pool
 		_, err := s.exec(ctx, tx, insert, values...)
