@@ -14,7 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/dashboard"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
@@ -80,24 +80,10 @@ type Config struct {
 }
 
 // Limits limit what a client may request. A zero field means its default.
-type Limits struct {
-	// Body is the largest request body in bytes. Defaults to 4 MiB, enough to edit a large payload.
-	Body int64
-	// Import is the largest import in bytes. Defaults to 1 GiB.
-	Import int64
-	// Rate is how many requests per second one client may make on average, Burst how many at once. Default to 50 and 200.
-	// A negative Rate means no limit.
-	Rate  float64
-	Burst int
-	// Streams is how many progress streams may be open at once: a tenth of them per caller, and a tenth reserved for
-	// admins. Defaults to 100.
-	Streams int
-	// Timeout is how long a request may take, except exports, imports, purges and streams. Defaults to 30 s.
-	Timeout time.Duration
-}
+type Limits = operations.Limits
 
 // Depth is how many messages of one kind wait in a queue: a brokers.Depth, and the name of its broker.
-type Depth = dashboard.Depth
+type Depth = operations.Depth
 
 // The caller, and what it may do.
 type (

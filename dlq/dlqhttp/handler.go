@@ -1,6 +1,7 @@
 package dlqhttp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,8 +11,11 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/dashboard"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/rest"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 )
 
 // Handler serves a Manager over HTTP. It is safe for concurrent use.
@@ -62,20 +66,41 @@ func (h *Handler) routes(guard *access.Guard) http.Handler {
 			problem.Get(guard.Protect(access.Require(access.Viewer, h.cfg.Metrics))))
 	}
 	h.loginRoutes(mux, guard)
-	api := &access.Mux{}
-	h.api = rest.New(api, rest.Config{
-		Manager: h.cfg.Manager, Runner: h.cfg.Runner, Path: prefix + rest.Base, ReadOnly: h.cfg.ReadOnly, Visible: h.visible,
-		Refused: h.trail.refused, Read: h.trail.read, AuditReads: h.cfg.AuditReads,
-		Health: h.health, Topology: h.cfg.Topology, Settings: h.cfg.Settings, Rules: h.cfg.Rules, Retention: h.cfg.Retention,
-		Body: h.cfg.Limits.Body, Import: h.cfg.Limits.Import, Streams: h.cfg.Limits.Streams, Timeout: h.cfg.Limits.Timeout,
-		Logger: h.cfg.Logger, ShowFaults: h.cfg.ShowFaults,
-	})
+	shared, api := h.operations(), &access.Mux{}
+	h.api = rest.New(api, shared)
 	mux.Mount(prefix+rest.Base+"/", h.api.Routes(api),
 		guard.Protect(access.Require(access.Viewer, h.api.Idempotent(problem.Mux(api)))))
-	pages := h.dashboard()
+	pages := dashboard.New(shared)
 	mux.Mount(prefix+"/", pages.Routes(), guard.Protect(pages))
 	h.table = mux.Routes()
 	return problem.Mux(mux)
+}
+
+// operations is what the API and the dashboard share.
+func (h *Handler) operations() operations.Config {
+	c := &h.cfg
+	shared := operations.Config{
+		Manager: c.Manager, Runner: c.Runner, Prefix: c.Prefix, ReadOnly: c.ReadOnly, Health: h.health,
+		Topology: c.Topology, Depths: c.Depths, Settings: c.Settings, Rate: c.Rate, Rules: c.Rules, Retention: c.Retention,
+		Limits: c.Limits, Logger: c.Logger, Interval: cmp.Or(c.interval, refreshInterval),
+		Visible: h.visible, Refused: h.trail.refused, Read: h.trail.read, AuditReads: c.AuditReads,
+		ShowFaults: c.ShowFaults,
+	}
+	if c.Login != nil {
+		shared.Session = c.Login.HasSession
+	}
+	return shared
+}
+
+// refreshInterval is how often a page refreshes.
+const refreshInterval = 5 * time.Second
+
+// visible is the caller's view.
+func (h *Handler) visible(ctx context.Context) visible.View {
+	if access.From(ctx).Role.Allows(h.cfg.RevealTo) {
+		return visible.View{}
+	}
+	return visible.New(h.cfg.Redaction, h.cfg.RevealTo.String(), h.cfg.Manager.Groups)
 }
 
 // recovered answers 500 when a handler panics.

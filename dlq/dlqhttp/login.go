@@ -6,49 +6,19 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
 )
 
-// LoginConfig configures logins with an OpenID provider: by the authorization code flow with PKCE. People's roles
-// follow from their groups when they log in, and last until their session ends.
-type LoginConfig struct {
-	// Issuer is the provider, as in its discovery document: https://login.example. Required. It is contacted when the
-	// first person logs in.
-	Issuer string
-	// ClientID and ClientSecret identify this server to the provider. The secret is empty for a public client.
-	ClientID, ClientSecret string
-	// PublicURL is where people reach this server, including its prefix. The provider must allow PublicURL +
-	// "/login/callback". Required. With https, cookies are only sent that way, and browsers are instructed to use nothing
-	// else.
-	PublicURL string
-	// Scopes are the requested scopes. Defaults to openid, profile, email and groups.
-	Scopes []string
-	// NameClaim is the claim for the audit log, which must never be reassigned to another person. Defaults to email, which
-	// must be verified.
-	NameClaim string
-	// GroupsClaim has the groups, as a list. Defaults to groups.
-	GroupsClaim string
-	// Users and Groups are the roles of users and members of groups; the highest counts. Default is the role of users in
-	// neither; None refuses them.
-	Users, Groups map[string]Role
-	Default       Role
-	// Session is how long a session lasts. Defaults to 8 h.
-	Session time.Duration
-	// Store keeps the sessions, by the digests of their cookies. Required.
-	Store dlq.Store
-	// Client makes requests to the provider. Defaults to one with a timeout of 10 s.
-	Client *http.Client
-}
+// LoginConfig configures logins with an OpenID provider; see [NewLogin].
+type LoginConfig = access.LoginConfig
 
 // Login is how people log in; see [Config.Login].
 type Login = access.Login
 
 // NewLogin makes a Login. The error reports every fault of the configuration.
-func NewLogin(cfg LoginConfig) (*Login, error) { return access.NewLogin(access.LoginConfig(cfg)) }
+func NewLogin(cfg LoginConfig) (*Login, error) { return access.NewLogin(cfg) }
 
 // loginRoutes are for callers without credentials.
 func (h *Handler) loginRoutes(mux *access.Mux, guard *access.Guard) {

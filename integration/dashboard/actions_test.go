@@ -252,7 +252,7 @@ func TestEntries_AllMatches(t *testing.T) {
 // Filters are part of the URL, and the page shows the entries that the store selects.
 func TestEntries_Filters(t *testing.T) {
 	s := newSite(t)
-	s.put(t, 40)
+	s.put(t, 120)
 	b := s.open(t, "ana:viewer")
 	b.visit("/entries?status=any")
 	b.fill(`input[name=q]`, "bank")
@@ -278,18 +278,18 @@ func TestEntries_Filters(t *testing.T) {
 	require.Equal(t, 0, eval[int](b, `document.querySelectorAll("input[name=pick]").length`), "a viewer selects nothing")
 
 	// Each page continues where the previous one ended.
-	b.visit("/entries?status=any&limit=15")
+	b.visit("/entries?status=any")
 	seen := eval[[]string](b, `[...document.querySelectorAll("td a.id")].map((a) => a.innerText)`)
 	for range 2 {
 		b.follow(`a[rel=next]`)
 		seen = append(seen, eval[[]string](b, `[...document.querySelectorAll("td a.id")].map((a) => a.innerText)`)...)
 	}
-	require.Len(t, seen, 40)
+	require.Len(t, seen, 120)
 	unique := map[string]bool{}
 	for _, id := range seen {
 		unique[id] = true
 	}
-	require.Len(t, unique, 40)
+	require.Len(t, unique, 120)
 }
 
 // A field of the payload filters entries, and an action on all matches applies only to these, because the confirmation

@@ -72,7 +72,7 @@ func TestFaults_StateTheFacts(t *testing.T) {
 	refusal := errors.New("amqp: 404 no queue 'orders.billing' in vhost '/'")
 	s.refuses.Store(&refusal)
 	b := s.open(t, "ana:operator")
-	b.expect("502")
+	b.expect("503")
 	b.visit(fmt.Sprintf("/entries/%d", ids[0]))
 	b.follow(`button[value=redrive]`)
 	text := b.text()
@@ -97,4 +97,20 @@ func TestFaults_StateTheFacts(t *testing.T) {
 	b.follow(`button[value=redrive]`) // the link leads back to the page for another attempt
 	s.becomes(t, ids[1], dlq.Resolved)
 	require.Equal(t, []string{`{"fixed":true}`}, s.handled())
+}
+
+// While a form is filled in, a request that the server does not answer is reported where its result would be.
+func TestForms_ServerAway(t *testing.T) {
+	s := newSite(t)
+	id := s.put(t, 1)[0]
+	b := s.open(t, "ana:operator")
+	for path, form := range map[string]struct{ field, value, where string }{
+		"/runs/new":                         {`input[name=rate]`, "5", `#preview`},
+		fmt.Sprintf("/entries/%d/edit", id): {`textarea[name=payload]`, "{}", `#diff`},
+	} {
+		b.visit(path)
+		require.True(t, eval[bool](b, `(window.fetch = () => Promise.reject(new Error("no answer")), true)`))
+		b.fill(form.field, form.value)
+		b.wait(fmt.Sprintf(`document.querySelector(%q).innerText.includes("no answer")`, form.where))
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 
 	"golang.org/x/crypto/bcrypt"
 )
@@ -22,14 +21,9 @@ type User struct {
 type basic struct {
 	users map[string]User
 	none  []byte // the hash to compare an unknown user's password with
-	known sync.Map
-	count int
-	mu    sync.Mutex
+	// known are the correct passwords by their digest: bcrypt is slow on purpose, and would run for each request.
+	known known[[sha256.Size]byte, bool]
 }
-
-// maxKnown limits how many correct passwords are remembered by their digest: bcrypt is slow on purpose, and would run
-// for each request.
-const maxKnown = 1000
 
 // Basic authenticates by user name and password.
 func Basic(users ...User) (Authenticator, error) {
@@ -65,8 +59,7 @@ func (b *basic) Authenticate(r *http.Request) (Principal, error) {
 		return Principal{}, ErrNoCredentials
 	}
 	user, there := b.users[name]
-	seen := seenKey(&user, password)
-	if _, right := b.known.Load(seen); there && right {
+	if b.Known(r) {
 		return Principal{Name: user.Name, Role: user.Role}, nil
 	}
 	hash := []byte(user.Bcrypt)
@@ -76,7 +69,7 @@ func (b *basic) Authenticate(r *http.Request) (Principal, error) {
 	if err := bcrypt.CompareHashAndPassword(hash, []byte(password)); err != nil || !there {
 		return Principal{}, ErrBadCredentials
 	}
-	b.remember(seen)
+	b.known.put(seenKey(&user, password), true)
 	return Principal{Name: user.Name, Role: user.Role}, nil
 }
 
@@ -84,20 +77,10 @@ func (b *basic) Authenticate(r *http.Request) (Principal, error) {
 func (b *basic) Known(r *http.Request) bool {
 	name, password, _ := r.BasicAuth()
 	user, there := b.users[name]
-	_, right := b.known.Load(seenKey(&user, password))
+	right, _ := b.known.get(seenKey(&user, password))
 	return there && right
 }
 
 func seenKey(u *User, password string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(u.Name + "\x00" + u.Bcrypt + "\x00" + password))
-}
-
-func (b *basic) remember(seen [sha256.Size]byte) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.count++; b.count > maxKnown {
-		b.known.Clear()
-		b.count = 1
-	}
-	b.known.Store(seen, true)
 }

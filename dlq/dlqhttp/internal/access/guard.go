@@ -102,23 +102,14 @@ func (g *Guard) Recognize(next http.Handler) http.Handler {
 // another site.
 func (g *Guard) Open(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		reason := g.foreign(r)
-		if err := g.origins.Check(r); err != nil && reason == "" {
-			reason = "a page of another site may not do this"
+		if !g.fit(w, r) {
+			return
 		}
-		switch size := headerSize(r.Header); {
-		case size > maxHeaders:
-			problem.Write(w, http.StatusRequestHeaderFieldsTooLarge,
-				fmt.Sprintf("the headers have %d bytes: at most %d", size, maxHeaders))
-		case reason != "":
-			problem.Write(w, http.StatusForbidden, reason)
-		default:
-			if wait, ok := g.requests.Allow(host(r.RemoteAddr)); !ok {
-				tooMany(w, wait)
-				return
-			}
-			next.ServeHTTP(w, r)
+		if wait, ok := g.requests.Allow(host(r.RemoteAddr)); !ok {
+			tooMany(w, wait)
+			return
 		}
+		next.ServeHTTP(w, r)
 	})
 }
 
@@ -136,21 +127,7 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, who *Principal, ne
 }
 
 func (g *Guard) admit(w http.ResponseWriter, r *http.Request) (Principal, bool) {
-	if size := headerSize(r.Header); size > maxHeaders {
-		problem.Write(w, http.StatusRequestHeaderFieldsTooLarge,
-			fmt.Sprintf("the headers have %d bytes: at most %d", size, maxHeaders))
-		return Principal{}, false
-	}
-	if reason := g.foreign(r); reason != "" {
-		g.cfg.Logger.WarnContext(r.Context(), "request refused", "reason", reason, "remote", r.RemoteAddr, "host", r.Host)
-		problem.Write(w, http.StatusForbidden, reason)
-		return Principal{}, false
-	}
-	if err := g.origins.Check(r); err != nil {
-		g.cfg.Logger.WarnContext(r.Context(), "request of another site refused", "remote", r.RemoteAddr, "origin",
-			r.Header.Get("Origin"))
-		problem.Write(w, http.StatusForbidden,
-			"a page of another site may not change anything here; list its origin (server.origins) if it may")
+	if !g.fit(w, r) {
 		return Principal{}, false
 	}
 	who, err := g.authenticate(r)
@@ -163,6 +140,26 @@ func (g *Guard) admit(w http.ResponseWriter, r *http.Request) (Principal, bool) 
 		g.refuse(w, r, err)
 	}
 	return Principal{}, false
+}
+
+// fit refuses requests with too many headers, for other servers, and of other sites.
+func (g *Guard) fit(w http.ResponseWriter, r *http.Request) bool {
+	if size := headerSize(r.Header); size > maxHeaders {
+		problem.Write(w, http.StatusRequestHeaderFieldsTooLarge,
+			fmt.Sprintf("the headers have %d bytes: at most %d", size, maxHeaders))
+		return false
+	}
+	reason := g.foreign(r)
+	if reason == "" && g.origins.Check(r) != nil {
+		reason = "a page of another site may not change anything here; list its origin (server.origins) if it may"
+	}
+	if reason == "" {
+		return true
+	}
+	g.cfg.Logger.WarnContext(r.Context(), "request refused", "reason", reason, "remote", r.RemoteAddr, "host", r.Host,
+		"origin", r.Header.Get("Origin"))
+	problem.Write(w, http.StatusForbidden, reason)
+	return false
 }
 
 // slowed means that credentials were not checked, because too many were wrong before.

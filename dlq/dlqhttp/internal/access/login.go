@@ -17,22 +17,40 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// LoginConfig is how people log in with an OpenID provider; dlqhttp.LoginConfig explains the fields.
+// LoginConfig configures logins with an OpenID provider: by the authorization code flow with PKCE. People's roles
+// follow from their groups when they log in, and last until their session ends.
 type LoginConfig struct {
-	Issuer, ClientID, ClientSecret string
-	PublicURL                      string
-	Scopes                         []string
-	NameClaim, GroupsClaim         string
-	Users, Groups                  map[string]Role
-	Default                        Role
-	Session                        time.Duration
-	Store                          driver.Store
-	Client                         *http.Client
+	// Issuer is the provider, as in its discovery document: https://login.example. Required. It is contacted when the
+	// first person logs in.
+	Issuer string
+	// ClientID and ClientSecret identify this server to the provider. The secret is empty for a public client.
+	ClientID, ClientSecret string
+	// PublicURL is where people reach this server, including its prefix. The provider must allow PublicURL +
+	// "/login/callback". Required. With https, cookies are only sent that way, and browsers are instructed to use nothing
+	// else.
+	PublicURL string
+	// Scopes are the requested scopes. Defaults to openid, profile, email and groups.
+	Scopes []string
+	// NameClaim is the claim for the audit log, which must never be reassigned to another person. Defaults to email, which
+	// must be verified.
+	NameClaim string
+	// GroupsClaim has the groups, as a list. Defaults to groups.
+	GroupsClaim string
+	// Users and Groups are the roles of users and members of groups; the highest counts. Default is the role of users in
+	// neither; None refuses them.
+	Users, Groups map[string]Role
+	Default       Role
+	// Session is how long a session lasts. Defaults to 8 h.
+	Session time.Duration
+	// Store keeps the sessions, by the digests of their cookies. Required.
+	Store driver.Store
+	// Client makes requests to the provider. Defaults to one with a timeout of 10 s.
+	Client *http.Client
 }
 
 // Login logs people in by the authorization code flow with PKCE. It is safe for concurrent use.
 type Login struct {
-	Sessions
+	*Sessions
 
 	cfg    LoginConfig
 	prefix string
@@ -92,10 +110,10 @@ func NewLogin(cfg LoginConfig) (*Login, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	l := &Login{cfg: cfg, prefix: strings.TrimSuffix(public.Path, "/")}
-	l.store, l.secure, l.life = store, public.Scheme == "https", cfg.Session
-	l.lookups, l.known = NewLimiter(lookupRate, lookupBurst), map[string]knownSession{}
-	return l, nil
+	return &Login{
+		Sessions: NewSessions(store, cfg.Session, public.Scheme == "https"), cfg: cfg,
+		prefix: strings.TrimSuffix(public.Path, "/"),
+	}, nil
 }
 
 // discovered returns the provider, and us as its client.

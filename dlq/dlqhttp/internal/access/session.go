@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq/driver"
@@ -17,13 +16,10 @@ import (
 type Sessions struct {
 	store driver.PeopleStore
 	// secure means HTTPS: then the cookie is only sent that way, and no other host of the domain can set it.
-	secure bool
-	life   time.Duration
-	// lookups limits how often an address may make us look for unknown cookies in the store.
+	secure  bool
+	life    time.Duration
 	lookups *Limiter
-
-	mu    sync.Mutex
-	known map[string]knownSession
+	known   known[string, knownSession]
 }
 
 type knownSession struct {
@@ -31,20 +27,10 @@ type knownSession struct {
 	until time.Time
 }
 
-const (
-	// knownFor is how long a session is trusted without asking the store: one that another process has ended lasts that
-	// long here.
-	knownFor    = 5 * time.Second
-	maxSessions = 10_000
-
-	lookupRate, lookupBurst = 2, 100
-)
-
 // NewSessions makes Sessions that last this long after the login.
 func NewSessions(store driver.PeopleStore, life time.Duration, secure bool) *Sessions {
 	return &Sessions{
 		store: store, secure: secure, life: life, lookups: NewLimiter(lookupRate, lookupBurst),
-		known: map[string]knownSession{},
 	}
 }
 
@@ -64,7 +50,7 @@ func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
 		return Principal{}, ErrNoCredentials
 	}
 	digest, now := HashToken(c.Value), driver.Now(r.Context(), s.store)
-	known, ok := s.remembered(digest)
+	known, ok := s.known.get(digest)
 	if ok && now.Before(known.until) {
 		return known.who, nil
 	}
@@ -76,7 +62,7 @@ func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
 	session, err := s.store.Session(r.Context(), digest, now)
 	if errors.Is(err, driver.ErrNotFound) {
 		s.lookups.Allow(host(r.RemoteAddr))
-		s.forget(digest)
+		s.known.forget(digest)
 		return Principal{}, ErrNoCredentials
 	}
 	if err != nil {
@@ -87,37 +73,17 @@ func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
 		return Principal{}, ErrNoCredentials
 	}
 	who := Principal{Name: session.Name, Role: role}
-	s.remember(digest, who, minTime(now.Add(knownFor), session.ExpiresAt))
+	s.remember(digest, who, now, session.ExpiresAt)
 	return who, nil
 }
 
-func minTime(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
+// remember trusts a session for a while, but not longer than it lasts.
+func (s *Sessions) remember(digest string, who Principal, now, expires time.Time) {
+	until := now.Add(knownFor)
+	if expires.Before(until) {
+		until = expires
 	}
-	return b
-}
-
-func (s *Sessions) remembered(digest string) (knownSession, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k, ok := s.known[digest]
-	return k, ok
-}
-
-func (s *Sessions) forget(digest string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.known, digest)
-}
-
-func (s *Sessions) remember(digest string, who Principal, until time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.known) >= maxSessions {
-		clear(s.known)
-	}
-	s.known[digest] = knownSession{who, until}
+	s.known.put(digest, knownSession{who, until})
 }
 
 // Begin logs a person in.
@@ -129,7 +95,7 @@ func (s *Sessions) Begin(ctx context.Context, w http.ResponseWriter, who Princip
 	if err := s.store.PutSession(ctx, session); err != nil {
 		return err
 	}
-	s.remember(session.Digest, who, minTime(now.Add(knownFor), session.ExpiresAt))
+	s.remember(session.Digest, who, now, session.ExpiresAt)
 	s.set(w, s.cookie(), secret, s.life)
 	return nil
 }
@@ -150,7 +116,7 @@ func (s *Sessions) End(w http.ResponseWriter, r *http.Request) error {
 	if err := s.store.EndSession(r.Context(), digest); err != nil {
 		return err
 	}
-	s.forget(digest)
+	s.known.forget(digest)
 	s.set(w, s.cookie(), "", -time.Second)
 	return nil
 }

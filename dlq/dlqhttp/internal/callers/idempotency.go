@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,14 +34,13 @@ const (
 // OtherBody is the error for a key that was used before with another request.
 const OtherBody = KeyHeader + " was used before with another request: a new request needs a new key"
 
-// idempotency keeps the responses to requests with a key, in memory: after a restart a repeated request is handled
-// again, by the state of what it changes. Only the start of a run is still known, because its id is derived from the
-// key.
+// idempotency keeps a caller's responses to requests with a key, in memory: after a restart a repeated request is
+// handled again, by the state of what it changes. Only the start of a run is still known, because its id is derived
+// from the key.
 type idempotency struct {
 	mu      sync.Mutex
 	answers map[[32]byte]*answer
-	order   [][32]byte // oldest first
-	bytes   int
+	used    time.Time // last
 }
 
 // answer is the response to a request; the request is in flight until done is set.
@@ -55,13 +53,10 @@ type answer struct {
 	body    []byte
 }
 
-func newIdempotency() *idempotency { return &idempotency{answers: map[[32]byte]*answer{}} }
-
 // Answers are the kept responses by caller identity: after a role was taken away nothing is replayed.
 type Answers struct {
-	mu   sync.Mutex
-	of   map[string]*idempotency
-	used []string // most recently used last
+	mu sync.Mutex
+	of map[string]*idempotency
 }
 
 // NewAnswers makes empty Answers.
@@ -75,17 +70,25 @@ func (c *Answers) keys(who *access.Principal) *idempotency {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if at := slices.Index(c.used, identity); at >= 0 {
-		c.used = slices.Delete(c.used, at, at+1)
-	} else {
-		c.of[identity] = newIdempotency()
+	if c.of[identity] == nil {
+		if len(c.of) >= maxCallers {
+			delete(c.of, oldest(c.of, func(i *idempotency) time.Time { return i.used }))
+		}
+		c.of[identity] = &idempotency{answers: map[[32]byte]*answer{}}
 	}
-	c.used = append(c.used, identity)
-	if len(c.used) > maxCallers {
-		delete(c.of, c.used[0])
-		c.used = c.used[1:]
-	}
+	c.of[identity].used = time.Now()
 	return c.of[identity]
+}
+
+// oldest is the key of the value with the earliest time.
+func oldest[K comparable, V any](all map[K]V, at func(V) time.Time) (key K) {
+	var first time.Time
+	for k, v := range all {
+		if t := at(v); first.IsZero() || t.Before(first) {
+			first, key = t, k
+		}
+	}
+	return key
 }
 
 // Idempotent gives a repeated request with a key the same response as the first. bodyLimit is the maximum body size.
@@ -145,20 +148,21 @@ func (i *idempotency) begin(name, request [32]byte) (found *answer, begun bool) 
 	if found = i.answers[name]; found != nil && (!found.done || now.Sub(found.at) < keepKeys) {
 		return found, false
 	}
-	if found != nil {
-		i.bytes -= len(found.body)
-		i.remove(name)
-	}
-	for len(i.order) > 0 && (len(i.order) >= maxKeys || i.bytes > maxAnswers) {
-		oldest := i.order[0]
-		i.bytes -= len(i.answers[oldest].body)
-		delete(i.answers, oldest)
-		i.order = i.order[1:]
+	delete(i.answers, name)
+	for len(i.answers) >= maxKeys || i.size() > maxAnswers {
+		delete(i.answers, oldest(i.answers, func(a *answer) time.Time { return a.at }))
 	}
 	found = &answer{request: request, at: now}
 	i.answers[name] = found
-	i.order = append(i.order, name)
 	return found, true
+}
+
+// size is how many bytes are kept.
+func (i *idempotency) size() (bytes int) {
+	for _, a := range i.answers {
+		bytes += len(a.body)
+	}
+	return bytes
 }
 
 // finish keeps a response. One that is not about the request itself is not kept, so that it can be retried.
@@ -171,21 +175,10 @@ func (i *idempotency) finish(name [32]byte, a *answer, r *recorder) {
 	temporary := r.status >= 500 || r.status == http.StatusTooManyRequests || r.status == http.StatusRequestTimeout ||
 		r.status == http.StatusUnauthorized || r.status == http.StatusForbidden
 	if temporary || !r.complete {
-		i.remove(name)
+		delete(i.answers, name)
 		return
 	}
 	a.done, a.at, a.status, a.header, a.body = true, time.Now(), r.status, r.header, r.body.Bytes()
-	i.bytes += len(a.body)
-}
-
-func (i *idempotency) remove(name [32]byte) {
-	delete(i.answers, name)
-	for k := range i.order {
-		if i.order[k] == name {
-			i.order = append(i.order[:k], i.order[k+1:]...)
-			return
-		}
-	}
 }
 
 // recorder copies a response while it is written.

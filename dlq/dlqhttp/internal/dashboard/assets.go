@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
@@ -11,6 +12,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"time"
 )
 
 //go:embed static
@@ -40,12 +42,10 @@ var assets = sync.OnceValue(func() map[string]*asset {
 			return err
 		}
 		digest := sha256.Sum256(data)
-		a := &asset{data: data, version: hex.EncodeToString(digest[:6]), contentType: contentTypes[path.Ext(name)]}
-		if a.contentType == "" {
-			a.contentType = "text/plain; charset=utf-8"
+		all[strings.TrimPrefix(name, "static/")] = &asset{
+			data: data, zipped: zip(data, gzip.BestCompression), version: hex.EncodeToString(digest[:6]),
+			contentType: cmp.Or(contentTypes[path.Ext(name)], "text/plain; charset=utf-8"),
 		}
-		a.zipped = zip(data, gzip.BestCompression)
-		all[strings.TrimPrefix(name, "static/")] = a
 		return nil
 	})
 	if err != nil {
@@ -76,14 +76,8 @@ func acceptsGzip(r *http.Request) bool {
 	return false
 }
 
-// assetPath is the path of a file: its version makes it cacheable forever.
-func (d *dashboard) assetPath(name string) string {
-	a := assets()[name]
-	if a == nil {
-		panic("dashboard: no asset " + name) // a template names a missing one
-	}
-	return d.cfg.Prefix + "/static/" + name + "?v=" + a.version
-}
+// assetPath is the path of a file below the prefix: its version makes it cacheable forever.
+func assetPath(name string) string { return "/static/" + name + "?v=" + assets()[name].version }
 
 func (d *dashboard) static(w http.ResponseWriter, r *http.Request) {
 	a := assets()[r.PathValue("name")]
@@ -96,19 +90,14 @@ func (d *dashboard) static(w http.ResponseWriter, r *http.Request) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Vary", "Accept-Encoding")
 	header.Set("ETag", `"`+a.version+`"`)
+	header.Set("Cache-Control", "no-cache")
 	if r.URL.Query().Get("v") == a.version {
 		header.Set("Cache-Control", "public, max-age=31536000, immutable")
-	} else {
-		header.Set("Cache-Control", "no-cache")
-	}
-	if r.Header.Get("If-None-Match") == `"`+a.version+`"` {
-		w.WriteHeader(http.StatusNotModified)
-		return
 	}
 	data := a.data
-	if acceptsGzip(r) && len(a.zipped) < len(data) {
+	if acceptsGzip(r) {
 		header.Set("Content-Encoding", "gzip")
 		data = a.zipped
 	}
-	_, _ = w.Write(data) // the client disconnected: no reader is left for the error
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data)) // answers If-None-Match
 }

@@ -3,25 +3,22 @@ package dashboard
 import (
 	"context"
 	"html/template"
-	"net/http"
 	"net/url"
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // auditData is a page of the audit log.
 type auditData struct {
-	Records []auditRow
-	Actor   string
-	Action  string
-	Entry   string
-	Run     string
-	Next    template.URL
-	First   bool
-	Actions []driver.Action
+	Records                   []auditRow
+	Actor, Action, Entry, Run string
+	Next                      template.URL
+	First                     bool
+	Actions                   []driver.Action
 }
 
 // auditActions are the choices of the log's filter.
@@ -39,13 +36,13 @@ var auditActions = []driver.Action{
 
 const auditSize = 50
 
-func (d *dashboard) audit(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
+func (r *request) audit() error {
+	q := r.Form
 	data := auditData{
 		Actor: strings.TrimSpace(q.Get("actor")), Action: q.Get("action"), Entry: strings.TrimSpace(q.Get("entry")),
 		Run: strings.TrimSpace(q.Get("run")), First: q.Get("after") == "", Actions: auditActions,
 	}
-	if err := d.cfg.Visible(r.Context()).Values(data.Actor, data.Run); err != nil {
+	if err := r.sees.Values(data.Actor, data.Run); err != nil {
 		return err
 	}
 	f := dlq.AuditFilter{Actor: data.Actor, Action: driver.Action(data.Action), Run: data.Run}
@@ -61,20 +58,45 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request) error {
 		next    string
 	}
 	page := dlq.Page{Limit: auditSize, After: q.Get("after")}
-	a, at, err := cached(r.Context(), d.cache, "audit "+q.Encode(), func(ctx context.Context) (a answer, err error) {
-		a.records, a.next, err = d.cfg.Manager.AuditLog(ctx, f, page)
+	a, at, err := cached(r.Context(), r.cache, "audit "+q.Encode(), func(ctx context.Context) (a answer, err error) {
+		a.records, a.next, err = r.cfg.Manager.AuditLog(ctx, f, page)
 		return a, err
 	})
 	if err != nil {
 		return err
 	}
-	data.Records = d.auditRows(r, d.cfg.Visible(r.Context()).Audit(a.records))
+	data.Records = r.auditRows(wire.FoldAudit(r.sees.Audit(a.records)))
 	if a.next != "" {
-		next := url.Values{
-			"actor": {data.Actor}, "action": {data.Action}, "entry": {data.Entry}, "run": {data.Run},
-			"after": {a.next},
-		}
-		data.Next = query(next)
+		data.Next = query(url.Values{
+			"actor": {data.Actor}, "action": {data.Action}, "entry": {data.Entry}, "run": {data.Run}, "after": {a.next},
+		})
 	}
-	return d.page(w, r, "audit", view{Title: "Audit log", Nav: "audit", Live: true, At: at, Data: &data})
+	return r.page("audit", view{Title: "Audit log", Nav: "audit", Live: true, At: at, Data: &data})
+}
+
+// auditRow is a record of the log, or several with the same content, and the name of its run.
+type auditRow struct {
+	wire.AuditRecord
+
+	Name string
+}
+
+// auditRows names the runs of records.
+func (r *request) auditRows(records []wire.AuditRecord) []auditRow {
+	rows := make([]auditRow, len(records))
+	for i := range records {
+		rows[i].AuditRecord = records[i]
+		id := records[i].Run
+		if id == "" {
+			continue
+		}
+		run, _, err := cached(r.Context(), r.cache, "named "+id, func(ctx context.Context) (*redrive.Run, error) {
+			return r.cfg.Runner.Run(ctx, id)
+		})
+		rows[i].Name = "run " + oneLine(13, id)
+		if err == nil {
+			rows[i].Name = r.nameOf(r.sees.ShownRun(run))
+		}
+	}
+	return rows
 }

@@ -12,11 +12,10 @@ import (
 // curve has the deaths, the repeated deaths among them and the entries closed in each hour, without gaps, as uPlot
 // takes them: x in seconds.
 type curve struct {
-	Hours  []int64 `json:"x"`
-	In     []int64 `json:"in"`
-	Again  []int64 `json:"again"`
-	Out    []int64 `json:"out"`
-	Newest bool    `json:"-"`
+	Hours []int64 `json:"x"`
+	In    []int64 `json:"in"`
+	Again []int64 `json:"again"`
+	Out   []int64 `json:"out"`
 }
 
 // curveOf fills the gaps between the hours that a store returns: the last hours before now, including the current one.

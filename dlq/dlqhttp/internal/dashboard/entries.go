@@ -3,19 +3,18 @@ package dashboard
 import (
 	"context"
 	"html/template"
-	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // entriesData is a page of a list.
 type entriesData struct {
 	Search  search
-	Entries []dlq.Entry
+	Entries []wire.Entry
 	// Count is how many entries match the filter, counted up to countLimit.
 	Count    int64
 	Counted  bool // to the end
@@ -24,51 +23,85 @@ type entriesData struct {
 	First    template.URL // the query of the first page, if this is another
 	Chips    []chip
 	Filtered bool
-	Limit    int
 	// In is the list as a parameter of its entries' pages, for previous and next.
 	In string
-	// Suggest are names for the fields of the filter.
-	Suggest suggestions
+	// Handlers, Types and Classes are names to suggest for the fields of the filter.
+	Handlers, Types, Classes []string
 	// Slow lists read bodies: they do not refresh automatically.
 	Slow bool
-}
-
-// suggestions are existing names for the fields of the filter.
-type suggestions struct{ Handlers, Types, Classes []string }
-
-// maxSuggested is how many names a field suggests.
-const maxSuggested = 100
-
-// suggest reads the names of the handlers and classes of the largest causes, and those of the event types.
-func (d *dashboard) suggest(ctx context.Context, stats *driver.Stats) (suggestions, error) {
-	var s suggestions
-	groups, _, err := cached(ctx, d.cache, "suggestions", func(ctx context.Context) ([]driver.Group, error) {
-		return d.cfg.Manager.Groups(ctx, dlq.GroupQuery{Limit: maxSuggested})
-	})
-	if err != nil {
-		return s, err
-	}
-	sees := d.cfg.Visible(ctx)
-	for _, g := range sees.Groups(groups) {
-		s.Handlers, s.Classes = append(s.Handlers, g.Handler), append(s.Classes, g.ErrorClass)
-	}
-	for _, n := range sees.Stats(stats).ByType {
-		s.Types = append(s.Types, n.Name)
-	}
-	for _, names := range []*[]string{&s.Handlers, &s.Classes, &s.Types} {
-		slices.Sort(*names)
-		*names = slices.DeleteFunc(slices.Compact(*names), func(n string) bool { return n == "" })
-		*names = (*names)[:min(len(*names), maxSuggested)]
-	}
-	return s, nil
 }
 
 const (
 	// countLimit is how far a list counts; an action counts all.
 	countLimit = 10_000
 	pageSize   = 50
-	maxSize    = 200
+	// maxSuggested is how many names a field suggests.
+	maxSuggested = 100
 )
+
+func (r *request) entries() error {
+	q := r.Form
+	if len(q) == 0 {
+		q.Set("status", string(dlq.Pending)) // what needs a person
+	}
+	s, err := parseSearch(q, r.now())
+	if err != nil {
+		return err
+	}
+	if err := r.searches(&s.Filter, ""); err != nil {
+		return err
+	}
+	page := dlq.Page{Limit: pageSize, Order: s.Order, After: q.Get("after")}
+	l, at, err := r.listing(&s, page)
+	if err != nil {
+		return err
+	}
+	data := entriesData{
+		Search: s, Entries: r.sees.Entries(l.Entries), Count: min(l.count, countLimit), Counted: l.count <= countLimit,
+		Chips: s.Chips("q", "payload", "field", "topic"), In: s.values().Encode(), Slow: s.Filter.ReadsBodies(),
+		Filtered: len(s.Chips()) > 0 || s.Since != "" || len(s.Filter.Statuses) > 0,
+	}
+	if err := r.suggest(&data); err != nil {
+		return err
+	}
+	if l.Next != "" {
+		data.Next = s.pageAfter(l.Next)
+	}
+	if page.After != "" {
+		data.First = s.pageAfter("")
+	}
+	return r.page("entries", view{Title: "Entries", Nav: "entries", Live: !data.Slow, At: at, Data: &data})
+}
+
+// suggest adds the topics, the event types, and the handlers and classes of the largest causes.
+func (r *request) suggest(data *entriesData) error {
+	s, _, err := r.snapshot()
+	if err != nil {
+		return err
+	}
+	groups, _, err := cached(r.Context(), r.cache, "suggestions", func(ctx context.Context) ([]driver.Group, error) {
+		return r.cfg.Manager.Groups(ctx, dlq.GroupQuery{Limit: maxSuggested})
+	})
+	if err != nil {
+		return err
+	}
+	for _, g := range r.sees.Groups(groups) {
+		data.Handlers, data.Classes = append(data.Handlers, g.Handler), append(data.Classes, g.ErrorClass)
+	}
+	stats := r.sees.Stats(&s.Stats)
+	for _, n := range stats.ByType {
+		data.Types = append(data.Types, n.Name)
+	}
+	for _, n := range stats.ByTopic {
+		data.Topics = append(data.Topics, n.Name)
+	}
+	for _, names := range []*[]string{&data.Handlers, &data.Classes, &data.Types} {
+		slices.Sort(*names)
+		*names = slices.DeleteFunc(slices.Compact(*names), func(n string) bool { return n == "" })
+		*names = (*names)[:min(len(*names), maxSuggested)]
+	}
+	return nil
+}
 
 // listing is a page of entries, and their total.
 type listing struct {
@@ -76,84 +109,32 @@ type listing struct {
 	count int64
 }
 
-func (d *dashboard) entries(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
-	if !q.Has("status") && len(q) == 0 {
-		q.Set("status", string(dlq.Pending)) // what needs a person
-	}
-	s, err := parseSearch(q, d.cfg.Manager.Now(r.Context()))
-	if err != nil {
-		return err
-	}
-	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {
-		return err
-	}
-	page := dlq.Page{Limit: pageSize, Order: s.Order, After: q.Get("after")}
-	if n, err := strconv.Atoi(q.Get("limit")); err == nil && n > 0 {
-		page.Limit = min(n, maxSize)
-	}
-	slow := s.Filter.ReadsBodies()
-	l, at, err := d.listing(r.Context(), &s, page)
-	if err != nil {
-		return err
-	}
-	stats, _, err := d.snapshot(r.Context())
-	if err != nil {
-		return err
-	}
-	data := entriesData{
-		Search: s, Entries: d.cfg.Visible(r.Context()).ShownEntries(l.Entries), Count: min(l.count, countLimit),
-		Counted: l.count <= countLimit,
-		Chips:   s.Chips("q", "payload", "field", "topic"), Limit: page.Limit,
-	}
-	data.Filtered = len(s.Chips()) > 0 || s.Since != "" || len(s.Filter.Statuses) > 0
-	names := d.cfg.Visible(r.Context()).Stats(&stats.Stats)
-	for i := range names.ByTopic {
-		data.Topics = append(data.Topics, names.ByTopic[i].Name)
-	}
-	data.In, data.Slow = s.values().Encode(), slow
-	if data.Suggest, err = d.suggest(r.Context(), &stats.Stats); err != nil {
-		return err
-	}
-	if l.Next != "" {
-		data.Next = s.pageAfter(l.Next, page.Limit)
-	}
-	if page.After != "" {
-		data.First = s.pageAfter("", page.Limit)
-	}
-	return d.page(w, r, "entries", view{Title: "Entries", Nav: "entries", Live: !slow, At: at, Data: &data})
-}
-
 // listing reads a page and the total, up to a limit, and returns when.
-func (d *dashboard) listing(ctx context.Context, s *search, page dlq.Page) (listing, time.Time, error) {
+func (r *request) listing(s *search, page dlq.Page) (listing, time.Time, error) {
 	load := func(ctx context.Context) (l listing, err error) {
-		if l.Listing, err = d.cfg.Manager.List(ctx, s.Filter, page); err != nil {
+		if l.Listing, err = r.cfg.Manager.List(ctx, s.Filter, page); err != nil {
 			return l, err
 		}
 		if page.After == "" && l.Next == "" { // all there are
 			l.count = int64(len(l.Entries))
 			return l, nil
 		}
-		l.count, err = d.cfg.Manager.Count(ctx, s.Filter, countLimit+1)
+		l.count, err = r.cfg.Manager.Count(ctx, s.Filter, countLimit+1)
 		return l, err
 	}
 	if s.Filter.ReadsBodies() { // it ends with the request, and is not shared
 		at := time.Now()
-		l, err := load(ctx)
+		l, err := load(r.Context())
 		return l, at, err
 	}
-	key := "entries " + string(s.Query()) + " " + page.After + " " + strconv.Itoa(page.Limit)
-	return cached(ctx, d.cache, key, load)
+	return cached(r.Context(), r.cache, "entries "+string(s.Query())+" "+page.After, load)
 }
 
 // pageAfter links a page of the listing.
-func (s *search) pageAfter(after string, limit int) template.URL {
+func (s *search) pageAfter(after string) template.URL {
 	next := s.values()
 	if len(s.Filter.Statuses) == 0 {
 		next.Set("status", "any")
-	}
-	if limit != pageSize {
-		next.Set("limit", strconv.Itoa(limit))
 	}
 	if after != "" {
 		next.Set("after", after)
@@ -164,22 +145,18 @@ func (s *search) pageAfter(after string, limit int) template.URL {
 // Status is the query of the same list with another status, "any" for all.
 func (e *entriesData) Status(status string) template.URL {
 	q := e.Search.values()
-	q.Del("status")
 	q.Set("status", status)
 	return query(q)
 }
 
 // Flip is the query of the same list in the other order.
 func (e *entriesData) Flip() template.URL {
-	q := e.Search.values()
-	if len(e.Search.Filter.Statuses) == 0 {
-		q.Set("status", "any")
+	flipped := e.Search
+	flipped.Order = ""
+	if !e.Oldest() {
+		flipped.Order = driver.OldestFirst
 	}
-	q.Del("order")
-	if e.Search.Order != driver.OldestFirst {
-		q.Set("order", string(driver.OldestFirst))
-	}
-	return query(q)
+	return flipped.pageAfter("")
 }
 
 // Oldest reports whether the list begins with the oldest.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,22 +17,21 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/driver"
-	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
 // entryData is one dead letter with everything known about it.
 type entryData struct {
-	Entry    *dlq.Entry
+	Entry    wire.Entry
+	Body     wire.Body // the shown revision
 	Payload  payloadView
 	Headers  []headerView
 	Timeline []timelineEvent
 	Audit    []auditRow
-	Trace    traceView
-	Diff     *payload.Diff // against what died first, when it was edited
-	Revision int           // the body that is shown
+	Trace    string     // the id of the message's W3C trace
+	Diff     *wire.Diff // against what died first, when it was edited
 	Actions  []driver.Action
 	// In is the list that the page was opened from; Newer and Older are the neighbours in it, 0 at its ends.
 	In           string
@@ -46,36 +46,30 @@ type headerView struct {
 	Ours        bool
 }
 
-// traceView is the W3C trace of the message.
-type traceView struct{ ID, Span string }
-
-// maxShown is how much of a payload a page shows; all of it can be downloaded.
-const maxShown = 256 << 10
+const (
+	// maxShown is how much of a payload a page shows, maxDumped how much of a binary one; all of it can be downloaded.
+	maxShown  = 256 << 10
+	maxDumped = 4 << 10
+)
 
 // payloadView is a payload in readable form.
 type payloadView struct {
 	// Tokens are those of JSON, indented; Raw is the text as it is. Binary payloads only have Dump.
 	Tokens    []token
 	Raw, Dump string
-	Size      int64
+	Size      int
 	Cut       bool
 	JSON      bool
 }
 
 func viewPayload(payload []byte) payloadView {
-	v := payloadView{Size: int64(len(payload))}
-	shown := payload
-	if len(shown) > maxShown {
-		shown, v.Cut = shown[:maxShown], true
-	}
-	text := strings.ToValidUTF8(string(shown), "") // the cut may be within a character
+	v := payloadView{Size: len(payload), Cut: len(payload) > maxShown}
 	if !utf8.Valid(payload) || bytes.IndexByte(payload, 0) >= 0 {
-		const dumped = 4 << 10
-		v.Cut = len(payload) > dumped
-		v.Dump = hex.Dump(payload[:min(len(payload), dumped)])
+		v.Cut = len(payload) > maxDumped
+		v.Dump = hex.Dump(payload[:min(len(payload), maxDumped)])
 		return v
 	}
-	v.Raw = text
+	v.Raw = strings.ToValidUTF8(string(payload[:min(len(payload), maxShown)]), "") // the cut may be within a character
 	var indented bytes.Buffer
 	if !v.Cut && len(payload) > 0 && json.Indent(&indented, payload, "", "  ") == nil {
 		v.JSON, v.Tokens = true, tokens(indented.String())
@@ -83,90 +77,87 @@ func viewPayload(payload []byte) payloadView {
 	return v
 }
 
+func entryPath(id int64) string { return "/entries/" + driver.FormatID(id) }
+
 // readEntry reads an entry that a person is about to see, and records that.
-func (d *dashboard) readEntry(r *http.Request) (*dlq.Entry, error) {
+func (r *request) readEntry() (*dlq.Entry, error) {
 	id, err := driver.ParseID(r.PathValue("id"))
 	if err != nil {
 		return nil, newFault(http.StatusNotFound, "There is no such entry", "An entry's id is a number.", err)
 	}
-	full, err := d.cfg.Manager.Get(r.Context(), id)
-	if err == nil {
-		err = d.cfg.Read(r.Context(), "page", id)
-	}
+	e, err := r.cfg.Manager.Get(r.Context(), id)
 	if err != nil {
 		return nil, err
 	}
-	return full, nil
+	return e, r.cfg.Read(r.Context(), "page", id)
 }
 
-func (d *dashboard) entry(w http.ResponseWriter, r *http.Request) error {
-	full, err := d.readEntry(r)
+// revision is the body of an entry that the address asks for: the newest unless it names a revision.
+func (r *request) revision(e *dlq.Entry) (*dlq.Body, error) {
+	text := r.Form.Get("revision")
+	if text == "" {
+		return e.Body, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return nil, invalid("revision %q: a number from 0", text)
+	}
+	return r.cfg.Manager.Body(r.Context(), e.ID, n)
+}
+
+func (r *request) entry() error {
+	full, err := r.readEntry()
 	if err != nil {
 		return err
 	}
-	sees := d.cfg.Visible(r.Context())
 	data := entryData{
-		Entry: sees.ShownEntry(full), Revision: full.Revision,
-		Actions: legal(full, d.cfg.Manager.Now(r.Context())),
+		Entry: r.sees.Entry(full), Actions: legal(full, r.now()), Out: full.Status == dlq.Retrying,
+		Fixable: full.Status == dlq.Pending || full.Status == dlq.Parked,
 	}
-	data.Fixable = full.Status == dlq.Pending || full.Status == dlq.Parked
-	data.Out = full.Status == dlq.Retrying
-	if err := d.neighbours(r, full, &data); err != nil {
+	if err := r.neighbours(full, &data); err != nil {
 		return err
 	}
-	body := full.Body
-	if text := r.URL.Query().Get("revision"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 {
-			return invalid("revision %q: a number from 0", text)
-		}
-		if body, err = d.cfg.Manager.Body(r.Context(), full.ID, n); err != nil {
-			return err
-		}
-		data.Revision = n
+	body, err := r.revision(full)
+	if err != nil {
+		return err
 	}
 	if full.Revision > 0 {
-		first, err := d.cfg.Manager.Body(r.Context(), full.ID, 0)
+		first, err := r.cfg.Manager.Body(r.Context(), full.ID, 0)
 		if err != nil {
 			return err
 		}
-		diff := sees.Diff(first, full.Body)
-		data.Diff = &diff
+		data.Diff = new(r.sees.Diff(first, full.Body))
 	}
-	records, err := d.cfg.Manager.Audit(r.Context(), full.ID)
+	records, err := r.cfg.Manager.Audit(r.Context(), full.ID)
 	if err != nil {
 		return err
 	}
-	shown := sees.Audit(records)
-	for i := range shown { // not folded: all are of this entry
-		data.Audit = append(data.Audit, d.auditRows(r, shown[i:i+1])...)
-	}
-	data.show(body, sees)
-	data.Timeline = timeline(data.Entry, shown)
-	title := fmt.Sprintf("Entry %d", full.ID)
-	return d.page(w, r, "entry", view{Title: title, Nav: "entries", Live: true, Data: &data})
+	shown := r.sees.Audit(records)
+	data.Audit, data.Timeline = r.auditRows(shown), timeline(&data.Entry, shown)
+	data.show(r.sees.Body(body))
+	return r.page("entry", view{Title: fmt.Sprintf("Entry %d", full.ID), Nav: "entries", Live: true, Data: &data})
 }
 
 // neighbours finds the previous and the next entry in the list that the page was opened from: all entries without one.
-func (d *dashboard) neighbours(r *http.Request, e *dlq.Entry, data *entryData) error {
-	data.In = r.URL.Query().Get("in")
+func (r *request) neighbours(e *dlq.Entry, data *entryData) error {
+	data.In = r.Form.Get("in")
 	q, err := url.ParseQuery(data.In)
 	if err != nil {
 		return invalid("in %.80q", data.In)
 	}
-	s, err := parseSearch(q, d.cfg.Manager.Now(r.Context()))
+	s, err := parseSearch(q, r.now())
 	if err != nil {
 		return err
 	}
 	if s.Filter.ReadsBodies() {
 		return nil // finding the next one would read them one by one
 	}
-	if err := d.sees(r.Context(), &s.Filter, ""); err != nil {
+	if err := r.searches(&s.Filter, ""); err != nil {
 		return err
 	}
 	for order, to := range map[driver.Order]*int64{driver.NewestFirst: &data.Older, driver.OldestFirst: &data.Newer} {
 		after := driver.Cursor{Order: order, At: e.CreatedAt, ID: e.ID}.String()
-		l, err := d.cfg.Manager.List(r.Context(), s.Filter, dlq.Page{Limit: 1, Order: order, After: after})
+		l, err := r.cfg.Manager.List(r.Context(), s.Filter, dlq.Page{Limit: 1, Order: order, After: after})
 		if err != nil {
 			return err
 		}
@@ -177,21 +168,15 @@ func (d *dashboard) neighbours(r *http.Request, e *dlq.Entry, data *entryData) e
 	return nil
 }
 
-// show sets the visible part of a body.
-func (e *entryData) show(body *dlq.Body, sees visible.View) {
-	if body == nil {
-		return
+// show sets the visible body.
+func (e *entryData) show(body wire.Body) {
+	e.Body, e.Payload = body, viewPayload(body.Bytes())
+	for _, name := range slices.Sorted(maps.Keys(body.Headers)) {
+		e.Headers = append(e.Headers, headerView{name, body.Headers[name], !dlq.EditableHeader(name)})
 	}
-	shown := sees.ShownBody(body)
-	e.Entry.Body = shown
-	e.Payload = viewPayload(shown.Payload)
-	for name, value := range shown.Headers {
-		e.Headers = append(e.Headers, headerView{name, value, !dlq.EditableHeader(name)})
-	}
-	slices.SortFunc(e.Headers, func(a, b headerView) int { return strings.Compare(a.Name, b.Name) })
-	parts := strings.Split(shown.Headers[envelope.KeyTraceParent], "-")
+	parts := strings.Split(body.Headers[envelope.KeyTraceParent], "-")
 	if len(parts) == 4 && len(parts[1]) == 32 && (&dlq.Filter{TraceID: parts[1]}).Validate() == nil {
-		e.Trace = traceView{parts[1], parts[2]}
+		e.Trace = parts[1]
 	}
 }
 
@@ -208,22 +193,17 @@ func legal(e *dlq.Entry, now time.Time) (actions []driver.Action) {
 	return actions
 }
 
-// change does one action on one entry, in the version that was shown: a person who pressed a button on an old page
+// changeEntry does one action on one entry, in the version that was shown: a person who pressed a button on an old page
 // learns who was faster.
-func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
+func (r *request) changeEntry() error {
 	id, err := driver.ParseID(r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	by, err := d.by(r)
-	if err != nil {
-		return err
-	}
-	m, do := d.cfg.Manager, r.PostForm.Get("do")
-	if p := access.From(r.Context()); do == "release" && !p.Role.Allows(access.Admin) {
-		return &fault{
-			status: http.StatusForbidden, title: "This is not for you",
-			detail: access.Refusal(p, access.Admin) + ". Ask an administrator.",
+	m, do := r.cfg.Manager, r.PostForm.Get("do")
+	if do == "release" {
+		if err := r.requires(access.Admin); err != nil {
+			return err
 		}
 	}
 	action, known := map[string]struct {
@@ -240,32 +220,29 @@ func (d *dashboard) change(w http.ResponseWriter, r *http.Request) error {
 	if !known {
 		return invalid("action %q", do)
 	}
-	_, err = action.run(r.Context(), id, by)
-	d.forget()
+	_, err = action.run(r.Context(), id, r.by())
+	r.forget()
 	if err != nil {
 		return err
 	}
-	path := "/entries/" + driver.FormatID(id)
+	path := entryPath(id)
 	if in := r.PostForm.Get("in"); in != "" {
 		path += "?in=" + url.QueryEscape(in) // keep the list
 	}
-	d.see(w, r, path, fmt.Sprintf("Entry %d: %s.", id, action.done))
-	return nil
+	return r.redirect(path, fmt.Sprintf("Entry %d: %s.", id, action.done))
 }
 
 // payload downloads the payload of an entry: as a file, which no browser renders.
-func (d *dashboard) payload(w http.ResponseWriter, r *http.Request) error {
-	e, err := d.readEntry(r)
+func (r *request) payload() error {
+	e, err := r.readEntry()
 	if err != nil {
 		return err
 	}
-	body := e.Body
-	if n, err := strconv.Atoi(r.URL.Query().Get("revision")); err == nil && n >= 0 && n != e.Revision {
-		if body, err = d.cfg.Manager.Body(r.Context(), e.ID, n); err != nil {
-			return err
-		}
+	body, err := r.revision(e)
+	if err != nil {
+		return err
 	}
-	shown := d.cfg.Visible(r.Context()).ShownBody(body)
-	download(w, "application/octet-stream", fmt.Sprintf("entry-%d-revision-%d.bin", e.ID, body.Revision), shown.Payload)
-	return nil
+	shown := r.sees.Body(body)
+	return r.download("application/octet-stream", fmt.Sprintf("entry-%d-revision-%d.bin", e.ID, body.Revision),
+		shown.Bytes())
 }

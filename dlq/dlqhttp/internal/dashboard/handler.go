@@ -3,84 +3,158 @@ package dashboard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode/utf8"
+	"time"
 
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 )
 
 // dashboard answers the requests. It is safe for concurrent use.
 type dashboard struct {
-	cfg Config
+	cfg operations.Config
 	// cache is for pages that refresh now and then, runsCache for a run that is being watched.
 	cache, runsCache *cache
 	jobs             *jobs
+}
+
+// New makes the dashboard's handler. The caller is in the context of the request (see the access package); the wrapping
+// handler has refused unknown callers and requests of other sites.
+func New(cfg operations.Config) *access.Mux {
+	d := &dashboard{
+		cfg: cfg, cache: newCache(cfg.Interval), runsCache: newCache(min(runInterval, cfg.Interval)),
+		jobs: &jobs{all: map[string]*job{}},
+	}
+	return d.routes()
 }
 
 // policy allows only our own files; pico draws its arrows and ticks with images inside the style sheet.
 const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; " +
 	"frame-ancestors 'none'"
 
-// action is a handler that may fail.
-type action func(http.ResponseWriter, *http.Request) error
+// request is a request, with what every page needs of it.
+type request struct {
+	*http.Request
+	*dashboard
+	w    http.ResponseWriter
+	who  access.Principal
+	sees visible.View
+}
+
+// now is the time of the store.
+func (r *request) now() time.Time { return r.cfg.Manager.Now(r.Context()).UTC() }
+
+// by is the author of a change, with the note and the version of the form.
+func (r *request) by() dlq.By {
+	version, _ := driver.ParseID(r.PostForm.Get("version")) // see readable
+	return dlq.By{Actor: r.who.Name, Note: strings.TrimSpace(r.PostForm.Get("note")), Version: version}
+}
+
+// requires refuses a part of a form to callers below a role.
+func (r *request) requires(least access.Role) error {
+	if r.who.Role.Allows(least) {
+		return nil
+	}
+	return newFault(http.StatusForbidden, "This is not for you",
+		access.Refusal(r.who, least)+". Ask the people who run this server.", nil)
+}
 
 func (d *dashboard) routes() *access.Mux {
 	mux := &access.Mux{}
-	get := func(path string, least access.Role, a action) {
-		mux.Route("GET "+d.cfg.Prefix+path, least, false, d.guard(least, false, a))
+	for _, p := range []struct {
+		pattern string
+		least   access.Role
+		do      func(*request) error
+	}{
+		{"GET /{$}", access.Viewer, (*request).overview},
+		{"GET /groups", access.Viewer, (*request).causes},
+		{"GET /groups/act", access.Operator, (*request).confirmCauses},
+		{"POST /groups/act", access.Operator, (*request).act},
+		{"GET /groups/{fingerprint}", access.Viewer, (*request).cause},
+		{"POST /groups/{fingerprint}", access.Operator, (*request).changeCause},
+		{"GET /report", access.Viewer, (*request).report},
+		{"GET /report.md", access.Viewer, (*request).reportMarkdown},
+		{"GET /report.json", access.Viewer, (*request).reportJSON},
+		{"GET /entries", access.Viewer, (*request).entries},
+		{"GET /entries/act", access.Operator, (*request).confirmEntries},
+		{"POST /entries/act", access.Operator, (*request).act},
+		{"GET /entries/{id}", access.Viewer, (*request).entry},
+		{"POST /entries/{id}", access.Operator, (*request).changeEntry},
+		{"GET /entries/{id}/payload", access.Viewer, (*request).payload},
+		{"GET /entries/{id}/edit", access.Operator, (*request).editForm},
+		{"POST /entries/{id}/edit", access.Operator, (*request).edit},
+		{"GET /runs", access.Viewer, (*request).runs},
+		{"GET /runs/new", access.Operator, (*request).newRun},
+		{"POST /runs/new", access.Operator, (*request).startRun},
+		{"GET /runs/{id}", access.Viewer, (*request).run},
+		{"POST /runs/{id}", access.Operator, (*request).changeRun},
+		{"GET /live", access.Viewer, (*request).live},
+		{"POST /live", access.Operator, (*request).changeIntake},
+		{"GET /retention", access.Viewer, (*request).retention},
+		{"POST /retention", access.Admin, (*request).purge},
+		{"GET /audit", access.Viewer, (*request).audit},
+		{"GET /system", access.Viewer, (*request).system},
+		{"GET /jobs/{id}", access.Operator, (*request).job},
+		{" /", access.Viewer, (*request).unknown},
+	} {
+		method, path, _ := strings.Cut(p.pattern, " ")
+		changes := method == http.MethodPost
+		mux.Route(strings.TrimSpace(method+" "+d.cfg.Prefix+path), p.least, changes, d.guard(p.least, changes, p.do))
 	}
-	post := func(path string, least access.Role, a action) {
-		mux.Route("POST "+d.cfg.Prefix+path, least, true, d.guard(least, true, a))
-	}
-	get("/{$}", access.Viewer, d.overview)
-	get("/groups", access.Viewer, d.groups)
-	get("/groups/act", access.Operator, d.confirmCauses)
-	post("/groups/act", access.Operator, d.actCauses)
-	get("/groups/{fingerprint}", access.Viewer, d.group)
-	post("/groups/{fingerprint}", access.Operator, d.changeCause)
-	get("/report", access.Viewer, d.report)
-	get("/report.md", access.Viewer, d.reportMarkdown)
-	get("/report.json", access.Viewer, d.reportJSON)
-	get("/entries", access.Viewer, d.entries)
-	get("/entries/act", access.Operator, d.confirm)
-	post("/entries/act", access.Operator, d.act)
-	get("/entries/{id}", access.Viewer, d.entry)
-	post("/entries/{id}", access.Operator, d.change)
-	get("/entries/{id}/payload", access.Viewer, d.payload)
-	get("/entries/{id}/edit", access.Operator, d.editForm)
-	post("/entries/{id}/edit", access.Operator, d.edit)
-	get("/runs", access.Viewer, d.runs)
-	get("/runs/new", access.Operator, d.newRun)
-	post("/runs/new", access.Operator, d.startRun)
-	get("/runs/{id}", access.Viewer, d.run)
-	post("/runs/{id}", access.Operator, d.changeRun)
-	get("/live", access.Viewer, d.live)
-	post("/live", access.Operator, d.changeIntake)
-	get("/retention", access.Viewer, d.retention)
-	post("/retention", access.Admin, d.purge)
-	get("/audit", access.Viewer, d.audit)
-	get("/system", access.Viewer, d.system)
-	get("/jobs/{id}", access.Operator, d.job)
 	mux.HandleFunc("GET "+d.cfg.Prefix+"/static/{name...}", d.static)
-	mux.Handle(d.cfg.Prefix+"/", d.guard(access.Viewer, false, func(w http.ResponseWriter, r *http.Request) error {
-		if !strings.Contains(r.Header.Get("Accept"), "text/html") { // a program, not a person
-			problem.Write(w, http.StatusNotFound, "nothing is served at "+r.URL.Path)
-			return nil
-		}
-		return &fault{status: http.StatusNotFound, title: "There is no such page", detail: "Follow a link above."}
-	}))
 	return mux
+}
+
+func (r *request) unknown() error {
+	if !strings.Contains(r.Header.Get("Accept"), "text/html") { // a program, not a person
+		problem.Write(r.w, http.StatusNotFound, "nothing is served at "+r.URL.Path)
+		return nil
+	}
+	return newFault(http.StatusNotFound, "There is no such page", "Follow a link above.", nil)
+}
+
+// guard wraps every page: it checks access, and restricts what a browser may do with it.
+func (d *dashboard) guard(least access.Role, changes bool, do func(*request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
+		for name, value := range map[string]string{
+			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
+			"Referrer-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin", "Cache-Control": "no-store",
+		} {
+			w.Header().Set(name, value)
+		}
+		ctx, cancel := context.WithTimeout(hr.Context(), d.cfg.Limits.Timeout)
+		defer cancel()
+		r := &request{hr.WithContext(ctx), d, w, access.From(ctx), d.cfg.Visible(ctx)}
+		r.Body = http.MaxBytesReader(w, r.Body, d.cfg.Limits.Body)
+		err := r.requires(least)
+		if err == nil && changes && d.cfg.ReadOnly {
+			err = newFault(http.StatusForbidden, "This dashboard is read-only",
+				"Nothing was changed. Changes are switched off in the server's configuration.", nil)
+		}
+		if err == nil {
+			err = r.readable()
+		}
+		if err == nil {
+			err = do(r)
+		}
+		if err != nil {
+			r.fail(err) //nolint:contextcheck // the request has it
+		}
+	})
 }
 
 // anyBytes are the fields of forms that hold parts of messages.
 var anyBytes = []string{"payload", "header", "value", "new_header", "new_value", "remove"}
 
-// readable reads the parameters of a request, and refuses text that no store can hold with the name of its field.
-func readable(r *http.Request) error {
+// readable reads the parameters, and refuses text that no store can hold with the name of its field.
+func (r *request) readable() error {
 	if err := r.ParseForm(); err != nil {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
 			return newFault(http.StatusRequestEntityTooLarge, "The form is too large", "Nothing was changed. Send less at once.",
@@ -88,57 +162,21 @@ func readable(r *http.Request) error {
 		}
 		return newFault(http.StatusBadRequest, "The form could not be read", "Go back and send it again.", err)
 	}
-	bad := func(text string) bool { return strings.ContainsRune(text, 0) || !utf8.ValidString(text) }
-	if bad(r.URL.Path) {
-		return &fault{
-			status: http.StatusUnprocessableEntity, title: "That is not an address",
-			detail: "It has characters in it that no name has.",
-		}
+	if !operations.Storable(r.URL.Path) {
+		return newFault(http.StatusUnprocessableEntity, "That is not an address",
+			"It has characters in it that no name has.", nil)
 	}
 	for name, values := range r.Form {
-		if slices.ContainsFunc(values, bad) && (!slices.Contains(anyBytes, name) || r.Method == http.MethodGet) {
-			return &fault{
-				status: http.StatusUnprocessableEntity, title: "That cannot be read",
-				detail: strconv.Quote(name) + " holds characters that are not text. Nothing was changed.",
-			}
+		bad := slices.ContainsFunc(values, func(text string) bool { return !operations.Storable(text) })
+		if bad && (!slices.Contains(anyBytes, name) || r.Method == http.MethodGet) {
+			return newFault(http.StatusUnprocessableEntity, "That cannot be read",
+				fmt.Sprintf("%q holds characters that are not text. Nothing was changed.", name), nil)
+		}
+	}
+	if text := r.PostForm.Get("version"); text != "" {
+		if _, err := driver.ParseID(text); err != nil {
+			return invalid("version %q", text)
 		}
 	}
 	return nil
-}
-
-// guard wraps every page: it checks access, and restricts what a browser may do with it.
-func (d *dashboard) guard(least access.Role, changes bool, next action) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		header := w.Header()
-		header.Set("Content-Security-Policy", policy)
-		header.Set("X-Content-Type-Options", "nosniff")
-		header.Set("X-Frame-Options", "DENY")
-		header.Set("Referrer-Policy", "same-origin")
-		header.Set("Cross-Origin-Opener-Policy", "same-origin")
-		header.Set("Cache-Control", "no-store")
-		var err error
-		switch p := access.From(r.Context()); {
-		case !p.Role.Allows(least):
-			err = &fault{
-				status: http.StatusForbidden, title: "This is not for you",
-				detail: access.Refusal(p, least) + ". Ask the people who run this server.",
-			}
-		case changes && d.cfg.ReadOnly:
-			err = &fault{
-				status: http.StatusForbidden, title: "This dashboard is read-only",
-				detail: "Nothing was changed. Changes are switched off in the server's configuration.",
-			}
-		default:
-			ctx, cancel := context.WithTimeout(r.Context(), d.cfg.Timeout)
-			defer cancel()
-			r = r.WithContext(ctx)
-			r.Body = http.MaxBytesReader(w, r.Body, d.cfg.Body)
-			if err = readable(r); err == nil {
-				err = next(w, r)
-			}
-		}
-		if err != nil {
-			d.fail(w, r, err)
-		}
-	})
 }

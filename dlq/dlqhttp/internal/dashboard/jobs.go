@@ -1,17 +1,15 @@
 package dashboard
 
 import (
-	"cmp"
 	"context"
+	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 )
 
 // jobs are changes of many entries that take longer than a person waits for a page. They belong to this process: an
@@ -28,9 +26,8 @@ type job struct {
 
 	done chan struct{}
 	// Written before done is closed.
-	Said  string
-	Err   error
-	Ended time.Time
+	Said string
+	Err  error
 }
 
 // Running reports whether it is still running.
@@ -46,36 +43,19 @@ func (j *job) Running() bool {
 const (
 	// patience is how long a request waits for its job before it shows a page that watches it.
 	patience = 2 * time.Second
-	maxJobs  = 100
+	// maxJobs is how many are kept before those that ended are forgotten, unless they began a moment ago.
+	maxJobs = 100
 )
 
-func newJobs() *jobs { return &jobs{all: map[string]*job{}} }
-
-// start runs work in the background. It does not end with the request.
-func (js *jobs) start(ctx context.Context, title, back string, work func(context.Context) (string, error)) *job {
-	j := &job{
-		ID: uuid.NewString(), Title: title, Who: access.From(ctx).Name, Back: back, Started: time.Now(),
-		done: make(chan struct{}),
-	}
+func (js *jobs) add(j *job) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	if len(js.all) >= maxJobs {
-		oldest := slices.SortedFunc(mapKeys(js.all),
-			func(a, b string) int { return cmp.Compare(js.all[a].Started.UnixNano(), js.all[b].Started.UnixNano()) })
-		for _, id := range oldest {
-			if !js.all[id].Running() {
-				delete(js.all, id)
-				break
-			}
-		}
+		maps.DeleteFunc(js.all, func(_ string, old *job) bool {
+			return !old.Running() && time.Since(old.Started) > time.Minute
+		})
 	}
 	js.all[j.ID] = j
-	go func() {
-		defer close(j.done)
-		j.Said, j.Err = work(context.WithoutCancel(ctx))
-		j.Ended = time.Now()
-	}()
-	return j
 }
 
 func (js *jobs) get(id string) *job {
@@ -84,51 +64,51 @@ func (js *jobs) get(id string) *job {
 	return js.all[id]
 }
 
-// inBackground starts work and responds with its result, or with a page that watches it when it takes long.
-func (d *dashboard) inBackground(w http.ResponseWriter, r *http.Request, title, back string,
-	work func(context.Context) (string, error),
-) error {
-	j := d.jobs.start(r.Context(), title, back, func(ctx context.Context) (string, error) {
-		said, err := work(ctx)
-		d.forget()
-		if err != nil {
-			d.cfg.Logger.WarnContext(ctx, "dashboard: a change of many entries failed", "title", title, "error", err)
+// inBackground starts work, which does not end with the request, and responds with its result, or with a page that
+// watches it when it takes long.
+func (r *request) inBackground(title, back string, work func(context.Context) (string, error)) error {
+	j := &job{
+		ID: uuid.NewString(), Title: title, Who: r.who.Name, Back: back, Started: time.Now(), done: make(chan struct{}),
+	}
+	r.jobs.add(j)
+	ctx := context.WithoutCancel(r.Context())
+	go func() {
+		defer close(j.done)
+		j.Said, j.Err = work(ctx)
+		r.forget()
+		if j.Err != nil {
+			r.cfg.Logger.WarnContext(ctx, "dashboard: a change of many entries failed", "title", title, "error", j.Err)
 		}
-		return said, err
-	})
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
+	}()
 	select {
 	case <-j.done:
 		if j.Err != nil {
-			return j.fault()
+			return j.fault(r.Context())
 		}
-		d.see(w, r, back, j.Said)
-	case <-timer.C:
-		d.see(w, r, "/jobs/"+j.ID, "")
+		return r.redirect(back, j.Said)
+	case <-time.After(patience):
+		return r.redirect("/jobs/"+j.ID, "")
 	}
-	return nil
 }
 
 // fault reports how far the job came before it failed.
-func (j *job) fault() error {
-	f := faultOf(j.Err)
-	if j.Said == "" || f.status < http.StatusInternalServerError {
+func (j *job) fault(ctx context.Context) error {
+	f := faultOf(ctx, j.Err)
+	if j.Said == "" || f.Status < http.StatusInternalServerError {
 		return j.Err // nothing was done, and the error explains why
 	}
-	return &fault{
-		status: f.status, title: "It was not finished",
-		detail: "Before it failed: " + j.Said + " It is safe to repeat: completed changes are kept.",
-		reason: j.Err.Error(), cause: j.Err, back: j.Back, backLabel: "Continue",
-	}
+	f = newFault(f.Status, "It was not finished",
+		"Before it failed: "+j.Said+" It is safe to repeat: completed changes are kept.", j.Err)
+	f.reason, f.back, f.backLabel = j.Err.Error(), j.Back, "Continue"
+	return f
 }
 
 // job watches one.
-func (d *dashboard) job(w http.ResponseWriter, r *http.Request) error {
-	j := d.jobs.get(r.PathValue("id"))
+func (r *request) job() error {
+	j := r.jobs.get(r.PathValue("id"))
 	if j == nil {
 		return newFault(http.StatusNotFound, "This server does not know it",
 			"It may have been restarted. It is safe to repeat: completed changes are kept.", dlq.ErrNotFound)
 	}
-	return d.page(w, r, "job", view{Title: j.Title, Nav: "entries", Live: j.Running(), Every: 1, Data: j})
+	return r.page("job", view{Title: j.Title, Nav: "entries", Live: j.Running(), Every: 1, Data: j})
 }

@@ -5,20 +5,14 @@ import (
 	"context"
 	"errors"
 	"math"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/driver"
 )
-
-// Depth is how many messages of one kind wait in a queue of a broker.
-type Depth struct {
-	Broker, Topic, Group, Kind string
-	Messages                   int64
-}
 
 // The kinds of waiting that have a column; other kinds are counted as ready.
 const (
@@ -80,7 +74,7 @@ type liveData struct {
 
 // nowData is read once for all viewers.
 type nowData struct {
-	depths   []Depth
+	depths   []operations.Depth
 	problem  string
 	services []driver.Service
 	none     bool
@@ -105,15 +99,15 @@ func (d *dashboard) readLive(ctx context.Context) (*nowData, error) {
 	return n, nil
 }
 
-func (d *dashboard) live(w http.ResponseWriter, r *http.Request) error {
-	n, at, err := cached(r.Context(), d.runsCache, "live", d.readLive)
+func (r *request) live() error {
+	n, at, err := cached(r.Context(), r.runsCache, "live", r.readLive)
 	if err != nil {
 		return err
 	}
 	data := liveOf(n)
-	data.NoDepths = d.cfg.Depths == nil
-	data.Problem = d.cfg.Visible(r.Context()).Text(n.problem)
-	return d.page(w, r, "live", view{Title: "Live", Nav: "live", Live: true, Every: liveEvery, At: at, Data: data})
+	data.NoDepths = r.cfg.Depths == nil
+	data.Problem = r.sees.Text(n.problem)
+	return r.page("live", view{Title: "Live", Nav: "live", Live: true, Every: liveEvery, At: at, Data: data})
 }
 
 func liveOf(n *nowData) *liveData {
@@ -244,26 +238,21 @@ func (q *liveQueue) DueText() string {
 }
 
 // changeIntake pauses or resumes a service's intake.
-func (d *dashboard) changeIntake(w http.ResponseWriter, r *http.Request) error {
-	by, err := d.by(r)
-	if err != nil {
-		return err
-	}
+func (r *request) changeIntake() error {
 	service, do := r.PostForm.Get("service"), r.PostForm.Get("do")
-	if do != "pause" && do != "resume" {
+	said, known := map[string]string{
+		"pause": "The intake of " + service + " is paused. Its processes finish what they handle, and receive nothing after " +
+			"their next report.",
+		"resume": "The intake of " + service + " is resumed. Its processes receive again after their next report.",
+	}[do]
+	if !known {
 		return invalid("action %q", do)
 	}
-	if err := d.cfg.Manager.PauseIntake(r.Context(), service, do == "pause", by); err != nil {
+	if err := r.cfg.Manager.PauseIntake(r.Context(), service, do == "pause", r.by()); err != nil {
 		return err
 	}
-	d.forget()
-	said := "The intake of " + service + " is resumed. Its processes receive again after their next report."
-	if do == "pause" {
-		said = "The intake of " + service + " is paused. Its processes finish what they handle, and receive nothing after " +
-			"their next report."
-	}
-	d.see(w, r, "/live", said)
-	return nil
+	r.forget()
+	return r.redirect("/live", said)
 }
 
 // latest is a count's limit for sorting: one without a limit comes last.

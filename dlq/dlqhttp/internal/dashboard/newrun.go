@@ -8,14 +8,12 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
-	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // newRunData is the form that starts a run, with what it would do.
@@ -24,21 +22,13 @@ type newRunData struct {
 	Chips  []chip
 	// Form are the fields as typed.
 	Form    url.Values
-	Preview *redrive.Preview
-	Sample  []sampleView
+	Preview *wire.RunPreview
 	Problem string
 	Targets []string
 	// RunID makes a second press of the button the same run.
 	RunID string
 	// Label is the button's: it names what it will send.
 	Label string
-}
-
-// sampleView is an entry of the preview with the result of the expression.
-type sampleView struct {
-	Entry   *dlq.Entry
-	Problem string
-	Diff    *payload.Diff
 }
 
 const sampleSize = 5
@@ -48,9 +38,6 @@ func specOf(form url.Values, s *search) (redrive.Spec, error) {
 	spec := redrive.Spec{
 		Filter: s.Filter, JQ: strings.TrimSpace(form.Get("jq")), Target: form.Get("target"),
 		CloseOnPublish: form.Get("close_on_publish") != "", Paused: form.Get("paused") != "",
-	}
-	if len(spec.Filter.Statuses) == 0 {
-		spec.Filter.Statuses = []dlq.Status{dlq.Pending}
 	}
 	var err error
 	number := func(name string, least, most float64) float64 {
@@ -78,7 +65,7 @@ func specOf(form url.Values, s *search) (redrive.Spec, error) {
 }
 
 // sendLabel is what the button of a run does, in numbers.
-func sendLabel(p *redrive.Preview) string {
+func sendLabel(p *wire.RunPreview) string {
 	verb, spec := "Send", &p.Spec
 	switch {
 	case p.NeedsApproval:
@@ -101,111 +88,81 @@ func sendLabel(p *redrive.Preview) string {
 	return label + ", canary " + strings.Join(steps, ", ")
 }
 
-// rateText is a rate as it was typed: it is not rounded.
-func rateText(rate float64) string { return strconv.FormatFloat(rate, 'f', -1, 64) + "/s" }
-
-// filterOf is the filter in the parameters of a run's form.
-func filterOf(q url.Values, now time.Time) (search, error) {
-	s, err := parseSearch(q, now)
-	return s.Frozen(now), err
+// runSearch reads which entries a run is for, and checks that the caller may search for them and use the expression.
+func (r *request) runSearch(form url.Values) (search, error) {
+	s, err := parseSearch(form, r.now())
+	if err != nil {
+		return s, err
+	}
+	s = s.Frozen(r.now())
+	if len(s.Filter.Statuses) == 0 {
+		s.Filter.Statuses = []dlq.Status{dlq.Pending}
+	}
+	return s, r.searches(&s.Filter, strings.TrimSpace(form.Get("jq")))
 }
 
 // newRun is the dry run: the form's entries are counted and shown, and nothing is sent.
-func (d *dashboard) newRun(w http.ResponseWriter, r *http.Request) error {
-	return d.previewRun(w, r, http.StatusOK, r.Form, "")
-}
-
-func (d *dashboard) previewRun(w http.ResponseWriter, r *http.Request, status int, form url.Values,
-	problem string,
-) error {
-	s, err := filterOf(form, d.cfg.Manager.Now(r.Context()))
-	if err != nil {
-		return err
-	}
+func (r *request) newRun() error {
+	form := r.Form
 	if !form.Has("canary") { // a first look: careful defaults
 		form.Set("canary", "1, 10, 100")
 	}
-	if !form.Has("rate") && d.cfg.Rate > 0 {
-		form.Set("rate", strconv.FormatFloat(d.cfg.Rate, 'f', -1, 64))
+	if !form.Has("rate") && r.cfg.Rate > 0 {
+		form.Set("rate", strconv.FormatFloat(r.cfg.Rate, 'f', -1, 64))
 	}
-	data := newRunData{
-		Form: form, Problem: problem, Targets: d.cfg.Runner.Targets(),
-		RunID: cmp.Or(form.Get("run_id"), uuid.NewString()),
-	}
-	if err := d.sees(r.Context(), &s.Filter, strings.TrimSpace(form.Get("jq"))); err != nil {
+	s, err := r.runSearch(form)
+	if err != nil {
 		return err
 	}
 	spec, err := specOf(form, &s)
-	s.Filter.Statuses = spec.Filter.Statuses
-	data.Search, data.Chips = s, s.Chips()
-	if err == nil {
-		data.Preview, err = d.cfg.Runner.PreviewRun(r.Context(), spec, sampleSize)
-	}
-	if err != nil && data.Problem == "" {
-		f := faultOf(err)
-		if f.status >= http.StatusInternalServerError {
-			return err
-		}
-		data.Problem = err.Error()
-	}
-	if data.Preview != nil {
-		ids := make([]int64, len(data.Preview.Sample))
-		for i := range ids {
-			ids[i] = data.Preview.Sample[i].Entry.ID
-		}
-		if err := d.cfg.Read(r.Context(), "preview", ids...); err != nil {
-			return err
-		}
-		data.Sample, data.Label = samples(data.Preview, d.cfg.Visible(r.Context())), sendLabel(data.Preview)
-	}
-	return d.render(w, r, status, "newrun", view{Title: "New redrive run", Nav: "runs", Data: &data})
+	return r.runForm(form, &s, &spec, err)
 }
 
-// samples are the entries of a preview as the caller may see them.
-func samples(p *redrive.Preview, sees visible.View) []sampleView {
-	views := make([]sampleView, 0, len(p.Sample))
-	for i := range p.Sample {
-		s := &p.Sample[i]
-		v := sampleView{Entry: sees.ShownEntry(&s.Entry), Problem: sees.Text(s.Problem)}
-		if s.After != nil {
-			diff := sees.Diff(s.Entry.Body, s.After)
-			v.Diff = &diff
-		}
-		views = append(views, v)
+// runForm shows the form of a run with what it would do, or with the problem of a field.
+func (r *request) runForm(form url.Values, s *search, spec *redrive.Spec, problem error) error {
+	data := newRunData{
+		Search: *s, Chips: s.Chips(), Form: form, Targets: r.cfg.Runner.Targets(),
+		RunID: cmp.Or(form.Get("run_id"), uuid.NewString()),
 	}
-	return views
+	status := http.StatusOK
+	if problem == nil {
+		data.Preview, problem = r.cfg.Preview(r.Context(), *spec, sampleSize)
+	} else if r.Method == http.MethodPost {
+		status = http.StatusUnprocessableEntity
+	}
+	switch {
+	case problem == nil:
+		data.Label = sendLabel(data.Preview)
+	case faultOf(r.Context(), problem).Status >= http.StatusInternalServerError:
+		return problem
+	default:
+		data.Problem = problem.Error()
+	}
+	return r.render(status, "newrun", view{Title: "New redrive run", Nav: "runs", Data: &data})
 }
 
 // startRun starts the run of the form, whether it was previewed or not: the fields are those of the preview. The id in
 // the form makes a second press of the button the same run.
-func (d *dashboard) startRun(w http.ResponseWriter, r *http.Request) error {
-	s, err := filterOf(r.PostForm, d.cfg.Manager.Now(r.Context()))
+func (r *request) startRun() error {
+	s, err := r.runSearch(r.PostForm)
 	if err != nil {
-		return err
-	}
-	if err := d.sees(r.Context(), &s.Filter, strings.TrimSpace(r.PostForm.Get("jq"))); err != nil {
 		return err
 	}
 	spec, err := specOf(r.PostForm, &s)
 	if err != nil {
-		return d.previewRun(w, r, http.StatusUnprocessableEntity, r.PostForm, err.Error())
+		return r.runForm(r.PostForm, &s, &spec, err)
 	}
-	spec.ID = r.PostForm.Get("run_id")
-	by, err := d.by(r)
-	if err != nil {
-		return err
-	}
-	by.Version = 0
-	if spec.ID == "" {
+	if spec.ID = r.PostForm.Get("run_id"); spec.ID == "" {
 		return invalid("the form has no run_id")
 	}
+	by := r.by()
 	// The set is frozen while the browser waits: a large one continues in the background, and the page of the run shows
 	// its progress.
-	return d.inBackground(w, r, "Freezing the entries of a run", "/runs/"+url.PathEscape(spec.ID),
+	return r.inBackground("Freezing the entries of a run", "/runs/"+url.PathEscape(spec.ID),
 		func(ctx context.Context) (string, error) {
-			run, err := d.cfg.Runner.StartRun(ctx, spec, by)
+			run, err := r.cfg.Runner.StartRun(ctx, spec, by)
 			if errors.Is(err, dlq.ErrConflict) { // the button was pressed twice
-				run, err = d.cfg.Runner.Run(ctx, spec.ID)
+				run, err = r.cfg.Runner.Run(ctx, spec.ID)
 			}
 			if err != nil {
 				return "", err

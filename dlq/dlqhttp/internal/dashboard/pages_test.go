@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,12 +21,14 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/storetest"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -109,7 +110,7 @@ type site struct {
 
 const prefix = "/ops"
 
-func newSite(t *testing.T, edits ...func(*Config)) *site {
+func newSite(t *testing.T, edits ...func(*operations.Config)) *site {
 	t.Helper()
 	store, err := sqlstore.Open(t.Context(), "sqlite:"+storetest.File(t))
 	require.NoError(t, err)
@@ -121,12 +122,27 @@ func newSite(t *testing.T, edits ...func(*Config)) *site {
 	require.NoError(t, err)
 	s.runner, err = redrive.NewRunner(redrive.Config{Store: s.store, Redriver: sent, Logger: quiet})
 	require.NoError(t, err)
-	cfg := Config{Manager: s.manager, Runner: s.runner, Prefix: prefix, Logger: quiet, Interval: time.Hour}
+	cfg := s.config()
 	for _, edit := range edits {
 		edit(&cfg)
 	}
 	s.handler = New(cfg)
 	return s
+}
+
+// config is the configuration of a dashboard that hides and records nothing.
+func (s *site) config() operations.Config {
+	return operations.Config{
+		Manager: s.manager, Runner: s.runner, Prefix: prefix, Interval: time.Hour, Logger: slog.New(slog.DiscardHandler),
+		Limits:  operations.Limits{Body: 4 << 20, Timeout: 30 * time.Second},
+		Visible: func(context.Context) visible.View { return visible.View{} },
+		Refused: func(context.Context, *visible.RefusedError) {},
+		Read:    func(context.Context, string, ...int64) error { return nil },
+		Health: func(ctx context.Context) (report wire.Health) {
+			report.Add("store", s.manager.Ping(ctx), wire.Component{})
+			return report
+		},
+	}
 }
 
 // put stores a dead letter.
@@ -254,7 +270,7 @@ func TestPages_Roles(t *testing.T) {
 
 // The read-only switch removes the buttons for every role.
 func TestPages_ReadOnly(t *testing.T) {
-	s := newSite(t, func(c *Config) { c.ReadOnly = true })
+	s := newSite(t, func(c *operations.Config) { c.ReadOnly = true })
 	s.put(t, 1)
 	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Paused: true}, dlq.By{Actor: "bob"})
 	require.NoError(t, err)
@@ -323,7 +339,7 @@ func TestPages_Redaction(t *testing.T) {
 		Texts: []string{`timeout after \d+`},
 	})
 	require.NoError(t, err)
-	s := newSite(t, func(c *Config) {
+	s := newSite(t, func(c *operations.Config) {
 		c.Visible = func(context.Context) visible.View { return visible.New(rules, "admin", nil) }
 	})
 	s.put(t, 1)
@@ -368,7 +384,7 @@ func TestPages_Redaction(t *testing.T) {
 
 // A store that is down, an entry that is gone, an invalid request: each page names the remedy.
 func TestPages_Faults(t *testing.T) {
-	s := newSite(t, func(c *Config) { c.Interval = time.Nanosecond })
+	s := newSite(t, func(c *operations.Config) { c.Interval = time.Nanosecond })
 	s.put(t, 1)
 	for path, want := range map[string]struct {
 		status int
@@ -408,7 +424,7 @@ func TestPages_Faults(t *testing.T) {
 
 // Only a store that is down is called that; an error of a store that answers is shown with its reason.
 func TestPages_FaultsOfAStoreThatAnswers(t *testing.T) {
-	s := newSite(t, func(c *Config) { c.Interval = time.Nanosecond })
+	s := newSite(t, func(c *operations.Config) { c.Interval = time.Nanosecond })
 	s.store.broken.Store(true)
 	w := s.get(access.Viewer, "/groups")
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
@@ -425,12 +441,12 @@ func TestPages_FaultsOfAStoreThatAnswers(t *testing.T) {
 func TestPages_HalfDone(t *testing.T) {
 	s := newSite(t)
 	j := &job{Err: errDown, Said: "3 entries discarded.", Back: "/entries?status=PENDING"}
-	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, prefix+"/entries/act", http.NoBody)
-	d := &dashboard{cfg: Config{
-		Manager: s.manager, Prefix: prefix, Logger: slog.New(slog.DiscardHandler),
-		Visible: func(context.Context) visible.View { return visible.View{} },
-	}}
-	d.fail(w, r, j.fault())
+	w := httptest.NewRecorder()
+	r := &request{
+		Request:   httptest.NewRequest(http.MethodPost, prefix+"/entries/act", http.NoBody),
+		dashboard: &dashboard{cfg: s.config()}, w: w,
+	}
+	r.fail(j.fault(t.Context()))
 	for _, says := range []string{"It was not finished", "3 entries discarded.", "safe", errDown.Error(), "Continue"} {
 		require.Contains(t, w.Body.String(), says)
 	}
@@ -458,21 +474,9 @@ func TestPages_Conflict(t *testing.T) {
 	require.Contains(t, w.Body.String(), "by bob")
 }
 
-// A node of the settings is rendered as text, or as a table if its members are values.
-func TestNode(t *testing.T) {
-	n, err := nodeOf(map[string]any{
-		"queues": []any{map[string]any{"arguments": "x", "name": "orders"}, map[string]any{"name": "<b>"}},
-		"on":     true, "size": 10, "share": 0.5, "none": nil,
-		"deep": map[string]any{"a": []any{"x", map[string]any{"y": []any{1}}}},
-	})
-	require.NoError(t, err)
-	last := n.Children[len(n.Children)-1]
-	require.Equal(t, []string{"name", "arguments"}, last.Columns)
-	require.Equal(t, [][]string{{"orders", "x"}, {"<b>", ""}}, last.Rows)
-	text, err := json.Marshal(n.Children[:4])
-	require.NoError(t, err)
-	require.Contains(t, string(text), `"Text":"10"`)
-	s := newSite(t, func(c *Config) {
+// Settings and topology are shown as text.
+func TestPages_System(t *testing.T) {
+	s := newSite(t, func(c *operations.Config) {
 		c.Settings = map[string]any{"key": `<script>alert(1)</script>`}
 		c.Topology = func(context.Context) (any, error) { return nil, errDown }
 	})
@@ -508,8 +512,7 @@ func TestPages_NoReader(t *testing.T) {
 	sent := dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
 	runner, err := redrive.NewRunner(redrive.Config{Store: s.store, Redriver: gone{sent}})
 	require.NoError(t, err)
-	s.handler = New(Config{
-		Manager: s.manager, Runner: runner, Prefix: prefix, Logger: slog.New(slog.DiscardHandler), Interval: time.Hour,
-	})
+	s.runner = runner
+	s.handler = New(s.config())
 	require.Contains(t, s.get(access.Operator, "/runs/new").Body.String(), warning)
 }

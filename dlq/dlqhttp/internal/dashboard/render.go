@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"compress/gzip"
 	"embed"
+	"encoding/base64"
 	"fmt"
 	"html/template"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,16 +43,15 @@ type view struct {
 	Hides bool
 	Now   time.Time
 	// Awaiting is how many runs wait for the caller's approval; empty if none do.
-	Awaiting  string
-	Flash     string
-	dashboard *dashboard
+	Awaiting string
+	Flash    string
 }
 
 // may are the visible buttons; the server refuses the other actions no matter what the page shows.
 type may struct{ Operate, Approve, Admin, Redrive bool }
 
 // Asset is the URL of an embedded file.
-func (v *view) Asset(name string) string { return v.dashboard.assetPath(name) }
+func (v *view) Asset(name string) string { return v.Base + assetPath(name) }
 
 // pages are the parsed templates, by name: each is the layout, the shared parts, and the page.
 var pages = sync.OnceValue(func() map[string]*template.Template {
@@ -62,11 +63,9 @@ var pages = sync.OnceValue(func() map[string]*template.Template {
 	}
 	all := map[string]*template.Template{}
 	for _, f := range files {
-		name := f.Name()[:len(f.Name())-len(".html")]
-		if name == "layout" || name == "parts" {
-			continue
+		if name := strings.TrimSuffix(f.Name(), ".html"); name != "layout" && name != "parts" {
+			all[name] = template.Must(template.Must(shared.Clone()).ParseFS(templates, "templates/"+f.Name()))
 		}
-		all[name] = template.Must(template.Must(shared.Clone()).ParseFS(templates, "templates/"+f.Name()))
 	}
 	return all
 })
@@ -74,21 +73,18 @@ var pages = sync.OnceValue(func() map[string]*template.Template {
 // minZip is the size from which a page is worth compressing.
 const minZip = 1400
 
+// page responds with a page and status 200.
+func (r *request) page(name string, v view) error { return r.render(http.StatusOK, name, v) }
+
 // render responds with a page. On an error nothing has been written.
-func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, name string, v view) error {
-	p := access.From(r.Context())
-	writes := !d.cfg.ReadOnly
-	v.dashboard, v.Base, v.User, v.ReadOnly, v.Now = d, d.cfg.Prefix, p, d.cfg.ReadOnly,
-		d.cfg.Manager.Now(r.Context()).UTC()
-	v.Self, v.Hides = r.URL.RequestURI(), d.cfg.Visible(r.Context()).Hides()
-	v.May = may{
-		Operate: writes && p.Role.Allows(access.Operator), Approve: writes && p.Role.Allows(access.Approver),
-		Admin: writes && p.Role.Allows(access.Admin), Redrive: writes && p.Role.Allows(access.Operator) &&
-			d.cfg.Manager.CanRedrive(),
-	}
-	v.Session = d.cfg.Session != nil && d.cfg.Session(r)
+func (r *request) render(status int, name string, v view) error {
+	may := func(least access.Role) bool { return !r.cfg.ReadOnly && r.who.Role.Allows(least) }
+	v.Base, v.Self, v.User, v.ReadOnly, v.Now = r.cfg.Prefix, r.URL.RequestURI(), r.who, r.cfg.ReadOnly, r.now()
+	v.May.Operate, v.May.Approve, v.May.Admin = may(access.Operator), may(access.Approver), may(access.Admin)
+	v.May.Redrive = v.May.Operate && r.cfg.Manager.CanRedrive()
+	v.Hides, v.Session = r.sees.Hides(), r.cfg.Session != nil && r.cfg.Session(r.Request)
 	if v.Every == 0 {
-		v.Every = int(max(d.cfg.Interval, time.Second) / time.Second)
+		v.Every = int(max(r.cfg.Interval, time.Second) / time.Second)
 	}
 	if v.At.IsZero() {
 		v.At = v.Now
@@ -96,7 +92,7 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, n
 	if c, err := r.Cookie("redrive_theme"); err == nil && (c.Value == "dark" || c.Value == "light") {
 		v.Theme = c.Value
 	}
-	v.Flash, v.Awaiting = d.takeFlash(w, r), d.awaiting(r)
+	v.Flash, v.Awaiting = r.takeFlash(), r.awaiting()
 	page := pages()[name]
 	if page == nil {
 		return fmt.Errorf("dashboard: no page %q", name)
@@ -106,19 +102,61 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, n
 		return fmt.Errorf("dashboard: %w", err)
 	}
 	data := out.Bytes()
-	header := w.Header()
+	header := r.w.Header()
 	header.Set("Content-Type", "text/html; charset=utf-8")
 	header.Set("Vary", "Accept-Encoding, Cookie")
-	if len(data) >= minZip && acceptsGzip(r) {
+	if len(data) >= minZip && acceptsGzip(r.Request) {
 		header.Set("Content-Encoding", "gzip")
 		data = zip(data, gzip.BestSpeed)
 	}
-	w.WriteHeader(status)
-	_, _ = w.Write(data) // the client disconnected: no reader is left for the error
+	r.w.WriteHeader(status)
+	_, _ = r.w.Write(data) // the client disconnected: no reader is left for the error
 	return nil
 }
 
-// page responds with a page and status 200.
-func (d *dashboard) page(w http.ResponseWriter, r *http.Request, name string, v view) error {
-	return d.render(w, r, http.StatusOK, name, v)
+// download responds with a file, which no browser renders.
+func (r *request) download(contentType, name string, data []byte) error {
+	header := r.w.Header()
+	header.Set("Content-Type", contentType)
+	header.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name))
+	header.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	_, _ = r.w.Write(data) // the client disconnected: no reader is left for the error
+	return nil
+}
+
+// The result of a change is shown on the next page, once: the text is in a cookie until then. It is displayed as text
+// like everything else.
+const flashCookie = "redrive_said"
+
+// maxFlash limits the text, so that browsers accept the cookie.
+const maxFlash = 1024
+
+// redirect sends the browser to where the result of a change can be seen, and reports it there. The path is below the
+// prefix.
+func (r *request) redirect(path, said string) error {
+	if said != "" {
+		said = strings.ToValidUTF8(said[:min(len(said), maxFlash)], "")
+		r.setFlash(base64.RawURLEncoding.EncodeToString([]byte(said)), 60)
+	}
+	r.w.Header().Set("Location", r.cfg.Prefix+path)
+	r.w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+func (r *request) setFlash(value string, maxAge int) {
+	http.SetCookie(r.w, &http.Cookie{ //nolint:gosec // G124: a server on this machine has no TLS
+		Name: flashCookie, Value: value, Path: r.cfg.Prefix + "/", MaxAge: maxAge, HttpOnly: true, Secure: r.TLS != nil,
+		SameSite: http.SameSiteStrictMode,
+	})
+}
+
+// takeFlash is the result of the last change, unless it was shown already.
+func (r *request) takeFlash() string {
+	c, err := r.Cookie(flashCookie)
+	if err != nil || c.Value == "" {
+		return ""
+	}
+	r.setFlash("", -1)
+	said, _ := base64.RawURLEncoding.DecodeString(c.Value) // what can be read of it
+	return strings.ToValidUTF8(string(said), "")
 }

@@ -1,21 +1,18 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// period is a choice of how long a report looks back.
+// period is a choice of how long a report looks back; the URL accepts any whole hours up to maxPeriod.
 type period struct{ Since, Label string }
-
-// periods are the choices; the URL accepts any whole hours up to maxPeriod.
-var periods = []period{{"24h", "Day"}, {"7d", "Week"}, {"30d", "30 days"}, {"90d", "90 days"}}
 
 const (
 	defaultPeriod = "7d"
@@ -48,10 +45,8 @@ func (d *reportData) Length() time.Duration { return d.To.Sub(d.From) }
 func (d *reportData) Empty() bool { return d.Now == 0 && d.Before == 0 }
 
 // recurrence is the requested report, as the caller may see it, and the period as it was written.
-func (d *dashboard) recurrence(r *http.Request) (report *dlq.Recurrence, since string, at time.Time, err error) {
-	if since = r.URL.Query().Get("since"); since == "" {
-		since = defaultPeriod
-	}
+func (r *request) recurrence() (report *dlq.Recurrence, since string, at time.Time, err error) {
+	since = cmp.Or(r.Form.Get("since"), defaultPeriod)
 	length, err := parseAge(since)
 	if err != nil {
 		return nil, since, at, err
@@ -59,25 +54,25 @@ func (d *dashboard) recurrence(r *http.Request) (report *dlq.Recurrence, since s
 	if length < time.Hour || length%time.Hour != 0 || length > maxPeriod {
 		return nil, since, at, invalid("a report over %s: whole hours, from 1h to 366d", since)
 	}
-	report, at, err = cached(r.Context(), d.cache, "report "+length.String(),
+	report, at, err = cached(r.Context(), r.cache, "report "+length.String(),
 		func(ctx context.Context) (*dlq.Recurrence, error) {
-			return d.cfg.Manager.Recurrence(ctx, dlq.RecurrenceQuery{Period: length})
+			return r.cfg.Manager.Recurrence(ctx, dlq.RecurrenceQuery{Period: length})
 		})
 	if err != nil {
 		return nil, since, at, err
 	}
-	return new(d.cfg.Visible(r.Context()).Recurrence(report)), since, at, nil
+	return new(r.sees.Recurrence(report)), since, at, nil
 }
 
 // report shows which causes are new, growing, back, or gone.
-func (d *dashboard) report(w http.ResponseWriter, r *http.Request) error {
-	report, since, at, err := d.recurrence(r)
+func (r *request) report() error {
+	report, since, at, err := r.recurrence()
 	if err != nil {
 		return err
 	}
 	data := reportData{
-		Recurrence: report, Since: since, Periods: periods, Earlier: report.From.Add(-report.To.Sub(report.From)),
-		Most: driver.MaxPage,
+		Recurrence: report, Since: since, Earlier: report.From.Add(-report.To.Sub(report.From)), Most: driver.MaxPage,
+		Periods: []period{{"24h", "Day"}, {"7d", "Week"}, {"30d", "30 days"}, {"90d", "90 days"}},
 		Parts: []reportPart{
 			{"New", "Never seen before this period.", "No cause is new: all had been seen before.", report.New},
 			{"Growing", "At least half as often again as before, and five times more.", "No cause is growing.", report.Growing},
@@ -92,22 +87,21 @@ func (d *dashboard) report(w http.ResponseWriter, r *http.Request) error {
 			{"Steady", "They come about as often as before, or less.", "No cause is steady.", report.Steady},
 		},
 	}
-	return d.page(w, r, "report", view{Title: "Report", Nav: "report", Live: true, At: at, Data: &data})
+	return r.page("report", view{Title: "Report", Nav: "report", Live: true, At: at, Data: &data})
 }
 
 // reportMarkdown downloads the report for a chat, an issue or a mail.
-func (d *dashboard) reportMarkdown(w http.ResponseWriter, r *http.Request) error {
-	report, _, _, err := d.recurrence(r)
+func (r *request) reportMarkdown() error {
+	report, _, _, err := r.recurrence()
 	if err != nil {
 		return err
 	}
-	download(w, "text/markdown; charset=utf-8", reportName(report, "md"), []byte(report.Markdown()))
-	return nil
+	return r.download("text/markdown; charset=utf-8", reportName(report, "md"), []byte(report.Markdown()))
 }
 
 // reportJSON downloads the report for a program.
-func (d *dashboard) reportJSON(w http.ResponseWriter, r *http.Request) error {
-	report, _, _, err := d.recurrence(r)
+func (r *request) reportJSON() error {
+	report, _, _, err := r.recurrence()
 	if err != nil {
 		return err
 	}
@@ -115,19 +109,9 @@ func (d *dashboard) reportJSON(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("dashboard: report: %w", err)
 	}
-	download(w, "application/json", reportName(report, "json"), append(text, '\n'))
-	return nil
+	return r.download("application/json", reportName(report, "json"), append(text, '\n'))
 }
 
 func reportName(r *dlq.Recurrence, extension string) string {
 	return fmt.Sprintf("dead-letters-%s-to-%s.%s", r.From.Format(time.DateOnly), r.To.Format(time.DateOnly), extension)
-}
-
-// download responds with a file, which no browser renders.
-func download(w http.ResponseWriter, contentType, name string, data []byte) {
-	header := w.Header()
-	header.Set("Content-Type", contentType)
-	header.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name))
-	header.Set("Content-Security-Policy", "default-src 'none'; sandbox")
-	_, _ = w.Write(data) //nolint:gosec // G705: a file that no browser shows; no client is left to get the error
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/envelope"
@@ -82,7 +83,7 @@ func TestPages_Report(t *testing.T) {
 func TestPages_ReportRedaction(t *testing.T) {
 	rules, err := redact.New(redact.Config{Texts: []string{`bank of \w+`}})
 	require.NoError(t, err)
-	s := newSite(t, func(c *Config) {
+	s := newSite(t, func(c *operations.Config) {
 		c.Visible = func(ctx context.Context) visible.View {
 			if access.From(ctx).Role.Allows(access.Admin) {
 				return visible.View{}

@@ -9,25 +9,24 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // retentionData is what a purge would remove.
 type retentionData struct {
-	Days      string
-	Resolved  bool
-	Discarded bool
-	Archive   bool
+	Days                         string
+	Resolved, Discarded, Archive bool
 	// Asked means that a preview was requested.
 	Asked   bool
 	Count   int64
 	Before  time.Time
-	Sample  []dlq.Entry
+	Sample  []wire.Entry
 	Kept    dlq.Retention
 	Current driver.Counts
 }
 
 // defaultDays is how long resolved entries are kept by default.
-const defaultDays = 90
+const defaultDays = "90"
 
 // purgeOf reads a purge from a form.
 func purgeOf(q url.Values, now time.Time) (dlq.Purge, error) {
@@ -51,37 +50,37 @@ func purgeOf(q url.Values, now time.Time) (dlq.Purge, error) {
 	return p, nil
 }
 
-func (d *dashboard) retention(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
-	data := retentionData{Days: strconv.Itoa(defaultDays), Resolved: true, Archive: true, Kept: d.cfg.Retention}
-	s, _, err := d.snapshot(r.Context())
+func (r *request) retention() error {
+	q := r.Form
+	data := retentionData{Days: defaultDays, Resolved: true, Archive: true, Kept: r.cfg.Retention, Asked: q.Has("days")}
+	s, _, err := r.snapshot()
 	if err != nil {
 		return err
 	}
 	data.Current = s.Stats.Counts
-	if q.Has("days") {
-		p, err := purgeOf(q, d.cfg.Manager.Now(r.Context()))
+	if data.Asked {
+		p, err := purgeOf(q, r.now())
 		if err != nil {
 			return err
 		}
-		data.Asked, data.Days, data.Before = true, q.Get("days"), p.ClosedBefore
-		data.Resolved, data.Discarded, data.Archive = q.Get("resolved") != "", q.Get("discarded") != "", !p.SkipArchive
+		data.Days, data.Before, data.Archive = q.Get("days"), p.ClosedBefore, !p.SkipArchive
+		data.Resolved, data.Discarded = q.Get("resolved") != "", q.Get("discarded") != ""
 		filter := dlq.Filter{Statuses: p.Statuses, ResolvedBefore: p.ClosedBefore}
-		if data.Count, err = d.cfg.Manager.Count(r.Context(), filter, 0); err != nil {
+		if data.Count, err = r.cfg.Manager.Count(r.Context(), filter, 0); err != nil {
 			return err
 		}
-		l, err := d.cfg.Manager.List(r.Context(), filter, dlq.Page{Limit: 5, Order: driver.OldestFirst})
+		l, err := r.cfg.Manager.List(r.Context(), filter, dlq.Page{Limit: 5, Order: driver.OldestFirst})
 		if err != nil {
 			return err
 		}
-		data.Sample = d.cfg.Visible(r.Context()).ShownEntries(l.Entries)
+		data.Sample = r.sees.Entries(l.Entries)
 	}
-	return d.page(w, r, "retention", view{Title: "Retention", Nav: "retention", Data: &data})
+	return r.page("retention", view{Title: "Retention", Nav: "retention", Data: &data})
 }
 
 // purge removes the entries of the preview: those closed before its time.
-func (d *dashboard) purge(w http.ResponseWriter, r *http.Request) error {
-	p, err := purgeOf(r.PostForm, d.cfg.Manager.Now(r.Context()))
+func (r *request) purge() error {
+	p, err := purgeOf(r.PostForm, r.now())
 	if err != nil {
 		return err
 	}
@@ -93,19 +92,14 @@ func (d *dashboard) purge(w http.ResponseWriter, r *http.Request) error {
 		p.ClosedBefore = before // never more than was previewed
 	}
 	if r.PostForm.Get("sure") == "" {
-		return &fault{
-			status: http.StatusUnprocessableEntity, title: "Say that you are sure",
-			detail: "Nothing was removed. Go back and tick the box: a purge cannot be undone by a button.",
-		}
+		return newFault(http.StatusUnprocessableEntity, "Say that you are sure",
+			"Nothing was removed. Go back and tick the box: a purge cannot be undone by a button.", nil)
 	}
-	by, err := d.by(r)
-	if err != nil {
-		return err
-	}
+	by := r.by()
 	p.Actor, p.Note = by.Actor, by.Note
-	return d.inBackground(w, r, "Purging closed entries", "/retention", func(ctx context.Context) (string, error) {
-		n, err := d.cfg.Manager.Purge(ctx, p)
-		said := plural(int64(n), "entry", "entries") + " purged"
+	return r.inBackground("Purging closed entries", "/retention", func(ctx context.Context) (string, error) {
+		n, err := r.cfg.Manager.Purge(ctx, p)
+		said := plural(n, "entry", "entries") + " purged"
 		if !p.SkipArchive {
 			said += " into the archive"
 		}

@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // runsData is a page of the runs.
@@ -25,10 +27,9 @@ type runsData struct {
 
 const runsPage = 30
 
-func (d *dashboard) runs(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
+func (r *request) runs() error {
 	var f redrive.RunFilter
-	state := q.Get("state")
+	state, after := r.Form.Get("state"), r.Form.Get("after")
 	switch {
 	case state == "unfinished":
 		f.States = unfinished
@@ -37,41 +38,132 @@ func (d *dashboard) runs(w http.ResponseWriter, r *http.Request) error {
 	case state != "":
 		return invalid("state %q", state)
 	}
-	after := q.Get("after")
 	type answer struct {
 		runs []redrive.Run
 		next string
 	}
-	a, at, err := cached(r.Context(), d.cache, "runs "+state+" "+after, func(ctx context.Context) (a answer, err error) {
-		a.runs, a.next, err = d.cfg.Runner.Runs(ctx, f, dlq.Page{Limit: runsPage, After: after})
+	a, at, err := cached(r.Context(), r.cache, "runs "+state+" "+after, func(ctx context.Context) (a answer, err error) {
+		a.runs, a.next, err = r.cfg.Runner.Runs(ctx, f, dlq.Page{Limit: runsPage, After: after})
 		return a, err
 	})
 	if err != nil {
 		return err
 	}
-	shown := d.named(r, d.cfg.Visible(r.Context()).ShownRuns(a.runs)) //nolint:contextcheck // of the request
-	data := runsData{Runs: shown, State: state, Next: a.next, States: redrive.States()}
-	return d.page(w, r, "runs", view{Title: "Redrive runs", Nav: "runs", Live: true, At: at, Data: &data})
+	data := runsData{Runs: r.named(r.sees.ShownRuns(a.runs)), State: state, Next: a.next, States: redrive.States()}
+	return r.page("runs", view{Title: "Redrive runs", Nav: "runs", Live: true, At: at, Data: &data})
+}
+
+// namedRun is a run with its name.
+type namedRun struct {
+	*redrive.Run
+
+	Name     string
+	Progress redrive.Progress
+}
+
+// named gives runs names that the caller may see.
+func (r *request) named(runs []redrive.Run) []namedRun {
+	list := make([]namedRun, len(runs))
+	for i := range runs {
+		list[i] = namedRun{&runs[i], r.nameOf(&runs[i]), runs[i].Progress(r.now())}
+	}
+	return list
+}
+
+// nameOf names a run by its entries: an id means nothing to a person.
+func (r *request) nameOf(run *redrive.Run) string {
+	f := &run.Spec.Filter
+	used := search{Filter: *f}
+	var parts []string
+	if f.Fingerprint != "" {
+		parts = append(parts, oneLine(70, r.causeOf(f.Fingerprint)))
+	}
+	for _, c := range used.Chips("group", "to") { // every run has the time until which it was frozen
+		parts = append(parts, c.Label+" "+oneLine(50, c.Value))
+	}
+	for _, s := range f.Statuses {
+		if s != dlq.Pending {
+			parts = append(parts, words(s))
+		}
+	}
+	what, n := strings.Join(parts, ", "), run.Counts.Total()
+	switch {
+	case n > 0 && what == "":
+		return plural(n, "entry", "entries") + ", all that were pending"
+	case n > 0:
+		return plural(n, "entry", "entries") + ": " + what
+	case what == "":
+		return "everything pending"
+	default:
+		return what
+	}
+}
+
+// causeOf is the visible text of a cause.
+func (r *request) causeOf(fingerprint string) string {
+	groups, _, err := cached(r.Context(), r.cache, "cause "+fingerprint,
+		func(ctx context.Context) ([]driver.Group, error) {
+			return r.cfg.Manager.Groups(ctx, dlq.GroupQuery{Fingerprint: fingerprint, Limit: 1})
+		})
+	if err != nil || len(groups) == 0 { // it was purged, or the store is down: use the less readable name
+		return "cause " + fingerprint
+	}
+	return r.sees.Groups(groups)[0].Cause
+}
+
+// maxBadge is the largest number in the menu.
+const maxBadge = 99
+
+// awaiting is how many runs wait for the caller's approval, for the menu.
+func (r *request) awaiting() string {
+	if r.cfg.ReadOnly || !r.who.Role.Allows(access.Approver) {
+		return ""
+	}
+	runs, _, err := cached(r.Context(), r.cache, "awaiting", func(ctx context.Context) ([]redrive.Run, error) {
+		waiting := redrive.RunFilter{States: []redrive.State{redrive.AwaitingApproval}}
+		runs, _, err := r.cfg.Runner.Runs(ctx, waiting, dlq.Page{Limit: maxBadge + 1})
+		return runs, err
+	})
+	if err != nil {
+		return "" // the page itself shows that the store is down
+	}
+	n := 0
+	for i := range runs {
+		if !r.started(&runs[i]) {
+			n++
+		}
+	}
+	switch {
+	case n == 0:
+		return ""
+	case n > maxBadge:
+		return strconv.Itoa(maxBadge) + "+"
+	default:
+		return strconv.Itoa(n)
+	}
+}
+
+// started reports whether the caller has started a run, and so cannot approve it.
+func (r *request) started(run *redrive.Run) bool {
+	return driver.Person(run.CreatedBy) == driver.Person(r.who.Name)
 }
 
 // runData is one run and what happened to its entries.
 type runData struct {
-	Run      *redrive.Run
-	Name     string
-	Progress redrive.Progress
-	Chips    []chip
+	namedRun
+
+	Chips []chip
 	// Items are the first entries that did not succeed, or a page of those in the requested state.
-	Items   []redrive.Item
+	Items   []wire.RunItem
 	Show    redrive.ItemState
 	Next    int64
 	Audit   []auditRow
-	records []driver.AuditRecord
 	Actions []string
-	// Own means that the caller requested the run, and so cannot approve it.
+	// Own means that the caller started the run.
 	Own   bool
 	Parts []part
 	// Review is what it would send, while it waits for approval.
-	Review *reviewView
+	Review *wire.RunReview
 }
 
 // part is a part of the progress bar.
@@ -89,64 +181,73 @@ const (
 	runInterval = time.Second
 )
 
-func (d *dashboard) run(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	show := redrive.ItemState(r.URL.Query().Get("items"))
-	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // an invalid value means the first page
+// storedRun is what the store has about a run.
+type storedRun struct {
+	run     *redrive.Run
+	items   []redrive.Item
+	next    int64
+	records []driver.AuditRecord
+}
+
+func (r *request) run() error {
+	id, show := r.PathValue("id"), redrive.ItemState(r.Form.Get("items"))
+	after, _ := strconv.ParseInt(r.Form.Get("after"), 10, 64) // an invalid value means the first page
 	if show != "" && !slices.Contains(redrive.ItemStates(), show) {
 		return invalid("items %q", show)
 	}
-	data, at, err := cached(r.Context(), d.runsCache, fmt.Sprint("run ", id, " ", show, " ", after),
-		func(ctx context.Context) (*runData, error) {
-			return d.readRun(ctx, id, show, after)
-		})
+	stored, at, err := cached(r.Context(), r.runsCache, fmt.Sprint("run ", id, " ", show, " ", after),
+		func(ctx context.Context) (*storedRun, error) { return r.readRun(ctx, id, show, after) })
 	if err != nil {
 		return err
 	}
-	seen, sees := *data, d.cfg.Visible(r.Context())
-	seen.Run = sees.ShownRun(data.Run)
-	used := search{Filter: seen.Run.Spec.Filter}
-	seen.Chips = used.Chips()
-	seen.Progress = seen.Run.Progress(d.cfg.Manager.Now(r.Context()))
-	seen.Own = driver.Person(data.Run.CreatedBy) == driver.Person(access.From(r.Context()).Name)
-	if seen.Review, err = d.review(r.Context(), data.Run); err != nil {
-		return err
+	run := r.sees.ShownRun(stored.run)
+	used := search{Filter: run.Spec.Filter}
+	data := runData{
+		namedRun: namedRun{run, r.nameOf(run), run.Progress(r.now())}, Chips: used.Chips(), Own: r.started(stored.run),
+		Show: show, Next: stored.next, Actions: runActions(run), Parts: partsOf(run.Counts),
+		Audit: r.auditRows(wire.FoldAudit(r.sees.Audit(stored.records))),
 	}
-	seen.Items, seen.Audit = sees.ShownItems(data.Items), d.auditRows(r, sees.Audit(data.records))
-	seen.Name = d.nameOf(r, seen.Run) //nolint:contextcheck // of the request
-	v := view{Title: oneLine(60, seen.Name), Nav: "runs", Live: true, At: at, Data: &seen}
-	if !seen.Run.State.Ended() || seen.Run.Counts.Open() > 0 {
+	for i := range stored.items {
+		data.Items = append(data.Items, r.sees.Item(&stored.items[i]))
+	}
+	if run.State == redrive.AwaitingApproval {
+		if data.Review, err = r.cfg.Review(r.Context(), id, sampleSize); err != nil {
+			return err
+		}
+	}
+	v := view{Title: oneLine(60, data.Name), Nav: "runs", Live: true, At: at, Data: &data}
+	if !run.State.Ended() || run.Counts.Open() > 0 {
 		v.Every = 1
 	}
-	return d.page(w, r, "run", v)
+	return r.page("run", v)
 }
 
-func (d *dashboard) readRun(ctx context.Context, id string, show redrive.ItemState, after int64) (*runData, error) {
+func (d *dashboard) readRun(ctx context.Context, id string, show redrive.ItemState, after int64) (*storedRun, error) {
 	run, err := d.cfg.Runner.Run(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	data := &runData{Run: run, Show: show, Actions: runActions(run), Parts: partsOf(run.Counts)}
+	stored := &storedRun{run: run}
 	states := []redrive.ItemState{redrive.ItemFailed, redrive.ItemLost, redrive.ItemSkipped}
 	if show != "" {
 		states = []redrive.ItemState{show}
 	}
 	for _, state := range states {
-		if run.Counts.Of(state) == 0 || len(data.Items) >= itemsPage {
+		if run.Counts.Of(state) == 0 || len(stored.items) >= itemsPage {
 			continue
 		}
 		items, err := d.cfg.Runner.RunItems(ctx, id,
-			redrive.ItemFilter{State: state, After: after, Limit: itemsPage - len(data.Items)})
+			redrive.ItemFilter{State: state, After: after, Limit: itemsPage - len(stored.items)})
 		if err != nil {
 			return nil, err
 		}
-		data.Items = append(data.Items, items...)
+		stored.items = append(stored.items, items...)
 	}
-	if show != "" && len(data.Items) == itemsPage {
-		data.Next = data.Items[itemsPage-1].EntryID
+	if show != "" && len(stored.items) == itemsPage {
+		stored.next = stored.items[itemsPage-1].EntryID
 	}
-	data.records, _, err = d.cfg.Manager.AuditLog(ctx, dlq.AuditFilter{Run: id}, dlq.Page{Limit: auditPage})
-	return data, err
+	stored.records, _, err = d.cfg.Manager.AuditLog(ctx, dlq.AuditFilter{Run: id}, dlq.Page{Limit: auditPage})
+	return stored, err
 }
 
 // partsOf are the parts of the progress bar, finished ones first.
@@ -186,17 +287,13 @@ func runActions(run *redrive.Run) []string {
 	}
 }
 
-// changeRun does one action on a run, or changes its rate.
-func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
-	by, err := d.by(r)
-	if err != nil {
-		return err
-	}
-	id, m, do := r.PathValue("id"), d.cfg.Runner, r.PostForm.Get("do")
-	if p := access.From(r.Context()); (do == "approve" || do == "reject") && !p.Role.Allows(access.Approver) {
-		return &fault{
-			status: http.StatusForbidden, title: "This is not for you",
-			detail: access.Refusal(p, access.Approver) + ". Ask the people who approve runs.",
+// changeRun does one action on a run, or changes its rate. The run's state may have changed since the page was shown:
+// what counts is whether the action still fits.
+func (r *request) changeRun() error {
+	id, m, do := r.PathValue("id"), r.cfg.Runner, r.PostForm.Get("do")
+	if do == "approve" || do == "reject" {
+		if err := r.requires(access.Approver); err != nil {
+			return err
 		}
 	}
 	changes := map[string]func(context.Context, string, dlq.By) (*redrive.Run, error){
@@ -213,18 +310,15 @@ func (d *dashboard) changeRun(w http.ResponseWriter, r *http.Request) error {
 	if !known {
 		return invalid("action %q", do)
 	}
-	// The run's state may have changed since the page was shown: what counts is whether the action still fits.
-	by.Version = 0
-	run, err := change(r.Context(), id, by)
-	d.forget()
+	run, err := change(r.Context(), id, r.by())
+	r.forget()
+	if errors.Is(err, dlq.ErrForbidden) {
+		return newFault(http.StatusForbidden, "Someone else has to do it", err.Error()+".", err)
+	}
 	if err != nil {
-		if errors.Is(err, redrive.ErrForbidden) {
-			return newFault(http.StatusForbidden, "Someone else has to do it", err.Error()+".", err)
-		}
 		return err
 	}
-	d.see(w, r, "/runs/"+id, "The run is "+words(run.State)+".")
-	return nil
+	return r.redirect("/runs/"+id, "The run is "+words(run.State)+".")
 }
 
 // forget empties the caches after a change.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // timelineEvent is an event in the life of a message.
@@ -22,70 +23,66 @@ type timelineEvent struct {
 }
 
 // timeline is the life of a message: its attempts before it died, every redrive and its outcome, and what people did.
-func timeline(e *dlq.Entry, audit []driver.AuditRecord) []timelineEvent {
+func timeline(e *wire.Entry, audit []wire.AuditRecord) []timelineEvent {
 	var all []timelineEvent
-	if t := e.Origin.Timestamp; !t.IsZero() {
-		all = append(all, timelineEvent{At: t, Kind: "note", Title: "Published to " + e.Origin.Topic})
+	add := func(at time.Time, kind, title string) *timelineEvent {
+		all = append(all, timelineEvent{At: at, Kind: kind, Title: title})
+		return &all[len(all)-1]
+	}
+	if !e.BrokerTime.IsZero() {
+		add(e.BrokerTime, "note", "Published to "+string(e.Topic))
 	}
 	if first := e.FirstFailureAt; !first.IsZero() && e.Attempts > 1 && first.Before(e.CreatedAt) {
-		all = append(all, timelineEvent{At: first, Kind: "bad", Title: "Attempt 1 failed"})
+		add(first, "bad", "Attempt 1 failed")
 	}
-	// The first error is the entry's, unless it has died again since: then the records have it.
-	firstError := e.ErrorMessage
-	for _, r := range audit {
-		if r.Action == driver.ActionDie && r.Detail["previous_error"] != "" {
-			firstError = r.Detail["previous_error"]
-			break
-		}
-	}
-	died := timelineEvent{At: e.CreatedAt, Kind: "bad", Title: "Died", Detail: firstError}
+	died := add(e.CreatedAt, "bad", "Died")
 	if e.Attempts > 0 && e.DeathRedrive == 0 {
 		died.Title = fmt.Sprintf("Died after attempt %d, %s", e.Attempts, e.Reason)
 	}
-	all = append(all, died)
-	for _, r := range audit {
-		all = append(all, timelineEventOf(r))
+	// The first error is the entry's, unless it has died again since: then the records have it.
+	died.Detail = string(e.ErrorMessage)
+	again := slices.IndexFunc(audit, func(r wire.AuditRecord) bool { return r.Detail["previous_error"] != "" })
+	if again >= 0 {
+		died.Detail = audit[again].Detail["previous_error"]
+	}
+	for i := range audit {
+		all = append(all, timelineEventOf(&audit[i]))
 	}
 	if e.SeenCount > 1 {
-		all = append(all, timelineEvent{
-			At: e.LastSeenAt, Kind: "note",
-			Title: fmt.Sprintf("Reported %d times: the same delivery, kept once", e.SeenCount),
-		})
+		add(e.LastSeenAt, "note", fmt.Sprintf("Reported %d times: the same delivery, kept once", e.SeenCount))
 	}
 	slices.SortStableFunc(all, func(a, b timelineEvent) int { return cmp.Compare(a.At.UnixMicro(), b.At.UnixMicro()) })
 	return all
 }
 
-func timelineEventOf(r driver.AuditRecord) timelineEvent {
-	m := timelineEvent{At: r.At, Kind: "note", Who: r.Actor, Note: r.Note, Run: r.Run}
-	switch r.Action {
-	case driver.ActionRedrive:
-		m.Kind, m.Title = "move", "Redriven"
-	case driver.ActionDie:
-		m.Kind, m.Title, m.Detail = "bad", "Died again", r.Detail["error"]
-		if r.To == dlq.Parked {
-			m.Title = "Died again, and its redrives are used up: parked"
-		}
-	case driver.ActionSucceed:
-		m.Kind, m.Title = "good", "The consumer handled it"
-	case driver.ActionRelease:
-		m.Kind, m.Title = "bad", "Not published: returned"
-	case driver.ActionReleaseByHand:
-		m.Kind, m.Title = "bad", "Released: its outcome is not waited for"
-	case driver.ActionResolve:
-		m.Kind, m.Title = "good", "Resolved"
-	case driver.ActionDiscard:
-		m.Title = "Discarded"
-	case driver.ActionPark:
-		m.Title = "Parked for a person"
-	case driver.ActionRestore:
-		m.Title = "Restored to pending"
-	case driver.ActionEdit:
-		m.Kind, m.Title = "move", "Edited: revision "+r.Detail["revision"]
-	case driver.ActionImport:
-		m.Title = "Imported"
-	default:
-		m.Title = words(r.Action)
+// timelineTitles are the kinds and titles of what happened to an entry; anything else is a note in the action's words.
+var timelineTitles = map[driver.Action][2]string{
+	driver.ActionRedrive:       {"move", "Redriven"},
+	driver.ActionDie:           {"bad", "Died again"},
+	driver.ActionSucceed:       {"good", "The consumer handled it"},
+	driver.ActionRelease:       {"bad", "Not published: returned"},
+	driver.ActionReleaseByHand: {"bad", "Released: its outcome is not waited for"},
+	driver.ActionResolve:       {"good", "Resolved"},
+	driver.ActionDiscard:       {"note", "Discarded"},
+	driver.ActionPark:          {"note", "Parked for a person"},
+	driver.ActionRestore:       {"note", "Restored to pending"},
+	driver.ActionEdit:          {"move", "Edited: revision "},
+	driver.ActionImport:        {"note", "Imported"},
+}
+
+func timelineEventOf(r *wire.AuditRecord) timelineEvent {
+	m := timelineEvent{
+		At: r.At, Kind: "note", Title: words(r.Action), Who: r.Actor, Note: r.Note, Run: r.Run, Detail: r.Detail["error"],
+	}
+	action := r.Action
+	if known, ok := timelineTitles[action]; ok {
+		m.Kind, m.Title = known[0], known[1]
+	}
+	switch {
+	case action == driver.ActionEdit:
+		m.Title += r.Detail["revision"]
+	case action == driver.ActionDie && r.To == dlq.Parked:
+		m.Title = "Died again, and its redrives are used up: parked"
 	}
 	return m
 }

@@ -18,7 +18,7 @@ func (a *API) aboutRoutes() {
 	handle(a, readRoute("about", "get-topology", "/topology", "Show what the brokers have and what is planned"),
 		a.topology)
 	settings := readRoute("about", "get-settings", "/settings", "Show the configuration, without secrets")
-	settings.role = access.Admin
+	settings.Role = access.Admin
 	handle(a, settings, a.settings)
 }
 

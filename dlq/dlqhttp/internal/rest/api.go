@@ -2,15 +2,13 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"io"
-	"log/slog"
 	"net/http"
 	"reflect"
-	"strings"
+	"slices"
 	"time"
-
-	"github.com/redrive-go/redrive/dlq/redrive"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -18,41 +16,20 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Config configures the API; dlqhttp.Config explains the fields.
-type Config struct {
-	Manager  *dlq.Manager
-	Runner   *redrive.Runner
-	Path     string // prefix and /api/v1
-	ReadOnly bool
-	Visible  func(context.Context) visible.View
-	Refused  func(context.Context, *visible.RefusedError)
-	// AuditReads means that Read records.
-	AuditReads bool
-	Read       func(ctx context.Context, what string, entries ...int64) error
-	Health     func(context.Context) wire.Health
-	Topology   func(context.Context) (any, error)
-	Settings   any
-	Rules      []redrive.Rule
-	Retention  dlq.Retention
-	Body       int64
-	Import     int64
-	Streams    int
-	Timeout    time.Duration
-	ShowFaults bool
-	Logger     *slog.Logger
-}
-
 // API is the REST API.
 type API struct {
-	cfg     Config
+	cfg     operations.Config
+	path    string // prefix and Base
 	huma    huma.API
 	answers *callers.Answers
 	streams *callers.Streams
 	closing chan struct{} // closed to end the streams
+	routes  []route       // as registered
 }
 
 // Extensions of the document.
@@ -85,20 +62,21 @@ Errors are application/problem+json; a refused request has changed nothing:
 - 429: too many requests; 503: the store or the broker does not answer. Retry-After is when to try again
 `
 
-// New makes the API and registers its routes with mux, below cfg.Path.
-func New(mux *access.Mux, cfg Config) *API {
+// New makes the API and registers its routes with mux, below the prefix and Base.
+func New(mux *access.Mux, cfg operations.Config) *API {
 	a := &API{
-		cfg: cfg, answers: callers.NewAnswers(), streams: callers.NewStreams(cfg.Streams), closing: make(chan struct{}),
+		cfg: cfg, path: cfg.Prefix + Base, answers: callers.NewAnswers(), streams: callers.NewStreams(cfg.Limits.Streams),
+		closing: make(chan struct{}),
 	}
 	schemas := newSchemas()
-	a.huma = humago.NewWithPrefix(mux, cfg.Path, huma.Config{
+	a.huma = humago.NewWithPrefix(mux, a.path, huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{
 				Title: "Redrive", Version: Version, Description: description,
 				License: &huma.License{Name: "MIT", Identifier: "MIT"},
 			},
-			Servers: []*huma.Server{{URL: cfg.Path}},
+			Servers: []*huma.Server{{URL: a.path}},
 			Tags:    tags(),
 			Components: &huma.Components{
 				Schemas: schemas,
@@ -130,7 +108,6 @@ func New(mux *access.Mux, cfg Config) *API {
 	a.transferRoutes()
 	a.purgeRoutes()
 	a.groupRoutes()
-	a.reportRoutes()
 	a.runRoutes()
 	a.streamRoutes()
 	a.aboutRoutes()
@@ -160,14 +137,12 @@ func (a *API) Document() *huma.OpenAPI { return a.huma.OpenAPI() }
 func (a *API) Routes(mux *access.Mux) []access.Route {
 	routes := mux.Routes()
 	for i := range routes {
-		r := &routes[i]
-		item := a.huma.OpenAPI().Paths[strings.TrimPrefix(r.Path, a.cfg.Path)]
-		if item == nil {
-			continue
-		}
-		if op := operationOf(item, r.Method); op != nil {
-			r.Least, _ = op.Metadata["role"].(access.Role)
-			r.Changes, _ = op.Metadata["changes"].(bool)
+		served := &routes[i]
+		at := slices.IndexFunc(a.routes, func(r route) bool {
+			return r.Method == served.Method && a.path+r.Path == served.Path
+		})
+		if at >= 0 {
+			served.Least, served.Changes = a.routes[at].Role, a.routes[at].Changes
 		}
 	}
 	return routes
@@ -175,7 +150,7 @@ func (a *API) Routes(mux *access.Mux) []access.Route {
 
 // Idempotent gives a repeated request with a key the same response as the first.
 func (a *API) Idempotent(next http.Handler) http.Handler {
-	return a.answers.Idempotent(a.cfg.Body, next)
+	return a.answers.Idempotent(a.cfg.Limits.Body, next)
 }
 
 // EndStreams ends the open progress streams, and refuses new ones: a server that shuts down would wait for them. Call
@@ -184,27 +159,15 @@ func (a *API) EndStreams() { close(a.closing) }
 
 // route is a route without its handler.
 type route struct {
-	id, method, path, tag, summary, description string
-	role                                        access.Role
-	changes                                     bool // refused by a read-only server
-	slow                                        bool // has no time limit
-	status                                      int
-}
-
-// operation makes the route's part of the document.
-func (a *API) operation(r route) huma.Operation {
-	op := huma.Operation{
-		OperationID: r.id, Method: r.method, Path: r.path, Summary: r.summary, Description: r.description,
-		Tags: []string{r.tag},
-		// huma refuses at the bound, not above it
-		DefaultStatus: r.status, MaxBodyBytes: a.cfg.Body + 1, BodyReadTimeout: BodyTimeout,
-		Extensions: map[string]any{ExtRole: r.role.String()},
-		Metadata:   map[string]any{"role": r.role, "changes": r.changes, "slow": r.slow},
-	}
-	if r.changes {
-		op.Extensions[ExtChanges] = true
-	}
-	return op
+	ID, Method, Path, Tag, Summary, Description string
+	// Role is the least role that may use it. Changes means that a read-only server refuses it.
+	Role    access.Role
+	Changes bool
+	// Slow means that it has no time limit.
+	Slow   bool
+	Status int
+	// Sends and Takes are the content types of a response and a request that are not JSON.
+	Sends, Takes string
 }
 
 // BodyTimeout is how long a client may take to send a body of ordinary size, and each part of an import.
@@ -212,17 +175,65 @@ const BodyTimeout = 30 * time.Second
 
 // readRoute is a route for viewers that changes nothing.
 func readRoute(tag, id, path, summary string) route {
-	return route{id: id, method: http.MethodGet, path: path, tag: tag, summary: summary, role: access.Viewer}
+	return route{ID: id, Method: http.MethodGet, Path: path, Tag: tag, Summary: summary, Role: access.Viewer}
 }
 
 // changeRoute is a route that changes something.
 func changeRoute(least access.Role, tag, id, path, summary string) route {
-	return route{id: id, method: http.MethodPost, path: path, tag: tag, summary: summary, role: least, changes: true}
+	return route{ID: id, Method: http.MethodPost, Path: path, Tag: tag, Summary: summary, Role: least, Changes: true}
 }
+
+// operation makes the route's part of the document.
+func (a *API) operation(r route) huma.Operation {
+	op := huma.Operation{
+		OperationID: r.ID, Method: r.Method, Path: r.Path, Summary: r.Summary, Description: r.Description,
+		Tags: []string{r.Tag},
+		// huma refuses at the bound, not above it
+		DefaultStatus: r.Status, MaxBodyBytes: a.cfg.Limits.Body + 1, BodyReadTimeout: BodyTimeout,
+		Extensions: map[string]any{ExtRole: r.Role.String()}, Metadata: map[string]any{"route": r},
+		Responses: map[string]*huma.Response{"default": {Ref: "#/components/responses/Problem"}},
+	}
+	if r.Changes {
+		op.Extensions[ExtChanges] = true
+	}
+	if r.Sends != "" {
+		op.Responses["200"] = &huma.Response{Description: "OK", Content: content(r.Sends)}
+	}
+	if r.Takes != "" {
+		op.RequestBody = &huma.RequestBody{Required: true, Content: content(r.Takes)}
+	}
+	if r.Changes && r.Method == http.MethodPost && r.ID != "import-entries" && r.ID != "start-run" {
+		op.Parameters = []*huma.Param{{
+			Name: callers.KeyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(callers.MaxKey)},
+			Description: "Makes the request safe to repeat: within a day, the same key with the same body gets the first " +
+				"answer again.",
+		}}
+	}
+	return op
+}
+
+// content is a body of bytes; the schema is a new one each time, because huma writes into those that it is given.
+func content(contentType string) map[string]*huma.MediaType {
+	schema := &huma.Schema{Type: huma.TypeString, Format: "binary"}
+	return map[string]*huma.MediaType{contentType: {Schema: schema}}
+}
+
+// output is a response that is only a body, tagged one with a version, page one of a list.
+type (
+	output[T any] struct{ Body T }
+	tagged[T any] struct {
+		ETag string `header:"ETag"`
+		Body T
+	}
+	page[T any] struct {
+		Link
+		Body T
+	}
+)
 
 // handle registers a route whose response is only a body.
 func handle[I, B any](a *API, r route, do func(context.Context, *I) (*B, error)) {
-	handleOutput(a, r, func(ctx context.Context, in *I) (*output[B], error) {
+	register(a, r, func(ctx context.Context, in *I) (*output[B], error) {
 		body, err := do(ctx, in)
 		if err != nil {
 			return nil, err
@@ -231,15 +242,10 @@ func handle[I, B any](a *API, r route, do func(context.Context, *I) (*B, error))
 	})
 }
 
-// handleOutput registers a route whose response has headers as well.
-func handleOutput[I, O any](a *API, r route, do func(context.Context, *I) (*O, error)) {
-	register(a, a.operation(r), do)
-	a.finish(r)
-}
-
-// register registers an operation. It refuses requests that no store can hold, and turns errors into problems.
-func register[I, O any](a *API, op huma.Operation, do func(context.Context, *I) (*O, error)) {
-	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
+// register registers a route. It refuses requests that no store can hold, and turns errors into problems.
+func register[I, O any](a *API, r route, do func(context.Context, *I) (*O, error)) {
+	a.routes = append(a.routes, r)
+	huma.Register(a.huma, a.operation(r), func(ctx context.Context, in *I) (*O, error) {
 		if err := plain(in); err != nil {
 			return nil, err
 		}
@@ -255,54 +261,31 @@ func register[I, O any](a *API, op huma.Operation, do func(context.Context, *I) 
 	})
 }
 
-// finish completes the document of a registered route.
-func (a *API) finish(r route) {
-	op := operationOf(a.huma.OpenAPI().Paths[r.path], r.method)
-	op.Responses["default"] = &huma.Response{Ref: "#/components/responses/Problem"}
-	if r.changes && r.method == http.MethodPost && r.id != "import-entries" && r.id != "start-run" {
-		op.Parameters = append(op.Parameters, &huma.Param{
-			Name: callers.KeyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(callers.MaxKey)},
-			Description: "Makes the request safe to repeat: within a day, the same key with the same body gets the first " +
-				"answer again.",
-		})
-	}
-}
-
-func operationOf(p *huma.PathItem, method string) *huma.Operation {
-	switch method {
-	case http.MethodGet:
-		return p.Get
-	case http.MethodPost:
-		return p.Post
-	case http.MethodPut:
-		return p.Put
-	case http.MethodPatch:
-		return p.Patch
-	default:
-		return p.Delete
-	}
+// routeOf is the route of a request; the zero route, which refuses everyone, if it was forgotten.
+func routeOf(ctx huma.Context) route {
+	r, _ := ctx.Operation().Metadata["route"].(route)
+	return r
 }
 
 // allowed refuses callers without the role, and changes on a read-only server.
 func (a *API) allowed(ctx huma.Context, next func(huma.Context)) {
-	op := ctx.Operation()
-	least, _ := op.Metadata["role"].(access.Role) // None if it was forgotten, which refuses everyone
-	who := access.From(ctx.Context())
-	changes, _ := op.Metadata["changes"].(bool)
+	r, who := routeOf(ctx), access.From(ctx.Context())
+	var reason string
+	status := http.StatusForbidden
 	switch {
-	case !who.Role.Allows(least):
+	case !who.Role.Allows(r.Role):
 		a.cfg.Logger.WarnContext(ctx.Context(), "request refused", "actor", who.Name, "role", who.Role.String(), "route",
-			op.OperationID)
-		_ = huma.WriteErr(a.huma, ctx, http.StatusForbidden, access.Refusal(who, least)) // reports itself
-	case changes && a.cfg.ReadOnly:
-		// reports itself
-		_ = huma.WriteErr(a.huma, ctx, http.StatusForbidden,
-			"this server is read-only (server.read_only): nothing is changed")
-	case changes && op.RequestBody == nil && a.tooLarge(ctx):
-		_ = huma.WriteErr(a.huma, ctx, http.StatusRequestEntityTooLarge, "this request has no body") // reports itself
+			r.ID)
+		reason = access.Refusal(who, r.Role)
+	case r.Changes && a.cfg.ReadOnly:
+		reason = "this server is read-only (server.read_only): nothing is changed"
+	case r.Changes && ctx.Operation().RequestBody == nil && a.tooLarge(ctx):
+		status, reason = http.StatusRequestEntityTooLarge, "this request has no body"
 	default:
 		next(ctx)
+		return
 	}
+	_ = huma.WriteErr(a.huma, ctx, status, reason) // reports itself
 }
 
 // tooLarge discards a body where none is expected, and reports whether there is too much of it.
@@ -311,17 +294,17 @@ func (a *API) tooLarge(ctx huma.Context) bool {
 	if body == nil {
 		return false
 	}
-	n, _ := io.CopyN(io.Discard, body, a.cfg.Body+1) // an unreadable body is empty
-	return n > a.cfg.Body
+	n, _ := io.CopyN(io.Discard, body, a.cfg.Limits.Body+1) // an unreadable body is empty
+	return n > a.cfg.Limits.Body
 }
 
 // bounded limits the time of a request.
 func (a *API) bounded(ctx huma.Context, next func(huma.Context)) {
-	if slow, _ := ctx.Operation().Metadata["slow"].(bool); slow {
+	if routeOf(ctx).Slow {
 		next(ctx)
 		return
 	}
-	bounded, cancel := context.WithTimeout(ctx.Context(), a.cfg.Timeout)
+	bounded, cancel := context.WithTimeout(ctx.Context(), a.cfg.Limits.Timeout)
 	defer cancel()
 	next(huma.WithContext(ctx, bounded))
 }
@@ -329,13 +312,10 @@ func (a *API) bounded(ctx huma.Context, next func(huma.Context)) {
 // visible is the caller's view.
 func (a *API) visible(ctx context.Context) visible.View { return a.cfg.Visible(ctx) }
 
-// identity is the key under which a caller's idempotency keys are kept.
-func identity(ctx context.Context) string {
-	who := access.From(ctx)
-	return who.Identity()
-}
-
 // by is the author of a change.
 func by(ctx context.Context, note string) dlq.By {
 	return dlq.By{Actor: access.From(ctx).Name, Note: note}
 }
+
+// noted is by with the note of a request that may have no body.
+func noted(ctx context.Context, n *wire.Note) dlq.By { return by(ctx, cmp.Or(n, &wire.Note{}).Note) }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/rest"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/internal/storetest"
@@ -48,11 +49,12 @@ func newAPI(t *testing.T) *api {
 	}))
 	require.NoError(t, err)
 	mux := &access.Mux{}
-	return &api{mux: mux, API: rest.New(mux, rest.Config{
-		Manager: letters.Manager(nil), Path: rest.Base, Logger: slog.New(slog.DiscardHandler),
+	return &api{mux: mux, API: rest.New(mux, operations.Config{
+		Manager: letters.Manager(nil), Logger: slog.New(slog.DiscardHandler),
 		Visible: func(context.Context) visible.View { return visible.View{} },
 		Read:    func(context.Context, string, ...int64) error { return nil },
-		Body:    1 << 16, Import: 1 << 20, Streams: 1, Timeout: time.Minute,
+		Refused: func(context.Context, *visible.RefusedError) {},
+		Limits:  operations.Limits{Body: 1 << 16, Import: 1 << 20, Streams: 1, Timeout: time.Minute},
 	})}
 }
 

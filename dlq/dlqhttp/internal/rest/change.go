@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 
@@ -15,11 +14,6 @@ type changeInput struct {
 	ID
 	Match
 	Body *wire.Note
-}
-
-type entryOutput struct {
-	ETag string `header:"ETag"`
-	Body wire.Entry
 }
 
 type bulkInput struct{ Body wire.BulkRequest }
@@ -46,31 +40,31 @@ func (a *API) changeRoutes() {
 		},
 	} {
 		r := changeRoute(c.role, "entries", c.verb+"-entry", "/entries/{id}/"+c.verb, c.summary)
-		r.status = c.status
-		handleOutput(a, r, func(ctx context.Context, in *changeInput) (*entryOutput, error) {
+		r.Status = c.status
+		register(a, r, func(ctx context.Context, in *changeInput) (*tagged[wire.Entry], error) {
 			return a.change(ctx, in, c.do)
 		})
 	}
 	handle(a, route{
-		id: "change-entries", method: http.MethodPost, path: "/entries/bulk", tag: "entries", slow: true,
-		summary: "Resolve, discard, restore or park everything that a filter picks", role: access.Operator, changes: true,
-		description: "To send back what a filter picks, start a run. Changes made before an error remain: to repeat the " +
+		ID: "change-entries", Method: http.MethodPost, Path: "/entries/bulk", Tag: "entries", Slow: true,
+		Summary: "Resolve, discard, restore or park everything that a filter picks", Role: access.Operator, Changes: true,
+		Description: "To send back what a filter picks, start a run. Changes made before an error remain: to repeat the " +
 			"request is safe.",
 	}, a.bulk)
 }
 
-func (a *API) change(ctx context.Context, in *changeInput, do change) (*entryOutput, error) {
+func (a *API) change(ctx context.Context, in *changeInput, do change) (*tagged[wire.Entry], error) {
 	version, err := in.version()
 	if err != nil {
 		return nil, err
 	}
-	who := by(ctx, cmp.Or(in.Body, &wire.Note{}).Note)
+	who := noted(ctx, in.Body)
 	who.Version = version
 	e, err := do(ctx, in.ID.ID, who)
 	if err != nil {
 		return nil, err
 	}
-	return &entryOutput{ETag: etag(e.Version), Body: a.visible(ctx).Entry(e)}, nil
+	return &tagged[wire.Entry]{ETag: etag(e.Version), Body: a.visible(ctx).Entry(e)}, nil
 }
 
 func (a *API) bulk(ctx context.Context, in *bulkInput) (*wire.BulkResult, error) {

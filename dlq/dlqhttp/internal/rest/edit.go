@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,22 +26,17 @@ type editInput struct {
 	Body wire.EditRequest
 }
 
-type editedOutput struct {
-	ETag string `header:"ETag"`
-	Body wire.Edited
-}
-
 func (a *API) editRoutes() {
 	handle(a, route{
-		id: "preview-edit", method: http.MethodPost, path: "/entries/{id}/edit/preview", tag: "entries",
-		role:    access.Operator,
-		summary: "Show what an edit would change, and change nothing",
+		ID: "preview-edit", Method: http.MethodPost, Path: "/entries/{id}/edit/preview", Tag: "entries",
+		Role:    access.Operator,
+		Summary: "Show what an edit would change, and change nothing",
 	}, a.previewEdit)
-	handleOutput(a, route{
-		id: "edit-entry", method: http.MethodPost, path: "/entries/{id}/edit", tag: "entries", role: access.Operator,
-		changes:     true,
-		summary:     "Change a dead letter's payload or headers before it is sent back",
-		description: "The original is kept as revision 0. An edit that changes nothing makes no revision.",
+	register(a, route{
+		ID: "edit-entry", Method: http.MethodPost, Path: "/entries/{id}/edit", Tag: "entries", Role: access.Operator,
+		Changes:     true,
+		Summary:     "Change a dead letter's payload or headers before it is sent back",
+		Description: "The original is kept as revision 0. An edit that changes nothing makes no revision.",
 	}, a.edit)
 }
 
@@ -86,17 +82,14 @@ func (a *API) previewEdit(ctx context.Context, in *previewInput) (*wire.Diff, er
 	if err != nil {
 		return nil, fmt.Errorf("dlq: edit entry %d: %w", e.ID, err)
 	}
-	diff := a.visible(ctx).Diff(e.Body, after)
-	return &diff, nil
+	return new(a.visible(ctx).Diff(e.Body, after)), nil
 }
 
-func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
+func (a *API) edit(ctx context.Context, in *editInput) (*tagged[wire.Edited], error) {
 	version, err := in.version()
 	if err != nil {
 		return nil, err
 	}
-	who := by(ctx, in.Body.Note.Note)
-	who.Version = version
 	before, err := a.cfg.Manager.Get(ctx, in.ID.ID)
 	if err != nil {
 		return nil, err
@@ -105,15 +98,14 @@ func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
 	if err != nil {
 		return nil, err
 	}
-	if who.Version == 0 {
-		who.Version = before.Version // the difference is shown from this one
+	who := by(ctx, in.Body.Note.Note)
+	who.Version = cmp.Or(version, before.Version) // the difference is shown from this one
+	var e *dlq.Entry
+	if in.Body.Redrive {
+		e, err = a.cfg.EditAndRedrive(ctx, before.ID, edit, who)
+	} else {
+		e, _, err = a.cfg.Manager.Edit(ctx, before.ID, edit, who)
 	}
-	if in.Body.Redrive { // a refusal must have changed nothing
-		if err := a.cfg.Manager.MaySend(ctx, in.ID.ID, who); err != nil {
-			return nil, err
-		}
-	}
-	e, _, err := a.cfg.Manager.Edit(ctx, in.ID.ID, edit, who)
 	if err != nil {
 		return nil, err
 	}
@@ -121,12 +113,6 @@ func (a *API) edit(ctx context.Context, in *editInput) (*editedOutput, error) {
 	if err != nil {
 		return nil, err
 	}
-	diff := a.visible(ctx).Diff(before.Body, after)
-	if in.Body.Redrive {
-		who.Version = e.Version
-		if e, err = a.cfg.Manager.Redrive(ctx, e.ID, who); err != nil {
-			return nil, err
-		}
-	}
-	return &editedOutput{ETag: etag(e.Version), Body: wire.Edited{Entry: a.visible(ctx).Entry(e), Diff: diff}}, nil
+	shown := wire.Edited{Entry: a.visible(ctx).Entry(e), Diff: a.visible(ctx).Diff(before.Body, after)}
+	return &tagged[wire.Edited]{ETag: etag(e.Version), Body: shown}, nil
 }

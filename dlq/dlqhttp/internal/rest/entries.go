@@ -49,19 +49,9 @@ type listInput struct {
 	Self
 }
 
-type listOutput struct {
-	Link
-	Body wire.EntryList
-}
-
 type getInput struct {
 	ID
 	IfNoneMatch string `header:"If-None-Match" doc:"An ETag; the answer is 304 when it is the entry's."`
-}
-
-type detailOutput struct {
-	ETag string `header:"ETag"`
-	Body wire.EntryDetail
 }
 
 type revisionInput struct {
@@ -80,31 +70,21 @@ type countInput struct {
 	UpTo int64 `query:"up_to" minimum:"0" doc:"Count no further than this; 0 counts all."`
 }
 
-// output is a response that is only a body.
-type output[T any] struct{ Body T }
-
 func (a *API) entryRoutes() {
 	get := func(id, path, summary string) route { return readRoute("entries", id, path, summary) }
-	handleOutput(a, get("list-entries", "/entries", "List dead letters"), a.list)
+	register(a, get("list-entries", "/entries", "List dead letters"), a.list)
 	handle(a, get("count-entries", "/entries/count", "Count dead letters"), a.count)
-	handleOutput(a, get("get-entry", "/entries/{id}", "Get a dead letter with its message"), a.get)
+	register(a, get("get-entry", "/entries/{id}", "Get a dead letter with its message"), a.get)
 	raw := get("get-payload", "/entries/{id}/payload", "Get the payload, byte for byte")
-	op := a.operation(raw)
-	op.Responses = map[string]*huma.Response{"200": {
-		Description: "The payload", Content: map[string]*huma.MediaType{"application/octet-stream": {Schema: binary()}},
-	}}
-	register(a, op, a.payload)
-	a.finish(raw)
+	raw.Sends = "application/octet-stream"
+	register(a, raw, a.payload)
 	handle(a, get("get-revision", "/entries/{id}/revisions/{revision}", "Get one revision of a dead letter's message"),
 		a.revision)
 	handle(a, get("diff-revisions", "/entries/{id}/diff", "Compare two revisions of a dead letter's message"), a.diff)
 	handle(a, get("get-entry-audit", "/entries/{id}/audit", "Get the actions on a dead letter, oldest first"), a.audit)
 }
 
-// binary is the schema of bytes, a new one for each document: huma writes into the schemas that it is given.
-func binary() *huma.Schema { return &huma.Schema{Type: huma.TypeString, Format: "binary"} }
-
-func (a *API) list(ctx context.Context, in *listInput) (*listOutput, error) {
+func (a *API) list(ctx context.Context, in *listInput) (*page[wire.EntryList], error) {
 	filter, err := in.allowed(ctx, a)
 	if err != nil {
 		return nil, err
@@ -114,7 +94,7 @@ func (a *API) list(ctx context.Context, in *listInput) (*listOutput, error) {
 		return nil, err
 	}
 	body := wire.EntryList{Entries: a.visible(ctx).Entries(listing.Entries), Next: listing.Next}
-	return &listOutput{Link: in.next(listing.Next), Body: body}, nil
+	return &page[wire.EntryList]{Link: in.next(listing.Next), Body: body}, nil
 }
 
 func (a *API) count(ctx context.Context, in *countInput) (*wire.Count, error) {
@@ -126,7 +106,7 @@ func (a *API) count(ctx context.Context, in *countInput) (*wire.Count, error) {
 	return &wire.Count{Count: n}, err
 }
 
-func (a *API) get(ctx context.Context, in *getInput) (*detailOutput, error) {
+func (a *API) get(ctx context.Context, in *getInput) (*tagged[wire.EntryDetail], error) {
 	e, err := a.cfg.Manager.Get(ctx, in.ID.ID)
 	if err != nil {
 		return nil, err
@@ -137,7 +117,7 @@ func (a *API) get(ctx context.Context, in *getInput) (*detailOutput, error) {
 	if err := a.cfg.Read(ctx, "entry", e.ID); err != nil {
 		return nil, err
 	}
-	return &detailOutput{ETag: etag(e.Version), Body: a.visible(ctx).Detail(e)}, nil
+	return &tagged[wire.EntryDetail]{ETag: etag(e.Version), Body: a.visible(ctx).Detail(e)}, nil
 }
 
 func (a *API) payload(ctx context.Context, in *ID) (*huma.StreamResponse, error) {
@@ -188,8 +168,7 @@ func (a *API) diff(ctx context.Context, in *diffInput) (*wire.Diff, error) {
 	if err := a.cfg.Read(ctx, "difference", in.ID.ID); err != nil {
 		return nil, err
 	}
-	diff := a.visible(ctx).Diff(before, after)
-	return &diff, nil
+	return new(a.visible(ctx).Diff(before, after)), nil
 }
 
 func (a *API) audit(ctx context.Context, in *ID) (*wire.AuditList, error) {

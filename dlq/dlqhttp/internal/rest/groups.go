@@ -16,17 +16,14 @@ type auditInput struct {
 	Self
 }
 
-type auditOutput struct {
-	Link
-	Body wire.AuditList
-}
-
 func (a *API) groupRoutes() {
 	handle(a, readRoute("groups", "list-groups", "/groups", "List causes, those with the most dead letters first"),
 		a.groups)
+	handle(a, readRoute("groups", "get-report", "/report", "Report which causes are new, grow, return or are fixed"),
+		a.report)
 	handle(a, readRoute("groups", "get-stats", "/stats", "Count dead letters by status, topic, type, cause and hour"),
 		a.stats)
-	handleOutput(a, readRoute("groups", "list-audit", "/audit", "List the actions taken, by whom and why"), a.auditLog)
+	register(a, readRoute("groups", "list-audit", "/audit", "List the actions taken, by whom and why"), a.auditLog)
 	handle(a, readRoute("groups", "list-mutes", "/mutes", "List the muted causes"), a.mutes)
 	handle(a, changeRoute(access.Operator, "groups", "mute-group", "/groups/{fingerprint}/mute",
 		"Stop the notifications of a cause, for a time or for good"), a.mute)
@@ -59,19 +56,15 @@ func (a *API) mute(ctx context.Context, in *muteInput) (*wire.Mute, error) {
 	if err := a.visible(ctx).SearchGroups(ctx, &dlq.GroupQuery{Fingerprint: in.Fingerprint}); err != nil {
 		return nil, err
 	}
-	mute, err := a.cfg.Manager.Mute(ctx, in.Fingerprint, time.Duration(body.Seconds*float64(time.Second)),
+	return a.cfg.Manager.Mute(ctx, in.Fingerprint, time.Duration(body.Seconds*float64(time.Second)),
 		by(ctx, body.Note.Note))
-	if err != nil {
-		return nil, err
-	}
-	return mute, nil
 }
 
 func (a *API) unmute(ctx context.Context, in *unmuteInput) (*wire.MuteList, error) {
 	if err := a.visible(ctx).SearchGroups(ctx, &dlq.GroupQuery{Fingerprint: in.Fingerprint}); err != nil {
 		return nil, err
 	}
-	if err := a.cfg.Manager.Unmute(ctx, in.Fingerprint, by(ctx, cmp.Or(in.Body, &wire.Note{}).Note)); err != nil {
+	if err := a.cfg.Manager.Unmute(ctx, in.Fingerprint, noted(ctx, in.Body)); err != nil {
 		return nil, err
 	}
 	return a.mutes(ctx, nil)
@@ -90,7 +83,7 @@ func (a *API) stats(ctx context.Context, in *wire.StatsQuery) (*wire.Stats, erro
 	return new(a.visible(ctx).Stats(&stats)), err
 }
 
-func (a *API) auditLog(ctx context.Context, in *auditInput) (*auditOutput, error) {
+func (a *API) auditLog(ctx context.Context, in *auditInput) (*page[wire.AuditList], error) {
 	if err := a.visible(ctx).Values(in.Actor, in.Run); err != nil {
 		return nil, err
 	}
@@ -102,5 +95,17 @@ func (a *API) auditLog(ctx context.Context, in *auditInput) (*auditOutput, error
 	if in.Fold {
 		shown = wire.FoldAudit(shown)
 	}
-	return &auditOutput{Link: in.next(next), Body: wire.AuditList{Records: shown, Next: next}}, nil
+	return &page[wire.AuditList]{Link: in.next(next), Body: wire.AuditList{Records: shown, Next: next}}, nil
+}
+
+type reportInput struct {
+	Hours int `query:"hours" minimum:"1" maximum:"8784" default:"168" doc:"How long the period is; it is compared with as many hours before. A week, unless given."`
+}
+
+func (a *API) report(ctx context.Context, in *reportInput) (*wire.Recurrence, error) {
+	report, err := a.cfg.Manager.Recurrence(ctx, dlq.RecurrenceQuery{Period: time.Duration(in.Hours) * time.Hour})
+	if err != nil {
+		return nil, err
+	}
+	return new(a.visible(ctx).Recurrence(report)), nil
 }

@@ -6,9 +6,10 @@ import (
 	"reflect"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 )
 
 // plain refuses what no store can hold, before the store is called: text with NUL or that is not UTF-8, numbers beyond
@@ -30,7 +31,7 @@ func walk(v reflect.Value, at string, faults *[]error) {
 	fault := func(message string) { *faults = append(*faults, &huma.ErrorDetail{Location: at, Message: message}) }
 	switch v.Kind() {
 	case reflect.String:
-		if text := v.String(); strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+		if !operations.Storable(v.String()) {
 			fault("expected text in UTF-8 without NUL")
 		}
 	case reflect.Int:

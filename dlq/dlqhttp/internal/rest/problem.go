@@ -7,11 +7,10 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/redrive-go/redrive/dlq/redrive"
-
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -33,10 +32,9 @@ func (a *API) fail(ctx context.Context, err error, version int64) error {
 		return err
 	}
 	if refused, ok := errors.AsType[*visible.RefusedError](err); ok {
-		return a.refused(ctx, refused)
+		a.cfg.Refused(ctx, refused)
 	}
-	text := a.visible(ctx).Text(err.Error())
-	status := a.status(ctx, err)
+	status, text := operations.FaultOf(ctx, err).Status, a.visible(ctx).Text(err.Error())
 	failed := status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
 	if failed && !a.cfg.ShowFaults {
 		a.cfg.Logger.ErrorContext(ctx, "request failed", "error", err)
@@ -55,40 +53,10 @@ func (a *API) fail(ctx context.Context, err error, version int64) error {
 		problem.Imported = &broken.imported
 	}
 	problem.Status, problem.Title = status, http.StatusText(status)
-	if status == http.StatusServiceUnavailable {
+	if failed {
 		return huma.ErrorWithHeaders(problem, http.Header{"Retry-After": {"5"}})
 	}
 	return problem
-}
-
-// refused is the answer to a caller that asks for what is hidden from it.
-func (a *API) refused(ctx context.Context, err *visible.RefusedError) error {
-	a.cfg.Refused(ctx, err)
-	if err.Invalid {
-		return huma.NewError(http.StatusUnprocessableEntity, "body: "+err.Detail)
-	}
-	return huma.NewError(http.StatusForbidden, err.Detail)
-}
-
-// status finds the status of an error of the Manager.
-func (a *API) status(ctx context.Context, err error) int {
-	switch {
-	case errors.Is(err, dlq.ErrNotFound):
-		return http.StatusNotFound
-	case errors.Is(err, dlq.ErrConflict):
-		return http.StatusConflict
-	case errors.Is(err, redrive.ErrForbidden):
-		return http.StatusForbidden
-	case errors.Is(err, dlq.ErrInvalid):
-		if strings.Contains(err.Error(), "cursor") {
-			return http.StatusBadRequest
-		}
-		return http.StatusUnprocessableEntity
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return http.StatusGatewayTimeout
-	default: // the store or the broker could not be reached, or did not answer
-		return http.StatusServiceUnavailable
-	}
 }
 
 func conflictOf(err error) *wire.Conflict {

@@ -16,13 +16,13 @@ type none struct{}
 
 func (a *API) purgeRoutes() {
 	handle(a, route{
-		id: "preview-purge", method: http.MethodPost, path: "/purge/preview", tag: "maintenance", role: access.Viewer,
-		summary: "Count what a purge would remove, and remove nothing",
+		ID: "preview-purge", Method: http.MethodPost, Path: "/purge/preview", Tag: "maintenance", Role: access.Viewer,
+		Summary: "Count what a purge would remove, and remove nothing",
 	}, a.previewPurge)
 	handle(a, route{
-		id: "purge-entries", method: http.MethodPost, path: "/purge", tag: "maintenance", role: access.Admin, changes: true,
-		slow:    true,
-		summary: "Remove closed dead letters that are old, after a copy to the archive",
+		ID: "purge-entries", Method: http.MethodPost, Path: "/purge", Tag: "maintenance", Role: access.Admin, Changes: true,
+		Slow:    true,
+		Summary: "Remove closed dead letters that are old, after a copy to the archive",
 	}, a.purge)
 	handle(a, changeRoute(access.Admin, "maintenance", "restore-archived", "/archive/restore",
 		"Bring purged dead letters back from the archive"), a.unarchive)

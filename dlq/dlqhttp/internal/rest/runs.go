@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -36,31 +35,16 @@ type startOutput struct {
 	Body     wire.Run
 }
 
-type runOutput struct {
-	ETag string `header:"ETag"`
-	Body wire.Run
-}
-
 type runsInput struct {
 	wire.RunFilter
 	wire.Page
 	Self
 }
 
-type runsOutput struct {
-	Link
-	Body wire.RunList
-}
-
 type itemsInput struct {
 	RunID
 	wire.ItemFilter
 	Self
-}
-
-type itemsOutput struct {
-	Link
-	Body wire.ItemList
 }
 
 type steerInput struct {
@@ -77,24 +61,24 @@ type adjustInput struct {
 
 func (a *API) runRoutes() {
 	m := a.cfg.Runner
-	handleOutput(a, readRoute("runs", "list-runs", "/runs", "List redrive runs"), a.runs)
-	handleOutput(a, route{
-		id: "start-run", method: http.MethodPost, path: "/runs", tag: "runs", role: access.Operator, changes: true,
-		slow:        true,
-		summary:     "Start a redrive run",
-		description: "The entries that match now are frozen; later ones are not included. Preview it first: /runs/preview.",
-		status:      http.StatusAccepted,
+	register(a, readRoute("runs", "list-runs", "/runs", "List redrive runs"), a.runs)
+	register(a, route{
+		ID: "start-run", Method: http.MethodPost, Path: "/runs", Tag: "runs", Role: access.Operator, Changes: true,
+		Slow:        true,
+		Summary:     "Start a redrive run",
+		Description: "The entries that match now are frozen; later ones are not included. Preview it first: /runs/preview.",
+		Status:      http.StatusAccepted,
 	}, a.startRun)
 	handle(a, route{
-		id: "preview-run", method: http.MethodPost, path: "/runs/preview", tag: "runs", role: access.Viewer,
-		summary: "Show what a run would do, and do nothing",
+		ID: "preview-run", Method: http.MethodPost, Path: "/runs/preview", Tag: "runs", Role: access.Viewer,
+		Summary: "Show what a run would do, and do nothing",
 	}, a.previewRun)
-	handleOutput(a, readRoute("runs", "get-run", "/runs/{id}", "Get a run and how far it is"), a.run)
+	register(a, readRoute("runs", "get-run", "/runs/{id}", "Get a run and how far it is"), a.run)
 	review := readRoute("runs", "review-run", "/runs/{id}/review", "Show what a run would send, for its approver")
-	review.description = "Its entries by topic and by cause, and the first of them with the difference between what " +
+	review.Description = "Its entries by topic and by cause, and the first of them with the difference between what " +
 		"died and what would be sent."
 	handle(a, review, a.reviewRun)
-	handleOutput(a, readRoute("runs", "list-run-items", "/runs/{id}/items",
+	register(a, readRoute("runs", "list-run-items", "/runs/{id}/items",
 		"List a run's entries and what happened to each"), a.runItems)
 	for _, c := range []struct {
 		verb, summary string
@@ -107,18 +91,18 @@ func (a *API) runRoutes() {
 		{"approve", "Approve a run that someone else has started", access.Approver, m.ApproveRun},
 		{"reject", "Cancel a run that waits for approval", access.Approver, m.RejectRun},
 	} {
-		handleOutput(a, changeRoute(c.role, "runs", c.verb+"-run", "/runs/{id}/"+c.verb, c.summary),
-			func(ctx context.Context, in *steerInput) (*runOutput, error) {
-				return a.steer(ctx, in.ID, &in.Match, cmp.Or(in.Body, &wire.Note{}).Note, c.do)
+		register(a, changeRoute(c.role, "runs", c.verb+"-run", "/runs/{id}/"+c.verb, c.summary),
+			func(ctx context.Context, in *steerInput) (*tagged[wire.Run], error) {
+				return a.steer(ctx, in.ID, &in.Match, noted(ctx, in.Body), c.do)
 			})
 	}
-	handleOutput(a, route{
-		id: "adjust-run", method: http.MethodPatch, path: "/runs/{id}", tag: "runs", role: access.Operator, changes: true,
-		summary: "Change the rate and the bounds of a run in progress",
+	register(a, route{
+		ID: "adjust-run", Method: http.MethodPatch, Path: "/runs/{id}", Tag: "runs", Role: access.Operator, Changes: true,
+		Summary: "Change the rate and the bounds of a run in progress",
 	}, a.adjustRun)
 }
 
-func (a *API) runs(ctx context.Context, in *runsInput) (*runsOutput, error) {
+func (a *API) runs(ctx context.Context, in *runsInput) (*page[wire.RunList], error) {
 	if err := a.visible(ctx).Values(in.CreatedBy); err != nil {
 		return nil, err
 	}
@@ -130,7 +114,7 @@ func (a *API) runs(ctx context.Context, in *runsInput) (*runsOutput, error) {
 	for i := range runs {
 		list.Runs = append(list.Runs, a.visible(ctx).Run(&runs[i]))
 	}
-	return &runsOutput{Link: in.next(next), Body: list}, nil
+	return &page[wire.RunList]{Link: in.next(next), Body: list}, nil
 }
 
 // runnable checks that the caller may start this run.
@@ -154,7 +138,8 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 	}
 	who := by(ctx, in.Body.Note.Note)
 	if in.Key != "" && spec.ID == "" {
-		spec.ID = uuid.NewSHA1(uuid.NameSpaceURL, []byte("redrive run "+identity(ctx)+"\x00"+in.Key)).String()
+		caller := access.From(ctx)
+		spec.ID = uuid.NewSHA1(uuid.NameSpaceURL, []byte("redrive run "+caller.Identity()+"\x00"+in.Key)).String()
 	}
 	run, err := a.cfg.Runner.StartRun(ctx, spec, who)
 	if errors.Is(err, dlq.ErrConflict) && in.Key != "" && in.Body.ID == "" {
@@ -164,7 +149,7 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 		return nil, err
 	}
 	return &startOutput{
-		Location: a.cfg.Path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version),
+		Location: a.path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version),
 		Body: a.visible(ctx).Run(run),
 	}, nil
 }
@@ -190,22 +175,15 @@ func (a *API) previewRun(ctx context.Context, in *struct{ Body wire.RunPreviewRe
 	if err != nil {
 		return nil, err
 	}
-	preview, err := a.cfg.Runner.PreviewRun(ctx, spec, in.Body.Sample)
-	if err != nil {
-		return nil, err
-	}
-	if err := a.cfg.Read(ctx, "preview", sampled(preview.Sample)...); err != nil {
-		return nil, err
-	}
-	return new(a.visible(ctx).Preview(preview)), nil
+	return a.cfg.Preview(ctx, spec, in.Body.Sample)
 }
 
-func (a *API) run(ctx context.Context, in *RunID) (*runOutput, error) {
+func (a *API) run(ctx context.Context, in *RunID) (*tagged[wire.Run], error) {
 	run, err := a.cfg.Runner.Run(ctx, in.ID)
 	if err != nil {
 		return nil, err
 	}
-	return &runOutput{ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
+	return &tagged[wire.Run]{ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
 }
 
 func (a *API) reviewRun(ctx context.Context, in *struct {
@@ -213,26 +191,10 @@ func (a *API) reviewRun(ctx context.Context, in *struct {
 	wire.ReviewQuery
 },
 ) (*wire.RunReview, error) {
-	review, err := a.cfg.Runner.ReviewRun(ctx, in.ID, in.Sample)
-	if err != nil {
-		return nil, err
-	}
-	if err := a.cfg.Read(ctx, "review", sampled(review.Sample)...); err != nil {
-		return nil, err
-	}
-	return new(a.visible(ctx).Review(review)), nil
+	return a.cfg.Review(ctx, in.ID, in.Sample)
 }
 
-// sampled are the entries of a preview.
-func sampled(samples []redrive.Sample) []int64 {
-	ids := make([]int64, len(samples))
-	for i := range samples {
-		ids[i] = samples[i].Entry.ID
-	}
-	return ids
-}
-
-func (a *API) runItems(ctx context.Context, in *itemsInput) (*itemsOutput, error) {
+func (a *API) runItems(ctx context.Context, in *itemsInput) (*page[wire.ItemList], error) {
 	if _, err := a.cfg.Runner.Run(ctx, in.ID); err != nil {
 		return nil, err
 	}
@@ -253,32 +215,31 @@ func (a *API) runItems(ctx context.Context, in *itemsInput) (*itemsOutput, error
 	for i := range items {
 		list.Items = append(list.Items, a.visible(ctx).Item(&items[i]))
 	}
-	return &itemsOutput{Link: in.from("after", next), Body: list}, nil
+	return &page[wire.ItemList]{Link: in.from("after", next), Body: list}, nil
 }
 
 func (a *API) steer(
-	ctx context.Context, id string, match *Match, note string,
+	ctx context.Context, id string, match *Match, who dlq.By,
 	do func(context.Context, string, dlq.By) (*redrive.Run, error),
-) (*runOutput, error) {
+) (*tagged[wire.Run], error) {
 	version, err := match.version()
 	if err != nil {
 		return nil, err
 	}
-	who := by(ctx, note)
 	who.Version = version
 	run, err := do(ctx, id, who)
 	if err != nil {
 		return nil, err
 	}
-	return &runOutput{ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
+	return &tagged[wire.Run]{ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
 }
 
-func (a *API) adjustRun(ctx context.Context, in *adjustInput) (*runOutput, error) {
+func (a *API) adjustRun(ctx context.Context, in *adjustInput) (*tagged[wire.Run], error) {
 	change := redrive.Adjustment{Rate: in.Body.Rate, MaxOut: in.Body.MaxOut, Stop: in.Body.Stop}
 	if change == (redrive.Adjustment{}) {
 		return nil, huma.NewError(http.StatusUnprocessableEntity, "body: nothing to change: give rate, max_out or stop")
 	}
-	return a.steer(ctx, in.ID, &in.Match, in.Body.Note.Note,
+	return a.steer(ctx, in.ID, &in.Match, by(ctx, in.Body.Note.Note),
 		func(ctx context.Context, id string, who dlq.By) (*redrive.Run, error) {
 			return a.cfg.Runner.AdjustRun(ctx, id, change, who)
 		})

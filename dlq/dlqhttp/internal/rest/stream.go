@@ -24,18 +24,13 @@ const (
 
 func (a *API) streamRoutes() {
 	r := route{
-		id: "watch-run", method: http.MethodGet, path: "/runs/{id}/events", tag: "runs", role: access.Viewer, slow: true,
-		summary: "Watch a run: a server-sent event now and whenever something has changed",
-		description: "Events are named progress, and their data is the run as GET /runs/{id} gives it. The stream ends " +
+		ID: "watch-run", Method: http.MethodGet, Path: "/runs/{id}/events", Tag: "runs", Role: access.Viewer, Slow: true,
+		Sends:   "text/event-stream",
+		Summary: "Watch a run: a server-sent event now and whenever something has changed",
+		Description: "Events are named progress, and their data is the run as GET /runs/{id} gives it. The stream ends " +
 			"with an event named end when nothing more will come, and without one when the server shuts down: connect again.",
 	}
-	op := a.operation(r)
-	op.Responses = map[string]*huma.Response{"200": {
-		Description: "Events",
-		Content:     map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}},
-	}}
-	register(a, op, a.watch)
-	a.finish(r)
+	register(a, r, a.watch)
 }
 
 func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error) {
@@ -45,7 +40,7 @@ func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error
 	who := access.From(ctx)
 	if full := a.streams.Open(&who); full != "" {
 		return nil, huma.ErrorWithHeaders(huma.NewError(http.StatusServiceUnavailable,
-			fmt.Sprintf("%s: ask GET %s/runs/%s now and then", full, a.cfg.Path, in.ID)), http.Header{"Retry-After": {"30"}})
+			fmt.Sprintf("%s: ask GET %s/runs/%s now and then", full, a.path, in.ID)), http.Header{"Retry-After": {"30"}})
 	}
 	return &huma.StreamResponse{Body: func(ctx huma.Context) { //nolint:contextcheck // huma's context has ours
 		defer a.streams.Close(&who)

@@ -37,28 +37,21 @@ func (i *importInput) Resolve(ctx huma.Context) []error {
 
 func (a *API) transferRoutes() {
 	lines := route{
-		id: "export-entries", method: http.MethodGet, path: "/entries/export", tag: "maintenance", role: access.Operator,
-		slow:    true,
-		summary: "Export dead letters as JSON lines, oldest first, byte for byte",
-		description: "Where something is hidden from the caller, the lines say so and cannot be imported. A connection " +
+		ID: "export-entries", Method: http.MethodGet, Path: "/entries/export", Tag: "maintenance", Role: access.Operator,
+		Slow: true, Sends: linesType,
+		Summary: "Export dead letters as JSON lines, oldest first, byte for byte",
+		Description: "Where something is hidden from the caller, the lines say so and cannot be imported. A connection " +
 			"that ends early is an export that is not complete.",
 	}
-	export := a.operation(lines)
-	export.Responses = map[string]*huma.Response{"200": {
-		Description: "An entry a line", Content: map[string]*huma.MediaType{linesType: {Schema: binary()}},
-	}}
-	register(a, export, a.export)
-	a.finish(lines)
+	register(a, lines, a.export)
 
 	r := route{
-		id: "import-entries", method: http.MethodPost, path: "/entries/import", tag: "maintenance", role: access.Admin,
-		changes: true, slow: true, summary: "Import the lines of an export; existing entries stay unchanged",
-		description: "Repeating an import is safe, and completes an interrupted one: entries are identified by their keys.",
+		ID: "import-entries", Method: http.MethodPost, Path: "/entries/import", Tag: "maintenance", Role: access.Admin,
+		Changes: true, Slow: true, Takes: linesType,
+		Summary:     "Import the lines of an export; existing entries stay unchanged",
+		Description: "Repeating an import is safe, and completes an interrupted one: entries are identified by their keys.",
 	}
-	op := a.operation(r)
-	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{linesType: {Schema: binary()}}}
-	register(a, op, a.importEntries)
-	a.finish(r)
+	register(a, r, a.importEntries)
 }
 
 func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
@@ -130,12 +123,12 @@ func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.
 		return nil, huma.NewError(http.StatusUnsupportedMediaType,
 			"an import is "+linesType+": the lines that an export has written")
 	}
-	limited := &limitedReader{from: in.body, left: a.cfg.Import, extend: in.extend}
+	limited := &limitedReader{from: in.body, left: a.cfg.Limits.Import, extend: in.extend}
 	imported, err := a.cfg.Manager.Import(ctx, limited, by(ctx, in.Note))
 	switch {
 	case limited.over:
 		return nil, huma.NewError(http.StatusRequestEntityTooLarge,
-			"an import of this server has at most "+driver.FormatID(a.cfg.Import)+
+			"an import of this server has at most "+driver.FormatID(a.cfg.Limits.Import)+
 				" bytes: send it in parts; the lines before may have been stored")
 	case limited.late:
 		return nil, huma.NewError(http.StatusRequestTimeout,

@@ -37,26 +37,26 @@ type resolveInput struct {
 
 // validationRoutes are the four routes of older services, for existing callers.
 func (a *API) validationRoutes() {
-	handleOutput(a, readRoute("validation", "validation-list", "/validation/dlq",
+	register(a, readRoute("validation", "validation-list", "/validation/dlq",
 		"List dead letters in a status, the newest first"), a.validationList)
 	retry := changeRoute(access.Operator, "validation", "validation-retry", "/validation/dlq/{id}/retry",
 		"Send a dead letter back to its consumer")
-	retry.status = http.StatusAccepted
+	retry.Status = http.StatusAccepted
 	handle(a, retry, func(ctx context.Context, in *ID) (*wire.ValidationEvent, error) {
 		return a.validationChange(ctx, in.ID, by(ctx, ""), a.cfg.Manager.Redrive)
 	})
 	handle(a, route{
-		id: "validation-resolve", method: http.MethodPut, path: "/validation/dlq/{id}/resolve", tag: "validation",
-		role:    access.Operator,
-		changes: true, summary: "Mark a dead letter as taken care of",
-		description: "The entry has resolvedBy as it was sent. The actor in the audit log is the authenticated caller," +
+		ID: "validation-resolve", Method: http.MethodPut, Path: "/validation/dlq/{id}/resolve", Tag: "validation",
+		Role:    access.Operator,
+		Changes: true, Summary: "Mark a dead letter as taken care of",
+		Description: "The entry has resolvedBy as it was sent. The actor in the audit log is the authenticated caller," +
 			" and the record has both names.",
 	}, a.validationResolve)
-	handleOutput(a, route{
-		id: "validation-discard", method: http.MethodDelete, path: "/validation/dlq/{id}", tag: "validation",
-		role:    access.Operator,
-		changes: true, status: http.StatusNoContent,
-		summary: "Give a dead letter up; it is kept as DISCARDED and can be restored",
+	register(a, route{
+		ID: "validation-discard", Method: http.MethodDelete, Path: "/validation/dlq/{id}", Tag: "validation",
+		Role:    access.Operator,
+		Changes: true, Status: http.StatusNoContent,
+		Summary: "Give a dead letter up; it is kept as DISCARDED and can be restored",
 	}, func(ctx context.Context, in *ID) (*none, error) {
 		_, err := a.validationChange(ctx, in.ID, by(ctx, ""), a.cfg.Manager.Discard)
 		return nil, err

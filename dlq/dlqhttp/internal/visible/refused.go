@@ -107,7 +107,7 @@ func (v View) Edit(e *dlq.Edit, of *dlq.Body) error {
 			Detail: "this would overwrite what is hidden from you with " + redact.Mask + ": " + v.ask(),
 		}
 	}
-	if e.Payload != nil && !v.whole(of) {
+	if e.Payload != nil && !v.Whole(of) {
 		return &RefusedError{
 			Field:  "payload",
 			Detail: "a part of the payload is hidden from you, so you cannot replace it: " + v.ask(),
@@ -124,8 +124,11 @@ func (v View) Edit(e *dlq.Edit, of *dlq.Body) error {
 	return nil
 }
 
-// whole reports whether the caller sees a payload completely.
-func (v View) whole(of *dlq.Body) bool { return bytes.Equal(v.ShownBody(of).Payload, of.Payload) }
+// Whole reports whether the caller sees a payload completely.
+func (v View) Whole(of *dlq.Body) bool {
+	shown := v.Body(of)
+	return bytes.Equal(shown.Bytes(), of.Payload)
+}
 
 // hidden reports whether a header is hidden: by its name, whether it exists or not, or by its value.
 func (v View) hidden(headers map[string]string, name string) bool {

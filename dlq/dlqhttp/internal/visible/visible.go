@@ -65,7 +65,7 @@ func (v View) Body(b *dlq.Body) wire.Body { return v.rules.Body(b.Wire()) }
 // Diff is the difference between the visible parts of two bodies. Where only hidden values differ it is empty, so that
 // it does not confirm a guess.
 func (v View) Diff(before, after *dlq.Body) payload.Diff {
-	return payload.Compare(v.ShownBody(before), v.ShownBody(after))
+	return payload.Compare(v.shownBody(before), v.shownBody(after))
 }
 
 // Groups are the visible parts of groups, never nil.
@@ -200,4 +200,26 @@ func (v View) Letter() func(*wire.Letter) {
 		return nil
 	}
 	return v.rules.Letter
+}
+
+// What a page or a comparison needs in the manager's own types is its JSON form, read back.
+
+// shownBody is the visible part of a body.
+func (v View) shownBody(b *dlq.Body) *dlq.Body {
+	shown := &dlq.Body{}
+	w := v.Body(b)
+	_ = shown.SetWire(&w) // we made the digest
+	return shown
+}
+
+// ShownRun is a copy of a run.
+func (v View) ShownRun(r *redrive.Run) *redrive.Run { return &redrive.Run{Run: v.Run(r)} }
+
+// ShownRuns are copies of runs.
+func (v View) ShownRuns(runs []redrive.Run) []redrive.Run {
+	shown := make([]redrive.Run, len(runs))
+	for i := range runs {
+		shown[i] = *v.ShownRun(&runs[i])
+	}
+	return shown
 }

@@ -289,7 +289,7 @@
       const failure = document.createElement("p");
       failure.className = "banner bad";
       failure.textContent = "This could not be counted: " + err.message;
-      $("#preview").replaceChildren(told);
+      $("#preview").replaceChildren(failure);
     }
     $("#preview").removeAttribute("aria-busy");
     showTimes();
@@ -329,7 +329,7 @@
       const failure = document.createElement("p");
       failure.className = "bad";
       failure.textContent = "The difference could not be computed: " + err.message;
-      $("#diff").replaceChildren(told);
+      $("#diff").replaceChildren(failure);
     }
   }
   if (editForm) editForm.addEventListener("input", (e) => {

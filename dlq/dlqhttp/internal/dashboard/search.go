@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"html/template"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -20,15 +21,14 @@ type search struct {
 	Order driver.Order
 }
 
-// textFields are the parameters that are compared exactly.
-func textFields(f *dlq.Filter) []struct {
+// textField is a parameter that is a text of the filter.
+type textField struct {
 	Name, Label string
 	Value       *string
-} {
-	return []struct {
-		Name, Label string
-		Value       *string
-	}{
+}
+
+func textFields(f *dlq.Filter) []textField {
+	return []textField{
 		{"q", "error contains", &f.ErrorText},
 		{"payload", "payload contains", &f.PayloadText},
 		{"topic", "topic", &f.Topic},
@@ -157,7 +157,7 @@ func query(q url.Values) template.URL {
 func (s *search) Fields() []field {
 	var fields []field
 	q := s.values()
-	for _, name := range slices.Sorted(mapKeys(q)) {
+	for _, name := range slices.Sorted(maps.Keys(q)) {
 		for _, value := range q[name] {
 			fields = append(fields, field{name, value})
 		}

@@ -1,0 +1,45 @@
+package access
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// knownFor is how long a session or a token is trusted without asking the store: one that another process has ended
+	// lasts that long here.
+	knownFor = 5 * time.Second
+	maxKnown = 10_000
+
+	// lookupRate and lookupBurst limit how often an address may make us look for unknown credentials in the store.
+	lookupRate, lookupBurst = 2, 100
+)
+
+// known remembers what is known about credentials, by their digest. It is bounded: when it is full, it forgets
+// everything. The zero known is empty; it is safe for concurrent use.
+type known[K comparable, V any] struct {
+	mu sync.Mutex
+	of map[K]V
+}
+
+func (k *known[K, V]) get(digest K) (value V, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	value, ok = k.of[digest]
+	return value, ok
+}
+
+func (k *known[K, V]) put(digest K, value V) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.of == nil || len(k.of) >= maxKnown {
+		k.of = map[K]V{}
+	}
+	k.of[digest] = value
+}
+
+func (k *known[K, V]) forget(digest K) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.of, digest)
+}
