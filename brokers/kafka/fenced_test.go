@@ -129,10 +129,15 @@ func TestTopics_FencedForLongerThanTheCaller(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
 	b := open(t, c)
-	refuseTopics(c, func() *kerr.Error { return kerr.InvalidReplicationFactor })
 	ended := errors.New("the caller stopped waiting")
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, ended)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var refused atomic.Int32
+	refuseTopics(c, func() *kerr.Error {
+		if refused.Add(1) == 2 { // the first refusal has arrived
+			cancel(ended)
+		}
+		return kerr.InvalidReplicationFactor
+	})
 	_, err := b.Subscriber().Subscribe(ctx, "orders")
 	require.ErrorIs(t, err, kerr.InvalidReplicationFactor)
 	require.ErrorIs(t, err, ended)
