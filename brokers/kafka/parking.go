@@ -219,13 +219,13 @@ func (o *keyOrder) resume() {
 // the partition is given up first.
 func (o *keyOrder) park(d *delivery) bool {
 	r := newWaiting(o.topic, &driver.Outgoing{Message: newMessage(d.record, d.origin, d.waiting)}, d.origin)
-	stored, err := o.put(r, func(state *keyState) bool { return state.hasParked(d.origin.Position) })
+	err := o.put(r, func(state *keyState) bool { return state.hasParked(d.origin.Position) })
 	if errors.Is(err, brokers.ErrTooLarge) {
 		o.p.sub.log.Warn("a message is too large to be parked behind an earlier one of its key, and is handled at once",
 			"position", d.origin.Position, "bytes", size(r), "err", err)
 		return o.attempt(d)
 	}
-	return stored
+	return err == nil
 }
 
 // block holds back the later messages of a dead letter's key, even across restarts. It reports false if the partition
@@ -235,20 +235,23 @@ func (o *keyOrder) block(d *delivery) bool {
 		Topic: o.topic, Key: d.record.Key,
 		Headers: append(originHeaders(d.origin), header(headerControl, controlLock)),
 	}
-	stored, err := o.put(r, func(state *keyState) bool { return state.lock != nil })
-	if err != nil {
+	switch err := o.put(r, func(state *keyState) bool { return state.lock != nil }); {
+	case errors.Is(err, errGivenUp):
+		return false
+	case err != nil:
 		o.p.sub.log.Error("a dead letter cannot block its key, which continues", "position", d.origin.Position, "err", err)
-		return true
-	}
-	if stored {
+	default:
 		o.p.sub.log.Warn("a dead letter blocks its key; redrive it, or call Release", "position", d.origin.Position)
 	}
-	return stored
+	return true
 }
 
-// put writes a record to the parking topic and waits until follow has read it, which accounted reports. It reports
-// false if the partition is given up first. Its only error wraps brokers.ErrTooLarge.
-func (o *keyOrder) put(r *kgo.Record, accounted func(*keyState) bool) (stored bool, err error) {
+// errGivenUp means that the partition was given up before a record was in its place.
+var errGivenUp = errors.New("the partition is given up")
+
+// put writes a record to the parking topic and waits until follow has read it, which accounted reports. The error is
+// errGivenUp, or wraps brokers.ErrTooLarge.
+func (o *keyOrder) put(r *kgo.Record, accounted func(*keyState) bool) error {
 	topics, log := o.p.sub.b.topics, o.p.sub.log
 	for n := 1; ; n++ {
 		r = renew(r)
@@ -259,14 +262,13 @@ func (o *keyOrder) put(r *kgo.Record, accounted func(*keyState) bool) (stored bo
 		err := o.store(r)
 		switch {
 		case err == nil && o.waitFor(string(r.Key), lot, accounted):
-			return true, nil
-		case err == nil: // the topic was deleted, or the partition is given up
-			if o.p.ctx.Err() != nil {
-				return false, nil
-			}
+			return nil
+		case err == nil && o.p.ctx.Err() != nil:
+			return errGivenUp
+		case err == nil: // the topic was deleted
 			continue
 		case errors.Is(err, brokers.ErrTooLarge):
-			return false, err
+			return err
 		}
 		log.Warn("a message cannot be parked behind an earlier one of its key; trying again", "parking_topic", o.topic,
 			"err", err)
@@ -275,7 +277,7 @@ func (o *keyOrder) put(r *kgo.Record, accounted func(*keyState) bool) (stored bo
 			_ = o.ensureParking(o.p.ctx) // the next try reports its error
 		}
 		if errors.Is(err, brokers.ErrClosed) || !sleep(o.p.ctx, retrying.After(n)) {
-			return false, nil
+			return errGivenUp
 		}
 	}
 }

@@ -80,8 +80,8 @@ func (b *transport) store(ctx context.Context, records []outgoing) []error {
 	faults := b.storeOnce(ctx, records)
 	var again []outgoing
 	var indexes []int
-	for i, err := range faults {
-		r := records[i]
+	for i, r := range records {
+		err := faults[i]
 		switch by := b.producerOf(r); {
 		case errors.Is(err, brokers.ErrUnroutable):
 			b.topics.forget(r.Topic)
