@@ -22,11 +22,12 @@ import (
 
 // Shipped code may have at most this many of each. The numbers only go down.
 const (
-	mostLong        = 1   // functions of more than 60 lines
-	mostWide        = 0   // functions of more than five parameters
-	mostBooleans    = 64  // parameters that are booleans
-	mostGlobals     = 142 // package variables, without errors, patterns and assertions of an interface
-	mostExpressions = 0   // see bent
+	mostLong        = 0      // functions of more than 60 lines
+	mostWide        = 0      // functions of more than five parameters
+	mostBooleans    = 49     // parameters that are booleans
+	mostGlobals     = 130    // package variables, without errors, patterns and assertions of an interface
+	mostExpressions = 0      // see bent
+	mostLines       = 91_100 // of all Go outside tests, with comments and blanks; suites, examples and helpers included
 )
 
 // bent are expressions that read like a translation, shared by sources, pages and screens.
@@ -82,6 +83,7 @@ func TestNumbers(t *testing.T) {
 		require.LessOrEqual(t, len(limit.found), limit.most, "%s: %s", name, strings.Join(limit.found, "\n"))
 	}
 	require.LessOrEqual(t, sum(n.expressions), mostExpressions, "%v", n.expressionsIn)
+	require.LessOrEqual(t, n.raw, mostLines, "what is not needed any more, or stands somewhere already?")
 }
 
 // add counts one file.
