@@ -94,3 +94,15 @@ func TestGolden_Accessors(t *testing.T) {
 	require.Equal(t, 1, e.RetryCount())
 	require.Equal(t, 2, e.Attempt())
 }
+
+// A correlation id that is null is none, and not the text "null".
+func TestStructured_CorrelationIDIsNull(t *testing.T) {
+	m := structuredMessage([]byte(`{"message_id":"550e8400-e29b-41d4-a716-446655440000","timestamp":"2026-02-28T22:53:42+00:00",` +
+		`"version":"1.0","source":"s",` +
+		`"queue":"orders","data":{},"metadata":{"correlation_id":null},"error":null,"retry_count":0}`))
+	e, err := envelope.FromMessage(m)
+	require.NoError(t, err)
+	require.Equal(t, envelope.Structured, e.Mode())
+	require.Empty(t, e.CorrelationID())
+	require.Empty(t, envelope.CorrelationID(m))
+}
