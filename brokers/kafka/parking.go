@@ -254,12 +254,12 @@ var errGivenUp = errors.New("the partition is given up")
 func (o *keyOrder) put(r *kgo.Record, accounted func(*keyState) bool) error {
 	topics, log := o.p.sub.b.topics, o.p.sub.log
 	for n := 1; ; n++ {
-		r = renew(r)
-		r.Partition = o.p.id
+		sent := renew(r) // after an error the client may still use it
+		sent.Partition = o.p.id
 		o.mu.Lock()
 		lot := o.lot
 		o.mu.Unlock()
-		err := o.store(r)
+		err := o.store(sent)
 		switch {
 		case err == nil && o.waitFor(string(r.Key), lot, accounted):
 			return nil

@@ -86,7 +86,9 @@ func (b *transport) store(ctx context.Context, records []outgoing) []error {
 		case errors.Is(err, brokers.ErrUnroutable):
 			b.topics.forget(r.Topic)
 			by.client.PurgeTopicsFromProducing(r.Topic)
-		case err == nil || !by.learns(ctx, r.Record):
+		case err == nil, errors.Is(err, errNoAnswer): // without an answer the client still uses the record
+			continue
+		case !by.learns(ctx, r.Record):
 			continue
 		}
 		r.Record = renew(r.Record)
