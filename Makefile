@@ -23,7 +23,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # A first run mostly compiles and links. The compiler collects its garbage less often, which saves a sixth of its time
-# and does not change its output, so that go run and go build can use it; test programs are linked without debug tables.
+# and does not change its output, so that go run and go build can use it; test programs are linked without debug tables,
+# which stack traces do not need, and `make lint` runs go vet.
 QUICK = -ldflags='-s -w' -toolexec 'env GOGC=400'
 
 .PHONY: test
@@ -32,7 +33,7 @@ test: ## run the tests of the library; needs only Go (minutes at first, then sec
 
 .PHONY: race
 race: ## run them shuffled under the race detector, COUNT times; needs a C compiler
-	$(GOTEST) -race -shuffle=on -timeout 30m -count=$(COUNT) ./...
+	$(GOTEST) -vet=off -race -shuffle=on $(QUICK) -timeout 30m -count=$(COUNT) ./...
 
 .PHONY: plain
 plain: ## run the few tests that the race detector skips: allocations, stack frames, and a race of watermill-amqp's own
@@ -41,7 +42,7 @@ plain: ## run the few tests that the race detector skips: allocations, stack fra
 
 .PHONY: integration
 integration: ## run the tests against real RabbitMQ, Kafka, PostgreSQL, MariaDB and MySQL; fails if one is missing
-	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -race -shuffle=on -p 2 -timeout 45m ./sqlstore ./rabbitmq ./watermill ./... # the longest first
+	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -vet=off -race -shuffle=on $(QUICK) -p 2 -timeout 45m ./sqlstore ./rabbitmq ./watermill ./... # the longest first
 
 CHAOS_ROUNDS ?= 10
 CHAOS_SEED   ?= 0
