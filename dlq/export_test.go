@@ -111,6 +111,7 @@ func TestManager_ImportRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ line, want string }{
 		"not JSON":       {"hello", "line 2"},
 		"newer version":  {strings.Replace(good, `"v":2`, `"v":99`, 1), "version 99"},
+		"newer types":    {`{"v":99,"entry":["other","types"],"bodies":"none"}`, "version 99"},
 		"no version":     {`{}`, "version 0"},
 		"no body":        {`{"v":2,"entry":{"version":1}}`, "body of revision 0 is missing"},
 		"damaged":        {strings.Replace(good, `"payload":"`, `"payload":"AAAA`, 1), "SHA-256"},

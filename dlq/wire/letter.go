@@ -11,8 +11,9 @@ const Version = 2
 
 // Letter is a line of an export: an entry with every revision of its body, in order.
 type Letter struct {
-	Version  int    `json:"v"`
-	Redacted bool   `json:"redacted,omitzero"` // something was hidden: not to be imported
+	Version int `json:"v"`
+	// Redacted means that values are hidden: an import refuses the line, because they would be lost.
+	Redacted bool   `json:"redacted,omitzero"`
 	Entry    Entry  `json:"entry"`
 	Bodies   []Body `json:"bodies"`
 }
@@ -24,7 +25,7 @@ type Record struct {
 	Redriven *Redriven    `json:"redriven,omitempty"`
 }
 
-// Redriven means that a consumer has handled the redriven message.
+// Redriven is the success of a redriven message, as its consumer reported it.
 type Redriven struct {
 	ID        int64     `json:"id"`
 	MessageID string    `json:"message_id"`
@@ -34,37 +35,43 @@ type Redriven struct {
 	At        time.Time `json:"at"`
 }
 
-// VersionError is the error of a line or a record whose version this program cannot read.
+// VersionError is the error for a line or a record of a version that this program cannot read.
 type VersionError struct {
 	Version int
 }
 
 // Error names both versions.
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("version %d is not the one that this program reads (%d)", e.Version, Version)
+	return fmt.Sprintf("version %d cannot be read: this program reads version %d", e.Version, Version)
 }
 
-// UnmarshalJSON refuses a line of another version.
+// UnmarshalJSON refuses a line of another version, before anything else in it: its fields may have other types.
 func (l *Letter) UnmarshalJSON(data []byte) error {
+	if err := checkVersion(data); err != nil {
+		return err
+	}
 	type plain Letter
-	if err := json.Unmarshal(data, (*plain)(l)); err != nil {
-		return err
-	}
-	return checkVersion(l.Version)
+	return json.Unmarshal(data, (*plain)(l))
 }
 
-// UnmarshalJSON refuses a record of another version.
+// UnmarshalJSON refuses a record of another version, as for a [Letter].
 func (r *Record) UnmarshalJSON(data []byte) error {
-	type plain Record
-	if err := json.Unmarshal(data, (*plain)(r)); err != nil {
+	if err := checkVersion(data); err != nil {
 		return err
 	}
-	return checkVersion(r.Version)
+	type plain Record
+	return json.Unmarshal(data, (*plain)(r))
 }
 
-func checkVersion(version int) error {
-	if version != Version {
-		return &VersionError{version}
+func checkVersion(data []byte) error {
+	var line struct {
+		Version int `json:"v"`
+	}
+	if err := json.Unmarshal(data, &line); err != nil {
+		return err
+	}
+	if line.Version != Version {
+		return &VersionError{line.Version}
 	}
 	return nil
 }
