@@ -10,8 +10,9 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// Entry is what may be shown of an entry: every text of it without what the patterns match. What a hidden value could
-// be tried against (the key, the size, the group of a hidden cause) is left out or made of what is shown.
+// Entry is the visible part of an entry: its texts without what the patterns match. Values against which guesses of a
+// hidden value could be checked (the key, the size, the group of a hidden cause) are left out or derived from what is
+// shown.
 func (r *Rules) Entry(e wire.Entry) wire.Entry {
 	if r.Empty() {
 		return e
@@ -30,20 +31,20 @@ func (r *Rules) Entry(e wire.Entry) wire.Entry {
 	return e
 }
 
-// fingerprint stands for that of a group whose cause is hidden: it is made of what is shown, so it is that of no group
-// in the store.
+// fingerprint replaces that of a group whose cause is hidden. It is derived from what is shown, so no group in the store
+// has it.
 func fingerprint(handler, class, cause string) string {
 	sum := sha256.Sum256([]byte("hidden\x00" + handler + "\x00" + class + "\x00" + cause))
 	return "h" + hex.EncodeToString(sum[:])[:15]
 }
 
-// Detail is what may be shown of an entry with its body.
+// Detail is the visible part of an entry with its body.
 func (r *Rules) Detail(d wire.EntryDetail) wire.EntryDetail {
 	return wire.EntryDetail{Entry: r.Entry(d.Entry), Body: r.Body(d.Body)}
 }
 
-// Body is what may be shown of a body. Its digest is that of what is shown, so that no caller can try values against
-// the digest of what is hidden.
+// Body is the visible part of a body. Its digest is that of the visible payload, so that no guess of a hidden value can
+// be checked against it.
 func (r *Rules) Body(b wire.Body) wire.Body {
 	if r.Empty() {
 		return b
@@ -55,7 +56,7 @@ func (r *Rules) Body(b wire.Body) wire.Body {
 	return b
 }
 
-// Group is what may be shown of a group.
+// Group is the visible part of a group.
 func (r *Rules) Group(g wire.Group) wire.Group {
 	cause := g.Cause + g.Handler + g.ErrorClass
 	g.Cause, g.Sample, g.Handler, g.ErrorClass = r.Text(g.Cause), r.Text(g.Sample), r.Text(g.Handler), r.Text(g.ErrorClass)
@@ -65,7 +66,8 @@ func (r *Rules) Group(g wire.Group) wire.Group {
 	return g
 }
 
-// Groups are what may be shown of groups, never nil. Those that look the same are one: they differ in what is hidden.
+// Groups are the visible parts of groups, never nil. Groups that look the same become one: they only differ in hidden
+// parts.
 func (r *Rules) Groups(groups []wire.Group) []wire.Group {
 	shown, at := make([]wire.Group, 0, len(groups)), map[string]int{}
 	for i := range groups {
@@ -82,7 +84,7 @@ func (r *Rules) Groups(groups []wire.Group) []wire.Group {
 
 // join makes one group of two that look the same.
 func join(into, g *wire.Group) {
-	into.Counts, into.Trend = into.Counts.Plus(g.Counts), slices.Clone(into.Trend) // that of a cache is shared with others
+	into.Counts, into.Trend = into.Counts.Plus(g.Counts), slices.Clone(into.Trend) // a cache may share it
 	if g.FirstSeen.Before(into.FirstSeen) {
 		into.FirstSeen = g.FirstSeen
 	}
@@ -102,7 +104,8 @@ func join(into, g *wire.Group) {
 	slices.SortFunc(into.Trend, func(a, b wire.HourCount) int { return a.Hour.Compare(b.Hour) })
 }
 
-// Mute is what may be shown of a muted cause: not by which fingerprint a hidden one could be tried.
+// Mute is the visible part of a muted cause, without the fingerprint if guesses of a hidden cause could be checked
+// against it.
 func (r *Rules) Mute(m wire.Mute) wire.Mute {
 	if r.HidesText() {
 		m.Fingerprint = Mask
@@ -111,8 +114,8 @@ func (r *Rules) Mute(m wire.Mute) wire.Mute {
 	return m
 }
 
-// Run is what may be shown of a redrive run. What it looks for in payloads, and the jq expression that changes them,
-// come from a caller that sees payloads, and are hidden.
+// Run is the visible part of a redrive run. What it searches payloads for, and its jq expression, come from a caller that
+// sees payloads, so both are hidden.
 func (r *Rules) Run(run wire.Run) wire.Run {
 	if r.Empty() {
 		return run
@@ -122,7 +125,7 @@ func (r *Rules) Run(run wire.Run) wire.Run {
 	return run
 }
 
-// Spec is what may be shown of what a run is to do.
+// Spec is the visible part of a run's specification.
 func (r *Rules) Spec(spec wire.RunSpec) wire.RunSpec {
 	if r.Empty() {
 		return spec
@@ -135,7 +138,7 @@ func (r *Rules) Spec(spec wire.RunSpec) wire.RunSpec {
 		*text = r.Text(*text)
 	}
 	if f.Fingerprint != "" && r.HidesText() {
-		f.Fingerprint = Mask // that of a group whose cause is hidden could be tried
+		f.Fingerprint = Mask // guesses of a hidden cause could be checked against it
 	}
 	if spec.JQ != "" {
 		spec.JQ = Mask
@@ -150,21 +153,21 @@ func (r *Rules) Spec(spec wire.RunSpec) wire.RunSpec {
 	return spec
 }
 
-// hiddenField stands for a payload field that is looked for.
+// hiddenField replaces a payload field that a run searches for.
 var hiddenField = wire.PayloadField{Path: []string{"hidden"}, Value: Mask}
 
-// Item is what may be shown of an entry of a run.
+// Item is the visible part of an entry of a run.
 func (r *Rules) Item(item wire.RunItem) wire.RunItem {
 	item.Detail = r.Text(item.Detail)
 	return item
 }
 
-// Recurrence is what may be shown of a report.
+// Recurrence is the visible part of a report.
 func (r *Rules) Recurrence(report wire.Recurrence) wire.Recurrence {
 	for _, causes := range []*[]wire.RecurringCause{
 		&report.New, &report.Growing, &report.Returning, &report.Fixed, &report.Steady,
 	} {
-		*causes = slices.Clone(*causes) // the report of a cache is shared with others
+		*causes = slices.Clone(*causes) // a cache may share the report
 		for i := range *causes {
 			c := &(*causes)[i]
 			shown := r.Group(wire.Group{Fingerprint: c.Fingerprint, Cause: c.Cause, Handler: c.Handler})
@@ -174,8 +177,8 @@ func (r *Rules) Recurrence(report wire.Recurrence) wire.Recurrence {
 	return report
 }
 
-// Audit is what may be shown of an audit record. The stored difference of an edit is text in which paths mean nothing,
-// so it is hidden as a whole; the difference of the revisions, redacted, is there for the caller.
+// Audit is the visible part of an audit record. The stored difference of an edit is text, to which paths do not apply, so
+// it is hidden as a whole; callers see the redacted difference of the revisions instead.
 func (r *Rules) Audit(a wire.AuditRecord) wire.AuditRecord {
 	if r.Empty() {
 		return a
@@ -191,7 +194,7 @@ func (r *Rules) Audit(a wire.AuditRecord) wire.AuditRecord {
 	return a
 }
 
-// Letter hides in a line of an export, in place.
+// Letter redacts a line of an export in place.
 func (r *Rules) Letter(l *wire.Letter) {
 	l.Entry = r.Entry(l.Entry)
 	for i := range l.Bodies {

@@ -28,7 +28,7 @@ type element struct {
 func parsePath(text string) (location, error) {
 	rest, ok := strings.CutPrefix(text, "$")
 	if !ok {
-		return nil, errors.New("it begins with $, such as $.card.number or $..iban")
+		return nil, errors.New("a path begins with $: such as $.card.number or $..iban")
 	}
 	var steps location
 	for rest != "" {
@@ -65,7 +65,7 @@ func (s *step) member(text string) (rest string, err error) {
 	}
 	s.name, rest = text[:end], text[end:]
 	if s.name == "" {
-		return "", errors.New("a name is missing behind the dot")
+		return "", errors.New("a name is missing after the dot")
 	}
 	if s.name == "*" {
 		s.any = true

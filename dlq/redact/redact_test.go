@@ -210,17 +210,21 @@ func TestNilRules(t *testing.T) {
 	require.Equal(t, wire.AuditRecord{Note: "n"}, r.Audit(wire.AuditRecord{Note: "n"}))
 }
 
-// In the log, attributes are headers by their name, and texts and errors are free text.
+// In the log, an attribute is redacted like a header of its name, a map of headers by their names, and every other
+// value by its text. A pipeline that logs payloads logs the headers as a map.
 func TestLogAttr(t *testing.T) {
 	t.Parallel()
 	r := rules(t, redact.Config{Headers: []string{"token"}, Texts: []string{`\d{4}-\d{4}`}})
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: r.LogAttr}))
-	log.Info("card 1234-5678", "token", "abc", "error", errors.New("card 1234-5678"), "n", 7)
+	log.Info("card 1234-5678", "token", "abc", "error", errors.New("card 1234-5678"), "n", 7,
+		"headers", map[string]string{"token": "abc", "card": "1234-5678", "tenant": "acme"},
+		"notes", []string{"card 1234-5678"}, "body", []byte("card 1234-5678"), "row", struct{ Card string }{"1234-5678"})
 	require.NotContains(t, out.String(), "1234-5678")
 	require.NotContains(t, out.String(), "abc")
-	require.Contains(t, out.String(), "n=7")
-	require.Contains(t, out.String(), "level=INFO")
+	for _, shown := range []string{"n=7", "level=INFO", "tenant:acme"} {
+		require.Contains(t, out.String(), shown)
+	}
 }
 
 func TestNew_NamesEveryFault(t *testing.T) {

@@ -50,7 +50,7 @@ func New(cfg Config) (*Rules, error) {
 	}
 	for _, name := range cfg.Headers {
 		if _, err := path.Match(name, ""); err != nil || name == "" {
-			errs = append(errs, fmt.Errorf("header %q: a name, in which * stands for any characters", name))
+			errs = append(errs, fmt.Errorf("header %q: expected a name, in which * matches any characters", name))
 		}
 		r.headers = append(r.headers, strings.ToLower(name))
 	}
@@ -60,7 +60,7 @@ func New(cfg Config) (*Rules, error) {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("text %q: %w", text, err))
 		case pattern.MatchString(""):
-			errs = append(errs, fmt.Errorf("text %q: it matches the empty text, so it would hide everything", text))
+			errs = append(errs, fmt.Errorf("text %q: it matches the empty text, and would hide everything", text))
 		default:
 			r.texts = append(r.texts, pattern)
 		}
@@ -149,23 +149,27 @@ func (r *Rules) Headers(headers map[string]string) map[string]string {
 	return shown
 }
 
-// LogAttr is a slog.HandlerOptions.ReplaceAttr that hides values in log records: by the attribute's name as by a
-// header's, and in texts and errors by pattern.
+// LogAttr is a slog.HandlerOptions.ReplaceAttr that redacts log records: each attribute like a header of its name, a
+// map of headers by their names, and anything else by what it looks like as text. Paths do not apply to logs.
 func (r *Rules) LogAttr(_ []string, a slog.Attr) slog.Attr {
 	if r.Empty() || a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.SourceKey {
 		return a
 	}
-	switch a.Value.Kind() {
-	case slog.KindString:
-		return slog.String(a.Key, r.Header(a.Key, a.Value.String()))
-	case slog.KindAny:
-		if err, ok := a.Value.Any().(error); ok {
-			return slog.String(a.Key, r.Header(a.Key, err.Error()))
-		}
-	default: // numbers and times are only hidden by name
-	}
 	if r.hides(a.Key) {
 		return slog.String(a.Key, Mask)
+	}
+	if a.Value.Kind() != slog.KindString && a.Value.Kind() != slog.KindAny {
+		return a // numbers and times are only hidden by name
+	}
+	if headers, ok := a.Value.Any().(map[string]string); ok {
+		return slog.Any(a.Key, r.Headers(headers))
+	}
+	text := fmt.Sprint(a.Value.Any())
+	if data, ok := a.Value.Any().([]byte); ok {
+		text = string(data)
+	}
+	if shown := r.Text(text); shown != text {
+		return slog.String(a.Key, shown)
 	}
 	return a
 }
