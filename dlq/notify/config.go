@@ -41,21 +41,21 @@ var Kinds = []NoticeKind{NewCause, RegressedCause, RunStopped, RunAwaitsApproval
 
 // Config configures a [Notifier].
 type Config struct {
-	// Store has the dead letters, and records what receivers have had. Required.
+	// Store has the dead letters, and records which notices were delivered. Required.
 	Store dlq.Store
 	// Publisher publishes the notices of each receiver, on [Topic]. Required.
 	Publisher message.Publisher
-	// Receivers are required.
+	// Receivers get the notices. At least one is required.
 	Receivers []Receiver
-	// Redaction is what is hidden from viewers; nil hides nothing.
+	// Redaction has the rules for viewers; nil hides nothing.
 	Redaction *redact.Rules
 	// PublicURL is where people reach the dashboard, for links. If empty, notices have no links.
 	PublicURL string
 	// Quiet is how long a cause must have been quiet to count as back. Whole hours. Defaults to 24 h.
 	Quiet time.Duration
-	// Interval is the time between looks at the store. Defaults to 15 s.
+	// Interval is the time between checks of the store. Defaults to 15 s.
 	Interval time.Duration
-	// Client posts. Defaults to one that waits 10 s. Redirects are not followed.
+	// Client posts to the receivers. Defaults to one with a timeout of 10 s. Redirects are not followed.
 	Client *http.Client
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
@@ -63,7 +63,7 @@ type Config struct {
 
 // Receiver is a recipient of notices.
 type Receiver struct {
-	// Name is required, unique, and must not change: the store records by it what the receiver has had.
+	// Name is required, unique, and must not change: the store records deliveries by it.
 	Name string
 	// URL is posted to: https, or http on this machine. Required.
 	URL string
@@ -73,7 +73,7 @@ type Receiver struct {
 	Secret string
 	// On are the kinds to send. Defaults to all [Kinds].
 	On []NoticeKind
-	// PerHour is the maximum per hour. Defaults to 30.
+	// PerHour is the maximum number of notices per hour; more wait for the next one. Defaults to 30.
 	PerHour int
 }
 
@@ -127,7 +127,7 @@ func (c *Config) validate() error {
 	for i := range c.Receivers {
 		r := &c.Receivers[i]
 		if names[r.Name] {
-			bad("there are two receivers %q", r.Name)
+			bad("two receivers are named %q", r.Name)
 		}
 		names[r.Name] = true
 		if err := r.Validate(); err != nil {
@@ -151,7 +151,7 @@ func (r *Receiver) Validate() error {
 	}
 	switch _, err := key(r.Secret); {
 	case !r.Slack && r.Secret == "":
-		bad("a secret is required, with which the webhook is signed")
+		bad("a secret is required to sign the webhook")
 	case err != nil:
 		bad("the secret is not base64 after whsec_")
 	}
@@ -176,8 +176,8 @@ func checkURL(text string) error {
 		return errors.New("a URL with a user name or password: sign with a secret")
 	}
 	ip := net.ParseIP(u.Hostname())
-	here := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
-	if u.Scheme != "https" && (u.Scheme != "http" || !here) {
+	local := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+	if u.Scheme != "https" && (u.Scheme != "http" || !local) {
 		return errors.New("the URL must be https, or http to this machine")
 	}
 	return nil

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// window is the maximum age of what people are notified of.
+	// window is the maximum age of an event that people are notified of.
 	window = 24 * time.Hour
 	// maxText limits the text of a cause in a sentence.
 	maxText = 300
 )
 
-// noticeOf makes a notice with the permanent id of its subject.
-func (n *Notifier) noticeOf(kind NoticeKind, thing string, at time.Time, text string, path ...string) wire.Notice {
+// noticeOf makes a notice. Its id is derived from its kind and subject, so it is the same in every process.
+func (n *Notifier) noticeOf(kind NoticeKind, subject string, at time.Time, text string, path ...string) wire.Notice {
 	notice := wire.Notice{
-		ID:   uuid.NewSHA1(uuid.NameSpaceOID, []byte("redrive notice\x00"+string(kind)+"\x00"+thing)).String(),
+		ID:   uuid.NewSHA1(uuid.NameSpaceOID, []byte("redrive notice\x00"+string(kind)+"\x00"+subject)).String(),
 		Kind: string(kind), At: at.UTC(), Text: text,
 	}
 	if n.cfg.PublicURL != "" {
@@ -64,7 +64,8 @@ func (n *Notifier) find(ctx context.Context, now time.Time) ([]wire.Notice, erro
 	return found, nil
 }
 
-// causes are the new and the returning ones. Causes that look the same to viewers are one, as on the pages.
+// causes returns notices of new causes and of those that are back. Causes that look the same to viewers are one, as on
+// the dashboard.
 func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]bool) ([]wire.Notice, error) {
 	since := now.Add(-window)
 	groups, err := n.store.Groups(ctx, driver.GroupQuery{
@@ -93,7 +94,7 @@ func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]b
 			notice = n.noticeOf(NewCause, g.Fingerprint, g.FirstSeen, "New cause of dead letters: "+what, "groups",
 				g.Fingerprint)
 		} else if ok {
-			at := again.Add(time.Hour) // its hour is what is known
+			at := again.Add(time.Hour) // only the hour is known
 			if g.LastSeen.Before(at) {
 				at = g.LastSeen
 			}
@@ -109,7 +110,7 @@ func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]b
 	return found, nil
 }
 
-// returned is the last hour since then in which a cause occurred after being quiet for that long.
+// returned finds the last hour after since in which a cause occurred after it had been quiet.
 func returned(g *wire.Group, since time.Time, quiet time.Duration) (time.Time, bool) {
 	last := g.FirstSeen.Truncate(time.Hour)
 	var found time.Time
@@ -125,7 +126,7 @@ func returned(g *wire.Group, since time.Time, quiet time.Duration) (time.Time, b
 	return found, !found.IsZero()
 }
 
-// stopped are the runs that need a person.
+// stopped returns notices of runs that need a person.
 func (n *Notifier) stopped(ctx context.Context, now time.Time, muted map[string]bool) ([]wire.Notice, error) {
 	var found []wire.Notice
 	if n.runs == nil {
@@ -137,26 +138,26 @@ func (n *Notifier) stopped(ctx context.Context, now time.Time, muted map[string]
 		return nil, err
 	}
 	for i := range runs {
-		of := &runs[i]
-		if of.ChangedAt.Before(now.Add(-window)) || muted[of.Spec.Filter.Fingerprint] {
+		run := &runs[i]
+		if run.ChangedAt.Before(now.Add(-window)) || muted[run.Spec.Filter.Fingerprint] {
 			continue
 		}
-		shown := n.cfg.Redaction.Run(of.Shown(now))
-		kind, text := RunStopped, fmt.Sprintf("Redrive run %s of %s has stopped: %s", shown.ID, oneLine(shown.CreatedBy),
-			oneLine(shown.Cause))
-		if of.State == redrive.AwaitingApproval {
+		shown := n.cfg.Redaction.Run(run.Shown(now))
+		kind, text := RunStopped, fmt.Sprintf("Redrive run %s, started by %s, has stopped: %s", shown.ID,
+			oneLine(shown.CreatedBy), oneLine(shown.Cause))
+		if run.State == redrive.AwaitingApproval {
 			kind, text = RunAwaitsApproval, fmt.Sprintf(
-				"Redrive run %s of %s, %d messages, waits for approval by a second person", shown.ID,
-				oneLine(shown.CreatedBy), of.Counts.Total())
+				"Redrive run %s, started by %s, waits for approval of %d messages", shown.ID,
+				oneLine(shown.CreatedBy), run.Counts.Total())
 		}
-		notice := n.noticeOf(kind, fmt.Sprint(of.ID, "\x00", of.Version), of.ChangedAt, text, "runs", shown.ID)
+		notice := n.noticeOf(kind, fmt.Sprint(run.ID, "\x00", run.Version), run.ChangedAt, text, "runs", shown.ID)
 		notice.Run = &shown
 		found = append(found, notice)
 	}
 	return found, nil
 }
 
-// oneLine is text for a sentence.
+// oneLine makes a text fit into a sentence.
 func oneLine(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if r := []rune(text); len(r) > maxText {

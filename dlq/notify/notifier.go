@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// turn is how long a process that no longer responds stays the notifying one.
+	// turn is how long the notifying process keeps its turn without renewing it.
 	turn = time.Minute
-	// downLooks is how many failed looks in a row mean that the store is down.
-	downLooks = 3
+	// downChecks is how many failed checks in a row mean that the store is down.
+	downChecks = 3
 )
 
 // Notifier finds what people need to know, publishes it, and delivers it. It is safe for concurrent use.
@@ -35,24 +35,24 @@ type Notifier struct {
 	process string
 
 	mu sync.Mutex
-	// out are the published notices, until the store shows that the receiver has had them: an older read would have them
-	// sent again.
+	// out has the published notices until a later read of the store shows that the receiver has had them: after an earlier
+	// read they would be sent again.
 	out map[driver.Notice]state
-	// sent is when each receiver was sent something, within the last hour.
+	// sent has, for each receiver, when notices were published for it within the last hour.
 	sent map[string][]time.Time
-	// mine means that this process notifies; failed counts the failed looks in a row, since when.
+	// mine means that it is this process's turn. failed counts the failed checks in a row, since the time of the first.
 	mine   bool
 	failed int
 	since  time.Time
 }
 
-// state is how far a notice is.
+// state is how far the delivery of a notice is.
 type state int
 
 const (
 	published state = iota + 1
-	delivered       // and not noted in the store yet
-	noted
+	delivered       // but not recorded in the store yet
+	recorded
 )
 
 // New makes a Notifier. The error reports every fault of the configuration.
@@ -63,7 +63,7 @@ func New(cfg Config) (*Notifier, error) {
 	}
 	store, ok := driver.As[driver.NoticeStore](cfg.Store)
 	if !ok {
-		return nil, errors.New("notify: this store does not remember who was notified")
+		return nil, errors.New("notify: this store does not record notifications")
 	}
 	n := &Notifier{
 		cfg: cfg, store: store, process: uuid.NewString(),
@@ -73,12 +73,12 @@ func New(cfg Config) (*Notifier, error) {
 	return n, nil
 }
 
-// Topic is the topic for the notices of a receiver.
+// Topic returns the topic of a receiver's notices.
 func Topic(receiver string) string { return topicPrefix + receiver }
 
 const topicPrefix = "notifications."
 
-// Receivers are the names of the receivers.
+// Receivers returns the names of the configured receivers.
 func (n *Notifier) Receivers() []string {
 	names := make([]string, len(n.cfg.Receivers))
 	for i := range names {
@@ -87,11 +87,11 @@ func (n *Notifier) Receivers() []string {
 	return names
 }
 
-// Run looks at the store until the context ends, whose error it returns.
+// Run checks the store for events until the context ends, and returns the context's error.
 func (n *Notifier) Run(ctx context.Context) error {
 	for {
-		if err := n.look(ctx); err != nil && ctx.Err() == nil {
-			n.cfg.Logger.WarnContext(ctx, "what people are to be notified of could not be read; it is tried again", "error", err)
+		if err := n.check(ctx); err != nil && ctx.Err() == nil {
+			n.cfg.Logger.WarnContext(ctx, "events to notify people of could not be read; they are read again", "error", err)
 			n.down(ctx)
 		}
 		if err := wait.For(ctx, n.cfg.Interval); err != nil {
@@ -100,8 +100,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 }
 
-// look publishes what receivers have not had, if it is this process's turn.
-func (n *Notifier) look(ctx context.Context) error {
+// check publishes the notices that receivers have not had, if it is this process's turn.
+func (n *Notifier) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, turn/2)
 	defer cancel()
 	now := driver.Now(ctx, n.store).UTC().Truncate(time.Microsecond)
@@ -112,7 +112,7 @@ func (n *Notifier) look(ctx context.Context) error {
 	n.mu.Lock()
 	n.mine, n.failed = mine, 0
 	n.mu.Unlock()
-	if err := n.note(ctx); err != nil || !mine {
+	if err := n.record(ctx); err != nil || !mine {
 		return err
 	}
 	told, err := n.store.Notices(ctx, now.Add(-2*window))
@@ -125,30 +125,28 @@ func (n *Notifier) look(ctx context.Context) error {
 	}
 	n.mu.Lock()
 	for _, t := range told {
-		if id := (driver.Notice{Receiver: t.Receiver, ID: t.ID}); n.out[id] == noted {
-			delete(n.out, id)
-		}
+		delete(n.out, driver.Notice{Receiver: t.Receiver, ID: t.ID}) // whichever process delivered it
 	}
 	n.mu.Unlock()
 	for i := range n.cfg.Receivers {
-		if err := n.tell(ctx, &n.cfg.Receivers[i], told, found, now); err != nil {
+		if err := n.publishNew(ctx, &n.cfg.Receivers[i], told, found, now); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tell publishes what a receiver has not had. A new receiver only gets what happens from now on.
-func (n *Notifier) tell(ctx context.Context, to *Receiver, told []driver.Notice, found []wire.Notice,
+// publishNew publishes the notices that a receiver has not had. A new receiver only gets those of later events.
+func (n *Notifier) publishNew(ctx context.Context, to *Receiver, told []driver.Notice, found []wire.Notice,
 	now time.Time,
 ) error {
-	var begun time.Time
+	var since time.Time // when the receiver was first seen
 	had, lately := map[string]bool{}, 0
 	for _, t := range told {
 		switch {
 		case t.Receiver != to.Name:
 		case t.ID == "":
-			begun = t.At
+			since = t.At
 		default:
 			had[t.ID] = true
 			if t.At.After(now.Add(-time.Hour)) {
@@ -156,12 +154,12 @@ func (n *Notifier) tell(ctx context.Context, to *Receiver, told []driver.Notice,
 			}
 		}
 	}
-	if begun.IsZero() {
+	if since.IsZero() {
 		return n.store.PutNotice(ctx, driver.Notice{Receiver: to.Name, At: now})
 	}
 	for i := range found {
 		notice := &found[i]
-		if !had[notice.ID] && !notice.At.Before(begun) && slices.Contains(to.On, NoticeKind(notice.Kind)) {
+		if !had[notice.ID] && !notice.At.Before(since) && slices.Contains(to.On, NoticeKind(notice.Kind)) {
 			sent, err := n.publish(to, notice, lately, now)
 			if err != nil {
 				return err
@@ -174,7 +172,8 @@ func (n *Notifier) tell(ctx context.Context, to *Receiver, told []driver.Notice,
 	return nil
 }
 
-// publish publishes a notice for delivery, unless it is out already or the receiver has had too many in this hour.
+// publish publishes a notice for delivery, unless it is published already or the receiver has had its notices of this
+// hour. It reports whether it did.
 func (n *Notifier) publish(to *Receiver, notice *wire.Notice, lately int, now time.Time) (bool, error) {
 	id := driver.Notice{Receiver: to.Name, ID: notice.ID}
 	n.mu.Lock()
@@ -195,7 +194,7 @@ func (n *Notifier) publish(to *Receiver, notice *wire.Notice, lately int, now ti
 	return true, nil
 }
 
-// down notifies that the store does not respond, once per outage, if this process was the notifying one before.
+// down publishes the notice that the store does not respond, once per outage, if it was this process's turn before.
 func (n *Notifier) down(ctx context.Context) {
 	now := time.Now().UTC()
 	n.mu.Lock()
@@ -203,18 +202,17 @@ func (n *Notifier) down(ctx context.Context) {
 	if n.failed == 1 {
 		n.since = now
 	}
-	tell := n.failed == downLooks && n.mine
-	since := n.since
+	report, since := n.failed == downChecks && n.mine, n.since
 	n.mu.Unlock()
-	if !tell {
+	if !report {
 		return
 	}
-	text := "The dead letter store does not answer since " + since.Format(time.RFC3339)
+	text := "The dead letter store has not answered since " + since.Format(time.RFC3339)
 	notice := n.noticeOf(StoreDown, n.process+since.String(), since, text, "system")
 	for i := range n.cfg.Receivers {
 		if to := &n.cfg.Receivers[i]; slices.Contains(to.On, StoreDown) {
 			if _, err := n.publish(to, &notice, 0, now); err != nil {
-				n.cfg.Logger.ErrorContext(ctx, "no one could be notified of a store that is down", "receiver", to.Name, "error",
+				n.cfg.Logger.ErrorContext(ctx, "the notice that the store is down could not be published", "receiver", to.Name, "error",
 					err)
 			}
 		}
@@ -225,7 +223,7 @@ func (n *Notifier) down(ctx context.Context) {
 func (n *Notifier) Deliver(ctx context.Context, receiver string, payload []byte) error {
 	at := slices.IndexFunc(n.cfg.Receivers, func(r Receiver) bool { return r.Name == receiver })
 	if at < 0 {
-		return fmt.Errorf("notify: there is no receiver %q", receiver)
+		return fmt.Errorf("notify: no receiver %q is configured", receiver)
 	}
 	var notice wire.Notice
 	if err := json.Unmarshal(payload, &notice); err != nil {
@@ -238,7 +236,8 @@ func (n *Notifier) Deliver(ctx context.Context, receiver string, payload []byte)
 	return nil
 }
 
-// GaveUp records that a notice has become a dead letter: it is not published again. It is for the hook of the pipeline.
+// GaveUp records that a notice was dead-lettered, so that it is not published again. It is for the pipeline's
+// OnDeadLetter hook.
 func (n *Notifier) GaveUp(ctx context.Context, d *envelope.DeadLetter) {
 	var notice wire.Notice
 	receiver, ours := strings.CutPrefix(d.Origin.Topic, topicPrefix)
@@ -247,24 +246,24 @@ func (n *Notifier) GaveUp(ctx context.Context, d *envelope.DeadLetter) {
 	}
 }
 
-// settle records that a receiver has had a notice, or will not get it any more. While the store rejects that, it is
+// settle records that a receiver has had a notice, or will never get it. While the store does not take the record, it is
 // kept here.
 func (n *Notifier) settle(ctx context.Context, receiver, id string) {
 	n.mu.Lock()
 	n.out[driver.Notice{Receiver: receiver, ID: id}] = delivered
 	n.mu.Unlock()
-	if err := n.note(ctx); err != nil {
-		n.cfg.Logger.WarnContext(ctx, "a notification could not be recorded; it is retried", "receiver",
+	if err := n.record(ctx); err != nil {
+		n.cfg.Logger.WarnContext(ctx, "a notice was delivered, but not recorded; recording is retried", "receiver",
 			receiver, "error", err)
 	}
 }
 
-// note stores what receivers have had.
-func (n *Notifier) note(ctx context.Context) error {
+// record stores which notices were delivered.
+func (n *Notifier) record(ctx context.Context) error {
 	n.mu.Lock()
 	var ids []driver.Notice
-	for id, at := range n.out {
-		if at == delivered {
+	for id, state := range n.out {
+		if state == delivered {
 			ids = append(ids, id)
 		}
 	}
@@ -276,7 +275,7 @@ func (n *Notifier) note(ctx context.Context) error {
 			return err
 		}
 		n.mu.Lock()
-		n.out[id] = noted
+		n.out[id] = recorded
 		n.mu.Unlock()
 	}
 	return nil

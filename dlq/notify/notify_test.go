@@ -254,8 +254,8 @@ func TestNotifier_Kinds(t *testing.T) {
 	die(t, letters, "the end", time.Now())
 	ops.await(t, 4)
 	require.ElementsMatch(t, []string{
-		"A cause has come back: bank is closed (in charge)", "Redrive run stops of ana has stopped: 60 % died again",
-		"Redrive run waits of ana, 0 messages, waits for approval by a second person",
+		"A cause has come back: bank is closed (in charge)", "Redrive run stops, started by ana, has stopped: 60 % died again",
+		"Redrive run waits, started by ana, waits for approval of 0 messages",
 		"New cause of dead letters: the end (in charge)",
 	}, ops.texts())
 }
@@ -316,6 +316,46 @@ func TestNotifier_Refused(t *testing.T) {
 		})
 	}, patience, 5*time.Millisecond, "it is not sent again after a restart")
 	require.NotContains(t, dead[0].ErrorMessage+logs.String(), "/hook", "the URL may be a secret")
+}
+
+// putPublisher delivers at once, as the handler of another process does that shares the broker.
+type putPublisher struct {
+	t     *testing.T
+	store driver.NoticeStore
+	puts  atomic.Int64
+}
+
+func (p *putPublisher) Publish(_ string, messages ...*message.Message) error {
+	for _, m := range messages {
+		var notice wire.Notice
+		require.NoError(p.t, json.Unmarshal(m.Payload, &notice))
+		require.NoError(p.t, p.store.PutNotice(p.t.Context(), driver.Notice{Receiver: "ops", ID: notice.ID, At: time.Now()}))
+		p.puts.Add(1)
+	}
+	return nil
+}
+
+func (p *putPublisher) Close() error { return nil }
+
+// A process forgets the notices that it published and another one delivered: they piled up until it ended.
+func TestNotifier_DeliveredElsewhere(t *testing.T) {
+	t.Parallel()
+	letters := open(t, filepath.Join(t.TempDir(), "dead.db"))
+	s, _ := driver.As[driver.NoticeStore](letters.Store())
+	require.NoError(t, s.PutNotice(t.Context(), driver.Notice{Receiver: "ops", At: time.Now().Add(-time.Minute)}))
+	die(t, letters, "no such account", time.Now())
+	publisher := &putPublisher{t: t, store: s}
+	n, err := notify.New(notify.Config{
+		Store: letters.Store(), Publisher: publisher, Logger: slog.New(slog.DiscardHandler),
+		Receivers: []notify.Receiver{{Name: "ops", URL: "https://ops.example", Secret: "x"}},
+	})
+	require.NoError(t, err)
+	require.NoError(t, n.Check(t.Context()))
+	require.Equal(t, int64(1), publisher.puts.Load())
+	require.Equal(t, 1, n.Outstanding())
+	require.NoError(t, n.Check(t.Context()))
+	require.Equal(t, int64(1), publisher.puts.Load())
+	require.Zero(t, n.Outstanding())
 }
 
 // A muted cause is not reported until the mute ends.

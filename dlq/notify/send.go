@@ -26,7 +26,7 @@ const (
 	HeaderSignature = "Webhook-Signature"
 )
 
-// StatusError is a response of a receiver other than success.
+// StatusError is the error for a receiver's response that is not a success.
 type StatusError struct {
 	Receiver string
 	Status   int
@@ -48,8 +48,8 @@ func sign(secret []byte, id, timestamp string, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// answerBytes is how much of a response is read, so that the connection can be reused.
-const answerBytes = 4096
+// responseBytes is how much of a response is read, so that the connection can be reused.
+const responseBytes = 4096
 
 // post sends a notice to its receiver.
 func (n *Notifier) post(ctx context.Context, to *Receiver, notice *wire.Notice, body []byte) error {
@@ -75,24 +75,24 @@ func (n *Notifier) post(ctx context.Context, to *Receiver, notice *wire.Notice, 
 		r.Header.Set(HeaderTimestamp, at)
 		r.Header.Set(HeaderSignature, sign(secret, notice.ID, at, body))
 	}
-	answer, err := n.cfg.Client.Do(r)
+	response, err := n.cfg.Client.Do(r)
 	if err != nil {
-		if of, ok := errors.AsType[*url.Error](err); ok {
-			err = of.Err // without the URL, which is a secret with Slack
+		if wrapped, ok := errors.AsType[*url.Error](err); ok {
+			err = wrapped.Err // without the URL, which is a secret with Slack
 		}
 		return fmt.Errorf("notify: receiver %q: %w", to.Name, err)
 	}
-	defer func() { _ = answer.Body.Close() }() // it was answered
-	_, _ = io.CopyN(io.Discard, answer.Body, answerBytes)
-	if answer.StatusCode >= http.StatusMultipleChoices {
-		return &StatusError{Receiver: to.Name, Status: answer.StatusCode, Header: answer.Header}
+	defer func() { _ = response.Body.Close() }() // the receiver has answered
+	_, _ = io.CopyN(io.Discard, response.Body, responseBytes)
+	if response.StatusCode >= http.StatusMultipleChoices {
+		return &StatusError{Receiver: to.Name, Status: response.StatusCode, Header: response.Header}
 	}
 	return nil
 }
 
 var slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// slackText is the notice for Slack; nothing of a message in it can make a link or mention people.
+// slackText is the notice for Slack. Texts from messages in it cannot make a link or mention people.
 func slackText(notice *wire.Notice) string {
 	text := slackEscapes.Replace(notice.Text)
 	if notice.Link != "" {
