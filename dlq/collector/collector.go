@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 )
 
 // Sink keeps dead letters: nil means that the dead letter is durable and its message may be acked. A *dlq.Letters is
-// one. Give a collector Letters without a spool: what it reads is safe in the broker, and needs no second place.
+// one. Give a collector Letters without a spool, because what it reads is safe in the broker until it is stored.
 type Sink interface {
 	DeadLetter(ctx context.Context, d *envelope.DeadLetter) error
 }
@@ -29,8 +30,8 @@ type Source struct {
 	// Subscriber reads it. Required. Run does not close it. The number of messages that it delivers before the first is
 	// acked is the number stored at once: 50 is a good number.
 	Subscriber message.Subscriber
-	// Origin is where the messages came from. Fields that are set take precedence over the message; leave all empty for a
-	// queue that has the dead letters of several services, if their headers name it.
+	// Origin is where the messages came from. Fields that are set take precedence over the message. Leave all empty for a
+	// queue with the dead letters of several services whose headers name their origin.
 	Origin envelope.Origin
 }
 
@@ -42,8 +43,7 @@ type Config struct {
 	Sources []Source
 	// Formats are tried before the built-in ones, see [Formats].
 	Formats []Format
-	// RetryMin and RetryMax bound the pauses before the sink, or a subscription, is tried again. Default to 200 ms and 30
-	// s.
+	// RetryMin and RetryMax bound the pauses between attempts to store, or to subscribe. Default to 200 ms and 30 s.
 	RetryMin, RetryMax time.Duration
 	// Hold is how long a message that the sink rejects is held before it is returned to the broker. Defaults to 1 min.
 	Hold time.Duration
@@ -54,22 +54,11 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	for _, d := range []struct {
-		field    *time.Duration
-		fallback time.Duration
-	}{
-		{&c.RetryMin, 200 * time.Millisecond},
-		{&c.RetryMax, 30 * time.Second},
-		{&c.Hold, time.Minute},
-		{&c.StoreTimeout, 30 * time.Second},
-	} {
-		if *d.field == 0 {
-			*d.field = d.fallback
-		}
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.RetryMin = cmp.Or(c.RetryMin, 200*time.Millisecond)
+	c.RetryMax = cmp.Or(c.RetryMax, 30*time.Second)
+	c.Hold = cmp.Or(c.Hold, time.Minute)
+	c.StoreTimeout = cmp.Or(c.StoreTimeout, 30*time.Second)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 }
 
 func (c *Config) validate() error {

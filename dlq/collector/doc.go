@@ -20,11 +20,11 @@
 // A message is acked when the sink has it durably, and not before. The same delivery collected twice is one entry, as
 // long as the message has an id or a position (Kafka, SQL) or both; a RabbitMQ message whose producer set no message-id
 // gets a new one, so that a crash between store and ack makes a second entry of it: one entry too many, because two
-// messages that look alike must not become one. While the sink fails, messages are held unacked and tried again with
-// growing pauses, which stops the flow on its own; after [Config].Hold they are returned, so that one that the sink
-// refuses does not stay in front of the others. Run ends when everything that was delivered is stored or returned.
+// messages that look alike must not become one. While the sink fails, messages are held unacked and retried with growing
+// pauses, so that the broker sends no more; after [Config].Hold they are nacked, so that one that the sink refuses does
+// not block the others. Run ends when everything that was delivered is stored or nacked.
 //
-// # What the headers say
+// # Formats
 //
 // The headers of each system are read for what died, why, where and when. The first format that knows its own headers
 // wins:
@@ -42,10 +42,10 @@
 //	rabbitmq      x-death, x-first-death-*              the queue whose consumer rejected it
 //	plain         nothing                               the queue's own name without _dlq, .DLT, .failed, .limbo, ...
 //
-// Numbers that Java writes as 4 or 8 bytes are read as such. What a message says wrongly or not at all, [Source].Origin
-// says. A header that cannot be read is left out of the entry's columns and never stops the message; the stored headers
-// are exactly those that came. Where the collector found the message is kept apart from them (driver.Body.Collected): a
-// header could be its producer's.
+// Numbers that Java writes as 4 or 8 bytes are read as such. [Source].Origin replaces what a message lacks or has wrong.
+// A header that cannot be read is left out of the entry's columns and never stops the message; the headers are stored as
+// they came. Where the collector found the message is kept separately (driver.Body.Collected), because any producer can
+// write a header.
 //
 // # Redriving collected messages
 //
@@ -57,8 +57,8 @@
 // it again, since a foreign group reads nothing else; give a source another topic ([Source].Origin) when the service
 // has a separate retry topic.
 //
-// A consumer that is not ours never reports the result. A collected entry is therefore RESOLVED when the broker has
-// confirmed its message, by "redrive" and with a note of that, and PENDING again when its dead letter comes back.
+// A consumer without our pipeline never reports the result. A collected entry is therefore RESOLVED, by "redrive" and
+// with a note, when the broker has confirmed its message, and PENDING again when its dead letter comes back.
 // [OutcomeReported] is for services whose pipeline has this store as its dead letter sink and reports: their entries
 // wait for it.
 package collector

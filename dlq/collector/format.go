@@ -3,7 +3,6 @@ package collector
 import (
 	"encoding/binary"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -32,28 +31,27 @@ type Death struct {
 	Published time.Time
 	// Reason explains why it is dead. Defaults to exhausted: its consumer gave up.
 	Reason envelope.Reason
-	// Err and Class are the error, Rule what decided that it was the last, Handler who failed.
+	// Err and Class are the error, Rule is what classified it as final, and Handler is what failed.
 	Err                  envelope.Error
 	Class, Rule, Handler string
-	// Attempts is how often it was tried.
+	// Attempts is how often the handler ran.
 	Attempts int
-	// FirstFailure and At are when it first failed, and when it was given up.
+	// FirstFailure and At are when it first failed, and when it died.
 	FirstFailure, At time.Time
 
-	incarnation string // of the topic that Partition and Offset are of
-
-	lay string // the topic that Partition and Offset are of, when it is not Topic
+	// positionTopic is the topic of Partition and Offset where that is not Topic, incarnation the id that it had then.
+	positionTopic, incarnation string
 }
 
-// Formats lists the built-in formats in the order in which they are tried. A message of none of them is plain.
+// Formats lists the built-in formats in the order in which they are tried. A message that matches none is plain.
 //
-// Those of other systems come before ours: what a consumer or a broker has written at the death of the message is newer
-// than what its producer wrote, who may use headers like ours.
+// Those of other systems come before ours: what a consumer or a broker wrote when the message died is newer than what
+// its producer wrote, and a producer may use headers like ours.
 func Formats() []Format {
 	return []Format{
 		{Name: "nservicebus", Read: readNServiceBus, Owns: ownedByNServiceBus},
 		{Name: "masstransit", Read: readMassTransit, Owns: ownedByMassTransit},
-		{Name: "connect", Read: readConnect, Owns: prefixed("__connect.errors.")},
+		{Name: "connect", Read: readConnect, Owns: ownedByConnect},
 		{Name: "spring-kafka", Read: readSpringKafka, Owns: ownedBySpring},
 		{Name: "spring-amqp", Read: readSpringAMQP, Owns: ownedBySpring},
 		{Name: "redrive", Read: readRedrive, Owns: ownedByRedrive},
@@ -64,17 +62,6 @@ func Formats() []Format {
 }
 
 const plain = "plain"
-
-func prefixed(prefixes ...string) func(string) bool {
-	return func(header string) bool {
-		for _, p := range prefixes {
-			if strings.HasPrefix(header, p) {
-				return true
-			}
-		}
-		return false
-	}
-}
 
 // number reads a number that a system wrote as decimal text, or as Java's ByteBuffer writes an int or a long. Text is
 // tried first: the bytes of a number that is also text would be a partition or offset far beyond any real one.

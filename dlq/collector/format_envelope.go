@@ -8,9 +8,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// readEnvelope reads dead letters of systems that share our layout and are not ours: the JSON body of the Laravel
-// queues, with its error and its retry_count, and the headers of the PHP service bus. Neither has where the message
-// was.
+// readEnvelope reads dead letters of other systems with our layout: the JSON body of the Laravel queues, with its error
+// and retry_count, and the headers of the PHP service bus. Neither names the queue that the message died in.
 func readEnvelope(m *message.Message, d *Death) bool {
 	e, err := envelope.FromMessage(m)
 	if err != nil {

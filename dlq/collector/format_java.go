@@ -91,10 +91,14 @@ func ownedBySpring(header string) bool {
 	}
 }
 
+const connectPrefix = "__connect.errors."
+
+func ownedByConnect(header string) bool { return strings.HasPrefix(header, connectPrefix) }
+
 // readConnect reads the context headers of Kafka Connect's dead letter queue for sink connectors (KIP-298). All are
 // text.
 func readConnect(m *message.Message, d *Death) bool {
-	const prefix = "__connect.errors."
+	const prefix = connectPrefix
 	h := m.Metadata
 	if h[prefix+"topic"] == "" && h[prefix+"connector.name"] == "" {
 		return false

@@ -21,8 +21,8 @@ type xDeath struct {
 	Time        time.Time `json:"time"`
 }
 
-// readRabbitMQ reads what RabbitMQ itself writes when it dead-letters: x-death, or if only these exist, x-first-death-*
-// and x-last-death-*.
+// readRabbitMQ reads the headers that RabbitMQ itself writes when it dead-letters: x-death or, without that,
+// x-first-death-* and x-last-death-*.
 func readRabbitMQ(m *message.Message, d *Death) bool {
 	h := m.Metadata
 	var deaths []xDeath
@@ -44,7 +44,7 @@ func readRabbitMQ(m *message.Message, d *Death) bool {
 	if len(death.RoutingKeys) > 0 {
 		d.RoutingKey = death.RoutingKeys[0]
 	}
-	if h[envelope.KeyConsumer] == death.Queue { // it was redriven, and this is where it was first published
+	if h[envelope.KeyConsumer] == death.Queue { // a redriven message: these headers have its first publish
 		d.Exchange, d.RoutingKey = h[envelope.KeyExchange], h[envelope.KeyRoutingKey]
 	}
 	d.At = deaths[0].Time
@@ -68,7 +68,7 @@ func readRabbitMQ(m *message.Message, d *Death) bool {
 	return true
 }
 
-// rejected reports whether, according to RabbitMQ, a consumer has given the message up.
+// rejected reports whether, according to RabbitMQ, a consumer rejected the message for good.
 func rejected(m *message.Message) bool {
 	var deaths []xDeath
 	if json.Unmarshal([]byte(m.Metadata["x-death"]), &deaths) != nil || len(deaths) == 0 {
@@ -78,8 +78,8 @@ func rejected(m *message.Message) bool {
 	return reason == "rejected" || reason == "delivery_limit"
 }
 
-// failure picks the event that shows whose message it is: the latest in which a consumer gave up. A message that waited
-// in a retry queue has expired there on its way, which is not a failure; it only counts if there is nothing else.
+// failure picks the event that names the consumer of the message: the latest rejection. A message that waited in a retry
+// queue expired there, which is no failure; such an event only counts if there is no other.
 func failure(deaths []xDeath) xDeath {
 	for _, d := range deaths {
 		if d.Reason == "rejected" || d.Reason == "delivery_limit" {

@@ -17,7 +17,7 @@ const (
 	kafkaTopicID   = "x-kafka-topic-id"
 )
 
-// readRedrive reads dead letters that a pipeline of ours, in either mode, or a driver of ours has written.
+// readRedrive reads dead letters that our pipeline, in either mode, or one of our drivers published.
 func readRedrive(m *message.Message, d *Death) bool {
 	h := m.Metadata
 	if h[envelope.KeyDeadLetterReason] == "" && h[envelope.KeyTopic] == "" {
@@ -25,12 +25,12 @@ func readRedrive(m *message.Message, d *Death) bool {
 	}
 	if poisoned := h[envelope.KeyPoisonTopic]; poisoned != "" && h[envelope.KeyTopic] != "" &&
 		poisoned != h[envelope.KeyTopic] {
-		return false // ours say the same in both: it died in another consumer of Watermill's
+		return false // ours have the same topic in both: it died again, in a consumer with Watermill's middleware
 	}
 	if rejected(m) {
-		return false // a dead letter that ours has published has never been rejected by a consumer
+		return false // our dead letters are published, never rejected
 	}
-	e, _ := envelope.FromMessage(m) // with an error it is the foreign view, which has the headers
+	e, _ := envelope.FromMessage(m) // also returns what the headers have when the body is malformed
 	if err := e.Err(); err != nil {
 		d.Err = *err
 	}
@@ -38,7 +38,7 @@ func readRedrive(m *message.Message, d *Death) bool {
 	d.Consumer = h[envelope.KeyConsumer]
 	d.Exchange, d.RoutingKey = h[envelope.KeyExchange], h[envelope.KeyRoutingKey]
 	d.Partition, d.Offset = partition(h[kafkaPartition]), offset(h[kafkaOffset])
-	d.Published, d.lay, d.incarnation = millis(h[kafkaTimestamp]), h[kafkaSource], h[kafkaTopicID]
+	d.Published, d.positionTopic, d.incarnation = millis(h[kafkaTimestamp]), h[kafkaSource], h[kafkaTopicID]
 	d.Reason = envelope.Reason(h[envelope.KeyDeadLetterReason])
 	d.Class, d.Rule = h[envelope.KeyErrorClass], h[envelope.KeyDeadLetterRule]
 	d.Handler = h[envelope.KeyPoisonHandler]
@@ -47,7 +47,7 @@ func readRedrive(m *message.Message, d *Death) bool {
 	return true
 }
 
-// ownedByRedrive lists what envelope.PrepareRedrive leaves: where the message was is meaningless once it is back there.
+// ownedByRedrive names the headers that envelope.PrepareRedrive leaves in: where the message was when it died.
 func ownedByRedrive(header string) bool {
 	switch header {
 	case envelope.KeyTopic, envelope.KeyConsumer, kafkaPartition, kafkaOffset, kafkaTimestamp, kafkaSource, kafkaTopicID:
@@ -57,7 +57,7 @@ func ownedByRedrive(header string) bool {
 	}
 }
 
-// readWatermill reads what Watermill's PoisonQueue middleware writes.
+// readWatermill reads the headers that Watermill's PoisonQueue middleware writes.
 func readWatermill(m *message.Message, d *Death) bool {
 	h := m.Metadata
 	if _, poisoned := h[envelope.KeyPoisonReason]; !poisoned {
@@ -66,7 +66,7 @@ func readWatermill(m *message.Message, d *Death) bool {
 	d.Topic = h[envelope.KeyPoisonTopic]
 	d.Handler = h[envelope.KeyPoisonHandler]
 	d.Err.Message = h[envelope.KeyPoisonReason]
-	d.Reason = envelope.ReasonPermanent // the middleware asks no second time
+	d.Reason = envelope.ReasonPermanent // the middleware does not retry
 	d.Attempts = 1
 	return true
 }

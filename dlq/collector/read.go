@@ -25,27 +25,27 @@ func (c *Collector) read(s *Source, m *message.Message) *deadLetter {
 		}
 		death = Death{}
 	}
-	lay, ok := envelope.OriginFrom(m.Context())
+	found, ok := envelope.OriginFrom(m.Context())
 	if !ok {
-		lay = &envelope.Origin{}
+		found = &envelope.Origin{}
 	}
 	now := time.Now()
-	death.complete(s, lay, now)
+	death.complete(s, found, now)
 
-	origin := death.origin(s, lay)
+	origin := death.origin(s, found)
 	return &deadLetter{
-		Message: keepable(m, origin, lay), Collected: envelope.Collected{Broker: s.Broker, From: s.Topic, Format: format},
+		Message: withID(m, origin, found), Collected: envelope.Collected{Broker: s.Broker, From: s.Topic, Format: format},
 		Reason: death.Reason, Err: death.Err, Class: death.Class, Rule: death.Rule, Handler: death.Handler,
 		Origin: origin, Attempts: death.Attempts, FirstFailure: death.FirstFailure, At: death.At,
 	}
 }
 
-// complete fills in what the message does not have, from the queue that it was in.
-func (d *Death) complete(s *Source, lay *envelope.Origin, now time.Time) {
+// complete fills in what the message does not say, from the queue in which it was found.
+func (d *Death) complete(s *Source, found *envelope.Origin, now time.Time) {
 	queue := withoutSuffix(s.Topic)
 	if d.Topic == "" && d.Consumer == "" {
 		d.Topic = queue
-		if lay.Exchange != "" || lay.Broker == "amqp" || lay.Broker == "amqps" {
+		if found.Exchange != "" || found.Broker == "amqp" || found.Broker == "amqps" {
 			d.Consumer = queue // a queue is a consumer there
 		}
 	}
@@ -54,7 +54,7 @@ func (d *Death) complete(s *Source, lay *envelope.Origin, now time.Time) {
 	}
 	if d.Consumer == "" {
 		// orders.billing_dlq has the dead letters of topic orders, group billing.
-		if group, found := strings.CutPrefix(queue, d.Topic+"."); found {
+		if group, ok := strings.CutPrefix(queue, d.Topic+"."); ok {
 			d.Consumer = group
 		}
 	}
@@ -67,9 +67,9 @@ func (d *Death) complete(s *Source, lay *envelope.Origin, now time.Time) {
 			d.Err.Message = d.Class
 		}
 	}
-	// There the broker's time is that of the record, not of the first publish.
-	if d.At.IsZero() && lay.Broker == "kafka" {
-		d.At = lay.Timestamp
+	// Kafka's time is that of the record in the dead letter topic; elsewhere it is that of the first publish.
+	if d.At.IsZero() && found.Broker == "kafka" {
+		d.At = found.Timestamp
 	}
 	if d.At.IsZero() || d.At.After(now) {
 		d.At = now
@@ -80,33 +80,33 @@ func (d *Death) complete(s *Source, lay *envelope.Origin, now time.Time) {
 }
 
 // origin is where a redrive goes: the source's configuration, or else the message's.
-func (d *Death) origin(s *Source, lay *envelope.Origin) envelope.Origin {
+func (d *Death) origin(s *Source, found *envelope.Origin) envelope.Origin {
 	o := envelope.Origin{
-		Broker:     cmp.Or(s.Origin.Broker, lay.Broker),
+		Broker:     cmp.Or(s.Origin.Broker, found.Broker),
 		Topic:      cmp.Or(s.Origin.Topic, d.Topic),
 		Consumer:   cmp.Or(s.Origin.Consumer, d.Consumer),
 		Exchange:   cmp.Or(s.Origin.Exchange, d.Exchange),
 		RoutingKey: cmp.Or(s.Origin.RoutingKey, d.RoutingKey),
-		Key:        lay.Key,
+		Key:        found.Key,
 		Partition:  d.Partition, Offset: d.Offset, Timestamp: d.Published, Incarnation: d.incarnation,
 	}
 	if d.Partition != nil && d.Offset != nil {
 		o.Position = strconv.FormatInt(int64(*d.Partition), 10) + "/" + strconv.FormatInt(*d.Offset, 10)
-		if d.lay != "" {
-			o.Position = d.lay + ":" + o.Position
+		if d.positionTopic != "" {
+			o.Position = d.positionTopic + ":" + o.Position
 		}
 	}
 	return o
 }
 
-// keepable copies the message with a permanent id.
+// withID copies the message with a permanent id.
 //
-// The driver has given a record without an id one derived from its position in the dead letter topic. Its position in
-// the original topic is better: it is the same when the service dead-letters it twice, and it is what the consumers of
-// the topic would see.
-func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin) *message.Message {
+// The driver gives a record without an id one that it derives from its position in the dead letter topic. One from the
+// position in the original topic is better: it is the same when the service dead-letters the message twice, and it is
+// the one that consumers of that topic see.
+func withID(m *message.Message, origin envelope.Origin, found *envelope.Origin) *message.Message {
 	id := m.UUID
-	if made := envelope.StableID(lay); made != "" && (id == made || id == "") {
+	if made := envelope.StableID(found); made != "" && (id == made || id == "") {
 		id = made
 		if first := envelope.StableID(&origin); first != "" {
 			id = first
@@ -114,8 +114,8 @@ func keepable(m *message.Message, origin envelope.Origin, lay *envelope.Origin) 
 	}
 	out := message.NewMessage(id, m.Payload)
 	maps.Copy(out.Metadata, m.Metadata)
-	if m.Metadata[envelope.KeyConsumer] == "" && m.Metadata[envelope.KeyRoutingKey] == lay.RoutingKey {
-		// The RabbitMQ driver's headers for how the message came into the dead letter queue do not belong to the message.
+	if m.Metadata[envelope.KeyConsumer] == "" && m.Metadata[envelope.KeyRoutingKey] == found.RoutingKey {
+		// The RabbitMQ driver's headers say how the message came into the dead letter queue, which is not part of it.
 		delete(out.Metadata, envelope.KeyRoutingKey)
 		delete(out.Metadata, envelope.KeyExchange)
 	}
@@ -134,8 +134,7 @@ var suffixes = []string{
 	"_skipped", ".deadletter", ".dead-letter", ".dead", "_poison", ".poison", "-poison", "_poisoned",
 }
 
-// withoutSuffix guesses the queue from the name of its dead letter queue; without a known suffix it returns the name
-// itself.
+// withoutSuffix guesses a queue's name from that of its dead letter queue. A name without a known suffix is unchanged.
 func withoutSuffix(name string) string {
 	lower := strings.ToLower(name)
 	for _, suffix := range suffixes {

@@ -17,13 +17,13 @@ type SourceStats struct {
 	Broker, Topic string
 	// Subscribed means that messages can arrive now.
 	Subscribed bool
-	// Collected counts messages stored and acked, GivenBack those returned because the sink did not accept them in time.
+	// Collected counts messages stored and acked, GivenBack those nacked because the sink did not accept them in time.
 	Collected, GivenBack int64
 	// Held counts messages that wait for the sink now.
 	Held int64
 	// LastCollected is when the last one was stored; zero if none was.
 	LastCollected time.Time
-	// Err is what is wrong now: with the subscription, or with the sink. Empty if nothing is.
+	// Err is the current error of the subscription or the sink; empty without one.
 	Err string
 }
 
@@ -68,8 +68,8 @@ func (r *reader) run(ctx context.Context) {
 			failures = 0
 		}
 		failures++
-		pause := r.collector.trying().After(failures)
-		r.log.WarnContext(ctx, "dead letters cannot be read; trying again", "pause", pause, "error", err)
+		pause := r.collector.retries().After(failures)
+		r.log.WarnContext(ctx, "dead letters cannot be read; the subscription is retried", "pause", pause, "error", err)
 		_ = wait.For(ctx, pause)
 	}
 	r.note(func(s *SourceStats) { s.Subscribed = false })
@@ -110,7 +110,7 @@ func (r *reader) collect(ctx context.Context, m *message.Message) {
 			return
 		}
 		r.note(func(s *SourceStats) { s.Err = err.Error() })
-		pause := r.collector.trying().After(n)
+		pause := r.collector.retries().After(n)
 		if ctx.Err() != nil || time.Now().Add(pause).After(deadline) {
 			r.note(func(s *SourceStats) { s.GivenBack++ })
 			r.log.ErrorContext(ctx, "dead letter returned to the broker: it could not be stored", append(attrs, "error", err)...)
@@ -130,7 +130,7 @@ func (r *reader) store(ctx context.Context, letter *deadLetter) error {
 	return r.collector.cfg.Sink.DeadLetter(ctx, letter)
 }
 
-// trying are the pauses between attempts to subscribe, and to store.
-func (c *Collector) trying() wait.Backoff {
+// retries has the pauses between attempts to subscribe, and to store.
+func (c *Collector) retries() wait.Backoff {
 	return wait.Backoff{First: c.cfg.RetryMin, Longest: c.cfg.RetryMax}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// calls is how many messages are sent at once to a target without batches.
-const calls = 64
+// maxCalls is how many messages are sent at once to a target that takes no batches.
+const maxCalls = 64
 
 // route is a message's route back: to which broker, and whether to its consumer or, if that is a foreign one, to its
 // topic.
@@ -25,8 +25,8 @@ type route struct {
 	topic  bool
 }
 
-// way finds the way of a message.
-func (r *Router) way(origin envelope.Origin, m *message.Message) (route, error) {
+// route finds the route of a message.
+func (r *Router) route(origin envelope.Origin, m *message.Message) (route, error) {
 	collected := driver.CollectedFrom(m.Context())
 	target, err := r.target(collected.Broker, origin.Broker)
 	if err != nil {
@@ -40,11 +40,11 @@ func (r *Router) way(origin envelope.Origin, m *message.Message) (route, error) 
 	return route{target, foreign && target.Publisher != nil}, nil
 }
 
-func (w route) redriver() dlq.Redriver {
-	if w.topic {
-		return dlq.RedriverFunc(w.target.publish)
+func (rt route) redriver() dlq.Redriver {
+	if rt.topic {
+		return dlq.RedriverFunc(rt.target.publish)
 	}
-	return w.target.Redriver
+	return rt.target.Redriver
 }
 
 // publish is a dlq.RedriverFunc.
@@ -59,27 +59,27 @@ func (t *Target) publish(ctx context.Context, origin envelope.Origin, m *message
 	return nil
 }
 
-// RescheduleAll implements redrive.BatchRedriver: messages with different ways are sent concurrently, and the entries
+// RescheduleAll implements redrive.BatchRedriver: messages with different routes are sent concurrently, and the entries
 // that need no outcome are closed together.
 func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error {
 	errs := make([]error, len(messages))
-	byWay := map[route][]int{}
+	byRoute := map[route][]int{}
 	for i, m := range messages {
-		w, err := r.way(origins[i], m) //nolint:contextcheck // of the message
+		rt, err := r.route(origins[i], m) //nolint:contextcheck // of the message
 		if err != nil {
 			errs[i] = err
 			continue
 		}
-		byWay[w] = append(byWay[w], i)
+		byRoute[rt] = append(byRoute[rt], i)
 	}
 	var sending sync.WaitGroup
-	for w, indexes := range byWay {
+	for rt, indexes := range byRoute {
 		sending.Go(func() {
 			to, copies := make([]envelope.Origin, len(indexes)), make([]*message.Message, len(indexes))
 			for n, i := range indexes {
 				to[n], copies[n] = origins[i], r.strip(messages[i]) //nolint:contextcheck // of the message
 			}
-			for n, err := range redrive.RescheduleAll(ctx, w.redriver(), to, copies, calls) {
+			for n, err := range redrive.RescheduleAll(ctx, rt.redriver(), to, copies, maxCalls) {
 				errs[indexes[n]] = err
 			}
 		})
@@ -119,8 +119,8 @@ func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
 	defer cancel()
 	results, err := r.store.Change(ctx, c)
 	warn := func(err error, ids ...int64) {
-		r.logger.WarnContext(ctx, "redriven messages are confirmed, and their entries could not be closed: resolve them by "+
-			"hand",
+		r.logger.WarnContext(ctx, "redriven messages are confirmed, but their entries could not be closed: resolve them "+
+			"manually",
 			"entry_ids", ids, "error", err)
 	}
 	if err != nil {
@@ -138,11 +138,11 @@ func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
 func (r *Router) Readers(ctx context.Context, origin envelope.Origin) (int, error) {
 	m := message.NewMessage("", nil)
 	m.SetContext(ctx)
-	w, err := r.way(origin, m) //nolint:contextcheck // of the message, which is ctx
+	rt, err := r.route(origin, m) //nolint:contextcheck // of the message, which is ctx
 	if err != nil {
 		return 0, err
 	}
-	counter, ok := w.redriver().(redrive.ReaderCounter)
+	counter, ok := rt.redriver().(redrive.ReaderCounter)
 	if !ok {
 		return 0, fmt.Errorf("collector: readers of %s: %w", origin.Topic, errors.ErrUnsupported)
 	}

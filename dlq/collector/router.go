@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// OutcomeSource is how a collected entry is closed after its redrive.
+// OutcomeSource decides when a collected entry is closed after its redrive.
 type OutcomeSource string
 
 const (
@@ -113,11 +113,11 @@ func NewRouter(cfg RouterConfig) (*Router, error) {
 func (r *Router) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message,
 	delay time.Duration,
 ) error {
-	w, err := r.way(origin, m) //nolint:contextcheck // of the message
+	rt, err := r.route(origin, m) //nolint:contextcheck // of the message
 	if err != nil {
 		return err
 	}
-	if err := w.redriver().Reschedule(ctx, origin, r.strip(m), delay); err != nil { //nolint:contextcheck // of the message
+	if err := rt.redriver().Reschedule(ctx, origin, r.strip(m), delay); err != nil { //nolint:contextcheck // of the message
 		return err
 	}
 	r.close(ctx, []*message.Message{m})
