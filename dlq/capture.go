@@ -1,14 +1,45 @@
 package dlq
 
 import (
+	"context"
 	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
 	"maps"
 	"strconv"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
+
+// DeadLetter stores a dead letter. It returns nil when the letter is durable, in the store or in the spool, and the
+// message may be acked. After an error it may be in neither, and the message must go back to the broker. If the context
+// ends while the store is working, the letter still goes to the spool. With a transaction in the context (see
+// [ContextWithTx]), nil means that the letter is in the transaction, and durable once it commits.
+func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
+	if d == nil || d.Message == nil {
+		return fmt.Errorf("dlq: dead letter: %w: no message", ErrInvalid)
+	}
+	entry := l.opts.capture(d) //nolint:contextcheck // pure; the message has a separate context
+	if stored, err := l.putTx(ctx, entry); stored || err != nil {
+		return err
+	}
+	attrs := []slog.Attr{
+		slog.String("message_id", entry.EventID), slog.String("topic", entry.Origin.Topic),
+		slog.String("handler", entry.Handler), slog.String("reason", string(entry.Reason)),
+	}
+	record := func() wire.Record {
+		letter := entry.Detail()
+		return wire.Record{Dead: &letter}
+	}
+	return l.keep(ctx, "dead letter", record, attrs, func(ctx context.Context) error {
+		_, err := l.store.Put(ctx, entry)
+		return err
+	})
+}
 
 // NewEntry makes an entry of a dead letter, ready for [Store.Put]. It never fails: anything that cannot be parsed is
 // left out of the columns but is still in the body, which has the original payload and headers.
@@ -96,4 +127,50 @@ func stamp(t time.Time) time.Time {
 		t = time.Now()
 	}
 	return t.UTC().Truncate(time.Microsecond)
+}
+
+// keep writes to the store or, if that fails, a record to the spool.
+func (l *Letters) keep(
+	ctx context.Context, what string, record func() wire.Record, attrs []slog.Attr, write func(context.Context) error,
+) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return fmt.Errorf("dlq: %s: %w", what, ErrClosed)
+	}
+	// While the store is known to be down, callers do not wait for it: the importer polls it.
+	storeErr := errStoreDown
+	if l.importer == nil || !l.importer.down() {
+		storeErr = l.tryStore(ctx, write)
+	}
+	if storeErr == nil {
+		return nil
+	}
+	if l.spool == nil {
+		return fmt.Errorf("dlq: %s: %w", what, storeErr)
+	}
+	line, err := encodeRecord(record())
+	if err == nil {
+		err = l.spool.Append(context.WithoutCancel(ctx), line)
+	}
+	attrs = append(attrs, slog.String("record", what), slog.Any("error", storeErr))
+	if err != nil {
+		attrs = append(attrs, slog.Any("spool_error", err))
+		l.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "a dead letter could neither be stored nor spooled",
+			attrs...)
+		return fmt.Errorf("dlq: %s: store: %w; spool: %w", what, storeErr, err)
+	}
+	attrs = append(attrs, slog.String("spool", l.spool.Dir()))
+	l.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "a dead letter was spooled, because the store failed",
+		attrs...)
+	l.importer.wake(storeErr)
+	return nil
+}
+
+var errStoreDown = errors.New("the store does not answer; it is retried in the background")
+
+func (l *Letters) tryStore(ctx context.Context, write func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
+	defer cancel()
+	return write(ctx)
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/google/uuid"
 )
 
 const (
@@ -49,10 +51,10 @@ type normalizer struct {
 	in  string
 	pos int
 	out strings.Builder
+	// value means that out ends in a ?.
+	value bool
 	// glue is punctuation held back after a ?: if another value follows, all of it becomes one ?, as in 10.0.0.1:5432.
 	glue string
-	// value means that the last thing written was a ?.
-	value bool
 }
 
 func (n *normalizer) step() {
@@ -150,7 +152,7 @@ func wordLength(s string) int {
 		i++
 	}
 	// A UUID is one word, whatever letters its groups have.
-	if i == 8 && len(s) >= 36 && isUUID(s[:36]) && (len(s) == 36 || !isAlnum(s[36])) {
+	if i == 8 && len(s) >= 36 && uuid.Validate(s[:36]) == nil && (len(s) == 36 || !isAlnum(s[36])) {
 		return 36
 	}
 	return i
@@ -158,7 +160,7 @@ func wordLength(s string) int {
 
 // isValue reports whether a word is a number, a duration, a hex number or an id, rather than a name.
 func isValue(word string) bool {
-	if len(word) == 36 && isUUID(word) {
+	if len(word) == 36 && uuid.Validate(word) == nil {
 		return true
 	}
 	digits, hexDigits := 0, 0
@@ -236,19 +238,6 @@ func nextIsNumber(s string) bool {
 		s = s[length:]
 	}
 	return false
-}
-
-func isUUID(s string) bool {
-	for i := range len(s) {
-		if i == 8 || i == 13 || i == 18 || i == 23 {
-			if s[i] != '-' {
-				return false
-			}
-		} else if !isHex(s[i]) {
-			return false
-		}
-	}
-	return true
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }

@@ -85,8 +85,9 @@ func TestWire_Version2(t *testing.T) {
 	dir := t.TempDir()
 	into, err := spool.Open(spool.Config{Dir: dir})
 	require.NoError(t, err)
+	dead := goldenLetter().Detail()
 	for _, r := range []wire.Record{
-		deadRecord(goldenLetter()), redrivenRecord(redriven{ID: 42, MessageID: "message \"1\"", At: goldenAt(9)}),
+		{Dead: &dead}, {Redriven: &wire.Redriven{ID: 42, MessageID: "message \"1\"", At: goldenAt(9)}},
 	} {
 		data, err := encodeRecord(r)
 		require.NoError(t, err)

@@ -24,7 +24,7 @@ const maxRefusals = 5
 type importer struct {
 	store Store
 	spool *spool.Spool
-	dir   string // of all spools on this machine, ours included
+	dir   string // with the spools of all processes on this machine, ours included
 	opts  *options
 
 	woken   chan struct{}
@@ -34,8 +34,8 @@ type importer struct {
 	mu      sync.Mutex
 	failing error // why the store is treated as down; nil while it is not
 
-	// Used by the goroutine only: when to check the spools of dead processes next, whether importing those worked, and the
-	// record that the store refuses.
+	// Used by the goroutine only: when to look for spools of dead processes next, and the record that the store refuses,
+	// with how often it has refused it.
 	adoptAt  time.Time
 	refused  string
 	refusals int
@@ -128,7 +128,7 @@ func (i *importer) run(ctx context.Context) {
 
 // round imports what is waiting in our spool and, every minute, in those of dead processes.
 func (i *importer) round(ctx context.Context) error {
-	if i.down() { // it may never have been opened, and an empty spool would not cause that
+	if i.down() { // the ping also opens a store that did not answer at the start, for which an empty spool is no occasion
 		if err := i.ping(ctx); err != nil {
 			return &storeError{err}
 		}
@@ -203,7 +203,7 @@ func (i *importer) drain(ctx context.Context, s *spool.Spool) error {
 		s.Seal()
 	}
 	err := s.Drain(ctx, func(ctx context.Context, lines [][]byte) error {
-		if err := i.take(ctx, s, lines); err != nil {
+		if err := i.importLines(ctx, s, lines); err != nil {
 			return &storeError{err}
 		}
 		i.setFailing(nil) // new letters need not wait for the backlog, which under load may never end
@@ -234,8 +234,8 @@ type storeError struct{ err error }
 func (e *storeError) Error() string { return e.err.Error() }
 func (e *storeError) Unwrap() error { return e.err }
 
-// take stores a batch.
-func (i *importer) take(ctx context.Context, s *spool.Spool, lines [][]byte) error {
+// importLines stores a batch of lines. A line that cannot be read, or that the store refuses for good, is set aside.
+func (i *importer) importLines(ctx context.Context, s *spool.Spool, lines [][]byte) error {
 	var records []wire.Record
 	for _, line := range lines {
 		r, err := decodeRecord(line)
@@ -257,7 +257,7 @@ func (i *importer) take(ctx context.Context, s *spool.Spool, lines [][]byte) err
 	if pingErr := i.ping(ctx); pingErr != nil {
 		return errors.Join(err, pingErr)
 	}
-	// The store is reachable, so one of the records is the reason.
+	// The store is reachable, so one of the records is at fault.
 	for _, r := range records {
 		err := i.put(ctx, r)
 		if err == nil {
@@ -278,7 +278,7 @@ func (i *importer) take(ctx context.Context, s *spool.Spool, lines [][]byte) err
 }
 
 func (i *importer) put(ctx context.Context, records ...wire.Record) error {
-	// a batch is more work than one letter
+	// A batch takes longer than one letter.
 	ctx, cancel := context.WithTimeout(ctx, max(i.opts.storeTimeout, 30*time.Second))
 	defer cancel()
 	return putRecords(ctx, i.store, i.opts.logger, records)
@@ -305,7 +305,7 @@ func (i *importer) unstorable(ctx context.Context, line []byte, err error) bool 
 	return i.refusals >= maxRefusals
 }
 
-// refuse sets a record aside, so that the ones behind it can be imported.
+// refuse sets a record aside, so that those behind it can be imported.
 func (i *importer) refuse(ctx context.Context, s *spool.Spool, line []byte, cause error) error {
 	if err := s.Refuse(line); err != nil {
 		return fmt.Errorf("set a refused record aside: %w", err)

@@ -10,20 +10,20 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// errNotOpen means that a store that was unreachable at the start has not been opened yet.
+// errNotOpen means that a store that did not answer at the start has not been opened yet.
 var errNotOpen = errors.New("the store has not answered since the start, and is not open yet")
 
-// lateStore is a store that was unreachable when it was to be opened. Every call tries to open it, one at a time; once
-// it is open, calls go to it.
+// lateStore is a store that is opened by the calls that need it, until one succeeds: its database may be down when the
+// service starts. Attempts to open are made one at a time.
 type lateStore struct {
 	open   func(ctx context.Context) (Store, error)
 	ctx    context.Context //nolint:containedctx // for attempts to open, which outlive the calls that wait for them
 	cancel context.CancelFunc
 
-	mu      sync.Mutex // guards the fields below
-	store   Store      // nil until it is open
-	attempt chan struct{}
-	err     error // of the last attempt
+	mu      sync.Mutex    // guards the fields below
+	store   Store         // nil until it is open
+	attempt chan struct{} // closed when the attempt in flight has ended; nil without one
+	err     error         // of the last attempt
 	closed  bool
 }
 
@@ -34,34 +34,41 @@ func newLateStore(open func(ctx context.Context) (Store, error)) *lateStore {
 	return &lateStore{open: open, ctx: ctx, cancel: cancel}
 }
 
-// get returns the store, trying to open it first if necessary. The end of ctx does not abort the attempt, which may be
-// migrating.
+// get returns the store, and tries to open it first if necessary. The end of ctx does not abort the attempt, which may
+// be migrating.
 func (s *lateStore) get(ctx context.Context) (Store, error) {
-	s.mu.Lock()
-	if s.store != nil || s.closed {
-		defer s.mu.Unlock()
-		if s.closed {
-			return nil, fmt.Errorf("dlq: %w", ErrClosed)
+	if attempt := s.begin(); attempt != nil {
+		select {
+		case <-attempt:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("dlq: %w: %w", errNotOpen, ctx.Err())
 		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, fmt.Errorf("dlq: %w", ErrClosed)
+	case s.store == nil:
+		return nil, fmt.Errorf("dlq: %w: %w", errNotOpen, s.err)
+	default:
 		return s.store, nil
+	}
+}
+
+// begin starts an attempt to open unless one is in flight, and returns a channel that is closed when it has ended; nil
+// if there is nothing to open.
+func (s *lateStore) begin() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.store != nil || s.closed {
+		return nil
 	}
 	if s.attempt == nil {
 		s.attempt = make(chan struct{})
 		go s.try(s.attempt)
 	}
-	attempt := s.attempt
-	s.mu.Unlock()
-	select {
-	case <-attempt:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("dlq: %w: %w", errNotOpen, ctx.Err())
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.store == nil {
-		return nil, fmt.Errorf("dlq: %w: %w", errNotOpen, s.err)
-	}
-	return s.store, nil
+	return s.attempt
 }
 
 // try makes one attempt.
@@ -83,7 +90,7 @@ func (s *lateStore) cause() error {
 	return s.err
 }
 
-// Unwrap returns the store once it is open, so that its optional interfaces are found, and nil before.
+// Unwrap returns the open store, so that its optional interfaces are found, and nil if it is not open.
 func (s *lateStore) Unwrap() Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,22 +101,23 @@ func (s *lateStore) Unwrap() Store {
 func (s *lateStore) Close() error {
 	s.cancel()
 	s.mu.Lock()
+	s.closed = true // before it waits, so that no attempt begins that would open a store which nothing closes
 	attempt := s.attempt
 	s.mu.Unlock()
 	if attempt != nil {
 		<-attempt
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.store == nil {
-		s.closed = true
+	store := s.store
+	s.store = nil
+	s.mu.Unlock()
+	if store == nil {
 		return nil
 	}
-	s.closed = true
-	return s.store.Close()
+	return store.Close()
 }
 
-// late makes one call to a store that may first have to be opened.
+// late makes one call to a store, which is opened first if necessary.
 func late[T any](ctx context.Context, s *lateStore, call func(Store) (T, error)) (T, error) {
 	store, err := s.get(ctx)
 	if err != nil {
@@ -119,8 +127,8 @@ func late[T any](ctx context.Context, s *lateStore, call func(Store) (T, error))
 	return call(store)
 }
 
-// optional finds an optional part of a store that is about to be used. A store that did not answer at the start is
-// opened first: until then it is not known what it has.
+// optional returns an optional interface of a store, as [driver.As] does, but opens a store that did not answer at the
+// start first: until then it is not known what it implements.
 func optional[T any](ctx context.Context, s Store) (found T, ok bool, err error) {
 	if found, ok = driver.As[T](s); ok {
 		return found, true, nil

@@ -3,15 +3,11 @@ package dlq
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/redrive-go/redrive/dlq/driver"
-	"github.com/redrive-go/redrive/dlq/internal/text"
 	"github.com/redrive-go/redrive/dlq/spool"
-	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -118,96 +114,6 @@ func defaultSpoolDir(store Store) string {
 	return "redrive-spool"
 }
 
-// DeadLetter stores a dead letter. It returns nil when the letter is durable, in the store or in the spool, and the
-// message may be acked. After an error it may be in neither, and the message must go back to the broker. If the context
-// ends while the store is working, the letter still goes to the spool. With a transaction in the context (see
-// [ContextWithTx]), nil means that the letter is in the transaction, and durable once it commits.
-func (l *Letters) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
-	if d == nil || d.Message == nil {
-		return fmt.Errorf("dlq: dead letter: %w: no message", ErrInvalid)
-	}
-	entry := l.opts.capture(d) //nolint:contextcheck // pure; the message has a separate context
-	if stored, err := l.putTx(ctx, entry); stored || err != nil {
-		return err
-	}
-	attrs := []slog.Attr{
-		slog.String("message_id", entry.EventID), slog.String("topic", entry.Origin.Topic),
-		slog.String("handler", entry.Handler), slog.String("reason", string(entry.Reason)),
-	}
-	return l.keep(ctx, "dead letter", func() wire.Record { return deadRecord(entry) }, attrs,
-		func(ctx context.Context) error {
-			_, err := l.store.Put(ctx, entry)
-			return err
-		})
-}
-
-// Redriven records that the consumer handled the redriven message of an entry: the entry is RESOLVED, by "redrive". It
-// returns nil when that is durable, in the store or in the spool, and also when the outcome is known already or the
-// entry belongs to another store: a failure to record a success must not turn it into a failure.
-func (l *Letters) Redriven(ctx context.Context, r envelope.Redriven) error {
-	id, err := driver.ParseID(r.EntryID)
-	if err != nil || r.Number < 1 {
-		l.opts.logger.WarnContext(ctx, "a redriven message has an invalid entry or redrive number",
-			"entry_id", r.EntryID, "redrive", r.Number, "message_id", r.MessageID)
-		return nil //nolint:nilerr // see the comment: not ours
-	}
-	outcome := redriven{
-		ID: id, MessageID: text.Clean(r.MessageID, text.MaxName), Topic: text.Clean(r.Topic, text.MaxName),
-		Consumer: text.Clean(r.Consumer, text.MaxName), Number: r.Number, At: stamp(r.At),
-	}
-	attrs := []slog.Attr{slog.Int64("entry_id", id), slog.String("message_id", r.MessageID)}
-	return l.keep(ctx, "redrive outcome", func() wire.Record { return redrivenRecord(outcome) }, attrs,
-		func(ctx context.Context) error {
-			return l.outcomes.put(ctx, l, outcome)
-		})
-}
-
-// keep writes to the store, or else to the spool.
-func (l *Letters) keep(
-	ctx context.Context, what string, rec func() wire.Record, attrs []slog.Attr, write func(context.Context) error,
-) error {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	if l.closed {
-		return fmt.Errorf("dlq: %s: %w", what, ErrClosed)
-	}
-	// While the store is known to be down, callers do not wait for it: the importer polls it.
-	storeErr := errStoreDown
-	if l.importer == nil || !l.importer.down() {
-		storeErr = l.tryStore(ctx, write)
-	}
-	if storeErr == nil {
-		return nil
-	}
-	if l.spool == nil {
-		return fmt.Errorf("dlq: %s: %w", what, storeErr)
-	}
-	line, err := encodeRecord(rec())
-	if err == nil {
-		err = l.spool.Append(context.WithoutCancel(ctx), line)
-	}
-	attrs = append(attrs, slog.String("record", what), slog.Any("error", storeErr))
-	if err != nil {
-		attrs = append(attrs, slog.Any("spool_error", err))
-		l.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "a dead letter could neither be stored nor spooled",
-			attrs...)
-		return fmt.Errorf("dlq: %s: store: %w; spool: %w", what, storeErr, err)
-	}
-	attrs = append(attrs, slog.String("spool", l.spool.Dir()))
-	l.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "a dead letter was spooled, because the store failed",
-		attrs...)
-	l.importer.wake(storeErr)
-	return nil
-}
-
-var errStoreDown = errors.New("the store does not answer; it is retried in the background")
-
-func (l *Letters) tryStore(ctx context.Context, write func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
-	defer cancel()
-	return write(ctx)
-}
-
 // Manager returns a Manager of the stored letters. It sends redriven messages through r, for example a brokers.Broker;
 // with a nil r it cannot redrive. Use [NewManager] to change other settings.
 func (l *Letters) Manager(r Redriver) *Manager {
@@ -257,37 +163,4 @@ func (l *Letters) Close() error {
 		err = l.spool.Close()
 	}
 	return errors.Join(err, l.store.Close())
-}
-
-// redriven is the success of a redriven message.
-type redriven struct {
-	ID        int64
-	MessageID string
-	Topic     string
-	Consumer  string
-	Number    int
-	At        time.Time
-}
-
-// put records a single outcome.
-func (r redriven) put(ctx context.Context, store Store, logger *slog.Logger) error {
-	results, err := store.Change(ctx, succeeded(r))
-	if err != nil {
-		return err
-	}
-	return r.judge(ctx, results[0].Err, logger)
-}
-
-// judge decides which answers of the store are errors: a permanent refusal is logged and dropped.
-func (r redriven) judge(ctx context.Context, err error, logger *slog.Logger) error {
-	switch {
-	case errors.Is(err, ErrConflict): // closed already: the same success reported twice, or an operator was faster
-		logger.DebugContext(ctx, "redrive outcome changes nothing", "entry_id", r.ID, "error", err)
-		return nil
-	case errors.Is(err, ErrNotFound), errors.Is(err, ErrInvalid): // purged in the meantime, or another store's entry
-		logger.WarnContext(ctx, "redrive outcome without an entry", "entry_id", r.ID, "message_id", r.MessageID, "error", err)
-		return nil
-	default:
-		return err
-	}
 }

@@ -2,10 +2,34 @@ package dlq
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync"
 
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/text"
+	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/envelope"
 )
+
+// Redriven records that the consumer handled the redriven message of an entry: the entry is RESOLVED, by "redrive". It
+// returns nil when that is durable, in the store or in the spool, and also when the outcome is known already or the
+// entry belongs to another store: a failure to record a success must not turn it into a failure.
+func (l *Letters) Redriven(ctx context.Context, r envelope.Redriven) error {
+	id, err := driver.ParseID(r.EntryID)
+	if err != nil || r.Number < 1 {
+		l.opts.logger.WarnContext(ctx, "a redriven message has an invalid entry or redrive number",
+			"entry_id", r.EntryID, "redrive", r.Number, "message_id", r.MessageID)
+		return nil //nolint:nilerr // see the comment: not ours
+	}
+	outcome := wire.Redriven{
+		ID: id, MessageID: text.Clean(r.MessageID, text.MaxName), Topic: text.Clean(r.Topic, text.MaxName),
+		Consumer: text.Clean(r.Consumer, text.MaxName), Number: r.Number, At: stamp(r.At),
+	}
+	attrs := []slog.Attr{slog.Int64("entry_id", id), slog.String("message_id", r.MessageID)}
+	return l.keep(ctx, "redrive outcome", func() wire.Record { return wire.Record{Redriven: &outcome} }, attrs,
+		func(ctx context.Context) error { return l.outcomes.put(ctx, l, outcome) })
+}
 
 // maxOutcomes is the number of outcomes recorded in one transaction.
 const maxOutcomes = 500
@@ -21,14 +45,13 @@ type outcomes struct {
 }
 
 type outcomeCall struct {
-	redriven
-
-	done chan error
+	outcome wire.Redriven
+	done    chan error
 }
 
 // put returns when the outcome is in the store.
-func (o *outcomes) put(ctx context.Context, l *Letters, r redriven) error {
-	call := &outcomeCall{redriven: r, done: make(chan error, 1)}
+func (o *outcomes) put(ctx context.Context, l *Letters, outcome wire.Redriven) error {
+	call := &outcomeCall{outcome, make(chan error, 1)}
 	o.mu.Lock()
 	o.waiting = append(o.waiting, call)
 	lead := !o.writing
@@ -73,22 +96,46 @@ func (o *outcomes) write(ctx context.Context, l *Letters) {
 func (o *outcomes) record(ctx context.Context, l *Letters, batch []*outcomeCall) {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.storeTimeout)
 	defer cancel()
-	list := make([]redriven, len(batch))
+	list := make([]wire.Redriven, len(batch))
 	for i, call := range batch {
-		list[i] = call.redriven
+		list[i] = call.outcome
 	}
 	results, err := l.store.Change(ctx, succeeded(list...))
 	for i, call := range batch {
 		if err == nil {
-			call.done <- call.judge(ctx, results[i].Err, l.opts.logger)
+			call.done <- outcomeError(ctx, call.outcome, results[i].Err, l.opts.logger)
 		} else {
 			call.done <- err
 		}
 	}
 }
 
+// putOutcome records a single outcome.
+func putOutcome(ctx context.Context, store Store, outcome wire.Redriven, logger *slog.Logger) error {
+	results, err := store.Change(ctx, succeeded(outcome))
+	if err != nil {
+		return err
+	}
+	return outcomeError(ctx, outcome, results[0].Err, logger)
+}
+
+// outcomeError is the store's answer to an outcome; a refusal for good is logged and is not an error.
+func outcomeError(ctx context.Context, outcome wire.Redriven, err error, logger *slog.Logger) error {
+	switch {
+	case errors.Is(err, ErrConflict): // closed already: the same success reported twice, or an operator was faster
+		logger.DebugContext(ctx, "redrive outcome changes nothing", "entry_id", outcome.ID, "error", err)
+		return nil
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrInvalid): // purged in the meantime, or another store's entry
+		logger.WarnContext(ctx, "redrive outcome without an entry", "entry_id", outcome.ID,
+			"message_id", outcome.MessageID, "error", err)
+		return nil
+	default:
+		return err
+	}
+}
+
 // succeeded is the change that records outcomes. Its time is the latest of theirs.
-func succeeded(list ...redriven) driver.Change {
+func succeeded(list ...wire.Redriven) driver.Change {
 	c := driver.Change{Action: driver.ActionSucceed, Actor: "redrive"}
 	for _, r := range list {
 		c.IDs = append(c.IDs, r.ID)

@@ -10,20 +10,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-// deadRecord is the spool record of a dead letter that is not stored yet.
-func deadRecord(e *Entry) wire.Record {
-	letter := e.Detail()
-	return wire.Record{Version: wire.Version, Dead: &letter}
-}
-
-// redrivenRecord is the spool record of a redrive's outcome.
-func redrivenRecord(r redriven) wire.Record {
-	outcome := wire.Redriven(r)
-	return wire.Record{Version: wire.Version, Redriven: &outcome}
-}
-
-// spooled is the entry of a record. Fields derived from its error are computed again: their rules may have changed
-// since.
+// spooled returns the entry of a record. Fields derived from its error are computed again, because their rules may have
+// changed since.
 func spooled(letter *wire.EntryDetail) (*Entry, error) {
 	e := &Entry{}
 	if err := e.SetDetail(letter); err != nil {
@@ -36,8 +24,9 @@ func spooled(letter *wire.EntryDetail) (*Entry, error) {
 	return e, nil
 }
 
-// encodeRecord encodes a spool line: JSON without a line feed.
+// encodeRecord encodes a record of the current version as a spool line: JSON without a line feed.
 func encodeRecord(r wire.Record) ([]byte, error) {
+	r.Version = wire.Version
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
 	encoder.SetEscapeHTML(false)
@@ -53,7 +42,7 @@ func decodeRecord(data []byte) (wire.Record, error) {
 		return r, fmt.Errorf("dlq: spool: record: %w", err)
 	}
 	if r.Dead == nil && r.Redriven == nil {
-		return r, fmt.Errorf("dlq: spool: %w: a record that is neither a dead letter nor an outcome", ErrInvalid)
+		return r, fmt.Errorf("dlq: spool: %w: the record is neither a dead letter nor an outcome", ErrInvalid)
 	}
 	return r, nil
 }
@@ -81,7 +70,7 @@ func putRecords(ctx context.Context, store Store, logger *slog.Logger, records [
 		if err := flush(); err != nil {
 			return err
 		}
-		if err := redriven(*r.Redriven).put(ctx, store, logger); err != nil {
+		if err := putOutcome(ctx, store, *r.Redriven, logger); err != nil {
 			return err
 		}
 	}
