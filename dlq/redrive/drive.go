@@ -16,7 +16,7 @@ import (
 
 // How a run is driven.
 const (
-	publishing     = 2   // batches that are published at once, so that the store works while the broker does
+	maxInFlight    = 2   // batches that are published at once, so that the store works while the broker does
 	firstBatch     = 250 // entries; batches grow while publishing is fast
 	batchFast      = 250 * time.Millisecond
 	batchSlow      = time.Second
@@ -33,8 +33,8 @@ const (
 )
 
 // runDriver drives one run as a pipeline: while up to two batches are being published, one transaction claims the next
-// and records the previous one, and the entries after them are read. All fields belong to the goroutine of drive; the
-// other goroutines send their results through channels.
+// and records the previous one, and the entries after them are read. Only the goroutine of drive uses the fields; the
+// others send it their results through channels.
 //
 // A claim is durable before its message is published, and the publish is recorded in the transaction of the next claim.
 // So when the process dies, the store knows its claims, but not whether the broker has their messages: the next holder
@@ -56,24 +56,24 @@ type runDriver struct {
 	reread  time.Time      // the earliest time for another read, because nothing was found
 	size    int            // of the next batch
 
-	out     chan published // has room for every batch in flight
-	under   int            // batches being published
-	refused map[int64]int  // how often, by entry
-	step    Step           // what the next step records
+	results  chan published // of batches; has room for all that are in flight
+	inFlight int            // batches being published
+	refused  map[int64]int  // how often the broker refused an entry's message
+	step     Step           // what the next step records
 
-	refusals  int    // batches in a row that the broker refused entirely
-	refusal   string // why
-	notBefore time.Time
-	settledAt time.Time
-	settleIn  time.Duration
-	settling  time.Duration // duration of the last settling
-	warned    bool          // about destinations without a reader
-	awaiting  bool          // nothing more may be claimed until outcomes arrive
+	refusals      int       // batches in a row of which the broker accepted nothing
+	refusal       string    // why
+	notBefore     time.Time // the earliest time for another claim after a refusal
+	settledAt     time.Time
+	settleIn      time.Duration
+	settling      time.Duration // duration of the last settling
+	warned        bool          // about destinations without a reader
+	awaitOutcomes bool          // nothing more may be claimed until outcomes arrive
 }
 
 func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, error) {
 	d := &runDriver{
-		runner: rn, holder: holder, linger: linger, run: run, out: make(chan published, publishing),
+		runner: rn, holder: holder, linger: linger, run: run, results: make(chan published, maxInFlight),
 		size:    min(rn.batch, firstBatch),
 		refused: map[int64]int{}, settleIn: settleFast, jq: run.Spec.JQ,
 	}
@@ -85,8 +85,8 @@ func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, e
 	return d, nil
 }
 
-// drive runs until the run has ended, or is not running and everything is recorded. When the context ends, claiming
-// stops; batches in flight are awaited and recorded.
+// drive returns when the run has ended, or is not running and everything is recorded. When the context ends, it claims
+// nothing more, and waits for batches in flight to record them.
 func (d *runDriver) drive(ctx context.Context) error {
 	readCtx, stopReading := context.WithCancel(ctx)
 	defer d.endReading(stopReading)
@@ -94,7 +94,7 @@ func (d *runDriver) drive(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return errors.Join(ctx.Err(), d.drain(ctx))
 		}
-		done, err := d.turn(ctx, readCtx)
+		done, err := d.tick(ctx, readCtx)
 		switch {
 		case err == nil && done:
 			return nil
@@ -107,32 +107,32 @@ func (d *runDriver) drive(ctx context.Context) error {
 			return err
 		case ctx.Err() == nil:
 			storeErrors++
-			if storeErrors >= maxStoreErrors && d.refuse(ctx, err) {
+			if storeErrors >= maxStoreErrors && d.stopRefused(ctx, err) {
 				storeErrors = 0
 				continue
 			}
-			d.look(ctx) // a person may have changed it in the meantime
+			d.reload(ctx) // a person may have paused or cancelled it meanwhile
 			d.runner.logger.WarnContext(ctx, "redrive run: the store did not respond; it is retried", "run", d.run.ID,
 				"error", err)
-			_ = wait.For(ctx, min(asking.After(storeErrors), d.runner.runLease/4))
+			_ = wait.For(ctx, min(storeBackoff.After(storeErrors), d.runner.runLease/4))
 		}
 	}
 }
 
-// asking are the pauses between attempts at a store that does not respond; a quarter of the lease bounds them.
-var asking = wait.Backoff{First: 200 * time.Millisecond, Longest: 6400 * time.Millisecond}
+// storeBackoff has the pauses while a store does not respond; they are at most a quarter of the lease.
+var storeBackoff = wait.Backoff{First: 200 * time.Millisecond, Longest: 6400 * time.Millisecond}
 
-// refuse stops a run that the store rejects although it responds: retrying would never end. It reports whether it
-// did; a store that does not respond is retried until it does.
-func (d *runDriver) refuse(ctx context.Context, cause error) bool {
+// stopRefused stops a run whose step the store rejects although it responds, because retries would never end, and
+// reports whether it did. A store that does not respond is retried until it does.
+func (d *runDriver) stopRefused(ctx context.Context, cause error) bool {
 	if d.runner.store.Ping(ctx) != nil {
 		return false
 	}
 	return d.change(ctx, ActionStop, "the store refuses it: "+text.Clean(cause.Error(), text.MaxName)) == nil
 }
 
-// turn does the next thing that is due: one transaction or two, or a wait.
-func (d *runDriver) turn(ctx, readCtx context.Context) (done bool, err error) {
+// tick does the next thing that is due: a transaction or two, or a wait.
+func (d *runDriver) tick(ctx, readCtx context.Context) (done bool, err error) {
 	d.collect()
 	if at := d.runner.now(ctx); d.run.LeaseUntil.Sub(at) < d.runner.runLease/2 {
 		run, err := d.runner.runs.LeaseRun(ctx, d.run.ID, d.holder, at, d.runner.runLease)
@@ -158,90 +158,27 @@ func (d *runDriver) turn(ctx, readCtx context.Context) (done bool, err error) {
 	if err := d.readAhead(readCtx); err != nil {
 		return false, err
 	}
-	claims, until := d.next()
+	claims, until := d.claimable()
 	if len(claims) > 0 || d.recordable() {
 		return false, d.advance(ctx, claims)
 	}
-	if d.over() {
+	if d.finished() {
 		return true, nil
 	}
 	d.pause(ctx, until)
 	return false, nil
 }
 
-// over reports whether there is nothing left to do here.
-func (d *runDriver) over() bool {
-	if d.run.State == Running || d.run.State == Preparing || d.under > 0 || d.recordable() {
+// finished reports whether there is nothing left to do for the run in this process.
+func (d *runDriver) finished() bool {
+	if d.run.State == Running || d.run.State == Preparing || d.inFlight > 0 || d.recordable() {
 		return false
 	}
 	return !d.linger || d.run.Counts.Open() == 0
 }
 
-// next picks what may be claimed now, or returns the time until which nothing may.
-func (d *runDriver) next() (claims []Claim, until time.Time) {
-	now := time.Now()
-	r := d.run
-	d.awaiting = false
-	if r.State != Running || d.under == publishing || r.Counts.Waiting == 0 || d.refusals >= maxRunRefusals {
-		return nil, time.Time{}
-	}
-	if now.Before(d.notBefore) {
-		return nil, d.notBefore
-	}
-	allowed := r.canary()
-	if most := int64(r.Spec.MaxOut); most > 0 {
-		left := most - r.Counts.Open()
-		if left < min(int64(d.size), most/4, r.Counts.Waiting) {
-			left = 0 // a batch is worth waiting for
-		}
-		allowed = min(allowed, left)
-	}
-	d.awaiting = allowed <= 0
-	allowed, until = d.paced(now, min(allowed, int64(d.size)))
-	if allowed <= 0 {
-		return nil, until
-	}
-	n := min(int(allowed), len(d.ahead))
-	for i := range d.ahead[:n] {
-		item := &d.ahead[i]
-		claims = append(claims, Claim{EntryID: item.EntryID, Version: item.Version, Body: item.edited})
-	}
-	return claims, time.Time{}
-}
-
-// settle records outcomes: often while they arrive, rarely while they do not. settleIn is not a pause after failures
-// but the time to the next look while other work continues, so it is counted here and not by package wait.
-func (d *runDriver) settle(ctx context.Context) error {
-	began := time.Now()
-	if d.run.Counts.Open() == 0 || began.Sub(d.settledAt) < d.settleEvery() {
-		return nil
-	}
-	for {
-		run, n, err := d.runner.runs.SettleRun(ctx, d.run.ID, d.holder, d.runner.now(ctx), settleLimit)
-		if err != nil {
-			return err
-		}
-		d.run, d.settledAt = run, time.Now()
-		d.settling = d.settledAt.Sub(began)
-		if n == 0 {
-			d.settleIn = min(2*d.settleIn, settleSlow)
-		} else {
-			d.settleIn = settleFast
-		}
-		if n < settleLimit {
-			return nil
-		}
-	}
-}
-
-func (d *runDriver) settleEvery() time.Duration {
-	if !d.awaiting && (d.under > 0 || len(d.ahead) > 0) {
-		return max(settleBusy, d.settleIn, settleShare*d.settling)
-	}
-	return max(d.settleIn, 3*d.settling)
-}
-
-// pause waits for a batch, the next settling, the rate, or a change to the run.
+// pause waits for a batch, a read, the next settling or the time until which nothing may be claimed, and reloads the run
+// after that.
 func (d *runDriver) pause(ctx context.Context, until time.Time) {
 	next := d.runner.workEvery
 	if d.run.Counts.Open() > 0 {
@@ -253,29 +190,29 @@ func (d *runDriver) pause(ctx context.Context, until time.Time) {
 	timer := time.NewTimer(max(0, next))
 	defer timer.Stop()
 	select {
-	case p := <-d.out:
-		d.take(p)
+	case p := <-d.results:
+		d.recordBatch(p)
 	case r := <-d.reading:
 		d.reading <- r // for readAhead
 	case <-timer.C:
-		d.look(ctx)
+		d.reload(ctx)
 	case <-ctx.Done():
 	}
 }
 
-// look reads the run, which someone may have paused or cancelled.
-func (d *runDriver) look(ctx context.Context) {
+// reload reads the run, which a person may have paused or cancelled.
+func (d *runDriver) reload(ctx context.Context) {
 	if run, err := d.runner.runs.Run(ctx, d.run.ID); err == nil {
 		d.run = run
 	}
 }
 
-// drain waits for what is being published and records it, after the context has ended.
+// drain records the batches in flight after the context has ended.
 func (d *runDriver) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.runner.publishTime+drainDeadline)
 	defer cancel()
-	for d.under > 0 {
-		d.take(<-d.out)
+	for d.inFlight > 0 {
+		d.recordBatch(<-d.results)
 	}
 	for d.recordable() {
 		err := d.advance(ctx, nil)
@@ -289,10 +226,10 @@ func (d *runDriver) drain(ctx context.Context) error {
 	return nil
 }
 
-// abandon waits for batches of a process that no longer holds the run: the outcomes show what happened.
+// abandon waits for batches in flight when another process has the run: outcomes will show what happened to them.
 func (d *runDriver) abandon() {
-	for d.under > 0 {
-		<-d.out
-		d.under--
+	for d.inFlight > 0 {
+		<-d.results
+		d.inFlight--
 	}
 }

@@ -81,7 +81,7 @@ func TestRun_JQProblems(t *testing.T) {
 		"empty":       {"", `.`, "not JSON"},
 		"two values":  {`{} {}`, `.`, "more than one value"},
 		"fails":       {`{"a":"x"}`, `.a + 1`, "cannot add"},
-		"nothing":     {`{}`, `empty`, "gives nothing"},
+		"nothing":     {`{}`, `empty`, "has no result"},
 		"many":        {`[1,2]`, `.[]`, "more than one result"},
 		"endless":     {`{}`, `def f: f; f`, "did not end within"},
 		"environment": {`{}`, `.x = $ENV.PATH | if .x == null then error("no environment") else . end`, "no environment"},

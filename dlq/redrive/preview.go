@@ -33,7 +33,7 @@ type Sample struct {
 	// without an expression.
 	Diff    payload.Diff
 	Problem string
-	// After is the edited body; nil if unchanged. Before is the original of that edit; nil for the entry's body.
+	// Before and After are the bodies that Diff compares; nil where it compares none.
 	Before, After *dlq.Body
 }
 
@@ -67,8 +67,12 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 	if err != nil {
 		return nil, err
 	}
-	if err := rn.sample(ctx, p, listing.Entries); err != nil {
-		return p, err
+	for i := range listing.Entries {
+		e := &listing.Entries[i]
+		if e.Body, err = rn.store.Body(ctx, e.ID, e.Revision); err != nil {
+			return p, err
+		}
+		p.Sample = append(p.Sample, rn.sample(ctx, e, spec.JQ, e.Body))
 	}
 	entries := make([]*dlq.Entry, len(p.Sample))
 	for i := range p.Sample {
@@ -78,26 +82,23 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 	return p, nil
 }
 
-func (rn *Runner) sample(ctx context.Context, p *Preview, entries []dlq.Entry) error {
-	for i := range entries {
-		s := Sample{Entry: entries[i]}
-		body, err := rn.store.Body(ctx, s.Entry.ID, s.Entry.Revision)
-		if err != nil {
-			return err
+// sample is an entry as it would be sent after the jq expression, compared with the body before.
+func (rn *Runner) sample(ctx context.Context, e *dlq.Entry, jq string, before *dlq.Body) Sample {
+	s := Sample{Entry: *e}
+	after := e.Body
+	if jq != "" {
+		edited, err := payload.Edit(ctx, rn.jq, jq, e.Body)
+		switch {
+		case err != nil:
+			s.Problem = err.Error()
+		case edited != nil:
+			after = edited
 		}
-		s.Entry.Body = body
-		if p.Spec.JQ != "" {
-			after, err := payload.Edit(ctx, rn.jq, p.Spec.JQ, body)
-			switch {
-			case err != nil:
-				s.Problem = err.Error()
-			case after != nil:
-				s.Diff, s.After = payload.Compare(body, after), after
-			}
-		}
-		p.Sample = append(p.Sample, s)
 	}
-	return nil
+	if after != before {
+		s.Diff, s.Before, s.After = payload.Compare(before, after), before, after
+	}
+	return s
 }
 
 // Review is what a second person looks at before approving a run: what is frozen, not what its filter would select now.
@@ -133,45 +134,19 @@ func (rn *Runner) ReviewRun(ctx context.Context, id string, sample int) (*Review
 		return nil, err
 	}
 	for i := range items {
-		if e := items[i].Entry; e != nil && e.Body != nil {
-			s, err := rn.reviewed(ctx, e, run.Spec.JQ)
-			if err != nil {
+		e := items[i].Entry
+		if e == nil || e.Body == nil {
+			continue
+		}
+		died := e.Body
+		if e.Revision > 0 {
+			if died, err = rn.store.Body(ctx, e.ID, 0); err != nil {
 				return nil, err
 			}
-			r.Sample = append(r.Sample, *s)
 		}
+		r.Sample = append(r.Sample, rn.sample(ctx, e, run.Spec.JQ, died))
 	}
 	return r, nil
-}
-
-// reviewed is an entry as it would be sent.
-func (rn *Runner) reviewed(ctx context.Context, e *dlq.Entry, jq string) (*Sample, error) {
-	s := &Sample{Entry: *e}
-	after := e.Body
-	if jq != "" {
-		edited, err := payload.Edit(ctx, rn.jq, jq, e.Body)
-		switch {
-		case err != nil:
-			s.Problem = err.Error()
-		case edited != nil:
-			after = edited
-		}
-	}
-	if e.Revision > 0 {
-		died, err := rn.store.Body(ctx, e.ID, 0)
-		if err != nil {
-			return nil, err
-		}
-		s.Before = died
-	}
-	if s.Before != nil || after != e.Body {
-		before := e.Body
-		if s.Before != nil {
-			before = s.Before
-		}
-		s.Diff, s.After = payload.Compare(before, after), after
-	}
-	return s, nil
 }
 
 // Shown is the run's JSON form: with its progress at a time.

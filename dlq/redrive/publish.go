@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -20,33 +19,6 @@ type BatchRedriver interface {
 	// RescheduleAll puts each message in front of the consumer of its origin, now. It returns when the broker has
 	// confirmed or refused every one, or the context has ended: one error per message, in order, nil for confirmed.
 	RescheduleAll(ctx context.Context, origins []envelope.Origin, messages []*message.Message) []error
-}
-
-// outgoing is the message of a claimed entry.
-type outgoing struct {
-	entry   *dlq.Entry // as it was claimed, without its body
-	origin  envelope.Origin
-	message *message.Message
-}
-
-// published is a batch that has been published.
-type published struct {
-	batch []outgoing
-	errs  []error
-	took  time.Duration
-}
-
-// publishAll publishes a batch and returns when every message is confirmed or refused, or after the publish timeout.
-func (rn *Runner) publishAll(ctx context.Context, batch []outgoing) published {
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(envelope.WithExistingOnly(ctx), rn.publishTime)
-	defer cancel()
-	origins, messages := make([]envelope.Origin, len(batch)), make([]*message.Message, len(batch))
-	for i := range batch {
-		origins[i], messages[i] = batch[i].origin, batch[i].message
-	}
-	errs := RescheduleAll(ctx, rn.redriver, origins, messages, rn.publishers)
-	return published{batch, errs, time.Since(began)}
 }
 
 // RescheduleAll sends messages through r in one call when it is a [BatchRedriver], otherwise by concurrent calls. It

@@ -24,14 +24,14 @@ type readItems struct {
 	err     error
 }
 
-// readAhead takes what has been read, and starts reading the next items while the previous ones are being claimed and
-// published. At the end it starts over: items that were returned wait at the front.
+// readAhead adds the result of the last read, and starts the next one while those items are claimed and published. At the
+// end it starts over: released items wait at the front.
 func (d *runDriver) readAhead(ctx context.Context) error {
 	if d.reading != nil {
 		select {
 		case r := <-d.reading:
 			d.reading = nil
-			if err := d.takeRead(r); err != nil {
+			if err := d.addRead(r); err != nil {
 				return err
 			}
 		default:
@@ -44,7 +44,7 @@ func (d *runDriver) readAhead(ctx context.Context) error {
 		return nil
 	}
 	if d.atEnd {
-		if known > 0 || d.under > 0 || d.recordable() {
+		if known > 0 || d.inFlight > 0 || d.recordable() {
 			return nil
 		}
 		d.after, d.atEnd = 0, false
@@ -54,8 +54,8 @@ func (d *runDriver) readAhead(ctx context.Context) error {
 	return nil
 }
 
-// takeRead appends the result of a read to what is ahead.
-func (d *runDriver) takeRead(r readItems) error {
+// addRead appends the result of a read to the items ahead.
+func (d *runDriver) addRead(r readItems) error {
 	switch {
 	case r.err != nil:
 		return r.err
@@ -70,8 +70,8 @@ func (d *runDriver) takeRead(r readItems) error {
 	return nil
 }
 
-// read reads waiting items and evaluates the jq expression on them. It runs concurrently with drive and touches nothing
-// of the driver that changes.
+// read reads waiting items and evaluates the jq expression on them. It runs concurrently with drive, and uses no field
+// that drive changes.
 func (d *runDriver) read(ctx context.Context, answer chan<- readItems, run string, after int64, limit int) {
 	var r readItems
 	if err := guard(func() error { return d.fill(ctx, &r, run, after, limit) }); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -66,7 +67,7 @@ func (r Rule) resolve() (Rule, error) {
 	}
 	if r.Reason == "" && r.ErrorClass == "" && r.ErrorCode == "" && r.Fingerprint == "" && r.Handler == "" &&
 		r.Topic == "" && r.CauseText == "" {
-		errs = append(errs, errors.New("it says nothing of which entries it takes"))
+		errs = append(errs, errors.New("it selects no entries: set at least one of its fields, such as Reason or Topic"))
 	}
 	if r.After < 0 || r.MaxAfter < r.After || r.Redrives < 1 || r.Redrives > maxRedrives || r.Rate < 0 {
 		errs = append(errs, fmt.Errorf("after %s to %s, %d redrives, rate %v: must be positive, in order, and at most %d "+
@@ -136,7 +137,7 @@ func (rn *Runner) Automate(ctx context.Context, rules ...Rule) error {
 	for {
 		for i := range rules {
 			if err := rn.applyRule(ctx, &rules[i]); err != nil && ctx.Err() == nil {
-				rn.logger.WarnContext(ctx, "a redrive rule could not be applied; it is tried again", "rule", rules[i].Name, "error",
+				rn.logger.WarnContext(ctx, "a redrive rule could not be applied; it is retried", "rule", rules[i].Name, "error",
 					err)
 			}
 		}
@@ -253,4 +254,10 @@ func (rn *Runner) due(ctx context.Context, f dlq.Filter, ids []int64) ([]int64, 
 			return ids, nil
 		}
 	}
+}
+
+// personal reports whether an entry is waiting because of a person: they edited it, or restored it. A rule that sends
+// it would do for them what they may not do alone.
+func personal(e *dlq.Entry) bool {
+	return e.Revision > 0 || e.ChangedBy != e.DiedBy() && !strings.HasPrefix(e.ChangedBy, rulePrefix)
 }

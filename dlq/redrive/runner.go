@@ -73,11 +73,14 @@ type Runner struct {
 // NewRunner makes a Runner. The error reports every fault of the configuration.
 func NewRunner(cfg Config) (*Runner, error) {
 	var errs []error
-	var runs Store
-	var keeps bool
-	if cfg.Store == nil {
+	lease := cmp.Or(cfg.Lease, 30*time.Second)
+	// A transaction of a thousand items, or of ten thousand to freeze, may take a while. A lease that is lost meanwhile is
+	// noticed.
+	runs, ok := newRunnerStore(cfg.Store, max(time.Minute, 2*lease))
+	switch {
+	case cfg.Store == nil:
 		errs = append(errs, errors.New("a store is required"))
-	} else if runs, keeps = runStore(cfg.Store); !keeps {
+	case !ok:
 		errs = append(errs, fmt.Errorf("%T keeps no runs, or is not open yet (dlq.WithStoreRequired waits for it)",
 			cfg.Store))
 	}
@@ -99,12 +102,9 @@ func NewRunner(cfg Config) (*Runner, error) {
 		store: cfg.Store, runs: runs, redriver: cfg.Redriver, logger: cfg.Logger, targets: maps.Clone(cfg.Targets),
 		approval:    cfg.Approval,
 		publishTime: cmp.Or(cfg.PublishTimeout, 30*time.Second), outcomeLease: cmp.Or(cfg.OutcomeTimeout, time.Hour),
-		runLease: cmp.Or(cfg.Lease, 30*time.Second), workEvery: cmp.Or(cfg.WorkInterval, time.Second),
+		runLease: lease, workEvery: cmp.Or(cfg.WorkInterval, time.Second),
 		batch: cmp.Or(cfg.Batch, driver.MaxPage), publishers: cmp.Or(cfg.Publishers, 256), wake: make(chan struct{}, 1),
 	}
-	// A transaction of a thousand items, or of ten thousand to freeze, may take a while; a lease lost in the meantime is
-	// noticed.
-	rn.runs = &boundedRuns{rn.runs, max(time.Minute, 2*rn.runLease)}
 	if rn.jq = cfg.JQ; rn.jq == nil {
 		rn.jq = &payload.InProcess{}
 	}

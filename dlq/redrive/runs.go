@@ -60,9 +60,10 @@ func (rn *Runner) startRun(ctx context.Context, spec Spec, by dlq.By, approval b
 		return rn.startedElsewhere(ctx, run.ID, err)
 	}
 	frozen, err := rn.freeze(ctx, run.ID, holder)
-	if _, giveBack := rn.runs.LeaseRun(context.WithoutCancel(ctx), run.ID, holder, rn.now(ctx), 0); giveBack != nil {
+	_, releaseErr := rn.runs.LeaseRun(context.WithoutCancel(ctx), run.ID, holder, rn.now(ctx), 0)
+	if releaseErr != nil {
 		rn.logger.WarnContext(ctx, "the lease of a run could not be released; it expires", "run", run.ID,
-			"error", giveBack)
+			"error", releaseErr)
 	}
 	if err != nil {
 		return rn.startedElsewhere(ctx, run.ID, err)
@@ -79,7 +80,7 @@ func (rn *Runner) startedElsewhere(ctx context.Context, id string, err error) (*
 	return nil, err
 }
 
-// freeze finishes the freezing.
+// freeze completes the run's set, and makes the run ready.
 func (rn *Runner) freeze(ctx context.Context, id, holder string) (*Run, error) {
 	for {
 		at := rn.now(ctx)
@@ -94,6 +95,29 @@ func (rn *Runner) freeze(ctx context.Context, id, holder string) (*Run, error) {
 			return rn.readyRun(ctx, run)
 		}
 	}
+}
+
+// readyRun moves a run whose set is frozen to its next state: to approval, when its creator would send more than they
+// may alone.
+func (rn *Runner) readyRun(ctx context.Context, run *Run) (*Run, error) {
+	needsApproval := run.needsApproval()
+	if run.ApprovalAbove >= 0 && !needsApproval && run.ApprovedBy == "" && run.Counts.Total() > 0 {
+		limit, err := dlq.Approval{Above: run.ApprovalAbove, Window: run.ApprovalWindow.Duration()}.Resolve()
+		if err != nil {
+			return nil, err
+		}
+		granted, err := limit.Reserve(ctx, rn.store, driver.Reservation{
+			Key: driver.RunKey(run.ID), Actor: run.CreatedBy, Entries: run.Counts.Total(), Open: true,
+		})
+		if err != nil {
+			return nil, err
+		}
+		needsApproval = !granted
+	}
+	return rn.changeRunWith(ctx, run.ID, ActionReady, dlq.By{Actor: run.CreatedBy}, func(r *Run) error {
+		r.NeedsApproval = needsApproval
+		return nil
+	})
 }
 
 // checkSpec resolves a spec and rejects what this Runner could not carry out.
@@ -181,13 +205,22 @@ func (rn *Runner) AdjustRun(ctx context.Context, id string, change Adjustment, b
 		}
 		spec, err := r.Spec.Resolve()
 		if err == nil && r.ApprovedBy != "" && looser(&before, &spec) {
-			err = fmt.Errorf("dlq: run %s: %w: %s has approved it as it is: it may be slowed down, not loosened", id,
+			err = fmt.Errorf("dlq: run %s: %w: %s approved it as it is: it may be slowed down, but not sped up or loosened", id,
 				ErrForbidden, r.ApprovedBy)
 		}
 		r.Spec = spec
 		return err
 	})
 }
+
+// looser reports whether a spec sends more, or sends it faster, than the approved one.
+func looser(approved, spec *Spec) bool {
+	return faster(spec.Rate, approved.Rate) || faster(float64(spec.MaxOut), float64(approved.MaxOut)) ||
+		spec.Stop.Share > approved.Stop.Share || spec.Stop.MinSample > approved.Stop.MinSample
+}
+
+// faster compares bounds; 0 or less means no bound.
+func faster(a, b float64) bool { return b > 0 && (a <= 0 || a > b) }
 
 // WatchRun yields the run now and whenever it has changed, until it has ended and nothing is outstanding, or the
 // context ends. It polls the store. The last pair has the error, if any.

@@ -61,7 +61,7 @@ type Step struct {
 	ClosePublished bool
 	// Released are claimed items that the broker refused: their entries are PENDING and they wait again.
 	Released []Refusal
-	// Skipped are waiting or claimed items that are given up. The entry of a claimed one is released.
+	// Skipped are waiting or claimed items that are not redriven. The entry of a claimed one is released.
 	Skipped []Refusal
 	// Claims are waiting items to claim: their entries become RETRYING if their version is still the item's. For the
 	// others, see [Item.Refused].
@@ -91,7 +91,7 @@ type Claim struct {
 type Stepped struct {
 	// Run is the run after the step.
 	Run *Run
-	// Claimed are the entries that are now ours, without Body, in the order of the claims; the others were skipped.
+	// Claimed are the claimed entries, without Body, in the order of the claims; the others were skipped.
 	Claimed []dlq.Entry
 }
 
@@ -99,74 +99,8 @@ var (
 	// ErrForbidden means that this person may not do it: for example, approve their own run.
 	ErrForbidden = dlq.ErrForbidden
 	// ErrLeaseLost means that another process has taken over the run.
-	ErrLeaseLost = errors.New("the lease is another process's")
+	ErrLeaseLost = errors.New("another process holds the lease")
 )
-
-// boundedRuns puts a timeout on each call of a driver to the store: a call that hangs would hold its run, lease or not,
-// until the process ends.
-type boundedRuns struct {
-	Store
-
-	timeout time.Duration
-}
-
-// Run implements [Store].
-func (s *boundedRuns) Run(ctx context.Context, id string) (*Run, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	return s.Store.Run(ctx, id)
-}
-
-// Runs implements [Store].
-func (s *boundedRuns) Runs(ctx context.Context, f RunFilter, p driver.Page) ([]Run, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	return s.Store.Runs(ctx, f, p)
-}
-
-// ChangeRun implements [Store].
-func (s *boundedRuns) ChangeRun(ctx context.Context, r *Run, audit driver.AuditRecord) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	return s.Store.ChangeRun(ctx, r, audit)
-}
-
-// LeaseRun implements [Store].
-func (s *boundedRuns) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*Run,
-	error,
-) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	return s.Store.LeaseRun(ctx, id, holder, at, lease)
-}
-
-// FreezeRun implements [Store].
-func (s *boundedRuns) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*Run, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	return s.Store.FreezeRun(ctx, id, holder, at, limit)
-}
-
-// NextItems implements [Store].
-func (s *boundedRuns) NextItems(ctx context.Context, id string, after int64, limit int, bytes int64) ([]Item, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	return s.Store.NextItems(ctx, id, after, limit, bytes)
-}
-
-// StepRun implements [Store].
-func (s *boundedRuns) StepRun(ctx context.Context, step Step) (Stepped, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	return s.Store.StepRun(ctx, step)
-}
-
-// SettleRun implements [Store].
-func (s *boundedRuns) SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*Run, int, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	return s.Store.SettleRun(ctx, id, holder, at, limit)
-}
 
 // Observer is a [dlq.Observer] that is also notified of redrive runs. A [Runner] finds it through its store.
 type Observer interface {
@@ -176,33 +110,90 @@ type Observer interface {
 	Failed(op string, err error)
 }
 
-// runStore finds the part of a store that keeps runs, and notifies its observer of their steps.
-func runStore(s driver.Store) (Store, bool) {
+// runnerStore is how a [Runner] uses a store. It puts a timeout on the calls that drive a run, because one that hangs
+// would hold the run, lease or not, until the process ends. It also notifies the observer, if there is one, of steps.
+type runnerStore struct {
+	Store
+
+	timeout  time.Duration
+	observer Observer
+}
+
+// newRunnerStore finds the part of a store that keeps runs, and its observer.
+func newRunnerStore(s driver.Store, timeout time.Duration) (*runnerStore, bool) {
 	runs, ok := driver.As[Store](s)
 	if !ok {
 		return nil, false
 	}
+	rs := &runnerStore{Store: runs, timeout: timeout}
 	if observed, ok := driver.As[interface{ Observer() dlq.Observer }](s); ok {
-		if o, ok := observed.Observer().(Observer); ok {
-			return &observedRuns{runs, o}, true
-		}
+		rs.observer, _ = observed.Observer().(Observer)
 	}
-	return runs, true
+	return rs, true
 }
 
-type observedRuns struct {
-	Store
+// Run implements [Store].
+func (s *runnerStore) Run(ctx context.Context, id string) (*Run, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.Run(ctx, id)
+}
 
-	observer Observer
+// Runs implements [Store].
+func (s *runnerStore) Runs(ctx context.Context, f RunFilter, p driver.Page) ([]Run, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.Runs(ctx, f, p)
+}
+
+// ChangeRun implements [Store].
+func (s *runnerStore) ChangeRun(ctx context.Context, r *Run, audit driver.AuditRecord) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.ChangeRun(ctx, r, audit)
+}
+
+// LeaseRun implements [Store].
+func (s *runnerStore) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*Run,
+	error,
+) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.LeaseRun(ctx, id, holder, at, lease)
+}
+
+// FreezeRun implements [Store].
+func (s *runnerStore) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*Run, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.FreezeRun(ctx, id, holder, at, limit)
+}
+
+// NextItems implements [Store].
+func (s *runnerStore) NextItems(ctx context.Context, id string, after int64, limit int, bytes int64) ([]Item, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.NextItems(ctx, id, after, limit, bytes)
 }
 
 // StepRun implements [Store].
-func (s *observedRuns) StepRun(ctx context.Context, step Step) (Stepped, error) {
+func (s *runnerStore) StepRun(ctx context.Context, step Step) (Stepped, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
 	stepped, err := s.Store.StepRun(ctx, step)
-	if err != nil {
+	switch {
+	case s.observer == nil:
+	case err != nil:
 		s.observer.Failed("step", err)
-		return stepped, err
+	default:
+		s.observer.Stepped(step)
 	}
-	s.observer.Stepped(step)
-	return stepped, nil
+	return stepped, err
+}
+
+// SettleRun implements [Store].
+func (s *runnerStore) SettleRun(ctx context.Context, id, holder string, at time.Time, limit int) (*Run, int, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Store.SettleRun(ctx, id, holder, at, limit)
 }

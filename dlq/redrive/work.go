@@ -50,7 +50,7 @@ func (rn *Runner) Work(ctx context.Context) error {
 			wg.Go(func() {
 				err := guard(func() error { return rn.drive(ctx, run.ID, true) })
 				if err != nil && ctx.Err() == nil && !errors.Is(err, ErrLeaseLost) {
-					rn.logger.ErrorContext(ctx, "a redrive run cannot be carried on", "run", run.ID, "error", err)
+					rn.logger.ErrorContext(ctx, "a redrive run failed", "run", run.ID, "error", err)
 				}
 				mu.Lock()
 				delete(driven, run.ID)
@@ -121,7 +121,7 @@ func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 		return err
 	}
 	if run.Abandoned >= MaxAbandoned && run.legal(ActionStop) {
-		cause := fmt.Sprintf("the last %d processes that carried it on died or hung before they had sent anything",
+		cause := fmt.Sprintf("the last %d processes that drove it died or hung before they sent anything",
 			run.Abandoned)
 		if run, err = rn.changeRun(ctx, id, ActionStop, dlq.By{Actor: "redrive", Note: cause}); errors.Is(err,
 			dlq.ErrConflict) {
@@ -137,11 +137,11 @@ func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 	if errors.Is(err, ErrLeaseLost) {
 		return err
 	}
-	giveBack, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainDeadline)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainDeadline)
 	defer cancel()
-	if _, lost := rn.runs.LeaseRun(giveBack, id, holder, rn.now(giveBack), 0); lost != nil &&
-		!errors.Is(lost, ErrLeaseLost) {
-		err = errors.Join(err, lost)
+	_, releaseErr := rn.runs.LeaseRun(ctx, id, holder, rn.now(ctx), 0)
+	if releaseErr != nil && !errors.Is(releaseErr, ErrLeaseLost) {
+		err = errors.Join(err, releaseErr)
 	}
 	return err
 }

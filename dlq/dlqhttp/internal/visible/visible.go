@@ -129,11 +129,7 @@ func (v View) sample(shown *wire.SampleEntry, of *redrive.Sample) {
 	if of.After == nil {
 		return
 	}
-	before := of.Before
-	if before == nil {
-		before = of.Entry.Body
-	}
-	if d := v.Diff(before, of.After); !d.Empty() {
+	if d := v.Diff(of.Before, of.After); !d.Empty() {
 		shown.Diff = &d
 	}
 }

@@ -4,14 +4,43 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
-
-	"golang.org/x/time/rate"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 )
+
+// settle reads the outcomes of claimed and published items from their entries: often while outcomes arrive, rarely while
+// they do not.
+func (d *runDriver) settle(ctx context.Context) error {
+	began := time.Now()
+	if d.run.Counts.Open() == 0 || began.Sub(d.settledAt) < d.settleEvery() {
+		return nil
+	}
+	for {
+		run, n, err := d.runner.runs.SettleRun(ctx, d.run.ID, d.holder, d.runner.now(ctx), settleLimit)
+		if err != nil {
+			return err
+		}
+		d.run, d.settledAt = run, time.Now()
+		d.settling = d.settledAt.Sub(began)
+		if n == 0 {
+			d.settleIn = min(2*d.settleIn, settleSlow)
+		} else {
+			d.settleIn = settleFast
+		}
+		if n < settleLimit {
+			return nil
+		}
+	}
+}
+
+func (d *runDriver) settleEvery() time.Duration {
+	if !d.awaitOutcomes && (d.inFlight > 0 || len(d.ahead) > 0) {
+		return max(settleBusy, d.settleIn, settleShare*d.settling)
+	}
+	return max(d.settleIn, 3*d.settling)
+}
 
 // judge ends a run that is complete, and stops one that fails too often.
 func (d *runDriver) judge(ctx context.Context) (changed bool, err error) {
@@ -22,7 +51,7 @@ func (d *runDriver) judge(ctx context.Context) (changed bool, err error) {
 	outcomes := r.outcomes()
 	share := r.failureShare()
 	step, ended := r.canaryEnded()
-	ended = ended && outcomes > 0 && d.under == 0 && !d.recordable()
+	ended = ended && outcomes > 0 && d.inFlight == 0 && !d.recordable()
 	switch {
 	case ended && share > r.Spec.Stop.Share && r.Counts.Waiting > 0:
 		return true, d.change(ctx, ActionStop,
@@ -34,9 +63,9 @@ func (d *runDriver) judge(ctx context.Context) (changed bool, err error) {
 	case ended && r.Counts.Waiting > 0: // the next step is judged by its own outcomes
 		return true, d.change(ctx, ActionCanary,
 			fmt.Sprintf("step %d of %d: %.0f %% of %d failed", step+1, len(r.Spec.Canary), share*100, outcomes))
-	case r.Counts.Waiting == 0 && r.Counts.Open() == 0 && d.under == 0 && !d.recordable():
+	case r.Counts.Waiting == 0 && r.Counts.Open() == 0 && d.inFlight == 0 && !d.recordable():
 		return true, d.change(ctx, ActionComplete, "")
-	case d.refusals >= maxRunRefusals && d.under == 0 && !d.recordable():
+	case d.refusals >= maxRunRefusals && d.inFlight == 0 && !d.recordable():
 		d.refusals = 0
 		return true, d.change(ctx, ActionStop, d.refusal)
 	default:
@@ -58,22 +87,6 @@ func (d *runDriver) change(ctx context.Context, action driver.Action, note strin
 // outcomes are those since the last start, resume or canary step, which have not been judged yet.
 func (r *Run) outcomes() int64 { return r.Counts.Outcomes() - r.Baseline.Outcomes() }
 
-// canary is how many more entries may be claimed until those before have to be judged: their outcomes may arrive before
-// the broker's confirm of the publish, and are not judged until then.
-func (r *Run) canary() (left int64) {
-	started, total := r.Counts.Started(), int64(0)
-	for _, size := range r.Spec.Canary {
-		total += int64(size)
-		if started < total {
-			return total - started
-		}
-		if started == total && (r.Counts.Open() > 0 || r.outcomes() > 0) {
-			return 0
-		}
-	}
-	return math.MaxInt64
-}
-
 // canaryEnded reports whether a step of the canary, counted from 0, has all its outcomes and nothing after it has
 // begun.
 func (r *Run) canaryEnded() (step int, ended bool) {
@@ -84,27 +97,4 @@ func (r *Run) canaryEnded() (step int, ended bool) {
 		}
 	}
 	return 0, false
-}
-
-// maxPace is how long to sleep for a rate before looking at it again.
-const maxPace = time.Hour
-
-// paced is how many of n messages the rate allows now; when it allows none, until is when it will.
-func (d *runDriver) paced(now time.Time, n int64) (allowed int64, until time.Time) {
-	limit := rate.Limit(d.run.Spec.Rate)
-	if limit == 0 || n <= 0 {
-		d.limiter = nil
-		return n, time.Time{}
-	}
-	if d.limiter == nil || d.limiter.Limit() != limit {
-		// A tenth of a second's worth at once: smooth enough for a consumer, and big enough for batches.
-		d.limiter = rate.NewLimiter(limit, max(1, int(limit/10)))
-	}
-	tokens := d.limiter.TokensAt(now)
-	if tokens >= 1 {
-		return min(n, int64(tokens)), time.Time{}
-	}
-	// A rate of one in a thousand years must not overflow into the past, which would poll the store without a pause.
-	seconds := min((1-tokens)/float64(limit), maxPace.Seconds())
-	return 0, now.Add(time.Duration(seconds*float64(time.Second)) + time.Microsecond)
 }

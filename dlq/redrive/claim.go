@@ -1,0 +1,245 @@
+package redrive
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"golang.org/x/time/rate"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/internal/text"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// claimable returns what may be claimed now, or the time until which nothing may.
+func (d *runDriver) claimable() (claims []Claim, until time.Time) {
+	now := time.Now()
+	r := d.run
+	d.awaitOutcomes = false
+	if r.State != Running || d.inFlight == maxInFlight || r.Counts.Waiting == 0 || d.refusals >= maxRunRefusals {
+		return nil, time.Time{}
+	}
+	if now.Before(d.notBefore) {
+		return nil, d.notBefore
+	}
+	allowed := r.canary()
+	if most := int64(r.Spec.MaxOut); most > 0 {
+		left := most - r.Counts.Open()
+		if left < min(int64(d.size), most/4, r.Counts.Waiting) {
+			left = 0 // a batch is worth waiting for
+		}
+		allowed = min(allowed, left)
+	}
+	d.awaitOutcomes = allowed <= 0
+	allowed, until = d.paced(now, min(allowed, int64(d.size)))
+	if allowed <= 0 {
+		return nil, until
+	}
+	n := min(int(allowed), len(d.ahead))
+	for i := range d.ahead[:n] {
+		item := &d.ahead[i]
+		claims = append(claims, Claim{EntryID: item.EntryID, Version: item.Version, Body: item.edited})
+	}
+	return claims, time.Time{}
+}
+
+// canary is how many entries may be claimed before the current step of the canary has to be judged. It is judged when
+// every publish of it is confirmed, because outcomes may arrive earlier than confirms.
+func (r *Run) canary() (left int64) {
+	started, total := r.Counts.Started(), int64(0)
+	for _, size := range r.Spec.Canary {
+		total += int64(size)
+		if started < total {
+			return total - started
+		}
+		if started == total && (r.Counts.Open() > 0 || r.outcomes() > 0) {
+			return 0
+		}
+	}
+	return math.MaxInt64
+}
+
+// maxPace bounds the wait for a rate.
+const maxPace = time.Hour
+
+// paced returns how many of n messages the rate allows now; when it allows none, until is when it will.
+func (d *runDriver) paced(now time.Time, n int64) (allowed int64, until time.Time) {
+	limit := rate.Limit(d.run.Spec.Rate)
+	if limit == 0 || n <= 0 {
+		d.limiter = nil
+		return n, time.Time{}
+	}
+	if d.limiter == nil || d.limiter.Limit() != limit {
+		// A tenth of a second's worth at once: smooth enough for a consumer, and big enough for batches.
+		d.limiter = rate.NewLimiter(limit, max(1, int(limit/10)))
+	}
+	tokens := d.limiter.TokensAt(now)
+	if tokens >= 1 {
+		return min(n, int64(tokens)), time.Time{}
+	}
+	// A rate of one in a thousand years must not overflow into the past, which would poll the store without a pause.
+	seconds := min((1-tokens)/float64(limit), maxPace.Seconds())
+	return 0, now.Add(time.Duration(seconds*float64(time.Second)) + time.Microsecond)
+}
+
+// recordable reports whether anything has happened that is not in the store yet.
+func (d *runDriver) recordable() bool {
+	return len(d.step.Published)+len(d.step.Released)+len(d.step.Skipped) > 0
+}
+
+// advance does one step: it records the published entries and claims the next batch, whose publish it starts.
+func (d *runDriver) advance(ctx context.Context, claims []Claim) error {
+	s := d.step
+	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, d.runner.now(ctx), d.runner.runLease, d.run.CreatedBy
+	s.ClosePublished, s.OutcomeTimeout, s.ClaimTimeout = d.run.Spec.CloseOnPublish, d.run.Spec.OutcomeTimeout.Duration(),
+		2*d.runner.publishTime
+	s.Claims = claims
+	s.Known = maps.Clone(d.step.Known)
+	if s.Known == nil {
+		s.Known = make(map[int64]*dlq.Entry, len(claims))
+	}
+	for i := range d.ahead[:len(claims)] {
+		if e := d.ahead[i].Entry; e != nil {
+			s.Known[e.ID] = e
+		}
+	}
+	began := time.Now()
+	stepped, err := d.runner.runs.StepRun(ctx, s)
+	if err != nil {
+		return err
+	}
+	d.run, d.step = stepped.Run, Step{}
+	if d.limiter != nil {
+		d.limiter.AllowN(began, len(stepped.Claimed))
+	}
+	first := d.ahead[:len(claims)]
+	d.send(ctx, len(claims), stepped.Claimed)
+	if !d.warned && len(claims) > 0 {
+		d.warned = true
+		d.runner.warn(ctx, d.run, first) // while they are being published, so that it costs the run no time
+	}
+	return nil
+}
+
+// send publishes the claims among the first items ahead. The publish continues after the context ends: its result is
+// awaited.
+func (d *runDriver) send(ctx context.Context, claims int, claimed []dlq.Entry) {
+	read := make(map[int64]*readItem, claims)
+	for i := range d.ahead[:claims] {
+		read[d.ahead[i].EntryID] = &d.ahead[i]
+	}
+	batch := make([]outgoing, 0, len(claimed))
+	for i := range claimed {
+		e := &claimed[i]
+		if e.Body = read[e.ID].edited; e.Body == nil {
+			e.Body = read[e.ID].Entry.Body
+		}
+		batch = append(batch, outgoing{entry: e, origin: d.runner.address(d.run, e), message: dlq.RedriveMessage(e)}) //nolint:contextcheck // the message has its own
+		e.Body = nil
+	}
+	d.ahead = d.ahead[claims:]
+	if len(batch) == 0 {
+		return
+	}
+	d.inFlight++
+	go func() { d.results <- d.runner.publishAll(context.WithoutCancel(ctx), batch) }()
+}
+
+// outgoing is the message of a claimed entry.
+type outgoing struct {
+	entry   *dlq.Entry // as it was claimed, without its body
+	origin  envelope.Origin
+	message *message.Message
+}
+
+// published is a batch that has been published.
+type published struct {
+	batch []outgoing
+	errs  []error
+	took  time.Duration
+}
+
+// publishAll publishes a batch and returns when every message is confirmed or refused, or after the publish timeout.
+func (rn *Runner) publishAll(ctx context.Context, batch []outgoing) published {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(envelope.WithExistingOnly(ctx), rn.publishTime)
+	defer cancel()
+	origins, messages := make([]envelope.Origin, len(batch)), make([]*message.Message, len(batch))
+	for i := range batch {
+		origins[i], messages[i] = batch[i].origin, batch[i].message
+	}
+	errs := RescheduleAll(ctx, rn.redriver, origins, messages, rn.publishers)
+	return published{batch, errs, time.Since(began)}
+}
+
+// collect records the batches that have been published since the last tick.
+func (d *runDriver) collect() {
+	for d.inFlight > 0 {
+		select {
+		case p := <-d.results:
+			d.recordBatch(p)
+		default:
+			return
+		}
+	}
+}
+
+// recordBatch adds a published batch to the next step. A message that the broker refuses while it accepts others is
+// retried a few times and then skipped. If the broker accepts nothing, the run waits, and stops when that does not help.
+func (d *runDriver) recordBatch(p published) {
+	d.inFlight--
+	d.resize(len(p.batch), p.took)
+	if d.step.Known == nil {
+		d.step.Known = make(map[int64]*dlq.Entry, len(p.batch))
+	}
+	var refused []Refusal
+	for i, err := range p.errs {
+		id := p.batch[i].entry.ID
+		if err == nil {
+			d.step.Published = append(d.step.Published, id)
+			d.step.Known[id] = p.batch[i].entry
+			delete(d.refused, id)
+			continue
+		}
+		refused = append(refused, Refusal{EntryID: id, Detail: "not published: " + text.Clean(err.Error(), text.MaxName)})
+	}
+	if len(refused) == 0 {
+		d.refusals = 0
+		return
+	}
+	d.notBefore = time.Now().Add(refusalPause << min(d.refusals, 5))
+	// A message that was refused while others were accepted may be alone in its next batch: then the broker is not at
+	// fault.
+	known := !slices.ContainsFunc(refused, func(r Refusal) bool { return d.refused[r.EntryID] == 0 })
+	if len(refused) == len(p.batch) && !known {
+		d.refusals++
+		d.refusal = fmt.Sprintf("entry %d: %s", refused[0].EntryID, refused[0].Detail)
+		d.step.Released = append(d.step.Released, refused...)
+		return
+	}
+	d.refusals = 0
+	for _, r := range refused {
+		d.refused[r.EntryID]++
+		if d.refused[r.EntryID] >= maxRunRefusals {
+			d.step.Skipped = append(d.step.Skipped, r)
+			continue
+		}
+		d.step.Released = append(d.step.Released, r)
+	}
+}
+
+// resize makes batches larger while publishing is fast, because a transaction costs the same for any number of entries,
+// and smaller when it is slow, because a run is paused and stopped between batches.
+func (d *runDriver) resize(n int, took time.Duration) {
+	switch {
+	case took > batchSlow:
+		d.size = max(1, d.size/2)
+	case took < batchFast && n >= d.size:
+		d.size = min(d.runner.batch, 2*d.size)
+	}
+}
