@@ -88,8 +88,8 @@ func post(by By, body any, path ...string) request {
 	return request{method: http.MethodPost, path: join(path...), by: &by, body: body}
 }
 
-// look is a POST that changes nothing.
-func look(body any, path ...string) request {
+// preview is a POST that changes nothing.
+func preview(body any, path ...string) request {
 	return request{method: http.MethodPost, path: join(path...), body: body}
 }
 
@@ -103,10 +103,10 @@ func join(elements ...string) string {
 }
 
 const (
-	// maxAnswer is the maximum size of a response.
-	maxAnswer = 1 << 30
-	// maxPatience is the time after which a request is not tried again.
-	maxPatience = 10 * time.Second
+	// maxResponse is the maximum size of a response.
+	maxResponse = 1 << 30
+	// retryTime is the time after which a request is not retried.
+	retryTime = 10 * time.Second
 )
 
 // send sends a request, repeatedly if that is safe and the server does not respond. The caller closes the body.
@@ -142,7 +142,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 			return response, nil
 		}
 		return nil, refused(response, r.method == http.MethodGet)
-	}, backoff.WithMaxTries(tries), backoff.WithMaxElapsedTime(maxPatience))
+	}, backoff.WithMaxTries(tries), backoff.WithMaxElapsedTime(retryTime))
 }
 
 func (c *Client) make(ctx context.Context, r *request, body []byte, key string) (*http.Request, error) {
@@ -198,9 +198,8 @@ func ask[T any](ctx context.Context, c *Client, r request) (*T, error) {
 		return nil, nil //nolint:nilnil // the caller has the latest version
 	}
 	into := new(T)
-	if err := c.decode(io.LimitReader(response.Body, maxAnswer), into); err != nil {
-		return nil, fmt.Errorf("dlq/client: the answer is not one of the API: is it a redrive server, and its URL "+
-			"right? %w", err)
+	if err := c.decode(io.LimitReader(response.Body, maxResponse), into); err != nil {
+		return nil, fmt.Errorf("dlq/client: the response is not one of the API: is the URL that of a redrive server? %w", err)
 	}
 	return into, nil
 }
@@ -230,12 +229,12 @@ func (e *Error) Error() string {
 	case e.Problem.Detail != "":
 		return e.Problem.Detail
 	case e.Status == http.StatusNotFound:
-		return "the server answered 404: is it a redrive server, and its URL right?"
+		return "the server answered 404: is the URL that of a redrive server?"
 	}
 	return fmt.Sprintf("the server answered %d %s", e.Status, http.StatusText(e.Status))
 }
 
-// Unwrap is the time to wait, which the retries look for.
+// Unwrap returns the time to wait, by which package backoff finds it.
 func (e *Error) Unwrap() error {
 	if e.wait == nil {
 		return nil
@@ -249,7 +248,7 @@ func (e *Error) Ours() bool { return e.Problem.Status != 0 }
 // UnreachableError means that the server did not respond.
 type UnreachableError struct{ Err error }
 
-// Error omits the URL, which would say the same at twice the length.
+// Error omits the URL: the caller knows it.
 func (u *UnreachableError) Error() string { return "the server does not answer: " + u.Err.Error() }
 
 // Unwrap is the cause.
@@ -265,8 +264,8 @@ func unreachable(err error) error {
 	return &UnreachableError{err}
 }
 
-// refused reads a response that is not a success. It is retried if that may help: everything that only reads, and
-// changes that were not begun.
+// refused reads a response that is not a success. The request is retried if that may help and the server has changed
+// nothing.
 func refused(response *http.Response, reads bool) error {
 	defer func() { _ = response.Body.Close() }() // the reason was read
 	e := &Error{Status: response.StatusCode}

@@ -68,7 +68,7 @@ func (c *Client) GetPayload(ctx context.Context, id int64) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }() // it was read
-	return io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	return io.ReadAll(io.LimitReader(response.Body, maxResponse))
 }
 
 // GetRevision returns one revision of an entry's body: 0 is the original.
@@ -135,7 +135,7 @@ func (c *Client) ChangeEntries(ctx context.Context, action string, f wire.Filter
 
 // PreviewEdit returns what an edit would change, and changes nothing.
 func (c *Client) PreviewEdit(ctx context.Context, id int64, edit wire.Edit) (*wire.Diff, error) {
-	return ask[wire.Diff](ctx, c, look(edit, "entries", number(id), "edit", "preview"))
+	return ask[wire.Diff](ctx, c, preview(edit, "entries", number(id), "edit", "preview"))
 }
 
 // EditEntry changes an entry's message, and sends it back when redrive is set.
@@ -169,7 +169,7 @@ func (c *Client) ImportEntries(ctx context.Context, from io.Reader, by By) (*wir
 
 // PreviewPurge counts what a purge would remove.
 func (c *Client) PreviewPurge(ctx context.Context, scope wire.PurgeScope) (int64, error) {
-	return c.count(ctx, look(scope, "purge", "preview"))
+	return c.count(ctx, preview(scope, "purge", "preview"))
 }
 
 // PurgeEntries removes old closed entries, and returns how many.

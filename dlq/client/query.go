@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// values are the parameters of queries, without zero values.
-func values(asked ...any) url.Values {
+// values encodes structs as the parameters of a query, without zero values.
+func values(structs ...any) url.Values {
 	q := url.Values{}
-	for _, a := range asked {
-		add(q, reflect.ValueOf(a))
+	for _, s := range structs {
+		add(q, reflect.ValueOf(s))
 	}
 	return q
 }
 
 func add(q url.Values, v reflect.Value) {
 	for i := range v.NumField() {
-		of := v.Type().Field(i)
-		name, _, _ := strings.Cut(cmp.Or(of.Tag.Get("query"), of.Tag.Get("json")), ",")
+		declared := v.Type().Field(i)
+		name, _, _ := strings.Cut(cmp.Or(declared.Tag.Get("query"), declared.Tag.Get("json")), ",")
 		switch field := v.Field(i); {
-		case of.Anonymous:
+		case declared.Anonymous:
 			add(q, field)
 		case field.IsZero() || name == "":
 		case name == "payload_fields": // a value may have a comma in it

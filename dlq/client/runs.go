@@ -22,7 +22,7 @@ func (c *Client) StartRun(ctx context.Context, spec wire.RunSpec, by By) (*wire.
 
 // PreviewRun returns what a run would do, with a sample of its entries, and does nothing.
 func (c *Client) PreviewRun(ctx context.Context, spec wire.RunSpec, sample int) (*wire.RunPreview, error) {
-	return ask[wire.RunPreview](ctx, c, look(wire.RunPreviewRequest{RunSpec: spec, Sample: sample}, "runs", "preview"))
+	return ask[wire.RunPreview](ctx, c, preview(wire.RunPreviewRequest{RunSpec: spec, Sample: sample}, "runs", "preview"))
 }
 
 // GetRun returns a run with its progress.

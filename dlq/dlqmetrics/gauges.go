@@ -13,11 +13,11 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// answer is the last reading of the store.
-type answer struct {
+// reading is the result of reading the store.
+type reading struct {
 	ok    bool
 	stats driver.Stats
-	// oldest are the longest waiting entries of the topics with their own series, if any wait.
+	// oldest has when the longest waiting entry of each topic with its own series was created.
 	oldest map[string]time.Time
 	runs   map[redrive.State]int
 	items  redrive.Counts
@@ -25,44 +25,44 @@ type answer struct {
 
 // refresh reads the store when the last reading is too old.
 func (m *Metrics) refresh() {
-	if !m.asked.IsZero() && time.Since(m.asked) < m.cfg.Refresh {
+	if !m.readAt.IsZero() && time.Since(m.readAt) < m.cfg.Refresh {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.Timeout)
 	defer cancel()
 	var err error
-	m.answer, err = ask(ctx, m.sources.Store, m.cfg.MaxTopics)
-	m.asked = time.Now()
+	m.reading, err = read(ctx, m.sources.Store, m.cfg.MaxTopics)
+	m.readAt = time.Now()
 	if err != nil {
-		m.answer = answer{}
+		m.reading = reading{}
 		m.storeErrors.WithLabelValues("stats").Inc()
 	}
 }
 
-func ask(ctx context.Context, store dlq.Store, topics int) (answer, error) {
-	a := answer{ok: true, oldest: map[string]time.Time{}, runs: map[redrive.State]int{}}
+func read(ctx context.Context, store dlq.Store, topics int) (reading, error) {
+	r := reading{ok: true, oldest: map[string]time.Time{}, runs: map[redrive.State]int{}}
 	now := driver.Now(ctx, store)
 	var err error
-	if a.stats, err = store.Stats(ctx, dlq.StatsQuery{Now: now, Since: now, TopCauses: 1}); err != nil {
-		return a, err
+	if r.stats, err = store.Stats(ctx, dlq.StatsQuery{Now: now, Since: now, TopCauses: 1}); err != nil {
+		return r, err
 	}
-	for i := range a.stats.ByTopic[:min(topics, len(a.stats.ByTopic))] {
-		topic := &a.stats.ByTopic[i]
+	for i := range r.stats.ByTopic[:min(topics, len(r.stats.ByTopic))] {
+		topic := &r.stats.ByTopic[i]
 		if topic.Counts.Pending == 0 || topic.Name == "" {
 			continue
 		}
 		first, err := store.List(ctx, dlq.Filter{Topic: topic.Name, Statuses: []dlq.Status{dlq.Pending}},
 			dlq.Page{Limit: 1, Order: driver.OldestFirst})
 		if err != nil {
-			return a, err
+			return r, err
 		}
 		if len(first.Entries) > 0 {
-			a.oldest[topic.Name] = first.Entries[0].CreatedAt
+			r.oldest[topic.Name] = first.Entries[0].CreatedAt
 		}
 	}
 	keeper, ok := driver.As[redrive.Store](store)
 	if !ok {
-		return a, nil
+		return r, nil
 	}
 	var open []redrive.State
 	for _, state := range redrive.States() {
@@ -73,16 +73,16 @@ func ask(ctx context.Context, store dlq.Store, topics int) (answer, error) {
 	for page := (dlq.Page{Limit: driver.MaxPage}); ; {
 		runs, next, err := keeper.Runs(ctx, redrive.RunFilter{States: open}, page)
 		if err != nil {
-			return a, err
+			return r, err
 		}
 		for i := range runs {
-			a.runs[runs[i].State]++
+			r.runs[runs[i].State]++
 			for _, state := range redrive.ItemStates() {
-				a.items.Add(state, runs[i].Counts.Of(state))
+				r.items.Add(state, runs[i].Counts.Of(state))
 			}
 		}
 		if next == "" {
-			return a, nil
+			return r, nil
 		}
 		page.After = next
 	}
@@ -96,8 +96,8 @@ func counter(ch chan<- prometheus.Metric, desc *prometheus.Desc, value int64, la
 	ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), labels...) //nolint:promlinter // as above
 }
 
-func is(yes bool) float64 {
-	if yes {
+func flag(set bool) float64 {
+	if set {
 		return 1
 	}
 	return 0
@@ -111,14 +111,14 @@ func age(at time.Time) float64 {
 	return max(0, time.Since(at).Seconds())
 }
 
-// collectStore shows nothing of a store that does not respond: old numbers would look current.
+// collectStore exports no numbers of a store that does not respond, because old ones would look current.
 func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
-	a, d := &m.answer, &m.descs
-	gauge(ch, d.storeUp, is(a.ok))
-	if !a.ok {
+	r, d := &m.reading, &m.descs
+	gauge(ch, d.storeUp, flag(r.ok))
+	if !r.ok {
 		return
 	}
-	byTopic := a.stats.ByTopic
+	byTopic := r.stats.ByTopic
 	if len(byTopic) > m.cfg.MaxTopics {
 		rest := driver.NamedCounts{Name: Other}
 		for _, n := range byTopic[m.cfg.MaxTopics:] {
@@ -132,7 +132,7 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 	for _, n := range byTopic {
 		topic := label(n.Name)
 		if seen[topic] {
-			continue // two names that differ only where a label cannot
+			continue // two names that are the same as labels
 		}
 		seen[topic] = true
 		for _, status := range driver.Statuses() {
@@ -142,28 +142,28 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 	m.collectOldest(ch)
 	for _, state := range redrive.States() {
 		if !state.Ended() {
-			gauge(ch, d.runs, float64(a.runs[state]), string(state))
+			gauge(ch, d.runs, float64(r.runs[state]), string(state))
 		}
 	}
 	for _, state := range redrive.ItemStates() {
-		gauge(ch, d.runEntries, float64(a.items.Of(state)), string(state))
+		gauge(ch, d.runEntries, float64(r.items.Of(state)), string(state))
 	}
 	if m.cfg.LegacyNames {
-		c := a.stats.Counts
+		c := r.stats.Counts
 		gauge(ch, d.legacy, float64(c.Pending+c.Retrying+c.Parked), "pending")
 		gauge(ch, d.legacy, float64(c.Resolved), "resolved")
 		gauge(ch, d.legacy, float64(c.Discarded), "discarded")
 	}
 }
 
-// collectOldest shows the longest waiting entry of all, and that of each topic; that of the other topics if it is older
-// than all of these.
+// collectOldest exports the age of the longest waiting entry of all and of each topic, and that of the other topics if
+// it is the oldest of all.
 func (m *Metrics) collectOldest(ch chan<- prometheus.Metric) {
-	stats, d := &m.answer.stats, &m.descs
+	stats, d := &m.reading.stats, &m.descs
 	gauge(ch, d.oldest, age(stats.OldestPending))
 	among, seen := false, map[string]bool{}
 	for i := range stats.ByTopic[:min(m.cfg.MaxTopics, len(stats.ByTopic))] {
-		at := m.answer.oldest[stats.ByTopic[i].Name]
+		at := m.reading.oldest[stats.ByTopic[i].Name]
 		among = among || !at.IsZero() && !at.After(stats.OldestPending)
 		if topic := label(stats.ByTopic[i].Name); !seen[topic] {
 			seen[topic] = true
@@ -180,7 +180,7 @@ func (m *Metrics) collectSpool(ch chan<- prometheus.Metric, s dlq.SpoolStats) {
 	gauge(ch, d.spoolBytes, float64(s.Bytes))
 	gauge(ch, d.spoolLimit, float64(s.MaxBytes))
 	gauge(ch, d.spoolOldest, age(s.OldestSince))
-	gauge(ch, d.spoolActive, is(s.StoreDown))
+	gauge(ch, d.spoolActive, flag(s.StoreDown))
 	counter(ch, d.spoolRecords, s.Appended, "appended")
 	counter(ch, d.spoolRecords, s.Imported, "imported")
 	counter(ch, d.spoolRecords, s.Damaged, "damaged")
@@ -193,16 +193,16 @@ func (m *Metrics) collectSources(ch chan<- prometheus.Metric, sources []collecto
 	d := &m.descs
 	for i := range sources {
 		s := &sources[i]
-		of := []string{label(s.Broker), label(s.Topic)}
-		gauge(ch, d.subscribed, is(s.Subscribed), of...)
-		gauge(ch, d.failing, is(s.Err != ""), of...)
-		gauge(ch, d.held, float64(s.Held), of...)
-		counter(ch, d.collected, s.Collected, of...)
-		counter(ch, d.givenBack, s.GivenBack, of...)
+		labels := []string{label(s.Broker), label(s.Topic)}
+		gauge(ch, d.subscribed, flag(s.Subscribed), labels...)
+		gauge(ch, d.failing, flag(s.Err != ""), labels...)
+		gauge(ch, d.held, float64(s.Held), labels...)
+		counter(ch, d.collected, s.Collected, labels...)
+		counter(ch, d.givenBack, s.GivenBack, labels...)
 		last := 0.
 		if !s.LastCollected.IsZero() {
 			last = float64(s.LastCollected.Unix())
 		}
-		gauge(ch, d.lastCollected, last, of...)
+		gauge(ch, d.lastCollected, last, labels...)
 	}
 }

@@ -1,8 +1,8 @@
 package dlqmetrics
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // Other is the topic, and the reason, for the sum of those beyond the limit.
@@ -29,13 +30,13 @@ type Config struct {
 	// ResolutionBuckets are the classic buckets of the time from the first death to RESOLVED, in seconds. Default to 1
 	// s to 30 days.
 	ResolutionBuckets []float64
-	// LegacyNames exports dlq_events_total and dlq_resolution_time_seconds, too.
+	// LegacyNames also exports dlq_events_total and dlq_resolution_time_seconds.
 	LegacyNames bool
 	// ConstLabels are added to every metric: for example a store's name, if there are several.
 	ConstLabels prometheus.Labels
 }
 
-// Sources are what to watch. A nil source has no metrics.
+// Sources are the components to watch. A nil one has no metrics.
 type Sources struct {
 	// Letters are the store and the spool.
 	Letters *dlq.Letters
@@ -51,45 +52,38 @@ type Metrics struct {
 	cfg   Config
 	descs descs
 
-	stored       *prometheus.CounterVec
-	changes      *prometheus.CounterVec
-	redrives     *prometheus.CounterVec
-	resolution   *prometheus.HistogramVec
-	storeErrors  *prometheus.CounterVec
-	legacyResolv prometheus.Histogram // nil unless configured
-	topics       bounded
-	reasons      bounded
+	stored           *prometheus.CounterVec
+	changes          *prometheus.CounterVec
+	redrives         *prometheus.CounterVec
+	resolution       *prometheus.HistogramVec
+	storeErrors      *prometheus.CounterVec
+	legacyResolution prometheus.Histogram // nil unless configured
+	topics           bounded
+	reasons          bounded
 
-	mu      sync.Mutex // guards what follows; held while the store is read, so that it is read once
+	mu      sync.Mutex // guards the fields below; held while the store is read, so that concurrent scrapes read it once
 	sources Sources
-	asked   time.Time
-	answer  answer
+	readAt  time.Time
+	reading reading
 }
 
 var (
 	_ dlq.Observer         = (*Metrics)(nil)
+	_ redrive.Observer     = (*Metrics)(nil)
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
 // New makes Metrics. The error reports every fault of cfg.
 func New(cfg Config) (*Metrics, error) {
-	if cfg.MaxTopics == 0 {
-		cfg.MaxTopics = 100
-	}
-	if cfg.Refresh == 0 {
-		cfg.Refresh = 15 * time.Second
-	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = 5 * time.Second
-	}
+	cfg.MaxTopics = cmp.Or(cfg.MaxTopics, 100)
+	cfg.Refresh, cfg.Timeout = cmp.Or(cfg.Refresh, 15*time.Second), cmp.Or(cfg.Timeout, 5*time.Second)
 	if cfg.ResolutionBuckets == nil {
 		cfg.ResolutionBuckets = []float64{
 			1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400, 30 * 86400,
 		}
 	}
 	if cfg.MaxTopics < 0 || cfg.Refresh < 0 || cfg.Timeout < 0 {
-		return nil, fmt.Errorf("dlqmetrics: invalid config: %w",
-			errors.New("MaxTopics, Refresh and Timeout cannot be negative"))
+		return nil, errors.New("dlqmetrics: config: MaxTopics, Refresh and Timeout must not be negative")
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: cfg.ConstLabels}, labels)
@@ -128,7 +122,7 @@ func New(cfg Config) (*Metrics, error) {
 		m.storeErrors.WithLabelValues(op)
 	}
 	if cfg.LegacyNames {
-		m.legacyResolv = prometheus.NewHistogram(histogram("dlq_resolution_time_seconds",
+		m.legacyResolution = prometheus.NewHistogram(histogram("dlq_resolution_time_seconds",
 			"Older name of redrive_dlq_resolution_duration_seconds, over all ways."))
 	}
 	return m, nil
@@ -141,13 +135,13 @@ func (m *Metrics) Watch(s Sources) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sources, m.asked = s, time.Time{}
+	m.sources, m.readAt = s, time.Time{}
 }
 
 func (m *Metrics) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{m.stored, m.changes, m.redrives, m.resolution, m.storeErrors}
-	if m.legacyResolv != nil {
-		all = append(all, m.legacyResolv)
+	if m.legacyResolution != nil {
+		all = append(all, m.legacyResolution)
 	}
 	return all
 }
@@ -169,7 +163,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		m.collectStore(ch)
 	}
 	if m.sources.Letters != nil {
-		if s := m.sources.Letters.Stats(); s.MaxBytes > 0 { // there is one
+		if s := m.sources.Letters.Stats(); s.MaxBytes > 0 { // it has a spool
 			m.collectSpool(ch, s)
 		}
 	}

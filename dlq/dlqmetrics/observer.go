@@ -34,10 +34,10 @@ func (m *Metrics) Changed(c driver.Change, results []driver.Result) {
 			if c.Action == driver.ActionSucceed {
 				by = "redrive"
 			}
-			took := max(0, e.ResolvedAt.Sub(e.CreatedAt).Seconds()) // of two machines' clocks
+			took := max(0, e.ResolvedAt.Sub(e.CreatedAt).Seconds()) // the times may be of two clocks
 			m.resolution.WithLabelValues(by).Observe(took)
-			if m.legacyResolv != nil {
-				m.legacyResolv.Observe(took)
+			if m.legacyResolution != nil {
+				m.legacyResolution.Observe(took)
 			}
 		}
 	}
@@ -56,7 +56,7 @@ func (m *Metrics) Changed(c driver.Change, results []driver.Result) {
 	}
 }
 
-// Stepped implements dlq.Observer.
+// Stepped implements redrive.Observer.
 func (m *Metrics) Stepped(s redrive.Step) {
 	m.redrives.WithLabelValues("published").Add(float64(len(s.Published)))
 	m.redrives.WithLabelValues("refused").Add(float64(len(s.Released)))
@@ -68,7 +68,7 @@ func (m *Metrics) Stepped(s redrive.Step) {
 // Failed implements dlq.Observer.
 func (m *Metrics) Failed(op string, _ error) { m.storeErrors.WithLabelValues(op).Inc() }
 
-// bounded is a label whose values come from messages.
+// bounded limits the values of a label that come from messages.
 type bounded struct {
 	limit int
 

@@ -8,13 +8,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// gate is what a pause closes, for all subscriptions of a process.
+// gate is closed by a pause, for all subscriptions of a process.
 type gate struct {
 	mu      sync.Mutex
 	used    bool
 	paused  bool
 	problem string
-	changed chan struct{} // closed at a change
+	changed chan struct{} // closed at the next change
 }
 
 func newGate() *gate { return &gate{changed: make(chan struct{})} }
@@ -38,8 +38,8 @@ func (g *gate) state() (used, paused bool, problem string) {
 	return g.used, g.used && g.paused, g.problem
 }
 
-// now returns whether the gate is closed, and a channel that is closed at the next change.
-func (g *gate) now() (paused bool, changed <-chan struct{}) {
+// current returns whether the gate is closed, and a channel that is closed at the next change.
+func (g *gate) current() (paused bool, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.paused, g.changed
@@ -51,9 +51,9 @@ func (g *gate) fault(problem string) {
 	g.problem = problem
 }
 
-// Subscriber puts the gate in front of a subscriber: when an operator pauses the service, its subscriptions are ended
-// as at a shutdown, so that handlers finish, the rest is returned, and other processes may have it; afterwards they are
-// opened again. It is for subscribers that keep messages for an absent group, as those of package brokers do.
+// Subscriber puts the gate in front of a subscriber. When an operator pauses the service, its subscriptions end as at a
+// shutdown: handlers finish, and other messages return to the broker, for other processes. When intake is resumed, they
+// are opened again. Use it with subscribers that keep messages for an absent group, as those of package brokers do.
 func (m *Monitor) Subscriber(inner message.Subscriber) message.Subscriber {
 	m.gate.mu.Lock()
 	m.gate.used = true
@@ -69,7 +69,7 @@ type gated struct {
 	running sync.WaitGroup
 }
 
-// Subscribe implements message.Subscriber. The first subscription is made immediately, so that its fault is returned.
+// Subscribe implements message.Subscriber. It makes the first subscription even during a pause, to return its error.
 func (s *gated) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	sub, cancel := context.WithCancel(ctx)
 	messages, err := s.inner.Subscribe(sub, topic)
@@ -85,31 +85,31 @@ func (s *gated) Subscribe(ctx context.Context, topic string) (<-chan *message.Me
 	return out, nil
 }
 
-// again is the pause before a failed subscription is retried.
-const again = time.Second
+// resubscribePause is the pause before a failed subscription is retried.
+const resubscribePause = time.Second
 
-// forward hands messages out until ctx ends or the subscriber is closed, with a new subscription after each pause.
+// forward forwards messages until ctx ends or the subscriber is closed, with a new subscription after each pause.
 func (s *gated) forward(
 	ctx context.Context, topic string, messages <-chan *message.Message, cancel context.CancelFunc,
 	out chan<- *message.Message,
 ) {
 	for {
-		if paused := s.until(messages, cancel, out); !paused {
-			return // the subscriber has ended it
+		if paused := s.untilPause(messages, cancel, out); !paused {
+			return // the subscriber has ended the subscription
 		}
-		if messages = s.next(ctx, topic, &cancel); messages == nil {
+		if messages = s.resubscribe(ctx, topic, &cancel); messages == nil {
 			return
 		}
 	}
 }
 
-// until hands messages out until their channel is closed, and reports whether that was because of a pause.
-func (s *gated) until(messages <-chan *message.Message, cancel context.CancelFunc,
+// untilPause forwards messages until their channel is closed, and reports whether that was because of a pause.
+func (s *gated) untilPause(messages <-chan *message.Message, cancel context.CancelFunc,
 	out chan<- *message.Message,
 ) (ended bool) {
 	defer cancel()
 	for {
-		paused, changed := s.gate.now()
+		paused, changed := s.gate.current()
 		if paused {
 			ended = true
 			cancel()
@@ -120,7 +120,7 @@ func (s *gated) until(messages <-chan *message.Message, cancel context.CancelFun
 			if !open {
 				return ended
 			}
-			if paused { // read before the pause was noticed: leave it to another process
+			if paused { // received before the pause took effect: leave it to another process
 				m.Nack()
 				continue
 			}
@@ -133,10 +133,10 @@ func (s *gated) until(messages <-chan *message.Message, cancel context.CancelFun
 	}
 }
 
-// next waits until the gate is open and subscribes again; it returns nil when nothing more is to be received.
-func (s *gated) next(ctx context.Context, topic string, cancel *context.CancelFunc) <-chan *message.Message {
+// resubscribe subscribes again when the gate is open; it returns nil when the subscriber or the context has ended.
+func (s *gated) resubscribe(ctx context.Context, topic string, cancel *context.CancelFunc) <-chan *message.Message {
 	for {
-		paused, changed := s.gate.now()
+		paused, changed := s.gate.current()
 		if ctx.Err() != nil || s.isClosing() {
 			return nil
 		}
@@ -151,7 +151,7 @@ func (s *gated) next(ctx context.Context, topic string, cancel *context.CancelFu
 			}
 			stop()
 			s.gate.fault("subscribing to " + topic + ": " + err.Error())
-			wait = time.After(again)
+			wait = time.After(resubscribePause)
 		}
 		select {
 		case <-ctx.Done():

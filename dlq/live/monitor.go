@@ -52,11 +52,11 @@ type queueKey struct{ topic, consumer, handler string }
 // queue is the state of one topic, consumer and handler.
 type queue struct {
 	handling map[string]time.Time // message ids, and when their handler began
-	again    int                  // messages that are handled under an id that is already there
+	repeated int                  // messages handled at the same time as another one with their id
 	due      dueTimes
 }
 
-// maxNames limits how many queues and circuits are kept: messages determine their names.
+// maxNames limits how many queues and circuits are kept, because their names come from messages.
 const maxNames = 1000
 
 // New makes a Monitor. The error reports every fault of the configuration.
@@ -78,13 +78,13 @@ func New(cfg Config) (*Monitor, error) {
 	m.cfg.Interval = cmp.Or(cfg.Interval, defaultInterval)
 	m.cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if m.cfg.Process == "" {
-		host, _ := os.Hostname() // without a host name, the process number is enough
+		host, _ := os.Hostname() // without a name, the process id is enough
 		m.cfg.Process = host + "/" + strconv.Itoa(os.Getpid()) + "/" + uuid.NewString()[:8]
 	}
 	return m, nil
 }
 
-// Run reports until ctx ends, which is not an error: in the last report nothing is being handled any more.
+// Run reports until ctx ends, and once more after that. It returns nil.
 func (m *Monitor) Run(ctx context.Context) error {
 	ticker := time.NewTicker(m.cfg.Interval)
 	defer ticker.Stop()
@@ -107,7 +107,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 	}
 }
 
-// beat sends a report, and does what the response requests.
+// beat sends a report, and pauses or resumes intake as the response requests.
 func (m *Monitor) beat(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(m.cfg.Interval, time.Second))
 	defer cancel()
@@ -129,7 +129,7 @@ func (m *Monitor) beat(ctx context.Context) error {
 	} else {
 		logger.InfoContext(ctx, "intake is resumed")
 	}
-	_, err = store.Beat(ctx, m.Report(driver.Now(ctx, store))) // the dashboard shows it at once
+	_, err = store.Beat(ctx, m.Report(driver.Now(ctx, store))) // so that the dashboard shows it at once
 	return err
 }
 
@@ -141,7 +141,7 @@ func (m *Monitor) Report(now time.Time) *driver.ServiceReport {
 	defer m.mu.Unlock()
 	for key, q := range m.queues {
 		row := driver.ServiceQueue{
-			Topic: key.topic, Consumer: key.consumer, Handler: key.handler, Handling: len(q.handling) + q.again,
+			Topic: key.topic, Consumer: key.consumer, Handler: key.handler, Handling: len(q.handling) + q.repeated,
 		}
 		for _, since := range q.handling {
 			if row.Since.IsZero() || since.Before(row.Since) {

@@ -26,7 +26,7 @@ func (m *Monitor) Started(ctx context.Context, e middleware.Started) context.Con
 	defer m.mu.Unlock()
 	if q := m.queueOf(e.Delivery); q != nil {
 		if _, there := q.handling[e.Message.UUID]; there {
-			q.again++
+			q.repeated++
 		} else {
 			q.handling[e.Message.UUID] = time.Now().UTC().Truncate(time.Microsecond)
 		}
@@ -44,8 +44,8 @@ func (m *Monitor) Finished(_ context.Context, e middleware.Finished) {
 	q := m.queueOf(e.Delivery)
 	switch {
 	case q == nil:
-	case q.again > 0 && q.handling[e.Message.UUID].IsZero():
-		q.again-- // the id was taken out by the other one
+	case q.repeated > 0 && q.handling[e.Message.UUID].IsZero():
+		q.repeated-- // the other message has removed the id
 	default:
 		delete(q.handling, e.Message.UUID)
 	}
@@ -77,10 +77,10 @@ func (m *Monitor) BreakerChanged(_ context.Context, e middleware.BreakerChanged)
 	}
 }
 
-// dueTimes are when retries are due. Due ones are forgotten: their broker delivers them, to any process.
+// dueTimes has when retries are due. It forgets due ones, because the broker may deliver them to any process.
 type dueTimes struct {
 	times timeHeap
-	// more are retries beyond the limit, until the last of them is due.
+	// more counts the retries beyond maxDue; last is when the last of them is due.
 	more int64
 	last time.Time
 }
@@ -108,7 +108,7 @@ func (d *dueTimes) forget(now time.Time) {
 	}
 }
 
-// dueSteps divide the waiting retries by the time left.
+// dueSteps are the classes of waiting retries by the time left; the last one has the rest.
 var dueSteps = []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 0}
 
 // counts returns how many wait, when the first is due, and how many are due within each step.

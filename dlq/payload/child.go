@@ -82,7 +82,7 @@ func (c *Child) ask(ctx context.Context, p *process, q question) (answer, *proce
 	if p == nil {
 		var err error
 		if p, err = start(ctx, c.command); err != nil {
-			return answer{}, nil, fmt.Errorf("jq: start of a child process: %w", err)
+			return answer{}, nil, fmt.Errorf("jq: start a child process: %w", err)
 		}
 	}
 	a, err := p.exchange(ctx, childTimeout, func() error { return p.in.Encode(q) })
@@ -99,7 +99,7 @@ func (c *Child) ask(ctx context.Context, p *process, q question) (answer, *proce
 	case errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("jq: the expression did not end within %s, and its process was killed", childTimeout)
 	default:
-		err = fmt.Errorf("jq: the process of the expression has died: more than %d MiB of memory?", childMemory>>20)
+		err = fmt.Errorf("jq: the child process died: does the expression need more than %d MiB of memory?", childMemory>>20)
 	}
 	return answer{}, nil, err
 }
@@ -208,10 +208,11 @@ func Serve(in io.Reader, out io.Writer) error {
 		}
 		payload, err := here.Evaluate(context.Background(), q.Expression, q.Payload)
 		a := answer{Payload: payload}
+		if err == nil {
+			err = checkSize(payload, q.Payload)
+		}
 		if err != nil {
 			a = answer{Fault: err.Error(), Invalid: errors.Is(err, driver.ErrInvalid)}
-		} else if len(payload) > maxJQOutput && len(payload) > len(q.Payload) {
-			a = answer{Fault: fmt.Sprintf("the result has %d bytes, more than %d", len(payload), maxJQOutput)}
 		}
 		if err := to.Encode(a); err != nil {
 			return err

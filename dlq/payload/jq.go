@@ -42,8 +42,8 @@ func Edit(ctx context.Context, with Evaluator, expression string, b *driver.Body
 	if err != nil {
 		return nil, err
 	}
-	if len(payload) > maxJQOutput && len(payload) > len(b.Payload) {
-		return nil, fmt.Errorf("the result has %d bytes, more than %d", len(payload), maxJQOutput)
+	if err := checkSize(payload, b.Payload); err != nil {
+		return nil, err
 	}
 	if bytes.Equal(payload, b.Payload) {
 		return nil, nil //nolint:nilnil // no change has no body
@@ -52,6 +52,14 @@ func Edit(ctx context.Context, with Evaluator, expression string, b *driver.Body
 	after.Headers, after.Payload = maps.Clone(b.Headers), payload
 	after.Rehash()
 	return &after, nil
+}
+
+// checkSize refuses a result that is large and larger than the original.
+func checkSize(result, original []byte) error {
+	if len(result) > maxJQOutput && len(result) > len(original) {
+		return fmt.Errorf("the result has %d bytes, more than %d", len(result), maxJQOutput)
+	}
+	return nil
 }
 
 // InProcess evaluates in the calling process. Its time is limited where the expression can be interrupted, its memory
@@ -110,7 +118,7 @@ func (p *program) run(ctx context.Context, input any) (any, error) {
 	results := p.code.RunWithContext(ctx, input)
 	output, ok := results.Next()
 	if !ok {
-		return nil, errors.New("jq: the expression gives nothing for this payload")
+		return nil, errors.New("jq: the expression has no result for this payload")
 	}
 	if err, failed := output.(error); failed {
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -122,7 +130,7 @@ func (p *program) run(ctx context.Context, input any) (any, error) {
 		if err, failed := second.(error); failed {
 			return nil, fmt.Errorf("jq: %w", err)
 		}
-		return nil, errors.New("jq: the expression gives more than one result for this payload")
+		return nil, errors.New("jq: the expression has more than one result for this payload")
 	}
 	return output, nil
 }

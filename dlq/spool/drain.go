@@ -20,9 +20,9 @@ const (
 )
 
 // Drain passes all waiting lines to take, in batches, in the order in which they were appended, and removes the
-// finished files. When take fails Drain stops and returns its error; the next Drain continues with the same batch.
-// After a crash a file may be passed again, so take must be idempotent. Lines that arrive while it runs are drained,
-// too. One Drain runs at a time.
+// finished files. When take fails, Drain stops and returns its error; the next Drain continues with the same batch.
+// After a crash the lines of a file may be passed again, so take must be idempotent. Lines that arrive while it runs are
+// also drained. One Drain runs at a time.
 //
 // A missing file is counted, and drained when it is back. An unreadable one does not stop those after it, but is in the
 // error.
@@ -46,7 +46,7 @@ func (s *Spool) Drain(ctx context.Context, take func(ctx context.Context, lines 
 		switch {
 		case err == nil:
 		case ofFile && errors.Is(file.err, fs.ErrNotExist):
-			s.lose(seg)
+			s.setMissing(seg)
 		case ofFile:
 			unreadable = append(unreadable, file.err)
 		default:
@@ -73,8 +73,8 @@ func (s *Spool) oldest(tried map[*segment]bool) *segment {
 	return nil
 }
 
-// lose removes a segment whose file is missing from the spool.
-func (s *Spool) lose(seg *segment) {
+// setMissing takes a segment whose file is missing out of the waiting ones.
+func (s *Spool) setMissing(seg *segment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.remove(seg)
@@ -88,7 +88,7 @@ func (s *Spool) remove(seg *segment) {
 	s.bytes -= seg.size
 }
 
-// findMissing appends segments whose files are back to the waiting ones, as they were when they went missing.
+// findMissing adds segments whose files are back to the waiting ones, as they were when they went missing.
 func (s *Spool) findMissing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +197,7 @@ func (s *Spool) finish(seg *segment) error {
 	if err == nil && seg.damaged == 0 {
 		err = os.Remove(target)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // moved away while it was read, to its end
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a file that was moved away meanwhile has been read to its end
 		return &fileError{fmt.Errorf("spool: %w", err)}
 	}
 	s.mu.Lock()
@@ -210,7 +210,7 @@ func (s *Spool) finish(seg *segment) error {
 	return nil
 }
 
-// Refuse sets aside a line that the store will never accept, durably, in the same format.
+// Refuse durably sets aside a line that the store will never accept, in a file of the same format.
 func (s *Spool) Refuse(data []byte) error {
 	line, err := encodeLine(data)
 	if err != nil {

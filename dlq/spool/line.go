@@ -94,14 +94,14 @@ func (r *lineReader) next() ([][]byte, error) {
 		}
 		data, good := decodeLines(bytes.TrimSuffix(line, []byte{'\n'}))
 		if !whole && !good {
-			// A whole line whose line feed is another byte now, at the end of the file?
+			// It may be a whole line at the end of the file whose line feed was damaged.
 			if last, err := decodeLine(line[:len(line)-1]); err == nil {
 				data, whole = [][]byte{last}, true
 			}
 		}
 		switch {
 		case !whole && !good:
-			// The end of a write that never returned, of which nothing was promised, or of a line whose end the disk has lost.
+			// The end of a write that never returned, so Append has not accepted it, or a line whose end the disk has lost.
 			r.torn = line
 		case !good:
 			r.bad++

@@ -50,13 +50,13 @@ type Spool struct {
 	closeErr  error
 	draining  sync.Mutex // one drain at a time
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below, up to stats
 	waiting []*segment // closed segments, the oldest first
 	bytes   int64      // of all segments, including the open one
 	missing []*segment // closed segments whose files are missing: every drain looks for them again
 	stats   Stats
 
-	// Used only by the writer goroutine.
+	// Only the writer goroutine uses these.
 	file    *os.File
 	current *segment
 	number  int
@@ -96,7 +96,7 @@ func Open(cfg Config) (*Spool, error) {
 		return nil, fmt.Errorf("spool: %w: a directory is required, and sizes must be positive", driver.ErrInvalid)
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("spool: %w: name a directory that can be written, with WithSpool or ?x-spool=", err)
+		return nil, fmt.Errorf("spool: %w: choose a writable directory with WithSpool or ?x-spool=", err)
 	}
 	lock := flock.New(filepath.Join(cfg.Dir, lockName))
 	locked, err := lock.TryLock()

@@ -345,7 +345,7 @@ func TestSpool_BadConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err = spool.Open(spool.Config{Dir: filepath.Join(file, "spool")})
-	require.ErrorContains(t, err, "name a directory that can be written")
+	require.ErrorContains(t, err, "choose a writable directory")
 }
 
 // TestSpool_Child is not a test: it is the process that the tests below start and kill.

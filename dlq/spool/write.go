@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// write is the goroutine that has the open file. One sync serves all callers that arrived during the previous one; a
-// batcher would need a second goroutine for the seals, which must not run during a write.
+// write is the goroutine that owns the open file, so that no segment is sealed during a write. One sync serves all
+// callers that arrived during the previous one.
 func (s *Spool) write() {
 	defer close(s.stopped)
 	for {
@@ -48,23 +48,23 @@ func (s *Spool) commit(group []*appendRequest) {
 	if len(group) == 0 {
 		return
 	}
-	buffer := make([]byte, 0, groupSize(group))
+	var buffer []byte
 	for _, r := range group {
 		buffer = append(buffer, r.line...)
 	}
 	err := s.append(buffer)
 	if err != nil {
-		if again := s.append(buffer); again != nil {
-			err = errors.Join(err, again)
+		if secondErr := s.append(buffer); secondErr != nil {
+			err = errors.Join(err, secondErr)
 		} else {
 			err = nil
 		}
 	}
-	s.mu.Lock()
 	if err == nil {
+		s.mu.Lock()
 		s.stats.Appended += int64(len(group))
+		s.mu.Unlock()
 	}
-	s.mu.Unlock()
 	for _, r := range group {
 		r.done <- err
 	}
@@ -85,14 +85,6 @@ func (s *Spool) refuseOverflow(group []*appendRequest) []*appendRequest {
 		r.done <- fmt.Errorf("spool %s: %w: %d bytes wait for the store", s.cfg.Dir, ErrFull, s.cfg.MaxBytes-free)
 	}
 	return fitting
-}
-
-func groupSize(group []*appendRequest) int {
-	size := 0
-	for _, r := range group {
-		size += len(r.line)
-	}
-	return size
 }
 
 // append writes and syncs; on an error it abandons the segment.
@@ -124,17 +116,15 @@ func (s *Spool) append(buffer []byte) error {
 	return nil
 }
 
-// abandon gives up the open segment after an error. If it has promised lines, it waits for import like any other: its
-// complete lines are good, the torn end is skipped. If not, it is removed, which frees space on a full disk.
+// abandon gives up the open segment after an error. If Append has accepted lines in it, it waits for import like any
+// other: its complete lines are good, the torn end is skipped. Otherwise it is removed, which frees space on a full disk.
 func (s *Spool) abandon() {
-	promised := s.current.size > 0
-	path := s.current.path
-	if promised {
+	if s.current.size > 0 {
 		s.seal()
 		return
 	}
 	_ = s.file.Close()
-	_ = os.Remove(path) // otherwise it is imported at the next start, which is harmless
+	_ = os.Remove(s.current.path) // a file that stays is imported at the next start, which is harmless
 	s.file, s.current = nil, nil
 }
 
@@ -143,7 +133,7 @@ func (s *Spool) seal() {
 	if s.current == nil {
 		return
 	}
-	_ = s.file.Close() // everything promised is already synced
+	_ = s.file.Close() // everything that Append has accepted is synced
 	s.mu.Lock()
 	s.waiting = append(s.waiting, s.current)
 	s.mu.Unlock()
