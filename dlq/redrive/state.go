@@ -48,7 +48,7 @@ func (r Run) apply(action driver.Action, by dlq.By, at time.Time) (Run, error) {
 		r.ready(at)
 	case ActionApprove:
 		if driver.Person(by.Actor) == driver.Person(r.CreatedBy) {
-			return r, fmt.Errorf("dlq: run %s: %w: %s has asked for it, so someone else has to approve it", r.ID, ErrForbidden,
+			return r, fmt.Errorf("dlq: run %s: %w: %s started it, so someone else must approve it", r.ID, ErrForbidden,
 				r.CreatedBy)
 		}
 		r.ApprovedBy, r.ApprovedAt = by.Actor, at

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -37,14 +38,14 @@ type Conflict struct { //nolint:errname // the name of its schema in the API
 	LeaseUntil time.Time `json:"lease_until,omitzero" doc:"When a redrive in flight is treated as lost."`
 }
 
-// Error has the request, the state of the entry or the run, and who made it so.
+// Error has the requested action, the state of the entry or the run, and who brought it there.
 func (c *Conflict) Error() string {
 	what := "run " + c.Run
 	if c.Run == "" {
 		what = "entry " + strconv.FormatInt(c.EntryID, 10)
 	}
 	text := fmt.Sprintf("dlq: %s: cannot %s: it is %s since %s (version %d)",
-		what, c.Action, c.Status, c.At.UTC().Format(time.RFC3339), c.Version)
+		what, strings.TrimPrefix(string(c.Action), "run "), c.Status, c.At.UTC().Format(time.RFC3339), c.Version)
 	if c.By != "" {
 		text += ", by " + c.By
 	}

@@ -174,7 +174,7 @@ func TestParse_Faults(t *testing.T) {
 		},
 		"half of TLS": {"store: {url: x.db}\nserver: {tls: {key: k.pem}}", "go together"},
 		"limits":      {"store: {url: x.db}\nserver: {limits: {body: -1}}", "server.limits"},
-		"redaction":   {"store: {url: x.db}\nredaction: {paths: [card]}", "it begins with $"},
+		"redaction":   {"store: {url: x.db}\nredaction: {paths: [card]}", "a path begins with $"},
 		"reveal":      {"store: {url: x.db}\nredaction: {reveal_to: boss}", "redaction.reveal_to"},
 		"retention":   {"store: {url: x.db}\nretention: {resolved: -1h}", "retention: must not be negative"},
 		"clear text":  {receivers + "[{name: a, url: 'http://h.example', format: slack}]}", "must be https"},
