@@ -15,8 +15,8 @@ type acker struct {
 
 	mu      sync.Mutex
 	low     uint64          // every delivery tag below it is acked
-	settled map[uint64]bool // tags from low on that are acked: true if the broker has been told
-	answers int64           // of the handlers
+	settled map[uint64]bool // tags from low on that are acked: true once the ack was sent
+	answers int64           // settlements so far
 }
 
 // answerer is what the acker needs of an AMQP channel.
@@ -30,8 +30,8 @@ func newAcker(ch answerer) *acker { return &acker{ch: ch, low: 1, settled: map[u
 // error for each, nil for acks that are on their way. A released delivery is not answered. It returns to its queue when
 // the channel ends, which is soon: a nack would redeliver it to this consumer at once, and be counted as well.
 //
-// A frame for several acks must name a tag that the broker still waits for: given any other, RabbitMQ treats everything
-// in flight as acked before it notices.
+// A frame for several acks must name a tag that is still unacked: with any other, RabbitMQ acks everything in flight
+// before it notices.
 func (a *acker) settle(settled []driver.Settlement) []error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -49,11 +49,11 @@ func (a *acker) settle(settled []driver.Settlement) []error {
 	}
 	var last uint64
 	for {
-		told, answered := a.settled[a.low]
-		if !answered {
+		sent, acked := a.settled[a.low]
+		if !acked {
 			break
 		}
-		if !told {
+		if !sent {
 			last = a.low
 		}
 		delete(a.settled, a.low)

@@ -15,26 +15,26 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// NoWayBackError means that messages would never leave a wait queue, because it does not lead back to the queue that
-// they are for.
+// NoWayBackError means that messages would wait forever: nothing leads from their wait queue back to the consumer's.
 type NoWayBackError struct {
-	Queue string // in which retries would wait
-	To    string // the queue that they are for
-	Why   string // what is missing, or routed elsewhere
-	Mend  string // the remedy: a command, or a parameter of the URL
+	Queue  string // in which retries would wait
+	To     string // the consumer's queue
+	Why    string // what is missing, or routed elsewhere
+	Remedy string // a command, or a parameter of the URL
 }
 
 // Error gives the reason and the remedy.
 func (e *NoWayBackError) Error() string {
-	return fmt.Sprintf("rabbitmq: nothing comes back from queue %q to %q: %s. %s", e.Queue, e.To, e.Why, e.Mend)
+	return fmt.Sprintf("rabbitmq: nothing comes back from queue %q to %q: %s. %s", e.Queue, e.To, e.Why, e.Remedy)
 }
 
-// look compares p with the existing objects and creates nothing. It returns the missing objects, and the bindings.
-func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
+// compare compares p with the existing objects without creating anything. It returns what is left to declare: the
+// missing objects and all bindings, which AMQP cannot look up.
+func (p *Plan) compare(ctx context.Context, d *declarer) (Plan, error) {
 	missing := Plan{Bindings: slices.Clone(p.Bindings)}
-	have := map[string]string{} // exchanges whose type is not the planned one, with that type
+	have := map[string]string{} // the types of exchanges that are not of the planned type
 	for _, e := range p.Exchanges {
-		kind, err := p.takeExchange(ctx, d, e)
+		kind, err := p.compareExchange(ctx, d, e)
 		switch {
 		case isNotFound(err):
 			missing.Exchanges = append(missing.Exchanges, e)
@@ -45,7 +45,7 @@ func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
 		}
 	}
 	for _, q := range p.Queues {
-		more, err := p.takeQueue(ctx, d, q)
+		more, err := p.compareQueue(ctx, d, q)
 		switch {
 		case isNotFound(err):
 			missing.Queues = append(missing.Queues, q)
@@ -56,7 +56,7 @@ func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
 		}
 	}
 	for _, q := range p.adopted() {
-		if _, err := p.takeQueue(ctx, d, q); isNotFound(err) {
+		if _, err := p.compareQueue(ctx, d, q); isNotFound(err) {
 			return missing, fmt.Errorf("rabbitmq: queue %q does not exist, and x-declare keeps it from being declared: "+
 				"create it, correct the name, or set x-declare=all: %w", q.Name, err)
 		} else if err != nil {
@@ -70,16 +70,16 @@ func (p *Plan) look(ctx context.Context, d *declarer) (Plan, error) {
 }
 
 func (p *Plan) returnPathOf(queue string) (returnPath, bool) {
-	i := slices.IndexFunc(p.ways, func(w returnPath) bool { return w.queue == queue })
+	i := slices.IndexFunc(p.returnPaths, func(w returnPath) bool { return w.queue == queue })
 	if i < 0 {
 		return returnPath{}, false
 	}
-	return p.ways[i], true
+	return p.returnPaths[i], true
 }
 
-// takeExchange compares the existing exchange with the planned one. It returns the existing type if it differs, and an
-// error for which isNotFound is true if there is no such exchange.
-func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have string, err error) {
+// compareExchange compares the existing exchange with the planned one. It returns the existing type if it differs. If
+// there is no such exchange, isNotFound is true for the error.
+func (p *Plan) compareExchange(ctx context.Context, d *declarer, e Exchange) (have string, err error) {
 	if err := d.do(ctx, e.exists); err != nil {
 		return "", fmt.Errorf("rabbitmq: look for exchange %q: %w", e.Name, err)
 	}
@@ -104,28 +104,28 @@ func (p *Plan) takeExchange(ctx context.Context, d *declarer, e Exchange) (have 
 	return different.Have, nil
 }
 
-// takeQueue compares the existing queue with the planned one, and returns the bindings that its way back needs, or an
-// error for which isNotFound is true if there is no such queue.
-func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, error) {
+// compareQueue compares the existing queue with the planned one. For a wait queue it returns the bindings that lead
+// back to the consumer's queue. If there is no such queue, isNotFound is true for the error.
+func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, error) {
 	if err := d.do(ctx, q.exists); err != nil {
 		return nil, fmt.Errorf("rabbitmq: look for queue %q: %w", q.Name, err)
 	}
-	w, waits := p.returnPathOf(q.Name)
-	owned := !p.adopts() && !slices.Contains(p.Adopted, q.Name)
+	path, waits := p.returnPathOf(q.Name)
+	ours := !p.adopts() && !slices.Contains(p.Adopted, q.Name)
 	switch {
-	case owned && (!waits || !w.own):
+	case ours && (!waits || !path.perMessage):
 		return nil, d.declare(ctx, q)
 	case !waits:
 		return nil, nil
 	}
-	args, err := d.learn(ctx, q)
+	args, err := d.readArguments(ctx, q)
 	if isRefused(err) {
-		return nil, nil // a user that may not declare may not ask either: the first retry reports it
+		return nil, nil // a user who may not declare it cannot see its arguments: the first retry reports a fault
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", q.Name, err)
 	}
-	if owned { // only its time to live may differ
+	if ours { // only its time to live may differ
 		want := Queue{Name: q.Name, Args: maps.Clone(q.Args)}
 		if ttl, has := args["x-message-ttl"]; has {
 			want.Args["x-message-ttl"] = ttl
@@ -134,17 +134,17 @@ func (p *Plan) takeQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, 
 			return nil, err
 		}
 	}
-	if err := p.overlay(ctx, q.Name, args); err != nil {
+	if err := p.addPolicies(ctx, q.Name, args); err != nil {
 		return nil, err
 	}
 	if ttl, ok := integer(args["x-message-ttl"]); ok {
-		p.design.learn(q.Name, ttl)
+		p.design.recordTTL(q.Name, ttl)
 	}
-	return p.back(w, args)
+	return p.returnBindings(path, args)
 }
 
-// overlay adds the effect of policies to the arguments of a queue, if the management API is configured.
-func (p *Plan) overlay(ctx context.Context, queue string, args amqp.Table) error {
+// addPolicies adds to the arguments of a queue what policies set, if the management API is configured.
+func (p *Plan) addPolicies(ctx context.Context, queue string, args amqp.Table) error {
 	if p.design.management == nil {
 		return nil
 	}
@@ -161,45 +161,46 @@ func (p *Plan) overlay(ctx context.Context, queue string, args amqp.Table) error
 	return nil
 }
 
-// back returns the bindings that lead from the wait queue of w to its consumer's queue, or the reason that none can.
-func (p *Plan) back(w returnPath, args amqp.Table) ([]Binding, error) {
-	exchange, leads := args["x-dead-letter-exchange"].(string)
+// returnBindings returns the bindings that lead from a wait queue with these arguments to its consumer's queue. If none
+// can, it returns a *NoWayBackError.
+func (p *Plan) returnBindings(path returnPath, args amqp.Table) ([]Binding, error) {
+	exchange, deadLetters := args["x-dead-letter-exchange"].(string)
 	key, named := args["x-dead-letter-routing-key"].(string)
 	if !named {
-		key = w.key
+		key = path.key
 	}
-	fault := &NoWayBackError{Queue: w.queue, To: w.to, Mend: p.howToReturn(w)}
+	fault := &NoWayBackError{Queue: path.queue, To: path.to, Remedy: p.remedy(path)}
 	switch {
-	case !leads:
+	case !deadLetters:
 		fault.Why = "it has no x-dead-letter-exchange"
 		return nil, fault
-	case exchange == "" && key != w.to:
+	case exchange == "" && key != path.to:
 		fault.Why = fmt.Sprintf("it dead-letters to queue %q", key)
 		return nil, fault
 	case exchange == "":
 		return nil, nil
 	}
-	return []Binding{{Exchange: exchange, Key: key, To: w.to}}, nil
+	return []Binding{{Exchange: exchange, Key: key, To: path.to}}, nil
 }
 
-// howToReturn returns the remedy that lets retries work alongside a queue that cannot be changed.
-func (p *Plan) howToReturn(w returnPath) string {
-	if slices.Contains(p.Adopted, w.queue) {
+// remedy explains how retries can work alongside a wait queue that cannot be changed.
+func (p *Plan) remedy(path returnPath) string {
+	if slices.Contains(p.Adopted, path.queue) {
 		return fmt.Sprintf("rabbitmqctl set_policy --apply-to queues %s '^%s$' "+
 			"'{\"dead-letter-exchange\":\"\",\"dead-letter-routing-key\":%q}' "+
-			"leads them back; name the management API in the URL (management=http://host:15672), by which a policy is seen",
-			strings.ReplaceAll(w.queue, " ", "-"), w.queue, w.to)
+			"leads them back; put the management API into the URL (management=http://host:15672) so that we see the policy",
+			strings.ReplaceAll(path.queue, " ", "-"), path.queue, path.to)
 	}
 	return fmt.Sprintf("Put retry=%s into the URL: retries then wait in %q, which is created, and this queue stays "+
-		"unchanged", url.QueryEscape("{queue}_wait"), w.to+"_wait")
+		"unchanged", url.QueryEscape("{queue}_wait"), path.to+"_wait")
 }
 
 // maxArguments bounds how many arguments of a queue are read. RabbitMQ has fewer.
 const maxArguments = 24
 
-// learn returns the arguments of an existing queue. AMQP has no request for them, but a declaration with other
-// arguments is refused with the name and value of the first that differs, and changes nothing.
-func (d *declarer) learn(ctx context.Context, q Queue) (amqp.Table, error) {
+// readArguments returns the arguments of an existing queue. AMQP has no request for them, but RabbitMQ refuses a
+// declaration with other arguments, and names the first that differs and its value.
+func (d *declarer) readArguments(ctx context.Context, q Queue) (amqp.Table, error) {
 	args := maps.Clone(q.Args)
 	if args == nil {
 		args = amqp.Table{}
@@ -222,14 +223,14 @@ func (d *declarer) learn(ctx context.Context, q Queue) (amqp.Table, error) {
 		case "exclusive":
 			return args, err
 		default:
-			different.take(args)
+			different.applyTo(args)
 		}
 	}
 	return args, nil
 }
 
-// take sets the argument to the queue's value.
-func (e *ArgumentError) take(args amqp.Table) {
+// applyTo sets the argument in args to the queue's value.
+func (e *ArgumentError) applyTo(args amqp.Table) {
 	number, err := strconv.ParseInt(e.Have, 10, 64)
 	switch {
 	case e.Have == "none":
@@ -245,9 +246,9 @@ func (e *ArgumentError) take(args amqp.Table) {
 	}
 }
 
-// adapt fits missing objects to the adopted queues and exchanges: queues get the type of their neighbours, ways back
-// avoid exchanges that would hand copies to others, and bindings get keys that their exchange understands. have has the
-// types of the exchanges that are not of the planned type.
+// adapt fits missing objects to the adopted ones: queues get the type of the consumer's other queues, dead-lettering
+// bypasses exchanges that would send copies elsewhere, and bindings get keys that suit the type of their exchange. have
+// holds the types of the exchanges that are not of the planned type.
 func (p *Plan) adapt(ctx context.Context, d *declarer, missing *Plan, have map[string]string) error {
 	for i, q := range missing.Queues {
 		args := maps.Clone(q.Args)
@@ -267,7 +268,7 @@ func (p *Plan) adapt(ctx context.Context, d *declarer, missing *Plan, have map[s
 	}
 	var bindings []Binding
 	for _, b := range missing.Bindings {
-		for _, key := range p.keys(b, have[b.Exchange]) {
+		for _, key := range p.bindingKeys(b, have[b.Exchange]) {
 			b.Key = key
 			bindings = append(bindings, b)
 		}
@@ -276,8 +277,8 @@ func (p *Plan) adapt(ctx context.Context, d *declarer, missing *Plan, have map[s
 	return nil
 }
 
-// sibling returns the arguments of the queue that determines the type of a consumer's queues: the consumer's own if it
-// exists, otherwise the first of its queues that does; nil if none does, or its arguments are unknown.
+// sibling returns the arguments of the queue that determines the type of a consumer's queues: the queue it reads, or
+// the first of the others that exists. It returns nil if none exists or the arguments cannot be seen.
 func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer string) (amqp.Table, error) {
 	for _, q := range slices.Concat([]Queue{{Name: consumer, consumer: consumer}}, p.Queues) {
 		absent := slices.ContainsFunc(missing.Queues, func(m Queue) bool { return m.Name == q.Name })
@@ -290,11 +291,11 @@ func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer
 		}
 		var args amqp.Table
 		if err == nil {
-			args, err = d.learn(ctx, Queue{Name: q.Name, Args: amqp.Table{"x-queue-type": quorum}})
+			args, err = d.readArguments(ctx, Queue{Name: q.Name, Args: amqp.Table{"x-queue-type": quorum}})
 		}
 		switch {
 		case isRefused(err):
-			return nil, nil // a user that may not declare it may not ask either
+			return nil, nil // a user who may not declare it cannot see its arguments
 		case err != nil:
 			return nil, fmt.Errorf("rabbitmq: look at queue %q: %w", q.Name, err)
 		}
@@ -303,8 +304,7 @@ func (p *Plan) sibling(ctx context.Context, d *declarer, missing *Plan, consumer
 	return nil, nil
 }
 
-// fitType gives args the type of the queue with the arguments sibling. Without a configured type, only quorum queues
-// are planned.
+// fitType changes args, which are those of a quorum queue, to the type of the queue with the arguments sibling.
 func fitType(args, sibling amqp.Table) {
 	kind := sibling["x-queue-type"]
 	if sibling == nil || kind == quorum {
@@ -313,14 +313,14 @@ func fitType(args, sibling amqp.Table) {
 	for _, of := range []string{"x-queue-type", "x-dead-letter-strategy", "x-overflow", "x-delivery-limit"} {
 		delete(args, of)
 	}
-	if kind != nil { // a client that declares it again repeats this argument, as it does the others
+	if kind != nil { // if the sibling was declared with the argument, later declarations of this queue will have it too
 		args["x-queue-type"] = kind
 	}
 }
 
-// keys are the keys to bind b with, to an exchange of type have, which is "" for the planned type. A dead letter
+// bindingKeys returns the keys for b on an exchange of type have; "" stands for the planned type. A dead letter
 // exchange is planned as a fanout, whose bindings need no key.
-func (p *Plan) keys(b Binding, have string) []string {
+func (p *Plan) bindingKeys(b Binding, have string) []string {
 	switch {
 	case b.Key != "" || have == "" || have == amqp.ExchangeFanout:
 		return []string{b.Key}

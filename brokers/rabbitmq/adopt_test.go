@@ -77,11 +77,11 @@ func TestRoute_RetryQueueWithATimeToLive(t *testing.T) {
 		require.NoError(t, err)
 		return r
 	}
-	d.learn("orders_retry", 1000)
+	d.recordTTL("orders_retry", 1000)
 	require.Equal(t, route{key: "orders_retry", expiration: 500}, retry(500*time.Millisecond))
 	require.Equal(t, route{key: "orders_retry", expiration: 10000, rest: 9 * time.Second, checked: true},
 		retry(10*time.Second))
-	d.learn("orders_retry", 0)
+	d.recordTTL("orders_retry", 0)
 	require.Equal(t, route{key: "orders_retry.10000", expiration: 10_000}, retry(10*time.Second))
 }
 
@@ -92,7 +92,7 @@ func TestRoute_CycleWithItsOwnTimeToLive(t *testing.T) {
 		Params: brokers.Params{"declare": "adopt"},
 	})
 	n := d.names("dre", "")
-	d.learn("dre.deadletter", (10 * time.Minute).Milliseconds())
+	d.recordTTL("dre.deadletter", (10 * time.Minute).Milliseconds())
 	r, err := d.retry(n, &envelope.Origin{RoutingKey: "dre"}, 10*time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, route{exchange: "sme.sgp.workers.deadletter", key: "dre", checked: true, expiration: 600_000}, r)
@@ -126,7 +126,7 @@ func TestPlan_ReturnFromTheRetryQueue(t *testing.T) {
 				more: []Binding{{Exchange: "shop", Key: "orders_retry", To: "orders"}},
 			},
 		} {
-			more, err := p.back(w, c.args)
+			more, err := p.returnBindings(w, c.args)
 			require.Equal(t, c.more, more, name)
 			if c.why == "" {
 				require.NoError(t, err, name)
@@ -150,7 +150,7 @@ func TestArgumentError_Take(t *testing.T) {
 		{Argument: "x-dead-letter-exchange", Have: `""`, haveType: "longstr"},
 		{Argument: "x-single-active-consumer", Have: "true", haveType: "bool"},
 	} {
-		e.take(args)
+		e.applyTo(args)
 	}
 	require.Equal(t, amqp.Table{
 		"x-message-ttl": int64(5000), "x-dead-letter-exchange": "",

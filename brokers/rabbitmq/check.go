@@ -89,14 +89,14 @@ func (b *Broker) Check(ctx context.Context, p Plan) ([]Finding, error) {
 
 	var findings []Finding
 	for _, e := range p.Exchanges {
-		_, err := p.takeExchange(ctx, d, e)
+		_, err := p.compareExchange(ctx, d, e)
 		if findings, err = withFinding(findings, "exchange", e.Name, err); err != nil {
 			return nil, err
 		}
 	}
 	needed := slices.Concat(p.adopted(), p.Queues)
 	for i, q := range slices.Concat(needed, p.Later) {
-		_, err := p.takeQueue(ctx, d, q) // one that exists is compared, and nothing is created
+		_, err := p.compareQueue(ctx, d, q) // one that exists is compared, and nothing is created
 		if i >= len(needed) && isNotFound(err) {
 			continue
 		}

@@ -19,8 +19,8 @@ const writeTimeout = 10 * time.Second
 // ack; with many goroutines at work most of that time can be saved, also on the broker, which then reads, stores and
 // confirms many messages at once.
 //
-// Write never blocks: amqp091-go holds a lock during it, for which heartbeats, acks and Close would wait without a
-// context. Those that write much wait for room first.
+// Write never blocks: amqp091-go holds a lock meanwhile, for which heartbeats, acks and Close would wait without a
+// context. Publishers call room first.
 type coalescing struct {
 	net.Conn
 	timeout time.Duration // of one write
@@ -43,8 +43,8 @@ func coalesce(conn net.Conn, timeout time.Duration) *coalescing {
 	return c
 }
 
-// room waits until the bytes to be written are below the limit. It also returns nil if the connection has failed, which
-// the next Write reports, and the cause if ctx ends.
+// room waits until there is room in the buffer, or ctx ends. It returns nil if the connection has failed: the next
+// Write reports that.
 func (c *coalescing) room(ctx context.Context) error {
 	for {
 		c.mu.Lock()
@@ -126,7 +126,7 @@ func (c *coalescing) run() {
 			return
 		}
 		if cap(sending) > 2*coalesceLimit {
-			sending = nil // one huge message is not a reason to keep its memory
+			sending = nil // do not keep the memory of one huge message
 		}
 	}
 }

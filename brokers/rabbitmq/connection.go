@@ -41,7 +41,7 @@ type connection struct {
 	attempt  *attempt    // the current attempt to connect, if any
 	failures int         // in a row
 	channels map[*amqp.Channel]struct{}
-	pressure *pressure
+	blocked  *blocked // nil while the broker accepts publications
 }
 
 // attempt to connect, which several callers may await.
@@ -50,10 +50,10 @@ type attempt struct {
 	err  error // once done is closed
 }
 
-// pressure is the state between connection.blocked and connection.unblocked.
-type pressure struct {
-	reason  string
-	relieve chan struct{} // closed by unblocked, or by the end of the connection
+// blocked is the state between connection.blocked and connection.unblocked.
+type blocked struct {
+	reason string
+	over   chan struct{} // closed by unblocked, or by the end of the connection
 }
 
 func newConnection(url, name string, logger *slog.Logger) *connection {
@@ -61,10 +61,10 @@ func newConnection(url, name string, logger *slog.Logger) *connection {
 	return &connection{url: url, name: name, logger: logger, life: life, end: end, channels: map[*amqp.Channel]struct{}{}}
 }
 
-// connection returns the live connection. Without one it waits for the current attempt, and for further ones with
+// connection returns the live connection. Without one it waits for attempts to connect, which follow each other with
 // growing pauses, until ctx ends.
 func (l *connection) connection(ctx context.Context) (*amqp.Connection, error) {
-	last := errors.New("connecting takes long")
+	last := errors.New("still connecting")
 	for {
 		conn, try, err := l.liveOrAttempt()
 		if try == nil {
@@ -142,14 +142,14 @@ func (l *connection) connect(try *attempt, delay time.Duration) {
 	default:
 		l.failures = 0
 		l.conn, l.wire = conn, wire
-		l.pressure = nil
+		l.blocked = nil
 		l.tasks.Go(func() { l.watch(conn) })
 	}
 	close(try.done)
 }
 
-// dial connects. It encrypts the connection itself, because the input of amqp091-go must be sifted after decryption.
-// first means that there was no earlier connection, so the parameters of the URL may be wrong.
+// dial connects. It encrypts the connection itself, because filterHeaders must see what amqp091-go reads in the clear.
+// first means that no connection has succeeded yet, so the parameters of the URL may be wrong.
 func (l *connection) dial(first bool) (*amqp.Connection, *coalescing, error) {
 	uri, err := amqp.ParseURI(l.url)
 	if err != nil {
@@ -199,16 +199,16 @@ func (l *connection) watch(conn *amqp.Connection) {
 	ended := conn.NotifyClose(make(chan *amqp.Error, 1))
 	for blocking := range conn.NotifyBlocked(make(chan amqp.Blocking, 8)) {
 		l.mu.Lock()
-		l.relieve()
+		l.unblock()
 		if blocking.Active && l.conn == conn {
-			l.pressure = &pressure{reason: blocking.Reason, relieve: make(chan struct{})}
+			l.blocked = &blocked{reason: blocking.Reason, over: make(chan struct{})}
 			l.logger.Warn("rabbitmq: the broker accepts no messages for now", "connection", l.name, "reason", blocking.Reason)
 		}
 		l.mu.Unlock()
 	}
 	l.mu.Lock()
 	if l.conn == conn {
-		l.relieve()
+		l.unblock()
 	}
 	l.mu.Unlock()
 	if e := <-ended; e != nil {
@@ -216,32 +216,32 @@ func (l *connection) watch(conn *amqp.Connection) {
 	}
 }
 
-// relieve ends the pressure, if there is any. The caller holds mu.
-func (l *connection) relieve() {
-	if l.pressure != nil {
-		close(l.pressure.relieve)
-		l.pressure = nil
+// unblock ends the blocked state, if any. The caller holds mu.
+func (l *connection) unblock() {
+	if l.blocked != nil {
+		close(l.blocked.over)
+		l.blocked = nil
 	}
 }
 
-// pressing returns why the broker accepts no publications, or nil if it does.
-func (l *connection) pressing() *pressure {
+// whyBlocked returns why the broker accepts no publications, or nil if it does.
+func (l *connection) whyBlocked() *blocked {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.pressure
+	return l.blocked
 }
 
-// awaitRelief waits while the broker has blocked the connection.
-func (l *connection) awaitRelief(ctx context.Context) error {
+// awaitUnblocked waits while the broker has blocked the connection.
+func (l *connection) awaitUnblocked(ctx context.Context) error {
 	for {
-		p := l.pressing()
-		if p == nil {
+		b := l.whyBlocked()
+		if b == nil {
 			return nil
 		}
 		select {
-		case <-p.relieve:
+		case <-b.over:
 		case <-ctx.Done():
-			return fmt.Errorf("rabbitmq: %w (%s): %w", ErrBlocked, p.reason, context.Cause(ctx))
+			return fmt.Errorf("rabbitmq: %w (%s): %w", ErrBlocked, b.reason, context.Cause(ctx))
 		}
 	}
 }
@@ -289,10 +289,8 @@ func (l *connection) counts() (connections, channels int) {
 	return 1, channels
 }
 
-// close ends the connection and every goroutine of the link.
-//
-// The closing handshake does not matter: acks and confirms were awaited on their channels, and a broker that is down or
-// frozen does not answer it.
+// close closes the connection and waits for its goroutines. Nothing depends on the closing handshake: acks and confirms
+// were awaited on their channels, and a broker that is down or frozen does not answer it.
 func (l *connection) close() {
 	l.mu.Lock()
 	conn := l.conn
@@ -303,14 +301,13 @@ func (l *connection) close() {
 		return
 	}
 	if err := conn.CloseDeadline(time.Now().Add(2 * time.Second)); err != nil && !errors.Is(err, amqp.ErrClosed) {
-		l.logger.Warn("rabbitmq: connection closed without the broker's answer", "connection", l.name, "error", err)
+		l.logger.Warn("rabbitmq: the broker did not answer the close of the connection", "connection", l.name, "error", err)
 	}
 }
 
-// call runs an AMQP method that waits for an answer. amqp091-go has no timeout for them, and RabbitMQ may never answer:
-// a declaration of a quorum queue without a leader hangs. If ctx ends first, the connection is torn down, because
-// nothing else releases the caller inside amqp091-go. After an error method may still be running, and what it writes
-// must not be read.
+// call runs an AMQP method that waits for an answer. amqp091-go has no timeout for these, and RabbitMQ may never
+// answer: declaring a quorum queue without a leader hangs. If ctx ends first, call closes the connection, because
+// nothing else makes amqp091-go return. After an error method may still be running: do not read what it writes.
 func call(ctx context.Context, conn *amqp.Connection, method func() error) error {
 	answer := make(chan error, 1)
 	go func() { answer <- method() }()

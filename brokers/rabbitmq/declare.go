@@ -167,7 +167,7 @@ func declare(ctx context.Context, l *connection, p Plan) error {
 	defer cancel()
 	d := &declarer{link: l}
 	defer d.close(ctx)
-	missing, err := p.look(ctx, d)
+	missing, err := p.compare(ctx, d)
 	if err != nil {
 		return err
 	}

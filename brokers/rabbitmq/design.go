@@ -21,14 +21,14 @@ type design struct {
 	declare   string // one of the declare... constants
 	single    bool   // all delays use one queue, from which messages expire by their own time to live
 
-	known sync.Map // times to live of existing wait queues, in milliseconds by name: see Plan.takeQueue
+	known sync.Map // times to live of existing wait queues, in milliseconds by name: see recordTTL
 
 	queueType      string // of consumers' queues
 	retryQueueType string // of delay and dead letter queues
 	typed          bool   // at least one of the types is given
 	deliveryLimit  int
 	retryTTL       atomic.Int64 // a time.Duration
-	ownTTL         bool         // retry-ttl is given, so nothing else sets retryTTL
+	fixedTTL       bool         // retry-ttl is given, so nothing else sets retryTTL
 	intHeaders     []string     // headers that are sent as integers
 	maxMessage     int64
 	management     *management // nil unless the URL names it
@@ -71,13 +71,13 @@ func (d *design) ttl() time.Duration { return time.Duration(d.retryTTL.Load()) }
 
 // expect sets the time to live to the one delay that the configuration or the pipelines name.
 func (d *design) expect(delays []time.Duration) {
-	if !d.ownTTL && len(delays) == 1 {
+	if !d.fixedTTL && len(delays) == 1 {
 		d.retryTTL.Store(int64(delays[0]))
 	}
 }
 
-// makes reports whether anything is declared.
-func (d *design) makes() bool { return d.declare != declareNone && d.declare != declareRead }
+// declares reports whether anything may be declared.
+func (d *design) declares() bool { return d.declare != declareNone && d.declare != declareRead }
 
 // names of the consumer group on topic.
 func (d *design) names(topic, group string) brokers.Names {
@@ -123,13 +123,13 @@ func (d *design) consumer(n brokers.Names, topic string, patterns []string) Plan
 		p.merge(d.waiting(n, topic))
 		p.merge(d.dead(n))
 	}
-	return d.mode(p)
+	return d.permitted(p)
 }
 
-// mode reduces a plan to the objects that may be declared.
-func (d *design) mode(p Plan) Plan {
+// permitted reduces a plan to what the parameter declare permits.
+func (d *design) permitted(p Plan) Plan {
 	p.design = d
-	if !d.makes() {
+	if !d.declares() {
 		for _, q := range p.Queues {
 			p.Adopted = append(p.Adopted, q.Name)
 		}
@@ -138,10 +138,10 @@ func (d *design) mode(p Plan) Plan {
 	return p
 }
 
-// learn records the time to live of an existing wait queue.
-func (d *design) learn(queue string, ttl int64) { d.known.Store(queue, ttl) }
+// recordTTL records the time to live of an existing wait queue.
+func (d *design) recordTTL(queue string, ttl int64) { d.known.Store(queue, ttl) }
 
-// ttlOf returns the time to live of a wait queue that differs from the one we would declare.
+// ttlOf returns the time to live that recordTTL has recorded for a wait queue.
 func (d *design) ttlOf(queue string) (ttl time.Duration, known bool) {
 	ms, known := d.known.Load(queue)
 	if !known {
@@ -197,7 +197,7 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 	case transportReject:
 		wait := d.delayQueue(n, n.Retry(0), n.Exchange, n.Queue)
 		wait.Args["x-message-ttl"] = d.ttl().Milliseconds()
-		p := Plan{Queues: []Queue{wait}, ways: []returnPath{{queue: wait.Name, to: n.Queue, key: topic}}}
+		p := Plan{Queues: []Queue{wait}, returnPaths: []returnPath{{queue: wait.Name, to: n.Queue, key: topic}}}
 		if n.RetryExchange != "" {
 			p.Exchanges = []Exchange{d.exchange(n.RetryExchange)}
 			p.Bindings = []Binding{{Exchange: n.RetryExchange, Key: topic, To: wait.Name}}
@@ -209,7 +209,8 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 	}
 	p := d.delayQueues(n, n.Retry, "", n.Queue)
 	for _, q := range slices.Concat(p.Queues, p.Later) {
-		p.ways = append(p.ways, returnPath{queue: q.Name, to: n.Queue, key: q.Name, own: q.Args["x-message-ttl"] == nil})
+		_, shared := q.Args["x-message-ttl"]
+		p.returnPaths = append(p.returnPaths, returnPath{queue: q.Name, to: n.Queue, key: q.Name, perMessage: !shared})
 	}
 	return p
 }
@@ -218,12 +219,12 @@ func (d *design) waiting(n brokers.Names, topic string) Plan {
 func (d *design) first(topic string) Plan {
 	n := d.names(topic, "")
 	switch {
-	case !d.makes():
+	case !d.declares():
 		return Plan{}
 	case n.Exchange == "" || d.transport == transportReject:
-		return d.mode(d.waiting(n, topic))
+		return d.permitted(d.waiting(n, topic))
 	case d.transport == transportPlugin:
-		return d.mode(Plan{
+		return d.permitted(Plan{
 			Exchanges: []Exchange{d.exchange(n.Exchange), delayedExchange(n.Exchange + ".delayed")},
 			Bindings:  []Binding{{Exchange: n.Exchange + ".delayed", Key: "#", To: n.Exchange, ToExchange: true}},
 		})
@@ -231,11 +232,11 @@ func (d *design) first(topic string) Plan {
 	name := func(step time.Duration) string { return d.firstName(n, topic, step) }
 	p := d.delayQueues(n, name, n.Exchange, topic)
 	p.Exchanges = []Exchange{d.exchange(n.Exchange)}
-	return d.mode(p)
+	return d.permitted(p)
 }
 
-// firstName is the queue in which messages wait for their first delivery through an exchange. Each topic has a separate
-// one: in a shared queue, messages of a topic without a reader would block the others.
+// firstName names the queue in which messages wait for their first delivery through an exchange. Each topic has its
+// own: in a shared queue, messages of a topic without a reader would block the others.
 func (d *design) firstName(n brokers.Names, topic string, step time.Duration) string {
 	switch {
 	case d.naming.Delayed != "":
@@ -246,9 +247,9 @@ func (d *design) firstName(n brokers.Names, topic string, step time.Duration) st
 	return n.Exchange + ".delayed." + topic + "." + milliseconds(step)
 }
 
-// delayQueues plans the queues from which messages go to exchange with key after a delay. One for a configured delay
-// will be needed, one of the grid may never be. Step 0 names the queue for all delays, from which each message expires
-// after its own time to live; it serves every policy, also after a change.
+// delayQueues plans the queues from which messages go to exchange with key after a delay. Those for configured delays
+// are declared at once, those of the grid when they are needed. Step 0 names the queue for all delays, in which each
+// message has its own time to live; it serves every policy, also after a change.
 func (d *design) delayQueues(n brokers.Names, name func(step time.Duration) string, exchange, key string) Plan {
 	var p Plan
 	if d.single {
@@ -279,8 +280,8 @@ func (d *design) delayQueue(n brokers.Names, name, exchange, key string) Queue {
 	return Queue{Name: name, Args: args, consumer: n.Queue}
 }
 
-// dead plans the dead letter queue, and the exchange to which the consumer's queue dead-letters if the broker itself
-// gives up a message.
+// dead plans the dead letter queue, and the exchange to which the consumer's queue dead-letters when RabbitMQ itself
+// gives up on a message.
 func (d *design) dead(n brokers.Names) Plan {
 	args := amqp.Table{}
 	if d.retryQueueType == quorum {

@@ -145,7 +145,7 @@ func newDesign(cfg brokers.Config) (*design, error) {
 		deliveryLimit:  p.Int("delivery-limit"),
 		maxMessage:     p.Bytes("max-message"),
 	}
-	d.ownTTL = p.String("retry-ttl") != ""
+	d.fixedTTL = p.String("retry-ttl") != ""
 	d.retryTTL.Store(int64(cmp.Or(p.Duration("retry-ttl"), defaultRetryTTL)))
 	d.expect(d.named)
 	preset := cfg.Naming.Preset

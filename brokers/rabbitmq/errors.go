@@ -60,8 +60,8 @@ func causedBy(e *amqp.Error, exchange string) bool {
 		strings.Contains(e.Reason, "exchange '"+exchange+"' ")
 }
 
-// deathOf returns the error of a publication that was in flight when its channel ended with e.
-func deathOf(o *outgoing, e *amqp.Error) error {
+// channelError returns the error of a publication that was in flight when its channel ended with e.
+func channelError(o *outgoing, e *amqp.Error) error {
 	switch {
 	case e == nil:
 		return errConnectionLost

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // post publishes batch on s and returns an error for each, nil for those that are confirmed. If the destination of a
@@ -20,15 +21,16 @@ import (
 // the publication.
 func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []error {
 	faults := s.sendEach(ctx, batch)
-	if !t.design.makes() {
+	if !t.design.declares() {
 		return faults
 	}
 	var todo []int
 	var missing Plan
-	there := map[string]bool{}
+	exists := map[string]bool{}
 	for i, err := range faults {
 		var unroutable *UnroutableError
-		if err == nil || batch[i].of.ExistingOnly || !errors.As(err, &unroutable) || !t.mayWait(ctx, there, batch[i].of.To) {
+		if err == nil || batch[i].of.ExistingOnly || !errors.As(err, &unroutable) ||
+			!t.mayDeclare(ctx, batch[i].of.To, exists) {
 			continue
 		}
 		if p := t.missingAt(&batch[i], unroutable.exchangeMissing); !p.empty() {
@@ -55,33 +57,32 @@ func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []err
 	return faults
 }
 
-// mayWait reports whether to may be declared. Messages for a consumer whose queue does not exist would wait for it
-// unseen. there has the queues that were checked.
-func (t *transport) mayWait(ctx context.Context, there map[string]bool, to *driver.Destination) bool {
+// mayDeclare reports whether a missing destination may be declared. A retry queue without its consumer's queue may not:
+// messages would wait there unnoticed. exists caches which consumers' queues exist.
+func (t *transport) mayDeclare(ctx context.Context, to *driver.Destination, exists map[string]bool) bool {
 	if to.Kind != driver.ToConsumer {
 		return true
 	}
-	exists, known := there[to.Names.Queue]
+	found, known := exists[to.Names.Queue]
 	if !known {
 		d := &declarer{link: t.publishing}
-		exists = d.do(ctx, Queue{Name: to.Names.Queue}.exists) == nil
+		found = d.do(ctx, Queue{Name: to.Names.Queue}.exists) == nil
 		d.close(ctx)
-		there[to.Names.Queue] = exists
+		exists[to.Names.Queue] = found
 	}
-	return exists
+	return found
 }
 
-// missingAt plans the missing destination of a publication: its queue, or for a first publication through an exchange
-// that and its bindings.
+// missingAt plans what is missing for a publication: the queue, or the exchange with its bindings.
 func (t *transport) missingAt(o *outgoing, exchangeMissing bool) Plan {
 	d, to := t.design, o.of.To
 	switch to.Kind {
 	case driver.ToDeadLetters:
-		return d.mode(d.dead(to.Names))
+		return d.permitted(d.dead(to.Names))
 	case driver.ToConsumer:
-		p := d.mode(d.waiting(to.Names, to.Topic))
+		p := d.permitted(d.waiting(to.Names, to.Topic))
 		if len(p.Exchanges) > 0 {
-			return p // queues and bindings depend on the exchange it goes to
+			return p // the message goes to that exchange, so its queues and bindings are needed too
 		}
 		return t.waitingIn(p, o.key, brokers.Depth{Topic: to.Topic, Kind: brokers.DepthRetry})
 	case driver.ToTopic:
@@ -94,38 +95,41 @@ func (t *transport) missingAt(o *outgoing, exchangeMissing bool) Plan {
 	switch {
 	case !exchangeMissing:
 	case o.exchange == to.Names.Exchange:
-		p.merge(d.mode(Plan{Exchanges: []Exchange{d.exchange(o.exchange)}}))
+		p.merge(d.permitted(Plan{Exchanges: []Exchange{d.exchange(o.exchange)}}))
 	case d.transport == transportPlugin:
 		p.merge(d.first(to.Topic))
 	}
 	return p
 }
 
-// waitingIn reduces p to a wait queue that is about to be declared, and tells Depths about it.
+// waitingIn reduces p to one wait queue that is about to be declared, and registers it for Depths.
 func (t *transport) waitingIn(p Plan, queue string, of brokers.Depth) Plan {
 	p = p.only(queue)
 	t.waits.add(of, p.Queues...)
 	return p
 }
 
-// consumed holds the running subscriptions' streams of a broker. It is safe for concurrent use.
+// consumed holds the streams of the running subscriptions. It is safe for concurrent use.
 type consumed struct {
 	mu   sync.Mutex
 	list []*stream
 }
 
-var errForgotten = errors.New("rabbitmq: the broker has forgotten the consumer")
+var (
+	errForgotten = errors.New("rabbitmq: the broker has forgotten the consumer")
+	errStarving  = errors.New("rabbitmq: the queue has messages, but the consumer gets none")
+)
 
-// losesRecreatedQueues reports whether conn is to a RabbitMQ that may consider a consumer alive which receives nothing.
-// When a queue is deleted, a channel of RabbitMQ 3 tries for seconds to consume from it again. If a queue of that name
-// has been recreated by then, it succeeds, forgets the queue, and discards everything that the queue sends
+// losesRecreatedQueues reports whether conn is to a RabbitMQ on which a consumer may seem alive but receive nothing.
+// When a queue is deleted, a channel of RabbitMQ 3 tries for seconds to consume from it again. If the queue has been
+// recreated by then, that succeeds, but the channel forgets the queue and discards everything it sends
 // (rabbit_channel's handle_eol). The client is not notified, and the queue counts a consumer and waits for its acks.
 func losesRecreatedQueues(conn *amqp.Connection) bool {
 	version, _ := conn.Properties["version"].(string)
 	return strings.HasPrefix(version, "3.")
 }
 
-// lingering is how long a failed stream counts: its subscription retries more often.
+// lingering is how long a failed stream still counts. Its subscription is reopened sooner than that.
 const lingering = time.Minute
 
 // add registers s, in place of a failed stream.
@@ -137,7 +141,7 @@ func (c *consumed) add(s *stream) {
 	}), s)
 }
 
-// linger records that s has failed. What it reads counts as missing until another stream takes its place.
+// linger records that s has failed. Ping reports what s reads as missing until another stream has taken its place.
 func (c *consumed) linger(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,25 +173,27 @@ func (c *consumed) plan(topic string) Plan {
 	return all
 }
 
-// checkEvery is how often to look for deleted exchanges or bindings, and for consumers that get nothing. RabbitMQ only
-// notifies a consumer of the deletion of its queue.
-const checkEvery = 30 * time.Second
+const (
+	// checkEvery is how often to look for deleted exchanges and bindings, and for consumers that get nothing. RabbitMQ
+	// only notifies a consumer of the deletion of its queue.
+	checkEvery = 30 * time.Second
+	// recheckAfter is how soon to look again at a consumer that seems to get nothing: its next message may just not have
+	// arrived yet.
+	recheckAfter = 2 * time.Second
+	// renewAfter is how long a consumer may be idle before it is replaced, on a RabbitMQ that losesRecreatedQueues. The
+	// messages that a queue has sent to such a consumer are missing from the queue's counts.
+	renewAfter = time.Minute
+)
 
-// keepDeclared periodically declares the exchanges and bindings of the running subscriptions again, and checks that
-// their queues still have a consumer, until ctx ends. It uses the connection that consumes, which no alarm stops.
+// keepDeclared periodically declares the exchanges and bindings of the running subscriptions again, and replaces
+// consumers that get nothing, until ctx ends. It uses the consuming connection, which no alarm blocks.
 func (t *transport) keepDeclared(ctx context.Context) {
-	ticker := time.NewTicker(checkEvery)
-	defer ticker.Stop()
 	logged := ""
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
+	checkRegularly(ctx, func() (starving bool) {
 		var faults []error
 		for _, s := range t.consumed.each() {
 			faults = append(faults, t.checkStream(ctx, s))
+			starving = starving || s.starving
 		}
 		err := errors.Join(faults...)
 		if err == nil || ctx.Err() != nil {
@@ -196,43 +202,58 @@ func (t *transport) keepDeclared(ctx context.Context) {
 			logged = text
 			t.logger.Warn("rabbitmq: cannot declare again what the subscriptions need", "error", err)
 		}
+		return starving
+	})
+}
+
+// checkRegularly calls check until ctx ends: every checkEvery, and once more soon after a check that found a starving
+// consumer.
+func checkRegularly(ctx context.Context, check func() (starving bool)) {
+	pause := checkEvery
+	for wait.For(ctx, pause) == nil {
+		if starving := check(); starving && pause == checkEvery {
+			pause = recheckAfter
+		} else {
+			pause = checkEvery
+		}
 	}
 }
 
 func (t *transport) checkStream(ctx context.Context, s *stream) error {
 	d := &declarer{link: t.consuming}
 	defer d.close(ctx)
-	q, there, err := d.count(ctx, s.queue.Names.Queue)
-	if err != nil || !there { // RabbitMQ notifies the consumer of a missing one
+	q, exists, err := d.count(ctx, s.queue.Names.Queue)
+	if err != nil || !exists { // RabbitMQ notifies the consumer of a missing one
 		return err
 	}
-	s.judge(&q)
+	s.check(&q)
 	if p := s.plan.routing(); !p.empty() {
 		return declare(ctx, t.consuming, p)
 	}
 	return nil
 }
 
-// judge ends a stream to which the broker sends nothing: since the last look it has received nothing, all that it had
-// is answered, and the queue has messages. A queue's count lacks the messages that it has sent to a consumer that
-// RabbitMQ has forgotten: where that happens, a stream is renewed when it was idle for two looks.
-func (s *stream) judge(q *amqp.Queue) {
-	received := s.received.Load()
-	if received == s.seen && received <= s.acks.answered() {
-		s.idle++
-	} else {
-		s.idle = 0
+// check ends a stream to which the broker sends nothing although all deliveries are answered. A queue that has messages
+// must be seen twice, with no delivery in between.
+func (s *stream) check(q *amqp.Queue) {
+	now, received := time.Now(), s.received.Load()
+	free := received <= s.acks.answered()
+	if !free || received != s.seen {
+		s.seen, s.idleSince, s.starving = received, now, false
 	}
-	s.seen = received
+	waiting := free && q.Messages > 0
 	switch {
 	case q.Consumers == 0:
 		s.end(errForgotten)
-	case s.idle >= 1 && q.Messages > 0, s.idle >= 2 && losesRecreatedQueues(s.conn):
+	case waiting && s.starving:
+		s.end(errStarving)
+	case losesRecreatedQueues(s.conn) && now.Sub(s.idleSince) >= renewAfter:
 		s.end(driver.ErrRenew)
 	}
+	s.starving = waiting && !s.starving
 }
 
-// maxPinged bounds the objects that one Ping looks for, at about a millisecond each.
+// maxPinged bounds how many objects one Ping looks for. Each takes about a millisecond.
 const maxPinged = 100
 
 // missingOf returns an error that names the objects of p that the broker does not have.

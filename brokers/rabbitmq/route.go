@@ -56,13 +56,13 @@ func (d *design) maxDelay() time.Duration {
 
 // retry routes to the consumer in origin.
 func (d *design) retry(n brokers.Names, origin *envelope.Origin, delay time.Duration) (route, error) {
-	straight := route{key: n.Queue}
+	direct := route{key: n.Queue}
 	switch {
-	// every failure goes through its queue there
+	// Laravel sends every retry through the retry queue.
 	case d.single && d.naming.Preset == "laravel" && len(d.named) == 0 && delay <= 0:
 		return route{key: n.Retry(0), expiration: 1}, nil
 	case delay <= 0:
-		return straight, nil
+		return direct, nil
 	case delay > d.maxDelay():
 		return route{}, tooLong(delay, d.maxDelay())
 	case d.transport == transportPlugin:
@@ -86,8 +86,8 @@ func (d *design) retry(n brokers.Names, origin *envelope.Origin, delay time.Dura
 	return d.wait(delay, n.Retry), nil
 }
 
-// recorded is r to the place recorded by the consumer's broker, which may have another naming scheme. If that place is
-// not the consumer's queue, it is one from which messages expire.
+// recorded redirects r to where the consumer's broker, which may have another naming scheme, said that its redrives go.
+// If that is not the consumer's queue, it is a wait queue.
 func (r route) recorded(o *driver.Outgoing) route {
 	switch to := o.Origin.RedriveTo; to {
 	case "", r.key:
@@ -122,7 +122,7 @@ func (d *design) wait(delay time.Duration, name func(time.Duration) string) rout
 	switch {
 	case !known || ttl >= delay:
 		return one
-	// as good as no time to live at all: use the queue named after the delay
+	// Too short for that many rounds: use the queue named after the delay.
 	case len(d.delays) > 0 && delay > maxRounds*ttl:
 		step, rest := nextStep(d.delays, delay)
 		return d.throughDelayQueue(name(step), step, rest)
@@ -145,10 +145,9 @@ func (d *design) throughDelayQueue(queue string, step, rest time.Duration) route
 
 // delayed routes to all consumers of topic, after a first-delivery delay.
 func (d *design) delayed(n brokers.Names, topic string, delay time.Duration) (route, error) {
-	straight := route{exchange: n.Exchange, key: topic}
 	switch {
 	case delay <= 0:
-		return straight, nil
+		return route{exchange: n.Exchange, key: topic}, nil
 	case delay > d.maxDelay():
 		return route{}, tooLong(delay, d.maxDelay())
 	case n.Exchange == "" || d.transport == transportReject:

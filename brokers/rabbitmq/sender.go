@@ -17,9 +17,9 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// sender publishes with confirms on one channel, and after losing it repeats publications in flight on a new one. It is
-// safe for concurrent use. For 64 callers a second, third and fourth channel gained nothing certain and cost 6 to 17 %
-// more processor time per message (docs/performance.md).
+// sender publishes with confirms on one channel. When it loses the channel, it repeats the publications in flight on a
+// new one. It is safe for concurrent use. More channels do not pay: with 64 callers, two to four of them were not
+// measurably faster and cost 6 to 17 % more processor time per message (docs/performance.md).
 type sender struct {
 	link    *connection
 	channel atomic.Pointer[confirmChannel]
@@ -28,7 +28,7 @@ type sender struct {
 
 func newSender(l *connection) *sender { return &sender{link: l, turn: newTurn()} }
 
-// turn is a mutex that can be awaited along with a context: to send to it locks it, to receive from it unlocks it.
+// turn is a mutex that can be awaited along with a context: sending locks it, receiving unlocks it.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
@@ -110,7 +110,7 @@ func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults
 
 // open returns the channel, opening a new one if necessary, once the broker accepts publications.
 func (s *sender) open(ctx context.Context) (*confirmChannel, error) {
-	if err := s.link.awaitRelief(ctx); err != nil {
+	if err := s.link.awaitUnblocked(ctx); err != nil {
 		return nil, err
 	}
 	if cc := s.channel.Load(); cc != nil && cc.usable() {
@@ -127,7 +127,7 @@ func (s *sender) open(ctx context.Context) (*confirmChannel, error) {
 		return old, nil
 	}
 	if old != nil && !old.ch.IsClosed() {
-		// Its confirms are missing. Its end releases the callers that wait on it, and they publish again on the new one.
+		// Its confirms are missing. Closing it releases the callers that wait for them, which then publish on the new one.
 		s.link.tasks.Go(func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 			defer cancel()
@@ -161,7 +161,7 @@ type confirmChannel struct {
 	conn    *amqp.Connection
 	wire    *coalescing
 	ch      *amqp.Channel
-	places  chan struct{} // one per publication in flight
+	slots   chan struct{} // one per publication in flight
 	suspect atomic.Bool   // a confirm is missing: the channel gets no further publications
 	ended   chan struct{}
 	cause   *amqp.Error // once ended is closed
@@ -186,7 +186,7 @@ func openConfirmChannel(ctx context.Context, l *connection) (*confirmChannel, er
 		return nil, err
 	}
 	cc := &confirmChannel{
-		link: l, conn: conn, wire: wire, ch: ch, places: make(chan struct{}, window),
+		link: l, conn: conn, wire: wire, ch: ch, slots: make(chan struct{}, window),
 		returns: ch.NotifyReturn(make(chan amqp.Return, window)),
 		ended:   make(chan struct{}), turn: newTurn(), pending: map[uint64]*flight{},
 	}
@@ -204,33 +204,34 @@ func openConfirmChannel(ctx context.Context, l *connection) (*confirmChannel, er
 // usable reports whether the channel accepts new publications.
 func (cc *confirmChannel) usable() bool { return !cc.suspect.Load() && !cc.ch.IsClosed() }
 
-// reserve takes a place for one publication. While there is none it calls free, which settles one of the caller's
-// publications in flight and returns false if there are none: two large batches would wait for each other's places.
+// reserve takes a slot for one publication. While all are taken it calls free, which settles one of the caller's own
+// publications in flight, or returns false if there are none: otherwise two large batches could wait for each other.
 func (cc *confirmChannel) reserve(ctx context.Context, o *outgoing, free func() bool) error {
 	for more := true; more; more = free() {
 		select {
-		case cc.places <- struct{}{}:
+		case cc.slots <- struct{}{}:
 			return nil
 		default:
 		}
 	}
 	select {
-	case cc.places <- struct{}{}:
+	case cc.slots <- struct{}{}:
 		return nil
 	case <-cc.ended:
-		return deathOf(o, cc.cause)
+		return channelError(o, cc.cause)
 	case <-ctx.Done():
 		return cc.unconfirmed(ctx, o)
 	}
 }
 
-// post sends o and returns before its confirm. Unless it fails, the caller must settle the flight; free is of reserve.
+// post sends o and returns before the confirm. Unless it fails, the caller must settle the flight. See reserve for
+// free.
 func (cc *confirmChannel) post(ctx context.Context, o *outgoing, free func() bool) (*flight, error) {
 	if err := cc.reserve(ctx, o, free); err != nil {
 		return nil, err
 	}
-	// When the broker stops reading, unsent bytes pile up: publishers wait for their turn and for room, where their
-	// contexts release them, rather than in the write, where nothing would.
+	// When the broker stops reading, publishers wait here, for their turn and for room in the buffer, where their contexts
+	// release them. Nothing would release them from a blocked write.
 	err := checkSize(o, cmp.Or(cc.conn.Config.FrameSize, 128<<10))
 	if err != nil {
 		err = o.fault(err)
@@ -238,12 +239,12 @@ func (cc *confirmChannel) post(ctx context.Context, o *outgoing, free func() boo
 		err = cc.takeTurn(ctx, o)
 	}
 	if err != nil {
-		<-cc.places
+		<-cc.slots
 		return nil, err
 	}
 	defer func() { <-cc.turn }()
 
-	// A return is assigned by looking through pending, so the flight must be there before the broker can answer.
+	// Returned messages are matched with pending, so the flight must be there before the broker can answer.
 	f := &flight{outgoing: o}
 	tag := cc.ch.GetNextPublishSeqNo()
 	cc.mu.Lock()
@@ -266,17 +267,17 @@ func (cc *confirmChannel) takeTurn(ctx context.Context, o *outgoing) error {
 		}
 		<-cc.turn
 	case <-cc.ended:
-		return deathOf(o, cc.cause)
+		return channelError(o, cc.cause)
 	case <-ctx.Done():
 	}
 	cc.suspect.Store(true)
 	return cc.unconfirmed(ctx, o)
 }
 
-// forget releases the place of f and returns the reason for which the broker returned it, or "".
+// forget releases the slot of f and returns why the broker returned the message, or "".
 func (cc *confirmChannel) forget(f *flight, tag uint64) string {
 	cc.mu.Lock()
-	for len(cc.returns) > 0 { // only here they are received
+	for len(cc.returns) > 0 { // nothing else receives from it
 		r := <-cc.returns
 		if of := cc.match(&r); of != nil {
 			of.returned = fmt.Sprintf("%d %s", r.ReplyCode, r.ReplyText)
@@ -285,7 +286,7 @@ func (cc *confirmChannel) forget(f *flight, tag uint64) string {
 	delete(cc.pending, tag)
 	reason := f.returned
 	cc.mu.Unlock()
-	<-cc.places
+	<-cc.slots
 	return reason
 }
 
@@ -310,16 +311,15 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 	}
 	select { // amqp091-go reports publications in flight as refused when a channel ends
 	case <-cc.ended:
-		return deathOf(f.outgoing, cc.cause)
+		return channelError(f.outgoing, cc.cause)
 	case <-ctx.Done():
 		return cc.unconfirmed(ctx, f.outgoing)
 	}
 }
 
 // match finds the flight of a returned message, which has no delivery tag. Returns arrive in the order of publication,
-// so among identical messages it is the oldest; messages that are identical in all this and have the same destination
-// are interchangeable. The headers only decide between candidates: not every field comes back as the Go value that was
-// sent.
+// so among identical messages it is the oldest, and it does not matter which of them it was. The headers only decide
+// between candidates, because not every field comes back as the Go value that was sent.
 func (cc *confirmChannel) match(r *amqp.Return) *flight {
 	var best *flight
 	var bestTag uint64
@@ -340,8 +340,8 @@ func (cc *confirmChannel) match(r *amqp.Return) *flight {
 // unconfirmed returns the error of a publication that has timed out, and names the alarm if there is one.
 func (cc *confirmChannel) unconfirmed(ctx context.Context, o *outgoing) error {
 	err := o.unconfirmed(ctx)
-	if p := cc.link.pressing(); p != nil {
-		err = o.fault(fmt.Errorf("%w (%s): %w: %w", ErrBlocked, p.reason, ErrUnconfirmed, context.Cause(ctx)))
+	if b := cc.link.whyBlocked(); b != nil {
+		err = o.fault(fmt.Errorf("%w (%s): %w: %w", ErrBlocked, b.reason, ErrUnconfirmed, context.Cause(ctx)))
 	}
 	return err
 }
@@ -350,7 +350,7 @@ func (o *outgoing) unconfirmed(ctx context.Context) error {
 	return o.fault(fmt.Errorf("%w: %w", ErrUnconfirmed, context.Cause(ctx)))
 }
 
-// fault is err with the place that was published to.
+// fault adds the destination to err.
 func (o *outgoing) fault(err error) error {
 	return fmt.Errorf("rabbitmq: publish to exchange %q with routing key %q: %w", o.exchange, o.key, err)
 }

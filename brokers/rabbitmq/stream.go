@@ -29,9 +29,12 @@ type stream struct {
 	plan      Plan         // of what it reads, without its retries and dead letters
 	received  atomic.Int64 // deliveries returned by Next
 
-	seen  int64     // value of received when keepDeclared last looked
-	idle  int       // looks in a row at which there was nothing to do
 	until time.Time // when it is forgotten after its failure; guarded by transport.consumed
+
+	// What keepDeclared found at its last check.
+	seen      int64     // value of received
+	idleSince time.Time // when deliveries stopped
+	starving  bool      // the queue had messages and the handlers had none
 
 	first  <-chan amqp.Delivery
 	others chan amqp.Delivery // of the consumers added by Widen
@@ -67,8 +70,8 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 		return nil, err
 	}
 	s := &stream{
-		transport: t, queue: q, conn: conn, ch: ch, acks: newAcker(ch), seen: -1, // not idle at the first look
-		plan:   t.design.mode(t.design.source(q.Names, q.Topic, q.Patterns)),
+		transport: t, queue: q, conn: conn, ch: ch, acks: newAcker(ch), idleSince: time.Now(),
+		plan:   t.design.permitted(t.design.source(q.Names, q.Topic, q.Patterns)),
 		others: make(chan amqp.Delivery), over: make(chan struct{}),
 	}
 	cancels, closes := ch.NotifyCancel(make(chan string, 1)), ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -91,7 +94,7 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 		}
 		return nil, err
 	}
-	t.tending.Do(func() { t.consuming.tasks.Go(func() { t.keepDeclared(t.consuming.life) }) })
+	t.checking.Do(func() { t.consuming.tasks.Go(func() { t.keepDeclared(t.consuming.life) }) })
 	return s, nil
 }
 
@@ -145,7 +148,7 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	}
 }
 
-// delivery describes d. Classic queues do not count deliveries beyond one.
+// delivery converts d. Classic queues only tell whether a message was delivered before.
 func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 	s.received.Add(1)
 	m, origin := s.message(d)
@@ -158,7 +161,7 @@ func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 		found.Earlier = max(1, found.Earlier)
 	}
 	found.NearLimit = origin.DeliveryCount >= max(1, min(design.deliveryLimit, usualLimit)/2)
-	// a message that an operator sends back has others as well
+	// One that an operator sends back has other headers as well.
 	if _, raw := d.Headers[keyUndecoded]; raw && len(d.Headers) == 1 {
 		found.Malformed = "the headers cannot be decoded: AMQP clients allow 32 tables in one another and 8,192 entries; " +
 			"their bytes are in " + keyUndecoded
@@ -172,9 +175,9 @@ func (s *stream) Renew(d *driver.Delivery) *message.Message {
 	return m
 }
 
-// message converts d, without changing its bytes, and records its origin. A retry came through its delay queue; then
-// the routing key and exchange of the first publication are in its headers, which only count if they were written for
-// this queue.
+// message converts d, without changing its bytes, and records its origin. A retry has come through its delay queue: the
+// routing key and exchange of the first publication are then in its headers, which count if they were written for this
+// queue.
 func (s *stream) message(d *amqp.Delivery) (*message.Message, envelope.Origin) {
 	m := unmarshal(d)
 	m.Payload = bytes.Clone(d.Body)
@@ -250,8 +253,8 @@ func (s *stream) forward(deliveries <-chan amqp.Delivery) {
 
 // Close implements driver.Stream. Unacked messages are redelivered.
 //
-// The consumer is cancelled although its channel ends next. A channel passes acks on to a quorum queue without waiting,
-// and when it ends, RabbitMQ 3.10 forgets those that it has not passed on yet: about ten messages would be handled
+// It cancels the consumer before it closes the channel. A channel passes acks on to a quorum queue without waiting, and
+// when it is closed, RabbitMQ 3.10 forgets those that it has not passed on yet: about ten messages would be handled
 // again after every shutdown. The answer to the cancel comes from the queue, after the acks.
 func (s *stream) Close(ctx context.Context) error {
 	select {

@@ -47,15 +47,15 @@ type Plan struct {
 	// program whose user may not declare: see [Plan.All].
 	Later []Queue
 
-	design *design      // nil for a plan that a program has made up
-	ways   []returnPath // of the wait queues among Queues, Later and Adopted
+	design      *design      // nil for a plan that a program has written itself
+	returnPaths []returnPath // of the wait queues among Queues, Later and Adopted
 }
 
 // returnPath is how messages return from a wait queue.
 type returnPath struct {
-	queue, to string
-	key       string // the key they were published with
-	own       bool   // they expire by their own time to live
+	queue, to  string
+	key        string // the key they were published with
+	perMessage bool   // each message has its own time to live
 }
 
 // adopts reports whether existing objects are used as they are.
@@ -77,7 +77,7 @@ func (p Plan) empty() bool { return len(p.Exchanges)+len(p.Queues)+len(p.Binding
 func (p Plan) only(queue string) Plan {
 	for _, q := range slices.Concat(p.Queues, p.Later) {
 		if q.Name == queue {
-			return Plan{Queues: []Queue{q}, ways: p.ways, design: p.design}
+			return Plan{Queues: []Queue{q}, returnPaths: p.returnPaths, design: p.design}
 		}
 	}
 	return Plan{}
@@ -103,15 +103,15 @@ func (p Plan) String() string {
 	for _, name := range p.Adopted {
 		fmt.Fprintf(&out, "queue    %s  (adopted: must exist, is not declared)\n", name)
 	}
-	taken := ""
+	adopts := ""
 	if p.adopts() {
-		taken = "  (if missing; otherwise as it is)"
+		adopts = "  (if missing; otherwise as it is)"
 	}
 	for _, e := range p.Exchanges {
-		fmt.Fprintf(&out, "exchange %s  %s%s%s\n", e.Name, e.Kind, formatArgs(e.Args), taken)
+		fmt.Fprintf(&out, "exchange %s  %s%s%s\n", e.Name, e.Kind, formatArgs(e.Args), adopts)
 	}
 	for _, q := range p.Queues {
-		fmt.Fprintf(&out, "queue    %s%s%s\n", q.Name, formatArgs(q.Args), taken)
+		fmt.Fprintf(&out, "queue    %s%s%s\n", q.Name, formatArgs(q.Args), adopts)
 	}
 	for _, b := range p.Bindings {
 		fmt.Fprintf(&out, "binding  %s\n", b)
@@ -133,18 +133,18 @@ func formatArgs(args amqp.Table) string {
 // merge adds the objects of other that p does not have.
 func (p *Plan) merge(other Plan) {
 	p.design = cmp.Or(p.design, other.design)
-	p.ways = union(p.ways, other.ways, func(w returnPath) returnPath { return w })
-	p.Exchanges = union(p.Exchanges, other.Exchanges, func(e Exchange) string { return e.Name })
-	p.Queues = union(p.Queues, other.Queues, queueName)
-	p.Later = union(p.Later, other.Later, queueName)
-	p.Bindings = union(p.Bindings, other.Bindings, func(b Binding) Binding { return b })
-	p.Adopted = union(p.Adopted, other.Adopted, func(name string) string { return name })
+	p.returnPaths = appendMissing(p.returnPaths, other.returnPaths, func(w returnPath) returnPath { return w })
+	p.Exchanges = appendMissing(p.Exchanges, other.Exchanges, func(e Exchange) string { return e.Name })
+	p.Queues = appendMissing(p.Queues, other.Queues, queueName)
+	p.Later = appendMissing(p.Later, other.Later, queueName)
+	p.Bindings = appendMissing(p.Bindings, other.Bindings, func(b Binding) Binding { return b })
+	p.Adopted = appendMissing(p.Adopted, other.Adopted, func(name string) string { return name })
 }
 
 func queueName(q Queue) string { return q.Name }
 
-// union appends those of more whose identity is not in list.
-func union[T any, ID comparable](list, more []T, id func(T) ID) []T {
+// appendMissing appends those of more whose id is not in list yet.
+func appendMissing[T any, ID comparable](list, more []T, id func(T) ID) []T {
 	for _, x := range more {
 		if !slices.ContainsFunc(list, func(have T) bool { return id(have) == id(x) }) {
 			list = append(list, x)

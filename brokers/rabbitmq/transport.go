@@ -35,7 +35,7 @@ type transport struct {
 	letters *sender // dead letters
 
 	consumed consumed
-	tending  sync.Once
+	checking sync.Once // starts keepDeclared
 	waits    waitQueues
 }
 
@@ -68,7 +68,7 @@ func connect(ctx context.Context, cfg brokers.Config, d *design) (*transport, er
 	return t, nil
 }
 
-// prepare reports at start what the first failure would otherwise reveal.
+// prepare detects faults at start that would otherwise surface with the first failing message.
 func (t *transport) prepare(ctx context.Context) error {
 	if err := t.publishing.connectOnce(ctx); err != nil {
 		return err
@@ -78,8 +78,8 @@ func (t *transport) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	if exchange := t.design.names("", "").Exchange; exchange != "" && t.design.makes() {
-		return declare(ctx, t.publishing, t.design.mode(
+	if exchange := t.design.names("", "").Exchange; exchange != "" && t.design.declares() {
+		return declare(ctx, t.publishing, t.design.permitted(
 			Plan{Exchanges: []Exchange{t.design.exchange(exchange)}}))
 	}
 	return nil
@@ -232,13 +232,13 @@ func (t *transport) outgoing(o *driver.Outgoing) (outgoing, error) {
 	return made, nil
 }
 
-// setOrigin adds headers with the origin of a retry or a dead letter.
+// setOrigin adds the headers that tell where a retry or a dead letter was first published.
 func setOrigin(headers map[string]any, o *driver.Outgoing) {
 	n := o.To.Names
 	switch o.To.Kind {
 	case driver.ToTopic:
 	case driver.ToConsumer:
-		// Otherwise the way back restores it.
+		// Without an exchange, dead-lettering from the delay queue restores the key.
 		if o.Origin.Exchange != "" || o.Origin.RoutingKey != n.Queue && o.Origin.RoutingKey != "" {
 			headers[envelope.KeyConsumer] = n.Queue
 			headers[envelope.KeyRoutingKey] = o.Origin.RoutingKey
@@ -256,13 +256,13 @@ func setOrigin(headers map[string]any, o *driver.Outgoing) {
 	}
 }
 
-// Ping implements driver.Transport. It uses the publishing connection, and reconnects it once if necessary. It also
-// fails while an exchange or a queue of a running subscription is missing.
+// Ping implements driver.Transport, on the publishing connection, which it tries once to restore. It also fails while
+// an exchange or a queue of a running subscription is missing.
 func (t *transport) Ping(ctx context.Context) error {
 	if err := t.publishing.connectOnce(ctx); err != nil {
 		return fmt.Errorf("rabbitmq: ping: %w", err)
 	}
-	if err := t.publishing.awaitRelief(ctx); err != nil {
+	if err := t.publishing.awaitUnblocked(ctx); err != nil {
 		return err
 	}
 	d := &declarer{link: t.publishing}
