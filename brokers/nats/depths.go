@@ -55,7 +55,7 @@ func (t *transport) depths(ctx context.Context, topic string) ([]brokers.Depth, 
 	add := func(group string, kind brokers.DepthKind, messages uint64) {
 		found = append(found, brokers.Depth{Topic: topic, Group: group, Kind: kind, Messages: int64(messages)}) //nolint:gosec // G115: a count
 	}
-	delayed, err := count(ctx, s, p.wait("first", "*"))
+	delayed, err := count(ctx, s, p.schedule("first", "*"))
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (t *transport) depths(ctx context.Context, topic string) ([]brokers.Depth, 
 			continue // not a group of this topic
 		}
 		group := nameOf(info.Config.Durable)
-		retries, err := count(ctx, s, p.wait(again(group), "*"))
+		retries, err := count(ctx, s, p.schedule(retriesToken(group), "*"))
 		if err != nil {
 			return nil, err
 		}

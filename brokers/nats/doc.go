@@ -9,14 +9,13 @@
 // In addition to the parameters of every driver (see package brokers), which may all be written without x-:
 //
 //	parameter    default  meaning
-//	declare      true     make the streams and consumers that are missing, and change consumers to what is configured
-//	replicas     0        replicas of the streams that are made, 1 to 5; 0: 3 on a cluster, else 1
-//	max-age      0        how long a stream keeps messages, at least 1h; 0: for as long as its operator does
+//	declare      true     create missing streams and consumers, and change consumers to the configuration
+//	replicas     0        replicas of new streams, 1 to 5; 0 means 3 on a cluster, otherwise 1
+//	max-age      0        how long a stream keeps messages, at least 1h; 0 sets no limit
 //	ack-wait     30s      silence after which the server gives the messages of a dead process to another one
-//	prefetch     1        messages that the server sends ahead to one subscription; at least as many as its concurrency
-//	nack-pause   100ms    pause before a nacked message is delivered again; doubled at each further nack, up to 64 times
-//	crash-limit  5        deliveries without an answer after which a message is a dead letter before its handler; 0:
-//	             never
+//	prefetch     1        messages that the server sends ahead to one subscription; at least its concurrency
+//	nack-pause   100ms    before a nacked message is delivered again; doubled by each further nack, up to 64 times
+//	crash-limit  5        how often a message may end its process before it is dead-lettered; 0 means never
 //	credentials  -        file with the user's JWT and seed
 //	tls-ca       -        file with the certificates to trust; the system's if not given
 //	tls-cert, tls-key     files with the client's certificate and key
@@ -26,12 +25,12 @@
 // At least once. A topic is a stream, whose subject is the topic's name, and each group is a durable consumer of it. A
 // stream keeps handled messages, as Kafka's topics do, until its max-age: a new group starts with the oldest message.
 // The server confirms acks; if it has no replicas and is killed, it forgets the most recent ones. While a handler runs,
-// the server receives progress reports: ack-wait limits how long a dead process is waited for, not how long a handler
-// may take.
+// we report progress to the server: ack-wait limits how long the messages of a dead process wait, not how long a
+// handler may take.
 //
-// Reschedule publishes to a subject that only the consumer of the group reads, and the copy is deleted after its ack.
-// Nacked messages stay unacked for their pause. Connections are retried forever, and a stream or consumer deleted by an
-// operator is recreated, the consumer after the last message acked by its group.
+// Reschedule publishes to a subject that only the group's consumer reads, and the copy is deleted after its ack. Nacked
+// messages stay unacked for their pause. Lost connections are retried forever. A stream or consumer that an operator
+// deletes is recreated, the consumer after the last message that its group acked.
 //
 // # How delay works
 //
@@ -42,9 +41,10 @@
 //
 // # Headers
 //
-// Metadata are headers of NATS. Those that NATS cannot carry (names that HTTP does not allow, line breaks, values with
-// leading or trailing space, and the server's own names, Nats-*) are percent-encoded in the header Redrive-Headers. The
-// UUID is in _watermill_message_uuid, as in watermill-nats; a message without it uses its Nats-Msg-Id.
+// Metadata become headers of NATS. Those that NATS cannot carry (names that HTTP does not allow, line breaks, values
+// with leading or trailing space, and the server's own names, Nats-*) are percent-encoded in the header
+// Redrive-Headers. The UUID is in _watermill_message_uuid, as in watermill-nats; a message without it uses its
+// Nats-Msg-Id.
 //
 // # Limits
 //
@@ -52,7 +52,7 @@
 // need. An existing stream with a topic's subject is used if it has all that is needed; otherwise it is refused with
 // the necessary changes.
 //
-// The sequence numbers of our streams start with the time, so that they differ from those of earlier streams with the
-// same name: an ack only names stream, consumer and number. If you recreate streams by hand, while handlers still have
-// messages of the old one, give them a FirstSeq too.
+// The sequence numbers of our streams start with the current time, so that they differ from those of earlier streams
+// with the same name, because an ack names only the stream, the consumer and the number. If you recreate a stream by
+// hand while handlers still have messages of the old one, give it a FirstSeq too.
 package nats

@@ -12,7 +12,7 @@ import (
 
 const (
 	uuidHeader = "_watermill_message_uuid" // watermill-nats' own
-	// oddHeader holds the headers that NATS cannot carry, in the form of a URL's query.
+	// oddHeader holds the headers that NATS cannot carry, encoded like the query of a URL.
 	oddHeader = "Redrive-Headers"
 
 	idHeader     = "Nats-Msg-Id"
@@ -24,8 +24,8 @@ const (
 	schedulerNext  = "Nats-Schedule-Next" // likewise
 )
 
-// rendered is o as it is stored, without its subject.
-func rendered(o *driver.Outgoing) *nats.Msg {
+// render converts o to a message without a subject.
+func render(o *driver.Outgoing) *nats.Msg {
 	m := &nats.Msg{Data: o.Message.Payload, Header: make(nats.Header, len(o.Message.Metadata)+len(o.Extra)+3)}
 	odd := url.Values{}
 	for key, value := range o.Headers() {
@@ -46,8 +46,8 @@ func rendered(o *driver.Outgoing) *nats.Msg {
 	return m
 }
 
-// isPlainKey reports whether a header of that name arrives as it was sent. The client drops names that are not HTTP
-// tokens, and the server interprets its own.
+// isPlainKey reports whether a header of that name arrives unchanged. The client drops names that are not HTTP tokens,
+// and the server interprets its own.
 func isPlainKey(key string) bool {
 	const prefix = "nats-"
 	if key == "" || key == uuidHeader || key == oddHeader || key == statusHeader ||
@@ -68,8 +68,8 @@ func isPlainValue(value string) bool {
 		value[0] > ' ' && value[len(value)-1] > ' '
 }
 
-// parsed returns a message that shares nothing with m, the server's message.
-func parsed(m *nats.Msg) *message.Message {
+// parse converts m to a message that shares nothing with it.
+func parse(m *nats.Msg) *message.Message {
 	out := message.NewMessage("", append([]byte{}, m.Data...))
 	headers := out.Metadata
 	for key, values := range m.Header {

@@ -14,28 +14,32 @@ type place struct {
 	token   string // the topic as one token of a subject, and as the name of a stream
 }
 
-// ours is the first token of the subjects that no producer publishes to.
-const ours = "redrive"
+// prefix is the first token of the subjects that are ours: no producer publishes to them.
+const prefix = "redrive"
 
 func placeOf(topic string) place {
 	return place{subject: subjectOf(topic), token: tokenOf(topic)}
 }
 
-// again is the subject that only the consumer of group reads.
-func (p place) again(group string) string { return ours + "." + p.token + "." + again(group) }
+// retries is the subject of a group's retries, which only its consumer reads.
+func (p place) retries(group string) string {
+	return prefix + "." + p.token + "." + retriesToken(group)
+}
 
-func again(group string) string { return "again." + tokenOf(group) }
+func retriesToken(group string) string { return "again." + tokenOf(group) }
 
-// wait is the subject of one schedule: the server keeps one for each subject.
-func (p place) wait(kind, id string) string { return ours + "." + p.token + ".wait." + kind + "." + id }
+// schedule is the subject of one schedule. The server keeps one schedule for each subject.
+func (p place) schedule(kind, id string) string {
+	return prefix + "." + p.token + ".wait." + kind + "." + id
+}
 
-// all are the subjects that are not the topic's.
-func (p place) all() string { return ours + "." + p.token + ".>" }
+// ownSubjects matches the subjects that we add to the topic's.
+func (p place) ownSubjects() string { return prefix + "." + p.token + ".>" }
 
-// maxToken bounds names of streams and consumers: they are file names too.
+// maxToken bounds the names of streams and consumers, which are file names too.
 const maxToken = 180
 
-// tokenOf makes a token that no other name makes. Points become pluses, as they separate tokens.
+// tokenOf converts a name to a token, different for every name. Dots, which separate tokens, become pluses.
 func tokenOf(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
@@ -52,10 +56,10 @@ func tokenOf(name string) string {
 		return b.String()
 	}
 	sum := sha256.Sum256([]byte(name))
-	return b.String()[:maxToken-33] + "=" + hex.EncodeToString(sum[:16]) // no = is followed by so many digits else
+	return b.String()[:maxToken-33] + "=" + hex.EncodeToString(sum[:16]) // elsewhere = is followed by two digits
 }
 
-// nameOf is the reverse of tokenOf. A shortened token is returned as it is.
+// nameOf is the reverse of tokenOf. It returns a shortened token unchanged.
 func nameOf(token string) string {
 	name, err := url.PathUnescape(strings.NewReplacer("=", "%", "+", ".").Replace(token))
 	if err != nil || len(token) == maxToken {
@@ -64,7 +68,7 @@ func nameOf(token string) string {
 	return name
 }
 
-// subjectOf is the topic itself if it can be a subject without wildcards.
+// subjectOf returns the topic, with the characters escaped that cannot be in a subject or are wildcards.
 func subjectOf(topic string) string {
 	var b strings.Builder
 	for i := range len(topic) {

@@ -21,10 +21,10 @@ func TestNames_AreReadable(t *testing.T) {
 	p := placeOf("orders.paid")
 	require.Equal(t, "orders.paid", p.subject)
 	require.Equal(t, "orders+paid", p.token)
-	require.Equal(t, "redrive.orders+paid.again.billing", p.again("billing"))
-	require.Equal(t, "redrive.orders+paid.wait.first.1", p.wait("first", "1"))
-	require.Equal(t, "redrive.orders+paid.wait.again.billing.1", p.wait(again("billing"), "1"))
-	require.Equal(t, "redrive.orders+paid.>", p.all())
+	require.Equal(t, "redrive.orders+paid.again.billing", p.retries("billing"))
+	require.Equal(t, "redrive.orders+paid.wait.first.1", p.schedule("first", "1"))
+	require.Equal(t, "redrive.orders+paid.wait.again.billing.1", p.schedule(retriesToken("billing"), "1"))
+	require.Equal(t, "redrive.orders+paid.>", p.ownSubjects())
 }
 
 // Two topics never share a stream or a subject, and every topic has valid names.
@@ -69,7 +69,7 @@ func TestHeaders_OfAnyBytesSurvive(t *testing.T) {
 				m.Metadata[key] = text.Draw(t, "value")
 			}
 		}
-		got := parsed(overTheWire(t, rendered(&driver.Outgoing{Message: m, To: &driver.Destination{}})))
+		got := parse(overTheWire(t, render(&driver.Outgoing{Message: m, To: &driver.Destination{}})))
 		require.Equal(t, m.UUID, got.UUID)
 		want := message.Metadata{}
 		maps.Insert(want, (&driver.Outgoing{Message: m}).Headers()) // except IDs that a broker assigned
@@ -94,13 +94,13 @@ func overTheWire(t require.TestingT, m *nats.Msg) *nats.Msg {
 
 // A foreign producer's message keeps its id.
 func TestHeaders_OfAForeignMessage(t *testing.T) {
-	m := parsed(&nats.Msg{Data: []byte("1"), Header: nats.Header{
+	m := parse(&nats.Msg{Data: []byte("1"), Header: nats.Header{
 		idHeader: {"order-1"}, "X": {"y", "z"}, schedulerNext: {"purge"}, schedulerFrom: {"redrive.orders.wait.first.1"},
 	}})
 	require.Equal(t, "order-1", m.UUID)
 	require.Equal(t, message.Metadata{idHeader: "order-1", "X": "y"}, m.Metadata)
 
-	plain := parsed(&nats.Msg{Header: nats.Header{oddHeader: {"%zz"}}})
+	plain := parse(&nats.Msg{Header: nats.Header{oddHeader: {"%zz"}}})
 	require.Empty(t, plain.UUID)
 	require.Equal(t, "%zz", plain.Metadata[oddHeader])
 }

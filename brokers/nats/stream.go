@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// asking is how long the server keeps one request for messages.
-	asking = 30 * time.Second
+	// requestExpires is how long the server keeps one request for messages.
+	requestExpires = 30 * time.Second
 	// heartbeat is how often the server reports that it still has a request. A new leader does not have the old one's
 	// requests.
 	heartbeat = 2 * time.Second
-	// answering is how long the server has to confirm an ack. After being killed it does not know its most recent
-	// deliveries, and does not answer their acks: they are redelivered.
-	answering = 3 * time.Second
-	// noting is how often the group's acks are recorded.
-	noting = 10 * time.Second
+	// ackTimeout is how long the server has to confirm an ack. A server that was killed does not know its most recent
+	// deliveries and never answers their acks. It redelivers them.
+	ackTimeout = 3 * time.Second
+	// followEvery is how often the group's acks are recorded.
+	followEvery = 10 * time.Second
 )
 
 // stream reads a durable consumer: it requests as many messages as the window has room for. The client's own Consume
-// and Messages fetch more than that, and do not extend the messages in their buffers while a handler runs.
+// and Messages fetch more, and do not extend the ack deadline of what they have buffered while a handler runs.
 type stream struct {
 	t           *transport
 	place       place
@@ -43,7 +43,7 @@ type stream struct {
 	name        string // of the JetStream stream
 	incarnation string
 	consumer    jetstream.Consumer
-	made        time.Time // when the consumer was created
+	created     time.Time // when the consumer was created
 	ackWait     time.Duration
 	sub         *nats.Subscription
 	need        chan struct{} // there may be room in the window
@@ -52,15 +52,15 @@ type stream struct {
 	stop        chan struct{}
 	working     sync.WaitGroup
 
-	mu      sync.Mutex
-	window  int
-	asked   int         // messages requested from the server but not received
-	ready   []*nats.Msg // for Next
-	hands   map[*nats.Msg]struct{}
-	heard   time.Time // when the server was last heard from
-	silent  int       // consecutive checks without one
-	err     error
-	closing bool
+	mu        sync.Mutex
+	window    int
+	requested int         // messages requested from the server but not received yet
+	ready     []*nats.Msg // for Next
+	inFlight  map[*nats.Msg]struct{}
+	heard     time.Time // when the server last sent something
+	silent    int       // consecutive checks at which the server was silent
+	err       error
+	closing   bool
 }
 
 var (
@@ -82,12 +82,12 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	info := js.CachedInfo()
 	s := &stream{
 		t: t, place: placeOf(q.Topic), group: q.Group, name: info.Config.Name, incarnation: incarnation(info),
-		consumer: consumer, made: consumer.CachedInfo().Created, ackWait: consumer.CachedInfo().Config.AckWait,
-		window: q.Window, heard: time.Now(), hands: map[*nats.Msg]struct{}{},
+		consumer: consumer, created: consumer.CachedInfo().Created, ackWait: consumer.CachedInfo().Config.AckWait,
+		window: q.Window, heard: time.Now(), inFlight: map[*nats.Msg]struct{}{},
 		need: make(chan struct{}, 1), doubt: make(chan struct{}, 1), wake: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
-	s.note(consumer.CachedInfo())
-	if s.sub, err = t.conn.Subscribe(nats.NewInbox(), s.take); err != nil {
+	s.recordAcks(consumer.CachedInfo())
+	if s.sub, err = t.conn.Subscribe(nats.NewInbox(), s.receive); err != nil {
 		return nil, err
 	}
 	if err := s.sub.SetPendingLimits(-1, -1); err != nil { // the window limits them
@@ -116,14 +116,14 @@ func signal(c chan struct{}) {
 	}
 }
 
-// take receives messages and the status of our requests from the server.
-func (s *stream) take(m *nats.Msg) {
+// receive handles what the server sends: messages, and the status of our requests.
+func (s *stream) receive(m *nats.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.heard, s.silent = time.Now(), 0
 	if strings.HasPrefix(m.Reply, "$JS.ACK.") {
-		s.asked = max(0, s.asked-1)
-		s.hands[m] = struct{}{}
+		s.requested = max(0, s.requested-1)
+		s.inFlight[m] = struct{}{}
 		if s.closing {
 			return
 		}
@@ -135,12 +135,12 @@ func (s *stream) take(m *nats.Msg) {
 	case status == "100": // a heartbeat
 	case status == "408": // a request has expired without all its messages
 		unsent, _ := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
-		s.asked = max(0, s.asked-unsent)
+		s.requested = max(0, s.requested-unsent)
 		signal(s.need)
 	case status == "409" && strings.EqualFold(text, "Consumer Deleted"):
 		s.fail(fmt.Errorf("the consumer has been deleted: %w", brokers.ErrUnroutable))
 	case status == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")):
-		s.asked = 0 // after the silence that follows we ask again, when there is a leader
+		s.requested = 0 // checkSilence requests again, when there may be a leader
 	default: // 503: no server leads the consumer, or the consumer is gone
 		s.fail(fmt.Errorf("the server does not take requests for messages: %s %s", status, text))
 	}
@@ -156,41 +156,41 @@ func (s *stream) fail(err error) {
 
 func (s *stream) pullAgain() {
 	s.mu.Lock()
-	s.asked, s.heard = 0, time.Now()
+	s.requested, s.heard = 0, time.Now()
 	s.mu.Unlock()
 	signal(s.need)
 }
 
-// work requests messages, and tells the server which ones are still in flight.
+// work requests messages, and extends the ack deadline of those in flight.
 func (s *stream) work() {
 	extend := time.NewTicker(s.ackWait / 3)
 	defer extend.Stop()
-	listen := time.NewTicker(heartbeat)
-	defer listen.Stop()
+	silence := time.NewTicker(heartbeat)
+	defer silence.Stop()
 	for {
 		select {
 		case <-s.stop:
 			return
 		case <-s.need:
-			s.ask()
+			s.request()
 		case <-extend.C:
 			s.extend()
-		case <-listen.C:
-			s.listen()
+		case <-silence.C:
+			s.checkSilence()
 		}
 	}
 }
 
-func (s *stream) ask() {
+func (s *stream) request() {
 	s.mu.Lock()
-	n := s.window - len(s.hands) - s.asked
-	if s.closing || s.err != nil || n <= 0 || s.asked > 0 && n < s.window/4 {
+	n := s.window - len(s.inFlight) - s.requested
+	if s.closing || s.err != nil || n <= 0 || s.requested > 0 && n < s.window/4 {
 		s.mu.Unlock()
 		return
 	}
-	s.asked += n
+	s.requested += n
 	s.mu.Unlock()
-	request, err := json.Marshal(map[string]any{"batch": n, "expires": asking, "idle_heartbeat": heartbeat})
+	request, err := json.Marshal(map[string]any{"batch": n, "expires": requestExpires, "idle_heartbeat": heartbeat})
 	if err == nil {
 		err = s.t.conn.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+s.name+"."+tokenOf(s.group), s.sub.Subject, request)
 	}
@@ -203,36 +203,37 @@ func (s *stream) ask() {
 
 func (s *stream) extend() {
 	s.mu.Lock()
-	hands := slices.Collect(maps.Keys(s.hands))
+	inFlight := slices.Collect(maps.Keys(s.inFlight))
 	s.mu.Unlock()
-	for _, m := range hands {
-		_ = s.t.conn.Publish(m.Reply, []byte("+WPI")) // otherwise it is redelivered
+	for _, m := range inFlight {
+		_ = s.t.conn.Publish(m.Reply, []byte("+WPI")) // at worst it is redelivered
 	}
 }
 
-// listen requests again after the server was silent, and ends the stream if that does not help.
-func (s *stream) listen() {
+// checkSilence requests again after the server was silent, and ends the stream if that does not help.
+func (s *stream) checkSilence() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.t.conn.IsConnected() {
-		s.heard = time.Now() // the connection is being restored; we ask again afterwards
+		s.heard = time.Now() // the client reconnects, and then we request again
 		return
 	}
-	if time.Since(s.heard) < 2*heartbeat+heartbeat/2 || s.asked == 0 && s.window <= len(s.hands) {
+	if time.Since(s.heard) < 2*heartbeat+heartbeat/2 || s.requested == 0 && s.window <= len(s.inFlight) {
 		return
 	}
 	if s.silent++; s.silent > 2 {
 		s.fail(errors.New("the server has stopped answering requests for messages"))
 		return
 	}
-	s.asked, s.heard = 0, time.Now()
+	s.requested, s.heard = 0, time.Now()
 	signal(s.need)
 }
 
 // follow records the group's acks, so that a deleted consumer can be recreated after them, and ends the stream when the
-// consumer no longer exists. The server only notifies requests for messages, and with a full window there are none.
+// consumer no longer exists. The server only reports that in answer to a request for messages, and with a full window
+// there is none.
 func (s *stream) follow() {
-	ticker := time.NewTicker(noting)
+	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
 	for {
 		select {
@@ -241,18 +242,18 @@ func (s *stream) follow() {
 		case <-ticker.C:
 		case <-s.doubt:
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), noting/2)
+		ctx, cancel := context.WithTimeout(context.Background(), followEvery/2)
 		info, err := s.consumer.Info(ctx)
 		cancel()
 		switch {
-		case err == nil && info.Created.Equal(s.made):
-			s.note(info)
+		case err == nil && info.Created.Equal(s.created):
+			s.recordAcks(info)
 			continue
 		case err == nil:
 			err = fmt.Errorf("the consumer has been recreated: %w", brokers.ErrUnroutable)
 		default:
 			if err = missing(err); !errors.Is(err, brokers.ErrUnroutable) {
-				continue // the next round asks again
+				continue // try again next time
 			}
 		}
 		s.mu.Lock()
@@ -261,10 +262,10 @@ func (s *stream) follow() {
 	}
 }
 
-func (s *stream) note(info *jetstream.ConsumerInfo) {
+func (s *stream) recordAcks(info *jetstream.ConsumerInfo) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
-	s.t.floors[s.name+"\x00"+info.Name] = floor{stream: s.incarnation, seq: info.AckFloor.Stream}
+	s.t.floors[s.name+"\x00"+info.Name] = floor{incarnation: s.incarnation, seq: info.AckFloor.Stream}
 }
 
 // Next implements driver.Stream.
@@ -292,7 +293,7 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 }
 
 func (s *stream) delivery(m *nats.Msg) driver.Delivery {
-	d := driver.Delivery{Message: parsed(m), Token: m}
+	d := driver.Delivery{Message: parse(m), Token: m}
 	meta, err := m.Metadata()
 	if err != nil {
 		return d
@@ -306,7 +307,7 @@ func (s *stream) delivery(m *nats.Msg) driver.Delivery {
 }
 
 // Renew implements driver.Renewer.
-func (s *stream) Renew(d *driver.Delivery) *message.Message { return parsed(d.Token.(*nats.Msg)) }
+func (s *stream) Renew(d *driver.Delivery) *message.Message { return parse(d.Token.(*nats.Msg)) }
 
 // Widen implements driver.Widener.
 func (s *stream) Widen(_ context.Context, window int) error {
@@ -327,7 +328,7 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 			continue
 		}
 		s.mu.Lock()
-		delete(s.hands, m)
+		delete(s.inFlight, m)
 		s.mu.Unlock()
 	}
 	signal(s.need)
@@ -338,7 +339,7 @@ func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Answer)
 	if outcome != driver.Ack {
 		return s.release(ctx, m)
 	}
-	ctx, cancel := context.WithTimeout(ctx, answering)
+	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	_, err := s.t.conn.RequestWithContext(ctx, m.Reply, []byte("+ACK"))
 	switch {
@@ -353,10 +354,10 @@ func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Answer)
 	return err
 }
 
-// remove deletes a message stored for this consumer alone once it is settled. Messages left behind by a crash are
-// acked, and occupy space until the stream's max-age.
+// remove deletes an acked message that was stored for this consumer alone. Those left behind by a crash are acked, and
+// take up space until the stream's max-age.
 func (s *stream) remove(m *nats.Msg) {
-	if m.Subject != s.place.again(s.group) {
+	if m.Subject != s.place.retries(s.group) {
 		return
 	}
 	if meta, err := m.Metadata(); err == nil {
@@ -365,11 +366,11 @@ func (s *stream) remove(m *nats.Msg) {
 	}
 }
 
-// release returns a message to the queue. The server counts that as a delivery, so a suspect, which has been counted
-// already and runs alone, is stored again instead: a restart must not count against it.
+// release returns a message to the queue. The server counts that as a delivery. A suspect is stored again instead, so
+// that a restart does not count against it.
 func (s *stream) release(ctx context.Context, m *nats.Msg) error {
 	if len(m.Header[envelope.KeySuspect]) > 0 {
-		fresh := &nats.Msg{Subject: s.place.again(s.group), Data: m.Data, Header: maps.Clone(m.Header)}
+		fresh := &nats.Msg{Subject: s.place.retries(s.group), Data: m.Data, Header: maps.Clone(m.Header)}
 		delete(fresh.Header, schedulerFrom)
 		delete(fresh.Header, schedulerNext)
 		if _, err := s.t.js.PublishMsg(ctx, fresh); err == nil {
@@ -379,7 +380,7 @@ func (s *stream) release(ctx context.Context, m *nats.Msg) error {
 	return s.t.conn.Publish(m.Reply, []byte("-NAK"))
 }
 
-// Close implements driver.Stream. Messages received meanwhile are returned, instead of waiting for their ack-wait.
+// Close implements driver.Stream. Messages that arrive meanwhile are returned at once, not after their ack-wait.
 func (s *stream) Close(ctx context.Context) error {
 	close(s.stop)
 	s.t.mu.Lock()
@@ -403,10 +404,10 @@ func (s *stream) Close(ctx context.Context) error {
 		}
 	}
 	s.mu.Lock()
-	hands, failed := slices.Collect(maps.Keys(s.hands)), s.err != nil
+	inFlight, failed := slices.Collect(maps.Keys(s.inFlight)), s.err != nil
 	s.mu.Unlock()
-	for _, m := range hands {
-		if failed { // the handlers of this process may still have it, and recognise it by its position
+	for _, m := range inFlight {
+		if failed { // a handler may still have it; when it comes back, it is recognized by its position
 			_ = s.t.conn.Publish(m.Reply, []byte("-NAK"))
 			continue
 		}

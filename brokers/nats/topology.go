@@ -30,13 +30,13 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	return t.declareConsumer(ctx, info, &q)
 }
 
-// declareStream finds the stream that takes the subject, or creates it.
+// declareStream finds the stream with the topic's subject, or creates it.
 func (t *transport) declareStream(ctx context.Context, topic string) (*jetstream.StreamInfo, error) {
 	p := placeOf(topic)
 	s, err := t.stream(ctx, topic)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound) && !t.cfg.Params.Bool("declare"):
-		return nil, fmt.Errorf("no stream takes %s, and declare=false: %w", p.subject, brokers.ErrUnroutable)
+		return nil, fmt.Errorf("no stream has the subject %s, and declare=false: %w", p.subject, brokers.ErrUnroutable)
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		if s, err = t.createStream(ctx, p); err != nil {
 			return nil, err
@@ -56,8 +56,8 @@ func (t *transport) createStream(ctx context.Context, p place) (jetstream.Stream
 			replicas = 3
 		}
 	}
-	s, err := t.makeStream(ctx, jetstream.StreamConfig{
-		Name: p.token, Subjects: []string{p.subject, p.all()}, Storage: jetstream.FileStorage,
+	s, err := t.tryCreateStream(ctx, jetstream.StreamConfig{
+		Name: p.token, Subjects: []string{p.subject, p.ownSubjects()}, Storage: jetstream.FileStorage,
 		Replicas: replicas, MaxAge: t.cfg.Params.Duration("max-age"), AllowMsgSchedules: true, AllowRollup: true,
 		AllowDirect: true, FirstSeq: firstSequence(),
 	})
@@ -70,20 +70,20 @@ func (t *transport) createStream(ctx context.Context, p place) (jetstream.Stream
 	return s, nil
 }
 
-// firstSequence starts the sequence numbers of a stream after all those of an earlier one with the same name. The
-// subject of an ack names the stream, the consumer and the number: a handler that answers a message of a deleted stream
-// would otherwise ack the message with that number in the next one.
+// firstSequence lets a stream's sequence numbers begin after those of any earlier stream with its name. An ack names
+// only the stream, the consumer and the number: a handler that acks a message of a deleted stream would otherwise ack
+// the message with that number in the new one.
 func firstSequence() uint64 { return uint64(time.Now().UnixMicro()) }
 
-// clearing paces attempts to create a stream: nats-server 2.12 removes the files of a deleted one in the background,
-// and meanwhile sometimes answers that it cannot create the store of another with that name.
-var clearing = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
+// creating paces attempts to create a stream: nats-server 2.12 deletes the files of a deleted one in the background,
+// and until then may fail to create another with its name.
+var creating = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
 
-func (t *transport) makeStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+func (t *transport) tryCreateStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
 	const streamCreate, attempts = 10049, 8 // over 3 s
 	for n := 1; ; n++ {
 		s, err := t.js.CreateStream(ctx, cfg)
-		if !hasCode(err, streamCreate) || n == attempts || wait.For(ctx, clearing.After(n)) != nil {
+		if !hasCode(err, streamCreate) || n == attempts || wait.For(ctx, creating.After(n)) != nil {
 			return s, err
 		}
 	}
@@ -94,10 +94,10 @@ func usable(cfg *jetstream.StreamConfig, p place) error {
 	var faults []string
 	if cfg.Retention != jetstream.LimitsPolicy {
 		faults = append(faults, "its retention is "+cfg.Retention.String()+
-			", with which messages for a group that has no consumer are lost: it must be limits")
+			", which loses the messages of a group whose consumer was deleted: set it to limits")
 	}
-	if !slices.Contains(cfg.Subjects, p.all()) {
-		faults = append(faults, "it lacks the subject "+p.all()+" for retries: add it")
+	if !slices.Contains(cfg.Subjects, p.ownSubjects()) {
+		faults = append(faults, "it lacks the subject "+p.ownSubjects()+" for retries: add it")
 	}
 	if !cfg.AllowMsgSchedules {
 		faults = append(faults, "it does not allow message schedules: allow them (nats-server 2.12 or later)")
@@ -105,17 +105,17 @@ func usable(cfg *jetstream.StreamConfig, p place) error {
 	if len(faults) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: stream %s has the subject %s, and cannot be used: %s",
+	return fmt.Errorf("%w: stream %s has the subject %s but cannot be used: %s",
 		brokers.ErrUnsupported, cfg.Name, p.subject, strings.Join(faults, "; "))
 }
 
 // floor is the last message that a group has acked, as far as this process knows.
 type floor struct {
-	stream string // which stream: sequences start over in another one
-	seq    uint64
+	incarnation string // of the stream, because sequences start over in another one
+	seq         uint64
 }
 
-// incarnation identifies a stream among all those with its name.
+// incarnation tells a stream from earlier and later ones with its name.
 func incarnation(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
@@ -126,7 +126,7 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 	declare := t.cfg.Params.Bool("declare")
 	want := jetstream.ConsumerConfig{
 		Durable: name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: t.cfg.Params.Duration("ack-wait"),
-		FilterSubjects: []string{p.subject, p.again(q.Group)},
+		FilterSubjects: []string{p.subject, p.retries(q.Group)},
 		MaxDeliver:     -1, MaxAckPending: -1, DeliverPolicy: jetstream.DeliverAllPolicy,
 	}
 	found, err := t.js.Consumer(ctx, stream, name)
@@ -156,20 +156,35 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 	return nil
 }
 
-// createConsumer starts after the last known ack of the group if an operator has deleted its consumer, otherwise with
-// the oldest message.
+// createConsumer creates a consumer that starts with the oldest message, or, if an operator has deleted the group's
+// consumer, after the last message that the group is known to have acked.
 func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamInfo,
 	cfg jetstream.ConsumerConfig,
 ) error {
+	stream := info.Config.Name
 	t.mu.Lock()
-	known := t.floors[info.Config.Name+"\x00"+cfg.Durable]
+	acked := t.floors[stream+"\x00"+cfg.Durable]
 	t.mu.Unlock()
-	if known.seq > 0 && known.stream == incarnation(info) {
-		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, known.seq+1
+	resumes := acked.seq > 0 && acked.incarnation == incarnation(info)
+	if resumes {
+		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, acked.seq+1
 	}
-	_, err := t.js.CreateConsumer(ctx, info.Config.Name, cfg)
-	if err != nil && !errors.Is(err, jetstream.ErrConsumerExists) { // another process was faster
-		return fmt.Errorf("create consumer %s of stream %s: %w", cfg.Durable, info.Config.Name, err)
+	_, err := t.js.CreateConsumer(ctx, stream, cfg)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerExists): // another process was faster
+		return nil
+	case err != nil:
+		return fmt.Errorf("create consumer %s of stream %s: %w", cfg.Durable, stream, err)
+	case !resumes:
+		return nil
 	}
-	return nil
+	// If the stream was recreated since it was looked up, and counts from 1, the consumer would skip its messages.
+	now, err := t.js.Stream(ctx, stream)
+	if err == nil {
+		if incarnation(now.CachedInfo()) == incarnation(info) {
+			return nil
+		}
+		err = fmt.Errorf("stream %s has been recreated: %w", stream, brokers.ErrUnroutable)
+	}
+	return errors.Join(missing(err), t.js.DeleteConsumer(ctx, stream, cfg.Durable))
 }

@@ -41,7 +41,7 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 		case !errors.Is(err, jetstream.ErrNoStreamResponse):
 		case out[i].ExistingOnly:
 			errs[i] = fmt.Errorf("%w: %w", brokers.ErrUnroutable, err)
-		default: // there is no such stream, or it currently has no leader
+		default: // the stream is missing, or currently has no leader
 			if _, errs[i] = t.declareStream(ctx, topicOf(out[i].To)); errs[i] == nil {
 				errs[i] = t.publish(ctx, out[i:i+1])[0]
 			}
@@ -52,9 +52,9 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 
 func (t *transport) publish(ctx context.Context, out []driver.Outgoing) []error {
 	futures, errs := make([]jetstream.PubAckFuture, len(out)), make([]error, len(out))
-	there := map[*driver.Destination]error{}
+	consumers := map[*driver.Destination]error{}
 	for i := range out {
-		if errs[i] = t.mustBe(ctx, &out[i], there); errs[i] != nil {
+		if errs[i] = t.checkConsumer(ctx, &out[i], consumers); errs[i] != nil {
 			continue
 		}
 		var m *nats.Msg
@@ -72,27 +72,27 @@ func (t *transport) publish(ctx context.Context, out []driver.Outgoing) []error 
 				errs[i] = context.Cause(ctx)
 			}
 		}
-		errs[i] = meaning(errs[i])
+		errs[i] = translate(errs[i])
 	}
 	return errs
 }
 
-// mustBe fails if o may only go to an existing consumer, and there is none: the stream would keep the message unread.
-// known holds the answers of this call.
-func (t *transport) mustBe(ctx context.Context, o *driver.Outgoing, known map[*driver.Destination]error) error {
+// checkConsumer fails if o may only go to an existing consumer and there is none: the stream would keep the message
+// unread. known caches the results.
+func (t *transport) checkConsumer(ctx context.Context, o *driver.Outgoing, known map[*driver.Destination]error) error {
 	if !o.ExistingOnly || o.To.Kind != driver.ToConsumer {
 		return nil
 	}
-	err, asked := known[o.To]
-	if !asked {
+	err, checked := known[o.To]
+	if !checked {
 		_, err = t.consumer(ctx, o.To.Topic, o.To.Consumer)
 		known[o.To] = err
 	}
 	return err
 }
 
-// Readers implements driver.ReaderCounter. The server counts requests for messages. A process whose window is full
-// makes none, and neither does one that died with a full window: then the number of readers is unknown.
+// Readers implements driver.ReaderCounter. The server counts requests for messages. A process whose window is full has
+// none there, and neither has one that died with a full window: the number of readers is then unknown.
 func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, error) {
 	c, err := t.consumer(ctx, to.Topic, to.Consumer)
 	if errors.Is(err, brokers.ErrUnroutable) {
@@ -103,7 +103,7 @@ func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, e
 	}
 	info := c.CachedInfo()
 	if info.NumWaiting == 0 && info.NumAckPending > 0 {
-		return 0, fmt.Errorf("nats: readers of %s: none requests more, and %d messages are not acknowledged: %w", info.Name,
+		return 0, fmt.Errorf("nats: readers of %s: no reader is waiting, and %d messages are not acked: %w", info.Name,
 			info.NumAckPending, errors.ErrUnsupported)
 	}
 	return info.NumWaiting, nil
@@ -136,22 +136,22 @@ func topicOf(to *driver.Destination) string {
 	return to.Topic
 }
 
-// addressed is o as it is stored: at its subject, or as a schedule for it.
+// addressed converts o to a message for its subject, or to a schedule for it.
 func (t *transport) addressed(o *driver.Outgoing) (*nats.Msg, error) {
-	p, m := placeOf(topicOf(o.To)), rendered(o)
+	p, m := placeOf(topicOf(o.To)), render(o)
 	m.Subject = p.subject
 	kind := "first"
 	if o.To.Kind == driver.ToConsumer {
-		m.Subject = p.again(o.To.Consumer)
+		m.Subject = p.retries(o.To.Consumer)
 		if !o.First {
-			kind = again(o.To.Consumer)
+			kind = retriesToken(o.To.Consumer)
 		}
 	}
 	if !o.Due.IsZero() {
 		t.counts(topicOf(o.To))
 		m.Header[targetHeader] = []string{m.Subject}
 		m.Header[scheduleHeader] = []string{"@at " + o.Due.UTC().Format(time.RFC3339Nano)}
-		m.Subject = p.wait(kind, rand.Text())
+		m.Subject = p.schedule(kind, rand.Text())
 	}
 	if limit := t.conn.MaxPayload() - driver.Headroom; o.First && o.To.Kind == driver.ToTopic && size(m) > limit {
 		return nil, fmt.Errorf("%d bytes with its headers, at most %d: %w", size(m), limit, brokers.ErrTooLarge)
@@ -167,8 +167,8 @@ func size(m *nats.Msg) int64 {
 	return int64(n)
 }
 
-// meaning translates errors of the client and the server into those that callers check.
-func meaning(err error) error {
+// translate turns errors of the client and the server into those that callers check.
+func translate(err error) error {
 	const messageSizeExceedsMaximum, schedulesDisabled = 10054, 10188
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload), hasCode(err, messageSizeExceedsMaximum):
@@ -225,7 +225,7 @@ func (t *transport) Close(ctx context.Context) error {
 	return err
 }
 
-// reconnected lets every stream request again: earlier requests were lost with the connection.
+// reconnected makes every stream request again, because its requests were lost with the connection.
 func (t *transport) reconnected() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
