@@ -1,7 +1,7 @@
 package brokertest
 
 import (
-	"maps"
+	"fmt"
 	"slices"
 	"time"
 
@@ -120,11 +120,10 @@ func (w *world) depths(counts brokers.DepthReporter, topic string, delayed, retr
 	})
 }
 
-// waitDepths waits until the numbers of messages of a topic fit, and fails once they stop changing.
+// waitDepths waits until the numbers of a topic's messages fit.
 func (w *world) waitDepths(counts brokers.DepthReporter, topic string, fit func(map[brokers.DepthKind]int64) bool) {
 	w.Helper()
-	deadline, last := w.deadline(), map[brokers.DepthKind]int64{}
-	for {
+	w.await(func() (missing string) {
 		all, err := counts.Depths(w.Context())
 		require.NoError(w, err)
 		have := map[brokers.DepthKind]int64{}
@@ -134,15 +133,8 @@ func (w *world) waitDepths(counts brokers.DepthReporter, topic string, fit func(
 			}
 		}
 		if fit(have) {
-			return
+			return ""
 		}
-		if !maps.Equal(have, last) {
-			deadline, last = w.deadline(), have
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-deadline:
-			w.Fatalf("messages of the topic by kind: %v", have)
-		}
-	}
+		return fmt.Sprintf("the topic has these messages: %v", have)
+	})
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// An operator deletes the queue of a subscription that requests nothing because its window is full. Brokers only notify
-// readers that request messages, and may not answer settlements of deleted messages. Messages published afterwards must
-// be handled, and only handled messages acked.
+// An operator deletes the queue of a subscription that requests nothing because its window is full. Brokers notify only
+// readers that request messages, and may not confirm acks of deleted messages. Messages published afterwards must be
+// handled, and no others acked.
 
 // alone prepares a backend that no other case uses, so that its topics can be erased.
 func (w *world) alone() {
@@ -36,19 +36,17 @@ func (w *world) erase(topic string) {
 	w.backend.Erase(w.T, topic, brokers.NameScheme{}.For(topic, defaultGroup))
 }
 
-// publishUntil publishes each message until that succeeds: there may be no queue for a while.
+// publishUntil publishes each message until it is accepted: there may be no queue for a while.
 func (w *world) publishUntil(b brokers.Broker, topic string, messages ...*message.Message) {
 	w.Helper()
 	p := b.Publisher()
 	for _, m := range messages {
-		deadline := w.deadline()
-		for err := p.Publish(topic, m); err != nil; err = p.Publish(topic, m) {
-			select {
-			case <-deadline:
-				w.Fatalf("cannot publish to %s: %v", topic, err)
-			case <-time.After(20 * time.Millisecond): // between attempts
+		w.await(func() (missing string) {
+			if err := p.Publish(topic, m); err != nil {
+				return fmt.Sprintf("cannot publish to %s: %v", topic, err)
 			}
-		}
+			return ""
+		})
 	}
 	require.NoError(w, p.Close())
 }

@@ -320,16 +320,10 @@ func (w *world) read(b brokers.Broker, queue string, n int) []*message.Message {
 	in, err := sub.Subscribe(w.Context(), queue)
 	require.NoError(w, err)
 	var found []*message.Message
-	deadline := w.deadline()
 	for len(found) < n {
-		select {
-		case m := <-in:
-			found = append(found, m.Copy())
-			m.Ack()
-			deadline = w.deadline()
-		case <-deadline:
-			w.Fatalf("%s has %d of %d messages", queue, len(found), n)
-		}
+		m := receive(w, in, fmt.Sprintf("message %d of %d in %s", len(found)+1, n, queue))
+		found = append(found, m.Copy())
+		m.Ack()
 	}
 	more := time.After(w.h.Quiet)
 	select {
