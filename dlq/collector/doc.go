@@ -20,9 +20,9 @@
 // A message is acked when the sink has it durably, and not before. The same delivery collected twice is one entry, as
 // long as the message has an id or a position (Kafka, SQL) or both; a RabbitMQ message whose producer set no message-id
 // gets a new one, so that a crash between store and ack makes a second entry of it: one entry too many, because two
-// messages that look alike must not become one. While the sink fails, messages are held unacked and retried with growing
-// pauses, so that the broker sends no more; after [Config].Hold they are nacked, so that one that the sink refuses does
-// not block the others. Run ends when everything that was delivered is stored or nacked.
+// messages that look alike must not become one. While the sink fails, messages are held unacked and retried with
+// growing pauses, so that the broker sends no more; after [Config].Hold they are nacked, so that one that the sink
+// refuses does not block the others. Run ends when everything that was delivered is stored or nacked.
 //
 // # Formats
 //
@@ -42,10 +42,10 @@
 //	rabbitmq      x-death, x-first-death-*              the queue whose consumer rejected it
 //	plain         nothing                               the queue's own name without _dlq, .DLT, .failed, .limbo, ...
 //
-// Numbers that Java writes as 4 or 8 bytes are read as such. [Source].Origin replaces what a message lacks or has wrong.
-// A header that cannot be read is left out of the entry's columns and never stops the message; the headers are stored as
-// they came. Where the collector found the message is kept separately (driver.Body.Collected), because any producer can
-// write a header.
+// Numbers that Java writes as 4 or 8 bytes are read as such. [Source].Origin replaces what a message lacks or has
+// wrong. A header that cannot be read is left out of the entry's columns and never stops the message; the headers are
+// stored as they came. Where the collector found the message is kept separately (driver.Body.Collected), because any
+// producer can write a header.
 //
 // # Redriving collected messages
 //

@@ -78,8 +78,8 @@ func rejected(m *message.Message) bool {
 	return reason == "rejected" || reason == "delivery_limit"
 }
 
-// failure picks the event that names the consumer of the message: the latest rejection. A message that waited in a retry
-// queue expired there, which is no failure; such an event only counts if there is no other.
+// failure picks the event that names the consumer of the message: the latest rejection. A message that waited in a
+// retry queue expired there, which is no failure; such an event only counts if there is no other.
 func failure(deaths []xDeath) xDeath {
 	for _, d := range deaths {
 		if d.Reason == "rejected" || d.Reason == "delivery_limit" {

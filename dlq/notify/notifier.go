@@ -246,8 +246,8 @@ func (n *Notifier) GaveUp(ctx context.Context, d *envelope.DeadLetter) {
 	}
 }
 
-// settle records that a receiver has had a notice, or will never get it. While the store does not take the record, it is
-// kept here.
+// settle records that a receiver has had a notice, or will never get it. While the store does not take the record, it
+// is kept here.
 func (n *Notifier) settle(ctx context.Context, receiver, id string) {
 	n.mu.Lock()
 	n.out[driver.Notice{Receiver: receiver, ID: id}] = delivered

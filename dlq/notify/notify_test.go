@@ -254,7 +254,8 @@ func TestNotifier_Kinds(t *testing.T) {
 	die(t, letters, "the end", time.Now())
 	ops.await(t, 4)
 	require.ElementsMatch(t, []string{
-		"A cause has come back: bank is closed (in charge)", "Redrive run stops, started by ana, has stopped: 60 % died again",
+		"A cause has come back: bank is closed (in charge)",
+		"Redrive run stops, started by ana, has stopped: 60 % died again",
 		"Redrive run waits, started by ana, waits for approval of 0 messages",
 		"New cause of dead letters: the end (in charge)",
 	}, ops.texts())

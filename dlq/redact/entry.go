@@ -31,8 +31,8 @@ func (r *Rules) Entry(e wire.Entry) wire.Entry {
 	return e
 }
 
-// fingerprint replaces that of a group whose cause is hidden. It is derived from what is shown, so no group in the store
-// has it.
+// fingerprint replaces that of a group whose cause is hidden. It is derived from what is shown, so no group in the
+// store has it.
 func fingerprint(handler, class, cause string) string {
 	sum := sha256.Sum256([]byte("hidden\x00" + handler + "\x00" + class + "\x00" + cause))
 	return "h" + hex.EncodeToString(sum[:])[:15]
@@ -114,8 +114,8 @@ func (r *Rules) Mute(m wire.Mute) wire.Mute {
 	return m
 }
 
-// Run is the visible part of a redrive run. What it searches payloads for, and its jq expression, come from a caller that
-// sees payloads, so both are hidden.
+// Run is the visible part of a redrive run. What it searches payloads for, and its jq expression, come from a caller
+// that sees payloads, so both are hidden.
 func (r *Rules) Run(run wire.Run) wire.Run {
 	if r.Empty() {
 		return run
@@ -177,8 +177,8 @@ func (r *Rules) Recurrence(report wire.Recurrence) wire.Recurrence {
 	return report
 }
 
-// Audit is the visible part of an audit record. The stored difference of an edit is text, to which paths do not apply, so
-// it is hidden as a whole; callers see the redacted difference of the revisions instead.
+// Audit is the visible part of an audit record. The stored difference of an edit is text, to which paths do not apply,
+// so it is hidden as a whole; callers see the redacted difference of the revisions instead.
 func (r *Rules) Audit(a wire.AuditRecord) wire.AuditRecord {
 	if r.Empty() {
 		return a

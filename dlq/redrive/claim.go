@@ -190,7 +190,8 @@ func (d *runDriver) collect() {
 }
 
 // recordBatch adds a published batch to the next step. A message that the broker refuses while it accepts others is
-// retried a few times and then skipped. If the broker accepts nothing, the run waits, and stops when that does not help.
+// retried a few times and then skipped. If the broker accepts nothing, the run waits, and stops when that does not
+// help.
 func (d *runDriver) recordBatch(p published) {
 	d.inFlight--
 	d.resize(len(p.batch), p.took)

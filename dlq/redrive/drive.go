@@ -177,8 +177,8 @@ func (d *runDriver) finished() bool {
 	return !d.linger || d.run.Counts.Open() == 0
 }
 
-// pause waits for a batch, a read, the next settling or the time until which nothing may be claimed, and reloads the run
-// after that.
+// pause waits for a batch, a read, the next settling or the time until which nothing may be claimed, and reloads the
+// run after that.
 func (d *runDriver) pause(ctx context.Context, until time.Time) {
 	next := d.runner.workEvery
 	if d.run.Counts.Open() > 0 {

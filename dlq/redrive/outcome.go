@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// settle reads the outcomes of claimed and published items from their entries: often while outcomes arrive, rarely while
-// they do not.
+// settle reads the outcomes of claimed and published items from their entries: often while outcomes arrive, rarely
+// while they do not.
 func (d *runDriver) settle(ctx context.Context) error {
 	began := time.Now()
 	if d.run.Counts.Open() == 0 || began.Sub(d.settledAt) < d.settleEvery() {

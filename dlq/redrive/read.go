@@ -24,8 +24,8 @@ type readItems struct {
 	err     error
 }
 
-// readAhead adds the result of the last read, and starts the next one while those items are claimed and published. At the
-// end it starts over: released items wait at the front.
+// readAhead adds the result of the last read, and starts the next one while those items are claimed and published. At
+// the end it starts over: released items wait at the front.
 func (d *runDriver) readAhead(ctx context.Context) error {
 	if d.reading != nil {
 		select {

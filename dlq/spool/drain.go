@@ -21,8 +21,8 @@ const (
 
 // Drain passes all waiting lines to take, in batches, in the order in which they were appended, and removes the
 // finished files. When take fails, Drain stops and returns its error; the next Drain continues with the same batch.
-// After a crash the lines of a file may be passed again, so take must be idempotent. Lines that arrive while it runs are
-// also drained. One Drain runs at a time.
+// After a crash the lines of a file may be passed again, so take must be idempotent. Lines that arrive while it runs
+// are also drained. One Drain runs at a time.
 //
 // A missing file is counted, and drained when it is back. An unreadable one does not stop those after it, but is in the
 // error.

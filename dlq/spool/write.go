@@ -117,7 +117,8 @@ func (s *Spool) append(buffer []byte) error {
 }
 
 // abandon gives up the open segment after an error. If Append has accepted lines in it, it waits for import like any
-// other: its complete lines are good, the torn end is skipped. Otherwise it is removed, which frees space on a full disk.
+// other: its complete lines are good, the torn end is skipped. Otherwise it is removed, which frees space on a full
+// disk.
 func (s *Spool) abandon() {
 	if s.current.size > 0 {
 		s.seal()
