@@ -33,6 +33,7 @@ func testRunFreeze(t *testing.T, db Database) {
 		{redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Parked}}}, 10, 24},
 		{redrive.Spec{Filter: dlq.Filter{IDs: []int64{list[9], list[2], list[3], list[9], list[19], 4711}}}, 2, 3},
 		{redrive.Spec{Filter: dlq.Filter{Topic: "none"}}, 10, 0},
+		{redrive.Spec{Filter: dlq.Filter{IDs: []int64{}}}, 10, 0}, // nothing, not everything
 	} {
 		c.spec.ID = fmt.Sprintf("run-%d", i)
 		r := newRun(t, s, c.spec, c.chunk)

@@ -45,7 +45,7 @@ func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) 
 		if found {
 			first++
 		}
-		f.IDs = ids[first:min(len(ids), first+limit)]
+		f.IDs = append([]int64{}, ids[first:min(len(ids), first+limit)]...) // never nil, which would select everything
 		if first+len(f.IDs) < len(ids) {
 			last = f.IDs[len(f.IDs)-1]
 		}

@@ -11,7 +11,8 @@ import (
 
 // Filter selects entries. Its fields are combined with "and"; zero fields do not filter.
 type Filter struct {
-	IDs           []int64  `json:"ids,omitempty" nullable:"false" maxItems:"10000" doc:"These entries."`
+	// IDs selects nothing if it is empty and not nil, which is why it is in the JSON form even then.
+	IDs           []int64  `json:"ids,omitzero" nullable:"false" maxItems:"10000" doc:"These entries."`
 	Statuses      []Status `json:"statuses,omitempty" query:"status" nullable:"false" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED" doc:"Entries in any of these."`
 	Topic         string   `json:"topic,omitempty" query:"topic" doc:"Topic that the message was consumed from."`
 	Consumer      string   `json:"consumer,omitempty" query:"consumer" doc:"Queue or consumer group."`
