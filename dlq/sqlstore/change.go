@@ -36,7 +36,7 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c driver.Change) ([]dr
 			results[i] = driver.Result{ID: id, Err: fmt.Errorf("dlq: entry %d: %w", id, dlq.ErrNotFound)}
 			continue
 		}
-		before = all.now(before) // should the id be named twice
+		before = all.now(before) // the call may name an id twice
 		one := c.For(i)
 		after, err := one.Apply(*before)
 		results[i] = driver.Result{ID: id, Entry: after, Err: err}
@@ -47,7 +47,7 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c driver.Change) ([]dr
 		if c.Audited() {
 			run := c.Run
 			if c.Action == driver.ActionSucceed || c.Action == driver.ActionReleaseByHand {
-				run = before.Run // the end of that run's redrive, from any reporter
+				run = before.Run // this ends a redrive of that run, no matter who reports it
 			}
 			all.audit = append(all.audit, driver.AuditRecord{
 				At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: id, Run: run,
@@ -108,11 +108,11 @@ func (s *Store) addRevision(ctx context.Context, tx *sql.Tx, e *dlq.Entry, body 
 	return s.insertBodies(ctx, tx, [][]any{values})
 }
 
-// errStale ends a transaction that relied on a copy of an entry or an item which has changed since it was read.
+// errStale ends a transaction that relied on an outdated copy of an entry or an item.
 var errStale = errors.New("an entry or an item has changed since it was read")
 
-// changes collects what a transaction does to existing entries, and writes all of it at the end: the entries, the audit
-// log, and the statistics.
+// changes collects what a transaction does to existing entries, and writes it at the end: the entries, the audit log, and
+// the statistics.
 type changes struct {
 	store   *Store
 	tx      *sql.Tx
@@ -125,7 +125,7 @@ type changes struct {
 // changed is an entry before and after the transaction.
 type changed struct{ before, after *dlq.Entry }
 
-// now returns an entry that was read in this transaction, as the changes so far leave it.
+// now returns an entry that was read in this transaction, with its changes so far.
 func (c *changes) now(e *dlq.Entry) *dlq.Entry {
 	if i, ok := c.places[e.ID]; ok {
 		return c.changed[i].after
@@ -165,7 +165,7 @@ func (c *changes) writeAll(ctx context.Context) error {
 	return c.deltas.apply(ctx, c.store, c.tx)
 }
 
-// update is a statement that changes some entries of one version in the same way.
+// update is a statement that changes entries of one version in the same way.
 type update struct {
 	set     []string
 	args    []any
@@ -174,8 +174,8 @@ type update struct {
 }
 
 // updateEntries writes the columns that differ, with one statement for all entries with the same difference, such as
-// those of a bulk action. Each statement compares the version: an entry that was neither read nor locked in this
-// transaction may have changed.
+// those of a bulk action. Each statement compares the version, because a step of a run does not lock the entries that its
+// caller knows.
 func (c *changes) updateEntries(ctx context.Context) error {
 	var updates []*update
 	for _, e := range c.changed {
@@ -183,8 +183,10 @@ func (c *changes) updateEntries(ctx context.Context) error {
 		if len(u.set) == 0 {
 			continue
 		}
-		if i := slices.IndexFunc(updates, u.alike); i >= 0 {
-			u = updates[i]
+		// Equal differences follow each other, or are among a few others.
+		recent := updates[max(0, len(updates)-maxUnlike):]
+		if i := slices.IndexFunc(recent, u.alike); i >= 0 {
+			u = recent[i]
 		} else {
 			updates = append(updates, u)
 		}
@@ -202,6 +204,10 @@ func (c *changes) updateEntries(ctx context.Context) error {
 	}
 	return nil
 }
+
+// maxUnlike is in how many of the last updates an equal one is looked for: comparing each with all others would take
+// minutes for a call with a hundred thousand different ones.
+const maxUnlike = 8
 
 func (u *update) alike(v *update) bool {
 	return u.version == v.version && slices.Equal(u.set, v.set) && slices.EqualFunc(u.args, v.args, equalValues)

@@ -44,13 +44,15 @@ func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.
 		return pause, fmt.Errorf("sqlstore: beat: %w", err)
 	}
 	err = s.inTx(ctx, "beat", func(tx *sql.Tx) error {
-		_, err := s.exec(ctx, tx, services.sql(s.dialect.name(), 1), report.Service, report.Process,
-			s.dialect.time(report.At), 0, "", string(document))
+		// The DELETE comes first: on MySQL it waits for the rows that it looks at, and two processes that had each written
+		// their own would wait for each other.
+		_, err := s.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process <> '' AND at < ?",
+			report.Service, s.dialect.time(report.At.Add(-reportsKept)))
 		if err != nil {
 			return err
 		}
-		_, err = s.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process <> '' AND at < ?",
-			report.Service, s.dialect.time(report.At.Add(-reportsKept)))
+		_, err = s.exec(ctx, tx, services.sql(s.dialect.name(), 1), report.Service, report.Process,
+			s.dialect.time(report.At), 0, "", string(document))
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ type Store struct {
 	write    *sql.DB
 	read     *sql.DB // the same as write where one pool does both
 	spoolDir string
-	foreign  bool // the pools are the application's
+	foreign  bool // the pools belong to the application, which closes them
 
 	writer *writer
 	clock  *sqldb.Clock
@@ -40,19 +40,15 @@ var (
 
 // Open opens the store that the URL names, as dlq.Open does without a sink and a spool. The caller closes it.
 func Open(ctx context.Context, rawURL string) (*Store, error) {
-	var mux driver.Mux
-	for _, scheme := range schemes {
-		mux.Register(scheme, opener{})
-	}
-	store, err := mux.OpenStore(ctx, rawURL)
+	u, err := driver.ParseURL(rawURL)
 	if err != nil {
 		return nil, err
 	}
-	return store.(*Store), nil //nolint:forcetypeassert // our drivers give one
+	return openURL(ctx, u)
 }
 
-// start checks the connection, updates the schema, unless it is to be kept as it is, and starts the writer. On an error
-// it closes whatever it has opened.
+// start checks the connection, migrates the schema unless keepSchema is set, and starts the writer. On an error it closes
+// the pools that the store owns.
 func (s *Store) start(ctx context.Context, keepSchema bool) error {
 	s.closed = make(chan struct{})
 	err := s.write.PingContext(ctx)
@@ -63,13 +59,13 @@ func (s *Store) start(ctx context.Context, keepSchema bool) error {
 		return errors.Join(err, s.closeDB())
 	}
 	s.clock = sqldb.NewClock(s.dialect.name(), s.read)
-	s.clock.Now(ctx) // the database responds now
+	s.clock.Now(ctx) // queries the database, which has just answered
 	s.writer = startWriter(s, s.writers())
 	return nil
 }
 
-// writers is the number of writing goroutines: on a server a second one uses the time in which the first waits for it,
-// and vice versa; a database in a file has one writer at a time.
+// writers is the number of goroutines that write. On a server, one works while the other waits for the server; a
+// database in a file has one writer at a time.
 func (s *Store) writers() int {
 	if s.dialect.name() == SQLite || s.write.Stats().MaxOpenConnections == 1 {
 		return 1
@@ -77,7 +73,7 @@ func (s *Store) writers() int {
 	return 2
 }
 
-// SpoolDir is the directory for this store's spool; empty when the store has no place on this machine.
+// SpoolDir is the directory for this store's spool; empty if the store is not a file on this machine.
 func (s *Store) SpoolDir() string { return s.spoolDir }
 
 // Now returns the database's time; SQLite's is the process's.
@@ -113,7 +109,7 @@ func (s *Store) closeDB() error {
 
 // inTx runs fn in a durable transaction, and names the operation in the error.
 func (s *Store) inTx(ctx context.Context, what string, fn func(*sql.Tx) error) error {
-	if err := s.open(what); err != nil {
+	if err := s.checkOpen(what); err != nil {
 		return err
 	}
 	if err := durably(ctx, s.dialect.name(), s.write, fn); err != nil {
@@ -147,7 +143,7 @@ func writing[T any](ctx context.Context, s *Store, what string, write func(*sql.
 
 // reading reads from the open store, and names the operation in the error.
 func reading[T any](s *Store, what string, read func() (T, error)) (T, error) {
-	err := s.open(what)
+	err := s.checkOpen(what)
 	if err == nil {
 		var found T
 		if found, err = read(); err == nil {
@@ -159,7 +155,7 @@ func reading[T any](s *Store, what string, read func() (T, error)) (T, error) {
 	return none, err
 }
 
-func (s *Store) open(what string) error {
+func (s *Store) checkOpen(what string) error {
 	select {
 	case <-s.closed:
 		return fmt.Errorf("sqlstore: %s: %w", what, dlq.ErrClosed)
@@ -172,16 +168,7 @@ func (s *Store) open(what string) error {
 func (s *Store) insertNew(ctx context.Context, tx *sql.Tx, table string, columns []string, values ...any) (bool,
 	error,
 ) {
-	insert := insertInto(table, columns, 1)
-	if s.dialect.name() == MySQL { // which rows it counts depends on clientFoundRows of the application's pool
-		_, err := s.exec(ctx, tx, insert, values...)
-		if sqldb.IsCode(err, "1062") {
-			return false, nil
-		}
-		return err == nil, err
-	}
-	n, err := rowsAffected(s.exec(ctx, tx, insert+" ON CONFLICT DO NOTHING", values...))
-	return n > 0, err
+	return s.dialect.name().InsertNew(ctx, tx, insertInto(table, columns, 1), values...)
 }
 
 // bind replaces each ? of a handwritten statement with the database's placeholder.
@@ -246,8 +233,8 @@ func insertInto(table string, columns []string, rows int) string {
 	return "INSERT INTO " + table + " (" + strings.Join(columns, ", ") + ") VALUES " + questionMarks(len(columns), rows)
 }
 
-// rowsOf are rows for a table.
-type rowsOf struct {
+// tableRows are rows to insert into a table.
+type tableRows struct {
 	table   string
 	columns []string
 	rows    [][]any
@@ -268,8 +255,8 @@ func scanIDs(rows *sql.Rows, err error) func(ids map[driver.Key]int64) error {
 	}
 }
 
-// lockEntries reads entries that are about to change, in the order of their ids so that two transactions cannot
-// deadlock. Missing ones are not in the map.
+// lockEntries reads entries that are about to change, in the order of their ids so that two transactions do not deadlock.
+// Missing entries are not in the map.
 func (s *Store) lockEntries(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]*dlq.Entry, error) {
 	found := make(map[int64]*dlq.Entry, len(ids))
 	for in, args := range s.dialect.idIn("id", slices.Sorted(slices.Values(ids))) {

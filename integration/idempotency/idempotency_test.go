@@ -116,6 +116,9 @@ func openDatabase(t *testing.T, url string) database {
 func TestStore_Conformance(t *testing.T) {
 	for name, url := range map[string]func(t *testing.T) string{
 		"PostgreSQL": postgres, "MariaDB": mariaDB, "MySQL": mySQL, "SQLite": sqliteFile,
+		// An application's pool may count the rows that a statement found, instead of those that it changed.
+		"MariaDB counts found rows": func(t *testing.T) string { t.Helper(); return with(mariaDB(t), "clientFoundRows=true") },
+		"MySQL counts found rows":   func(t *testing.T) string { t.Helper(); return with(mySQL(t), "clientFoundRows=true") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := openDatabase(t, url(t))

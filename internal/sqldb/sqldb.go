@@ -3,6 +3,7 @@
 package sqldb
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"strconv"
@@ -100,6 +101,30 @@ func (d Dialect) InsertIgnore(insert, column string) string {
 		return insert + " ON DUPLICATE KEY UPDATE " + column + " = " + column
 	}
 	return insert + " ON CONFLICT DO NOTHING"
+}
+
+// Execer is a pool, a connection or a transaction.
+type Execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// InsertNew executes an INSERT of one row, and reports whether it stored the row: false if one of its unique keys exists.
+// On MySQL it does not count rows, because there an application's DSN decides whether an existing row counts
+// (clientFoundRows).
+func (d Dialect) InsertNew(ctx context.Context, db Execer, insert string, args ...any) (bool, error) {
+	if d == MySQL {
+		_, err := db.ExecContext(ctx, insert, args...)
+		if IsCode(err, "1062") {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	result, err := db.ExecContext(ctx, d.Bind(insert)+" ON CONFLICT DO NOTHING", args...)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
 }
 
 // Tuples repeats a group of placeholders n times, for a VALUES list.

@@ -50,13 +50,13 @@ func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lea
 ) {
 	claimed := idempotency.Record{State: idempotency.Claimed}
 	for range 3 {
-		n, err := s.exec(ctx, s.d.InsertIgnore(
+		isNew, err := s.d.InsertNew(ctx, s.db,
 			"INSERT INTO redrive_processed (consumer, message_id, done, owner, until) VALUES (?, ?, 0, ?, "+
-				s.d.Clock()+" + ?)", "redrive_processed.owner"), append(keyArgs(key), owner, lease.Microseconds())...)
+				s.d.Clock()+" + ?)", append(keyArgs(key), owner, lease.Microseconds())...)
 		if err != nil {
 			return idempotency.Record{}, fault("claim", err)
 		}
-		if n > 0 {
+		if isNew {
 			return claimed, nil
 		}
 		record, known, err := s.read(ctx, key)
@@ -117,7 +117,7 @@ func (s *Store) Complete(ctx context.Context, key idempotency.Key, owner int64, 
 	return owned("complete", n, err)
 }
 
-func (s *Store) complete(ctx context.Context, db execer, claim *idempotency.Claim, outcome []byte) (int64, error) {
+func (s *Store) complete(ctx context.Context, db sqldb.Execer, claim *idempotency.Claim, outcome []byte) (int64, error) {
 	return exec(ctx, db, s.d.Bind("UPDATE redrive_processed SET done = 1, outcome = ?, until = "+s.d.Clock()+" + ?"+where+
 		" AND owner = ?"),
 		append([]any{outcome, claim.Retention.Microseconds()}, append(keyArgs(claim.Key), claim.Owner)...)...)
@@ -185,15 +185,11 @@ func (s *Store) Purge(ctx context.Context) (int, error) {
 	return int(n), nil
 }
 
-type execer interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
 func (s *Store) exec(ctx context.Context, query string, args ...any) (int64, error) {
 	return exec(ctx, s.db, s.d.Bind(query), args...)
 }
 
-func exec(ctx context.Context, db execer, query string, args ...any) (int64, error) {
+func exec(ctx context.Context, db sqldb.Execer, query string, args ...any) (int64, error) {
 	result, err := db.ExecContext(ctx, query, args...)
 	if err != nil {
 		return 0, err
