@@ -110,12 +110,7 @@ func testHostileEntry(t *testing.T, db Database) {
 	s := db.open(t)
 	hostile := func(n int) *dlq.Entry {
 		e, long := letter(n), "\x00\xff"+strings.Repeat("é", 40_000)
-		for _, text := range []*string{
-			&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason),
-			&e.ErrorMessage, &e.ErrorCode,
-			&e.ErrorClass, &e.Rule, &e.Cause, &e.Origin.Broker, &e.Origin.Topic, &e.Origin.Consumer, &e.Origin.Exchange,
-			&e.Origin.Position, &e.ChangedBy, &e.Origin.RedriveTo, &e.Body.ContentType, &e.Body.Trace,
-		} {
+		for _, text := range append(e.Names(), &e.ErrorMessage, &e.Cause, &e.Body.ContentType, &e.Body.Trace) {
 			*text = long
 		}
 		return e

@@ -89,16 +89,20 @@ type Key [sha256.Size]byte
 // String returns the key as 64 hex digits.
 func (k Key) String() string { return hex.EncodeToString(k[:]) }
 
+// Names are the entry's short texts, which may contain whatever a message or an error contained.
+func (e *Entry) Names() []*string {
+	return []*string{
+		&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason),
+		&e.ErrorCode, &e.ErrorClass, &e.Rule, &e.Origin.Broker, &e.Origin.Topic, &e.Origin.Consumer, &e.Origin.Exchange,
+		&e.Origin.Position, &e.Origin.RedriveTo, &e.ResolvedBy, &e.ChangedBy,
+	}
+}
+
 // Clean makes every text of an entry valid for the columns of any database: UTF-8, without NUL, bounded. What it cuts
 // or replaces is still in the headers and the payload, which are bytes. Stores call it, because captures, spools,
 // imports and collectors all end there.
 func (e *Entry) Clean() {
-	for _, name := range []*string{
-		&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason),
-		&e.ErrorCode,
-		&e.ErrorClass, &e.Rule, &e.Origin.Broker, &e.Origin.Topic, &e.Origin.Consumer, &e.Origin.Exchange, &e.Origin.Position,
-		&e.Origin.RedriveTo, &e.ResolvedBy, &e.ChangedBy,
-	} {
+	for _, name := range e.Names() {
 		*name = text.Clean(*name, text.MaxName)
 	}
 	e.ErrorMessage = text.Clean(e.ErrorMessage, text.MaxError)

@@ -33,7 +33,7 @@ func (s *Store) insertAudit(ctx context.Context, tx *sql.Tx, records []driver.Au
 			fit.Clean(r.Note, fit.MaxError), string(r.From), string(r.To), r.Version, detail,
 		}
 	}
-	if err := s.dialect.insertRows(ctx, s, tx, rowsOf{"dlq_audit", auditColumns, rows}); err != nil {
+	if err := s.dialect.insertRows(ctx, s, tx, tableRows{"dlq_audit", auditColumns, rows}); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	return nil

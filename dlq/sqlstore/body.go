@@ -57,11 +57,11 @@ func (s *Store) insertBodies(ctx context.Context, tx *sql.Tx, bodies [][]any) er
 			}
 			n++
 		}
-		if err := s.dialect.insertRows(ctx, s, tx, rowsOf{"dlq_bodies", bodyColumns, bodies[:n]}); err != nil {
+		if err := s.dialect.insertRows(ctx, s, tx, tableRows{"dlq_bodies", bodyColumns, bodies[:n]}); err != nil {
 			return fmt.Errorf("body: %w", err)
 		}
 		for i := range parts {
-			if err := s.dialect.insertRows(ctx, s, tx, rowsOf{"dlq_parts", partColumns, parts[i : i+1]}); err != nil {
+			if err := s.dialect.insertRows(ctx, s, tx, tableRows{"dlq_parts", partColumns, parts[i : i+1]}); err != nil {
 				return fmt.Errorf("part of a body: %w", err)
 			}
 		}

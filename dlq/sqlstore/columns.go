@@ -14,25 +14,25 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// column is a column of dlq_entries: which part of a dead letter it has, and how that is read, compared and sent.
-// Everything in this package that names the columns is derived from the table below.
+// column is a column of dlq_entries: which field of an entry it has, and how that is read, compared and sent. Everything
+// in this package that names the columns is derived from the list below.
 type column struct {
 	name string
 	// archive is its name in dlq_events and in the archive, if different.
 	archive string
 	// kind is PostgreSQL's type.
 	kind string
-	// state means that it changes after the first death; counted, that it changes by adding, so that one update can change
+	// state means that it changes after the first death. A counted column changes by adding, so that one UPDATE can change
 	// entries with different values.
 	state, counted bool
-	// derived means that the functions which store new letters on PostgreSQL compute it from the others.
+	// derived means that PostgreSQL's functions for new letters compute it from the other columns.
 	derived bool
 
 	// value is an entry's value as a parameter.
 	value func(d dialect, e *dlq.Entry) any
 	// dest is where Scan writes the value.
 	dest func(e *dlq.Entry) any
-	// same compares without making values, which most columns of most changes do not need.
+	// same compares the field of two entries. Most columns do not change, and no value is made for them.
 	same func(a, b *dlq.Entry) bool
 }
 
@@ -50,7 +50,7 @@ var columns = []column{
 	plain("broker", func(e *dlq.Entry) *string { return &e.Origin.Broker }),
 	plain("topic", func(e *dlq.Entry) *string { return &e.Origin.Topic }),
 	plain("consumer", func(e *dlq.Entry) *string { return &e.Origin.Consumer }),
-	plain("handler", func(e *dlq.Entry) *string { return &e.Handler }).changes(),
+	plain("handler", func(e *dlq.Entry) *string { return &e.Handler }).mutable(),
 	textOrNull("exchange", func(e *dlq.Entry) *string { return &e.Origin.Exchange }),
 	bytesOrNull("routing_key", func(e *dlq.Entry) *string { return &e.Origin.RoutingKey }),
 	bytesOrNull("message_key", func(e *dlq.Entry) *[]byte { return &e.Origin.Key }),
@@ -58,41 +58,41 @@ var columns = []column{
 	integerOrNull("kafka_offset", "bigint", func(e *dlq.Entry) **int64 { return &e.Origin.Offset }),
 	textOrNull("position", func(e *dlq.Entry) *string { return &e.Origin.Position }),
 	timeOf("broker_time", func(e *dlq.Entry) *time.Time { return &e.Origin.Timestamp }),
-	plain("reason", func(e *dlq.Entry) *envelope.Reason { return &e.Reason }).changes(),
-	plain("error_message", func(e *dlq.Entry) *string { return &e.ErrorMessage }).changes(),
-	textOrNull("error_code", func(e *dlq.Entry) *string { return &e.ErrorCode }).changes(),
-	textOrNull("error_class", func(e *dlq.Entry) *string { return &e.ErrorClass }).changes(),
-	textOrNull("rule", func(e *dlq.Entry) *string { return &e.Rule }).changes(),
-	plain("fingerprint", func(e *dlq.Entry) *string { return &e.Fingerprint }).changes(),
-	integer("attempts", "integer", func(e *dlq.Entry) *int { return &e.Attempts }).changes(),
-	plain("status", func(e *dlq.Entry) *dlq.Status { return &e.Status }).changes().made(),
-	integer("version", "bigint", func(e *dlq.Entry) *int64 { return &e.Version }).counts().made(),
-	integer("retry_count", "integer", func(e *dlq.Entry) *int { return &e.RedriveCount }).counts().made(),
+	plain("reason", func(e *dlq.Entry) *envelope.Reason { return &e.Reason }).mutable(),
+	plain("error_message", func(e *dlq.Entry) *string { return &e.ErrorMessage }).mutable(),
+	textOrNull("error_code", func(e *dlq.Entry) *string { return &e.ErrorCode }).mutable(),
+	textOrNull("error_class", func(e *dlq.Entry) *string { return &e.ErrorClass }).mutable(),
+	textOrNull("rule", func(e *dlq.Entry) *string { return &e.Rule }).mutable(),
+	plain("fingerprint", func(e *dlq.Entry) *string { return &e.Fingerprint }).mutable(),
+	integer("attempts", "integer", func(e *dlq.Entry) *int { return &e.Attempts }).mutable(),
+	plain("status", func(e *dlq.Entry) *dlq.Status { return &e.Status }).mutable().derive(),
+	integer("version", "bigint", func(e *dlq.Entry) *int64 { return &e.Version }).counter().derive(),
+	integer("retry_count", "integer", func(e *dlq.Entry) *int { return &e.RedriveCount }).counter().derive(),
 	integer("max_retries", "integer", func(e *dlq.Entry) *int { return &e.RedriveBudget }),
-	integer("death_redrive", "integer", func(e *dlq.Entry) *int { return &e.DeathRedrive }).changes().made(),
-	integer("seen_count", "integer", func(e *dlq.Entry) *int { return &e.SeenCount }).counts().made(),
-	timeOf("lease_until", func(e *dlq.Entry) *time.Time { return &e.LeaseUntil }).changes().made(),
-	textOrNull("run_id", func(e *dlq.Entry) *string { return &e.Run }).changes().made(),
+	integer("death_redrive", "integer", func(e *dlq.Entry) *int { return &e.DeathRedrive }).mutable().derive(),
+	integer("seen_count", "integer", func(e *dlq.Entry) *int { return &e.SeenCount }).counter().derive(),
+	timeOf("lease_until", func(e *dlq.Entry) *time.Time { return &e.LeaseUntil }).mutable().derive(),
+	textOrNull("run_id", func(e *dlq.Entry) *string { return &e.Run }).mutable().derive(),
 	timeOf("created_at", func(e *dlq.Entry) *time.Time { return &e.CreatedAt }),
 	timeOf("first_failure_at", func(e *dlq.Entry) *time.Time { return &e.FirstFailureAt }),
-	timeOf("died_at", func(e *dlq.Entry) *time.Time { return &e.DiedAt }).changes().made(),
-	timeOf("last_seen_at", func(e *dlq.Entry) *time.Time { return &e.LastSeenAt }).changes().made(),
-	timeOf("last_retry_at", func(e *dlq.Entry) *time.Time { return &e.LastRedriveAt }).changes().made(),
-	timeOf("succeeded_at", func(e *dlq.Entry) *time.Time { return &e.SucceededAt }).changes().made(),
-	timeOf("resolved_at", func(e *dlq.Entry) *time.Time { return &e.ResolvedAt }).changes().made(),
-	textOrNull("resolved_by", func(e *dlq.Entry) *string { return &e.ResolvedBy }).changes().made(),
-	timeOf("changed_at", func(e *dlq.Entry) *time.Time { return &e.ChangedAt }).changes().made(),
-	plain("changed_by", func(e *dlq.Entry) *string { return &e.ChangedBy }).changes(),
-	integer("revision", "integer", func(e *dlq.Entry) *int { return &e.Revision }).changes().made(),
+	timeOf("died_at", func(e *dlq.Entry) *time.Time { return &e.DiedAt }).mutable().derive(),
+	timeOf("last_seen_at", func(e *dlq.Entry) *time.Time { return &e.LastSeenAt }).mutable().derive(),
+	timeOf("last_retry_at", func(e *dlq.Entry) *time.Time { return &e.LastRedriveAt }).mutable().derive(),
+	timeOf("succeeded_at", func(e *dlq.Entry) *time.Time { return &e.SucceededAt }).mutable().derive(),
+	timeOf("resolved_at", func(e *dlq.Entry) *time.Time { return &e.ResolvedAt }).mutable().derive(),
+	textOrNull("resolved_by", func(e *dlq.Entry) *string { return &e.ResolvedBy }).mutable().derive(),
+	timeOf("changed_at", func(e *dlq.Entry) *time.Time { return &e.ChangedAt }).mutable().derive(),
+	plain("changed_by", func(e *dlq.Entry) *string { return &e.ChangedBy }).mutable(),
+	integer("revision", "integer", func(e *dlq.Entry) *int { return &e.Revision }).mutable().derive(),
 	textOrNull("redrive_to", func(e *dlq.Entry) *string { return &e.Origin.RedriveTo }),
-	integer("payload_size", "bigint", func(e *dlq.Entry) *int64 { return &e.Size }).changes().made(),
+	integer("payload_size", "bigint", func(e *dlq.Entry) *int64 { return &e.Size }).mutable().derive(),
 }
 
-func (c column) changes() column { c.state = true; return c }
+func (c column) mutable() column { c.state = true; return c }
 
-func (c column) counts() column { c.state, c.counted = true, true; return c }
+func (c column) counter() column { c.state, c.counted = true, true; return c }
 
-func (c column) made() column { c.derived = true; return c }
+func (c column) derive() column { c.derived = true; return c }
 
 func (c column) archivedAs(name string) column { c.archive = name; return c }
 

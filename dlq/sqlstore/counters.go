@@ -16,15 +16,15 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// deltas collects what a transaction changes in the kept statistics. They are written once at its end, in the order of
-// their keys: every writer needs these few rows, so they are locked briefly, and always in the same order.
+// deltas collects what a transaction changes in the statistics. Every writer needs these few rows, so they are written
+// at the end of the transaction, in the order of their keys: they are locked briefly, and always in the same order.
 type deltas struct {
 	groups map[string]*groupDelta
 	counts map[countKey]*countDelta
 	hours  map[hourKey]*hourDelta
 }
 
-// groupDelta is what changes in a group. The texts are those of its last entry, for a new group.
+// groupDelta is what changes in a group. The texts, which a new group gets, are those of its last entry.
 type groupDelta struct {
 	Fingerprint string        `json:"fingerprint"`
 	Cause       string        `json:"cause"`
@@ -219,9 +219,9 @@ func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {
 	return keys
 }
 
-// The statistics are a few rows that every writer changes, at the end of its transaction. An application's transaction
-// may stay open for long after that, and all other dead letters would wait for it. So it leaves its counts in a
-// separate row in dlq_uncounted, and readers of the statistics add it.
+// An application's transaction (PutTx) may stay open for a long time. If it had locked the statistics, all other dead
+// letters would wait for it. So it leaves its deltas in a separate row of dlq_uncounted, and the next reader of the
+// statistics counts them.
 
 // storedDeltas are deltas as JSON.
 type storedDeltas struct {
@@ -260,8 +260,7 @@ func (d *deltas) merge(stored *storedDeltas) {
 // maxFold is how many rows of dlq_uncounted are counted in one transaction.
 const maxFold = 1000
 
-// fold counts what transactions of the application left uncounted. Usually there is nothing, which takes one look at an
-// empty table.
+// fold counts what transactions of the application left uncounted. Usually that is one look at an empty table.
 func (s *Store) fold(ctx context.Context) error {
 	for {
 		var there bool

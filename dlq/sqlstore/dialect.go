@@ -17,14 +17,14 @@ import (
 type dialect interface {
 	// name is the database's name, from which sqldb derives what every package knows about it.
 	name() sqldb.Dialect
-	// idIn yields conditions that together select the rows with these ids, in order, and their parameters.
+	// idIn yields conditions that together select the rows with these ids, in order, each with its parameters.
 	idIn(column string, ids []int64) iter.Seq2[string, []any]
 	// keys is the table for finding an entry by dedup_key, event_id, source_id and correlation_id, and its id column.
 	keys() (table, id string)
 	// insertEntries inserts rows of entryColumns except those whose key exists, and returns the ids of the new ones.
 	insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error)
 	// insertRows inserts any number of rows.
-	insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error
+	insertRows(ctx context.Context, s *Store, tx *sql.Tx, in tableRows) error
 	// time is a time as a parameter: UTC with microseconds. A zero time is NULL.
 	time(t time.Time) any
 	// contains is a condition that the column contains a text, ignoring case and accents; containsArg makes the parameter.
@@ -35,27 +35,27 @@ type dialect interface {
 	// hasField is a condition that the payload of a row b of dlq_bodies has a field with a value, and what it needs after
 	// dlq_bodies b in FROM. A payload without a projection has no fields.
 	hasField(f driver.PayloadField, parameter func(any) string) (tables, where string)
-	// projection is the value of payload_json: what derives event_payload from this payload if the database's JSON
-	// functions can read it, otherwise what makes it NULL.
+	// projection is the value of payload_json, from which the view derives event_payload: NULL for a payload that the
+	// database's JSON functions cannot read.
 	projection(payload []byte) any
 	// lockTables are statements after which no other transaction changes these tables until the transaction ends.
 	lockTables(tables []string) []string
-	// partSize is how much of a payload one row has, in bytes, where that is limited; the rest is in dlq_parts.
+	// partSize is the maximum size of a payload in one row, in bytes; the rest is in dlq_parts. 0 means no limit.
 	partSize() int
 	// archive is the table of purged entries, archivedBodies that of the earlier revisions of archived entries.
 	archive() string
 	archivedBodies() string
 	// archivedProjection derives payload_json from the archive's event_payload.
 	archivedProjection() string
-	// ready does what a migration cannot, because it depends on the server or on the URL. Any number of processes may call
-	// it at once.
+	// ready does the part of a migration that depends on the server or on the URL. Any number of processes may call it at
+	// once.
 	ready(ctx context.Context, db *sql.DB) error
 }
 
-// valueParameters is what dialects without arrays as parameters have in common.
+// valueParameters has what the dialects without array parameters share.
 type valueParameters struct{}
 
-func (valueParameters) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
+func (valueParameters) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in tableRows) error {
 	for chunk := range slices.Chunk(in.rows, maxRows) {
 		_, err := s.exec(ctx, tx, insertInto(in.table, in.columns, len(chunk)), slices.Concat(chunk...)...)
 		if err != nil {
@@ -79,8 +79,8 @@ func (valueParameters) idIn(column string, ids []int64) iter.Seq2[string, []any]
 	}
 }
 
-// timeText sorts as text in the order of time, and is read by SQLite's date functions. MySQL's DATETIME has no zone, so
-// none can interfere.
+// timeText sorts as text in the order of time, and SQLite's date functions read it. MySQL's DATETIME has no zone, so the
+// session's zone does not matter.
 const timeText = "2006-01-02 15:04:05.000000"
 
 func (valueParameters) time(t time.Time) any {
@@ -110,9 +110,9 @@ func durably(ctx context.Context, d sqldb.Dialect, db *sql.DB, fn func(*sql.Tx) 
 	})
 }
 
-// awaitDisk makes the commit of a transaction wait for the disk. On PostgreSQL a database or a role may have that off,
-// and a crash of the server would then lose dead letters whose messages were acked. Elsewhere it is a setting of the
-// server (innodb_flush_log_at_trx_commit = 1, the default), or of the connection.
+// awaitDisk makes the commit of a transaction wait for the disk. On PostgreSQL a database or a role may have switched
+// that off, and a crash of the server would lose dead letters whose messages were acked. MySQL has a setting of the
+// server for it (innodb_flush_log_at_trx_commit = 1, the default), SQLite one of the connection.
 func awaitDisk(ctx context.Context, d sqldb.Dialect, tx *sql.Tx) error {
 	if d != PostgreSQL {
 		return nil

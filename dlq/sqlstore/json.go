@@ -70,8 +70,8 @@ func plainNumber(number string) bool {
 	return len(number) <= 1000 && len(strings.TrimLeft(exponent, "+-0")) <= 3
 }
 
-// doubleNumber accepts numbers that MySQL reads as doubles, which have 308 digits before the point. It checks how a
-// number is written, as MySQL does, which rejects 0e999.
+// doubleNumber accepts numbers that MySQL reads as doubles, which have up to 308 digits before the point. Like MySQL,
+// which rejects 0e999, it looks at how the number is written.
 func doubleNumber(number string) bool {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(number), "e")
 	integer, _, _ := strings.Cut(strings.TrimPrefix(mantissa, "-"), ".")

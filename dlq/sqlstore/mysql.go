@@ -19,8 +19,8 @@ var _ dialect = mysql{}
 
 func (mysql) name() sqldb.Dialect { return sqldb.MySQL }
 
-// ready creates the triggers that keep the audit log append-only. A server with a binary log only lets administrators
-// create triggers, unless configured otherwise: the store works without them.
+// ready creates the triggers that keep the audit log append-only. By default, a server with a binary log only lets
+// administrators create triggers; the store works without them.
 func (mysql) ready(ctx context.Context, db *sql.DB) error {
 	for _, event := range []string{"UPDATE", "DELETE"} {
 		name := "dlq_audit_no_" + strings.ToLower(event)
@@ -43,7 +43,7 @@ func (mysql) ready(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// insertEntries distinguishes its own rows from existing ones by a token, since MySQL's INSERT returns no rows.
+// insertEntries marks its rows with a token, because MySQL's INSERT does not return which rows are new.
 func (mysql) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]any) (map[driver.Key]int64, error) {
 	ids := make(map[driver.Key]int64, len(rows))
 	columns := append([]string{"put_token"}, entryColumns...)
@@ -79,7 +79,7 @@ func (mysql) containsBytes(column, parameter string) string {
 	return "LOCATE(" + parameter + ", " + column + ") > 0"
 }
 
-// mysqlPart lets a statement stay below the smallest max_allowed_packet in use (4 MiB), even with every byte escaped.
+// mysqlPart keeps a statement below the smallest max_allowed_packet in use (4 MiB), even with every byte escaped.
 const mysqlPart = 1 << 20
 
 func (mysql) partSize() int { return mysqlPart }
@@ -96,8 +96,8 @@ func (mysql) projection(payload []byte) any {
 	return 0
 }
 
-// lockTables locks the existing rows: LOCK TABLES would commit. Counts of a new cause or hour in the meantime may be
-// missing until the next recount.
+// lockTables locks the existing rows, because LOCK TABLES would commit. The count of a cause or hour that is new in the
+// meantime may be missing until the next recount.
 func (mysql) lockTables(tables []string) []string {
 	queries := make([]string, len(tables))
 	for i, table := range tables {

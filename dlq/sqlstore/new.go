@@ -72,7 +72,7 @@ func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
 	if cfg.Read != nil {
 		s.read = cfg.Read
 	}
-	err := s.suits(ctx)
+	err := s.checkPool(ctx)
 	if err == nil {
 		err = s.start(ctx, cfg.KeepSchema)
 	}
@@ -96,8 +96,8 @@ func dialectOf(cfg Config) dialect {
 // strictMode matches the modes in which MySQL does not truncate what is too long.
 var strictMode = regexp.MustCompile(`STRICT_(ALL|TRANS)_TABLES|TRADITIONAL`)
 
-// suits rejects a pool with which letters would be lost or changed without an error.
-func (s *Store) suits(ctx context.Context) error {
+// checkPool rejects a pool that would lose or change letters without an error.
+func (s *Store) checkPool(ctx context.Context) error {
 	switch s.dialect.name() {
 	case PostgreSQL:
 		var n int
@@ -120,7 +120,7 @@ func (s *Store) suits(ctx context.Context) error {
 		if t, parsed := at.(time.Time); parsed && !t.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
 			return errors.New("the connections read times in a zone: remove loc from the DSN")
 		}
-	case SQLite: // it gets no statements
+	case SQLite:
 	}
 	return nil
 }

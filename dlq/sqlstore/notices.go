@@ -27,7 +27,7 @@ func (s *Store) HoldNotices(ctx context.Context, process string, at, until time.
 		if err != nil {
 			return err
 		}
-		// MySQL counts changed rows, and a holder that already holds changes none.
+		// MySQL counts changed rows, and the UPDATE of the current holder may change nothing.
 		return s.queryRow(ctx, tx, "SELECT holder FROM dlq_notices WHERE receiver = '' AND id = ''").Scan(&holder)
 	})
 	return holder == process, err

@@ -11,12 +11,11 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// On PostgreSQL, a store that outgrows one table can be partitioned by month (?partition=month). Ids then begin with
-// the month in which the letter was stored: 2026110000000017 is the 17th number, in November 2026. So the tables are
-// ranges of ids, an entry and its bodies are in partitions of the same month, ids stay unique by a primary key,
-// everything that knows an id finds its partition, and no statement of this package changes. dlq_keys is not
-// partitioned, because a delivery must be one entry across all months; it is a quarter of the store, and has no
-// payload.
+// On PostgreSQL, a store that outgrows one table can be partitioned by month (?partition=month). Ids then begin with the
+// month in which the letter was stored: 2026110000000017 is number 17, stored in November 2026. The partitions are ranges
+// of ids: an entry and its bodies are in partitions of the same month, the primary key keeps ids unique, an id determines
+// its partition, and no statement of this package changes. dlq_keys is not partitioned, because a delivery must be one
+// entry across all months; it is a quarter of the store, and has no payloads.
 //
 // The tables of an existing store become the first partition as they are: nothing is copied.
 
@@ -24,9 +23,9 @@ import (
 var partitioned = []struct{ table, id string }{{"dlq_entries", "id"}, {"dlq_bodies", "entry_id"}}
 
 const (
-	idsPerMonth = 10_000_000_000 // far beyond what a store gets in its life, and 2^53 away from what JSON has room for
+	idsPerMonth = 10_000_000_000 // more than a store gets in its life, and ids stay below 2^53, as JSON needs
 	beforeMonth = "before"       // entries from before the partitioning
-	otherMonth  = "other"        // the rest of a month that was dropped, what came back from the archive
+	otherMonth  = "other"        // entries kept from a dropped month, or restored from the archive
 	monthsAhead = 3
 )
 
@@ -69,8 +68,8 @@ func (d postgres) partition(ctx context.Context, db *sql.DB) error {
 	})
 }
 
-// checkBounds makes the database check, while others work, that all ids are from before this month, so that attaching
-// the tables later, with traffic stopped, needs no check.
+// checkBounds makes the database check that all ids are from before this month. Other transactions continue meanwhile;
+// attaching the tables, which blocks them, then needs no check.
 func checkBounds(ctx context.Context, db *sql.DB, now time.Time) error {
 	to, _ := bounds(monthOf(now))
 	for _, t := range partitioned {
@@ -135,7 +134,7 @@ func partitionTx(ctx context.Context, tx *sql.Tx, now time.Time) error {
 	return nil
 }
 
-// partitionTable creates a partitioned table next to an existing one, which loses its name.
+// partitionTable renames a table, creates a partitioned one in its place, and returns the statements for the rest.
 func partitionTable(ctx context.Context, tx *sql.Tx, table, id string) ([]string, error) {
 	before := table + "_" + beforeMonth
 	statements := []string{
@@ -176,8 +175,8 @@ func firstOf(at time.Time) time.Time {
 	return time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
 }
 
-// makeMonths creates the partitions of this month and the next ones, whenever a store is opened or purged. Entries
-// without a partition are stored in the one for the rest.
+// makeMonths creates the partitions of this month and the next ones. It is called whenever a store is opened or purged;
+// entries of a month without a partition are stored in the default partition.
 func (d postgres) makeMonths(ctx context.Context, db *sql.DB, now time.Time) error {
 	for n := range monthsAhead {
 		month := monthOf(firstOf(now).AddDate(0, n, 0))
@@ -186,8 +185,8 @@ func (d postgres) makeMonths(ctx context.Context, db *sql.DB, now time.Time) err
 		if err == nil && !there {
 			err = durably(ctx, d.name(), db, func(tx *sql.Tx) error { return makeMonth(ctx, tx, month) })
 		}
-		// 23514: the partition for the rest already has letters of that month. 55P03: someone reads for a long time; there is
-		// no hurry.
+		// 23514: the default partition already has letters of that month. 55P03: a long query holds the tables; the next call
+		// tries again.
 		if err != nil && !sqldb.IsCode(err, "23514", "55P03") {
 			return fmt.Errorf("partition of %d: %w", month, err)
 		}
@@ -195,7 +194,8 @@ func (d postgres) makeMonths(ctx context.Context, db *sql.DB, now time.Time) err
 	return nil
 }
 
-// makeMonth attaches tables, which lets others continue; CREATE TABLE ... PARTITION OF would wait for all of them.
+// makeMonth attaches tables, which other transactions do not block; CREATE TABLE ... PARTITION OF would wait for all of
+// them.
 func makeMonth(ctx context.Context, tx *sql.Tx, month int) error {
 	from, to := bounds(month)
 	statements := []string{

@@ -17,13 +17,12 @@ import (
 
 var _ driver.MonthStore = (*Store)(nil)
 
-// maxKept limits how much of a month may be left for the month to be dropped, one in this many entries: these are
-// copied.
+// maxKept limits how many entries of a dropped month may be kept: one for this many purged ones. They are copied.
 const maxKept = 10
 
-// PurgeMonths drops the partitions of months in which nearly all entries are to be purged, after one statement has
-// copied these to the archive; the others of the month move to the partition for the rest. It returns how many entries
-// were purged: none in a store that is not partitioned. In the audit log a dropped month is one record.
+// PurgeMonths drops the partitions of months in which nearly all entries are to be purged, after one statement has copied
+// these to the archive. The month's other entries move to the default partition. It returns the number of purged entries,
+// 0 for a store that is not partitioned. In the audit log a dropped month is one record.
 func (s *Store) PurgeMonths(ctx context.Context, p dlq.Purge) (int, error) {
 	p, err := p.Resolve()
 	if err != nil {
@@ -33,7 +32,7 @@ func (s *Store) PurgeMonths(ctx context.Context, p dlq.Purge) (int, error) {
 	if !ok {
 		return 0, nil
 	}
-	if err := s.open("purge"); err != nil {
+	if err := s.checkOpen("purge"); err != nil {
 		return 0, err
 	}
 	total, err := s.purgeMonths(ctx, d, p)
@@ -70,8 +69,8 @@ func (s *Store) purgeMonths(ctx context.Context, d postgres, p dlq.Purge) (int, 
 	return total, s.sweepKeys(ctx)
 }
 
-// dropMonth drops one month, if it is worth it. While the entries are counted and copied only writers to this month
-// wait; all others wait only for the final part.
+// dropMonth drops one month, unless too many of its entries stay. While the entries are counted and copied, only writers
+// to this month wait; the final part blocks all others.
 func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.Purge) (int, error) {
 	entries, bodies := "dlq_entries_"+month, "dlq_bodies_"+month
 	err := execAll(ctx, tx, []string{
@@ -130,7 +129,7 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 // archiveMonth copies the purged entries of a month, whose ids are in a half-open range.
 func (s *Store) archiveMonth(ctx context.Context, tx *sql.Tx, month string, ids [2]int64, p dlq.Purge) error {
 	entries, archive := "dlq_entries_"+month, s.dialect.archive()
-	// Copies made by hand while the entries existed.
+	// Remove copies that were made by hand while the entries existed.
 	_, err := s.exec(ctx, tx, "DELETE FROM "+archive+" a WHERE a.id >= ? AND a.id < ?"+
 		" AND EXISTS (SELECT 1 FROM "+entries+" e WHERE e.id = a.id)", ids[0], ids[1])
 	if err != nil {
@@ -149,11 +148,12 @@ func (s *Store) archiveMonth(ctx context.Context, tx *sql.Tx, month string, ids 
 	return nil
 }
 
-// purgedBy is the condition for what is purged, never NULL, of names that Resolve has checked and a time.
+// purgedBy is the condition for purged entries, which is never NULL. It consists of names that Resolve has checked, and a
+// time.
 func purgedBy(table string, p dlq.Purge) string {
 	before := timeLiteral(p.ClosedBefore)
 	return "status IN (" + statusList(p.Statuses) + ") AND resolved_at IS NOT NULL AND resolved_at < " + before + " AND " +
-		notImported(table, before)
+		notRestored(table, before)
 }
 
 func statusList(statuses []dlq.Status) string {
@@ -169,8 +169,8 @@ func timeLiteral(at time.Time) string { return "'" + at.UTC().Format(time.RFC333
 // sweepSize is how many keys are looked at in one transaction.
 const sweepSize = 10_000
 
-// sweepKeys removes the keys of entries whose partitions are gone: those before the oldest partition. Until then a key
-// without an entry blocks nothing: a letter with the same key takes its place.
+// sweepKeys removes the keys of entries whose partitions were dropped: those before the oldest partition. Until then a
+// key without an entry blocks nothing: a letter with the same key replaces it.
 func (s *Store) sweepKeys(ctx context.Context) error {
 	left, err := months(ctx, s.write, time.Now().AddDate(100, 0, 0))
 	if err != nil || len(left) == 0 || left[0] == beforeMonth {
@@ -202,11 +202,11 @@ func (s *Store) sweepKeys(ctx context.Context) error {
 	return nil
 }
 
-// keepsMany reports whether a month has too many entries left to be dropped, as far as its index ranges show: retention
-// looks at each month many times until it is old enough, and need not read all of it each time. If it returns false,
-// the month is counted.
+// keepsMany reports whether two index ranges already show that too many entries of a month stay. Retention looks at each
+// month many times before it is old enough, and should not read all of it each time. If it returns false, the month has
+// to be counted.
 func keepsMany(ctx context.Context, tx *sql.Tx, entries string, p dlq.Purge) (many bool, err error) {
-	var rows float64 // as many as ANALYZE has seen to a page; none without it
+	var rows float64 // estimated from the rows per page at the last ANALYZE; 0 without one
 	query := "SELECT CASE WHEN relpages > 0 THEN reltuples / relpages ELSE 0 END * (pg_relation_size(oid) / " +
 		"current_setting('block_size')::int) FROM pg_class WHERE oid = '" +
 		entries + "'::regclass"
@@ -226,8 +226,8 @@ func keepsMany(ctx context.Context, tx *sql.Tx, entries string, p dlq.Purge) (ma
 	return false, nil
 }
 
-// countMonth returns what the statistics lose with the entries that a condition selects, how many these are, and how
-// many the others are.
+// countMonth returns what the statistics lose with the entries that a condition selects, the number of these, and that of
+// the others.
 func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (lost *deltas, gone, stay int64,
 	err error,
 ) {
@@ -284,7 +284,7 @@ func (d *deltas) drop(c *monthCount) {
 	created, resolved := hourAt(c.created.V), hourAt(c.resolved.V)
 	var counts driver.Counts
 	counts.Add(c.status, -c.n)
-	// Neither the first nor the last of the cause: it died before the end of the hour in which it was closed.
+	// These times change neither first_seen nor last_seen of the group: the entry died after the one and before the other.
 	d.addGroup(groupDelta{Fingerprint: c.fingerprint, First: resolved.Add(time.Hour), Last: created, Counts: counts})
 	count := countDelta{countKey: c.key, Counts: counts}
 	if c.status == dlq.Resolved {

@@ -61,7 +61,7 @@ func (d postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows 
 	if err := scanIDs(s.query(ctx, tx, query, args...))(ids); err != nil {
 		return nil, err
 	}
-	fresh := rowsOf{table: "dlq_entries", columns: append([]string{"id"}, entryColumns...)}
+	fresh := tableRows{table: "dlq_entries", columns: append([]string{"id"}, entryColumns...)}
 	for _, row := range rows {
 		if id, isNew := ids[driver.Key(row[0].([]byte))]; isNew { //nolint:forcetypeassert // dedup_key, the first column
 			fresh.rows = append(fresh.rows, append([]any{id}, row...))
@@ -73,7 +73,7 @@ func (d postgres) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows 
 // keyColumns are the columns of dlq_keys without the entry's id.
 var keyColumns = []string{"dedup_key", "event_id", "source_id", "correlation_id"}
 
-func (postgres) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in rowsOf) error {
+func (postgres) insertRows(ctx context.Context, s *Store, tx *sql.Tx, in tableRows) error {
 	if len(in.rows) == 0 {
 		return nil
 	}

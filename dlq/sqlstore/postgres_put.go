@@ -15,16 +15,16 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// Nearly always a store gets new PENDING letters, and PostgreSQL stores any number of them by one call of a function of
-// the schema: keys, entries, bodies and statistics. It is a separate transaction, so there is one round trip instead of
-// eight, and the server has planned all of its statements before.
+// Nearly all letters are new and PENDING. On PostgreSQL one call of a function of the schema stores any number of them:
+// keys, entries, bodies and statistics. The call is its own transaction, so that it takes one round trip instead of
+// eight, and the server has planned the function's statements before.
 //
-// One statement with a part for each table did the same, and took the server twice as long for one letter: the parts
-// had to be joined, and each set up again. Sets of many letters save that join by their order, and stream each column's
-// values into the rows instead of collecting them in a table first.
+// One statement with a WITH query for each table took the server twice as long for a single letter, because it joins
+// these queries and sets up each of them again. For many letters the function relies on their order instead of a join,
+// and streams the values of each column into the rows instead of collecting them in a table first.
 
-// isNew reports whether a letter is, unless its key exists, just a row to insert, with the initial values in its
-// columns.
+// isNew reports whether the letter has the initial values in all of its columns, so that it is just a row to insert unless
+// its key exists.
 func (r *letterRow) isNew() bool {
 	e := r.Entry
 	return e.RedriveOf == 0 && e.Status == dlq.Pending && e.Version == 1 && e.Revision == 0 && e.Body.Revision == 0 &&
@@ -34,8 +34,8 @@ func (r *letterRow) isNew() bool {
 		e.ChangedAt.Equal(e.CreatedAt)
 }
 
-// newColumns are the columns of a letter that the functions have as parameters; the others have their defaults, are
-// computed from these, or are NULL until something happens to the letter.
+// newColumns are the columns that are parameters of the functions. The others have their defaults, are computed from
+// these, or are NULL until something happens to the letter.
 var newColumns = slices.Concat(
 	namesOf(slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.derived }),
 		func(c *column) string { return c.name }),
@@ -53,9 +53,9 @@ func (r *letterRow) newValues() []any {
 	return append(values, r.body[2:]...)
 }
 
-// statisticParameters are the other parameters of dlq_put_letters: of each letter, the numbers of its group, its count
-// and its hour, and of each of these the columns of the table of statistics. Only the server knows which of the letters
-// are new, and their ids.
+// statisticParameters are the other parameters of dlq_put_letters: for each letter, the numbers of its group, its count
+// and its hour, and for each of those the columns of its table. The server finishes them, because only it knows which of
+// the letters are new, and their ids.
 var statisticParameters = []struct{ parameter, table, column string }{
 	{"in_group", "", "group"},
 	{"in_count", "", "count"},
@@ -106,7 +106,7 @@ func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (ma
 	if len(letters) == 1 {
 		return d.putOne(ctx, s, &letters[0])
 	}
-	// In the order of their keys, so that two processes with the same dead letters do not wait for each other.
+	// In the order of their keys, so that two processes with the same dead letters do not deadlock.
 	letters = slices.SortedFunc(slices.Values(letters),
 		func(a, b letterRow) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	rows := make([][]any, len(letters))
@@ -138,8 +138,8 @@ func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (ma
 }
 
 // newStatistics are the values of statisticParameters if all letters are new. Groups, counts and hours are in the order
-// in which every transaction locks them, and numbered from 1 as WITH ORDINALITY counts; so are the letters, in the
-// place of their ids.
+// in which every transaction locks them, and numbered from 1 as WITH ORDINALITY counts. So are the letters, whose ids are
+// not known yet.
 func (d postgres) newStatistics(letters []letterRow) []any {
 	var all deltas
 	for i := range letters {
@@ -170,9 +170,9 @@ func (d postgres) newStatistics(letters []letterRow) []any {
 		tables[w.table] = w
 	}
 	args := make([]any, len(statisticParameters))
-	for i, of := range statisticParameters {
-		w := tables[of.table]
-		args[i] = columnArray(postgresType(of.parameter), w.rows, slices.Index(w.columns, of.column))
+	for i, p := range statisticParameters {
+		w := tables[p.table]
+		args[i] = columnArray(postgresType(p.parameter), w.rows, slices.Index(w.columns, p.column))
 	}
 	return args
 }
@@ -189,8 +189,8 @@ func (d postgres) putOne(ctx context.Context, s *Store, letter *letterRow) (map[
 	return map[driver.Key]int64{letter.Key: stored.V}, nil
 }
 
-// postgresTypes are the types of the parameters that are neither text nor columns of dlq_entries. payload_json is sent
-// as text: the driver cannot send an array of jsonb without parsing it.
+// postgresTypes are the types of the parameters that are neither text nor columns of dlq_entries. payload_json is sent as
+// text, because the driver would parse jsonb to send an array of it.
 var postgresTypes = map[string]string{
 	"id": "bigint", "message_uuid": "bytea", "payload": "bytea", "payload_sha256": "bytea", "entry_id": "bigint", "at": "timestamptz",
 	"in_group": "integer", "in_count": "integer", "in_hour": "integer", "group_at": "integer",
@@ -208,8 +208,8 @@ func postgresType(name string) string {
 	return "text"
 }
 
-// insertUnnest is an INSERT of any number of rows: each column is an array whose values are streamed into the rows, or
-// one value for all rows, as most columns of the records of a bulk change are.
+// insertUnnest is an INSERT of any number of rows. Each column is an array, or a single value if it is the same in all
+// rows, as in most columns of a bulk change's audit records.
 func insertUnnest(table string, columns []string, rows [][]any) (query string, args []any) {
 	values := make([]string, len(columns))
 	args = make([]any, len(columns))
@@ -242,8 +242,8 @@ func constant(rows [][]any, column int) bool {
 	return true
 }
 
-// columnArray turns a column of the rows into a slice whose nil elements are NULL. It is empty if all are, which costs
-// neither side anything: a shorter array than others is filled up with NULL.
+// columnArray turns a column of the rows into a slice whose nil elements are NULL. If all are, it is empty: PostgreSQL
+// fills up an array that is shorter than the others with NULL.
 func columnArray(kind string, rows [][]any, column int) any {
 	switch kind {
 	case "bytea":

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// archiveColumns are the columns of dlq_events, which the archive has too: an entry's, its body's, and those that C's
-// table had under other names or with another type.
+// archiveColumns are the columns that dlq_events and the archive have: an entry's, its body's, and those that are there
+// a second time, under the name or with the type that other systems use.
 var archiveColumns = strings.Join(slices.Concat(
 	[]string{"id"}, archivedColumns, bodyColumns[2:bodyProjection], []string{"event_payload"},
 	bodyColumns[bodyProjection+1:],
@@ -33,7 +33,7 @@ func (s *Store) Purge(ctx context.Context, p dlq.Purge) (int, error) {
 func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, error) {
 	b := s.selectFrom("dlq_entries", selectEntry)
 	s.where(b, &dlq.Filter{Statuses: p.Statuses, ResolvedBefore: p.ClosedBefore})
-	b.Where(notImported("dlq_entries", b.Var(s.dialect.time(p.ClosedBefore))))
+	b.Where(notRestored("dlq_entries", b.Var(s.dialect.time(p.ClosedBefore))))
 	b.OrderBy("resolved_at").Limit(p.Limit)
 	query, args := b.Build()
 	entries, err := scanEntries(tx.QueryContext(ctx, query+s.forUpdate(), args...))
@@ -57,15 +57,15 @@ func (s *Store) purgeTx(ctx context.Context, tx *sql.Tx, p dlq.Purge) (int, erro
 	return len(entries), all.writeAll(ctx)
 }
 
-// notImported is a condition that an entry of a table was not restored from the archive since a time, which is a
-// parameter or a literal: a restored entry is kept for as long again as after it was closed.
-func notImported(table, since string) string {
+// notRestored is a condition that an entry of a table was not restored from the archive since a time, which is a
+// parameter or a literal. After a restore, retention starts again.
+func notRestored(table, since string) string {
 	return "NOT EXISTS (SELECT 1 FROM dlq_audit a WHERE a.entry_id = " + table + ".id AND a.action = '" +
 		string(driver.ActionUnarchive) +
 		"' AND a.at >= " + since + ")"
 }
 
-// archiveRevisions copies the revisions that an entry of the archive has no room for: all but the last.
+// archiveRevisions copies all revisions but the last, which is in the archive's row of the entry.
 func archiveRevisions(d dialect, bodies, entries string) string {
 	names := strings.Join(bodyColumns, ", b.")
 	return "INSERT INTO " + d.archivedBodies() + " (" + strings.Join(bodyColumns, ", ") + ") SELECT b." + names +
@@ -80,7 +80,7 @@ func (s *Store) removeEntries(ctx context.Context, tx *sql.Tx, entries []dlq.Ent
 	}
 	in := " IN " + questionMarks(len(ids), 1)
 	if !p.SkipArchive {
-		// Copies made by hand while the entry existed.
+		// Remove copies that were made by hand while the entry existed.
 		if _, err := s.exec(ctx, tx, "DELETE FROM "+s.dialect.archive()+" WHERE id"+in, ids...); err != nil {
 			return fmt.Errorf("archive: %w", err)
 		}

@@ -23,10 +23,10 @@ func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.Receip
 	if len(letters) == 0 {
 		return nil, nil
 	}
-	if err := s.open("put"); err != nil {
+	if err := s.checkOpen("put"); err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil { // otherwise the batch that takes them may win
+	if err := ctx.Err(); err != nil { // the writer might be ready at once, and select it
 		return nil, fmt.Errorf("sqlstore: put: %w", err)
 	}
 	receipts, err := s.putPieces(ctx, letters)
@@ -91,8 +91,8 @@ func checkLetters(letters []*dlq.Entry) error {
 	return nil
 }
 
-// letterRow is a dead letter with values that take time to compute, which the caller does: all callers wait for the
-// writer.
+// letterRow is a dead letter with the values of its columns. Each caller of Put computes them itself, because all callers
+// wait for the writer.
 type letterRow struct {
 	*dlq.Entry
 	entry []any // values of entryColumns
@@ -118,8 +118,8 @@ func (s *Store) makeRows(letters []*dlq.Entry) ([]letterRow, error) {
 type putting struct {
 	changes
 
-	receipts  []driver.Receipt
-	tookPlace bool
+	receipts []driver.Receipt
+	swept    bool
 }
 
 // putTx stores letters. The caller writes the statistics.
@@ -173,7 +173,7 @@ func (p *putting) insert(ctx context.Context, letters []letterRow, fresh []int) 
 		}
 	}
 	if p.store.dialect.name() != SQLite {
-		// In the order of the keys, so that two processes with the same dead letters do not wait for each other.
+		// In the order of the keys, so that two processes with the same dead letters do not deadlock.
 		slices.SortFunc(first, func(i, j int) int { return bytes.Compare(letters[i].Key[:], letters[j].Key[:]) })
 	}
 	rows := make([][]any, len(first))
@@ -226,22 +226,21 @@ func (p *putting) seeAgain(ctx context.Context, letters []letterRow, again []int
 	return nil
 }
 
-// errRemoved ends a transaction of dead letters that found a key, but then not its entry; it is retried. Someone has
-// removed the entry in between. MariaDB also returns it to some concurrent calls that store the same letters, where
-// nothing was removed.
+// errRemoved ends a transaction of dead letters that found a key but not its entry, because the entry was removed in
+// between; the transaction is repeated. On MariaDB this also happens to concurrent calls that store the same letters.
 var errRemoved = errors.New("an entry was removed while its message died again: repeat the call")
 
 // removed reports whether a transaction ended with errRemoved.
 func removed(err error) bool { return errors.Is(err, errRemoved) }
 
-// replaceSwept stores letters whose keys existed without an entry, once: those of a month that has just been dropped
-// are not swept yet.
+// replaceSwept stores letters whose keys exist without an entry: a month that was just dropped leaves its keys behind
+// until they are swept. It does so once per transaction.
 func (p *putting) replaceSwept(ctx context.Context, letters []letterRow, again []int) error {
 	table, id := p.store.dialect.keys()
-	if p.tookPlace || table == "dlq_entries" {
+	if p.swept || table == "dlq_entries" {
 		return errRemoved
 	}
-	p.tookPlace = true
+	p.swept = true
 	for _, i := range again {
 		_, err := p.store.exec(ctx, p.tx, "DELETE FROM "+table+" WHERE dedup_key = ?"+
 			" AND NOT EXISTS (SELECT 1 FROM dlq_entries WHERE id = "+id+")", letters[i].Key[:])
@@ -252,7 +251,7 @@ func (p *putting) replaceSwept(ctx context.Context, letters []letterRow, again [
 	return p.insert(ctx, letters, again)
 }
 
-// entriesByKey reads and locks entries, in the order of their ids like all other code.
+// entriesByKey reads and locks entries, in the order of their ids.
 func (p *putting) entriesByKey(ctx context.Context, keys []driver.Key) (map[driver.Key]*dlq.Entry, error) {
 	found := make(map[driver.Key]*dlq.Entry, len(keys))
 	ids := map[driver.Key]int64{}
@@ -318,9 +317,9 @@ const (
 	maxPiece = 500
 )
 
-// putPieces stores many letters in pieces: while a server works on one, this process prepares the rows of the next, and
-// a second connection makes a second processor of the server work. Each piece is a transaction; after an error the
-// caller repeats the call anyway.
+// putPieces stores many letters in pieces, so that this process prepares the rows of one while the server works on
+// another, and the server uses two processors. Each piece is a transaction; after an error the caller repeats the whole
+// call.
 func (s *Store) putPieces(ctx context.Context, letters []*dlq.Entry) ([]driver.Receipt, error) {
 	size := s.pieceSize(letters)
 	if size >= len(letters) {
@@ -347,8 +346,8 @@ func (s *Store) putPiece(ctx context.Context, letters []*dlq.Entry) ([]driver.Re
 	return s.writer.put(ctx, rows)
 }
 
-// pieceSize is how many letters of a call are in a piece. Letters that may concern the same entry, or were redriven,
-// are stored in order, in one piece.
+// pieceSize is the number of letters in a piece of a call. A call with redriven letters, or with several of one key, is
+// one piece, because their order matters.
 func (s *Store) pieceSize(letters []*dlq.Entry) int {
 	if _, short := s.dialect.(newPutter); !short || len(letters) < 2*minPiece {
 		return len(letters)

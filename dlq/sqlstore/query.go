@@ -183,10 +183,9 @@ func cutPage[T any](list []T, p dlq.Page, position func(*T) (time.Time, int64)) 
 // maxBranches is the maximum number of index ranges for one page.
 const maxBranches = 64
 
-// branches splits a filter into parts that each are one index range in the order of a listing. The indexes begin with
-// status, or with fingerprint, topic or event type and then status: "any status of this topic" is not a range of any of
-// them, and a database would sort the whole topic for a page of 50. The first rows of each part, merged, are the page,
-// however large the table is.
+// branches splits a filter into parts that are each one index range in the order of a listing; the first rows of the
+// parts, merged, are the page. The indexes begin with status, or with fingerprint, topic or event type and then status.
+// "Any status of this topic" is not a range of any of them: a database would sort the whole topic for a page of 50.
 func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.Filter, error) {
 	parts := []dlq.Filter{f}
 	if p.Order.ByID() {

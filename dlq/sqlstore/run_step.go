@@ -52,8 +52,8 @@ func (s *Store) stepRun(ctx context.Context, step redrive.Step) (redrive.Stepped
 	})
 }
 
-// stepping is one step. Only the holder of the run's lease changes its items, so what is read of them here does not
-// change.
+// stepping is one step of a run. Its items do not change meanwhile, because only the holder of the run's lease changes
+// them.
 type stepping struct {
 	changes
 
@@ -95,8 +95,8 @@ func (p *stepping) skipped(ctx context.Context) error {
 	return p.refuse(ctx, p.step.Skipped, redrive.ItemSkipped)
 }
 
-// refuse gives items up, and releases the claims on their entries. An entry that has changed since its claim is left
-// alone: its item is settled by what happened to it.
+// refuse gives items up, and releases the claims on their entries. If an entry has changed since its claim, it is left
+// alone, and its item is settled by that change.
 func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to redrive.ItemState) error {
 	if len(refusals) == 0 {
 		return nil
@@ -185,8 +185,8 @@ func (p *stepping) claim(ctx context.Context) error {
 	return p.claimItems(ctx)
 }
 
-// claimable are the claims' waiting items. Only the holder of the run's lease changes them, so that a caller who knows
-// the entries, which came with their items, knows these, too.
+// claimable are the waiting items of the claims. A caller that knows the entries also knows the items, because only the
+// holder of the run's lease, which it is, changes them.
 func (p *stepping) claimable(ctx context.Context, claims []redrive.Claim, ids []int64) (map[int64]redrive.Item, error) {
 	if p.step.Known == nil {
 		return p.items(ctx, ids, redrive.ItemWaiting)
@@ -214,8 +214,7 @@ func (p *stepping) claimOne(claim *redrive.Claim, before *dlq.Entry) (*dlq.Entry
 	return &after, nil
 }
 
-// claimItems writes the items of the claimed entries: a claim has increased their version by one, and their redrive
-// count is the same for most of them.
+// claimItems writes the items of the claimed entries, with one statement for all of the same version and redrive count.
 func (p *stepping) claimItems(ctx context.Context) error {
 	type life struct {
 		version int64
@@ -247,8 +246,8 @@ func (p *stepping) claimItems(ctx context.Context) error {
 	return nil
 }
 
-// entries are the entries as they are now. Those that the caller knows are neither read nor locked: their update
-// compares the version, and ends the step with errStale when a row has another one.
+// entries are the current entries. Those that the caller knows are neither read nor locked; if one has another version in
+// the store, its update ends the step with errStale.
 func (p *stepping) entries(ctx context.Context, ids []int64) (map[int64]*dlq.Entry, error) {
 	var unknown []int64
 	for _, id := range ids {
@@ -284,9 +283,9 @@ func (p *stepping) record(c driver.Change, before, after *dlq.Entry) {
 	})
 }
 
-// items reads items of the run that are in one of the states; the others are not in the map. The states are named, here
-// and below, because a database that has no statistics of a new run's items would otherwise read all of them to find a
-// few by their entries.
+// items reads items of the run that are in one of the states; the others are not in the map. Here and below the states are
+// part of the condition because a database without statistics of a new run's items would otherwise read all of them to
+// find a few.
 func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.ItemState) (map[int64]redrive.Item,
 	error,
 ) {
@@ -307,7 +306,7 @@ func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.Ite
 }
 
 // updateItems changes those of the run's items that meet a condition, and returns their number. The range of the sorted
-// ids is for a database without statistics of a new run's items, as above.
+// ids helps a database without statistics, as above.
 func (p *stepping) updateItems(ctx context.Context, set, where string, ids []int64, args ...any) (int64, error) {
 	if len(ids) == 0 {
 		return 0, nil

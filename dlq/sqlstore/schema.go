@@ -28,8 +28,8 @@ const archiveSuffix = "_archive"
 // schemaName matches what PostgreSQL accepts as a name without quotes.
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// readSchema reads the name of a schema. It is used in a search_path and in statements that people write, where other
-// names would need quotes.
+// readSchema reads the name of a schema, which must not need quotes in a search_path or in a statement that someone
+// writes by hand.
 func readSchema(to *string) sqldb.Param {
 	return func(value string) error {
 		if err := checkSchema(value); err != nil {
@@ -81,7 +81,7 @@ func (d postgres) makeSchemas(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// checkPath rejects connections whose statements would use the tables of another store.
+// checkPath rejects connections that would use the tables of another store.
 func (d postgres) checkPath(ctx context.Context, pools ...*sql.DB) error {
 	for _, db := range pools {
 		var first sql.NullString
@@ -89,21 +89,20 @@ func (d postgres) checkPath(ctx context.Context, pools ...*sql.DB) error {
 			return err
 		}
 		if d.schema != "" && first.String != d.schema {
-			return fmt.Errorf("schema %s does not exist, or is not the first of the connections' search_path, where %q is:"+
-				" a pool of the application's needs search_path=%s, and a pooler has to pass it on", d.schema, first.String,
-				d.schema)
+			return fmt.Errorf("schema %s does not exist, or is not the first in the search_path of the connections, which is %q:"+
+				" an application's pool needs search_path=%s, and a pooler must pass it on", d.schema, first.String, d.schema)
 		}
 	}
 	return nil
 }
 
-// archivedFiles are migrations with the schema of the archive in them.
+// archivedFiles are the migrations with the name of the archive's schema filled in.
 type archivedFiles struct {
 	fs.FS
 	dialect postgres
 }
 
-// Open returns a migration with the name of the schema in it.
+// Open returns a migration.
 func (f archivedFiles) Open(name string) (fs.File, error) {
 	file, err := f.FS.Open(name)
 	if err != nil || f.dialect.archiveSchema() == defaultArchive || path.Ext(name) != ".sql" {
@@ -126,7 +125,7 @@ type migrationFile struct {
 // Read reads the text.
 func (f *migrationFile) Read(p []byte) (int, error) { return f.text.Read(p) }
 
-// versionTable is where the migrator records its progress; separate, to avoid the application's.
+// versionTable is where goose records the applied migrations, apart from those of the application.
 const versionTable = "dlq_schema_version"
 
 //go:embed migrations/*/*.sql
@@ -159,15 +158,13 @@ func (s *Store) migrate(ctx context.Context, keepSchema bool) error {
 func remedy(err error) error {
 	switch {
 	case errors.Is(err, sqldb.ErrSchemaMissing):
-		return fmt.Errorf("%w: this is not a dead letter store yet; \"redrive migrate\" makes one, as does a service that "+
-			"opens it", err)
+		return fmt.Errorf("%w: \"redrive migrate\" creates them, as does a service that opens the store", err)
 	case errors.Is(err, sqldb.ErrSchemaOlder):
-		return fmt.Errorf("%w: \"redrive migrate\" of this version brings them up to date, as does a service that opens "+
-			"the store", err)
+		return fmt.Errorf("%w: \"redrive migrate\" of this version updates them, as does a service that opens the store", err)
 	case sqldb.IsCode(err, "42P07"):
-		return fmt.Errorf("%w: tables of another system have names of this store:"+
+		return fmt.Errorf("%w: another system has tables with the names of this store's:"+
 			" \"redrive migrate --from-table dlq_events\" takes over a table of dead letters,"+
-			" and schema=NAME in the store's URL keeps a store apart from it", err)
+			" and schema=NAME in the store's URL keeps the store in another schema", err)
 	}
 	return err
 }

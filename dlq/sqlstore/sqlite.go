@@ -21,7 +21,7 @@ func (t *target) pragmas() []string {
 	}
 }
 
-// sqlite is the dialect of SQLite 3.35 and later.
+// sqlite is the dialect of SQLite 3.42 and later.
 type sqlite struct{ valueParameters }
 
 func (sqlite) name() sqldb.Dialect { return sqldb.SQLite }

@@ -17,15 +17,15 @@ import (
 
 // Takeover is the result of [TakeOver].
 type Takeover struct {
-	// Kept is the table with the original rows: under another name if its own is that of our view.
+	// Kept is the table with the original rows. It was renamed if its name was that of our view.
 	Kept string
-	// Before are the rows of the table by status, After their entries.
+	// Before is the number of rows by status, After that of their entries.
 	Before, After map[string]int64
-	// Stored are new entries, Seen were taken over by an earlier call.
+	// Stored is the number of new entries, Seen that of entries from an earlier call.
 	Stored, Seen int64
 }
 
-// keptSuffix is appended to the name of a table or an index that made room for ours.
+// keptSuffix is appended to the name of a table or an index that had one of our names.
 const keptSuffix = "_before_redrive"
 
 // TakeOver makes a store in a PostgreSQL database with an existing dead letter table, with the columns id, event_id,
@@ -55,8 +55,7 @@ func TakeOver(ctx context.Context, rawURL, table string, by dlq.By) (*Takeover, 
 func (t *target) takeOver(ctx context.Context, table string, by dlq.By) (*Takeover, error) {
 	d, ok := t.dialect.(postgres)
 	if !ok {
-		return nil, fmt.Errorf("%w: tables of PostgreSQL only; write the rows of others as JSON lines, which redrive dlq "+
-			"import reads",
+		return nil, fmt.Errorf("%w: only tables of PostgreSQL; export the rows of others as JSON lines for redrive dlq import",
 			dlq.ErrInvalid)
 	}
 	if by.Actor == "" {
@@ -74,7 +73,7 @@ func (t *target) takeOver(ctx context.Context, table string, by dlq.By) (*Takeov
 	})
 }
 
-// takeOverLocked does it under the lock.
+// takeOverLocked is takeOver under the lock.
 func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB, table string, by dlq.By) error {
 	d, _ := t.dialect.(postgres)
 	err := d.makeSchemas(ctx, db)
@@ -115,8 +114,8 @@ func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB,
 	return err
 }
 
-// renameExisting renames what has our names, and returns the table's previous name, with its schema if that is not the
-// store's, and its new name.
+// renameExisting renames tables and indexes that have our names. It returns the table's previous name, with its schema if
+// that is not the store's, and its new name.
 func (d postgres) renameExisting(ctx context.Context, db *sql.DB, table string) (was, kept string, err error) {
 	err = sqldb.InTx(ctx, db, nil, func(tx *sql.Tx) error {
 		isTable := func(name string) (is bool, err error) {
@@ -147,16 +146,16 @@ func (d postgres) renameExisting(ctx context.Context, db *sql.DB, table string) 
 	return was, kept, err
 }
 
-// rename lets a table keep its name unless that, or one of its indexes', is one of the store's.
+// rename renames a table, or its indexes, only where the name is one of the store's.
 func (d postgres) rename(ctx context.Context, tx *sql.Tx, table string) (was, kept string, err error) {
-	var ours bool
+	var inSchema bool // the store's
 	err = tx.QueryRowContext(ctx, "SELECT relnamespace = current_schema()::regnamespace FROM pg_class WHERE oid = "+
 		"to_regclass($1)",
-		quoteTable(table)).Scan(&ours)
+		quoteTable(table)).Scan(&inSchema)
 	if err != nil {
 		return "", "", err
 	}
-	if !ours {
+	if !inSchema {
 		return table, table, nil
 	}
 	kept = table
@@ -187,7 +186,8 @@ func resumeInserts(ctx context.Context, db *sql.DB, table, kept string) error {
 	return err
 }
 
-// renameForeign renames a table that has one of our names, and its indexes. Ours are recognized by their columns.
+// renameForeign renames another system's table that has one of our names, and its indexes. Our tables are recognized by
+// a column.
 func renameForeign(ctx context.Context, tx *sql.Tx, table string) error {
 	var foreign bool
 	err := tx.QueryRowContext(ctx, `SELECT count(*) > 0 FROM pg_class c WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')
@@ -219,8 +219,8 @@ func renameForeign(ctx context.Context, tx *sql.Tx, table string) error {
 	return nil
 }
 
-// divert redirects inserts into dlq_events, which is now a view, to the original table: consumers that have not moved
-// yet notice nothing, and the next call takes their rows over.
+// divert redirects inserts into dlq_events, which is now a view, to the original table. Consumers that have not migrated
+// yet continue, and the next call takes over their rows.
 func divert(ctx context.Context, db *sql.DB, kept string) error {
 	const columns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, " +
 		"last_retry_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"
@@ -238,13 +238,13 @@ func divert(ctx context.Context, db *sql.DB, kept string) error {
 			" FOR EACH ROW EXECUTE FUNCTION dlq_events" + keptSuffix + "_insert()",
 	} {
 		if _, err := db.ExecContext(ctx, statement); err != nil {
-			return fmt.Errorf("lead what is inserted into dlq_events to %s: %w", kept, err)
+			return fmt.Errorf("redirect inserts into dlq_events to %s: %w", kept, err)
 		}
 	}
 	return copyGrants(ctx, db, kept, "dlq_events")
 }
 
-// copyGrants grants the rights on a table to those who had them on the table which had its name before.
+// copyGrants grants the rights on one table to the roles that have them on another.
 func copyGrants(ctx context.Context, db *sql.DB, from, to string) error {
 	grants, err := sqldb.Column[string](db.QueryContext(ctx, "SELECT 'GRANT ' || a.privilege_type || ' ON "+
 		quoteTable(to)+" TO ' || CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END"+
@@ -305,7 +305,7 @@ func countByStatus(ctx context.Context, db *sql.DB, table string) (map[string]in
 		" GROUP BY 1"))
 }
 
-// countTaken counts the entries of rows by the status of the row: the entry's may have changed since.
+// countTaken counts the rows with an entry by the status of the row, because that of the entry may have changed since.
 func countTaken(ctx context.Context, db *sql.DB, table string) (map[string]int64, error) {
 	return counted(db.QueryContext(ctx, "SELECT upper(coalesce(t.status, 'PENDING')), count(*) FROM "+quoteTable(table)+
 		" t WHERE EXISTS (SELECT 1 FROM dlq_entries e WHERE e.position = 'dlq_events/' || t.id) GROUP BY 1"))

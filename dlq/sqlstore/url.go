@@ -15,12 +15,12 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// idleTx is how long a transaction of this store may be idle: it does little between two statements, even on a busy
-// machine.
+// idleTx is how long a transaction of this store may be idle. Even on a busy machine it does little between two
+// statements.
 const idleTx = 30 * time.Second
 
-// target is a database as a URL names it. Readers and writers have a pool each: a dashboard with many queries does not
-// make a dead letter wait for a connection.
+// target is the database of a URL. Readers and writers have separate pools, so that a dead letter does not wait for the
+// connections of a dashboard.
 type target struct {
 	*sqldb.Source
 	dialect dialect
@@ -50,10 +50,10 @@ func openURL(ctx context.Context, u *url.URL) (*Store, error) {
 	}
 }
 
-// parseURL reads a URL: our parameters, and those of the driver's that change nothing which this package relies on.
+// parseURL reads our parameters, and passes on those of the driver that change nothing this package relies on.
 func parseURL(u *url.URL) (*target, error) {
 	t := &target{readers: 8, writers: 4, lifetime: 30 * time.Minute, idle: 5 * time.Minute, migrate: true}
-	ours := map[string]sqldb.Param{
+	own := map[string]sqldb.Param{
 		"driver":        sqldb.Text(&t.driver),
 		"migrate":       sqldb.Boolean(&t.migrate),
 		"readers":       sqldb.Integer(&t.readers, 1, 1000),
@@ -66,8 +66,8 @@ func parseURL(u *url.URL) (*target, error) {
 	switch u.Scheme {
 	case "postgres", "postgresql":
 		native = postgresParams
-		ours["schema"], ours["archive"] = readSchema(&d.schema), readSchema(&d.archiveIn)
-		ours["partition"] = func(value string) error {
+		own["schema"], own["archive"] = readSchema(&d.schema), readSchema(&d.archiveIn)
+		own["partition"] = func(value string) error {
 			if d.monthly = value == "month"; !d.monthly {
 				return errors.New("must be month")
 			}
@@ -79,12 +79,12 @@ func parseURL(u *url.URL) (*target, error) {
 	default:
 		t.readers, t.writers, t.lifetime, t.idle = 4, 1, 0, 0
 		t.busyTimeout, t.synchronous = 5*time.Second, "FULL"
-		delete(ours, "writers")
-		delete(ours, "conn-lifetime")
-		ours["busy-timeout"] = sqldb.Duration(&t.busyTimeout)
-		ours["synchronous"] = t.readSynchronous
+		delete(own, "writers")
+		delete(own, "conn-lifetime")
+		own["busy-timeout"] = sqldb.Duration(&t.busyTimeout)
+		own["synchronous"] = t.readSynchronous
 	}
-	params, err := sqldb.ReadParams(u, ours, func(key string) bool { return slices.Contains(native, key) })
+	params, err := sqldb.ReadParams(u, own, func(key string) bool { return slices.Contains(native, key) })
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func parseURL(u *url.URL) (*target, error) {
 		if params.Has("search_path") {
 			return nil, errors.New("postgres URL: schema and search_path exclude each other")
 		}
-		forced.Set("search_path", d.schema) // and no other, where a missing table might be found
+		forced.Set("search_path", d.schema) // alone: a missing table must not be found in another schema
 	}
 	maps.Copy(params, forced)
 	if t.Source, err = sqldb.ReadURL(u, params); err != nil {
@@ -138,9 +138,8 @@ func (t *target) open(ctx context.Context) (*Store, error) {
 	return s, s.start(ctx, !t.migrate)
 }
 
-// pools makes the pools, which open nothing yet. SQLite has one writer at a time: a second connection of ours would
-// only wait in its busy handler, which polls, instead of in our queue. A database in memory belongs to one connection:
-// it has one pool.
+// pools makes the pools. SQLite has one writer at a time: a second connection would wait in SQLite's busy handler, which
+// polls, instead of in the writer's queue. An in-memory database belongs to one connection, so it has one pool.
 func (t *target) pools(ctx context.Context, s *Store) (err error) {
 	write := sqldb.Pool{
 		Driver: t.driver, Max: t.writers, Lifetime: t.lifetime, Idle: t.idle, IdleTx: idleTx, MustExist: !t.migrate,
@@ -162,25 +161,21 @@ func (t *target) pools(ctx context.Context, s *Store) (err error) {
 	return nil
 }
 
-// postgresParams are the parameters of pgx and of PostgreSQL's client library, and the settings of a session that are
-// useful here. Any other setting can be given as options=-c%20name=value.
+// postgresParams are the parameters of pgx and of PostgreSQL's client library, and the session settings that are useful
+// here. Others can be set by options=-c%20name=value.
 var postgresParams = []string{
 	"application_name", "channel_binding", "client_encoding", "connect_timeout", "default_query_exec_mode",
-	"description_cache_capacity",
-	"host", "idle_in_transaction_session_timeout", "krbspn", "krbsrvname", "lock_timeout", "options", "passfile",
-	"password", "port",
-	"role", "search_path", "service", "servicefile", "sslcert", "sslkey", "sslmode", "sslnegotiation", "sslpassword",
-	"sslrootcert",
-	"sslsni", "statement_cache_capacity", "statement_timeout", "target_session_attrs", "timezone", "user", "work_mem",
+	"description_cache_capacity", "host", "idle_in_transaction_session_timeout", "krbspn", "krbsrvname", "lock_timeout",
+	"options", "passfile", "password", "port", "role", "search_path", "service", "servicefile", "sslcert", "sslkey",
+	"sslmode", "sslnegotiation", "sslpassword", "sslrootcert", "sslsni", "statement_cache_capacity", "statement_timeout",
+	"target_session_attrs", "timezone", "user", "work_mem",
 }
 
-// mysqlParams are the parameters of go-sql-driver that change nothing which this package relies on.
+// mysqlParams are the parameters of go-sql-driver that change nothing this package relies on.
 var mysqlParams = []string{
 	"allowCleartextPasswords", "allowFallbackToPlaintext", "allowNativePasswords", "allowOldPasswords",
-	"checkConnLiveness", "collation",
-	"compress", "connectionAttributes", "maxAllowedPacket", "parseTime", "readTimeout", "rejectReadOnly", "serverPubKey",
-	"socket",
-	"timeout", "tls", "writeTimeout",
+	"checkConnLiveness", "collation", "compress", "connectionAttributes", "maxAllowedPacket", "parseTime", "readTimeout",
+	"rejectReadOnly", "serverPubKey", "socket", "timeout", "tls", "writeTimeout",
 }
 
 // schemes are the URL schemes of this package.

@@ -23,10 +23,10 @@ const (
 	maxMoment      = 500 * time.Microsecond
 )
 
-// writer joins concurrent Puts: while one transaction commits, the next callers gather, and share the next commit. A
-// commit costs one sync of the disk no matter how much is in it. The batcher of brokers/internal/engine flushes one
-// batch at a time, as soon as the previous one is done; here two connections commit at once, and wait for callers that
-// have just got their results.
+// writer joins concurrent Puts: while one transaction commits, the next callers gather for the next commit, which costs
+// one sync of the disk no matter how much is in it. Unlike the batcher of brokers/internal/engine, which flushes one
+// batch at a time and as soon as the previous one is done, it commits on two connections, and waits for callers that have
+// just got their results.
 type writer struct {
 	store   *Store
 	calls   chan *putCall
@@ -138,9 +138,8 @@ func (w *writer) gather(first *putCall, previous int) []*putCall {
 	return group
 }
 
-// commit writes a group. When that fails each call is tried alone, so that one letter that the database rejects does
-// not fail its neighbours; when a second one fails, too, the database is the cause, and the others get the same error
-// at once.
+// commit writes a group. If that fails, each call is tried alone, so that a letter that the database rejects does not
+// fail the others. If a second call fails too, the database is the cause, and the remaining calls get the error at once.
 func (w *writer) commit(group []*putCall) {
 	var joined []letterRow
 	for _, call := range group {
@@ -174,7 +173,7 @@ type newPutter interface {
 	putNew(ctx context.Context, s *Store, letters []letterRow) (map[driver.Key]int64, error)
 }
 
-// transact stores letters: new ones the fast way, if the database has one, and the others in a transaction.
+// transact stores new letters the fast way, if the database has one, and the others in a transaction.
 func (w *writer) transact(letters []letterRow) ([]driver.Receipt, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), joinedTimeout)
 	defer cancel()
@@ -193,8 +192,8 @@ func (w *writer) transact(letters []letterRow) ([]driver.Receipt, error) {
 	return receipts, nil
 }
 
-// putNew stores what it can the fast way, and returns the others with their indexes. It ignores an error, which the
-// slow way meets again if it persists.
+// putNew stores what it can the fast way, and returns the other letters with their indexes. It ignores an error: if it
+// persists, the slow way returns it.
 func (w *writer) putNew(ctx context.Context, letters []letterRow, receipts []driver.Receipt) (rest []letterRow,
 	indexes []int,
 ) {
@@ -257,9 +256,8 @@ func (w *writer) putAll(ctx context.Context, letters []letterRow) ([]driver.Rece
 }
 
 // putAlone is transact for the letters of one call. A letter with text that the database will never accept, because its
-// character set lacks a character or an operator's constraint forbids it, would be redelivered forever and block those
-// behind it in its queue: it is stored with its texts escaped. Its payload and headers are bytes and are stored as they
-// are.
+// character set lacks a character or an operator's constraint forbids it, would be redelivered forever and block its
+// queue. It is stored with its texts escaped. Payload and headers are bytes, and stay as they are.
 func (w *writer) putAlone(letters []letterRow) ([]driver.Receipt, error) {
 	receipts, err := w.transact(letters)
 	if err == nil || !w.refuses(err) {
@@ -269,11 +267,11 @@ func (w *writer) putAlone(letters []letterRow) ([]driver.Receipt, error) {
 	for i := range letters {
 		one, err := w.transact(letters[i : i+1])
 		if err != nil && w.refuses(err) {
-			apart, escapeErr := w.store.setApart(&letters[i], err)
+			escapedLetter, escapeErr := w.store.withEscapedTexts(&letters[i], err)
 			if escapeErr != nil {
 				return nil, escapeErr
 			}
-			one, err = w.transact([]letterRow{apart})
+			one, err = w.transact([]letterRow{escapedLetter})
 		}
 		if err != nil {
 			return nil, err
@@ -291,19 +289,13 @@ const (
 	maxEscapedError = 4000
 )
 
-// setApart returns the letter with texts that any database accepts. Its key and its group stay the same.
-func (s *Store) setApart(letter *letterRow, refusal error) (letterRow, error) {
+// withEscapedTexts returns the letter with texts that any database accepts, and the same key and group.
+func (s *Store) withEscapedTexts(letter *letterRow, refusal error) (letterRow, error) {
 	e, body := *letter.Entry, *letter.Body
-	for _, text := range []*string{
-		&e.EventID, &e.EventType, &e.SourceTable, &e.SourceID, &e.CorrelationID, &e.Handler, (*string)(&e.Reason),
-		&e.ErrorCode, &e.ErrorClass,
-		&e.Rule, &e.Origin.Broker, &e.Origin.Topic, &e.Origin.Consumer, &e.Origin.Exchange, &e.Origin.Position, &e.ChangedBy,
-		&e.ResolvedBy,
-		&body.ContentType,
-	} {
+	for _, text := range append(e.Names(), &body.ContentType) {
 		*text = escaped(*text, maxEscapedName)
 	}
-	e.ErrorMessage = "set apart, because the database refused a text of this dead letter (" +
+	e.ErrorMessage = "stored with escaped texts, because the database refused the original ones (" +
 		escaped(refusal.Error(), maxEscapedName) + "): " + escaped(e.ErrorMessage, maxEscapedError)
 	e.Cause = escaped(e.Cause, maxEscapedError)
 	body.Trace = escaped(body.Trace, maxEscapedError)
@@ -312,7 +304,7 @@ func (s *Store) setApart(letter *letterRow, refusal error) (letterRow, error) {
 	if err != nil {
 		return letterRow{}, err
 	}
-	values[bodyProjection] = s.dialect.projection([]byte("{")) // none
+	values[bodyProjection] = s.dialect.projection([]byte("{")) // not JSON
 	if values[bodyHeaders], err = binaryHeaders(&body); err != nil {
 		return letterRow{}, err
 	}

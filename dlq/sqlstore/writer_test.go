@@ -86,7 +86,7 @@ func TestPut_RefusedTextIsEscaped(t *testing.T) {
 	}
 	got, err := s.Get(t.Context(), receipts[1].ID)
 	require.NoError(t, err)
-	require.Contains(t, got.ErrorMessage, "set apart")
+	require.Contains(t, got.ErrorMessage, "escaped texts")
 	require.Contains(t, got.ErrorMessage, "no accents here")
 	require.Contains(t, got.ErrorMessage, `inv\u00e9lido`)
 	again, err := s.Put(t.Context(), letters[1])

@@ -1,6 +1,7 @@
 package sqlstore_test
 
 import (
+	"fmt"
 	neturl "net/url"
 	"testing"
 	"time"
@@ -13,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// A PostgreSQL database whose character set lacks a character of an error still stores the dead letter, alone and among
+// A PostgreSQL database whose character set lacks a character of any text still stores the dead letter, alone and among
 // others.
 func TestPut_CharacterSetLacksIt(t *testing.T) {
 	t.Parallel()
@@ -41,6 +42,10 @@ func TestPut_CharacterSetLacksIt(t *testing.T) {
 			Message: m, Err: envelope.Error{Message: "costs \u20ac 5", Trace: "main.go:\u4e16"}, At: time.Now(),
 			Origin: envelope.Origin{Broker: "mem", Topic: "orders", Consumer: "billing"},
 		})
+		letters[i].Body.ContentType = "text/\u20ac"
+		for _, text := range letters[i].Names() {
+			*text = fmt.Sprintf("\u20ac %d", i)
+		}
 	}
 	receipts, err := s.Put(t.Context(), letters[0])
 	require.NoError(t, err)

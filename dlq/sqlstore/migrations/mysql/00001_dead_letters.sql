@@ -1,13 +1,13 @@
 -- +goose Up
 
--- MySQL commits after each CREATE. An interrupted migration runs again from its first statement, so each does nothing the second time.
+-- MySQL commits after each CREATE. An interrupted migration starts again, so each statement can be repeated.
 
--- What is filtered, sorted and changed. One row a dead letter; the message itself is in dlq_bodies, so that this table stays
--- narrow. An id is never given again, because redriven messages carry ids. Text compares by its bytes (utf8mb4_bin).
+-- What is filtered, sorted and changed: one row for each dead letter. The message is in dlq_bodies, so that this table stays
+-- narrow. Ids are never reused, because redriven messages carry them. Text compares by its bytes (utf8mb4_bin).
 CREATE TABLE IF NOT EXISTS dlq_entries (
     id               BIGINT        NOT NULL AUTO_INCREMENT PRIMARY KEY,
     dedup_key        BINARY(32)    NOT NULL,
-    put_token        BIGINT        NOT NULL DEFAULT 0, -- of the call that stored it: how it knows its own rows among those that were there
+    put_token        BIGINT        NOT NULL DEFAULT 0, -- of the call that stored the row: tells its new rows from those that existed
     event_id         VARCHAR(1024) NOT NULL,
     event_type       VARCHAR(1024) NOT NULL,
     source_table     VARCHAR(1024),
@@ -54,8 +54,8 @@ CREATE TABLE IF NOT EXISTS dlq_entries (
     payload_size     BIGINT        NOT NULL,
     redrive_to       TEXT, -- where its broker publishes a redrive; NULL if topic and consumer are the whole address
     UNIQUE INDEX idx_dlq_dedup_key (dedup_key),
-    -- Under the names that others have used. InnoDB ends each in the id, which makes it the order of a listing. What is behind the 191st character of a name is
-    -- not indexed, but compared.
+    -- Under the names that others have used. InnoDB ends each in the id, which makes it the order of a listing. Only the first
+    -- 191 characters of a name are indexed; the rest is compared.
     INDEX idx_dlq_status         (status, created_at),
     INDEX idx_dlq_created_at     (created_at),
     INDEX idx_dlq_source_id      (source_id(191)),
@@ -68,14 +68,14 @@ CREATE TABLE IF NOT EXISTS dlq_entries (
     INDEX idx_dlq_resolved_at    (resolved_at)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- The messages, byte for byte. Revision 0 is what died first; a message that changed on its way adds one. A payload that is too long for a
+-- The messages, byte for byte. Revision 0 is the original; a message that was changed adds one. A payload that is too long for a
 -- statement (max_allowed_packet) continues in dlq_parts.
 CREATE TABLE IF NOT EXISTS dlq_bodies (
     entry_id       BIGINT     NOT NULL,
     revision       INT        NOT NULL,
     message_uuid   BLOB       NOT NULL,
     payload        LONGBLOB   NOT NULL,
-    payload_json   TINYINT    NOT NULL, -- 1 when the payload, as it is, is JSON that every JSON function here can read
+    payload_json   TINYINT    NOT NULL, -- 1 if the payload is JSON that the database's functions can read
     payload_sha256 BINARY(32) NOT NULL,
     content_type   TEXT,
     headers        LONGTEXT   NOT NULL, -- {"text": {...}, "binary": [[base64, base64], ...]}: lossless
@@ -85,12 +85,12 @@ CREATE TABLE IF NOT EXISTS dlq_bodies (
 CREATE TABLE IF NOT EXISTS dlq_parts (
     entry_id BIGINT   NOT NULL,
     revision INT      NOT NULL,
-    part     INT      NOT NULL, -- from 1; what is before it is dlq_bodies.payload
+    part     INT      NOT NULL, -- from 1; dlq_bodies.payload has the beginning
     payload  LONGBLOB NOT NULL,
     PRIMARY KEY (entry_id, revision, part)
 ) ENGINE = InnoDB;
 
--- Kept statistics: changed in the transaction of every change, read instead of the entries.
+-- Statistics: updated in the transaction of every change, and read instead of the entries.
 CREATE TABLE IF NOT EXISTS dlq_groups (
     fingerprint   VARCHAR(64)   NOT NULL PRIMARY KEY,
     cause         TEXT          NOT NULL,
@@ -106,8 +106,8 @@ CREATE TABLE IF NOT EXISTS dlq_groups (
     last_entry_id BIGINT        NOT NULL,
     parked        BIGINT        NOT NULL DEFAULT 0
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
--- Two names are longer than a key may be: their digest is the key. The id is for servers that want a primary key in every table, which on
--- MariaDB no computed column may be.
+-- The two names are too long for a key, so their digest is the key. The id is for servers that require a primary key in every table,
+-- which on MariaDB cannot be a computed column.
 CREATE TABLE IF NOT EXISTS dlq_counts (
     id            BIGINT        NOT NULL AUTO_INCREMENT PRIMARY KEY,
     event_type    VARCHAR(1024) NOT NULL,
@@ -116,7 +116,7 @@ CREATE TABLE IF NOT EXISTS dlq_counts (
     retrying      BIGINT        NOT NULL DEFAULT 0,
     resolved      BIGINT        NOT NULL DEFAULT 0,
     discarded     BIGINT        NOT NULL DEFAULT 0,
-    resolution_ms BIGINT        NOT NULL DEFAULT 0, -- sum over the resolved ones, from created_at to resolved_at
+    resolution_ms BIGINT        NOT NULL DEFAULT 0, -- sum of resolved_at - created_at of the resolved entries
     names_digest  CHAR(64) CHARACTER SET ascii AS (SHA2(CONCAT(LENGTH(event_type), ' ', event_type, topic), 256)) STORED UNIQUE,
     parked        BIGINT        NOT NULL DEFAULT 0
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
@@ -130,13 +130,13 @@ CREATE TABLE IF NOT EXISTS dlq_hours (
     INDEX idx_dlq_hours_fingerprint (fingerprint, hour)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- Changes of the statistics that transactions of the application made: they would lock the statistics' rows until they end.
+-- Changes of the statistics by transactions of the application, which would otherwise lock the statistics' rows until they end.
 CREATE TABLE IF NOT EXISTS dlq_uncounted (
     id     BIGINT   NOT NULL AUTO_INCREMENT PRIMARY KEY,
     deltas LONGTEXT NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- Who did what, when and why. Append-only, by triggers that the store creates where the server lets it.
+-- Who did what, when and why. Append-only, by triggers that the store creates if the server allows it.
 CREATE TABLE IF NOT EXISTS dlq_audit (
     id          BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
     at          DATETIME(6)  NOT NULL,
@@ -154,7 +154,7 @@ CREATE TABLE IF NOT EXISTS dlq_audit (
     INDEX idx_dlq_audit_run_id   (run_id, at)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- The table that others have used, as queries see it: its columns under their names and in their order, then ours. event_payload is NULL for a
+-- The table of other systems as a view: their columns, in their order, then ours. event_payload is NULL for a
 -- payload that is not JSON; payload has the bytes, all of them unless there are more in dlq_parts. The left join is on a unique key: a
 -- query that uses no column of the body does not read it.
 CREATE OR REPLACE VIEW dlq_events AS
@@ -170,7 +170,7 @@ SELECT e.id, e.event_id, e.event_type, e.source_table, e.source_id,
 FROM dlq_entries e
 LEFT JOIN dlq_bodies b ON b.entry_id = e.id AND b.revision = e.revision;
 
--- The archive: the same columns, as they were when the entry was purged. (A schema is a database here: it stays in this one.)
+-- The archive: the same columns, as they were when the entry was purged. A schema is a database here, so it is in this one.
 CREATE TABLE IF NOT EXISTS dlq_events_archive (
     id BIGINT NOT NULL PRIMARY KEY, event_id TEXT, event_type TEXT, source_table TEXT, source_id TEXT, event_payload LONGTEXT,
     error_message TEXT, stack_trace TEXT, retry_count INT, max_retries INT, status VARCHAR(20), created_at DATETIME(6),
@@ -184,7 +184,7 @@ CREATE TABLE IF NOT EXISTS dlq_events_archive (
     archived_at DATETIME(6) NOT NULL,
     INDEX idx_dlq_archive_event_id (event_id(191))
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
--- The revisions before the last, for which the archive of entries has no room.
+-- The earlier revisions; the archive of entries only has the last.
 CREATE TABLE IF NOT EXISTS dlq_bodies_archive (
     entry_id       BIGINT     NOT NULL,
     revision       INT        NOT NULL,
@@ -198,7 +198,7 @@ CREATE TABLE IF NOT EXISTS dlq_bodies_archive (
     PRIMARY KEY (entry_id, revision)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- Redrive runs. The document is the run as JSON; what a step changes, and what is searched, has columns.
+-- Redrive runs. The document is the run as JSON; values that steps change or that are searched have columns.
 CREATE TABLE IF NOT EXISTS dlq_runs (
     seq         BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
     run_id      VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL UNIQUE,
@@ -222,7 +222,7 @@ CREATE TABLE IF NOT EXISTS dlq_runs (
     INDEX idx_dlq_runs_state (state, created_at)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- The frozen sets. The key is the order in which a run goes through them.
+-- The frozen sets. The key is the order in which a run works through them.
 CREATE TABLE IF NOT EXISTS dlq_run_items (
     run_seq       BIGINT      NOT NULL,
     entry_id      BIGINT      NOT NULL,
@@ -237,8 +237,8 @@ CREATE TABLE IF NOT EXISTS dlq_run_items (
     INDEX idx_dlq_run_items_state (run_seq, state, entry_id)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- What people sent without a second person's approval, for the limit of what one may send alone. A run that has not ended is open: it
--- counts until its end, however old it is. The row whose key begins with "person" is the lock of that person's rows.
+-- What people sent without approval, for the limit of what a person may send alone. A run that has not ended is open: it
+-- counts, however old it is. The row whose key begins with "person" is the lock of that person's rows.
 CREATE TABLE IF NOT EXISTS dlq_sends (
     send_key VARCHAR(255) NOT NULL PRIMARY KEY,
     person   VARCHAR(255) NOT NULL,
@@ -270,7 +270,7 @@ CREATE TABLE IF NOT EXISTS dlq_sessions (
     INDEX idx_dlq_sessions_expires_at (expires_at)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
--- The last report of each process of a service. The row without a process has the pause that an operator has ordered for all of them.
+-- The last report of each process of a service. The row without a process has the pause that applies to all of them.
 CREATE TABLE IF NOT EXISTS dlq_services (
     service   VARCHAR(255) NOT NULL,
     process   VARCHAR(255) NOT NULL,

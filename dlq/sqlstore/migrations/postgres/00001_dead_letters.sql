@@ -1,7 +1,7 @@
 -- +goose Up
 
--- What is filtered, sorted and changed. One row a dead letter; the message itself is in dlq_bodies, so that this table stays
--- narrow. An id is never given again, because redriven messages carry ids.
+-- What is filtered, sorted and changed: one row for each dead letter. The message is in dlq_bodies, so that this table stays
+-- narrow. Ids are never reused, because redriven messages carry them.
 CREATE TABLE dlq_entries (
     id               BIGSERIAL PRIMARY KEY,
     dedup_key        BYTEA       NOT NULL,
@@ -58,13 +58,13 @@ CREATE INDEX idx_dlq_fingerprint ON dlq_entries (fingerprint, status, created_at
 CREATE INDEX idx_dlq_topic       ON dlq_entries (topic, status, created_at, id);
 CREATE INDEX idx_dlq_run_id      ON dlq_entries (run_id, created_at, id) WHERE run_id IS NOT NULL;
 CREATE INDEX idx_dlq_resolved_at ON dlq_entries (resolved_at) WHERE resolved_at IS NOT NULL;
--- For ranges of time in SQL. Not a btree: the planner thinks that the newest rows are of every status, and would read a table of waiting
--- entries backwards to find the resolved ones behind them.
+-- For ranges of time in SQL. Not a btree: the planner assumes that statuses are spread evenly over time, and would read a table of
+-- pending entries backwards to find the resolved ones before them.
 CREATE INDEX idx_dlq_created_at  ON dlq_entries USING brin (created_at) WITH (pages_per_range = 32, autosummarize = on);
 
--- The keys that find an entry, which never change. A change of status writes a new version of the row, and with it a new entry into
--- each index of its table: with indexes on ids and digests it would write pages all over the disk, and make a bulk redrive three times
--- as slow.
+-- The ids by which an entry is found, which never change. A change of status writes a new version of a row of dlq_entries, and into
+-- each of its indexes: with indexes on ids and digests it would write pages all over the disk, and a bulk redrive would take three
+-- times as long.
 CREATE TABLE dlq_keys (
     dedup_key      BYTEA  PRIMARY KEY,
     entry_id       BIGINT NOT NULL DEFAULT nextval('dlq_entries_id_seq') UNIQUE,
@@ -76,7 +76,7 @@ CREATE INDEX idx_dlq_event_id       ON dlq_keys (event_id);
 CREATE INDEX idx_dlq_source_id      ON dlq_keys (source_id) WHERE source_id IS NOT NULL;
 CREATE INDEX idx_dlq_correlation_id ON dlq_keys (correlation_id) WHERE correlation_id IS NOT NULL;
 
--- The messages, byte for byte. Revision 0 is what died first; a message that changed on its way adds one.
+-- The messages, byte for byte. Revision 0 is the original; a message that was changed adds one.
 CREATE TABLE dlq_bodies (
     entry_id       BIGINT  NOT NULL,
     revision       INTEGER NOT NULL,
@@ -90,7 +90,7 @@ CREATE TABLE dlq_bodies (
     PRIMARY KEY (entry_id, revision)
 );
 
--- Kept statistics: changed in the transaction of every change, read instead of the entries.
+-- Statistics: updated in the transaction of every change, and read instead of the entries.
 CREATE TABLE dlq_groups (
     fingerprint   TEXT        PRIMARY KEY,
     cause         TEXT        NOT NULL,
@@ -104,7 +104,7 @@ CREATE TABLE dlq_groups (
     first_seen    TIMESTAMPTZ NOT NULL,
     last_seen     TIMESTAMPTZ NOT NULL,
     last_entry_id BIGINT      NOT NULL,
-    parked        BIGINT      NOT NULL DEFAULT 0 -- they wait for a person
+    parked        BIGINT      NOT NULL DEFAULT 0 -- waiting for a person
 ) WITH (fillfactor = 50);
 CREATE TABLE dlq_counts (
     event_type    TEXT   NOT NULL,
@@ -113,7 +113,7 @@ CREATE TABLE dlq_counts (
     retrying      BIGINT NOT NULL DEFAULT 0,
     resolved      BIGINT NOT NULL DEFAULT 0,
     discarded     BIGINT NOT NULL DEFAULT 0,
-    resolution_ms BIGINT NOT NULL DEFAULT 0, -- sum over the resolved ones, from created_at to resolved_at
+    resolution_ms BIGINT NOT NULL DEFAULT 0, -- sum of resolved_at - created_at of the resolved entries
     parked        BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (event_type, topic)
 ) WITH (fillfactor = 50);
@@ -127,7 +127,7 @@ CREATE TABLE dlq_hours (
 ) WITH (fillfactor = 50);
 CREATE INDEX idx_dlq_hours_fingerprint ON dlq_hours (fingerprint, hour);
 
--- Changes of the statistics that transactions of the application made: they would lock the statistics' rows until they end.
+-- Changes of the statistics by transactions of the application, which would otherwise lock the statistics' rows until they end.
 CREATE TABLE dlq_uncounted (
     id     BIGSERIAL PRIMARY KEY,
     deltas TEXT      NOT NULL
@@ -160,7 +160,7 @@ $$;
 CREATE TRIGGER dlq_audit_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON dlq_audit
     FOR EACH STATEMENT EXECUTE FUNCTION dlq_audit_is_append_only();
 
--- The table that others have used, as queries see it: its columns under their names and in their order, then ours. event_payload is
+-- The table of other systems as a view: their columns, in their order, then ours. event_payload is
 -- NULL for a payload that is not JSON, and correlation_id for an id that is not a UUID; payload and correlation always have the
 -- original. The left joins are on unique keys: a query that uses no column of a table does not read that table.
 CREATE VIEW dlq_events AS
@@ -193,7 +193,7 @@ CREATE TABLE archive.dlq_events_archive (
 );
 CREATE INDEX idx_dlq_archive_id       ON archive.dlq_events_archive (id);
 CREATE INDEX idx_dlq_archive_event_id ON archive.dlq_events_archive (event_id);
--- The revisions before the last, for which the archive of entries has no room.
+-- The earlier revisions; the archive of entries only has the last.
 CREATE TABLE IF NOT EXISTS archive.dlq_bodies_archive (
     entry_id       BIGINT  NOT NULL,
     revision       INTEGER NOT NULL,
@@ -207,7 +207,7 @@ CREATE TABLE IF NOT EXISTS archive.dlq_bodies_archive (
     PRIMARY KEY (entry_id, revision)
 );
 
--- Redrive runs. The document is the run as JSON; what a step changes, and what is searched, has columns.
+-- Redrive runs. The document is the run as JSON; values that steps change or that are searched have columns.
 CREATE TABLE dlq_runs (
     seq         BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     run_id      TEXT    NOT NULL UNIQUE,
@@ -231,7 +231,7 @@ CREATE TABLE dlq_runs (
 CREATE INDEX idx_dlq_runs_created_at ON dlq_runs (created_at);
 CREATE INDEX idx_dlq_runs_state      ON dlq_runs (state, created_at);
 
--- The frozen sets. The key is the order in which a run goes through them.
+-- The frozen sets. The key is the order in which a run works through them.
 CREATE TABLE dlq_run_items (
     run_seq       BIGINT NOT NULL,
     entry_id      BIGINT NOT NULL,
@@ -246,8 +246,8 @@ CREATE TABLE dlq_run_items (
 );
 CREATE INDEX idx_dlq_run_items_state ON dlq_run_items (run_seq, state, entry_id);
 
--- What people sent without a second person's approval, for the limit of what one may send alone. A run that has not ended is open: it
--- counts until its end, however old it is. The row whose key begins with "person" is the lock of that person's rows.
+-- What people sent without approval, for the limit of what a person may send alone. A run that has not ended is open: it
+-- counts, however old it is. The row whose key begins with "person" is the lock of that person's rows.
 CREATE TABLE dlq_sends (
     send_key TEXT     NOT NULL PRIMARY KEY,
     person   TEXT NOT NULL,
@@ -279,7 +279,7 @@ CREATE TABLE dlq_sessions (
 );
 CREATE INDEX idx_dlq_sessions_expires_at ON dlq_sessions (expires_at);
 
--- The last report of each process of a service. The row without a process has the pause that an operator has ordered for all of them.
+-- The last report of each process of a service. The row without a process has the pause that applies to all of them.
 CREATE TABLE dlq_services (
     service   TEXT NOT NULL,
     process   TEXT NOT NULL,
@@ -310,11 +310,11 @@ CREATE TABLE dlq_mutes (
     note        TEXT NOT NULL
 );
 
--- How new dead letters are stored: in one round trip, by statements that the server has planned. A parameter is a column of the letters,
--- v_ and its name, or of the statistics. Writers name them, so that their order does not matter.
+-- The functions store new dead letters in one round trip, with statements that the server has planned. A parameter is a column of the
+-- letters, v_ and its name, or of the statistics. Callers name the parameters, so their order does not matter.
 
--- Many letters, in the order of their keys: an array has an element for each letter, or none at all for a column that is NULL in all
--- of them. Those whose key exists are left out. The result has the ids, NULL for each one left out.
+-- Many letters, in the order of their keys. An array has an element for each letter, or none if the column is NULL in all of them.
+-- Letters whose key exists are skipped. The result has an id for each letter, NULL for a skipped one.
 -- +goose StatementBegin
 CREATE FUNCTION dlq_put_letters(
     v_dedup_key BYTEA[], v_event_id TEXT[], v_event_type TEXT[], v_source_table TEXT[], v_source_id TEXT[], v_correlation_id TEXT[],
@@ -324,7 +324,7 @@ CREATE FUNCTION dlq_put_letters(
     v_max_retries INTEGER[], v_created_at TIMESTAMPTZ[], v_first_failure_at TIMESTAMPTZ[], v_changed_by TEXT[], v_redrive_to TEXT[],
     v_message_uuid BYTEA[], v_payload BYTEA[], v_payload_json TEXT[], v_payload_sha256 BYTEA[], v_content_type TEXT[], v_headers TEXT[],
     v_stack_trace TEXT[],
-    -- Of each letter, the number of its group, its count and its hour among those below, from 1.
+    -- For each letter, the numbers of its group, its count and its hour among those below, from 1.
     in_group INTEGER[], in_count INTEGER[], in_hour INTEGER[],
     -- The statistics if all letters are new, in the order in which all callers lock them. group_at is the letter that died last.
     group_fingerprint TEXT[], group_cause TEXT[], group_sample TEXT[], group_class TEXT[], group_handler TEXT[],
@@ -336,7 +336,7 @@ DECLARE
     ids   BIGINT[];
     found BYTEA[];
 BEGIN
-    PERFORM set_config('synchronous_commit', 'on', true); -- a database may have it off
+    PERFORM set_config('synchronous_commit', 'on', true); -- the database may have switched it off
     WITH k AS (
         INSERT INTO dlq_keys (dedup_key, event_id, source_id, correlation_id)
         SELECT unnest(v_dedup_key), unnest(v_event_id), unnest(v_source_id), unnest(v_correlation_id)
@@ -345,7 +345,7 @@ BEGIN
     IF found IS NULL THEN
         RETURN ids;
     END IF;
-    IF found <> v_dedup_key THEN -- not all are new, and the statistics are those of fewer
+    IF found <> v_dedup_key THEN -- not all are new: recompute the statistics
         SELECT array_agg(f.id ORDER BY v.n) INTO ids
             FROM unnest(v_dedup_key) WITH ORDINALITY v (key, n) LEFT JOIN unnest(found, ids) f (key, id) ON f.key = v.key;
         SELECT array_agg(coalesce(c.new, 0) ORDER BY g.n), array_agg(CASE WHEN ids[g.at] IS NULL THEN c.last ELSE g.at END ORDER BY g.n)
@@ -421,7 +421,7 @@ CREATE FUNCTION dlq_put_letter(
 DECLARE
     v_id BIGINT;
 BEGIN
-    PERFORM set_config('synchronous_commit', 'on', true); -- a database may have it off
+    PERFORM set_config('synchronous_commit', 'on', true); -- the database may have switched it off
     INSERT INTO dlq_keys (dedup_key, event_id, source_id, correlation_id) VALUES (v_dedup_key, v_event_id, v_source_id, v_correlation_id)
         ON CONFLICT (dedup_key) DO NOTHING RETURNING entry_id INTO v_id;
     IF v_id IS NULL THEN
@@ -451,16 +451,16 @@ END
 $$;
 -- +goose StatementEnd
 
--- The statements of services and people that had their own table dlq_events work on the view: UPDATE resolves, discards, restores and
--- corrects, DELETE purges. The store itself writes the tables. The functions run with the rights of their owner, so that GRANT UPDATE,
+-- The statements of programs and people that used their own table dlq_events work on the view: UPDATE resolves, discards, restores
+-- and edits, DELETE purges. The store itself writes the tables. The functions run with the rights of their owner, so that GRANT UPDATE,
 -- DELETE ON dlq_events is enough. A statement and a concurrent change are isolated as on a table: a row that another transaction has
 -- changed in the meantime is skipped, and is not in the count of rows.
 
--- Records how a change of an entry changes the statistics, in dlq_uncounted, like other transactions of applications.
+-- Records the change of the statistics in dlq_uncounted, as other transactions of the application do.
 -- +goose StatementBegin
 CREATE FUNCTION dlq_count_later(
     v_id BIGINT, v_fingerprint TEXT, v_type TEXT, v_topic TEXT, v_created TIMESTAMPTZ, v_died TIMESTAMPTZ,
-    was TEXT, was_resolved TIMESTAMPTZ, becomes TEXT, resolved TIMESTAMPTZ -- becomes is NULL for an entry that goes
+    was TEXT, was_resolved TIMESTAMPTZ, becomes TEXT, resolved TIMESTAMPTZ -- becomes is NULL for a deleted entry
 ) RETURNS VOID LANGUAGE plpgsql AS $$
 DECLARE
     utc    CONSTANT TEXT := 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"';
@@ -596,7 +596,7 @@ END
 $$;
 -- +goose StatementEnd
 
--- A deleted entry goes to the archive, whether or not an earlier statement has copied it there.
+-- A deleted entry is archived, even if an earlier statement has already copied it.
 -- +goose StatementBegin
 CREATE FUNCTION dlq_events_delete() RETURNS TRIGGER LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -634,7 +634,7 @@ $$;
 CREATE TRIGGER dlq_events_update INSTEAD OF UPDATE ON dlq_events FOR EACH ROW EXECUTE FUNCTION dlq_events_update();
 CREATE TRIGGER dlq_events_delete INSTEAD OF DELETE ON dlq_events FOR EACH ROW EXECUTE FUNCTION dlq_events_delete();
 
--- The functions use this store's tables, whatever the caller's search_path is, and no temporary table of the caller's.
+-- The functions use this store's tables, whatever the caller's search_path and temporary tables are.
 -- +goose StatementBegin
 DO $$
 BEGIN

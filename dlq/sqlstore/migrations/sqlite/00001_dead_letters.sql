@@ -1,7 +1,7 @@
 -- +goose Up
 
--- What is filtered, sorted and changed. One row a dead letter; the message itself is in dlq_bodies, so that this table stays
--- narrow. AUTOINCREMENT: the id of a purged entry is never given again, because redriven messages carry ids.
+-- What is filtered, sorted and changed: one row for each dead letter. The message is in dlq_bodies, so that this table stays
+-- narrow. AUTOINCREMENT: the ids of purged entries are never reused, because redriven messages carry them.
 CREATE TABLE dlq_entries (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     dedup_key        BLOB    NOT NULL UNIQUE,
@@ -63,13 +63,13 @@ CREATE INDEX idx_dlq_topic          ON dlq_entries (topic, status, created_at);
 CREATE INDEX idx_dlq_run_id         ON dlq_entries (run_id, created_at) WHERE run_id IS NOT NULL;
 CREATE INDEX idx_dlq_resolved_at    ON dlq_entries (resolved_at) WHERE resolved_at IS NOT NULL;
 
--- The messages, byte for byte. Revision 0 is what died first; a message that changed on its way adds one.
+-- The messages, byte for byte. Revision 0 is the original; a message that was changed adds one.
 CREATE TABLE dlq_bodies (
     entry_id       INTEGER NOT NULL,
     revision       INTEGER NOT NULL,
     message_uuid   BLOB    NOT NULL,
     payload        BLOB    NOT NULL,
-    payload_json   INTEGER NOT NULL, -- 1 when the payload, as it is, is JSON that every JSON function here can read
+    payload_json   INTEGER NOT NULL, -- 1 if the payload is JSON that the database's functions can read
     payload_sha256 BLOB    NOT NULL,
     content_type   TEXT,
     headers        TEXT    NOT NULL, -- {"text": {...}, "binary": [[base64, base64], ...]}: lossless
@@ -77,7 +77,7 @@ CREATE TABLE dlq_bodies (
     PRIMARY KEY (entry_id, revision)
 );
 
--- Kept statistics: changed in the transaction of every change, read instead of the entries.
+-- Statistics: updated in the transaction of every change, and read instead of the entries.
 CREATE TABLE dlq_groups (
     fingerprint   TEXT    PRIMARY KEY,
     cause         TEXT    NOT NULL,
@@ -102,7 +102,7 @@ CREATE TABLE dlq_counts (
     retrying      INTEGER NOT NULL DEFAULT 0,
     resolved      INTEGER NOT NULL DEFAULT 0,
     discarded     INTEGER NOT NULL DEFAULT 0,
-    resolution_ms INTEGER NOT NULL DEFAULT 0, -- sum over the resolved ones, from created_at to resolved_at
+    resolution_ms INTEGER NOT NULL DEFAULT 0, -- sum of resolved_at - created_at of the resolved entries
     parked        INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (event_type, topic)
 ) WITHOUT ROWID;
@@ -117,7 +117,7 @@ CREATE TABLE dlq_hours (
 ) WITHOUT ROWID;
 CREATE INDEX idx_dlq_hours_fingerprint ON dlq_hours (fingerprint, hour);
 
--- Changes of the statistics that transactions of the application made: they would lock the statistics' rows until they end.
+-- Changes of the statistics by transactions of the application, which would otherwise lock the statistics' rows until they end.
 CREATE TABLE dlq_uncounted (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     deltas TEXT    NOT NULL
@@ -153,7 +153,7 @@ BEGIN
 END;
 -- +goose StatementEnd
 
--- The table that others have used, as queries see it: its columns under their names and in their order, then ours. event_payload is NULL for a
+-- The table of other systems as a view: their columns, in their order, then ours. event_payload is NULL for a
 -- payload that is not JSON; payload always has the bytes. The left join is on a unique key: a query that uses no column of the
 -- body does not read it.
 CREATE VIEW dlq_events AS
@@ -184,7 +184,7 @@ CREATE TABLE dlq_events_archive (
     archived_at TEXT NOT NULL
 );
 CREATE INDEX idx_dlq_archive_event_id ON dlq_events_archive (event_id);
--- The revisions before the last, for which the archive of entries has no room.
+-- The earlier revisions; the archive of entries only has the last.
 CREATE TABLE dlq_bodies_archive (
     entry_id       INTEGER NOT NULL,
     revision       INTEGER NOT NULL,
@@ -198,7 +198,7 @@ CREATE TABLE dlq_bodies_archive (
     PRIMARY KEY (entry_id, revision)
 );
 
--- Redrive runs. The document is the run as JSON; what a step changes, and what is searched, has columns.
+-- Redrive runs. The document is the run as JSON; values that steps change or that are searched have columns.
 CREATE TABLE dlq_runs (
     seq         INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id      TEXT    NOT NULL UNIQUE,
@@ -237,8 +237,8 @@ CREATE TABLE dlq_run_items (
 ) WITHOUT ROWID;
 CREATE INDEX idx_dlq_run_items_state ON dlq_run_items (run_seq, state, entry_id);
 
--- What people sent without a second person's approval, for the limit of what one may send alone. A run that has not ended is open: it
--- counts until its end, however old it is. The row whose key begins with "person" is the lock of that person's rows.
+-- What people sent without approval, for the limit of what a person may send alone. A run that has not ended is open: it
+-- counts, however old it is. The row whose key begins with "person" is the lock of that person's rows.
 CREATE TABLE dlq_sends (
     send_key TEXT    NOT NULL PRIMARY KEY,
     person   TEXT    NOT NULL,
@@ -270,7 +270,7 @@ CREATE TABLE dlq_sessions (
 );
 CREATE INDEX idx_dlq_sessions_expires_at ON dlq_sessions (expires_at);
 
--- The last report of each process of a service. The row without a process has the pause that an operator has ordered for all of them.
+-- The last report of each process of a service. The row without a process has the pause that applies to all of them.
 CREATE TABLE dlq_services (
     service   TEXT NOT NULL,
     process   TEXT NOT NULL,
