@@ -24,7 +24,7 @@ func TestStore_ReadingCreatesNone(t *testing.T) {
 	require.NoError(t, os.WriteFile(old, nil, 0o600))
 	code, _, stderr := command(t, "dlq", "list", "--store", old)
 	require.Equal(t, 1, code)
-	require.Contains(t, stderr, "this is not a dead letter store yet")
+	require.Contains(t, stderr, "the tables do not exist")
 	for given, want := range map[string]string{
 		"a.db": "a.db?migrate=false", "sqlite:a.db?synchronous=normal": "sqlite:a.db?synchronous=normal&migrate=false",
 		"postgres://db/app?x-migrate=true": "postgres://db/app?x-migrate=true",

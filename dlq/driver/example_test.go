@@ -26,9 +26,8 @@ func ExampleChange_Apply() {
 
 	_, err = redrive.Apply(entry)
 	fmt.Println(err)
-	// Output:
-	// RETRYING 1 2 <nil>
-	// dlq: entry 7: cannot redrive: it is RETRYING since 2026-03-01T09:00:00Z (version 2), by ana; its outcome is awaited until 2026-03-01T10:00:00Z
+	// Output: RETRYING 1 2 <nil> dlq: entry 7: cannot redrive: it is RETRYING since 2026-03-01T09:00:00Z (version 2), by
+	// ana; its outcome is awaited until 2026-03-01T10:00:00Z
 }
 
 // counted counts the letters that it stores.
@@ -47,8 +46,8 @@ func (c *counted) Put(ctx context.Context, letters ...*driver.Entry) ([]driver.R
 // Unwrap lets As find the abilities of the wrapped store.
 func (c *counted) Unwrap() driver.Store { return c.Store }
 
-// A wrapper embeds a store and has a method Unwrap. The optional abilities of the wrapped store are found with As, never
-// with a type assertion.
+// A wrapper embeds a store and has a method Unwrap. The optional abilities of the wrapped store are found with As,
+// never with a type assertion.
 func ExampleAs() {
 	dir, err := os.MkdirTemp("", "redrive-example-")
 	if err != nil {

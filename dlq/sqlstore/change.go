@@ -111,8 +111,8 @@ func (s *Store) addRevision(ctx context.Context, tx *sql.Tx, e *dlq.Entry, body 
 // errStale ends a transaction that relied on an outdated copy of an entry or an item.
 var errStale = errors.New("an entry or an item has changed since it was read")
 
-// changes collects what a transaction does to existing entries, and writes it at the end: the entries, the audit log, and
-// the statistics.
+// changes collects what a transaction does to existing entries, and writes it at the end: the entries, the audit log,
+// and the statistics.
 type changes struct {
 	store   *Store
 	tx      *sql.Tx
@@ -174,8 +174,8 @@ type update struct {
 }
 
 // updateEntries writes the columns that differ, with one statement for all entries with the same difference, such as
-// those of a bulk action. Each statement compares the version, because a step of a run does not lock the entries that its
-// caller knows.
+// those of a bulk action. Each statement compares the version, because a step of a run does not lock the entries that
+// its caller knows.
 func (c *changes) updateEntries(ctx context.Context) error {
 	var updates []*update
 	for _, e := range c.changed {

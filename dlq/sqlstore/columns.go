@@ -14,16 +14,16 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// column is a column of dlq_entries: which field of an entry it has, and how that is read, compared and sent. Everything
-// in this package that names the columns is derived from the list below.
+// column is a column of dlq_entries: which field of an entry it has, and how that is read, compared and sent.
+// Everything in this package that names the columns is derived from the list below.
 type column struct {
 	name string
 	// archive is its name in dlq_events and in the archive, if different.
 	archive string
 	// kind is PostgreSQL's type.
 	kind string
-	// state means that it changes after the first death. A counted column changes by adding, so that one UPDATE can change
-	// entries with different values.
+	// state means that it changes after the first death. A counted column changes by adding, so that one UPDATE can
+	// change entries with different values.
 	state, counted bool
 	// derived means that PostgreSQL's functions for new letters compute it from the other columns.
 	derived bool

@@ -27,7 +27,8 @@ type dialect interface {
 	insertRows(ctx context.Context, s *Store, tx *sql.Tx, in tableRows) error
 	// time is a time as a parameter: UTC with microseconds. A zero time is NULL.
 	time(t time.Time) any
-	// contains is a condition that the column contains a text, ignoring case and accents; containsArg makes the parameter.
+	// contains is a condition that the column contains a text, ignoring case and accents; containsArg makes the
+	// parameter.
 	contains(column, parameter string) string
 	containsArg(text string) any
 	// containsBytes is a condition that a binary column contains the parameter.
@@ -79,8 +80,8 @@ func (valueParameters) idIn(column string, ids []int64) iter.Seq2[string, []any]
 	}
 }
 
-// timeText sorts as text in the order of time, and SQLite's date functions read it. MySQL's DATETIME has no zone, so the
-// session's zone does not matter.
+// timeText sorts as text in the order of time, and SQLite's date functions read it. MySQL's DATETIME has no zone, so
+// the session's zone does not matter.
 const timeText = "2006-01-02 15:04:05.000000"
 
 func (valueParameters) time(t time.Time) any {

@@ -10,8 +10,8 @@
 //
 //	letters, err := dlq.Open(ctx, "postgres://app:password@db:5432/app")
 //
-// Opening a store creates the tables, or updates those of an earlier version. Any number of processes may start at once:
-// one of them migrates, and the others wait for its lock.
+// Opening a store creates the tables, or updates those of an earlier version. Any number of processes may start at
+// once: one of them migrates, and the others wait for its lock.
 //
 // # URL
 //
@@ -31,8 +31,8 @@
 //	                       schemas are created.
 //	writers        4       the maximum number of connections that write
 //
-// The driver's own parameters may be added (sslmode, search_path, application_name, tls, timeout, socket ...); any other
-// is refused. No error shows a password.
+// The driver's own parameters may be added (sslmode, search_path, application_name, tls, timeout, socket ...); any
+// other is refused. No error shows a password.
 //
 // sqlite:///absolute/path, sqlite:relative/path, or just a path, is SQLite 3.42 or later. A missing file is created.
 //
@@ -45,15 +45,15 @@
 // # Tables
 //
 // The view dlq_events has the columns of the table that other systems have under this name, and ours after them:
-// event_payload is JSON, or NULL for a payload that the database's JSON functions cannot read, and payload has the exact
-// bytes; on PostgreSQL correlation_id is a UUID, or NULL for an id of another form, and correlation its text. Behind the
-// view, dlq_entries has what is searched and changed, and dlq_bodies the messages. On PostgreSQL, dlq_keys has the ids
-// by which entries are found; on MySQL, dlq_parts has the rest of payloads above 1 MiB.
+// event_payload is JSON, or NULL for a payload that the database's JSON functions cannot read, and payload has the
+// exact bytes; on PostgreSQL correlation_id is a UUID, or NULL for an id of another form, and correlation its text.
+// Behind the view, dlq_entries has what is searched and changed, and dlq_bodies the messages. On PostgreSQL, dlq_keys
+// has the ids by which entries are found; on MySQL, dlq_parts has the rest of payloads above 1 MiB.
 //
 // dlq_groups, dlq_counts and dlq_hours are statistics that every change updates, so that a dashboard scans no entries.
 // Call Recount after you have changed dlq_entries by hand. On PostgreSQL an UPDATE of dlq_events (status, resolved_at,
-// resolved_by, event_payload, retry_count, max_retries, last_retry_at) and a DELETE from it are counted and audited, and
-// a DELETE archives.
+// resolved_by, event_payload, retry_count, max_retries, last_retry_at) and a DELETE from it are counted and audited,
+// and a DELETE archives.
 //
 // dlq_audit is append-only. Triggers enforce this; MySQL, whose binary log is on by default, only lets an application
 // create them with log_bin_trust_function_creators = ON. Purged entries are in dlq_events_archive, on PostgreSQL in the
@@ -68,8 +68,8 @@
 //
 // On PostgreSQL partition=month partitions dlq_entries and dlq_bodies. The tables of an existing store become the first
 // partition as they are, without a copy. New ids begin with their month, so that both tables have the same ranges of
-// ids, ids are unique, and an id determines its partition. dlq_keys is not partitioned, because a delivery is one entry,
-// whichever month it is redelivered in. [Store.PurgeMonths], which dlq.Manager.Purge calls, drops months.
+// ids, ids are unique, and an id determines its partition. dlq_keys is not partitioned, because a delivery is one
+// entry, whichever month it is redelivered in. [Store.PurgeMonths], which dlq.Manager.Purge calls, drops months.
 // docs/operations.md describes the migration.
 //
 // # Durability
@@ -88,17 +88,17 @@
 // blocks no other writer until it commits.
 //
 // A process that hangs in a transaction keeps the rows that it has locked from all others. The server aborts a
-// transaction of ours that is idle for 30 s, unless its own limit is shorter, or PostgreSQL's URL, role or database sets
-// one. MySQL ends the session as well, so unused connections are closed after 15 s. Behind a pooler only the server's
-// settings apply, and with [New] those of the caller's pool.
+// transaction of ours that is idle for 30 s, unless its own limit is shorter, or PostgreSQL's URL, role or database
+// sets one. MySQL ends the session as well, so unused connections are closed after 15 s. Behind a pooler only the
+// server's settings apply, and with [New] those of the caller's pool.
 //
 // # Limits
 //
 // On MySQL a page of one topic or event type is sorted, because these names are longer than an index allows; on the
-// others every page is a range of an index. PayloadText and PayloadFields read every payload that the rest of the filter
-// selects, ErrorText every error. On PostgreSQL, indexes make frequent searches for fields of payloads or for words in
-// errors fast, and every insert slower. Partitioned tables cannot have an index CONCURRENTLY. The larger sample lets the
-// planner know that a word is rare:
+// others every page is a range of an index. PayloadText and PayloadFields read every payload that the rest of the
+// filter selects, ErrorText every error. On PostgreSQL, indexes make frequent searches for fields of payloads or for
+// words in errors fast, and every insert slower. Partitioned tables cannot have an index CONCURRENTLY. The larger
+// sample lets the planner know that a word is rare:
 //
 //	CREATE INDEX CONCURRENTLY ON dlq_bodies USING gin (payload_json jsonb_path_ops);
 //

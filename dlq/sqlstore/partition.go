@@ -11,11 +11,11 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// On PostgreSQL, a store that outgrows one table can be partitioned by month (?partition=month). Ids then begin with the
-// month in which the letter was stored: 2026110000000017 is number 17, stored in November 2026. The partitions are ranges
-// of ids: an entry and its bodies are in partitions of the same month, the primary key keeps ids unique, an id determines
-// its partition, and no statement of this package changes. dlq_keys is not partitioned, because a delivery must be one
-// entry across all months; it is a quarter of the store, and has no payloads.
+// On PostgreSQL, a store that outgrows one table can be partitioned by month (?partition=month). Ids then begin with
+// the month in which the letter was stored: 2026110000000017 is number 17, stored in November 2026. The partitions are
+// ranges of ids: an entry and its bodies are in partitions of the same month, the primary key keeps ids unique, an id
+// determines its partition, and no statement of this package changes. dlq_keys is not partitioned, because a delivery
+// must be one entry across all months; it is a quarter of the store, and has no payloads.
 //
 // The tables of an existing store become the first partition as they are: nothing is copied.
 
@@ -185,8 +185,8 @@ func (d postgres) makeMonths(ctx context.Context, db *sql.DB, now time.Time) err
 		if err == nil && !there {
 			err = durably(ctx, d.name(), db, func(tx *sql.Tx) error { return makeMonth(ctx, tx, month) })
 		}
-		// 23514: the default partition already has letters of that month. 55P03: a long query holds the tables; the next call
-		// tries again.
+		// 23514: the default partition already has letters of that month. 55P03: a long query holds the tables; the next
+		// call tries again.
 		if err != nil && !sqldb.IsCode(err, "23514", "55P03") {
 			return fmt.Errorf("partition of %d: %w", month, err)
 		}

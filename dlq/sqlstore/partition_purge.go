@@ -20,9 +20,9 @@ var _ driver.MonthStore = (*Store)(nil)
 // maxKept limits how many entries of a dropped month may be kept: one for this many purged ones. They are copied.
 const maxKept = 10
 
-// PurgeMonths drops the partitions of months in which nearly all entries are to be purged, after one statement has copied
-// these to the archive. The month's other entries move to the default partition. It returns the number of purged entries,
-// 0 for a store that is not partitioned. In the audit log a dropped month is one record.
+// PurgeMonths drops the partitions of months in which nearly all entries are to be purged, after one statement has
+// copied these to the archive. The month's other entries move to the default partition. It returns the number of purged
+// entries, 0 for a store that is not partitioned. In the audit log a dropped month is one record.
 func (s *Store) PurgeMonths(ctx context.Context, p dlq.Purge) (int, error) {
 	p, err := p.Resolve()
 	if err != nil {
@@ -69,8 +69,8 @@ func (s *Store) purgeMonths(ctx context.Context, d postgres, p dlq.Purge) (int, 
 	return total, s.sweepKeys(ctx)
 }
 
-// dropMonth drops one month, unless too many of its entries stay. While the entries are counted and copied, only writers
-// to this month wait; the final part blocks all others.
+// dropMonth drops one month, unless too many of its entries stay. While the entries are counted and copied, only
+// writers to this month wait; the final part blocks all others.
 func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.Purge) (int, error) {
 	entries, bodies := "dlq_entries_"+month, "dlq_bodies_"+month
 	err := execAll(ctx, tx, []string{
@@ -148,8 +148,8 @@ func (s *Store) archiveMonth(ctx context.Context, tx *sql.Tx, month string, ids 
 	return nil
 }
 
-// purgedBy is the condition for purged entries, which is never NULL. It consists of names that Resolve has checked, and a
-// time.
+// purgedBy is the condition for purged entries, which is never NULL. It consists of names that Resolve has checked, and
+// a time.
 func purgedBy(table string, p dlq.Purge) string {
 	before := timeLiteral(p.ClosedBefore)
 	return "status IN (" + statusList(p.Statuses) + ") AND resolved_at IS NOT NULL AND resolved_at < " + before + " AND " +
@@ -202,9 +202,9 @@ func (s *Store) sweepKeys(ctx context.Context) error {
 	return nil
 }
 
-// keepsMany reports whether two index ranges already show that too many entries of a month stay. Retention looks at each
-// month many times before it is old enough, and should not read all of it each time. If it returns false, the month has
-// to be counted.
+// keepsMany reports whether two index ranges already show that too many entries of a month stay. Retention looks at
+// each month many times before it is old enough, and should not read all of it each time. If it returns false, the
+// month has to be counted.
 func keepsMany(ctx context.Context, tx *sql.Tx, entries string, p dlq.Purge) (many bool, err error) {
 	var rows float64 // estimated from the rows per page at the last ANALYZE; 0 without one
 	query := "SELECT CASE WHEN relpages > 0 THEN reltuples / relpages ELSE 0 END * (pg_relation_size(oid) / " +
@@ -226,8 +226,8 @@ func keepsMany(ctx context.Context, tx *sql.Tx, entries string, p dlq.Purge) (ma
 	return false, nil
 }
 
-// countMonth returns what the statistics lose with the entries that a condition selects, the number of these, and that of
-// the others.
+// countMonth returns what the statistics lose with the entries that a condition selects, the number of these, and that
+// of the others.
 func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (lost *deltas, gone, stay int64,
 	err error,
 ) {
@@ -284,7 +284,8 @@ func (d *deltas) drop(c *monthCount) {
 	created, resolved := hourAt(c.created.V), hourAt(c.resolved.V)
 	var counts driver.Counts
 	counts.Add(c.status, -c.n)
-	// These times change neither first_seen nor last_seen of the group: the entry died after the one and before the other.
+	// These times change neither first_seen nor last_seen of the group: the entry died after the one and before the
+	// other.
 	d.addGroup(groupDelta{Fingerprint: c.fingerprint, First: resolved.Add(time.Hour), Last: created, Counts: counts})
 	count := countDelta{countKey: c.key, Counts: counts}
 	if c.status == dlq.Resolved {

@@ -148,8 +148,8 @@ func (s *Store) Reserve(ctx context.Context, r driver.Reservation) (granted bool
 	}
 	err = s.inTx(ctx, "reserve", func(tx *sql.Tx) error {
 		granted = false
-		// The write locks the person's row until the transaction ends: otherwise two reservations counted at once would both
-		// find room.
+		// The write locks the person's row until the transaction ends: otherwise two reservations counted at once would
+		// both find room.
 		lock := upsertion{
 			table: "dlq_sends", columns: sendColumns, key: sendColumns[:1], add: []string{"entries"}, latest: []string{"at"},
 		}

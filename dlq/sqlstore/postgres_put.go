@@ -23,8 +23,8 @@ import (
 // these queries and sets up each of them again. For many letters the function relies on their order instead of a join,
 // and streams the values of each column into the rows instead of collecting them in a table first.
 
-// isNew reports whether the letter has the initial values in all of its columns, so that it is just a row to insert unless
-// its key exists.
+// isNew reports whether the letter has the initial values in all of its columns, so that it is just a row to insert
+// unless its key exists.
 func (r *letterRow) isNew() bool {
 	e := r.Entry
 	return e.RedriveOf == 0 && e.Status == dlq.Pending && e.Version == 1 && e.Revision == 0 && e.Body.Revision == 0 &&
@@ -54,8 +54,8 @@ func (r *letterRow) newValues() []any {
 }
 
 // statisticParameters are the other parameters of dlq_put_letters: for each letter, the numbers of its group, its count
-// and its hour, and for each of those the columns of its table. The server finishes them, because only it knows which of
-// the letters are new, and their ids.
+// and its hour, and for each of those the columns of its table. The server finishes them, because only it knows which
+// of the letters are new, and their ids.
 var statisticParameters = []struct{ parameter, table, column string }{
 	{"in_group", "", "group"},
 	{"in_count", "", "count"},
@@ -138,8 +138,8 @@ func (d postgres) putNew(ctx context.Context, s *Store, letters []letterRow) (ma
 }
 
 // newStatistics are the values of statisticParameters if all letters are new. Groups, counts and hours are in the order
-// in which every transaction locks them, and numbered from 1 as WITH ORDINALITY counts. So are the letters, whose ids are
-// not known yet.
+// in which every transaction locks them, and numbered from 1 as WITH ORDINALITY counts. So are the letters, whose ids
+// are not known yet.
 func (d postgres) newStatistics(letters []letterRow) []any {
 	var all deltas
 	for i := range letters {
@@ -189,8 +189,8 @@ func (d postgres) putOne(ctx context.Context, s *Store, letter *letterRow) (map[
 	return map[driver.Key]int64{letter.Key: stored.V}, nil
 }
 
-// postgresTypes are the types of the parameters that are neither text nor columns of dlq_entries. payload_json is sent as
-// text, because the driver would parse jsonb to send an array of it.
+// postgresTypes are the types of the parameters that are neither text nor columns of dlq_entries. payload_json is sent
+// as text, because the driver would parse jsonb to send an array of it.
 var postgresTypes = map[string]string{
 	"id": "bigint", "message_uuid": "bytea", "payload": "bytea", "payload_sha256": "bytea", "entry_id": "bigint", "at": "timestamptz",
 	"in_group": "integer", "in_count": "integer", "in_hour": "integer", "group_at": "integer",

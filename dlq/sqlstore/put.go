@@ -91,8 +91,8 @@ func checkLetters(letters []*dlq.Entry) error {
 	return nil
 }
 
-// letterRow is a dead letter with the values of its columns. Each caller of Put computes them itself, because all callers
-// wait for the writer.
+// letterRow is a dead letter with the values of its columns. Each caller of Put computes them itself, because all
+// callers wait for the writer.
 type letterRow struct {
 	*dlq.Entry
 	entry []any // values of entryColumns

@@ -246,8 +246,8 @@ func (p *stepping) claimItems(ctx context.Context) error {
 	return nil
 }
 
-// entries are the current entries. Those that the caller knows are neither read nor locked; if one has another version in
-// the store, its update ends the step with errStale.
+// entries are the current entries. Those that the caller knows are neither read nor locked; if one has another version
+// in the store, its update ends the step with errStale.
 func (p *stepping) entries(ctx context.Context, ids []int64) (map[int64]*dlq.Entry, error) {
 	var unknown []int64
 	for _, id := range ids {
@@ -283,9 +283,9 @@ func (p *stepping) record(c driver.Change, before, after *dlq.Entry) {
 	})
 }
 
-// items reads items of the run that are in one of the states; the others are not in the map. Here and below the states are
-// part of the condition because a database without statistics of a new run's items would otherwise read all of them to
-// find a few.
+// items reads items of the run that are in one of the states; the others are not in the map. Here and below the states
+// are part of the condition because a database without statistics of a new run's items would otherwise read all of them
+// to find a few.
 func (p *stepping) items(ctx context.Context, ids []int64, states ...redrive.ItemState) (map[int64]redrive.Item,
 	error,
 ) {

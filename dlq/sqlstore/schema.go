@@ -89,8 +89,8 @@ func (d postgres) checkPath(ctx context.Context, pools ...*sql.DB) error {
 			return err
 		}
 		if d.schema != "" && first.String != d.schema {
-			return fmt.Errorf("schema %s does not exist, or is not the first in the search_path of the connections, which is %q:"+
-				" an application's pool needs search_path=%s, and a pooler must pass it on", d.schema, first.String, d.schema)
+			return fmt.Errorf("schema %s does not exist, or is not the first in the search_path of the connections, which is"+
+				" %q: an application's pool needs search_path=%s, and a pooler must pass it on", d.schema, first.String, d.schema)
 		}
 	}
 	return nil

@@ -47,8 +47,8 @@ func Open(ctx context.Context, rawURL string) (*Store, error) {
 	return openURL(ctx, u)
 }
 
-// start checks the connection, migrates the schema unless keepSchema is set, and starts the writer. On an error it closes
-// the pools that the store owns.
+// start checks the connection, migrates the schema unless keepSchema is set, and starts the writer. On an error it
+// closes the pools that the store owns.
 func (s *Store) start(ctx context.Context, keepSchema bool) error {
 	s.closed = make(chan struct{})
 	err := s.write.PingContext(ctx)
@@ -255,8 +255,8 @@ func scanIDs(rows *sql.Rows, err error) func(ids map[driver.Key]int64) error {
 	}
 }
 
-// lockEntries reads entries that are about to change, in the order of their ids so that two transactions do not deadlock.
-// Missing entries are not in the map.
+// lockEntries reads entries that are about to change, in the order of their ids so that two transactions do not
+// deadlock. Missing entries are not in the map.
 func (s *Store) lockEntries(ctx context.Context, tx *sql.Tx, ids []int64) (map[int64]*dlq.Entry, error) {
 	found := make(map[int64]*dlq.Entry, len(ids))
 	for in, args := range s.dialect.idIn("id", slices.Sorted(slices.Values(ids))) {

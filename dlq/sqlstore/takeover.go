@@ -55,7 +55,7 @@ func TakeOver(ctx context.Context, rawURL, table string, by dlq.By) (*Takeover, 
 func (t *target) takeOver(ctx context.Context, table string, by dlq.By) (*Takeover, error) {
 	d, ok := t.dialect.(postgres)
 	if !ok {
-		return nil, fmt.Errorf("%w: only tables of PostgreSQL; export the rows of others as JSON lines for redrive dlq import",
+		return nil, fmt.Errorf("%w: only tables of PostgreSQL; export others as JSON lines for redrive dlq import",
 			dlq.ErrInvalid)
 	}
 	if by.Actor == "" {
@@ -114,8 +114,8 @@ func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB,
 	return err
 }
 
-// renameExisting renames tables and indexes that have our names. It returns the table's previous name, with its schema if
-// that is not the store's, and its new name.
+// renameExisting renames tables and indexes that have our names. It returns the table's previous name, with its schema
+// if that is not the store's, and its new name.
 func (d postgres) renameExisting(ctx context.Context, db *sql.DB, table string) (was, kept string, err error) {
 	err = sqldb.InTx(ctx, db, nil, func(tx *sql.Tx) error {
 		isTable := func(name string) (is bool, err error) {
@@ -219,8 +219,8 @@ func renameForeign(ctx context.Context, tx *sql.Tx, table string) error {
 	return nil
 }
 
-// divert redirects inserts into dlq_events, which is now a view, to the original table. Consumers that have not migrated
-// yet continue, and the next call takes over their rows.
+// divert redirects inserts into dlq_events, which is now a view, to the original table. Consumers that have not
+// migrated yet continue, and the next call takes over their rows.
 func divert(ctx context.Context, db *sql.DB, kept string) error {
 	const columns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, " +
 		"last_retry_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"

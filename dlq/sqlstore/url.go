@@ -138,8 +138,8 @@ func (t *target) open(ctx context.Context) (*Store, error) {
 	return s, s.start(ctx, !t.migrate)
 }
 
-// pools makes the pools. SQLite has one writer at a time: a second connection would wait in SQLite's busy handler, which
-// polls, instead of in the writer's queue. An in-memory database belongs to one connection, so it has one pool.
+// pools makes the pools. SQLite has one writer at a time: a second connection would wait in SQLite's busy handler,
+// which polls, instead of in the writer's queue. An in-memory database belongs to one connection, so it has one pool.
 func (t *target) pools(ctx context.Context, s *Store) (err error) {
 	write := sqldb.Pool{
 		Driver: t.driver, Max: t.writers, Lifetime: t.lifetime, Idle: t.idle, IdleTx: idleTx, MustExist: !t.migrate,

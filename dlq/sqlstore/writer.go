@@ -25,8 +25,8 @@ const (
 
 // writer joins concurrent Puts: while one transaction commits, the next callers gather for the next commit, which costs
 // one sync of the disk no matter how much is in it. Unlike the batcher of brokers/internal/engine, which flushes one
-// batch at a time and as soon as the previous one is done, it commits on two connections, and waits for callers that have
-// just got their results.
+// batch at a time and as soon as the previous one is done, it commits on two connections, and waits for callers that
+// have just got their results.
 type writer struct {
 	store   *Store
 	calls   chan *putCall
@@ -139,7 +139,8 @@ func (w *writer) gather(first *putCall, previous int) []*putCall {
 }
 
 // commit writes a group. If that fails, each call is tried alone, so that a letter that the database rejects does not
-// fail the others. If a second call fails too, the database is the cause, and the remaining calls get the error at once.
+// fail the others. If a second call fails too, the database is the cause, and the remaining calls get the error at
+// once.
 func (w *writer) commit(group []*putCall) {
 	var joined []letterRow
 	for _, call := range group {

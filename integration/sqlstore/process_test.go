@@ -55,8 +55,8 @@ func deadlocks(t *testing.T, db *sql.DB, url string) int64 {
 	switch {
 	case strings.HasPrefix(url, "postgres"):
 		await.True(t, func() bool { // a session reports its numbers when it ends
-			return len(rowsOf(t, db, "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"+
-				" AND backend_type = 'client backend'")) == 0
+			return len(rowsOf(t, db, "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"+
+				" AND pid <> pg_backend_pid() AND backend_type = 'client backend'")) == 0
 		}, "the sessions of the stores have ended")
 		query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 	case strings.Contains(version, "MariaDB"):

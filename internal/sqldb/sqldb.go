@@ -108,8 +108,8 @@ type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// InsertNew executes an INSERT of one row, and reports whether it stored the row: false if one of its unique keys exists.
-// On MySQL it does not count rows, because there an application's DSN decides whether an existing row counts
+// InsertNew executes an INSERT of one row, and reports whether it stored the row: false if one of its unique keys
+// exists. On MySQL it does not count rows, because there an application's DSN decides whether an existing row counts
 // (clientFoundRows).
 func (d Dialect) InsertNew(ctx context.Context, db Execer, insert string, args ...any) (bool, error) {
 	if d == MySQL {

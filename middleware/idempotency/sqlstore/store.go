@@ -64,8 +64,8 @@ func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lea
 			return idempotency.Record{}, fault("claim", err)
 		}
 		if !known || record.Remaining <= 0 {
-			// The owner has released it in the meantime or is gone, or the retention is over. Of several that try, one changes
-			// the row.
+			// The owner has released it in the meantime or is gone, or the retention is over. Of several that try, one
+			// changes the row.
 			n, err := s.exec(ctx, "UPDATE redrive_processed SET done = 0, outcome = NULL, owner = ?, until = "+s.d.Clock()+
 				" + ?"+where+
 				" AND until <= "+s.d.Clock(), append([]any{owner, lease.Microseconds()}, keyArgs(key)...)...)
@@ -117,7 +117,9 @@ func (s *Store) Complete(ctx context.Context, key idempotency.Key, owner int64, 
 	return owned("complete", n, err)
 }
 
-func (s *Store) complete(ctx context.Context, db sqldb.Execer, claim *idempotency.Claim, outcome []byte) (int64, error) {
+func (s *Store) complete(ctx context.Context, db sqldb.Execer, claim *idempotency.Claim, outcome []byte) (int64,
+	error,
+) {
 	return exec(ctx, db, s.d.Bind("UPDATE redrive_processed SET done = 1, outcome = ?, until = "+s.d.Clock()+" + ?"+where+
 		" AND owner = ?"),
 		append([]any{outcome, claim.Retention.Microseconds()}, append(keyArgs(claim.Key), claim.Owner)...)...)
