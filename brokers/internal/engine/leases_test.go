@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/brokers/driver/drivertest"
 	"github.com/redrive-go/redrive/brokers/internal/engine"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // leasing is a broker that stores due times, leases messages and records which handlers have started, as a SQL database
@@ -112,6 +113,35 @@ func (t *together) Publish(ctx context.Context, out []driver.Outgoing) []error {
 		err = fmt.Errorf("%w: %w", driver.ErrTogether, err)
 	}
 	return slices.Repeat([]error{err}, len(out))
+}
+
+// The messages of RescheduleAll have nothing to do with each other: only the refused one fails.
+func TestRescheduleAll_ARefusedMessageFailsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(leasing())
+		transport := &together{Transport: s.Connect(), begin: make(chan struct{})}
+		close(transport.begin)
+		cfg, err := brokers.Config{URL: "faulty://"}.Resolve(params())
+		require.NoError(t, err)
+		b, err := engine.New(engine.Config{Config: cfg, Params: params(), Transport: transport})
+		require.NoError(t, err)
+		var (
+			origins  []envelope.Origin
+			messages []*message.Message
+		)
+		for i, id := range []string{"a", "refused", "b"} {
+			origins = append(origins, envelope.Origin{Topic: "orders", Consumer: fmt.Sprint(i)})
+			messages = append(messages, message.NewMessage(id, nil))
+		}
+		faults := b.RescheduleAll(t.Context(), origins, messages)
+		require.NoError(t, faults[0])
+		require.ErrorContains(t, faults[1], "refused by the test")
+		require.NoError(t, faults[2])
+		require.Len(t, s.Messages("orders", "0"), 1)
+		require.Empty(t, s.Messages("orders", "1"))
+		require.Len(t, s.Messages("orders", "2"), 1)
+		require.NoError(t, b.Close())
+	})
 }
 
 // Callers share a call. If the transport stores either all or none of it, only the caller whose message is refused

@@ -63,9 +63,26 @@ func (b *Broker) RescheduleAll(ctx context.Context, origins []envelope.Origin, m
 	if len(out) == 0 {
 		return faults
 	}
-	for n, err := range b.sender.send(ctx, out) {
+	for n, err := range b.sendEach(ctx, out) {
 		if i := indexes[n]; err != nil {
 			faults[i] = b.failed("reschedule", &origins[i], missingTarget(&out[n], err))
+		}
+	}
+	return faults
+}
+
+// sendEach sends messages that do not depend on each other: where the transport has refused all because of one, each is
+// sent alone.
+func (b *Broker) sendEach(ctx context.Context, out []driver.Outgoing) []error {
+	faults := b.sender.send(ctx, out)
+	if len(out) == 1 {
+		return faults
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, b.sender.timeout, b.sender.late)
+	defer cancel()
+	for i, err := range faults {
+		if errors.Is(err, driver.ErrTogether) {
+			faults[i] = b.sender.sendOne(ctx, &out[i])
 		}
 	}
 	return faults
