@@ -93,7 +93,7 @@ type attemptContext struct {
 	parent   context.Context
 	deadline time.Time // zero if there is none
 	control  envelope.Control
-	limit    int // the maximum number of attempts of this message
+	limit    int // the maximum number of attempts of this message; 0 for a context that is only a deadline
 
 	// live is nil until Done is needed, then a real context with the same deadline. When the handler has returned, it is
 	// canceled; if there was none it becomes ended, so that code that kept the context finds it over.
@@ -138,7 +138,7 @@ func (c *attemptContext) Err() error {
 // Value asks the live context if there is one. The context package finds it that way: children then register with it
 // directly instead of starting a goroutine each.
 func (c *attemptContext) Value(key any) any {
-	if key == (attemptKey{}) {
+	if key == (attemptKey{}) && c.limit > 0 {
 		return c
 	}
 	if live := c.live.Load(); live != nil && live != ended {

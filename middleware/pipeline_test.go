@@ -107,6 +107,20 @@ func TestAttemptFrom(t *testing.T) {
 	h.sendNow(order(t))
 }
 
+// The context with which a retry is published belongs to no attempt: the handler has returned.
+func TestAttemptFrom_NotWhilePublishing(t *testing.T) {
+	running := true
+	cfg := middleware.ServiceBus(4, s)
+	cfg.Rescheduler = middleware.ReschedulerFunc(func(ctx context.Context, _ envelope.Origin, _ *message.Message,
+		_ time.Duration,
+	) error {
+		_, running = middleware.AttemptFrom(ctx)
+		return nil
+	})
+	newHarness(t, cfg, func(*message.Message) ([]*message.Message, error) { return nil, errTimeout }).sendNow(order(t))
+	require.False(t, running)
+}
+
 // Without a rescheduler the message is held unacked and run again here.
 func TestPipeline_HoldsInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
