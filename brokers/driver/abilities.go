@@ -25,7 +25,8 @@ var ErrRenew = errors.New("the stream must be reopened")
 var ErrBusy = errors.New("another session holds the message")
 
 // ErrTogether is returned by Publish for messages that are stored together or not at all, when one of them was
-// rejected. If the engine has merged the messages of several callers, it retries each caller's separately.
+// rejected. If the engine has merged the messages of several callers, it retries each caller's separately, and those of
+// a batch of redrives each alone.
 var ErrTogether = errors.New("none of the messages was stored")
 
 // ErrMissing marks an error of Publish that is brokers.ErrUnroutable because the destination itself is missing, an
@@ -61,13 +62,6 @@ type Sharer interface {
 // Begin dispatches the messages of a part of a queue, Queue.Concurrency at once and at most window of them in flight,
 // until end is called.
 type Begin func(part Stream, window int) (end func(grace time.Duration))
-
-// Mender is a [Transport] that can create the destination of a publication. Mend is called when Publish has returned
-// brokers.ErrUnroutable, for the messages that go to a place of ours: a consumer's queue, a waiting place, dead
-// letters. Then they are published once more.
-type Mender interface {
-	Mend(ctx context.Context, out []Outgoing) error
-}
 
 // RetryChecker is a [Transport] that knows at start which messages it can never deliver to one consumer.
 type RetryChecker interface {

@@ -37,8 +37,6 @@ type Config struct {
 	Limit int64
 	// CountNacks counts nacks and releases as crashes, as RabbitMQ did before 4.3.
 	CountNacks bool
-	// Strict makes publishing to a consumer without a queue fail with brokers.ErrUnroutable.
-	Strict bool
 	// GiveUp is the number of counted deliveries after which the server moves a message to [GaveUp] by default; 0 means
 	// never.
 	GiveUp int

@@ -19,10 +19,7 @@ type Transport struct {
 	killed atomic.Bool
 }
 
-var (
-	_ driver.Transport = (*Transport)(nil)
-	_ driver.Mender    = (*Transport)(nil)
-)
+var _ driver.Transport = (*Transport)(nil)
 
 // Connect returns a new connection.
 func (s *Server) Connect() *Transport { return &Transport{server: s} }
@@ -148,31 +145,12 @@ func (s *Server) store(o *driver.Outgoing) error {
 			return fmt.Errorf("topic %s: %w", o.To.Topic, brokers.ErrUnroutable)
 		}
 	case driver.ToConsumer:
-		if (s.cfg.Strict || o.ExistingOnly) && s.queues[key(o.To.Topic, o.To.Consumer)] == nil {
+		if o.ExistingOnly && s.queues[key(o.To.Topic, o.To.Consumer)] == nil {
 			return fmt.Errorf("consumer %s of %s: %w", o.To.Consumer, o.To.Topic, brokers.ErrUnroutable)
 		}
 		put(s.queueLocked(o.To.Topic, o.To.Consumer))
 	case driver.ToDeadLetters:
-		if s.cfg.Strict && s.queues[key(o.To.Names.Dead, "")] == nil {
-			return fmt.Errorf("queue %s: %w", o.To.Names.Dead, brokers.ErrUnroutable)
-		}
 		put(s.queueLocked(o.To.Names.Dead, ""))
-	}
-	return nil
-}
-
-// Mend implements driver.Mender.
-func (t *Transport) Mend(_ context.Context, out []driver.Outgoing) error {
-	s := t.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls["Mend"]++
-	for i := range out {
-		if to := out[i].To; to.Kind == driver.ToDeadLetters {
-			s.queueLocked(to.Names.Dead, "")
-		} else {
-			s.queueLocked(to.Topic, to.Consumer)
-		}
 	}
 	return nil
 }

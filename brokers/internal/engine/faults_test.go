@@ -542,9 +542,7 @@ func TestReschedule_TwiceOfOneDeliveryMakesTwoMessages(t *testing.T) {
 
 func TestDeletedQueues_AreDeclaredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := rabbit()
-		cfg.Strict = true
-		s := drivertest.NewServer(cfg)
+		s := drivertest.NewServer(rabbit())
 		p := open(t, s)
 		d := p.consume(ack)
 		p.publish("first")
@@ -553,12 +551,6 @@ func TestDeletedQueues_AreDeclaredAgain(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		p.publish("second")
-		origin := envelope.Origin{Topic: "orders", Consumer: "gone"}
-		require.NoError(t, p.Reschedule(t.Context(), origin, message.NewMessage("retry", nil), 0))
-		require.NoError(t, p.DeadLetter(t.Context(),
-			&envelope.DeadLetter{Message: message.NewMessage("dead", nil), Origin: origin}))
-		require.Len(t, s.Messages("orders", "gone"), 1)
-		require.Len(t, s.Dead("orders.gone_dlq"), 1)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Len(t, d.of("second"), 1)

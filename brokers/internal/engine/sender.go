@@ -13,13 +13,12 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// sender publishes within the timeout, in batches where they pay, and once more after a missing destination has been
-// created, or an oversized message has shed its error texts.
+// sender publishes within the timeout, in batches where they pay, and again when the broker was busy, or when an
+// oversized message has shed its error texts.
 type sender struct {
 	b       *Broker
 	timeout time.Duration
 	late    error // the error after the timeout
-	mender  driver.Mender
 
 	mu      sync.Mutex
 	batches map[*driver.Destination]*batcher[*request] // nil unless batches pay
@@ -31,7 +30,6 @@ func newSender(b *Broker) *sender {
 		timeout: b.cfg.PublishTimeout,
 		late:    fmt.Errorf("the broker has not confirmed within %s: %w", b.cfg.PublishTimeout, context.DeadlineExceeded),
 	}
-	s.mender, _ = b.transport.(driver.Mender)
 	if b.traits.PublishBatch > 1 {
 		s.batches = map[*driver.Destination]*batcher[*request]{}
 	}
@@ -67,18 +65,14 @@ func (s *sender) send(ctx context.Context, out []driver.Outgoing) []error {
 
 // repair retries messages that failed for a reason that can be fixed.
 func (s *sender) repair(ctx context.Context, out []driver.Outgoing, faults []error) []error {
-	s.republish(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
-		return s.mender != nil && !o.ExistingOnly && errors.Is(err, brokers.ErrUnroutable) &&
-			(o.To.Kind != driver.ToTopic || !o.Due.IsZero())
-	}, s.mender)
 	busy := func(err error) bool { return errors.Is(err, driver.ErrBusy) }
 	for n := 1; slices.ContainsFunc(faults, busy) && wait.For(ctx, settling.After(n)) == nil; n++ {
-		s.republish(ctx, out, faults, func(_ *driver.Outgoing, err error) bool { return busy(err) }, nil)
+		s.republish(ctx, out, faults, func(_ *driver.Outgoing, err error) bool { return busy(err) })
 	}
 	for step := range ShedSteps { // the message is the engine's unless it is a first publication
 		s.republish(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
 			return errors.Is(err, brokers.ErrTooLarge) && !o.First && Shed(o.Message.Metadata, step)
-		}, nil)
+		})
 	}
 	for i := range out {
 		if o := &out[i]; o.To.Kind == driver.ToTopic && o.Due.IsZero() && s.b.cfg.Naming.Patterns &&
@@ -90,7 +84,7 @@ func (s *sender) repair(ctx context.Context, out []driver.Outgoing, faults []err
 	return nonzero(faults)
 }
 
-// nonzero returns faults, or nil when none of them is one.
+// nonzero returns faults, or nil if all of them are nil.
 func nonzero(faults []error) []error {
 	if slices.ContainsFunc(faults, func(err error) bool { return err != nil }) {
 		return faults
@@ -98,10 +92,9 @@ func nonzero(faults []error) []error {
 	return nil
 }
 
-// republish publishes once more the messages whose errors are selected.
+// republish publishes once more the messages that may be, and updates their faults.
 func (s *sender) republish(
 	ctx context.Context, out []driver.Outgoing, faults []error, may func(*driver.Outgoing, error) bool,
-	mender driver.Mender,
 ) {
 	var todo []int
 	var some []driver.Outgoing
@@ -112,14 +105,6 @@ func (s *sender) republish(
 	}
 	if len(todo) == 0 {
 		return
-	}
-	if mender != nil {
-		if err := bounded(ctx, &s.b.traits, func(ctx context.Context) error { return mender.Mend(ctx, some) }); err != nil {
-			for _, i := range todo {
-				faults[i] = fmt.Errorf("%w; it could not be created: %w", faults[i], err)
-			}
-			return
-		}
 	}
 	answers := s.store(ctx, some)
 	for n, i := range todo {
