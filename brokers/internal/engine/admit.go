@@ -23,16 +23,16 @@ func (s *subscription) admit(h *delivery) bool {
 	earlier := s.memory.earlier(h)
 	switch {
 	case h.Malformed != "":
-		s.aside.Go(func() { s.refuse(h) })
+		s.background.Go(func() { s.deadLetterMalformed(h) })
 		return false
 	case earlier != nil && h.NearLimit:
-		s.aside.Go(func() { s.refresh(h) })
+		s.background.Go(func() { s.refresh(h) })
 		return false
 	case earlier != nil:
-		s.aside.Go(func() { s.await(h, earlier) })
+		s.background.Go(func() { s.await(h, earlier) })
 		return false
 	case h.Rest > s.b.traits.HoldLimit:
-		s.aside.Go(func() { s.republishRest(h) })
+		s.background.Go(func() { s.republishRest(h) })
 		return false
 	}
 	return s.admitDue(h)
@@ -41,20 +41,20 @@ func (s *subscription) admit(h *delivery) bool {
 // admitDue is admit for deliveries that are due, or nearly.
 func (s *subscription) admitDue(h *delivery) bool {
 	rest := h.Rest
-	if s.inPlace && s.memory.anyNacked() {
+	if s.holdsNacked && s.memory.anyNacked() {
 		rest = max(rest, s.memory.pausing(h.stageName()))
 	}
 	switch {
 	case rest > 0:
 		h.Rest = 0
-		s.aside.Go(func() {
-			if s.rest(h, rest) && s.admitDue(h) {
+		s.background.Go(func() {
+			if s.sleep(h, rest) && s.admitDue(h) {
 				s.enter(h)
 			}
 		})
 	case s.suspects.divert(h):
 	case h.NearLimit:
-		s.aside.Go(func() { s.refresh(h) })
+		s.background.Go(func() { s.refresh(h) })
 	default:
 		return true
 	}
@@ -75,14 +75,14 @@ func (s *subscription) refresh(h *delivery) {
 	h.doubtful = true
 	s.b.warn("a message that was delivered often cannot be published again and is held", err,
 		"topic", s.q.Topic, "queue", s.q.Names.Queue, "message_id", h.uuid)
-	if s.rest(h, 0) && s.admit(h) {
+	if s.sleep(h, 0) && s.admit(h) {
 		s.enter(h)
 	}
 }
 
-// refuse dead-letters a message that cannot be read: how often it has been tried, and whether it was delayed, may be in
-// the unreadable part.
-func (s *subscription) refuse(h *delivery) {
+// deadLetterMalformed dead-letters a message that cannot be read. It is not retried: its count of attempts may be in the
+// unreadable part.
+func (s *subscription) deadLetterMalformed(h *delivery) {
 	s.deadLetterUnhandled(h, &envelope.DeadLetter{
 		Message: h.Message, Reason: envelope.ReasonMalformed, Origin: h.Origin, At: time.Now(),
 		Err: envelope.Error{Message: h.Malformed, Code: "malformed"},
@@ -106,7 +106,7 @@ func (s *subscription) deadLetterUnhandled(h *delivery, letter *envelope.DeadLet
 				"topic", s.q.Topic, "message_id", h.uuid)
 		}
 		s.widen(h)
-		if !s.rest(h, republishing.Spread(n)) {
+		if !s.sleep(h, republishing.Spread(n)) {
 			return
 		}
 	}
@@ -117,7 +117,7 @@ func (s *subscription) deadLetterUnhandled(h *delivery, letter *envelope.DeadLet
 func (s *subscription) await(h *delivery, answered <-chan struct{}) {
 	select {
 	case <-answered:
-	case <-s.stop:
+	case <-s.stopping.Done():
 		h.settle(driver.Release, 0)
 		return
 	case <-h.session.lost:
@@ -133,24 +133,24 @@ func (s *subscription) await(h *delivery, answered <-chan struct{}) {
 // loop. A nack during the drain is for another process and needs no pause. With direct it returns what its worker is to
 // dispatch again.
 func (s *subscription) nacked(h *delivery) *delivery {
-	if isClosed(s.stop) {
+	if s.stopping.Err() != nil {
 		h.settle(driver.Release, 0)
 		return nil
 	}
 	if s.b.traits.NackPause {
-		h.settle(driver.Nack, s.nacking.After(h.Earlier+1))
+		h.settle(driver.Nack, s.nackPauses.After(h.Earlier+1))
 		return nil
 	}
 	// Remember it for the next session: the message may be redelivered before its pause is over.
-	_, pause := s.memory.nack(h.stageName(), func(times int) time.Duration {
-		return s.nacking.After(max(times, h.nacks+1, h.Earlier+1))
+	pause := s.memory.nack(h.stageName(), func(times int) time.Duration {
+		return s.nackPauses.After(max(times, h.nacks+1, h.Earlier+1))
 	})
 	next := h.repeat()
 	if !s.direct {
-		s.aside.Go(func() { s.hold(next, pause) })
+		s.background.Go(func() { s.hold(next, pause) })
 		return nil
 	}
-	if !s.rest(next, pause) {
+	if !s.sleep(next, pause) {
 		return nil
 	}
 	return next
@@ -162,13 +162,13 @@ func (s *subscription) hold(h *delivery, d time.Duration) {
 	if h.nacks > 1 {
 		s.widen(h)
 	}
-	if s.rest(h, d) {
+	if s.sleep(h, d) {
 		s.enter(h)
 	}
 }
 
-// rest waits for d. It reports false if h is no longer in flight: released because the subscription stops, or lost.
-func (s *subscription) rest(h *delivery, d time.Duration) bool {
+// sleep waits for d. It reports false if h is no longer in flight: released because the subscription stops, or lost.
+func (s *subscription) sleep(h *delivery, d time.Duration) bool {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()
 	select {
@@ -176,7 +176,7 @@ func (s *subscription) rest(h *delivery, d time.Duration) bool {
 		if s.stopping.Err() == nil && !isClosed(h.session.lost) { // both may be ready
 			return true
 		}
-	case <-s.stop:
+	case <-s.stopping.Done():
 	case <-h.Revoked:
 	case <-h.session.lost:
 	}
@@ -219,7 +219,7 @@ func (s *subscription) republishRest(h *delivery) {
 				"topic", s.q.Topic, "queue", s.q.Names.Queue, "message_id", h.uuid)
 		}
 		s.widen(h)
-		if !s.rest(h, min(republishing.Spread(n), time.Until(due))) {
+		if !s.sleep(h, min(republishing.Spread(n), time.Until(due))) {
 			return
 		}
 	}
@@ -236,7 +236,7 @@ func (s *subscription) tryRepublishRest(h *delivery, rest time.Duration) error {
 	answer := make(chan error, 1)
 	go func() { answer <- s.publishAgain(ctx, h, rest) }()
 	patience := slow
-	if s.stuck.Load() > 0 { // others have already found the broker slow
+	if s.overflow.Load() > 0 { // others have already found the broker slow
 		patience = s.b.traits.HoldLimit
 	}
 	timer := time.NewTimer(patience)
@@ -250,31 +250,31 @@ func (s *subscription) tryRepublishRest(h *delivery, rest time.Duration) error {
 	}
 }
 
-// maxStuck bounds how many deliveries beyond the window may be in flight because they cannot be published.
-const maxStuck = 256
+// maxOverflow bounds how many deliveries may be in flight beyond the window because they cannot be published.
+const maxOverflow = 256
 
 // widen lets the broker send another delivery while h waits.
 func (s *subscription) widen(h *delivery) {
 	w, ok := h.session.stream.(driver.Widener)
-	if !ok || !h.windowed.Load() {
+	if !ok || !h.hasSlot.Load() {
 		return
 	}
-	n := s.stuck.Add(1)
-	if n > maxStuck || s.changeWindow(w, n) != nil {
-		s.stuck.Add(-1)
+	n := s.overflow.Add(1)
+	if n > maxOverflow || s.changeWindow(w, n) != nil {
+		s.overflow.Add(-1)
 		return
 	}
 	if !h.leaveWindow() { // its session has ended
-		s.stuck.Add(-1)
+		s.overflow.Add(-1)
 		return
 	}
-	h.stuck = true
+	h.overflows = true
 }
 
 // narrow undoes widen.
 func (s *subscription) narrow(h *delivery) {
-	h.stuck = false
-	n := s.stuck.Add(-1)
+	h.overflows = false
+	n := s.overflow.Add(-1)
 	if w, ok := h.session.stream.(driver.Widener); ok && !h.session.ended.Load() {
 		_ = s.changeWindow(w, n) // if it fails, the next session has the right window
 	}

@@ -43,6 +43,7 @@ type Broker struct {
 	transport  driver.Transport
 	traits     driver.Traits
 	caps       brokers.Capabilities
+	shares     bool          // the transport is a driver.Sharer
 	longest    time.Duration // the transport's longest delay
 	lot        *lot          // for longer ones; nil without Delays
 	namer      driver.Namer  // if nil, the naming scheme of cfg applies
@@ -88,6 +89,7 @@ func New(cfg Config) (*Broker, error) {
 		b.traits.HoldLimit = 20 * time.Millisecond
 	}
 	b.namer, _ = cfg.Transport.(driver.Namer)
+	_, b.shares = cfg.Transport.(driver.Sharer)
 	b.sender = newSender(b)
 	b.longest = b.caps.MaxDelay
 	if cfg.Delays != nil {

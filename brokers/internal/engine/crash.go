@@ -46,8 +46,8 @@ func keepLetter(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter,
 	return queue(ctx, d)
 }
 
-// offerLetter calls cfg.DeadLetters with a copy, which it may still use after its time is over, and contains its
-// panics, which would kill the process once more.
+// offerLetter calls cfg.DeadLetters, at most for the publish timeout, with a copy that it may still use afterwards. It
+// recovers its panics, which would kill the process once more.
 func offerLetter(ctx context.Context, cfg brokers.Config, d *envelope.DeadLetter) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.PublishTimeout,
 		fmt.Errorf("no answer within %s: %w", cfg.PublishTimeout, context.DeadlineExceeded))

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -21,18 +22,18 @@ type delivery struct {
 	sub     *subscription
 	session *session
 
-	uuid     string // of the message, whose handler may change it
-	stage    string // as delivered; empty if the message was not stamped
-	naming   sync.Mutex
-	name     string           // see stageName; empty until it is needed
-	copy     *message.Message // as delivered, for transports that cannot renew it
-	nacks    int              // in this process
-	windowed atomic.Bool      // it takes a slot in the window
-	stuck    bool             // it has given up its slot in the window
-	doubtful bool             // the engine may have published it again
-	moved    bool             // the engine has published it again: nothing has been settled
-	ordered  bool             // it has its turn within its Order, or waits for it
-	suspect  *suspect         // nil unless it may have killed its process
+	uuid      string // of the message, whose handler may change it
+	stage     string // as delivered; empty if the message was not stamped
+	naming    sync.Mutex
+	name      string           // see stageName; empty until it is needed
+	copy      *message.Message // as delivered, for transports that cannot renew it
+	nacks     int              // in this process
+	hasSlot   atomic.Bool      // it takes a slot in the window
+	overflows bool             // it has given up its slot in the window
+	doubtful  bool             // the engine may have published it again
+	moved     bool             // the engine has published it again: nothing has been settled
+	ordered   bool             // it has its turn within its Order, or waits for it
+	suspect   *suspect         // nil unless it may have killed its process
 
 	before, after *delivery     // neighbours in flight in the same session
 	listed        bool          // it has neighbours
@@ -61,16 +62,10 @@ func newDelivery(s *session, d driver.Delivery) *delivery {
 	sub := s.sub
 	h := &delivery{Delivery: d, sub: sub, session: s, uuid: d.Message.UUID}
 	o := &h.Origin
-	if o.Broker == "" {
-		o.Broker = sub.b.caps.Scheme
-	}
-	if o.Topic == "" {
-		o.Topic = sub.q.Topic
-	}
-	if o.Consumer == "" {
-		o.Consumer = sub.consumer
-	}
-	o.RedriveTo = sub.redriveTo
+	o.Broker = cmp.Or(o.Broker, sub.origin.Broker)
+	o.Topic = cmp.Or(o.Topic, sub.origin.Topic)
+	o.Consumer = cmp.Or(o.Consumer, sub.origin.Consumer)
+	o.RedriveTo = sub.origin.RedriveTo
 	h.identify()
 	h.keep()
 	sub.unsettled.Add(1)
@@ -124,9 +119,9 @@ func (s *session) remove(h *delivery) bool {
 
 // leaveWindow frees the slot of h in the window. It reports false if h has none.
 func (h *delivery) leaveWindow() bool {
-	left := h.windowed.CompareAndSwap(true, false)
+	left := h.hasSlot.CompareAndSwap(true, false)
 	if left {
-		<-h.sub.window
+		<-h.sub.slots
 	}
 	return left
 }
@@ -159,8 +154,8 @@ func (h *delivery) repeat() *delivery {
 		nacks:   h.nacks + 1,
 		ordered: h.ordered, suspect: h.suspect,
 	}
-	next.windowed.Store(h.windowed.Swap(false))
-	next.stuck, h.stuck = h.stuck, false
+	next.hasSlot.Store(h.hasSlot.Swap(false))
+	next.overflows, h.overflows = h.overflows, false
 	next.Origin.Redelivered = true
 	next.Origin.DeliveryCount++
 	if next.Message = h.copy; h.session.renewer != nil {
@@ -197,7 +192,7 @@ func (h *delivery) settle(outcome driver.Answer, pause time.Duration) {
 		h.sub.order.leave(h, outcome)
 	}
 	h.leaveWindow()
-	if h.stuck {
+	if h.overflows {
 		h.sub.narrow(h)
 	}
 	s := h.session

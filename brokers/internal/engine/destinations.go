@@ -13,9 +13,9 @@ import (
 // maxDestinations bounds the cached destinations, because topics and consumers also come from messages.
 const maxDestinations = 4096
 
-// destinations caches destinations: making names parses templates, which is a tenth of the work of a retry.
+// destinations caches destinations: names come from templates, whose parsing is a tenth of the work of a retry.
 type destinations struct {
-	known sync.Map // placeKey to *driver.Destination
+	known sync.Map // destinationKey to *driver.Destination
 	count atomic.Int64
 }
 

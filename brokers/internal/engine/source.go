@@ -32,6 +32,7 @@ type source struct {
 	blocked  *delivery // in flight without a slot in the window when the session ended
 	failures int       // sessions in a row that did not last, and attempts to open one
 	instants int       // sessions in a row that ended at once
+	missing  bool      // the queue has to be declared
 }
 
 // session is one stream.
@@ -137,7 +138,7 @@ func (s *source) lose(err error) {
 		return
 	}
 	if errors.Is(err, brokers.ErrUnroutable) {
-		s.sub.missing = true
+		s.missing = true
 	}
 	s.failures++
 	s.sub.b.warn("the session of a subscription has ended, opening another", err,
@@ -159,20 +160,20 @@ func (s *source) reopen() bool {
 			return false
 		}
 		var err error
-		if s.sub.missing {
+		if s.missing {
 			err = s.sub.b.declare(s.sub.stopping, &s.sub.q)
 		}
 		if err == nil {
 			err = s.open(s.sub.stopping)
 		}
 		if err == nil {
-			s.sub.missing = false
+			s.missing = false
 			return true
 		}
 		if s.sub.stopping.Err() != nil {
 			return false
 		}
-		s.sub.missing = s.sub.missing || errors.Is(err, brokers.ErrUnroutable)
+		s.missing = s.missing || errors.Is(err, brokers.ErrUnroutable)
 		s.failures++
 		s.sub.b.warn("cannot consume, trying again", err,
 			"topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue, "failures", s.failures)

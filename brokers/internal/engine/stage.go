@@ -107,18 +107,18 @@ func (m *memory) hasSettled(name string) bool {
 	return ok
 }
 
-// nack remembers a pause beyond the end of a session. It returns how often the message has been nacked, including this
-// time.
-func (m *memory) nack(name string, pause func(times int) time.Duration) (times int, d time.Duration) {
+// nack remembers, beyond the end of a session, that a message must not be dispatched for a while. pause gets how often
+// the message has been nacked, including this time.
+func (m *memory) nack(name string, pause func(times int) time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := m.digest(name)
 	n, _ := m.nacked.get(key)
 	n.times++
-	d = pause(n.times)
+	d := pause(n.times)
 	n.until = time.Now().Add(d)
 	m.nacked.put(key, n)
-	return n.times, d
+	return d
 }
 
 // pausing returns how long a nacked message must not be dispatched yet.
@@ -304,7 +304,7 @@ func (h *delivery) stageName() string {
 		h.name = h.stage
 	case h.sub.b.traits.StablePosition && o.Position != "":
 		h.name = "p" + o.Broker + "\x00" + o.Topic + "\x00" + o.Position
-		if o.Incarnation != "" || h.sub.part { // positions start over when a topic is recreated
+		if o.Incarnation != "" || h.sub.b.shares { // positions start over when a topic is recreated
 			h.name += "\x00" + o.Incarnation + "\x00" + strconv.FormatInt(o.Timestamp.UnixMilli(), 10)
 		}
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -85,18 +86,78 @@ func (s *subscriber) subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, err
 	}
-	sub := newSubscription(ctx, b, q, false)
-	if err := sub.open(ctx); err != nil {
+	out := make(chan *message.Message)
+	run, err := b.consume(ctx, q, out)
+	if err != nil {
 		leave()
-		sub.cancel()
 		return nil, err
 	}
 	go func() {
 		defer s.end()
 		defer leave()
-		sub.run(ctx, s.closing)
+		run(s.closing)
 	}()
-	return sub.out, nil
+	return out, nil
+}
+
+// consume opens q. run dispatches its messages to out until ctx ends, or the subscriber or the broker closes. Then it
+// drains, and closes out as soon as the handlers have finished.
+func (b *Broker) consume(ctx context.Context, q driver.Queue, out chan *message.Message) (
+	run func(closing <-chan struct{}), err error,
+) {
+	if sharer, ok := b.transport.(driver.Sharer); ok {
+		return b.join(ctx, sharer, q, out)
+	}
+	s := newSubscription(ctx, b, q, out)
+	if err := s.source.start(ctx); err != nil {
+		s.cancel()
+		return nil, err
+	}
+	return func(closing <-chan struct{}) {
+		s.start()
+		b.awaitEnd(ctx, closing)
+		s.finishHandlers(q.DrainTimeout)
+		close(out)
+		s.finishSettling(q.DrainTimeout)
+	}, nil
+}
+
+// join makes this process a member of q's group. Each part of the queue that it gets has a separate subscription.
+func (b *Broker) join(ctx context.Context, sharer driver.Sharer, q driver.Queue, out chan *message.Message) (
+	run func(closing <-chan struct{}), err error,
+) {
+	if err := b.declare(ctx, &q); err != nil {
+		return nil, err
+	}
+	begin := func(part driver.Stream, window int) (end func(grace time.Duration)) {
+		own := q
+		own.Window = max(window, q.Concurrency)
+		s := newSubscription(ctx, b, own, out)
+		s.source.session = newSession(s, part)
+		s.start()
+		return func(grace time.Duration) {
+			s.finishHandlers(grace)
+			s.finishSettling(grace)
+		}
+	}
+	leave, err := sharer.Join(ctx, q, begin)
+	if err != nil {
+		return nil, err
+	}
+	return func(closing <-chan struct{}) {
+		b.awaitEnd(ctx, closing)
+		leave()
+		close(out)
+	}, nil
+}
+
+// awaitEnd returns when a subscription has to drain.
+func (b *Broker) awaitEnd(ctx context.Context, closing <-chan struct{}) {
+	select {
+	case <-ctx.Done():
+	case <-closing:
+	case <-b.closing:
+	}
 }
 
 func (s *subscriber) failed(topic string, err error) error {

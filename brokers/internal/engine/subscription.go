@@ -13,76 +13,70 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// subscription is one call of Subscribe: as many workers as may run handlers at once, each with one message at a time.
+// subscription dispatches the deliveries of one source: a queue, or with a driver.Sharer a part of one. It has as many
+// workers as handlers may run at once, each with one message at a time.
 type subscription struct {
-	b        *Broker
-	q        driver.Queue
-	consumer string // as named in envelope.Origin
-	// redriveTo is where a redrive to it goes, for envelope.Origin
-	redriveTo string
-	memory    *memory
-	source    source
-	base      context.Context // parent of the handlers' contexts: the values of Subscribe's context, which never ends
-	out       chan *message.Message
+	b      *Broker
+	q      driver.Queue
+	origin envelope.Origin // of its deliveries, as far as it is the same for all
+	memory *memory
+	source source
+	base   context.Context // parent of the handlers' contexts: the values of Subscribe's context, which never ends
+	out    chan *message.Message
 
-	// workers take deliveries directly from the source, because everything in flight is dispatched
+	// direct workers take deliveries from the source themselves, because everything in flight is dispatched. For the
+	// others dispatch does.
 	direct      bool
-	part        bool   // part of a joined driver.Sharer: the channel belongs to the whole
-	leave       func() // leaves the whole, nil for others
-	inPlace     bool   // nacked deliveries are dispatched again in place
-	keepsCopies bool   // deliveries are needed unchanged after the handler
-	nacking     wait.Backoff
+	holdsNacked bool // nacked deliveries are held here and dispatched again
+	keepsCopies bool // deliveries are needed unchanged after the handler
+	nackPauses  wait.Backoff
 	suspects    suspects
 	order       order
 
-	missing bool // the queue has to be declared; owned by the source
+	reading  chan struct{}  // held by the direct worker that reads the source
+	ready    chan *delivery // to be dispatched, unless direct
+	slots    chan struct{}  // the window: one is held by each delivery in flight, unless direct
+	overflow atomic.Int32   // deliveries in flight that have given up their slots
 
-	pull   chan struct{}  // the token for the source, with direct
-	ready  chan *delivery // to be dispatched, without direct
-	window chan struct{}  // a token for each delivery in flight, without direct
-	stuck  atomic.Int32   // deliveries in flight that have given up their slot in the window
-
-	stopping  context.Context // ends with stop, for calls of the transport
+	stopping  context.Context // ends when nothing more may be dispatched
 	cancel    context.CancelFunc
-	stop      <-chan struct{} // closed: dispatch nothing more
-	expired   chan struct{}   // closed: wait for handlers no longer
-	abandoned chan struct{}   // closed: wait for the broker no longer
+	expired   chan struct{} // closed: wait for handlers no longer
+	abandoned chan struct{} // closed: wait for the broker no longer
 
-	workers   sync.WaitGroup
-	aside     sync.WaitGroup // deliveries in flight that wait, or are being published again
-	unsettled sync.WaitGroup // deliveries whose outcome the broker does not know
-	closings  sync.WaitGroup // lost sessions that are being closed
+	workers    sync.WaitGroup
+	background sync.WaitGroup // dispatch, and deliveries in flight that wait or are being published again
+	unsettled  sync.WaitGroup // deliveries whose outcome the broker does not know
+	closings   sync.WaitGroup // lost sessions that are being closed
 }
 
-func newSubscription(ctx context.Context, b *Broker, q driver.Queue, part bool) *subscription {
+// newSubscription returns a subscription to start. ctx only has the values of its handlers' contexts.
+func newSubscription(ctx context.Context, b *Broker, q driver.Queue, out chan *message.Message) *subscription {
 	s := &subscription{
-		b:         b,
-		q:         q,
-		part:      part,
-		consumer:  b.consumerOf(&q),
-		memory:    b.consumers.of(&q),
-		base:      context.WithoutCancel(ctx),
-		out:       make(chan *message.Message),
-		nacking:   nackPauses(b, &q),
-		expired:   make(chan struct{}),
-		abandoned: make(chan struct{}),
+		b:          b,
+		q:          q,
+		origin:     envelope.Origin{Broker: b.caps.Scheme, Topic: q.Topic, Consumer: b.consumerOf(&q)},
+		memory:     b.consumers.of(&q),
+		base:       context.WithoutCancel(ctx),
+		out:        out,
+		nackPauses: nackPauses(b, &q),
+		expired:    make(chan struct{}),
+		abandoned:  make(chan struct{}),
 	}
 	if a, ok := b.transport.(driver.Addresser); ok {
-		s.redriveTo = a.RedriveTo(b.to(driver.ToConsumer, q.Topic, s.consumer))
+		s.origin.RedriveTo = a.RedriveTo(b.to(driver.ToConsumer, q.Topic, s.origin.Consumer))
 	}
 	s.source.sub = s
 	s.stopping, s.cancel = context.WithCancel(s.base)
-	s.stop = s.stopping.Done()
 	t := &b.traits
 	s.direct = !t.Early && !b.caps.DeliveryCount && q.Window <= q.Concurrency &&
-		(t.NackPause && !t.Ordered || part && q.Concurrency == 1)
-	s.inPlace = !t.NackPause
-	s.keepsCopies = s.inPlace || b.caps.DeliveryCount
+		(t.NackPause && !t.Ordered || b.shares && q.Concurrency == 1)
+	s.holdsNacked = !t.NackPause
+	s.keepsCopies = s.holdsNacked || b.caps.DeliveryCount
 	if s.direct {
-		s.pull = make(chan struct{}, 1)
+		s.reading = make(chan struct{}, 1)
 	} else {
-		s.ready = make(chan *delivery, q.Window+maxStuck)
-		s.window = make(chan struct{}, q.Window)
+		s.ready = make(chan *delivery, q.Window+maxOverflow)
+		s.slots = make(chan struct{}, q.Window)
 	}
 	s.suspects.init(s)
 	return s
@@ -97,77 +91,37 @@ func nackPauses(b *Broker, q *driver.Queue) wait.Backoff {
 	return wait.Backoff{First: first, Longest: 64 * first}
 }
 
-// open declares the queue, and opens its first session or joins its group.
-func (s *subscription) open(ctx context.Context) error {
-	sharer, shares := s.b.transport.(driver.Sharer)
-	if !shares {
-		return s.source.start(ctx)
-	}
-	err := s.b.declare(ctx, &s.q)
-	if err == nil {
-		s.leave, err = sharer.Join(ctx, s.q, s.begin)
-	}
-	return err
-}
-
-// begin dispatches the messages of a part until end is called.
-func (s *subscription) begin(stream driver.Stream, window int) (end func(grace time.Duration)) {
-	q := s.q
-	q.Window = max(window, q.Concurrency)
-	p := newSubscription(s.base, s.b, q, true)
-	p.out = s.out
-	p.source.session = newSession(p, stream)
-	p.start()
-	return p.drain
-}
-
-// run dispatches messages until ctx ends, or the subscriber or the broker closes, and then drains.
-func (s *subscription) run(ctx context.Context, closing <-chan struct{}) {
-	if s.leave == nil {
-		s.start()
-	}
-	select {
-	case <-ctx.Done():
-	case <-closing:
-	case <-s.b.closing:
-	}
-	if s.leave != nil {
-		s.leave()
-	}
-	s.drain(s.q.DrainTimeout) //nolint:contextcheck // it continues after ctx has ended
-}
-
 func (s *subscription) start() {
 	if s.direct {
 		for range s.q.Concurrency {
 			s.workers.Go(s.workDirectly)
 		}
 	} else {
-		s.aside.Go(s.dispatch)
+		s.background.Go(s.dispatch)
 		for range s.q.Concurrency {
 			s.workers.Go(s.work)
 		}
 	}
 }
 
-// drain ends the subscription: first new messages, then the running handlers, at most for grace, then the channel, then
-// pending settlements.
-func (s *subscription) drain(grace time.Duration) {
+// finishHandlers ends the dispatching, and waits for the running handlers, at most for grace.
+func (s *subscription) finishHandlers(grace time.Duration) {
 	s.cancel()
 	deadline := time.AfterFunc(grace, func() { close(s.expired) })
 	s.workers.Wait()
 	deadline.Stop()
-	if !s.part {
-		close(s.out)
-	}
+}
 
+// finishSettling follows finishHandlers: it releases what has not reached a handler, and waits until the broker knows
+// how all deliveries ended.
+func (s *subscription) finishSettling(grace time.Duration) {
 	settled := make(chan struct{})
 	go func() {
 		defer close(settled)
-		s.aside.Wait()
-		s.giveBackReady() // deliveries that the dispatcher took in the meantime
+		s.background.Wait()
+		s.releaseReady() // deliveries that the dispatcher took in the meantime
 		s.suspects.releaseWaiting(func(*delivery) bool { return true })
-		s.aside.Wait() // those that got the turn of a returned one
+		s.background.Wait() // those that got the turn of a returned one
 		if last := s.source.session; last != nil {
 			last.close()
 		}
@@ -190,12 +144,12 @@ func (s *subscription) drain(grace time.Duration) {
 func (s *subscription) workDirectly() {
 	for {
 		select {
-		case s.pull <- struct{}{}:
-		case <-s.stop:
+		case s.reading <- struct{}{}:
+		case <-s.stopping.Done():
 			return
 		}
 		h := s.source.next()
-		<-s.pull
+		<-s.reading
 		if h == nil {
 			return
 		}
@@ -219,12 +173,12 @@ func (s *subscription) dispatch() {
 		}
 		// After Next, not before: it notices the end of a session, even while the window is full.
 		select {
-		case s.window <- struct{}{}:
-			h.windowed.Store(true)
+		case s.slots <- struct{}{}:
+			h.hasSlot.Store(true)
 		case <-h.session.gone: // Next returns why
 			s.source.blocked = h
 			continue
-		case <-s.stop:
+		case <-s.stopping.Done():
 			h.settle(driver.Release, 0)
 			return
 		}
@@ -238,21 +192,21 @@ func (s *subscription) dispatch() {
 func (s *subscription) work() {
 	for {
 		select {
-		case <-s.stop:
-			s.giveBackReady()
+		case <-s.stopping.Done():
+			s.releaseReady()
 			return
 		default:
 		}
 		select {
 		case h := <-s.ready:
 			_ = s.deliver(h)
-		case <-s.stop:
+		case <-s.stopping.Done():
 		}
 	}
 }
 
-// giveBackReady releases deliveries that have not reached a handler.
-func (s *subscription) giveBackReady() {
+// releaseReady releases deliveries that have not reached a handler.
+func (s *subscription) releaseReady() {
 	for {
 		select {
 		case h := <-s.ready:
@@ -300,7 +254,7 @@ func (s *subscription) deliver(h *delivery) (again *delivery) {
 
 	select {
 	case s.out <- m:
-	case <-s.stop:
+	case <-s.stopping.Done():
 		h.settle(driver.Release, 0)
 		return nil
 	case <-h.Revoked:

@@ -25,9 +25,9 @@ const (
 	// gathering is how long the suspect that is to run waits for others that were prefetched with it, because another
 	// process gave them their turns, so that they are not in flight when it runs.
 	gathering = 100 * time.Millisecond
-	// asideFor is how long a suspect is sent away after another count, doubled each time, and how long the turn is kept
+	// cooling is how long a suspect waits after another count, doubled each time, and how long the turn is kept
 	// for one that was published to run here: another process may receive it.
-	asideFor = 5 * time.Second
+	cooling = 5 * time.Second
 	// runs ends the mark of a suspect that may run.
 	runs = "!"
 )
@@ -102,7 +102,7 @@ func (s *suspects) divert(h *delivery) bool {
 			return false
 		}
 		h.suspect = &suspect{}
-		s.sub.aside.Go(func() { s.send(h, 0) })
+		s.sub.background.Go(func() { s.republish(h, 0) })
 		return true
 	}
 	h.suspect = suspectOf(mark, s.limit)
@@ -116,14 +116,14 @@ func (s *suspects) divert(h *delivery) bool {
 		}
 		// A fault that takes processes down for a minute, one after the other, must not incriminate the messages that happen
 		// to run in them.
-		s.sub.aside.Go(func() { s.send(h, asideFor<<h.suspect.evidence) })
+		s.sub.background.Go(func() { s.republish(h, cooling<<h.suspect.evidence) })
 		return true
 	case h.NearLimit:
 		h.suspect.toRun = false
-		s.sub.aside.Go(func() { s.send(h, 0) })
+		s.sub.background.Go(func() { s.republish(h, 0) })
 		return true
 	}
-	s.line(h)
+	s.schedule(h)
 	return true
 }
 
@@ -140,28 +140,28 @@ func (s *suspects) divertExact(h *delivery, counted int) bool {
 	if counted < suspectAfter || s.sub.q.Concurrency == 1 { // with one worker everything runs alone, and in order
 		return false
 	}
-	s.line(h)
+	s.schedule(h)
 	return true
 }
 
 // deadLetterKiller dead-letters h for killing its process.
 func (s *suspects) deadLetterKiller(h *delivery, counted int) {
-	s.sub.aside.Go(func() {
+	s.sub.background.Go(func() {
 		s.sub.deadLetterUnhandled(h,
 			crashLetter(h.Message, h.Origin, counted, s.limit, time.Now()))
 	})
 }
 
-// send publishes h again with its mark, and acks it. If that fails it runs in place, in its turn.
-func (s *suspects) send(h *delivery, d time.Duration) {
-	if !s.sent(h, d) {
+// republish publishes h again with its mark, and acks it. If that fails it runs in place, in its turn.
+func (s *suspects) republish(h *delivery, d time.Duration) {
+	if !s.tryRepublish(h, d) {
 		h.suspect.inPlace = true
-		s.line(h)
+		s.schedule(h)
 	}
 }
 
-// sent publishes h again with its mark, and acks it. It reports whether that succeeded.
-func (s *suspects) sent(h *delivery, d time.Duration) bool {
+// tryRepublish publishes h again with its mark, and acks it. It reports whether that succeeded.
+func (s *suspects) tryRepublish(h *delivery, d time.Duration) bool {
 	if isClosed(h.session.lost) { // it is redelivered
 		h.settle(driver.Release, 0)
 		return true
@@ -178,18 +178,18 @@ func (s *suspects) sent(h *delivery, d time.Duration) bool {
 	return false
 }
 
-// line gives h the turn, or lets it wait: here, unless its mark gives it the next run, which counts for it.
-func (s *suspects) line(h *delivery) {
+// schedule gives h the turn, or lets it wait: here, unless its mark gives it the next run, which counts for it.
+func (s *suspects) schedule(h *delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case !s.turn, h.suspect.toRun && s.expected == h.key():
-		s.take(h)
+		s.giveTurn(h)
 	case h.suspect.toRun && !h.suspect.inPlace:
 		h.suspect.toRun = false
 		s.moving++
-		s.sub.aside.Go(func() {
-			s.send(h, 0)
+		s.sub.background.Go(func() {
+			s.republish(h, 0)
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if s.moving--; s.moving == 0 && s.moved != nil {
@@ -198,7 +198,7 @@ func (s *suspects) line(h *delivery) {
 			}
 		})
 	default:
-		s.sub.aside.Go(func() { s.wait(h) })
+		s.sub.background.Go(func() { s.wait(h) })
 	}
 }
 
@@ -215,35 +215,35 @@ func (s *suspects) wait(h *delivery) {
 // key identifies h among suspects, across its publications.
 func (h *delivery) key() string { return h.stage + "\x00" + h.uuid }
 
-// take gives h the turn. The caller holds mu.
-func (s *suspects) take(h *delivery) {
+// giveTurn gives h the turn. The caller holds mu.
+func (s *suspects) giveTurn(h *delivery) {
 	s.turn, h.suspect.turn = true, true
 	if s.expected != "" {
 		s.expiry.Stop()
 		s.expected = ""
 	}
-	s.sub.aside.Go(func() { s.run(h) })
+	s.sub.background.Go(func() { s.run(h) })
 }
 
 // run lets h run once no other suspect that may run is in flight.
 func (s *suspects) run(h *delivery) {
 	switch {
-	case !s.sub.rest(h, 0):
+	case !s.sub.sleep(h, 0):
 		return
 	case h.suspect.inPlace:
 	case !h.suspect.toRun:
 		h.suspect.toRun = true
 		s.expect(h) // before publishing: it may arrive before the confirm
-		if s.sent(h, 0) {
+		if s.tryRepublish(h, 0) {
 			return
 		}
 		h.suspect.toRun, h.suspect.inPlace = false, true
 		if !s.unexpect(h) { // it was stored nevertheless, and has arrived
-			s.line(h)
+			s.schedule(h)
 			return
 		}
 	default:
-		if !s.sub.rest(h, gathering) {
+		if !s.sub.sleep(h, gathering) {
 			return
 		}
 		s.mu.Lock()
@@ -269,7 +269,7 @@ func (s *suspects) expect(h *delivery) {
 	h.suspect.turn = false // passed on
 	expected := h.key()
 	s.expected = expected
-	s.expiry = time.AfterFunc(s.sub.b.cfg.PublishTimeout+asideFor, func() { s.forget(expected, true) })
+	s.expiry = time.AfterFunc(s.sub.b.cfg.PublishTimeout+cooling, func() { s.forget(expected, true) })
 }
 
 // unexpect returns the turn to h. It reports false if another has it by now.
@@ -316,7 +316,7 @@ func (s *suspects) advance() {
 	}
 	next := s.queue[0]
 	s.queue = s.queue[1:]
-	s.take(next)
+	s.giveTurn(next)
 }
 
 // releaseWaiting releases the suspects waiting here that which selects.
@@ -356,7 +356,7 @@ func (s *suspects) begin(h *delivery) bool {
 		}
 		b.warn("a message that may have killed its process waits for the broker", err,
 			"topic", s.sub.q.Topic, "message_id", h.uuid)
-		if !s.sub.rest(h, republishing.After(n)) {
+		if !s.sub.sleep(h, republishing.After(n)) {
 			return false
 		}
 	}
