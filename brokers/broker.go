@@ -32,7 +32,8 @@ type Broker interface {
 	// routed it. On an error none, some or all of the messages may have been stored.
 	//
 	// A first-delivery delay requested with envelope.SetDelay, or with Watermill's components/delay, is honoured and never
-	// ends early. Publish copies: the caller keeps the messages.
+	// ends early. The caller keeps the messages and may change their metadata, but never the bytes of a payload: after a
+	// timeout the client may still be sending them.
 	//
 	// Closing it has no effect, because Watermill's router closes the publisher of each handler that stops, and handlers
 	// may share one. Publishing fails with [ErrClosed] once the broker is closed.

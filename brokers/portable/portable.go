@@ -18,7 +18,9 @@ type Config struct {
 	Params []brokers.Param
 	// Transport is owned and closed by the broker. Required.
 	Transport driver.Transport
-	// Delays keeps messages until they are due if the transport cannot. Optional. The caller closes it after the broker.
+	// Delays keeps messages until they are due if the transport cannot. Every broker with these Delays, also one that only
+	// publishes, subscribes to DelaysTopic when it is created and forwards what is due, so that a message does not depend
+	// on the process that stored it. Optional. The caller closes it after the broker.
 	Delays brokers.Broker
 	// DelaysTopic is the topic of Delays in which they wait. Different brokers that share Delays need separate topics.
 	// Defaults to "redrive.delayed".
