@@ -16,9 +16,9 @@ import (
 func (s *subscription) assigned(_ context.Context, client *kgo.Client, added map[string][]int32) {
 	s.mu.Lock()
 	for _, id := range added[s.q.Topic] {
-		s.own[id] = newPartition(s, id, client)
+		s.owned[id] = newPartition(s, id, client)
 	}
-	none := len(s.own) == 0
+	none := len(s.owned) == 0
 	s.mu.Unlock()
 	if none {
 		s.hasJoined()
@@ -31,7 +31,7 @@ func (s *subscription) revoked(_ context.Context, _ *kgo.Client, lost map[string
 	var ended []*partition
 	s.mu.Lock()
 	for _, id := range lost[s.q.Topic] {
-		if p := s.own[id]; p != nil {
+		if p := s.owned[id]; p != nil {
 			ended = append(ended, p)
 		}
 	}
@@ -117,7 +117,7 @@ func (s *subscription) begin(ctx context.Context,
 			offsets[s.q.Topic][partition] = kgo.NewOffset().AtStart()
 		}
 		s.mu.Lock()
-		p := s.own[partition]
+		p := s.owned[partition]
 		s.mu.Unlock()
 		if p != nil {
 			p.begin(at, id) //nolint:contextcheck // the deliveries of a partition outlive ctx
@@ -141,15 +141,15 @@ func (s *subscription) adopt(p *partition) {
 func (s *subscription) dropPartition(p *partition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.own[p.id] == p {
-		delete(s.own, p.id)
+	if s.owned[p.id] == p {
+		delete(s.owned, p.id)
 	}
 }
 
 func (s *subscription) partitions() []*partition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.own))
+	return slices.Collect(maps.Values(s.owned))
 }
 
 // errNoPartition means that a retry topic has fewer partitions than its source.

@@ -49,16 +49,16 @@ var (
 // handedAhead is how many deliveries of a partition may wait for the engine.
 const handedAhead = 32
 
-// take passes a delivery to the handlers, in its turn. It reports false if the partition has to be given up.
-func (p *partition) take(d *delivery) bool {
+// submit passes a delivery to the handlers, in its turn. It reports false if the partition has to be given up.
+func (p *partition) submit(d *delivery) bool {
 	if p.order != nil {
-		return p.keyed.take(p.ctx, d)
+		return p.keyed.submit(p.ctx, d)
 	}
-	return p.hand(d)
+	return p.offer(d)
 }
 
-// hand passes a delivery to the engine.
-func (p *partition) hand(d *delivery) bool {
+// offer passes a delivery to the engine.
+func (p *partition) offer(d *delivery) bool {
 	select {
 	case p.due <- d:
 		return true
@@ -116,7 +116,7 @@ func (p *partition) deliver(d *delivery) (ended outcome, acked bool) {
 	watched := outcomes.begin(d.origin)
 	defer func() { ended = outcomes.end(d.origin, watched) }()
 	d.answer = make(chan driver.Settlement, 1)
-	if p.ctx.Err() != nil || !p.hand(d) {
+	if p.ctx.Err() != nil || !p.offer(d) {
 		return ended, false
 	}
 	var answer driver.Settlement
@@ -166,23 +166,23 @@ func deliveryKeyOf(o *envelope.Origin) deliveryKey {
 }
 
 // begin starts watching a message. end must follow.
-func (o *outcomes) begin(of *envelope.Origin) *outcome {
+func (o *outcomes) begin(origin *envelope.Origin) *outcome {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.now == nil {
 		o.now = map[deliveryKey]*outcome{}
 	}
 	watched := &outcome{}
-	o.now[deliveryKeyOf(of)] = watched
+	o.now[deliveryKeyOf(origin)] = watched
 	return watched
 }
 
 // end returns the outcome of the message.
-func (o *outcomes) end(of *envelope.Origin, watched *outcome) outcome {
+func (o *outcomes) end(origin *envelope.Origin, watched *outcome) outcome {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.now[deliveryKeyOf(of)] == watched {
-		delete(o.now, deliveryKeyOf(of))
+	if key := deliveryKeyOf(origin); o.now[key] == watched {
+		delete(o.now, key)
 	}
 	return *watched
 }

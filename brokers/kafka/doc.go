@@ -103,8 +103,8 @@
 // templates retry and delayed need {delay}.
 //
 // Our own topics allow 128 KiB more than max-message-bytes, so that a message of the largest size can still be retried
-// and dead-lettered. If an operator made them smaller, a record loses the texts of its error first, the longest before
-// the others; if that is not enough it is refused, and the pipeline tries its next sink.
+// and dead-lettered. If an operator made them smaller, a record loses the trace of its error first, then its texts; if
+// that is not enough it is refused, and the pipeline tries its next sink.
 //
 // Retry topics must have message.timestamp.type=LogAppendTime; the driver creates them that way. It needs permission to
 // create topics, or auto-create=false and the topics that [Broker.Plan] lists, which [Broker.Apply] creates and

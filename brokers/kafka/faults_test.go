@@ -177,7 +177,6 @@ func TestOrder_EmptyAnswersDoNotLoseParkedMessages(t *testing.T) {
 // Whatever the cluster answers, each message is handled, with order=key in order, even if its partition changes owner.
 func TestFaults_WrongAnswersLoseNothing(t *testing.T) {
 	t.Parallel()
-	const keys, perKey, rounds = 10, 12, 2
 	for title, params := range map[string][]string{
 		"order none":    {"concurrency=4"},
 		"order of keys": {"order=key", "concurrency=4"},
@@ -187,71 +186,12 @@ func TestFaults_WrongAnswersLoseNothing(t *testing.T) {
 			c := cluster(t, kfake.DefaultNumPartitions(2))
 			l := lying(c, 7)
 			topic := name("orders")
-			var (
-				mu      sync.Mutex
-				handled = map[string]int{} // the next number of each key
-				all     = map[string]bool{}
-				tried   = map[string]bool{}
-				done    = make(chan struct{}, keys*perKey*rounds*4)
-			)
-			handle := func(b *kafka.Broker, m *message.Message) {
-				key, number := m.Metadata[envelope.KeyKafkaKey], string(m.Payload)
-				n, _ := strconv.Atoi(number)
-				mu.Lock()
-				first := !tried[key+number]
-				tried[key+number] = true
-				if params[0] == "order=key" && n > handled[key] {
-					t.Errorf("key %s: message %d before %d", key, n, handled[key])
-				}
-				mu.Unlock()
-				if first && n%3 == 1 {
-					origin, _ := envelope.OriginFrom(m.Context())
-					if b.Reschedule(t.Context(), *origin, m.Copy(), 100*time.Millisecond) != nil {
-						m.Nack()
-						return
-					}
-					m.Ack()
-					return
-				}
-				mu.Lock()
-				handled[key] = max(handled[key], n+1)
-				all[key+" "+number] = true
-				mu.Unlock()
-				m.Ack()
-				done <- struct{}{}
+			k := &keyedHandler{
+				t: t, strict: title == "order of keys", handled: map[string]int{}, all: map[string]bool{},
+				tried: map[string]bool{}, done: make(chan struct{}, faultKeys*perKey*owners*4),
 			}
-			published := 0
-			for range rounds {
-				opened, err := brokers.Open(t.Context(),
-					urlOf(c, append([]string{"group=billing", "commit-interval=20ms", "session-timeout=6s"}, params...)...))
-				require.NoError(t, err)
-				b := opened.(*kafka.Broker)
-				messages := subscribe(t, b, topic)
-				ended := make(chan struct{})
-				var running sync.WaitGroup
-				go func() {
-					defer close(ended)
-					for m := range messages {
-						running.Go(func() { handle(b, m) })
-					}
-				}()
-				l.set(0.3)
-				for n := range perKey {
-					for k := range keys {
-						m := newMessage("", strconv.Itoa(published+n))
-						m.Metadata[envelope.KeyKafkaKey] = "k" + strconv.Itoa(k)
-						require.NoError(t, b.Publisher().Publish(topic, m))
-					}
-				}
-				published += perKey
-				want := published * keys
-				if published < perKey*rounds {
-					want -= keys * perKey / 2 // the next owner has to handle the rest
-				}
-				waitHandled(t, &mu, all, want, done)
-				require.NoError(t, b.Close())
-				<-ended
-				running.Wait()
+			for round := range owners {
+				k.round(c, l, topic, params, round)
 			}
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -261,6 +201,83 @@ func TestFaults_WrongAnswersLoseNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// faultKeys keys get perKey messages for each of the owners of their partitions, one after the other.
+const faultKeys, perKey, owners = 10, 12, 2
+
+// keyedHandler handles the numbered messages of several keys, some of them at their second attempt.
+type keyedHandler struct {
+	t      *testing.T
+	strict bool // in order of their numbers
+
+	mu      sync.Mutex
+	handled map[string]int  // the next number of each key
+	all     map[string]bool // by key and number
+	tried   map[string]bool
+	done    chan struct{}
+}
+
+// round publishes the next messages to a new owner of the partitions, which handles all of them in the last round, and
+// otherwise half.
+func (k *keyedHandler) round(c *kfake.Cluster, l *liar, topic string, params []string, round int) {
+	t := k.t
+	opened, err := brokers.Open(t.Context(),
+		urlOf(c, append([]string{"group=billing", "commit-interval=20ms", "session-timeout=6s"}, params...)...))
+	require.NoError(t, err)
+	b := opened.(*kafka.Broker)
+	messages := subscribe(t, b, topic)
+	ended := make(chan struct{})
+	var running sync.WaitGroup
+	go func() {
+		defer close(ended)
+		for m := range messages {
+			running.Go(func() { k.handle(b, m) })
+		}
+	}()
+	l.set(0.3)
+	for n := range perKey {
+		for key := range faultKeys {
+			m := newMessage("", strconv.Itoa(round*perKey+n))
+			m.Metadata[envelope.KeyKafkaKey] = "k" + strconv.Itoa(key)
+			require.NoError(t, b.Publisher().Publish(topic, m))
+		}
+	}
+	want := (round + 1) * perKey * faultKeys
+	if round < owners-1 {
+		want -= faultKeys * perKey / 2 // the next owner has to handle the rest
+	}
+	waitHandled(t, &k.mu, k.all, want, k.done)
+	require.NoError(t, b.Close())
+	<-ended
+	running.Wait()
+}
+
+func (k *keyedHandler) handle(b *kafka.Broker, m *message.Message) {
+	key, number := m.Metadata[envelope.KeyKafkaKey], string(m.Payload)
+	n, _ := strconv.Atoi(number)
+	k.mu.Lock()
+	first := !k.tried[key+number]
+	k.tried[key+number] = true
+	if k.strict && n > k.handled[key] {
+		k.t.Errorf("key %s: message %d before %d", key, n, k.handled[key])
+	}
+	k.mu.Unlock()
+	if first && n%3 == 1 {
+		origin, _ := envelope.OriginFrom(m.Context())
+		if b.Reschedule(k.t.Context(), *origin, m.Copy(), 100*time.Millisecond) != nil {
+			m.Nack()
+			return
+		}
+		m.Ack()
+		return
+	}
+	k.mu.Lock()
+	k.handled[key] = max(k.handled[key], n+1)
+	k.all[key+" "+number] = true
+	k.mu.Unlock()
+	m.Ack()
+	k.done <- struct{}{}
 }
 
 func waitHandled(t *testing.T, mu *sync.Mutex, all map[string]bool, want int, changed <-chan struct{}) {

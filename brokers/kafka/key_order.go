@@ -220,8 +220,8 @@ func newKeyedExecutor(n int, run func(*delivery)) *keyedExecutor {
 	return &keyedExecutor{n: n, run: run, slots: make(chan struct{}, n), busy: map[string][]*delivery{}}
 }
 
-// take accepts a delivery. It blocks while n deliveries run, and reports false if ctx ended first.
-func (e *keyedExecutor) take(ctx context.Context, d *delivery) bool {
+// submit accepts a delivery. It blocks while n deliveries run, and reports false if ctx ended first.
+func (e *keyedExecutor) submit(ctx context.Context, d *delivery) bool {
 	if e.n > 1 && d.record.Key != nil && e.queue(d) {
 		return true
 	}
@@ -288,7 +288,7 @@ func (e *keyedExecutor) forget(d *delivery) {
 	delete(e.busy, string(d.record.Key))
 }
 
-// wait returns when nothing runs any more. take must not be called after it, except by running deliveries.
+// wait returns when nothing runs any more. submit must not be called after it, except by running deliveries.
 func (e *keyedExecutor) wait() {
 	e.running.Wait()
 	for range e.n {

@@ -148,7 +148,9 @@ func (o *keyOrder) follow(f *fetcher) {
 			from, ahead = -1, 0
 			continue
 		case err != nil:
-			failures++
+			if failures++; failures == failuresLogged {
+				o.p.sub.log.Warn("the parking topic cannot be read; trying again", "parking_topic", o.topic, "err", err)
+			}
 			sleep(o.p.ctx, asking.After(failures))
 			continue
 		}
@@ -209,7 +211,7 @@ func (o *keyOrder) resume() {
 	}
 	o.mu.Unlock()
 	for _, key := range free {
-		if !o.p.keyed.take(o.p.ctx, &delivery{record: &kgo.Record{Key: []byte(key)}, resume: true}) {
+		if !o.p.keyed.submit(o.p.ctx, &delivery{record: &kgo.Record{Key: []byte(key)}, resume: true}) {
 			return
 		}
 	}

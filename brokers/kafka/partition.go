@@ -66,7 +66,7 @@ func (p *partition) begin(at position, of topicID) {
 		return
 	}
 	p.begun, p.topic = true, of
-	go p.own(at)
+	go p.run(at)
 }
 
 // end gives the partition up, and returns when everything that can be is settled.
@@ -82,8 +82,8 @@ func (p *partition) end() {
 	p.sub.dropPartition(p)
 }
 
-// own handles the partition until it has to be given up.
-func (p *partition) own(at position) {
+// run handles the partition until it has to be given up.
+func (p *partition) run(at position) {
 	defer close(p.done)
 	defer p.stop()
 
@@ -206,7 +206,7 @@ func (p *partition) read(main *tracker) {
 				continue
 			}
 			d := &delivery{record: r, tracker: main, origin: p.sub.origin(r, incarnation, false)}
-			if !p.take(d) {
+			if !p.submit(d) {
 				return
 			}
 		}

@@ -51,8 +51,8 @@ func (q *retryReader) run() {
 		if time.Since(began) > healthy {
 			failures = 1
 		}
-		level := slog.LevelDebug // a topic that was just created needs a moment
-		if failures > 4 {
+		level := slog.LevelDebug
+		if failures >= failuresLogged {
 			level = slog.LevelWarn
 		}
 		sub.log.Log(q.p.ctx, level, "a retry topic cannot be read; trying again", "retry_topic", q.topic, "partition", q.p.id,
@@ -65,6 +65,9 @@ func (q *retryReader) run() {
 		}
 	}
 }
+
+// failuresLogged is the failure in a row from which on warnings are logged: a topic that was just created needs a moment.
+const failuresLogged = 5
 
 // read processes records until the partition is given up or the topic fails.
 func (q *retryReader) read() error {
@@ -107,7 +110,7 @@ func (q *retryReader) read() error {
 		got.records = nil
 		if len(records) == 0 {
 			q.from = got.next // no records there
-		} else if !q.take(records) {
+		} else if !q.process(records) {
 			return nil
 		}
 		if q.from >= got.end && !p.sub.b.news.wait(p.ctx, at, q.from) {
@@ -173,9 +176,9 @@ const fetchPause = 50 * time.Millisecond
 // the others again.
 const keepFor = time.Second
 
-// take moves records to their next places, all of them or those before a long wait. It reports false if the partition
+// process moves records to their next places, all of them or those before a long wait. It reports false if the partition
 // is being given up.
-func (q *retryReader) take(records []*kgo.Record) bool {
+func (q *retryReader) process(records []*kgo.Record) bool {
 	for len(records) > 0 {
 		r := records[0]
 		records = records[1:]
@@ -223,7 +226,7 @@ func (q *retryReader) pass(d *delivery) bool {
 	case rest > 0:
 		return q.moveToNextTier(d, due, rest, delay)
 	default:
-		return q.p.take(d)
+		return q.p.submit(d)
 	}
 }
 
@@ -234,7 +237,7 @@ func (q *retryReader) control(control string, d *delivery) bool {
 		q.p.sub.findTiers()
 	case control == controlRelease && q.p.order != nil && d.record.Key != nil:
 		d.release = true
-		return q.p.take(d) // in its turn among the deliveries of the key
+		return q.p.submit(d) // in its turn among the deliveries of the key
 	}
 	d.settle()
 	return true
@@ -307,7 +310,7 @@ func (q *retryReader) moveToNextTier(d *delivery, due time.Time, rest, delay tim
 // waitHere waits in memory for the rest of a wait, if a message is too large for any topic of ours.
 func (q *retryReader) waitHere(d *delivery, due time.Time) {
 	if sleep(q.p.ctx, due.Sub(q.now())) {
-		q.p.take(d)
+		q.p.submit(d)
 	}
 }
 

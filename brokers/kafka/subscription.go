@@ -33,7 +33,7 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 		strict: q.Params.String("order") == "key",
 		done:   make(chan struct{}), joined: make(chan struct{}),
 		look: make(chan struct{}, 1), rejoin: make(chan error, 1),
-		own: map[int32]*partition{}, seen: seen, partitionCount: partitions,
+		owned: map[int32]*partition{}, seen: seen, partitionCount: partitions,
 		commits: committer{topics: b.topics, group: q.Group},
 	}
 	s.closing, s.close = context.WithCancel(context.WithoutCancel(ctx))
@@ -164,7 +164,7 @@ type subscription struct {
 	mu             sync.Mutex
 	id             topicID // of the topic right before the client was created, which knows no earlier one
 	partitionCount int32
-	own            map[int32]*partition
+	owned          map[int32]*partition
 	notes          map[int32]position // as fetched for the partitions that were just assigned
 	seen           map[string]tier    // retry topics
 }
@@ -272,7 +272,7 @@ func (s *subscription) consume() error {
 		fetches.EachError(s.refused)
 		fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 			s.mu.Lock()
-			p := s.own[f.Partition]
+			p := s.owned[f.Partition]
 			s.mu.Unlock()
 			if p != nil {
 				p.feed(f.FetchPartition)
@@ -307,7 +307,7 @@ var errUnread = errors.New("the position of the group is not known")
 // isUnread reports whether the client has the partition, but no position from which to read it.
 func (s *subscription) isUnread(partition int32) bool {
 	s.mu.Lock()
-	p := s.own[partition]
+	p := s.owned[partition]
 	s.mu.Unlock()
 	if p == nil {
 		return false

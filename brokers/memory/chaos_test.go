@@ -27,37 +27,7 @@ func TestNothingIsLost_WhenSubscribersComeAndGo(t *testing.T) {
 
 			const n = 200
 			acked := map[string]bool{}
-			var mu sync.Mutex
-			decide := func(m *message.Message) string {
-				mu.Lock()
-				defer mu.Unlock()
-				switch r := random.IntN(10); {
-				case r < 5:
-					acked[string(m.Payload)] = true
-					return "ack"
-				case r < 7:
-					return "nack"
-				case r < 9:
-					return "reschedule"
-				default:
-					return "leave"
-				}
-			}
-			handle := func(m *message.Message) {
-				switch decide(m) {
-				case "ack":
-					m.Ack()
-				case "nack":
-					m.Nack()
-				case "reschedule":
-					origin, _ := envelope.OriginFrom(m.Context())
-					if err := b.Reschedule(context.Background(), *origin, m.Copy(), time.Second); err != nil {
-						t.Error(err)
-					}
-					m.Ack()
-				}
-			}
-
+			handle := chaotic(t, b, random, acked)
 			for i := range n {
 				require.NoError(t, b.Publisher().Publish("orders", message.NewMessage(strconv.Itoa(i), []byte(strconv.Itoa(i)))))
 			}
@@ -82,5 +52,31 @@ func TestNothingIsLost_WhenSubscribersComeAndGo(t *testing.T) {
 			}
 			require.Len(t, acked, n)
 		})
+	}
+}
+
+// chaotic returns a handler that acks, nacks, reschedules and ignores messages at random.
+func chaotic(t *testing.T, b *memory.Broker, random *rand.Rand, acked map[string]bool) func(*message.Message) {
+	t.Helper()
+	var mu sync.Mutex
+	return func(m *message.Message) {
+		mu.Lock()
+		choice := random.IntN(10)
+		if choice < 5 {
+			acked[string(m.Payload)] = true
+		}
+		mu.Unlock()
+		switch {
+		case choice < 5:
+			m.Ack()
+		case choice < 7:
+			m.Nack()
+		case choice < 9:
+			origin, _ := envelope.OriginFrom(m.Context())
+			if err := b.Reschedule(context.Background(), *origin, m.Copy(), time.Second); err != nil {
+				t.Error(err)
+			}
+			m.Ack()
+		}
 	}
 }

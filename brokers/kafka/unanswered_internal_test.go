@@ -1,0 +1,107 @@
+package kafka
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// A publication that runs out of time leaves its record with the client, which has yet to write the partition into it.
+// So the driver must not read the record any more: with -race this test fails if it does. The client continues when a
+// directory exists, because a channel or a mutex would order the two accesses, and hide the race.
+func TestStore_UnansweredRecordsBelongToTheClient(t *testing.T) {
+	t.Parallel()
+	publish := func(ctx context.Context, b *Broker, id string) error {
+		m := message.NewMessage(id, nil)
+		m.SetContext(ctx)
+		return b.Publisher().Publish("orders", m)
+	}
+	retry := func(ctx context.Context, b *Broker, id string) error {
+		origin := envelope.Origin{Topic: "orders", Consumer: "billing", Partition: new(int32)}
+		return b.Reschedule(ctx, origin, message.NewMessage(id, nil), 0)
+	}
+	for name, send := range map[string]func(ctx context.Context, b *Broker, id string) error{
+		"publish": publish, "retry": retry,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := openInternal(t)
+			require.NoError(t, b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
+			returned := filepath.Join(t.TempDir(), "returned")
+			slow := newSlowProducer(t, b, func() {
+				for _, err := os.Stat(returned); err != nil; _, err = os.Stat(returned) {
+					runtime.Gosched()
+				}
+			})
+			b.t.out, b.t.waits = slow, slow
+
+			first := make(chan error)
+			go func() { first <- send(context.Background(), b, "first") }()
+			slow.awaitRecords(1)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				slow.awaitRecords(2)
+				cancel()
+			}()
+			require.ErrorIs(t, send(ctx, b, "second"), context.Canceled)
+			require.NoError(t, os.Mkdir(returned, 0o700))
+			require.NoError(t, <-first)
+			slow.awaitRecords(0)
+		})
+	}
+}
+
+func openInternal(t *testing.T) *Broker {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(1))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	b, err := brokers.Open(t.Context(), "kafka://"+strings.Join(cluster.ListenAddrs(), ",")+
+		"?group=billing&publish-timeout=1m")
+	require.NoError(t, err)
+	out, waits := b.(*Broker).t.out, b.(*Broker).t.waits
+	t.Cleanup(func() {
+		require.NoError(t, b.Close())
+		out.close()
+		waits.close()
+	})
+	return b.(*Broker)
+}
+
+// newSlowProducer returns a producer that calls wait before it chooses a partition.
+func newSlowProducer(t *testing.T, b *Broker, wait func()) *producer {
+	t.Helper()
+	common, err := clientOptions(b.t.cfg, b.t.seeds, b.t.user)
+	require.NoError(t, err)
+	p, err := newProducer(b.t.cfg, common, kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
+		return func(*kgo.Record, int) int {
+			wait()
+			return 0
+		}
+	}), 1<<20)
+	require.NoError(t, err)
+	return p
+}
+
+// awaitRecords returns when n single records are waiting or unanswered.
+func (p *producer) awaitRecords(n int) {
+	for have := -1; have != n; runtime.Gosched() {
+		have = 0
+		p.gather.mu.Lock()
+		for _, g := range p.gather.topics {
+			have += g.unanswered + len(g.waiting)
+		}
+		p.gather.mu.Unlock()
+	}
+}
