@@ -66,7 +66,7 @@ func (q *retryReader) run() {
 	}
 }
 
-// failuresLogged is the failure in a row from which on warnings are logged: a topic that was just created needs a moment.
+// failuresLogged is how many failures in a row cause a warning: a topic that was just created needs a moment.
 const failuresLogged = 5
 
 // read processes records until the partition is given up or the topic fails.
@@ -176,8 +176,8 @@ const fetchPause = 50 * time.Millisecond
 // the others again.
 const keepFor = time.Second
 
-// process moves records to their next places, all of them or those before a long wait. It reports false if the partition
-// is being given up.
+// process moves records to their next places, all of them or those before a long wait. It reports false if the
+// partition is being given up.
 func (q *retryReader) process(records []*kgo.Record) bool {
 	for len(records) > 0 {
 		r := records[0]

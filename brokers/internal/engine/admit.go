@@ -80,8 +80,8 @@ func (s *subscription) refresh(h *delivery) {
 	}
 }
 
-// deadLetterMalformed dead-letters a message that cannot be read. It is not retried: its count of attempts may be in the
-// unreadable part.
+// deadLetterMalformed dead-letters a message that cannot be read. It is not retried, because its count of attempts may
+// be in the unreadable part.
 func (s *subscription) deadLetterMalformed(h *delivery) {
 	s.deadLetterUnhandled(h, &envelope.DeadLetter{
 		Message: h.Message, Reason: envelope.ReasonMalformed, Origin: h.Origin, At: time.Now(),
