@@ -92,56 +92,56 @@ func skipNested(b []byte, i, outer int) int {
 	var room [64]byte
 	closers := room[:0] // of the objects and arrays around
 	for {
-		i = skipSpace(b, i)
-		if i < len(b) && (b[i] == '{' || b[i] == '[') {
+		if i = skipSpace(b, i); i >= len(b) {
+			return -1
+		}
+		switch c := b[i]; c {
+		case '{', '[':
 			if len(closers)+outer >= maxDepth {
 				return -1
 			}
-			closer := b[i] + 2 // in ASCII
-			i = skipSpace(b, i+1)
-			if i >= len(b) || b[i] != closer {
-				closers = append(closers, closer)
-				if closer == '}' {
-					_, i = skipKey(b, i)
-				}
-				if i < 0 {
-					return -1
-				}
-				continue
+			closer := c + 2 // in ASCII
+			if i = skipSpace(b, i+1); i < len(b) && b[i] == closer {
+				i++
+				break
+			}
+			closers = append(closers, closer)
+			if closer == '}' {
+				_, i = skipKey(b, i)
+			}
+			if i < 0 {
+				return -1
+			}
+			continue
+		case '"':
+			i = skipString(b, i+1)
+		default:
+			i = skipScalar(b, i)
+		}
+		// What follows a value: the ends of the objects and arrays whose last value it is, then a comma, and in an object
+		// a key.
+		for last := len(closers) - 1; ; last-- {
+			if last < 0 || i < 0 {
+				return i
+			}
+			if i = skipSpace(b, i); i >= len(b) {
+				return -1
 			}
 			i++
-		} else if i = skipScalar(b, i); i < 0 {
+			if b[i-1] == ',' {
+				if closers = closers[:last+1]; closers[last] == '}' {
+					_, i = skipKey(b, skipSpace(b, i))
+				}
+				break
+			}
+			if b[i-1] != closers[last] {
+				return -1
+			}
+		}
+		if i < 0 {
 			return -1
 		}
-		if i, closers = skipClosers(b, i, closers); i < 0 || len(closers) == 0 {
-			return i
-		}
 	}
-}
-
-// skipClosers skips what follows a value: the ends of the objects and arrays whose last value it is, and the comma and
-// the key before the next value.
-func skipClosers(b []byte, i int, closers []byte) (int, []byte) {
-	for len(closers) > 0 {
-		i = skipSpace(b, i)
-		if i >= len(b) {
-			return -1, nil
-		}
-		closer := closers[len(closers)-1]
-		switch b[i] {
-		case ',':
-			if i++; closer == '}' {
-				_, i = skipKey(b, skipSpace(b, i))
-			}
-			return i, closers
-		case closer:
-			closers = closers[:len(closers)-1]
-			i++
-		default:
-			return -1, nil
-		}
-	}
-	return i, closers
 }
 
 // skipKey skips the key at b[i] and its colon. It returns the positions of the closing quote and behind the colon; the
@@ -231,22 +231,25 @@ const longString = 64
 
 // skipString skips the rest of a string, from a byte inside it.
 func skipString(b []byte, i int) int {
-	quote := -1 // the next one
-	for long := i + longString; ; {
-		for ; i < long && i+8 <= len(b); i += 8 {
-			w := binary.LittleEndian.Uint64(b[i:])
-			// A byte's high bit is set where it is a control character, a quote or a backslash. Only the lowest set bit is
-			// valid, since borrows propagate upwards.
-			stops := ((w - ' '*ones) | (w ^ '"'*ones - ones) | (w ^ '\\'*ones - ones)) &^ w & highs
-			if stops == 0 {
-				continue
-			}
+	for long := i + longString; i < long && i+8 <= len(b); i += 8 {
+		w := binary.LittleEndian.Uint64(b[i:])
+		// A byte's high bit is set where it is a control character, a quote or a backslash. Only the lowest set bit is
+		// valid, since borrows propagate upwards.
+		stops := ((w - ' '*ones) | (w ^ '"'*ones - ones) | (w ^ '\\'*ones - ones)) &^ w & highs
+		if stops != 0 {
 			if i += bits.TrailingZeros64(stops) >> 3; b[i] == '"' {
 				return i + 1
 			}
 			break
 		}
-		if quote < i {
+	}
+	return skipText(b, i)
+}
+
+// skipText is skipString for texts that are long, contain escapes, or are at the end of b.
+func skipText(b []byte, i int) int {
+	for quote := -1; ; {
+		if quote < i { // or the last one was escaped
 			n := bytes.IndexByte(b[i:], '"')
 			if n < 0 {
 				return -1
@@ -274,8 +277,9 @@ func hasControl(b []byte) bool {
 	for ; len(b) >= 32; b = b[32:] {
 		w0, w1 := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
 		w2, w3 := binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
-		// In ASCII only a control character sets a high bit of a difference.
-		if ((w0-' '*ones)&^w0|(w1-' '*ones)&^w1|(w2-' '*ones)&^w2|(w3-' '*ones)&^w3)&highs != 0 {
+		// In ASCII only a control character sets a high bit of a difference. So does a byte above ASCII: look again.
+		d0, d1, d2, d3 := w0-' '*ones, w1-' '*ones, w2-' '*ones, w3-' '*ones
+		if (d0|d1|d2|d3)&highs != 0 && (d0&^w0|d1&^w1|d2&^w2|d3&^w3)&highs != 0 {
 			return true
 		}
 	}
