@@ -20,7 +20,7 @@
 // and binary if neither holds, or if it has the header x-envelope-version, which binary mode always writes: data that
 // happen to be an envelope remain data. A structured message that cannot be read is [ErrMalformed]: never retried,
 // never changed. Metadata, error and retry_count may be missing or null. If a member occurs twice, the last one counts.
-// Other members are kept. A message stays in the mode in which it was created.
+// Other members are kept. A message stays in its mode unless [Envelope.WithMode] converts it.
 //
 // # Headers
 //
@@ -43,6 +43,8 @@
 //	x-first-failure         time       pipeline, first failure                 pipeline: maximum age      -
 //	x-deferred-since        time       pipeline, first deferral in a row       pipeline: maximum age      -
 //	x-retry-count-invalid   text 255 B pipeline, unreadable retry count        people                     -
+//	x-body-form             JSON       WithMode, to binary mode                WithMode, back             -
+//	x-data-content-type     string     WithMode, to structured mode            WithMode, back             -
 //	x-stage                 text       brokers, each publication               brokers: copies            -
 //	x-suspect               number     brokers, after unanswered deliveries    brokers: it runs alone     -
 //	x-original-delay        ms         SetDelay or TakeDelay, once             pipeline: backoff          B

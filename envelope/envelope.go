@@ -137,7 +137,7 @@ func (e Envelope) data() []byte {
 
 // DataContentType returns the media type of the data as given by their producer, or "".
 func (e Envelope) DataContentType() string {
-	for _, key := range [...]string{KeyContentType, KeyAMQPContentType} {
+	for _, key := range [...]string{KeyDataContentType, KeyContentType, KeyAMQPContentType} {
 		if t := e.headers[key]; t != "" && !isStructuredType(t) {
 			return t
 		}

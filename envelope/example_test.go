@@ -62,6 +62,19 @@ func ExampleFromMessage() {
 	// not even JSON
 }
 
+func ExampleEnvelope_WithMode() {
+	e, _ := envelope.New("sensors", "readings", []byte{0xff, 0x00}, map[string]string{"priority": "5"},
+		envelope.ID("id-1"))
+	structured, _ := e.WithMode(envelope.Structured)
+	fmt.Printf("%v %x %s\n", structured.Mode(), structured.Data(), structured.Meta("priority"))
+
+	binary, _ := structured.WithMode(envelope.Binary)
+	fmt.Printf("%x %s\n", binary.Message().Payload, binary.Message().Metadata["priority"])
+	// Output:
+	// structured ff00 5
+	// ff00 5
+}
+
 func ExampleEnvelope_WithError() {
 	e, _ := envelope.New("checkout-api", "orders", nil, nil)
 	failed := e.WithIncrementedRetry().WithError(envelope.Error{Message: "gateway timeout", Code: "504"})

@@ -48,6 +48,9 @@ const (
 	// how often the message may have ended its process; written and removed by brokers
 	KeySuspect           = "x-suspect"
 	KeyInvalidRetryCount = "x-retry-count-invalid" // original retry counter, if it could not be read
+	// what a conversion from structured mode restores: metadata that are not text, headers that are not metadata
+	KeyBodyForm        = "x-body-form"
+	KeyDataContentType = "x-data-content-type" // media type of the data, while content-type is that of the body
 )
 
 // Names chosen by other systems.
@@ -108,7 +111,7 @@ func isReserved(key string) bool {
 		KeyOriginalDelay, KeyDelay, KeyNotBefore, KeyErrorClass, KeyFirstFailure, KeyDeferredSince,
 		KeyDeadLetterReason, KeyDeadLetterRule, KeyConsumer, KeyTopic, KeyRoutingKey, KeyExchange, KeyEvent,
 		KeyRedriveID, KeyRedriveCount, KeyRedriveRun, KeyTraceLink, KeyKafkaKey, KeyHeaderTypes, KeyInvalidRetryCount,
-		KeyStage, KeySuspect,
+		KeyStage, KeySuspect, KeyBodyForm, KeyDataContentType,
 		KeyContentType, KeyTraceParent, KeyTraceState, KeyConsumerError, KeyCQRSName,
 		KeyPoisonReason, KeyPoisonTopic, KeyPoisonHandler, KeyPoisonSubscriber,
 		KeyWatermillDelayedFor, KeyWatermillDelayedUntil:

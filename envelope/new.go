@@ -77,7 +77,7 @@ func New(source, queue string, data any, metadata map[string]string, opts ...Opt
 	e := Envelope{mode: c.mode, uuid: c.id, payload: payload}
 	if c.mode == Structured {
 		e.headers = message.Metadata{KeyContentType: ContentType}
-		e.payload = c.renderBody(payload, encoded)
+		e.payload = renderBody([...]string{c.id, formatTimestamp(c.at), LayoutVersion, c.source, c.queue}, payload, encoded)
 		e.body.scan(e.payload)
 	} else {
 		e.headers = c.renderHeaders(encoded)
@@ -144,17 +144,14 @@ func (c *creation) renderHeaders(metadata map[string][]byte) message.Metadata {
 	return headers
 }
 
-// renderBody returns the body of structured mode: compact, the members in the order of the schema.
-func (c *creation) renderBody(data []byte, metadata map[string][]byte) []byte {
+// renderBody returns the body of structured mode: compact, the members in the order of the schema. fields are its first
+// five.
+func renderBody(fields [5]string, data []byte, metadata map[string][]byte) []byte {
 	b := make([]byte, 0, len(data)+512)
-	for _, f := range [...]struct{ name, value string }{
-		{`{"message_id":`, c.id},
-		{`,"timestamp":`, formatTimestamp(c.at)},
-		{`,"version":`, LayoutVersion},
-		{`,"source":`, c.source},
-		{`,"queue":`, c.queue},
+	for i, name := range [...]string{
+		`{"message_id":`, `,"timestamp":`, `,"version":`, `,"source":`, `,"queue":`,
 	} {
-		b = appendString(append(b, f.name...), f.value)
+		b = appendString(append(b, name...), fields[i])
 	}
 	if embeddable(data) {
 		b = append(append(b, `,"data":`...), data...)
