@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -39,107 +40,119 @@ func classifier(t testing.TB, rules ...middleware.Rule) *middleware.Classifier {
 
 func jsonError(text string, into any) error { return json.Unmarshal([]byte(text), into) }
 
+// classified is an error and what it means.
+type classified struct {
+	name string
+	err  error
+	kind middleware.Kind
+	code string
+}
+
+const (
+	unknown   = middleware.KindUnknown
+	retryable = middleware.KindRetryable
+	permanent = middleware.KindPermanent
+	deferred  = middleware.KindDefer
+)
+
+func pg(code string) error { return &pgconn.PgError{Code: code} }
+
+func my(number uint16) error { return &mysql.MySQLError{Number: number, Message: "x"} }
+
+var remoteErrors = []classified{
+	{"D38 malformed JSON", jsonError(`{"n":`, new(struct{ N int })), permanent, ""},
+	{"D38 JSON of the wrong type", jsonError(`{"n":"x"}`, new(struct{ N int })), permanent, ""},
+	{"JSON into nothing", jsonError(`{}`, nil), permanent, ""},
+	{"A17 malformed envelope", fmt.Errorf("x: %w", envelope.ErrMalformed), permanent, ""},
+	{"D38 validation (400)", middleware.HTTPStatus(400, nil), permanent, "400"},
+	{"D38 validation (422)", middleware.HTTPStatus(422, nil), permanent, "422"},
+	{"D38 unauthorized", middleware.HTTPStatus(401, nil), permanent, "401"},
+	{"D38 not found", middleware.HTTPStatus(404, nil), permanent, "404"},
+	{"D38 not found in the database", sql.ErrNoRows, permanent, ""},
+	{"D38 duplicate (409)", middleware.HTTPStatus(409, nil), permanent, "409"},
+	{"D38 duplicate (PostgreSQL)", pg("23505"), permanent, "23505"},
+	{"D38 duplicate (MySQL)", my(1062), permanent, "1062"},
+	{"D37 rate limit", middleware.HTTPStatus(429, nil), retryable, "429"},
+	{"D37 500", middleware.HTTPStatus(500, nil), retryable, "500"},
+	{"D37 503", middleware.HTTPStatus(503, nil), retryable, "503"},
+	{"D37 request timeout", middleware.HTTPStatus(408, nil), retryable, "408"},
+	{"501 will not change", middleware.HTTPStatus(501, nil), permanent, "501"},
+	{"a client's own status error", clientError(502), retryable, "502"},
+	{"a client's invalid status", clientError(0), unknown, ""},
+	{"D37 deadline", context.DeadlineExceeded, retryable, ""},
+	{"D37 i/o deadline", os.ErrDeadlineExceeded, retryable, ""},
+	{"cancelled inside the handler", context.Canceled, retryable, ""},
+	{
+		"D37 connection refused", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+		retryable, "",
+	},
+	{"D37 connection reset", fmt.Errorf("x: %w", syscall.ECONNRESET), retryable, ""},
+	{"D37 name resolution", &net.DNSError{Err: "no such host", IsNotFound: true}, retryable, ""},
+	{"D37 connection ended", io.ErrUnexpectedEOF, retryable, ""},
+	{"D37 closed connection", net.ErrClosed, retryable, ""},
+	{"D37 temporary file system", &os.PathError{Op: "write", Err: syscall.ENOSPC}, retryable, ""},
+	{"D37 too many open files", syscall.EMFILE, retryable, ""},
+	{"a missing file is no rule's", &os.PathError{Op: "open", Err: syscall.ENOENT}, unknown, ""},
+}
+
+var databaseErrors = []classified{
+	{"D37 database lost", driver.ErrBadConn, retryable, ""},
+	{"D37 database connection done", sql.ErrConnDone, retryable, ""},
+	{"D37 lock timeout (PostgreSQL)", pg("55P03"), retryable, "55P03"},
+	{"D37 lock timeout (MySQL)", my(1205), retryable, "1205"},
+	{"deadlock (PostgreSQL)", pg("40P01"), retryable, "40P01"},
+	{"serialization (PostgreSQL)", fmt.Errorf("x: %w", pg("40001")), retryable, "40001"},
+	{"deadlock (MySQL)", fmt.Errorf("x: %w", errors.Join(errors.New("y"), my(1213))), retryable, "1213"},
+	{"connection (PostgreSQL)", pg("08006"), retryable, "08006"},
+	{"shutdown (PostgreSQL)", pg("57P01"), retryable, "57P01"},
+	{"too many connections (MySQL)", my(1040), retryable, "1040"},
+	{"read-only (MySQL)", my(1290), retryable, "1290"},
+	{"foreign key overtaken", pg("23503"), retryable, "23503"},
+	{"not null", pg("23502"), permanent, "23502"},
+	{"invalid text", pg("22P02"), permanent, "22P02"},
+	{"syntax", pg("42601"), permanent, "42601"},
+	{"too long (MySQL)", my(1406), permanent, "1406"},
+	{"access denied (MySQL)", my(1045), permanent, "1045"},
+	{"a class that no rule knows", pg("ZZ001"), unknown, "ZZ001"},
+	{"a number that no rule knows", my(9999), unknown, ""},
+	{"an invalid code", pg("x"), unknown, "x"},
+}
+
+var otherErrors = []classified{
+	{"D39 circuit open", fmt.Errorf("x: %w", circuitbreaker.ErrOpen), deferred, ""},
+	{"gobreaker open", fmt.Errorf("x: %w", errors.New("circuit breaker is open")), deferred, ""},
+	{"bulkhead full", bulkhead.ErrFull, deferred, ""},
+	{"own rate limit", ratelimiter.ErrExceeded, deferred, ""},
+	{"failsafe timeout", failsafetimeout.ErrExceeded, retryable, ""},
+	{"failsafe retries of the unknown", retrypolicy.ExceededError{LastError: errors.New("x")}, retryable, ""},
+	{"failsafe retries of a duplicate", retrypolicy.ExceededError{LastError: pg("23505")}, permanent, "23505"},
+	{"backoff.Permanent", fmt.Errorf("x: %w", backoff.Permanent(errors.New("x"))), permanent, ""},
+	{"backoff.RetryAfter", backoff.RetryAfter(3), retryable, ""},
+	{"says Permanent", says{permanent: true}, permanent, ""},
+	{"says not Permanent", says{}, retryable, ""},
+	{"says Timeout", timeoutError(true), retryable, ""},
+	{"says no Timeout", timeoutError(false), unknown, ""},
+	{"gRPC unavailable", grpcError(14), retryable, "Unavailable"},
+	{"gRPC deadline", fmt.Errorf("x: %w", grpcError(4)), retryable, "DeadlineExceeded"},
+	{"gRPC exhausted", grpcError(8), retryable, "ResourceExhausted"},
+	{"gRPC invalid argument", grpcError(3), permanent, "InvalidArgument"},
+	{"gRPC not found", errors.Join(errors.New("x"), grpcError(5)), permanent, "NotFound"},
+	{"gRPC already exists", grpcError(6), permanent, "AlreadyExists"},
+	{"gRPC unauthenticated", grpcError(16), permanent, "Unauthenticated"},
+	{"gRPC unknown", grpcError(2), unknown, ""},
+	{"gRPC code of the future", grpcError(99), unknown, ""},
+	{"gRPC of another shape", strangeError{}, unknown, ""},
+	{"panic", &middleware.PanicError{Value: "x"}, retryable, ""},
+	{"panic with a permanent error", &middleware.PanicError{Value: middleware.Permanent(errors.New("x"))}, permanent, ""},
+	{"D39 unknown", errors.New("no idea"), unknown, ""},
+	{"an error with a code", coder("E42"), unknown, "E42"},
+	{"nil pointer in an interface", (*brokenError)(nil), unknown, ""},
+}
+
 // Every row of the decision tree, with errors of real libraries.
 func TestClassifier_BuiltinRules(t *testing.T) {
-	const (
-		unknown   = middleware.KindUnknown
-		retryable = middleware.KindRetryable
-		permanent = middleware.KindPermanent
-		deferred  = middleware.KindDefer
-	)
-	pg := func(code string) error { return &pgconn.PgError{Code: code} }
-	my := func(number uint16) error { return &mysql.MySQLError{Number: number, Message: "x"} }
-	var number struct{ N int }
-	tests := []struct {
-		name string
-		err  error
-		kind middleware.Kind
-		code string
-	}{
-		{"D38 malformed JSON", jsonError(`{"n":`, &number), permanent, ""},
-		{"D38 JSON of the wrong type", jsonError(`{"n":"x"}`, &number), permanent, ""},
-		{"JSON into nothing", jsonError(`{}`, nil), permanent, ""},
-		{"A17 malformed envelope", fmt.Errorf("x: %w", envelope.ErrMalformed), permanent, ""},
-		{"D38 validation (400)", middleware.HTTPStatus(400, nil), permanent, "400"},
-		{"D38 validation (422)", middleware.HTTPStatus(422, nil), permanent, "422"},
-		{"D38 unauthorized", middleware.HTTPStatus(401, nil), permanent, "401"},
-		{"D38 not found", middleware.HTTPStatus(404, nil), permanent, "404"},
-		{"D38 not found in the database", sql.ErrNoRows, permanent, ""},
-		{"D38 duplicate (409)", middleware.HTTPStatus(409, nil), permanent, "409"},
-		{"D38 duplicate (PostgreSQL)", pg("23505"), permanent, "23505"},
-		{"D38 duplicate (MySQL)", my(1062), permanent, "1062"},
-		{"D37 rate limit", middleware.HTTPStatus(429, nil), retryable, "429"},
-		{"D37 500", middleware.HTTPStatus(500, nil), retryable, "500"},
-		{"D37 503", middleware.HTTPStatus(503, nil), retryable, "503"},
-		{"D37 request timeout", middleware.HTTPStatus(408, nil), retryable, "408"},
-		{"501 will not change", middleware.HTTPStatus(501, nil), permanent, "501"},
-		{"a client's own status error", clientError(502), retryable, "502"},
-		{"a client's invalid status", clientError(0), unknown, ""},
-		{"D37 deadline", context.DeadlineExceeded, retryable, ""},
-		{"D37 i/o deadline", os.ErrDeadlineExceeded, retryable, ""},
-		{"cancelled inside the handler", context.Canceled, retryable, ""},
-		{
-			"D37 connection refused", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
-			retryable, "",
-		},
-		{"D37 connection reset", fmt.Errorf("x: %w", syscall.ECONNRESET), retryable, ""},
-		{"D37 name resolution", &net.DNSError{Err: "no such host", IsNotFound: true}, retryable, ""},
-		{"D37 connection ended", io.ErrUnexpectedEOF, retryable, ""},
-		{"D37 closed connection", net.ErrClosed, retryable, ""},
-		{"D37 temporary file system", &os.PathError{Op: "write", Err: syscall.ENOSPC}, retryable, ""},
-		{"D37 too many open files", syscall.EMFILE, retryable, ""},
-		{"a missing file is no rule's", &os.PathError{Op: "open", Err: syscall.ENOENT}, unknown, ""},
-		{"D37 database lost", driver.ErrBadConn, retryable, ""},
-		{"D37 database connection done", sql.ErrConnDone, retryable, ""},
-		{"D37 lock timeout (PostgreSQL)", pg("55P03"), retryable, "55P03"},
-		{"D37 lock timeout (MySQL)", my(1205), retryable, "1205"},
-		{"deadlock (PostgreSQL)", pg("40P01"), retryable, "40P01"},
-		{"serialization (PostgreSQL)", fmt.Errorf("x: %w", pg("40001")), retryable, "40001"},
-		{"deadlock (MySQL)", fmt.Errorf("x: %w", errors.Join(errors.New("y"), my(1213))), retryable, "1213"},
-		{"connection (PostgreSQL)", pg("08006"), retryable, "08006"},
-		{"shutdown (PostgreSQL)", pg("57P01"), retryable, "57P01"},
-		{"too many connections (MySQL)", my(1040), retryable, "1040"},
-		{"read-only (MySQL)", my(1290), retryable, "1290"},
-		{"foreign key overtaken", pg("23503"), retryable, "23503"},
-		{"not null", pg("23502"), permanent, "23502"},
-		{"invalid text", pg("22P02"), permanent, "22P02"},
-		{"syntax", pg("42601"), permanent, "42601"},
-		{"too long (MySQL)", my(1406), permanent, "1406"},
-		{"access denied (MySQL)", my(1045), permanent, "1045"},
-		{"a class that no rule knows", pg("ZZ001"), unknown, "ZZ001"},
-		{"a number that no rule knows", my(9999), unknown, ""},
-		{"an invalid code", pg("x"), unknown, "x"},
-		{"D39 circuit open", fmt.Errorf("x: %w", circuitbreaker.ErrOpen), deferred, ""},
-		{"gobreaker open", fmt.Errorf("x: %w", errors.New("circuit breaker is open")), deferred, ""},
-		{"bulkhead full", bulkhead.ErrFull, deferred, ""},
-		{"own rate limit", ratelimiter.ErrExceeded, deferred, ""},
-		{"failsafe timeout", failsafetimeout.ErrExceeded, retryable, ""},
-		{"failsafe retries of the unknown", retrypolicy.ExceededError{LastError: errors.New("x")}, retryable, ""},
-		{"failsafe retries of a duplicate", retrypolicy.ExceededError{LastError: pg("23505")}, permanent, "23505"},
-		{"backoff.Permanent", fmt.Errorf("x: %w", backoff.Permanent(errors.New("x"))), permanent, ""},
-		{"backoff.RetryAfter", backoff.RetryAfter(3), retryable, ""},
-		{"says Permanent", says{permanent: true}, permanent, ""},
-		{"says not Permanent", says{}, retryable, ""},
-		{"says Timeout", timeoutError(true), retryable, ""},
-		{"says no Timeout", timeoutError(false), unknown, ""},
-		{"gRPC unavailable", grpcError(14), retryable, "Unavailable"},
-		{"gRPC deadline", fmt.Errorf("x: %w", grpcError(4)), retryable, "DeadlineExceeded"},
-		{"gRPC exhausted", grpcError(8), retryable, "ResourceExhausted"},
-		{"gRPC invalid argument", grpcError(3), permanent, "InvalidArgument"},
-		{"gRPC not found", errors.Join(errors.New("x"), grpcError(5)), permanent, "NotFound"},
-		{"gRPC already exists", grpcError(6), permanent, "AlreadyExists"},
-		{"gRPC unauthenticated", grpcError(16), permanent, "Unauthenticated"},
-		{"gRPC unknown", grpcError(2), unknown, ""},
-		{"gRPC code of the future", grpcError(99), unknown, ""},
-		{"gRPC of another shape", strangeError{}, unknown, ""},
-		{"panic", &middleware.PanicError{Value: "x"}, retryable, ""},
-		{"panic with a permanent error", &middleware.PanicError{Value: middleware.Permanent(errors.New("x"))}, permanent, ""},
-		{"D39 unknown", errors.New("no idea"), unknown, ""},
-		{"an error with a code", coder("E42"), unknown, "E42"},
-		{"nil pointer in an interface", (*brokenError)(nil), unknown, ""},
-	}
 	c := classifier(t)
-	for _, tt := range tests {
+	for _, tt := range slices.Concat(remoteErrors, databaseErrors, otherErrors) {
 		t.Run(tt.name, func(t *testing.T) {
 			v := c.Classify(tt.err)
 			require.Equal(t, tt.kind.String(), v.Kind.String(), "%+v", v)

@@ -53,9 +53,9 @@
 // # Composition
 //
 // Pipeline.Middleware does Normalize(Decide(Recover(Timeout(handler)))) in one function, which costs one allocation on
-// success. Its parts are also available separately: [Classifier], [Pipeline.Decide], [Backoff]. Watermill's Retry and
-// PoisonQueue must not be used inside a pipeline; its other middlewares work on either side, with the exceptions in
-// docs/composition.md.
+// success. A chain composed by hand takes [Classifier], [Pipeline.Decide] and [Backoff] from here, and Recoverer and
+// Timeout from Watermill. Watermill's Retry and PoisonQueue must not be used inside a pipeline; its other middlewares
+// work on either side, with the exceptions in docs/composition.md.
 //
 // A handler gets its attempt from [AttemptFrom]. Its context ends when it returns. The deadline is only the context's:
 // a handler that ignores it keeps its message, and if it succeeds late, it has succeeded.

@@ -16,16 +16,19 @@ import (
 
 const s = time.Second
 
+// timeline is the life of a message that always fails.
+type timeline struct {
+	config     middleware.Config
+	delay      time.Duration
+	err        error
+	want       []time.Duration // when it runs
+	retryCount string
+	reason     envelope.Reason
+}
+
 // The golden timelines of the five systems and their last message, all in virtual time.
 func TestPresets_Timelines(t *testing.T) {
-	tests := map[string]struct {
-		config     middleware.Config
-		delay      time.Duration
-		err        error
-		want       []time.Duration
-		retryCount string
-		reason     envelope.Reason
-	}{
+	for name, tt := range map[string]timeline{
 		"A(5) five runs": {
 			middleware.Laravel(5), 0, errors.New("x"),
 			[]time.Duration{0, 0, 0, 0, 0},
@@ -99,41 +102,40 @@ func TestPresets_Timelines(t *testing.T) {
 			[]time.Duration{0, 600 * s, 1200 * s, 1800 * s},
 			"4", envelope.ReasonExhausted,
 		},
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, tt.check) })
 	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := newHarness(t, tt.config, failing(tt.err))
-				m := order(t)
-				if tt.delay > 0 {
-					envelope.SetDelay(m, tt.delay)
-					envelope.TakeDelay(m) // the publisher has waited
-				}
-				id := m.Metadata[envelope.KeyMessageID]
-				h.send(m, time.Hour)
+}
 
-				require.Equal(t, tt.want, h.runs)
-				require.Equal(t, h.deliveries, h.acked, "always acked, never nacked (D18)")
-				letter := h.letter()
-				require.Equal(t, tt.reason, letter.Reason)
-				require.Equal(t, len(tt.want), letter.Attempts)
-				md := letter.Message.Metadata
-				require.Equal(t, tt.retryCount, md[envelope.KeyRetryCount])
-				require.Equal(t, id, md[envelope.KeyMessageID], "A7")
-				require.Equal(t, tt.err.Error(), md[envelope.KeyConsumerError], "D25")
-				require.Equal(t, tt.err.Error(), md[envelope.KeyPoisonReason])
-				require.Equal(t, "billing-handler", md[envelope.KeyPoisonHandler])
-				require.Equal(t, "orders", md[envelope.KeyPoisonTopic])
-				require.Equal(t, string(tt.reason), md[envelope.KeyDeadLetterReason])
-				require.NotContains(t, md, envelope.KeyDelay, "D25")
-				if tt.delay > 0 {
-					require.Equal(t, "10000", md[envelope.KeyOriginalDelay], "B4")
-				}
-				for i, r := range h.rescheduled {
-					require.Equal(t, i+1, mustControl(t, r.message).RetryCount, "D18: the counter is the number of failures so far")
-				}
-			})
-		})
+func (tt timeline) check(t *testing.T) {
+	h := newHarness(t, tt.config, failing(tt.err))
+	m := order(t)
+	if tt.delay > 0 {
+		envelope.SetDelay(m, tt.delay)
+		envelope.TakeDelay(m) // the publisher has waited
+	}
+	id := m.Metadata[envelope.KeyMessageID]
+	h.send(m, time.Hour)
+
+	require.Equal(t, tt.want, h.runs)
+	require.Equal(t, h.deliveries, h.acked, "always acked, never nacked (D18)")
+	letter := h.letter()
+	require.Equal(t, tt.reason, letter.Reason)
+	require.Equal(t, len(tt.want), letter.Attempts)
+	md := letter.Message.Metadata
+	require.Equal(t, tt.retryCount, md[envelope.KeyRetryCount])
+	require.Equal(t, id, md[envelope.KeyMessageID], "A7")
+	require.Equal(t, tt.err.Error(), md[envelope.KeyConsumerError], "D25")
+	require.Equal(t, tt.err.Error(), md[envelope.KeyPoisonReason])
+	require.Equal(t, "billing-handler", md[envelope.KeyPoisonHandler])
+	require.Equal(t, "orders", md[envelope.KeyPoisonTopic])
+	require.Equal(t, string(tt.reason), md[envelope.KeyDeadLetterReason])
+	require.NotContains(t, md, envelope.KeyDelay, "D25")
+	if tt.delay > 0 {
+		require.Equal(t, "10000", md[envelope.KeyOriginalDelay], "B4")
+	}
+	for i, r := range h.rescheduled {
+		require.Equal(t, i+1, mustControl(t, r.message).RetryCount, "D18: the counter is the number of failures so far")
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
@@ -14,124 +13,6 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/wait"
 )
-
-// failure is a failed attempt.
-type failure struct {
-	*run
-	err error
-	// exiting means that the handler's goroutine is ending: nothing can be returned or run again in it.
-	exiting bool
-}
-
-// delivery is everything needed to settle a failed delivery.
-type delivery struct {
-	message  *message.Message // as it was received
-	parent   context.Context  // the message's own, with the observer's values
-	control  envelope.Control
-	handler  string
-	origin   envelope.Origin
-	attempt  Attempt
-	at       time.Time
-	duration time.Duration
-	ran      bool      // the handler was called
-	observed *Delivery // nil without an observer
-}
-
-func (r *run) delivery(at time.Time) *delivery {
-	p, m, c := r.pipeline, r.message, r.context
-	parent := m.Context()
-	d := &delivery{
-		message: m, parent: c.parent, control: c.control, handler: p.handlerName(parent), origin: originOf(parent),
-		attempt: c.attempt(), at: at,
-	}
-	if p.cfg.Observer != nil {
-		if r.observed.Message == nil {
-			r.describe() // it was not started
-		}
-		d.observed = &r.observed.Delivery
-	}
-	return d
-}
-
-// unstarted is the delivery of a message whose handler is not called.
-func (r *run) unstarted() *delivery {
-	if c := &r.context.control; c.MessageID == "" {
-		c.MessageID = envelope.NewID()
-		setID(r.message, c.MessageID)
-	}
-	return r.delivery(time.Now())
-}
-
-// setID stores a foreign message's new id, so that the handler, the retry and the dead letter all see it.
-func setID(m *message.Message, id string) {
-	if m.UUID == "" {
-		m.UUID = id
-	}
-	m.Metadata = maps.Clone(m.Metadata)
-	if m.Metadata == nil {
-		m.Metadata = make(message.Metadata, 1)
-	}
-	m.Metadata[envelope.KeyMessageID] = id
-}
-
-// originOf is the origin attached by the driver, or what a plain Watermill subscriber's router knows.
-func originOf(ctx context.Context) envelope.Origin {
-	if o, ok := envelope.OriginFrom(ctx); ok {
-		return *o
-	}
-	return envelope.Origin{Topic: message.SubscribeTopicFromCtx(ctx)}
-}
-
-// failed ends a failed attempt. The message is restored as received before anything is decided.
-func (p *Pipeline) failed(f *failure) (time.Duration, error) {
-	f.before.restore(f.message)
-	if f.newID {
-		setID(f.message, f.context.control.MessageID)
-	}
-	now := time.Now()
-	d := f.delivery(now)
-	d.ran = true
-	if f.start != untimed {
-		d.duration = now.Sub(p.made) - f.start
-	}
-	dec := p.decide(f.message, f.policy, f.context, f.err, now)
-	if f.circuit != nil {
-		f.circuit.ended(&dec)
-	}
-	if f.exiting && p.cfg.Rescheduler == nil && (dec.Outcome == OutcomeRetry || dec.Outcome == OutcomeDefer) {
-		// No goroutine is left to run it again.
-		dec.Outcome, dec.Reason, dec.Delay = OutcomeDeadLetter, envelope.ReasonPanic, 0
-	}
-	return p.settle(d, dec)
-}
-
-// malformed dead-letters a message that cannot be read, with its exact bytes.
-func (r *run) malformed(err error) error {
-	d := r.unstarted()
-	_, err = r.pipeline.settle(d, decideMalformed(d.attempt, err))
-	return err
-}
-
-// refused handles a delivery that met an open circuit: the handler was not called and no attempt is consumed.
-func (r *run) refused(refusal *CircuitOpenError) (time.Duration, error) {
-	p, m := r.pipeline, r.message
-	if isShutdown(m.Context()) {
-		return settled, p.giveBack(m.Context(), m.Context().Err())
-	}
-	d := r.unstarted()
-	dec := Decision{
-		Outcome: OutcomeDefer,
-		Verdict: Verdict{Kind: KindDefer, Rule: "circuit open", After: refusal.Remaining, HasAfter: true},
-		Attempt: d.attempt,
-		Err:     refusal,
-	}
-	if p.cfg.Breaker.WhenOpen == OpenSkip && d.control.RedriveID == "" {
-		dec.Outcome = OutcomeSkip // except for a redriven message: an operator wants to know its result
-	} else {
-		p.decideDefer(&dec, m, d.at)
-	}
-	return p.settle(d, dec)
-}
 
 // settle carries out the decision. It returns settled and nil to ack, settled and an error to nack, or how long to hold
 // the message before it is run again here.

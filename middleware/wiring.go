@@ -66,71 +66,52 @@ func quoted(names []string) string {
 // but it wraps each of them and learns its name with its first message: an override is certainly wrong once there are
 // fewer unnamed handlers than overrides without a handler.
 type handlerNames struct {
-	pipeline *Pipeline
-	refusal  atomic.Pointer[error]
+	missing atomic.Int32 // overrides whose handler has had no message
+	unnamed atomic.Int32 // handlers that have had no message
 
-	mu      sync.Mutex
-	unnamed int
-	named   map[string]bool
+	mu    sync.Mutex
+	named map[string]bool
 }
 
-// register is called for every handler that the pipeline wraps. The function that it returns is called with each
-// message's context, and returns why the message is refused.
-func (r *handlerNames) register() func(context.Context) error {
-	if r == nil {
-		return nil
-	}
-	r.mu.Lock()
-	r.unnamed++
-	r.check()
-	r.mu.Unlock()
-	var introduced atomic.Bool
-	return func(ctx context.Context) error {
-		if !introduced.Load() && !introduced.Swap(true) {
-			r.learnName(ctx)
-		}
-		if refusal := r.refusal.Load(); refusal != nil {
-			return *refusal
-		}
-		return nil
-	}
-}
-
-func (r *handlerNames) learnName(ctx context.Context) {
-	name := message.HandlerNameFromCtx(ctx)
+func (p *Pipeline) learnName(ctx context.Context) {
+	name, r := message.HandlerNameFromCtx(ctx), &p.names
 	if name == "" {
 		return // not called by a router: it stays unnamed
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.unnamed--
+	if _, overridden := p.handlers[name]; overridden && !r.named[name] {
+		r.missing.Add(-1)
+	}
 	r.named[name] = true
-	r.check()
+	r.unnamed.Add(-1)
 }
 
-func (r *handlerNames) check() {
+// checkNames returns an error if an override cannot belong to any handler.
+func (p *Pipeline) checkNames() error {
+	r := &p.names
+	if r.missing.Load() <= r.unnamed.Load() {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var unknown []string
-	for name := range r.pipeline.handlers {
+	for name := range p.handlers {
 		if !r.named[name] {
 			unknown = append(unknown, name)
 		}
 	}
-	if len(unknown) <= r.unnamed {
-		r.refusal.Store(nil) // also if a handler was added later
-		return
-	}
-	err := unknownHandlers(unknown, slices.Collect(maps.Keys(r.named)))
-	r.refusal.Store(&err)
+	return unknownHandlers(unknown, slices.Collect(maps.Keys(r.named)))
 }
 
 // refuse returns why a message is nacked. It is paced, because the message is redelivered at once, and checks twice: a
 // router starts its handlers one by one, and the first may have a message before the last is wrapped.
-func (p *Pipeline) refuse(ctx context.Context, refusal func(context.Context) error) error {
-	if refusal(ctx) == nil {
+func (p *Pipeline) refuse(ctx context.Context) error {
+	if p.checkNames() == nil {
 		return nil
 	}
 	_ = wait.For(ctx, p.cfg.NackDelay)
-	err := refusal(ctx)
+	err := p.checkNames()
 	if err != nil {
 		p.log(ctx, LevelCritical, "message refused", slog.String("error", err.Error()))
 	}
@@ -294,13 +275,15 @@ func (n *neighbour) delivers(ctx context.Context) bool {
 
 // surroundings are the callers and callees of the pipeline in one handler.
 type surroundings struct {
-	fine  atomic.Bool
+	fine  atomic.Bool // nothing is left to check
 	look  sync.Once
 	inner *neighbour // called by the pipeline
 	outer *neighbour // calls the pipeline
 }
 
-func surroundingsOf(next message.HandlerFunc) *surroundings {
+// wrap returns the surroundings of a handler that the pipeline is put around.
+func (p *Pipeline) wrap(next message.HandlerFunc) *surroundings {
+	p.names.unnamed.Add(1)
 	return &surroundings{inner: unfitFunction(functionName(reflect.ValueOf(next)))}
 }
 
@@ -329,12 +312,13 @@ func inAttempt(m *message.Message) bool {
 	return c.Read(m) == nil && c.MessageID == attempt.MessageID
 }
 
-// examine checks the surroundings on the first message, and refuses messages that would be lost.
+// examine checks the surroundings on the first messages, and refuses messages that would be lost.
 //
 //go:noinline
 func (p *Pipeline) examine(m *message.Message, s *surroundings) error {
 	ctx := m.Context()
 	s.look.Do(func() {
+		p.learnName(ctx)
 		s.outer = outerNeighbour()
 		if inAttempt(m) { //nolint:contextcheck // the message has it
 			s.outer = secondPipeline
@@ -347,7 +331,6 @@ func (p *Pipeline) examine(m *message.Message, s *surroundings) error {
 				p.log(ctx, LevelCritical, "messages would be lost", slog.String("error", n.refusal().Error()))
 			}
 		}
-		s.fine.Store(s.inner == nil && s.outer == nil)
 	})
 	switch {
 	case s.outer != nil && s.outer.keep:
@@ -361,6 +344,9 @@ func (p *Pipeline) examine(m *message.Message, s *surroundings) error {
 	case s.outer != nil:
 		_ = wait.For(ctx, p.cfg.NackDelay)
 		return s.outer.refusal()
+	case p.names.missing.Load() == 0:
+		s.fine.Store(true)
+		return nil
 	}
-	return nil
+	return p.refuse(m.Context())
 }

@@ -225,15 +225,7 @@ func TestMetrics_NativeHistograms(t *testing.T) {
 	})
 }
 
-// The same events under the service bus's names.
-func TestMetrics_ServiceBus(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, pipelinemetrics.Config{
-			ServiceBus: "billing", AcksFailed: func() uint64 { return 3 }, NativeFactor: -1,
-			DurationBuckets: []float64{.25, 1}, PayloadBuckets: []float64{64},
-		}, nil)
-		w.play(t)
-		require.NoError(t, testutil.GatherAndCompare(w.registry, strings.NewReader(`
+const busCounters = `
 # HELP event_started_count Service bus name: handler runs started. retry is first, retry or last.
 # TYPE event_started_count counter
 event_started_count{event_name="order.paid",nano_service_name="billing",retry="first"} 3
@@ -250,8 +242,9 @@ rmq_consumer_ack_failed_total{nano_service_name="billing"} 3
 rmq_consumer_dlx_total{event_name="order.paid",nano_service_name="billing",reason="max_retries_exceeded"} 0
 rmq_consumer_dlx_total{event_name="order.paid",nano_service_name="billing",reason="permanent"} 1
 rmq_consumer_dlx_total{event_name="order.placed",nano_service_name="billing",reason="max_retries_exceeded"} 1
-`), "event_started_count", "rmq_consumer_ack_failed_total", "rmq_consumer_dlx_total"))
-		require.NoError(t, testutil.GatherAndCompare(w.registry, strings.NewReader(`
+`
+
+const busDurations = `
 # HELP event_processed_duration Service bus name: how long the handler ran, in ms. Runs.
 # TYPE event_processed_duration counter
 event_processed_duration{event_name="order.paid",exit_status="failed",nano_service_name="billing",retry="first"} 2
@@ -296,7 +289,18 @@ event_processed_duration_sum{event_name="order.placed",exit_status="failed",nano
 event_processed_duration_sum{event_name="order.placed",exit_status="failed",nano_service_name="billing",retry="last"} 0
 event_processed_duration_sum{event_name="order.placed",exit_status="failed",nano_service_name="billing",retry="retry"} 0
 event_processed_duration_sum{event_name="order.placed",exit_status="success",nano_service_name="billing",retry="first"} 300
-`), "event_processed_duration", "event_processed_duration_bucket", "event_processed_duration_count",
+`
+
+// The same events under the service bus's names.
+func TestMetrics_ServiceBus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, pipelinemetrics.Config{
+			ServiceBus: "billing", AcksFailed: func() uint64 { return 3 }, NativeFactor: -1,
+			DurationBuckets: []float64{.25, 1}, PayloadBuckets: []float64{64},
+		}, nil)
+		w.play(t)
+		require.NoError(t, testutil.GatherAndCompare(w.registry, strings.NewReader(busCounters), "event_started_count", "rmq_consumer_ack_failed_total", "rmq_consumer_dlx_total"))
+		require.NoError(t, testutil.GatherAndCompare(w.registry, strings.NewReader(busDurations), "event_processed_duration", "event_processed_duration_bucket", "event_processed_duration_count",
 			"event_processed_duration_sum"))
 	})
 }
