@@ -86,6 +86,6 @@ func (sv *service) eventMessage(r record) (*message.Message, error) {
 	}
 	m := e.Message()
 	m.Metadata[envelope.KeyKafkaKey] = r.Key
-	sv.tally.expect(r.Topic, e.MessageID())
+	sv.ledger.Expect(r.Topic, e.MessageID())
 	return m, nil
 }

@@ -74,7 +74,7 @@ func (sv *service) fix(ctx context.Context, employee string, c changes) error {
 	if err != nil {
 		return fmt.Errorf("entry %d: %w", entry.ID, err)
 	}
-	sv.tally.expect(entry.Origin.Topic, entry.EventID)
+	sv.ledger.Expect(entry.Origin.Topic, entry.EventID)
 	manager := sv.letters.Manager(sv.broker)
 	_, err = manager.EditAndRedrive(ctx, entry.ID, dlq.Edit{Payload: corrected}, dlq.By{
 		Actor: "employees example", Note: "corrected " + c.String(), Version: entry.Version,

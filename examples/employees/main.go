@@ -94,17 +94,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 // serve runs the consumers, gives them work, and returns when every event has ended, when none gets any further for as
 // long as patience, or when the user interrupts.
 func (sv *service) serve(ctx context.Context, standstill time.Duration, work func(context.Context) error) error {
-	ctx, cancel := patience.Context(ctx, standstill, sv.tally.progress)
+	ctx, cancel := patience.Context(ctx, standstill, sv.ledger.Progress)
 	defer cancel()
 	ended, err := demo.Start(ctx, sv.router)
 	if err != nil {
 		return err
 	}
 	err = work(ctx)
-	sv.tally.seal()
+	sv.ledger.Seal()
 	if err == nil {
 		select {
-		case <-sv.tally.done:
+		case <-sv.ledger.Settled():
 		case <-ctx.Done():
 		}
 	}

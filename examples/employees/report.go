@@ -18,11 +18,10 @@ import (
 // report prints the outcomes of the events, and reports whether each event has exactly one and the store has all dead
 // letters.
 func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, s settings) bool {
-	_, _ = fmt.Fprintf(w, "\nEvents after %s, %d retries:\n\n", took.Round(10*time.Millisecond), sv.tally.retries)
-	dead, balanced := sv.printCounts(w)
-	for _, fault := range sv.tally.faults {
-		_, _ = fmt.Fprintln(w, "FAULT:", fault)
-		balanced = false
+	_, _ = fmt.Fprintf(w, "\nEvents after %s, %d retries:\n\n", took.Round(10*time.Millisecond), sv.ledger.Retries())
+	balanced, dead := sv.ledger.Balance(w), 0
+	for _, topic := range topics {
+		dead += sv.ledger.Counts(topic).Dead
 	}
 	_, _ = fmt.Fprintf(w, "\n%d employees on the payroll.\n", sv.registry.headcount())
 	if s.fix != "" {
@@ -58,21 +57,6 @@ func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, 
 }
 
 const onlyCPF = "Falha na validação: CPF inválido" // a fault that one field can fix
-
-// printCounts prints a line for each topic, and returns how many events died and whether every event ended.
-func (sv *service) printCounts(w io.Writer) (dead int, balanced bool) {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(table, "topic\tin\t= processed\t+ dead\tmissing\t")
-	balanced = true
-	for _, topic := range topics {
-		c := sv.tally.counts(topic)
-		_, _ = fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t\n", topic, c.in, c.processed, c.dead, c.missing)
-		dead += c.dead
-		balanced = balanced && c.missing == 0
-	}
-	_ = table.Flush()
-	return dead, balanced
-}
 
 // entries are this run's dead letters, oldest first.
 func (sv *service) entries(ctx context.Context) (all []dlq.Entry, err error) {

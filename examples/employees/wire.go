@@ -27,13 +27,13 @@ type service struct {
 	letters  *dlq.Letters
 	router   *message.Router
 	registry *registry
-	tally    *tally
+	ledger   *demo.Ledger
 	logger   *slog.Logger
 	run      string // correlation id of everything that this run publishes
 }
 
 func open(ctx context.Context, s settings, logger *slog.Logger) (_ *service, err error) {
-	sv := &service{registry: newRegistry(), tally: newTally(), logger: logger, run: envelope.NewID()}
+	sv := &service{registry: newRegistry(), ledger: demo.NewLedger(topics...), logger: logger, run: envelope.NewID()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, sv.close())
@@ -50,7 +50,7 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *service, err
 	cfg := middleware.StoreOnly() // technical errors are retried, all others are stored at once
 	cfg.Rescheduler = demo.Scaled(sv.broker, s.Speed)
 	cfg.DeadLetters = sv.letters
-	cfg.Observer = sv.tally
+	cfg.Observer = sv.ledger
 	cfg.Logger = logger
 	pipeline, err := middleware.New(cfg)
 	if err != nil {

@@ -46,6 +46,7 @@ func (sh *shop) paid(received envelope.Envelope, order *Order) ([]*message.Messa
 	if err != nil {
 		return nil, err
 	}
+	sh.ledger.Expect(consumerLoyalty, id)
 	return []*message.Message{event.Message()}, nil
 }
 

@@ -65,7 +65,7 @@ func (sh *shop) orderMessage(line []byte) (*message.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	sh.ledger.publish(consumerCharge, e.MessageID())
+	sh.ledger.Expect(consumerCharge, e.MessageID())
 	return e.Message(), nil
 }
 
@@ -76,7 +76,7 @@ func (sh *shop) redriveExhausted(ctx context.Context) error {
 		Statuses: []dlq.Status{dlq.Pending}, Reason: string(envelope.ReasonExhausted), Handler: consumerCharge,
 	}
 	return sh.eachEntry(ctx, filter, func(e *dlq.Entry) error {
-		sh.ledger.publish(consumerCharge, e.EventID)
+		sh.ledger.Expect(consumerCharge, e.EventID)
 		_, err := manager.Redrive(ctx, e.ID, dlq.By{Actor: "orders example", Note: "the acquirer is back"})
 		return err
 	})

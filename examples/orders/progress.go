@@ -7,17 +7,19 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/redrive-go/redrive/examples/internal/demo"
 )
 
 // progress is a line on a terminal with the state of the job. Elsewhere it prints nothing.
 type progress struct {
 	w      io.Writer
-	ledger *ledger
+	ledger *demo.Ledger
 	done   chan struct{}
 	ended  chan struct{}
 }
 
-func newProgress(w io.Writer, l *ledger) *progress {
+func newProgress(w io.Writer, l *demo.Ledger) *progress {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		w = nil
@@ -31,9 +33,9 @@ func (p *progress) start() {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
 		for p.w != nil {
-			c := p.ledger.counts(consumerCharge)
+			c := p.ledger.Counts(consumerCharge)
 			_, _ = fmt.Fprintf(p.w, "\r\x1b[K%d orders: %d processed, %d dead, %d skipped, %d waiting for a retry",
-				c.in, c.processed, c.dead, c.skipped, c.waiting)
+				c.In, c.Processed, c.Dead, c.Skipped, c.Waiting)
 			select {
 			case <-tick.C:
 			case <-p.done:

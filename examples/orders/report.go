@@ -19,9 +19,9 @@ import (
 // report prints the ledger, the failures, and the next steps. It reports whether the ledger balances and the store has
 // exactly the dead letters in it.
 func (sh *shop) report(ctx context.Context, w io.Writer, took time.Duration, s settings) bool {
-	_, _ = fmt.Fprintf(w, "\nLedger after %s, %d retries:\n\n", took.Round(10*time.Millisecond), sh.ledger.retryCount())
-	balanced := sh.ledger.balance(w)
-	if sh.ledger.interrupted() {
+	_, _ = fmt.Fprintf(w, "\nLedger after %s, %d retries:\n\n", took.Round(10*time.Millisecond), sh.ledger.Retries())
+	balanced := sh.ledger.Balance(w)
+	if sh.ledger.Interrupted() {
 		_, _ = fmt.Fprintln(w, "\ninterrupted: what is waiting stays with the broker (in memory it ends with this process)")
 	}
 	if s.redrive {
@@ -35,7 +35,7 @@ func (sh *shop) report(ctx context.Context, w io.Writer, took time.Duration, s s
 		return false
 	}
 	printCauses(w, causes)
-	inLedger := sh.ledger.counts(consumerCharge).dead + sh.ledger.counts(consumerLoyalty).dead
+	inLedger := sh.ledger.Counts(consumerCharge).Dead + sh.ledger.Counts(consumerLoyalty).Dead
 	if stored != inLedger {
 		_, _ = fmt.Fprintf(w, "\nDOES NOT BALANCE: %d dead letters in the store, %d in the ledger\n", stored, inLedger)
 		balanced = false

@@ -32,14 +32,14 @@ type shop struct {
 	letters  *dlq.Letters
 	router   *message.Router
 	acquirer *acquirer
-	ledger   *ledger
+	ledger   *demo.Ledger
 	orders   orderBook
 	run      string // correlation id of everything that this run publishes
 }
 
 func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err error) {
 	sh := &shop{
-		ledger: newLedger(consumerCharge, consumerLoyalty), acquirer: newAcquirer(s.redrive), run: envelope.NewID(),
+		ledger: demo.NewLedger(consumerCharge, consumerLoyalty), acquirer: newAcquirer(s.redrive), run: envelope.NewID(),
 	}
 	defer func() {
 		if err != nil {
@@ -60,7 +60,7 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err er
 		MaxAttempts: middleware.Tries(5),
 		Backoff:     middleware.FromOriginalDelay(time.Second), // 1, 2, 4, 8 s
 		Rules:       []middleware.Rule{middleware.MatchFunc(isInvalid, middleware.KindPermanent, "order is invalid")},
-		Hooks:       sh.ledger.hooks(),
+		Observer:    sh.ledger,
 		Logger:      logger,
 	})
 	if err != nil {
@@ -70,7 +70,7 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err er
 	if err != nil {
 		return sh, err
 	}
-	sh.router.AddMiddleware(sh.ledger.middleware, pipeline.Middleware)
+	sh.router.AddMiddleware(pipeline.Middleware)
 	sh.router.AddHandler(consumerCharge, topicOrders, sh.subscriber(consumerCharge, s), topicPaid, sh.broker.Publisher(),
 		sh.charge)
 	sh.router.AddConsumerHandler(consumerLoyalty, topicPaid, sh.subscriber(consumerLoyalty, s),
@@ -98,7 +98,7 @@ func (sh *shop) close() error {
 func (sh *shop) serve(ctx context.Context, standstill time.Duration, work func(context.Context) error,
 	p *progress,
 ) error {
-	limited, cancel := patience.Context(ctx, standstill, sh.ledger.progress)
+	limited, cancel := patience.Context(ctx, standstill, sh.ledger.Progress)
 	defer cancel()
 	ended, err := demo.Start(ctx, sh.router)
 	if err != nil {
@@ -109,13 +109,13 @@ func (sh *shop) serve(ctx context.Context, standstill time.Duration, work func(c
 	worked := make(chan error, 1) // work may wait for input on a terminal, which no context can interrupt
 	go func() {
 		worked <- work(limited)
-		sh.ledger.seal()
+		sh.ledger.Seal()
 	}()
 	for waiting := true; waiting; {
 		select {
 		case err = <-worked:
 			waiting, worked = err == nil, nil
-		case <-sh.ledger.settled:
+		case <-sh.ledger.Settled():
 			if waiting = false; worked != nil {
 				err = <-worked
 			}
@@ -125,7 +125,7 @@ func (sh *shop) serve(ctx context.Context, standstill time.Duration, work func(c
 	}
 	p.stop()
 	if ctx.Err() != nil {
-		sh.ledger.interrupt()
+		sh.ledger.Interrupt()
 	}
 	err = errors.Join(err, sh.router.Close())
 	return errors.Join(err, <-ended)

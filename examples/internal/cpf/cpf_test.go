@@ -23,10 +23,3 @@ func TestValid(t *testing.T) {
 		require.Equal(t, want, cpf.Valid(s), s)
 	}
 }
-
-func TestFormat_IsValid(t *testing.T) {
-	require.Equal(t, "529.982.247-25", cpf.Format(529982247))
-	for base := 1; base < 1_000_000_000; base += 7_654_321 {
-		require.True(t, cpf.Valid(cpf.Format(base)), base)
-	}
-}
