@@ -243,198 +243,218 @@ func (r *running) firing(t *testing.T, want []string) {
 	promtool(t, "test", "rules", path)
 }
 
+// situation is a fault of a service and the alerts that fire because of it.
+type situation struct {
+	setting
+
+	begin  func(r *running)
+	minute func(r *running, n int)
+	want   []string
+}
+
+// handled is how many messages a minute are handled without a fault.
+const handled = 300
+
+// storeSituations are those of the dead letter store and its runs.
+var storeSituations = map[string]situation{
+	"healthy": {minute: func(r *running, _ int) {
+		r.handle(10*handled, "good", 0)
+		r.handle(10, "bad", 0)
+		r.handle(10, "good", 1)
+		r.handle(1, "invalid", 0)
+	}},
+	"many pending": {
+		begin: func(r *running) { r.die(1001, 0) },
+		want:  []string{"RedriveTooManyPending", "DLQTooManyEvents"},
+	},
+	"forgotten":     {begin: func(r *running) { r.die(1, 25*time.Hour) }, want: []string{"RedriveOldestPending"}},
+	"not forgotten": {begin: func(r *running) { r.die(1000, 22*time.Hour) }},
+	"store away": {
+		begin: func(r *running) { r.store.away = errAway; r.die(1, 0) },
+		want:  []string{"RedriveStoreDown", "RedriveSpoolNotEmpty"},
+	},
+	"spool fills": {
+		setting: setting{spoolLimit: 30_000},
+		begin: func(r *running) {
+			r.store.away = errAway
+			for r.letters.Stats().Bytes < 25_000 {
+				r.die(1, 0)
+			}
+		},
+		want: []string{"RedriveStoreDown", "RedriveSpoolNotEmpty", "RedriveSpoolFilling"},
+	},
+	"store refuses": {
+		begin: func(r *running) { r.store.refuses = errors.New("value too long"); r.die(1, 0) },
+		want:  []string{"RedriveSpoolDamaged"},
+	},
+	"run stops": {
+		begin: func(r *running) {
+			r.die(3, 0)
+			r.redriverAway = errAway
+			run, err := r.runner.StartRun(r.Context(), redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}},
+				dlq.By{Actor: "ana"})
+			require.NoError(r, err)
+			run, err = r.runner.Drive(r.Context(), run.ID)
+			require.NoError(r, err)
+			require.Equal(r, redrive.Stopped, run.State)
+		},
+		want: []string{"RedriveRunStopped"},
+	},
+	"run waits": {
+		begin: func(r *running) {
+			r.die(11, 0)
+			run, err := r.runner.StartRun(r.Context(), redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}},
+				dlq.By{Actor: "ana"})
+			require.NoError(r, err)
+			require.Equal(r, redrive.AwaitingApproval, run.State)
+		},
+		want: []string{"RedriveRunAwaitsApproval"},
+	},
+}
+
+// queueSituations are those of queues, redrives and collectors.
+var queueSituations = map[string]situation{
+	"redrives fail": {
+		begin: func(r *running) { r.die(1, 0); r.redriverAway = errAway },
+		minute: func(r *running, _ int) {
+			_, err := r.manager.Redrive(r.Context(), 1, dlq.By{Actor: "ana"})
+			require.ErrorIs(r, err, errAway)
+		},
+		want: []string{"RedriveRedrivesFail"},
+	},
+	"source cannot be read": {
+		begin: func(r *running) {
+			c, err := collector.New(collector.Config{
+				Sink: r.letters, Logger: slog.New(slog.DiscardHandler),
+				Sources: []collector.Source{{Broker: "main", Topic: "mails_dlq", Subscriber: unreadable{}}},
+			})
+			require.NoError(r, err)
+			ctx, cancel := context.WithCancel(r.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- c.Run(ctx) }()
+			r.Cleanup(func() { cancel(); require.NoError(r, <-ended) })
+			r.metrics.Watch(dlqmetrics.Sources{Letters: r.letters, Collector: c})
+		},
+		want: []string{"RedriveCollectorSourceFailing"},
+	},
+	"queue not drained": {
+		minute: func(r *running, _ int) {
+			require.NoError(r, r.broker.Publisher().Publish("orders", r.message("good", 0)))
+		},
+		want: []string{"RedriveQueueNotDrained"},
+	},
+	"reminders wait": {minute: func(r *running, _ int) {
+		for range 100 {
+			m := r.message("good", 0)
+			envelope.SetDelay(m, 24*time.Hour)
+			require.NoError(r, r.broker.Publisher().Publish("orders", m))
+		}
+	}},
+	"retries pile up": {
+		minute: func(r *running, _ int) {
+			for range 100 {
+				require.NoError(r, r.broker.Reschedule(r.Context(), envelope.Origin{Topic: "orders", Consumer: "billing"},
+					r.message("bad", 1), 24*time.Hour))
+			}
+		},
+		want: []string{"RedriveRetriesPileUp"},
+	},
+	"dead letters not collected": {
+		begin: func(r *running) {
+			_, err := r.broker.Subscriber().Subscribe(r.Context(), "orders")
+			require.NoError(r, err)
+			require.NoError(r, r.broker.DeadLetter(r.Context(), &envelope.DeadLetter{
+				Message: r.message("bad", 2), Origin: envelope.Origin{Topic: "orders", Consumer: "billing"},
+			}))
+		},
+		want: []string{"RedriveDeadLettersNotCollected"},
+	},
+}
+
+// pipelineSituations are those of handlers and their pipelines.
+var pipelineSituations = map[string]situation{
+	"some die": {
+		minute: func(r *running, _ int) { r.handle(10*handled, "good", 0); r.handle(12, "invalid", 0) },
+		want:   []string{"RedriveDeadLetterRate", "DLQHighErrorRate"},
+	},
+	"outage": {
+		minute: func(r *running, _ int) { r.handle(10, "good", 0); r.handle(70, "bad", 2) },
+		want: []string{
+			"RedriveDeadLetterRate", "DLQHighErrorRate", "DLXQueueGrowing", "HighLastAttemptFailures",
+			"RedriveLastAttemptsFail",
+			"RedriveTooManyPending", "DLQTooManyEvents", "RedriveErrorBudgetBurns", "RedriveErrorBudgetBurnsFast",
+		},
+	},
+	"dead letters cannot be kept": {
+		begin:  func(r *running) { r.sinkAway = errAway },
+		minute: func(r *running, _ int) { r.handle(handled, "good", 0); r.handle(1, "invalid", 0) },
+		want:   []string{"RedriveDeadLetterPublishFailing", "RedriveNotSettled"},
+	},
+	"fallback": {
+		setting: setting{fallback: true},
+		begin:   func(r *running) { r.sinkAway = errAway },
+		minute:  func(r *running, _ int) { r.handle(handled, "good", 0); r.handle(1, "invalid", 0) },
+		want:    []string{"RedriveDeadLetterPublishFailing", "RedriveFallbackUsed"},
+	},
+	"first attempts fail": {
+		minute: func(r *running, _ int) { r.handle(80, "good", 0); r.handle(20, "bad", 0); r.handle(20, "good", 1) },
+		want:   []string{"RedriveHighRetryRate", "HighRetryRate"},
+	},
+	"circuit opens": {
+		setting: setting{breaker: &middleware.Breaker{Failures: 2, Delay: 2 * time.Hour}},
+		minute:  func(r *running, _ int) { r.handle(5, "bad", 0) },
+		want:    []string{"RedriveCircuitOpen"},
+	},
+	"budget burns fast": {
+		minute: func(r *running, _ int) { r.handle(98, "good", 0); r.handle(2, "invalid", 0) },
+		want:   []string{"RedriveErrorBudgetBurns", "RedriveErrorBudgetBurnsFast"},
+	},
+	"budget burns": {
+		minute: func(r *running, _ int) { r.handle(99, "good", 0); r.handle(1, "invalid", 0) },
+		want:   []string{"RedriveErrorBudgetBurns"},
+	},
+}
+
 // Every alert fires on the metrics of a service in the situation that it is for, and no other alert does; without a
 // fault, none fires.
 func TestAlerts_OnService(t *testing.T) {
-	const good = 300 // a minute
-	cases := map[string]struct {
-		setting
-
-		begin  func(r *running)
-		minute func(r *running, n int)
-		want   []string
-	}{
-		"healthy": {minute: func(r *running, _ int) {
-			r.handle(10*good, "good", 0)
-			r.handle(10, "bad", 0)
-			r.handle(10, "good", 1)
-			r.handle(1, "invalid", 0)
-		}},
-		"many pending": {
-			begin: func(r *running) { r.die(1001, 0) },
-			want:  []string{"RedriveTooManyPending", "DLQTooManyEvents"},
-		},
-		"forgotten":     {begin: func(r *running) { r.die(1, 25*time.Hour) }, want: []string{"RedriveOldestPending"}},
-		"not forgotten": {begin: func(r *running) { r.die(1000, 22*time.Hour) }},
-		"store away": {
-			begin: func(r *running) { r.store.away = errAway; r.die(1, 0) },
-			want:  []string{"RedriveStoreDown", "RedriveSpoolNotEmpty"},
-		},
-		"spool fills": {
-			setting: setting{spoolLimit: 30_000},
-			begin: func(r *running) {
-				r.store.away = errAway
-				for r.letters.Stats().Bytes < 25_000 {
-					r.die(1, 0)
-				}
-			},
-			want: []string{"RedriveStoreDown", "RedriveSpoolNotEmpty", "RedriveSpoolFilling"},
-		},
-		"store refuses": {
-			begin: func(r *running) { r.store.refuses = errors.New("value too long"); r.die(1, 0) },
-			want:  []string{"RedriveSpoolDamaged"},
-		},
-		"run stops": {
-			begin: func(r *running) {
-				r.die(3, 0)
-				r.redriverAway = errAway
-				run, err := r.runner.StartRun(r.Context(), redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}},
-					dlq.By{Actor: "ana"})
-				require.NoError(r, err)
-				run, err = r.runner.Drive(r.Context(), run.ID)
-				require.NoError(r, err)
-				require.Equal(r, redrive.Stopped, run.State)
-			},
-			want: []string{"RedriveRunStopped"},
-		},
-		"run waits": {
-			begin: func(r *running) {
-				r.die(11, 0)
-				run, err := r.runner.StartRun(r.Context(), redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}},
-					dlq.By{Actor: "ana"})
-				require.NoError(r, err)
-				require.Equal(r, redrive.AwaitingApproval, run.State)
-			},
-			want: []string{"RedriveRunAwaitsApproval"},
-		},
-		"redrives fail": {
-			begin: func(r *running) { r.die(1, 0); r.redriverAway = errAway },
-			minute: func(r *running, _ int) {
-				_, err := r.manager.Redrive(r.Context(), 1, dlq.By{Actor: "ana"})
-				require.ErrorIs(r, err, errAway)
-			},
-			want: []string{"RedriveRedrivesFail"},
-		},
-		"source cannot be read": {
-			begin: func(r *running) {
-				c, err := collector.New(collector.Config{
-					Sink: r.letters, Logger: slog.New(slog.DiscardHandler),
-					Sources: []collector.Source{{Broker: "main", Topic: "mails_dlq", Subscriber: unreadable{}}},
-				})
-				require.NoError(r, err)
-				ctx, cancel := context.WithCancel(r.Context())
-				ended := make(chan error, 1)
-				go func() { ended <- c.Run(ctx) }()
-				r.Cleanup(func() { cancel(); require.NoError(r, <-ended) })
-				r.metrics.Watch(dlqmetrics.Sources{Letters: r.letters, Collector: c})
-			},
-			want: []string{"RedriveCollectorSourceFailing"},
-		},
-		"queue not drained": {
-			minute: func(r *running, _ int) {
-				require.NoError(r, r.broker.Publisher().Publish("orders", r.message("good", 0)))
-			},
-			want: []string{"RedriveQueueNotDrained"},
-		},
-		"reminders wait": {minute: func(r *running, _ int) {
-			for range 100 {
-				m := r.message("good", 0)
-				envelope.SetDelay(m, 24*time.Hour)
-				require.NoError(r, r.broker.Publisher().Publish("orders", m))
-			}
-		}},
-		"retries pile up": {
-			minute: func(r *running, _ int) {
-				for range 100 {
-					require.NoError(r, r.broker.Reschedule(r.Context(), envelope.Origin{Topic: "orders", Consumer: "billing"},
-						r.message("bad", 1), 24*time.Hour))
-				}
-			},
-			want: []string{"RedriveRetriesPileUp"},
-		},
-		"dead letters not collected": {
-			begin: func(r *running) {
-				_, err := r.broker.Subscriber().Subscribe(r.Context(), "orders")
-				require.NoError(r, err)
-				require.NoError(r, r.broker.DeadLetter(r.Context(), &envelope.DeadLetter{
-					Message: r.message("bad", 2), Origin: envelope.Origin{Topic: "orders", Consumer: "billing"},
-				}))
-			},
-			want: []string{"RedriveDeadLettersNotCollected"},
-		},
-		"some die": {
-			minute: func(r *running, _ int) { r.handle(10*good, "good", 0); r.handle(12, "invalid", 0) },
-			want:   []string{"RedriveDeadLetterRate", "DLQHighErrorRate"},
-		},
-		"outage": {
-			minute: func(r *running, _ int) { r.handle(10, "good", 0); r.handle(70, "bad", 2) },
-			want: []string{
-				"RedriveDeadLetterRate", "DLQHighErrorRate", "DLXQueueGrowing", "HighLastAttemptFailures",
-				"RedriveLastAttemptsFail",
-				"RedriveTooManyPending", "DLQTooManyEvents", "RedriveErrorBudgetBurns", "RedriveErrorBudgetBurnsFast",
-			},
-		},
-		"dead letters cannot be kept": {
-			begin:  func(r *running) { r.sinkAway = errAway },
-			minute: func(r *running, _ int) { r.handle(good, "good", 0); r.handle(1, "invalid", 0) },
-			want:   []string{"RedriveDeadLetterPublishFailing", "RedriveNotSettled"},
-		},
-		"fallback": {
-			setting: setting{fallback: true},
-			begin:   func(r *running) { r.sinkAway = errAway },
-			minute:  func(r *running, _ int) { r.handle(good, "good", 0); r.handle(1, "invalid", 0) },
-			want:    []string{"RedriveDeadLetterPublishFailing", "RedriveFallbackUsed"},
-		},
-		"first attempts fail": {
-			minute: func(r *running, _ int) { r.handle(80, "good", 0); r.handle(20, "bad", 0); r.handle(20, "good", 1) },
-			want:   []string{"RedriveHighRetryRate", "HighRetryRate"},
-		},
-		"circuit opens": {
-			setting: setting{breaker: &middleware.Breaker{Failures: 2, Delay: 2 * time.Hour}},
-			minute:  func(r *running, _ int) { r.handle(5, "bad", 0) },
-			want:    []string{"RedriveCircuitOpen"},
-		},
-		"budget burns fast": {
-			minute: func(r *running, _ int) { r.handle(98, "good", 0); r.handle(2, "invalid", 0) },
-			want:   []string{"RedriveErrorBudgetBurns", "RedriveErrorBudgetBurnsFast"},
-		},
-		"budget burns": {
-			minute: func(r *running, _ int) { r.handle(99, "good", 0); r.handle(1, "invalid", 0) },
-			want:   []string{"RedriveErrorBudgetBurns"},
-		},
-	}
 	fired := map[string]bool{}
-	for name, c := range cases {
-		for _, alert := range c.want {
-			fired[alert] = true
+	for _, group := range []map[string]situation{storeSituations, queueSituations, pipelineSituations} {
+		for name, c := range group {
+			for _, alert := range c.want {
+				fired[alert] = true
+			}
+			t.Run(name, func(t *testing.T) { c.watch(t).firing(t, c.want) })
 		}
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			var r *running
-			synctest.Test(t, func(t *testing.T) {
-				r = startService(t, dir, c.setting)
-				t.Cleanup(r.stop)
-				r.scrape() // of a new service
-				<-time.After(time.Minute)
-				synctest.Wait()
-				if c.begin != nil {
-					c.begin(r)
-				}
-				for n := range 50 {
-					if c.minute != nil {
-						c.minute(r, n)
-					}
-					r.scrape()
-					<-time.After(time.Minute)
-					synctest.Wait()
-				}
-			})
-			r.firing(t, c.want)
-		})
 	}
 	for _, name := range alerts(t) {
 		require.True(t, fired[name], "no case makes %s fire", name)
 	}
+}
+
+// watch runs a service in the situation for 50 minutes.
+func (c situation) watch(t *testing.T) (r *running) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		r = startService(t, dir, c.setting)
+		t.Cleanup(r.stop)
+		r.scrape() // of a new service
+		<-time.After(time.Minute)
+		synctest.Wait()
+		if c.begin != nil {
+			c.begin(r)
+		}
+		for n := range 50 {
+			if c.minute != nil {
+				c.minute(r, n)
+			}
+			r.scrape()
+			<-time.After(time.Minute)
+			synctest.Wait()
+		}
+	})
+	return r
 }
 
 // unreadable is a queue that does not exist.
