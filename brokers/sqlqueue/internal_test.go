@@ -2,6 +2,7 @@ package sqlqueue
 
 import (
 	"maps"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -117,6 +118,23 @@ func TestNotices_ShareOne(t *testing.T) {
 		time.Sleep(noticeGap) // virtual
 		synctest.Wait()
 		require.True(t, n.publish("a"))
+	})
+}
+
+// Any number of topics may be published to: one is forgotten when its gap is over, whether or not another notification
+// followed.
+func TestNotices_ForgetTheirTopics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNotices(func(string, time.Duration) {})
+		for i := range 1000 {
+			topic := strconv.Itoa(i)
+			n.publish(topic)
+			n.schedule(topic, 0)
+			n.schedule(topic+" took longer than the gap", 0)
+		}
+		time.Sleep(3 * noticeGap) // virtual
+		synctest.Wait()
+		require.Empty(t, n.gaps)
 	})
 }
 

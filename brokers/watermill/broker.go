@@ -108,12 +108,12 @@ func New(cfg Config) (brokers.Broker, error) {
 }
 
 // Open is [New] for drivers, whose Config.Broker is resolved and whose parameters start with [Params] or [URLParams].
-// Delays defaults to the broker of the environment variable that the latter name, which is closed with the returned
-// one. If Open fails, it closes the publisher.
+// With the latter, Delays defaults to the broker that the environment variable names, which is closed with the returned
+// one. If Open fails, it closes the publisher and the subscriber.
 func Open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Broker, err error) {
 	t := &transport{cfg: cfg, broker: cfg.Broker}
 	defer func() {
-		if err != nil {
+		if err != nil && !isNil(cfg.Publisher) {
 			err = errors.Join(err, t.Close(context.WithoutCancel(ctx)))
 		}
 	}()

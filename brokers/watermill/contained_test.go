@@ -224,6 +224,50 @@ func TestNew_NamesEveryFault(t *testing.T) {
 	require.NoError(t, dull.Close())
 }
 
+// A driver has connected its publisher before it calls Open. When Open fails, nothing else can close the connection.
+func TestOpen_ClosesThePublisherWhenItFails(t *testing.T) {
+	t.Setenv("BROKEN_DELAYS_URL", "nosuch://user:pw-secret@localhost")
+	for name, c := range map[string]struct {
+		config watermill.Config
+		url    string
+		want   string
+	}{
+		"the configuration is invalid": {watermill.Config{}, "watermill://", "Subscriber"},
+		"the Delays cannot be opened": {
+			watermill.Config{Subscriber: newRude()}, "watermill://?delays-env=BROKEN_DELAYS_URL", "BROKEN_DELAYS_URL",
+		},
+		"there is not even a publisher": {
+			watermill.Config{Subscriber: newRude()}, "watermill://", "Publisher is required",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, params := c.config, watermill.URLParams()
+			var err error
+			cfg.Broker, err = brokers.Config{URL: c.url, Logger: quiet}.Resolve(params)
+			require.NoError(t, err)
+			var closes closeCounter
+			if c.want != "Publisher is required" {
+				cfg.Publisher = &closes
+			}
+			_, err = watermill.Open(t.Context(), cfg, params)
+			require.ErrorContains(t, err, c.want)
+			require.NotContains(t, err.Error(), "pw-secret")
+			require.Equal(t, cfg.Publisher != nil, closes.n == 1)
+		})
+	}
+}
+
+type closeCounter struct {
+	nowhere
+
+	n int
+}
+
+func (c *closeCounter) Close() error {
+	c.n++
+	return nil
+}
+
 // A message that cannot be stored is refused at once.
 func TestRefusals(t *testing.T) {
 	b := openRude(t, newRude())

@@ -41,7 +41,7 @@ func openDelays(ctx context.Context, cfg brokers.Config) (brokers.Broker, error)
 	}
 	delays, err := brokers.Open(ctx, os.Getenv(name))
 	if err != nil {
-		return nil, fmt.Errorf("delays: %w", err)
+		return nil, fmt.Errorf("brokers/watermill: delays (%s): %w", name, err)
 	}
 	return delays, nil
 }

@@ -12,8 +12,10 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 )
@@ -177,6 +179,27 @@ func TestDeleted_TopicsAreRecreated(t *testing.T) {
 			}, "messages are delivered again")
 		})
 	}
+}
+
+// A broker that cannot be opened, because its Delays cannot, leaves no connection to RabbitMQ behind.
+func TestOpen_FailureLeavesNoConnection(t *testing.T) {
+	t.Parallel()
+	server := services.SharedRabbitMQ(t)
+	url := server.VHost(t)
+	parsed, err := amqp091.ParseURI(url)
+	require.NoError(t, err)
+	connections := func() int {
+		list, err := server.Ctl(t.Context(), "list_connections", "vhost")
+		require.NoError(t, err)
+		return strings.Count(list, parsed.Vhost)
+	}
+	open(t, "watermill+"+url)
+	await.Count(t, 1, connections)
+
+	setenv(t, "UNKNOWN_DELAYS_URL", "nosuch://localhost")
+	_, err = brokers.Open(t.Context(), with("watermill+"+url, "delays-env=UNKNOWN_DELAYS_URL"))
+	require.ErrorIs(t, err, brokers.ErrUnknownScheme)
+	await.None(t, func() int { return connections() - 1 }, "connections besides that of the first broker")
 }
 
 func deleteTopic(addresses []string, topic string) error {
