@@ -31,10 +31,10 @@ type delivery struct {
 	expires time.Time               // of the lease, by this process's clock, counted from before the statement was sent
 	cancel  context.CancelCauseFunc // of the handler's context; nil until it begins
 	state   rowState
-	// leaving means that the row is being returned to the queue: from now on it may be claimed again, even by this
-	// process, before the returning caller has the database's answer.
+	// leaving means that the row is being returned to the queue: it may be claimed again, even by this process, before
+	// the caller that returns it has the database's answer.
 	leaving bool
-	// left means that the answer is counted for the shared lease of the row. Guarded by leases.mu.
+	// left means that the row no longer counts for the lease that it shares. Guarded by leases.mu.
 	left bool
 }
 
@@ -43,7 +43,7 @@ type rowState uint8
 
 const (
 	rowOpen     rowState = iota
-	rowDeciding          // one party is telling the database: the handler's answer, its transaction, or its retry
+	rowDeciding          // the ack or nack, the handler's transaction, or the retry is being recorded
 	rowDecided           // the database has recorded it
 	rowLost              // the row is another worker's, although the handler here may still be running
 )
@@ -51,8 +51,8 @@ const (
 // deliveryKey is the key of the delivery in its handler's context.
 type deliveryKey struct{}
 
-// handedOut returns the delivery for the engine.
-func (d *delivery) handedOut() driver.Delivery {
+// describe returns the delivery for the engine.
+func (d *delivery) describe() driver.Delivery {
 	row := &d.row
 	m := d.message()
 	d.mu.Lock()
@@ -98,8 +98,8 @@ func (d *delivery) begin(parent context.Context) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, d)
 }
 
-// answered ends the handler's context. A row without a running handler makes room for another.
-func (d *delivery) answered() {
+// finished ends the handler's context, and makes room for another row.
+func (d *delivery) finished() {
 	d.end(context.Canceled)
 	if d.counted.Swap(true) {
 		return
@@ -112,8 +112,8 @@ func (d *delivery) answered() {
 	}
 }
 
-// decide lets the caller decide on the row if its fate was open, and returns the previous fate. leaving means that it
-// will be returned to the queue.
+// decide gives the decision on the row to the caller if its state is open, and returns the previous state. leaving
+// means that the caller returns the row to the queue.
 func (d *delivery) decide(leaving bool) (was rowState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -123,14 +123,14 @@ func (d *delivery) decide(leaving bool) (was rowState) {
 	return was
 }
 
-// turn ends a decision: either the database has recorded it, or it has failed and the fate is open again.
-func (d *delivery) turn(to rowState) {
+// decided ends a decision: either the database has recorded it, or it has failed and the state is open again.
+func (d *delivery) decided(to rowState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.state, d.leaving = to, d.leaving && to != rowOpen
 }
 
-// isLeaving reports whether the row, if it is claimed again, is a new delivery.
+// isLeaving reports whether the row is a new delivery when it is claimed again.
 func (d *delivery) isLeaving() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -138,8 +138,7 @@ func (d *delivery) isLeaving() bool {
 }
 
 // lose marks the row as another worker's and cancels the handler, unless a decision is in progress, which will find
-// out. The delivery is kept until the handler answers, so that a second attempt to reschedule does not create a second
-// message.
+// out. The delivery is kept until it is settled, so that rescheduling it again does not create a second message.
 func (d *delivery) lose() (marked bool) {
 	d.mu.Lock()
 	if d.state == rowOpen {
@@ -152,7 +151,8 @@ func (d *delivery) lose() (marked bool) {
 	return marked
 }
 
-// revive returns a row to the handler that still works on it: no other worker has taken it, or one has released it.
+// revive gives a row back to the handler that still works on it: no other worker has claimed it meanwhile, or one has
+// released it.
 func (d *delivery) revive(expires time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -23,13 +23,13 @@
 //
 //	parameter          Params key       default   meaning
 //	x-driver           driver           scheme's  name of the database/sql driver
-//	x-migrate          migrate          true      make and upgrade the tables at start
+//	x-migrate          migrate          true      create and upgrade the tables at start
 //	x-lease            lease            30s       how long a message stays with a worker that does not renew it
-//	x-poll             poll             75ms      longest pause between two looks at an idle queue
+//	x-poll             poll             75ms      longest pause between two polls of an idle queue
 //	x-prefetch         prefetch         1024      most messages leased beyond those being handled; 0 for none
 //	x-nack-pause       nack-pause       100ms     pause after a nack; doubles with each delivery, up to 64 times
-//	x-crash-limit      crash-limit      5         leases in a row without an answer that make a dead letter; 0 for never
-//	x-max-message      max-message      0         largest message, headers included; 0 is what the database takes
+//	x-crash-limit      crash-limit      5         leases in a row that may expire before a dead letter; 0 for no limit
+//	x-max-message      max-message      0         largest message, headers included; 0 for what the database accepts
 //	x-max-connections  max-connections  8         size of the pool
 //
 // # Delivery semantics
@@ -38,8 +38,8 @@
 // message is a row in each of them as soon as it is published. Subscribe registers groups: a group receives messages
 // published after its first Subscribe, and the first group of a topic also those published before.
 //
-// A worker leases rows in a separate statement: no transaction is open while a handler runs, and no open transaction
-// elsewhere delays deliveries. It renews the lease for as long as the handler takes. When a worker dies, others take
+// A worker leases rows by a statement: no transaction is open while a handler runs, and open transactions elsewhere
+// delay no delivery. It renews the lease for as long as the handler takes. When a worker dies, others take
 // over its rows after x-lease; if it cannot reach the database for that long, its handler's context is cancelled with
 // [ErrLeaseLost], and the outcome of that handler has no effect. An ack that was too late is applied if the message is
 // redelivered to the same process, which then does not handle it again.
@@ -49,18 +49,18 @@
 // as reading and deleting it, because it writes a second version of the row and of its index entries. A row that is
 // nacked, rescheduled, renewed or taken over has a separate lease from then on.
 //
-// An ack deletes the row. Answers are collected for up to 5 ms; a crash in that time redelivers the messages. While the
-// database cannot store them they are retried, and the leases kept. A row locked by another session delays only its own
-// answer. A nack makes the row visible again after x-nack-pause. Rescheduling changes the row itself, in one statement
-// that also ends the lease: a crash can never deliver a retry twice. The messages of one Publish are one transaction,
-// which concurrent callers that publish to the same topic share; if the database refuses it, each caller's messages are
-// tried separately. DeliveryCount counts leases since the message was last rescheduled.
+// An ack deletes the row. Acks and nacks are collected for up to 5 ms; a crash in that time redelivers the messages.
+// While the database cannot store them they are retried, and the leases kept. A row locked by another session delays
+// only its own ack. A nack makes the row visible again after x-nack-pause. Rescheduling changes the row itself, in one
+// statement that also ends the lease: a crash can never deliver a retry twice. The messages of one Publish are one
+// transaction, which concurrent callers that publish to the same topic share; if the database refuses it, each caller's
+// messages are tried separately. DeliveryCount counts leases since the message was last rescheduled.
 //
-// A message whose handler kills the process is never answered. Once x-crash-limit consecutive leases have expired, the
+// A message whose handler kills the process is never settled. Once x-crash-limit consecutive leases have expired, the
 // subscriber dead-letters it before it reaches a handler, with reason crash: to brokers.Config.DeadLetters or, without
-// one or if it fails, to the dead letter topic. The first crash counts for every message leased by the process, later
+// one or if that fails, to the dead letter topic. The first crash counts for every message leased by the process, later
 // ones only for those whose handlers had started, and after the second they run one at a time: with a limit of 3 or
-// more, messages handled alongside a killer are not mistaken for it. A nack is an answer, not a crash.
+// more, messages handled alongside a killer are not mistaken for it. A nack does not count as a crash.
 //
 // With concurrency 1 and one worker, messages are delivered in the order of their due times.
 //
@@ -84,13 +84,13 @@
 //   - A message has up to 256 MiB; on MySQL, max_allowed_packet less 64 KiB; x-max-message sets less. 20 KiB of that
 //     are for what a retry or a dead letter adds to the headers of a message that has just fitted.
 //   - There are no topic patterns: Subscribe refuses a topic with the word * or #.
-//   - A group that stopped consuming for good keeps collecting messages: delete its row in redrive_queues, and those
-//     with its id in redrive_queue_messages.
+//   - A group that has stopped consuming for good keeps collecting messages: delete its row in redrive_queues, and
+//     those with its id in redrive_queue_messages.
 //   - SQLite has one writer at a time. Every publish and claim waits for the disk; concurrent ones share a commit.
 //     With _pragma=synchronous(normal) they do not wait, and a loss of power may take the last ones back.
-//   - A publish in a transaction that makes the very first message of a new topic blocks other firsts until it ends.
-//   - Rows that were acked stay in PostgreSQL's tables until vacuum may remove them, which the oldest open transaction
-//     decides. Claims read on behind them; a transaction that stays open for days should still be looked for.
+//   - The first publish to a new topic, in a transaction, blocks others to that topic until the transaction ends.
+//   - Acked rows stay in PostgreSQL's tables until vacuum may remove them, which the oldest open transaction prevents.
+//     Claims start behind them, but do not leave a transaction open for days.
 //   - On PostgreSQL the claims of one queue come one after the other, for about a millisecond each.
 //   - PostgreSQL keeps one connection for LISTEN. With max-connections below 3 the queue polls.
 //   - Behind a pooler such as pgbouncer, also in transaction mode, which is recognised at Open, statements are not

@@ -14,7 +14,7 @@ type leases struct {
 
 	mu      sync.Mutex
 	held    map[int64]*delivery
-	batches map[int64]int // unanswered rows per shared lease
+	batches map[int64]int // unsettled rows per shared lease
 	locked  int           // rows left out of the last renewal
 	over    []int64       // leases that no row needs any more, until a statement ends them
 }
@@ -64,7 +64,7 @@ func (l *leases) forget(s *stream) {
 	}
 }
 
-// leave counts the answer to a row that shares its lease.
+// leave removes a row from the lease that it shares.
 func (l *leases) leave(d *delivery) {
 	batch := d.row.batch
 	if batch == 0 || d.left {
@@ -77,8 +77,8 @@ func (l *leases) leave(d *delivery) {
 	}
 }
 
-// ending returns the leases that can end in the statement that stores the answers of list, because these are the last
-// ones. A lease that is never ended expires.
+// ending returns the shared leases that can end in the statement that acks list, because no other row needs them. A
+// lease that is never ended expires.
 func (l *leases) ending(list []answer) []int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,8 +90,8 @@ func (l *leases) ending(list []answer) []int64 {
 	return over
 }
 
-// current returns the rows of deliveries that have not been superseded by another delivery of the same row: this
-// process holds the lease for both, and only the latest may decide.
+// current returns the rows of those deliveries that no later delivery of the same row has superseded: both are under
+// this process's lease, and only the latest may decide.
 func (l *leases) current(list []answer) []leased {
 	l.mu.Lock()
 	defer l.mu.Unlock()

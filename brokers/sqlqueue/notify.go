@@ -31,10 +31,11 @@ type listener struct {
 var errNotHeard = errors.New(
 	"this process does not receive its own notification, as behind a pooler in transaction mode")
 
-// Bounds of hearing, and of the pause before the next attempt.
 const (
+	// hearTimeout bounds the wait for our own notification.
 	hearTimeout = 5 * time.Second
-	hearAgain   = 10 * time.Minute
+	// hearAgain is when to try again after it did not arrive.
+	hearAgain = 10 * time.Minute
 )
 
 // errCannotListen means that the driver cannot wait for notifications.
@@ -167,8 +168,9 @@ func notifications(raw any) (func(ctx context.Context) (payload string, err erro
 // at a time, and each wakes every listener.
 const noticeGap = 10 * time.Millisecond
 
-// notices decides which publishes notify on commit. One after a pause does, so that an idle consumer starts at once;
-// those that follow within noticeGap share one notification at its end. It is safe for concurrent use.
+// notices decides which publishes notify on commit: the first one to a topic does, so that an idle consumer starts at
+// once, and those that follow within noticeGap share one notification at the end of the gap. It is safe for concurrent
+// use.
 type notices struct {
 	send func(topic string, delay time.Duration)
 

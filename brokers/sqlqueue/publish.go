@@ -50,7 +50,7 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 			case rowLost:
 				faults[i] = ErrLeaseLost
 				continue
-			case rowDeciding, rowDecided: // a second message
+			case rowDeciding, rowDecided: // store a second message
 			}
 		}
 		at := address{o.To, o.ExistingOnly}
@@ -125,8 +125,8 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 	for i := range moves {
 		rows[i] = moves[i].leased()
 	}
-	// Check first: a move that waited for a lock and was cancelled may have been made, and looks the same as one that has
-	// lost its lease.
+	// Look for locks first: a statement that waited for one and was cancelled may still have moved the row, which cannot
+	// be told from a lost lease.
 	_, locked, err := t.store.unlocked(ctx, rows)
 	done := map[int64]bool{}
 	if err == nil {
@@ -138,7 +138,7 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 		m := &moves[i]
 		switch {
 		case done[m.id()]:
-			m.turn(rowDecided)
+			m.decided(rowDecided)
 			t.leases.drop(m.delivery)
 			if first, ok := due[m.stream.id]; !ok || m.delay < first {
 				due[m.stream.id] = m.delay
@@ -149,10 +149,10 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 		case slices.Contains(locked, m.leased()):
 			faults[m.place] = driver.ErrBusy
 		default:
-			// If the row was moved by an attempt whose answer was lost, this one creates no second message.
+			// An earlier attempt may have moved the row and lost its answer: do not create a second message.
 			faults[m.place] = ErrLeaseLost
 		}
-		m.turn(rowOpen)
+		m.decided(rowOpen)
 		if errors.Is(faults[m.place], ErrLeaseLost) {
 			m.lose()
 		}
@@ -176,8 +176,8 @@ func (t *transport) reschedule(ctx context.Context, moves []moved, done map[int6
 	return nil
 }
 
-// together returns the error for n messages of which the database has refused one, and so all: the engine then tries
-// those of each caller separately.
+// together marks the error of a statement for n messages, of which the database may have refused only one: the engine
+// then tries the messages of each caller separately.
 func together(ctx context.Context, n int, err error) error {
 	if err == nil || n == 1 || sqldb.Unreachable(err) || ctx.Err() != nil {
 		return err

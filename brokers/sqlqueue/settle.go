@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// answer is a settlement and the index of its error.
+// answer is a settlement, and where its error goes.
 type answer struct {
 	*delivery
 
@@ -23,7 +23,7 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 	nacks := map[time.Duration][]answer{}
 	for i := range settled {
 		d := settled[i].Delivery.Token.(*delivery)
-		d.answered()
+		d.finished()
 		switch d.decide(settled[i].Answer != driver.Ack) {
 		case rowDecided: // rescheduled, or acked in a transaction
 			continue
@@ -92,38 +92,37 @@ func (s *stream) apply(ctx context.Context, list []answer, change change) {
 		switch {
 		case err != nil:
 			*a.fault = err
-			a.turn(rowOpen)
+			a.decided(rowOpen)
 		case len(locked) > 0 && slices.Contains(locked, a.leased()):
 			*a.fault = driver.ErrBusy
-			a.turn(rowOpen)
+			a.decided(rowOpen)
 		default:
-			a.turn(rowDecided)
+			a.decided(rowDecided)
 			done = append(done, a.delivery)
 		}
 	}
 	leases.drop(done...)
 }
 
-// Another session may have locked a row: an operator's SELECT ... FOR UPDATE, a dump, a stuck transaction. A statement
-// for many rows would wait for it while their leases expire, so such rows are left out and retried separately.
-
-// lockCheck is when to check rows for other sessions' locks.
+// lockCheck is when to look for rows that another session has locked: an operator's SELECT ... FOR UPDATE, a dump, a
+// stuck transaction. A statement for many rows would wait for one of them while the leases of all expire, so locked
+// rows are left out and retried separately.
 type lockCheck int
 
 const (
 	neverLocked lockCheck = iota // a writer has the whole database
 	lookFirst                    // a waiting statement cannot be interrupted
-	lookLate                     // after a statement that has waited, which the driver interrupts at the server
+	lookLate                     // after a statement that has waited: the driver can interrupt it at the server
 )
 
-// Bounds of a statement that has not checked for locks, and of the time in which every statement checks after one was
-// found.
 const (
+	// longestWait bounds a statement that runs without looking for locks first.
 	longestWait = 2 * time.Second
+	// carefulTime is how long every statement looks first, after one has had to wait.
 	carefulTime = time.Minute
 )
 
-// change runs a statement on rows, and needs to know which were left out.
+// change runs a statement on rows. locked are those that were left out.
 type change func(ctx context.Context, rows, locked []leased) error
 
 // changeFree runs a change on those of rows that no other session has locked, and returns the others.

@@ -108,8 +108,8 @@ func (s *store) mustRead(ctx context.Context, topic string) error {
 	return err
 }
 
-// ensureQueue returns the id of a group's queue, creating it if necessary. The first group of a topic takes over
-// earlier messages. Each step leaves a state that the next caller's steps handle, so no lock is needed.
+// ensureQueue returns the id of a group's queue, creating it if necessary. The first group of a topic takes over the
+// earlier messages. It needs no lock: whatever step another process has reached, the steps here continue from it.
 func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, error) {
 	for range 5 {
 		if id, found, err := s.queue(ctx, topic, group); err != nil || found {
@@ -120,8 +120,7 @@ func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, er
 		} else if n > 0 {
 			continue
 		}
-		// Another row is the first: either one without an owner, which becomes ours, or another group's, next to which we
-		// create ours.
+		// The topic has its first row: either it has no group yet and becomes ours, or we add ours to another group's.
 		if n, err := s.exec(ctx, "UPDATE redrive_queues SET consumer_group = ? WHERE topic = ? AND consumer_group = ?",
 			[]byte(group), []byte(topic), []byte{}); err != nil {
 			// A process of the same group was faster with the step below, and the name is taken.

@@ -32,7 +32,7 @@ type stream struct {
 	drained  bool           // the last claim has seen the end of the due rows
 	failures int            // consecutive failed claims
 
-	outstanding atomic.Int64 // claimed and not yet answered
+	outstanding atomic.Int64 // claimed and not yet settled
 	handled     atomic.Int64
 	ahead       atomic.Int64 // rows to lease beyond those being handled
 }
@@ -45,8 +45,8 @@ var (
 	_ driver.Watcher  = (*stream)(nil)
 )
 
-// Next implements driver.Stream. An unreachable database does not end it: leases outlive connections, and the handlers'
-// answers count when it is back.
+// Next implements driver.Stream. An unreachable database does not end it: leases outlive connections, and acks count
+// once the database is back.
 func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	for len(s.buffer) == 0 {
 		if err := s.fetch(ctx); err != nil {
@@ -56,7 +56,7 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	d := s.buffer[0]
 	s.buffer[0] = nil
 	s.buffer = s.buffer[1:]
-	return d.handedOut(), nil
+	return d.describe(), nil
 }
 
 // Gone implements driver.Watcher.
@@ -107,7 +107,7 @@ func (s *stream) fetch(ctx context.Context) error {
 	case len(list) > 0:
 		s.idle.reset()
 		s.reach = 1
-	case s.due: // locked by others: a claim with room for only these would find nothing after them
+	case s.due: // rows locked by others: the next claim must reach beyond them
 		s.reach = min(2*s.reach, longestReach)
 	default:
 		s.reach = 1
@@ -119,8 +119,8 @@ func (s *stream) fetch(ctx context.Context) error {
 
 const longestReach = 256
 
-// claim takes up to n rows. It ignores the end of Next's context: if a claim is cancelled on its way back from the
-// database, no process has its rows until their lease ends.
+// claim leases up to n rows. It ignores the end of Next's context: if a claim is cancelled after the database has run
+// it, no process gets its rows until their lease ends.
 func (s *stream) claim(n int, from int64) ([]claimed, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.t.cfg.PublishTimeout)
 	defer cancel()
@@ -141,8 +141,8 @@ func (s *stream) hold(list []claimed, began time.Time) {
 	s.outstanding.Add(int64(len(s.buffer)))
 }
 
-// free returns how many rows may be claimed now: none while it would be few, so that claims are large when handlers are
-// fast.
+// free returns how many rows to claim now. It returns 0 while there is only a little room, so that claims are large
+// when handlers are fast.
 func (s *stream) free() int {
 	ahead := s.ahead.Load()
 	n := int64(s.q.Concurrency) + ahead - s.outstanding.Load()
@@ -155,7 +155,7 @@ func (s *stream) free() int {
 // Context implements driver.Contexts. The handler's context ends when the lease is lost.
 func (s *stream) Context(parent context.Context, held *driver.Delivery) (context.Context, context.CancelFunc) {
 	d := held.Token.(*delivery)
-	return d.begin(parent), d.answered
+	return d.begin(parent), d.finished
 }
 
 // Begin implements driver.Beginner: it records that the handler of a row which may have killed a process starts.

@@ -47,7 +47,7 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 	}
 	outcome := rowOpen
 	defer func() { // even if fn panics
-		if d.turn(outcome); outcome == rowDecided {
+		if d.decided(outcome); outcome == rowDecided {
 			t.leases.drop(d)
 		}
 	}()

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// settleLinger lets answers gather while they arrive fast: a statement for a few rows costs the database nearly as much
-// as one for hundreds. A crash in this time redelivers the messages.
+// settleLinger lets acks gather while they arrive fast: a statement for a few rows costs the database nearly as much as
+// one for hundreds. A crash in this time redelivers the messages.
 const settleLinger = 5 * time.Millisecond
 
 // transport is a queue in a database, as one process sees it. The engine above it keeps the promises to users.
@@ -88,7 +88,7 @@ func (t *transport) start(name Dialect) {
 	t.watcher = newWatcher(t.store, t.cfg.PublishTimeout, t.listening, t.cfg.Logger)
 	t.background.Go(func() { t.watcher.run(running) })
 	t.background.Go(func() { t.leases.run(running) })
-	t.background.Go(func() { t.tend(running) })
+	t.background.Go(func() { t.maintain(running) })
 	// A listener occupies a connection, which a pool of one or two cannot spare.
 	if conns := t.db.Stats().MaxOpenConnections; name == PostgreSQL && (conns == 0 || conns > 2) {
 		t.listener = &listener{db: t.db, watcher: t.watcher, log: t.cfg.Logger}
@@ -96,16 +96,16 @@ func (t *transport) start(name Dialect) {
 	}
 }
 
-// tendInterval bounds how long claims are slow after the table has suddenly grown.
-const tendInterval = 3 * time.Second
+// maintainEvery bounds how long claims are slow after the table has suddenly grown.
+const maintainEvery = 3 * time.Second
 
-// tend maintains the table's statistics, and checks that the queues being read still exist.
-func (t *transport) tend(ctx context.Context) {
-	for wait.For(ctx, tendInterval) == nil {
+// maintain updates the table's statistics, and checks that the queues being read still exist.
+func (t *transport) maintain(ctx context.Context) {
+	for wait.For(ctx, maintainEvery) == nil {
 		if err := t.store.maintain(ctx, t.db); err != nil && ctx.Err() == nil {
 			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the table's statistics could not be maintained", "error", err)
 		}
-		if err := t.watcher.look(ctx, t.store); err != nil && ctx.Err() == nil {
+		if err := t.watcher.endGone(ctx, t.store); err != nil && ctx.Err() == nil {
 			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the queues being read could not be checked", "error", err)
 		}
 	}

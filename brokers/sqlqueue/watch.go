@@ -11,9 +11,9 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// watcher wakes a broker's idle subscriptions when they have due rows. It hears of them from this process and from the
-// database's notifications, and polls for the others, with one statement for all subscriptions, so that a thousand cost
-// no more than one. It is safe for concurrent use.
+// watcher wakes a broker's idle subscriptions when they have due rows. It learns of these from this process and from
+// the database's notifications, and polls for the rest with one statement for all subscriptions, so that a thousand
+// cost no more than one. It is safe for concurrent use.
 type watcher struct {
 	first func(ctx context.Context, low, high int64) (map[int64]time.Duration, error)
 	// listening reports whether the database notifies of new rows; polling then only finds missed ones.
@@ -32,7 +32,7 @@ type reader struct {
 	alarm *alarm
 	gone  chan struct{} // closed when the queue no longer exists
 
-	// The watcher's while the reader waits, otherwise the stream's.
+	// Used by the watcher while the reader waits, otherwise by the stream.
 	idle idleness
 	poll time.Time // the next one; zero unless the reader waits
 	due  bool      // the last poll found a due row
@@ -148,7 +148,7 @@ func (w *watcher) run(ctx context.Context) {
 		}
 		failures = 0
 		earliest = now.Add(20 * now.Sub(began))
-		w.tell(first, now)
+		w.polled(first, now)
 	}
 }
 
@@ -173,9 +173,9 @@ func (w *watcher) next() (at time.Time, low, high int64) {
 	return at, low, high
 }
 
-// tell passes on the result of a poll. A row that is due but stays in the queue is locked by another session: the
-// pauses between the attempts to claim it grow as well.
-func (w *watcher) tell(first map[int64]time.Duration, now time.Time) {
+// polled passes the result of a poll on to the readers. A due row that stays in the queue is locked by another session,
+// so the pauses between attempts to claim it grow as well.
+func (w *watcher) polled(first map[int64]time.Duration, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	listening := w.listening()
@@ -200,9 +200,9 @@ func (w *watcher) tell(first map[int64]time.Duration, now time.Time) {
 	}
 }
 
-// look ends the subscriptions whose queue has no row any more, or whose row is another queue's: ids may start over. The
-// row can be deleted by an operator, a restored dump or a truncated table. Later messages then go to another row.
-func (w *watcher) look(ctx context.Context, store *store) error {
+// endGone ends the subscriptions whose row in redrive_queues is gone, or now belongs to another queue, as ids may start
+// over: an operator has deleted it, truncated the table or restored a dump. New messages go to another row.
+func (w *watcher) endGone(ctx context.Context, store *store) error {
 	w.mu.Lock()
 	open := maps.Clone(w.queues)
 	w.mu.Unlock()
@@ -290,8 +290,7 @@ const (
 	listenedPause = time.Second // with notifications, polling only finds missed ones
 )
 
-// idleness returns the pauses between polls: short ones after a message, growing to longest. It costs an idle queue few
-// statements and a busy one little latency.
+// idleness returns the pauses between polls: short after a message, and growing to longest.
 type idleness struct{ longest, pause time.Duration }
 
 func (i *idleness) reset() { i.pause = 0 }

@@ -17,8 +17,8 @@ import (
 
 // Config configures a broker.
 type Config struct {
-	// Publisher stores messages: its Publish returns when they are as safe as the Pub/Sub can make them. The broker closes
-	// it. Required.
+	// Publisher stores messages: its Publish must not return before they are as safe as the Pub/Sub can make them. The
+	// broker closes it. Required.
 	Publisher message.Publisher
 	// Subscriber reads topics for the one group of Broker.Group. The broker closes it. Either this or NewSubscriber is
 	// required.
@@ -26,27 +26,27 @@ type Config struct {
 	// NewSubscriber returns a subscriber that reads for a group, brokers.DefaultGroup if a consumer names none. It is
 	// called once for each subscription, which closes it.
 	NewSubscriber func(group string) (message.Subscriber, error)
-	// Delays keeps messages until they are due: a SQL queue, or memory in tests. It must name consumers by their group, as
-	// these two do. The caller closes it after the broker. Without it nothing can be delayed.
+	// Delays keeps messages until they are due: a SQL queue, or memory in tests. It must identify consumers by their
+	// group, as these two do. The caller closes it after the broker. Without it nothing can be delayed.
 	Delays brokers.Broker
 
-	// Initialize prepares the Pub/Sub to keep messages of topic for group from now on. It is called before a group reads
-	// its topic, and for its dead letters, which may have no reader yet. Defaults to the subscriber's SubscribeInitialize,
-	// if it has one, and then only for the topic.
+	// Initialize prepares the Pub/Sub to keep the messages of topic for group from now on. It is called before a group
+	// reads its topic, and for the group's dead letters, which may have no reader yet. Defaults to the subscriber's
+	// SubscribeInitialize, if any, and then only for the topic.
 	Initialize func(ctx context.Context, topic, group string) error
 	// Ping checks that the Pub/Sub answers. Defaults to none.
 	Ping func(ctx context.Context) error
 
-	// Competing means that subscriptions of one group share its messages. Then there is one for each handler that may run
-	// at once, for subscribers that deliver one message at a time.
+	// Competing means that the subscriptions of one group share its messages. The broker then opens one for each handler
+	// that may run at once, because the subscriber delivers one message at a time.
 	Competing bool
-	// AckGrace bounds how long a closing subscription waits for the subscriber to notice the last acks, which Watermill's
-	// own show by cancelling the message's context: most lose an ack if they are closed right after it. Defaults to 0, no
-	// wait.
+	// AckGrace bounds how long a closing subscription waits for the subscriber to process the last acks: most lose an ack
+	// if they are closed right after it. Watermill's own adapters cancel the message's context once they have processed
+	// it. Defaults to 0, no wait.
 	AckGrace time.Duration
 	// Origin returns what the subscriber knows of a message's origin: partition, offset, key, timestamp. Optional.
 	Origin func(m *message.Message) envelope.Origin
-	// Durable, Ordered, MaxMessageBytes, MaxHeaderBytes and MaxConcurrency describe the Pub/Sub, for Capabilities.
+	// Durable, Ordered, MaxMessageBytes, MaxHeaderBytes and MaxConcurrency describe the Pub/Sub for Capabilities.
 	Durable, Ordered                bool
 	MaxMessageBytes, MaxHeaderBytes int64
 	MaxConcurrency                  int
@@ -56,7 +56,7 @@ type Config struct {
 	Broker brokers.Config
 }
 
-// Scheme of the URL of brokers without a separate one.
+// Scheme of the URL of a broker that New was given none for.
 const Scheme = "watermill"
 
 // Validate reports every fault of c at once.

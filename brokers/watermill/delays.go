@@ -32,8 +32,8 @@ func URLParams(more ...brokers.Param) []brokers.Param {
 	return append(params, more...)
 }
 
-// openDelays opens the broker whose URL is in the environment variable named by x-delays-env. It returns nil without
-// one.
+// openDelays opens the broker whose URL is in the environment variable named by x-delays-env, or returns nil if there
+// is none.
 func openDelays(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
 	name := cfg.Params.String(delaysParam)
 	if name == "" || os.Getenv(name) == "" {
@@ -46,7 +46,7 @@ func openDelays(ctx context.Context, cfg brokers.Config) (brokers.Broker, error)
 	return delays, nil
 }
 
-// kindOf is kafka for watermill+kafka://: brokers of several kinds may share their Delays.
+// kindOf returns kafka for watermill+kafka://, because brokers of several kinds may share their Delays.
 func kindOf(url string) string {
 	scheme, _, _ := strings.Cut(url, ":")
 	return strings.TrimPrefix(scheme, Scheme+"+")
@@ -55,8 +55,8 @@ func kindOf(url string) string {
 // firstTopic is where the first deliveries of a broker with that URL wait in its Delays.
 func firstTopic(url string) string { return "redrive_" + kindOf(url) + "_first_deliveries" }
 
-// RetryTopic is where the retries of a consumer wait in the Delays of a broker with that URL: no other consumer has a
-// queue of that name.
+// RetryTopic is where the retries of a consumer wait in the Delays of a broker with that URL. No other consumer's wait
+// there.
 func RetryTopic(url, topic, consumer string) string {
 	if consumer == "" {
 		consumer = brokers.DefaultGroup
@@ -83,7 +83,7 @@ func (t *transport) putRetry(ctx context.Context, o *driver.Outgoing) error {
 	if o.ExistingOnly {
 		ctx = envelope.WithExistingOnly(ctx)
 	}
-	m := rendered(o)
+	m := render(o)
 	for _, key := range delayedKeys {
 		if value, ok := m.Metadata[key]; ok {
 			m.Metadata[delayedPrefix+key] = value

@@ -10,14 +10,14 @@
 // # Delivery semantics
 //
 // At least once, as far as the Pub/Sub guarantees it: what its Publish confirms, and whether an ack reaches its server,
-// depends on the Pub/Sub. It never receives a nack except at shutdown, because most Pub/Subs redeliver a nacked message
-// at once: a message is held and delivered again after a pause. Messages that arrive while a subscription ends
-// are nacked. If the channel of a subscription ends, another one is opened, paced.
+// depends on the Pub/Sub. The Pub/Sub receives no nack except at shutdown, because most redeliver a nacked message at
+// once: the broker holds the message instead and delivers it again after a pause. Messages that arrive while a
+// subscription ends are nacked. If a subscription's channel is closed, the broker subscribes again, with pauses.
 //
 // # How delay works
 //
-// A retry waits in the Delays broker, in a queue that only the consumer group reads, and is delivered from there in
-// the same subscription: other groups of the topic never see it. A first-delivery delay also waits there, and is
+// A retry waits in the Delays broker, in a queue that only the consumer group reads, and arrives in the same
+// subscription: other groups of the topic never see it. A first-delivery delay also waits there, and is
 // published to its topic when due by any process that has the broker open. Without Delays nothing can be delayed: then
 // Capabilities.MaxDelay is 0, and brokers.Require reports it at start.
 //

@@ -67,7 +67,7 @@ func (s *stream) open(q *driver.Queue) error {
 			return err
 		}
 		if i == 0 {
-			s.own = messages // each hand-over costs more than the rest of a delivery
+			s.own = messages // passing each on to Next would cost more than the rest of a delivery
 			continue
 		}
 		s.forward(messages, false)
@@ -84,8 +84,7 @@ func (s *stream) open(q *driver.Queue) error {
 	return nil
 }
 
-// forward passes on messages until their channel ends. Messages that arrive after Close are nacked, and never handed
-// out.
+// forward passes messages on to Next until their channel is closed. It nacks those that arrive after Close.
 func (s *stream) forward(messages <-chan *message.Message, retry bool) {
 	s.forwards.Go(func() {
 		for m := range messages {
@@ -187,7 +186,7 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 	return nil
 }
 
-// maxNoted bounds how many acks are awaited: a subscriber that never cancels a context shows none of them.
+// maxNoted bounds how many acks are awaited: some subscribers never cancel a message's context.
 const maxNoted = 256
 
 // noteAck keeps an acked message until the subscriber has cancelled its context.
@@ -220,8 +219,8 @@ func (s *stream) awaitAcks(ctx context.Context) {
 	}
 }
 
-// Close implements driver.Stream. The subscriptions end when the subscriber has seen the acks, and messages in flight
-// are nacked after that: a subscriber that receives a nack while open redelivers at once.
+// Close implements driver.Stream. It first waits until the subscriber has processed the acks. Then it ends the
+// subscriptions, and only then nacks what is in flight: an open subscriber would redeliver it at once.
 func (s *stream) Close(ctx context.Context) error {
 	s.awaitAcks(ctx)
 	close(s.closed)

@@ -49,7 +49,7 @@ func (t *transport) publish(ctx context.Context, out []driver.Outgoing) error {
 	}
 	messages := make([]*message.Message, len(out))
 	for i := range out {
-		messages[i] = rendered(&out[i])
+		messages[i] = render(&out[i])
 		messages[i].SetContext(ctx)
 	}
 	t.mu.Lock()
@@ -70,8 +70,8 @@ func topicOf(to *driver.Destination) string {
 	return to.Topic
 }
 
-// rendered is the message of o as it is stored.
-func rendered(o *driver.Outgoing) *message.Message {
+// render returns the message to store for o.
+func render(o *driver.Outgoing) *message.Message {
 	m := message.NewMessage(o.Message.UUID, o.Message.Payload)
 	maps.Insert(m.Metadata, o.Headers())
 	return m
@@ -96,7 +96,7 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	return nil
 }
 
-// mayRead refuses a group other than that of the only subscriber: it would share that group's messages.
+// mayRead refuses a group other than the one that the only Subscriber reads for: the two would share messages.
 func (t *transport) mayRead(q *driver.Queue) error {
 	own := t.broker.Group
 	if own == "" {
@@ -166,7 +166,7 @@ func (t *transport) CanReschedule(time.Duration) error {
 		"names (%s) or in the Config, or never retry (MaxAttempts: 1): %w", DelaysEnv, brokers.ErrUnsupported)
 }
 
-// Traits implements driver.Transport. NackPause is not set: a nack would redeliver the message at once.
+// Traits implements driver.Transport. NackPause is not set: a nacked message would be redelivered at once.
 func (t *transport) Traits() driver.Traits {
 	return driver.Traits{Name: Scheme, SettleLocal: true, DelayRetriesOnly: true}
 }
@@ -183,9 +183,9 @@ func (t *transport) Ping(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close implements driver.Transport. The engine abandons a call of the Publisher that has timed out. A Publisher that
-// is closed during a call may panic: watermill-kafka v3.1.2 then sends on a channel that sarama has closed. So it is
-// closed when the call has returned, even if the engine has abandoned Close by then.
+// Close implements driver.Transport. It closes the Publisher after its last call has returned, even if the engine has
+// abandoned that call, and Close, by then. A Publisher that is closed during a call may panic: watermill-kafka v3.1.2
+// sends on a channel that sarama has closed.
 func (t *transport) Close(context.Context) error {
 	var err error
 	if t.cfg.Subscriber != nil {

@@ -16,13 +16,13 @@
 //
 // # Configuration that avoids faults of watermill-amqp v2.1.3
 //
-//	confirms, mandatory-free fanout   a publish returns when the server has the message; the queues of our readers and
-//	                                  dead letters are declared before
-//	no channel pool                   a pooled channel is lost with each connection that is cut, until Publish hangs
+//	confirms, queues declared first   a publish returned before the server had the message, and a fanout exchange drops
+//	                                  messages while no queue is bound to it
+//	no channel pool                   each cut connection lost a pooled channel, until Publish hung
 //	prefetch 1, N subscriptions       a subscription handles one message at a time, whatever its prefetch
 //	a tolerant marshaler              a header that is not text (an x-death, a delivery count, another service's number)
-//	                                  made the message come back forever, before any handler
-//	ghosts                            the empty message of a queue that was deleted is not delivered
+//	                                  made the server redeliver the message forever, before any handler
+//	no ghosts                         the deletion of a queue was delivered as an empty message
 //
 // # Limits
 //

@@ -93,7 +93,7 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	}, Driver{}.Params())
 }
 
-// withoutURL keeps the password of a URL out of an error.
+// withoutURL replaces an error that may contain a URL with its password.
 func withoutURL(err error) error {
 	if strings.Contains(err.Error(), "://") {
 		return errors.New("the server cannot be reached, or refuses the user")
@@ -119,7 +119,7 @@ type client struct {
 	connection *wamqp.ConnectionWrapper
 }
 
-// config is for a group's subscriber, and for the publisher with any.
+// config returns the configuration of a group's subscriber. For the publisher the group does not matter.
 func (c *client) config(group string) wamqp.Config {
 	config := wamqp.NewDurablePubSubConfig(c.uri,
 		func(topic string) string { return c.cfg.Broker.Naming.For(topic, group).Queue })

@@ -20,7 +20,7 @@ type Marshaler struct{ wamqp.DefaultMarshaler }
 
 var _ wamqp.Marshaler = Marshaler{}
 
-// errGhost makes watermill-amqp consume again: it mistakes the end of a consumer, as when its queue is deleted, for a
+// errGhost makes watermill-amqp consume again: it treats the end of a consumer, whose queue was deleted, as an empty
 // message.
 var errGhost = errors.New("the consumer was cancelled")
 
@@ -54,8 +54,8 @@ func (m Marshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, err
 }
 
-// tolerant guards against watermill-amqp's reaction to errors of a user's marshaler, which is to redeliver the message
-// forever: what it refuses is delivered unchanged, for the handler to fail on. A ghost never reaches it.
+// tolerant delivers unchanged what a user's marshaler refuses, so that the handler fails and the message becomes a dead
+// letter: watermill-amqp would redeliver it forever.
 type tolerant struct {
 	wamqp.Marshaler
 

@@ -23,9 +23,9 @@
 //	acks of all replicas       by default a leader that dies loses what it had confirmed
 //	the oldest offset          by default a new group misses messages published before it joined
 //	acks before the close      an ack right before Close was lost each time; it counts until the claim has returned
-//	a supervised consumer      after an error of the group it reconnected hundreds of times a second, and never made the
-//	                           topic again; now the subscription ends, and the next one, paced, makes what is missing
-//	topics made first          a publish to a missing topic failed, or created it with the server's defaults
+//	a supervised consumer      after an error of the group it reconnected hundreds of times a second, and never recreated
+//	                           the topic; now the subscription ends, and the next one, after a pause, creates the topic
+//	topics created first       a publish to a missing topic failed, or created it with the server's defaults
 //
 // # Limits
 //

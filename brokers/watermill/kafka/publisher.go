@@ -13,23 +13,23 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// publisher is watermill-kafka's, with topics made first and errors that the engine can decide on.
+// publisher is watermill-kafka's, but creates topics first and returns errors that the engine knows.
 type publisher struct {
 	client *client
 	inner  *wkafka.Publisher
 }
 
-// Publish makes a topic that is missing, also one that was deleted since.
+// Publish creates a missing topic, also one that was deleted meanwhile.
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	for try := 1; ; try++ {
 		err := p.publish(topic, messages)
 		gone := errors.Is(err, sarama.ErrUnknownTopicOrPartition)
 		if !gone || try == 2 {
-			return named(err)
+			return translate(err)
 		}
 		p.client.topics.forget(topic)
 		if len(messages) > 1 { // some may have been stored
-			return named(err)
+			return translate(err)
 		}
 	}
 }
@@ -43,7 +43,7 @@ func (p *publisher) publish(topic string, messages []*message.Message) error {
 	if err := p.client.topics.ensure(ctx, topic); err != nil {
 		return err
 	}
-	for _, m := range messages { // as watermill-kafka does, which does not stop when the time is over
+	for _, m := range messages { // watermill-kafka does the same, but does not stop when the context ends
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -57,8 +57,8 @@ func (p *publisher) publish(topic string, messages []*message.Message) error {
 // Close implements message.Publisher.
 func (p *publisher) Close() error { return errors.Join(p.inner.Close(), p.client.close()) }
 
-// named reports what an error means in the engine's words.
-func named(err error) error {
+// translate turns errors of sarama into those that the engine knows.
+func translate(err error) error {
 	var config sarama.ConfigurationError
 	switch {
 	case err == nil:

@@ -32,8 +32,8 @@ type lateSession struct{ sarama.ConsumerGroupSession }
 // Context implements sarama.ConsumerGroupSession.
 func (s lateSession) Context() context.Context { return lateContext{s.ConsumerGroupSession.Context()} }
 
-// lateContext ends for those that wait for its end, which stops the claim behind the message in flight, and has no
-// error for the one that looks whether an ack still counts.
+// lateContext is done when the session is, which ends the claim after the message in flight, but has no error:
+// watermill-kafka checks for that before it passes an ack on.
 type lateContext struct{ context.Context }
 
 // Err implements context.Context.

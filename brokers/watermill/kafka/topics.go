@@ -87,23 +87,23 @@ func (t *topics) forget(topic string) {
 	t.mu.Unlock()
 }
 
-// looking paces checks of a topic that was just created.
-var looking = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
+// checking paces checks of a topic that was just created.
+var checking = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
 
 // ready waits until every partition has a leader.
 func (t *topics) ready(ctx context.Context, topic string) error {
 	for n := 1; ; n++ {
-		err := t.led(topic)
+		err := t.hasLeaders(topic)
 		if err == nil {
 			return nil
 		}
-		if ended := wait.For(ctx, looking.After(n)); ended != nil {
+		if ended := wait.For(ctx, checking.After(n)); ended != nil {
 			return errors.Join(err, ended)
 		}
 	}
 }
 
-func (t *topics) led(topic string) error {
+func (t *topics) hasLeaders(topic string) error {
 	if err := t.conn.RefreshMetadata(topic); err != nil {
 		return err
 	}

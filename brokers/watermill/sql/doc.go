@@ -22,15 +22,15 @@
 //
 // # Configuration that avoids faults of watermill-sql v3.1.0
 //
-//	payloads as bytes              JSON refuses the very payloads that fail
-//	wide ids                       36 characters were not enough for the ids of others
-//	one message a transaction      an error in a batch redelivered acked messages before it
+//	payloads as bytes              JSON refuses just the payloads that fail
+//	wide ids                       other producers' ids did not fit 36 characters
+//	one message a transaction      an error in a batch redelivered the messages acked before it
 //	a long ack deadline            a handler slower than the deadline was started again while it still ran
-//	tables made under a lock       services that start together fail to create the same table
+//	tables created under a lock    services that started together failed to create the same table
 //	a close that waits for the ack an ack right before Close was rolled back
-//	separate pools                 a subscription holds a connection while its handler runs, and a pool of one is stuck
-//	READ COMMITTED on MySQL        a handler that publishes to its own topic waited for its own transaction
-//	metadata of any bytes          what is not UTF-8 was replaced
+//	separate pools                 a subscription holds a connection while its handler runs, so a pool of one got stuck
+//	READ COMMITTED on MySQL        a handler that published to its own topic waited for its own transaction
+//	metadata of any bytes          bytes that are not UTF-8 were replaced
 //
 // # Limits
 //

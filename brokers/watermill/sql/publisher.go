@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// publisher is watermill-sql's, but creates tables first and returns errors that the engine can interpret.
+// publisher is watermill-sql's, but creates tables first and returns errors that the engine knows.
 type publisher struct {
 	client *client
 	inner  *wsql.Publisher
@@ -26,7 +26,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	for try := 1; ; try++ {
 		err := p.publish(topic, messages)
 		if try == 2 || !missing(err) {
-			return p.client.named(err)
+			return p.client.translate(err)
 		}
 		p.client.forget(topic)
 	}
@@ -44,8 +44,8 @@ func (p *publisher) publish(topic string, messages []*message.Message) error {
 // Close implements message.Publisher.
 func (p *publisher) Close() error { return errors.Join(p.inner.Close(), p.client.close()) }
 
-// named translates an error into one that the engine knows.
-func (c *client) named(err error) error {
+// translate turns an error into one that the engine knows.
+func (c *client) translate(err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -52,7 +52,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	cfg := wsql.SubscriberConfig{
 		ConsumerGroup: s.group, AckDeadline: &deadline, PollInterval: p.Duration("poll"),
 		ResendInterval: 10 * time.Millisecond,
-		SchemaAdapter:  noting{c.schema, busy}, OffsetsAdapter: offsets,
+		SchemaAdapter:  busySchema{c.schema, busy}, OffsetsAdapter: offsets,
 	}
 	if c.cfg.Change != nil {
 		c.cfg.Change(&cfg)
@@ -73,7 +73,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		case <-s.closing:
 		}
 		if !busy.Load() {
-			cancel() // it may wait for another member's lock, which Close does not interrupt
+			cancel() // it may be waiting for another member's lock, which Close does not interrupt
 		}
 		timer := time.AfterFunc(closeTimeout, cancel)
 		_ = inner.Close()
@@ -90,22 +90,22 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
-// noting tracks whether a transaction contains messages: from the first row until the next query, which follows its
+// busySchema tracks whether a transaction holds messages: from the first row until the next query, which follows the
 // commit.
-type noting struct {
+type busySchema struct {
 	wsql.SchemaAdapter
 
 	busy *atomic.Bool
 }
 
 // SelectQuery implements wsql.SchemaAdapter.
-func (n noting) SelectQuery(topic, group string, offsets wsql.OffsetsAdapter) wsql.Query {
+func (n busySchema) SelectQuery(topic, group string, offsets wsql.OffsetsAdapter) wsql.Query {
 	n.busy.Store(false)
 	return n.SchemaAdapter.SelectQuery(topic, group, offsets)
 }
 
 // UnmarshalMessage implements wsql.SchemaAdapter.
-func (n noting) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
+func (n busySchema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
 	n.busy.Store(true)
 	return n.SchemaAdapter.UnmarshalMessage(row)
 }
