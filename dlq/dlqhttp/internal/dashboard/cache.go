@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
+
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 )
 
 // cache keeps what refreshing pages show for an interval, and loads it only once at a time, for any number of viewers.
@@ -93,7 +95,7 @@ func cached[T any](ctx context.Context, c *cache, key string, load func(context.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
 			defer cancel()
 			k := kept{at: c.now()}
-			k.value, k.err = load(ctx)
+			k.value, k.err = operations.Guarded(func() (T, error) { return load(ctx) })
 			c.keep(key, generation, k)
 			return k, nil
 		})

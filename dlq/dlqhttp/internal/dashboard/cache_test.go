@@ -106,6 +106,13 @@ func TestCache_LeavingAndErrors(t *testing.T) {
 	})
 }
 
+// A load runs in a goroutine of ours: when it panics, its callers get an error and the process lives.
+func TestCache_Panic(t *testing.T) {
+	c := newCache(time.Hour)
+	_, _, err := cached(t.Context(), c, "k", func(context.Context) (int, error) { panic("boom") })
+	require.EqualError(t, err, "panic: boom")
+}
+
 // The cache is bounded, however many pages a user walks through.
 func TestCache_Bounded(t *testing.T) {
 	c := newCache(time.Hour)

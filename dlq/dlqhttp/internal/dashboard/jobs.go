@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 )
 
 // jobs are changes of many entries that take longer than a person waits for a page. They belong to this process: an
@@ -19,7 +20,7 @@ type jobs struct {
 	all map[string]*job
 }
 
-// job is one of them.
+// job is a change of many entries.
 type job struct {
 	ID, Title, Who, Back string
 	Started              time.Time
@@ -30,7 +31,7 @@ type job struct {
 	Err  error
 }
 
-// Running reports whether it is still running.
+// Running reports whether the job has not ended.
 func (j *job) Running() bool {
 	select {
 	case <-j.done:
@@ -74,7 +75,7 @@ func (r *request) inBackground(title, back string, work func(context.Context) (s
 	ctx := context.WithoutCancel(r.Context())
 	go func() {
 		defer close(j.done)
-		j.Said, j.Err = work(ctx)
+		j.Said, j.Err = operations.Guarded(func() (string, error) { return work(ctx) })
 		r.forget()
 		if j.Err != nil {
 			r.cfg.Logger.WarnContext(ctx, "dashboard: a change of many entries failed", "title", title, "error", j.Err)
@@ -103,12 +104,12 @@ func (j *job) fault(ctx context.Context) error {
 	return f
 }
 
-// job watches one.
+// job is the page that watches a job.
 func (r *request) job() error {
 	j := r.jobs.get(r.PathValue("id"))
 	if j == nil {
-		return newFault(http.StatusNotFound, "This server does not know it",
-			"It may have been restarted. It is safe to repeat: completed changes are kept.", dlq.ErrNotFound)
+		return newFault(http.StatusNotFound, "There is no such job",
+			"The server may have been restarted. It is safe to repeat: completed changes are kept.", dlq.ErrNotFound)
 	}
 	return r.page("job", view{Title: j.Title, Nav: "entries", Live: j.Running(), Every: 1, Data: j})
 }

@@ -37,14 +37,17 @@ type counted struct {
 	*sqlstore.Store
 	asked atomic.Int64
 	down  atomic.Bool
-	// broken answers only to Ping.
-	broken atomic.Bool
+	// broken answers only to Ping, and so does panics, which panics at anything else.
+	broken, panics atomic.Bool
 }
 
 var errDown = errors.New("connection refused")
 
 func (c *counted) ask() error {
 	c.asked.Add(1)
+	if c.panics.Load() {
+		panic("boom")
+	}
 	if c.down.Load() || c.broken.Load() {
 		return errDown
 	}
@@ -227,6 +230,16 @@ func TestPages_FiftyViewersCostAsMuchAsOne(t *testing.T) {
 	require.Equal(t, one, s.store.asked.Load())
 }
 
+// A change of many entries that panics in the background is a page with an error, and the process lives.
+func TestJobs_Panic(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 1)
+	s.store.panics.Store(true)
+	w := s.post(access.Operator, "/entries/act", url.Values{"do": {"resolve"}, "status": {"PENDING"}})
+	require.Equal(t, http.StatusServiceUnavailable, w.Code)
+	require.Contains(t, w.Body.String(), "panic: boom")
+}
+
 // A viewer sees no buttons, and the server refuses requests that a viewer forges.
 func TestPages_Roles(t *testing.T) {
 	s := newSite(t)
@@ -391,7 +404,7 @@ func TestPages_Faults(t *testing.T) {
 		says   string
 	}{
 		"/entries/99":             {http.StatusNotFound, "audit log"},
-		"/entries/x":              {http.StatusNotFound, "an entry&#39;s id is a number"},
+		"/entries/x":              {http.StatusNotFound, "the id of an entry is a number"},
 		"/entries?status=NEW":     {http.StatusUnprocessableEntity, "one of PENDING"},
 		"/entries?after=zzz":      {http.StatusUnprocessableEntity, "first page"},
 		"/groups/nope":            {http.StatusNotFound, "purged"},
@@ -403,7 +416,7 @@ func TestPages_Faults(t *testing.T) {
 		"/runs/new?jq=%7B":        {http.StatusOK, "jq expression"},
 		"/runs/new?canary=x":      {http.StatusOK, "such as 1, 10, 100"},
 		"/retention?days=9":       {http.StatusUnprocessableEntity, "choose resolved, discarded, or both"},
-		"/entries/act?do=resolve": {http.StatusUnprocessableEntity, "tick some entries"},
+		"/entries/act?do=resolve": {http.StatusUnprocessableEntity, "select some entries"},
 		"/jobs/nope":              {http.StatusNotFound, "is safe to repeat"},
 		"/nowhere":                {http.StatusNotFound, "no such page"},
 	} {
@@ -415,7 +428,7 @@ func TestPages_Faults(t *testing.T) {
 	for _, page := range []string{"/", "/groups", "/report", "/entries", "/audit", "/retention"} {
 		w := s.get(access.Admin, page)
 		require.Equal(t, http.StatusServiceUnavailable, w.Code, page)
-		require.Contains(t, w.Body.String(), "tried again automatically")
+		require.Contains(t, w.Body.String(), "retries automatically")
 		require.Contains(t, w.Body.String(), "data-every", "it does")
 	}
 	s.store.down.Store(false)
@@ -429,7 +442,7 @@ func TestPages_FaultsOfAStoreThatAnswers(t *testing.T) {
 	w := s.get(access.Viewer, "/groups")
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
 	require.NotContains(t, w.Body.String(), "The store does not answer")
-	require.Contains(t, w.Body.String(), "The store answers, but this page could not be made")
+	require.Contains(t, w.Body.String(), "The store answers, but this page failed")
 	require.Contains(t, w.Body.String(), errDown.Error())
 	s.store.broken.Store(false)
 	s.store.down.Store(true)
@@ -472,6 +485,27 @@ func TestPages_Conflict(t *testing.T) {
 	w := s.post(access.Operator, "/entries/1", url.Values{"do": {"resolve"}, "version": {"1"}})
 	require.Equal(t, http.StatusConflict, w.Code)
 	require.Contains(t, w.Body.String(), "by bob")
+}
+
+// Of a process that lags behind, the page shows which of the two it has not done yet.
+func TestPages_Live(t *testing.T) {
+	texts := map[bool]string{true: "1 process has not paused yet", false: "1 process has not resumed yet"}
+	for paused, want := range texts {
+		var out strings.Builder
+		s := liveService{Service: driver.Service{Name: "shop", Pause: driver.IntakePause{Paused: paused}}, Pausing: 1}
+		require.NoError(t, pages()["live"].ExecuteTemplate(&out, "main",
+			&view{Data: &liveData{Services: []liveService{s}}}))
+		require.Contains(t, out.String(), want)
+	}
+}
+
+// An approver reads of an entry that it would be skipped, or what would be sent, not both.
+func TestPages_Review(t *testing.T) {
+	var out strings.Builder
+	data := &runData{Review: &wire.RunReview{Sample: []wire.SampleEntry{{Problem: "jq: no number"}}}}
+	require.NoError(t, pages()["run"].ExecuteTemplate(&out, "main", &view{Data: data}))
+	require.Contains(t, out.String(), "Would be skipped: jq: no number")
+	require.NotContains(t, out.String(), "Sent unchanged")
 }
 
 // Settings and topology are shown as text.

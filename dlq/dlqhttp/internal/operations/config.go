@@ -1,5 +1,5 @@
-// Package operations is what the API and the dashboard have in common: their configuration, the operations that both
-// offer, and what the error of an operation means to its caller.
+// Package operations is what the API and the dashboard share: their configuration, the operations that both offer, and
+// what an error of one means to the caller.
 package operations
 
 import (
@@ -40,7 +40,7 @@ type Config struct {
 	// it records.
 	Read       func(ctx context.Context, what string, entries ...int64) error
 	AuditReads bool
-	// ShowFaults answers with what the store or the broker said, which otherwise is only logged.
+	// ShowFaults answers with the error of the store or the broker, which is otherwise only logged.
 	ShowFaults bool
 	// Session reports whether a caller has logged in, and can log out. Nil means that no caller has.
 	Session func(*http.Request) bool

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"strings"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -17,7 +19,7 @@ type Fault struct {
 	Title, Detail string
 }
 
-// faults are the errors with a meaning: the first that fits counts. %s in a detail is the error's text.
+// faults are the known errors; the first that matches counts. %s in a detail is the error's text.
 var faults = []struct {
 	err error
 	Fault
@@ -30,15 +32,15 @@ var faults = []struct {
 		http.StatusNotFound, "Not found", "It may have been purged. The audit log has its history.",
 	}},
 	{dlq.ErrConflict, Fault{
-		http.StatusConflict, "Someone was faster",
-		"Nothing was changed: %s. Go back, look again, and decide again.",
+		http.StatusConflict, "Someone else was faster",
+		"Nothing was changed: %s. Go back and look at it again.",
 	}},
-	{dlq.ErrForbidden, Fault{http.StatusForbidden, "This is not for you", "%s."}},
+	{dlq.ErrForbidden, Fault{http.StatusForbidden, "You may not do this", "%s."}},
 	{dlq.ErrInvalid, Fault{http.StatusUnprocessableEntity, "This is not valid", "%s. Nothing was changed."}},
 }
 
-// FaultOf finds the meaning of an error. Without one, the store or something behind it did not answer: there is no
-// detail, and the status is 503, or 504 when the time of the request is over.
+// FaultOf returns what an error means. An unknown one means that the store, or something behind it, failed: it has no
+// detail, and the status 503, or 504 when the request ran out of time.
 func FaultOf(ctx context.Context, err error) Fault {
 	if refused, ok := errors.AsType[*visible.RefusedError](err); ok {
 		status := http.StatusForbidden
@@ -60,4 +62,29 @@ func FaultOf(ctx context.Context, err error) Fault {
 		return Fault{Status: http.StatusGatewayTimeout, Title: "It took too long"}
 	}
 	return Fault{Status: http.StatusServiceUnavailable, Title: "This did not work"}
+}
+
+// PanicError is a panic as an error.
+type PanicError struct {
+	value any
+	stack []byte
+}
+
+// Error omits the stack, which is for the log.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+// LogValue has the stack.
+func (e *PanicError) LogValue() slog.Value {
+	return slog.GroupValue(slog.Any("panic", e.value), slog.String("stack", string(e.stack)))
+}
+
+// Guarded calls do in a goroutine of ours, where a panic would end the process, not only the request: it returns the
+// panic as a [PanicError].
+func Guarded[T any](do func() (T, error)) (value T, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = &PanicError{fault, debug.Stack()}
+		}
+	}()
+	return do()
 }

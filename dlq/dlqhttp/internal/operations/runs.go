@@ -29,7 +29,7 @@ func (c *Config) Review(ctx context.Context, id string, sample int) (*wire.RunRe
 	if err := c.Read(ctx, "review", sampled(review.Sample)...); err != nil {
 		return nil, err
 	}
-	return new(c.Visible(ctx).Review(review)), nil
+	return new(c.Visible(ctx).Review(review, c.Manager.Now(ctx))), nil
 }
 
 func sampled(samples []redrive.Sample) []int64 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -40,7 +41,7 @@ func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error
 	who := access.From(ctx)
 	if full := a.streams.Open(&who); full != "" {
 		return nil, huma.ErrorWithHeaders(huma.NewError(http.StatusServiceUnavailable,
-			fmt.Sprintf("%s: ask GET %s/runs/%s now and then", full, a.path, in.ID)), http.Header{"Retry-After": {"30"}})
+			fmt.Sprintf("%s: poll GET %s/runs/%s instead", full, a.path, in.ID)), http.Header{"Retry-After": {"30"}})
 	}
 	return &huma.StreamResponse{Body: func(ctx huma.Context) { //nolint:contextcheck // huma's context has ours
 		defer a.streams.Close(&who)
@@ -55,18 +56,9 @@ func (a *API) stream(hc huma.Context, id string) {
 	runs := make(chan *redrive.Run)
 	go func() {
 		defer close(runs)
-		for run, err := range a.cfg.Runner.WatchRun(ctx, id, watchEvery) {
-			if err != nil {
-				if ctx.Err() == nil && !errors.Is(err, dlq.ErrNotFound) {
-					a.cfg.Logger.WarnContext(ctx, "progress stream ended", "run", id, "error", err)
-				}
-				return
-			}
-			select {
-			case runs <- run:
-			case <-ctx.Done():
-				return
-			}
+		_, err := operations.Guarded(func() (struct{}, error) { return struct{}{}, a.follow(ctx, id, runs) })
+		if err != nil && ctx.Err() == nil && !errors.Is(err, dlq.ErrNotFound) {
+			a.cfg.Logger.WarnContext(ctx, "progress stream ended", "run", id, "error", err)
 		}
 	}()
 	hc.SetHeader("Content-Type", "text/event-stream")
@@ -81,12 +73,12 @@ func (a *API) stream(hc huma.Context, id string) {
 		case run, more := <-runs:
 			if !more {
 				if last != nil && last.State.Ended() {
-					_ = events.send("end", a.visible(ctx).Run(last)) // the last event; no reader is left for the error
+					_ = events.send("end", a.shown(ctx, last)) // the last event; no reader is left for the error
 				}
 				return
 			}
 			last = run
-			err = events.send("progress", a.visible(ctx).Run(run))
+			err = events.send("progress", a.shown(ctx, run))
 		case <-alive.C:
 			err = events.write(": still here\n\n")
 		case <-a.closing:
@@ -98,6 +90,21 @@ func (a *API) stream(hc huma.Context, id string) {
 			return
 		}
 	}
+}
+
+// follow passes on every change of a run.
+func (a *API) follow(ctx context.Context, id string, runs chan<- *redrive.Run) error {
+	for run, err := range a.cfg.Runner.WatchRun(ctx, id, watchEvery) {
+		if err != nil {
+			return err
+		}
+		select {
+		case runs <- run:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // eventWriter writes server-sent events.
