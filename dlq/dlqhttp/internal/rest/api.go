@@ -34,7 +34,7 @@ type API struct {
 
 // Extensions of the document.
 const (
-	// ExtRole is the least role that a route requires.
+	// ExtRole is the lowest role that may use a route.
 	ExtRole = "x-role"
 	// ExtChanges means that a route changes something: a read-only server refuses it.
 	ExtChanges = "x-changes"
@@ -48,7 +48,7 @@ const (
 
 const description = `Look at dead letters, group them, fix them, send them back to where they came from, and watch what happens to them.
 
-x-role is the least role that a route asks for: viewer, operator, approver, admin. x-changes marks a route that changes something, which a
+x-role is the lowest role that may use a route: viewer, operator, approver, admin. x-changes marks a route that changes something, which a
 read-only server refuses.
 
 Errors are application/problem+json; a refused request has changed nothing:
@@ -59,7 +59,7 @@ Errors are application/problem+json; a refused request has changed nothing:
 - 409: someone else was faster; conflict has who, and when
 - 412: If-Match names a version that is not the latest; conflict names who changed it
 - 413: the body is too large; 415: it is not of a type that the route takes
-- 429: too many requests; 503: the store or the broker does not answer. Retry-After is when to try again
+- 429: too many requests; 503, 504: the store or the broker does not answer, or not in time. Retry-After is when to try again
 `
 
 // New makes the API and registers its routes with mux, below the prefix and Base.
@@ -153,14 +153,14 @@ func (a *API) Idempotent(next http.Handler) http.Handler {
 	return a.answers.Idempotent(a.cfg.Limits.Body, next)
 }
 
-// EndStreams ends the open progress streams, and refuses new ones: a server that shuts down would wait for them. Call
-// it once.
+// EndStreams ends the progress streams, for which a server that shuts down would wait. A new one ends at once. Call it
+// once.
 func (a *API) EndStreams() { close(a.closing) }
 
 // route is a route without its handler.
 type route struct {
 	ID, Method, Path, Tag, Summary, Description string
-	// Role is the least role that may use it. Changes means that a read-only server refuses it.
+	// Role is the lowest role that may use it. Changes means that a read-only server refuses it.
 	Role    access.Role
 	Changes bool
 	// Slow means that it has no time limit.
@@ -280,7 +280,7 @@ func (a *API) allowed(ctx huma.Context, next func(huma.Context)) {
 	case r.Changes && a.cfg.ReadOnly:
 		reason = "this server is read-only (server.read_only): nothing is changed"
 	case r.Changes && ctx.Operation().RequestBody == nil && a.tooLarge(ctx):
-		status, reason = http.StatusRequestEntityTooLarge, "this request has no body"
+		status, reason = http.StatusRequestEntityTooLarge, "this route takes no body"
 	default:
 		next(ctx)
 		return

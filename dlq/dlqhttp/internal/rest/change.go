@@ -33,7 +33,7 @@ func (a *API) changeRoutes() {
 		{"resolve", "Mark a dead letter as taken care of", http.StatusOK, access.Operator, m.Resolve},
 		{"discard", "Give a dead letter up; it is kept and can be restored", http.StatusOK, access.Operator, m.Discard},
 		{"restore", "Undo resolve, discard or park", http.StatusOK, access.Operator, m.Restore},
-		{"park", "Put a dead letter aside for a person", http.StatusOK, access.Operator, m.Park},
+		{"park", "Set a dead letter aside for a person", http.StatusOK, access.Operator, m.Park},
 		{
 			"release", "End the wait for the outcome of a redrive; the note is required", http.StatusOK, access.Admin,
 			m.Release,
@@ -48,7 +48,7 @@ func (a *API) changeRoutes() {
 	handle(a, route{
 		ID: "change-entries", Method: http.MethodPost, Path: "/entries/bulk", Tag: "entries", Slow: true,
 		Summary: "Resolve, discard, restore or park everything that a filter picks", Role: access.Operator, Changes: true,
-		Description: "To send back what a filter picks, start a run. Changes made before an error remain: to repeat the " +
+		Description: "To send back what a filter picks, start a run. Changes made before an error remain; repeating the " +
 			"request is safe.",
 	}, a.bulk)
 }

@@ -40,7 +40,7 @@ func (a *API) editRoutes() {
 	}, a.edit)
 }
 
-// editOf checks that the caller may make this edit of a body.
+// editOf is the requested edit of a body, which the caller may make.
 func (a *API) editOf(ctx context.Context, id int64, w *wire.Edit, of *dlq.Body) (dlq.Edit, error) {
 	var edit dlq.Edit
 	edit.SetWire(w)

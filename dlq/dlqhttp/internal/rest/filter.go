@@ -18,7 +18,7 @@ type Query struct {
 	PayloadFields []string `query:"payload_fields,explode" nullable:"false" maxItems:"8" doc:"Fields of the JSON payload with the values that they must have: customer.id=42. Lists are looked into. Reads every payload that the rest leaves." example:"[\"customer.id=42\"]"`
 
 	IDs      []int64       `query:"ids" nullable:"false" maxItems:"1000" doc:"These entries: 7,9,12."`
-	Redrives optional[int] `query:"redrives" minimum:"0" maximum:"2147483647" doc:"Redriven exactly so often."`
+	Redrives optional[int] `query:"redrives" minimum:"0" maximum:"2147483647" doc:"Redriven exactly this often."`
 }
 
 // filter is the filter of the parameters.

@@ -110,10 +110,7 @@ func (a *API) runs(ctx context.Context, in *runsInput) (*page[wire.RunList], err
 	if err != nil {
 		return nil, err
 	}
-	list := wire.RunList{Runs: make([]wire.Run, 0, len(runs)), Next: next}
-	for i := range runs {
-		list.Runs = append(list.Runs, a.visible(ctx).Run(&runs[i]))
-	}
+	list := wire.RunList{Runs: a.visible(ctx).Runs(runs, a.cfg.Manager.Now(ctx)), Next: next}
 	return &page[wire.RunList]{Link: in.next(next), Body: list}, nil
 }
 
@@ -150,7 +147,7 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 	}
 	return &startOutput{
 		Location: a.path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version),
-		Body: a.visible(ctx).Run(run),
+		Body: a.shown(ctx, run),
 	}, nil
 }
 
@@ -178,12 +175,17 @@ func (a *API) previewRun(ctx context.Context, in *struct{ Body wire.RunPreviewRe
 	return a.cfg.Preview(ctx, spec, in.Body.Sample)
 }
 
+// shown is the run as the caller may see it.
+func (a *API) shown(ctx context.Context, run *redrive.Run) wire.Run {
+	return a.visible(ctx).Run(run, a.cfg.Manager.Now(ctx))
+}
+
 func (a *API) run(ctx context.Context, in *RunID) (*tagged[wire.Run], error) {
 	run, err := a.cfg.Runner.Run(ctx, in.ID)
 	if err != nil {
 		return nil, err
 	}
-	return &tagged[wire.Run]{ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
+	return &tagged[wire.Run]{ETag: etag(run.Version), Body: a.shown(ctx, run)}, nil
 }
 
 func (a *API) reviewRun(ctx context.Context, in *struct {
@@ -231,7 +233,7 @@ func (a *API) steer(
 	if err != nil {
 		return nil, err
 	}
-	return &tagged[wire.Run]{ETag: etag(run.Version), Body: a.visible(ctx).Run(run)}, nil
+	return &tagged[wire.Run]{ETag: etag(run.Version), Body: a.shown(ctx, run)}, nil
 }
 
 func (a *API) adjustRun(ctx context.Context, in *adjustInput) (*tagged[wire.Run], error) {

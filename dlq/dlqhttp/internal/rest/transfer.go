@@ -128,8 +128,8 @@ func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.
 	switch {
 	case limited.over:
 		return nil, huma.NewError(http.StatusRequestEntityTooLarge,
-			"an import of this server has at most "+driver.FormatID(a.cfg.Limits.Import)+
-				" bytes: send it in parts; the lines before may have been stored")
+			"this server imports at most "+driver.FormatID(a.cfg.Limits.Import)+
+				" bytes at once: send it in parts; earlier lines may have been stored")
 	case limited.late:
 		return nil, huma.NewError(http.StatusRequestTimeout,
 			"the import was cut off: send it again; earlier lines may have been stored")

@@ -20,8 +20,8 @@ func (a *API) validationEvent(ctx context.Context, e *dlq.Entry) wire.Validation
 
 type validationInput struct {
 	Status string `query:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED" default:"PENDING"`
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"At most so many, the newest first."`
-	Cursor string `query:"cursor" maxLength:"200" doc:"Of the Link header of the page before."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"At most this many, the newest first."`
+	Cursor string `query:"cursor" maxLength:"200" doc:"From the Link header of the previous page."`
 	Self
 }
 

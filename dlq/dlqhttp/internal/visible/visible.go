@@ -96,8 +96,17 @@ func (v View) Stats(s *driver.Stats) wire.Stats {
 	return shown
 }
 
-// Run is the visible part of a run, with its progress now.
-func (v View) Run(r *redrive.Run) wire.Run { return v.rules.Run(r.Shown(time.Now())) }
+// Run is the visible part of a run, with its progress at a time of the store.
+func (v View) Run(r *redrive.Run, now time.Time) wire.Run { return v.rules.Run(r.Shown(now)) }
+
+// Runs are the visible parts of runs, never nil.
+func (v View) Runs(runs []redrive.Run, now time.Time) []wire.Run {
+	shown := make([]wire.Run, len(runs))
+	for i := range runs {
+		shown[i] = v.Run(&runs[i], now)
+	}
+	return shown
+}
 
 // Item is the visible part of an entry of a run.
 func (v View) Item(i *redrive.Item) wire.RunItem { return v.rules.Item(i.RunItem) }
@@ -134,9 +143,9 @@ func (v View) sample(shown *wire.SampleEntry, of *redrive.Sample) {
 	}
 }
 
-// Review is the visible part of a review.
-func (v View) Review(r *redrive.Review) wire.RunReview {
-	shown := r.Wire(time.Now())
+// Review is the visible part of a review, with the run's progress at a time of the store.
+func (v View) Review(r *redrive.Review, now time.Time) wire.RunReview {
+	shown := r.Wire(now)
 	if !v.Hides() {
 		return shown
 	}
@@ -198,24 +207,10 @@ func (v View) Letter() func(*wire.Letter) {
 	return v.rules.Letter
 }
 
-// What a page or a comparison needs in the manager's own types is its JSON form, read back.
-
-// shownBody is the visible part of a body.
+// shownBody is the visible part of a body, as the manager's own type: a comparison needs that.
 func (v View) shownBody(b *dlq.Body) *dlq.Body {
 	shown := &dlq.Body{}
 	w := v.Body(b)
 	_ = shown.SetWire(&w) // we made the digest
-	return shown
-}
-
-// ShownRun is a copy of a run.
-func (v View) ShownRun(r *redrive.Run) *redrive.Run { return &redrive.Run{Run: v.Run(r)} }
-
-// ShownRuns are copies of runs.
-func (v View) ShownRuns(runs []redrive.Run) []redrive.Run {
-	shown := make([]redrive.Run, len(runs))
-	for i := range runs {
-		shown[i] = *v.ShownRun(&runs[i])
-	}
 	return shown
 }
