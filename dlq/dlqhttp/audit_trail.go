@@ -18,29 +18,29 @@ type auditTrail struct {
 	manager *dlq.Manager
 	logger  *slog.Logger
 	reads   bool
-	// limit limits the records of one caller, so that none fills the log; the next record has the number of those beyond.
+	// limit limits the records of each caller, so that no caller can fill the log. omitted counts those beyond the limit
+	// for the caller's next record.
 	limit *access.Limiter
 
-	mu   sync.Mutex
-	more map[string]int
+	mu      sync.Mutex
+	omitted map[string]int
 }
 
 // The burst and the rate per second of one caller's guesses.
 const (
 	guessBurst = 100
 	guessRate  = 0.2
-	maxMore    = 1000
+	maxOmitted = 1000 // callers
 )
 
 func newAuditTrail(cfg *Config) *auditTrail {
 	return &auditTrail{
 		manager: cfg.Manager, logger: cfg.Logger, reads: cfg.AuditReads, limit: access.NewLimiter(guessRate, guessBurst),
-		more: map[string]int{},
+		omitted: map[string]int{},
 	}
 }
 
-// refused records that a caller asked for hidden values. What it looked for is not in the record, which others can
-// read.
+// refused records that a caller asked for hidden values, but not for which ones: others can read the record.
 func (t *auditTrail) refused(ctx context.Context, err *visible.RefusedError) {
 	who := access.From(ctx)
 	t.logger.WarnContext(ctx, "a request for hidden values was refused", "actor", who.Name, "role", who.Role.String(),
@@ -58,20 +58,20 @@ func (t *auditTrail) refused(ctx context.Context, err *visible.RefusedError) {
 	}
 }
 
-// allowed reports whether there is room for a record, and adds how many had none.
+// allowed reports whether the caller may have another record, and adds to its detail how many were omitted.
 func (t *auditTrail) allowed(identity string, detail map[string]string) bool {
 	_, ok := t.limit.Allow(identity)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !ok {
-		if len(t.more) < maxMore || t.more[identity] > 0 {
-			t.more[identity]++
+		if len(t.omitted) < maxOmitted || t.omitted[identity] > 0 {
+			t.omitted[identity]++
 		}
 		return false
 	}
-	if n := t.more[identity]; n > 0 {
+	if n := t.omitted[identity]; n > 0 {
 		detail["more"] = strconv.Itoa(n)
-		delete(t.more, identity)
+		delete(t.omitted, identity)
 	}
 	return true
 }
@@ -90,7 +90,7 @@ func (t *auditTrail) read(ctx context.Context, what string, entries ...int64) er
 		}
 	}
 	if err := t.manager.Record(ctx, records...); err != nil {
-		return fmt.Errorf("the reading could not be recorded, so nothing is shown: %w", err)
+		return fmt.Errorf("the read could not be recorded, so nothing is shown: %w", err)
 	}
 	return nil
 }

@@ -27,8 +27,8 @@ type Config struct {
 	Runner *redrive.Runner
 	// Prefix is the path below which everything is served, such as /ops. Defaults to none.
 	Prefix string
-	// Auth are tried in order for the sender of a request. Without any, the server only answers this machine, whose users
-	// may do everything.
+	// Auth identifies the sender of a request: the first authenticator that reads its credentials decides. Without any,
+	// the server only answers this machine, whose users may do everything.
 	Auth []Authenticator
 	// Login lets people log in with an OpenID provider, alongside Auth. Nil means no login.
 	Login *Login
@@ -44,9 +44,9 @@ type Config struct {
 	ReadOnly bool
 	// Redaction hides what not everyone may see. Nil hides nothing.
 	Redaction *redact.Rules
-	// AuditReads records in the audit log who has seen the message of which entry. Messages are not shown if that fails.
+	// AuditReads records in the audit log who read which entry's message. A message is not shown if that fails.
 	AuditReads bool
-	// RevealTo is the least role that sees what Redaction hides. With the zero Role no one does.
+	// RevealTo is the lowest role that sees what Redaction hides. The zero Role means that no role does.
 	RevealTo Role
 	// Health reports on the components. Nil only checks the store. It is called for each /readyz and must return within
 	// its context.
@@ -69,8 +69,8 @@ type Config struct {
 	Metrics http.Handler
 	// Limits limit what a client may request.
 	Limits Limits
-	// ShowFaults answers a request that failed with what the store or the broker said, which otherwise is only logged: for
-	// a handler that only its own user reaches.
+	// ShowFaults answers a failed request with the error of the store or the broker, which is otherwise only logged. Set
+	// it for a handler that only its own user can reach.
 	ShowFaults bool
 	// Logger logs changes, refusals and faults. Defaults to slog.Default().
 	Logger *slog.Logger
@@ -105,7 +105,7 @@ var (
 	ErrBadCredentials = access.ErrBadCredentials
 )
 
-// The roles, the least first; each includes those before it.
+// The roles, the lowest first; each includes those before it.
 const (
 	Viewer   = access.Viewer
 	Operator = access.Operator

@@ -110,9 +110,9 @@ func (h *Handler) recovered(next http.Handler) http.Handler {
 			switch fault := recover(); fault {
 			case nil:
 			case http.ErrAbortHandler:
-				panic(fault) // intended: the connection must break
+				panic(fault) // on purpose: it breaks the connection
 			default:
-				h.cfg.Logger.ErrorContext(r.Context(), "a request made the server panic", "path", r.URL.Path, "panic",
+				h.cfg.Logger.ErrorContext(r.Context(), "panic while serving a request", "path", r.URL.Path, "panic",
 					fmt.Sprint(fault),
 					"stack", string(debug.Stack()))
 				problem.Write(w, http.StatusInternalServerError, "an internal error; the server's log has the details")
@@ -151,7 +151,7 @@ func (h *Handler) livez(w http.ResponseWriter, _ *http.Request) {
 // healthTimeout is how long a component may take to respond.
 const healthTimeout = 3 * time.Second
 
-// readyz reports whether the program can do its work: the status of each component to everyone, the reason to viewers.
+// readyz reports whether the program is ready: the status of each component to everyone, the reasons to viewers.
 func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
 	var report Health
 	if access.From(r.Context()).Role.Allows(access.Viewer) {

@@ -33,7 +33,7 @@ func (h *Handler) loginRoutes(mux *access.Mux, guard *access.Guard) {
 
 func (h *Handler) startLogin(w http.ResponseWriter, r *http.Request) {
 	if err := h.cfg.Login.Start(w, r); err != nil {
-		h.cfg.Logger.ErrorContext(r.Context(), "no one can log in", "error", err)
+		h.cfg.Logger.ErrorContext(r.Context(), "a login could not begin", "error", err)
 		h.plainPage(w, http.StatusServiceUnavailable, "The login provider does not answer", "Try again in a minute.",
 			h.home())
 	}
@@ -43,17 +43,17 @@ func (h *Handler) finishLogin(w http.ResponseWriter, r *http.Request) {
 	who, to, err := h.cfg.Login.Finish(w, r)
 	switch {
 	case errors.Is(err, access.ErrLogin):
-		h.cfg.Logger.WarnContext(r.Context(), "a login did not succeed", "remote", r.RemoteAddr, "error", err)
+		h.cfg.Logger.WarnContext(r.Context(), "login rejected", "remote", r.RemoteAddr, "error", err)
 		h.plainPage(w, http.StatusUnauthorized, "The login did not succeed", "Begin again. The server's log has the reason.",
 			h.home())
 	case err != nil:
-		h.cfg.Logger.ErrorContext(r.Context(), "a login failed", "error", err)
+		h.cfg.Logger.ErrorContext(r.Context(), "login failed", "error", err)
 		h.plainPage(w, http.StatusServiceUnavailable, "The login failed", "Try again in a minute.", h.home())
 	case who.Role <= access.None:
-		h.cfg.Logger.WarnContext(r.Context(), "a person without a role has logged in", "actor", who.Name, "remote",
+		h.cfg.Logger.WarnContext(r.Context(), "login without a role", "actor", who.Name, "remote",
 			r.RemoteAddr)
 		h.plainPage(w, http.StatusForbidden, "You have no role here",
-			who.Name+" is in no group that has one: ask who runs this server.", "")
+			who.Name+" has no role on this server. Ask the people who run it.", "")
 	default:
 		h.cfg.Logger.InfoContext(r.Context(), "logged in", "actor", who.Name, "role", who.Role.String())
 		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // G710: a path of this server, see local
@@ -62,11 +62,11 @@ func (h *Handler) finishLogin(w http.ResponseWriter, r *http.Request) {
 
 func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
 	if err := h.cfg.Login.End(w, r); err != nil {
-		h.cfg.Logger.ErrorContext(r.Context(), "a session could not be ended", "error", err)
-		problem.Write(w, http.StatusServiceUnavailable, "the store does not answer: the session has not ended")
+		h.cfg.Logger.ErrorContext(r.Context(), "a logout failed", "error", err)
+		problem.Write(w, http.StatusServiceUnavailable, "the store does not answer: you are still logged in")
 		return
 	}
-	h.plainPage(w, http.StatusOK, "You are logged out", "At the provider you may still be logged in.", h.home())
+	h.plainPage(w, http.StatusOK, "You are logged out", "You may still be logged in at the provider.", h.home())
 }
 
 func (h *Handler) home() string { return h.cfg.Prefix + "/" }

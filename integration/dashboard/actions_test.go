@@ -113,7 +113,7 @@ func TestEntry_Conflict(t *testing.T) {
 	_, err := s.manager.Discard(t.Context(), id, dlq.By{Actor: "bob"})
 	require.NoError(t, err)
 	b.follow(`button[value=resolve]`)
-	b.has("Someone was faster")
+	b.has("Someone else was faster")
 	require.Contains(t, b.text(), "by bob")
 	require.Equal(t, dlq.Discarded, s.entry(t, id).Status)
 }
@@ -208,7 +208,7 @@ func TestEntries_Ticked(t *testing.T) {
 	for _, id := range ids[1:4] {
 		b.click(fmt.Sprintf(`input[name=pick][value="%d"]`, id))
 	}
-	b.wait(`document.querySelector("[data-picked]").innerText === "3 ticked"`)
+	b.wait(`document.querySelector("[data-picked]").innerText === "3 selected"`)
 	b.follow(`button[value=discard]`)
 	require.Contains(t, b.text(), "Discard 3 entries?")
 	for _, id := range ids {

@@ -32,7 +32,7 @@ func TestKeys(t *testing.T) {
 	b.key("j")
 	b.key("j")
 	b.key("x")
-	b.wait(`document.querySelector("[data-picked]").innerText === "1 ticked"`)
+	b.wait(`document.querySelector("[data-picked]").innerText === "1 selected"`)
 	require.Equal(t, driver.FormatID(ids[1]), eval[string](b, `document.querySelector("input[name=pick]:checked").value`))
 	b.key("k")
 	require.Equal(t, driver.FormatID(ids[0]), eval[string](b, `document.activeElement.innerText`))
@@ -72,7 +72,7 @@ func TestKeys_SelectionSurvivesARefresh(t *testing.T) {
 	}
 	newer(1)
 	b.key("x")
-	b.wait(`document.querySelector("[data-picked]").innerText === "1 ticked"`)
+	b.wait(`document.querySelector("[data-picked]").innerText === "1 selected"`)
 	ticked := `document.querySelector("input[name=pick]:checked").value`
 	require.Equal(t, driver.FormatID(ids[1]), eval[string](b, ticked))
 	// This lets a refresh be in flight when the box is ticked.

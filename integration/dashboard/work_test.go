@@ -30,7 +30,7 @@ func TestCauses_SortAndTick(t *testing.T) {
 	for _, text := range []string{"alpha", "gamma"} {
 		b.click(`input[name=pick][aria-label*="` + text + `"]`)
 	}
-	b.wait(`document.querySelector("[data-picked]").innerText === "2 ticked"`)
+	b.wait(`document.querySelector("[data-picked]").innerText === "2 selected"`)
 	b.follow(`button[value=discard]`)
 	require.Contains(t, b.text(), "Discard 5 entries of 2 causes?")
 	require.Equal(t, dlq.Pending, s.entry(t, few[0]).Status)

@@ -33,17 +33,15 @@ func Basic(users ...User) (Authenticator, error) {
 		cost, err := bcrypt.Cost([]byte(u.Bcrypt))
 		switch {
 		case u.Name == "":
-			errs = append(errs, fmt.Errorf("user %d: give a name", i+1))
+			errs = append(errs, fmt.Errorf("user %d: a name is required", i+1))
 		case b.users[u.Name].Name != "":
 			errs = append(errs, fmt.Errorf("duplicate user %s", u.Name))
 		case u.Role <= None:
-			errs = append(errs, fmt.Errorf("user %s needs a role", u.Name))
+			errs = append(errs, fmt.Errorf("user %s: a role is required", u.Name))
 		case err != nil:
-			errs = append(errs, fmt.Errorf("user %s: the password's hash is bcrypt's, as redrive config hash-password prints it",
-				u.Name))
+			errs = append(errs, fmt.Errorf("user %s: hash: not a bcrypt hash; redrive config hash-password makes one", u.Name))
 		case cost < bcrypt.DefaultCost:
-			errs = append(errs, fmt.Errorf("user %s: the cost of the password's hash is %d: at least %d", u.Name, cost,
-				bcrypt.DefaultCost))
+			errs = append(errs, fmt.Errorf("user %s: hash: cost %d is too low: at least %d", u.Name, cost, bcrypt.DefaultCost))
 		}
 		b.users[u.Name] = u
 	}

@@ -102,7 +102,7 @@ func (g *Guard) Recognize(next http.Handler) http.Handler {
 // another site.
 func (g *Guard) Open(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !g.fit(w, r) {
+		if !g.acceptable(w, r) {
 			return
 		}
 		if wait, ok := g.requests.Allow(host(r.RemoteAddr)); !ok {
@@ -127,7 +127,7 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, who *Principal, ne
 }
 
 func (g *Guard) admit(w http.ResponseWriter, r *http.Request) (Principal, bool) {
-	if !g.fit(w, r) {
+	if !g.acceptable(w, r) {
 		return Principal{}, false
 	}
 	who, err := g.authenticate(r)
@@ -135,15 +135,15 @@ func (g *Guard) admit(w http.ResponseWriter, r *http.Request) (Principal, bool) 
 	case err == nil && who.Role > None:
 		return who, true
 	case err == nil:
-		problem.Write(w, http.StatusForbidden, who.Name+" has no role here")
+		problem.Write(w, http.StatusForbidden, who.Name+" has no role on this server")
 	default:
 		g.refuse(w, r, err)
 	}
 	return Principal{}, false
 }
 
-// fit refuses requests with too many headers, for other servers, and of other sites.
-func (g *Guard) fit(w http.ResponseWriter, r *http.Request) bool {
+// acceptable refuses requests with too many headers, for other servers, and from other sites.
+func (g *Guard) acceptable(w http.ResponseWriter, r *http.Request) bool {
 	if size := headerSize(r.Header); size > maxHeaders {
 		problem.Write(w, http.StatusRequestHeaderFieldsTooLarge,
 			fmt.Sprintf("the headers have %d bytes: at most %d", size, maxHeaders))
@@ -151,7 +151,7 @@ func (g *Guard) fit(w http.ResponseWriter, r *http.Request) bool {
 	}
 	reason := g.foreign(r)
 	if reason == "" && g.origins.Check(r) != nil {
-		reason = "a page of another site may not change anything here; list its origin (server.origins) if it may"
+		reason = "a page of another site may not change anything here: if it should, add its origin to server.origins"
 	}
 	if reason == "" {
 		return true
@@ -179,7 +179,7 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if g.cfg.Unauthorized != nil && g.cfg.Unauthorized(w, r) {
 		return
 	}
-	problem.Write(w, http.StatusUnauthorized, "say who you are: Authorization: Bearer <token>, or user and password")
+	problem.Write(w, http.StatusUnauthorized, "log in: Authorization: Bearer <token>, or user and password")
 }
 
 // authenticate identifies a caller. Wrong credentials are counted and logged, wherever they are sent, and further
@@ -188,14 +188,14 @@ func (g *Guard) authenticate(r *http.Request) (Principal, error) {
 	address, account := host(r.RemoteAddr), accountOf(r)
 	if g.guessing(r, address, account) {
 		err := &slowed{time.Duration(float64(time.Second) / failureRate)}
-		g.note(r, account, err)
+		g.logRefused(r, account, err)
 		return Principal{}, err
 	}
 	who, err := g.identify(r)
 	if err == nil || errors.Is(err, ErrNoCredentials) {
 		return who, err
 	}
-	g.note(r, account, err)
+	g.logRefused(r, account, err)
 	wait, fine := g.failures.Allow(address)
 	if account != "" {
 		if more, ok := g.accounts.Allow(account); !ok {
@@ -208,8 +208,8 @@ func (g *Guard) authenticate(r *http.Request) (Principal, error) {
 	return Principal{}, err
 }
 
-// note logs refused credentials.
-func (g *Guard) note(r *http.Request, account string, err error) {
+// logRefused logs refused credentials.
+func (g *Guard) logRefused(r *http.Request, account string, err error) {
 	g.cfg.Logger.WarnContext(r.Context(), "credentials refused", "remote", r.RemoteAddr, "account", account, "path",
 		r.URL.Path, "error", err)
 }
@@ -275,11 +275,11 @@ func (g *Guard) foreign(r *http.Request) string {
 	name := strings.ToLower(host(r.Host))
 	if len(g.cfg.Auth) > 0 {
 		if len(g.cfg.Hosts) > 0 && !slices.Contains(g.cfg.Hosts, name) {
-			return fmt.Sprintf("this server is not %.100q: list the name (server.hosts) if it is", name)
+			return fmt.Sprintf("this server does not answer for host %.100q: if it should, add the name to server.hosts", name)
 		}
 		return ""
 	}
-	const remedy = ": this server has no authentication and answers to its own machine only; configure server.auth"
+	const remedy = ": without authentication this server only answers its own machine; configure server.auth"
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && !local.IP.IsLoopback() {
 		return "the request came in on " + local.IP.String() + remedy
 	}
@@ -297,8 +297,8 @@ func (g *Guard) foreign(r *http.Request) string {
 		name == "localhost" || strings.HasSuffix(name, ".localhost") || slices.Contains(g.cfg.Hosts, name) {
 		return ""
 	}
-	return fmt.Sprintf("the request is for host %.100q, which is not this machine (localhost, 127.0.0.1): list the name "+
-		"(server.hosts) if it is", name)
+	return fmt.Sprintf("the request is for host %.100q, which is not this machine (localhost, 127.0.0.1): if it is, add "+
+		"the name to server.hosts", name)
 }
 
 func host(hostport string) string {

@@ -15,31 +15,31 @@ const (
 	lookupRate, lookupBurst = 2, 100
 )
 
-// known remembers what is known about credentials, by their digest. It is bounded: when it is full, it forgets
-// everything. The zero known is empty; it is safe for concurrent use.
+// known remembers valid credentials by their digest. When it is full it forgets all of them. The zero value is
+// empty; it is safe for concurrent use.
 type known[K comparable, V any] struct {
-	mu sync.Mutex
-	of map[K]V
+	mu       sync.Mutex
+	byDigest map[K]V
 }
 
 func (k *known[K, V]) get(digest K) (value V, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	value, ok = k.of[digest]
+	value, ok = k.byDigest[digest]
 	return value, ok
 }
 
 func (k *known[K, V]) put(digest K, value V) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.of == nil || len(k.of) >= maxKnown {
-		k.of = map[K]V{}
+	if k.byDigest == nil || len(k.byDigest) >= maxKnown {
+		k.byDigest = map[K]V{}
 	}
-	k.of[digest] = value
+	k.byDigest[digest] = value
 }
 
 func (k *known[K, V]) forget(digest K) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.of, digest)
+	delete(k.byDigest, digest)
 }

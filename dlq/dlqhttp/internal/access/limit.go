@@ -12,9 +12,9 @@ type Limiter struct {
 	every rate.Limit
 	burst int
 
-	mu    sync.Mutex
-	of    map[string]*bucket
-	swept time.Time
+	mu      sync.Mutex
+	buckets map[string]*bucket
+	swept   time.Time
 }
 
 type bucket struct {
@@ -22,7 +22,7 @@ type bucket struct {
 	used    time.Time
 }
 
-// maxBuckets limits the memory: beyond it idle ones are forgotten, and if all are busy, the rest share one.
+// maxBuckets limits the memory. Beyond it, idle buckets are forgotten; if none is idle, the remaining names share one.
 const maxBuckets = 10_000
 
 // NewLimiter makes a Limiter. A rate of 0 or less allows everything.
@@ -30,7 +30,7 @@ func NewLimiter(perSecond float64, burst int) *Limiter {
 	if perSecond <= 0 {
 		return nil
 	}
-	return &Limiter{every: rate.Limit(perSecond), burst: burst, of: map[string]*bucket{}}
+	return &Limiter{every: rate.Limit(perSecond), burst: burst, buckets: map[string]*bucket{}}
 }
 
 // Allow takes one from name's allowance, or returns how long to wait. A nil Limiter allows everything.
@@ -59,19 +59,19 @@ func (l *Limiter) Spent(name string) bool {
 func (l *Limiter) bucket(name string, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.of[name]
+	b := l.buckets[name]
 	if b == nil {
-		if len(l.of) >= maxBuckets {
+		if len(l.buckets) >= maxBuckets {
 			l.sweep(now)
 		}
-		if len(l.of) >= maxBuckets {
+		if len(l.buckets) >= maxBuckets {
 			name = ""
-			b = l.of[name]
+			b = l.buckets[name]
 		}
 	}
 	if b == nil {
 		b = &bucket{limiter: rate.NewLimiter(l.every, l.burst)}
-		l.of[name] = b
+		l.buckets[name] = b
 	}
 	b.used = now
 	return b.limiter
@@ -83,9 +83,9 @@ func (l *Limiter) sweep(now time.Time) {
 		return
 	}
 	l.swept = now
-	for name, b := range l.of {
+	for name, b := range l.buckets {
 		if b.limiter.TokensAt(now) >= float64(l.burst) {
-			delete(l.of, name)
+			delete(l.buckets, name)
 		}
 	}
 }

@@ -68,8 +68,8 @@ const (
 
 const (
 	defaultSession = 8 * time.Hour
-	// attempt is how long a person may take at the provider.
-	attempt         = 10 * time.Minute
+	// atProvider is how long a person may take at the provider.
+	atProvider      = 10 * time.Minute
 	providerTimeout = 10 * time.Second
 )
 
@@ -153,7 +153,7 @@ func (l *Login) Start(w http.ResponseWriter, r *http.Request) error {
 	kept := url.Values{
 		"state": {state}, "nonce": {nonce}, "verifier": {verifier}, "to": {local(r.URL.Query().Get("to"), l.prefix)},
 	}
-	l.set(w, l.flow(), kept.Encode(), attempt)
+	l.set(w, l.flow(), kept.Encode(), atProvider)
 	http.Redirect(w, r, client.AuthCodeURL(state, oidc.Nonce(nonce), oauth2.S256ChallengeOption(verifier)),
 		http.StatusFound)
 	return nil
@@ -167,14 +167,14 @@ var ErrLogin = errors.New("the login did not succeed")
 func (l *Login) Finish(w http.ResponseWriter, r *http.Request) (who Principal, to string, err error) {
 	c, err := r.Cookie(l.flow())
 	if err != nil {
-		return who, "", fmt.Errorf("%w: it was not begun in this browser, or too long ago", ErrLogin)
+		return who, "", fmt.Errorf("%w: it was not started in this browser, or too long ago", ErrLogin)
 	}
 	l.set(w, l.flow(), "", -time.Second) // a login can only be used once
 	kept, err := url.ParseQuery(c.Value)
 	q := r.URL.Query()
 	if err != nil || kept.Get("state") == "" ||
 		subtle.ConstantTimeCompare([]byte(kept.Get("state")), []byte(q.Get("state"))) != 1 {
-		return who, "", fmt.Errorf("%w: it was begun elsewhere", ErrLogin)
+		return who, "", fmt.Errorf("%w: it was started elsewhere", ErrLogin)
 	}
 	if q.Get("error") != "" || q.Get("code") == "" {
 		return who, "", fmt.Errorf("%w: the provider refused it: %.100s", ErrLogin, clean(q.Get("error")))

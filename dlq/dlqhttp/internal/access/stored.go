@@ -56,7 +56,7 @@ func (s *stored) Authenticate(r *http.Request) (Principal, error) {
 		k.used = now
 		s.known.put(digest, k)
 		if err := s.store.UseToken(r.Context(), digest, now); err != nil {
-			s.logger.WarnContext(r.Context(), "the use of a token could not be noted", "error", err)
+			s.logger.WarnContext(r.Context(), "the use of a token could not be recorded", "error", err)
 		}
 	}
 	return Principal{Name: k.token.Name, Role: role}, nil

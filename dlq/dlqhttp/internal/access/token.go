@@ -43,17 +43,17 @@ func Bearer(tokens ...Token) (Authenticator, error) {
 		sum, err := hex.DecodeString(strings.TrimPrefix(t.SHA256, hashPrefix))
 		switch {
 		case err != nil || len(sum) != sha256.Size:
-			errs = append(errs, fmt.Errorf("token %d (%s): its digest is %s and 64 hex digits, as redrive config hash-token "+
-				"prints it", i+1, t.Name, hashPrefix))
+			errs = append(errs, fmt.Errorf("token %d (%s): hash: not %s and 64 hex digits; redrive config hash-token makes one",
+				i+1, t.Name, hashPrefix))
 			continue
 		case t.Name == "":
 			errs = append(errs, fmt.Errorf("token %d: a name is required", i+1))
 		case t.Role <= None:
-			errs = append(errs, fmt.Errorf("token %d (%s): it needs a role", i+1, t.Name))
+			errs = append(errs, fmt.Errorf("token %d (%s): a role is required", i+1, t.Name))
 		}
 		for _, other := range b.sums {
 			if [sha256.Size]byte(sum) == other {
-				errs = append(errs, fmt.Errorf("token %d (%s): someone else has the same", i+1, t.Name))
+				errs = append(errs, fmt.Errorf("token %d (%s): duplicate token", i+1, t.Name))
 			}
 		}
 		b.sums = append(b.sums, [sha256.Size]byte(sum))
@@ -61,7 +61,7 @@ func Bearer(tokens ...Token) (Authenticator, error) {
 	return b, errors.Join(errs...)
 }
 
-// Authenticate compares with every token, so that the time does not reveal anything.
+// Authenticate compares with every token, so that its duration reveals nothing.
 func (b *bearer) Authenticate(r *http.Request) (Principal, error) {
 	token, asPassword, ok := tokenOf(r)
 	if !ok {

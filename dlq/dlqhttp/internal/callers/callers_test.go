@@ -22,7 +22,7 @@ func TestStreams(t *testing.T) {
 	for i := range 80 {
 		require.Empty(t, s.Open(&access.Principal{Name: strconv.Itoa(i), Role: access.Operator}))
 	}
-	require.Contains(t, s.Open(&access.Principal{Name: "late", Role: access.Approver}), "90 streams are open")
+	require.Contains(t, s.Open(&access.Principal{Name: "late", Role: access.Approver}), "90 progress streams are open")
 	require.Empty(t, s.Open(&admin))
 	s.Close(&admin)
 	s.Close(&viewer)
@@ -63,5 +63,5 @@ func TestCallers(t *testing.T) {
 	for i := range 2 * maxCallers {
 		c.keys(&access.Principal{Name: strconv.Itoa(i), Role: access.Viewer})
 	}
-	require.Len(t, c.of, maxCallers)
+	require.Len(t, c.byCaller, maxCallers)
 }

@@ -1,4 +1,4 @@
-// Package callers limits what one caller of the API can take of shared resources, and keeps the responses to repeatable
+// Package callers limits what one caller of the API may use of what all share, and keeps the responses to repeatable
 // requests.
 package callers
 
@@ -53,14 +53,15 @@ type answer struct {
 	body    []byte
 }
 
-// Answers are the kept responses by caller identity: after a role was taken away nothing is replayed.
+// Answers are the kept responses by caller. The role is part of the identity: a caller that lost a role gets no
+// response from before.
 type Answers struct {
-	mu sync.Mutex
-	of map[string]*idempotency
+	mu       sync.Mutex
+	byCaller map[string]*idempotency
 }
 
 // NewAnswers makes empty Answers.
-func NewAnswers() *Answers { return &Answers{of: map[string]*idempotency{}} }
+func NewAnswers() *Answers { return &Answers{byCaller: map[string]*idempotency{}} }
 
 // keys are the kept responses of a caller. Unauthenticated callers choose their names, so they share one set.
 func (c *Answers) keys(who *access.Principal) *idempotency {
@@ -70,14 +71,14 @@ func (c *Answers) keys(who *access.Principal) *idempotency {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.of[identity] == nil {
-		if len(c.of) >= maxCallers {
-			delete(c.of, oldest(c.of, func(i *idempotency) time.Time { return i.used }))
+	if c.byCaller[identity] == nil {
+		if len(c.byCaller) >= maxCallers {
+			delete(c.byCaller, oldest(c.byCaller, func(i *idempotency) time.Time { return i.used }))
 		}
-		c.of[identity] = &idempotency{answers: map[[32]byte]*answer{}}
+		c.byCaller[identity] = &idempotency{answers: map[[32]byte]*answer{}}
 	}
-	c.of[identity].used = time.Now()
-	return c.of[identity]
+	c.byCaller[identity].used = time.Now()
+	return c.byCaller[identity]
 }
 
 // oldest is the key of the value with the earliest time.
@@ -124,7 +125,8 @@ func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 			return
 		case !found.done:
 			w.Header().Set("Retry-After", "1")
-			problem.Write(w, http.StatusConflict, "the first request with this "+KeyHeader+" is still in progress: ask again")
+			problem.Write(w, http.StatusConflict,
+				"the first request with this "+KeyHeader+" is still in progress: try again later")
 			return
 		default:
 			maps.Copy(w.Header(), found.header)

@@ -12,14 +12,14 @@ import (
 type Streams struct {
 	all, each, reserve int
 
-	mu    sync.Mutex
-	of    map[string]int
-	total int
+	mu       sync.Mutex
+	byCaller map[string]int
+	total    int
 }
 
 // NewStreams allows this many in total.
 func NewStreams(all int) *Streams {
-	return &Streams{all: all, each: max(1, all/10), reserve: all / 10, of: map[string]int{}}
+	return &Streams{all: all, each: max(1, all/10), reserve: all / 10, byCaller: map[string]int{}}
 }
 
 // Open takes a slot and returns "", or explains why none is free.
@@ -32,12 +32,12 @@ func (s *Streams) Open(who *access.Principal) string {
 	}
 	switch {
 	case s.total >= all:
-		return fmt.Sprintf("%d streams are open, which is all that this server has", s.total)
-	case s.of[who.Identity()] >= s.each:
-		return fmt.Sprintf("you have %d streams open, which is all that one caller may have", s.each)
+		return fmt.Sprintf("%d progress streams are open, the most that this server allows", s.total)
+	case s.byCaller[who.Identity()] >= s.each:
+		return fmt.Sprintf("you have %d progress streams open, the most that one caller may have", s.each)
 	}
 	s.total++
-	s.of[who.Identity()]++
+	s.byCaller[who.Identity()]++
 	return ""
 }
 
@@ -46,7 +46,7 @@ func (s *Streams) Close(who *access.Principal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total--
-	if s.of[who.Identity()]--; s.of[who.Identity()] == 0 {
-		delete(s.of, who.Identity())
+	if s.byCaller[who.Identity()]--; s.byCaller[who.Identity()] == 0 {
+		delete(s.byCaller, who.Identity())
 	}
 }

@@ -95,7 +95,7 @@ func (r *request) auditRows(records []wire.AuditRecord) []auditRow {
 		})
 		rows[i].Name = "run " + oneLine(13, id)
 		if err == nil {
-			rows[i].Name = r.nameOf(r.sees.ShownRun(run))
+			rows[i].Name = r.nameOf(new(r.sees.Run(run, r.now())))
 		}
 	}
 	return rows

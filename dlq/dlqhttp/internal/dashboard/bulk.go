@@ -21,7 +21,7 @@ type bulkAction struct {
 var bulkActions = map[string]bulkAction{
 	"resolve": {
 		driver.ActionResolve, "Resolve", "resolved",
-		"They are taken care of: the cause is fixed elsewhere, and nothing is sent.",
+		"They are taken care of elsewhere. Nothing is sent.",
 	},
 	"discard": {
 		driver.ActionDiscard, "Discard", "discarded",
@@ -54,7 +54,7 @@ func chosen(q url.Values, now time.Time) (search, error) {
 	if q.Get("scope") != "all" {
 		if len(q["pick"]) == 0 {
 			return search{}, newFault(http.StatusUnprocessableEntity, "Nothing is selected",
-				"Go back and tick some entries, or choose all that match.", nil)
+				"Go back and select some entries, or all that match.", nil)
 		}
 		q = url.Values{"id": q["pick"]}
 	}
@@ -93,10 +93,10 @@ func (r *request) confirmCauses() error {
 	var refused *fault
 	switch {
 	case len(picked) == 0:
-		refused = newFault(http.StatusUnprocessableEntity, "Nothing is selected", "Go back and tick some causes.", nil)
+		refused = newFault(http.StatusUnprocessableEntity, "Nothing is selected", "Go back and select some causes.", nil)
 	case redrive:
 		refused = newFault(http.StatusUnprocessableEntity, "One cause at a time",
-			"A run takes one cause, so that its canary is meaningful. Tick one.", nil)
+			"A run takes one cause, so that its canary is meaningful. Select one.", nil)
 	}
 	if refused != nil {
 		refused.back, refused.backLabel = data.Back, data.BackLabel

@@ -257,7 +257,7 @@ func (r *request) changeCause() error {
 	)
 	switch do := r.PostForm.Get("do"); do {
 	case "note":
-		done, err = "Your note is kept with the cause.", r.note(fingerprint)
+		done, err = "Your note was added.", r.note(fingerprint)
 	case "mute":
 		var period time.Duration
 		if period, err = time.ParseDuration(r.PostForm.Get("period")); err != nil || !slices.Contains(mutePeriods, period) {
@@ -269,7 +269,7 @@ func (r *request) changeCause() error {
 			done = "No one is notified of this cause for " + age(period) + "."
 		}
 	case "unmute":
-		done, err = "This cause notifies again.", r.cfg.Manager.Unmute(ctx, fingerprint, r.by())
+		done, err = "Notifications of this cause are on again.", r.cfg.Manager.Unmute(ctx, fingerprint, r.by())
 	default:
 		err = invalid("action %q", do)
 	}

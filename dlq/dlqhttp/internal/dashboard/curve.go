@@ -9,8 +9,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// curve has the deaths, the repeated deaths among them and the entries closed in each hour, without gaps, as uPlot
-// takes them: x in seconds.
+// curve has the deaths, the repeated deaths among them and the closed entries of each hour, in the form that uPlot
+// reads: without gaps, x in seconds.
 type curve struct {
 	Hours []int64 `json:"x"`
 	In    []int64 `json:"in"`
@@ -50,7 +50,7 @@ func sum(numbers []int64) (total int64) {
 	return total
 }
 
-// Came and Went are the totals, for those who cannot see the curve.
+// Came is how many died. The totals are for people who cannot see the curve.
 func (c curve) Came() int64 { return sum(c.In) }
 
 // Returned is how many of them had died before.

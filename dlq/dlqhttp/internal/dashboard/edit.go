@@ -181,7 +181,7 @@ func (r *request) edit() error {
 func savedNotSent(ctx context.Context, e *dlq.Entry, err error) error {
 	f := faultOf(ctx, err)
 	f.Title = "Saved, but not sent"
-	next := "The broker did not take its message: redrive the entry when the reason is mended."
+	next := "The broker did not take its message: redrive the entry when the broker is back."
 	switch {
 	case errors.Is(err, dlq.ErrPublish) && errors.Is(err, context.DeadlineExceeded):
 		f.Title, next = "Saved, but perhaps not sent", "The broker did not confirm its message, which may have been sent."

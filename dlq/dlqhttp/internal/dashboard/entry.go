@@ -83,7 +83,7 @@ func entryPath(id int64) string { return "/entries/" + driver.FormatID(id) }
 func (r *request) readEntry() (*dlq.Entry, error) {
 	id, err := driver.ParseID(r.PathValue("id"))
 	if err != nil {
-		return nil, newFault(http.StatusNotFound, "There is no such entry", "An entry's id is a number.", err)
+		return nil, newFault(http.StatusNotFound, "There is no such entry", "The id of an entry is a number.", err)
 	}
 	e, err := r.cfg.Manager.Get(r.Context(), id)
 	if err != nil {

@@ -58,7 +58,7 @@ func faultOf(ctx context.Context, err error) *fault {
 	_, f.reason, _ = strings.Cut(err.Error(), dlq.ErrPublish.Error()+": ")
 	if errors.Is(err, context.DeadlineExceeded) {
 		f.Title = "The broker did not confirm the message"
-		f.Detail = "It may have been sent: look whether its consumer has handled it before you redrive it again."
+		f.Detail = "It may have been sent: check whether its consumer has handled it before you redrive it again."
 	}
 	return f
 }
@@ -66,7 +66,7 @@ func faultOf(ctx context.Context, err error) *fault {
 // healthTimeout is how long a component may take to respond.
 const healthTimeout = 3 * time.Second
 
-// explain completes a fault that is not a refusal: whether anything was changed, and whether the store is the reason.
+// explain completes a fault that is not a refusal: was anything changed, and is the store down?
 func (r *request) explain(ctx context.Context, f *fault) {
 	if f.back == "" {
 		f.back, f.backLabel = r.backLink()
@@ -77,7 +77,7 @@ func (r *request) explain(ctx context.Context, f *fault) {
 	if f.reason == "" && f.cause != nil {
 		f.reason = f.cause.Error()
 	}
-	const unsure = "It is not known whether the change was saved: look before you do it again. " +
+	const unsure = "It is not known whether the change was saved: check before you repeat it. " +
 		"Every change that was saved has an audit record."
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
 	defer cancel()
@@ -89,12 +89,11 @@ func (r *request) explain(ctx context.Context, f *fault) {
 	case !looks:
 		f.Detail = unsure
 	case down:
-		f.Detail = "This page is tried again automatically. Dead letters that arrive meanwhile are kept in the spool of " +
-			"their service."
+		f.Detail = "This page retries automatically. Until then, each service keeps its dead letters in its spool."
 	case f.Status == http.StatusGatewayTimeout:
 		f.Detail = "The query was too large for the store. Filter by a topic, a cause or a time as well."
 	default:
-		f.Detail = "Nothing was changed. The store answers, but this page could not be made. It is tried again automatically."
+		f.Detail = "Nothing was changed. The store answers, but this page failed. It retries automatically."
 	}
 }
 

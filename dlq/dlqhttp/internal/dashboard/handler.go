@@ -62,7 +62,7 @@ func (r *request) requires(least access.Role) error {
 	if r.who.Role.Allows(least) {
 		return nil
 	}
-	return newFault(http.StatusForbidden, "This is not for you",
+	return newFault(http.StatusForbidden, "You may not do this",
 		access.Refusal(r.who, least)+". Ask the people who run this server.", nil)
 }
 
@@ -163,14 +163,14 @@ func (r *request) readable() error {
 		return newFault(http.StatusBadRequest, "The form could not be read", "Go back and send it again.", err)
 	}
 	if !operations.Storable(r.URL.Path) {
-		return newFault(http.StatusUnprocessableEntity, "That is not an address",
-			"It has characters in it that no name has.", nil)
+		return newFault(http.StatusUnprocessableEntity, "Invalid address",
+			"It contains characters that no name has.", nil)
 	}
 	for name, values := range r.Form {
 		bad := slices.ContainsFunc(values, func(text string) bool { return !operations.Storable(text) })
 		if bad && (!slices.Contains(anyBytes, name) || r.Method == http.MethodGet) {
-			return newFault(http.StatusUnprocessableEntity, "That cannot be read",
-				fmt.Sprintf("%q holds characters that are not text. Nothing was changed.", name), nil)
+			return newFault(http.StatusUnprocessableEntity, "Invalid characters",
+				fmt.Sprintf("%q contains characters that are not text. Nothing was changed.", name), nil)
 		}
 	}
 	if text := r.PostForm.Get("version"); text != "" {

@@ -82,7 +82,7 @@ func (r *request) overview() error {
 		OutRate: perHour(s.Stats.Hourly, s.Now, func(h driver.HourCount) int64 { return h.Closed }),
 		Recent:  recentOf(s.Stats.Recent), Day: curveOf(s.Stats.Hourly, s.Now, dayHours),
 		Week:   curveOf(s.Stats.Hourly, s.Now, weekHours),
-		Causes: causesOf(s.Causes, s.Now, r.sees), Runs: r.named(r.sees.ShownRuns(s.Active)),
+		Causes: causesOf(s.Causes, s.Now, r.sees), Runs: r.named(s.Active),
 	}
 	for _, c := range s.Health.Components {
 		if c.Status != wire.StatusOK {

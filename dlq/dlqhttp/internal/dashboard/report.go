@@ -74,17 +74,17 @@ func (r *request) report() error {
 		Recurrence: report, Since: since, Earlier: report.From.Add(-report.To.Sub(report.From)), Most: driver.MaxPage,
 		Periods: []period{{"24h", "Day"}, {"7d", "Week"}, {"30d", "30 days"}, {"90d", "90 days"}},
 		Parts: []reportPart{
-			{"New", "Never seen before this period.", "No cause is new: all had been seen before.", report.New},
-			{"Growing", "At least half as often again as before, and five times more.", "No cause is growing.", report.Growing},
+			{"New", "Never seen before this period.", "No cause is new: all were seen before.", report.New},
+			{"Growing", "At least half as many again as before, and at least five more.", "No cause is growing.", report.Growing},
 			{
 				"Returning", "Seen earlier, not in the period before, and here again.", "No cause is back.",
 				report.Returning,
 			},
 			{
-				"Fixed", "They occurred in the period before, but not in this one. Entries that still wait can be redriven.",
+				"Fixed", "Seen in the period before, but not in this one. Entries that still wait can be redriven.",
 				"No cause is gone.", report.Fixed,
 			},
-			{"Steady", "They come about as often as before, or less.", "No cause is steady.", report.Steady},
+			{"Steady", "About as frequent as before, or less.", "No cause is steady.", report.Steady},
 		},
 	}
 	return r.page("report", view{Title: "Report", Nav: "report", Live: true, At: at, Data: &data})

@@ -92,8 +92,8 @@ func (r *request) purge() error {
 		p.ClosedBefore = before // never more than was previewed
 	}
 	if r.PostForm.Get("sure") == "" {
-		return newFault(http.StatusUnprocessableEntity, "Say that you are sure",
-			"Nothing was removed. Go back and tick the box: a purge cannot be undone by a button.", nil)
+		return newFault(http.StatusUnprocessableEntity, "Confirm the purge",
+			"Nothing was removed. Go back and tick the box: no button undoes a purge.", nil)
 	}
 	by := r.by()
 	p.Actor, p.Note = by.Actor, by.Note

@@ -49,29 +49,28 @@ func (r *request) runs() error {
 	if err != nil {
 		return err
 	}
-	data := runsData{Runs: r.named(r.sees.ShownRuns(a.runs)), State: state, Next: a.next, States: redrive.States()}
+	data := runsData{Runs: r.named(a.runs), State: state, Next: a.next, States: redrive.States()}
 	return r.page("runs", view{Title: "Redrive runs", Nav: "runs", Live: true, At: at, Data: &data})
 }
 
 // namedRun is a run with its name.
 type namedRun struct {
-	*redrive.Run
+	wire.Run
 
-	Name     string
-	Progress redrive.Progress
+	Name string
 }
 
-// named gives runs names that the caller may see.
+// named are the runs as the caller may see them, with their names.
 func (r *request) named(runs []redrive.Run) []namedRun {
 	list := make([]namedRun, len(runs))
-	for i := range runs {
-		list[i] = namedRun{&runs[i], r.nameOf(&runs[i]), runs[i].Progress(r.now())}
+	for i, run := range r.sees.Runs(runs, r.now()) {
+		list[i] = namedRun{run, r.nameOf(&run)}
 	}
 	return list
 }
 
 // nameOf names a run by its entries: an id means nothing to a person.
-func (r *request) nameOf(run *redrive.Run) string {
+func (r *request) nameOf(run *wire.Run) string {
 	f := &run.Spec.Filter
 	used := search{Filter: *f}
 	var parts []string
@@ -200,11 +199,11 @@ func (r *request) run() error {
 	if err != nil {
 		return err
 	}
-	run := r.sees.ShownRun(stored.run)
+	run := r.sees.Run(stored.run, r.now())
 	used := search{Filter: run.Spec.Filter}
 	data := runData{
-		namedRun: namedRun{run, r.nameOf(run), run.Progress(r.now())}, Chips: used.Chips(), Own: r.started(stored.run),
-		Show: show, Next: stored.next, Actions: runActions(run), Parts: partsOf(run.Counts),
+		namedRun: namedRun{run, r.nameOf(&run)}, Chips: used.Chips(), Own: r.started(stored.run),
+		Show: show, Next: stored.next, Actions: runActions(run.State), Parts: partsOf(run.Counts),
 		Audit: r.auditRows(wire.FoldAudit(r.sees.Audit(stored.records))),
 	}
 	for i := range stored.items {
@@ -272,8 +271,8 @@ func partsOf(c redrive.Counts) []part {
 }
 
 // runActions are the actions that a run's state allows.
-func runActions(run *redrive.Run) []string {
-	switch run.State {
+func runActions(state redrive.State) []string {
+	switch state {
 	case redrive.AwaitingApproval:
 		return []string{"approve", "reject"}
 	case redrive.Running:

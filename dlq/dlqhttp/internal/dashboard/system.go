@@ -43,7 +43,7 @@ func (r *request) system() error {
 	if r.cfg.Topology != nil {
 		plan, _, err := cached(r.Context(), r.cache, "topology", r.cfg.Topology)
 		if err != nil {
-			data.NoPlan = "The brokers did not say: " + err.Error()
+			data.NoPlan = "The topology is not available: " + err.Error()
 		} else if data.Topology, err = document(plan); err != nil {
 			return err
 		}

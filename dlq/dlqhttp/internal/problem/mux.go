@@ -18,25 +18,25 @@ func Mux(mux Router) http.Handler {
 			mux.ServeHTTP(w, r)
 			return
 		}
-		asked := &discard{header: http.Header{}}
-		mux.ServeHTTP(asked, r)
-		if asked.status == http.StatusMethodNotAllowed {
-			allow := asked.header.Get("Allow")
+		refused := &discard{header: http.Header{}}
+		mux.ServeHTTP(refused, r)
+		if refused.status == http.StatusMethodNotAllowed {
+			allow := refused.header.Get("Allow")
 			w.Header().Set("Allow", allow)
-			Write(w, http.StatusMethodNotAllowed, r.Method+" is not for "+r.URL.Path+": "+strings.ReplaceAll(allow, ",", " or")+
-				" is")
+			Write(w, http.StatusMethodNotAllowed, r.Method+" is not allowed on "+r.URL.Path+": use "+
+				strings.ReplaceAll(allow, ",", " or"))
 			return
 		}
 		Write(w, http.StatusNotFound, "nothing is served at "+r.URL.Path)
 	})
 }
 
-// Get answers other methods than GET and HEAD with a problem.
+// Get refuses methods other than GET and HEAD with a problem.
 func Get(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
-			Write(w, http.StatusMethodNotAllowed, r.Method+" is not for "+r.URL.Path+": GET or HEAD is")
+			Write(w, http.StatusMethodNotAllowed, r.Method+" is not allowed on "+r.URL.Path+": use GET or HEAD")
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -55,5 +55,5 @@ func (d *discard) Header() http.Header { return d.header }
 // WriteHeader records the status.
 func (d *discard) WriteHeader(status int) { d.status = status }
 
-// Write takes anything.
+// Write discards p.
 func (d *discard) Write(p []byte) (int, error) { return len(p), nil }

@@ -1,5 +1,4 @@
-// Package problem writes errors as application/problem+json (RFC 9457), for responses before or next to the API's own
-// routes.
+// Package problem writes errors as application/problem+json (RFC 9457) where no route of the API answers.
 package problem
 
 import (

@@ -175,7 +175,7 @@
     const all = $$("input[name=pick]");
     const picked = all.filter((e) => e.checked).length;
     const label = $("[data-picked]");
-    if (label) label.textContent = picked ? `${picked} ticked` : "Ticked ones";
+    if (label) label.textContent = picked ? `${picked} selected` : "Selected";
     const head = $("[data-do=all]");
     if (head) { head.checked = picked > 0 && picked === all.length; head.indeterminate = picked > 0 && picked < all.length; }
     const bar = $(".selection");
@@ -245,7 +245,7 @@
     if (button && doing[button.dataset.do]) { doing[button.dataset.do](button); return; }
     const copies = e.target.closest("[data-copy]");
     if (copies) { copy(copies); return; }
-    const tr = e.target.closest("tr[data-href]"); // the whole row is a link, but text can be selected and boxes ticked
+    const tr = e.target.closest("tr[data-href]"); // the whole row is a link, but text and boxes can be selected
     if (tr && !e.target.closest("a, button, input, label, .pick") && !String(getSelection())) location.href = tr.dataset.href;
   });
   document.addEventListener("input", (e) => {
