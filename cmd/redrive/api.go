@@ -23,7 +23,7 @@ import (
 type api struct {
 	*client.Client
 
-	runner *redrive.Runner // of the store; nil for a server, which carries runs on itself
+	runner *redrive.Runner // of the store; nil for a server, which works on runs itself
 }
 
 // manager is the API for everything but redriving: a server's if one is given, otherwise the store's.
@@ -73,10 +73,10 @@ func (a *app) redriver(ctx context.Context) (*api, error) {
 	return a.local(letters, router)
 }
 
-// openingTime is how long a dry run waits for brokers that it can do without.
+// openingTime is how long a dry run waits for brokers, which it does not need.
 const openingTime = 2 * time.Second
 
-// looker is manager for a dry run, with the brokers if all of them open, to see whether a consumer reads the
+// looker is the API for a dry run: with the brokers, if all of them open, it reports whether a consumer reads the
 // destinations.
 func (a *app) looker(ctx context.Context) (*api, error) {
 	m, err := a.manager(ctx)
@@ -160,10 +160,13 @@ func (m *api) count(ctx context.Context, f wire.Filter) (int64, error) {
 	return n + more, err
 }
 
-// maxIDs is how many ids a request without a body may have.
-const maxIDs = 1000
+// maxIDs is how many ids a request may have in its URL, maxBodyIDs in its body.
+const (
+	maxIDs     = 1000
+	maxBodyIDs = 10_000
+)
 
-// The intervals at which a run is read. They are polls: a stream would need a connection that no proxy cuts.
+// How often a run is polled: a stream would need a connection that no proxy cuts.
 const (
 	watchLocal  = 200 * time.Millisecond
 	watchServer = 500 * time.Millisecond
@@ -189,10 +192,12 @@ func (m *api) watch(ctx context.Context, id string) iter.Seq2[*wire.Run, error] 
 	}
 }
 
-// statusOf is the HTTP status of an error of the API; 0 if it is none.
+// statusOf is the HTTP status of an error of the API, otherwise 0. A 404 of another server does not mean that no such
+// entry exists.
 func statusOf(err error) int {
-	if refused, ok := errors.AsType[*client.Error](err); ok {
-		return refused.Status
+	refused, ok := errors.AsType[*client.Error](err)
+	if !ok || refused.Status == http.StatusNotFound && !refused.Ours() {
+		return 0
 	}
-	return 0
+	return refused.Status
 }

@@ -57,7 +57,7 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
   redrive dlq groups --store dead-letters.db
   redrive dlq redrive --fingerprint 1f0c9f7a1b2c3d4e --rate 50 --config redrive.yaml`,
 		Version: version(), SilenceErrors: true, SilenceUsage: true, Args: knownCommand,
-		// what cannot be printed is refused before anything is done
+		// a command that cannot print its result changes nothing
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkOutput() },
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -76,12 +76,12 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	f.StringVar(&a.flags.archive, "archive", "", "PostgreSQL: schema of the store's archive ($REDRIVE_ARCHIVE)")
 	f.StringArrayVar(&a.flags.brokers, "broker", nil,
 		"broker to redrive through, as URL or name=URL; may be repeated ($REDRIVE_BROKER)")
-	f.StringVar(&a.flags.actor, "actor", "", "who does it, for the audit log ($REDRIVE_ACTOR; default user@host)")
+	f.StringVar(&a.flags.actor, "actor", "", "your name in the audit log ($REDRIVE_ACTOR; default user@host)")
 	f.StringVar(&a.flags.note, "note", "", "why, for the audit log")
 	f.StringVarP(&a.flags.output, "output", "o", "table", "table, wide, json, jsonl, csv or yaml")
-	f.StringVar(&a.flags.jq, "jq", "", "jq expression to apply to the JSON; prints what it gives, one value a line")
+	f.StringVar(&a.flags.jq, "jq", "", "jq expression to apply to the JSON; prints each result on a line")
 	f.BoolVar(&a.flags.noColor, "no-color", false, "no colours ($NO_COLOR)")
-	f.BoolVarP(&a.flags.yes, "yes", "y", false, "do not ask")
+	f.BoolVarP(&a.flags.yes, "yes", "y", false, "do not ask for confirmation")
 	f.BoolVarP(&a.flags.quiet, "quiet", "q", false, "no progress and no hints on stderr")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 
@@ -151,7 +151,7 @@ func must(err error) {
 
 func (a *app) onClose(c func() error) { a.closers = append(a.closers, c) }
 
-// close runs the closers in reverse order.
+// close closes stores, brokers and the others in the reverse order of opening.
 func (a *app) close() error {
 	var errs []error
 	for _, c := range slices.Backward(a.closers) {

@@ -65,7 +65,7 @@ func (a *app) auditListCommand() *cobra.Command {
 		"the action: redrive, resolve, edit, run start, login, mute, ...")
 	flags.StringVar(&entry, "entry", "", "id of an entry")
 	flags.StringVar(&query.Run, "run", "", "id of a redrive run")
-	flags.Var(&since, "since", "not before so long ago: 90m, 24h, 30d")
+	flags.Var(&since, "since", "at most this long ago: 90m, 24h, 30d")
 	addLimit(cmd, &limit, 50)
 	flags.BoolVar(&all, "all", false, "everything, --limit at a time")
 	flags.BoolVar(&single, "single", false, "a row for each entry of a run")
@@ -102,7 +102,7 @@ func (a *app) muteCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			until := "for good"
+			until := "until unmuted"
 			if !mute.Until.IsZero() {
 				until = "until " + stampOf(mute.Until)
 			}
@@ -110,7 +110,7 @@ func (a *app) muteCommand() *cobra.Command {
 			return nil
 		}),
 	}
-	cmd.Flags().Var(&period, "for", "for how long: 90m, 24h, 30d; for good if not given")
+	cmd.Flags().Var(&period, "for", "for how long: 90m, 24h, 30d (default until unmuted)")
 	return cmd
 }
 
@@ -140,7 +140,7 @@ func (a *app) mutesCommand() *cobra.Command {
 var muteColumns = []column[wire.Mute]{
 	{title: "Group", gives: whole, value: func(m wire.Mute) string { return m.Fingerprint }},
 	{title: "Since", value: func(m wire.Mute) string { return stampOf(m.At) }},
-	{title: "Until", value: func(m wire.Mute) string { return firstOf(stampOf(m.Until), "for good") }},
+	{title: "Until", value: func(m wire.Mute) string { return firstOf(stampOf(m.Until), "unmuted") }},
 	{title: "By", gives: drops, value: func(m wire.Mute) string { return oneLine(m.By, 30) }},
 	{title: "Why", value: func(m wire.Mute) string { return oneLine(m.Note, 60) }},
 }

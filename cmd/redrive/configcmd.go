@@ -83,7 +83,7 @@ func (a *app) hashCommands() []*cobra.Command {
 	return []*cobra.Command{
 		{
 			Use: "hash-token", Short: "Make a token for server.auth.tokens, or hash the one on stdin", Args: cobra.NoArgs,
-			Long: `Make a random token and print it with the hash that belongs into server.auth.tokens. The token is shown once and stored nowhere: give
+			Long: `Make a random token and print it with the hash that goes into server.auth.tokens. The token is shown once and stored nowhere: give
 it to its owner. With a token on stdin (at least 20 characters, random), print its hash alone.`,
 			Example: `  redrive config hash-token
   redrive config hash-token < token.txt`,
@@ -109,7 +109,7 @@ func (a *app) hashToken() error {
 	}
 	if token != "" {
 		if len(token) < minToken {
-			return usagef("a token of %d characters can be guessed: at least %d random ones, or none on stdin to generate one",
+			return usagef("a token of %d characters can be guessed: give at least %d, or nothing on stdin to generate one",
 				len(token), minToken)
 		}
 		_, err = fmt.Fprintln(a.out, dlqhttp.HashToken(token))
@@ -126,7 +126,7 @@ func (a *app) hashPassword() error {
 		return err
 	}
 	if len(password) < minPassword || len(password) > 72 {
-		return usagef("a password on stdin of %d to 72 bytes, please: this one has %d", minPassword, len(password))
+		return usagef("a password has %d to 72 bytes: the one on stdin has %d", minPassword, len(password))
 	}
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.DefaultCost)
 	if err != nil {

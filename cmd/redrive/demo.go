@@ -55,7 +55,7 @@ letters are collected, a store, and the server. It prints what to try in another
 		"removed)")
 	cmd.Flags().StringVar(&address, "address", config.DefaultAddress, "host:port of the server")
 	cmd.Flags().Float64Var(&speed, "speed", 20, "orders a second")
-	cmd.Flags().DurationVar(&lasts, "for", 0, "end automatically after running this long")
+	cmd.Flags().DurationVar(&lasts, "for", 0, "end after running this long")
 	return cmd
 }
 
@@ -105,13 +105,13 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64, las
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintln(a.out, "A week of history is written first.")
+	_, _ = fmt.Fprintln(a.out, "Writing a week of history first.")
 	if err := history(ctx, letters, server.Runner, time.Now()); err != nil {
 		return ended(ctx, err)
 	}
 	a.printIntroduction(path, server.listener.Addr().String())
 
-	// The time before this depends on the machine: counted from the start, the duration could end in a migration.
+	// Counted from the start, the time could be over while the store is still being made.
 	if lasts > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, lasts)
@@ -124,7 +124,7 @@ func (a *app) runDemo(ctx context.Context, server *server, shop *shop, monitor *
 	running, ctx := errgroup.WithContext(ctx)
 	running.Go(func() error { return shop.run(ctx, speed) })
 	running.Go(func() error {
-		select { // the runs of the history find no reader until the shop reads
+		select { // before the shop reads, the runs of the history would find no consumer
 		case <-shop.router.Running():
 		case <-ctx.Done():
 		}
@@ -137,8 +137,8 @@ func (a *app) runDemo(ctx context.Context, server *server, shop *shop, monitor *
 
 // printIntroduction prints what exists and what can be tried.
 func (a *app) printIntroduction(path, address string) {
-	_, _ = fmt.Fprintf(a.out, `A shop is running: its bank is down for the first 20 seconds of every minute. The store begins with a week that has
-passed, a run that stops because its orders die again, and one that waits for a second person.
+	_, _ = fmt.Fprintf(a.out, `A shop is running: its bank is down for the first 20 seconds of every minute. The store begins with a week of
+history, a run that stops because its orders die again, and one that waits for a second person.
 
   look     http://%[2]s/
   store    %[1]s

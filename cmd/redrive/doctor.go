@@ -29,7 +29,7 @@ const (
 	severityProblem = "problem"
 )
 
-// finding is one result of doctor.
+// finding is a result of doctor.
 type finding struct {
 	What     string `json:"what"`
 	Severity string `json:"severity"`
@@ -74,7 +74,7 @@ type doctor struct {
 	timeout  time.Duration
 	findings []finding
 	problems int
-	opened   map[string]brokers.Broker // that answer
+	opened   map[string]brokers.Broker // those that answer
 }
 
 func (d *doctor) ok(what, format string, args ...any) {
@@ -111,7 +111,7 @@ func (d *doctor) examine(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// within runs a query with the time limit. Clients report its end in different words, which are unified here.
+// within runs a query with the time limit. Each client reports a timeout in its own words; here all are the same.
 func (d *doctor) within(ctx context.Context, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("no answer within %s", d.timeout))
 	defer cancel()
@@ -130,7 +130,7 @@ func (d *doctor) examineStore(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		began := time.Now() // the first opening makes the tables, which tells nothing of the store's speed
+		began := time.Now() // the first opening makes the tables, which says nothing about its speed
 		err = letters.Store().Ping(ctx)
 		took = time.Since(began).Round(time.Millisecond)
 		return err
@@ -170,7 +170,7 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 		d.ok("dead letters", "%d pending, %d in all", c.Pending, c.Total())
 	}
 	if c.Parked > 0 {
-		d.warn("dead letters", fmt.Sprintf("%d are parked: their redrives are used up", c.Parked),
+		d.warn("dead letters", fmt.Sprintf("%d are parked: their redrives are used up, or someone parked them", c.Parked),
 			"redrive dlq list --status parked; fix, redrive by id, or discard them")
 	}
 	overdue, err := overdueEntries(ctx, manager, time.Now())
@@ -179,8 +179,8 @@ func (d *doctor) examineEntries(ctx context.Context) error {
 	}
 	if overdue > 0 {
 		d.warn("dead letters", fmt.Sprintf("%d were redriven and their outcome never came", overdue),
-			"is the consumer running, with this store as its dead letter sink? If it cannot report: resolve them, and redrive "+
-				"with --close-on-publish")
+			"is the consumer running, with this store as its dead letter sink? If it cannot report, resolve them, and "+
+				"redrive with --close-on-publish")
 	}
 	list, err := manager.ListRuns(ctx, wire.RunFilter{States: []redrive.State{
 		redrive.Stopped, redrive.AwaitingApproval, redrive.Paused,
@@ -278,21 +278,21 @@ func remedyOf(err error) string {
 	}
 }
 
-// examineSource checks that a dead letter queue exists, on brokers that can tell without creating it.
+// examineSource checks that a dead letter queue exists, where the broker can tell without creating it.
 func (d *doctor) examineSource(ctx context.Context, broker brokers.Broker, name, topic string) {
 	what := "source " + name + "/" + topic
 	var (
 		missing []string
-		asked   bool
+		checked bool
 	)
 	err := d.within(ctx, func(ctx context.Context) error {
 		var err error
 		switch driver := broker.(type) {
 		case *rabbitmq.Broker:
-			asked = true
+			checked = true
 			missing, err = texts(driver.Check(ctx, rabbitmq.Plan{Adopted: []string{topic}}))
 		case *kafka.Broker:
-			asked = true
+			checked = true
 			missing, err = texts(driver.Check(ctx, kafka.Plan{Topics: []kafka.Topic{{Name: topic}}}))
 		}
 		return err
@@ -301,9 +301,9 @@ func (d *doctor) examineSource(ctx context.Context, broker brokers.Broker, name,
 	case err != nil:
 		d.problem(what, err, remedyOf(err))
 	case len(missing) > 0:
-		d.warn(what, missing[0], "a service makes it at its first dead letter; or the name is wrong: check the "+
-			"broker's list")
-	case asked:
-		d.ok(what, "is there")
+		d.warn(what, missing[0], "a service creates it at its first dead letter; otherwise the name is wrong: compare "+
+			"it with the broker's list")
+	case checked:
+		d.ok(what, "exists")
 	}
 }

@@ -132,7 +132,7 @@ func (a *app) setPayload(edit *wire.Edit, text string) error {
 
 func (a *app) printDiff(diff *wire.Diff) error {
 	if diff.Empty() {
-		a.hint("nothing differs")
+		a.hint("no difference")
 		return nil
 	}
 	return a.printOne(diff, func(w io.Writer) error {

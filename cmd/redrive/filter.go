@@ -23,7 +23,7 @@ type filterFlags struct {
 	fields               []string
 	filter               wire.Filter
 	defaultStatus        []dlq.Status
-	names                []string    // of the flags that pick
+	names                []string    // of the flags that select
 	selected             wire.Filter // by the flags, before the command runs
 	ids                  []int64     // given as arguments
 }
@@ -53,14 +53,14 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 	flags.StringVar(&f.filter.EventID, "message-id", "", "id of the message")
 	flags.StringVar(&f.filter.CorrelationID, "correlation-id", "", "correlation id")
 	flags.StringVar(&f.filter.TraceID, "trace-id", "",
-		"W3C trace of the message (reads the headers of all that the others leave)")
+		"W3C trace of the message (reads the headers of all that the other flags select)")
 	flags.StringVar(&f.filter.SourceTable, "source-table", "", "table of the business record")
 	flags.StringVar(&f.filter.SourceID, "source-id", "", "id of the business record")
 	flags.StringVar(&f.filter.ErrorText, "error", "", "text that occurs in the error")
 	flags.StringVar(&f.filter.PayloadText, "payload", "",
-		"text that occurs in the payload (reads every payload that the others leave)")
+		"text that occurs in the payload (reads every payload that the other flags select)")
 	flags.StringArrayVar(&f.fields, "field", nil,
-		"field of the JSON payload and its value: customer.id=42; again for another (reads payloads as well)")
+		"field of the JSON payload and its value: customer.id=42; may be repeated (reads payloads too)")
 	flags.StringVar(&f.filter.Run, "run", "", "redrive run that took the entry last")
 	flags.StringVar(&f.olderThan, "older-than", "", "created longer ago than this: 90m, 24h, 30d")
 	flags.StringVar(&f.newerThan, "newer-than", "", "created within this: 90m, 24h, 30d")
@@ -100,7 +100,7 @@ func (f *filterFlags) idsOrFilter(cmd *cobra.Command, args []string) error {
 	case len(args) > 0 && given:
 		return usagef("give ids or a filter, not both")
 	case len(args) == 0 && !given:
-		return usagef("say which: ids, or a filter such as --topic orders (--status pending means all that wait)")
+		return usagef("which ones? Give ids, or a filter such as --topic orders (--status pending selects all that wait)")
 	default:
 		return nil
 	}
@@ -138,7 +138,7 @@ func (f *filterFlags) read(now time.Time) (wire.Filter, error) {
 			continue
 		}
 		if !flag.into.IsZero() {
-			return filter, usagef("--%s: there is another bound for the same end already", flag.name)
+			return filter, usagef("--%s: another flag already bounds this end of the time range", flag.name)
 		}
 		at, err := flag.read(flag.text)
 		if err != nil {
@@ -248,14 +248,14 @@ type pageSize int
 // addLimit adds --limit to a command that lists.
 func addLimit(cmd *cobra.Command, n *pageSize, fallback int) {
 	*n = pageSize(fallback)
-	cmd.Flags().Var(n, "limit", fmt.Sprintf("at most so many, up to %d", driver.MaxPage))
+	cmd.Flags().Var(n, "limit", fmt.Sprintf("at most this many, up to %d", driver.MaxPage))
 }
 
 // Set parses the value; 0 is the server's default.
 func (n *pageSize) Set(text string) error {
 	size, err := strconv.Atoi(text)
 	if err != nil || size < 0 || size > driver.MaxPage {
-		return fmt.Errorf("%q is not a number from 1 to %d", text, driver.MaxPage)
+		return fmt.Errorf("%q is not a number from 0 to %d", text, driver.MaxPage)
 	}
 	*n = pageSize(size)
 	return nil

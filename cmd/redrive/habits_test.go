@@ -87,7 +87,7 @@ func TestFilter_EachFlagPicks(t *testing.T) {
 		var f filterFlags
 		cmd := &cobra.Command{}
 		f.add(&app{}, cmd)
-		require.ErrorContains(t, f.idsOrFilter(cmd, nil), "say which")
+		require.ErrorContains(t, f.idsOrFilter(cmd, nil), "which ones?")
 		require.NoError(t, cmd.Flags().Set(name, "x"), name)
 		require.NoError(t, f.idsOrFilter(cmd, nil), name)
 	}

@@ -102,17 +102,17 @@ func TestImport_Partial(t *testing.T) {
 	require.NoError(t, os.WriteFile("damaged.jsonl", []byte(lines+"damaged\n"), 0o600))
 	code, _, stderr = command(t, "dlq", "import", "damaged.jsonl", "--store", "dead.db")
 	require.Equal(t, exitPartial, code, stderr)
-	require.Contains(t, stderr, "5 stored, 0 were there\nredrive: import: line 6: invalid request: ")
+	require.Contains(t, stderr, "5 stored, 0 already there\nredrive: import: line 6: invalid request: ")
 
 	seedQueue(t, "queue.db")
 	require.NoError(t, os.Remove("dead.db"))
 	server := serveSeed(t, "")
 	code, _, stderr = command(t, "dlq", "import", "damaged.jsonl", "--server", server)
 	require.Equal(t, exitPartial, code, stderr)
-	require.Contains(t, stderr, "5 stored, 0 were there\nredrive: import: line 6: invalid request: ")
+	require.Contains(t, stderr, "5 stored, 0 already there\nredrive: import: line 6: invalid request: ")
 }
 
-// More ids than fit into a URL can be looked at.
+// More ids than fit into a URL, or into a body, can be looked at.
 func TestDryRun_ManyIDs(t *testing.T) {
 	hermetic(t)
 	t.Chdir(t.TempDir())
@@ -121,4 +121,7 @@ func TestDryRun_ManyIDs(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stderr, "dry run: 5 dead letters")
 	require.Contains(t, stdout, "message-5")
+	code, _, stderr = command(t, "dlq", "redrive", "1-20000", "--dry-run", "--store", "dead.db")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stderr, "dry run: 5 dead letters")
 }

@@ -93,7 +93,7 @@ func TestRuns_WatchEndsWithTheNextCommand(t *testing.T) {
 	typed("dlq", "redrive", "--handler", "pay", "--detach", "--yes", "--id", "night")
 	_, stderr, stop := start(t, "runs", "watch", "night", "--store", store)
 	require.Equal(t, exitInterrupted, stop())
-	require.Contains(t, stderr.String(), "interrupted: run night is not, and continues without you; redrive runs watch "+
+	require.Contains(t, stderr.String(), "interrupted, but run night continues without you; redrive runs watch "+
 		"night shows it again")
 	typed("runs", "pause", "night")
 	said := typed("runs", "watch", "night")

@@ -81,7 +81,7 @@ func (a *app) addBrokers(cfg *config.Config) error {
 	return nil
 }
 
-// open opens the store, which it creates or updates. Nothing here takes dead letters of a pipeline, so there is no
+// open opens the store, and creates or updates its tables. No pipeline of this process has dead letters, so there is no
 // spool.
 func (a *app) open(ctx context.Context) (*dlq.Letters, error) {
 	return a.openStore(ctx, func(url string) string { return url })
@@ -176,7 +176,7 @@ func (a *app) openBrokers(ctx context.Context) (map[string]brokers.Broker, error
 	for _, name := range a.cfg.Names() {
 		b := a.cfg.Brokers[name]
 		if b.Scheme() == memory.Scheme {
-			return nil, usagef("broker %s: mem:// ends with this command, and its messages with it", name)
+			return nil, usagef("broker %s: a mem:// broker ends with this command, and so do its messages", name)
 		}
 		operating := b.Operating()
 		operating.Logger = a.logger()

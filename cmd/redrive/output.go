@@ -39,9 +39,9 @@ func printList[T any](a *app, items []T, columns []column[T]) error {
 	switch format {
 	case "table", "wide":
 		if len(items) == 0 {
-			return nil // a header alone carries nothing, and a script that counts lines counts it
+			return nil // a header alone says nothing, and a script that counts lines would count it
 		}
-		_, err := fmt.Fprintln(a.out, a.render(newTable(items, columns, format == "wide", a.columns(format))))
+		_, err := fmt.Fprintln(a.out, a.render(newTable(items, columns, format == "wide", a.fit(format))))
 		return err
 	case "csv":
 		w := newTable(items, cells(columns), true, 0)
@@ -73,7 +73,7 @@ func printPage[T any](a *app, items []T, columns []column[T], none, more string)
 }
 
 // cells are columns whose values no spreadsheet treats as a formula: what begins like one gets an apostrophe in front.
-// Messages come from anybody.
+// Anyone can write messages.
 func cells[T any](columns []column[T]) []column[T] {
 	safe := slices.Clone(columns)
 	for i := range safe {
@@ -96,8 +96,8 @@ func writeTable[T any](a *app, out *strings.Builder, items []T, columns []column
 	}
 }
 
-// columns is what a table has to fit into: the terminal, unless everything is requested or a program reads.
-func (a *app) columns(format string) int {
+// fit is how many columns a table may have: those of the terminal; 0 is any number, for -o wide and for programs.
+func (a *app) fit(format string) int {
 	if format == "wide" {
 		return 0
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 )
 
-// profile is a server and how to say who one is there.
+// profile is a server and the credentials for it.
 type profile struct {
 	Server   string `yaml:"server"`
 	Token    string `yaml:"token"`
@@ -28,8 +28,7 @@ type profile struct {
 	CA string `yaml:"ca"`
 }
 
-// profilesPath is where profiles are: redrive/profiles.yaml in the user's configuration directory, unless
-// $REDRIVE_PROFILES says.
+// profilesPath is $REDRIVE_PROFILES, or redrive/profiles.yaml in the user's configuration directory.
 func profilesPath() (string, error) {
 	if path := os.Getenv("REDRIVE_PROFILES"); path != "" {
 		return path, nil
@@ -92,7 +91,7 @@ func (a *app) credentials(p *profile) error {
 	}
 	if loopback, _ := dlqhttp.IsLoopback(withPort(u)); u.Scheme == "http" && !loopback &&
 		(p.Token != "" || p.Password != "") {
-		a.hint("warning: %s is not encrypted: anyone on the way can read the token", u.Redacted())
+		a.hint("warning: %s is not encrypted: anyone on the network can read the token", u.Redacted())
 	}
 	return nil
 }
@@ -130,7 +129,7 @@ func loadProfile(name string) (*profile, error) {
 	}
 	info, err := os.Stat(path)
 	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 && (p.Token != "" || p.Password != "") {
-		return nil, usagef("%s holds a token and others may read it: chmod 600 %s", path, path)
+		return nil, usagef("%s has a token and other users may read it: chmod 600 %s", path, path)
 	}
 	return p, nil
 }
@@ -151,6 +150,6 @@ func (p *profile) client() (*http.Client, error) {
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
 	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, _ []*http.Request) error {
-		return fmt.Errorf("the server sends us on to %s: give that as --server", r.URL.Redacted())
+		return fmt.Errorf("the server redirects to %s: give that as --server", r.URL.Redacted())
 	}}, nil
 }

@@ -56,17 +56,17 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	flags.Float64Var(&f.spec.Rate, "rate", 0, "messages a second at most; 0 is as fast as possible (default redrive.rate of "+
 		"the configuration)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be sent, and send nothing")
-	flags.Int64Var(&f.spec.Limit, "limit", 0, "with a filter: at most so many, the oldest first")
+	flags.Int64Var(&f.spec.Limit, "limit", 0, "with a filter: at most this many, the oldest first")
 	flags.IntSliceVar(&f.spec.Canary, "canary", nil,
 		"with a filter: sizes of first steps, each of which waits for its outcomes: 1,10,100")
-	flags.IntVar(&f.spec.MaxOut, "max-out", 0, "with a filter: at most so many out without an outcome (default 10000; -1 for "+
+	flags.IntVar(&f.spec.MaxOut, "max-out", 0, "with a filter: at most this many sent and without an outcome (default 10000; -1 for "+
 		"no bound)")
 	flags.Float64Var(&f.spec.Stop.Share, "stop-above", 0.1,
 		"with a filter: stop when the share of failures is above this; 1 never stops")
 	flags.StringVar(&f.spec.ID, "id", "", "with a filter: id of the run, so that starting it twice is refused (default a new "+
 		"UUID)")
 	flags.StringVar(&f.spec.JQ, "transform", "",
-		"with a filter: jq expression that each payload goes through; the original is kept")
+		"with a filter: jq expression that changes each payload; the original is kept")
 	flags.StringVar(&f.spec.Target, "target", "", "with a filter: name of a destination other than the message's origin")
 	flags.DurationVar((*time.Duration)(&f.spec.OutcomeTimeout), "outcome-timeout", 0,
 		"with a filter: how long a consumer may take to report (default 1h)")
@@ -84,11 +84,11 @@ func (a *app) redriveIDs(ctx context.Context, f *redriveFlags) error {
 		if err != nil {
 			return err
 		}
-		filter := wire.Filter{IDs: ids}
-		if err := a.dryRun(ctx, looker, filter); err != nil {
+		if err := a.dryRun(ctx, looker, wire.Filter{IDs: ids}); err != nil {
 			return err
 		}
-		p, err := looker.PreviewRun(ctx, wire.RunSpec{Filter: filter}, min(len(ids), maxSample))
+		spec := wire.RunSpec{Filter: wire.Filter{IDs: ids[:min(len(ids), maxBodyIDs)]}}
+		p, err := looker.PreviewRun(ctx, spec, min(len(ids), maxSample))
 		if err != nil {
 			return err
 		}
@@ -218,7 +218,7 @@ func pace(rate float64) string {
 	return "as fast as possible"
 }
 
-// announced is how many dead letters are looked at for the causes in a question.
+// announced is how many dead letters a question's causes are taken from.
 const announced = 200
 
 // maxSample is how many entries a preview looks at.

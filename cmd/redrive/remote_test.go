@@ -159,6 +159,16 @@ func TestRemote_Credentials(t *testing.T) {
 	}
 }
 
+// A 404 of a server that is no redrive server is an error, not a dead letter that does not exist.
+func TestRemote_NotARedriveServer(t *testing.T) {
+	hermetic(t)
+	other := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(other.Close)
+	code, _, stderr := command(t, "dlq", "show", "7", "--server", other.URL)
+	require.Equal(t, exitError, code)
+	require.Equal(t, "redrive: the server answered 404: is it a redrive server, and its URL right?\n", stderr)
+}
+
 // The report through a server is the same as that of the store.
 func TestRemote_Report(t *testing.T) {
 	hermetic(t)
@@ -199,7 +209,7 @@ func TestRemote_Transfer(t *testing.T) {
 	require.NoError(t, os.WriteFile("all.jsonl", []byte(exported), 0o600))
 	code, _, stderr = command(t, "dlq", "import", "all.jsonl")
 	require.Equal(t, exitOK, code, stderr)
-	require.Contains(t, stderr, "0 stored, 5 were there")
+	require.Contains(t, stderr, "0 stored, 5 already there")
 	require.NoError(t, os.WriteFile("damaged.jsonl", []byte(`{"v":2,"entry":{},"bodies":[]}`), 0o600))
 	code, _, stderr = command(t, "dlq", "import", "damaged.jsonl")
 	require.Equal(t, exitUsage, code)

@@ -165,7 +165,7 @@ func (a *app) showRun(ctx context.Context, m *api, id string) error {
 		{title: "Entry", right: true, value: func(i wire.RunItem) string { return driver.FormatID(i.EntryID) }},
 		{title: "State", value: func(i wire.RunItem) string { return string(i.State) }},
 		{title: "Why", value: func(i wire.RunItem) string { return oneLine(i.Detail, 100) }},
-	}, false, a.columns(a.flags.output))))
+	}, false, a.fit(a.flags.output))))
 	if all := run.Counts.Failed + run.Counts.Lost + run.Counts.Skipped; int64(len(troubled)) < all {
 		a.hint("there are more: these are %d of %d; GET /api/v1/runs/%s/items of a server lists all", len(troubled), all, id)
 	}
@@ -218,7 +218,7 @@ func (a *app) runsAdjustCommand() *cobra.Command {
 			if run.Spec.MaxOut > 0 {
 				out = fmt.Sprintf("at most %d", run.Spec.MaxOut)
 			}
-			a.hint("%s, %s out without an outcome, stops when more than %.3g%% fail", pace(run.Spec.Rate), out,
+			a.hint("%s, %s without an outcome at once, stops when more than %.3g%% fail", pace(run.Spec.Rate), out,
 				100*run.Spec.Stop.Share)
 			return a.printRun(run)
 		})
@@ -229,7 +229,7 @@ What a second person has approved may be slowed down, not loosened.`
   redrive runs adjust ID --rate 0 --max-out 1000`
 	flags = cmd.Flags()
 	flags.Float64Var(&speed, "rate", 0, "messages a second at most; 0 is as fast as possible")
-	flags.IntVar(&maxOut, "max-out", 0, "at most so many out without an outcome (0 is 10000; -1 for no bound)")
+	flags.IntVar(&maxOut, "max-out", 0, "at most this many sent and without an outcome (0 is 10000; -1 for no bound)")
 	flags.Float64Var(&stop, "stop-above", 0, "stop when the share of failures is above this (0 is 0.1; 1 never stops)")
 	cmd.MarkFlagsOneRequired("rate", "max-out", "stop-above")
 	return cmd
@@ -266,7 +266,7 @@ func (a *app) runsWatchCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := watch(cmd, args)
 		if cmd.Context().Err() != nil {
-			a.hint("interrupted: run %[1]s is not, and continues without you; redrive runs watch %[1]s shows it again", args[0])
+			a.hint("interrupted, but run %[1]s continues without you; redrive runs watch %[1]s shows it again", args[0])
 		}
 		return err
 	}

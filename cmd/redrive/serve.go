@@ -24,10 +24,10 @@ import (
 
 func (a *app) serveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "serve", Short: "Collect dead letters, carry redrive runs on, and answer over HTTP", Args: cobra.NoArgs,
-		Long: `Collect the dead letters that the configuration names into the store, work on redrive runs, apply the rules, remove what the
+		Use: "serve", Short: "Collect dead letters, work on redrive runs, and answer over HTTP", Args: cobra.NoArgs,
+		Long: `Collect the dead letters that the configuration names into the store, work on redrive runs, apply the rules, purge what the
 retention no longer keeps, and answer over HTTP: the dashboard at /, the REST API below /api/v1, /livez and /readyz. Without
-server.auth only this machine is answered. Ctrl-C, or SIGTERM, drains: dead letters already read are stored or returned, and
+server.auth it answers only this machine. Ctrl-C, or SIGTERM, drains: dead letters already read are stored or returned, and
 messages already sent are recorded.`,
 		Example: `  redrive serve --config redrive.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

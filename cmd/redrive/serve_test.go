@@ -23,6 +23,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/config"
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
@@ -149,6 +150,23 @@ server: {address: %q}
 	require.Contains(t, stderr.String(), "stopped")
 	_, err = os.Stat(store + "-spool")
 	require.ErrorIs(t, err, os.ErrNotExist, "no spool: the broker keeps what the store does not take")
+}
+
+// The plan of a broker is a list of lines: people read it in the dashboard.
+func TestServer_Topology(t *testing.T) {
+	t.Parallel()
+	cfg, err := config.Parse([]byte(`
+store: {url: x.db}
+brokers: {rabbit: {url: "amqp://h/"}}
+collector: {sources: [{broker: rabbit, topic: orders_dlq, origin: {topic: orders}}]}
+`))
+	require.NoError(t, err)
+	shown, err := (&server{cfg: cfg}).topology(t.Context())
+	require.NoError(t, err)
+	text, err := json.Marshal(shown)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "orders")
+	require.NotContains(t, string(text), `\n`)
 }
 
 func TestServe_Faults(t *testing.T) {

@@ -30,8 +30,7 @@ const (
 	shippingErrors = "shipping_error"
 )
 
-// shop is the traffic of the demo: orders are charged by a handler of ours and shipped by a service that does not know
-// us.
+// shop is the traffic of the demo: a handler of ours charges orders, and a service that does not know us ships them.
 type shop struct {
 	broker *memory.Broker
 	router *message.Router
@@ -60,7 +59,7 @@ func newShop(
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: broker, DeadLetters: letters, Observer: middleware.Observers{observer, monitor},
 		MaxAttempts: middleware.Retries(2), Backoff: middleware.Steps(200*time.Millisecond, time.Second),
-		Logger: slog.New(slog.DiscardHandler), // it would report each of the failures that are wanted here
+		Logger: slog.New(slog.DiscardHandler), // it would report the failures, which are intended here
 	})
 	if err != nil {
 		return nil, err
@@ -98,7 +97,7 @@ func (s *shop) run(ctx context.Context, speed float64) error {
 			return err
 		case <-ticker.C:
 		}
-		if err := s.take(int(s.ordered.Add(1))); err != nil {
+		if err := s.order(int(s.ordered.Add(1))); err != nil {
 			return ended(ctx, err)
 		}
 	}
@@ -107,8 +106,8 @@ func (s *shop) run(ctx context.Context, speed float64) error {
 // liveOrders is below the numbers of the demo's live orders; those of its history are smaller.
 const liveOrders = 1000
 
-// take publishes an order; some have faults that no retry fixes.
-func (s *shop) take(number int) error {
+// order publishes an order; some have faults that no retry fixes.
+func (s *shop) order(number int) error {
 	o := newOrder(number)
 	o.Number += liveOrders
 	switch {
@@ -172,7 +171,7 @@ func (s *shop) ship(parcels <-chan *message.Message) {
 	}
 }
 
-// The demo begins with a week that has passed.
+// The demo begins with a week of history.
 const (
 	historyDays = 7
 	outage      = 150 // dead letters of one bad evening, more than one person may redrive alone

@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// shown is an entry with its history.
+// shown is an entry and its history.
 type shown struct {
 	wire.EntryDetail
 

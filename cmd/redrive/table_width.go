@@ -15,8 +15,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Columns of a table that is too wide shrink, the widest first, but not below this.
 const (
+	// narrowest is the width below which no column of a table shrinks.
 	narrowest = 8
 	padding   = 2
 )

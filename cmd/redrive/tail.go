@@ -51,7 +51,7 @@ func (a *app) tailCommand() *cobra.Command {
 		}),
 	}
 	filter.add(a, cmd)
-	cmd.Flags().IntVarP(&lines, "lines", "n", 10, "begin with so many of the last")
+	cmd.Flags().IntVarP(&lines, "lines", "n", 10, "begin with this many of the latest")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", true, "continue until interrupted")
 	cmd.Flags().DurationVar(&every, "every", time.Second, "how often to look")
 	return cmd

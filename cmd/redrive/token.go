@@ -16,7 +16,7 @@ import (
 // tokenCommand manages the tokens in a store. It requires write access to the store, and is not available over HTTP.
 func (a *app) tokenCommand() *cobra.Command {
 	return group("token", "Create, list and revoke the tokens of redrive serve that are kept in the store",
-		`Create, list and revoke the tokens of redrive serve that are kept in the store, by their digests. The server takes them with
+		`Create, list and revoke the tokens of redrive serve that are kept in the store, by their digests. The server accepts them with
 server.auth.stored: true. A token that is revoked is refused after five seconds.`,
 		a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand())
 }
@@ -63,7 +63,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&role, "role", "viewer", "what its owner may do: viewer, operator, approver, admin")
-	cmd.Flags().Var(&expires, "expires", "how long it is valid: 24h, 90d; for good if not given")
+	cmd.Flags().Var(&expires, "expires", "how long it is valid: 24h, 90d (default forever)")
 	return cmd
 }
 

@@ -75,8 +75,8 @@ func (a *app) openTopology(ctx context.Context, name string, topics []string) (*
 		p := driver.Plan(topics...)
 		note := ""
 		if !driver.ChecksBindings() {
-			note = "bindings are not compared, AMQP does not tell of them: add x-management=http://<host>:15672 to the " +
-				"broker's URL"
+			note = "bindings are not compared, because AMQP cannot list them: add x-management=http://<host>:15672 to " +
+				"the broker's URL"
 		}
 		return &topology{
 			note, cfg.Params["declare"] == "none" || strings.Contains(cfg.URL, "declare=none"), p.String(),

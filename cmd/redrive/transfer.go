@@ -53,7 +53,7 @@ func (a *app) exportCommand() *cobra.Command {
 		}),
 	}
 	filter.add(a, cmd)
-	cmd.Flags().StringVar(&file, "file", "", "file to write, which must not be there yet (default stdout)")
+	cmd.Flags().StringVar(&file, "file", "", "file to write, which must not exist (default stdout)")
 	return cmd
 }
 
@@ -100,7 +100,7 @@ func (a *app) importCommand() *cobra.Command {
 			imported, err := manager.ImportEntries(cmd.Context(), b.countRead(in), a.by())
 			b.end()
 			if imported != nil {
-				a.hint("%d stored, %d were there", imported.Stored, imported.Seen)
+				a.hint("%d stored, %d already there", imported.Stored, imported.Seen)
 			}
 			if cmd.Context().Err() != nil {
 				a.hint("interrupted: the same command continues with the rest")

@@ -41,7 +41,7 @@ func version() string {
 	return strings.Join(strings.Fields(cmp.Or(number, "(devel)")+" "+revision+" "+when+" "+compiler), " ")
 }
 
-// exitCodesTopic is help without a command.
+// exitCodesTopic is a help topic.
 func exitCodesTopic() *cobra.Command {
 	return &cobra.Command{
 		Use: "exit-codes", Short: "What the exit codes mean",
@@ -49,10 +49,10 @@ func exitCodesTopic() *cobra.Command {
 
     0  everything was done
     1  an error: a store or broker that does not answer, a file that cannot be written
-    2  usage: unknown command or flag, a value that makes no sense, a configuration that cannot be read
+    2  usage: unknown command or flag, an invalid value, a configuration that cannot be read
     3  not found: no such entry, run or group
     4  partial: some of it was done, some was not; stderr names it
-    5  refused: someone else was faster, the state does not allow it, or --yes is missing
+    5  refused: someone else was faster, your role or the state does not allow it, or --yes is missing
   130  interrupted; stderr shows how to continue`,
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -162,7 +163,7 @@ type brokerView struct {
 	// Topics are those of the sources' messages, as far as the configuration names them; Plan is what their consumers
 	// need.
 	Topics  []string `json:"topics,omitempty"`
-	Plan    string   `json:"plan,omitempty"`
+	Plan    []string `json:"plan,omitempty"`
 	Problem string   `json:"problem,omitempty"`
 }
 
@@ -184,9 +185,10 @@ func (s *server) topology(context.Context) (any, error) {
 		}
 		if len(v.Topics) > 0 {
 			plan, err := planText(&b, v.Topics)
-			if v.Plan = plan; err != nil {
+			if err != nil {
 				v.Problem = err.Error()
 			}
+			v.Plan = strings.FieldsFunc(plan, func(r rune) bool { return r == '\n' })
 		}
 		views = append(views, v)
 	}
@@ -234,10 +236,10 @@ func atOnce[P, A any](parts map[string]P, ask func(P) A, add func(name string, a
 	asking.Wait()
 }
 
-// retainEvery is how often old entries are removed.
+// retainEvery is how often old entries are purged.
 const retainEvery = time.Hour
 
-// retain removes what the retention no longer keeps, now and every hour, until ctx ends.
+// retain purges what the retention no longer keeps, now and every hour, until ctx ends.
 func (s *server) retain(ctx context.Context) {
 	for {
 		n, err := s.Retain(ctx, s.cfg.Retention.Retention())
@@ -245,9 +247,9 @@ func (s *server) retain(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			s.logger.WarnContext(ctx, "old dead letters could not be removed; it is tried again", "error", err)
+			s.logger.WarnContext(ctx, "old dead letters could not be purged; trying again in an hour", "error", err)
 		case n > 0:
-			s.logger.InfoContext(ctx, "old dead letters removed", "count", n)
+			s.logger.InfoContext(ctx, "old dead letters purged", "count", n)
 		}
 		if wait.For(ctx, retainEvery) != nil {
 			return
@@ -261,7 +263,7 @@ type metrics struct {
 	letters  *dlqmetrics.Metrics
 }
 
-// newMetrics returns nil if the configuration disables them.
+// newMetrics returns nil if the configuration turns metrics off.
 func newMetrics(cfg *config.Metrics) (*metrics, error) {
 	if cfg.Off {
 		return nil, nil //nolint:nilnil // none requested
@@ -276,7 +278,7 @@ func newMetrics(cfg *config.Metrics) (*metrics, error) {
 	return m, nil
 }
 
-// watch starts to show the server's metrics; before that there are none.
+// watch adds the metrics of the server.
 func (m *metrics) watch(s *server) {
 	m.letters.Watch(dlqmetrics.Sources{Letters: s.letters, Collector: s.collector})
 	m.registry.MustRegister(brokermetrics.New(s.brokers))

@@ -30,15 +30,15 @@ func TestDoctor_Healthy(t *testing.T) {
 		"dead letters":             {Severity: "ok", Finding: "0 pending, 0 in all"},
 		"broker rabbit":            {Severity: "ok", Finding: "answers (amqp)"},
 		"broker kafka":             {Severity: "ok", Finding: "answers (kafka)"},
-		"source rabbit/orders_dlq": {Severity: "ok", Finding: "is there"},
+		"source rabbit/orders_dlq": {Severity: "ok", Finding: "exists"},
 		"source rabbit/invoices_dlq": {
 			Severity: "warning", Finding: "invoices_dlq",
-			Remedy: "a service makes it at its first dead letter",
+			Remedy: "a service creates it at its first dead letter",
 		},
-		"source kafka/" + dead: {Severity: "ok", Finding: "is there"},
+		"source kafka/" + dead: {Severity: "ok", Finding: "exists"},
 		"source kafka/none_dlq": {
 			Severity: "warning", Finding: "none_dlq",
-			Remedy: "a service makes it at its first dead letter",
+			Remedy: "a service creates it at its first dead letter",
 		},
 	} {
 		if what == "store" && strings.HasPrefix(found[what].Finding, "answers in ") {

@@ -252,7 +252,7 @@ func TestTerminal_InterruptedWhileShowing(t *testing.T) {
 	s.types(t, ctrlC)
 	code, screen = s.ends(t)
 	require.Equal(t, 130, code, screen)
-	require.Contains(t, screen, "run later is not, and continues without you; redrive runs watch later shows it again")
+	require.Contains(t, screen, "run later continues without you; redrive runs watch later shows it again")
 
 	s = n.begin(t, "serve")
 	s.sees(t, "serving")
