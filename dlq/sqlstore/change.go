@@ -43,16 +43,13 @@ func (s *Store) changeTx(ctx context.Context, tx *sql.Tx, c driver.Change) ([]dr
 		if err != nil {
 			continue
 		}
-		all.change(before, &results[i].Entry)
-		if c.Audited() {
-			run := c.Run
-			if c.Action == driver.ActionSucceed || c.Action == driver.ActionReleaseByHand {
-				run = before.Run // this ends a redrive of that run, no matter who reports it
-			}
-			all.audit = append(all.audit, driver.AuditRecord{
-				At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: id, Run: run,
-				From: before.Status, To: after.Status, Version: after.Version, Detail: c.Detail(),
-			})
+		if !c.Audited() {
+			all.change(before, &results[i].Entry)
+			continue
+		}
+		record := all.record(c, before, &results[i].Entry)
+		if c.Action == driver.ActionSucceed || c.Action == driver.ActionReleaseByHand {
+			record.Run = before.Run // this ends a redrive of that run, no matter who reports it
 		}
 	}
 	return results, all.writeAll(ctx)
@@ -82,11 +79,8 @@ func (s *Store) Revise(ctx context.Context, r driver.Revision) (*dlq.Entry, erro
 		}
 		detail := map[string]string{"revision": strconv.Itoa(after.Revision)}
 		maps.Copy(detail, r.Detail)
-		all := changes{store: s, tx: tx, audit: []driver.AuditRecord{{
-			At: r.At, Actor: r.Actor, Action: driver.ActionEdit, Note: r.Note, EntryID: r.EntryID,
-			From: before.Status, To: after.Status, Version: after.Version, Detail: detail,
-		}}}
-		all.change(before, &after)
+		all := changes{store: s, tx: tx}
+		all.record(c, before, &after).Detail = detail
 		return &after, all.writeAll(ctx)
 	})
 }
@@ -144,6 +138,16 @@ func (c *changes) change(before, after *dlq.Entry) {
 	}
 	c.places[before.ID] = len(c.changed)
 	c.changed = append(c.changed, changed{before, after})
+}
+
+// record changes an entry, and adds a record of that to the audit log, which the caller may complete.
+func (c *changes) record(by driver.Change, before, after *dlq.Entry) *driver.AuditRecord {
+	c.change(before, after)
+	c.audit = append(c.audit, driver.AuditRecord{
+		At: by.At, Actor: by.Actor, Action: by.Action, Note: by.Note, EntryID: after.ID, Run: by.Run,
+		From: before.Status, To: after.Status, Version: after.Version, Detail: by.Detail(),
+	})
+	return &c.audit[len(c.audit)-1]
 }
 
 // write writes the changes, except the statistics.

@@ -188,59 +188,7 @@ func TestStatements_Golden(t *testing.T) {
 			db := sql.OpenDB(r)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
 			s := &Store{dialect: d, write: db, read: db, closed: make(chan struct{})}
-			section := func(name string) { fmt.Fprintf(&r.log, "\n-- %s\n", name) }
-			inTx := func(name string, fn func(tx *sql.Tx) error) {
-				section(name)
-				require.NoError(t, durably(t.Context(), d.name(), db, fn))
-			}
-			few.ID, full.ID = 1, 2
-			rows, err := s.makeRows([]*dlq.Entry{few, full})
-			require.NoError(t, err)
-
-			inTx("insert", func(tx *sql.Tx) error {
-				entries := [][]any{rows[0].entry, rows[1].entry}
-				if _, err := d.insertEntries(t.Context(), s, tx, entries); err != nil {
-					return err
-				}
-				return s.insertBodies(t.Context(), tx, [][]any{rows[0].body, rows[1].body})
-			})
-			if short, ok := d.(newPutter); ok {
-				section("new letters")
-				_, err := short.putNew(t.Context(), s, rows[:1])
-				require.ErrorIs(t, err, sql.ErrNoRows)
-				_, err = short.putNew(t.Context(), s, rows)
-				require.ErrorIs(t, err, sql.ErrNoRows)
-			}
-			inTx("lock", func(tx *sql.Tx) error {
-				_, err := s.lockEntries(t.Context(), tx, []int64{2, 1})
-				return err
-			})
-			inTx("update", func(tx *sql.Tx) error {
-				all := changes{store: s, tx: tx, changed: []changed{{few, goldenChanged(few)}, {full, goldenChanged(full)}}}
-				return all.updateEntries(t.Context())
-			})
-			section("read")
-			_, err = s.Get(t.Context(), 1)
-			require.ErrorIs(t, err, dlq.ErrNotFound)
-			_, err = s.List(t.Context(), dlq.Filter{Topic: "orders", SourceID: "source-7", From: few.CreatedAt},
-				dlq.Page{Limit: 10})
-			require.NoError(t, err)
-			inTx("purge", func(tx *sql.Tx) error {
-				p, err := (dlq.Purge{Actor: "ana", At: few.CreatedAt, ClosedBefore: few.CreatedAt}).Resolve()
-				require.NoError(t, err)
-				if _, err := s.purgeTx(t.Context(), tx, p); err != nil {
-					return err
-				}
-				return s.removeEntries(t.Context(), tx, []dlq.Entry{*few, *full}, p)
-			})
-			inTx("unarchive", func(tx *sql.Tx) error {
-				_, err := s.unarchiveSome(t.Context(), tx, "id IN (?)", []any{int64(7)})
-				return err
-			})
-			inTx("recount", func(tx *sql.Tx) error {
-				_, err := s.countEntries(t.Context(), tx)
-				return err
-			})
+			sendStatements(t, r, s, few, full)
 
 			path := filepath.Join("testdata", "statements."+string(d.name())+".golden")
 			if *updateGolden {
@@ -252,4 +200,63 @@ func TestStatements_Golden(t *testing.T) {
 			require.Equal(t, string(want), r.log.String())
 		})
 	}
+}
+
+// sendStatements sends every statement that names the columns.
+func sendStatements(t *testing.T, r *recorder, s *Store, few, full *dlq.Entry) {
+	t.Helper()
+	d, db := s.dialect, s.write
+	section := func(name string) { fmt.Fprintf(&r.log, "\n-- %s\n", name) }
+	inTx := func(name string, fn func(tx *sql.Tx) error) {
+		section(name)
+		require.NoError(t, durably(t.Context(), d.name(), db, fn))
+	}
+	few.ID, full.ID = 1, 2
+	rows, err := s.makeRows([]*dlq.Entry{few, full})
+	require.NoError(t, err)
+
+	inTx("insert", func(tx *sql.Tx) error {
+		entries := [][]any{rows[0].entry, rows[1].entry}
+		if _, err := d.insertEntries(t.Context(), s, tx, entries); err != nil {
+			return err
+		}
+		return s.insertBodies(t.Context(), tx, [][]any{rows[0].body, rows[1].body})
+	})
+	if short, ok := d.(newPutter); ok {
+		section("new letters")
+		_, err := short.putNew(t.Context(), s, rows[:1])
+		require.ErrorIs(t, err, sql.ErrNoRows)
+		_, err = short.putNew(t.Context(), s, rows)
+		require.ErrorIs(t, err, sql.ErrNoRows)
+	}
+	inTx("lock", func(tx *sql.Tx) error {
+		_, err := s.lockEntries(t.Context(), tx, []int64{2, 1})
+		return err
+	})
+	inTx("update", func(tx *sql.Tx) error {
+		all := changes{store: s, tx: tx, changed: []changed{{few, goldenChanged(few)}, {full, goldenChanged(full)}}}
+		return all.updateEntries(t.Context())
+	})
+	section("read")
+	_, err = s.Get(t.Context(), 1)
+	require.ErrorIs(t, err, dlq.ErrNotFound)
+	_, err = s.List(t.Context(), dlq.Filter{Topic: "orders", SourceID: "source-7", From: few.CreatedAt},
+		dlq.Page{Limit: 10})
+	require.NoError(t, err)
+	inTx("purge", func(tx *sql.Tx) error {
+		p, err := (dlq.Purge{Actor: "ana", At: few.CreatedAt, ClosedBefore: few.CreatedAt}).Resolve()
+		require.NoError(t, err)
+		if _, err := s.purgeTx(t.Context(), tx, p); err != nil {
+			return err
+		}
+		return s.removeEntries(t.Context(), tx, []dlq.Entry{*few, *full}, p)
+	})
+	inTx("unarchive", func(tx *sql.Tx) error {
+		_, err := s.unarchiveSome(t.Context(), tx, "id IN (?)", []any{int64(7)})
+		return err
+	})
+	inTx("recount", func(tx *sql.Tx) error {
+		_, err := s.countEntries(t.Context(), tx)
+		return err
+	})
 }

@@ -274,15 +274,6 @@ func (p *stepping) action(action driver.Action) driver.Change {
 	return driver.Change{Action: action, Actor: p.step.Actor, At: p.step.At, Lease: p.step.OutcomeTimeout, Run: p.run.ID}
 }
 
-// record changes an entry, with a record in the audit log.
-func (p *stepping) record(c driver.Change, before, after *dlq.Entry) {
-	p.change(before, after)
-	p.audit = append(p.audit, driver.AuditRecord{
-		At: c.At, Actor: c.Actor, Action: c.Action, Note: c.Note, EntryID: after.ID, Run: p.run.ID,
-		From: before.Status, To: after.Status, Version: after.Version,
-	})
-}
-
 // items reads items of the run that are in one of the states; the others are not in the map. Here and below the states
 // are part of the condition because a database without statistics of a new run's items would otherwise read all of them
 // to find a few.

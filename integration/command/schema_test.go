@@ -34,5 +34,5 @@ func TestSchema_OneSpelling(t *testing.T) {
 	}
 	other := redrive(t, plain, "dlq", "list")
 	require.NotZero(t, other.code)
-	require.Contains(t, other.stderr, "not a dead letter store yet")
+	require.Contains(t, other.stderr, "the tables do not exist")
 }

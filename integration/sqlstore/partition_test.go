@@ -210,35 +210,7 @@ func TestPartition_WorthDropping(t *testing.T) {
 			t.Parallel()
 			url := servers["PostgreSQL"](t)
 			s := openStore(t, url)
-			at := time.Now().AddDate(0, 0, -200)
-			letters := make([]*dlq.Entry, 110)
-			for i := range letters {
-				letters[i] = letter(i, at)
-			}
-			receipts, err := s.Put(t.Context(), letters...)
-			require.NoError(t, err)
-			var old, recent []int64
-			for i, r := range receipts {
-				switch {
-				case i < c.waiting:
-				case i < c.waiting+c.recent:
-					recent = append(recent, r.ID)
-				default:
-					old = append(old, r.ID)
-				}
-			}
-			for _, closed := range []struct {
-				ids []int64
-				at  time.Time
-			}{{old, at.AddDate(0, 0, 1)}, {recent, time.Now()}} {
-				if len(closed.ids) > 0 {
-					_, err = s.Change(t.Context(), driver.Change{
-						Action: driver.ActionResolve, IDs: closed.ids, Actor: "ana",
-						At: closed.at,
-					})
-					require.NoError(t, err)
-				}
-			}
+			old := putClosed(t, s, c.waiting, c.recent)
 			require.NoError(t, s.Close())
 			s, db := openStore(t, with(url, byMonth)), openDB(t, url)
 			defer s.Close()
@@ -255,15 +227,45 @@ func TestPartition_WorthDropping(t *testing.T) {
 			gone := rowsOf(t, db, "SELECT to_regclass('dlq_entries_before') IS NULL")[0][0]
 			require.Equal(t, c.drop, gone)
 			if c.drop {
-				require.Equal(t, len(old), n)
+				require.Equal(t, old, n)
 			} else {
 				require.Zero(t, n)
 			}
-			require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events"), len(letters)-n)
+			require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_events"), 110-n)
 			requireCounted(t, s)
 			require.Equal(t, seen, rowsOf(t, db, "SELECT fingerprint, first_seen, last_seen FROM dlq_groups ORDER BY 1"))
 		})
 	}
+}
+
+// putClosed puts 110 letters of long ago. It leaves some PENDING, closes some now, and the rest, whose number it returns,
+// long ago.
+func putClosed(t *testing.T, s *sqlstore.Store, waiting, recent int) (old int) {
+	t.Helper()
+	at := time.Now().AddDate(0, 0, -200)
+	letters := make([]*dlq.Entry, 110)
+	for i := range letters {
+		letters[i] = letter(i, at)
+	}
+	receipts, err := s.Put(t.Context(), letters...)
+	require.NoError(t, err)
+	ids := make([]int64, len(receipts))
+	for i := range receipts {
+		ids[i] = receipts[i].ID
+	}
+	for _, closed := range []struct {
+		ids []int64
+		at  time.Time
+	}{{ids[waiting+recent:], at.AddDate(0, 0, 1)}, {ids[waiting : waiting+recent], time.Now()}} {
+		if len(closed.ids) == 0 {
+			continue
+		}
+		_, err = s.Change(t.Context(), driver.Change{
+			Action: driver.ActionResolve, IDs: closed.ids, Actor: "ana", At: closed.at,
+		})
+		require.NoError(t, err)
+	}
+	return len(ids) - waiting - recent
 }
 
 // A past month is dropped from its first id to its last: all of its letters are in the archive or still in the table.

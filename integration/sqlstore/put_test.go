@@ -51,66 +51,68 @@ func counted(t *testing.T, s *sqlstore.Store) (driver.Stats, []driver.Group) {
 // and counted, the others are counted as seen again, and a recount finds no difference.
 func TestPut_KnownAndNew(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
-		t.Helper()
-		s := openStore(t, url)
-		defer s.Close()
-		now := time.Now().UTC().Truncate(time.Hour)
-		const total = 60
-		// The letters of a cause die in the order of their numbers; the later half of each cause is stored first.
-		made := func(n int) *dlq.Entry {
-			return letter(n, now.Add(time.Duration(n-total)*10*time.Minute), func(d *envelope.DeadLetter) {
-				d.Message.Payload = fmt.Appendf(nil, `{"n":%d}`, n)
-				if n%5 == 0 {
-					d.Err.Message, d.Err.Code, d.Rule = "a separate one "+strings.Repeat("x", n), "E5", "fifth"
-				}
-			})
-		}
-		known := map[int]int64{}
-		for n := range total {
-			if n%3 == 0 || n > 50 {
-				receipts, err := s.Put(t.Context(), made(n))
-				require.NoError(t, err)
-				known[n] = receipts[0].ID
+	onEach(t, putKnownAndNew)
+}
+
+func putKnownAndNew(t *testing.T, url string) {
+	t.Helper()
+	s := openStore(t, url)
+	defer s.Close()
+	now := time.Now().UTC().Truncate(time.Hour)
+	const total = 60
+	// The letters of a cause die in the order of their numbers; the later half of each cause is stored first.
+	made := func(n int) *dlq.Entry {
+		return letter(n, now.Add(time.Duration(n-total)*10*time.Minute), func(d *envelope.DeadLetter) {
+			d.Message.Payload = fmt.Appendf(nil, `{"n":%d}`, n)
+			if n%5 == 0 {
+				d.Err.Message, d.Err.Code, d.Rule = "a separate one "+strings.Repeat("x", n), "E5", "fifth"
 			}
-		}
-		letters := make([]*dlq.Entry, total)
-		for n := range letters {
-			letters[n] = made(n)
-		}
-		receipts, err := s.Put(t.Context(), letters...)
-		require.NoError(t, err)
-		for n, r := range receipts {
-			if id := known[n]; id != 0 {
-				require.Equal(t, driver.Receipt{ID: id, Result: driver.Seen}, r)
-				continue
-			}
-			require.Equal(t, driver.Stored, r.Result)
-			e, err := s.Get(t.Context(), r.ID)
+		})
+	}
+	known := map[int]int64{}
+	for n := range total {
+		if n%3 == 0 || n > 50 {
+			receipts, err := s.Put(t.Context(), made(n))
 			require.NoError(t, err)
-			want := *letters[n]
-			want.ID = r.ID
-			require.Equal(t, &want, e)
+			known[n] = receipts[0].ID
 		}
-		stats, groups := counted(t, s)
-		require.Equal(t, int64(total), stats.Counts.Pending)
-		last := map[string]int64{}
-		for n, r := range receipts {
-			f := letters[n].Fingerprint
-			last[f] = max(last[f], r.ID)
+	}
+	letters := make([]*dlq.Entry, total)
+	for n := range letters {
+		letters[n] = made(n)
+	}
+	receipts, err := s.Put(t.Context(), letters...)
+	require.NoError(t, err)
+	for n, r := range receipts {
+		if id := known[n]; id != 0 {
+			require.Equal(t, driver.Receipt{ID: id, Result: driver.Seen}, r)
+			continue
 		}
-		require.Len(t, groups, len(last))
-		for _, g := range groups {
-			if strings.HasPrefix(url, "postgres") { // of letters stored together, the one with the highest id
-				require.Equal(t, last[g.Fingerprint], g.LastEntry)
-			}
-			require.NotZero(t, g.LastEntry)
+		require.Equal(t, driver.Stored, r.Result)
+		e, err := s.Get(t.Context(), r.ID)
+		require.NoError(t, err)
+		want := *letters[n]
+		want.ID = r.ID
+		require.Equal(t, &want, e)
+	}
+	stats, groups := counted(t, s)
+	require.Equal(t, int64(total), stats.Counts.Pending)
+	last := map[string]int64{}
+	for n, r := range receipts {
+		f := letters[n].Fingerprint
+		last[f] = max(last[f], r.ID)
+	}
+	require.Len(t, groups, len(last))
+	for _, g := range groups {
+		if strings.HasPrefix(url, "postgres") { // of letters stored together, the one with the highest id
+			require.Equal(t, last[g.Fingerprint], g.LastEntry)
 		}
-		require.NoError(t, s.Recount(t.Context()))
-		again, recounted := counted(t, s)
-		require.Equal(t, stats, again)
-		require.Equal(t, groups, recounted)
-	})
+		require.NotZero(t, g.LastEntry)
+	}
+	require.NoError(t, s.Recount(t.Context()))
+	again, recounted := counted(t, s)
+	require.Equal(t, stats, again)
+	require.Equal(t, groups, recounted)
 }
 
 // Two processes concurrently make large calls, which are stored in chunks, with the same letters: each letter is one
