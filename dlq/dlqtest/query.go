@@ -180,8 +180,8 @@ func testPaging(t *testing.T, db Database) {
 	listing := must(s.List(t.Context(), dlq.Filter{Topic: "none"}, dlq.Page{}))(t)
 	require.Empty(t, listing.Entries)
 	require.Empty(t, listing.Next)
-	// An entry that is stored late, from a spool, is the last in the order of storing, and at the time of its death in the
-	// other order.
+	// An entry that is stored late, from a spool, is the last in the order of storing, and at the time of its death in
+	// the other order.
 	late := put(t, s, letter(100, func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }))
 	stored := append(slices.Clone(oldest), late[0].ID)
 	for _, f := range []dlq.Filter{{}, {Topic: "orders"}, {Statuses: driver.Statuses()}} {

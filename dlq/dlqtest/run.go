@@ -1,11 +1,5 @@
-// Package dlqtest is the conformance suite for dlq.Store. Run it from the tests of your own store.
-//
-//	func TestStore(t *testing.T) {
-//		dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
-//			url := "sqlite:" + filepath.Join(t.TempDir(), "dead.db")
-//			return func(t *testing.T) dlqtest.Store { ... open url ... }
-//		})
-//	}
+// Package dlqtest is the conformance suite for stores of dead letters. A store of your own that passes [Run] works with
+// the rest of package dlq.
 package dlqtest
 
 import (

@@ -41,9 +41,9 @@ const (
 	ActionPurge Action = "purge"
 	// ActionUnarchive restored a purged entry from the archive.
 	ActionUnarchive Action = "unarchive"
-	// ActionRefused was a search or preview that would have revealed values hidden from the caller. Nothing was changed.
+	// ActionRefused records a refused search or preview, which would have revealed values hidden from the caller.
 	ActionRefused Action = "refused"
-	// ActionRead was a look at the entry's message, where reads are recorded.
+	// ActionRead records that someone read the entry's message, in a server that records reads.
 	ActionRead Action = "read"
 )
 
@@ -68,8 +68,8 @@ type Change struct {
 	Lease time.Duration
 	// Run is the redrive run that claims; empty for a single redrive.
 	Run string
-	// Reports, for ActionSucceed, has for each of the IDs, in order, which redrive succeeded. Nil when there is no report,
-	// and the broker's confirm is the outcome.
+	// Reports, for ActionSucceed, has for each of the IDs, in order, which redrive succeeded. Nil when there is no
+	// report, and the broker's confirm is the outcome.
 	Reports []Report
 }
 
@@ -114,8 +114,8 @@ func (c Change) For(i int) Change {
 // Result is the result of a [Change] for one entry.
 type Result struct {
 	ID int64
-	// Entry is the entry after the change, without Body, or its current state when the change was refused. Zero if it does
-	// not exist.
+	// Entry is the entry after the change, without Body, or its current state when the change was refused. Zero if it
+	// does not exist.
 	Entry Entry
 	// Err is nil, or wraps ErrNotFound, ErrConflict or ErrInvalid.
 	Err error

@@ -1,8 +1,6 @@
 package driver
 
-import (
-	"time"
-)
+import "time"
 
 // PutResult is what [Store.Put] did with a dead letter.
 type PutResult string

@@ -1,4 +1,5 @@
-// Package driver is the interface of dead letter stores and its types: an [Entry] and its [Body], what a listing
-// selects, and the changes with their state machine ([Change.Apply], [Entry.Die]), so that all stores agree on what
-// is legal. Applications use package dlq, which has the same types under its own name.
+// Package driver is what a store of dead letters implements: [Store], its types, and the state machine of an entry
+// ([Change.Apply], [Entry.Die]), which all stores use, so that they agree on which changes are legal. To write a store,
+// implement Store, [Register] a [Driver] for its URL scheme, and run the suite in dlq/dlqtest. Applications use package
+// dlq, which has the same types under its own name.
 package driver

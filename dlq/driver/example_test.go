@@ -26,8 +26,9 @@ func ExampleChange_Apply() {
 
 	_, err = redrive.Apply(entry)
 	fmt.Println(err)
-	// Output: RETRYING 1 2 <nil> dlq: entry 7: cannot redrive: it is RETRYING since 2026-03-01T09:00:00Z (version 2), by
-	// ana; its outcome is awaited until 2026-03-01T10:00:00Z
+	// Output:
+	// RETRYING 1 2 <nil>
+	// dlq: entry 7: cannot redrive: it is RETRYING since 2026-03-01T09:00:00Z (version 2), by ana; its outcome is awaited until 2026-03-01T10:00:00Z
 }
 
 // counted counts the letters that it stores.

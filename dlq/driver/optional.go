@@ -10,7 +10,8 @@ import (
 type ArchiveStore interface {
 	Store
 	// Unarchive moves entries back from the archive, unchanged and with their ids, and records it in the audit log. It
-	// returns the ids of the restored entries: those in the archive whose delivery has not been dead-lettered again since.
+	// returns the ids of the restored entries: those in the archive whose delivery has not been dead-lettered again
+	// since.
 	Unarchive(ctx context.Context, by By, at time.Time, ids ...int64) ([]int64, error)
 }
 

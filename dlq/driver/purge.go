@@ -7,8 +7,8 @@ import (
 
 // Purge removes old closed entries from a [Store].
 type Purge struct {
-	// Statuses are RESOLVED, DISCARDED or both. Defaults to RESOLVED: entries that wait for a person are never purged, and
-	// discarded ones only on request.
+	// Statuses are RESOLVED, DISCARDED or both. Defaults to RESOLVED: entries that wait for a person are never purged,
+	// and discarded ones only on request.
 	Statuses []Status
 	// ClosedBefore selects entries that were closed before it. Required.
 	ClosedBefore time.Time

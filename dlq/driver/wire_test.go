@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strconv"
 	"testing"
 	"time"
 
@@ -17,14 +18,14 @@ import (
 // fill gives every field below v a value that no other has.
 func fill(v reflect.Value, n *int64) {
 	*n++
-	if _, isTime := v.Interface().(time.Time); isTime {
+	if _, isTime := reflect.TypeAssert[time.Time](v); isTime {
 		v.Set(reflect.ValueOf(time.Unix(*n, 1000).UTC()))
 		return
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		for i := range v.NumField() {
-			fill(v.Field(i), n)
+		for _, field := range v.Fields() {
+			fill(field, n)
 		}
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
@@ -36,7 +37,7 @@ func fill(v reflect.Value, n *int64) {
 	case reflect.Slice:
 		v.SetBytes(fmt.Append(nil, *n))
 	case reflect.Map:
-		v.Set(reflect.ValueOf(map[string]string{"key": fmt.Sprint(*n)}))
+		v.Set(reflect.ValueOf(map[string]string{"key": strconv.FormatInt(*n, 10)}))
 	case reflect.String:
 		v.SetString(fmt.Sprint("text ", *n))
 	case reflect.Bool:

@@ -67,9 +67,9 @@ func IsCode(err error, codes ...string) bool {
 	return code != "" && slices.Contains(codes, code)
 }
 
-// conflicts are the codes of failures that only another transaction caused: a deadlock, of which the database aborts
-// one side, a serialization conflict, or a row that has changed; or a process that paused in its transaction, so that
-// the server aborted it. A lock wait that timed out is not included: a repetition would wait as long again.
+// conflicts are the codes of transactions that may succeed when they are repeated: the database aborted them because of
+// a deadlock, a serialization conflict or a row that has changed, or because the process paused in the transaction. A
+// lock wait that timed out is not included: a repetition would wait as long again.
 var conflicts = map[Dialect][]string{
 	PostgreSQL: {"40P01", "40001", "25P03"},
 	MySQL:      {"1213", "1020", "4031"},
@@ -79,7 +79,7 @@ var conflicts = map[Dialect][]string{
 // repeated.
 func (d Dialect) Conflict(err error) bool { return IsCode(err, conflicts[d]...) }
 
-// locked are the codes of a statement that met a lock and may not wait for it, or no longer.
+// locked are the codes of a statement that met a lock, and must not wait for it or has waited long enough.
 var locked = map[Dialect][]string{
 	PostgreSQL: {"55P03"},
 	MySQL:      {"1205", "3572"},

@@ -50,7 +50,7 @@ func postgresLocked(ctx context.Context, db *sql.DB, name string, fn func() erro
 // characters. MySQL 9.6 removed MD5 and SHA1.
 const mysqlLockName = "SHA2(CONCAT(?, DATABASE()), 256)"
 
-// mysqlWait is how long to wait for another process's lock, in seconds.
+// mysqlWait is how long to wait for the lock of another process, in seconds.
 const mysqlWait = 300
 
 func mysqlLocked(ctx context.Context, db *sql.DB, name string, fn func() error) error {

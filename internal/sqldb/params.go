@@ -14,9 +14,9 @@ import (
 // Param reads one parameter of a URL.
 type Param func(value string) error
 
-// ReadParams removes our parameters, with or without a leading x-, from a URL's query and returns the database
+// ReadParams reads our own parameters, with or without a leading x-, from a URL's query, and returns the database
 // driver's. native reports whether the driver knows a parameter; any other is refused.
-func ReadParams(u *url.URL, ours map[string]Param, native func(string) bool) (url.Values, error) {
+func ReadParams(u *url.URL, own map[string]Param, native func(string) bool) (url.Values, error) {
 	scheme := u.Scheme
 	if scheme == "" {
 		scheme = string(SQLite)
@@ -29,7 +29,7 @@ func ReadParams(u *url.URL, ours map[string]Param, native func(string) bool) (ur
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(query)) {
 		values := query[key]
-		read := ours[strings.TrimPrefix(key, "x-")]
+		read := own[strings.TrimPrefix(key, "x-")]
 		switch {
 		case read != nil:
 			if err := read(values[len(values)-1]); err != nil {
@@ -39,8 +39,7 @@ func ReadParams(u *url.URL, ours map[string]Param, native func(string) bool) (ur
 			rest[key] = values
 		default:
 			errs = append(errs, fmt.Errorf("%s URL: unknown parameter %.40q; known are %s, each also with x- before it, and "+
-				"the driver's own",
-				scheme, key, strings.Join(slices.Sorted(maps.Keys(ours)), ", ")))
+				"the driver's own", scheme, key, strings.Join(slices.Sorted(maps.Keys(own)), ", ")))
 		}
 	}
 	return rest, errors.Join(errs...)

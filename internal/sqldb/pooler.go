@@ -15,9 +15,9 @@ const execMode = "default_query_exec_mode"
 // pgbouncer in transaction mode, names are lost, or belong to another client.
 const poolerMode = "cache_describe"
 
-// Connect is Open for a pool that is used at once: it makes a connection to PostgreSQL and finds out whether there is a
-// pooler in front of it. If so, and the URL does not set how statements are executed, this pool and later ones use the
-// mode that a pooler supports. Other failures surface at the first use of the pool.
+// Connect is Open for a pool that is used at once: on PostgreSQL it makes a connection and finds out whether there is a
+// pooler in front of the server. If so, and the URL does not set how statements are executed, this pool and later ones
+// use a mode that a pooler supports. Other failures surface at the first use of the pool.
 func (s *Source) Connect(ctx context.Context, p Pool) (*sql.DB, error) {
 	db, err := s.Open(p)
 	if err != nil || s.Dialect != PostgreSQL {
@@ -45,15 +45,15 @@ func behindPooler(ctx context.Context, db *sql.DB) bool {
 		return false
 	}
 	defer func() { _ = conn.Close() }() // it goes back to the pool
-	var told uint64
+	var known uint64                    // to pgx
 	err = conn.Raw(func(raw any) error {
-		told = processOf(raw)
+		known = processOf(raw)
 		return nil
 	})
-	if err != nil || told == 0 {
+	if err != nil || known == 0 {
 		return false
 	}
-	result, err := conn.ExecContext(ctx, fmt.Sprintf("SELECT 1 WHERE pg_backend_pid() = %d", told))
+	result, err := conn.ExecContext(ctx, fmt.Sprintf("SELECT 1 WHERE pg_backend_pid() = %d", known))
 	if err != nil {
 		return false
 	}

@@ -62,7 +62,7 @@ func (s *Source) postgres(u *url.URL, native url.Values) error {
 	return nil
 }
 
-// mysql writes go-sql-driver's own form, user:password@tcp(host:port)/database?parameters. Only the database is
+// mysql writes the DSN of go-sql-driver, user:password@tcp(host:port)/database?parameters. Only the database is
 // escaped: the driver looks for the last slash, the last @ before it, and the first colon.
 func (s *Source) mysql(u *url.URL, native url.Values) error {
 	database := strings.TrimPrefix(u.Path, "/")
@@ -93,7 +93,8 @@ func (s *Source) mysql(u *url.URL, native url.Values) error {
 		native.Del("socket")
 	}
 	if !native.Has("sql_mode") {
-		// Without strict mode, the server truncates values silently. This also disables NO_BACKSLASH_ESCAPES and ANSI_QUOTES.
+		// Without strict mode, the server truncates values silently. This also disables NO_BACKSLASH_ESCAPES and
+		// ANSI_QUOTES.
 		native.Set("sql_mode", "'STRICT_ALL_TABLES'")
 	}
 	dsn.WriteString(address + "/" + url.PathEscape(database) + "?" + native.Encode())
@@ -135,7 +136,7 @@ func (s *Source) keepSecrets(secrets ...string) {
 }
 
 // Hide removes secrets from an error's text; errors.Is and errors.As still see the original. The drivers hide them too,
-// but do not promise it.
+// but do not promise to.
 func (s *Source) Hide(err error) error {
 	text := err.Error()
 	for _, secret := range s.secrets {

@@ -29,7 +29,7 @@ func (d Dialect) Validate() error {
 	return fmt.Errorf("unknown dialect %q: known are %s, %s, %s", string(d), PostgreSQL, MySQL, SQLite)
 }
 
-// Bind turns the ? of a statement into the database's placeholders. The statement must not contain other question
+// Bind turns each ? of a statement into the database's placeholder. The statement must not contain other question
 // marks.
 func (d Dialect) Bind(query string) string {
 	if d != PostgreSQL {
@@ -70,8 +70,8 @@ func (d Dialect) Now() string {
 	}
 }
 
-// Clock is Now for a statement in a transaction of the application. It is evaluated each time it is used, so that no
-// index condition can use it.
+// Clock is Now for a statement in a transaction of the application. It is evaluated each time it is used, so an index
+// condition cannot use it.
 func (d Dialect) Clock() string {
 	return strings.Replace(d.Now(), "statement_timestamp", "clock_timestamp", 1)
 }
@@ -86,7 +86,8 @@ func (d Dialect) ForUpdate() string {
 }
 
 // ReadCommitted are the options of a transaction in which each statement sees the rows committed so far. MySQL's
-// default level locks the gaps between rows, too, and processes would wait for each other. SQLite has one level only.
+// default level also locks the gaps between rows, so that processes would wait for each other. SQLite has only one
+// level.
 func (d Dialect) ReadCommitted() *sql.TxOptions {
 	if d == SQLite {
 		return nil

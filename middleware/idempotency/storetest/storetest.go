@@ -1,4 +1,5 @@
-// Package storetest is the conformance suite for idempotency stores, ours and third parties'.
+// Package storetest is the conformance suite for stores of package idempotency. Call [Run] from a test of your own
+// store.
 package storetest
 
 import (
