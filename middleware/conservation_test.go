@@ -53,9 +53,10 @@ func conserve(t *testing.T, seed uint64) {
 		return nil
 	}
 	cfg := middleware.Config{
-		MaxAttempts: 4, Backoff: middleware.WithJitter(middleware.Constant(s), middleware.FullJitter),
-		Breaker: &middleware.Breaker{Failures: 10, Delay: 5 * s},
-		Logger:  quiet,
+		MaxAttempts: 4,
+		Backoff:     middleware.BackoffFunc(func(int, time.Duration) time.Duration { return time.Duration(dice(int(s))) }),
+		Breaker:     &middleware.Breaker{Failures: 10, Delay: 5 * s},
+		Logger:      quiet,
 		Rescheduler: middleware.ReschedulerFunc(
 			func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
 				if err := flaky(); err != nil {

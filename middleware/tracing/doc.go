@@ -16,8 +16,8 @@
 // marked as in development), and redrive.* where these have none.
 //
 //	send orders      producer   a publish; its context travels in traceparent and tracestate
-//	process orders   consumer   one attempt, with its outcome; events tell of the retry, the dead letter, and publishes
-//	                            that failed
+//	process orders   consumer   one attempt, with its outcome; its events are the retry, the dead letter, and failed
+//	                            publishes
 //	send orders      producer   a redrive (redrive.id names the dead letter)
 //
 // # One trace

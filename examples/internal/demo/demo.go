@@ -35,8 +35,8 @@ type Settings struct {
 	Verbose     bool
 }
 
-// Parse reads the arguments by flags, to which the caller has added its own, and the environment. input says in the
-// usage what the input is. It returns all faults at once, with those that check returns.
+// Parse reads the arguments by flags, to which the caller has added its own, and the environment. input describes
+// the input in the usage. It returns all faults at once, with those that check returns.
 func (s *Settings) Parse(flags *flag.FlagSet, args []string, input string, check func() error) error {
 	name := flags.Name()
 	flags.Float64Var(&s.Speed, "speed", s.Speed, "divide every delay by this; 1 is real time")

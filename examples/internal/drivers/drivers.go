@@ -1,5 +1,5 @@
 // Package drivers is what the examples import: brokers in memory and on SQLite, and dead letters in a SQLite file. The
-// others are compiled by a build tag, so that the first go run does not take minutes to build clients of servers that
+// others are compiled with a build tag, so that the first go run does not take minutes to build clients of servers that
 // are not there:
 //
 //	BROKER_URL=kafka://127.0.0.1:9092 go run -tags kafka ./examples/orders
