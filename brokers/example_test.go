@@ -111,16 +111,6 @@ func ExampleNameScheme() {
 	// orders orders_retry.8000 orders_failed
 }
 
-func ExampleMatchPattern() {
-	fmt.Println(brokers.MatchPattern("invoice.*", "invoice.created"))
-	fmt.Println(brokers.MatchPattern("user.#", "user.address.changed"))
-	fmt.Println(brokers.MatchPattern("*.created", "user.address.created"))
-	// Output:
-	// true
-	// true
-	// false
-}
-
 func ExampleRedact() {
 	fmt.Println(brokers.Redact("amqp://app:secret@rabbit:5672/?heartbeat=5"))
 	// Output:

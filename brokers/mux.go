@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -190,9 +189,6 @@ func (m *Mux) unknownScheme(scheme string) error {
 
 // Option changes the Config that [Open] creates from a URL. The URL's own parameters override it.
 type Option func(*Config)
-
-// WithLogger sets Config.Logger.
-func WithLogger(l *slog.Logger) Option { return func(c *Config) { c.Logger = l } }
 
 // WithNaming sets Config.Naming.
 func WithNaming(s NameScheme) Option { return func(c *Config) { c.Naming = s } }

@@ -202,3 +202,13 @@ func (s NameScheme) Validate() error {
 	}
 	return errors.Join(faults...)
 }
+
+// IsPattern reports whether a topic is a pattern of envelope.MatchEvent: whether one of its words is * or #.
+func IsPattern(topic string) bool {
+	for word := range strings.SplitSeq(topic, ".") {
+		if word == "*" || word == "#" {
+			return true
+		}
+	}
+	return false
+}

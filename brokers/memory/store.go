@@ -8,6 +8,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // consumer identifies a queue: the messages of one topic for one group.
@@ -76,8 +77,8 @@ func (s *store) reads(c consumer, q *queue, topic string) bool {
 	if !s.patterns {
 		return c.topic == topic
 	}
-	return brokers.MatchPattern(c.topic, topic) ||
-		slices.ContainsFunc(q.patterns, func(p string) bool { return brokers.MatchPattern(p, topic) })
+	return envelope.MatchEvent(c.topic, topic) ||
+		slices.ContainsFunc(q.patterns, func(p string) bool { return envelope.MatchEvent(p, topic) })
 }
 
 // queue returns the consumer's queue, with more patterns bound to it. It takes the messages that waited for a first

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -49,7 +50,7 @@ func (t *transcript) expect(services []service, events []Event) {
 		t.order, t.counts[s.name] = append(t.order, s.name), &counts{}
 		for _, e := range events {
 			for _, pattern := range s.events {
-				if !t.open[s.name+" "+e.ID] && brokers.MatchPattern(pattern, e.Name) {
+				if !t.open[s.name+" "+e.ID] && envelope.MatchEvent(pattern, e.Name) {
 					t.open[s.name+" "+e.ID] = true
 					t.counts[s.name].events++
 				}

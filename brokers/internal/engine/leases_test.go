@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -130,7 +131,7 @@ func TestRescheduleAll_ARefusedMessageFailsAlone(t *testing.T) {
 			messages []*message.Message
 		)
 		for i, id := range []string{"a", "refused", "b"} {
-			origins = append(origins, envelope.Origin{Topic: "orders", Consumer: fmt.Sprint(i)})
+			origins = append(origins, envelope.Origin{Topic: "orders", Consumer: strconv.Itoa(i)})
 			messages = append(messages, message.NewMessage(id, nil))
 		}
 		faults := b.RescheduleAll(t.Context(), origins, messages)

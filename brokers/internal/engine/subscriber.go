@@ -118,7 +118,7 @@ func (b *Broker) consume(ctx context.Context, q driver.Queue, out chan *message.
 		b.awaitEnd(ctx, closing)
 		s.finishHandlers(q.DrainTimeout)
 		close(out)
-		s.finishSettling(q.DrainTimeout)
+		s.finishSettling(q.DrainTimeout) //nolint:contextcheck // it continues after ctx has ended
 	}, nil
 }
 
@@ -135,7 +135,7 @@ func (b *Broker) join(ctx context.Context, sharer driver.Sharer, q driver.Queue,
 		s := newSubscription(ctx, b, own, out)
 		s.source.session = newSession(s, part)
 		s.start()
-		return func(grace time.Duration) {
+		return func(grace time.Duration) { //nolint:contextcheck // it continues after ctx has ended
 			s.finishHandlers(grace)
 			s.finishSettling(grace)
 		}

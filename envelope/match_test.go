@@ -1,16 +1,17 @@
-package brokers_test
+package envelope_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Patterns match as in RabbitMQ's topic exchange.
-func TestMatchPattern(t *testing.T) {
+func TestMatchEvent(t *testing.T) {
 	for _, tc := range []struct {
 		pattern, event string
 		want           bool
@@ -35,8 +36,18 @@ func TestMatchPattern(t *testing.T) {
 		{"invoice.created", "invoice.created", true},
 		{"", "invoice", false},
 	} {
-		require.Equal(t, tc.want, brokers.MatchPattern(tc.pattern, tc.event), "%q against %q", tc.pattern, tc.event)
+		require.Equal(t, tc.want, envelope.MatchEvent(tc.pattern, tc.event), "%q against %q", tc.pattern, tc.event)
 	}
-	require.False(t, brokers.MatchPattern(strings.Repeat("#.", 1000)+"x", strings.Repeat("a.", 1000)+"y"),
+	require.False(t, envelope.MatchEvent(strings.Repeat("#.", 1000)+"x", strings.Repeat("a.", 1000)+"y"),
 		"a hostile pattern does not take forever")
+}
+
+func ExampleMatchEvent() {
+	fmt.Println(envelope.MatchEvent("invoice.*", "invoice.created"))
+	fmt.Println(envelope.MatchEvent("user.#", "user.address.changed"))
+	fmt.Println(envelope.MatchEvent("*.created", "user.address.created"))
+	// Output:
+	// true
+	// true
+	// false
 }
