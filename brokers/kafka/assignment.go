@@ -80,7 +80,7 @@ func (s *subscription) begin(ctx context.Context,
 	id := topic[s.q.Topic].id
 	s.mu.Lock()
 	notes := s.notes
-	another := id.another(s.id)
+	another := id.differs(s.id)
 	if s.id == (topicID{}) {
 		s.id = id
 	}
@@ -170,7 +170,7 @@ func (s *subscription) readTier(topic string, t tier) {
 }
 
 func (s *subscription) kind(topic string) (time.Duration, bool) {
-	for _, k := range s.kinds {
+	for _, k := range s.tierPatterns {
 		if wait, ok := k.delay(topic); ok {
 			return wait, true
 		}
@@ -200,7 +200,7 @@ func (s *subscription) keepLooking(ctx context.Context) {
 			age = lookEvery / 2
 		}
 		s.refreshTopic(ctx)
-		tiers, err := s.b.topics.list(ctx, age, s.kinds...)
+		tiers, err := s.b.topics.list(ctx, age, s.tierPatterns...)
 		if err != nil {
 			if ctx.Err() == nil {
 				s.log.Warn("the retry topics cannot be listed; trying again", "err", err)
@@ -222,7 +222,7 @@ func (s *subscription) refreshTopic(ctx context.Context) {
 	}
 	topic := found[s.q.Topic]
 	s.mu.Lock()
-	another := topic.err == nil && topic.id.another(s.id)
+	another := topic.err == nil && topic.id.differs(s.id)
 	grown := topic.err == nil && topic.partitions > s.partitionCount
 	if topic.err == nil {
 		s.partitionCount = topic.partitions

@@ -286,6 +286,6 @@ func (s *subscription) isOurs(topic string) bool {
 	if topic == s.b.parkingName(s.q.Topic, s.q.Group) {
 		return topic != s.b.parkingName(s.q.Topic, other) && topic != s.b.parkingName(other, s.q.Group)
 	}
-	wait, ok := s.kinds[0].delay(topic)
+	wait, ok := s.tierPatterns[0].delay(topic)
 	return ok && topic != naming.For(s.q.Topic, other).Retry(wait) && topic != naming.For(other, s.q.Group).Retry(wait)
 }

@@ -26,7 +26,7 @@ type fetcher struct {
 const fetchBytes = 256 << 10 // Kafka sends at least one batch, however large
 
 func (b *transport) fetcher(at topicPartition) *fetcher {
-	return &fetcher{client: b.own, topics: b.topics, clocks: &b.clocks, topicPartition: at}
+	return &fetcher{client: b.requests, topics: b.topics, clocks: &b.clocks, topicPartition: at}
 }
 
 // fetched is the result of one request.
@@ -84,7 +84,7 @@ func (f *fetcher) leader(ctx context.Context) (leadership, error) {
 	if err != nil {
 		return leadership{}, err
 	}
-	another := leader.topic.another(f.id)
+	another := leader.topic.differs(f.id)
 	f.moved, f.id = false, leader.topic
 	if another {
 		f.ahead = nil

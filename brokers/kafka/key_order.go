@@ -18,7 +18,7 @@ type keyOrder struct {
 	topic string
 
 	mu      sync.Mutex
-	lot     *tracker // of the parking topic
+	tracker *tracker // of the parking topic
 	keys    map[string]*keyState
 	changed chan struct{} // closed when more of the parking topic has been read
 
@@ -108,7 +108,7 @@ func (o *keyOrder) unlock(key string) {
 	if state == nil || state.lock == nil {
 		return
 	}
-	o.lot.settle(state.lock.offset)
+	o.tracker.settle(state.lock.offset)
 	state.lock = nil
 	o.keep(key, state)
 }
@@ -166,7 +166,7 @@ func (o *keyOrder) continueKey(key string) {
 			o.mu.Unlock()
 			return
 		}
-		first, lot := state.parked[0], o.lot
+		first, lot := state.parked[0], o.tracker
 		o.mu.Unlock()
 
 		d, err := o.readParked(first)
@@ -179,7 +179,7 @@ func (o *keyOrder) continueKey(key string) {
 			return // given up; the next owner continues
 		}
 		o.mu.Lock()
-		if lot == o.lot { // the topic was not recreated in the meantime
+		if lot == o.tracker { // the topic was not recreated in the meantime
 			state.parked = state.parked[1:]
 			o.keep(key, state)
 			lot.settle(first.offset)

@@ -35,9 +35,9 @@ func (id topicID) incarnation(cluster string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// another reports whether both are known and differ.
-func (id topicID) another(than topicID) bool {
-	return id != topicID{} && than != topicID{} && id != than
+// differs reports whether both ids are known and differ.
+func (id topicID) differs(from topicID) bool {
+	return id != topicID{} && from != topicID{} && id != from
 }
 
 // leadership is the broker that leads a partition, since which election, and the id of the topic.
@@ -136,20 +136,20 @@ func (t *topics) offsets(ctx context.Context, wanted map[topicPartition]int64) (
 	return found, nil
 }
 
-// named matches names that differ only in a delay, and extracts the delay.
-type named struct{ before, after string }
+// tierPattern matches names that differ only in a delay, and extracts the delay.
+type tierPattern struct{ before, after string }
 
-// newNamed analyses the names that a template generates.
-func newNamed(name func(time.Duration) string) (named, error) {
+// newTierPattern analyses the names that a template generates.
+func newTierPattern(name func(time.Duration) string) (tierPattern, error) {
 	const mark = 918273645 * time.Millisecond
 	before, after, found := strings.Cut(name(mark), strconv.FormatInt(mark.Milliseconds(), 10))
 	if !found {
-		return named{}, errors.New("the naming templates retry and delayed need {delay}: Kafka keeps one topic per delay")
+		return tierPattern{}, errors.New("the naming templates retry and delayed need {delay}: Kafka keeps one topic per delay")
 	}
-	return named{before, after}, nil
+	return tierPattern{before, after}, nil
 }
 
-func (n named) delay(topic string) (time.Duration, bool) {
+func (n tierPattern) delay(topic string) (time.Duration, bool) {
 	text, ok := strings.CutPrefix(topic, n.before)
 	if !ok {
 		return 0, false
@@ -168,17 +168,17 @@ type tier struct {
 	partitions int32   // likewise
 }
 
-// list finds the existing topics of a kind. It includes those of an older configuration or of another program, because
+// list finds the existing topics whose names match a pattern. It includes those of an older configuration or of another program, because
 // we have to read their records as well.
-func (t *topics) list(ctx context.Context, age time.Duration, kinds ...named) (map[string]tier, error) {
+func (t *topics) list(ctx context.Context, age time.Duration, patterns ...tierPattern) (map[string]tier, error) {
 	all, err := t.all(ctx, age)
 	if err != nil {
 		return nil, err
 	}
 	found := map[string]tier{}
 	for name, topic := range all {
-		for _, kind := range kinds {
-			if d, ok := kind.delay(name); ok {
+		for _, p := range patterns {
+			if d, ok := p.delay(name); ok {
 				found[name] = tier{d, topic.id, topic.partitions}
 			}
 		}
@@ -188,7 +188,7 @@ func (t *topics) list(ctx context.Context, age time.Duration, kinds ...named) (m
 
 // all returns all topics, from a list of at most that age. Concurrent subscriptions share one, because a cluster may
 // have thousands. It is not cached by any client: the request bypasses the client's cache.
-func (t *topics) all(ctx context.Context, age time.Duration) (map[string]described, error) {
+func (t *topics) all(ctx context.Context, age time.Duration) (map[string]topicInfo, error) {
 	oldest := time.Now().Add(-age)
 	select {
 	case t.listing <- struct{}{}:
@@ -207,7 +207,7 @@ func (t *topics) all(ctx context.Context, age time.Duration) (map[string]describ
 			faults = append(faults, err)
 			continue
 		}
-		found := map[string]described{}
+		found := map[string]topicInfo{}
 		for _, topic := range answer.(*kmsg.MetadataResponse).Topics {
 			if topic.Topic != nil && !topic.IsInternal {
 				found[strings.Clone(*topic.Topic)] = describe(&topic)
@@ -219,20 +219,20 @@ func (t *topics) all(ctx context.Context, age time.Duration) (map[string]describ
 	return nil, errors.Join(append(faults, context.Cause(ctx))...)
 }
 
-// described is the cluster's description of a topic.
-type described struct {
+// topicInfo is the cluster's description of a topic.
+type topicInfo struct {
 	id         topicID
 	partitions int32
 	err        error
 }
 
-func describe(topic *kmsg.MetadataResponseTopic) described {
+func describe(topic *kmsg.MetadataResponseTopic) topicInfo {
 	partitions := int32(len(topic.Partitions)) //nolint:gosec // G115: Kafka counts them in 32 bits
-	return described{topic.TopicID, partitions, kerr.ErrorForCode(topic.ErrorCode)}
+	return topicInfo{topic.TopicID, partitions, kerr.ErrorForCode(topic.ErrorCode)}
 }
 
 // describe asks the cluster about topics by name.
-func (t *topics) describe(ctx context.Context, names []string) (map[string]described, error) {
+func (t *topics) describe(ctx context.Context, names []string) (map[string]topicInfo, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	req.Topics = []kmsg.MetadataRequestTopic{} // none, rather than all
 	for _, name := range names {
@@ -249,7 +249,7 @@ func (t *topics) describe(ctx context.Context, names []string) (map[string]descr
 		t.name = *answer.ClusterID
 		t.mu.Unlock()
 	}
-	found := map[string]described{}
+	found := map[string]topicInfo{}
 	for _, topic := range answer.Topics {
 		if topic.Topic != nil {
 			found[*topic.Topic] = describe(&topic)

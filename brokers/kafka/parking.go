@@ -33,7 +33,7 @@ func (o *keyOrder) restore() error {
 	if err := o.ensureParking(ctx); err != nil {
 		return err
 	}
-	tiers, err := b.topics.list(ctx, 0, sub.kinds...)
+	tiers, err := b.topics.list(ctx, 0, sub.tierPatterns...)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (o *keyOrder) restore() error {
 	for _, name := range names {
 		wanted = append(wanted, topicPartition{name, o.p.id})
 	}
-	positions, err := committed(ctx, b.own, sub.q.Group, wanted)
+	positions, err := committed(ctx, b.requests, sub.q.Group, wanted)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (o *keyOrder) restore() error {
 		return err
 	}
 	at := positions[o.parking()].in(f.id)
-	o.lot = newTracker(at, math.MaxInt)
+	o.tracker = newTracker(at, math.MaxInt)
 	if err := f.all(ctx, at.offset, o.account); err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (o *keyOrder) restore() error {
 	for _, name := range names {
 		sub.readTier(name, tiers[name])
 	}
-	o.p.account(o.topic, f.id, o.lot)
+	o.p.account(o.topic, f.id, o.tracker)
 	o.p.readers.Go(func() { o.follow(f) })
 	return nil
 }
@@ -111,12 +111,12 @@ func (o *keyOrder) remember(r *kgo.Record) {
 
 // account records a record of the parking topic. The caller holds mu, or is restoring.
 func (o *keyOrder) account(r *kgo.Record) {
-	if r.Offset < o.lot.expects() {
+	if r.Offset < o.tracker.expects() {
 		return // read twice
 	}
-	o.lot.add(o.p.ctx, r.Offset) // the window has no bound
-	if r.Key == nil || o.lot.known(r.Offset) {
-		o.lot.settle(r.Offset)
+	o.tracker.add(o.p.ctx, r.Offset) // the window has no bound
+	if r.Key == nil || o.tracker.known(r.Offset) {
+		o.tracker.settle(r.Offset)
 		return
 	}
 	state := o.stateOf(string(r.Key))
@@ -128,7 +128,7 @@ func (o *keyOrder) account(r *kgo.Record) {
 	case control != controlLock && !state.hasParked(m.position):
 		state.parked = append(state.parked, m)
 	default:
-		o.lot.settle(r.Offset)
+		o.tracker.settle(r.Offset)
 	}
 }
 
@@ -136,7 +136,7 @@ func (o *keyOrder) account(r *kgo.Record) {
 func (o *keyOrder) follow(f *fetcher) {
 	o.p.readers.Go(o.resume)
 	news := o.p.sub.b.news
-	from := o.lot.expects()
+	from := o.tracker.expects()
 	for failures, ahead := 0, 0; o.p.ctx.Err() == nil; {
 		got, err := f.fetch(o.p.ctx, from)
 		if errors.Is(err, kerr.OffsetOutOfRange) {
@@ -191,8 +191,8 @@ func (o *keyOrder) restart(id topicID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.p.sub.log.Error("the parking topic has lost its messages", "parking_topic", o.topic)
-	o.lot = newTracker(position{offset: 0, fresh: true}, math.MaxInt)
-	o.p.account(o.topic, id, o.lot)
+	o.tracker = newTracker(position{offset: 0, fresh: true}, math.MaxInt)
+	o.p.account(o.topic, id, o.tracker)
 	for key, state := range o.keys {
 		state.parked, state.lock = nil, nil
 		o.keep(key, state)
@@ -259,7 +259,7 @@ func (o *keyOrder) put(r *kgo.Record, accounted func(*keyState) bool) error {
 		sent := renew(r) // after an error the client may still use it
 		sent.Partition = o.p.id
 		o.mu.Lock()
-		lot := o.lot
+		lot := o.tracker
 		o.mu.Unlock()
 		err := o.store(sent)
 		switch {
@@ -303,7 +303,7 @@ func (o *keyOrder) waitFor(key string, lot *tracker, accounted func(*keyState) b
 	for {
 		o.mu.Lock()
 		state := o.keys[key]
-		read, current, changed := state != nil && accounted(state), o.lot == lot, o.changed
+		read, current, changed := state != nil && accounted(state), o.tracker == lot, o.changed
 		o.mu.Unlock()
 		if read || !current {
 			return read

@@ -239,7 +239,7 @@ func (p *partition) readTier(topic string, t tier) {
 		return
 	}
 	if reader := p.open[topic]; reader != nil {
-		if t.id.another(reader.id) {
+		if t.id.differs(reader.id) {
 			reader.lookAgain.Store(true)
 			p.sub.b.news.arrived(topicPartition{topic, p.id})
 		}

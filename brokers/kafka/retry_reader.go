@@ -83,12 +83,12 @@ func (q *retryReader) read() error {
 	}
 	switch {
 	case q.account == nil:
-		positions, err := committed(p.ctx, p.sub.b.own, p.sub.q.Group, []topicPartition{at})
+		positions, err := committed(p.ctx, p.sub.b.requests, p.sub.q.Group, []topicPartition{at})
 		if err != nil {
 			return err
 		}
 		q.begin(positions[at].in(f.id), f.id)
-	case f.id.another(q.id):
+	case f.id.differs(q.id):
 		q.startOver(f.id)
 	}
 	for sleep(p.ctx, fetchPause-time.Since(q.fetched)) {

@@ -28,10 +28,10 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 	b.waiters.Store(waiter{q.Topic, q.Group}, nil)
 	s := &subscription{
 		b: b, q: q, dispatch: begin,
-		log:    b.log.With("topic", q.Topic, "group", q.Group),
-		kinds:  b.kinds(q.Topic, q.Group),
-		strict: q.Params.String("order") == "key",
-		done:   make(chan struct{}), joined: make(chan struct{}),
+		log:          b.log.With("topic", q.Topic, "group", q.Group),
+		tierPatterns: b.tierPatterns(q.Topic, q.Group),
+		strict:       q.Params.String("order") == "key",
+		done:         make(chan struct{}), joined: make(chan struct{}),
 		look: make(chan struct{}, 1), rejoin: make(chan error, 1),
 		owned: map[int32]*partition{}, seen: seen, partitionCount: partitions,
 		commits: committer{topics: b.topics, group: q.Group},
@@ -54,11 +54,11 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 	}, nil
 }
 
-func (b *transport) kinds(topic, group string) []named {
+func (b *transport) tierPatterns(topic, group string) []tierPattern {
 	// The templates were checked when the broker was opened.
-	retry, _ := newNamed(b.cfg.Naming.For(topic, group).Retry)
-	delayed, _ := newNamed(b.cfg.Naming.For(topic, "").Delayed)
-	return []named{retry, delayed}
+	retry, _ := newTierPattern(b.cfg.Naming.For(topic, group).Retry)
+	delayed, _ := newTierPattern(b.cfg.Naming.For(topic, "").Delayed)
+	return []tierPattern{retry, delayed}
 }
 
 // prepare creates the topic and the retry topics for short waits and for the configured delays, so that the first
@@ -144,8 +144,8 @@ type subscription struct {
 	dispatch driver.Begin // dispatches the messages of a partition
 	log      *slog.Logger
 
-	kinds  []named // retry topics to read
-	strict bool
+	tierPatterns []tierPattern // retry topics to read
+	strict       bool
 
 	closing context.Context // ends when the subscription has to drain
 	close   context.CancelFunc

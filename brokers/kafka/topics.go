@@ -33,7 +33,7 @@ type topics struct {
 
 	listing chan struct{} // a token while all topics are listed
 	listed  struct {
-		topics map[string]described
+		topics map[string]topicInfo
 		at     time.Time // when the list was requested
 	}
 }
@@ -272,7 +272,7 @@ func (t *topics) nodes(ctx context.Context) int {
 }
 
 // settings returns explicit settings of topics, excluding the brokers' defaults.
-func (t *topics) settings(ctx context.Context, of map[string]described) (map[string]map[string]string, error) {
+func (t *topics) settings(ctx context.Context, of map[string]topicInfo) (map[string]map[string]string, error) {
 	var names []string
 	for name, topic := range of {
 		if topic.err == nil {

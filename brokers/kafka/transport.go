@@ -47,15 +47,15 @@ type transport struct {
 	seeds []string
 	user  *url.Userinfo
 
-	out     *producer   // for users' publishes; its connection for fetches carries the long polls
-	waits   *producer   // for retries and dead letters, which may be larger and have a partition
-	own     *kgo.Client // of waits: for all requests that must be answered at once
-	topics  *topics
-	news    *longPoll
-	tiers   tiers
-	dead    *regexp.Regexp // names of dead letter topics; nil if they have no distinctive part
-	clocks  clocks
-	probing sync.Map // broker id to a channel with a token while its time is being probed
+	out      *producer   // for users' publishes; its connection for fetches carries the long polls
+	waits    *producer   // for retries and dead letters, which may be larger and have a partition
+	requests *kgo.Client // of waits: for all requests that must be answered at once
+	topics   *topics
+	news     *longPoll
+	tiers    tiers
+	dead     *regexp.Regexp // names of dead letter topics; nil if they have no distinctive part
+	clocks   clocks
+	probing  sync.Map // broker id to a channel with a token while its time is being probed
 
 	outcomes outcomes
 	names    sync.Map // tierKey to the name of a retry topic
@@ -77,10 +77,10 @@ func newTransport(cfg brokers.Config) (b *transport, err error) {
 	if b.seeds, b.user, err = addresses(cfg.URL); err != nil {
 		return nil, err
 	}
-	if _, err := newNamed(cfg.Naming.For("topic", "group").Retry); err != nil {
+	if _, err := newTierPattern(cfg.Naming.For("topic", "group").Retry); err != nil {
 		return nil, err
 	}
-	if _, err := newNamed(cfg.Naming.For("topic", "").Delayed); err != nil {
+	if _, err := newTierPattern(cfg.Naming.For("topic", "").Delayed); err != nil {
 		return nil, err
 	}
 	if cfg.Naming.Patterns {
@@ -121,9 +121,9 @@ func (b *transport) connect(ctx context.Context) error {
 	if b.waits, err = newProducer(cfg, common, kgo.ManualPartitioner(), limit+headroom); err != nil {
 		return err
 	}
-	b.own = b.waits.client
+	b.requests = b.waits.client
 	b.topics = &topics{
-		client: b.own, admin: kadm.NewClient(b.own), auto: cfg.Params.Bool("auto-create"),
+		client: b.requests, admin: kadm.NewClient(b.requests), auto: cfg.Params.Bool("auto-create"),
 		known: map[string]int32{}, listing: make(chan struct{}, 1),
 	}
 	b.news = newLongPoll(b.out.client, b.topics)
@@ -136,7 +136,7 @@ func (b *transport) reach(ctx context.Context) (err error) {
 		if try > 0 && !sleep(ctx, retrying.First) {
 			break
 		}
-		if err = b.own.Ping(ctx); err == nil {
+		if err = b.requests.Ping(ctx); err == nil {
 			return nil
 		}
 		var refused *kerr.Error

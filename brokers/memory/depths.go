@@ -32,7 +32,7 @@ type Waiting struct {
 // Depth counts the messages of topic that group has yet to handle; an empty group means the default one. A topic that
 // no group has subscribed to yet shows its messages under every group.
 func (b *Broker) Depth(topic, group string) Depth {
-	q := b.look(topic, group)
+	q := b.snapshot(topic, group)
 	return Depth{Ready: len(q.ready), Waiting: len(q.waiting), InFlight: q.inFlight}
 }
 
@@ -40,7 +40,7 @@ func (b *Broker) Depth(topic, group string) Depth {
 // with it.
 func (b *Broker) Peek(topic, group string) []*message.Message {
 	var found []*message.Message
-	for _, it := range b.look(topic, group).ready {
+	for _, it := range b.snapshot(topic, group).ready {
 		found = append(found, it.message())
 	}
 	return found
@@ -49,14 +49,14 @@ func (b *Broker) Peek(topic, group string) []*message.Message {
 // Waiting returns copies of the messages that wait for their due time, in order of delivery.
 func (b *Broker) Waiting(topic, group string) []Waiting {
 	var found []Waiting
-	for _, it := range slices.SortedFunc(slices.Values(b.look(topic, group).waiting), compareDue) {
+	for _, it := range slices.SortedFunc(slices.Values(b.snapshot(topic, group).waiting), compareDue) {
 		found = append(found, Waiting{Due: it.due, Message: it.message()})
 	}
 	return found
 }
 
-// look returns a copy of a consumer's queue, or of the messages of a topic that no group has subscribed to.
-func (b *Broker) look(topic, group string) queue {
+// snapshot returns a copy of a consumer's queue, or of the messages of a topic that no group has subscribed to.
+func (b *Broker) snapshot(topic, group string) queue {
 	s := b.transport.store
 	s.mu.Lock()
 	defer s.mu.Unlock()

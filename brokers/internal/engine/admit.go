@@ -291,7 +291,7 @@ func (s *subscription) publishAgain(
 	ctx context.Context, h *delivery, rest time.Duration, extra ...driver.Header,
 ) error {
 	o := driver.Outgoing{
-		Message: h.Message, To: s.b.to(driver.ToConsumer, h.Origin.Topic, h.Origin.Consumer), Origin: &h.Origin,
+		Message: h.Message, To: s.b.destination(driver.ToConsumer, h.Origin.Topic, h.Origin.Consumer), Origin: &h.Origin,
 		First: !h.isRetry(), Extra: extra,
 	}
 	if h.stage != "" {

@@ -38,23 +38,23 @@ type Config struct {
 
 // Broker implements brokers.Broker above a transport.
 type Broker struct {
-	cfg        brokers.Config
-	params     []brokers.Param
-	transport  driver.Transport
-	traits     driver.Traits
-	caps       brokers.Capabilities
-	shares     bool          // the transport is a driver.Sharer
-	longest    time.Duration // the transport's longest delay
-	lot        *lot          // for longer ones; nil without Delays
-	namer      driver.Namer  // if nil, the naming scheme of cfg applies
-	sender     *sender
-	places     destinations
-	readers    readers
-	expected   expected
-	consumers  consumers
-	replays    atomic.Uint64
-	acksLost   atomic.Uint64
-	complaints logLimit
+	cfg          brokers.Config
+	params       []brokers.Param
+	transport    driver.Transport
+	traits       driver.Traits
+	caps         brokers.Capabilities
+	shares       bool          // the transport is a driver.Sharer
+	longest      time.Duration // the transport's longest delay
+	lot          *lot          // for longer ones; nil without Delays
+	namer        driver.Namer  // if nil, the naming scheme of cfg applies
+	sender       *sender
+	destinations destinations
+	readers      readers
+	expected     expected
+	consumers    consumers
+	replays      atomic.Uint64
+	acksLost     atomic.Uint64
+	complaints   logLimit
 
 	closing chan struct{} // closed when Close begins: subscribers drain
 	done    chan struct{} // closed when Close is over
@@ -257,8 +257,8 @@ func (b *Broker) Depths(ctx context.Context, counter brokers.DepthReporter) ([]b
 	return found, err
 }
 
-// markDeadLetters sets the kind of messages that are ready in a dead letter queue, and the topic and group of the
-// consumer that they died in, which follow from the names of the counted queues.
+// markDeadLetters changes the ready messages of a dead letter queue to dead letters, of the consumer that they died in.
+// A queue is one if the naming scheme gives its name to the dead letters of another counted queue.
 func (b *Broker) markDeadLetters(found []brokers.Depth) {
 	owners := map[string]brokers.Depth{}
 	for _, d := range found {

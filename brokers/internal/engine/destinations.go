@@ -24,10 +24,10 @@ type destinationKey struct {
 	topic, consumer string
 }
 
-// to returns the destination of a kind. consumer is named as in envelope.Origin, empty for driver.ToTopic.
-func (b *Broker) to(kind driver.DestinationKind, topic, consumer string) *driver.Destination {
+// destination returns the destination of a kind. consumer is named as in envelope.Origin, empty for driver.ToTopic.
+func (b *Broker) destination(kind driver.DestinationKind, topic, consumer string) *driver.Destination {
 	key := destinationKey{kind, topic, consumer}
-	if known, ok := b.places.known.Load(key); ok {
+	if known, ok := b.destinations.known.Load(key); ok {
 		return known.(*driver.Destination)
 	}
 	made := &driver.Destination{Kind: kind, Topic: topic, Consumer: consumer}
@@ -36,11 +36,11 @@ func (b *Broker) to(kind driver.DestinationKind, topic, consumer string) *driver
 	} else {
 		made.Names = b.namesOf(topic, consumer)
 	}
-	if b.places.count.Add(1) > maxDestinations {
-		b.places.known.Clear()
-		b.places.count.Store(1)
+	if b.destinations.count.Add(1) > maxDestinations {
+		b.destinations.known.Clear()
+		b.destinations.count.Store(1)
 	}
-	known, _ := b.places.known.LoadOrStore(key, made)
+	known, _ := b.destinations.known.LoadOrStore(key, made)
 	return known.(*driver.Destination)
 }
 

@@ -71,7 +71,7 @@ func (l *lot) park(ctx context.Context, o *driver.Outgoing, d time.Duration) err
 		p.Exchange, p.RoutingKey, p.Key, p.Partition = o.Origin.Exchange, o.Origin.RoutingKey, o.Origin.Key,
 			o.Origin.Partition
 	}
-	way, err := json.Marshal(p)
+	description, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (l *lot) park(ctx context.Context, o *driver.Outgoing, d time.Duration) err
 	if stage, ok := m.Metadata[envelope.KeyStage]; ok {
 		m.Metadata[keyParkedStage] = stage
 	}
-	m.Metadata[keyParked] = string(way)
+	m.Metadata[keyParked] = string(description)
 	envelope.SetDelay(m, d)
 	m.SetContext(ctx)
 	if err := l.out.Publish(l.topic, m); err != nil {
@@ -119,7 +119,7 @@ func (l *lot) forward(m *message.Message) error {
 		m.Metadata[envelope.KeyOriginalDelay] = p.Base
 	}
 	o := driver.Outgoing{
-		Message: m, To: l.b.to(p.Kind, p.Topic, p.Consumer), First: p.First,
+		Message: m, To: l.b.destination(p.Kind, p.Topic, p.Consumer), First: p.First,
 		Origin: &envelope.Origin{
 			Broker: l.b.caps.Scheme, Topic: p.Topic, Consumer: p.Consumer,
 			Exchange: p.Exchange, RoutingKey: p.RoutingKey, Key: p.Key, Partition: p.Partition,

@@ -62,7 +62,7 @@ func (b *Broker) publish(topic string, messages []*message.Message) error {
 // a transaction of the caller's.
 func (b *Broker) Outgoing(topic string, messages []*message.Message) ([]driver.Outgoing, error) {
 	out := make([]driver.Outgoing, len(messages))
-	to := b.to(driver.ToTopic, topic, "")
+	to := b.destination(driver.ToTopic, topic, "")
 	for i, m := range messages {
 		if err := b.first(&out[i], to, m); err != nil {
 			return nil, err

@@ -108,7 +108,7 @@ func (b *Broker) prepareReturn(ctx context.Context, o *driver.Outgoing, origin *
 		return errors.New("the origin names no topic, so there is no consumer to return the message to")
 	}
 	*o = driver.Outgoing{
-		Message: m, To: b.to(driver.ToConsumer, origin.Topic, b.consumerIn(origin)), Origin: origin,
+		Message: m, To: b.destination(driver.ToConsumer, origin.Topic, b.consumerIn(origin)), Origin: origin,
 		ExistingOnly: envelope.ExistingOnly(ctx),
 	}
 	for _, key := range whereabouts { // meaningless once the message is back there; m is ours
@@ -171,7 +171,7 @@ func (b *Broker) deadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 			m.Metadata[key] = value
 		}
 	}
-	o := driver.Outgoing{Message: m, To: b.to(driver.ToDeadLetters, d.Origin.Topic, consumer), Origin: &d.Origin}
+	o := driver.Outgoing{Message: m, To: b.destination(driver.ToDeadLetters, d.Origin.Topic, consumer), Origin: &d.Origin}
 	if err := b.fits(&o); err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (b *Broker) Readers(ctx context.Context, origin envelope.Origin) (n int, er
 		return 0, fmt.Errorf("%s: readers: %w", b.traits.Name, brokers.ErrClosed)
 	}
 	defer b.calls.Done()
-	to := b.to(driver.ToConsumer, origin.Topic, b.consumerIn(&origin))
+	to := b.destination(driver.ToConsumer, origin.Topic, b.consumerIn(&origin))
 	n, err = boundedOf(ctx, &b.traits, func(ctx context.Context) (int, error) { return counter.Readers(ctx, to) }, nil)
 	if err != nil {
 		return 0, b.failed("readers", &origin, err)

@@ -48,8 +48,8 @@ type consumers struct {
 	known map[string]*memory
 }
 
-// of returns the memory of the consumer that reads q. There are as many as the program has subscribed with.
-func (c *consumers) of(q *driver.Queue) *memory {
+// memoryOf returns the memory of the consumer that reads q. There are as many as the program has subscribed with.
+func (c *consumers) memoryOf(q *driver.Queue) *memory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := q.Topic + "\x00" + q.Group

@@ -55,7 +55,7 @@ func newSubscription(ctx context.Context, b *Broker, q driver.Queue, out chan *m
 		b:          b,
 		q:          q,
 		origin:     envelope.Origin{Broker: b.caps.Scheme, Topic: q.Topic, Consumer: b.consumerOf(&q)},
-		memory:     b.consumers.of(&q),
+		memory:     b.consumers.memoryOf(&q),
 		base:       context.WithoutCancel(ctx),
 		out:        out,
 		nackPauses: nackPauses(b, &q),
@@ -63,7 +63,7 @@ func newSubscription(ctx context.Context, b *Broker, q driver.Queue, out chan *m
 		abandoned:  make(chan struct{}),
 	}
 	if a, ok := b.transport.(driver.Addresser); ok {
-		s.origin.RedriveTo = a.RedriveTo(b.to(driver.ToConsumer, q.Topic, s.origin.Consumer))
+		s.origin.RedriveTo = a.RedriveTo(b.destination(driver.ToConsumer, q.Topic, s.origin.Consumer))
 	}
 	s.source.sub = s
 	s.stopping, s.cancel = context.WithCancel(s.base)

@@ -73,8 +73,8 @@ func (s *suspect) mark() driver.Header {
 	return mark
 }
 
-// suspectOf parses a mark.
-func suspectOf(mark string, limit int) *suspect {
+// parseSuspect parses a mark.
+func parseSuspect(mark string, limit int) *suspect {
 	text, toRun := strings.CutSuffix(mark, runs)
 	before, err := strconv.Atoi(text)
 	if err != nil || before < 0 || before > limit {
@@ -105,7 +105,7 @@ func (s *suspects) divert(h *delivery) bool {
 		s.sub.background.Go(func() { s.republish(h, 0) })
 		return true
 	}
-	h.suspect = suspectOf(mark, s.limit)
+	h.suspect = parseSuspect(mark, s.limit)
 	switch {
 	case h.suspect.toRun && counted > 0:
 		h.suspect.evidence += counted
