@@ -1,7 +1,7 @@
 // Package engine turns a driver.Transport into a brokers.Broker: it implements everything promised to users that does
 // not depend on the broker. One message passes through its files as follows:
 //
-//	publish.go        Publish: delay, size, stamp, destination      sender.go   timeout, batches, mending, shedding
+//	publish.go        Publish: delay, size, stamp, destination      sender.go   timeout, batches, shedding
 //	subscriber.go     Subscribe: rules, handles                     source.go   sessions, one after the other
 //	subscription.go   dispatch, await, drain                        delivery.go one delivery until it is settled
 //	reschedule.go     Reschedule, DeadLetter

@@ -8,8 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
@@ -69,9 +72,9 @@ func (s *sender) repair(ctx context.Context, out []driver.Outgoing, faults []err
 	for n := 1; slices.ContainsFunc(faults, busy) && wait.For(ctx, settling.After(n)) == nil; n++ {
 		s.republish(ctx, out, faults, func(_ *driver.Outgoing, err error) bool { return busy(err) })
 	}
-	for step := range ShedSteps { // the message is the engine's unless it is a first publication
+	for step := range shedding { // the message is the engine's unless it is a first publication
 		s.republish(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
-			return errors.Is(err, brokers.ErrTooLarge) && !o.First && Shed(o.Message.Metadata, step)
+			return errors.Is(err, brokers.ErrTooLarge) && !o.First && shed(o.Message.Metadata, step)
 		})
 	}
 	for i := range out {
@@ -82,6 +85,33 @@ func (s *sender) repair(ctx context.Context, out []driver.Outgoing, faults []err
 		}
 	}
 	return nonzero(faults)
+}
+
+// shedding lists the dispensable headers of a retry or a dead letter, step by step, for when it is too large for the
+// broker: the trace, then the texts, then the class of its error.
+var shedding = [...][]string{
+	{envelope.KeyErrorTrace},
+	{
+		envelope.KeyErrorMessage, envelope.KeyPoisonReason, envelope.KeyConsumerError, envelope.KeyDeadLetterRule,
+		envelope.KeyTraceLink,
+	},
+	{
+		envelope.KeyErrorClass, envelope.KeyErrorCode, envelope.KeyPoisonTopic, envelope.KeyPoisonHandler,
+		envelope.KeyPoisonSubscriber,
+	},
+}
+
+// shed takes one step on the metadata of a retry or a dead letter, which it changes. It reports whether there was
+// anything to shed.
+func shed(md message.Metadata, step int) bool {
+	found := false
+	for _, key := range shedding[step] {
+		if _, ok := md[key]; ok {
+			delete(md, key)
+			found = true
+		}
+	}
+	return found
 }
 
 // nonzero returns faults, or nil if all of them are nil.
