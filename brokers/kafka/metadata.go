@@ -144,7 +144,8 @@ func newTierPattern(name func(time.Duration) string) (tierPattern, error) {
 	const mark = 918273645 * time.Millisecond
 	before, after, found := strings.Cut(name(mark), strconv.FormatInt(mark.Milliseconds(), 10))
 	if !found {
-		return tierPattern{}, errors.New("the naming templates retry and delayed need {delay}: Kafka keeps one topic per delay")
+		return tierPattern{}, errors.New("the naming templates retry and delayed need {delay}: " +
+			"Kafka keeps one topic per delay")
 	}
 	return tierPattern{before, after}, nil
 }
@@ -168,8 +169,8 @@ type tier struct {
 	partitions int32   // likewise
 }
 
-// list finds the existing topics whose names match a pattern. It includes those of an older configuration or of another program, because
-// we have to read their records as well.
+// list finds the existing topics whose names match a pattern. It includes those of an older configuration or of another
+// program, because we have to read their records as well.
 func (t *topics) list(ctx context.Context, age time.Duration, patterns ...tierPattern) (map[string]tier, error) {
 	all, err := t.all(ctx, age)
 	if err != nil {
