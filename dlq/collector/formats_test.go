@@ -32,9 +32,20 @@ type foreign struct {
 	trace   string
 }
 
-// The header sets are those in the documentation and the sources of each system.
+// died is when the dead letters of the systems died.
+func died() time.Time { return time.Date(2026, 11, 20, 7, 30, 1, 0, time.UTC) }
+
+// systems are the dead letters of each system. The headers are those in its documentation and sources.
 func systems() map[string]foreign {
-	died := time.Date(2026, 11, 20, 7, 30, 1, 0, time.UTC)
+	all := map[string]foreign{}
+	for _, some := range []map[string]foreign{rabbitMQ(), spring(), dotNet(), ours()} {
+		maps.Copy(all, some)
+	}
+	return all
+}
+
+// rabbitMQ has dead letters of RabbitMQ.
+func rabbitMQ() map[string]foreign {
 	return map[string]foreign{
 		"RabbitMQ, rejected": {
 			source: "orders.dlq",
@@ -47,7 +58,7 @@ func systems() map[string]foreign {
 			want: dlq.Entry{
 				Origin:       envelope.Origin{Topic: "orders", Consumer: "orders", Exchange: "shop", RoutingKey: "orders.created"},
 				ErrorMessage: "rejected by a consumer of queue orders", ErrorClass: "rejected", Handler: "orders", Attempts: 3,
-				Reason: envelope.ReasonExhausted, DiedAt: died,
+				Reason: envelope.ReasonExhausted, DiedAt: died(),
 			},
 		},
 		"RabbitMQ, through a retry queue (E)": {
@@ -60,7 +71,7 @@ func systems() map[string]foreign {
 			want: dlq.Entry{
 				Origin:       envelope.Origin{Topic: "reopen", Consumer: "reopen", Exchange: "sgp", RoutingKey: "reopen"},
 				ErrorMessage: "rejected by a consumer of queue reopen", ErrorClass: "rejected", Handler: "reopen", Attempts: 3,
-				Reason: envelope.ReasonExhausted, DiedAt: died,
+				Reason: envelope.ReasonExhausted, DiedAt: died(),
 			},
 		},
 		"RabbitMQ, expired": {
@@ -72,7 +83,7 @@ func systems() map[string]foreign {
 			want: dlq.Entry{
 				Origin:       envelope.Origin{Topic: "quotes", Consumer: "quotes", RoutingKey: "quotes"},
 				ErrorMessage: "the time to live ended in queue quotes", ErrorClass: "expired", Handler: "quotes",
-				Reason: envelope.ReasonExpired, DiedAt: died,
+				Reason: envelope.ReasonExpired, DiedAt: died(),
 			},
 		},
 		"RabbitMQ, delivery limit of a quorum queue": {
@@ -85,7 +96,7 @@ func systems() map[string]foreign {
 			want: dlq.Entry{
 				Origin:       envelope.Origin{Topic: "orders", Consumer: "orders", RoutingKey: "orders"},
 				ErrorMessage: "the delivery limit of queue orders was reached", ErrorClass: "delivery_limit", Handler: "orders",
-				Attempts: 1, Reason: envelope.ReasonExhausted, DiedAt: died,
+				Attempts: 1, Reason: envelope.ReasonExhausted, DiedAt: died(),
 			},
 		},
 		"RabbitMQ, first death only": {
@@ -98,13 +109,19 @@ func systems() map[string]foreign {
 				ErrorMessage: "queue orders was full", ErrorClass: "maxlen", Handler: "orders", Reason: envelope.ReasonExhausted,
 			},
 		},
+	}
+}
+
+// spring has dead letters of Spring for Kafka and AMQP, and Kafka Connect.
+func spring() map[string]foreign {
+	return map[string]foreign{
 		"Spring for Apache Kafka": {
 			source: "orders-dlt", topic: true,
 			headers: map[string]string{
 				"kafka_dlt-original-topic":          "orders",
 				"kafka_dlt-original-partition":      int4(2),
 				"kafka_dlt-original-offset":         int8b(1042),
-				"kafka_dlt-original-timestamp":      int8b(uint64(died.UnixMilli())),
+				"kafka_dlt-original-timestamp":      int8b(uint64(died().UnixMilli())),
 				"kafka_dlt-original-timestamp-type": "CreateTime",
 				"kafka_dlt-original-consumer-group": "billing",
 				"kafka_dlt-exception-fqcn":          "org.springframework.kafka.listener.ListenerExecutionFailedException",
@@ -112,14 +129,14 @@ func systems() map[string]foreign {
 				"kafka_dlt-exception-message":       "Listener failed; bank: read timed out",
 				"kafka_dlt-exception-stacktrace":    "java.net.SocketTimeoutException: read timed out\n\tat Bank.pay(Bank.java:7)",
 				"retry_topic-attempts":              int4(4),
-				"retry_topic-original-timestamp":    int8b(uint64(died.UnixMilli())),
-				"retry_topic-backoff-timestamp":     int8b(uint64(died.UnixMilli())),
+				"retry_topic-original-timestamp":    int8b(uint64(died().UnixMilli())),
+				"retry_topic-backoff-timestamp":     int8b(uint64(died().UnixMilli())),
 			},
 			own: map[string]string{"__TypeId__": "shop.Order", "kafka_correlationId": "c-1"},
 			want: dlq.Entry{
 				Origin: envelope.Origin{
 					Topic: "orders", Consumer: "billing", Partition: new(int32(2)), Offset: new(int64(1042)), Position: "2/1042",
-					Timestamp: died,
+					Timestamp: died(),
 				},
 				ErrorMessage: "Listener failed; bank: read timed out", ErrorClass: "java.net.SocketTimeoutException",
 				Handler:  "billing",
@@ -149,7 +166,7 @@ func systems() map[string]foreign {
 			source: "error.orders.billing", topic: true,
 			headers: map[string]string{
 				"x-original-topic": "orders", "x-original-partition": int4(7), "x-original-offset": int8b(1 << 40),
-				"x-original-timestamp": int8b(uint64(died.UnixMilli())), "x-original-timestamp-type": "CreateTime",
+				"x-original-timestamp": int8b(uint64(died().UnixMilli())), "x-original-timestamp-type": "CreateTime",
 				"x-exception-fqcn": "java.lang.IllegalStateException", "x-exception-message": "no stock",
 				"x-exception-stacktrace": "java.lang.IllegalStateException: no stock",
 			},
@@ -157,7 +174,7 @@ func systems() map[string]foreign {
 			want: dlq.Entry{
 				Origin: envelope.Origin{
 					Topic: "orders", Partition: new(int32(7)), Offset: new(int64(1 << 40)), Position: "7/1099511627776",
-					Timestamp: died,
+					Timestamp: died(),
 				},
 				ErrorMessage: "no stock", ErrorClass: "java.lang.IllegalStateException", Reason: envelope.ReasonExhausted,
 			},
@@ -176,65 +193,6 @@ func systems() map[string]foreign {
 				ErrorMessage: "no stock", ErrorClass: "java.lang.IllegalStateException", Reason: envelope.ReasonExhausted,
 			},
 			trace: "Shop.sell",
-		},
-		"NServiceBus": {
-			source: "error",
-			headers: map[string]string{
-				"NServiceBus.FailedQ":                          "Sales@SELENE",
-				"NServiceBus.TimeOfFailure":                    "2026-11-20 07:30:01:000462 Z",
-				"NServiceBus.ExceptionInfo.ExceptionType":      "System.TimeoutException",
-				"NServiceBus.ExceptionInfo.InnerExceptionType": "System.Exception",
-				"NServiceBus.ExceptionInfo.HelpLink":           "",
-				"NServiceBus.ExceptionInfo.Message":            "The bank did not answer",
-				"NServiceBus.ExceptionInfo.Source":             "NServiceBus.Core",
-				"NServiceBus.ExceptionInfo.StackTrace": "System.TimeoutException: The bank did not answer\n   at " +
-					"Sales.Pay()",
-				"NServiceBus.ExceptionInfo.Data.Handler": "PayHandler",
-			},
-			own: map[string]string{
-				"NServiceBus.MessageId": "0d0b", "NServiceBus.EnclosedMessageTypes": "Sales.Pay",
-				"NServiceBus.ProcessingEndpoint": "Sales",
-				"NServiceBus.ContentType":        "application/json", "NServiceBus.TimeSent": "2026-11-20 07:29:01:174786 Z",
-			},
-			want: dlq.Entry{
-				Origin:       envelope.Origin{Topic: "Sales", Consumer: "Sales"},
-				ErrorMessage: "The bank did not answer", ErrorClass: "System.TimeoutException", Handler: "Sales",
-				Reason: envelope.ReasonExhausted, DiedAt: died.Add(462 * time.Microsecond),
-			},
-			trace: "at Sales.Pay()",
-		},
-		"MassTransit, error queue": {
-			source: "submit-order_error",
-			headers: map[string]string{
-				"MT-Reason":                "fault",
-				"MT-Fault-InputAddress":    "rabbitmq://localhost/shop/submit-order?durable=true",
-				"MT-Fault-ExceptionType":   "System.ArgumentNullException",
-				"MT-Fault-Message":         "Value cannot be null. (Parameter 'customer')",
-				"MT-Fault-StackTrace":      "   at Shop.SubmitOrderConsumer.Consume()",
-				"MT-Fault-Timestamp":       "2026-11-20T07:30:01.0000000Z",
-				"MT-Fault-ConsumerType":    "Shop.SubmitOrderConsumer",
-				"MT-Fault-MessageType":     "Shop.SubmitOrder",
-				"MT-Fault-RetryCount":      "3",
-				"MT-Fault-RedeliveryCount": "1",
-			},
-			own: map[string]string{
-				"MT-Host-MachineName": "web-1", "MT-Fault-Address": "rabbitmq://localhost/faults",
-				"amqp-content-type": "application/vnd.masstransit+json",
-			},
-			want: dlq.Entry{
-				Origin:       envelope.Origin{Topic: "submit-order", Consumer: "submit-order"},
-				ErrorMessage: "Value cannot be null. (Parameter 'customer')", ErrorClass: "System.ArgumentNullException",
-				Handler: "Shop.SubmitOrderConsumer", Attempts: 5, Reason: envelope.ReasonExhausted, DiedAt: died,
-			},
-			trace: "SubmitOrderConsumer.Consume",
-		},
-		"MassTransit, skipped queue": {
-			source:  "submit-order_skipped",
-			headers: map[string]string{"MT-Reason": "dead-letter"},
-			want: dlq.Entry{
-				Origin:       envelope.Origin{Topic: "submit-order"},
-				ErrorMessage: "skipped: no consumer of the endpoint takes this message type", Reason: envelope.ReasonPermanent,
-			},
 		},
 		"Kafka Connect": {
 			source: "dlq-orders-sink", topic: true,
@@ -262,6 +220,77 @@ func systems() map[string]foreign {
 			},
 			trace: "Converting",
 		},
+	}
+}
+
+// dotNet has dead letters of NServiceBus and MassTransit.
+func dotNet() map[string]foreign {
+	return map[string]foreign{
+		"NServiceBus": {
+			source: "error",
+			headers: map[string]string{
+				"NServiceBus.FailedQ":                          "Sales@SELENE",
+				"NServiceBus.TimeOfFailure":                    "2026-11-20 07:30:01:000462 Z",
+				"NServiceBus.ExceptionInfo.ExceptionType":      "System.TimeoutException",
+				"NServiceBus.ExceptionInfo.InnerExceptionType": "System.Exception",
+				"NServiceBus.ExceptionInfo.HelpLink":           "",
+				"NServiceBus.ExceptionInfo.Message":            "The bank did not answer",
+				"NServiceBus.ExceptionInfo.Source":             "NServiceBus.Core",
+				"NServiceBus.ExceptionInfo.StackTrace": "System.TimeoutException: The bank did not answer\n   at " +
+					"Sales.Pay()",
+				"NServiceBus.ExceptionInfo.Data.Handler": "PayHandler",
+			},
+			own: map[string]string{
+				"NServiceBus.MessageId": "0d0b", "NServiceBus.EnclosedMessageTypes": "Sales.Pay",
+				"NServiceBus.ProcessingEndpoint": "Sales",
+				"NServiceBus.ContentType":        "application/json", "NServiceBus.TimeSent": "2026-11-20 07:29:01:174786 Z",
+			},
+			want: dlq.Entry{
+				Origin:       envelope.Origin{Topic: "Sales", Consumer: "Sales"},
+				ErrorMessage: "The bank did not answer", ErrorClass: "System.TimeoutException", Handler: "Sales",
+				Reason: envelope.ReasonExhausted, DiedAt: died().Add(462 * time.Microsecond),
+			},
+			trace: "at Sales.Pay()",
+		},
+		"MassTransit, error queue": {
+			source: "submit-order_error",
+			headers: map[string]string{
+				"MT-Reason":                "fault",
+				"MT-Fault-InputAddress":    "rabbitmq://localhost/shop/submit-order?durable=true",
+				"MT-Fault-ExceptionType":   "System.ArgumentNullException",
+				"MT-Fault-Message":         "Value cannot be null. (Parameter 'customer')",
+				"MT-Fault-StackTrace":      "   at Shop.SubmitOrderConsumer.Consume()",
+				"MT-Fault-Timestamp":       "2026-11-20T07:30:01.0000000Z",
+				"MT-Fault-ConsumerType":    "Shop.SubmitOrderConsumer",
+				"MT-Fault-MessageType":     "Shop.SubmitOrder",
+				"MT-Fault-RetryCount":      "3",
+				"MT-Fault-RedeliveryCount": "1",
+			},
+			own: map[string]string{
+				"MT-Host-MachineName": "web-1", "MT-Fault-Address": "rabbitmq://localhost/faults",
+				"amqp-content-type": "application/vnd.masstransit+json",
+			},
+			want: dlq.Entry{
+				Origin:       envelope.Origin{Topic: "submit-order", Consumer: "submit-order"},
+				ErrorMessage: "Value cannot be null. (Parameter 'customer')", ErrorClass: "System.ArgumentNullException",
+				Handler: "Shop.SubmitOrderConsumer", Attempts: 5, Reason: envelope.ReasonExhausted, DiedAt: died(),
+			},
+			trace: "SubmitOrderConsumer.Consume",
+		},
+		"MassTransit, skipped queue": {
+			source:  "submit-order_skipped",
+			headers: map[string]string{"MT-Reason": "dead-letter"},
+			want: dlq.Entry{
+				Origin:       envelope.Origin{Topic: "submit-order"},
+				ErrorMessage: "skipped: no consumer of the endpoint takes this message type", Reason: envelope.ReasonPermanent,
+			},
+		},
+	}
+}
+
+// ours has dead letters of Watermill and this project.
+func ours() map[string]foreign {
+	return map[string]foreign{
 		"Watermill's PoisonQueue": {
 			source: "poison", topic: true,
 			headers: map[string]string{
@@ -286,7 +315,7 @@ func systems() map[string]foreign {
 			want: dlq.Entry{
 				Origin: envelope.Origin{
 					Topic: "orders", Consumer: "billing", Partition: new(int32(3)), Offset: new(int64(9)), Position: "3/9",
-					Timestamp: died,
+					Timestamp: died(),
 				},
 				ErrorMessage: "line\nbreak", ErrorCode: "422", ErrorClass: "*shop.Error", Handler: "pay", Attempts: 2,
 				Rule:   "a rule",
@@ -384,60 +413,68 @@ func TestFormats(t *testing.T) {
 			}})
 			collected(t, c, 1)
 
-			all := entries(t, letters)
-			require.Len(t, all, 1)
-			e, err := letters.Store().Get(t.Context(), all[0].ID)
-			require.NoError(t, err)
-			f.want.Origin.Broker = "mem"
-			require.Equal(t, f.want.Origin, e.Origin)
-			require.Equal(t, []any{
-				f.want.ErrorMessage, f.want.ErrorCode, f.want.ErrorClass, f.want.Handler, f.want.Rule, f.want.Attempts,
-				f.want.Reason,
-				f.want.CorrelationID,
-			}, []any{
-				e.ErrorMessage, e.ErrorCode, e.ErrorClass, e.Handler, e.Rule, e.Attempts, e.Reason, e.CorrelationID,
-			})
-			if !f.want.DiedAt.IsZero() {
-				require.Equal(t, f.want.DiedAt, e.DiedAt)
-			}
-			require.Contains(t, e.Body.Trace, f.trace)
-			require.Equal(t, "\x00exact \xff bytes", string(e.Body.Payload))
-			for header, value := range m.Metadata {
-				require.Equal(t, value, e.Body.Headers[header], "kept as it came: %s", header)
-			}
-
-			b := newMemory(t, brokers.Config{})
-			target := collector.Target{Name: "main", Scheme: "mem", Redriver: b}
-			if f.topic {
-				target.Publisher = b.Publisher()
-			}
-			router, err := collector.NewRouter(collector.RouterConfig{
-				Store:   letters.Store(),
-				Targets: []collector.Target{target},
-			})
-			require.NoError(t, err)
-			group := f.want.Origin.Consumer
-			if f.topic {
-				group = "any group"
-			}
-			consumed(t, b, f.want.Origin.Topic, group)
-			_, err = letters.Manager(router).Redrive(t.Context(), e.ID, dlq.By{Actor: "ana"})
-			require.NoError(t, err)
-			back := b.Peek(f.want.Origin.Topic, group)
-			require.Len(t, back, 1)
-			want := map[string]string{envelope.KeyRedriveID: driver.FormatID(e.ID), envelope.KeyRedriveCount: "1"}
-			maps.Copy(want, f.own)
-			for header := range back[0].Metadata {
-				// Our last error is passed on, as the envelope requires. The stage belongs to the broker, which removes it.
-				if strings.HasPrefix(header, "x-error-") || header == envelope.KeyStage {
-					delete(back[0].Metadata, header)
-				}
-			}
-			require.Equal(t, want, map[string]string(back[0].Metadata))
-			require.Equal(t, "\x00exact \xff bytes", string(back[0].Payload))
-			require.Equal(t, "id-1", back[0].UUID)
+			e := f.requireStored(t, letters, m)
+			f.requireReturned(t, letters, e)
 		})
 	}
+}
+
+// requireStored checks the entry that was made of a message, and returns it.
+func (f *foreign) requireStored(t *testing.T, letters *dlq.Letters, m *message.Message) *dlq.Entry {
+	t.Helper()
+	all := entries(t, letters)
+	require.Len(t, all, 1)
+	e, err := letters.Store().Get(t.Context(), all[0].ID)
+	require.NoError(t, err)
+	f.want.Origin.Broker = "mem"
+	require.Equal(t, f.want.Origin, e.Origin)
+	require.Equal(t, []any{
+		f.want.ErrorMessage, f.want.ErrorCode, f.want.ErrorClass, f.want.Handler, f.want.Rule, f.want.Attempts,
+		f.want.Reason, f.want.CorrelationID,
+	}, []any{
+		e.ErrorMessage, e.ErrorCode, e.ErrorClass, e.Handler, e.Rule, e.Attempts, e.Reason, e.CorrelationID,
+	})
+	if !f.want.DiedAt.IsZero() {
+		require.Equal(t, f.want.DiedAt, e.DiedAt)
+	}
+	require.Contains(t, e.Body.Trace, f.trace)
+	require.Equal(t, "\x00exact \xff bytes", string(e.Body.Payload))
+	for header, value := range m.Metadata {
+		require.Equal(t, value, e.Body.Headers[header], "kept as it came: %s", header)
+	}
+	return e
+}
+
+// requireReturned redrives an entry, and checks what arrives where it came from.
+func (f *foreign) requireReturned(t *testing.T, letters *dlq.Letters, e *dlq.Entry) {
+	t.Helper()
+	b := newMemory(t, brokers.Config{})
+	target := collector.Target{Name: "main", Scheme: "mem", Redriver: b}
+	group := f.want.Origin.Consumer
+	if f.topic {
+		target.Publisher = b.Publisher()
+		group = "any group"
+	}
+	router, err := collector.NewRouter(collector.RouterConfig{
+		Store: letters.Store(), Targets: []collector.Target{target},
+	})
+	require.NoError(t, err)
+	consumed(t, b, f.want.Origin.Topic, group)
+	_, err = letters.Manager(router).Redrive(t.Context(), e.ID, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	back := b.Peek(f.want.Origin.Topic, group)
+	require.Len(t, back, 1)
+	want := map[string]string{envelope.KeyRedriveID: driver.FormatID(e.ID), envelope.KeyRedriveCount: "1"}
+	maps.Copy(want, f.own)
+	for header := range back[0].Metadata {
+		// Our last error is passed on, as the envelope requires. The stage belongs to the broker, which removes it.
+		if strings.HasPrefix(header, "x-error-") || header == envelope.KeyStage {
+			delete(back[0].Metadata, header)
+		}
+	}
+	require.Equal(t, want, map[string]string(back[0].Metadata))
+	require.Equal(t, "\x00exact \xff bytes", string(back[0].Payload))
+	require.Equal(t, "id-1", back[0].UUID)
 }
 
 // The configuration of a source takes precedence over its messages' headers.
@@ -497,4 +534,24 @@ func TestConfig_Formats(t *testing.T) {
 	require.Len(t, back, 1)
 	require.Equal(t, "mail.send", back[0].Metadata["task"])
 	require.NotContains(t, back[0].Metadata, "exc")
+}
+
+// A format that panics does not read its message, and does not end the process.
+func TestConfig_FormatThatPanics(t *testing.T) {
+	t.Parallel()
+	broken := collector.Format{
+		Name: "broken",
+		Read: func(_ *message.Message, d *collector.Death) bool {
+			d.Topic = "half read"
+			panic("index out of range")
+		},
+	}
+	letters := newLetters(t)
+	b := newMemory(t, brokers.Config{})
+	require.NoError(t, b.Publisher().Publish("orders_dlq", message.NewMessage("1", nil)))
+	c, _ := start(t, collector.Config{Sink: letters, Formats: []collector.Format{broken}, Sources: []collector.Source{
+		{Broker: "main", Topic: "orders_dlq", Subscriber: b.Subscriber()},
+	}})
+	collected(t, c, 1)
+	require.Equal(t, "orders", entries(t, letters)[0].Origin.Topic)
 }

@@ -19,7 +19,7 @@ func (c *Collector) read(s *Source, m *message.Message) *deadLetter {
 	var death Death
 	format := plain
 	for _, f := range c.formats {
-		if f.Read(m, &death) {
+		if c.readAs(f, m, &death) {
 			format = f.Name
 			break
 		}
@@ -38,6 +38,19 @@ func (c *Collector) read(s *Source, m *message.Message) *deadLetter {
 		Reason: death.Reason, Err: death.Err, Class: death.Class, Rule: death.Rule, Handler: death.Handler,
 		Origin: origin, Attempts: death.Attempts, FirstFailure: death.FirstFailure, At: death.At,
 	}
+}
+
+// readAs reports whether the message is of the format. A format may panic, because programs add theirs: its message would
+// be delivered again, and end the process each time.
+func (c *Collector) readAs(f Format, m *message.Message, d *Death) (ok bool) {
+	defer func() {
+		if value := recover(); value != nil {
+			c.cfg.Logger.ErrorContext(m.Context(), "a format panicked, and is ignored for this message", "format", f.Name,
+				"message_id", m.UUID, "panic", value)
+			ok = false
+		}
+	}()
+	return f.Read(m, d)
 }
 
 // complete fills in what the message does not say, from the queue in which it was found.
