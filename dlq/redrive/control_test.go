@@ -158,6 +158,24 @@ func TestRun_MaxOutAndLostOutcomes(t *testing.T) {
 	})
 }
 
+// pausable is a run of 100 entries, ten a second, that this process works on.
+type pausable struct {
+	*consumer
+	m     operator
+	store dlq.Store
+	id    string
+}
+
+// after lets time pass, and returns the run.
+func (p *pausable) after(t *testing.T, d time.Duration) *redrive.Run {
+	t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	run, err := p.m.Run(t.Context(), p.id)
+	require.NoError(t, err)
+	return run
+}
+
 func TestRun_PauseResumeCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -169,58 +187,58 @@ func TestRun_PauseResumeCancel(t *testing.T) {
 		go func() { worked <- m.Work(ctx) }()
 		run, err := m.StartRun(t.Context(), redrive.Spec{Rate: 10, Paused: true}, ana)
 		require.NoError(t, err)
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		p := &pausable{consumer: c, m: m, store: store, id: run.ID}
+		run = p.after(t, time.Minute)
 		require.Zero(t, c.total())
-		run, err = m.Run(t.Context(), run.ID) // StartRun returns it as it is, which is preparing when Work was quicker
-		require.NoError(t, err)
 		require.Equal(t, redrive.Paused, run.State)
 		_, err = m.ResumeRun(t.Context(), run.ID, ana)
 		require.NoError(t, err)
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		// Another process pauses it: this one notices, and outcomes of sent messages are still recorded.
-		_, err = operate(t, store, nil).PauseRun(t.Context(), run.ID, dlq.By{Actor: "bob", Note: "lunch"})
-		require.NoError(t, err)
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		sent := c.total()
-		require.InDelta(t, 20, sent, 12)
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		require.Equal(t, sent, c.total())
-		run, err = m.Run(t.Context(), run.ID)
-		require.NoError(t, err)
-		require.Equal(t, []any{redrive.Paused, "lunch", int64(sent), int64(0)},
-			[]any{run.State, run.Cause, run.Counts.Succeeded, run.Counts.Open()})
-		require.Empty(t, run.Holder, "a run with nothing to do has no holder")
-
-		_, err = m.PauseRun(t.Context(), run.ID, ana)
-		var conflict *redrive.ConflictError
-		require.ErrorAs(t, err, &conflict)
-		require.Equal(t, []any{"bob", string(redrive.Paused)}, []any{conflict.By, conflict.Status})
-		_, err = m.ResumeRun(t.Context(), run.ID, dlq.By{Actor: "ana", Version: 1})
-		require.ErrorIs(t, err, dlq.ErrConflict)
-		_, err = m.ResumeRun(t.Context(), run.ID, dlq.By{Actor: "ana", Version: run.Version})
-		require.NoError(t, err)
-		time.Sleep(time.Second)
-		synctest.Wait()
-		run, err = m.CancelRun(t.Context(), run.ID, ana)
-		require.NoError(t, err)
-		require.Equal(t, redrive.Cancelled, run.State)
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		sent = c.total()
-		require.Less(t, sent, 60)
-		run, err = m.Run(t.Context(), run.ID)
-		require.NoError(t, err)
-		require.Equal(t, redrive.Counts{Waiting: int64(100 - sent), Succeeded: int64(sent)}, run.Counts)
-		require.Equal(t, int64(100-sent), count(t, store, pending()))
-		_, err = m.ResumeRun(t.Context(), run.ID, ana)
-		require.ErrorIs(t, err, dlq.ErrConflict)
+		p.after(t, 2*time.Second)
+		p.requirePaused(t)
+		p.requireCancelled(t)
 		stop()
 		require.ErrorIs(t, <-worked, context.Canceled)
 	})
+}
+
+// requirePaused pauses the run in another process: this one notices, and outcomes of sent messages are still recorded.
+func (p *pausable) requirePaused(t *testing.T) {
+	t.Helper()
+	_, err := operate(t, p.store, nil).PauseRun(t.Context(), p.id, dlq.By{Actor: "bob", Note: "lunch"})
+	require.NoError(t, err)
+	p.after(t, 2*time.Second)
+	sent := p.total()
+	require.InDelta(t, 20, sent, 12)
+	run := p.after(t, time.Minute)
+	require.Equal(t, sent, p.total())
+	require.Equal(t, []any{redrive.Paused, "lunch", int64(sent), int64(0)},
+		[]any{run.State, run.Cause, run.Counts.Succeeded, run.Counts.Open()})
+	require.Empty(t, run.Holder, "a run with nothing to do has no holder")
+
+	_, err = p.m.PauseRun(t.Context(), p.id, ana)
+	var conflict *redrive.ConflictError
+	require.ErrorAs(t, err, &conflict)
+	require.Equal(t, []any{"bob", string(redrive.Paused)}, []any{conflict.By, conflict.Status})
+	_, err = p.m.ResumeRun(t.Context(), p.id, dlq.By{Actor: "ana", Version: 1})
+	require.ErrorIs(t, err, dlq.ErrConflict)
+	_, err = p.m.ResumeRun(t.Context(), p.id, dlq.By{Actor: "ana", Version: run.Version})
+	require.NoError(t, err)
+}
+
+// requireCancelled cancels the run after another second.
+func (p *pausable) requireCancelled(t *testing.T) {
+	t.Helper()
+	p.after(t, time.Second)
+	run, err := p.m.CancelRun(t.Context(), p.id, ana)
+	require.NoError(t, err)
+	require.Equal(t, redrive.Cancelled, run.State)
+	run = p.after(t, time.Minute)
+	sent := p.total()
+	require.Less(t, sent, 60)
+	require.Equal(t, redrive.Counts{Waiting: int64(100 - sent), Succeeded: int64(sent)}, run.Counts)
+	require.Equal(t, int64(100-sent), count(t, p.store, pending()))
+	_, err = p.m.ResumeRun(t.Context(), p.id, ana)
+	require.ErrorIs(t, err, dlq.ErrConflict)
 }
 
 // No one approves their own run, however their name is written.
