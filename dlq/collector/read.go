@@ -40,8 +40,8 @@ func (c *Collector) read(s *Source, m *message.Message) *deadLetter {
 	}
 }
 
-// readAs reports whether the message is of the format. A format may panic, because programs add theirs: its message would
-// be delivered again, and end the process each time.
+// readAs reports whether the message is of the format. A format may panic, because programs add theirs: its message
+// would be delivered again, and end the process each time.
 func (c *Collector) readAs(f Format, m *message.Message, d *Death) (ok bool) {
 	defer func() {
 		if value := recover(); value != nil {

@@ -169,7 +169,7 @@ type pausable struct {
 // after lets time pass, and returns the run.
 func (p *pausable) after(t *testing.T, d time.Duration) *redrive.Run {
 	t.Helper()
-	time.Sleep(d)
+	time.Sleep(d) // virtual
 	synctest.Wait()
 	run, err := p.m.Run(t.Context(), p.id)
 	require.NoError(t, err)

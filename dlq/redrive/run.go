@@ -47,21 +47,13 @@ type (
 
 // The states of a run, in the order of its life.
 const (
-	// Preparing freezes the set.
-	Preparing State = "preparing"
-	// AwaitingApproval waits for a second person.
-	AwaitingApproval State = "awaiting_approval"
-	// Running redrives.
-	Running State = "running"
-	// Paused was paused by a person. The outcomes of outstanding messages are still recorded.
-	Paused State = "paused"
-	// Stopped has stopped automatically, for Run.Cause: too many failures, or the broker accepts nothing. It can be
-	// resumed.
-	Stopped State = "stopped"
-	// Completed has an outcome for every entry.
-	Completed State = "completed"
-	// Cancelled was cancelled or rejected. Its waiting entries stay as they were.
-	Cancelled State = "cancelled"
+	Preparing        = wire.Preparing
+	AwaitingApproval = wire.AwaitingApproval
+	Running          = wire.Running
+	Paused           = wire.Paused
+	Stopped          = wire.Stopped
+	Completed        = wire.Completed
+	Cancelled        = wire.Cancelled
 )
 
 // States lists every state in the order of a run's life.
@@ -135,13 +127,13 @@ type Item struct {
 
 // The states of an item, in the order of its life.
 const (
-	ItemWaiting   ItemState = "waiting"
-	ItemClaimed   ItemState = "claimed"
-	ItemOut       ItemState = "out"
-	ItemSucceeded ItemState = "succeeded"
-	ItemFailed    ItemState = "failed"
-	ItemLost      ItemState = "lost"
-	ItemSkipped   ItemState = "skipped"
+	ItemWaiting   = wire.ItemWaiting
+	ItemClaimed   = wire.ItemClaimed
+	ItemOut       = wire.ItemOut
+	ItemSucceeded = wire.ItemSucceeded
+	ItemFailed    = wire.ItemFailed
+	ItemLost      = wire.ItemLost
+	ItemSkipped   = wire.ItemSkipped
 )
 
 // ItemStates lists every state of an item.

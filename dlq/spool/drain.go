@@ -102,13 +102,6 @@ func (s *Spool) findMissing() {
 	})
 }
 
-// Missing reports whether files are missing.
-func (s *Spool) Missing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.missing) > 0
-}
-
 // Seal makes the writer close the open segment, so that it can be read to its end.
 func (s *Spool) Seal() {
 	sealed := make(chan struct{})

@@ -42,8 +42,8 @@ type AuditRecord struct {
 	Detail map[string]string `json:"detail,omitempty"`
 
 	// Entries and Since are set by [FoldAudit] only.
-	Entries []int64   `json:"entries,omitempty" doc:"With fold: the entries of the records that are one here."`
-	Since   time.Time `json:"since,omitzero" doc:"With fold: when the first of them was made; at is the last one."`
+	Entries []int64   `json:"entries,omitempty" doc:"With fold: the entries of the joined records."`
+	Since   time.Time `json:"since,omitzero" doc:"With fold: the time of the first joined record; at is that of the last."`
 }
 
 // FoldAudit joins the records of a run that have the same content, in place of the newest. Outcomes are reported by
@@ -88,7 +88,7 @@ type AuditFilter struct {
 // AuditQuery selects audit records, and how to show them.
 type AuditQuery struct {
 	AuditFilter
-	Fold bool `query:"fold" doc:"Make one record of those of a page that say the same of entries of a run."`
+	Fold bool `query:"fold" doc:"Join the records of a page that differ only in the entry of a run."`
 }
 
 // AuditList is a page of the audit log.

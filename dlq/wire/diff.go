@@ -11,7 +11,7 @@ import (
 // Diff is what changed between two bodies.
 type Diff struct {
 	Headers        []HeaderDiff `json:"headers" nullable:"false"`
-	Lines          []DiffLine   `json:"lines" nullable:"false" doc:"The payload's lines that changed, with a few around them; JSON is indented first."`
+	Lines          []DiffLine   `json:"lines" nullable:"false" doc:"The changed lines of the payload with their context; JSON is indented first."`
 	PayloadChanged bool         `json:"payload_changed"`
 	Binary         bool         `json:"binary" doc:"One of the payloads is not text."`
 	Before         int          `json:"before" doc:"Bytes before."`
@@ -29,7 +29,7 @@ type HeaderDiff struct {
 
 // DiffLine is a line of a payload.
 type DiffLine struct {
-	Op   string `json:"op" enum:"-,+, ,@" doc:"- is gone, + is new, a space stays, @ is a gap."`
+	Op   string `json:"op" enum:"-,+, ,@" doc:"- is removed, + is added, a space is unchanged, @ is a gap."`
 	Text string `json:"text"`
 }
 

@@ -10,7 +10,7 @@ import (
 // Entry is a dead letter without its message.
 type Entry struct {
 	ID             int64     `json:"id"`
-	Key            []byte    `json:"key,omitempty" doc:"Identifies the delivery; left out where something is hidden from the caller."`
+	Key            []byte    `json:"key,omitempty" doc:"Identifies the delivery; absent if anything is hidden from the caller."`
 	Status         Status    `json:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED"`
 	Version        int64     `json:"version" doc:"Counts the changes; the ETag."`
 	EventID        Text      `json:"event_id" doc:"The message's id."`
@@ -23,7 +23,7 @@ type Entry struct {
 	Consumer       Text      `json:"consumer,omitempty"`
 	Exchange       Text      `json:"exchange,omitempty"`
 	RoutingKey     Text      `json:"routing_key,omitempty"`
-	MessageKey     []byte    `json:"message_key,omitempty" doc:"The key of the message on brokers that have one."`
+	MessageKey     []byte    `json:"message_key,omitempty" doc:"The key of the message on brokers with keys."`
 	Partition      *int32    `json:"partition,omitempty"`
 	Offset         *int64    `json:"offset,omitempty"`
 	Position       Text      `json:"position,omitempty" doc:"Identifies the delivery within broker and topic."`
@@ -39,12 +39,12 @@ type Entry struct {
 	Fingerprint    string    `json:"fingerprint" doc:"The group."`
 	Attempts       int       `json:"attempts" doc:"How often the handler ran."`
 	RedriveCount   int       `json:"redrive_count" doc:"How often it was redriven."`
-	RedriveBudget  int       `json:"redrive_budget" doc:"How often it should be at most."`
+	RedriveBudget  int       `json:"redrive_budget" doc:"After how many redrives it is parked."`
 	DeathRedrive   int       `json:"death_redrive" doc:"The redrive that ended in the last death; 0 is the first delivery."`
-	RedriveOf      int64     `json:"redrive_of,omitempty" doc:"The entry that a letter in a spool belongs to."`
+	RedriveOf      int64     `json:"redrive_of,omitempty" doc:"In a spool: the entry that died again."`
 	SeenCount      int       `json:"seen_count" doc:"How often this death was reported."`
 	LeaseUntil     time.Time `json:"lease_until,omitzero" doc:"When a redrive in flight is treated as lost."`
-	Run            string    `json:"run,omitempty" doc:"The redrive run that took it last."`
+	Run            string    `json:"run,omitempty" doc:"The redrive run that claimed it last."`
 	CreatedAt      time.Time `json:"created_at" doc:"The first death."`
 	FirstFailureAt time.Time `json:"first_failure_at,omitzero"`
 	DiedAt         time.Time `json:"died_at" doc:"The last death."`
@@ -56,7 +56,7 @@ type Entry struct {
 	ChangedAt      time.Time `json:"changed_at,omitzero"`
 	ChangedBy      Text      `json:"changed_by,omitempty"`
 	Revision       int       `json:"revision" doc:"The body that a redrive sends."`
-	Size           int64     `json:"size,omitempty" doc:"Its payload in bytes; left out where something is hidden from the caller."`
+	Size           int64     `json:"size,omitempty" doc:"Size of the payload in bytes; absent if anything is hidden from the caller."`
 }
 
 // EntryDetail is a dead letter with its message.
@@ -73,23 +73,23 @@ type EntryList struct {
 
 // Body is one revision of an entry's message.
 type Body struct {
-	Revision      int     `json:"revision" doc:"Counts from 0, which is what died first."`
+	Revision      int     `json:"revision" doc:"Counts from 0, the original message."`
 	UUID          Text    `json:"uuid,omitempty" doc:"The Watermill message's own id."`
 	ContentType   Text    `json:"content_type,omitempty"`
 	Headers       Headers `json:"headers"`
-	Payload       *string `json:"payload,omitempty" doc:"The payload where it is text."`
-	PayloadBase64 []byte  `json:"payload_base64,omitempty" doc:"The payload where it is not."`
-	SHA256        string  `json:"sha256" doc:"Digest of what is shown of the payload."`
+	Payload       *string `json:"payload,omitempty" doc:"The payload if it is valid UTF-8."`
+	PayloadBase64 []byte  `json:"payload_base64,omitempty" doc:"The payload if it is not."`
+	SHA256        string  `json:"sha256" doc:"SHA-256 of the payload as shown, in hexadecimal."`
 	StackTrace    Text    `json:"stack_trace,omitempty"`
 
-	Collected *Collected `json:"collected,omitempty" doc:"Where a collector found it; nothing that the message says."`
+	Collected *Collected `json:"collected,omitempty" doc:"Where a collector found it."`
 }
 
 // Collected is where a collector found a dead letter.
 type Collected struct {
 	Broker Text `json:"broker" doc:"The broker's name."`
-	From   Text `json:"from" doc:"The queue or topic that it lay in."`
-	Format Text `json:"format" doc:"The format that it had: redrive, spring-kafka, plain ..."`
+	From   Text `json:"from" doc:"The queue or topic."`
+	Format Text `json:"format" doc:"Its format: redrive, spring-kafka, plain ..."`
 }
 
 // Bytes is the payload.

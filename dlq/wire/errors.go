@@ -33,8 +33,8 @@ type Conflict struct { //nolint:errname // the name of its schema in the API
 	Action     Action    `json:"action" doc:"The requested action."`
 	Status     string    `json:"status" doc:"The entry's status, or the run's state, now."`
 	Version    int64     `json:"version" doc:"Its version now."`
-	By         string    `json:"by" doc:"Who brought it there."`
-	At         time.Time `json:"at" doc:"When they did."`
+	By         string    `json:"by" doc:"Who made the last change."`
+	At         time.Time `json:"at" doc:"When they made it."`
 	LeaseUntil time.Time `json:"lease_until,omitzero" doc:"When a redrive in flight is treated as lost."`
 }
 

@@ -30,9 +30,9 @@ type Filter struct {
 	TraceID string `json:"trace_id,omitempty" query:"trace_id" pattern:"^[0-9a-f]{32}$" doc:"W3C trace of the message. Reads all headers."`
 	// ErrorText ignores case and Latin accents: "Zurich" finds "Zürich". PayloadText does not.
 	ErrorText   string `json:"error,omitempty" query:"error" doc:"Text that occurs in the error."`
-	PayloadText string `json:"payload,omitempty" query:"payload" doc:"Text that occurs in the payload. Reads every payload that the rest leaves."`
+	PayloadText string `json:"payload,omitempty" query:"payload" doc:"Text that occurs in the payload. Reads every payload that matches the other fields."`
 	// PayloadFields must all have their values in a JSON payload; a store may have an index for them.
-	PayloadFields []PayloadField `json:"payload_fields,omitempty" nullable:"false" maxItems:"8" doc:"Fields of the JSON payload with the values that they must have: customer.id=42. Lists are looked into. Reads every payload that the rest leaves." example:"[\"customer.id=42\"]"`
+	PayloadFields []PayloadField `json:"payload_fields,omitempty" nullable:"false" maxItems:"8" doc:"Fields of the JSON payload and their required values: customer.id=42. Lists are searched. Reads every payload that matches the other fields." example:"[\"customer.id=42\"]"`
 	// CauseText is looked up among the groups, ignores case and accents too, and cannot match numbers, ids and quoted
 	// values.
 	CauseText      string    `json:"cause,omitempty" query:"cause" doc:"Text that occurs in the group's normalized error. Fast on any table size."`
@@ -40,8 +40,8 @@ type Filter struct {
 	To             time.Time `json:"to,omitzero" query:"to" doc:"Created before."`
 	ResolvedBefore time.Time `json:"resolved_before,omitzero" query:"resolved_before" doc:"Closed before."`
 	DiedBefore     time.Time `json:"died_before,omitzero" query:"died_before" doc:"Last death before."`
-	Redrives       *int      `json:"redrives,omitempty" minimum:"0" doc:"Redriven exactly so often."`
-	Run            string    `json:"run,omitempty" query:"run" doc:"The redrive run that took the entry last."`
+	Redrives       *int      `json:"redrives,omitempty" minimum:"0" doc:"Exact number of redrives."`
+	Run            string    `json:"run,omitempty" query:"run" doc:"The redrive run that claimed the entry last."`
 }
 
 // Validate reports what is wrong with the filter; the error wraps [ErrInvalid].

@@ -100,7 +100,7 @@ func (c Counts) Plus(others Counts) Counts {
 type Group struct {
 	Fingerprint string    `json:"fingerprint"`
 	Cause       string    `json:"cause" doc:"The error without its numbers, ids and quoted values."`
-	Sample      string    `json:"sample" doc:"One error as it was."`
+	Sample      string    `json:"sample" doc:"An unchanged error of the group."`
 	ErrorClass  string    `json:"error_class,omitempty"`
 	Handler     string    `json:"handler,omitempty"`
 	Counts      Counts    `json:"counts"`
@@ -108,7 +108,7 @@ type Group struct {
 	LastSeen    time.Time `json:"last_seen"`
 	LastEntry   int64     `json:"last_entry"`
 
-	Trend []HourCount `json:"trend,omitempty" nullable:"false" doc:"Its hours since trend_since, where that was given."`
+	Trend []HourCount `json:"trend,omitempty" nullable:"false" doc:"Its hours since trend_since, if requested."`
 }
 
 // GroupList are causes, those with the most entries first.
@@ -129,7 +129,7 @@ type NamedCounts struct {
 type HourCount struct {
 	Hour   time.Time `json:"hour" doc:"Its beginning, in UTC."`
 	Count  int64     `json:"count" doc:"Created."`
-	Closed int64     `json:"closed" doc:"Resolved or discarded, whenever they came."`
+	Closed int64     `json:"closed" doc:"Resolved or discarded, whenever they were created."`
 
 	DiedAgain int64 `json:"died_again,omitzero" doc:"Deaths after a redrive, or of a message sent again after its entry was closed."`
 }
@@ -139,17 +139,17 @@ func (h HourCount) Deaths() int64 { return h.Count + h.DiedAgain }
 
 // GroupQuery selects causes, those with the most entries first.
 type GroupQuery struct {
-	Status     Status `query:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED" doc:"Rank by the entries in this status, and leave out groups without any. Defaults to all entries."`
+	Status     Status `query:"status" enum:"PENDING,RETRYING,PARKED,RESOLVED,DISCARDED" doc:"Rank by the entries in this status, and omit groups without any. Defaults to all entries."`
 	Handler    string `query:"handler"`
 	ErrorClass string `query:"error_class"`
 	CauseText  string `query:"cause" doc:"Text that occurs in the cause."`
 
-	Fingerprint string `query:"fingerprint" doc:"This group alone."`
+	Fingerprint string `query:"fingerprint" doc:"Only this group."`
 	// SeenSince, unless zero, selects the groups with a death since then, sorted by their first death, the latest first.
 	SeenSince  time.Time
-	TrendSince time.Time `query:"trend_since" doc:"Give each group's hours since then."`
+	TrendSince time.Time `query:"trend_since" doc:"Return the hours of each group since then."`
 
-	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"10" doc:"At most so many."`
+	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"10" doc:"Maximum number."`
 }
 
 // DefaultGroups is how many groups a query without a limit returns.
@@ -160,7 +160,7 @@ type StatsQuery struct {
 	Since time.Time `query:"since" doc:"The start of the hourly curve. Defaults to seven days ago."`
 	// Now is the end of the curve. Defaults to the time of the call.
 	Now       time.Time
-	TopCauses int `query:"top_causes" minimum:"1" maximum:"1000" default:"10" doc:"At most so many causes."`
+	TopCauses int `query:"top_causes" minimum:"1" maximum:"1000" default:"10" doc:"Maximum number of causes."`
 	// Recent requests Stats.Recent, which counts the entries of the last hour.
 	Recent bool
 }
@@ -178,9 +178,9 @@ type Stats struct {
 	ByType         []NamedCounts `json:"by_type" nullable:"false"`
 	ByTopic        []NamedCounts `json:"by_topic" nullable:"false"`
 	TopCauses      []Group       `json:"top_causes" nullable:"false" doc:"The groups with the most PENDING entries."`
-	Hourly         []HourCount   `json:"hourly" nullable:"false" doc:"Created in each hour, oldest first; hours without any are left out."`
-	OldestPending  time.Time     `json:"oldest_pending,omitzero" doc:"When the longest waiting PENDING entry was created."`
-	MeanResolution Seconds       `json:"mean_resolution_seconds" doc:"Mean time from the first death to RESOLVED; 0 when nothing was resolved."`
+	Hourly         []HourCount   `json:"hourly" nullable:"false" doc:"Created in each hour, oldest first; hours without any are omitted."`
+	OldestPending  time.Time     `json:"oldest_pending,omitzero" doc:"When the oldest PENDING entry was created."`
+	MeanResolution Seconds       `json:"mean_resolution_seconds" doc:"Mean time from the first death to RESOLVED; 0 if nothing was resolved."`
 	// Recent has the last RecentSpans spans, oldest first, including the current one; nil unless requested.
 	Recent []SpanCount `json:"-"`
 }
@@ -198,22 +198,22 @@ type RecurringCause struct {
 	Cause       string    `json:"cause" doc:"The error without its numbers, ids and quoted values."`
 	Handler     string    `json:"handler,omitempty"`
 	Now         int64     `json:"now" doc:"Its dead letters in the period."`
-	Before      int64     `json:"before" doc:"Those in the period before."`
-	Pending     int64     `json:"pending" doc:"Those that wait now, of any time."`
+	Before      int64     `json:"before" doc:"Its dead letters in the previous period."`
+	Pending     int64     `json:"pending" doc:"Its PENDING entries now, of any age."`
 	FirstSeen   time.Time `json:"first_seen"`
 	LastSeen    time.Time `json:"last_seen"`
 }
 
 // Recurrence is how the causes have changed since the previous period. Each list begins with the most frequent cause.
 type Recurrence struct {
-	From       time.Time        `json:"from" doc:"The start of the period; the one before begins as long before it."`
+	From       time.Time        `json:"from" doc:"The start of the period. The previous one is as long."`
 	To         time.Time        `json:"to" doc:"Its end, not included: the end of this hour."`
 	Now        int64            `json:"now" doc:"The dead letters of all causes in the period."`
-	Before     int64            `json:"before" doc:"Those in the period before."`
+	Before     int64            `json:"before" doc:"Those in the previous period."`
 	New        []RecurringCause `json:"new" nullable:"false" doc:"Never seen before the period."`
-	Growing    []RecurringCause `json:"growing" nullable:"false" doc:"At least half as often again as before, and five times more."`
-	Returning  []RecurringCause `json:"returning" nullable:"false" doc:"In this period and earlier, but not in the one before."`
-	Fixed      []RecurringCause `json:"fixed" nullable:"false" doc:"In the period before, and no more."`
+	Growing    []RecurringCause `json:"growing" nullable:"false" doc:"At least 1.5 times as many as before, and at least 5 more."`
+	Returning  []RecurringCause `json:"returning" nullable:"false" doc:"In this period and earlier, but not in the previous period."`
+	Fixed      []RecurringCause `json:"fixed" nullable:"false" doc:"In the previous period, but not in this one."`
 	Steady     []RecurringCause `json:"steady" nullable:"false" doc:"The rest."`
-	Incomplete bool             `json:"incomplete,omitempty" doc:"There are more causes than were looked at: the smallest are left out."`
+	Incomplete bool             `json:"incomplete,omitempty" doc:"There are more causes: the smallest are omitted."`
 }

@@ -37,10 +37,10 @@ func (o Order) ByID() bool { return o == StoredFirst || o == StoredLast }
 
 // Page selects a part of a listing. The zero Page is the first 50 entries, newest first.
 type Page struct {
-	Limit int   `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
+	Limit int   `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"Maximum number."`
 	Order Order `query:"order" enum:"newest,oldest,stored-first,stored-last" default:"newest"`
 	// After is the Next of the previous page. Empty for the first page.
-	After string `query:"cursor" maxLength:"200" doc:"next of the page before."`
+	After string `query:"cursor" maxLength:"200" doc:"The next of the previous page."`
 }
 
 // Cursor is a position in a listing: after the entry with this CreatedAt and ID.

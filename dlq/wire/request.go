@@ -10,22 +10,22 @@ type Note struct {
 // BulkRequest is one change of everything that a filter selects.
 type BulkRequest struct {
 	Action string `json:"action" enum:"resolve,discard,restore,park"`
-	Filter Filter `json:"filter" doc:"Which entries. Without statuses, those that the action is for."`
+	Filter Filter `json:"filter" doc:"Which entries. Statuses default to those that allow the action."`
 	Note
 }
 
 // BulkResult is the result of a bulk change.
 type BulkResult struct {
 	Changed   int64      `json:"changed"`
-	Refused   int64      `json:"refused" doc:"They were in another state by then: another caller was faster."`
-	Conflicts []Conflict `json:"conflicts" nullable:"false" doc:"The first of the refusals, at most 100."`
+	Refused   int64      `json:"refused" doc:"Entries that another caller had moved to another state."`
+	Conflicts []Conflict `json:"conflicts" nullable:"false" doc:"The first refusals, at most 100."`
 }
 
 // Edit changes the message of an entry.
 type Edit struct {
 	Payload       *string           `json:"payload,omitempty" bytes:"any" doc:"The new payload, as text."`
 	PayloadBase64 []byte            `json:"payload_base64,omitempty" doc:"The new payload, as bytes."`
-	JQ            string            `json:"jq,omitempty" maxLength:"10000" doc:"A jq expression that the payload goes through; its first result is the new one."`
+	JQ            string            `json:"jq,omitempty" maxLength:"10000" doc:"A jq expression whose result is the new payload."`
 	SetHeaders    map[string]string `json:"set_headers,omitempty" bytes:"any"`
 	RemoveHeaders []string          `json:"remove_headers,omitempty" bytes:"any" nullable:"false"`
 }
@@ -34,7 +34,7 @@ type Edit struct {
 type EditRequest struct {
 	Edit
 	Note
-	Redrive bool `json:"redrive,omitempty" doc:"Send it back at once. When that fails the edit stays."`
+	Redrive bool `json:"redrive,omitempty" doc:"Redrive it at once. If that fails, the edit remains."`
 }
 
 // Edited is the result of an edit.
@@ -69,13 +69,13 @@ type ArchiveRequest struct {
 
 // ArchiveResult names the restored entries.
 type ArchiveResult struct {
-	Restored []int64 `json:"restored" nullable:"false" doc:"Left out are those that are not in the archive, and those that died again since."`
+	Restored []int64 `json:"restored" nullable:"false" doc:"Without entries that are not in the archive, or that died again since."`
 }
 
 // Imported is the result of an import.
 type Imported struct {
 	Stored int64 `json:"stored" doc:"New entries, with new ids."`
-	Seen   int64 `json:"seen" doc:"Those that were there already, which stay as they are."`
+	Seen   int64 `json:"seen" doc:"Entries that existed already, and were not changed."`
 }
 
 // RunRequest starts a run.
@@ -87,7 +87,7 @@ type RunRequest struct {
 // RunPreviewRequest previews a run.
 type RunPreviewRequest struct {
 	RunSpec
-	Sample int `json:"sample,omitempty" minimum:"0" maximum:"100" doc:"How many entries to look at. Defaults to 10."`
+	Sample int `json:"sample,omitempty" minimum:"0" maximum:"100" doc:"How many entries to show. Defaults to 10."`
 }
 
 // RunAdjustment changes a run in progress; absent fields change nothing.

@@ -8,13 +8,13 @@ import (
 
 // RunCounts are the entries of a run by their outcome.
 type RunCounts struct {
-	Waiting   int64 `json:"waiting" doc:"Not touched yet."`
+	Waiting   int64 `json:"waiting" doc:"Not claimed yet."`
 	Claimed   int64 `json:"claimed" doc:"Being published."`
-	Out       int64 `json:"out" doc:"Taken by the broker; the consumer's outcome is awaited."`
+	Out       int64 `json:"out" doc:"Confirmed by the broker; waiting for the consumer's outcome."`
 	Succeeded int64 `json:"succeeded"`
 	Failed    int64 `json:"failed" doc:"Died again."`
-	Lost      int64 `json:"lost" doc:"No outcome came in time."`
-	Skipped   int64 `json:"skipped" doc:"Left alone; the item has the reason."`
+	Lost      int64 `json:"lost" doc:"Without an outcome in time."`
+	Skipped   int64 `json:"skipped" doc:"Not redriven; the item has the reason."`
 }
 
 // Total is the number of entries in the run.
@@ -50,19 +50,19 @@ func (c *RunCounts) Add(s ItemState, n int64) {
 // at points to the count of a state; nil for an unknown one.
 func (c *RunCounts) at(s ItemState) *int64 {
 	switch s {
-	case "waiting":
+	case ItemWaiting:
 		return &c.Waiting
-	case "claimed":
+	case ItemClaimed:
 		return &c.Claimed
-	case "out":
+	case ItemOut:
 		return &c.Out
-	case "succeeded":
+	case ItemSucceeded:
 		return &c.Succeeded
-	case "failed":
+	case ItemFailed:
 		return &c.Failed
-	case "lost":
+	case ItemLost:
 		return &c.Lost
-	case "skipped":
+	case ItemSkipped:
 		return &c.Skipped
 	default:
 		return nil
@@ -72,20 +72,50 @@ func (c *RunCounts) at(s ItemState) *int64 {
 // ItemState is what happened to an entry of a run; see [RunCounts].
 type ItemState string
 
+// The states of an item, in the order of its life.
+const (
+	ItemWaiting   ItemState = "waiting"
+	ItemClaimed   ItemState = "claimed"
+	ItemOut       ItemState = "out"
+	ItemSucceeded ItemState = "succeeded"
+	ItemFailed    ItemState = "failed"
+	ItemLost      ItemState = "lost"
+	ItemSkipped   ItemState = "skipped"
+)
+
 // RunState is the state of a run.
 type RunState string
 
+// The states of a run, in the order of its life.
+const (
+	// Preparing freezes the set.
+	Preparing RunState = "preparing"
+	// AwaitingApproval waits for a second person.
+	AwaitingApproval RunState = "awaiting_approval"
+	// Running redrives.
+	Running RunState = "running"
+	// Paused was paused by a person. The outcomes of outstanding messages are still recorded.
+	Paused RunState = "paused"
+	// Stopped has stopped automatically, for Run.Cause: too many failures, or the broker accepts nothing. It can be
+	// resumed.
+	Stopped RunState = "stopped"
+	// Completed has an outcome for every entry.
+	Completed RunState = "completed"
+	// Cancelled was cancelled or rejected. Its waiting entries stay as they were.
+	Cancelled RunState = "cancelled"
+)
+
 // Ended reports whether nothing more will be redriven.
-func (s RunState) Ended() bool { return s == "completed" || s == "cancelled" }
+func (s RunState) Ended() bool { return s == Completed || s == Cancelled }
 
 // Progress is how far a run is, for a progress bar.
 type Progress struct {
 	Total        int64   `json:"total"`
 	Done         int64   `json:"done"`
 	Share        float64 `json:"share" doc:"From 0 to 1."`
-	Rate         float64 `json:"rate" doc:"Outcomes a second since the run was started or resumed; 0 when it is not known."`
-	Left         Seconds `json:"left_seconds" doc:"How long the rest takes at this rate; 0 when it is not known."`
-	FailureShare float64 `json:"failure_share" doc:"How many of the outcomes since then are failures, from 0 to 1."`
+	Rate         float64 `json:"rate" doc:"Outcomes per second since the run was started or resumed; 0 if unknown."`
+	Left         Seconds `json:"left_seconds" doc:"How long the rest takes at this rate; 0 if unknown."`
+	FailureShare float64 `json:"failure_share" doc:"The share of failures among the outcomes since then, from 0 to 1."`
 }
 
 // Run is a redrive run: one bulk redrive as a resource that anyone can start, watch, pause, resume and cancel from any
@@ -94,7 +124,7 @@ type Progress struct {
 type Run struct {
 	ID        string    `json:"id"`
 	State     RunState  `json:"state" enum:"preparing,awaiting_approval,running,paused,stopped,completed,cancelled"`
-	Cause     string    `json:"cause,omitempty" doc:"Why it stopped on its own, or was rejected."`
+	Cause     string    `json:"cause,omitempty" doc:"Why it stopped automatically, or was rejected."`
 	Version   int64     `json:"version" doc:"Counts the changes of the state, not progress; the ETag."`
 	Spec      RunSpec   `json:"spec"`
 	Note      string    `json:"note,omitempty"`
@@ -104,7 +134,7 @@ type Run struct {
 	ChangedBy string    `json:"changed_by"`
 	// ApprovalAbove and ApprovalWindow are as configured where the run was started. NeedsApproval follows from them once
 	// the set is frozen.
-	ApprovalAbove  int64     `json:"approval_above" doc:"How many messages its creator may send alone; negative is any number."`
+	ApprovalAbove  int64     `json:"approval_above" doc:"How many messages its creator may send alone; negative means any number."`
 	ApprovalWindow Seconds   `json:"approval_window_seconds,omitempty"`
 	NeedsApproval  bool      `json:"needs_approval,omitempty"`
 	ApprovedBy     string    `json:"approved_by,omitempty"`
@@ -117,7 +147,7 @@ type Run struct {
 	Baseline  RunCounts `json:"baseline" doc:"The counts at the last start or resume."`
 	Counts    RunCounts `json:"counts"`
 	// Holder drives the run until LeaseUntil, unless it renews.
-	Holder     string    `json:"holder,omitempty" doc:"The process that carries it on."`
+	Holder     string    `json:"holder,omitempty" doc:"The process that drives it."`
 	LeaseUntil time.Time `json:"lease_until,omitzero"`
 	// FrozenTo is the last entry that the freezing has looked at, FreezeTo the last that it will look at.
 	FrozenTo int64 `json:"frozen_to"`
@@ -131,14 +161,14 @@ type RunFilter struct {
 	States    []RunState `query:"state" nullable:"false" enum:"preparing,awaiting_approval,running,paused,stopped,completed,cancelled" doc:"Runs in any of these."`
 	CreatedBy string     `query:"created_by"`
 	// Active selects runs with work left: they prepare, run, or have outstanding messages.
-	Active bool `query:"active" doc:"Only those for which there is something to do."`
+	Active bool `query:"active" doc:"Only runs with work left."`
 }
 
 // ItemFilter selects the entries of a run.
 type ItemFilter struct {
 	State ItemState `query:"state" enum:"waiting,claimed,out,succeeded,failed,lost,skipped"`
 	After int64     `query:"after" minimum:"0" doc:"Continue after this entry."`
-	Limit int       `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"At most so many."`
+	Limit int       `query:"limit" minimum:"1" maximum:"1000" default:"50" doc:"Maximum number."`
 }
 
 // ReviewQuery is how many entries of a run to review.
@@ -162,7 +192,7 @@ type RunItem struct {
 	Version int64 `json:"version"`
 	// Revision is the body that the run found.
 	Revision int `json:"revision"`
-	Redrive  int `json:"redrive,omitempty" doc:"The number of the redrive that the run made of it."`
+	Redrive  int `json:"redrive,omitempty" doc:"The number of the run's redrive of it."`
 	// ClaimedUntil is when a publish in flight is considered lost. SettledAt is when the outcome was recorded.
 	ClaimedUntil time.Time `json:"claimed_until,omitzero"`
 	SettledAt    time.Time `json:"settled_at,omitzero"`
@@ -176,22 +206,22 @@ type ItemList struct {
 
 // RunPreview is what a run would do. Nothing is changed.
 type RunPreview struct {
-	Spec          RunSpec       `json:"spec" doc:"Its defaults filled in."`
-	Count         int64         `json:"count" doc:"How many it would take now."`
-	Topics        []TopicCount  `json:"topics" nullable:"false" doc:"Split by topic, before the limit."`
+	Spec          RunSpec       `json:"spec" doc:"The specification with its defaults."`
+	Count         int64         `json:"count" doc:"How many entries it would redrive now."`
+	Topics        []TopicCount  `json:"topics" nullable:"false" doc:"The entries by topic, before the limit."`
 	NeedsApproval bool          `json:"needs_approval" doc:"A second person would have to approve it."`
 	Sample        []SampleEntry `json:"sample" nullable:"false"`
 
-	Destinations []RunDestination `json:"destinations,omitempty" doc:"Where the sample goes, and who reads there."`
+	Destinations []RunDestination `json:"destinations,omitempty" doc:"Where the messages of the sample would go, and their readers."`
 }
 
 // RunDestination is where messages of a run go.
 type RunDestination struct {
-	Broker    string `json:"broker,omitempty" doc:"Its name where it was collected from, else its scheme."`
+	Broker    string `json:"broker,omitempty" doc:"The name of the broker if a collector found it there, else its scheme."`
 	Topic     string `json:"topic"`
 	Consumer  string `json:"consumer,omitempty"`
 	RedriveTo string `json:"redrive_to,omitempty"`
-	Readers   int    `json:"readers" doc:"How many consumers read it now; -1 where that is not known."`
+	Readers   int    `json:"readers" doc:"How many consumers read it now; -1 if unknown."`
 }
 
 // Warning reports that no consumer reads the destination; it is empty if one does, or if that is not known.
@@ -205,7 +235,7 @@ func (d *RunDestination) Warning() string {
 
 // RunReview is what a second person looks at before approving a run.
 type RunReview struct {
-	Run    Run           `json:"run" doc:"With the note of its author."`
+	Run    Run           `json:"run" doc:"With its author's note."`
 	Topics []TopicCount  `json:"topics" nullable:"false"`
 	Causes []CauseCount  `json:"causes" nullable:"false" doc:"The most frequent ones, at most 20."`
 	Sample []SampleEntry `json:"sample" nullable:"false" doc:"The first entries; diff is from what died to what would be sent."`
@@ -230,5 +260,5 @@ type TopicCount struct {
 type SampleEntry struct {
 	Entry   EntryDetail `json:"entry"`
 	Problem string      `json:"problem,omitempty" doc:"Why it would be skipped."`
-	Diff    *Diff       `json:"diff,omitempty" doc:"The difference that the jq expression makes."`
+	Diff    *Diff       `json:"diff,omitempty" doc:"What the jq expression changes."`
 }

@@ -9,26 +9,26 @@ import (
 
 // RunSpec specifies a redrive run. The zero value of everything but Filter is a careful default.
 type RunSpec struct {
-	ID string `json:"id,omitempty" pattern:"^[A-Za-z0-9_.-]{1,64}$" doc:"Makes starting idempotent: a second run with it is refused. Defaults to a new UUID."`
+	ID string `json:"id,omitempty" pattern:"^[A-Za-z0-9_.-]{1,64}$" doc:"Makes starting idempotent: a second run with this id is refused. Defaults to a new UUID."`
 	// Filter selects the entries, for example by group (Fingerprint), or by IDs. PARKED entries are only included when
 	// Statuses names them.
-	Filter Filter  `json:"filter" doc:"Which entries. Statuses default to PENDING; RESOLVED and DISCARDED ones are restored first."`
-	Limit  int64   `json:"limit,omitempty" minimum:"0" doc:"At most so many, the oldest first; 0 takes all."`
-	Rate   float64 `json:"rate,omitempty" minimum:"0" doc:"Messages a second at most; 0 is as fast as possible."`
+	Filter Filter  `json:"filter" doc:"Which entries. Statuses default to PENDING; RESOLVED and DISCARDED entries must be restored first."`
+	Limit  int64   `json:"limit,omitempty" minimum:"0" doc:"Maximum number of entries, the oldest first; 0 means all."`
+	Rate   float64 `json:"rate,omitempty" minimum:"0" doc:"Maximum number of messages per second; 0 means no limit."`
 	// MaxOut makes a stop come before everything is sent.
-	MaxOut int `json:"max_out,omitempty" doc:"At most so many are out without an outcome. Defaults to 10,000; negative for no bound."`
+	MaxOut int `json:"max_out,omitempty" doc:"Maximum number of messages without an outcome. Defaults to 10,000; negative means no limit."`
 	// Canary stops the run when the share of failures of a complete step exceeds Stop.Share, no matter how small the step:
 	// Stop.MinSample only applies to outcomes before the step's end. Each step is judged by its own outcomes.
 	Canary []int         `json:"canary,omitempty" nullable:"false" maxItems:"100" doc:"Sizes of first steps, each of which waits for its outcomes: 1, 10, 100."`
-	Stop   StopCondition `json:"stop,omitzero" doc:"When it stops on its own."`
+	Stop   StopCondition `json:"stop,omitzero" doc:"When it stops automatically."`
 	// JQ skips payloads that are not JSON, or for which it fails. Try it with a preview first.
-	JQ     string `json:"jq,omitempty" maxLength:"10000" doc:"A jq expression that each payload goes through; the original is kept."`
-	Target string `json:"target,omitempty" doc:"The name of another destination than where the messages came from."`
+	JQ     string `json:"jq,omitempty" maxLength:"10000" doc:"A jq expression that edits each payload; the original is kept."`
+	Target string `json:"target,omitempty" doc:"The name of another destination. Defaults to where the messages came from."`
 	// CloseOnPublish is for consumers that do not report their outcome, such as those of other systems. It is always set
 	// with a Target: a message that dies there is a new entry.
-	CloseOnPublish bool    `json:"close_on_publish,omitempty" doc:"The broker's confirm is outcome enough."`
+	CloseOnPublish bool    `json:"close_on_publish,omitempty" doc:"Close an entry when the broker confirms its message."`
 	OutcomeTimeout Seconds `json:"outcome_timeout_seconds,omitempty" minimum:"0" maximum:"31536000" doc:"How long an outcome may take."`
-	Paused         bool    `json:"paused,omitempty" doc:"Make the run but do not begin."`
+	Paused         bool    `json:"paused,omitempty" doc:"Create the run without starting it."`
 }
 
 // StopCondition is how many failures are too many. A message without an outcome in time counts as a failure.

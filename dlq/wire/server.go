@@ -4,8 +4,8 @@ package wire
 type Me struct {
 	Name     string `json:"name" doc:"The name in the audit log."`
 	Role     string `json:"role" enum:"viewer,operator,approver,admin"`
-	ReadOnly bool   `json:"read_only" doc:"The server changes nothing."`
-	Redacted bool   `json:"redacted" doc:"Something is hidden from you."`
+	ReadOnly bool   `json:"read_only" doc:"The server rejects every change."`
+	Redacted bool   `json:"redacted" doc:"Some values are hidden from the caller."`
 }
 
 // Rule redrives dead letters with technical causes automatically.
@@ -18,10 +18,10 @@ type Rule struct {
 	Handler         string  `json:"handler,omitempty"`
 	Topic           string  `json:"topic,omitempty"`
 	Cause           string  `json:"cause,omitempty"`
-	AfterSeconds    float64 `json:"after_seconds" doc:"How long after its last death; doubled with each redrive."`
+	AfterSeconds    float64 `json:"after_seconds" doc:"How long after its last death an entry is redriven; doubled with each redrive."`
 	MaxAfterSeconds float64 `json:"max_after_seconds"`
-	Redrives        int     `json:"redrives" doc:"How often at most."`
-	Rate            float64 `json:"rate" doc:"Messages a second at most."`
+	Redrives        int     `json:"redrives" doc:"Maximum number of redrives."`
+	Rate            float64 `json:"rate" doc:"Maximum number of messages per second."`
 	CloseOnPublish  bool    `json:"close_on_publish,omitempty"`
 }
 
@@ -32,11 +32,11 @@ type RuleList struct {
 
 // Retention is how long closed entries are kept, and what a purge would remove now.
 type Retention struct {
-	ResolvedSeconds  int64 `json:"resolved_seconds" doc:"How long RESOLVED entries are kept; 0 is forever."`
-	DiscardedSeconds int64 `json:"discarded_seconds" doc:"How long DISCARDED entries are kept; 0 is forever."`
+	ResolvedSeconds  int64 `json:"resolved_seconds" doc:"How long RESOLVED entries are kept; 0 means forever."`
+	DiscardedSeconds int64 `json:"discarded_seconds" doc:"How long DISCARDED entries are kept; 0 means forever."`
 	SkipArchive      bool  `json:"skip_archive" doc:"Remove without a copy to the archive."`
-	ResolvedDue      int64 `json:"resolved_due" doc:"RESOLVED entries that are older."`
-	DiscardedDue     int64 `json:"discarded_due" doc:"DISCARDED entries that are older."`
+	ResolvedDue      int64 `json:"resolved_due" doc:"RESOLVED entries older than that."`
+	DiscardedDue     int64 `json:"discarded_due" doc:"DISCARDED entries older than that."`
 }
 
 // Health is the state of the program and of each of its components.

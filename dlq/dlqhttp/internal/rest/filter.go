@@ -15,10 +15,10 @@ import (
 // Query is a Filter in a URL, which is too short for as many ids as a body.
 type Query struct {
 	wire.Filter
-	PayloadFields []string `query:"payload_fields,explode" nullable:"false" maxItems:"8" doc:"Fields of the JSON payload with the values that they must have: customer.id=42. Lists are looked into. Reads every payload that the rest leaves." example:"[\"customer.id=42\"]"`
+	PayloadFields []string `query:"payload_fields,explode" nullable:"false" maxItems:"8" doc:"Fields of the JSON payload and their required values: customer.id=42. Lists are searched. Reads every payload that matches the other fields." example:"[\"customer.id=42\"]"`
 
 	IDs      []int64       `query:"ids" nullable:"false" maxItems:"1000" doc:"These entries: 7,9,12."`
-	Redrives optional[int] `query:"redrives" minimum:"0" maximum:"2147483647" doc:"Redriven exactly this often."`
+	Redrives optional[int] `query:"redrives" minimum:"0" maximum:"2147483647" doc:"Exact number of redrives."`
 }
 
 // filter is the filter of the parameters.
