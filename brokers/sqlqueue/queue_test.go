@@ -327,25 +327,7 @@ func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 			m := now(w.T, messages)
 			held[m.UUID] = m
 		}
-		release := b.HoldWrites()
-		faults := map[string]error{}
-		var mu sync.Mutex
-		var all sync.WaitGroup
-		// the first one waits, and the others wait behind it
-		for _, id := range []string{"first", "a", "refused", "b", "c"} {
-			all.Go(func() {
-				retry := held[id].Copy()
-				retry.Metadata.Set("again", "yes")
-				err := b.Reschedule(held[id].Context(), origin(w.T, held[id]), retry, time.Hour)
-				mu.Lock()
-				defer mu.Unlock()
-				faults[id] = err
-			})
-			synctest.Wait()
-		}
-		release()
-		all.Wait()
-		for id, err := range faults {
+		for id, err := range rescheduleTogether(w, b, held, "first", "a", "refused", "b", "c") {
 			if id == "refused" || id == "a" {
 				require.ErrorContains(w, err, "refused by the test")
 				continue
@@ -361,6 +343,31 @@ func TestReschedule_ARefusedOneFailsAlone(t *testing.T) {
 		w.sleep(time.Second)
 		require.Equal(w, 3, w.count("SELECT count(*) FROM redrive_queue_messages"))
 	})
+}
+
+// rescheduleTogether reschedules messages that wait for the first one's write, and returns the results.
+func rescheduleTogether(
+	w world, b *sqlqueue.Broker, held map[string]*message.Message, ids ...string,
+) map[string]error {
+	w.Helper()
+	release := b.HoldWrites()
+	faults := map[string]error{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, id := range ids {
+		all.Go(func() {
+			retry := held[id].Copy()
+			retry.Metadata.Set("again", "yes")
+			err := b.Reschedule(held[id].Context(), origin(w.T, held[id]), retry, time.Hour)
+			mu.Lock()
+			defer mu.Unlock()
+			faults[id] = err
+		})
+		synctest.Wait()
+	}
+	release()
+	all.Wait()
+	return faults
 }
 
 // Several callers that publish share a statement. If the database refuses one of the messages, only its caller gets an

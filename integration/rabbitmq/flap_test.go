@@ -58,31 +58,7 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 		return nil
 	})
 
-	// Cut until everything has arrived.
-	stop := make(chan struct{})
-	var cutting sync.WaitGroup
-	cuts := 0
-	cutting.Go(func() {
-		ticker := time.NewTicker(every)
-		defer ticker.Stop()
-		for before := 0; ; {
-			select {
-			case <-ticker.C:
-				now, _ := processed.count()
-				if now < before+prefetch {
-					continue
-				}
-				before = now
-				if err := proxy.Flap(); err != nil {
-					t.Error(err)
-				}
-				cuts++
-			case <-stop:
-				return
-			}
-		}
-	})
-	stopCutting := sync.OnceFunc(func() { close(stop); cutting.Wait() })
+	stopCutting := cutRepeatedly(t, proxy, every, prefetch, processed)
 	defer stopCutting()
 
 	var refused sync.Map // possibly stored although publishing failed; published again, as a caller would do
@@ -114,7 +90,7 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 			require.FailNow(t, "dead letters are missing", "%d of %d", have, n/10)
 		}
 	}
-	stopCutting()
+	cuts := stopCutting()
 
 	// Every copy caused by a cut is settled as well: no queue has messages left, and no message has both results.
 	await.None(t, func() int { return plain.depth("orders") + plain.depth("orders_retry") })
@@ -138,4 +114,36 @@ func TestFlap_EveryMessageIsProcessedOrDead(t *testing.T) {
 		n, cuts, n-n/10, n/10, processedAgain, deadAgain, failures)
 	require.Greater(t, cuts, 10, "too few cuts to prove anything")
 	require.LessOrEqual(t, processedAgain, cuts*(prefetch+callers), "a cut repeats at most the messages in flight")
+}
+
+// cutRepeatedly cuts the connections through proxy every so often, but not before that many more messages are
+// processed, until stop is called, which returns the number of cuts.
+func cutRepeatedly(
+	t *testing.T, proxy *services.Proxy, every time.Duration, more int, processed *ledger,
+) (stop func() (cuts int)) {
+	t.Helper()
+	stopped := make(chan struct{})
+	var cutting sync.WaitGroup
+	cuts := 0
+	cutting.Go(func() {
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		for before := 0; ; {
+			select {
+			case <-ticker.C:
+				now, _ := processed.count()
+				if now < before+more {
+					continue
+				}
+				before = now
+				if err := proxy.Flap(); err != nil {
+					t.Error(err)
+				}
+				cuts++
+			case <-stopped:
+				return
+			}
+		}
+	})
+	return sync.OnceValue(func() int { close(stopped); cutting.Wait(); return cuts })
 }

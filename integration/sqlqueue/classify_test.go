@@ -14,73 +14,75 @@ import (
 // Database errors of a handler's statements are classified by the numbers and codes of each database.
 func TestClassify_ErrorsOfRealDatabases(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
-		t.Helper()
-		db := openDB(t, url)
-		for _, statement := range []string{
-			"CREATE TABLE companies (id INT PRIMARY KEY)",
-			"CREATE TABLE employees (id INT PRIMARY KEY, name VARCHAR(5) NOT NULL, age INT, company INT, CHECK (age > 15), " +
-				"FOREIGN KEY (company) REFERENCES companies (id))",
-			"INSERT INTO employees (id, name) VALUES (1, 'ana'), (2, 'bob')",
-		} {
-			_, err := db.ExecContext(t.Context(), statement)
-			require.NoError(t, err)
-		}
-		classifier, err := middleware.NewClassifier()
+	onEach(t, errorsAreClassified)
+}
+
+func errorsAreClassified(t *testing.T, url string) {
+	t.Helper()
+	db := openDB(t, url)
+	for _, statement := range []string{
+		"CREATE TABLE companies (id INT PRIMARY KEY)",
+		"CREATE TABLE employees (id INT PRIMARY KEY, name VARCHAR(5) NOT NULL, age INT, company INT, CHECK (age > 15), " +
+			"FOREIGN KEY (company) REFERENCES companies (id))",
+		"INSERT INTO employees (id, name) VALUES (1, 'ana'), (2, 'bob')",
+	} {
+		_, err := db.ExecContext(t.Context(), statement)
 		require.NoError(t, err)
-		ended := middleware.KindRetryable
-		if strings.HasPrefix(url, "mysql:") {
-			// the driver's "invalid connection" has neither a number nor a type; unknown errors are retried
-			ended = middleware.KindUnknown
-		}
-		for name, c := range map[string]struct {
-			kind middleware.Kind
-			fail func(t *testing.T, db *sql.DB) error
-		}{
-			"duplicate":     {middleware.KindPermanent, statement("INSERT INTO employees (id, name) VALUES (1, 'eva')")},
-			"missing value": {middleware.KindPermanent, statement("INSERT INTO employees (id, name) VALUES (3, NULL)")},
-			"check": {
-				middleware.KindPermanent,
-				statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 15)"),
-			},
-			"too long": {
-				middleware.KindPermanent,
-				statement("INSERT INTO employees (id, name) VALUES (3, 'evangelina')"),
-			},
-			"not a number": {
-				middleware.KindPermanent,
-				statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 'old')"),
-			},
-			"out of range": {
-				middleware.KindPermanent,
-				statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 99999999999)"),
-			},
-			"no such table":    {middleware.KindPermanent, statement("SELECT 1 FROM missing")},
-			"no such column":   {middleware.KindPermanent, statement("SELECT nothing FROM employees")},
-			"no such function": {middleware.KindPermanent, statement("SELECT nothing_of_that_name()")},
-			"syntax":           {middleware.KindPermanent, statement("SELEKT 1")},
-			"no company yet": {
-				middleware.KindRetryable,
-				statement("INSERT INTO employees (id, name, company) VALUES (3, 'eva', 7)"),
-			},
-			"read-only": {middleware.KindRetryable, readOnly},
-			"lock not available": {middleware.KindRetryable, func(t *testing.T, db *sql.DB) error {
-				t.Helper()
-				locked(t, db, 1)
-				return run(t, db, "SELECT 1 FROM employees WHERE id = 1 FOR UPDATE NOWAIT")
-			}},
-			"deadlock":         {middleware.KindRetryable, deadlock},
-			"takes too long":   {middleware.KindRetryable, tooLong(url)},
-			"connection ended": {ended, killed(url)},
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				err := c.fail(t, db)
-				require.Error(t, err)
-				require.Equal(t, c.kind, classifier.Classify(err).Kind, "%v", err)
-			})
-		}
-	})
+	}
+	classifier, err := middleware.NewClassifier()
+	require.NoError(t, err)
+	ended := middleware.KindRetryable
+	if strings.HasPrefix(url, "mysql:") {
+		// the driver's "invalid connection" has neither a number nor a type; unknown errors are retried
+		ended = middleware.KindUnknown
+	}
+	for name, c := range map[string]struct {
+		kind middleware.Kind
+		fail func(t *testing.T, db *sql.DB) error
+	}{
+		"duplicate":     {middleware.KindPermanent, statement("INSERT INTO employees (id, name) VALUES (1, 'eva')")},
+		"missing value": {middleware.KindPermanent, statement("INSERT INTO employees (id, name) VALUES (3, NULL)")},
+		"check": {
+			middleware.KindPermanent,
+			statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 15)"),
+		},
+		"too long": {
+			middleware.KindPermanent,
+			statement("INSERT INTO employees (id, name) VALUES (3, 'evangelina')"),
+		},
+		"not a number": {
+			middleware.KindPermanent,
+			statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 'old')"),
+		},
+		"out of range": {
+			middleware.KindPermanent,
+			statement("INSERT INTO employees (id, name, age) VALUES (3, 'eva', 99999999999)"),
+		},
+		"no such table":    {middleware.KindPermanent, statement("SELECT 1 FROM missing")},
+		"no such column":   {middleware.KindPermanent, statement("SELECT nothing FROM employees")},
+		"no such function": {middleware.KindPermanent, statement("SELECT nothing_of_that_name()")},
+		"syntax":           {middleware.KindPermanent, statement("SELEKT 1")},
+		"no company yet": {
+			middleware.KindRetryable,
+			statement("INSERT INTO employees (id, name, company) VALUES (3, 'eva', 7)"),
+		},
+		"read-only": {middleware.KindRetryable, readOnly},
+		"lock not available": {middleware.KindRetryable, func(t *testing.T, db *sql.DB) error {
+			t.Helper()
+			locked(t, db, 1)
+			return run(t, db, "SELECT 1 FROM employees WHERE id = 1 FOR UPDATE NOWAIT")
+		}},
+		"deadlock":         {middleware.KindRetryable, deadlock},
+		"takes too long":   {middleware.KindRetryable, tooLong(url)},
+		"connection ended": {ended, killed(url)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := c.fail(t, db)
+			require.Error(t, err)
+			require.Equal(t, c.kind, classifier.Classify(err).Kind, "%v", err)
+		})
+	}
 }
 
 func statement(query string) func(t *testing.T, db *sql.DB) error {

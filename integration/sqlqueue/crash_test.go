@@ -115,81 +115,83 @@ func handled(t *testing.T, queue *sqlqueue.Broker, url string, all func() int,
 // a first delivery.
 func TestTenWorkers_OneIsKilled(t *testing.T) {
 	t.Parallel()
-	onEachDatabase(t, func(t *testing.T, url string) {
-		t.Helper()
-		const n = 3000
-		// Ten processes wait for one disk, and with SQLite for one writer: on a busy machine a renewal may take seconds, and
-		// a publication more than its usual timeout.
-		url = with(url, "x-max-connections=4&x-lease=8s&x-publish-timeout="+await.Patience.String())
-		queue := openQueue(t, url)
-		require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
-		held, err := queue.Subscriber().Subscribe(t.Context(), "held")
-		require.NoError(t, err)
+	onEachDatabase(t, oneOfTenWorkersIsKilled)
+}
 
-		victim := startWorker(t, url, workerHolds+"=1")
-		for range 9 {
-			startWorker(t, url)
+func oneOfTenWorkersIsKilled(t *testing.T, url string) {
+	t.Helper()
+	const n = 3000
+	// Ten processes wait for one disk, and with SQLite for one writer: on a busy machine a renewal may take seconds, and
+	// a publication more than its usual timeout.
+	url = with(url, "x-max-connections=4&x-lease=8s&x-publish-timeout="+await.Patience.String())
+	queue := openQueue(t, url)
+	require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+	held, err := queue.Subscriber().Subscribe(t.Context(), "held")
+	require.NoError(t, err)
+
+	victim := startWorker(t, url, workerHolds+"=1")
+	for range 9 {
+		startWorker(t, url)
+	}
+	// Messages are published until the worker is dead, so that it gets some, and once more afterwards; at most n wait to
+	// be handled.
+	var (
+		dead      atomic.Bool
+		total     atomic.Int64
+		room      = make(chan struct{}, n/50)
+		published = make(chan error, 1)
+	)
+	go func() {
+		for sent := 50; ; sent += 50 {
+			room <- struct{}{}
+			last := sent > n && dead.Load()
+			if last {
+				total.Store(int64(sent))
+			}
+			if err := queue.Publisher().Publish("jobs", batch(50)...); err != nil || last {
+				published <- err
+				return
+			}
 		}
-		// Messages are published until the worker is dead, so that it gets some, and once more afterwards; at most n wait to
-		// be handled.
-		var (
-			dead      atomic.Bool
-			total     atomic.Int64
-			room      = make(chan struct{}, n/50)
-			published = make(chan error, 1)
-		)
-		go func() {
-			for sent := 50; ; sent += 50 {
-				room <- struct{}{}
-				last := sent > n && dead.Load()
-				if last {
-					total.Store(int64(sent))
-				}
-				if err := queue.Publisher().Publish("jobs", batch(50)...); err != nil || last {
-					published <- err
-					return
-				}
-			}
-		}()
-		inHand := make(chan string, 1)
-		go func() {
-			defer dead.Store(true)
-			if m := <-held; m != nil {
-				_ = victim.Process.Kill() // SIGKILL
-				inHand <- m.UUID
-				m.Ack()
-			}
-			close(inHand)
-		}()
-		deliveries := map[string]string{}
-		all := func() int {
-			select {
-			case err := <-published:
-				require.NoError(t, err) // unpublished messages cannot be lost
-				published <- nil
-			default:
-			}
-			return int(total.Load())
+	}()
+	inHand := make(chan string, 1)
+	go func() {
+		defer dead.Store(true)
+		if m := <-held; m != nil {
+			_ = victim.Process.Kill() // SIGKILL
+			inHand <- m.UUID
+			m.Ack()
 		}
-		runs := handled(t, queue, url, all, func(m *message.Message) {
-			if _, again := deliveries[m.UUID]; !again && len(deliveries)%50 == 49 {
-				<-room
-			}
-			deliveries[m.UUID] = string(m.Payload)
-		})
-		require.NoError(t, <-published)
-		taken := <-inHand
-		require.Contains(t, runs, taken)
-		require.NotEqual(t, "1", deliveries[taken], "the message that the dead worker had in flight was delivered before")
-		twice := 0
-		for _, times := range runs {
-			twice += times - 1
+		close(inHand)
+	}()
+	deliveries := map[string]string{}
+	all := func() int {
+		select {
+		case err := <-published:
+			require.NoError(t, err) // unpublished messages cannot be lost
+			published <- nil
+		default:
 		}
-		// At most the messages that the dead worker had handled but not acked are handled twice: 4 handlers, and acks in
-		// flight.
-		require.LessOrEqual(t, twice, 600)
-		t.Logf("%d messages, %d handled twice", len(runs), twice)
+		return int(total.Load())
+	}
+	runs := handled(t, queue, url, all, func(m *message.Message) {
+		if _, again := deliveries[m.UUID]; !again && len(deliveries)%50 == 49 {
+			<-room
+		}
+		deliveries[m.UUID] = string(m.Payload)
 	})
+	require.NoError(t, <-published)
+	taken := <-inHand
+	require.Contains(t, runs, taken)
+	require.NotEqual(t, "1", deliveries[taken], "the message that the dead worker had in flight was delivered before")
+	twice := 0
+	for _, times := range runs {
+		twice += times - 1
+	}
+	// At most the messages that the dead worker had handled but not acked are handled twice: 4 handlers, and acks in
+	// flight.
+	require.LessOrEqual(t, twice, 600)
+	t.Logf("%d messages, %d handled twice", len(runs), twice)
 }
 
 // server is a database server that a test may kill.

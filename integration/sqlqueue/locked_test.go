@@ -17,60 +17,62 @@ import (
 // renewed many times.
 func TestLockedRow_DelaysOnlyItself(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
-		t.Helper()
-		const n = 16
-		queue, db := openQueue(t, with(url, "x-lease=3s&x-poll=20ms")), openDB(t, url)
-		var mu sync.Mutex
-		runs, quick, slow := map[string]int{}, make(chan struct{}), make(chan struct{})
-		messages, err := queue.Subscriber(concurrently(n)).Subscribe(t.Context(), "orders")
-		require.NoError(t, err)
-		batch := make([]*message.Message, n)
-		for i := range batch {
-			batch[i] = message.NewMessage(strconv.Itoa(i), []byte("x"))
-		}
-		require.NoError(t, queue.Publisher().Publish("orders", batch...))
-		var handlers sync.WaitGroup
-		begun := make(chan struct{}, 10*n)
-		handlers.Go(func() {
-			for m := range messages {
-				mu.Lock()
-				runs[m.UUID]++
-				mu.Unlock()
-				begun <- struct{}{}
-				handlers.Go(func() {
-					if m.UUID >= "5" { // two halves, and the locked one in the first
-						<-slow
-					} else {
-						<-quick
-					}
-					m.Ack()
-				})
-			}
-		})
-		for range n {
-			<-begun
-		}
-		unlock := lockRow(t, db, "0")
-		t.Cleanup(unlock)
+	onEach(t, lockedRowDelaysOnlyItself)
+}
 
-		close(quick)
-		left := func() int {
-			return count(t, db, "SELECT count(*) FROM redrive_queue_messages")
+func lockedRowDelaysOnlyItself(t *testing.T, url string) {
+	t.Helper()
+	const n = 16
+	queue, db := openQueue(t, with(url, "x-lease=3s&x-poll=20ms")), openDB(t, url)
+	var mu sync.Mutex
+	runs, quick, slow := map[string]int{}, make(chan struct{}), make(chan struct{})
+	messages, err := queue.Subscriber(concurrently(n)).Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	batch := make([]*message.Message, n)
+	for i := range batch {
+		batch[i] = message.NewMessage(strconv.Itoa(i), []byte("x"))
+	}
+	require.NoError(t, queue.Publisher().Publish("orders", batch...))
+	var handlers sync.WaitGroup
+	begun := make(chan struct{}, 10*n)
+	handlers.Go(func() {
+		for m := range messages {
+			mu.Lock()
+			runs[m.UUID]++
+			mu.Unlock()
+			begun <- struct{}{}
+			handlers.Go(func() {
+				if m.UUID >= "5" { // two halves, and the locked one in the first
+					<-slow
+				} else {
+					<-quick
+				}
+				m.Ack()
+			})
 		}
-		slows := 5 // 5 to 9; "10" ... "15" sort before "5"
-		await.True(t, func() bool { return left() == slows+1 }, "the neighbours are acked")
-		time.Sleep(7 * time.Second) // real time: two leases that must be renewed, by the database's clock
-		close(slow)
-		await.True(t, func() bool { return left() == 1 }, "the slow neighbours are acked")
-		unlock()
-		await.True(t, func() bool { return left() == 0 }, "no message is left")
-		require.NoError(t, queue.Close())
-		handlers.Wait()
-		delete(runs, "0") // its own lease could not be renewed
-		for uuid, n := range runs {
-			require.Equal(t, 1, n, uuid)
-		}
-		require.Len(t, runs, n-1)
 	})
+	for range n {
+		<-begun
+	}
+	unlock := lockRow(t, db, "0")
+	t.Cleanup(unlock)
+
+	close(quick)
+	left := func() int {
+		return count(t, db, "SELECT count(*) FROM redrive_queue_messages")
+	}
+	slows := 5 // 5 to 9; "10" ... "15" sort before "5"
+	await.True(t, func() bool { return left() == slows+1 }, "the neighbours are acked")
+	time.Sleep(7 * time.Second) // real time: two leases that must be renewed, by the database's clock
+	close(slow)
+	await.True(t, func() bool { return left() == 1 }, "the slow neighbours are acked")
+	unlock()
+	await.True(t, func() bool { return left() == 0 }, "no message is left")
+	require.NoError(t, queue.Close())
+	handlers.Wait()
+	delete(runs, "0") // its own lease could not be renewed
+	for uuid, n := range runs {
+		require.Equal(t, 1, n, uuid)
+	}
+	require.Len(t, runs, n-1)
 }

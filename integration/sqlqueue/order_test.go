@@ -138,66 +138,70 @@ func TestOrder_OfATransactionThatALargeClaimMeets(t *testing.T) {
 	for _, server := range []string{"MariaDB", "MySQL"} {
 		t.Run(server, func(t *testing.T) {
 			t.Parallel()
-			url := servers[server](t)
-			db, producer := openDB(t, url), openQueue(t, url)
-			require.NoError(t, producer.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
-			publish := func(uuids ...string) error {
-				var list []*message.Message
-				for _, uuid := range uuids {
-					list = append(list, message.NewMessage(uuid, payload))
-				}
-				return producer.Publisher().Publish("jobs", list...)
-			}
-			lockRow := func(uuid string) (id string, lock *sql.Tx, err error) {
-				lock, err = db.BeginTx(context.WithoutCancel(t.Context()), nil)
-				if err != nil {
-					return "", nil, err
-				}
-				t.Cleanup(func() { _ = lock.Rollback() }) // it may have ended
-				// It is locked by its id, because a locking read that scans would wait for the other locked row.
-				err = lock.QueryRowContext(t.Context(), "SELECT id FROM redrive_queue_messages WHERE uuid = ?", uuid).Scan(&id)
-				if err == nil {
-					_, err = lock.ExecContext(t.Context(), "SELECT 1 FROM redrive_queue_messages WHERE id = ? FOR UPDATE", id)
-				}
-				return id, lock, err
-			}
-			require.NoError(t, publish("locked"))
-			_, _, err := lockRow("locked")
-			require.NoError(t, err)
-
-			var first string // the id of the transaction's first row
-			var lock *sql.Tx
-			fault := make(chan error, 2)
-			tapped := openTapped(t, url, func(query string) {
-				var err error
-				switch {
-				case first == "" && strings.HasSuffix(query, "LIMIT 8"): // this claim has read only the locked row
-					if err = publish("0", "1", "2", "3"); err == nil {
-						first, lock, err = lockRow("0")
-					}
-				case lock != nil && strings.HasSuffix(query, "SKIP LOCKED") && strings.Contains(query, ","+first+","):
-					err = lock.Rollback()
-					lock = nil
-				}
-				if err != nil {
-					fault <- err
-				}
-			})
-			queue, err := sqlqueue.New(t.Context(), tapped, sqlqueue.MySQL)
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, queue.Close()) })
-			messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
-			require.NoError(t, err)
-			var came []string
-			for range 4 {
-				m := receive(t, messages)
-				came = append(came, m.UUID)
-				m.Ack()
-			}
-			require.Empty(t, fault)
-			require.Equal(t, []string{"0", "1", "2", "3"}, came)
+			largeClaimMeetsATransaction(t, servers[server](t))
 		})
 	}
+}
+
+func largeClaimMeetsATransaction(t *testing.T, url string) {
+	t.Helper()
+	db, producer := openDB(t, url), openQueue(t, url)
+	require.NoError(t, producer.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+	publish := func(uuids ...string) error {
+		var list []*message.Message
+		for _, uuid := range uuids {
+			list = append(list, message.NewMessage(uuid, payload))
+		}
+		return producer.Publisher().Publish("jobs", list...)
+	}
+	lockRow := func(uuid string) (id string, lock *sql.Tx, err error) {
+		lock, err = db.BeginTx(context.WithoutCancel(t.Context()), nil)
+		if err != nil {
+			return "", nil, err
+		}
+		t.Cleanup(func() { _ = lock.Rollback() }) // it may have ended
+		// It is locked by its id, because a locking read that scans would wait for the other locked row.
+		err = lock.QueryRowContext(t.Context(), "SELECT id FROM redrive_queue_messages WHERE uuid = ?", uuid).Scan(&id)
+		if err == nil {
+			_, err = lock.ExecContext(t.Context(), "SELECT 1 FROM redrive_queue_messages WHERE id = ? FOR UPDATE", id)
+		}
+		return id, lock, err
+	}
+	require.NoError(t, publish("locked"))
+	_, _, err := lockRow("locked")
+	require.NoError(t, err)
+
+	var first string // the id of the transaction's first row
+	var lock *sql.Tx
+	fault := make(chan error, 2)
+	tapped := openTapped(t, url, func(query string) {
+		var err error
+		switch {
+		case first == "" && strings.HasSuffix(query, "LIMIT 8"): // this claim has read only the locked row
+			if err = publish("0", "1", "2", "3"); err == nil {
+				first, lock, err = lockRow("0")
+			}
+		case lock != nil && strings.HasSuffix(query, "SKIP LOCKED") && strings.Contains(query, ","+first+","):
+			err = lock.Rollback()
+			lock = nil
+		}
+		if err != nil {
+			fault <- err
+		}
+	})
+	queue, err := sqlqueue.New(t.Context(), tapped, sqlqueue.MySQL)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, queue.Close()) })
+	messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	var came []string
+	for range 4 {
+		m := receive(t, messages)
+		came = append(came, m.UUID)
+		m.Ack()
+	}
+	require.Empty(t, fault)
+	require.Equal(t, []string{"0", "1", "2", "3"}, came)
 }
 
 // openTapped opens a MySQL or MariaDB, and calls asked after each query.
