@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Brokers that count waiting messages count delayed first deliveries and retries separately, and leave out messages
-// that are ready, running or settled.
+// Brokers that count waiting messages count delayed first deliveries and retries separately, and do not count messages
+// that are ready, running or settled among them.
 func waitingMessagesAreCounted(w *world) {
 	b := w.open()
 	counts, ok := b.(brokers.DepthReporter)

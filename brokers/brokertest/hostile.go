@@ -104,7 +104,7 @@ var malformed = map[string]string{
 	"deep":          strings.Repeat(`{"data":`, 20_000),
 }
 
-// No handler gets them, none is redelivered forever, and they are dead-lettered unchanged.
+// They reach no handler, are not redelivered forever, and are dead-lettered unchanged.
 func malformedEnvelopes(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

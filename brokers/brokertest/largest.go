@@ -24,8 +24,8 @@ func largestPayload(w *world) {
 
 func sizedPayload(n int64) *message.Message { return newMessage(strings.Repeat("x", int(n))) }
 
-// A reader of dead letters, such as a collector, may start before the first one exists: it creates their queue, which
-// must then have enough room for the largest.
+// A reader of dead letters, such as a collector, may start before there is one. The queue that it creates must have
+// room for the largest message.
 func largestWithAnEarlyReader(w *world) {
 	b := w.open()
 	topic := w.topic("orders")
@@ -98,8 +98,7 @@ func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(
 	large := sized(n)
 	for p.Publish(topic, large) != nil {
 		n -= 64
-		require.Greater(w, n, limit-16<<10, "the limit is what can be published, minus the overhead of a message "+
-			"bytes")
+		require.Greater(w, n, limit-16<<10, "nothing near the limit can be published")
 		large = sized(n)
 	}
 	w.publish(b, topic, newMessage("next"))

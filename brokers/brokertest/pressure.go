@@ -54,7 +54,7 @@ func (w *world) window() time.Duration { return 6 * w.h.Quiet }
 
 func (w *world) mostIn(window time.Duration) int { return int(window / (100 * time.Millisecond)) }
 
-// On a plain broker a nacked message is redelivered ten thousand times a second.
+// A plain broker redelivers a nacked message ten thousand times a second.
 func nackIsPaced(w *world) {
 	b := w.open()
 	topic := w.topic("orders")

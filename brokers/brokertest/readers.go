@@ -16,7 +16,7 @@ func twoPatternsOfOneService(w *world) {
 	require.ErrorIs(w, err, brokers.ErrUnsupported)
 	require.ErrorContains(w, err, "WithPatterns", "the error names the remedy")
 	_, err = b.Subscriber(brokers.WithPatterns("user.#")).Subscribe(w.Context(), "invoice.*")
-	require.ErrorIs(w, err, brokers.ErrUnsupported, "so are other patterns")
+	require.ErrorIs(w, err, brokers.ErrUnsupported, "other patterns are refused too")
 
 	w.reads(b, "user.#", brokers.WithGroup("mail")) // another service
 	w.reads(b, "invoice.*")                         // the same handler again

@@ -38,7 +38,7 @@ func (w *world) drain(stop func(c *consumer)) {
 	require.NoError(w, err)
 
 	c := w.newConsumer(first, middleware.Config{})
-	c.router.AddHandler("handler", topic, told{first.Subscriber(), begin}, results, first.Publisher(),
+	c.router.AddHandler("handler", topic, endSignal{first.Subscriber(), begin}, results, first.Publisher(),
 		func(m *message.Message) ([]*message.Message, error) {
 			c.record(m)
 			<-gate
@@ -84,21 +84,21 @@ func (w *world) drain(stop func(c *consumer)) {
 	require.ElementsMatch(w, ids(batch), append(runIDs(next.seen()), runIDs(handled)...))
 }
 
-// told is a Subscriber that calls begin when its subscriptions start to end.
-type told struct {
+// endSignal is a Subscriber that calls begin when its subscriptions start to end.
+type endSignal struct {
 	message.Subscriber
 
 	begin func()
 }
 
 // Subscribe implements message.Subscriber.
-func (s told) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+func (s endSignal) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	context.AfterFunc(ctx, s.begin)
 	return s.Subscriber.Subscribe(ctx, topic)
 }
 
 // Close implements message.Subscriber.
-func (s told) Close() error {
+func (s endSignal) Close() error {
 	s.begin()
 	return s.Subscriber.Close()
 }
@@ -219,15 +219,15 @@ func closedRefuses(w *world) {
 }
 
 // sharedPublisher: handlers share a publisher, as in most programs on Watermill, and the router closes it for the first
-// one that stops. What the others still return must be published: if it failed, a message with one attempt would be
-// dead-lettered.
+// handler that stops. What the others return afterwards must still be published: otherwise a message with one attempt
+// would be dead-lettered.
 func sharedPublisher(w *world) {
 	b := w.open()
 	topic, invoices := w.topic("orders"), w.topic("invoices")
 	results := w.consume(b, invoices, middleware.Config{}, func(run) error { return nil })
 	closed, closing := newGate()
 	w.Cleanup(closing)
-	shared := closes{b.Publisher(), closing}
+	shared := closeSignal{b.Publisher(), closing}
 	c := w.newConsumer(b, middleware.Config{MaxAttempts: 1})
 	c.router.AddHandler("idle", w.topic("returns"), b.Subscriber(), invoices, shared, message.PassthroughHandler)
 	c.router.AddHandler("busy", topic, b.Subscriber(), invoices, shared,
@@ -245,16 +245,16 @@ func sharedPublisher(w *world) {
 	require.Len(w, c.seen(), 1)
 }
 
-// closes calls told once it has been closed.
-type closes struct {
+// closeSignal is a Publisher that calls closed after it was closed.
+type closeSignal struct {
 	message.Publisher
 
-	told func()
+	closed func()
 }
 
 // Close implements message.Publisher.
-func (p closes) Close() error {
-	defer p.told()
+func (p closeSignal) Close() error {
+	defer p.closed()
 	return p.Publisher.Close()
 }
 

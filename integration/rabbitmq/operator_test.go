@@ -113,8 +113,7 @@ func TestOperator_DeletesWhileTheServiceRuns(t *testing.T) {
 			}
 			for _, publisher := range []brokers.Broker{b, producer} {
 				// A publisher in another process waits until the consumer's process has recreated its queue.
-				require.Eventually(t, func() bool { return publisher.Publisher().Publish("orders", newMessage("x")) == nil },
-					2*patience, 50*time.Millisecond)
+				await.True(t, func() bool { return publisher.Publisher().Publish("orders", newMessage("x")) == nil })
 				s.next()
 				if tc.queue != "" {
 					await.True(t, func() bool { return queues(t, url)[tc.queue].Messages == 1 })

@@ -40,8 +40,8 @@ type Config struct {
 	// GiveUp is the number of counted deliveries after which the server moves a message to [GaveUp] by default; 0 means
 	// never.
 	GiveUp int
-	// Begins makes streams implement driver.Beginner: once Begin has been called, only deliveries that had begun are
-	// counted.
+	// Begins makes streams implement driver.Beginner: of a message that was counted before, only deliveries that had begun
+	// are counted.
 	Begins bool
 }
 
@@ -54,7 +54,7 @@ type Verdict struct {
 	Copies int
 	// Err is the result.
 	Err error
-	// Hang holds the answer back until the context has ended, and Stuck even longer, until the server is released.
+	// Hang holds the answer back until the context has ended, and Stuck until the server is released.
 	Hang, Stuck bool
 	// Late is how long the answer is delayed.
 	Late time.Duration
@@ -79,8 +79,8 @@ type Server struct {
 type Hooks struct {
 	Publish func(o *driver.Outgoing) Verdict
 	Receive func(q driver.Queue) error
-	// Next is called for each message before it is dispatched: an error ends the session, as a message does that the
-	// client cannot decode.
+	// Next is called for each message before it is dispatched. An error ends the session, as if the client could not
+	// decode the message.
 	Next func(m *message.Message) error
 	// Delivery may change a delivery before the client gets it.
 	Delivery func(d *driver.Delivery)
@@ -110,7 +110,7 @@ func (s *Server) With(change func(h *Hooks)) {
 // Cut ends every session. Messages in flight return to the front of their queue, and are counted.
 func (s *Server) Cut() { s.cut(ErrCut, func(*stream) bool { return true }) }
 
-// Renew ends every session like a transport that wants to reopen its stream.
+// Renew ends every session with driver.ErrRenew.
 func (s *Server) Renew() { s.cut(driver.ErrRenew, func(*stream) bool { return true }) }
 
 func (s *Server) cut(cause error, which func(*stream) bool) {
@@ -183,7 +183,7 @@ func (s *Server) Messages(topic, consumer string) []*message.Message {
 		return nil
 	}
 	var found []*message.Message
-	for _, st := range slices.Concat(q.ready, q.inHand) {
+	for _, st := range slices.Concat(q.ready, q.inFlight) {
 		found = append(found, st.render())
 	}
 	for st := range q.waiting {
@@ -240,7 +240,7 @@ func (st *stored) render() *message.Message {
 type queue struct {
 	topic, consumer string
 	ready           []*stored
-	inHand          []*stored
+	inFlight        []*stored
 	acked           []*stored
 	waiting         map[*stored]*time.Timer
 	changed         chan struct{} // closed on every change
@@ -280,8 +280,8 @@ func (s *Server) putLocked(q *queue, st *stored, wait time.Duration) {
 }
 
 func (q *queue) takeLocked(st *stored) {
-	if i := slices.Index(q.inHand, st); i >= 0 {
-		q.inHand = slices.Delete(q.inHand, i, i+1)
+	if i := slices.Index(q.inFlight, st); i >= 0 {
+		q.inFlight = slices.Delete(q.inFlight, i, i+1)
 	}
 }
 

@@ -235,7 +235,7 @@ func (st *stream) Next(ctx context.Context) (driver.Delivery, error) {
 		case len(st.q.ready) > 0 && len(st.held) < st.window && ctx.Err() == nil:
 			m := st.q.ready[0]
 			st.q.ready = st.q.ready[1:]
-			st.q.inHand = append(st.q.inHand, m)
+			st.q.inFlight = append(st.q.inFlight, m)
 			st.held[m] = true
 			hook := st.s.hooks.Next
 			st.s.mu.Unlock()
@@ -353,7 +353,7 @@ func (st *stream) endLocked(err error, count bool) {
 	close(st.ended)
 	delete(st.s.sessions, st)
 	var back []*stored
-	for _, m := range slices.Clone(st.q.inHand) {
+	for _, m := range slices.Clone(st.q.inFlight) {
 		if st.held[m] {
 			st.q.takeLocked(m)
 			if count && (!st.s.cfg.Begins || m.count == 0 || m.begun) {
