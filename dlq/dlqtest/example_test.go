@@ -15,6 +15,7 @@ import (
 // needs several processes.
 func ExampleRun() {
 	testStore := func(t *testing.T) {
+		t.Helper()
 		dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
 			t.Helper()
 			path := filepath.Join(t.TempDir(), "dead.db")

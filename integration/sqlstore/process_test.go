@@ -69,7 +69,7 @@ func deadlocks(t *testing.T, db *sql.DB, url string) int64 {
 
 // withoutDeadlocks runs what processes do at once on each server, and fails if the server had to abort any of them: a
 // store repeats such transactions, which hides a wrong order of its locks until the load is high.
-func withoutDeadlocks(t *testing.T, run func(t *testing.T, url string)) { //nolint:tparallel // see deadlocks
+func withoutDeadlocks(t *testing.T, run func(t *testing.T, url string)) {
 	t.Helper()
 	for name, database := range servers {
 		t.Run(name, func(t *testing.T) {
