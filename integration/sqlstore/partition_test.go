@@ -238,8 +238,8 @@ func TestPartition_WorthDropping(t *testing.T) {
 	}
 }
 
-// putClosed puts 110 letters of long ago. It leaves some PENDING and closes some now. The rest was closed long ago; it
-// returns how many these are.
+// putClosed puts 110 letters of long ago. It leaves some PENDING and closes some now. The rest, whose number it
+// returns, was closed long ago.
 func putClosed(t *testing.T, s *sqlstore.Store, waiting, recent int) (old int) {
 	t.Helper()
 	at := time.Now().AddDate(0, 0, -200)
