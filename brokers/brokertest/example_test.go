@@ -11,6 +11,7 @@ import (
 // A driver's test runs the suite against its server.
 func ExampleRun() {
 	testConformance := func(t *testing.T) {
+		t.Helper()
 		serverURL := os.Getenv("TEST_SERVER_URL")
 		brokertest.Run(t, brokertest.Harness{
 			Factor: 0.05, // ten seconds of a timeline take half a second
