@@ -155,7 +155,7 @@ func TestIdempotencyKey_RunOutlivesTheServer(t *testing.T) {
 	s := newServer(t)
 	s.seed(t, 4)
 	header := []string{"Content-Type", "application/json", "Idempotency-Key", "night"}
-	const body = `{"filter":{"topic":"orders"},"rate":5}`
+	const body = `{"filter":{"topic":"orders","ids":[]},"canary":[],"rate":5}`
 	first := s.ask(t, http.MethodPost, "/api/v1/runs", body, header...)
 	require.Equal(t, http.StatusAccepted, first.status, first.body)
 	require.Equal(t, "/api/v1/runs/"+first.at(t, "id").(string), first.header.Get("Location"))

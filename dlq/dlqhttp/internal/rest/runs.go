@@ -1,11 +1,12 @@
 package rest
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
-	"reflect"
 
 	"github.com/redrive-go/redrive/dlq/redrive"
 
@@ -161,7 +162,15 @@ func (a *API) startedBefore(ctx context.Context, spec redrive.Spec) (*redrive.Ru
 	if err != nil {
 		return nil, err
 	}
-	if !reflect.DeepEqual(preview.Spec, run.Spec) {
+	wanted, err := json.Marshal(&preview.Spec)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := json.Marshal(&run.Spec) // an empty list was stored as none
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(wanted, stored) {
 		return nil, huma.NewError(http.StatusUnprocessableEntity, callers.OtherBody)
 	}
 	return run, nil
