@@ -166,7 +166,7 @@ func TestRemote_NotARedriveServer(t *testing.T) {
 	t.Cleanup(other.Close)
 	code, _, stderr := command(t, "dlq", "show", "7", "--server", other.URL)
 	require.Equal(t, exitError, code)
-	require.Equal(t, "redrive: the server answered 404: is it a redrive server, and its URL right?\n", stderr)
+	require.Equal(t, "redrive: the server answered 404: is the URL that of a redrive server?\n", stderr)
 }
 
 // The report through a server is the same as that of the store.
