@@ -24,15 +24,15 @@ func TestComparison_OurColumn(t *testing.T) {
 	seedQueue(t, "queue.db")
 	t.Setenv("REDRIVE_STORE", "dead.db")
 	t.Setenv("REDRIVE_BROKER", "sqlite:queue.db")
-	rows := comparisonOfOutput()
-	maps.Copy(rows, comparisonOfUse())
+	rows := comparisonOfOutput(t)
+	maps.Copy(rows, comparisonOfUse(t))
 	_, table, found := strings.Cut(string(page), "\n| | redrive |")
 	require.True(t, found)
 	typedRows := 0
 	for _, m := range regexp.MustCompile(`(?m)^\| ([^|-][^|]*) \|`).FindAllStringSubmatch(table, -1) {
 		require.Contains(t, rows, m[1], "a row of docs/comparison.md that is not typed")
 		t.Log(m[1])
-		rows[m[1]](t)
+		rows[m[1]]()
 		typedRows++
 	}
 	require.Len(t, rows, typedRows)
@@ -57,40 +57,41 @@ func shows(t *testing.T, want int, line string, texts ...string) string {
 }
 
 // comparisonOfOutput are the rows about what the command prints, by their first column.
-func comparisonOfOutput() map[string]func(*testing.T) {
-	return map[string]func(*testing.T){
-		"words": func(t *testing.T) {
+func comparisonOfOutput(t *testing.T) map[string]func() {
+	t.Helper()
+	return map[string]func(){
+		"words": func() {
 			require.Equal(t, shows(t, exitOK, "dlq list -q"), shows(t, exitOK, "dlq ls -q"))
 		},
-		"output": func(t *testing.T) {
+		"output": func() {
 			for _, format := range []string{"table", "wide", "json", "jsonl", "yaml", "csv"} {
 				shows(t, exitOK, "dlq list -o "+format, "orders")
 			}
 			shows(t, exitUsage, "dlq list -o xml", "json")
 		},
-		"picking values": func(t *testing.T) {
+		"picking values": func() {
 			shows(t, exitOK, "dlq list --jq .[0].id", "5\n")
 			shows(t, exitOK, "dlq show 3 --jq .id", "3\n")
 			shows(t, exitUsage, "dlq list --jq .[")
 		},
-		"a table in a terminal": func(t *testing.T) {
+		"a table in a terminal": func() {
 			for line := range strings.Lines(colour.ReplaceAllString(shows(t, exitOK, "dlq list", " ago"), "")) {
 				require.LessOrEqual(t, len([]rune(strings.TrimRight(line, "\n"))), 80, line)
 			}
 		},
-		"a table in a pipe": func(t *testing.T) {
+		"a table in a pipe": func() {
 			_, stdout, _ := command(t, "dlq", "list")
 			require.Contains(t, stdout, "2025-11-20 07:31:00Z")
 			require.Contains(t, strings.SplitN(stdout, "\n", 2)[0], "ID")
 		},
-		"data and the rest": func(t *testing.T) {
+		"data and the rest": func() {
 			_, stdout, stderr := command(t, "dlq", "groups")
 			require.Contains(t, stdout, "bank: timeout")
 			require.NotContains(t, stderr, "bank: timeout")
 			_, _, quiet := command(t, "dlq", "groups", "-q")
 			require.Empty(t, quiet)
 		},
-		"exit codes": func(t *testing.T) {
+		"exit codes": func() {
 			shows(t, exitOK, "dlq list")
 			shows(t, exitError, "dlq list --server http://127.0.0.1:1")
 			shows(t, exitUsage, "dlq list --limit many")
@@ -106,35 +107,36 @@ func comparisonOfOutput() map[string]func(*testing.T) {
 }
 
 // comparisonOfUse are the rows about how the command is used, by their first column.
-func comparisonOfUse() map[string]func(*testing.T) {
-	return map[string]func(*testing.T){
-		"watching": func(t *testing.T) { // runs watch of a stopped run: integration/command, TestTerminal_WatchesARunThatStops
+func comparisonOfUse(t *testing.T) map[string]func() {
+	t.Helper()
+	return map[string]func(){
+		"watching": func() { // runs watch of a stopped run: integration/command, TestTerminal_WatchesARunThatStops
 			shows(t, exitOK, "dlq redrive --handler pay --detach --yes --id watched")
 			shows(t, exitOK, "runs pause watched")
 			shows(t, exitOK, "runs watch watched", "to continue: redrive runs resume watched")
 			shows(t, exitOK, "dlq tail --follow=false -n 2", "orders")
 		},
-		"Ctrl-C": func(t *testing.T) { // and TestRedrive_InterruptAndResume; TestTerminal_InterruptAdjustResume
+		"Ctrl-C": func() { // and TestRedrive_InterruptAndResume; TestTerminal_InterruptAdjustResume
 			shows(t, exitOK, "dlq redrive --handler pay --detach --yes --id other")
 			_, stderr, stop := start(t, "runs", "watch", "other", "--store", "dead.db")
 			require.Equal(t, exitInterrupted, stop())
 			require.Contains(t, stderr.String(), "continues without you; redrive runs watch other")
 		},
-		"asking": func(t *testing.T) { // the question itself: TestTerminal_RedriveAsks
+		"asking": func() { // the question itself: TestTerminal_RedriveAsks
 			code, _, stderr := command(t, "dlq", "discard", "--topic", "orders")
 			require.Equal(t, exitRefused, code, stderr)
 			require.Contains(t, stderr, "--yes")
 		},
-		"trying": func(t *testing.T) {
+		"trying": func() {
 			for _, line := range []string{"dlq redrive --topic orders", "dlq discard --topic orders", "dlq purge"} {
 				shows(t, exitOK, line+" --dry-run")
 			}
 		},
-		"a slip": func(t *testing.T) {
+		"a slip": func() {
 			shows(t, exitUsage, "dql list", "did you mean redrive dlq?")
 			shows(t, exitUsage, "dlq list --tpic orders", "did you mean --topic?")
 		},
-		"completion": func(t *testing.T) {
+		"completion": func() {
 			for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 				shows(t, exitOK, "completion "+shell, "__complete")
 			}
@@ -142,7 +144,7 @@ func comparisonOfUse() map[string]func(*testing.T) {
 			shows(t, exitOK, "__complete dlq show 3", "no customer")
 			shows(t, exitOK, "__complete dlq list --fingerprint ", "bank: timeout after ?")
 		},
-		"colours": func(t *testing.T) {
+		"colours": func() {
 			require.Regexp(t, colour, shows(t, exitOK, "dlq list"))
 			require.NotRegexp(t, colour, shows(t, exitOK, "dlq list --no-color"))
 			_, stdout, stderr := command(t, "dlq", "list")
@@ -154,8 +156,8 @@ func comparisonOfUse() map[string]func(*testing.T) {
 				t.Setenv(name, before)
 			}
 		},
-		"pager": func(t *testing.T) { shows(t, exitOK, "dlq list --all", "orders") }, // PAGER is a program that fails
-		"where to": func(t *testing.T) {
+		"pager": func() { shows(t, exitOK, "dlq list --all", "orders") }, // PAGER is a program that fails
+		"where to": func() {
 			shows(t, exitError, "dlq list --server http://127.0.0.1:1", "127.0.0.1:1")
 			shows(t, exitUsage, "dlq list --profile prod", "prod")
 			defer t.Setenv("REDRIVE_STORE", "dead.db")
@@ -165,11 +167,11 @@ func comparisonOfUse() map[string]func(*testing.T) {
 			shows(t, exitError, "dlq list", "127.0.0.1:1")
 			shows(t, exitOK, "dlq list --store dead.db", "orders")
 		},
-		"credentials": func(t *testing.T) {
+		"credentials": func() {
 			shows(t, exitUsage, "dlq list --token secret", "unknown flag: --token")
 			shows(t, exitUsage, "dlq list --server http://127.0.0.1:1 --token-file none", "none")
 		},
-		"time spans": func(t *testing.T) {
+		"time spans": func() {
 			for _, span := range []string{"90m", "24h", "30d"} {
 				shows(t, exitOK, "dlq list --older-than "+span)
 			}
