@@ -44,10 +44,14 @@ func (s *Store) Beat(ctx context.Context, report *driver.ServiceReport) (driver.
 		return pause, fmt.Errorf("sqlstore: beat: %w", err)
 	}
 	err = s.inTx(ctx, "beat", func(tx *sql.Tx) error {
-		// The DELETE comes first: on MySQL it waits for the rows that it looks at, and two processes that had each written
-		// their own would wait for each other.
-		_, err := s.exec(ctx, tx, "DELETE FROM dlq_services WHERE service = ? AND process <> '' AND at < ?",
-			report.Service, s.dialect.time(report.At.Add(-reportsKept)))
+		// Look first, without a lock: on MySQL a DELETE waits for every row that it looks at, and reports would deadlock.
+		const old = " FROM dlq_services WHERE service = ? AND process <> '' AND at < ?"
+		args := []any{report.Service, s.dialect.time(report.At.Add(-reportsKept))}
+		var n int
+		err := s.queryRow(ctx, tx, "SELECT count(*)"+old, args...).Scan(&n)
+		if err == nil && n > 0 {
+			_, err = s.exec(ctx, tx, "DELETE"+old, args...)
+		}
 		if err != nil {
 			return err
 		}
