@@ -44,7 +44,8 @@ const (
 	// request includes it. The shortest wait in a retry topic is just as long, so this makes nothing late.
 	pollWait = nowTier
 	// listenFor bounds a listener's wait: a broker that was deposed without noticing answers that there is nothing new.
-	listenFor = 5 * time.Minute
+	// The read that follows looks for the leader again.
+	listenFor = anyAge
 )
 
 func newLongPoll(client *kgo.Client, topics *topics) *longPoll {

@@ -34,6 +34,9 @@ func encodeLine(data []byte) ([]byte, error) {
 
 func checksum(data []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(data, castagnoli)) }
 
+// isChecksum reports whether b has only lower-case hex digits.
+func isChecksum(b []byte) bool { return len(bytes.Trim(b, "0123456789abcdef")) == 0 }
+
 // decodeLine checks a line without its line feed and returns its data. Every bit is checked, including the separator.
 func decodeLine(line []byte) ([]byte, error) {
 	if len(line) < linePrefix || line[linePrefix-1] != ' ' {
@@ -54,8 +57,8 @@ func decodeLines(line []byte) (data [][]byte, good bool) {
 	}
 	start := 0
 	for i := 1; i+linePrefix < len(line); i++ {
-		if line[i+linePrefix-1] != ' ' || line[i+linePrefix] != '{' {
-			continue
+		if line[i+linePrefix-1] != ' ' || line[i+linePrefix] != '{' || !isChecksum(line[i:i+linePrefix-1]) {
+			continue // before the checks of both parts, which read all of them
 		}
 		// A line may begin at i. The one before it ends one byte earlier, where its line feed was.
 		if head, err := decodeLine(line[start : i-1]); err == nil {
