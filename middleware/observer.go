@@ -80,6 +80,19 @@ type DeadLettered struct {
 	Fallback bool
 }
 
+// ServiceBusExhausted is the reason that metrics of a service bus give for a message with no attempt left.
+const ServiceBusExhausted = "max_retries_exceeded"
+
+// ServiceBusReason returns the reason of a dead letter as the metrics of a service bus name it. A message whose last
+// attempt panicked has no attempt left either.
+func (d DeadLettered) ServiceBusReason() string {
+	r := d.DeadLetter.Reason
+	if r == envelope.ReasonExhausted || r == envelope.ReasonPanic && d.Attempt.IsLast() {
+		return ServiceBusExhausted
+	}
+	return string(r)
+}
+
 // PublishFailed is given to [Observer.PublishFailed].
 type PublishFailed struct {
 	*Delivery

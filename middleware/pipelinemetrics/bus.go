@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -60,7 +59,7 @@ func (b *busMetrics) series(l labels) *busSeries {
 	for i, tag := range tags {
 		s.started[i] = b.started.WithLabelValues(b.service, event, string(tag))
 	}
-	b.dead.WithLabelValues(b.service, event, exhausted)
+	b.dead.WithLabelValues(b.service, event, middleware.ServiceBusExhausted)
 	return s
 }
 
@@ -89,19 +88,7 @@ func (s *busSeries) end(e *middleware.Finished) {
 }
 
 func (s *busSeries) died(e *middleware.DeadLettered) {
-	s.of.dead.WithLabelValues(s.of.service, s.event, busReason(e)).Inc()
-}
-
-// exhausted is the bus's only reason: its consumers have no other way to the failed queue.
-const exhausted = "max_retries_exceeded"
-
-// busReason is exhausted for every message that has used up its attempts, even if the last one panicked.
-func busReason(e *middleware.DeadLettered) string {
-	r := e.DeadLetter.Reason
-	if r == envelope.ReasonExhausted || r == envelope.ReasonPanic && e.Attempt.IsLast() {
-		return exhausted
-	}
-	return string(r)
+	s.of.dead.WithLabelValues(s.of.service, s.event, e.ServiceBusReason()).Inc()
 }
 
 // newBusAcks counts what the broker counts: pipelines do not see acks.

@@ -21,7 +21,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -153,10 +152,6 @@ const maxAcks = 65535
 // DeadLettered implements [middleware.Observer].
 func (o *Observer) DeadLettered(_ context.Context, e middleware.DeadLettered) {
 	if r := o.rate(Dead, e.Attempt.Tag); r > 0 {
-		reason := string(e.DeadLetter.Reason)
-		if r := e.DeadLetter.Reason; r == envelope.ReasonExhausted || r == envelope.ReasonPanic && e.Attempt.IsLast() {
-			reason = "max_retries_exceeded"
-		}
-		_ = o.cfg.Client.Incr(Dead, o.tags(e.Delivery, "reason:"+reason), r)
+		_ = o.cfg.Client.Incr(Dead, o.tags(e.Delivery, "reason:"+e.ServiceBusReason()), r)
 	}
 }
