@@ -24,10 +24,10 @@ import (
 const (
 	mostLong        = 0      // functions of more than 60 lines
 	mostWide        = 0      // functions of more than five parameters
-	mostBooleans    = 49     // parameters that are booleans
+	mostBooleans    = 48     // parameters that are booleans
 	mostGlobals     = 130    // package variables, without errors, patterns and assertions of an interface
 	mostExpressions = 0      // see bent
-	mostLines       = 91_100 // of all Go outside tests, with comments and blanks; suites, examples and helpers included
+	mostLines       = 90_700 // of all Go outside tests, with comments and blanks; suites, examples and helpers included
 )
 
 // bent are expressions that read like a translation, shared by sources, pages and screens.
