@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory" // registers mem://
+	"github.com/redrive-go/redrive/envelope"
 )
 
 func ExampleOpen() {
@@ -35,6 +37,19 @@ func ExampleOpen() {
 	m.Ack()
 	// Output:
 	// a book
+}
+
+// A program that logs with Watermill gives its logger to the broker as well.
+func ExampleWithLogger() {
+	logger := watermill.NewStdLogger(false, false)
+	broker, err := brokers.Open(context.Background(), "mem://", brokers.WithLogger(envelope.SlogLogger(logger)))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(broker.Close())
+	// Output:
+	// <nil>
 }
 
 // All faults are reported at once, each with its remedy.

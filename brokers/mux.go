@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -201,6 +202,9 @@ func WithDelays(delays ...time.Duration) Option { return func(c *Config) { c.Del
 func WithDeadLetters(keep func(ctx context.Context, d *envelope.DeadLetter) error) Option {
 	return func(c *Config) { c.DeadLetters = keep }
 }
+
+// WithLogger sets Config.Logger; [envelope.SlogLogger] adapts Watermill's.
+func WithLogger(l *slog.Logger) Option { return func(c *Config) { c.Logger = l } }
 
 // WithConfig changes any field of the Config.
 func WithConfig(change func(*Config)) Option { return func(c *Config) { change(c) } }
