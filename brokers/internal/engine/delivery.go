@@ -182,6 +182,9 @@ func (s *session) replace(h, next *delivery) {
 
 // settle reports how the delivery has ended, and forgets it.
 func (h *delivery) settle(outcome driver.Answer, pause time.Duration) {
+	if outcome == driver.Release && h.sub.suspects.disarm(h) {
+		return
+	}
 	if outcome == driver.Ack && !h.moved {
 		h.remember()
 	}
@@ -203,6 +206,14 @@ func (h *delivery) settle(outcome driver.Answer, pause time.Duration) {
 	}
 	s.report(h.settlement[:], h)
 	s.unlist(h) // after the report: deliveries that wait for the answer of an ended session look up its result
+}
+
+// abandon releases a delivery whose handler is still running, and may yet kill the process.
+func (h *delivery) abandon() {
+	if h.suspect != nil {
+		h.suspect.toRun = false // nothing to take back: its mark stays
+	}
+	h.settle(driver.Release, 0)
 }
 
 // remember records that the consumer has settled the stage, and clears its record of nacks.

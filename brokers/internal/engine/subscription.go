@@ -275,7 +275,7 @@ func (s *subscription) deliver(h *delivery) (again *delivery) {
 		case <-m.Acked(): // both were ready
 			h.settle(driver.Ack, 0)
 		default:
-			h.settle(driver.Release, 0)
+			h.abandon()
 		}
 	}
 	return nil

@@ -152,6 +152,28 @@ func (s *suspects) deadLetterKiller(h *delivery, counted int) {
 	})
 }
 
+// disarm takes back the permission to run of a suspect that is being released: the broker counts its return, and the
+// next process would take that for a crash. It reports whether h is published again instead.
+func (s *suspects) disarm(h *delivery) bool {
+	if s.limit == 0 || isClosed(h.session.lost) {
+		return false
+	}
+	if mark, marked := h.Message.Metadata[envelope.KeySuspect]; marked && h.suspect == nil && h.Suspect == 0 {
+		delete(h.Message.Metadata, envelope.KeySuspect)
+		h.suspect = parseSuspect(mark, s.limit)
+	}
+	if h.suspect == nil || !h.suspect.toRun {
+		return false
+	}
+	h.suspect.toRun = false
+	s.sub.background.Go(func() {
+		if !s.tryRepublish(h, 0) {
+			h.settle(driver.Release, 0)
+		}
+	})
+	return true
+}
+
 // republish publishes h again with its mark, and acks it. If that fails it runs in place, in its turn.
 func (s *suspects) republish(h *delivery, d time.Duration) {
 	if !s.tryRepublish(h, d) {

@@ -182,6 +182,41 @@ func TestSuspects_CutsAndSlowHandlersKillNothing(t *testing.T) {
 	})
 }
 
+// A deployment stops processes one after the other. What the broker counts then is no crash: a suspect that returns has
+// no permission to run any more.
+func TestSuspects_OrderlyStopsKillNothing(t *testing.T) {
+	for after := 10 * time.Millisecond; after < 400*time.Millisecond; after += 10 * time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			s := drivertest.NewServer(rabbit())
+			p := open(t, s)
+			require.NoError(t, p.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
+			const n = 8
+			to := &driver.Destination{Kind: driver.ToConsumer, Topic: "orders", Consumer: "billing"}
+			for i := range n {
+				m := message.NewMessage(strconv.Itoa(i), nil)
+				m.Metadata.Set(envelope.KeySuspect, "0")
+				out := []driver.Outgoing{{Message: m, To: to, Origin: &envelope.Origin{}}}
+				require.NoError(t, errors.Join(p.conn.Publish(t.Context(), out)...))
+			}
+			for range 6 {
+				stops := open(t, s, concurrency(2), param("crash-limit", "3"))
+				stops.consume(func(m *message.Message) {
+					time.Sleep(30 * time.Millisecond)
+					m.Ack()
+				})
+				time.Sleep(after)
+				synctest.Wait()
+				require.NoError(t, stops.Close())
+			}
+			p.consume(ack)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			require.Empty(t, s.Dead("orders.billing_dlq"), "stopped after %s", after)
+			require.Empty(t, s.Messages("orders", "billing"))
+		})
+	}
+}
+
 // A second worker that flaps, as well as restarts, cause counted deliveries that this process does not know of.
 func TestSuspects_AnotherWorkerThatFlapsKillsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
