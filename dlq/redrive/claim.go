@@ -139,7 +139,8 @@ func (d *runDriver) send(ctx context.Context, claims int, claimed []dlq.Entry) {
 		if e.Body = read[e.ID].edited; e.Body == nil {
 			e.Body = read[e.ID].Entry.Body
 		}
-		batch = append(batch, outgoing{entry: e, origin: d.runner.address(d.run, e), message: dlq.RedriveMessage(e)}) //nolint:contextcheck // the message has its own
+		m := dlq.RedriveMessage(e) //nolint:contextcheck // the message has its own
+		batch = append(batch, outgoing{entry: e, origin: d.runner.address(d.run, e), message: m})
 		e.Body = nil
 	}
 	d.ahead = d.ahead[claims:]

@@ -166,6 +166,10 @@ func (s *suspects) disarm(h *delivery) bool {
 		return false
 	}
 	h.suspect.toRun = false
+	if h.copy != nil { // its handler may have changed the other
+		h.Message = h.copy
+		delete(h.Message.Metadata, envelope.KeySuspect)
+	}
 	s.sub.background.Go(func() {
 		if !s.tryRepublish(h, 0) {
 			h.settle(driver.Release, 0)

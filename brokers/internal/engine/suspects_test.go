@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -183,38 +184,60 @@ func TestSuspects_CutsAndSlowHandlersKillNothing(t *testing.T) {
 }
 
 // A deployment stops processes one after the other. What the broker counts then is no crash: a suspect that returns has
-// no permission to run any more.
+// no permission to run any more, and is as it was, whatever its handler has done to it.
 func TestSuspects_OrderlyStopsKillNothing(t *testing.T) {
 	for after := 10 * time.Millisecond; after < 400*time.Millisecond; after += 10 * time.Millisecond {
 		synctest.Test(t, func(t *testing.T) {
 			s := drivertest.NewServer(rabbit())
 			p := open(t, s)
 			require.NoError(t, p.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
-			const n = 8
-			to := &driver.Destination{Kind: driver.ToConsumer, Topic: "orders", Consumer: "billing"}
-			for i := range n {
-				m := message.NewMessage(strconv.Itoa(i), nil)
-				m.Metadata.Set(envelope.KeySuspect, "0")
-				out := []driver.Outgoing{{Message: m, To: to, Origin: &envelope.Origin{}}}
-				require.NoError(t, errors.Join(p.conn.Publish(t.Context(), out)...))
-			}
+			publishSuspects(t, p, 8)
 			for range 6 {
-				stops := open(t, s, concurrency(2), param("crash-limit", "3"))
-				stops.consume(func(m *message.Message) {
-					time.Sleep(30 * time.Millisecond)
-					m.Ack()
-				})
-				time.Sleep(after)
-				synctest.Wait()
-				require.NoError(t, stops.Close())
+				stopOrderly(t, open(t, s, concurrency(2), param("crash-limit", "3")), after)
 			}
-			p.consume(ack)
-			time.Sleep(time.Minute)
+			p.consume(func(m *message.Message) {
+				if string(m.Payload) != m.UUID {
+					t.Errorf("message %s has the payload %q", m.UUID, m.Payload)
+				}
+				m.Ack()
+			})
+			time.Sleep(time.Minute) // virtual
 			synctest.Wait()
 			require.Empty(t, s.Dead("orders.billing_dlq"), "stopped after %s", after)
 			require.Empty(t, s.Messages("orders", "billing"))
 		})
 	}
+}
+
+// publishSuspects publishes n messages that wait for their run.
+func publishSuspects(t *testing.T, p *process, n int) {
+	t.Helper()
+	to := &driver.Destination{Kind: driver.ToConsumer, Topic: "orders", Consumer: "billing"}
+	for i := range n {
+		m := message.NewMessage(strconv.Itoa(i), []byte(strconv.Itoa(i)))
+		m.Metadata.Set(envelope.KeySuspect, "0")
+		out := []driver.Outgoing{{Message: m, To: to, Origin: &envelope.Origin{}}}
+		require.NoError(t, errors.Join(p.conn.Publish(t.Context(), out)...))
+	}
+}
+
+// stopOrderly consumes for a while. When the process is closed, its running handlers return their messages.
+func stopOrderly(t *testing.T, p *process, after time.Duration) {
+	t.Helper()
+	var closing atomic.Bool
+	p.consume(func(m *message.Message) {
+		time.Sleep(30 * time.Millisecond) // virtual
+		if closing.Load() {
+			m.Payload = []byte("changed")
+			m.Nack()
+			return
+		}
+		m.Ack()
+	})
+	time.Sleep(after) // virtual
+	synctest.Wait()
+	closing.Store(true)
+	require.NoError(t, p.Close())
 }
 
 // A second worker that flaps, as well as restarts, cause counted deliveries that this process does not know of.
