@@ -2,7 +2,6 @@ package dlqtest
 
 import (
 	"strings"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -11,11 +10,9 @@ import (
 )
 
 // A search finds an error regardless of accents and letter case. All other characters are matched literally.
-func testAccents(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
+func testAccents(w *world) {
 	failed := func(n int, text string) int64 {
-		return put(t, s, letter(n, func(d *envelope.DeadLetter) { d.Err.Message = text }))[0].ID
+		return w.put(letter(n, func(d *envelope.DeadLetter) { d.Err.Message = text }))[0].ID
 	}
 	cpf := failed(1, "Falha na validação: CPF inválido")
 	plain := failed(2, "Falha na validacao: CPF invalido")
@@ -50,9 +47,9 @@ func testAccents(t *testing.T, db Database) {
 			if field == "cause" && strings.ContainsAny(tt.text, `{"`) {
 				continue // a cause has neither numbers nor quoted text
 			}
-			require.ElementsMatch(t, tt.want, ids(all(t, s, f)), "%s: %.40s", field, tt.text)
-			require.EqualValues(t, len(tt.want), must(s.Count(t.Context(), f, 0))(t), "%s: %.40s", field, tt.text)
+			require.ElementsMatch(w, tt.want, ids(w.all(f)), "%s: %.40s", field, tt.text)
+			require.EqualValues(w, len(tt.want), must(w.Count(w.Context(), f, 0))(w), "%s: %.40s", field, tt.text)
 		}
 	}
-	require.Len(t, must(s.Groups(t.Context(), dlq.GroupQuery{CauseText: "cpf invalido"}))(t), 3)
+	require.Len(w, must(w.Groups(w.Context(), dlq.GroupQuery{CauseText: "cpf invalido"}))(w), 3)
 }

@@ -24,9 +24,7 @@ var paths = map[dlq.Status][]driver.Action{
 
 // Every action in every status: an allowed one changes the entry; any other changes nothing and names the person who
 // was first.
-func testTransitions(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
+func testTransitions(w *world) {
 	legal := map[dlq.Status]map[driver.Action]dlq.Status{
 		dlq.Pending: {
 			driver.ActionRedrive: dlq.Retrying, driver.ActionResolve: dlq.Resolved, driver.ActionDiscard: dlq.Discarded,
@@ -52,54 +50,53 @@ func testTransitions(t *testing.T, db Database) {
 	for _, from := range driver.Statuses() {
 		for _, action := range actions {
 			n++
-			t.Run(fmt.Sprintf("%s %s", from, action), func(t *testing.T) {
-				id := put(t, s, letter(n))[0].ID
+			w.T.Run(fmt.Sprintf("%s %s", from, action), func(t *testing.T) {
+				w := &world{t, w.Store, w.db}
+				id := w.put(letter(n))[0].ID
 				at := noon.Add(time.Hour)
 				for _, step := range paths[from] {
-					mustChange(t, s, driver.Change{Action: step, IDs: []int64{id}, Actor: "first", At: at})
+					w.mustChange(driver.Change{Action: step, IDs: []int64{id}, Actor: "first", At: at})
 				}
-				before := get(t, s, id)
-				require.Equal(t, from, before.Status)
-				after, err := change(t, s, driver.Change{
+				before := w.get(id)
+				require.Equal(w, from, before.Status)
+				after, err := w.change(driver.Change{
 					Action: action, IDs: []int64{id}, Actor: "second", Note: "why", At: at.Add(time.Second),
 				})
 				to, ok := legal[from][action]
-				stored := get(t, s, id)
+				stored := w.get(id)
 				if !ok {
 					var refused *driver.ConflictError
-					require.ErrorAs(t, err, &refused)
-					require.ErrorIs(t, err, dlq.ErrConflict)
-					require.Equal(t, []any{id, action, from, before.ChangedBy},
+					require.ErrorAs(w, err, &refused)
+					require.ErrorIs(w, err, dlq.ErrConflict)
+					require.Equal(w, []any{id, action, from, before.ChangedBy},
 						[]any{refused.EntryID, refused.Action, dlq.Status(refused.Status), refused.By})
-					require.Contains(t, err.Error(), string(from))
-					require.Equal(t, before, stored, "a refused change changes nothing")
+					require.Contains(w, err.Error(), string(from))
+					require.Equal(w, before, stored, "a refused change changes nothing")
 					return
 				}
-				require.NoError(t, err)
-				require.Equal(t, to, after.Status)
-				require.Equal(t, before.Version+1, after.Version)
+				require.NoError(w, err)
+				require.Equal(w, to, after.Status)
+				require.Equal(w, before.Version+1, after.Version)
 				after.Body = stored.Body
-				require.Equal(t, &after, stored, "the returned entry is the stored one")
+				require.Equal(w, &after, stored, "the returned entry is the stored one")
 				if to != from {
-					require.Equal(t, "second", stored.ChangedBy)
+					require.Equal(w, "second", stored.ChangedBy)
 				}
-				require.Equal(t, to == dlq.Resolved || to == dlq.Discarded, !stored.ResolvedAt.IsZero())
+				require.Equal(w, to == dlq.Resolved || to == dlq.Discarded, !stored.ResolvedAt.IsZero())
 			})
 		}
 	}
 }
 
 // Of several concurrent changes one wins, and the others learn who made it.
-func testCompareAndSet(t *testing.T, db Database) {
-	t.Helper()
-	stores := []dlq.Store{db.open(t), db.open(t)}
+func testCompareAndSet(w *world) {
+	other := w.open()
 	for n := range 8 { // in a single round they might run one after the other
-		compareAndSet(t, stores, put(t, stores[0], letter(n))[0].ID)
+		compareAndSet(w, other, w.put(letter(n))[0].ID)
 	}
 }
 
-func compareAndSet(t *testing.T, stores []dlq.Store, id int64) {
-	t.Helper()
+func compareAndSet(w *world, other Store, id int64) {
 	const operators = 16
 	errs := make([]error, operators)
 	start := make(chan struct{})
@@ -108,88 +105,80 @@ func compareAndSet(t *testing.T, stores []dlq.Store, id int64) {
 		wg.Go(func() {
 			action := []driver.Action{driver.ActionRedrive, driver.ActionDiscard}[i%2]
 			<-start
-			results, err := stores[i/2%2].Change(t.Context(), driver.Change{
+			results, err := []Store{w.Store, other}[i/2%2].Change(w.Context(), driver.Change{
 				Action: action, IDs: []int64{id}, Actor: fmt.Sprintf("operator %d", i), At: noon, Lease: time.Hour,
 			})
-			if assert.NoError(t, err) {
+			if assert.NoError(w, err) {
 				errs[i] = results[0].Err
 			}
 		})
 	}
 	close(start)
 	wg.Wait()
-	winner := get(t, stores[0], id).ChangedBy
+	winner := w.get(id).ChangedBy
 	won := 0
 	for i, err := range errs {
 		if err == nil {
 			won++
-			require.Equal(t, winner, fmt.Sprintf("operator %d", i))
+			require.Equal(w, winner, fmt.Sprintf("operator %d", i))
 			continue
 		}
 		var refused *driver.ConflictError
-		require.ErrorAs(t, err, &refused)
-		require.Equal(t, winner, refused.By)
-		require.Contains(t, err.Error(), winner)
+		require.ErrorAs(w, err, &refused)
+		require.Equal(w, winner, refused.By)
+		require.Contains(w, err.Error(), winner)
 	}
-	require.Equal(t, 1, won)
-	records, _, err := stores[0].Audit(t.Context(), dlq.AuditFilter{EntryID: id}, dlq.Page{})
-	require.NoError(t, err)
-	require.Len(t, records, 1)
+	require.Equal(w, 1, won)
+	require.Len(w, w.recorded(dlq.AuditFilter{EntryID: id}, dlq.Page{}), 1)
 }
 
-func testVersion(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	id := put(t, s, letter(1))[0].ID
-	_, err := change(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Version: 2})
-	require.ErrorIs(t, err, dlq.ErrConflict)
-	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Version: 1})
-	_, err = change(t, s, driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, Version: 1})
-	require.ErrorIs(t, err, dlq.ErrConflict)
-	mustChange(t, s, driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, Version: 2})
+func testVersion(w *world) {
+	id := w.put(letter(1))[0].ID
+	_, err := w.change(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Version: 2})
+	require.ErrorIs(w, err, dlq.ErrConflict)
+	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Version: 1})
+	_, err = w.change(driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, Version: 1})
+	require.ErrorIs(w, err, dlq.ErrConflict)
+	w.mustChange(driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, Version: 2})
 }
 
 // One call changes many entries, and lists those that cannot be changed.
-func testChangeMany(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
+func testChangeMany(w *world) {
 	letters := make([]*dlq.Entry, 150)
 	for n := range letters {
 		letters[n] = letter(n)
 	}
 	list := make([]int64, 0, len(letters)+1)
-	for _, r := range put(t, s, letters...) {
+	for _, r := range w.put(letters...) {
 		list = append(list, r.ID)
 	}
-	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: list[70:71]})
+	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: list[70:71]})
 	missing := list[len(list)-1] + 1000
 	list = append(list, missing)
-	results := must(s.Change(t.Context(), driver.Change{
+	results := must(w.Change(w.Context(), driver.Change{
 		Action: driver.ActionRedrive, IDs: list, Actor: "ana", Note: "the bank works again", At: noon.Add(time.Hour),
 		Lease: time.Minute, Run: "run-1",
-	}))(t)
-	require.Len(t, results, len(list))
+	}))(w)
+	require.Len(w, results, len(list))
 	for i, r := range results {
-		require.Equal(t, list[i], r.ID)
+		require.Equal(w, list[i], r.ID)
 		switch {
 		case i == 70:
-			require.ErrorIs(t, r.Err, dlq.ErrConflict)
+			require.ErrorIs(w, r.Err, dlq.ErrConflict)
 		case r.ID == missing:
-			require.ErrorIs(t, r.Err, dlq.ErrNotFound)
+			require.ErrorIs(w, r.Err, dlq.ErrNotFound)
 		default:
-			require.NoError(t, r.Err)
-			require.Equal(t, dlq.Retrying, r.Entry.Status)
-			require.Equal(t, 1, r.Entry.RedriveCount)
+			require.NoError(w, r.Err)
+			require.Equal(w, dlq.Retrying, r.Entry.Status)
+			require.Equal(w, 1, r.Entry.RedriveCount)
 		}
 	}
-	require.Len(t, all(t, s, dlq.Filter{Run: "run-1"}), 149)
-	require.Len(t, recorded(t, s, dlq.AuditFilter{Run: "run-1"}, dlq.Page{Limit: driver.MaxPage}), 149)
+	require.Len(w, w.all(dlq.Filter{Run: "run-1"}), 149)
+	require.Len(w, w.recorded(dlq.AuditFilter{Run: "run-1"}, dlq.Page{Limit: driver.MaxPage}), 149)
 }
 
-func testChangeRefuses(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	id := put(t, s, letter(1))[0].ID
+func testChangeRefuses(w *world) {
+	id := w.put(letter(1))[0].ID
 	good := driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, Actor: "ana", At: noon, Lease: time.Minute}
 	for name, edit := range map[string]func(*driver.Change){
 		"no ids":         func(c *driver.Change) { c.IDs = nil },
@@ -204,35 +193,31 @@ func testChangeRefuses(t *testing.T, db Database) {
 	} {
 		c := good
 		edit(&c)
-		_, err := s.Change(t.Context(), c)
-		require.ErrorIs(t, err, dlq.ErrInvalid, name)
+		_, err := w.Change(w.Context(), c)
+		require.ErrorIs(w, err, dlq.ErrInvalid, name)
 	}
-	require.Equal(t, int64(1), get(t, s, id).Version)
+	require.Equal(w, int64(1), w.get(id).Version)
 }
 
 // ResolvedBy is the name given in the call; the audit log also has the actor who made the call.
-func testResolvedBy(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	id := put(t, s, letter(1))[0].ID
-	mustChange(t, s, driver.Change{
+func testResolvedBy(w *world) {
+	id := w.put(letter(1))[0].ID
+	w.mustChange(driver.Change{
 		Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", ResolvedBy: "joana", At: noon,
 	})
-	e := get(t, s, id)
-	require.Equal(t, []string{"joana", "ana"}, []string{e.ResolvedBy, e.ChangedBy})
-	records := recorded(t, s, driver.AuditFilter{EntryID: id}, driver.Page{})
-	require.Equal(t, "ana", records[0].Actor)
-	require.Equal(t, map[string]string{"resolved_by": "joana"}, records[0].Detail)
+	e := w.get(id)
+	require.Equal(w, []string{"joana", "ana"}, []string{e.ResolvedBy, e.ChangedBy})
+	records := w.recorded(driver.AuditFilter{EntryID: id}, driver.Page{})
+	require.Equal(w, "ana", records[0].Actor)
+	require.Equal(w, map[string]string{"resolved_by": "joana"}, records[0].Detail)
 }
 
-func testNotFound(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	_, err := s.Get(t.Context(), 4711)
-	require.ErrorIs(t, err, dlq.ErrNotFound)
-	_, err = s.Body(t.Context(), 4711, 0)
-	require.ErrorIs(t, err, dlq.ErrNotFound)
-	_, err = change(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{4711}})
-	require.ErrorIs(t, err, dlq.ErrNotFound)
-	require.NotErrorIs(t, err, dlq.ErrConflict)
+func testNotFound(w *world) {
+	_, err := w.Get(w.Context(), 4711)
+	require.ErrorIs(w, err, dlq.ErrNotFound)
+	_, err = w.Body(w.Context(), 4711, 0)
+	require.ErrorIs(w, err, dlq.ErrNotFound)
+	_, err = w.change(driver.Change{Action: driver.ActionResolve, IDs: []int64{4711}})
+	require.ErrorIs(w, err, dlq.ErrNotFound)
+	require.NotErrorIs(w, err, dlq.ErrConflict)
 }

@@ -44,22 +44,21 @@ func letter(n int, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
 	return dlq.NewEntry(d)
 }
 
-func put(t *testing.T, s dlq.Store, letters ...*dlq.Entry) []driver.Receipt {
-	t.Helper()
-	receipts := must(s.Put(t.Context(), letters...))(t)
-	require.Len(t, receipts, len(letters))
+func (w *world) put(letters ...*dlq.Entry) []driver.Receipt {
+	w.Helper()
+	receipts := must(w.Put(w.Context(), letters...))(w)
+	require.Len(w, receipts, len(letters))
 	return receipts
 }
 
-func get(t *testing.T, s dlq.Store, id int64) *dlq.Entry {
-	t.Helper()
-	e := must(s.Get(t.Context(), id))(t)
-	return e
+func (w *world) get(id int64) *dlq.Entry {
+	w.Helper()
+	return must(w.Get(w.Context(), id))(w)
 }
 
-// must returns the result of a call that must succeed: must(s.Purge(ctx, p))(t).
-func must[T any](value T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
+// must returns the result of a call that must succeed: must(w.Purge(ctx, p))(w).
+func must[T any](value T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
 		t.Helper()
 		require.NoError(t, err)
 		return value
@@ -67,16 +66,16 @@ func must[T any](value T, err error) func(t *testing.T) T {
 }
 
 // recorded returns a page of the audit log.
-func recorded(t *testing.T, s dlq.Store, f dlq.AuditFilter, p dlq.Page) []driver.AuditRecord {
-	t.Helper()
-	records, _, err := s.Audit(t.Context(), f, p)
-	require.NoError(t, err)
+func (w *world) recorded(f dlq.AuditFilter, p dlq.Page) []driver.AuditRecord {
+	w.Helper()
+	records, _, err := w.Audit(w.Context(), f, p)
+	require.NoError(w, err)
 	return records
 }
 
 // change applies one action to one entry and returns its outcome.
-func change(t *testing.T, s dlq.Store, c driver.Change) (dlq.Entry, error) {
-	t.Helper()
+func (w *world) change(c driver.Change) (dlq.Entry, error) {
+	w.Helper()
 	if c.Actor == "" {
 		c.Actor = "ana"
 	}
@@ -86,16 +85,15 @@ func change(t *testing.T, s dlq.Store, c driver.Change) (dlq.Entry, error) {
 	if c.Lease == 0 {
 		c.Lease = time.Minute
 	}
-	results := must(s.Change(t.Context(), c))(t)
-	require.Len(t, results, len(c.IDs))
-	require.Equal(t, c.IDs[0], results[0].ID)
+	results := must(w.Change(w.Context(), c))(w)
+	require.Len(w, results, len(c.IDs))
+	require.Equal(w, c.IDs[0], results[0].ID)
 	return results[0].Entry, results[0].Err
 }
 
-func mustChange(t *testing.T, s dlq.Store, c driver.Change) dlq.Entry {
-	t.Helper()
-	e := must(change(t, s, c))(t)
-	return e
+func (w *world) mustChange(c driver.Change) dlq.Entry {
+	w.Helper()
+	return must(w.change(c))(w)
 }
 
 // redriven returns the dead letter of the entry's redriven message, as the pipeline of its consumer would report it.
@@ -110,10 +108,10 @@ func redriven(e *dlq.Entry, at time.Time, edits ...func(*envelope.DeadLetter)) *
 	return dlq.NewEntry(d)
 }
 
-func all(t *testing.T, s dlq.Store, f dlq.Filter) []dlq.Entry {
-	t.Helper()
-	listing := must(s.List(t.Context(), f, dlq.Page{Limit: driver.MaxPage, Order: driver.OldestFirst}))(t)
-	require.Empty(t, listing.Next)
+func (w *world) all(f dlq.Filter) []dlq.Entry {
+	w.Helper()
+	listing := must(w.List(w.Context(), f, dlq.Page{Limit: driver.MaxPage, Order: driver.OldestFirst}))(w)
+	require.Empty(w, listing.Next)
 	return listing.Entries
 }
 

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -26,9 +25,7 @@ func hostilePayloads() map[string]string {
 
 // A filter on a field of the JSON payload selects the letters that have the value there, including in arrays, and with
 // the right type. It never selects a payload that is not JSON, is truncated or only looks similar.
-func testPayloadFields(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
+func testPayloadFields(w *world) {
 	payloads := map[string]string{
 		"number":   `{"customer":{"id":42,"name":"Ana \"A\" Silva"},"items":[{"sku":"A-7","tags":["new","x"]},{"sku":"B-1"}],"total":10.50,"paid":true,"code":null}`,
 		"text":     `{"customer":{"id":"42","name":"ana"},"items":[],"total":"10.5","paid":"true","code":"null"}`,
@@ -53,7 +50,7 @@ func testPayloadFields(t *testing.T, db Database) {
 	id := map[string]int64{}
 	for name, payload := range payloads {
 		n++
-		id[name] = put(t, s, letter(n, func(d *envelope.DeadLetter) { d.Message.Payload = []byte(payload) }))[0].ID
+		id[name] = w.put(letter(n, func(d *envelope.DeadLetter) { d.Message.Payload = []byte(payload) }))[0].ID
 	}
 	for text, want := range map[string][]string{
 		"customer.id=42":                  {"number", "text"},
@@ -92,27 +89,27 @@ func testPayloadFields(t *testing.T, db Database) {
 		"html=<b>":                        {"go", "java"},
 	} {
 		field, err := driver.ParsePayloadField(text)
-		require.NoError(t, err, text)
+		require.NoError(w, err, text)
 		wanted := make([]int64, 0, len(want))
 		for _, name := range want {
 			wanted = append(wanted, id[name])
 		}
 		f := dlq.Filter{PayloadFields: []driver.PayloadField{field}}
-		got := ids(all(t, s, f))
+		got := ids(w.all(f))
 		slices.Sort(got)
 		slices.Sort(wanted)
-		require.Equal(t, wanted, append([]int64{}, got...), text)
-		count, err := s.Count(t.Context(), f, 0)
-		require.NoError(t, err, text)
-		require.Equal(t, int64(len(want)), count, text)
+		require.Equal(w, wanted, append([]int64{}, got...), text)
+		count, err := w.Count(w.Context(), f, 0)
+		require.NoError(w, err, text)
+		require.Equal(w, int64(len(want)), count, text)
 	}
 	both := dlq.Filter{Topic: "orders", PayloadFields: []driver.PayloadField{
 		{Path: []string{"customer", "id"}, Value: "42"}, {Path: []string{"paid"}, Value: `"true"`},
 	}}
-	require.Equal(t, []int64{id["text"]}, ids(all(t, s, both)), "fields are combined with AND")
-	_, err := s.List(t.Context(), dlq.Filter{PayloadFields: []driver.PayloadField{{
+	require.Equal(w, []int64{id["text"]}, ids(w.all(both)), "fields are combined with AND")
+	_, err := w.List(w.Context(), dlq.Filter{PayloadFields: []driver.PayloadField{{
 		Path:  []string{`a"] || true`},
 		Value: "1",
 	}}}, dlq.Page{})
-	require.ErrorIs(t, err, dlq.ErrInvalid)
+	require.ErrorIs(w, err, dlq.ErrInvalid)
 }

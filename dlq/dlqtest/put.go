@@ -48,30 +48,27 @@ func Payloads() map[string][]byte {
 }
 
 // Every payload is returned unchanged.
-func testExactBytes(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
+func testExactBytes(w *world) {
 	for name, payload := range Payloads() {
-		t.Run(name, func(t *testing.T) {
+		w.T.Run(name, func(t *testing.T) {
+			w := &world{t, w.Store, w.db}
 			e := letter(1, func(d *envelope.DeadLetter) {
 				d.Message.Payload = payload
 				d.Origin.Position = name
 			})
-			id := put(t, s, e)[0].ID
-			got := get(t, s, id)
-			require.True(t, bytes.Equal(payload, got.Body.Payload), "payload of %d bytes was returned as %d", len(payload),
+			id := w.put(e)[0].ID
+			got := w.get(id)
+			require.True(w, bytes.Equal(payload, got.Body.Payload), "payload of %d bytes was returned as %d", len(payload),
 				len(got.Body.Payload))
-			require.Equal(t, e.Body.SHA256, got.Body.SHA256)
-			require.Equal(t, int64(len(payload)), got.Size)
-			require.True(t, bytes.Equal(payload, dlq.RedriveMessage(got).Payload))
+			require.Equal(w, e.Body.SHA256, got.Body.SHA256)
+			require.Equal(w, int64(len(payload)), got.Size)
+			require.True(w, bytes.Equal(payload, dlq.RedriveMessage(got).Payload))
 		})
 	}
 }
 
 // Headers are stored unchanged; the values of text columns are cleaned for the database, and the letter is not lost.
-func testHostileText(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
+func testHostileText(w *world) {
 	long := strings.Repeat("x", 200_000)
 	headers := map[string]string{
 		"nul": "a\x00b", "invalid": "\xff\xfe", "\xffkey": "v", "crlf": "a\r\nb", "": "empty key", "empty": "", "long": long,
@@ -88,26 +85,24 @@ func testHostileText(t *testing.T, db Database) {
 		d.Message.Metadata[envelope.KeyMessageID] = "id'; --"
 		d.Message.Metadata["source_id"] = "\x00\xff"
 	})
-	id := put(t, s, e)[0].ID
-	got := get(t, s, id)
+	id := w.put(e)[0].ID
+	got := w.get(id)
 	for key, value := range headers {
-		require.Equal(t, value, got.Body.Headers[key], "header %q", key)
+		require.Equal(w, value, got.Body.Headers[key], "header %q", key)
 	}
-	require.Equal(t, "\xff\x00", got.Body.UUID)
-	require.Equal(t, "\xff\x00key", got.Origin.RoutingKey)
-	require.Equal(t, []byte{0, 255}, got.Origin.Key)
-	require.Equal(t, e.ErrorMessage, got.ErrorMessage)
-	require.Contains(t, got.ErrorMessage, `bad \0 `)
-	require.LessOrEqual(t, len(got.ErrorMessage), 8<<10)
-	require.LessOrEqual(t, len(got.Body.Trace), 32<<10)
-	require.Equal(t, []int64{id}, ids(all(t, s, dlq.Filter{Handler: e.Handler, ErrorText: `bad \0`})))
-	require.Equal(t, driver.Receipt{ID: id, Result: driver.Seen}, put(t, s, e)[0])
+	require.Equal(w, "\xff\x00", got.Body.UUID)
+	require.Equal(w, "\xff\x00key", got.Origin.RoutingKey)
+	require.Equal(w, []byte{0, 255}, got.Origin.Key)
+	require.Equal(w, e.ErrorMessage, got.ErrorMessage)
+	require.Contains(w, got.ErrorMessage, `bad \0 `)
+	require.LessOrEqual(w, len(got.ErrorMessage), 8<<10)
+	require.LessOrEqual(w, len(got.Body.Trace), 32<<10)
+	require.Equal(w, []int64{id}, ids(w.all(dlq.Filter{Handler: e.Handler, ErrorText: `bad \0`})))
+	require.Equal(w, driver.Receipt{ID: id, Result: driver.Seen}, w.put(e)[0])
 }
 
 // An entry from a spool, an export or another program is cleaned when it is stored, too.
-func testHostileEntry(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
+func testHostileEntry(w *world) {
 	hostile := func(n int) *dlq.Entry {
 		e, long := letter(n), "\x00\xff"+strings.Repeat("é", 40_000)
 		for _, text := range append(e.Names(), &e.ErrorMessage, &e.Cause, &e.Body.ContentType, &e.Body.Trace) {
@@ -117,20 +112,18 @@ func testHostileEntry(t *testing.T, db Database) {
 	}
 	e := hostile(1)
 	trace := e.Body.Trace
-	id := put(t, s, e)[0].ID
-	require.Equal(t, trace, e.Body.Trace, "the caller's entry is not changed")
-	got := get(t, s, id)
-	require.Equal(t, e.Body.Payload, got.Body.Payload)
-	require.True(t, strings.HasPrefix(got.Handler, `\0`), got.Handler)
-	receipts := must(s.Import(t.Context(), dlq.By{Actor: "ana\x00", Note: "\xff" + trace}, noon,
-		driver.Exported{Entry: *hostile(2), Bodies: []dlq.Body{*e.Body}}))(t)
-	require.Equal(t, driver.Stored, receipts[0].Result)
+	id := w.put(e)[0].ID
+	require.Equal(w, trace, e.Body.Trace, "the caller's entry is not changed")
+	got := w.get(id)
+	require.Equal(w, e.Body.Payload, got.Body.Payload)
+	require.True(w, strings.HasPrefix(got.Handler, `\0`), got.Handler)
+	receipts := must(w.Import(w.Context(), dlq.By{Actor: "ana\x00", Note: "\xff" + trace}, noon,
+		driver.Exported{Entry: *hostile(2), Bodies: []dlq.Body{*e.Body}}))(w)
+	require.Equal(w, driver.Stored, receipts[0].Result)
 }
 
 // Every column of an entry is stored and read back.
-func testEveryField(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
+func testEveryField(w *world) {
 	partition, offset := int32(3), int64(1042)
 	e := letter(1, func(d *envelope.DeadLetter) {
 		d.Origin = envelope.Origin{
@@ -145,34 +138,32 @@ func testEveryField(t *testing.T, db Database) {
 		d.Message.Metadata["source_id"] = "E-17"
 		d.Message.Metadata[envelope.KeyContentType] = "application/json"
 	})
-	id := put(t, s, e)[0].ID
-	got := get(t, s, id)
+	id := w.put(e)[0].ID
+	got := w.get(id)
 	want := *e
 	want.ID = id
-	require.Equal(t, &want, got)
-	require.Equal(t, "employee.created", got.EventType)
-	require.Equal(t, "E-17", got.SourceID)
-	require.Equal(t, "corr-1", got.CorrelationID)
-	require.Equal(t, dlq.DefaultRedriveBudget, got.RedriveBudget)
+	require.Equal(w, &want, got)
+	require.Equal(w, "employee.created", got.EventType)
+	require.Equal(w, "E-17", got.SourceID)
+	require.Equal(w, "corr-1", got.CorrelationID)
+	require.Equal(w, dlq.DefaultRedriveBudget, got.RedriveBudget)
 
-	listed := all(t, s, dlq.Filter{})
+	listed := w.all(dlq.Filter{})
 	want.Body = nil
-	require.Equal(t, []dlq.Entry{want}, listed)
+	require.Equal(w, []dlq.Entry{want}, listed)
 }
 
 // A delivery that is dead-lettered twice is one entry.
-func testPutTwice(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	first := put(t, s, letter(1))[0]
-	require.Equal(t, driver.Stored, first.Result)
+func testPutTwice(w *world) {
+	first := w.put(letter(1))[0]
+	require.Equal(w, driver.Stored, first.Result)
 	later := letter(1, func(d *envelope.DeadLetter) { d.At = d.At.Add(time.Minute) })
-	require.Equal(t, driver.Receipt{ID: first.ID, Result: driver.Seen}, put(t, s, later)[0])
-	got := get(t, s, first.ID)
-	require.Equal(t, 2, got.SeenCount)
-	require.Equal(t, noon.Add(time.Second), got.CreatedAt)
-	require.Equal(t, later.DiedAt, got.LastSeenAt)
-	require.Equal(t, int64(1), got.Version)
+	require.Equal(w, driver.Receipt{ID: first.ID, Result: driver.Seen}, w.put(later)[0])
+	got := w.get(first.ID)
+	require.Equal(w, 2, got.SeenCount)
+	require.Equal(w, noon.Add(time.Second), got.CreatedAt)
+	require.Equal(w, later.DiedAt, got.LastSeenAt)
+	require.Equal(w, int64(1), got.Version)
 
 	// A different position, consumer, handler, message id or payload means a different delivery.
 	for i, edit := range []func(*envelope.DeadLetter){
@@ -183,37 +174,34 @@ func testPutTwice(t *testing.T, db Database) {
 		func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "another" },
 		func(d *envelope.DeadLetter) { d.Message.Payload = []byte("another") },
 	} {
-		require.Equal(t, driver.Stored, put(t, s, letter(1, edit))[0].Result, "edit %d", i)
+		require.Equal(w, driver.Stored, w.put(letter(1, edit))[0].Result, "edit %d", i)
 	}
-	require.Len(t, all(t, s, dlq.Filter{}), 7)
+	require.Len(w, w.all(dlq.Filter{}), 7)
 }
 
-func testPutTwiceInOneCall(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	receipts := put(t, s, letter(1), letter(2), letter(1))
-	require.Equal(t, []driver.Receipt{
+func testPutTwiceInOneCall(w *world) {
+	receipts := w.put(letter(1), letter(2), letter(1))
+	require.Equal(w, []driver.Receipt{
 		{ID: receipts[0].ID, Result: driver.Stored},
 		{ID: receipts[1].ID, Result: driver.Stored},
 		{ID: receipts[0].ID, Result: driver.Seen},
 	}, receipts)
-	require.Equal(t, 2, get(t, s, receipts[0].ID).SeenCount)
-	require.Len(t, all(t, s, dlq.Filter{}), 2)
+	require.Equal(w, 2, w.get(receipts[0].ID).SeenCount)
+	require.Len(w, w.all(dlq.Filter{}), 2)
 }
 
 // Two processes dead-letter the same deliveries at once: each delivery is one entry.
-func testTwoProcesses(t *testing.T, db Database) {
-	t.Helper()
+func testTwoProcesses(w *world) {
 	const letters = 40
-	stores := []dlq.Store{db.open(t), db.open(t)}
+	stores := []Store{w.Store, w.open()}
 	var wg sync.WaitGroup
 	outcomes := make([][]driver.Receipt, len(stores))
 	for p, s := range stores {
 		outcomes[p] = make([]driver.Receipt, letters)
 		for n := range letters {
 			wg.Go(func() {
-				receipts, err := s.Put(t.Context(), letter(n))
-				if assert.NoError(t, err) {
+				receipts, err := s.Put(w.Context(), letter(n))
+				if assert.NoError(w, err) {
 					outcomes[p][n] = receipts[0]
 				}
 			})
@@ -221,48 +209,44 @@ func testTwoProcesses(t *testing.T, db Database) {
 	}
 	wg.Wait()
 	for n := range letters {
-		require.Equal(t, outcomes[0][n].ID, outcomes[1][n].ID)
-		require.NotEqual(t, outcomes[0][n].Result, outcomes[1][n].Result, "only one of them stored it")
+		require.Equal(w, outcomes[0][n].ID, outcomes[1][n].ID)
+		require.NotEqual(w, outcomes[0][n].Result, outcomes[1][n].Result, "only one of them stored it")
 	}
-	for _, e := range all(t, stores[0], dlq.Filter{}) {
-		require.Equal(t, 2, e.SeenCount)
+	for _, e := range w.all(dlq.Filter{}) {
+		require.Equal(w, 2, e.SeenCount)
 	}
-	require.Len(t, all(t, stores[1], dlq.Filter{}), letters)
+	require.Len(w, w.on(stores[1]).all(dlq.Filter{}), letters)
 }
 
 // With any number of concurrent writers, every letter is stored once.
-func testConcurrentPuts(t *testing.T, db Database) {
-	t.Helper()
+func testConcurrentPuts(w *world) {
 	const callers, each = 32, 8
-	s := db.open(t)
 	var wg sync.WaitGroup
 	for c := range callers {
 		wg.Go(func() {
 			for i := range each {
-				receipts, err := s.Put(t.Context(), letter(c*each+i))
-				if assert.NoError(t, err) {
-					assert.Equal(t, driver.Stored, receipts[0].Result)
+				receipts, err := w.Put(w.Context(), letter(c*each+i))
+				if assert.NoError(w, err) {
+					assert.Equal(w, driver.Stored, receipts[0].Result)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	entries := all(t, s, dlq.Filter{})
-	require.Len(t, entries, callers*each)
+	entries := w.all(dlq.Filter{})
+	require.Len(w, entries, callers*each)
 	for n, e := range entries {
-		require.Equal(t, fmt.Sprintf("message-%d", n), e.EventID)
+		require.Equal(w, fmt.Sprintf("message-%d", n), e.EventID)
 	}
 }
 
-func testPutRefuses(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
+func testPutRefuses(w *world) {
 	bodyless := letter(1)
 	bodyless.Body = nil
 	for name, e := range map[string]*dlq.Entry{"nil": nil, "zero": {}, "without body": bodyless} {
-		_, err := s.Put(t.Context(), letter(2), e)
-		require.ErrorIs(t, err, dlq.ErrInvalid, name)
+		_, err := w.Put(w.Context(), letter(2), e)
+		require.ErrorIs(w, err, dlq.ErrInvalid, name)
 	}
-	require.Empty(t, all(t, s, dlq.Filter{}))
-	require.Empty(t, must(s.Put(t.Context()))(t))
+	require.Empty(w, w.all(dlq.Filter{}))
+	require.Empty(w, must(w.Put(w.Context()))(w))
 }

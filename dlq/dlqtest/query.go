@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -16,10 +15,8 @@ import (
 )
 
 // Each filter alone selects exactly the one letter that differs in that field.
-func testFilters(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	common := put(t, s, letter(1))[0].ID
+func testFilters(w *world) {
+	common := w.put(letter(1))[0].ID
 	cases := map[string]struct {
 		edit   func(*envelope.DeadLetter)
 		filter dlq.Filter
@@ -88,106 +85,102 @@ func testFilters(t *testing.T, db Database) {
 	special := map[string]int64{}
 	for name, c := range cases {
 		n++
-		special[name] = put(t, s, letter(n, c.edit))[0].ID
+		special[name] = w.put(letter(n, c.edit))[0].ID
 	}
 	for name, c := range cases {
-		require.Equal(t, []int64{special[name]}, ids(all(t, s, c.filter)), name)
+		require.Equal(w, []int64{special[name]}, ids(w.all(c.filter)), name)
 	}
 	total := len(cases) + 1
-	require.Len(t, all(t, s, dlq.Filter{}), total)
+	require.Len(w, w.all(dlq.Filter{}), total)
 
-	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: []int64{common}, At: noon.Add(time.Hour)})
-	require.Equal(t, []int64{common}, ids(all(t, s, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}})))
-	require.Equal(t, []int64{common}, ids(all(t, s, dlq.Filter{Statuses: []dlq.Status{dlq.Resolved, dlq.Discarded}})))
-	require.Len(t, all(t, s, dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Resolved, dlq.Pending}}), total)
-	require.Equal(t, ids(all(t, s, dlq.Filter{})), ids(all(t, s, dlq.Filter{Statuses: driver.Statuses()})),
+	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{common}, At: noon.Add(time.Hour)})
+	require.Equal(w, []int64{common}, ids(w.all(dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}})))
+	require.Equal(w, []int64{common}, ids(w.all(dlq.Filter{Statuses: []dlq.Status{dlq.Resolved, dlq.Discarded}})))
+	require.Len(w, w.all(dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Resolved, dlq.Pending}}), total)
+	require.Equal(w, ids(w.all(dlq.Filter{})), ids(w.all(dlq.Filter{Statuses: driver.Statuses()})),
 		"in the same order")
-	require.Len(t, all(t, s, dlq.Filter{Topic: "orders"}), total-1, "with every status")
-	require.Equal(t, []int64{common}, ids(all(t, s, dlq.Filter{ResolvedBefore: noon.Add(2 * time.Hour)})))
-	require.Empty(t, all(t, s, dlq.Filter{ResolvedBefore: noon.Add(time.Hour)}))
-	require.Equal(t, []int64{special["to"]},
-		ids(all(t, s, dlq.Filter{DiedBefore: noon.Add(-time.Hour + time.Microsecond)})))
-	require.Empty(t, all(t, s, dlq.Filter{DiedBefore: noon.Add(-time.Hour)}))
-	mustChange(t, s, driver.Change{Action: driver.ActionRedrive, IDs: []int64{special["handler"]}, Run: "run-1"})
-	require.Equal(t, []int64{special["handler"]}, ids(all(t, s, dlq.Filter{Run: "run-1"})))
+	require.Len(w, w.all(dlq.Filter{Topic: "orders"}), total-1, "with every status")
+	require.Equal(w, []int64{common}, ids(w.all(dlq.Filter{ResolvedBefore: noon.Add(2 * time.Hour)})))
+	require.Empty(w, w.all(dlq.Filter{ResolvedBefore: noon.Add(time.Hour)}))
+	require.Equal(w, []int64{special["to"]},
+		ids(w.all(dlq.Filter{DiedBefore: noon.Add(-time.Hour + time.Microsecond)})))
+	require.Empty(w, w.all(dlq.Filter{DiedBefore: noon.Add(-time.Hour)}))
+	w.mustChange(driver.Change{Action: driver.ActionRedrive, IDs: []int64{special["handler"]}, Run: "run-1"})
+	require.Equal(w, []int64{special["handler"]}, ids(w.all(dlq.Filter{Run: "run-1"})))
 	never, once := 0, 1
-	require.Equal(t, []int64{special["handler"]}, ids(all(t, s, dlq.Filter{Redrives: &once})))
-	require.Len(t, all(t, s, dlq.Filter{Redrives: &never}), total-1)
-	require.Equal(t, []int64{common}, ids(all(t, s, dlq.Filter{IDs: []int64{common, 4711}})))
-	require.Empty(t, all(t, s, dlq.Filter{IDs: []int64{}}), "an empty list of ids selects nothing")
-	require.Empty(t, all(t, s, dlq.Filter{Topic: "employee-create", Handler: "refund"}), "filters are combined with AND")
-	require.Empty(t, all(t, s, dlq.Filter{Handler: "' OR 1=1 --"}))
-	require.Equal(t, []int64{special["error text"]}, ids(all(t, s, dlq.Filter{ErrorText: "%"})), "percent is literal")
-	require.Empty(t, all(t, s, dlq.Filter{ErrorText: `\`}))
+	require.Equal(w, []int64{special["handler"]}, ids(w.all(dlq.Filter{Redrives: &once})))
+	require.Len(w, w.all(dlq.Filter{Redrives: &never}), total-1)
+	require.Equal(w, []int64{common}, ids(w.all(dlq.Filter{IDs: []int64{common, 4711}})))
+	require.Empty(w, w.all(dlq.Filter{IDs: []int64{}}), "an empty list of ids selects nothing")
+	require.Empty(w, w.all(dlq.Filter{Topic: "employee-create", Handler: "refund"}), "filters are combined with AND")
+	require.Empty(w, w.all(dlq.Filter{Handler: "' OR 1=1 --"}))
+	require.Equal(w, []int64{special["error text"]}, ids(w.all(dlq.Filter{ErrorText: "%"})), "percent is literal")
+	require.Empty(w, w.all(dlq.Filter{ErrorText: `\`}))
 }
 
-func testFilterRefuses(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
+func testFilterRefuses(w *world) {
 	for name, f := range map[string]dlq.Filter{
 		"status":     {Statuses: []dlq.Status{"PENDIGN"}},
 		"time range": {From: noon, To: noon},
 	} {
-		_, err := s.List(t.Context(), f, dlq.Page{})
-		require.ErrorIs(t, err, dlq.ErrInvalid, name)
-		_, err = s.Count(t.Context(), f, 0)
-		require.ErrorIs(t, err, dlq.ErrInvalid, name)
+		_, err := w.List(w.Context(), f, dlq.Page{})
+		require.ErrorIs(w, err, dlq.ErrInvalid, name)
+		_, err = w.Count(w.Context(), f, 0)
+		require.ErrorIs(w, err, dlq.ErrInvalid, name)
 	}
 	for name, p := range map[string]dlq.Page{
 		"negative limit": {Limit: -1}, "huge limit": {Limit: driver.MaxPage + 1}, "order": {Order: "random"},
 	} {
-		_, err := s.List(t.Context(), dlq.Filter{}, p)
-		require.ErrorIs(t, err, dlq.ErrInvalid, name)
+		_, err := w.List(w.Context(), dlq.Filter{}, p)
+		require.ErrorIs(w, err, dlq.ErrInvalid, name)
 	}
 }
 
 // pages reads a listing to its end, and calls between before every page except the first.
-func pages(t *testing.T, s dlq.Store, f dlq.Filter, p dlq.Page, between func()) []int64 {
-	t.Helper()
+func (w *world) pages(f dlq.Filter, p dlq.Page, between func()) []int64 {
+	w.Helper()
 	var list []int64
 	for {
-		listing := must(s.List(t.Context(), f, p))(t)
-		require.LessOrEqual(t, len(listing.Entries), p.Limit)
+		listing := must(w.List(w.Context(), f, p))(w)
+		require.LessOrEqual(w, len(listing.Entries), p.Limit)
 		list = append(list, ids(listing.Entries)...)
 		if listing.Next == "" {
 			return list
 		}
-		require.Len(t, listing.Entries, p.Limit)
+		require.Len(w, listing.Entries, p.Limit)
 		p.After = listing.Next
 		between()
 	}
 }
 
-func putMany(t *testing.T, s dlq.Store, from, to int, edits ...func(*envelope.DeadLetter)) []int64 {
-	t.Helper()
+func (w *world) putMany(from, to int, edits ...func(*envelope.DeadLetter)) []int64 {
+	w.Helper()
 	var list []int64
 	for n := from; n < to; n++ {
-		list = append(list, put(t, s, letter(n, edits...))[0].ID)
+		list = append(list, w.put(letter(n, edits...))[0].ID)
 	}
 	return list
 }
 
-func testPaging(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	oldest := putMany(t, s, 0, 23)
+func testPaging(w *world) {
+	oldest := w.putMany(0, 23)
 	newest := reversed(oldest)
 	for _, limit := range []int{1, 5, 22, 23, 24} {
-		require.Equal(t, newest, pages(t, s, dlq.Filter{}, dlq.Page{Limit: limit}, func() {}))
-		require.Equal(t, oldest, pages(t, s, dlq.Filter{Topic: "orders"}, dlq.Page{Limit: limit, Order: driver.OldestFirst},
+		require.Equal(w, newest, w.pages(dlq.Filter{}, dlq.Page{Limit: limit}, func() {}))
+		require.Equal(w, oldest, w.pages(dlq.Filter{Topic: "orders"}, dlq.Page{Limit: limit, Order: driver.OldestFirst},
 			func() {}))
 	}
-	listing := must(s.List(t.Context(), dlq.Filter{Topic: "none"}, dlq.Page{}))(t)
-	require.Empty(t, listing.Entries)
-	require.Empty(t, listing.Next)
+	listing := must(w.List(w.Context(), dlq.Filter{Topic: "none"}, dlq.Page{}))(w)
+	require.Empty(w, listing.Entries)
+	require.Empty(w, listing.Next)
 	// An entry that is stored late, from a spool, is the last in the order of storing, and at the time of its death in
 	// the other order.
-	late := put(t, s, letter(100, func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }))
+	late := w.put(letter(100, func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }))
 	stored := append(slices.Clone(oldest), late[0].ID)
 	for _, f := range []dlq.Filter{{}, {Topic: "orders"}, {Statuses: driver.Statuses()}} {
-		require.Equal(t, stored, pages(t, s, f, dlq.Page{Limit: 5, Order: driver.StoredFirst}, func() {}))
-		require.Equal(t, reversed(stored), pages(t, s, f, dlq.Page{Limit: 24, Order: driver.StoredLast}, func() {}))
-		require.Equal(t, late[0].ID, pages(t, s, f, dlq.Page{Limit: 5, Order: driver.OldestFirst}, func() {})[0])
+		require.Equal(w, stored, w.pages(f, dlq.Page{Limit: 5, Order: driver.StoredFirst}, func() {}))
+		require.Equal(w, reversed(stored), w.pages(f, dlq.Page{Limit: 24, Order: driver.StoredLast}, func() {}))
+		require.Equal(w, late[0].ID, w.pages(f, dlq.Page{Limit: 5, Order: driver.OldestFirst}, func() {})[0])
 	}
 }
 
@@ -201,35 +194,29 @@ func reversed(list []int64) []int64 {
 
 // Entries that are added or change status while a person pages through a listing cause no repeated and no missing
 // entries.
-func testPagingUnderInserts(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	there := putMany(t, s, 0, 20)
+func testPagingUnderInserts(w *world) {
+	there := w.putMany(0, 20)
 	n := 100
-	got := pages(t, s, dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}, dlq.Page{Limit: 4}, func() {
+	got := w.pages(dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}, dlq.Page{Limit: 4}, func() {
 		n++
-		putMany(t, s, n, n+1)
-		mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: there[19:20]})
+		w.putMany(n, n+1)
+		w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: there[19:20]})
 		there = append([]int64{}, there...)
-		mustChange(t, s, driver.Change{Action: driver.ActionRestore, IDs: there[19:20]})
+		w.mustChange(driver.Change{Action: driver.ActionRestore, IDs: there[19:20]})
 	})
-	require.Equal(t, reversed(there), got)
+	require.Equal(w, reversed(there), got)
 }
 
 // Letters that died in the same microsecond are ordered by id.
-func testPagingSameInstant(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	same := putMany(t, s, 0, 9, func(d *envelope.DeadLetter) { d.At = noon })
-	require.Equal(t, reversed(same), pages(t, s, dlq.Filter{}, dlq.Page{Limit: 2}, func() {}))
-	require.Equal(t, same, pages(t, s, dlq.Filter{}, dlq.Page{Limit: 2, Order: driver.OldestFirst}, func() {}))
+func testPagingSameInstant(w *world) {
+	same := w.putMany(0, 9, func(d *envelope.DeadLetter) { d.At = noon })
+	require.Equal(w, reversed(same), w.pages(dlq.Filter{}, dlq.Page{Limit: 2}, func() {}))
+	require.Equal(w, same, w.pages(dlq.Filter{}, dlq.Page{Limit: 2, Order: driver.OldestFirst}, func() {}))
 }
 
-func testForgedCursor(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	putMany(t, s, 0, 3)
-	listing := must(s.List(t.Context(), dlq.Filter{}, dlq.Page{Limit: 1}))(t)
+func testForgedCursor(w *world) {
+	w.putMany(0, 3)
+	listing := must(w.List(w.Context(), dlq.Filter{}, dlq.Page{Limit: 1}))(w)
 	for name, cursor := range map[string]string{
 		"text":        "first",
 		"not base64":  "!!!!",
@@ -240,45 +227,41 @@ func testForgedCursor(t *testing.T, db Database) {
 		"huge":        strings.Repeat("A", 100_000),
 		"other order": driver.Cursor{Order: driver.OldestFirst, At: noon, ID: 1}.String(),
 	} {
-		_, err := s.List(t.Context(), dlq.Filter{}, dlq.Page{After: cursor})
-		require.ErrorIs(t, err, dlq.ErrInvalid, name)
-		require.Less(t, len(err.Error()), 300, name)
+		_, err := w.List(w.Context(), dlq.Filter{}, dlq.Page{After: cursor})
+		require.ErrorIs(w, err, dlq.ErrInvalid, name)
+		require.Less(w, len(err.Error()), 300, name)
 	}
 	// A valid cursor works even if there is no entry at its position.
 	nowhere := driver.Cursor{Order: driver.NewestFirst, At: noon.Add(-time.Hour), ID: -5}
-	listing = must(s.List(t.Context(), dlq.Filter{}, dlq.Page{After: nowhere.String()}))(t)
-	require.Empty(t, listing.Entries)
+	listing = must(w.List(w.Context(), dlq.Filter{}, dlq.Page{After: nowhere.String()}))(w)
+	require.Empty(w, listing.Entries)
 }
 
-func testCount(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	putMany(t, s, 0, 7)
+func testCount(w *world) {
+	w.putMany(0, 7)
 	for limit, want := range map[int64]int64{0: 7, 3: 3, 7: 7, 100: 7} {
-		require.Equal(t, want, must(s.Count(t.Context(), dlq.Filter{Topic: "orders"}, limit))(t), "limit %d", limit)
+		require.Equal(w, want, must(w.Count(w.Context(), dlq.Filter{Topic: "orders"}, limit))(w), "limit %d", limit)
 	}
-	require.Zero(t, must(s.Count(t.Context(), dlq.Filter{Topic: "none"}, 0))(t))
+	require.Zero(w, must(w.Count(w.Context(), dlq.Filter{Topic: "none"}, 0))(w))
 }
 
 // A store may count from its statistics by cause and hour; the result must be the same.
-func testCountAgrees(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	list := putMany(t, s, 0, 24, func(d *envelope.DeadLetter) {
+func testCountAgrees(w *world) {
+	list := w.putMany(0, 24, func(d *envelope.DeadLetter) {
 		n := d.At.Sub(noon) / time.Second
 		d.At = noon.Add(n * 17 * time.Minute)
 		d.Origin.Topic = []string{"orders", "invoices"}[n%2]
 		d.Err.Message = []string{"timeout after 5s", "invalid CPF", "CPF is missing"}[n%3]
 	})
-	mustChange(t, s, driver.Change{Action: driver.ActionResolve, IDs: list[3:4], At: noon.Add(100 * time.Hour)})
-	mustChange(t, s, driver.Change{Action: driver.ActionDiscard, IDs: list[4:5], At: noon.Add(100 * time.Hour)})
+	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[3:4], At: noon.Add(100 * time.Hour)})
+	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: list[4:5], At: noon.Add(100 * time.Hour)})
 	statuses := [][]dlq.Status{nil, {dlq.Pending}, {dlq.Pending, dlq.Resolved, dlq.Pending}}
 	times := []time.Time{
 		{},
 		noon, noon.Truncate(time.Hour), noon.Add(time.Minute), noon.Add(2 * time.Hour),
 		noon.Add(5*time.Hour + time.Microsecond),
 	}
-	fingerprint := get(t, s, list[1]).Fingerprint
+	fingerprint := w.get(list[1]).Fingerprint
 	for n, f := range []dlq.Filter{
 		{},
 		{Topic: "orders"},
@@ -295,7 +278,7 @@ func testCountAgrees(t *testing.T, db Database) {
 		// Each filter is tested with each set of statuses, with and without each time.
 		var picked [][]dlq.Entry
 		for _, f.Statuses = range statuses {
-			picked = append(picked, all(t, s, f))
+			picked = append(picked, w.all(f))
 		}
 		for from := range times {
 			for to := range times {
@@ -304,59 +287,53 @@ func testCountAgrees(t *testing.T, db Database) {
 				if f.Validate() != nil {
 					continue
 				}
-				got := must(s.Count(t.Context(), f, 0))(t)
+				got := must(w.Count(w.Context(), f, 0))(w)
 				want := slices.DeleteFunc(slices.Clone(picked[with]), func(e dlq.Entry) bool {
 					return e.CreatedAt.Before(f.From) || !f.To.IsZero() && !e.CreatedAt.Before(f.To)
 				})
-				require.Len(t, want, int(got), "%+v", f)
+				require.Len(w, want, int(got), "%+v", f)
 				if n%5 == 0 {
-					require.Len(t, all(t, s, f), int(got), "%+v", f)
+					require.Len(w, w.all(f), int(got), "%+v", f)
 				}
 			}
 		}
 	}
 }
 
-func testCancelled(t *testing.T, db Database) {
-	t.Helper()
-	s := db.open(t)
-	id := put(t, s, letter(1))[0].ID
-	ctx, cancel := context.WithCancel(t.Context())
+func testCancelled(w *world) {
+	id := w.put(letter(1))[0].ID
+	ctx, cancel := context.WithCancel(w.Context())
 	cancel()
-	_, err := s.Put(ctx, letter(2))
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = s.Get(ctx, id)
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = s.Change(ctx, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", At: noon})
-	require.ErrorIs(t, err, context.Canceled)
+	_, err := w.Put(ctx, letter(2))
+	require.ErrorIs(w, err, context.Canceled)
+	_, err = w.Get(ctx, id)
+	require.ErrorIs(w, err, context.Canceled)
+	_, err = w.Change(ctx, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", At: noon})
+	require.ErrorIs(w, err, context.Canceled)
 	// The store still works.
-	require.Equal(t, dlq.Pending, get(t, s, id).Status)
-	put(t, s, letter(3))
+	require.Equal(w, dlq.Pending, w.get(id).Status)
+	w.put(letter(3))
 }
 
-func testReopen(t *testing.T, db Database) {
-	t.Helper()
-	first := db(t)
-	id := put(t, first, letter(1))[0].ID
-	mustChange(t, first, driver.Change{Action: driver.ActionDiscard, IDs: []int64{id}})
-	want := get(t, first, id)
-	require.NoError(t, first.Close())
-	second := db.open(t)
-	require.Equal(t, want, get(t, second, id))
-	require.Equal(t, driver.Seen, put(t, second, letter(1))[0].Result)
+func testReopen(w *world) {
+	id := w.put(letter(1))[0].ID
+	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: []int64{id}})
+	want := w.get(id)
+	require.NoError(w, w.Close())
+	second := w.on(w.open())
+	require.Equal(w, want, second.get(id))
+	require.Equal(w, driver.Seen, second.put(letter(1))[0].Result)
 }
 
-func testClose(t *testing.T, db Database) {
-	t.Helper()
-	s := db(t)
-	require.NoError(t, s.Ping(t.Context()))
-	require.NoError(t, s.Close())
-	require.NoError(t, s.Close())
-	_, err := s.Put(t.Context(), letter(1))
-	require.ErrorIs(t, err, dlq.ErrClosed)
-	_, err = s.Get(t.Context(), 1)
-	require.ErrorIs(t, err, dlq.ErrClosed)
-	_, err = s.List(t.Context(), dlq.Filter{}, dlq.Page{})
-	require.ErrorIs(t, err, dlq.ErrClosed)
-	require.ErrorIs(t, s.Ping(t.Context()), dlq.ErrClosed)
+func testClose(w *world) {
+	require.NoError(w, w.Ping(w.Context()))
+	require.NoError(w, w.Close())
+	require.NoError(w, w.Close())
+	_, err := w.Put(w.Context(), letter(1))
+	require.ErrorIs(w, err, dlq.ErrClosed)
+	_, err = w.Get(w.Context(), 1)
+	require.ErrorIs(w, err, dlq.ErrClosed)
+	_, err = w.List(w.Context(), dlq.Filter{}, dlq.Page{})
+	require.ErrorIs(w, err, dlq.ErrClosed)
+	require.ErrorIs(w, w.Ping(w.Context()), dlq.ErrClosed)
 }

@@ -3,6 +3,7 @@
 package dlqtest
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,7 +26,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 	t.Helper()
 	tests := []struct {
 		name string
-		run  func(t *testing.T, db Database)
+		run  func(w *world)
 	}{
 		{"ExactBytes", testExactBytes},
 		{"HostileText", testHostileText},
@@ -93,8 +94,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"RunLargePayload", testRunLargePayload},
 		{"RunSteps", testRunSteps},
 		{"RunSettle", testRunSettle},
-		{"RunLateOutcome", testRunLateOutcome},
-		{"RunLateOutcomeKnown", testRunLateOutcomeKnown},
+		{"RunLateOutcome", func(w *world) { lateOutcome(w, false) }},
+		{"RunLateOutcomeKnown", func(w *world) { lateOutcome(w, true) }},
 		{"RunSplit", testSplitRun},
 		{"Record", testRecord},
 		{"Tokens", testTokens},
@@ -112,19 +113,42 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			test.run(t, fresh(t))
+			test.run(newWorld(t, fresh(t)))
 		})
 	}
 	t.Run("Transfer", func(t *testing.T) {
 		t.Parallel()
-		testTransfer(t, fresh(t), fresh(t))
+		testTransfer(newWorld(t, fresh(t)), newWorld(t, fresh(t)))
 	})
 }
 
-// open opens a store and closes it when the test ends.
-func (db Database) open(t *testing.T) Store {
+// world is the environment of one case: a database, a store on it, and the helpers of the suite.
+type world struct {
+	*testing.T
+	Store
+
+	db Database
+}
+
+func newWorld(t *testing.T, db Database) *world {
 	t.Helper()
-	s := db(t)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	w := &world{T: t, db: db}
+	w.Store = w.open()
+	return w
+}
+
+// open opens another store on the database, as another process would. It is closed when the case ends.
+func (w *world) open() Store {
+	w.Helper()
+	s := w.db(w.T)
+	w.Cleanup(func() { require.NoError(w, s.Close()) })
 	return s
+}
+
+// on is the world with another store.
+func (w *world) on(s Store) *world { return &world{w.T, s, w.db} }
+
+// Run returns a redrive run; subtests are T's.
+func (w *world) Run(ctx context.Context, id string) (*redrive.Run, error) {
+	return w.Store.Run(ctx, id)
 }

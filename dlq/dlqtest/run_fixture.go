@@ -1,7 +1,6 @@
 package dlqtest
 
 import (
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -13,20 +12,20 @@ import (
 )
 
 // newRun creates a run and freezes its set; holder has its lease.
-func newRun(t *testing.T, s Store, spec redrive.Spec, chunk int) *redrive.Run {
-	t.Helper()
-	spec = must(spec.Resolve())(t)
+func (w *world) newRun(spec redrive.Spec, chunk int) *redrive.Run {
+	w.Helper()
+	spec = must(spec.Resolve())(w)
 	r := &redrive.Run{Run: wire.Run{
 		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana", ChangedAt: noon,
 		ChangedBy: "ana",
 	}}
-	require.NoError(t, s.CreateRun(t.Context(), r,
+	require.NoError(w, w.CreateRun(w.Context(), r,
 		driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: r.ID}))
-	r = must(s.LeaseRun(t.Context(), r.ID, holder, noon, 1000*time.Hour))(t)
+	r = must(w.LeaseRun(w.Context(), r.ID, holder, noon, 1000*time.Hour))(w)
 	for r.FrozenTo < r.FreezeTo {
 		before := r.FrozenTo
-		r = must(s.FreezeRun(t.Context(), r.ID, holder, noon, chunk))(t)
-		require.Greater(t, r.FrozenTo, before)
+		r = must(w.FreezeRun(w.Context(), r.ID, holder, noon, chunk))(w)
+		require.Greater(w, r.FrozenTo, before)
 	}
 	return r
 }
@@ -41,32 +40,30 @@ func stepOf(run string, at time.Time) redrive.Step {
 	}
 }
 
-func mustStep(t *testing.T, s Store, step redrive.Step) redrive.Stepped {
-	t.Helper()
-	stepped := must(s.StepRun(t.Context(), step))(t)
-	return stepped
+func (w *world) mustStep(step redrive.Step) redrive.Stepped {
+	w.Helper()
+	return must(w.StepRun(w.Context(), step))(w)
 }
 
 // claimAll claims the next items of a run.
-func claimAll(t *testing.T, s Store, run string, at time.Time, limit int) []dlq.Entry {
-	t.Helper()
-	items := must(s.NextItems(t.Context(), run, 0, limit, 1<<30))(t)
+func (w *world) claimAll(run string, at time.Time, limit int) []dlq.Entry {
+	w.Helper()
+	items := must(w.NextItems(w.Context(), run, 0, limit, 1<<30))(w)
 	step := stepOf(run, at)
 	for _, item := range items {
 		step.Claims = append(step.Claims, redrive.Claim{EntryID: item.EntryID, Version: item.Version})
 	}
-	return mustStep(t, s, step).Claimed
+	return w.mustStep(step).Claimed
 }
 
-func settled(t *testing.T, s Store, run string, at time.Time) redrive.Counts {
-	t.Helper()
-	r, _, err := s.SettleRun(t.Context(), run, holder, at, driver.MaxPage)
-	require.NoError(t, err)
+func (w *world) settled(run string, at time.Time) redrive.Counts {
+	w.Helper()
+	r, _, err := w.SettleRun(w.Context(), run, holder, at, driver.MaxPage)
+	require.NoError(w, err)
 	return r.Counts
 }
 
-func itemsOf(t *testing.T, s Store, run string, state redrive.ItemState) []redrive.Item {
-	t.Helper()
-	items := must(s.RunItems(t.Context(), run, redrive.ItemFilter{State: state, Limit: driver.MaxPage}))(t)
-	return items
+func (w *world) itemsOf(run string, state redrive.ItemState) []redrive.Item {
+	w.Helper()
+	return must(w.RunItems(w.Context(), run, redrive.ItemFilter{State: state, Limit: driver.MaxPage}))(w)
 }

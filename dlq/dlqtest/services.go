@@ -2,7 +2,6 @@ package dlqtest
 
 import (
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -13,11 +12,10 @@ import (
 
 // Processes report, an operator pauses their service, and each process learns that with its next report, as do
 // processes that start later.
-func testServices(t *testing.T, db Database) {
-	t.Helper()
-	s, ok := driver.As[driver.ServiceStore](db.open(t))
+func testServices(w *world) {
+	s, ok := driver.As[driver.ServiceStore](w.Store)
 	if !ok {
-		t.Skip("the store does not store reports of services")
+		w.Skip("the store does not store reports of services")
 	}
 	report := func(service, process string, at time.Time) *driver.ServiceReport {
 		return &driver.ServiceReport{
@@ -30,16 +28,15 @@ func testServices(t *testing.T, db Database) {
 		}
 	}
 	beat := func(r *driver.ServiceReport) driver.IntakePause {
-		pause := must(s.Beat(t.Context(), r))(t)
-		return pause
+		return must(s.Beat(w.Context(), r))(w)
 	}
 	for range 2 { // the same report again replaces it
-		require.False(t, beat(report("shop", "a", noon)).Paused)
+		require.False(w, beat(report("shop", "a", noon)).Paused)
 	}
 	beat(report("shop", "b", noon.Add(-time.Hour)))
 	beat(report("mail", "c", noon))
-	found := must(s.Services(t.Context(), noon.Add(-time.Minute)))(t)
-	require.Equal(t, []driver.Service{
+	found := must(s.Services(w.Context(), noon.Add(-time.Minute)))(w)
+	require.Equal(w, []driver.Service{
 		{Name: "mail", Processes: []driver.ServiceReport{*report("mail", "c", noon)}},
 		{Name: "shop", Processes: []driver.ServiceReport{*report("shop", "a", noon)}},
 	}, found)
@@ -50,29 +47,29 @@ func testServices(t *testing.T, db Database) {
 		Detail: map[string]string{"service": "shop"},
 	}
 	for range 2 {
-		require.NoError(t, s.PauseIntake(t.Context(), pause, record))
+		require.NoError(w, s.PauseIntake(w.Context(), pause, record))
 	}
-	require.Equal(t, pause, beat(report("shop", "a", noon.Add(time.Second))))
-	require.Equal(t, pause, beat(report("shop", "new", noon.Add(time.Second))))
-	require.False(t, beat(report("mail", "c", noon.Add(time.Second))).Paused)
-	found = must(s.Services(t.Context(), noon.Add(time.Hour)))(t)
-	require.Equal(t, []driver.Service{{Name: "shop", Pause: pause}}, found, "a pause is shown although no process reports")
-	records := recorded(t, s, dlq.AuditFilter{Action: driver.ActionPauseIntake}, dlq.Page{})
-	require.Len(t, records, 2)
-	require.Equal(t, []any{"ana", "bank is down", "shop"},
+	require.Equal(w, pause, beat(report("shop", "a", noon.Add(time.Second))))
+	require.Equal(w, pause, beat(report("shop", "new", noon.Add(time.Second))))
+	require.False(w, beat(report("mail", "c", noon.Add(time.Second))).Paused)
+	found = must(s.Services(w.Context(), noon.Add(time.Hour)))(w)
+	require.Equal(w, []driver.Service{{Name: "shop", Pause: pause}}, found, "a pause is shown although no process reports")
+	records := w.recorded(dlq.AuditFilter{Action: driver.ActionPauseIntake}, dlq.Page{})
+	require.Len(w, records, 2)
+	require.Equal(w, []any{"ana", "bank is down", "shop"},
 		[]any{records[0].Actor, records[0].Note, records[0].Detail["service"]})
 	pause.Paused = false
-	require.NoError(t, s.PauseIntake(t.Context(), pause, record))
-	require.False(t, beat(report("shop", "a", noon.Add(2*time.Second))).Paused)
+	require.NoError(w, s.PauseIntake(w.Context(), pause, record))
+	require.False(w, beat(report("shop", "a", noon.Add(2*time.Second))).Paused)
 
 	// A starting process removes the reports of processes that ended a day before.
 	beat(report("shop", "z", noon.Add(25*time.Hour)))
-	found = must(s.Services(t.Context(), noon.Add(-24*time.Hour)))(t)
-	require.Len(t, found[1].Processes, 1, "shop")
+	found = must(s.Services(w.Context(), noon.Add(-24*time.Hour)))(w)
+	require.Len(w, found[1].Processes, 1, "shop")
 	for _, r := range []*driver.ServiceReport{
 		report("", "a", noon), report("shop", "", noon), report(strings.Repeat("x", 256), "a", noon),
 	} {
-		_, err := s.Beat(t.Context(), r)
-		require.ErrorIs(t, err, dlq.ErrInvalid)
+		_, err := s.Beat(w.Context(), r)
+		require.ErrorIs(w, err, dlq.ErrInvalid)
 	}
 }
