@@ -55,23 +55,18 @@ var sharedKafka lazy[*KafkaServer]
 // SharedKafka returns the broker that all tests of the process share. Use Topic to separate tests.
 func SharedKafka(t testing.TB) *KafkaServer {
 	t.Helper()
-	k, err := sharedKafka.get(func() (*KafkaServer, error) {
+	return sharedKafka.get(t, func(ctx context.Context) (*KafkaServer, error) {
 		if brokers := os.Getenv("TEST_KAFKA_BROKERS"); brokers != "" {
 			return &KafkaServer{server: server{name: "kafka", external: true}, Brokers: strings.Split(brokers, ",")}, nil
 		}
-		return StartKafka(context.Background(), KafkaConfig{})
+		return StartKafka(ctx, KafkaConfig{})
 	})
-	Need(t, err)
-	return k
 }
 
 // Kafka starts a broker for this test only, and stops it at the end of the test.
 func Kafka(t testing.TB, cfg KafkaConfig) *KafkaServer {
 	t.Helper()
-	k, err := StartKafka(t.Context(), cfg)
-	Need(t, err)
-	owned(t, k)
-	return k
+	return own(t, cfg, StartKafka)
 }
 
 // StartKafka formats a data directory and starts a broker with it. The caller must close it.
@@ -80,38 +75,35 @@ func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(4)
+	dir, ports, err := newPlace("kafka", account{}, 4)
 	if err != nil {
 		return nil, err
 	}
+	node := kafkaNode{dir: dir, libs: libs, java: java}
 	k := &KafkaServer{Brokers: []string{loopback(ports[0])}}
+	if err := k.prepare(ctx, cfg, node, ports); err != nil {
+		return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy(), removeDir(dir))
+	}
+	return started(ctx, k)
+}
+
+func (k *KafkaServer) prepare(ctx context.Context, cfg KafkaConfig, node kafkaNode, ports []int) (err error) {
+	k.runs(node)
 	if cfg.Proxied {
 		if k.Proxy, err = StartProxy(loopback(ports[2])); err != nil {
-			return nil, err
+			return err
 		}
 		k.ProxiedBrokers = []string{k.Proxy.Addr}
 	}
-	dir, err := newDir("kafka", account{})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy())
-	}
-	node := kafkaNode{dir: dir, libs: libs, java: java}
 	settings := node.settings(ports, k.Proxy)
 	if cfg.Secured {
-		if k.Secured, err = newKafkaSecurity(dir, loopback(ports[3])); err != nil {
-			return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy(), removeDir(dir))
+		if k.Secured, err = newKafkaSecurity(node.dir, loopback(ports[3])); err != nil {
+			return err
 		}
 		k.Secured.listen(settings)
 	}
 	maps.Copy(settings, cfg.Settings)
-	if err := node.format(ctx, settings, clusterID(), k.Secured.users()...); err != nil {
-		return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy(), removeDir(dir))
-	}
-	k.runs(node)
-	if err := k.Start(ctx); err != nil {
-		return nil, errors.Join(err, k.Close())
-	}
-	return k, nil
+	return node.format(ctx, settings, clusterID(), k.Secured.users()...)
 }
 
 // runs returns how the broker is started and stopped.

@@ -23,14 +23,7 @@ type KafkaCluster struct {
 // KafkaOf starts a cluster of n nodes for this test only, and stops it at the end of the test.
 func KafkaOf(t testing.TB, n int) *KafkaCluster {
 	t.Helper()
-	c, err := StartKafkaCluster(t.Context(), n)
-	Need(t, err)
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("close the cluster: %v", err)
-		}
-	})
-	return c
+	return own(t, n, StartKafkaCluster)
 }
 
 // StartKafkaCluster starts n nodes. The caller must close the cluster.

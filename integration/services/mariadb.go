@@ -27,23 +27,13 @@ var sharedMariaDB lazy[*MySQLServer]
 // SharedMariaDB returns the MariaDB that all tests of the process share. Use Database to separate tests.
 func SharedMariaDB(t testing.TB) *MySQLServer {
 	t.Helper()
-	m, err := sharedMariaDB.get(func() (*MySQLServer, error) {
-		if m, err := externalMySQL(context.Background(), "mariadb"); m != nil || err != nil {
-			return m, err
-		}
-		return StartMariaDB(context.Background(), MySQLConfig{})
-	})
-	Need(t, err)
-	return m
+	return mariadb.shared(t, &sharedMariaDB, MySQLConfig{})
 }
 
 // MariaDB starts a MariaDB for this test only, and stops it at the end of the test.
 func MariaDB(t testing.TB, cfg MySQLConfig) *MySQLServer {
 	t.Helper()
-	m, err := StartMariaDB(t.Context(), cfg)
-	Need(t, err)
-	owned(t, m)
-	return m
+	return own(t, cfg, StartMariaDB)
 }
 
 // StartMariaDB creates an empty data directory and starts a MariaDB with it. The caller must close it.

@@ -43,24 +43,14 @@ var sharedMySQL lazy[*MySQLServer]
 // SharedMySQL returns the MySQL that all tests of the process share. Use Database to separate tests.
 func SharedMySQL(t testing.TB) *MySQLServer {
 	t.Helper()
-	m, err := sharedMySQL.get(func() (*MySQLServer, error) {
-		if m, err := externalMySQL(context.Background(), "mysql"); m != nil || err != nil {
-			return m, err
-		}
-		// MariaDB's default: with MySQL's 64 MiB, tests with messages of the largest size would be too expensive.
-		return StartMySQL(context.Background(), MySQLConfig{Args: []string{"--max-allowed-packet=16M"}})
-	})
-	Need(t, err)
-	return m
+	// MariaDB's default: with MySQL's 64 MiB, tests with messages of the largest size would be too expensive.
+	return mysqlItself.shared(t, &sharedMySQL, MySQLConfig{Args: []string{"--max-allowed-packet=16M"}})
 }
 
 // MySQL starts a MySQL for this test only, and stops it at the end of the test.
 func MySQL(t testing.TB, cfg MySQLConfig) *MySQLServer {
 	t.Helper()
-	m, err := StartMySQL(t.Context(), cfg)
-	Need(t, err)
-	owned(t, m)
-	return m
+	return own(t, cfg, StartMySQL)
 }
 
 // StartMySQL creates an empty data directory and starts a MySQL with it. The caller must close it.

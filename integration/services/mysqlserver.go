@@ -2,7 +2,6 @@ package services
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -64,19 +62,26 @@ type mysqlProduct struct {
 	fast      []string // unless it has to be durable
 }
 
+// shared returns the server that all tests of the process share: that of the environment, or one with cfg.
+func (p mysqlProduct) shared(t testing.TB, l *lazy[*MySQLServer], cfg MySQLConfig) *MySQLServer {
+	t.Helper()
+	return l.get(t, func(ctx context.Context) (*MySQLServer, error) {
+		if m, err := externalMySQL(ctx, p.name); m != nil || err != nil {
+			return m, err
+		}
+		return p.start(ctx, cfg)
+	})
+}
+
 // start creates an empty data directory and starts a server with it. The caller must close it.
 func (p mysqlProduct) start(ctx context.Context, cfg MySQLConfig) (*MySQLServer, error) {
 	program, owner, err := p.installed()
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(1)
+	dir, ports, err := newPlace(p.name, owner, 1)
 	if err != nil {
 		return nil, err
-	}
-	dir, err := newDir(p.name, owner)
-	if err != nil {
-		return nil, fmt.Errorf("services: %s: %w", p.name, err)
 	}
 	data := &mysqlData{product: p, program: program, dir: dir, owner: owner, port: ports[0], cfg: cfg}
 	if err := data.init(ctx); err != nil {
@@ -93,32 +98,17 @@ func (p mysqlProduct) start(ctx context.Context, cfg MySQLConfig) (*MySQLServer,
 		},
 	}
 	m.ready = func(ctx context.Context) error { return m.exec(ctx, "SELECT 1") }
-	if err := m.Start(ctx); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	return m, nil
+	return started(ctx, m)
 }
 
 // Database creates an empty database for the test, drops it at the end, and returns its URL, mysql://...
 func (m *MySQLServer) Database(t testing.TB) string {
 	t.Helper()
-	name := "test_" + strings.ToLower(rand.Text()[:10])
-	if err := m.exec(t.Context(), "CREATE DATABASE "+name+" CHARACTER SET utf8mb4"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := m.exec(ctx, "DROP DATABASE IF EXISTS "+name); err != nil {
-			t.Logf("database %s is not dropped: %v", name, err) // the test may have killed the server
-		}
+	return scratch(t, m.URL, func(ctx context.Context, name string) error {
+		return m.exec(ctx, "CREATE DATABASE "+name+" CHARACTER SET utf8mb4")
+	}, func(ctx context.Context, name string) error {
+		return m.exec(ctx, "DROP DATABASE IF EXISTS "+name)
 	})
-	u, err := url.Parse(m.URL)
-	if err != nil {
-		t.Fatal("services: the MySQL URL cannot be parsed") // not err: it repeats the URL with its password
-	}
-	u.Path = "/" + name
-	return u.String()
 }
 
 // exec runs one statement on a separate connection.

@@ -26,10 +26,7 @@ const pgbouncerPath = "/usr/sbin/pgbouncer"
 // PgBouncer starts a pgbouncer in front of p for this test only, and stops it at the end of the test.
 func PgBouncer(t testing.TB, p *PostgresServer) *PgBouncerServer {
 	t.Helper()
-	b, err := startPgBouncer(t.Context(), p)
-	Need(t, err)
-	owned(t, b)
-	return b
+	return own(t, p, startPgBouncer)
 }
 
 func startPgBouncer(ctx context.Context, p *PostgresServer) (*PgBouncerServer, error) {
@@ -42,13 +39,9 @@ func startPgBouncer(ctx context.Context, p *PostgresServer) (*PgBouncerServer, e
 		// not err: it repeats the URL with its password
 		return nil, errors.New("services: the PostgreSQL URL cannot be parsed")
 	}
-	ports, err := freePorts(1)
+	dir, ports, err := newPlace("pgbouncer", owner, 1)
 	if err != nil {
 		return nil, err
-	}
-	dir, err := newDir("pgbouncer", owner)
-	if err != nil {
-		return nil, fmt.Errorf("services: pgbouncer: %w", err)
 	}
 	login := "user=" + target.User.Username()
 	if password, ok := target.User.Password(); ok {
@@ -85,10 +78,7 @@ max_client_conn = 500
 		}
 		return conn.Close(ctx)
 	}
-	if err := b.Start(ctx); err != nil {
-		return nil, errors.Join(err, b.Close())
-	}
-	return b, nil
+	return started(ctx, b)
 }
 
 // Through returns the URL of a database of its server through pgbouncer.

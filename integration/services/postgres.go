@@ -2,7 +2,6 @@ package services
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,10 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -45,23 +42,18 @@ var sharedPostgres lazy[*PostgresServer]
 // SharedPostgres returns the database server that all tests of the process share. Use Database to separate tests.
 func SharedPostgres(t testing.TB) *PostgresServer {
 	t.Helper()
-	p, err := sharedPostgres.get(func() (*PostgresServer, error) {
+	return sharedPostgres.get(t, func(ctx context.Context) (*PostgresServer, error) {
 		if u := os.Getenv("TEST_POSTGRES_URL"); u != "" {
 			return &PostgresServer{server: server{name: "postgres", external: true}, URL: u}, nil
 		}
-		return StartPostgres(context.Background(), PostgresConfig{})
+		return StartPostgres(ctx, PostgresConfig{})
 	})
-	Need(t, err)
-	return p
 }
 
 // Postgres starts a database server for this test only, and stops it at the end of the test.
 func Postgres(t testing.TB, cfg PostgresConfig) *PostgresServer {
 	t.Helper()
-	p, err := StartPostgres(t.Context(), cfg)
-	Need(t, err)
-	owned(t, p)
-	return p
+	return own(t, cfg, StartPostgres)
 }
 
 // StartPostgres creates an empty cluster and starts it. The caller must close it.
@@ -74,13 +66,9 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*PostgresServer, er
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(1)
+	dir, ports, err := newPlace("postgres", owner, 1)
 	if err != nil {
 		return nil, err
-	}
-	dir, err := newDir("postgres", owner)
-	if err != nil {
-		return nil, fmt.Errorf("services: postgres: %w", err)
 	}
 	cluster := postgresCluster{bin: bin, dir: dir, owner: owner, port: ports[0], cfg: cfg}
 	if err := cluster.init(ctx); err != nil {
@@ -99,32 +87,17 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*PostgresServer, er
 		},
 	}
 	p.ready = func(ctx context.Context) error { return p.exec(ctx) }
-	if err := p.Start(ctx); err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
-	return p, nil
+	return started(ctx, p)
 }
 
 // Database creates an empty database for the test, drops it at the end, and returns its URL.
 func (p *PostgresServer) Database(t testing.TB) string {
 	t.Helper()
-	name := "test_" + strings.ToLower(rand.Text()[:10])
-	if err := p.exec(t.Context(), "CREATE DATABASE "+name); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := p.exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)"); err != nil {
-			t.Logf("database %s is not dropped: %v", name, err) // the test may have killed the server
-		}
+	return scratch(t, p.URL, func(ctx context.Context, name string) error {
+		return p.exec(ctx, "CREATE DATABASE "+name)
+	}, func(ctx context.Context, name string) error {
+		return p.exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
 	})
-	u, err := url.Parse(p.URL)
-	if err != nil {
-		t.Fatal("services: the PostgreSQL URL cannot be parsed") // not err: it repeats the URL with its password
-	}
-	u.Path = "/" + name
-	return u.String()
 }
 
 // exec runs statements on a separate connection; without statements it checks that the server responds.

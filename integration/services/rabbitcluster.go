@@ -20,14 +20,7 @@ type RabbitCluster struct {
 // RabbitMQOf starts a cluster of n nodes for this test only, and stops it at the end of the test.
 func RabbitMQOf(t testing.TB, cfg RabbitConfig, n int) *RabbitCluster {
 	t.Helper()
-	c, err := StartRabbitCluster(t.Context(), cfg, n)
-	Need(t, err)
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("close the cluster: %v", err)
-		}
-	})
-	return c
+	return own(t, n, func(ctx context.Context, n int) (*RabbitCluster, error) { return StartRabbitCluster(ctx, cfg, n) })
 }
 
 // StartRabbitCluster starts n nodes and returns once all know each other. The caller must close the cluster.

@@ -100,7 +100,7 @@ var sharedRabbit, sharedRabbit4 lazy[*Rabbit]
 // SharedRabbitMQ returns the broker that all tests of the process share. Do not stop it; use VHost to separate tests.
 func SharedRabbitMQ(t testing.TB) *Rabbit {
 	t.Helper()
-	r, err := sharedRabbit.get(func() (*Rabbit, error) {
+	return sharedRabbit.get(t, func(ctx context.Context) (*Rabbit, error) {
 		if u := os.Getenv("TEST_AMQP_URL"); u != "" {
 			return &Rabbit{
 				server: server{name: "rabbitmq", external: true}, URL: u,
@@ -108,36 +108,29 @@ func SharedRabbitMQ(t testing.TB) *Rabbit {
 			}, nil
 		}
 		_, measures := t.(*testing.B)
-		return StartRabbitMQ(context.Background(), RabbitConfig{Unsynced: !measures})
+		return StartRabbitMQ(ctx, RabbitConfig{Unsynced: !measures})
 	})
-	Need(t, err)
-	return r
 }
 
 // SharedRabbitMQ4 returns the RabbitMQ 4 that all tests of the process share. Do not stop it; use VHost to separate
 // tests.
 func SharedRabbitMQ4(t testing.TB) *Rabbit {
 	t.Helper()
-	r, err := sharedRabbit4.get(func() (*Rabbit, error) {
+	return sharedRabbit4.get(t, func(ctx context.Context) (*Rabbit, error) {
 		if u := os.Getenv("TEST_AMQP4_URL"); u != "" {
 			return &Rabbit{
 				server: server{name: "rabbitmq4", external: true}, URL: u,
 				ManagementURL: os.Getenv("TEST_AMQP4_MANAGEMENT_URL"),
 			}, nil
 		}
-		return StartRabbitMQ(context.Background(), RabbitConfig{Four: true})
+		return StartRabbitMQ(ctx, RabbitConfig{Four: true})
 	})
-	Need(t, err)
-	return r
 }
 
 // RabbitMQ starts a broker for this test only, and stops it at the end of the test.
 func RabbitMQ(t testing.TB, cfg RabbitConfig) *Rabbit {
 	t.Helper()
-	r, err := StartRabbitMQ(t.Context(), cfg)
-	Need(t, err)
-	owned(t, r)
-	return r
+	return own(t, cfg, StartRabbitMQ)
 }
 
 // StartRabbitMQ starts a broker and returns once it serves AMQP and the management API. The caller must close it.
@@ -146,11 +139,7 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitConfig) (*Rabbit, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := rabbits[0]
-	if err := r.Start(ctx); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	return r, nil
+	return started(ctx, rabbits[0])
 }
 
 // newRabbits prepares n brokers that know each other, without starting them. Closing the first one stops the name
@@ -240,24 +229,8 @@ func (r *Rabbit) VHost(t testing.TB) string {
 	if r.ManagementURL == "" {
 		return r.URL
 	}
-	name := "test-" + strings.ToLower(rand.Text()[:10])
-	if err := r.Management().AddVHost(t.Context(), name); err != nil {
-		t.Fatal(err)
-	}
 	r.explain(t)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := r.Management().DeleteVHost(ctx, name); err != nil {
-			t.Logf("virtual host %s is not deleted: %v", name, err) // the test may have killed the broker
-		}
-	})
-	u, err := url.Parse(r.URL)
-	if err != nil {
-		t.Fatal("services: the AMQP URL cannot be parsed") // not err: it repeats the URL with its password
-	}
-	u.Path = "/" + name
-	return u.String()
+	return scratch(t, r.URL, r.Management().AddVHost, r.Management().DeleteVHost)
 }
 
 // Settle makes the broker write the state of new quorum queues to disk. Call it after declaring them and before Kill:

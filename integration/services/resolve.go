@@ -1,13 +1,17 @@
 package services
 
 import (
+	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // UnavailableError means that the environment names no server and none is installed.
@@ -47,22 +51,22 @@ func Need(t testing.TB, err error) {
 }
 
 // closer is any server.
-type closer interface {
-	Close() error
-	Log() string
-}
+type closer interface{ Close() error }
 
-// owned closes a server at the end of the test.
-func owned(t testing.TB, s closer) {
+// own starts a server for this test only, and closes it at the end of the test.
+func own[S closer, C any](t testing.TB, cfg C, start func(context.Context, C) (S, error)) S {
 	t.Helper()
+	s, err := start(t.Context(), cfg)
+	Need(t, err)
 	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the end of the server's log:\n%s", s.Log())
+		if logs, ok := any(s).(interface{ Log() string }); ok && t.Failed() {
+			t.Logf("the end of the server's log:\n%s", logs.Log())
 		}
 		if err := s.Close(); err != nil {
 			t.Errorf("close the server: %v", err)
 		}
 	})
+	return s
 }
 
 // closers end the shared servers; Main runs them.
@@ -78,16 +82,42 @@ type lazy[S closer] struct {
 	err    error
 }
 
-func (l *lazy[S]) get(start func() (S, error)) (S, error) {
+// get returns the server, which start starts.
+func (l *lazy[S]) get(t testing.TB, start func(context.Context) (S, error)) S {
+	t.Helper()
 	l.once.Do(func() {
-		if l.server, l.err = start(); l.err != nil {
+		if l.server, l.err = start(context.Background()); l.err != nil {
 			return
 		}
 		closers.Lock()
 		defer closers.Unlock()
 		closers.all = append(closers.all, l.server.Close)
 	})
-	return l.server, l.err
+	Need(t, l.err)
+	return l.server
+}
+
+// scratch creates something on a server for the test, under a new name, and drops it at the end. It returns the
+// server's URL with the name as its path.
+func scratch(t testing.TB, server string, create, drop func(ctx context.Context, name string) error) string {
+	t.Helper()
+	name := "test_" + strings.ToLower(rand.Text()[:10])
+	if err := create(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := drop(ctx, name); err != nil {
+			t.Logf("%s is not dropped: %v", name, err) // the test may have killed the server
+		}
+	})
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal("services: the server's URL cannot be parsed") // not err: it repeats the URL with its password
+	}
+	u.Path = "/" + name
+	return u.String()
 }
 
 // Main runs the tests of a package, stops the shared servers, and exits:

@@ -74,6 +74,28 @@ func (s *server) Start(ctx context.Context) error {
 	}
 }
 
+// started starts a new server, and closes it if that fails.
+func started[S interface {
+	closer
+	Start(ctx context.Context) error
+}](ctx context.Context, s S) (S, error) {
+	if err := s.Start(ctx); err != nil {
+		return s, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// newPlace returns a directory and free ports for a server.
+func newPlace(name string, owner account, ports int) (dir string, free []int, err error) {
+	if free, err = freePorts(ports); err != nil {
+		return "", nil, err
+	}
+	if dir, err = newDir(name, owner); err != nil {
+		return "", nil, fmt.Errorf("services: %s: %w", name, err)
+	}
+	return dir, free, nil
+}
+
 // startOnce returns the process once it is ready. The error is final if the process ended on its own.
 func (s *server) startOnce(ctx context.Context) (*process, error) {
 	// The child outlives ctx, which bounds only the start.
