@@ -43,6 +43,8 @@ type Config struct {
 	// Begins makes streams implement driver.Beginner: of a message that was counted before, only deliveries that had begun
 	// are counted.
 	Begins bool
+	// Renews makes streams implement driver.Renewer. It excludes Begins.
+	Renews bool
 }
 
 // GaveUp is the queue of messages that the server has given up; see [Server.Dead].

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
 )
@@ -186,11 +188,20 @@ func (t *Transport) Receive(_ context.Context, q driver.Queue) (driver.Stream, e
 	}
 	st := &stream{t: t, s: s, q: have, window: q.Window, ended: make(chan struct{}), held: map[*stored]bool{}}
 	s.sessions[st] = true
-	if s.cfg.Begins {
+	switch {
+	case s.cfg.Begins:
 		return beginner{st}, nil
+	case s.cfg.Renews:
+		return renewer{st}, nil
 	}
 	return st, nil
 }
+
+// renewer is a stream that can recreate its messages.
+type renewer struct{ *stream }
+
+// Renew implements driver.Renewer.
+func (renewer) Renew(d *driver.Delivery) *message.Message { return d.Token.(*stored).render() }
 
 // beginner is a stream that records which deliveries have begun.
 type beginner struct{ *stream }

@@ -30,6 +30,7 @@ type delivery struct {
 	nacks     int              // in this process
 	hasSlot   atomic.Bool      // it takes a slot in the window
 	overflows bool             // it has given up its slot in the window
+	handed    bool             // a handler has had the message
 	doubtful  bool             // the engine may have published it again
 	moved     bool             // the engine has published it again: nothing has been settled
 	ordered   bool             // it has its turn within its Order, or waits for it
@@ -151,22 +152,27 @@ func (h *delivery) keep() {
 func (h *delivery) repeat() *delivery {
 	next := &delivery{
 		Delivery: h.Delivery, doubtful: h.doubtful, sub: h.sub, session: h.session, stage: h.stage, name: h.stageName(),
-		nacks:   h.nacks + 1,
+		nacks: h.nacks + 1, copy: h.copy,
 		ordered: h.ordered, suspect: h.suspect,
 	}
 	next.hasSlot.Store(h.hasSlot.Swap(false))
 	next.overflows, h.overflows = h.overflows, false
 	next.Origin.Redelivered = true
 	next.Origin.DeliveryCount++
-	if next.Message = h.copy; h.session.renewer != nil {
-		next.Message = h.session.renewer.Renew(&h.Delivery)
-		next.identify()
-	}
-	delete(next.Message.Metadata, envelope.KeySuspect)
+	next.restore()
 	next.uuid = next.Message.UUID
 	next.keep()
 	h.session.replace(h, next)
 	return next
+}
+
+// restore replaces the message by one as it was received: a handler may have changed the other.
+func (h *delivery) restore() {
+	if h.Message = h.copy; h.session.renewer != nil {
+		h.Message = h.session.renewer.Renew(&h.Delivery)
+		h.identify()
+	}
+	delete(h.Message.Metadata, envelope.KeySuspect)
 }
 
 // replace lists next instead of h.
@@ -182,9 +188,16 @@ func (s *session) replace(h, next *delivery) {
 
 // settle reports how the delivery has ended, and forgets it.
 func (h *delivery) settle(outcome driver.Answer, pause time.Duration) {
-	if outcome == driver.Release && h.sub.suspects.disarm(h) {
-		return
+	if outcome != driver.Release || !h.sub.suspects.disarm(h) {
+		h.end(outcome, pause)
 	}
+}
+
+// abandon releases a delivery whose handler is still running: it may yet kill the process, so its mark stays, and it
+// may be writing to the message.
+func (h *delivery) abandon() { h.end(driver.Release, 0) }
+
+func (h *delivery) end(outcome driver.Answer, pause time.Duration) {
 	if outcome == driver.Ack && !h.moved {
 		h.remember()
 	}
@@ -206,14 +219,6 @@ func (h *delivery) settle(outcome driver.Answer, pause time.Duration) {
 	}
 	s.report(h.settlement[:], h)
 	s.unlist(h) // after the report: deliveries that wait for the answer of an ended session look up its result
-}
-
-// abandon releases a delivery whose handler is still running, and may yet kill the process.
-func (h *delivery) abandon() {
-	if h.suspect != nil {
-		h.suspect.toRun = false // nothing to take back: its mark stays
-	}
-	h.settle(driver.Release, 0)
 }
 
 // remember records that the consumer has settled the stage, and clears its record of nacks.

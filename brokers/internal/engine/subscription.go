@@ -254,6 +254,7 @@ func (s *subscription) deliver(h *delivery) (again *delivery) {
 
 	select {
 	case s.out <- m:
+		h.handed = true
 	case <-s.stopping.Done():
 		h.settle(driver.Release, 0)
 		return nil

@@ -158,17 +158,18 @@ func (s *suspects) disarm(h *delivery) bool {
 	if s.limit == 0 || isClosed(h.session.lost) {
 		return false
 	}
-	if mark, marked := h.Message.Metadata[envelope.KeySuspect]; marked && h.suspect == nil && h.Suspect == 0 {
-		delete(h.Message.Metadata, envelope.KeySuspect)
-		h.suspect = parseSuspect(mark, s.limit)
+	if h.suspect == nil && h.Suspect == 0 && !h.handed {
+		if mark, marked := h.Message.Metadata[envelope.KeySuspect]; marked {
+			delete(h.Message.Metadata, envelope.KeySuspect)
+			h.suspect = parseSuspect(mark, s.limit)
+		}
 	}
 	if h.suspect == nil || !h.suspect.toRun {
 		return false
 	}
 	h.suspect.toRun = false
-	if h.copy != nil { // its handler may have changed the other
-		h.Message = h.copy
-		delete(h.Message.Metadata, envelope.KeySuspect)
+	if h.handed {
+		h.restore()
 	}
 	s.sub.background.Go(func() {
 		if !s.tryRepublish(h, 0) {

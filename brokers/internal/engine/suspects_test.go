@@ -186,27 +186,64 @@ func TestSuspects_CutsAndSlowHandlersKillNothing(t *testing.T) {
 // A deployment stops processes one after the other. What the broker counts then is no crash: a suspect that returns has
 // no permission to run any more, and is as it was, whatever its handler has done to it.
 func TestSuspects_OrderlyStopsKillNothing(t *testing.T) {
-	for after := 10 * time.Millisecond; after < 400*time.Millisecond; after += 10 * time.Millisecond {
-		synctest.Test(t, func(t *testing.T) {
-			s := drivertest.NewServer(rabbit())
-			p := open(t, s)
-			require.NoError(t, p.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
-			publishSuspects(t, p, 8)
-			for range 6 {
-				stopOrderly(t, open(t, s, concurrency(2), param("crash-limit", "3")), after)
+	renews := rabbit()
+	renews.Renews = true
+	for name, broker := range map[string]drivertest.Config{"copies": rabbit(), "renews": renews} {
+		t.Run(name, func(t *testing.T) {
+			for after := 10 * time.Millisecond; after < 400*time.Millisecond; after += 10 * time.Millisecond {
+				stopsKillNothing(t, broker, after)
 			}
-			p.consume(func(m *message.Message) {
-				if string(m.Payload) != m.UUID {
-					t.Errorf("message %s has the payload %q", m.UUID, m.Payload)
-				}
-				m.Ack()
-			})
-			time.Sleep(time.Minute) // virtual
-			synctest.Wait()
-			require.Empty(t, s.Dead("orders.billing_dlq"), "stopped after %s", after)
-			require.Empty(t, s.Messages("orders", "billing"))
 		})
 	}
+}
+
+func stopsKillNothing(t *testing.T, broker drivertest.Config, after time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(broker)
+		p := open(t, s)
+		require.NoError(t, p.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
+		publishSuspects(t, p, 8)
+		for range 6 {
+			stopOrderly(t, open(t, s, concurrency(2), param("crash-limit", "3")), after)
+		}
+		p.consume(func(m *message.Message) {
+			if string(m.Payload) != m.UUID {
+				t.Errorf("message %s has the payload %q", m.UUID, m.Payload)
+			}
+			m.Ack()
+		})
+		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
+		require.Empty(t, s.Dead("orders.billing_dlq"), "stopped after %s", after)
+		require.Empty(t, s.Messages("orders", "billing"))
+	})
+}
+
+// A handler that outlives the drain has its message still, so the engine must not look at it: a map that is read while
+// it is written ends the process. The mark that this handler writes is none of the broker's.
+func TestSuspects_AHandlerThatOutlivesTheDrainKeepsItsMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		ends := make(chan struct{})
+		p.consume(func(m *message.Message) {
+			m.Metadata.Set(envelope.KeySuspect, "0!")
+			<-ends
+		})
+		p.publish("slow")
+		synctest.Wait()
+		s.With(func(h *drivertest.Hooks) {
+			h.Publish = func(o *driver.Outgoing) drivertest.Verdict {
+				t.Errorf("message %s was published while its handler ran", o.Message.UUID)
+				return drivertest.Verdict{Copies: 1}
+			}
+		})
+		require.NoError(t, p.Close())
+		close(ends)
+		synctest.Wait()
+		require.Len(t, s.Messages("orders", "billing"), 1)
+	})
 }
 
 // publishSuspects publishes n messages that wait for their run.
