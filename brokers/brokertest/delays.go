@@ -17,16 +17,9 @@ import (
 
 // A first-delivery delay of a minute is not used for retries, which have their own delays.
 func firstDeliveryDelay(w *world) {
-	b := w.open()
-	topic := w.topic("reminders")
+	b, topic := w.openTopic("reminders")
 	first, retry := w.scaled(time.Minute), w.scaled(2*time.Second)
-	c := w.consume(b, topic, middleware.Config{Backoff: middleware.Constant(retry)},
-		func(r run) error {
-			if r.Attempt < 3 {
-				return errFails
-			}
-			return nil
-		})
+	c := w.consume(b, topic, middleware.Config{Backoff: middleware.Constant(retry)}, failsBefore(3))
 
 	m := newMessage("remind")
 	envelope.SetDelay(m, first)
@@ -46,8 +39,7 @@ func firstDeliveryDelay(w *world) {
 }
 
 func watermillDelay(w *world) {
-	b := w.open()
-	topic := w.topic("reminders")
+	b, topic := w.openTopic("reminders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 
 	wait := w.scaled(10 * time.Second)
@@ -60,8 +52,7 @@ func watermillDelay(w *world) {
 
 // A queue with one time to live per message would hold the short delay behind the long one.
 func shortOvertakesLong(w *world) {
-	b := w.open()
-	topic := w.topic("reminders")
+	b, topic := w.openTopic("reminders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 
 	w.publish(b, topic, newMessage("none"))
@@ -143,8 +134,7 @@ func delayBeyondLimit(w *world) {
 
 // With [0,1,5] the first retry is immediate.
 func delayZero(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 	w.publish(b, topic, newMessage("first"))
 	origin := c.waitRuns(1)[0].Origin

@@ -22,8 +22,7 @@ func waitingMessagesAreCounted(w *world) {
 		w.Skip("the broker does not count waiting messages")
 	}
 	topic := w.topic("reminders")
-	gate, open := newGate()
-	w.Cleanup(open)
+	gate, open := w.gate()
 	c := w.consume(b, topic, middleware.Config{}, func(r run) error {
 		switch string(r.Message.Payload) {
 		case "later":
@@ -70,8 +69,7 @@ func readyMessagesAndDeadLettersAreCounted(w *world) {
 		w.Skip("the broker does not count waiting messages")
 	}
 	topic := w.topic("orders")
-	gate, open := newGate()
-	w.Cleanup(open)
+	gate, open := w.gate()
 	c := w.consume(b, topic, middleware.Config{}, func(r run) error {
 		switch string(r.Message.Payload) {
 		case "dies":

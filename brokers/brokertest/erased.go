@@ -98,10 +98,8 @@ func (w *world) erasedWhileRunning(subscriptions, handlers int) {
 	w.Helper()
 	w.alone()
 	topic := w.topic("orders")
-	last, openLast := newGate()
-	w.Cleanup(openLast)
-	first, openFirst := newGate()
-	w.Cleanup(openFirst)
+	last, openLast := w.gate()
+	first, openFirst := w.gate()
 	var started atomic.Int32
 	var consumers []*consumer
 	var b brokers.Broker
@@ -196,10 +194,8 @@ func erasedWhileRetriesArePublished(w *world) {
 	topic := w.topic("orders")
 	erase := sync.OnceFunc(func() { w.erase(topic) })
 	var reached atomic.Int32
-	together, all := newGate()
-	w.Cleanup(all)
-	published, allPublished := newGate() // so that all are stored before the queue is deleted
-	w.Cleanup(allPublished)
+	together, all := w.gate()
+	published, allPublished := w.gate() // so that all are stored before the queue is deleted
 	retries := &reluctant{Broker: b, before: func() error {
 		<-published
 		if int(reached.Add(1)) >= handlers {
@@ -236,8 +232,7 @@ func erasedAndRecreated(w *world) {
 	w.alone()
 	topic := w.topic("orders")
 	b, atOnce := w.openFor(n)
-	gate, open := newGate()
-	w.Cleanup(open)
+	gate, open := w.gate()
 	ours := w.consume(b, topic, middleware.Config{}, func(run) error {
 		<-gate
 		return nil
@@ -247,8 +242,7 @@ func erasedAndRecreated(w *world) {
 	w.erase(topic)
 
 	other, otherAtOnce := w.openFor(n, func(c *brokers.Config) { c.DrainTimeout = 100 * time.Millisecond })
-	held, release := newGate()
-	w.Cleanup(release)
+	held, release := w.gate()
 	theirs := w.consume(other, topic, middleware.Config{}, func(run) error {
 		<-held
 		return nil
@@ -270,12 +264,7 @@ func erasedAndPositionsStartOver(w *world) {
 	w.alone()
 	topic := w.topic("orders")
 	b, _ := w.openFor(n)
-	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(0)}, func(r run) error {
-		if r.Attempt == 1 {
-			return errFails
-		}
-		return nil
-	})
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(0)}, failsBefore(2))
 	for range 2 {
 		batch := w.batch(n)
 		w.publishUntil(b, topic, batch...)

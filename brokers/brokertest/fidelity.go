@@ -39,8 +39,7 @@ func payloads() map[string][]byte {
 
 // Dead letters can be reprocessed, byte for byte.
 func payloadsSurvive(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(time.Second)},
 		func(run) error { return errFails })
 
@@ -108,8 +107,7 @@ func (w *world) headersSurvive(headers map[string]string) {
 // untilDead publishes m to a handler that fails n times, and returns the dead letter followed by the message of each
 // run.
 func (w *world) untilDead(m *message.Message, n int) []*message.Message {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	c := w.consume(b, topic, middleware.Config{MaxAttempts: n, Backoff: w.steps(0, time.Second)},
 		func(run) error { return errFails })
 	w.publish(b, topic, m)
@@ -134,8 +132,7 @@ func messageIDStable(w *world) {
 
 // A header of 140 KB kills an AMQP connection, and nears the limit of a Kafka record.
 func hugeErrorText(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	fail := errors.New(strings.Repeat("é", 100_000))
 	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: middleware.None()},
 		func(r run) error {

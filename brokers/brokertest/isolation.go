@@ -93,12 +93,7 @@ func redriveReachesConsumer(w *world) {
 func originIsFilled(w *world) {
 	billing, mail := w.open(group("billing")), w.open(group("mail"))
 	topic := w.topic("orders")
-	again := func(r run) error {
-		if r.Attempt == 1 {
-			return errFails
-		}
-		return nil
-	}
+	again := failsBefore(2)
 	cfg := middleware.Config{Backoff: middleware.None()}
 	inBilling := w.consume(billing, topic, cfg, again)
 	inMail := w.consume(mail, topic, cfg, again)

@@ -27,8 +27,7 @@ func sizedPayload(n int64) *message.Message { return newMessage(strings.Repeat("
 // A reader of dead letters, such as a collector, may start before there is one. The queue that it creates must have
 // room for the largest message.
 func largestWithAnEarlyReader(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	w.read(b, brokers.NameScheme{}.For(topic, defaultGroup).Dead, 0)
 	w.largest(b, topic, b.Capabilities().MaxMessageBytes, sizedPayload)
 }
@@ -45,8 +44,7 @@ func largestHeaders(w *world) {
 // A foreign producer may have stored a message that the broker accepts from it but not from us: it cannot be retried,
 // and is dead-lettered to the first sink that has room. Those behind it are handled.
 func largestWithoutRoom(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	tooLarge := fmt.Errorf("the message: %w", brokers.ErrTooLarge)
 	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: 3, Backoff: w.steps(0),

@@ -20,8 +20,7 @@ func lockedMessage(w *world) {
 	const n = 8
 	b, _ := w.openFor(n)
 	topic := w.topic("orders")
-	gate, open := newGate()
-	w.Cleanup(open)
+	gate, open := w.gate()
 	c := w.consume(b, topic, middleware.Config{}, func(run) error {
 		<-gate
 		return nil
@@ -60,8 +59,7 @@ func deletedMessage(w *world) {
 	}
 	b, _ := w.openFor(len(results))
 	topic := w.topic("orders")
-	gate, open := newGate()
-	w.Cleanup(open)
+	gate, open := w.gate()
 	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(0)}, func(r run) error {
 		<-gate
 		return results[string(r.Message.Payload)]

@@ -18,8 +18,7 @@ import (
 
 // With one handler at a time, fifty messages are handled before the poison in front of them is retried.
 func poisonDoesNotBlock(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	published := make(chan struct{})
 	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: 3, Backoff: w.steps(time.Minute),
@@ -56,8 +55,7 @@ func (w *world) mostIn(window time.Duration) int { return int(window / (100 * ti
 
 // A plain broker redelivers a nacked message ten thousand times a second.
 func nackIsPaced(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	sub := b.Subscriber()
 	in, err := sub.Subscribe(w.Context(), topic)
 	require.NoError(w, err)
@@ -83,8 +81,7 @@ func nackIsPaced(w *world) {
 }
 
 func failingRescheduleDoesNotSpin(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	var healed atomic.Bool
 	cfg := middleware.Config{
 		Backoff:   middleware.None(),
@@ -97,12 +94,7 @@ func failingRescheduleDoesNotSpin(w *world) {
 				return b.Reschedule(ctx, o, m, d)
 			}),
 	}
-	c := w.consume(b, topic, cfg, func(r run) error {
-		if r.Attempt == 1 {
-			return errFails
-		}
-		return nil
-	})
+	c := w.consume(b, topic, cfg, failsBefore(2))
 	began := time.Now()
 	w.publish(b, topic, newMessage("order"))
 	pause(w.window()) // while runs are counted
@@ -115,8 +107,7 @@ func failingRescheduleDoesNotSpin(w *world) {
 }
 
 func failingDeadLetterIsNotLost(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	var left atomic.Int32
 	left.Store(7)
 	cfg := middleware.Config{
@@ -138,13 +129,7 @@ func manyWaiting(w *world) {
 	b := w.open(concurrency(16))
 	topic := w.topic("orders")
 	wait := w.scaled(5 * time.Second)
-	c := w.consume(b, topic, middleware.Config{Backoff: middleware.Constant(wait)},
-		func(r run) error {
-			if r.Attempt == 1 {
-				return errFails
-			}
-			return nil
-		})
+	c := w.consume(b, topic, middleware.Config{Backoff: middleware.Constant(wait)}, failsBefore(2))
 	w.publish(b, topic, w.batch(w.h.Volume)...)
 	runs := c.waitRuns(2 * w.h.Volume)
 	c.quiet()

@@ -15,8 +15,7 @@ import (
 // producedUnpublishable: a router publishes a handler's messages after the pipeline has returned. If that fails, the
 // attempt has failed: it is counted, retried and dead-lettered, and never reported as a success.
 func producedUnpublishable(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	closed := w.open()
 	refusing := closed.Publisher()
 	require.NoError(w, closed.Close())
@@ -49,12 +48,7 @@ func producedCopies(w *world) {
 	b := w.open()
 	topic, next := w.topic("orders"), w.topic("enriched")
 	cfg := middleware.Config{MaxAttempts: 3, Backoff: w.steps(100 * time.Millisecond)}
-	second := w.consume(b, next, cfg, func(r run) error {
-		if r.Attempt == 1 {
-			return errFails
-		}
-		return nil
-	})
+	second := w.consume(b, next, cfg, failsBefore(2))
 	first := w.newConsumer(b, cfg)
 	first.router.AddHandler("handler", topic, b.Subscriber(), next, b.Publisher(),
 		func(m *message.Message) ([]*message.Message, error) {

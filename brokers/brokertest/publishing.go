@@ -12,8 +12,7 @@ import (
 )
 
 func publishCopies(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	gate, open := newGate()
 	c := w.consume(b, topic, middleware.Config{Backoff: middleware.None()}, func(r run) error {
 		<-gate
@@ -64,8 +63,7 @@ func publishConcurrently(w *world) {
 
 // Every message that Publish did not refuse is delivered to a later consumer.
 func publishWithoutConsumer(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	if err := b.Publisher().Publish(topic, newMessage("early")); err != nil {
 		require.ErrorIs(w, err, brokers.ErrUnroutable)
 		return

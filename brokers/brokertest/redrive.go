@@ -57,8 +57,7 @@ func redriveToAMissingConsumer(w *world) {
 
 // A message that a foreign consumer dead-lettered is redriven to its topic.
 func publishToAMissingTopic(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	for range 2 {
 		m := newMessage("lost")
 		m.SetContext(envelope.WithExistingOnly(w.Context()))

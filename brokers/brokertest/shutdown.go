@@ -197,8 +197,7 @@ func closeTwice(w *world) {
 }
 
 func closedRefuses(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 	w.publish(b, topic, newMessage("order"))
 	r := c.waitRuns(1)[0]
@@ -225,8 +224,7 @@ func sharedPublisher(w *world) {
 	b := w.open()
 	topic, invoices := w.topic("orders"), w.topic("invoices")
 	results := w.consume(b, invoices, middleware.Config{}, func(run) error { return nil })
-	closed, closing := newGate()
-	w.Cleanup(closing)
+	closed, closing := w.gate()
 	shared := closeSignal{b.Publisher(), closing}
 	c := w.newConsumer(b, middleware.Config{MaxAttempts: 1})
 	c.router.AddHandler("idle", w.topic("returns"), b.Subscriber(), invoices, shared, message.PassthroughHandler)
@@ -260,8 +258,7 @@ func (p closeSignal) Close() error {
 
 // Watermill's router closes the publishers and subscribers of its handlers, including shared ones.
 func handlesAreIndependent(w *world) {
-	b := w.open()
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders")
 	one, two := b.Publisher(), b.Publisher()
 	subOne, subTwo := b.Subscriber(), b.Subscriber()
 	in, err := subTwo.Subscribe(w.Context(), topic)

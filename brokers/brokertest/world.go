@@ -89,6 +89,12 @@ func (w *world) open(change ...func(*brokers.Config)) brokers.Broker {
 	return b
 }
 
+// openTopic opens a broker for a case with one topic.
+func (w *world) openTopic(name string) (b brokers.Broker, topic string) {
+	w.Helper()
+	return w.open(), w.topic(name)
+}
+
 func group(name string) func(*brokers.Config) { return func(c *brokers.Config) { c.Group = name } }
 
 func concurrency(n int) func(*brokers.Config) {
@@ -344,4 +350,21 @@ func newMessage(payload string) *message.Message {
 func newGate() (gate chan struct{}, open func()) {
 	gate = make(chan struct{})
 	return gate, sync.OnceFunc(func() { close(gate) })
+}
+
+// gate is newGate for a case that starts its consumers later: it is opened at the end.
+func (w *world) gate() (gate chan struct{}, open func()) {
+	gate, open = newGate()
+	w.Cleanup(open)
+	return gate, open
+}
+
+// failsBefore is a handler that fails until that attempt.
+func failsBefore(attempt int) func(r run) error {
+	return func(r run) error {
+		if r.Attempt < attempt {
+			return errFails
+		}
+		return nil
+	}
 }
