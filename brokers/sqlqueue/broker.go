@@ -29,8 +29,9 @@ var (
 // New creates a queue on db, which the caller has opened with a driver of its choice and closes after the Broker. It
 // creates the tables, unless migrate=false.
 //
-// Options are those of brokers.Open. Only the parameters of a Config's URL are used. On SQLite, db's connections need
-// busy_timeout and transactions that begin as writers; brokers.Open sets them.
+// Options are those of brokers.Open. Only the parameters of a Config's URL are used. On MySQL, db's sessions must be
+// strict and commit automatically; New refuses others. On SQLite, db's connections need busy_timeout and transactions
+// that begin as writers. brokers.Open sets all of this.
 func New(ctx context.Context, db *sql.DB, name Dialect, opts ...brokers.Option) (*Broker, error) {
 	d := urlDriver{scheme: string(name)}
 	if err := name.Validate(); err != nil {

@@ -50,6 +50,9 @@ func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg b
 	if err := db.PingContext(ctx); err != nil {
 		return nil, fmt.Errorf("sqlqueue: reach the database: %w", err)
 	}
+	if err := name.CheckSession(ctx, db); err != nil {
+		return nil, fmt.Errorf("sqlqueue: %w", err)
+	}
 	if cfg.Params.Bool("migrate") {
 		if err := Migrate(ctx, db, name); err != nil {
 			return nil, err

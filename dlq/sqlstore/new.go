@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/redrive-go/redrive/internal/sqldb"
@@ -61,9 +60,9 @@ func (c Config) Validate() error {
 // New keeps dead letters in db, which the caller has opened with a driver of its choice and closes after the Store. It
 // creates the tables, unless cfg.KeepSchema. Any number of processes may call it at once.
 //
-// On PostgreSQL the driver must be pgx. On MySQL, sql_mode must be strict, and no parameter loc may make times local.
-// On SQLite, transactions must begin as writers (_txlock=immediate), and connections wait for each other
-// (busy_timeout). [Open] does all of this with a URL.
+// On PostgreSQL the driver must be pgx. On MySQL, sessions must be strict and commit automatically, and no parameter
+// loc may make times local. On SQLite, transactions must begin as writers (_txlock=immediate), and connections wait for
+// each other (busy_timeout). [Open] does all of this with a URL.
 func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlstore: %w", err)
@@ -93,9 +92,6 @@ func dialectOf(cfg Config) dialect {
 	}
 }
 
-// strictMode matches the modes in which MySQL does not truncate what is too long.
-var strictMode = regexp.MustCompile(`STRICT_(ALL|TRANS)_TABLES|TRADITIONAL`)
-
 // checkPool rejects a pool that would lose or change letters without an error.
 func (s *Store) checkPool(ctx context.Context) error {
 	switch s.dialect.name() {
@@ -106,16 +102,12 @@ func (s *Store) checkPool(ctx context.Context) error {
 			return errors.Join(errors.New("the driver does not send slices as arrays: use github.com/jackc/pgx/v5/stdlib"), err)
 		}
 	case MySQL:
-		var mode string
-		var at any
-		err := s.write.QueryRowContext(ctx, "SELECT concat(@@sql_mode, ' '), CAST('2026-01-02 03:04:05' AS DATETIME)").Scan(
-			&mode, &at)
-		if err != nil {
+		if err := MySQL.CheckSession(ctx, s.write); err != nil {
 			return err
 		}
-		if !strictMode.MatchString(mode) {
-			return errors.New("the connections are not strict, and would cut what is too long: add " +
-				"sql_mode='STRICT_ALL_TABLES' to the DSN")
+		var at any
+		if err := s.write.QueryRowContext(ctx, "SELECT CAST('2026-01-02 03:04:05' AS DATETIME)").Scan(&at); err != nil {
+			return err
 		}
 		if t, parsed := at.(time.Time); parsed && !t.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
 			return errors.New("the connections read times in a zone: remove loc from the DSN")

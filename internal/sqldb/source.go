@@ -92,11 +92,7 @@ func (s *Source) mysql(u *url.URL, native url.Values) error {
 		address = "unix(" + socket + ")"
 		native.Del("socket")
 	}
-	if !native.Has("sql_mode") {
-		// Without strict mode, the server truncates values silently. This also disables NO_BACKSLASH_ESCAPES and
-		// ANSI_QUOTES.
-		native.Set("sql_mode", "'STRICT_ALL_TABLES'")
-	}
+	setMySQLSession(native)
 	dsn.WriteString(address + "/" + url.PathEscape(database) + "?" + native.Encode())
 	s.DSN = dsn.String()
 	return nil

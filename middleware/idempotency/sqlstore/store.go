@@ -32,6 +32,9 @@ func New(ctx context.Context, db *sql.DB, name Dialect) (*Store, error) {
 	if err := name.Validate(); err != nil {
 		return nil, fmt.Errorf("idempotency/sqlstore: %w", err)
 	}
+	if err := name.CheckSession(ctx, db); err != nil {
+		return nil, fmt.Errorf("idempotency/sqlstore: %w", err)
+	}
 	schema := sqldb.Schema{Dialect: name, Files: migrations, Table: "redrive_processed_schema"}
 	if err := schema.Up(ctx, db); err != nil {
 		return nil, fmt.Errorf("idempotency/sqlstore: migrate: %w", err)
