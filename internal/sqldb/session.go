@@ -13,8 +13,8 @@ import (
 const everyRow = "18446744073709551615"
 
 // setMySQLSession adds the variables of a session to a DSN's parameters. An operator may change their values on the
-// server, and rows would be lost without an error: without autocommit, or with chained transactions, what was confirmed
-// is never committed, and a limit hides rows from our queries.
+// server, and rows would be lost without an error: without autocommit, or with chained transactions, nothing that we
+// confirmed is committed, and a limit hides rows from our queries.
 func setMySQLSession(params url.Values) {
 	params.Set("autocommit", "1")
 	params.Set("completion_type", "0")
