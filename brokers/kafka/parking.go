@@ -248,11 +248,11 @@ func (o *keyOrder) block(d *delivery) bool {
 	return true
 }
 
-// errGivenUp means that the partition was given up before a record was in its place.
+// errGivenUp means that the partition was given up before a record was stored.
 var errGivenUp = errors.New("the partition is given up")
 
-// put writes a record to the parking topic and waits until follow has read it, which accounted reports. The error is
-// errGivenUp, or wraps brokers.ErrTooLarge.
+// put writes a record to the parking topic and waits until follow has read it, which accounted reports, or leaves that
+// to the next owner. The error is errGivenUp, or wraps brokers.ErrTooLarge.
 func (o *keyOrder) put(r *kgo.Record, accounted func(*keyState) bool) error {
 	topics, log := o.p.sub.b.topics, o.p.sub.log
 	for n := 1; ; n++ {
@@ -297,8 +297,9 @@ func (o *keyOrder) store(r *kgo.Record) error {
 	return nil
 }
 
-// waitFor returns true when follow has read the record, and false if the topic that lot belongs to was deleted or the
-// partition is given up.
+// waitFor returns true when follow has read a record that was stored, and false if the topic that lot belongs to was
+// deleted. If the partition is given up, the next owner reads the record before it handles anything, so it is in its
+// place: if it were not settled where it came from, it would be handled twice.
 func (o *keyOrder) waitFor(key string, lot *tracker, accounted func(*keyState) bool) bool {
 	for {
 		o.mu.Lock()
@@ -311,7 +312,7 @@ func (o *keyOrder) waitFor(key string, lot *tracker, accounted func(*keyState) b
 		select {
 		case <-changed:
 		case <-o.p.ctx.Done():
-			return false
+			return true
 		}
 	}
 }
