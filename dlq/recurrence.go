@@ -26,6 +26,8 @@ type RecurrenceQuery struct {
 	Period time.Duration
 	// Now is the end of the period. Defaults to the time of the call. The whole hour that it is in counts.
 	Now time.Time
+	// Shown, unless nil, changes the causes before they are compared, for a caller to whom some look the same.
+	Shown func([]driver.Group) []driver.Group
 }
 
 // How the causes of dead letters have changed; see package wire.
@@ -60,6 +62,9 @@ func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrenc
 		return nil, err
 	}
 	r.Incomplete = more
+	if q.Shown != nil {
+		groups = q.Shown(groups)
+	}
 	for i := range groups {
 		addCause(r, &groups[i])
 	}

@@ -24,7 +24,20 @@ import (
 )
 
 // secrets are the values of one store that its roles may not see.
-type secrets struct{ cpf, mail, password, bytes string }
+type secrets struct {
+	cpf, mail, password, bytes string
+	// mails, unless empty, are the addresses of its messages, one after the other, instead of mail.
+	mails string
+}
+
+// at are the secrets in the i-th message.
+func (s secrets) at(i int) secrets {
+	if s.mails != "" {
+		mails := strings.Fields(s.mails)
+		s.mail = mails[i%len(mails)]
+	}
+	return s
+}
 
 // secretive returns a server whose store has the secrets wherever a message can carry them.
 func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
@@ -43,14 +56,16 @@ func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
 	s.handler.RecordEveryGuess()
 	died := time.Date(2025, 11, 20, 7, 30, 0, 0, time.UTC)
 	var letters []*dlq.Entry
-	for i, payload := range []string{
-		`{"order":1,"customer":{"cpf":"` + of.cpf + `"}}`,
-		`{"order":2,"cpf":` + strings.NewReplacer(".", "", "-", "").Replace(of.cpf) + `}`,
-		`{"mail":"` + strings.Replace(of.mail, "@", `\u0040`, 1) + `"}`,
-		"\xff" + of.bytes,
-		strings.Join(strings.Split(of.mail, ""), "\x00"),
-		`{"plain":true}`,
-	} {
+	for i := range 6 {
+		of := of.at(i)
+		payload := []string{
+			`{"order":1,"customer":{"cpf":"` + of.cpf + `"}}`,
+			`{"order":2,"cpf":` + strings.NewReplacer(".", "", "-", "").Replace(of.cpf) + `}`,
+			`{"mail":"` + strings.Replace(of.mail, "@", `\u0040`, 1) + `"}`,
+			"\xff" + of.bytes,
+			strings.Join(strings.Split(of.mail, ""), "\x00"),
+			`{"plain":true}`,
+		}[i]
 		m := message.NewMessage("uuid "+of.mail, []byte(payload))
 		m.Metadata = message.Metadata{
 			envelope.KeyMessageID: fmt.Sprintf("message %d of %s", i, of.mail), envelope.KeyEvent: "placed by " + of.mail,
@@ -215,10 +230,11 @@ func seen(t *testing.T, s *server, role string, guess secrets) map[string]string
 // Two stores that differ only in what a role may not see show that role the same bytes: on every route and page, in
 // exports, the event stream, errors, counts, sorts, ETags, digests, and the log; whatever it guesses.
 func TestNonInterference(t *testing.T) {
-	one := secrets{"111.222.333-44", "ana@example", "correct horse", "abc"}
+	one := secrets{"111.222.333-44", "ana@example", "correct horse", "abc", ""}
 	for name, other := range map[string]secrets{
-		"same length":    {"999.888.777-66", "bob@example", "battery stapl", "xyz"},
-		"another length": {"100.200.300-40", "maximiliane@elsewhere", "x", "something much longer"},
+		"same length":    {"999.888.777-66", "bob@example", "battery stapl", "xyz", ""},
+		"another length": {"100.200.300-40", "maximiliane@elsewhere", "x", "something much longer", ""},
+		"many values":    {"999.888.777-66", "bob@example", "battery stapl", "xyz", "bob@example ana@example ana@elsewhere bob@elsewhere ana@elsewhere maximiliane@example"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, aLog := secretive(t, one)

@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
@@ -18,17 +19,22 @@ func (r *Rules) Entry(e wire.Entry) wire.Entry {
 		return e
 	}
 	cause := e.Cause + e.Handler + e.ErrorClass
-	for _, field := range reflect.ValueOf(&e).Elem().Fields() {
-		if text, ok := reflect.TypeAssert[*wire.Text](field.Addr()); ok {
-			*text = wire.Text(r.Text(string(*text)))
-		}
-	}
+	texts(r, &e)
 	if e.Cause+e.Handler+e.ErrorClass != cause {
 		e.Fingerprint = fingerprint(string(e.Handler), string(e.ErrorClass), string(e.Cause))
 	}
 	e.MessageKey = r.Payload("", e.MessageKey)
 	e.Key, e.Size = nil, 0
 	return e
+}
+
+// texts hides what the patterns match in every text of a value.
+func texts[T any](r *Rules, of *T) {
+	for _, field := range reflect.ValueOf(of).Elem().Fields() {
+		if text, ok := reflect.TypeAssert[*wire.Text](field.Addr()); ok {
+			*text = wire.Text(r.Text(string(*text)))
+		}
+	}
 }
 
 // fingerprint replaces that of a group whose cause is hidden. It is derived from what is shown, so no group in the
@@ -51,8 +57,11 @@ func (r *Rules) Body(b wire.Body) wire.Body {
 	}
 	b.Headers = r.Headers(b.Headers)
 	b.SetBytes(r.Payload(string(b.ContentType), b.Bytes()))
-	b.StackTrace, b.UUID, b.ContentType = wire.Text(r.Text(string(b.StackTrace))), wire.Text(r.Text(string(b.UUID))),
-		wire.Text(r.Text(string(b.ContentType)))
+	texts(r, &b)
+	if b.Collected != nil {
+		b.Collected = new(*b.Collected)
+		texts(r, b.Collected)
+	}
 	return b
 }
 
@@ -88,7 +97,7 @@ func join(into, g *wire.Group) {
 	if g.FirstSeen.Before(into.FirstSeen) {
 		into.FirstSeen = g.FirstSeen
 	}
-	if g.LastSeen.After(into.LastSeen) {
+	if cmp.Or(g.LastSeen.Compare(into.LastSeen), cmp.Compare(g.LastEntry, into.LastEntry)) > 0 {
 		into.LastSeen, into.LastEntry, into.Sample = g.LastSeen, g.LastEntry, g.Sample
 	}
 	for _, hour := range g.Trend {
@@ -160,21 +169,6 @@ var hiddenField = wire.PayloadField{Path: []string{"hidden"}, Value: Mask}
 func (r *Rules) Item(item wire.RunItem) wire.RunItem {
 	item.Detail = r.Text(item.Detail)
 	return item
-}
-
-// Recurrence is the visible part of a report.
-func (r *Rules) Recurrence(report wire.Recurrence) wire.Recurrence {
-	for _, causes := range []*[]wire.RecurringCause{
-		&report.New, &report.Growing, &report.Returning, &report.Fixed, &report.Steady,
-	} {
-		*causes = slices.Clone(*causes) // a cache may share the report
-		for i := range *causes {
-			c := &(*causes)[i]
-			shown := r.Group(wire.Group{Fingerprint: c.Fingerprint, Cause: c.Cause, Handler: c.Handler})
-			c.Fingerprint, c.Cause, c.Handler = shown.Fingerprint, shown.Cause, shown.Handler
-		}
-	}
-	return report
 }
 
 // Audit is the visible part of an audit record. The stored difference of an edit is text, to which paths do not apply,

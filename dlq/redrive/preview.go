@@ -105,7 +105,7 @@ func (rn *Runner) sample(ctx context.Context, e *dlq.Entry, jq string, before *d
 type Review struct {
 	// Run has the specification, and its author's note.
 	Run *Run
-	// Topics and Causes split its entries, the largest first; at most 20 causes.
+	// Topics and Causes split its entries, the largest first. The JSON form has the first 20 causes.
 	Topics []TopicCount
 	Causes []CauseCount
 	// Sample are the first entries. Their difference is between what died and what would be sent, including edits by hand
@@ -126,7 +126,7 @@ func (rn *Runner) ReviewRun(ctx context.Context, id string, sample int) (*Review
 		return nil, err
 	}
 	r := &Review{Run: run}
-	if r.Topics, r.Causes, err = rn.runs.SplitRun(ctx, id, reviewCauses); err != nil {
+	if r.Topics, r.Causes, err = rn.runs.SplitRun(ctx, id, driver.MaxPage); err != nil {
 		return nil, err
 	}
 	items, err := rn.runs.NextItems(ctx, id, 0, min(sample, 100), batchBytes)
@@ -167,7 +167,8 @@ func (p *Preview) Wire() wire.RunPreview {
 // Wire is the review's JSON form, with the run's progress at a time.
 func (r *Review) Wire(now time.Time) wire.RunReview {
 	return wire.RunReview{
-		Run: r.Run.Shown(now), Topics: append([]TopicCount{}, r.Topics...), Causes: append([]CauseCount{}, r.Causes...),
+		Run: r.Run.Shown(now), Topics: append([]TopicCount{}, r.Topics...),
+		Causes: append([]CauseCount{}, r.Causes[:min(len(r.Causes), reviewCauses)]...),
 		Sample: samplesOf(r.Sample),
 	}
 }

@@ -141,7 +141,7 @@ func (r *request) confirm(data *confirmData, filters []dlq.Filter) error {
 			if err != nil {
 				return err
 			}
-			data.Causes = append(data.Causes, causesOf(groups, r.now(), r.sees)...)
+			data.Causes = append(data.Causes, causesOf(r.sees.Groups(groups), r.now())...)
 			continue
 		}
 		l, err := r.cfg.Manager.List(r.Context(), *f, dlq.Page{Limit: 5})

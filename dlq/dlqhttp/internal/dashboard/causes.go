@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -24,15 +23,33 @@ type cause struct {
 	Muted bool
 }
 
-// causesOf are the visible causes. Their curves have one scale, because they are shown alongside each other.
-func causesOf(groups []driver.Group, now time.Time, sees visible.View) []cause {
-	shown := sees.Groups(groups)
-	var top int64 = 1
-	for i := range shown {
-		top = max(top, slices.Max(sparkPointsOf(shown[i].Trend, now)))
+// groups are causes as the caller may see them, with the hours of their curves, whether there are more, and when they
+// were read: once for all callers who see the same.
+func (r *request) groups(q driver.GroupQuery, hours int) (groups []driver.Group, more bool, at time.Time, err error) {
+	type answer struct {
+		groups []driver.Group
+		more   bool
 	}
-	causes := make([]cause, len(shown))
-	for i, g := range shown {
+	a, at, err := cached(r.Context(), r.cache, fmt.Sprintf("groups %t %d %+v", r.sees.Hides(), hours, q),
+		func(ctx context.Context) (a answer, err error) {
+			q := q
+			if hours > 0 {
+				q.TrendSince = r.cfg.Manager.Now(ctx).Add(-time.Duration(hours) * time.Hour)
+			}
+			a.groups, a.more, err = r.cfg.Groups(ctx, q)
+			return a, err
+		})
+	return a.groups, a.more, at, err
+}
+
+// causesOf are causes with their curves, which have one scale, because they are shown alongside each other.
+func causesOf(groups []driver.Group, now time.Time) []cause {
+	var top int64 = 1
+	for i := range groups {
+		top = max(top, slices.Max(sparkPointsOf(groups[i].Trend, now)))
+	}
+	causes := make([]cause, len(groups))
+	for i, g := range groups {
 		causes[i] = cause{Group: g, Spark: sparklineOf(g.Trend, now, top)}
 	}
 	return causes
@@ -68,17 +85,12 @@ func (r *request) causes() error {
 	if err := r.sees.SearchGroups(r.Context(), &query); err != nil {
 		return err
 	}
-	groups, at, err := cached(r.Context(), r.cache, fmt.Sprintf("groups %+v", query),
-		func(ctx context.Context) ([]driver.Group, error) {
-			query := query
-			query.TrendSince = r.cfg.Manager.Now(ctx).Add(-weekHours * time.Hour)
-			return r.cfg.Manager.Groups(ctx, query)
-		})
+	groups, more, at, err := r.groups(query, weekHours)
 	if err != nil {
 		return err
 	}
 	data := groupsData{
-		Query: query, Causes: causesOf(groups, r.now(), r.sees), Full: len(groups) == maxGroups, Sort: r.Form.Get("sort"),
+		Query: query, Causes: causesOf(groups, r.now()), Full: more, Sort: r.Form.Get("sort"),
 		now: r.Form, AllSeen: query == dlq.GroupQuery{Limit: maxGroups},
 		Default: query == dlq.GroupQuery{Status: dlq.Pending, Limit: maxGroups},
 	}
@@ -169,7 +181,7 @@ func (r *request) cause() error {
 	}
 	now := r.now()
 	data := groupData{
-		Cause: causesOf([]driver.Group{a.group}, now, r.sees)[0], Week: curveOf(a.group.Trend, now, weekHours),
+		Cause: causesOf(r.sees.Groups([]driver.Group{a.group}), now)[0], Week: curveOf(a.group.Trend, now, weekHours),
 		Entries: r.sees.Entries(a.entries), Search: search, CanMute: said.canMute, Periods: mutePeriods,
 	}
 	if m := said.mute(fingerprint); m != nil {

@@ -79,13 +79,11 @@ func (r *request) suggest(data *entriesData) error {
 	if err != nil {
 		return err
 	}
-	groups, _, err := cached(r.Context(), r.cache, "suggestions", func(ctx context.Context) ([]driver.Group, error) {
-		return r.cfg.Manager.Groups(ctx, dlq.GroupQuery{Limit: maxSuggested})
-	})
+	groups, _, _, err := r.groups(dlq.GroupQuery{Limit: maxSuggested}, 0)
 	if err != nil {
 		return err
 	}
-	for _, g := range r.sees.Groups(groups) {
+	for _, g := range groups {
 		data.Handlers, data.Classes = append(data.Handlers, g.Handler), append(data.Classes, g.ErrorClass)
 	}
 	stats := r.sees.Stats(&s.Stats)

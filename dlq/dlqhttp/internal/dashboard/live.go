@@ -104,17 +104,19 @@ func (r *request) live() error {
 	if err != nil {
 		return err
 	}
-	data := liveOf(n)
+	data := liveOf(n, r.sees.Text)
 	data.NoDepths = r.cfg.Depths == nil
 	data.Problem = r.sees.Text(n.problem)
 	return r.page("live", view{Title: "Live", Nav: "live", Live: true, Every: liveEvery, At: at, Data: data})
 }
 
-func liveOf(n *nowData) *liveData {
+// liveOf sums up the reports; shown is the visible part of their texts, some of which come from messages.
+func liveOf(n *nowData, shown func(string) string) *liveData {
 	data := &liveData{NoReporting: n.none}
 	type key struct{ topic, consumer string }
 	rows := map[key]*liveQueue{}
 	row := func(topic, consumer string) *liveQueue {
+		topic, consumer = shown(topic), shown(consumer)
 		k := key{topic, consumer}
 		if rows[k] == nil {
 			rows[k] = &liveQueue{Topic: topic, Consumer: consumer}
@@ -144,16 +146,21 @@ func liveOf(n *nowData) *liveData {
 				continue // its report is obsolete
 			}
 			for j := range p.Queues {
-				q := row(p.Queues[j].Topic, p.Queues[j].Consumer)
-				q.add(&p.Queues[j])
+				reported := p.Queues[j] // a copy: the cache has the original
+				reported.Handler = shown(reported.Handler)
+				row(reported.Topic, reported.Consumer).add(&reported)
 			}
 			for _, c := range p.Circuits {
+				c.Key = shown(c.Key)
 				data.Circuits = append(data.Circuits, liveCircuit{c, s.Name})
 			}
 		}
 		data.Handling, data.Waiting = data.Handling+s.Handling, data.Waiting+s.Waiting
 		if s.Pause.Paused {
 			data.Paused++
+		}
+		for i := range s.Problems {
+			s.Problems[i] = shown(s.Problems[i])
 		}
 		data.Services = append(data.Services, s)
 	}

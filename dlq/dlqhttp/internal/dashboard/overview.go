@@ -23,7 +23,6 @@ const (
 // snapshot is what all viewers of an interval see.
 type snapshot struct {
 	Stats  driver.Stats
-	Causes []driver.Group
 	Active []redrive.Run
 	Health wire.Health
 	Now    time.Time
@@ -37,10 +36,6 @@ func (r *request) snapshot() (*snapshot, time.Time, error) {
 		var err error
 		if s.Stats, err = r.cfg.Manager.Stats(ctx,
 			dlq.StatsQuery{Since: since, Now: s.Now, TopCauses: 1, Recent: true}); err != nil {
-			return nil, err
-		}
-		if s.Causes, err = r.cfg.Manager.Groups(ctx,
-			dlq.GroupQuery{Status: dlq.Pending, TrendSince: since, Limit: topCauses}); err != nil {
 			return nil, err
 		}
 		if s.Active, _, err = r.cfg.Runner.Runs(ctx, redrive.RunFilter{States: unfinished}, dlq.Page{Limit: 5}); err != nil {
@@ -77,12 +72,16 @@ func (r *request) overview() error {
 	if err != nil {
 		return err
 	}
+	groups, _, _, err := r.groups(dlq.GroupQuery{Status: dlq.Pending, Limit: topCauses}, weekHours)
+	if err != nil {
+		return err
+	}
 	data := overviewData{
 		snapshot: s, InRate: perHour(s.Stats.Hourly, s.Now, driver.HourCount.Deaths),
 		OutRate: perHour(s.Stats.Hourly, s.Now, func(h driver.HourCount) int64 { return h.Closed }),
 		Recent:  recentOf(s.Stats.Recent), Day: curveOf(s.Stats.Hourly, s.Now, dayHours),
 		Week:   curveOf(s.Stats.Hourly, s.Now, weekHours),
-		Causes: causesOf(s.Causes, s.Now, r.sees), Runs: r.named(s.Active),
+		Causes: causesOf(groups, s.Now), Runs: r.named(s.Active),
 	}
 	for _, c := range s.Health.Components {
 		if c.Status != wire.StatusOK {

@@ -54,14 +54,9 @@ func (r *request) recurrence() (report *dlq.Recurrence, since string, at time.Ti
 	if length < time.Hour || length%time.Hour != 0 || length > maxPeriod {
 		return nil, since, at, invalid("a report over %s: whole hours, from 1h to 366d", since)
 	}
-	report, at, err = cached(r.Context(), r.cache, "report "+length.String(),
-		func(ctx context.Context) (*dlq.Recurrence, error) {
-			return r.cfg.Manager.Recurrence(ctx, dlq.RecurrenceQuery{Period: length})
-		})
-	if err != nil {
-		return nil, since, at, err
-	}
-	return new(r.sees.Recurrence(report)), since, at, nil
+	report, at, err = cached(r.Context(), r.cache, fmt.Sprintf("report %s %t", length, r.sees.Hides()),
+		func(ctx context.Context) (*dlq.Recurrence, error) { return r.cfg.Recurrence(ctx, length) })
+	return report, since, at, err
 }
 
 // report shows which causes are new, growing, back, or gone.

@@ -33,10 +33,9 @@ func (a *API) health(ctx context.Context, _ *none) (*wire.Health, error) {
 	return new(a.cfg.Health(ctx)), nil
 }
 
-func (a *API) rules(context.Context, *none) (*wire.RuleList, error) {
+func (a *API) rules(ctx context.Context, _ *none) (*wire.RuleList, error) {
 	list := wire.RuleList{Rules: []wire.Rule{}}
-	for i := range a.cfg.Rules {
-		r := &a.cfg.Rules[i]
+	for _, r := range a.visible(ctx).Rules(a.cfg.Rules) {
 		list.Rules = append(list.Rules, wire.Rule{
 			Name: r.Name, Reason: string(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode, Fingerprint: r.Fingerprint,
 			Handler: r.Handler, Topic: r.Topic, Cause: r.CauseText, AfterSeconds: r.After.Seconds(),

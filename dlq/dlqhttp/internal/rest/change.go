@@ -81,7 +81,7 @@ func (a *API) bulk(ctx context.Context, in *bulkInput) (*wire.BulkResult, error)
 	}
 	result := wire.BulkResult{Changed: done.Changed, Refused: done.Refused, Conflicts: []wire.Conflict{}}
 	for _, c := range done.Conflicts {
-		if conflict := conflictOf(c); conflict != nil {
+		if conflict := a.conflict(ctx, c); conflict != nil {
 			result.Conflicts = append(result.Conflicts, *conflict)
 		}
 	}

@@ -74,13 +74,12 @@ func (a *API) groups(ctx context.Context, in *wire.GroupQuery) (*wire.GroupList,
 	if err := a.visible(ctx).SearchGroups(ctx, in); err != nil {
 		return nil, err
 	}
-	groups, more, err := a.cfg.Manager.ListGroups(ctx, *in)
-	return &wire.GroupList{Groups: a.visible(ctx).Groups(groups), Incomplete: more}, err
+	groups, more, err := a.cfg.Groups(ctx, *in)
+	return &wire.GroupList{Groups: groups, Incomplete: more}, err
 }
 
 func (a *API) stats(ctx context.Context, in *wire.StatsQuery) (*wire.Stats, error) {
-	stats, err := a.cfg.Manager.Stats(ctx, *in)
-	return new(a.visible(ctx).Stats(&stats)), err
+	return a.cfg.Stats(ctx, *in)
 }
 
 func (a *API) auditLog(ctx context.Context, in *auditInput) (*page[wire.AuditList], error) {
@@ -103,9 +102,5 @@ type reportInput struct {
 }
 
 func (a *API) report(ctx context.Context, in *reportInput) (*wire.Recurrence, error) {
-	report, err := a.cfg.Manager.Recurrence(ctx, dlq.RecurrenceQuery{Period: time.Duration(in.Hours) * time.Hour})
-	if err != nil {
-		return nil, err
-	}
-	return new(a.visible(ctx).Recurrence(report)), nil
+	return a.cfg.Recurrence(ctx, time.Duration(in.Hours)*time.Hour)
 }

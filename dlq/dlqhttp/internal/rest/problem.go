@@ -44,7 +44,7 @@ func (a *API) fail(ctx context.Context, err error, version int64) error {
 	}
 	problem := &Problem{ErrorModel: huma.ErrorModel{Detail: text}}
 	if status == http.StatusConflict {
-		problem.Conflict = conflictOf(err)
+		problem.Conflict = a.conflict(ctx, err)
 		if c := problem.Conflict; c != nil && version != 0 && c.Version != version {
 			status = http.StatusPreconditionFailed
 		}
@@ -59,9 +59,15 @@ func (a *API) fail(ctx context.Context, err error, version int64) error {
 	return problem
 }
 
-func conflictOf(err error) *wire.Conflict {
-	conflict, _ := errors.AsType[*wire.Conflict](err)
-	return conflict
+// conflict is the visible part of a conflict; nil if the error is none.
+func (a *API) conflict(ctx context.Context, err error) *wire.Conflict {
+	conflict, found := errors.AsType[*wire.Conflict](err)
+	if !found {
+		return nil
+	}
+	shown := *conflict
+	shown.By = a.visible(ctx).Text(shown.By)
+	return &shown
 }
 
 // explain is a huma.Transformer: it gives the findings of a validation in detail, and echoes at most a line of the

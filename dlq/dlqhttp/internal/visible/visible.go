@@ -68,14 +68,54 @@ func (v View) Diff(before, after *dlq.Body) payload.Diff {
 	return payload.Compare(v.shownBody(before), v.shownBody(after))
 }
 
-// Groups are the visible parts of groups, never nil.
+// Groups are the visible parts of groups, never nil. Groups that look the same are one.
 func (v View) Groups(groups []driver.Group) []driver.Group { return v.rules.Groups(groups) }
+
+// Causes returns the query of the groups that the caller's query may show, and turns them into its result. How many
+// causes look the same must not change which of them are found, their counts, or their order: they become one before
+// the query's status and limit apply.
+func (v View) Causes(q driver.GroupQuery) (wide driver.GroupQuery, shown func([]driver.Group) []driver.Group) {
+	wide = q
+	if !v.rules.HidesText() {
+		return wide, v.Groups
+	}
+	wide.Status, wide.Limit = "", driver.MaxPage
+	rank := func(g driver.Group) int64 {
+		if q.Status == "" {
+			return g.Counts.Total()
+		}
+		return g.Counts.Of(q.Status)
+	}
+	return wide, func(groups []driver.Group) []driver.Group {
+		found := slices.DeleteFunc(v.Groups(groups), func(g driver.Group) bool { return rank(g) == 0 })
+		slices.SortFunc(found, func(a, b driver.Group) int {
+			return cmp.Or(cmp.Compare(rank(b), rank(a)), cmp.Compare(a.Fingerprint, b.Fingerprint))
+		})
+		return found
+	}
+}
+
+// alike makes one row of those that look the same, and sorts the rows by their count, the largest first, then by how
+// they look: their order would reveal which hidden one has more.
+func alike[T any, K cmp.Ordered](rows []T, look func(*T) K, count func(*T) *int64) []T {
+	shown, at := make([]T, 0, len(rows)), map[K]int{}
+	for i := range rows {
+		k := look(&rows[i])
+		if n, there := at[k]; there {
+			*count(&shown[n]) += *count(&rows[i])
+			continue
+		}
+		at[k] = len(shown)
+		shown = append(shown, rows[i])
+	}
+	slices.SortFunc(shown, func(a, b T) int {
+		return cmp.Or(cmp.Compare(*count(&b), *count(&a)), cmp.Compare(look(&a), look(&b)))
+	})
+	return shown
+}
 
 // named are counts under the visible parts of their names.
 func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
-	if !v.Hides() {
-		return append([]wire.NamedCounts{}, counts...)
-	}
 	shown := make([]wire.NamedCounts, 0, len(counts))
 	for _, c := range counts {
 		c.Name = v.Text(c.Name)
@@ -85,7 +125,34 @@ func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
 		}
 		shown = append(shown, c)
 	}
+	slices.SortFunc(shown, func(a, b wire.NamedCounts) int {
+		return cmp.Or(cmp.Compare(b.Counts.Total(), a.Counts.Total()), cmp.Compare(a.Name, b.Name))
+	})
 	return shown
+}
+
+// topics are numbers of entries under the visible parts of their topics.
+func (v View) topics(topics []wire.TopicCount) []wire.TopicCount {
+	shown := slices.Clone(topics)
+	for i := range shown {
+		shown[i].Topic = v.Text(shown[i].Topic)
+	}
+	return alike(shown, func(t *wire.TopicCount) string { return t.Topic },
+		func(t *wire.TopicCount) *int64 { return &t.Count })
+}
+
+// causes are numbers of entries under the visible parts of their causes.
+func (v View) causes(causes []wire.CauseCount) []wire.CauseCount {
+	shown := slices.Clone(causes)
+	for i := range shown {
+		c := &shown[i]
+		g := v.rules.Group(wire.Group{
+			Fingerprint: c.Fingerprint, Cause: c.Cause, Handler: c.Handler, ErrorClass: c.ErrorClass,
+		})
+		c.Fingerprint, c.Cause, c.Handler, c.ErrorClass = g.Fingerprint, g.Cause, g.Handler, g.ErrorClass
+	}
+	return alike(shown, func(c *wire.CauseCount) string { return c.Fingerprint },
+		func(c *wire.CauseCount) *int64 { return &c.Count })
 }
 
 // Stats are the visible statistics.
@@ -118,14 +185,18 @@ func (v View) Preview(p *redrive.Preview) wire.RunPreview {
 		return shown
 	}
 	shown.Spec = v.rules.Spec(shown.Spec)
-	for i := range shown.Topics {
-		shown.Topics[i].Topic = v.Text(shown.Topics[i].Topic)
-	}
+	shown.Topics = v.topics(shown.Topics)
 	for i := range shown.Destinations {
 		d := &shown.Destinations[i]
 		d.Broker, d.Topic, d.Consumer, d.RedriveTo = v.Text(d.Broker), v.Text(d.Topic), v.Text(d.Consumer),
 			v.Text(d.RedriveTo)
 	}
+	seen := map[wire.RunDestination]bool{}
+	shown.Destinations = slices.DeleteFunc(shown.Destinations, func(d wire.RunDestination) bool {
+		again := seen[d]
+		seen[d] = true
+		return again
+	})
 	for i := range shown.Sample {
 		v.sample(&shown.Sample[i], &p.Sample[i])
 	}
@@ -145,41 +216,34 @@ func (v View) sample(shown *wire.SampleEntry, of *redrive.Sample) {
 
 // Review is the visible part of a review, with the run's progress at a time of the store.
 func (v View) Review(r *redrive.Review, now time.Time) wire.RunReview {
-	shown := r.Wire(now)
 	if !v.Hides() {
-		return shown
+		return r.Wire(now)
 	}
+	alikes := *r
+	alikes.Topics, alikes.Causes = v.topics(r.Topics), v.causes(r.Causes)
+	shown := alikes.Wire(now)
 	shown.Run = v.rules.Run(shown.Run)
-	for i := range shown.Topics {
-		shown.Topics[i].Topic = v.Text(shown.Topics[i].Topic)
-	}
-	var causes []wire.CauseCount
-	for _, c := range shown.Causes {
-		g := v.rules.Group(wire.Group{
-			Fingerprint: c.Fingerprint, Cause: c.Cause, Handler: c.Handler, ErrorClass: c.ErrorClass,
-		})
-		c.Fingerprint, c.Cause, c.Handler, c.ErrorClass = g.Fingerprint, g.Cause, g.Handler, g.ErrorClass
-		if at := slices.IndexFunc(causes, func(other wire.CauseCount) bool {
-			return other.Fingerprint == c.Fingerprint
-		}); at >= 0 {
-			causes[at].Count += c.Count // they only differ in hidden parts
-			continue
-		}
-		causes = append(causes, c)
-	}
-	// The order of causes that look the same would reveal which hidden one has more.
-	slices.SortStableFunc(causes, func(a, b wire.CauseCount) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Fingerprint, b.Fingerprint))
-	})
-	shown.Causes = append([]wire.CauseCount{}, causes...)
 	for i := range shown.Sample {
 		v.sample(&shown.Sample[i], &r.Sample[i])
 	}
 	return shown
 }
 
-// Recurrence is the visible part of a report.
-func (v View) Recurrence(r *dlq.Recurrence) dlq.Recurrence { return v.rules.Recurrence(*r) }
+// Rules are the visible parts of rules, without fingerprints if guesses of a hidden cause could be checked against
+// them.
+func (v View) Rules(rules []redrive.Rule) []redrive.Rule {
+	shown := slices.Clone(rules)
+	for i := range shown {
+		r := &shown[i]
+		for _, text := range []*string{&r.Name, &r.ErrorClass, &r.ErrorCode, &r.Handler, &r.Topic, &r.CauseText} {
+			*text = v.Text(*text)
+		}
+		if r.Fingerprint != "" && v.rules.HidesText() {
+			r.Fingerprint = redact.Mask
+		}
+	}
+	return shown
+}
 
 // Mutes are the visible parts of muted causes, never nil.
 func (v View) Mutes(mutes []driver.Mute) []driver.Mute {

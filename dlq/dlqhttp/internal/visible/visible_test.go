@@ -2,12 +2,16 @@ package visible_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // A difference shows the changes of visible text, and does not depend on hidden values: it confirms no guess.
@@ -55,4 +59,48 @@ func TestEdit(t *testing.T) {
 	}
 	require.NoError(t, v.Edit(&dlq.Edit{SetHeaders: map[string]string{"tenant": "b"}}, body))
 	require.NoError(t, v.Edit(&dlq.Edit{Payload: []byte(`{"total":2}`)}, &dlq.Body{Payload: []byte(`{"total":1}`)}))
+}
+
+// How many hidden values there are changes nothing: what looks the same is one row, found, counted and sorted as one.
+func TestHiddenValues_ManyLookLikeOne(t *testing.T) {
+	t.Parallel()
+	rules, err := redact.New(redact.Config{Texts: []string{`\w+@\w+`}})
+	require.NoError(t, err)
+	v := visible.New(rules, "admin", nil)
+	at := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+	group := func(id, cause string, counts driver.Counts) driver.Group {
+		return driver.Group{Fingerprint: id, Cause: cause, Handler: "pay", Counts: counts, FirstSeen: at, LastSeen: at}
+	}
+	plain := group("plain", "timeout", driver.Counts{Pending: 4})
+	one := []driver.Group{plain, group("a", "no account of ana@x", driver.Counts{Pending: 5, Resolved: 1})}
+	many := []driver.Group{
+		plain, group("b", "no account of bob@x", driver.Counts{Pending: 3}),
+		group("c", "no account of ana@x", driver.Counts{Pending: 2}),
+		group("d", "no account of eve@x", driver.Counts{Resolved: 1}),
+	}
+	for _, status := range []driver.Status{"", driver.Pending, driver.Resolved} {
+		wide, shown := v.Causes(driver.GroupQuery{Status: status, Limit: 1})
+		require.Equal(t, driver.GroupQuery{Limit: driver.MaxPage}, wide, "nothing is left out before they become one")
+		require.Equal(t, shown(one), shown(many), status)
+		require.NotEqual(t, "plain", shown(many)[0].Fingerprint, "with the most entries")
+	}
+	topics := func(topics ...wire.TopicCount) (wire.RunPreview, wire.RunReview) {
+		return v.Preview(&redrive.Preview{Topics: topics}),
+			v.Review(&redrive.Review{Run: &redrive.Run{}, Topics: topics}, at)
+	}
+	firstPreview, firstReview := topics(wire.TopicCount{Topic: "of ana@x", Count: 5},
+		wire.TopicCount{Topic: "t", Count: 4})
+	preview, review := topics(wire.TopicCount{Topic: "t", Count: 4}, wire.TopicCount{Topic: "of bob@x", Count: 3},
+		wire.TopicCount{Topic: "of ana@x", Count: 2})
+	require.Equal(t, firstPreview, preview)
+	require.Equal(t, firstReview, review)
+	counts := func(names ...wire.NamedCounts) wire.Stats { return v.Stats(&driver.Stats{ByType: names}) }
+	require.Equal(t,
+		counts(wire.NamedCounts{Name: "ana@x", Counts: driver.Counts{Pending: 5}},
+			wire.NamedCounts{Name: "t", Counts: driver.Counts{Pending: 4}}),
+		counts(wire.NamedCounts{Name: "t", Counts: driver.Counts{Pending: 4}},
+			wire.NamedCounts{Name: "bob@x", Counts: driver.Counts{Pending: 3}},
+			wire.NamedCounts{Name: "ana@x", Counts: driver.Counts{Pending: 2}}))
+	rule := v.Rules([]redrive.Rule{{Name: "r", CauseText: "ana@x", Fingerprint: "a"}})[0]
+	require.Equal(t, redrive.Rule{Name: "r", CauseText: redact.Mask, Fingerprint: redact.Mask}, rule)
 }
