@@ -226,6 +226,9 @@ func (h *delivery) remember() {
 	m := h.sub.memory
 	if h.isRetry() || h.doubtful && h.stage != "" {
 		m.settle(h.stage)
+		if !h.isRetry() {
+			m.settle(h.content()) // see replayed
+		}
 	}
 	if h.doubtful {
 		m.doubt.Store(true)

@@ -515,6 +515,40 @@ func TestReplay_DuringTheHandlerWaits(t *testing.T) {
 	}
 }
 
+// A foreign service that passes on all headers of an order to the lines that it publishes also copies our stage. The
+// lines are other messages, even while copies of the order are looked for.
+func TestReplay_ForeignMessagesWithACopiedStageAreHandled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		var stage atomic.Value
+		s.With(func(h *drivertest.Hooks) {
+			h.Publish = func(o *driver.Outgoing) drivertest.Verdict {
+				stage.CompareAndSwap(nil, o.Metadata()[envelope.KeyStage])
+				return drivertest.Verdict{Copies: 1, Hang: o.To.Kind == driver.ToConsumer}
+			}
+		})
+		p := open(t, s)
+		d := p.consume(ack)
+		order := message.NewMessage("order", nil)
+		envelope.SetDelay(order, 15*time.Second) // the rest of the delay is stored, but not confirmed
+		require.NoError(t, p.Publisher().Publish("orders", order))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Equal(t, uint64(1), p.Replays())
+		for _, id := range []string{"line 1", "line 2", "line 3"} {
+			line := message.NewMessage(id, []byte(id))
+			line.Metadata.Set(envelope.KeyStage, stage.Load().(string))
+			o := driver.Outgoing{Message: line, To: &driver.Destination{Topic: "orders"}}
+			require.NoError(t, errors.Join(s.Connect().Publish(t.Context(), []driver.Outgoing{o})...))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for _, id := range []string{"order", "line 1", "line 2", "line 3"} {
+			require.Len(t, d.of(id), 1, id)
+		}
+	})
+}
+
 // A handler may reschedule its message twice; the copies are not replays.
 func TestReschedule_TwiceOfOneDeliveryMakesTwoMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -341,7 +341,9 @@ func (h *delivery) content() string {
 func (h *delivery) replayed() bool {
 	m := h.sub.memory
 	if (h.isRetry() || h.stage != "" && m.doubt.Load()) && m.hasSettled(h.stage) {
-		return true
+		// The engine's copies of a first publication have its bytes. Others are messages of a foreign service, which passes
+		// on the headers of one that it got.
+		return h.isRetry() || m.hasSettled(h.content())
 	}
 	again := h.stage != "" || h.Origin.Redelivered || h.sub.b.traits.StablePosition
 	return again && m.lost.Load() && m.hasSettled(h.content())
