@@ -2,6 +2,7 @@ package live
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -67,6 +68,14 @@ type gated struct {
 	once    sync.Once
 	closing chan struct{}
 	running sync.WaitGroup
+}
+
+// String is the name of the subscriber behind the gate in Watermill's contexts and metrics.
+func (s *gated) String() string {
+	if named, ok := s.inner.(fmt.Stringer); ok {
+		return named.String()
+	}
+	return "live.Subscriber"
 }
 
 // Subscribe implements message.Subscriber. It makes the first subscription even during a pause, to return its error.

@@ -2,6 +2,7 @@ package docstest
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -23,8 +24,11 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/memory"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/live"
 	"github.com/redrive-go/redrive/internal/logbuffer"
 	"github.com/redrive-go/redrive/middleware"
+	"github.com/redrive-go/redrive/middleware/tracing"
 )
 
 // composed is a router with a pipeline on a broker in memory, in a bubble.
@@ -62,6 +66,35 @@ func compose(t *testing.T, f func(c *composed) (after func())) {
 		after()
 		require.NoError(t, broker.Close())
 	})
+}
+
+// Watermill's contexts, metrics and poison headers name the broker, whatever of ours is put around its clients.
+func TestComponents_Names(t *testing.T) {
+	compose(t, func(c *composed) func() {
+		seen := make(chan string, 2)
+		traced := tracing.New(tracing.Config{}).Publisher(c.broker.Publisher(), "mem")
+		c.router.AddHandler("handler", "orders", c.broker.Subscriber(), "out", traced,
+			func(m *message.Message) ([]*message.Message, error) {
+				seen <- message.SubscriberNameFromCtx(m.Context())
+				seen <- message.PublisherNameFromCtx(m.Context())
+				return nil, nil
+			})
+		require.NoError(c, c.broker.Publisher().Publish("orders", message.NewMessage("1", nil)))
+		return func() {
+			require.Equal(c, "memory.Subscriber", <-seen)
+			require.Equal(c, "memory.Publisher", <-seen)
+		}
+	})
+
+	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db"), dlq.WithoutSpool())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, letters.Close()) }()
+	monitor, err := live.New(live.Config{Service: "billing", Store: letters.Store()})
+	require.NoError(t, err)
+	broker, err := memory.New(brokers.Config{})
+	require.NoError(t, err)
+	require.Equal(t, "memory.Subscriber", fmt.Sprint(monitor.Subscriber(broker.Subscriber())))
+	require.NoError(t, broker.Close())
 }
 
 // Without the plugin the first message finds a middleware that would lose it, on either side, and nothing is lost: a

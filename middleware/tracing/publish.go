@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -25,6 +26,14 @@ type publisher struct {
 
 	tracer *Tracer
 	scheme string
+}
+
+// String is the name of the publisher that is traced in Watermill's contexts and metrics.
+func (p *publisher) String() string {
+	if named, ok := p.Publisher.(fmt.Stringer); ok {
+		return named.String()
+	}
+	return "tracing.Publisher"
 }
 
 // Publish implements message.Publisher. The spans of one call end together.

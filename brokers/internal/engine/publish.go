@@ -20,6 +20,9 @@ type publisher struct{ broker *Broker }
 // Publisher implements brokers.Broker.
 func (b *Broker) Publisher() message.Publisher { return &publisher{broker: b} }
 
+// String is the publisher's name in Watermill's contexts and metrics.
+func (p *publisher) String() string { return p.broker.traits.Name + ".Publisher" }
+
 // Publish implements message.Publisher. The context of the first message bounds the wait for all. If one of them is
 // certain to be refused, none is stored.
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {

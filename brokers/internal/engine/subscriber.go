@@ -37,6 +37,10 @@ func (b *Broker) Subscriber(opts ...brokers.SubscriberOption) message.Subscriber
 	return &subscriber{broker: b, cfg: cfg, fault: err, closing: make(chan struct{})}
 }
 
+// String is the subscriber's name in Watermill's contexts, metrics and poison headers, which would otherwise show this
+// type's, the same for every broker.
+func (s *subscriber) String() string { return s.broker.traits.Name + ".Subscriber" }
+
 // SubscribeInitialize implements message.SubscribeInitializer: messages published from now on are kept for the group.
 func (s *subscriber) SubscribeInitialize(topic string) error {
 	if s.fault != nil {
