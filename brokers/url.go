@@ -60,7 +60,7 @@ func Redact(rawURL string) string {
 		}
 		return scheme + "://(unreadable)"
 	}
-	if u.Opaque != "" {
+	if strings.ContainsAny(u.Opaque, "@:%") { // not the file of sqlite:queue.db, which operators need to see
 		return u.Scheme + ":xxxxx"
 	}
 	if u.RawQuery != "" {

@@ -61,6 +61,8 @@ func TestRedact(t *testing.T) {
 		"postgres://h/db?sslpassword=p&user=u": "postgres://h/db?sslpassword=xxxxx&user=u",
 		"sqlite:///data/q.db":                  "sqlite:///data/q.db",
 		"amqp:user:p@h":                        "amqp:xxxxx",
+		"amqp:user%3Ap%40h":                    "amqp:xxxxx",
+		"sqlite:queue.db?password=p":           "sqlite:queue.db?password=xxxxx",
 		"amqp://u:p/@h":                        "amqp://(unreadable)",
 		"not a URL":                            "(unreadable URL)",
 	} {
