@@ -7,31 +7,31 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// PostgresSchema is watermill-sql's schema for PostgreSQL with ids of any length, and metadata of any bytes.
-type PostgresSchema struct{ wsql.DefaultPostgreSQLSchema }
+// postgresSchema is watermill-sql's schema for PostgreSQL with ids of any length, and metadata of any bytes.
+type postgresSchema struct{ wsql.DefaultPostgreSQLSchema }
 
-// PostgresOffsets is watermill-sql's adapter for a group that may have lost its row.
-type PostgresOffsets struct {
+// postgresOffsets is watermill-sql's adapter for a group that may have lost its row.
+type postgresOffsets struct {
 	wsql.DefaultPostgreSQLOffsetsAdapter
 }
 
 var (
-	_ wsql.SchemaAdapter  = PostgresSchema{}
-	_ wsql.OffsetsAdapter = PostgresOffsets{}
+	_ wsql.SchemaAdapter  = postgresSchema{}
+	_ wsql.OffsetsAdapter = postgresOffsets{}
 )
 
 // postgresName is the maximum number of bytes in a name.
 const postgresName = 63
 
-func newPostgres(batch int) (PostgresSchema, PostgresOffsets) {
-	schema := PostgresSchema{wsql.DefaultPostgreSQLSchema{
+func newPostgres(batch int) (postgresSchema, postgresOffsets) {
+	schema := postgresSchema{wsql.DefaultPostgreSQLSchema{
 		GenerateMessagesTableName: func(topic string) string {
 			return `"` + tableName(messagesPrefix, topic, postgresName) + `"`
 		},
 		GeneratePayloadType: func(string) string { return "BYTEA" },
 		SubscribeBatchSize:  batch,
 	}}
-	return schema, PostgresOffsets{wsql.DefaultPostgreSQLOffsetsAdapter{
+	return schema, postgresOffsets{wsql.DefaultPostgreSQLOffsetsAdapter{
 		GenerateMessagesOffsetsTableName: func(topic string) string {
 			return `"` + tableName(offsetsPrefix, topic, postgresName) + `"`
 		},
@@ -40,7 +40,7 @@ func newPostgres(batch int) (PostgresSchema, PostgresOffsets) {
 
 // NextOffsetQuery starts at the beginning for a group without a row. watermill-sql adds the row once, when a
 // subscription starts; without it, as after the tables were dropped and recreated, nothing would ever be delivered.
-func (o PostgresOffsets) NextOffsetQuery(topic, group string) wsql.Query {
+func (o postgresOffsets) NextOffsetQuery(topic, group string) wsql.Query {
 	q := o.DefaultPostgreSQLOffsetsAdapter.NextOffsetQuery(topic, group)
 	q.Query = "SELECT * FROM (" + q.Query + ") AS locked UNION ALL SELECT 0, '0'::xid8 WHERE NOT EXISTS (SELECT 1 FROM " +
 		o.MessagesOffsetsTable(topic) + " WHERE consumer_group = $1)"
@@ -48,7 +48,7 @@ func (o PostgresOffsets) NextOffsetQuery(topic, group string) wsql.Query {
 }
 
 // SchemaInitializingQueries creates watermill-sql's table with a uuid of any length.
-func (s PostgresSchema) SchemaInitializingQueries(topic string) []wsql.Query {
+func (s postgresSchema) SchemaInitializingQueries(topic string) []wsql.Query {
 	return []wsql.Query{{Query: fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %s (
 		"offset" BIGSERIAL,
 		"uuid" TEXT NOT NULL,
@@ -60,7 +60,7 @@ func (s PostgresSchema) SchemaInitializingQueries(topic string) []wsql.Query {
 }
 
 // InsertQuery implements wsql.SchemaAdapter.
-func (s PostgresSchema) InsertQuery(topic string, messages message.Messages) (wsql.Query, error) {
+func (s postgresSchema) InsertQuery(topic string, messages message.Messages) (wsql.Query, error) {
 	messages, err := packed(messages)
 	if err != nil {
 		return wsql.Query{}, err
@@ -69,7 +69,7 @@ func (s PostgresSchema) InsertQuery(topic string, messages message.Messages) (ws
 }
 
 // UnmarshalMessage implements wsql.SchemaAdapter.
-func (s PostgresSchema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
+func (s postgresSchema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
 	var (
 		r             wsql.Row
 		transactionID int64

@@ -39,7 +39,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, err
 	}
 	offsets := c.offsets
-	if mysql, ok := offsets.(MySQLOffsets); ok {
+	if mysql, ok := offsets.(mySQLOffsets); ok {
 		switch has, err := mysql.has(ctx, c.db, topic, s.group); {
 		case err != nil:
 			return nil, c.hide(err)
