@@ -19,6 +19,7 @@ import (
 func TestDeploy_ConfigurationsAreValid(t *testing.T) {
 	for name, value := range map[string]string{
 		"STORE_URL": "sqlite:dead.db", "BROKER_URL": "amqp://localhost", "TOKEN_HASH": "sha256:" + strings.Repeat("0", 64),
+		"METRICS_TOKEN_HASH": "sha256:" + strings.Repeat("1", 64),
 	} {
 		t.Setenv(name, value)
 	}
