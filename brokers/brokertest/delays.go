@@ -38,6 +38,34 @@ func firstDeliveryDelay(w *world) {
 	}
 }
 
+// Two servers have a topic and a group of one name each, and share the place where delayed messages wait. What is
+// published to one of them, and its retries, must not reach the other.
+func delaysOfAnotherServer(w *world) {
+	if w.backend.OpenOther == nil {
+		w.Skip("delayed messages wait in the server itself")
+	}
+	topic, mine := w.topic("reminders"), w.open()
+	w.backend.Open = w.backend.OpenOther
+	other := w.open()
+	fails := middleware.Config{Backoff: middleware.Constant(w.scaled(2 * time.Second))}
+	handle := func(r run) error {
+		if r.Attempt < 3 {
+			return errFails
+		}
+		return nil
+	}
+	here, there := w.consume(mine, topic, fails, handle), w.consume(other, topic, fails, handle)
+	const n = 20
+	for i := range n {
+		m := newMessage("delayed " + strconv.Itoa(i))
+		envelope.SetDelay(m, w.scaled(10*time.Second))
+		w.publish(mine, topic, m)
+	}
+	here.waitRuns(3 * n)
+	here.quiet()
+	require.Empty(w, there.seen())
+}
+
 func watermillDelay(w *world) {
 	b, topic := w.openTopic("reminders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })

@@ -30,6 +30,11 @@ type Config struct {
 	// group, as these two do. The caller closes it after the broker. Without it nothing can be delayed.
 	Delays brokers.Broker
 
+	// Server identifies the server of the Pub/Sub among those that share Delays: its messages wait under that name, and
+	// only brokers with the same name return them. It must be the same in every process, and must not change while
+	// messages wait. Required with Delays.
+	Server string
+
 	// Initialize prepares the Pub/Sub to keep the messages of topic for group from now on. It is called before a group
 	// reads its topic, and for the group's dead letters, which may have no reader yet. Defaults to the subscriber's
 	// SubscribeInitialize, if any, and then only for the topic.
@@ -81,6 +86,9 @@ func (c Config) Validate() error {
 	if c.Delays != nil && c.Delays.Capabilities().MaxDelay == 0 {
 		fault("Delays: a %s broker cannot delay as configured", c.Delays.Capabilities().Scheme)
 	}
+	if c.Delays != nil && c.Server == "" {
+		fault("Server is required with Delays: other servers may share them, and would get the delayed messages of this one")
+	}
 	return errors.Join(errs...)
 }
 
@@ -109,8 +117,10 @@ func New(cfg Config) (brokers.Broker, error) {
 
 // Open is [New] for drivers, whose Config.Broker is resolved and whose parameters start with [Params] or [URLParams].
 // With the latter, Delays defaults to the broker that the environment variable names, which is closed with the returned
-// one. If Open fails, it closes the publisher and the subscriber.
-func Open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Broker, err error) {
+// one, and Server to the parameter, then to what identify returns. If Open fails, it closes the publisher and the
+// subscriber.
+func Open(ctx context.Context, cfg Config, params []brokers.Param, identify func(context.Context) (string, error),
+) (_ brokers.Broker, err error) {
 	t := &transport{cfg: cfg, broker: cfg.Broker}
 	defer func() {
 		if err != nil && !isNil(cfg.Publisher) {
@@ -122,6 +132,11 @@ func Open(ctx context.Context, cfg Config, params []brokers.Param) (_ brokers.Br
 			return nil, err
 		}
 		t.ownsDelays = t.cfg.Delays != nil
+	}
+	if t.cfg.Delays != nil && t.cfg.Server == "" {
+		if t.cfg.Server, err = t.identity(ctx, identify); err != nil {
+			return nil, err
+		}
 	}
 	if err := t.cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("brokers/watermill: invalid config: %w", err)
@@ -136,7 +151,8 @@ func Params() []brokers.Param {
 
 func open(t *transport, params []brokers.Param) (brokers.Broker, error) {
 	return portable.New(portable.Config{
-		Config: t.broker, Params: params, Transport: t, Delays: t.cfg.Delays, DelaysTopic: firstTopic(t.broker.URL),
+		Config: t.broker, Params: params, Transport: t, Delays: t.cfg.Delays,
+		DelaysTopic: firstTopic(t.broker.URL, t.cfg.Server),
 	})
 }
 

@@ -1,6 +1,7 @@
 package watermill_test
 
 import (
+	"errors"
 	"sync"
 	"testing"
 
@@ -18,10 +19,11 @@ import (
 type server struct {
 	mu     sync.Mutex
 	pubSub *memory.Broker
+	other  *memory.Broker
 	delays *memory.Broker
 }
 
-func (s *server) open(t *testing.T, cfg brokers.Config) (brokers.Broker, error) {
+func (s *server) open(t *testing.T, server string, cfg brokers.Config) (brokers.Broker, error) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,20 +31,26 @@ func (s *server) open(t *testing.T, cfg brokers.Config) (brokers.Broker, error) 
 		var err error
 		s.pubSub, err = memory.New(brokers.Config{Naming: cfg.Naming})
 		require.NoError(t, err)
+		s.other, err = memory.New(brokers.Config{Naming: cfg.Naming})
+		require.NoError(t, err)
 		s.delays, err = memory.New(brokers.Config{})
 		require.NoError(t, err)
 		t.Cleanup(func() {
-			require.NoError(t, s.pubSub.Close())
+			require.NoError(t, errors.Join(s.pubSub.Close(), s.other.Close()))
 			require.NoError(t, s.delays.Close())
 		})
 	}
+	pubSub := s.pubSub
+	if server == "other" {
+		pubSub = s.other
+	}
 	cfg.URL = ""
 	return watermill.New(watermill.Config{
-		Publisher: s.pubSub.Publisher(),
+		Publisher: pubSub.Publisher(),
 		NewSubscriber: func(group string) (message.Subscriber, error) {
-			return s.pubSub.Subscriber(brokers.WithGroup(group)), nil
+			return pubSub.Subscriber(brokers.WithGroup(group)), nil
 		},
-		Delays: s.delays, Competing: true, Ordered: true, Broker: cfg,
+		Delays: s.delays, Server: server, Competing: true, Ordered: true, Broker: cfg,
 	})
 }
 
@@ -53,7 +61,10 @@ func TestConformance(t *testing.T) {
 		Backend: func(t *testing.T) brokertest.Backend {
 			t.Helper()
 			s := &server{}
-			return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) { return s.open(t, cfg) }}
+			return brokertest.Backend{
+				Open:      func(cfg brokers.Config) (brokers.Broker, error) { return s.open(t, "one", cfg) },
+				OpenOther: func(cfg brokers.Config) (brokers.Broker, error) { return s.open(t, "other", cfg) },
+			}
 		},
 		Except: map[string]string{
 			"Publish_ToAMissingTopicThatMustExistIsRefused": "a Watermill Publisher does not report whether a topic exists",

@@ -221,6 +221,7 @@ func TestNew_NamesEveryFault(t *testing.T) {
 	dull := openRude(t, newRude())
 	_, err = watermill.New(watermill.Config{Publisher: nowhere{}, Subscriber: newRude(), Delays: dull})
 	require.ErrorContains(t, err, "a watermill broker cannot delay as configured")
+	require.ErrorContains(t, err, "Server is required with Delays")
 	require.NoError(t, dull.Close())
 }
 
@@ -249,7 +250,7 @@ func TestOpen_ClosesThePublisherWhenItFails(t *testing.T) {
 			if c.want != "Publisher is required" {
 				cfg.Publisher = &closes
 			}
-			_, err = watermill.Open(t.Context(), cfg, params)
+			_, err = watermill.Open(t.Context(), cfg, params, nil)
 			require.ErrorContains(t, err, c.want)
 			require.NotContains(t, err.Error(), "pw-secret")
 			require.Equal(t, cfg.Publisher != nil, closes.n == 1)
@@ -290,7 +291,7 @@ func TestDelays_KeepHeaders(t *testing.T) {
 		require.NoError(t, err)
 		r := newRude(message.NewMessage("1", []byte("x")))
 		b, err := watermill.New(watermill.Config{
-			Publisher: nowhere{}, Subscriber: r, Delays: delays,
+			Publisher: nowhere{}, Subscriber: r, Delays: delays, Server: "test",
 			Broker: brokers.Config{Logger: quiet},
 		})
 		require.NoError(t, err)
@@ -349,7 +350,8 @@ func TestPipeline_IsRefusedWithoutDelays(t *testing.T) {
 	delays, err := memory.New(brokers.Config{Logger: quiet})
 	require.NoError(t, err)
 	b, err = watermill.New(watermill.Config{
-		Publisher: nowhere{}, Subscriber: newRude(), Delays: delays, Broker: brokers.Config{Logger: quiet},
+		Publisher: nowhere{}, Subscriber: newRude(), Delays: delays, Server: "test",
+		Broker: brokers.Config{Logger: quiet},
 	})
 	require.NoError(t, err)
 	_, err = middleware.New(middleware.Config{Rescheduler: b, DeadLetters: b})

@@ -2,7 +2,11 @@ package watermill
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -19,8 +23,11 @@ import (
 // DelaysEnv is the default environment variable of x-delays-env.
 const DelaysEnv = "REDRIVE_DELAYS_URL"
 
-// delaysParam names the variable.
-const delaysParam = "delays-env"
+// delaysParam names the variable; serverParam is Config.Server.
+const (
+	delaysParam = "delays-env"
+	serverParam = "delays-server"
+)
 
 // URLParams are the parameters of drivers that open a Pub/Sub by URL: [Params], and the source of the URL of Delays.
 func URLParams(more ...brokers.Param) []brokers.Param {
@@ -28,6 +35,10 @@ func URLParams(more ...brokers.Param) []brokers.Param {
 		Name: delaysParam, Default: DelaysEnv,
 		Doc: "Environment variable with the URL of the broker in which delayed messages wait; without it nothing can be " +
 			"delayed.",
+	}, brokers.Param{
+		Name: serverParam,
+		Doc: "Identifies the server in Delays. Set it to what the log named before, if the server is replaced while " +
+			"messages wait. Defaults to what the server says.",
 	})
 	return append(params, more...)
 }
@@ -46,22 +57,47 @@ func openDelays(ctx context.Context, cfg brokers.Config) (brokers.Broker, error)
 	return delays, nil
 }
 
+// identity returns what identifies the server: the parameter, or what the server says.
+func (t *transport) identity(ctx context.Context, identify func(context.Context) (string, error)) (string, error) {
+	if name := t.broker.Params.String(serverParam); name != "" {
+		return name, nil
+	}
+	server, err := identify(ctx)
+	if err == nil && server == "" {
+		err = errors.New("the server does not say")
+	}
+	if err != nil {
+		return "", fmt.Errorf("brokers/watermill: what identifies the server in Delays: %w; set x-%s", err, serverParam)
+	}
+	t.broker.Logger.Info("brokers/watermill: delayed messages of this server wait under its name", serverParam, server)
+	return server, nil
+}
+
+// digest shortens what identifies a server for names in Delays.
+func digest(server string) string {
+	sum := sha256.Sum256([]byte(server))
+	return hex.EncodeToString(sum[:5])
+}
+
 // kindOf returns kafka for watermill+kafka://, because brokers of several kinds may share their Delays.
 func kindOf(url string) string {
 	scheme, _, _ := strings.Cut(url, ":")
 	return strings.TrimPrefix(scheme, Scheme+"+")
 }
 
-// firstTopic is where the first deliveries of a broker with that URL wait in its Delays.
-func firstTopic(url string) string { return "redrive_" + kindOf(url) + "_first_deliveries" }
+// firstTopic is where the first deliveries of a server's brokers wait in Delays: each of them forwards what is there.
+func firstTopic(url, server string) string {
+	return "redrive_" + kindOf(url) + "_first_deliveries_" + digest(server)
+}
 
 // RetryTopic is where the retries of a consumer wait in the Delays of a broker with that URL. No other consumer's wait
-// there.
-func RetryTopic(url, topic, consumer string) string {
-	if consumer == "" {
-		consumer = brokers.DefaultGroup
+// there, and none of another server. Its name ends in {server} if server is empty, because only that server knows it.
+func RetryTopic(url, server, topic, consumer string) string {
+	end := "{server}"
+	if server != "" {
+		end = digest(server)
 	}
-	return topic + "." + consumer + "." + kindOf(url) + "_retries"
+	return topic + "." + cmp.Or(consumer, brokers.DefaultGroup) + "." + kindOf(url) + "_retries_" + end
 }
 
 const (
@@ -94,7 +130,9 @@ func (t *transport) putRetry(ctx context.Context, o *driver.Outgoing) error {
 	if !o.Due.IsZero() {
 		delay = max(time.Until(o.Due), 0)
 	}
-	origin := envelope.Origin{Topic: RetryTopic(t.broker.URL, o.To.Topic, o.To.Consumer), Consumer: delaysConsumer}
+	origin := envelope.Origin{
+		Topic: RetryTopic(t.broker.URL, t.cfg.Server, o.To.Topic, o.To.Consumer), Consumer: delaysConsumer,
+	}
 	if err := t.cfg.Delays.Reschedule(ctx, origin, m, delay); err != nil {
 		return fmt.Errorf("delays: %w", err)
 	}
@@ -120,7 +158,7 @@ func (t *transport) subscribeRetries(ctx context.Context, q *driver.Queue) (
 	message.Subscriber, <-chan *message.Message, error,
 ) {
 	sub := t.cfg.Delays.Subscriber(brokers.WithGroup(delaysConsumer), brokers.WithConcurrency(q.Concurrency))
-	messages, err := sub.Subscribe(ctx, RetryTopic(t.broker.URL, q.Topic, q.Group))
+	messages, err := sub.Subscribe(ctx, RetryTopic(t.broker.URL, t.cfg.Server, q.Topic, q.Group))
 	if err != nil {
 		_ = sub.Close()
 		return nil, nil, fmt.Errorf("delays: %w", err)

@@ -5,6 +5,7 @@
 //		Publisher:     publisher,                                     // any message.Publisher
 //		NewSubscriber: func(group string) (message.Subscriber, error) { ... }, // or Subscriber, for one group
 //		Delays:        queue,                                         // keeps what waits: a SQL queue, mem:// in tests
+//		Server:        "orders",                                      // names the Pub/Sub there
 //	})
 //
 // # Delivery semantics
@@ -17,9 +18,9 @@
 // # How delay works
 //
 // A retry waits in the Delays broker, in a queue that only the consumer group reads, and arrives in the same
-// subscription: other groups of the topic never see it. A first-delivery delay also waits there, and is
-// published to its topic when due by any process that has the broker open. Without Delays nothing can be delayed: then
-// Capabilities.MaxDelay is 0, and brokers.Require reports it at start.
+// subscription: other groups of the topic never see it. A first-delivery delay also waits there, and is published to
+// its topic when due by any process that has a broker with the same Server open. Without Delays nothing can be delayed:
+// then Capabilities.MaxDelay is 0, and brokers.Require reports it at start.
 //
 // # Headers
 //

@@ -27,7 +27,7 @@ func ExampleNew() {
 	}
 	defer delays.Close()
 	broker, err := watermill.New(watermill.Config{
-		Publisher: pubSub, Subscriber: pubSub, Delays: delays,
+		Publisher: pubSub, Subscriber: pubSub, Delays: delays, Server: "orders",
 		Broker: brokers.Config{Group: "billing", Logger: logger},
 	})
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // able is a Pub/Sub that can do everything that Watermill's can.
 func able(delays brokers.Broker) watermill.Config {
 	return watermill.Config{
-		Publisher: nowhere{}, Delays: delays,
+		Publisher: nowhere{}, Delays: delays, Server: "test",
 		NewSubscriber: func(string) (message.Subscriber, error) { return newRude(), nil },
 		Durable:       true, Ordered: true, MaxMessageBytes: 1 << 20, MaxHeaderBytes: 64 << 10, MaxConcurrency: 64,
 	}
@@ -89,7 +89,8 @@ func TestPromises_AreRefusedWhereTheyAreNeeded(t *testing.T) {
 	require.NoError(t, err)
 	dull := openRude(t, newRude())
 	short, err := watermill.New(watermill.Config{
-		Publisher: nowhere{}, Subscriber: newRude(), Delays: durable{delays}, MaxMessageBytes: 512, MaxHeaderBytes: 64,
+		Publisher: nowhere{}, Subscriber: newRude(), Delays: durable{delays}, Server: "test",
+		MaxMessageBytes: 512, MaxHeaderBytes: 64,
 		Broker: brokers.Config{Logger: quiet},
 	})
 	require.NoError(t, err)

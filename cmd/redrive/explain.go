@@ -159,7 +159,7 @@ func onWatermill(scheme string) bool {
 // watermillView names what watermill-amqp reads by the naming scheme, elsewhere the topic itself, and the queue of the
 // second broker in which retries wait.
 func watermillView(b *brokers.Config, topic string, n brokers.Names) consumerView {
-	view := consumerView{topic, b.Group, topic, watermill.RetryTopic(b.URL, topic, b.Group), n.Dead}
+	view := consumerView{topic, b.Group, topic, watermill.RetryTopic(b.URL, b.Params["delays-server"], topic, b.Group), n.Dead}
 	if strings.HasPrefix(b.URL, watermillamqp.Scheme) {
 		view.Queue = n.Queue
 	}

@@ -16,10 +16,10 @@ func TestExplain_WatermillsAdapters(t *testing.T) {
 		return consumerView{"orders", "billing", queue, "orders.billing." + retry, "orders.billing_dlq"}
 	}
 	for url, want := range map[string]consumerView{
-		"watermill+amqp://localhost/?group=billing":    billing("orders.billing", "amqp_retries"),
-		"watermill+kafka://localhost/?group=billing":   billing("orders", "kafka_retries"),
-		"watermill+postgres://host/db?x-group=billing": billing("orders", "postgres_retries"),
-		"gochannel://shop?group=billing":               billing("orders", "gochannel_retries"),
+		"watermill+amqp://localhost/?group=billing":    billing("orders.billing", "amqp_retries_{server}"),
+		"watermill+kafka://localhost/?group=billing":   billing("orders", "kafka_retries_{server}"),
+		"watermill+postgres://host/db?x-group=billing": billing("orders", "postgres_retries_{server}"),
+		"gochannel://shop?group=billing":               billing("orders", "gochannel_retries_{server}"),
 		"watermill+kafka://localhost/?delays-env=UNSET1": {
 			"orders", "", "orders", "nowhere: UNSET1 is not set, so nothing can be delayed", "orders_dlq",
 		},

@@ -29,11 +29,13 @@ func TestConformance_WatermillAMQP(t *testing.T) {
 				t.Cleanup(func() { require.NoError(t, b.Close()) })
 				return b
 			})
+			open := func(url string, cfg brokers.Config) (brokers.Broker, error) {
+				cfg.URL = "watermill+" + url
+				return wamqp.New(t.Context(), wamqp.Config{Broker: cfg, Delays: delays()})
+			}
 			return brokertest.Backend{
-				Open: func(cfg brokers.Config) (brokers.Broker, error) {
-					cfg.URL = "watermill+" + url
-					return wamqp.New(t.Context(), wamqp.Config{Broker: cfg, Delays: delays()})
-				},
+				Open:      func(cfg brokers.Config) (brokers.Broker, error) { return open(url, cfg) },
+				OpenOther: func(cfg brokers.Config) (brokers.Broker, error) { return open(server.VHost(t), cfg) },
 				Read: func(t *testing.T, queue string, n int) []*message.Message {
 					t.Helper()
 					return readPlain(t, url, queue, n)

@@ -56,10 +56,15 @@ func TestConformance_SQL(t *testing.T) {
 					t.Helper()
 					// Delayed messages wait in the native queue of the same database.
 					delays := sync.OnceValue(func() brokers.Broker { return open(t, with(native, "x-max-connections=3")) })
-					return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
+					other := sync.OnceValue(func() string { return "watermill+" + database(t) })
+					open := func(url string, cfg brokers.Config) (brokers.Broker, error) {
 						cfg.URL = with(url, "x-max-connections=2&x-poll=20ms")
 						return sql.New(t.Context(), sql.Config{Broker: cfg, Delays: delays()})
-					}}
+					}
+					return brokertest.Backend{
+						Open:      func(cfg brokers.Config) (brokers.Broker, error) { return open(url, cfg) },
+						OpenOther: func(cfg brokers.Config) (brokers.Broker, error) { return open(other(), cfg) },
+					}
 				},
 				// The limits are larger than elsewhere, because every open transaction of the server delays deliveries, including
 				// transactions of other cases.

@@ -20,6 +20,7 @@ func anyPubSub(publisher message.Publisher, subscriberFor func(group string) mes
 		Publisher:     publisher,
 		NewSubscriber: func(group string) (message.Subscriber, error) { return subscriberFor(group), nil },
 		Delays:        queue,
+		Server:        "orders", // names the Pub/Sub in Delays, where others may keep messages too
 	})
 	return broker, err
 }

@@ -90,7 +90,7 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 		// All headers must fit into one frame, of 128 KiB by default: a server closes the connection over a larger one.
 		MaxHeaderBytes: 100 << 10,
 		Broker:         cfg.Broker,
-	}, Driver{}.Params())
+	}, Driver{}.Params(), c.clusterName)
 }
 
 // withoutURL replaces an error that may contain a URL with its password.
@@ -148,6 +148,16 @@ func (c *client) initialize(_ context.Context, topic, group string) error {
 	}
 	defer func() { _ = sub.Close() }()
 	return sub.SubscribeInitialize(topic)
+}
+
+// clusterName is what an operator calls the cluster, by default the name of its first node, and the virtual host.
+func (c *client) clusterName(context.Context) (string, error) {
+	conn := c.connection.Connection()
+	name, _ := conn.Properties["cluster_name"].(string)
+	if name == "" {
+		return "", nil
+	}
+	return name + " " + conn.Config.Vhost, nil
 }
 
 func (c *client) ping(context.Context) error {

@@ -1,6 +1,7 @@
 package gochannel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,9 @@ type Config struct {
 	// Delays keeps delayed messages. The caller closes it. Defaults to a broker in memory, which brokers of one name
 	// share.
 	Delays brokers.Broker
+	// Server identifies the GoChannel among those that share Delays. Defaults to the name of the URL; without one it is
+	// required with Delays.
+	Server string
 }
 
 // New opens a broker. Close it.
@@ -68,9 +72,9 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	delays := cfg.Delays
+	delays, server := cfg.Delays, cmp.Or(cfg.Server, name)
 	if delays == nil {
-		delays = h.delays
+		delays, server = h.delays, Scheme // which no other hub shares
 	}
 	return wbroker.Open(ctx, wbroker.Config{
 		Publisher: publisher{h},
@@ -78,9 +82,15 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 			return &subscriber{hub: h, group: group, closing: make(chan struct{})}, nil
 		},
 		Delays:     delays,
+		Server:     server,
 		Initialize: func(_ context.Context, topic, group string) error { return h.initialize(topic, group) },
 		Broker:     cfg.Broker,
-	}, Driver{}.Params())
+	}, Driver{}.Params(), unnamed)
+}
+
+// unnamed leaves Server empty, which is refused.
+func unnamed(context.Context) (string, error) {
+	return "", errors.New("neither the URL nor Config.Server names the GoChannel, and others may share its Delays")
 }
 
 func nameOf(url string) (string, error) {

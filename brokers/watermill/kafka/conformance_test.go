@@ -18,11 +18,11 @@ import (
 )
 
 // cluster starts an in-process Kafka.
-func cluster(t testing.TB) *kfake.Cluster {
+func cluster(t testing.TB, more ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(1),
+	c, err := kfake.NewCluster(append(more, kfake.NumBrokers(1), kfake.DefaultNumPartitions(1),
 		kfake.GroupMinSessionTimeout(time.Second),
-		kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}))
+		kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"}))...)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
@@ -41,12 +41,18 @@ func backend(t *testing.T, c *kfake.Cluster, params string) brokertest.Backend {
 		t.Cleanup(func() { require.NoError(t, b.Close()) })
 		return b
 	})
-	return brokertest.Backend{Open: func(cfg brokers.Config) (brokers.Broker, error) {
+	open := func(c *kfake.Cluster, cfg brokers.Config) (brokers.Broker, error) {
 		cfg.URL = urlOf(c, params)
 		return kafka.New(t.Context(), kafka.Config{Broker: cfg, Delays: delays(), Sarama: func(s *sarama.Config) {
 			s.Consumer.MaxWaitTime = 50 * time.Millisecond // each Close waits for a pending fetch
 		}})
-	}}
+	}
+	return brokertest.Backend{
+		Open: func(cfg brokers.Config) (brokers.Broker, error) { return open(c, cfg) },
+		OpenOther: func(cfg brokers.Config) (brokers.Broker, error) {
+			return open(cluster(t, kfake.ClusterID("other")), cfg)
+		},
+	}
 }
 
 // The conformance suite and Watermill's own run on watermill-kafka.

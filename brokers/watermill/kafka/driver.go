@@ -114,7 +114,7 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 		MaxMessageBytes: p.Bytes("max-message-bytes") - driver.Headroom - recordOverhead,
 		MaxConcurrency:  p.Int("partitions"),
 		Broker:          cfg.Broker,
-	}, Driver{}.Params())
+	}, Driver{}.Params(), c.clusterID)
 }
 
 // recordOverhead is what a record needs beyond payload and headers: lengths, the id, the frame of a batch.
@@ -217,6 +217,19 @@ func (c *client) connect() (*wkafka.Publisher, error) {
 func (c *client) ping(context.Context) error {
 	_, err := c.conn.RefreshController()
 	return err
+}
+
+// clusterID is the cluster's own, whatever its brokers are called.
+func (c *client) clusterID(context.Context) (string, error) {
+	controller, err := c.conn.Controller()
+	if err != nil {
+		return "", err
+	}
+	found, err := controller.GetMetadata(sarama.NewMetadataRequest(c.conn.Config().Version, nil))
+	if err != nil || found.ClusterID == nil {
+		return "", err
+	}
+	return *found.ClusterID, nil
 }
 
 func (c *client) close() error { return c.topics.admin.Close() } // and with it the client

@@ -136,7 +136,7 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 		MaxMessageBytes: limit,
 		MaxConcurrency:  1,
 		Broker:          cfg.Broker,
-	}, Driver{}.Params())
+	}, Driver{}.Params(), c.databaseID)
 }
 
 // client creates watermill-sql's components for one database.

@@ -3,9 +3,13 @@ package sql
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/google/uuid"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 
@@ -88,6 +92,38 @@ func (c *client) create(ctx context.Context, topic string) error {
 		}
 		return nil
 	})
+}
+
+// databaseID is kept in the database, so it is the same from everywhere, and survives upgrades, restores and failovers.
+func (c *client) databaseID(ctx context.Context) (id string, err error) {
+	read := func() error {
+		return c.db.QueryRowContext(ctx, "SELECT id FROM redrive_watermill_server WHERE only_row = 1").Scan(&id)
+	}
+	if err = read(); err == nil {
+		return id, nil
+	}
+	if !missing(err) && !errors.Is(err, sql.ErrNoRows) {
+		return "", c.hide(err)
+	}
+	if !c.cfg.Broker.Params.Bool("auto-create") {
+		return "", errors.New("the table redrive_watermill_server does not exist, and auto-create=false")
+	}
+	err = c.dialect.WithLock(ctx, c.db, "redrive_watermill_tables", func() error {
+		if _, err := c.db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS redrive_watermill_server "+
+			"(only_row SMALLINT PRIMARY KEY, id VARCHAR(36) NOT NULL)"); err != nil {
+			return err
+		}
+		_, err := c.dialect.InsertNew(ctx, c.db, "INSERT INTO redrive_watermill_server (only_row, id) VALUES (1, ?)",
+			uuid.NewString())
+		return err
+	})
+	if err == nil {
+		err = read()
+	}
+	if err != nil {
+		return "", c.hide(err)
+	}
+	return id, nil
 }
 
 // forget makes ensure check them again.
