@@ -63,6 +63,13 @@ func TestReport(t *testing.T) {
 	require.Equal(t, []string{"grows", "returns", "is fixed", "is steady"},
 		[]string{week.Growing[0].Cause, week.Returning[0].Cause, week.Fixed[0].Cause, week.Steady[0].Cause})
 
+	// Two causes that look the same to a viewer are one before they are compared: neither new nor fixed.
+	die("bank of Porto refuses", 2, 9*day)
+	s.ask(t, http.MethodGet, "/api/v1/report", "", as("viewer")...).json(t, &week)
+	require.Empty(t, week.New)
+	require.Len(t, week.Fixed, 1)
+	require.Equal(t, redact.Mask+" refuses", week.Steady[1].Cause)
+
 	for _, hours := range []string{"0", "-1", "8785", "week"} {
 		a := s.ask(t, http.MethodGet, "/api/v1/report?hours="+hours, "", as("viewer")...)
 		require.Equal(t, http.StatusUnprocessableEntity, a.status, hours)
