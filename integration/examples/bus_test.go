@@ -14,8 +14,9 @@ import (
 // System D's bus on a real RabbitMQ has the same transcript as on the memory broker, and a plain AMQP client finds the
 // dead letters in the service's .failed queue.
 func TestBus_OnRabbitMQ(t *testing.T) {
+	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)
-	inMemory, onRabbit := run(t, "bus", "mem://", ""), run(t, "bus", url, "")
+	inMemory, onRabbit := run(t, "bus", urls{broker: "mem://"}), run(t, "bus", urls{broker: url})
 	require.Zero(t, inMemory.code, inMemory.stdout+inMemory.stderr)
 	require.Zero(t, onRabbit.code, onRabbit.stdout+onRabbit.stderr)
 	require.Equal(t, attempts(inMemory.stdout), attempts(onRabbit.stdout))

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,8 +34,8 @@ var (
 	setURL       = regexp.MustCompile(`\b(BROKER_URL|DLQ_URL)=('[^']*'|\S+)`)
 )
 
-// commands returns all commands of the README and docs, each once.
-func commands(t *testing.T) (found []command) {
+// commands returns all commands of the README and docs, each once. Those of one block that exports URLs are together.
+func commands(t *testing.T) (found [][]command) {
 	t.Helper()
 	pages, err := filepath.Glob(filepath.Join("..", "..", "*.md"))
 	require.NoError(t, err)
@@ -58,10 +59,16 @@ func commands(t *testing.T) (found []command) {
 					exported = append(exported, line)
 				case runsExample.MatchString(line) && (len(exported) > 0 || setURL.MatchString(line)):
 					c := command{filepath.Base(page), line, slices.Clone(exported)}
-					if !slices.ContainsFunc(found, func(f command) bool {
+					last := len(found) - 1
+					switch {
+					case slices.ContainsFunc(slices.Concat(found...), func(f command) bool {
 						return f.line == c.line && slices.Equal(f.exported, c.exported)
-					}) {
-						found = append(found, c)
+					}):
+					case len(exported) > 0 && last >= 0 && found[last][0].page == c.page &&
+						slices.Equal(found[last][0].exported, exported):
+						found[last] = append(found[last], c)
+					default:
+						found = append(found, []command{c})
 					}
 				}
 			}
@@ -70,25 +77,23 @@ func commands(t *testing.T) (found []command) {
 	return found
 }
 
-// ours are the servers that replace those named in the documents. Each line, or each block that exports its URLs, gets
-// new databases and virtual hosts.
+// ours are the servers that replace those named in a block of the documents. The block gets new databases and virtual
+// hosts.
 type ours struct {
-	t        *testing.T
-	kafka    *services.KafkaServer // not the one with other tests' topics
-	exported map[string]string
+	t     *testing.T
+	kafka func() *services.KafkaServer // not the one with other tests' topics
 }
 
-// script returns the shell script for c.
-func (o *ours) script(c command) string {
-	var lines []string
-	for _, line := range c.exported {
-		key := c.page + line
-		if o.exported[key] == "" {
-			o.exported[key] = o.place(line)
-		}
-		lines = append(lines, o.exported[key])
+// scripts returns a shell script for each command of a block.
+func (o *ours) scripts(block []command) (scripts []string) {
+	var exported []string
+	for _, line := range block[0].exported {
+		exported = append(exported, o.place(line))
 	}
-	return strings.Join(append(lines, o.place(c.line)), "\n")
+	for _, c := range block {
+		scripts = append(scripts, strings.Join(append(slices.Clone(exported), o.place(c.line)), "\n"))
+	}
+	return scripts
 }
 
 // place replaces the servers in a line with ours, and keeps the rest.
@@ -105,6 +110,9 @@ func (o *ours) place(line string) string {
 		parameters := at.Query()
 		maps.Copy(parameters, named.Query())
 		at.Scheme, at.RawQuery = named.Scheme, parameters.Encode()
+		if name == "BROKER_URL" {
+			return name + "='" + patient(at.String()) + "'"
+		}
 		return name + "='" + at.String() + "'"
 	})
 }
@@ -122,10 +130,7 @@ func (o *ours) server(named *url.URL) string {
 		}
 		return services.SharedRabbitMQ(o.t).VHost(o.t)
 	case "kafka":
-		if o.kafka == nil {
-			o.kafka = services.Kafka(o.t, services.KafkaConfig{})
-		}
-		return o.kafka.URL()
+		return o.kafka().URL()
 	case "postgres":
 		return services.SharedPostgres(o.t).Database(o.t)
 	case "mysql", "mariadb":
@@ -154,51 +159,57 @@ func checkout(t *testing.T) string {
 // The commands in the documents work as written, except for the addresses of servers, and print the same numbers as in
 // memory.
 func TestDocs_CommandsWithURLs(t *testing.T) {
+	t.Parallel()
 	prints := map[string][]string{
 		"orders":    {chargeLine, loyaltyLine},
 		"employees": counts,
 		"bus":       {`invoice-service\s+6\s+2\s+1\s+1\s+2\s+7`, `mailer\s+7\s+5\s+0\s+0\s+2\s+7`},
 	}
-	all := commands(t)
-	require.GreaterOrEqual(t, len(all), 14, "the documents have fewer commands than expected")
-	dir, o := checkout(t), &ours{t: t, exported: map[string]string{}}
-	for _, c := range all {
-		t.Run(c.page+" "+c.line, func(t *testing.T) {
-			_, example, _ := strings.Cut(c.line, "./examples/")
-			example, arguments, _ := strings.Cut(example, " ")
-			require.Contains(t, prints, example)
-			script, want := o.script(c), prints[example]
-			if strings.HasPrefix(arguments, "-fix") {
-				want = []string{`(?m)^EMP-\d+ is RESOLVED after 1 redrive`}
-			}
-			var stdout, stderr bytes.Buffer
-			cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
-			cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
-			cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return setURL.MatchString(v) })
-			defer tidy(t, dir)
-			err := cmd.Run()
-			if strings.Contains(c.line, "transport=plugin") && os.Getenv(pluginDir) == "" {
-				// A plain RabbitMQ has no exchange of that type, and the error names the remedy.
-				require.Error(t, err, stdout.String())
-				require.Contains(t, stderr.String(), "rabbitmq-plugins enable rabbitmq_delayed_message_exchange")
-				return
-			}
-			require.NoError(t, err, "%s\n%s%s", script, stdout.String(), stderr.String())
-			for _, line := range want {
-				require.Regexp(t, line, stdout.String())
+	blocks := commands(t)
+	require.GreaterOrEqual(t, len(slices.Concat(blocks...)), 14, "the documents have fewer commands than expected")
+	var started *services.KafkaServer
+	kafka := &kafkaServer{server: func(testing.TB) *services.KafkaServer { // called with the lock
+		if started == nil {
+			started = services.Kafka(t, services.KafkaConfig{})
+		}
+		return started
+	}}
+	for _, block := range blocks {
+		t.Run(block[0].page+" "+block[0].line, func(t *testing.T) {
+			t.Parallel()
+			o := &ours{t, sync.OnceValue(func() *services.KafkaServer { return kafka.forTest(t) })}
+			for i, script := range o.scripts(block) {
+				c := block[i]
+				_, example, _ := strings.Cut(c.line, "./examples/")
+				example, arguments, _ := strings.Cut(example, " ")
+				require.Contains(t, prints, example)
+				want := prints[example]
+				if strings.HasPrefix(arguments, "-fix") {
+					want = []string{`(?m)^EMP-\d+ is RESOLVED after 1 redrive`}
+				}
+				typed(t, c, script, want)
 			}
 		})
 	}
 }
 
-// tidy removes a program's files from the checkout.
-func tidy(t *testing.T, dir string) {
+// typed runs the script of a command, which must print the wanted lines.
+func typed(t *testing.T, c command, script string, want []string) {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	for _, e := range entries {
-		if e.Type()&os.ModeSymlink == 0 {
-			require.NoError(t, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = checkout(t), &stdout, &stderr
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return setURL.MatchString(v) })
+	cmd.Env = append(cmd.Env, "GOFLAGS="+os.Getenv("GOFLAGS")+" -trimpath") // compiles once for all checkouts
+	err := cmd.Run()
+	if strings.Contains(c.line, "transport=plugin") && os.Getenv(pluginDir) == "" {
+		// A plain RabbitMQ has no exchange of that type, and the error names the remedy.
+		require.Error(t, err, stdout.String())
+		require.Contains(t, stderr.String(), "rabbitmq-plugins enable rabbitmq_delayed_message_exchange")
+		return
+	}
+	require.NoError(t, err, "%s\n%s%s", script, stdout.String(), stderr.String())
+	for _, line := range want {
+		require.Regexp(t, line, stdout.String())
 	}
 }

@@ -24,15 +24,16 @@ var counts = []string{
 // System C end to end on Kafka and PostgreSQL: 1,000 invalid events are stored as 1,000 rows with topic, partition and
 // offset, the group's offsets are at the end of every partition, and a corrected event is processed.
 func TestEmployees_OnKafka(t *testing.T) {
-	kafka := services.SharedKafka(t)
-	letters := services.SharedPostgres(t).Database(t)
-	r := run(t, "employees", kafka.URL(), letters)
+	t.Parallel()
+	kafka := sharedKafka.forTest(t)
+	at := urls{broker: kafka.URL(), letters: services.SharedPostgres(t).Database(t)}
+	r := run(t, "employees", at)
 	require.Zero(t, r.code, r.stdout+r.stderr)
 	for _, line := range counts {
 		require.Regexp(t, line, r.stdout)
 	}
 
-	db := openStore(t, letters)
+	db := openStore(t, at.letters)
 	require.Equal(t, 1000, count(t, db, `SELECT COUNT(*) FROM (SELECT DISTINCT kafka_topic, kafka_partition, kafka_offset
 		FROM dlq_events WHERE status = 'PENDING' AND kafka_partition IS NOT NULL AND kafka_offset IS NOT NULL) AS coordinates`))
 	require.Zero(t, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE attempts <> 1`),
@@ -42,7 +43,7 @@ func TestEmployees_OnKafka(t *testing.T) {
 
 	hint := regexp.MustCompile(`-fix (EMP-\d+)`).FindStringSubmatch(r.stdout)
 	require.NotNil(t, hint, r.stdout)
-	r = run(t, "employees", kafka.URL(), letters, "-fix", hint[1], "-set", "cpf=529.982.247-25")
+	r = run(t, "employees", at, "-fix", hint[1], "-set", "cpf=529.982.247-25")
 	require.Zero(t, r.code, r.stdout+r.stderr)
 	require.Contains(t, r.stdout, hint[1]+" is RESOLVED after 1 redrive(s).")
 	require.Equal(t, 999, count(t, db, `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
@@ -51,6 +52,7 @@ func TestEmployees_OnKafka(t *testing.T) {
 // Broker and store are URLs: the same program prints the same numbers on all of them. Each broker is combined with a
 // different store.
 func TestEmployees_OnEveryBrokerAndStore(t *testing.T) {
+	t.Parallel()
 	stores := map[string]func(t *testing.T) string{
 		"PostgreSQL": func(t *testing.T) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 		"MariaDB":    func(t *testing.T) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
@@ -66,13 +68,15 @@ func TestEmployees_OnEveryBrokerAndStore(t *testing.T) {
 		{"MySQL", "MySQL"},
 	} {
 		t.Run(tc.broker+" and "+tc.store, func(t *testing.T) {
-			letters := stores[tc.store](t)
-			r := run(t, "employees", brokerURLs[tc.broker](t), letters)
+			t.Parallel()
+			at := urls{broker: brokerURLs[tc.broker](t), letters: stores[tc.store](t)}
+			r := run(t, "employees", at)
 			require.Zero(t, r.code, r.stdout+r.stderr)
 			for _, line := range counts {
 				require.Regexp(t, line, r.stdout)
 			}
-			require.Equal(t, 1000, count(t, openStore(t, letters), `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
+			require.Equal(t, 1000,
+				count(t, openStore(t, at.letters), `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 		})
 	}
 }

@@ -5,6 +5,7 @@ package examples_test
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/natsserver"
 	"github.com/redrive-go/redrive/integration/services"
 )
@@ -27,6 +29,9 @@ var built struct {
 
 func TestMain(m *testing.M) {
 	natsserver.Main()
+	if err := flag.Set("test.parallel", "4"); err != nil { // the programs mostly wait
+		panic(err)
+	}
 	code := m.Run()
 	if err := errors.Join(services.CloseShared(), os.RemoveAll(built.dir)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -62,13 +67,17 @@ type result struct {
 	stdout, stderr string
 }
 
-// run runs an example in an empty directory with BROKER_URL and DLQ_URL, and kills it when the test times out.
-func run(t *testing.T, name, brokerURL, dlqURL string, args ...string) result {
+// urls are what the examples read from BROKER_URL, DLQ_URL and REDRIVE_DELAYS_URL.
+type urls struct{ broker, letters, delays string }
+
+// run runs an example in an empty directory, and kills it when the test times out.
+func run(t *testing.T, name string, with urls, args ...string) result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), program(t, name), args...)
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "BROKER_URL="+brokerURL, "DLQ_URL="+dlqURL)
+	cmd.Env = append(os.Environ(),
+		"BROKER_URL="+patient(with.broker), "DLQ_URL="+with.letters, "REDRIVE_DELAYS_URL="+with.delays)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(""), &stdout, &stderr
 	err := cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -76,6 +85,31 @@ func run(t *testing.T, name, brokerURL, dlqURL string, args ...string) result {
 	}
 	require.NoError(t, err)
 	return result{0, stdout.String(), stderr.String()}
+}
+
+// patient returns a broker's URL with more than the default of 10 s for a publish: the machine may be busy.
+func patient(broker string) string {
+	separator := "?"
+	if strings.Contains(broker, "?") {
+		separator = "&"
+	}
+	return broker + separator + "x-publish-timeout=" + await.Patience.String()
+}
+
+// kafkaServer is used by one test at a time, because the examples' topics and groups have the same names in every run.
+type kafkaServer struct {
+	sync.Mutex
+	server func(t testing.TB) *services.KafkaServer
+}
+
+var sharedKafka = &kafkaServer{server: services.SharedKafka}
+
+// forTest returns the server, which belongs to the test until it ends.
+func (k *kafkaServer) forTest(t testing.TB) *services.KafkaServer {
+	t.Helper()
+	k.Lock()
+	t.Cleanup(k.Unlock)
+	return k.server(t)
 }
 
 // sqliteFile returns the URL of a database that does not exist yet.

@@ -67,10 +67,11 @@ type tableMove struct {
 
 // This test follows the guide for a dead letter table literally; see its last lines.
 func TestMove_DeadLetterTable(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/migrate/dead-letter-table.md")
 	require.NoError(t, err)
 	m := &tableMove{
-		t: t, kafka: services.SharedKafka(t), store: services.SharedPostgres(t).Database(t), page: string(page),
+		t: t, kafka: sharedKafka.forTest(t), store: services.SharedPostgres(t).Database(t), page: string(page),
 		handled: map[string]string{}, binary: services.Program(t, "./cmd/redrive"),
 	}
 	m.db = openStore(t, m.store)

@@ -3,7 +3,6 @@ package examples_test
 import (
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,7 +21,7 @@ const (
 var brokerURLs = map[string]func(t *testing.T) string{
 	"memory":     func(*testing.T) string { return "mem://" },
 	"RabbitMQ":   func(t *testing.T) string { t.Helper(); return services.SharedRabbitMQ(t).VHost(t) },
-	"Kafka":      func(t *testing.T) string { t.Helper(); return services.SharedKafka(t).URL() },
+	"Kafka":      func(t *testing.T) string { t.Helper(); return sharedKafka.forTest(t).URL() },
 	"NATS":       func(t *testing.T) string { t.Helper(); return natsserver.Start(t).URL() },
 	"PostgreSQL": func(t *testing.T) string { t.Helper(); return services.SharedPostgres(t).Database(t) },
 	"MariaDB":    func(t *testing.T) string { t.Helper(); return services.SharedMariaDB(t).Database(t) },
@@ -35,7 +34,7 @@ var brokerURLs = map[string]func(t *testing.T) string{
 		t.Helper()
 		return "watermill+" + services.SharedRabbitMQ(t).VHost(t)
 	},
-	"watermill-kafka": func(t *testing.T) string { t.Helper(); return "watermill+" + services.SharedKafka(t).URL() },
+	"watermill-kafka": func(t *testing.T) string { t.Helper(); return "watermill+" + sharedKafka.forTest(t).URL() },
 	"watermill-sql": func(t *testing.T) string {
 		t.Helper()
 		return "watermill+" + services.SharedPostgres(t).Database(t)
@@ -47,27 +46,26 @@ var brokerURLs = map[string]func(t *testing.T) string{
 }
 
 func TestOrders_SameResultsOnEveryBroker(t *testing.T) {
+	t.Parallel()
 	for name, url := range brokerURLs {
 		t.Run(name, func(t *testing.T) {
-			broker, letters := url(t), sqliteFile(t)
-			if strings.HasPrefix(broker, "watermill+") {
-				t.Setenv("REDRIVE_DELAYS_URL", "sqlite://"+filepath.Join(t.TempDir(), "delays.db"))
-			}
+			t.Parallel()
+			at := urls{url(t), sqliteFile(t), "sqlite://" + filepath.Join(t.TempDir(), "delays.db")}
 			if name == "MySQL" { // which stores the dead letters in the queue's database
-				letters = broker
+				at.letters = at.broker
 			}
-			r := run(t, "orders", broker, letters, "-speed", "20")
+			r := run(t, "orders", at, "-speed", "20")
 			t.Log(regexp.MustCompile(`Ledger after .*`).FindString(r.stdout))
 			require.Zero(t, r.code, r.stdout+r.stderr)
 			require.Regexp(t, chargeLine, r.stdout)
 			require.Regexp(t, loyaltyLine, r.stdout)
 			require.Contains(t, r.stdout, "The 157 dead letters are in ")
-			require.Equal(t, 157, count(t, openStore(t, letters), `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
+			require.Equal(t, 157, count(t, openStore(t, at.letters), `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 
-			r = run(t, "orders", broker, letters, "-redrive")
+			r = run(t, "orders", at, "-redrive")
 			require.Zero(t, r.code, r.stdout+r.stderr)
 			require.Regexp(t, redriven, r.stdout)
-			require.Equal(t, 147, count(t, openStore(t, letters), `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
+			require.Equal(t, 147, count(t, openStore(t, at.letters), `SELECT COUNT(*) FROM dlq_events WHERE status = 'PENDING'`))
 		})
 	}
 }

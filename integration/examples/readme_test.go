@@ -20,6 +20,7 @@ import (
 
 // The table in docs/brokers matches the capabilities that each broker reports.
 func TestDocs_CapabilitiesTable(t *testing.T) {
+	t.Parallel()
 	columns := []string{"memory", "RabbitMQ", "Kafka", "NATS", "PostgreSQL", "MariaDB", "MySQL", "SQLite"}
 	have := map[string]brokers.Capabilities{}
 	patterns := map[string]bool{}
@@ -62,6 +63,7 @@ func TestDocs_CapabilitiesTable(t *testing.T) {
 
 // The second table does the same for Watermill's own adapters.
 func TestDocs_WatermillsAdapters(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "brokers", "README.md"))
 	require.NoError(t, err)
 	columns := []string{"watermill-amqp", "watermill-kafka", "watermill-sql", "gochannel"}
