@@ -3,6 +3,7 @@ package sqlstore_test
 
 import (
 	"database/sql"
+	"flag"
 	"strings"
 	"testing"
 
@@ -15,7 +16,13 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-func TestMain(m *testing.M) { services.Main(m) }
+func TestMain(m *testing.M) {
+	// These tests mostly wait: for the disk, for locks, and for timeouts. By default Go runs one at a time per core.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	services.Main(m)
+}
 
 // servers are the databases on which every test of the store runs. Each call creates an empty one and returns its URL.
 var servers = map[string]func(t testing.TB) (url string){
