@@ -225,10 +225,10 @@ func (h *delivery) end(outcome driver.Answer, pause time.Duration) {
 func (h *delivery) remember() {
 	m := h.sub.memory
 	if h.isRetry() || h.doubtful && h.stage != "" {
-		m.settle(h.stage)
 		if !h.isRetry() {
-			m.settle(h.content()) // see replayed
+			m.settle(h.content()) // before the stage, without which replayed does not look for it
 		}
+		m.settle(h.stage)
 	}
 	if h.doubtful {
 		m.doubt.Store(true)
