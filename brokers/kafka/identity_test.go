@@ -167,3 +167,27 @@ func TestTooLarge_ForeignRecordStopsNothing(t *testing.T) {
 		})
 	}
 }
+
+// A topic that is recreated has messages at positions that messages of the old one had. With order=key, one of them was
+// treated as the message of its key that waited there for its retry or was parked, and settled without a handler.
+func TestIdentity_RecreatedWhileMessagesOfTheKeyWait(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	params := []string{"order=key", "concurrency=4", "commit-interval=20ms"}
+	b := open(t, c, params...)
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a")))
+	retryIn(t, b, receiveID(t, messages, "a1"), 3*time.Second)
+	waitStored(t, c, parkingTopic(t, b, topic), 1)
+	require.NoError(t, b.Close())
+	_, err := administer(t, c).DeleteTopics(t.Context(), topic)
+	require.NoError(t, err)
+
+	b = open(t, c, params...)
+	messages = subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a3", "a"), keyed("a4", "a")))
+	for _, id := range []string{"a1", "a2", "a3", "a4"} {
+		receiveID(t, messages, id).Ack()
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // keyOrder keeps the messages of a key in order across retries, for one partition. While a message waits for its retry,
@@ -30,14 +32,26 @@ type keyOrder struct {
 
 // keyState is what blocks a key.
 type keyState struct {
-	retrying map[string]string // by the stage of a waiting retry, the position of its message
-	parked   []parkedMessage   // in order
-	lock     *parkedMessage    // the record of a dead letter that blocks the key, with order-dead=block
+	retrying map[string]place // by the stage of a waiting retry, the place of its message
+	parked   []parkedMessage  // in order
+	lock     *parkedMessage   // the record of a dead letter that blocks the key, with order-dead=block
 }
 
 type parkedMessage struct {
-	offset   int64 // in the parking topic
-	position string
+	offset int64 // in the parking topic
+	place
+}
+
+// place identifies a message by its place on the main topic. Positions start over when that is recreated, while
+// messages of the deleted one still wait.
+type place struct{ position, incarnation string }
+
+func placeOf(o *envelope.Origin) place { return place{o.Position, o.Incarnation} }
+
+// is reports whether both are the same place, as far as is known: before Kafka 2.8 topics have no incarnation.
+func (p place) is(other place) bool {
+	return p.position == other.position &&
+		(p.incarnation == other.incarnation || p.incarnation == "" || other.incarnation == "")
 }
 
 func newKeyOrder(p *partition) *keyOrder {
@@ -71,7 +85,7 @@ func (o *keyOrder) handle(d *delivery) {
 		if o.attempt(d) {
 			d.settle()
 		}
-	case o.holds(key, d.origin.Position) || o.park(d):
+	case o.holds(key, placeOf(d.origin)) || o.park(d):
 		d.settle()
 	}
 }
@@ -88,9 +102,9 @@ func (o *keyOrder) attempt(d *delivery) bool {
 	state := o.stateOf(key)
 	delete(state.retrying, d.stage())
 	for _, stage := range ended.retries {
-		state.retrying[stage] = d.origin.Position
+		state.retrying[stage] = placeOf(d.origin)
 	}
-	redriven := state.isLockedBy(d.origin.Position) && !ended.skipped && !ended.dead && len(ended.retries) == 0
+	redriven := state.isLockedBy(placeOf(d.origin)) && !ended.skipped && !ended.dead && len(ended.retries) == 0
 	block := died && state.lock == nil && o.p.sub.q.Params.String("order-dead") == "block"
 	o.keep(key, state)
 	o.mu.Unlock()
@@ -117,7 +131,7 @@ func (o *keyOrder) unlock(key string) {
 func (o *keyOrder) stateOf(key string) *keyState {
 	state := o.keys[key]
 	if state == nil {
-		state = &keyState{retrying: map[string]string{}}
+		state = &keyState{retrying: map[string]place{}}
 		o.keys[key] = state
 	}
 	return state
@@ -136,23 +150,21 @@ func (o *keyOrder) isHeld(key string) bool {
 	return o.keys[key] != nil
 }
 
-// holds reports whether the message at a position of the main topic waits already: it was moved aside, and the process
+// holds reports whether the message at a place of the main topic waits already: it was moved aside, and the process
 // ended before its offset was committed.
-func (o *keyOrder) holds(key, position string) bool {
+func (o *keyOrder) holds(key string, at place) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	state := o.keys[key]
-	return state != nil && (state.hasParked(position) || state.isLockedBy(position) ||
-		slices.Contains(slices.Collect(maps.Values(state.retrying)), position))
+	return state != nil && (state.hasParked(at) || state.isLockedBy(at) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(state.retrying)), at.is))
 }
 
-func (k *keyState) hasParked(position string) bool {
-	return slices.ContainsFunc(k.parked, func(m parkedMessage) bool { return m.position == position })
+func (k *keyState) hasParked(at place) bool {
+	return slices.ContainsFunc(k.parked, func(m parkedMessage) bool { return m.is(at) })
 }
 
-func (k *keyState) isLockedBy(position string) bool {
-	return k.lock != nil && k.lock.position == position
-}
+func (k *keyState) isLockedBy(at place) bool { return k.lock != nil && k.lock.is(at) }
 
 // isFree reports whether nothing holds back the parked messages of the key.
 func (k *keyState) isFree() bool { return len(k.retrying) == 0 && k.lock == nil }
@@ -197,7 +209,7 @@ func (o *keyOrder) readParked(m parkedMessage) (*delivery, error) {
 		return nil, err
 	}
 	d := &delivery{record: r, waiting: true, origin: o.p.sub.origin(r, "", true)}
-	if d.origin.Position != m.position {
+	if !m.is(placeOf(d.origin)) {
 		return nil, errGone // another record is stored there: the topic was recreated, or lost its end
 	}
 	return d, nil

@@ -106,7 +106,7 @@ func (o *keyOrder) remember(r *kgo.Record) {
 		return
 	}
 	d := delivery{record: r, origin: o.p.sub.origin(r, "", true)}
-	o.stateOf(string(r.Key)).retrying[d.stage()] = d.origin.Position
+	o.stateOf(string(r.Key)).retrying[d.stage()] = placeOf(d.origin)
 }
 
 // account records a record of the parking topic. The caller holds mu, or is restoring.
@@ -120,12 +120,12 @@ func (o *keyOrder) account(r *kgo.Record) {
 		return
 	}
 	state := o.stateOf(string(r.Key))
-	m := parkedMessage{r.Offset, o.p.sub.origin(r, "", true).Position}
+	m := parkedMessage{r.Offset, placeOf(o.p.sub.origin(r, "", true))}
 	control, _ := find(r.Headers, headerControl)
 	switch { // each may have been stored twice, around a crash
 	case control == controlLock && state.lock == nil:
 		state.lock = &m
-	case control != controlLock && !state.hasParked(m.position):
+	case control != controlLock && !state.hasParked(m.place):
 		state.parked = append(state.parked, m)
 	default:
 		o.tracker.settle(r.Offset)
@@ -221,7 +221,7 @@ func (o *keyOrder) resume() {
 // the partition is given up first.
 func (o *keyOrder) park(d *delivery) bool {
 	r := newWaiting(o.topic, &driver.Outgoing{Message: newMessage(d.record, d.origin, d.waiting)}, d.origin)
-	err := o.put(r, func(state *keyState) bool { return state.hasParked(d.origin.Position) })
+	err := o.put(r, func(state *keyState) bool { return state.hasParked(placeOf(d.origin)) })
 	if errors.Is(err, brokers.ErrTooLarge) {
 		o.p.sub.log.Warn("a message is too large to be parked behind an earlier one of its key, and is handled at once",
 			"position", d.origin.Position, "bytes", size(r), "err", err)
