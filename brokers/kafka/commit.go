@@ -85,7 +85,7 @@ type member func() (id string, generation int32)
 // are left, it fails at once.
 func (c *committer) commit(ctx context.Context, as member, points func() []point, all bool) error {
 	for n := 1; ; n++ {
-		err := c.once(ctx, as, points(), all)
+		err := c.once(ctx, as, points, all)
 		switch {
 		case err == nil:
 			return nil
@@ -132,9 +132,10 @@ func (c *committer) areGone(ctx context.Context, points []point) bool {
 	return err == nil && !slices.ContainsFunc(names, func(name string) bool { return !isGone(found[name].err) })
 }
 
-func (c *committer) once(ctx context.Context, as member, points []point, all bool) error {
+func (c *committer) once(ctx context.Context, as member, current func() []point, all bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	points := current() // under the lock: those of a partition end with its last commit
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Group = c.group
 	req.MemberID, req.Generation = as()
