@@ -225,6 +225,13 @@ func TestLogAttr(t *testing.T) {
 	for _, shown := range []string{"n=7", "level=INFO", "tenant:acme"} {
 		require.Contains(t, out.String(), shown)
 	}
+
+	out.Reset()
+	type card struct{ Number string }
+	log = slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{ReplaceAttr: r.LogAttr}))
+	log.Info("paid", "order", struct{ Card *card }{&card{"1234-5678"}}, "n", []int{7})
+	require.NotContains(t, out.String(), "1234-5678", "JSON shows what is behind a pointer")
+	require.Contains(t, out.String(), `"n":[7]`)
 }
 
 func TestNew_NamesEveryFault(t *testing.T) {

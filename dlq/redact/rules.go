@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -165,8 +166,14 @@ func (r *Rules) LogAttr(_ []string, a slog.Attr) slog.Attr {
 		return slog.Any(a.Key, r.Headers(headers))
 	}
 	text := fmt.Sprint(a.Value.Any())
-	if data, ok := a.Value.Any().([]byte); ok {
-		text = string(data)
+	switch v := a.Value.Any().(type) {
+	case string, error:
+	case []byte:
+		text = string(v)
+	default: // a JSON handler also shows what is behind pointers
+		if data, err := json.Marshal(v); err == nil && r.Text(text) == text {
+			text = string(data)
+		}
 	}
 	if shown := r.Text(text); shown != text {
 		return slog.String(a.Key, shown)
