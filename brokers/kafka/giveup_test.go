@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
 // gate holds the fetches that it matches while it is shut.
@@ -106,4 +108,35 @@ func TestOrder_GivenUpRightAfterParking(t *testing.T) {
 			receiveID(t, messages, "a3").Ack()
 		})
 	}
+}
+
+// Messages wait behind their key for as long as the parking topic cannot be read, which an operator has to learn.
+func TestOrder_AnUnreadableParkingTopicIsLogged(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	var refused atomic.Bool
+	c.ControlKey(kmsg.Fetch.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := r.(*kmsg.FetchRequest)
+		if !refused.Load() || len(req.Topics) == 0 || !ofParking(&req.Topics[0]) {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.FetchResponse)
+		answerEmpty(req, resp, kerr.TopicAuthorizationFailed.Code)
+		return resp, nil, true
+	})
+	var log logbuffer.Buffer
+	b := openLogging(t, c, &log, "order=key", "concurrency=4")
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a")))
+	m := receiveID(t, messages, "a1")
+	refused.Store(true)
+	retryIn(t, b, m, 100*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(log.String(), "the parking topic cannot be read; trying again")
+	}, time.Minute, 5*time.Millisecond)
+	refused.Store(false)
+	receiveID(t, messages, "a1").Ack()
+	receiveID(t, messages, "a2").Ack()
 }
