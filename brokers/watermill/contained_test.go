@@ -120,6 +120,38 @@ func TestContained_NacksArePaced(t *testing.T) {
 	})
 }
 
+// handsOut is a subscriber of one message after a nil one.
+type handsOut struct{ *rude }
+
+func (h handsOut) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	messages, err := h.rude.Subscribe(ctx, topic)
+	out := make(chan *message.Message, 1)
+	out <- nil
+	go func() {
+		defer close(out)
+		for m := range messages {
+			out <- m
+		}
+	}()
+	return out, err
+}
+
+func TestContained_NilMessagesAreSkipped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := watermill.New(watermill.Config{
+			Publisher: nowhere{}, Subscriber: handsOut{newRude(message.NewMessage("1", nil))},
+			Broker: brokers.Config{Logger: quiet},
+		})
+		require.NoError(t, err)
+		messages, err := b.Subscriber().Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		m := <-messages
+		require.Equal(t, "1", m.UUID)
+		m.Ack()
+		require.NoError(t, b.Close())
+	})
+}
+
 func TestContained_MessagesDeliveredAtCloseAreReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRude()

@@ -88,6 +88,9 @@ func (s *stream) open(q *driver.Queue) error {
 func (s *stream) forward(messages <-chan *message.Message, retry bool) {
 	s.forwards.Go(func() {
 		for m := range messages {
+			if m == nil {
+				continue
+			}
 			select {
 			case <-s.closed:
 				m.Nack()
@@ -110,6 +113,9 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 	case m, ok := <-s.own:
 		if !ok {
 			return driver.Delivery{}, errEnded
+		}
+		if m == nil { // a fault of the subscriber's
+			return s.Next(ctx)
 		}
 		return s.delivery(received{m, false}), nil //nolint:contextcheck // pure; the message has a separate context
 	case r := <-s.in:
@@ -203,7 +209,7 @@ func (s *stream) noteAck(m *message.Message) {
 // awaitAcks returns when the subscriber has noticed every ack, or after AckGrace.
 func (s *stream) awaitAcks(ctx context.Context) {
 	s.mu.Lock()
-	acked := s.acked
+	acked := slices.Clone(s.acked)
 	s.mu.Unlock()
 	if len(acked) == 0 {
 		return
