@@ -238,8 +238,13 @@ func EventName(m *message.Message) string {
 	return eventName(nil, o)
 }
 
+// EventKeys are the headers that may hold an event's name. The first one that is set counts.
+func EventKeys() []string {
+	return []string{KeyEvent, KeyCQRSName, "ce_type", "cloudEvents_type", KeyAMQPType, KeyRoutingKey}
+}
+
 func eventName(md message.Metadata, o *Origin) string {
-	for _, key := range [...]string{KeyEvent, KeyCQRSName, "ce_type", "cloudEvents_type", KeyAMQPType, KeyRoutingKey} {
+	for _, key := range EventKeys() {
 		if name := md[key]; name != "" {
 			return name
 		}

@@ -1,6 +1,8 @@
 package dlqhttp_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -39,11 +41,17 @@ func (s secrets) at(i int) secrets {
 	return s
 }
 
+// trace is the id of a trace that only its own store has.
+func (s secrets) trace() string {
+	sum := sha256.Sum256([]byte(s.password))
+	return hex.EncodeToString(sum[:16])
+}
+
 // secretive returns a server whose store has the secrets wherever a message can carry them.
 func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
 	t.Helper()
 	rules, err := redact.New(redact.Config{
-		Paths: []string{"$..cpf"}, Headers: []string{"authorization"},
+		Paths: []string{"$..cpf"}, Headers: []string{"authorization", "source_*", envelope.KeyTraceParent},
 		Texts: []string{`\d{3}\.\d{3}\.\d{3}-\d{2}`, `[a-z]+@[a-z]+`},
 	})
 	require.NoError(t, err)
@@ -70,7 +78,8 @@ func secretive(t *testing.T, of secrets) (*server, *logbuffer.Buffer) {
 		m.Metadata = message.Metadata{
 			envelope.KeyMessageID: fmt.Sprintf("message %d of %s", i, of.mail), envelope.KeyEvent: "placed by " + of.mail,
 			envelope.KeyCorrelationID: of.cpf,
-			"authorization":           of.password, "note": "for " + of.mail, "bytes": "\xff" + of.bytes,
+			"source_id":               of.password, envelope.KeyTraceParent: "00-" + of.trace() + "-00f067aa0ba902b7-01",
+			"authorization": of.password, "note": "for " + of.mail, "bytes": "\xff" + of.bytes,
 		}
 		letters = append(letters, dlq.NewEntry(&envelope.DeadLetter{
 			Message: m, Reason: envelope.ReasonExhausted, Attempts: 4, Class: "*bank.Error", Handler: "pay",
@@ -188,6 +197,8 @@ func seen(t *testing.T, s *server, role string, guess secrets) map[string]string
 		{"event_id": {"message 0 of " + guess.mail}},
 		{"correlation_id": {guess.cpf}},
 		{"event_type": {"placed by " + guess.mail}},
+		{"source_id": {guess.password}},
+		{"trace_id": {guess.trace()}},
 		{"fingerprint": {fingerprint}},
 	} {
 		for _, path := range []string{"/api/v1/entries", "/api/v1/entries/count", "/api/v1/entries/export"} {

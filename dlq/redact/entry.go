@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -28,11 +29,12 @@ func (r *Rules) Entry(e wire.Entry) wire.Entry {
 	return e
 }
 
-// texts hides what the patterns match in every text of a value.
+// texts hides what is hidden in every text of a value.
 func texts[T any](r *Rules, of *T) {
-	for _, field := range reflect.ValueOf(of).Elem().Fields() {
-		if text, ok := reflect.TypeAssert[*wire.Text](field.Addr()); ok {
-			*text = wire.Text(r.Text(string(*text)))
+	for field, value := range reflect.ValueOf(of).Elem().Fields() {
+		if text, ok := reflect.TypeAssert[*wire.Text](value.Addr()); ok {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			*text = wire.Text(r.Field(name, string(*text)))
 		}
 	}
 }
@@ -140,11 +142,8 @@ func (r *Rules) Spec(spec wire.RunSpec) wire.RunSpec {
 		return spec
 	}
 	f := &spec.Filter
-	for _, text := range []*string{
-		&f.Topic, &f.Consumer, &f.EventType, &f.Handler, &f.ErrorClass, &f.ErrorCode, &f.EventID, &f.SourceTable, &f.SourceID,
-		&f.CorrelationID, &f.TraceID, &f.ErrorText, &f.CauseText,
-	} {
-		*text = r.Text(*text)
+	for name, text := range f.Texts() {
+		*text = r.Field(name, *text)
 	}
 	if f.Fingerprint != "" && r.HidesText() {
 		f.Fingerprint = Mask // guesses of a hidden cause could be checked against it

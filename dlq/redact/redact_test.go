@@ -246,3 +246,51 @@ func TestNew_NamesEveryFault(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 }
+
+// A field of an entry that is read from a hidden header is hidden with it, in entries and in what is searched for.
+func TestEntry_FieldsFromHiddenHeaders(t *testing.T) {
+	for name, c := range map[string]struct {
+		header string
+		field  func(*wire.Entry) *wire.Text
+		filter func(*wire.Filter) *string
+	}{
+		"EventID": {
+			"x-message-id", func(e *wire.Entry) *wire.Text { return &e.EventID },
+			func(f *wire.Filter) *string { return &f.EventID },
+		},
+		"EventType": {
+			"CE_*", func(e *wire.Entry) *wire.Text { return &e.EventType },
+			func(f *wire.Filter) *string { return &f.EventType },
+		},
+		"SourceTable": {
+			"source_table", func(e *wire.Entry) *wire.Text { return &e.SourceTable },
+			func(f *wire.Filter) *string { return &f.SourceTable },
+		},
+		"SourceID": {
+			"source_*", func(e *wire.Entry) *wire.Text { return &e.SourceID },
+			func(f *wire.Filter) *string { return &f.SourceID },
+		},
+		"CorrelationID": {
+			"amqp-correlation-id", func(e *wire.Entry) *wire.Text { return &e.CorrelationID },
+			func(f *wire.Filter) *string { return &f.CorrelationID },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules, err := redact.New(redact.Config{Headers: []string{c.header}})
+			require.NoError(t, err)
+			e := wire.Entry{EventID: "42", EventType: "42", SourceTable: "42", SourceID: "42", CorrelationID: "42", Topic: "42"}
+			want := e
+			*c.field(&want) = redact.Mask
+			shown := rules.Entry(e)
+			if c.header == "source_*" {
+				want.SourceTable = redact.Mask
+			}
+			require.Equal(t, want, shown)
+			var spec wire.RunSpec
+			*c.filter(&spec.Filter) = "42"
+			require.Equal(t, redact.Mask, *c.filter(new(rules.Spec(spec).Filter)))
+			empty := rules.Entry(wire.Entry{})
+			require.Empty(t, *c.field(&empty))
+		})
+	}
+}

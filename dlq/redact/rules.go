@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Mask replaces what is hidden.
@@ -21,7 +23,8 @@ const Mask = "[redacted]"
 type Config struct {
 	// Paths are locations in JSON payloads, see the package comment.
 	Paths []string
-	// Headers are names of headers, in any letter case; * matches any characters.
+	// Headers are names of headers, in any letter case; * matches any characters. They hide the fields of entries that
+	// are read from these headers, too: correlation_id hides the correlation id.
 	Headers []string
 	// Texts are regular expressions (RE2) whose matches are hidden in error messages, causes, stack traces, notes, header
 	// values and other free text, including payloads.
@@ -33,6 +36,7 @@ type Config struct {
 type Rules struct {
 	paths   []location
 	headers []string
+	fields  map[string]bool // of entries, by their names in JSON: hidden with the header that they are read from
 	texts   []*regexp.Regexp
 }
 
@@ -68,6 +72,15 @@ func New(cfg Config) (*Rules, error) {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("redact: %w", err)
+	}
+	r.fields = map[string]bool{
+		"event_id":       r.hidesAny(envelope.KeyMessageID, envelope.KeyAMQPMessageID),
+		"event_type":     r.hidesAny(envelope.EventKeys()...),
+		"source_table":   r.hidesAny("source_table"),
+		"source_id":      r.hidesAny("source_id"),
+		"correlation_id": r.hidesAny(envelope.KeyCorrelationID, envelope.KeyAMQPCorrelationID),
+		"routing_key":    r.hidesAny(envelope.KeyRoutingKey),
+		"trace_id":       r.hidesAny(envelope.KeyTraceParent), // only searched for
 	}
 	return &r, nil
 }
@@ -126,6 +139,17 @@ func (r *Rules) Header(name, value string) string {
 	}
 	return r.Text(value)
 }
+
+// Field is the visible part of a field of an entry, by its name in JSON: nothing of one that is read from a hidden
+// header.
+func (r *Rules) Field(name, value string) string {
+	if value != "" && r != nil && r.fields[name] {
+		return Mask
+	}
+	return r.Text(value)
+}
+
+func (r *Rules) hidesAny(headers ...string) bool { return slices.ContainsFunc(headers, r.hides) }
 
 func (r *Rules) hides(header string) bool {
 	if r == nil {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"regexp"
 	"strings"
@@ -44,6 +45,35 @@ type Filter struct {
 	Run            string    `json:"run,omitempty" query:"run" doc:"The redrive run that claimed the entry last."`
 }
 
+// Texts yields the fields whose values are free text, by their names in JSON. Fingerprint and the fields that look into
+// payloads are not among them.
+func (f *Filter) Texts() iter.Seq2[string, *string] {
+	return func(yield func(string, *string) bool) {
+		for _, t := range []struct {
+			name  string
+			value *string
+		}{
+			{"topic", &f.Topic},
+			{"consumer", &f.Consumer},
+			{"event_type", &f.EventType},
+			{"handler", &f.Handler},
+			{"error_class", &f.ErrorClass},
+			{"error_code", &f.ErrorCode},
+			{"event_id", &f.EventID},
+			{"source_table", &f.SourceTable},
+			{"source_id", &f.SourceID},
+			{"correlation_id", &f.CorrelationID},
+			{"trace_id", &f.TraceID},
+			{"error", &f.ErrorText},
+			{"cause", &f.CauseText},
+		} {
+			if !yield(t.name, t.value) {
+				return
+			}
+		}
+	}
+}
+
 // Validate reports what is wrong with the filter; the error wraps [ErrInvalid].
 func (f *Filter) Validate() error {
 	if err := f.validateValues(); err != nil {
@@ -78,14 +108,14 @@ func (f *Filter) ReadsBodies() bool { return f.LooksIntoPayloads() || f.TraceID 
 // validateValues refuses values that no store contains: text with NUL or that is not UTF-8, a number beyond 32 bits. A
 // payload is bytes, and may contain anything.
 func (f *Filter) validateValues() error {
-	for name, value := range map[string]string{
-		"topic": f.Topic, "consumer": f.Consumer, "event_type": f.EventType, "handler": f.Handler, "reason": f.Reason,
-		"error_class": f.ErrorClass, "error_code": f.ErrorCode, "fingerprint": f.Fingerprint, "event_id": f.EventID,
-		"source_table": f.SourceTable, "source_id": f.SourceID, "correlation_id": f.CorrelationID, "error": f.ErrorText,
-		"cause": f.CauseText, "run": f.Run,
-	} {
-		if strings.ContainsRune(value, 0) || !utf8.ValidString(value) {
-			return fmt.Errorf("%w: %s: expected text in UTF-8 without NUL", ErrInvalid, name)
+	for name, value := range f.Texts() {
+		if err := checkText(name, *value); err != nil {
+			return err
+		}
+	}
+	for name, value := range map[string]string{"reason": f.Reason, "fingerprint": f.Fingerprint, "run": f.Run} {
+		if err := checkText(name, value); err != nil {
+			return err
 		}
 	}
 	if f.TraceID != "" && !traceID.MatchString(f.TraceID) {
@@ -93,6 +123,13 @@ func (f *Filter) validateValues() error {
 	}
 	if f.Redrives != nil && (*f.Redrives < 0 || *f.Redrives > math.MaxInt32) {
 		return fmt.Errorf("%w: redrives: a number from 0 to %d", ErrInvalid, math.MaxInt32)
+	}
+	return nil
+}
+
+func checkText(name, value string) error {
+	if strings.ContainsRune(value, 0) || !utf8.ValidString(value) {
+		return fmt.Errorf("%w: %s: expected text in UTF-8 without NUL", ErrInvalid, name)
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ type Limits struct {
 // Redaction configures what some roles do not see.
 type Redaction struct {
 	Paths   []string `yaml:"paths" jsonschema:"description=Places in JSON payloads that are hidden: $.card.number or $..iban."`
-	Headers []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden; * matches any characters."`
+	Headers []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden (and the fields of entries that are read from them); * matches any characters."`
 	Texts   []string `yaml:"texts" jsonschema:"description=Regular expressions whose matches are hidden in errors\\, traces\\, notes\\, headers and payloads."`
 	// RevealTo is the lowest role that sees everything. Defaults to no role.
 	RevealTo string `yaml:"reveal_to" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Lowest role that sees hidden values; no role if not given."`

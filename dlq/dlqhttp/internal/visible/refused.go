@@ -44,11 +44,10 @@ func (v View) Search(ctx context.Context, f *dlq.Filter) error {
 				v.ask(),
 		}
 	}
-	if err := v.Values(
-		f.Topic, f.Consumer, f.EventType, f.Handler, f.ErrorClass, f.ErrorCode, f.EventID, f.SourceTable, f.SourceID,
-		f.CorrelationID, f.TraceID,
-	); err != nil {
-		return err
+	for name, value := range f.Texts() {
+		if v.rules.Field(name, *value) != *value {
+			return v.hiddenValue()
+		}
 	}
 	if f.Fingerprint == "" || !v.rules.HidesText() || v.groups == nil {
 		return nil
@@ -73,13 +72,17 @@ func (v View) SearchGroups(ctx context.Context, q *dlq.GroupQuery) error {
 func (v View) Values(values ...string) error {
 	for _, value := range values {
 		if v.Text(value) != value {
-			return &RefusedError{
-				Field:  "value",
-				Detail: "what you look for is hidden from you: use another field, or " + v.ask(),
-			}
+			return v.hiddenValue()
 		}
 	}
 	return nil
+}
+
+func (v View) hiddenValue() error {
+	return &RefusedError{
+		Field:  "value",
+		Detail: "what you look for is hidden from you: use another field, or " + v.ask(),
+	}
 }
 
 // JQ refuses an expression: it could copy hidden values to where they are visible.

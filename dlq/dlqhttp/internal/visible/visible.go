@@ -115,10 +115,10 @@ func alike[T any, K cmp.Ordered](rows []T, look func(*T) K, count func(*T) *int6
 }
 
 // named are counts under the visible parts of their names.
-func (v View) named(counts []wire.NamedCounts) []wire.NamedCounts {
+func (v View) named(field string, counts []wire.NamedCounts) []wire.NamedCounts {
 	shown := make([]wire.NamedCounts, 0, len(counts))
 	for _, c := range counts {
-		c.Name = v.Text(c.Name)
+		c.Name = v.rules.Field(field, c.Name)
 		if at := slices.IndexFunc(shown, func(n wire.NamedCounts) bool { return n.Name == c.Name }); at >= 0 {
 			shown[at].Counts = shown[at].Counts.Plus(c.Counts)
 			continue
@@ -158,7 +158,7 @@ func (v View) causes(causes []wire.CauseCount) []wire.CauseCount {
 // Stats are the visible statistics.
 func (v View) Stats(s *driver.Stats) wire.Stats {
 	shown := *s
-	shown.TopCauses, shown.ByType, shown.ByTopic = v.Groups(s.TopCauses), v.named(s.ByType), v.named(s.ByTopic)
+	shown.TopCauses, shown.ByType, shown.ByTopic = v.Groups(s.TopCauses), v.named("event_type", s.ByType), v.named("topic", s.ByTopic)
 	shown.Hourly = append([]driver.HourCount{}, s.Hourly...)
 	return shown
 }
