@@ -80,6 +80,12 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 		return nil, missing(err)
 	}
 	info := js.CachedInfo()
+	// The stream is looked up again, because it may have been recreated before the consumer was found.
+	if now, err := js.Info(ctx); err != nil {
+		return nil, missing(err)
+	} else if !startsIn(now, consumer) {
+		return nil, fmt.Errorf("the consumer was created for an earlier stream: %w", brokers.ErrUnroutable)
+	}
 	s := &stream{
 		t: t, place: placeOf(q.Topic), group: q.Group, name: info.Config.Name, incarnation: incarnation(info),
 		consumer: consumer, created: consumer.CachedInfo().Created, ackWait: consumer.CachedInfo().Config.AckWait,

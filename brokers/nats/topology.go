@@ -137,6 +137,11 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 		return fmt.Errorf("stream %s has no consumer %s, and declare=false: %w", stream, name, brokers.ErrUnroutable)
 	case err != nil:
 		return fmt.Errorf("consumer %s: %w", name, err)
+	case declare && !startsIn(info, found):
+		if err := t.js.DeleteConsumer(ctx, stream, name); err != nil {
+			return fmt.Errorf("delete consumer %s, which would skip messages of stream %s: %w", name, stream, err)
+		}
+		return t.createConsumer(ctx, info, want)
 	}
 	have := found.CachedInfo().Config
 	if have.AckPolicy != want.AckPolicy || have.DeliverSubject != "" {
@@ -165,26 +170,23 @@ func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamIn
 	t.mu.Lock()
 	acked := t.floors[stream+"\x00"+cfg.Durable]
 	t.mu.Unlock()
-	resumes := acked.seq > 0 && acked.incarnation == incarnation(info)
-	if resumes {
+	if acked.seq > 0 && acked.incarnation == incarnation(info) {
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, acked.seq+1
+		cfg.Metadata = map[string]string{metaStream: acked.incarnation}
 	}
 	_, err := t.js.CreateConsumer(ctx, stream, cfg)
-	switch {
-	case errors.Is(err, jetstream.ErrConsumerExists): // another process was faster
-		return nil
-	case err != nil:
+	if err != nil && !errors.Is(err, jetstream.ErrConsumerExists) { // then another process was faster
 		return fmt.Errorf("create consumer %s of stream %s: %w", cfg.Durable, stream, err)
-	case !resumes:
-		return nil
 	}
-	// If the stream was recreated since it was looked up, and counts from 1, the consumer would skip its messages.
-	now, err := t.js.Stream(ctx, stream)
-	if err == nil {
-		if incarnation(now.CachedInfo()) == incarnation(info) {
-			return nil
-		}
-		err = fmt.Errorf("stream %s has been recreated: %w", stream, brokers.ErrUnroutable)
-	}
-	return errors.Join(missing(err), t.js.DeleteConsumer(ctx, stream, cfg.Durable))
+	return nil
+}
+
+// metaStream names the incarnation of the stream in which a consumer starts after its group's acks. If the stream was
+// recreated just before the consumer was created, and counts from 1, that start skips messages.
+const metaStream = "redrive-stream"
+
+// startsIn reports whether the start of a consumer was meant for this incarnation of its stream.
+func startsIn(info *jetstream.StreamInfo, c jetstream.Consumer) bool {
+	meant, resumes := c.CachedInfo().Config.Metadata[metaStream]
+	return !resumes || meant == incarnation(info)
 }
