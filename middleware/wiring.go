@@ -101,6 +101,9 @@ func (p *Pipeline) checkNames() error {
 			unknown = append(unknown, name)
 		}
 	}
+	if len(unknown) <= int(r.unnamed.Load()) { // a handler has learned its name since the counts were compared
+		return nil
+	}
 	return unknownHandlers(unknown, slices.Collect(maps.Keys(r.named)))
 }
 
@@ -344,7 +347,7 @@ func (p *Pipeline) examine(m *message.Message, s *surroundings) error {
 	case s.outer != nil:
 		_ = wait.For(ctx, p.cfg.NackDelay)
 		return s.outer.refusal()
-	case p.names.missing.Load() == 0:
+	case p.names.missing.Load() <= 0: // below 0 with Config.HandlerName, whose names are not learned
 		s.fine.Store(true)
 		return nil
 	}
