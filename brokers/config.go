@@ -33,7 +33,8 @@ type Config struct {
 	Name string `yaml:"name"`
 	// Group is the default consumer group of subscribers. If empty, the driver's default applies; Kafka requires one.
 	Group string `yaml:"group"`
-	// Concurrency is how many handlers run at once per subscription. Defaults to 1, which keeps messages in order.
+	// Concurrency is how many handlers run at once per subscription, at most 100,000. Defaults to 1, which keeps messages
+	// in order.
 	Concurrency int `yaml:"concurrency"`
 	// DrainTimeout bounds how long Close waits for running handlers. It must be shorter than the router's CloseTimeout.
 	// Defaults to 25 s.

@@ -23,7 +23,10 @@ type setting struct {
 var settings = []setting{
 	{Param{Name: "name"}, func(c *Config, v string) { c.Name = v }},
 	{Param{Name: "group"}, func(c *Config, v string) { c.Group = v }},
-	{Param{Name: "concurrency", Type: Int, Min: 1}, func(c *Config, v string) { c.Concurrency = Params{"": v}.Int("") }},
+	{
+		Param{Name: "concurrency", Type: Int, Min: 1, Max: maxConcurrency},
+		func(c *Config, v string) { c.Concurrency = Params{"": v}.Int("") },
+	},
 	{Param{Name: "drain", Type: Duration}, func(c *Config, v string) { c.DrainTimeout = Params{"": v}.Duration("") }},
 	{
 		Param{Name: "publish-timeout", Type: Duration, Min: 1},
@@ -182,11 +185,18 @@ func (c *Config) setDefaults() {
 	c.Naming = c.Naming.filled()
 }
 
-func (c *Config) validate() error {
-	var faults []error
-	if c.Concurrency < 1 {
-		faults = append(faults, fmt.Errorf("concurrency %d: must be at least 1", c.Concurrency))
+// maxConcurrency bounds what one subscription starts: a goroutine for each handler.
+const maxConcurrency = 100_000
+
+func validConcurrency(n int) error {
+	if n < 1 || n > maxConcurrency {
+		return fmt.Errorf("concurrency %d: must be between 1 and %d", n, maxConcurrency)
 	}
+	return nil
+}
+
+func (c *Config) validate() error {
+	faults := []error{validConcurrency(c.Concurrency)}
 	for _, f := range []struct {
 		name  string
 		value time.Duration

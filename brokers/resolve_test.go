@@ -82,6 +82,7 @@ func TestResolve_NamesParameterAndValueOfEachFault(t *testing.T) {
 		"steps=10s,,20s":        `parameter steps="10s,,20s": "" in the list must be a duration with a unit`,
 		"brokers=a,,b":          `parameter brokers="a,,b": has an empty entry; write a,b,c`,
 		"x-concurrency=0":       `parameter concurrency="0": must be at least 1`,
+		"concurrency=100001":    `parameter concurrency="100001": must be at most 100000`,
 		"group=":                `parameter group is empty`,
 		"group=a&x-group=b":     `parameter x-group is given twice`,
 		"prefetch=1&prefetch=2": `parameter prefetch is given twice`,

@@ -66,11 +66,7 @@ func (c Config) Subscriber(params []Param, opts ...SubscriberOption) (Subscriber
 		opt(&s)
 	}
 
-	var faults []error
-	if s.Concurrency < 1 {
-		faults = append(faults, fmt.Errorf("concurrency %d: must be at least 1", s.Concurrency))
-	}
-	faults = append(faults, s.Params.resolve(params, "WithParam"))
+	faults := []error{validConcurrency(s.Concurrency), s.Params.resolve(params, "WithParam")}
 	if (s.Group == "" || s.Group == DefaultGroup) && template(c.Naming.Queue).requires("group") {
 		faults = append(faults, fmt.Errorf("naming %s derives the queue's name from the group: give this consumer one with "+
 			"Config.Group, the URL's group, or WithGroup", c.Naming.Preset))

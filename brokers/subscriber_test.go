@@ -34,6 +34,10 @@ func TestSubscriber_StartsFromTheConfig(t *testing.T) {
 func TestSubscriber_ReportsAllFaults(t *testing.T) {
 	c, err := brokers.Config{URL: "amqp://h/"}.Resolve(params)
 	require.NoError(t, err)
+	_, err = c.Subscriber(params, brokers.WithConcurrency(2_000_000_000))
+	require.ErrorContains(t, err, "concurrency 2000000000: must be between 1 and 100000")
+	_, err = c.Subscriber(params, brokers.WithConcurrency(100_000))
+	require.NoError(t, err)
 	_, err = c.Subscriber(params, brokers.WithConcurrency(0),
 		brokers.WithParam("prefetch", "0"), brokers.WithParam("nope", ""))
 	for _, want := range []string{"concurrency 0", `prefetch="0"`, `unknown parameter "nope"`} {

@@ -21,6 +21,20 @@ func TestAll_RegistersTheDrivers(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
+// A slip in a number must be refused when the broker is opened, not found as a million goroutines or a time that
+// overflows.
+func TestAll_NumbersAreBounded(t *testing.T) {
+	for _, scheme := range brokers.Schemes() {
+		d, ok := brokers.Lookup(scheme)
+		require.True(t, ok)
+		for _, p := range d.Params() {
+			if p.Type == brokers.Int || p.Type == brokers.Duration {
+				require.Positive(t, p.Max, "%s: %s", scheme, p.Name)
+			}
+		}
+	}
+}
+
 // A program without the import for a scheme gets an error that names it.
 func TestAll_MissingImportsAreNamed(t *testing.T) {
 	for _, scheme := range brokers.Schemes() {

@@ -23,7 +23,7 @@ const DefaultCrashLimit = 5
 // [DefaultCrashLimit] applies.
 func CrashLimit() brokers.Param {
 	return brokers.Param{
-		Name: "crash-limit", Type: brokers.Int, Default: strconv.Itoa(DefaultCrashLimit),
+		Name: "crash-limit", Type: brokers.Int, Default: strconv.Itoa(DefaultCrashLimit), Max: 1_000_000,
 		Doc: "How often a message may kill its process before it is dead-lettered; 0 means that it never is. A message " +
 			"that was delivered twice without an answer runs alone.",
 	}

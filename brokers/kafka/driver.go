@@ -23,7 +23,7 @@ func (Driver) Params() []brokers.Param {
 	return append([]brokers.Param{
 		{Name: "auto-create", Type: brokers.Bool, Default: "true", Doc: "Create missing topics."},
 		{
-			Name: "partitions", Type: brokers.Int,
+			Name: "partitions", Type: brokers.Int, Max: 100_000,
 			Doc: "Partitions of the topics created for Publish and Subscribe; the broker's default if not given.",
 		},
 		{

@@ -45,7 +45,7 @@ func (Driver) Params() []brokers.Param {
 			Doc: "Replicas of new streams; 0 means 3 on a cluster and 1 otherwise.",
 		},
 		{
-			Name: "max-age", Type: brokers.Duration, Default: "0s",
+			Name: "max-age", Type: brokers.Duration, Default: "0s", Max: int64(100 * 365 * 24 * time.Hour),
 			Doc: "How long a stream keeps messages, handled or not: at least 1h; 0 sets no limit.",
 		},
 		{

@@ -67,7 +67,7 @@ func topologyParams() []brokers.Param {
 				"waiting messages.",
 		},
 		{
-			Name: "delivery-limit", Type: brokers.Int, Default: strconv.Itoa(noLimit), Min: 1,
+			Name: "delivery-limit", Type: brokers.Int, Default: strconv.Itoa(noLimit), Min: 1, Max: noLimit,
 			Doc: "Deliveries after which the broker itself dead-letters a message, however they ended. Quorum queues only.",
 		},
 		driver.CrashLimit(),

@@ -30,10 +30,10 @@ func (urlDriver) Params() []brokers.Param {
 		{Name: "migrate", Type: brokers.Bool, Default: "true", Doc: "Create and upgrade the queue's tables at start."},
 		{
 			Name: "lease", Type: brokers.Duration, Default: "30s", Min: int64(200 * time.Millisecond),
-			Doc: "How long a message stays with a worker that does not renew it.",
+			Max: int64(24 * time.Hour), Doc: "How long a message stays with a worker that does not renew it.",
 		},
 		{
-			Name: "poll", Type: brokers.Duration, Default: "75ms", Min: int64(shortestPause),
+			Name: "poll", Type: brokers.Duration, Default: "75ms", Min: int64(shortestPause), Max: int64(time.Hour),
 			Doc: "Longest pause between two polls for new messages if the database cannot notify.",
 		},
 		{
@@ -47,7 +47,7 @@ func (urlDriver) Params() []brokers.Param {
 			Doc: "Largest message in bytes, payload and headers together; never more than the database accepts, the default.",
 		},
 		{
-			Name: "max-connections", Type: brokers.Int, Default: "8", Min: 1,
+			Name: "max-connections", Type: brokers.Int, Default: "8", Min: 1, Max: 10_000,
 			Doc: "Most connections to the database.",
 		},
 		{Name: "*", Native: true, Doc: "Every other parameter belongs to the database driver."},

@@ -35,7 +35,7 @@ func (Driver) Params() []brokers.Param {
 	return wbroker.URLParams(
 		brokers.Param{Name: "auto-create", Type: brokers.Bool, Default: "true", Doc: "Create missing topics."},
 		brokers.Param{
-			Name: "partitions", Type: brokers.Int, Max: 1 << 20,
+			Name: "partitions", Type: brokers.Int, Max: 100_000,
 			Doc: "Partitions of the topics created, and the most handlers at once; the broker's default if not given.",
 		},
 		brokers.Param{
@@ -43,11 +43,11 @@ func (Driver) Params() []brokers.Param {
 			Doc: "Largest record, headers included, that the server accepts.",
 		},
 		brokers.Param{
-			Name: "session-timeout", Type: brokers.Duration, Default: "10s", Min: int64(time.Second),
+			Name: "session-timeout", Type: brokers.Duration, Default: "10s", Min: int64(time.Second), Max: int64(time.Hour),
 			Doc: "Silence after which a member's partitions go to the other members of its group.",
 		},
 		brokers.Param{
-			Name: "rebalance-timeout", Type: brokers.Duration, Default: "60s", Min: int64(time.Second),
+			Name: "rebalance-timeout", Type: brokers.Duration, Default: "60s", Min: int64(time.Second), Max: int64(time.Hour),
 			Doc: "How long a rebalance waits for running handlers.",
 		},
 		brokers.Param{

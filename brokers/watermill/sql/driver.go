@@ -48,15 +48,16 @@ func (Driver) Params() []brokers.Param {
 			Doc: "Messages of one transaction; an error delivers all of them again.",
 		},
 		brokers.Param{
-			Name: "ack-deadline", Type: brokers.Duration, Default: "24h", Min: int64(time.Second),
+			Name: "ack-deadline", Type: brokers.Duration, Default: "24h",
+			Min: int64(time.Second), Max: int64(30 * 24 * time.Hour),
 			Doc: "How long a handler may take; a slower one is started again while it still runs.",
 		},
 		brokers.Param{
-			Name: "poll", Type: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond),
+			Name: "poll", Type: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Hour),
 			Doc: "Pause between two polls for new messages.",
 		},
 		brokers.Param{
-			Name: "max-connections", Type: brokers.Int, Default: "8", Min: 2,
+			Name: "max-connections", Type: brokers.Int, Default: "8", Min: 2, Max: 10_000,
 			Doc: "Most connections for publishing; each subscription has one more.",
 		},
 		brokers.Param{Name: "*", Native: true, Doc: "Every other parameter belongs to the database driver."},
