@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // setting is one of the common parameters, and its field of Config.
@@ -195,20 +197,22 @@ func validConcurrency(n int) error {
 	return nil
 }
 
+// within bounds a time by the longest delay that a message can have. A timeout that is longer is a mistake too.
+func within(name string, d time.Duration) error {
+	switch {
+	case d < 0:
+		return fmt.Errorf("%s %s: must not be negative", name, d)
+	case d > envelope.MaxDelay:
+		return fmt.Errorf("%s %s: the longest is %s", name, d, envelope.MaxDelay)
+	}
+	return nil
+}
+
 func (c *Config) validate() error {
 	faults := []error{validConcurrency(c.Concurrency)}
-	for _, f := range []struct {
-		name  string
-		value time.Duration
-	}{{"drain timeout", c.DrainTimeout}, {"publish timeout", c.PublishTimeout}} {
-		if f.value < 0 {
-			faults = append(faults, fmt.Errorf("%s %s: must not be negative", f.name, f.value))
-		}
-	}
+	faults = append(faults, within("drain timeout", c.DrainTimeout), within("publish timeout", c.PublishTimeout))
 	for _, d := range c.Delays {
-		if d < 0 {
-			faults = append(faults, fmt.Errorf("delay %s: must not be negative", d))
-		}
+		faults = append(faults, within("delay", d))
 	}
 	return errors.Join(append(faults, c.Naming.Validate())...)
 }

@@ -173,10 +173,5 @@ func newDesign(cfg brokers.Config) (*design, error) {
 			"dead-letters first",
 			limit, d.deliveryLimit))
 	}
-	for _, delay := range cfg.Delays {
-		if delay > envelope.MaxDelay {
-			faults = append(faults, fmt.Errorf("delay %s: the longest is %s", delay, envelope.MaxDelay))
-		}
-	}
 	return d, errors.Join(faults...)
 }
