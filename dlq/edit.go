@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -73,18 +74,19 @@ func (m *Manager) Edit(ctx context.Context, id int64, edit Edit, by By) (*Entry,
 	return revised, diff, nil
 }
 
-// EditAndRedrive edits an entry and sends it back. If the redrive fails, the edit remains; if the actor may not send
-// another message alone (see [Approval]), nothing is changed.
+// EditAndRedrive edits an entry and sends it back. If the redrive fails, the edit remains, and the edited entry is
+// returned with the error; if the actor may not send another message alone (see [Approval]), nothing is changed.
 func (m *Manager) EditAndRedrive(ctx context.Context, id int64, edit Edit, by By) (*Entry, error) {
 	if err := m.MaySend(ctx, id, by); err != nil {
 		return nil, err
 	}
-	e, _, err := m.Edit(ctx, id, edit, by)
+	edited, _, err := m.Edit(ctx, id, edit, by)
 	if err != nil {
 		return nil, err
 	}
-	by.Version = e.Version
-	return m.Redrive(ctx, id, by)
+	by.Version = edited.Version
+	sent, err := m.Redrive(ctx, id, by)
+	return cmp.Or(sent, edited), err
 }
 
 // Body returns one revision of an entry's body: 0 is the original, Entry.Revision the one that a redrive sends.

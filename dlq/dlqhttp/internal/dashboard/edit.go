@@ -150,7 +150,7 @@ func (r *request) edit() error {
 	case "preview":
 		return r.editAgain(data, edit, full.Body)
 	case "redrive":
-		sent, err := r.cfg.EditAndRedrive(r.Context(), full.ID, edit, r.by())
+		sent, err := r.cfg.Manager.EditAndRedrive(r.Context(), full.ID, edit, r.by())
 		r.forget()
 		if err != nil && sent != nil {
 			return savedNotSent(r.Context(), sent, err)

@@ -3,7 +3,6 @@ package operations
 import (
 	"context"
 
-	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -38,22 +37,4 @@ func sampled(samples []redrive.Sample) []int64 {
 		ids[i] = samples[i].Entry.ID
 	}
 	return ids
-}
-
-// EditAndRedrive saves an edit and redrives the entry. A caller that may not send has changed nothing. An error that
-// comes with an entry means that the edit is saved, and its message not sent.
-func (c *Config) EditAndRedrive(ctx context.Context, id int64, edit dlq.Edit, by dlq.By) (*dlq.Entry, error) {
-	if err := c.Manager.MaySend(ctx, id, by); err != nil {
-		return nil, err
-	}
-	revised, _, err := c.Manager.Edit(ctx, id, edit, by)
-	if err != nil {
-		return nil, err
-	}
-	by.Version = revised.Version
-	sent, err := c.Manager.Redrive(ctx, id, by)
-	if err != nil {
-		return revised, err
-	}
-	return sent, nil
 }

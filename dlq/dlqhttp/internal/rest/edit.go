@@ -102,7 +102,7 @@ func (a *API) edit(ctx context.Context, in *editInput) (*tagged[wire.Edited], er
 	who.Version = cmp.Or(version, before.Version) // the difference is shown from this one
 	var e *dlq.Entry
 	if in.Body.Redrive {
-		e, err = a.cfg.EditAndRedrive(ctx, before.ID, edit, who)
+		e, err = a.cfg.Manager.EditAndRedrive(ctx, before.ID, edit, who)
 	} else {
 		e, _, err = a.cfg.Manager.Edit(ctx, before.ID, edit, who)
 	}
