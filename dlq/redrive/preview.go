@@ -11,17 +11,12 @@ import (
 )
 
 // Preview is what a run would do if it were started. Nothing is changed.
+//
+// Its Topics are the largest first. It needs approval no matter who starts it: someone who has already sent messages
+// may need approval for fewer.
 type Preview struct {
-	// Spec is resolved.
-	Spec Spec
-	// Count is how many entries the run would take now, Topics splits them (before Spec.Limit), the largest first.
-	Count  int64
-	Topics []TopicCount
-	// NeedsApproval means that a second person would have to approve it, no matter who starts it. Someone who has already
-	// sent messages may need approval for fewer.
-	NeedsApproval bool
-	// Destinations are where the entries of Sample would go, and whether a consumer reads them now.
-	Destinations []Destination
+	wire.RunPreview
+
 	// Sample are the first entries, with their bodies.
 	Sample []Sample
 }
@@ -47,7 +42,7 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 	if sample <= 0 {
 		sample = 10
 	}
-	p := &Preview{Spec: spec}
+	p := &Preview{RunPreview: wire.RunPreview{Spec: spec}}
 	if p.Count, err = rn.store.Count(ctx, spec.Filter, 0); err != nil {
 		return nil, err
 	}
@@ -158,10 +153,9 @@ func (r *Run) Shown(now time.Time) wire.Run {
 
 // Wire is the preview's JSON form.
 func (p *Preview) Wire() wire.RunPreview {
-	return wire.RunPreview{
-		Spec: p.Spec, Count: p.Count, Topics: append([]TopicCount{}, p.Topics...), NeedsApproval: p.NeedsApproval,
-		Sample: samplesOf(p.Sample), Destinations: p.Destinations,
-	}
+	shown := p.RunPreview
+	shown.Topics, shown.Sample = append([]TopicCount{}, p.Topics...), samplesOf(p.Sample)
+	return shown
 }
 
 // Wire is the review's JSON form, with the run's progress at a time.

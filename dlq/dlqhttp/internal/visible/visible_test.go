@@ -85,7 +85,7 @@ func TestHiddenValues_ManyLookLikeOne(t *testing.T) {
 		require.NotEqual(t, "plain", shown(many)[0].Fingerprint, "with the most entries")
 	}
 	topics := func(topics ...wire.TopicCount) (wire.RunPreview, wire.RunReview) {
-		return v.Preview(&redrive.Preview{Topics: topics}),
+		return v.Preview(&redrive.Preview{RunPreview: wire.RunPreview{Topics: topics}}),
 			v.Review(&redrive.Review{Run: &redrive.Run{}, Topics: topics}, at)
 	}
 	firstPreview, firstReview := topics(wire.TopicCount{Topic: "of ana@x", Count: 5},
