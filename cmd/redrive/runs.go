@@ -52,18 +52,15 @@ func (a *app) runCommand(use, short string, states []redrive.State,
 }
 
 func (a *app) completeRuns(states ...redrive.State) cobra.CompletionFunc {
-	return a.completes(cobra.ShellCompDirectiveKeepOrder, func(ctx context.Context, m *api) ([]string, error) {
+	return completes(a, cobra.ShellCompDirectiveKeepOrder, func(ctx context.Context, m *api) ([]wire.Run, error) {
 		list, err := m.ListRuns(ctx, wire.RunFilter{States: states}, wire.Page{})
 		if err != nil {
 			return nil, err
 		}
-		var ids []string
-		for i := range list.Runs {
-			r := &list.Runs[i]
-			ids = append(ids, cobra.CompletionWithDesc(r.ID,
-				fmt.Sprintf("%s, %s, by %s", r.State, deadLetters(r.Progress.Total), r.CreatedBy)))
-		}
-		return ids, nil
+		return list.Runs, nil
+	}, func(r *wire.Run) string {
+		return cobra.CompletionWithDesc(r.ID,
+			fmt.Sprintf("%s, %s, by %s", r.State, deadLetters(r.Progress.Total), r.CreatedBy))
 	})
 }
 
