@@ -56,6 +56,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.root.Ser
 // [http.Server.RegisterOnShutdown]. The rest continues. Call it once.
 func (h *Handler) EndStreams() { h.api.EndStreams() }
 
+// OpenAPI is the API's OpenAPI 3.1 document, as YAML. It is served at /api/v1/openapi.yaml, and openapi.yaml in this
+// package's directory is a copy of it.
+func (h *Handler) OpenAPI() ([]byte, error) {
+	text, err := h.api.Document().YAML()
+	if err != nil {
+		return nil, fmt.Errorf("dlqhttp: document: %w", err)
+	}
+	return text, nil
+}
+
 // routes registers everything.
 func (h *Handler) routes(guard *access.Guard) http.Handler {
 	prefix, mux := h.cfg.Prefix, &access.Mux{}

@@ -45,15 +45,3 @@ func (r Role) String() string {
 // Allows reports whether the role may do what requires the least role. Nothing is allowed for a least role of None: it
 // was forgotten.
 func (r Role) Allows(least Role) bool { return least > None && r >= least }
-
-// MarshalText is String.
-func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
-
-// UnmarshalText is ParseRole.
-func (r *Role) UnmarshalText(text []byte) error {
-	parsed, err := ParseRole(string(text))
-	if err == nil {
-		*r = parsed
-	}
-	return err
-}
