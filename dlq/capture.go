@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -92,12 +93,7 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 		SHA256:      sha256.Sum256(d.Message.Payload),
 	}
 	e.Clean()
-	if e.EventType == "" {
-		e.EventType = e.Origin.Topic
-	}
-	if e.EventType == "" {
-		e.EventType = "unknown"
-	}
+	e.EventType = cmp.Or(e.EventType, e.Origin.Topic, "unknown")
 	e.Cause = Normalize(e.ErrorMessage)
 	e.Fingerprint = Fingerprint(e.Handler, e.ErrorClass, e.ErrorCode, e.ErrorMessage)
 	e.ChangedBy = e.DiedBy()

@@ -64,9 +64,7 @@ func NewManager(cfg ManagerConfig) (*Manager, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("dlq: manager: %w: %w", ErrInvalid, err)
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if cfg.JQ == nil {
 		cfg.JQ = &payload.InProcess{}
 	}

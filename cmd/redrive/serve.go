@@ -61,12 +61,8 @@ func (a *app) server(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Log.Level == "" {
-		cfg.Log.Level = "info"
-	}
-	if cfg.Server.Address == "" {
-		cfg.Server.Address = config.DefaultAddress
-	}
+	cfg.Log.Level = firstOf(cfg.Log.Level, "info")
+	cfg.Server.Address = firstOf(cfg.Server.Address, config.DefaultAddress)
 	if a.metrics, err = newMetrics(&cfg.Metrics); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,11 +72,8 @@ var _ redrive.BatchRedriver = (*Router)(nil)
 // NewRouter makes a Router. The error reports every fault of the configuration.
 func NewRouter(cfg RouterConfig) (*Router, error) {
 	r := &Router{
-		store: cfg.Store, owns: map[string]func(string) bool{}, logger: cfg.Logger,
+		store: cfg.Store, owns: map[string]func(string) bool{}, logger: cmp.Or(cfg.Logger, slog.Default()),
 		targets: slices.Clone(cfg.Targets),
-	}
-	if r.logger == nil {
-		r.logger = slog.Default()
 	}
 	for _, f := range append(Formats(), cfg.Formats...) {
 		r.owns[f.Name] = f.Owns
@@ -87,10 +85,7 @@ func NewRouter(cfg RouterConfig) (*Router, error) {
 	names := map[string]bool{}
 	for i := range r.targets {
 		t := &r.targets[i]
-		if t.Outcome == "" {
-			t.Outcome = OutcomeConfirmed
-		}
-		switch {
+		switch t.Outcome = cmp.Or(t.Outcome, OutcomeConfirmed); {
 		case t.Name == "" || t.Scheme == "" || t.Redriver == nil:
 			errs = append(errs, fmt.Errorf("target %d: name, scheme and redriver are required", i))
 		case names[t.Name]:

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -33,10 +34,7 @@ func (p Purge) Resolve() (Purge, error) {
 				ErrInvalid, Resolved, Discarded, s)
 		}
 	}
-	if p.Limit == 0 {
-		p.Limit = MaxPage
-	}
-	switch {
+	switch p.Limit = cmp.Or(p.Limit, MaxPage); {
 	case p.Limit < 1 || p.Limit > MaxPage:
 		return p, fmt.Errorf("%w: purge limit %d: from 1 to %d", ErrInvalid, p.Limit, MaxPage)
 	case p.ClosedBefore.IsZero():

@@ -99,17 +99,14 @@ func NewRunner(cfg Config) (*Runner, error) {
 		return nil, fmt.Errorf("dlq: runner: %w: %w", dlq.ErrInvalid, err)
 	}
 	rn := &Runner{
-		store: cfg.Store, runs: runs, redriver: cfg.Redriver, logger: cfg.Logger, targets: maps.Clone(cfg.Targets),
-		approval:    cfg.Approval,
+		store: cfg.Store, runs: runs, redriver: cfg.Redriver, logger: cmp.Or(cfg.Logger, slog.Default()),
+		targets: maps.Clone(cfg.Targets), approval: cfg.Approval,
 		publishTime: cmp.Or(cfg.PublishTimeout, 30*time.Second), outcomeLease: cmp.Or(cfg.OutcomeTimeout, time.Hour),
 		runLease: lease, workEvery: cmp.Or(cfg.WorkInterval, time.Second),
 		batch: cmp.Or(cfg.Batch, driver.MaxPage), publishers: cmp.Or(cfg.Publishers, 256), wake: make(chan struct{}, 1),
 	}
 	if rn.jq = cfg.JQ; rn.jq == nil {
 		rn.jq = &payload.InProcess{}
-	}
-	if rn.logger == nil {
-		rn.logger = slog.Default()
 	}
 	return rn, nil
 }

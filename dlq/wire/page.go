@@ -53,14 +53,9 @@ type Cursor struct {
 // Resolve fills in the page's defaults and reads its cursor, which is nil for the first page. Faults are reported as
 // [ErrInvalid].
 func (p Page) Resolve() (Page, *Cursor, error) {
-	if p.Limit == 0 {
-		p.Limit = 50
-	}
+	p.Limit, p.Order = cmp.Or(p.Limit, 50), cmp.Or(p.Order, NewestFirst)
 	if p.Limit < 1 || p.Limit > MaxPage {
 		return p, nil, fmt.Errorf("%w: page limit %d: from 1 to %d", ErrInvalid, p.Limit, MaxPage)
-	}
-	if p.Order == "" {
-		p.Order = NewestFirst
 	}
 	if orders[p.Order] == 0 {
 		return p, nil, fmt.Errorf("%w: unknown order %q: %s, %s, %s or %s", ErrInvalid, p.Order,

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -69,22 +70,16 @@ func (s RunSpec) Resolve() (RunSpec, error) {
 	if s.Limit < 0 || s.Rate < 0 || s.Rate != s.Rate || s.OutcomeTimeout < 0 {
 		bad("limit %d, rate %v, outcome timeout %s: must not be negative", s.Limit, s.Rate, s.OutcomeTimeout.Duration())
 	}
-	if s.MaxOut == 0 {
-		s.MaxOut = defaultMaxOut
-	}
+	s.MaxOut = cmp.Or(s.MaxOut, defaultMaxOut)
 	for _, step := range s.Canary {
 		if step < 1 {
 			bad("canary step %d: must be positive", step)
 		}
 	}
-	if s.Stop.Share == 0 {
-		s.Stop.Share = defaultStopShare
-	}
+	s.Stop.Share = cmp.Or(s.Stop.Share, defaultStopShare)
+	s.Stop.MinSample = cmp.Or(s.Stop.MinSample, defaultMinSample)
 	if !(s.Stop.Share > 0 && s.Stop.Share <= 1) {
 		bad("stop share %v: above 0 and at most 1", s.Stop.Share)
-	}
-	if s.Stop.MinSample == 0 {
-		s.Stop.MinSample = defaultMinSample
 	}
 	if s.Stop.MinSample < 0 {
 		bad("stop sample %d: must be positive", s.Stop.MinSample)

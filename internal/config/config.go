@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -28,23 +29,18 @@ type Config struct {
 	Metrics   Metrics           `yaml:"metrics"   jsonschema:"description=Metrics for Prometheus at /metrics of redrive serve."`
 	Log       Log               `yaml:"log"       jsonschema:"description=What is logged\\, and in which format."`
 
-	// Notifications are sent by redrive serve.
 	Notifications Notifications `yaml:"notifications" jsonschema:"description=Whom redrive serve notifies when something needs a person."`
 }
 
 // Metrics configures what Prometheus sees.
 type Metrics struct {
-	// Off shows nothing at /metrics.
-	Off bool `yaml:"off" jsonschema:"description=Serve no metrics."`
-	// LegacyNames adds dlq_events_total and dlq_resolution_time_seconds.
+	Off         bool `yaml:"off" jsonschema:"description=Serve no metrics."`
 	LegacyNames bool `yaml:"legacy_names" jsonschema:"description=Serve dlq_events_total and dlq_resolution_time_seconds too\\, for existing dashboards and alerts."`
 }
 
 // Store is where dead letters are kept.
 type Store struct {
-	// URL of the store: sqlite:dead-letters.db, postgres://... Required.
-	URL string `yaml:"url" jsonschema:"description=URL of the database: sqlite:FILE\\, postgres:// or mysql://\\, with the parameters of its driver.,example=sqlite:dead-letters.db"`
-	// Schema and Archive are the parameters of the same name in the store's URL. PostgreSQL only.
+	URL     string `yaml:"url" jsonschema:"description=URL of the database: sqlite:FILE\\, postgres:// or mysql://\\, with the parameters of its driver.,example=sqlite:dead-letters.db"`
 	Schema  string `yaml:"schema" jsonschema:"description=PostgreSQL: schema of the tables; by default the first of the search_path."`
 	Archive string `yaml:"archive" jsonschema:"description=PostgreSQL: schema of the archive; by default archive\\, or the name of the schema and _archive."`
 }
@@ -72,26 +68,20 @@ func (s Store) Address() (string, error) {
 // Broker is a broker's configuration, and how redrives to its consumers are closed.
 type Broker struct {
 	brokers.Config `yaml:",inline"`
-	// Outcome is what closes an entry that was collected from this broker and redriven. Defaults to confirmed.
-	Outcome collector.OutcomeSource `yaml:"outcome" jsonschema:"enum=confirmed,enum=reported,description=What closes a collected entry that was redriven: the broker's confirm (default) or the consumer's own report."`
+	Outcome        collector.OutcomeSource `yaml:"outcome" jsonschema:"enum=confirmed,enum=reported,description=What closes a collected entry that was redriven: the broker's confirm (default) or the consumer's own report."`
 }
 
 // Collector configures what is read into the store.
 type Collector struct {
-	Sources []Source `yaml:"sources"`
-	// Concurrency is how many messages of a source are stored at once. Defaults to 50.
-	Concurrency int `yaml:"concurrency" jsonschema:"minimum=1,description=Messages of a source that are stored at once; 50 if not given."`
-	// Hold is how long a message that cannot be stored is held before it is returned. Defaults to 1 min.
-	Hold time.Duration `yaml:"hold" jsonschema:"description=How long a message is held that the store does not take\\, before it goes back to the broker; 1m if not given."`
+	Sources     []Source      `yaml:"sources"`
+	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,description=Messages of a source that are stored at once; 50 if not given."`
+	Hold        time.Duration `yaml:"hold" jsonschema:"description=How long a message is held that the store does not take\\, before it goes back to the broker; 1m if not given."`
 }
 
 // Source is one dead letter queue or topic.
 type Source struct {
-	// Broker is a name under brokers. Required.
 	Broker string `yaml:"broker" jsonschema:"required,description=A name under brokers."`
-	// Topic is the queue or topic itself. Required.
-	Topic string `yaml:"topic" jsonschema:"required,description=The dead letter queue or topic."`
-	// Origin is where its messages came from. It overrides their headers.
+	Topic  string `yaml:"topic" jsonschema:"required,description=The dead letter queue or topic."`
 	Origin Origin `yaml:"origin" jsonschema:"description=Where the messages came from and are redriven to; wins over what their headers say."`
 }
 
@@ -105,21 +95,14 @@ type Origin struct {
 
 // Redrive has the defaults of redrives.
 type Redrive struct {
-	// Rate is the maximum in messages a second. 0 means no limit.
-	Rate float64 `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 0 sets no limit."`
-	// OutcomeTimeout is how long a consumer may take to report. Defaults to 1 h.
+	Rate           float64       `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 0 sets no limit."`
 	OutcomeTimeout time.Duration `yaml:"outcome_timeout" jsonschema:"description=How long to wait for the consumer's report of a redriven message; 1h if not given."`
-	// PublishTimeout is how long a broker may take to confirm, a batch of a run included. After twice that time, another
-	// process redrives what a dead one had claimed, unless its outcome is known. Defaults to 30 s.
+	// PublishTimeout is for a batch of a run, too.
 	PublishTimeout time.Duration `yaml:"publish_timeout" jsonschema:"description=How long a broker may take to confirm; 30s if not given. After twice that time another process sends again what a dead one was sending\\, unless its outcome is known."`
-	// RunLease is how long a run stays with a process that no longer responds. Defaults to 30 s.
-	RunLease time.Duration `yaml:"run_lease" jsonschema:"description=How long a run stays with a process that no longer answers; 30s if not given."`
-	// ApprovalAbove is how many messages one person may send alone within ApprovalWindow. Defaults to no limit.
-	ApprovalAbove *int64 `yaml:"approval_above" jsonschema:"minimum=0,description=How many messages one person may redrive within approval_window without the approval of another; no limit if not given."`
-	// ApprovalWindow is how long a message that was sent counts. Defaults to 24 h.
+	RunLease       time.Duration `yaml:"run_lease" jsonschema:"description=How long a run stays with a process that no longer answers; 30s if not given."`
+	ApprovalAbove  *int64        `yaml:"approval_above" jsonschema:"minimum=0,description=How many messages one person may redrive within approval_window without the approval of another; no limit if not given."`
 	ApprovalWindow time.Duration `yaml:"approval_window" jsonschema:"description=How long a redriven message counts towards approval_above; 24h if not given."`
-	// Rules redrive dead letters with technical causes automatically, while redrive serve runs.
-	Rules []Rule `yaml:"rules" jsonschema:"description=What redrive serve redrives automatically."`
+	Rules          []Rule        `yaml:"rules" jsonschema:"description=What redrive serve redrives automatically."`
 }
 
 // Rule is a redrive.Rule: at least one of Reason to Cause selects the dead letters.
@@ -174,9 +157,7 @@ func (r *Redrive) checkRules() error {
 
 // Log configures logging.
 type Log struct {
-	// Level is debug, info, warn or error. Defaults to info.
-	Level string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error,description=Lowest level that is logged; info if not given."`
-	// Format is text or json. Defaults to text.
+	Level  string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error,description=Lowest level that is logged; info if not given."`
 	Format string `yaml:"format" jsonschema:"enum=text,enum=json,description=text for people (default) or json for machines."`
 }
 
@@ -221,22 +202,11 @@ func parse(data []byte, store bool) (*Config, error) {
 }
 
 func (c *Config) setDefaults() {
-	if c.Collector.Concurrency == 0 {
-		c.Collector.Concurrency = DefaultConcurrency
-	}
-	if c.Server.Address == "" {
-		c.Server.Address = DefaultAddress
-	}
+	c.Collector.Concurrency = cmp.Or(c.Collector.Concurrency, DefaultConcurrency)
+	c.Server.Address = cmp.Or(c.Server.Address, DefaultAddress)
 	for name, b := range c.Brokers {
-		if b.Outcome == "" {
-			b.Outcome = collector.OutcomeConfirmed
-		}
-		if b.Group == "" {
-			b.Group = DefaultGroup
-		}
-		if b.Name == "" {
-			b.Name = "redrive"
-		}
+		b.Outcome = cmp.Or(b.Outcome, collector.OutcomeConfirmed)
+		b.Group, b.Name = cmp.Or(b.Group, DefaultGroup), cmp.Or(b.Name, "redrive")
 		c.Brokers[name] = b
 	}
 }

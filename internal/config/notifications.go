@@ -11,25 +11,18 @@ import (
 // Notifications configures who is notified of what.
 type Notifications struct {
 	Receivers []NotificationReceiver `yaml:"receivers"`
-	// Quiet is how long a cause must have been quiet before its return is notified. Defaults to 24 h.
-	Quiet time.Duration `yaml:"quiet" jsonschema:"description=How long a cause must have been quiet to be notified as regressed when it comes back\\, in whole hours; 24h if not given."`
-	// Interval is how often the store is checked. Defaults to 15 s.
-	Interval time.Duration `yaml:"interval" jsonschema:"description=How often the store is checked; 15s if not given."`
+	Quiet     time.Duration          `yaml:"quiet" jsonschema:"description=How long a cause must have been quiet to be notified as regressed when it comes back\\, in whole hours; 24h if not given."`
+	Interval  time.Duration          `yaml:"interval" jsonschema:"description=How often the store is checked; 15s if not given."`
 }
 
 // NotificationReceiver is a webhook.
 type NotificationReceiver struct {
-	// Name is the name under which the store remembers what the receiver was sent. Required, as is URL; webhooks also
-	// require Secret.
-	Name string `yaml:"name" jsonschema:"required,description=Name of the receiver\\, by which the store remembers what it was sent."`
-	URL  string `yaml:"url" jsonschema:"required,description=https\\, or http on this machine. A Slack URL is a secret."`
-	// Format is webhook or slack. Defaults to webhook.
-	Format string `yaml:"format" jsonschema:"enum=webhook,enum=slack,description=webhook (default)\\, signed JSON\\, or slack."`
-	Secret string `yaml:"secret" jsonschema:"description=Key that signs webhooks; required for them."`
-	// On are notify.Kinds. Defaults to all.
-	On []string `yaml:"on" jsonschema:"description=What to send: new_cause\\, regressed_cause\\, run_stopped\\, run_awaits_approval\\, store_down; all if not given."`
-	// PerHour defaults to 30.
-	PerHour int `yaml:"per_hour" jsonschema:"minimum=1,description=Most notifications an hour; 30 if not given."`
+	Name    string   `yaml:"name" jsonschema:"required,description=Name of the receiver\\, by which the store remembers what it was sent."`
+	URL     string   `yaml:"url" jsonschema:"required,description=https\\, or http on this machine. A Slack URL is a secret."`
+	Format  string   `yaml:"format" jsonschema:"enum=webhook,enum=slack,description=webhook (default)\\, signed JSON\\, or slack."`
+	Secret  string   `yaml:"secret" jsonschema:"description=Key that signs webhooks; required for them."`
+	On      []string `yaml:"on" jsonschema:"description=What to send: new_cause\\, regressed_cause\\, run_stopped\\, run_awaits_approval\\, store_down; all if not given."`
+	PerHour int      `yaml:"per_hour" jsonschema:"minimum=1,description=Most notifications an hour; 30 if not given."`
 }
 
 const formatSlack = "slack"

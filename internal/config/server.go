@@ -13,26 +13,16 @@ import (
 
 // Server is where redrive serve listens and which callers it accepts.
 type Server struct {
-	// Address is host:port. Defaults to 127.0.0.1:8321. Listening on any other than a loopback address requires Auth.
-	Address string `yaml:"address" jsonschema:"description=host:port to listen on; 127.0.0.1:8321 if not given. Anything but loopback needs auth.,example=127.0.0.1:8321"`
-	// PublicURL is where people reach the server, its prefix included.
-	PublicURL string `yaml:"public_url" jsonschema:"description=URL at which people reach the server.,example=https://redrive.example"`
-	// Prefix is the path below which everything is.
-	Prefix string `yaml:"prefix" jsonschema:"description=Path below which everything is served; none if not given.,example=/ops"`
-	// Hosts are the host names that requests may use besides localhost.
-	Hosts []string `yaml:"hosts" jsonschema:"description=Host names at which the server answers; any\\, if there is auth and this is not given."`
-	// Origins are other browser origins that may make changes.
-	Origins []string `yaml:"origins" jsonschema:"description=Other origins from which browsers may make changes.,example=https://ops.example"`
-	// ReadOnly refuses every change over HTTP.
-	ReadOnly bool `yaml:"read_only" jsonschema:"description=Refuse every change over HTTP."`
-	// AuditReads records who looked at which message.
-	AuditReads bool `yaml:"audit_reads" jsonschema:"description=Record in the audit log who looks at which message."`
-	// TLS makes it HTTPS.
-	TLS TLS `yaml:"tls" jsonschema:"description=Serve HTTPS."`
-	// Auth configures authentication.
-	Auth Auth `yaml:"auth" jsonschema:"description=Who may use the server\\, and for what; without it only this machine may."`
-	// Limits bound what a client may request.
-	Limits Limits `yaml:"limits" jsonschema:"description=Limits of what clients may ask for."`
+	Address    string   `yaml:"address" jsonschema:"description=host:port to listen on; 127.0.0.1:8321 if not given. Anything but loopback needs auth.,example=127.0.0.1:8321"`
+	PublicURL  string   `yaml:"public_url" jsonschema:"description=URL at which people reach the server.,example=https://redrive.example"`
+	Prefix     string   `yaml:"prefix" jsonschema:"description=Path below which everything is served; none if not given.,example=/ops"`
+	Hosts      []string `yaml:"hosts" jsonschema:"description=Host names at which the server answers; any\\, if there is auth and this is not given."`
+	Origins    []string `yaml:"origins" jsonschema:"description=Other origins from which browsers may make changes.,example=https://ops.example"`
+	ReadOnly   bool     `yaml:"read_only" jsonschema:"description=Refuse every change over HTTP."`
+	AuditReads bool     `yaml:"audit_reads" jsonschema:"description=Record in the audit log who looks at which message."`
+	TLS        TLS      `yaml:"tls" jsonschema:"description=Serve HTTPS."`
+	Auth       Auth     `yaml:"auth" jsonschema:"description=Who may use the server\\, and for what; without it only this machine may."`
+	Limits     Limits   `yaml:"limits" jsonschema:"description=Limits of what clients may ask for."`
 }
 
 // TLS names the files of a certificate.
@@ -45,11 +35,9 @@ type TLS struct {
 type Auth struct {
 	Tokens []Token `yaml:"tokens" jsonschema:"description=Bearer tokens; redrive config hash-token makes one."`
 	Users  []User  `yaml:"users" jsonschema:"description=Users with a password; redrive config hash-password hashes one."`
-	// OIDC lets people log in.
-	OIDC *OIDC `yaml:"oidc" jsonschema:"description=An OpenID provider with which people log in; needs server.public_url."`
-	// Stored accepts the tokens kept in the store.
-	Stored bool   `yaml:"stored" jsonschema:"description=Accept the tokens that redrive token creates\\, which the store keeps."`
-	Proxy  *Proxy `yaml:"proxy" jsonschema:"description=A reverse proxy that authenticates people."`
+	OIDC   *OIDC   `yaml:"oidc" jsonschema:"description=An OpenID provider with which people log in; needs server.public_url."`
+	Stored bool    `yaml:"stored" jsonschema:"description=Accept the tokens that redrive token creates\\, which the store keeps."`
+	Proxy  *Proxy  `yaml:"proxy" jsonschema:"description=A reverse proxy that authenticates people."`
 }
 
 // Token is a bearer token.
@@ -88,11 +76,10 @@ type Limits struct {
 
 // Redaction configures what some roles do not see.
 type Redaction struct {
-	Paths   []string `yaml:"paths" jsonschema:"description=Places in JSON payloads that are hidden: $.card.number or $..iban."`
-	Headers []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden (and the fields of entries that are read from them); * matches any characters."`
-	Texts   []string `yaml:"texts" jsonschema:"description=Regular expressions whose matches are hidden in errors\\, traces\\, notes\\, headers and payloads."`
-	// RevealTo is the lowest role that sees everything. Defaults to no role.
-	RevealTo string `yaml:"reveal_to" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Lowest role that sees hidden values; no role if not given."`
+	Paths    []string `yaml:"paths" jsonschema:"description=Places in JSON payloads that are hidden: $.card.number or $..iban."`
+	Headers  []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden (and the fields of entries that are read from them); * matches any characters."`
+	Texts    []string `yaml:"texts" jsonschema:"description=Regular expressions whose matches are hidden in errors\\, traces\\, notes\\, headers and payloads."`
+	RevealTo string   `yaml:"reveal_to" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Lowest role that sees hidden values; no role if not given."`
 }
 
 // Retention is how long closed dead letters are kept.

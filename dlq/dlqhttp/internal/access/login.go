@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -95,18 +96,11 @@ func NewLogin(cfg LoginConfig) (*Login, error) {
 	if len(cfg.Scopes) == 0 {
 		cfg.Scopes = []string{oidc.ScopeOpenID, "profile", "email", "groups"}
 	}
-	if cfg.NameClaim == "" {
-		cfg.NameClaim = "email"
-	}
-	if cfg.GroupsClaim == "" {
-		cfg.GroupsClaim = "groups"
-	}
+	cfg.NameClaim, cfg.GroupsClaim = cmp.Or(cfg.NameClaim, "email"), cmp.Or(cfg.GroupsClaim, "groups")
 	if cfg.Session <= 0 {
 		cfg.Session = defaultSession
 	}
-	if cfg.Client == nil {
-		cfg.Client = &http.Client{Timeout: providerTimeout}
-	}
+	cfg.Client = cmp.Or(cfg.Client, &http.Client{Timeout: providerTimeout})
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -31,13 +32,9 @@ type proxy struct {
 
 // Proxy authenticates by the headers of a reverse proxy.
 func Proxy(cfg ProxyConfig) (Authenticator, error) {
+	cfg.UserHeader = cmp.Or(cfg.UserHeader, "X-Forwarded-User")
+	cfg.GroupsHeader = cmp.Or(cfg.GroupsHeader, "X-Forwarded-Groups")
 	p := &proxy{cfg: cfg}
-	if p.cfg.UserHeader == "" {
-		p.cfg.UserHeader = "X-Forwarded-User"
-	}
-	if p.cfg.GroupsHeader == "" {
-		p.cfg.GroupsHeader = "X-Forwarded-Groups"
-	}
 	var errs []error
 	if len(cfg.From) == 0 {
 		errs = append(errs, errors.New("proxy: from is required: the addresses that the proxy connects from, "+
