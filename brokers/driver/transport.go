@@ -82,7 +82,7 @@ type Queue struct {
 	Concurrency int
 	// Window is how many deliveries may be in flight. A transport must not prefetch more.
 	Window int
-	// DrainTimeout bounds the wait for running handlers, at shutdown and when a delivery is revoked.
+	// DrainTimeout bounds the wait for running handlers, at shutdown and when a partition is revoked.
 	DrainTimeout time.Duration
 	// Params are the transport's own parameters for this subscriber.
 	Params brokers.Params
@@ -213,9 +213,6 @@ type Delivery struct {
 	// Order, if not empty, is the key of an ordered sequence: deliveries with the same Order are dispatched one after the
 	// other, each after the previous one was acked.
 	Order string
-	// Revoked is closed when the delivery is being revoked: the engine hands it out no more, releases it if it has not
-	// reached a handler, and otherwise settles it when the handler is done. Nil if deliveries are never revoked.
-	Revoked <-chan struct{}
 	// Token is for the transport's own use.
 	Token any
 }

@@ -177,7 +177,6 @@ func (s *subscription) sleep(h *delivery, d time.Duration) bool {
 			return true
 		}
 	case <-s.stopping.Done():
-	case <-h.Revoked:
 	case <-h.session.lost:
 	}
 	h.settle(driver.Release, 0)

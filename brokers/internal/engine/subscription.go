@@ -258,9 +258,6 @@ func (s *subscription) deliver(h *delivery) (again *delivery) {
 	case <-s.stopping.Done():
 		h.settle(driver.Release, 0)
 		return nil
-	case <-h.Revoked:
-		h.settle(driver.Release, 0)
-		return nil
 	case <-h.session.lost: // it is redelivered
 		h.settle(driver.Release, 0)
 		return nil
