@@ -22,6 +22,6 @@
 //	server:
 //	  address: 127.0.0.1:8321
 //
-// Every key but store.url is optional. [Schema] is its JSON Schema, for editors, and explains every key: the explanations
-// are in the tags of the fields.
+// Every key but store.url is optional. [Schema] is its JSON Schema, for editors, and explains every key: the texts are
+// in the tags of the fields.
 package config
