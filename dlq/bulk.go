@@ -33,7 +33,7 @@ func (m *Manager) ChangeAll(ctx context.Context, action driver.Action, f Filter,
 		return Bulk{}, fmt.Errorf("dlq: %w: %q is not an action on many entries", ErrInvalid, action)
 	}
 	if len(f.Statuses) == 0 {
-		f.Statuses = action.From()
+		f.Statuses = driver.From(action)
 	}
 	var bulk Bulk
 	var ids []int64

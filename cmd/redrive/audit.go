@@ -51,7 +51,7 @@ func (a *app) auditListCommand() *cobra.Command {
 				return err
 			}
 			if !single {
-				records = wire.FoldAudit(records)
+				records = driver.FoldAudit(records)
 			}
 			if more != "" {
 				more = "--all"

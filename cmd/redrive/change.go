@@ -50,7 +50,7 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 		Args: filter.idsOrFilter,
 		Example: fmt.Sprintf(`  redrive dlq %[1]s 7 9 12-20 --note "ticket 4711"
   redrive dlq %[1]s --topic orders --error "no such customer" --dry-run`, v.do),
-		ValidArgsFunction: a.completeIDs(v.do.From()...),
+		ValidArgsFunction: a.completeIDs(driver.From(v.do)...),
 		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
 			selected := filter.selected
 			if len(filter.ids) > 0 {
@@ -68,7 +68,7 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 			})
 		}),
 	}
-	filter.add(a, cmd, v.do.From()...)
+	filter.add(a, cmd, driver.From(v.do)...)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be changed, and change nothing")
 	return cmd
 }

@@ -47,6 +47,26 @@ const (
 	ActionRead Action = "read"
 )
 
+// From returns the states in which an entry allows an action. An overdue RETRYING entry also allows what reserves,
+// closes or parks it, see [Entry.Overdue].
+func From(a Action) []Status {
+	switch a {
+	case ActionRedrive, ActionResolve, ActionDiscard, ActionEdit:
+		return []Status{Pending, Parked}
+	case ActionPark:
+		return []Status{Pending}
+	case ActionPublished, ActionRelease, ActionReleaseByHand:
+		return []Status{Retrying}
+	case ActionSucceed:
+		// PENDING and PARKED as well: the message of a redrive that timed out may succeed after its claim was released.
+		return []Status{Retrying, Pending, Parked}
+	case ActionRestore:
+		return []Status{Resolved, Discarded, Parked}
+	default:
+		return nil
+	}
+}
+
 // Change is one action of a [Store] on some entries. Each entry is changed independently: one in another state does not
 // stop the others.
 type Change struct {
@@ -211,7 +231,7 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 }
 
 func (c *Change) legal(e *Entry) bool {
-	from := slices.Contains(c.Action.From(), e.Status)
+	from := slices.Contains(From(c.Action), e.Status)
 	switch c.Action {
 	case ActionRedrive:
 		// A run may claim again what it had claimed itself, if the entry has not changed since (see RunItem.Settle).

@@ -101,3 +101,33 @@ type By struct {
 	// both.
 	ResolvedBy string
 }
+
+// FoldAudit joins the records of a run that have the same content, in place of the newest. Outcomes are reported by
+// consumers, which do not know the run: consecutive ones are joined.
+func FoldAudit(records []AuditRecord) []AuditRecord {
+	type key struct {
+		run, actor string
+		action     Action
+		to         Status
+	}
+	rows, at := make([]AuditRecord, 0, len(records)), map[key]int{}
+	for i := range records {
+		r := records[i]
+		k := key{r.Run, r.Actor, r.Action, r.To}
+		n, there := at[k]
+		next := n == len(rows)-1 && (r.Action == ActionSucceed || r.Action == ActionDie)
+		if there && r.EntryID != 0 && (r.Run != "" || next) {
+			row := &rows[n]
+			if len(row.Entries) == 0 {
+				row.Entries = []int64{row.EntryID}
+			}
+			row.Entries, row.Since = append(row.Entries, r.EntryID), r.At
+			continue
+		}
+		if r.EntryID != 0 {
+			at[k] = len(rows)
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}

@@ -65,7 +65,7 @@ func (r *request) audit() error {
 	if err != nil {
 		return err
 	}
-	data.Records = r.auditRows(wire.FoldAudit(r.sees.Audit(a.records)))
+	data.Records = r.auditRows(driver.FoldAudit(r.sees.Audit(a.records)))
 	if a.next != "" {
 		data.Next = query(url.Values{
 			"actor": {data.Actor}, "action": {data.Action}, "entry": {data.Entry}, "run": {data.Run}, "after": {a.next},

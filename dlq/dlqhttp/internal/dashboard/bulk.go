@@ -76,7 +76,7 @@ func (r *request) confirmEntries() error {
 		return err
 	}
 	if len(s.Filter.Statuses) == 0 {
-		s.Filter.Statuses = data.Action.Do.From() // as the change itself does
+		s.Filter.Statuses = driver.From(data.Action.Do) // as the change itself does
 	}
 	data.Statuses, data.Chips, data.Fields = s.Filter.Statuses, s.Chips(), s.Fields()
 	return r.confirm(&data, []dlq.Filter{s.Filter})
@@ -106,7 +106,7 @@ func (r *request) confirmCauses() error {
 	if data.Action, err = r.bulkAction(); err != nil {
 		return err
 	}
-	data.Statuses = data.Action.Do.From()
+	data.Statuses = driver.From(data.Action.Do)
 	to := r.now().Truncate(time.Second).Add(time.Second)
 	data.Fields = []field{{"to", to.Format(time.RFC3339)}}
 	for _, fingerprint := range picked {
@@ -119,7 +119,7 @@ func (r *request) confirmCauses() error {
 func ofCauses(fingerprints []string, action bulkAction, to time.Time) []dlq.Filter {
 	var filters []dlq.Filter
 	for _, fingerprint := range fingerprints {
-		filters = append(filters, dlq.Filter{Fingerprint: fingerprint, Statuses: action.Do.From(), To: to})
+		filters = append(filters, dlq.Filter{Fingerprint: fingerprint, Statuses: driver.From(action.Do), To: to})
 	}
 	return filters
 }

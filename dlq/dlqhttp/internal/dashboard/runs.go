@@ -204,7 +204,7 @@ func (r *request) run() error {
 	data := runData{
 		namedRun: namedRun{run, r.nameOf(&run)}, Chips: used.Chips(), Own: r.started(stored.run),
 		Show: show, Next: stored.next, Actions: runActions(run.State), Parts: partsOf(run.Counts),
-		Audit: r.auditRows(wire.FoldAudit(r.sees.Audit(stored.records))),
+		Audit: r.auditRows(driver.FoldAudit(r.sees.Audit(stored.records))),
 	}
 	for i := range stored.items {
 		data.Items = append(data.Items, r.sees.Item(&stored.items[i]))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -92,7 +93,7 @@ func (a *API) auditLog(ctx context.Context, in *auditInput) (*page[wire.AuditLis
 	}
 	shown := a.visible(ctx).Audit(records)
 	if in.Fold {
-		shown = wire.FoldAudit(shown)
+		shown = driver.FoldAudit(shown)
 	}
 	return &page[wire.AuditList]{Link: in.next(next), Body: wire.AuditList{Records: shown, Next: next}}, nil
 }
