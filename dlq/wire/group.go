@@ -56,21 +56,12 @@ type Counts struct {
 func (c Counts) Total() int64 { return c.Pending + c.Retrying + c.Parked + c.Resolved + c.Discarded }
 
 // Of is the number of entries with the status.
-func (c Counts) Of(s Status) int64 {
-	if n := c.at(s); n != nil {
-		return *n
-	}
-	return 0
-}
+func (c Counts) Of(s Status) int64 { return *c.at(s) }
 
 // Add adds n to the number of the status.
-func (c *Counts) Add(s Status, n int64) {
-	if to := c.at(s); to != nil {
-		*to += n
-	}
-}
+func (c *Counts) Add(s Status, n int64) { *c.at(s) += n }
 
-// at points to the number of the status; nil for an unknown one.
+// at points to the number of the status. An unknown one has a zero that is not kept.
 func (c *Counts) at(s Status) *int64 {
 	switch s {
 	case Pending:
@@ -84,7 +75,7 @@ func (c *Counts) at(s Status) *int64 {
 	case Discarded:
 		return &c.Discarded
 	default:
-		return nil
+		return new(int64)
 	}
 }
 

@@ -33,21 +33,12 @@ func (c RunCounts) Done() int64 { return c.Outcomes() + c.Skipped }
 func (c RunCounts) Open() int64 { return c.Claimed + c.Out }
 
 // Of is the count of the state.
-func (c RunCounts) Of(s ItemState) int64 {
-	if n := c.at(s); n != nil {
-		return *n
-	}
-	return 0
-}
+func (c RunCounts) Of(s ItemState) int64 { return *c.at(s) }
 
 // Add adds n to the count of a state.
-func (c *RunCounts) Add(s ItemState, n int64) {
-	if to := c.at(s); to != nil {
-		*to += n
-	}
-}
+func (c *RunCounts) Add(s ItemState, n int64) { *c.at(s) += n }
 
-// at points to the count of a state; nil for an unknown one.
+// at points to the count of a state. An unknown one has a zero that is not kept.
 func (c *RunCounts) at(s ItemState) *int64 {
 	switch s {
 	case ItemWaiting:
@@ -65,7 +56,7 @@ func (c *RunCounts) at(s ItemState) *int64 {
 	case ItemSkipped:
 		return &c.Skipped
 	default:
-		return nil
+		return new(int64)
 	}
 }
 

@@ -97,38 +97,32 @@ func (v View) Causes(q driver.GroupQuery) (wide driver.GroupQuery, shown func([]
 
 // alike makes one row of those that look the same, and sorts the rows by their count, the largest first, then by how
 // they look: their order would reveal which hidden one has more.
-func alike[T any, K cmp.Ordered](rows []T, look func(*T) K, count func(*T) *int64) []T {
+func alike[T any, K cmp.Ordered](rows []T, look func(*T) K, count func(*T) int64, add func(to, more *T)) []T {
 	shown, at := make([]T, 0, len(rows)), map[K]int{}
 	for i := range rows {
 		k := look(&rows[i])
 		if n, there := at[k]; there {
-			*count(&shown[n]) += *count(&rows[i])
+			add(&shown[n], &rows[i])
 			continue
 		}
 		at[k] = len(shown)
 		shown = append(shown, rows[i])
 	}
 	slices.SortFunc(shown, func(a, b T) int {
-		return cmp.Or(cmp.Compare(*count(&b), *count(&a)), cmp.Compare(look(&a), look(&b)))
+		return cmp.Or(cmp.Compare(count(&b), count(&a)), cmp.Compare(look(&a), look(&b)))
 	})
 	return shown
 }
 
 // named are counts under the visible parts of their names.
 func (v View) named(field string, counts []wire.NamedCounts) []wire.NamedCounts {
-	shown := make([]wire.NamedCounts, 0, len(counts))
-	for _, c := range counts {
-		c.Name = v.rules.Field(field, c.Name)
-		if at := slices.IndexFunc(shown, func(n wire.NamedCounts) bool { return n.Name == c.Name }); at >= 0 {
-			shown[at].Counts = shown[at].Counts.Plus(c.Counts)
-			continue
-		}
-		shown = append(shown, c)
+	shown := slices.Clone(counts)
+	for i := range shown {
+		shown[i].Name = v.rules.Field(field, shown[i].Name)
 	}
-	slices.SortFunc(shown, func(a, b wire.NamedCounts) int {
-		return cmp.Or(cmp.Compare(b.Counts.Total(), a.Counts.Total()), cmp.Compare(a.Name, b.Name))
-	})
-	return shown
+	return alike(shown, func(n *wire.NamedCounts) string { return n.Name },
+		func(n *wire.NamedCounts) int64 { return n.Counts.Total() },
+		func(to, more *wire.NamedCounts) { to.Counts = to.Counts.Plus(more.Counts) })
 }
 
 // topics are numbers of entries under the visible parts of their topics.
@@ -138,7 +132,7 @@ func (v View) topics(topics []wire.TopicCount) []wire.TopicCount {
 		shown[i].Topic = v.Text(shown[i].Topic)
 	}
 	return alike(shown, func(t *wire.TopicCount) string { return t.Topic },
-		func(t *wire.TopicCount) *int64 { return &t.Count })
+		func(t *wire.TopicCount) int64 { return t.Count }, func(to, more *wire.TopicCount) { to.Count += more.Count })
 }
 
 // causes are numbers of entries under the visible parts of their causes.
@@ -152,7 +146,7 @@ func (v View) causes(causes []wire.CauseCount) []wire.CauseCount {
 		c.Fingerprint, c.Cause, c.Handler, c.ErrorClass = g.Fingerprint, g.Cause, g.Handler, g.ErrorClass
 	}
 	return alike(shown, func(c *wire.CauseCount) string { return c.Fingerprint },
-		func(c *wire.CauseCount) *int64 { return &c.Count })
+		func(c *wire.CauseCount) int64 { return c.Count }, func(to, more *wire.CauseCount) { to.Count += more.Count })
 }
 
 // Stats are the visible statistics.
