@@ -185,3 +185,25 @@ func TestLeases_TakeDistinguishesNewDeliveriesFromExpiredLeases(t *testing.T) {
 	l.drop(again)
 	require.Nil(t, l.get(1))
 }
+
+// A shared lease ends with the statement that acks the last of its rows, and not with one that fails, or that acks the
+// others while the ack of one is being retried.
+func TestLeases_ASharedLeaseEndsWithItsLastRow(t *testing.T) {
+	l := &leases{held: map[int64]*delivery{}, batches: map[int64]int{}}
+	list := make([]*delivery, 4)
+	rows := make([]leased, 4)
+	for i, batch := range []int64{7, 7, 7, 0} { // the last was claimed separately
+		list[i] = &delivery{row: claimed{id: int64(i + 1), batch: batch}}
+		rows[i] = list[i].leased()
+	}
+	l.take(list)
+	require.Equal(t, []int64{7}, l.ending(rows))
+	require.Empty(t, l.ending(rows[1:]), "the first statement has failed, and its first row is left out")
+	l.drop(list[1:]...)
+	require.Equal(t, []int64{7}, l.ending(rows[:1]))
+	l.drop(list[0])
+	require.Equal(t, []int64{7}, l.ending(nil), "a nack does not end it, the next ack does")
+	l.ended([]int64{7})
+	require.Empty(t, l.ending(nil))
+	require.Empty(t, l.batches)
+}

@@ -3,6 +3,7 @@ package sqlqueue
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,7 +15,7 @@ type leases struct {
 
 	mu      sync.Mutex
 	held    map[int64]*delivery
-	batches map[int64]int // unsettled rows per shared lease
+	batches map[int64]int // rows per shared lease whose outcome the database has not recorded
 	locked  int           // rows left out of the last renewal
 	over    []int64       // leases that no row needs any more, until a statement ends them
 }
@@ -77,17 +78,26 @@ func (l *leases) leave(d *delivery) {
 	}
 }
 
-// ending returns the shared leases that can end in the statement that acks list, because no other row needs them. A
-// lease that is never ended expires.
-func (l *leases) ending(list []answer) []int64 {
+// ending returns the shared leases that can end in a statement that acks rows, because no other row needs them. If the
+// statement fails, its rows still need them. A lease that is never ended expires.
+func (l *leases) ending(rows []leased) []int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, a := range list {
-		l.leave(a.delivery)
+	over := slices.Clone(l.over)
+	acked := map[int64]int{}
+	for _, r := range rows {
+		if acked[r.batch]++; acked[r.batch] == l.batches[r.batch] { // never for 0, which is no lease
+			over = append(over, r.batch)
+		}
 	}
-	over := l.over
-	l.over = nil
 	return over
+}
+
+// ended forgets shared leases that a statement has ended.
+func (l *leases) ended(over []int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = slices.DeleteFunc(l.over, func(batch int64) bool { return slices.Contains(over, batch) })
 }
 
 // current returns the rows of those deliveries that no later delivery of the same row has superseded: both are under

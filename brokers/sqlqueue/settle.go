@@ -48,11 +48,11 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 	}
 	s.ack(ctx, acks)
 	for pause, list := range nacks {
-		s.apply(ctx, list, func(ctx context.Context, rows, _ []leased) error { return s.t.store.nack(ctx, rows, pause) })
+		s.apply(ctx, list, func(ctx context.Context, rows []leased) error { return s.t.store.nack(ctx, rows, pause) })
 		s.t.wake(ctx, s.id, pause)
 	}
 	if len(releases) > 0 {
-		s.apply(ctx, releases, func(ctx context.Context, rows, _ []leased) error { return s.t.store.release(ctx, rows) })
+		s.apply(ctx, releases, func(ctx context.Context, rows []leased) error { return s.t.store.release(ctx, rows) })
 		s.t.wake(ctx, s.id, 0)
 	}
 	return faults
@@ -63,14 +63,16 @@ func (s *stream) ack(ctx context.Context, acks []answer) {
 	if len(acks) == 0 {
 		return
 	}
-	over := s.t.leases.ending(acks)
+	var over []int64
 	var others map[int64]bool // rows that another worker holds
-	s.apply(ctx, acks, func(ctx context.Context, rows, locked []leased) (err error) {
-		shared := batchesOf(locked) // a lease that a left-out row needs ends when it expires
-		ending := slices.DeleteFunc(slices.Clone(over), func(id int64) bool { return slices.Contains(shared, id) })
-		others, err = s.t.store.ack(ctx, rows, ending)
+	s.apply(ctx, acks, func(ctx context.Context, rows []leased) (err error) {
+		over = s.t.leases.ending(rows)
+		if others, err = s.t.store.ack(ctx, rows, over); err != nil {
+			over = nil
+		}
 		return err
 	})
+	s.t.leases.ended(over)
 	for _, a := range acks {
 		if *a.fault == nil && others[a.row.id] {
 			*a.fault = ErrLeaseLost
@@ -122,19 +124,19 @@ const (
 	carefulTime = time.Minute
 )
 
-// change runs a statement on rows. locked are those that were left out.
-type change func(ctx context.Context, rows, locked []leased) error
+// change runs a statement on rows.
+type change func(ctx context.Context, rows []leased) error
 
 // changeFree runs a change on those of rows that no other session has locked, and returns the others.
 func (s *store) changeFree(ctx context.Context, rows []leased, change change) (locked []leased, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.lease)
 	defer cancel()
 	if s.locks == neverLocked {
-		return nil, change(ctx, rows, nil)
+		return nil, change(ctx, rows)
 	}
 	if s.locks == lookLate && time.Now().UnixNano() > s.careful.Load() {
 		wait, cancel := context.WithTimeout(ctx, min(s.lease/4, longestWait))
-		err := change(wait, rows, nil)
+		err := change(wait, rows)
 		waited := wait.Err() != nil && ctx.Err() == nil
 		cancel()
 		if err == nil || !waited && !s.name.Locked(err) {
@@ -144,7 +146,7 @@ func (s *store) changeFree(ctx context.Context, rows []leased, change change) (l
 	}
 	free, locked, err := s.unlocked(ctx, rows)
 	if err == nil && len(free) > 0 {
-		err = change(ctx, free, locked)
+		err = change(ctx, free)
 	}
 	return locked, err
 }

@@ -1,6 +1,7 @@
 package sqlqueue_test
 
 import (
+	"database/sql"
 	"fmt"
 	"sync"
 	"testing"
@@ -68,6 +69,81 @@ func TestAcks_SharedWithALostLease(t *testing.T) {
 		require.FailNow(t, "the handler runs again", m.UUID)
 	default:
 	}
+}
+
+// Messages of one batch share a lease. If an ack cannot be stored, the lease stays until it is: no other worker gets the
+// message when the rest of the batch is settled.
+func TestAcks_NextToAFailedOne(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		refuse func(t *testing.T, db *sql.DB) (refused func() bool, accept func())
+		settle func(other *message.Message) bool
+	}{
+		"refused, and acks":   {refuseAck, (*message.Message).Ack},
+		"refused, and a nack": {refuseAck, (*message.Message).Nack},
+		"locked, and acks":    {blockAck, (*message.Message).Ack},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedPostgres(t).Database(t)
+			db, queue := openDB(t, url), openQueue(t, with(url, "x-nack-pause=1m"))
+			require.NoError(t, queue.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+			require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("held", payload),
+				message.NewMessage("other", payload), message.NewMessage("last", payload)))
+			messages, err := queue.Subscriber(concurrently(4)).Subscribe(t.Context(), "jobs")
+			require.NoError(t, err)
+			batch := map[string]*message.Message{} // several handlers get them in any order
+			for range 3 {
+				m := receive(t, messages)
+				batch[m.UUID] = m
+			}
+			require.Equal(t, 3, count(t, db, "SELECT cardinality(ids) FROM redrive_queue_leases"), "they share a lease")
+			left := func(rows string) {
+				t.Helper()
+				await.None(t, func() int { return count(t, db, "SELECT count(*) FROM redrive_queue_messages WHERE "+rows) })
+			}
+
+			refused, accept := tc.refuse(t, db)
+			defer accept()
+			batch["held"].Ack()
+			await.True(t, refused)
+			tc.settle(batch["other"])
+			left("uuid = 'other' AND lease IS NULL")
+			batch["last"].Ack()
+			left("uuid = 'last'")
+			require.Zero(t, count(t, db, `SELECT count(*) FROM redrive_queue_claim((SELECT id FROM redrive_queues),
+				99, 0, 30000000, 100) WHERE row_uuid = 'held'`), "another worker gets the message")
+			accept()
+			left("uuid = 'held'")
+			require.Zero(t, queue.AcksFailed())
+		})
+	}
+}
+
+// refuseAck makes PostgreSQL refuse the acks of the message "held" until accept.
+func refuseAck(t *testing.T, db *sql.DB) (refused func() bool, accept func()) {
+	t.Helper()
+	_, err := db.ExecContext(t.Context(), `CREATE SEQUENCE refusals;
+		CREATE FUNCTION refuse() RETURNS TRIGGER LANGUAGE plpgsql AS
+		$$ BEGIN RAISE EXCEPTION 'refusal %', nextval('refusals'); END $$;
+		CREATE TRIGGER refuse BEFORE DELETE ON redrive_queue_messages FOR EACH ROW WHEN (OLD.uuid = 'held')
+		EXECUTE FUNCTION refuse()`)
+	require.NoError(t, err)
+	refused = func() bool { return count(t, db, "SELECT count(*) FROM refusals WHERE is_called") == 1 }
+	return refused, func() {
+		_, err := db.ExecContext(t.Context(), "DROP TRIGGER IF EXISTS refuse ON redrive_queue_messages")
+		require.NoError(t, err)
+	}
+}
+
+// blockAck locks the row of the message "held" until accept.
+func blockAck(t *testing.T, db *sql.DB) (refused func() bool, accept func()) {
+	t.Helper()
+	accept = lockRow(t, db, "held")
+	return func() bool {
+		return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type "+
+			"= 'Lock'") == 1
+	}, accept
 }
 
 // A claim that starts in the middle of the index does not end expired leases, and does not treat their rows as new
