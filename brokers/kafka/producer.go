@@ -83,8 +83,7 @@ func (p *producer) input(ctx context.Context, c *call, records []*kgo.Record) {
 		case size(r) > p.limit:
 			c.answer(i, r, fmt.Errorf("%w: %w", tooLarge(r, p.limit), brokers.ErrTooLarge))
 		case len(records) > 1:
-			r.Context = context.Background()
-			p.client.Produce(ctx, r, func(r *kgo.Record, err error) { c.answer(i, r, err) })
+			p.pass(ctx, r, func(r *kgo.Record, err error) { c.answer(i, r, err) })
 		case p.gather.add(one):
 			p.produce(one)
 		}
@@ -94,12 +93,25 @@ func (p *producer) input(ctx context.Context, c *call, records []*kgo.Record) {
 // produce passes gathered records to the client.
 func (p *producer) produce(gathered ...sending) {
 	for _, s := range gathered {
-		s.record.Context = context.Background()
-		p.client.Produce(s.ctx, s.record, func(r *kgo.Record, err error) {
+		p.pass(s.ctx, s.record, func(r *kgo.Record, err error) {
 			s.call.answer(s.index, r, err)
 			p.gather.answered(r.Topic)
 		})
 	}
+}
+
+// pass passes a record to the client. When ctx ends, the client would also fail the records of other callers, those of
+// the same batch and those that wait until their topic is known, so it gets one that only ends while it waits for room.
+func (p *producer) pass(ctx context.Context, r *kgo.Record, promise func(*kgo.Record, error)) {
+	r.Context = context.Background()
+	if p.client.BufferedProduceRecords() < maxBuffered/2 && p.client.BufferedProduceBytes() < maxBufferedBytes/2 {
+		p.client.Produce(r.Context, r, promise) // without a wait
+		return
+	}
+	wait, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, end)
+	p.client.Produce(wait, r, promise)
+	stop()
 }
 
 // release passes on records that have waited long enough.

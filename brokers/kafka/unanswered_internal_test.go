@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
@@ -62,11 +64,82 @@ func TestStore_UnansweredRecordsBelongToTheClient(t *testing.T) {
 	}
 }
 
+// While the client looks for a topic, the end of one caller's context fails the records of no other.
+func TestProducer_AnotherCallerGivesUp(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	p := newSlowProducer(t, openOn(t, cluster), func() {})
+	t.Cleanup(p.close)
+	given := make(chan struct{})
+	cluster.ControlKey(kmsg.Metadata.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
+		<-given
+		return nil, nil, false
+	})
+	two := func() []*kgo.Record { return []*kgo.Record{{Topic: "orders"}, {Topic: "orders"}} } // one would be gathered
+
+	ctx, cancel := context.WithCancel(t.Context())
+	first, second := make(chan []error), make(chan []error)
+	go func() { first <- p.send(ctx, two()) }()
+	for p.client.BufferedProduceRecords() < 2 {
+		runtime.Gosched()
+	}
+	go func() { second <- p.send(context.Background(), two()) }()
+	for p.client.BufferedProduceRecords() < 4 {
+		runtime.Gosched()
+	}
+	cancel()
+	require.ErrorIs(t, errors.Join(<-first...), context.Canceled)
+	close(given)
+	require.Empty(t, <-second)
+}
+
+// A caller that waits for room in the client gives up when its context ends, and those that have room are not disturbed.
+func TestProducer_WaitForRoom(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	p := newSlowProducer(t, openOn(t, cluster), func() {})
+	t.Cleanup(p.close)
+	given := make(chan struct{})
+	cluster.ControlKey(kmsg.Metadata.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
+		<-given
+		return nil, nil, false
+	})
+	value := make([]byte, 1<<20-1024)
+	records := func(n int) []*kgo.Record {
+		all := make([]*kgo.Record, n)
+		for i := range all {
+			all[i] = &kgo.Record{Topic: "orders", Value: value}
+		}
+		return all
+	}
+	first := make(chan []error)
+	go func() { first <- p.send(context.Background(), records(maxBufferedBytes>>20)) }()
+	for p.client.BufferedProduceRecords() < maxBufferedBytes>>20 {
+		runtime.Gosched()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	second := make(chan []error)
+	go func() { second <- p.send(ctx, records(2)) }()
+	cancel()
+	require.ErrorIs(t, errors.Join(<-second...), context.Canceled)
+	close(given)
+	require.Empty(t, <-first)
+}
+
 func openInternal(t *testing.T) *Broker {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(1))
 	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
+	return openOn(t, cluster)
+}
+
+func openOn(t *testing.T, cluster *kfake.Cluster) *Broker {
+	t.Helper()
 	b, err := brokers.Open(t.Context(), "kafka://"+strings.Join(cluster.ListenAddrs(), ",")+
 		"?group=billing&publish-timeout=1m")
 	require.NoError(t, err)
