@@ -71,8 +71,8 @@ func TestAcks_SharedWithALostLease(t *testing.T) {
 	}
 }
 
-// Messages of one batch share a lease. If an ack cannot be stored, the lease stays until it is: no other worker gets the
-// message when the rest of the batch is settled.
+// Messages of one batch share a lease. If an ack cannot be stored, the lease stays until it is: no other worker gets
+// the message when the rest of the batch is settled.
 func TestAcks_NextToAFailedOne(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
