@@ -95,7 +95,7 @@ func TestProducer_AnotherCallerGivesUp(t *testing.T) {
 	require.Empty(t, <-second)
 }
 
-// A caller that waits for room in the client gives up when its context ends, and those that have room are not disturbed.
+// A caller that waits for room in the client gives up when its context ends, and disturbs no other.
 func TestProducer_WaitForRoom(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))

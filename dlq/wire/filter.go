@@ -2,7 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"iter"
 	"math"
 	"regexp"
 	"strings"
@@ -45,32 +44,14 @@ type Filter struct {
 	Run            string    `json:"run,omitempty" query:"run" doc:"The redrive run that claimed the entry last."`
 }
 
-// Texts yields the fields whose values are free text, by their names in JSON. Fingerprint and the fields that look into
+// Texts are the fields whose values are free text, by their names in JSON. Fingerprint and the fields that look into
 // payloads are not among them.
-func (f *Filter) Texts() iter.Seq2[string, *string] {
-	return func(yield func(string, *string) bool) {
-		for _, t := range []struct {
-			name  string
-			value *string
-		}{
-			{"topic", &f.Topic},
-			{"consumer", &f.Consumer},
-			{"event_type", &f.EventType},
-			{"handler", &f.Handler},
-			{"error_class", &f.ErrorClass},
-			{"error_code", &f.ErrorCode},
-			{"event_id", &f.EventID},
-			{"source_table", &f.SourceTable},
-			{"source_id", &f.SourceID},
-			{"correlation_id", &f.CorrelationID},
-			{"trace_id", &f.TraceID},
-			{"error", &f.ErrorText},
-			{"cause", &f.CauseText},
-		} {
-			if !yield(t.name, t.value) {
-				return
-			}
-		}
+func (f *Filter) Texts() map[string]*string {
+	return map[string]*string{
+		"topic": &f.Topic, "consumer": &f.Consumer, "event_type": &f.EventType, "handler": &f.Handler,
+		"error_class": &f.ErrorClass, "error_code": &f.ErrorCode, "event_id": &f.EventID, "source_table": &f.SourceTable,
+		"source_id": &f.SourceID, "correlation_id": &f.CorrelationID, "trace_id": &f.TraceID, "error": &f.ErrorText,
+		"cause": &f.CauseText,
 	}
 }
 
