@@ -39,8 +39,7 @@ func (m *Manager) ExportRedacted(ctx context.Context, w io.Writer, f Filter, hid
 	defer func() {
 		if len(purged) > 0 {
 			m.cfg.Logger.WarnContext(ctx, "entries were purged while they were exported: they are in the archive", "count",
-				len(purged),
-				"first", purged[0])
+				len(purged), "first", purged[0])
 		}
 	}()
 	err := m.each(ctx, f, func(e *Entry) error {

@@ -179,8 +179,7 @@ func (m *Manager) Redrive(ctx context.Context, id int64, by By) (*Entry, error) 
 	if err != nil {
 		if !errors.Is(err, ErrConflict) {
 			m.cfg.Logger.WarnContext(ctx, "a redriven message was sent, but the store could not record it; its outcome still "+
-				"counts",
-				"entry_id", id, "error", err)
+				"counts", "entry_id", id, "error", err)
 		}
 		published = claimed
 	}
@@ -206,10 +205,8 @@ func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause erro
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.PublishTimeout)
 	defer cancel()
 	note := "not published: " + cause.Error()
-	_, err := m.change(ctx, claimed.ID, By{
-		Actor: by.Actor, Note: text.Clean(note, text.MaxError), Version: claimed.Version,
-	},
-		driver.Change{Action: driver.ActionRelease})
+	released := By{Actor: by.Actor, Note: text.Clean(note, text.MaxError), Version: claimed.Version}
+	_, err := m.change(ctx, claimed.ID, released, driver.Change{Action: driver.ActionRelease})
 	if errors.Is(err, ErrConflict) {
 		return nil
 	}
@@ -219,8 +216,7 @@ func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause erro
 // Resolve marks an entry as taken care of by the actor: RESOLVED.
 func (m *Manager) Resolve(ctx context.Context, id int64, by By) (*Entry, error) {
 	return m.change(ctx, id, by, driver.Change{
-		Action:     driver.ActionResolve,
-		ResolvedBy: text.Clean(by.ResolvedBy, text.MaxName),
+		Action: driver.ActionResolve, ResolvedBy: text.Clean(by.ResolvedBy, text.MaxName),
 	})
 }
 

@@ -63,8 +63,7 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64, las
 	a.cfg = &config.Config{
 		Store: config.Store{URL: "sqlite:" + path + "?synchronous=normal"},
 		Brokers: map[string]config.Broker{demoBroker: {
-			Config:  brokers.Config{URL: "mem://"},
-			Outcome: collector.OutcomeConfirmed,
+			Config: brokers.Config{URL: "mem://"}, Outcome: collector.OutcomeConfirmed,
 		}},
 		Collector: config.Collector{
 			Sources: []config.Source{{Broker: demoBroker, Topic: shippingErrors}}, Concurrency: config.DefaultConcurrency,
@@ -95,8 +94,7 @@ func (a *app) demo(ctx context.Context, path, address string, speed float64, las
 	}
 	a.metrics.registry.MustRegister(pipelines)
 	monitor, err := live.New(live.Config{
-		Service: "shop", Store: letters.Store(), Interval: time.Second,
-		Logger: a.logger(),
+		Service: "shop", Store: letters.Store(), Interval: time.Second, Logger: a.logger(),
 	})
 	if err != nil {
 		return err

@@ -51,8 +51,8 @@ func (s *server) makeNotifications() error {
 	s.app.onClose(broker.Close)
 	notifier, err := notify.New(notify.Config{
 		Store: s.letters.Store(), Publisher: broker.Publisher(), Receivers: receivers, Redaction: rules,
-		PublicURL: s.cfg.Server.PublicURL,
-		Quiet:     s.cfg.Notifications.Quiet, Interval: s.cfg.Notifications.Interval, Logger: s.logger,
+		PublicURL: s.cfg.Server.PublicURL, Quiet: s.cfg.Notifications.Quiet, Interval: s.cfg.Notifications.Interval,
+		Logger: s.logger,
 	})
 	if err != nil {
 		return usagef("notifications: %v", err)

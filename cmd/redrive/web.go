@@ -71,9 +71,8 @@ func (s *server) makeHandler() error {
 		Manager: s.Manager, Runner: s.Runner, Prefix: c.Prefix, Auth: auth, Hosts: c.Hosts, Origins: c.Origins,
 		ReadOnly: c.ReadOnly, AuditReads: c.AuditReads, Login: login, PublicURL: c.PublicURL,
 		Redaction: rules, RevealTo: reveal, Health: s.health, Topology: s.topology, Depths: s.depths, Settings: settings,
-		Rules:     rulesOf(s.cfg),
-		Rate:      s.cfg.Redrive.Rate,
-		Retention: s.cfg.Retention.Retention(), Limits: dlqhttp.Limits(c.Limits), Logger: s.logger, Metrics: metrics,
+		Rules: rulesOf(s.cfg), Rate: s.cfg.Redrive.Rate, Retention: s.cfg.Retention.Retention(),
+		Limits: dlqhttp.Limits(c.Limits), Logger: s.logger, Metrics: metrics,
 	})
 	if err != nil {
 		return usagef("%v", err)
@@ -287,7 +286,6 @@ func (m *metrics) watch(s *server) {
 func (m *metrics) handler(logger *slog.Logger) http.Handler {
 	return promhttp.InstrumentMetricHandler(m.registry, promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		Registry: m.registry, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
-		ErrorHandling:     promhttp.ContinueOnError,
-		EnableOpenMetrics: true,
+		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true,
 	}))
 }

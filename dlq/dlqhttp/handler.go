@@ -39,8 +39,7 @@ func New(cfg Config) (*Handler, error) {
 	h := &Handler{cfg: cfg, trail: newAuditTrail(&cfg)}
 	guard, err := access.NewGuard(access.GuardConfig{
 		Auth: cfg.Auth, Hosts: cfg.Hosts, Origins: cfg.Origins, Rate: cfg.Limits.Rate, Burst: cfg.Limits.Burst,
-		Logger:       cfg.Logger,
-		Unauthorized: h.unauthorized,
+		Logger: cfg.Logger, Unauthorized: h.unauthorized,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dlqhttp: %w", err)
@@ -123,8 +122,7 @@ func (h *Handler) recovered(next http.Handler) http.Handler {
 				panic(fault) // on purpose: it breaks the connection
 			default:
 				h.cfg.Logger.ErrorContext(r.Context(), "panic while serving a request", "path", r.URL.Path, "panic",
-					fmt.Sprint(fault),
-					"stack", string(debug.Stack()))
+					fmt.Sprint(fault), "stack", string(debug.Stack()))
 				problem.Write(w, http.StatusInternalServerError, "an internal error; the server's log has the details")
 			}
 		}()

@@ -50,8 +50,7 @@ func (h *Handler) finishLogin(w http.ResponseWriter, r *http.Request) {
 		h.cfg.Logger.ErrorContext(r.Context(), "login failed", "error", err)
 		h.plainPage(w, http.StatusServiceUnavailable, "The login failed", "Try again in a minute.", h.home())
 	case who.Role <= access.None:
-		h.cfg.Logger.WarnContext(r.Context(), "login without a role", "actor", who.Name, "remote",
-			r.RemoteAddr)
+		h.cfg.Logger.WarnContext(r.Context(), "login without a role", "actor", who.Name, "remote", r.RemoteAddr)
 		h.plainPage(w, http.StatusForbidden, "You have no role here",
 			who.Name+" has no role on this server. Ask the people who run it.", "")
 	default:

@@ -71,8 +71,7 @@ func (r Rule) resolve() (Rule, error) {
 	}
 	if r.After < 0 || r.MaxAfter < r.After || r.Redrives < 1 || r.Redrives > maxRedrives || r.Rate < 0 {
 		errs = append(errs, fmt.Errorf("after %s to %s, %d redrives, rate %v: must be positive, in order, and at most %d "+
-			"redrives",
-			r.After, r.MaxAfter, r.Redrives, r.Rate, maxRedrives))
+			"redrives", r.After, r.MaxAfter, r.Redrives, r.Rate, maxRedrives))
 	}
 	if _, err := r.spec(nil).Resolve(); err != nil {
 		errs = append(errs, err)
@@ -99,8 +98,7 @@ func (r *Rule) after(redrives int) time.Duration {
 func (r *Rule) filter(redrives int, now time.Time) dlq.Filter {
 	return dlq.Filter{
 		Statuses: []dlq.Status{dlq.Pending}, Reason: string(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode,
-		Fingerprint: r.Fingerprint,
-		Handler:     r.Handler, Topic: r.Topic, CauseText: r.CauseText, Redrives: &redrives,
+		Fingerprint: r.Fingerprint, Handler: r.Handler, Topic: r.Topic, CauseText: r.CauseText, Redrives: &redrives,
 		DiedBefore: now.Add(-r.after(redrives)),
 	}
 }

@@ -143,11 +143,8 @@ type ValidationEvent struct {
 func ValidationEventOf(e *Entry) ValidationEvent {
 	return ValidationEvent{
 		ID: e.ID, EventID: e.EventID, EventType: e.EventType, SourceTable: e.SourceTable, SourceID: e.SourceID,
-		ErrorMessage: e.ErrorMessage,
-		RetryCount:   e.RedriveCount, MaxRetries: e.RedriveBudget, Status: e.Status, CreatedAt: e.CreatedAt,
-		LastRetryAt: e.LastRedriveAt,
-		ResolvedAt:  e.ResolvedAt, ResolvedBy: e.ResolvedBy, KafkaOffset: e.Offset, KafkaPartition: e.Partition,
-		KafkaTopic:    e.Topic,
-		CorrelationID: e.CorrelationID,
+		ErrorMessage: e.ErrorMessage, RetryCount: e.RedriveCount, MaxRetries: e.RedriveBudget, Status: e.Status,
+		CreatedAt: e.CreatedAt, LastRetryAt: e.LastRedriveAt, ResolvedAt: e.ResolvedAt, ResolvedBy: e.ResolvedBy,
+		KafkaOffset: e.Offset, KafkaPartition: e.Partition, KafkaTopic: e.Topic, CorrelationID: e.CorrelationID,
 	}
 }

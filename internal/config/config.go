@@ -126,11 +126,8 @@ type Rule struct {
 func (r *Rule) Rule() redrive.Rule {
 	return redrive.Rule{
 		Name: r.Name, Reason: envelope.Reason(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode,
-		Fingerprint: r.Fingerprint,
-		Handler:     r.Handler, Topic: r.Topic, CauseText: r.Cause, After: r.After, MaxAfter: r.MaxAfter,
-		Redrives:       r.Redrives,
-		Rate:           r.Rate,
-		CloseOnPublish: r.CloseOnPublish,
+		Fingerprint: r.Fingerprint, Handler: r.Handler, Topic: r.Topic, CauseText: r.Cause, After: r.After,
+		MaxAfter: r.MaxAfter, Redrives: r.Redrives, Rate: r.Rate, CloseOnPublish: r.CloseOnPublish,
 	}
 }
 

@@ -39,8 +39,7 @@ func (a *API) rules(ctx context.Context, _ *none) (*wire.RuleList, error) {
 		list.Rules = append(list.Rules, wire.Rule{
 			Name: r.Name, Reason: string(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode, Fingerprint: r.Fingerprint,
 			Handler: r.Handler, Topic: r.Topic, Cause: r.CauseText, AfterSeconds: r.After.Seconds(),
-			MaxAfterSeconds: r.MaxAfter.Seconds(),
-			Redrives:        r.Redrives, Rate: r.Rate, CloseOnPublish: r.CloseOnPublish,
+			MaxAfterSeconds: r.MaxAfter.Seconds(), Redrives: r.Redrives, Rate: r.Rate, CloseOnPublish: r.CloseOnPublish,
 		})
 	}
 	return new(list), nil

@@ -21,8 +21,7 @@ func (a *API) purgeRoutes() {
 	}, a.previewPurge)
 	handle(a, route{
 		ID: "purge-entries", Method: http.MethodPost, Path: "/purge", Tag: "maintenance", Role: access.Admin, Changes: true,
-		Slow:    true,
-		Summary: "Remove closed dead letters that are old, after a copy to the archive",
+		Slow: true, Summary: "Remove closed dead letters that are old, after a copy to the archive",
 	}, a.purge)
 	handle(a, changeRoute(access.Admin, "maintenance", "restore-archived", "/archive/restore",
 		"Bring purged dead letters back from the archive"), a.unarchive)

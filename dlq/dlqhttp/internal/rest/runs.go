@@ -65,8 +65,7 @@ func (a *API) runRoutes() {
 	register(a, readRoute("runs", "list-runs", "/runs", "List redrive runs"), a.runs)
 	register(a, route{
 		ID: "start-run", Method: http.MethodPost, Path: "/runs", Tag: "runs", Role: access.Operator, Changes: true,
-		Slow:        true,
-		Summary:     "Start a redrive run",
+		Slow: true, Summary: "Start a redrive run",
 		Description: "The entries that match now are frozen; later ones are not included. Preview it first: /runs/preview.",
 		Status:      http.StatusAccepted,
 	}, a.startRun)
@@ -147,8 +146,7 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 		return nil, err
 	}
 	return &startOutput{
-		Location: a.path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version),
-		Body: a.shown(ctx, run),
+		Location: a.path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version), Body: a.shown(ctx, run),
 	}, nil
 }
 

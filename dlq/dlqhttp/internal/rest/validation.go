@@ -47,15 +47,13 @@ func (a *API) validationRoutes() {
 	})
 	handle(a, route{
 		ID: "validation-resolve", Method: http.MethodPut, Path: "/validation/dlq/{id}/resolve", Tag: "validation",
-		Role:    access.Operator,
-		Changes: true, Summary: "Mark a dead letter as taken care of",
+		Role: access.Operator, Changes: true, Summary: "Mark a dead letter as taken care of",
 		Description: "The entry has resolvedBy as it was sent. The actor in the audit log is the authenticated caller," +
 			" and the record has both names.",
 	}, a.validationResolve)
 	register(a, route{
 		ID: "validation-discard", Method: http.MethodDelete, Path: "/validation/dlq/{id}", Tag: "validation",
-		Role:    access.Operator,
-		Changes: true, Status: http.StatusNoContent,
+		Role: access.Operator, Changes: true, Status: http.StatusNoContent,
 		Summary: "Give a dead letter up; it is kept as DISCARDED and can be restored",
 	}, func(ctx context.Context, in *ID) (*none, error) {
 		_, err := a.validationChange(ctx, in.ID, by(ctx, ""), a.cfg.Manager.Discard)
