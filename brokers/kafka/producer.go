@@ -105,7 +105,7 @@ func (p *producer) produce(gathered ...sending) {
 func (p *producer) pass(ctx context.Context, r *kgo.Record, promise func(*kgo.Record, error)) {
 	r.Context = context.Background()
 	if p.client.BufferedProduceRecords() < maxBuffered/2 && p.client.BufferedProduceBytes() < maxBufferedBytes/2 {
-		p.client.Produce(r.Context, r, promise) // without a wait
+		p.client.Produce(r.Context, r, promise) //nolint:contextcheck // it does not wait
 		return
 	}
 	wait, end := context.WithCancel(context.WithoutCancel(ctx))
