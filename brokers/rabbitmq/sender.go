@@ -33,9 +33,9 @@ type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
 
-// refusals is how often a publication refused by the broker is retried. A busy broker refuses publications to a quorum
-// queue that was declared a moment ago.
-const refusals = 3
+// refusals is how often a publication refused by the broker is retried, for 1.5 s in all. A busy broker refuses
+// publications to a quorum queue that was declared a moment ago, and says the same when a queue is full.
+const refusals = 5
 
 // sendEach publishes batch in order and returns when the broker has confirmed or refused all of it, with an error for
 // each publication, nil for those that are confirmed. It waits out a lost connection, and repeats publications that
