@@ -50,7 +50,8 @@ LONGEST = ./sqlstore ./dashboard ./rabbitmq ./sqlqueue ./kafkatest ./watermill .
 
 .PHONY: integration
 integration: ## run the tests against real RabbitMQ, Kafka, PostgreSQL, MariaDB and MySQL; fails if one is missing
-	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -vet=off $(RACE) -shuffle=on $(QUICK) -p 3 -timeout 45m $(LONGEST) ./...
+	cd integration && REQUIRE_SERVICES=$(REQUIRE_SERVICES) $(GOTEST) -vet=off $(RACE) \
+	  -shuffle=on $(QUICK) -p 3 -timeout 45m $(LONGEST) ./...
 
 CHAOS_ROUNDS ?= 10
 CHAOS_SEED   ?= 0

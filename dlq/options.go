@@ -66,7 +66,7 @@ func WithImportBackoff(minimum, maximum time.Duration) Option {
 func WithRedriveBudget(n int) Option { return func(o *options) { o.redriveBudget = n } }
 
 // WithSource sets the function that finds the table and id of the business record behind a message. It must not panic.
-// Defaults to the metadata source_table and source_id.
+// Defaults to the metadata source_table and source_id. Rules of redact for headers of these names hide both.
 func WithSource(find func(envelope.Envelope) (table, id string)) Option {
 	return func(o *options) { o.source = find }
 }

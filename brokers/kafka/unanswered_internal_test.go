@@ -67,47 +67,25 @@ func TestStore_UnansweredRecordsBelongToTheClient(t *testing.T) {
 // While the client looks for a topic, the end of one caller's context fails the records of no other.
 func TestProducer_AnotherCallerGivesUp(t *testing.T) {
 	t.Parallel()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
-	require.NoError(t, err)
-	t.Cleanup(cluster.Close)
-	p := newSlowProducer(t, openOn(t, cluster), func() {})
-	t.Cleanup(p.close)
-	given := make(chan struct{})
-	cluster.ControlKey(kmsg.Metadata.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
-		<-given
-		return nil, nil, false
-	})
+	p, find := newSearchingProducer(t)
 	two := func() []*kgo.Record { return []*kgo.Record{{Topic: "orders"}, {Topic: "orders"}} } // one would be gathered
 
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan []error), make(chan []error)
 	go func() { first <- p.send(ctx, two()) }()
-	for p.client.BufferedProduceRecords() < 2 {
-		runtime.Gosched()
-	}
+	p.awaitBuffered(2)
 	go func() { second <- p.send(context.Background(), two()) }()
-	for p.client.BufferedProduceRecords() < 4 {
-		runtime.Gosched()
-	}
+	p.awaitBuffered(4)
 	cancel()
 	require.ErrorIs(t, errors.Join(<-first...), context.Canceled)
-	close(given)
+	find()
 	require.Empty(t, <-second)
 }
 
 // A caller that waits for room in the client gives up when its context ends, and disturbs no other.
 func TestProducer_WaitForRoom(t *testing.T) {
 	t.Parallel()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
-	require.NoError(t, err)
-	t.Cleanup(cluster.Close)
-	p := newSlowProducer(t, openOn(t, cluster), func() {})
-	t.Cleanup(p.close)
-	given := make(chan struct{})
-	cluster.ControlKey(kmsg.Metadata.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
-		<-given
-		return nil, nil, false
-	})
+	p, find := newSearchingProducer(t)
 	value := make([]byte, 1<<20-1024)
 	records := func(n int) []*kgo.Record {
 		all := make([]*kgo.Record, n)
@@ -118,16 +96,37 @@ func TestProducer_WaitForRoom(t *testing.T) {
 	}
 	first := make(chan []error)
 	go func() { first <- p.send(context.Background(), records(maxBufferedBytes>>20)) }()
-	for p.client.BufferedProduceRecords() < maxBufferedBytes>>20 {
-		runtime.Gosched()
-	}
+	p.awaitBuffered(maxBufferedBytes >> 20)
 	ctx, cancel := context.WithCancel(t.Context())
 	second := make(chan []error)
 	go func() { second <- p.send(ctx, records(2)) }()
 	cancel()
 	require.ErrorIs(t, errors.Join(<-second...), context.Canceled)
-	close(given)
+	find()
 	require.Empty(t, <-first)
+}
+
+// newSearchingProducer returns a producer whose client looks for the topic orders until find is called.
+func newSearchingProducer(t *testing.T) (p *producer, find func()) {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	p = newSlowProducer(t, openOn(t, cluster), func() {})
+	t.Cleanup(p.close)
+	found := make(chan struct{})
+	cluster.ControlKey(kmsg.Metadata.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
+		<-found
+		return nil, nil, false
+	})
+	return p, func() { close(found) }
+}
+
+// awaitBuffered returns when the client has n records.
+func (p *producer) awaitBuffered(n int64) {
+	for p.client.BufferedProduceRecords() < n {
+		runtime.Gosched()
+	}
 }
 
 func openInternal(t *testing.T) *Broker {

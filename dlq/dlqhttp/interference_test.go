@@ -245,7 +245,10 @@ func TestNonInterference(t *testing.T) {
 	for name, other := range map[string]secrets{
 		"same length":    {"999.888.777-66", "bob@example", "battery stapl", "xyz", ""},
 		"another length": {"100.200.300-40", "maximiliane@elsewhere", "x", "something much longer", ""},
-		"many values":    {"999.888.777-66", "bob@example", "battery stapl", "xyz", "bob@example ana@example ana@elsewhere bob@elsewhere ana@elsewhere maximiliane@example"},
+		"many values": {
+			"999.888.777-66", "bob@example", "battery stapl", "xyz",
+			"bob@example ana@example ana@elsewhere bob@elsewhere ana@elsewhere maximiliane@example",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, aLog := secretive(t, one)

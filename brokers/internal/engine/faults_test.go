@@ -532,7 +532,7 @@ func TestReplay_ForeignMessagesWithACopiedStageAreHandled(t *testing.T) {
 		order := message.NewMessage("order", nil)
 		envelope.SetDelay(order, 15*time.Second) // the rest of the delay is stored, but not confirmed
 		require.NoError(t, p.Publisher().Publish("orders", order))
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // virtual
 		synctest.Wait()
 		require.Equal(t, uint64(1), p.Replays())
 		for _, id := range []string{"line 1", "line 2", "line 3"} {
@@ -541,7 +541,7 @@ func TestReplay_ForeignMessagesWithACopiedStageAreHandled(t *testing.T) {
 			o := driver.Outgoing{Message: line, To: &driver.Destination{Topic: "orders"}}
 			require.NoError(t, errors.Join(s.Connect().Publish(t.Context(), []driver.Outgoing{o})...))
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // virtual
 		synctest.Wait()
 		for _, id := range []string{"order", "line 1", "line 2", "line 3"} {
 			require.Len(t, d.of(id), 1, id)
