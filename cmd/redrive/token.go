@@ -62,7 +62,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 			return err
 		}),
 	}
-	cmd.Flags().StringVar(&role, "role", "viewer", "what its owner may do: viewer, operator, approver, admin")
+	cmd.Flags().StringVar(&role, "role", "viewer", "what its owner may do: metrics, viewer, operator, approver, admin")
 	cmd.Flags().Var(&expires, "expires", "how long it is valid: 24h, 90d (default forever)")
 	return cmd
 }

@@ -38,7 +38,7 @@ func Stored(store driver.Store, logger *slog.Logger) (Authenticator, error) {
 // HashToken returns the digest of a token for [Token].
 func HashToken(token string) string { return access.HashToken(token) }
 
-// ParseRole reads viewer, operator, approver or admin.
+// ParseRole reads metrics, viewer, operator, approver or admin.
 func ParseRole(text string) (Role, error) { return access.ParseRole(text) }
 
 // CheckAddress rejects an address that other machines could reach without authentication.

@@ -65,7 +65,7 @@ type Config struct {
 	Rules []redrive.Rule
 	// Retention is what the program applies, to be shown and previewed.
 	Retention dlq.Retention
-	// Metrics is served at /metrics to viewers. Nil serves none.
+	// Metrics is served at /metrics, to every role. Nil serves none.
 	Metrics http.Handler
 	// Limits limit what a client may request.
 	Limits Limits
@@ -87,7 +87,7 @@ type Depth = operations.Depth
 
 // The caller, and what it may do.
 type (
-	// Role is what a caller may do: [Viewer] < [Operator] < [Approver] < [Admin].
+	// Role is what a caller may do: [Metrics] < [Viewer] < [Operator] < [Approver] < [Admin].
 	Role = access.Role
 	// Principal is the caller: the name for the audit log, and the role.
 	Principal = access.Principal
@@ -107,6 +107,7 @@ var (
 
 // The roles, the lowest first; each includes those before it.
 const (
+	Metrics  = access.Metrics
 	Viewer   = access.Viewer
 	Operator = access.Operator
 	Approver = access.Approver

@@ -8,9 +8,9 @@
 //
 // Without [Config.Auth] the handler only answers this machine: requests that arrive on another address, through a
 // proxy, or for a host name that is not this machine's (DNS rebinding) get 403. With authenticators it answers the
-// callers that they know. Every route requires a role, x-role in the OpenAPI document: a viewer looks, an
-// operator redrives, edits and closes, an approver approves other people's runs, an admin imports and purges. GET never
-// changes state, and a browser's request from another site is refused.
+// callers that they know. Every route requires a role, x-role in the OpenAPI document: metrics reads /metrics, a viewer
+// looks, an operator redrives, edits and closes, an approver approves other people's runs, an admin imports and purges.
+// GET never changes state, and a browser's request from another site is refused.
 //
 // # Answers
 //

@@ -71,8 +71,8 @@ func (h *Handler) routes(guard *access.Guard) http.Handler {
 	mux.Route(prefix+"/livez", access.None, false, problem.Get(http.HandlerFunc(h.livez)))
 	mux.Route(prefix+"/readyz", access.None, false, problem.Get(guard.Recognize(http.HandlerFunc(h.readyz))))
 	if h.cfg.Metrics != nil {
-		mux.Route(prefix+"/metrics", access.Viewer, false,
-			problem.Get(guard.Protect(access.Require(access.Viewer, h.cfg.Metrics))))
+		mux.Route(prefix+"/metrics", access.Metrics, false,
+			problem.Get(guard.Protect(access.Require(access.Metrics, h.cfg.Metrics))))
 	}
 	h.loginRoutes(mux, guard)
 	shared, api := h.operations(), &access.Mux{}
@@ -80,7 +80,7 @@ func (h *Handler) routes(guard *access.Guard) http.Handler {
 	mux.Mount(prefix+rest.Base+"/", h.api.Routes(api),
 		guard.Protect(access.Require(access.Viewer, h.api.Idempotent(problem.Mux(api)))))
 	pages := dashboard.New(shared)
-	mux.Mount(prefix+"/", pages.Routes(), guard.Protect(pages))
+	mux.Mount(prefix+"/", pages.Routes(), guard.Protect(access.Require(access.Viewer, pages)))
 	h.table = mux.Routes()
 	return problem.Mux(mux)
 }

@@ -29,7 +29,7 @@ type credentials struct {
 func authentications(t *testing.T) ([]dlqhttp.Authenticator, []credentials) {
 	t.Helper()
 	auth := bearer(t)
-	roles := []dlqhttp.Role{dlqhttp.Viewer, dlqhttp.Operator, dlqhttp.Approver, dlqhttp.Admin}
+	roles := []dlqhttp.Role{dlqhttp.Metrics, dlqhttp.Viewer, dlqhttp.Operator, dlqhttp.Approver, dlqhttp.Admin}
 	all := []credentials{
 		{name: "anonymous", wrong: true},
 		{name: "a wrong token", wrong: true, header: []string{"Authorization", "Bearer nonsense"}},
@@ -94,7 +94,7 @@ func sessions(t *testing.T, s *server) []credentials {
 		name: "an expired session", wrong: true,
 		header: put("expired", dlqhttp.Admin, now.Add(-2*time.Hour), now.Add(-time.Hour)),
 	}}
-	for _, role := range []dlqhttp.Role{dlqhttp.Viewer, dlqhttp.Operator, dlqhttp.Approver, dlqhttp.Admin} {
+	for role := dlqhttp.Metrics; role <= dlqhttp.Admin; role++ {
 		cookie := "session-of-" + role.String()
 		all = append(all, credentials{name: cookie, role: role, header: put(cookie, role, now, now.Add(time.Hour))})
 	}

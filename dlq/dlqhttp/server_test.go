@@ -77,7 +77,8 @@ func (o *outbox) count() int {
 
 // Tokens of the tests, one for each role.
 var tokens = map[string]string{
-	"viewer": "viewer-token", "operator": "operator-token", "approver": "approver-token", "admin": "admin-token",
+	"metrics": "metrics-token",
+	"viewer":  "viewer-token", "operator": "operator-token", "approver": "approver-token", "admin": "admin-token",
 	"ana": "ana-token", "bo": "bo-token",
 }
 

@@ -43,14 +43,14 @@ type Auth struct {
 // Token is a bearer token.
 type Token struct {
 	Name string `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
-	Role string `yaml:"role" jsonschema:"required,description=What the bearer may do.,enum=viewer,enum=operator,enum=approver,enum=admin"`
+	Role string `yaml:"role" jsonschema:"required,description=What the bearer may do.,enum=metrics,enum=viewer,enum=operator,enum=approver,enum=admin"`
 	Hash string `yaml:"hash" jsonschema:"required,description=sha256: and the digest of the token in hex; never the token itself."`
 }
 
 // User is a person with a password.
 type User struct {
 	Name string `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
-	Role string `yaml:"role" jsonschema:"required,description=What the user may do.,enum=viewer,enum=operator,enum=approver,enum=admin"`
+	Role string `yaml:"role" jsonschema:"required,description=What the user may do.,enum=metrics,enum=viewer,enum=operator,enum=approver,enum=admin"`
 	Hash string `yaml:"hash" jsonschema:"required,description=bcrypt hash of the password; never the password itself."`
 }
 

@@ -236,8 +236,8 @@ registry.MustRegister(pipelines, deadLetters, brokermetrics.New(map[string]broke
 Observer:    pipelines, // alongside traces: middleware.Observers{pipelines, tracer}
 ` + "```" + `
 
-` + "`redrive serve`" + ` has those of the store, the runs, the collector and the brokers at /metrics, for viewers and
-up; ` + "`metrics.off`" + ` in its configuration turns them off, ` + "`metrics.legacy_names`" + ` adds the older names.
+` + "`redrive serve`" + ` has those of the store, the runs, the collector and the brokers at /metrics, for the role metrics
+and up; ` + "`metrics.off`" + ` in its configuration turns them off, ` + "`metrics.legacy_names`" + ` adds the older names.
 Topic, handler and event have a limited number of values: after the first 100, a new one is "other". Gauges of the
 store, and of what waits in a broker, are the same in every process that watches it: take the maximum. Counters count
 one process: take the sum.

@@ -32,12 +32,9 @@ func (m *Mux) Route(pattern string, least Role, changes bool, h http.Handler) {
 	m.mux.Handle(pattern, h)
 }
 
-// Handle serves a pattern for viewers.
-func (m *Mux) Handle(pattern string, h http.Handler) { m.Route(pattern, Viewer, false, h) }
-
 // HandleFunc serves a pattern for viewers.
 func (m *Mux) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Request)) {
-	m.Handle(pattern, http.HandlerFunc(h))
+	m.Route(pattern, Viewer, false, http.HandlerFunc(h))
 }
 
 // Handler returns the handler of a request, as [http.ServeMux.Handler].

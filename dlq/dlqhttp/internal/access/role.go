@@ -14,6 +14,8 @@ type Role int
 const (
 	// None may do nothing. The zero Role.
 	None Role = iota
+	// Metrics may read /metrics, and nothing else.
+	Metrics
 	// Viewer may look.
 	Viewer
 	// Operator may redrive, edit, resolve, discard, restore, park and export.
@@ -24,7 +26,7 @@ const (
 	Admin
 )
 
-var names = []string{"none", "viewer", "operator", "approver", "admin"}
+var names = []string{"none", "metrics", "viewer", "operator", "approver", "admin"}
 
 // ParseRole reads a role. None cannot be assigned.
 func ParseRole(text string) (Role, error) {
