@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"os"
@@ -57,8 +58,8 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
   redrive dlq groups --store dead-letters.db
   redrive dlq redrive --fingerprint 1f0c9f7a1b2c3d4e --rate 50 --config redrive.yaml`,
 		Version: version(), SilenceErrors: true, SilenceUsage: true, Args: knownCommand,
-		// a command that cannot print its result changes nothing
-		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkOutput() },
+		// a command that cannot print its result, or whose filter is a script's empty variable, changes nothing
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return cmp.Or(a.checkOutput(), checkValues(cmd)) },
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.Flags().Bool("version", false, "print version, commit, its date and Go version")
@@ -115,6 +116,19 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 		}
 	}
 	return usagef("unknown command %q for %q%s", args[0], cmd.CommandPath(), meant(args[0], names, cmd.CommandPath()+" "))
+}
+
+// checkValues refuses an empty text for a flag of the command: discard --topic "$TOPIC" would select everything. A
+// payload may be empty.
+func checkValues(cmd *cobra.Command) (err error) {
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		kind, text := f.Value.Type(), f.Value.String()
+		empty := kind == "string" && text == "" && cmd.Name() != "edit" || kind == "stringSlice" && text == "[]"
+		if f.Changed && empty {
+			err = usagef("--%s: a value is missing", f.Name)
+		}
+	})
+	return err
 }
 
 // flagError adds the flag that was probably meant to the error of an unknown one.

@@ -20,7 +20,7 @@ func (a *app) auditListCommand() *cobra.Command {
 		query       wire.AuditQuery
 		entry       string
 		since       age
-		limit       pageSize
+		limit       int
 		all, single bool
 	)
 	cmd := &cobra.Command{
@@ -39,7 +39,7 @@ func (a *app) auditListCommand() *cobra.Command {
 			if since > 0 {
 				query.From = since.before(time.Now())
 			}
-			records, more, err := pages(wire.Page{Limit: int(limit)}, all,
+			records, more, err := pages(wire.Page{Limit: limit}, all,
 				func(page wire.Page) ([]wire.AuditRecord, string, error) {
 					list, err := m.ListAudit(ctx, query, page)
 					if err != nil {

@@ -24,7 +24,7 @@ func (a *app) dlqCommand() *cobra.Command {
 func (a *app) listCommand() *cobra.Command {
 	var (
 		filter      filterFlags
-		limit       pageSize
+		limit       int
 		all, oldest bool
 		after       string
 	)
@@ -34,7 +34,7 @@ func (a *app) listCommand() *cobra.Command {
   redrive dlq list --error timeout -o csv --all > timeouts.csv
   redrive dlq list --jq '.[] | [.id, .error_message] | @tsv'`,
 		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
-			page := wire.Page{Limit: int(limit), After: after}
+			page := wire.Page{Limit: limit, After: after}
 			if oldest {
 				page.Order = driver.OldestFirst
 			}
@@ -86,7 +86,7 @@ func (a *app) groupsCommand() *cobra.Command {
 	var (
 		query  wire.GroupQuery
 		status string
-		limit  pageSize
+		limit  int
 	)
 	cmd := &cobra.Command{
 		Use: "groups", Short: "Group dead letters by cause, the largest first", Args: cobra.NoArgs,
@@ -101,7 +101,7 @@ func (a *app) groupsCommand() *cobra.Command {
 				}
 				query.Status = parsed
 			}
-			query.Limit = int(limit)
+			query.Limit = limit
 			list, err := m.ListGroups(ctx, query)
 			if err != nil {
 				return err

@@ -242,27 +242,7 @@ func parseIDs(args []string) ([]int64, error) {
 	return ids, nil
 }
 
-// pageSize is the value of --limit of a list.
-type pageSize int
-
-// addLimit adds --limit to a command that lists.
-func addLimit(cmd *cobra.Command, n *pageSize, fallback int) {
-	*n = pageSize(fallback)
-	cmd.Flags().Var(n, "limit", fmt.Sprintf("at most this many, up to %d", driver.MaxPage))
+// addLimit adds --limit to a command that lists; 0 is the server's default.
+func addLimit(cmd *cobra.Command, n *int, fallback int) {
+	cmd.Flags().IntVar(n, "limit", fallback, fmt.Sprintf("at most this many, up to %d", driver.MaxPage))
 }
-
-// Set parses the value; 0 is the server's default.
-func (n *pageSize) Set(text string) error {
-	size, err := strconv.Atoi(text)
-	if err != nil || size < 0 || size > driver.MaxPage {
-		return fmt.Errorf("%q is not a number from 0 to %d", text, driver.MaxPage)
-	}
-	*n = pageSize(size)
-	return nil
-}
-
-// String is the default in the help.
-func (n *pageSize) String() string { return strconv.Itoa(int(*n)) }
-
-// Type is the name of its values in the help.
-func (n *pageSize) Type() string { return "int" }

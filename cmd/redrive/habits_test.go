@@ -93,6 +93,26 @@ func TestFilter_EachFlagPicks(t *testing.T) {
 	}
 }
 
+// A script whose variable is not set does not select everything: discard --topic "$TOPIC" --yes.
+func TestFlags_NeedAValue(t *testing.T) {
+	for _, below := range []string{"dlq", "runs", "audit", "token"} {
+		group, _, err := (&app{}).root().Find([]string{below})
+		require.NoError(t, err)
+		for _, cmd := range group.Commands() {
+			cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+				if cmd.Name() == "edit" || f.Value.Type() == "bool" || f.Value.Type() == "stringArray" {
+					return // a payload may be empty; fields are parsed
+				}
+				if cmd.Flags().Set(f.Name, "") != nil {
+					return // is not a number, or not a time span
+				}
+				require.ErrorContains(t, checkValues(cmd), "a value is missing", "%s --%s", cmd.CommandPath(), f.Name)
+				f.Changed = false
+			})
+		}
+	}
+}
+
 // A time span is typed in the same way everywhere, and in days, too.
 func TestAge(t *testing.T) {
 	for text, want := range map[string]time.Duration{"7d": 7 * day, "90m": 90 * time.Minute, "0s": 0} {

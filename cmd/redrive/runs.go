@@ -68,7 +68,7 @@ func (a *app) runsListCommand() *cobra.Command {
 	var (
 		states []string
 		page   wire.Page
-		limit  pageSize
+		limit  int
 	)
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List redrive runs, the newest first", Args: cobra.NoArgs,
@@ -77,7 +77,7 @@ func (a *app) runsListCommand() *cobra.Command {
 			for _, s := range states {
 				filter.States = append(filter.States, redrive.State(s))
 			}
-			page.Limit = int(limit)
+			page.Limit = limit
 			list, err := m.ListRuns(ctx, filter, page)
 			if err != nil {
 				return err
