@@ -26,6 +26,7 @@ type delivery struct {
 	stage     string // as delivered; empty if the message was not stamped
 	naming    sync.Mutex
 	name      string           // see stageName; empty until it is needed
+	contents  string           // see content; empty until it is needed
 	copy      *message.Message // as delivered, for transports that cannot renew it
 	nacks     int              // in this process
 	hasSlot   atomic.Bool      // it takes a slot in the window
@@ -221,14 +222,11 @@ func (h *delivery) end(outcome driver.Answer, pause time.Duration) {
 	s.unlist(h) // after the report: deliveries that wait for the answer of an ended session look up its result
 }
 
-// remember records that the consumer has settled the stage, and clears its record of nacks.
+// remember records that the consumer has settled the content of a stage, and clears its record of nacks.
 func (h *delivery) remember() {
 	m := h.sub.memory
 	if h.isRetry() || h.doubtful && h.stage != "" {
-		if !h.isRetry() {
-			m.settle(h.content()) // before the stage, without which replayed does not look for it
-		}
-		m.settle(h.stage)
+		m.settle(h.content())
 	}
 	if h.doubtful {
 		m.doubt.Store(true)

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -546,6 +547,96 @@ func TestReplay_ForeignMessagesWithACopiedStageAreHandled(t *testing.T) {
 		for _, id := range []string{"order", "line 1", "line 2", "line 3"} {
 			require.Len(t, d.of(id), 1, id)
 		}
+	})
+}
+
+// A foreign service that passes on the headers of a message, or all of its properties, makes other messages of which
+// every one bears the same stage: its own, or after a failure the same next one. Only the first of them used to be
+// handled.
+func TestReplay_ForeignMessagesOfOneStageAreHandled(t *testing.T) {
+	for name, retry := range map[string]bool{"copied from a retry": true, "copied from a first publication": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := drivertest.NewServer(rabbit())
+				stages := map[bool]string{}
+				s.With(func(h *drivertest.Hooks) {
+					h.Publish = func(o *driver.Outgoing) drivertest.Verdict {
+						first := o.To.Kind == driver.ToTopic
+						stages[!first] = cmp.Or(stages[!first], o.Metadata()[envelope.KeyStage])
+						return drivertest.Verdict{Copies: 1}
+					}
+				})
+				p := open(t, s)
+				var done sync.Map
+				d := p.consume(func(m *message.Message) {
+					if m.Metadata.Get(envelope.KeyRetryCount) == "" {
+						rescheduleFailed(t, p, m, "boom")
+					} else {
+						time.Sleep(time.Minute) // virtual; the others arrive during the first
+						done.Store(m.UUID+" "+string(m.Payload), true)
+					}
+					m.Ack()
+				})
+				p.publish("order")
+				time.Sleep(time.Hour) // virtual
+				synctest.Wait()
+				require.Len(t, d.of("order"), 2)
+				lines := []struct{ id, payload string }{
+					{"order", "line 1"}, {"order", "line 2"}, {"line 3", "order"}, {"line 4", "order"}, {"", "line 5"}, {"", "line 6"},
+				}
+				for _, l := range lines {
+					line := message.NewMessage(l.id, []byte(l.payload))
+					line.Metadata.Set(envelope.KeyStage, stages[retry])
+					o := driver.Outgoing{Message: line, To: &driver.Destination{Topic: "orders"}}
+					require.NoError(t, errors.Join(s.Connect().Publish(t.Context(), []driver.Outgoing{o})...))
+				}
+				time.Sleep(time.Hour) // virtual
+				synctest.Wait()
+				for _, l := range lines {
+					_, ok := done.Load(l.id + " " + l.payload)
+					require.True(t, ok, l)
+				}
+				require.Zero(t, p.Replays())
+			})
+		})
+	}
+}
+
+// rescheduleFailed is what a pipeline does with a failed message.
+func rescheduleFailed(t *testing.T, p *process, m *message.Message, failure string) {
+	origin, _ := envelope.OriginFrom(m.Context())
+	next := envelope.RecordFailure(m, envelope.Failure{Err: envelope.Error{Message: failure}, Retry: 1})
+	if err := p.Reschedule(context.WithoutCancel(m.Context()), *origin, next, 5*time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// Two retries of one delivery differ in their structured bodies, which have the error.
+func TestReplay_OfAStructuredBodyStartsNoSecondChain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		var runs, retries atomic.Int32
+		p.consume(func(m *message.Message) {
+			if e, _ := envelope.FromMessage(m); e.RetryCount() == 0 {
+				rescheduleFailed(t, p, m, fmt.Sprint("boom ", runs.Add(1)))
+			} else {
+				retries.Add(1)
+			}
+			m.Ack()
+		})
+		e, err := envelope.New("shop", "orders", "an order", nil, envelope.InMode(envelope.Structured))
+		require.NoError(t, err)
+		require.NoError(t, p.Publisher().Publish("orders", e.Message()))
+		for range 2 {
+			time.Sleep(time.Second) // virtual
+			synctest.Wait()
+			s.Replay("orders", "billing")
+		}
+		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
+		require.Equal(t, int32(3), runs.Load())
+		require.Equal(t, int32(1), retries.Load())
 	})
 }
 

@@ -175,7 +175,7 @@ func (m *memory) earlier(h *delivery) <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if h.stage != "" && (h.isRetry() || len(m.held) > 0) {
-		if e := m.held[m.digest(h.stage)]; e != nil && e != h {
+		if e := m.held[m.digest(h.stage)]; e != nil && e != h && e.content() == h.content() {
 			return e.answered
 		}
 	}
@@ -313,40 +313,42 @@ func (h *delivery) stageName() string {
 	return h.name
 }
 
-// content identifies the delivery by its position or id and by its bytes, because positions start over when a topic is
-// recreated. It is empty for a foreign message that has neither: nothing distinguishes it from another with the same
-// bytes.
+// content identifies the delivery by its stage, position or id, and by its bytes, because positions start over when a
+// topic is recreated, and foreign services pass on our headers with other messages. It is empty for a foreign message
+// that has none of the three: nothing distinguishes it from another with the same bytes.
 func (h *delivery) content() string {
+	h.naming.Lock()
+	defer h.naming.Unlock()
 	name := h.stage
 	if name == "" && h.sub.b.traits.StablePosition {
 		name = h.Origin.Position
 	}
-	if name == "" && h.uuid == "" {
-		return ""
+	if h.contents != "" || name == "" && h.uuid == "" {
+		return h.contents
 	}
-	var payload []byte
+	m := h.Message
 	switch { // a handler may be changing its message concurrently
 	case h.copy != nil:
-		payload = h.copy.Payload
+		m = h.copy
 	case h.session.renewer != nil:
-		payload = h.session.renewer.Renew(&h.Delivery).Payload
-	default:
-		payload = h.Message.Payload
+		m = h.session.renewer.Renew(&h.Delivery)
 	}
-	sum := sha256.Sum256(payload)
-	return "c" + name + "\x00" + h.uuid + "\x00" + string(sum[:])
+	data := m.Payload
+	if h.isRetry() { // one that is published twice has two errors in its body, but the same id and data
+		if e, err := envelope.FromMessage(m); err == nil {
+			data = append(e.Data(), envelope.Identify(m)...)
+		}
+	}
+	sum := sha256.Sum256(data)
+	h.contents = "c" + name + "\x00" + h.uuid + "\x00" + string(sum[:])
+	return h.contents
 }
 
 // replayed reports whether the consumer has already settled this delivery or a copy of it.
 func (h *delivery) replayed() bool {
-	m := h.sub.memory
-	if (h.isRetry() || h.stage != "" && m.doubt.Load()) && m.hasSettled(h.stage) {
-		// The engine's copies of a first publication have its bytes. Others are messages of a foreign service, which passes
-		// on the headers of one that it got.
-		return h.isRetry() || m.hasSettled(h.content())
-	}
-	again := h.stage != "" || h.Origin.Redelivered || h.sub.b.traits.StablePosition
-	return again && m.lost.Load() && m.hasSettled(h.content())
+	m, stamped := h.sub.memory, h.stage != ""
+	again := stamped || h.Origin.Redelivered || h.sub.b.traits.StablePosition
+	return (h.isRetry() || stamped && m.doubt.Load() || again && m.lost.Load()) && m.hasSettled(h.content())
 }
 
 // identify moves the stage out of the delivery's headers, so that the handler and its retries do not see it.
