@@ -61,7 +61,7 @@ func (p *postgres) publish(ctx context.Context, db DB, parcel *publication, rows
 func insertPostgres(values string) string {
 	return `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
 		SELECT q.id, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM redrive_queues q,
-		(SELECT ` + sqldb.PostgreSQL.Clock() + ` AS us OFFSET 0) t, ` +
+		(SELECT ` + sqldb.PostgreSQL.Clock() + ` AS us, ` + sqldb.AwaitDisk + ` OFFSET 0) t, ` +
 		values + " AS v(delay, uuid, headers, payload) WHERE q.topic = $1"
 }
 
@@ -78,7 +78,7 @@ func (p *postgres) insertInto(queue int64, rows []row) (query string, args []any
 	}
 	return `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
 		SELECT $1::bigint, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM
-		(SELECT ` + sqldb.PostgreSQL.Now() + ` AS us OFFSET 0) t, ` + values + " AS v(delay, uuid, headers, payload)", args
+		(SELECT ` + sqldb.PostgreSQL.Now() + ` AS us, ` + sqldb.AwaitDisk + ` OFFSET 0) t, ` + values + " AS v(delay, uuid, headers, payload)", args
 }
 
 // unnested yields rows from four arrays, starting at the parameter first. Compared with listed, which every driver

@@ -111,17 +111,13 @@ func durably(ctx context.Context, d sqldb.Dialect, db *sql.DB, fn func(*sql.Tx) 
 	})
 }
 
-// awaitDisk makes the commit of a transaction wait for the disk. On PostgreSQL a database or a role may have switched
-// that off, and a crash of the server would lose dead letters whose messages were acked. MySQL has a setting of the
-// server for it (innodb_flush_log_at_trx_commit = 1, the default), SQLite one of the connection.
+// awaitDisk makes the commit of a transaction wait for the disk.
 func awaitDisk(ctx context.Context, d sqldb.Dialect, tx *sql.Tx) error {
 	if d != PostgreSQL {
 		return nil
 	}
-	if _, err := tx.ExecContext(ctx, "SET LOCAL synchronous_commit = on"); err != nil {
-		return fmt.Errorf("synchronous_commit: %w", err)
-	}
-	return nil
+	_, err := tx.ExecContext(ctx, "SELECT "+sqldb.AwaitDisk)
+	return err
 }
 
 // upsertion is a multi-row INSERT that, for an existing key, replaces the columns of set, adds to those of add, and

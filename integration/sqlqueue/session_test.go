@@ -1,7 +1,9 @@
 package sqlqueue_test
 
 import (
+	"database/sql"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -9,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/integration/services"
 	processed "github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
@@ -47,6 +50,41 @@ func TestSession_OfTheServer(t *testing.T) {
 			require.Equal(t, 1, count(t, db, "SELECT count(*) FROM redrive_queue_messages"))
 		})
 	}
+}
+
+// What Publish has confirmed is on the disk, even where the database's default is not to wait for it.
+func TestSession_SynchronousCommit(t *testing.T) {
+	t.Parallel()
+	url := servers["PostgreSQL"](t)
+	_, err := openDB(t, url).ExecContext(t.Context(), "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || "+
+		"' SET synchronous_commit = off'; END $$")
+	require.NoError(t, err)
+	queue, db := openQueue(t, url), openDB(t, url)
+	// The trigger records the setting of the transaction that stores.
+	for _, statement := range []string{
+		"CREATE TABLE seen (message TEXT, setting TEXT)",
+		`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			INSERT INTO seen VALUES (NEW.uuid, current_setting('synchronous_commit')); RETURN NEW; END $$`,
+		"CREATE TRIGGER note AFTER INSERT ON redrive_queue_messages FOR EACH ROW EXECUTE FUNCTION note()",
+	} {
+		_, err := db.ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
+	m := message.NewMessage("one", payload)
+	require.NoError(t, queue.Publisher().Publish("jobs", m))
+	got := receive(t, messages)
+	origin, ok := envelope.OriginFrom(got.Context())
+	require.True(t, ok)
+	require.NoError(t, sqlqueue.InTx(got.Context(), func(tx *sql.Tx) error {
+		return queue.TxPublisher(tx).Publish("results", message.NewMessage("outbox", payload))
+	}))
+	got.Ack()
+	require.NoError(t, queue.Reschedule(t.Context(), *origin, message.NewMessage("retry", payload), time.Minute))
+	require.NoError(t, queue.Publisher().Publish("jobs", batch(600)...))
+	require.Equal(t, 1+1+1+600, count(t, db, "SELECT count(*) FROM seen"))
+	require.Zero(t, count(t, db, "SELECT count(*) FROM seen WHERE setting <> 'on'"))
 }
 
 // A pool of the application that would lose or truncate rows without an error is refused.

@@ -76,6 +76,11 @@ func (d Dialect) Clock() string {
 	return strings.Replace(d.Now(), "statement_timestamp", "clock_timestamp", 1)
 }
 
+// AwaitDisk is an expression of PostgreSQL that makes the commit of its transaction wait for the disk, where a database
+// or a role does not: a crash would lose messages whose originals were acked. MySQL has a setting of the server for it
+// (innodb_flush_log_at_trx_commit = 1, the default), SQLite one of the connection.
+const AwaitDisk = "set_config('synchronous_commit', 'on', true)"
+
 // ForUpdate ends a SELECT whose rows will be changed. A transaction on SQLite, which begins as a writer, locks the
 // whole database.
 func (d Dialect) ForUpdate() string {
