@@ -3,6 +3,8 @@ package brokers
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -211,4 +213,135 @@ func IsPattern(topic string) bool {
 		}
 	}
 	return false
+}
+
+// template is a name with {variables}. A variable may have a separator in front, as in {.group}, which disappears with
+// it if it is empty.
+type template string
+
+var variable = regexp.MustCompile(`\{([^{}a-z]?)([a-z]*)\}`)
+
+// expand replaces the variables by the results of lookup.
+func (t template) expand(lookup func(name string) string) string {
+	return variable.ReplaceAllStringFunc(string(t), func(found string) string {
+		parts := variable.FindStringSubmatch(found)
+		value := lookup(parts[2])
+		if value == "" {
+			return ""
+		}
+		return parts[1] + value
+	})
+}
+
+// check reports syntax errors in t, and variables that are not allowed.
+func (t template) check(allowed []string) error {
+	var faults []error
+	for _, parts := range variable.FindAllStringSubmatch(string(t), -1) {
+		if !slices.Contains(allowed, parts[2]) {
+			faults = append(faults, fmt.Errorf("unknown variable {%s}: known here are {%s}", parts[2],
+				strings.Join(allowed, "}, {")))
+		}
+	}
+	switch rest := variable.ReplaceAllString(string(t), ""); {
+	case strings.ContainsAny(rest, "{}"):
+		faults = append(faults, errors.New("write a variable as {name} or {.name}, with one separator in front"))
+	case strings.ContainsFunc(string(t), func(r rune) bool { return r < ' ' || r == 0x7f }):
+		faults = append(faults, errors.New("has a control character"))
+	}
+	return errors.Join(faults...)
+}
+
+// requires reports whether t has the variable without a separator, so that it must not be empty.
+func (t template) requires(name string) bool { return strings.Contains(string(t), "{"+name+"}") }
+
+// presets are the schemes that a Config or URL can name.
+var presets = map[string]func() NameScheme{
+	"default":         DefaultNames,
+	"laravel":         Laravel,
+	"delayed-backoff": DelayedBackoff,
+	"store-only":      StoreOnly,
+	"service-bus":     func() NameScheme { return ServiceBus("") },
+	"ttl-cycle":       func() NameScheme { return TTLCycle("") },
+}
+
+// Presets lists the valid values of NameScheme.Preset, sorted.
+func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
+
+// DefaultNames is the scheme for a new system. A consumer's queue is its topic, followed by the group if there is one;
+// retries wait in one place per delay, and each consumer has its own dead letters:
+//
+//	orders.billing   orders.billing_retry.8000   orders.billing_dlq
+func DefaultNames() NameScheme {
+	return NameScheme{
+		Preset: "default",
+		Queue:  "{topic}{.group}",
+		Retry:  "{queue}_retry{.delay}",
+		Dead:   "{queue}_dlq",
+	}
+}
+
+// Laravel is the flow orders -> orders_retry -> orders_dlq.
+func Laravel() NameScheme {
+	return NameScheme{
+		Preset: "laravel",
+		Queue:  "{topic}",
+		Retry:  "{queue}_retry{.delay}",
+		Dead:   "{queue}_dlq",
+	}
+}
+
+// DelayedBackoff has one delayed queue per event type, such as order-reminder-delayed-queue, in which messages wait for
+// their first delivery and for their retries, and a dead letter exchange per queue.
+func DelayedBackoff() NameScheme {
+	return NameScheme{
+		Preset:       "delayed-backoff",
+		Queue:        "{topic}",
+		Retry:        "{topic}-delayed-queue{.delay}",
+		Delayed:      "{topic}-delayed-queue{.delay}",
+		Dead:         "{queue}-dlq",
+		DeadExchange: "{queue}-dlx",
+	}
+}
+
+// StoreOnly is for systems that keep dead letters in a table. If a dead letter topic is used as well, it is
+// {topic}-dlq.
+func StoreOnly() NameScheme {
+	return NameScheme{
+		Preset: "store-only",
+		Queue:  "{topic}",
+		Retry:  "{topic}{.group}-retry{.delay}",
+		Dead:   "{topic}-dlq",
+	}
+}
+
+// ServiceBus is one topic exchange {project}.bus for all events and one queue {project}.{group} per service, which is
+// the group. The delayed exchange has the name of the queue, and dead letters go to the queue's .failed:
+//
+//	easyweek.bus   easyweek.invoice-service   easyweek.invoice-service.failed
+func ServiceBus(project string) NameScheme {
+	return NameScheme{
+		Preset:        "service-bus",
+		Project:       project,
+		Exchange:      "{project}.bus",
+		Queue:         "{project}.{group}",
+		Retry:         "{queue}.retry{.delay}",
+		RetryExchange: "{queue}",
+		Dead:          "{queue}.failed",
+		DeadExchange:  "{queue}.failed",
+		Patterns:      true,
+	}
+}
+
+// TTLCycle is the cycle in which a rejected message waits in the queue's .deadletter and returns when its time to live
+// ends; in this system .deadletter is the wait for a retry, and .limbu, as it spells it, is final. exchange is the main
+// exchange, such as sme.sgp.workers; empty means the default exchange.
+func TTLCycle(exchange string) NameScheme {
+	return NameScheme{
+		Preset:        "ttl-cycle",
+		Exchange:      exchange,
+		Queue:         "{topic}",
+		Retry:         "{queue}.deadletter{.delay}",
+		RetryExchange: "{exchange}.deadletter",
+		Dead:          "{queue}.limbu",
+	}
 }

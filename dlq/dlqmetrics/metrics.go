@@ -3,6 +3,7 @@ package dlqmetrics
 import (
 	"cmp"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -173,4 +175,155 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range m.collectors() {
 		c.Collect(ch)
 	}
+}
+
+// descs are the gauges, which are made for each scrape.
+type descs struct {
+	storeUp, entries, oldest, topicOldest, runs, runEntries, legacy *prometheus.Desc
+	spoolBytes, spoolLimit, spoolOldest, spoolRecords, spoolActive  *prometheus.Desc
+	subscribed, failing, held, collected, givenBack, lastCollected  *prometheus.Desc
+}
+
+func newDescs(labels prometheus.Labels) descs {
+	desc := func(name, help string, variable ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, variable, labels)
+	}
+	return descs{
+		storeUp: desc("redrive_dlq_store_up", "1 when the store has answered the last question for its statistics, else 0."),
+		entries: desc("redrive_dlq_entries", "Dead letters in the store, by status.", "topic", "status"),
+		oldest: desc("redrive_dlq_oldest_pending_age_seconds",
+			"Age of the PENDING entry that waits longest; 0 when none does."),
+		topicOldest: desc("redrive_dlq_topic_oldest_pending_age_seconds",
+			"Age of the PENDING entry of a topic that waits longest; 0 when none of the topic does.", "topic"),
+		runs: desc("redrive_dlq_runs", "Redrive runs that have not ended, by state.", "state"),
+		runEntries: desc("redrive_dlq_run_entries",
+			"Entries of the redrive runs that have not ended, by what happened to them.", "state"),
+		legacy: desc("dlq_events_total", "Older name: dead letters that are pending (not closed), resolved and "+
+			"discarded. A gauge.", "status"),
+
+		spoolBytes: desc("redrive_dlq_spool_bytes", "Bytes that wait in the spool of this process for the store."),
+		spoolLimit: desc("redrive_dlq_spool_limit_bytes", "Bytes that the spool may take."),
+		spoolOldest: desc("redrive_dlq_spool_oldest_age_seconds",
+			"Time since the oldest waiting file was written; 0 when none waits."),
+		spoolRecords: desc("redrive_dlq_spool_records_total",
+			"Records of the spool: appended, imported into the store, damaged, refused by the store; torn ends of files, "+
+				"and files that are missing.", "result"),
+		spoolActive: desc("redrive_dlq_spool_active",
+			"1 while the store does not answer and dead letters go to the spool, else 0."),
+
+		subscribed: desc("redrive_collector_subscribed", "1 while messages of the source can arrive, else 0.", "broker",
+			"source"),
+		failing: desc("redrive_collector_failing", "1 while something is wrong with the source, else 0.", "broker",
+			"source"),
+		held: desc("redrive_collector_held", "Messages of the source that wait for the store.", "broker", "source"),
+		collected: desc("redrive_collector_collected_total", "Messages of the source that were stored and acked.",
+			"broker", "source"),
+		givenBack: desc("redrive_collector_given_back_total",
+			"Messages of the source that the store did not take in time.", "broker", "source"),
+		lastCollected: desc("redrive_collector_last_collected_timestamp_seconds",
+			"When the last message of the source was stored; 0 for never.", "broker", "source"),
+	}
+}
+
+func (d *descs) describe(ch chan<- *prometheus.Desc, legacy bool) {
+	for _, desc := range []*prometheus.Desc{
+		d.storeUp, d.entries, d.oldest, d.topicOldest, d.runs, d.runEntries,
+		d.spoolBytes, d.spoolLimit, d.spoolOldest, d.spoolRecords, d.spoolActive,
+		d.subscribed, d.failing, d.held, d.collected, d.givenBack, d.lastCollected,
+	} {
+		ch <- desc
+	}
+	if legacy {
+		ch <- d.legacy
+	}
+}
+
+// Put implements dlq.Observer.
+func (m *Metrics) Put(letters []*dlq.Entry, receipts []driver.Receipt) {
+	for i, r := range receipts {
+		e := letters[i]
+		m.stored.WithLabelValues(m.topics.bound(e.Origin.Topic), m.reasons.bound(string(e.Reason)),
+			strings.ReplaceAll(string(r.Result), " ", "_")).Inc()
+		if r.Result == driver.DiedAgain && e.RedriveOf != 0 {
+			m.redrives.WithLabelValues("failed").Inc()
+		}
+	}
+}
+
+// Changed implements dlq.Observer.
+func (m *Metrics) Changed(c driver.Change, results []driver.Result) {
+	done := 0.
+	for i := range results {
+		if results[i].Err != nil {
+			continue
+		}
+		done++
+		if e := &results[i].Entry; e.Status == dlq.Resolved {
+			by := "operator"
+			if c.Action == driver.ActionSucceed {
+				by = "redrive"
+			}
+			took := max(0, e.ResolvedAt.Sub(e.CreatedAt).Seconds()) // the times may be of two clocks
+			m.resolution.WithLabelValues(by).Observe(took)
+			if m.legacyResolution != nil {
+				m.legacyResolution.Observe(took)
+			}
+		}
+	}
+	if done == 0 {
+		return
+	}
+	m.changes.WithLabelValues(string(c.Action)).Add(done)
+	switch c.Action {
+	case driver.ActionPublished:
+		m.redrives.WithLabelValues("published").Add(done)
+	case driver.ActionRelease:
+		m.redrives.WithLabelValues("refused").Add(done)
+	case driver.ActionSucceed:
+		m.redrives.WithLabelValues("succeeded").Add(done)
+	default:
+	}
+}
+
+// Stepped implements redrive.Observer.
+func (m *Metrics) Stepped(s redrive.Step) {
+	m.redrives.WithLabelValues("published").Add(float64(len(s.Published)))
+	m.redrives.WithLabelValues("refused").Add(float64(len(s.Released)))
+	if s.ClosePublished {
+		m.redrives.WithLabelValues("succeeded").Add(float64(len(s.Published)))
+	}
+}
+
+// Failed implements dlq.Observer.
+func (m *Metrics) Failed(op string, _ error) { m.storeErrors.WithLabelValues(op).Inc() }
+
+// bounded limits the values of a label that come from messages.
+type bounded struct {
+	limit int
+
+	mu    sync.Mutex
+	known map[string]struct{}
+}
+
+func (b *bounded) bound(value string) string {
+	value = label(value)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, ok := b.known[value]; ok {
+		return value
+	}
+	if len(b.known) >= b.limit {
+		return Other
+	}
+	b.known[value] = struct{}{}
+	return value
+}
+
+// label makes a text suitable for a label: valid and short.
+func label(text string) string {
+	const most = 128
+	if len(text) > most {
+		text = text[:most]
+	}
+	return strings.ToValidUTF8(text, "\ufffd")
 }

@@ -3,11 +3,15 @@ package services
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -183,4 +187,176 @@ func (k *KafkaServer) closeProxy() error {
 		return nil
 	}
 	return k.Proxy.Close()
+}
+
+// kafkaInstalled returns the directory of Kafka's jars and the Java that runs them.
+func kafkaInstalled() (libs, java string, err error) {
+	libs, err = unpacked("kafka", "TEST_KAFKA_BROKERS", "REDRIVE_KAFKA_LIBS", "kafka-"+kafkaVersion,
+		"kafka-clients-"+kafkaVersion+".jar")
+	if err != nil {
+		return "", "", err
+	}
+	if java, err = exec.LookPath("java"); err != nil {
+		return "", "", &UnavailableError{Service: "kafka", Env: "TEST_KAFKA_BROKERS", Cause: err}
+	}
+	return libs, java, nil
+}
+
+// kafkaNode has the files of one broker. It runs as our user, because Kafka accepts root and its jars may be in our
+// home directory.
+type kafkaNode struct {
+	dir, libs, java string
+}
+
+func (n kafkaNode) settings(ports []int, proxy *Proxy) map[string]string {
+	direct, controller, proxied := loopback(ports[0]), loopback(ports[1]), loopback(ports[2])
+	listeners := "PLAINTEXT://" + direct + ",CONTROLLER://" + controller
+	advertised := "PLAINTEXT://" + direct
+	if proxy != nil {
+		listeners += ",PROXIED://" + proxied
+		advertised += ",PROXIED://" + proxy.Addr
+	}
+	return map[string]string{
+		"process.roles":                  "broker,controller",
+		"node.id":                        "1",
+		"controller.quorum.voters":       "1@" + controller,
+		"controller.listener.names":      "CONTROLLER",
+		"listeners":                      listeners,
+		"advertised.listeners":           advertised,
+		"inter.broker.listener.name":     "PLAINTEXT",
+		"listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
+		"log.dirs":                       filepath.Join(n.dir, "data"),
+
+		// One node keeps one copy of everything.
+		"default.replication.factor":                       "1",
+		"min.insync.replicas":                              "1",
+		"offsets.topic.replication.factor":                 "1",
+		"offsets.topic.num.partitions":                     "1",
+		"transaction.state.log.replication.factor":         "1",
+		"transaction.state.log.min.isr":                    "1",
+		"transaction.state.log.num.partitions":             "1",
+		"share.coordinator.state.topic.replication.factor": "1",
+		"share.coordinator.state.topic.min.isr":            "1",
+		"share.coordinator.state.topic.num.partitions":     "1",
+
+		"num.partitions":                   "3",
+		"auto.create.topics.enable":        "true",
+		"group.initial.rebalance.delay.ms": "0",
+		"group.min.session.timeout.ms":     "100",  // 6 s would slow down tests of lost consumers
+		"broker.session.timeout.ms":        "3000", // after which a killed broker may register again; 9 s by default
+		"broker.heartbeat.interval.ms":     "500",
+		"num.network.threads":              "1",
+		"num.io.threads":                   "2",
+		"log.cleaner.dedupe.buffer.size":   "2097152", // 128 MB by default, a third of our heap
+	}
+}
+
+// clusterID returns a new cluster id.
+func clusterID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	id[0] &= 0x7f           // an id that begins with "-" would be treated as an option
+	return base64.RawURLEncoding.EncodeToString(id[:])
+}
+
+func (n kafkaNode) format(ctx context.Context, settings map[string]string, cluster string, options ...string) error {
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		fmt.Fprintf(&text, "%s=%s\n", name, settings[name])
+	}
+	if err := os.WriteFile(n.properties(), []byte(text.String()), 0o600); err != nil {
+		return err
+	}
+	cmd := n.run(ctx, "kafka.tools.StorageTool",
+		append([]string{"format", "-c", n.properties(), "-t", cluster}, options...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("format: %w: %s", err, out)
+	}
+	return nil
+}
+
+func (n kafkaNode) command(ctx context.Context) *exec.Cmd {
+	return n.run(ctx, "kafka.Kafka", n.properties())
+}
+
+// run returns the command for one of Kafka's classes.
+func (n kafkaNode) run(ctx context.Context, class string, args ...string) *exec.Cmd {
+	java := []string{
+		// fast compilation instead of fast code, because tests mostly start it
+		"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"-XX:ActiveProcessorCount=2",
+		"-Djava.awt.headless=true",
+		"-Djava.io.tmpdir=" + n.dir,
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+		"-Dorg.slf4j.simpleLogger.showDateTime=true",
+		"-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+		"-cp", filepath.Join(n.libs, "*"), class,
+	}
+	cmd := exec.CommandContext(ctx, n.java, append(java, args...)...)
+	cmd.Dir = n.dir
+	cmd.Env = []string{"HOME=" + n.dir, "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8"}
+	account{}.prepare(cmd, syscall.SIGKILL)
+	return cmd
+}
+
+func (n kafkaNode) properties() string { return filepath.Join(n.dir, "server.properties") }
+
+// KafkaSecurity is a listener that requires TLS with a client certificate, and a user with a password over any of
+// PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.
+type KafkaSecurity struct {
+	Addr           string // host:port
+	User, Password string
+	CA, Cert, Key  string // PEM files: the trusted authority, and the client's certificate and key
+	keystore       string
+}
+
+// newKafkaSecurity writes certificates for the listener at addr to dir.
+func newKafkaSecurity(dir, addr string) (*KafkaSecurity, error) {
+	c, err := NewCertificates(dir)
+	if err != nil {
+		return nil, err
+	}
+	var keystore []byte // the format that Kafka reads: key, then certificate
+	for _, file := range []string{c.ServerKey, c.ServerCert} {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		keystore = append(keystore, content...)
+	}
+	s := &KafkaSecurity{
+		Addr: addr, User: "alice", Password: "s3cret of alice",
+		CA: c.CA, Cert: c.ClientCert, Key: c.ClientKey, keystore: filepath.Join(dir, "broker.pem"),
+	}
+	return s, os.WriteFile(s.keystore, keystore, 0o600)
+}
+
+// listen adds the listener to a broker's settings.
+func (s *KafkaSecurity) listen(settings map[string]string) {
+	settings["listeners"] += ",SECURED://" + s.Addr
+	settings["advertised.listeners"] += ",SECURED://" + s.Addr
+	settings["listener.security.protocol.map"] += ",SECURED:SASL_SSL"
+	const name = "listener.name.secured."
+	settings[name+"ssl.keystore.type"] = "PEM"
+	settings[name+"ssl.keystore.location"] = s.keystore
+	settings[name+"ssl.truststore.type"] = "PEM"
+	settings[name+"ssl.truststore.location"] = s.CA
+	settings[name+"ssl.client.auth"] = "required"
+	settings[name+"sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
+	const module = "org.apache.kafka.common.security."
+	settings[name+"plain.sasl.jaas.config"] = fmt.Sprintf(module+"plain.PlainLoginModule required user_%s=%q;", s.User,
+		s.Password)
+	settings[name+"scram-sha-256.sasl.jaas.config"] = module + "scram.ScramLoginModule required;"
+	settings[name+"scram-sha-512.sasl.jaas.config"] = module + "scram.ScramLoginModule required;"
+}
+
+// users returns the options that create the users of a new cluster; none for a nil KafkaSecurity.
+func (s *KafkaSecurity) users() (options []string) {
+	if s == nil {
+		return nil
+	}
+	for _, mechanism := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
+		options = append(options, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", mechanism, s.User, s.Password))
+	}
+	return options
 }

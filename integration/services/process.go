@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"sync"
 	"syscall"
+	"testing"
+	"time"
 
 	"github.com/redrive-go/redrive/integration/await"
 )
@@ -92,4 +96,63 @@ func (p *process) kill() error {
 		}
 		return nil
 	})
+}
+
+// finalError ends a poll at once.
+type finalError struct{ error }
+
+func (e finalError) Unwrap() error { return e.error }
+
+// final marks an error after which further attempts are useless.
+func final(err error) error { return finalError{err} }
+
+// poll calls try every 25 ms until it returns nil or a final error, or ctx is done.
+func poll(ctx context.Context, try func() error) error {
+	ticker := time.NewTicker(25 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := try()
+		if err == nil || errors.As(err, new(finalError)) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// programs are the binaries that this process has built for tests.
+var programs struct {
+	sync.Mutex
+	dir  string
+	done map[string]string
+}
+
+// Program builds a main package of the root module, ./cmd/redrive for example, once for all tests of the process, and
+// returns the path of the binary. Tests run two directories below the root of the repository.
+func Program(t testing.TB, pkg string) string {
+	t.Helper()
+	programs.Lock()
+	defer programs.Unlock()
+	if path := programs.done[pkg]; path != "" {
+		return path
+	}
+	if programs.dir == "" {
+		dir, err := os.MkdirTemp("", "redrive-programs-") //nolint:usetesting // must outlive each test
+		Need(t, err)
+		programs.dir, programs.done = dir, map[string]string{}
+		closers.Lock()
+		closers.all = append(closers.all, func() error { return os.RemoveAll(dir) })
+		closers.Unlock()
+	}
+	path := filepath.Join(programs.dir, filepath.Base(pkg))
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, pkg)
+	build.Dir = filepath.Join("..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
+	}
+	programs.done[pkg] = path
+	return path
 }

@@ -3,12 +3,21 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"maps"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/lmittmann/tint"
+
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Server is where redrive serve listens and which callers it accepts.
@@ -197,4 +206,144 @@ func unprefixed(err error) error {
 			"anyone who can reach it could read and change the dead letters", dlqhttp.ErrNoAuthentication)
 	}
 	return err
+}
+
+// OIDC is an OpenID provider with which people log in.
+type OIDC struct {
+	Issuer       string            `yaml:"issuer" jsonschema:"required,description=The provider: https://login.example."`
+	ClientID     string            `yaml:"client_id" jsonschema:"required,description=Id of this server at the provider."`
+	ClientSecret string            `yaml:"client_secret" jsonschema:"description=Secret of this server; empty for a public client."`
+	Scopes       []string          `yaml:"scopes" jsonschema:"description=Scopes to request; openid profile email groups if not given."`
+	NameClaim    string            `yaml:"name_claim" jsonschema:"description=Claim that appears in the audit log; email if not given."`
+	GroupsClaim  string            `yaml:"groups_claim" jsonschema:"description=Claim with the groups; groups if not given."`
+	Users        map[string]string `yaml:"users" jsonschema:"description=Roles of users."`
+	Groups       map[string]string `yaml:"groups" jsonschema:"description=Roles of groups; a user in several has the highest."`
+	DefaultRole  string            `yaml:"default_role" jsonschema:"description=Role of people in neither; they are refused if not given.,enum=viewer,enum=operator,enum=approver,enum=admin"`
+	Session      time.Duration     `yaml:"session" jsonschema:"description=How long a session lasts; 8h if not given."`
+}
+
+// Login returns how people log in; nil without a provider. The sessions are in the store.
+func (s *Server) Login(store dlq.Store) (*dlqhttp.Login, error) {
+	if s.Auth.OIDC == nil {
+		return nil, nil //nolint:nilnil // no login is configured
+	}
+	cfg, err := s.Auth.OIDC.login()
+	if err != nil {
+		return nil, err
+	}
+	cfg.PublicURL, cfg.Store = s.PublicURL, store
+	return dlqhttp.NewLogin(cfg)
+}
+
+// login converts it to dlqhttp's.
+func (o *OIDC) login() (dlqhttp.LoginConfig, error) {
+	users, faultsOfUsers := rolesOf(o.Users, dlqhttp.ParseRole)
+	groups, faultsOfGroups := rolesOf(o.Groups, dlqhttp.ParseRole)
+	least, err := roleOf(o.DefaultRole)
+	return dlqhttp.LoginConfig{
+		Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Scopes: o.Scopes, NameClaim: o.NameClaim,
+		GroupsClaim: o.GroupsClaim, Users: users, Groups: groups, Default: least, Session: o.Session,
+	}, errors.Join(faultsOfUsers, faultsOfGroups, err)
+}
+
+// roleOf parses a role that may be left out.
+func roleOf(text string) (role dlqhttp.Role, err error) {
+	if text != "" {
+		role, err = dlqhttp.ParseRole(text)
+	}
+	return role, err
+}
+
+func rolesOf(texts map[string]string, parse func(string) (dlqhttp.Role, error)) (map[string]dlqhttp.Role, error) {
+	roles := make(map[string]dlqhttp.Role, len(texts))
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		role, err := parse(texts[name])
+		roles[name], errs = role, append(errs, err)
+	}
+	return roles, errors.Join(errs...)
+}
+
+// level reads the level; empty is info.
+func (l *Log) level() (slog.Level, error) {
+	switch strings.ToLower(l.Level) {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "", "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	default:
+		return 0, fmt.Errorf("log.level: %q: debug, info, warn or error", l.Level)
+	}
+}
+
+// Logger makes a logger that writes to w, in colour if w is a terminal. It redacts by the rules; nil rules hide
+// nothing.
+func (l *Log) Logger(w io.Writer, colour bool, rules *redact.Rules) *slog.Logger {
+	level, _ := l.level() // checked by Validate
+	replace := func(groups []string, a slog.Attr) slog.Attr {
+		return rules.LogAttr(groups, envelope.LevelName(groups, a))
+	}
+	switch {
+	case l.Format == "json":
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: replace}))
+	case colour:
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", ReplaceAttr: replace}))
+	default:
+		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: replace}))
+	}
+}
+
+const hidden = "xxxxx"
+
+// Redacted returns a copy without passwords, for display.
+func (c *Config) Redacted() *Config {
+	out := *c
+	if strings.Contains(c.Store.URL, "://") { // otherwise it is a file path
+		out.Store.URL = brokers.Redact(c.Store.URL)
+	}
+	out.Brokers = make(map[string]Broker, len(c.Brokers))
+	for name, b := range c.Brokers {
+		b.URL = brokers.Redact(b.URL)
+		if b.Password != "" {
+			b.Password = hidden
+		}
+		b.Params = maps.Clone(b.Params)
+		for param := range b.Params {
+			if secret(param) {
+				b.Params[param] = hidden
+			}
+		}
+		out.Brokers[name] = b
+	}
+	out.Notifications.Receivers = slices.Clone(c.Notifications.Receivers)
+	for i := range out.Notifications.Receivers {
+		out.Notifications.Receivers[i].redact()
+	}
+	out.Server.Auth.Tokens, out.Server.Auth.Users = slices.Clone(c.Server.Auth.Tokens), slices.Clone(c.Server.Auth.Users)
+	for i := range out.Server.Auth.Tokens {
+		out.Server.Auth.Tokens[i].Hash = hidden
+	}
+	for i := range out.Server.Auth.Users {
+		out.Server.Auth.Users[i].Hash = hidden
+	}
+	if o := c.Server.Auth.OIDC; o != nil && o.ClientSecret != "" {
+		shown := *o
+		shown.ClientSecret = hidden
+		out.Server.Auth.OIDC = &shown
+	}
+	return &out
+}
+
+// secret goes by the words that the names of secret parameters contain; see brokers.Param.
+func secret(param string) bool {
+	for _, part := range []string{"password", "secret", "token", "credential"} {
+		if strings.Contains(strings.ToLower(param), part) {
+			return true
+		}
+	}
+	return false
 }

@@ -1,0 +1,220 @@
+// Package operations is what the API and the dashboard share: their configuration, the operations that both offer, and
+// what an error of one means to the caller.
+package operations
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
+)
+
+// Config configures the API and the dashboard; dlqhttp.Config explains the fields that both have.
+type Config struct {
+	Manager   *dlq.Manager
+	Runner    *redrive.Runner
+	Prefix    string
+	ReadOnly  bool
+	Health    func(context.Context) wire.Health
+	Topology  func(context.Context) (any, error)
+	Depths    func(context.Context) ([]Depth, error)
+	Settings  any
+	Rate      float64
+	Rules     []redrive.Rule
+	Retention dlq.Retention
+	Limits    Limits
+	Logger    *slog.Logger
+
+	// Visible is what a caller may see.
+	Visible func(context.Context) visible.View
+	// Refused is called when a caller requested something hidden from it.
+	Refused func(context.Context, *visible.RefusedError)
+	// Read is called before a caller sees the messages of entries: if it fails, they are not shown. AuditReads means that
+	// it records.
+	Read       func(ctx context.Context, what string, entries ...int64) error
+	AuditReads bool
+	// ShowFaults answers with the error of the store or the broker, which is otherwise only logged.
+	ShowFaults bool
+	// Session reports whether a caller has logged in, and can log out. Nil means that no caller has.
+	Session func(*http.Request) bool
+	// Interval is how often a page refreshes, and the maximum age of what it shows.
+	Interval time.Duration
+}
+
+// Limits limit what a client may request. A zero field means its default.
+type Limits struct {
+	// Body is the largest request body in bytes. Defaults to 4 MiB, enough to edit a large payload.
+	Body int64
+	// Import is the largest import in bytes. Defaults to 1 GiB.
+	Import int64
+	// Rate is how many requests per second one client may make on average, Burst how many at once. Default to 50 and 200.
+	// A negative Rate means no limit.
+	Rate  float64
+	Burst int
+	// Streams is how many progress streams may be open at once: a tenth of them per caller, and a tenth reserved for
+	// admins. Defaults to 100.
+	Streams int
+	// Timeout is how long a request may take, except exports, imports, purges and streams. Defaults to 30 s.
+	Timeout time.Duration
+}
+
+// Depth is how many messages of one kind wait in a queue: a brokers.Depth, and the name of its broker.
+type Depth struct {
+	Broker, Topic, Group, Kind string
+	Messages                   int64
+}
+
+// Storable reports whether a store can hold a text: no database takes NUL, or text that is not UTF-8.
+func Storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
+
+// Fault is what the error of an operation means to its caller: a status for programs, a title and a detail for people.
+type Fault struct {
+	Status        int
+	Title, Detail string
+}
+
+// faults are the known errors; the first that matches counts. %s in a detail is the error's text.
+var faults = []struct {
+	err error
+	Fault
+}{
+	{dlq.ErrPublish, Fault{
+		http.StatusServiceUnavailable, "Not sent: the broker did not accept the message",
+		"The entry waits as before, and can be redriven again.",
+	}},
+	{dlq.ErrNotFound, Fault{
+		http.StatusNotFound, "Not found", "It may have been purged. The audit log has its history.",
+	}},
+	{dlq.ErrConflict, Fault{
+		http.StatusConflict, "Someone else was faster",
+		"Nothing was changed: %s. Go back and look at it again.",
+	}},
+	{dlq.ErrForbidden, Fault{http.StatusForbidden, "You may not do this", "%s."}},
+	{dlq.ErrInvalid, Fault{http.StatusUnprocessableEntity, "This is not valid", "%s. Nothing was changed."}},
+}
+
+// FaultOf returns what an error means. An unknown one means that the store, or something behind it, failed: it has no
+// detail, and the status 503, or 504 when the request ran out of time.
+func FaultOf(ctx context.Context, err error) Fault {
+	if refused, ok := errors.AsType[*visible.RefusedError](err); ok {
+		status := http.StatusForbidden
+		if refused.Invalid {
+			status = http.StatusUnprocessableEntity
+		}
+		return Fault{status, "A part of this is hidden from you", refused.Detail + "."}
+	}
+	for _, known := range faults {
+		if errors.Is(err, known.err) {
+			f := known.Fault
+			if strings.Contains(f.Detail, "%s") {
+				f.Detail = fmt.Sprintf(f.Detail, err)
+			}
+			return f
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return Fault{Status: http.StatusGatewayTimeout, Title: "It took too long"}
+	}
+	return Fault{Status: http.StatusServiceUnavailable, Title: "This did not work"}
+}
+
+// PanicError is a panic as an error.
+type PanicError struct {
+	value any
+	stack []byte
+}
+
+// Error omits the stack, which is for the log.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+// LogValue has the stack.
+func (e *PanicError) LogValue() slog.Value {
+	return slog.GroupValue(slog.Any("panic", e.value), slog.String("stack", string(e.stack)))
+}
+
+// Guarded calls do in a goroutine of ours, where a panic would end the process, not only the request: it returns the
+// panic as a [PanicError].
+func Guarded[T any](do func() (T, error)) (value T, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = &PanicError{fault, debug.Stack()}
+		}
+	}()
+	return do()
+}
+
+// Groups are causes as the caller may see them, and whether there are more.
+func (c *Config) Groups(ctx context.Context, q dlq.GroupQuery) (groups []driver.Group, more bool, err error) {
+	wide, shown := c.Visible(ctx).Causes(q)
+	groups, more, err = c.Manager.ListGroups(ctx, wide)
+	if err != nil {
+		return nil, false, err
+	}
+	groups = shown(groups)
+	limit := cmp.Or(q.Limit, driver.DefaultGroups)
+	return groups[:min(limit, len(groups))], more || len(groups) > limit, nil
+}
+
+// Stats are the statistics as the caller may see them.
+func (c *Config) Stats(ctx context.Context, q dlq.StatsQuery) (*wire.Stats, error) {
+	stats, err := c.Manager.Stats(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	view := c.Visible(ctx)
+	shown := view.Stats(&stats)
+	if view.Hides() {
+		shown.TopCauses, _, err = c.Groups(ctx, dlq.GroupQuery{Status: dlq.Pending, Limit: q.TopCauses})
+	}
+	return &shown, err
+}
+
+// Recurrence is a report as the caller may see it.
+func (c *Config) Recurrence(ctx context.Context, period time.Duration) (*dlq.Recurrence, error) {
+	_, shown := c.Visible(ctx).Causes(dlq.GroupQuery{})
+	return c.Manager.Recurrence(ctx, dlq.RecurrenceQuery{Period: period, Shown: shown})
+}
+
+// Preview is what a run would do, as the caller may see it.
+func (c *Config) Preview(ctx context.Context, spec redrive.Spec, sample int) (*wire.RunPreview, error) {
+	preview, err := c.Runner.PreviewRun(ctx, spec, sample)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Read(ctx, "preview", sampled(preview.Sample)...); err != nil {
+		return nil, err
+	}
+	return new(c.Visible(ctx).Preview(preview)), nil
+}
+
+// Review is what a run that waits for approval would send, as the caller may see it.
+func (c *Config) Review(ctx context.Context, id string, sample int) (*wire.RunReview, error) {
+	review, err := c.Runner.ReviewRun(ctx, id, sample)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Read(ctx, "review", sampled(review.Sample)...); err != nil {
+		return nil, err
+	}
+	return new(c.Visible(ctx).Review(review, c.Manager.Now(ctx))), nil
+}
+
+func sampled(samples []redrive.Sample) []int64 {
+	ids := make([]int64, len(samples))
+	for i := range samples {
+		ids[i] = samples[i].Entry.ID
+	}
+	return ids
+}

@@ -1,0 +1,183 @@
+package dlqtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// noon is when the first letter of a test dies. It is not on the hour, and has microseconds.
+var noon = time.Date(2026, time.February, 28, 12, 7, 42, 123456000, time.UTC)
+
+// newDeath makes the n-th dead letter of a test.
+func newDeath(n int) *envelope.DeadLetter {
+	m := message.NewMessage(fmt.Sprintf("uuid-%d", n), []byte(fmt.Sprintf(`{"n":%d}`, n)))
+	m.Metadata[envelope.KeyMessageID] = fmt.Sprintf("message-%d", n)
+	m.Metadata[envelope.KeyRetryCount] = "3"
+	m.Metadata["tenant"] = "acme"
+	at := noon.Add(time.Duration(n) * time.Second)
+	return &envelope.DeadLetter{
+		Message: m,
+		Reason:  envelope.ReasonExhausted,
+		Err: envelope.Error{
+			Message: fmt.Sprintf("payment %d: timeout after %dms", n, 100+n), Code: "504", Trace: "main.pay()",
+		},
+		Class: "*main.TimeoutError", Rule: "net.Error timeout", Handler: "charge",
+		Origin:   envelope.Origin{Broker: "kafka", Topic: "orders", Consumer: "billing", Position: fmt.Sprintf("0/%d", n)},
+		Attempts: 4, FirstFailure: at.Add(-time.Minute), At: at,
+	}
+}
+
+// letter makes the n-th entry of a test, changed by the edits.
+func letter(n int, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
+	d := newDeath(n)
+	for _, edit := range edits {
+		edit(d)
+	}
+	return dlq.NewEntry(d)
+}
+
+func (w *world) put(letters ...*dlq.Entry) []driver.Receipt {
+	w.Helper()
+	receipts := must(w.Put(w.Context(), letters...))(w)
+	require.Len(w, receipts, len(letters))
+	return receipts
+}
+
+func (w *world) get(id int64) *dlq.Entry {
+	w.Helper()
+	return must(w.Get(w.Context(), id))(w)
+}
+
+// must returns the result of a call that must succeed: must(w.Purge(ctx, p))(w).
+func must[T any](value T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return value
+	}
+}
+
+// recorded returns a page of the audit log.
+func (w *world) recorded(f dlq.AuditFilter, p dlq.Page) []driver.AuditRecord {
+	w.Helper()
+	records, _, err := w.Audit(w.Context(), f, p)
+	require.NoError(w, err)
+	return records
+}
+
+// change applies one action to one entry and returns its outcome.
+func (w *world) change(c driver.Change) (dlq.Entry, error) {
+	w.Helper()
+	if c.Actor == "" {
+		c.Actor = "ana"
+	}
+	if c.At.IsZero() {
+		c.At = noon.Add(time.Hour)
+	}
+	if c.Lease == 0 {
+		c.Lease = time.Minute
+	}
+	results := must(w.Change(w.Context(), c))(w)
+	require.Len(w, results, len(c.IDs))
+	require.Equal(w, c.IDs[0], results[0].ID)
+	return results[0].Entry, results[0].Err
+}
+
+func (w *world) mustChange(c driver.Change) dlq.Entry {
+	w.Helper()
+	return must(w.change(c))(w)
+}
+
+// redriven returns the dead letter of the entry's redriven message, as the pipeline of its consumer would report it.
+func redriven(e *dlq.Entry, at time.Time, edits ...func(*envelope.DeadLetter)) *dlq.Entry {
+	sent := dlq.RedriveMessage(e)
+	d := newDeath(0)
+	d.Message, d.At, d.Origin = sent, at, e.Origin
+	d.Origin.Position = "0/999"
+	for _, edit := range edits {
+		edit(d)
+	}
+	return dlq.NewEntry(d)
+}
+
+func (w *world) all(f dlq.Filter) []dlq.Entry {
+	w.Helper()
+	listing := must(w.List(w.Context(), f, dlq.Page{Limit: driver.MaxPage, Order: driver.OldestFirst}))(w)
+	require.Empty(w, listing.Next)
+	return listing.Entries
+}
+
+func ids(entries []dlq.Entry) []int64 {
+	list := make([]int64, 0, len(entries))
+	for i := range entries {
+		list = append(list, entries[i].ID)
+	}
+	return list
+}
+
+// newRun creates a run and freezes its set; holder has its lease.
+func (w *world) newRun(spec redrive.Spec, chunk int) *redrive.Run {
+	w.Helper()
+	spec = must(spec.Resolve())(w)
+	r := &redrive.Run{Run: wire.Run{
+		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana", ChangedAt: noon,
+		ChangedBy: "ana",
+	}}
+	require.NoError(w, w.CreateRun(w.Context(), r,
+		driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: r.ID}))
+	r = must(w.LeaseRun(w.Context(), r.ID, holder, noon, 1000*time.Hour))(w)
+	for r.FrozenTo < r.FreezeTo {
+		before := r.FrozenTo
+		r = must(w.FreezeRun(w.Context(), r.ID, holder, noon, chunk))(w)
+		require.Greater(w, r.FrozenTo, before)
+	}
+	return r
+}
+
+const holder = "process 1"
+
+// stepOf returns a step of the holder at that time.
+func stepOf(run string, at time.Time) redrive.Step {
+	return redrive.Step{
+		Run: run, Holder: holder, At: at, Lease: 1000 * time.Hour, Actor: "ana", OutcomeTimeout: time.Hour,
+		ClaimTimeout: time.Minute,
+	}
+}
+
+func (w *world) mustStep(step redrive.Step) redrive.Stepped {
+	w.Helper()
+	return must(w.StepRun(w.Context(), step))(w)
+}
+
+// claimAll claims the next items of a run.
+func (w *world) claimAll(run string, at time.Time, limit int) []dlq.Entry {
+	w.Helper()
+	items := must(w.NextItems(w.Context(), run, 0, limit, 1<<30))(w)
+	step := stepOf(run, at)
+	for _, item := range items {
+		step.Claims = append(step.Claims, redrive.Claim{EntryID: item.EntryID, Version: item.Version})
+	}
+	return w.mustStep(step).Claimed
+}
+
+func (w *world) settled(run string, at time.Time) redrive.Counts {
+	w.Helper()
+	r, _, err := w.SettleRun(w.Context(), run, holder, at, driver.MaxPage)
+	require.NoError(w, err)
+	return r.Counts
+}
+
+func (w *world) itemsOf(run string, state redrive.ItemState) []redrive.Item {
+	w.Helper()
+	return must(w.RunItems(w.Context(), run, redrive.ItemFilter{State: state, Limit: driver.MaxPage}))(w)
+}

@@ -1,0 +1,224 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/IBM/sarama"
+	"golang.org/x/sync/errgroup"
+)
+
+// KafkaCluster is a Kafka with several nodes, each of which is broker and controller. Topics have a replica on every
+// node, and a record is confirmed when all but one of them have it.
+type KafkaCluster struct {
+	Nodes   []*KafkaServer
+	Brokers []string // host:port of every node
+}
+
+// KafkaOf starts a cluster of n nodes for this test only, and stops it at the end of the test.
+func KafkaOf(t testing.TB, n int) *KafkaCluster {
+	t.Helper()
+	return own(t, n, StartKafkaCluster)
+}
+
+// StartKafkaCluster starts n nodes. The caller must close the cluster.
+func StartKafkaCluster(ctx context.Context, n int) (_ *KafkaCluster, err error) {
+	libs, java, err := kafkaInstalled()
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(3 * n)
+	if err != nil {
+		return nil, err
+	}
+	c := &KafkaCluster{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	var voters []string
+	for i := range n {
+		c.Brokers = append(c.Brokers, loopback(ports[3*i]))
+		voters = append(voters, strconv.Itoa(i+1)+"@"+loopback(ports[3*i+1]))
+	}
+	replicas, enough := strconv.Itoa(n), strconv.Itoa(max(n-1, 1))
+	id := clusterID()
+	for i := range n {
+		dir, err := newDir("kafka", account{})
+		if err != nil {
+			return c, fmt.Errorf("services: kafka: %w", err)
+		}
+		node := kafkaNode{dir: dir, libs: libs, java: java}
+		settings := node.settings(ports[3*i:3*i+3], nil)
+		maps.Copy(settings, map[string]string{
+			"node.id":                                  strconv.Itoa(i + 1),
+			"controller.quorum.voters":                 strings.Join(voters, ","),
+			"default.replication.factor":               replicas,
+			"min.insync.replicas":                      enough,
+			"offsets.topic.replication.factor":         replicas,
+			"transaction.state.log.replication.factor": replicas,
+		})
+		k := &KafkaServer{Brokers: c.Brokers[i : i+1]}
+		k.runs(node)
+		c.Nodes = append(c.Nodes, k)
+		if err := node.format(ctx, settings, id); err != nil {
+			return c, fmt.Errorf("services: kafka: %w", err)
+		}
+	}
+	var starting errgroup.Group // together, because one alone has no majority
+	for _, k := range c.Nodes {
+		starting.Go(func() error { return k.Start(ctx) })
+	}
+	if err := starting.Wait(); err != nil {
+		return c, err
+	}
+	return c, poll(ctx, c.complete)
+}
+
+// URL returns kafka://host:port,host:port of all nodes.
+func (c *KafkaCluster) URL() string { return "kafka://" + strings.Join(c.Brokers, ",") }
+
+// complete returns nil once all nodes know each other.
+func (c *KafkaCluster) complete() error {
+	for _, addr := range c.Brokers {
+		client, err := sarama.NewClient([]string{addr}, sarama.NewConfig())
+		if err != nil {
+			return err
+		}
+		known := len(client.Brokers())
+		if err := client.Close(); err != nil {
+			return err
+		}
+		if known < len(c.Brokers) {
+			return fmt.Errorf("%s knows %d of %d brokers", addr, known, len(c.Brokers))
+		}
+	}
+	return nil
+}
+
+// Leader returns the node that leads a partition.
+func (c *KafkaCluster) Leader(t testing.TB, topic string, partition int32) *KafkaServer {
+	t.Helper()
+	client, err := sarama.NewClient(c.Brokers, sarama.NewConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	leader, err := client.Leader(topic, partition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Nodes[leader.ID()-1]
+}
+
+// Close ends all nodes.
+func (c *KafkaCluster) Close() error {
+	var errs []error
+	for _, k := range c.Nodes {
+		errs = append(errs, k.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// RabbitCluster is a RabbitMQ with several nodes. A node that cannot reach more than half of them pauses itself
+// (pause_minority).
+type RabbitCluster struct {
+	Nodes []*Rabbit
+}
+
+// RabbitMQOf starts a cluster of n nodes for this test only, and stops it at the end of the test.
+func RabbitMQOf(t testing.TB, cfg RabbitConfig, n int) *RabbitCluster {
+	t.Helper()
+	return own(t, n, func(ctx context.Context, n int) (*RabbitCluster, error) { return StartRabbitCluster(ctx, cfg, n) })
+}
+
+// StartRabbitCluster starts n nodes and returns once all know each other. The caller must close the cluster.
+func StartRabbitCluster(ctx context.Context, cfg RabbitConfig, n int) (*RabbitCluster, error) {
+	rabbits, err := newRabbits(ctx, cfg, n)
+	if err != nil {
+		return nil, err
+	}
+	c := &RabbitCluster{Nodes: rabbits}
+	var starting errgroup.Group // together, because each looks for the others
+	for _, r := range rabbits {
+		starting.Go(func() error { return r.Start(ctx) })
+	}
+	if err := starting.Wait(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	if err := poll(ctx, func() error { return c.complete(ctx) }); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// complete returns nil once every node reports all nodes as running.
+func (c *RabbitCluster) complete(ctx context.Context) error {
+	for _, r := range c.Nodes {
+		var nodes []struct {
+			Running bool `json:"running"`
+		}
+		if err := r.Management().Do(ctx, "GET", nil, &nodes, "nodes"); err != nil {
+			return err
+		}
+		running := 0
+		for _, n := range nodes {
+			if n.Running {
+				running++
+			}
+		}
+		if running < len(c.Nodes) {
+			return fmt.Errorf("%s reports %d of %d nodes", r.node.name(), running, len(c.Nodes))
+		}
+	}
+	return nil
+}
+
+// Leader returns the node that leads a quorum queue of the default virtual host.
+func (c *RabbitCluster) Leader(t testing.TB, queue string) *Rabbit {
+	t.Helper()
+	var q struct {
+		Leader string `json:"leader"`
+	}
+	for _, r := range c.Nodes {
+		if err := r.Management().Do(t.Context(), "GET", nil, &q, "queues", "/", queue); err == nil {
+			break
+		}
+	}
+	for _, r := range c.Nodes {
+		if r.node.name() == q.Leader {
+			return r
+		}
+	}
+	t.Fatalf("services: no node leads %s", queue)
+	return nil
+}
+
+// Close ends all nodes.
+func (c *RabbitCluster) Close() error {
+	var errs []error
+	for _, r := range slices.Backward(c.Nodes) { // the first has the name server for all
+		errs = append(errs, r.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// cluster returns the configuration with which nodes find each other.
+func cluster(nodes []rabbitNode) string {
+	lines := []string{
+		"cluster_partition_handling = pause_minority",
+		"cluster_formation.peer_discovery_backend = classic_config",
+		fmt.Sprintf("cluster_formation.target_cluster_size_hint = %d", len(nodes)),
+	}
+	for i, n := range nodes {
+		lines = append(lines, fmt.Sprintf("cluster_formation.classic_config.nodes.%d = %s", i+1, n.name()))
+	}
+	return strings.Join(lines, "\n") + "\n"
+}

@@ -1,0 +1,338 @@
+package services
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// MySQLConfig describes the setup of a test's own MySQL or MariaDB. The zero value is fast and loses commits when the
+// machine (not the process) crashes.
+type MySQLConfig struct {
+	// Durable keeps the server's default settings: InnoDB flushes at every commit and writes pages twice, and MySQL (not
+	// MariaDB) writes a binary log.
+	Durable bool
+
+	// Args are additional arguments of the server, such as "--max-connections=500".
+	Args []string
+}
+
+// MySQLServer is a running MySQL or MariaDB.
+type MySQLServer struct {
+	server
+
+	// URL is mysql://user@host:port/, with a superuser unless the environment names another user. MySQLDSN converts it for
+	// Go's driver.
+	URL string
+
+	data *mysqlData // nil for an external server
+}
+
+// RestartWith stops the server cleanly and starts it again on the same port and data, with args instead of those of its
+// configuration.
+func (m *MySQLServer) RestartWith(ctx context.Context, args ...string) error {
+	if m.external {
+		return ErrExternal
+	}
+	if err := m.Stop(); err != nil {
+		return err
+	}
+	m.data.cfg.Args = args
+	return m.Start(ctx)
+}
+
+// mysqlProduct has the differences between starting MariaDB and MySQL.
+type mysqlProduct struct {
+	name      string                                      // as integration/install.sh calls it
+	installed func() (program string, o account, e error) // an UnavailableError without it
+	init      func(program, initFile string) (command string, args []string)
+	initSQL   string   // the content of init's file
+	args      []string // of every start
+	fast      []string // unless it has to be durable
+}
+
+// shared returns the server that all tests of the process share: that of the environment, or one with cfg.
+func (p mysqlProduct) shared(t testing.TB, l *lazy[*MySQLServer], cfg MySQLConfig) *MySQLServer {
+	t.Helper()
+	return l.get(t, func(ctx context.Context) (*MySQLServer, error) {
+		if m, err := externalMySQL(ctx, p.name); m != nil || err != nil {
+			return m, err
+		}
+		return p.start(ctx, cfg)
+	})
+}
+
+// start creates an empty data directory and starts a server with it. The caller must close it.
+func (p mysqlProduct) start(ctx context.Context, cfg MySQLConfig) (*MySQLServer, error) {
+	program, owner, err := p.installed()
+	if err != nil {
+		return nil, err
+	}
+	dir, ports, err := newPlace(p.name, owner, 1)
+	if err != nil {
+		return nil, err
+	}
+	data := &mysqlData{product: p, program: program, dir: dir, owner: owner, port: ports[0], cfg: cfg}
+	if err := data.init(ctx); err != nil {
+		return nil, errors.Join(err, removeDir(dir))
+	}
+	m := &MySQLServer{
+		data: data,
+		URL:  (&url.URL{Scheme: "mysql", User: url.User("root"), Host: loopback(ports[0]), Path: "/"}).String(),
+		server: server{
+			name:       p.name,
+			dir:        dir,
+			stopSignal: syscall.SIGTERM,
+			command:    data.command,
+		},
+	}
+	m.ready = func(ctx context.Context) error { return m.exec(ctx, "SELECT 1") }
+	return started(ctx, m)
+}
+
+// Database creates an empty database for the test, drops it at the end, and returns its URL, mysql://...
+func (m *MySQLServer) Database(t testing.TB) string {
+	t.Helper()
+	return scratch(t, m.URL, func(ctx context.Context, name string) error {
+		return m.exec(ctx, "CREATE DATABASE "+name+" CHARACTER SET utf8mb4")
+	}, func(ctx context.Context, name string) error {
+		return m.exec(ctx, "DROP DATABASE IF EXISTS "+name)
+	})
+}
+
+// exec runs one statement on a separate connection.
+func (m *MySQLServer) exec(ctx context.Context, statement string) error {
+	return m.on(func(db *sql.DB) error {
+		_, err := db.ExecContext(ctx, statement)
+		return err
+	})
+}
+
+// on calls fn with a pool, and closes it afterwards.
+func (m *MySQLServer) on(fn func(db *sql.DB) error) error {
+	dsn, err := MySQLDSN(m.URL)
+	if err != nil {
+		return err
+	}
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return err
+	}
+	cfg.Logger = &mysql.NopLogger{} // no log lines while a server starts
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return err
+	}
+	db := sql.OpenDB(connector)
+	defer db.Close()
+	if err := fn(db); err != nil {
+		return fmt.Errorf("services: %s: %w", m.name, err)
+	}
+	return nil
+}
+
+// mysqlData has the files of one server.
+type mysqlData struct {
+	product mysqlProduct
+	program string
+	dir     string
+	owner   account
+	port    int
+	cfg     MySQLConfig
+}
+
+func (d *mysqlData) init(ctx context.Context) error {
+	initFile := filepath.Join(d.dir, "init.sql")
+	if err := os.WriteFile(initFile, []byte(d.product.initSQL), 0o600); err != nil {
+		return err
+	}
+	program, args := d.product.init(d.program, initFile)
+	args = append([]string{"--no-defaults", "--datadir=" + d.data()}, args...)
+	cmd := exec.CommandContext(ctx, program, args...)
+	d.prepare(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("services: %s: make a data directory: %w: %s", d.product.name, err, out)
+	}
+	return nil
+}
+
+func (d *mysqlData) command(ctx context.Context) *exec.Cmd {
+	args := append([]string{"--no-defaults"}, d.product.args...)
+	args = append(args,
+		"--datadir="+d.data(),
+		"--bind-address=127.0.0.1",
+		"--port="+strconv.Itoa(d.port),
+		"--socket="+filepath.Join(d.dir, "s.sock"),
+		"--pid-file="+filepath.Join(d.dir, "pid"),
+		"--skip-name-resolve",
+	)
+	if !d.cfg.Durable {
+		args = append(args, d.product.fast...)
+	}
+	cmd := exec.CommandContext(ctx, d.program, append(args, d.cfg.Args...)...)
+	d.prepare(cmd)
+	return cmd
+}
+
+func (d *mysqlData) prepare(cmd *exec.Cmd) {
+	cmd.Dir = d.dir
+	// Temporary files need a separate directory, because a starting server removes everything that looks like temporary
+	// tables of an earlier one. So does the server in mariadb-install-db, which has no option for that.
+	cmd.Env = []string{"HOME=" + d.dir, "TMPDIR=" + d.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
+	d.owner.prepare(cmd, syscall.SIGKILL)
+}
+
+func (d *mysqlData) data() string { return filepath.Join(d.dir, "data") }
+
+// externalMySQL returns the server that the environment names, or nil if it names none. TEST_MYSQL_URL may name a
+// MariaDB, as it did before tests ran on MySQL too: it is then treated as a MariaDB.
+func externalMySQL(ctx context.Context, product string) (*MySQLServer, error) {
+	for _, env := range []string{mariadbEnv, mysqlEnv} {
+		u := os.Getenv(env)
+		if u == "" {
+			continue
+		}
+		m := &MySQLServer{server: server{name: product, external: true}, URL: u}
+		var version string
+		err := m.on(func(db *sql.DB) error { return db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version) })
+		if err != nil {
+			return nil, fmt.Errorf("services: %s: %w", env, err)
+		}
+		switch is := productOf(version); {
+		case is == product:
+			return m, nil
+		case env == mariadbEnv && product == "mariadb":
+			return nil, fmt.Errorf("services: %s names a server of version %s, which is not MariaDB: name it in %s", env,
+				version, mysqlEnv)
+		}
+	}
+	return nil, nil //nolint:nilnil // neither a server nor an error
+}
+
+// productOf distinguishes the products by their version, such as 9.7.4-2 and 10.11.14-MariaDB-0+deb12u2.
+func productOf(version string) string {
+	if strings.Contains(version, "MariaDB") {
+		return "mariadb"
+	}
+	return "mysql"
+}
+
+// mariadbEnv names a running MariaDB.
+const mariadbEnv = "TEST_MARIADB_URL"
+
+var mariadb = mysqlProduct{
+	name: "mariadb",
+	installed: func() (string, account, error) {
+		const program = "/usr/sbin/mariadbd"
+		owner, err := installed("mariadb", mariadbEnv, "mysql", program, "/usr/bin/mariadb-install-db")
+		return program, owner, err
+	},
+	init: func(string, string) (string, []string) {
+		return "/usr/bin/mariadb-install-db", []string{"--auth-root-authentication-method=normal", "--skip-test-db"}
+	},
+	args: []string{"--skip-log-bin"},
+	fast: []string{"--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0"},
+}
+
+var sharedMariaDB lazy[*MySQLServer]
+
+// SharedMariaDB returns the MariaDB that all tests of the process share. Use Database to separate tests.
+func SharedMariaDB(t testing.TB) *MySQLServer {
+	t.Helper()
+	return mariadb.shared(t, &sharedMariaDB, MySQLConfig{})
+}
+
+// MariaDB starts a MariaDB for this test only, and stops it at the end of the test.
+func MariaDB(t testing.TB, cfg MySQLConfig) *MySQLServer {
+	t.Helper()
+	return own(t, cfg, StartMariaDB)
+}
+
+// StartMariaDB creates an empty data directory and starts a MariaDB with it. The caller must close it.
+func StartMariaDB(ctx context.Context, cfg MySQLConfig) (*MySQLServer, error) {
+	return mariadb.start(ctx, cfg)
+}
+
+// mysqlEnv names a running MySQL.
+const mysqlEnv = "TEST_MYSQL_URL"
+
+var mysqlItself = mysqlProduct{
+	name:      "mysql",
+	installed: mysqlInstalled,
+	init: func(program, initFile string) (string, []string) {
+		return program, append([]string{"--initialize-insecure", "--init-file=" + initFile}, mysqlArgs()...)
+	},
+	// Its default root user is only for the socket, and names are not resolved.
+	initSQL: "CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n",
+	args:    mysqlArgs(),
+	fast:    []string{"--skip-log-bin", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF"},
+}
+
+// mysqlArgs are arguments for every start. The server has no directory for files, and no port for the X protocol.
+func mysqlArgs() []string {
+	args := []string{"--secure-file-priv=NULL", "--mysqlx=OFF"}
+	if os.Geteuid() == 0 {
+		args = append(args, "--user=root")
+	}
+	return args
+}
+
+// mysqlInstalled returns the program that integration/install.sh has unpacked. It runs as our user, because it may be
+// in our home directory.
+func mysqlInstalled() (program string, owner account, err error) {
+	root, err := unpacked("mysql", mysqlEnv, "REDRIVE_MYSQL", "mysql", ".complete")
+	return filepath.Join(root, "mysqld"), account{}, err
+}
+
+var sharedMySQL lazy[*MySQLServer]
+
+// SharedMySQL returns the MySQL that all tests of the process share. Use Database to separate tests.
+func SharedMySQL(t testing.TB) *MySQLServer {
+	t.Helper()
+	// MariaDB's default: with MySQL's 64 MiB, tests with messages of the largest size would be too expensive.
+	return mysqlItself.shared(t, &sharedMySQL, MySQLConfig{Args: []string{"--max-allowed-packet=16M"}})
+}
+
+// MySQL starts a MySQL for this test only, and stops it at the end of the test.
+func MySQL(t testing.TB, cfg MySQLConfig) *MySQLServer {
+	t.Helper()
+	return own(t, cfg, StartMySQL)
+}
+
+// StartMySQL creates an empty data directory and starts a MySQL with it. The caller must close it.
+func StartMySQL(ctx context.Context, cfg MySQLConfig) (*MySQLServer, error) {
+	return mysqlItself.start(ctx, cfg)
+}
+
+// MySQLDSN converts mysql://user:password@host:port/database?parseTime=true to a DSN for Go's MySQL driver. Times are
+// parsed unless the URL disables that.
+func MySQLDSN(rawURL string) (string, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Scheme != "mysql" {
+		return "", errors.New("services: not a mysql:// URL")
+	}
+	cfg := mysql.NewConfig()
+	cfg.Net, cfg.Addr, cfg.DBName = "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
+	cfg.User = u.User.Username()
+	cfg.Passwd, _ = u.User.Password()
+	dsn := cfg.FormatDSN()
+	params := u.Query()
+	if !params.Has("parseTime") {
+		params.Set("parseTime", "true")
+	}
+	if strings.Contains(dsn, "?") {
+		return dsn + "&" + params.Encode(), nil
+	}
+	return dsn + "?" + params.Encode(), nil
+}
