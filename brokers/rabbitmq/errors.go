@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -57,10 +58,11 @@ var errConnectionLost = errors.New("the connection to the broker was lost")
 // only in the text.
 func causedBy(e *amqp.Error, exchange string) bool {
 	return e.Server && (e.Code == amqp.NotFound || e.Code == amqp.AccessRefused) &&
-		strings.Contains(e.Reason, "exchange '"+exchange+"' ")
+		strings.Contains(e.Reason, "exchange '"+cmp.Or(exchange, "amq.default")+"' ")
 }
 
-// channelError returns the error of a publication that was in flight when its channel ended with e.
+// channelError returns the error of a publication that was in flight when its channel ended with e. Publications that
+// have not caused it are worth repeating.
 func channelError(o *outgoing, e *amqp.Error) error {
 	switch {
 	case e == nil:
@@ -69,10 +71,10 @@ func channelError(o *outgoing, e *amqp.Error) error {
 		return &UnroutableError{Exchange: o.exchange, RoutingKey: o.key, Reason: e.Reason, exchangeMissing: true}
 	case causedBy(e, o.exchange):
 		return fmt.Errorf("rabbitmq: publish to exchange %q: %w", o.exchange, e)
-	case e.Code == amqp.PreconditionFailed &&
-		strings.Contains(e.Reason, fmt.Sprintf("message size %d is larger", len(o.msg.Body))):
+	case !e.Server || e.Code != amqp.PreconditionFailed:
+	case strings.Contains(e.Reason, fmt.Sprintf("message size %d is larger", len(o.msg.Body))):
 		return o.fault(fmt.Errorf("%w: %s", brokers.ErrTooLarge, e.Reason))
-	case e.Server && e.Code == amqp.PreconditionFailed:
+	case !strings.Contains(e.Reason, "message size "):
 		return o.fault(e)
 	}
 	return fmt.Errorf("%w: %w", errConnectionLost, e)

@@ -1,6 +1,8 @@
 package rabbitmq_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -143,6 +145,48 @@ func TestPublish_ToAFullQueueIsRefused(t *testing.T) {
 	err = b.Publisher().Publish("full", newMessage("2"))
 	require.ErrorIs(t, err, rabbitmq.ErrRefused)
 	require.ErrorContains(t, err, `"full"`)
+}
+
+// The broker may take less than max-message says. It ends the channel then, on which other callers have messages in
+// flight: these used to fail too, with an error about a size that is not theirs.
+func TestPublish_TooLargeForTheBrokerFailsAlone(t *testing.T) {
+	t.Parallel()
+	r := borrowSecond(t, true)
+	largest := func(ctx context.Context, size string) {
+		_, err := r.Ctl(ctx, "eval", "application:set_env(rabbit, max_message_size, "+size+
+			"), persistent_term:put(max_message_size, "+size+").")
+		require.NoError(t, err)
+	}
+	largest(t.Context(), "100000")
+	t.Cleanup(func() { largest(context.Background(), "134217728") })
+	url := r.VHost(t)
+	p := dialPlain(t, url)
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
+	require.NoError(t, err)
+	b := openBroker(t, url, naming(brokers.Laravel()))
+	const callers, each = 16, 50
+	spread(callers, callers*each, func(i int) {
+		size, want := 10, error(nil)
+		if i%each == 0 {
+			size, want = 100_001+i, brokers.ErrTooLarge
+		}
+		if err := b.Publisher().Publish("orders", message.NewMessage(strconv.Itoa(i), make([]byte, size))); !errors.Is(err, want) {
+			t.Errorf("message %d of %d bytes: %v", i, size, err)
+		}
+	})
+	require.GreaterOrEqual(t, p.depth("orders"), callers*(each-1))
+}
+
+// A missing permission is the error, not a timeout after it was tried again and again.
+func TestPublish_WithoutPermissionIsRefused(t *testing.T) {
+	t.Parallel()
+	r := services.SharedRabbitMQ(t)
+	url := r.VHost(t)
+	p := dialPlain(t, url)
+	_, err := p.ch.QueueDeclare("orders", true, false, false, false, nil)
+	require.NoError(t, err)
+	b := openBroker(t, restricted(t, r, url, map[string]string{"write": "^$"}), naming(brokers.Laravel()))
+	require.ErrorContains(t, b.Publisher().Publish("orders", newMessage("x")), "ACCESS_REFUSED")
 }
 
 // The number of connections and channels is bounded, whatever happens, and all are closed in the end.
