@@ -24,6 +24,7 @@ func firstDeliveryDelay(w *world) {
 	c := w.consume(b, topic, middleware.Config{Backoff: middleware.Constant(retry)}, failsBefore(3))
 
 	m := newMessage("remind")
+	m.Metadata.Set(envelope.KeyConsumer, "payments") // left over from the dead letter of another consumer
 	envelope.SetDelay(m, first)
 	published := time.Now()
 	w.publish(b, topic, m)

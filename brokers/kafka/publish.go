@@ -52,7 +52,7 @@ func (b *transport) render(o *driver.Outgoing) outgoing {
 		b.waiters.Store(waiter{topic: to.Topic}, nil)
 		r.wait = tiers(grid).pick(o.Delay, o.Delay)
 		r.Record = newRecord(to.Names.Delayed(r.wait), o)
-		r.Headers = append(r.Headers, header(headerWait, millis(o.Delay)))
+		r.Headers = append(withoutWait(r.Headers), header(headerWait, millis(o.Delay)))
 		return r
 	}
 	origin := *o.Origin

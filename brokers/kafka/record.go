@@ -43,18 +43,16 @@ func newWaiting(topic string, o *driver.Outgoing, origin *envelope.Origin) *kgo.
 	if origin.Partition != nil && *origin.Partition >= 0 {
 		r.Partition = *origin.Partition
 	}
-	kept := r.Headers[:0]
-	for _, h := range r.Headers {
-		if h.Key == headerUUID || !isWaitHeader(h.Key) {
-			kept = append(kept, h)
-		}
-	}
-	r.Headers = kept
 	if r.Key == nil {
 		r.Key = origin.Key
 	}
-	r.Headers = append(r.Headers, originHeaders(origin)...)
+	r.Headers = append(withoutWait(r.Headers), originHeaders(origin)...)
 	return r
+}
+
+// withoutWait removes headers of another wait, which a handler may have copied to the message.
+func withoutWait(headers []kgo.RecordHeader) []kgo.RecordHeader {
+	return slices.DeleteFunc(headers, func(h kgo.RecordHeader) bool { return h.Key != headerUUID && isWaitHeader(h.Key) })
 }
 
 // originHeaders renders the position and the consumer of a message.
@@ -152,16 +150,11 @@ func tooLarge(r *kgo.Record, limit int) error {
 		r.Topic, size(r), limit)
 }
 
-// Header names of this driver. Those marked "metadata" reach handlers; the others are removed from a record before.
+// Header names of this driver, which the package comment explains. Only headerRaw and headerTombstone reach handlers.
 const (
-	// headerUUID holds the Watermill UUID, under the name that watermill-kafka uses.
-	headerUUID = "_watermill_message_uuid"
-	// headerRaw (metadata) holds the headers that a map of strings cannot: repeated names, and null values. A JSON array
-	// of [name, base64 value or null], in order.
-	headerRaw = "x-kafka-headers"
-	// headerTombstone (metadata) is "true" on a record whose value is null, not empty.
+	headerUUID      = "_watermill_message_uuid"
+	headerRaw       = "x-kafka-headers" // a JSON array of [name, base64 value or null], in order
 	headerTombstone = "x-kafka-tombstone"
-	// headerPartition, headerOffset and headerTimestamp (Unix ms) are the position of a message on its topic.
 	headerPartition = "x-kafka-partition"
 	headerOffset    = "x-kafka-offset"
 	headerTimestamp = "x-kafka-timestamp"
@@ -170,8 +163,7 @@ const (
 	headerSource = "x-kafka-topic"
 	// headerIncarnation distinguishes that topic from others of the same name.
 	headerIncarnation = "x-kafka-topic-id"
-	// headerWait is the whole delay of a waiting record in milliseconds, counted from when the broker received it.
-	headerWait = "x-kafka-wait"
+	headerWait        = "x-kafka-wait" // the whole delay in ms, counted from when the broker received the record
 	// headerRetry marks a record that waits for a retry, and not for its first delivery.
 	headerRetry = "x-kafka-retry"
 	// headerControl marks a record that is not a message: controlProbe and the like.
@@ -182,8 +174,7 @@ const (
 func isWaitHeader(name string) bool {
 	switch name {
 	case headerUUID, headerPartition, headerOffset, headerTimestamp, headerSource, headerIncarnation, headerWait,
-		headerRetry,
-		envelope.KeyNotBefore, envelope.KeyConsumer, envelope.KeyTopic:
+		headerRetry, envelope.KeyNotBefore, envelope.KeyConsumer, envelope.KeyTopic:
 		return true
 	}
 	return false
@@ -240,16 +231,20 @@ func writeHeaders(md message.Metadata, uuid string) []kgo.RecordHeader {
 		headers, restored = unpackHeaders(headers, text, md)
 	}
 	for name, value := range md {
-		switch name {
-		case headerUUID, headerRaw, headerTombstone, headerControl, envelope.KeyKafkaKey:
-			continue
+		if !restored[name] && isCarried(name) {
+			headers = append(headers, header(name, value))
 		}
-		if restored[name] || envelope.IsBrokerMade(name) {
-			continue
-		}
-		headers = append(headers, header(name, value))
 	}
 	return headers
+}
+
+// isCarried reports whether metadata of that name becomes a header.
+func isCarried(name string) bool {
+	switch name {
+	case headerUUID, headerRaw, headerTombstone, headerControl, envelope.KeyKafkaKey:
+		return false
+	}
+	return !envelope.IsBrokerMade(name)
 }
 
 func unpackHeaders(headers []kgo.RecordHeader, text string, md message.Metadata) ([]kgo.RecordHeader, map[string]bool) {
@@ -264,7 +259,7 @@ func unpackHeaders(headers []kgo.RecordHeader, text string, md message.Metadata)
 	restored := map[string]bool{}
 	for name, value := range last {
 		now, there := md[name]
-		restored[name] = there && now == value
+		restored[name] = there && now == value && isCarried(name)
 	}
 	for _, r := range raw {
 		if name := string(r[0]); restored[name] {

@@ -85,7 +85,7 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 		"hostile": {Value: sarama.StringEncoder("v"), Headers: []sarama.RecordHeader{
 			raw("x-kafka-partition", []byte("99")), raw("x-kafka-offset", []byte("-1")), raw("x-kafka-wait", []byte("1e99")),
 			raw("x-not-before", []byte("99999999999999999")), raw("x-kafka-headers", []byte("{")),
-			raw("x-retry-count", []byte("-1")),
+			raw("x-retry-count", []byte("-1")), raw("x-kafka-control", nil), raw("x-kafka-control", []byte("tiers")),
 		}},
 	}
 	for title, record := range corpus {
@@ -106,7 +106,7 @@ func TestRecords_AnyRecordSurvivesRetryAndDeadLetter(t *testing.T) {
 			require.Equal(t, first.Payload, second.Payload)
 			for _, ours := range []string{
 				"x-kafka-partition", "x-kafka-offset", "x-kafka-wait", "x-not-before",
-				"x-kafka-headers",
+				"x-kafka-headers", "x-kafka-control",
 			} {
 				if title == "hostile" { // headers that this driver uses for its own retries
 					delete(first.Metadata, ours)
