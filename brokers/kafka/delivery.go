@@ -152,8 +152,11 @@ type outcomes struct {
 	now map[deliveryKey]*outcome
 }
 
-// deliveryKey identifies a message in flight by its consumer and the position it keeps over all retries.
-type deliveryKey struct{ topic, group, position string }
+// deliveryKey identifies a message in flight by its consumer and the place it keeps over all retries.
+type deliveryKey struct {
+	topic, group string
+	place
+}
 
 type outcome struct {
 	retries []string // the stages in which the message waits for its retry
@@ -162,7 +165,7 @@ type outcome struct {
 }
 
 func deliveryKeyOf(o *envelope.Origin) deliveryKey {
-	return deliveryKey{o.Topic, o.Consumer, o.Position}
+	return deliveryKey{o.Topic, o.Consumer, placeOf(o)}
 }
 
 // begin starts watching a message. end must follow.
@@ -194,7 +197,7 @@ func (o *outcomes) note(out *driver.Outgoing) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	watched := o.now[deliveryKey{out.To.Topic, out.To.Consumer, out.Origin.Position}]
+	watched := o.now[deliveryKey{out.To.Topic, out.To.Consumer, placeOf(out.Origin)}]
 	switch {
 	case watched == nil:
 	case out.To.Kind == driver.ToDeadLetters:
