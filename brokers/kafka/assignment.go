@@ -36,12 +36,7 @@ func (s *subscription) revoked(_ context.Context, _ *kgo.Client, lost map[string
 		}
 	}
 	s.mu.Unlock()
-	for _, p := range ended {
-		p.stop()
-	}
-	for _, p := range ended {
-		p.end()
-	}
+	endAll(ended)
 }
 
 // fetchedOffsets keeps the group's positions, with their notes, for begin.
@@ -79,20 +74,25 @@ func (s *subscription) begin(ctx context.Context,
 	}
 	id := topic[s.q.Topic].id
 	s.mu.Lock()
-	notes := s.notes
+	notes, finishPoll := s.notes, s.finishPoll
 	another := id.differs(s.id)
 	if s.id == (topicID{}) {
 		s.id = id
 	}
+	if s.first.partitions == 0 {
+		s.first = topic[s.q.Topic]
+	}
+	first := s.first
 	s.mu.Unlock()
+	finishPoll() // it may have records of a partition that was given up and is assigned again
 	if another {
 		s.renewLater(errMadeAgain)
 		return nil, errMadeAgain
 	}
 	newest := map[topicPartition]int64{}
-	if s.q.Params.String("offset") == "newest" {
+	if s.q.Params.String("offset") == "newest" && !id.differs(first.id) {
 		for id := range offsets[s.q.Topic] {
-			if at, ok := notes[id]; !ok || at.offset < 0 {
+			if at, ok := notes[id]; id < first.partitions && (!ok || at.offset < 0) {
 				newest[topicPartition{s.q.Topic, id}] = offsetNewest
 			}
 		}
@@ -127,14 +127,11 @@ func (s *subscription) begin(ctx context.Context,
 	return offsets, nil
 }
 
-// adopt makes a partition read the retry topics.
-func (s *subscription) adopt(p *partition) {
+// tiers are the retry topics seen so far.
+func (s *subscription) tiers() map[string]tier {
 	s.mu.Lock()
-	tiers := maps.Clone(s.seen)
-	s.mu.Unlock()
-	for name, t := range tiers {
-		p.readTier(name, t)
-	}
+	defer s.mu.Unlock()
+	return maps.Clone(s.seen)
 }
 
 // dropPartition forgets a partition that has been given up.

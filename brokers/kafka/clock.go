@@ -95,9 +95,7 @@ func (s *subscription) brokerTime(ctx context.Context, at topicPartition) time.T
 // shortest returns a partition led by the broker, of the retry topic with the shortest wait that has one: a control
 // record delays nothing there, and does not count for long in Depths.
 func (s *subscription) shortest(ctx context.Context, leader int32, otherwise topicPartition) topicPartition {
-	s.mu.Lock()
-	tiers := maps.Clone(s.seen)
-	s.mu.Unlock()
+	tiers := s.tiers()
 	for _, topic := range slices.SortedFunc(maps.Keys(tiers),
 		func(a, b string) int { return cmp.Compare(tiers[a].wait, tiers[b].wait) }) {
 		partitions, err := s.b.topics.existing(ctx, spec{name: topic})

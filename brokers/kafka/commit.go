@@ -11,7 +11,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -42,13 +41,31 @@ func stored(offset int64, note *string) position {
 	return at
 }
 
-// in returns the position within a topic: none, if it was stored for another topic of that name.
+// in returns the position within a topic: none, if it was stored for another topic of that name. Metadata that another
+// client has stored with it means nothing.
 func (at position) in(id topicID) position {
-	if at.topic != "" && id.tag() != "" && at.topic != id.tag() {
+	waiting, _ := unpackNote(at)
+	switch tag := id.tag(); {
+	case tag == "", at.topic == tag:
+	case len(at.topic) == len(tag) && (at.note == "" || waiting != nil):
 		return position{offset: -1}
+	default:
+		at.note = ""
 	}
 	at.topic = ""
 	return at
+}
+
+// metadata is what is stored with a position. The caller holds mu.
+func (c *committer) metadata(at position, id topicID) *string {
+	note := at.note
+	if c.brief {
+		note = ""
+	}
+	if tag := id.tag(); tag != "" {
+		note += tagMark + tag
+	}
+	return &note
 }
 
 // errFenced means that the group has given our partitions to another member. Records settled since the last commit are
@@ -65,6 +82,7 @@ type committer struct {
 	group  string
 	mu     sync.Mutex
 	stored map[topicPartition]int64 // since the last call of toClean
+	brief  bool                     // notes are too large for the cluster
 }
 
 // toClean returns the offsets stored since its last call.
@@ -89,7 +107,8 @@ func (c *committer) commit(ctx context.Context, as member, points func() []point
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.FencedInstanceID):
+		case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.FencedInstanceID),
+			errors.Is(err, kerr.IllegalGeneration) && n >= goneAfter: // the member has not learned of another generation
 			return fmt.Errorf("%w: %w", errFenced, err)
 		case isGone(err):
 			return fmt.Errorf("commit of group %s: %w", c.group, err)
@@ -132,6 +151,12 @@ func (c *committer) areGone(ctx context.Context, points []point) bool {
 	return err == nil && !slices.ContainsFunc(names, func(name string) bool { return !isGone(found[name].err) })
 }
 
+// sentPosition is the position of a tracker that a request is to store.
+type sentPosition struct {
+	*tracker
+	position
+}
+
 func (c *committer) once(ctx context.Context, as member, current func() []point, all bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,19 +164,15 @@ func (c *committer) once(ctx context.Context, as member, current func() []point,
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Group = c.group
 	req.MemberID, req.Generation = as()
-	sent, byTopic := map[topicPartition]position{}, map[string][]kmsg.OffsetCommitRequestTopicPartition{}
+	sent, byTopic := map[topicPartition]sentPosition{}, map[string][]kmsg.OffsetCommitRequestTopicPartition{}
 	for _, p := range points {
 		at, moved := p.position()
 		if !moved && !all || at.offset < 0 {
 			continue
 		}
-		sent[p.topicPartition] = at
+		sent[p.topicPartition] = sentPosition{p.tracker, at}
 		one := kmsg.NewOffsetCommitRequestTopicPartition()
-		note := at.note
-		if tag := p.id.tag(); tag != "" {
-			note += tagMark + tag
-		}
-		one.Partition, one.Offset, one.Metadata = p.partition, at.offset, &note
+		one.Partition, one.Offset, one.Metadata = p.partition, at.offset, c.metadata(at, p.id)
 		byTopic[p.topic] = append(byTopic[p.topic], one)
 	}
 	for name, partitions := range byTopic {
@@ -166,38 +187,34 @@ func (c *committer) once(ctx context.Context, as member, current func() []point,
 	if err != nil {
 		return err
 	}
-	codes := map[topicPartition]int16{}
 	for _, topic := range answer.Topics {
 		for _, p := range topic.Partitions {
-			codes[topicPartition{topic.Topic, p.Partition}] = p.ErrorCode
-		}
-	}
-	for _, p := range points {
-		at, ok := sent[p.topicPartition]
-		if !ok {
-			continue
-		}
-		switch code, ok := codes[p.topicPartition]; {
-		case !ok:
-			err = errors.New("the coordinator's answer is incomplete")
-		case code == 0:
-			p.committedAt(at)
-			if c.stored == nil {
-				c.stored = map[topicPartition]int64{}
-			}
-			c.stored[p.topicPartition] = at.offset
-		default:
-			if fault := kerr.ErrorForCode(code); err == nil || !isGone(fault) {
+			at := topicPartition{topic.Topic, p.Partition}
+			commit, ok := sent[at]
+			switch fault := kerr.ErrorForCode(p.ErrorCode); {
+			case !ok:
+			case fault == nil:
+				commit.committedAt(commit.position)
+				if c.stored == nil {
+					c.stored = map[topicPartition]int64{}
+				}
+				c.stored[at] = commit.offset
+			case err == nil || !isGone(fault):
 				err = fault
 			}
+			c.brief = c.brief || p.ErrorCode == kerr.OffsetMetadataTooLarge.Code
+			delete(sent, at)
 		}
+	}
+	if len(sent) > 0 {
+		return errors.New("the coordinator's answer is incomplete")
 	}
 	return err
 }
 
 // committed returns the group's positions on partitions of topics; a negative offset means none yet.
-func committed(
-	ctx context.Context, client *kgo.Client, group string, wanted []topicPartition) (map[topicPartition]position, error,
+func (t *topics) committed(ctx context.Context, group string, wanted []topicPartition) (map[topicPartition]position,
+	error,
 ) {
 	if len(wanted) == 0 {
 		return map[topicPartition]position{}, nil
@@ -214,7 +231,7 @@ func committed(
 		req.Topics = append(req.Topics, topic)
 	}
 	for n := 1; ; n++ {
-		found, err := positionsIn(req.RequestWith(ctx, client))
+		found, err := positionsIn(req.RequestWith(ctx, t.client))
 		if err == nil && len(found) < len(wanted) {
 			err = errors.New("the coordinator's answer is incomplete")
 		}

@@ -40,7 +40,7 @@ func settledPoint(topic string, offset int64) point {
 func storedAt(t *testing.T, c *committer, topic string) int64 {
 	t.Helper()
 	at := topicPartition{topic, 0}
-	found, err := committed(t.Context(), c.topics.client, c.group, []topicPartition{at})
+	found, err := c.topics.committed(t.Context(), c.group, []topicPartition{at})
 	require.NoError(t, err)
 	return found[at].offset
 }

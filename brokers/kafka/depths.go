@@ -73,7 +73,7 @@ func (b *transport) depths(ctx context.Context) ([]brokers.Depth, error) {
 		sums[topics[at.topic].of] += max(ends[at]-offset, 0)
 	}
 	for group, wanted := range parked {
-		positions, err := committed(ctx, b.requests, group, wanted)
+		positions, err := b.topics.committed(ctx, group, wanted)
 		if err != nil {
 			return nil, err
 		}
@@ -113,10 +113,7 @@ func (b *transport) depthTopics(ctx context.Context) (map[string]depthTopic, err
 		} else if lot := b.parkingName(who.topic, who.group); all[lot].partitions > 0 {
 			found[lot] = depthTopic{of: brokers.Depth{Topic: who.topic, Group: who.group, Kind: brokers.DepthParked}}
 		}
-		pattern, err := newTierPattern(template)
-		if err != nil {
-			return nil, err
-		}
+		pattern, _ := newTierPattern(template) // checked when the broker was opened
 		for topic := range all {
 			wait, ok := pattern.delay(topic)
 			if _, counted := found[topic]; ok && !counted { // naming schemes may let groups share one

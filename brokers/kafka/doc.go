@@ -70,15 +70,13 @@
 // A message that has to wait is written to a retry topic of its group, one per length of wait, to the partition it has
 // on the main topic. The member that owns a partition of the main topic reads the same partition of all retry topics,
 // holds the first record of each until it is due, and passes it to its handlers; no other member sees it. Long waits
-// cost no requests and only the memory of one fetch, at most 256 KiB a partition, and hold up neither the main topic,
-// nor other waits, nor a rebalance. One long poll per broker covers all retry topics that have been read to their ends.
+// cost no requests and the memory of one fetch, at most 256 KiB a partition, and hold nothing else up.
 //
 // There are 23 lengths from 100 ms to 10 days (1, 2, 5, 10, 20, 30 s and so on), and those in Config.Delays. Any other
 // delay up to 30 days is split over several topics, late by at most 1 % or 250 ms, never early. Subscribe creates retry
 // topics for short waits and for Config.Delays; the others are created when they are needed.
 //
-// The broker timestamps the records in retry topics, and waits are measured on its clock; see the type clocks. The
-// clocks of producers and consumers do not matter, and may be set at any time.
+// The broker timestamps the records in retry topics, and waits are measured on its clock: no other clock matters.
 //
 // First-delivery delays wait the same way, in topics without a group; each group reads them separately. Consumers that
 // do not use this driver never see such a message.
@@ -114,7 +112,5 @@
 //
 // The client is franz-go. A Broker has two clients, one for users' publishes and one for retries, dead letters,
 // administration and retry topics, so that neither waits for the other; each subscription adds one, the member of its
-// group. A client knows the topics that it uses, not all of a cluster. Keys are mapped to the same partitions as by
-// Java's or sarama's producers, and groups can be shared with other clients while a service moves; see the parameters
-// partitioner and assignor.
+// group. Other clients can share keys and groups with it while a service moves; see partitioner and assignor.
 package kafka

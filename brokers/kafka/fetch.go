@@ -18,9 +18,10 @@ type fetcher struct {
 	clocks *clocks // learns from the timestamps of records, if not nil
 	topicPartition
 
-	ahead map[int64]*kgo.Record // for at: records of the last answer
-	moved bool                  // the leader may have changed
-	id    topicID               // of the topic that is read, zero before the first answer
+	ahead  map[int64]*kgo.Record // for at: records of the last answer
+	moved  bool                  // the leader may have changed
+	beyond int                   // how often in a row the partition ended before the offset
+	id     topicID               // of the topic that is read, zero before the first answer
 }
 
 const fetchBytes = 256 << 10 // Kafka sends at least one batch, however large
@@ -62,8 +63,11 @@ func (f *fetcher) at(ctx context.Context, offset int64) (*kgo.Record, error) {
 			}
 			err = errors.New("nothing there yet")
 		}
-		if errors.Is(err, errMadeAgain) {
+		switch {
+		case errors.Is(err, errMadeAgain):
 			return nil, err
+		case errors.Is(err, errLostEnd):
+			return nil, errGone
 		}
 		if !sleep(ctx, asking.After(n)) {
 			return nil, fmt.Errorf("read %s/%d at %d: %w", f.topic, f.partition, offset, err)
@@ -129,11 +133,17 @@ func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 		f.moved = true
 		return fetched{}, err
 	}
+	f.beyond = 0
 	return f.unpack(part, offset, leader.id)
 }
 
-// outOfRange continues at the beginning of the partition if that is after the offset. An offset beyond the end of the
-// partition is an error: the answer may come from an old leader.
+// beyondTolerated answers in a row say that a partition ends before the offset: a new leader may not know better.
+const beyondTolerated = 5
+
+// errLostEnd means that it does. It has lost its end, and has to be read from its beginning.
+var errLostEnd = errors.New("the partition has lost its end")
+
+// outOfRange continues at the beginning of the partition if that is after the offset.
 func (f *fetcher) outOfRange(ctx context.Context, offset int64) (fetched, error) {
 	f.moved = true
 	start, err := f.topics.bound(ctx, f.topicPartition, offsetOldest)
@@ -143,7 +153,11 @@ func (f *fetcher) outOfRange(ctx context.Context, offset int64) (fetched, error)
 	if start > offset {
 		return fetched{next: start, start: start, end: start + 1}, nil // not the end: it is read at once
 	}
-	return fetched{}, fmt.Errorf("offset %d: %w", offset, kerr.OffsetOutOfRange)
+	if f.beyond++; f.beyond < beyondTolerated {
+		return fetched{}, fmt.Errorf("offset %d: %w", offset, kerr.OffsetOutOfRange)
+	}
+	f.beyond = 0
+	return fetched{}, errLostEnd
 }
 
 func partitionOf(answer *kmsg.FetchResponse, at topicPartition) *kmsg.FetchResponseTopicPartition {
@@ -211,7 +225,7 @@ func (f *fetcher) all(ctx context.Context, from int64, visit func(*kgo.Record)) 
 			}
 			continue
 		}
-		if errors.Is(err, errMadeAgain) {
+		if errors.Is(err, errMadeAgain) || errors.Is(err, errLostEnd) {
 			return err
 		}
 		confirmed = 0

@@ -22,6 +22,7 @@ type keyOrder struct {
 	mu      sync.Mutex
 	tracker *tracker // of the parking topic
 	keys    map[string]*keyState
+	lost    []string      // topics that end before the group's position
 	changed chan struct{} // closed when more of the parking topic has been read
 
 	reader struct { // of parked messages

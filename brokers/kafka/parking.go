@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -42,7 +41,7 @@ func (o *keyOrder) restore() error {
 	for _, name := range names {
 		wanted = append(wanted, topicPartition{name, o.p.id})
 	}
-	positions, err := committed(ctx, b.requests, sub.q.Group, wanted)
+	positions, err := b.topics.committed(ctx, sub.q.Group, wanted)
 	if err != nil {
 		return err
 	}
@@ -52,8 +51,11 @@ func (o *keyOrder) restore() error {
 		return err
 	}
 	at := positions[o.parking()].in(f.id)
+	if slices.Contains(o.lost, o.topic) {
+		at = position{offset: -1}
+	}
 	o.tracker = newTracker(at, math.MaxInt)
-	if err := f.all(ctx, at.offset, o.account); err != nil {
+	if err := o.readAll(f, at.offset, o.account); err != nil {
 		return err
 	}
 	for _, at := range wanted[1:] {
@@ -63,8 +65,11 @@ func (o *keyOrder) restore() error {
 			return err
 		}
 		from := positions[at].in(tiers[at.topic].id)
+		if slices.Contains(o.lost, at.topic) {
+			from = position{offset: -1}
+		}
 		settled := newTracker(from, 1)
-		if err := b.fetcher(at).all(ctx, from.offset, func(r *kgo.Record) {
+		if err := o.readAll(b.fetcher(at), from.offset, func(r *kgo.Record) {
 			if !settled.known(r.Offset) {
 				o.remember(r)
 			}
@@ -78,6 +83,16 @@ func (o *keyOrder) restore() error {
 	o.p.account(o.topic, f.id, o.tracker)
 	o.p.readers.Go(func() { o.follow(f) })
 	return nil
+}
+
+// readAll reads a partition to its end. If that is before the group's position, the next call of restore reads it from
+// its beginning.
+func (o *keyOrder) readAll(f *fetcher, from int64, visit func(*kgo.Record)) error {
+	err := f.all(o.p.ctx, from, visit)
+	if errors.Is(err, errLostEnd) {
+		o.lost = append(o.lost, f.topic)
+	}
+	return err
 }
 
 // ensureParking makes sure that the parking topic has the partition.
@@ -137,15 +152,12 @@ func (o *keyOrder) follow(f *fetcher) {
 	o.p.readers.Go(o.resume)
 	news := o.p.sub.b.news
 	from := o.tracker.expects()
-	for failures, ahead := 0, 0; o.p.ctx.Err() == nil; {
+	for failures := 0; o.p.ctx.Err() == nil; {
 		got, err := f.fetch(o.p.ctx, from)
-		if errors.Is(err, kerr.OffsetOutOfRange) {
-			ahead++
-		}
 		switch {
-		case errors.Is(err, errMadeAgain), ahead >= aheadTolerated:
+		case errors.Is(err, errMadeAgain), errors.Is(err, errLostEnd):
 			o.restart(f.id)
-			from, ahead = -1, 0
+			from = -1
 			continue
 		case err != nil:
 			if failures++; failures == failuresLogged {
@@ -154,7 +166,7 @@ func (o *keyOrder) follow(f *fetcher) {
 			sleep(o.p.ctx, asking.After(failures))
 			continue
 		}
-		failures, ahead, from = 0, 0, got.next
+		failures, from = 0, got.next
 		if len(got.records) > 0 {
 			o.add(got.records)
 		}

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 
@@ -69,6 +68,16 @@ func (p *partition) begin(at position, of topicID) {
 	go p.run(at)
 }
 
+// endAll gives partitions up, together, and returns when everything that can be is settled.
+func endAll(partitions []*partition) {
+	for _, p := range partitions {
+		p.stop()
+	}
+	for _, p := range partitions {
+		p.end()
+	}
+}
+
 // end gives the partition up, and returns when everything that can be is settled.
 func (p *partition) end() {
 	p.stop()
@@ -99,7 +108,9 @@ func (p *partition) run(at position) {
 			end(p.sub.grace())
 			close(p.ended)
 		}()
-		p.sub.adopt(p)
+		for name, t := range p.sub.tiers() {
+			p.readTier(name, t)
+		}
 		p.read(main)
 	} else {
 		close(p.ended)
@@ -136,11 +147,8 @@ func (p *partition) account(topic string, id topicID, a *tracker) {
 
 // feed takes fetched records from the client, and keeps it from fetching more than can be read.
 func (p *partition) feed(f kgo.FetchPartition) {
-	if len(f.Records) == 0 {
-		return
-	}
 	p.mu.Lock()
-	if !p.begun { // polled before the partition was given up and assigned again: it is read from its position
+	if !p.begun || len(f.Records) == 0 { // polled before it was given up and assigned again: it is read from its position
 		p.mu.Unlock()
 		return
 	}
@@ -272,12 +280,7 @@ func (p *partition) giveUp() {
 	points := p.settled()
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
-	err := p.sub.commits.last(ctx, p.sub.member, points)
-	switch {
-	case errors.Is(err, errFenced):
-		p.sub.log.Warn("the group has reassigned the partition; messages handled since the last commit are redelivered",
-			"partition", p.id)
-	case err != nil:
+	if err := p.sub.commits.last(ctx, p.sub.member, points); err != nil {
 		p.sub.log.Warn("the last offsets were not committed; messages handled since are redelivered", "partition", p.id, "err",
 			err)
 	}

@@ -208,10 +208,9 @@ var compressions = map[string]kgo.CompressionCodec{
 // batchWait bounds how long a record waits for others.
 const batchWait = time.Millisecond
 
-// batcher combines single records of many callers into few requests. The client may have five requests in flight and
-// sends records at once, so 64 callers with one record each would cause requests of a few records, and a request costs
+// batcher combines single records of many callers into few requests: the client sends each at once, and a request costs
 // the broker as much as a hundred records. So a record waits while another one of its topic is unanswered, at most
-// gatherWait: a slow partition does not hold the others up, and a single caller never waits.
+// batchWait: a slow partition does not hold the others up, and a single caller never waits.
 type batcher struct {
 	release func(t *gathering) // called in a goroutine that may block
 

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -18,10 +16,10 @@ import (
 // retryReader reads one partition of a retry topic. Its records all wait for the same time, so the first is due first:
 // the reader holds it and stops reading until then. A long wait costs neither requests nor memory.
 type retryReader struct {
-	p     *partition
-	topic string
-	wait  time.Duration
-	now   func() time.Time // clock of the broker that timestamps the topic
+	p    *partition
+	f    *fetcher
+	wait time.Duration
+	now  func() time.Time // clock of the broker that timestamps the topic
 
 	id        topicID // of the topic that is read; guarded by the partition's mu
 	lookAgain atomic.Bool
@@ -31,13 +29,12 @@ type retryReader struct {
 	account     *tracker // nil until the group's position is known
 	from        int64    // next offset to read
 	fetched     time.Time
-	ahead       int // how often in a row the partition ended before from
 }
 
 func newRetryReader(p *partition, topic string, wait time.Duration) *retryReader {
-	return &retryReader{p: p, topic: topic, wait: wait, grown: make(chan struct{}, 1), now: func() time.Time {
-		return p.sub.brokerTime(p.ctx, topicPartition{topic, p.id})
-	}}
+	at := topicPartition{topic, p.id}
+	now := func() time.Time { return p.sub.brokerTime(p.ctx, at) }
+	return &retryReader{p: p, f: p.sub.b.fetcher(at), wait: wait, now: now, grown: make(chan struct{}, 1)}
 }
 
 func (q *retryReader) run() {
@@ -51,14 +48,11 @@ func (q *retryReader) run() {
 		if time.Since(began) > healthy {
 			failures = 1
 		}
-		level := slog.LevelDebug
 		if failures >= failuresLogged {
-			level = slog.LevelWarn
+			sub.log.Warn("a retry topic cannot be read; trying again", "retry_topic", q.f.topic, "partition", q.p.id, "err", err)
 		}
-		sub.log.Log(q.p.ctx, level, "a retry topic cannot be read; trying again", "retry_topic", q.topic, "partition", q.p.id,
-			"err", err)
 		if isGone(err) {
-			sub.b.topics.forget(q.topic) // it is recreated, if auto-create allows
+			sub.b.topics.forget(q.f.topic) // it is recreated, if auto-create allows
 		}
 		if !sleep(q.p.ctx, retrying.After(failures)) {
 			return
@@ -72,18 +66,17 @@ const failuresLogged = 5
 // read processes records until the partition is given up or the topic fails.
 func (q *retryReader) read() error {
 	p := q.p
-	at := topicPartition{q.topic, p.id}
+	f, at := q.f, q.f.topicPartition
 	if err := q.waitForPartition(at); err != nil {
 		return err
 	}
-	f := p.sub.b.fetcher(at)
 	f.moved = true
-	if _, err := f.leader(p.ctx); err != nil {
+	if _, err := f.leader(p.ctx); err != nil && !errors.Is(err, errMadeAgain) {
 		return err
 	}
 	switch {
 	case q.account == nil:
-		positions, err := committed(p.ctx, p.sub.b.requests, p.sub.q.Group, []topicPartition{at})
+		positions, err := p.sub.b.topics.committed(p.ctx, p.sub.q.Group, []topicPartition{at})
 		if err != nil {
 			return err
 		}
@@ -96,16 +89,12 @@ func (q *retryReader) read() error {
 		f.moved = f.moved || q.lookAgain.Swap(false)
 		got, err := f.fetch(p.ctx, q.from)
 		switch {
-		case errors.Is(err, errMadeAgain):
+		case errors.Is(err, errMadeAgain), errors.Is(err, errLostEnd):
 			q.startOver(f.id)
 			continue
-		case errors.Is(err, kerr.OffsetOutOfRange):
-			q.outOfRange()
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
-		q.ahead = 0
 		records := got.records
 		got.records = nil
 		if len(records) == 0 {
@@ -143,7 +132,7 @@ func (q *retryReader) begin(at position, of topicID) {
 	q.from = at.offset
 	q.incarnation = of.incarnation(q.p.sub.b.topics.cluster())
 	q.account = newTracker(at, q.p.sub.window())
-	q.p.account(q.topic, of, q.account)
+	q.p.account(q.f.topic, of, q.account)
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
 	q.id = of
@@ -152,20 +141,11 @@ func (q *retryReader) begin(at position, of topicID) {
 // startOver starts over at the oldest record.
 func (q *retryReader) startOver(of topicID) {
 	q.p.sub.log.Warn("a retry topic starts over: its records are read from the oldest on",
-		"retry_topic", q.topic, "partition", q.p.id, "offset", q.from)
-	q.ahead = 0
-	q.begin(position{offset: -1}, of)
-}
-
-// aheadTolerated is how many answers in a row may say that a partition ends before the next offset.
-const aheadTolerated = 5
-
-// outOfRange counts answers according to which the partition ends before the last read record: a newly elected leader
-// may not know better. After a few, the partition has lost its end, and is read from its beginning.
-func (q *retryReader) outOfRange() {
-	if q.ahead++; q.ahead >= aheadTolerated {
-		q.startOver(q.id)
+		"retry_topic", q.f.topic, "partition", q.p.id, "offset", q.from)
+	if q.p.order != nil && of.differs(q.id) {
+		q.p.sub.renewLater(errMadeAgain) // the keys of its messages would be held back for good
 	}
+	q.begin(position{offset: -1}, of)
 }
 
 // fetchPause lets records accumulate under load, where each one would cause a fetch. It adds at most this much
@@ -294,9 +274,11 @@ func (q *retryReader) moveToNextTier(d *delivery, due time.Time, rest, delay tim
 			if q.p.ctx.Err() != nil {
 				return
 			}
-			sub.log.Warn("a waiting message cannot be moved on; trying again", "retry_topic", q.topic, "err", err)
+			sub.log.Warn("a waiting message cannot be moved on; trying again", "retry_topic", q.f.topic, "err", err)
 			if errors.Is(err, brokers.ErrTooLarge) {
-				q.waitHere(d, due)
+				if sleep(q.p.ctx, due.Sub(q.now())) { // in memory, for the rest of its wait
+					q.p.submit(d)
+				}
 				return
 			}
 			if !sleep(q.p.ctx, retrying.After(n)) {
@@ -305,13 +287,6 @@ func (q *retryReader) moveToNextTier(d *delivery, due time.Time, rest, delay tim
 		}
 	})
 	return true
-}
-
-// waitHere waits in memory for the rest of a wait, if a message is too large for any topic of ours.
-func (q *retryReader) waitHere(d *delivery, due time.Time) {
-	if sleep(q.p.ctx, due.Sub(q.now())) {
-		q.p.submit(d)
-	}
 }
 
 // moveToNextTier sends a waiting record to the retry topic of its group for the rest of its wait.

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,14 +29,14 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 	b.waiters.Store(waiter{q.Topic, q.Group}, nil)
 	s := &subscription{
 		b: b, q: q, dispatch: begin,
-		log:          b.log.With("topic", q.Topic, "group", q.Group),
-		tierPatterns: b.tierPatterns(q.Topic, q.Group),
-		strict:       q.Params.String("order") == "key",
-		done:         make(chan struct{}), joined: make(chan struct{}),
+		log:    b.log.With("topic", q.Topic, "group", q.Group),
+		strict: q.Params.String("order") == "key",
+		done:   make(chan struct{}), joined: make(chan struct{}),
 		look: make(chan struct{}, 1), rejoin: make(chan error, 1),
 		owned: map[int32]*partition{}, seen: seen, partitionCount: partitions,
-		commits: committer{topics: b.topics, group: q.Group},
+		commits: committer{topics: b.topics, group: q.Group}, finishPoll: func() {},
 	}
+	s.tierPatterns, _ = b.tierPatterns(q.Topic, q.Group) // checked when the broker was opened
 	s.closing, s.close = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.close()
@@ -54,11 +55,10 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 	}, nil
 }
 
-func (b *transport) tierPatterns(topic, group string) []tierPattern {
-	// The templates were checked when the broker was opened.
-	retry, _ := newTierPattern(b.cfg.Naming.For(topic, group).Retry)
-	delayed, _ := newTierPattern(b.cfg.Naming.For(topic, "").Delayed)
-	return []tierPattern{retry, delayed}
+func (b *transport) tierPatterns(topic, group string) ([]tierPattern, error) {
+	retry, err := newTierPattern(b.cfg.Naming.For(topic, group).Retry)
+	delayed, err2 := newTierPattern(b.cfg.Naming.For(topic, "").Delayed)
+	return []tierPattern{retry, delayed}, cmp.Or(err, err2)
 }
 
 // prepare creates the topic and the retry topics for short waits and for the configured delays, so that the first
@@ -162,9 +162,11 @@ type subscription struct {
 	look           chan struct{} // requests a look at the topics
 	rejoin         chan error    // requests another member: the topic is gone, was recreated, or is not read
 	mu             sync.Mutex
-	id             topicID // of the topic right before the client was created, which knows no earlier one
+	id             topicID   // of the topic right before the client was created, which knows no earlier one
+	first          topicInfo // the topic that was subscribed to: offset=newest is for its partitions only
 	partitionCount int32
 	owned          map[int32]*partition
+	finishPoll     func()             // ends the client's last poll, and returns when its records are fed
 	notes          map[int32]position // as fetched for the partitions that were just assigned
 	seen           map[string]tier    // retry topics
 }
@@ -175,6 +177,9 @@ func (s *subscription) connect(ctx context.Context) error {
 	found, _ := s.b.topics.describe(ctx, []string{s.q.Topic}) // without an answer, begin records what it finds
 	s.mu.Lock()
 	s.id = found[s.q.Topic].id
+	if s.first.partitions == 0 {
+		s.first = found[s.q.Topic]
+	}
 	s.mu.Unlock()
 	common, err := clientOptions(s.b.cfg, s.b.seeds, s.b.user)
 	if err != nil {
@@ -268,18 +273,30 @@ func (s *subscription) consume() error {
 		}
 	}()
 	for ctx.Err() == nil {
-		fetches := client.PollFetches(ctx)
-		fetches.EachError(s.refused)
-		fetches.EachPartition(func(f kgo.FetchTopicPartition) {
-			s.mu.Lock()
-			p := s.owned[f.Partition]
-			s.mu.Unlock()
-			if p != nil {
-				p.feed(f.FetchPartition)
-			}
-		})
+		s.poll(ctx, client)
 	}
 	return <-renewed
+}
+
+// poll passes fetched records to the partitions.
+func (s *subscription) poll(ctx context.Context, client *kgo.Client) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	fed := make(chan struct{})
+	defer close(fed)
+	s.mu.Lock()
+	s.finishPoll = func() { end(); <-fed }
+	s.mu.Unlock()
+	fetches := client.PollFetches(ctx)
+	fetches.EachError(s.refused)
+	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
+		s.mu.Lock()
+		p := s.owned[f.Partition]
+		s.mu.Unlock()
+		if p != nil {
+			p.feed(f.FetchPartition)
+		}
+	})
 }
 
 // refused examines a fetch error. The client itself retries.
@@ -319,13 +336,7 @@ func (s *subscription) isUnread(partition int32) bool {
 
 // leave gives up all partitions while the client keeps up its membership, and then leaves the group.
 func (s *subscription) leave() {
-	owned := s.partitions()
-	for _, p := range owned {
-		p.stop()
-	}
-	for _, p := range owned {
-		p.end()
-	}
+	endAll(s.partitions())
 	s.clean(context.Background())
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
@@ -363,9 +374,7 @@ func (s *subscription) keepCommitting(ctx context.Context) {
 		cancel()
 		switch {
 		case err == nil || ctx.Err() != nil:
-		case isGone(err): // the client, or the reader of the retry topic, notices it too
-		case errors.Is(err, errFenced):
-			s.log.Debug("offsets were not committed", "err", err) // the client rejoins, and logs it
+		case isGone(err), errors.Is(err, errFenced): // the client, or the reader of the retry topic, notices and logs it too
 		default:
 			s.log.Warn("offsets were not committed; trying again", "err", err)
 		}

@@ -43,15 +43,8 @@ type spec struct {
 	name        string
 	partitions  int32                    // -1: the broker's default
 	replication int16                    // -1: the broker's default
-	config      func() map[string]string // called when the topic is created, not for each record; nil means none
+	config      func() map[string]string // called when the topic is created, not for each record
 	purpose     string                   // for error messages
-}
-
-func (s spec) settings() map[string]string {
-	if s.config == nil {
-		return nil
-	}
-	return s.config()
 }
 
 var legalTopic = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
@@ -244,7 +237,7 @@ func (t *topics) create(ctx context.Context, s spec) (created bool, err error) {
 
 func (t *topics) createOnce(ctx context.Context, s spec) error {
 	config := map[string]*string{}
-	for name, value := range s.settings() {
+	for name, value := range s.config() {
 		config[name] = &value
 	}
 	answer, err := t.admin.CreateTopic(ctx, s.partitions, s.replication, config, s.name)

@@ -106,7 +106,7 @@ func (p *Plan) add(s spec, like string) {
 	}
 	p.Topics = append(p.Topics, Topic{
 		Name: s.name, Purpose: s.purpose, Partitions: max(s.partitions, 0), Like: like,
-		Replication: max(s.replication, 0), Config: s.settings(),
+		Replication: max(s.replication, 0), Config: s.config(),
 	})
 }
 

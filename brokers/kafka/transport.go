@@ -77,10 +77,7 @@ func newTransport(cfg brokers.Config) (b *transport, err error) {
 	if b.seeds, b.user, err = addresses(cfg.URL); err != nil {
 		return nil, err
 	}
-	if _, err := newTierPattern(cfg.Naming.For("topic", "group").Retry); err != nil {
-		return nil, err
-	}
-	if _, err := newTierPattern(cfg.Naming.For("topic", "").Delayed); err != nil {
+	if _, err := b.tierPatterns("topic", "group"); err != nil {
 		return nil, err
 	}
 	if cfg.Naming.Patterns {
