@@ -38,7 +38,7 @@ func died() time.Time { return time.Date(2026, 11, 20, 7, 30, 1, 0, time.UTC) }
 // systems are the dead letters of each system. The headers are those in its documentation and sources.
 func systems() map[string]foreign {
 	all := map[string]foreign{}
-	for _, some := range []map[string]foreign{rabbitMQ(), spring(), dotNet(), ours()} {
+	for _, some := range []map[string]foreign{rabbitMQ(), springKafka(), otherJava(), dotNet(), ours()} {
 		maps.Copy(all, some)
 	}
 	return all
@@ -112,8 +112,8 @@ func rabbitMQ() map[string]foreign {
 	}
 }
 
-// spring has dead letters of Spring for Kafka and AMQP, and Kafka Connect.
-func spring() map[string]foreign {
+// springKafka has dead letters of Spring on Kafka.
+func springKafka() map[string]foreign {
 	return map[string]foreign{
 		"Spring for Apache Kafka": {
 			source: "orders-dlt", topic: true,
@@ -180,6 +180,12 @@ func spring() map[string]foreign {
 			},
 			trace: "no stock",
 		},
+	}
+}
+
+// otherJava has dead letters of Spring AMQP and of Kafka Connect.
+func otherJava() map[string]foreign {
+	return map[string]foreign{
 		"Spring AMQP, default exchange": {
 			source: "errors",
 			headers: map[string]string{

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -35,18 +36,13 @@ func NewCertificates(dir string) (*Certificates, error) {
 	if err != nil {
 		return nil, err
 	}
-	server := template("localhost")
+	server, client := template("localhost"), template("client")
 	server.DNSNames, server.IPAddresses = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
 	server.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	if _, err := sign(server, authority, key, c.ServerCert, c.ServerKey); err != nil {
-		return nil, err
-	}
-	client := template("client")
 	client.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	if _, err := sign(client, authority, key, c.ClientCert, c.ClientKey); err != nil {
-		return nil, err
-	}
-	return c, nil
+	_, serverErr := sign(server, authority, key, c.ServerCert, c.ServerKey)
+	_, clientErr := sign(client, authority, key, c.ClientCert, c.ClientKey)
+	return c, errors.Join(serverErr, clientErr)
 }
 
 func template(name string) *x509.Certificate {

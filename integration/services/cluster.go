@@ -55,7 +55,7 @@ func StartKafkaCluster(ctx context.Context, n int) (_ *KafkaCluster, err error) 
 		if err != nil {
 			return c, fmt.Errorf("services: kafka: %w", err)
 		}
-		node := kafkaNode{dir: dir, libs: libs, java: java}
+		node := kafkaNode{place: place{dir: dir}, libs: libs, java: java}
 		settings := node.settings(ports[3*i:3*i+3], nil)
 		maps.Copy(settings, map[string]string{
 			"node.id":                                  strconv.Itoa(i + 1),
@@ -107,22 +107,22 @@ func (c *KafkaCluster) complete() error {
 func (c *KafkaCluster) Leader(t testing.TB, topic string, partition int32) *KafkaServer {
 	t.Helper()
 	client, err := sarama.NewClient(c.Brokers, sarama.NewConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	Need(t, err)
 	defer client.Close()
 	leader, err := client.Leader(topic, partition)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Need(t, err)
 	return c.Nodes[leader.ID()-1]
 }
 
 // Close ends all nodes.
 func (c *KafkaCluster) Close() error {
+	return closeAll(c.Nodes)
+}
+
+func closeAll[S closer](servers []S) error {
 	var errs []error
-	for _, k := range c.Nodes {
-		errs = append(errs, k.Close())
+	for _, s := range slices.Backward(servers) { // the first RabbitMQ has the name server for all
+		errs = append(errs, s.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -203,11 +203,7 @@ func (c *RabbitCluster) Leader(t testing.TB, queue string) *Rabbit {
 
 // Close ends all nodes.
 func (c *RabbitCluster) Close() error {
-	var errs []error
-	for _, r := range slices.Backward(c.Nodes) { // the first has the name server for all
-		errs = append(errs, r.Close())
-	}
-	return errors.Join(errs...)
+	return closeAll(c.Nodes)
 }
 
 // cluster returns the configuration with which nodes find each other.

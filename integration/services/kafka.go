@@ -79,14 +79,14 @@ func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, ports, err := newPlace("kafka", account{}, 4)
+	at, ports, err := newPlace("kafka", account{}, 4)
 	if err != nil {
 		return nil, err
 	}
-	node := kafkaNode{dir: dir, libs: libs, java: java}
+	node := kafkaNode{place: at, libs: libs, java: java}
 	k := &KafkaServer{Brokers: []string{loopback(ports[0])}}
 	if err := k.prepare(ctx, cfg, node, ports); err != nil {
-		return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy(), removeDir(dir))
+		return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy(), removeDir(at.dir))
 	}
 	return started(ctx, k)
 }
@@ -114,7 +114,7 @@ func (k *KafkaServer) prepare(ctx context.Context, cfg KafkaConfig, node kafkaNo
 func (k *KafkaServer) runs(node kafkaNode) {
 	k.server = server{
 		name:       "kafka",
-		dir:        node.dir,
+		place:      node.place,
 		stopSignal: syscall.SIGTERM,
 		command:    node.command,
 		ready:      k.serves,
@@ -136,14 +136,9 @@ func (k *KafkaServer) CreateTopic(t testing.TB, partitions int32) string {
 	t.Helper()
 	name := k.Topic(t)
 	admin, err := sarama.NewClusterAdmin(k.Brokers, sarama.NewConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	Need(t, err)
 	defer admin.Close()
-	if err := admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1},
-		false); err != nil {
-		t.Fatal(err)
-	}
+	Need(t, admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false))
 	// The controller responds before the broker leads the partitions.
 	await.True(t, func() bool {
 		topics, err := admin.DescribeTopics([]string{name})
@@ -205,7 +200,9 @@ func kafkaInstalled() (libs, java string, err error) {
 // kafkaNode has the files of one broker. It runs as our user, because Kafka accepts root and its jars may be in our
 // home directory.
 type kafkaNode struct {
-	dir, libs, java string
+	place
+
+	libs, java string
 }
 
 func (n kafkaNode) settings(ports []int, proxy *Proxy) map[string]string {
@@ -225,7 +222,7 @@ func (n kafkaNode) settings(ports []int, proxy *Proxy) map[string]string {
 		"advertised.listeners":           advertised,
 		"inter.broker.listener.name":     "PLAINTEXT",
 		"listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
-		"log.dirs":                       filepath.Join(n.dir, "data"),
+		"log.dirs":                       n.in("data"),
 
 		// One node keeps one copy of everything.
 		"default.replication.factor":                       "1",
@@ -264,24 +261,22 @@ func (n kafkaNode) format(ctx context.Context, settings map[string]string, clust
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		fmt.Fprintf(&text, "%s=%s\n", name, settings[name])
 	}
-	if err := os.WriteFile(n.properties(), []byte(text.String()), 0o600); err != nil {
+	if err := n.write(properties, text.String()); err != nil {
 		return err
 	}
-	cmd := n.run(ctx, "kafka.tools.StorageTool",
-		append([]string{"format", "-c", n.properties(), "-t", cluster}, options...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("format: %w: %s", err, out)
-	}
-	return nil
+	return n.setUp(ctx, n.java, n.class("kafka.tools.StorageTool",
+		append([]string{"format", "-c", properties, "-t", cluster}, options...)...)...)
 }
+
+const properties = "server.properties"
 
 func (n kafkaNode) command(ctx context.Context) *exec.Cmd {
-	return n.run(ctx, "kafka.Kafka", n.properties())
+	return n.run(ctx, n.java, n.class("kafka.Kafka", properties)...)
 }
 
-// run returns the command for one of Kafka's classes.
-func (n kafkaNode) run(ctx context.Context, class string, args ...string) *exec.Cmd {
-	java := []string{
+// class returns Java's arguments for one of Kafka's classes.
+func (n kafkaNode) class(name string, args ...string) []string {
+	return append([]string{
 		// fast compilation instead of fast code, because tests mostly start it
 		"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"-XX:ActiveProcessorCount=2",
@@ -290,16 +285,9 @@ func (n kafkaNode) run(ctx context.Context, class string, args ...string) *exec.
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 		"-Dorg.slf4j.simpleLogger.showDateTime=true",
 		"-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
-		"-cp", filepath.Join(n.libs, "*"), class,
-	}
-	cmd := exec.CommandContext(ctx, n.java, append(java, args...)...)
-	cmd.Dir = n.dir
-	cmd.Env = []string{"HOME=" + n.dir, "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8"}
-	account{}.prepare(cmd, syscall.SIGKILL)
-	return cmd
+		"-cp", filepath.Join(n.libs, "*"), name,
+	}, args...)
 }
-
-func (n kafkaNode) properties() string { return filepath.Join(n.dir, "server.properties") }
 
 // KafkaSecurity is a listener that requires TLS with a client certificate, and a user with a password over any of
 // PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,7 +37,7 @@ type MySQLServer struct {
 	// Go's driver.
 	URL string
 
-	data *mysqlData // nil for an external server
+	args []string // of its configuration
 }
 
 // RestartWith stops the server cleanly and starts it again on the same port and data, with args instead of those of its
@@ -48,7 +49,7 @@ func (m *MySQLServer) RestartWith(ctx context.Context, args ...string) error {
 	if err := m.Stop(); err != nil {
 		return err
 	}
-	m.data.cfg.Args = args
+	m.args = args
 	return m.Start(ctx)
 }
 
@@ -79,24 +80,35 @@ func (p mysqlProduct) start(ctx context.Context, cfg MySQLConfig) (*MySQLServer,
 	if err != nil {
 		return nil, err
 	}
-	dir, ports, err := newPlace(p.name, owner, 1)
+	at, ports, err := newPlace(p.name, owner, 1)
 	if err != nil {
 		return nil, err
 	}
-	data := &mysqlData{product: p, program: program, dir: dir, owner: owner, port: ports[0], cfg: cfg}
-	if err := data.init(ctx); err != nil {
-		return nil, errors.Join(err, removeDir(dir))
+	// Temporary files need a separate directory, because a starting server removes everything that looks like temporary
+	// tables of an earlier one. So does the server in mariadb-install-db, which has no option for that.
+	at.env = []string{"TMPDIR=" + at.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin"}
+	every := []string{"--no-defaults", "--datadir=" + at.in("data")}
+	init, args := p.init(program, at.in("init.sql"))
+	err = at.write("init.sql", p.initSQL)
+	if err == nil {
+		err = at.setUp(ctx, init, append(every, args...)...)
+	}
+	if err != nil {
+		return nil, errors.Join(err, removeDir(at.dir))
 	}
 	m := &MySQLServer{
-		data: data,
-		URL:  (&url.URL{Scheme: "mysql", User: url.User("root"), Host: loopback(ports[0]), Path: "/"}).String(),
-		server: server{
-			name:       p.name,
-			dir:        dir,
-			stopSignal: syscall.SIGTERM,
-			command:    data.command,
-		},
+		URL:    (&url.URL{Scheme: "mysql", User: url.User("root"), Host: loopback(ports[0]), Path: "/"}).String(),
+		server: server{name: p.name, place: at, stopSignal: syscall.SIGTERM},
+		args:   cfg.Args,
 	}
+	every = slices.Concat(every, p.args, []string{
+		"--bind-address=127.0.0.1", "--port=" + strconv.Itoa(ports[0]), "--socket=" + at.in("s.sock"),
+		"--pid-file=" + at.in("pid"), "--skip-name-resolve",
+	})
+	if !cfg.Durable {
+		every = append(every, p.fast...)
+	}
+	m.command = func(ctx context.Context) *exec.Cmd { return at.run(ctx, program, slices.Concat(every, m.args)...) }
 	m.ready = func(ctx context.Context) error { return m.exec(ctx, "SELECT 1") }
 	return started(ctx, m)
 }
@@ -141,59 +153,6 @@ func (m *MySQLServer) on(fn func(db *sql.DB) error) error {
 	}
 	return nil
 }
-
-// mysqlData has the files of one server.
-type mysqlData struct {
-	product mysqlProduct
-	program string
-	dir     string
-	owner   account
-	port    int
-	cfg     MySQLConfig
-}
-
-func (d *mysqlData) init(ctx context.Context) error {
-	initFile := filepath.Join(d.dir, "init.sql")
-	if err := os.WriteFile(initFile, []byte(d.product.initSQL), 0o600); err != nil {
-		return err
-	}
-	program, args := d.product.init(d.program, initFile)
-	args = append([]string{"--no-defaults", "--datadir=" + d.data()}, args...)
-	cmd := exec.CommandContext(ctx, program, args...)
-	d.prepare(cmd)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("services: %s: make a data directory: %w: %s", d.product.name, err, out)
-	}
-	return nil
-}
-
-func (d *mysqlData) command(ctx context.Context) *exec.Cmd {
-	args := append([]string{"--no-defaults"}, d.product.args...)
-	args = append(args,
-		"--datadir="+d.data(),
-		"--bind-address=127.0.0.1",
-		"--port="+strconv.Itoa(d.port),
-		"--socket="+filepath.Join(d.dir, "s.sock"),
-		"--pid-file="+filepath.Join(d.dir, "pid"),
-		"--skip-name-resolve",
-	)
-	if !d.cfg.Durable {
-		args = append(args, d.product.fast...)
-	}
-	cmd := exec.CommandContext(ctx, d.program, append(args, d.cfg.Args...)...)
-	d.prepare(cmd)
-	return cmd
-}
-
-func (d *mysqlData) prepare(cmd *exec.Cmd) {
-	cmd.Dir = d.dir
-	// Temporary files need a separate directory, because a starting server removes everything that looks like temporary
-	// tables of an earlier one. So does the server in mariadb-install-db, which has no option for that.
-	cmd.Env = []string{"HOME=" + d.dir, "TMPDIR=" + d.dir, "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
-	d.owner.prepare(cmd, syscall.SIGKILL)
-}
-
-func (d *mysqlData) data() string { return filepath.Join(d.dir, "data") }
 
 // externalMySQL returns the server that the environment names, or nil if it names none. TEST_MYSQL_URL may name a
 // MariaDB, as it did before tests ran on MySQL too: it is then treated as a MariaDB.

@@ -1,14 +1,18 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +25,51 @@ const lockFile = "lock"
 
 // locks are the lock files of our directories, by directory.
 var locks sync.Map
+
+// place is where a server runs: its directory, which is also its home, its account and its environment.
+type place struct {
+	dir   string // with data, configuration and the log; removed by Close
+	owner account
+	env   []string
+	death syscall.Signal // when this process dies; defaults to SIGKILL
+}
+
+// newPlace returns a place and free ports for a server.
+func newPlace(name string, owner account, ports int) (p place, free []int, err error) {
+	if free, err = freePorts(ports); err != nil {
+		return place{}, nil, err
+	}
+	if p.dir, err = newDir(name, owner); err != nil {
+		return place{}, nil, fmt.Errorf("services: %s: %w", name, err)
+	}
+	p.owner = owner
+	return p, free, nil
+}
+
+// in returns the path of a file of the server.
+func (p *place) in(name string) string { return filepath.Join(p.dir, name) }
+
+// write writes a file of the server that only its account may read.
+func (p *place) write(name, text string) error {
+	return errors.Join(os.WriteFile(p.in(name), []byte(text), 0o400), p.owner.own(p.in(name)))
+}
+
+// run returns the command for a program of the server.
+func (p *place) run(ctx context.Context, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = p.dir
+	cmd.Env = append([]string{"HOME=" + p.dir, "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8"}, p.env...)
+	p.owner.prepare(cmd, cmp.Or(p.death, syscall.SIGKILL))
+	return cmd
+}
+
+// setUp runs a program that prepares the server's files.
+func (p *place) setUp(ctx context.Context, program string, args ...string) error {
+	if out, err := p.run(ctx, program, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("services: %s: %w: %s", filepath.Base(program), err, out)
+	}
+	return nil
+}
 
 // newDir creates a server's directory, owned by the account.
 func newDir(name string, owner account) (string, error) {
@@ -149,9 +198,7 @@ func loopback(port int) string {
 func FreePorts(t testing.TB, n int) []int {
 	t.Helper()
 	ports, err := freePorts(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Need(t, err)
 	return ports
 }
 

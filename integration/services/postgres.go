@@ -66,13 +66,18 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*PostgresServer, er
 	if err != nil {
 		return nil, err
 	}
-	dir, ports, err := newPlace("postgres", owner, 1)
+	at, ports, err := newPlace("postgres", owner, 1)
 	if err != nil {
 		return nil, err
 	}
-	cluster := postgresCluster{bin: bin, dir: dir, owner: owner, port: ports[0], cfg: cfg}
-	if err := cluster.init(ctx); err != nil {
-		return nil, errors.Join(err, removeDir(dir))
+	// SIGQUIT is PostgreSQL's immediate shutdown, which also frees its shared memory.
+	at.env, at.death = []string{"PATH=" + bin + ":/usr/bin:/bin"}, syscall.SIGQUIT
+	args := []string{"-D", at.in("data"), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-instructions"}
+	if !cfg.Durable {
+		args = append(args, "--no-sync")
+	}
+	if err := at.setUp(ctx, filepath.Join(bin, "initdb"), args...); err != nil {
+		return nil, errors.Join(err, removeDir(at.dir))
 	}
 	p := &PostgresServer{
 		URL: (&url.URL{
@@ -81,9 +86,11 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*PostgresServer, er
 		}).String(),
 		server: server{
 			name:       "postgres",
-			dir:        dir,
+			place:      at,
 			stopSignal: syscall.SIGINT, // "fast": ends the sessions; SIGTERM would wait for them
-			command:    cluster.command,
+			command: func(ctx context.Context) *exec.Cmd {
+				return at.run(ctx, filepath.Join(bin, "postgres"), cfg.args(&at, ports[0])...)
+			},
 		},
 	}
 	p.ready = func(ctx context.Context) error { return p.exec(ctx) }
@@ -128,57 +135,23 @@ func postgresBin() (string, error) {
 	return slices.MaxFunc(bins, func(a, b string) int { return version(a) - version(b) }), nil
 }
 
-// postgresCluster has the files of one server.
-type postgresCluster struct {
-	bin, dir string
-	owner    account
-	port     int
-	cfg      PostgresConfig
-}
-
-func (c postgresCluster) init(ctx context.Context) error {
-	args := []string{
-		"-D", c.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8",
-		"--no-instructions",
-	}
-	if !c.cfg.Durable {
-		args = append(args, "--no-sync")
-	}
-	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "initdb"), args...)
-	c.prepare(cmd)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("services: postgres: initdb: %w: %s", err, out)
-	}
-	return nil
-}
-
-func (c postgresCluster) command(ctx context.Context) *exec.Cmd {
+// args are the arguments of the server.
+func (c *PostgresConfig) args(at *place, port int) []string {
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
-		"port":                    strconv.Itoa(c.port),
-		"unix_socket_directories": c.dir,
+		"port":                    strconv.Itoa(port),
+		"unix_socket_directories": at.dir,
 	}
-	if !c.cfg.Durable {
+	if !c.Durable {
 		settings["fsync"], settings["synchronous_commit"], settings["full_page_writes"] = "off", "off", "off"
 	}
-	maps.Copy(settings, c.cfg.Settings)
-	args := []string{"-D", c.data()}
+	maps.Copy(settings, c.Settings)
+	args := []string{"-D", at.in("data")}
 	for name, value := range settings {
 		args = append(args, "-c", name+"="+value)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "postgres"), args...)
-	c.prepare(cmd)
-	return cmd
+	return args
 }
-
-func (c postgresCluster) prepare(cmd *exec.Cmd) {
-	cmd.Dir = c.dir
-	cmd.Env = []string{"HOME=" + c.dir, "PATH=" + c.bin + ":/usr/bin:/bin", "LC_ALL=C.UTF-8"}
-	// SIGQUIT is PostgreSQL's immediate shutdown, which also frees its shared memory.
-	c.owner.prepare(cmd, syscall.SIGQUIT)
-}
-
-func (c postgresCluster) data() string { return filepath.Join(c.dir, "data") }
 
 // PgBouncerServer is a running pgbouncer in front of a PostgreSQL, in transaction mode: each transaction, and each
 // statement outside of one, may run on a different session of the server.
@@ -205,7 +178,7 @@ func startPgBouncer(ctx context.Context, p *PostgresServer) (*PgBouncerServer, e
 		// not err: it repeats the URL with its password
 		return nil, errors.New("services: the PostgreSQL URL cannot be parsed")
 	}
-	dir, ports, err := newPlace("pgbouncer", owner, 1)
+	at, ports, err := newPlace("pgbouncer", owner, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -224,18 +197,13 @@ pool_mode = transaction
 default_pool_size = 4
 max_client_conn = 500
 `, target.Hostname(), target.Port(), login, ports[0])
-	file := filepath.Join(dir, "pgbouncer.ini")
-	if err := os.WriteFile(file, []byte(config), 0o644); err != nil { //nolint:gosec // G306: read by the server's account
-		return nil, errors.Join(err, removeDir(dir))
+	at.death = syscall.SIGTERM
+	if err := at.write("pgbouncer.ini", config); err != nil {
+		return nil, errors.Join(err, removeDir(at.dir))
 	}
 	b := &PgBouncerServer{host: loopback(ports[0]), server: server{
-		name: "pgbouncer", dir: dir, stopSignal: syscall.SIGTERM,
-		command: func(ctx context.Context) *exec.Cmd {
-			cmd := exec.CommandContext(ctx, pgbouncerPath, file)
-			cmd.Dir = dir
-			owner.prepare(cmd, syscall.SIGTERM)
-			return cmd
-		},
+		name: "pgbouncer", place: at, stopSignal: syscall.SIGTERM,
+		command: func(ctx context.Context) *exec.Cmd { return at.run(ctx, pgbouncerPath, at.in("pgbouncer.ini")) },
 	}}
 	b.ready = func(ctx context.Context) error {
 		conn, err := pgx.Connect(ctx, b.Through(p.URL)+"&default_query_exec_mode=simple_protocol")

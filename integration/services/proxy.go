@@ -29,9 +29,7 @@ type Proxy struct {
 func NewProxy(t testing.TB, upstream string) *Proxy {
 	t.Helper()
 	p, err := StartProxy(upstream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Need(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 	return p
 }
@@ -89,10 +87,7 @@ func (p *Proxy) Heal() error {
 
 // Flap closes every connection and accepts new ones at once.
 func (p *Proxy) Flap() error {
-	if err := p.Cut(); err != nil {
-		return err
-	}
-	return p.Heal()
+	return errors.Join(p.Cut(), p.Heal())
 }
 
 // Delay delays every response by d.
@@ -102,10 +97,7 @@ func (p *Proxy) Delay(d time.Duration) error {
 
 // Freeze stops all data in both directions while the connections remain open, like a broken network.
 func (p *Proxy) Freeze() error {
-	if err := p.add("timeout", "upstream", map[string]any{"timeout": 0}); err != nil {
-		return err
-	}
-	return p.add("timeout", "downstream", map[string]any{"timeout": 0})
+	return errors.Join(p.add("timeout", "upstream", map[string]any{"timeout": 0}), p.LoseAnswers())
 }
 
 // LoseAnswers forwards requests and discards the responses, so the upstream does the work but no client learns of it.

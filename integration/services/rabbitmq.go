@@ -170,7 +170,7 @@ func newRabbits(ctx context.Context, cfg RabbitConfig, n int) (_ []*Rabbit, err 
 	for i := range nodes {
 		own := ports[each*i:]
 		nodes[i] = rabbitNode{
-			install: install, owner: install.owner, plugins: cfg.PluginsDir,
+			install: install, place: place{owner: install.owner},
 			amqp: own[0], management: own[1], dist: own[2], tls: own[3], epmd: ports[each*n],
 		}
 	}
@@ -208,7 +208,7 @@ func newRabbit(n rabbitNode, cfg RabbitConfig) *Rabbit {
 		URL:           address("amqp", n.amqp) + "/",
 		ManagementURL: address("http", n.management),
 		node:          n,
-		server:        server{name: "rabbitmq", dir: n.dir, stopSignal: syscall.SIGTERM, command: n.command},
+		server:        server{name: "rabbitmq", place: n.place, stopSignal: syscall.SIGTERM, command: n.command},
 	}
 	if cfg.TLS {
 		r.TLSURL = address("amqps", n.tls) + "/"
@@ -247,9 +247,8 @@ func (r *Rabbit) Ctl(ctx context.Context, args ...string) (string, error) {
 	if r.external {
 		return "", ErrExternal
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(r.node.install.bin, "rabbitmqctl"), append([]string{"-q"}, args...)...)
-	r.node.prepare(cmd)
-	out, err := cmd.CombinedOutput()
+	program := filepath.Join(r.node.install.bin, "rabbitmqctl")
+	out, err := r.run(ctx, program, append([]string{"-q"}, args...)...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("services: rabbitmqctl %s: %w: %s", strings.Join(args, " "), err, out)
 	}
@@ -258,12 +257,11 @@ func (r *Rabbit) Ctl(ctx context.Context, args ...string) (string, error) {
 
 // rabbitNode has the files of one broker.
 type rabbitNode struct {
+	place
+
 	install                           rabbitInstall
-	dir                               string
-	owner                             account
 	amqp, management, dist, epmd, tls int
 	certificates                      *Certificates // nil without TLS
-	plugins                           string        // a directory in addition to the broker's own, or ""
 }
 
 // configure writes the node's files. Nodes with the same cookie can form a cluster.
@@ -310,78 +308,60 @@ func (n *rabbitNode) configure(cfg RabbitConfig, cookie string) error {
 		"rabbitmq.conf":   strings.Join(conf, "\n") + "\n" + cfg.Conf + "\n",
 		"advanced.config": "[" + strings.Join(advanced, ", ") + "].\n",
 		"enabled_plugins": "[" + strings.Join(plugins, ",") + "].\n",
-	}
-	for name, text := range files {
-		path := filepath.Join(n.dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			return err
-		}
-		if err := n.owner.own(path); err != nil {
-			return err
-		}
+
+		"home/.erlang.cookie": cookie,
 	}
 	for _, name := range []string{"mnesia", "log", "home"} {
-		path := filepath.Join(n.dir, name)
-		if err := os.Mkdir(path, 0o700); err != nil {
-			return err
-		}
-		if err := n.owner.own(path); err != nil {
+		if err := errors.Join(os.Mkdir(n.in(name), 0o700), n.owner.own(n.in(name))); err != nil {
 			return err
 		}
 	}
-	secret := filepath.Join(n.dir, "home", ".erlang.cookie")
-	if err := os.WriteFile(secret, []byte(cookie), 0o400); err != nil {
-		return err
+	for name, text := range files {
+		if err := n.write(name, text); err != nil {
+			return err
+		}
 	}
-	return n.owner.own(secret)
+	n.env = n.environment(cfg.PluginsDir)
+	return nil
 }
 
 func (n rabbitNode) name() string { return fmt.Sprintf("redrive%d@localhost", n.amqp) }
 
 func (n rabbitNode) startEPMD(ctx context.Context) (*process, error) {
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), n.install.epmd, "-address", "127.0.0.1", "-port",
-		strconv.Itoa(n.epmd))
-	cmd.Dir = n.dir
-	cmd.Env = []string{"HOME=" + filepath.Join(n.dir, "home")}
-	n.owner.prepare(cmd, syscall.SIGKILL)
-	return startProcess(cmd, filepath.Join(n.dir, "epmd.txt"))
+	cmd := n.run(context.WithoutCancel(ctx), n.install.epmd, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd))
+	return startProcess(cmd, n.in("epmd.txt"))
 }
 
 func (n rabbitNode) command(ctx context.Context) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(n.install.bin, "rabbitmq-server"))
-	n.prepare(cmd)
-	return cmd
+	return n.run(ctx, filepath.Join(n.install.bin, "rabbitmq-server"))
 }
 
-// prepare sets the node's environment and account for a command of RabbitMQ.
-func (n rabbitNode) prepare(cmd *exec.Cmd) {
-	in := func(name string) string { return filepath.Join(n.dir, name) }
-	cmd.Dir = n.dir
-	cmd.Env = []string{
-		"HOME=" + in("home"), // with the node's own cookie
+// environment is that of RabbitMQ's programs. plugins is a directory in addition to the broker's own, or "".
+func (n *rabbitNode) environment(plugins string) []string {
+	env := []string{
+		"HOME=" + n.in("home"), // with the node's own cookie
 		"PATH=" + n.install.path,
-		"LC_ALL=C.UTF-8",
 		"RUNNING_UNDER_SYSTEMD=true", // rabbitmq-server calls exec, so our pid is that of the broker
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		fmt.Sprintf("ERL_EPMD_PORT=%d", n.epmd),
 		"RABBITMQ_NODENAME=" + n.name(),
 		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", n.dist),
-		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
-		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced.config"),
+		"RABBITMQ_CONFIG_FILE=" + n.in("rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + n.in("advanced.config"),
 		"RABBITMQ_CONF_ENV_FILE=/dev/null",
-		"RABBITMQ_ENABLED_PLUGINS_FILE=" + in("enabled_plugins"),
-		"RABBITMQ_MNESIA_BASE=" + in("mnesia"),
-		"RABBITMQ_LOG_BASE=" + in("log"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + n.in("enabled_plugins"),
+		"RABBITMQ_MNESIA_BASE=" + n.in("mnesia"),
+		"RABBITMQ_LOG_BASE=" + n.in("log"),
 		"RABBITMQ_LOGS=-",
-		"RABBITMQ_PID_FILE=" + in("pid"),
+		"RABBITMQ_PID_FILE=" + n.in("pid"),
 		"RABBITMQ_CTL_ERL_ARGS=-kernel net_setuptime 120", // a busy broker does not respond to rabbitmqctl within 7 s
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none",
 	}
-	if n.plugins != "" {
+	if plugins != "" {
 		own, err := filepath.Glob(filepath.Join(filepath.Dir(n.install.bin), "lib", "rabbitmq_server-*", "plugins"))
 		if err == nil {
-			cmd.Env = append(cmd.Env, "RABBITMQ_PLUGINS_DIR="+strings.Join(append(own, n.plugins), ":"))
+			env = append(env, "RABBITMQ_PLUGINS_DIR="+strings.Join(append(own, plugins), ":"))
 		}
 	}
-	n.owner.prepare(cmd, syscall.SIGKILL)
+	return env
 }

@@ -102,9 +102,7 @@ func (l *lazy[S]) get(t testing.TB, start func(context.Context) (S, error)) S {
 func scratch(t testing.TB, server string, create, drop func(ctx context.Context, name string) error) string {
 	t.Helper()
 	name := "test_" + strings.ToLower(rand.Text()[:10])
-	if err := create(t.Context(), name); err != nil {
-		t.Fatal(err)
-	}
+	Need(t, create(t.Context(), name))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()

@@ -2,13 +2,13 @@ package services
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"syscall"
@@ -33,8 +33,9 @@ const stopTimeout = 5 * time.Minute
 
 // server is the common part of all servers. Its methods are safe for concurrent use.
 type server struct {
+	place
+
 	name       string
-	dir        string // with data, configuration and the log; removed by Close
 	stopSignal syscall.Signal
 	external   bool
 
@@ -85,17 +86,6 @@ func started[S interface {
 	return s, nil
 }
 
-// newPlace returns a directory and free ports for a server.
-func newPlace(name string, owner account, ports int) (dir string, free []int, err error) {
-	if free, err = freePorts(ports); err != nil {
-		return "", nil, err
-	}
-	if dir, err = newDir(name, owner); err != nil {
-		return "", nil, fmt.Errorf("services: %s: %w", name, err)
-	}
-	return dir, free, nil
-}
-
 // startOnce returns the process once it is ready. The error is final if the process ended on its own.
 func (s *server) startOnce(ctx context.Context) (*process, error) {
 	// The child outlives ctx, which bounds only the start.
@@ -115,7 +105,7 @@ func (s *server) startOnce(ctx context.Context) (*process, error) {
 		}
 		select {
 		case <-proc.done:
-			return final(fmt.Errorf("ended at start: %w", errOr(proc.err, "exit status 0")))
+			return final(fmt.Errorf("ended at start: %w", cmp.Or(proc.err, errors.New("exit status 0"))))
 		default:
 			return s.ready(ctx)
 		}
@@ -247,7 +237,7 @@ func (s *server) explain(t testing.TB) {
 	})
 }
 
-func (s *server) logPath() string { return filepath.Join(s.dir, "log.txt") }
+func (s *server) logPath() string { return s.in("log.txt") }
 
 func (s *server) signalAll(sig syscall.Signal) error {
 	if s.external {
@@ -274,11 +264,4 @@ func (s *server) end(how func(*process) error) error {
 	err := how(s.proc)
 	s.proc = nil
 	return err
-}
-
-func errOr(err error, text string) error {
-	if err != nil {
-		return err
-	}
-	return errors.New(text)
 }

@@ -3,10 +3,13 @@ package sqldb
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"regexp"
+	"time"
 )
 
 // everyRow is the value of sql_select_limit without a limit.
@@ -51,4 +54,164 @@ func (d Dialect) CheckSession(ctx context.Context, db *sql.DB) error {
 		return errors.New("the connections would not read all rows: add sql_select_limit=" + everyRow + " to the DSN")
 	}
 	return nil
+}
+
+// bounded opens connections on which the server aborts idle transactions. A process that is frozen in the middle of
+// one, by SIGSTOP or because its machine is suspended, would otherwise keep its row locks as long as the server keeps
+// the connection, and every other process would wait for them.
+type bounded struct {
+	driver.Connector
+	statement func(driver.Conn) string
+}
+
+// Connect opens a connection and sets its limit.
+func (b *bounded) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := b.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if statement := b.statement(conn); statement != "" {
+		if err := exec(ctx, conn, statement); err != nil {
+			return nil, errors.Join(fmt.Errorf("bound idle transactions: %w", err), conn.Close())
+		}
+	}
+	return conn, nil
+}
+
+// boundIdle returns db, or a pool in its place whose transactions may be idle for at most this long.
+func (d Dialect) boundIdle(db *sql.DB, dsn string, most time.Duration) (*sql.DB, error) {
+	statement := map[Dialect]func(driver.Conn) string{
+		PostgreSQL: func(conn driver.Conn) string { return postgresIdle(processOf(conn), most) },
+		MySQL:      func(driver.Conn) string { return mysqlIdle(most) },
+	}[d]
+	opener, ok := db.Driver().(driver.DriverContext)
+	if statement == nil || !ok {
+		return db, nil
+	}
+	connector, err := opener.OpenConnector(dsn)
+	if err != nil {
+		return nil, err
+	}
+	_ = db.Close() // it has no connection yet
+	return sql.OpenDB(&bounded{connector, statement}), nil
+}
+
+// postgresIdle sets the session's limit, unless the URL, the role or the database sets one or the server's is shorter.
+// It is not a startup parameter, because pgbouncer rejects those. Nothing is set when the backend that answers is not
+// the one that the driver knows: a pooler shares the session with other clients.
+func postgresIdle(process uint64, most time.Duration) string {
+	if process == 0 {
+		return ""
+	}
+	return fmt.Sprintf("SELECT set_config(name, '%d', false) FROM pg_settings"+
+		" WHERE name = 'idle_in_transaction_session_timeout' AND pg_backend_pid() = %d"+
+		" AND source NOT IN ('client', 'user', 'database', 'database user')"+
+		" AND setting::bigint NOT BETWEEN 1 AND %[1]d", most.Milliseconds(), process)
+}
+
+// mysqlIdle sets the session's limit, unless the server's is shorter. MariaDB has one for transactions. MySQL has one
+// for sessions: there the pool must close unused connections earlier (see [Pool]), and the connection that holds a lock
+// has no limit. Each server executes only its own comment.
+func mysqlIdle(most time.Duration) string {
+	return fmt.Sprintf("SET @redrive_idle = %d"+
+		" /*M!100300 , SESSION idle_transaction_timeout ="+
+		" IF(@@idle_transaction_timeout BETWEEN 1 AND %[1]d, @@idle_transaction_timeout, %[1]d) */"+
+		" /*!80000 , SESSION wait_timeout = CAST(LEAST(@@wait_timeout, %[1]d) AS SIGNED) */", int(most.Seconds()))
+}
+
+// execMode is pgx's parameter for how statements are executed.
+const execMode = "default_query_exec_mode"
+
+// poolerMode prepares no named statements. Behind a pooler that gives each transaction another session, such as
+// pgbouncer in transaction mode, names are lost, or belong to another client.
+const poolerMode = "cache_describe"
+
+// Connect is Open for a pool that is used at once: on PostgreSQL it makes a connection and finds out whether there is a
+// pooler in front of the server. If so, and the URL does not set how statements are executed, this pool and later ones
+// use a mode that a pooler supports. Other failures surface at the first use of the pool.
+func (s *Source) Connect(ctx context.Context, p Pool) (*sql.DB, error) {
+	db, err := s.Open(p)
+	if err != nil || s.Dialect != PostgreSQL {
+		return db, err
+	}
+	u, err := url.Parse(s.DSN)
+	if err != nil || u.Query().Has(execMode) || !behindPooler(ctx, db) {
+		return db, nil //nolint:nilerr // left to the driver
+	}
+	query := u.RawQuery
+	if query != "" {
+		query += "&"
+	}
+	u.RawQuery = query + execMode + "=" + poolerMode
+	s.DSN = u.String()
+	_ = db.Close() // nothing ran on it
+	return s.Open(p)
+}
+
+// behindPooler reports whether the backend that answers differs from the one that pgx learned when it connected: a
+// pooler reports a made-up one. The query has no parameters, so that nothing is prepared for it.
+func behindPooler(ctx context.Context, db *sql.DB) bool {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }() // it goes back to the pool
+	var known uint64                    // to pgx
+	err = conn.Raw(func(raw any) error {
+		known = processOf(raw)
+		return nil
+	})
+	if err != nil || known == 0 {
+		return false
+	}
+	result, err := conn.ExecContext(ctx, fmt.Sprintf("SELECT 1 WHERE pg_backend_pid() = %d", known))
+	if err != nil {
+		return false
+	}
+	same, err := result.RowsAffected()
+	return err == nil && same == 0
+}
+
+// PgxConn is the *pgx.Conn of a connection that sql.Conn.Raw passes; invalid for another driver's. Its methods are
+// looked up by name, because naming the types would make every program link pgx:
+//
+//	(*stdlib.Conn).Conn() *pgx.Conn
+//
+// The names are constants: looking a method up by a name unknown to the linker makes it keep every exported method of
+// the program, a sixth of the size of examples/orders.
+func PgxConn(raw any) reflect.Value { return returned(reflect.ValueOf(raw).MethodByName("Conn")) }
+
+// processOf is the backend's process id of a pgx connection, 0 for another driver's:
+//
+//	(*pgx.Conn).PgConn() *pgconn.PgConn
+//	(*pgconn.PgConn).PID() uint32
+func processOf(raw any) uint64 {
+	value := PgxConn(raw)
+	if value.IsValid() {
+		value = returned(value.MethodByName("PgConn"))
+	}
+	if value.IsValid() {
+		value = returned(value.MethodByName("PID"))
+	}
+	if !value.IsValid() || !value.CanUint() {
+		return 0
+	}
+	return value.Uint()
+}
+
+// returned calls a method without parameters. Its result is invalid if the method is missing or has another signature.
+func returned(method reflect.Value) (value reflect.Value) {
+	if !method.IsValid() || method.Type().NumIn() != 0 || method.Type().NumOut() != 1 {
+		return value
+	}
+	return method.Call(nil)[0]
+}
+
+// Advise adds advice about poolers to an error of a pool that the application opened.
+func (d Dialect) Advise(err error) error {
+	if d == PostgreSQL && IsCode(err, "42P05", "26000") {
+		return fmt.Errorf("%w: a pooler in transaction mode loses prepared statements: add %s=%s to the DSN", err, execMode,
+			poolerMode)
+	}
+	return err
 }

@@ -35,41 +35,34 @@ type server struct {
 
 // starters start the servers, by the names that integration/install.sh uses.
 var starters = map[string]func(context.Context) (server, error){
-	"rabbitmq": func(ctx context.Context) (server, error) {
-		r, err := services.StartRabbitMQ(ctx, services.RabbitConfig{})
+	"rabbitmq": starter(services.StartRabbitMQ, func(r *services.Rabbit) []string {
+		return []string{"TEST_AMQP_URL=" + r.URL, "TEST_AMQP_MANAGEMENT_URL=" + r.ManagementURL}
+	}),
+	"kafka": starter(services.StartKafka, func(k *services.KafkaServer) []string {
+		return []string{"TEST_KAFKA_BROKERS=" + strings.Join(k.Brokers, ",")}
+	}),
+	"postgres": starter(services.StartPostgres, func(p *services.PostgresServer) []string {
+		return []string{"TEST_POSTGRES_URL=" + p.URL}
+	}),
+	"mariadb": starter(services.StartMariaDB, func(m *services.MySQLServer) []string {
+		return []string{"TEST_MARIADB_URL=" + m.URL}
+	}),
+	"mysql": starter(services.StartMySQL, func(m *services.MySQLServer) []string {
+		return []string{"TEST_MYSQL_URL=" + m.URL}
+	}),
+}
+
+func starter[S interface{ Close() error }, C any](
+	start func(context.Context, C) (S, error), env func(S) []string,
+) func(context.Context) (server, error) {
+	return func(ctx context.Context) (server, error) {
+		var config C
+		s, err := start(ctx, config)
 		if err != nil {
 			return server{}, err
 		}
-		return server{[]string{"TEST_AMQP_URL=" + r.URL, "TEST_AMQP_MANAGEMENT_URL=" + r.ManagementURL}, r.Close}, nil
-	},
-	"kafka": func(ctx context.Context) (server, error) {
-		k, err := services.StartKafka(ctx, services.KafkaConfig{})
-		if err != nil {
-			return server{}, err
-		}
-		return server{[]string{"TEST_KAFKA_BROKERS=" + strings.Join(k.Brokers, ",")}, k.Close}, nil
-	},
-	"postgres": func(ctx context.Context) (server, error) {
-		p, err := services.StartPostgres(ctx, services.PostgresConfig{})
-		if err != nil {
-			return server{}, err
-		}
-		return server{[]string{"TEST_POSTGRES_URL=" + p.URL}, p.Close}, nil
-	},
-	"mariadb": func(ctx context.Context) (server, error) {
-		m, err := services.StartMariaDB(ctx, services.MySQLConfig{})
-		if err != nil {
-			return server{}, err
-		}
-		return server{[]string{"TEST_MARIADB_URL=" + m.URL}, m.Close}, nil
-	},
-	"mysql": func(ctx context.Context) (server, error) {
-		m, err := services.StartMySQL(ctx, services.MySQLConfig{})
-		if err != nil {
-			return server{}, err
-		}
-		return server{[]string{"TEST_MYSQL_URL=" + m.URL}, m.Close}, nil
-	},
+		return server{env(s), s.Close}, nil
+	}
 }
 
 const known = "rabbitmq,kafka,postgres,mariadb,mysql"
