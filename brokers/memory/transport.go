@@ -62,13 +62,8 @@ func (t *transport) Readers(_ context.Context, to *driver.Destination) (int, err
 // Capabilities implements driver.Transport.
 func (t *transport) Capabilities() brokers.Capabilities {
 	return brokers.Capabilities{
-		Scheme:          Scheme,
-		Ordered:         t.cfg.Concurrency == 1,
-		Groups:          true,
-		Patterns:        t.cfg.Naming.Patterns,
-		MaxDelay:        math.MaxInt64,
-		DelayTolerance:  10 * time.Millisecond,
-		MaxMessageBytes: t.cfg.Params.Bytes("max-message"),
+		Scheme: Scheme, Ordered: t.cfg.Concurrency == 1, Groups: true, Patterns: t.cfg.Naming.Patterns,
+		MaxDelay: math.MaxInt64, DelayTolerance: 10 * time.Millisecond, MaxMessageBytes: t.cfg.Params.Bytes("max-message"),
 	}
 }
 

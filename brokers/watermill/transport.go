@@ -138,13 +138,9 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 func (t *transport) Capabilities() brokers.Capabilities {
 	scheme, _, _ := strings.Cut(t.broker.URL, ":")
 	caps := brokers.Capabilities{
-		Scheme:          scheme,
-		Durable:         t.cfg.Durable,
-		Ordered:         t.cfg.Ordered && t.broker.Concurrency == 1,
-		Groups:          t.cfg.NewSubscriber != nil,
-		MaxMessageBytes: t.cfg.MaxMessageBytes,
-		MaxHeaderBytes:  t.cfg.MaxHeaderBytes,
-		MaxConcurrency:  t.cfg.MaxConcurrency,
+		Scheme: scheme, Durable: t.cfg.Durable, Ordered: t.cfg.Ordered && t.broker.Concurrency == 1,
+		Groups: t.cfg.NewSubscriber != nil, MaxConcurrency: t.cfg.MaxConcurrency,
+		MaxMessageBytes: t.cfg.MaxMessageBytes, MaxHeaderBytes: t.cfg.MaxHeaderBytes,
 	}
 	if t.cfg.Delays != nil {
 		delays := t.cfg.Delays.Capabilities()

@@ -27,8 +27,7 @@ type subscriber struct {
 func (c *client) subscriber(group string) (message.Subscriber, error) {
 	if group == brokers.DefaultGroup {
 		return nil, fmt.Errorf("%w: Kafka needs a consumer group: write group=name in the URL, or subscribe with "+
-			"brokers.WithGroup",
-			brokers.ErrUnsupported)
+			"brokers.WithGroup", brokers.ErrUnsupported)
 	}
 	return &subscriber{client: c, group: group}, nil
 }
@@ -44,8 +43,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	ctx, cancel := context.WithCancel(ctx)
 	inner, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
 		Brokers: c.seeds, Unmarshaler: tolerant{c.cfg.Marshaler, c.refused}, OverwriteSaramaConfig: c.base(),
-		ConsumerGroup: s.group,
-		Tracer:        lateAcks{c.cfg.Tracer}, ReconnectRetrySleep: 100 * time.Millisecond,
+		ConsumerGroup: s.group, Tracer: lateAcks{c.cfg.Tracer}, ReconnectRetrySleep: 100 * time.Millisecond,
 	}, watch{c.logger, cancel})
 	if err != nil {
 		cancel()

@@ -28,16 +28,12 @@ const mysqlName = 64
 
 func newMySQL(batch int) (mySQLSchema, mySQLOffsets) {
 	schema := mySQLSchema{wsql.DefaultMySQLSchema{
-		GenerateMessagesTableName: func(topic string) string {
-			return "`" + tableName(messagesPrefix, topic, mysqlName) + "`"
-		},
-		GeneratePayloadType: func(string) string { return "LONGBLOB" },
-		SubscribeBatchSize:  batch,
+		GenerateMessagesTableName: tableNames("`", messagesPrefix, mysqlName),
+		GeneratePayloadType:       func(string) string { return "LONGBLOB" },
+		SubscribeBatchSize:        batch,
 	}}
 	return schema, mySQLOffsets{wsql.DefaultMySQLOffsetsAdapter{
-		GenerateMessagesOffsetsTableName: func(topic string) string {
-			return "`" + tableName(offsetsPrefix, topic, mysqlName) + "`"
-		},
+		GenerateMessagesOffsetsTableName: tableNames("`", offsetsPrefix, mysqlName),
 	}}
 }
 

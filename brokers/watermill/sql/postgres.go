@@ -25,16 +25,12 @@ const postgresName = 63
 
 func newPostgres(batch int) (postgresSchema, postgresOffsets) {
 	schema := postgresSchema{wsql.DefaultPostgreSQLSchema{
-		GenerateMessagesTableName: func(topic string) string {
-			return `"` + tableName(messagesPrefix, topic, postgresName) + `"`
-		},
-		GeneratePayloadType: func(string) string { return "BYTEA" },
-		SubscribeBatchSize:  batch,
+		GenerateMessagesTableName: tableNames(`"`, messagesPrefix, postgresName),
+		GeneratePayloadType:       func(string) string { return "BYTEA" },
+		SubscribeBatchSize:        batch,
 	}}
 	return schema, postgresOffsets{wsql.DefaultPostgreSQLOffsetsAdapter{
-		GenerateMessagesOffsetsTableName: func(topic string) string {
-			return `"` + tableName(offsetsPrefix, topic, postgresName) + `"`
-		},
+		GenerateMessagesOffsetsTableName: tableNames(`"`, offsetsPrefix, postgresName),
 	}}
 }
 

@@ -139,16 +139,18 @@ func missing(err error) bool { return sqldb.IsCode(err, "42P01", "1146") }
 // denied are the error codes of statements that the user may not run.
 func denied(err error) bool { return sqldb.IsCode(err, "42501", "1142") }
 
-// tableName joins prefix and topic as watermill-sql does. PostgreSQL truncates longer names, so that two topics would
-// share a table; these end in a hash instead.
-func tableName(prefix, topic string, longest int) string {
-	name := prefix + topic
-	if len(name) <= longest {
-		return name
+// tableNames returns the quoted names of tables, prefix and topic as watermill-sql joins them. PostgreSQL truncates
+// longer names, so that two topics would share a table; these end in a hash instead.
+func tableNames(quote, prefix string, longest int) func(topic string) string {
+	return func(topic string) string {
+		name := prefix + topic
+		if len(name) > longest {
+			sum := sha256.Sum256([]byte(topic))
+			hash := "_" + hex.EncodeToString(sum[:6])
+			name = name[:longest-len(hash)] + hash
+		}
+		return quote + name + quote
 	}
-	sum := sha256.Sum256([]byte(topic))
-	hash := "_" + hex.EncodeToString(sum[:6])
-	return name[:longest-len(hash)] + hash
 }
 
 const (
