@@ -49,8 +49,9 @@
 // # Limits
 //
 // A message is at most as large as the server's max_payload, less 24 KiB, which its retries and its dead letter may
-// need. An existing stream with a topic's subject is used if it has all that is needed; otherwise it is refused with
-// the necessary changes.
+// need. An existing stream with a topic's subject is used if it has all that is needed and deletes no messages that
+// have not been handled; otherwise it is refused with the necessary changes. Changes to a group's consumer are undone
+// within ten seconds, except its ack-wait; with declare=false, one that would lose messages is refused.
 //
 // The sequence numbers of our streams start with the current time, so that they differ from those of earlier streams
 // with the same name, because an ack names only the stream, the consumer and the number. If you recreate a stream by

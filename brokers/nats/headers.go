@@ -49,9 +49,7 @@ func render(o *driver.Outgoing) *nats.Msg {
 // isPlainKey reports whether a header of that name arrives unchanged. The client drops names that are not HTTP tokens,
 // and the server interprets its own.
 func isPlainKey(key string) bool {
-	const prefix = "nats-"
-	if key == "" || key == uuidHeader || key == oddHeader || key == statusHeader ||
-		len(key) >= len(prefix) && strings.EqualFold(key[:len(prefix)], prefix) {
+	if key == "" || key == uuidHeader || key == oddHeader || key == statusHeader || isServers(key) {
 		return false
 	}
 	for i := range len(key) {
@@ -61,6 +59,12 @@ func isPlainKey(key string) bool {
 		}
 	}
 	return true
+}
+
+// isServers reports whether the server interprets the header.
+func isServers(key string) bool {
+	const prefix = "nats-"
+	return len(key) >= len(prefix) && strings.EqualFold(key[:len(prefix)], prefix)
 }
 
 func isPlainValue(value string) bool {

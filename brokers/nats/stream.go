@@ -40,11 +40,13 @@ type stream struct {
 	t           *transport
 	place       place
 	group       string
-	name        string // of the JetStream stream
+	config      jetstream.ConsumerConfig // that the consumer must have
+	name        string                   // of the JetStream stream
 	incarnation string
 	consumer    jetstream.Consumer
-	created     time.Time // when the consumer was created
-	ackWait     time.Duration
+	created     time.Time     // when the consumer was created
+	ackWait     time.Duration // which another process may change
+	extending   *time.Ticker
 	sub         *nats.Subscription
 	need        chan struct{} // there may be room in the window
 	doubt       chan struct{} // the consumer may be gone
@@ -88,11 +90,11 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	}
 	s := &stream{
 		t: t, place: placeOf(q.Topic), group: q.Group, name: info.Config.Name, incarnation: incarnation(info),
-		consumer: consumer, created: consumer.CachedInfo().Created, ackWait: consumer.CachedInfo().Config.AckWait,
-		window: q.Window, heard: time.Now(), inFlight: map[*nats.Msg]struct{}{},
+		consumer: consumer, created: consumer.CachedInfo().Created, config: t.configOf(&q), window: q.Window,
+		extending: time.NewTicker(time.Hour), heard: time.Now(), inFlight: map[*nats.Msg]struct{}{},
 		need: make(chan struct{}, 1), doubt: make(chan struct{}, 1), wake: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
-	s.recordAcks(consumer.CachedInfo())
+	s.record(consumer.CachedInfo())
 	if s.sub, err = t.conn.Subscribe(nats.NewInbox(), s.receive); err != nil {
 		return nil, err
 	}
@@ -169,8 +171,7 @@ func (s *stream) pullAgain() {
 
 // work requests messages, and extends the ack deadline of those in flight.
 func (s *stream) work() {
-	extend := time.NewTicker(s.ackWait / 3)
-	defer extend.Stop()
+	defer s.extending.Stop()
 	silence := time.NewTicker(heartbeat)
 	defer silence.Stop()
 	for {
@@ -179,7 +180,7 @@ func (s *stream) work() {
 			return
 		case <-s.need:
 			s.request()
-		case <-extend.C:
+		case <-s.extending.C:
 			s.extend()
 		case <-silence.C:
 			s.checkSilence()
@@ -235,9 +236,9 @@ func (s *stream) checkSilence() {
 	signal(s.need)
 }
 
-// follow records the group's acks, so that a deleted consumer can be recreated after them, and ends the stream when the
-// consumer no longer exists. The server only reports that in answer to a request for messages, and with a full window
-// there is none.
+// follow records the group's acks, so that a deleted consumer can be recreated after them, undoes what an operator has
+// changed in the consumer, and ends the stream when it no longer exists. The server only reports that in answer to a
+// request for messages, and with a full window there is none.
 func (s *stream) follow() {
 	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
@@ -250,28 +251,38 @@ func (s *stream) follow() {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), followEvery/2)
 		info, err := s.consumer.Info(ctx)
+		same := err == nil && info.Created.Equal(s.created)
+		if same {
+			s.record(info)
+			want := s.config
+			want.AckWait = info.Config.AckWait // another process may be configured with another
+			err = s.t.adjust(ctx, s.name, info.Config, &want)
+		}
 		cancel()
 		switch {
-		case err == nil && info.Created.Equal(s.created):
-			s.recordAcks(info)
-			continue
-		case err == nil:
+		case same && errors.Is(err, brokers.ErrUnsupported):
+			err = fmt.Errorf("%w: %w", brokers.ErrUnroutable, err) // the engine declares it, which fails until it is changed
+		case err == nil && !same:
 			err = fmt.Errorf("the consumer has been recreated: %w", brokers.ErrUnroutable)
-		default:
-			if err = missing(err); !errors.Is(err, brokers.ErrUnroutable) {
-				continue // try again next time
-			}
 		}
-		s.mu.Lock()
-		s.fail(err)
-		s.mu.Unlock()
+		if err = missing(err); errors.Is(err, brokers.ErrUnroutable) { // otherwise try again next time
+			s.mu.Lock()
+			s.fail(err)
+			s.mu.Unlock()
+		}
 	}
 }
 
-func (s *stream) recordAcks(info *jetstream.ConsumerInfo) {
+// record records what the consumer's state says.
+func (s *stream) record(info *jetstream.ConsumerInfo) {
 	s.t.mu.Lock()
-	defer s.t.mu.Unlock()
 	s.t.floors[s.name+"\x00"+info.Name] = floor{incarnation: s.incarnation, seq: info.AckFloor.Stream}
+	s.t.mu.Unlock()
+	if have := info.Config.AckWait; have != s.ackWait {
+		s.ackWait = have
+		s.extending.Reset(max(have/3, time.Millisecond))
+		s.extend() // it may be overdue
+	}
 }
 
 // Next implements driver.Stream.
@@ -377,8 +388,7 @@ func (s *stream) remove(m *nats.Msg) {
 func (s *stream) release(ctx context.Context, m *nats.Msg) error {
 	if len(m.Header[envelope.KeySuspect]) > 0 {
 		fresh := &nats.Msg{Subject: s.place.retries(s.group), Data: m.Data, Header: maps.Clone(m.Header)}
-		delete(fresh.Header, schedulerFrom)
-		delete(fresh.Header, schedulerNext)
+		maps.DeleteFunc(fresh.Header, func(key string, _ []string) bool { return isServers(key) })
 		if _, err := s.t.js.PublishMsg(ctx, fresh); err == nil {
 			return s.settle(ctx, m, driver.Ack)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,7 +46,7 @@ func (t *transport) declareStream(ctx context.Context, topic string) (*jetstream
 		return nil, fmt.Errorf("look for the stream of %s: %w", p.subject, err)
 	}
 	info := s.CachedInfo()
-	return info, usable(&info.Config, p) // a server before 2.12 ignores unknown fields of a new stream
+	return info, t.usable(&info.Config, p) // a server before 2.12 ignores unknown fields of a new stream
 }
 
 func (t *transport) createStream(ctx context.Context, p place) (jetstream.Stream, error) {
@@ -90,23 +91,32 @@ func (t *transport) tryCreateStream(ctx context.Context, cfg jetstream.StreamCon
 }
 
 // usable refuses a stream that would lose messages or could not delay them.
-func usable(cfg *jetstream.StreamConfig, p place) error {
+func (t *transport) usable(cfg *jetstream.StreamConfig, p place) error {
+	age, own := t.cfg.Params.Duration("max-age"), p.ownSubjects()
 	var faults []string
-	if cfg.Retention != jetstream.LimitsPolicy {
-		faults = append(faults, "its retention is "+cfg.Retention.String()+
-			", which loses the messages of a group whose consumer was deleted: set it to limits")
+	fault := func(found bool, text string) {
+		if found {
+			faults = append(faults, text)
+		}
 	}
-	if !slices.Contains(cfg.Subjects, p.ownSubjects()) {
-		faults = append(faults, "it lacks the subject "+p.ownSubjects()+" for retries: add it")
-	}
-	if !cfg.AllowMsgSchedules {
-		faults = append(faults, "it does not allow message schedules: allow them (nats-server 2.12 or later)")
-	}
+	fault(cfg.Retention != jetstream.LimitsPolicy, "its retention is "+cfg.Retention.String()+
+		", which loses the messages of a group whose consumer was deleted: set it to limits")
+	fault(!slices.Contains(cfg.Subjects, own), "it lacks the subject "+own+" for retries: add it")
+	fault(!cfg.AllowMsgSchedules, "it does not allow message schedules: allow them (nats-server 2.12 or later)")
+	fault(cfg.MaxMsgsPerSubject > 0, "its max_msgs_per_subject loses retries, which share a subject: remove it")
+	fault(cfg.Discard == jetstream.DiscardOld && (cfg.MaxMsgs > 0 || cfg.MaxBytes > 0),
+		"it discards old messages, handled or not: remove max_msgs and max_bytes, or discard new ones")
+	fault(cfg.MaxAge > 0 && (age == 0 || age > cfg.MaxAge), "it deletes messages, handled or not, after "+
+		cfg.MaxAge.String()+": remove its max_age, or set x-max-age to that, which limits delays too")
+	fault(cfg.MaxMsgSize > 0 && int64(cfg.MaxMsgSize) < t.conn.MaxPayload(),
+		"its max_msg_size, below max_payload, may refuse retries, which are larger: remove it")
+	fault(cfg.SubjectTransform != nil, "it stores messages under another subject: remove its subject transform")
+	fault(cfg.NoAck, "it confirms nothing: remove no_ack")
 	if len(faults) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: stream %s has the subject %s but cannot be used: %s",
-		brokers.ErrUnsupported, cfg.Name, p.subject, strings.Join(faults, "; "))
+	return fmt.Errorf("%w: stream %s has the subject %s but cannot be used: %s", brokers.ErrUnsupported, cfg.Name,
+		p.subject, strings.Join(faults, "; "))
 }
 
 // floor is the last message that a group has acked, as far as this process knows.
@@ -122,13 +132,9 @@ func incarnation(info *jetstream.StreamInfo) string {
 
 // declareConsumer creates the consumer of a group, or changes it to the configuration.
 func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamInfo, q *driver.Queue) error {
-	stream, name, p := info.Config.Name, tokenOf(q.Group), placeOf(q.Topic)
+	stream, name := info.Config.Name, tokenOf(q.Group)
 	declare := t.cfg.Params.Bool("declare")
-	want := jetstream.ConsumerConfig{
-		Durable: name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: t.cfg.Params.Duration("ack-wait"),
-		FilterSubjects: []string{p.subject, p.retries(q.Group)},
-		MaxDeliver:     -1, MaxAckPending: -1, DeliverPolicy: jetstream.DeliverAllPolicy,
-	}
+	want := t.configOf(q)
 	found, err := t.js.Consumer(ctx, stream, name)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound) && declare:
@@ -143,20 +149,46 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 		}
 		return t.createConsumer(ctx, info, want)
 	}
-	have := found.CachedInfo().Config
+	return t.adjust(ctx, stream, found.CachedInfo().Config, &want)
+}
+
+// configOf is the configuration of a group's consumer.
+func (t *transport) configOf(q *driver.Queue) jetstream.ConsumerConfig {
+	p := placeOf(q.Topic)
+	return jetstream.ConsumerConfig{
+		Durable: tokenOf(q.Group), AckPolicy: jetstream.AckExplicitPolicy, AckWait: t.cfg.Params.Duration("ack-wait"),
+		FilterSubjects: []string{p.subject, p.retries(q.Group)},
+		MaxDeliver:     -1, MaxAckPending: -1, DeliverPolicy: jetstream.DeliverAllPolicy,
+	}
+}
+
+// adjust changes a consumer to the configuration, or refuses one that it may not or cannot change and that would lose
+// messages or not deliver them.
+func (t *transport) adjust(ctx context.Context, stream string, have jetstream.ConsumerConfig,
+	want *jetstream.ConsumerConfig,
+) error {
 	if have.AckPolicy != want.AckPolicy || have.DeliverSubject != "" {
 		return fmt.Errorf("%w: consumer %s of stream %s is not a pull consumer with explicit acks: delete it, or use "+
-			"another group", brokers.ErrUnsupported, name, stream)
+			"another group", brokers.ErrUnsupported, have.Durable, stream)
 	}
-	same := have.AckWait == want.AckWait && have.MaxDeliver == want.MaxDeliver &&
-		slices.Equal(have.FilterSubjects, want.FilterSubjects)
-	if same || !declare {
+	fixed, declare := have, t.cfg.Params.Bool("declare")
+	fixed.FilterSubject, fixed.FilterSubjects = "", want.FilterSubjects
+	fixed.MaxDeliver, fixed.BackOff, fixed.HeadersOnly = want.MaxDeliver, nil, false
+	fixed.MaxRequestBatch, fixed.MaxRequestExpires, fixed.MaxRequestMaxBytes = 0, 0, 0
+	fixed.PriorityPolicy, fixed.PriorityGroups, fixed.PinnedTTL = 0, nil, 0
+	if declare { // otherwise these are the operator's
+		fixed.AckWait, fixed.MaxAckPending, fixed.InactiveThreshold = want.AckWait, want.MaxAckPending, 0
+	}
+	switch {
+	case reflect.DeepEqual(fixed, have):
 		return nil
+	case !declare:
+		return fmt.Errorf("%w: consumer %s of stream %s would lose messages, and declare=false: set its filter subjects to "+
+			"%s, max_deliver to -1, and remove headers_only, backoff, priorities and limits of requests",
+			brokers.ErrUnsupported, have.Durable, stream, strings.Join(want.FilterSubjects, " and "))
 	}
-	have.AckWait, have.MaxDeliver, have.MaxAckPending = want.AckWait, want.MaxDeliver, want.MaxAckPending
-	have.FilterSubject, have.FilterSubjects = "", want.FilterSubjects
-	if _, err := t.js.UpdateConsumer(ctx, stream, have); err != nil {
-		return fmt.Errorf("change consumer %s: %w", name, err)
+	if _, err := t.js.UpdateConsumer(ctx, stream, fixed); err != nil {
+		return fmt.Errorf("change consumer %s: %w", have.Durable, err)
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ func TestDeclare_SkipsNothingInARecreatedStream(t *testing.T) {
 				placeOf(q.Topic).ownSubjects(), placeOf(q.Names.Dead).ownSubjects(),
 			}}
 			tr := &transport{
-				js: server, cfg: brokers.Config{Params: brokers.Params{"declare": "true", "ack-wait": "30s"}},
+				js: server, cfg: brokers.Config{Params: brokers.Params{"declare": "true", "ack-wait": "30s", "max-age": "0s"}},
 				floors: map[string]floor{
 					"orders\x00" + tokenOf(q.Group): {incarnation: incarnation(&server.stream), seq: c.acked},
 				},

@@ -59,7 +59,7 @@ func (t *transport) publish(ctx context.Context, out []driver.Outgoing) []error 
 		}
 		var m *nats.Msg
 		if m, errs[i] = t.addressed(&out[i]); errs[i] == nil {
-			futures[i], errs[i] = t.js.PublishMsgAsync(m)
+			futures[i], errs[i] = t.js.PublishMsgAsync(m, jetstream.WithStallWait(t.cfg.PublishTimeout))
 		}
 	}
 	for i, f := range futures {
@@ -191,14 +191,8 @@ func (t *transport) Capabilities() brokers.Capabilities {
 		longest = min(longest, age-age/10) // a schedule is a message too
 	}
 	return brokers.Capabilities{
-		Scheme:          Scheme,
-		Durable:         true,
-		Ordered:         t.cfg.Concurrency == 1,
-		Groups:          true,
-		DeliveryCount:   true,
-		MaxDelay:        longest,
-		DelayTolerance:  time.Second,
-		MaxMessageBytes: t.conn.MaxPayload() - driver.Headroom - 4<<10,
+		Scheme: Scheme, Durable: true, Ordered: t.cfg.Concurrency == 1, Groups: true, DeliveryCount: true,
+		MaxDelay: longest, DelayTolerance: time.Second, MaxMessageBytes: t.conn.MaxPayload() - driver.Headroom - 4<<10,
 	}
 }
 
