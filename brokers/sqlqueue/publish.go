@@ -187,11 +187,9 @@ func together(ctx context.Context, n int, err error) error {
 
 // insert stores publications together, and wakes their consumers.
 func (t *transport) insert(ctx context.Context, publications []*publication, faults []error) {
-	for _, p := range publications {
-		p.notify = p.queue == 0 && t.notices != nil && t.notices.publish(p.topic)
-	}
 	n := 0
 	for _, p := range publications {
+		p.notify = p.queue == 0 && t.notices != nil && t.notices.publish(p.topic)
 		n += len(p.rows)
 	}
 	err := together(ctx, n, t.store.insert(ctx, publications))

@@ -47,17 +47,7 @@ func newRow(o *driver.Outgoing) row {
 // size estimates the bytes that the row adds to a statement.
 func (r row) size() int { return len(r.payload) + len(r.headers) + len(r.uuid) + 64 }
 
-func storableUUID(s string) bool {
-	if len(s) > maxUUID {
-		return false
-	}
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] >= 0x7f {
-			return plainText(s)
-		}
-	}
-	return true
-}
+func storableUUID(s string) bool { return len(s) <= maxUUID && plainText(s) }
 
 // plainText reports whether every database stores s unchanged in a text column.
 func plainText(s string) bool {

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"unicode/utf8"
 
@@ -113,8 +114,7 @@ const selectBody = "SELECT entry_id, revision, message_uuid, payload, payload_sh
 	" stack_trace FROM dlq_bodies"
 
 func (s *Store) readBody(ctx context.Context, id int64, revision int) (*dlq.Body, error) {
-	b, err := scanBody(s.row(ctx, selectBody+" WHERE entry_id = ? AND revision = ?", id,
-		revision), &id)
+	b, err := scanBody(s.row(ctx, selectBody+" WHERE entry_id = ? AND revision = ?", id, revision), &id)
 	if err == nil && s.hasParts(b.Payload) {
 		err = s.readParts(ctx, id, b)
 	}
@@ -160,29 +160,22 @@ type storedHeaders struct {
 }
 
 func encodeHeaders(b *dlq.Body) (string, error) {
-	headers := b.Headers
-	stored := storedHeaders{Text: headers, Collected: b.Wire().Collected}
-	if headers == nil || !validHeaders(headers) {
-		stored.Text = make(map[string]string, len(headers))
-		for key, value := range headers {
-			if utf8.ValidString(key) && utf8.ValidString(value) {
-				stored.Text[key] = value
-			} else {
-				stored.Binary = append(stored.Binary, [2][]byte{[]byte(key), []byte(value)})
-			}
+	stored := storedHeaders{Text: b.Headers, Collected: b.Wire().Collected}
+	if stored.Text == nil {
+		stored.Text = map[string]string{}
+	}
+	for key, value := range b.Headers {
+		if utf8.ValidString(key) && utf8.ValidString(value) {
+			continue
 		}
+		if stored.Binary == nil {
+			stored.Text = maps.Clone(b.Headers)
+		}
+		delete(stored.Text, key)
+		stored.Binary = append(stored.Binary, [2][]byte{[]byte(key), []byte(value)})
 	}
 	data, err := json.Marshal(stored)
 	return string(data), err
-}
-
-func validHeaders(headers map[string]string) bool {
-	for key, value := range headers {
-		if !utf8.ValidString(key) || !utf8.ValidString(value) {
-			return false
-		}
-	}
-	return true
 }
 
 func decodeHeaders(b *dlq.Body, data string) error {

@@ -181,7 +181,20 @@ type update struct {
 // those of a bulk action. Each statement compares the version, because a step of a run does not lock the entries that
 // its caller knows.
 func (c *changes) updateEntries(ctx context.Context) error {
-	var updates []*update
+	for _, u := range c.updates() {
+		query := "UPDATE dlq_entries SET " + strings.Join(u.set, ", ") + " WHERE version = ? AND "
+		n, err := c.updateIn(ctx, query, append(u.args, u.version), "id", u.ids)
+		if err != nil {
+			return err
+		}
+		if n != int64(len(u.ids)) {
+			return errStale
+		}
+	}
+	return nil
+}
+
+func (c *changes) updates() (updates []*update) {
 	for _, e := range c.changed {
 		u := c.store.difference(e)
 		if len(u.set) == 0 {
@@ -196,17 +209,7 @@ func (c *changes) updateEntries(ctx context.Context) error {
 		}
 		u.ids = append(u.ids, e.after.ID)
 	}
-	for _, u := range updates {
-		query := "UPDATE dlq_entries SET " + strings.Join(u.set, ", ") + " WHERE version = ? AND "
-		n, err := c.updateIn(ctx, query, append(u.args, u.version), "id", u.ids)
-		if err != nil {
-			return err
-		}
-		if n != int64(len(u.ids)) {
-			return errStale
-		}
-	}
-	return nil
+	return updates
 }
 
 // maxUnlike is in how many of the last updates an equal one is looked for: comparing each with all others would take

@@ -278,19 +278,18 @@ func (v timeValue) Scan(src any) error {
 }
 
 func (v timeValue) parse(text string) error {
-	t, err := time.Parse(timeText, text)
-	if err != nil { // written by hand, without the fraction or with a zone
-		for _, layout := range []string{"2006-01-02 15:04:05", time.RFC3339Nano, "2006-01-02 15:04:05.999999999-07:00"} {
-			if t, err = time.Parse(layout, text); err == nil {
-				break
-			}
+	// The others are written by hand, without the fraction or with a zone.
+	var t time.Time
+	var err error
+	for _, layout := range []string{
+		timeText, "2006-01-02 15:04:05", time.RFC3339Nano, "2006-01-02 15:04:05.999999999-07:00",
+	} {
+		if t, err = time.Parse(layout, text); err == nil {
+			*v.to = t.UTC()
+			return nil
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("sqlstore: not a time: %w", err)
-	}
-	*v.to = t.UTC()
-	return nil
+	return fmt.Errorf("sqlstore: not a time: %w", err)
 }
 
 // textValue reads a text column; NULL is empty text.

@@ -27,15 +27,13 @@ type dialect interface {
 	insertRows(ctx context.Context, s *Store, tx *sql.Tx, in tableRows) error
 	// time is a time as a parameter: UTC with microseconds. A zero time is NULL.
 	time(t time.Time) any
-	// contains is a condition that the column contains a text, ignoring case and accents; containsArg makes the
-	// parameter.
-	contains(column, parameter string) string
-	containsArg(text string) any
+	// contains is a condition that the column contains a text, ignoring case and accents.
+	contains(column, text string, parameter func(any) string) string
 	// containsBytes is a condition that a binary column contains the parameter.
 	containsBytes(column, parameter string) string
-	// hasField is a condition that the payload of a row b of dlq_bodies has a field with a value, and what it needs after
-	// dlq_bodies b in FROM. A payload without a projection has no fields.
-	hasField(f driver.PayloadField, parameter func(any) string) (tables, where string)
+	// hasField is a condition that the payload of a row b of dlq_bodies has a field with a value. A payload without a
+	// projection has no fields.
+	hasField(f driver.PayloadField, parameter func(any) string) string
 	// projection is the value of payload_json, from which the view derives event_payload: NULL for a payload that the
 	// database's JSON functions cannot read.
 	projection(payload []byte) any

@@ -103,3 +103,14 @@ func globPattern(text string) string {
 		b.WriteRune(r)
 	}) + "*"
 }
+
+// outline is a LIKE pattern, with ! as its escape character, for whatever globPattern matches, and more: any character
+// matches a letter that has other forms than its two cases in ASCII.
+func outline(text string) string {
+	return strings.ReplaceAll(likePattern(strings.Map(func(r rune) rune {
+		if r > unicode.MaxASCII || accents[unicode.ToLower(r)] != "" {
+			return 0 // not in any text
+		}
+		return r
+	}, withoutMarks(text))), "\x00", "_")
+}

@@ -69,11 +69,9 @@ func (mysql) insertEntries(ctx context.Context, s *Store, tx *sql.Tx, rows [][]a
 	return ids, nil
 }
 
-func (mysql) contains(column, parameter string) string {
-	return column + " COLLATE utf8mb4_general_ci LIKE " + parameter + " ESCAPE '!'"
+func (mysql) contains(column, text string, parameter func(any) string) string {
+	return column + " COLLATE utf8mb4_general_ci LIKE " + parameter(likePattern(withoutMarks(text))) + " ESCAPE '!'"
 }
-
-func (mysql) containsArg(text string) any { return likePattern(withoutMarks(text)) }
 
 func (mysql) containsBytes(column, parameter string) string {
 	return "LOCATE(" + parameter + ", " + column + ") > 0"

@@ -48,8 +48,8 @@ func (s *Store) PutNotice(ctx context.Context, n driver.Notice) error {
 		return fmt.Errorf("sqlstore: put notice: %w: no receiver or no time", dlq.ErrInvalid)
 	}
 	return s.inTx(ctx, "put notice", func(tx *sql.Tx) error {
-		isNew, err := s.insertNew(ctx, tx, "dlq_notices", []string{"receiver", "id", "at", "holder"},
-			n.Receiver, n.ID, s.dialect.time(n.At), "")
+		isNew, err := s.dialect.name().InsertNew(ctx, tx,
+			insertInto("dlq_notices", []string{"receiver", "id", "at", "holder"}, 1), n.Receiver, n.ID, s.dialect.time(n.At), "")
 		if err != nil || !isNew {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // hasField is a jsonpath, whose lax mode searches arrays. An index as in the package's documentation supports it.
-func (postgres) hasField(f driver.PayloadField, parameter func(any) string) (tables, where string) {
+func (postgres) hasField(f driver.PayloadField, parameter func(any) string) string {
 	var path strings.Builder
 	path.WriteString("$")
 	for _, name := range f.Path {
@@ -24,11 +24,11 @@ func (postgres) hasField(f driver.PayloadField, parameter func(any) string) (tab
 		alternatives[i] = "@ == " + value
 	}
 	path.WriteString(" ? (" + strings.Join(alternatives, " || ") + ")")
-	return "", "b.payload_json @? CAST(" + parameter(path.String()) + " AS jsonpath)"
+	return "b.payload_json @? CAST(" + parameter(path.String()) + " AS jsonpath)"
 }
 
 // hasField compares with objects that only have the field: JSON_CONTAINS searches arrays anyway.
-func (mysql) hasField(f driver.PayloadField, parameter func(any) string) (tables, where string) {
+func (mysql) hasField(f driver.PayloadField, parameter func(any) string) string {
 	var before, after strings.Builder
 	for _, name := range f.Path {
 		before.WriteString("{" + quote(name) + ":")
@@ -42,7 +42,7 @@ func (mysql) hasField(f driver.PayloadField, parameter func(any) string) (tables
 				parameter(before.String()+spelling+after.String())+")")
 		}
 	}
-	return "", "(" + strings.Join(conditions, " OR ") + ")"
+	return "(" + strings.Join(conditions, " OR ") + ")"
 }
 
 // spellings are the ways in which common JSON encoders write a scalar: MariaDB 10.11 compares strings as they are
@@ -75,36 +75,46 @@ func spellings(value string) []string {
 	return slices.Compact(all)
 }
 
-// hasField descends name by name. A value that is not an array is wrapped in one, so that each step is over the
-// elements of an array.
-func (sqlite) hasField(f driver.PayloadField, parameter func(any) string) (tables, where string) {
-	var from strings.Builder
+// hasField reads the field by its path. Where there is an array on the path, it descends name by name: a value that is
+// not an array is wrapped in one, so that each step is over the elements of an array. That takes five times as long.
+func (sqlite) hasField(f driver.PayloadField, parameter func(any) string) string {
+	inArray := func(kind, value string) string {
+		return "json_each(CASE WHEN " + kind + " = 'array' THEN " + value + " ELSE '[' || (" + value + ") || ']' END) f"
+	}
 	payload := "(CASE WHEN b.payload_json = 1 THEN CAST(b.payload AS TEXT) END)"
-	from.WriteString(", json_each(CASE WHEN json_type(" + payload + ") = 'array' THEN " + payload + " ELSE '[' || " +
-		payload + " || ']' END) f0")
+	path := "$"
+	at := func() string { return payload + ", " + parameter(path) }
+	arrays, from := []string{"json_type(" + at() + ") = 'array'"}, inArray("json_type("+payload+")", payload)+"0"
 	for i, name := range f.Path {
 		// Only for an object: a string is not JSON here, and reading it as such would fail the statement.
-		object, path := fmt.Sprintf("(CASE WHEN f%d.type = 'object' THEN f%[1]d.value ELSE '{}' END)", i),
-			parameter(`$."`+name+`"`)
-		fmt.Fprintf(&from, ", json_each(CASE WHEN json_type(%[1]s, %[2]s) = 'array' THEN %[1]s -> %[2]s ELSE '[' || (%[1]s "+
-			"-> %[2]s) || ']' END) f%[3]d",
-			object, path, i+1)
+		object := fmt.Sprintf("(CASE WHEN f%d.type = 'object' THEN f%[1]d.value ELSE '{}' END)", i)
+		step := parameter("$." + quote(name))
+		from += ", " + inArray("json_type("+object+", "+step+")", object+" -> "+step) + strconv.Itoa(i+1)
+		path += "." + quote(name)
+		arrays = append(arrays, "json_type("+at()+") = 'array'")
 	}
 	leaf := "f" + strconv.Itoa(len(f.Path))
+	return "(" + isOneOf(f, "json_type("+at()+")", "json_extract("+at()+")", parameter) + " OR (" +
+		strings.Join(arrays, " OR ") + ") AND EXISTS (SELECT 1 FROM " + from + " WHERE " +
+		isOneOf(f, leaf+".type", leaf+".atom", parameter) + "))"
+}
+
+// isOneOf is a condition that a value with this type, in SQLite, is one of those that the field may have.
+func isOneOf(f driver.PayloadField, kind, atom string, parameter func(any) string) string {
 	var conditions []string
 	for _, value := range f.Alternatives() {
 		switch value[0] {
 		case 't', 'f', 'n':
-			conditions = append(conditions, leaf+".type = '"+value+"'")
+			conditions = append(conditions, kind+" = '"+value+"'")
 		case '"':
 			var text string
 			_ = json.Unmarshal([]byte(value), &text) // a JSON string
-			conditions = append(conditions, leaf+".type = 'text' AND "+leaf+".atom = "+parameter(text))
+			conditions = append(conditions, kind+" = 'text' AND "+atom+" = "+parameter(text))
 		default:
-			conditions = append(conditions, leaf+".type IN ('integer', 'real') AND "+leaf+".atom = "+parameter(number(value)))
+			conditions = append(conditions, kind+" IN ('integer', 'real') AND "+atom+" = "+parameter(number(value)))
 		}
 	}
-	return from.String(), "(" + strings.Join(conditions, " OR ") + ")"
+	return "(" + strings.Join(conditions, " OR ") + ")"
 }
 
 // number is a JSON number as SQLite reads it.

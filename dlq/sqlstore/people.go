@@ -27,8 +27,8 @@ func (s *Store) PutToken(ctx context.Context, t driver.Token) error {
 		At: t.CreatedAt, Actor: t.CreatedBy, Action: driver.ActionCreateToken,
 		Detail: map[string]string{"token": t.Name, "role": t.Role},
 	}, func(tx *sql.Tx) error {
-		isNew, err := s.insertNew(ctx, tx, "dlq_tokens",
-			[]string{"name", "role", "digest", "created_at", "created_by", "expires_at"},
+		isNew, err := s.dialect.name().InsertNew(ctx, tx, insertInto("dlq_tokens",
+			[]string{"name", "role", "digest", "created_at", "created_by", "expires_at"}, 1),
 			t.Name, t.Role, t.Digest, s.dialect.time(t.CreatedAt), t.CreatedBy, s.dialect.time(t.ExpiresAt))
 		if err == nil && !isNew {
 			err = fmt.Errorf("%w: a token %q exists, or was revoked", dlq.ErrConflict, t.Name)

@@ -99,11 +99,9 @@ func (postgres) time(t time.Time) any {
 	return t.UTC()
 }
 
-func (postgres) contains(column, parameter string) string {
-	return column + " ~ " + parameter
+func (postgres) contains(column, text string, parameter func(any) string) string {
+	return column + " ~ " + parameter(regularExpression(text))
 }
-
-func (postgres) containsArg(text string) any { return regularExpression(text) }
 
 func (postgres) containsBytes(column, parameter string) string {
 	return "position(" + parameter + " IN " + column + ") > 0"

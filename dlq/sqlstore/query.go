@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -49,17 +50,13 @@ func (s *Store) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.List
 	})
 }
 
-// where writes the filter. Every value is a parameter; the column names are ours.
-func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
+// whereEntry writes the filter without its conditions on bodies. Every value is a parameter; the column names are ours.
+func (s *Store) whereEntry(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
 	if f.IDs != nil {
 		whereIn(b, "id", f.IDs)
 	}
 	if len(f.Statuses) > 0 {
-		names := make([]string, len(f.Statuses))
-		for i, status := range f.Statuses {
-			names[i] = string(status)
-		}
-		whereIn(b, "status", names)
+		whereIn(b, "status", f.Statuses)
 	}
 	for column, value := range map[string]string{
 		"topic": f.Topic, "consumer": f.Consumer, "event_type": f.EventType, "handler": f.Handler, "reason": f.Reason,
@@ -90,27 +87,55 @@ func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
 	}
 	if f.CauseText != "" {
 		b.Where("fingerprint IN (SELECT fingerprint FROM dlq_groups WHERE " +
-			s.dialect.contains("cause", b.Var(s.dialect.containsArg(f.CauseText))) + ")")
+			s.dialect.contains("cause", f.CauseText, b.Var) + ")")
 	}
 	if f.ErrorText != "" {
-		b.Where(s.dialect.contains("error_message", b.Var(s.dialect.containsArg(f.ErrorText))))
+		b.Where(s.dialect.contains("error_message", f.ErrorText, b.Var))
 	}
+}
+
+// where is whereEntry with the conditions on bodies. It looks up the body of each entry.
+func (s *Store) where(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
+	s.whereEntry(b, f)
+	if conditions := s.ofBodies(b, f); len(conditions) > 0 {
+		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b WHERE " + strings.Join(conditions, " AND ") + ")")
+	}
+}
+
+// whereJoined is where for a query of all that the filter selects. The database may read the bodies first, in the order
+// in which they are stored: on SQLite in a quarter of the time.
+func (s *Store) whereJoined(b *sqlbuilder.SelectBuilder, f *dlq.Filter) {
+	s.whereEntry(b, f)
+	if conditions := s.ofBodies(b, f); len(conditions) > 0 {
+		b.Join("dlq_bodies b", conditions...)
+	}
+}
+
+// ofBodies are the conditions on the body of an entry, in the row b of dlq_bodies.
+func (s *Store) ofBodies(b *sqlbuilder.SelectBuilder, f *dlq.Filter) []string {
+	conditions := []string{"b.entry_id = dlq_entries.id", "b.revision = dlq_entries.revision"}
 	if f.PayloadText != "" {
-		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b WHERE b.entry_id = dlq_entries.id AND b.revision = " +
-			"dlq_entries.revision AND " +
-			s.dialect.containsBytes("b.payload", b.Var([]byte(f.PayloadText))) + ")")
+		conditions = append(conditions, s.dialect.containsBytes("b.payload", b.Var([]byte(f.PayloadText))))
 	}
 	if f.TraceID != "" {
 		header := `"` + envelope.KeyTraceParent + `":"00-` + f.TraceID + `-`
-		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b WHERE b.entry_id = dlq_entries.id AND b.revision = " +
-			"dlq_entries.revision AND " +
-			s.dialect.contains("b.headers", b.Var(s.dialect.containsArg(header))) + ")")
+		conditions = append(conditions, s.dialect.contains("b.headers", header, b.Var))
 	}
 	for _, field := range f.PayloadFields {
-		tables, where := s.dialect.hasField(field, func(v any) string { return b.Var(v) })
-		b.Where("EXISTS (SELECT 1 FROM dlq_bodies b" + tables +
-			" WHERE b.entry_id = dlq_entries.id AND b.revision = dlq_entries.revision AND " + where + ")")
+		// JSON has a text as it is, or with a backslash: to look for both is faster than to read JSON, but where it is stored
+		// as such.
+		var text string
+		values := field.Alternatives()
+		if len(values) == 1 && json.Unmarshal([]byte(values[0]), &text) == nil && s.dialect.name() != PostgreSQL {
+			conditions = append(conditions, "("+s.dialect.containsBytes("b.payload", b.Var([]byte(text)))+" OR "+
+				s.dialect.containsBytes("b.payload", b.Var([]byte(`\`)))+")")
+		}
+		conditions = append(conditions, s.dialect.hasField(field, b.Var))
 	}
+	if len(conditions) == 2 {
+		return nil
+	}
+	return conditions
 }
 
 func whereText(b *sqlbuilder.SelectBuilder, column, value string) {
@@ -128,11 +153,7 @@ func whereIn[T any](b *sqlbuilder.SelectBuilder, column string, values []T) {
 		b.Where(b.EQ(column, values[0])) // an equality keeps the order of the index
 		return
 	}
-	list := make([]any, len(values))
-	for i, v := range values {
-		list[i] = v
-	}
-	b.Where(b.In(column, list...))
+	b.Where(b.In(column, sqlbuilder.Flatten(values)...))
 }
 
 func (s *Store) whereTimes(b *sqlbuilder.SelectBuilder, column string, from, to time.Time) {
@@ -225,7 +246,7 @@ func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.F
 // fingerprints are the groups whose cause contains the text.
 func (s *Store) fingerprints(ctx context.Context, text string) ([]string, error) {
 	b := s.selectFrom("dlq_groups", "fingerprint")
-	b.Where(s.dialect.contains("cause", b.Var(s.dialect.containsArg(text)))).Limit(maxBranches + 1)
+	b.Where(s.dialect.contains("cause", text, b.Var)).Limit(maxBranches + 1)
 	return sqldb.Column[string](s.find(ctx, b))
 }
 

@@ -65,8 +65,8 @@ func (s *Store) CreateRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 		if err := s.queryRow(ctx, tx, "SELECT coalesce(max(id), 0) FROM dlq_entries").Scan(&newest); err != nil {
 			return err
 		}
-		isNew, err := s.insertNew(ctx, tx, "dlq_runs",
-			[]string{"run_id", "state", "version", "created_at", "created_by", "document", "freeze_to"},
+		isNew, err := s.dialect.name().InsertNew(ctx, tx, insertInto("dlq_runs",
+			[]string{"run_id", "state", "version", "created_at", "created_by", "document", "freeze_to"}, 1),
 			r.ID, string(r.State), r.Version, s.dialect.time(r.CreatedAt), r.CreatedBy, document, newest)
 		if err != nil || isNew {
 			return err
@@ -222,7 +222,7 @@ func (s *Store) Split(ctx context.Context, f dlq.Filter) ([]redrive.TopicCount, 
 		return nil, fmt.Errorf("sqlstore: split: %w", err)
 	}
 	b := s.selectFrom("dlq_entries", "topic", "count(*)")
-	s.where(b, &f)
+	s.whereJoined(b, &f)
 	b.GroupBy("topic").OrderBy("count(*) DESC", "topic")
 	return reading(s, "split", func() ([]redrive.TopicCount, error) { return scanTopics(s.find(ctx, b)) })
 }

@@ -44,11 +44,11 @@ func (sqlite) lockTables([]string) []string { return nil } // _txlock=immediate:
 
 func (sqlite) partSize() int { return 0 }
 
-func (sqlite) contains(column, parameter string) string {
-	return column + " GLOB " + parameter
+// contains compares with LIKE first, which excludes most rows in a fifth of the time of GLOB's classes.
+func (sqlite) contains(column, text string, parameter func(any) string) string {
+	return column + " LIKE " + parameter(outline(text)) + " ESCAPE '!' AND " + column + " GLOB " +
+		parameter(globPattern(text))
 }
-
-func (sqlite) containsArg(text string) any { return globPattern(text) }
 
 func (sqlite) containsBytes(column, parameter string) string {
 	return "instr(" + column + ", " + parameter + ") > 0"

@@ -223,7 +223,7 @@ func (s *Store) Count(ctx context.Context, f dlq.Filter, limit int64) (int64, er
 // countRows counts entries.
 func (s *Store) countRows(ctx context.Context, f dlq.Filter, limit int64) (n int64, err error) {
 	inner := s.selectFrom("dlq_entries", "1")
-	s.where(inner, &f)
+	s.whereJoined(inner, &f)
 	if limit > 0 {
 		inner.Limit(int(limit))
 	}
@@ -289,7 +289,7 @@ func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n in
 func (s *Store) whereCause(b *sqlbuilder.SelectBuilder, f dlq.Filter) {
 	whereText(b, "fingerprint", f.Fingerprint)
 	if f.CauseText != "" {
-		b.Where(s.dialect.contains("cause", b.Var(s.dialect.containsArg(f.CauseText))))
+		b.Where(s.dialect.contains("cause", f.CauseText, b.Var))
 	}
 }
 

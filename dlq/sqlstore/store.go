@@ -164,13 +164,6 @@ func (s *Store) checkOpen(what string) error {
 	}
 }
 
-// insertNew inserts a row, and reports whether no unique key of it existed.
-func (s *Store) insertNew(ctx context.Context, tx *sql.Tx, table string, columns []string, values ...any) (bool,
-	error,
-) {
-	return s.dialect.name().InsertNew(ctx, tx, insertInto(table, columns, 1), values...)
-}
-
 // bind replaces each ? of a handwritten statement with the database's placeholder.
 func (s *Store) bind(query string) string { return s.dialect.name().Bind(query) }
 

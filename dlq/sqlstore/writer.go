@@ -239,10 +239,9 @@ func allIndexes(n int) []int {
 }
 
 // putAll stores letters in one transaction.
-func (w *writer) putAll(ctx context.Context, letters []letterRow) ([]driver.Receipt, error) {
+func (w *writer) putAll(ctx context.Context, letters []letterRow) (receipts []driver.Receipt, err error) {
 	s := w.store
-	var receipts []driver.Receipt
-	err := durably(ctx, s.dialect.name(), s.write, func(tx *sql.Tx) error {
+	err = durably(ctx, s.dialect.name(), s.write, func(tx *sql.Tx) error {
 		p, err := s.putTx(ctx, tx, letters)
 		if err != nil {
 			return err
@@ -250,10 +249,7 @@ func (w *writer) putAll(ctx context.Context, letters []letterRow) ([]driver.Rece
 		receipts = p.receipts
 		return p.deltas.apply(ctx, s, tx)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return receipts, nil
+	return receipts, err
 }
 
 // putAlone is transact for the letters of one call. A letter with text that the database will never accept, because its
