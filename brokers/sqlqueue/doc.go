@@ -88,7 +88,8 @@
 //     those with its id in redrive_queue_messages.
 //   - SQLite has one writer at a time. Every publish and claim waits for the disk; concurrent ones share a commit.
 //     With _pragma=synchronous(normal) they do not wait, and a loss of power may take the last ones back.
-//   - The first publish to a new topic, in a transaction, blocks others to that topic until the transaction ends.
+//   - The first publish to a new topic, in a transaction, blocks others to that topic until the transaction ends. On
+//     MySQL, a new group of a topic waits for the transactions that publish to it.
 //   - Acked rows stay in PostgreSQL's tables until vacuum may remove them, which the oldest open transaction prevents.
 //     Claims start behind them, but do not leave a transaction open for days.
 //   - On PostgreSQL the claims of one queue come one after the other, for about a millisecond each.

@@ -67,6 +67,33 @@ func TestTxPublisher_Outbox(t *testing.T) {
 	})
 }
 
+// A group receives what is published after it has subscribed, also by a transaction that began before: MySQL's default
+// level, REPEATABLE READ, only shows a transaction the groups of its beginning. On a topic that was new meanwhile,
+// Publish failed.
+func TestTxPublisher_GroupOfLater(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
+		queue, db := openQueue(t, url), openDB(t, url)
+		_, err := queue.Subscriber(inGroup("first")).Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(t.Context(), "SELECT count(*) FROM redrive_queues") // a snapshot
+		require.NoError(t, err)
+		later, err := queue.Subscriber(inGroup("later")).Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		fresh, err := queue.Subscriber(inGroup("later")).Subscribe(t.Context(), "fresh")
+		require.NoError(t, err)
+		require.NoError(t, queue.TxPublisher(tx).Publish("orders", message.NewMessage("o", payload)))
+		require.NoError(t, queue.TxPublisher(tx).Publish("fresh", message.NewMessage("f", payload)))
+		require.NoError(t, tx.Commit())
+		for _, messages := range []<-chan *message.Message{later, fresh} {
+			receive(t, messages).Ack()
+		}
+	})
+}
+
 // The effect of a handler in InTx happens once, even though the message is delivered until it succeeds.
 func TestInTx_EffectHappensOnce(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/sqlqueue"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	processed "github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
@@ -48,6 +49,34 @@ func TestSession_OfTheServer(t *testing.T) {
 			require.NoError(t, queue.Publisher().Publish("later", message.NewMessage("2", payload)))
 			require.NoError(t, queue.Close())
 			require.Equal(t, 1, count(t, db, "SELECT count(*) FROM redrive_queue_messages"))
+		})
+	}
+}
+
+// A topic that a transaction has created, and takes back, is not one to publish to, although READ UNCOMMITTED shows it.
+func TestSession_ReadUncommitted(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(testing.TB, services.MySQLConfig) *services.MySQLServer{
+		"MariaDB": services.MariaDB, "MySQL": services.MySQL,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := start(t, services.MySQLConfig{Args: []string{"--transaction-isolation=READ-UNCOMMITTED"}}).Database(t)
+			queue, db := openQueue(t, url), openDB(t, url)
+			tx, err := db.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			require.NoError(t, queue.TxPublisher(tx).Publish("jobs", message.NewMessage("rolled back", payload)))
+			published := make(chan error, 1)
+			go func() { published <- queue.Publisher().Publish("jobs", message.NewMessage("confirmed", payload)) }()
+			waits := "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+			await.True(t, func() bool { return len(published) > 0 || count(t, db, waits) > 0 })
+			require.NoError(t, tx.Rollback())
+			require.NoError(t, <-published)
+			messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
+			require.NoError(t, err)
+			m := receive(t, messages)
+			require.Equal(t, "confirmed", m.UUID)
+			m.Ack()
 		})
 	}
 }
