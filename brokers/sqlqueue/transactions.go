@@ -72,9 +72,9 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 // changes, and not at all if it rolls back (the outbox). A delay starts with the call of Publish.
 //
 // tx is a *sql.Tx, or a *sql.Conn or wrapper in a transaction, on the database of this broker. The caller keeps it, and
-// must roll it back if Publish fails, because the error may have invalidated it. On PostgreSQL, a transaction above READ
-// COMMITTED only publishes to the groups that had subscribed when it began. The publisher needs no Close, and is as safe
-// for concurrent use as tx is.
+// must roll it back if Publish fails, because the error may have invalidated it. On PostgreSQL, a transaction above
+// READ COMMITTED only publishes to the groups that had subscribed when it began. The publisher needs no Close, and is
+// as safe for concurrent use as tx is.
 func (b *Broker) TxPublisher(tx DB) message.Publisher { return &txPublisher{broker: b, tx: tx} }
 
 type txPublisher struct {

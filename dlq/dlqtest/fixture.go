@@ -128,20 +128,25 @@ func ids(entries []dlq.Entry) []int64 {
 // newRun creates a run and freezes its set; holder has its lease.
 func (w *world) newRun(spec redrive.Spec, chunk int) *redrive.Run {
 	w.Helper()
-	spec = must(spec.Resolve())(w)
-	r := &redrive.Run{Run: wire.Run{
-		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana", ChangedAt: noon,
-		ChangedBy: "ana",
-	}}
-	require.NoError(w, w.CreateRun(w.Context(), r,
-		driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: r.ID}))
-	r = must(w.LeaseRun(w.Context(), r.ID, holder, noon, 1000*time.Hour))(w)
+	r := w.createRun(must(spec.Resolve())(w))
 	for r.FrozenTo < r.FreezeTo {
 		before := r.FrozenTo
 		r = must(w.FreezeRun(w.Context(), r.ID, holder, noon, chunk))(w)
 		require.Greater(w, r.FrozenTo, before)
 	}
 	return r
+}
+
+// createRun creates a run whose set is not frozen; holder has its lease.
+func (w *world) createRun(spec redrive.Spec) *redrive.Run {
+	w.Helper()
+	r := &redrive.Run{Run: wire.Run{
+		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana", ChangedAt: noon,
+		ChangedBy: "ana",
+	}}
+	require.NoError(w, w.CreateRun(w.Context(), r,
+		driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: r.ID}))
+	return must(w.LeaseRun(w.Context(), r.ID, holder, noon, 1000*time.Hour))(w)
 }
 
 const holder = "process 1"

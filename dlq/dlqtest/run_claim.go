@@ -216,6 +216,7 @@ func testRunFreeze(w *world) {
 		{redrive.Spec{Filter: orders, Limit: 5}, 3, 5},
 		{redrive.Spec{Filter: dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Parked}}}, 10, 24},
 		{redrive.Spec{Filter: dlq.Filter{IDs: []int64{list[9], list[2], list[3], list[9], list[19], 4711}}}, 2, 3},
+		{redrive.Spec{Filter: dlq.Filter{IDs: list[5:9]}, Limit: 2}, 10, 2},
 		{redrive.Spec{Filter: dlq.Filter{Topic: "none"}}, 10, 0},
 		{redrive.Spec{Filter: dlq.Filter{IDs: []int64{}}}, 10, 0}, // nothing, not everything
 	} {
@@ -230,6 +231,11 @@ func testRunFreeze(w *world) {
 			require.True(w, n == 0 || items[n-1].EntryID < item.EntryID)
 		}
 	}
+	// Each text is read, and elsewhere the store has no time for other writers meanwhile.
+	text := must(redrive.Spec{ID: "run-text", Filter: dlq.Filter{ErrorText: "no such text"}}.Resolve())(w)
+	r := w.createRun(text)
+	r = must(w.FreezeRun(w.Context(), r.ID, holder, noon, 10))(w)
+	require.Less(w, r.FrozenTo, r.FreezeTo, "a step reads at most 10 entries")
 	w.putMany(100, 103)
 	require.Len(w, w.itemsOf("run-0", ""), 18)
 	split := must(w.Split(w.Context(), dlq.Filter{}))(w)

@@ -27,8 +27,9 @@ type Store interface {
 	// LeaseRun leases the run to holder from at on, or extends its lease, and returns the run. A lease of 0 ends it. The
 	// error wraps ErrLeaseLost while another holder has the lease.
 	LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*Run, error)
-	// FreezeRun looks at the next entries, at most limit, and makes items of those that the run's filter selects: waiting,
-	// with the entry's current version and revision. It returns the run, whose FrozenTo is its FreezeTo at the end.
+	// FreezeRun makes items of the next entries that the run's filter selects, at most limit: waiting, with the entry's
+	// current version and revision. It reads the texts of at most limit. It returns the run, whose FrozenTo is its
+	// FreezeTo at the end.
 	FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*Run, error)
 	// NextItems returns waiting items with their entries and bodies, by entry id, following the entry after: at most
 	// limit, and at most bytes of payload, but at least one.

@@ -35,10 +35,15 @@ func (s *Store) FreezeRun(ctx context.Context, id, holder string, at time.Time, 
 }
 
 func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) error {
-	if most := run.Spec.Limit; most > 0 {
-		limit = int(min(int64(limit), most-run.Counts.Total()))
-	}
 	f, last := run.Spec.Filter, run.FreezeTo
+	if f.ErrorText != "" || f.ReadsBodies() {
+		// Not further than limit entries: a transaction that reads all of a large file keeps its other writers waiting.
+		err := s.queryRow(ctx, tx, "SELECT coalesce(max(id), ?) FROM (SELECT id FROM dlq_entries WHERE id > ? AND id <= ?"+
+			" ORDER BY id LIMIT ?) few", last, run.FrozenTo, last, limit).Scan(&last)
+		if err != nil {
+			return err
+		}
+	}
 	if f.IDs != nil { // the parameters of a statement are limited
 		ids := slices.Compact(slices.Sorted(slices.Values(f.IDs)))
 		first, found := slices.BinarySearch(ids, run.FrozenTo)
@@ -49,6 +54,9 @@ func (s *Store) freeze(ctx context.Context, tx *sql.Tx, run *runRow, limit int) 
 		if first+len(f.IDs) < len(ids) {
 			last = f.IDs[len(f.IDs)-1]
 		}
+	}
+	if most := run.Spec.Limit; most > 0 {
+		limit = int(min(int64(limit), most-run.Counts.Total()))
 	}
 	if limit <= 0 || run.FrozenTo >= run.FreezeTo {
 		run.FrozenTo = run.FreezeTo
