@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -36,6 +37,10 @@ func newTurn() turn { return make(turn, 1) }
 // refusals is how often a publication refused by the broker is retried, for 1.5 s in all. A busy broker refuses
 // publications to a quorum queue that was declared a moment ago, and says the same when a queue is full.
 const refusals = 5
+
+// refusing is how long a channel may refuse publications before it is replaced. A channel of RabbitMQ 3 continues to
+// refuse those to a quorum queue after the queue's limit has been lifted, while other channels accept them.
+const refusing = 10 * time.Second
 
 // sendEach publishes batch in order and returns when the broker has confirmed or refused all of it, with an error for
 // each publication, nil for those that are confirmed. It waits out a lost connection, and repeats publications that
@@ -78,10 +83,14 @@ func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults
 		return nil
 	}
 	note := func(i int, err error) {
-		if errors.Is(err, errConnectionLost) || again && errors.Is(err, ErrRefused) {
+		refused := errors.Is(err, ErrRefused)
+		if errors.Is(err, errConnectionLost) || again && refused {
 			lost = append(lost, i)
-		} else {
-			faults[i] = err
+			return
+		}
+		faults[i] = err
+		if refused && time.Since(cc.opened) > refusing {
+			cc.refuses.Store(true)
 		}
 	}
 	flights := make([]*flight, 0, min(len(todo), window))
@@ -127,12 +136,7 @@ func (s *sender) open(ctx context.Context) (*confirmChannel, error) {
 		return old, nil
 	}
 	if old != nil && !old.ch.IsClosed() {
-		// Its confirms are missing. Closing it releases the callers that wait for them, which then publish on the new one.
-		s.link.tasks.Go(func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-			defer cancel()
-			_ = call(ctx, old.conn, old.ch.Close) // it is gone either way
-		})
+		s.link.tasks.Go(old.close) //nolint:contextcheck // it outlives the caller
 	}
 	cc, err := openConfirmChannel(ctx, s.link)
 	if err != nil {
@@ -162,7 +166,9 @@ type confirmChannel struct {
 	wire    *coalescing
 	ch      *amqp.Channel
 	slots   chan struct{} // one per publication in flight
-	suspect atomic.Bool   // a confirm is missing: the channel gets no further publications
+	opened  time.Time
+	suspect atomic.Bool // a confirm is missing: the channel gets no further publications
+	refuses atomic.Bool // nor does one that has refused some for too long
 	ended   chan struct{}
 	cause   *amqp.Error // once ended is closed
 	turn    turn        // to publish
@@ -186,7 +192,7 @@ func openConfirmChannel(ctx context.Context, l *connection) (*confirmChannel, er
 		return nil, err
 	}
 	cc := &confirmChannel{
-		link: l, conn: conn, wire: wire, ch: ch, slots: make(chan struct{}, window),
+		link: l, conn: conn, wire: wire, ch: ch, opened: time.Now(), slots: make(chan struct{}, window),
 		returns: ch.NotifyReturn(make(chan amqp.Return, window)),
 		ended:   make(chan struct{}), turn: newTurn(), pending: map[uint64]*flight{},
 	}
@@ -202,7 +208,28 @@ func openConfirmChannel(ctx context.Context, l *connection) (*confirmChannel, er
 }
 
 // usable reports whether the channel accepts new publications.
-func (cc *confirmChannel) usable() bool { return !cc.suspect.Load() && !cc.ch.IsClosed() }
+func (cc *confirmChannel) usable() bool {
+	return !cc.suspect.Load() && !cc.refuses.Load() && !cc.ch.IsClosed()
+}
+
+// close ends the channel after its last confirm. If confirms are missing it does not wait: closing it releases the
+// callers that wait for them, which then publish on another one.
+func (cc *confirmChannel) close() {
+	patience := time.NewTimer(closeTimeout)
+	defer patience.Stop()
+	for n := 0; n < window && !cc.suspect.Load(); n++ {
+		select {
+		case cc.slots <- struct{}{}:
+		case <-cc.ended:
+			return
+		case <-patience.C:
+			cc.suspect.Store(true)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = call(ctx, cc.conn, cc.ch.Close) // it is gone either way
+}
 
 // reserve takes a slot for one publication. While all are taken it calls free, which settles one of the caller's own
 // publications in flight, or returns false if there are none: otherwise two large batches could wait for each other.

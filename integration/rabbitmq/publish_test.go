@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -187,6 +189,31 @@ func TestPublish_WithoutPermissionIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	b := openBroker(t, restricted(t, r, url, map[string]string{"write": "^$"}), naming(brokers.Laravel()))
 	require.ErrorContains(t, b.Publisher().Publish("orders", newMessage("x")), "ACCESS_REFUSED")
+}
+
+// A channel of RabbitMQ 3.10 continues to refuse publications after an operator has lifted the limit of a queue: retries
+// were refused, and their consumer stood still, until the process was restarted.
+func TestPublish_ALiftedLimitIsNoticed(t *testing.T) {
+	t.Parallel()
+	for name, of := range map[string]func(testing.TB) *services.Rabbit{
+		"3": services.SharedRabbitMQ, "4": services.SharedRabbitMQ4,
+	} {
+		t.Run("on RabbitMQ "+name, func(t *testing.T) {
+			t.Parallel()
+			r := of(t)
+			url := r.VHost(t)
+			_, err := dialPlain(t, url).ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+			require.NoError(t, err)
+			b := openBroker(t, url, naming(brokers.Laravel()))
+			publish := func() error { return b.Publisher().Publish("orders", newMessage("x")) }
+			limit := map[string]any{"max-length": 1, "overflow": "reject-publish"}
+			require.NoError(t, r.Management().SetPolicy(t.Context(), vhostOf(t, url), "limit", ".*", limit))
+			await.True(t, func() bool { return errors.Is(publish(), rabbitmq.ErrRefused) })
+			require.NoError(t, r.Management().Do(t.Context(), http.MethodDelete, nil, nil, "policies", vhostOf(t, url), "limit"))
+			await.True(t, func() bool { return publish() == nil })
+			await.True(t, func() bool { return b.Stats().Channels == 1 }, "the other channel is closed")
+		})
+	}
 }
 
 // The number of connections and channels is bounded, whatever happens, and all are closed in the end.
