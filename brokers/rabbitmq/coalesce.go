@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -12,8 +13,11 @@ const coalesceLimit = 1 << 20
 
 // writeTimeout bounds one write to the broker. RabbitMQ stops reading from publishing connections while it is short of
 // memory or disk; a connection that has accepted nothing for this long is given up, and its publications fail or are
-// repeated on the next one.
-const writeTimeout = 10 * time.Second
+// repeated on the next one. A write is small, because a slow connection that accepts a large message is not given up.
+const (
+	writeTimeout = 10 * time.Second
+	writeSize    = 64 << 10
+)
 
 // coalescing is a connection that combines writes. amqp091-go makes one system call for every publication and every
 // ack; with many goroutines at work most of that time can be saved, also on the broker, which then reads, stores and
@@ -116,14 +120,16 @@ func (c *coalescing) run() {
 		}
 		c.mu.Unlock()
 
-		err := c.SetWriteDeadline(time.Now().Add(c.timeout))
-		if err == nil {
-			_, err = c.Conn.Write(sending)
-		}
-		if err != nil {
-			c.fail(err)
-			_ = c.Conn.Close() // the reader notices, and with it amqp091-go
-			return
+		for part := range slices.Chunk(sending, writeSize) {
+			err := c.SetWriteDeadline(time.Now().Add(c.timeout))
+			if err == nil {
+				_, err = c.Conn.Write(part)
+			}
+			if err != nil {
+				c.fail(err)
+				_ = c.Conn.Close() // the reader notices, and with it amqp091-go
+				return
+			}
 		}
 		if cap(sending) > 2*coalesceLimit {
 			sending = nil // do not keep the memory of one huge message

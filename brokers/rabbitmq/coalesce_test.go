@@ -44,6 +44,25 @@ func TestCoalescing_KeepsEveryWriteWholeAndInOrder(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// A slow peer gets a large message: each attempt to send it used to end the connection, for all who use it.
+func TestCoalescing_APeerThatReadsSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer server.Close()
+		c := coalesce(client, writeTimeout)
+		const size = 16 << 20
+		_, err := c.Write(make([]byte, size))
+		require.NoError(t, err)
+		part := make([]byte, 32<<10)
+		for range size / len(part) {
+			time.Sleep(time.Second) // virtual
+			_, err := io.ReadFull(server, part)
+			require.NoError(t, err)
+		}
+		require.NoError(t, c.Close())
+	})
+}
+
 // A peer that reads nothing lets the buffer fill up. A write still returns at once, because amqp091-go holds a lock
 // during it; a publisher waits for room until its own deadline or that of the connection.
 func TestCoalescing_APeerThatReadsNothing(t *testing.T) {
