@@ -117,7 +117,8 @@ type consumed struct {
 
 var (
 	errForgotten = errors.New("rabbitmq: the broker has forgotten the consumer")
-	errStarving  = errors.New("rabbitmq: the queue has messages, but the consumer gets none")
+	// errStarving is no failure: the queue may have a single active consumer, or one of a higher priority.
+	errStarving = fmt.Errorf("rabbitmq: the queue has messages, but the consumer gets none: %w", driver.ErrRenew)
 )
 
 // losesRecreatedQueues reports whether conn is to a RabbitMQ on which a consumer may seem alive but receive nothing.

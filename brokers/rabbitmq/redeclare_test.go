@@ -26,7 +26,7 @@ func TestStream_ThatTheBrokerForgotIsReplaced(t *testing.T) {
 		after    time.Duration
 	}{
 		"has no consumer":          {queue: amqp.Queue{}, want: errForgotten, after: checkEvery},
-		"starves":                  {queue: full, want: errStarving, after: checkEvery + recheckAfter},
+		"starves":                  {queue: full, want: driver.ErrRenew, after: checkEvery + recheckAfter},
 		"is idle":                  {queue: empty, after: quiet},
 		"is idle on RabbitMQ 3":    {version: "3.10.8", queue: empty, want: driver.ErrRenew, after: 2 * checkEvery},
 		"is busy":                  {queue: full, received: 1, after: quiet},
