@@ -136,7 +136,7 @@ func (s *sender) open(ctx context.Context) (*confirmChannel, error) {
 		return old, nil
 	}
 	if old != nil && !old.ch.IsClosed() {
-		s.link.tasks.Go(old.close) //nolint:contextcheck // it outlives the caller
+		s.link.tasks.Go(old.close)
 	}
 	cc, err := openConfirmChannel(ctx, s.link)
 	if err != nil {

@@ -604,6 +604,7 @@ func TestReplay_ForeignMessagesOfOneStageAreHandled(t *testing.T) {
 
 // rescheduleFailed is what a pipeline does with a failed message.
 func rescheduleFailed(t *testing.T, p *process, m *message.Message, failure string) {
+	t.Helper()
 	origin, _ := envelope.OriginFrom(m.Context())
 	next := envelope.RecordFailure(m, envelope.Failure{Err: envelope.Error{Message: failure}, Retry: 1})
 	if err := p.Reschedule(context.WithoutCancel(m.Context()), *origin, next, 5*time.Second); err != nil {
