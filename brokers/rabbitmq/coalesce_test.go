@@ -56,6 +56,7 @@ func TestCoalescing_APeerThatReadsSlowly(t *testing.T) {
 		part := make([]byte, 32<<10)
 		for range size / len(part) {
 			time.Sleep(time.Second) // virtual
+			synctest.Wait()
 			_, err := io.ReadFull(server, part)
 			require.NoError(t, err)
 		}

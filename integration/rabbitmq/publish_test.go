@@ -172,7 +172,8 @@ func TestPublish_TooLargeForTheBrokerFailsAlone(t *testing.T) {
 		if i%each == 0 {
 			size, want = 100_001+i, brokers.ErrTooLarge
 		}
-		if err := b.Publisher().Publish("orders", message.NewMessage(strconv.Itoa(i), make([]byte, size))); !errors.Is(err, want) {
+		err := b.Publisher().Publish("orders", message.NewMessage(strconv.Itoa(i), make([]byte, size)))
+		if !errors.Is(err, want) {
 			t.Errorf("message %d of %d bytes: %v", i, size, err)
 		}
 	})
@@ -191,8 +192,8 @@ func TestPublish_WithoutPermissionIsRefused(t *testing.T) {
 	require.ErrorContains(t, b.Publisher().Publish("orders", newMessage("x")), "ACCESS_REFUSED")
 }
 
-// A channel of RabbitMQ 3.10 continues to refuse publications after an operator has lifted the limit of a queue: retries
-// were refused, and their consumer stood still, until the process was restarted.
+// A channel of RabbitMQ 3.10 continues to refuse publications after an operator has lifted the limit of a queue:
+// retries were refused, and their consumer stood still, until the process was restarted.
 func TestPublish_ALiftedLimitIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]func(testing.TB) *services.Rabbit{
@@ -202,14 +203,16 @@ func TestPublish_ALiftedLimitIsNoticed(t *testing.T) {
 			t.Parallel()
 			r := of(t)
 			url := r.VHost(t)
-			_, err := dialPlain(t, url).ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+			_, err := dialPlain(t, url).ch.QueueDeclare("orders", true, false, false, false,
+				amqp.Table{"x-queue-type": "quorum"})
 			require.NoError(t, err)
 			b := openBroker(t, url, naming(brokers.Laravel()))
 			publish := func() error { return b.Publisher().Publish("orders", newMessage("x")) }
 			limit := map[string]any{"max-length": 1, "overflow": "reject-publish"}
 			require.NoError(t, r.Management().SetPolicy(t.Context(), vhostOf(t, url), "limit", ".*", limit))
 			await.True(t, func() bool { return errors.Is(publish(), rabbitmq.ErrRefused) })
-			require.NoError(t, r.Management().Do(t.Context(), http.MethodDelete, nil, nil, "policies", vhostOf(t, url), "limit"))
+			err = r.Management().Do(t.Context(), http.MethodDelete, nil, nil, "policies", vhostOf(t, url), "limit")
+			require.NoError(t, err)
 			await.True(t, func() bool { return publish() == nil })
 			await.True(t, func() bool { return b.Stats().Channels == 1 }, "the other channel is closed")
 		})
