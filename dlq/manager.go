@@ -195,7 +195,8 @@ func (m *Manager) publish(ctx context.Context, claimed *Entry) error {
 	}
 	// The claim's numbers go into the headers, even if the entry has changed since.
 	claimed.Body = full.Body
-	ctx, cancel := context.WithTimeout(envelope.WithExistingOnly(ctx), m.cfg.PublishTimeout)
+	// A caller that gives up meanwhile, such as a browser, must not make a message that the broker gets one that was not sent.
+	ctx, cancel := context.WithTimeout(envelope.WithExistingOnly(context.WithoutCancel(ctx)), m.cfg.PublishTimeout)
 	defer cancel()
 	return m.cfg.Redriver.Reschedule(ctx, claimed.Origin, RedriveMessage(claimed), 0) //nolint:contextcheck // the message has its own
 }
