@@ -153,6 +153,8 @@ func TestPayload_PatternsMatchDecodedText(t *testing.T) {
 			"text/plain; charset=utf-7", "ana+AEA-example",
 			"[redacted]: not text in UTF-8 (text/plain; charset=utf-7)",
 		},
+		"a URL in JSON": {"", `{"to":"https:\/\/x?mail=ana%40example&n=1"}`, `{"to":"https://x?mail=[redacted]\u0026n=1"}`},
+		"a form":        {"application/x-www-form-urlencoded", `mail=ana%40example&n=1`, `mail=[redacted]&n=1`},
 		"latin":         {"text/plain; charset=iso-8859-1", "ana@example", "[redacted]"},
 		"nothing there": {"", `{"a":"b\u00e9","n":1.50}`, `{"a":"b\u00e9","n":1.50}`},
 	} {
@@ -162,7 +164,14 @@ func TestPayload_PatternsMatchDecodedText(t *testing.T) {
 		})
 	}
 	require.Equal(t, "[redacted]", r.Text("ana\xff@example"))
-	require.Equal(t, "mail [redacted]", r.Text(`mail ana\u0040example`))
+	for text, want := range map[string]string{
+		`mail ana\u0040example`: "mail [redacted]", `\ud83d ana\u0040example\u0021`: `\ud83d [redacted]\u0021`,
+		`Get "https://bank/?mail=ana%40example&n=%2F": 404`: `Get "https://bank/?mail=[redacted]&n=%2F": 404`,
+		"ana%2540example%25": "[redacted]%25", "%61n%61@ex%C3%A9": "[redacted]%C3%A9", "50% of ana%40x, 100%": "50% of [redacted], 100%",
+		"%40%zz%": "%40%zz%", "ana@bob@carl%21": "[redacted]@carl%21", "%ff%fe ana%40x": "%ff%fe [redacted]",
+	} {
+		require.Equal(t, want, r.Text(text))
+	}
 }
 
 // Every text of an entry is redacted, that of future columns included; nothing is left against which a guess could be

@@ -93,8 +93,8 @@ func (r *Rules) Empty() bool {
 // HidesText reports whether there are patterns.
 func (r *Rules) HidesText() bool { return r != nil && len(r.texts) > 0 }
 
-// Text hides what the patterns match, even where it is written with the escapes of JSON. With patterns, text that is
-// not valid UTF-8 is hidden as a whole: it may have another encoding.
+// Text hides what the patterns match in a text, as it is written or with the escapes of JSON and URLs resolved. With
+// patterns, text that is not valid UTF-8 is hidden as a whole: it may have another encoding.
 func (r *Rules) Text(text string) string {
 	if !r.HidesText() {
 		return text
@@ -102,34 +102,60 @@ func (r *Rules) Text(text string) string {
 	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
 		return Mask
 	}
-	if meant := unescaped(text); meant != text && r.matched(meant) != meant {
-		text = meant
-	}
-	return r.matched(text)
-}
-
-func (r *Rules) matched(text string) string {
+	meant, at := unescaped(text)
+	var found [][]int
 	for _, pattern := range r.texts {
-		text = pattern.ReplaceAllLiteralString(text, Mask)
+		found = append(found, pattern.FindAllStringIndex(text, -1)...)
+		for _, match := range pattern.FindAllStringIndex(meant, -1) {
+			found = append(found, []int{at[match[0]], at[match[1]]})
+		}
 	}
-	return text
+	slices.SortFunc(found, slices.Compare)
+	var shown strings.Builder
+	end := 0
+	for _, match := range found {
+		if match[0] >= end {
+			shown.WriteString(text[end:match[0]] + Mask)
+		}
+		end = max(end, match[1])
+	}
+	shown.WriteString(text[end:])
+	return shown.String()
 }
 
-var escape = regexp.MustCompile(`\\+u[0-9a-fA-F]{4}`)
+var escape = regexp.MustCompile(`\\+u[0-9a-fA-F]{4}|%(?:25)*[0-9a-fA-F]{2}`)
 
-// unescaped is text with its JSON escapes resolved, no matter how often it was escaped. Halves of surrogate pairs are
-// left as they are.
-func unescaped(text string) string {
-	if !strings.Contains(text, `\u`) {
-		return text
+// unescaped is text with its escapes resolved, no matter how often it was escaped, and where each of its bytes is in
+// text; empty if nothing is escaped. Halves of surrogate pairs are left as they are.
+func unescaped(text string) (meant string, at []int) {
+	escapes := escape.FindAllStringIndex(text, -1)
+	if len(escapes) == 0 {
+		return "", nil
 	}
-	return escape.ReplaceAllStringFunc(text, func(found string) string {
-		code, err := strconv.ParseUint(found[len(found)-4:], 16, 32)
-		if err != nil || !utf8.ValidRune(rune(code)) { //nolint:gosec // 16 bits
-			return found
+	out, end := make([]byte, 0, len(text)), 0
+	for _, e := range append(escapes, []int{len(text), len(text)}) {
+		for ; end < e[0]; end++ {
+			out, at = append(out, text[end]), append(at, end)
 		}
-		return string(rune(code)) //nolint:gosec // 16 bits
-	})
+		digits := text[max(e[0], e[1]-2):e[1]]
+		if strings.HasPrefix(text[e[0]:], `\`) {
+			digits = text[e[1]-4 : e[1]]
+		}
+		code, err := strconv.ParseUint(digits, 16, 16)
+		switch char := rune(code); { //nolint:gosec // 16 bits
+		case err != nil || !utf8.ValidRune(char): // the end, or half of a pair
+			continue
+		case len(digits) == 2:
+			out = append(out, byte(code))
+		default:
+			out = utf8.AppendRune(out, char)
+		}
+		for len(at) < len(out) {
+			at = append(at, e[0])
+		}
+		end = e[1]
+	}
+	return string(out), append(at, len(text))
 }
 
 // Header is the visible part of a header's value.
