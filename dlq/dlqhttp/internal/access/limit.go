@@ -60,11 +60,8 @@ func (l *Limiter) bucket(name string, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.buckets[name]
-	if b == nil {
-		if len(l.buckets) >= maxBuckets {
-			l.sweep(now)
-		}
-		if len(l.buckets) >= maxBuckets {
+	if b == nil && len(l.buckets) >= maxBuckets {
+		if l.sweep(now); len(l.buckets) >= maxBuckets {
 			name = ""
 			b = l.buckets[name]
 		}

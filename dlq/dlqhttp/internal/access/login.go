@@ -128,14 +128,6 @@ func (l *Login) discovered(ctx context.Context) (*oidc.Provider, *oauth2.Config,
 	}, nil
 }
 
-// flow is the cookie of a person who is at the provider.
-func (l *Login) flow() string {
-	if l.secure {
-		return "__Host-redrive_login"
-	}
-	return "redrive_login"
-}
-
 // Start sends a person to the provider. A separate cookie has what they must return with: a state, a nonce and the
 // verifier of PKCE.
 func (l *Login) Start(w http.ResponseWriter, r *http.Request) error {
@@ -147,7 +139,7 @@ func (l *Login) Start(w http.ResponseWriter, r *http.Request) error {
 	kept := url.Values{
 		"state": {state}, "nonce": {nonce}, "verifier": {verifier}, "to": {local(r.URL.Query().Get("to"), l.prefix)},
 	}
-	l.set(w, l.flow(), kept.Encode(), atProvider)
+	l.set(w, l.cookie(flowCookie), kept.Encode(), atProvider)
 	http.Redirect(w, r, client.AuthCodeURL(state, oidc.Nonce(nonce), oauth2.S256ChallengeOption(verifier)),
 		http.StatusFound)
 	return nil
@@ -159,11 +151,11 @@ var ErrLogin = errors.New("the login did not succeed")
 // Finish handles a person's return from the provider, and begins their session. It returns who they are, and where they
 // wanted to go; the error wraps [ErrLogin] when the provider, or what they bring, does not prove it.
 func (l *Login) Finish(w http.ResponseWriter, r *http.Request) (who Principal, to string, err error) {
-	c, err := r.Cookie(l.flow())
+	c, err := r.Cookie(l.cookie(flowCookie))
 	if err != nil {
 		return who, "", fmt.Errorf("%w: it was not started in this browser, or too long ago", ErrLogin)
 	}
-	l.set(w, l.flow(), "", -time.Second) // a login can only be used once
+	l.set(w, l.cookie(flowCookie), "", -time.Second) // a login can only be used once
 	kept, err := url.ParseQuery(c.Value)
 	q := r.URL.Query()
 	if err != nil || kept.Get("state") == "" ||
@@ -229,8 +221,8 @@ func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, 
 // entered it.
 func (l *Login) principal(claims map[string]any) (Principal, error) {
 	name, _ := claims[l.cfg.NameClaim].(string)
-	if name = clean(name); name == "" {
-		return Principal{}, fmt.Errorf("%w: the provider returned no %s", ErrLogin, l.cfg.NameClaim)
+	if !Proper(name) {
+		return Principal{}, fmt.Errorf("%w: the provider returned no readable %s", ErrLogin, l.cfg.NameClaim)
 	}
 	if verified, given := claims["email_verified"].(bool); l.cfg.NameClaim == "email" && given && !verified {
 		return Principal{}, fmt.Errorf("%w: the provider has not verified the address %.100s", ErrLogin, name)

@@ -79,9 +79,9 @@ func (p *proxy) Authenticate(r *http.Request) (Principal, error) {
 	if !trusted || len(names) == 0 {
 		return Principal{}, ErrNoCredentials
 	}
-	name := strings.TrimSpace(names[0])
-	if len(names) > 1 || name == "" {
-		return Principal{}, fmt.Errorf("%w: the proxy sends no single %s", ErrBadCredentials, p.cfg.UserHeader)
+	name := names[0]
+	if len(names) > 1 || !Proper(name) {
+		return Principal{}, fmt.Errorf("%w: the proxy sends no single, readable %s", ErrBadCredentials, p.cfg.UserHeader)
 	}
 	role := max(p.cfg.Default, p.cfg.Users[name])
 	for _, header := range r.Header.Values(p.cfg.GroupsHeader) {

@@ -34,18 +34,21 @@ func NewSessions(store driver.PeopleStore, life time.Duration, secure bool) *Ses
 	}
 }
 
-// cookie is the name of the session's cookie.
-func (s *Sessions) cookie() string {
+// The cookies of a session, and of a person who is at the provider.
+const sessionCookie, flowCookie = "redrive_session", "redrive_login"
+
+// cookie is the full name of a cookie.
+func (s *Sessions) cookie(name string) string {
 	if s.secure {
-		return "__Host-redrive_session"
+		return "__Host-" + name
 	}
-	return "redrive_session"
+	return name
 }
 
 // Authenticate finds a cookie's session. An unknown cookie is not a wrong credential: sessions expire, and 26 random
 // letters cannot be guessed.
 func (s *Sessions) Authenticate(r *http.Request) (Principal, error) {
-	c, err := r.Cookie(s.cookie())
+	c, err := r.Cookie(s.cookie(sessionCookie))
 	if err != nil || c.Value == "" || r.Header.Get("Authorization") != "" {
 		return Principal{}, ErrNoCredentials
 	}
@@ -96,19 +99,19 @@ func (s *Sessions) Begin(ctx context.Context, w http.ResponseWriter, who Princip
 		return err
 	}
 	s.remember(session.Digest, who, now, session.ExpiresAt)
-	s.set(w, s.cookie(), secret, s.life)
+	s.set(w, s.cookie(sessionCookie), secret, s.life)
 	return nil
 }
 
 // HasSession reports whether the caller has a session.
 func (s *Sessions) HasSession(r *http.Request) bool {
-	c, err := r.Cookie(s.cookie())
+	c, err := r.Cookie(s.cookie(sessionCookie))
 	return err == nil && c.Value != "" && r.Header.Get("Authorization") == ""
 }
 
 // End logs out.
 func (s *Sessions) End(w http.ResponseWriter, r *http.Request) error {
-	c, err := r.Cookie(s.cookie())
+	c, err := r.Cookie(s.cookie(sessionCookie))
 	if err != nil {
 		return nil //nolint:nilerr // no one is logged in
 	}
@@ -117,7 +120,7 @@ func (s *Sessions) End(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s.known.forget(digest)
-	s.set(w, s.cookie(), "", -time.Second)
+	s.set(w, s.cookie(sessionCookie), "", -time.Second)
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"unicode"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -164,9 +163,7 @@ func (a *API) validationList(ctx context.Context, in *validationInput) (*validat
 
 func (a *API) validationResolve(ctx context.Context, in *resolveInput) (*wire.ValidationEvent, error) {
 	who := by(ctx, "")
-	if strings.ContainsFunc(in.ResolvedBy, func(r rune) bool {
-		return unicode.IsControl(r) || unicode.Is(unicode.Cf, r)
-	}) {
+	if in.ResolvedBy != "" && !access.Proper(in.ResolvedBy) {
 		return nil, huma.NewError(http.StatusUnprocessableEntity, "validation failed",
 			&huma.ErrorDetail{Location: "query.resolvedBy", Message: "expected a name without control characters"})
 	}
