@@ -276,7 +276,7 @@ func (a *app) completeTopics() cobra.CompletionFunc {
 			return nil, err
 		}
 		return stats.ByTopic, nil
-	}, func(t *wire.NamedCounts) string { return t.Name })
+	}, func(t *wire.NamedCounts) string { return printable(t.Name, false) })
 }
 
 func (a *app) completeGroups() cobra.CompletionFunc {

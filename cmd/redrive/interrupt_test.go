@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Ctrl-C in the middle of a run pauses it and prints how to continue; that continues with the rest, and sends nothing
@@ -132,7 +134,19 @@ func TestCompletion(t *testing.T) {
 			require.Contains(t, out.String(), want)
 		})
 	}
+	letters, err := dlq.Open(t.Context(), "sqlite:"+store, dlq.WithoutSpool())
+	require.NoError(t, err)
+	_, err = letters.Store().Put(t.Context(), dlq.NewEntry(&envelope.DeadLetter{
+		Message: message.NewMessage("evil", nil), Origin: envelope.Origin{Topic: "evil\x1b]0;title\a"}, At: time.Now(),
+		Reason: envelope.ReasonMalformed,
+	}))
+	require.NoError(t, err)
+	require.NoError(t, letters.Close())
 	var out, faults bytes.Buffer
+	require.Equal(t, exitOK, play1(t, []string{"__complete", "dlq", "list", "--topic", ""}, &out, &faults))
+	require.NotContains(t, out.String(), "\x1b", "what a message says controls no terminal")
+	require.Contains(t, out.String(), "evil")
+	out.Reset()
 	require.Equal(t, exitOK, play1(t, []string{"completion", "bash"}, &out, &faults))
 	require.Contains(t, out.String(), "complete")
 }
