@@ -1,9 +1,12 @@
 package dlqhttp_test
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -123,4 +126,33 @@ func findsNothingOut(t *testing.T, s *server) {
 			require.Contains(t, a.body, "admin", "whom to ask")
 		})
 	}
+}
+
+// The live page has texts of services, some of which come from messages, and the names of people.
+func TestRedaction_LivePage(t *testing.T) {
+	rules, err := redact.New(redact.Config{Texts: []string{`[a-z]+@[a-z]+`}})
+	require.NoError(t, err)
+	s := newServer(t, func(c *dlqhttp.Config) {
+		c.Auth, c.Redaction, c.RevealTo = bearer(t), rules, dlqhttp.Admin
+		c.Depths = func(context.Context) ([]dlqhttp.Depth, error) {
+			return []dlqhttp.Depth{{Topic: "orders of ana@depth", Group: "ana@group", Messages: 1}}, errors.New("ana@broker")
+		}
+	})
+	services, ok := driver.As[driver.ServiceStore](s.letters.Store())
+	require.True(t, ok)
+	_, err = services.Beat(t.Context(), &driver.ServiceReport{
+		Service: "shop", Process: "1", At: time.Now(), CanPause: true, Problem: "ana@problem",
+		Queues:   []driver.ServiceQueue{{Topic: "ana@topic", Consumer: "ana@consumer", Handler: "ana@handler", Handling: 1}},
+		Circuits: []driver.Circuit{{Key: "ana@circuit", State: "open"}},
+	})
+	require.NoError(t, err)
+	require.NoError(t, s.manager.PauseIntake(t.Context(), "shop", true, dlq.By{Actor: "ana@ops"}))
+	html := []string{"Accept", "text/html"}
+	whole := s.ask(t, http.MethodGet, "/live", "", append(as("admin"), html...)...).body
+	for _, secret := range []string{"depth", "group", "broker", "problem", "topic", "consumer", "handler", "circuit", "ops"} {
+		require.Contains(t, whole, "ana@"+secret)
+	}
+	part := s.ask(t, http.MethodGet, "/live", "", append(as("viewer"), html...)...).body
+	require.Contains(t, part, redact.Mask)
+	require.NotContains(t, part, "ana@")
 }

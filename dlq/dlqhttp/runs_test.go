@@ -6,15 +6,17 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
-
-	"github.com/redrive-go/redrive/dlq/redrive"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/client"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -136,6 +138,45 @@ func TestStreams(t *testing.T) {
 	s.handler.EndStreams()
 	_, more := <-events
 	require.False(t, more)
+}
+
+// panicking panics when a run is read, once it is told to.
+type panicking struct {
+	*sqlstore.Store
+
+	now atomic.Bool
+}
+
+func (p *panicking) Run(ctx context.Context, id string) (*redrive.Run, error) {
+	if p.now.Load() {
+		panic("boom")
+	}
+	return p.Store.Run(ctx, id)
+}
+
+// A stream reads its run in another goroutine: when that panics, the stream ends, its slot is free, and the process
+// lives.
+func TestStreams_Panic(t *testing.T) {
+	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Limits.Streams = bearer(t), 1 })
+	s.seed(t, 1)
+	_, err := s.runner.StartRun(t.Context(), redrive.Spec{ID: "slow", Paused: true}, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	runs, ok := driver.As[*sqlstore.Store](s.letters.Store())
+	require.True(t, ok)
+	store := &panicking{Store: runs}
+	s.cfg.Runner, err = redrive.NewRunner(redrive.Config{Store: store})
+	require.NoError(t, err)
+	s = s.restarted(t)
+	events := s.watch(t, "slow")
+	require.Equal(t, "paused", (<-events).state)
+	store.now.Store(true)
+	_, more := <-events
+	require.False(t, more)
+	require.Contains(t, s.log.String(), "progress stream ended")
+	require.Contains(t, s.log.String(), "boom")
+	store.now.Store(false)
+	require.Equal(t, "paused", (<-s.watch(t, "slow")).state)
+	s.handler.EndStreams()
 }
 
 // The list continues page by page over the runs of its start, by the Link header and by the cursor.

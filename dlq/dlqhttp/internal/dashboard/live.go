@@ -105,8 +105,7 @@ func (r *request) live() error {
 		return err
 	}
 	data := liveOf(n, r.sees.Text)
-	data.NoDepths = r.cfg.Depths == nil
-	data.Problem = r.sees.Text(n.problem)
+	data.NoDepths, data.Problem = r.cfg.Depths == nil, r.sees.Text(n.problem)
 	return r.page("live", view{Title: "Live", Nav: "live", Live: true, Every: liveEvery, At: at, Data: data})
 }
 
@@ -141,6 +140,7 @@ func liveOf(n *nowData, shown func(string) string) *liveData {
 	}
 	for i := range n.services {
 		s := serviceOf(&n.services[i], n.at)
+		s.Pause.By = shown(s.Pause.By)
 		for _, p := range s.Processes {
 			if n.at.Sub(p.At) > silentAfter {
 				continue // its report is obsolete
