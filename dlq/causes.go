@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,9 +44,7 @@ type (
 // Recurrence compares the causes of the last period with those of the previous one. The error wraps [ErrInvalid] for a
 // period that is not one or more whole hours.
 func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrence, error) {
-	if q.Period == 0 {
-		q.Period = defaultRecurrencePeriod
-	}
+	q.Period = cmp.Or(q.Period, defaultRecurrencePeriod)
 	if q.Period < time.Hour || q.Period%time.Hour != 0 {
 		return nil, fmt.Errorf("dlq: recurrence: %w: the period is %s: whole hours, one at least", ErrInvalid, q.Period)
 	}
@@ -58,13 +57,16 @@ func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrenc
 		New: []RecurringCause{}, Growing: []RecurringCause{}, Returning: []RecurringCause{}, Fixed: []RecurringCause{},
 		Steady: []RecurringCause{},
 	}
-	groups, more, err := m.ListGroups(ctx, GroupQuery{Limit: driver.MaxPage, TrendSince: r.From.Add(-q.Period)})
+	groups, more, err := m.ListGroups(ctx, GroupQuery{Limit: driver.MaxGroups, TrendSince: r.From.Add(-q.Period)})
 	if err != nil {
 		return nil, err
 	}
 	r.Incomplete = more
 	if q.Shown != nil {
 		groups = q.Shown(groups)
+	}
+	if len(groups) > driver.MaxPage {
+		r.Incomplete, groups = true, groups[:driver.MaxPage]
 	}
 	for i := range groups {
 		addCause(r, &groups[i])
@@ -110,11 +112,7 @@ func addCause(r *Recurrence, g *driver.Group) {
 var ErrNoNotices = errors.New("this store does not record notifications")
 
 func (m *Manager) notices(ctx context.Context) (driver.NoticeStore, error) {
-	store, ok, err := optional[driver.NoticeStore](ctx, m.cfg.Store)
-	if err == nil && !ok {
-		err = fmt.Errorf("dlq: %w", ErrNoNotices)
-	}
-	return store, err
+	return required[driver.NoticeStore](ctx, m.cfg.Store, fmt.Errorf("dlq: %w", ErrNoNotices))
 }
 
 // Mute suppresses notifications of a cause for a period, or forever if it is 0, and replaces an earlier mute. The error

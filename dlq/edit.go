@@ -94,19 +94,6 @@ func (m *Manager) Body(ctx context.Context, id int64, revision int) (*Body, erro
 	return m.cfg.Store.Body(ctx, id, revision)
 }
 
-// Diff returns the difference between two revisions of an entry's body.
-func (m *Manager) Diff(ctx context.Context, id int64, from, to int) (payload.Diff, error) {
-	before, err := m.cfg.Store.Body(ctx, id, from)
-	if err != nil {
-		return payload.Diff{}, err
-	}
-	after, err := m.cfg.Store.Body(ctx, id, to)
-	if err != nil {
-		return payload.Diff{}, err
-	}
-	return payload.Compare(before, after), nil
-}
-
 // ApplyEdit returns the edited body and leaves the original unchanged. The error wraps [ErrInvalid] when the edit is
 // not possible.
 func (m *Manager) ApplyEdit(ctx context.Context, edit Edit, b *Body) (*Body, error) {

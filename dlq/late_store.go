@@ -140,6 +140,15 @@ func optional[T any](ctx context.Context, s Store) (found T, ok bool, err error)
 	return found, ok, nil
 }
 
+// required is optional with an error for a store that does not implement the interface.
+func required[T any](ctx context.Context, s Store, missing error) (T, error) {
+	found, ok, err := optional[T](ctx, s)
+	if err == nil && !ok {
+		err = missing
+	}
+	return found, err
+}
+
 // Put implements [Store].
 func (s *lateStore) Put(ctx context.Context, letters ...*Entry) ([]driver.Receipt, error) {
 	return late(ctx, s, func(store Store) ([]driver.Receipt, error) { return store.Put(ctx, letters...) })

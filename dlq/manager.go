@@ -97,18 +97,18 @@ func (m *Manager) Groups(ctx context.Context, q GroupQuery) ([]driver.Group, err
 	return m.cfg.Store.Groups(ctx, q)
 }
 
-// ListGroups is [Manager.Groups] and also reports whether there are more. With a limit of [driver.MaxPage], a full list
+// ListGroups is [Manager.Groups] and also reports whether there are more. With a limit of [driver.MaxGroups], a full list
 // counts as one with more, because no store can return an additional group.
 func (m *Manager) ListGroups(ctx context.Context, q GroupQuery) (groups []driver.Group, more bool, err error) {
 	limit := cmp.Or(q.Limit, driver.DefaultGroups)
-	if q.Limit = limit; limit > 0 && limit < driver.MaxPage {
+	if q.Limit = limit; limit > 0 && limit < driver.MaxGroups {
 		q.Limit++
 	}
 	groups, err = m.Groups(ctx, q)
 	if err != nil {
 		return nil, false, err
 	}
-	more = len(groups) > limit || limit == driver.MaxPage && len(groups) == limit
+	more = len(groups) > limit || limit == driver.MaxGroups && len(groups) == limit
 	return groups[:min(limit, len(groups))], more, nil
 }
 
@@ -139,12 +139,10 @@ func (m *Manager) AuditLog(ctx context.Context, f AuditFilter, p Page) ([]driver
 
 // Record appends records to the audit log that change no entry, such as reads and refusals.
 func (m *Manager) Record(ctx context.Context, records ...driver.AuditRecord) error {
-	log, ok, err := optional[driver.RecordStore](ctx, m.cfg.Store)
+	log, err := required[driver.RecordStore](ctx, m.cfg.Store,
+		fmt.Errorf("dlq: %w: %T can only record changes", ErrInvalid, m.cfg.Store))
 	if err != nil {
 		return err
-	}
-	if !ok {
-		return fmt.Errorf("dlq: %w: %T can only record changes", ErrInvalid, m.cfg.Store)
 	}
 	return log.Record(ctx, records...)
 }
@@ -290,12 +288,10 @@ func (m *Manager) change(ctx context.Context, id int64, by By, c driver.Change) 
 // Unarchive restores purged entries from the archive unchanged, and returns the ids of those restored. They can then be
 // restored to PENDING and redriven.
 func (m *Manager) Unarchive(ctx context.Context, by By, ids ...int64) ([]int64, error) {
-	store, ok, err := optional[driver.ArchiveStore](ctx, m.cfg.Store)
+	store, err := required[driver.ArchiveStore](ctx, m.cfg.Store,
+		fmt.Errorf("dlq: unarchive: %w: this store has no archive", ErrInvalid))
 	if err != nil {
 		return nil, err
-	}
-	if !ok {
-		return nil, fmt.Errorf("dlq: unarchive: %w: this store has no archive", ErrInvalid)
 	}
 	return store.Unarchive(ctx, by, m.Now(ctx), ids...)
 }

@@ -67,13 +67,10 @@ func (a Approval) Resolve() (Approval, error) {
 // Reserve records in the store's ledger that an actor is about to send, and reports whether that is within the limit.
 // It sets the reservation's limit, window and time.
 func (a Approval) Reserve(ctx context.Context, store Store, r driver.Reservation) (bool, error) {
-	ledger, ok, err := optional[driver.LedgerStore](ctx, store)
+	ledger, err := required[driver.LedgerStore](ctx, store, fmt.Errorf(
+		"%w: %T does not count what a person sends, so no one may send without approval", ErrInvalid, store))
 	if err != nil {
 		return false, err
-	}
-	if !ok {
-		return false, fmt.Errorf("%w: %T does not count what a person sends, so no one may send without approval", ErrInvalid,
-			store)
 	}
 	r.Limit, r.Window, r.At = a.Above, a.Window, driver.Now(ctx, store)
 	return ledger.Reserve(ctx, r)

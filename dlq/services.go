@@ -14,12 +14,9 @@ var ErrNoServices = errors.New("this store does not keep reports of services")
 
 // Services returns, by name, the services with a report since then or that are paused. See package live.
 func (m *Manager) Services(ctx context.Context, since time.Time) ([]driver.Service, error) {
-	store, ok, err := optional[driver.ServiceStore](ctx, m.cfg.Store)
+	store, err := required[driver.ServiceStore](ctx, m.cfg.Store, ErrNoServices)
 	if err != nil {
 		return nil, err
-	}
-	if !ok {
-		return nil, ErrNoServices
 	}
 	return store.Services(ctx, since)
 }
@@ -27,12 +24,10 @@ func (m *Manager) Services(ctx context.Context, since time.Time) ([]driver.Servi
 // PauseIntake stops every process of a service from receiving messages, or resumes it. Messages in their handlers are
 // finished; a process reacts at its next report.
 func (m *Manager) PauseIntake(ctx context.Context, service string, pause bool, by By) error {
-	store, ok, err := optional[driver.ServiceStore](ctx, m.cfg.Store)
+	store, err := required[driver.ServiceStore](ctx, m.cfg.Store, ErrNoServices)
 	switch {
 	case err != nil:
-		return err
-	case !ok:
-		return fmt.Errorf("dlq: pause intake: %w", ErrNoServices)
+		return fmt.Errorf("dlq: pause intake: %w", err)
 	case service == "" || by.Actor == "":
 		return fmt.Errorf("dlq: pause intake: %w: a service and an actor are required", ErrInvalid)
 	}

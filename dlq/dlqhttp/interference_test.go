@@ -279,3 +279,43 @@ func TestNonInterference(t *testing.T) {
 		})
 	}
 }
+
+// However many causes look the same to a role, it sees one, with all of its entries, and the others next to it.
+func TestNonInterference_ManyCauses(t *testing.T) {
+	const variants = 1_100 // more than a caller may request
+	rules, err := redact.New(redact.Config{Texts: []string{`[a-z]+@[a-z]+`}})
+	require.NoError(t, err)
+	answers := func(mail func(i int) string) map[string]string {
+		s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Redaction, c.RevealTo = bearer(t), rules, dlqhttp.Admin })
+		at := time.Now().Add(-2 * time.Hour).Truncate(time.Hour)
+		letters := make([]*dlq.Entry, 0, variants+1)
+		for i := range variants + 1 {
+			text := "no account of " + mail(i)
+			if i == variants {
+				text = "the bank is closed"
+			}
+			letters = append(letters, dlq.NewEntry(&envelope.DeadLetter{
+				Message: message.NewMessage(fmt.Sprint(i), nil), Reason: envelope.ReasonExhausted, At: at,
+				Err: envelope.Error{Message: text}, Handler: "pay", Origin: envelope.Origin{Broker: "mem", Topic: "orders"},
+			}))
+		}
+		_, err := s.letters.Store().Put(t.Context(), letters...)
+		require.NoError(t, err)
+		all := map[string]string{}
+		for _, request := range []string{
+			"/api/v1/groups", "/api/v1/groups?limit=1000", "/api/v1/groups?limit=1", "/api/v1/stats", "/api/v1/report",
+			"/groups", "/report", "/report.md", "/report.json", "/",
+		} {
+			all[request] = shown(t, s, "viewer", "GET "+request, "")
+		}
+		require.Contains(t, all["/api/v1/groups"], `"pending":1100`)
+		return all
+	}
+	letter := func(n int) string { return string(rune('a' + n)) }
+	one := answers(func(int) string { return "ana@example" })
+	many := answers(func(i int) string { return letter(i%26) + letter(i/26%26) + letter(i/676) + "@example" })
+	for request := range one {
+		left, right := masked(one[request], many[request])
+		require.Equal(t, left, right, request)
+	}
+}

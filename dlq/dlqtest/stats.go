@@ -41,7 +41,7 @@ func testGroups(w *world) {
 	}))(w)
 	require.Equal(w, groups[1:2], cpf)
 	require.Len(w, w.all(dlq.Filter{Fingerprint: cpf[0].Fingerprint}), 4)
-	for _, q := range []dlq.GroupQuery{{Limit: -1}, {Limit: driver.MaxPage + 1}, {Status: "x; DROP TABLE"}} {
+	for _, q := range []dlq.GroupQuery{{Limit: -1}, {Limit: driver.MaxGroups + 1}, {Status: "x; DROP TABLE"}} {
 		_, err := w.Groups(w.Context(), q)
 		require.ErrorIs(w, err, dlq.ErrInvalid)
 	}

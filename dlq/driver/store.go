@@ -149,6 +149,7 @@ const (
 
 	MaxPage       = wire.MaxPage
 	DefaultGroups = wire.DefaultGroups
+	MaxGroups     = wire.MaxGroups
 	RecentSpan    = wire.RecentSpan
 	RecentSpans   = wire.RecentSpans
 )

@@ -77,9 +77,16 @@ func (n *Notifier) find(ctx context.Context, now time.Time) ([]wire.Notice, erro
 // the dashboard.
 func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]bool) ([]wire.Notice, error) {
 	since := now.Add(-window)
-	groups, err := n.store.Groups(ctx, driver.GroupQuery{
-		SeenSince: since, TrendSince: since.Add(-n.cfg.Quiet), Limit: driver.MaxPage,
-	})
+	query := driver.GroupQuery{SeenSince: since, TrendSince: since.Add(-n.cfg.Quiet), Limit: driver.MaxGroups}
+	groups, err := n.store.Groups(ctx, query)
+	if err == nil && n.cfg.Redaction.HidesText() {
+		// A group is not new to people who saw an older one that looks the same.
+		recent := groups
+		query.SeenSince = time.Time{}
+		groups, err = n.store.Groups(ctx, query)
+		groups = slices.DeleteFunc(groups, func(g driver.Group) bool { return !g.LastSeen.Before(since) })
+		groups = append(groups, recent...)
+	}
 	if err != nil {
 		return nil, err
 	}

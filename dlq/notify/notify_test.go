@@ -412,6 +412,23 @@ func TestNotifier_SendsOnlyWhatViewersSee(t *testing.T) {
 	require.Contains(t, posts[1].notice.Text, "something else")
 }
 
+// A cause with other hidden values is not new to people to whom the old one looks the same.
+func TestNotifier_HiddenVariantIsNotNew(t *testing.T) {
+	t.Parallel()
+	letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t)
+	rules, err := redact.New(redact.Config{Texts: []string{`[a-z]+@[a-z]+`}})
+	require.NoError(t, err)
+	die(t, letters, "no account of ana@example", time.Now().Add(-72*time.Hour))
+	serve(t, notify.Config{
+		Store: letters.Store(), Redaction: rules, Receivers: []notify.Receiver{ops.hook("ops")},
+	}, letters)
+	begun(t, letters, 1)
+	die(t, letters, "no account of bob@example", time.Now())
+	first := ops.await(t, 1)[0]
+	require.Equal(t, "regressed_cause", first.notice.Kind, first.notice.Text)
+	require.EqualValues(t, 2, first.notice.Cause.Counts.Pending)
+}
+
 // A receiver gets a bounded number of notices an hour.
 func TestNotifier_Rate(t *testing.T) {
 	t.Parallel()

@@ -6,15 +6,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // sample previews one payload under a jq expression.
-func sample(t *testing.T, payload, jq string) (after, problem string) {
+func sample(t *testing.T, text, jq string) (after, problem string) {
 	t.Helper()
 	store := newStore(t)
 	d := death(1)
-	d.Message.Payload = []byte(payload)
+	d.Message.Payload = []byte(text)
 	id := stored(t, store, d)
 	c := &consumer{silent: true}
 	m := operate(t, store, c)
@@ -26,7 +27,7 @@ func sample(t *testing.T, payload, jq string) (after, problem string) {
 	require.NoError(t, err)
 	original, err := m.Body(t.Context(), id, 0)
 	require.NoError(t, err)
-	require.Equal(t, payload, string(original.Payload), "the original is kept")
+	require.Equal(t, text, string(original.Payload), "the original is kept")
 	if problem := preview.Sample[0].Problem; problem != "" {
 		require.Equal(t, redrive.Counts{Skipped: 1}, run.Counts)
 		items, err := m.RunItems(t.Context(), run.ID, redrive.ItemFilter{})
@@ -36,7 +37,7 @@ func sample(t *testing.T, payload, jq string) (after, problem string) {
 		return "", problem
 	}
 	sent := string(c.sent[0].Payload)
-	require.Equal(t, sent != payload, !preview.Sample[0].Diff.Empty(), "the preview matches the run")
+	require.Equal(t, sent != text, !preview.Sample[0].Diff.Empty(), "the preview matches the run")
 	return sent, ""
 }
 
@@ -113,9 +114,11 @@ func TestRun_JQOverASet(t *testing.T) {
 	require.NoError(t, err)
 	e := listing.Entries[0]
 	require.Equal(t, 1, e.Revision)
-	diff, err := m.Diff(t.Context(), e.ID, 0, 1)
+	before, err := m.Body(t.Context(), e.ID, 0)
 	require.NoError(t, err)
-	require.Contains(t, diff.String(), "+  \"n\": 10")
+	after, err := m.Body(t.Context(), e.ID, 1)
+	require.NoError(t, err)
+	require.Contains(t, payload.Compare(before, after).String(), "+  \"n\": 10")
 	records, err := m.Audit(t.Context(), e.ID)
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"revision": "1"}, records[0].Detail)

@@ -28,8 +28,8 @@ const (
 func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, error) {
 	return reading(s, "groups", func() ([]driver.Group, error) {
 		q.Limit = cmp.Or(q.Limit, driver.DefaultGroups)
-		if q.Limit < 1 || q.Limit > driver.MaxPage {
-			return nil, fmt.Errorf("%w: limit %d: from 1 to %d", dlq.ErrInvalid, q.Limit, driver.MaxPage)
+		if q.Limit < 1 || q.Limit > driver.MaxGroups {
+			return nil, fmt.Errorf("%w: limit %d: from 1 to %d", dlq.ErrInvalid, q.Limit, driver.MaxGroups)
 		}
 		rank := "pending + retrying + parked + resolved + discarded"
 		if q.Status != "" {

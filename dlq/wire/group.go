@@ -148,6 +148,10 @@ type GroupQuery struct {
 // DefaultGroups is how many groups a query without a limit returns.
 const DefaultGroups = 10
 
+// MaxGroups is the maximum number of groups of a query: more than a caller may request, so that those which look the
+// same to it become one before its limit applies.
+const MaxGroups = 10_000
+
 // StatsQuery selects statistics.
 type StatsQuery struct {
 	Since time.Time `query:"since" doc:"The start of the hourly curve. Defaults to seven days ago."`

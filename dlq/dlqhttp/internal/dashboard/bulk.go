@@ -24,10 +24,7 @@ type bulkAction struct {
 }
 
 var bulkActions = map[string]bulkAction{
-	"resolve": {
-		driver.ActionResolve, "Resolve", "resolved",
-		"They are taken care of elsewhere. Nothing is sent.",
-	},
+	"resolve": {driver.ActionResolve, "Resolve", "resolved", "They are taken care of elsewhere. Nothing is sent."},
 	"discard": {
 		driver.ActionDiscard, "Discard", "discarded",
 		"They are given up. They are kept, and can be restored until they are purged.",

@@ -204,10 +204,7 @@ func (r *request) run() error {
 	data := runData{
 		namedRun: namedRun{run, r.nameOf(&run)}, Chips: used.Chips(), Own: r.started(stored.run),
 		Show: show, Next: stored.next, Actions: runActions(run.State), Parts: partsOf(run.Counts),
-		Audit: r.auditRows(driver.FoldAudit(r.sees.Audit(stored.records))),
-	}
-	for i := range stored.items {
-		data.Items = append(data.Items, r.sees.Item(&stored.items[i]))
+		Audit: r.auditRows(driver.FoldAudit(r.sees.Audit(stored.records))), Items: r.sees.Items(stored.items),
 	}
 	if run.State == redrive.AwaitingApproval {
 		if data.Review, err = r.cfg.Review(r.Context(), id, sampleSize); err != nil {

@@ -217,15 +217,13 @@ func (a *API) runItems(ctx context.Context, in *itemsInput) (*page[wire.ItemList
 	if err != nil {
 		return nil, err
 	}
-	list, next := wire.ItemList{Items: make([]wire.RunItem, 0, len(items))}, ""
+	list, next := wire.ItemList{}, ""
 	if len(items) > in.Limit || len(items) == driver.MaxPage {
 		items = items[:in.Limit]
 		list.Next = items[len(items)-1].EntryID
 		next = driver.FormatID(list.Next)
 	}
-	for i := range items {
-		list.Items = append(list.Items, a.visible(ctx).Item(&items[i]))
-	}
+	list.Items = a.visible(ctx).Items(items)
 	return &page[wire.ItemList]{Link: in.from("after", next), Body: list}, nil
 }
 

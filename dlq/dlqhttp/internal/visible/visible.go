@@ -49,9 +49,14 @@ func (v View) Entry(e *dlq.Entry) wire.Entry { return v.rules.Entry(e.Wire()) }
 
 // Entries are the visible parts of entries, never nil.
 func (v View) Entries(entries []dlq.Entry) []wire.Entry {
-	shown := make([]wire.Entry, 0, len(entries))
-	for i := range entries {
-		shown = append(shown, v.Entry(&entries[i]))
+	return each(entries, v.Entry)
+}
+
+// each is what show makes of each item, never nil.
+func each[T, S any](items []T, show func(*T) S) []S {
+	shown := make([]S, len(items))
+	for i := range items {
+		shown[i] = show(&items[i])
 	}
 	return shown
 }
@@ -79,7 +84,7 @@ func (v View) Causes(q driver.GroupQuery) (wide driver.GroupQuery, shown func([]
 	if !v.rules.HidesText() {
 		return wide, v.Groups
 	}
-	wide.Status, wide.Limit = "", driver.MaxPage
+	wide.Status, wide.Limit = "", driver.MaxGroups
 	rank := func(g driver.Group) int64 {
 		if q.Status == "" {
 			return g.Counts.Total()
@@ -162,15 +167,13 @@ func (v View) Run(r *redrive.Run, now time.Time) wire.Run { return v.rules.Run(r
 
 // Runs are the visible parts of runs, never nil.
 func (v View) Runs(runs []redrive.Run, now time.Time) []wire.Run {
-	shown := make([]wire.Run, len(runs))
-	for i := range runs {
-		shown[i] = v.Run(&runs[i], now)
-	}
-	return shown
+	return each(runs, func(r *redrive.Run) wire.Run { return v.Run(r, now) })
 }
 
-// Item is the visible part of an entry of a run.
-func (v View) Item(i *redrive.Item) wire.RunItem { return v.rules.Item(i.RunItem) }
+// Items are the visible parts of the entries of a run, never nil.
+func (v View) Items(items []redrive.Item) []wire.RunItem {
+	return each(items, func(i *redrive.Item) wire.RunItem { return v.rules.Item(i.RunItem) })
+}
 
 // Preview is the visible part of a preview.
 func (v View) Preview(p *redrive.Preview) wire.RunPreview {
@@ -241,20 +244,12 @@ func (v View) Rules(rules []redrive.Rule) []redrive.Rule {
 
 // Mutes are the visible parts of muted causes, never nil.
 func (v View) Mutes(mutes []driver.Mute) []driver.Mute {
-	shown := make([]driver.Mute, 0, len(mutes))
-	for i := range mutes {
-		shown = append(shown, v.rules.Mute(mutes[i]))
-	}
-	return shown
+	return each(mutes, func(m *driver.Mute) driver.Mute { return v.rules.Mute(*m) })
 }
 
 // Audit are the visible parts of audit records, never nil.
 func (v View) Audit(records []driver.AuditRecord) []wire.AuditRecord {
-	shown := make([]wire.AuditRecord, 0, len(records))
-	for i := range records {
-		shown = append(shown, v.rules.Audit(records[i]))
-	}
-	return shown
+	return each(records, func(a *driver.AuditRecord) wire.AuditRecord { return v.rules.Audit(*a) })
 }
 
 // Letter hides values in the lines of an export; nil if nothing is hidden.
