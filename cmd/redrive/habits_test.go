@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,6 +111,22 @@ func TestFlags_NeedAValue(t *testing.T) {
 				f.Changed = false
 			})
 		}
+	}
+}
+
+// What anyone can write into a message stays a text for every reader of YAML. PyYAML refused "cause: ? Internal Server
+// Error", which is the cause of all errors that begin with a number, and a colour's escape.
+func TestYAML_TextsStayTexts(t *testing.T) {
+	for text, want := range map[string]string{
+		"bank: connection refused": `"bank: connection refused"`, "bank is closed": "bank is closed", "": `""`,
+		"? Internal Server Error": `"? Internal Server Error"`, "?": `"?"`, "=": `"="`, "1:30": `"1:30"`, "no": `"no"`,
+		"\x1b[31mred\x7f": `"\x1b[31mred\x7f"`, "two\nlines\n": `"two\nlines\n"`, "a\u0085\u2028": `"a\u0085\u2028"`,
+	} {
+		var out strings.Builder
+		a := &app{out: &out}
+		a.flags.output = "yaml"
+		require.NoError(t, a.printValue(map[string]string{"cause": text}))
+		require.Equal(t, "cause: "+want+"\n", out.String())
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -182,12 +183,27 @@ func (a *app) printValue(value any) error {
 	if err != nil {
 		return err
 	}
-	text, err := yaml.JSONToYAML(data)
+	var ordered any
+	if err := yaml.UnmarshalWithOptions(data, &ordered, yaml.UseOrderedMap()); err != nil {
+		return err
+	}
+	text, err := yaml.MarshalWithOptions(ordered, yaml.CustomMarshaler(yamlText))
 	if err != nil {
 		return err
 	}
 	_, err = a.out.Write(text)
 	return err
+}
+
+var plainText = regexp.MustCompile(`^\pL[\pL\pN\pP\pS ]*$`)
+
+// yamlText quotes what other readers would refuse or not read as text: goccy/go-yaml 1.19 writes "? x", "1:30" and
+// control characters as they are.
+func yamlText(text string) ([]byte, error) {
+	if plainText.MatchString(text) {
+		return yaml.Marshal(text)
+	}
+	return []byte(strconv.Quote(text)), nil
 }
 
 func (a *app) printJSON(value any, indent bool) error {
