@@ -227,6 +227,35 @@ func TestDocs_LinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+var (
+	anchored = regexp.MustCompile(`\]\(([^)#:]*)#([^)]+)\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	unlinked = regexp.MustCompile(`[^\w\- ]`) // what an anchor does not have of its heading
+)
+
+// A link to a section leads to one: without it, a browser shows the top of the page.
+func TestDocs_AnchorsExist(t *testing.T) {
+	anchors := map[string][]string{}
+	for _, p := range pages(t) {
+		for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(p.text, ""), -1) {
+			text := unlinked.ReplaceAllString(strings.ToLower(m[1]), "")
+			anchors[p.path] = append(anchors[p.path], strings.ReplaceAll(text, " ", "-"))
+		}
+	}
+	seen := 0
+	for _, p := range pages(t) {
+		for _, m := range anchored.FindAllStringSubmatch(p.text, -1) {
+			target := p.path
+			if m[1] != "" {
+				target = filepath.ToSlash(filepath.Join(filepath.Dir(p.path), m[1]))
+			}
+			seen++
+			require.Contains(t, anchors[target], m[2], "%s links to a section of %s", p.path, target)
+		}
+	}
+	require.Greater(t, seen, 10)
+}
+
 // SQL runs on a store, as it stands.
 func TestDocs_QueriesRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dead.db")

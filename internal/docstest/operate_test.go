@@ -1,8 +1,11 @@
 package docstest
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
@@ -60,6 +64,52 @@ func wire(ctx context.Context, handle message.NoPublishHandlerFunc) (*message.Ro
 	router.AddConsumerHandler("billing", "orders",
 		broker.Subscriber(brokers.WithGroup("billing"), brokers.WithConcurrency(8)), handle)
 	return router, broker, letters, nil
+}
+
+// logged is a service whose logger is slog's.
+func logged(out io.Writer, broker brokers.Broker) (*message.Router, error) {
+	named := &slog.HandlerOptions{ReplaceAttr: envelope.LevelName} // CRITICAL, not ERROR+4
+	logger := slog.New(slog.NewTextHandler(out, named))
+	pipeline, err := middleware.New(middleware.Config{Rescheduler: broker, DeadLetters: broker, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NewSlogLogger(logger))
+	if err != nil {
+		return nil, err
+	}
+	router.AddMiddleware(pipeline.Middleware)
+	return router, nil
+}
+
+// adapted is one whose logger is Watermill's.
+func adapted(ctx context.Context, adapter watermill.LoggerAdapter, url string) (brokers.Broker, error) {
+	logger := envelope.SlogLogger(adapter)
+	broker, err := brokers.Open(ctx, url, brokers.WithLogger(logger))
+	return broker, err
+}
+
+// One logger serves Redrive and Watermill, whichever of the two a service has.
+func TestOperate_OneLogger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		broker, err := memory.New(brokers.Config{})
+		require.NoError(t, err)
+		router, err := logged(&out, broker)
+		require.NoError(t, err)
+		router.AddConsumerHandler("billing", "orders", broker.Subscriber(), func(*message.Message) error {
+			return middleware.Permanent(errNoStock)
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, broker.Publisher().Publish("orders", message.NewMessage("1", nil)))
+		require.NoError(t, errors.Join(router.Run(ctx), broker.Close()))
+		require.Contains(t, out.String(), `level=CRITICAL msg="message dead-lettered"`)
+		require.Contains(t, out.String(), "Router closed", "Watermill's own lines")
+	})
+	broker, err := adapted(t.Context(), watermill.NewCaptureLogger(), "mem://")
+	require.NoError(t, err)
+	require.NoError(t, broker.Close())
 }
 
 var errNoStock = errors.New("no stock")
