@@ -100,7 +100,7 @@ func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB,
 			return err
 		}
 	}
-	if done.Before, err = countByStatus(ctx, db, done.Kept); err != nil {
+	if done.Before, err = countByStatus(ctx, db.QueryContext, done.Kept); err != nil {
 		return err
 	}
 	if err := done.copy(ctx, db, s, by); err != nil {
@@ -131,9 +131,12 @@ func (d postgres) renameExisting(ctx context.Context, db *sql.DB, table string) 
 			}
 			if there && name == table+keptSuffix { // an earlier call got this far
 				was, kept = table, name
-				return nil
+				return checkStatuses(ctx, tx, name)
 			}
 			if there {
+				if err := checkStatuses(ctx, tx, name); err != nil {
+					return err
+				}
 				was, kept, err = d.rename(ctx, tx, name)
 				return err
 			}
@@ -144,6 +147,19 @@ func (d postgres) renameExisting(ctx context.Context, db *sql.DB, table string) 
 		return fmt.Errorf("%w: there is no such table", dlq.ErrNotFound)
 	})
 	return was, kept, err
+}
+
+// checkStatuses fails if a row has a status that no entry can have.
+func checkStatuses(ctx context.Context, tx *sql.Tx, table string) error {
+	counts, err := countByStatus(ctx, tx.QueryContext, table)
+	for text, n := range counts {
+		status := dlq.Status(text)
+		if !status.Valid() && text != "" || status == dlq.Retrying {
+			err = fmt.Errorf("%w: %d of its rows have the status %q: give them one of %s, %s, %s and %s first",
+				dlq.ErrInvalid, n, text, dlq.Pending, dlq.Parked, dlq.Resolved, dlq.Discarded)
+		}
+	}
+	return err
 }
 
 // rename renames a table, or its indexes, only where the name is one of the store's.
@@ -300,14 +316,18 @@ func writeLines(rows *sql.Rows, to io.Writer) error {
 	return rows.Err()
 }
 
-func countByStatus(ctx context.Context, db *sql.DB, table string) (map[string]int64, error) {
-	return counted(db.QueryContext(ctx, "SELECT upper(coalesce(status, 'PENDING')), count(*) FROM "+quoteTable(table)+
-		" GROUP BY 1"))
+// statusOf is the status of a row as an entry has it; the column may be an enum.
+const statusOf = "upper(trim(coalesce(t.status::text, 'PENDING')))"
+
+func countByStatus(ctx context.Context, query func(context.Context, string, ...any) (*sql.Rows, error), table string) (
+	map[string]int64, error,
+) {
+	return counted(query(ctx, "SELECT "+statusOf+", count(*) FROM "+quoteTable(table)+" t GROUP BY 1"))
 }
 
 // countTaken counts the rows with an entry by the status of the row, because that of the entry may have changed since.
 func countTaken(ctx context.Context, db *sql.DB, table string) (map[string]int64, error) {
-	return counted(db.QueryContext(ctx, "SELECT upper(coalesce(t.status, 'PENDING')), count(*) FROM "+quoteTable(table)+
+	return counted(db.QueryContext(ctx, "SELECT "+statusOf+", count(*) FROM "+quoteTable(table)+
 		" t WHERE EXISTS (SELECT 1 FROM dlq_entries e WHERE e.position = 'dlq_events/' || t.id) GROUP BY 1"))
 }
 

@@ -67,6 +67,28 @@ func TestTakeOver_Fails(t *testing.T) {
 	}
 }
 
+// A status that no entry can have is named before anything is renamed, not after half of the rows.
+func TestTakeOver_ForeignStatus(t *testing.T) {
+	t.Parallel()
+	url, db := theirDatabase(t)
+	run(t, db, "ALTER TABLE dlq_events DROP CONSTRAINT dlq_events_status_check; "+
+		"UPDATE dlq_events SET status = 'FAILED' WHERE id IN (300, 400); UPDATE dlq_events SET status = ' pending' "+
+		"WHERE id = 1")
+	for _, target := range []string{url, with(url, "schema=redrive")} {
+		_, err := sqlstore.TakeOver(t.Context(), target, "dlq_events", dlq.By{Actor: "ana"})
+		require.ErrorIs(t, err, dlq.ErrInvalid)
+		require.ErrorContains(t, err, `2 of its rows have the status "FAILED"`)
+		var kind string
+		require.NoError(t, db.QueryRowContext(t.Context(),
+			"SELECT relkind FROM pg_class WHERE oid = to_regclass('dlq_events')").Scan(&kind))
+		require.Equal(t, "r", kind, "the table is still where it was")
+	}
+	run(t, db, "UPDATE dlq_events SET status = 'PENDING' WHERE status = 'FAILED'")
+	done, err := sqlstore.TakeOver(t.Context(), url, "dlq_events", dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	require.EqualValues(t, 500, done.Stored)
+}
+
 // Concurrent calls, and processes that open the store meanwhile, take over every row once.
 func TestTakeOver_Concurrently(t *testing.T) {
 	t.Parallel()
