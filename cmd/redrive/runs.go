@@ -302,7 +302,7 @@ func (a *app) interrupted(ctx context.Context, m *api, id string, cause error) e
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	by := a.by()
-	by.Note = strings.TrimSpace(by.Note + " (interrupted)")
+	by.Note = strings.TrimPrefix(by.Note+", interrupted", ", ")
 	if _, err := m.PauseRun(ctx, id, by); err != nil && statusOf(err) != http.StatusConflict {
 		return errors.Join(cause, err)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/redrive-go/redrive/internal/config"
 )
 
-// embed is the snippet of docs/api.md.
+// embed is the snippet in docs/api.md.
 func embed(mux *http.ServeMux, letters *dlq.Letters, broker dlq.Redriver,
 	userOf func(*http.Request) (string, bool),
 ) error {
@@ -49,7 +49,7 @@ func embed(mux *http.ServeMux, letters *dlq.Letters, broker dlq.Redriver,
 	return nil
 }
 
-// letters for the examples of the API: six of them, the second half malformed.
+// letters stores six dead letters for the examples of the API, three of them malformed.
 func exampleLetters(t *testing.T) *dlq.Letters {
 	t.Helper()
 	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db"), dlq.WithoutSpool())
@@ -71,8 +71,8 @@ func exampleLetters(t *testing.T) *dlq.Letters {
 	return letters
 }
 
-// Every curl of docs/api.md is sent, in its order, to a server with tokens, and answered with success; there is one at
-// least for every group of routes.
+// Every curl command in docs/api.md is sent, in order, to a server with tokens, and succeeds. Every group of routes has
+// at least one.
 func TestAPI_Examples(t *testing.T) {
 	const token = "the-token-of-the-examples"
 	auth, err := dlqhttp.Bearer(dlqhttp.Token{Name: "ana", Role: dlqhttp.Admin, SHA256: dlqhttp.HashToken(token)})
@@ -114,7 +114,7 @@ func TestAPI_Examples(t *testing.T) {
 	}
 }
 
-// curl makes a request of curl's arguments, of which it knows those that the page uses.
+// curl turns the arguments of a curl command into a request. It supports those that the page uses.
 func curl(t *testing.T, command string) *http.Request {
 	t.Helper()
 	method, body, url := http.MethodGet, "", ""
@@ -146,7 +146,7 @@ func curl(t *testing.T, command string) *http.Request {
 	return request
 }
 
-// curlWords splits a command as a shell does, as far as the page needs it.
+// curlWords splits a command like a shell, as far as the page needs it.
 func curlWords(t *testing.T, command string) []string {
 	t.Helper()
 	var (
@@ -177,7 +177,7 @@ func curlWords(t *testing.T, command string) []string {
 	return append(words, word.String())
 }
 
-// The configuration of docs/api.md is one that the command takes.
+// The command accepts the configuration in docs/api.md.
 func TestAPI_Configuration(t *testing.T) {
 	for _, p := range pages(t) {
 		if p.path != "docs/api.md" {
@@ -195,7 +195,7 @@ func TestAPI_Configuration(t *testing.T) {
 	require.Fail(t, "no configuration found")
 }
 
-// The handler of docs/api.md answers whom the program's own login knows.
+// The handler in docs/api.md serves users whom the program's own login knows.
 func TestAPI_Embedded(t *testing.T) {
 	mux := http.NewServeMux()
 	sent := dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })

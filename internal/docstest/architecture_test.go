@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each step of the walks is where docs/architecture.md has it, and each walk opens as many files as the page says, and
-// no more than it did.
+// Each step of a walk is in the file that docs/architecture.md names, and each walk opens as many files as the page
+// states, which must not grow.
 func TestArchitecture(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
@@ -48,7 +48,7 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// functions are the names of those that a file declares, methods among them.
+// functions returns the names of the functions and methods that a file declares.
 func functions(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)

@@ -25,7 +25,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// YAML in these pages is a configuration of the redrive command.
+// YAML blocks in these pages are configurations of the redrive command.
 func TestDocs_ConfigurationsAreValid(t *testing.T) {
 	seen := 0
 	for _, p := range pages(t) {
@@ -43,7 +43,7 @@ func TestDocs_ConfigurationsAreValid(t *testing.T) {
 	require.Positive(t, seen)
 }
 
-// The commands of a page run, one after the other, on a store with dead letters of a service that has been repaired.
+// The commands of a page run one after the other, on a store with the dead letters of a service that works again.
 func TestDocs_RedriveCommandsRun(t *testing.T) {
 	t.Parallel()
 	program := built(t)
@@ -75,8 +75,8 @@ func TestDocs_RedriveCommandsRun(t *testing.T) {
 	require.Greater(t, seen, 20)
 }
 
-// build builds the command once for all tests, as releases have it: writing tables for a debugger takes longer than the
-// rest of the link.
+// build builds the command once for all tests, without debugging information, like a release: writing it takes longer
+// than the rest of the link.
 var build = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(scratch, "redrive")
 	cmd := exec.CommandContext(context.Background(), "go", "build", "-ldflags=-s -w", "-o", program,
@@ -104,8 +104,8 @@ func runCommands(t *testing.T, program string, commands []string) {
 	}
 }
 
-// run runs a command as ana does in the directory of the service, and returns its output. An endless one is interrupted
-// when it has shown something.
+// run runs a command as user ana in the service's directory, and returns its output. An endless command is interrupted
+// after its first output.
 func (s *service) run(t *testing.T, program, command string, more ...string) string {
 	t.Helper()
 	var output logbuffer.Buffer
@@ -144,7 +144,7 @@ func (s *service) run(t *testing.T, program, command string, more ...string) str
 	return output.String()
 }
 
-// Exit codes of a command that was interrupted, and of one that finished only in part.
+// Exit codes of a command that was interrupted, and of one that did only part of its work.
 const (
 	interrupted = 130
 	partly      = 4
@@ -163,8 +163,8 @@ func shellWords(command string) []string {
 	return words
 }
 
-// service is a service with dead letters, which has been repaired: what comes back to it succeeds. Its store, its queue
-// and the configuration of the command are in one directory.
+// service is a service with dead letters that works again: what is redriven succeeds. Its store, its queue and the
+// command's configuration are in one directory.
 type service struct {
 	dir     string
 	letters *dlq.Letters

@@ -40,7 +40,7 @@ type composed struct {
 	logs     *logbuffer.Buffer
 }
 
-// compose runs f, and the router that it has filled for an hour, and then what is returned.
+// compose runs f, then the router that f has set up, for an hour, then the function that f has returned.
 func compose(t *testing.T, f func(c *composed) (after func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func compose(t *testing.T, f func(c *composed) (after func())) {
 	})
 }
 
-// Watermill's contexts, metrics and poison headers name the broker, whatever of ours is put around its clients.
+// Watermill's contexts, metrics and poison headers name the broker, whichever wrappers of ours its clients have.
 func TestComponents_Names(t *testing.T) {
 	compose(t, func(c *composed) func() {
 		seen := make(chan string, 2)
@@ -97,8 +97,8 @@ func TestComponents_Names(t *testing.T) {
 	require.NoError(t, broker.Close())
 }
 
-// Without the plugin the first message finds a middleware that would lose it, on either side, and nothing is lost: a
-// program that is mended handles it.
+// Without the plugin, the first message reveals a middleware that would lose messages, on either side. Nothing is lost:
+// the corrected program handles the message.
 func TestComposition_WithoutThePlugin(t *testing.T) {
 	var unfit []composition
 	for _, c := range shipped() {
@@ -199,7 +199,7 @@ func (c *composed) commands(handler cqrs.CommandHandler) *cqrs.CommandBus {
 	return bus
 }
 
-// A command that fails is retried by its own handler, and dead in the end.
+// A command that fails is retried by its own handler, and finally dead-lettered.
 func TestComponents_CQRS(t *testing.T) {
 	compose(t, func(c *composed) func() {
 		c.router.AddMiddleware(c.pipeline.Middleware)
@@ -216,7 +216,7 @@ func TestComponents_CQRS(t *testing.T) {
 	})
 }
 
-// A requeuer sends dead letters back to where they came from, and they have all their attempts again.
+// A requeuer sends dead letters back with their retry count, so that each gets one more run.
 func TestComponents_Requeuer(t *testing.T) {
 	compose(t, func(c *composed) func() {
 		c.router.AddMiddleware(c.pipeline.Middleware)
@@ -263,7 +263,7 @@ func TestComponents_FanIn(t *testing.T) {
 	})
 }
 
-// A delay of Watermill's component is that of the first delivery, and no retry waits for it again.
+// The delay of Watermill's component applies to the first delivery, not to retries.
 func TestComponents_Delay(t *testing.T) {
 	compose(t, func(c *composed) func() {
 		c.router.AddMiddleware(c.pipeline.Middleware)
@@ -284,7 +284,7 @@ func TestComponents_Delay(t *testing.T) {
 	})
 }
 
-// A request is replied to after each attempt: with AckCommandErrors an error is the reply and nothing is retried.
+// A request gets a reply after each attempt. With AckCommandErrors the reply is the error, and nothing is retried.
 func TestComponents_RequestReply(t *testing.T) {
 	for acks, want := range map[bool]struct{ runs, replies, dead int }{
 		true: {runs: 1, replies: 1}, false: {runs: 3, replies: 3, dead: 1},

@@ -29,7 +29,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// fate is what happens to a message whose handler always fails, in an hour.
+// fate is what happens within an hour to a message whose handler always fails.
 type fate struct {
 	runs, dead, poisoned int
 	refused              error
@@ -50,7 +50,7 @@ func (f fate) String() string {
 
 var errAlways = errors.New("it always fails")
 
-// seen is a repository for Deduplicator whose default has a goroutine without an end.
+// seen is a repository for Deduplicator; the default one starts a goroutine that never ends.
 type seen map[string]bool
 
 func (s seen) IsDuplicate(_ context.Context, key string) (bool, error) {
@@ -172,8 +172,8 @@ func (c composition) live(t *testing.T, inside bool) (f fate) {
 	return f
 }
 
-// docs/composition.md has what each middleware of Watermill does to a failing message: go test ./internal/docstest
-// -update.
+// The table in docs/composition.md shows what each of Watermill's middlewares does to a failing message: go test
+// ./internal/docstest -update writes it.
 func TestComposition_Table(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| | outside | inside | |\n|---|---|---|---|\n")
@@ -198,8 +198,8 @@ func TestComposition_Table(t *testing.T) {
 	require.Equal(t, want, string(text), "update it: go test ./internal/docstest -update")
 }
 
-// Everything that the package of Watermill's middlewares exports has a row, or is known not to be one: a new one fails
-// here.
+// Everything that Watermill's middleware package exports has a row or is known not to be a middleware, so that a new
+// one is noticed.
 func TestComposition_AllAreShown(t *testing.T) {
 	shown := map[string]bool{
 		"SetCorrelationID": true, "MessageCorrelationID": true, // of CorrelationID

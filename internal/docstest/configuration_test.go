@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/internal/config"
 )
 
-// configuration.md is made of the schema: go test ./internal/docstest -update writes it.
+// configuration.md is generated from the schema: go test ./internal/docstest -update writes it.
 func TestConfiguration_Page(t *testing.T) {
 	var schema jsonschema.Schema
 	require.NoError(t, json.Unmarshal(config.Schema(), &schema))
@@ -42,7 +42,7 @@ go test ./internal/docstest -update.
 	require.Equal(t, b.String(), string(text), "go test ./internal/docstest -run Configuration -update")
 }
 
-// keys writes a row for each value below a key.
+// keys writes a row for every value below a key.
 func keys(t *testing.T, b *strings.Builder, path string, s *jsonschema.Schema) {
 	t.Helper()
 	switch {

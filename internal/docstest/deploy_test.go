@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-go/redrive/internal/config"
 )
 
-// The server accepts the configurations of deploy, and each file is valid YAML.
+// The server accepts the configurations in deploy, and each file is valid YAML.
 func TestDeploy_ConfigurationsAreValid(t *testing.T) {
 	for name, value := range map[string]string{
 		"STORE_URL": "sqlite:dead.db", "BROKER_URL": "amqp://localhost", "TOKEN_HASH": "sha256:" + strings.Repeat("0", 64),

@@ -1,5 +1,5 @@
-// Package docstest holds the documentation against the code: what README.md and docs show is run, compiled or
-// looked up here.
+// Package docstest checks the documentation against the code: what README.md and docs show is run, compiled or looked
+// up here.
 package docstest
 
 import (
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// scratch is a directory for what all tests share.
+// scratch is a directory that all tests share.
 var scratch string
 
 // page is a file of the documentation.
@@ -77,7 +77,7 @@ func (p page) blocks(language string) (found []string) {
 	return found
 }
 
-// Every language has a test that looks after it, but for diagrams.
+// Every block has a language, and every language except that of diagrams has a test.
 func TestDocs_NoBlockIsUnattended(t *testing.T) {
 	for _, p := range pages(t) {
 		require.Zero(t, strings.Count(p.text, "```")%2, p.path)
@@ -89,12 +89,12 @@ func TestDocs_NoBlockIsUnattended(t *testing.T) {
 		for _, m := range fence.FindAllStringSubmatch(p.text, -1) {
 			require.Contains(t, []string{"go", "console", "sql", "json", "yaml", "mermaid", "text", ""}, m[1], p.path)
 			if m[1] == "" && p.path != "docs/command.md" { // cmd/redrive makes that page of its help
-				t.Errorf("%s: say which language it is, so that a test reads it: %s", p.path, m[2])
+				t.Errorf("%s: add a language, so that a test checks it: %s", p.path, m[2])
 			}
 			if m[1] != "console" {
 				continue
 			}
-			for line := range strings.Lines(m[2]) { // what a command prints would be believed, and no test looks at it
+			for line := range strings.Lines(m[2]) { // no test would check a command's output
 				require.True(t, strings.HasPrefix(line, "$ ") || strings.HasPrefix(line, "  "), "%s: not a command: %s", p.path,
 					line)
 			}
@@ -102,8 +102,8 @@ func TestDocs_NoBlockIsUnattended(t *testing.T) {
 	}
 }
 
-// A Go snippet stands, line for line, in a source file that is compiled and run by tests. So does what a program
-// prints: as the output of an example.
+// Every Go snippet is copied, line for line, from a source file that tests compile and run. So is what a program
+// prints: it is the output of an example.
 func TestDocs_SnippetsAreInTheSources(t *testing.T) {
 	var sources strings.Builder
 	for _, dir := range []string{"internal/docstest", "examples"} {
@@ -128,7 +128,7 @@ func TestDocs_SnippetsAreInTheSources(t *testing.T) {
 	}
 }
 
-// flat is text without its indentation, comment signs and blank lines.
+// flat returns text without indentation, comment markers and blank lines.
 func flat(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -139,8 +139,8 @@ func flat(text string) string {
 	return b.String()
 }
 
-// A command names a program, a make target or a profile that is there, and only flags that it knows. The programs'
-// behaviour is tested next to them.
+// Every command names an existing program, make target or profile, and uses only flags that exist. What the programs do
+// is tested next to them.
 func TestDocs_CommandsExist(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	require.NoError(t, err)
@@ -196,7 +196,7 @@ func TestDocs_CommandsExist(t *testing.T) {
 
 var urls = regexp.MustCompile("(?:amqps?|kafka|postgres|mysql|mariadb|sqlite|mem)://[^\\s`'\")|]*")
 
-// A broker URL has a driver, and no parameter that the driver does not know.
+// Every broker URL has a driver, which knows all its parameters.
 func TestDocs_URLsAreUnderstood(t *testing.T) {
 	seen := 0
 	for _, p := range pages(t) {
@@ -256,7 +256,7 @@ func TestDocs_AnchorsExist(t *testing.T) {
 	require.Greater(t, seen, 10)
 }
 
-// SQL runs on a store, as it stands.
+// Every SQL block runs on a store unchanged.
 func TestDocs_QueriesRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dead.db")
 	store, err := sqlstore.Open(t.Context(), "sqlite:"+file)
@@ -284,7 +284,7 @@ var (
 	header = regexp.MustCompile("(?m)^\\| `([a-z_-]+)`")
 )
 
-// A test that the documentation calls on as a witness is there.
+// Every test that the documentation cites exists.
 func TestDocs_ProofsExist(t *testing.T) {
 	var sources strings.Builder
 	require.NoError(t, fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
@@ -314,7 +314,7 @@ func TestDocs_ProofsExist(t *testing.T) {
 	require.Greater(t, seen, 20)
 }
 
-// Each line of the model in SECURITY.md names the tests that prove it.
+// Every row of the model in SECURITY.md names the tests that prove it.
 func TestDocs_SecurityModel(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "SECURITY.md"))
 	require.NoError(t, err)
@@ -332,7 +332,7 @@ func TestDocs_SecurityModel(t *testing.T) {
 	require.Greater(t, rows, 30)
 }
 
-// The headers in the table are headers of ours.
+// The headers in the table are our own.
 func TestDocs_Headers(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "headers.md"))
 	require.NoError(t, err)
@@ -343,7 +343,7 @@ func TestDocs_Headers(t *testing.T) {
 	}
 }
 
-// Words of one country's business are for the guides of those who come from there.
+// The vocabulary of one country's business belongs in the migration guides only.
 func TestDocs_NoWordsOfOneCountry(t *testing.T) {
 	country := regexp.MustCompile(`(?i)\bcpf\b|falha|valida[cç]`)
 	for _, p := range pages(t) {

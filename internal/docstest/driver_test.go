@@ -79,7 +79,7 @@ func (s *Shelf) parcel(o *driver.Outgoing) *parcel {
 	return p
 }
 
-// has reports whether a consumer reads the place.
+// has reports whether any consumer reads the destination.
 func (s *Shelf) has(to *driver.Destination) bool {
 	for name := range s.slots {
 		if name.topic == to.Topic && (to.Kind == driver.ToTopic || name.group == to.Consumer) {
@@ -197,7 +197,7 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 
 func (s *stream) Close(context.Context) error { return nil }
 
-// take finds the first parcel that is due, or how long that will be.
+// take removes the first parcel that is due, or returns how long to wait for one.
 func (s *stream) take() (found *parcel, wait time.Duration) {
 	s.shelf.mu.Lock()
 	defer s.shelf.mu.Unlock()

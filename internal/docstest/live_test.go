@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The wiring of the dashboard's page runs, and the service shows on the live screen.
+// The wiring in docs/dashboard.md runs, and the service appears on the live screen.
 func TestDashboard_ServiceReports(t *testing.T) {
 	letters, err := dlq.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "dead.db"), dlq.WithoutSpool())
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// The functions up to "run" are the snippets of docs/migrate.
+// The functions up to run are the snippets in docs/migrate.
 
 func laravel(ctx context.Context, url string) (brokers.Broker, *middleware.Pipeline, error) {
 	broker, err := brokers.Open(ctx, url, brokers.WithNaming(brokers.Laravel())) // orders, orders_retry, orders_dlq
@@ -77,7 +77,7 @@ func ttlCycle(ctx context.Context, url string) (brokers.Broker, *middleware.Pipe
 
 func onDeadLetter(context.Context, middleware.DeadLetterParams) error { return nil }
 
-// run consumes topic with a handler that always fails, in virtual time, and returns when it ran.
+// run consumes topic in virtual time with a handler that always fails, and returns the times at which it ran.
 func run(t *testing.T, wire func(context.Context, string) (brokers.Broker, *middleware.Pipeline, error), topic string,
 	publish func(message.Publisher) error,
 ) (attempts []time.Duration, broker *memory.Broker) {
@@ -110,7 +110,7 @@ func seconds(s ...float64) (all []time.Duration) {
 	return all
 }
 
-// A(5): five runs, no delay, then orders_dlq, where the body has what failed.
+// A(5): five runs without a delay, then orders_dlq; the body contains the error.
 func TestMigrate_Laravel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts, broker := run(t, laravel, "orders", func(p message.Publisher) error {

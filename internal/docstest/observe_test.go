@@ -32,8 +32,8 @@ import (
 	"github.com/redrive-go/redrive/middleware/tracing"
 )
 
-// observed wires a service with metrics of the pipeline and of the dead letters. The line with ServiceBus, and the one
-// with LegacyNames, are for dashboards and alerts on older names.
+// observed wires a service with metrics of its pipeline and its dead letters. ServiceBus and LegacyNames are for
+// dashboards and alerts on older names.
 func observed(ctx context.Context, broker brokers.Broker, url string) (*middleware.Pipeline, *dlq.Letters,
 	prometheus.Gatherer, error,
 ) {
@@ -61,7 +61,7 @@ func observed(ctx context.Context, broker brokers.Broker, url string) (*middlewa
 	return pipeline, letters, registry, err
 }
 
-// traced wires a service with traces: of what it publishes, of every attempt, and of redrives.
+// traced wires a service with traces of what it publishes, of every attempt and of redrives.
 func traced(broker brokers.Broker, letters *dlq.Letters, metrics middleware.Observer,
 	handler slog.Handler,
 ) (message.Publisher, *middleware.Pipeline, *dlq.Manager, error) {
@@ -77,7 +77,7 @@ func traced(broker brokers.Broker, letters *dlq.Letters, metrics middleware.Obse
 	return publisher, pipeline, manager, err
 }
 
-// The wiring of the page works as it stands there.
+// The wiring in the page works unchanged.
 func TestObserve_Traced(t *testing.T) {
 	broker, err := memory.New(brokers.Config{Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
@@ -96,8 +96,8 @@ func TestObserve_Traced(t *testing.T) {
 	require.NoError(t, broker.Close())
 }
 
-// gathered is what a service shows in which everything has happened once: a message that succeeds, others that die or
-// are deferred, a redrive, a run, a collector.
+// gathered returns the metrics of a service in which everything has happened once: a message that succeeds, others that
+// die or are deferred, a redrive, a run, a collector.
 func gathered(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
 	broker, err := memory.New(brokers.Config{Logger: slog.New(slog.DiscardHandler)})
@@ -166,13 +166,13 @@ func gathered(t *testing.T) []*dto.MetricFamily {
 	return families
 }
 
-// counting has connections and channels, as a broker on a server.
+// counting reports connections and channels, like a broker with a server.
 type counting struct{ brokers.Broker }
 
 func (counting) Counts() (connections, channels int) { return 2, 7 }
 func (counting) AcksFailed() uint64                  { return 3 }
 
-// only gathers what has the prefix.
+// only gathers the metrics with the prefix.
 func only(t *testing.T, c prometheus.Collector, prefix string) prometheus.Gatherer {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -197,7 +197,7 @@ func labelsOf(f *dto.MetricFamily) []string {
 	return names
 }
 
-// The page of metrics is what is gathered; `go test ./internal/docstest -run Metrics -update` writes it.
+// docs/metrics.md is generated from what is gathered: `go test ./internal/docstest -run Metrics -update` writes it.
 func TestMetrics_Page(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(metricsHead)
@@ -261,7 +261,7 @@ AcksFailed: brokermetrics.AcksFailed(broker), in both packages.
 
 type query struct{ where, expr string }
 
-// queries are those of every panel and of every rule.
+// queries returns the queries of all panels and rules.
 func queries(t *testing.T) []query {
 	t.Helper()
 	var all []query
@@ -327,7 +327,7 @@ var (
 	number    = regexp.MustCompile(`^[0-9.]`)
 )
 
-// Every metric, label and value that a panel or a rule asks for is one that there is.
+// Every metric, label and value in a panel or a rule exists.
 func TestDashboardsAndAlerts_QueryExistingMetrics(t *testing.T) {
 	families := map[string]*dto.MetricFamily{}
 	for _, f := range gathered(t) {
@@ -388,7 +388,7 @@ func TestDashboardsAndAlerts_QueryExistingMetrics(t *testing.T) {
 	}
 }
 
-// Every alert leads to a section of the runbook, and every section is that of an alert.
+// Every alert links to a section of the runbook, and every section belongs to an alert.
 func TestRunbook(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "runbook.md"))
 	require.NoError(t, err)

@@ -28,9 +28,9 @@ import (
 	"github.com/redrive-go/redrive/middleware/idempotency"
 )
 
-// The functions up to the tests are the snippets of README.md, docs/concepts.md and docs/operations.md.
+// The functions up to the tests are the snippets in README.md, docs/concepts.md and docs/operations.md.
 
-// wire is a service with everything: retries and dead letters through the pipeline, effects that happen once.
+// wire sets up a complete service: retries and dead letters through the pipeline, effects that happen once.
 func wire(ctx context.Context, handle message.NoPublishHandlerFunc) (*message.Router, brokers.Broker, *dlq.Letters,
 	error,
 ) {
@@ -114,7 +114,7 @@ func TestOperate_OneLogger(t *testing.T) {
 
 var errNoStock = errors.New("no stock")
 
-// marks are how a handler declares what an error means; whatever has no mark is understood by rules.
+// marks shows how a handler declares what an error means; rules classify an error without a mark.
 func marks(kind string, err error) error {
 	switch kind {
 	case "wrong":
@@ -131,7 +131,7 @@ func marks(kind string, err error) error {
 	return err
 }
 
-// shift is an operator's morning: what fails most, one of it looked at, sent back, the rest closed.
+// shift is an operator's morning: find what fails most, look at one entry, send it back, close the rest.
 func shift(ctx context.Context, letters *dlq.Letters, broker brokers.Broker) error {
 	manager := letters.Manager(broker)
 	groups, err := manager.Groups(ctx, dlq.GroupQuery{Status: dlq.Pending})
@@ -152,12 +152,12 @@ func shift(ctx context.Context, letters *dlq.Letters, broker brokers.Broker) err
 	return nil
 }
 
-// housekeeping removes what has been resolved for 90 days, after a copy into the archive.
+// housekeeping removes what was resolved more than 90 days ago, after a copy to the archive.
 func housekeeping(ctx context.Context, manager *dlq.Manager) (removed int, err error) {
 	return manager.Purge(ctx, dlq.Purge{ClosedBefore: time.Now().AddDate(0, 0, -90), Actor: "nightly"})
 }
 
-// letGo closes entries by hand: resolved where someone has done the work, discarded where no one will, and back again.
+// letGo closes entries by hand: it resolves what someone has done by hand, discards what no one will do, and restores.
 func letGo(ctx context.Context, manager *dlq.Manager, id int64) error {
 	by := dlq.By{Actor: "ana", Note: "refunded by hand"}
 	if _, err := manager.Resolve(ctx, id, by); err != nil {
@@ -189,7 +189,7 @@ func redriveGroup(ctx context.Context, runner *redrive.Runner, fingerprint strin
 	return runner.Drive(ctx, run.ID) // or runner.Work in some process: any process may drive it
 }
 
-// correct changes a payload and sends it back; what died first is kept as a revision.
+// correct changes a payload and sends the message back; the original is kept as a revision.
 func correct(ctx context.Context, manager *dlq.Manager, id int64, payload []byte) error {
 	edit := dlq.Edit{Payload: payload}
 	if _, err := manager.PreviewEdit(ctx, id, edit); err != nil { // the difference, for people
@@ -199,7 +199,7 @@ func correct(ctx context.Context, manager *dlq.Manager, id int64, payload []byte
 	return err
 }
 
-// A group of 30 is redriven in steps, and all are processed; one more is corrected on its way.
+// A group of 30 is redriven in steps and processed; another entry is corrected and redriven.
 func TestOperate_RunAndCorrection(t *testing.T) {
 	t.Setenv("BROKER_URL", "mem://")
 	t.Setenv("DLQ_URL", "sqlite:"+filepath.Join(t.TempDir(), "dead.db")+"?synchronous=normal")
@@ -258,8 +258,8 @@ func TestOperate_RunAndCorrection(t *testing.T) {
 	require.NoError(t, letters.Close())
 }
 
-// A bank that is down dead-letters two orders; when it is back, an operator's shift has them processed, and
-// what is closed can be purged.
+// Two orders are dead-lettered while a bank is down. When it is back, an operator redrives them, and what is closed can
+// be purged.
 func TestOperate_AShift(t *testing.T) {
 	t.Setenv("BROKER_URL", "mem://")
 	t.Setenv("DLQ_URL", "sqlite:"+filepath.Join(t.TempDir(), "dead.db"))
@@ -324,7 +324,7 @@ func TestOperate_Marks(t *testing.T) {
 	require.Equal(t, 30*time.Second, classifier.Classify(marks("busy", cause)).After)
 }
 
-// The default backoff and the limit that concepts.md names.
+// The default backoff and limit, as docs/concepts.md states them.
 func TestOperate_DefaultTimeline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wire := func(ctx context.Context, url string) (brokers.Broker, *middleware.Pipeline, error) {

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/parameters.md")
 
-// parameters.md is made of what the drivers declare: go test ./internal/docstest -update writes it.
+// parameters.md is generated from what the drivers declare: go test ./internal/docstest -update writes it.
 func TestParameters(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# Parameters of broker URLs

@@ -22,13 +22,13 @@ var (
 	uuid = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 )
 
-// masked is output without what differs from run to run.
+// masked returns output without the parts that differ between runs.
 func masked(output string) string {
 	return uuid.ReplaceAllString(when.ReplaceAllString(output, "TIME"), "ID")
 }
 
-// A reader of the README in an empty directory types its go get, the program and its go run. The output matches the
-// README. Only the source of the library differs: this checkout, with the module cache of this test.
+// In an empty directory, the go get, the program and the go run of the README print what the README shows. Only the
+// source of the library differs: it is this checkout, with the module cache of this test.
 func TestREADME_Program(t *testing.T) {
 	t.Parallel()
 	readme := pages(t)[0]
@@ -60,7 +60,7 @@ func TestREADME_Program(t *testing.T) {
 	require.Equal(t, masked(want), masked(output))
 }
 
-// typed are the commands of a page, in their order and without their comments.
+// typed returns the commands of a page in order, without their comments.
 func (p page) typed() (lines []string) {
 	for _, block := range p.blocks("console") {
 		for line := range strings.Lines(block) {
@@ -71,13 +71,13 @@ func (p page) typed() (lines []string) {
 	return lines
 }
 
-// newModule is a reader's empty module, in which the library is that of this checkout.
+// newModule makes a reader's empty module, which uses the library of this checkout.
 func newModule(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	checkout, err := filepath.Abs(root)
 	require.NoError(t, err)
-	// a new module looks at more of it than the build of this one
+	// a new module needs more of the module graph than the build of this one
 	graph := exec.CommandContext(t.Context(), "go", "mod", "graph")
 	graph.Dir = root
 	require.NoError(t, graph.Run(), "go mod graph")
@@ -86,16 +86,16 @@ func newModule(t *testing.T) string {
 	return dir
 }
 
-// flags are those that this test was built with, whether they stand in the environment or in go env -w: with others,
-// the reader's module finds nothing in the build cache, and compiles the library and all that it needs once more.
+// flags returns the GOFLAGS of this test, from the environment or go env -w. With others, the reader's module would
+// find nothing in the build cache, and compile the library and its dependencies again.
 var flags = sync.OnceValue(func() string {
 	out, _ := exec.CommandContext(context.Background(), "go", "env", "GOFLAGS").Output()
 	return strings.TrimSpace(string(out))
 })
 
-// goCommand runs the go command without a network and returns what it prints: with the module cache alone, and without
-// the checksum database. It changes go.mod and go.sum only where a reader's would. A test of a reader runs without vet,
-// which would look through the sources of all that it imports: make lint does, with the same programs in examples.
+// goCommand runs the go command without a network, from the module cache and without the checksum database, and returns
+// its output. It changes go.mod and go.sum only where a reader's command would. The reader's tests run without vet,
+// which would check all that they import; make lint vets the same programs in examples.
 func goCommand(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	var output bytes.Buffer
@@ -106,8 +106,8 @@ func goCommand(t *testing.T, dir string, args ...string) string {
 	return output.String()
 }
 
-// The ten minutes of docs/getting-started.md, in an empty directory: the service, its test, its dead letters, one of
-// which is corrected and confirmed by the running service.
+// docs/getting-started.md works in an empty directory: the service, its test and its dead letters, one of which is
+// corrected and then handled by the running service.
 func TestGettingStarted(t *testing.T) {
 	t.Parallel()
 	var p page

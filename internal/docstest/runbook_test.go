@@ -12,9 +12,8 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// The commands of the runbook are typed as they stand, with an ID, a GROUP and a TOPIC of a store on which what the
-// alert says has happened, and do what their page says. Those that only look share a store, and must show what the next
-// command needs.
+// Every command in the runbook works, with the ID, GROUP and TOPIC of a store in which the alert's condition holds.
+// Commands that only read share a store, and must show what the next command needs.
 func TestRunbook_CommandsRun(t *testing.T) {
 	t.Parallel()
 	program := built(t)
@@ -75,7 +74,7 @@ func TestRunbook_CommandsRun(t *testing.T) {
 	})
 }
 
-// changes reports whether a command does more than look.
+// changes reports whether a command does more than read.
 func changes(command string) bool {
 	for _, verb := range []string{
 		"redrive", "resolve", "discard", "import", "resume", "cancel", "approve", "reject",
@@ -88,7 +87,7 @@ func changes(command string) bool {
 	return false
 }
 
-// change types a command that changes something, and looks at what happened to it.
+// change runs a command that changes something, and checks the result.
 func change(t *testing.T, program, command string) {
 	t.Helper()
 	s := newService(t)
@@ -155,7 +154,7 @@ func change(t *testing.T, program, command string) {
 	}
 }
 
-// stopped is a run that has stopped on its own; the service is repaired since.
+// stopped makes a run that stopped automatically; the service works again.
 func (s *service) stopped(t *testing.T) string {
 	t.Helper()
 	s.broken.Store(true)
@@ -164,13 +163,13 @@ func (s *service) stopped(t *testing.T) string {
 	return id
 }
 
-// awaiting is a run that waits for a second person.
+// awaiting makes a run that waits for a second person.
 func (s *service) awaiting(t *testing.T) string {
 	t.Helper()
 	return s.start(t, redrive.Spec{}, redrive.AwaitingApproval)
 }
 
-// start starts a run as bob, carries it on as a server does, and waits for a state.
+// start starts a run as user bob, drives it like a server, and waits for a state.
 func (s *service) start(t *testing.T, spec redrive.Spec, until redrive.State) string {
 	t.Helper()
 	cfg := redrive.Config{Store: s.letters.Store(), Redriver: s.broker, WorkInterval: 20 * time.Millisecond}

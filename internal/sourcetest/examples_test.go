@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// packagesWithoutExample is what users import without calling it first: suites for authors of drivers and stores, the
-// seams that they implement, forms of data, and packages whose front page is the whole program.
+// packagesWithoutExample need no Example of their first call: suites for authors of drivers and stores, the interfaces
+// that they implement, data formats, and packages whose documentation is the whole program.
 var packagesWithoutExample = map[string]bool{
 	".": true, "brokers/all": true, "brokers/brokertest": true, "brokers/driver": true,
 	"brokers/driver/drivertest": true, "brokers/portable": true, "dlq/dlqhttp/dlqhttptest": true, "dlq/dlqtest": true,
@@ -19,8 +19,7 @@ var packagesWithoutExample = map[string]bool{
 	"middleware/tracing/tracingtest": true,
 }
 
-// Every package that a program imports shows how to start with an Example that is compiled, and run where it needs no
-// server.
+// Every package that programs import has an Example of how to start. It is compiled, and run if it needs no server.
 func TestPackages_HaveAnExample(t *testing.T) {
 	example := regexp.MustCompile(`(?m)^func Example`)
 	for _, dir := range importable(t) {
@@ -39,7 +38,7 @@ func TestPackages_HaveAnExample(t *testing.T) {
 	}
 }
 
-// importable are the folders of the packages that users can import.
+// importable returns the folders of the packages that users can import.
 func importable(t *testing.T) []string {
 	t.Helper()
 	var dirs []string

@@ -27,8 +27,8 @@ type pkg struct {
 	Deps       []string
 }
 
-// packages are those of this module, without their tests. The go command takes half a second to list them, so it does
-// that once.
+// packages returns the packages of this module without their tests. The go command takes half a second to list them, so
+// this happens once.
 var packages = sync.OnceValues(func() (found []pkg, err error) {
 	cmd := exec.CommandContext(context.Background(), "go", "list", "-json=ImportPath,Imports,Deps", "./...")
 	cmd.Dir = root
@@ -66,7 +66,7 @@ func list(t *testing.T, patterns ...string) []pkg {
 	return found
 }
 
-// part is the top-level folder of one of our packages, "" for a foreign package.
+// part returns the top-level folder of one of our packages, "" for a foreign package.
 func part(path string) string {
 	rest, ours := strings.CutPrefix(path, module+"/")
 	if !ours {
@@ -76,8 +76,8 @@ func part(path string) string {
 	return first
 }
 
-// The parts meet in the user's main: none of them may know another one. A conformance suite drives a broker through the
-// pipeline, so it knows both.
+// The parts meet in the user's main, so none may import another. A conformance suite drives a broker through the
+// pipeline, so it imports both.
 func TestImports_Direction(t *testing.T) {
 	allowed := map[string][]string{
 		"envelope":   {"envelope"},
@@ -105,7 +105,7 @@ func TestImports_Direction(t *testing.T) {
 	}
 }
 
-// Clients of brokers and databases, and everything else that is heavy, are compiled by those who use them alone.
+// Only programs that use them compile the clients of brokers and databases, and other heavy dependencies.
 func TestImports_Weight(t *testing.T) {
 	const (
 		amqp       = "github.com/rabbitmq/amqp091-go"
@@ -181,7 +181,7 @@ func TestImports_NATS(t *testing.T) {
 	}
 }
 
-// The envelope is what every service shares: it stays as small as this.
+// Every service imports the envelope, so it stays this small.
 func TestImports_EnvelopeKnowsOnlyWatermillAndUUID(t *testing.T) {
 	for _, p := range list(t, "./envelope") {
 		for _, dep := range p.Imports {
@@ -194,15 +194,15 @@ func TestImports_EnvelopeKnowsOnlyWatermillAndUUID(t *testing.T) {
 
 const watermills = "github.com/ThreeDotsLabs/watermill"
 
-// leaves are the packages that are on Watermill's own adapters.
+// leaves are the packages that build on Watermill's own adapters.
 var leaves = map[string]string{
 	"brokers/watermill/amqp":  watermills + "-amqp/v2/pkg/amqp",
 	"brokers/watermill/kafka": watermills + "-kafka/v3/pkg/kafka",
 	"brokers/watermill/sql":   watermills + "-sql/v3/pkg/sql",
 }
 
-// The packages of Watermill's own adapters are used by the product, each in a separate leaf, and by nothing else but
-// those that open any URL.
+// Each of Watermill's own adapters is imported by one package of ours, and compiled otherwise only by programs that
+// open any URL.
 func TestImports_WatermillsAdapters(t *testing.T) {
 	const theirs = watermills + "-"
 	compiled := map[string]bool{}
@@ -238,8 +238,8 @@ func TestImports_WatermillsAdapters(t *testing.T) {
 	}
 }
 
-// The six packages that this module is built on are required by it, and are in what users run: the command, which opens
-// any broker URL, or for testify the conformance suites that third parties run.
+// go.mod requires the six modules that this one is built on, and users run them: in the command, which opens any broker
+// URL, or, for testify, in the conformance suites.
 func TestImports_BuiltOnWatermill(t *testing.T) {
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	require.NoError(t, err)

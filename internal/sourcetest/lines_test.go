@@ -93,13 +93,13 @@ func tooLong(source []byte) (found []int) {
 	return found
 }
 
-// tags are those of a struct's field.
+// tags returns the tags of a struct's field.
 var tags = regexp.MustCompile("^`\\w+:\".*\"`$")
 
-// alone reports whether line is a comment and nothing else.
+// alone reports whether a line is only a comment.
 func alone(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "//") }
 
-// The check sees a long line of each kind, and excuses only those that cannot be broken.
+// The check finds a long line of each kind, and accepts only those that cannot be broken.
 func TestTooLong(t *testing.T) {
 	long := strings.Repeat("long ", 30)
 	solid := strings.Repeat("solid", 30)

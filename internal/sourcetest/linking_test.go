@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Where a method is looked up by a name that the linker cannot read, it keeps every exported method of the program, and
-// all that these call: examples/orders was 27.7 MB with one such loop, and 23.3 MB without. Templates do the same, so a
-// package that a service links has none; the dashboard, the API and their command may.
+// When a method is looked up by a name that is not constant, the linker keeps every exported method of the program and
+// all that these call: examples/orders was 27.7 MB with one such loop, and 23.3 MB without. Templates have the same
+// effect, so only the dashboard, the API and their command use them, and no package that a service links.
 func TestSources_LeaveMethodsToTheLinker(t *testing.T) {
 	lookups := 0
 	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -50,7 +50,7 @@ func TestSources_LeaveMethodsToTheLinker(t *testing.T) {
 	}
 }
 
-// lookupsIn are a file's calls of MethodByName: with a literal, and with anything else.
+// lookupsIn counts a file's calls of MethodByName, with a literal and with anything else.
 func lookupsIn(file *ast.File) (constant, hidden []token.Pos) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)

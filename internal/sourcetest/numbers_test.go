@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Shipped code may have at most this many of each. The numbers only go down.
+// Shipped code may have at most this many of each. Numbers are only lowered.
 const (
 	mostLong        = 0      // functions of more than 60 lines
 	mostWide        = 0      // functions of more than five parameters
@@ -39,7 +39,7 @@ lane, lanes, newcomers, what was, somebody, everybody, anew, is not there, says 
 come again, came again, as it is said, is away, was away, been away, be away, has gone, in turns, take turns,
 that is none, says that, nothing but, for instance`
 
-// numbers are what the sources of a folder count.
+// numbers are the counts of a source tree.
 type numbers struct {
 	lines                  map[string]int // of Go without blanks and comments, by package
 	exported               int            // names of packages that users can import, methods and fields not counted
@@ -53,7 +53,7 @@ type numbers struct {
 	raw                    int            // lines of all Go outside tests, with comments and blanks
 }
 
-// The numbers of the house: go test -run TestNumbers -v ./internal/sourcetest prints them.
+// go test -run TestNumbers -v ./internal/sourcetest prints the numbers.
 func TestNumbers(t *testing.T) {
 	n := numbers{lines: map[string]int{}, expressions: map[string]int{}, expressionsIn: map[string]int{}}
 	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -83,7 +83,7 @@ func TestNumbers(t *testing.T) {
 		require.LessOrEqual(t, len(limit.found), limit.most, "%s: %s", name, strings.Join(limit.found, "\n"))
 	}
 	require.LessOrEqual(t, sum(n.expressions), mostExpressions, "%v", n.expressionsIn)
-	require.LessOrEqual(t, n.raw, mostLines, "what is not needed any more, or stands somewhere already?")
+	require.LessOrEqual(t, n.raw, mostLines, "what is no longer needed, or exists elsewhere already?")
 }
 
 // add counts one file.
@@ -130,7 +130,7 @@ func (n *numbers) add(place string) error {
 	return nil
 }
 
-// bentWords are the words of each expression, by the first one.
+// bentWords are the expressions, split into words, by their first word.
 var bentWords = func() map[string][][]string {
 	byFirst := map[string][][]string{}
 	for expression := range strings.SplitSeq(bent, ",") {
@@ -143,7 +143,7 @@ var bentWords = func() map[string][][]string {
 // testName matches the names of tests, and of cases of the conformance suites.
 var testName = regexp.MustCompile(`func (Test|Benchmark|Fuzz|Example)\w+|"[A-Z]\w+_\w+"`)
 
-// inner matches a capital letter that starts another word of a name.
+// inner matches a capital letter that begins a further word of a name.
 var inner = regexp.MustCompile(`[A-Z]`)
 
 // betweenClauses puts a word that is in no expression in place of what no expression extends across.
@@ -208,8 +208,8 @@ func (n *numbers) addFile(set *token.FileSet, file *ast.File, place string) {
 	}
 }
 
-// isGlobal reports whether a package variable is more than a constant in disguise: an error, a pattern, an embedded
-// file and the assertion of an interface are not.
+// isGlobal reports whether a package variable is more than a constant in disguise. Errors, patterns, embedded files and
+// assertions of interfaces are not.
 func isGlobal(name string, s *ast.ValueSpec) bool {
 	if name == "_" || strings.HasPrefix(strings.ToLower(name), "err") {
 		return false
@@ -294,7 +294,7 @@ func (n *numbers) print(t *testing.T) {
 	t.Log("\n" + b.String())
 }
 
-// table prints counts, the most first.
+// table prints counts, the largest first.
 func table(b *strings.Builder, title string, counts map[string]int) {
 	fmt.Fprintf(b, "%s:\n", title)
 	for _, name := range slices.SortedFunc(maps.Keys(counts), func(a, c string) int {

@@ -1,4 +1,4 @@
-// Package sourcetest holds the sources of all modules to rules that a linter does not know.
+// Package sourcetest checks rules for the sources of all modules that no linter knows.
 package sourcetest
 
 import (
@@ -15,9 +15,8 @@ import (
 
 const root = "../.."
 
-// A test waits for the thing that it waits for, and what is about time runs in a bubble of testing/synctest. A pause
-// outside of one costs every run its whole length, and is too short on a busy machine, so the few that must be carry
-// their reason.
+// Tests wait for events, and tests of schedules run in a bubble of testing/synctest. A pause in real time delays every
+// run by its whole length, and is too short on a busy machine, so the few that are needed have a reason in a comment.
 func TestTests_DoNotPauseInRealTime(t *testing.T) {
 	var reasons []string
 	files := 0
@@ -59,7 +58,7 @@ func TestTests_DoNotPauseInRealTime(t *testing.T) {
 	require.LessOrEqual(t, len(reasons), mostReal, "more than the few")
 }
 
-// mostReal is how many pauses in real time there are. It only goes down.
+// mostReal is the number of pauses in real time. It is only lowered.
 const mostReal = 22
 
 // isTest reports whether a file is a test, or of a package for tests.
@@ -175,7 +174,7 @@ func isCall(e ast.Expr, pkg, name string) bool {
 	return ok && x.Name == pkg
 }
 
-// The check sees each form of a pause, and none that is not one.
+// The check finds every form of a pause, and nothing else.
 func TestPausesOf(t *testing.T) {
 	const source = `package p
 func f() {

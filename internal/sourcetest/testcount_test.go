@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tests that CI counts, and the failed ones that it repeats to tell broken from unstable.
+// CI counts tests, and repeats failed ones to distinguish broken from unstable ones.
 func TestTestcount(t *testing.T) {
 	t.Parallel()
 	const (
