@@ -31,6 +31,7 @@ type explained struct {
 type attemptView struct {
 	Number int     `json:"number"`
 	At     float64 `json:"at_seconds"`
+	at     time.Duration
 }
 
 type consumerView struct {
@@ -119,7 +120,7 @@ func (p *policyFlags) explain() (explained, error) {
 	}
 	x := explained{Policy: fmt.Sprint(cfg.Backoff), Attempts: []attemptView{}}
 	for i, at := range middleware.Timeline(cfg.Backoff, cfg.MaxAttempts, p.original) {
-		x.Attempts = append(x.Attempts, attemptView{i + 1, at.Seconds()})
+		x.Attempts = append(x.Attempts, attemptView{i + 1, at.Seconds(), at})
 	}
 	return x, nil
 }
@@ -212,11 +213,10 @@ func (x *explained) write(w io.Writer) error {
 		case len(x.Attempts):
 			name = "last"
 		}
-		at := time.Duration(attempt.At * float64(time.Second))
-		fmt.Fprintf(&out, "%10s  attempt %d (%s)\n", at, attempt.Number, name)
+		fmt.Fprintf(&out, "%10s  attempt %d (%s)\n", attempt.at, attempt.Number, name)
 	}
 	if n := len(x.Attempts); n > 0 {
-		fmt.Fprintf(&out, "%10s  dead letter\n", time.Duration(x.Attempts[n-1].At*float64(time.Second)))
+		fmt.Fprintf(&out, "%10s  dead letter\n", x.Attempts[n-1].at)
 	}
 	for _, c := range x.Consumers {
 		fmt.Fprintf(&out, "\ntopic %s\n  read from   %s\n  waits in    %s\n  dies in     %s\n", c.Topic, c.Queue, c.Retry,

@@ -40,3 +40,12 @@ func TestExplain_WatermillsAdapters(t *testing.T) {
 	}
 	require.False(t, onWatermill("kafka"))
 }
+
+// A policy whose waits add up to centuries shows no negative time.
+func TestExplain_LongestTimeline(t *testing.T) {
+	hermetic(t)
+	code, stdout, stderr := command(t, "explain", "--attempts", "70")
+	require.Equal(t, exitOK, code, stderr)
+	require.Contains(t, stdout, "2562047h47m16.854775807s  dead letter")
+	require.NotContains(t, stdout, "-2562047h")
+}
