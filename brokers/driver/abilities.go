@@ -153,6 +153,16 @@ func CrashLimit() brokers.Param {
 	}
 }
 
+// WithoutCrashLimit is the option of a subscriber in b that reads for another broker, whose messages wait in b: a dead
+// letter would be in a queue of b that belongs to no consumer.
+func WithoutCrashLimit(b brokers.Broker) brokers.SubscriberOption {
+	return func(c *brokers.SubscriberConfig) {
+		if b.Capabilities().DeliveryCount {
+			c.Params[CrashLimit().Name] = "0"
+		}
+	}
+}
+
 // Steps is the sorted set of durations that a broker can wait for, on brokers that do not support arbitrary ones. A
 // longer or odd delay is split into several of them. The zero value has none.
 type Steps []time.Duration

@@ -157,7 +157,8 @@ func delayed(m *message.Message) *message.Message {
 func (t *transport) subscribeRetries(ctx context.Context, q *driver.Queue) (
 	message.Subscriber, <-chan *message.Message, error,
 ) {
-	sub := t.cfg.Delays.Subscriber(brokers.WithGroup(delaysConsumer), brokers.WithConcurrency(q.Concurrency))
+	sub := t.cfg.Delays.Subscriber(brokers.WithGroup(delaysConsumer), brokers.WithConcurrency(q.Concurrency),
+		driver.WithoutCrashLimit(t.cfg.Delays))
 	messages, err := sub.Subscribe(ctx, RetryTopic(t.broker.URL, t.cfg.Server, q.Topic, q.Group))
 	if err != nil {
 		_ = sub.Close()

@@ -47,7 +47,7 @@ func openLot(b *Broker, delays brokers.Broker, topic string) (*lot, error) {
 	topic = cmp.Or(topic, DefaultDelaysTopic)
 	l := &lot{
 		b: b, topic: topic, out: delays.Publisher(),
-		in: delays.Subscriber(brokers.WithGroup("redrive"), brokers.WithConcurrency(16)),
+		in: delays.Subscriber(brokers.WithGroup("redrive"), brokers.WithConcurrency(16), driver.WithoutCrashLimit(delays)),
 	}
 	due, err := l.in.Subscribe(context.Background(), topic)
 	if err != nil {
