@@ -53,6 +53,10 @@
 // have not been handled; otherwise it is refused with the necessary changes. Changes to a group's consumer are undone
 // within ten seconds, except its ack-wait; with declare=false, one that would lose messages is refused.
 //
+// While a stream with max_msgs or max_bytes that discards new messages is full, publishing fails. nats-server 2.12 then
+// keeps the messages that become due, and delivers them only after it is restarted or the stream has another leader:
+// limit a stream by its age.
+//
 // The sequence numbers of our streams start with the current time, so that they differ from those of earlier streams
 // with the same name, because an ack names only the stream, the consumer and the number. If you recreate a stream by
 // hand while handlers still have messages of the old one, give it a FirstSeq too.

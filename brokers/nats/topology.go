@@ -105,7 +105,7 @@ func (t *transport) usable(cfg *jetstream.StreamConfig, p place) error {
 	fault(!cfg.AllowMsgSchedules, "it does not allow message schedules: allow them (nats-server 2.12 or later)")
 	fault(cfg.MaxMsgsPerSubject > 0, "its max_msgs_per_subject loses retries, which share a subject: remove it")
 	fault(cfg.Discard == jetstream.DiscardOld && (cfg.MaxMsgs > 0 || cfg.MaxBytes > 0),
-		"it discards old messages, handled or not: remove max_msgs and max_bytes, or discard new ones")
+		"it discards old messages, handled or not: remove max_msgs and max_bytes, and limit its max_age")
 	fault(cfg.MaxAge > 0 && (age == 0 || age > cfg.MaxAge), "it deletes messages, handled or not, after "+
 		cfg.MaxAge.String()+": remove its max_age, or set x-max-age to that, which limits delays too")
 	fault(cfg.MaxMsgSize > 0 && int64(cfg.MaxMsgSize) < t.conn.MaxPayload(),
