@@ -356,7 +356,7 @@ func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Answer)
 	if outcome != driver.Ack {
 		return s.release(ctx, m)
 	}
-	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+	ctx, cancel := context.WithTimeout(ctx, min(ackTimeout, s.config.AckWait/2)) // before it is redelivered
 	defer cancel()
 	_, err := s.t.conn.RequestWithContext(ctx, m.Reply, []byte("+ACK"))
 	switch {

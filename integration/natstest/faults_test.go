@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -99,6 +100,41 @@ func TestNetwork_AFrozenConnectionIsReplaced(t *testing.T) {
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(10, 20)...))
 	require.NoError(t, proxy.Flap())
 	l.wait(t, 20)
+}
+
+// Acks that the server does not get, here because the user may no longer send them, are lost before the messages are
+// redelivered, even with a short ack-wait: then they are recognized, and handled once.
+func TestAcks_LostOnesRunNothingTwice(t *testing.T) {
+	t.Parallel()
+	port, dir := services.FreePorts(t, 1)[0], t.TempDir()
+	options := func(deny ...string) *server.Options {
+		return &server.Options{
+			Host: "127.0.0.1", Port: port, NoLog: true, NoSigs: true, JetStream: true, StoreDir: dir,
+			Users: []*server.User{{Username: "admin", Password: "admin"}, {
+				Username: "billing", Password: "billing",
+				Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: deny}},
+			}},
+		}
+	}
+	s, err := server.NewServer(options())
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(s.Shutdown)
+	require.True(t, s.ReadyForConnections(await.Patience))
+	b := open(t, "nats://admin:admin@"+s.Addr().String())
+	l := newLedger()
+	serve(t, "nats://billing:billing@"+s.Addr().String(), recording(l), "ack-wait=3s", "concurrency=4")
+	require.NoError(t, s.ReloadOptions(options("$JS.ACK.>")))
+	const n = 20
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, n)...))
+	l.wait(t, n)
+	require.NoError(t, s.ReloadOptions(options()))
+	last := numbers(n, n+1)[0]
+	envelope.SetDelay(last, 8*time.Second) // by then the others would have been redelivered
+	require.NoError(t, b.Publisher().Publish(topicOrders, last))
+	l.wait(t, n+1)
+	_, total := l.counts()
+	require.Equal(t, n+1, total)
 }
 
 // A handler that takes longer than ack-wait keeps its message even if another consumer has room for it.
