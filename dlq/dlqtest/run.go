@@ -94,6 +94,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"RunLargePayload", testRunLargePayload},
 		{"RunSteps", testRunSteps},
 		{"RunSettle", testRunSettle},
+		{"RunEndedWithClaims", testRunEndedWithClaims},
 		{"RunLateOutcome", func(w *world) { lateOutcome(w, false) }},
 		{"RunLateOutcomeKnown", func(w *world) { lateOutcome(w, true) }},
 		{"RunSplit", testSplitRun},

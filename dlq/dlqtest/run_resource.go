@@ -270,3 +270,37 @@ func lateOutcome(w *world, knowing bool) {
 	step.Claims = []redrive.Claim{{EntryID: list[3], Version: e.Version}}
 	require.Equal(w, redrive.Counts{Succeeded: 1, Failed: 1, Skipped: 2}, w.mustStep(step).Run.Counts)
 }
+
+// A process died with claims, and the run is cancelled, before or after they expired: the entries wait again, since
+// nothing else would ever send them, and a late outcome counts.
+func testRunEndedWithClaims(w *world) {
+	for i, cancelledFirst := range []bool{false, true} {
+		list := w.putMany(3*i, 3*i+3)
+		id := []string{"expired-first", "cancelled-first"}[i]
+		r := w.newRun(redrive.Spec{ID: id, Filter: dlq.Filter{IDs: list}}, 100)
+		at := noon.Add(time.Hour)
+		require.Len(w, w.claimAll(id, at, 2), 2)
+		expire := func() { w.settled(id, at.Add(2*time.Minute)) }
+		if !cancelledFirst {
+			expire()
+		}
+		r.State, r.Version, r.ChangedAt, r.ChangedBy = redrive.Cancelled, r.Version+1, at.Add(2*time.Minute), "bob"
+		require.NoError(w, w.ChangeRun(w.Context(), r, driver.AuditRecord{
+			At: r.ChangedAt, Actor: "bob", Action: redrive.ActionCancel, Run: id,
+		}))
+		if cancelledFirst {
+			require.Equal(w, dlq.Retrying, w.get(list[0]).Status, "its outcome may still arrive")
+			expire()
+		}
+		for _, entry := range list {
+			require.Equal(w, dlq.Pending, w.get(entry).Status)
+		}
+		require.Equal(w, []int{1, 0}, []int{w.get(list[0]).RedriveCount, w.get(list[2]).RedriveCount})
+		w.mustChange(driver.Change{
+			Action: driver.ActionSucceed, IDs: list[:1], Actor: "redrive", At: at.Add(3 * time.Minute),
+			Reports: []driver.Report{{Number: 1}},
+		})
+		require.Equal(w, dlq.Resolved, w.get(list[0]).Status)
+		require.Equal(w, redrive.Counts{Waiting: 3}, w.settled(id, at.Add(4*time.Minute)))
+	}
+}

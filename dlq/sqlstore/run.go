@@ -148,6 +148,14 @@ func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 		if err != nil {
 			return err
 		}
+		if r.State.Ended() {
+			p := &stepping{
+				changes: changes{store: s, tx: tx}, run: now, step: &redrive.Step{At: r.ChangedAt, Actor: r.ChangedBy},
+			}
+			if err := p.unclaim(ctx); err != nil {
+				return err
+			}
+		}
 		return s.settleSends(ctx, tx, &now.Run, r)
 	})
 }

@@ -236,7 +236,7 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, run *runRow, at time.Tim
 	if err != nil {
 		return 0, err
 	}
-	p := &stepping{changes: changes{store: s, tx: tx}, run: run, step: &redrive.Step{At: at}}
+	p := &stepping{changes: changes{store: s, tx: tx}, run: run, step: &redrive.Step{At: at, Actor: "redrive"}}
 	settled := 0
 	succeeded := map[redrive.ItemState][]int64{} // by the state before; the others have a detail each
 	for _, item := range items {
@@ -261,5 +261,35 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, run *runRow, at time.Tim
 			return 0, err
 		}
 	}
+	if run.State.Ended() {
+		if err := p.unclaim(ctx); err != nil {
+			return 0, err
+		}
+	}
 	return settled, s.saveRun(ctx, tx, run)
+}
+
+// unclaim releases the entries that wait in a run which has ended, but were claimed by a process that died: nothing
+// would send them again, because rules and runs take what is PENDING. It is not known whether they were sent, so that
+// redrive counts, and so does its outcome.
+func (p *stepping) unclaim(ctx context.Context) error {
+	items, err := scanItems(p.store.query(ctx, p.tx,
+		selectItem+" WHERE run_seq = ? AND state = 'waiting' AND redrive > 0", p.run.seq))
+	if err != nil || len(items) == 0 {
+		return err
+	}
+	entries, err := p.store.lockEntries(ctx, p.tx, itemIDs(items))
+	if err != nil {
+		return err
+	}
+	c := p.action(driver.ActionReleaseByHand)
+	c.Note = "the process that claimed it died, and its run has ended"
+	for _, item := range items {
+		if e := entries[item.EntryID]; e != nil && e.Version == item.Version {
+			if after, err := c.Apply(*e); err == nil { // otherwise its outcome is known
+				p.record(c, e, &after)
+			}
+		}
+	}
+	return p.writeAll(ctx)
 }
