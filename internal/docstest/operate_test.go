@@ -152,7 +152,7 @@ func shift(ctx context.Context, letters *dlq.Letters, broker brokers.Broker) err
 	return nil
 }
 
-// housekeeping removes what was resolved more than 90 days ago, after a copy to the archive.
+// housekeeping removes entries that were resolved more than 90 days ago, after a copy to the archive.
 func housekeeping(ctx context.Context, manager *dlq.Manager) (removed int, err error) {
 	return manager.Purge(ctx, dlq.Purge{ClosedBefore: time.Now().AddDate(0, 0, -90), Actor: "nightly"})
 }
