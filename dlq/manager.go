@@ -97,8 +97,8 @@ func (m *Manager) Groups(ctx context.Context, q GroupQuery) ([]driver.Group, err
 	return m.cfg.Store.Groups(ctx, q)
 }
 
-// ListGroups is [Manager.Groups] and also reports whether there are more. With a limit of [driver.MaxGroups], a full list
-// counts as one with more, because no store can return an additional group.
+// ListGroups is [Manager.Groups] and also reports whether there are more. With a limit of [driver.MaxGroups], a full
+// list counts as one with more, because no store can return an additional group.
 func (m *Manager) ListGroups(ctx context.Context, q GroupQuery) (groups []driver.Group, more bool, err error) {
 	limit := cmp.Or(q.Limit, driver.DefaultGroups)
 	if q.Limit = limit; limit > 0 && limit < driver.MaxGroups {
@@ -193,7 +193,7 @@ func (m *Manager) publish(ctx context.Context, claimed *Entry) error {
 	}
 	// The claim's numbers go into the headers, even if the entry has changed since.
 	claimed.Body = full.Body
-	// A caller that gives up meanwhile, such as a browser, must not make a message that the broker gets one that was not sent.
+	// A caller that gives up meanwhile, such as a browser, must not make a sent message one that was not sent.
 	ctx, cancel := context.WithTimeout(envelope.WithExistingOnly(context.WithoutCancel(ctx)), m.cfg.PublishTimeout)
 	defer cancel()
 	return m.cfg.Redriver.Reschedule(ctx, claimed.Origin, RedriveMessage(claimed), 0) //nolint:contextcheck // the message has its own

@@ -140,7 +140,7 @@ func TestStreams(t *testing.T) {
 	require.False(t, more)
 }
 
-// panicking panics when a run is read, once it is told to.
+// panicking panics when a run is read, once it is armed.
 type panicking struct {
 	*sqlstore.Store
 

@@ -323,7 +323,7 @@ var (
 	selector  = regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^}]*\})?`)
 	matcher   = regexp.MustCompile(`([a-zA-Z_]\w*)\s*(?:=~|!~|!=|=)\s*"([^"]*)"`)
 	grouping  = regexp.MustCompile(`\b(?:by|without|on|ignoring)\s*\(([^)]*)\)`)
-	durations = regexp.MustCompile(`\[[^\]]*\]`)
+	durations = regexp.MustCompile(`\[[^\]]*\]|offset \w+`)
 	number    = regexp.MustCompile(`^[0-9.]`)
 )
 
@@ -344,7 +344,7 @@ func TestDashboardsAndAlerts_QueryExistingMetrics(t *testing.T) {
 	}
 	words := []string{
 		"sum", "rate", "max", "min", "by", "increase", "histogram_quantile", "topk", "and", "delta",
-		"min_over_time",
+		"min_over_time", "or", "unless",
 	}
 	asked := map[string]bool{}
 	for _, q := range queries(t) {

@@ -270,8 +270,8 @@ func clean(name string) string {
 	}, strings.ToValidUTF8(name, "")))
 }
 
-// Proper reports whether a name is readable as it is. One with invisible characters is another person's, who must not be
-// given the roles of whom it looks like.
+// Proper reports whether a name has no invisible characters. With them it is that of another person, who must not get
+// the roles of the one whom it looks like.
 func Proper(name string) bool { return name != "" && clean(name) == name }
 
 // foreign explains why a request is not for this server; empty if it is.

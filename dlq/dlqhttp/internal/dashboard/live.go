@@ -140,7 +140,6 @@ func liveOf(n *nowData, shown func(string) string) *liveData {
 	}
 	for i := range n.services {
 		s := serviceOf(&n.services[i], n.at)
-		s.Pause.By = shown(s.Pause.By)
 		for _, p := range s.Processes {
 			if n.at.Sub(p.At) > silentAfter {
 				continue // its report is obsolete
@@ -155,14 +154,7 @@ func liveOf(n *nowData, shown func(string) string) *liveData {
 				data.Circuits = append(data.Circuits, liveCircuit{c, s.Name})
 			}
 		}
-		data.Handling, data.Waiting = data.Handling+s.Handling, data.Waiting+s.Waiting
-		if s.Pause.Paused {
-			data.Paused++
-		}
-		for i := range s.Problems {
-			s.Problems[i] = shown(s.Problems[i])
-		}
-		data.Services = append(data.Services, s)
+		data.add(&s, shown)
 	}
 	for _, q := range rows {
 		data.Queues = append(data.Queues, *q)
@@ -172,6 +164,19 @@ func liveOf(n *nowData, shown func(string) string) *liveData {
 			strings.Compare(a.Consumer, b.Consumer))
 	})
 	return data
+}
+
+// add adds a service, whose texts it changes to what may be shown.
+func (l *liveData) add(s *liveService, shown func(string) string) {
+	s.Pause.By = shown(s.Pause.By)
+	for i := range s.Problems {
+		s.Problems[i] = shown(s.Problems[i])
+	}
+	l.Handling, l.Waiting = l.Handling+s.Handling, l.Waiting+s.Waiting
+	if s.Pause.Paused {
+		l.Paused++
+	}
+	l.Services = append(l.Services, *s)
 }
 
 // serviceOf sums up the processes that still report.

@@ -52,7 +52,7 @@ func (v View) Entries(entries []dlq.Entry) []wire.Entry {
 	return each(entries, v.Entry)
 }
 
-// each is what show makes of each item, never nil.
+// each is the items as show returns them, never nil.
 func each[T, S any](items []T, show func(*T) S) []S {
 	shown := make([]S, len(items))
 	for i := range items {
