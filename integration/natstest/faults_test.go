@@ -123,9 +123,9 @@ func TestAcks_LostOnesRunNothingTwice(t *testing.T) {
 	require.True(t, s.ReadyForConnections(await.Patience))
 	b := open(t, "nats://admin:admin@"+s.Addr().String())
 	l := newLedger()
-	serve(t, "nats://billing:billing@"+s.Addr().String(), recording(l), "ack-wait=3s", "concurrency=4")
+	serve(t, "nats://billing:billing@"+s.Addr().String(), recording(l), "ack-wait=2s", "concurrency=4")
 	require.NoError(t, s.ReloadOptions(options("$JS.ACK.>")))
-	const n = 20
+	const n = 4
 	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, n)...))
 	l.wait(t, n)
 	require.NoError(t, s.ReloadOptions(options()))
