@@ -30,6 +30,11 @@ type api struct {
 
 // manager is the API for everything but redriving: a server's if one is given, otherwise the store's.
 func (a *app) manager(ctx context.Context) (*api, error) {
+	return a.connect(ctx, func(*dlq.Letters) (dlq.Redriver, error) { return nil, nil })
+}
+
+// connect is the API of a server if one is given, otherwise that of the store, with a redriver for it.
+func (a *app) connect(ctx context.Context, redriver func(*dlq.Letters) (dlq.Redriver, error)) (*api, error) {
 	if p, err := a.profile(); err != nil || p != nil {
 		return connected(p, err)
 	}
@@ -37,7 +42,11 @@ func (a *app) manager(ctx context.Context) (*api, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.local(letters, nil)
+	r, err := redriver(letters)
+	if err != nil {
+		return nil, err
+	}
+	return a.local(letters, r)
 }
 
 // managed is a command that begins with the manager.
@@ -53,26 +62,17 @@ func (a *app) managed(do func(ctx context.Context, m *api, args []string) error)
 
 // redriver is the API to redrive with: a server's if one is given, otherwise that of the store and the brokers.
 func (a *app) redriver(ctx context.Context) (*api, error) {
-	if p, err := a.profile(); err != nil || p != nil {
-		return connected(p, err)
-	}
-	letters, err := a.openExisting(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(a.cfg.Brokers) == 0 {
-		return nil, usagef("no broker to redrive through: give --broker URL, or --config FILE with brokers, or set " +
-			"REDRIVE_BROKER")
-	}
-	opened, err := a.openBrokers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	router, err := newRouter(a.cfg, letters, opened, a.logger())
-	if err != nil {
-		return nil, err
-	}
-	return a.local(letters, router)
+	return a.connect(ctx, func(letters *dlq.Letters) (dlq.Redriver, error) {
+		if len(a.cfg.Brokers) == 0 {
+			return nil, usagef("no broker to redrive through: give --broker URL, or --config FILE with brokers, or set " +
+				"REDRIVE_BROKER")
+		}
+		opened, err := a.openBrokers(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return newRouter(a.cfg, letters, opened, a.logger())
+	})
 }
 
 // openingTime is how long a dry run waits for brokers, which it does not need.

@@ -179,7 +179,7 @@ func (a *app) close() error {
 
 // by is the author of a change.
 func (a *app) by() client.By {
-	actor := firstOf(a.flags.actor, os.Getenv("REDRIVE_ACTOR"))
+	actor := cmp.Or(a.flags.actor, os.Getenv("REDRIVE_ACTOR"))
 	if actor == "" {
 		host, _ := os.Hostname()
 		actor = "unknown"
@@ -202,15 +202,6 @@ func (a *app) colourful(w io.Writer) bool {
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-func firstOf(texts ...string) string {
-	for _, t := range texts {
-		if t != "" {
-			return t
-		}
-	}
-	return ""
 }
 
 func versionCommand() *cobra.Command {

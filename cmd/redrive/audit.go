@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -140,7 +141,7 @@ func (a *app) mutesCommand() *cobra.Command {
 var muteColumns = []column[wire.Mute]{
 	{title: "Group", gives: whole, value: func(m wire.Mute) string { return m.Fingerprint }},
 	{title: "Since", value: func(m wire.Mute) string { return stampOf(m.At) }},
-	{title: "Until", value: func(m wire.Mute) string { return firstOf(stampOf(m.Until), "unmuted") }},
+	{title: "Until", value: func(m wire.Mute) string { return cmp.Or(stampOf(m.Until), "unmuted") }},
 	{title: "By", gives: drops, value: func(m wire.Mute) string { return oneLine(m.By, 30) }},
 	{title: "Why", value: func(m wire.Mute) string { return oneLine(m.Note, 60) }},
 }

@@ -34,10 +34,7 @@ func (a *app) configCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.printOne(data, func(w io.Writer) error {
-					_, err := w.Write(text)
-					return err
-				})
+				return a.printOne(data, func() string { return string(text) })
 			}),
 		},
 		&cobra.Command{

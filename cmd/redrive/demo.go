@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -191,7 +192,7 @@ func (a *app) report(ctx context.Context, s *shop, m *dlq.Manager) error {
 		}
 		a.hint("%4s  bank %-4s  orders %d, paid %d, retries %d, shipped %d; dead letters: %s",
 			time.Since(began).Round(time.Second), bank,
-			s.ordered.Load(), s.paid.Load(), s.retried.Load(), s.shipped.Load(), firstOf(strings.Join(dead, ", "), "none"))
+			s.ordered.Load(), s.paid.Load(), s.retried.Load(), s.shipped.Load(), cmp.Or(strings.Join(dead, ", "), "none"))
 	}
 	return nil
 }

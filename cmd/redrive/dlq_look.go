@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -26,7 +25,7 @@ func (a *app) statsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.printOne(stats, func(w io.Writer) error { return a.writeStats(w, stats) })
+			return a.printOne(stats, func() string { return a.statsText(stats) })
 		}),
 	}
 	cmd.Flags().Var(&since, "since", "how far back the hourly curve goes: 24h, 7d")
@@ -36,7 +35,7 @@ func (a *app) statsCommand() *cobra.Command {
 // hourLayout is how the curve names an hour: always as a time of day, even where other times are relative.
 const hourLayout = "2006-01-02 15:04Z"
 
-func (a *app) writeStats(w io.Writer, stats *wire.Stats) error {
+func (a *app) statsText(stats *wire.Stats) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s:", deadLetters(stats.Counts.Total()))
 	for i, s := range driver.Statuses() {
@@ -70,8 +69,7 @@ func (a *app) writeStats(w io.Writer, stats *wire.Stats) error {
 		{title: "Died again", right: true, value: func(h wire.HourCount) string { return driver.FormatID(h.DiedAgain) }},
 		{title: "Closed", right: true, value: func(h wire.HourCount) string { return driver.FormatID(h.Closed) }},
 	})
-	_, err := io.WriteString(w, out.String())
-	return err
+	return out.String()
 }
 
 func (a *app) reportCommand() *cobra.Command {
@@ -92,10 +90,7 @@ back, which have stopped. The report is Markdown; -o json is for programs. Run i
 			if err != nil {
 				return err
 			}
-			return a.printOne(report, func(w io.Writer) error {
-				_, err := io.WriteString(w, report.Markdown())
-				return err
-			})
+			return a.printOne(report, report.Markdown)
 		}),
 	}
 	cmd.Flags().Var(&since, "since", "how far back; it is compared with the same period before: 24h, 7d, 30d")

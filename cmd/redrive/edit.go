@@ -135,8 +135,5 @@ func (a *app) printDiff(diff *wire.Diff) error {
 		a.hint("no difference")
 		return nil
 	}
-	return a.printOne(diff, func(w io.Writer) error {
-		_, err := io.WriteString(w, strings.TrimRight(printable(diff.String(), true), "\n")+"\n")
-		return err
-	})
+	return a.printOne(diff, func() string { return strings.TrimRight(printable(diff.String(), true), "\n") + "\n" })
 }

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -69,7 +69,7 @@ it passes. Nothing is opened and nothing is changed.`,
 					return err
 				}
 			}
-			return a.printOne(x, x.write)
+			return a.printOne(x, x.text)
 		},
 	}
 	cmd.Flags().StringVar(&policy.preset, "preset", "", presetNames)
@@ -197,12 +197,12 @@ func (a *app) brokerNamed(name string) (*config.Broker, error) {
 	}
 	b, ok := cfg.Brokers[name]
 	if !ok {
-		return nil, usagef("no broker %q: the configuration has %s", name, firstOf(strings.Join(cfg.Names(), ", "), "none"))
+		return nil, usagef("no broker %q: the configuration has %s", name, cmp.Or(strings.Join(cfg.Names(), ", "), "none"))
 	}
 	return &b, nil
 }
 
-func (x *explained) write(w io.Writer) error {
+func (x *explained) text() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "backoff: %s\n\n", x.Policy)
 	for _, attempt := range x.Attempts {
@@ -225,6 +225,5 @@ func (x *explained) write(w io.Writer) error {
 	if x.Topology != "" {
 		fmt.Fprintf(&out, "\n%s", x.Topology)
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return out.String()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -39,8 +40,8 @@ func (a *app) configuration() (*config.Config, error) {
 }
 
 func (a *app) read(load func(string) (*config.Config, error)) (*config.Config, error) {
-	path := firstOf(a.flags.config, os.Getenv("REDRIVE_CONFIG"))
-	store := firstOf(a.flags.store, os.Getenv("REDRIVE_STORE"))
+	path := cmp.Or(a.flags.config, os.Getenv("REDRIVE_CONFIG"))
+	store := cmp.Or(a.flags.store, os.Getenv("REDRIVE_STORE"))
 	if path == "" && store == "" {
 		if _, err := os.Stat(defaultConfig); err == nil {
 			path = defaultConfig
@@ -56,8 +57,8 @@ func (a *app) read(load func(string) (*config.Config, error)) (*config.Config, e
 	if store != "" {
 		cfg.Store = config.Store{URL: store}
 	}
-	cfg.Store.Schema = firstOf(a.flags.schema, os.Getenv("REDRIVE_SCHEMA"), cfg.Store.Schema)
-	cfg.Store.Archive = firstOf(a.flags.archive, os.Getenv("REDRIVE_ARCHIVE"), cfg.Store.Archive)
+	cfg.Store.Schema = cmp.Or(a.flags.schema, os.Getenv("REDRIVE_SCHEMA"), cfg.Store.Schema)
+	cfg.Store.Archive = cmp.Or(a.flags.archive, os.Getenv("REDRIVE_ARCHIVE"), cfg.Store.Archive)
 	if err := a.addBrokers(cfg); err != nil {
 		return nil, err
 	}

@@ -37,11 +37,7 @@ func printList[T any](a *app, items []T, columns []column[T]) error {
 	if items == nil {
 		items = []T{}
 	}
-	format, err := a.format()
-	if err != nil {
-		return err
-	}
-	switch format {
+	switch format := a.format(); format {
 	case "table", "wide":
 		if len(items) == 0 {
 			return nil // a header alone says nothing, and a script that counts lines would count it
@@ -153,17 +149,14 @@ func (a *app) render(w table.Writer) string {
 }
 
 // printOne prints one thing: for people as human writes it.
-func (a *app) printOne(value any, human func(io.Writer) error) error {
-	format, err := a.format()
-	if err != nil {
-		return err
-	}
+func (a *app) printOne(value any, human func() string) error {
 	if err := a.checkOne(); err != nil {
 		return err
 	}
-	switch format {
+	switch a.format() {
 	case "table", "wide":
-		return human(a.out)
+		_, err := io.WriteString(a.out, human())
+		return err
 	case "jsonl":
 		return a.printJSON(value, false)
 	default:
@@ -270,10 +263,16 @@ func (a *app) textOutput() bool {
 
 // checkOutput finds what is wrong with -o and --jq, before a command changes anything.
 func (a *app) checkOutput() error {
-	if _, err := a.format(); err != nil {
-		return err
+	if !slices.Contains(formats, a.flags.output) {
+		return usagef("-o %s: one of %s", a.flags.output, strings.Join(formats, ", "))
 	}
-	if _, err := gojq.Parse(a.flags.jq); a.flags.jq != "" && err != nil {
+	if a.flags.jq == "" {
+		return nil
+	}
+	if a.flags.output != "table" && a.flags.output != "json" {
+		return usagef("--jq works on JSON: leave -o %s out", a.flags.output)
+	}
+	if _, err := gojq.Parse(a.flags.jq); err != nil {
 		return usagef("--jq: %v", err)
 	}
 	return nil
@@ -288,17 +287,11 @@ func (a *app) checkOne() error {
 }
 
 // format is the output format; --jq wants JSON.
-func (a *app) format() (string, error) {
-	if !slices.Contains(formats, a.flags.output) {
-		return "", usagef("-o %s: one of %s", a.flags.output, strings.Join(formats, ", "))
-	}
+func (a *app) format() string {
 	if a.flags.jq != "" {
-		if a.flags.output != "table" && a.flags.output != "json" {
-			return "", usagef("--jq works on JSON: leave -o %s out", a.flags.output)
-		}
-		return "json", nil
+		return "json"
 	}
-	return a.flags.output, nil
+	return a.flags.output
 }
 
 // hint tells people something on stderr.

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -143,7 +143,7 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	}
 	switch {
 	case f.dryRun:
-		return a.printOne(preview, func(w io.Writer) error { return a.writePreview(w, preview, count) })
+		return a.printOne(preview, func() string { return a.previewText(preview, count) })
 	case count == 0:
 		a.hint("no dead letters match")
 		return nil
@@ -200,7 +200,7 @@ func (a *app) announce(ctx context.Context, m *api, p *wire.RunPreview, spec *wi
 	if len(spec.Canary) > 0 {
 		how += ", in first steps of " + strings.Trim(strings.Join(strings.Fields(fmt.Sprint(spec.Canary)), ", "), "[]")
 	}
-	a.hint("  to       %s, %s", firstOf(oneLine(spec.Target, 60), "where each came from"), how)
+	a.hint("  to       %s, %s", cmp.Or(oneLine(spec.Target, 60), "where each came from"), how)
 }
 
 // warn warns about destinations that no consumer reads.
@@ -234,7 +234,7 @@ func warnings(p *wire.RunPreview) []string {
 	return texts
 }
 
-func (a *app) writePreview(w io.Writer, p *wire.RunPreview, count int64) error {
+func (a *app) previewText(p *wire.RunPreview, count int64) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "dry run: %s would be redriven, nothing is changed\n", deadLetters(count))
 	for _, t := range p.Topics {
@@ -259,6 +259,5 @@ func (a *app) writePreview(w io.Writer, p *wire.RunPreview, count int64) error {
 			fmt.Fprintf(&out, "\nentry %d\n%s", s.Entry.ID, indent(printable(s.Diff.String(), true)))
 		}
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return out.String()
 }

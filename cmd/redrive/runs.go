@@ -1,10 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -118,7 +118,7 @@ var runColumns = []column[wire.Run]{
 }
 
 func (a *app) printRun(run *wire.Run) error {
-	return a.printOne(run, func(w io.Writer) error {
+	return a.printOne(run, func() string {
 		c := run.Counts
 		var out strings.Builder
 		fmt.Fprintf(&out, "run %s: %s", run.ID, run.State)
@@ -134,8 +134,7 @@ func (a *app) printRun(run *wire.Run) error {
 				fmt.Fprintf(&out, ", %d %s", more.n, more.what)
 			}
 		}
-		_, err := fmt.Fprintln(w, out.String())
-		return err
+		return out.String() + "\n"
 	})
 }
 
@@ -318,7 +317,7 @@ func (a *app) finish(run *wire.Run) error {
 	bad := run.Counts.Failed + run.Counts.Lost + run.Counts.Skipped
 	switch state := run.State; {
 	case state == redrive.Stopped:
-		return &codedError{exitPartial, "the run has stopped: " + firstOf(oneLine(run.Cause, 200), "too many died again") +
+		return &codedError{exitPartial, "the run has stopped: " + cmp.Or(oneLine(run.Cause, 200), "too many died again") +
 			"\n  what died again: redrive runs show " + run.ID + "\n  to continue:     redrive runs resume " + run.ID}
 	case state == redrive.Completed && bad > 0:
 		return &codedError{exitPartial, fmt.Sprintf("%d of %d did not succeed: redrive runs show %s", bad,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,8 +67,8 @@ func (a *app) server(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Log.Level = firstOf(cfg.Log.Level, "info")
-	cfg.Server.Address = firstOf(cfg.Server.Address, config.DefaultAddress)
+	cfg.Log.Level = cmp.Or(cfg.Log.Level, "info")
+	cfg.Server.Address = cmp.Or(cfg.Server.Address, config.DefaultAddress)
 	if a.metrics, err = newMetrics(&cfg.Metrics); err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -52,15 +51,15 @@ func (a *app) showCommand() *cobra.Command {
 				return err
 			}
 			v := shown{*e, history.Records}
-			return a.printOne(v, v.write)
+			return a.printOne(v, v.text)
 		}),
 	}
 	cmd.Flags().BoolVar(&raw, "raw", false, "only the payload, byte for byte")
 	return cmd
 }
 
-// write prints it for people.
-func (v *shown) write(w io.Writer) error {
+// text is what people see.
+func (v *shown) text() string {
 	var out strings.Builder
 	line := func(name string, value wire.Text) {
 		if value != "" {
@@ -114,8 +113,7 @@ func (v *shown) write(w io.Writer) error {
 		}
 		out.WriteByte('\n')
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return out.String()
 }
 
 func (v *shown) status() wire.Text {

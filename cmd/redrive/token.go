@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -115,8 +116,8 @@ func tokenColumns() []column[tokenView] {
 		{title: "Name", value: func(v tokenView) string { return oneLine(v.Name, 40) }},
 		{title: "Role", value: func(v tokenView) string { return v.Role }},
 		{title: "State", value: func(v tokenView) string { return v.State }},
-		{title: "Expires", value: func(v tokenView) string { return firstOf(stampOf(v.ExpiresAt), "never") }},
-		{title: "Used", value: func(v tokenView) string { return firstOf(stampOf(v.UsedAt), "never") }},
+		{title: "Expires", value: func(v tokenView) string { return cmp.Or(stampOf(v.ExpiresAt), "never") }},
+		{title: "Used", value: func(v tokenView) string { return cmp.Or(stampOf(v.UsedAt), "never") }},
 		{title: "Created", wide: true, value: func(v tokenView) string { return stampOf(v.CreatedAt) }},
 		{title: "By", wide: true, value: func(v tokenView) string { return oneLine(v.CreatedBy, 30) }},
 		{title: "Revoked by", wide: true, value: func(v tokenView) string { return oneLine(v.RevokedBy, 30) }},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,7 +14,5 @@ func TestView_Trace(t *testing.T) {
 	v.Body.Headers = map[string]string{
 		envelope.KeyTraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	}
-	var out strings.Builder
-	require.NoError(t, v.write(&out))
-	require.Contains(t, out.String(), "\ntrace         0af7651916cd43dd8448eb211c80319c\n")
+	require.Contains(t, v.text(), "\ntrace         0af7651916cd43dd8448eb211c80319c\n")
 }
