@@ -92,9 +92,11 @@ func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempoten
 		done  bool
 		until int64
 	)
-	err = s.db.QueryRowContext(ctx, s.d.Bind("SELECT done = 1, outcome, until - "+s.d.Clock()+" FROM redrive_processed"+
-		where),
-		keyArgs(key)...).Scan(&done, &record.Outcome, &until)
+	query := "SELECT done = 1, outcome, until - " + s.d.Clock() + " FROM redrive_processed" + where
+	if s.d == MySQL { // whatever the isolation: a mark in a transaction that is rolled back must not be taken for done
+		query += " LOCK IN SHARE MODE"
+	}
+	err = s.db.QueryRowContext(ctx, s.d.Bind(query), keyArgs(key)...).Scan(&done, &record.Outcome, &until)
 	if errors.Is(err, sql.ErrNoRows) {
 		return record, false, nil
 	}
