@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/text"
@@ -74,43 +73,4 @@ func (m *Manager) ChangeAll(ctx context.Context, action driver.Action, f Filter,
 		return bulk, err
 	}
 	return bulk, flush()
-}
-
-// Retention is how long closed entries are kept. Entries that are not closed are kept forever.
-type Retention struct {
-	// Resolved and Discarded are how long after they were closed entries of that status are kept. Zero keeps them forever.
-	Resolved, Discarded time.Duration
-	// SkipArchive removes without a copy.
-	SkipArchive bool
-	// Actor is the name in the audit log. Defaults to "retention".
-	Actor string
-}
-
-// Retain purges what the retention no longer keeps, and returns how many entries that was. Call it now and then, in any
-// number of processes; it works in transactions of at most [driver.MaxPage] entries, and stops when the context ends.
-func (m *Manager) Retain(ctx context.Context, r Retention) (int, error) {
-	if r.Resolved < 0 || r.Discarded < 0 {
-		return 0, fmt.Errorf("dlq: retention: %w: a time to keep must not be negative", ErrInvalid)
-	}
-	if r.Actor == "" {
-		r.Actor = "retention"
-	}
-	now, total := m.Now(ctx), 0
-	for _, c := range []struct {
-		status Status
-		keep   time.Duration
-	}{{Resolved, r.Resolved}, {Discarded, r.Discarded}} {
-		if c.keep == 0 {
-			continue
-		}
-		n, err := m.Purge(ctx, Purge{
-			Statuses: []Status{c.status}, ClosedBefore: now.Add(-c.keep), SkipArchive: r.SkipArchive, At: now,
-			Actor: r.Actor, Note: fmt.Sprintf("%s entries are kept for %s", c.status, c.keep),
-		})
-		total += n
-		if err != nil {
-			return total, err
-		}
-	}
-	return total, nil
 }

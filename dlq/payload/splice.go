@@ -2,20 +2,13 @@ package payload
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"math/big"
 	"slices"
-	"strings"
-	"unicode/utf8"
 
-	"github.com/aymanbagabas/go-udiff"
 	"github.com/itchyny/gojq"
-
-	"github.com/redrive-go/redrive/dlq/driver"
-	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // spliceJSON writes value as JSON, with the original's bytes wherever it has the same value in the same place.
@@ -196,74 +189,4 @@ func appendJSON(out []byte, value any) ([]byte, error) {
 	return append(out, data...), nil
 }
 
-// Diff is the difference between two bodies, for people; JSON is compared in an indented form.
-type Diff = wire.Diff
-
-// Compare compares two bodies.
-func Compare(before, after *driver.Body) Diff {
-	d := Diff{
-		Headers: []wire.HeaderDiff{}, Lines: []wire.DiffLine{}, Before: len(before.Payload), After: len(after.Payload),
-	}
-	for name, value := range before.Headers {
-		now, there := after.Headers[name]
-		if !there || now != value {
-			d.Headers = append(d.Headers, wire.HeaderDiff{
-				Name: wire.Text(name), Before: wire.Text(value), After: wire.Text(now), Removed: !there,
-			})
-		}
-	}
-	for name, value := range after.Headers {
-		if _, there := before.Headers[name]; !there {
-			d.Headers = append(d.Headers, wire.HeaderDiff{Name: wire.Text(name), After: wire.Text(value), Added: true})
-		}
-	}
-	slices.SortFunc(d.Headers, func(a, b wire.HeaderDiff) int { return cmp.Compare(a.Name, b.Name) })
-	if bytes.Equal(before.Payload, after.Payload) {
-		return d
-	}
-	d.PayloadChanged = true
-	if !utf8.Valid(before.Payload) || !utf8.Valid(after.Payload) {
-		d.Binary = true
-		return d
-	}
-	d.Lines = diffLines(diffable(before.Payload), diffable(after.Payload))
-	return d
-}
-
-// diffable is a payload as lines. JSON is indented, which changes no number and keeps the order of the keys.
-func diffable(payload []byte) string {
-	var indented bytes.Buffer
-	if json.Indent(&indented, payload, "", "  ") == nil {
-		payload = indented.Bytes()
-	}
-	return string(payload) + "\n" // so that each line ends in a line feed
-}
-
-const diffContext = 3 // lines around a change
-
-func diffLines(before, after string) []wire.DiffLine {
-	unified, err := udiff.ToUnifiedDiff("", "", before, udiff.Lines(before, after), diffContext)
-	if err != nil {
-		return []wire.DiffLine{} // cannot happen: the edits were made from this text
-	}
-	ops := map[udiff.OpKind]string{udiff.Delete: "-", udiff.Insert: "+", udiff.Equal: " "}
-	gap := wire.DiffLine{Op: "@", Text: "…"}
-	lines := []wire.DiffLine{}
-	last := 0
-	for _, hunk := range unified.Hunks {
-		if len(lines) > 0 {
-			lines = append(lines, gap)
-		}
-		last = hunk.FromLine - 1
-		for _, line := range hunk.Lines {
-			if line.Kind != udiff.Insert {
-				last++
-			}
-			lines = append(lines, wire.DiffLine{Op: ops[line.Kind], Text: strings.TrimSuffix(line.Content, "\n")})
-		}
-	}
-	if len(lines) > 0 && last < strings.Count(before, "\n") {
-		lines = append(lines, gap)
-	}
-	return lines
-}
+// lines around a change

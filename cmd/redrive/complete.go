@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
+)
+
+// Completions query the store briefly, and stay empty when it does not respond: a shell waits for them.
+const completionTimeout = 2 * time.Second
+
+// completes offers a value for each item that is found, in this order with cobra.ShellCompDirectiveKeepOrder.
+func completes[T any](a *app, order cobra.ShellCompDirective, find func(context.Context, *api) ([]T, error),
+	value func(*T) string,
+) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+		defer cancel()
+		var values []string
+		if manager, err := a.manager(ctx); err == nil {
+			found, _ := find(ctx, manager) // none after an error
+			for i := range found {
+				values = append(values, value(&found[i]))
+			}
+		}
+		return values, cobra.ShellCompDirectiveNoFileComp | order
+	}
+}
+
+func (a *app) completeTopics() cobra.CompletionFunc {
+	return completes(a, 0, func(ctx context.Context, m *api) ([]wire.NamedCounts, error) {
+		stats, err := m.GetStats(ctx, wire.StatsQuery{})
+		if err != nil {
+			return nil, err
+		}
+		return stats.ByTopic, nil
+	}, func(t *wire.NamedCounts) string { return printable(t.Name, false) })
+}
+
+func (a *app) completeGroups() cobra.CompletionFunc {
+	return completes(a, 0, func(ctx context.Context, m *api) ([]wire.Group, error) {
+		list, err := m.ListGroups(ctx, wire.GroupQuery{Limit: 50})
+		if err != nil {
+			return nil, err
+		}
+		return list.Groups, nil
+	}, func(g *wire.Group) string { return cobra.CompletionWithDesc(g.Fingerprint, oneLine(g.Cause, 60)) })
+}
+
+// completeIDs offers the newest entries in the states that the command takes.
+func (a *app) completeIDs(statuses ...dlq.Status) cobra.CompletionFunc {
+	return completes(a, cobra.ShellCompDirectiveKeepOrder, func(ctx context.Context, m *api) ([]wire.Entry, error) {
+		list, err := m.ListEntries(ctx, wire.Filter{Statuses: statuses}, wire.Page{})
+		if err != nil {
+			return nil, err
+		}
+		return list.Entries, nil
+	}, func(e *wire.Entry) string {
+		return cobra.CompletionWithDesc(driver.FormatID(e.ID), oneLine(e.Topic+": "+e.ErrorMessage, 60))
+	})
+}
