@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -39,6 +40,9 @@ type partition struct {
 	fetched []kgo.FetchPartition // not read yet
 	paused  bool                 // the client does not fetch the partition, because enough is waiting to be read
 	more    chan struct{}        // a token if fetched is not empty
+
+	failures int // in a row, of fetches
+	failed   time.Time
 }
 
 // aheadLimit is how many answers of the broker may wait to be read. The client keeps fetching up to this.
@@ -153,10 +157,9 @@ func (p *partition) feed(f kgo.FetchPartition) {
 		return
 	}
 	p.fetched = append(p.fetched, f)
-	pause := len(p.fetched) >= aheadLimit && !p.paused && !p.closed
-	if pause {
-		p.paused = true
-		p.client.PauseFetchPartitions(map[string][]int32{p.sub.q.Topic: {p.id}})
+	p.failures = 0
+	if len(p.fetched) >= aheadLimit {
+		p.pause()
 	}
 	p.mu.Unlock()
 	select {
@@ -182,6 +185,30 @@ func (p *partition) next() (kgo.FetchPartition, bool) {
 		case <-p.ctx.Done():
 			return kgo.FetchPartition{}, false
 		}
+	}
+}
+
+// refused keeps the client from fetching the partition for a while after a refusal: on its own it tries again at once.
+func (p *partition) refused() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.failed) > 2*retrying.Longest {
+		p.failures = 0
+	}
+	p.failures, p.failed = p.failures+1, time.Now()
+	p.pause()
+	time.AfterFunc(retrying.After(p.failures), func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.resume(len(p.fetched) < aheadLimit)
+	})
+}
+
+// pause keeps the client from fetching. The caller holds mu.
+func (p *partition) pause() {
+	if !p.paused && !p.closed {
+		p.paused = true
+		p.client.PauseFetchPartitions(map[string][]int32{p.sub.q.Topic: {p.id}})
 	}
 }
 

@@ -160,3 +160,36 @@ func TestGroup_RefusedPositionOfAPartition(t *testing.T) {
 		refusal.Store(nil)
 	}
 }
+
+// A broker refuses a fetch at once if the user may not read the topic any more, and the client fetches again at once:
+// that made thousands of requests each second, and as many log lines.
+func TestFetch_RefusalsMakeNoHotLoop(t *testing.T) {
+	t.Parallel()
+	for _, refusing := range []*kerr.Error{
+		kerr.TopicAuthorizationFailed, kerr.UnsupportedCompressionType,
+	} {
+		t.Run(refusing.Message, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t)
+			var fetches atomic.Int64
+			refusal := failing(c, func(req *kmsg.FetchRequest, resp *kmsg.FetchResponse, code int16) {
+				answerEmpty(req, resp, code)
+				if len(req.Topics) == 0 || byGroup(&req.Topics[0]) { // one of a session may name none
+					fetches.Add(1)
+				}
+			})
+			b := open(t, c)
+			topic := name("orders")
+			messages := subscribe(t, b, topic)
+			require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
+			receiveID(t, messages, "1").Ack()
+
+			refusal.Store(refusing)
+			require.Eventually(t, func() bool { return fetches.Load() > 0 }, time.Minute, time.Millisecond)
+			require.Never(t, func() bool { return fetches.Load() >= 50 }, time.Second, 10*time.Millisecond)
+			refusal.Store(nil)
+			require.NoError(t, b.Publisher().Publish(topic, newMessage("2", "")))
+			receiveID(t, messages, "2").Ack()
+		})
+	}
+}

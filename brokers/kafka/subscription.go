@@ -302,11 +302,14 @@ func (s *subscription) poll(ctx context.Context, client *kgo.Client) {
 // refused examines a fetch error. The client itself retries.
 func (s *subscription) refused(topic string, partition int32, err error) {
 	var session *kgo.ErrGroupSession
+	s.mu.Lock()
+	p := s.owned[partition]
+	s.mu.Unlock()
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
 	case errors.As(err, &session):
 		s.log.Warn("consumer group session ended; joining again", "err", session.Err)
-	case topic == s.q.Topic && s.isUnread(partition):
+	case p != nil && p.isUnread():
 		s.renewLater(fmt.Errorf("%w: partition %d: %w", errUnread, partition, err))
 	case isGone(err):
 		s.findTiers() // the topic may be gone, or only its leader
@@ -314,6 +317,9 @@ func (s *subscription) refused(topic string, partition int32, err error) {
 		s.log.Debug("a partition cannot be read for now", "partition", partition, "err", err)
 	default:
 		s.log.Warn("a partition cannot be read for now", "partition", partition, "err", err)
+		if p != nil {
+			p.refused()
+		}
 	}
 }
 
@@ -322,13 +328,7 @@ func (s *subscription) refused(topic string, partition int32, err error) {
 var errUnread = errors.New("the position of the group is not known")
 
 // isUnread reports whether the client has the partition, but no position from which to read it.
-func (s *subscription) isUnread(partition int32) bool {
-	s.mu.Lock()
-	p := s.owned[partition]
-	s.mu.Unlock()
-	if p == nil {
-		return false
-	}
+func (p *partition) isUnread() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.begun && !p.closed

@@ -315,7 +315,7 @@ func (b *transport) Readers(ctx context.Context, to *driver.Destination) (int, e
 		err = groups.Error()
 	}
 	if errors.Is(err, kerr.GroupIDNotFound) {
-		return 0, nil
+		return b.readersOfNext(ctx, to)
 	}
 	if err != nil {
 		return 0, err
@@ -323,7 +323,25 @@ func (b *transport) Readers(ctx context.Context, to *driver.Destination) (int, e
 	n := 0
 	for _, g := range groups {
 		for i := range g.Members {
-			if joined, ok := g.Members[i].Join.AsConsumer(); ok && slices.Contains(joined.Topics, to.Topic) {
+			joined, ok := g.Members[i].Join.AsConsumer()
+			if g.State != "Stable" || ok && slices.Contains(joined.Topics, to.Topic) { // topics are only known of stable groups
+				n++
+			}
+		}
+	}
+	return n, nil
+}
+
+// readersOfNext counts the members of a group that uses the next protocol (KIP-848): one member of another client that
+// does makes it another kind of group.
+func (b *transport) readersOfNext(ctx context.Context, to *driver.Destination) (n int, err error) {
+	groups, err := b.topics.admin.DescribeConsumerGroups(ctx, to.Consumer)
+	if err != nil && ctx.Err() != nil {
+		return 0, err
+	}
+	for _, g := range groups { // none, if there is no such group, or if the cluster is too old to have any
+		for i := range g.Members {
+			if slices.Contains(g.Members[i].SubscribedTopics, to.Topic) {
 				n++
 			}
 		}
