@@ -93,7 +93,7 @@ func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempoten
 		until int64
 	)
 	query := "SELECT done = 1, outcome, until - " + s.d.Clock() + " FROM redrive_processed" + where
-	if s.d == MySQL { // it waits for the transaction that marks it: with READ UNCOMMITTED one that is rolled back would show
+	if s.d == MySQL { // with READ UNCOMMITTED, the mark of a transaction that is rolled back would be visible
 		query += " LOCK IN SHARE MODE"
 	}
 	err = s.db.QueryRowContext(ctx, s.d.Bind(query), keyArgs(key)...).Scan(&done, &record.Outcome, &until)
