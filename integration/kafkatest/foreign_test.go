@@ -65,7 +65,8 @@ func TestForeign_Transactions(t *testing.T) {
 				}
 				for j := range size {
 					key := "k" + strconv.Itoa(j%5)
-					client.Produce(t.Context(), &kgo.Record{Key: []byte(key), Value: fmt.Appendf(nil, "%s %s %d", state, key, i*size+j+1)}, nil)
+					value := fmt.Appendf(nil, "%s %s %d", state, key, i*size+j+1)
+					client.Produce(t.Context(), &kgo.Record{Key: []byte(key), Value: value}, nil)
 				}
 				require.NoError(t, client.Flush(t.Context()))
 				require.NoError(t, client.EndTransaction(t.Context(), end))
