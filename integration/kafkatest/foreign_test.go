@@ -53,7 +53,8 @@ func TestForeign_Transactions(t *testing.T) {
 				return nil
 			}
 			join(t, url, topic, 200*time.Millisecond, handle)
-			client, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...), kgo.TransactionalID(topic), kgo.DefaultProduceTopic(topic))
+			client, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...), kgo.TransactionalID(topic),
+				kgo.DefaultProduceTopic(topic))
 			require.NoError(t, err)
 			defer client.Close()
 			n := 0
