@@ -300,7 +300,7 @@ func (s *subscription) poll(ctx context.Context, client *kgo.Client) {
 }
 
 // refused examines a fetch error. The client itself retries.
-func (s *subscription) refused(topic string, partition int32, err error) {
+func (s *subscription) refused(_ string, partition int32, err error) {
 	var session *kgo.ErrGroupSession
 	s.mu.Lock()
 	p := s.owned[partition]

@@ -25,8 +25,10 @@ var _ brokers.Driver = Driver{}
 func (Driver) Params() []brokers.Param {
 	return []brokers.Param{
 		driver.NackPause(),
-		{Name: "max-message", Type: brokers.Size, Default: "0",
-			Doc: "Largest message in bytes, payload and headers together; 0 means no limit."},
+		{
+			Name: "max-message", Type: brokers.Size, Default: "0",
+			Doc: "Largest message in bytes, payload and headers together; 0 means no limit.",
+		},
 		{Name: "*", Doc: "Parameters of other drivers under params in a configuration are ignored, because mem:// " +
 			"replaces those drivers in tests."},
 	}

@@ -36,16 +36,26 @@ var _ brokers.Driver = Driver{}
 // Params implements brokers.Driver.
 func (Driver) Params() []brokers.Param {
 	return []brokers.Param{
-		{Name: "declare", Type: brokers.Bool, Default: "true",
-			Doc: "Create missing streams and consumers, and change consumers to the configuration."},
-		{Name: "replicas", Type: brokers.Int, Default: "0", Max: 5,
-			Doc: "Replicas of new streams; 0 means 3 on a cluster and 1 otherwise."},
-		{Name: "max-age", Type: brokers.Duration, Default: "0s", Max: int64(100 * 365 * 24 * time.Hour),
-			Doc: "How long a stream keeps messages, handled or not: at least 1h; 0 sets no limit."},
-		{Name: "ack-wait", Type: brokers.Duration, Default: "30s", Min: int64(time.Second), Max: int64(time.Hour),
-			Doc: "Silence after which the server gives the messages of a dead process to another one."},
-		{Name: "prefetch", Type: brokers.Int, Default: "1", Min: 1, Max: 65535,
-			Doc: "Messages that the server sends ahead to one subscription; never fewer than its concurrency."},
+		{
+			Name: "declare", Type: brokers.Bool, Default: "true",
+			Doc: "Create missing streams and consumers, and change consumers to the configuration.",
+		},
+		{
+			Name: "replicas", Type: brokers.Int, Default: "0", Max: 5,
+			Doc: "Replicas of new streams; 0 means 3 on a cluster and 1 otherwise.",
+		},
+		{
+			Name: "max-age", Type: brokers.Duration, Default: "0s", Max: int64(100 * 365 * 24 * time.Hour),
+			Doc: "How long a stream keeps messages, handled or not: at least 1h; 0 sets no limit.",
+		},
+		{
+			Name: "ack-wait", Type: brokers.Duration, Default: "30s", Min: int64(time.Second), Max: int64(time.Hour),
+			Doc: "Silence after which the server gives the messages of a dead process to another one.",
+		},
+		{
+			Name: "prefetch", Type: brokers.Int, Default: "1", Min: 1, Max: 65535,
+			Doc: "Messages that the server sends ahead to one subscription; never fewer than its concurrency.",
+		},
 		driver.NackPause(),
 		driver.CrashLimit(),
 		{Name: "credentials", Doc: "File with the user's JWT and seed."},

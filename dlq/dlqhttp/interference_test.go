@@ -295,7 +295,7 @@ func TestNonInterference_ManyCauses(t *testing.T) {
 				text = "the bank is closed"
 			}
 			letters = append(letters, dlq.NewEntry(&envelope.DeadLetter{
-				Message: message.NewMessage(fmt.Sprint(i), nil), Reason: envelope.ReasonExhausted, At: at,
+				Message: message.NewMessage(strconv.Itoa(i), nil), Reason: envelope.ReasonExhausted, At: at,
 				Err: envelope.Error{Message: text}, Handler: "pay", Origin: envelope.Origin{Broker: "mem", Topic: "orders"},
 			}))
 		}

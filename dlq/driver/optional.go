@@ -38,7 +38,8 @@ type MonthStore interface {
 // TxStore is a [Store] that can store dead letters in a caller's transaction on the same database.
 type TxStore interface {
 	Store
-	// PutTx is Put in tx: the letters are durable when tx commits. If it fails, tx is as before and still usable.
+	// PutTx is Put in tx: the letters are durable when tx commits. If it fails, tx is as before and still usable, or it is
+	// rolled back, and its Commit fails.
 	PutTx(ctx context.Context, tx *sql.Tx, letters ...*Entry) ([]Receipt, error)
 }
 

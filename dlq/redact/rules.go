@@ -142,11 +142,11 @@ func unescaped(text string) (meant string, at []int) {
 			digits = text[e[1]-4 : e[1]]
 		}
 		code, err := strconv.ParseUint(digits, 16, 16)
-		switch char := rune(code); { //nolint:gosec // 16 bits
+		switch char := rune(code); {
 		case err != nil || !utf8.ValidRune(char): // the end, or half of a pair
 			continue
 		case len(digits) == 2:
-			out = append(out, byte(code))
+			out = append(out, byte(code)) //nolint:gosec // two digits
 		default:
 			out = utf8.AppendRune(out, char)
 		}

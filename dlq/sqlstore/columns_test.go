@@ -1,8 +1,8 @@
 package sqlstore
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -48,14 +48,14 @@ func TestChanges_Updates(t *testing.T) {
 		for i := range 100 {
 			before := &dlq.Entry{ID: int64(i), Version: 1}
 			after := *before
-			after.Version, after.ErrorMessage = 2, fmt.Sprint(i%ways)
+			after.Version, after.ErrorMessage = 2, strconv.Itoa(i%ways)
 			c.change(before, &after)
 		}
 		var ids []int64
 		updates := c.updates()
 		for _, u := range updates {
 			ids = append(ids, u.ids...)
-			require.Contains(t, u.args, fmt.Sprint(int(u.ids[0])%ways))
+			require.Contains(t, u.args, strconv.Itoa(int(u.ids[0])%ways))
 		}
 		require.Len(t, updates, statements, "%d ways", ways)
 		slices.Sort(ids)
@@ -69,10 +69,12 @@ func TestSQLite_OutlineOfAText(t *testing.T) {
 	s, err := Open(t.Context(), "sqlite::memory:")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	letters := "sS ß"
+	var several strings.Builder
+	several.WriteString("sS ß")
 	for plain, accented := range accents {
-		letters += string(plain) + accented + strings.ToUpper(string(plain)+accented)
+		several.WriteString(string(plain) + accented + strings.ToUpper(string(plain)+accented))
 	}
+	letters := several.String()
 	column := "before " + letters + ` ЖжΣσςİıſKµ 100% _under !bang *[?]* 中文 "quoted" ` + letters + " after"
 	for _, text := range []string{
 		column, "BEFORE", "100% _UNDER !B", "*[?]*", "中文", "жЖ", "µ", "ſ", "", "e\u0301", letters, strings.ToUpper(letters),

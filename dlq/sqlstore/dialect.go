@@ -114,7 +114,7 @@ func awaitDisk(ctx context.Context, d sqldb.Dialect, tx *sql.Tx) error {
 	if d != PostgreSQL {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, "SELECT "+sqldb.AwaitDisk)
+	_, err := tx.ExecContext(ctx, "SELECT "+sqldb.AwaitDisk) //nolint:gosec // a constant
 	return err
 }
 

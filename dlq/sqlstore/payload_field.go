@@ -82,20 +82,21 @@ func (sqlite) hasField(f driver.PayloadField, parameter func(any) string) string
 		return "json_each(CASE WHEN " + kind + " = 'array' THEN " + value + " ELSE '[' || (" + value + ") || ']' END) f"
 	}
 	payload := "(CASE WHEN b.payload_json = 1 THEN CAST(b.payload AS TEXT) END)"
-	path := "$"
-	at := func() string { return payload + ", " + parameter(path) }
-	arrays, from := []string{"json_type(" + at() + ") = 'array'"}, inArray("json_type("+payload+")", payload)+"0"
+	path := []string{"$"}
+	at := func() string { return payload + ", " + parameter(strings.Join(path, ".")) }
+	arrays := []string{"json_type(" + at() + ") = 'array'"}
+	from := []string{inArray("json_type("+payload+")", payload) + "0"}
 	for i, name := range f.Path {
 		// Only for an object: a string is not JSON here, and reading it as such would fail the statement.
 		object := fmt.Sprintf("(CASE WHEN f%d.type = 'object' THEN f%[1]d.value ELSE '{}' END)", i)
 		step := parameter("$." + quote(name))
-		from += ", " + inArray("json_type("+object+", "+step+")", object+" -> "+step) + strconv.Itoa(i+1)
-		path += "." + quote(name)
+		from = append(from, inArray("json_type("+object+", "+step+")", object+" -> "+step)+strconv.Itoa(i+1))
+		path = append(path, quote(name))
 		arrays = append(arrays, "json_type("+at()+") = 'array'")
 	}
 	leaf := "f" + strconv.Itoa(len(f.Path))
 	return "(" + isOneOf(f, "json_type("+at()+")", "json_extract("+at()+")", parameter) + " OR (" +
-		strings.Join(arrays, " OR ") + ") AND EXISTS (SELECT 1 FROM " + from + " WHERE " +
+		strings.Join(arrays, " OR ") + ") AND EXISTS (SELECT 1 FROM " + strings.Join(from, ", ") + " WHERE " +
 		isOneOf(f, leaf+".type", leaf+".atom", parameter) + "))"
 }
 

@@ -37,8 +37,9 @@ func (s *Store) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.Receip
 }
 
 // PutTx stores dead letters in the caller's transaction, on this store's database: once it commits they are stored
-// durably. Ack their messages only then. If PutTx fails, the transaction is as it was before. Do not use the
-// transaction of business work that has failed: it will be rolled back, and the dead letter with it.
+// durably. Ack their messages only then. If PutTx fails, the transaction is as it was before, or it is rolled back and
+// Commit fails. Do not use the transaction of business work that has failed: it will be rolled back, and the dead
+// letter with it.
 func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([]driver.Receipt, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("sqlstore: put: %w: the transaction is nil", dlq.ErrInvalid)
@@ -68,13 +69,17 @@ func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, letters ...*dlq.Entry) ([
 	return receipts, nil
 }
 
-// savepoint runs fn so that the transaction, which is the caller's, can continue when fn fails.
+// savepoint runs fn so that the transaction, which is the caller's, can continue when fn fails. If that is impossible,
+// it is rolled back: MySQL rolls back all of it in a deadlock, and would commit what follows statement by statement.
 func savepoint(ctx context.Context, tx *sql.Tx, fn func() error) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT redrive_put"); err != nil {
 		return err
 	}
 	if err := fn(); err != nil {
 		_, rollback := tx.ExecContext(context.WithoutCancel(ctx), "ROLLBACK TO SAVEPOINT redrive_put")
+		if rollback != nil {
+			rollback = errors.Join(fmt.Errorf("the transaction is rolled back: %w", rollback), tx.Rollback())
+		}
 		return errors.Join(err, rollback)
 	}
 	_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT redrive_put")

@@ -34,10 +34,14 @@ var _ brokers.Driver = Driver{}
 func (Driver) Params() []brokers.Param {
 	return wbroker.URLParams(
 		brokers.Param{Name: "auto-create", Type: brokers.Bool, Default: "true", Doc: "Create missing topics."},
-		brokers.Param{Name: "partitions", Type: brokers.Int, Max: 100_000,
-			Doc: "Partitions of the topics created, and the most handlers at once; the broker's default if not given."},
-		brokers.Param{Name: "max-message-bytes", Type: brokers.Size, Default: "1MiB", Min: 64 << 10, Max: 1 << 30,
-			Doc: "Largest record, headers included, that the server accepts."},
+		brokers.Param{
+			Name: "partitions", Type: brokers.Int, Max: 100_000,
+			Doc: "Partitions of the topics created, and the most handlers at once; the broker's default if not given.",
+		},
+		brokers.Param{
+			Name: "max-message-bytes", Type: brokers.Size, Default: "1MiB", Min: 64 << 10, Max: 1 << 30,
+			Doc: "Largest record, headers included, that the server accepts.",
+		},
 		brokers.Param{
 			Name: "session-timeout", Type: brokers.Duration, Default: "10s", Min: int64(time.Second), Max: int64(time.Hour),
 			Doc: "Silence after which a member's partitions go to the other members of its group.",
@@ -46,8 +50,10 @@ func (Driver) Params() []brokers.Param {
 			Name: "rebalance-timeout", Type: brokers.Duration, Default: "60s", Min: int64(time.Second), Max: int64(time.Hour),
 			Doc: "How long a rebalance waits for running handlers.",
 		},
-		brokers.Param{Name: "tls", Type: brokers.Bool, Default: "false",
-			Doc: "Connect with TLS, and the system's certificates."},
+		brokers.Param{
+			Name: "tls", Type: brokers.Bool, Default: "false",
+			Doc: "Connect with TLS, and the system's certificates.",
+		},
 	)
 }
 

@@ -43,8 +43,10 @@ func (Driver) Params() []brokers.Param {
 		brokers.Param{Name: "driver", Doc: "Name of the database/sql driver; by default the usual ones of the scheme are " +
 			"tried."},
 		brokers.Param{Name: "auto-create", Type: brokers.Bool, Default: "true", Doc: "Create missing tables."},
-		brokers.Param{Name: "batch", Type: brokers.Int, Default: "1", Min: 1, Max: 1000,
-			Doc: "Messages of one transaction; an error delivers all of them again."},
+		brokers.Param{
+			Name: "batch", Type: brokers.Int, Default: "1", Min: 1, Max: 1000,
+			Doc: "Messages of one transaction; an error delivers all of them again.",
+		},
 		brokers.Param{
 			Name: "ack-deadline", Type: brokers.Duration, Default: "24h",
 			Min: int64(time.Second), Max: int64(30 * 24 * time.Hour),
@@ -54,8 +56,10 @@ func (Driver) Params() []brokers.Param {
 			Name: "poll", Type: brokers.Duration, Default: "100ms", Min: int64(time.Millisecond), Max: int64(time.Hour),
 			Doc: "Pause between two polls for new messages.",
 		},
-		brokers.Param{Name: "max-connections", Type: brokers.Int, Default: "8", Min: 2, Max: 10_000,
-			Doc: "Most connections for publishing; each subscription has one more."},
+		brokers.Param{
+			Name: "max-connections", Type: brokers.Int, Default: "8", Min: 2, Max: 10_000,
+			Doc: "Most connections for publishing; each subscription has one more.",
+		},
 		brokers.Param{Name: "*", Native: true, Doc: "Every other parameter belongs to the database driver."},
 	)
 }
