@@ -255,7 +255,7 @@ func (n *Notifier) post(ctx context.Context, to *Receiver, notice *wire.Notice, 
 
 var slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// slackText is the notice for Slack. Texts from messages in it cannot make a link or mention people.
+// slackText is the notice for Slack. Texts from messages in it cannot disguise a link or mention people.
 func slackText(notice *wire.Notice) string {
 	text := slackEscapes.Replace(notice.Text)
 	if notice.Link != "" {
