@@ -127,7 +127,7 @@ func TestAcks_LostOnesRunNothingTwice(t *testing.T) {
 	await.Count(t, 4*n, func() int { // each message has been redelivered several times
 		c, err := js.Consumer(t.Context(), topicOrders, brokers.DefaultGroup)
 		require.NoError(t, err)
-		return int(c.CachedInfo().Delivered.Consumer) //nolint:gosec // few
+		return int(c.CachedInfo().Delivered.Consumer)
 	})
 	_, total := l.counts()
 	require.Equal(t, n, total)
