@@ -58,9 +58,9 @@ func dockerfile(t *testing.T, name string) (lines []instruction) {
 	return lines
 }
 
-// Both images have the same final stage: based on distroless, not as root, with only the binary, and with the port and
-// the configuration that the manifests use. The image from a checkout is built with a version of Go that go.mod allows,
-// from an existing directory.
+// Both images have the same final stage: based on distroless, not as root, with only the binary and the server's
+// directory, which its user may write to, and with the port and the configuration that the manifests use. The image
+// from a checkout is built with a version of Go that go.mod allows, from an existing directory.
 func TestDocker_Images(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"Dockerfile", "Dockerfile.release"} {
@@ -89,8 +89,9 @@ func TestDocker_Images(t *testing.T) {
 			"EXPOSE":     "8321",
 			"ENTRYPOINT": `["/usr/local/bin/redrive"]`, "CMD": `["serve", "--config", "/etc/redrive/redrive.yaml"]`,
 		}, image, name)
-		require.Len(t, copied, 1, "%s: only the binary", name)
+		require.Len(t, copied, 2, name)
 		require.Regexp(t, `/redrive /usr/local/bin/redrive$`, copied[0], name)
+		require.Equal(t, "--from=build --chown=nonroot:nonroot /data /var/lib/redrive", copied[1], name)
 	}
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	require.NoError(t, err)
