@@ -72,14 +72,9 @@ func (c *clocks) now(broker int32) (time.Time, bool) {
 func (s *subscription) brokerTime(ctx context.Context, at topicPartition) time.Time {
 	age := anyAge
 	for n := 1; ; n++ {
-		leader, err := s.b.topics.leader(ctx, at, age)
+		now, err := s.askTime(ctx, at, age)
 		if err == nil {
-			if now, ok := s.b.clocks.now(leader.id); ok {
-				return now
-			}
-			if err = s.b.probe(ctx, leader.id, s.shortest(ctx, leader.id, at)); err == nil {
-				continue
-			}
+			return now
 		}
 		if ctx.Err() != nil {
 			return time.Time{}
@@ -90,6 +85,33 @@ func (s *subscription) brokerTime(ctx context.Context, at topicPartition) time.T
 			return time.Time{}
 		}
 	}
+}
+
+// askTime returns the clock of the partition's leader. A topic that was deleted while its records are held in memory is
+// recreated, if auto-create allows: without it the partition has no leader, and the records would wait forever.
+func (s *subscription) askTime(ctx context.Context, at topicPartition, age time.Duration) (time.Time, error) {
+	leader, err := s.b.topics.leader(ctx, at, age)
+	if isGone(err) {
+		s.b.topics.forget(at.topic)
+		if err = s.has(ctx, at); err == nil {
+			leader, err = s.b.topics.leader(ctx, at, freshAge)
+		}
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	if now, ok := s.b.clocks.now(leader.id); ok {
+		return now, nil
+	}
+	asked := s.shortest(ctx, leader.id, at)
+	if err := s.b.probe(ctx, leader.id, asked); err != nil {
+		if isGone(err) {
+			s.b.topics.forget(asked.topic)
+		}
+		return time.Time{}, err
+	}
+	now, _ := s.b.clocks.now(leader.id)
+	return now, nil
 }
 
 // shortest returns a partition led by the broker, of the retry topic with the shortest wait that has one: a control

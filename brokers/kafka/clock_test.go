@@ -1,9 +1,11 @@
 package kafka_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"hash/crc32"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,4 +64,32 @@ func TestDelay_ClocksApart(t *testing.T) { //nolint:tparallel // the cases share
 			require.GreaterOrEqual(t, took, wait)
 		})
 	}
+}
+
+// A reader that held a record in memory asked for the clock of a deleted topic forever: neither that record came, nor
+// those behind it.
+func TestDelay_HeldRecordWhoseTopicIsDeleted(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	probed, deleted := make(chan struct{}), make(chan struct{})
+	probe := sync.OnceFunc(func() { close(probed) })
+	c.ControlKey(kmsg.Produce.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if records := r.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records; !bytes.Contains(records, []byte("probe")) {
+			return nil, nil, false
+		}
+		probe()
+		c.SleepControl(func() { <-deleted })
+		return nil, nil, false
+	})
+	b := open(t, c)
+	topic := name("reminders")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("held", "")))
+	retryIn(t, b, receiveID(t, messages, "held"), 2*time.Second)
+	<-probed
+	_, err := administer(t, c).DeleteTopics(t.Context(), topic+".billing_retry.2000")
+	require.NoError(t, err)
+	close(deleted)
+	receiveID(t, messages, "held").Ack()
 }
