@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -148,43 +147,47 @@ func TestPutTx_FailureLeavesTheTransaction(t *testing.T) {
 }
 
 // A deadlock in PutTx ends the whole transaction on MySQL, whose session then commits each statement: the caller's
-// commit must fail, because what it did before is gone.
+// commit must fail, because what it did before is gone. PostgreSQL continues at the savepoint.
 func TestPutTx_DeadlockEndsTheTransaction(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, url string) {
-		t.Helper()
-		if !strings.HasPrefix(url, "mysql") && !strings.HasPrefix(url, "mariadb") {
-			t.Skip("PostgreSQL continues behind the savepoint, and SQLite has one writer")
-		}
-		db := openDB(t, url)
-		s := openStore(t, url)
-		defer s.Close()
-		_, err := db.ExecContext(t.Context(), "CREATE TABLE employees (id INT PRIMARY KEY)")
+	for _, name := range []string{"MariaDB", "MySQL"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			deadlockEndsTheTransaction(t, servers[name](t))
+		})
+	}
+}
+
+func deadlockEndsTheTransaction(t *testing.T, url string) {
+	t.Helper()
+	db := openDB(t, url)
+	s := openStore(t, url)
+	defer s.Close()
+	_, err := db.ExecContext(t.Context(), "CREATE TABLE employees (id INT PRIMARY KEY)")
+	require.NoError(t, err)
+	heavy, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	for i := range 200 { // of two transactions in a deadlock, the one with fewer changes is rolled back
+		_, err = heavy.ExecContext(t.Context(), "INSERT INTO employees VALUES (?)", i)
 		require.NoError(t, err)
-		heavy, err := db.BeginTx(t.Context(), nil)
-		require.NoError(t, err)
-		for i := range 200 { // of two transactions in a deadlock, the one with fewer changes is rolled back
-			_, err = heavy.ExecContext(t.Context(), "INSERT INTO employees VALUES (?)", i)
-			require.NoError(t, err)
-		}
-		_, err = s.PutTx(t.Context(), heavy, letter(1, time.Now()))
-		require.NoError(t, err)
-		tx, err := db.BeginTx(t.Context(), nil)
-		require.NoError(t, err)
-		_, err = tx.ExecContext(t.Context(), "INSERT INTO employees VALUES (1000)")
-		require.NoError(t, err)
-		waiting := make(chan error, 1)
-		go func() {
-			_, err := heavy.ExecContext(context.WithoutCancel(t.Context()), "INSERT INTO employees VALUES (1000)")
-			waiting <- err
-		}()
-		_, err = s.PutTx(t.Context(), tx, letter(1, time.Now()))
-		require.ErrorContains(t, err, "eadlock")
-		require.NoError(t, <-waiting)
-		require.ErrorIs(t, tx.Commit(), sql.ErrTxDone)
-		require.NoError(t, heavy.Commit())
-		require.Len(t, rowsOf(t, db, "SELECT id FROM dlq_entries"), 1)
-	})
+	}
+	_, err = s.PutTx(t.Context(), heavy, letter(1, time.Now()))
+	require.NoError(t, err)
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = tx.ExecContext(t.Context(), "INSERT INTO employees VALUES (1000)")
+	require.NoError(t, err)
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := heavy.ExecContext(context.WithoutCancel(t.Context()), "INSERT INTO employees VALUES (1000)")
+		waiting <- err
+	}()
+	_, err = s.PutTx(t.Context(), tx, letter(1, time.Now()))
+	require.ErrorContains(t, err, "eadlock")
+	require.NoError(t, <-waiting)
+	require.ErrorIs(t, tx.Commit(), sql.ErrTxDone)
+	require.NoError(t, heavy.Commit())
+	require.Len(t, rowsOf(t, db, "SELECT id FROM dlq_entries"), 1)
 }
 
 // Our transactions are durable even if the database's default is not.
