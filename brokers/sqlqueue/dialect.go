@@ -192,14 +192,8 @@ func (e eachLeased) microseconds(delay time.Duration) int64 {
 
 // publishInto reads the groups of topic and inserts rows for each. Reading first is enough: it includes every group
 // that subscribed before Publish was called.
-func publishInto(ctx context.Context, db DB, d dialect, topic string, rows []row) (bool, error) {
-	query := "SELECT id FROM redrive_queues WHERE topic = ?"
-	if _, ok := d.(mysql); ok {
-		// A read that locks sees the groups of now, not those of the beginning of the caller's REPEATABLE READ, nor a topic
-		// that a transaction has created and may take back, which READ UNCOMMITTED shows.
-		query += " LOCK IN SHARE MODE"
-	}
-	queues, err := queryInts(ctx, db, query, []byte(topic))
+func (e eachLeased) publishInto(ctx context.Context, db DB, d dialect, topic string, rows []row) (bool, error) {
+	queues, err := queryInts(ctx, db, "SELECT id FROM redrive_queues WHERE topic = ?"+e.name.Latest(), []byte(topic))
 	if err != nil {
 		return false, err
 	}

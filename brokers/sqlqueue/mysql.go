@@ -23,7 +23,7 @@ var _ dialect = mysql{}
 const byPrimaryKey = messages + " FORCE INDEX (PRIMARY)"
 
 func (m mysql) publish(ctx context.Context, db DB, p *publication, rows []row) (bool, error) {
-	return publishInto(ctx, db, m, p.topic, rows)
+	return m.publishInto(ctx, db, m, p.topic, rows)
 }
 
 func (m mysql) insertInto(queue int64, rows []row) (query string, args []any) {

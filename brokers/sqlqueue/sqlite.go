@@ -14,7 +14,7 @@ type sqlite struct{ eachLeased }
 var _ dialect = sqlite{}
 
 func (s sqlite) publish(ctx context.Context, db DB, p *publication, rows []row) (bool, error) {
-	return publishInto(ctx, db, s, p.topic, rows)
+	return s.publishInto(ctx, db, s, p.topic, rows)
 }
 
 // insertInto queries the time once. SQLite parses a statement each time: one that queries it for each row takes three

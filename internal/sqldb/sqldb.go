@@ -90,6 +90,16 @@ func (d Dialect) ForUpdate() string {
 	return " FOR UPDATE"
 }
 
+// Latest ends a SELECT, also in a transaction of the application, that must read what is committed now. On MySQL only
+// a locking read does: REPEATABLE READ shows the rows of the transaction's beginning, and READ UNCOMMITTED those of
+// transactions that may be rolled back.
+func (d Dialect) Latest() string {
+	if d == MySQL {
+		return " LOCK IN SHARE MODE"
+	}
+	return ""
+}
+
 // ReadCommitted are the options of a transaction in which each statement sees the rows committed so far. MySQL's
 // default level also locks the gaps between rows, so that processes would wait for each other. SQLite has only one
 // level.

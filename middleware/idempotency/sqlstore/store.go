@@ -92,10 +92,7 @@ func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempoten
 		done  bool
 		until int64
 	)
-	query := "SELECT done = 1, outcome, until - " + s.d.Clock() + " FROM redrive_processed" + where
-	if s.d == MySQL { // with READ UNCOMMITTED, the mark of a transaction that is rolled back would be visible
-		query += " LOCK IN SHARE MODE"
-	}
+	query := "SELECT done = 1, outcome, until - " + s.d.Clock() + " FROM redrive_processed" + where + s.d.Latest()
 	err = s.db.QueryRowContext(ctx, s.d.Bind(query), keyArgs(key)...).Scan(&done, &record.Outcome, &until)
 	if errors.Is(err, sql.ErrNoRows) {
 		return record, false, nil
