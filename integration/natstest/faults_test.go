@@ -394,7 +394,10 @@ func TestCluster_LeaderIsKilled(t *testing.T) {
 		t.Cleanup(conn.Close)
 		return true
 	})
-	b := open(t, url)
+	// A publication that a killed leader had not stored yet is never confirmed.
+	b, err := opened(t.Context(), with(url, "publish-timeout=5s"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	await.True(t, func() bool { // with three servers that know each other
 		return b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topicOrders) == nil
 	})
