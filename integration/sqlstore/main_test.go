@@ -85,22 +85,24 @@ func openDB(t testing.TB, url string) *sql.DB {
 	return db
 }
 
-// Every store behaves the same.
+// Every store behaves the same. MySQL is in TestMySQL_AccountOfAnApplication.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for name, database := range servers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			fresh := func(t *testing.T) dlqtest.Database {
-				t.Helper()
-				url := with(database(t), "readers=2&writers=2")
-				return func(t *testing.T) dlqtest.Store {
-					t.Helper()
-					return openStore(t, url)
-				}
-			}
-			dlqtest.Run(t, fresh)
-			t.Run("clocks", func(t *testing.T) { t.Parallel(); dlqtest.RunClocks(t, fresh) })
-		})
+	for _, name := range []string{"PostgreSQL", "MariaDB"} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); conform(t, servers[name]) })
 	}
+}
+
+func conform(t *testing.T, database func(t testing.TB) (url string)) {
+	t.Helper()
+	fresh := func(t *testing.T) dlqtest.Database {
+		t.Helper()
+		url := with(database(t), "readers=2&writers=2")
+		return func(t *testing.T) dlqtest.Store {
+			t.Helper()
+			return openStore(t, url)
+		}
+	}
+	dlqtest.Run(t, fresh)
+	t.Run("clocks", func(t *testing.T) { t.Parallel(); dlqtest.RunClocks(t, fresh) })
 }

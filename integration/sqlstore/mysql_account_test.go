@@ -9,7 +9,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/sqlqueue"
-	"github.com/redrive-go/redrive/dlq/dlqtest"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
@@ -25,7 +24,7 @@ func TestMySQL_AccountOfAnApplication(t *testing.T) {
 		"--log-bin", "--sync-binlog=0", "--sql-require-primary-key=ON", "--default-time-zone=-03:00",
 		"--sql-mode=ANSI,TRADITIONAL", "--innodb-autoinc-lock-mode=2",
 	}})
-	account := func(t *testing.T) string {
+	account := func(t testing.TB) string {
 		t.Helper()
 		u, err := url.Parse(server.Database(t))
 		require.NoError(t, err)
@@ -40,14 +39,7 @@ func TestMySQL_AccountOfAnApplication(t *testing.T) {
 		u.User = url.UserPassword("app", "p@ss:w/rd")
 		return u.String()
 	}
-	t.Run("store", func(t *testing.T) {
-		t.Parallel()
-		dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
-			t.Helper()
-			url := with(account(t), "readers=2&writers=2")
-			return func(t *testing.T) dlqtest.Store { t.Helper(); return openStore(t, url) }
-		})
-	})
+	t.Run("store", func(t *testing.T) { t.Parallel(); conform(t, account) })
 	t.Run("audit", func(t *testing.T) {
 		t.Parallel()
 		url := account(t)

@@ -11,25 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/dlqtest"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
 const byMonth = "partition=month"
-
-// A store that is partitioned by month behaves like every other.
-func TestPartition_Conformance(t *testing.T) {
-	t.Parallel()
-	dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
-		t.Helper()
-		url := with(servers["PostgreSQL"](t), "readers=2&writers=2&"+byMonth)
-		return func(t *testing.T) dlqtest.Store {
-			t.Helper()
-			return openStore(t, url)
-		}
-	})
-}
 
 // oldLetters stores n old letters, and resolves all except every twentieth. It returns the ids of both kinds.
 func oldLetters(t *testing.T, s *sqlstore.Store, n int) (closed, waiting []int64) {

@@ -15,15 +15,15 @@ import (
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
-// A store in a schema behaves like every other store, even with as many concurrent stores in the database as the suite
-// has tests.
+// A store in a schema, and one with partitions, behaves like every other store, even with as many concurrent stores in
+// the database as the suite has tests.
 func TestSchema_Conformance(t *testing.T) {
 	t.Parallel()
 	database := servers["PostgreSQL"](t)
 	var stores atomic.Int64
 	dlqtest.Run(t, func(t *testing.T) dlqtest.Database {
 		t.Helper()
-		url := with(database, fmt.Sprintf("readers=2&writers=2&schema=payroll_%d", stores.Add(1)))
+		url := with(database, fmt.Sprintf("readers=2&writers=2&schema=payroll_%d&%s", stores.Add(1), byMonth))
 		return func(t *testing.T) dlqtest.Store {
 			t.Helper()
 			return openStore(t, url)
