@@ -45,10 +45,14 @@ func refuseFetches(c *kfake.Cluster, node int32) *atomic.Int32 {
 	c.ControlKey(kmsg.Fetch.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		req := r.(*kmsg.FetchRequest)
+		resp := req.ResponseKind().(*kmsg.FetchResponse)
+		if c.CurrentNode() == node && req.SessionEpoch > 0 && left.Load() > 0 {
+			resp.ErrorCode = kerr.FetchSessionIDNotFound.Code // the client names its partitions only when a session begins
+			return resp, nil, true
+		}
 		if c.CurrentNode() != node || len(req.Topics) == 0 || !byGroup(&req.Topics[0]) || left.Add(-1) < 0 {
 			return nil, nil, false
 		}
-		resp := req.ResponseKind().(*kmsg.FetchResponse)
 		answerEmpty(req, resp, kerr.KafkaStorageError.Code)
 		return resp, nil, true
 	})
@@ -91,7 +95,7 @@ func TestPoll_RecordsOfAnEndedPeriodAreDropped(t *testing.T) {
 	<-halt.arrived
 	rebalance(c)
 	<-time.After(time.Second) // real time: the new period must not begin yet
-	halt.release <- struct{}{}
+	close(halt.release)
 	for _, want := range []string{"1", "2"} {
 		m := receive(t, messages)
 		require.Equal(t, want, string(m.Payload))

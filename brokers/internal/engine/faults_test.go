@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -558,11 +557,12 @@ func TestReplay_ForeignMessagesOfOneStageAreHandled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := drivertest.NewServer(rabbit())
-				stages := map[bool]string{}
+				var stages sync.Map
 				s.With(func(h *drivertest.Hooks) {
 					h.Publish = func(o *driver.Outgoing) drivertest.Verdict {
-						first := o.To.Kind == driver.ToTopic
-						stages[!first] = cmp.Or(stages[!first], o.Metadata()[envelope.KeyStage])
+						if stage := o.Metadata()[envelope.KeyStage]; stage != "" {
+							stages.LoadOrStore(o.To.Kind != driver.ToTopic, stage)
+						}
 						return drivertest.Verdict{Copies: 1}
 					}
 				})
@@ -584,9 +584,10 @@ func TestReplay_ForeignMessagesOfOneStageAreHandled(t *testing.T) {
 				lines := []struct{ id, payload string }{
 					{"order", "line 1"}, {"order", "line 2"}, {"line 3", "order"}, {"line 4", "order"}, {"", "line 5"}, {"", "line 6"},
 				}
+				copied, _ := stages.Load(retry)
 				for _, l := range lines {
 					line := message.NewMessage(l.id, []byte(l.payload))
-					line.Metadata.Set(envelope.KeyStage, stages[retry])
+					line.Metadata.Set(envelope.KeyStage, copied.(string))
 					o := driver.Outgoing{Message: line, To: &driver.Destination{Topic: "orders"}}
 					require.NoError(t, errors.Join(s.Connect().Publish(t.Context(), []driver.Outgoing{o})...))
 				}
