@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // partition is one partition of the topic while this member owns it, and the same partition of every retry topic.
@@ -188,8 +190,8 @@ func (p *partition) next() (kgo.FetchPartition, bool) {
 	}
 }
 
-// refused keeps the client from fetching the partition for a while after a refusal: on its own it tries again at once.
-func (p *partition) refused() {
+// refused keeps the client from fetching the partition for a while after an error: on its own it tries again at once.
+func (p *partition) refused(pauses wait.Backoff) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Since(p.failed) > 2*retrying.Longest {
@@ -197,7 +199,7 @@ func (p *partition) refused() {
 	}
 	p.failures, p.failed = p.failures+1, time.Now()
 	p.pause()
-	time.AfterFunc(retrying.After(p.failures), func() {
+	time.AfterFunc(pauses.After(p.failures), func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.resume(len(p.fetched) < aheadLimit)

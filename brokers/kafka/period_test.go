@@ -64,7 +64,7 @@ func refuseFetches(c *kfake.Cluster, node int32) *atomic.Int32 {
 // records that no handler had seen.
 func TestPoll_RecordsOfAnEndedPeriodAreDropped(t *testing.T) {
 	t.Parallel()
-	c := cluster(t, kfake.NumBrokers(2), kfake.DefaultNumPartitions(2))
+	c := cluster(t, kfake.NumBrokers(3), kfake.DefaultNumPartitions(3))
 	topic := name("orders")
 	log := &logbuffer.Buffer{}
 	halt := &halting{
@@ -72,24 +72,24 @@ func TestPoll_RecordsOfAnEndedPeriodAreDropped(t *testing.T) {
 		arrived: make(chan struct{}, 16), release: make(chan struct{}, 16),
 	}
 	b, err := brokers.OpenConfig(t.Context(), brokers.Config{
-		URL:    urlOf(c, "group=billing", "assignor=range", "commit-interval=20ms", "session-timeout=20s", "partitions=2"),
+		URL:    urlOf(c, "group=billing", "assignor=range", "commit-interval=20ms", "session-timeout=20s", "partitions=3"),
 		Logger: slog.New(halt),
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	require.NoError(t, b.Publisher().Publish(topic, newMessage("setup", "")))
-	for p := range int32(2) {
+	for p := range int32(3) {
 		require.NoError(t, c.MoveTopicPartition(topic, p, p))
 	}
-	refused := refuseFetches(c, 1)
+	first, second := refuseFetches(c, 1), refuseFetches(c, 2) // two partitions, because one that was refused pauses
 	messages := subscribe(t, b, topic)
 	receiveID(t, messages, "setup").Ack()
 
-	refused.Store(1)
+	first.Store(1)
 	<-halt.arrived // the first poll halts; records and another error gather for the second
 	produce(t, c, &sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder("1")},
 		&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder("2")})
-	refused.Store(1)
+	second.Store(1)
 	<-time.After(time.Second) // real time: nothing tells when the client has fetched them
 	halt.release <- struct{}{}
 	<-halt.arrived

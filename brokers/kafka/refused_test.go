@@ -161,12 +161,14 @@ func TestGroup_RefusedPositionOfAPartition(t *testing.T) {
 	}
 }
 
-// A broker refuses a fetch at once if the user may not read the topic any more, and the client fetches again at once:
-// that made thousands of requests each second, and as many log lines.
+// A broker refuses a fetch at once if the user may not read the topic any more, if a batch is corrupt or if it does not
+// lead the partition, and the client fetches again at once: that made up to thousands of requests each second, and as
+// many log lines.
 func TestFetch_RefusalsMakeNoHotLoop(t *testing.T) {
 	t.Parallel()
 	for _, refusing := range []*kerr.Error{
-		kerr.TopicAuthorizationFailed, kerr.UnsupportedCompressionType,
+		kerr.TopicAuthorizationFailed, kerr.UnsupportedCompressionType, kerr.CorruptMessage, kerr.NotLeaderForPartition,
+		kerr.UnknownTopicOrPartition,
 	} {
 		t.Run(refusing.Message, func(t *testing.T) {
 			t.Parallel()

@@ -305,21 +305,26 @@ func (s *subscription) refused(_ string, partition int32, err error) {
 	s.mu.Lock()
 	p := s.owned[partition]
 	s.mu.Unlock()
+	pauses := asking
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
+		return
 	case errors.As(err, &session):
 		s.log.Warn("consumer group session ended; joining again", "err", session.Err)
+		return
 	case p != nil && p.isUnread():
 		s.renewLater(fmt.Errorf("%w: partition %d: %w", errUnread, partition, err))
+		return
 	case isGone(err):
 		s.findTiers() // the topic may be gone, or only its leader
 	case temporary(err):
 		s.log.Debug("a partition cannot be read for now", "partition", partition, "err", err)
 	default:
 		s.log.Warn("a partition cannot be read for now", "partition", partition, "err", err)
-		if p != nil {
-			p.refused()
-		}
+		pauses = retrying
+	}
+	if p != nil {
+		p.refused(pauses)
 	}
 }
 
