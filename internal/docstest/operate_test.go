@@ -104,6 +104,7 @@ func TestOperate_OneLogger(t *testing.T) {
 		defer cancel()
 		require.NoError(t, broker.Publisher().Publish("orders", message.NewMessage("1", nil)))
 		require.NoError(t, errors.Join(router.Run(ctx), broker.Close()))
+		synctest.Wait() // a goroutine of the router writes its last line after Run has returned
 		require.Contains(t, out.String(), `level=CRITICAL msg="message dead-lettered"`)
 		require.Contains(t, out.String(), "Router closed", "Watermill's own lines")
 	})
