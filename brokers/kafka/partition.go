@@ -40,7 +40,7 @@ type partition struct {
 	readers sync.WaitGroup // of retry topics
 
 	fetched []kgo.FetchPartition // not read yet
-	paused  bool                 // the client does not fetch the partition, because enough is waiting to be read
+	paused  bool                 // the client does not fetch the partition: enough is waiting, or it had an error
 	more    chan struct{}        // a token if fetched is not empty
 
 	failures int // in a row, of fetches

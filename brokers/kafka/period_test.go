@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -103,6 +104,32 @@ func TestPoll_RecordsOfAnEndedPeriodAreDropped(t *testing.T) {
 	}
 	nothingMore(t, messages)
 	require.NotContains(t, log.String(), "starts over")
+}
+
+// The client does not fetch a partition whose reader is behind, and remembers that when the partition is given up. If
+// this member is the next to own the partition, it has to be fetched again.
+func TestGroup_RegainsAPartitionThatWasBehind(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, kfake.NumBrokers(1), kfake.DefaultNumPartitions(1))
+	topic := name("orders")
+	b := open(t, c, "assignor=range", "partitions=1", "rebalance-timeout=2s")
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("setup", "")))
+	messages := subscribe(t, b, topic)
+	receiveID(t, messages, "setup") // never acked: it holds up the others until the rebalance abandons it
+	missing := map[string]bool{}
+	var records []*sarama.ProducerMessage
+	for n := range 200 { // 20 MB: many more answers than may wait to be read
+		payload := strconv.Itoa(n) + strings.Repeat(" ", 100_000)
+		missing[payload] = true
+		records = append(records, &sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder(payload)})
+	}
+	produce(t, c, records...)
+	rebalance(c)
+	for len(missing) > 0 {
+		m := receive(t, messages)
+		delete(missing, string(m.Payload))
+		m.Ack()
+	}
 }
 
 // rebalance makes every member join its group again, once.

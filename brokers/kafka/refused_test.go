@@ -162,7 +162,7 @@ func TestGroup_RefusedPositionOfAPartition(t *testing.T) {
 }
 
 // A broker refuses a fetch at once if the user may not read the topic any more, if a batch is corrupt or if it does not
-// lead the partition, and the client fetches again at once: that made up to thousands of requests each second, and as
+// lead the partition, and the client fetches again at once: that was hundreds or thousands of requests a second, and as
 // many log lines.
 func TestFetch_RefusalsMakeNoHotLoop(t *testing.T) {
 	t.Parallel()

@@ -100,7 +100,7 @@ func TestStreams_ThatLoseMessagesAreRefused(t *testing.T) {
 		}
 		_, err = js.UpdateStream(t.Context(), s.CachedInfo().Config)
 		require.NoError(t, err, name)
-		// Made by the first case that may, with the max-age of its URL, which the next case does not have.
+		// A case that may subscribe makes this stream with the max-age of its URL, and the next case has another URL.
 		if err = js.DeleteStream(t.Context(), "shipments"); !errors.Is(err, jetstream.ErrStreamNotFound) {
 			require.NoError(t, err, name)
 		}
