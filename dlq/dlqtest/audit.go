@@ -26,12 +26,10 @@ func testAudit(w *world) {
 	w.mustChange(driver.Change{
 		Action: driver.ActionRedrive, IDs: []int64{id}, Actor: "ana", At: at.Add(2 * time.Minute),
 	})
-	died := redriven(w.get(id), at.Add(3*time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "closed" })
-	w.put(died)
-	_, err := w.change(driver.Change{
+	w.put(redriven(w.get(id), at.Add(3*time.Minute), dies("closed")))
+	fails(w.change(driver.Change{
 		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "eve", At: at.Add(4 * time.Minute),
-	})
-	require.ErrorIs(w, err, dlq.ErrConflict, "a refused action is not recorded")
+	}))(w, dlq.ErrConflict, "a refused action is not recorded")
 	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: []int64{other}, Actor: "bob", At: at})
 
 	records, next, err := w.Audit(w.Context(), dlq.AuditFilter{EntryID: id}, dlq.Page{Order: driver.OldestFirst})
@@ -105,10 +103,8 @@ func testPurge(w *world) {
 		require.Equal(w, want, must(w.Purge(w.Context(), purge))(w))
 	}
 	require.Equal(w, list[2:], ids(w.all(dlq.Filter{})))
-	_, err := w.Get(w.Context(), list[0])
-	require.ErrorIs(w, err, dlq.ErrNotFound)
-	_, err = w.Body(w.Context(), list[0], 0)
-	require.ErrorIs(w, err, dlq.ErrNotFound)
+	fails(w.Get(w.Context(), list[0]))(w, dlq.ErrNotFound)
+	fails(w.Body(w.Context(), list[0], 0))(w, dlq.ErrNotFound)
 
 	purge.Statuses, purge.Limit = []dlq.Status{dlq.Resolved, dlq.Discarded}, 0
 	purge.ClosedBefore = young.Add(time.Hour)
@@ -127,10 +123,7 @@ func testPurge(w *world) {
 
 // Purged entries are restored from the archive unchanged, unless their delivery has died again since.
 func testUnarchive(w *world) {
-	s, ok := driver.As[driver.ArchiveStore](w.Store)
-	if !ok {
-		w.Skip("this store has no archive")
-	}
+	s := optional[driver.ArchiveStore](w)
 	list := w.putMany(0, 4, func(d *envelope.DeadLetter) {
 		d.Message.Payload = append([]byte("\xff\x00"), bytes.Repeat([]byte("long "), 1<<19)...)
 		d.Message.Metadata[envelope.KeyCorrelationID] = "not a UUID"
@@ -141,15 +134,13 @@ func testUnarchive(w *world) {
 	}
 	want := w.get(list[0])
 	before := must(w.Stats(w.Context(), dlq.StatsQuery{Since: noon, Now: closed}))(w)
-	n := must(w.Purge(w.Context(), dlq.Purge{ClosedBefore: closed.Add(time.Minute), Actor: "cron", At: closed}))(w)
-	require.Equal(w, 3, n)
+	require.Equal(w, 3, w.purge(closed.Add(time.Minute), closed))
 	again := w.put(letter(1, func(d *envelope.DeadLetter) {
 		d.Message.Payload = append([]byte("\xff\x00"), bytes.Repeat([]byte("long "), 1<<19)...)
 	}))[0]
 	require.Equal(w, driver.Stored, again.Result)
 
-	_, err := s.Unarchive(w.Context(), dlq.By{}, closed, list...)
-	require.ErrorIs(w, err, dlq.ErrInvalid)
+	fails(s.Unarchive(w.Context(), dlq.By{}, closed, list...))(w, dlq.ErrInvalid)
 	back := must(s.Unarchive(w.Context(), dlq.By{Actor: "ana", Note: "requested by the customer"}, closed, list[0],
 		list[0], list[1], list[2], list[3], 4711))(w)
 	require.Equal(w, []int64{list[0], list[2]}, back, "the second has died again, the fourth was never purged")
@@ -166,10 +157,9 @@ func testUnarchive(w *world) {
 	w.mustChange(driver.Change{Action: driver.ActionRestore, IDs: list[:1], At: closed.Add(time.Hour)})
 
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[:1], At: closed.Add(time.Hour)})
-	n = must(w.Purge(w.Context(), dlq.Purge{
+	require.Equal(w, 2, must(w.Purge(w.Context(), dlq.Purge{
 		ClosedBefore: closed.Add(2 * time.Hour), Actor: "cron", At: closed, SkipArchive: true,
-	}))(w)
-	require.Equal(w, 2, n)
+	}))(w))
 	back = must(s.Unarchive(w.Context(), dlq.By{Actor: "ana"}, closed, list...))(w)
 	require.Empty(w, back, "restored entries are no longer in the archive")
 }
@@ -177,10 +167,7 @@ func testUnarchive(w *world) {
 // The original message survives editing, purging and restoring its entry, and the retention period of a restored entry
 // starts over.
 func testUnarchiveRevisions(w *world) {
-	s, ok := driver.As[driver.ArchiveStore](w.Store)
-	if !ok {
-		w.Skip("this store has no archive")
-	}
+	s := optional[driver.ArchiveStore](w)
 	list := w.putMany(0, 2)
 	first := must(w.Body(w.Context(), list[0], 0))(w)
 	for _, payload := range []string{"second", "third"} {
@@ -200,8 +187,7 @@ func testUnarchiveRevisions(w *world) {
 		for i, payload := range []string{"second", "third"} {
 			require.Equal(w, payload, string(must(w.Body(w.Context(), list[0], i+1))(w).Payload))
 		}
-		n := must(w.Purge(w.Context(), purge))(w)
-		require.Zero(w, n, "the next purge keeps it")
+		require.Zero(w, must(w.Purge(w.Context(), purge))(w), "the next purge keeps it")
 		purge.ClosedBefore = back.Add(time.Minute)
 	}
 }
@@ -217,16 +203,13 @@ func testRetention(w *world) {
 			Action: driver.ActionDiscard, IDs: list[i+2 : i+3], At: now.Add(-age * 24 * time.Hour),
 		})
 	}
-	_, err := m.Retain(w.Context(), dlq.Retention{Resolved: -1})
-	require.ErrorIs(w, err, dlq.ErrInvalid)
+	fails(m.Retain(w.Context(), dlq.Retention{Resolved: -1}))(w, dlq.ErrInvalid)
 	require.Zero(w, must(m.Retain(w.Context(), dlq.Retention{}))(w))
-	n := must(m.Retain(w.Context(), dlq.Retention{Resolved: 90 * 24 * time.Hour}))(w)
-	require.Equal(w, 1, n)
+	require.Equal(w, 1, must(m.Retain(w.Context(), dlq.Retention{Resolved: 90 * 24 * time.Hour}))(w))
 	require.Equal(w, list[1:], ids(w.all(dlq.Filter{})))
-	n = must(m.Retain(w.Context(), dlq.Retention{
+	require.Equal(w, 2, must(m.Retain(w.Context(), dlq.Retention{
 		Resolved: 24 * time.Hour, Discarded: 90 * 24 * time.Hour, SkipArchive: true,
-	}))(w)
-	require.Equal(w, 2, n)
+	}))(w))
 	require.Equal(w, []int64{list[3], list[4]}, ids(w.all(dlq.Filter{})))
 }
 
@@ -242,8 +225,7 @@ func testPurgeRefuses(w *world) {
 	} {
 		p := good
 		edit(&p)
-		_, err := w.Purge(w.Context(), p)
-		require.ErrorIs(w, err, dlq.ErrInvalid, name)
+		fails(w.Purge(w.Context(), p))(w, dlq.ErrInvalid, name)
 	}
 }
 
@@ -252,7 +234,6 @@ func testPurgeRefuses(w *world) {
 func testIDsNotReused(w *world) {
 	id := w.put(letter(1))[0].ID
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}})
-	n := must(w.Purge(w.Context(), dlq.Purge{ClosedBefore: noon.Add(24 * time.Hour), Actor: "cron", At: noon}))(w)
-	require.Equal(w, 1, n)
+	require.Equal(w, 1, w.purge(noon.Add(24*time.Hour), noon))
 	require.Greater(w, w.put(letter(2))[0].ID, id)
 }

@@ -134,11 +134,9 @@ func compareAndSet(w *world, other Store, id int64) {
 
 func testVersion(w *world) {
 	id := w.put(letter(1))[0].ID
-	_, err := w.change(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Version: 2})
-	require.ErrorIs(w, err, dlq.ErrConflict)
+	fails(w.change(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Version: 2}))(w, dlq.ErrConflict)
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Version: 1})
-	_, err = w.change(driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, Version: 1})
-	require.ErrorIs(w, err, dlq.ErrConflict)
+	fails(w.change(driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, Version: 1}))(w, dlq.ErrConflict)
 	w.mustChange(driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, Version: 2})
 }
 
@@ -193,8 +191,7 @@ func testChangeRefuses(w *world) {
 	} {
 		c := good
 		edit(&c)
-		_, err := w.Change(w.Context(), c)
-		require.ErrorIs(w, err, dlq.ErrInvalid, name)
+		fails(w.Change(w.Context(), c))(w, dlq.ErrInvalid, name)
 	}
 	require.Equal(w, int64(1), w.get(id).Version)
 }
@@ -213,11 +210,9 @@ func testResolvedBy(w *world) {
 }
 
 func testNotFound(w *world) {
-	_, err := w.Get(w.Context(), 4711)
-	require.ErrorIs(w, err, dlq.ErrNotFound)
-	_, err = w.Body(w.Context(), 4711, 0)
-	require.ErrorIs(w, err, dlq.ErrNotFound)
-	_, err = w.change(driver.Change{Action: driver.ActionResolve, IDs: []int64{4711}})
+	fails(w.Get(w.Context(), 4711))(w, dlq.ErrNotFound)
+	fails(w.Body(w.Context(), 4711, 0))(w, dlq.ErrNotFound)
+	_, err := w.change(driver.Change{Action: driver.ActionResolve, IDs: []int64{4711}})
 	require.ErrorIs(w, err, dlq.ErrNotFound)
 	require.NotErrorIs(w, err, dlq.ErrConflict)
 }

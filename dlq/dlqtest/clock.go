@@ -110,12 +110,8 @@ func testClaimLasts(w *world) {
 func testNoticesAreHeld(w *world) {
 	hold := func(name string, by, lasts time.Duration) (held bool) {
 		w.skewed(by, func(p *world) {
-			notices, ok := driver.As[driver.NoticeStore](p.Store)
-			require.True(p, ok)
 			at := p.now()
-			var err error
-			held, err = notices.HoldNotices(p.Context(), name, at, at.Add(lasts))
-			require.NoError(p, err)
+			held = must(required[driver.NoticeStore](p).HoldNotices(p.Context(), name, at, at.Add(lasts)))(p)
 		})
 		return held
 	}

@@ -67,6 +67,30 @@ func must[T any](value T, err error) func(t testing.TB) T {
 	}
 }
 
+// fails requires that a call fails with an error: fails(w.Get(ctx, id))(w, dlq.ErrNotFound).
+func fails[T any](_ T, err error) func(t testing.TB, want error, msgAndArgs ...any) {
+	return func(t testing.TB, want error, msgAndArgs ...any) {
+		t.Helper()
+		require.ErrorIs(t, err, want, msgAndArgs...)
+	}
+}
+
+// purge purges the RESOLVED entries that were closed before a time, and returns their number.
+func (w *world) purge(before, at time.Time) int {
+	w.Helper()
+	return must(w.Purge(w.Context(), dlq.Purge{ClosedBefore: before, Actor: "cron", At: at}))(w)
+}
+
+// dies gives a dead letter another error.
+func dies(text string) func(*envelope.DeadLetter) {
+	return func(d *envelope.DeadLetter) { d.Err.Message = text }
+}
+
+// header gives a dead letter's message another header.
+func header(key, value string) func(*envelope.DeadLetter) {
+	return func(d *envelope.DeadLetter) { d.Message.Metadata[key] = value }
+}
+
 // recorded returns a page of the audit log.
 func (w *world) recorded(f dlq.AuditFilter, p dlq.Page) []driver.AuditRecord {
 	w.Helper()

@@ -2,6 +2,7 @@ package dlqtest
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,18 +16,28 @@ import (
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
-// ledger returns the ledger of the store.
-func (w *world) ledger() driver.LedgerStore {
+// required returns an interface that every store has to implement, possibly behind wrappers.
+func required[S any](w *world) S {
 	w.Helper()
-	l, ok := driver.As[driver.LedgerStore](w.Store)
-	require.True(w, ok, "%T does not count the entries that a person redrives", w.Store)
-	return l
+	s, ok := driver.As[S](w.Store)
+	require.True(w, ok, "%T is not a %s", w.Store, reflect.TypeFor[S]())
+	return s
+}
+
+// optional is required, but skips the case if the store does not implement the interface.
+func optional[S any](w *world) S {
+	w.Helper()
+	s, ok := driver.As[S](w.Store)
+	if !ok {
+		w.Skipf("%T is not a %s", w.Store, reflect.TypeFor[S]())
+	}
+	return s
 }
 
 // The entries that a person redrives count within a window, regardless of case and spaces in the name, and open
 // reservations count until they are settled.
 func testLedger(w *world) {
-	l := w.ledger()
+	l := required[driver.LedgerStore](w)
 	reserve := func(key, actor string, entries int64, at time.Time, open bool) bool {
 		w.Helper()
 		return must(l.Reserve(w.Context(), driver.Reservation{
@@ -54,7 +65,7 @@ func testLedger(w *world) {
 
 // Concurrent requests never exceed the limit.
 func testLedgerConcurrent(w *world) {
-	stores := []driver.LedgerStore{w.ledger(), w.on(w.open()).ledger()}
+	stores := []driver.LedgerStore{required[driver.LedgerStore](w), required[driver.LedgerStore](w.on(w.open()))}
 	var granted atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 20 {
@@ -73,7 +84,7 @@ func testLedgerConcurrent(w *world) {
 
 // The end of a run closes its reservation: entries that it has started still count, the rest do not.
 func testLedgerRun(w *world) {
-	l := w.ledger()
+	l := required[driver.LedgerStore](w)
 	w.putMany(0, 5)
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	room := func(n int64, at time.Time) bool {
@@ -130,8 +141,7 @@ func testSplitRun(w *world) {
 // Tokens are found by their digest, have unique names, and can be used and revoked; the audit log has everything except
 // their use.
 func testTokens(w *world) {
-	s, ok := driver.As[driver.PeopleStore](w.Store)
-	require.True(w, ok)
+	s := required[driver.PeopleStore](w)
 	token := driver.Token{
 		Name: "ci é", Role: "operator", Digest: "sha256:1", CreatedAt: noon, CreatedBy: "ana", ExpiresAt: noon.Add(time.Hour),
 	}
@@ -147,8 +157,7 @@ func testTokens(w *world) {
 	require.Equal(w, &token, got)
 	require.True(w, got.Valid(noon))
 	require.False(w, got.Valid(noon.Add(time.Hour)))
-	_, err := s.Token(w.Context(), "sha256:3")
-	require.ErrorIs(w, err, dlq.ErrNotFound)
+	fails(s.Token(w.Context(), "sha256:3"))(w, dlq.ErrNotFound)
 	require.NoError(w, s.UseToken(w.Context(), token.Digest, noon.Add(time.Minute)))
 	require.NoError(w, s.RevokeToken(w.Context(), token.Name, dlq.By{Actor: "bob", Note: "left"}, noon.Add(2*time.Minute)))
 	require.ErrorIs(w, s.RevokeToken(w.Context(), token.Name, dlq.By{Actor: "bob"}, noon), dlq.ErrNotFound)
@@ -165,35 +174,28 @@ func testTokens(w *world) {
 
 // A session exists for every process until it expires or ends.
 func testSessions(w *world) {
-	s, ok := driver.As[driver.PeopleStore](w.Store)
-	require.True(w, ok)
-	other, ok := driver.As[driver.PeopleStore](w.open())
-	require.True(w, ok)
+	s, other := required[driver.PeopleStore](w), required[driver.PeopleStore](w.on(w.open()))
 	session := driver.Session{
 		Digest: "d1", Name: "ana é", Role: "approver", CreatedAt: noon, ExpiresAt: noon.Add(time.Hour),
 	}
 	require.NoError(w, s.PutSession(w.Context(), session))
 	require.Equal(w, &session, must(other.Session(w.Context(), "d1", noon))(w))
-	_, err := other.Session(w.Context(), "d1", noon.Add(time.Hour))
-	require.ErrorIs(w, err, dlq.ErrNotFound)
+	fails(other.Session(w.Context(), "d1", noon.Add(time.Hour)))(w, dlq.ErrNotFound)
 	later := driver.Session{
 		Digest: "d2", Name: "bob", Role: "viewer", CreatedAt: noon.Add(2 * time.Hour),
 		ExpiresAt: noon.Add(3 * time.Hour),
 	}
 	require.NoError(w, other.PutSession(w.Context(), later))
-	_, err = s.Session(w.Context(), "d1", noon)
-	require.ErrorIs(w, err, dlq.ErrNotFound, "removed because it has expired")
+	fails(s.Session(w.Context(), "d1", noon))(w, dlq.ErrNotFound, "removed because it has expired")
 	require.NoError(w, s.EndSession(w.Context(), "d2"))
 	require.NoError(w, s.EndSession(w.Context(), "d2"))
-	_, err = other.Session(w.Context(), "d2", noon.Add(2*time.Hour))
-	require.ErrorIs(w, err, dlq.ErrNotFound)
+	fails(other.Session(w.Context(), "d2", noon.Add(2*time.Hour)))(w, dlq.ErrNotFound)
 	require.ErrorIs(w, s.PutSession(w.Context(), driver.Session{Digest: "d3"}), dlq.ErrInvalid)
 }
 
 // Records that change no entry are stored all or none.
 func testRecord(w *world) {
-	s, ok := driver.As[driver.RecordStore](w.Store)
-	require.True(w, ok)
+	s := required[driver.RecordStore](w)
 	read := driver.AuditRecord{
 		At: noon, Actor: "ana", Action: driver.ActionRead, EntryID: 7, Detail: map[string]string{"as": "é"},
 	}
@@ -206,18 +208,9 @@ func testRecord(w *world) {
 	require.Equal(w, read, records[0])
 }
 
-func (w *world) notices() driver.NoticeStore {
-	w.Helper()
-	s, ok := driver.As[driver.NoticeStore](w.Store)
-	if !ok {
-		w.Skip("the store does not store notices")
-	}
-	return s
-}
-
 // Only one process notifies at a time, and all know which notices a receiver was sent.
 func testNotices(w *world) {
-	s, other := w.notices(), w.on(w.open()).notices()
+	s, other := optional[driver.NoticeStore](w), optional[driver.NoticeStore](w.on(w.open()))
 	hold := func(s driver.NoticeStore, process string, at time.Time) bool {
 		return must(s.HoldNotices(w.Context(), process, at, at.Add(time.Minute)))(w)
 	}
@@ -249,7 +242,7 @@ func testNotices(w *world) {
 
 // A cause is muted until the mute expires or is ended, for every process, and the audit log records who did it.
 func testMutes(w *world) {
-	s, other := w.notices(), w.on(w.open()).notices()
+	s, other := optional[driver.NoticeStore](w), optional[driver.NoticeStore](w.on(w.open()))
 	good := driver.Mute{Fingerprint: "f1", By: "ana é", Note: "known", At: noon}
 	require.NoError(w, s.Mute(w.Context(), driver.Mute{
 		Fingerprint: "f1", By: "bob", At: noon, Until: noon.Add(time.Minute),
@@ -278,10 +271,7 @@ func testMutes(w *world) {
 // Processes report, an operator pauses their service, and each process learns that with its next report, as do
 // processes that start later.
 func testServices(w *world) {
-	s, ok := driver.As[driver.ServiceStore](w.Store)
-	if !ok {
-		w.Skip("the store does not store reports of services")
-	}
+	s := optional[driver.ServiceStore](w)
 	report := func(service, process string, at time.Time) *driver.ServiceReport {
 		return &driver.ServiceReport{
 			Service: service, Process: process, At: at, CanPause: true,
@@ -334,7 +324,6 @@ func testServices(w *world) {
 	for _, r := range []*driver.ServiceReport{
 		report("", "a", noon), report("shop", "", noon), report(strings.Repeat("x", 256), "a", noon),
 	} {
-		_, err := s.Beat(w.Context(), r)
-		require.ErrorIs(w, err, dlq.ErrInvalid)
+		fails(s.Beat(w.Context(), r))(w, dlq.ErrInvalid)
 	}
 }

@@ -244,8 +244,7 @@ func testPutRefuses(w *world) {
 	bodyless := letter(1)
 	bodyless.Body = nil
 	for name, e := range map[string]*dlq.Entry{"nil": nil, "zero": {}, "without body": bodyless} {
-		_, err := w.Put(w.Context(), letter(2), e)
-		require.ErrorIs(w, err, dlq.ErrInvalid, name)
+		fails(w.Put(w.Context(), letter(2), e))(w, dlq.ErrInvalid, name)
 	}
 	require.Empty(w, w.all(dlq.Filter{}))
 	require.Empty(w, must(w.Put(w.Context()))(w))

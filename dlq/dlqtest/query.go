@@ -25,48 +25,25 @@ func testFilters(w *world) {
 			func(d *envelope.DeadLetter) { d.Origin.Topic = "employee-create" },
 			dlq.Filter{Topic: "employee-create"},
 		},
-		"consumer": {func(d *envelope.DeadLetter) { d.Origin.Consumer = "esocial" }, dlq.Filter{Consumer: "esocial"}},
-		"event type": {
-			func(d *envelope.DeadLetter) { d.Message.Metadata["x-event"] = "created" },
-			dlq.Filter{EventType: "created"},
-		},
-		"handler": {func(d *envelope.DeadLetter) { d.Handler = "refund" }, dlq.Filter{Handler: "refund"}},
+		"consumer":   {func(d *envelope.DeadLetter) { d.Origin.Consumer = "esocial" }, dlq.Filter{Consumer: "esocial"}},
+		"event type": {header("x-event", "created"), dlq.Filter{EventType: "created"}},
+		"handler":    {func(d *envelope.DeadLetter) { d.Handler = "refund" }, dlq.Filter{Handler: "refund"}},
 		"reason": {
 			func(d *envelope.DeadLetter) { d.Reason = envelope.ReasonPanic },
 			dlq.Filter{Reason: string(envelope.ReasonPanic)},
 		},
-		"error class": {func(d *envelope.DeadLetter) { d.Class = "*main.CPF" }, dlq.Filter{ErrorClass: "*main.CPF"}},
-		"error code":  {func(d *envelope.DeadLetter) { d.Err.Code = "422" }, dlq.Filter{ErrorCode: "422"}},
-		"event id": {
-			func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "special" },
-			dlq.Filter{EventID: "special"},
-		},
-		"source table": {
-			func(d *envelope.DeadLetter) { d.Message.Metadata["source_table"] = "employee" },
-			dlq.Filter{SourceTable: "employee"},
-		},
-		"source id": {
-			func(d *envelope.DeadLetter) { d.Message.Metadata["source_id"] = "E-17" },
-			dlq.Filter{SourceID: "E-17"},
-		},
-		"correlation id": {
-			func(d *envelope.DeadLetter) { d.Message.Metadata["correlation_id"] = "c-9" },
-			dlq.Filter{CorrelationID: "c-9"},
-		},
+		"error class":    {func(d *envelope.DeadLetter) { d.Class = "*main.CPF" }, dlq.Filter{ErrorClass: "*main.CPF"}},
+		"error code":     {func(d *envelope.DeadLetter) { d.Err.Code = "422" }, dlq.Filter{ErrorCode: "422"}},
+		"event id":       {header(envelope.KeyMessageID, "special"), dlq.Filter{EventID: "special"}},
+		"source table":   {header("source_table", "employee"), dlq.Filter{SourceTable: "employee"}},
+		"source id":      {header("source_id", "E-17"), dlq.Filter{SourceID: "E-17"}},
+		"correlation id": {header("correlation_id", "c-9"), dlq.Filter{CorrelationID: "c-9"}},
 		"trace id": {
-			func(d *envelope.DeadLetter) {
-				d.Message.Metadata[envelope.KeyTraceParent] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-			},
+			header(envelope.KeyTraceParent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
 			dlq.Filter{TraceID: "4bf92f3577b34da6a3ce929d0e0e4736"},
 		},
-		"error text": {
-			func(d *envelope.DeadLetter) { d.Err.Message = "CPF 100%_sure invalid" },
-			dlq.Filter{ErrorText: "cpf 100%_SURE"},
-		},
-		"cause text": {
-			func(d *envelope.DeadLetter) { d.Err.Message = "no such customer 17" },
-			dlq.Filter{CauseText: "such CUSTOMER"},
-		},
+		"error text": {dies("CPF 100%_sure invalid"), dlq.Filter{ErrorText: "cpf 100%_SURE"}},
+		"cause text": {dies("no such customer 17"), dlq.Filter{CauseText: "such CUSTOMER"}},
 		"payload text": {
 			func(d *envelope.DeadLetter) { d.Message.Payload = []byte("\x00needle\xff") },
 			dlq.Filter{PayloadText: "\x00needle\xff"},
@@ -77,7 +54,7 @@ func testFilters(w *world) {
 			dlq.Filter{To: noon.Add(-time.Hour + time.Microsecond)},
 		},
 		"fingerprint": {
-			func(d *envelope.DeadLetter) { d.Err.Message = "unique" },
+			dies("unique"),
 			dlq.Filter{Fingerprint: dlq.Fingerprint("charge", "*main.TimeoutError", "504", "unique")},
 		},
 	}
@@ -123,16 +100,13 @@ func testFilterRefuses(w *world) {
 		"status":     {Statuses: []dlq.Status{"PENDIGN"}},
 		"time range": {From: noon, To: noon},
 	} {
-		_, err := w.List(w.Context(), f, dlq.Page{})
-		require.ErrorIs(w, err, dlq.ErrInvalid, name)
-		_, err = w.Count(w.Context(), f, 0)
-		require.ErrorIs(w, err, dlq.ErrInvalid, name)
+		fails(w.List(w.Context(), f, dlq.Page{}))(w, dlq.ErrInvalid, name)
+		fails(w.Count(w.Context(), f, 0))(w, dlq.ErrInvalid, name)
 	}
 	for name, p := range map[string]dlq.Page{
 		"negative limit": {Limit: -1}, "huge limit": {Limit: driver.MaxPage + 1}, "order": {Order: "random"},
 	} {
-		_, err := w.List(w.Context(), dlq.Filter{}, p)
-		require.ErrorIs(w, err, dlq.ErrInvalid, name)
+		fails(w.List(w.Context(), dlq.Filter{}, p))(w, dlq.ErrInvalid, name)
 	}
 }
 
@@ -304,12 +278,10 @@ func testCancelled(w *world) {
 	id := w.put(letter(1))[0].ID
 	ctx, cancel := context.WithCancel(w.Context())
 	cancel()
-	_, err := w.Put(ctx, letter(2))
-	require.ErrorIs(w, err, context.Canceled)
-	_, err = w.Get(ctx, id)
-	require.ErrorIs(w, err, context.Canceled)
-	_, err = w.Change(ctx, driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", At: noon})
-	require.ErrorIs(w, err, context.Canceled)
+	fails(w.Put(ctx, letter(2)))(w, context.Canceled)
+	fails(w.Get(ctx, id))(w, context.Canceled)
+	resolve := driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", At: noon}
+	fails(w.Change(ctx, resolve))(w, context.Canceled)
 	// The store still works.
 	require.Equal(w, dlq.Pending, w.get(id).Status)
 	w.put(letter(3))
@@ -329,11 +301,8 @@ func testClose(w *world) {
 	require.NoError(w, w.Ping(w.Context()))
 	require.NoError(w, w.Close())
 	require.NoError(w, w.Close())
-	_, err := w.Put(w.Context(), letter(1))
-	require.ErrorIs(w, err, dlq.ErrClosed)
-	_, err = w.Get(w.Context(), 1)
-	require.ErrorIs(w, err, dlq.ErrClosed)
-	_, err = w.List(w.Context(), dlq.Filter{}, dlq.Page{})
-	require.ErrorIs(w, err, dlq.ErrClosed)
+	fails(w.Put(w.Context(), letter(1)))(w, dlq.ErrClosed)
+	fails(w.Get(w.Context(), 1))(w, dlq.ErrClosed)
+	fails(w.List(w.Context(), dlq.Filter{}, dlq.Page{}))(w, dlq.ErrClosed)
 	require.ErrorIs(w, w.Ping(w.Context()), dlq.ErrClosed)
 }

@@ -38,15 +38,13 @@ func testSuccess(w *world) {
 		wrong := succeeded
 		wrong.Reports = slices.Clone(succeeded.Reports)
 		edit(&wrong.Reports[0])
-		_, err := w.change(wrong)
-		require.ErrorIs(w, err, dlq.ErrInvalid, name)
+		fails(w.change(wrong))(w, dlq.ErrInvalid, name)
 		require.Equal(w, dlq.Retrying, w.get(id).Status, name)
 	}
 	fresh := w.put(letter(2))[0].ID
 	forged := succeeded
 	forged.IDs, forged.Reports = []int64{fresh}, []driver.Report{{MessageID: "message-2", Number: 1}}
-	_, err := w.change(forged)
-	require.ErrorIs(w, err, dlq.ErrInvalid, "it was never redriven")
+	fails(w.change(forged))(w, dlq.ErrInvalid, "it was never redriven")
 	require.Equal(w, dlq.Pending, w.get(fresh).Status)
 
 	w.mustChange(succeeded)
@@ -57,11 +55,9 @@ func testSuccess(w *world) {
 	require.Equal(w, 1, got.RedriveCount)
 
 	// Reporting it twice, or again after an operator restored the entry, changes nothing.
-	_, err = w.change(succeeded)
-	require.ErrorIs(w, err, dlq.ErrConflict)
+	fails(w.change(succeeded))(w, dlq.ErrConflict)
 	w.mustChange(driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
-	_, err = w.change(succeeded)
-	require.ErrorIs(w, err, dlq.ErrConflict)
+	fails(w.change(succeeded))(w, dlq.ErrConflict)
 	require.Equal(w, dlq.Pending, w.get(id).Status)
 }
 
@@ -110,7 +106,7 @@ func testLateDeath(w *world) {
 			Action: driver.ActionReleaseByHand, IDs: []int64{id},
 			Note: "the consumer is gone", At: at.Add(time.Minute),
 		})
-		late := redriven(sent, at.Add(5*time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "account still closed" })
+		late := redriven(sent, at.Add(5*time.Minute), dies("account still closed"))
 		require.Equal(w, driver.Receipt{ID: id, Result: driver.DiedAgain}, w.put(late)[0])
 		require.Equal(w, dlq.Pending, w.get(id).Status)
 		groups := must(w.Groups(w.Context(), dlq.GroupQuery{Fingerprint: late.Fingerprint}))(w)
@@ -127,7 +123,7 @@ func testDeathsByHour(w *world) {
 	want := []driver.HourCount{{Hour: hour, Count: 1}}
 	for round, text := range []string{"account still closed", "account still closed", "no stock"} {
 		at := noon.Add(time.Duration(round) * time.Hour)
-		died := redriven(w.claim(id, at), at.Add(time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = text })
+		died := redriven(w.claim(id, at), at.Add(time.Minute), dies(text))
 		require.Equal(w, driver.DiedAgain, w.put(died)[0].Result)
 		require.Equal(w, driver.Seen, w.put(died)[0].Result)
 		if round > 0 {
@@ -150,9 +146,7 @@ func testDeathsByHour(w *world) {
 	require.Equal(w, want[2], groups[0].Trend[1], "the other deaths have another cause")
 
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
-	must(w.Purge(w.Context(), dlq.Purge{
-		ClosedBefore: noon.Add(4 * time.Hour), Actor: "cron", At: noon.Add(4 * time.Hour),
-	}))(w)
+	w.purge(noon.Add(4*time.Hour), noon.Add(4*time.Hour))
 	want[0].Count = 0
 	check(want)
 }
@@ -213,8 +207,7 @@ func testChangedBody(w *world) {
 	require.Equal(w, int64(len("changed")), got.Size)
 	require.Equal(w, "changed", string(got.Body.Payload))
 	require.Equal(w, `{"n":1}`, string(must(w.Body(w.Context(), id, 0))(w).Payload))
-	_, err := w.Body(w.Context(), id, 2)
-	require.ErrorIs(w, err, dlq.ErrNotFound)
+	fails(w.Body(w.Context(), id, 2))(w, dlq.ErrNotFound)
 }
 
 // A redrive whose process died can be repeated once its lease has expired, and not before.
@@ -235,10 +228,9 @@ func testLease(w *world) {
 	require.Equal(w, 2, again.RedriveCount)
 	// The first claimant, which was slow, can neither release nor extend it.
 	for _, action := range []driver.Action{driver.ActionRelease, driver.ActionPublished} {
-		_, err := w.change(driver.Change{
+		fails(w.change(driver.Change{
 			Action: action, IDs: []int64{id}, Version: claimed.Version, At: at.Add(2 * time.Minute),
-		})
-		require.ErrorIs(w, err, dlq.ErrConflict)
+		}))(w, dlq.ErrConflict)
 	}
 	require.Equal(w, dlq.Retrying, w.get(id).Status)
 	// When two copies are in flight, the death of the first changes nothing once that of the second is recorded.
@@ -254,10 +246,9 @@ func testManualRelease(w *world) {
 		id := w.put(letter(n))[0].ID
 		sent := w.claim(id, noon.Add(time.Hour))
 		at := noon.Add(2 * time.Hour)
-		_, err := w.Change(w.Context(), driver.Change{
+		fails(w.Change(w.Context(), driver.Change{
 			Action: driver.ActionReleaseByHand, IDs: []int64{id}, Actor: "ana", At: at,
-		})
-		require.ErrorIs(w, err, dlq.ErrInvalid, "it needs a note")
+		}))(w, dlq.ErrInvalid, "it needs a note")
 		w.mustChange(driver.Change{
 			Action: driver.ActionReleaseByHand, IDs: []int64{id}, At: at, Actor: "ana", Note: "no reader",
 		})

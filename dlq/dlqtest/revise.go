@@ -39,18 +39,15 @@ func testRevise(w *world) {
 	require.Len(w, records, 2)
 	require.Equal(w, map[string]string{"diff": "…", "revision": "1"}, records[0].Detail)
 	w.claim(id, noon.Add(2*time.Hour))
-	_, err = w.Revise(w.Context(), revision)
-	require.ErrorIs(w, err, dlq.ErrConflict, "it is in flight")
+	fails(w.Revise(w.Context(), revision))(w, dlq.ErrConflict, "it is in flight")
 	revision.EntryID = 4711
-	_, err = w.Revise(w.Context(), revision)
-	require.ErrorIs(w, err, dlq.ErrNotFound)
+	fails(w.Revise(w.Context(), revision))(w, dlq.ErrNotFound)
 	for _, bad := range []driver.Revision{
 		{EntryID: id},
 		{EntryID: id, Body: &dlq.Body{}, At: noon},
 		{EntryID: id, Body: &dlq.Body{}, Actor: "ana"},
 	} {
-		_, err = w.Revise(w.Context(), bad)
-		require.ErrorIs(w, err, dlq.ErrInvalid)
+		fails(w.Revise(w.Context(), bad))(w, dlq.ErrInvalid)
 	}
 }
 
@@ -77,7 +74,7 @@ func testRedriveTo(w *world) {
 		return
 	}
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon})
-	must(w.Purge(w.Context(), dlq.Purge{ClosedBefore: noon.Add(time.Hour), Actor: "ana", At: noon.Add(time.Hour)}))(w)
+	w.purge(noon.Add(time.Hour), noon.Add(time.Hour))
 	must(archive.Unarchive(w.Context(), dlq.By{Actor: "ana"}, noon.Add(2*time.Hour), id))(w)
 	require.Equal(w, to, w.get(id).Origin.RedriveTo, "from the archive")
 }
@@ -113,8 +110,7 @@ func testCollected(w *world) {
 	id := w.put(letter(1, func(d *envelope.DeadLetter) { d.Collected = where }))[0].ID
 	check := func(id int64, revision int, when string) {
 		w.Helper()
-		body := must(w.Body(w.Context(), id, revision))(w)
-		require.Equal(w, where, body.Collected, when)
+		require.Equal(w, where, must(w.Body(w.Context(), id, revision))(w).Collected, when)
 	}
 	check(id, 0, "stored")
 	manager := must(dlq.NewManager(dlq.ManagerConfig{Store: w.Store}))(w)
@@ -126,10 +122,10 @@ func testCollected(w *world) {
 	var export bytes.Buffer
 	must(manager.Export(w.Context(), &export, dlq.Filter{}))(w)
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon})
-	must(w.Purge(w.Context(), dlq.Purge{ClosedBefore: noon.Add(time.Hour), Actor: "ana", At: noon.Add(time.Hour)}))(w)
+	w.purge(noon.Add(time.Hour), noon.Add(time.Hour))
 	if archive, ok := driver.As[driver.ArchiveStore](w.Store); ok {
-		back := must(archive.Unarchive(w.Context(), dlq.By{Actor: "ana"}, noon.Add(2*time.Hour), id))(w)
-		require.Equal(w, []int64{id}, back)
+		by := dlq.By{Actor: "ana"}
+		require.Equal(w, []int64{id}, must(archive.Unarchive(w.Context(), by, noon.Add(2*time.Hour), id))(w))
 		check(id, 0, "from the archive")
 		check(id, 1, "from the archive")
 		later := noon.Add(24 * time.Hour)
@@ -171,10 +167,8 @@ func testImport(w *world) {
 	bad := exported
 	bad.Entry.Key = driver.Key{}
 	other := driver.Exported{Entry: *letter(2), Bodies: []dlq.Body{*letter(2).Body}}
-	_, err := w.Import(w.Context(), by, noon, other, bad)
-	require.ErrorIs(w, err, dlq.ErrInvalid)
-	_, err = w.Import(w.Context(), dlq.By{}, noon, other)
-	require.ErrorIs(w, err, dlq.ErrInvalid)
+	fails(w.Import(w.Context(), by, noon, other, bad))(w, dlq.ErrInvalid)
+	fails(w.Import(w.Context(), dlq.By{}, noon, other))(w, dlq.ErrInvalid)
 	require.Len(w, w.all(dlq.Filter{}), 2)
 }
 
@@ -209,7 +203,7 @@ func testEveryColumn(w *world) {
 		return
 	}
 	later := noon.Add(24 * time.Hour)
-	require.Equal(w, 1, must(w.Purge(w.Context(), dlq.Purge{ClosedBefore: later, Actor: "ana", At: later}))(w))
+	require.Equal(w, 1, w.purge(later, later))
 	must(archive.Unarchive(w.Context(), dlq.By{Actor: "bob"}, later, e.ID))(w)
 	back := w.get(e.ID)
 	// Restoring an entry is a change, so these differ.

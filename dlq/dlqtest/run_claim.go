@@ -112,8 +112,7 @@ func testRunClaimWithBody(w *world) {
 	require.Equal(w, []any{1, int64(4), "\xffnew"}, []any{e.Revision, e.Size, string(e.Body.Payload)})
 	require.Equal(w, map[string]string{"a": "\xfe"}, e.Body.Headers)
 	require.Equal(w, `{"n":0}`, string(must(w.Body(w.Context(), list[0], 0))(w).Payload))
-	_, err := w.Body(w.Context(), list[1], 1)
-	require.ErrorIs(w, err, dlq.ErrNotFound)
+	fails(w.Body(w.Context(), list[1], 1))(w, dlq.ErrNotFound)
 	require.Zero(w, w.itemsOf(r.ID, redrive.ItemClaimed)[0].Revision, "the item has the version that it found")
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
-	"github.com/redrive-go/redrive/envelope"
 )
 
 // A run is read back as it was stored, listed, and changed by compare-and-set; its steps do not count as changes.
@@ -53,12 +52,9 @@ func testRunResource(w *world) {
 	missing := changed
 	missing.ID = "none"
 	require.ErrorIs(w, w.ChangeRun(w.Context(), &missing, audit), dlq.ErrNotFound)
-	_, err = w.Run(w.Context(), "none")
-	require.ErrorIs(w, err, dlq.ErrNotFound)
-	_, err = w.RunItems(w.Context(), "none", redrive.ItemFilter{})
-	require.ErrorIs(w, err, dlq.ErrNotFound)
-	_, err = w.RunItems(w.Context(), created.ID, redrive.ItemFilter{State: "found again"})
-	require.ErrorIs(w, err, dlq.ErrInvalid)
+	fails(w.Run(w.Context(), "none"))(w, dlq.ErrNotFound)
+	fails(w.RunItems(w.Context(), "none", redrive.ItemFilter{}))(w, dlq.ErrNotFound)
+	fails(w.RunItems(w.Context(), created.ID, redrive.ItemFilter{State: "found again"}))(w, dlq.ErrInvalid)
 	records := w.recorded(dlq.AuditFilter{Run: created.ID}, dlq.Page{Order: driver.OldestFirst})
 	require.Len(w, records, 2, "a refused change has no effect")
 
@@ -115,12 +111,10 @@ func testRunLease(w *world) {
 	require.Equal(w, []any{winner, noon.Add(time.Minute)}, []any{got.Holder, got.LeaseUntil})
 	step := stepOf(r.ID, noon.Add(time.Second))
 	step.Holder = "another"
-	_, err := w.StepRun(w.Context(), step)
+	fails(w.StepRun(w.Context(), step))(w, redrive.ErrLeaseLost)
+	_, _, err := w.SettleRun(w.Context(), r.ID, "another", noon, 10)
 	require.ErrorIs(w, err, redrive.ErrLeaseLost)
-	_, _, err = w.SettleRun(w.Context(), r.ID, "another", noon, 10)
-	require.ErrorIs(w, err, redrive.ErrLeaseLost)
-	_, err = w.FreezeRun(w.Context(), r.ID, "another", noon, 10)
-	require.ErrorIs(w, err, redrive.ErrLeaseLost)
+	fails(w.FreezeRun(w.Context(), r.ID, "another", noon, 10))(w, redrive.ErrLeaseLost)
 	step.Holder, step.At = winner, noon.Add(time.Minute)
 	_, err = w.StepRun(w.Context(), step)
 	require.ErrorIs(w, err, redrive.ErrLeaseLost, "its lease has expired, even though no other process holds it")
@@ -131,8 +125,7 @@ func testRunLease(w *world) {
 	must(w.LeaseRun(w.Context(), r.ID, "a third", noon.Add(2*time.Minute), 0))(w)
 	got = must(w.LeaseRun(w.Context(), r.ID, "a fourth", noon.Add(3*time.Minute), time.Minute))(w)
 	require.Equal(w, 2, got.Abandoned, "releasing a lease does not count as abandoning the run")
-	_, err = w.LeaseRun(w.Context(), "none", "another", noon, time.Minute)
-	require.ErrorIs(w, err, dlq.ErrNotFound)
+	fails(w.LeaseRun(w.Context(), "none", "another", noon, time.Minute))(w, dlq.ErrNotFound)
 }
 
 // requireTaken requires an error that names the run with that id.
@@ -190,14 +183,14 @@ func testRunSettle(w *world) {
 	})
 	for _, i := range []int{1, 2} {
 		e := w.get(list[i])
-		w.put(redriven(e, at.Add(time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "closed" }))
+		w.put(redriven(e, at.Add(time.Minute), dies("closed")))
 	}
 	w.mustChange(driver.Change{Action: driver.ActionRedrive, IDs: list[2:3], Actor: "bob", At: at.Add(2 * time.Minute)})
 	// The process published this one, and died before it could record that.
 	w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: list[6:7], Actor: "redrive", At: at.Add(time.Minute)})
 	// Succeeded and purged before the next look.
 	w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second)})
-	must(w.Purge(w.Context(), dlq.Purge{ClosedBefore: at.Add(2 * time.Second), Actor: "cron", At: at}))(w)
+	w.purge(at.Add(2*time.Second), at)
 
 	now := at.Add(30 * time.Second)
 	got := w.settled(r.ID, now)
@@ -241,7 +234,7 @@ func lateOutcome(w *world, knowing bool) {
 		step.Claims = append(step.Claims, redrive.Claim{EntryID: id, Version: e.Version})
 	}
 	w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: list[0:1], Actor: "redrive", At: at})
-	w.put(redriven(w.get(list[1]), at, func(d *envelope.DeadLetter) { d.Err.Message = "closed" }))
+	w.put(redriven(w.get(list[1]), at, dies("closed")))
 	for _, action := range []driver.Action{driver.ActionRelease, driver.ActionResolve} { // by an operator in the meantime
 		w.mustChange(driver.Change{Action: action, IDs: list[2:3], Actor: "bob", At: at})
 	}

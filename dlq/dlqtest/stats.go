@@ -16,7 +16,7 @@ func testGroups(w *world) {
 	cpfs := w.putMany(10, 14, func(d *envelope.DeadLetter) {
 		d.Err.Message = "invalid CPF \"" + d.Message.UUID + "\""
 	})
-	ages := w.putMany(20, 21, func(d *envelope.DeadLetter) { d.Err.Message = "employee is 15, minimum 16" })
+	ages := w.putMany(20, 21, dies("employee is 15, minimum 16"))
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: timeouts[:1]})
 	must(w.Change(w.Context(), driver.Change{
 		Action: driver.ActionDiscard, IDs: timeouts[1:4], Actor: "ana", At: noon,
@@ -42,17 +42,13 @@ func testGroups(w *world) {
 	require.Equal(w, groups[1:2], cpf)
 	require.Len(w, w.all(dlq.Filter{Fingerprint: cpf[0].Fingerprint}), 4)
 	for _, q := range []dlq.GroupQuery{{Limit: -1}, {Limit: driver.MaxGroups + 1}, {Status: "x; DROP TABLE"}} {
-		_, err := w.Groups(w.Context(), q)
-		require.ErrorIs(w, err, dlq.ErrInvalid)
+		fails(w.Groups(w.Context(), q))(w, dlq.ErrInvalid)
 	}
 }
 
 // The group of letters stored in one call shows the newest of them, in whatever order they were given, and an older
 // letter that is stored later does not replace it.
 func testGroupNewest(w *world) {
-	at := func(hours int, text string) func(*envelope.DeadLetter) {
-		return func(d *envelope.DeadLetter) { d.At, d.Err.Message = noon.Add(time.Duration(hours)*time.Hour), text }
-	}
 	letters := []*dlq.Entry{
 		letter(1, at(1, "age 11")), letter(2, at(3, "age 13")), letter(3, at(9, "age 19")), letter(4, at(2, "age 12")),
 		letter(5, at(8, "age 18")),
@@ -74,12 +70,14 @@ func testGroupNewest(w *world) {
 		"the newest cause first")
 }
 
+// at moves a death by hours and gives it another error.
+func at(hours int, text string) func(*envelope.DeadLetter) {
+	return func(d *envelope.DeadLetter) { d.At, d.Err.Message = noon.Add(time.Duration(hours)*time.Hour), text }
+}
+
 // A cause is as old as the oldest of its deaths, in whatever order they are stored, for example from an adopted spool
 // or an import. An older entry that later dies of it does not make it older, nor does what happens to that entry then.
 func testGroupFirst(w *world) {
-	at := func(hours int, text string) func(*envelope.DeadLetter) {
-		return func(d *envelope.DeadLetter) { d.At, d.Err.Message = noon.Add(time.Duration(hours)*time.Hour), text }
-	}
 	firstSeen := func(pending int64) time.Time {
 		groups := must(w.Groups(w.Context(), dlq.GroupQuery{CauseText: "age"}))(w)
 		require.Len(w, groups, 1)
@@ -98,8 +96,7 @@ func testGroupFirst(w *world) {
 	require.Equal(w, noon.Add(2*time.Hour), firstSeen(7), "letters, some of them known")
 
 	old := w.put(letter(8, at(-5, "another cause")))[0].ID
-	w.put(redriven(w.claim(old, noon.Add(6*time.Hour)), noon.Add(7*time.Hour),
-		func(d *envelope.DeadLetter) { d.Err.Message = "age 17" }))
+	w.put(redriven(w.claim(old, noon.Add(6*time.Hour)), noon.Add(7*time.Hour), dies("age 17")))
 	require.Equal(w, noon.Add(2*time.Hour), firstSeen(8), "it had died of another cause before")
 	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: []int64{old}, At: noon.Add(10 * time.Hour)})
 	require.Equal(w, noon.Add(2*time.Hour), firstSeen(7))
@@ -148,7 +145,7 @@ func testTrend(w *world) {
 	hour := noon.Truncate(time.Hour)
 	timeouts := w.putMany(0, 4)
 	w.putMany(4, 6, func(d *envelope.DeadLetter) { d.At = d.At.Add(-3 * time.Hour) })
-	w.putMany(10, 13, func(d *envelope.DeadLetter) { d.Err.Message = "employee is 15, minimum 16" })
+	w.putMany(10, 13, dies("employee is 15, minimum 16"))
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: timeouts[:2], At: noon.Add(time.Hour)})
 	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: timeouts[2:3], At: noon.Add(time.Hour)})
 	w.mustChange(driver.Change{Action: driver.ActionRestore, IDs: timeouts[1:2], At: noon.Add(2 * time.Hour)})
@@ -222,16 +219,14 @@ func testRecount(w *world) {
 			}
 		case 2:
 			sent := w.claim(id, closed)
-			died := redriven(sent, closed.Add(time.Minute), func(d *envelope.DeadLetter) { d.Err.Message = "another cause" })
+			died := redriven(sent, closed.Add(time.Minute), dies("another cause"))
 			require.Equal(w, driver.DiedAgain, w.put(died)[0].Result)
 			w.put(died)
 		case 3:
 			w.claim(id, closed)
 		}
 	}
-	purged, err := w.Purge(w.Context(), dlq.Purge{ClosedBefore: closed.Add(6 * time.Hour), Actor: "cron", At: closed})
-	require.NoError(w, err)
-	require.Equal(w, 2, purged)
+	require.Equal(w, 2, w.purge(closed.Add(6*time.Hour), closed))
 
 	read := func() (driver.Stats, []driver.Group) {
 		stats := must(w.Stats(w.Context(), dlq.StatsQuery{Since: noon, Now: closed.Add(100 * time.Hour)}))(w)
