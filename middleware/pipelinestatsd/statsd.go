@@ -139,8 +139,11 @@ func (o *Observer) sendAcks() {
 	if o.cfg.AcksFailed == nil {
 		return
 	}
-	now := o.cfg.AcksFailed()
-	sent := o.acks.Swap(now)
+	now, sent := o.cfg.AcksFailed(), o.acks.Load()
+	// Attempts that end at once may have read now in another order: what has been sent must not shrink.
+	for sent < now && !o.acks.CompareAndSwap(sent, now) {
+		sent = o.acks.Load()
+	}
 	for ; sent < now && now-sent <= maxAcks; sent++ {
 		_ = o.cfg.Client.Incr(AckFailed, []string{"nano_service_name:" + o.cfg.Service}, 1)
 	}

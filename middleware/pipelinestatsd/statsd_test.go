@@ -127,3 +127,40 @@ func TestObserver_AcksFailed(t *testing.T) {
 	}
 	require.Equal(t, 2, n)
 }
+
+// counting is a client that counts the increases of one metric.
+type counting struct{ failed int }
+
+func (c *counting) Incr(name string, _ []string, _ float64) error {
+	if name == pipelinestatsd.AckFailed {
+		c.failed++
+	}
+	return nil
+}
+
+func (*counting) Histogram(string, float64, []string, float64) error { return nil }
+
+func (*counting) Timing(string, time.Duration, []string, float64) error { return nil }
+
+// An attempt that has read the number of failed acks before another one, and reports it later, must not reset what has
+// been sent: the next attempt would send the difference again.
+func TestObserver_AcksFailedOutOfOrder(t *testing.T) {
+	var (
+		client   counting
+		observer *pipelinestatsd.Observer
+		reads    int
+	)
+	finish := func() {
+		observer.Finished(t.Context(), middleware.Finished{Delivery: &middleware.Delivery{Origin: &envelope.Origin{}}})
+	}
+	observer = pipelinestatsd.New(pipelinestatsd.Config{Client: &client, AcksFailed: func() uint64 {
+		if reads++; reads == 1 {
+			finish() // another attempt ends after this one has read 5
+			return 5
+		}
+		return 6
+	}})
+	finish()
+	finish()
+	require.Equal(t, 6, client.failed)
+}
