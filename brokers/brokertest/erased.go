@@ -154,9 +154,7 @@ func erasedWhileMessagesArePaced(w *world) {
 	b, _ := w.openFor(4)
 	topic := w.topic("orders")
 	var refused atomic.Int32
-	healed := make(chan struct{})
-	heal := sync.OnceFunc(func() { close(healed) })
-	w.Cleanup(heal)
+	healed, heal := w.gate()
 	retries := &reluctant{Broker: b, before: func() error {
 		select {
 		case <-healed:

@@ -210,7 +210,7 @@ func concurrentHandlers(w *world) {
 	}
 	topic := w.topic("orders")
 	var running, most atomic.Int32
-	gate, open := newGate()
+	gate, open := w.gate()
 	c := w.consume(b, topic, middleware.Config{}, func(run) error {
 		now := running.Add(1)
 		defer running.Add(-1)
@@ -219,7 +219,6 @@ func concurrentHandlers(w *world) {
 		<-gate
 		return nil
 	})
-	w.Cleanup(open)
 	batch := w.batch(4 * n)
 	w.publish(b, topic, batch...)
 	c.waitRuns(n)

@@ -15,7 +15,7 @@ import (
 
 func publishCopies(w *world) {
 	b, topic := w.openTopic("orders")
-	gate, open := newGate()
+	gate, open := w.gate()
 	c := w.consume(b, topic, middleware.Config{Backoff: middleware.None()}, func(r run) error {
 		<-gate
 		if r.Attempt == 1 {
@@ -23,7 +23,6 @@ func publishCopies(w *world) {
 		}
 		return nil
 	})
-	w.Cleanup(open)
 	m := newMessage("as published")
 	m.Metadata.Set("k", "as published")
 	w.publish(b, topic, m)

@@ -32,8 +32,8 @@ func (w *world) drain(stop func(c *consumer)) {
 	// The handlers block for as long as the test needs, and the drain waits for them.
 	first, atOnce := w.openFor(3, func(c *brokers.Config) { c.DrainTimeout = w.h.Wait })
 	topic, results := w.topic("orders"), w.topic("results")
-	gate, open := newGate()
-	begun, begin := newGate()
+	gate, open := w.gate()
+	begun, begin := w.gate()
 
 	outcome := first.Subscriber(brokers.WithGroup("watcher"))
 	out, err := outcome.Subscribe(w.Context(), results)
@@ -50,7 +50,6 @@ func (w *world) drain(stop func(c *consumer)) {
 			return []*message.Message{message.NewMessage(m.UUID, nil)}, nil
 		})
 	c.start()
-	w.Cleanup(open)
 	batch := w.batch(n)
 	w.publish(first, topic, batch...)
 	c.waitRuns(atOnce)
@@ -147,12 +146,11 @@ func closeWhileWaiting(w *world) {
 	}
 	topic := w.topic("orders")
 	wait := w.scaled(20 * time.Second)
-	rescheduled := make(chan struct{})
-	var once sync.Once
+	rescheduled, signal := w.gate()
 	cfg := middleware.Config{
 		Backoff: middleware.Constant(wait),
 		Hooks: middleware.Hooks{OnRetry: func(context.Context, middleware.RetryParams) error {
-			once.Do(func() { close(rescheduled) })
+			signal()
 			return nil
 		}},
 	}

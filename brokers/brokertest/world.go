@@ -33,6 +33,7 @@ type world struct {
 	logs  logbuffer.Buffer // warnings and errors of brokers and pipelines
 	mu    sync.Mutex
 	all   []*consumer
+	gates []func() // which open the gates of the case
 }
 
 func newWorld(t *testing.T, h Harness) *world {
@@ -204,7 +205,12 @@ func (c *consumer) start() {
 	case <-c.w.deadline():
 		c.w.Fatal("the router did not start")
 	}
-	c.w.Cleanup(c.stop)
+	c.w.Cleanup(func() {
+		for _, open := range c.w.gates {
+			open()
+		}
+		c.stop()
+	})
 }
 
 // stop closes the router and waits for it. It may be called twice.
@@ -345,17 +351,12 @@ func newMessage(payload string) *message.Message {
 	return message.NewMessage(watermill.NewUUID(), []byte(payload))
 }
 
-// newGate returns a channel that blocks handlers until open is called. Cases also open it at their end, so that after a
-// failure the router does not wait for its handlers.
-func newGate() (gate chan struct{}, open func()) {
-	gate = make(chan struct{})
-	return gate, sync.OnceFunc(func() { close(gate) })
-}
-
-// gate is newGate for a case that starts its consumers later: it is opened at the end.
+// gate returns a channel that blocks handlers until open is called. It is also opened at the end of the case, before
+// its consumers stop, so that after a failure no router waits for its handlers.
 func (w *world) gate() (gate chan struct{}, open func()) {
-	gate, open = newGate()
-	w.Cleanup(open)
+	gate = make(chan struct{})
+	open = sync.OnceFunc(func() { close(gate) })
+	w.gates = append(w.gates, open)
 	return gate, open
 }
 
