@@ -67,12 +67,9 @@ func (s *subscription) refresh(h *delivery) {
 	h.NearLimit = false
 	s.memory.hold(h)
 	err := s.publishAgain(context.Background(), h, 0)
-	if err == nil {
-		h.moved = true
-		h.settle(driver.Ack, 0)
+	if s.replaced(h, err) {
 		return
 	}
-	h.doubtful = true
 	s.b.warn("a message that was delivered often cannot be published again and is held", err,
 		"topic", s.q.Topic, "queue", s.q.Names.Queue, "message_id", h.uuid)
 	if s.sleep(h, 0) && s.admit(h) {
@@ -207,12 +204,9 @@ func (s *subscription) republishRest(h *delivery) {
 			return
 		}
 		err := s.tryRepublishRest(h, rest)
-		if err == nil {
-			h.moved = true
-			h.settle(driver.Ack, 0)
+		if s.replaced(h, err) {
 			return
 		}
-		h.doubtful = true
 		if n == 1 {
 			s.b.warn("a waiting message cannot be published for the rest of its wait and is held", err,
 				"topic", s.q.Topic, "queue", s.q.Names.Queue, "message_id", h.uuid)
@@ -300,6 +294,17 @@ func (s *subscription) publishAgain(
 		return err
 	}
 	return s.b.sender.sendOne(ctx, &o)
+}
+
+// replaced acks h if its publication has succeeded, and reports that. Otherwise it may have been stored nevertheless.
+func (s *subscription) replaced(h *delivery, err error) bool {
+	if err != nil {
+		h.doubtful = true
+		return false
+	}
+	h.moved = true
+	h.settle(driver.Ack, 0)
+	return true
 }
 
 func (h *delivery) isRetry() bool { return h.stage != "" && h.stage[:1] == retryStage }

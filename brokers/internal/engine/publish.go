@@ -27,20 +27,16 @@ func (p *publisher) String() string { return p.broker.traits.Name + ".Publisher"
 // certain to be refused, none is stored.
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	return envelope.PublishProduced(func(messages ...*message.Message) error {
-		return p.publish(topic, messages)
+		b := p.broker
+		if !b.enter() {
+			return fmt.Errorf("%s: publish to %s: %w", b.traits.Name, topic, brokers.ErrClosed)
+		}
+		defer b.calls.Done()
+		if err := b.publish(topic, messages); err != nil {
+			return fmt.Errorf("%s: publish to %s: %w", b.traits.Name, topic, err)
+		}
+		return nil
 	}, messages...)
-}
-
-func (p *publisher) publish(topic string, messages []*message.Message) error {
-	b := p.broker
-	if !b.enter() {
-		return fmt.Errorf("%s: publish to %s: %w", b.traits.Name, topic, brokers.ErrClosed)
-	}
-	defer b.calls.Done()
-	if err := b.publish(topic, messages); err != nil {
-		return fmt.Errorf("%s: publish to %s: %w", b.traits.Name, topic, err)
-	}
-	return nil
 }
 
 // Close implements message.Publisher. It does nothing: Watermill's router closes the publisher of each handler that

@@ -256,9 +256,9 @@ func (s *subscription) deliver(h *delivery) (again *delivery) {
 	case s.out <- m:
 		h.handed = true
 	case <-s.stopping.Done():
-		h.settle(driver.Release, 0)
-		return nil
 	case <-h.session.lost: // it is redelivered
+	}
+	if !h.handed {
 		h.settle(driver.Release, 0)
 		return nil
 	}

@@ -194,12 +194,9 @@ func (s *suspects) tryRepublish(h *delivery, d time.Duration) bool {
 		return true
 	}
 	err := s.sub.publishAgain(context.Background(), h, min(d, s.sub.b.caps.MaxDelay), h.suspect.mark())
-	if err == nil {
-		h.moved = true
-		h.settle(driver.Ack, 0)
+	if s.sub.replaced(h, err) {
 		return true
 	}
-	h.doubtful = true
 	s.sub.b.warn("a message that may have killed its process cannot be published again and is held", err,
 		"topic", s.sub.q.Topic, "message_id", h.uuid)
 	return false
