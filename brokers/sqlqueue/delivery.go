@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // ErrLeaseLost means that this process could not reach the database for so long that another worker has taken over the
@@ -108,7 +109,7 @@ func (d *delivery) finished() {
 	s.handled.Add(1)
 	s.outstanding.Add(-1)
 	if s.free() > 0 {
-		signal(s.need)
+		wait.Signal(s.need)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -226,9 +227,5 @@ func claimSize(n int) int {
 	if n == 0 {
 		return 0
 	}
-	size := 1
-	for size*2 <= n {
-		size *= 2
-	}
-	return size
+	return 1 << (bits.Len(uint(n)) - 1)
 }

@@ -81,7 +81,7 @@ func (w *watcher) wait(ctx context.Context, r *reader) error {
 	w.mu.Lock()
 	r.poll = time.Now().Add(r.idle.next(w.listening()))
 	w.mu.Unlock()
-	signal(w.waiting)
+	wait.Signal(w.waiting)
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -238,7 +238,7 @@ type alarm struct {
 func newAlarm() *alarm { return &alarm{c: make(chan struct{}, 1)} }
 
 // ring wakes the owner now. An alarm stays rung until it is answered.
-func (a *alarm) ring() { signal(a.c) }
+func (a *alarm) ring() { wait.Signal(a.c) }
 
 // set makes the alarm ring after d, unless it rings earlier anyway.
 func (a *alarm) set(d time.Duration) {
@@ -273,14 +273,6 @@ func (a *alarm) stop() {
 func (a *alarm) stopTimer() {
 	if a.timer != nil {
 		a.timer.Stop()
-	}
-}
-
-// signal sends to a channel of capacity 1 that its reader empties.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 

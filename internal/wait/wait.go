@@ -26,6 +26,14 @@ func For(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// Signal sends to a channel of capacity 1 whose reader only needs to know that something has happened.
+func Signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // Backoff is a pause that doubles with each consecutive failure.
 type Backoff struct {
 	First, Longest time.Duration
