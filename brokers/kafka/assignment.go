@@ -10,6 +10,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // assigned is called with partitions that are new, before their positions are known.
@@ -177,10 +179,7 @@ func (s *subscription) kind(topic string) (time.Duration, bool) {
 
 // findTiers requests a look at the existing retry topics.
 func (s *subscription) findTiers() {
-	select {
-	case s.look <- struct{}{}:
-	default:
-	}
+	wait.Signal(s.look)
 }
 
 // keepLooking finds retry topics created by others, and notices when the topic itself is gone.

@@ -71,8 +71,7 @@ func (p *partition) offer(d *delivery) bool {
 func (p *partition) Next(ctx context.Context) (driver.Delivery, error) {
 	select {
 	case d := <-p.due:
-		given := driver.Delivery{Origin: *d.origin, Token: d}
-		given.Message = newMessage(d.record, d.origin, d.waiting)
+		given := driver.Delivery{Message: d.message(), Origin: *d.origin, Token: d}
 		if !d.waiting {
 			delete(given.Message.Metadata, envelope.KeyStage) // foreign, on the topic itself
 		}
@@ -89,8 +88,7 @@ func (p *partition) Next(ctx context.Context) (driver.Delivery, error) {
 
 // Renew implements driver.Renewer.
 func (p *partition) Renew(given *driver.Delivery) *message.Message {
-	d := given.Token.(*delivery)
-	return newMessage(d.record, d.origin, d.waiting)
+	return given.Token.(*delivery).message()
 }
 
 // Settle implements driver.Stream.

@@ -209,7 +209,7 @@ func (o *keyOrder) readParked(m parkedMessage) (*delivery, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &delivery{record: r, waiting: true, origin: o.p.sub.origin(r, "", true)}
+	d := &delivery{record: r, waiting: true, origin: o.p.sub.waitingOrigin(r, "")}
 	if !m.is(placeOf(d.origin)) {
 		return nil, errGone // another record is stored there: the topic was recreated, or lost its end
 	}

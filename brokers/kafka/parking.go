@@ -120,7 +120,7 @@ func (o *keyOrder) remember(r *kgo.Record) {
 	if whose != o.p.sub.q.Group || !retry || r.Key == nil {
 		return
 	}
-	d := delivery{record: r, origin: o.p.sub.origin(r, "", true)}
+	d := delivery{record: r, origin: o.p.sub.waitingOrigin(r, "")}
 	o.stateOf(string(r.Key)).retrying[d.stage()] = placeOf(d.origin)
 }
 
@@ -135,7 +135,7 @@ func (o *keyOrder) account(r *kgo.Record) {
 		return
 	}
 	state := o.stateOf(string(r.Key))
-	m := parkedMessage{r.Offset, placeOf(o.p.sub.origin(r, "", true))}
+	m := parkedMessage{r.Offset, placeOf(o.p.sub.waitingOrigin(r, ""))}
 	control, _ := find(r.Headers, headerControl)
 	switch { // each may have been stored twice, around a crash
 	case control == controlLock && state.lock == nil:
@@ -232,7 +232,7 @@ func (o *keyOrder) resume() {
 // park moves a message behind others of its key. It returns when the message is in its place there, or reports false if
 // the partition is given up first.
 func (o *keyOrder) park(d *delivery) bool {
-	r := newWaiting(o.topic, &driver.Outgoing{Message: newMessage(d.record, d.origin, d.waiting)}, d.origin)
+	r := newWaiting(o.topic, &driver.Outgoing{Message: d.message()}, d.origin)
 	err := o.put(r, func(state *keyState) bool { return state.hasParked(placeOf(d.origin)) })
 	if errors.Is(err, brokers.ErrTooLarge) {
 		o.p.sub.log.Warn("a message is too large to be parked behind an earlier one of its key, and is handled at once",

@@ -164,10 +164,7 @@ func (p *partition) feed(f kgo.FetchPartition) {
 		p.pause()
 	}
 	p.mu.Unlock()
-	select {
-	case p.more <- struct{}{}:
-	default:
-	}
+	wait.Signal(p.more)
 }
 
 // next returns fetched records in order, or reports false if the partition has to be given up.
@@ -177,7 +174,7 @@ func (p *partition) next() (kgo.FetchPartition, bool) {
 		if len(p.fetched) > 0 && p.ctx.Err() == nil {
 			f := p.fetched[0]
 			p.fetched = slices.Delete(p.fetched, 0, 1)
-			p.resume(len(p.fetched) < aheadLimit)
+			p.resume()
 			p.mu.Unlock()
 			return f, true
 		}
@@ -202,7 +199,7 @@ func (p *partition) refused(pauses wait.Backoff) {
 	time.AfterFunc(pauses.After(p.failures), func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.resume(len(p.fetched) < aheadLimit)
+		p.resume()
 	})
 }
 
@@ -214,9 +211,9 @@ func (p *partition) pause() {
 	}
 }
 
-// resume lets the client fetch again. The caller holds mu.
-func (p *partition) resume(room bool) {
-	if p.paused && room {
+// resume lets the client fetch again, unless enough is waiting. The caller holds mu.
+func (p *partition) resume() {
+	if p.paused && len(p.fetched) < aheadLimit {
 		p.paused = false
 		p.client.ResumeFetchPartitions(map[string][]int32{p.sub.q.Topic: {p.id}})
 	}
@@ -242,7 +239,7 @@ func (p *partition) read(main *tracker) {
 				main.settle(r.Offset)
 				continue
 			}
-			d := &delivery{record: r, tracker: main, origin: p.sub.origin(r, incarnation, false)}
+			d := &delivery{record: r, tracker: main, origin: p.sub.origin(r, incarnation)}
 			if !p.submit(d) {
 				return
 			}
@@ -281,10 +278,7 @@ func (p *partition) readTier(topic string, t tier) {
 			p.sub.b.news.arrived(topicPartition{topic, p.id})
 		}
 		if p.id < t.partitions {
-			select {
-			case reader.grown <- struct{}{}:
-			default:
-			}
+			wait.Signal(reader.grown)
 		}
 		return
 	}
@@ -298,7 +292,7 @@ func (p *partition) giveUp() {
 	p.mu.Lock()
 	p.closed = true
 	p.fetched = nil
-	p.resume(true) // this client may become the partition's next owner
+	p.resume() // this client may become the partition's next owner
 	p.mu.Unlock()
 
 	p.readers.Wait()

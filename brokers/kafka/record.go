@@ -79,49 +79,52 @@ func originHeaders(o *envelope.Origin) []kgo.RecordHeader {
 	return headers
 }
 
-// origin returns the origin of a record. incarnation is that of the topic it was read from. A waiting record was read
-// from a retry topic, where headers hold its position on the main topic; missing values are taken from the record
-// itself.
-func (s *subscription) origin(r *kgo.Record, incarnation string, waiting bool) *envelope.Origin {
-	topic := s.q.Topic
-	partition, offset, at := r.Partition, r.Offset, r.Timestamp
-	where := topic
-	if waiting {
-		p, okP := number(r.Headers, headerPartition)
-		o, okO := number(r.Headers, headerOffset)
-		source, elsewhere := find(r.Headers, headerSource)
-		switch {
-		case !okP || !okO || p > math.MaxInt32:
-			where = r.Topic // a separate position: it must not identify another message of the topic
-		case elsewhere:
-			partition, offset, where = int32(p), o, source //nolint:gosec // G115: at most MaxInt32, see above
-		default:
-			partition, offset = int32(p), o //nolint:gosec // G115: at most MaxInt32, see above
-		}
-		if where != r.Topic {
-			incarnation, _ = find(r.Headers, headerIncarnation)
-		}
-		if ms, ok := number(r.Headers, headerTimestamp); ok {
-			at = time.UnixMilli(ms)
+// origin returns the origin of a record of the topic itself. incarnation is the topic's.
+func (s *subscription) origin(r *kgo.Record, incarnation string) *envelope.Origin {
+	partition, offset := r.Partition, r.Offset
+	return &envelope.Origin{
+		Broker: Scheme, Topic: s.q.Topic, Consumer: s.q.Group,
+		Key: r.Key, Partition: &partition, Offset: &offset, Timestamp: r.Timestamp, Incarnation: incarnation,
+		Position: positionOf(partition, offset),
+	}
+}
+
+func positionOf(partition int32, offset int64) string {
+	return strconv.FormatInt(int64(partition), 10) + "/" + strconv.FormatInt(offset, 10)
+}
+
+// waitingOrigin returns the origin of a record that was read from a retry topic, where headers hold its position on the
+// main topic. Missing values are taken from the record itself. incarnation is that of the retry topic.
+func (s *subscription) waitingOrigin(r *kgo.Record, incarnation string) *envelope.Origin {
+	o := s.origin(r, incarnation)
+	partition, okP := number(r.Headers, headerPartition)
+	offset, okO := number(r.Headers, headerOffset)
+	where := r.Topic // a separate position: it must not identify another message of the topic
+	if okP && okO && partition <= math.MaxInt32 {
+		*o.Partition, *o.Offset = int32(partition), offset //nolint:gosec // G115: at most MaxInt32
+		if where, okP = find(r.Headers, headerSource); !okP {
+			where = s.q.Topic
 		}
 	}
-	o := &envelope.Origin{
-		Broker: Scheme, Topic: topic, Consumer: s.q.Group,
-		Key: r.Key, Partition: &partition, Offset: &offset, Timestamp: at, Incarnation: incarnation,
-		Position: strconv.FormatInt(int64(partition), 10) + "/" + strconv.FormatInt(offset, 10),
+	if where != r.Topic {
+		o.Incarnation, _ = find(r.Headers, headerIncarnation)
 	}
-	if where != topic {
+	if ms, ok := number(r.Headers, headerTimestamp); ok {
+		o.Timestamp = time.UnixMilli(ms)
+	}
+	if o.Position = positionOf(*o.Partition, *o.Offset); where != s.q.Topic {
 		o.Position = where + ":" + o.Position
 	}
 	return o
 }
 
-// newMessage converts any record into a Watermill message. A record without a Watermill UUID gets one that is the same
-// on every delivery.
-func newMessage(r *kgo.Record, origin *envelope.Origin, waiting bool) *message.Message {
-	md, uuid := readHeaders(r.Headers, waiting)
+// message converts any record into a Watermill message. A record without a Watermill UUID gets one that is the same on
+// every delivery.
+func (d *delivery) message() *message.Message {
+	r := d.record
+	md, uuid := d.headers()
 	if uuid == "" {
-		uuid = envelope.StableID(origin)
+		uuid = envelope.StableID(d.origin)
 	}
 	if r.Key != nil {
 		md[envelope.KeyKafkaKey] = string(r.Key)
@@ -180,9 +183,10 @@ func isWaitHeader(name string) bool {
 	return false
 }
 
-// readHeaders converts the headers of a record into metadata without loss: bytes stay bytes, and names that a map
+// headers converts the headers of the record into metadata without loss: bytes stay bytes, and names that a map
 // cannot hold go into headerRaw with all their values. In a retry topic, headers of the wait are left out.
-func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata, uuid string) {
+func (d *delivery) headers() (md message.Metadata, uuid string) {
+	headers := d.record.Headers
 	md = make(message.Metadata, len(headers)+1)
 	var lossy map[string]bool
 	for _, h := range headers {
@@ -191,7 +195,7 @@ func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata,
 			uuid = string(h.Value)
 			continue
 		}
-		if waiting && isWaitHeader(name) {
+		if d.waiting && isWaitHeader(name) {
 			continue
 		}
 		if _, twice := md[name]; (twice || h.Value == nil) && name != headerRaw {
@@ -219,7 +223,7 @@ func readHeaders(headers []kgo.RecordHeader, waiting bool) (md message.Metadata,
 // replace.
 type rawHeader [2][]byte
 
-// writeHeaders is the inverse of readHeaders. A name in headerRaw whose value in md has changed is written only with
+// writeHeaders is the inverse of headers. A name in headerRaw whose value in md has changed is written only with
 // the new value. Broker-made headers are left out.
 func writeHeaders(md message.Metadata, uuid string) []kgo.RecordHeader {
 	headers := make([]kgo.RecordHeader, 0, len(md)+4)

@@ -197,7 +197,7 @@ func (q *retryReader) pass(d *delivery) bool {
 	if controls {
 		return q.control(control, d)
 	}
-	d.origin = sub.origin(d.record, q.incarnation, true)
+	d.origin = sub.waitingOrigin(d.record, q.incarnation)
 	due, delay := q.due(d.record)
 	rest, ok := q.hold(d.record, due)
 	switch {

@@ -82,9 +82,9 @@ func (t *topics) ensure(ctx context.Context, s spec) (partitions int32, created 
 		if created, err = t.create(ctx, s); err != nil {
 			return 0, false, err
 		}
-		have, err = t.appears(ctx, s.name)
+		have, err = t.count(ctx, s.name, appearing)
 	} else {
-		have, err = t.count(ctx, s.name)
+		have, err = t.count(ctx, s.name, temporary)
 	}
 	if err != nil {
 		return 0, false, fmt.Errorf("topic %s: %w", s.name, t.missing(s, err))
@@ -108,7 +108,7 @@ func (t *topics) existing(ctx context.Context, s spec) (partitions int32, err er
 	if err != nil || ok {
 		return have, err
 	}
-	have, err = t.count(ctx, s.name)
+	have, err = t.count(ctx, s.name, temporary)
 	if err != nil {
 		return 0, fmt.Errorf("topic %s: %w", s.name, t.missing(s, err))
 	}
@@ -225,7 +225,7 @@ func (t *topics) create(ctx context.Context, s spec) (created bool, err error) {
 	case errors.Is(err, kerr.TopicAlreadyExists):
 		return tries > 1, nil // a request that timed out may have created it
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
-		if _, there := t.count(ctx, s.name); there == nil {
+		if _, there := t.count(ctx, s.name, temporary); there == nil {
 			return false, nil // created by an operator
 		}
 		return false, fmt.Errorf("create topic %s (%s): %w: let an operator create it, or allow this user to", s.name,
@@ -291,12 +291,8 @@ func (t *topics) settings(ctx context.Context, of map[string]topicInfo) (map[str
 	return found, nil
 }
 
-// count looks up the number of partitions of a topic.
-func (t *topics) count(ctx context.Context, name string) (int32, error) {
-	return t.counted(ctx, name, temporary)
-}
-
-func (t *topics) counted(ctx context.Context, name string, again func(error) bool) (partitions int32, err error) {
+// count looks up the number of partitions of a topic, as long as again holds for the cluster's errors.
+func (t *topics) count(ctx context.Context, name string, again func(error) bool) (partitions int32, err error) {
 	err = patiently(ctx, again, func(ctx context.Context) error {
 		found, err := t.describe(ctx, []string{name})
 		if err != nil {
@@ -312,11 +308,9 @@ func (t *topics) counted(ctx context.Context, name string, again func(error) boo
 	return partitions, err
 }
 
-// appears is count for a topic that exists. The controller answers as soon as it has created a topic, but other
+// appearing is temporary for a topic that exists. The controller answers as soon as it has created a topic, but other
 // brokers, even the broker in the same process, learn of it later, on a busy cluster by a second or more.
-func (t *topics) appears(ctx context.Context, name string) (int32, error) {
-	return t.counted(ctx, name, func(err error) bool { return isGone(err) || temporary(err) })
-}
+func appearing(err error) bool { return isGone(err) || temporary(err) }
 
 func (t *topics) missing(s spec, err error) error {
 	if !isGone(err) {

@@ -136,7 +136,7 @@ func (b *Broker) Apply(ctx context.Context, p Plan) error {
 			return fmt.Errorf("kafka: apply: %w", err)
 		}
 		// The next topic may refer to this one, and a Check that follows must find it.
-		if _, err := b.t.topics.appears(ctx, s.name); err != nil {
+		if _, err := b.t.topics.count(ctx, s.name, appearing); err != nil {
 			return fmt.Errorf("kafka: apply: topic %s was created but does not appear: %w", s.name, err)
 		}
 	}

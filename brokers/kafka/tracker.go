@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"slices"
 	"sync"
+
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // tracker knows which records of one partition are not settled, and therefore from which offset a successor has to
@@ -91,10 +93,7 @@ func (t *tracker) settle(offset int64) {
 	if i > 0 {
 		return
 	}
-	select {
-	case t.room <- struct{}{}:
-	default:
-	}
+	wait.Signal(t.room)
 }
 
 // position returns the position to commit, and whether it has moved since the last commit.

@@ -24,7 +24,7 @@ import (
 const (
 	mostLong        = 0      // functions of more than 60 lines
 	mostWide        = 0      // functions of more than five parameters
-	mostBooleans    = 48     // parameters that are booleans
+	mostBooleans    = 44     // parameters that are booleans
 	mostGlobals     = 130    // package variables, without errors, patterns and assertions of an interface
 	mostExpressions = 0      // see bent
 	mostLines       = 89_900 // of all Go outside tests, with comments and blanks; suites, examples and helpers included
