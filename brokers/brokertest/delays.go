@@ -51,13 +51,7 @@ func delaysOfAnotherServer(w *world) {
 	w.backend.Open = w.backend.OpenOther
 	other := w.open()
 	fails := middleware.Config{Backoff: middleware.Constant(w.scaled(2 * time.Second))}
-	handle := func(r run) error {
-		if r.Attempt < 3 {
-			return errFails
-		}
-		return nil
-	}
-	here, there := w.consume(mine, topic, fails, handle), w.consume(other, topic, fails, handle)
+	here, there := w.consume(mine, topic, fails, failsBefore(3)), w.consume(other, topic, fails, failsBefore(3))
 	const n = 20
 	for i := range n {
 		m := newMessage("delayed " + strconv.Itoa(i))

@@ -159,12 +159,7 @@ func deadLettersNameTheirConsumer(w *world) {
 	topic := w.topic("orders")
 	var fixed atomic.Bool
 	once := middleware.Config{MaxAttempts: 1}
-	failing := w.consume(billing, topic, once, func(run) error {
-		if !fixed.Load() {
-			return errFails
-		}
-		return nil
-	})
+	failing := w.consume(billing, topic, once, failsUntil(&fixed))
 	healthy := w.consume(mail, topic, once, func(run) error { return nil })
 	m := newMessage("order")
 	m.Metadata.Set(envelope.KeyConsumer, "payments")

@@ -62,17 +62,9 @@ func redriveReachesConsumer(w *world) {
 	}
 	topic := w.topic("orders")
 	dead := make(chan *envelope.DeadLetter, 1)
-	cfg := middleware.Config{
-		MaxAttempts: 1,
-		DeadLetters: keepIn(dead),
-	}
+	cfg := middleware.Config{MaxAttempts: 1, DeadLetters: keepIn(dead)}
 	var fixed atomic.Bool
-	failing := w.consume(billing, topic, cfg, func(run) error {
-		if !fixed.Load() {
-			return errFails
-		}
-		return nil
-	})
+	failing := w.consume(billing, topic, cfg, failsUntil(&fixed))
 	healthy := w.consume(mail, topic, middleware.Config{}, func(run) error { return nil })
 	w.publish(mail, topic, newMessage("order"))
 

@@ -81,12 +81,7 @@ func redriveByAnotherNaming(w *world) {
 	topic := w.topic("orders")
 	dead := make(chan *envelope.DeadLetter, 1)
 	var fixed atomic.Bool
-	c := w.consume(service, topic, middleware.Config{MaxAttempts: 1, DeadLetters: keepIn(dead)}, func(run) error {
-		if fixed.Load() {
-			return nil
-		}
-		return errFails
-	})
+	c := w.consume(service, topic, middleware.Config{MaxAttempts: 1, DeadLetters: keepIn(dead)}, failsUntil(&fixed))
 	w.publish(service, topic, newMessage("order"))
 	letter := receive(w, dead, "the dead letter")
 	fixed.Store(true)

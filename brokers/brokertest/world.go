@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -367,5 +368,15 @@ func failsBefore(attempt int) func(r run) error {
 			return errFails
 		}
 		return nil
+	}
+}
+
+// failsUntil is a handler that fails until fixed is true.
+func failsUntil(fixed *atomic.Bool) func(r run) error {
+	return func(run) error {
+		if fixed.Load() {
+			return nil
+		}
+		return errFails
 	}
 }
