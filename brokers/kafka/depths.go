@@ -13,9 +13,21 @@ import (
 // waiter is a group whose retry topics this broker knows; one without a group stands for first deliveries.
 type waiter struct{ topic, group string }
 
+// maxWaiters bounds those that are known only from publishing, because their names may come from messages.
+const maxWaiters = 1000
+
+// counts makes Depths count a waiter that something was published for.
+func (b *transport) counts(w waiter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.waiters) < maxWaiters {
+		b.waiters[w] = struct{}{}
+	}
+}
+
 // Depths implements brokers.DepthReporter, over the retry topics of the groups and topics that this Broker has used: by
-// subscribing, rescheduling or publishing with a delay. It counts the messages that wait for all members, including
-// those in other processes.
+// subscribing, rescheduling or publishing with a delay; of those that it has only published for, the first 1,000. It
+// counts the messages that wait for all members, including those in other processes.
 //
 // All records of a retry topic wait for the same time and carry the broker's timestamps: those that still wait are the
 // ones behind the first that is younger than that time. The group's commits play no part, so nothing has to be read,
@@ -104,8 +116,10 @@ func (b *transport) depthTopics(ctx context.Context) (map[string]depthTopic, err
 		return nil, err
 	}
 	found := map[string]depthTopic{}
-	for key := range b.waiters.Range {
-		who := key.(waiter)
+	b.mu.Lock()
+	waiters := maps.Clone(b.waiters)
+	b.mu.Unlock()
+	for who := range waiters {
 		of := brokers.Depth{Topic: who.topic, Group: who.group, Kind: brokers.DepthRetry}
 		template := b.cfg.Naming.For(who.topic, who.group).Retry
 		if who.group == "" {

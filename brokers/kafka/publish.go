@@ -49,7 +49,7 @@ func (b *transport) render(o *driver.Outgoing) outgoing {
 		}
 		// Every group reads the topic that it waits in for itself, so it must be a wait that every consumer expects
 		// regardless of its configuration.
-		b.waiters.Store(waiter{topic: to.Topic}, nil)
+		b.counts(waiter{topic: to.Topic})
 		r.wait = tiers(grid).pick(o.Delay, o.Delay)
 		r.Record = newRecord(to.Names.Delayed(r.wait), o)
 		r.Headers = append(withoutWait(r.Headers), header(headerWait, millis(o.Delay)))

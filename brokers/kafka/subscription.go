@@ -25,8 +25,6 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 	if err != nil {
 		return nil, err
 	}
-	b.waiters.Store(waiter{topic: q.Topic}, nil)
-	b.waiters.Store(waiter{q.Topic, q.Group}, nil)
 	s := &subscription{
 		b: b, q: q, dispatch: begin,
 		log:    b.log.With("topic", q.Topic, "group", q.Group),
@@ -44,6 +42,7 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 	}
 	b.mu.Lock()
 	b.subscriptions[s] = struct{}{}
+	b.waiters[waiter{topic: q.Topic}], b.waiters[waiter{q.Topic, q.Group}] = struct{}{}, struct{}{}
 	b.mu.Unlock()
 	go s.run() //nolint:gosec,contextcheck // G118: it outlives ctx and has its own contexts
 	return func() {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -58,13 +59,14 @@ type transport struct {
 	probing  sync.Map // broker id to a channel with a token while its time is being probed
 
 	outcomes outcomes
-	names    sync.Map // tierKey to the name of a retry topic
-	waiters  sync.Map // of waiter, the groups that Depths counts
-	overdue  error    // cause of a publish that took longer than Config.PublishTimeout
+	names    sync.Map     // tierKey to the name of a retry topic
+	named    atomic.Int64 // how many of them, about
+	overdue  error        // cause of a publish that took longer than Config.PublishTimeout
 
 	mu            sync.Mutex
 	closed        bool
 	subscriptions map[*subscription]struct{}
+	waiters       map[waiter]struct{} // the groups that Depths counts
 }
 
 // newTransport returns a transport without connections.
@@ -72,6 +74,7 @@ func newTransport(cfg brokers.Config) (b *transport, err error) {
 	b = &transport{
 		cfg: cfg, log: cfg.Logger.With("broker", Scheme),
 		tiers: newTiers(cfg.Delays), dead: deadLetterTopics(cfg.Naming), subscriptions: map[*subscription]struct{}{},
+		waiters: map[waiter]struct{}{},
 		overdue: fmt.Errorf("no confirm within publish-timeout=%s: %w", cfg.PublishTimeout, context.DeadlineExceeded),
 	}
 	if b.seeds, b.user, err = addresses(cfg.URL); err != nil {
@@ -224,6 +227,9 @@ type tierKey struct {
 	wait         time.Duration
 }
 
+// maxNames bounds the cached names, because topics and groups also come from messages.
+const maxNames = 4096
+
 // retryName caches names: making one costs as much as sending a record.
 func (b *transport) retryName(topic, group string, wait time.Duration) string {
 	key := tierKey{topic, group, wait}
@@ -231,8 +237,12 @@ func (b *transport) retryName(topic, group string, wait time.Duration) string {
 		return name.(string)
 	}
 	name := b.cfg.Naming.For(topic, group).Retry(wait)
+	if b.named.Add(1) > maxNames {
+		b.names.Clear()
+		b.named.Store(1)
+	}
 	b.names.Store(key, name)
-	b.waiters.Store(waiter{topic, group}, nil)
+	b.counts(waiter{topic, group})
 	return name
 }
 
