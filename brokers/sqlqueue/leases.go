@@ -54,13 +54,15 @@ func (l *leases) drop(list ...*delivery) {
 	}
 }
 
-// forget drops a stream's unsettled deliveries: their leases expire.
+// forget drops a stream's unsettled deliveries: their leases expire, and a shared one is not ended before that by the
+// rows that are settled later.
 func (l *leases) forget(s *stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, d := range l.held {
 		if d.stream == s {
 			delete(l.held, id)
+			delete(l.batches, d.row.batch)
 		}
 	}
 }
@@ -68,7 +70,7 @@ func (l *leases) forget(s *stream) {
 // leave removes a row from the lease that it shares.
 func (l *leases) leave(d *delivery) {
 	batch := d.row.batch
-	if batch == 0 || d.left {
+	if _, shared := l.batches[batch]; !shared || d.left {
 		return
 	}
 	d.left = true

@@ -1,0 +1,31 @@
+package sqlqueue
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A subscription that closes with unsettled rows leaves their shared leases to expire: they must not be ended, because
+// handlers may still be running, nor be remembered for the rest of the process.
+func TestLeases_ForgottenWithTheirStream(t *testing.T) {
+	t.Parallel()
+	l := &leases{held: map[int64]*delivery{}, batches: map[int64]int{}}
+	closing, other := &stream{}, &stream{}
+	var rows []*delivery
+	for id, s := range []*stream{closing, closing, other} {
+		batch := int64(7)
+		if s == other {
+			batch = 8
+		}
+		rows = append(rows, &delivery{row: claimed{id: int64(id), batch: batch}, stream: s})
+	}
+	require.Len(t, l.take(rows), 3)
+
+	l.forget(closing)
+	require.Equal(t, map[int64]int{8: 1}, l.batches)
+	require.Len(t, l.held, 1)
+	l.drop(rows[0]) // its handler's transaction acks it late
+	require.Equal(t, map[int64]int{8: 1}, l.batches)
+	require.Empty(t, l.ending([]leased{{id: 0, batch: 7}}), "the other row of the lease may still be in its handler")
+}
