@@ -52,12 +52,9 @@ func (a *app) runCommand(use, short string, states []redrive.State,
 }
 
 func (a *app) completeRuns(states ...redrive.State) cobra.CompletionFunc {
-	return completes(a, cobra.ShellCompDirectiveKeepOrder, func(ctx context.Context, m *api) ([]wire.Run, error) {
-		list, err := m.ListRuns(ctx, wire.RunFilter{States: states}, wire.Page{})
-		if err != nil {
-			return nil, err
-		}
-		return list.Runs, nil
+	return completes(a, cobra.ShellCompDirectiveKeepOrder, func(ctx context.Context, m *api) []wire.Run {
+		list, _ := m.ListRuns(ctx, wire.RunFilter{States: states}, wire.Page{})
+		return cmp.Or(list, &wire.RunList{}).Runs
 	}, func(r *wire.Run) string {
 		return cobra.CompletionWithDesc(r.ID,
 			fmt.Sprintf("%s, %s, by %s", r.State, deadLetters(r.Progress.Total), r.CreatedBy))

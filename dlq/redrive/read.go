@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/internal/guarded"
 	"github.com/redrive-go/redrive/dlq/internal/text"
 	"github.com/redrive-go/redrive/dlq/payload"
 )
@@ -74,7 +75,7 @@ func (d *runDriver) addRead(r readItems) error {
 // that drive changes.
 func (d *runDriver) read(ctx context.Context, answer chan<- readItems, run string, after int64, limit int) {
 	var r readItems
-	if err := guard(func() error { return d.fill(ctx, &r, run, after, limit) }); err != nil {
+	if err := guarded.Call(func() error { return d.fill(ctx, &r, run, after, limit) }); err != nil {
 		r = readItems{err: err}
 	}
 	if ctx.Err() != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/guarded"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -83,7 +84,7 @@ func countReaders(ctx context.Context, counter ReaderCounter, asked []question, 
 		go func() {
 			for i := range next {
 				a := answer{i, -1}
-				_ = guard(func() error { // an error means unknown
+				_ = guarded.Call(func() error { // an error means unknown
 					n, err := counter.Readers(driver.WithCollected(ctx, asked[i].collected), asked[i].origin)
 					if err == nil {
 						a.readers = n

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/guarded"
 	"github.com/redrive-go/redrive/dlq/internal/text"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/envelope"
@@ -35,7 +35,7 @@ func (rn *Runner) Work(ctx context.Context) error {
 	driven := map[string]bool{}
 	for {
 		var runs []Run
-		err := guard(func() (err error) {
+		err := guarded.Call(func() (err error) {
 			runs, err = rn.activeRuns(ctx)
 			return err
 		})
@@ -53,7 +53,7 @@ func (rn *Runner) Work(ctx context.Context) error {
 				continue
 			}
 			wg.Go(func() {
-				err := guard(func() error { return rn.drive(ctx, run.ID, true) })
+				err := guarded.Call(func() error { return rn.drive(ctx, run.ID, true) })
 				if err != nil && ctx.Err() == nil && !errors.Is(err, ErrLeaseLost) {
 					rn.logger.ErrorContext(ctx, "a redrive run failed", "run", run.ID, "error", err)
 				}
@@ -98,7 +98,7 @@ func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
 		return nil, fmt.Errorf("dlq: drive run %s: %w: this runner has no Redriver to publish with", id, dlq.ErrInvalid)
 	}
 	for {
-		err := guard(func() error { return rn.drive(ctx, id, false) })
+		err := guarded.Call(func() error { return rn.drive(ctx, id, false) })
 		if err != nil && ctx.Err() != nil {
 			return nil, errors.Join(ctx.Err(), err) // database/sql does not always return the context's error
 		}
@@ -157,7 +157,7 @@ func (rn *Runner) driveHeld(ctx context.Context, holder string, run *Run, linger
 	if err != nil {
 		return err
 	}
-	return guard(func() error { return d.drive(ctx) })
+	return guarded.Call(func() error { return d.drive(ctx) })
 }
 
 // stopPanicking stops a run whose driver panics: the next process that drives it would panic, too.
@@ -171,32 +171,9 @@ func (rn *Runner) stopPanicking(ctx context.Context, id string, cause error) err
 	return err
 }
 
-// panicError is a panic as an error, with the stack for the log.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (e *panicError) Error() string { return fmt.Sprintf("dlq: run: panic: %v", e.value) }
-
-// LogValue adds the stack.
-func (e *panicError) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("error", e.Error()), slog.String("stack", string(e.stack)))
-}
-
 func isPanic(err error) bool {
-	_, panicked := errors.AsType[*panicError](err)
+	_, panicked := errors.AsType[*guarded.PanicError](err)
 	return panicked
-}
-
-// guard turns a panic into an error: the process serves other runs, and more than runs.
-func guard(do func() error) (err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = &panicError{value, debug.Stack()}
-		}
-	}()
-	return do()
 }
 
 // Config configures a [Runner].

@@ -12,8 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/guarded"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
@@ -279,7 +279,7 @@ func (r *request) inBackground(title, back string, work func(context.Context) (s
 	ctx := context.WithoutCancel(r.Context())
 	go func() {
 		defer close(j.done)
-		j.Said, j.Err = operations.Guarded(func() (string, error) { return work(ctx) })
+		j.Err = guarded.Call(func() (err error) { j.Said, err = work(ctx); return err })
 		r.forget()
 		if j.Err != nil {
 			r.cfg.Logger.WarnContext(ctx, "dashboard: a change of many entries failed", "title", title, "error", j.Err)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
+	"github.com/redrive-go/redrive/dlq/internal/guarded"
 )
 
 // cache keeps what refreshing pages show for an interval, and loads it only once at a time, for any number of viewers.
@@ -95,7 +95,7 @@ func cached[T any](ctx context.Context, c *cache, key string, load func(context.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
 			defer cancel()
 			k := kept{at: c.now()}
-			k.value, k.err = operations.Guarded(func() (T, error) { return load(ctx) })
+			k.err = guarded.Call(func() (err error) { k.value, err = load(ctx); return err })
 			c.keep(key, generation, k)
 			return k, nil
 		})

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -128,31 +127,6 @@ func FaultOf(ctx context.Context, err error) Fault {
 		return Fault{Status: http.StatusGatewayTimeout, Title: "It took too long"}
 	}
 	return Fault{Status: http.StatusServiceUnavailable, Title: "This did not work"}
-}
-
-// PanicError is a panic as an error.
-type PanicError struct {
-	value any
-	stack []byte
-}
-
-// Error omits the stack, which is for the log.
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
-
-// LogValue has the stack.
-func (e *PanicError) LogValue() slog.Value {
-	return slog.GroupValue(slog.Any("panic", e.value), slog.String("stack", string(e.stack)))
-}
-
-// Guarded calls do in a goroutine of ours, where a panic would end the process, not only the request: it returns the
-// panic as a [PanicError].
-func Guarded[T any](do func() (T, error)) (value T, err error) {
-	defer func() {
-		if fault := recover(); fault != nil {
-			err = &PanicError{fault, debug.Stack()}
-		}
-	}()
-	return do()
 }
 
 // Groups are causes as the caller may see them, and whether there are more.

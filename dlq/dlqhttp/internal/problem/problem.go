@@ -4,17 +4,12 @@ package problem
 import (
 	"encoding/json"
 	"net/http"
+
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // ContentType of a problem.
 const ContentType = "application/problem+json"
-
-// Problem is what went wrong, and what to do about it.
-type Problem struct {
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail,omitempty"`
-}
 
 // Write responds with a problem. Nothing may have been written before.
 func Write(w http.ResponseWriter, status int, detail string) {
@@ -23,5 +18,5 @@ func Write(w http.ResponseWriter, status int, detail string) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	// the client disconnected: no reader is left for the error
-	_ = json.NewEncoder(w).Encode(Problem{http.StatusText(status), status, detail})
+	_ = json.NewEncoder(w).Encode(wire.Problem{Title: http.StatusText(status), Status: status, Detail: detail})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -82,7 +83,7 @@ func New(mux *access.Mux, cfg operations.Config) *API {
 				Schemas: schemas,
 				Responses: map[string]*huma.Response{"Problem": {
 					Description: "What went wrong, and what to do about it",
-					Content: map[string]*huma.MediaType{problemType: {Schema: schemas.Schema(reflect.TypeFor[Problem](), true,
+					Content: map[string]*huma.MediaType{problem.ContentType: {Schema: schemas.Schema(reflect.TypeFor[Problem](), true,
 						"")}},
 				}},
 				SecuritySchemes: map[string]*huma.SecurityScheme{

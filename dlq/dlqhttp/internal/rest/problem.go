@@ -15,8 +15,6 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
-const problemType = "application/problem+json"
-
 // Problem is what went wrong, and what to do about it.
 type Problem struct { //nolint:errname // the name of its schema
 	huma.ErrorModel

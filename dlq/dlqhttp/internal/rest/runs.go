@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
-	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/guarded"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -294,7 +294,7 @@ func (a *API) stream(hc huma.Context, id string) {
 	runs := make(chan *redrive.Run)
 	go func() {
 		defer close(runs)
-		_, err := operations.Guarded(func() (struct{}, error) { return struct{}{}, a.follow(ctx, id, runs) })
+		err := guarded.Call(func() error { return a.follow(ctx, id, runs) })
 		if err != nil && ctx.Err() == nil && !errors.Is(err, dlq.ErrNotFound) {
 			a.cfg.Logger.WarnContext(ctx, "progress stream ended", "run", id, "error", err)
 		}

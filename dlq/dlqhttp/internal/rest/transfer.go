@@ -127,7 +127,8 @@ func (a *API) importEntries(ctx context.Context, in *importInput) (*output[wire.
 		return nil, huma.NewError(http.StatusUnsupportedMediaType,
 			"an import is "+linesType+": the lines that an export has written")
 	}
-	limited := &limitedReader{from: in.body, left: a.cfg.Limits.Import, extend: in.extend}
+	body := http.MaxBytesReader(nil, io.NopCloser(in.body), a.cfg.Limits.Import)
+	limited := &limitedReader{from: body, extend: in.extend}
 	imported, err := a.cfg.Manager.Import(ctx, limited, by(ctx, in.Note))
 	switch {
 	case limited.over:
@@ -152,32 +153,22 @@ type importError struct {
 // Unwrap is the error.
 func (e *importError) Unwrap() error { return e.error }
 
-// limitedReader fails after a number of bytes, where io.LimitReader would end as if that were all.
+// limitedReader reads an import, and records how it ended.
 type limitedReader struct {
-	from io.Reader
-	left int64
-	over bool
-	late bool // nothing came for too long
+	from       io.Reader // fails beyond the limit
+	over, late bool      // late means that nothing came for too long
 	// extend sets the deadline for more: an import may take long, but must not be silent forever.
 	extend func(deadline time.Time) error
 }
 
-// Read reads, and fails beyond the limit.
+// Read reads.
 func (l *limitedReader) Read(p []byte) (int, error) {
-	if l.over {
-		return 0, errTooLarge
-	}
 	_ = l.extend(time.Now().Add(BodyTimeout)) // where there are no deadlines, nothing is waited for
-	n, err := l.from.Read(p[:min(int64(len(p)), l.left+1)])
+	n, err := l.from.Read(p)
 	l.late = errors.Is(err, os.ErrDeadlineExceeded)
-	if l.left -= int64(n); l.left < 0 {
-		l.over = true
-		return 0, errTooLarge
-	}
+	_, l.over = errors.AsType[*http.MaxBytesError](err)
 	return n, err
 }
-
-var errTooLarge = errors.New("the body is too large")
 
 // plain refuses what no store can hold, before the store is called: text with NUL or that is not UTF-8, numbers beyond
 // 32 bits where a column has no more, and times outside of the years 1 to 9999. The response names each field, like
