@@ -77,7 +77,7 @@ func (d *doctor) previewer(cfg *config.Config) (*api, error) {
 
 // targetsOfPending are the destinations of pending dead letters, each once.
 func targetsOfPending(ctx context.Context, m *api) ([]wire.RunDestination, error) {
-	all, err := m.PreviewRun(ctx, wire.RunSpec{}, lettersOfTopic)
+	all, err := m.PreviewRun(ctx, wire.RunSpec{Filter: wire.Filter{Statuses: []wire.Status{wire.Pending}}}, lettersOfTopic)
 	if err != nil {
 		return nil, fmt.Errorf("pending dead letters: %w", err)
 	}

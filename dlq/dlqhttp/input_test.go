@@ -187,6 +187,8 @@ func badBodies() []badRequest {
 func badRuns() []badRequest {
 	return []badRequest{
 		bad("run of all", "POST /api/v1/runs", 422, "say which entries").json(`{"filter":{}}`),
+		bad("preview of all", "POST /api/v1/runs/preview", 422, "say which entries").json(`{"filter":{}}`),
+		bad("preview of an empty body", "POST /api/v1/runs/preview", 422, "filter").json(`{}`),
 		bad("run of resolved", "POST /api/v1/runs", 422, "restore them first").
 			json(`{"filter":{"statuses":["RESOLVED"]}}`),
 		bad("run with bad jq", "POST /api/v1/runs", 422, "jq expression").json(`{"filter":{"topic":"orders"},"jq":".["}`),

@@ -116,23 +116,22 @@ func (a *API) runs(ctx context.Context, in *runsInput) (*page[wire.RunList], err
 	return &page[wire.RunList]{Link: in.next(next), Body: list}, nil
 }
 
-// runnable checks that the caller may start this run.
+// runnable checks that the caller may start, or preview, this run.
 func (a *API) runnable(ctx context.Context, w *wire.RunSpec) (redrive.Spec, error) {
 	spec := *w
 	if err := a.visible(ctx).JQ(spec.JQ); err != nil {
 		return spec, err
 	}
 	var err error
-	spec.Filter, err = a.filtered(ctx, &w.Filter)
-	return spec, err
+	if spec.Filter, err = a.filtered(ctx, &w.Filter); err != nil {
+		return spec, err
+	}
+	return spec, picks(&spec.Filter)
 }
 
 func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error) {
 	spec, err := a.runnable(ctx, &in.Body.RunSpec)
 	if err != nil {
-		return nil, err
-	}
-	if err := picks(&spec.Filter); err != nil {
 		return nil, err
 	}
 	who := by(ctx, in.Body.Note.Note)
