@@ -244,7 +244,7 @@ const (
 	String       ValueType = iota // any text
 	Int                           // decimal integer, not negative
 	Bool                          // true or false
-	Duration                      // Go duration such as 250ms or 1h30m, not negative
+	Duration                      // Go duration such as 250ms or 1h30m, or days as 7d, not negative
 	Size                          // bytes: a decimal integer, or one with the suffix KiB, MiB or GiB
 	DurationList                  // durations separated by commas, such as 10s,20s,40s
 	StringList                    // texts separated by commas

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-go/redrive/internal/duration"
 	"github.com/redrive-go/redrive/internal/suggest"
 )
 
@@ -199,7 +200,7 @@ func parseBool(s string) (bool, error) {
 }
 
 func parseDuration(s string) (time.Duration, error) {
-	d, err := time.ParseDuration(s)
+	d, err := duration.Parse(s)
 	if err != nil {
 		return 0, errors.New("must be a duration with a unit, such as 250ms, 30s or 1h30m")
 	}

@@ -1,5 +1,5 @@
 // Package brokerconfig reads broker configuration from YAML, strictly: an unknown key is an error with its
-// line, and durations are written as in Go.
+// line, and durations are written as in Go, or in days: 90d.
 //
 //	url: amqp://rabbit.internal:5672/prod
 //	username: orders
@@ -30,6 +30,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/duration"
 )
 
 // Load reads a broker's configuration from a file. Open it with brokers.OpenConfig, which does the checks that need the
@@ -75,7 +76,7 @@ func Decode(data []byte, into any) error {
 	if err := errors.Join(replace.faults...); err != nil {
 		return fmt.Errorf("brokerconfig: %w", err)
 	}
-	if err := yaml.NodeToValue(body, into, yaml.Strict()); err != nil {
+	if err := yaml.NodeToValue(body, into, yaml.Strict(), yaml.CustomUnmarshaler(readDuration)); err != nil {
 		if duration := checkDurations(body, err); duration != nil {
 			err = duration
 		} else {
@@ -86,13 +87,34 @@ func Decode(data []byte, into any) error {
 	return nil
 }
 
-// checkDurations finds the value that time.ParseDuration rejected, which goccy/go-yaml 1.19 reports without its line.
+// readDuration reads a duration as flags do. goccy/go-yaml 1.19 passes the text of the file, before the replacement.
+func readDuration(into *time.Duration, data []byte) error {
+	var text string
+	if err := yaml.Unmarshal(data, &text); err != nil {
+		return err
+	}
+	text, err := replace(text)
+	if err != nil {
+		return err
+	}
+	*into, err = duration.Parse(text)
+	return err
+}
+
+// checkDurations finds the value that readDuration rejected, which goccy/go-yaml 1.19 reports without its line.
 func checkDurations(body ast.Node, err error) error {
 	var fault error
-	for _, n := range ast.Filter(ast.StringType, body) {
-		value := n.(*ast.StringNode).Value
-		if _, refused := time.ParseDuration(value); refused != nil && refused.Error() == err.Error() {
-			fault = fmt.Errorf("line %d: %q is not a duration such as 250ms, 30s or 1h30m", n.GetToken().Position.Line, value)
+	for _, kind := range []ast.NodeType{ast.StringType, ast.IntegerType, ast.FloatType} {
+		for _, n := range ast.Filter(kind, body) {
+			value := n.GetToken().Value
+			unit := ": write its unit"
+			if text, ok := n.(*ast.StringNode); ok {
+				value, unit = text.Value, "" // with its references replaced
+			}
+			if _, refused := duration.Parse(value); refused != nil && refused.Error() == err.Error() {
+				fault = fmt.Errorf("line %d: %q is not a duration such as 250ms, 30s or 1h30m%s", n.GetToken().Position.Line,
+					value, unit)
+			}
 		}
 	}
 	return fault
@@ -106,10 +128,6 @@ func located(err error) error {
 		return errors.New("the YAML cannot be read")
 	}
 	at, text := fault.GetToken(), fault.GetMessage()
-	if strings.HasSuffix(text, " of type time.Duration") { // it contains names of Go types
-		return fmt.Errorf("line %d: %q is not a duration such as 250ms, 30s or 1h30m: write its unit", at.Position.Line,
-			at.Value)
-	}
 	if strings.HasSuffix(text, " was used where sequence is expected") {
 		return fmt.Errorf("line %d: not a list: write it in square brackets, such as [a, b]", at.Position.Line)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/client"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/internal/duration"
 )
 
 // verb is an operator's change of entries.
@@ -241,7 +242,7 @@ func (a *app) each(ctx context.Context, ids []int64, past string, do func(contex
 
 func (a *app) purgeCommand() *cobra.Command {
 	var discarded, noArchive, dryRun bool
-	olderThan := age(90 * day)
+	olderThan := age(90 * duration.Day)
 	cmd := &cobra.Command{
 		Use: "purge", Short: "Remove closed dead letters that are old, after a copy to the archive", Args: cobra.NoArgs,
 		Long: `Remove RESOLVED dead letters that were closed long ago, after a copy to the archive. What waits for a ` +

@@ -56,7 +56,7 @@ letters are collected, a store, and the server. It prints what to try in another
 		"removed)")
 	cmd.Flags().StringVar(&address, "address", config.DefaultAddress, "host:port of the server")
 	cmd.Flags().Float64Var(&speed, "speed", 20, "orders a second")
-	cmd.Flags().DurationVar(&lasts, "for", 0, "end after running this long")
+	cmd.Flags().Var((*age)(&lasts), "for", "end after running this long")
 	return cmd
 }
 

@@ -13,11 +13,12 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/internal/duration"
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
 func (a *app) statsCommand() *cobra.Command {
-	since := age(7 * day)
+	since := age(7 * duration.Day)
 	cmd := &cobra.Command{
 		Use: "stats", Short: "Count dead letters by status, topic, type, cause and hour", Args: cobra.NoArgs,
 		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
@@ -73,7 +74,7 @@ func (a *app) statsText(stats *wire.Stats) string {
 }
 
 func (a *app) reportCommand() *cobra.Command {
-	since := age(7 * day)
+	since := age(7 * duration.Day)
 	cmd := &cobra.Command{
 		Use: "report", Short: "Report which causes are new, grow, return or are gone, as Markdown or JSON",
 		Args: cobra.NoArgs,
@@ -136,7 +137,8 @@ func (a *app) tailCommand() *cobra.Command {
 	filter.add(a, cmd)
 	cmd.Flags().IntVarP(&lines, "lines", "n", 10, "begin with this many of the latest")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", true, "continue until interrupted")
-	cmd.Flags().DurationVar(&every, "every", time.Second, "how often to look")
+	every = time.Second
+	cmd.Flags().Var((*age)(&every), "every", "how often to look")
 	return cmd
 }
 

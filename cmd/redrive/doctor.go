@@ -64,7 +64,8 @@ func (a *app) doctorCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for each answer")
+	timeout = 10 * time.Second
+	cmd.Flags().Var((*age)(&timeout), "timeout", "how long to wait for each answer")
 	return cmd
 }
 

@@ -16,6 +16,7 @@ import (
 	watermillamqp "github.com/redrive-go/redrive/brokers/watermill/amqp"
 	"github.com/redrive-go/redrive/brokers/watermill/gochannel"
 	"github.com/redrive-go/redrive/internal/config"
+	"github.com/redrive-go/redrive/internal/duration"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -46,7 +47,7 @@ type consumerView struct {
 type policyFlags struct {
 	preset   string
 	attempts int
-	steps    []time.Duration
+	steps    []string
 	original time.Duration
 }
 
@@ -77,9 +78,10 @@ it passes. Nothing is opened and nothing is changed.`,
 		strings.FieldsFunc(strings.Replace(presetNames, " or ", ", ", 1), func(r rune) bool { return r == ',' || r == ' ' }),
 		cobra.ShellCompDirectiveNoFileComp)))
 	cmd.Flags().IntVar(&policy.attempts, "attempts", 0, "runs including the first (default 4, or the preset's)")
-	cmd.Flags().DurationSliceVar(&policy.steps, "steps", nil,
+	cmd.Flags().StringSliceVar(&policy.steps, "steps", nil,
 		"delays before the retries, the last one repeated (default exponential)")
-	cmd.Flags().DurationVar(&policy.original, "original", time.Second,
+	policy.original = time.Second
+	cmd.Flags().Var((*age)(&policy.original), "original",
 		"first-delivery delay, the base of an exponential backoff")
 	return cmd
 }
@@ -110,13 +112,19 @@ func (p *policyFlags) explain() (explained, error) {
 	if p.attempts > 0 {
 		cfg.MaxAttempts = p.attempts
 	}
-	for _, d := range p.steps {
-		if d < 0 {
-			return explained{}, usagef("--steps %s: must not be negative", d)
+	var steps []time.Duration
+	for _, text := range p.steps {
+		d, err := duration.Parse(text)
+		if err != nil {
+			return explained{}, usagef("--steps: %v", err)
 		}
+		if d < 0 {
+			return explained{}, usagef("--steps %s: must not be negative", text)
+		}
+		steps = append(steps, d)
 	}
-	if len(p.steps) > 0 {
-		cfg.Backoff = middleware.Steps(p.steps...)
+	if len(steps) > 0 {
+		cfg.Backoff = middleware.Steps(steps...)
 	}
 	x := explained{Policy: fmt.Sprint(cfg.Backoff), Attempts: []attemptView{}}
 	for i, at := range middleware.Timeline(cfg.Backoff, cfg.MaxAttempts, p.original) {

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/internal/duration"
 )
 
 // filterFlags are the flags that select entries.
@@ -163,8 +163,6 @@ func ago(now time.Time) func(string) (time.Time, error) {
 	}
 }
 
-const day = 24 * time.Hour
-
 // age is the value of a flag: a duration, which may be in days.
 type age time.Duration
 
@@ -180,8 +178,8 @@ func (d *age) String() string {
 	switch span := time.Duration(*d); {
 	case span == 0:
 		return ""
-	case span%day == 0:
-		return fmt.Sprintf("%dd", span/day)
+	case span%duration.Day == 0:
+		return fmt.Sprintf("%dd", span/duration.Day)
 	default:
 		return span.String()
 	}
@@ -192,14 +190,9 @@ func (d *age) Type() string { return "duration" }
 
 func (d *age) before(now time.Time) time.Time { return now.Add(-time.Duration(*d)) }
 
-// parseAge parses a Go duration, or days as 30d.
+// parseAge parses a duration that is not negative.
 func parseAge(text string) (time.Duration, error) {
-	if days, found := strings.CutSuffix(text, "d"); found {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
-			return time.Duration(n) * day, nil
-		}
-	}
-	d, err := time.ParseDuration(text)
+	d, err := duration.Parse(text)
 	if err != nil || d < 0 {
 		return 0, fmt.Errorf("%q is not a time span such as 90m, 24h or 30d", text)
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/internal/duration"
 )
 
 // An impossible output format is refused before anything is changed, not after.
@@ -71,7 +73,7 @@ func TestToken_List(t *testing.T) {
 	require.Len(t, tokens, 2)
 	ci, phone := tokens[0], tokens[1]
 	require.Equal(t, []string{"ci", "operator", "valid"}, []string{ci.Name, ci.Role, ci.State})
-	require.Equal(t, 90*day, ci.ExpiresAt.Sub(ci.CreatedAt))
+	require.Equal(t, 90*duration.Day, ci.ExpiresAt.Sub(ci.CreatedAt))
 	require.Equal(t, []string{"phone", "viewer", "revoked", "ana"},
 		[]string{phone.Name, phone.Role, phone.State, phone.RevokedBy})
 	code, stdout, stderr = command(t, "audit", "list", "--action", "token revoke", "--since", "1d", "--jq", ".[].note")
@@ -132,12 +134,12 @@ func TestYAML_TextsStayTexts(t *testing.T) {
 
 // A time span is typed in the same way everywhere, and in days, too.
 func TestAge(t *testing.T) {
-	for text, want := range map[string]time.Duration{"7d": 7 * day, "90m": 90 * time.Minute, "0s": 0} {
+	for text, want := range map[string]time.Duration{"7d": 7 * duration.Day, "90m": 90 * time.Minute, "0s": 0} {
 		var d age
 		require.NoError(t, d.Set(text))
 		require.Equal(t, want, time.Duration(d))
 	}
-	d := age(90 * day)
+	d := age(90 * duration.Day)
 	require.Equal(t, "90d", d.String())
 	for _, bad := range []string{"", "-1h", "soon", "7w"} {
 		require.ErrorContains(t, d.Set(bad), "is not a time span such as 90m, 24h or 30d")

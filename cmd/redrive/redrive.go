@@ -68,7 +68,7 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	flags.StringVar(&f.spec.JQ, "transform", "",
 		"with a filter: jq expression that changes each payload; the original is kept")
 	flags.StringVar(&f.spec.Target, "target", "", "with a filter: name of a destination other than the message's origin")
-	flags.DurationVar((*time.Duration)(&f.spec.OutcomeTimeout), "outcome-timeout", 0,
+	flags.Var((*age)(&f.spec.OutcomeTimeout), "outcome-timeout",
 		"with a filter: how long a consumer may take to report (default 1h)")
 	flags.BoolVar(&f.spec.CloseOnPublish, "close-on-publish", false,
 		"with a filter: the broker's confirm is outcome enough, for consumers that do not report")

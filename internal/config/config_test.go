@@ -88,6 +88,25 @@ func TestParse(t *testing.T) {
 
 // Reading another service's queue declares nothing and takes its name literally; the services' naming stays in the
 // file.
+// Every duration of the file may be in days, as in the flags of the command and in the URL of a broker.
+func TestParse_Days(t *testing.T) {
+	t.Setenv("TEST_CONFIG_KEPT", "90d")
+	c, err := config.Parse([]byte(`
+store: {url: dead-letters.db}
+brokers: {a: {url: "mem://?drain=1d", delays: [1d, '2d', 30s], publish_timeout: 1d12h}}
+retention: {resolved: 90d, discarded: "${TEST_CONFIG_KEPT}"}
+redrive: {approval_window: 7d, rules: [{name: a, topic: b, after: 1d}]}
+collector: {hold: 0}
+`))
+	require.NoError(t, err)
+	const day = 24 * time.Hour
+	require.Equal(t, config.Retention{Resolved: 90 * day, Discarded: 90 * day}, c.Retention)
+	require.Equal(t, []time.Duration{day, 2 * day, 30 * time.Second}, c.Brokers["a"].Delays)
+	require.Equal(t, 36*time.Hour, c.Brokers["a"].PublishTimeout)
+	require.Equal(t, 7*day, c.Redrive.ApprovalWindow)
+	require.Equal(t, day, c.Redrive.Rules[0].After)
+}
+
 func TestBroker_Operating(t *testing.T) {
 	t.Setenv("TEST_CONFIG_PASSWORD", "hunter2")
 	c, err := config.Parse([]byte(full))
@@ -265,6 +284,8 @@ func TestSchema(t *testing.T) {
 	require.ErrorContains(t, validate("brokers: {a: {url: 'mem://', grup: x}}"), "grup")
 	require.ErrorContains(t, validate("collector: {sources: [{broker: a}]}"), "topic")
 	require.ErrorContains(t, validate("collector: {hold: soon}"), "hold")
+	require.NoError(t, validate("retention: {resolved: 90d, discarded: 1d12h}"))
+	require.ErrorContains(t, validate("retention: {resolved: 12h1d}"), "resolved")
 }
 
 // The logger of a configuration hides what the configuration hides, in every format.

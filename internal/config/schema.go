@@ -48,7 +48,7 @@ func Schema() []byte {
 			switch t {
 			case reflect.TypeFor[time.Duration]():
 				return &jsonschema.Schema{
-					Type: "string", Pattern: `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$|\$\{`,
+					Type: "string", Pattern: `^[0-9]+d$|^([0-9]+d)?([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$|\$\{`,
 					Examples: []any{"30s"},
 				}
 			case reflect.TypeFor[brokers.Params]():

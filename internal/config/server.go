@@ -93,7 +93,7 @@ type Redaction struct {
 
 // Retention is how long closed dead letters are kept.
 type Retention struct {
-	Resolved  time.Duration `yaml:"resolved" jsonschema:"description=How long RESOLVED dead letters are kept: 2160h is 90 days; forever if not given.,example=2160h"`
+	Resolved  time.Duration `yaml:"resolved" jsonschema:"description=How long RESOLVED dead letters are kept: 90d is 90 days; forever if not given.,example=90d"`
 	Discarded time.Duration `yaml:"discarded" jsonschema:"description=How long DISCARDED dead letters are kept; forever if not given."`
 	NoArchive bool          `yaml:"no_archive" jsonschema:"description=Remove them without a copy in the archive."`
 }

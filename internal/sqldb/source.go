@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redrive-go/redrive/internal/duration"
 )
 
 // Source is the database that a URL names.
@@ -297,7 +299,7 @@ func Integer(to *int, low, high int) Param {
 // Duration accepts a duration that is not negative.
 func Duration(to *time.Duration) Param {
 	return func(value string) error {
-		d, err := time.ParseDuration(value)
+		d, err := duration.Parse(value)
 		if err != nil || d < 0 {
 			return errors.New("must be a duration such as 30m, not negative; 0 means no limit")
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/internal/duration"
 )
 
 // search is a filter as it is in a URL, so that every list is a link that can be shared.
@@ -244,16 +245,11 @@ func parseTime(text string) (time.Time, error) {
 	return time.Time{}, invalid("time %q: such as 2026-02-28 22:53, in UTC", text)
 }
 
-// parseAge reads a duration, in which d is a day.
+// parseAge reads how long ago something was.
 func parseAge(text string) (time.Duration, error) {
-	text = strings.TrimSpace(text)
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.Atoi(days); err == nil && n > 0 && n <= 36500 {
-			return time.Duration(n) * 24 * time.Hour, nil
-		}
+	age, err := duration.Parse(strings.TrimSpace(text))
+	if err != nil || age <= 0 {
+		return 0, invalid("age %q: such as 90m, 24h or 7d", text)
 	}
-	if age, err := time.ParseDuration(text); err == nil && age > 0 {
-		return age, nil
-	}
-	return 0, invalid("age %q: such as 90m, 24h or 7d", text)
+	return age, nil
 }
