@@ -51,7 +51,10 @@ const (
 	// identifies a publication, derived from the one before; written and removed by brokers
 	KeyStage = "x-stage"
 	// how often the message may have ended its process; written and removed by brokers
-	KeySuspect           = "x-suspect"
+	KeySuspect = "x-suspect"
+	// length of the payload, behind which a retry or a dead letter has headers that its broker has no room for: a JSON
+	// list of [name, value], both in base64; written and removed by brokers
+	KeyEnclosed          = "x-headers-after"
 	KeyInvalidRetryCount = "x-retry-count-invalid" // original retry counter, if it could not be read
 	// what a conversion from structured mode restores: metadata that are not text, headers that are not metadata
 	KeyBodyForm        = "x-body-form"
@@ -116,7 +119,7 @@ func isReserved(key string) bool {
 		KeyOriginalDelay, KeyDelay, KeyNotBefore, KeyErrorClass, KeyFirstFailure, KeyDeferredSince,
 		KeyDeadLetterReason, KeyDeadLetterRule, KeyConsumer, KeyTopic, KeyRoutingKey, KeyExchange, KeyEvent,
 		KeyRedriveID, KeyRedriveCount, KeyRedriveRun, KeyTraceLink, KeyKafkaKey, KeyHeaderTypes, KeyInvalidRetryCount,
-		KeyStage, KeySuspect, KeyBodyForm, KeyDataContentType,
+		KeyStage, KeySuspect, KeyEnclosed, KeyBodyForm, KeyDataContentType,
 		KeyContentType, KeyTraceParent, KeyTraceState, KeyConsumerError, KeyCQRSName,
 		KeyPoisonReason, KeyPoisonTopic, KeyPoisonHandler, KeyPoisonSubscriber,
 		KeyWatermillDelayedFor, KeyWatermillDelayedUntil:

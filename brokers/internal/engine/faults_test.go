@@ -721,6 +721,43 @@ func TestTooLarge_DropsTheTextsOfItsError(t *testing.T) {
 	})
 }
 
+// Headers of another producer that fill all the room for headers move behind the payload, in retries and dead letters,
+// and return with the delivery.
+func TestTooLarge_HeadersMoveBehindThePayload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := rabbit()
+		cfg.Capabilities.MaxHeaderBytes = 1000
+		s := drivertest.NewServer(cfg)
+		p := open(t, s)
+		note := strings.Repeat("n", 1000) + "\xff"
+		d := p.consume(func(m *message.Message) {
+			origin, _ := envelope.OriginFrom(m.Context())
+			var err error
+			if m.Metadata.Get(envelope.KeyRetryCount) == "" {
+				next := m.Copy()
+				next.Metadata.Set("note", note)
+				next.Metadata.Set(envelope.KeyRetryCount, "1")
+				err = p.Reschedule(m.Context(), *origin, next, time.Second)
+			} else {
+				require.Equal(t, note, m.Metadata.Get("note"))
+				require.Equal(t, "payload", string(m.Payload))
+				err = p.DeadLetter(m.Context(), &envelope.DeadLetter{Message: m, Origin: *origin})
+			}
+			require.NoError(t, err)
+			m.Ack()
+		})
+		p.publish("payload")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, d.of("payload"), 2)
+		stored := s.Take("orders.billing_dlq", 1)[0]
+		require.Equal(t, "7", stored.Metadata.Get(envelope.KeyEnclosed))
+		require.Equal(t, "1", stored.Metadata.Get(envelope.KeyRetryCount))
+		require.NotContains(t, stored.Metadata, "note")
+		require.True(t, strings.HasPrefix(string(stored.Payload), "payload[["))
+	})
+}
+
 // Every published message can be retried: our own headers do not count against the limit.
 func TestTooLarge_TheLargestMessageCanBeRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -124,7 +124,7 @@ func (b *Broker) delay(o *driver.Outgoing, d time.Duration, now time.Time) error
 
 // ownState are headers that only the engine writes: on a first publication they are left over from another delivery, or
 // forged.
-var ownState = [...]string{envelope.KeyNotBefore, envelope.KeyStage, envelope.KeySuspect}
+var ownState = [...]string{envelope.KeyNotBefore, envelope.KeyStage, envelope.KeySuspect, envelope.KeyEnclosed}
 
 func carriesState(m *message.Message) bool {
 	for _, key := range ownState {
@@ -164,7 +164,7 @@ func (b *Broker) fits(o *driver.Outgoing) error {
 	if n := headers + int64(len(o.Message.Payload)); limit > 0 && n > limit {
 		return fmt.Errorf("%d bytes, at most %d: %w", n, limit, brokers.ErrTooLarge)
 	}
-	if most := b.caps.MaxHeaderBytes; most > 0 && headers > most {
+	if most := b.caps.MaxHeaderBytes; most > 0 && headers > most && !b.enclose(o) {
 		return fmt.Errorf("%d bytes of headers, at most %d: %w", headers, most, brokers.ErrTooLarge)
 	}
 	return nil

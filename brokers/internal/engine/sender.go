@@ -77,6 +77,9 @@ func (s *sender) repair(ctx context.Context, out []driver.Outgoing, faults []err
 			return errors.Is(err, brokers.ErrTooLarge) && !o.First && shed(o.Message.Metadata, step)
 		})
 	}
+	s.republish(ctx, out, faults, func(o *driver.Outgoing, err error) bool {
+		return errors.Is(err, brokers.ErrTooLarge) && s.b.enclose(o)
+	})
 	for i := range out {
 		if o := &out[i]; o.To.Kind == driver.ToTopic && o.Due.IsZero() && s.b.cfg.Naming.Patterns &&
 			!o.ExistingOnly && !s.b.cfg.RefuseUnrouted && errors.Is(faults[i], brokers.ErrUnroutable) &&

@@ -353,6 +353,7 @@ func (h *delivery) replayed() bool {
 
 // identify moves the stage out of the delivery's headers, so that the handler and its retries do not see it.
 func (h *delivery) identify() {
+	disclose(h.Message)
 	if stage, ok := h.Message.Metadata[envelope.KeyStage]; ok {
 		h.stage = stage
 		delete(h.Message.Metadata, envelope.KeyStage)
