@@ -102,10 +102,10 @@
 //
 // Headers must fit one frame (128 KiB), names and properties 255 bytes; otherwise publishing fails with
 // brokers.ErrTooLarge, before the connection can break, and first publications leave 4 KiB for what a retry adds. If
-// another producer's headers leave less, a retry of the default naming scheme and any dead letter carry them behind the
-// payload, whose length is then in x-headers-after; subscribers restore them. With other schemes, whose consumers may be
-// foreign, such a message is dead-lettered at its first failure, and redriving it fails until frame_max is raised. A
-// nacked message keeps its place in the prefetch. A clock that is an hour fast ends the last step of an unnamed delay
-// early; a slow one cannot lengthen it. AMQP does not show bindings and policies: [Broker.Check] compares them if
-// management names the API. Tested on 3.10 and 4.3; not tested: clusters, power loss.
+// another producer's headers leave less, a retry of the default naming scheme and any dead letter carry them behind
+// the payload, whose length is then in x-headers-after; subscribers restore them. With other schemes, whose consumers
+// may be foreign, such a message is dead-lettered at its first failure, and redriving it fails until frame_max is
+// raised. A nacked message keeps its place in the prefetch. A clock that is an hour fast ends the last step of an
+// unnamed delay early; a slow one cannot lengthen it. AMQP does not show bindings and policies: [Broker.Check]
+// compares them if management names the API. Tested on 3.10 and 4.3; not tested: clusters, power loss.
 package rabbitmq

@@ -45,10 +45,9 @@ func (b *Broker) enclose(o *driver.Outgoing) bool {
 	}
 	length := len(o.Message.Payload)
 	kept[envelope.KeyEnclosed] = strconv.Itoa(length)
-	m := message.NewMessage(o.Message.UUID, append(o.Message.Payload[:length:length], headers...))
-	m.Metadata = kept
-	m.SetContext(o.Message.Context())
-	o.Message = m
+	o.Message = o.Message.Copy()
+	o.Message.Payload = append(o.Message.Payload[:length:length], headers...)
+	o.Message.Metadata = kept
 	return true
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -159,17 +160,20 @@ func (s *source) reopen() bool {
 		if wait.For(s.sub.stopping, reconnecting.Spread(s.failures)) != nil {
 			return false
 		}
-		var err error
+		var undeclared error
 		if s.missing {
-			err = s.sub.b.declare(s.sub.stopping, &s.sub.q)
+			undeclared = s.sub.b.declare(s.sub.stopping, &s.sub.q)
 		}
+		err := s.open(s.sub.stopping)
 		if err == nil {
-			err = s.open(s.sub.stopping)
-		}
-		if err == nil {
+			if undeclared != nil { // created by others with other arguments: it can be read all the same
+				s.sub.b.warn("consuming from a queue that is not as it would be declared", undeclared,
+					"topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue)
+			}
 			s.missing = false
 			return true
 		}
+		err = cmp.Or(undeclared, err)
 		if s.sub.stopping.Err() != nil {
 			return false
 		}

@@ -1,0 +1,83 @@
+package rabbitmq_test
+
+import (
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/await"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/middleware"
+)
+
+// logs collects what a broker logs.
+type logs struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logs) contains(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), text)
+}
+
+// An operator recreates a queue with other arguments while the service runs. Its consumer used to end for good. Now it
+// reads the queue that exists, and logs what differs. A service that starts then refuses, as before. When the operator
+// deletes the queue again, the consumer declares it as planned. Consumers of other queues notice nothing.
+func TestOperator_RecreatesAQueueWithOtherArguments(t *testing.T) {
+	t.Parallel()
+	for name, server := range map[string]func(testing.TB) *services.Rabbit{
+		"3": services.SharedRabbitMQ, "4": services.SharedRabbitMQ4,
+	} {
+		t.Run("RabbitMQ "+name, func(t *testing.T) {
+			t.Parallel()
+			url := server(t).VHost(t)
+			log := &logs{}
+			b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) {
+				c.Logger = slog.New(slog.NewTextHandler(log, nil))
+			})
+			s := serve(t, b, "orders", middleware.Laravel(2), succeeds)
+			other := serve(t, b, "invoices", middleware.Laravel(2), succeeds)
+			p := dialPlain(t, url)
+			await.True(t, func() bool { // the consumer may declare the queue first
+				_, err := p.ch.QueueDelete("orders", false, false, false)
+				require.NoError(t, err)
+				_, err = p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-queue-type": "classic"})
+				if err != nil {
+					p = dialPlain(t, url)
+				}
+				return err == nil
+			})
+			p.send("", "invoices", amqp.Publishing{MessageId: "other"})
+			require.Equal(t, "other", other.next().message.UUID)
+			p.send("", "orders", amqp.Publishing{MessageId: "after"})
+			require.Equal(t, "after", s.nextWithin(2*patience).message.UUID)
+			await.True(t, func() bool { return log.contains("not as it would be declared") && log.contains("exists with x-") })
+
+			late := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"))
+			_, err := late.Subscriber().Subscribe(t.Context(), "orders")
+			require.ErrorContains(t, err, "exists with x-")
+
+			_, err = p.ch.QueueDelete("orders", false, false, false)
+			require.NoError(t, err)
+			await.True(t, func() bool {
+				return late.Publisher().Publish("orders", message.NewMessage("mended", nil)) == nil
+			}, "it is declared again")
+			require.Equal(t, "mended", s.nextWithin(2*patience).message.UUID)
+			require.NoError(t, late.Apply(t.Context(), late.Plan("orders")), "as planned")
+		})
+	}
+}
