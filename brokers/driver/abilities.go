@@ -31,6 +31,10 @@ var ErrBusy = errors.New("another session holds the message")
 // a batch of redrives each alone.
 var ErrTogether = errors.New("none of the messages was stored")
 
+// ErrDiffers is the cause of a Declare that was refused only because the queue exists with other settings. Its messages
+// can be read all the same, and nothing that is published for it is lost.
+var ErrDiffers = errors.New("it exists with other settings")
+
 // ErrMissing marks an error of Publish that is brokers.ErrUnroutable because the destination itself is missing, an
 // exchange or a topic, and not only its reader: this is an error even on a bus. errors.Is finds both.
 var ErrMissing = errors.New("the place to publish to is missing")

@@ -164,7 +164,10 @@ func (s *source) reopen() bool {
 		if s.missing {
 			undeclared = s.sub.b.declare(s.sub.stopping, &s.sub.q)
 		}
-		err := s.open(s.sub.stopping)
+		err := undeclared
+		if err == nil || errors.Is(err, driver.ErrDiffers) {
+			err = s.open(s.sub.stopping)
+		}
 		if err == nil {
 			if undeclared != nil { // created by others with other arguments: it can be read all the same
 				s.sub.b.warn("consuming from a queue that is not as it would be declared", undeclared,
