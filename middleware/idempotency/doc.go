@@ -14,6 +14,8 @@
 //	new                runs          its own result; done if that is success, else forgotten, so that the retry runs it
 //	done               does not run  success, and the messages that the handler produced the first time
 //	being handled      does not run  [BusyError], deferred: no attempt is consumed
+//	one that the store does not run  its error, deferred: no attempt is consumed
+//	cannot claim now
 //
 // A failed attempt never counts as done. An owner that crashed is replaced when its lease ends; an owner that is merely
 // slow renews it. A message without an id runs each time, with a warning. If its content differs from that of the

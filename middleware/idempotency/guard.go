@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -42,9 +43,10 @@ type Config struct {
 	// Retention is how long a message stays done. It must exceed the time in which a duplicate can arrive: the longest
 	// retry schedule, and the age at which dead letters are redriven. Defaults to seven days.
 	Retention time.Duration
-	// Busy turns the error for a message that another owner is handling, and that should be tried again after d, into the
-	// handler's error. Defaults to [middleware.Defer], which consumes no attempt: the messages of a worker that was
-	// killed stay claimed for a lease, longer than many a retry schedule.
+	// Busy turns the error for a message that cannot be handled now, because another owner is handling it or the store
+	// fails, and that should be tried again after d, into the handler's error. Defaults to [middleware.Defer], which
+	// consumes no attempt: the messages of a worker that was killed stay claimed for a lease, longer than many a retry
+	// schedule, and so does the outage of a store last.
 	Busy func(err error, d time.Duration) error
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
@@ -91,7 +93,8 @@ func (e *BusyError) Error() string {
 // Retryable makes classifiers retry the message.
 func (e *BusyError) Retryable() bool { return true }
 
-// lookAgain bounds the pause before a message that is being handled is tried again.
+// lookAgain bounds the pause before a message that is being handled is tried again, and is the pause after a failure of
+// the store.
 const lookAgain = 5 * time.Second
 
 // settleTimeout bounds a guard's calls of the store after the handler, when the message's own context may have ended.
@@ -121,10 +124,12 @@ func (g *Guard) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			g.cfg.Logger.WarnContext(ctx, "idempotency: a message without id runs unguarded", "consumer", key.Consumer)
 			return h(m)
 		}
-		claim := &Claim{Key: key, Owner: rand.Int64(), Retention: g.cfg.Retention, digest: digest(m)} //nolint:gosec // G404: keeps no secret
+		claim := &Claim{Key: key, Owner: rand.Int64(), Retention: g.cfg.Retention, digest: digest(m), began: time.Now()} //nolint:gosec // G404: keeps no secret
 		record, err := g.claim(ctx, claim)
 		if err != nil {
-			return nil, fmt.Errorf("idempotency: claim %s: %w", key.MessageID, err)
+			// The handler has not run, and the store is at fault, whatever its error says: an account that is locked or a
+			// table that is gone would be permanent if it were the handler's.
+			return nil, g.cfg.Busy(fmt.Errorf("idempotency: claim %s: %w", key.MessageID, err), lookAgain)
 		}
 		switch record.State {
 		case Done:
@@ -139,9 +144,12 @@ func (g *Guard) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// claim claims a message. If a message with the same id but different content is done, it is not this one: ids start
-// over in a recreated topic or a second cluster. Then the message gets a separate key.
+// claim claims a message, in the time in which a lease is renewed: a store that hangs must not keep the handler. If a
+// message with the same id but different content is done, it is not this one: ids start over in a recreated topic or a
+// second cluster. Then the message gets a separate key.
 func (g *Guard) claim(ctx context.Context, c *Claim) (Record, error) {
+	ctx, done := context.WithTimeout(ctx, g.cfg.Lease/3)
+	defer done()
 	record, err := g.cfg.Store.Claim(ctx, c.Key, c.Owner, g.cfg.Lease)
 	if err != nil || record.State != Done {
 		return record, err
@@ -173,8 +181,13 @@ func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (ou
 		}
 	}()
 	out, err = h(m)
-	if err == nil {
+	switch {
+	case err == nil:
 		g.complete(outer, claim, out)
+	case errors.Is(err, ErrLost), errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), ErrLost):
+		// The attempt was ended for want of a lease, and another owner may succeed: as the last one, it would make a dead
+		// letter of a message that nothing is wrong with.
+		err = g.cfg.Busy(fmt.Errorf("%w: %w", ErrLost, err), lookAgain)
 	}
 	returned = true
 	return out, err
@@ -227,6 +240,7 @@ type Claim struct {
 	Retention time.Duration
 
 	digest []byte
+	began  time.Time // before the lease did
 
 	mu     sync.Mutex
 	marked bool
@@ -270,7 +284,7 @@ type renewal struct {
 }
 
 func (g *Guard) keep(ctx context.Context, cancel context.CancelCauseFunc, claim *Claim) *renewal {
-	r := &renewal{expires: time.Now().Add(g.cfg.Lease)}
+	r := &renewal{expires: claim.began.Add(g.cfg.Lease)}
 	interval := g.cfg.Lease / 3
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -325,10 +339,8 @@ func digest(m *message.Message) []byte {
 
 // another is the key of a message that has the id of a different one.
 func (k Key) another(digest []byte) Key {
-	id := sha256.New()
-	id.Write([]byte(k.MessageID))
-	id.Write(digest)
-	k.MessageID = "sha256:" + hex.EncodeToString(id.Sum(nil))
+	id := sha256.Sum256(append([]byte(k.MessageID), digest...))
+	k.MessageID = "sha256:" + hex.EncodeToString(id[:])
 	return k
 }
 
@@ -371,9 +383,7 @@ func decode(outcome []byte) ([]*message.Message, error) {
 	messages := make([]*message.Message, len(list))
 	for i, p := range list {
 		messages[i] = message.NewMessage(p.UUID, p.Payload)
-		for k, v := range p.Metadata {
-			messages[i].Metadata.Set(k, v)
-		}
+		maps.Copy(messages[i].Metadata, p.Metadata)
 	}
 	return messages, nil
 }

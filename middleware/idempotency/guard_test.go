@@ -3,6 +3,7 @@ package idempotency_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -171,17 +172,9 @@ func TestGuard_CrashedOwnersMessagesAreNotDead(t *testing.T) {
 		store := idempotency.NewMemory()
 		_, err := store.Claim(t.Context(), idempotency.Key{Consumer: "billing", MessageID: "1"}, 1, time.Minute)
 		require.NoError(t, err)
-		pipeline, err := middleware.New(middleware.Config{
-			Rescheduler: middleware.HoldInMemory, Logger: slog.New(slog.DiscardHandler),
-			DeadLetters: middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
-				t.Errorf("%s: %s", d.Reason, d.Err.Message)
-				return nil
-			}),
-		})
-		require.NoError(t, err)
 		g := guard(t, func(c *idempotency.Config) { c.Store = store })
 		begin := time.Now()
-		_, err = pipeline.Middleware(g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+		_, err = alive(t, middleware.Config{})(g.Middleware(func(m *message.Message) ([]*message.Message, error) {
 			attempt, _ := middleware.AttemptFrom(m.Context())
 			require.Equal(t, 1, attempt.Number)
 			require.Equal(t, time.Minute, time.Since(begin))
@@ -231,6 +224,94 @@ func TestGuard_SettlesAfterTheContextHasEnded(t *testing.T) {
 			require.Equal(t, map[string]int{"Success": 1, "Failure": 2}[name], runs)
 		})
 	}
+}
+
+// down is a store that fails until a moment.
+type down struct {
+	idempotency.Store
+	until time.Time
+	fail  func(ctx context.Context) error
+}
+
+func (s down) Claim(ctx context.Context, key idempotency.Key, owner int64, lease time.Duration) (idempotency.Record,
+	error,
+) {
+	if time.Now().Before(s.until) {
+		return idempotency.Record{}, s.fail(ctx)
+	}
+	return s.Store.Claim(ctx, key, owner, lease)
+}
+
+// sqlError has a code like the errors of pgx.
+type sqlError string
+
+func (e sqlError) Error() string    { return "the database says " + string(e) }
+func (e sqlError) SQLState() string { return string(e) }
+
+// While the store is down no handler runs, so no attempt is consumed: with the default backoff, an outage of seven
+// seconds used to make a dead letter of every message that came, and one in which the database refused the account
+// did so at once. A store that hangs used to keep its handler as long as it did.
+func TestGuard_StoreThatIsDownKillsNoMessage(t *testing.T) {
+	for name, fail := range map[string]func(ctx context.Context) error{
+		"Unreachable": func(context.Context) error { return errBoom },
+		"LockedOut":   func(context.Context) error { return sqlError("28P01") },
+		"NoTable":     func(context.Context) error { return sqlError("42P01") },
+		"Hangs":       func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				back := time.Now().Add(time.Hour)
+				g := guard(t, func(c *idempotency.Config) { c.Store = down{c.Store, back, fail} })
+				runs := 0
+				_, err := alive(t, middleware.Config{})(g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+					runs++
+					attempt, _ := middleware.AttemptFrom(m.Context())
+					require.Equal(t, 1, attempt.Number)
+					require.WithinDuration(t, back, time.Now(), time.Minute)
+					return nil, nil
+				}))(order("1"))
+				require.NoError(t, err)
+				require.Equal(t, 1, runs)
+			})
+		})
+	}
+}
+
+// An attempt that is ended for want of a lease does not count, not even the last one: the other owner may succeed.
+func TestGuard_LostLeaseKillsNoMessage(t *testing.T) {
+	for name, lost := range map[string]func(m *message.Message) error{
+		"NoticedByTheHandler": func(m *message.Message) error { <-m.Context().Done(); return m.Context().Err() },
+		"NoticedAtTheCommit":  func(*message.Message) error { return fmt.Errorf("complete: %w", idempotency.ErrLost) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := guard(t, func(c *idempotency.Config) { c.Store = failing{Store: c.Store, renew: idempotency.ErrLost} })
+				runs := 0
+				_, err := alive(t, middleware.Config{MaxAttempts: 1})(g.Middleware(
+					func(m *message.Message) ([]*message.Message, error) {
+						if runs++; runs == 1 {
+							return nil, lost(m)
+						}
+						return nil, nil
+					}))(order("1"))
+				require.NoError(t, err)
+				require.Equal(t, 2, runs)
+			})
+		})
+	}
+}
+
+// alive is a pipeline with which no message may die.
+func alive(t *testing.T, cfg middleware.Config) message.HandlerMiddleware {
+	t.Helper()
+	cfg.Rescheduler, cfg.Logger = middleware.HoldInMemory, slog.New(slog.DiscardHandler)
+	cfg.DeadLetters = middleware.DeadLetterFunc(func(_ context.Context, d *envelope.DeadLetter) error {
+		t.Errorf("%s: %s", d.Reason, d.Err.Message)
+		return nil
+	})
+	pipeline, err := middleware.New(cfg)
+	require.NoError(t, err)
+	return pipeline.Middleware
 }
 
 // failing is a store that cannot be reached.

@@ -69,7 +69,7 @@ func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lea
 		if !known || record.Remaining <= 0 {
 			// The owner has released it in the meantime or is gone, or the retention is over. Of several that try, one
 			// changes the row.
-			n, err := s.exec(ctx, "UPDATE redrive_processed SET done = 0, outcome = NULL, owner = ?, until = "+s.d.Clock()+
+			n, err := s.exec(ctx, s.db, "UPDATE redrive_processed SET done = 0, outcome = NULL, owner = ?, until = "+s.d.Clock()+
 				" + ?"+where+
 				" AND until <= "+s.d.Clock(), append([]any{owner, lease.Microseconds()}, keyArgs(key)...)...)
 			if err != nil {
@@ -106,7 +106,7 @@ func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempoten
 
 // Renew implements idempotency.Store.
 func (s *Store) Renew(ctx context.Context, key idempotency.Key, owner int64, lease time.Duration) error {
-	n, err := s.exec(ctx, "UPDATE redrive_processed SET until = "+s.d.Clock()+" + ?"+where+" AND owner = ? AND done = 0",
+	n, err := s.exec(ctx, s.db, "UPDATE redrive_processed SET until = "+s.d.Clock()+" + ?"+where+" AND owner = ? AND done = 0",
 		append([]any{lease.Microseconds()}, append(keyArgs(key), owner)...)...)
 	return owned("renew", n, err)
 }
@@ -122,14 +122,14 @@ func (s *Store) Complete(ctx context.Context, key idempotency.Key, owner int64, 
 func (s *Store) complete(ctx context.Context, db sqldb.Execer, claim *idempotency.Claim, outcome []byte) (int64,
 	error,
 ) {
-	return exec(ctx, db, s.d.Bind("UPDATE redrive_processed SET done = 1, outcome = ?, until = "+s.d.Clock()+" + ?"+where+
-		" AND owner = ?"),
+	return s.exec(ctx, db, "UPDATE redrive_processed SET done = 1, outcome = ?, until = "+s.d.Clock()+" + ?"+where+
+		" AND owner = ?",
 		append([]any{outcome, claim.Retention.Microseconds()}, append(keyArgs(claim.Key), claim.Owner)...)...)
 }
 
 // Release implements idempotency.Store.
 func (s *Store) Release(ctx context.Context, key idempotency.Key, owner int64) error {
-	if _, err := s.exec(ctx, "DELETE FROM redrive_processed"+where+" AND owner = ? AND done = 0",
+	if _, err := s.exec(ctx, s.db, "DELETE FROM redrive_processed"+where+" AND owner = ? AND done = 0",
 		append(keyArgs(key), owner)...); err != nil {
 		return fault("release", err)
 	}
@@ -182,19 +182,15 @@ func (s *Store) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 // Purge deletes up to 1,000 messages whose retention, or whose dead owner's lease, is over, and returns how many. Call
 // it from time to time until it returns 0: nothing else shrinks the table.
 func (s *Store) Purge(ctx context.Context) (int, error) {
-	n, err := s.exec(ctx, purgeQuery(s.d))
+	n, err := s.exec(ctx, s.db, purgeQuery(s.d))
 	if err != nil {
 		return 0, fault("purge", err)
 	}
 	return int(n), nil
 }
 
-func (s *Store) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return exec(ctx, s.db, s.d.Bind(query), args...)
-}
-
-func exec(ctx context.Context, db sqldb.Execer, query string, args ...any) (int64, error) {
-	result, err := db.ExecContext(ctx, query, args...)
+func (s *Store) exec(ctx context.Context, db sqldb.Execer, query string, args ...any) (int64, error) {
+	result, err := db.ExecContext(ctx, s.d.Bind(query), args...)
 	if err != nil {
 		return 0, err
 	}
