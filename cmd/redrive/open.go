@@ -274,9 +274,7 @@ func (a *app) profile() (*profile, error) {
 		}
 		p = *found
 	}
-	if server != "" {
-		p.Server = server
-	}
+	p.Server = cmp.Or(server, p.Server)
 	if p.Server == "" {
 		return nil, nil //nolint:nilnil // no server is not an error
 	}

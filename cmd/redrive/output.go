@@ -209,8 +209,15 @@ func (a *app) printJSON(value any, indent bool) error {
 	if err := encoder.Encode(value); err != nil {
 		return err
 	}
-	_, err := a.out.Write(buf.Bytes())
+	_, err := io.WriteString(a.out, escaped(buf.String()))
 	return err
+}
+
+var steering = regexp.MustCompile("[\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+// escaped is JSON without what would control a terminal: JSON itself only escapes the characters below the space.
+func escaped(text string) string {
+	return steering.ReplaceAllStringFunc(text, func(c string) string { return fmt.Sprintf(`\u%04x`, []rune(c)[0]) })
 }
 
 // printJQ prints each value that the expression gives on a separate line, strings without quotes.
@@ -250,7 +257,7 @@ func (a *app) printJQ(value any) error {
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(a.out, string(line)); err != nil {
+		if _, err := fmt.Fprintln(a.out, escaped(string(line))); err != nil {
 			return err
 		}
 	}

@@ -53,9 +53,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.HTTP == nil {
 		cfg.HTTP = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
-	if cfg.Tries == 0 {
-		cfg.Tries = 3
-	}
+	cfg.Tries = cmp.Or(cfg.Tries, 3)
 	return &Client{cfg: cfg, base: strings.TrimSuffix(cfg.Server, "/") + "/api/v1"}, nil
 }
 
@@ -123,9 +121,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	repeatable := r.content == nil && (r.method == http.MethodGet || r.by != nil && r.method == http.MethodPost)
 	key := ""
 	if r.by != nil && repeatable {
-		if key = r.by.Key; key == "" {
-			key = uuid.NewString()
-		}
+		key = cmp.Or(r.by.Key, uuid.NewString())
 	}
 	tries := uint(max(c.cfg.Tries, 1))
 	if !repeatable {

@@ -35,14 +35,11 @@ func (b *Broker) Operating() brokers.Config {
 		return cfg
 	}
 	cfg.URL = withoutParams(cfg.URL, "naming", "project", "exchange", "queue", "retry", "retry-exchange", "delayed",
-		"dead",
-		"dead-exchange", "declare", "transport", "delays")
+		"dead", "dead-exchange", "declare", "transport", "delays")
 	cfg.Naming = brokers.NameScheme{Preset: "store-only"}
 	cfg.Delays = nil
-	cfg.Params = maps.Clone(cfg.Params)
-	if cfg.Params == nil {
-		cfg.Params = brokers.Params{}
-	}
+	cfg.Params = brokers.Params{}
+	maps.Copy(cfg.Params, b.Params)
 	delete(cfg.Params, "transport")
 	cfg.Params["declare"] = "read"
 	return cfg
