@@ -70,10 +70,7 @@ func (i *importer) wake(cause error) {
 	if !errors.Is(cause, errStoreDown) {
 		i.setFailing(cause)
 	}
-	select {
-	case i.woken <- struct{}{}:
-	default:
-	}
+	wait.Signal(i.woken)
 }
 
 func (i *importer) addTo(stats *SpoolStats) {

@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/logbuffer"
+	"github.com/redrive-go/redrive/internal/wait"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -236,10 +237,7 @@ func (c *consumer) record(m *message.Message) run {
 	c.mu.Lock()
 	c.runs = append(c.runs, r)
 	c.mu.Unlock()
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
+	wait.Signal(c.changed)
 	return r
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // item is one stored message of one queue. A million of them may wait for a retry, so headers are a slice of pairs,
@@ -79,10 +80,7 @@ func (q *queue) put(it *item) {
 
 // signal makes one of the waiting streams look at the queue again. It may be called without the mutex.
 func (q *queue) signal() {
-	select {
-	case q.changed <- struct{}{}:
-	default:
-	}
+	wait.Signal(q.changed)
 }
 
 // promote makes the due items ready.

@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 const (
@@ -104,7 +105,7 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	t.mu.Lock()
 	t.streams[s] = struct{}{}
 	t.mu.Unlock()
-	signal(s.need)
+	wait.Signal(s.need)
 	s.working.Go(s.work)
 	s.working.Go(s.follow)
 	return s, nil
@@ -115,13 +116,6 @@ func missing(err error) error {
 		return fmt.Errorf("%w: %w", brokers.ErrUnroutable, err)
 	}
 	return err
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // receive handles what the server sends: messages, and the status of our requests.
@@ -136,7 +130,7 @@ func (s *stream) receive(m *nats.Msg) {
 			return
 		}
 		s.ready = append(s.ready, m)
-		signal(s.wake)
+		wait.Signal(s.wake)
 		return
 	}
 	switch status, text := m.Header.Get(statusHeader), m.Header.Get("Description"); {
@@ -144,7 +138,7 @@ func (s *stream) receive(m *nats.Msg) {
 	case status == "408": // a request has expired without all its messages
 		unsent, _ := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 		s.requested = max(0, s.requested-unsent)
-		signal(s.need)
+		wait.Signal(s.need)
 	case status == "409" && strings.EqualFold(text, "Consumer Deleted"):
 		s.fail(fmt.Errorf("the consumer has been deleted: %w", brokers.ErrUnroutable))
 	case status == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")):
@@ -159,14 +153,14 @@ func (s *stream) fail(err error) {
 	if s.err == nil && !s.closing {
 		s.err = err
 	}
-	signal(s.wake)
+	wait.Signal(s.wake)
 }
 
 func (s *stream) pullAgain() {
 	s.mu.Lock()
 	s.requested, s.heard = 0, time.Now()
 	s.mu.Unlock()
-	signal(s.need)
+	wait.Signal(s.need)
 }
 
 // work requests messages, and extends the ack deadline of those in flight.
@@ -233,7 +227,7 @@ func (s *stream) checkSilence() {
 		return
 	}
 	s.requested, s.heard = 0, time.Now()
-	signal(s.need)
+	wait.Signal(s.need)
 }
 
 // follow records the group's acks, so that a deleted consumer can be recreated after them, undoes what an operator has
@@ -331,7 +325,7 @@ func (s *stream) Widen(_ context.Context, window int) error {
 	s.mu.Lock()
 	s.window = window
 	s.mu.Unlock()
-	signal(s.need)
+	wait.Signal(s.need)
 	return nil
 }
 
@@ -348,7 +342,7 @@ func (s *stream) Settle(ctx context.Context, settled []driver.Settlement) []erro
 		delete(s.inFlight, m)
 		s.mu.Unlock()
 	}
-	signal(s.need)
+	wait.Signal(s.need)
 	return errs
 }
 
@@ -364,7 +358,7 @@ func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Answer)
 		s.remove(m)
 		return nil
 	case errors.Is(err, nats.ErrNoResponders):
-		signal(s.doubt)
+		wait.Signal(s.doubt)
 	case errors.Is(err, context.DeadlineExceeded) && s.t.conn.IsConnected():
 		return fmt.Errorf("%w: the server does not answer its ack", driver.ErrLost)
 	}

@@ -295,8 +295,5 @@ func (rn *Runner) changeRunWith(ctx context.Context, id string, action driver.Ac
 
 // wakeUp makes Work of this Runner look at once.
 func (rn *Runner) wakeUp() {
-	select {
-	case rn.wake <- struct{}{}:
-	default:
-	}
+	wait.Signal(rn.wake)
 }
