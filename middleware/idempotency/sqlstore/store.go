@@ -106,7 +106,8 @@ func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempoten
 
 // Renew implements idempotency.Store.
 func (s *Store) Renew(ctx context.Context, key idempotency.Key, owner int64, lease time.Duration) error {
-	n, err := s.exec(ctx, s.db, "UPDATE redrive_processed SET until = "+s.d.Clock()+" + ?"+where+" AND owner = ? AND done = 0",
+	n, err := s.exec(ctx, s.db, "UPDATE redrive_processed SET until = "+s.d.Clock()+" + ?"+where+
+		" AND owner = ? AND done = 0",
 		append([]any{lease.Microseconds()}, append(keyArgs(key), owner)...)...)
 	return owned("renew", n, err)
 }
