@@ -59,7 +59,7 @@ func TestConsume_HeadersWithoutRoomForOurs(t *testing.T) {
 				require.Equal(t, "payload", string(m.Payload))
 				require.Equal(t, "text/plain", m.Metadata[envelope.KeyAMQPContentType])
 				require.Equal(t, "exhausted", m.Metadata[envelope.KeyDeadLetterReason])
-				require.True(t, note == m.Metadata["note"], "Equal would print both")
+				require.Zero(t, strings.Compare(note, m.Metadata["note"]), "Equal would print both")
 				await.None(t, func() int { return p.depth("orders") })
 				require.Empty(t, s.runs)
 
@@ -74,7 +74,7 @@ func TestConsume_HeadersWithoutRoomForOurs(t *testing.T) {
 				require.NoError(t, err)
 				redriven := s.next().message
 				require.Equal(t, "payload", string(redriven.Payload))
-				require.True(t, note == redriven.Metadata["note"], "Equal would print both")
+				require.Zero(t, strings.Compare(note, redriven.Metadata["note"]), "Equal would print both")
 				require.Equal(t, "7", redriven.Metadata["count"])
 				require.Contains(t, redriven.Metadata[envelope.KeyHeaderTypes], `"count":"I"`)
 			})
