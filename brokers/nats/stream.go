@@ -143,8 +143,10 @@ func (s *stream) receive(m *nats.Msg) {
 		s.fail(fmt.Errorf("the consumer has been deleted: %w", brokers.ErrUnroutable))
 	case status == "409" && (strings.EqualFold(text, "Leadership Change") || strings.EqualFold(text, "Server Shutdown")):
 		s.requested = 0 // checkSilence requests again, when there may be a leader
-	default: // 503: no server leads the consumer, or the consumer is gone
-		s.fail(fmt.Errorf("the server does not take requests for messages: %s %s", status, text))
+	case status == "503": // no server leads the consumer, or it is gone
+		s.fail(fmt.Errorf("the server does not take requests for messages: %s", text))
+	default: // an operator has edited the consumer: the engine declares it, which changes it back
+		s.fail(fmt.Errorf("%w: the server refuses requests for messages: %s %s", brokers.ErrUnroutable, status, text))
 	}
 }
 

@@ -182,6 +182,30 @@ func TestConsumers_EditedByTheOperator(t *testing.T) {
 	}
 }
 
+// An edited consumer refuses the next request for messages: it is changed back at once, instead of refusing each session.
+func TestConsumers_RefusedRequests(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"small requests", "short requests", "priorities"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := natsserver.Start(t)
+			js := plain(t, server.URL())
+			b := open(t, server.URL())
+			l := newLedger()
+			serve(t, server.URL(), recording(l), "concurrency=4")
+			require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 10)...))
+			l.wait(t, 10)
+			editConsumer(t, js, consumerEdits[name])
+			const n = 300 // more than a session requests in advance
+			require.NoError(t, b.Publisher().Publish(topicOrders, numbers(10, n)...))
+			l.wait(t, n)
+			for i := range n {
+				require.Equal(t, 1, l.times[strconv.Itoa(i)], "message %d", i)
+			}
+		})
+	}
+}
+
 // Processes with different ack-waits share a consumer, during a deployment that changes it: each extends the deadlines
 // of its messages often enough for what the consumer has.
 func TestConsumers_AnotherProcessHasAShorterAckWait(t *testing.T) {
