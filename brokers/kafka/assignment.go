@@ -178,9 +178,7 @@ func (s *subscription) kind(topic string) (time.Duration, bool) {
 }
 
 // findTiers requests a look at the existing retry topics.
-func (s *subscription) findTiers() {
-	wait.Signal(s.look)
-}
+func (s *subscription) findTiers() { wait.Signal(s.look) }
 
 // keepLooking finds retry topics created by others, and notices when the topic itself is gone.
 func (s *subscription) keepLooking(ctx context.Context) {

@@ -102,8 +102,9 @@ func (s *subscription) waitingOrigin(r *kgo.Record, incarnation string) *envelop
 	where := r.Topic // a separate position: it must not identify another message of the topic
 	if okP && okO && partition <= math.MaxInt32 {
 		*o.Partition, *o.Offset = int32(partition), offset //nolint:gosec // G115: at most MaxInt32
-		if where, okP = find(r.Headers, headerSource); !okP {
-			where = s.q.Topic
+		source, elsewhere := find(r.Headers, headerSource)
+		if where = s.q.Topic; elsewhere {
+			where = source
 		}
 	}
 	if where != r.Topic {

@@ -79,9 +79,7 @@ func (q *queue) put(it *item) {
 }
 
 // signal makes one of the waiting streams look at the queue again. It may be called without the mutex.
-func (q *queue) signal() {
-	wait.Signal(q.changed)
-}
+func (q *queue) signal() { wait.Signal(q.changed) }
 
 // promote makes the due items ready.
 func (q *queue) promote() {

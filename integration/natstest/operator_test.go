@@ -182,7 +182,8 @@ func TestConsumers_EditedByTheOperator(t *testing.T) {
 	}
 }
 
-// An edited consumer refuses the next request for messages: it is changed back at once, instead of refusing each session.
+// An edited consumer refuses the next request for messages: it is changed back at once, instead of refusing those of
+// each session.
 func TestConsumers_RefusedRequests(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"small requests", "short requests", "priorities"} {

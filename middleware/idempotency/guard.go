@@ -45,8 +45,8 @@ type Config struct {
 	Retention time.Duration
 	// Busy turns the error for a message that cannot be handled now, because another owner is handling it or the store
 	// fails, and that should be tried again after d, into the handler's error. Defaults to [middleware.Defer], which
-	// consumes no attempt: the messages of a worker that was killed stay claimed for a lease, longer than many a retry
-	// schedule, and so does the outage of a store last.
+	// consumes no attempt: a killed worker keeps its messages for a lease, and the outage of a store may last as long,
+	// which is more time than many retry schedules have.
 	Busy func(err error, d time.Duration) error
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger

@@ -53,7 +53,11 @@ func (b *Broker) enclose(o *driver.Outgoing) bool {
 
 // disclose restores a message from enclose. A message that only claims to be one stays as it is.
 func disclose(m *message.Message) {
-	length, err := strconv.ParseUint(m.Metadata[envelope.KeyEnclosed], 10, 31)
+	value, enclosed := m.Metadata[envelope.KeyEnclosed]
+	if !enclosed {
+		return
+	}
+	length, err := strconv.ParseUint(value, 10, 31)
 	if err != nil || length > uint64(len(m.Payload)) {
 		return
 	}

@@ -46,6 +46,14 @@ type process struct {
 
 func open(t *testing.T, s *drivertest.Server, change ...func(*brokers.Config)) *process {
 	t.Helper()
+	conn := s.Connect()
+	return openOver(t, conn, conn, change...)
+}
+
+// openOver opens a broker whose calls go through transport, which wraps conn.
+func openOver(t *testing.T, conn *drivertest.Transport, transport driver.Transport, change ...func(*brokers.Config),
+) *process {
+	t.Helper()
 	log := &bytes.Buffer{}
 	cfg := brokers.Config{
 		URL: "faulty://", Group: "billing", DrainTimeout: 5 * time.Second, Params: brokers.Params{"prefetch": "10"},
@@ -56,8 +64,8 @@ func open(t *testing.T, s *drivertest.Server, change ...func(*brokers.Config)) *
 	}
 	resolved, err := cfg.Resolve(params())
 	require.NoError(t, err)
-	p := &process{t: t, conn: s.Connect(), log: log}
-	p.Broker, err = engine.New(engine.Config{Config: resolved, Params: params(), Transport: p.conn})
+	p := &process{t: t, conn: conn, log: log}
+	p.Broker, err = engine.New(engine.Config{Config: resolved, Params: params(), Transport: transport})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
@@ -684,6 +692,44 @@ func TestDeletedQueues_AreDeclaredAgain(t *testing.T) {
 	})
 }
 
+// refusing is a transport that declares nothing while there is a reason.
+type refusing struct {
+	*drivertest.Transport
+	why func() error
+}
+
+func (r refusing) Declare(ctx context.Context, q driver.Queue) error {
+	if err := r.why(); err != nil {
+		return err
+	}
+	return r.Transport.Declare(ctx, q)
+}
+
+// A queue that others have recreated is read if it only differs from what would be declared. One that is refused for
+// another reason, because it would lose messages, is not.
+func TestDeletedQueues_RecreatedByOthers(t *testing.T) {
+	errLoses := errors.New("it would lose messages")
+	for why, read := range map[error]int{fmt.Errorf("arguments: %w", driver.ErrDiffers): 1, errLoses: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			s := drivertest.NewServer(rabbit())
+			var refused error
+			conn := s.Connect()
+			p := openOver(t, conn, refusing{conn, func() error { return refused }})
+			d := p.consume(ack)
+			synctest.Wait()
+			refused = why
+			s.Delete("orders", "billing")
+			other := open(t, s)
+			require.NoError(t, other.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("orders"))
+			other.publish("order")
+			<-time.After(time.Minute)
+			synctest.Wait()
+			require.Len(t, d.of("order"), read, why)
+			require.Contains(t, p.log.String(), why.Error())
+		})
+	}
+}
+
 func TestTooLarge_DropsTheTextsOfItsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
@@ -730,6 +776,7 @@ func TestTooLarge_HeadersMoveBehindThePayload(t *testing.T) {
 		s := drivertest.NewServer(cfg)
 		p := open(t, s)
 		note := strings.Repeat("n", 1000) + "\xff"
+		dead := make(chan struct{})
 		d := p.consume(func(m *message.Message) {
 			origin, _ := envelope.OriginFrom(m.Context())
 			var err error
@@ -745,10 +792,12 @@ func TestTooLarge_HeadersMoveBehindThePayload(t *testing.T) {
 			}
 			require.NoError(t, err)
 			m.Ack()
+			if m.Metadata.Get(envelope.KeyRetryCount) != "" {
+				close(dead)
+			}
 		})
 		p.publish("payload")
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		<-dead
 		require.Len(t, d.of("payload"), 2)
 		stored := s.Take("orders.billing_dlq", 1)[0]
 		require.Equal(t, "7", stored.Metadata.Get(envelope.KeyEnclosed))

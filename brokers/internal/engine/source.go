@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -160,23 +159,20 @@ func (s *source) reopen() bool {
 		if wait.For(s.sub.stopping, reconnecting.Spread(s.failures)) != nil {
 			return false
 		}
-		var undeclared error
+		var err error
 		if s.missing {
-			undeclared = s.sub.b.declare(s.sub.stopping, &s.sub.q)
+			err = s.sub.b.declare(s.sub.stopping, &s.sub.q)
 		}
-		err := undeclared
-		if err == nil || errors.Is(err, driver.ErrDiffers) {
-			err = s.open(s.sub.stopping)
-		}
-		if err == nil {
-			if undeclared != nil { // created by others with other arguments: it can be read all the same
-				s.sub.b.warn("consuming from a queue that is not as it would be declared", undeclared,
-					"topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue)
+		if undeclared := err; err == nil || errors.Is(err, driver.ErrDiffers) {
+			if err = s.open(s.sub.stopping); err == nil {
+				if undeclared != nil {
+					s.sub.b.warn("consuming from a queue that is not as it would be declared", undeclared,
+						"topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue)
+				}
+				s.missing = false
+				return true
 			}
-			s.missing = false
-			return true
 		}
-		err = cmp.Or(undeclared, err)
 		if s.sub.stopping.Err() != nil {
 			return false
 		}

@@ -332,6 +332,7 @@ func (h *delivery) content() string {
 		m = h.copy
 	case h.session.renewer != nil:
 		m = h.session.renewer.Renew(&h.Delivery)
+		disclose(m)
 	}
 	data := m.Payload
 	if h.isRetry() { // one that is published twice has two errors in its body, but the same id and data
