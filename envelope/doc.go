@@ -47,6 +47,7 @@
 //	x-data-content-type     string     WithMode, to structured mode            WithMode, back             -
 //	x-stage                 text       brokers, each publication               brokers: copies            -
 //	x-suspect               number     brokers, after unanswered deliveries    brokers: it runs alone     -
+//	x-headers-after         bytes      brokers, if headers fill their room     brokers, on delivery       -
 //	x-original-delay        ms         SetDelay or TakeDelay, once             pipeline: backoff          B
 //	x-delay                 ms         SetDelay                                publisher, which takes it  D
 //	x-not-before            Unix ms    driver, on reschedule                   driver, on delivery        -
