@@ -167,7 +167,6 @@ func (p *payments) pay(m *message.Message, store *sqlstore.Store) error {
 // produce publishes each message twice.
 func (p *payments) produce(ctx context.Context, t *testing.T) {
 	t.Helper()
-	t.Helper()
 	pace := time.NewTicker(5 * time.Millisecond)
 	defer pace.Stop()
 	for n := 0; ; n++ {

@@ -132,12 +132,16 @@ func (p *program) start(t *testing.T) {
 	cmd, ended := p.cmd, p.ended
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // already ended, unless the test has failed
-	await.True(t, func() bool {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+"/readyz", nil)
-		require.NoError(t, err)
-		response, err := http.DefaultClient.Do(request)
-		return err == nil && response.Body.Close() == nil && response.StatusCode == http.StatusOK
-	})
+	await.True(t, func() bool { return p.ready(t) })
+}
+
+// ready reports whether the server answers that it is ready.
+func (p *program) ready(t *testing.T) bool {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+"/readyz", nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	return err == nil && response.Body.Close() == nil && response.StatusCode == http.StatusOK
 }
 
 // command runs a command and returns its output.
