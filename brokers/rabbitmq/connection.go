@@ -256,7 +256,7 @@ func (l *connection) channel(ctx context.Context) (*amqp.Channel, *amqp.Connecti
 	err = call(ctx, conn, func() (err error) {
 		ch, err = conn.Channel()
 		return err
-	})
+	}, func() error { return ch.Close() })
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("rabbitmq: open a channel: %w", err)
 	}
@@ -305,19 +305,32 @@ func (l *connection) close() {
 	}
 }
 
+// answerTimeout is how long the broker may take to answer an AMQP method whose caller no longer waits for it.
+const answerTimeout = 10 * time.Second
+
+var errNoAnswer = errors.New("the broker does not answer")
+
 // call runs an AMQP method that waits for an answer. amqp091-go has no timeout for these, and RabbitMQ may never
-// answer: declaring a quorum queue without a leader hangs. If ctx ends first, call closes the connection, because
-// nothing else makes amqp091-go return. After an error method may still be running: do not read what it writes.
-func call(ctx context.Context, conn *amqp.Connection, method func() error) error {
+// answer: declaring a quorum queue without a leader hangs. If ctx ends first, call returns errNoAnswer. late, if it is
+// not nil, then releases what the method has used, when its answer comes. Without one for answerTimeout the connection
+// is closed, because nothing else makes amqp091-go return; not earlier, because others use it. After errNoAnswer the
+// method is still running: do not read what it writes, and do not use its channel.
+func call(ctx context.Context, conn *amqp.Connection, method, late func() error) error {
 	answer := make(chan error, 1)
 	go func() { answer <- method() }()
 	select {
 	case err := <-answer:
 		return err
 	case <-ctx.Done():
-		go conn.CloseDeadline(time.Now()) //nolint:errcheck // its failure is the point
-		return fmt.Errorf("the broker does not answer: %w", context.Cause(ctx))
 	}
+	go func() {
+		silence := time.AfterFunc(answerTimeout, func() { _ = conn.CloseDeadline(time.Now()) }) // the deadline has passed
+		defer silence.Stop()
+		if err := <-answer; err == nil && late != nil { // an error has closed the channel
+			_ = late()
+		}
+	}()
+	return fmt.Errorf("%w: %w", errNoAnswer, context.Cause(ctx))
 }
 
 // encrypt wraps conn in TLS with the files and the server name of the broker's URL.

@@ -98,7 +98,11 @@ func (d *declarer) do(ctx context.Context, method func(ch *amqp.Channel) error) 
 		}
 	}
 	ch := d.ch
-	return explain(call(ctx, d.conn, func() error { return method(ch) }))
+	err := call(ctx, d.conn, func() error { return method(ch) }, ch.Close)
+	if errors.Is(err, errNoAnswer) {
+		d.ch = nil
+	}
+	return explain(err)
 }
 
 // close also closes if ctx has ended.

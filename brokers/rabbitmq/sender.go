@@ -167,7 +167,7 @@ type confirmChannel struct {
 	ch      *amqp.Channel
 	slots   chan struct{} // one per publication in flight
 	opened  time.Time
-	suspect atomic.Bool // a confirm is missing: the channel gets no further publications
+	suspect atomic.Bool // a confirm is missing for confirmTimeout: the channel gets no further publications
 	refuses atomic.Bool // nor does one that has refused some for too long
 	ended   chan struct{}
 	cause   *amqp.Error // once ended is closed
@@ -182,6 +182,7 @@ type confirmChannel struct {
 type flight struct {
 	*outgoing
 	at       int // in the sender's batch
+	sent     time.Time
 	confirm  *amqp.DeferredConfirmation
 	returned string // RabbitMQ's reason; guarded by confirmChannel.mu
 }
@@ -201,7 +202,7 @@ func openConfirmChannel(ctx context.Context, l *connection) (*confirmChannel, er
 		cc.cause = <-closes
 		close(cc.ended)
 	}()
-	if err := call(ctx, conn, func() error { return ch.Confirm(false) }); err != nil {
+	if err := call(ctx, conn, func() error { return ch.Confirm(false) }, ch.Close); err != nil {
 		return nil, fmt.Errorf("rabbitmq: ask for confirms: %w", err)
 	}
 	return cc, nil
@@ -228,7 +229,7 @@ func (cc *confirmChannel) close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = call(ctx, cc.conn, cc.ch.Close) // it is gone either way
+	_ = call(ctx, cc.conn, cc.ch.Close, nil) // it is gone either way
 }
 
 // reserve takes a slot for one publication. While all are taken it calls free, which settles one of the caller's own
@@ -272,7 +273,7 @@ func (cc *confirmChannel) post(ctx context.Context, o *outgoing, free func() boo
 	defer func() { <-cc.turn }()
 
 	// Returned messages are matched with pending, so the flight must be there before the broker can answer.
-	f := &flight{outgoing: o}
+	f := &flight{outgoing: o, sent: time.Now()}
 	tag := cc.ch.GetNextPublishSeqNo()
 	cc.mu.Lock()
 	cc.pending[tag] = f
@@ -297,7 +298,6 @@ func (cc *confirmChannel) takeTurn(ctx context.Context, o *outgoing) error {
 		return channelError(o, cc.cause)
 	case <-ctx.Done():
 	}
-	cc.suspect.Store(true)
 	return cc.unconfirmed(ctx, o)
 }
 
@@ -323,8 +323,7 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 	select {
 	case <-f.confirm.Done():
 	case <-ctx.Done():
-		cc.suspect.Store(true)
-		cc.forget(f, f.confirm.DeliveryTag)
+		cc.link.tasks.Go(func() { cc.abandon(f) })
 		return cc.unconfirmed(ctx, f.outgoing)
 	}
 	reason := cc.forget(f, f.confirm.DeliveryTag)
@@ -342,6 +341,23 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 	case <-ctx.Done():
 		return cc.unconfirmed(ctx, f.outgoing)
 	}
+}
+
+// confirmTimeout is how long a confirm may be missing before the channel is replaced, because it may never come.
+const confirmTimeout = 5 * time.Second
+
+// abandon keeps the place of a publication whose caller no longer waits, which says nothing about the channel and the
+// publications of others.
+func (cc *confirmChannel) abandon(f *flight) {
+	missing := time.NewTimer(confirmTimeout - time.Since(f.sent))
+	defer missing.Stop()
+	select {
+	case <-f.confirm.Done():
+	case <-cc.ended:
+	case <-missing.C:
+		cc.suspect.Store(true)
+	}
+	cc.forget(f, f.confirm.DeliveryTag)
 }
 
 // match finds the flight of a returned message, which has no delivery tag. Returns arrive in the order of publication,

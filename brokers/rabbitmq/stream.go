@@ -43,6 +43,8 @@ type stream struct {
 	once  sync.Once
 	cause error // set once over is closed
 
+	calling sync.Mutex // held by an AMQP method until its answer
+
 	mu    sync.Mutex
 	tags  int // number of consumers so far: tags are never reused, not even after a consumer's end
 	wider []added
@@ -88,7 +90,7 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	t.consumed.add(s)
 	if s.first, err = s.consume(ctx, 0, q.Window); err != nil {
 		t.consumed.linger(s)
-		_ = call(ctx, conn, ch.Close) // most refusals have closed it
+		_ = s.call(ctx, ch.Close) // most refusals have closed it
 		if isNotFound(err) {
 			err = fmt.Errorf("%w: %w", err, brokers.ErrUnroutable)
 		}
@@ -101,7 +103,7 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 // consume starts the nth consumer of the channel.
 func (s *stream) consume(ctx context.Context, n, prefetch int) (<-chan amqp.Delivery, error) {
 	var deliveries <-chan amqp.Delivery
-	err := call(ctx, s.conn, func() (err error) {
+	err := s.call(ctx, func() (err error) {
 		if err = s.ch.Qos(prefetch, 0, false); err == nil {
 			deliveries, err = s.ch.Consume(s.queue.Names.Queue, tagName(n), false, false, false, false, nil)
 		}
@@ -111,6 +113,20 @@ func (s *stream) consume(ctx context.Context, n, prefetch int) (<-chan amqp.Deli
 		return nil, fmt.Errorf("rabbitmq: consume from queue %q: %w", s.queue.Names.Queue, err)
 	}
 	return deliveries, nil
+}
+
+// call runs an AMQP method on the channel, after those whose callers no longer wait for them. Without an answer the
+// stream ends: the messages of a consumer that starts late would be held and not read.
+func (s *stream) call(ctx context.Context, method func() error) error {
+	err := call(ctx, s.conn, func() error {
+		s.calling.Lock()
+		defer s.calling.Unlock()
+		return method()
+	}, nil)
+	if errors.Is(err, errNoAnswer) {
+		s.end(err)
+	}
+	return err
 }
 
 func tagName(n int) string { return "redrive-" + strconv.Itoa(n) }
@@ -223,7 +239,7 @@ func (s *stream) Widen(ctx context.Context, window int) error {
 	switch {
 	case window <= s.queue.Window:
 		for _, a := range s.wider {
-			if err := call(ctx, s.conn, func() error { return s.ch.Cancel(tagName(a.tag), false) }); err != nil {
+			if err := s.call(ctx, func() error { return s.ch.Cancel(tagName(a.tag), false) }); err != nil {
 				return err
 			}
 			s.wider = s.wider[1:]
@@ -263,7 +279,7 @@ func (s *stream) Close(ctx context.Context) error {
 	default:
 		s.transport.consumed.remove(s)
 	}
-	_ = call(ctx, s.conn, func() error { // an error means that the channel is gone, which is the goal
+	_ = s.call(ctx, func() error { // an error means that the channel is gone, which is the goal
 		if err := s.ch.Cancel(tagName(0), false); err != nil {
 			return err
 		}

@@ -1,0 +1,49 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
+)
+
+// A caller that gives up while the broker is slow ends neither the connection nor the publications of others, which
+// would be repeated on another connection and stored twice.
+func TestPublish_ACallerThatGivesUpEndsNoOthers(t *testing.T) {
+	t.Parallel()
+	server := borrowSecond(t, true)
+	url := server.VHost(t)
+	p := dialPlain(t, url)
+	log := &logbuffer.Buffer{}
+	b := openBroker(t, url, delays(time.Hour), params("grid", "false"), group("billing"),
+		func(c *brokers.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	plan := b.Plan("orders")
+	require.NoError(t, b.Apply(t.Context(), plan))
+	retry := func(ctx context.Context, id string) error {
+		origin := envelope.Origin{Broker: "amqp", Topic: "orders", Consumer: "orders.billing"}
+		return b.Reschedule(ctx, origin, message.NewMessage(id, nil), time.Hour)
+	}
+	require.NoError(t, retry(t.Context(), "declares the queue"))
+
+	require.NoError(t, server.Pause())
+	patient := make(chan error, 2)
+	go func() { patient <- retry(t.Context(), "sent before") }()
+	hasty, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, retry(hasty, "given up"), context.DeadlineExceeded)
+	_, err := b.Check(hasty, plan)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	go func() { patient <- retry(t.Context(), "sent after") }()
+	require.NoError(t, server.Resume())
+	require.NoError(t, <-patient)
+	require.NoError(t, <-patient)
+	require.NotContains(t, log.String(), "connection lost")
+	require.Equal(t, 4, p.depth("orders.billing_retry.3600000"), "each is stored once, even the one given up")
+}
