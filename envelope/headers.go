@@ -122,10 +122,12 @@ func isReserved(key string) bool {
 		KeyStage, KeySuspect, KeyEnclosed, KeyBodyForm, KeyDataContentType,
 		KeyContentType, KeyTraceParent, KeyTraceState, KeyConsumerError, KeyCQRSName,
 		KeyPoisonReason, KeyPoisonTopic, KeyPoisonHandler, KeyPoisonSubscriber,
+		KeyAMQPMessageID, KeyAMQPCorrelationID, KeyAMQPContentType, KeyAMQPContentEncoding, KeyAMQPTimestamp, KeyAMQPType,
+		KeyAMQPAppID, KeyAMQPPriority, KeyAMQPReplyTo,
 		KeyWatermillDelayedFor, KeyWatermillDelayedUntil:
 		return true
 	}
-	return strings.HasPrefix(key, KeyAMQPPrefix) || IsBrokerMade(key)
+	return IsBrokerMade(key)
 }
 
 // MatchEvent reports whether an event name, words separated by dots, matches an AMQP topic pattern: * matches exactly

@@ -49,7 +49,7 @@ func unmarshal(d *amqp.Delivery) *message.Message {
 	}
 	uuid := d.MessageId
 	if uuid == "" {
-		uuid = cmp.Or(metadata[keyWatermillUUID], metadata[envelope.KeyMessageID])
+		uuid = cmp.Or(short(metadata[keyWatermillUUID]), short(metadata[envelope.KeyMessageID]))
 	}
 	m := message.NewMessage(uuid, d.Body)
 	m.Metadata = metadata
@@ -64,9 +64,9 @@ func marshal(m *message.Message, ints []string) amqp.Publishing {
 	for _, of := range textProperties(&p) {
 		*of.value = m.Metadata[of.key]
 	}
-	p.MessageId = cmp.Or(m.UUID, p.MessageId, m.Metadata[envelope.KeyMessageID])
-	p.CorrelationId = cmp.Or(p.CorrelationId, m.Metadata[envelope.KeyCorrelationID])
-	p.ContentType = cmp.Or(p.ContentType, m.Metadata[envelope.KeyContentType])
+	p.MessageId = cmp.Or(m.UUID, p.MessageId, short(m.Metadata[envelope.KeyMessageID]))
+	p.CorrelationId = cmp.Or(p.CorrelationId, short(m.Metadata[envelope.KeyCorrelationID]))
+	p.ContentType = cmp.Or(p.ContentType, short(m.Metadata[envelope.KeyContentType]))
 	if t, ok := parseTime(m.Metadata[envelope.KeyAMQPTimestamp]); ok {
 		p.Timestamp = t
 	}
@@ -191,6 +191,15 @@ func integer(value any) (int64, bool) {
 
 // maxShortString is the longest text of AMQP's short string: properties, header names, exchange, routing key.
 const maxShortString = 255
+
+// short returns a header's value if a property can have it, and otherwise "": a foreign producer's header may be longer,
+// and its message could not be published again.
+func short(header string) string {
+	if len(header) > maxShortString {
+		return ""
+	}
+	return header
+}
 
 // frameOverhead is what a content header frame needs alongside the properties and headers, with room to spare.
 const frameOverhead = 63

@@ -42,6 +42,20 @@ func TestProperties_OfAForeignProducerWithoutAny(t *testing.T) {
 	require.Equal(t, "u", m.UUID)
 }
 
+// A foreign producer's header may be longer than the property for which it stands.
+func TestProperties_LongHeadersAreNoProperties(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 300)
+	for _, key := range []string{
+		keyWatermillUUID, envelope.KeyMessageID, envelope.KeyCorrelationID, envelope.KeyContentType,
+	} {
+		m := unmarshal(&amqp.Delivery{Headers: amqp.Table{key: long}})
+		again := outgoing{msg: marshal(m, nil)}
+		require.NoError(t, checkSize(&again, 128<<10), key)
+		require.Equal(t, long, again.msg.Headers[key])
+	}
+}
+
 func TestProperties_ThatCannotBeReadAreLeftOut(t *testing.T) {
 	m := message.NewMessage("id", nil)
 	m.Metadata[envelope.KeyAMQPPriority] = "high"

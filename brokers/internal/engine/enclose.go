@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -10,7 +11,7 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// maxKept is the longest header of ours that enclose leaves in its place.
+// maxKept is the longest value of a header of ours that enclose leaves in its place.
 const maxKept = 255
 
 // enclose moves the headers of a retry or a dead letter behind its payload, where the broker has room for them; those
@@ -30,7 +31,7 @@ func (b *Broker) enclose(o *driver.Outgoing) bool {
 	for key, value := range o.Message.Metadata {
 		switch {
 		case envelope.IsBrokerMade(key): // never published
-		case key == envelope.KeyHeaderTypes, !envelope.IsOurs(key), len(value) > maxKept:
+		case moves(key, len(value)):
 			moved = append(moved, [2][]byte{[]byte(key), []byte(value)})
 		default:
 			kept[key] = value
@@ -51,12 +52,27 @@ func (b *Broker) enclose(o *driver.Outgoing) bool {
 	return true
 }
 
-// disclose restores a message from enclose. A message that only claims to be one stays as it is.
+// moves reports whether a header is one that enclose moves. Those that decide what happens to a message stay where they
+// are: from behind a payload, a producer could write them over the engine's own, again with every delivery. maxKept is
+// also the longest name that AMQP allows.
+func moves(key string, length int) bool {
+	switch key {
+	case envelope.KeyHeaderTypes:
+		return true
+	case "", envelope.KeyRetryCount, envelope.KeyDelay, envelope.KeyWatermillDelayedFor, envelope.KeyWatermillDelayedUntil:
+		return false
+	}
+	return len(key) <= maxKept && !envelope.IsBrokerMade(key) && !slices.Contains(ownState[:], key) &&
+		(!envelope.IsOurs(key) || length > maxKept)
+}
+
+// disclose restores a message from enclose. A message that only claims to be one keeps its payload.
 func disclose(m *message.Message) {
 	value, enclosed := m.Metadata[envelope.KeyEnclosed]
 	if !enclosed {
 		return
 	}
+	delete(m.Metadata, envelope.KeyEnclosed)
 	length, err := strconv.ParseUint(value, 10, 31)
 	if err != nil || length > uint64(len(m.Payload)) {
 		return
@@ -65,9 +81,8 @@ func disclose(m *message.Message) {
 	if json.Unmarshal(m.Payload[length:], &headers) != nil {
 		return
 	}
-	delete(m.Metadata, envelope.KeyEnclosed)
 	for _, h := range headers {
-		if key := string(h[0]); !envelope.IsBrokerMade(key) {
+		if key := string(h[0]); moves(key, len(h[1])) {
 			m.Metadata[key] = string(h[1])
 		}
 	}

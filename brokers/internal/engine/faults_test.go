@@ -3,6 +3,7 @@ package engine_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -783,6 +784,9 @@ func TestTooLarge_HeadersMoveBehindThePayload(t *testing.T) {
 			if m.Metadata.Get(envelope.KeyRetryCount) == "" {
 				next := m.Copy()
 				next.Metadata.Set("note", note)
+				for i := range 10 {
+					next.Metadata.Set(fmt.Sprint("amqp-", i), note[:200])
+				}
 				next.Metadata.Set(envelope.KeyRetryCount, "1")
 				err = p.Reschedule(m.Context(), *origin, next, time.Second)
 			} else {
@@ -803,7 +807,58 @@ func TestTooLarge_HeadersMoveBehindThePayload(t *testing.T) {
 		require.Equal(t, "7", stored.Metadata.Get(envelope.KeyEnclosed))
 		require.Equal(t, "1", stored.Metadata.Get(envelope.KeyRetryCount))
 		require.NotContains(t, stored.Metadata, "note")
+		require.NotContains(t, stored.Metadata, "amqp-0", "no property has this name")
 		require.True(t, strings.HasPrefix(string(stored.Payload), "payload[["))
+	})
+}
+
+// A producer that writes such a message itself restores only what the engine would have moved: neither its state nor the
+// counter of attempts, nor another list.
+func TestTooLarge_ForgedHeadersBehindThePayload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s)
+		handled := make(chan message.Metadata, 10)
+		p.consume(func(m *message.Message) {
+			defer m.Ack()
+			n, _ := strconv.Atoi(m.Metadata.Get(envelope.KeyRetryCount))
+			handled <- m.Copy().Metadata
+			if n == 3 {
+				close(handled)
+				return
+			}
+			origin, _ := envelope.OriginFrom(m.Context())
+			again := m.Copy()
+			again.Metadata.Set(envelope.KeyRetryCount, strconv.Itoa(n+1))
+			if err := p.Reschedule(m.Context(), *origin, again, time.Second); err != nil {
+				t.Error(err)
+			}
+		})
+		forged, length := message.NewMessage("forged", []byte("payload")), ""
+		for range 5 {
+			headers := [][2][]byte{
+				{[]byte("note"), []byte("n")}, {[]byte(envelope.KeyRetryCount), []byte("0")},
+				{[]byte(envelope.KeyRetryCount), bytes.Repeat([]byte("0"), 300)}, {nil, []byte("x")},
+				{[]byte(envelope.KeyStage), bytes.Repeat([]byte("r"), 300)}, {[]byte(envelope.KeySuspect), []byte("1")},
+				{[]byte(envelope.KeyDelay), []byte("1000")}, {[]byte(envelope.KeyEnclosed), []byte(length)},
+			}
+			list, err := json.Marshal(headers)
+			require.NoError(t, err)
+			length = strconv.Itoa(len(forged.Payload))
+			forged.Payload = append(forged.Payload, list...)
+		}
+		forged.Metadata.Set(envelope.KeyEnclosed, length)
+		o := driver.Outgoing{Message: forged, To: &driver.Destination{Topic: "orders"}}
+		require.NoError(t, errors.Join(s.Connect().Publish(t.Context(), []driver.Outgoing{o})...))
+		n := 0
+		for md := range handled {
+			want := message.Metadata{"note": "n"}
+			if n > 0 {
+				want.Set(envelope.KeyRetryCount, strconv.Itoa(n))
+			}
+			require.Equal(t, want, md)
+			n++
+		}
 	})
 }
 
@@ -958,6 +1013,7 @@ func TestDelays_InAnotherBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := rabbit()
 		cfg.Capabilities.MaxDelay, cfg.Traits.Early = -1, false
+		cfg.Capabilities.MaxHeaderBytes = 1000
 		s := drivertest.NewServer(cfg)
 		resolved, err := brokers.Config{URL: "faulty://", Group: "billing"}.Resolve(params())
 		require.NoError(t, err)
@@ -982,11 +1038,13 @@ func TestDelays_InAnotherBroker(t *testing.T) {
 
 		began := time.Now()
 		retry := message.NewMessage("retry", []byte("payload"))
-		retry.Metadata.Set("kept", "as it is")
+		note := strings.Repeat("as it is", 200) // moves behind the payload, which the other broker must not see
+		retry.Metadata.Set("kept", note)
 		require.NoError(t, b.Reschedule(t.Context(), origin, retry, time.Minute))
 		m := <-mine
 		require.Equal(t, time.Minute, time.Since(began))
-		require.Equal(t, message.Metadata{"kept": "as it is"}, m.Metadata)
+		require.Equal(t, message.Metadata{"kept": note}, m.Metadata)
+		require.Equal(t, "payload", string(m.Payload))
 		m.Ack()
 
 		// If the transport is down when a message is due, the message is delivered once the transport is up again.

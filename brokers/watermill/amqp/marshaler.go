@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -24,11 +25,20 @@ var _ wamqp.Marshaler = Marshaler{}
 // message.
 var errGhost = errors.New("the consumer was cancelled")
 
+// maxShortString is the longest text of a property or a header's name. amqp091-go closes the connection, which all
+// publishers and subscribers share, when it cannot encode one.
+const maxShortString = 255
+
 // Marshal leaves out the broker's own headers: a server treats some of them as instructions.
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	p, err := m.DefaultMarshaler.Marshal(msg)
-	p.MessageId = msg.UUID // for readers that do not use Watermill
+	if len(msg.UUID) <= maxShortString {
+		p.MessageId = msg.UUID // for readers that do not use Watermill
+	}
 	for key := range p.Headers {
+		if len(key) > maxShortString {
+			return p, fmt.Errorf("%w: a header's name has %d bytes, AMQP allows %d", brokers.ErrTooLarge, len(key), maxShortString)
+		}
 		// A CC of another delivery misroutes the message, and one that is a string closes the channel.
 		if envelope.IsBrokerMade(key) || key == "CC" || key == "BCC" {
 			delete(p.Headers, key)

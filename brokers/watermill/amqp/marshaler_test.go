@@ -1,6 +1,7 @@
 package amqp_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/watermill/amqp"
 )
 
@@ -55,6 +57,22 @@ func TestMarshaler_AcceptsEveryHeader(t *testing.T) {
 }
 
 // The empty delivery of a deleted queue is not a message.
+// Longer texts than AMQP's must not reach the client, which would close the connection.
+func TestMarshaler_LongTexts(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 300)
+	p, err := amqp.Marshaler{}.Marshal(message.NewMessage(long, nil))
+	require.NoError(t, err)
+	require.Empty(t, p.MessageId)
+	back, err := amqp.Marshaler{}.Unmarshal(amqp091.Delivery{Acknowledger: &amqp091.Channel{}, Headers: p.Headers})
+	require.NoError(t, err)
+	require.Equal(t, long, back.UUID)
+	m := message.NewMessage("1", nil)
+	m.Metadata.Set(long, "x")
+	_, err = amqp.Marshaler{}.Marshal(m)
+	require.ErrorIs(t, err, brokers.ErrTooLarge)
+}
+
 func TestMarshaler_RefusesGhosts(t *testing.T) {
 	_, err := amqp.Marshaler{}.Unmarshal(amqp091.Delivery{})
 	require.Error(t, err)
