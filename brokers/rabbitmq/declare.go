@@ -13,7 +13,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // declareTimeout bounds the declaration of one consumer's topology. RabbitMQ takes about 10 ms for a quorum queue, and
@@ -41,9 +40,6 @@ func (e *ArgumentError) Error() string {
 		"set the argument by a policy (rabbitmqctl set_policy) and adopt it; or delete it when it is empty",
 		e.Kind, e.Name, e.Argument, e.Have, e.Argument, e.Want, e.Kind)
 }
-
-// Unwrap returns [driver.ErrDiffers].
-func (e *ArgumentError) Unwrap() error { return driver.ErrDiffers }
 
 // inequivalent is how RabbitMQ 3 and 4 explain PRECONDITION_FAILED:
 //

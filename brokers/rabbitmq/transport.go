@@ -3,8 +3,10 @@ package rabbitmq
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -128,7 +130,15 @@ func (t *transport) NamesOf(topic, queue string) brokers.Names { return t.design
 
 // Declare implements driver.Transport.
 func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
-	if err := declare(ctx, t.publishing, t.design.consumer(q.Names, q.Topic, q.Patterns)); err != nil {
+	plan := t.design.consumer(q.Names, q.Topic, q.Patterns)
+	err := declare(ctx, t.publishing, plan)
+	if different, ok := errors.AsType[*ArgumentError](err); ok && different.Kind == "queue" &&
+		different.Name == q.Names.Queue {
+		if err = t.declareOthers(ctx, plan, q.Names.Queue); err == nil {
+			return fmt.Errorf("%w: %w", driver.ErrDiffers, different)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	group := q.Group
@@ -143,6 +153,23 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	t.waits.add(of(brokers.DepthRetry), waiting.Queues...)
 	t.waits.addLater(of(brokers.DepthRetry), waiting.Later...)
 	t.waits.add(of(brokers.DepthDeadLetter), Queue{Name: q.Names.Dead})
+	return nil
+}
+
+// declareOthers declares p without its consumer's queue, which exists. Queues that are declared when first needed must
+// not differ either: a retry would be lost in one that does not lead back.
+func (t *transport) declareOthers(ctx context.Context, p Plan, queue string) error {
+	p.Queues = slices.DeleteFunc(p.Queues, func(q Queue) bool { return q.Name == queue })
+	if err := declare(ctx, t.publishing, p); err != nil {
+		return err
+	}
+	d := &declarer{link: t.publishing}
+	defer d.close(ctx)
+	for _, q := range p.Later {
+		if _, err := p.compareQueue(ctx, d, q); err != nil && !isNotFound(err) {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -79,5 +80,40 @@ func TestOperator_RecreatesAQueueWithOtherArguments(t *testing.T) {
 			require.Equal(t, "mended", s.nextWithin(2*patience).message.UUID)
 			require.NoError(t, late.Apply(t.Context(), late.Plan("orders")), "as planned")
 		})
+	}
+}
+
+// A script recreates a consumer's queues as plain ones, which do not lead back from a retry. The consumer does not read
+// such a queue, because a retry would be lost. It reads on when the retry queue is as planned, with the other one as it is.
+func TestOperator_RecreatesTheRetryQueueToo(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	log := &logs{}
+	b := openBroker(t, url, delays(200*time.Millisecond), params("grid", "false"), group("billing"),
+		func(c *brokers.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	s := serve(t, b, "orders", middleware.Config{
+		MaxAttempts: 2, Backoff: middleware.Constant(200 * time.Millisecond),
+	}, fails)
+	const queue, retries = "orders.billing", "orders.billing_retry.200"
+	p := dialPlain(t, url)
+	await.True(t, func() bool { // the consumer may declare its queues first
+		for _, name := range []string{retries, queue} {
+			_, err := p.ch.QueueDelete(name, false, false, false)
+			require.NoError(t, err)
+			if _, err = p.ch.QueueDeclare(name, true, false, false, false, nil); err != nil {
+				p = dialPlain(t, url)
+				return false
+			}
+		}
+		return true
+	})
+	p.send("", queue, amqp.Publishing{MessageId: "order"})
+	await.True(t, func() bool { return log.contains(`queue \"` + retries + `\" exists with x-`) })
+	require.Equal(t, 1, p.depth(queue), "it waits")
+
+	_, err := p.ch.QueueDelete(retries, false, false, false)
+	require.NoError(t, err)
+	for attempt := range 2 {
+		require.Equal(t, attempt+1, s.nextWithin(2*patience).attempt.Number)
 	}
 }
