@@ -3,6 +3,7 @@ package wire_test
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -38,4 +39,23 @@ func ExampleFilter() {
 	fmt.Println(string(data), err, filter.Validate())
 	// Output:
 	// {"statuses":["PENDING"],"topic":"orders","payload_fields":["customer.id=42"]} <nil> <nil>
+}
+
+// A filter is frozen before its entries are counted: what a person confirms is then what is changed.
+func ExampleFilter_Freeze() {
+	asked := time.Date(2026, 2, 28, 22, 53, 0, 300, time.UTC)
+	for _, f := range []wire.Filter{
+		{Topic: "orders"},
+		{To: asked.Add(time.Hour)},
+		{To: asked.Add(-time.Hour)},
+		{IDs: []int64{7}},
+	} {
+		f.Freeze(asked)
+		fmt.Println(f.To.Format(time.DateTime))
+	}
+	// Output:
+	// 2026-02-28 22:53:01
+	// 2026-02-28 22:53:01
+	// 2026-02-28 21:53:00
+	// 0001-01-01 00:00:00
 }

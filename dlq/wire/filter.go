@@ -84,6 +84,15 @@ func (f *Filter) Validate() error {
 	return nil
 }
 
+// Freeze excludes entries created after now, so that a change applies to the entries that were counted and shown, not
+// to later ones. The limit is a whole second, as in URLs: that of now is included. A choice of IDs is fixed already.
+func (f *Filter) Freeze(now time.Time) {
+	end := now.UTC().Truncate(time.Second).Add(time.Second)
+	if len(f.IDs) == 0 && (f.To.IsZero() || f.To.After(end)) {
+		f.To = end
+	}
+}
+
 // traceID is how W3C writes the id of a trace.
 var traceID = regexp.MustCompile("^[0-9a-f]{32}$")
 

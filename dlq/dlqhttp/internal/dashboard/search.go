@@ -173,9 +173,7 @@ type field struct{ Name, Value string }
 func (s *search) Frozen(now time.Time) search {
 	frozen := *s
 	frozen.Since = ""
-	if frozen.Filter.To.IsZero() && len(frozen.Filter.IDs) == 0 {
-		frozen.Filter.To = now.UTC().Truncate(time.Second).Add(time.Second)
-	}
+	frozen.Filter.Freeze(now)
 	return frozen
 }
 
