@@ -1,9 +1,13 @@
 package dlqhttp_test
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -74,4 +78,99 @@ func TestUnauthorizedPage(t *testing.T) {
 	require.Contains(t, a.header.Get("Content-Type"), "problem+json")
 	plain := newServer(t)
 	require.Empty(t, plain.ask(t, http.MethodGet, "/", "").header.Get("Strict-Transport-Security"))
+}
+
+// outage is a store whose tokens and sessions cannot be read.
+type outage struct {
+	driver.PeopleStore
+
+	off, hangs bool
+}
+
+func (o *outage) Token(ctx context.Context, digest string) (*driver.Token, error) {
+	if err := o.fails(ctx); err != nil {
+		return nil, err
+	}
+	return o.PeopleStore.Token(ctx, digest)
+}
+
+func (o *outage) Session(ctx context.Context, digest string, at time.Time) (*driver.Session, error) {
+	if err := o.fails(ctx); err != nil {
+		return nil, err
+	}
+	return o.PeopleStore.Session(ctx, digest, at)
+}
+
+func (o *outage) fails(ctx context.Context) error {
+	if o.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if o.off {
+		return errors.New("connection refused")
+	}
+	return nil
+}
+
+// While the store does not answer, credentials that need it get 503, and are not wrong: when it answers again they are
+// accepted at once. Those of the configuration remain valid, so that the metrics report the outage, and wrong passwords
+// still count.
+func TestStoredTokens_Outage(t *testing.T) {
+	for name, hangs := range map[string]bool{"refused": false, "hanging": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := guarded(t)
+				people, ok := driver.As[driver.PeopleStore](s.letters.Store())
+				require.True(t, ok)
+				require.NoError(t, people.PutToken(t.Context(), driver.Token{
+					Name: "ci", Role: "admin", Digest: dlqhttp.HashToken("rdt_ci"), CreatedBy: "ana", CreatedAt: time.Now(),
+				}))
+				down := &outage{PeopleStore: people, off: true, hangs: hangs}
+				stored, err := dlqhttp.Stored(down, slog.New(slog.DiscardHandler))
+				require.NoError(t, err)
+				s.cfg.Auth = append([]dlqhttp.Authenticator{stored}, s.cfg.Auth...)
+				s.cfg.Login, err = dlqhttp.NewLogin(dlqhttp.LoginConfig{
+					Issuer: "https://login.example", ClientID: "redrive", PublicURL: "http://redrive.example",
+					Default: dlqhttp.Viewer, Store: down,
+				})
+				require.NoError(t, err)
+				s.handler, err = dlqhttp.New(s.cfg)
+				require.NoError(t, err)
+				ask := func(path, name, value string) *httptest.ResponseRecorder {
+					r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+					r.Header.Set(name, value)
+					w, start := httptest.NewRecorder(), time.Now()
+					s.handler.ServeHTTP(w, r)
+					require.Less(t, time.Since(start), 5*time.Second, "%s %s: a scrape waits 10 s", path, value)
+					return w
+				}
+				for _, path := range []string{"/readyz", "/metrics", "/api/v1/me", "/entries", "/nothing"} {
+					for name, header := range map[string][2]string{
+						"token": {"Authorization", "Bearer rdt_ci"}, "as password": {"Authorization", basic("ci", "rdt_ci")},
+						"session": {"Cookie", "redrive_session=some"},
+					} {
+						a := ask(path, header[0], header[1])
+						require.Equal(t, http.StatusServiceUnavailable, a.Code, path+name)
+						require.NotEmpty(t, a.Header().Get("Retry-After"), path+name)
+						require.NotContains(t, a.Body.String(), "refused")
+					}
+				}
+				for range 30 {
+					require.Equal(t, http.StatusServiceUnavailable, ask("/metrics", "Authorization", "Bearer rdt_ci").Code)
+				}
+				require.Equal(t, http.StatusOK, ask("/metrics", "Authorization", "Bearer "+tokens["metrics"]).Code)
+				require.Equal(t, http.StatusOK, ask("/api/v1/me", "Authorization", "Bearer "+tokens["viewer"]).Code)
+				require.Equal(t, http.StatusOK, ask("/api/v1/me", "Authorization", basic("bo", "correct horse")).Code)
+				if !hangs { // then a guess takes as long as the limit allows
+					for range 30 {
+						ask("/api/v1/me", "Authorization", basic("root", "guess"))
+					}
+					a := ask("/api/v1/me", "Authorization", basic("root", "guess"))
+					require.Equal(t, http.StatusTooManyRequests, a.Code)
+				}
+				down.off, down.hangs = false, false
+				require.Equal(t, http.StatusOK, ask("/api/v1/me", "Authorization", "Bearer rdt_ci").Code)
+			})
+		})
+	}
 }

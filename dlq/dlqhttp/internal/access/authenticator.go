@@ -8,7 +8,9 @@ import (
 // Authenticator identifies the sender of a request. It is safe for concurrent use.
 type Authenticator interface {
 	// Authenticate returns who it is. The error is [ErrNoCredentials] when the request has no credentials that this
-	// authenticator reads: then the next one is tried. Any other error refuses the request.
+	// authenticator reads: then the next one is tried. [ErrBadCredentials] refuses the request. Any other error means that
+	// the credentials could not be checked: unless another authenticator accepts them, the answer is 503. The request's
+	// context ends after two seconds.
 	Authenticate(r *http.Request) (Principal, error)
 }
 

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -168,10 +169,19 @@ type slowed struct{ wait time.Duration }
 // Error is for the log.
 func (s *slowed) Error() string { return "too many wrong credentials" }
 
+// unchecked means that an authenticator failed, so that the credentials may be correct.
+type unchecked struct{ error }
+
 // refuse answers an unknown caller.
 func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if s, ok := errors.AsType[*slowed](err); ok {
 		tooMany(w, s.wait)
+		return
+	}
+	if _, ok := errors.AsType[*unchecked](err); ok {
+		w.Header().Set("Retry-After", "5")
+		problem.Write(w, http.StatusServiceUnavailable,
+			"your credentials could not be checked: try again; the server's log has the reason")
 		return
 	}
 	w.Header().Add("WWW-Authenticate", `Bearer realm="redrive"`)
@@ -196,6 +206,11 @@ func (g *Guard) authenticate(r *http.Request) (Principal, error) {
 		return who, err
 	}
 	g.logRefused(r, account, err)
+	// Without the store only a password is wrong for certain, and must not be guessed meanwhile.
+	_, _, password := r.BasicAuth()
+	if _, ok := errors.AsType[*unchecked](err); ok && (!password || !errors.Is(err, ErrBadCredentials)) {
+		return Principal{}, err
+	}
 	wait, fine := g.failures.Allow(address)
 	if account != "" {
 		if more, ok := g.accounts.Allow(account); !ok {
@@ -235,21 +250,39 @@ func (g *Guard) guessing(r *http.Request, address, account string) bool {
 	return true
 }
 
-// identify tries the authenticators.
+// checkTimeout limits an authenticator's lookup: a store that hangs must leave a scrape the time for the metrics.
+const checkTimeout = 2 * time.Second
+
+// identify tries the authenticators. If one fails, another may still know the caller; that it does not proves nothing.
 func (g *Guard) identify(r *http.Request) (Principal, error) {
 	if len(g.cfg.Auth) == 0 {
 		return Principal{Name: actor(r), Role: Admin, Unproven: true}, nil
 	}
+	var failed error
 	for _, a := range g.cfg.Auth {
-		who, err := a.Authenticate(r)
-		if !errors.Is(err, ErrNoCredentials) {
-			return who, err
+		who, err := check(a, r)
+		switch {
+		case err == nil:
+			return who, nil
+		case errors.Is(err, ErrBadCredentials):
+			return Principal{}, errors.Join(err, failed)
+		case !errors.Is(err, ErrNoCredentials):
+			failed = &unchecked{err}
 		}
+	}
+	if failed != nil {
+		return Principal{}, failed
 	}
 	if r.Header.Get("Authorization") != "" {
 		return Principal{}, ErrBadCredentials // that none of them could read
 	}
 	return Principal{}, ErrNoCredentials
+}
+
+func check(a Authenticator, r *http.Request) (Principal, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
+	defer cancel()
+	return a.Authenticate(r.WithContext(ctx))
 }
 
 // actor is the name that a caller gives.
