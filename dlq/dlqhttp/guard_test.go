@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -99,6 +100,23 @@ func TestGuard_AccountInTheLog(t *testing.T) {
 	s.from(t, "192.0.2.1", "/api/v1/me", "x\n\x1b[31mlevel=ERROR", "y")
 	require.NotContains(t, s.log.String(), "\x1b")
 	require.NotContains(t, s.log.String(), "\nlevel=ERROR")
+}
+
+// A caller's user names are kept to count guesses, but cannot fill the memory or the log, however long they are.
+func TestGuard_LongAccounts(t *testing.T) {
+	s := guarded(t)
+	used := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := used()
+	for i := range 500 {
+		s.from(t, fmt.Sprintf("192.0.2.%d", i%250), "/readyz", fmt.Sprintf("%04d%s", i, strings.Repeat("x", 40_000)), "y")
+	}
+	require.Less(t, used()-before, int64(4<<20), "the names have 20 MB")
+	runtime.KeepAlive(s)
 }
 
 // Health checks without credentials query the components once per interval, however many there are, and reveal nothing

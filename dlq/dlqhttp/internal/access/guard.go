@@ -229,10 +229,11 @@ func (g *Guard) logRefused(r *http.Request, account string, err error) {
 		r.URL.Path, "error", err)
 }
 
-// accountOf is the user name of the credentials, without characters that would add lines to a log.
+// accountOf is the start of the user name of the credentials, to count guesses by, without characters that would add
+// lines to a log. It is a clone: a part of a name would keep all of it in memory.
 func accountOf(r *http.Request) string {
 	name, _, _ := r.BasicAuth()
-	return clean(name)
+	return clean(strings.Clone(name[:min(len(name), maxActor)]))
 }
 
 // guessing reports whether a password should not be checked: many from this address, or for this account, were wrong,
