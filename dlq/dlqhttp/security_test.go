@@ -60,6 +60,23 @@ func TestLocalOnly(t *testing.T) {
 	}
 }
 
+// Names of hosts have no case, neither in the request nor in the configuration.
+func TestHosts_Case(t *testing.T) {
+	for name, auth := range map[string][]dlqhttp.Authenticator{"with authentication": bearer(t), "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			hosts := []string{"Redrive.Example"}
+			s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Hosts = auth, hosts })
+			for host, want := range map[string]int{
+				"redrive.example": http.StatusOK, "REDRIVE.example:8321": http.StatusOK, "other.example": http.StatusForbidden,
+			} {
+				a := s.ask(t, http.MethodGet, "/api/v1/me", "", append(as("viewer"), "Host", host)...)
+				require.Equal(t, want, a.status, host)
+			}
+			require.Equal(t, []string{"Redrive.Example"}, hosts, "the caller's list is not changed")
+		})
+	}
+}
+
 func TestCheckAddress(t *testing.T) {
 	t.Parallel()
 	auth := bearer(t)

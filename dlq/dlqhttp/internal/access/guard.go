@@ -58,6 +58,10 @@ const (
 
 // NewGuard makes a Guard.
 func NewGuard(cfg GuardConfig) (*Guard, error) {
+	cfg.Hosts = slices.Clone(cfg.Hosts)
+	for i, name := range cfg.Hosts {
+		cfg.Hosts[i] = strings.ToLower(name)
+	}
 	g := &Guard{
 		cfg: cfg, origins: http.NewCrossOriginProtection(), requests: NewLimiter(cfg.Rate, cfg.Burst),
 		failures: NewLimiter(failureRate, failureBurst), accounts: NewLimiter(failureRate, failureBurst),
