@@ -200,6 +200,9 @@ func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, 
 	if err := id.Claims(&claims); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLogin, err)
 	}
+	if err := l.verified(claims); err != nil {
+		return nil, err // before the user info replaces it
+	}
 	if claims[l.cfg.NameClaim] != nil && (claims[l.cfg.GroupsClaim] != nil || len(l.cfg.Groups) == 0) ||
 		p.UserInfoEndpoint() == "" {
 		return claims, nil
@@ -217,15 +220,24 @@ func (l *Login) claims(ctx context.Context, p *oidc.Provider, id *oidc.IDToken, 
 	return claims, nil
 }
 
-// principal is the person of the claims. An address that its provider has not verified is ignored: anyone could have
-// entered it.
+// verified refuses an address that its provider has not verified: anyone could have entered it. Some providers send the
+// claim as text.
+func (l *Login) verified(claims map[string]any) error {
+	verified, given := claims["email_verified"]
+	if l.cfg.NameClaim != "email" || !given || verified == true || verified == "true" {
+		return nil
+	}
+	return fmt.Errorf("%w: the provider has not verified the address %.100v", ErrLogin, claims["email"])
+}
+
+// principal is the person of the claims.
 func (l *Login) principal(claims map[string]any) (Principal, error) {
 	name, _ := claims[l.cfg.NameClaim].(string)
 	if !Proper(name) {
 		return Principal{}, fmt.Errorf("%w: the provider returned no readable %s", ErrLogin, l.cfg.NameClaim)
 	}
-	if verified, given := claims["email_verified"].(bool); l.cfg.NameClaim == "email" && given && !verified {
-		return Principal{}, fmt.Errorf("%w: the provider has not verified the address %.100s", ErrLogin, name)
+	if err := l.verified(claims); err != nil {
+		return Principal{}, err
 	}
 	role := max(l.cfg.Default, l.cfg.Users[name])
 	groups, _ := claims[l.cfg.GroupsClaim].([]any)
