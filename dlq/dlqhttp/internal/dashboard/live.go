@@ -14,9 +14,9 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 )
 
-// The kinds of waiting that have a column; other kinds are counted as ready.
+// The kinds of waiting; other kinds are counted as ready. Parked messages wait behind a retry, and count with it.
 const (
-	kindDelayed, kindRetry, kindDeadLetter = "delayed", "retry", "dead_letter"
+	kindDelayed, kindRetry, kindParked, kindDeadLetter = "delayed", "retry", "parked", "dead_letter"
 )
 
 const (
@@ -129,7 +129,7 @@ func liveOf(n *nowData, shown func(string) string) *liveData {
 		switch d.Kind {
 		case kindDelayed:
 			q.Delayed += d.Messages
-		case kindRetry:
+		case kindRetry, kindParked:
 			q.Retry += d.Messages
 		case kindDeadLetter:
 			q.Dead += d.Messages

@@ -499,6 +499,19 @@ func TestPages_Live(t *testing.T) {
 	}
 }
 
+// Each kind of waiting has a column, and what waits behind a retry of its key is not ready.
+func TestLiveOf_Kinds(t *testing.T) {
+	n := &nowData{}
+	for i, kind := range []string{"delayed", "retry", "parked", "ready", "dead_letter"} {
+		n.depths = append(n.depths, operations.Depth{Topic: "orders", Group: "pay", Kind: kind, Messages: 1 << i})
+	}
+	data := liveOf(n, func(text string) string { return text })
+	require.Equal(t, []liveQueue{{
+		Topic: "orders", Consumer: "pay", Counted: true, Delayed: 1, Retry: 2 + 4, Ready: 8, Dead: 16,
+	}}, data.Queues)
+	require.Equal(t, int64(8), data.Ready)
+}
+
 // An approver reads of an entry that it would be skipped, or what would be sent, not both.
 func TestPages_Review(t *testing.T) {
 	var out strings.Builder
