@@ -270,13 +270,12 @@ func (m *Metrics) Changed(c driver.Change, results []driver.Result) {
 			}
 		}
 	}
-	if done == 0 {
-		return
+	if done > 0 {
+		m.changes.WithLabelValues(string(c.Action)).Add(done)
 	}
-	m.changes.WithLabelValues(string(c.Action)).Add(done)
 	switch c.Action {
-	case driver.ActionPublished:
-		m.redrives.WithLabelValues("published").Add(done)
+	case driver.ActionPublished: // the broker has confirmed them, even if the outcome was faster than this record
+		m.redrives.WithLabelValues("published").Add(float64(len(results)))
 	case driver.ActionRelease:
 		m.redrives.WithLabelValues("refused").Add(done)
 	case driver.ActionSucceed:
@@ -286,11 +285,10 @@ func (m *Metrics) Changed(c driver.Change, results []driver.Result) {
 }
 
 // Stepped implements redrive.Observer.
-func (m *Metrics) Stepped(s redrive.Step) {
+func (m *Metrics) Stepped(s redrive.Step, done redrive.Stepped) {
 	m.redrives.WithLabelValues("published").Add(float64(len(s.Published)))
-	m.redrives.WithLabelValues("refused").Add(float64(len(s.Released)))
-	if s.ClosePublished {
-		m.redrives.WithLabelValues("succeeded").Add(float64(len(s.Published)))
+	for action, results := range done.Changed {
+		m.Changed(driver.Change{Action: action}, results)
 	}
 }
 

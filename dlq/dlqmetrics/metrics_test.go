@@ -293,6 +293,64 @@ func TestMetrics_Runs(t *testing.T) {
 	require.InDelta(t, 5, done["redrive_dlq_redrives_total{published}"], 0)
 	require.InDelta(t, 5, done["redrive_dlq_redrives_total{succeeded}"], 0)
 	require.InDelta(t, 0, done["redrive_dlq_runs{running}"], 0)
+	for _, action := range []string{"redrive", "succeed"} {
+		require.InDelta(t, 5, done["redrive_dlq_changes_total{"+action+"}"], 0, action)
+	}
+	require.InDelta(t, 5, done["redrive_dlq_resolution_duration_seconds{redrive}"], 0)
+}
+
+// Entries whose broker's confirm is the outcome are counted once, whether the router or the run records it first. What
+// the broker refuses is counted as refused, in a run too.
+func TestMetrics_Confirmed(t *testing.T) {
+	w := newWorld(t, dlqmetrics.Config{Refresh: time.Nanosecond})
+	for n := range 5 {
+		d := letter(n)
+		d.Collected.Broker = "main"
+		require.NoError(t, w.letters.DeadLetter(t.Context(), d))
+	}
+	refused := 0
+	router, err := collector.NewRouter(collector.RouterConfig{
+		Targets: []collector.Target{{
+			Name: "main", Scheme: "kafka", Redriver: dlq.RedriverFunc(func(_ context.Context, _ envelope.Origin,
+				m *message.Message, _ time.Duration,
+			) error {
+				if m.UUID == "message-4" {
+					refused++ // alone, in the second run
+					return errors.New("too large")
+				}
+				return nil
+			}),
+		}},
+		Store: w.letters.Store(),
+	})
+	require.NoError(t, err)
+	entry, err := w.letters.Manager(router).Redrive(t.Context(), 1, by)
+	require.NoError(t, err)
+	require.Equal(t, dlq.Retrying, entry.Status)
+	one := gather(t, w.registry)
+	require.InDelta(t, 1, one["redrive_dlq_redrives_total{published}"], 0)
+	require.InDelta(t, 1, one["redrive_dlq_redrives_total{succeeded}"], 0)
+	require.InDelta(t, 0, one["redrive_dlq_changes_total{published}"], 0, "the entry was closed before")
+
+	runner, err := redrive.NewRunner(redrive.Config{Store: w.letters.Store(), Redriver: router})
+	require.NoError(t, err)
+	for _, spec := range []redrive.Spec{
+		{Filter: dlq.Filter{IDs: []int64{2, 3, 4}}, CloseOnPublish: true},
+		{Filter: dlq.Filter{IDs: []int64{5}}},
+	} {
+		run, err := runner.StartRun(t.Context(), spec, by)
+		require.NoError(t, err)
+		_, err = runner.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+	}
+	all := gather(t, w.registry)
+	require.InDelta(t, 4, all["redrive_dlq_redrives_total{published}"], 0)
+	require.InDelta(t, 4, all["redrive_dlq_redrives_total{succeeded}"], 0)
+	require.InDelta(t, 4, all["redrive_dlq_resolution_duration_seconds{redrive}"], 0)
+	require.InDelta(t, 4, all["redrive_dlq_changes_total{succeed}"], 0)
+	require.Positive(t, refused)
+	require.InDelta(t, refused, all["redrive_dlq_redrives_total{refused}"], 0)
+	require.InDelta(t, 4+refused, all["redrive_dlq_changes_total{redrive}"], 0)
 }
 
 type broken struct{}

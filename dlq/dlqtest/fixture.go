@@ -185,7 +185,9 @@ func stepOf(run string, at time.Time) redrive.Step {
 
 func (w *world) mustStep(step redrive.Step) redrive.Stepped {
 	w.Helper()
-	return must(w.StepRun(w.Context(), step))(w)
+	stepped := must(w.StepRun(w.Context(), step))(w)
+	require.Len(w, stepped.Changed[driver.ActionRedrive], len(stepped.Claimed))
+	return stepped
 }
 
 // claimAll claims the next items of a run.

@@ -94,6 +94,8 @@ type Stepped struct {
 	Run *Run
 	// Claimed are the claimed entries, without Body, in the order of the claims; the others were skipped.
 	Claimed []dlq.Entry
+	// Changed are the changes of entries by the step, the claims among them.
+	Changed map[driver.Action][]driver.Result
 }
 
 var (
@@ -105,8 +107,8 @@ var (
 
 // Observer is a [dlq.Observer] that is also notified of redrive runs. A [Runner] finds it through its store.
 type Observer interface {
-	// Stepped is called after a step of a redrive run was stored.
-	Stepped(s Step)
+	// Stepped is called after a step of a redrive run was stored, with its result.
+	Stepped(s Step, done Stepped)
 	// Failed is called when the store did not respond; op is step.
 	Failed(op string, err error)
 }
@@ -187,7 +189,7 @@ func (s *runnerStore) StepRun(ctx context.Context, step Step) (Stepped, error) {
 	case err != nil:
 		s.observer.Failed("step", err)
 	default:
-		s.observer.Stepped(step)
+		s.observer.Stepped(step, stepped)
 	}
 	return stepped, err
 }

@@ -150,6 +150,17 @@ func (c *changes) record(by driver.Change, before, after *dlq.Entry) *driver.Aud
 	return &c.audit[len(c.audit)-1]
 }
 
+// results are the recorded changes, with their entries as they are at the end.
+func (c *changes) results() map[driver.Action][]driver.Result {
+	results := map[driver.Action][]driver.Result{}
+	for i := range c.audit {
+		r := &c.audit[i]
+		after := c.changed[c.places[r.EntryID]].after
+		results[r.Action] = append(results[r.Action], driver.Result{ID: r.EntryID, Entry: *after})
+	}
+	return results
+}
+
 // write writes the changes, except the statistics.
 func (c *changes) write(ctx context.Context) error {
 	for _, e := range c.changed {

@@ -48,7 +48,7 @@ func (s *Store) stepRun(ctx context.Context, step redrive.Step) (redrive.Stepped
 		if err := s.saveRun(ctx, tx, run); err != nil {
 			return stepped, err
 		}
-		return redrive.Stepped{Run: &run.Run, Claimed: p.claimed}, p.writeAll(ctx)
+		return redrive.Stepped{Run: &run.Run, Claimed: p.claimed, Changed: p.results()}, p.writeAll(ctx)
 	})
 }
 
