@@ -109,12 +109,13 @@ func (r *request) confirmCauses() error {
 		return err
 	}
 	data.Statuses = driver.From(data.Action.Do)
-	to := r.now().Truncate(time.Second).Add(time.Second)
-	data.Fields = []field{{"to", to.Format(time.RFC3339)}}
+	var frozen dlq.Filter
+	frozen.Freeze(r.now())
+	data.Fields = []field{{"to", frozen.To.Format(time.RFC3339)}}
 	for _, fingerprint := range picked {
 		data.Fields = append(data.Fields, field{"pick", fingerprint})
 	}
-	return r.confirm(&data, ofCauses(picked, data.Action, to))
+	return r.confirm(&data, ofCauses(picked, data.Action, frozen.To))
 }
 
 // ofCauses are the filters of the entries of several causes that died before a time.
