@@ -192,8 +192,8 @@ func integer(value any) (int64, bool) {
 // maxShortString is the longest text of AMQP's short string: properties, header names, exchange, routing key.
 const maxShortString = 255
 
-// short returns a header's value if a property can have it, and otherwise "": a foreign producer's header may be longer,
-// and its message could not be published again.
+// short returns a header's value if a property can have it, and otherwise "": a foreign producer's header may be
+// longer, and its message could not be published again.
 func short(header string) string {
 	if len(header) > maxShortString {
 		return ""

@@ -84,7 +84,8 @@ func TestOperator_RecreatesAQueueWithOtherArguments(t *testing.T) {
 }
 
 // A script recreates a consumer's queues as plain ones, which do not lead back from a retry. The consumer does not read
-// such a queue, because a retry would be lost. It reads on when the retry queue is as planned, with the other one as it is.
+// such a queue, because a retry would be lost. It reads on when the retry queue is as planned, with the other one as it
+// is.
 func TestOperator_RecreatesTheRetryQueueToo(t *testing.T) {
 	t.Parallel()
 	url := services.SharedRabbitMQ(t).VHost(t)

@@ -812,8 +812,8 @@ func TestTooLarge_HeadersMoveBehindThePayload(t *testing.T) {
 	})
 }
 
-// A producer that writes such a message itself restores only what the engine would have moved: neither its state nor the
-// counter of attempts, nor another list.
+// A producer that writes such a message itself restores only what the engine would have moved: neither its state nor
+// the counter of attempts, nor another list.
 func TestTooLarge_ForgedHeadersBehindThePayload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())
@@ -837,10 +837,14 @@ func TestTooLarge_ForgedHeadersBehindThePayload(t *testing.T) {
 		forged, length := message.NewMessage("forged", []byte("payload")), ""
 		for range 5 {
 			headers := [][2][]byte{
-				{[]byte("note"), []byte("n")}, {[]byte(envelope.KeyRetryCount), []byte("0")},
-				{[]byte(envelope.KeyRetryCount), bytes.Repeat([]byte("0"), 300)}, {nil, []byte("x")},
-				{[]byte(envelope.KeyStage), bytes.Repeat([]byte("r"), 300)}, {[]byte(envelope.KeySuspect), []byte("1")},
-				{[]byte(envelope.KeyDelay), []byte("1000")}, {[]byte(envelope.KeyEnclosed), []byte(length)},
+				{[]byte("note"), []byte("n")},
+				{[]byte(envelope.KeyRetryCount), []byte("0")},
+				{[]byte(envelope.KeyRetryCount), bytes.Repeat([]byte("0"), 300)},
+				{nil, []byte("x")},
+				{[]byte(envelope.KeyStage), bytes.Repeat([]byte("r"), 300)},
+				{[]byte(envelope.KeySuspect), []byte("1")},
+				{[]byte(envelope.KeyDelay), []byte("1000")},
+				{[]byte(envelope.KeyEnclosed), []byte(length)},
 			}
 			list, err := json.Marshal(headers)
 			require.NoError(t, err)

@@ -76,7 +76,7 @@ func (l *lot) park(ctx context.Context, o *driver.Outgoing, d time.Duration) err
 		return err
 	}
 	m := o.Message.Copy()
-	disclose(m) // the other broker has room of its own, and does not know the form
+	disclose(m) // the other broker does not restore them
 	for _, h := range o.Extra {
 		m.Metadata[h.Key] = h.Value
 	}

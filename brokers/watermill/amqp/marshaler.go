@@ -37,7 +37,8 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	}
 	for key := range p.Headers {
 		if len(key) > maxShortString {
-			return p, fmt.Errorf("%w: a header's name has %d bytes, AMQP allows %d", brokers.ErrTooLarge, len(key), maxShortString)
+			return p, fmt.Errorf("%w: a header's name has %d bytes, AMQP allows %d",
+				brokers.ErrTooLarge, len(key), maxShortString)
 		}
 		// A CC of another delivery misroutes the message, and one that is a string closes the channel.
 		if envelope.IsBrokerMade(key) || key == "CC" || key == "BCC" {
