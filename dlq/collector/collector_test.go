@@ -219,6 +219,33 @@ func TestCollector_DiesAgain(t *testing.T) {
 	require.Equal(t, 1, all[0].RedriveCount)
 }
 
+// A fast consumer rejects the message again before its batch is confirmed: the confirm closes nothing that waits again.
+func TestRouter_DiesBeforeTheConfirm(t *testing.T) {
+	t.Parallel()
+	letters := newLetters(t)
+	b := newMemory(t, brokers.Config{})
+	deadLetter(t, b, "orders", "", "1")
+	c, _ := start(t, collector.Config{Sink: letters, Sources: []collector.Source{
+		{Broker: "main", Topic: "orders_dlq", Subscriber: b.Subscriber()},
+	}})
+	collected(t, c, 1)
+	dies := func(ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration) error {
+		return letters.DeadLetter(ctx, &envelope.DeadLetter{
+			Message: m, Err: envelope.Error{Message: "still no bank"}, Origin: origin,
+		})
+	}
+	router, err := collector.NewRouter(collector.RouterConfig{
+		Store: letters.Store(), Logger: quiet,
+		Targets: []collector.Target{{Name: "main", Scheme: "mem", Redriver: dlq.RedriverFunc(dies)}},
+	})
+	require.NoError(t, err)
+	_, err = letters.Manager(router).Redrive(t.Context(), entries(t, letters)[0].ID, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	all := entries(t, letters)
+	require.Len(t, all, 1)
+	require.Equal(t, []any{dlq.Pending, "still no bank"}, []any{all[0].Status, all[0].ErrorMessage})
+}
+
 // moody is a sink that fails until it is healed, and counts calls.
 type moody struct {
 	mu    sync.Mutex

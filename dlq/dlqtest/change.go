@@ -28,12 +28,11 @@ func testTransitions(w *world) {
 	legal := map[dlq.Status]map[driver.Action]dlq.Status{
 		dlq.Pending: {
 			driver.ActionRedrive: dlq.Retrying, driver.ActionResolve: dlq.Resolved, driver.ActionDiscard: dlq.Discarded,
-			driver.ActionSucceed: dlq.Resolved, // the late success of a redrive whose claim was released
-			driver.ActionPark:    dlq.Parked,
+			driver.ActionPark: dlq.Parked,
 		},
 		dlq.Parked: {
 			driver.ActionRedrive: dlq.Retrying, driver.ActionResolve: dlq.Resolved, driver.ActionDiscard: dlq.Discarded,
-			driver.ActionSucceed: dlq.Resolved, driver.ActionRestore: dlq.Pending,
+			driver.ActionRestore: dlq.Pending,
 		},
 		dlq.Retrying: {
 			driver.ActionPublished: dlq.Retrying, driver.ActionRelease: dlq.Pending, driver.ActionSucceed: dlq.Resolved,

@@ -1,6 +1,7 @@
 package dlqtest
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -94,6 +95,24 @@ func testSecondDeath(w *world) {
 		})
 	}
 	require.Len(w, w.all(dlq.Filter{}), 1)
+}
+
+// A confirm of the broker closes an entry that waits for its outcome. It is no outcome once the message has died again,
+// which a fast consumer reports before the confirms of the whole batch are recorded.
+func testConfirmAfterDeath(w *world) {
+	list := w.putMany(0, 3)
+	for _, id := range list[:2] {
+		w.put(redriven(w.claim(id, noon.Add(time.Hour)), noon.Add(2*time.Hour), dies("closed")))
+	}
+	w.mustChange(driver.Change{Action: driver.ActionPark, IDs: list[1:2], At: noon.Add(3 * time.Hour)})
+	w.claim(list[2], noon.Add(time.Hour))
+	results := must(w.Change(w.Context(), driver.Change{
+		Action: driver.ActionSucceed, IDs: list, Actor: "redrive", At: noon.Add(4 * time.Hour),
+	}))(w)
+	for i, want := range []dlq.Status{dlq.Pending, dlq.Parked, dlq.Resolved} {
+		require.Equal(w, want, w.get(list[i]).Status)
+		require.Equal(w, want != dlq.Resolved, errors.Is(results[i].Err, dlq.ErrConflict))
+	}
 }
 
 // A late death counts as the latest of its cause even if it does not change the entry's status, because an operator had
@@ -275,7 +294,9 @@ func testAuditOfRun(w *world) {
 		w.mustChange(driver.Change{
 			Action: driver.ActionReleaseByHand, IDs: []int64{id}, At: noon.Add(time.Minute), Note: "no reader",
 		})
-		w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: []int64{id}, At: noon.Add(time.Hour)})
+		w.mustChange(driver.Change{
+			Action: driver.ActionSucceed, IDs: []int64{id}, At: noon.Add(time.Hour), Reports: []driver.Report{{Number: 1}},
+		})
 		records := w.recorded(dlq.AuditFilter{EntryID: id}, dlq.Page{})
 		require.Len(w, records, 3)
 		for _, record := range records {

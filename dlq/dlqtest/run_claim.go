@@ -94,6 +94,25 @@ func testRunSteps(w *world) {
 	w.requireCounts(driver.Counts{Pending: 2, Retrying: 4, Resolved: 4})
 }
 
+// If a publish is the only outcome, a published message that died before the step was recorded is a failure, and its
+// entry waits for a person.
+func testRunClosePublished(w *world) {
+	list := w.putMany(0, 3)
+	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	at := noon.Add(time.Hour)
+	claimed := w.claimAll(r.ID, at, 100)
+	require.Len(w, claimed, 3)
+	w.put(redriven(w.get(list[1]), at.Add(time.Second), dies("closed")))
+	step := stepOf(r.ID, at.Add(time.Minute))
+	step.Published, step.ClosePublished = list, true
+	for range 2 {
+		w.mustStep(step)
+		require.Equal(w, redrive.Counts{Succeeded: 2, Failed: 1}, w.settled(r.ID, step.At))
+	}
+	require.Equal(w, "closed", w.itemsOf(r.ID, redrive.ItemFailed)[0].Detail)
+	w.requireCounts(driver.Counts{Pending: 1, Resolved: 2})
+}
+
 // A claim may add a new revision of the body: either both are stored or neither is.
 func testRunClaimWithBody(w *world) {
 	list := w.putMany(0, 2)
@@ -169,8 +188,8 @@ func testRunKnown(w *world) {
 		closing.Published = append(closing.Published, first.Claimed[i].ID)
 	}
 	w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second)})
-	require.Equal(w, redrive.Counts{Waiting: 30, Claimed: 19, Succeeded: 20, Skipped: 1},
-		w.mustStep(closing).Run.Counts)
+	w.mustStep(closing)
+	require.Equal(w, redrive.Counts{Waiting: 30, Claimed: 19, Succeeded: 20, Skipped: 1}, w.settled(r.ID, at))
 	require.Equal(w, "redrive", w.get(list[3]).ResolvedBy, "its consumer reported first")
 	require.Equal(w, "ana", w.get(list[4]).ResolvedBy)
 

@@ -58,7 +58,8 @@ func From(a Action) []Status {
 	case ActionPublished, ActionRelease, ActionReleaseByHand:
 		return []Status{Retrying}
 	case ActionSucceed:
-		// PENDING and PARKED as well: the message of a redrive that timed out may succeed after its claim was released.
+		// PENDING and PARKED with a report: the message of a redrive that timed out may succeed after its claim was
+		// released.
 		return []Status{Retrying, Pending, Parked}
 	case ActionRestore:
 		return []Status{Resolved, Discarded, Parked}
@@ -240,7 +241,9 @@ func (c *Change) legal(e *Entry) bool {
 	case ActionResolve, ActionDiscard, ActionPark:
 		return from || e.Overdue(c.At)
 	case ActionSucceed:
-		// A success reported a second time, after a restore, is ignored.
+		// Without a report only an outstanding redrive succeeds: the message may have died again before its batch was
+		// confirmed. A success reported a second time, after a restore, is ignored.
+		from = from && (c.Reports != nil || e.Status == Retrying)
 		return from && c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
 	default:
 		return from

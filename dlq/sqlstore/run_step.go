@@ -73,18 +73,21 @@ func (p *stepping) published(ctx context.Context) error {
 	}
 	c := p.action(driver.ActionSucceed)
 	c.Note = "published; no outcome is awaited"
+	var closed, changed []int64 // changed since their claim, for example by another death: SettleRun sees how
 	for _, id := range ids {
-		e := entries[id]
-		if e == nil || e.Run != p.run.ID || e.Status != dlq.Retrying {
-			continue // closed already, by a late outcome
+		if e := entries[id]; e != nil && e.Run == p.run.ID {
+			if after, err := c.Apply(*e); err == nil {
+				p.record(c, e, &after)
+				closed = append(closed, id)
+				continue
+			}
 		}
-		after, err := c.Apply(*e)
-		if err != nil {
-			continue
-		}
-		p.record(c, e, &after)
+		changed = append(changed, id)
 	}
-	return p.moveItems(ctx, ids, redrive.ItemClaimed, redrive.ItemSucceeded)
+	if err := p.moveItems(ctx, closed, redrive.ItemClaimed, redrive.ItemSucceeded); err != nil {
+		return err
+	}
+	return p.moveItems(ctx, changed, redrive.ItemClaimed, redrive.ItemOut)
 }
 
 func (p *stepping) released(ctx context.Context) error {
