@@ -2,6 +2,7 @@ package dlqtest
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"strings"
@@ -120,6 +121,33 @@ func testHostileEntry(w *world) {
 	receipts := must(w.Import(w.Context(), dlq.By{Actor: "ana\x00", Note: "\xff" + trace}, noon,
 		driver.Exported{Entry: *hostile(2), Bodies: []dlq.Body{*e.Body}}))(w)
 	require.Equal(w, driver.Stored, receipts[0].Result)
+}
+
+// A record of Kafka and a header have any time that a producer writes. A letter with one that no calendar has is
+// stored, spooled, listed and exported.
+func testHostileTime(w *world) {
+	var exports []driver.Exported
+	for n, year := range []int{-1, 10_000, 292_000} {
+		at := time.Date(year, time.May, 1, 0, 0, 0, 0, time.UTC)
+		e := letter(n, func(d *envelope.DeadLetter) { d.Origin.Timestamp, d.FirstFailure = at, at })
+		must(json.Marshal(e.Detail()))(w)
+		require.Equal(w, e.CreatedAt, w.get(w.put(e)[0].ID).FirstFailureAt)
+		foreign := letter(10 + n)
+		for _, field := range foreign.Times() {
+			*field = at
+		}
+		w.put(foreign)
+		imported := *foreign
+		imported.Key[0]++
+		exports = append(exports, driver.Exported{Entry: imported, Bodies: []dlq.Body{*foreign.Body}})
+	}
+	must(w.Import(w.Context(), dlq.By{Actor: "ana"}, noon, exports...))(w)
+	list := w.all(dlq.Filter{})
+	require.Len(w, list, 9)
+	for i := range list {
+		must(json.Marshal(list[i].Wire()))(w)
+		require.Equal(w, []bool{true, true}, []bool{list[i].Origin.Timestamp.IsZero(), list[i].SucceededAt.IsZero()})
+	}
 }
 
 // Every column of an entry is stored and read back.

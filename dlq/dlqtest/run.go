@@ -31,6 +31,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"ExactBytes", testExactBytes},
 		{"HostileText", testHostileText},
 		{"HostileEntry", testHostileEntry},
+		{"HostileTime", testHostileTime},
 		{"EveryField", testEveryField},
 		{"PutTwiceIsOneEntry", testPutTwice},
 		{"PutTwiceInOneCall", testPutTwiceInOneCall},

@@ -100,10 +100,29 @@ func (e *Entry) Names() []*string {
 	}
 }
 
-// Clean makes every text of an entry valid for the columns of any database: UTF-8, without NUL, bounded. What it cuts
-// or replaces is still in the headers and the payload, which are bytes. Stores call it, because captures, spools,
-// imports and collectors all end there.
+// Times are the entry's times. The first five are never zero in a store.
+func (e *Entry) Times() []*time.Time {
+	return []*time.Time{
+		&e.CreatedAt, &e.FirstFailureAt, &e.DiedAt, &e.LastSeenAt, &e.ChangedAt,
+		&e.Origin.Timestamp, &e.LeaseUntil, &e.LastRedriveAt, &e.SucceededAt, &e.ResolvedAt,
+	}
+}
+
+// Clean makes every text of an entry valid for the columns of any database (UTF-8, without NUL, bounded), and replaces
+// times that MySQL or JSON does not have. What it cuts or replaces is still in the headers and the payload, which are
+// bytes. Stores call it, because captures, spools, imports and collectors all end there.
 func (e *Entry) Clean() {
+	for i, t := range e.Times() {
+		switch year := t.UTC().Year(); {
+		case t.IsZero() || year >= 1000 && year <= 9999:
+		case i == 0:
+			*t = time.Now().UTC().Truncate(time.Microsecond)
+		case i < 5:
+			*t = e.CreatedAt
+		default:
+			*t = time.Time{}
+		}
+	}
 	for _, name := range e.Names() {
 		*name = text.Clean(*name, text.MaxName)
 	}
