@@ -8,8 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"strconv"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/wire"
@@ -97,24 +98,22 @@ func (o *options) capture(d *envelope.DeadLetter) *Entry {
 	e.Cause = Normalize(e.ErrorMessage)
 	e.Fingerprint = Fingerprint(e.Handler, e.ErrorClass, e.ErrorCode, e.ErrorMessage)
 	e.ChangedBy = e.DiedBy()
-	e.RedriveOf, e.DeathRedrive = redriveOf(d.Message.Metadata)
+	e.RedriveOf, e.DeathRedrive = redriveOf(d.Message)
 	e.RedriveCount = e.DeathRedrive
 	e.Key = keyOf(&d.Origin, d.Handler, env.MessageID(), env.Data(), e.DeathRedrive)
 	return e
 }
 
 // redriveOf reads which entry a redriven message belongs to and which of its redrives this was. Invalid headers are
-// treated as not redriven: a separate dead letter is the safe choice.
-func redriveOf(headers map[string]string) (entry int64, redrive int) {
-	entry, err := driver.ParseID(headers[envelope.KeyRedriveID])
-	if err != nil {
+// treated as not redriven: a separate dead letter is the safe choice. So is the last number that can be read, because
+// the redrive after it could not be recognized.
+func redriveOf(m *message.Message) (entry int64, redrive int) {
+	entry, err := driver.ParseID(m.Metadata[envelope.KeyRedriveID])
+	n := envelope.RedriveCount(m)
+	if err != nil || n == 0 || n == envelope.MaxRetryCount {
 		return 0, 0
 	}
-	n, err := strconv.ParseUint(headers[envelope.KeyRedriveCount], 10, 31)
-	if err != nil || n == 0 {
-		return 0, 0
-	}
-	return entry, int(n)
+	return entry, n
 }
 
 // stamp converts a time to what a store keeps; a dead letter without one died now.

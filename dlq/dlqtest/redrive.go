@@ -214,6 +214,20 @@ func testCopiedHeaders(w *world) {
 	require.Equal(w, dlq.Retrying, w.get(id).Status)
 }
 
+// Anyone can write a redrive's number. One that no redrive has says nothing, also where its entry is unknown; the entry
+// can be redriven, and its success is found.
+func testForgedNumber(w *world) {
+	for n, number := range []string{"1000000", "1000001", "2147483647"} {
+		id := w.put(letter(n, header(envelope.KeyRedriveID, "4711"), header(envelope.KeyRedriveCount, number)))[0].ID
+		require.Zero(w, w.get(id).RedriveCount, number)
+		m := dlq.RedriveMessage(w.claim(id, noon.Add(time.Hour)))
+		w.mustChange(driver.Change{
+			Action: driver.ActionSucceed, IDs: []int64{id}, At: noon.Add(2 * time.Hour),
+			Reports: []driver.Report{{Number: envelope.RedriveCount(m)}},
+		})
+	}
+}
+
 // If the body has changed in between, it is stored as a new revision in addition to the original.
 func testChangedBody(w *world) {
 	id := w.put(letter(1))[0].ID

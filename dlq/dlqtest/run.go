@@ -49,6 +49,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"ConfirmAfterDeath", testConfirmAfterDeath},
 		{"ResentAfterItWasClosed", testResent},
 		{"CopiedRedriveHeaders", testCopiedHeaders},
+		{"ForgedRedriveNumber", testForgedNumber},
 		{"ChangedBodyIsKept", testChangedBody},
 		{"LeaseExpires", testLease},
 		{"ManualRelease", testManualRelease},
