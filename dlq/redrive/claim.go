@@ -72,8 +72,11 @@ const maxPace = time.Hour
 // paced returns how many of n messages the rate allows now; when it allows none, until is when it will.
 func (d *runDriver) paced(now time.Time, n int64) (allowed int64, until time.Time) {
 	limit := rate.Limit(d.run.Spec.Rate)
-	if limit == 0 || n <= 0 {
+	switch {
+	case limit == 0:
 		d.limiter = nil
+		return n, time.Time{}
+	case n <= 0: // the limiter is kept: a new one would allow a burst
 		return n, time.Time{}
 	}
 	if d.limiter == nil || d.limiter.Limit() != limit {

@@ -55,6 +55,29 @@ func TestRun_Canary(t *testing.T) {
 	})
 }
 
+// Neither a limit of outstanding messages nor a canary makes a run faster than its rate.
+func TestRun_RateWithOtherLimits(t *testing.T) {
+	t.Parallel()
+	for name, spec := range map[string]redrive.Spec{
+		"outstanding": {MaxOut: 1}, "canary": {Canary: []int{1, 1, 1, 1, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m, _ := operated(t, 20, &consumer{})
+				began := time.Now()
+				spec.Rate = 1
+				run, err := m.StartRun(t.Context(), spec, ana)
+				require.NoError(t, err)
+				run, err = m.Drive(t.Context(), run.ID)
+				require.NoError(t, err)
+				require.Equal(t, redrive.Counts{Succeeded: 20}, run.Counts)
+				require.GreaterOrEqual(t, time.Since(began), 19*time.Second)
+			})
+		})
+	}
+}
+
 // One failure in a canary of two is more than the bound, though it is not a sample.
 func TestRun_CanaryStops(t *testing.T) {
 	t.Parallel()
