@@ -214,6 +214,20 @@ func testCopiedHeaders(w *world) {
 	require.Equal(w, dlq.Retrying, w.get(id).Status)
 }
 
+// The death of a redrive that an operator stopped waiting for does not revert an edit made since.
+func testLateDeathKeepsEdit(w *world) {
+	id := w.put(letter(1))[0].ID
+	sent := w.claim(id, noon.Add(time.Hour))
+	at := noon.Add(2 * time.Hour)
+	w.mustChange(driver.Change{Action: driver.ActionReleaseByHand, IDs: []int64{id}, Note: "no reader", At: at})
+	body := &dlq.Body{Payload: []byte("edited")}
+	body.Rehash()
+	must(w.Revise(w.Context(), driver.Revision{EntryID: id, Body: body, Actor: "ana", At: at}))(w)
+	require.Equal(w, driver.DiedAgain, w.put(redriven(sent, at.Add(time.Minute)))[0].Result)
+	got := w.get(id)
+	require.Equal(w, []any{1, "edited"}, []any{got.Revision, string(got.Body.Payload)})
+}
+
 // Anyone can write a redrive's number. One that no redrive has says nothing, also where its entry is unknown; the entry
 // can be redriven, and its success is found.
 func testForgedNumber(w *world) {

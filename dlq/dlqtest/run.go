@@ -51,6 +51,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"CopiedRedriveHeaders", testCopiedHeaders},
 		{"ForgedRedriveNumber", testForgedNumber},
 		{"ChangedBodyIsKept", testChangedBody},
+		{"LateDeathKeepsEdit", testLateDeathKeepsEdit},
 		{"LeaseExpires", testLease},
 		{"ManualRelease", testManualRelease},
 		{"AuditOfRun", testAuditOfRun},

@@ -302,16 +302,14 @@ func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 	return nil
 }
 
-// keepBody adds a revision when the message that died again differs from the stored one.
+// keepBody adds a revision when the message that died again differs from every stored one. A late death of an earlier
+// redrive has an earlier revision: a new one of it would revert an edit.
 func (p *putting) keepBody(ctx context.Context, e *dlq.Entry, died *dlq.Body) error {
-	var digest []byte
-	err := p.store.queryRow(ctx, p.tx, "SELECT payload_sha256 FROM dlq_bodies WHERE entry_id = ? AND revision = ?", e.ID,
-		e.Revision).Scan(&digest)
-	if err != nil {
-		return fmt.Errorf("body of entry %d: %w", e.ID, err)
-	}
-	if bytes.Equal(digest, died.SHA256[:]) {
-		return nil
+	var kept bool
+	err := p.store.queryRow(ctx, p.tx, "SELECT EXISTS (SELECT 1 FROM dlq_bodies WHERE entry_id = ?"+
+		" AND payload_sha256 = ?)", e.ID, died.SHA256[:]).Scan(&kept)
+	if err != nil || kept {
+		return err
 	}
 	return p.store.addRevision(ctx, p.tx, e, died)
 }
