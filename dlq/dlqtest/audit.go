@@ -164,6 +164,21 @@ func testUnarchive(w *world) {
 	require.Empty(w, back, "restored entries are no longer in the archive")
 }
 
+// A delivery may be in the archive twice: purged, dead again, and purged again. One of them comes back.
+func testUnarchiveSameDelivery(w *world) {
+	s := optional[driver.ArchiveStore](w)
+	var list []int64
+	for round := range 3 {
+		at := noon.Add(time.Duration(round) * time.Hour)
+		list = append(list, w.put(letter(1))[0].ID, w.put(letter(2 + round))[0].ID)
+		w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[2*round:], At: at})
+		w.purge(at.Add(time.Minute), at)
+	}
+	back := must(s.Unarchive(w.Context(), dlq.By{Actor: "ana"}, noon.Add(9*time.Hour), list...))(w)
+	require.Equal(w, []int64{list[0], list[1], list[3], list[5]}, back)
+	require.Empty(w, must(s.Unarchive(w.Context(), dlq.By{Actor: "ana"}, noon.Add(9*time.Hour), list...))(w))
+}
+
 // The original message survives editing, purging and restoring its entry, and the retention period of a restored entry
 // starts over.
 func testUnarchiveRevisions(w *world) {

@@ -79,6 +79,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Database) {
 		{"Purge", testPurge},
 		{"PurgeRefusesInvalidCalls", testPurgeRefuses},
 		{"Unarchive", testUnarchive},
+		{"UnarchiveSameDelivery", testUnarchiveSameDelivery},
 		{"UnarchiveRevisions", testUnarchiveRevisions},
 		{"Retention", testRetention},
 		{"IDsAreNotReused", testIDsNotReused},

@@ -182,8 +182,8 @@ func TestStatements_Golden(t *testing.T) {
 		t.Run(string(d.name()), func(t *testing.T) {
 			few, full := goldenLetter(1, false), goldenLetter(2, true)
 			r := &recorder{rows: map[string][]sqldriver.Value{
-				"SELECT id FROM " + d.archive(): {int64(7)},
-				"INSERT INTO dlq_keys":          {int64(2), full.Key[:]},
+				"SELECT min(id) FROM " + d.archive(): {int64(7)},
+				"INSERT INTO dlq_keys":               {int64(2), full.Key[:]},
 			}}
 			db := sql.OpenDB(r)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })

@@ -129,12 +129,12 @@ func (s *Store) Unarchive(ctx context.Context, by dlq.By, at time.Time, ids ...i
 	})
 }
 
-// unarchiveSome copies archived entries whose key is free, and removes them from the archive.
+// unarchiveSome copies archived entries whose key is free, the first with each key, and removes them from the archive.
 func (s *Store) unarchiveSome(ctx context.Context, tx *sql.Tx, in string, args []any) ([]int64, error) {
 	keys, _ := s.dialect.keys()
 	archive := s.dialect.archive()
-	ids, err := sqldb.Column[int64](s.query(ctx, tx, "SELECT id FROM "+archive+" WHERE "+in+
-		" AND NOT EXISTS (SELECT 1 FROM "+keys+" k WHERE k.dedup_key = "+archive+".dedup_key)", args...))
+	ids, err := sqldb.Column[int64](s.query(ctx, tx, "SELECT min(id) FROM "+archive+" WHERE "+in+
+		" AND NOT EXISTS (SELECT 1 FROM "+keys+" k WHERE k.dedup_key = "+archive+".dedup_key) GROUP BY dedup_key", args...))
 	if err != nil {
 		return nil, err
 	}
