@@ -24,7 +24,9 @@ func (r *Rules) Entry(e wire.Entry) wire.Entry {
 	if e.Cause+e.Handler+e.ErrorClass != cause {
 		e.Fingerprint = fingerprint(string(e.Handler), string(e.ErrorClass), string(e.Cause))
 	}
-	e.MessageKey = r.Payload("", e.MessageKey)
+	if e.MessageKey = r.Payload("", e.MessageKey); len(e.MessageKey) > 0 && r.fields["message_key"] {
+		e.MessageKey = []byte(Mask)
+	}
 	e.Key, e.Size = nil, 0
 	return e
 }
@@ -182,7 +184,7 @@ func (r *Rules) Audit(a wire.AuditRecord) wire.AuditRecord {
 			a.Detail[name] = Mask
 			continue
 		}
-		a.Detail[name] = r.Text(value)
+		a.Detail[name] = r.Field(name, value)
 	}
 	return a
 }

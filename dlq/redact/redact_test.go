@@ -303,3 +303,20 @@ func TestEntry_FieldsFromHiddenHeaders(t *testing.T) {
 		})
 	}
 }
+
+// What a hidden header has is nowhere else: in no other field, not in base64, and not in the audit log.
+func TestDetail_HiddenHeadersElsewhere(t *testing.T) {
+	t.Parallel()
+	r := rules(t, redact.Config{Headers: []string{"x-message-id", "X-Kafka-Key", "x-exchange", "content-type"}})
+	shown := r.Detail(wire.EntryDetail{
+		Entry: wire.Entry{EventID: "42", MessageKey: []byte("42"), Exchange: "42", Topic: "orders"},
+		Body:  wire.Body{UUID: "42", ContentType: "42"},
+	})
+	require.Equal(t, wire.Entry{
+		EventID: redact.Mask, MessageKey: []byte(redact.Mask), Exchange: redact.Mask, Topic: "orders",
+	}, shown.Entry)
+	require.Equal(t, []wire.Text{redact.Mask, redact.Mask}, []wire.Text{shown.Body.UUID, shown.Body.ContentType})
+	require.Empty(t, r.Entry(wire.Entry{}).MessageKey)
+	audit := r.Audit(wire.AuditRecord{Detail: map[string]string{"event_id": "42", "revision": "3"}})
+	require.Equal(t, map[string]string{"event_id": redact.Mask, "revision": "3"}, audit.Detail)
+}

@@ -75,11 +75,15 @@ func New(cfg Config) (*Rules, error) {
 	}
 	r.fields = map[string]bool{
 		"event_id":       r.hidesAny(envelope.KeyMessageID, envelope.KeyAMQPMessageID),
+		"uuid":           r.hidesAny(envelope.KeyMessageID, envelope.KeyAMQPMessageID), // mostly the same
 		"event_type":     r.hidesAny(envelope.EventKeys()...),
 		"source_table":   r.hidesAny("source_table"),
 		"source_id":      r.hidesAny("source_id"),
 		"correlation_id": r.hidesAny(envelope.KeyCorrelationID, envelope.KeyAMQPCorrelationID),
+		"exchange":       r.hidesAny(envelope.KeyExchange),
 		"routing_key":    r.hidesAny(envelope.KeyRoutingKey),
+		"message_key":    r.hidesAny(envelope.KeyKafkaKey),
+		"content_type":   r.hidesAny(envelope.KeyContentType),
 		"trace_id":       r.hidesAny(envelope.KeyTraceParent), // only searched for
 	}
 	return &r, nil
