@@ -77,7 +77,7 @@ func (r *Run) Progress(now time.Time) Progress {
 		p.Rate = float64(p.Done-r.Baseline.Done()) / seconds
 	}
 	if p.Rate > 0 && r.State == Running {
-		p.Left = wire.Seconds(float64(p.Total-p.Done) / p.Rate * float64(time.Second))
+		p.Left = wire.SecondsOf(float64(p.Total-p.Done) / p.Rate)
 	}
 	return p
 }

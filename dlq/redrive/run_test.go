@@ -127,3 +127,13 @@ func TestNewRunner_BadConfig(t *testing.T) {
 		require.ErrorContains(t, err, what)
 	}
 }
+
+// The rest of a run that has almost no rate takes very long.
+func TestRun_ProgressOfATinyRate(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, time.May, 4, 3, 2, 1, 0, time.UTC)
+	run := redrive.Run{Run: wire.Run{
+		State: redrive.Running, ResumedAt: began, Counts: redrive.Counts{Waiting: 1_000_000_000, Succeeded: 1},
+	}}
+	require.Positive(t, run.Progress(began.Add(100*24*time.Hour)).Left)
+}

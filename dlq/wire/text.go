@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"maps"
+	"math"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -79,6 +80,12 @@ func (h *Headers) UnmarshalJSON(data []byte) error {
 // Seconds is a duration that is a number of seconds in JSON.
 type Seconds time.Duration
 
+// SecondsOf is the duration of this many seconds; of too many, the longest one.
+func SecondsOf(seconds float64) Seconds {
+	longest := math.Nextafter(1<<63, 0) // a conversion of more may have the other sign
+	return Seconds(min(max(seconds*float64(time.Second), -longest), longest))
+}
+
 // Duration is the duration.
 func (s Seconds) Duration() time.Duration { return time.Duration(s) }
 
@@ -89,6 +96,6 @@ func (s Seconds) MarshalJSON() ([]byte, error) { return json.Marshal(s.Duration(
 func (s *Seconds) UnmarshalJSON(data []byte) error {
 	var seconds float64
 	err := json.Unmarshal(data, &seconds)
-	*s = Seconds(seconds * float64(time.Second))
+	*s = SecondsOf(seconds)
 	return err
 }

@@ -57,7 +57,7 @@ func (a *API) mute(ctx context.Context, in *muteInput) (*wire.Mute, error) {
 	if err := a.visible(ctx).SearchGroups(ctx, &dlq.GroupQuery{Fingerprint: in.Fingerprint}); err != nil {
 		return nil, err
 	}
-	return a.cfg.Manager.Mute(ctx, in.Fingerprint, time.Duration(body.Seconds*float64(time.Second)),
+	return a.cfg.Manager.Mute(ctx, in.Fingerprint, wire.SecondsOf(body.Seconds).Duration(),
 		by(ctx, body.Note.Note))
 }
 
