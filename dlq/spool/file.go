@@ -134,7 +134,10 @@ func keepTorn(dir, segmentPath string, torn []byte) error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-const linePrefix = 8 + 1
+const (
+	linePrefix = 8 + 1
+	maxTries   = 100 // to find a line in a damaged one
+)
 
 var (
 	errLineFeed = errors.New("spool: the data has a line feed in it")
@@ -171,16 +174,18 @@ func decodeLine(line []byte) ([]byte, error) {
 }
 
 // decodeLines checks a line and, if it is damaged, looks for intact lines in it: the damage may have been a line feed.
-// It returns their data, and whether the whole line was intact.
+// It returns their data, and whether the whole line was intact. It tries few places, since a payload may have a million
+// of them, and a damaged line is kept for a person anyway.
 func decodeLines(line []byte) (data [][]byte, good bool) {
 	if whole, err := decodeLine(line); err == nil {
 		return [][]byte{whole}, true
 	}
 	start := 0
-	for i := 1; i+linePrefix < len(line); i++ {
+	for i, tries := 1, 0; i+linePrefix < len(line) && tries < maxTries; i++ {
 		if line[i+linePrefix-1] != ' ' || line[i+linePrefix] != '{' || !isChecksum(line[i:i+linePrefix-1]) {
 			continue // before the checks of both parts, which read all of them
 		}
+		tries++
 		// A line may begin at i. The one before it ends one byte earlier, where its line feed was.
 		if head, err := decodeLine(line[start : i-1]); err == nil {
 			data = append(data, head)
