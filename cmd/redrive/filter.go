@@ -94,11 +94,21 @@ func (*filterFlags) complete(a *app, cmd *cobra.Command) {
 	}
 }
 
+// withFilter begins the usage of a flag that has no meaning for ids.
+const withFilter = "with a filter: "
+
 // idsOrFilter requires ids or a filter, and never selects everything by omission.
-func (f *filterFlags) idsOrFilter(cmd *cobra.Command, args []string) error {
+func (f *filterFlags) idsOrFilter(cmd *cobra.Command, args []string) (err error) {
 	switch given := slices.ContainsFunc(f.names, cmd.Flags().Changed); {
 	case len(args) > 0 && given:
 		return usagef("give ids or a filter, not both")
+	case len(args) > 0:
+		cmd.Flags().Visit(func(flag *pflag.Flag) {
+			if strings.HasPrefix(flag.Usage, withFilter) {
+				err = usagef("--%s needs a filter: with ids it would be ignored", flag.Name)
+			}
+		})
+		return err
 	case len(args) == 0 && !given:
 		return usagef("which ones? Give ids, or a filter such as --topic orders (--status pending selects all that wait)")
 	default:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -164,4 +165,42 @@ func TestGroups_AnswerSlips(t *testing.T) {
 		require.Contains(t, stderr, "did you mean redrive "+cmd.Name()+" "+below+"?")
 	}
 	require.Equal(t, 6, groups)
+}
+
+// Ids that are redriven are sent as they are to where they came from: a flag that only a run knows is refused, and not
+// ignored.
+func TestIDs_RefuseFlagsOfAFilter(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	seed(t, "dead.db")
+	seedQueue(t, "queue.db")
+	t.Setenv("REDRIVE_STORE", "dead.db")
+	t.Setenv("REDRIVE_BROKER", "sqlite:queue.db")
+	values := map[string]string{"canary": "1,10", "outcome-timeout": "1h", "transform": ".total=99", "stop-above": "0.5"}
+	tried := 0
+	for _, cmd := range (&app{}).dlqCommand().Commands() {
+		if !strings.Contains(cmd.Use, "[ID...]") {
+			continue
+		}
+		shared := choosing()
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if shared.Lookup(f.Name) != nil || f.Name == "status" || f.Name == "rate" || f.Name == "dry-run" {
+				return // those of the filter itself are refused, too; the others are for ids as well
+			}
+			given := "--" + f.Name
+			if f.NoOptDefVal == "" {
+				given += "=" + cmp.Or(values[f.Name], "1")
+			}
+			for _, more := range []string{"--yes", "--dry-run"} {
+				code, stdout, stderr := command(t, "dlq", cmd.Name(), "1", given, more)
+				require.Equal(t, exitUsage, code, "%s: %s%s", given, stdout, stderr)
+				require.Contains(t, stderr, "--"+f.Name+" needs a filter", given)
+			}
+			tried++
+		})
+	}
+	require.GreaterOrEqual(t, tried, 10)
+	code, stdout, stderr := command(t, "dlq", "list", "--status", "pending", "--jq", "length")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, "5\n", stdout)
 }

@@ -56,23 +56,23 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	flags.Float64Var(&f.spec.Rate, "rate", 0, "messages a second at most; 0 is as fast as possible (default redrive.rate of "+
 		"the configuration)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be sent, and send nothing")
-	flags.Int64Var(&f.spec.Limit, "limit", 0, "with a filter: at most this many, the oldest first")
+	flags.Int64Var(&f.spec.Limit, "limit", 0, withFilter+"at most this many, the oldest first")
 	flags.IntSliceVar(&f.spec.Canary, "canary", nil,
-		"with a filter: sizes of first steps, each of which waits for its outcomes: 1,10,100")
-	flags.IntVar(&f.spec.MaxOut, "max-out", 0, "with a filter: at most this many sent and without an outcome (default 10000; -1 for "+
+		withFilter+"sizes of first steps, each of which waits for its outcomes: 1,10,100")
+	flags.IntVar(&f.spec.MaxOut, "max-out", 0, withFilter+"at most this many sent and without an outcome (default 10000; -1 for "+
 		"no bound)")
 	flags.Float64Var(&f.spec.Stop.Share, "stop-above", 0.1,
-		"with a filter: stop when the share of failures is above this; 1 never stops")
-	flags.StringVar(&f.spec.ID, "id", "", "with a filter: id of the run, so that starting it twice is refused (default a new "+
+		withFilter+"stop when the share of failures is above this; 1 never stops")
+	flags.StringVar(&f.spec.ID, "id", "", withFilter+"id of the run, so that starting it twice is refused (default a new "+
 		"UUID)")
 	flags.StringVar(&f.spec.JQ, "transform", "",
-		"with a filter: jq expression that changes each payload; the original is kept")
-	flags.StringVar(&f.spec.Target, "target", "", "with a filter: name of a destination other than the message's origin")
+		withFilter+"jq expression that changes each payload; the original is kept")
+	flags.StringVar(&f.spec.Target, "target", "", withFilter+"name of a destination other than the message's origin")
 	flags.Var((*age)(&f.spec.OutcomeTimeout), "outcome-timeout",
-		"with a filter: how long a consumer may take to report (default 1h)")
+		withFilter+"how long a consumer may take to report (default 1h)")
 	flags.BoolVar(&f.spec.CloseOnPublish, "close-on-publish", false,
-		"with a filter: the broker's confirm is outcome enough, for consumers that do not report")
-	flags.BoolVar(&f.detach, "detach", false, "with a filter: start the run and leave it to redrive serve")
+		withFilter+"the broker's confirm is outcome enough, for consumers that do not report")
+	flags.BoolVar(&f.detach, "detach", false, withFilter+"start the run and leave it to redrive serve")
 	return cmd
 }
 
