@@ -104,9 +104,13 @@ message be handled after all, its outcome still counts.`,
 
 // changeAll changes what a filter selects.
 func (a *app) changeAll(ctx context.Context, m *api, v *verb, filter wire.Filter) error {
+	a.freeze(ctx, &filter)
 	left := func(ctx context.Context) (int64, error) { return m.count(ctx, filter) }
 	n, err := left(ctx)
-	if err != nil {
+	if err == nil && n == 0 {
+		a.hint("no dead letters match")
+	}
+	if err != nil || n == 0 {
 		return err
 	}
 	if err := a.confirm(string(v.do), n); err != nil {
@@ -131,6 +135,16 @@ func (a *app) changeAll(ctx context.Context, m *api, v *verb, filter wire.Filter
 		return &codedError{exitPartial, fmt.Sprintf("%d could not be %s", done.Refused, v.past)}
 	}
 	return err
+}
+
+// freeze keeps what dies after the count out of a change. A server's time is unknown: a clock here that is behind it
+// leaves the latest dead letters out of the count and of the change alike.
+func (a *app) freeze(ctx context.Context, filter *wire.Filter) {
+	now := time.Now()
+	if a.letters != nil {
+		now = driver.Now(ctx, a.letters.Store())
+	}
+	filter.Freeze(now)
 }
 
 // shrunk is how many of n are not left after an interruption, which an interrupted request cannot report.

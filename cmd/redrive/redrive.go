@@ -133,6 +133,7 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 	}
 	spec := f.spec
 	spec.Filter, spec.Rate = f.filter.selected, f.speed(a)
+	a.freeze(ctx, &spec.Filter)
 	preview, err := looker.PreviewRun(ctx, spec, 0)
 	if err != nil {
 		return err

@@ -5,14 +5,20 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // serveSeed runs a server on the store dead.db and the queue queue.db of a session, and returns its address.
@@ -214,4 +220,51 @@ func TestRemote_Transfer(t *testing.T) {
 	code, _, stderr = command(t, "dlq", "import", "damaged.jsonl")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "line 1: invalid request")
+}
+
+// A message that dies between the count and the change was neither counted nor confirmed, so it is not changed. When
+// the count is 0, no change is sent.
+func TestChange_OnlyTheCounted(t *testing.T) {
+	hermetic(t)
+	for _, verb := range [][]string{{"park"}, {"redrive", "--id", "counted", "--detach"}} {
+		t.Run(verb[0], func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			seed(t, "dead.db")
+			seedQueue(t, "queue.db")
+			target, err := url.Parse(serveSeed(t, ""))
+			require.NoError(t, err)
+			forward, changes := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}, 0
+			between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/api/v1/entries/bulk" || r.URL.Path == "/api/v1/runs" && r.Method == http.MethodPost {
+					changes++
+					late(t, "dead.db")
+				}
+				forward.ServeHTTP(w, r)
+			}))
+			t.Cleanup(between.Close)
+			do := func(topic string) string {
+				args := append([]string{"dlq"}, append(verb, "--server", between.URL, "--yes", "--topic", topic)...)
+				code, stdout, stderr := command(t, args...)
+				require.Equal(t, exitOK, code, stderr)
+				return stdout + stderr
+			}
+			require.Contains(t, do("nothing"), "no dead letters match")
+			require.Zero(t, changes)
+			require.Contains(t, do("orders"), map[string]string{"park": "4 parked", "redrive": "4 waiting"}[verb[0]])
+			require.Equal(t, 1, changes)
+		})
+	}
+}
+
+// late stores a dead letter of the topic orders that dies later than now.
+func late(t *testing.T, path string) {
+	t.Helper()
+	letters, err := dlq.Open(t.Context(), "sqlite:"+path, dlq.WithoutSpool())
+	require.NoError(t, err)
+	_, err = letters.Store().Put(t.Context(), dlq.NewEntry(&envelope.DeadLetter{
+		Message: message.NewMessage("late", nil), Origin: envelope.Origin{Topic: "orders", Consumer: "billing"},
+		At: time.Now().Add(time.Minute),
+	}))
+	require.NoError(t, err)
+	require.NoError(t, letters.Close())
 }
