@@ -113,7 +113,7 @@ func comparisonOfUse(t *testing.T) map[string]func() {
 		"watching": func() { // runs watch of a stopped run: integration/command, TestTerminal_WatchesARunThatStops
 			shows(t, exitOK, "dlq redrive --handler pay --detach --yes --id watched")
 			shows(t, exitOK, "runs pause watched")
-			shows(t, exitOK, "runs watch watched", "to continue: redrive runs resume watched")
+			shows(t, exitPartial, "runs watch watched", "to continue: redrive runs resume watched")
 			shows(t, exitOK, "dlq tail --follow=false -n 2", "orders")
 		},
 		"Ctrl-C": func() { // and TestRedrive_InterruptAndResume; TestTerminal_InterruptAdjustResume

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -98,9 +100,10 @@ func TestRuns_WatchEndsWithTheNextCommand(t *testing.T) {
 	require.Contains(t, stderr.String(), "interrupted, but run night continues without you; redrive runs watch "+
 		"night shows it again")
 	typed("runs", "pause", "night")
-	said := typed("runs", "watch", "night")
-	require.Contains(t, said, "run night: paused")
-	require.Contains(t, said, "to continue: redrive runs resume night")
+	out.Reset()
+	require.Equal(t, exitPartial, play1(t, []string{"runs", "watch", "night", "--store", store}, &out, &faults))
+	require.Contains(t, out.String(), "run night: paused")
+	require.Contains(t, faults.String(), "to continue: redrive runs resume night")
 }
 
 func play1(t *testing.T, args []string, out, faults *bytes.Buffer) int {
@@ -165,3 +168,20 @@ func TestOutput_Closed(t *testing.T) {
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// 0 means that everything was done, or that a second person is to approve it: a run that someone else paused or
+// cancelled has left the rest unsent.
+func TestRuns_ExitCodes(t *testing.T) {
+	for _, state := range redrive.States() {
+		for _, failed := range []int64{0, 1} {
+			want := exitPartial
+			if state == redrive.AwaitingApproval || state == redrive.Completed && failed == 0 {
+				want = exitOK
+			}
+			a := &app{out: io.Discard, err: io.Discard}
+			a.flags.output = "table"
+			run := &wire.Run{State: state, Counts: wire.RunCounts{Succeeded: 1, Failed: failed}}
+			require.Equal(t, want, exitCode(t.Context(), a.finish(run)), "%s, %d failed", state, failed)
+		}
+	}
+}

@@ -312,19 +312,22 @@ func (a *app) finish(run *wire.Run) error {
 		return err
 	}
 	bad := run.Counts.Failed + run.Counts.Lost + run.Counts.Skipped
-	switch state := run.State; {
-	case state == redrive.Stopped:
-		return &codedError{exitPartial, "the run has stopped: " + cmp.Or(oneLine(run.Cause, 200), "too many died again") +
-			"\n  what died again: redrive runs show " + run.ID + "\n  to continue:     redrive runs resume " + run.ID}
-	case state == redrive.Completed && bad > 0:
-		return &codedError{exitPartial, fmt.Sprintf("%d of %d did not succeed: redrive runs show %s", bad,
-			run.Progress.Total, run.ID)}
-	case state == redrive.Paused:
-		a.hint("to continue: redrive runs resume %s", run.ID)
-	case state == redrive.AwaitingApproval:
+	fault := "the run is " + string(run.State)
+	switch {
+	case run.State == redrive.AwaitingApproval:
 		a.hint("it waits for someone other than %s: redrive runs approve %s, or reject", run.CreatedBy, run.ID)
+		return nil
+	case run.State == redrive.Completed && bad == 0:
+		return nil
+	case run.State == redrive.Completed:
+		fault = fmt.Sprintf("%d of %d did not succeed: redrive runs show %s", bad, run.Progress.Total, run.ID)
+	case run.State == redrive.Stopped:
+		fault = "the run has stopped: " + cmp.Or(oneLine(run.Cause, 200), "too many died again") +
+			"\n  what died again: redrive runs show " + run.ID + "\n  to continue:     redrive runs resume " + run.ID
+	case run.State == redrive.Paused:
+		fault += "\n  to continue: redrive runs resume " + run.ID
 	}
-	return nil
+	return &codedError{exitPartial, fault}
 }
 
 // atRest reports whether a run has ended, or waits for a person.
