@@ -121,13 +121,16 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	return usagef("unknown command %q for %q%s", args[0], cmd.CommandPath(), meant(args[0], names, cmd.CommandPath()+" "))
 }
 
-// checkValues refuses an empty text for a flag of the command: discard --topic "$TOPIC" would select everything. A
-// payload may be empty.
+// checkValues refuses an empty text for a flag: discard --topic "$TOPIC" would select everything, and --store "$STORE"
+// another store. A payload may be empty.
 func checkValues(cmd *cobra.Command) (err error) {
-	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-		kind, text := f.Value.Type(), f.Value.String()
-		empty := kind == "string" && text == "" && cmd.Name() != "edit" || kind == "stringSlice" && text == "[]"
-		if f.Changed && empty {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		empty := strings.HasPrefix(f.Value.Type(), "string") && (len(values) == 0 || slices.Contains(values, ""))
+		if f.Changed && empty && (cmd.Name() != "edit" || f.Name != "payload") {
 			err = usagef("--%s: a value is missing", f.Name)
 		}
 	})

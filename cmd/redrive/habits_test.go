@@ -97,23 +97,35 @@ func TestFilter_EachFlagPicks(t *testing.T) {
 	}
 }
 
-// A script whose variable is not set does not select everything: discard --topic "$TOPIC" --yes.
+// A script whose variable is not set does not select everything, and not another store: discard --topic "$TOPIC" --yes,
+// stats --store "$STORE".
 func TestFlags_NeedAValue(t *testing.T) {
-	for _, below := range []string{"dlq", "runs", "audit", "token"} {
-		group, _, err := (&app{}).root().Find([]string{below})
-		require.NoError(t, err)
-		for _, cmd := range group.Commands() {
-			cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-				if cmd.Name() == "edit" || f.Value.Type() == "bool" || f.Value.Type() == "stringArray" {
-					return // a payload may be empty; fields are parsed
-				}
-				if cmd.Flags().Set(f.Name, "") != nil {
-					return // is not a number, or not a time span
-				}
-				require.ErrorContains(t, checkValues(cmd), "a value is missing", "%s --%s", cmd.CommandPath(), f.Name)
-				f.Changed = false
-			})
-		}
+	tried := map[string]bool{}
+	walk((&app{}).root(), func(cmd *cobra.Command) {
+		require.NoError(t, cmd.ParseFlags(nil)) // adds those of all commands
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if cmd.Name() == "edit" && f.Name == "payload" || f.Value.Type() == "bool" {
+				return // a payload may be empty
+			}
+			if cmd.Flags().Set(f.Name, "") != nil {
+				return // is not a number, or not a time span
+			}
+			require.ErrorContains(t, checkValues(cmd), "--"+f.Name+": a value is missing", cmd.CommandPath())
+			f.Changed, tried[f.Name] = false, true
+		})
+	})
+	for _, name := range []string{"store", "server", "profile", "config", "broker", "topic", "status", "set"} {
+		require.True(t, tried[name], name)
+	}
+}
+
+// walk visits the commands that do something.
+func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
+	if cmd.Runnable() && !cmd.HasSubCommands() && !cmd.Hidden {
+		visit(cmd)
+	}
+	for _, sub := range cmd.Commands() {
+		walk(sub, visit)
 	}
 }
 
