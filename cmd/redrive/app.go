@@ -62,8 +62,10 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
   redrive dlq redrive --fingerprint 1f0c9f7a1b2c3d4e --rate 50 --config redrive.yaml`,
 		Version: version(), SilenceErrors: true, SilenceUsage: true, Args: knownCommand,
 		// a command that cannot print its result, or whose filter is a script's empty variable, changes nothing
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return cmp.Or(a.checkOutput(), checkValues(cmd)) },
-		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return cmp.Or(a.checkOutput(), checkValues(cmd), checkUse(cmd))
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.Flags().Bool("version", false, "print version, commit, its date and Go version")
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
@@ -89,12 +91,39 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 	f.BoolVarP(&a.flags.quiet, "quiet", "q", false, "no progress and no hints on stderr")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 
-	root.AddCommand(a.dlqCommand(), a.runsCommand(), a.auditCommand(), a.serveCommand(), a.tokenCommand(), a.demoCommand(),
-		a.explainCommand(), a.topologyCommand(), a.doctorCommand(), a.migrateCommand(), a.configCommand(), versionCommand(),
-		exitCodesTopic(),
-		a.evaluatorCommand())
+	store := "config store schema archive"
+	root.AddCommand(uses(store+" broker server profile token-file", a.dlqCommand(), a.runsCommand(), a.auditCommand(),
+		a.doctorCommand())...)
+	root.AddCommand(uses(store+" broker", a.serveCommand(), a.configCommand())...)
+	root.AddCommand(uses(store, a.tokenCommand(), a.migrateCommand())...)
+	root.AddCommand(uses("config broker", a.explainCommand(), a.topologyCommand())...)
+	root.AddCommand(a.demoCommand(), versionCommand(), exitCodesTopic(), a.evaluatorCommand())
 	root.SetFlagErrorFunc(flagError)
 	return root
+}
+
+// uses declares which of the flags that all commands have, and that say what to work on, the commands and those below
+// them use; see checkUse.
+func uses(flags string, commands ...*cobra.Command) []*cobra.Command {
+	for _, cmd := range commands {
+		cmd.Annotations = map[string]string{"uses": flags}
+	}
+	return commands
+}
+
+// checkUse refuses a flag that would be ignored: a change would be made to another store than the one that is meant.
+func checkUse(cmd *cobra.Command) (err error) {
+	declared := cmd
+	for declared.HasParent() && declared.Annotations == nil {
+		declared = declared.Parent()
+	}
+	used := strings.Fields("actor note output jq no-color yes quiet " + declared.Annotations["uses"])
+	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && !slices.Contains(used, f.Name) {
+			err = usagef("--%s has no effect on %s: leave it out", f.Name, cmd.CommandPath())
+		}
+	})
+	return err
 }
 
 // group is a command with subcommands, which shows its help.

@@ -37,7 +37,7 @@ func (a *app) configCommand() *cobra.Command {
 				return a.printOne(data, func() string { return string(text) })
 			}),
 		},
-		&cobra.Command{
+		uses("", &cobra.Command{
 			Use: "schema", Short: "Print the JSON Schema of the configuration file", Args: cobra.NoArgs,
 			Example: `  redrive config schema > redrive.schema.json
   # yaml-language-server: $schema=redrive.schema.json`,
@@ -45,9 +45,9 @@ func (a *app) configCommand() *cobra.Command {
 				_, err := fmt.Fprint(a.out, string(config.Schema()))
 				return err
 			},
-		},
+		})[0],
 	)
-	cmd.AddCommand(a.hashCommands()...)
+	cmd.AddCommand(uses("", a.hashCommands()...)...)
 	return cmd
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,11 +54,13 @@ func TestToken_List(t *testing.T) {
 	code, _, stderr := command(t, "token", "list", "--store", "mistyped.db")
 	require.Equal(t, exitNotFound, code, stderr)
 	require.NoFileExists(t, "mistyped.db")
+	t.Setenv("REDRIVE_SERVER", "http://127.0.0.1:1")
 	for _, args := range [][]string{{"token", "list"}, {"migrate"}} {
-		code, _, stderr = command(t, append(args, "--server", "http://127.0.0.1:1")...)
+		code, _, stderr = command(t, args...)
 		require.Equal(t, exitUsage, code, stderr)
 		require.Contains(t, stderr, "works on the store itself, not through a server: give --store", args)
 	}
+	t.Setenv("REDRIVE_SERVER", "")
 	seed(t, "dead.db")
 	t.Setenv("REDRIVE_STORE", "dead.db")
 	for _, args := range [][]string{
@@ -215,4 +219,51 @@ func TestIDs_RefuseFlagsOfAFilter(t *testing.T) {
 	code, stdout, stderr := command(t, "dlq", "list", "--status", "pending", "--jq", "length")
 	require.Equal(t, exitOK, code, stderr)
 	require.Equal(t, "5\n", stdout)
+}
+
+// A flag that says which store, configuration, broker or server is meant is never ignored: with ./redrive.yaml, "token
+// create --server https://prod.example" made a token in the local store.
+func TestFlags_AreUsedOrRefused(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	seed(t, "dead.db")
+	require.NoError(t, os.WriteFile("redrive.yaml", []byte("store: {url: dead.db}\n"), 0o600))
+	server := []string{"--server", "--profile", "--token-file"}
+	store := []string{"--store", "--schema", "--archive"}
+	unused := map[string][]string{ // by command, or the first word of several
+		"dlq": nil, "runs": nil, "audit": nil, "doctor": nil, "serve": server, "token": append(server, "--broker"),
+		"migrate": append(server, "--broker"), "explain": slices.Concat(server, store),
+		"topology": slices.Concat(server, store), "config validate": server, "config show": server,
+	}
+	for _, name := range []string{"demo", "version", "config schema", "config hash-token", "config hash-password"} {
+		unused[name] = slices.Concat(server, store, []string{"--config", "--broker"})
+	}
+	walk((&app{}).root(), func(cmd *cobra.Command) {
+		name := strings.TrimPrefix(cmd.CommandPath(), "redrive ")
+		first, _, _ := strings.Cut(name, " ")
+		flags, known := unused[name]
+		if !known {
+			flags, known = unused[first]
+		}
+		require.True(t, known, "%s: does it use --store, --config, --broker and --server?", name)
+		args := strings.Fields(name)
+		if cmd.Args != nil && cmd.Args(cmd, nil) != nil {
+			args = append(args, "1", "2")[:len(args)+1+strings.Count(cmd.Use, "TOPIC...")]
+		}
+		for _, flag := range flags {
+			code, stdout, stderr := command(t, append(args, flag, "https://prod.example")...)
+			require.Equal(t, exitUsage, code, "%s %s: %s", name, flag, stdout)
+			require.Contains(t, stderr, flag+" has no effect on redrive "+name)
+		}
+	})
+	code, stdout, stderr := command(t, "token", "list", "--jq", "length")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, "0\n", stdout)
+	for _, given := range [][]string{
+		{"--token-file", "x"}, {"--token-file", "x", "--store", "dead.db"}, {"--server", "https://prod.example", "--schema", "x"},
+	} {
+		code, _, stderr := command(t, append(given, "dlq", "list")...)
+		require.Equal(t, exitUsage, code, given)
+		require.Contains(t, stderr, "are for a server", given)
+	}
 }

@@ -256,15 +256,13 @@ func profilesPath() (string, error) {
 // profile finds the server to work with; nil means the store itself. A flag wins over the environment.
 func (a *app) profile() (*profile, error) {
 	server, name := a.flags.server, a.flags.profile
-	if local := a.flags.store != "" || a.flags.config != "" || len(a.flags.brokers) > 0; local {
-		if server != "" || name != "" {
-			return nil, usagef("--server and --profile work on a server, which has its own store, configuration and brokers: " +
-				"leave one or the other out")
-		}
-		return nil, nil //nolint:nilnil // no server is not an error
-	}
-	if server == "" && name == "" {
+	given := a.flags.store + a.flags.schema + a.flags.archive + a.flags.config + strings.Join(a.flags.brokers, "")
+	if server == "" && name == "" && given == "" {
 		server, name = os.Getenv("REDRIVE_SERVER"), os.Getenv("REDRIVE_PROFILE")
+	}
+	if local := server == "" && name == ""; local && a.flags.tokenFile != "" || !local && given != "" {
+		return nil, usagef("--server, --profile and --token-file are for a server, which has its own store, configuration " +
+			"and brokers: leave one or the other out")
 	}
 	var p profile
 	if name != "" {
@@ -274,8 +272,7 @@ func (a *app) profile() (*profile, error) {
 		}
 		p = *found
 	}
-	p.Server = cmp.Or(server, p.Server)
-	if p.Server == "" {
+	if p.Server = cmp.Or(server, p.Server); p.Server == "" {
 		return nil, nil //nolint:nilnil // no server is not an error
 	}
 	return &p, a.credentials(&p)
