@@ -62,8 +62,8 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
   redrive dlq redrive --fingerprint 1f0c9f7a1b2c3d4e --rate 50 --config redrive.yaml`,
 		Version: version(), SilenceErrors: true, SilenceUsage: true, Args: knownCommand,
 		// a command that cannot print its result, or whose filter is a script's empty variable, changes nothing
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return cmp.Or(a.checkOutput(), checkValues(cmd), checkUse(cmd))
+		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
+			return cmp.Or(a.checkOutput(cmd, args), checkValues(cmd), checkUse(cmd))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -54,6 +54,9 @@ func (a *app) configCommand() *cobra.Command {
 // configured is a command that begins with the configuration, of the file that its argument names if it has one.
 func (a *app) configured(do func(*config.Config) error) func(*cobra.Command, []string) error {
 	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 && a.flags.config != "" {
+			return usagef("give one file or the other: %s is the argument, %s --config", args[0], a.flags.config)
+		}
 		if len(args) > 0 {
 			a.flags.config = args[0]
 		}

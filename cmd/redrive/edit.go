@@ -131,7 +131,7 @@ func (a *app) setPayload(edit *wire.Edit, text string) error {
 }
 
 func (a *app) printDiff(diff *wire.Diff) error {
-	if diff.Empty() {
+	if diff.Empty() && a.textOutput() {
 		a.hint("no difference")
 		return nil
 	}

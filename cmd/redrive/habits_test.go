@@ -267,3 +267,61 @@ func TestFlags_AreUsedOrRefused(t *testing.T) {
 		require.Contains(t, stderr, "are for a server", given)
 	}
 }
+
+// What -o and --jq ask for is printed, or refused before anything is changed, by every command.
+func TestOutput_IsDataOrRefused(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	seed(t, "dead.db")
+	seedQueue(t, "queue.db")
+	require.NoError(t, os.WriteFile("redrive.yaml",
+		[]byte("{store: {url: dead.db}, brokers: {sqlite: {url: 'sqlite:queue.db'}}}"), 0o600))
+	code, before, stderr := command(t, "dlq", "export", "--status", "any")
+	require.Equal(t, exitOK, code, stderr)
+	tried := map[string]bool{}
+	try := func(line string) (int, string, string) {
+		cmd, _, err := (&app{}).root().Find(words(t, line))
+		require.NoError(t, err)
+		tried[cmd.CommandPath()] = true
+		return command(t, append([]string{"-o", "json"}, words(t, line)...)...)
+	}
+	for _, line := range []string{
+		"version", "demo --speed 0", "serve --config none", "migrate", "migrate --from-table x",
+		"token create ci", "token revoke ci", "config schema", "config validate redrive.yaml",
+		"config hash-token", "config hash-password", "topology plan sqlite orders",
+		"topology check sqlite orders", "topology apply sqlite orders", "dlq show 1 --raw", "dlq export",
+		"dlq import x", "dlq purge --yes", "dlq purge --dry-run", "dlq release 1 --note x", "dlq mute x",
+		"dlq unmute x", "dlq redrive 1", "dlq resolve 1", "dlq resolve --topic orders --yes", "dlq discard 1",
+		"dlq park 1 --dry-run=false", "dlq restore 1",
+	} {
+		code, stdout, stderr := try(line)
+		require.Equal(t, exitUsage, code, "%s: %s", line, stderr)
+		require.Contains(t, stderr, "prints no data", line)
+		require.Empty(t, stdout, line)
+	}
+	code, after, stderr := command(t, "dlq", "export", "--status", "any")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, before, after)
+	for _, line := range []string{
+		"dlq list", "dlq show 1", "dlq groups", "dlq stats", "dlq report",
+		"dlq tail --follow=false -n 1 -o jsonl", "dlq mutes", "dlq edit 1 --set a=b", "dlq edit 1 --set a=b",
+		"dlq edit 1 --set a=b --dry-run", "dlq redrive --topic orders --dry-run", "dlq redrive 1 --dry-run",
+		"dlq resolve 1 --dry-run", "dlq discard --topic orders --dry-run", "dlq park 1 --dry-run",
+		"dlq restore 1 --dry-run", "dlq redrive --topic orders --yes --detach --id a", "runs list",
+		"runs show a", "runs pause a", "runs watch a", "runs adjust a --rate 5", "runs cancel a",
+		"runs resume b", "runs approve b", "runs reject b", "audit list", "token list",
+		"explain sqlite orders", "doctor", "config show",
+	} {
+		code, stdout, stderr := try(line)
+		if strings.HasSuffix(line, " b") {
+			require.Equal(t, exitNotFound, code, "%s: %s", line, stderr)
+			continue
+		}
+		require.Contains(t, []int{exitOK, exitPartial}, code, "%s: %s", line, stderr)
+		require.True(t, json.Valid([]byte(stdout)), "%s: %s%s", line, stdout, stderr)
+	}
+	walk((&app{}).root(), func(cmd *cobra.Command) { require.True(t, tried[cmd.CommandPath()], cmd.CommandPath()) })
+	code, _, stderr = command(t, "config", "validate", "redrive.yaml", "--config", "other.yaml")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "one file or the other")
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/itchyny/gojq"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 )
 
@@ -269,20 +270,37 @@ func (a *app) textOutput() bool {
 }
 
 // checkOutput finds what is wrong with -o and --jq, before a command changes anything.
-func (a *app) checkOutput() error {
-	if !slices.Contains(formats, a.flags.output) {
+func (a *app) checkOutput(cmd *cobra.Command, args []string) error {
+	switch {
+	case !slices.Contains(formats, a.flags.output):
 		return usagef("-o %s: one of %s", a.flags.output, strings.Join(formats, ", "))
-	}
-	if a.flags.jq == "" {
+	case a.format() != "table" && !printsData(cmd, args):
+		return usagef("%s prints no data here: leave -o and --jq out", cmd.CommandPath())
+	case a.flags.jq == "":
 		return nil
-	}
-	if a.flags.output != "table" && a.flags.output != "json" {
+	case a.flags.output != "table" && a.flags.output != "json":
 		return usagef("--jq works on JSON: leave -o %s out", a.flags.output)
 	}
 	if _, err := gojq.Parse(a.flags.jq); err != nil {
 		return usagef("--jq: %v", err)
 	}
 	return nil
+}
+
+// printsData declares the commands that print data, in the formats of -o and for --jq: some only with certain flags.
+func printsData(cmd *cobra.Command, args []string) bool {
+	on := func(flag string) bool { set, _ := cmd.Flags().GetBool(flag); return set } // false without the flag
+	switch cmd.Name() {
+	case "doctor", "edit", "explain", "groups", "list", "mutes", "report", "stats", "tail":
+		return true
+	case "show":
+		return !on("raw")
+	case "redrive":
+		return len(args) == 0 || on("dry-run")
+	case "discard", "park", "resolve", "restore":
+		return on("dry-run")
+	}
+	return cmd.HasParent() && cmd.Parent().Name() == "runs"
 }
 
 // checkOne is checkOutput for a command that prints one thing.
