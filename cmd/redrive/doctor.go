@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,8 +50,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Find what is wrong with store, brokers and sources, each with its remedy", Args: cobra.NoArgs,
-		Long: "Look at the store, the brokers and the dead letter queues of the configuration. Nothing is changed. The " +
-			"exit code is 1 when\nsomething is a problem, and 0 when there are only warnings.",
+		Long: "Look at the store, the brokers and the dead letter queues of the configuration, or of a server. Nothing is " +
+			"changed. The exit code is\n1 when something is a problem, and 0 when there are only warnings.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := &doctor{app: a, timeout: timeout}
 			if err := d.examine(cmd.Context()); err != nil {
@@ -75,6 +77,7 @@ type doctor struct {
 	timeout  time.Duration
 	findings []finding
 	problems int
+	server   *api                      // nil without
 	opened   map[string]brokers.Broker // those that answer
 }
 
@@ -92,6 +95,18 @@ func (d *doctor) problem(what string, err error, remedy string) {
 }
 
 func (d *doctor) examine(ctx context.Context) error {
+	p, err := d.app.profile()
+	if p != nil && err == nil {
+		d.server, err = connected(p, nil)
+	}
+	if err != nil {
+		return err
+	}
+	if d.server != nil {
+		d.examineServer(ctx)
+		d.examineReaders(ctx, &config.Config{})
+		return ctx.Err()
+	}
 	cfg, err := d.app.configuration()
 	if err != nil {
 		d.problem("configuration", err, "correct the file; redrive config schema describes it, redrive config validate "+
@@ -123,21 +138,42 @@ func (d *doctor) within(ctx context.Context, ask func(context.Context) error) er
 	return err
 }
 
+// examineServer reports what a server knows of its store, brokers and sources.
+func (d *doctor) examineServer(ctx context.Context) {
+	err := d.within(ctx, func(ctx context.Context) error {
+		health, err := d.server.GetHealth(ctx)
+		if err != nil {
+			return err
+		}
+		for _, what := range slices.Sorted(maps.Keys(health.Components)) {
+			if fault := health.Components[what].Error; fault != "" {
+				d.problem(what, errors.New(fault), remedyOf(errors.New(fault)))
+			} else {
+				d.ok(what, "answers the server")
+			}
+		}
+		return d.examineEntries(ctx, d.server)
+	})
+	if err != nil {
+		d.problem("server", err, "check the server's URL, your token, and that the server runs")
+	}
+}
+
 func (d *doctor) examineStore(ctx context.Context) {
 	const what = "store"
 	var took time.Duration
 	err := d.within(ctx, func(ctx context.Context) error {
-		letters, err := d.app.open(ctx)
+		letters, err := d.app.openExisting(ctx)
 		if err != nil {
 			return err
 		}
-		began := time.Now() // the first opening makes the tables, which says nothing about its speed
+		began := time.Now()
 		err = letters.Store().Ping(ctx)
 		took = time.Since(began).Round(time.Millisecond)
 		return err
 	})
 	if err != nil {
-		d.problem(what, err, "check store.url, that the database runs, and that the user may create and change tables")
+		d.problem(what, err, "check store.url and that the database runs; redrive migrate creates the tables or updates them")
 		return
 	}
 	if took > time.Second {
@@ -146,7 +182,14 @@ func (d *doctor) examineStore(ctx context.Context) {
 	} else {
 		d.ok(what, "opens and accepts writes")
 	}
-	if err := d.within(ctx, d.examineEntries); err != nil {
+	err = d.within(ctx, func(ctx context.Context) error {
+		manager, err := d.app.manager(ctx)
+		if err != nil {
+			return err
+		}
+		return d.examineEntries(ctx, manager)
+	})
+	if err != nil {
 		d.problem(what, err, "redrive migrate brings the tables up to date")
 	}
 }
@@ -154,11 +197,7 @@ func (d *doctor) examineStore(ctx context.Context) {
 // tooMany is the number of pending entries that is an alert.
 const tooMany = 1000
 
-func (d *doctor) examineEntries(ctx context.Context) error {
-	manager, err := d.app.manager(ctx)
-	if err != nil {
-		return err
-	}
+func (d *doctor) examineEntries(ctx context.Context, manager *api) error {
 	stats, err := manager.GetStats(ctx, wire.StatsQuery{})
 	if err != nil {
 		return err
@@ -226,8 +265,17 @@ func (d *doctor) examineBroker(ctx context.Context, cfg *config.Config, name str
 		d.warn(what, scheme+":// holds nothing that another process has sent", "name a broker that your services use")
 		return
 	}
+	if path := missingFile(b.URL); path != "" {
+		d.problem(what, errors.New("there is no file "+path), "check the path; a service creates the file when it starts")
+		return
+	}
 	operating := b.Operating()
 	operating.Logger = d.app.logger()
+	if driver, ok := brokers.Lookup(b.Scheme()); ok && slices.ContainsFunc(driver.Params(),
+		func(p brokers.Param) bool { return p.Name == "migrate" }) && !strings.Contains(b.URL, "migrate=") {
+		operating.Params = brokers.Params{"migrate": "false"} // a SQL queue would create its tables
+		maps.Copy(operating.Params, b.Params)
+	}
 	var broker brokers.Broker
 	err := d.within(ctx, func(ctx context.Context) error {
 		var err error

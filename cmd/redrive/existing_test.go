@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,4 +32,51 @@ func TestStore_ReadingCreatesNone(t *testing.T) {
 	} {
 		require.Equal(t, want, withoutMigration(given))
 	}
+}
+
+// Doctor changes nothing: it makes no store and no queue, and updates no tables.
+func TestDoctor_MakesNoStore(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	code, stdout, stderr := command(t, "doctor", "--store", "daed.db")
+	require.Equal(t, exitError, code, stdout+stderr)
+	require.Contains(t, stdout, "there is no store daed.db")
+	require.NoFileExists(t, "daed.db")
+	require.NoError(t, os.WriteFile("old.db", nil, 0o600)) // another program's database
+	code, stdout, stderr = command(t, "doctor", "--store", "old.db")
+	require.Equal(t, exitError, code, stdout+stderr)
+	require.Contains(t, stdout, "the tables do not exist")
+	require.Contains(t, stdout, "redrive migrate")
+	seed(t, "dead.db")
+	code, stdout, stderr = command(t, "doctor", "--store", "dead.db", "--broker", "sqlite:qeue.db")
+	require.Equal(t, exitError, code, stdout+stderr)
+	require.Contains(t, stdout, "there is no file qeue.db")
+	require.NoFileExists(t, "qeue.db")
+	code, stdout, stderr = command(t, "doctor", "--store", "dead.db", "--broker", "sqlite:old.db")
+	require.Equal(t, exitError, code, stdout+stderr)
+	require.Contains(t, stdout, "the queue's tables cannot be read")
+	data, err := os.ReadFile("old.db")
+	require.NoError(t, err)
+	require.Zero(t, strings.Count(string(data), "CREATE TABLE"))
+}
+
+// Doctor examines one system: with a server its store, brokers and sources, and not those of a file that lies here.
+func TestDoctor_ThroughServer(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	seed(t, "dead.db")
+	seedQueue(t, "queue.db")
+	t.Setenv("REDRIVE_SERVER", serveSeed(t, ""))
+	require.NoError(t, os.WriteFile("redrive.yaml",
+		[]byte("{store: {url: other.db}, brokers: {elsewhere: {url: 'amqp://127.0.0.1:1/'}}}"), 0o600))
+	code, stdout, stderr := command(t, "doctor", "--jq", ".[] | [.what, .severity, .finding] | @csv")
+	require.Equal(t, exitOK, code, stdout+stderr)
+	require.Contains(t, stdout, "\"broker sqlite\",\"ok\"")
+	require.Contains(t, stdout, "\"store\",\"ok\"")
+	require.Contains(t, stdout, "5 pending, 5 in all")
+	require.NotContains(t, stdout, "elsewhere")
+	t.Setenv("REDRIVE_SERVER", "http://127.0.0.1:1")
+	code, stdout, stderr = command(t, "doctor")
+	require.Equal(t, exitError, code, stdout+stderr)
+	require.Contains(t, stdout, "the server does not answer")
 }

@@ -157,12 +157,19 @@ func (a *app) openExisting(ctx context.Context) (*dlq.Letters, error) {
 	if err != nil || a.makesStore {
 		return a.open(ctx)
 	}
-	if path, ok := sqliteFile(cfg.Store.URL); ok {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return nil, &codedError{exitNotFound, fmt.Sprintf("there is no store %s; redrive migrate creates one", path)}
-		}
+	if path := missingFile(cfg.Store.URL); path != "" {
+		return nil, &codedError{exitNotFound, fmt.Sprintf("there is no store %s; redrive migrate creates one", path)}
 	}
 	return a.openStore(ctx, withoutMigration)
+}
+
+// missingFile is the path in the URL of a SQLite file that does not exist, and that opening would create.
+func missingFile(url string) string {
+	path, ok := sqliteFile(url)
+	if _, err := os.Stat(path); ok && errors.Is(err, fs.ErrNotExist) {
+		return path
+	}
+	return ""
 }
 
 // sqliteFile is the path in the URL of a store that is a SQLite file.

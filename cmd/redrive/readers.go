@@ -53,8 +53,8 @@ func (d *doctor) examineReaders(ctx context.Context, cfg *config.Config) {
 // previewer previews redrives: a server if one is given, otherwise the store and the brokers that respond. It is nil
 // without them.
 func (d *doctor) previewer(cfg *config.Config) (*api, error) {
-	if p, err := d.app.profile(); err != nil || p != nil {
-		return connected(p, err)
+	if d.server != nil {
+		return d.server, nil
 	}
 	opened := maps.Clone(d.opened)
 	for name, b := range cfg.Brokers { // of two of one scheme, the wrong one might be asked

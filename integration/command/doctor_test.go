@@ -22,8 +22,11 @@ func TestDoctor_Healthy(t *testing.T) {
 		services.SharedKafka(t)
 	declare(t, rabbit, map[string]amqp.Table{"orders_dlq": nil})
 	dead := kafka.CreateTopic(t, 1)
-	code, found := diagnose(t, configOf(store, map[string]string{"rabbit": rabbit, "kafka": kafka.URL()},
-		"rabbit/orders_dlq", "rabbit/invoices_dlq", "kafka/"+dead, "kafka/none_dlq"))
+	config := configOf(store, map[string]string{"rabbit": rabbit, "kafka": kafka.URL()},
+		"rabbit/orders_dlq", "rabbit/invoices_dlq", "kafka/"+dead, "kafka/none_dlq")
+	made := redrive(t, config, "migrate")
+	require.Zero(t, made.code, made.stderr)
+	code, found := diagnose(t, config)
 	require.Zero(t, code, "warnings are not problems")
 	for what, want := range map[string]finding{
 		"store":                    {Severity: "ok", Finding: "accepts writes"},
