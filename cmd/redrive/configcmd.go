@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -21,7 +22,13 @@ func (a *app) configCommand() *cobra.Command {
 	cmd := group("config", "Check, show and describe the configuration file", "",
 		&cobra.Command{
 			Use: "validate [FILE]", Short: "Check a configuration without opening anything", Args: cobra.MaximumNArgs(1),
-			RunE: a.configured(func(cfg *config.Config) error {
+			RunE: a.configured(func(ctx context.Context, cfg *config.Config) error {
+				if a.configPath() == "" {
+					return usagef("which file? Give FILE, or --config, or set REDRIVE_CONFIG")
+				}
+				if err := a.checkServer(ctx); err != nil {
+					return err
+				}
 				a.hint("valid: %s, %s", plural(len(cfg.Brokers), "broker"), plural(len(cfg.Collector.Sources), "source"))
 				return nil
 			}),
@@ -29,7 +36,7 @@ func (a *app) configCommand() *cobra.Command {
 		&cobra.Command{
 			Use: "show [FILE]", Short: "Show the configuration as it is understood, without passwords",
 			Args: cobra.MaximumNArgs(1),
-			RunE: a.configured(func(cfg *config.Config) error {
+			RunE: a.configured(func(_ context.Context, cfg *config.Config) error {
 				text, data, err := shownConfig(cfg)
 				if err != nil {
 					return err
@@ -52,8 +59,8 @@ func (a *app) configCommand() *cobra.Command {
 }
 
 // configured is a command that begins with the configuration, of the file that its argument names if it has one.
-func (a *app) configured(do func(*config.Config) error) func(*cobra.Command, []string) error {
-	return func(_ *cobra.Command, args []string) error {
+func (a *app) configured(do func(context.Context, *config.Config) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 && a.flags.config != "" {
 			return usagef("give one file or the other: %s is the argument, %s --config", args[0], a.flags.config)
 		}
@@ -64,7 +71,7 @@ func (a *app) configured(do func(*config.Config) error) func(*cobra.Command, []s
 		if err != nil {
 			return err
 		}
-		return do(cfg)
+		return do(cmd.Context(), cfg)
 	}
 }
 

@@ -39,14 +39,17 @@ func (a *app) configuration() (*config.Config, error) {
 	return cfg, err
 }
 
-func (a *app) read(load func(string) (*config.Config, error)) (*config.Config, error) {
+// configPath is the path of the file, empty without one.
+func (a *app) configPath() string {
 	path := cmp.Or(a.flags.config, os.Getenv("REDRIVE_CONFIG"))
-	store := cmp.Or(a.flags.store, os.Getenv("REDRIVE_STORE"))
-	if path == "" && store == "" {
-		if _, err := os.Stat(defaultConfig); err == nil {
-			path = defaultConfig
-		}
+	if _, err := os.Stat(defaultConfig); err == nil && cmp.Or(path, a.flags.store, os.Getenv("REDRIVE_STORE")) == "" {
+		return defaultConfig
 	}
+	return path
+}
+
+func (a *app) read(load func(string) (*config.Config, error)) (*config.Config, error) {
+	path, store := a.configPath(), cmp.Or(a.flags.store, os.Getenv("REDRIVE_STORE"))
 	cfg := &config.Config{Brokers: map[string]config.Broker{}}
 	if path != "" {
 		var err error
@@ -187,14 +190,24 @@ func sqliteFile(url string) (path string, ok bool) {
 	return path, path != "" && !strings.Contains(rest, ":memory:")
 }
 
+// checkBrokers refuses brokers that other processes cannot reach.
+func (a *app) checkBrokers() error {
+	for _, name := range a.cfg.Names() {
+		if b := a.cfg.Brokers[name]; b.Scheme() == memory.Scheme {
+			return usagef("broker %s: a mem:// broker ends with this command, and so do its messages", name)
+		}
+	}
+	return nil
+}
+
 // openBrokers opens every broker of the configuration, by name.
 func (a *app) openBrokers(ctx context.Context) (map[string]brokers.Broker, error) {
+	if err := a.checkBrokers(); err != nil {
+		return nil, err
+	}
 	opened := make(map[string]brokers.Broker, len(a.cfg.Brokers))
 	for _, name := range a.cfg.Names() {
 		b := a.cfg.Brokers[name]
-		if b.Scheme() == memory.Scheme {
-			return nil, usagef("broker %s: a mem:// broker ends with this command, and so do its messages", name)
-		}
 		operating := b.Operating()
 		operating.Logger = a.logger()
 		broker, err := brokers.OpenConfig(ctx, operating)

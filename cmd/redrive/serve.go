@@ -119,6 +119,24 @@ func (a *app) assemble(ctx context.Context, letters *dlq.Letters, opened map[str
 	return s, nil
 }
 
+// checkServer constructs what serve does from the configuration, on an empty store in memory, and reports every fault.
+// Nothing else is opened.
+func (a *app) checkServer(ctx context.Context) error {
+	letters, err := dlq.Open(ctx, "sqlite::memory:", dlq.WithoutSpool())
+	if err != nil {
+		return err
+	}
+	a.onClose(letters.Close)
+	s := &server{app: a, cfg: a.cfg, letters: letters, logger: slog.New(slog.DiscardHandler)}
+	if s.Manager, s.Runner, err = a.workers(letters, nil); err != nil {
+		return err
+	}
+	over, cancel := context.WithCancel(ctx)
+	cancel()                         // the rules are checked, and not applied
+	notices := s.makeNotifications() //nolint:contextcheck // see assemble
+	return errors.Join(a.checkBrokers(), notices, s.makeHandler(), ended(over, s.Automate(over, rulesOf(s.cfg)...)))
+}
+
 func (s *server) makeCollector() error {
 	c := s.cfg.Collector
 	if len(c.Sources) == 0 {

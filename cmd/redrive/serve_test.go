@@ -288,3 +288,43 @@ func TestDemo(t *testing.T) {
 	require.NotEmpty(t, list.Entries)
 	require.Equal(t, "Shipping.NoCarrierException", list.Entries[0].ErrorClass)
 }
+
+// What serve refuses is invalid, for the same reason, without anything being opened or made.
+func TestConfig_ValidateAsServe(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	code, _, stderr := command(t, "config", "validate")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "which file?")
+	oidc := "server: {auth: {oidc: {issuer: 'https://login.example', client_id: x%s}}, public_url: '%s'}"
+	for name, test := range map[string]struct{ more, want string }{
+		"prefix":     {"server: {prefix: ops}", "a path such as /ops"},
+		"origin":     {"server: {origins: [ops.example]}", "origin"},
+		"login":      {fmt.Sprintf(oidc, "", "https://ops.example"), "role"},
+		"public URL": {fmt.Sprintf(oidc, ", default_role: viewer", "/ops"), "URL"},
+		"mem":        {"brokers: {m: {url: 'mem://'}}", "mem://"},
+		"reason":     {"redrive: {rules: [{name: r, reason: bogus}]}", "bogus"},
+		"rule":       {"redrive: {rules: [{name: r, topic: x, after: 2h, max_after: 1h}]}", "rule"},
+		"good":       {fmt.Sprintf(oidc, ", default_role: viewer", "https://ops.example"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			file := fmt.Sprintf("{store: {url: dead.db}, %s}\n", test.more)
+			require.NoError(t, os.WriteFile("redrive.yaml", []byte(file), 0o600))
+			code, _, stderr := command(t, "config", "validate")
+			require.NoFileExists(t, "dead.db")
+			if test.want == "" {
+				require.Equal(t, exitOK, code, stderr)
+				return
+			}
+			require.Equal(t, exitUsage, code, stderr)
+			require.Contains(t, stderr, test.want)
+			if name == "rule" {
+				return // serve checks it after it listens
+			}
+			code, _, served := command(t, "serve")
+			require.Equal(t, exitUsage, code, served)
+			require.Equal(t, stderr, served)
+		})
+	}
+}

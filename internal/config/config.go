@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -144,12 +146,20 @@ func (r *Redrive) checkRules() error {
 			f.add("redrive.rules[%d]: duplicate name %s", i, rule.Name)
 		case rule.Reason+rule.ErrorClass+rule.ErrorCode+rule.Fingerprint+rule.Handler+rule.Topic+rule.Cause == "":
 			f.add("redrive.rules[%d]: %s selects all: give a reason, an error_class, a cause or a topic", i, rule.Name)
+		case rule.Reason != "" && !slices.Contains(reasons(), rule.Reason):
+			f.add("redrive.rules[%d].reason: %q: one of %s", i, rule.Reason, strings.Join(reasons(), ", "))
 		case rule.After < 0 || rule.MaxAfter < 0 || rule.Redrives < 0 || rule.Rate < 0:
 			f.add("redrive.rules[%d]: after, max_after, redrives and rate must not be negative", i)
 		}
 		names[rule.Name] = true
 	}
 	return errors.Join(f...)
+}
+
+// reasons are those that a filter knows.
+func reasons() []string {
+	field, _ := reflect.TypeFor[dlq.Filter]().FieldByName("Reason")
+	return strings.Split(field.Tag.Get("enum"), ",")
 }
 
 // Log configures logging.
