@@ -181,6 +181,9 @@ func testResent(w *world) {
 		with := w.put(resend(noon, position))[0].ID
 		without := w.put(letter(1, func(d *envelope.DeadLetter) { d.Origin.Position, d.Handler = "", position }))[0].ID
 		w.mustChange(driver.Change{Action: close, IDs: []int64{with}, At: closed})
+		edited := &dlq.Body{Payload: []byte("edited")}
+		edited.Rehash()
+		must(w.Revise(w.Context(), driver.Revision{EntryID: without, Body: edited, Actor: "ana", At: noon}))(w)
 		w.mustChange(driver.Change{Action: close, IDs: []int64{without}, At: closed})
 		again := func(at time.Time) *dlq.Entry {
 			return letter(1, func(d *envelope.DeadLetter) { d.At, d.Origin.Position, d.Handler = at, "", position })
@@ -192,6 +195,7 @@ func testResent(w *world) {
 		require.Equal(w, driver.DiedAgain, w.put(again(closed.Add(time.Minute)))[0].Result)
 		require.Equal(w, dlq.Pending, w.get(without).Status)
 		require.True(w, w.get(without).ResolvedAt.IsZero())
+		require.Equal(w, again(noon).Body.Payload, w.get(without).Body.Payload, "the message that died, not the edit")
 	}
 }
 

@@ -289,7 +289,7 @@ func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 	p.receipts[i] = driver.Receipt{ID: row.ID, Result: outcome}
 	if outcome == driver.DiedAgain {
 		p.deltas.diedAgain(&after)
-		if err := p.keepBody(ctx, &after, d.Body); err != nil {
+		if err := p.keepBody(ctx, &after, d); err != nil {
 			return err
 		}
 		p.audit = append(p.audit, driver.AuditRecord{
@@ -302,16 +302,19 @@ func (p *putting) die(ctx context.Context, i int, row, d *dlq.Entry) error {
 	return nil
 }
 
-// keepBody adds a revision when the message that died again differs from every stored one. A late death of an earlier
-// redrive has an earlier revision: a new one of it would revert an edit.
-func (p *putting) keepBody(ctx context.Context, e *dlq.Entry, died *dlq.Body) error {
+// keepBody adds a revision when the message that died again differs from the stored one. Of a redrive, every revision
+// counts: the late death of an earlier one would otherwise revert an edit.
+func (p *putting) keepBody(ctx context.Context, e, d *dlq.Entry) error {
+	query, args := "SELECT EXISTS (SELECT 1 FROM dlq_bodies WHERE entry_id = ? AND payload_sha256 = ?",
+		[]any{e.ID, d.Body.SHA256[:]}
+	if d.RedriveOf != e.ID {
+		query, args = query+" AND revision = ?", append(args, e.Revision)
+	}
 	var kept bool
-	err := p.store.queryRow(ctx, p.tx, "SELECT EXISTS (SELECT 1 FROM dlq_bodies WHERE entry_id = ?"+
-		" AND payload_sha256 = ?)", e.ID, died.SHA256[:]).Scan(&kept)
-	if err != nil || kept {
+	if err := p.store.queryRow(ctx, p.tx, query+")", args...).Scan(&kept); err != nil || kept {
 		return err
 	}
-	return p.store.addRevision(ctx, p.tx, e, died)
+	return p.store.addRevision(ctx, p.tx, e, d.Body)
 }
 
 // Limits for the pieces of a large call, in letters.
