@@ -59,6 +59,7 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 			}
 			switch {
 			case dryRun:
+				a.freeze(ctx, &selected)
 				return a.dryRun(ctx, m, selected)
 			case len(filter.ids) == 0:
 				return a.changeAll(ctx, m, v, selected)
