@@ -16,6 +16,7 @@ const (
 	oddHeader = "Redrive-Headers"
 
 	idHeader     = "Nats-Msg-Id"
+	releaseID    = "redrive-release " // begins the id of a suspect that was stored again; the rest is its delivery
 	statusHeader = "Status"
 
 	scheduleHeader = "Nats-Schedule"
@@ -81,6 +82,9 @@ func parse(m *nats.Msg) *message.Message {
 	}
 	delete(headers, schedulerFrom)
 	delete(headers, schedulerNext)
+	if strings.HasPrefix(headers[idHeader], releaseID) {
+		delete(headers, idHeader)
+	}
 	if odd, err := url.ParseQuery(headers[oddHeader]); err == nil { // otherwise it is foreign
 		delete(headers, oddHeader)
 		for key, values := range odd {

@@ -100,6 +100,10 @@ func TestHeaders_OfAForeignMessage(t *testing.T) {
 	require.Equal(t, "order-1", m.UUID)
 	require.Equal(t, message.Metadata{idHeader: "order-1", "X": "y"}, m.Metadata)
 
+	released := parse(&nats.Msg{Header: nats.Header{idHeader: {releaseID + "$JS.ACK.x"}, uuidHeader: {"order-1"}}})
+	require.Equal(t, "order-1", released.UUID)
+	require.Empty(t, released.Metadata, "the id of a suspect's copy is not the message's")
+
 	plain := parse(&nats.Msg{Header: nats.Header{oddHeader: {"%zz"}}})
 	require.Empty(t, plain.UUID)
 	require.Equal(t, "%zz", plain.Metadata[oddHeader])

@@ -385,7 +385,7 @@ func (s *stream) release(ctx context.Context, m *nats.Msg) error {
 	if len(m.Header[envelope.KeySuspect]) > 0 {
 		fresh := &nats.Msg{Subject: s.place.retries(s.group), Data: m.Data, Header: maps.Clone(m.Header)}
 		maps.DeleteFunc(fresh.Header, func(key string, _ []string) bool { return isServers(key) })
-		fresh.Header.Set(nats.MsgIdHdr, m.Reply) // stored once, even if the ack below fails and the release is repeated
+		fresh.Header.Set(idHeader, releaseID+m.Reply) // stored once, even if the ack fails and the release is repeated
 		if _, err := s.t.js.PublishMsg(ctx, fresh); err == nil {
 			return s.settle(ctx, m, driver.Ack)
 		}
