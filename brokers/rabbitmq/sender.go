@@ -323,6 +323,7 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 	select {
 	case <-f.confirm.Done():
 	case <-ctx.Done():
+		cc.disown(f)
 		cc.link.tasks.Go(func() { cc.abandon(f) })
 		return cc.unconfirmed(ctx, f.outgoing)
 	}
@@ -345,6 +346,15 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 
 // confirmTimeout is how long a confirm may be missing before the channel is replaced, because it may never come.
 const confirmTimeout = 5 * time.Second
+
+// disown copies what is needed of a publication whose caller no longer waits, and may reuse it.
+func (cc *confirmChannel) disown(f *flight) {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
+	o := *f.outgoing
+	o.of, o.msg.Body = nil, bytes.Clone(o.msg.Body)
+	f.outgoing = &o
+}
 
 // abandon keeps the place of a publication whose caller no longer waits, which says nothing about the channel and the
 // publications of others.

@@ -25,6 +25,8 @@ type transport struct {
 	design *design
 	logger *slog.Logger
 
+	declared sync.Map // names of consumers' queues that were as planned
+
 	publishing *connection
 	consuming  *connection // connects with the first subscription
 	// connects with the first Depths or Readers: a missing answer costs the connection of the request
@@ -132,15 +134,13 @@ func (t *transport) NamesOf(topic, queue string) brokers.Names { return t.design
 func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	plan := t.design.consumer(q.Names, q.Topic, q.Patterns)
 	err := declare(ctx, t.publishing, plan)
-	if different, ok := errors.AsType[*ArgumentError](err); ok && different.Kind == "queue" &&
-		different.Name == q.Names.Queue {
-		if err = t.declareOthers(ctx, plan, q.Names.Queue); err == nil {
-			return fmt.Errorf("%w: %w", driver.ErrDiffers, different)
-		}
+	if _, before := t.declared.Load(q.Names.Queue); before && err != nil {
+		err = t.declareAround(ctx, plan, &q.Names, err)
 	}
 	if err != nil {
 		return err
 	}
+	t.declared.Store(q.Names.Queue, true)
 	group := q.Group
 	if group == brokers.DefaultGroup { // no group was configured
 		group = ""
@@ -156,11 +156,21 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	return nil
 }
 
-// declareOthers declares p without its consumer's queue, which exists. Queues that are declared when first needed must
-// not differ either: a retry would be lost in one that does not lead back.
-func (t *transport) declareOthers(ctx context.Context, p Plan, queue string) error {
-	p.Queues = slices.DeleteFunc(p.Queues, func(q Queue) bool { return q.Name == queue })
-	if err := declare(ctx, t.publishing, p); err != nil {
+// declareAround continues the declaration of p that err has ended, if an operator has recreated the consumer's queue or
+// its dead letter queue with other arguments: messages can be read from and stored in these. All others must be as
+// planned, also those that are declared when first needed: a retry would be lost in one that does not lead back.
+func (t *transport) declareAround(ctx context.Context, p Plan, names *brokers.Names, err error) error {
+	var differs *ArgumentError
+	for range []string{names.Queue, names.Dead} {
+		found, ok := errors.AsType[*ArgumentError](err)
+		if !ok || found.Kind != "queue" || found.Name != names.Queue && found.Name != names.Dead {
+			break
+		}
+		differs = cmp.Or(differs, found)
+		p.Queues = slices.DeleteFunc(p.Queues, func(q Queue) bool { return q.Name == found.Name })
+		err = declare(ctx, t.publishing, p)
+	}
+	if err != nil || differs == nil {
 		return err
 	}
 	d := &declarer{link: t.publishing}
@@ -170,7 +180,7 @@ func (t *transport) declareOthers(ctx context.Context, p Plan, queue string) err
 			return err
 		}
 	}
-	return nil
+	return fmt.Errorf("%w: %w", driver.ErrDiffers, differs)
 }
 
 // Publish implements driver.Transport.

@@ -35,7 +35,8 @@ func (l *logs) contains(text string) bool {
 	return strings.Contains(l.text.String(), text)
 }
 
-// An operator recreates a queue with other arguments while the service runs. Its consumer used to end for good. Now it
+// An operator recreates a queue, and its dead letter queue, with other arguments while the service runs. Its consumer
+// used to end for good. Now it
 // reads the queue that exists, and logs what differs. A service that starts then refuses, as before. When the operator
 // deletes the queue again, the consumer declares it as planned. Consumers of other queues notice nothing.
 func TestOperator_RecreatesAQueueWithOtherArguments(t *testing.T) {
@@ -45,7 +46,7 @@ func TestOperator_RecreatesAQueueWithOtherArguments(t *testing.T) {
 	} {
 		t.Run("RabbitMQ "+name, func(t *testing.T) {
 			t.Parallel()
-			url := server(t).VHost(t)
+			url, classic := server(t).VHost(t), amqp.Table{"x-queue-type": "classic"}
 			log := &logs{}
 			b := openBroker(t, url, naming(brokers.Laravel()), params("grid", "false"), func(c *brokers.Config) {
 				c.Logger = slog.New(slog.NewTextHandler(log, nil))
@@ -53,14 +54,16 @@ func TestOperator_RecreatesAQueueWithOtherArguments(t *testing.T) {
 			s := serve(t, b, "orders", middleware.Laravel(2), succeeds)
 			other := serve(t, b, "invoices", middleware.Laravel(2), succeeds)
 			p := dialPlain(t, url)
-			await.True(t, func() bool { // the consumer may declare the queue first
-				_, err := p.ch.QueueDelete("orders", false, false, false)
-				require.NoError(t, err)
-				_, err = p.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{"x-queue-type": "classic"})
-				if err != nil {
-					p = dialPlain(t, url)
+			await.True(t, func() bool { // the consumer may declare its queues first
+				for _, queue := range []string{"orders_dlq", "orders"} {
+					_, err := p.ch.QueueDelete(queue, false, false, false)
+					require.NoError(t, err)
+					if _, err = p.ch.QueueDeclare(queue, true, false, false, false, classic); err != nil {
+						p = dialPlain(t, url)
+						return false
+					}
 				}
-				return err == nil
+				return true
 			})
 			p.send("", "invoices", amqp.Publishing{MessageId: "other"})
 			require.Equal(t, "other", other.next().message.UUID)
@@ -72,8 +75,10 @@ func TestOperator_RecreatesAQueueWithOtherArguments(t *testing.T) {
 			_, err := late.Subscriber().Subscribe(t.Context(), "orders")
 			require.ErrorContains(t, err, "exists with x-")
 
-			_, err = p.ch.QueueDelete("orders", false, false, false)
-			require.NoError(t, err)
+			for _, queue := range []string{"orders_dlq", "orders"} {
+				_, err = p.ch.QueueDelete(queue, false, false, false)
+				require.NoError(t, err)
+			}
 			await.True(t, func() bool {
 				return late.Publisher().Publish("orders", message.NewMessage("mended", nil)) == nil
 			}, "it is declared again")
@@ -117,4 +122,18 @@ func TestOperator_RecreatesTheRetryQueueToo(t *testing.T) {
 	for attempt := range 2 {
 		require.Equal(t, attempt+1, s.nextWithin(2*patience).attempt.Number)
 	}
+}
+
+// A service whose consumer's queue differs at its start refuses it, and declares nothing else.
+func TestOperator_ADifferentQueueAtTheStart(t *testing.T) {
+	t.Parallel()
+	url := services.SharedRabbitMQ(t).VHost(t)
+	p := dialPlain(t, url)
+	_, err := p.ch.QueueDeclare("orders.billing", true, false, false, false, nil)
+	require.NoError(t, err)
+	b := openBroker(t, url, group("billing"))
+	_, err = b.Subscriber().Subscribe(t.Context(), "orders")
+	require.ErrorContains(t, err, "exists with x-")
+	_, err = dialPlain(t, url).ch.QueueDeclarePassive("orders.billing_dlq", true, false, false, false, nil)
+	require.ErrorContains(t, err, "NOT_FOUND")
 }

@@ -59,7 +59,7 @@ func moves(key string, length int) bool {
 	switch key {
 	case envelope.KeyHeaderTypes:
 		return true
-	case "", envelope.KeyRetryCount, envelope.KeyDelay, envelope.KeyWatermillDelayedFor, envelope.KeyWatermillDelayedUntil:
+	case envelope.KeyRetryCount, envelope.KeyDelay, envelope.KeyWatermillDelayedFor, envelope.KeyWatermillDelayedUntil:
 		return false
 	}
 	return len(key) <= maxKept && !envelope.IsBrokerMade(key) && !slices.Contains(ownState[:], key) &&

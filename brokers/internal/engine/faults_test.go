@@ -840,7 +840,7 @@ func TestTooLarge_ForgedHeadersBehindThePayload(t *testing.T) {
 				{[]byte("note"), []byte("n")},
 				{[]byte(envelope.KeyRetryCount), []byte("0")},
 				{[]byte(envelope.KeyRetryCount), bytes.Repeat([]byte("0"), 300)},
-				{nil, []byte("x")},
+
 				{[]byte(envelope.KeyStage), bytes.Repeat([]byte("r"), 300)},
 				{[]byte(envelope.KeySuspect), []byte("1")},
 				{[]byte(envelope.KeyDelay), []byte("1000")},
