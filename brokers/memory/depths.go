@@ -60,7 +60,8 @@ func (b *Broker) snapshot(topic, group string) queue {
 	s := b.transport.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := cmp.Or(s.queues[consumer{topic, cmp.Or(group, brokers.DefaultGroup)}], s.orphans[topic])
+	q := cmp.Or(s.queues[consumer{topic, cmp.Or(group, brokers.DefaultGroup)}], s.orphans[orphan{topic: topic}],
+		s.orphans[orphan{topic, true}])
 	if q == nil {
 		return queue{}
 	}
@@ -95,8 +96,8 @@ func (t *transport) Depths(ctx context.Context) ([]brokers.Depth, error) {
 	for c, q := range s.queues {
 		count(c, q)
 	}
-	for topic, q := range s.orphans {
-		count(consumer{topic: topic}, q)
+	for of, q := range s.orphans {
+		count(consumer{topic: of.topic}, q)
 	}
 	return found, nil
 }

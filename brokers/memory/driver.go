@@ -41,7 +41,7 @@ func (Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error
 		return nil, fmt.Errorf("memory: %s: write %s:// and no host or path: every Open makes a separate broker; "+
 			"share one *Broker, or Connect to it", brokers.Redact(cfg.URL), Scheme)
 	}
-	s := &store{patterns: cfg.Naming.Patterns, queues: map[consumer]*queue{}, orphans: map[string]*queue{}}
+	s := &store{patterns: cfg.Naming.Patterns, queues: map[consumer]*queue{}, orphans: map[orphan]*queue{}}
 	return open(s, cfg) //nolint:contextcheck // the broker outlives the context it was opened with
 }
 

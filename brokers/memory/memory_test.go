@@ -179,6 +179,34 @@ func TestSubscribe_PatternsOfOneConsumerShareAQueue(t *testing.T) {
 	})
 }
 
+// A pattern matches events. The names of dead letter queues are none, as on a broker, where they are no routing keys.
+func TestSubscribe_PatternsMatchNoDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(t, brokers.Config{URL: "mem://?naming=service-bus&project=easyweek&group=audit"})
+		publish := b.Publisher().Publish
+		die := func(id string) {
+			require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{
+				Message: message.NewMessage(id, nil), Origin: envelope.Origin{Topic: "#", Consumer: "audit"},
+			}))
+		}
+		die("before")
+		in, err := b.Subscriber().Subscribe(t.Context(), "#")
+		require.NoError(t, err)
+		die("after")
+		require.NoError(t, publish("user.created", message.NewMessage("event", nil)))
+		m := <-in
+		require.Equal(t, "event", m.UUID)
+		m.Ack()
+		letters, err := b.Subscriber(brokers.WithGroup("collector")).Subscribe(t.Context(), "easyweek.audit.failed")
+		require.NoError(t, err)
+		for _, want := range []string{"before", "after"} {
+			m := <-letters
+			require.Equal(t, want, m.UUID)
+			m.Ack()
+		}
+	})
+}
+
 func TestSubscriber_ValuesOfTheContextReachTheHandlers(t *testing.T) {
 	type key struct{}
 	b := newBroker(t, brokers.Config{})

@@ -24,7 +24,13 @@ type store struct {
 	mu       sync.Mutex
 	position int64
 	queues   map[consumer]*queue
-	orphans  map[string]*queue // messages of topics that no group has subscribed to yet
+	orphans  map[orphan]*queue // messages of topics that no group has subscribed to yet
+}
+
+// orphan is a topic without a reader. Patterns are for events: they do not match the name of a dead letter queue.
+type orphan struct {
+	topic string
+	dead  bool
 }
 
 // publish stores o for every group that reads its topic, or keeps it for the first one; a retry goes to its consumer.
@@ -51,9 +57,9 @@ func (s *store) publish(o *driver.Outgoing) error {
 		s.queue(to).put(it)
 		return nil
 	}
-	read := false
+	read, of := false, orphan{topic, o.To.Kind == driver.ToDeadLetters}
 	for c, q := range s.queues {
-		if s.reads(c, q, topic) {
+		if s.reads(c, q, of) {
 			read = true
 			own := *it
 			q.put(&own)
@@ -64,21 +70,21 @@ func (s *store) publish(o *driver.Outgoing) error {
 	case o.ExistingOnly && o.To.Kind == driver.ToTopic:
 		return fmt.Errorf("event %s: %w", topic, brokers.ErrUnroutable)
 	default:
-		if s.orphans[topic] == nil {
-			s.orphans[topic] = newQueue()
+		if s.orphans[of] == nil {
+			s.orphans[of] = newQueue()
 		}
-		s.orphans[topic].put(it)
+		s.orphans[of].put(it)
 	}
 	return nil
 }
 
-// reads reports whether the consumer of q sees the messages of topic.
-func (s *store) reads(c consumer, q *queue, topic string) bool {
-	if !s.patterns {
-		return c.topic == topic
+// reads reports whether the consumer of q sees these messages.
+func (s *store) reads(c consumer, q *queue, of orphan) bool {
+	if !s.patterns || of.dead {
+		return c.topic == of.topic
 	}
-	return envelope.MatchEvent(c.topic, topic) ||
-		slices.ContainsFunc(q.patterns, func(p string) bool { return envelope.MatchEvent(p, topic) })
+	return envelope.MatchEvent(c.topic, of.topic) ||
+		slices.ContainsFunc(q.patterns, func(p string) bool { return envelope.MatchEvent(p, of.topic) })
 }
 
 // queue returns the consumer's queue, with more patterns bound to it. It takes the messages that waited for a first
@@ -94,9 +100,9 @@ func (s *store) queue(c consumer, patterns ...string) *queue {
 			q.patterns = append(q.patterns, p)
 		}
 	}
-	for topic, orphans := range s.orphans {
-		if s.reads(c, q, topic) {
-			delete(s.orphans, topic)
+	for of, orphans := range s.orphans {
+		if s.reads(c, q, of) {
+			delete(s.orphans, of)
 			for _, it := range slices.Concat(orphans.ready, orphans.waiting) {
 				q.put(it)
 			}
