@@ -259,6 +259,12 @@ func TestData_RawTypes(t *testing.T) {
 	require.Equal(t, "\x00\xff", string(raw))
 	_, err = envelope.Data[string](e)
 	require.Error(t, err)
+
+	marked, err := envelope.FromMessage(message.NewMessage("1", []byte("\xef\xbb\xbf{\"order\":7}"))) // as .NET writes it
+	require.NoError(t, err)
+	order, err := envelope.Data[map[string]int](marked)
+	require.NoError(t, err)
+	require.Equal(t, 7, order["order"])
 }
 
 func TestDeadLetter_EnvelopeOfNothing(t *testing.T) {

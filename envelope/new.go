@@ -261,7 +261,7 @@ func decodeData[T any](data []byte) (T, error) {
 	case *json.RawMessage:
 		*p = bytes.Clone(data)
 	default:
-		data, err := jobData(data)
+		data, err := jobData(bytes.TrimPrefix(data, []byte(bom)))
 		if err != nil {
 			return v, dataError[T](err)
 		}
