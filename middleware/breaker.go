@@ -232,7 +232,8 @@ func (c *circuit) ended(dec *Decision) {
 		c.mu.Lock()
 		c.probing = false // the outcome shows nothing about the dependency: the next attempt probes it
 		c.mu.Unlock()
-	case dec.Outcome == OutcomeRetry, dec.Reason == envelope.ReasonExhausted, dec.Reason == envelope.ReasonExpired:
+	case dec.Outcome == OutcomeRetry, dec.Verdict.Kind == KindUnknown, dec.Verdict.Kind == KindRetryable,
+		dec.Reason == envelope.ReasonExpired: // also where the policy does not retry
 		c.failure(dec.Attempt.MessageID, dec.Verdict.Kind != KindUnknown || dec.Attempt.Number == 1)
 	default:
 		c.succeeded()

@@ -141,6 +141,19 @@ func TestBreaker_OneMessageDoesNotOpenIt(t *testing.T) {
 	})
 }
 
+// An unknown error is a failure of the dependency also where the policy dead-letters it at once.
+func TestBreaker_CountsUnknownErrorsThatAreNotRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := breakerConfig(middleware.Breaker{Failures: 3})
+		cfg.OnUnknown = middleware.OutcomeDeadLetter
+		h := newHarness(t, cfg, failing(errors.New("no idea")))
+		for range 6 {
+			h.sendNow(order(t))
+		}
+		require.Len(t, h.ran(), 3)
+	})
+}
+
 // Only errors that a retry may cure tell of the dependency: Watermill's breaker opens on invalid orders.
 func TestBreaker_CountsOnlyRetryableErrors(t *testing.T) {
 	for name, tt := range map[string]struct {

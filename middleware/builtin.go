@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -298,8 +299,20 @@ func httpStatus(err error) (Verdict, bool) {
 	if status < 400 || status > 599 {
 		return noVerdict() // no status, or not an error of the response
 	}
-	return statusVerdict(status), true
+	v := statusVerdict(status)
+	if e, ok := errors.AsType[interface {
+		error
+		ErrorCode() string
+	}](err); ok && passing.MatchString(e.ErrorCode()) {
+		v.Kind = KindRetryable
+	}
+	return v, true
 }
+
+// passing are the codes of temporary AWS errors, many of which have the status 400. They are those that
+// the AWS SDK for Go retries (aws/retry: DefaultThrottleErrorCodes, DefaultRetryableErrorCodes).
+var passing = regexp.MustCompile(`Throttl|ThroughputExceeded|^(Request|Bandwidth)?LimitExceeded|TooManyRequests|` +
+	`SlowDown|^RequestTimeout|^PriorRequestNotComplete|^TransactionInProgress`)
 
 func statusVerdict(status int) Verdict {
 	v := Verdict{Kind: KindPermanent, Code: strconv.Itoa(status), Rule: fmt.Sprintf("http %d", status)}

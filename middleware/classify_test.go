@@ -78,6 +78,8 @@ var remoteErrors = []classified{
 	{"D37 request timeout", middleware.HTTPStatus(408, nil), retryable, "408"},
 	{"501 will not change", middleware.HTTPStatus(501, nil), permanent, "501"},
 	{"a client's own status error", clientError(502), retryable, "502"},
+	{"D37 AWS throttles with 400", awsError{400, "ProvisionedThroughputExceededException"}, retryable, "400"},
+	{"an AWS error that stays", awsError{400, "ValidationException"}, permanent, "400"},
 	{"a client's invalid status", clientError(0), unknown, ""},
 	{"D37 deadline", context.DeadlineExceeded, retryable, ""},
 	{"D37 i/o deadline", os.ErrDeadlineExceeded, retryable, ""},
@@ -166,6 +168,15 @@ type clientError int
 
 func (clientError) Error() string         { return "response" }
 func (s clientError) HTTPStatusCode() int { return int(s) }
+
+// awsError has the methods of the AWS SDK's response errors.
+type awsError struct {
+	clientError
+
+	code string
+}
+
+func (e awsError) ErrorCode() string { return e.code }
 
 type says struct{ permanent bool }
 

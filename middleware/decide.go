@@ -187,18 +187,23 @@ func backoffDelay(b Backoff, retry int, original time.Duration) time.Duration {
 	return guardedValue(time.Second, func() time.Duration { return b.Delay(retry, original) })
 }
 
-// created is when the message was created, if known. A time in the future is ignored.
+// created is when the message was created, as far as it is known: the earliest of its timestamp, that of its first
+// failure, and that of this delivery, which is a retry's. A time in the future is ignored.
 func created(m *message.Message, now time.Time) time.Time {
-	if e, err := envelope.FromMessage(m); err == nil {
-		if at := e.Timestamp(); !at.IsZero() && at.Before(now) {
-			return at
+	earliest := now
+	consider := func(at time.Time) {
+		if !at.IsZero() && at.Before(earliest) {
+			earliest = at
 		}
 	}
-	if origin, ok := envelope.OriginFrom(m.Context()); ok && !origin.Timestamp.IsZero() && origin.Timestamp.Before(now) {
-		return origin.Timestamp
+	if e, err := envelope.FromMessage(m); err == nil {
+		consider(e.Timestamp())
 	}
-	if first, ok := envelope.FirstFailure(m); ok && first.Before(now) {
-		return first
+	if origin, ok := envelope.OriginFrom(m.Context()); ok {
+		consider(origin.Timestamp)
 	}
-	return now
+	if first, ok := envelope.FirstFailure(m); ok {
+		consider(first)
+	}
+	return earliest
 }

@@ -29,6 +29,18 @@ func TestPipeline_MaxAge(t *testing.T) {
 	})
 }
 
+// Without a readable timestamp, a message is as old as its first failure: the origin has the time of the retry.
+func TestPipeline_MaxAgeCountsFromTheFirstFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, middleware.Config{MaxAttempts: 9, MaxAge: time.Hour}, failing(errTimeout))
+		h.origin.Timestamp = time.Now().Add(-time.Minute)
+		m := message.NewMessage("1", []byte("{}"))
+		m.Metadata.Set(envelope.KeyFirstFailure, time.Now().Add(-48*time.Hour).Format(time.RFC3339))
+		h.sendNow(m)
+		require.Equal(t, envelope.ReasonExpired, h.letter().Reason)
+	})
+}
+
 func TestPipeline_MaxAgeDoesNotCountTheFirstDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(10 * s), MaxAge: time.Minute}

@@ -66,6 +66,24 @@ func TestProduced_CorrelationID(t *testing.T) {
 	}
 }
 
+// Messages of several runs may share their metadata, which must not pass the id of one to another.
+func TestProduced_CorrelationIDOfSharedMetadata(t *testing.T) {
+	shared := message.Metadata{"source": "shop"}
+	s := newHarness(t, middleware.Config{}, func(*message.Message) ([]*message.Message, error) {
+		out := message.NewMessage("out", nil)
+		out.Metadata = shared
+		return []*message.Message{out}, nil
+	})
+	for _, id := range []string{"first", "second"} {
+		m := message.NewMessage(id, []byte("{}"))
+		m.Metadata[envelope.KeyCorrelationID] = id
+		out, err := s.handler(m)
+		require.NoError(t, err)
+		require.Equal(t, id, out[0].Metadata[envelope.KeyCorrelationID])
+	}
+	require.Equal(t, message.Metadata{"source": "shop"}, shared)
+}
+
 // Every decision logs exchange and routing key, RabbitMQ's default exchange too, and how the delay was computed.
 func TestLog_ExchangeAndBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -163,6 +164,13 @@ func TestPipeline_Timeout(t *testing.T) {
 		ignores.sendNow(order(t))
 		require.Equal(t, 1, ignores.acked, "success after an ignored deadline is a success")
 		require.Len(t, ignores.runs, 1, "and was not run a second time concurrently")
+
+		endless := newHarness(t, middleware.Config{Timeout: math.MaxInt64, MaxAttempts: 1},
+			func(m *message.Message) ([]*message.Message, error) { return nil, m.Context().Err() })
+		<-time.After(s) // virtual; the sum of this second and the timeout is negative
+		endless.sendNow(order(t))
+		require.Equal(t, 1, endless.acked)
+		require.Empty(t, endless.letters, "the longest timeout has not passed at once")
 	})
 }
 

@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -235,7 +236,7 @@ func correlate(m *message.Message, produced []*message.Message) {
 		if out == nil || out.Metadata[envelope.KeyCorrelationID] != "" {
 			continue
 		}
-		if out.Metadata == nil {
+		if out.Metadata = maps.Clone(out.Metadata); out.Metadata == nil { // messages of a handler may share it
 			out.Metadata = make(message.Metadata, 1)
 		}
 		out.Metadata[envelope.KeyCorrelationID] = id

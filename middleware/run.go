@@ -82,7 +82,7 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 		r.start = time.Since(p.made)
 	}
 	if r.policy.Timeout > 0 {
-		ctx.deadline = p.made.Add(r.start + r.policy.Timeout)
+		ctx.deadline = p.made.Add(r.start).Add(r.policy.Timeout) // the sum of two durations may overflow
 	}
 	if p.cfg.Observer != nil {
 		r.observeStarted()
