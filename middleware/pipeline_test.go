@@ -168,6 +168,7 @@ func TestPipeline_Timeout(t *testing.T) {
 		endless := newHarness(t, middleware.Config{Timeout: math.MaxInt64, MaxAttempts: 1},
 			func(m *message.Message) ([]*message.Message, error) { return nil, m.Context().Err() })
 		<-time.After(s) // virtual; the sum of this second and the timeout is negative
+		synctest.Wait()
 		endless.sendNow(order(t))
 		require.Equal(t, 1, endless.acked)
 		require.Empty(t, endless.letters, "the longest timeout has not passed at once")
