@@ -304,13 +304,13 @@ func httpStatus(err error) (Verdict, bool) {
 		error
 		ErrorCode() string
 	}](err); ok && passing.MatchString(e.ErrorCode()) {
-		v.Kind = KindRetryable
+		v.Kind, v.Rule = KindRetryable, "temporary error code"
 	}
 	return v, true
 }
 
-// passing are the codes of temporary AWS errors, many of which have the status 400. They are those that
-// the AWS SDK for Go retries (aws/retry: DefaultThrottleErrorCodes, DefaultRetryableErrorCodes).
+// passing are the codes of temporary AWS errors, many of which have the status 400: those that the AWS SDK for Go
+// retries (aws/retry: DefaultThrottleErrorCodes, DefaultRetryableErrorCodes).
 var passing = regexp.MustCompile(`Throttl|ThroughputExceeded|^(Request|Bandwidth)?LimitExceeded|TooManyRequests|` +
 	`SlowDown|^RequestTimeout|^PriorRequestNotComplete|^TransactionInProgress`)
 

@@ -35,7 +35,7 @@
 //	backoff.Permanent, .RetryAfter       permanent; retryable after its delay (cenkalti/backoff)
 //	malformed envelope or JSON           permanent
 //	StatusError, StatusCode() int,       408, 423, 425, 429 and most 5xx retryable, other 4xx permanent;
-//	HTTPStatusCode() int                 Retry-After honoured
+//	HTTPStatusCode() int                 Retry-After honoured; with an ErrorCode() of AWS's throttling, retryable
 //	gRPC status                          Unavailable, DeadlineExceeded, ResourceExhausted, Aborted, Internal, Canceled
 //	                                     retryable; Unknown is unknown; the others permanent
 //	SQLState() string                    classes 08, 40, 53, 57, 58, XX, locks, failover, 23503 retryable;

@@ -317,6 +317,8 @@ func TestDetail_HiddenHeadersElsewhere(t *testing.T) {
 	}, shown.Entry)
 	require.Equal(t, []wire.Text{redact.Mask, redact.Mask}, []wire.Text{shown.Body.UUID, shown.Body.ContentType})
 	require.Empty(t, r.Entry(wire.Entry{}).MessageKey)
+	typed := rules(t, redact.Config{Headers: []string{"amqp-content-type"}})
+	require.Equal(t, wire.Text(redact.Mask), typed.Detail(wire.EntryDetail{Body: wire.Body{ContentType: "42"}}).Body.ContentType)
 	audit := r.Audit(wire.AuditRecord{Detail: map[string]string{"event_id": "42", "revision": "3"}})
 	require.Equal(t, map[string]string{"event_id": redact.Mask, "revision": "3"}, audit.Detail)
 }

@@ -83,7 +83,7 @@ func New(cfg Config) (*Rules, error) {
 		"exchange":       r.hidesAny(envelope.KeyExchange),
 		"routing_key":    r.hidesAny(envelope.KeyRoutingKey),
 		"message_key":    r.hidesAny(envelope.KeyKafkaKey),
-		"content_type":   r.hidesAny(envelope.KeyContentType),
+		"content_type":   r.hidesAny(envelope.KeyContentType, envelope.KeyAMQPContentType, envelope.KeyDataContentType),
 		"trace_id":       r.hidesAny(envelope.KeyTraceParent), // only searched for
 	}
 	return &r, nil
