@@ -323,8 +323,7 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 	select {
 	case <-f.confirm.Done():
 	case <-ctx.Done():
-		cc.disown(f)
-		cc.link.tasks.Go(func() { cc.abandon(f) })
+		cc.abandon(f)
 		return cc.unconfirmed(ctx, f.outgoing)
 	}
 	reason := cc.forget(f, f.confirm.DeliveryTag)
@@ -347,27 +346,25 @@ func (cc *confirmChannel) settle(ctx context.Context, f *flight) error {
 // confirmTimeout is how long a confirm may be missing before the channel is replaced, because it may never come.
 const confirmTimeout = 5 * time.Second
 
-// disown copies what is needed of a publication whose caller no longer waits, and may reuse it.
-func (cc *confirmChannel) disown(f *flight) {
+// abandon keeps the place of a publication whose caller no longer waits, which says nothing about the channel and the
+// publications of others. It copies the payload, because the caller may reuse it.
+func (cc *confirmChannel) abandon(f *flight) {
 	cc.mu.Lock()
-	defer cc.mu.Unlock()
 	o := *f.outgoing
 	o.of, o.msg.Body = nil, bytes.Clone(o.msg.Body)
 	f.outgoing = &o
-}
-
-// abandon keeps the place of a publication whose caller no longer waits, which says nothing about the channel and the
-// publications of others.
-func (cc *confirmChannel) abandon(f *flight) {
-	missing := time.NewTimer(confirmTimeout - time.Since(f.sent))
-	defer missing.Stop()
-	select {
-	case <-f.confirm.Done():
-	case <-cc.ended:
-	case <-missing.C:
-		cc.suspect.Store(true)
-	}
-	cc.forget(f, f.confirm.DeliveryTag)
+	cc.mu.Unlock()
+	cc.link.tasks.Go(func() {
+		missing := time.NewTimer(confirmTimeout - time.Since(f.sent))
+		defer missing.Stop()
+		select {
+		case <-f.confirm.Done():
+		case <-cc.ended:
+		case <-missing.C:
+			cc.suspect.Store(true)
+		}
+		cc.forget(f, f.confirm.DeliveryTag)
+	})
 }
 
 // match finds the flight of a returned message, which has no delivery tag. Returns arrive in the order of publication,
