@@ -231,20 +231,14 @@ func erasedAndRecreated(w *world) {
 	topic := w.topic("orders")
 	b, atOnce := w.openFor(n)
 	gate, open := w.gate()
-	ours := w.consume(b, topic, middleware.Config{}, func(run) error {
-		<-gate
-		return nil
-	})
+	ours := w.consume(b, topic, middleware.Config{}, waitsFor(gate))
 	w.publish(b, topic, w.batch(filled)...)
 	ours.waitRuns(atOnce)
 	w.erase(topic)
 
 	other, otherAtOnce := w.openFor(n, func(c *brokers.Config) { c.DrainTimeout = 100 * time.Millisecond })
 	held, release := w.gate()
-	theirs := w.consume(other, topic, middleware.Config{}, func(run) error {
-		<-held
-		return nil
-	})
+	theirs := w.consume(other, topic, middleware.Config{}, waitsFor(held))
 	fresh := w.batch(filled)
 	w.publishUntil(other, topic, fresh...)
 	theirs.waitRuns(otherAtOnce)
@@ -289,10 +283,7 @@ func lockedMessage(w *world) {
 	b, _ := w.openFor(n)
 	topic := w.topic("orders")
 	gate, open := w.gate()
-	c := w.consume(b, topic, middleware.Config{}, func(run) error {
-		<-gate
-		return nil
-	})
+	c := w.consume(b, topic, middleware.Config{}, waitsFor(gate))
 	batch := w.batch(n)
 	w.publish(b, topic, batch...)
 	c.waitRuns(n)

@@ -359,6 +359,11 @@ func (w *world) gate() (gate chan struct{}, open func()) {
 	return gate, open
 }
 
+// waitsFor is a handler that waits for a gate.
+func waitsFor(gate <-chan struct{}) func(r run) error {
+	return func(run) error { <-gate; return nil }
+}
+
 // failsBefore is a handler that fails until that attempt.
 func failsBefore(attempt int) func(r run) error {
 	return func(r run) error {

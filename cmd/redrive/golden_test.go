@@ -170,6 +170,17 @@ func seed(t *testing.T, path string) {
 	require.NoError(t, letters.Close())
 }
 
+// workplace is a directory with some dead letters and the queues that they came from, which are the default ones.
+func workplace(t *testing.T) {
+	t.Helper()
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	seed(t, "dead.db")
+	seedQueue(t, "queue.db")
+	t.Setenv("REDRIVE_STORE", "dead.db")
+	t.Setenv("REDRIVE_BROKER", "sqlite:queue.db")
+}
+
 // seedQueue makes a SQL queue that the consumers of the seed's dead letters have once used.
 func seedQueue(t *testing.T, path string) {
 	t.Helper()

@@ -18,12 +18,7 @@ import (
 
 // An impossible output format is refused before anything is changed, not after.
 func TestOutput_CheckedFirst(t *testing.T) {
-	hermetic(t)
-	t.Chdir(t.TempDir())
-	seed(t, "dead.db")
-	seedQueue(t, "queue.db")
-	t.Setenv("REDRIVE_STORE", "dead.db")
-	t.Setenv("REDRIVE_BROKER", "sqlite:queue.db")
+	workplace(t)
 	look := func() string {
 		code, stdout, stderr := command(t, "dlq", "list", "--status", "any", "-o", "json")
 		require.Equal(t, exitOK, code, stderr)
@@ -186,12 +181,7 @@ func TestGroups_AnswerSlips(t *testing.T) {
 // Ids that are redriven are sent as they are to where they came from: a flag that only a run knows is refused, and not
 // ignored.
 func TestIDs_RefuseFlagsOfAFilter(t *testing.T) {
-	hermetic(t)
-	t.Chdir(t.TempDir())
-	seed(t, "dead.db")
-	seedQueue(t, "queue.db")
-	t.Setenv("REDRIVE_STORE", "dead.db")
-	t.Setenv("REDRIVE_BROKER", "sqlite:queue.db")
+	workplace(t)
 	values := map[string]string{"canary": "1,10", "outcome-timeout": "1h", "transform": ".total=99", "stop-above": "0.5"}
 	tried := 0
 	for _, cmd := range (&app{}).dlqCommand().Commands() {

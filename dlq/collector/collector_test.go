@@ -156,9 +156,9 @@ func TestCollector_SeveralBrokersAndBack(t *testing.T) {
 	}
 }
 
-// The consumer that reports is waited for.
-func TestRouter_OutcomeReported(t *testing.T) {
-	t.Parallel()
+// collectedOne starts a collector, which has stored the only dead letter of a broker.
+func collectedOne(t *testing.T) (*dlq.Letters, *memory.Broker, *collector.Collector) {
+	t.Helper()
 	letters := newLetters(t)
 	b := newMemory(t, brokers.Config{})
 	deadLetter(t, b, "orders", "", "1")
@@ -166,6 +166,13 @@ func TestRouter_OutcomeReported(t *testing.T) {
 		{Broker: "main", Topic: "orders_dlq", Subscriber: b.Subscriber()},
 	}})
 	collected(t, c, 1)
+	return letters, b, c
+}
+
+// The consumer that reports is waited for.
+func TestRouter_OutcomeReported(t *testing.T) {
+	t.Parallel()
+	letters, b, _ := collectedOne(t)
 	router, err := collector.NewRouter(collector.RouterConfig{Targets: []collector.Target{
 		{Name: "main", Scheme: "mem", Redriver: b, Outcome: collector.OutcomeReported},
 	}})
@@ -185,13 +192,7 @@ func TestRouter_OutcomeReported(t *testing.T) {
 // A second death finds the entry of the first, which had been closed with the confirm: same row, PENDING again.
 func TestCollector_DiesAgain(t *testing.T) {
 	t.Parallel()
-	letters := newLetters(t)
-	b := newMemory(t, brokers.Config{})
-	deadLetter(t, b, "orders", "", "1")
-	c, _ := start(t, collector.Config{Sink: letters, Sources: []collector.Source{
-		{Broker: "main", Topic: "orders_dlq", Subscriber: b.Subscriber()},
-	}})
-	collected(t, c, 1)
+	letters, b, c := collectedOne(t)
 	router, err := collector.NewRouter(collector.RouterConfig{
 		Store: letters.Store(), Targets: []collector.Target{{Name: "main", Scheme: "mem", Redriver: b}},
 	})
@@ -222,13 +223,7 @@ func TestCollector_DiesAgain(t *testing.T) {
 // A fast consumer rejects the message again before its batch is confirmed: the confirm closes nothing that waits again.
 func TestRouter_DiesBeforeTheConfirm(t *testing.T) {
 	t.Parallel()
-	letters := newLetters(t)
-	b := newMemory(t, brokers.Config{})
-	deadLetter(t, b, "orders", "", "1")
-	c, _ := start(t, collector.Config{Sink: letters, Sources: []collector.Source{
-		{Broker: "main", Topic: "orders_dlq", Subscriber: b.Subscriber()},
-	}})
-	collected(t, c, 1)
+	letters, _, _ := collectedOne(t)
 	dies := func(ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration) error {
 		return letters.DeadLetter(ctx, &envelope.DeadLetter{
 			Message: m, Err: envelope.Error{Message: "still no bank"}, Origin: origin,

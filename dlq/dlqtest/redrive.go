@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -139,18 +140,18 @@ func testLateDeath(w *world) {
 func testDeathsByHour(w *world) {
 	id := w.put(letter(1))[0].ID
 	hour := noon.Truncate(time.Hour)
-	want := []driver.HourCount{{Hour: hour, Count: 1}}
+	want := []wire.HourCount{{Hour: hour, Count: 1}}
 	for round, text := range []string{"account still closed", "account still closed", "no stock"} {
 		at := noon.Add(time.Duration(round) * time.Hour)
 		died := redriven(w.claim(id, at), at.Add(time.Minute), dies(text))
 		require.Equal(w, driver.DiedAgain, w.put(died)[0].Result)
 		require.Equal(w, driver.Seen, w.put(died)[0].Result)
 		if round > 0 {
-			want = append(want, driver.HourCount{Hour: hour.Add(time.Duration(round) * time.Hour)})
+			want = append(want, wire.HourCount{Hour: hour.Add(time.Duration(round) * time.Hour)})
 		}
 		want[round].DiedAgain = 1
 	}
-	check := func(want []driver.HourCount) {
+	check := func(want []wire.HourCount) {
 		w.Helper()
 		for range 2 {
 			stats := must(w.Stats(w.Context(), dlq.StatsQuery{Since: noon, Now: noon.Add(9 * time.Hour)}))(w)
@@ -181,9 +182,7 @@ func testResent(w *world) {
 		with := w.put(resend(noon, position))[0].ID
 		without := w.put(letter(1, func(d *envelope.DeadLetter) { d.Origin.Position, d.Handler = "", position }))[0].ID
 		w.mustChange(driver.Change{Action: close, IDs: []int64{with}, At: closed})
-		edited := &dlq.Body{Payload: []byte("edited")}
-		edited.Rehash()
-		must(w.Revise(w.Context(), driver.Revision{EntryID: without, Body: edited, Actor: "ana", At: noon}))(w)
+		w.edit(without, noon)
 		w.mustChange(driver.Change{Action: close, IDs: []int64{without}, At: closed})
 		again := func(at time.Time) *dlq.Entry {
 			return letter(1, func(d *envelope.DeadLetter) { d.At, d.Origin.Position, d.Handler = at, "", position })
@@ -197,6 +196,13 @@ func testResent(w *world) {
 		require.True(w, w.get(without).ResolvedAt.IsZero())
 		require.Equal(w, again(noon).Body.Payload, w.get(without).Body.Payload, "the message that died, not the edit")
 	}
+}
+
+// edit makes "edited" the payload of an entry.
+func (w *world) edit(id int64, at time.Time) {
+	w.Helper()
+	body := &dlq.Body{Payload: []byte("edited")}
+	must(w.Revise(w.Context(), driver.Revision{EntryID: id, Body: body, Actor: "ana", At: at}))(w)
 }
 
 // A handler may copy the headers of a redriven message to the messages that it publishes; their deaths must not be
@@ -224,9 +230,7 @@ func testLateDeathKeepsEdit(w *world) {
 	sent := w.claim(id, noon.Add(time.Hour))
 	at := noon.Add(2 * time.Hour)
 	w.mustChange(driver.Change{Action: driver.ActionReleaseByHand, IDs: []int64{id}, Note: "no reader", At: at})
-	body := &dlq.Body{Payload: []byte("edited")}
-	body.Rehash()
-	must(w.Revise(w.Context(), driver.Revision{EntryID: id, Body: body, Actor: "ana", At: at}))(w)
+	w.edit(id, at)
 	require.Equal(w, driver.DiedAgain, w.put(redriven(sent, at.Add(time.Minute)))[0].Result)
 	got := w.get(id)
 	require.Equal(w, []any{1, "edited"}, []any{got.Revision, string(got.Body.Payload)})

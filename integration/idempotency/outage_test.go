@@ -22,41 +22,14 @@ import (
 	"github.com/redrive-go/redrive/middleware/idempotency/sqlstore"
 )
 
-// server is a test's own database server.
-type server interface {
-	Kill() error
-	Start(ctx context.Context) error
-	Pause() error
-	Resume() error
-	Database(t testing.TB) string
-}
-
 // The guard's database is killed, frozen and killed again under load, while the broker works: every effect happens
 // once, and no message is dead-lettered for the outages, which are longer than the retry schedule.
 func TestEffect_HappensOnceWhenTheDatabaseIsKilled(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) server{
-		"PostgreSQL": func(t *testing.T) server {
-			t.Helper()
-			return services.Postgres(t, services.PostgresConfig{Durable: true})
-		},
-		"MariaDB": func(t *testing.T) server {
-			t.Helper()
-			return services.MariaDB(t, services.MySQLConfig{Durable: true})
-		},
-		"MySQL": func(t *testing.T) server {
-			t.Helper()
-			return services.MySQL(t, services.MySQLConfig{Durable: true})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			databaseKilled(t, start(t))
-		})
-	}
+	services.EachDatabase(t, databaseKilled)
 }
 
-func databaseKilled(t *testing.T, s server) {
+func databaseKilled(t *testing.T, s services.DatabaseServer) {
 	t.Helper()
 	d := openDatabase(t, s.Database(t))
 	_, err := d.db.ExecContext(t.Context(), "CREATE TABLE charges (id VARCHAR(100))")

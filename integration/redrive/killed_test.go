@@ -39,12 +39,7 @@ func TestServe_Killed(t *testing.T) {
 		letters = n
 	}
 	store, broker := services.SharedPostgres(t).Database(t), services.SharedRabbitMQ(t).VHost(t)
-	l, b := openLetters(t, store), openBroker(t, broker)
-	t.Cleanup(func() {
-		require.NoError(t, b.Close())
-		require.NoError(t, l.Close())
-	})
-	fill(t, l, 0, letters)
+	l, b := openFilled(t, store, broker, letters)
 
 	var mu sync.Mutex
 	delivered := make(map[string]int, letters)

@@ -46,6 +46,18 @@ func openLetters(t testing.TB, url string) *dlq.Letters {
 	return l
 }
 
+// openFilled opens a store with some dead letters, and the broker, until the test ends.
+func openFilled(t testing.TB, store, broker string, letters int) (*dlq.Letters, brokers.Broker) {
+	t.Helper()
+	l, b := openLetters(t, store), openBroker(t, broker)
+	t.Cleanup(func() {
+		require.NoError(t, b.Close())
+		require.NoError(t, l.Close())
+	})
+	fill(t, l, 0, letters)
+	return l, b
+}
+
 // serve consumes the topic with the retry pipeline until the test ends.
 func serve(t testing.TB, b brokers.Broker, l *dlq.Letters, handle func(*message.Message) error) {
 	t.Helper()

@@ -1,7 +1,6 @@
 package redrive_test
 
 import (
-	"context"
 	"os"
 	"strconv"
 	"sync"
@@ -18,50 +17,18 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// database is a test's own database server.
-type database interface {
-	Kill() error
-	Start(ctx context.Context) error
-	Pause() error
-	Resume() error
-	Database(t testing.TB) string
-}
-
 // The store's database is killed, frozen and killed again under a run of redrive serve, whose consumer reports the
 // outcomes to the same database: every message is redriven, and no entry is left behind.
 func TestServe_TheStoreIsKilled(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) database{
-		"PostgreSQL": func(t *testing.T) database {
-			t.Helper()
-			return services.Postgres(t, services.PostgresConfig{Durable: true})
-		},
-		"MariaDB": func(t *testing.T) database {
-			t.Helper()
-			return services.MariaDB(t, services.MySQLConfig{Durable: true})
-		},
-		"MySQL": func(t *testing.T) database {
-			t.Helper()
-			return services.MySQL(t, services.MySQLConfig{Durable: true})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			storeKilled(t, start(t))
-		})
-	}
+	services.EachDatabase(t, storeKilled)
 }
 
-func storeKilled(t *testing.T, s database) {
+func storeKilled(t *testing.T, s services.DatabaseServer) {
 	t.Helper()
 	const letters, rate = 4000, 400
 	store, broker := s.Database(t), services.SharedRabbitMQ(t).VHost(t)
-	l, b := openLetters(t, store), openBroker(t, broker)
-	t.Cleanup(func() {
-		require.NoError(t, b.Close())
-		require.NoError(t, l.Close())
-	})
-	fill(t, l, 0, letters)
+	l, b := openFilled(t, store, broker, letters)
 	var mu sync.Mutex
 	delivered := make(map[string]int, letters)
 	serve(t, b, l, func(m *message.Message) error {

@@ -47,6 +47,25 @@ type server struct {
 	proc *process
 }
 
+// DatabaseServer is a test's own database server, which it may kill and freeze.
+type DatabaseServer interface {
+	Kill() error
+	Start(ctx context.Context) error
+	Pause() error
+	Resume() error
+	Database(t testing.TB) (url string)
+}
+
+// EachDatabase runs a test on PostgreSQL, MariaDB and MySQL in parallel, each on a server whose commits survive its
+// crash.
+func EachDatabase(t *testing.T, test func(t *testing.T, s DatabaseServer)) {
+	t.Helper()
+	cfg := MySQLConfig{Durable: true}
+	t.Run("PostgreSQL", func(t *testing.T) { t.Parallel(); test(t, Postgres(t, PostgresConfig{Durable: true})) })
+	t.Run("MariaDB", func(t *testing.T) { t.Parallel(); test(t, MariaDB(t, cfg)) })
+	t.Run("MySQL", func(t *testing.T) { t.Parallel(); test(t, MySQL(t, cfg)) })
+}
+
 // Start starts a stopped or killed server again, on the same ports and data, and returns once it is ready.
 func (s *server) Start(ctx context.Context) error {
 	if s.external {

@@ -194,38 +194,13 @@ func oneOfTenWorkersIsKilled(t *testing.T, url string) {
 	t.Logf("%d messages, %d handled twice", len(runs), twice)
 }
 
-// server is a database server that a test may kill.
-type server interface {
-	Kill() error
-	Start(ctx context.Context) error
-	Database(t testing.TB) string
-}
-
 // A database is killed and restarted three times under load: every confirmed message is handled.
 func TestDatabaseRestart_UnderLoad(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) server{
-		"PostgreSQL": func(t *testing.T) server {
-			t.Helper()
-			return services.Postgres(t, services.PostgresConfig{Durable: true})
-		},
-		"MariaDB": func(t *testing.T) server {
-			t.Helper()
-			return services.MariaDB(t, services.MySQLConfig{Durable: true})
-		},
-		"MySQL": func(t *testing.T) server {
-			t.Helper()
-			return services.MySQL(t, services.MySQLConfig{Durable: true})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			restartUnderLoad(t, start(t))
-		})
-	}
+	services.EachDatabase(t, restartUnderLoad)
 }
 
-func restartUnderLoad(t *testing.T, s server) {
+func restartUnderLoad(t *testing.T, s services.DatabaseServer) {
 	t.Helper()
 	url := with(s.Database(t), "x-lease=3s&x-publish-timeout=3s")
 	queue := openQueue(t, url)

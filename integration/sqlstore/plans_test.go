@@ -20,6 +20,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -103,7 +104,7 @@ func reads(total int, end time.Time) []read {
 		}
 	}
 	pending := dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}
-	deep := driver.Cursor{Order: driver.NewestFirst, At: end.Add(-month / 4), ID: 1 << 40}.String()
+	deep := wire.Cursor{Order: driver.NewestFirst, At: end.Add(-month / 4), ID: 1 << 40}.String()
 	cpf := dlq.Filter{CauseText: "cpf", From: end.Add(-month + time.Hour + time.Minute)}
 	pendingCPF := dlq.Filter{CauseText: "cpf", From: end.Add(-month + time.Hour), Statuses: pending.Statuses}
 	row := total * 3 / 7

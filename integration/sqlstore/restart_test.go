@@ -1,7 +1,6 @@
 package sqlstore_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -19,43 +18,16 @@ import (
 	"github.com/redrive-go/redrive/integration/services"
 )
 
-// crashing is a test's own database server.
-type crashing interface {
-	Kill() error
-	Start(ctx context.Context) error
-}
-
 // The database is killed twice under load: afterwards every accepted dead letter is stored once, and the spool is
 // empty.
 func TestLetters_DatabaseKilledUnderLoad(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) (crashing, string){
-		"PostgreSQL": func(t *testing.T) (crashing, string) {
-			t.Helper()
-			p := services.Postgres(t, services.PostgresConfig{Durable: true})
-			return p, p.Database(t)
-		},
-		"MariaDB": func(t *testing.T) (crashing, string) {
-			t.Helper()
-			m := services.MariaDB(t, services.MySQLConfig{Durable: true})
-			return m, m.Database(t)
-		},
-		"MySQL": func(t *testing.T) (crashing, string) {
-			t.Helper()
-			m := services.MySQL(t, services.MySQLConfig{Durable: true})
-			return m, m.Database(t)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server, url := start(t)
-			killUnderLoad(t, server, url)
-		})
-	}
+	services.EachDatabase(t, killUnderLoad)
 }
 
-func killUnderLoad(t *testing.T, server crashing, url string) {
+func killUnderLoad(t *testing.T, server services.DatabaseServer) {
 	t.Helper()
+	url := server.Database(t)
 	letters, err := dlq.Open(t.Context(), url, dlq.WithSpool(t.TempDir()), dlq.WithStoreTimeout(time.Second),
 		dlq.WithImportBackoff(10*time.Millisecond, 100*time.Millisecond), dlq.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
