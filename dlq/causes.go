@@ -57,7 +57,7 @@ func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrenc
 		New: []RecurringCause{}, Growing: []RecurringCause{}, Returning: []RecurringCause{}, Fixed: []RecurringCause{},
 		Steady: []RecurringCause{},
 	}
-	groups, more, err := m.ListGroups(ctx, GroupQuery{Limit: driver.MaxGroups, TrendSince: r.From.Add(-q.Period)})
+	groups, more, err := m.ListGroups(ctx, GroupQuery{Limit: wire.MaxGroups, TrendSince: r.From.Add(-q.Period)})
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/text"
 	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -97,18 +98,18 @@ func (m *Manager) Groups(ctx context.Context, q GroupQuery) ([]driver.Group, err
 	return m.cfg.Store.Groups(ctx, q)
 }
 
-// ListGroups is [Manager.Groups] and also reports whether there are more. With a limit of [driver.MaxGroups], a full
+// ListGroups is [Manager.Groups] and also reports whether there are more. With a limit of [wire.MaxGroups], a full
 // list counts as one with more, because no store can return an additional group.
 func (m *Manager) ListGroups(ctx context.Context, q GroupQuery) (groups []driver.Group, more bool, err error) {
-	limit := cmp.Or(q.Limit, driver.DefaultGroups)
-	if q.Limit = limit; limit > 0 && limit < driver.MaxGroups {
+	limit := cmp.Or(q.Limit, wire.DefaultGroups)
+	if q.Limit = limit; limit > 0 && limit < wire.MaxGroups {
 		q.Limit++
 	}
 	groups, err = m.Groups(ctx, q)
 	if err != nil {
 		return nil, false, err
 	}
-	more = len(groups) > limit || limit == driver.MaxGroups && len(groups) == limit
+	more = len(groups) > limit || limit == wire.MaxGroups && len(groups) == limit
 	return groups[:min(limit, len(groups))], more, nil
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
-	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/live"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/internal/config"
 	"github.com/redrive-go/redrive/internal/wait"
 	"github.com/redrive-go/redrive/middleware/pipelinemetrics"
@@ -185,7 +185,7 @@ func (a *app) report(ctx context.Context, s *shop, m *dlq.Manager) error {
 			bank = "down"
 		}
 		var dead []string
-		for _, status := range driver.Statuses() {
+		for _, status := range wire.Statuses() {
 			if n := stats.Counts.Of(status); n > 0 {
 				dead = append(dead, fmt.Sprintf("%d %s", n, strings.ToLower(string(status))))
 			}

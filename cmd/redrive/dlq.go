@@ -95,7 +95,7 @@ func (a *app) groupsCommand() *cobra.Command {
   redrive dlq redrive --fingerprint "$(redrive dlq groups --jq '.[0].fingerprint')"`,
 		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
 			if status != "any" {
-				parsed, err := driver.ParseStatus(status)
+				parsed, err := wire.ParseStatus(status)
 				if err != nil {
 					return usagef("--status: %v", err)
 				}

@@ -39,7 +39,7 @@ const hourLayout = "2006-01-02 15:04Z"
 func (a *app) statsText(stats *wire.Stats) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s:", deadLetters(stats.Counts.Total()))
-	for i, s := range driver.Statuses() {
+	for i, s := range wire.Statuses() {
 		if i > 0 {
 			out.WriteByte(',')
 		}
@@ -56,7 +56,7 @@ func (a *app) statsText(stats *wire.Stats) string {
 		{title: "Topic", value: func(n wire.NamedCounts) string { return oneLine(n.Name, 40) }},
 		{title: "Total", right: true, value: func(n wire.NamedCounts) string { return driver.FormatID(n.Counts.Total()) }},
 	}
-	for _, s := range driver.Statuses() {
+	for _, s := range wire.Statuses() {
 		columns = append(columns, column[wire.NamedCounts]{
 			title: string(s), right: true,
 			value: func(n wire.NamedCounts) string { return driver.FormatID(n.Counts.Of(s)) },
@@ -168,7 +168,7 @@ func (t *tail) follow(ctx context.Context, every time.Duration) error {
 
 // look shows the dead letters stored since the last look.
 func (t *tail) look(ctx context.Context) error {
-	from := driver.Cursor{Order: driver.StoredFirst, At: time.Unix(0, 0), ID: max(0, t.last-tailBack)}
+	from := wire.Cursor{Order: driver.StoredFirst, At: time.Unix(0, 0), ID: max(0, t.last-tailBack)}
 	page := wire.Page{Order: driver.StoredFirst, Limit: driver.MaxPage, After: from.String()}
 	for {
 		list, err := t.manager.ListEntries(ctx, t.filter, page)

@@ -79,7 +79,7 @@ func (f *filterFlags) add(a *app, cmd *cobra.Command, statuses ...dlq.Status) {
 // complete adds the completions of the flags' values.
 func (*filterFlags) complete(a *app, cmd *cobra.Command) {
 	statuses := []string{"any"}
-	for _, s := range driver.Statuses() {
+	for _, s := range wire.Statuses() {
 		statuses = append(statuses, strings.ToLower(string(s)))
 	}
 	for name, values := range map[string]cobra.CompletionFunc{
@@ -127,7 +127,7 @@ func (f *filterFlags) read(now time.Time) (wire.Filter, error) {
 				filter.Statuses = nil
 				break
 			}
-			status, err := driver.ParseStatus(text)
+			status, err := wire.ParseStatus(text)
 			if err != nil {
 				return filter, usagef("--status: %v", err)
 			}
@@ -157,7 +157,7 @@ func (f *filterFlags) read(now time.Time) (wire.Filter, error) {
 		*flag.into = at
 	}
 	for _, text := range f.fields {
-		field, err := driver.ParsePayloadField(text)
+		field, err := wire.ParsePayloadField(text)
 		if err != nil {
 			return filter, usagef("--field: %v", err)
 		}

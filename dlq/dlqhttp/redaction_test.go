@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // Hidden text is hidden on every route that shows anything, from every role but the one that may see it, and in the
@@ -35,7 +36,7 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 	_, err = s.runner.StartRun(t.Context(),
 		redrive.Spec{ID: "run-1", Paused: true, JQ: `.customer.cpf = "999.888.777-66"`, Filter: dlq.Filter{
 			IDs: []int64{1, 2}, ErrorText: "111.222.333-44", CauseText: "111.222.333-44", PayloadText: "999.888.777-66",
-			PayloadFields: []driver.PayloadField{{Path: []string{"customer", "cpf"}, Value: "999.888.777-66"}},
+			PayloadFields: []wire.PayloadField{{Path: []string{"customer", "cpf"}, Value: "999.888.777-66"}},
 		}}, by)
 	require.NoError(t, err)
 

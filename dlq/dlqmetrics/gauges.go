@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // reading is the result of reading the store.
@@ -120,9 +121,9 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 	}
 	byTopic := r.stats.ByTopic
 	if len(byTopic) > m.cfg.MaxTopics {
-		rest := driver.NamedCounts{Name: Other}
+		rest := wire.NamedCounts{Name: Other}
 		for _, n := range byTopic[m.cfg.MaxTopics:] {
-			for _, status := range driver.Statuses() {
+			for _, status := range wire.Statuses() {
 				rest.Counts.Add(status, n.Counts.Of(status))
 			}
 		}
@@ -135,7 +136,7 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 			continue // two names that are the same as labels
 		}
 		seen[topic] = true
-		for _, status := range driver.Statuses() {
+		for _, status := range wire.Statuses() {
 			gauge(ch, d.entries, float64(n.Counts.Of(status)), topic, strings.ToLower(string(status)))
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // paths are the changes that bring a new entry into each status.
@@ -46,7 +47,7 @@ func testTransitions(w *world) {
 		driver.ActionResolve, driver.ActionDiscard, driver.ActionRestore, driver.ActionPark, driver.ActionReleaseByHand,
 	}
 	n := 0
-	for _, from := range driver.Statuses() {
+	for _, from := range wire.Statuses() {
 		for _, action := range actions {
 			n++
 			w.T.Run(fmt.Sprintf("%s %s", from, action), func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -74,7 +75,7 @@ func testFilters(w *world) {
 	require.Equal(w, []int64{common}, ids(w.all(dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}})))
 	require.Equal(w, []int64{common}, ids(w.all(dlq.Filter{Statuses: []dlq.Status{dlq.Resolved, dlq.Discarded}})))
 	require.Len(w, w.all(dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Resolved, dlq.Pending}}), total)
-	require.Equal(w, ids(w.all(dlq.Filter{})), ids(w.all(dlq.Filter{Statuses: driver.Statuses()})),
+	require.Equal(w, ids(w.all(dlq.Filter{})), ids(w.all(dlq.Filter{Statuses: wire.Statuses()})),
 		"in the same order")
 	require.Len(w, w.all(dlq.Filter{Topic: "orders"}), total-1, "with every status")
 	require.Equal(w, []int64{common}, ids(w.all(dlq.Filter{ResolvedBefore: noon.Add(2 * time.Hour)})))
@@ -151,7 +152,7 @@ func testPaging(w *world) {
 	// the other order.
 	late := w.put(letter(100, func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }))
 	stored := append(slices.Clone(oldest), late[0].ID)
-	for _, f := range []dlq.Filter{{}, {Topic: "orders"}, {Statuses: driver.Statuses()}} {
+	for _, f := range []dlq.Filter{{}, {Topic: "orders"}, {Statuses: wire.Statuses()}} {
 		require.Equal(w, stored, w.pages(f, dlq.Page{Limit: 5, Order: driver.StoredFirst}, func() {}))
 		require.Equal(w, reversed(stored), w.pages(f, dlq.Page{Limit: 24, Order: driver.StoredLast}, func() {}))
 		require.Equal(w, late[0].ID, w.pages(f, dlq.Page{Limit: 5, Order: driver.OldestFirst}, func() {})[0])
@@ -199,14 +200,14 @@ func testForgedCursor(w *world) {
 		"no version":  base64.RawURLEncoding.EncodeToString(make([]byte, 18)),
 		"sql":         "' OR 1=1 --",
 		"huge":        strings.Repeat("A", 100_000),
-		"other order": driver.Cursor{Order: driver.OldestFirst, At: noon, ID: 1}.String(),
+		"other order": wire.Cursor{Order: driver.OldestFirst, At: noon, ID: 1}.String(),
 	} {
 		_, err := w.List(w.Context(), dlq.Filter{}, dlq.Page{After: cursor})
 		require.ErrorIs(w, err, dlq.ErrInvalid, name)
 		require.Less(w, len(err.Error()), 300, name)
 	}
 	// A valid cursor works even if there is no entry at its position.
-	nowhere := driver.Cursor{Order: driver.NewestFirst, At: noon.Add(-time.Hour), ID: -5}
+	nowhere := wire.Cursor{Order: driver.NewestFirst, At: noon.Add(-time.Hour), ID: -5}
 	listing = must(w.List(w.Context(), dlq.Filter{}, dlq.Page{After: nowhere.String()}))(w)
 	require.Empty(w, listing.Entries)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -88,13 +88,13 @@ func testPayloadFields(w *world) {
 		"face=😀":                          {"php", "python", "go", "java"},
 		"html=<b>":                        {"go", "java"},
 	} {
-		field, err := driver.ParsePayloadField(text)
+		field, err := wire.ParsePayloadField(text)
 		require.NoError(w, err, text)
 		wanted := make([]int64, 0, len(want))
 		for _, name := range want {
 			wanted = append(wanted, id[name])
 		}
-		f := dlq.Filter{PayloadFields: []driver.PayloadField{field}}
+		f := dlq.Filter{PayloadFields: []wire.PayloadField{field}}
 		got := ids(w.all(f))
 		slices.Sort(got)
 		slices.Sort(wanted)
@@ -103,11 +103,11 @@ func testPayloadFields(w *world) {
 		require.NoError(w, err, text)
 		require.Equal(w, int64(len(want)), count, text)
 	}
-	both := dlq.Filter{Topic: "orders", PayloadFields: []driver.PayloadField{
+	both := dlq.Filter{Topic: "orders", PayloadFields: []wire.PayloadField{
 		{Path: []string{"customer", "id"}, Value: "42"}, {Path: []string{"paid"}, Value: `"true"`},
 	}}
 	require.Equal(w, []int64{id["text"]}, ids(w.all(both)), "fields are combined with AND")
-	fails(w.List(w.Context(), dlq.Filter{PayloadFields: []driver.PayloadField{{
+	fails(w.List(w.Context(), dlq.Filter{PayloadFields: []wire.PayloadField{{
 		Path:  []string{`a"] || true`},
 		Value: "1",
 	}}}, dlq.Page{}))(w, dlq.ErrInvalid)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -41,7 +42,7 @@ func testGroups(w *world) {
 	}))(w)
 	require.Equal(w, groups[1:2], cpf)
 	require.Len(w, w.all(dlq.Filter{Fingerprint: cpf[0].Fingerprint}), 4)
-	for _, q := range []dlq.GroupQuery{{Limit: -1}, {Limit: driver.MaxGroups + 1}, {Status: "x; DROP TABLE"}} {
+	for _, q := range []dlq.GroupQuery{{Limit: -1}, {Limit: wire.MaxGroups + 1}, {Status: "x; DROP TABLE"}} {
 		fails(w.Groups(w.Context(), q))(w, dlq.ErrInvalid)
 	}
 }
@@ -122,12 +123,12 @@ func testStats(w *world) {
 	require.Equal(w, driver.Counts{Pending: 3, Retrying: 1, Resolved: 2}, stats.Counts)
 	require.Equal(w, 2*time.Hour, stats.MeanResolution.Duration())
 	require.Equal(w, noon.Add(-10*24*time.Hour), stats.OldestPending)
-	require.Equal(w, []driver.HourCount{
+	require.Equal(w, []wire.HourCount{
 		{Hour: noon.Add(-3 * time.Hour).Truncate(time.Hour), Count: 2},
 		{Hour: noon.Truncate(time.Hour), Count: 3},
 		{Hour: noon.Add(time.Hour).Truncate(time.Hour), Closed: 1},
 	}, stats.Hourly)
-	require.Equal(w, []driver.NamedCounts{
+	require.Equal(w, []wire.NamedCounts{
 		{Name: "orders", Counts: driver.Counts{Pending: 1, Retrying: 1, Resolved: 2}},
 		{Name: "invoices", Counts: driver.Counts{Pending: 2}},
 	}, stats.ByTopic)
@@ -155,19 +156,19 @@ func testTrend(w *world) {
 	require.Nil(w, plain[0].Trend)
 
 	groups := must(w.Groups(w.Context(), dlq.GroupQuery{TrendSince: noon.Add(-24 * time.Hour)}))(w)
-	require.Equal(w, []driver.HourCount{
+	require.Equal(w, []wire.HourCount{
 		{Hour: hour.Add(-3 * time.Hour), Count: 2},
 		{Hour: hour, Count: 4},
 		{Hour: hour.Add(time.Hour), Closed: 2},
 	},
 		groups[0].Trend, "the restored one is not closed")
-	require.Equal(w, []driver.HourCount{{Hour: hour, Count: 3}}, groups[1].Trend)
+	require.Equal(w, []wire.HourCount{{Hour: hour, Count: 3}}, groups[1].Trend)
 
 	one := must(w.Groups(w.Context(), dlq.GroupQuery{Fingerprint: groups[1].Fingerprint, TrendSince: noon}))(w)
 	require.Equal(w, groups[1:], one)
 
 	stats := must(w.Stats(w.Context(), dlq.StatsQuery{Now: noon.Add(2 * time.Hour)}))(w)
-	require.Equal(w, []driver.HourCount{
+	require.Equal(w, []wire.HourCount{
 		{Hour: hour.Add(-3 * time.Hour), Count: 2}, {Hour: hour, Count: 7}, {Hour: hour.Add(time.Hour), Closed: 2},
 	}, stats.Hourly)
 }
@@ -187,7 +188,7 @@ func testRecent(w *world) {
 
 	require.Nil(w, must(w.Stats(w.Context(), dlq.StatsQuery{Now: now}))(w).Recent)
 	stats := must(w.Stats(w.Context(), dlq.StatsQuery{Now: now, Recent: true}))(w)
-	want := make([]driver.SpanCount, 12)
+	want := make([]wire.SpanCount, 12)
 	for i := range want {
 		want[i].From = now.Truncate(5 * time.Minute).Add(time.Duration(i-11) * 5 * time.Minute)
 	}

@@ -94,18 +94,12 @@ func (p Purge) Resolve() (Purge, error) {
 	return p, nil
 }
 
-// The values of a [Store] that have a JSON form are types of package wire.
+// What the methods of a [Store] take and return, where it has a JSON form; its parts are in package wire.
 type (
 	// Filter selects entries.
 	Filter = wire.Filter
-	// PayloadField is a field of a JSON payload and its required value.
-	PayloadField = wire.PayloadField
 	// Page selects a part of a listing.
 	Page = wire.Page
-	// Order is the order of a listing.
-	Order = wire.Order
-	// Cursor is a position in a listing.
-	Cursor = wire.Cursor
 	// Status is the state of a dead letter.
 	Status = wire.Status
 	// Action is an operation on an entry.
@@ -120,12 +114,6 @@ type (
 	GroupQuery = wire.GroupQuery
 	// Counts are numbers of entries by status.
 	Counts = wire.Counts
-	// NamedCounts are the counts of one event type or topic.
-	NamedCounts = wire.NamedCounts
-	// HourCount has the entries created and closed in an hour, and the repeated deaths.
-	HourCount = wire.HourCount
-	// SpanCount has the same of a shorter span.
-	SpanCount = wire.SpanCount
 	// Stats are the numbers of a dashboard.
 	Stats = wire.Stats
 	// StatsQuery selects statistics.
@@ -146,12 +134,7 @@ const (
 	OldestFirst = wire.OldestFirst
 	StoredFirst = wire.StoredFirst
 	StoredLast  = wire.StoredLast
-
-	MaxPage       = wire.MaxPage
-	DefaultGroups = wire.DefaultGroups
-	MaxGroups     = wire.MaxGroups
-	RecentSpan    = wire.RecentSpan
-	RecentSpans   = wire.RecentSpans
+	MaxPage     = wire.MaxPage
 )
 
 // The errors of a [Store].
@@ -163,15 +146,6 @@ var (
 	ErrForbidden   = wire.ErrForbidden
 	ErrClosed      = wire.ErrClosed
 )
-
-// Statuses lists every status in the order of an entry's life.
-func Statuses() []Status { return wire.Statuses() }
-
-// ParseStatus reads a status in any letter case. The error for an unknown one lists the statuses.
-func ParseStatus(text string) (Status, error) { return wire.ParseStatus(text) }
-
-// ParsePayloadField reads a field and its value, such as customer.id=42.
-func ParsePayloadField(text string) (PayloadField, error) { return wire.ParsePayloadField(text) }
 
 // Listing is a page of entries. Pages are found by their position in the order, not by counting: deep pages cost the
 // same as the first, and new entries shift nothing.

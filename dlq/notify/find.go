@@ -77,7 +77,7 @@ func (n *Notifier) find(ctx context.Context, now time.Time) ([]wire.Notice, erro
 // the dashboard.
 func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]bool) ([]wire.Notice, error) {
 	since := now.Add(-window)
-	query := driver.GroupQuery{SeenSince: since, TrendSince: since.Add(-n.cfg.Quiet), Limit: driver.MaxGroups}
+	query := driver.GroupQuery{SeenSince: since, TrendSince: since.Add(-n.cfg.Quiet), Limit: wire.MaxGroups}
 	groups, err := n.store.Groups(ctx, query)
 	if err == nil && n.cfg.Redaction.HidesText() {
 		// A group is not new to people who saw an older one that looks the same.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // BenchmarkPut compares 64 callers, each waiting for its own letter to be durable, with one that stores 1,000 in one
@@ -91,7 +92,7 @@ func BenchmarkRead(b *testing.B) {
 		require.NoError(b, err)
 	}
 	pending := dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}
-	deep := driver.Cursor{Order: driver.NewestFirst, At: start.Add(25 * rows / 2 * time.Second), ID: 1 << 40}.String()
+	deep := wire.Cursor{Order: driver.NewestFirst, At: start.Add(25 * rows / 2 * time.Second), ID: 1 << 40}.String()
 	list := func(f dlq.Filter, p dlq.Page) func() (int, error) {
 		return func() (int, error) {
 			l, err := s.List(b.Context(), f, p)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -33,7 +34,7 @@ type dialect interface {
 	containsBytes(column, parameter string) string
 	// hasField is a condition that the payload of a row b of dlq_bodies has a field with a value. A payload without a
 	// projection has no fields.
-	hasField(f driver.PayloadField, parameter func(any) string) string
+	hasField(f wire.PayloadField, parameter func(any) string) string
 	// projection is the value of payload_json, from which the view derives event_payload: NULL for a payload that the
 	// database's JSON functions cannot read.
 	projection(payload []byte) any

@@ -9,11 +9,11 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // hasField is a jsonpath, whose lax mode searches arrays. An index as in the package's documentation supports it.
-func (postgres) hasField(f driver.PayloadField, parameter func(any) string) string {
+func (postgres) hasField(f wire.PayloadField, parameter func(any) string) string {
 	var path strings.Builder
 	path.WriteString("$")
 	for _, name := range f.Path {
@@ -28,7 +28,7 @@ func (postgres) hasField(f driver.PayloadField, parameter func(any) string) stri
 }
 
 // hasField compares with objects that only have the field: JSON_CONTAINS searches arrays anyway.
-func (mysql) hasField(f driver.PayloadField, parameter func(any) string) string {
+func (mysql) hasField(f wire.PayloadField, parameter func(any) string) string {
 	var before, after strings.Builder
 	for _, name := range f.Path {
 		before.WriteString("{" + quote(name) + ":")
@@ -77,7 +77,7 @@ func spellings(value string) []string {
 
 // hasField reads the field by its path. Where there is an array on the path, it descends name by name: a value that is
 // not an array is wrapped in one, so that each step is over the elements of an array. That takes five times as long.
-func (sqlite) hasField(f driver.PayloadField, parameter func(any) string) string {
+func (sqlite) hasField(f wire.PayloadField, parameter func(any) string) string {
 	inArray := func(kind, value string) string {
 		return "json_each(CASE WHEN " + kind + " = 'array' THEN " + value + " ELSE '[' || (" + value + ") || ']' END) f"
 	}
@@ -101,7 +101,7 @@ func (sqlite) hasField(f driver.PayloadField, parameter func(any) string) string
 }
 
 // isOneOf is a condition that a value with this type, in SQLite, is one of those that the field may have.
-func isOneOf(f driver.PayloadField, kind, atom string, parameter func(any) string) string {
+func isOneOf(f wire.PayloadField, kind, atom string, parameter func(any) string) string {
 	var conditions []string
 	for _, value := range f.Alternatives() {
 		switch value[0] {
@@ -127,5 +127,5 @@ func number(text string) any {
 	return n
 }
 
-// quote returns a name as a JSON string. It has no quotes and no control characters: see [driver.ParsePayloadField].
+// quote returns a name as a JSON string. It has no quotes and no control characters: see [wire.ParsePayloadField].
 func quote(name string) string { return `"` + name + `"` }

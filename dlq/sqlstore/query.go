@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
@@ -167,7 +168,7 @@ func (s *Store) whereTimes(b *sqlbuilder.SelectBuilder, column string, from, to 
 
 // page writes the order, by columns with a time and a number, and the position. One row more than requested shows
 // whether there is another page.
-func (s *Store) page(b *sqlbuilder.SelectBuilder, by [2]string, p dlq.Page, c *driver.Cursor) {
+func (s *Store) page(b *sqlbuilder.SelectBuilder, by [2]string, p dlq.Page, c *wire.Cursor) {
 	direction, compare := " DESC", "<"
 	if p.Order.Ascending() {
 		direction, compare = " ASC", ">"
@@ -198,7 +199,7 @@ func cutPage[T any](list []T, p dlq.Page, position func(*T) (time.Time, int64)) 
 		return list, ""
 	}
 	at, id := position(&list[p.Limit-1])
-	return list[:p.Limit], driver.Cursor{Order: p.Order, At: at, ID: id}.String()
+	return list[:p.Limit], wire.Cursor{Order: p.Order, At: at, ID: id}.String()
 }
 
 // maxBranches is the maximum number of index ranges for one page.
@@ -214,7 +215,7 @@ func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.F
 	}
 	if f.CauseText != "" && f.Fingerprint == "" {
 		found, err := s.fingerprints(ctx, f.CauseText)
-		if err != nil || len(found)*len(driver.Statuses()) > maxBranches {
+		if err != nil || len(found)*len(wire.Statuses()) > maxBranches {
 			return parts, err // a text in half of the causes is left to the database
 		}
 		parts = parts[:0]
@@ -229,7 +230,7 @@ func (s *Store) branches(ctx context.Context, f dlq.Filter, p dlq.Page) ([]dlq.F
 		return parts, nil // few rows, found by another index
 	}
 	if len(statuses) == 0 {
-		statuses = driver.Statuses()
+		statuses = wire.Statuses()
 	}
 	statuses = slices.Compact(slices.Sorted(slices.Values(statuses))) // one named twice is not two ranges
 	branches := make([]dlq.Filter, 0, len(parts)*len(statuses))
@@ -251,7 +252,7 @@ func (s *Store) fingerprints(ctx context.Context, text string) ([]string, error)
 }
 
 // listing is the statement for a page of the branches.
-func (s *Store) listing(branches []dlq.Filter, p dlq.Page, c *driver.Cursor) (string, []any) {
+func (s *Store) listing(branches []dlq.Filter, p dlq.Page, c *wire.Cursor) (string, []any) {
 	var query strings.Builder
 	var args []any
 	for i := range branches {

@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	defaultTop    = driver.DefaultGroups
+	defaultTop    = wire.DefaultGroups
 	defaultWindow = 7 * 24 * time.Hour
 )
 
 // Groups returns the causes, those with the most entries first.
 func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, error) {
 	return reading(s, "groups", func() ([]driver.Group, error) {
-		q.Limit = cmp.Or(q.Limit, driver.DefaultGroups)
-		if q.Limit < 1 || q.Limit > driver.MaxGroups {
-			return nil, fmt.Errorf("%w: limit %d: from 1 to %d", dlq.ErrInvalid, q.Limit, driver.MaxGroups)
+		q.Limit = cmp.Or(q.Limit, wire.DefaultGroups)
+		if q.Limit < 1 || q.Limit > wire.MaxGroups {
+			return nil, fmt.Errorf("%w: limit %d: from 1 to %d", dlq.ErrInvalid, q.Limit, wire.MaxGroups)
 		}
 		rank := "pending + retrying + parked + resolved + discarded"
 		if q.Status != "" {
-			status, err := driver.ParseStatus(string(q.Status))
+			status, err := wire.ParseStatus(string(q.Status))
 			if err != nil {
 				return nil, err
 			}
@@ -82,7 +82,7 @@ func (s *Store) readTrends(ctx context.Context, since time.Time, groups []driver
 		"(entries > 0 OR closed > 0 OR died_again > 0)").OrderBy("hour")
 	return sqldb.Each(s.find(ctx, b))(func(row sqldb.Row) error {
 		var fingerprint string
-		var h driver.HourCount
+		var h wire.HourCount
 		if err := row.Scan(&fingerprint, timeValue{&h.Hour}, &h.Count, &h.Closed, &h.DiedAgain); err != nil {
 			return err
 		}
@@ -139,14 +139,14 @@ func (s *Store) readCounts(ctx context.Context, _ dlq.StatsQuery, stats *driver.
 	return err
 }
 
-func named(counts map[string]driver.Counts) []driver.NamedCounts {
-	list := make([]driver.NamedCounts, 0, len(counts))
+func named(counts map[string]driver.Counts) []wire.NamedCounts {
+	list := make([]wire.NamedCounts, 0, len(counts))
 	for name, c := range counts {
 		if c.Total() > 0 {
-			list = append(list, driver.NamedCounts{Name: name, Counts: c})
+			list = append(list, wire.NamedCounts{Name: name, Counts: c})
 		}
 	}
-	slices.SortFunc(list, func(a, b driver.NamedCounts) int {
+	slices.SortFunc(list, func(a, b wire.NamedCounts) int {
 		return cmp.Or(cmp.Compare(b.Counts.Total(), a.Counts.Total()), cmp.Compare(a.Name, b.Name))
 	})
 	return list
@@ -154,11 +154,11 @@ func named(counts map[string]driver.Counts) []driver.NamedCounts {
 
 func (s *Store) readHours(ctx context.Context, q dlq.StatsQuery, stats *driver.Stats) error {
 	var err error
-	stats.Hourly, err = sqldb.All[driver.HourCount](s.rows(ctx, "SELECT hour, sum(entries), sum(closed), sum(died_again)"+
+	stats.Hourly, err = sqldb.All[wire.HourCount](s.rows(ctx, "SELECT hour, sum(entries), sum(closed), sum(died_again)"+
 		" FROM dlq_hours WHERE hour >= ? AND hour <= ? GROUP BY hour"+
 		" HAVING sum(entries) > 0 OR sum(closed) > 0 OR sum(died_again) > 0 ORDER BY hour",
 		s.dialect.time(q.Since.Truncate(time.Hour)), s.dialect.time(q.Now)))(
-		func(row sqldb.Row, h *driver.HourCount) error {
+		func(row sqldb.Row, h *wire.HourCount) error {
 			return row.Scan(timeValue{&h.Hour}, &h.Count, &h.Closed, &h.DiedAgain)
 		})
 	return err
@@ -174,13 +174,13 @@ func (s *Store) readRecent(ctx context.Context, q dlq.StatsQuery, stats *driver.
 		" AND created_at >= ? AND created_at < ?"
 	counts := "(" + came + "), (SELECT count(*) FROM dlq_audit WHERE at >= ? AND at < ? AND action = '" +
 		string(driver.ActionDie) + "'), (SELECT count(*) FROM dlq_entries WHERE resolved_at >= ? AND resolved_at < ?)"
-	first := q.Now.UTC().Truncate(driver.RecentSpan).Add(-(driver.RecentSpans - 1) * driver.RecentSpan)
-	spans := make([]driver.SpanCount, driver.RecentSpans)
+	first := q.Now.UTC().Truncate(wire.RecentSpan).Add(-(wire.RecentSpans - 1) * wire.RecentSpan)
+	spans := make([]wire.SpanCount, wire.RecentSpans)
 	var columns []string
 	var args, into []any
 	for i := range spans {
-		spans[i].From = first.Add(time.Duration(i) * driver.RecentSpan)
-		from, to := s.dialect.time(spans[i].From), s.dialect.time(spans[i].From.Add(driver.RecentSpan))
+		spans[i].From = first.Add(time.Duration(i) * wire.RecentSpan)
+		from, to := s.dialect.time(spans[i].From), s.dialect.time(spans[i].From.Add(wire.RecentSpan))
 		columns, args = append(columns, counts), append(args, from, to, from, to, from, to)
 		into = append(into, &spans[i].Count, &spans[i].DiedAgain, &spans[i].Closed)
 	}
@@ -264,7 +264,7 @@ func isZero(f dlq.Filter) bool { return reflect.ValueOf(f).IsZero() }
 func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n int64, err error) {
 	statuses := f.Statuses
 	if len(statuses) == 0 {
-		statuses = driver.Statuses()
+		statuses = wire.Statuses()
 	}
 	b := s.selectFrom(table)
 	statuses = slices.Compact(slices.Sorted(slices.Values(statuses)))
@@ -299,7 +299,7 @@ func (s *Store) countHours(ctx context.Context, f dlq.Filter) (int64, error) {
 	if !first.Equal(f.From) {
 		first = first.Add(time.Hour)
 	}
-	f.Statuses = driver.Statuses() // all, which makes each a range of an index
+	f.Statuses = wire.Statuses() // all, which makes each a range of an index
 	if !f.To.IsZero() && !first.Before(last) {
 		return s.countRows(ctx, f, 0)
 	}

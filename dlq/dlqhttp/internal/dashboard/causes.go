@@ -78,7 +78,7 @@ func (r *request) causes() error {
 		query.Status = ""
 	} else if text != "" {
 		var err error
-		if query.Status, err = driver.ParseStatus(text); err != nil {
+		if query.Status, err = wire.ParseStatus(text); err != nil {
 			return err
 		}
 	}

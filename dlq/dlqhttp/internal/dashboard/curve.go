@@ -22,7 +22,7 @@ type curve struct {
 }
 
 // curveOf fills the gaps between the hours that a store returns: the last hours before now, including the current one.
-func curveOf(hours []driver.HourCount, now time.Time, last int) curve {
+func curveOf(hours []wire.HourCount, now time.Time, last int) curve {
 	first := now.UTC().Truncate(time.Hour).Add(-time.Duration(last-1) * time.Hour)
 	c := curve{Hours: make([]int64, last), In: make([]int64, last), Again: make([]int64, last), Out: make([]int64, last)}
 	for i := range last {
@@ -37,7 +37,7 @@ func curveOf(hours []driver.HourCount, now time.Time, last int) curve {
 }
 
 // recentOf is the curve of the spans of the last hour, which have no gaps.
-func recentOf(spans []driver.SpanCount) curve {
+func recentOf(spans []wire.SpanCount) curve {
 	var c curve
 	for _, s := range spans {
 		c.Hours, c.In = append(c.Hours, s.From.Unix()), append(c.In, s.Count)
@@ -104,7 +104,7 @@ const (
 )
 
 // sparkPointsOf are the numbers of the last seven days.
-func sparkPointsOf(hours []driver.HourCount, now time.Time) []int64 {
+func sparkPointsOf(hours []wire.HourCount, now time.Time) []int64 {
 	points := make([]int64, sparkPoints)
 	for i, n := range curveOf(hours, now, sparkHours).In {
 		points[i*sparkPoints/sparkHours] += n
@@ -113,7 +113,7 @@ func sparkPointsOf(hours []driver.HourCount, now time.Time) []int64 {
 }
 
 // sparklineOf draws the last seven days, on a scale that ends at top.
-func sparklineOf(hours []driver.HourCount, now time.Time, top int64) sparkline {
+func sparklineOf(hours []wire.HourCount, now time.Time, top int64) sparkline {
 	points := sparkPointsOf(hours, now)
 	var line strings.Builder
 	for i, n := range points {
@@ -129,7 +129,7 @@ func sparklineOf(hours []driver.HourCount, now time.Time, top int64) sparkline {
 
 // perHour is the current number per hour: of the current hour and the part of the previous one that is less than an
 // hour ago.
-func perHour(hours []driver.HourCount, now time.Time, of func(driver.HourCount) int64) float64 {
+func perHour(hours []wire.HourCount, now time.Time, of func(wire.HourCount) int64) float64 {
 	current := now.UTC().Truncate(time.Hour)
 	passed := now.Sub(current).Hours()
 	rate := 0.0

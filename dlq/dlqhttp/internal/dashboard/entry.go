@@ -155,8 +155,8 @@ func (r *request) neighbours(e *dlq.Entry, data *entryData) error {
 	if err := r.searches(&s.Filter, ""); err != nil {
 		return err
 	}
-	for order, to := range map[driver.Order]*int64{driver.NewestFirst: &data.Older, driver.OldestFirst: &data.Newer} {
-		after := driver.Cursor{Order: order, At: e.CreatedAt, ID: e.ID}.String()
+	for order, to := range map[wire.Order]*int64{driver.NewestFirst: &data.Older, driver.OldestFirst: &data.Newer} {
+		after := wire.Cursor{Order: order, At: e.CreatedAt, ID: e.ID}.String()
 		l, err := r.cfg.Manager.List(r.Context(), s.Filter, dlq.Page{Limit: 1, Order: order, After: after})
 		if err != nil {
 			return err

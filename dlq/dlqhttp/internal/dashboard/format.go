@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // functions are the functions of the templates.
@@ -23,7 +24,7 @@ var functions = template.FuncMap{
 	"stamp": stamp, "iso": func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 	"lower": func(v any) string { return strings.ToLower(fmt.Sprint(v)) }, "words": words, "one": oneLine,
 	"path": url.PathEscape, "safeq": safeQuery, "json": toJSON, "rule": ruleText,
-	"list": func(v ...any) []any { return v }, "statuses": driver.Statuses, "itemstates": redrive.ItemStates,
+	"list": func(v ...any) []any { return v }, "statuses": wire.Statuses, "itemstates": redrive.ItemStates,
 	"add":   func(a, b any) int64 { return whole(a) + whole(b) },
 	"share": func(n, of any) int { return percentage(float64(whole(n)) / float64(max(whole(of), 1))) },
 	"op":    func(op string) string { return diffMarks[op][0] }, "sign": func(op string) string { return diffMarks[op][1] },

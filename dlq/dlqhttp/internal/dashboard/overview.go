@@ -60,7 +60,7 @@ type overviewData struct {
 	Recent, Day, Week curve
 	Causes            []cause
 	// Topics are those with the most pending entries, of which Most is the largest number.
-	Topics     []driver.NamedCounts
+	Topics     []wire.NamedCounts
 	Most       int64
 	MoreTopics int
 	Runs       []namedRun
@@ -77,8 +77,8 @@ func (r *request) overview() error {
 		return err
 	}
 	data := overviewData{
-		snapshot: s, InRate: perHour(s.Stats.Hourly, s.Now, driver.HourCount.Deaths),
-		OutRate: perHour(s.Stats.Hourly, s.Now, func(h driver.HourCount) int64 { return h.Closed }),
+		snapshot: s, InRate: perHour(s.Stats.Hourly, s.Now, wire.HourCount.Deaths),
+		OutRate: perHour(s.Stats.Hourly, s.Now, func(h wire.HourCount) int64 { return h.Closed }),
 		Recent:  recentOf(s.Stats.Recent), Day: curveOf(s.Stats.Hourly, s.Now, dayHours),
 		Week:   curveOf(s.Stats.Hourly, s.Now, weekHours),
 		Causes: causesOf(groups, s.Now), Runs: r.named(s.Active),
@@ -89,7 +89,7 @@ func (r *request) overview() error {
 		}
 	}
 	byTopic := slices.Values(r.sees.Stats(&s.Stats).ByTopic)
-	data.Topics = slices.SortedStableFunc(byTopic, func(a, b driver.NamedCounts) int {
+	data.Topics = slices.SortedStableFunc(byTopic, func(a, b wire.NamedCounts) int {
 		return cmp.Compare(b.Counts.Pending, a.Counts.Pending)
 	})
 	data.MoreTopics = max(0, len(data.Topics)-topTopics)

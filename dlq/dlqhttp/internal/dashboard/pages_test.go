@@ -361,7 +361,7 @@ func TestPages_Redaction(t *testing.T) {
 	require.NoError(t, err)
 	run, err := s.runner.StartRun(t.Context(), redrive.Spec{Paused: true, JQ: `.card = "visa-3"`, Filter: dlq.Filter{
 		ErrorText: "timeout after 1", CauseText: "timeout after 1", PayloadText: "visa-2",
-		PayloadFields: []driver.PayloadField{{Path: []string{"card"}, Value: "visa-2"}},
+		PayloadFields: []wire.PayloadField{{Path: []string{"card"}, Value: "visa-2"}},
 	}}, dlq.By{Actor: "bob", Note: "timeout after 1"}) // bob sees payloads
 	require.NoError(t, err)
 	for _, page := range append(append(screens(run.ID), forms...), "/entries/1/payload", "/entries/1?revision=0",

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/internal/duration"
 )
 
@@ -19,7 +20,7 @@ type search struct {
 	Filter dlq.Filter
 	// Since is how far back, as "24h" or "7d"; it moves with the clock, while from and to do not.
 	Since string
-	Order driver.Order
+	Order wire.Order
 }
 
 // textField is a parameter that is a text of the filter.
@@ -51,7 +52,7 @@ func textFields(f *dlq.Filter) []textField {
 
 // parseSearch reads the parameters of a list. Without a status it includes all of them.
 func parseSearch(q url.Values, now time.Time) (search, error) {
-	s := search{Order: driver.Order(q.Get("order")), Since: q.Get("since")}
+	s := search{Order: wire.Order(q.Get("order")), Since: q.Get("since")}
 	f := &s.Filter
 	for _, field := range textFields(f) {
 		*field.Value = strings.TrimSpace(q.Get(field.Name))
@@ -61,7 +62,7 @@ func parseSearch(q url.Values, now time.Time) (search, error) {
 		if text == "" || text == "any" {
 			continue
 		}
-		status, err := driver.ParseStatus(text)
+		status, err := wire.ParseStatus(text)
 		if err != nil {
 			return s, err
 		}
@@ -80,7 +81,7 @@ func parseSearch(q url.Values, now time.Time) (search, error) {
 		if text = strings.TrimSpace(text); text == "" {
 			continue
 		}
-		field, err := driver.ParsePayloadField(text)
+		field, err := wire.ParsePayloadField(text)
 		if err != nil {
 			return s, err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 34, 56, 0, time.UTC)
@@ -28,7 +29,7 @@ func TestSearch_RoundTrip(t *testing.T) {
 		SourceTable: "orders", SourceID: "17", CorrelationID: "c", ErrorText: `"><script>`, PayloadText: "a=b&c",
 		CauseText: "bank",
 		TraceID:   "4bf92f3577b34da6a3ce929d0e0e4736",
-		PayloadFields: []driver.PayloadField{
+		PayloadFields: []wire.PayloadField{
 			{Path: []string{"customer", "id"}, Value: "42"},
 			{Path: []string{"a.b"}, Value: `"x & y"`},
 		},
@@ -111,7 +112,7 @@ func TestTyped(t *testing.T) {
 
 func TestCurve(t *testing.T) {
 	hour := noon.Truncate(time.Hour)
-	hours := []driver.HourCount{{Hour: hour.Add(-200 * time.Hour), Count: 9}, {
+	hours := []wire.HourCount{{Hour: hour.Add(-200 * time.Hour), Count: 9}, {
 		Hour:  hour.Add(-time.Hour),
 		Count: 60, Closed: 6,
 	}, {Hour: hour, Count: 8, DiedAgain: 2}}
@@ -122,7 +123,7 @@ func TestCurve(t *testing.T) {
 	require.Equal(t, int64(70), c.Came())
 	require.Equal(t, int64(6), c.Went())
 	require.Equal(t, int64(2), c.Returned())
-	rate := perHour(hours, noon, driver.HourCount.Deaths)
+	rate := perHour(hours, noon, wire.HourCount.Deaths)
 	require.InDelta(t, 10+60*(1-34.0/60-56.0/3600), rate, 0.01)
 	s := sparklineOf(hours, noon, 3)
 	require.Equal(t, int64(70), s.Total)

@@ -137,7 +137,7 @@ func (c *Config) Groups(ctx context.Context, q dlq.GroupQuery) (groups []driver.
 		return nil, false, err
 	}
 	groups = shown(groups)
-	limit := cmp.Or(q.Limit, driver.DefaultGroups)
+	limit := cmp.Or(q.Limit, wire.DefaultGroups)
 	return groups[:min(limit, len(groups))], more || len(groups) > limit, nil
 }
 

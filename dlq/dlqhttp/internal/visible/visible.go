@@ -84,7 +84,7 @@ func (v View) Causes(q driver.GroupQuery) (wide driver.GroupQuery, shown func([]
 	if !v.rules.HidesText() {
 		return wide, v.Groups
 	}
-	wide.Status, wide.Limit = "", driver.MaxGroups
+	wide.Status, wide.Limit = "", wire.MaxGroups
 	rank := func(g driver.Group) int64 {
 		if q.Status == "" {
 			return g.Counts.Total()
@@ -158,7 +158,7 @@ func (v View) causes(causes []wire.CauseCount) []wire.CauseCount {
 func (v View) Stats(s *driver.Stats) wire.Stats {
 	shown := *s
 	shown.TopCauses, shown.ByType, shown.ByTopic = v.Groups(s.TopCauses), v.named("event_type", s.ByType), v.named("topic", s.ByTopic)
-	shown.Hourly = append([]driver.HourCount{}, s.Hourly...)
+	shown.Hourly = append([]wire.HourCount{}, s.Hourly...)
 	return shown
 }
 

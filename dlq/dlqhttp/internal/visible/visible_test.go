@@ -80,7 +80,7 @@ func TestHiddenValues_ManyLookLikeOne(t *testing.T) {
 	}
 	for _, status := range []driver.Status{"", driver.Pending, driver.Resolved} {
 		wide, shown := v.Causes(driver.GroupQuery{Status: status, Limit: 1})
-		require.Equal(t, driver.GroupQuery{Limit: driver.MaxGroups}, wide, "nothing is left out before they become one")
+		require.Equal(t, driver.GroupQuery{Limit: wire.MaxGroups}, wide, "nothing is left out before they become one")
 		require.Equal(t, shown(one), shown(many), status)
 		require.NotEqual(t, "plain", shown(many)[0].Fingerprint, "with the most entries")
 	}
