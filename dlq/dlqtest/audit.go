@@ -13,7 +13,7 @@ import (
 )
 
 // Every transition is recorded, with the actor, time, action, note, and the statuses before and after.
-func testAudit(w *world) {
+func (w *world) TestAudit() {
 	id := w.put(letter(1))[0].ID
 	other := w.put(letter(2))[0].ID
 	at := noon.Add(time.Hour)
@@ -89,7 +89,7 @@ func testAudit(w *world) {
 }
 
 // Old RESOLVED entries are purged; waiting and discarded ones are kept.
-func testPurge(w *world) {
+func (w *world) TestPurge() {
 	list := w.putMany(0, 6)
 	old, young := noon.Add(time.Hour), noon.Add(100*24*time.Hour)
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[0:1], At: old})
@@ -122,7 +122,7 @@ func testPurge(w *world) {
 }
 
 // Purged entries are restored from the archive unchanged, unless their delivery has died again since.
-func testUnarchive(w *world) {
+func (w *world) TestUnarchive() {
 	s := optional[driver.ArchiveStore](w)
 	list := w.putMany(0, 4, func(d *envelope.DeadLetter) {
 		d.Message.Payload = append([]byte("\xff\x00"), bytes.Repeat([]byte("long "), 1<<19)...)
@@ -165,7 +165,7 @@ func testUnarchive(w *world) {
 }
 
 // A delivery may be in the archive twice: purged, dead again, and purged again. One of them comes back.
-func testUnarchiveSameDelivery(w *world) {
+func (w *world) TestUnarchiveSameDelivery() {
 	s := optional[driver.ArchiveStore](w)
 	var list []int64
 	for round := range 3 {
@@ -181,7 +181,7 @@ func testUnarchiveSameDelivery(w *world) {
 
 // The original message survives editing, purging and restoring its entry, and the retention period of a restored entry
 // starts over.
-func testUnarchiveRevisions(w *world) {
+func (w *world) TestUnarchiveRevisions() {
 	s := optional[driver.ArchiveStore](w)
 	list := w.putMany(0, 2)
 	first := must(w.Body(w.Context(), list[0], 0))(w)
@@ -208,7 +208,7 @@ func testUnarchiveRevisions(w *world) {
 }
 
 // Retention keeps each status for its own period, and open entries forever.
-func testRetention(w *world) {
+func (w *world) TestRetention() {
 	m := must(dlq.NewManager(dlq.ManagerConfig{Store: w.Store}))(w)
 	list := w.putMany(0, 5)
 	now := time.Now()
@@ -228,7 +228,7 @@ func testRetention(w *world) {
 	require.Equal(w, []int64{list[3], list[4]}, ids(w.all(dlq.Filter{})))
 }
 
-func testPurgeRefuses(w *world) {
+func (w *world) TestPurgeRefusesInvalidCalls() {
 	good := dlq.Purge{ClosedBefore: noon, Actor: "cron", At: noon}
 	for name, edit := range map[string]func(*dlq.Purge){
 		"pending":  func(p *dlq.Purge) { p.Statuses = []dlq.Status{dlq.Pending} },
@@ -246,7 +246,7 @@ func testPurgeRefuses(w *world) {
 
 // The message of a redrive may still be in flight when its entry is purged, so the id must not be reused for another
 // entry.
-func testIDsNotReused(w *world) {
+func (w *world) TestIDsAreNotReused() {
 	id := w.put(letter(1))[0].ID
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}})
 	require.Equal(w, 1, w.purge(noon.Add(24*time.Hour), noon))

@@ -25,7 +25,7 @@ var paths = map[dlq.Status][]driver.Action{
 
 // Every action in every status: an allowed one changes the entry; any other changes nothing and names the person who
 // was first.
-func testTransitions(w *world) {
+func (w *world) TestTransitions() {
 	legal := map[dlq.Status]map[driver.Action]dlq.Status{
 		dlq.Pending: {
 			driver.ActionRedrive: dlq.Retrying, driver.ActionResolve: dlq.Resolved, driver.ActionDiscard: dlq.Discarded,
@@ -51,7 +51,7 @@ func testTransitions(w *world) {
 		for _, action := range actions {
 			n++
 			w.T.Run(fmt.Sprintf("%s %s", from, action), func(t *testing.T) {
-				w := &world{t, w.Store, w.db}
+				w := &world{t, w.Store, w.db, w.fresh}
 				id := w.put(letter(n))[0].ID
 				at := noon.Add(time.Hour)
 				for _, step := range paths[from] {
@@ -89,7 +89,7 @@ func testTransitions(w *world) {
 }
 
 // Of several concurrent changes one wins, and the others learn who made it.
-func testCompareAndSet(w *world) {
+func (w *world) TestCompareAndSet() {
 	other := w.open()
 	for n := range 8 { // in a single round they might run one after the other
 		compareAndSet(w, other, w.put(letter(n))[0].ID)
@@ -132,7 +132,7 @@ func compareAndSet(w *world, other Store, id int64) {
 	require.Len(w, w.recorded(dlq.AuditFilter{EntryID: id}, dlq.Page{}), 1)
 }
 
-func testVersion(w *world) {
+func (w *world) TestVersionMustMatch() {
 	id := w.put(letter(1))[0].ID
 	fails(w.change(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Version: 2}))(w, dlq.ErrConflict)
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, Version: 1})
@@ -141,7 +141,7 @@ func testVersion(w *world) {
 }
 
 // One call changes many entries, and lists those that cannot be changed.
-func testChangeMany(w *world) {
+func (w *world) TestChangeManyAtOnce() {
 	letters := make([]*dlq.Entry, 150)
 	for n := range letters {
 		letters[n] = letter(n)
@@ -175,7 +175,7 @@ func testChangeMany(w *world) {
 	require.Len(w, w.recorded(dlq.AuditFilter{Run: "run-1"}, dlq.Page{Limit: driver.MaxPage}), 149)
 }
 
-func testChangeRefuses(w *world) {
+func (w *world) TestChangeRefusesInvalidCalls() {
 	id := w.put(letter(1))[0].ID
 	good := driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, Actor: "ana", At: noon, Lease: time.Minute}
 	for name, edit := range map[string]func(*driver.Change){
@@ -197,7 +197,7 @@ func testChangeRefuses(w *world) {
 }
 
 // ResolvedBy is the name given in the call; the audit log also has the actor who made the call.
-func testResolvedBy(w *world) {
+func (w *world) TestResolvedByAnother() {
 	id := w.put(letter(1))[0].ID
 	w.mustChange(driver.Change{
 		Action: driver.ActionResolve, IDs: []int64{id}, Actor: "ana", ResolvedBy: "joana", At: noon,
@@ -209,7 +209,7 @@ func testResolvedBy(w *world) {
 	require.Equal(w, map[string]string{"resolved_by": "joana"}, records[0].Detail)
 }
 
-func testNotFound(w *world) {
+func (w *world) TestNotFound() {
 	fails(w.Get(w.Context(), 4711))(w, dlq.ErrNotFound)
 	fails(w.Body(w.Context(), 4711, 0))(w, dlq.ErrNotFound)
 	_, err := w.change(driver.Change{Action: driver.ActionResolve, IDs: []int64{4711}})

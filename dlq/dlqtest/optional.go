@@ -36,7 +36,7 @@ func optional[S any](w *world) S {
 
 // The entries that a person redrives count within a window, regardless of case and spaces in the name, and open
 // reservations count until they are settled.
-func testLedger(w *world) {
+func (w *world) TestLedger() {
 	l := required[driver.LedgerStore](w)
 	reserve := func(key, actor string, entries int64, at time.Time, open bool) bool {
 		w.Helper()
@@ -64,7 +64,7 @@ func testLedger(w *world) {
 }
 
 // Concurrent requests never exceed the limit.
-func testLedgerConcurrent(w *world) {
+func (w *world) TestLedgerConcurrent() {
 	stores := []driver.LedgerStore{required[driver.LedgerStore](w), required[driver.LedgerStore](w.on(w.open()))}
 	var granted atomic.Int64
 	var wg sync.WaitGroup
@@ -83,7 +83,7 @@ func testLedgerConcurrent(w *world) {
 }
 
 // The end of a run closes its reservation: entries that it has started still count, the rest do not.
-func testLedgerRun(w *world) {
+func (w *world) TestLedgerRun() {
 	l := required[driver.LedgerStore](w)
 	w.putMany(0, 5)
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
@@ -113,7 +113,7 @@ func testLedgerRun(w *world) {
 }
 
 // The entries of a run are counted by topic and by cause.
-func testSplitRun(w *world) {
+func (w *world) TestRunSplit() {
 	w.putMany(0, 5)
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	topics, causes, err := w.SplitRun(w.Context(), r.ID, 20)
@@ -140,7 +140,7 @@ func testSplitRun(w *world) {
 
 // Tokens are found by their digest, have unique names, and can be used and revoked; the audit log has everything except
 // their use.
-func testTokens(w *world) {
+func (w *world) TestTokens() {
 	s := required[driver.PeopleStore](w)
 	token := driver.Token{
 		Name: "ci é", Role: "operator", Digest: "sha256:1", CreatedAt: noon, CreatedBy: "ana", ExpiresAt: noon.Add(time.Hour),
@@ -173,7 +173,7 @@ func testTokens(w *world) {
 }
 
 // A session exists for every process until it expires or ends.
-func testSessions(w *world) {
+func (w *world) TestSessions() {
 	s, other := required[driver.PeopleStore](w), required[driver.PeopleStore](w.on(w.open()))
 	session := driver.Session{
 		Digest: "d1", Name: "ana é", Role: "approver", CreatedAt: noon, ExpiresAt: noon.Add(time.Hour),
@@ -194,7 +194,7 @@ func testSessions(w *world) {
 }
 
 // Records that change no entry are stored all or none.
-func testRecord(w *world) {
+func (w *world) TestRecord() {
 	s := required[driver.RecordStore](w)
 	read := driver.AuditRecord{
 		At: noon, Actor: "ana", Action: driver.ActionRead, EntryID: 7, Detail: map[string]string{"as": "é"},
@@ -209,7 +209,7 @@ func testRecord(w *world) {
 }
 
 // Only one process notifies at a time, and all know which notices a receiver was sent.
-func testNotices(w *world) {
+func (w *world) TestNotices() {
 	s, other := optional[driver.NoticeStore](w), optional[driver.NoticeStore](w.on(w.open()))
 	hold := func(s driver.NoticeStore, process string, at time.Time) bool {
 		return must(s.HoldNotices(w.Context(), process, at, at.Add(time.Minute)))(w)
@@ -241,7 +241,7 @@ func testNotices(w *world) {
 }
 
 // A cause is muted until the mute expires or is ended, for every process, and the audit log records who did it.
-func testMutes(w *world) {
+func (w *world) TestMutes() {
 	s, other := optional[driver.NoticeStore](w), optional[driver.NoticeStore](w.on(w.open()))
 	good := driver.Mute{Fingerprint: "f1", By: "ana é", Note: "known", At: noon}
 	require.NoError(w, s.Mute(w.Context(), driver.Mute{
@@ -270,7 +270,7 @@ func testMutes(w *world) {
 
 // Processes report, an operator pauses their service, and each process learns that with its next report, as do
 // processes that start later.
-func testServices(w *world) {
+func (w *world) TestServices() {
 	s := optional[driver.ServiceStore](w)
 	report := func(service, process string, at time.Time) *driver.ServiceReport {
 		return &driver.ServiceReport{

@@ -49,10 +49,10 @@ func Payloads() map[string][]byte {
 }
 
 // Every payload is returned unchanged.
-func testExactBytes(w *world) {
+func (w *world) TestExactBytes() {
 	for name, payload := range Payloads() {
 		w.T.Run(name, func(t *testing.T) {
-			w := &world{t, w.Store, w.db}
+			w := &world{t, w.Store, w.db, w.fresh}
 			e := letter(1, func(d *envelope.DeadLetter) {
 				d.Message.Payload = payload
 				d.Origin.Position = name
@@ -69,7 +69,7 @@ func testExactBytes(w *world) {
 }
 
 // Headers are stored unchanged; the values of text columns are cleaned for the database, and the letter is not lost.
-func testHostileText(w *world) {
+func (w *world) TestHostileText() {
 	long := strings.Repeat("x", 200_000)
 	headers := map[string]string{
 		"nul": "a\x00b", "invalid": "\xff\xfe", "\xffkey": "v", "crlf": "a\r\nb", "": "empty key", "empty": "", "long": long,
@@ -103,7 +103,7 @@ func testHostileText(w *world) {
 }
 
 // An entry from a spool, an export or another program is cleaned when it is stored, too.
-func testHostileEntry(w *world) {
+func (w *world) TestHostileEntry() {
 	hostile := func(n int) *dlq.Entry {
 		e, long := letter(n), "\x00\xff"+strings.Repeat("é", 40_000)
 		for _, text := range append(e.Names(), &e.ErrorMessage, &e.Cause, &e.Body.ContentType, &e.Body.Trace) {
@@ -125,7 +125,7 @@ func testHostileEntry(w *world) {
 
 // A record of Kafka and a header have any time that a producer writes. A letter with one that no calendar has is
 // stored, spooled, listed and exported.
-func testHostileTime(w *world) {
+func (w *world) TestHostileTime() {
 	var exports []driver.Exported
 	for n, year := range []int{-1, 10_000, 292_000} {
 		at := time.Date(year, time.May, 1, 0, 0, 0, 0, time.UTC)
@@ -151,7 +151,7 @@ func testHostileTime(w *world) {
 }
 
 // Every column of an entry is stored and read back.
-func testEveryField(w *world) {
+func (w *world) TestEveryField() {
 	partition, offset := int32(3), int64(1042)
 	e := letter(1, func(d *envelope.DeadLetter) {
 		d.Origin = envelope.Origin{
@@ -182,7 +182,7 @@ func testEveryField(w *world) {
 }
 
 // A delivery that is dead-lettered twice is one entry.
-func testPutTwice(w *world) {
+func (w *world) TestPutTwiceIsOneEntry() {
 	first := w.put(letter(1))[0]
 	require.Equal(w, driver.Stored, first.Result)
 	later := letter(1, func(d *envelope.DeadLetter) { d.At = d.At.Add(time.Minute) })
@@ -207,7 +207,7 @@ func testPutTwice(w *world) {
 	require.Len(w, w.all(dlq.Filter{}), 7)
 }
 
-func testPutTwiceInOneCall(w *world) {
+func (w *world) TestPutTwiceInOneCall() {
 	receipts := w.put(letter(1), letter(2), letter(1))
 	require.Equal(w, []driver.Receipt{
 		{ID: receipts[0].ID, Result: driver.Stored},
@@ -219,7 +219,7 @@ func testPutTwiceInOneCall(w *world) {
 }
 
 // Two processes dead-letter the same deliveries at once: each delivery is one entry.
-func testTwoProcesses(w *world) {
+func (w *world) TestSameDeliveryFromTwoProcesses() {
 	const letters = 40
 	stores := []Store{w.Store, w.open()}
 	var wg sync.WaitGroup
@@ -247,7 +247,7 @@ func testTwoProcesses(w *world) {
 }
 
 // With any number of concurrent writers, every letter is stored once.
-func testConcurrentPuts(w *world) {
+func (w *world) TestConcurrentPuts() {
 	const callers, each = 32, 8
 	var wg sync.WaitGroup
 	for c := range callers {
@@ -268,7 +268,7 @@ func testConcurrentPuts(w *world) {
 	}
 }
 
-func testPutRefuses(w *world) {
+func (w *world) TestPutRefusesInvalidLetters() {
 	bodyless := letter(1)
 	bodyless.Body = nil
 	for name, e := range map[string]*dlq.Entry{"nil": nil, "zero": {}, "without body": bodyless} {

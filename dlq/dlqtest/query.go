@@ -16,7 +16,7 @@ import (
 )
 
 // Each filter alone selects exactly the one letter that differs in that field.
-func testFilters(w *world) {
+func (w *world) TestFilters() {
 	common := w.put(letter(1))[0].ID
 	cases := map[string]struct {
 		edit   func(*envelope.DeadLetter)
@@ -96,7 +96,7 @@ func testFilters(w *world) {
 	require.Empty(w, w.all(dlq.Filter{ErrorText: `\`}))
 }
 
-func testFilterRefuses(w *world) {
+func (w *world) TestFilterRefusesInvalidValues() {
 	for name, f := range map[string]dlq.Filter{
 		"status":     {Statuses: []dlq.Status{"PENDIGN"}},
 		"time range": {From: noon, To: noon},
@@ -137,7 +137,7 @@ func (w *world) putMany(from, to int, edits ...func(*envelope.DeadLetter)) []int
 	return list
 }
 
-func testPaging(w *world) {
+func (w *world) TestPaging() {
 	oldest := w.putMany(0, 23)
 	newest := reversed(oldest)
 	for _, limit := range []int{1, 5, 22, 23, 24} {
@@ -169,7 +169,7 @@ func reversed(list []int64) []int64 {
 
 // Entries that are added or change status while a person pages through a listing cause no repeated and no missing
 // entries.
-func testPagingUnderInserts(w *world) {
+func (w *world) TestPagingUnderInserts() {
 	there := w.putMany(0, 20)
 	n := 100
 	got := w.pages(dlq.Filter{Statuses: []dlq.Status{dlq.Pending}}, dlq.Page{Limit: 4}, func() {
@@ -183,13 +183,13 @@ func testPagingUnderInserts(w *world) {
 }
 
 // Letters that died in the same microsecond are ordered by id.
-func testPagingSameInstant(w *world) {
+func (w *world) TestPagingSameInstant() {
 	same := w.putMany(0, 9, func(d *envelope.DeadLetter) { d.At = noon })
 	require.Equal(w, reversed(same), w.pages(dlq.Filter{}, dlq.Page{Limit: 2}, func() {}))
 	require.Equal(w, same, w.pages(dlq.Filter{}, dlq.Page{Limit: 2, Order: driver.OldestFirst}, func() {}))
 }
 
-func testForgedCursor(w *world) {
+func (w *world) TestForgedCursor() {
 	w.putMany(0, 3)
 	listing := must(w.List(w.Context(), dlq.Filter{}, dlq.Page{Limit: 1}))(w)
 	for name, cursor := range map[string]string{
@@ -212,7 +212,7 @@ func testForgedCursor(w *world) {
 	require.Empty(w, listing.Entries)
 }
 
-func testCount(w *world) {
+func (w *world) TestCount() {
 	w.putMany(0, 7)
 	for limit, want := range map[int64]int64{0: 7, 3: 3, 7: 7, 100: 7} {
 		require.Equal(w, want, must(w.Count(w.Context(), dlq.Filter{Topic: "orders"}, limit))(w), "limit %d", limit)
@@ -221,7 +221,7 @@ func testCount(w *world) {
 }
 
 // A store may count from its statistics by cause and hour; the result must be the same.
-func testCountAgrees(w *world) {
+func (w *world) TestCountAgreesWithList() {
 	list := w.putMany(0, 24, func(d *envelope.DeadLetter) {
 		n := d.At.Sub(noon) / time.Second
 		d.At = noon.Add(n * 17 * time.Minute)
@@ -275,7 +275,7 @@ func testCountAgrees(w *world) {
 	}
 }
 
-func testCancelled(w *world) {
+func (w *world) TestCancelledContext() {
 	id := w.put(letter(1))[0].ID
 	ctx, cancel := context.WithCancel(w.Context())
 	cancel()
@@ -288,7 +288,7 @@ func testCancelled(w *world) {
 	w.put(letter(3))
 }
 
-func testReopen(w *world) {
+func (w *world) TestSurvivesReopen() {
 	id := w.put(letter(1))[0].ID
 	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: []int64{id}})
 	want := w.get(id)
@@ -298,7 +298,7 @@ func testReopen(w *world) {
 	require.Equal(w, driver.Seen, second.put(letter(1))[0].Result)
 }
 
-func testClose(w *world) {
+func (w *world) TestClose() {
 	require.NoError(w, w.Ping(w.Context()))
 	require.NoError(w, w.Close())
 	require.NoError(w, w.Close())

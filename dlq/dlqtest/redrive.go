@@ -22,7 +22,7 @@ func (w *world) claim(id int64, at time.Time) *dlq.Entry {
 }
 
 // The success of a redriven message closes its entry automatically.
-func testSuccess(w *world) {
+func (w *world) TestSuccessClosesTheEntry() {
 	id := w.put(letter(1))[0].ID
 	sent := w.claim(id, noon.Add(time.Hour))
 	succeeded := driver.Change{
@@ -65,7 +65,7 @@ func testSuccess(w *world) {
 
 // A redriven message that dies again is the same entry, PENDING again and with one more redrive, until its redrives are
 // exhausted: then it is PARKED for a person.
-func testSecondDeath(w *world) {
+func (w *world) TestSecondDeathReopensTheEntry() {
 	id := w.put(letter(1))[0].ID
 	for round := 1; round <= 3; round++ {
 		at := noon.Add(time.Duration(round) * time.Hour)
@@ -100,7 +100,7 @@ func testSecondDeath(w *world) {
 
 // A confirm of the broker closes an entry that waits for its outcome. It is no outcome once the message has died again,
 // which a fast consumer reports before the confirms of the whole batch are recorded.
-func testConfirmAfterDeath(w *world) {
+func (w *world) TestConfirmAfterDeath() {
 	list := w.putMany(0, 3)
 	for _, id := range list[:2] {
 		w.put(redriven(w.claim(id, noon.Add(time.Hour)), noon.Add(2*time.Hour), dies("closed")))
@@ -118,7 +118,7 @@ func testConfirmAfterDeath(w *world) {
 
 // A late death counts as the latest of its cause even if it does not change the entry's status, because an operator had
 // stopped waiting for it.
-func testLateDeath(w *world) {
+func (w *world) TestLateDeath() {
 	id := w.put(letter(1))[0].ID
 	for round, at := range []time.Time{noon.Add(time.Hour), noon.Add(2 * time.Hour)} {
 		sent := w.claim(id, at)
@@ -137,7 +137,7 @@ func testLateDeath(w *world) {
 // Each death after a redrive is counted once, in its hour and for its cause, and stays counted when the entry dies
 // again of another cause, when the death is reported again, when the entry is purged, and when the statistics are
 // recomputed.
-func testDeathsByHour(w *world) {
+func (w *world) TestDeathsByHour() {
 	id := w.put(letter(1))[0].ID
 	hour := noon.Truncate(time.Hour)
 	want := []wire.HourCount{{Hour: hour, Count: 1}}
@@ -172,7 +172,7 @@ func testDeathsByHour(w *world) {
 }
 
 // Without a position, the same message may be sent again after its entry was closed; that death must not be lost.
-func testResent(w *world) {
+func (w *world) TestResentAfterItWasClosed() {
 	resend := func(at time.Time, position string) *dlq.Entry {
 		return letter(1, func(d *envelope.DeadLetter) { d.At, d.Origin.Position = at, position })
 	}
@@ -207,7 +207,7 @@ func (w *world) edit(id int64, at time.Time) {
 
 // A handler may copy the headers of a redriven message to the messages that it publishes; their deaths must not be
 // attributed to that redrive.
-func testCopiedHeaders(w *world) {
+func (w *world) TestCopiedRedriveHeaders() {
 	id := w.put(letter(1))[0].ID
 	sent := w.claim(id, noon.Add(time.Hour))
 	for name, edit := range map[string]func(*envelope.DeadLetter){
@@ -225,7 +225,7 @@ func testCopiedHeaders(w *world) {
 }
 
 // The death of a redrive that an operator stopped waiting for does not revert an edit made since.
-func testLateDeathKeepsEdit(w *world) {
+func (w *world) TestLateDeathKeepsEdit() {
 	id := w.put(letter(1))[0].ID
 	sent := w.claim(id, noon.Add(time.Hour))
 	at := noon.Add(2 * time.Hour)
@@ -238,7 +238,7 @@ func testLateDeathKeepsEdit(w *world) {
 
 // Anyone can write a redrive's number. One that no redrive has says nothing, also where its entry is unknown; the entry
 // can be redriven, and its success is found.
-func testForgedNumber(w *world) {
+func (w *world) TestForgedRedriveNumber() {
 	for n, number := range []string{"1000000", "1000001", "2147483647"} {
 		id := w.put(letter(n, header(envelope.KeyRedriveID, "4711"), header(envelope.KeyRedriveCount, number)))[0].ID
 		require.Zero(w, w.get(id).RedriveCount, number)
@@ -251,7 +251,7 @@ func testForgedNumber(w *world) {
 }
 
 // If the body has changed in between, it is stored as a new revision in addition to the original.
-func testChangedBody(w *world) {
+func (w *world) TestChangedBodyIsKept() {
 	id := w.put(letter(1))[0].ID
 	sent := w.claim(id, noon.Add(time.Hour))
 	changed := redriven(sent, noon.Add(2*time.Hour),
@@ -266,7 +266,7 @@ func testChangedBody(w *world) {
 }
 
 // A redrive whose process died can be repeated once its lease has expired, and not before.
-func testLease(w *world) {
+func (w *world) TestLeaseExpires() {
 	id := w.put(letter(1))[0].ID
 	at := noon.Add(time.Hour)
 	redrive := driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, At: at, Lease: time.Minute, Actor: "who died"}
@@ -296,7 +296,7 @@ func testLease(w *world) {
 }
 
 // An admin ends the wait for an outcome: the redrive still counts, and so does an outcome that arrives late.
-func testManualRelease(w *world) {
+func (w *world) TestManualRelease() {
 	for n, late := range []string{"success", "death"} {
 		id := w.put(letter(n))[0].ID
 		sent := w.claim(id, noon.Add(time.Hour))
@@ -323,7 +323,7 @@ func testManualRelease(w *world) {
 }
 
 // The audit log names the run of a success, a death and a release; a single redrive has none.
-func testAuditOfRun(w *world) {
+func (w *world) TestAuditOfRun() {
 	for n, run := range []string{"run-1", ""} {
 		id := w.put(letter(n))[0].ID
 		w.mustChange(driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, At: noon, Run: run})

@@ -15,7 +15,7 @@ import (
 )
 
 // An edit adds a new revision by compare-and-set; every revision is kept.
-func testRevise(w *world) {
+func (w *world) TestRevise() {
 	id := w.put(letter(1))[0].ID
 	before := w.get(id)
 	revision := driver.Revision{
@@ -53,7 +53,7 @@ func testRevise(w *world) {
 
 // A redrive goes to where the consumer's broker got the message, even after an edit and a restore from the archive, and
 // never to where a header claims.
-func testRedriveTo(w *world) {
+func (w *world) TestRedriveTo() {
 	const to = "orders.billing_again.100"
 	id := w.put(letter(1, func(d *envelope.DeadLetter) {
 		d.Origin.RedriveTo = to
@@ -81,7 +81,8 @@ func testRedriveTo(w *world) {
 
 // A letter that is exported from one database and imported into another is the same letter there, including its origin,
 // the destination of a redrive, and where a collector found it.
-func testTransfer(w, other *world) {
+func (w *world) TestTransfer() {
+	other := newWorld(w.T, w.fresh(w.T))
 	id := w.put(letter(1, func(d *envelope.DeadLetter) {
 		d.Origin.RedriveTo = "orders.billing_again.100"
 		d.Collected = envelope.Collected{Broker: "west \xff", From: "orders_dlq", Format: "spring-kafka"}
@@ -105,7 +106,7 @@ func testTransfer(w, other *world) {
 
 // The place where a collector found a message is stored with it, is not a header, and survives an edit, a second death,
 // an export and the archive.
-func testCollected(w *world) {
+func (w *world) TestCollected() {
 	where := envelope.Collected{Broker: "west \xff", From: "orders_dlq", Format: "spring-kafka"}
 	id := w.put(letter(1, func(d *envelope.DeadLetter) { d.Collected = where }))[0].ID
 	check := func(id int64, revision int, when string) {
@@ -139,7 +140,7 @@ func testCollected(w *world) {
 }
 
 // An import stores entries as they were, once, and either all or none of them.
-func testImport(w *world) {
+func (w *world) TestImport() {
 	w.put(letter(50)) // so that ids differ
 	parked := letter(1)
 	parked.Status, parked.Version, parked.RedriveCount, parked.Revision, parked.ChangedBy = dlq.Parked, 9, 3, 1, "bob"
@@ -173,7 +174,7 @@ func testImport(w *world) {
 }
 
 // Every field of an entry, including any added later, survives an export, the store and the archive.
-func testEveryColumn(w *world) {
+func (w *world) TestEveryColumn() {
 	e := letter(1)
 	e.Status, e.Body.Revision = dlq.Resolved, 7
 	fill(w, reflect.ValueOf(e).Elem())

@@ -15,7 +15,7 @@ import (
 
 // A claim redrives each entry in one transaction with its audit record; entries that have changed since are skipped,
 // with the name of the person who changed them.
-func testRunClaim(w *world) {
+func (w *world) TestRunClaim() {
 	list := w.putMany(0, 70)
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[5:6], Actor: "bob"})
@@ -54,7 +54,7 @@ func testRunClaim(w *world) {
 
 // Items that were published, refused or released are recorded in one step with the next claims; repeating a step
 // changes nothing.
-func testRunSteps(w *world) {
+func (w *world) TestRunSteps() {
 	list := w.putMany(0, 10)
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	at := noon.Add(time.Hour)
@@ -96,7 +96,7 @@ func testRunSteps(w *world) {
 
 // If a publish is the only outcome, a published message that died before the step was recorded is a failure, and its
 // entry waits for a person.
-func testRunClosePublished(w *world) {
+func (w *world) TestRunClosePublished() {
 	list := w.putMany(0, 3)
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	at := noon.Add(time.Hour)
@@ -114,7 +114,7 @@ func testRunClosePublished(w *world) {
 }
 
 // A claim may add a new revision of the body: either both are stored or neither is.
-func testRunClaimWithBody(w *world) {
+func (w *world) TestRunClaimWithBody() {
 	list := w.putMany(0, 2)
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: list[1:2]})
@@ -137,7 +137,7 @@ func testRunClaimWithBody(w *world) {
 
 // A step's known entries are used where they match the stored ones, and ignored where they do not: the result is the
 // same as without them.
-func testRunKnown(w *world) {
+func (w *world) TestRunKnown() {
 	list := w.putMany(0, 70)
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	at := noon.Add(time.Hour)
@@ -202,7 +202,7 @@ func testRunKnown(w *world) {
 
 // A run gets the complete payload even if the database stores it in several rows, and so does an entry whose payload
 // the run has edited.
-func testRunLargePayload(w *world) {
+func (w *world) TestRunLargePayload() {
 	payload := bytes.Repeat([]byte("0123456789"), 250_000)
 	id := w.put(letter(0, func(d *envelope.DeadLetter) { d.Message.Payload = payload }))[0].ID
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
@@ -218,7 +218,7 @@ func testRunLargePayload(w *world) {
 
 // The frozen set has the entries that the filter selects at that time, whatever the chunk size; later entries and later
 // deaths are not in it.
-func testRunFreeze(w *world) {
+func (w *world) TestRunFreeze() {
 	list := w.putMany(0, 20)
 	w.putMany(20, 25, func(d *envelope.DeadLetter) { d.Origin.Topic = "invoices" })
 	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: list[3:4]})
@@ -263,7 +263,7 @@ func testRunFreeze(w *world) {
 }
 
 // NextItems returns entries with the exact bytes of the body to send, within its limits.
-func testRunNextItems(w *world) {
+func (w *world) TestRunNextItems() {
 	var list []int64
 	for n, payload := range [][]byte{[]byte("\x00\xff"), {}, make([]byte, 5000), []byte("{}")} {
 		list = append(list, w.put(letter(n, func(d *envelope.DeadLetter) {

@@ -15,7 +15,7 @@ import (
 )
 
 // A run is read back as it was stored, listed, and changed by compare-and-set; its steps do not count as changes.
-func testRunResource(w *world) {
+func (w *world) TestRunResource() {
 	w.putMany(0, 3)
 	redrives := 2
 	spec := redrive.Spec{
@@ -84,7 +84,7 @@ func testRunResource(w *world) {
 }
 
 // A lease has one holder at a time among any number of processes, and ends when it expires or is released.
-func testRunLease(w *world) {
+func (w *world) TestRunLease() {
 	stores := []Store{w.Store, w.open()}
 	w.putMany(0, 3)
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 10)
@@ -140,7 +140,7 @@ func requireTaken(w *world, err error, by *redrive.Run) {
 }
 
 // If several processes start a run with the same id at once, one creates it, and the others learn who did.
-func testRunSameID(w *world) {
+func (w *world) TestRunSameID() {
 	stores := []Store{w.Store, w.open()}
 	spec := must(redrive.Spec{ID: "run"}.Resolve())(w)
 	faults := make([]error, 8)
@@ -167,7 +167,7 @@ func testRunSameID(w *world) {
 
 // Outcomes are read from the entries, however and whenever they were recorded: success, death, none in time, entry
 // purged, entry changed by others.
-func testRunSettle(w *world) {
+func (w *world) TestRunSettle() {
 	list := w.putMany(0, 8)
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	at := noon.Add(time.Hour)
@@ -220,7 +220,12 @@ func testRunSettle(w *world) {
 // An outcome may arrive after its claim has expired and before the next one: from a slow consumer, for a message that
 // was sent by a process which died before it could record that. It is the outcome of that run's redrive, and the
 // message is not sent again.
-func lateOutcome(w *world, knowing bool) {
+func (w *world) TestRunLateOutcome() { w.lateOutcome(false) }
+
+// The same, where the step has the entries as they are now.
+func (w *world) TestRunLateOutcomeKnown() { w.lateOutcome(true) }
+
+func (w *world) lateOutcome(knowing bool) {
 	list := w.putMany(0, 4)
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	at := noon.Add(time.Hour)
@@ -266,7 +271,7 @@ func lateOutcome(w *world, knowing bool) {
 
 // A process died with claims, and the run is cancelled, before or after they expired: the entries wait again, since
 // nothing else would ever send them, and a late outcome counts.
-func testRunEndedWithClaims(w *world) {
+func (w *world) TestRunEndedWithClaims() {
 	for i, cancelledFirst := range []bool{false, true} {
 		list := w.putMany(3*i, 3*i+3)
 		id := []string{"expired-first", "cancelled-first"}[i]

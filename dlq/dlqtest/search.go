@@ -25,7 +25,7 @@ func hostilePayloads() map[string]string {
 
 // A filter on a field of the JSON payload selects the letters that have the value there, including in arrays, and with
 // the right type. It never selects a payload that is not JSON, is truncated or only looks similar.
-func testPayloadFields(w *world) {
+func (w *world) TestPayloadFields() {
 	payloads := map[string]string{
 		"number":   `{"customer":{"id":42,"name":"Ana \"A\" Silva"},"items":[{"sku":"A-7","tags":["new","x"]},{"sku":"B-1"}],"total":10.50,"paid":true,"code":null}`,
 		"text":     `{"customer":{"id":"42","name":"ana"},"items":[],"total":"10.5","paid":"true","code":"null"}`,
@@ -114,7 +114,7 @@ func testPayloadFields(w *world) {
 }
 
 // A search finds an error regardless of accents and letter case. All other characters are matched literally.
-func testAccents(w *world) {
+func (w *world) TestSearchIgnoresAccents() {
 	failed := func(n int, text string) int64 {
 		return w.put(letter(n, dies(text)))[0].ID
 	}

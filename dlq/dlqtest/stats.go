@@ -12,7 +12,7 @@ import (
 )
 
 // An operator sees three causes instead of a hundred messages.
-func testGroups(w *world) {
+func (w *world) TestGroups() {
 	timeouts := w.putMany(0, 6)
 	cpfs := w.putMany(10, 14, func(d *envelope.DeadLetter) {
 		d.Err.Message = "invalid CPF \"" + d.Message.UUID + "\""
@@ -49,7 +49,7 @@ func testGroups(w *world) {
 
 // The group of letters stored in one call shows the newest of them, in whatever order they were given, and an older
 // letter that is stored later does not replace it.
-func testGroupNewest(w *world) {
+func (w *world) TestGroupNewest() {
 	letters := []*dlq.Entry{
 		letter(1, at(1, "age 11")), letter(2, at(3, "age 13")), letter(3, at(9, "age 19")), letter(4, at(2, "age 12")),
 		letter(5, at(8, "age 18")),
@@ -78,7 +78,7 @@ func at(hours int, text string) func(*envelope.DeadLetter) {
 
 // A cause is as old as the oldest of its deaths, in whatever order they are stored, for example from an adopted spool
 // or an import. An older entry that later dies of it does not make it older, nor does what happens to that entry then.
-func testGroupFirst(w *world) {
+func (w *world) TestGroupFirst() {
 	firstSeen := func(pending int64) time.Time {
 		groups := must(w.Groups(w.Context(), dlq.GroupQuery{CauseText: "age"}))(w)
 		require.Len(w, groups, 1)
@@ -106,7 +106,7 @@ func testGroupFirst(w *world) {
 }
 
 // The counts and curves come from the stored statistics.
-func testStats(w *world) {
+func (w *world) TestStats() {
 	empty := must(w.Stats(w.Context(), dlq.StatsQuery{}))(w)
 	require.Zero(w, empty.Counts.Total())
 	require.Zero(w, empty.MeanResolution)
@@ -142,7 +142,7 @@ func testStats(w *world) {
 }
 
 // Each cause has a curve of deaths and of closed entries, by hour.
-func testTrend(w *world) {
+func (w *world) TestTrend() {
 	hour := noon.Truncate(time.Hour)
 	timeouts := w.putMany(0, 4)
 	w.putMany(4, 6, func(d *envelope.DeadLetter) { d.At = d.At.Add(-3 * time.Hour) })
@@ -175,7 +175,7 @@ func testTrend(w *world) {
 
 // The last hour is divided into spans without gaps, with its deaths, including those after a redrive, and its closed
 // entries.
-func testRecent(w *world) {
+func (w *world) TestRecent() {
 	now := noon.Add(3 * time.Minute) // the last span has not ended
 	died := func(ago time.Duration) func(*envelope.DeadLetter) {
 		return func(d *envelope.DeadLetter) { d.At = now.Add(-ago) }
@@ -198,7 +198,7 @@ func testRecent(w *world) {
 }
 
 // The statistics, which every change updates, are equal to a recount of the entries.
-func testRecount(w *world) {
+func (w *world) TestStatsEqualRecount() {
 	list := w.putMany(0, 30, func(d *envelope.DeadLetter) {
 		n := d.At.Second()
 		d.At = d.At.Add(time.Duration(n) * 20 * time.Minute)
