@@ -15,25 +15,27 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// ManagerConfig configures a [Manager].
+// ManagerConfig configures a [Manager], and a redrive.Runner made of it.
 type ManagerConfig struct {
 	// Store has the dead letters. Required.
 	Store Store
-	// Redriver publishes redriven messages. With nil, the Manager cannot redrive.
+	// Redriver publishes redriven messages. With nil, a Manager cannot redrive, and a Runner starts, shows and changes
+	// runs, and leaves the redriving to other processes.
 	Redriver Redriver
 	// Logger logs redrives. Defaults to slog.Default().
 	Logger *slog.Logger
-	// PublishTimeout bounds the publish of one redriven message. The claim on its entry lasts twice as long; if the
-	// process dies, the entry can be redriven again after that. Defaults to 30 s.
+	// PublishTimeout bounds the publish of one redriven message, or of one batch of a run. The claim on an entry lasts
+	// twice as long; if the process dies, the entry can be redriven again after that. Defaults to 30 s.
 	PublishTimeout time.Duration
 	// OutcomeTimeout is how long the consumer of a redriven message may take to report its outcome, retries and their
 	// delays included. After that the entry may be redriven, resolved or discarded again, and the late outcome still
-	// counts. Defaults to 1 h.
+	// counts. Defaults to 1 h. The spec of a run may have another.
 	OutcomeTimeout time.Duration
-	// JQ evaluates the expressions of edits. Defaults to [payload.InProcess], which does not limit memory; a server should
-	// use a [payload.Child].
+	// JQ evaluates the expressions of edits and runs. Defaults to [payload.InProcess], which does not limit memory; a
+	// server should use a [payload.Child].
 	JQ payload.Evaluator
-	// Approval limits what one person may send alone; use the same in redrive.Config. Nil means no limit.
+	// Approval limits what one person may send alone, singly and in runs: a run that exceeds it waits for a second person,
+	// and so does any run that edits or has another target. Nil means no limit.
 	Approval *Approval
 }
 
@@ -73,6 +75,9 @@ func NewManager(cfg ManagerConfig) (*Manager, error) {
 	cfg.OutcomeTimeout = cmp.Or(cfg.OutcomeTimeout, defaultOutcomeTimeout)
 	return &Manager{cfg: cfg}, nil
 }
+
+// Config is the Manager's configuration with its defaults filled in. A redrive.Runner works by it, too.
+func (m *Manager) Config() ManagerConfig { return m.cfg }
 
 // CanRedrive reports whether the Manager has a Redriver: without one it refuses every redrive.
 func (m *Manager) CanRedrive() bool { return m.cfg.Redriver != nil }

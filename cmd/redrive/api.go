@@ -132,18 +132,15 @@ func (a *app) local(letters *dlq.Letters, redriver dlq.Redriver) (*api, error) {
 
 // workers work on a store with the configuration's redrive settings.
 func (a *app) workers(letters *dlq.Letters, redriver dlq.Redriver) (*dlq.Manager, *redrive.Runner, error) {
-	r, log := &a.cfg.Redrive, a.logger()
+	r := &a.cfg.Redrive
 	manager, err := dlq.NewManager(dlq.ManagerConfig{
-		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout,
+		Store: letters.Store(), Redriver: redriver, Logger: a.logger(), PublishTimeout: r.PublishTimeout,
 		OutcomeTimeout: r.OutcomeTimeout, Approval: r.Approval(), JQ: a.jq,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	runner, err := redrive.NewRunner(redrive.Config{
-		Store: letters.Store(), Redriver: redriver, Logger: log, PublishTimeout: r.PublishTimeout,
-		OutcomeTimeout: r.OutcomeTimeout, Lease: r.RunLease, Approval: r.Approval(), JQ: a.jq,
-	})
+	runner, err := redrive.NewRunner(manager, redrive.Config{Lease: r.RunLease})
 	return manager, runner, err
 }
 

@@ -35,7 +35,7 @@ func TestRedrive_InterruptAndResume(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, letters.Close()) }()
 	manager := letters.Manager(nil)
-	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store()})
+	runner, err := redrive.NewRunner(letters.Manager(nil), redrive.Config{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		run, err := runner.Run(t.Context(), "slow")

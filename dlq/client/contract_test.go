@@ -83,9 +83,11 @@ func newServer(t *testing.T) *server {
 	_, err = letters.Store().Put(t.Context(), entries...)
 	require.NoError(t, err)
 	quiet := slog.New(slog.DiscardHandler)
-	runner, err := redrive.NewRunner(redrive.Config{
+	limited, err := dlq.NewManager(dlq.ManagerConfig{
 		Store: letters.Store(), Redriver: taker{}, Approval: &dlq.Approval{Above: 3}, Logger: quiet,
 	})
+	require.NoError(t, err)
+	runner, err := redrive.NewRunner(limited, redrive.Config{})
 	require.NoError(t, err)
 	s := &server{}
 	handler, err := dlqhttp.New(dlqhttp.Config{

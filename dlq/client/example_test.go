@@ -35,7 +35,7 @@ func serve(ctx context.Context) (url string, end func(), err error) {
 	broker := dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
 		return nil
 	})
-	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: broker, Logger: logger})
+	runner, err := redrive.NewRunner(letters.Manager(broker), redrive.Config{})
 	if err != nil {
 		return "", nil, err
 	}

@@ -70,7 +70,7 @@ func TestRouter_Run(t *testing.T) {
 			}
 		}
 	}()
-	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: router})
+	runner, err := redrive.NewRunner(letters.Manager(router), redrive.Config{})
 	require.NoError(t, err)
 	for topic, want := range map[string]redrive.Counts{
 		"orders": {Succeeded: each, Out: each, Skipped: each}, "Sales": {Out: each},

@@ -30,7 +30,7 @@ func ExampleNew() {
 		return
 	}
 	defer letters.Close()
-	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Logger: logger})
+	runner, err := redrive.NewRunner(letters.Manager(nil), redrive.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return

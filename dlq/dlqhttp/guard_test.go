@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
-	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // from sends a request to the handler from an address, with a password.
@@ -53,7 +52,7 @@ func guarded(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 // unserved is a server without a listener, for virtual time: a bound in time must not depend on the machine's speed.
 func unserved(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 	t.Helper()
-	s := newConfigured(t, redrive.Config{}, change...)
+	s := newConfigured(t, nil, change...)
 	var err error
 	s.handler, err = dlqhttp.New(s.cfg)
 	require.NoError(t, err)

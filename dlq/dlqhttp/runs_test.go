@@ -22,7 +22,7 @@ import (
 
 // A run through the client, from the dry run over a second person's approval to its end, watched as it goes.
 func TestRun_ThroughTheClient(t *testing.T) {
-	s := newServerWith(t, redrive.Config{Approval: &dlq.Approval{Above: 2}},
+	s := newServerWith(t, &dlq.Approval{Above: 2},
 		func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	s.seed(t, 6)
 	ctx, stop := context.WithCancel(t.Context())
@@ -164,7 +164,9 @@ func TestStreams_Panic(t *testing.T) {
 	runs, ok := driver.As[*sqlstore.Store](s.letters.Store())
 	require.True(t, ok)
 	store := &panicking{Store: runs}
-	s.cfg.Runner, err = redrive.NewRunner(redrive.Config{Store: store})
+	watched, err := dlq.NewManager(dlq.ManagerConfig{Store: store})
+	require.NoError(t, err)
+	s.cfg.Runner, err = redrive.NewRunner(watched, redrive.Config{})
 	require.NoError(t, err)
 	s = s.restarted(t)
 	events := s.watch(t, "slow")
@@ -214,7 +216,7 @@ func TestPages(t *testing.T) {
 // details on the page too.
 func TestApproval_EveryRoute(t *testing.T) {
 	limit := &dlq.Approval{Above: 1}
-	s := newServerWith(t, redrive.Config{Approval: limit}, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	s := newServerWith(t, limit, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
 	var err error
 	s.cfg.Manager, err = dlq.NewManager(dlq.ManagerConfig{Store: s.letters.Store(), Redriver: s.sent, Approval: limit})
 	require.NoError(t, err)

@@ -100,16 +100,16 @@ func bearer(t *testing.T) []dlqhttp.Authenticator {
 // newServer starts a server; change modifies its configuration.
 func newServer(t *testing.T, change ...func(*dlqhttp.Config)) *server {
 	t.Helper()
-	return newServerWith(t, redrive.Config{}, change...)
+	return newServerWith(t, nil, change...)
 }
 
-func newServerWith(t *testing.T, runs redrive.Config, change ...func(*dlqhttp.Config)) *server {
+func newServerWith(t *testing.T, approval *dlq.Approval, change ...func(*dlqhttp.Config)) *server {
 	t.Helper()
-	return newConfigured(t, runs, change...).restarted(t)
+	return newConfigured(t, approval, change...).restarted(t)
 }
 
 // newConfigured returns a server that does not listen yet.
-func newConfigured(t *testing.T, runs redrive.Config, change ...func(*dlqhttp.Config)) *server {
+func newConfigured(t *testing.T, approval *dlq.Approval, change ...func(*dlqhttp.Config)) *server {
 	t.Helper()
 	s := &server{sent: &outbox{}, log: &logbuffer.Buffer{}}
 	logger := slog.New(slog.NewTextHandler(s.log, nil))
@@ -118,8 +118,11 @@ func newConfigured(t *testing.T, runs redrive.Config, change ...func(*dlqhttp.Co
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, letters.Close()) })
 	s.letters, s.manager = letters, letters.Manager(s.sent)
-	runs.Store, runs.Redriver, runs.Logger = letters.Store(), s.sent, logger
-	s.runner, err = redrive.NewRunner(runs)
+	runs, err := dlq.NewManager(dlq.ManagerConfig{
+		Store: letters.Store(), Redriver: s.sent, Logger: logger, Approval: approval,
+	})
+	require.NoError(t, err)
+	s.runner, err = redrive.NewRunner(runs, redrive.Config{})
 	require.NoError(t, err)
 	cfg := dlqhttp.Config{Manager: s.manager, Runner: s.runner, Logger: logger, Limits: dlqhttp.Limits{Rate: -1}}
 	for _, c := range change {

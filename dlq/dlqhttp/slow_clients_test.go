@@ -60,7 +60,7 @@ func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
 func slow(t *testing.T, secure bool, size int, test func(*testing.T, *server, *pipes, *http.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := newConfigured(t, redrive.Config{}, func(c *dlqhttp.Config) { c.Limits.Timeout = 5 * time.Minute })
+		s := newConfigured(t, nil, func(c *dlqhttp.Config) { c.Limits.Timeout = 5 * time.Minute })
 		for range 6 {
 			m := message.NewMessage("", []byte(strings.Repeat("x", size)))
 			_, err := s.letters.Store().Put(t.Context(), dlq.NewEntry(&envelope.DeadLetter{

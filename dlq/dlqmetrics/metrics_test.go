@@ -78,7 +78,7 @@ func newWorld(t *testing.T, cfg dlqmetrics.Config) *world {
 		return w.refused
 	})
 	w.manager = w.letters.Manager(redriver)
-	w.runner, err = redrive.NewRunner(redrive.Config{Store: w.letters.Store(), Redriver: redriver})
+	w.runner, err = redrive.NewRunner(w.letters.Manager(redriver), redrive.Config{})
 	require.NoError(t, err)
 	w.metrics.Watch(dlqmetrics.Sources{Letters: w.letters})
 	w.registry.MustRegister(w.metrics)
@@ -332,7 +332,7 @@ func TestMetrics_Confirmed(t *testing.T) {
 	require.InDelta(t, 1, one["redrive_dlq_redrives_total{succeeded}"], 0)
 	require.InDelta(t, 0, one["redrive_dlq_changes_total{published}"], 0, "the entry was closed before")
 
-	runner, err := redrive.NewRunner(redrive.Config{Store: w.letters.Store(), Redriver: router})
+	runner, err := redrive.NewRunner(w.letters.Manager(router), redrive.Config{})
 	require.NoError(t, err)
 	for _, spec := range []redrive.Spec{
 		{Filter: dlq.Filter{IDs: []int64{2, 3, 4}}, CloseOnPublish: true},

@@ -72,7 +72,7 @@ func TestApproval_EveryWay(t *testing.T) {
 			_, store := operated(t, 0, c, redrive.Config{})
 			m, err := dlq.NewManager(dlq.ManagerConfig{Store: store, Redriver: c, Approval: limit})
 			require.NoError(t, err)
-			rn, err := redrive.NewRunner(redrive.Config{Store: store, Redriver: c, Approval: limit})
+			rn, err := redrive.NewRunner(m, redrive.Config{})
 			require.NoError(t, err)
 			all, n := ways(t, m, rn), 0
 			next := func() int64 { n++; return stored(t, store, death(n)) }
@@ -124,7 +124,9 @@ func TestApproval_Window(t *testing.T) {
 // The run that was reviewed is the run that is approved: it cannot be loosened while it waits, nor afterwards.
 func TestApproval_FrozenSpecification(t *testing.T) {
 	t.Parallel()
-	m, _ := operated(t, 10, &consumer{silent: true}, redrive.Config{Approval: &dlq.Approval{Above: 5}})
+	c := &consumer{silent: true}
+	_, store := operated(t, 10, c)
+	m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, Approval: &dlq.Approval{Above: 5}})
 	asked := redrive.Spec{Rate: 10, MaxOut: 100, Stop: redrive.StopCondition{Share: 0.1, MinSample: 5}, Paused: true}
 	run, err := m.StartRun(t.Context(), asked, ana)
 	require.NoError(t, err)
@@ -163,7 +165,8 @@ func TestApproval_Rules(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := &consumer{}
-		m, store := operated(t, 0, c, redrive.Config{Approval: &dlq.Approval{Above: 0}})
+		_, store := operated(t, 0, c)
+		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, Approval: &dlq.Approval{Above: 0}})
 		var ids []int64
 		for n := range 3 {
 			ids = append(ids, stored(t, store, death(n)))
@@ -197,7 +200,9 @@ func TestApproval_Rules(t *testing.T) {
 // included.
 func TestReviewRun(t *testing.T) {
 	t.Parallel()
-	m, store := operated(t, 3, &consumer{}, redrive.Config{Approval: &dlq.Approval{Above: 0}})
+	c := &consumer{}
+	_, store := operated(t, 3, c)
+	m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, Approval: &dlq.Approval{Above: 0}})
 	listing, err := store.List(t.Context(), dlq.Filter{}, dlq.Page{Order: driver.OldestFirst})
 	require.NoError(t, err)
 	_, _, err = m.Edit(t.Context(), listing.Entries[1].ID, dlq.Edit{Payload: []byte(`{"n":99}`)}, ana)

@@ -100,9 +100,9 @@ func (d *runDriver) recordable() bool {
 // advance does one step: it records the published entries and claims the next batch, whose publish it starts.
 func (d *runDriver) advance(ctx context.Context, claims []Claim) error {
 	s := d.step
-	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, d.runner.now(ctx), d.runner.runLease, d.run.CreatedBy
+	s.Run, s.Holder, s.At, s.Lease, s.Actor = d.run.ID, d.holder, d.runner.now(ctx), d.runner.cfg.Lease, d.run.CreatedBy
 	s.ClosePublished, s.OutcomeTimeout, s.ClaimTimeout = d.run.Spec.CloseOnPublish, d.run.Spec.OutcomeTimeout.Duration(),
-		2*d.runner.publishTime
+		2*d.runner.cfg.PublishTimeout
 	s.Claims = claims
 	s.Known = maps.Clone(d.step.Known)
 	if s.Known == nil {
@@ -173,13 +173,13 @@ type published struct {
 // publishAll publishes a batch and returns when every message is confirmed or refused, or after the publish timeout.
 func (rn *Runner) publishAll(ctx context.Context, batch []outgoing) published {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(envelope.WithExistingOnly(ctx), rn.publishTime)
+	ctx, cancel := context.WithTimeout(envelope.WithExistingOnly(ctx), rn.cfg.PublishTimeout)
 	defer cancel()
 	origins, messages := make([]envelope.Origin, len(batch)), make([]*message.Message, len(batch))
 	for i := range batch {
 		origins[i], messages[i] = batch[i].origin, batch[i].message
 	}
-	errs := RescheduleAll(ctx, rn.redriver, origins, messages, rn.publishers)
+	errs := RescheduleAll(ctx, rn.cfg.Redriver, origins, messages, rn.cfg.Publishers)
 	return published{batch, errs, time.Since(began)}
 }
 
@@ -247,7 +247,7 @@ func (d *runDriver) resize(n int, took time.Duration) {
 	case took > batchSlow:
 		d.size = max(1, d.size/2)
 	case took < batchFast && n >= d.size:
-		d.size = min(d.runner.batch, 2*d.size)
+		d.size = min(d.runner.cfg.Batch, 2*d.size)
 	}
 }
 
@@ -322,7 +322,7 @@ func rescheduleOne(ctx context.Context, r dlq.Redriver, origin envelope.Origin, 
 
 // address is the destination of a claimed entry's message.
 func (rn *Runner) address(run *Run, e *dlq.Entry) envelope.Origin {
-	target, redirected := rn.targets[run.Spec.Target]
+	target, redirected := rn.cfg.Targets[run.Spec.Target]
 	if run.Spec.Target == "" || !redirected {
 		return e.Origin
 	}

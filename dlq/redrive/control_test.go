@@ -269,7 +269,9 @@ func TestRun_Approval(t *testing.T) {
 	t.Parallel()
 	c := &consumer{}
 	lab := map[string]envelope.Origin{"lab": {Broker: "mem", Topic: "lab"}}
-	m, store := operated(t, 10, c, redrive.Config{Approval: &dlq.Approval{Above: 5}, Targets: lab})
+	_, store := operated(t, 10, c)
+	m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, Approval: &dlq.Approval{Above: 5}},
+		redrive.Config{Targets: lab})
 	preview, err := m.PreviewRun(t.Context(), redrive.Spec{}, 0)
 	require.NoError(t, err)
 	require.True(t, preview.NeedsApproval)

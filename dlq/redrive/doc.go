@@ -4,7 +4,7 @@
 // A bulk redrive is a resource, a [Run]. Its set is frozen when it starts; then it proceeds in steps of one transaction
 // each:
 //
-//	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: broker})
+//	runner, err := redrive.NewRunner(letters.Manager(broker), redrive.Config{})
 //	// How many, of which topics, and ten of them after the jq expression.
 //	preview, err := runner.PreviewRun(ctx, spec, 10)
 //	run, err := runner.StartRun(ctx, redrive.Spec{

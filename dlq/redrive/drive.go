@@ -74,7 +74,7 @@ type runDriver struct {
 func (rn *Runner) newDriver(holder string, run *Run, linger bool) (*runDriver, error) {
 	d := &runDriver{
 		runner: rn, holder: holder, linger: linger, run: run, results: make(chan published, maxInFlight),
-		size:    min(rn.batch, firstBatch),
+		size:    min(rn.cfg.Batch, firstBatch),
 		refused: map[int64]int{}, settleIn: settleFast, jq: run.Spec.JQ,
 	}
 	if run.Spec.JQ != "" {
@@ -112,9 +112,9 @@ func (d *runDriver) drive(ctx context.Context) error {
 				continue
 			}
 			d.reload(ctx) // a person may have paused or cancelled it meanwhile
-			d.runner.logger.WarnContext(ctx, "redrive run: the store did not respond; it is retried", "run", d.run.ID,
+			d.runner.cfg.Logger.WarnContext(ctx, "redrive run: the store did not respond; it is retried", "run", d.run.ID,
 				"error", err)
-			_ = wait.For(ctx, min(storeBackoff.After(storeErrors), d.runner.runLease/4))
+			_ = wait.For(ctx, min(storeBackoff.After(storeErrors), d.runner.cfg.Lease/4))
 		}
 	}
 }
@@ -125,7 +125,7 @@ var storeBackoff = wait.Backoff{First: 200 * time.Millisecond, Longest: 6400 * t
 // stopRefused stops a run whose step the store rejects although it responds, because retries would never end, and
 // reports whether it did. A store that does not respond is retried until it does.
 func (d *runDriver) stopRefused(ctx context.Context, cause error) bool {
-	if d.runner.store.Ping(ctx) != nil {
+	if d.runner.cfg.Store.Ping(ctx) != nil {
 		return false
 	}
 	return d.change(ctx, ActionStop, "the store refuses it: "+text.Clean(cause.Error(), text.MaxName)) == nil
@@ -134,8 +134,8 @@ func (d *runDriver) stopRefused(ctx context.Context, cause error) bool {
 // tick does the next thing that is due: a transaction or two, or a wait.
 func (d *runDriver) tick(ctx, readCtx context.Context) (done bool, err error) {
 	d.collect()
-	if at := d.runner.now(ctx); d.run.LeaseUntil.Sub(at) < d.runner.runLease/2 {
-		run, err := d.runner.runs.LeaseRun(ctx, d.run.ID, d.holder, at, d.runner.runLease)
+	if at := d.runner.now(ctx); d.run.LeaseUntil.Sub(at) < d.runner.cfg.Lease/2 {
+		run, err := d.runner.runs.LeaseRun(ctx, d.run.ID, d.holder, at, d.runner.cfg.Lease)
 		if err != nil {
 			return false, err
 		}
@@ -180,7 +180,7 @@ func (d *runDriver) finished() bool {
 // pause waits for a batch, a read, the next settling or the time until which nothing may be claimed, and reloads the
 // run after that.
 func (d *runDriver) pause(ctx context.Context, until time.Time) {
-	next := d.runner.workEvery
+	next := d.runner.cfg.WorkInterval
 	if d.run.Counts.Open() > 0 {
 		next = min(next, d.settleEvery()-time.Since(d.settledAt))
 	}
@@ -209,7 +209,7 @@ func (d *runDriver) reload(ctx context.Context) {
 
 // drain records the batches in flight after the context has ended.
 func (d *runDriver) drain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.runner.publishTime+drainDeadline)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.runner.cfg.PublishTimeout+drainDeadline)
 	defer cancel()
 	for d.inFlight > 0 {
 		d.recordBatch(<-d.results)

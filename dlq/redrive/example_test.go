@@ -51,9 +51,13 @@ func handled(letters *dlq.Letters) dlq.Redriver {
 
 // exampleRunner makes a runner without log lines.
 func exampleRunner(letters *dlq.Letters, r dlq.Redriver, approval *dlq.Approval) *redrive.Runner {
-	runner, err := redrive.NewRunner(redrive.Config{
+	manager, err := dlq.NewManager(dlq.ManagerConfig{
 		Store: letters.Store(), Redriver: r, Approval: approval, Logger: slog.New(slog.DiscardHandler),
 	})
+	if err != nil {
+		panic(err)
+	}
+	runner, err := redrive.NewRunner(manager, redrive.Config{})
 	if err != nil {
 		panic(err)
 	}

@@ -137,17 +137,17 @@ type operator struct {
 	*redrive.Runner
 }
 
-// operate returns the operator of a store. It fills in Store and Redriver of the runner's configuration.
+// operate returns the operator of a store.
 func operate(t testing.TB, store dlq.Store, r dlq.Redriver, cfg ...redrive.Config) operator {
 	t.Helper()
-	m, err := dlq.NewManager(dlq.ManagerConfig{Store: store, Redriver: r})
+	return operateBy(t, dlq.ManagerConfig{Store: store, Redriver: r}, cfg...)
+}
+
+func operateBy(t testing.TB, shared dlq.ManagerConfig, cfg ...redrive.Config) operator {
+	t.Helper()
+	m, err := dlq.NewManager(shared)
 	require.NoError(t, err)
-	var c redrive.Config
-	if len(cfg) > 0 {
-		c = cfg[0]
-	}
-	c.Store, c.Redriver = store, r
-	runner, err := redrive.NewRunner(c)
+	runner, err := redrive.NewRunner(m, append(cfg, redrive.Config{})[0])
 	require.NoError(t, err)
 	return operator{m, runner}
 }

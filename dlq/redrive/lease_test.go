@@ -173,7 +173,8 @@ func TestRun_HolderEndsLate(t *testing.T) {
 		})
 		_, err := other.StartRun(t.Context(), redrive.Spec{ID: "shared", Rate: 1}, ana)
 		require.NoError(t, err)
-		m, ended := operate(t, ending, late, redrive.Config{PublishTimeout: time.Minute}), make(chan error, 1)
+		m := operateBy(t, dlq.ManagerConfig{Store: ending, Redriver: late, PublishTimeout: time.Minute})
+		ended := make(chan error, 1)
 		go func() {
 			_, err := m.Drive(ctx, "shared")
 			ended <- err

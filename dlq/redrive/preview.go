@@ -43,7 +43,7 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 		sample = 10
 	}
 	p := &Preview{RunPreview: wire.RunPreview{Spec: spec}}
-	if p.Count, err = rn.store.Count(ctx, spec.Filter, 0); err != nil {
+	if p.Count, err = rn.cfg.Store.Count(ctx, spec.Filter, 0); err != nil {
 		return nil, err
 	}
 	if spec.Limit > 0 {
@@ -53,18 +53,18 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 		return nil, err
 	}
 	run := Run{Run: wire.Run{Spec: spec, ApprovalAbove: -1, Counts: Counts{Waiting: p.Count}}}
-	if rn.approval != nil {
-		run.ApprovalAbove = rn.approval.Above
+	if rn.cfg.Approval != nil {
+		run.ApprovalAbove = rn.cfg.Approval.Above
 	}
 	p.NeedsApproval = run.needsApproval()
 	page := dlq.Page{Limit: int(min(int64(min(sample, 100)), max(1, p.Count))), Order: driver.OldestFirst}
-	listing, err := rn.store.List(ctx, spec.Filter, page)
+	listing, err := rn.cfg.Store.List(ctx, spec.Filter, page)
 	if err != nil {
 		return nil, err
 	}
 	for i := range listing.Entries {
 		e := &listing.Entries[i]
-		if e.Body, err = rn.store.Body(ctx, e.ID, e.Revision); err != nil {
+		if e.Body, err = rn.cfg.Store.Body(ctx, e.ID, e.Revision); err != nil {
 			return p, err
 		}
 		p.Sample = append(p.Sample, rn.sample(ctx, e, spec.JQ, e.Body))
@@ -82,7 +82,7 @@ func (rn *Runner) sample(ctx context.Context, e *dlq.Entry, jq string, before *d
 	s := Sample{Entry: *e}
 	after := e.Body
 	if jq != "" {
-		edited, err := payload.Edit(ctx, rn.jq, jq, e.Body)
+		edited, err := payload.Edit(ctx, rn.cfg.JQ, jq, e.Body)
 		switch {
 		case err != nil:
 			s.Problem = err.Error()
@@ -135,7 +135,7 @@ func (rn *Runner) ReviewRun(ctx context.Context, id string, sample int) (*Review
 		}
 		died := e.Body
 		if e.Revision > 0 {
-			if died, err = rn.store.Body(ctx, e.ID, 0); err != nil {
+			if died, err = rn.cfg.Store.Body(ctx, e.ID, 0); err != nil {
 				return nil, err
 			}
 		}

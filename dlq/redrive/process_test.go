@@ -46,8 +46,8 @@ func TestRunProcess_Child(t *testing.T) {
 	require.NoError(t, err)
 	file, err := os.OpenFile(filepath.Join(dir, "queue"), os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
-	m := operate(t, store, fileQueue{file},
-		redrive.Config{Lease: claims / 2, WorkInterval: 50 * time.Millisecond, PublishTimeout: claims / 2})
+	m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: fileQueue{file}, PublishTimeout: claims / 2},
+		redrive.Config{Lease: claims / 2, WorkInterval: 50 * time.Millisecond})
 	run, err := m.Drive(t.Context(), "killed")
 	require.NoError(t, err)
 	require.Equal(t, redrive.Completed, run.State, run.Cause)

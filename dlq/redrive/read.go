@@ -64,7 +64,7 @@ func (d *runDriver) addRead(r readItems) error {
 		d.after, d.ahead = r.last, append(d.ahead, r.items...)
 		d.step.Skipped = append(d.step.Skipped, r.skipped...)
 	case d.after == 0:
-		d.reread = time.Now().Add(d.runner.workEvery)
+		d.reread = time.Now().Add(d.runner.cfg.WorkInterval)
 	default:
 		d.atEnd = true
 	}
@@ -110,7 +110,7 @@ func (d *runDriver) edit(ctx context.Context, item *Item) (*dlq.Body, error) {
 	if d.jq == "" || item.Entry == nil || item.Entry.Body == nil || item.Entry.Revision != item.Revision {
 		return nil, nil //nolint:nilnil // nothing to edit
 	}
-	return payload.Edit(ctx, d.runner.jq, d.jq, item.Entry.Body)
+	return payload.Edit(ctx, d.runner.cfg.JQ, d.jq, item.Entry.Body)
 }
 
 // endReading ends the read in flight, and waits for it.

@@ -64,7 +64,7 @@ func (rn *Runner) destinations(ctx context.Context, run *Run, entries []*dlq.Ent
 		known[d] = true
 		found, asked = append(found, d), append(asked, q)
 	}
-	if counter, ok := rn.redriver.(ReaderCounter); ok {
+	if counter, ok := rn.cfg.Redriver.(ReaderCounter); ok {
 		countReaders(ctx, counter, asked, found)
 	}
 	return found
@@ -115,7 +115,7 @@ func (rn *Runner) warn(ctx context.Context, run *Run, read []readItem) {
 	}
 	for _, d := range rn.destinations(ctx, run, entries) {
 		if text := d.Warning(); text != "" {
-			rn.logger.WarnContext(ctx, "redrive run: a destination has no reader", slog.String("warning", text),
+			rn.cfg.Logger.WarnContext(ctx, "redrive run: a destination has no reader", slog.String("warning", text),
 				slog.String("run", run.ID), slog.String("broker", d.Broker), slog.String("topic", d.Topic),
 				slog.String("consumer", d.Consumer))
 		}

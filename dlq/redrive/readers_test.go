@@ -46,7 +46,9 @@ func readersOf(t *testing.T, readers func(ctx context.Context, origin envelope.O
 		r = c
 	}
 	logs := &logbuffer.Buffer{}
-	return operate(t, store, r, redrive.Config{Logger: slog.New(slog.NewJSONHandler(logs, nil))}), c, logs
+	return operateBy(t, dlq.ManagerConfig{
+		Store: store, Redriver: r, Logger: slog.New(slog.NewJSONHandler(logs, nil)),
+	}), c, logs
 }
 
 // Before a run a person sees where messages would wait because no consumer reads there, and nothing otherwise.

@@ -135,8 +135,8 @@ func (rn *Runner) Automate(ctx context.Context, rules ...Rule) error {
 	for {
 		for i := range rules {
 			if err := rn.applyRule(ctx, &rules[i]); err != nil && ctx.Err() == nil {
-				rn.logger.WarnContext(ctx, "a redrive rule could not be applied; it is retried", "rule", rules[i].Name, "error",
-					err)
+				rn.cfg.Logger.WarnContext(ctx, "a redrive rule could not be applied; it is retried", "rule", rules[i].Name,
+					"error", err)
 			}
 		}
 		if err := wait.For(ctx, rulesInterval); err != nil {
@@ -227,7 +227,7 @@ func (rn *Runner) parkExhausted(ctx context.Context, r *Rule, now time.Time) err
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	_, err = rn.store.Change(ctx, driver.Change{
+	_, err = rn.cfg.Store.Change(ctx, driver.Change{
 		Action: driver.ActionPark, IDs: ids, Actor: r.actor(), Note: fmt.Sprintf("%d redrives did not help", r.Redrives),
 		At: now,
 	})
@@ -239,12 +239,12 @@ func (rn *Runner) parkExhausted(ctx context.Context, r *Rule, now time.Time) err
 func (rn *Runner) due(ctx context.Context, f dlq.Filter, ids []int64) ([]int64, error) {
 	page := dlq.Page{Limit: ruleBatch, Order: driver.OldestFirst}
 	for {
-		listing, err := rn.store.List(ctx, f, page)
+		listing, err := rn.cfg.Store.List(ctx, f, page)
 		if err != nil {
 			return nil, err
 		}
 		for i := range listing.Entries {
-			if e := &listing.Entries[i]; len(ids) < ruleBatch && (rn.approval == nil || !personal(e)) {
+			if e := &listing.Entries[i]; len(ids) < ruleBatch && (rn.cfg.Approval == nil || !personal(e)) {
 				ids = append(ids, e.ID)
 			}
 		}

@@ -121,9 +121,13 @@ func TestRun_TwoOperators(t *testing.T) {
 
 func TestNewRunner_BadConfig(t *testing.T) {
 	t.Parallel()
-	_, err := redrive.NewRunner(redrive.Config{Batch: driver.MaxPage + 1, Lease: -1, Approval: &dlq.Approval{Above: -1}})
+	_, err := redrive.NewRunner(nil, redrive.Config{})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
-	for _, what := range []string{"store", "batch", "times", "approval"} {
+	m, err := dlq.NewManager(dlq.ManagerConfig{Store: struct{ dlq.Store }{}})
+	require.NoError(t, err)
+	_, err = redrive.NewRunner(m, redrive.Config{Batch: driver.MaxPage + 1, Lease: -1})
+	require.ErrorIs(t, err, dlq.ErrInvalid)
+	for _, what := range []string{"keeps no runs", "batch", "times"} {
 		require.ErrorContains(t, err, what)
 	}
 }

@@ -47,22 +47,22 @@ func (rn *Runner) startRun(ctx context.Context, spec Spec, by dlq.By, approval b
 		ID: spec.ID, Spec: spec, State: Preparing, Version: 1, CreatedAt: at, CreatedBy: by.Actor, Note: by.Note,
 		ChangedAt: at, ChangedBy: by.Actor, ApprovalAbove: -1,
 	}}
-	if rn.approval != nil && approval {
-		run.ApprovalAbove, run.ApprovalWindow = rn.approval.Above, wire.Seconds(rn.approval.Window)
+	if rn.cfg.Approval != nil && approval {
+		run.ApprovalAbove, run.ApprovalWindow = rn.cfg.Approval.Above, wire.Seconds(rn.cfg.Approval.Window)
 	}
 	audit := driver.AuditRecord{At: at, Actor: by.Actor, Action: ActionStart, Note: by.Note, Run: run.ID}
 	if err := rn.runs.CreateRun(ctx, run, audit); err != nil {
 		return nil, err
 	}
-	rn.logger.InfoContext(ctx, "redrive run started", "run", run.ID, "actor", by.Actor)
+	rn.cfg.Logger.InfoContext(ctx, "redrive run started", "run", run.ID, "actor", by.Actor)
 	holder := uuid.NewString()
-	if _, err := rn.runs.LeaseRun(ctx, run.ID, holder, rn.now(ctx), rn.runLease); err != nil {
+	if _, err := rn.runs.LeaseRun(ctx, run.ID, holder, rn.now(ctx), rn.cfg.Lease); err != nil {
 		return rn.startedElsewhere(ctx, run.ID, err)
 	}
 	frozen, err := rn.freeze(ctx, run.ID, holder)
 	_, releaseErr := rn.runs.LeaseRun(context.WithoutCancel(ctx), run.ID, holder, rn.now(ctx), 0)
 	if releaseErr != nil {
-		rn.logger.WarnContext(ctx, "the lease of a run could not be released; it expires", "run", run.ID,
+		rn.cfg.Logger.WarnContext(ctx, "the lease of a run could not be released; it expires", "run", run.ID,
 			"error", releaseErr)
 	}
 	if err != nil {
@@ -84,7 +84,7 @@ func (rn *Runner) startedElsewhere(ctx context.Context, id string, err error) (*
 func (rn *Runner) freeze(ctx context.Context, id, holder string) (*Run, error) {
 	for {
 		at := rn.now(ctx)
-		if _, err := rn.runs.LeaseRun(ctx, id, holder, at, rn.runLease); err != nil {
+		if _, err := rn.runs.LeaseRun(ctx, id, holder, at, rn.cfg.Lease); err != nil {
 			return nil, err
 		}
 		run, err := rn.runs.FreezeRun(ctx, id, holder, at, freezeChunk)
@@ -106,7 +106,7 @@ func (rn *Runner) readyRun(ctx context.Context, run *Run) (*Run, error) {
 		if err != nil {
 			return nil, err
 		}
-		granted, err := limit.Reserve(ctx, rn.store, driver.Reservation{
+		granted, err := limit.Reserve(ctx, rn.cfg.Store, driver.Reservation{
 			Key: driver.RunKey(run.ID), Actor: run.CreatedBy, Entries: run.Counts.Total(), Open: true,
 		})
 		if err != nil {
@@ -127,9 +127,9 @@ func (rn *Runner) checkSpec(spec Spec) (Spec, error) {
 		return spec, err
 	}
 	if spec.OutcomeTimeout == 0 {
-		spec.OutcomeTimeout = wire.Seconds(rn.outcomeLease)
+		spec.OutcomeTimeout = wire.Seconds(rn.cfg.OutcomeTimeout)
 	}
-	if _, known := rn.targets[spec.Target]; spec.Target != "" && !known {
+	if _, known := rn.cfg.Targets[spec.Target]; spec.Target != "" && !known {
 		return spec, fmt.Errorf("dlq: run: %w: target %.80q is not among the configured ones", dlq.ErrInvalid, spec.Target)
 	}
 	if spec.JQ != "" {
@@ -286,8 +286,8 @@ func (rn *Runner) changeRunWith(ctx context.Context, id string, action driver.Ac
 		if err != nil {
 			return nil, err
 		}
-		rn.logger.InfoContext(ctx, "redrive run changed", "run", id, "action", string(action), "from", string(before.State),
-			"to", string(after.State), "actor", by.Actor, "note", by.Note)
+		rn.cfg.Logger.InfoContext(ctx, "redrive run changed", "run", id, "action", string(action),
+			"from", string(before.State), "to", string(after.State), "actor", by.Actor, "note", by.Note)
 		rn.wakeUp()
 		return &after, nil
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -17,7 +16,6 @@ import (
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/guarded"
 	"github.com/redrive-go/redrive/dlq/internal/text"
-	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/wait"
 )
@@ -26,7 +24,7 @@ import (
 // then it records what is being published, releases the runs and returns the context's error. Any number of processes
 // may work: each run is held by one of them. It needs a Redriver.
 func (rn *Runner) Work(ctx context.Context) error {
-	if rn.redriver == nil {
+	if rn.cfg.Redriver == nil {
 		return fmt.Errorf("dlq: work: %w: this runner has no Redriver to publish with", dlq.ErrInvalid)
 	}
 	var wg sync.WaitGroup
@@ -40,7 +38,7 @@ func (rn *Runner) Work(ctx context.Context) error {
 			return err
 		})
 		if err != nil && ctx.Err() == nil {
-			rn.logger.WarnContext(ctx, "redrive runs could not be listed", "error", err)
+			rn.cfg.Logger.WarnContext(ctx, "redrive runs could not be listed", "error", err)
 		}
 		now := rn.now(ctx)
 		for i := range runs {
@@ -55,14 +53,14 @@ func (rn *Runner) Work(ctx context.Context) error {
 			wg.Go(func() {
 				err := guarded.Call(func() error { return rn.drive(ctx, run.ID, true) })
 				if err != nil && ctx.Err() == nil && !errors.Is(err, ErrLeaseLost) {
-					rn.logger.ErrorContext(ctx, "a redrive run failed", "run", run.ID, "error", err)
+					rn.cfg.Logger.ErrorContext(ctx, "a redrive run failed", "run", run.ID, "error", err)
 				}
 				mu.Lock()
 				delete(driven, run.ID)
 				mu.Unlock()
 			})
 		}
-		timer := time.NewTimer(rn.workEvery)
+		timer := time.NewTimer(rn.cfg.WorkInterval)
 		select {
 		case <-timer.C:
 		case <-rn.wake:
@@ -75,7 +73,7 @@ func (rn *Runner) Work(ctx context.Context) error {
 }
 
 // now is the time by which leases expire.
-func (rn *Runner) now(ctx context.Context) time.Time { return driver.Now(ctx, rn.store) }
+func (rn *Runner) now(ctx context.Context) time.Time { return driver.Now(ctx, rn.cfg.Store) }
 
 func (rn *Runner) activeRuns(ctx context.Context) ([]Run, error) {
 	var all []Run
@@ -94,7 +92,7 @@ func (rn *Runner) activeRuns(ctx context.Context) ([]Run, error) {
 // approval. While another process holds it, Drive watches. When the context ends it returns the run, which can be
 // driven further, here or elsewhere.
 func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
-	if rn.redriver == nil {
+	if rn.cfg.Redriver == nil {
 		return nil, fmt.Errorf("dlq: drive run %s: %w: this runner has no Redriver to publish with", id, dlq.ErrInvalid)
 	}
 	for {
@@ -112,7 +110,7 @@ func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
 		if run.State != Preparing && run.State != Running {
 			return run, nil
 		}
-		if err := wait.For(ctx, rn.workEvery); err != nil {
+		if err := wait.For(ctx, rn.cfg.WorkInterval); err != nil {
 			return run, err
 		}
 	}
@@ -121,7 +119,7 @@ func (rn *Runner) Drive(ctx context.Context, id string) (*Run, error) {
 // drive acquires the lease, drives, and releases the lease.
 func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 	holder := uuid.NewString()
-	run, err := rn.runs.LeaseRun(ctx, id, holder, rn.now(ctx), rn.runLease)
+	run, err := rn.runs.LeaseRun(ctx, id, holder, rn.now(ctx), rn.cfg.Lease)
 	if err != nil {
 		return err
 	}
@@ -176,26 +174,11 @@ func isPanic(err error) bool {
 	return panicked
 }
 
-// Config configures a [Runner].
+// Config configures what a [Runner] has in addition to its Manager.
 type Config struct {
-	// Store has the dead letters and keeps runs: it, or a store that it wraps, is a [Store]. Required.
-	Store driver.Store
-	// Redriver publishes. With nil, the Runner starts, shows and changes runs, and leaves the redriving to other
-	// processes.
-	Redriver dlq.Redriver
-	// Logger is where runs are logged. Defaults to slog.Default().
-	Logger *slog.Logger
-	// PublishTimeout bounds the publish of one batch. A claim on an entry lasts twice as long. Defaults to 30 s.
-	PublishTimeout time.Duration
-	// OutcomeTimeout is the default of Spec.OutcomeTimeout. Defaults to 1 h.
-	OutcomeTimeout time.Duration
 	// Targets are the other destinations to which a run may send messages (Spec.Target): an operator chooses a name, never
 	// an address. Defaults to none: messages return to where they came from.
 	Targets map[string]envelope.Origin
-	// Approval makes a run wait for a second person when its creator would exceed what they may send alone, counting
-	// everything else that they sent within the window. Runs that edit or have another target always wait. Use the same in
-	// dlq.ManagerConfig. Nil means no approval.
-	Approval *dlq.Approval
 	// Lease is how long a process keeps a run without renewing: after that another one takes over. Defaults to 30 s.
 	Lease time.Duration
 	// WorkInterval is how often [Runner.Work] looks for runs of other processes. Defaults to 1 s.
@@ -204,9 +187,6 @@ type Config struct {
 	// [driver.MaxPage] and the limit. A run begins with 250, and takes more while the broker confirms a batch within 250
 	// ms, fewer when that takes more than a second.
 	Batch int
-	// JQ evaluates the expressions of runs. Defaults to [payload.InProcess], which does not limit memory; a server should
-	// use a [payload.Child].
-	JQ payload.Evaluator
 	// Publishers is how many entries are published at once when the Redriver is not a [BatchRedriver]. Defaults to 256.
 	Publishers int
 }
@@ -214,63 +194,45 @@ type Config struct {
 // Runner redrives in bulk: by runs, and by rules that start runs. It is safe for concurrent use, in any number of
 // processes. It need not be closed; [Runner.Work] and [Runner.Automate] end with their context.
 type Runner struct {
-	store        driver.Store
-	runs         Store
-	redriver     dlq.Redriver
-	logger       *slog.Logger
-	publishTime  time.Duration
-	outcomeLease time.Duration
-
-	targets    map[string]envelope.Origin
-	approval   *dlq.Approval // nil: no run needs approval
-	runLease   time.Duration
-	workEvery  time.Duration
-	batch      int
-	publishers int
-	jq         payload.Evaluator
-	wake       chan struct{}
+	cfg  settings
+	runs Store
+	wake chan struct{}
 }
 
-// NewRunner makes a Runner. The error reports every fault of the configuration.
-func NewRunner(cfg Config) (*Runner, error) {
+// settings are those of a Runner and of its Manager.
+type settings struct {
+	dlq.ManagerConfig
+	Config
+}
+
+// NewRunner makes a Runner with the store, the Redriver and the other settings of a Manager. The store, or one that it
+// wraps, has to be a [Store]. The error reports every fault of the configuration.
+func NewRunner(m *dlq.Manager, cfg Config) (*Runner, error) {
+	if m == nil {
+		return nil, fmt.Errorf("dlq: runner: %w: a manager is required", dlq.ErrInvalid)
+	}
 	var errs []error
-	lease := cmp.Or(cfg.Lease, 30*time.Second)
+	cfg.Lease = cmp.Or(cfg.Lease, 30*time.Second)
 	// A transaction of a thousand items, or of ten thousand to freeze, may take a while. A lease that is lost meanwhile is
 	// noticed.
-	runs, ok := newRunnerStore(cfg.Store, max(time.Minute, 2*lease))
-	switch {
-	case cfg.Store == nil:
-		errs = append(errs, errors.New("a store is required"))
-	case !ok:
+	runs, ok := newRunnerStore(m.Config().Store, max(time.Minute, 2*cfg.Lease))
+	if !ok {
 		errs = append(errs, fmt.Errorf("%T keeps no runs, or is not open yet (dlq.WithStoreRequired waits for it)",
-			cfg.Store))
+			m.Config().Store))
 	}
-	if cfg.PublishTimeout < 0 || cfg.OutcomeTimeout < 0 || cfg.Lease < 0 || cfg.WorkInterval < 0 || cfg.Publishers < 0 {
+	if cfg.Lease < 0 || cfg.WorkInterval < 0 || cfg.Publishers < 0 {
 		errs = append(errs, errors.New("times and publishers must not be negative"))
 	}
 	if cfg.Batch < 0 || cfg.Batch > driver.MaxPage {
 		errs = append(errs, fmt.Errorf("batch %d: from 1 to %d", cfg.Batch, driver.MaxPage))
 	}
-	if cfg.Approval != nil {
-		resolved, err := cfg.Approval.Resolve()
-		cfg.Approval = &resolved
-		errs = append(errs, err)
-	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("dlq: runner: %w: %w", dlq.ErrInvalid, err)
 	}
-	rn := &Runner{
-		store: cfg.Store, runs: runs, redriver: cfg.Redriver, logger: cmp.Or(cfg.Logger, slog.Default()),
-		targets: maps.Clone(cfg.Targets), approval: cfg.Approval,
-		publishTime: cmp.Or(cfg.PublishTimeout, 30*time.Second), outcomeLease: cmp.Or(cfg.OutcomeTimeout, time.Hour),
-		runLease: lease, workEvery: cmp.Or(cfg.WorkInterval, time.Second),
-		batch: cmp.Or(cfg.Batch, driver.MaxPage), publishers: cmp.Or(cfg.Publishers, 256), wake: make(chan struct{}, 1),
-	}
-	if rn.jq = cfg.JQ; rn.jq == nil {
-		rn.jq = &payload.InProcess{}
-	}
-	return rn, nil
+	cfg.Targets, cfg.WorkInterval = maps.Clone(cfg.Targets), cmp.Or(cfg.WorkInterval, time.Second)
+	cfg.Batch, cfg.Publishers = cmp.Or(cfg.Batch, driver.MaxPage), cmp.Or(cfg.Publishers, 256)
+	return &Runner{cfg: settings{m.Config(), cfg}, runs: runs, wake: make(chan struct{}, 1)}, nil
 }
 
 // Targets lists the names of [Config.Targets], sorted.
-func (rn *Runner) Targets() []string { return slices.Sorted(maps.Keys(rn.targets)) }
+func (rn *Runner) Targets() []string { return slices.Sorted(maps.Keys(rn.cfg.Targets)) }

@@ -52,7 +52,7 @@ func handlerOf(t *testing.T, url string, change ...func(*dlqhttp.Config)) (*dlqh
 	_, err = letters.Store().Put(t.Context(), entries...)
 	require.NoError(t, err)
 	taker := dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
-	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: taker, Logger: quiet})
+	runner, err := redrive.NewRunner(letters.Manager(taker), redrive.Config{})
 	require.NoError(t, err)
 	cfg := dlqhttp.Config{Manager: letters.Manager(taker), Runner: runner, Logger: quiet, Limits: dlqhttp.Limits{Rate: -1}}
 	for _, c := range change {

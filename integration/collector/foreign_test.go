@@ -22,7 +22,7 @@ func redriveAll(t *testing.T, letters *dlq.Letters, target collector.Target) {
 	t.Helper()
 	router, err := collector.NewRouter(collector.RouterConfig{Store: letters.Store(), Targets: []collector.Target{target}})
 	require.NoError(t, err)
-	m, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: router})
+	m, err := redrive.NewRunner(letters.Manager(router), redrive.Config{})
 	require.NoError(t, err)
 	run, err := m.StartRun(t.Context(), redrive.Spec{}, dlq.By{Actor: "ana"})
 	require.NoError(t, err)

@@ -85,10 +85,13 @@ func newSiteOver(t testing.TB, wrap func(dlq.Store) dlq.Store, edits ...func(*dl
 	})
 	s.manager, err = dlq.NewManager(dlq.ManagerConfig{Store: wrap(letters.Store()), Redriver: redriver, Logger: quiet})
 	require.NoError(t, err)
-	s.runner, err = redrive.NewRunner(redrive.Config{
-		Store: letters.Store(), Redriver: broker, Logger: quiet, WorkInterval: 20 * time.Millisecond,
-		Approval: &dlq.Approval{Above: 1000},
-		Targets:  map[string]envelope.Origin{"quarantine": {Topic: "quarantine", Consumer: "quarantine"}},
+	limited, err := dlq.NewManager(dlq.ManagerConfig{
+		Store: letters.Store(), Redriver: broker, Logger: quiet, Approval: &dlq.Approval{Above: 1000},
+	})
+	require.NoError(t, err)
+	s.runner, err = redrive.NewRunner(limited, redrive.Config{
+		WorkInterval: 20 * time.Millisecond,
+		Targets:      map[string]envelope.Origin{"quarantine": {Topic: "quarantine", Consumer: "quarantine"}},
 	})
 	require.NoError(t, err)
 	s.consume(t, broker, quiet)

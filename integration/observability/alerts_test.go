@@ -143,10 +143,11 @@ func startService(t *testing.T, dir string, s setting) *running {
 		return r.redriverAway
 	})
 	r.manager = r.letters.Manager(redriver)
-	r.runner, err = redrive.NewRunner(redrive.Config{
-		Store: r.letters.Store(), Redriver: redriver,
-		Approval: &dlq.Approval{Above: 10},
+	limited, err := dlq.NewManager(dlq.ManagerConfig{
+		Store: r.letters.Store(), Redriver: redriver, Approval: &dlq.Approval{Above: 10},
 	})
+	require.NoError(t, err)
+	r.runner, err = redrive.NewRunner(limited, redrive.Config{})
 	require.NoError(t, err)
 	return r
 }

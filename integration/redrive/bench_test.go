@@ -41,7 +41,7 @@ func BenchmarkRedrive(b *testing.B) {
 	}
 	const n, singles = 20_000, 300
 	m := l.Manager(broker)
-	runner, err := redrive.NewRunner(redrive.Config{Store: l.Store(), Redriver: broker})
+	runner, err := redrive.NewRunner(l.Manager(broker), redrive.Config{})
 	require.NoError(b, err)
 	var raw, single, run, closing []float64 // a second
 	for filled := 0; b.Loop(); {

@@ -70,7 +70,7 @@ func TestServe_Killed(t *testing.T) {
 		s.start(t)
 	}
 	var run *redrive.Run
-	runner, err := redrive.NewRunner(redrive.Config{Store: l.Store()})
+	runner, err := redrive.NewRunner(l.Manager(nil), redrive.Config{})
 	require.NoError(t, err)
 	for run, err = range runner.WatchRun(t.Context(), "killed", 100*time.Millisecond) {
 		require.NoError(t, err)

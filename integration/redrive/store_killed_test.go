@@ -54,7 +54,7 @@ func storeKilled(t *testing.T, s services.DatabaseServer) {
 		}
 	}
 	await.Count(t, letters, count, "a message was not redriven")
-	runner, err := redrive.NewRunner(redrive.Config{Store: l.Store()})
+	runner, err := redrive.NewRunner(l.Manager(nil), redrive.Config{})
 	require.NoError(t, err)
 	var run *redrive.Run
 	for run, err = range runner.WatchRun(t.Context(), "killed", 100*time.Millisecond) {

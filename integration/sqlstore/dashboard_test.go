@@ -24,7 +24,7 @@ func BenchmarkDashboard(b *testing.B) {
 	handler := func() http.Handler {
 		manager, err := dlq.NewManager(dlq.ManagerConfig{Store: s, Logger: quiet})
 		require.NoError(b, err)
-		runner, err := redrive.NewRunner(redrive.Config{Store: s, Logger: quiet})
+		runner, err := redrive.NewRunner(manager, redrive.Config{})
 		require.NoError(b, err)
 		h, err := dlqhttp.New(dlqhttp.Config{
 			Manager: manager, Runner: runner, Logger: quiet,

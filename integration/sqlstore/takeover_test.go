@@ -120,10 +120,7 @@ func redriveAll(t *testing.T, letters *dlq.Letters) {
 			m.Ack()
 		}
 	}()
-	runner, err := redrive.NewRunner(redrive.Config{
-		Store: letters.Store(), Redriver: router,
-		Logger: slog.New(slog.DiscardHandler),
-	})
+	runner, err := redrive.NewRunner(letters.Manager(router), redrive.Config{})
 	require.NoError(t, err)
 	run, err := runner.StartRun(t.Context(), redrive.Spec{Filter: dlq.Filter{Topic: "employees"}}, dlq.By{Actor: "ana"})
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ import (
 func embed(mux *http.ServeMux, letters *dlq.Letters, broker dlq.Redriver,
 	userOf func(*http.Request) (string, bool),
 ) error {
-	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: broker})
+	runner, err := redrive.NewRunner(letters.Manager(broker), redrive.Config{})
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func TestAPI_Examples(t *testing.T) {
 	require.NoError(t, err)
 	sent := dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
 	letters := exampleLetters(t)
-	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: sent})
+	runner, err := redrive.NewRunner(letters.Manager(sent), redrive.Config{})
 	require.NoError(t, err)
 	handler, err := dlqhttp.New(dlqhttp.Config{
 		Manager: letters.Manager(sent), Runner: runner,

@@ -238,7 +238,7 @@ func TestOperate_RunAndCorrection(t *testing.T) {
 	require.Len(t, groups, 1)
 
 	close(bankIsBack)
-	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store(), Redriver: broker})
+	runner, err := redrive.NewRunner(letters.Manager(broker), redrive.Config{})
 	require.NoError(t, err)
 	run, err := redriveGroup(t.Context(), runner, groups[0].Fingerprint)
 	require.NoError(t, err)

@@ -172,11 +172,13 @@ func (s *service) awaiting(t *testing.T) string {
 // start starts a run as user bob, drives it like a server, and waits for a state.
 func (s *service) start(t *testing.T, spec redrive.Spec, until redrive.State) string {
 	t.Helper()
-	cfg := redrive.Config{Store: s.letters.Store(), Redriver: s.broker, WorkInterval: 20 * time.Millisecond}
+	cfg := dlq.ManagerConfig{Store: s.letters.Store(), Redriver: s.broker}
 	if until == redrive.AwaitingApproval {
 		cfg.Approval = &dlq.Approval{Above: 1}
 	}
-	runner, err := redrive.NewRunner(cfg)
+	manager, err := dlq.NewManager(cfg)
+	require.NoError(t, err)
+	runner, err := redrive.NewRunner(manager, redrive.Config{WorkInterval: 20 * time.Millisecond})
 	require.NoError(t, err)
 	background(t, runner.Work)
 	run, err := runner.StartRun(t.Context(), spec, dlq.By{Actor: "bob"})

@@ -123,7 +123,7 @@ func newSite(t *testing.T, edits ...func(*operations.Config)) *site {
 	quiet := slog.New(slog.DiscardHandler)
 	s.manager, err = dlq.NewManager(dlq.ManagerConfig{Store: s.store, Redriver: sent, Logger: quiet})
 	require.NoError(t, err)
-	s.runner, err = redrive.NewRunner(redrive.Config{Store: s.store, Redriver: sent, Logger: quiet})
+	s.runner, err = redrive.NewRunner(s.manager, redrive.Config{})
 	require.NoError(t, err)
 	cfg := s.config()
 	for _, edit := range edits {
@@ -557,9 +557,10 @@ func TestPages_NoReader(t *testing.T) {
 	const warning = "no consumer reads orders of billing now"
 	require.NotContains(t, s.get(access.Operator, "/runs/new").Body.String(), warning, "not known")
 	sent := dlq.RedriverFunc(func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return nil })
-	runner, err := redrive.NewRunner(redrive.Config{Store: s.store, Redriver: gone{sent}})
+	manager, err := dlq.NewManager(dlq.ManagerConfig{Store: s.store, Redriver: gone{sent}})
 	require.NoError(t, err)
-	s.runner = runner
+	s.runner, err = redrive.NewRunner(manager, redrive.Config{})
+	require.NoError(t, err)
 	s.handler = New(s.config())
 	require.Contains(t, s.get(access.Operator, "/runs/new").Body.String(), warning)
 }
