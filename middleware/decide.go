@@ -145,7 +145,7 @@ func (p *Pipeline) decideRetry(d *Decision, m *message.Message, policy *policy, 
 		d.Delay = backoffDelay(policy.Backoff, d.Attempt.Number, c.OriginalDelay)
 		d.Base = base(policy.Backoff, c.OriginalDelay)
 	}
-	d.Delay = min(max(0, d.Delay), envelope.MaxDelay)
+	d.Delay = min(max(0, d.Delay), p.longest)
 	if policy.MaxAge <= 0 {
 		return
 	}
@@ -159,7 +159,7 @@ func (p *Pipeline) decideDefer(d *Decision, m *message.Message, now time.Time) {
 	if d.Verdict.HasAfter {
 		d.Delay = d.Verdict.After
 	}
-	d.Delay = min(max(minDefer, d.Delay), envelope.MaxDelay)
+	d.Delay = min(max(minDefer, d.Delay), p.longest)
 	since, ok := envelope.DeferredSince(m)
 	if !ok || since.After(now) { // RecordDeferral replaces a time in the future by now
 		return

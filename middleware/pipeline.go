@@ -30,6 +30,8 @@ type Pipeline struct {
 	names    handlerNames
 	special  bool // there are system events or a debug handler
 	made     time.Time
+	longest  time.Duration // the longest delay of a retry or deferral
+	holds    bool          // the rescheduler cannot delay
 
 	// unpublished counts the deliveries in a row that could not be settled; it determines the pause before a nack.
 	unpublished atomic.Int64
@@ -74,6 +76,14 @@ func New(cfg Config) (*Pipeline, error) {
 	p.redrives, _ = cfg.DeadLetters.(RedriveRecorder)
 	p.stamper, _ = cfg.Observer.(Stamper)
 	p.announce()
+	p.longest = envelope.MaxDelay
+	if l, ok := cfg.Rescheduler.(DelayLimiter); ok {
+		if d := l.LongestDelay(); d > 0 {
+			p.longest = min(d, p.longest)
+		} else {
+			p.holds = true
+		}
+	}
 	if cfg.Breaker != nil {
 		p.circuits = newCircuits(p, *cfg.Breaker)
 	}

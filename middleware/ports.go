@@ -34,6 +34,13 @@ type RetryChecker interface {
 	CanReschedule(delay time.Duration) error
 }
 
+// DelayLimiter is a [Rescheduler] that does not wait for any time. A message whose delay is longer, because its handler
+// or a header asks for it, comes back after the longest one instead, which counts as usual.
+type DelayLimiter interface {
+	// LongestDelay returns it. If it is 0, messages with a delay are held as with [HoldInMemory].
+	LongestDelay() time.Duration
+}
+
 // TableWriter is a [Rescheduler] whose messages may be redelivered with headers that are not text, because the broker
 // writes them, such as RabbitMQ's x-death. A pipeline refuses subscribers that cannot read those.
 type TableWriter interface {

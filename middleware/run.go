@@ -204,7 +204,7 @@ func (r *run) failed(err error) (time.Duration, error) {
 	if r.circuit != nil {
 		r.circuit.ended(&dec)
 	}
-	if r.exiting && p.cfg.Rescheduler == nil && (dec.Outcome == OutcomeRetry || dec.Outcome == OutcomeDefer) {
+	if r.exiting && p.held(&dec) && (dec.Outcome == OutcomeRetry || dec.Outcome == OutcomeDefer) {
 		// No goroutine is left to run it again.
 		dec.Outcome, dec.Reason, dec.Delay = OutcomeDeadLetter, envelope.ReasonPanic, 0
 	}

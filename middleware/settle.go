@@ -53,7 +53,7 @@ func (p *Pipeline) skip(d *delivery, dec *Decision) {
 // reschedule publishes the retry or the deferral before the message is acked: a crash between the two runs it twice; in
 // the other order it would be lost.
 func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error) {
-	if p.cfg.Rescheduler == nil {
+	if p.held(dec) {
 		next := p.again(d, dec)
 		d.message.Metadata, d.message.Payload = next.Metadata, next.Payload
 		p.rescheduled(d, dec, "held in memory")
@@ -75,6 +75,9 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 	}
 	return settled, err
 }
+
+// held reports whether the message of a retry or deferral waits here.
+func (p *Pipeline) held(d *Decision) bool { return p.holds && d.Delay > 0 || p.cfg.Rescheduler == nil }
 
 // again builds the message of the next run.
 func (p *Pipeline) again(d *delivery, dec *Decision) (next *message.Message) {

@@ -125,6 +125,9 @@ func (b *Broker) CanReschedule(delay time.Duration) error {
 	return b.delay(&driver.Outgoing{}, delay, time.Now())
 }
 
+// LongestDelay implements middleware.DelayLimiter.
+func (b *Broker) LongestDelay() time.Duration { return b.caps.MaxDelay }
+
 // Expect records what a pipeline has announced, for consumers that subscribe from now on: where topics are event names,
 // its system events are delivered to them. middleware.New calls it.
 func (b *Broker) Expect(delays []time.Duration, events []string) {
