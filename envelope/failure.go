@@ -46,20 +46,13 @@ func RecordFailure(m *message.Message, f Failure) *message.Message {
 	f.Err = f.Err.bounded()
 
 	var s body
-	mode, err := s.read(m)
-	inBody := mode == Structured && err == nil
-	out := forward(m)
+	out, inBody := s.forward(m, f.At)
 	if inBody {
 		keepInvalidCount(out.Metadata, &s)
 		out.Payload = s.splice(s.set(s.err, "error", f.Err.json()),
 			s.set(s.retry, "retry_count", strconv.AppendInt(nil, int64(f.Retry), 10)))
 		syncHeaders(out.Metadata, f.Retry)
 	} else {
-		if err == nil {
-			adopt(out.Metadata, m, f.At)
-		} else {
-			adoptID(out.Metadata, m)
-		}
 		keepInvalidCount(out.Metadata, nil)
 		out.Metadata[KeyRetryCount] = strconv.Itoa(f.Retry)
 		f.Err.setHeaders(out.Metadata)
@@ -72,15 +65,10 @@ func RecordFailure(m *message.Message, f Failure) *message.Message {
 // message has been deferred, once; a time in the future, which would never pass, counts as now. The next RecordFailure
 // ends the series of deferrals. m itself is not changed.
 func RecordDeferral(m *message.Message, at time.Time) *message.Message {
-	out := forward(m)
+	var s body
+	out, _ := s.forward(m, at)
 	if since, ok := timeHeader(out.Metadata, KeyDeferredSince); !ok || since.After(at) {
 		out.Metadata[KeyDeferredSince] = formatTime(at)
-	}
-	var s body
-	if mode, err := s.read(m); mode == Binary {
-		adopt(out.Metadata, m, at)
-	} else if err != nil {
-		adoptID(out.Metadata, m)
 	}
 	return out
 }
@@ -155,6 +143,20 @@ func forward(m *message.Message) *message.Message {
 		out.Metadata[KeyOriginalDelay] = formatMillis(d)
 	}
 	return out
+}
+
+// forward reads and copies m, and gives the copy its identity, which the next delivery could not derive: it has another
+// position. It reports whether the copy's state is in s.
+func (s *body) forward(m *message.Message, at time.Time) (out *message.Message, inBody bool) {
+	mode, err := s.read(m)
+	out = forward(m)
+	switch {
+	case mode == Binary:
+		adopt(out.Metadata, m, at)
+	case err != nil || s.text(s.id) == "":
+		adoptID(out.Metadata, m)
+	}
+	return out, mode == Structured && err == nil
 }
 
 // setHeaders writes the fields that the body does not have.

@@ -1,6 +1,7 @@
 package envelope_test
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -291,4 +292,39 @@ func TestStartOver(t *testing.T) {
 	require.NoError(t, err)
 	envelope.StartOver(m, &control)
 	require.Empty(t, m.Metadata)
+}
+
+// A message without an id is identified by its position, which every retry and redrive changes.
+func TestNextDelivery_KeepsTheIDOfItsPosition(t *testing.T) {
+	at := func(m *message.Message, id string) *message.Message {
+		m = m.Copy()
+		m.SetContext(envelope.WithOrigin(t.Context(), &envelope.Origin{Broker: "kafka", Topic: "orders", Position: id}))
+		return m
+	}
+	const body = `{"message_id":%s,"timestamp":"","version":"1.0","source":"","queue":"orders","data":%s}`
+	for payloadName, payload := range map[string]string{
+		"binary":        "x",
+		"empty id":      fmt.Sprintf(body, `""`, "1"),
+		"id is null":    fmt.Sprintf(body, "null", "1"),
+		"malformed":     fmt.Sprintf(body, "{}", "1"),
+		"not even JSON": fmt.Sprintf(body, `""`, ""),
+	} {
+		for name, next := range map[string]func(m *message.Message) *message.Message{
+			"failure":  func(m *message.Message) *message.Message { return envelope.RecordFailure(m, envelope.Failure{Retry: 1}) },
+			"deferral": func(m *message.Message) *message.Message { return envelope.RecordDeferral(m, time.Now()) },
+			"redrive": func(m *message.Message) *message.Message {
+				dead := envelope.RecordFailure(m, envelope.Failure{Retry: 1, Reason: envelope.ReasonExhausted})
+				return envelope.PrepareRedrive(dead, envelope.Redrive{ID: "e", Count: 1})
+			},
+		} {
+			t.Run(name+"/"+payloadName, func(t *testing.T) {
+				first := at(message.NewMessage("", []byte(payload)), "0-1")
+				id := envelope.Identify(first)
+				require.NotEmpty(t, id)
+				second := at(next(first), "1-7")
+				require.Equal(t, id, envelope.Identify(second))
+				require.Equal(t, id, envelope.Identify(at(next(second), "1-8")))
+			})
+		}
+	}
 }
