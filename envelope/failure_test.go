@@ -310,7 +310,9 @@ func TestNextDelivery_KeepsTheIDOfItsPosition(t *testing.T) {
 		"not even JSON": fmt.Sprintf(body, `""`, ""),
 	} {
 		for name, next := range map[string]func(m *message.Message) *message.Message{
-			"failure":  func(m *message.Message) *message.Message { return envelope.RecordFailure(m, envelope.Failure{Retry: 1}) },
+			"failure": func(m *message.Message) *message.Message {
+				return envelope.RecordFailure(m, envelope.Failure{Retry: 1})
+			},
 			"deferral": func(m *message.Message) *message.Message { return envelope.RecordDeferral(m, time.Now()) },
 			"redrive": func(m *message.Message) *message.Message {
 				dead := envelope.RecordFailure(m, envelope.Failure{Retry: 1, Reason: envelope.ReasonExhausted})

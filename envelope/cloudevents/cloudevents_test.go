@@ -1,6 +1,8 @@
 package cloudevents_test
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"mime"
 	"strings"
@@ -243,4 +245,77 @@ func FuzzFromMessage(f *testing.F) {
 			require.Equal(t, payload, append([]byte{}, e.Data()...))
 		}
 	})
+}
+
+// An event that was republished, after a retry or from the dead letters, has every attribute that it came with.
+func TestRoundTrip_OfAnEvent(t *testing.T) {
+	at := time.Date(2026, 2, 28, 22, 53, 42, 5000, time.UTC)
+	full := event.New()
+	full.SetID("id-1")
+	full.SetSource("/checkout")
+	full.SetType("order.created")
+	full.SetSubject("order-7")
+	full.SetTime(at)
+	full.SetDataContentType("application/json; charset=utf-8")
+	full.SetDataSchema("https://example.com/order.json?v=2")
+	for name, value := range map[string]any{
+		"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=b,c=d",
+		"name": "Ada", "partitionkey": "p-1", "sequence": "5", "sampledrate": 10, "paid": true, "dataref": "https://a.b/c",
+		"metadata": "not JSON", "correlationid": "c-1", "severitynumber": 9, "data1": "x",
+		"expirytime": at, "deviceurl": "urn:a:b", "authtype": "user", "recordedtime": at.Format(time.RFC3339), "empty": "",
+	} {
+		full.SetExtension(name, value)
+	}
+	require.NoError(t, full.SetData(full.DataContentType(), json.RawMessage(`{"a":1}`)))
+
+	least := event.New()
+	least.SetID("id-2")
+	least.SetSource("/")
+	least.SetType("t")
+
+	other := full.Clone()
+	other.SetExtension("metadata", `{"x-y":"1"}`)
+	other.SetExtension("retrycount", "2")
+	other.SetSource("urn:checkout")
+	require.NoError(t, other.SetData("text/plain", []byte("\x00 1")))
+
+	object, none := least.Clone(), least.Clone()
+	object.SetExtension("metadata", `{"tenant":"a"}`)
+	none.SetExtension("metadata", "{}")
+
+	for eventName, ev := range map[string]event.Event{"full": full, "least": least, "other": other, "object": object, "{}": none} {
+		for formName, form := range forms {
+			t.Run(formName+"/"+eventName, func(t *testing.T) {
+				m, err := form(ev)
+				require.NoError(t, err)
+				received, err := cloudevents.FromMessage(m)
+				require.NoError(t, err)
+				e, err := cloudevents.ToEnvelope(received)
+				require.NoError(t, err)
+				for range 2 { // the second time, as a retry of what was republished
+					back, err := cloudevents.FromEnvelope(e)
+					require.NoError(t, err)
+					m, err = form(back)
+					require.NoError(t, err)
+					back, err = cloudevents.FromMessage(m)
+					require.NoError(t, err)
+					want := attributes(t, ev)
+					want["ce_envelopeversion"] = envelope.LayoutVersion
+					want["ce_subject"] = cmp.Or(ev.Subject(), ev.Type()) // the queue
+					require.Equal(t, want, attributes(t, back))
+					require.Equal(t, ev.Data(), back.Data())
+					e, err = cloudevents.ToEnvelope(back)
+					require.NoError(t, err)
+				}
+			})
+		}
+	}
+}
+
+// attributes are those of an event in their text form.
+func attributes(t *testing.T, ev event.Event) map[string]string {
+	t.Helper()
+	m, err := cloudevents.Binary(ev, cloudevents.Kafka)
+	require.NoError(t, err)
+	return m.Metadata
 }

@@ -18,6 +18,9 @@
 //	original delay       originaldelay            ISO 8601 duration, "PT10S"
 //	first failure        firstfailure
 //	correlation_id       correlationid
+//	trace context        traceparent, tracestate
+//	ce_dataschema        dataschema               an attribute, in the metadata because it has no field
+//	ce_name              name                     likewise: name is the header of Watermill's cqrs
 //	other metadata       an extension of its name, if it is one ([a-z0-9], not used above), else a member of the JSON
 //	                     object in the extension "metadata"
 //

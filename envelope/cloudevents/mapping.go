@@ -32,6 +32,12 @@ const (
 	extMetadata      = "metadata"
 )
 
+// Metadata that hold attributes without a field: name is the header of Watermill's cqrs.
+const (
+	keyDataSchema = "ce_dataschema"
+	keyName       = "ce_" + envelope.KeyCQRSName
+)
+
 // unknownSource stands for an unknown source; CloudEvents require one.
 const unknownSource = "/"
 
@@ -83,6 +89,10 @@ func setMetadata(ev *event.Event, e envelope.Envelope) error {
 	for key, value := range e.Metadata() {
 		switch {
 		case key == envelope.KeyCorrelationID:
+		case key == keyDataSchema:
+			ev.SetDataSchema(value)
+		case key == keyName:
+			ev.SetExtension(envelope.KeyCQRSName, value)
 		case isExtension(key):
 			ev.SetExtension(key, value)
 		default:
@@ -92,7 +102,17 @@ func setMetadata(ev *event.Event, e envelope.Envelope) error {
 	if id := e.CorrelationID(); id != "" {
 		ev.SetExtension(extCorrelationID, id)
 	}
+	headers := e.Message().Metadata
+	for _, key := range [...]string{envelope.KeyTraceParent, envelope.KeyTraceState} {
+		if value := headers[key]; value != "" {
+			ev.SetExtension(key, value)
+		}
+	}
 	if len(rest) == 0 {
+		return nil
+	}
+	if foreign := rest[extMetadata]; len(rest) == 1 && foreign != "" && len(ownMetadata(foreign)) == 0 {
+		ev.SetExtension(extMetadata, foreign)
 		return nil
 	}
 	text, err := json.Marshal(rest)
@@ -164,6 +184,10 @@ func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 			set(envelope.KeyCorrelationID, text)
 		case extMetadata:
 			addMetadata(m.Metadata, text)
+		case envelope.KeyTraceParent, envelope.KeyTraceState:
+			set(name, text)
+		case envelope.KeyCQRSName:
+			set(keyName, text)
 		default:
 			if !envelope.IsOurs(name) {
 				m.Metadata[name] = text
@@ -174,6 +198,7 @@ func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 	if source := ev.Source(); source != unknownSource {
 		set(envelope.KeySource, source)
 	}
+	set(keyDataSchema, ev.DataSchema())
 	set(envelope.KeyEvent, ev.Type())
 	set(envelope.KeyQueue, cmp.Or(ev.Subject(), ev.Type()))
 	set(envelope.KeyContentType, ev.DataContentType())
@@ -191,16 +216,28 @@ func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 // addMetadata reads the extension that holds the metadata whose names cannot be extensions. Another producer's
 // "metadata" is kept as an ordinary value.
 func addMetadata(md message.Metadata, text string) {
-	var rest map[string]string
-	if json.Unmarshal([]byte(text), &rest) != nil {
+	rest := ownMetadata(text)
+	if len(rest) == 0 {
 		md[extMetadata] = text
-		return
 	}
 	for key, value := range rest {
 		if !envelope.IsOurs(key) {
 			md[key] = value
 		}
 	}
+}
+
+// ownMetadata returns what setMetadata has written, or nil if text is another producer's.
+func ownMetadata(text string) (rest map[string]string) {
+	if json.Unmarshal([]byte(text), &rest) != nil {
+		return nil
+	}
+	for key := range rest {
+		if isExtension(key) {
+			return nil
+		}
+	}
+	return rest
 }
 
 // quote makes a text valid for an attribute, in which control characters are not allowed.
