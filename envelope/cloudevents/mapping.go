@@ -150,11 +150,6 @@ func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 		return envelope.Envelope{}, fmt.Errorf("cloudevents: not a valid event: %w", err)
 	}
 	m := message.NewMessage(ev.ID(), ev.Data())
-	set := func(key, value string) {
-		if value != "" {
-			m.Metadata[key] = value
-		}
-	}
 	var failure envelope.Error
 	failed := false
 	for name, value := range ev.Extensions() {
@@ -165,7 +160,7 @@ func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 		switch name {
 		case extVersion:
 		case extRetryCount:
-			set(envelope.KeyRetryCount, text) // validated as strictly as every retry count
+			put(m.Metadata, envelope.KeyRetryCount, text) // validated as strictly as every retry count
 		case extErrorMessage:
 			failure.Message, failed = unquote(text), true
 		case extErrorCode:
@@ -177,40 +172,47 @@ func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 			if err != nil {
 				return envelope.Envelope{}, err
 			}
-			set(envelope.KeyOriginalDelay, strconv.FormatInt(d.Milliseconds(), 10))
+			put(m.Metadata, envelope.KeyOriginalDelay, strconv.FormatInt(d.Milliseconds(), 10))
 		case extFirstFailure:
-			set(envelope.KeyFirstFailure, text)
+			put(m.Metadata, envelope.KeyFirstFailure, text)
 		case extCorrelationID:
-			set(envelope.KeyCorrelationID, text)
+			put(m.Metadata, envelope.KeyCorrelationID, text)
 		case extMetadata:
 			addMetadata(m.Metadata, text)
 		case envelope.KeyTraceParent, envelope.KeyTraceState:
-			set(name, text)
+			put(m.Metadata, name, text)
 		case envelope.KeyCQRSName:
-			set(keyName, text)
+			put(m.Metadata, keyName, text)
 		default:
 			if !envelope.IsOurs(name) {
 				m.Metadata[name] = text
 			}
 		}
 	}
-	set(envelope.KeyMessageID, ev.ID())
+	put(m.Metadata, envelope.KeyMessageID, ev.ID())
 	if source := ev.Source(); source != unknownSource {
-		set(envelope.KeySource, source)
+		put(m.Metadata, envelope.KeySource, source)
 	}
-	set(keyDataSchema, ev.DataSchema())
-	set(envelope.KeyEvent, ev.Type())
-	set(envelope.KeyQueue, cmp.Or(ev.Subject(), ev.Type()))
-	set(envelope.KeyContentType, ev.DataContentType())
+	put(m.Metadata, keyDataSchema, ev.DataSchema())
+	put(m.Metadata, envelope.KeyEvent, ev.Type())
+	put(m.Metadata, envelope.KeyQueue, cmp.Or(ev.Subject(), ev.Type()))
+	put(m.Metadata, envelope.KeyContentType, ev.DataContentType())
 	if t := ev.Time(); !t.IsZero() {
-		set(envelope.KeyTimestamp, t.Format(time.RFC3339Nano))
+		put(m.Metadata, envelope.KeyTimestamp, t.Format(time.RFC3339Nano))
 	}
-	set(envelope.KeyVersion, envelope.LayoutVersion)
+	put(m.Metadata, envelope.KeyVersion, envelope.LayoutVersion)
 	e, err := envelope.FromMessage(m)
 	if err == nil && failed {
 		e = e.WithError(failure)
 	}
 	return e, err
+}
+
+// put sets a header that has a value.
+func put(md message.Metadata, key, value string) {
+	if value != "" {
+		md[key] = value
+	}
 }
 
 // addMetadata reads the extension that holds the metadata whose names cannot be extensions. Another producer's

@@ -70,11 +70,7 @@ func Binary(ev event.Event, binding Binding) (*message.Message, error) {
 		return nil, fmt.Errorf("cloudevents: binary: %w", err)
 	}
 	m := message.NewMessage(ev.ID(), bytes.Clone(ev.Data()))
-	set := func(name, value string) {
-		if value != "" {
-			m.Metadata[binding.prefix()+name] = value
-		}
-	}
+	set := func(name, value string) { put(m.Metadata, binding.prefix()+name, value) }
 	set("specversion", ev.SpecVersion())
 	set("id", ev.ID())
 	set("source", ev.Source())
@@ -91,9 +87,7 @@ func Binary(ev event.Event, binding Binding) (*message.Message, error) {
 		}
 		set(name, text)
 	}
-	if contentType := ev.DataContentType(); contentType != "" {
-		m.Metadata[binding.contentType()] = contentType
-	}
+	put(m.Metadata, binding.contentType(), ev.DataContentType())
 	return m, nil
 }
 
