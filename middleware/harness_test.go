@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -115,6 +116,7 @@ func (s *harness) Reschedule(ctx context.Context, o envelope.Origin, m *message.
 	defer s.mu.Unlock()
 	s.rescheduled = append(s.rescheduled, rescheduled{m, o, d})
 	again := m.Copy()
+	again.Payload = slices.Clone(m.Payload) // as over a network
 	s.timers = append(s.timers, time.AfterFunc(d, func() { s.deliver(again) }))
 	return nil
 }

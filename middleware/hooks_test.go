@@ -3,11 +3,13 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/envelope"
@@ -83,3 +85,56 @@ func TestHooks_FailuresChangeNothing(t *testing.T) {
 		})
 	}
 }
+
+// Hooks and observers get the message as it was received, even where it is the one that runs again, and even if a hook
+// still reads it by then.
+func TestHooks_GetWhatWasReceived(t *testing.T) {
+	for name, test := range map[string]struct {
+		rescheduler middleware.Rescheduler
+		err         error
+	}{
+		"retry": {nil, errTimeout}, "retry, held": {inMemory, errTimeout},
+		"defer": {nil, middleware.Defer(errTimeout, s)}, "defer, held": {inMemory, middleware.Defer(errTimeout, s)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var want, seen, observed []string
+				look := func(m *message.Message) string { return fmt.Sprint(m.UUID, m.Metadata, string(m.Payload)) }
+				late := func(m *message.Message) error {
+					time.Sleep(10 * s) // the handler has run again
+					seen = append(seen, look(m))
+					return nil
+				}
+				cfg := middleware.Config{
+					Rescheduler: test.rescheduler, MaxAttempts: 2, Backoff: middleware.Constant(s), HookTimeout: s / 2,
+					Hooks: middleware.Hooks{
+						OnRetry: func(_ context.Context, p middleware.RetryParams) error { return late(p.Message) },
+						OnDefer: func(_ context.Context, p middleware.DeferParams) error { return late(p.Message) },
+					},
+					Observer: finished{see: func(m *message.Message) { observed = append(observed, look(m)) }},
+				}
+				h := newHarness(t, cfg, func(m *message.Message) ([]*message.Message, error) {
+					want = append(want, look(m))
+					m.UUID, m.Payload[0] = "changed", '!'
+					m.Metadata.Set("added", "by the handler")
+					if len(want) > 1 {
+						return nil, nil
+					}
+					return nil, test.err
+				})
+				h.send(order(t), time.Minute)
+				require.Len(t, want, 2)
+				require.Equal(t, want[:1], seen)
+				require.Equal(t, want[:1], observed[:1])
+			})
+		})
+	}
+}
+
+// finished is an observer of ends.
+type finished struct {
+	middleware.NopObserver
+	see func(m *message.Message)
+}
+
+func (f finished) Finished(_ context.Context, e middleware.Finished) { f.see(e.Message) }

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -161,7 +162,13 @@ type DeferParams RetryParams
 
 // received are the parameters of a hook for a message that is not dead.
 func (d *delivery) received(dec *Decision) RetryParams {
-	return RetryParams{Message: d.message, Decision: *dec, Handler: d.handler, Origin: d.origin}
+	m := d.message
+	if d.held != nil { // a hook may still read it when the handler runs again
+		m = message.NewMessage(m.UUID, bytes.Clone(m.Payload))
+		m.Metadata = d.message.Metadata
+		m.SetContext(d.message.Context())
+	}
+	return RetryParams{Message: m, Decision: *dec, Handler: d.handler, Origin: d.origin}
 }
 
 // hook runs f, unless it is nil, in its own goroutine: otherwise a hook that never returns would block the message.

@@ -214,6 +214,7 @@ func (r *run) failed(err error) (time.Duration, error) {
 // delivery is everything needed to settle a failed delivery.
 type delivery struct {
 	message  *message.Message // as it was received
+	held     *message.Message // what it becomes if it is run again here; otherwise nil
 	parent   context.Context  // the message's own, with the observer's values
 	control  envelope.Control
 	handler  string
@@ -366,13 +367,22 @@ func (p *Pipeline) giveBack(parent context.Context, err error) error {
 	return fmt.Errorf("middleware: %w: %w", ErrGivenBack, context.Canceled)
 }
 
-// hold waits with the message unacked, for pipelines without a rescheduler.
+// hold waits with the message unacked, even beyond the subscriber's deadline: better late than early.
 func (p *Pipeline) hold(parent context.Context, delay time.Duration) error {
-	if wait.For(parent, delay) != nil {
-		if isShutdown(parent) {
-			return p.giveBack(parent, parent.Err())
-		}
-		_ = wait.For(context.WithoutCancel(parent), delay) // the subscriber's deadline has passed: better late than early
+	if outlast(parent, delay) {
+		return nil
 	}
-	return nil
+	return p.giveBack(parent, parent.Err())
+}
+
+// outlast waits for d, and reports false as soon as the consumer shuts down. A subscriber's deadline is no shutdown.
+func outlast(parent context.Context, d time.Duration) bool {
+	start := time.Now()
+	if wait.For(parent, d) != nil {
+		if isShutdown(parent) {
+			return false
+		}
+		_ = wait.For(context.WithoutCancel(parent), d-time.Since(start))
+	}
+	return true
 }

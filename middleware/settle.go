@@ -39,6 +39,9 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 		Delivery: d.observed, Outcome: dec.Outcome, Ran: d.ran,
 		Duration: d.duration, Decision: dec,
 	})
+	if d.held != nil {
+		d.message.Metadata, d.message.Payload = d.held.Metadata, d.held.Payload
+	}
 	return wait, err
 }
 
@@ -54,8 +57,7 @@ func (p *Pipeline) skip(d *delivery, dec *Decision) {
 // the other order it would be lost.
 func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error) {
 	if p.held(dec) {
-		next := p.again(d, dec)
-		d.message.Metadata, d.message.Payload = next.Metadata, next.Payload
+		d.held = p.again(d, dec)
 		p.rescheduled(d, dec, "held in memory")
 		return dec.Delay, nil
 	}
@@ -226,12 +228,8 @@ func (p *Pipeline) persist(d *delivery, dec *Decision, publish func(context.Cont
 		return err // dead-lettered instead
 	}
 	pause := wait.Backoff{First: p.cfg.NackDelay, Longest: maxNack}.After(int(p.unpublished.Add(1)))
-	if start := time.Now(); wait.For(d.parent, pause) != nil {
-		if isShutdown(d.parent) {
-			return err
-		}
-		// The subscriber's deadline has passed, which is no reason to hurry.
-		_ = wait.For(context.WithoutCancel(d.parent), pause-time.Since(start))
+	if !outlast(d.parent, pause) {
+		return err
 	}
 	if err = p.publish(context.WithoutCancel(d.parent), publish); err == nil {
 		p.unpublished.Store(0)

@@ -140,3 +140,16 @@ func TestPipeline_SubscribersDeadlineCountsAsAFailure(t *testing.T) {
 		require.Equal(t, 1, h.acked)
 	})
 }
+
+// A message that is held when the subscriber's deadline passes waits for the rest of its delay, not for all of it.
+func TestPipeline_HeldBeyondTheSubscribersDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := middleware.Config{Rescheduler: inMemory, MaxAttempts: 2, Backoff: middleware.Constant(10 * s)}
+		h := newHarness(t, cfg, failing(errTimeout))
+		ctx, stop := context.WithTimeout(t.Context(), 9*s)
+		defer stop()
+		h.ctx = ctx
+		h.send(order(t), time.Minute)
+		require.Equal(t, []time.Duration{0, 10 * s}, h.ran())
+	})
+}
