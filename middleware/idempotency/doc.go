@@ -16,6 +16,7 @@
 //	being handled      does not run  [BusyError], deferred: no attempt is consumed
 //	one that the store does not run  its error, deferred: no attempt is consumed
 //	cannot claim now
+//	done, unreadably   does not run  the same: the messages that it produced may not have been published
 //
 // A failed attempt never counts as done. An owner that crashed is replaced when its lease ends; an owner that is merely
 // slow renews it. A message without an id runs each time, with a warning. If its content differs from that of the

@@ -135,7 +135,13 @@ func (g *Guard) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		case Done:
 			g.cfg.Logger.InfoContext(ctx, "idempotency: duplicate of a handled message", "consumer", key.Consumer, "message_id",
 				key.MessageID)
-			return decode(record.Outcome)
+			out, err := decode(record.Outcome)
+			if err != nil {
+				// The effect has happened, so the handler must not run; without the messages that it produced, the message is not
+				// done either. A later version or a repaired row may be readable.
+				err = g.cfg.Busy(fmt.Errorf("idempotency: message %s: %w", key.MessageID, err), lookAgain)
+			}
+			return out, err
 		case Busy:
 			return nil, g.cfg.Busy(&BusyError{Key: key, Remaining: record.Remaining}, min(record.Remaining, lookAgain))
 		case Claimed:

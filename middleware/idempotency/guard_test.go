@@ -447,3 +447,44 @@ func TestGuard_ARetryIsTheSameMessage(t *testing.T) {
 	}
 	require.Equal(t, 1, runs)
 }
+
+// The effect of a message whose outcome is damaged, or was written by a later version, has happened: it is neither
+// repeated nor a dead letter, and the message ends once the outcome can be read.
+func TestGuard_UnreadableOutcomeKillsNoMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, key := idempotency.NewMemory(), idempotency.Key{Consumer: "billing", MessageID: "1"}
+		classifier, err := middleware.NewClassifier()
+		require.NoError(t, err)
+		runs := 0
+		h := guard(t, func(c *idempotency.Config) { c.Store = store }).Middleware(
+			func(*message.Message) ([]*message.Message, error) {
+				runs++
+				return []*message.Message{order("invoice")}, nil
+			})
+		_, err = h(order("1"))
+		require.NoError(t, err)
+		record, err := store.Claim(t.Context(), key, 1, time.Minute)
+		require.NoError(t, err)
+		for _, damaged := range [][]byte{record.Outcome[:20], append(record.Outcome[:16:16], "not gob"...)} {
+			broken := guard(t, func(c *idempotency.Config) { c.Store = doneWith{store, damaged} }).Middleware(nil)
+			out, err := broken(order("1"))
+			require.Empty(t, out)
+			require.ErrorContains(t, err, "decode the produced messages")
+			require.Equal(t, middleware.KindDefer, classifier.Classify(err).Kind)
+		}
+		out, err := h(order("1"))
+		require.NoError(t, err)
+		require.Len(t, out, 1)
+		require.Equal(t, 1, runs)
+	})
+}
+
+// doneWith is a store in which every message is done.
+type doneWith struct {
+	idempotency.Store
+	outcome []byte
+}
+
+func (s doneWith) Claim(context.Context, idempotency.Key, int64, time.Duration) (idempotency.Record, error) {
+	return idempotency.Record{State: idempotency.Done, Outcome: s.outcome}, nil
+}
