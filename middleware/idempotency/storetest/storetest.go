@@ -3,6 +3,7 @@
 package storetest
 
 import (
+	"crypto/rand"
 	"strconv"
 	"strings"
 	"sync"
@@ -157,7 +158,14 @@ func retentionEnds(t *testing.T, s idempotency.Store, key idempotency.Key) {
 
 func keysApart(t *testing.T, s idempotency.Store, key idempotency.Key) {
 	t.Helper()
+	long := rand.Text()
+	for len(long) < 5000 { // no column and no index has room for it, compressed or not
+		long += rand.Text()
+	}
 	for _, k := range []idempotency.Key{
+		{Consumer: key.Consumer, MessageID: long + "1"},
+		{Consumer: key.Consumer, MessageID: long + "2"},
+		{Consumer: key.Consumer + long[:300], MessageID: long[:256]},
 		{Consumer: key.Consumer, MessageID: "id"},
 		{Consumer: key.Consumer, MessageID: "ID"},
 		{Consumer: key.Consumer, MessageID: "id "},
@@ -166,5 +174,6 @@ func keysApart(t *testing.T, s idempotency.Store, key idempotency.Key) {
 		{Consumer: key.Consumer, MessageID: strings.Repeat("x", 255)},
 	} {
 		require.Equal(t, idempotency.Claimed, claim(t, s, k, 1, time.Minute).State, "%q", k)
+		require.Equal(t, idempotency.Busy, claim(t, s, k, 2, time.Minute).State, "%q", k)
 	}
 }
