@@ -258,3 +258,16 @@ func TestPipeline_ReschedulerThatPanics(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// A deferral that the broker has no room for is not nacked and deferred for the first time again and again.
+func TestPipeline_DeferralIsTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const h = time.Hour
+		b := newHarness(t, middleware.Config{MaxDeferAge: 5 * h / 2}, failing(middleware.Defer(errTimeout, h)))
+		b.reschedules.n, b.reschedules.err = -1, fmt.Errorf("5 MB: %w", envelope.ErrTooLarge)
+		b.send(order(t), 10*h)
+		require.Equal(t, []time.Duration{0, h, 2 * h, 3 * h}, b.ran())
+		require.Zero(t, b.nacked)
+		require.Equal(t, envelope.ReasonExpired, b.letter().Reason)
+	})
+}

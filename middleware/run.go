@@ -196,7 +196,7 @@ func (r *run) failed(err error) (time.Duration, error) {
 	}
 	now := time.Now()
 	d := r.delivery(now)
-	d.ran = true
+	d.ran, d.exiting = true, r.exiting
 	if r.start != untimed {
 		d.duration = now.Sub(p.made) - r.start
 	}
@@ -223,6 +223,7 @@ type delivery struct {
 	at       time.Time
 	duration time.Duration
 	ran      bool      // the handler was called
+	exiting  bool      // see run
 	observed *Delivery // nil without an observer
 }
 

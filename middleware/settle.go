@@ -57,9 +57,7 @@ func (p *Pipeline) skip(d *delivery, dec *Decision) {
 // the other order it would be lost.
 func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error) {
 	if p.held(dec) {
-		d.held = p.again(d, dec)
-		p.rescheduled(d, dec, "held in memory")
-		return dec.Delay, nil
+		return p.keep(d, dec), nil
 	}
 	publish := func(ctx context.Context) error {
 		// A new message for each attempt, because the callee owns it.
@@ -67,15 +65,25 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 		return p.cfg.Rescheduler.Reschedule(ctx, d.origin, next, dec.Delay)
 	}
 	err := p.persist(d, dec, publish)
+	large := errors.Is(err, envelope.ErrTooLarge)
 	switch {
 	case err == nil:
 		p.rescheduled(d, dec, "scheduled")
-	case dec.Outcome == OutcomeRetry && errors.Is(err, envelope.ErrTooLarge):
+	case large && dec.Outcome == OutcomeDefer && !d.exiting:
+		return p.keep(d, dec), nil
+	case large && dec.Outcome == OutcomeRetry:
 		p.logDecision(slog.LevelWarn, "retry is too large for the broker, dead-lettering the message", d, dec)
 	default:
 		err = p.notSettled(d, dec, err)
 	}
 	return settled, err
+}
+
+// keep holds the message of a retry or deferral in memory.
+func (p *Pipeline) keep(d *delivery, dec *Decision) time.Duration {
+	d.held = p.again(d, dec)
+	p.rescheduled(d, dec, "held in memory")
+	return dec.Delay
 }
 
 // held reports whether the message of a retry or deferral waits here.
@@ -224,8 +232,9 @@ func (p *Pipeline) persist(d *delivery, dec *Decision, publish func(context.Cont
 		p.unpublished.Store(0)
 		return nil
 	}
-	if dec.Outcome == OutcomeRetry && errors.Is(err, envelope.ErrTooLarge) {
-		return err // dead-lettered instead
+	final := dec.Outcome == OutcomeRetry || dec.Outcome == OutcomeDefer && !d.exiting
+	if final && errors.Is(err, envelope.ErrTooLarge) {
+		return err // a retry is dead-lettered instead, a deferral held
 	}
 	pause := wait.Backoff{First: p.cfg.NackDelay, Longest: maxNack}.After(int(p.unpublished.Add(1)))
 	if !outlast(d.parent, pause) {
