@@ -114,8 +114,8 @@ func (p *Pipeline) deliverAgain(m *message.Message, next message.HandlerFunc,
 	wait time.Duration,
 ) (produced []*message.Message, err error) {
 	for wait != settled {
-		if err := p.hold(m.Context(), wait); err != nil {
-			return nil, err
+		if parent := m.Context(); !outlast(parent, wait) {
+			return nil, p.giveBack(parent, parent.Err())
 		}
 		produced, wait, err = p.deliver(m, next)
 	}
@@ -368,15 +368,8 @@ func (p *Pipeline) giveBack(parent context.Context, err error) error {
 	return fmt.Errorf("middleware: %w: %w", ErrGivenBack, context.Canceled)
 }
 
-// hold waits with the message unacked, even beyond the subscriber's deadline: better late than early.
-func (p *Pipeline) hold(parent context.Context, delay time.Duration) error {
-	if outlast(parent, delay) {
-		return nil
-	}
-	return p.giveBack(parent, parent.Err())
-}
-
-// outlast waits for d, and reports false as soon as the consumer shuts down. A subscriber's deadline is no shutdown.
+// outlast waits for d, and reports false as soon as the consumer shuts down. A subscriber's deadline is not a shutdown:
+// better late than early.
 func outlast(parent context.Context, d time.Duration) bool {
 	start := time.Now()
 	if wait.For(parent, d) != nil {

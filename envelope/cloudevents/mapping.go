@@ -181,12 +181,11 @@ func ToEnvelope(ev event.Event) (envelope.Envelope, error) {
 			addMetadata(m.Metadata, text)
 		case envelope.KeyTraceParent, envelope.KeyTraceState:
 			put(m.Metadata, name, text)
-		case envelope.KeyCQRSName:
-			put(m.Metadata, keyName, text)
 		default:
-			if !envelope.IsOurs(name) {
-				m.Metadata[name] = text
+			if name == envelope.KeyCQRSName {
+				name = keyName
 			}
+			m.Metadata[name] = text
 		}
 	}
 	put(m.Metadata, envelope.KeyMessageID, ev.ID())

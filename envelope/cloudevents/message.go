@@ -2,6 +2,7 @@ package cloudevents
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -177,11 +178,8 @@ func fromHeaders(m *message.Message, prefix, version string) (event.Event, error
 			ev.SetExtension(name, value)
 		}
 	}
-	for _, key := range [...]string{envelope.KeyContentType, envelope.KeyAMQPContentType} {
-		if contentType := m.Metadata[key]; contentType != "" {
-			ev.SetDataContentType(contentType)
-			break
-		}
+	if t := cmp.Or(m.Metadata[envelope.KeyContentType], m.Metadata[envelope.KeyAMQPContentType]); t != "" {
+		ev.SetDataContentType(t)
 	}
 	ev.DataEncoded = bytes.Clone(m.Payload)
 	ev.DataBase64 = !isExactJSON(ev.DataMediaType(), ev.DataEncoded)
