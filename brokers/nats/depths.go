@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -65,7 +66,7 @@ func (t *transport) depths(ctx context.Context, topic string) ([]brokers.Depth, 
 		if info.Config.Durable == "" || !slices.Contains(info.Config.FilterSubjects, p.subject) {
 			continue // not a group of this topic
 		}
-		group := nameOf(info.Config.Durable)
+		group, _, _ := strings.Cut(nameOf(info.Config.Durable), endOfGroup)
 		retries, err := count(ctx, s, p.schedule(retriesToken(group), "*"))
 		if err != nil {
 			return nil, err

@@ -39,8 +39,7 @@ const (
 // and Messages fetch more, and do not extend the ack deadline of what they have buffered while a handler runs.
 type stream struct {
 	t           *transport
-	place       place
-	group       string
+	retries     string                   // the subject of the group's retries
 	config      jetstream.ConsumerConfig // that the consumer must have
 	name        string                   // of the JetStream stream
 	incarnation string
@@ -78,11 +77,11 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	if err != nil {
 		return nil, err
 	}
-	consumer, err := js.Consumer(ctx, tokenOf(q.Group))
+	info := js.CachedInfo()
+	consumer, name, err := t.find(ctx, info.Config.Name, q.Topic, q.Group)
 	if err != nil {
 		return nil, missing(err)
 	}
-	info := js.CachedInfo()
 	// The stream is looked up again, because it may have been recreated before the consumer was found.
 	if now, err := js.Info(ctx); err != nil {
 		return nil, missing(err)
@@ -90,8 +89,8 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 		return nil, fmt.Errorf("the consumer was created for an earlier stream: %w", brokers.ErrUnroutable)
 	}
 	s := &stream{
-		t: t, place: placeOf(q.Topic), group: q.Group, name: info.Config.Name, incarnation: incarnation(info),
-		consumer: consumer, created: consumer.CachedInfo().Created, config: t.configOf(&q), window: q.Window,
+		t: t, retries: placeOf(q.Topic).retries(q.Group), name: info.Config.Name, incarnation: incarnation(info),
+		consumer: consumer, created: consumer.CachedInfo().Created, config: t.configOf(&q, name), window: q.Window,
 		extending: time.NewTicker(time.Hour), heard: time.Now(), inFlight: map[*nats.Msg]struct{}{},
 		need: make(chan struct{}, 1), doubt: make(chan struct{}, 1), wake: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
@@ -195,7 +194,7 @@ func (s *stream) request() {
 	s.mu.Unlock()
 	request, err := json.Marshal(map[string]any{"batch": n, "expires": requestExpires, "idle_heartbeat": heartbeat})
 	if err == nil {
-		err = s.t.conn.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+s.name+"."+tokenOf(s.group), s.sub.Subject, request)
+		err = s.t.conn.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+s.name+"."+s.config.Durable, s.sub.Subject, request)
 	}
 	if err != nil {
 		s.mu.Lock()
@@ -249,10 +248,11 @@ func (s *stream) follow() {
 		info, err := s.consumer.Info(ctx)
 		same := err == nil && info.Created.Equal(s.created)
 		if same {
-			s.record(info)
 			want := s.config
 			want.AckWait = info.Config.AckWait // another process may be configured with another
-			err = s.t.adjust(ctx, s.name, info.Config, &want)
+			if err = s.t.adjust(ctx, s.name, info.Config, &want); !errors.Is(err, brokers.ErrUnroutable) {
+				s.record(info) // otherwise these are the acks of another topic
+			}
 		}
 		cancel()
 		switch {
@@ -272,7 +272,7 @@ func (s *stream) follow() {
 // record records what the consumer's state says.
 func (s *stream) record(info *jetstream.ConsumerInfo) {
 	s.t.mu.Lock()
-	s.t.floors[s.name+"\x00"+info.Name] = floor{incarnation: s.incarnation, seq: info.AckFloor.Stream}
+	s.t.floors[floorKey(s.name, s.retries)] = floor{incarnation: s.incarnation, seq: info.AckFloor.Stream}
 	s.t.mu.Unlock()
 	if have := info.Config.AckWait; have != s.ackWait {
 		s.ackWait = have
@@ -370,7 +370,7 @@ func (s *stream) settle(ctx context.Context, m *nats.Msg, outcome driver.Answer)
 // remove deletes an acked message that was stored for this consumer alone. Those left behind by a crash are acked, and
 // take up space until the stream's max-age.
 func (s *stream) remove(m *nats.Msg) {
-	if m.Subject != s.place.retries(s.group) {
+	if m.Subject != s.retries {
 		return
 	}
 	if meta, err := m.Metadata(); err == nil {
@@ -383,7 +383,7 @@ func (s *stream) remove(m *nats.Msg) {
 // that a restart does not count against it.
 func (s *stream) release(ctx context.Context, m *nats.Msg) error {
 	if len(m.Header[envelope.KeySuspect]) > 0 {
-		fresh := &nats.Msg{Subject: s.place.retries(s.group), Data: m.Data, Header: maps.Clone(m.Header)}
+		fresh := &nats.Msg{Subject: s.retries, Data: m.Data, Header: maps.Clone(m.Header)}
 		maps.DeleteFunc(fresh.Header, func(key string, _ []string) bool { return isServers(key) })
 		fresh.Header.Set(idHeader, releaseID+m.Reply) // stored once, even if the ack fails and the release is repeated
 		if _, err := s.t.js.PublishMsg(ctx, fresh); err == nil {

@@ -125,6 +125,9 @@ type floor struct {
 	seq         uint64
 }
 
+// floorKey identifies a topic's group, whatever its consumer is called: retries are its alone.
+func floorKey(stream, retries string) string { return stream + "\x00" + retries }
+
 // incarnation tells a stream from earlier and later ones with its name.
 func incarnation(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
@@ -132,10 +135,9 @@ func incarnation(info *jetstream.StreamInfo) string {
 
 // declareConsumer creates the consumer of a group, or changes it to the configuration.
 func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamInfo, q *driver.Queue) error {
-	stream, name := info.Config.Name, tokenOf(q.Group)
-	declare := t.cfg.Params.Bool("declare")
-	want := t.configOf(q)
-	found, err := t.js.Consumer(ctx, stream, name)
+	stream, declare := info.Config.Name, t.cfg.Params.Bool("declare")
+	found, name, err := t.find(ctx, stream, q.Topic, q.Group)
+	want := t.configOf(q, name)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound) && declare:
 		return t.createConsumer(ctx, info, want)
@@ -152,11 +154,40 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 	return t.adjust(ctx, stream, found.CachedInfo().Config, &want)
 }
 
+// find looks up the consumer of a group, and returns its name even if it is missing. The name is the group's, unless
+// that consumer reads another topic, which an operator has put into the same stream: then it names the topic too.
+func (t *transport) find(ctx context.Context, stream, topic, group string) (jetstream.Consumer, string, error) {
+	may, p, name := false, placeOf(topic), tokenOf(group)
+	c, err := t.js.Consumer(ctx, stream, name)
+	if err == nil {
+		var does bool
+		if does, may = reads(&c.CachedInfo().Config, p.subject, p.retries(group)); does {
+			return c, name, nil
+		}
+	} else if may = errors.Is(err, jetstream.ErrConsumerNotFound); !may {
+		return nil, name, err
+	}
+	own := tokenOf(group + endOfGroup + topic)
+	if found, err := t.js.Consumer(ctx, stream, own); !may || !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return found, own, err
+	}
+	return c, name, err
+}
+
+// reads reports whether a consumer reads the topic with these subjects, or may be changed to: not if it has filters for
+// others only. One with a wildcard may have been made for this topic.
+func reads(cfg *jetstream.ConsumerConfig, subjects ...string) (does, may bool) {
+	filters := append([]string{cfg.FilterSubject}, cfg.FilterSubjects...)
+	does = slices.ContainsFunc(subjects, func(s string) bool { return slices.Contains(filters, s) })
+	all := strings.Join(filters, "")
+	return does, does || all == "" || strings.ContainsAny(all, "*>")
+}
+
 // configOf is the configuration of a group's consumer.
-func (t *transport) configOf(q *driver.Queue) jetstream.ConsumerConfig {
+func (t *transport) configOf(q *driver.Queue, durable string) jetstream.ConsumerConfig {
 	p := placeOf(q.Topic)
 	return jetstream.ConsumerConfig{
-		Durable: tokenOf(q.Group), AckPolicy: jetstream.AckExplicitPolicy, AckWait: t.cfg.Params.Duration("ack-wait"),
+		Durable: durable, AckPolicy: jetstream.AckExplicitPolicy, AckWait: t.cfg.Params.Duration("ack-wait"),
 		FilterSubjects: []string{p.subject, p.retries(q.Group)},
 		MaxDeliver:     -1, MaxAckPending: -1, DeliverPolicy: jetstream.DeliverAllPolicy,
 	}
@@ -167,6 +198,9 @@ func (t *transport) configOf(q *driver.Queue) jetstream.ConsumerConfig {
 func (t *transport) adjust(ctx context.Context, stream string, have jetstream.ConsumerConfig,
 	want *jetstream.ConsumerConfig,
 ) error {
+	if _, may := reads(&have, want.FilterSubjects...); !may {
+		return fmt.Errorf("consumer %s of stream %s reads another topic: %w", have.Durable, stream, brokers.ErrUnroutable)
+	}
 	if have.AckPolicy != want.AckPolicy || have.DeliverSubject != "" {
 		return fmt.Errorf("%w: consumer %s of stream %s is not a pull consumer with explicit acks: delete it, or use "+
 			"another group", brokers.ErrUnsupported, have.Durable, stream)
@@ -200,7 +234,7 @@ func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamIn
 ) error {
 	stream := info.Config.Name
 	t.mu.Lock()
-	acked := t.floors[stream+"\x00"+cfg.Durable]
+	acked := t.floors[floorKey(stream, cfg.FilterSubjects[1])]
 	t.mu.Unlock()
 	if acked.seq > 0 && acked.incarnation == incarnation(info) {
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, acked.seq+1

@@ -141,7 +141,7 @@ func TestDeclare_SkipsNothingInARecreatedStream(t *testing.T) {
 			tr := &transport{
 				js: server, cfg: brokers.Config{Params: brokers.Params{"declare": "true", "ack-wait": "30s", "max-age": "0s"}},
 				floors: map[string]floor{
-					"orders\x00" + tokenOf(q.Group): {incarnation: incarnation(&server.stream), seq: c.acked},
+					"orders\x00" + placeOf(q.Topic).retries(q.Group): {incarnation: incarnation(&server.stream), seq: c.acked},
 				},
 				counted: map[string]struct{}{},
 			}

@@ -125,7 +125,7 @@ func (t *transport) consumer(ctx context.Context, topic, group string) (jetstrea
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.Consumer(ctx, tokenOf(group))
+	c, _, err := t.find(ctx, s.CachedInfo().Config.Name, topic, group)
 	return c, missing(err)
 }
 

@@ -3,6 +3,7 @@ package natstest
 import (
 	"errors"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -239,6 +240,94 @@ func TestConsumers_AnotherProcessHasAShorterAckWait(t *testing.T) {
 	done <- struct{}{} // room for the clock
 	clock(3)
 	require.EqualValues(t, 8, blocked.Load(), "a message was delivered again while its handler was running")
+}
+
+// Two topics share a stream of the operator, and a group subscribes to both, at first only to one of them: every message
+// reaches its own topic's handler once, retries included, also after a restart in another order and after the consumer
+// with the group's name was deleted.
+func TestConsumers_TwoTopicsShareAStreamAndAGroup(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	js := plain(t, server.URL())
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "SHOP", Subjects: []string{"shop.>", "redrive.shop+orders.>", "redrive.shop+mails.>"},
+		AllowMsgSchedules: true, AllowRollup: true,
+	})
+	require.NoError(t, err)
+	l := newLedger()
+	subscribe := func(topics ...string) brokers.Broker {
+		b, err := opened(t.Context(), with(server.URL(), "dead=letters", "prefetch=4"))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		for _, topic := range topics {
+			messages, err := b.Subscriber().Subscribe(t.Context(), topic)
+			require.NoError(t, err)
+			go func() {
+				for m := range messages {
+					origin, _ := envelope.OriginFrom(m.Context())
+					if n := string(m.Payload); n[len(n)-1] == '3' && m.Metadata["again"] == "" {
+						again := m.Copy()
+						again.Metadata["again"] = "yes"
+						if err := b.Reschedule(m.Context(), *origin, again, time.Millisecond); err != nil {
+							m.Nack()
+							continue
+						}
+					} else {
+						l.handled(topic + " " + n)
+					}
+					m.Ack()
+				}
+			}()
+		}
+		return b
+	}
+	published := 0
+	exchange := func(topics ...string) {
+		for _, topic := range topics {
+			for i := range 10 {
+				_, err := js.Publish(t.Context(), topic, []byte(topic+strconv.Itoa(i+published)))
+				require.NoError(t, err)
+			}
+		}
+		published += 10
+	}
+	const orders, mails = "shop.orders", "shop.mails"
+	alone := subscribe(orders)
+	exchange(orders)
+	l.wait(t, 10)
+	require.NoError(t, alone.Close())
+
+	together := subscribe(orders, mails)
+	exchange(orders, mails)
+	l.wait(t, 30)
+	require.NoError(t, together.Close())
+
+	restarted := subscribe(mails, orders)
+	exchange(mails, orders)
+	l.wait(t, 50)
+	depths, err := restarted.(brokers.DepthReporter).Depths(t.Context())
+	require.NoError(t, err)
+	for _, depth := range depths {
+		require.Contains(t, []string{"", brokers.DefaultGroup}, depth.Group)
+	}
+	once := func(topic string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for of, times := range l.times {
+			handler, payload, _ := strings.Cut(of, " ")
+			require.True(t, strings.HasPrefix(payload, handler), "%s is another topic's", of)
+			if strings.HasPrefix(of, topic) {
+				require.Equal(t, 1, times, of)
+			}
+		}
+	}
+	once("")
+	require.NoError(t, restarted.Close())
+	require.NoError(t, js.DeleteConsumer(t.Context(), "SHOP", brokers.DefaultGroup))
+	subscribe(mails, orders)
+	exchange(mails, orders)
+	l.wait(t, 70)
+	once(mails) // those of orders start over
 }
 
 // Publications that the server never answers must not use up the client's limit of unanswered ones: other topics and
