@@ -306,7 +306,7 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 }
 
 func (s *stream) delivery(m *nats.Msg) driver.Delivery {
-	d := driver.Delivery{Message: parse(m), Token: m}
+	d := driver.Delivery{Message: s.message(m), Token: m}
 	meta, err := m.Metadata()
 	if err != nil {
 		return d
@@ -320,7 +320,17 @@ func (s *stream) delivery(m *nats.Msg) driver.Delivery {
 }
 
 // Renew implements driver.Renewer.
-func (s *stream) Renew(d *driver.Delivery) *message.Message { return parse(d.Token.(*nats.Msg)) }
+func (s *stream) Renew(d *driver.Delivery) *message.Message { return s.message(d.Token.(*nats.Msg)) }
+
+// message parses m. On the topic's subject, any producer may have written or copied what only we write on the other.
+func (s *stream) message(m *nats.Msg) *message.Message {
+	out := parse(m)
+	if m.Subject != s.retries {
+		delete(out.Metadata, envelope.KeySuspect)
+		delete(out.Metadata, envelope.KeyStage)
+	}
+	return out
+}
 
 // Widen implements driver.Widener.
 func (s *stream) Widen(_ context.Context, window int) error {
@@ -382,7 +392,7 @@ func (s *stream) remove(m *nats.Msg) {
 // release returns a message to the queue. The server counts that as a delivery. A suspect is stored again instead, so
 // that a restart does not count against it.
 func (s *stream) release(ctx context.Context, m *nats.Msg) error {
-	if len(m.Header[envelope.KeySuspect]) > 0 {
+	if m.Subject == s.retries && len(m.Header[envelope.KeySuspect]) > 0 {
 		fresh := &nats.Msg{Subject: s.retries, Data: m.Data, Header: maps.Clone(m.Header)}
 		maps.DeleteFunc(fresh.Header, func(key string, _ []string) bool { return isServers(key) })
 		fresh.Header.Set(idHeader, releaseID+m.Reply) // stored once, even if the ack fails and the release is repeated

@@ -389,3 +389,46 @@ func TestSuspects_AForeignMarkLosesNothing(t *testing.T) {
 	serve(t, server.URL(), recording(l), "concurrency=5")
 	l.wait(t, n)
 }
+
+// What only we write, on the subject of a group's retries, is ignored on the topic's subject, where any producer may
+// write it: the messages run at once, and all of them.
+func TestHeaders_ForgedOnesAreIgnored(t *testing.T) {
+	t.Parallel()
+	server := natsserver.Start(t)
+	js := plain(t, server.URL())
+	for name, header := range map[string]nats.Header{
+		"suspects":         {envelope.KeySuspect: {"0!"}},
+		"encoded suspects": {"Redrive-Headers": {envelope.KeySuspect + "=0%21"}},
+		"copies of one retry": {
+			envelope.KeyStage: {"r" + strings.Repeat("A", 20)}, "_watermill_message_uuid": {"copied"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const n = 5
+			topic := strings.ReplaceAll(name, " ", "-")
+			b := open(t, server.URL(), "concurrency=5")
+			messages, err := b.Subscriber().Subscribe(t.Context(), topic)
+			require.NoError(t, err)
+			for range n {
+				_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: topic, Header: header, Data: []byte("order")})
+				require.NoError(t, err)
+			}
+			var running []*message.Message
+			for range n {
+				select {
+				case m := <-messages:
+					running = append(running, m)
+				case <-time.After(await.Patience):
+					require.FailNow(t, "some do not run", "%d run", len(running))
+				}
+				if name == "copies of one retry" {
+					running[len(running)-1].Ack() // a copy of a settled one would be dropped
+				}
+			}
+			for _, m := range running {
+				m.Ack()
+			}
+		})
+	}
+}
