@@ -47,6 +47,7 @@ func (t *transport) post(ctx context.Context, s *sender, batch []outgoing) []err
 		}
 		return faults
 	}
+	t.asPlanned(missing)
 	repeated := make([]outgoing, len(todo))
 	for i, index := range todo {
 		repeated[i] = batch[index]
@@ -228,8 +229,41 @@ func (t *transport) checkStream(ctx context.Context, s *stream) error {
 		return err
 	}
 	s.check(&q)
+	if err := t.compareWaiting(ctx, d, s); err != nil {
+		return err
+	}
 	if p := s.plan.routing(); !p.empty() {
 		return declare(ctx, t.consuming, p)
+	}
+	return nil
+}
+
+// maxCompared bounds how many queues of a stream one check compares, in turn: a missing one costs a channel.
+const maxCompared = 8
+
+// compareWaiting ends s if an operator has recreated a queue in which its retries wait, as one that may not lead back.
+// The engine then declares the consumer, which fails until the queue is gone or as planned.
+func (t *transport) compareWaiting(ctx context.Context, d *declarer, s *stream) error {
+	p := t.design.permitted(t.design.waiting(s.queue.Names, s.queue.Topic))
+	if t.design.declare == declareRead {
+		return nil
+	}
+	queues := slices.Concat(p.Queues, p.Later, p.adopted())
+	for range min(len(queues), maxCompared) {
+		s.compared++
+		q := queues[s.compared%len(queues)]
+		_, err := p.compareQueue(ctx, d, q)
+		_, differs := errors.AsType[*ArgumentError](err)
+		_, lost := errors.AsType[*NoWayBackError](err)
+		_, before := t.declared.Load(q.Name)
+		switch {
+		case err == nil, isNotFound(err):
+			t.declared.Store(q.Name, true)
+		case !differs && !lost:
+			return err
+		case before:
+			s.end(fmt.Errorf("%w: %w", brokers.ErrUnroutable, err))
+		}
 	}
 	return nil
 }

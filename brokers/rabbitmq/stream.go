@@ -35,6 +35,7 @@ type stream struct {
 	seen      int64     // value of received
 	idleSince time.Time // when deliveries stopped
 	starving  bool      // the queue had messages and the handlers had none
+	compared  int       // wait queues that were compared with the plan
 
 	first  <-chan amqp.Delivery
 	others chan amqp.Delivery // of the consumers added by Widen

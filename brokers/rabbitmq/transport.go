@@ -25,7 +25,7 @@ type transport struct {
 	design *design
 	logger *slog.Logger
 
-	declared sync.Map // names of consumers' queues that were as planned
+	declared sync.Map // names of queues that were as planned, or missing
 
 	publishing *connection
 	consuming  *connection // connects with the first subscription
@@ -134,13 +134,13 @@ func (t *transport) NamesOf(topic, queue string) brokers.Names { return t.design
 func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	plan := t.design.consumer(q.Names, q.Topic, q.Patterns)
 	err := declare(ctx, t.publishing, plan)
-	if _, before := t.declared.Load(q.Names.Queue); before && err != nil {
+	if _, before := t.declared.Load(q.Names.Queue); before {
 		err = t.declareAround(ctx, plan, &q.Names, err)
 	}
 	if err != nil {
 		return err
 	}
-	t.declared.Store(q.Names.Queue, true)
+	t.asPlanned(plan)
 	group := q.Group
 	if group == brokers.DefaultGroup { // no group was configured
 		group = ""
@@ -156,9 +156,16 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 	return nil
 }
 
-// declareAround continues the declaration of p that err has ended, if an operator has recreated the consumer's queue or
-// its dead letter queue with other arguments: messages can be read from and stored in these. All others must be as
-// planned, also those that are declared when first needed: a retry would be lost in one that does not lead back.
+// asPlanned records the queues of p, which has been declared.
+func (t *transport) asPlanned(p Plan) {
+	for _, q := range slices.Concat(p.Queues, p.adopted()) {
+		t.declared.Store(q.Name, true)
+	}
+}
+
+// declareAround continues the declaration of p after err, which ends it unless an operator has recreated the consumer's
+// queue or its dead letter queue with other arguments: messages can be read from and stored in these. All others must be
+// as planned, also those that are declared when first needed: a retry would be lost in one that does not lead back.
 func (t *transport) declareAround(ctx context.Context, p Plan, names *brokers.Names, err error) error {
 	var differs *ArgumentError
 	for range []string{names.Queue, names.Dead} {
@@ -170,17 +177,21 @@ func (t *transport) declareAround(ctx context.Context, p Plan, names *brokers.Na
 		p.Queues = slices.DeleteFunc(p.Queues, func(q Queue) bool { return q.Name == found.Name })
 		err = declare(ctx, t.publishing, p)
 	}
-	if err != nil || differs == nil {
+	if err != nil {
 		return err
 	}
 	d := &declarer{link: t.publishing}
 	defer d.close(ctx)
 	for _, q := range p.Later {
-		if _, err := p.compareQueue(ctx, d, q); err != nil && !isNotFound(err) {
+		_, before := t.declared.Load(q.Name)
+		if _, err := p.compareQueue(ctx, d, q); err != nil && !isNotFound(err) && (before || differs != nil) {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: %w", driver.ErrDiffers, differs)
+	if differs != nil {
+		err = fmt.Errorf("%w: %w", driver.ErrDiffers, differs)
+	}
+	return err
 }
 
 // Publish implements driver.Transport.

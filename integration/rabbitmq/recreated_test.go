@@ -88,39 +88,58 @@ func TestOperator_RecreatesAQueueWithOtherArguments(t *testing.T) {
 	}
 }
 
-// A script recreates a consumer's queues as plain ones, which do not lead back from a retry. The consumer does not read
-// such a queue, because a retry would be lost. It reads on when the retry queue is as planned, with the other one as it
-// is.
-func TestOperator_RecreatesTheRetryQueueToo(t *testing.T) {
+// A script recreates a consumer's retry queue as a plain one, which does not lead back from a retry, alone or together
+// with the consumer's own queue. The consumer stops reading, because a retry would be lost. It reads on when the retry
+// queue is as planned, with the other one as it is.
+func TestOperator_RecreatesTheRetryQueue(t *testing.T) {
 	t.Parallel()
-	url := services.SharedRabbitMQ(t).VHost(t)
-	log := &logs{}
-	b := openBroker(t, url, delays(200*time.Millisecond), params("grid", "false"), group("billing"),
-		func(c *brokers.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
-	s := serve(t, b, "orders", middleware.Config{
-		MaxAttempts: 2, Backoff: middleware.Constant(200 * time.Millisecond),
-	}, fails)
-	const queue, retries = "orders.billing", "orders.billing_retry.200"
-	p := dialPlain(t, url)
-	await.True(t, func() bool { // the consumer may declare its queues first
-		for _, name := range []string{retries, queue} {
-			_, err := p.ch.QueueDelete(name, false, false, false)
-			require.NoError(t, err)
-			if _, err = p.ch.QueueDeclare(name, true, false, false, false, nil); err != nil {
-				p = dialPlain(t, url)
-				return false
+	const queue, retries, delay = "orders.billing", "orders.billing_retry.200", 200 * time.Millisecond
+	for name, c := range map[string]struct {
+		recreated []string
+		delays    []time.Duration
+		grid      string
+	}{
+		"and the consumer's": {[]string{retries, queue}, []time.Duration{delay}, "false"},
+		"alone":              {[]string{retries}, []time.Duration{delay}, "false"},
+		"of the grid":        {[]string{retries}, nil, "true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			log := &logs{}
+			b := openBroker(t, url, delays(c.delays...), params("grid", c.grid), group("billing"),
+				func(c *brokers.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+			s := serve(t, b, "orders", middleware.Config{
+				MaxAttempts: 2, Backoff: middleware.Constant(delay),
+			}, fails)
+			p := dialPlain(t, url)
+			p.send("", queue, amqp.Publishing{MessageId: "before"}) // its retry declares the queue
+			for range 2 {
+				s.next()
 			}
-		}
-		return true
-	})
-	p.send("", queue, amqp.Publishing{MessageId: "order"})
-	await.True(t, func() bool { return log.contains(`queue \"` + retries + `\" exists with x-`) })
-	require.Equal(t, 1, p.depth(queue), "it waits")
+			await.True(t, func() bool { // the consumer may declare its queues first
+				for _, name := range c.recreated {
+					_, err := p.ch.QueueDelete(name, false, false, false)
+					require.NoError(t, err)
+					if _, err = p.ch.QueueDeclare(name, true, false, false, false, nil); err != nil {
+						p = dialPlain(t, url)
+						return false
+					}
+				}
+				return true
+			})
+			await.True(t, func() bool {
+				return log.contains("cannot consume") && log.contains(`queue \"`+retries+`\" exists with x-`)
+			})
+			p.send("", queue, amqp.Publishing{MessageId: "order"})
+			await.Count(t, 1, func() int { return p.depth(queue) }, "it waits")
 
-	_, err := p.ch.QueueDelete(retries, false, false, false)
-	require.NoError(t, err)
-	for attempt := range 2 {
-		require.Equal(t, attempt+1, s.nextWithin(2*patience).attempt.Number)
+			_, err := p.ch.QueueDelete(retries, false, false, false)
+			require.NoError(t, err)
+			for attempt := range 2 {
+				require.Equal(t, attempt+1, s.nextWithin(2*patience).attempt.Number)
+			}
+		})
 	}
 }
 
