@@ -157,15 +157,14 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 // find looks up the consumer of a group, and returns its name even if it is missing. The name is the group's, unless
 // that consumer reads another topic, which an operator has put into the same stream: then it names the topic too.
 func (t *transport) find(ctx context.Context, stream, topic, group string) (jetstream.Consumer, string, error) {
-	may, p, name := false, placeOf(topic), tokenOf(group)
+	p, name, have := placeOf(topic), tokenOf(group), jetstream.ConsumerConfig{}
 	c, err := t.js.Consumer(ctx, stream, name)
 	if err == nil {
-		var does bool
-		if does, may = reads(&c.CachedInfo().Config, p.subject, p.retries(group)); does {
-			return c, name, nil
-		}
-	} else if may = errors.Is(err, jetstream.ErrConsumerNotFound); !may {
-		return nil, name, err
+		have = c.CachedInfo().Config
+	}
+	does, may := reads(&have, p.subject, p.retries(group))
+	if does || err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return c, name, err
 	}
 	own := tokenOf(group + endOfGroup + topic)
 	if found, err := t.js.Consumer(ctx, stream, own); !may || !errors.Is(err, jetstream.ErrConsumerNotFound) {
