@@ -253,6 +253,31 @@ func TestSize_PublishedMessagesCanBeRetried(t *testing.T) {
 	}
 }
 
+// A foreign message that is larger than ours may be cannot be retried: it becomes a dead letter at once, with those of
+// our headers that fit.
+func TestSize_LargeForeignMessagesAreDeadLettered(t *testing.T) {
+	t.Parallel()
+	const most = 64 << 10
+	server := natsserver.Start(t, natsserver.MaxPayload(most))
+	b := open(t, server.URL())
+	letters := deadLetters(t, b)
+	var runs atomic.Int32
+	serve(t, server.URL(), func(*message.Message) error {
+		runs.Add(1)
+		return errors.New(strings.Repeat("the disk is full ", 5000))
+	})
+	_, err := plain(t, server.URL()).Publish(t.Context(), topicOrders, make([]byte, most-2<<10))
+	require.NoError(t, err)
+	select {
+	case m := <-letters:
+		require.Len(t, m.Payload, most-2<<10)
+		m.Ack()
+	case <-time.After(await.Patience):
+		require.FailNow(t, "no dead letter")
+	}
+	require.EqualValues(t, 1, runs.Load())
+}
+
 // While the server is down and handlers fail, retries cannot be published. Nothing is lost, there is no hot loop, and
 // every message is settled once the server is up again.
 func TestPublishing_ImpossibleForAWhile(t *testing.T) {
