@@ -163,9 +163,9 @@ func (t *transport) asPlanned(p Plan) {
 	}
 }
 
-// declareAround continues the declaration of p after err, which ends it unless an operator has recreated the consumer's
-// queue or its dead letter queue with other arguments: messages can be read from and stored in these. All others must be
-// as planned, also those that are declared when first needed: a retry would be lost in one that does not lead back.
+// declareAround continues the declaration of p if err only means that an operator has recreated the consumer's queue or
+// its dead letter queue with other arguments: messages can be read from and stored in these. All others must be as
+// planned, also those that are declared when first needed: a retry would be lost in one that does not lead back.
 func (t *transport) declareAround(ctx context.Context, p Plan, names *brokers.Names, err error) error {
 	var differs *ArgumentError
 	for range []string{names.Queue, names.Dead} {

@@ -242,9 +242,9 @@ func TestConsumers_AnotherProcessHasAShorterAckWait(t *testing.T) {
 	require.EqualValues(t, 8, blocked.Load(), "a message was delivered again while its handler was running")
 }
 
-// Two topics share a stream of the operator, and a group subscribes to both, at first only to one of them: every message
-// reaches its own topic's handler once, retries included, also after a restart in another order and after the consumer
-// with the group's name was deleted.
+// Two topics share a stream of the operator, and a group subscribes to both, at first only to one of them: every
+// message reaches its own topic's handler once, retries included, also after a restart in another order. If the
+// consumer with the group's name is deleted, the other topic keeps its position.
 func TestConsumers_TwoTopicsShareAStreamAndAGroup(t *testing.T) {
 	t.Parallel()
 	server := natsserver.Start(t)
