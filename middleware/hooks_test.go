@@ -88,7 +88,7 @@ func TestHooks_FailuresChangeNothing(t *testing.T) {
 
 // Hooks and observers get the message as it was received, even where it is the one that runs again, and even if a hook
 // still reads it by then.
-func TestHooks_GetWhatWasReceived(t *testing.T) {
+func TestHooks_GetTheReceivedMessage(t *testing.T) {
 	for name, test := range map[string]struct {
 		rescheduler middleware.Rescheduler
 		err         error

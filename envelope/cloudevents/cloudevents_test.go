@@ -292,7 +292,7 @@ func TestRoundTrip_OfAnEvent(t *testing.T) {
 				require.NoError(t, err)
 				e, err := cloudevents.ToEnvelope(received)
 				require.NoError(t, err)
-				for range 2 { // the second time, as a retry of what was republished
+				for range 2 { // the second time, as a retry of the republished event
 					back, err := cloudevents.FromEnvelope(e)
 					require.NoError(t, err)
 					m, err = form(back)
