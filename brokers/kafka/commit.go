@@ -11,7 +11,10 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // point is a partition of the main topic, of a retry topic or of the parking topic, with its settled records.
@@ -273,20 +276,24 @@ const (
 // group that is inactive for long (offsets.retention.minutes); without positions, any records left in the topics would
 // be handled again. Topics that others may read too are left alone, such as those for first deliveries.
 func (s *subscription) clean(ctx context.Context) {
-	finished := kadm.Offsets{}
-	for at, offset := range s.commits.toClean() {
-		if s.isOurs(at.topic) && offset > 0 {
-			finished.AddOffset(at.topic, at.partition, offset, -1)
-		}
-	}
-	if len(finished) == 0 || s.mayNotClean.Load() {
+	committed := s.commits.toClean()
+	if len(committed) == 0 || s.mayNotClean.Load() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
 	defer cancel()
-	answer, err := s.b.topics.admin.DeleteRecords(ctx, finished)
-	if err == nil {
-		err = answer.Error()
+	all, err := s.b.topics.all(ctx, 0) // including those of the records before these offsets
+	finished := kadm.Offsets{}
+	for at, offset := range committed {
+		if err == nil && offset > 0 && s.isOurs(at.topic, all) {
+			finished.AddOffset(at.topic, at.partition, offset, -1)
+		}
+	}
+	if len(finished) > 0 {
+		var answer kadm.DeleteRecordsResponses
+		if answer, err = s.b.topics.admin.DeleteRecords(ctx, finished); err == nil {
+			err = answer.Error()
+		}
 	}
 	switch {
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.PolicyViolation):
@@ -297,13 +304,51 @@ func (s *subscription) clean(ctx context.Context) {
 	}
 }
 
-// isOurs reports whether a topic is for retries of this group and this topic only.
-func (s *subscription) isOurs(topic string) bool {
-	const other = "another"
-	naming := s.b.cfg.Naming
-	if topic == s.b.parkingName(s.q.Topic, s.q.Group) {
-		return topic != s.b.parkingName(s.q.Topic, other) && topic != s.b.parkingName(other, s.q.Group)
+// isOurs reports whether a topic is for retries of this group and this topic only, as far as all topics of the cluster
+// and the records read so far show.
+func (s *subscription) isOurs(topic string, all map[string]topicInfo) bool {
+	const other, group = "another", "\x01"
+	if _, mixed := s.mixed.Load(topic); mixed || topic == s.q.Topic || s.b.waitsIn(topic, s.q.Topic, other) ||
+		s.b.waitsIn(topic, other, s.q.Group) {
+		return false
 	}
-	wait, ok := s.tierPatterns[0].delay(topic)
-	return ok && topic != naming.For(s.q.Topic, other).Retry(wait) && topic != naming.For(other, s.q.Group).Retry(wait)
+	for name := range all {
+		if name == s.q.Topic || !strings.Contains(topic, name) {
+			continue
+		}
+		anyGroup := s.b.parkingName(name, group)
+		if wait, ok := s.kind(topic); ok {
+			anyGroup = s.b.cfg.Naming.For(name, group).Retry(wait)
+		}
+		before, after, grouped := strings.Cut(anyGroup, group)
+		rest, ok := strings.CutPrefix(topic, before)
+		if grouped && ok && strings.HasSuffix(rest, after) || s.b.waitsIn(topic, name, other) {
+			return false
+		}
+	}
+	return true
+}
+
+// waitsIn reports whether messages of a consumer wait in a topic, or any for their first delivery.
+func (b *transport) waitsIn(waiting, topic, group string) bool {
+	patterns, _ := b.tierPatterns(topic, group)
+	return waiting == b.parkingName(topic, group) || slices.ContainsFunc(patterns, func(n tierPattern) bool {
+		_, ok := n.delay(waiting)
+		return ok
+	})
+}
+
+// isForeign reports whether a waiting record is for another consumer. Naming schemes may let groups share a topic, and
+// names with dots may meet: messages of group eu of topic orders wait in orders.eu_retry.100 for a retry, those of topic
+// orders.eu for their first delivery. If the record's topic does not lead there, an operator has moved it to us.
+func (s *subscription) isForeign(r *kgo.Record) bool {
+	whose, ok := find(r.Headers, envelope.KeyConsumer)
+	foreign := ok && whose != s.q.Group
+	if source, ok := find(r.Headers, envelope.KeyTopic); ok && source != s.q.Topic {
+		foreign = foreign || s.b.waitsIn(r.Topic, source, whose)
+	}
+	if foreign {
+		s.mixed.Store(r.Topic, nil)
+	}
+	return foreign
 }

@@ -115,9 +115,8 @@ func (o *keyOrder) ensureParking(ctx context.Context) error {
 
 // remember records a message that waits for a retry of our group.
 func (o *keyOrder) remember(r *kgo.Record) {
-	whose, _ := find(r.Headers, envelope.KeyConsumer)
 	_, retry := find(r.Headers, headerRetry)
-	if whose != o.p.sub.q.Group || !retry || r.Key == nil {
+	if !retry || r.Key == nil || o.p.sub.isForeign(r) {
 		return
 	}
 	d := delivery{record: r, origin: o.p.sub.waitingOrigin(r, "")}
@@ -130,7 +129,7 @@ func (o *keyOrder) account(r *kgo.Record) {
 		return // read twice
 	}
 	o.tracker.add(o.p.ctx, r.Offset) // the window has no bound
-	if r.Key == nil || o.tracker.known(r.Offset) {
+	if r.Key == nil || o.tracker.known(r.Offset) || o.p.sub.isForeign(r) {
 		o.tracker.settle(r.Offset)
 		return
 	}
@@ -337,7 +336,7 @@ func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) e
 	defer cancel()
 	r := &kgo.Record{
 		Topic: t.retryName(topic, group, nowTier), Partition: anyPartition, Key: key,
-		Headers: []kgo.RecordHeader{header(headerControl, controlRelease), header(envelope.KeyConsumer, group)},
+		Headers: append(originHeaders(&envelope.Origin{Topic: topic, Consumer: group}), header(headerControl, controlRelease)),
 	}
 	if err := errors.Join(t.store(ctx, []outgoing{{Record: r, source: topic, wait: nowTier}})...); err != nil {
 		return fmt.Errorf("kafka: release a key of group %s on topic %s: %w", group, topic, err)

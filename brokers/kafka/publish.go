@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Publish implements driver.Transport.
@@ -52,7 +53,7 @@ func (b *transport) render(o *driver.Outgoing) outgoing {
 		b.counts(waiter{topic: to.Topic})
 		r.wait = tiers(grid).pick(o.Delay, o.Delay)
 		r.Record = newRecord(to.Names.Delayed(r.wait), o)
-		r.Headers = append(withoutWait(r.Headers), header(headerWait, millis(o.Delay)))
+		r.Headers = append(withoutWait(r.Headers), header(headerWait, millis(o.Delay)), header(envelope.KeyTopic, to.Topic))
 		return r
 	}
 	origin := *o.Origin

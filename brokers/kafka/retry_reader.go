@@ -190,8 +190,8 @@ func (q *retryReader) waitsFor(r *kgo.Record) time.Duration {
 func (q *retryReader) pass(d *delivery) bool {
 	sub := q.p.sub
 	control, controls := find(d.record.Headers, headerControl)
-	if whose, ok := find(d.record.Headers, envelope.KeyConsumer); ok && whose != sub.q.Group {
-		d.settle() // naming schemes may let groups share a retry topic; each takes only its own records
+	if sub.isForeign(d.record) {
+		d.settle()
 		return true
 	}
 	if controls {

@@ -1,0 +1,65 @@
+package kafka_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
+)
+
+// Topics and groups with dots may share waiting topics: group eu of topic orders retries in orders.eu_retry.N, which is
+// also where messages of topic orders.eu wait for their first delivery. One consumer used to handle and delete what
+// waited for the other, which never got it.
+func TestShared_WaitingTopicsOfDottedNames(t *testing.T) {
+	t.Parallel()
+	const delay = 500 * time.Millisecond
+	for title, tt := range map[string]struct {
+		group  string // on topic orders; the messages are for group mail on topic orders.eu
+		params []string
+		first  time.Duration // before the first delivery
+		want   []string
+	}{
+		"first deliveries": {group: "eu", first: delay, want: []string{"a1"}},
+		"retries":          {group: "eu.mail", want: []string{"a1"}},
+		"parked messages":  {group: "eu.mail", params: []string{"order=key"}, want: []string{"a1", "a2"}},
+	} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t)
+			orders := name("orders")
+			_, err := administer(t, c).CreateTopic(t.Context(), 1, 1, nil, orders+".eu")
+			require.NoError(t, err)
+			b := open(t, c, tt.params...)
+			m := keyed("a1", "a")
+			envelope.SetDelay(m, tt.first)
+			require.NoError(t, b.Publisher().Publish(orders+".eu", m))
+			if tt.first == 0 {
+				messages := subscribe(t, b, orders+".eu", brokers.WithGroup("mail"))
+				retryIn(t, b, receiveID(t, messages, "a1"), delay)
+			}
+			if len(tt.want) > 1 {
+				require.NoError(t, b.Publisher().Publish(orders+".eu", keyed("a2", "a")))
+				consumeRaw(t, c, orders+".eu.mail_retry.parked", 1)
+			}
+			require.NoError(t, b.Close())
+
+			b = open(t, c, tt.params...)
+			messages := subscribe(t, b, orders, brokers.WithGroup(tt.group))
+			require.NoError(t, b.Publisher().Publish(orders, keyed("b", "a")))
+			retryIn(t, b, receiveID(t, messages, "b"), delay)
+			receiveID(t, messages, "b").Ack()
+			nothingMore(t, messages)
+			require.NoError(t, b.Close()) // which deletes its finished records
+
+			b = open(t, c, tt.params...)
+			messages = subscribe(t, b, orders+".eu", brokers.WithGroup("mail"))
+			for _, id := range tt.want {
+				receiveID(t, messages, id).Ack()
+			}
+			nothingMore(t, messages)
+		})
+	}
+}
