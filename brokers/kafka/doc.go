@@ -98,7 +98,7 @@
 // # Limits
 //
 // The names from package brokers must be valid in Kafka: at most 249 of a-z, A-Z, 0-9, dot, underscore and dash. The
-// templates retry and delayed need {delay}.
+// templates retry and delayed need {delay}, and {topic} or a {queue} that has it.
 //
 // Our own topics allow 128 KiB more than max-message-bytes, so that a message of the largest size can still be retried
 // and dead-lettered. If an operator made them smaller, a record loses the trace of its error first, then its texts; if

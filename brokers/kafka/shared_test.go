@@ -63,3 +63,19 @@ func TestShared_WaitingTopicsOfDottedNames(t *testing.T) {
 		})
 	}
 }
+
+// Kafka stores one position per group and topic: two topics of one group that share their waiting topics used to skip
+// each other's messages.
+func TestShared_TwoTopicsOfAGroupAreRefused(t *testing.T) {
+	t.Parallel()
+	b := open(t, cluster(t))
+	topic := name("orders")
+	subscribe(t, b, topic)
+	subscribe(t, b, topic) // another member
+	_, err := b.Subscriber().Subscribe(t.Context(), topic+".billing")
+	require.ErrorContains(t, err, "delayed={topic}_delayed.{delay}")
+	subscribe(t, b, topic+".billing", brokers.WithGroup("mail"))
+	b = open(t, cluster(t), "delayed={topic}_delayed.{delay}")
+	subscribe(t, b, topic)
+	subscribe(t, b, topic+".billing")
+}

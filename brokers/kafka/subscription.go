@@ -21,12 +21,16 @@ import (
 
 // Join implements driver.Sharer: the parts are the partitions of the topic.
 func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin) (leave func(), err error) {
+	patterns, _ := b.tierPatterns(q.Topic, q.Group) // checked when the broker was opened
+	if err := b.mayJoin(q, patterns); err != nil {
+		return nil, err
+	}
 	seen, partitions, err := b.prepare(ctx, q.Topic, q.Group, q.Params)
 	if err != nil {
 		return nil, err
 	}
 	s := &subscription{
-		b: b, q: q, dispatch: begin,
+		b: b, q: q, dispatch: begin, tierPatterns: patterns,
 		log:    b.log.With("topic", q.Topic, "group", q.Group),
 		strict: q.Params.String("order") == "key",
 		done:   make(chan struct{}), joined: make(chan struct{}),
@@ -34,7 +38,6 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 		owned: map[int32]*partition{}, seen: seen, partitionCount: partitions,
 		commits: committer{topics: b.topics, group: q.Group}, finishPoll: func() {},
 	}
-	s.tierPatterns, _ = b.tierPatterns(q.Topic, q.Group) // checked when the broker was opened
 	s.closing, s.close = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.close()
@@ -52,6 +55,25 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 		defer b.mu.Unlock()
 		delete(b.subscriptions, s)
 	}, nil
+}
+
+// mayJoin refuses another topic of a group that would share waiting topics, in which the group has one position.
+func (b *transport) mayJoin(q driver.Queue, patterns []tierPattern) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.subscriptions {
+		if s.q.Group == q.Group && s.q.Topic != q.Topic && share(s.tierPatterns, patterns) {
+			return fmt.Errorf("the topics %s and %s of group %s would share their waiting messages: rename the group, or name "+
+				"the topics for first deliveries in another way, such as delayed={topic}_delayed.{delay}", s.q.Topic, q.Topic,
+				q.Group)
+		}
+	}
+	return nil
+}
+
+// share reports whether messages of two consumers would wait in the same topics.
+func share(one, other []tierPattern) bool {
+	return slices.ContainsFunc(one, func(n tierPattern) bool { return slices.Contains(other, n) })
 }
 
 func (b *transport) tierPatterns(topic, group string) ([]tierPattern, error) {

@@ -132,6 +132,8 @@ func TestOpen_RefusesImpossibleSettings(t *testing.T) {
 	c := cluster(t)
 	for params, want := range map[string]string{
 		"retry={queue}_retry":                "{delay}",
+		"retry={group}_again_{delay}":        "need {topic}",
+		"delayed=later.{delay}":              "need {topic}",
 		"naming=service-bus&project=p":       "patterns",
 		"tls-ca=x":                           "need tls=true",
 		"sasl=plain":                         "user name",

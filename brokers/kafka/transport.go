@@ -80,12 +80,17 @@ func newTransport(cfg brokers.Config) (b *transport, err error) {
 	if b.seeds, b.user, err = addresses(cfg.URL); err != nil {
 		return nil, err
 	}
-	if _, err := b.tierPatterns("topic", "group"); err != nil {
+	one, err := b.tierPatterns("topic", "group")
+	other, _ := b.tierPatterns("another", "group")
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if cfg.Naming.Patterns {
+	case cfg.Naming.Patterns:
 		return nil, fmt.Errorf("%w: naming %s has topic patterns, which Kafka does not support: choose another scheme",
 			brokers.ErrUnsupported, cfg.Naming.Preset)
+	case share(one, other):
+		return nil, errors.New("the naming templates retry and delayed need {topic}, or a {queue} that has it: otherwise " +
+			"the topics of a group share their waiting messages")
 	}
 	return b, nil
 }
