@@ -154,6 +154,11 @@ func (s *subscription) partitions() []*partition {
 // errNoPartition means that a retry topic has fewer partitions than its source.
 var errNoPartition = errors.New("the retry topic has no such partition")
 
+func (s spec) tooFew(have, source int32) error {
+	return fmt.Errorf("%w: topic %s (%s) has %d partitions and its source has %d: add partitions to it, for order=key",
+		errNoPartition, s.name, s.purpose, have, source)
+}
+
 // readTier makes every partition read a retry topic. Repeating it changes nothing.
 func (s *subscription) readTier(topic string, t tier) {
 	s.mu.Lock()

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -220,4 +223,57 @@ func TestOrder_ContinuesAfterADeadLetter(t *testing.T) {
 	m.Ack()
 	receiveID(t, messages, "a2").Ack()
 	receiveID(t, messages, "a3").Ack()
+}
+
+// An operator deletes waiting messages: their keys used to be held back until the next rebalance.
+func TestOrder_KeysOfDeletedRetriesContinue(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	b := open(t, c, "order=key", "concurrency=4", "commit-interval=20ms")
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	for _, id := range []string{"a1", "b1"} { // while the first waits, the other is not in memory
+		require.NoError(t, b.Publisher().Publish(topic, keyed(id, id[:1])))
+		retryIn(t, b, receiveID(t, messages, id), 2*time.Second)
+	}
+	require.NoError(t, b.Publisher().Publish(topic, keyed("b2", "b")))
+	consumeRaw(t, c, topic+".billing_retry.parked", 1)
+	waiting := topic + ".billing_retry.2000"
+	_, err := administer(t, c).DeleteRecords(t.Context(), kadm.Offsets{waiting: {0: {Topic: waiting, At: 2}}})
+	require.NoError(t, err)
+	receiveID(t, messages, "a1").Ack()
+	receiveID(t, messages, "b2").Ack()
+}
+
+// The retry of a key went to another partition, where its owner handled it, if the retry topic had fewer partitions than
+// the topic: the key was held back until the next rebalance.
+func TestOrder_RetryTopicWithFewerPartitions(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	operator := open(t, c, "order=key", "partitions=2")
+	plan := operator.Plan(topic)
+	for i := range plan.Topics {
+		if strings.HasSuffix(plan.Topics[i].Name, "_retry.100") {
+			plan.Topics[i].Partitions = 1
+		}
+	}
+	require.NoError(t, operator.Apply(t.Context(), plan))
+	b := open(t, c, "order=key", "concurrency=4", "auto-create=false")
+	messages := subscribe(t, b, topic)
+	produce(t, c, &sarama.ProducerMessage{Topic: topic, Partition: 1, Key: sarama.StringEncoder("key")})
+	m := receive(t, messages)
+	origin, _ := envelope.OriginFrom(m.Context())
+	require.ErrorContains(t, b.Reschedule(t.Context(), *origin, m.Copy(), 0), "add partitions")
+	require.ErrorContains(t, b.Release(t.Context(), topic, "billing", []byte("key")), "add partitions")
+	m.Nack() // as the pipeline does
+
+	m = receive(t, messages)
+	_, err := administer(t, c).UpdatePartitions(t.Context(), 2, topic+".billing_retry.100", topic+"_retry.100")
+	require.NoError(t, err)
+	produce(t, c, &sarama.ProducerMessage{ // it also looks periodically
+		Topic: topic + "_retry.100", Headers: []sarama.RecordHeader{raw("x-kafka-control", []byte("tiers"))},
+	})
+	retryIn(t, b, m, 0)
+	receive(t, messages).Ack()
 }

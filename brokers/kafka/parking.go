@@ -107,8 +107,7 @@ func (o *keyOrder) ensureParking(ctx context.Context) error {
 	case err != nil:
 		return err
 	case have <= o.p.id:
-		return fmt.Errorf("topic %s (%s) has %d partitions and its source has %d: add partitions to it", lot.name,
-			lot.purpose, have, partitions)
+		return lot.tooFew(have, partitions)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -176,8 +177,9 @@ func (b *transport) placeWaiting(ctx context.Context, r outgoing) error {
 		return err
 	}
 	var have int32
-	if tier := b.tier(r.Topic, r.wait, partitions); r.existingOnly {
-		have, err = b.topics.existing(ctx, tier)
+	tier := b.tier(r.Topic, r.wait, partitions)
+	if r.existingOnly {
+		have, err = b.topics.including(ctx, tier, r.Partition)
 	} else {
 		have, err = b.ensureTier(ctx, r.source, tier, r.wait)
 	}
@@ -187,10 +189,21 @@ func (b *transport) placeWaiting(ctx context.Context, r outgoing) error {
 	if r.Partition == anyPartition || r.Partition >= partitions {
 		b.placeByKey(r.Record, partitions)
 	}
-	if r.Partition >= have { // partitions were added to the source, and may not be added here
-		b.placeByKey(r.Record, have)
+	if r.Partition < have {
+		return nil
 	}
+	// Partitions were added to the source, and may not be added here. Another partition's owner cannot keep the order.
+	if _, ok := find(r.Headers, envelope.KeyConsumer); ok && r.Key != nil && b.isOrdered(r.source) {
+		return tier.tooFew(have, partitions)
+	}
+	b.placeByKey(r.Record, have)
 	return nil
+}
+
+// isOrdered reports whether consumers of a topic here use order=key.
+func (b *transport) isOrdered(topic string) bool {
+	return b.cfg.Params.String("order") == "key" ||
+		slices.ContainsFunc(b.readersOf(topic), func(s *subscription) bool { return s.strict })
 }
 
 func (b *transport) placeByKey(r *kgo.Record, partitions int32) {

@@ -74,8 +74,9 @@ func (q *retryReader) read() error {
 	if _, err := f.leader(p.ctx); err != nil && !errors.Is(err, errMadeAgain) {
 		return err
 	}
+	first := q.account == nil
 	switch {
-	case q.account == nil:
+	case first:
 		positions, err := p.sub.b.topics.committed(p.ctx, p.sub.q.Group, []topicPartition{at})
 		if err != nil {
 			return err
@@ -95,6 +96,13 @@ func (q *retryReader) read() error {
 		case err != nil:
 			return err
 		}
+		if q.from >= 0 && q.from < got.start { // unread records have expired, or were deleted: so were all read ones
+			if q.p.order != nil && !first {
+				p.sub.renewLater(errGone) // the keys of their messages would be held back for good
+			}
+			q.begin(position{offset: got.start, fresh: true}, f.id)
+		}
+		first = false
 		records := got.records
 		got.records = nil
 		if len(records) == 0 {
@@ -142,10 +150,10 @@ func (q *retryReader) begin(at position, of topicID) {
 func (q *retryReader) startOver(of topicID) {
 	q.p.sub.log.Warn("a retry topic starts over: its records are read from the oldest on",
 		"retry_topic", q.f.topic, "partition", q.p.id, "offset", q.from)
-	if q.p.order != nil && of.differs(q.id) {
+	if q.p.order != nil {
 		q.p.sub.renewLater(errMadeAgain) // the keys of its messages would be held back for good
 	}
-	q.begin(position{offset: -1}, of)
+	q.begin(position{offset: 0, fresh: true}, of) // otherwise the next owner would start over too
 }
 
 // fetchPause lets records accumulate under load, where each one would cause a fetch. It adds at most this much
@@ -275,7 +283,7 @@ func (q *retryReader) moveToNextTier(d *delivery, due time.Time, rest, delay tim
 				return
 			}
 			sub.log.Warn("a waiting message cannot be moved on; trying again", "retry_topic", q.f.topic, "err", err)
-			if errors.Is(err, brokers.ErrTooLarge) {
+			if errors.Is(err, brokers.ErrTooLarge) || errors.Is(err, errNoPartition) {
 				if sleep(q.p.ctx, due.Sub(q.now())) { // in memory, for the rest of its wait
 					q.p.submit(d)
 				}
