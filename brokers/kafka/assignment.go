@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,6 +104,7 @@ func (s *subscription) begin(ctx context.Context,
 	if err != nil {
 		return nil, fmt.Errorf("where topic %s ends: %w", s.q.Topic, err)
 	}
+	delayed := s.delayedEnds(ctx, newest)
 	for partition := range offsets[s.q.Topic] {
 		at, ok := notes[partition]
 		had := ok && at.offset >= 0
@@ -122,11 +124,33 @@ func (s *subscription) begin(ctx context.Context,
 		p := s.owned[partition]
 		s.mu.Unlock()
 		if p != nil {
-			p.begin(at, id) //nolint:contextcheck // the deliveries of a partition outlive ctx
+			p.begin(at, id, delayed) //nolint:contextcheck // the deliveries of a partition outlive ctx
 		}
 	}
 	s.hasJoined()
 	return offsets, nil
+}
+
+// delayedEnds returns where the topics for first deliveries end, in the partitions that begin at the newest record. It
+// leaves out what it cannot find out: messages delivered needlessly are better than messages lost.
+func (s *subscription) delayedEnds(ctx context.Context, newest map[topicPartition]int64) map[topicPartition]int64 {
+	if len(newest) == 0 {
+		return nil
+	}
+	found, err := s.b.topics.list(ctx, 0, s.tierPatterns[1])
+	wanted := map[topicPartition]int64{}
+	for name, t := range found {
+		for at := range newest {
+			if at.partition < t.partitions {
+				wanted[topicPartition{name, at.partition}] = offsetNewest
+			}
+		}
+	}
+	ends, err2 := s.b.topics.offsets(ctx, wanted)
+	if err := cmp.Or(err, err2); err != nil {
+		s.log.Warn("delayed messages from before the group began are handled too", "err", err)
+	}
+	return ends
 }
 
 // tiers are the retry topics seen so far.

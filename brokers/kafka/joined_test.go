@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // A group that starts at the newest record receives the messages published after Joined, and no earlier ones.
@@ -51,4 +52,53 @@ func TestJoined_WithoutPartitionsAndInTime(t *testing.T) {
 	require.ErrorIs(t, second.Joined(ctx), context.DeadlineExceeded)
 	require.NoError(t, second.Close())
 	require.ErrorIs(t, second.Joined(t.Context()), brokers.ErrClosed)
+}
+
+// A group that starts at the newest record used to receive the delayed messages from before it. Its own retries, and
+// messages delayed while it had no members, have to reach it.
+func TestJoined_NewestAppliesToDelayedMessages(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	b := open(t, c, "offset=newest", "commit-interval=20ms")
+	publish := func(id string, delay time.Duration) {
+		m := newMessage(id, "")
+		envelope.SetDelay(m, delay)
+		require.NoError(t, b.Publisher().Publish(topic, m))
+	}
+	publish("other", 0)
+	publish("before", 500*time.Millisecond)
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Joined(t.Context()))
+	publish("after", 500*time.Millisecond)
+	retryIn(t, b, receiveID(t, messages, "after"), 500*time.Millisecond)
+	require.NoError(t, b.Close())
+
+	b = open(t, c, "offset=newest", "commit-interval=20ms")
+	publish("away", time.Second) // a topic without a position
+	messages = subscribe(t, b, topic)
+	got := []string{}
+	for range 2 {
+		m := receive(t, messages)
+		got = append(got, m.UUID)
+		m.Ack()
+	}
+	require.ElementsMatch(t, []string{"after", "away"}, got)
+	nothingMore(t, messages)
+}
+
+// Kafka has forgotten the positions of a group.
+func TestJoined_NewestKeepsRetries(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	b := open(t, c, "offset=newest")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Joined(t.Context()))
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
+	retryIn(t, b, receiveID(t, messages, "1"), 2*time.Second)
+	require.NoError(t, b.Close())
+	_, err := administer(t, c).DeleteGroup(t.Context(), "billing")
+	require.NoError(t, err)
+	receiveID(t, subscribe(t, open(t, c, "offset=newest"), topic), "1").Ack()
 }

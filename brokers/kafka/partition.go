@@ -21,6 +21,7 @@ type partition struct {
 	id     int32
 	client *kgo.Client // that fetches it
 	topic  topicID
+	ends   map[topicPartition]int64 // of topics for first deliveries when the group began, with offset=newest
 
 	ctx   context.Context // ends when the partition has to be given up
 	stop  context.CancelFunc
@@ -64,13 +65,13 @@ func newPartition(sub *subscription, id int32, client *kgo.Client) *partition {
 }
 
 // begin starts handling the partition from a position on, unless that was already done or it has been given up.
-func (p *partition) begin(at position, of topicID) {
+func (p *partition) begin(at position, of topicID, ends map[topicPartition]int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.begun || p.closed {
 		return
 	}
-	p.begun, p.topic = true, of
+	p.begun, p.topic, p.ends = true, of, ends
 	go p.run(at)
 }
 

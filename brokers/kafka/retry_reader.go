@@ -28,6 +28,7 @@ type retryReader struct {
 	incarnation string
 	account     *tracker // nil until the group's position is known
 	from        int64    // next offset to read
+	newest      int64    // first deliveries before it are from before the group
 	fetched     time.Time
 }
 
@@ -81,7 +82,11 @@ func (q *retryReader) read() error {
 		if err != nil {
 			return err
 		}
-		q.begin(positions[at].in(f.id), f.id)
+		stored := positions[at].in(f.id)
+		if stored.offset < 0 {
+			q.newest = p.ends[at]
+		}
+		q.begin(stored, f.id)
 	case f.id.differs(q.id):
 		q.startOver(f.id)
 	}
@@ -153,6 +158,7 @@ func (q *retryReader) startOver(of topicID) {
 	if q.p.order != nil {
 		q.p.sub.renewLater(errMadeAgain) // the keys of its messages would be held back for good
 	}
+	q.newest = 0
 	q.begin(position{offset: 0, fresh: true}, of) // otherwise the next owner would start over too
 }
 
@@ -198,7 +204,8 @@ func (q *retryReader) waitsFor(r *kgo.Record) time.Duration {
 func (q *retryReader) pass(d *delivery) bool {
 	sub := q.p.sub
 	control, controls := find(d.record.Headers, headerControl)
-	if sub.isForeign(d.record) {
+	_, whose := find(d.record.Headers, envelope.KeyConsumer)
+	if sub.isForeign(d.record) || !whose && d.record.Offset < q.newest {
 		d.settle()
 		return true
 	}
