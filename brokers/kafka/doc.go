@@ -56,8 +56,9 @@
 // Every record reaches a handler: tombstones, empty and binary ones, repeated or null headers. None stops a partition.
 //
 // A nacked message is redelivered in place after nack-pause, and holds up its key in the meantime, or with
-// concurrency=1 its partition; the pipeline never nacks as a policy. Origin.Position is "partition/offset" of the
-// message on its topic, in retries too, and envelope.StableID derives the id of messages without one from it.
+// concurrency=1 its partition; the pipeline never nacks as a policy. It has the same bytes then: a handler must not
+// change a Payload in place. Origin.Position is "partition/offset" of the message on its topic, in retries too, and
+// envelope.StableID derives the id of messages without one from it.
 //
 // order=none keeps the order of a key among messages that do not fail; a failed one is overtaken by later ones. With
 // order=key the later messages of the key are moved to a separate topic, {queue}_retry.parked, and handled when the
