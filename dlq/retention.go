@@ -9,11 +9,12 @@ import (
 // Retention is how long closed entries are kept. Entries that are not closed are kept forever.
 type Retention struct {
 	// Resolved and Discarded are how long after they were closed entries of that status are kept. Zero keeps them forever.
-	Resolved, Discarded time.Duration
+	Resolved  time.Duration `yaml:"resolved" jsonschema:"description=How long RESOLVED dead letters are kept: 90d is 90 days; forever if not given.,example=90d"`
+	Discarded time.Duration `yaml:"discarded" jsonschema:"description=How long DISCARDED dead letters are kept; forever if not given."`
 	// SkipArchive removes without a copy.
-	SkipArchive bool
+	SkipArchive bool `yaml:"no_archive" jsonschema:"description=Remove them without a copy in the archive."`
 	// Actor is the name in the audit log. Defaults to "retention".
-	Actor string
+	Actor string `yaml:"-"`
 }
 
 // Retain purges what the retention no longer keeps, and returns how many entries that was. Call it now and then, in any

@@ -33,9 +33,9 @@ type notifications struct {
 
 // makeNotifications makes the notifier, if the configuration names receivers.
 func (s *server) makeNotifications() error {
-	receivers, err := s.cfg.Notifications.NotificationReceivers()
-	if err != nil || len(receivers) == 0 {
-		return err
+	receivers := s.cfg.Notifications.Receivers
+	if len(receivers) == 0 {
+		return nil
 	}
 	rules, reveal, err := s.cfg.Redaction.Rules()
 	if err != nil {

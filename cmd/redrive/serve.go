@@ -134,7 +134,7 @@ func (a *app) checkServer(ctx context.Context) error {
 	over, cancel := context.WithCancel(ctx)
 	cancel()                         // the rules are checked, and not applied
 	notices := s.makeNotifications() //nolint:contextcheck // see assemble
-	return errors.Join(a.checkBrokers(), notices, s.makeHandler(), ended(over, s.Automate(over, rulesOf(s.cfg)...)))
+	return errors.Join(a.checkBrokers(), notices, s.makeHandler(), ended(over, s.Automate(over, s.cfg.Redrive.Rules...)))
 }
 
 func (s *server) makeCollector() error {
@@ -178,13 +178,13 @@ func (s *server) run(ctx context.Context) error {
 	if len(s.brokers) > 0 {
 		running.Go(func() error { return ended(ctx, s.Work(ctx)) })
 	}
-	if rules := rulesOf(s.cfg); len(rules) > 0 {
+	if rules := s.cfg.Redrive.Rules; len(rules) > 0 {
 		running.Go(func() error { return ended(ctx, s.Automate(ctx, rules...)) })
 	}
 	if s.notifications != nil {
 		running.Go(func() error { return s.notifications.run(ctx) })
 	}
-	if s.cfg.Retention != (config.Retention{}) {
+	if s.cfg.Retention != (dlq.Retention{}) {
 		running.Go(func() error {
 			s.retain(ctx)
 			return nil

@@ -21,7 +21,6 @@ import (
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
 	"github.com/redrive-go/redrive/dlq/dlqmetrics"
-	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/internal/config"
 	"github.com/redrive-go/redrive/internal/wait"
 )
@@ -71,21 +70,13 @@ func (s *server) makeHandler() error {
 		Manager: s.Manager, Runner: s.Runner, Prefix: c.Prefix, Auth: auth, Hosts: c.Hosts, Origins: c.Origins,
 		ReadOnly: c.ReadOnly, AuditReads: c.AuditReads, Login: login, PublicURL: c.PublicURL,
 		Redaction: rules, RevealTo: reveal, Health: s.health, Topology: s.topology, Depths: s.depths, Settings: settings,
-		Rules: rulesOf(s.cfg), Rate: s.cfg.Redrive.Rate, Retention: s.cfg.Retention.Retention(),
-		Limits: dlqhttp.Limits(c.Limits), Logger: s.logger, Metrics: metrics,
+		Rules: s.cfg.Redrive.Rules, Rate: s.cfg.Redrive.Rate, Retention: s.cfg.Retention,
+		Limits: c.Limits, Logger: s.logger, Metrics: metrics,
 	})
 	if err != nil {
 		return usagef("%v", err)
 	}
 	return nil
-}
-
-func rulesOf(cfg *config.Config) []redrive.Rule {
-	rules := make([]redrive.Rule, 0, len(cfg.Redrive.Rules))
-	for i := range cfg.Redrive.Rules {
-		rules = append(rules, cfg.Redrive.Rules[i].Rule())
-	}
-	return rules
 }
 
 // web is the HTTP server around the handler. The timeouts for bodies and responses are the handler's, because imports,
@@ -241,7 +232,7 @@ const retainEvery = time.Hour
 // retain purges what the retention no longer keeps, now and every hour, until ctx ends.
 func (s *server) retain(ctx context.Context) {
 	for {
-		n, err := s.Retain(ctx, s.cfg.Retention.Retention())
+		n, err := s.Retain(ctx, s.cfg.Retention)
 		switch {
 		case ctx.Err() != nil:
 			return

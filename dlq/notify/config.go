@@ -39,6 +39,15 @@ const (
 // Kinds are all kinds.
 var Kinds = []NoticeKind{NewCause, RegressedCause, RunStopped, RunAwaitsApproval, StoreDown}
 
+// Format is what is posted to a receiver.
+type Format string
+
+// The formats.
+const (
+	Webhook Format = "webhook"
+	Slack   Format = "slack"
+)
+
 // Config configures a [Notifier].
 type Config struct {
 	// Store has the dead letters, and records which notices were delivered. Required.
@@ -64,17 +73,17 @@ type Config struct {
 // Receiver is a recipient of notices.
 type Receiver struct {
 	// Name is required, unique, and must not change: the store records deliveries by it.
-	Name string
+	Name string `yaml:"name" jsonschema:"required,description=Name of the receiver\\, by which the store remembers what it was sent."`
 	// URL is posted to: https, or http on this machine. Required.
-	URL string
-	// Slack posts the text in the format of Slack's incoming webhooks. Otherwise the notice is posted, signed with Secret,
-	// which is then required.
-	Slack  bool
-	Secret string
+	URL string `yaml:"url" jsonschema:"required,description=https\\, or http on this machine. A Slack URL is a secret."`
+	// Format is Webhook by default: the notice is posted, signed with Secret, which is then required. Slack posts the text
+	// in the format of Slack's incoming webhooks.
+	Format Format `yaml:"format" jsonschema:"enum=webhook,enum=slack,description=webhook (default)\\, signed JSON\\, or slack."`
+	Secret string `yaml:"secret" jsonschema:"description=Key that signs webhooks; required for them."`
 	// On are the kinds to send. Defaults to all [Kinds].
-	On []NoticeKind
+	On []NoticeKind `yaml:"on" jsonschema:"description=What to send: new_cause\\, regressed_cause\\, run_stopped\\, run_awaits_approval\\, store_down; all if not given."`
 	// PerHour is the maximum number of notices per hour; more wait for the next one. Defaults to 30.
-	PerHour int
+	PerHour int `yaml:"per_hour" jsonschema:"minimum=1,description=Most notifications an hour; 30 if not given."`
 }
 
 const (
@@ -150,10 +159,13 @@ func (r *Receiver) Validate() error {
 		bad("%w", err)
 	}
 	switch _, err := key(r.Secret); {
-	case !r.Slack && r.Secret == "":
+	case r.Format != Slack && r.Secret == "":
 		bad("a secret is required to sign the webhook")
 	case err != nil:
 		bad("the secret is not base64 after whsec_")
+	}
+	if r.Format != "" && r.Format != Webhook && r.Format != Slack {
+		bad("format %q: webhook or slack", r.Format)
 	}
 	for _, kind := range r.On {
 		if !slices.Contains(Kinds, kind) {

@@ -216,7 +216,7 @@ const responseBytes = 4096
 
 // post sends a notice to its receiver.
 func (n *Notifier) post(ctx context.Context, to *Receiver, notice *wire.Notice, body []byte) error {
-	if to.Slack {
+	if to.Format == Slack {
 		var err error
 		if body, err = json.Marshal(map[string]string{"text": slackText(notice)}); err != nil {
 			return fmt.Errorf("notify: %w", err)
@@ -228,7 +228,7 @@ func (n *Notifier) post(ctx context.Context, to *Receiver, notice *wire.Notice, 
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "redrive")
-	if !to.Slack {
+	if to.Format != Slack {
 		secret, err := key(to.Secret)
 		if err != nil {
 			return fmt.Errorf("notify: receiver %q: secret: %w", to.Name, err)

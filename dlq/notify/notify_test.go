@@ -390,7 +390,7 @@ func TestNotifier_SendsOnlyWhatViewersSee(t *testing.T) {
 	require.NoError(t, err)
 	serve(t, notify.Config{
 		Store: letters.Store(), Redaction: rules, PublicURL: "https://ops.example",
-		Receivers: []notify.Receiver{ops.hook("ops"), {Name: "chat", URL: slack.URL + "/services/T0/B0/key", Slack: true}},
+		Receivers: []notify.Receiver{ops.hook("ops"), {Name: "chat", URL: slack.URL + "/services/T0/B0/key", Format: notify.Slack}},
 	}, letters)
 	begun(t, letters, 2)
 	fingerprint := die(t, letters, "<!channel> no account of ana@example", time.Now())
@@ -507,19 +507,19 @@ func TestReceiver_Validate(t *testing.T) {
 		"https://u:s3cret@hooks.example": false, "http://127.0.0.1.evil.example/s3cret": false,
 		"https://hooks.example/%zz s3cret": false, "": false,
 	} {
-		err := (&notify.Receiver{Name: "ops", URL: url, Slack: true}).Validate()
+		err := (&notify.Receiver{Name: "ops", URL: url, Format: notify.Slack}).Validate()
 		require.Equal(t, fine, err == nil, "%s: %v", url, err)
 		if err != nil {
 			require.NotContains(t, err.Error(), "s3cret")
 		}
 	}
 	for _, r := range []notify.Receiver{
-		{URL: "https://a.example", Slack: true},
+		{URL: "https://a.example", Format: notify.Slack},
 		{Name: "a", URL: "https://a.example"},
 		{Name: "a", URL: "https://a.example", Secret: "whsec_%"},
-		{Name: "a", URL: "https://a.example", Slack: true, On: []notify.NoticeKind{"x"}},
-		{Name: "a", URL: "https://a.example", Slack: true, PerHour: -1},
-		{Name: strings.Repeat("a", 101), URL: "https://a.example", Slack: true},
+		{Name: "a", URL: "https://a.example", Format: notify.Slack, On: []notify.NoticeKind{"x"}},
+		{Name: "a", URL: "https://a.example", Format: notify.Slack, PerHour: -1},
+		{Name: strings.Repeat("a", 101), URL: "https://a.example", Format: notify.Slack},
 	} {
 		require.Error(t, r.Validate(), "%+v", r)
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/redrive"
-	"github.com/redrive-go/redrive/envelope"
 )
 
 // Config is the file.
@@ -27,7 +26,7 @@ type Config struct {
 	Redrive   Redrive           `yaml:"redrive"   jsonschema:"description=Defaults of redrives."`
 	Server    Server            `yaml:"server"    jsonschema:"description=The HTTP server of redrive serve."`
 	Redaction Redaction         `yaml:"redaction" jsonschema:"description=What is hidden from people without permission."`
-	Retention Retention         `yaml:"retention" jsonschema:"description=How long closed dead letters are kept while redrive serve runs."`
+	Retention dlq.Retention     `yaml:"retention" jsonschema:"description=How long closed dead letters are kept while redrive serve runs."`
 	Metrics   Metrics           `yaml:"metrics"   jsonschema:"description=Metrics for Prometheus at /metrics of redrive serve."`
 	Log       Log               `yaml:"log"       jsonschema:"description=What is logged\\, and in which format."`
 
@@ -100,37 +99,11 @@ type Redrive struct {
 	Rate           float64       `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 0 sets no limit."`
 	OutcomeTimeout time.Duration `yaml:"outcome_timeout" jsonschema:"description=How long to wait for the consumer's report of a redriven message; 1h if not given."`
 	// PublishTimeout is for a batch of a run, too.
-	PublishTimeout time.Duration `yaml:"publish_timeout" jsonschema:"description=How long a broker may take to confirm; 30s if not given. After twice that time another process sends again what a dead one was sending\\, unless its outcome is known."`
-	RunLease       time.Duration `yaml:"run_lease" jsonschema:"description=How long a run stays with a process that no longer answers; 30s if not given."`
-	ApprovalAbove  *int64        `yaml:"approval_above" jsonschema:"minimum=0,description=How many messages one person may redrive within approval_window without the approval of another; no limit if not given."`
-	ApprovalWindow time.Duration `yaml:"approval_window" jsonschema:"description=How long a redriven message counts towards approval_above; 24h if not given."`
-	Rules          []Rule        `yaml:"rules" jsonschema:"description=What redrive serve redrives automatically."`
-}
-
-// Rule is a redrive.Rule: at least one of Reason to Cause selects the dead letters.
-type Rule struct {
-	Name           string        `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
-	Reason         string        `yaml:"reason" jsonschema:"description=Why the messages died; reason to cause select the dead letters\\, and at least one of them is required.,enum=permanent,enum=exhausted,enum=malformed,enum=expired,enum=panic,enum=manual,enum=crash"`
-	ErrorClass     string        `yaml:"error_class" jsonschema:"description=Class of the last error."`
-	ErrorCode      string        `yaml:"error_code" jsonschema:"description=Code of the last error."`
-	Fingerprint    string        `yaml:"fingerprint" jsonschema:"description=Fingerprint of the cause."`
-	Handler        string        `yaml:"handler" jsonschema:"description=Handler in which the messages failed."`
-	Topic          string        `yaml:"topic" jsonschema:"description=Topic from which they came."`
-	Cause          string        `yaml:"cause" jsonschema:"description=Text that the error contains\\, its numbers and ids taken out."`
-	After          time.Duration `yaml:"after" jsonschema:"description=Pause between death and redrive\\, doubled by each redrive; 1m if not given."`
-	MaxAfter       time.Duration `yaml:"max_after" jsonschema:"description=Longest pause; 1h if not given."`
-	Redrives       int           `yaml:"redrives" jsonschema:"minimum=0,description=How often a message is redriven at most; 3 if not given."`
-	Rate           float64       `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 10 if not given."`
-	CloseOnPublish bool          `yaml:"close_on_publish" jsonschema:"description=Close the entry when the broker has confirmed the message\\, without waiting for its consumer."`
-}
-
-// Rule converts the rule to that of package redrive.
-func (r *Rule) Rule() redrive.Rule {
-	return redrive.Rule{
-		Name: r.Name, Reason: envelope.Reason(r.Reason), ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode,
-		Fingerprint: r.Fingerprint, Handler: r.Handler, Topic: r.Topic, CauseText: r.Cause, After: r.After,
-		MaxAfter: r.MaxAfter, Redrives: r.Redrives, Rate: r.Rate, CloseOnPublish: r.CloseOnPublish,
-	}
+	PublishTimeout time.Duration  `yaml:"publish_timeout" jsonschema:"description=How long a broker may take to confirm; 30s if not given. After twice that time another process sends again what a dead one was sending\\, unless its outcome is known."`
+	RunLease       time.Duration  `yaml:"run_lease" jsonschema:"description=How long a run stays with a process that no longer answers; 30s if not given."`
+	ApprovalAbove  *int64         `yaml:"approval_above" jsonschema:"minimum=0,description=How many messages one person may redrive within approval_window without the approval of another; no limit if not given."`
+	ApprovalWindow time.Duration  `yaml:"approval_window" jsonschema:"description=How long a redriven message counts towards approval_above; 24h if not given."`
+	Rules          []redrive.Rule `yaml:"rules" jsonschema:"description=What redrive serve redrives automatically."`
 }
 
 // checkRules reports what a rule lacks. The engine checks the rest when serve starts.
@@ -144,9 +117,9 @@ func (r *Redrive) checkRules() error {
 			f.add("redrive.rules[%d].name: required", i)
 		case names[rule.Name]:
 			f.add("redrive.rules[%d]: duplicate name %s", i, rule.Name)
-		case rule.Reason+rule.ErrorClass+rule.ErrorCode+rule.Fingerprint+rule.Handler+rule.Topic+rule.Cause == "":
+		case string(rule.Reason)+rule.ErrorClass+rule.ErrorCode+rule.Fingerprint+rule.Handler+rule.Topic+rule.CauseText == "":
 			f.add("redrive.rules[%d]: %s selects all: give a reason, an error_class, a cause or a topic", i, rule.Name)
-		case rule.Reason != "" && !slices.Contains(reasons(), rule.Reason):
+		case rule.Reason != "" && !slices.Contains(reasons(), string(rule.Reason)):
 			f.add("redrive.rules[%d].reason: %q: one of %s", i, rule.Reason, strings.Join(reasons(), ", "))
 		case rule.After < 0 || rule.MaxAfter < 0 || rule.Redrives < 0 || rule.Rate < 0:
 			f.add("redrive.rules[%d]: after, max_after, redrives and rate must not be negative", i)
@@ -232,10 +205,9 @@ func (c *Config) validate(store bool) error {
 	if c.Retention.Resolved < 0 || c.Retention.Discarded < 0 {
 		f.add("retention: must not be negative")
 	}
-	_, receivers := c.Notifications.NotificationReceivers()
 	_, _, redaction := c.Redaction.Rules()
 	_, level := c.Log.level()
-	f = append(f, receivers, c.Redrive.checkRules(), c.Server.validate(), redaction, level)
+	f = append(f, c.Notifications.validate(), c.Redrive.checkRules(), c.Server.validate(), redaction, level)
 	if c.Log.Format != "" && c.Log.Format != "text" && c.Log.Format != "json" {
 		f.add("log.format: %q: text or json", c.Log.Format)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	_ "github.com/redrive-go/redrive/brokers/all" // amqp, kafka, mem, postgres, ...
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/internal/config"
@@ -83,7 +84,7 @@ func TestParse(t *testing.T) {
 	require.InDelta(t, 2.5, c.Redrive.Rate, 0)
 	require.EqualValues(t, 100, *c.Redrive.ApprovalAbove)
 	require.Equal(t, redrive.Rule{Name: "outages", CauseText: "connection refused", After: 2 * time.Minute, Redrives: 5},
-		c.Redrive.Rules[0].Rule())
+		c.Redrive.Rules[0])
 }
 
 // Reading another service's queue declares nothing and takes its name literally; the services' naming stays in the
@@ -100,7 +101,7 @@ collector: {hold: 0}
 `))
 	require.NoError(t, err)
 	const day = 24 * time.Hour
-	require.Equal(t, config.Retention{Resolved: 90 * day, Discarded: 90 * day}, c.Retention)
+	require.Equal(t, dlq.Retention{Resolved: 90 * day, Discarded: 90 * day}, c.Retention)
 	require.Equal(t, []time.Duration{day, 2 * day, 30 * time.Second}, c.Brokers["a"].Delays)
 	require.Equal(t, 36*time.Hour, c.Brokers["a"].PublishTimeout)
 	require.Equal(t, 7*day, c.Redrive.ApprovalWindow)

@@ -22,16 +22,16 @@ import (
 
 // Server is where redrive serve listens and which callers it accepts.
 type Server struct {
-	Address    string   `yaml:"address" jsonschema:"description=host:port to listen on; 127.0.0.1:8321 if not given. Anything but loopback needs auth.,example=127.0.0.1:8321"`
-	PublicURL  string   `yaml:"public_url" jsonschema:"description=URL at which people reach the server.,example=https://redrive.example"`
-	Prefix     string   `yaml:"prefix" jsonschema:"description=Path below which everything is served; none if not given.,example=/ops"`
-	Hosts      []string `yaml:"hosts" jsonschema:"description=Host names at which the server answers; any\\, if there is auth and this is not given."`
-	Origins    []string `yaml:"origins" jsonschema:"description=Other origins from which browsers may make changes.,example=https://ops.example"`
-	ReadOnly   bool     `yaml:"read_only" jsonschema:"description=Refuse every change over HTTP."`
-	AuditReads bool     `yaml:"audit_reads" jsonschema:"description=Record in the audit log who looks at which message."`
-	TLS        TLS      `yaml:"tls" jsonschema:"description=Serve HTTPS."`
-	Auth       Auth     `yaml:"auth" jsonschema:"description=Who may use the server\\, and for what; without it only this machine may."`
-	Limits     Limits   `yaml:"limits" jsonschema:"description=Limits of what clients may ask for."`
+	Address    string         `yaml:"address" jsonschema:"description=host:port to listen on; 127.0.0.1:8321 if not given. Anything but loopback needs auth.,example=127.0.0.1:8321"`
+	PublicURL  string         `yaml:"public_url" jsonschema:"description=URL at which people reach the server.,example=https://redrive.example"`
+	Prefix     string         `yaml:"prefix" jsonschema:"description=Path below which everything is served; none if not given.,example=/ops"`
+	Hosts      []string       `yaml:"hosts" jsonschema:"description=Host names at which the server answers; any\\, if there is auth and this is not given."`
+	Origins    []string       `yaml:"origins" jsonschema:"description=Other origins from which browsers may make changes.,example=https://ops.example"`
+	ReadOnly   bool           `yaml:"read_only" jsonschema:"description=Refuse every change over HTTP."`
+	AuditReads bool           `yaml:"audit_reads" jsonschema:"description=Record in the audit log who looks at which message."`
+	TLS        TLS            `yaml:"tls" jsonschema:"description=Serve HTTPS."`
+	Auth       Auth           `yaml:"auth" jsonschema:"description=Who may use the server\\, and for what; without it only this machine may."`
+	Limits     dlqhttp.Limits `yaml:"limits" jsonschema:"description=Limits of what clients may ask for."`
 }
 
 // TLS names the files of a certificate.
@@ -73,34 +73,12 @@ type Proxy struct {
 	DefaultRole  string            `yaml:"default_role" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Role of people in neither; they are refused if not given."`
 }
 
-// Limits bound what a client may request.
-type Limits struct {
-	Body    int64         `yaml:"body" jsonschema:"minimum=0,description=Largest request body in bytes; 4 MiB if not given."`
-	Import  int64         `yaml:"import" jsonschema:"minimum=0,description=Largest import in bytes; 1 GiB if not given."`
-	Rate    float64       `yaml:"rate" jsonschema:"description=Requests a second of one client; 50 if not given; a negative number sets no limit."`
-	Burst   int           `yaml:"burst" jsonschema:"minimum=0,description=Requests of one client at once; 200 if not given."`
-	Streams int           `yaml:"streams" jsonschema:"minimum=0,description=Progress streams at once; 100 if not given."`
-	Timeout time.Duration `yaml:"timeout" jsonschema:"description=How long a request may take\\, except exports\\, imports and purges; 30s if not given."`
-}
-
 // Redaction configures what some roles do not see.
 type Redaction struct {
 	Paths    []string `yaml:"paths" jsonschema:"description=Places in JSON payloads that are hidden: $.card.number or $..iban."`
 	Headers  []string `yaml:"headers" jsonschema:"description=Headers whose values are hidden (and the fields of entries that are read from them); * matches any characters."`
 	Texts    []string `yaml:"texts" jsonschema:"description=Regular expressions whose matches are hidden in errors\\, traces\\, notes\\, headers and payloads."`
 	RevealTo string   `yaml:"reveal_to" jsonschema:"enum=viewer,enum=operator,enum=approver,enum=admin,description=Lowest role that sees hidden values; no role if not given."`
-}
-
-// Retention is how long closed dead letters are kept.
-type Retention struct {
-	Resolved  time.Duration `yaml:"resolved" jsonschema:"description=How long RESOLVED dead letters are kept: 90d is 90 days; forever if not given.,example=90d"`
-	Discarded time.Duration `yaml:"discarded" jsonschema:"description=How long DISCARDED dead letters are kept; forever if not given."`
-	NoArchive bool          `yaml:"no_archive" jsonschema:"description=Remove them without a copy in the archive."`
-}
-
-// Retention converts it to dlq's.
-func (r *Retention) Retention() dlq.Retention {
-	return dlq.Retention{Resolved: r.Resolved, Discarded: r.Discarded, SkipArchive: r.NoArchive}
 }
 
 // Authenticators makes the authenticators of Auth. The error lists every fault.
@@ -321,7 +299,7 @@ func (c *Config) Redacted() *Config {
 	}
 	out.Notifications.Receivers = slices.Clone(c.Notifications.Receivers)
 	for i := range out.Notifications.Receivers {
-		out.Notifications.Receivers[i].redact()
+		redactReceiver(&out.Notifications.Receivers[i])
 	}
 	out.Server.Auth.Tokens, out.Server.Auth.Users = slices.Clone(c.Server.Auth.Tokens), slices.Clone(c.Server.Auth.Users)
 	for i := range out.Server.Auth.Tokens {
