@@ -339,8 +339,8 @@ func (b *transport) waitsIn(waiting, topic, group string) bool {
 }
 
 // isForeign reports whether a waiting record is for another consumer. Naming schemes may let groups share a topic, and
-// names with dots may meet: messages of group eu of topic orders wait in orders.eu_retry.100 for a retry, those of topic
-// orders.eu for their first delivery. If the record's topic does not lead there, an operator has moved it to us.
+// names with dots may meet: messages of group eu of topic orders wait in orders.eu_retry.100 for a retry, those of
+// topic orders.eu for their first delivery. If the record's topic does not lead there, an operator has moved it to us.
 func (s *subscription) isForeign(r *kgo.Record) bool {
 	whose, ok := find(r.Headers, envelope.KeyConsumer)
 	foreign := ok && whose != s.q.Group

@@ -245,8 +245,8 @@ func TestOrder_KeysOfDeletedRetriesContinue(t *testing.T) {
 	receiveID(t, messages, "b2").Ack()
 }
 
-// The retry of a key went to another partition, where its owner handled it, if the retry topic had fewer partitions than
-// the topic: the key was held back until the next rebalance.
+// The retry of a key went to another partition, where its owner handled it, if the retry topic had fewer partitions
+// than the topic: the key was held back until the next rebalance.
 func TestOrder_RetryTopicWithFewerPartitions(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)

@@ -333,9 +333,10 @@ func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) e
 	t := b.t
 	ctx, cancel := context.WithTimeoutCause(ctx, t.cfg.PublishTimeout, t.overdue)
 	defer cancel()
+	headers := originHeaders(&envelope.Origin{Topic: topic, Consumer: group})
 	r := &kgo.Record{
 		Topic: t.retryName(topic, group, nowTier), Partition: anyPartition, Key: key,
-		Headers: append(originHeaders(&envelope.Origin{Topic: topic, Consumer: group}), header(headerControl, controlRelease)),
+		Headers: append(headers, header(headerControl, controlRelease)),
 	}
 	if err := errors.Join(t.store(ctx, []outgoing{{Record: r, source: topic, wait: nowTier}})...); err != nil {
 		return fmt.Errorf("kafka: release a key of group %s on topic %s: %w", group, topic, err)
