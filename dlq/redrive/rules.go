@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -61,6 +62,24 @@ const (
 	rulesInterval = 10 * time.Second
 )
 
+// ResolveRules returns rules with their defaults filled in. The error reports every fault, and wraps [dlq.ErrInvalid].
+func ResolveRules(rules []Rule) ([]Rule, error) {
+	var errs []error
+	rules = slices.Clone(rules) // do not change the caller's
+	names := map[string]bool{}
+	for i := range rules {
+		rule, err := rules[i].resolve()
+		if names[rule.Name] {
+			err = errors.Join(err, errors.New("there are two of this name"))
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("dlq: rule %d (%s): %w: %w", i+1, rule.Name, dlq.ErrInvalid, err))
+		}
+		rules[i], names[rule.Name] = rule, true
+	}
+	return rules, errors.Join(errs...)
+}
+
 // resolve fills in the defaults.
 func (r Rule) resolve() (Rule, error) {
 	r.After, r.MaxAfter = cmp.Or(r.After, ruleAfter), cmp.Or(r.MaxAfter, max(r.After, ruleMaxAfter))
@@ -72,19 +91,23 @@ func (r Rule) resolve() (Rule, error) {
 	}
 	if r.Reason == "" && r.ErrorClass == "" && r.ErrorCode == "" && r.Fingerprint == "" && r.Handler == "" &&
 		r.Topic == "" && r.CauseText == "" {
-		errs = append(errs, errors.New("it selects no entries: set at least one of its fields, such as Reason or Topic"))
+		errs = append(errs, errors.New("it selects no entries: set at least one field, such as the reason or the topic"))
 	}
 	if r.After < 0 || r.MaxAfter < r.After || r.Redrives < 1 || r.Redrives > maxRedrives || r.Rate < 0 {
 		errs = append(errs, fmt.Errorf("after %s to %s, %d redrives, rate %v: must be positive, in order, and at most %d "+
 			"redrives", r.After, r.MaxAfter, r.Redrives, r.Rate, maxRedrives))
 	}
-	if _, err := r.spec(nil).Resolve(); err != nil {
-		errs = append(errs, err)
+	if r.Reason != "" && !slices.Contains(reasons(), string(r.Reason)) {
+		errs = append(errs, fmt.Errorf("reason %q: one of %s", r.Reason, strings.Join(reasons(), ", ")))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return r, fmt.Errorf("dlq: rule %q: %w: %w", r.Name, dlq.ErrInvalid, err)
-	}
-	return r, nil
+	_, err := r.spec(nil).Resolve()
+	return r, errors.Join(append(errs, err)...)
+}
+
+// reasons are those that a filter knows.
+func reasons() []string {
+	field, _ := reflect.TypeFor[dlq.Filter]().FieldByName("Reason")
+	return strings.Split(field.Tag.Get("enum"), ",")
 }
 
 // after is how long an entry with this many redrives waits.
@@ -122,19 +145,8 @@ func (r *Rule) actor() string { return rulePrefix + r.Name }
 // of processes may have the same rules: an entry is redriven once. Nothing is automatic unless a program calls this.
 // The error wraps [dlq.ErrInvalid] for invalid rules.
 func (rn *Runner) Automate(ctx context.Context, rules ...Rule) error {
-	var errs []error
-	rules = slices.Clone(rules) // do not change the caller's
-	names := map[string]bool{}
-	for i := range rules {
-		var err error
-		rules[i], err = rules[i].resolve()
-		errs = append(errs, err)
-		if names[rules[i].Name] {
-			errs = append(errs, fmt.Errorf("dlq: rule %q: %w: there are two of this name", rules[i].Name, dlq.ErrInvalid))
-		}
-		names[rules[i].Name] = true
-	}
-	if err := errors.Join(errs...); err != nil {
+	rules, err := ResolveRules(rules)
+	if err != nil {
 		return err
 	}
 	for {

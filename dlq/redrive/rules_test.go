@@ -190,6 +190,7 @@ func TestRule_Refuses(t *testing.T) {
 		"two of a name": {{Name: "a", Handler: "x"}, {Name: "a", Handler: "y"}},
 		"negative":      {{Name: "a", Handler: "x", After: -1}},
 		"out of order":  {{Name: "a", Handler: "x", After: time.Hour, MaxAfter: time.Minute}},
+		"reason":        {{Name: "a", Reason: "bored"}},
 		"endless":       {{Name: "a", Handler: "x", Redrives: 1000}},
 		"share":         {{Name: "a", Handler: "x", Stop: redrive.StopCondition{Share: 2}}},
 	} {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -106,35 +104,6 @@ type Redrive struct {
 	Rules          []redrive.Rule `yaml:"rules" jsonschema:"description=What redrive serve redrives automatically."`
 }
 
-// checkRules reports what a rule lacks. The engine checks the rest when serve starts.
-func (r *Redrive) checkRules() error {
-	var f faults
-	names := map[string]bool{}
-	for i := range r.Rules {
-		rule := &r.Rules[i]
-		switch {
-		case rule.Name == "":
-			f.add("redrive.rules[%d].name: required", i)
-		case names[rule.Name]:
-			f.add("redrive.rules[%d]: duplicate name %s", i, rule.Name)
-		case string(rule.Reason)+rule.ErrorClass+rule.ErrorCode+rule.Fingerprint+rule.Handler+rule.Topic+rule.CauseText == "":
-			f.add("redrive.rules[%d]: %s selects all: give a reason, an error_class, a cause or a topic", i, rule.Name)
-		case rule.Reason != "" && !slices.Contains(reasons(), string(rule.Reason)):
-			f.add("redrive.rules[%d].reason: %q: one of %s", i, rule.Reason, strings.Join(reasons(), ", "))
-		case rule.After < 0 || rule.MaxAfter < 0 || rule.Redrives < 0 || rule.Rate < 0:
-			f.add("redrive.rules[%d]: after, max_after, redrives and rate must not be negative", i)
-		}
-		names[rule.Name] = true
-	}
-	return errors.Join(f...)
-}
-
-// reasons are those that a filter knows.
-func reasons() []string {
-	field, _ := reflect.TypeFor[dlq.Filter]().FieldByName("Reason")
-	return strings.Split(field.Tag.Get("enum"), ",")
-}
-
 // Log configures logging.
 type Log struct {
 	Level  string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error,description=Lowest level that is logged; info if not given."`
@@ -207,7 +176,7 @@ func (c *Config) validate(store bool) error {
 	}
 	_, _, redaction := c.Redaction.Rules()
 	_, level := c.Log.level()
-	f = append(f, c.Notifications.validate(), c.Redrive.checkRules(), c.Server.validate(), redaction, level)
+	f = append(f, c.Notifications.validate(), c.Server.validate(), redaction, level)
 	if c.Log.Format != "" && c.Log.Format != "text" && c.Log.Format != "json" {
 		f.add("log.format: %q: text or json", c.Log.Format)
 	}
@@ -255,7 +224,10 @@ func (c *Config) validateCollector(f *faults) {
 }
 
 func (c *Config) validateRedrive(f *faults) {
-	r := c.Redrive
+	r := &c.Redrive
+	if _, err := redrive.ResolveRules(r.Rules); err != nil {
+		f.add("redrive.rules: %w", err)
+	}
 	if r.PublishTimeout < 0 || r.RunLease < 0 {
 		f.add("redrive.publish_timeout %s, redrive.run_lease %s: must not be negative", r.PublishTimeout, r.RunLease)
 	}

@@ -160,17 +160,21 @@ func TestParse_Faults(t *testing.T) {
 		"negative":       {"store: {url: x.db}\nredrive: {rate: -1}", "must not be negative"},
 		"rule without name": {
 			"store: {url: x.db}\nredrive: {rules: [{cause: refused}]}",
-			"redrive.rules[0].name: required",
+			"a rule needs a name",
 		},
-		"rule for everything": {"store: {url: x.db}\nredrive: {rules: [{name: all}]}", "all selects all"},
+		"rule for everything": {"store: {url: x.db}\nredrive: {rules: [{name: all}]}", "(all): invalid request: it selects no entries"},
 		"rule twice": {
 			"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t}, {name: a, topic: t}]}",
-			"duplicate name a",
+			"two of this name",
 		},
 		"lease negative": {"store: {url: x.db}\nredrive: {run_lease: -1s}", "must not be negative"},
+		"rule with a reason that no message has": {
+			"store: {url: x.db}\nredrive: {rules: [{name: a, reason: bored}]}",
+			`reason "bored": one of permanent`,
+		},
 		"rule negative": {
 			"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t, after: -1s}]}",
-			"must not be negative",
+			"must be positive",
 		},
 		"open to the world": {"store: {url: x.db}\nserver: {address: '0.0.0.0:8321'}", "configure server.auth"},
 		"every interface":   {"store: {url: x.db}\nserver: {address: ':8321'}", "configure server.auth"},
