@@ -87,21 +87,13 @@ func (a *app) tokenListCommand() *cobra.Command {
 
 // tokenView is a token in the output for programs.
 type tokenView struct {
-	Name      string    `json:"name"`
-	Role      string    `json:"role"`
-	State     string    `json:"state"`
-	CreatedAt time.Time `json:"created_at"`
-	CreatedBy string    `json:"created_by"`
-	ExpiresAt time.Time `json:"expires_at,omitzero"`
-	UsedAt    time.Time `json:"used_at,omitzero"`
-	RevokedBy string    `json:"revoked_by,omitempty"`
+	driver.Token
+
+	State string `json:"state"`
 }
 
 func tokenOf(t *driver.Token, now time.Time) tokenView {
-	v := tokenView{
-		Name: t.Name, Role: t.Role, State: "valid", CreatedAt: t.CreatedAt, CreatedBy: t.CreatedBy, ExpiresAt: t.ExpiresAt,
-		UsedAt: t.UsedAt, RevokedBy: t.RevokedBy,
-	}
+	v := tokenView{*t, "valid"}
 	switch {
 	case !t.RevokedAt.IsZero():
 		v.State = "revoked"

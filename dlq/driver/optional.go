@@ -201,14 +201,16 @@ const (
 // Token is a bearer token of an HTTP server, without the token itself.
 type Token struct {
 	// Name appears in the audit log, Role is what its owner may do. All three are required.
-	Name, Role, Digest string
+	Name   string `json:"name"`
+	Role   string `json:"role"`
+	Digest string `json:"-"`
 	// CreatedAt and CreatedBy are required. A zero ExpiresAt means never; zero UsedAt and RevokedAt mean not yet.
-	CreatedAt time.Time
-	CreatedBy string
-	ExpiresAt time.Time
-	UsedAt    time.Time
-	RevokedAt time.Time
-	RevokedBy string
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	UsedAt    time.Time `json:"used_at,omitzero"`
+	RevokedAt time.Time `json:"revoked_at,omitzero"`
+	RevokedBy string    `json:"revoked_by,omitempty"`
 }
 
 // Valid reports whether the token can be used at a time.
