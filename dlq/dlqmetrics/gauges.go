@@ -123,9 +123,7 @@ func (m *Metrics) collectStore(ch chan<- prometheus.Metric) {
 	if len(byTopic) > m.cfg.MaxTopics {
 		rest := wire.NamedCounts{Name: Other}
 		for _, n := range byTopic[m.cfg.MaxTopics:] {
-			for _, status := range wire.Statuses() {
-				rest.Counts.Add(status, n.Counts.Of(status))
-			}
+			rest.Counts = rest.Counts.Plus(n.Counts)
 		}
 		byTopic = append(byTopic[:m.cfg.MaxTopics:m.cfg.MaxTopics], rest)
 	}

@@ -160,10 +160,8 @@ func (w *world) TestPaging() {
 }
 
 func reversed(list []int64) []int64 {
-	turned := make([]int64, len(list))
-	for i, id := range list {
-		turned[len(list)-1-i] = id
-	}
+	turned := slices.Clone(list)
+	slices.Reverse(turned)
 	return turned
 }
 
