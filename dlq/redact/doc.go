@@ -12,5 +12,6 @@
 // depth. Selected values are replaced by the text "[redacted]", whatever their type; the bytes around them are not
 // changed. With paths, a payload that is not JSON is hidden as a whole, because its content is unknown.
 //
-// Error messages, stack traces, notes and header values are free text, to which Texts apply and paths do not.
+// Error messages, stack traces, notes and header values are free text, to which Texts apply and paths do not. The error
+// of a run's jq expression quotes the payload, so with paths or texts it is hidden as a whole.
 package redact

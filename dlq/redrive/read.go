@@ -8,6 +8,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/internal/guarded"
 	"github.com/redrive-go/redrive/dlq/internal/text"
 	"github.com/redrive-go/redrive/dlq/payload"
+	"github.com/redrive-go/redrive/dlq/wire"
 )
 
 // readItem is a waiting item, and its body after the run's jq expression if that changed something.
@@ -97,7 +98,7 @@ func (d *runDriver) fill(ctx context.Context, r *readItems, run string, after in
 		} else if ctx.Err() == nil {
 			r.skipped = append(r.skipped, Refusal{
 				EntryID: item.EntryID,
-				Detail:  "not edited: " + text.Clean(err.Error(), text.MaxName),
+				Detail:  wire.NotEdited + text.Clean(err.Error(), text.MaxName),
 			})
 		}
 	}

@@ -192,6 +192,10 @@ type RunItem struct {
 	SettledAt    time.Time `json:"settled_at,omitzero"`
 }
 
+// NotEdited begins the detail of an item that was skipped because the run's jq expression failed. The error follows and
+// may quote the payload.
+const NotEdited = "not edited: "
+
 // ItemList is a page of a run's entries, by their id.
 type ItemList struct {
 	Items []RunItem `json:"items" nullable:"false"`

@@ -1,6 +1,7 @@
 package visible_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
@@ -59,6 +61,41 @@ func TestEdit(t *testing.T) {
 	}
 	require.NoError(t, v.Edit(&dlq.Edit{SetHeaders: map[string]string{"tenant": "b"}}, body))
 	require.NoError(t, v.Edit(&dlq.Edit{Payload: []byte(`{"total":2}`)}, &dlq.Body{Payload: []byte(`{"total":1}`)}))
+}
+
+// The error of a jq expression quotes the payload, also the beginning of a value, which no pattern matches: a hidden
+// value is neither in the detail of the skipped entry nor in a preview or a review.
+func TestHiddenValues_FailedEdits(t *testing.T) {
+	t.Parallel()
+	body := &dlq.Body{Payload: []byte(`{"card":{"number":"4111222233334444"}}`)}
+	_, err := payload.Edit(t.Context(), &payload.InProcess{}, ".card.number.x = 1", body)
+	require.ErrorContains(t, err, `"411122 ...`)
+	paths, errPaths := redact.New(redact.Config{Paths: []string{"$.card.number"}})
+	texts, errTexts := redact.New(redact.Config{Texts: []string{`\d{16}`}})
+	headers, errHeaders := redact.New(redact.Config{Headers: []string{"authorization"}})
+	require.NoError(t, errors.Join(errPaths, errTexts, errHeaders))
+	samples := []redrive.Sample{{Entry: dlq.Entry{Body: body}, Problem: err.Error()}}
+	items := []redrive.Item{
+		{RunItem: wire.RunItem{State: wire.ItemSkipped, Detail: wire.NotEdited + err.Error()}},
+		{RunItem: wire.RunItem{State: wire.ItemFailed, Detail: "timeout"}},
+	}
+	for name, test := range map[string]struct {
+		rules *redact.Rules
+		shown string
+	}{
+		"paths":   {paths, redact.Mask},
+		"texts":   {texts, redact.Mask},
+		"headers": {headers, err.Error()},
+		"nothing": {nil, err.Error()},
+	} {
+		v := visible.New(test.rules, "admin", nil)
+		shown := v.Items(items)
+		require.Equal(t, []string{wire.NotEdited + test.shown, "timeout"}, []string{shown[0].Detail, shown[1].Detail}, name)
+		preview := v.Preview(&redrive.Preview{Sample: samples})
+		require.Equal(t, test.shown, preview.Sample[0].Problem, name)
+		review := v.Review(&redrive.Review{Run: &redrive.Run{}, Sample: samples}, time.Time{})
+		require.Equal(t, test.shown, review.Sample[0].Problem, name)
+	}
 }
 
 // How many hidden values there are changes nothing: what looks the same is one row, found, counted and sorted as one.
