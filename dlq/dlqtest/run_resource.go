@@ -2,6 +2,7 @@ package dlqtest
 
 import (
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -300,5 +301,21 @@ func (w *world) TestRunEndedWithClaims() {
 		})
 		require.Equal(w, dlq.Resolved, w.get(list[0]).Status)
 		require.Equal(w, redrive.Counts{Waiting: 3}, w.settled(id, at.Add(4*time.Minute)))
+	}
+}
+
+// A run that kills every process which drives it reaches the limit of lost ones, also with progress between two losses.
+func (w *world) TestRunAbandoned() {
+	list := w.putMany(0, 3)
+	r := w.newRun(redrive.Spec{ID: "run-1"}, 10)
+	must(w.LeaseRun(w.Context(), r.ID, holder, noon, 0))(w)
+	for n, lost := range []int{0, 1, 1, 2, 3} {
+		step := stepOf(r.ID, noon.Add(time.Duration(n)*time.Minute))
+		step.Holder, step.Lease = strconv.Itoa(n), time.Minute
+		require.Equal(w, lost, must(w.LeaseRun(w.Context(), r.ID, step.Holder, step.At, step.Lease))(w).Abandoned)
+		if n == 1 {
+			step.Skipped = []redrive.Refusal{{EntryID: list[0]}}
+			w.mustStep(step)
+		}
 	}
 }

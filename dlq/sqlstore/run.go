@@ -169,11 +169,11 @@ func (s *Store) LeaseRun(ctx context.Context, id, holder string, at time.Time, l
 		if err != nil {
 			return nil, err
 		}
-		abandoned := run.Abandoned
+		before := run.Run
 		if err := run.Lease(holder, at, lease); err != nil {
 			return nil, err
 		}
-		if run.Abandoned != abandoned {
+		if run.Abandoned != before.Abandoned || run.AbandonedAt != before.AbandonedAt {
 			document, err := encodeRun(&run.Run)
 			if err != nil {
 				return nil, err
