@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -66,7 +65,7 @@ func (s *Store) purgeMonths(ctx context.Context, d postgres, p dlq.Purge) (int, 
 		}
 		total += n
 	}
-	return total, s.sweepKeys(ctx)
+	return total, nil
 }
 
 // dropMonth drops one month, unless too many of its entries stay. While the entries are counted and copied, only
@@ -99,6 +98,9 @@ func (s *Store) dropMonth(ctx context.Context, tx *sql.Tx, month string, p dlq.P
 		}
 	}
 	statements := []string{
+		// Also keys that were left behind earlier, whose month was dropped without them: they would prevent a restore.
+		fmt.Sprintf("DELETE FROM dlq_keys k WHERE k.entry_id < %d AND NOT EXISTS (SELECT 1 FROM dlq_entries e"+
+			" WHERE e.id = k.entry_id AND e.id < %d AND NOT (e.id >= %d AND %s))", to, to, from, purgedBy("e", p)),
 		"LOCK TABLE ONLY dlq_entries, ONLY dlq_bodies, dlq_entries_" + otherMonth + ", dlq_bodies_" + otherMonth +
 			" IN ACCESS EXCLUSIVE MODE",
 		"ALTER TABLE dlq_entries DETACH PARTITION " + entries,
@@ -165,42 +167,6 @@ func statusList(statuses []dlq.Status) string {
 }
 
 func timeLiteral(at time.Time) string { return "'" + at.UTC().Format(time.RFC3339Nano) + "'" }
-
-// sweepSize is how many keys are looked at in one transaction.
-const sweepSize = 10_000
-
-// sweepKeys removes the keys of entries whose partitions were dropped: those before the oldest partition. Until then a
-// key without an entry blocks nothing: a letter with the same key replaces it.
-func (s *Store) sweepKeys(ctx context.Context) error {
-	left, err := months(ctx, s.write, time.Now().AddDate(100, 0, 0))
-	if err != nil || len(left) == 0 || left[0] == beforeMonth {
-		return err
-	}
-	oldest, err := strconv.Atoi(left[0])
-	if err != nil {
-		return err
-	}
-	from, end := int64(math.MinInt64), int64(oldest)*idsPerMonth
-	for from < end {
-		to := end
-		err := s.write.QueryRowContext(ctx, "SELECT entry_id FROM dlq_keys WHERE entry_id >= $1 AND entry_id < $2 ORDER BY "+
-			"entry_id OFFSET $3 LIMIT 1",
-			from, end, sweepSize).Scan(&to)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return err
-		}
-		err = durably(ctx, PostgreSQL, s.write, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "DELETE FROM dlq_keys k WHERE k.entry_id >= $1 AND k.entry_id < $2"+
-				" AND NOT EXISTS (SELECT 1 FROM dlq_entries e WHERE e.id = k.entry_id)", from, to)
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("keys: %w", err)
-		}
-		from = to
-	}
-	return nil
-}
 
 // keepsMany reports whether two index ranges already show that too many entries of a month stay. Retention looks at
 // each month many times before it is old enough, and should not read all of it each time. If it returns false, the

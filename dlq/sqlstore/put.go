@@ -238,8 +238,8 @@ var errRemoved = errors.New("an entry was removed while its message died again: 
 // removed reports whether a transaction ended with errRemoved.
 func removed(err error) bool { return errors.Is(err, errRemoved) }
 
-// replaceSwept stores letters whose keys exist without an entry: a month that was just dropped leaves its keys behind
-// until they are swept. It does so once per transaction.
+// replaceSwept stores letters whose keys existed without an entry: their month was dropped just now, or by a version
+// that left keys behind. It does so once per transaction.
 func (p *putting) replaceSwept(ctx context.Context, letters []letterRow, again []int) error {
 	table, id := p.store.dialect.keys()
 	if p.swept || table == "dlq_entries" {

@@ -13,9 +13,9 @@ import (
 )
 
 // BenchmarkPostgres_DropMonth removes a partition of closed rows, with its keys, compared with a DELETE of as many rows
-// from C's original table. It runs once, because the rows are deleted then. Neither archives. "drop-ms" excludes the
-// keys, which are deleted in small transactions afterwards, and "vacuum-ms" is the time to reclaim the space of the
-// deleted rows, which dropping a partition does at once.
+// from C's original table. It runs once, because the rows are deleted then. Neither archives. "drop-ms" is the time
+// until the partition is gone, and "vacuum-ms" the time to reclaim the space of the deleted rows, which dropping a
+// partition does at once.
 func BenchmarkPostgres_DropMonth(b *testing.B) {
 	url := services.Postgres(b, services.PostgresConfig{Durable: true, Settings: map[string]string{
 		"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min", "autovacuum": "off",

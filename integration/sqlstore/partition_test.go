@@ -346,6 +346,51 @@ func TestPartition_KeptMonthIsNotRead(t *testing.T) { // not parallel: one test 
 	require.Contains(t, strings.Join(made, "\n"), "date_part")
 }
 
+// A month is dropped although an older partition stays. Its keys go with it, and those that an earlier drop left
+// behind: its entries can be restored and imported, and only existing entries have keys.
+func TestPartition_DroppedBehindAKeptOne(t *testing.T) {
+	t.Parallel()
+	url := servers["PostgreSQL"](t)
+	old := openStore(t, url)
+	oldLetters(t, old, 20)
+	for n := 100; n < 110; n++ {
+		_, err := old.Put(t.Context(), letter(n, time.Now().AddDate(0, 0, -200)))
+		require.NoError(t, err)
+	}
+	require.NoError(t, old.Close())
+	s, db := openStore(t, with(url, byMonth)), openDB(t, url)
+	defer s.Close()
+	_, err := db.ExecContext(t.Context(), "INSERT INTO dlq_keys (entry_id, dedup_key, event_id) "+
+		"VALUES (-1, 'left behind', '')")
+	require.NoError(t, err)
+	at := time.Now()
+	var closed []int64
+	for n := range 20 {
+		receipts, err := s.Put(t.Context(), letter(1000+n, at))
+		require.NoError(t, err)
+		closed = append(closed, receipts[0].ID)
+	}
+	_, err = s.Change(t.Context(), driver.Change{Action: driver.ActionResolve, IDs: closed, Actor: "ana", At: at})
+	require.NoError(t, err)
+	exported, err := s.Get(t.Context(), closed[0])
+	require.NoError(t, err)
+	purge := dlq.Purge{ClosedBefore: at.Add(time.Minute), At: firstOf(at).AddDate(0, 1, 0), Actor: "cron"}
+	n, err := s.PurgeMonths(t.Context(), purge)
+	require.NoError(t, err)
+	require.Equal(t, len(closed), n)
+	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_entries_before"), 30)
+	require.Len(t, rowsOf(t, db, "SELECT 1 FROM dlq_keys"), 30)
+	back, err := s.Unarchive(t.Context(), dlq.By{Actor: "ana"}, at, closed[1:]...)
+	require.NoError(t, err)
+	require.Equal(t, closed[1:], back)
+	receipts, err := s.Import(t.Context(), dlq.By{Actor: "ana"}, at, driver.Exported{
+		Entry: *exported, Bodies: []driver.Body{*exported.Body},
+	})
+	require.NoError(t, err)
+	require.Equal(t, driver.Stored, receipts[0].Result)
+	requireCounted(t, s)
+}
+
 // A key whose entry was dropped with its month does not block a new letter before it is removed, alone and among
 // others.
 func TestPartition_KeyWithoutEntry(t *testing.T) {
