@@ -134,6 +134,21 @@ func TestHeadersAndTexts(t *testing.T) {
 	require.Nil(t, r.Headers(nil))
 }
 
+// A star matches any characters of a name, slashes too.
+func TestHeaders_Patterns(t *testing.T) {
+	t.Parallel()
+	for pattern, hidden := range map[string]string{
+		"acme.io/*": "Acme.io/token", "*/token": "acme.io/v1/token", "acme.*": "acme.io/token", "*": "a/b", "a/b": "A/B",
+		"a/[bc]?": "a/c/", `a\*/*`: "a*/b",
+	} {
+		r := rules(t, redact.Config{Headers: []string{pattern}})
+		require.Equal(t, redact.Mask, r.Header(hidden, "s"), pattern)
+		if pattern != "*" {
+			require.Equal(t, "s", r.Header("acme-io", "s"), pattern)
+		}
+	}
+}
+
 // Patterns apply to decoded text: escapes of JSON, numbers, names of members, other encodings.
 func TestPayload_PatternsMatchDecodedText(t *testing.T) {
 	t.Parallel()

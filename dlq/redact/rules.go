@@ -57,7 +57,7 @@ func New(cfg Config) (*Rules, error) {
 		if _, err := path.Match(name, ""); err != nil || name == "" {
 			errs = append(errs, fmt.Errorf("header %q: expected a name, in which * matches any characters", name))
 		}
-		r.headers = append(r.headers, strings.ToLower(name))
+		r.headers = append(r.headers, headerName(name))
 	}
 	for _, text := range cfg.Texts {
 		pattern, err := regexp.Compile(text)
@@ -185,12 +185,15 @@ func (r *Rules) hides(header string) bool {
 	if r == nil {
 		return false
 	}
-	header = strings.ToLower(header)
+	header = headerName(header)
 	return slices.ContainsFunc(r.headers, func(pattern string) bool {
-		matched, err := path.Match(pattern, strings.ReplaceAll(header, "/", "_"))
+		matched, err := path.Match(pattern, header)
 		return err == nil && matched || pattern == header
 	})
 }
+
+// headerName is a header's name, or a pattern of names, as they are compared: path.Match treats slashes separately.
+func headerName(name string) string { return strings.ReplaceAll(strings.ToLower(name), "/", "_") }
 
 // Headers is a copy of the visible headers. Nil stays nil.
 func (r *Rules) Headers(headers map[string]string) map[string]string {
