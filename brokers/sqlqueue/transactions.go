@@ -29,7 +29,8 @@ var ErrNoDelivery = errors.New("the context belongs to no delivery of a SQL queu
 //		})
 //	}
 //
-// If another worker has taken over the message, it fails with [ErrLeaseLost], and the transaction is rolled back.
+// The transaction is READ COMMITTED, except on SQLite. If another worker has taken over the message, it fails with
+// [ErrLeaseLost] and is rolled back.
 func InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	d, ok := ctx.Value(deliveryKey{}).(*delivery)
 	if !ok {
@@ -51,7 +52,8 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 			t.leases.drop(d)
 		}
 	}()
-	err = sqldb.InTx(ctx, t.db, nil, func(tx *sql.Tx) error {
+	// A snapshot would not show the lease's renewals.
+	err = sqldb.InTx(ctx, t.db, t.store.name.ReadCommitted(), func(tx *sql.Tx) error {
 		if err := fn(tx); err != nil {
 			return err
 		}

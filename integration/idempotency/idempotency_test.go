@@ -131,6 +131,41 @@ func TestStore_Conformance(t *testing.T) {
 	}
 }
 
+// A handler's transaction may outlive a renewal of its claim, which changes the row that the transaction updates last.
+// With a snapshot of its beginning the update failed, in every attempt.
+func TestInTx_OutlivesARenewal(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]func(t *testing.T) string{
+		"PostgreSQL": func(t *testing.T) string {
+			t.Helper()
+			return with(postgres(t), "default_transaction_isolation=repeatable%20read")
+		},
+		// the default since 11.6.2
+		"MariaDB": func(t *testing.T) string { t.Helper(); return with(mariaDB(t), "innodb_snapshot_isolation=1") },
+		"MySQL":   mySQL,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := openDatabase(t, url(t))
+			guard, err := idempotency.New(idempotency.Config{Store: d.store, Consumer: "billing", Lease: 2 * time.Second})
+			require.NoError(t, err)
+			_, err = guard.Middleware(func(m *message.Message) ([]*message.Message, error) {
+				return nil, d.store.InTx(m.Context(), func(tx *sql.Tx) error {
+					const ends = "SELECT until FROM redrive_processed"
+					var began, at int
+					err := tx.QueryRowContext(t.Context(), ends).Scan(&began) // takes the snapshot
+					await.True(t, func() bool {
+						require.NoError(t, d.db.QueryRowContext(t.Context(), ends).Scan(&at))
+						return at > began
+					})
+					return err
+				})
+			})(message.NewMessage("o", nil))
+			require.NoError(t, err)
+		})
+	}
+}
+
 // Every message is published twice, fails at first, is handled by eight concurrent workers, and is redelivered after
 // its handler succeeded, as if the process had died before the ack. Its effect, in the handler's transaction, happens
 // once.

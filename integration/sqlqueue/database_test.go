@@ -135,6 +135,36 @@ func TestInTx_EffectHappensOnce(t *testing.T) {
 	})
 }
 
+// A handler's transaction may outlive a renewal of the lease, which changes the row that the transaction deletes last.
+// With a snapshot of its beginning the ack failed, in every delivery.
+func TestInTx_OutlivesARenewal(t *testing.T) {
+	t.Parallel()
+	for name, params := range map[string]string{
+		"PostgreSQL": "default_transaction_isolation=repeatable%20read",
+		"MariaDB":    "innodb_snapshot_isolation=1", // the default since 11.6.2
+		"MySQL":      "transaction_isolation=%27REPEATABLE-READ%27",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := servers[name](t)
+			db, queue := openDB(t, url), openQueue(t, with(url, "x-lease=2s&"+params))
+			messages, err := queue.Subscriber().Subscribe(t.Context(), "orders")
+			require.NoError(t, err)
+			require.NoError(t, queue.Publisher().Publish("orders", message.NewMessage("o", payload)))
+			m := receive(t, messages)
+			require.NoError(t, sqlqueue.InTx(m.Context(), func(tx *sql.Tx) error {
+				ends := "SELECT visible_at FROM redrive_queue_messages"
+				var at int
+				err := tx.QueryRowContext(t.Context(), ends).Scan(&at) // takes the snapshot
+				await.True(t, func() bool { return count(t, db, ends) > at })
+				return err
+			}))
+			m.Ack()
+			require.Zero(t, count(t, db, "SELECT count(*) FROM redrive_queue_messages"))
+		})
+	}
+}
+
 // Due times do not depend on the time zone of the session.
 func TestDelay_DoesNotDependOnTimeZones(t *testing.T) {
 	t.Parallel()

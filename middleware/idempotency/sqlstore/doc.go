@@ -5,7 +5,7 @@
 // exactly once:
 //
 //	func (h *Handler) Handle(m *message.Message) error {
-//		tx, err := h.db.BeginTx(m.Context(), nil)
+//		tx, err := h.db.BeginTx(m.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 //		if err != nil {
 //			return err
 //		}

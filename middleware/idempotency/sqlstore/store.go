@@ -162,6 +162,9 @@ func (s *Store) Release(ctx context.Context, key idempotency.Key, owner int64) e
 //
 // It returns idempotency.ErrLost if another worker has taken the message over, and an error outside a guard; in both
 // cases the transaction must be rolled back. After a failing Commit the handler must return an error.
+//
+// Use READ COMMITTED, as InTx does. A transaction with a snapshot (REPEATABLE READ on PostgreSQL and MariaDB) fails if
+// the claim is renewed meanwhile, so it must end within a third of the Guard's Lease.
 func (s *Store) CompleteTx(ctx context.Context, tx *sql.Tx, produced ...*message.Message) error {
 	claim, ok := idempotency.ClaimFrom(ctx)
 	if !ok {
@@ -182,21 +185,12 @@ func (s *Store) CompleteTx(ctx context.Context, tx *sql.Tx, produced ...*message
 // InTx runs fn in a transaction that also marks the message of ctx as done; see CompleteTx. If it returns an error,
 // nothing has changed, unless Commit failed without an answer.
 func (s *Store) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fault("begin", err)
-	}
-	defer func() { _ = tx.Rollback() }() // nothing after Commit
-	if err := fn(tx); err != nil {
-		return err
-	}
-	if err := s.CompleteTx(ctx, tx); err != nil {
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		return fault("commit", err)
-	}
-	return nil
+	return sqldb.InTx(ctx, s.db, s.d.ReadCommitted(), func(tx *sql.Tx) error {
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return s.CompleteTx(ctx, tx)
+	})
 }
 
 // Purge deletes up to 1,000 messages whose retention, or whose dead owner's lease, is over, and returns how many. Call
