@@ -76,15 +76,15 @@ func (s *store) exec(ctx context.Context, query string, args ...any) (n int64, e
 	return n, err
 }
 
-// insertQueueRow creates a row of redrive_queues for a topic and a group, unless there is one.
-func (s *store) insertQueueRow(first string) string {
-	return s.name.InsertIgnore("INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, "+first+")",
-		"id")
+// newQueue creates a row of redrive_queues for a topic and a group, unless there is one, and reports whether it did.
+func (s *store) newQueue(ctx context.Context, db DB, topic, group, first string) (bool, error) {
+	return s.name.InsertNew(ctx, db, "INSERT INTO redrive_queues (topic, consumer_group, first) VALUES (?, ?, "+first+")",
+		[]byte(topic), []byte(group))
 }
 
 // ensureTopic creates the row that keeps messages until a group subscribes.
 func (s *store) ensureTopic(ctx context.Context, db DB, topic string) error {
-	_, err := db.ExecContext(ctx, s.name.Bind(s.insertQueueRow("1")), []byte(topic), []byte{})
+	_, err := s.newQueue(ctx, db, topic, "", "1")
 	return err
 }
 
@@ -111,13 +111,20 @@ func (s *store) mustRead(ctx context.Context, topic string) error {
 // ensureQueue returns the id of a group's queue, creating it if necessary. The first group of a topic takes over the
 // earlier messages. It needs no lock: whatever step another process has reached, the steps here continue from it.
 func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, error) {
+	create := func(first string) (isNew bool, err error) {
+		err = s.write(ctx, func() error {
+			isNew, err = s.newQueue(ctx, s.db, topic, group, first)
+			return err
+		})
+		return isNew, err
+	}
 	for range 5 {
 		if id, found, err := s.queue(ctx, topic, group); err != nil || found {
 			return id, err
 		}
-		if n, err := s.exec(ctx, s.insertQueueRow("1"), []byte(topic), []byte(group)); err != nil {
+		if isNew, err := create("1"); err != nil {
 			return 0, err
-		} else if n > 0 {
+		} else if isNew {
 			continue
 		}
 		// The topic has its first row: either it has no group yet and becomes ours, or we add ours to another group's.
@@ -131,7 +138,7 @@ func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, er
 		} else if n > 0 {
 			continue
 		}
-		if _, err := s.exec(ctx, s.insertQueueRow("NULL"), []byte(topic), []byte(group)); err != nil {
+		if _, err := create("NULL"); err != nil {
 			return 0, err
 		}
 	}

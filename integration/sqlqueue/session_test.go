@@ -83,6 +83,31 @@ func TestSession_ReadUncommitted(t *testing.T) {
 	}
 }
 
+// A pool that counts the rows that a statement found, instead of those that it changed, has every group. With it the
+// first group of a topic seemed to be created again and again, and no other could subscribe.
+func TestSession_CountsFoundRows(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"MariaDB", "MySQL"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			queue := openQueue(t, with(servers[name](t), "clientFoundRows=true"))
+			require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("early", payload)))
+			want := []string{"early", "late"}
+			for _, group := range []string{"first", "second"} {
+				messages, err := queue.Subscriber(inGroup(group), concurrently(1)).Subscribe(t.Context(), "jobs")
+				require.NoError(t, err)
+				require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("late", payload)))
+				for _, id := range want {
+					m := receive(t, messages)
+					require.Equal(t, id, m.UUID)
+					m.Ack()
+				}
+				want = want[1:] // a later group gets what is published after it has subscribed
+			}
+		})
+	}
+}
+
 // What Publish has confirmed is on the disk, even where the database's default is not to wait for it.
 func TestSession_SynchronousCommit(t *testing.T) {
 	t.Parallel()

@@ -110,15 +110,6 @@ func (d Dialect) ReadCommitted() *sql.TxOptions {
 	return &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 }
 
-// InsertIgnore makes an INSERT that does nothing when a unique key exists already. column is any column of the table.
-// MySQL's INSERT IGNORE would ignore every other error too.
-func (d Dialect) InsertIgnore(insert, column string) string {
-	if d == MySQL {
-		return insert + " ON DUPLICATE KEY UPDATE " + column + " = " + column
-	}
-	return insert + " ON CONFLICT DO NOTHING"
-}
-
 // Execer is a pool, a connection or a transaction.
 type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
