@@ -191,20 +191,28 @@ func (e eachLeased) microseconds(delay time.Duration) int64 {
 	return delay.Microseconds()
 }
 
-// publishInto reads the groups of topic and inserts rows for each. Reading first is enough: it includes every group
-// that subscribed before Publish was called.
+// publishInto reads the groups of topic and inserts rows for each, in one transaction. Reading first is enough: it
+// includes every group that subscribed before Publish was called.
 func (e eachLeased) publishInto(ctx context.Context, db DB, d dialect, topic string, rows []row) (bool, error) {
 	queues, err := queryInts(ctx, db, "SELECT id FROM redrive_queues WHERE topic = ?"+e.name.Latest(), []byte(topic))
 	if err != nil {
 		return false, err
 	}
-	for _, queue := range queues {
-		query, args := d.insertInto(queue, rows)
-		if _, err := db.ExecContext(ctx, query, args...); err != nil {
-			return false, err
+	insert := func(db DB) error {
+		for _, queue := range queues {
+			query, args := d.insertInto(queue, rows)
+			if _, err := db.ExecContext(ctx, query, args...); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
-	return len(queues) > 0, nil
+	if pool, ok := db.(*sql.DB); ok && len(queues) > 1 {
+		err = sqldb.InTx(ctx, pool, e.name.ReadCommitted(), func(tx *sql.Tx) error { return insert(tx) })
+	} else {
+		err = insert(db)
+	}
+	return len(queues) > 0, err
 }
 
 func sortClaimed(list []claimed) {

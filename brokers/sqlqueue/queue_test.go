@@ -370,14 +370,30 @@ func rescheduleTogether(
 	return faults
 }
 
-// Several callers that publish share a statement. If the database refuses one of the messages, only its caller gets an
-// error.
+// A message is stored for every group of its topic, or for none.
+func TestPublish_ToEveryGroupOrNone(t *testing.T) {
+	for _, refused := range []string{"min", "max"} {
+		b, db := openFile(t)
+		for _, group := range []string{"one", "two"} {
+			subscribe(t, b, "orders", brokers.WithGroup(group))
+		}
+		b.BreakInserts(t, "queue_id = (SELECT "+refused+"(id) FROM redrive_queues)")
+		require.ErrorContains(t, b.Publisher().Publish("orders", message.NewMessage("m", nil)), "refused")
+		require.Zero(t, rows(t, db, "SELECT count(*) FROM redrive_queue_messages"))
+	}
+}
+
+// Several callers that publish share a transaction. If the database refuses one of the messages, only its caller gets
+// an error, and no group gets the others' twice.
 func TestPublish_ARefusedMessageFailsAlone(t *testing.T) {
 	inVirtualTime(t, func(w world) {
 		const callers = 32
 		b := w.process("")
-		messages := subscribe(w.T, b, "orders", brokers.WithConcurrency(callers))
-		b.BreakInserts(w.T, "uuid = 'refused'")
+		var groups []<-chan *message.Message
+		for _, group := range []string{"one", "two"} {
+			groups = append(groups, subscribe(w.T, b, "orders", brokers.WithGroup(group), brokers.WithConcurrency(callers)))
+		}
+		b.BreakInserts(w.T, "uuid = 'refused' AND NEW.queue_id = 1")
 		release := b.HoldWrites() // the first publish waits for it, and the others wait behind the first
 		var (
 			mu      sync.Mutex
@@ -408,10 +424,13 @@ func TestPublish_ARefusedMessageFailsAlone(t *testing.T) {
 		require.Equal(w, []string{"refused"}, refused)
 		require.ErrorContains(w, b.Publisher().Publish("orders", message.NewMessage("refused", nil)), "refused",
 			"it was alone in its statement")
-		for range callers - 1 {
-			m := now(w.T, messages)
-			require.Equal(w, "m", m.UUID)
-			m.Ack()
+		for _, messages := range groups {
+			for range callers - 1 {
+				m := now(w.T, messages)
+				require.Equal(w, "m", m.UUID)
+				m.Ack()
+			}
+			none(w.T, messages)
 		}
 	})
 }
