@@ -30,8 +30,8 @@ var (
 // creates the tables, unless migrate=false.
 //
 // Options are those of brokers.Open. Only the parameters of a Config's URL are used. On MySQL, db's sessions must be
-// strict and commit automatically; New refuses others. On SQLite, db's connections need busy_timeout and transactions
-// that begin as writers. brokers.Open sets all of this.
+// strict, commit automatically and have charset=utf8mb4, the driver's default; New refuses others. On SQLite, db's
+// connections need busy_timeout and transactions that begin as writers. brokers.Open sets all of this.
 func New(ctx context.Context, db *sql.DB, name Dialect, opts ...brokers.Option) (*Broker, error) {
 	d := urlDriver{scheme: string(name)}
 	if err := name.Validate(); err != nil {

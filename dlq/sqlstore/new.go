@@ -60,9 +60,9 @@ func (c Config) Validate() error {
 // New keeps dead letters in db, which the caller has opened with a driver of its choice and closes after the Store. It
 // creates the tables, unless cfg.KeepSchema. Any number of processes may call it at once.
 //
-// On PostgreSQL the driver must be pgx. On MySQL, sessions must be strict and commit automatically, and no parameter
-// loc may make times local. On SQLite, transactions must begin as writers (_txlock=immediate), and connections wait for
-// each other (busy_timeout). [Open] does all of this with a URL.
+// On PostgreSQL the driver must be pgx. On MySQL, sessions must be strict, commit automatically and use utf8mb4, and
+// no parameter loc may make times local. On SQLite, transactions must begin as writers (_txlock=immediate), and
+// connections wait for each other (busy_timeout). [Open] does all of this with a URL.
 func New(ctx context.Context, db *sql.DB, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("sqlstore: %w", err)

@@ -148,6 +148,7 @@ func TestSession_OfTheApplicationsPool(t *testing.T) {
 	t.Parallel()
 	for params, want := range map[string]string{
 		"autocommit=0":       "autocommit=1",
+		"charset=utf8":       "charset=utf8mb4",
 		"completion_type=1":  "completion_type=0",
 		"sql_select_limit=9": "sql_select_limit=18446744073709551615",
 		"sql_mode=%27%27":    "sql_mode='STRICT_ALL_TABLES'",

@@ -17,9 +17,11 @@ const everyRow = "18446744073709551615"
 
 // setMySQLSession adds the variables of a session to a DSN's parameters. An operator may change their values on the
 // server, and rows would be lost without an error: without autocommit, or with chained transactions, nothing that we
-// confirmed is committed, and a limit hides rows from our queries.
+// confirmed is committed, and a limit hides rows from our queries. Other character sets than utf8mb4 lack characters:
+// the error texts of some messages could never be stored.
 func setMySQLSession(params url.Values) {
 	params.Set("autocommit", "1")
+	params.Set("charset", "utf8mb4")
 	params.Set("completion_type", "0")
 	params.Set("sql_select_limit", everyRow)
 	if !params.Has("sql_mode") {
@@ -32,16 +34,16 @@ func setMySQLSession(params url.Values) {
 // strictMode matches the modes in which MySQL does not truncate what is too long.
 var strictMode = regexp.MustCompile(`STRICT_(ALL|TRANS)_TABLES|TRADITIONAL`)
 
-// CheckSession refuses a pool of the application whose sessions would lose or truncate rows without an error. The pools
-// of a Source need no check.
+// CheckSession refuses a pool of the application whose sessions would lose or truncate rows without an error, or could
+// never store some texts. The pools of a Source need no check.
 func (d Dialect) CheckSession(ctx context.Context, db *sql.DB) error {
 	if d != MySQL {
 		return nil
 	}
 	var mode string
-	var commits, whole bool
+	var commits, whole, unicode bool
 	err := db.QueryRowContext(ctx, "SELECT concat(@@sql_mode, ' '), @@autocommit = 1 AND @@completion_type = 'NO_CHAIN', "+
-		"@@sql_select_limit = "+everyRow).Scan(&mode, &commits, &whole)
+		"@@sql_select_limit = "+everyRow+", @@character_set_client = 'utf8mb4'").Scan(&mode, &commits, &whole, &unicode)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read the session's variables: %w", err)
@@ -52,6 +54,8 @@ func (d Dialect) CheckSession(ctx context.Context, db *sql.DB) error {
 		return errors.New("the connections would not commit what is stored: add autocommit=1&completion_type=0 to the DSN")
 	case !whole:
 		return errors.New("the connections would not read all rows: add sql_select_limit=" + everyRow + " to the DSN")
+	case !unicode:
+		return errors.New("the connections could not store every character: add charset=utf8mb4 to the DSN")
 	}
 	return nil
 }

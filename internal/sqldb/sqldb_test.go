@@ -23,7 +23,7 @@ func parse(t *testing.T, raw string) *url.URL {
 
 func TestReadURL(t *testing.T) {
 	t.Parallel()
-	const commits = "autocommit=1&completion_type=0&"
+	const commits = "autocommit=1&charset=utf8mb4&completion_type=0&"
 	const session = "sql_mode=%27STRICT_ALL_TABLES%27&sql_select_limit=18446744073709551615"
 	const strict = commits + session
 	for raw, want := range map[string]string{
@@ -33,6 +33,7 @@ func TestReadURL(t *testing.T) {
 		"mysql://u:p%40%2F:@h/d?tls=true":      "u:p@/:@tcp(h:3306)/d?" + strict + "&tls=true",
 		"mariadb://root@[::1]:3307/d":          "root@tcp([::1]:3307)/d?" + strict,
 		"mysql://u@/d?socket=%2Frun%2Fm.sock":  "u@unix(/run/m.sock)/d?" + strict,
+		"mysql://u@h/d?charset=utf8&tls=true":  "u@tcp(h:3306)/d?" + strict + "&tls=true",
 		"mysql://h/a%20b?sql_mode=ANSI":        "tcp(h:3306)/a%20b?" + commits + "sql_mode=ANSI&sql_select_limit=18446744073709551615",
 		"mysql://h/d?time_zone=%27%2B09%3A00%27&x=%26%20": "tcp(h:3306)/d?" + strict +
 			"&time_zone=%27%2B09%3A00%27&x=%26+",
