@@ -19,7 +19,7 @@ func TestParseURL(t *testing.T) {
 	t.Parallel()
 	const (
 		commits   = "autocommit=1&charset=utf8mb4&completion_type=0&interpolateParams=true"
-		session   = "&sql_mode=%27STRICT_ALL_TABLES%27&sql_select_limit=18446744073709551615"
+		session   = "&rejectReadOnly=true&sql_mode=%27STRICT_ALL_TABLES%27&sql_select_limit=18446744073709551615"
 		mysqlOurs = commits + session
 	)
 	for raw, want := range map[string]string{

@@ -1,6 +1,7 @@
 package sqldb
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -24,11 +25,10 @@ func setMySQLSession(params url.Values) {
 	params.Set("charset", "utf8mb4")
 	params.Set("completion_type", "0")
 	params.Set("sql_select_limit", everyRow)
-	if !params.Has("sql_mode") {
-		// Without strict mode, the server truncates values silently. This also disables NO_BACKSLASH_ESCAPES and
-		// ANSI_QUOTES.
-		params.Set("sql_mode", "'STRICT_ALL_TABLES'")
-	}
+	// Without strict mode, the server truncates values silently. This also disables NO_BACKSLASH_ESCAPES and ANSI_QUOTES.
+	params.Set("sql_mode", cmp.Or(params.Get("sql_mode"), "'STRICT_ALL_TABLES'"))
+	// After a failover, the driver replaces the connections to the server that is now read-only.
+	params.Set("rejectReadOnly", cmp.Or(params.Get("rejectReadOnly"), "true"))
 }
 
 // strictMode matches the modes in which MySQL does not truncate what is too long.

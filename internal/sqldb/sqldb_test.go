@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -24,7 +25,7 @@ func parse(t *testing.T, raw string) *url.URL {
 func TestReadURL(t *testing.T) {
 	t.Parallel()
 	const commits = "autocommit=1&charset=utf8mb4&completion_type=0&"
-	const session = "sql_mode=%27STRICT_ALL_TABLES%27&sql_select_limit=18446744073709551615"
+	const session = "rejectReadOnly=true&sql_mode=%27STRICT_ALL_TABLES%27&sql_select_limit=18446744073709551615"
 	const strict = commits + session
 	for raw, want := range map[string]string{
 		"postgres://u:p@h:1/d?sslmode=disable": "postgres://u:p@h:1/d?sslmode=disable",
@@ -33,8 +34,10 @@ func TestReadURL(t *testing.T) {
 		"mysql://u:p%40%2F:@h/d?tls=true":      "u:p@/:@tcp(h:3306)/d?" + strict + "&tls=true",
 		"mariadb://root@[::1]:3307/d":          "root@tcp([::1]:3307)/d?" + strict,
 		"mysql://u@/d?socket=%2Frun%2Fm.sock":  "u@unix(/run/m.sock)/d?" + strict,
-		"mysql://u@h/d?charset=utf8&tls=true":  "u@tcp(h:3306)/d?" + strict + "&tls=true",
-		"mysql://h/a%20b?sql_mode=ANSI":        "tcp(h:3306)/a%20b?" + commits + "sql_mode=ANSI&sql_select_limit=18446744073709551615",
+		"mysql://u@h/d?rejectReadOnly=false": "u@tcp(h:3306)/d?" + commits +
+			strings.Replace(session, "true", "false", 1),
+		"mysql://u@h/d?charset=utf8&tls=true": "u@tcp(h:3306)/d?" + strict + "&tls=true",
+		"mysql://h/a%20b?sql_mode=ANSI":       "tcp(h:3306)/a%20b?" + commits + "rejectReadOnly=true&sql_mode=ANSI&sql_select_limit=18446744073709551615",
 		"mysql://h/d?time_zone=%27%2B09%3A00%27&x=%26%20": "tcp(h:3306)/d?" + strict +
 			"&time_zone=%27%2B09%3A00%27&x=%26+",
 		"sqlite:///var/q.db":                                  "file:/var/q.db?_txlock=immediate",
