@@ -82,7 +82,8 @@ type Receiver struct {
 	Secret string `yaml:"secret" jsonschema:"description=Key that signs webhooks; required for them."`
 	// On are the kinds to send. Defaults to all [Kinds].
 	On []NoticeKind `yaml:"on" jsonschema:"description=What to send: new_cause\\, regressed_cause\\, run_stopped\\, run_awaits_approval\\, store_down; all if not given."`
-	// PerHour is the maximum number of notices per hour; more wait for the next one. Defaults to 30.
+	// PerHour is the maximum number of notices per hour; more wait for the next one. Those that the store is down are
+	// counted separately. Defaults to 30.
 	PerHour int `yaml:"per_hour" jsonschema:"minimum=1,description=Most notifications an hour; 30 if not given."`
 }
 

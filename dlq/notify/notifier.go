@@ -38,7 +38,7 @@ type Notifier struct {
 	// out has the published notices until a later read of the store shows that the receiver has had them: after an earlier
 	// read they would be sent again.
 	out map[driver.Notice]state
-	// sent has, for each receiver, when notices were published for it within the last hour.
+	// sent has, for each receiver, when notices were published for it within the last hour, those of outages separately.
 	sent map[string][]time.Time
 	// mine means that it is this process's turn. failed counts the failed checks in a row, since the time of the first.
 	mine   bool
@@ -178,8 +178,12 @@ func (n *Notifier) publish(to *Receiver, notice *wire.Notice, lately int, now ti
 	id := driver.Notice{Receiver: to.Name, ID: notice.ID}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	sent := slices.DeleteFunc(n.sent[to.Name], func(at time.Time) bool { return !at.After(now.Add(-time.Hour)) })
-	n.sent[to.Name] = sent
+	limit := to.Name
+	if NoticeKind(notice.Kind) == StoreDown {
+		limit += "\x00" // separate from that of all others, which may have reached theirs
+	}
+	sent := slices.DeleteFunc(n.sent[limit], func(at time.Time) bool { return !at.After(now.Add(-time.Hour)) })
+	n.sent[limit] = sent
 	if n.out[id] != 0 || max(lately, len(sent)) >= to.PerHour {
 		return false, nil
 	}
@@ -190,7 +194,7 @@ func (n *Notifier) publish(to *Receiver, notice *wire.Notice, lately int, now ti
 	if err := n.cfg.Publisher.Publish(Topic(to.Name), message.NewMessage(uuid.NewString(), body)); err != nil {
 		return false, fmt.Errorf("notify: %w", err)
 	}
-	n.out[id], n.sent[to.Name] = published, append(sent, now)
+	n.out[id], n.sent[limit] = published, append(sent, now)
 	return true, nil
 }
 
@@ -202,7 +206,7 @@ func (n *Notifier) down(ctx context.Context) {
 	if n.failed == 1 {
 		n.since = now
 	}
-	report, since := n.failed == downChecks && n.mine, n.since
+	report, since := n.failed >= downChecks && n.mine, n.since
 	n.mu.Unlock()
 	if !report {
 		return

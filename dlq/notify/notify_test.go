@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -493,6 +494,67 @@ func TestNotifier_StoreDown(t *testing.T) {
 	}
 	require.Len(t, ops.all(), 2)
 	require.NotEqual(t, ops.all()[0].notice.ID, ops.all()[1].notice.ID)
+}
+
+// flakyPublisher refuses the first notice that the store is down, and has the kinds of the others.
+type flakyPublisher struct {
+	refused bool
+	kinds   []string
+}
+
+func (p *flakyPublisher) Publish(_ string, messages ...*message.Message) error {
+	var notice wire.Notice
+	if err := json.Unmarshal(messages[0].Payload, &notice); err != nil {
+		return err
+	}
+	if notice.Kind == string(notify.StoreDown) && !p.refused {
+		p.refused = true
+		return errors.New("the broker is down, too")
+	}
+	p.kinds = append(p.kinds, notice.Kind)
+	return nil
+}
+
+func (p *flakyPublisher) Close() error { return nil }
+
+// That the store is down reaches a receiver which has had its notices of this hour, once per outage, although it could
+// not be published at first. Outages have an hourly limit too.
+func TestNotifier_StoreDownIsNotLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		letters := open(t, filepath.Join(t.TempDir(), "dead.db"))
+		kept, _ := driver.As[driver.NoticeStore](letters.Store())
+		s, publisher := &store{NoticeStore: kept}, &flakyPublisher{}
+		n, err := notify.New(notify.Config{
+			Store: s, Publisher: publisher, Logger: slog.New(slog.DiscardHandler),
+			Receivers: []notify.Receiver{{Name: "ops", URL: "https://ops.example", Secret: "x", PerHour: 1}},
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = n.Run(ctx) })
+		synctest.Wait()
+		die(t, letters, "no such account", time.Now())
+		for _, step := range []struct {
+			away bool
+			wait time.Duration
+			had  int
+		}{
+			{false, time.Minute, 1},
+			{true, 10 * time.Minute, 2},
+			{false, time.Minute, 2},
+			{true, 10 * time.Minute, 2},
+			{true, time.Hour, 3},
+		} {
+			s.away.Store(step.away)
+			time.Sleep(step.wait) // virtual
+			synctest.Wait()
+			require.Len(t, publisher.kinds, step.had, "%+v", step)
+		}
+		cancel()
+		running.Wait()
+		require.Equal(t, []string{"new_cause", "store_down", "store_down"}, publisher.kinds)
+	})
 }
 
 // Only https URLs, and http ones of this machine, are allowed, and an error shows neither URL nor secret.
