@@ -270,6 +270,25 @@ func (w *world) lateOutcome(knowing bool) {
 	require.Equal(w, redrive.Counts{Succeeded: 1, Failed: 1, Skipped: 2}, w.mustStep(step).Run.Counts)
 }
 
+// An item whose claim has expired is skipped: its entry waits again, unless its outcome came since.
+func (w *world) TestRunSkippedAfterClaim() {
+	list := w.putMany(0, 2)
+	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	at := noon.Add(time.Hour)
+	require.Len(w, w.claimAll(r.ID, at, 100), 2)
+	at = at.Add(time.Minute)
+	require.Equal(w, redrive.Counts{Waiting: 2}, w.settled(r.ID, at))
+	w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: list[:1], Actor: "redrive", At: at})
+	step := stepOf(r.ID, at)
+	step.Skipped = []redrive.Refusal{{EntryID: list[0], Detail: "no JSON"}, {EntryID: list[1], Detail: "no JSON"}}
+	for range 2 {
+		require.Equal(w, redrive.Counts{Succeeded: 1, Skipped: 1}, w.mustStep(step).Run.Counts)
+	}
+	w.requireCounts(driver.Counts{Pending: 1, Resolved: 1})
+	require.Equal(w, 1, w.get(list[1]).RedriveCount, "it may have been sent")
+	require.Equal(w, "no JSON", w.itemsOf(r.ID, redrive.ItemSkipped)[0].Detail)
+}
+
 // A process died with claims, and the run is cancelled, before or after they expired: the entries wait again, since
 // nothing else would ever send them, and a late outcome counts.
 func (w *world) TestRunEndedWithClaims() {

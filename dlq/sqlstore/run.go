@@ -152,7 +152,7 @@ func (s *Store) ChangeRun(ctx context.Context, r *redrive.Run, audit driver.Audi
 			p := &stepping{
 				changes: changes{store: s, tx: tx}, run: now, step: &redrive.Step{At: r.ChangedAt, Actor: r.ChangedBy},
 			}
-			if err := p.unclaim(ctx); err != nil {
+			if err := p.unclaimAll(ctx); err != nil {
 				return err
 			}
 		}

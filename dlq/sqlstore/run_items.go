@@ -262,17 +262,15 @@ func (s *Store) settle(ctx context.Context, tx *sql.Tx, run *runRow, at time.Tim
 		}
 	}
 	if run.State.Ended() {
-		if err := p.unclaim(ctx); err != nil {
+		if err := p.unclaimAll(ctx); err != nil {
 			return 0, err
 		}
 	}
 	return settled, s.saveRun(ctx, tx, run)
 }
 
-// unclaim releases the entries that wait in a run which has ended, but were claimed by a process that died: nothing
-// would send them again, because rules and runs take what is PENDING. It is not known whether they were sent, so that
-// redrive counts, and so does its outcome.
-func (p *stepping) unclaim(ctx context.Context) error {
+// unclaimAll releases the entries that wait in a run which has ended.
+func (p *stepping) unclaimAll(ctx context.Context) error {
 	items, err := scanItems(p.store.query(ctx, p.tx,
 		selectItem+" WHERE run_seq = ? AND state = 'waiting' AND redrive > 0", p.run.seq))
 	if err != nil || len(items) == 0 {
@@ -282,14 +280,22 @@ func (p *stepping) unclaim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := p.action(driver.ActionReleaseByHand)
-	c.Note = "the process that claimed it died, and its run has ended"
 	for _, item := range items {
-		if e := entries[item.EntryID]; e != nil && e.Version == item.Version {
-			if after, err := c.Apply(*e); err == nil { // otherwise its outcome is known
-				p.record(c, e, &after)
-			}
-		}
+		p.unclaim(item, entries[item.EntryID])
 	}
 	return p.writeAll(ctx)
+}
+
+// unclaim releases the entry of a waiting item that its run gives up, if it was claimed by a process that died: nothing
+// would send it again, because rules and runs take what is PENDING. It is not known whether it was sent, so that
+// redrive counts, and so does its outcome.
+func (p *stepping) unclaim(item redrive.Item, e *dlq.Entry) {
+	if item.Redrive == 0 || e == nil || e.Version != item.Version {
+		return
+	}
+	c := p.action(driver.ActionReleaseByHand)
+	c.Note = "the process that claimed it died, and its run sends it no more"
+	if after, err := c.Apply(*e); err == nil { // otherwise its outcome is known
+		p.record(c, e, &after)
+	}
 }

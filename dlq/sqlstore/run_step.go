@@ -120,22 +120,26 @@ func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to re
 		return err
 	}
 	for _, id := range ids {
-		item, e := items[id], entries[id]
-		if item.State == redrive.ItemClaimed && e != nil {
+		item, e, state, detail := items[id], entries[id], to, details[id]
+		switch {
+		case item.State == redrive.ItemClaimed && e != nil:
 			e = p.now(e)
 			item.Redrive = 0 // it was not sent
 			c := p.action(driver.ActionRelease)
-			c.Version, c.Note = item.Version, details[id]
+			c.Version, c.Note = item.Version, detail
 			after, err := c.Apply(*e)
 			if err != nil {
 				continue
 			}
 			p.record(c, e, &after)
 			item.Version = after.Version
-		} else if item.State != redrive.ItemWaiting {
+		case item.State != redrive.ItemWaiting:
 			continue
+		case to == redrive.ItemSkipped:
+			state, detail = item.Refused(e, p.step.At, errors.New(detail))
+			p.unclaim(item, e)
 		}
-		if err := p.setItem(ctx, item, to, details[id]); err != nil {
+		if err := p.setItem(ctx, item, state, detail); err != nil {
 			return err
 		}
 	}
