@@ -18,7 +18,7 @@ import (
 )
 
 // A first-delivery delay of a minute is not used for retries, which have their own delays.
-func firstDeliveryDelay(w *world) {
+func (w *world) TestFirstDeliveryDelay_DoesNotChangeTheRetryDelay() {
 	b, topic := w.openTopic("reminders")
 	first, retry := w.scaled(time.Minute), w.scaled(2*time.Second)
 	c := w.consume(b, topic, middleware.Config{Backoff: middleware.Constant(retry)}, failsBefore(3))
@@ -43,7 +43,7 @@ func firstDeliveryDelay(w *world) {
 
 // Two servers have a topic and a group of one name each, and share the place where delayed messages wait. What is
 // published to one of them, and its retries, must not reach the other.
-func delaysOfAnotherServer(w *world) {
+func (w *world) TestDelays_OfAnotherServerAreLeftToIt() {
 	if w.backend.OpenOther == nil {
 		w.Skip("delayed messages wait in the server itself")
 	}
@@ -63,7 +63,7 @@ func delaysOfAnotherServer(w *world) {
 	require.Empty(w, there.seen())
 }
 
-func watermillDelay(w *world) {
+func (w *world) TestFirstDeliveryDelay_OfWatermillIsHonoured() {
 	b, topic := w.openTopic("reminders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 
@@ -76,7 +76,7 @@ func watermillDelay(w *world) {
 }
 
 // A queue with one time to live per message would hold the short delay behind the long one.
-func shortOvertakesLong(w *world) {
+func (w *world) TestDelays_AShortOneOvertakesALongOne() {
 	b, topic := w.openTopic("reminders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 
@@ -102,9 +102,8 @@ func shortOvertakesLong(w *world) {
 }
 
 // Jitter and Retry-After request delays that are not configured. They may be late by a quarter, but never early.
-func oddDelays(w *world) {
-	b := w.open(concurrency(8))
-	topic := w.topic("orders")
+func (w *world) TestDelays_OfAnyLengthAreKept() {
+	b, topic := w.openTopic("orders", concurrency(8))
 	var mu sync.Mutex
 	asked := map[string]time.Time{}
 	waits := []time.Duration{
@@ -140,7 +139,7 @@ func oddDelays(w *world) {
 	}
 }
 
-func delayBeyondLimit(w *world) {
+func (w *world) TestDelays_BeyondTheLimitAreRefused() {
 	b := w.open()
 	limit := b.Capabilities().MaxDelay
 	if limit == math.MaxInt64 {
@@ -158,7 +157,7 @@ func delayBeyondLimit(w *world) {
 }
 
 // With [0,1,5] the first retry is immediate.
-func delayZero(w *world) {
+func (w *world) TestDelays_ZeroAndNegativeMeanNow() {
 	b, topic := w.openTopic("orders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 	w.publish(b, topic, newMessage("first"))
@@ -182,7 +181,7 @@ type timeline struct {
 }
 
 // Five runs, then the dead letter queue, with retry_count 5.
-func timelineA(w *world) {
+func (w *world) TestTimelineA_FiveRunsThenDead() {
 	w.follow(timeline{
 		scheme:   brokers.Laravel(),
 		config:   middleware.Laravel(5),
@@ -191,7 +190,7 @@ func timelineA(w *world) {
 }
 
 // Ten seconds before the first run, then retries after 10, 20 and 40 s, then dead.
-func timelineB(w *world) {
+func (w *world) TestTimelineB_RetriesDoubleFromTheOriginalDelay() {
 	w.follow(timeline{
 		scheme:   brokers.DelayedBackoff(),
 		delay:    10 * time.Second,
@@ -201,7 +200,7 @@ func timelineB(w *world) {
 }
 
 // Three tries with [1,5,60].
-func timelineD3(w *world) {
+func (w *world) TestTimelineD_ThreeTries() {
 	w.follow(timeline{
 		scheme:   brokers.DefaultNames(),
 		config:   middleware.ServiceBus(3, w.scaled(time.Second), w.scaled(5*time.Second), w.scaled(time.Minute)),
@@ -210,7 +209,7 @@ func timelineD3(w *world) {
 }
 
 // Five tries with [1,5,60]; the last value repeats.
-func timelineD5(w *world) {
+func (w *world) TestTimelineD_FiveTries() {
 	w.follow(timeline{
 		scheme:   brokers.DefaultNames(),
 		config:   middleware.ServiceBus(5, w.scaled(time.Second), w.scaled(5*time.Second), w.scaled(time.Minute)),
@@ -219,7 +218,7 @@ func timelineD5(w *world) {
 }
 
 // Three cycles of five seconds, then the limbo queue.
-func timelineE(w *world) {
+func (w *world) TestTimelineE_CyclesThenLimbo() {
 	w.follow(timeline{
 		scheme:   brokers.TTLCycle(""),
 		config:   middleware.TTLCycle(3, w.scaled(5*time.Second)),
@@ -237,8 +236,7 @@ func (w *world) steps(delays ...time.Duration) middleware.Backoff {
 
 // follow publishes a message that always fails and compares its runs with the schedule.
 func (w *world) follow(tl timeline) {
-	b := w.open(naming(tl.scheme), func(c *brokers.Config) { c.Delays = w.gaps(tl.schedule) })
-	topic := w.topic("orders")
+	b, topic := w.openTopic("orders", naming(tl.scheme), func(c *brokers.Config) { c.Delays = w.gaps(tl.schedule) })
 	c := w.consume(b, topic, tl.config, func(run) error { return errFails })
 
 	m := newMessage(`{"order": 1}`)

@@ -15,7 +15,7 @@ import (
 
 // Brokers that count waiting messages count delayed first deliveries and retries separately, and do not count messages
 // that are ready, running or settled among them.
-func waitingMessagesAreCounted(w *world) {
+func (w *world) TestDepths_CountWaitingMessages() {
 	b := w.open()
 	counts, ok := b.(brokers.DepthReporter)
 	if !ok {
@@ -62,7 +62,7 @@ func waitingMessagesAreCounted(w *world) {
 
 // Brokers that count dead letters and ready messages count dead letters under the topic in which they died, and a
 // message as ready until a consumer has room for it.
-func readyMessagesAndDeadLettersAreCounted(w *world) {
+func (w *world) TestDepths_CountReadyMessagesAndDeadLetters() {
 	b := w.open()
 	counts, ok := b.(brokers.DepthReporter)
 	if !ok {
@@ -139,7 +139,7 @@ func (w *world) waitDepths(counts brokers.DepthReporter, topic string, fit func(
 
 // Two handlers of one service on a bus would read one queue: each would receive a random half of the other's messages,
 // and ack it.
-func twoPatternsOfOneService(w *world) {
+func (w *world) TestSubscribe_TwoPatternsOfOneServiceAreRefused() {
 	b := w.bus()
 	first := w.reads(b, "invoice.*")
 	_, err := b.Subscriber().Subscribe(w.Context(), "user.#")
@@ -154,9 +154,8 @@ func twoPatternsOfOneService(w *world) {
 }
 
 // On brokers whose groups are queues, two groups would share one queue if the naming scheme had no {group}.
-func twoGroupsOnOneQueue(w *world) {
-	b := w.open(naming(brokers.Laravel()))
-	topic := w.topic("orders")
+func (w *world) TestSubscribe_TwoGroupsOnOneQueueAreRefused() {
+	b, topic := w.openTopic("orders", naming(brokers.Laravel()))
 	first := w.reads(b, topic)
 	_, err := b.Subscriber(brokers.WithGroup("mail")).Subscribe(w.Context(), topic)
 	require.ErrorIs(w, err, brokers.ErrUnsupported)
@@ -169,9 +168,8 @@ func twoGroupsOnOneQueue(w *world) {
 
 // Two handlers without a group would share the messages of their topic, where Watermill's gochannel delivers all of
 // them to each.
-func twoHandlersWithoutAGroup(w *world) {
-	b := w.open(group(""))
-	topic := w.topic("orders")
+func (w *world) TestSubscribe_TwoHandlersWithoutAGroupAreRefused() {
+	b, topic := w.openTopic("orders", group(""))
 	sub := b.Subscriber()
 	if _, err := sub.Subscribe(w.Context(), topic); err != nil {
 		require.ErrorContains(w, err, "group", "the broker requires a group")
@@ -186,7 +184,7 @@ func twoHandlersWithoutAGroup(w *world) {
 }
 
 // A subscription to a pattern would receive nothing on a broker that treats it as a name.
-func unsupportedPattern(w *world) {
+func (w *world) TestSubscribe_ToAnUnsupportedPatternIsRefused() {
 	b := w.open()
 	if b.Capabilities().Patterns {
 		w.Skip("the broker has patterns with every naming scheme")

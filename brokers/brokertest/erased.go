@@ -87,12 +87,12 @@ func (w *world) await(missing func() string) {
 // filled is more messages than consumers with blocked handlers may have in flight, so it fills their windows.
 const filled = 200
 
-// erasedWhileHandlersRun: the handlers settle after the queue was deleted, half of them after new messages have
+// TestOperator_ErasesAQueueWhileHandlersRun: the handlers settle after the queue was deleted, half of them after new messages have
 // arrived.
-func erasedWhileHandlersRun(w *world) { w.erasedWhileRunning(1, 4) }
+func (w *world) TestOperator_ErasesAQueueWhileHandlersRun() { w.erasedWhileRunning(1, 4) }
 
-// erasedWithOneAtATime is the same with several subscriptions that have one message each.
-func erasedWithOneAtATime(w *world) { w.erasedWhileRunning(3, 1) }
+// TestOperator_ErasesAQueueThatIsReadOneAtATime is the same with several subscriptions that have one message each.
+func (w *world) TestOperator_ErasesAQueueThatIsReadOneAtATime() { w.erasedWhileRunning(3, 1) }
 
 func (w *world) erasedWhileRunning(subscriptions, handlers int) {
 	w.Helper()
@@ -148,8 +148,8 @@ func (r *reluctant) Reschedule(ctx context.Context, o envelope.Origin, m *messag
 	return r.Broker.Reschedule(ctx, o, m, d)
 }
 
-// erasedWhileMessagesArePaced: the window is full of messages whose retry cannot be published, between their attempts.
-func erasedWhileMessagesArePaced(w *world) {
+// TestOperator_ErasesAQueueWhileMessagesArePaced: the window is full of messages whose retry cannot be published, between their attempts.
+func (w *world) TestOperator_ErasesAQueueWhileMessagesArePaced() {
 	w.alone()
 	b, _ := w.openFor(4)
 	topic := w.topic("orders")
@@ -185,8 +185,8 @@ func erasedWhileMessagesArePaced(w *world) {
 	w.waitFor(fresh, c)
 }
 
-// erasedWhileRetriesArePublished: the queue is deleted after the handlers have failed, before their retries are stored.
-func erasedWhileRetriesArePublished(w *world) {
+// TestOperator_ErasesAQueueWhileRetriesArePublished: the queue is deleted after the handlers have failed, before their retries are stored.
+func (w *world) TestOperator_ErasesAQueueWhileRetriesArePublished() {
 	w.alone()
 	b, handlers := w.openFor(4)
 	topic := w.topic("orders")
@@ -222,10 +222,10 @@ func erasedWhileRetriesArePublished(w *world) {
 	w.waitFor(fresh, c)
 }
 
-// erasedAndRecreated: another process recreates the queue before ours has noticed, and has new messages in flight when
+// TestOperator_ErasesAQueueThatAnotherProcessRecreates: another process recreates the queue before ours has noticed, and has new messages in flight when
 // our handlers settle the old ones, which may have had the same positions. The other process ends without settling:
 // every unhandled message is redelivered.
-func erasedAndRecreated(w *world) {
+func (w *world) TestOperator_ErasesAQueueThatAnotherProcessRecreates() {
 	const n = 8
 	w.alone()
 	topic := w.topic("orders")
@@ -249,9 +249,9 @@ func erasedAndRecreated(w *world) {
 	w.waitFor(fresh, ours)
 }
 
-// erasedAndPositionsStartOver: a new message at the position of an old one that was retried is not treated as the old
+// TestOperator_ErasesAQueueAndPositionsStartOver: a new message at the position of an old one that was retried is not treated as the old
 // one, nor is its retry.
-func erasedAndPositionsStartOver(w *world) {
+func (w *world) TestOperator_ErasesAQueueAndPositionsStartOver() {
 	const n = 8
 	w.alone()
 	topic := w.topic("orders")
@@ -275,7 +275,7 @@ func erasedAndPositionsStartOver(w *world) {
 
 // A message that another session locks while its handler runs is acked once the lock is released. Those delivered
 // together with it and those behind it do not wait for that, and none is handled twice.
-func lockedMessage(w *world) {
+func (w *world) TestOperator_LocksAMessageAndOthersAreHandled() {
 	if w.backend.Lock == nil {
 		w.Skip("a message cannot be locked")
 	}
@@ -308,7 +308,7 @@ func lockedMessage(w *world) {
 
 // An operator deletes messages while their handlers run. Whatever the handlers return, no failure is lost, nothing
 // loops, and the messages behind them are handled.
-func deletedMessage(w *world) {
+func (w *world) TestOperator_DeletesRunningMessages() {
 	if w.backend.Delete == nil {
 		w.Skip("a message cannot be deleted while its handler runs")
 	}

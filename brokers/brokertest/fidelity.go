@@ -40,7 +40,7 @@ func payloads() map[string][]byte {
 }
 
 // Dead letters can be reprocessed, byte for byte.
-func payloadsSurvive(w *world) {
+func (w *world) TestPayloads_SurviveRetryAndDeadLetter() {
 	b, topic := w.openTopic("orders")
 	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(time.Second)},
 		func(run) error { return errFails })
@@ -84,10 +84,10 @@ var foreignHeaders = map[string]string{
 	"long":               strings.Repeat("x", 4000),
 }
 
-func headersSurvive(w *world) { w.headersSurvive(foreignHeaders) }
+func (w *world) TestHeaders_SurviveRetryAndDeadLetter() { w.headersSurvive(foreignHeaders) }
 
 // Header values are bytes on AMQP and Kafka; a store with text columns must not change them.
-func rawHeadersSurvive(w *world) {
+func (w *world) TestHeaders_OfAnyBytesSurvive() {
 	w.headersSurvive(map[string]string{
 		"latin": "caf\xe9", "nul": "a\x00b", "lines": "a\r\nx-admin: true", "quotes": `"\u0000'; --`,
 	})
@@ -122,7 +122,7 @@ func (w *world) untilDead(m *message.Message, n int) []*message.Message {
 }
 
 // A message has the same id from creation to the dead letter queue.
-func messageIDStable(w *world) {
+func (w *world) TestMessageID_IsStableAcrossRetries() {
 	m := newMessage("order")
 	for _, again := range w.untilDead(m, 4) {
 		e, err := envelope.FromMessage(again)
@@ -133,7 +133,7 @@ func messageIDStable(w *world) {
 }
 
 // A header of 140 KB kills an AMQP connection, and nears the limit of a Kafka record.
-func hugeErrorText(w *world) {
+func (w *world) TestErrorText_OfAnySizeIsDeadLettered() {
 	b, topic := w.openTopic("orders")
 	fail := errors.New(strings.Repeat("é", 100_000))
 	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: middleware.None()},
@@ -154,7 +154,7 @@ func hugeErrorText(w *world) {
 
 // A program that reads a dead letter from a queue, later and in another process, can send it back to the consumer that
 // failed and to no other: its headers identify that consumer, even if the sender had set them.
-func deadLettersNameTheirConsumer(w *world) {
+func (w *world) TestDeadLetters_NameTheirConsumer() {
 	billing, mail := w.open(), w.open(group("mail"))
 	topic := w.topic("orders")
 	var fixed atomic.Bool
@@ -193,7 +193,7 @@ func deadLettersNameTheirConsumer(w *world) {
 // triedSize is the largest message that the cases about the largest messages publish.
 const triedSize = 17 << 20
 
-func largestPayload(w *world) {
+func (w *world) TestLargest_PayloadIsRetriedAndDeadLettered() {
 	b := w.open()
 	w.largest(b, w.topic("orders"), b.Capabilities().MaxMessageBytes, sizedPayload)
 }
@@ -202,13 +202,13 @@ func sizedPayload(n int64) *message.Message { return newMessage(strings.Repeat("
 
 // A reader of dead letters, such as a collector, may start before there is one. The queue that it creates must have
 // room for the largest message.
-func largestWithAnEarlyReader(w *world) {
+func (w *world) TestLargest_IsDeadLetteredToAQueueThatWasReadFirst() {
 	b, topic := w.openTopic("orders")
 	w.read(b, brokers.NameScheme{}.For(topic, defaultGroup).Dead, 0)
 	w.largest(b, topic, b.Capabilities().MaxMessageBytes, sizedPayload)
 }
 
-func largestHeaders(w *world) {
+func (w *world) TestLargest_HeadersAreRetriedAndDeadLettered() {
 	b := w.open()
 	w.largest(b, w.topic("orders"), b.Capabilities().MaxHeaderBytes, func(n int64) *message.Message {
 		m := newMessage("large")
@@ -219,7 +219,7 @@ func largestHeaders(w *world) {
 
 // A foreign producer may have stored a message that the broker accepts from it but not from us: it cannot be retried,
 // and is dead-lettered to the first sink that has room. Those behind it are handled.
-func largestWithoutRoom(w *world) {
+func (w *world) TestLargest_WithoutRoomForARetryIsDeadLettered() {
 	b, topic := w.openTopic("orders")
 	tooLarge := fmt.Errorf("the message: %w", brokers.ErrTooLarge)
 	c := w.consume(b, topic, middleware.Config{

@@ -2,8 +2,9 @@ package brokertest
 
 import (
 	"cmp"
-	"slices"
+	"reflect"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,6 +89,9 @@ func (h *Harness) setDefaults() {
 	h.Volume = cmp.Or(h.Volume, 1000)
 }
 
+// casePrefix begins the names of the methods of world that are cases.
+const casePrefix = "Test"
+
 // Run runs the suite as subtests of t.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
@@ -95,9 +99,9 @@ func Run(t *testing.T, h Harness) {
 		t.Fatal("brokertest: Harness.Backend is required")
 	}
 	h.setDefaults()
+	cases := reflect.TypeFor[*world]()
 	for name := range h.Except {
-		known := slices.ContainsFunc(cases, func(c testCase) bool { return c.name == name })
-		if name != watermillSuite && name != goroutineCase && !known {
+		if _, known := cases.MethodByName(casePrefix + name); name != watermillSuite && name != goroutineCase && !known {
 			t.Fatalf("brokertest: Harness.Except names the unknown case %q", name)
 		}
 	}
@@ -107,17 +111,22 @@ func Run(t *testing.T, h Harness) {
 		h.skipExcepted(t, goroutineCase)
 		noGoroutineIsLeft(t, h)
 	})
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			h.skipExcepted(t, c.name)
+	for method := range cases.Methods() {
+		name, isCase := strings.CutPrefix(method.Name, casePrefix)
+		if !isCase {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			h.skipExcepted(t, name)
+			test := method.Func.Interface().(func(*world))
 			if h.Virtual {
-				synctest.Test(t, func(t *testing.T) { c.run(newWorld(t, h)) })
+				synctest.Test(t, func(t *testing.T) { test(newWorld(t, h)) })
 				return
 			}
 			if !h.Sequential {
 				t.Parallel()
 			}
-			runInTime(t, h, c)
+			runInTime(t, h, test)
 		})
 	}
 	if h.Watermill != nil {
@@ -133,10 +142,10 @@ const lateRuns = 5
 
 // runInTime runs a case, and repeats it if it was late, each time with timelines twice as long: that gives a busy
 // machine the time it needs, while a faulty broker is late again.
-func runInTime(t *testing.T, h Harness, c testCase) {
+func runInTime(t *testing.T, h Harness, test func(*world)) {
 	t.Helper()
 	w := newWorld(t, h)
-	c.run(w)
+	test(w)
 	for n := 1; w.late != "" && !t.Failed(); n++ {
 		if n == lateRuns {
 			t.Fatalf("late in each of %d runs: %s", n, w.late)
@@ -145,7 +154,7 @@ func runInTime(t *testing.T, h Harness, c testCase) {
 		h.Factor *= 2
 		t.Run("again "+strconv.Itoa(n), func(t *testing.T) {
 			w = newWorld(t, h)
-			c.run(w)
+			test(w)
 		})
 	}
 }
@@ -155,102 +164,4 @@ func (h *Harness) skipExcepted(t *testing.T, name string) {
 	if reason, ok := h.Except[name]; ok {
 		t.Skipf("excepted by the harness: %s", reason)
 	}
-}
-
-type testCase struct {
-	name string
-	run  func(w *world)
-}
-
-// cases run in this order, grouped by the file they are in.
-var cases = []testCase{
-	// timelines.go
-	{"TimelineA_FiveRunsThenDead", timelineA},
-	{"TimelineB_RetriesDoubleFromTheOriginalDelay", timelineB},
-	{"TimelineD_ThreeTries", timelineD3},
-	{"TimelineD_FiveTries", timelineD5},
-	{"TimelineE_CyclesThenLimbo", timelineE},
-	// delays.go
-	{"Delays_OfAnotherServerAreLeftToIt", delaysOfAnotherServer},
-	{"FirstDeliveryDelay_DoesNotChangeTheRetryDelay", firstDeliveryDelay},
-	{"FirstDeliveryDelay_OfWatermillIsHonoured", watermillDelay},
-	{"Delays_AShortOneOvertakesALongOne", shortOvertakesLong},
-	{"Delays_OfAnyLengthAreKept", oddDelays},
-	{"Delays_BeyondTheLimitAreRefused", delayBeyondLimit},
-	{"Delays_ZeroAndNegativeMeanNow", delayZero},
-	// depths.go
-	{"Depths_CountWaitingMessages", waitingMessagesAreCounted},
-	{"Depths_CountReadyMessagesAndDeadLetters", readyMessagesAndDeadLettersAreCounted},
-	// isolation.go
-	{"Groups_EachSeeEveryMessageOnce", groupsSeeEverything},
-	{"Retry_ReturnsOnlyToTheConsumerThatFailed", retryReturnsToConsumer},
-	{"Redrive_ReachesOnlyTheConsumerThatFailed", redriveReachesConsumer},
-	{"Origin_NamesTheConsumer", originIsFilled},
-	// redrive.go
-	{"Redrive_ToAMissingConsumerIsRefused", redriveToAMissingConsumer},
-	{"Redrive_UsesTheNamingOfTheConsumer", redriveByAnotherNaming},
-	{"Redrive_ReadersAreCounted", redriveReaders},
-	{"Publish_ToAMissingTopicThatMustExistIsRefused", publishToAMissingTopic},
-	// readers.go
-	{"Subscribe_TwoPatternsOfOneServiceAreRefused", twoPatternsOfOneService},
-	{"Subscribe_TwoGroupsOnOneQueueAreRefused", twoGroupsOnOneQueue},
-	{"Subscribe_TwoHandlersWithoutAGroupAreRefused", twoHandlersWithoutAGroup},
-	{"Subscribe_ToAnUnsupportedPatternIsRefused", unsupportedPattern},
-	// patterns.go
-	{"Patterns_SelectEventsAndRetriesKeepTheirName", patternsSelectEvents},
-	{"Patterns_SystemEventsReachEveryService", systemEventsReachEveryService},
-	{"Publish_OfAnEventWithoutASubscriberSucceeds", eventWithoutASubscriber},
-	// fidelity.go
-	{"Payloads_SurviveRetryAndDeadLetter", payloadsSurvive},
-	{"Headers_SurviveRetryAndDeadLetter", headersSurvive},
-	{"Headers_OfAnyBytesSurvive", rawHeadersSurvive},
-	{"MessageID_IsStableAcrossRetries", messageIDStable},
-	{"DeadLetters_NameTheirConsumer", deadLettersNameTheirConsumer},
-	{"ErrorText_OfAnySizeIsDeadLettered", hugeErrorText},
-	// publishing.go
-	{"Publish_CopiesItsMessages", publishCopies},
-	{"Publish_IsSafeForConcurrentUse", publishConcurrently},
-	{"Publish_WithoutAConsumerStoresOrRefuses", publishWithoutConsumer},
-	{"Publish_OfATooLargeMessageIsRefused", publishTooLarge},
-	{"Publish_OfNoMessagesSucceeds", publishNothing},
-	// largest.go
-	{"Largest_PayloadIsRetriedAndDeadLettered", largestPayload},
-	{"Largest_HeadersAreRetriedAndDeadLettered", largestHeaders},
-	{"Largest_IsDeadLetteredToAQueueThatWasReadFirst", largestWithAnEarlyReader},
-	{"Largest_WithoutRoomForARetryIsDeadLettered", largestWithoutRoom},
-	// operator.go
-	{"Operator_LocksAMessageAndOthersAreHandled", lockedMessage},
-	{"Operator_DeletesRunningMessages", deletedMessage},
-	// erased.go
-	{"Operator_ErasesAQueueWhileHandlersRun", erasedWhileHandlersRun},
-	{"Operator_ErasesAQueueThatIsReadOneAtATime", erasedWithOneAtATime},
-	{"Operator_ErasesAQueueWhileMessagesArePaced", erasedWhileMessagesArePaced},
-	{"Operator_ErasesAQueueWhileRetriesArePublished", erasedWhileRetriesArePublished},
-	{"Operator_ErasesAQueueThatAnotherProcessRecreates", erasedAndRecreated},
-	{"Operator_ErasesAQueueAndPositionsStartOver", erasedAndPositionsStartOver},
-	// produced.go
-	{"Produced_UnpublishableMessageFailsTheAttempt", producedUnpublishable},
-	{"Produced_CopiesStartAtTheFirstAttempt", producedCopies},
-	// hostile.go
-	{"HostileHeaders_EndInTheDeadLetters", hostileHeaders},
-	{"MalformedEnvelopes_AreDeadLetteredUnchanged", malformedEnvelopes},
-	// concurrency.go
-	{"Concurrency_RunsExactlyThatManyHandlers", concurrentHandlers},
-	{"Concurrency_OneKeepsTheOrder", orderKept},
-	// pressure.go
-	{"Poison_DoesNotStopTheMessagesBehindIt", poisonDoesNotBlock},
-	{"Nack_IsPaced", nackIsPaced},
-	{"RetryThatCannotBePublished_DoesNotSpin", failingRescheduleDoesNotSpin},
-	{"DeadLetterThatCannotBePublished_IsNotLost", failingDeadLetterIsNotLost},
-	{"ManyWaitingRetries_AreAllRedelivered", manyWaiting},
-	{"LargeBatch_IsProcessedOrDead", largeBatch},
-	// shutdown.go
-	{"Shutdown_HandlersFinishAndTheirResultsArePublished", drainFinishesHandlers},
-	{"Shutdown_ResultsArePublishedBySharedPublishers", sharedPublisher},
-	{"Shutdown_ByContextDrainsToo", drainByContext},
-	{"Shutdown_ReturnsMessagesWithoutAnAttempt", returnedAtShutdown},
-	{"Shutdown_KeepsWaitingRetries", closeWhileWaiting},
-	{"Close_TwiceSucceeds", closeTwice},
-	{"Close_RefusesFurtherWork", closedRefuses},
-	{"Close_OfAHandleLeavesTheBrokerOpen", handlesAreIndependent},
 }

@@ -52,7 +52,7 @@ var hostile = map[string]map[string]string{
 
 // Every hostile message is dead-lettered after a bounded number of runs, with its payload, and the messages behind it
 // are handled.
-func hostileHeaders(w *world) {
+func (w *world) TestHostileHeaders_EndInTheDeadLetters() {
 	b, topic := w.openTopic("orders")
 	const attempts = 3
 	c := w.consume(b, topic, middleware.Config{
@@ -104,7 +104,7 @@ var malformed = map[string]string{
 }
 
 // They reach no handler, are not redelivered forever, and are dead-lettered unchanged.
-func malformedEnvelopes(w *world) {
+func (w *world) TestMalformedEnvelopes_AreDeadLetteredUnchanged() {
 	b, topic := w.openTopic("orders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 	var batch []*message.Message

@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-func groupsSeeEverything(w *world) {
+func (w *world) TestGroups_EachSeeEveryMessageOnce() {
 	billing, mail, mailToo := w.open(group("billing")), w.open(group("mail")), w.open(group("mail"))
 	if !billing.Capabilities().Groups {
 		w.Skip("the broker has no groups")
@@ -36,7 +36,7 @@ func groupsSeeEverything(w *world) {
 }
 
 // If retries were published to the topic, customers would get the same e-mail four times.
-func retryReturnsToConsumer(w *world) {
+func (w *world) TestRetry_ReturnsOnlyToTheConsumerThatFailed() {
 	billing, mail := w.open(group("billing")), w.open(group("mail"))
 	if !billing.Capabilities().Groups {
 		w.Skip("the broker has no groups")
@@ -55,7 +55,7 @@ func retryReturnsToConsumer(w *world) {
 }
 
 // A redrive is a Reschedule from another process, much later, with delay 0.
-func redriveReachesConsumer(w *world) {
+func (w *world) TestRedrive_ReachesOnlyTheConsumerThatFailed() {
 	billing, mail := w.open(group("billing")), w.open(group("mail"))
 	if !billing.Capabilities().Groups {
 		w.Skip("the broker has no groups")
@@ -84,7 +84,7 @@ func redriveReachesConsumer(w *world) {
 	require.Equal(w, 1, runs[1].Attempt, "attempts start at 1 again")
 }
 
-func originIsFilled(w *world) {
+func (w *world) TestOrigin_NamesTheConsumer() {
 	billing, mail := w.open(group("billing")), w.open(group("mail"))
 	topic := w.topic("orders")
 	again := failsBefore(2)
@@ -149,7 +149,7 @@ func (w *world) bus(change ...func(*brokers.Config)) brokers.Broker {
 }
 
 // Publishing an event that no service has subscribed to is not an error on a bus, unless the program requests one.
-func eventWithoutASubscriber(w *world) {
+func (w *world) TestPublish_OfAnEventWithoutASubscriberSucceeds() {
 	require.NoError(w, w.bus().Publisher().Publish("order.lost", newMessage("event")))
 	strict := w.bus(func(c *brokers.Config) { c.RefuseUnrouted = true })
 	require.ErrorIs(w, strict.Publisher().Publish("order.lost", newMessage("event")), brokers.ErrUnroutable)
@@ -158,7 +158,7 @@ func eventWithoutASubscriber(w *world) {
 }
 
 // There is one bus, with one queue per service, and each service has its own patterns and failed queue.
-func patternsSelectEvents(w *world) {
+func (w *world) TestPatterns_SelectEventsAndRetriesKeepTheirName() {
 	scheme := brokers.ServiceBus(w.prefix)
 	probe := w.bus(group("probe"))
 
@@ -193,7 +193,7 @@ func patternsSelectEvents(w *world) {
 }
 
 // The ping of the bus reaches a service that has subscribed only to other events, but not its handler.
-func systemEventsReachEveryService(w *world) {
+func (w *world) TestPatterns_SystemEventsReachEveryService() {
 	b := w.bus(group("invoice-service"))
 	pings := make(chan string, 1)
 	policy := middleware.ServiceBus(3)

@@ -17,7 +17,7 @@ import (
 )
 
 // With one handler at a time, fifty messages are handled before the poison in front of them is retried.
-func poisonDoesNotBlock(w *world) {
+func (w *world) TestPoison_DoesNotStopTheMessagesBehindIt() {
 	b, topic := w.openTopic("orders")
 	published := make(chan struct{})
 	c := w.consume(b, topic, middleware.Config{
@@ -54,7 +54,7 @@ func (w *world) window() time.Duration { return 6 * w.h.Quiet }
 func (w *world) mostIn(window time.Duration) int { return int(window / (100 * time.Millisecond)) }
 
 // A plain broker redelivers a nacked message ten thousand times a second.
-func nackIsPaced(w *world) {
+func (w *world) TestNack_IsPaced() {
 	b, topic := w.openTopic("orders")
 	sub := b.Subscriber()
 	in, err := sub.Subscribe(w.Context(), topic)
@@ -80,7 +80,7 @@ func nackIsPaced(w *world) {
 	require.NoError(w, sub.Close())
 }
 
-func failingRescheduleDoesNotSpin(w *world) {
+func (w *world) TestRetryThatCannotBePublished_DoesNotSpin() {
 	b, topic := w.openTopic("orders")
 	var healed atomic.Bool
 	cfg := middleware.Config{
@@ -106,7 +106,7 @@ func failingRescheduleDoesNotSpin(w *world) {
 	c.quiet()
 }
 
-func failingDeadLetterIsNotLost(w *world) {
+func (w *world) TestDeadLetterThatCannotBePublished_IsNotLost() {
 	b, topic := w.openTopic("orders")
 	var left atomic.Int32
 	left.Store(7)
@@ -125,9 +125,8 @@ func failingDeadLetterIsNotLost(w *world) {
 	require.Equal(w, "order", string(w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0].Payload))
 }
 
-func manyWaiting(w *world) {
-	b := w.open(concurrency(16))
-	topic := w.topic("orders")
+func (w *world) TestManyWaitingRetries_AreAllRedelivered() {
+	b, topic := w.openTopic("orders", concurrency(16))
 	wait := w.scaled(5 * time.Second)
 	c := w.consume(b, topic, middleware.Config{Backoff: middleware.Constant(wait)}, failsBefore(2))
 	w.publish(b, topic, w.batch(w.h.Volume)...)
@@ -151,9 +150,8 @@ func manyWaiting(w *world) {
 
 // In = processed + dead. Of ten messages, six succeed in the first run, two in the second or third, one never, and one
 // has a permanent error.
-func largeBatch(w *world) {
-	b := w.open(concurrency(16))
-	topic := w.topic("orders")
+func (w *world) TestLargeBatch_IsProcessedOrDead() {
+	b, topic := w.openTopic("orders", concurrency(16))
 	kind := func(m *message.Message) int { return int(m.Payload[len(m.Payload)-1] - '0') }
 	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: 3, Backoff: w.steps(0, time.Second),
@@ -202,7 +200,7 @@ func (w *world) batch(n int) []*message.Message {
 }
 
 // Exactly n handlers run at once: with fewer, the wait below never ends, and one more is counted.
-func concurrentHandlers(w *world) {
+func (w *world) TestConcurrency_RunsExactlyThatManyHandlers() {
 	const n = 8
 	b := w.open(concurrency(n))
 	if limit := b.Capabilities().MaxConcurrency; limit != 0 && limit < n {
@@ -230,7 +228,7 @@ func concurrentHandlers(w *world) {
 	require.ElementsMatch(w, ids(batch), runIDs(c.seen()))
 }
 
-func orderKept(w *world) {
+func (w *world) TestConcurrency_OneKeepsTheOrder() {
 	b := w.open()
 	if !b.Capabilities().Ordered {
 		w.Skip("the broker does not preserve order")

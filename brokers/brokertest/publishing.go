@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-func publishCopies(w *world) {
+func (w *world) TestPublish_CopiesItsMessages() {
 	b, topic := w.openTopic("orders")
 	gate, open := w.gate()
 	c := w.consume(b, topic, middleware.Config{Backoff: middleware.None()}, func(r run) error {
@@ -35,9 +35,8 @@ func publishCopies(w *world) {
 	}
 }
 
-func publishConcurrently(w *world) {
-	b := w.open(concurrency(8))
-	topic := w.topic("orders")
+func (w *world) TestPublish_IsSafeForConcurrentUse() {
+	b, topic := w.openTopic("orders", concurrency(8))
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 
 	const publishers, each = 16, 10
@@ -63,7 +62,7 @@ func publishConcurrently(w *world) {
 }
 
 // Every message that Publish did not refuse is delivered to a later consumer.
-func publishWithoutConsumer(w *world) {
+func (w *world) TestPublish_WithoutAConsumerStoresOrRefuses() {
 	b, topic := w.openTopic("orders")
 	if err := b.Publisher().Publish(topic, newMessage("early")); err != nil {
 		require.ErrorIs(w, err, brokers.ErrUnroutable)
@@ -73,7 +72,7 @@ func publishWithoutConsumer(w *world) {
 	require.Equal(w, "early", string(c.waitRuns(1)[0].Message.Payload))
 }
 
-func publishTooLarge(w *world) {
+func (w *world) TestPublish_OfATooLargeMessageIsRefused() {
 	b := w.open()
 	limit := b.Capabilities().MaxMessageBytes
 	if limit == 0 || limit > 64<<20 {
@@ -91,14 +90,14 @@ func publishTooLarge(w *world) {
 	require.ErrorIs(w, b.Reschedule(w.Context(), runs[0].Origin, large, time.Second), brokers.ErrTooLarge)
 }
 
-func publishNothing(w *world) {
+func (w *world) TestPublish_OfNoMessagesSucceeds() {
 	b := w.open()
 	require.NoError(w, b.Publisher().Publish(w.topic("orders")))
 }
 
-// producedUnpublishable: a router publishes a handler's messages after the pipeline has returned. If that fails, the
+// TestProduced_UnpublishableMessageFailsTheAttempt: a router publishes a handler's messages after the pipeline has returned. If that fails, the
 // attempt has failed: it is counted, retried and dead-lettered, and never reported as a success.
-func producedUnpublishable(w *world) {
+func (w *world) TestProduced_UnpublishableMessageFailsTheAttempt() {
 	b, topic := w.openTopic("orders")
 	closed := w.open()
 	refusing := closed.Publisher()
@@ -126,9 +125,9 @@ func producedUnpublishable(w *world) {
 	require.Empty(w, succeeded)
 }
 
-// producedCopies: a handler may return its message, a copy of it, or another with its headers. The next consumer has
+// TestProduced_CopiesStartAtTheFirstAttempt: a handler may return its message, a copy of it, or another with its headers. The next consumer has
 // all its attempts left, no matter how many the handler has used.
-func producedCopies(w *world) {
+func (w *world) TestProduced_CopiesStartAtTheFirstAttempt() {
 	b := w.open()
 	topic, next := w.topic("orders"), w.topic("enriched")
 	cfg := middleware.Config{MaxAttempts: 3, Backoff: w.steps(100 * time.Millisecond)}

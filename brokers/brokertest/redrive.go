@@ -20,7 +20,7 @@ type batchRedriver interface {
 
 // A redrive to a consumer that never existed would create a queue that no consumer reads, and the message would wait
 // there unnoticed.
-func redriveToAMissingConsumer(w *world) {
+func (w *world) TestRedrive_ToAMissingConsumerIsRefused() {
 	operator := w.open(group("operator"))
 	topic := w.topic("orders")
 	origin := envelope.Origin{
@@ -56,7 +56,7 @@ func redriveToAMissingConsumer(w *world) {
 }
 
 // A message that a foreign consumer dead-lettered is redriven to its topic.
-func publishToAMissingTopic(w *world) {
+func (w *world) TestPublish_ToAMissingTopicThatMustExistIsRefused() {
 	b, topic := w.openTopic("orders")
 	for range 2 {
 		m := newMessage("lost")
@@ -75,7 +75,7 @@ func publishToAMissingTopic(w *world) {
 
 // An operator's server has its own naming scheme, or none: a redrive goes to the destination that the consumer's broker
 // has recorded.
-func redriveByAnotherNaming(w *world) {
+func (w *world) TestRedrive_UsesTheNamingOfTheConsumer() {
 	service := w.open(group("billing"), naming(brokers.NameScheme{Retry: "{queue}-again{.delay}", Dead: "{queue}-dead"}))
 	operator := w.open(group("operator"))
 	topic := w.topic("orders")
@@ -94,7 +94,7 @@ func redriveByAnotherNaming(w *world) {
 }
 
 // Before a redrive, an operator wants to know whether any consumer would read it.
-func redriveReaders(w *world) {
+func (w *world) TestRedrive_ReadersAreCounted() {
 	operator := w.open(group("operator"))
 	counter, ok := operator.(brokers.ReaderCounter)
 	if !ok {

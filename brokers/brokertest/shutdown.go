@@ -17,10 +17,10 @@ import (
 )
 
 // Watermill's router cancels handlers and closes their publishers at once; the subscriber delays both.
-func drainFinishesHandlers(w *world) { w.drain((*consumer).stop) }
+func (w *world) TestShutdown_HandlersFinishAndTheirResultsArePublished() { w.drain((*consumer).stop) }
 
 // The router's Close is not always called: with signal.NotifyContext the context of Run ends instead.
-func drainByContext(w *world) {
+func (w *world) TestShutdown_ByContextDrainsToo() {
 	w.drain(func(c *consumer) {
 		c.cancel()
 		<-c.ended
@@ -104,7 +104,7 @@ func (s endSignal) Close() error {
 	return s.Subscriber.Close()
 }
 
-func returnedAtShutdown(w *world) {
+func (w *world) TestShutdown_ReturnsMessagesWithoutAnAttempt() {
 	const n = 10
 	topic := w.topic("orders")
 	var settled atomic.Int32
@@ -139,7 +139,7 @@ func returnedAtShutdown(w *world) {
 	require.Zero(w, settled.Load(), "neither a retry nor a dead letter")
 }
 
-func closeWhileWaiting(w *world) {
+func (w *world) TestShutdown_KeepsWaitingRetries() {
 	first := w.open()
 	if !first.Capabilities().Durable && !w.h.Virtual {
 		w.Skip("the broker forgets its messages when it closes")
@@ -170,7 +170,7 @@ func closeWhileWaiting(w *world) {
 	w.onTime(c.seen()[0].At, again.At, wait)
 }
 
-func closeTwice(w *world) {
+func (w *world) TestClose_TwiceSucceeds() {
 	b := w.open()
 	sub := b.Subscriber()
 	in, err := sub.Subscribe(w.Context(), w.topic("orders"))
@@ -196,7 +196,7 @@ func closeTwice(w *world) {
 	require.False(w, open, "the channel of messages is closed")
 }
 
-func closedRefuses(w *world) {
+func (w *world) TestClose_RefusesFurtherWork() {
 	b, topic := w.openTopic("orders")
 	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
 	w.publish(b, topic, newMessage("order"))
@@ -217,10 +217,10 @@ func closedRefuses(w *world) {
 	require.Error(w, b.Ping(w.Context()))
 }
 
-// sharedPublisher: handlers share a publisher, as in most programs on Watermill, and the router closes it for the first
+// TestShutdown_ResultsArePublishedBySharedPublishers: handlers share a publisher, as in most programs on Watermill, and the router closes it for the first
 // handler that stops. What the others return afterwards must still be published: otherwise a message with one attempt
 // would be dead-lettered.
-func sharedPublisher(w *world) {
+func (w *world) TestShutdown_ResultsArePublishedBySharedPublishers() {
 	b := w.open()
 	topic, invoices := w.topic("orders"), w.topic("invoices")
 	results := w.consume(b, invoices, middleware.Config{}, func(run) error { return nil })
@@ -257,7 +257,7 @@ func (p closeSignal) Close() error {
 }
 
 // Watermill's router closes the publishers and subscribers of its handlers, including shared ones.
-func handlesAreIndependent(w *world) {
+func (w *world) TestClose_OfAHandleLeavesTheBrokerOpen() {
 	b, topic := w.openTopic("orders")
 	one, two := b.Publisher(), b.Publisher()
 	subOne, subTwo := b.Subscriber(), b.Subscriber()

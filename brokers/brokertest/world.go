@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// world is the environment of one case.
+// world is the environment of one case. The methods that begin with casePrefix are the cases.
 type world struct {
 	*testing.T
 	h       Harness
@@ -93,9 +93,9 @@ func (w *world) open(change ...func(*brokers.Config)) brokers.Broker {
 }
 
 // openTopic opens a broker for a case with one topic.
-func (w *world) openTopic(name string) (b brokers.Broker, topic string) {
+func (w *world) openTopic(name string, change ...func(*brokers.Config)) (b brokers.Broker, topic string) {
 	w.Helper()
-	return w.open(), w.topic(name)
+	return w.open(change...), w.topic(name)
 }
 
 func group(name string) func(*brokers.Config) { return func(c *brokers.Config) { c.Group = name } }

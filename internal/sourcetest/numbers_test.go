@@ -142,7 +142,7 @@ var bentWords = func() map[string][][]string {
 }()
 
 // testName matches the names of tests, and of cases of the conformance suites.
-var testName = regexp.MustCompile(`func (Test|Benchmark|Fuzz|Example)\w+|"[A-Z]\w+_\w+"`)
+var testName = regexp.MustCompile(`func (\(w \*world\) )?(Test|Benchmark|Fuzz|Example)\w+|"[A-Z]\w+_\w+"`)
 
 // inner matches a capital letter that begins a further word of a name.
 var inner = regexp.MustCompile(`[A-Z]`)
