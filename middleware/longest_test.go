@@ -18,7 +18,7 @@ import (
 // A delay that only the handler, a header or a random backoff knows cannot be checked at start. If the broker refused
 // it, the message would be nacked and run again at once without an attempt being counted, without end.
 func TestPipeline_DelayBeyondTheLongest(t *testing.T) {
-	const longest = time.Hour
+	const longest, held = time.Hour, 10 * time.Minute
 	retryAfter, deferred := middleware.RetryAfter(errTimeout, 3*longest), middleware.Defer(errTimeout, 3*longest)
 	for name, test := range map[string]struct {
 		able  time.Duration // the broker's longest delay; -1 if it cannot delay
@@ -41,12 +41,12 @@ func TestPipeline_DelayBeyondTheLongest(t *testing.T) {
 		"RetryAfter, no delays": {
 			-1, retryAfter, 0,
 			middleware.Config{MaxAttempts: 3, Backoff: middleware.None()},
-			[]time.Duration{0, 3 * longest, 6 * longest},
+			[]time.Duration{0, held, 2 * held},
 		},
 		"Defer, no delays": {
 			-1, deferred, 0,
-			middleware.Config{MaxAttempts: 1, MaxDeferAge: 4 * longest},
-			[]time.Duration{0, 3 * longest, 6 * longest},
+			middleware.Config{MaxAttempts: 1, MaxDeferAge: 7 * held / 2},
+			[]time.Duration{0, held, 2 * held, 3 * held, 4 * held},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

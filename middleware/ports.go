@@ -38,7 +38,7 @@ type RetryChecker interface {
 // DelayLimiter is a [Rescheduler] that does not wait for any time. A message whose delay is longer, because its handler
 // or a header asks for it, comes back after the longest one instead, which counts as usual.
 type DelayLimiter interface {
-	// LongestDelay returns it. If it is 0, messages with a delay are held as with [HoldInMemory].
+	// LongestDelay returns it. If it is 0, messages are held as with [HoldInMemory], but for ten minutes at most.
 	LongestDelay() time.Duration
 }
 

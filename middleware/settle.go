@@ -79,8 +79,15 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 	return settled, err
 }
 
+// longestHold bounds how long messages are held instead of the broker: RabbitMQ, for one, takes back what has no answer
+// after half an hour, and the number of attempts would be lost.
+const longestHold = 10 * time.Minute
+
 // keep holds the message of a retry or deferral in memory.
 func (p *Pipeline) keep(d *delivery, dec *Decision) time.Duration {
+	if p.cfg.Rescheduler != nil {
+		dec.Delay = min(dec.Delay, longestHold)
+	}
 	d.held = p.again(d, dec)
 	p.rescheduled(d, dec, "held in memory")
 	return dec.Delay

@@ -87,7 +87,7 @@ func (w *world) await(missing func() string) {
 // filled is more messages than consumers with blocked handlers may have in flight, so it fills their windows.
 const filled = 200
 
-// TestOperator_ErasesAQueueWhileHandlersRun: the handlers settle after the queue was deleted, half of them after new messages have
+// The handlers settle after the queue was deleted, half of them after new messages have
 // arrived.
 func (w *world) TestOperator_ErasesAQueueWhileHandlersRun() { w.erasedWhileRunning(1, 4) }
 
@@ -148,7 +148,7 @@ func (r *reluctant) Reschedule(ctx context.Context, o envelope.Origin, m *messag
 	return r.Broker.Reschedule(ctx, o, m, d)
 }
 
-// TestOperator_ErasesAQueueWhileMessagesArePaced: the window is full of messages whose retry cannot be published, between their attempts.
+// The window is full of messages whose retry cannot be published, between their attempts.
 func (w *world) TestOperator_ErasesAQueueWhileMessagesArePaced() {
 	w.alone()
 	b, _ := w.openFor(4)
@@ -185,7 +185,7 @@ func (w *world) TestOperator_ErasesAQueueWhileMessagesArePaced() {
 	w.waitFor(fresh, c)
 }
 
-// TestOperator_ErasesAQueueWhileRetriesArePublished: the queue is deleted after the handlers have failed, before their retries are stored.
+// The queue is deleted after the handlers have failed, before their retries are stored.
 func (w *world) TestOperator_ErasesAQueueWhileRetriesArePublished() {
 	w.alone()
 	b, handlers := w.openFor(4)
@@ -222,7 +222,7 @@ func (w *world) TestOperator_ErasesAQueueWhileRetriesArePublished() {
 	w.waitFor(fresh, c)
 }
 
-// TestOperator_ErasesAQueueThatAnotherProcessRecreates: another process recreates the queue before ours has noticed, and has new messages in flight when
+// Another process recreates the queue before ours has noticed, and has new messages in flight when
 // our handlers settle the old ones, which may have had the same positions. The other process ends without settling:
 // every unhandled message is redelivered.
 func (w *world) TestOperator_ErasesAQueueThatAnotherProcessRecreates() {
@@ -249,7 +249,7 @@ func (w *world) TestOperator_ErasesAQueueThatAnotherProcessRecreates() {
 	w.waitFor(fresh, ours)
 }
 
-// TestOperator_ErasesAQueueAndPositionsStartOver: a new message at the position of an old one that was retried is not treated as the old
+// A new message at the position of an old one that was retried is not treated as the old
 // one, nor is its retry.
 func (w *world) TestOperator_ErasesAQueueAndPositionsStartOver() {
 	const n = 8

@@ -162,7 +162,10 @@ func TestParse_Faults(t *testing.T) {
 			"store: {url: x.db}\nredrive: {rules: [{cause: refused}]}",
 			"a rule needs a name",
 		},
-		"rule for everything": {"store: {url: x.db}\nredrive: {rules: [{name: all}]}", "(all): invalid request: it selects no entries"},
+		"rule for everything": {
+			"store: {url: x.db}\nredrive: {rules: [{name: all}]}",
+			"(all): invalid request: it selects no entries",
+		},
 		"rule twice": {
 			"store: {url: x.db}\nredrive: {rules: [{name: a, topic: t}, {name: a, topic: t}]}",
 			"two of this name",
