@@ -312,6 +312,25 @@ func TestRoundTrip_OfAnEvent(t *testing.T) {
 	}
 }
 
+// Headers of a message that was no event, in the names of attributes, prevent no event.
+func TestFromEnvelope_HeadersThatCannotBeAttributes(t *testing.T) {
+	for _, value := range []string{"orders v1", "%zz", "a:b", "a\nb", "\x00", ""} {
+		m := message.NewMessage("id-1", []byte(`{"a":1}`))
+		m.Metadata = message.Metadata{
+			envelope.KeyEvent: "t", envelope.KeyMessageID: "id-1", "ce_dataschema": value, "ce_name": value, "tenant": value,
+		}
+		e, err := envelope.FromMessage(m)
+		require.NoError(t, err)
+		ev, err := cloudevents.FromEnvelope(e)
+		require.NoError(t, err, "%q", value)
+		back, err := cloudevents.ToEnvelope(ev)
+		require.NoError(t, err)
+		for _, key := range []string{"ce_dataschema", "ce_name", "tenant"} {
+			require.Equal(t, value, back.Metadata()[key], "%s %q", key, value)
+		}
+	}
+}
+
 // attributes are those of an event in their text form.
 func attributes(t *testing.T, ev event.Event) map[string]string {
 	t.Helper()

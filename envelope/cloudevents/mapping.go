@@ -89,7 +89,7 @@ func setMetadata(ev *event.Event, e envelope.Envelope) error {
 	for key, value := range e.Metadata() {
 		switch {
 		case key == envelope.KeyCorrelationID:
-		case key == keyDataSchema:
+		case key == keyDataSchema && isAbsolute(value):
 			ev.SetDataSchema(value)
 		case key == keyName:
 			ev.SetExtension(envelope.KeyCQRSName, value)
@@ -121,6 +121,12 @@ func setMetadata(ev *event.Event, e envelope.Envelope) error {
 	}
 	ev.SetExtension(extMetadata, string(text))
 	return nil
+}
+
+// isAbsolute reports whether a text can be a data schema. Other producers have different ones.
+func isAbsolute(text string) bool {
+	uri := types.ParseURI(text)
+	return uri != nil && uri.Validate()
 }
 
 // isExtension reports whether a metadata name can be a separate extension.
