@@ -66,13 +66,18 @@ func (t *transport) depths(ctx context.Context, topic string) ([]brokers.Depth, 
 		if info.Config.Durable == "" || !slices.Contains(info.Config.FilterSubjects, p.subject) {
 			continue // not a group of this topic
 		}
-		group, _, _ := strings.Cut(nameOf(info.Config.Durable), endOfGroup)
-		retries, err := count(ctx, s, p.schedule(retriesToken(group), "*"))
+		group := info.Config.Durable
+		for _, subject := range info.Config.FilterSubjects {
+			if its, ok := strings.CutPrefix(subject, p.retries("")); ok {
+				group = its
+			}
+		}
+		retries, err := count(ctx, s, p.schedule(retriesToken("")+group, "*"))
 		if err != nil {
 			return nil, err
 		}
-		add(group, brokers.DepthRetry, retries)
-		add(group, brokers.DepthReady, info.NumPending)
+		add(nameOf(group), brokers.DepthRetry, retries)
+		add(nameOf(group), brokers.DepthReady, info.NumPending)
 	}
 	if err := groups.Err(); err != nil {
 		return nil, err

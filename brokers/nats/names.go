@@ -36,9 +36,6 @@ func (p place) schedule(kind, id string) string {
 // ownSubjects matches the subjects that we add to the topic's.
 func (p place) ownSubjects() string { return prefix + "." + p.token + ".>" }
 
-// endOfGroup separates the group from the topic in the name of a consumer that has both.
-const endOfGroup = "\x00"
-
 // maxToken bounds the names of streams and consumers, which are file names too.
 const maxToken = 180
 

@@ -166,7 +166,7 @@ func (t *transport) find(ctx context.Context, stream, topic, group string) (jets
 	if does || err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return c, name, err
 	}
-	own := tokenOf(group + endOfGroup + topic)
+	own := tokenOf(group + "\x00" + topic)
 	if found, err := t.js.Consumer(ctx, stream, own); !may || !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return found, own, err
 	}
