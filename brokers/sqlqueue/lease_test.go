@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -174,6 +175,30 @@ func TestAcks_AreRetriedUntilTheyAreStored(t *testing.T) {
 		w.sleep(2 * time.Second)
 		require.Zero(w, w.count("SELECT count(*) FROM redrive_queue_messages"))
 		none(w.T, others)
+	})
+}
+
+// Workers that find that another one was faster lease no more rows than they have room for.
+func TestClaim_LosersOfRacesHoardNothing(t *testing.T) {
+	inVirtualTime(t, func(w world) {
+		producer := w.process("")
+		var race []func()
+		for range 4 {
+			worker := w.process("x-prefetch=0")
+			subscribe(w.T, worker, "orders", brokers.WithConcurrency(1))
+			w.sleep(time.Second) // it has found nothing
+			race = append(race, worker.HoldWrites())
+		}
+		publish(w.T, producer, "orders", "one")
+		w.sleep(time.Second) // all have seen it
+		for _, start := range race {
+			start()
+		}
+		w.sleep(time.Second)
+		publish(w.T, producer, "orders", strings.Split(strings.Repeat("m", 100), "")...)
+		w.sleep(time.Second)
+		require.Equal(w, 1, w.count("SELECT max(n) FROM (SELECT count(*) AS n FROM redrive_queue_messages WHERE lease > 0 "+
+			"GROUP BY lease)"))
 	})
 }
 

@@ -78,7 +78,8 @@ func (s *stream) fetch(ctx context.Context) error {
 		s.drained = false
 	}
 	s.ahead.Store(int64(min(s.prefetch, s.pace.update(s.handled.Load(), time.Now()))))
-	n := s.t.store.limit(s.free() * s.reach)
+	room := s.free()
+	n := s.t.store.limit(room * s.reach)
 	if n == 0 {
 		select {
 		case <-s.need:
@@ -102,18 +103,18 @@ func (s *stream) fetch(ctx context.Context) error {
 		return wait.For(ctx, pauses.Spread(s.failures))
 	}
 	s.failures = 0
-	s.hold(list, began)
+	s.hold(list, room, began) //nolint:contextcheck // see claim
 	switch {
 	case len(list) > 0:
 		s.idle.reset()
 		s.reach = 1
-	case s.due: // rows locked by others: the next claim must reach beyond them
+	case s.due && s.t.store.locks != neverLocked: // rows locked by others: the next claim must reach beyond them
 		s.reach = min(2*s.reach, longestReach)
 	default:
 		s.reach = 1
 	}
 	s.drained = len(list) < n
-	s.mark.update(list, !s.drained, began, time.Now())
+	s.mark.update(list, !s.drained && len(list) <= room, began, time.Now())
 	return ctx.Err()
 }
 
@@ -128,17 +129,33 @@ func (s *stream) claim(n int, from int64) ([]claimed, error) {
 	return store.take(ctx, claim{s.id, store.worker, from, store.lease, n, s.passed})
 }
 
-// hold puts claimed rows into the buffer.
-func (s *stream) hold(list []claimed, began time.Time) {
-	if len(list) == 0 {
-		return
-	}
+// hold puts claimed rows into the buffer, except those beyond room, which return to their place in the queue.
+func (s *stream) hold(list []claimed, room int, began time.Time) {
 	deliveries := make([]*delivery, len(list))
 	for i, row := range list {
 		deliveries[i] = &delivery{row: row, stream: s, expires: began.Add(s.t.store.lease)}
 	}
 	s.buffer = s.t.leases.take(deliveries)
 	s.outstanding.Add(int64(len(s.buffer)))
+	if room < len(s.buffer) {
+		surplus := s.buffer[room:]
+		s.buffer = s.buffer[:room:room]
+		for i, err := range s.release(context.Background(), surplus) {
+			if err != nil { // its lease is still ours, and renewed
+				s.buffer = append(s.buffer, surplus[i])
+			}
+		}
+		s.handled.Add(-int64(len(surplus)))
+	}
+}
+
+// release returns rows that the engine has not received to their place in the queue.
+func (s *stream) release(ctx context.Context, list []*delivery) []error {
+	back := make([]driver.Settlement, len(list))
+	for i, d := range list {
+		back[i] = driver.Settlement{Delivery: &driver.Delivery{Token: d}, Answer: driver.Release}
+	}
+	return s.Settle(ctx, back)
 }
 
 // free returns how many rows to claim now. It returns 0 while there is only a little room, so that claims are large
@@ -177,13 +194,7 @@ func (s *stream) Renew(held *driver.Delivery) *message.Message {
 // it could not settle are redelivered when their lease ends.
 func (s *stream) Close(ctx context.Context) error {
 	s.t.watcher.leave(s.reader)
-	if len(s.buffer) > 0 {
-		back := make([]driver.Settlement, len(s.buffer))
-		for i, d := range s.buffer {
-			back[i] = driver.Settlement{Delivery: &driver.Delivery{Token: d}, Answer: driver.Release}
-		}
-		s.Settle(ctx, back)
-	}
+	s.release(ctx, s.buffer)
 	s.t.leases.forget(s)
 	return nil
 }

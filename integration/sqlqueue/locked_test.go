@@ -76,3 +76,38 @@ func lockedRowDelaysOnlyItself(t *testing.T, url string) {
 	}
 	require.Len(t, runs, n-1)
 }
+
+// A worker passes rows that another session has locked, and leases no more of those behind than it has room for.
+func TestLockedRows_ArePassed(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
+		const n, locked = 100, 20
+		producer, db := openQueue(t, url), openDB(t, url)
+		require.NoError(t, producer.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
+		list := batch(n)
+		require.NoError(t, producer.Publisher().Publish("jobs", list...))
+		// On PostgreSQL, claims look for locks only of rows with a lease of their own.
+		_, err := db.ExecContext(t.Context(), "UPDATE redrive_queue_messages SET lease = 0")
+		require.NoError(t, err)
+		var unlock []func()
+		for _, m := range list[:locked] {
+			unlock = append(unlock, lockRow(t, db, m.UUID))
+			t.Cleanup(unlock[len(unlock)-1])
+		}
+		messages, err := openQueue(t, with(url, "x-prefetch=0")).Subscriber(concurrently(1)).Subscribe(t.Context(), "jobs")
+		require.NoError(t, err)
+		for i := range n {
+			if i == n-locked {
+				for _, release := range unlock {
+					release()
+				}
+			}
+			m := receive(t, messages)
+			await.True(t, func() bool { // the last ack may not be stored yet
+				return count(t, db, "SELECT count(*) FROM redrive_queue_messages WHERE lease > 0") <= 1
+			})
+			m.Ack()
+		}
+	})
+}
