@@ -17,7 +17,7 @@ type leases struct {
 	held    map[int64]*delivery
 	batches map[int64]int // rows per shared lease whose outcome the database has not recorded
 	locked  int           // rows left out of the last renewal
-	over    []int64       // leases that no row needs any more, until a statement ends them
+	over    []int64       // the last leases that no row needs any more, until a statement ends them
 }
 
 // take registers rows as ours and returns those that are new deliveries. A known row that was not being returned was
@@ -77,6 +77,7 @@ func (l *leases) leave(d *delivery) {
 	if l.batches[batch]--; l.batches[batch] == 0 {
 		delete(l.batches, batch)
 		l.over = append(l.over, batch)
+		l.over = l.over[max(0, len(l.over)-maxRows):] // a worker may never ack; the others expire
 	}
 }
 
@@ -99,7 +100,8 @@ func (l *leases) ending(rows []leased) []int64 {
 func (l *leases) ended(over []int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.over = slices.DeleteFunc(l.over, func(batch int64) bool { return slices.Contains(over, batch) })
+	done := set(over)
+	l.over = slices.DeleteFunc(l.over, func(batch int64) bool { return done[batch] })
 }
 
 // current returns the rows of those deliveries that no later delivery of the same row has superseded: both are under

@@ -29,3 +29,20 @@ func TestLeases_ForgottenWithTheirStream(t *testing.T) {
 	require.Equal(t, map[int64]int{8: 1}, l.batches)
 	require.Empty(t, l.ending([]leased{{id: 0, batch: 7}}), "the other row of the lease may still be in its handler")
 }
+
+// Leases that end without an ack, because their last row was acked in a transaction, rescheduled or nacked, wait for
+// the next ack to end them. A worker that never acks otherwise remembers only a bounded number; the rest expires.
+func TestLeases_OverAreBounded(t *testing.T) {
+	t.Parallel()
+	l := &leases{held: map[int64]*delivery{}, batches: map[int64]int{}}
+	for id := range int64(3 * maxRows) {
+		d := &delivery{row: claimed{id: id + 1, batch: id + 1}}
+		l.take([]*delivery{d})
+		l.drop(d)
+	}
+	over := l.ending(nil)
+	require.Len(t, over, maxRows)
+	require.Contains(t, over, int64(3*maxRows))
+	l.ended(over)
+	require.Empty(t, l.ending(nil))
+}
