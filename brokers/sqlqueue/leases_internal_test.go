@@ -2,8 +2,11 @@ package sqlqueue
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
 )
 
 // A subscription that closes with unsettled rows leaves their shared leases to expire: they must not be ended, because
@@ -45,4 +48,16 @@ func TestLeases_OverAreBounded(t *testing.T) {
 	require.Contains(t, over, int64(3*maxRows))
 	l.ended(over)
 	require.Empty(t, l.ending(nil))
+}
+
+// A stream whose queue is gone hands out nothing, as driver.Watcher promises, even if it has leased rows left: Close
+// returns those.
+func TestStream_HandsOutNothingOnceItsQueueIsGone(t *testing.T) {
+	t.Parallel()
+	s := &stream{reader: newReader(consumerQueue{}, time.Second)}
+	s.buffer = []*delivery{{stream: s}}
+	close(s.gone)
+	_, err := s.Next(t.Context())
+	require.ErrorIs(t, err, brokers.ErrUnroutable)
+	require.Len(t, s.buffer, 1)
 }

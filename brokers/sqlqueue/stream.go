@@ -48,15 +48,22 @@ var (
 // Next implements driver.Stream. An unreachable database does not end it: leases outlive connections, and acks count
 // once the database is back.
 func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
-	for len(s.buffer) == 0 {
+	for {
+		select {
+		case <-s.gone: // before the buffer: Close returns what is left in it
+			return driver.Delivery{}, fmt.Errorf("the queue has been deleted: %w", brokers.ErrUnroutable)
+		default:
+		}
+		if len(s.buffer) > 0 {
+			d := s.buffer[0]
+			s.buffer[0] = nil
+			s.buffer = s.buffer[1:]
+			return d.describe(), nil
+		}
 		if err := s.fetch(ctx); err != nil {
 			return driver.Delivery{}, err
 		}
 	}
-	d := s.buffer[0]
-	s.buffer[0] = nil
-	s.buffer = s.buffer[1:]
-	return d.describe(), nil
 }
 
 // Gone implements driver.Watcher.
@@ -64,12 +71,8 @@ func (s *stream) Gone() <-chan struct{} { return s.gone }
 
 // fetch waits until there is something to claim, and tries to claim it.
 func (s *stream) fetch(ctx context.Context) error {
-	select {
-	case <-s.gone:
-		return fmt.Errorf("the queue has been deleted: %w", brokers.ErrUnroutable)
-	case <-ctx.Done():
+	if ctx.Err() != nil {
 		return ctx.Err()
-	default:
 	}
 	if s.drained {
 		if err := s.t.watcher.wait(ctx, s.reader); err != nil {
