@@ -190,13 +190,19 @@ func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (ou
 	switch {
 	case err == nil:
 		g.complete(outer, claim, out)
-	case errors.Is(err, ErrLost), errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), ErrLost):
-		// The attempt was ended for want of a lease, and another owner may succeed: as the last one, it would make a dead
-		// letter of a message that nothing is wrong with.
+	case errors.Is(err, ErrLost), errors.Is(context.Cause(ctx), ErrLost) && !decisive(err):
+		// The attempt was ended for want of a lease, which makes clients fail with all sorts of errors, and another owner may
+		// succeed: as the last one, it would make a dead letter of a message that nothing is wrong with.
 		err = g.cfg.Busy(fmt.Errorf("%w: %w", ErrLost, err), lookAgain)
 	}
 	returned = true
 	return out, err
+}
+
+// decisive reports whether the handler has marked the message as one that no other owner should run either.
+func decisive(err error) bool {
+	var marked *middleware.MarkedError
+	return errors.As(err, &marked) && (marked.Kind == middleware.KindPermanent || marked.Kind == middleware.KindSkip)
 }
 
 // complete marks the message as done. The effect has happened: whatever fails here, an error would only make it happen

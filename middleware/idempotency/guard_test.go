@@ -281,7 +281,11 @@ func TestGuard_StoreThatIsDownKillsNoMessage(t *testing.T) {
 func TestGuard_LostLeaseKillsNoMessage(t *testing.T) {
 	for name, lost := range map[string]func(m *message.Message) error{
 		"NoticedByTheHandler": func(m *message.Message) error { <-m.Context().Done(); return m.Context().Err() },
-		"NoticedAtTheCommit":  func(*message.Message) error { return fmt.Errorf("complete: %w", idempotency.ErrLost) },
+		"NoticedByAClient": func(m *message.Message) error {
+			<-m.Context().Done()
+			return errors.New("rpc error: code = Canceled")
+		},
+		"NoticedAtTheCommit": func(*message.Message) error { return fmt.Errorf("complete: %w", idempotency.ErrLost) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -297,6 +301,21 @@ func TestGuard_LostLeaseKillsNoMessage(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, 2, runs)
 			})
+		})
+	}
+}
+
+// What the handler knows about its message holds, even if the lease is lost meanwhile.
+func TestGuard_LostLeaseKeepsMarks(t *testing.T) {
+	for _, mark := range []func(error) error{middleware.Permanent, middleware.Skip} {
+		synctest.Test(t, func(t *testing.T) {
+			g := guard(t, func(c *idempotency.Config) { c.Store = failing{Store: c.Store, renew: idempotency.ErrLost} })
+			want := mark(errors.New("unknown customer"))
+			_, err := g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+				<-m.Context().Done()
+				return nil, want
+			})(order("1"))
+			require.Equal(t, want, err)
 		})
 	}
 }
