@@ -80,7 +80,7 @@
 //
 // # Limits
 //
-//   - Topics and groups have up to 255 bytes.
+//   - Topics, including dead letter topics, and groups have up to 255 bytes.
 //   - A message has up to 256 MiB; on MySQL, max_allowed_packet less 64 KiB; x-max-message sets less. 20 KiB of that
 //     are for what a retry or a dead letter adds to the headers of a message that has just fitted.
 //   - There are no topic patterns: Subscribe refuses a topic with the word * or #.

@@ -92,6 +92,13 @@ func TestPublish_RefusesInvalidTopics(t *testing.T) {
 	}
 }
 
+// A topic whose dead letters would have no place is refused before its first message.
+func TestSubscribe_RefusesTopicsWithoutRoomForDeadLetters(t *testing.T) {
+	b := openURL(t, fileURL(t, ""))
+	_, err := b.Subscriber().Subscribe(t.Context(), strings.Repeat("x", 255))
+	require.ErrorContains(t, err, "the dead letter topic of")
+}
+
 func TestSubscriber_PatternsAreUnsupported(t *testing.T) {
 	b := openURL(t, fileURL(t, ""))
 	_, err := b.Subscriber(brokers.WithPatterns("invoice.*")).Subscribe(t.Context(), "orders")

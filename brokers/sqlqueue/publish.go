@@ -164,7 +164,7 @@ func (t *transport) move(ctx context.Context, moves []moved, faults []error) {
 
 // reschedule moves rows in few statements, until one fails.
 func (t *transport) reschedule(ctx context.Context, moves []moved, done map[int64]bool) error {
-	for some := range chunks(moves) {
+	for some := range chunks(moves, t.store.most) {
 		ids, err := t.store.reschedule(ctx, some)
 		if err != nil {
 			return err
@@ -218,7 +218,7 @@ func (t *transport) insert(ctx context.Context, publications []*publication, fau
 // insert stores publications: a small one in one statement, otherwise all in one transaction.
 func (s *store) insert(ctx context.Context, publications []*publication) error {
 	return s.write(ctx, func() error {
-		if len(publications) == 1 && chunked(publications[0].rows) == len(publications[0].rows) {
+		if len(publications) == 1 && chunked(publications[0].rows, s.most) == len(publications[0].rows) {
 			return s.insertPublication(ctx, s.db, publications[0])
 		}
 		return sqldb.InTx(ctx, s.db, s.name.ReadCommitted(), func(tx *sql.Tx) error {
@@ -234,7 +234,7 @@ func (s *store) insert(ctx context.Context, publications []*publication) error {
 
 // insertPublication stores a publication with db.
 func (s *store) insertPublication(ctx context.Context, db DB, p *publication) error {
-	for rows := range chunks(p.rows) {
+	for rows := range chunks(p.rows, s.most) {
 		if p.queue == 0 {
 			if err := s.insertTopic(ctx, db, p, rows); err != nil {
 				return err
@@ -269,11 +269,11 @@ const (
 	maxBytes = 4 << 20
 )
 
-// chunks splits rows into statements.
-func chunks[R interface{ size() int }](rows []R) iter.Seq[[]R] {
+// chunks splits rows into statements of at most that many bytes.
+func chunks[R interface{ size() int }](rows []R, most int64) iter.Seq[[]R] {
 	return func(yield func([]R) bool) {
 		for len(rows) > 0 {
-			n := chunked(rows)
+			n := chunked(rows, most)
 			if !yield(rows[:n]) {
 				return
 			}
@@ -283,9 +283,9 @@ func chunks[R interface{ size() int }](rows []R) iter.Seq[[]R] {
 }
 
 // chunked returns how many of rows fit one statement.
-func chunked[R interface{ size() int }](rows []R) (n int) {
-	for bytes := 0; n < len(rows) && n < maxRows; n++ {
-		if bytes += rows[n].size(); n > 0 && bytes > maxBytes {
+func chunked[R interface{ size() int }](rows []R, most int64) (n int) {
+	for bytes := int64(0); n < len(rows) && n < maxRows; n++ {
+		if bytes += int64(rows[n].size()); n > 0 && bytes > most {
 			break
 		}
 	}

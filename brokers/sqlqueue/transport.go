@@ -3,6 +3,7 @@ package sqlqueue
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -66,6 +67,7 @@ func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg b
 	if t.maxMessage, err = store.probe(ctx, db); err != nil {
 		return nil, fmt.Errorf("sqlqueue: ask for the largest packet: %w", err)
 	}
+	store.most = min(maxBytes, t.maxMessage)
 	if limit := cfg.Params.Bytes("max-message"); limit > 0 {
 		t.maxMessage = min(t.maxMessage, limit+driver.Headroom)
 	}
@@ -127,10 +129,8 @@ func (t *transport) listening() bool { return t.listener != nil && t.listener.up
 
 // Declare implements driver.Transport: from then on every message published to the topic is also stored for the group.
 func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
-	if err := checkName("topic", q.Topic); err != nil {
-		return err
-	}
-	if err := checkName("group", q.Group); err != nil {
+	if err := errors.Join(checkName("topic", q.Topic), checkName("group", q.Group),
+		checkName("dead letter topic", q.Names.Dead)); err != nil {
 		return err
 	}
 	_, err := t.store.ensureQueue(ctx, q.Topic, q.Group)

@@ -1,6 +1,7 @@
 package sqlqueue_test
 
 import (
+	"bytes"
 	"database/sql"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ import (
 )
 
 // The operator of a server chooses what its sessions begin with. What Publish has confirmed is committed nevertheless,
-// for every group of the topic.
+// for every group of the topic. A batch that is larger than a packet is stored in several statements.
 func TestSession_OfTheServer(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(testing.TB, services.MySQLConfig) *services.MySQLServer{
@@ -27,7 +28,7 @@ func TestSession_OfTheServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := start(t, services.MySQLConfig{
-				Args: []string{"--autocommit=0", "--completion-type=1", "--sql-mode="},
+				Args: []string{"--autocommit=0", "--completion-type=1", "--sql-mode=", "--max-allowed-packet=1M"},
 			})
 			url := server.Database(t)
 			db := openDB(t, with(url, "autocommit=1&completion_type=0&sql_select_limit=100"))
@@ -46,9 +47,13 @@ func TestSession_OfTheServer(t *testing.T) {
 				require.Equal(t, "1", m.UUID, group)
 				m.Ack()
 			}
-			require.NoError(t, queue.Publisher().Publish("later", message.NewMessage("2", payload)))
+			large := batch(200)
+			for _, m := range large {
+				m.Payload = bytes.Repeat([]byte("x"), 10_000)
+			}
+			require.NoError(t, queue.Publisher().Publish("later", large...))
 			require.NoError(t, queue.Close())
-			require.Equal(t, 1, count(t, db, "SELECT count(*) FROM redrive_queue_messages"))
+			require.Equal(t, len(large), count(t, db, "SELECT count(*) FROM redrive_queue_messages"))
 		})
 	}
 }
