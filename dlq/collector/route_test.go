@@ -151,3 +151,34 @@ func TestRouter_Readers(t *testing.T) {
 	_, err = readers(envelope.Collected{Broker: "north"})
 	require.ErrorContains(t, err, "not configured")
 }
+
+// A run with a target on another broker sends the messages there, and closes their entries.
+func TestRouter_TargetOnAnotherBroker(t *testing.T) {
+	t.Parallel()
+	letters, east, lab := newLetters(t), newMemory(t, brokers.Config{}), newMemory(t, brokers.Config{})
+	deadLetter(t, east, "orders", "billing", "1")
+	consumed(t, lab, "trial", "lab")
+	c, _ := start(t, collector.Config{Sink: letters, Sources: []collector.Source{
+		{Broker: "east", Topic: "orders.billing_dlq", Subscriber: east.Subscriber()},
+	}})
+	collected(t, c, 1)
+	router, err := collector.NewRouter(collector.RouterConfig{
+		Store: letters.Store(), Logger: quiet,
+		Targets: []collector.Target{
+			{Name: "east", Scheme: "mem", Redriver: east}, {Name: "lab", Scheme: "amqp", Redriver: lab},
+		},
+	})
+	require.NoError(t, err)
+	runner, err := redrive.NewRunner(redrive.Config{
+		Store: letters.Store(), Redriver: router,
+		Targets: map[string]envelope.Origin{"lab": {Broker: "amqps", Topic: "trial", Consumer: "lab"}},
+	})
+	require.NoError(t, err)
+	run, err := runner.StartRun(t.Context(), redrive.Spec{Target: "lab"}, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
+	run, err = runner.Drive(t.Context(), run.ID)
+	require.NoError(t, err)
+	require.Equal(t, redrive.Counts{Succeeded: 1}, run.Counts, run.Cause)
+	require.Len(t, lab.Peek("trial", "lab"), 1)
+	require.Equal(t, dlq.Resolved, entries(t, letters)[0].Status)
+}

@@ -120,11 +120,14 @@ func (r *Router) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 	return nil
 }
 
-// target finds the broker of an entry: by name if it was collected, otherwise by scheme.
+// target finds the broker of an entry: by name if it was collected and goes back there, otherwise by scheme.
 func (r *Router) target(name, scheme string) (*Target, error) {
 	var found []*Target
 	for i := range r.targets {
 		t := &r.targets[i]
+		if t.Name == name && scheme != "" && !sameScheme(t.Scheme, scheme) {
+			return r.target("", scheme)
+		}
 		if name == "" && sameScheme(t.Scheme, scheme) || name != "" && t.Name == name {
 			found = append(found, t)
 		}
