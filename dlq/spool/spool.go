@@ -53,6 +53,7 @@ type Spool struct {
 	mu      sync.Mutex // guards the fields below, up to stats
 	waiting []*segment // closed segments, the oldest first
 	bytes   int64      // of all segments, including the open one
+	begun   time.Time  // when the open one got its first line; zero without one
 	missing []*segment // closed segments whose files are missing: every drain looks for them again
 	stats   Stats
 
@@ -66,7 +67,8 @@ type Spool struct {
 type Stats struct {
 	// Bytes are waiting on disk, MaxBytes is the limit.
 	Bytes, MaxBytes int64
-	// OldestSince is when the oldest waiting file was last written; zero if nothing waits.
+	// OldestSince is when the oldest waiting file was last written, or the file that is still open was begun; zero if
+	// nothing waits.
 	OldestSince time.Time
 	// Appended, Imported, Damaged and Refused count lines since the start: accepted, delivered to the store, unreadable,
 	// and set aside because the store would never accept them. Torn counts incomplete ends of files: writes that never
@@ -169,7 +171,7 @@ func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats := s.stats
-	stats.Bytes, stats.MaxBytes = s.bytes, s.cfg.MaxBytes
+	stats.Bytes, stats.MaxBytes, stats.OldestSince = s.bytes, s.cfg.MaxBytes, s.begun
 	if len(s.waiting) > 0 {
 		if info, err := os.Stat(s.waiting[0].path); err == nil {
 			stats.OldestSince = info.ModTime()
@@ -296,10 +298,13 @@ func (s *Spool) append(buffer []byte) error {
 		s.abandon()
 		return fmt.Errorf("spool: %w", err)
 	}
-	s.current.size += int64(len(buffer))
 	s.mu.Lock()
+	if s.current.size == 0 {
+		s.begun = time.Now()
+	}
 	s.bytes += int64(len(buffer))
 	s.mu.Unlock()
+	s.current.size += int64(len(buffer))
 	if s.current.size >= s.cfg.SegmentBytes {
 		s.seal()
 	}
@@ -326,7 +331,7 @@ func (s *Spool) seal() {
 	}
 	_ = s.file.Close() // everything that Append has accepted is synced
 	s.mu.Lock()
-	s.waiting = append(s.waiting, s.current)
+	s.waiting, s.begun = append(s.waiting, s.current), time.Time{}
 	s.mu.Unlock()
 	s.file, s.current = nil, nil
 }

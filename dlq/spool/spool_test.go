@@ -79,6 +79,23 @@ func TestSpool_AppendDrain(t *testing.T) {
 	require.Equal(t, []int64{10, 10, 0}, []int64{s.Stats().Appended, s.Stats().Imported, s.Stats().Bytes})
 }
 
+// While nothing is imported, the open file is the oldest that waits.
+func TestSpool_OldestIsOpen(t *testing.T) {
+	t.Parallel()
+	s := openSpool(t, spool.Config{Dir: t.TempDir()})
+	require.Zero(t, s.Stats().OldestSince)
+	for range 2 {
+		began := time.Now()
+		require.NoError(t, s.Append(t.Context(), []byte(`{}`)))
+		oldest := s.Stats().OldestSince
+		require.WithinRange(t, oldest, began, time.Now())
+		require.NoError(t, s.Append(t.Context(), []byte(`{}`)))
+		require.Equal(t, oldest, s.Stats().OldestSince, "the first line")
+		require.Len(t, drain(t, s), 2)
+		require.Zero(t, s.Stats().OldestSince)
+	}
+}
+
 func TestSpool_RefusesLineFeeds(t *testing.T) {
 	t.Parallel()
 	s := openSpool(t, spool.Config{Dir: t.TempDir()})
