@@ -28,8 +28,8 @@ var _ brokers.Driver = Driver{}
 func (Driver) Params() []brokers.Param { return wbroker.Params() }
 
 // Open implements brokers.Driver.
-func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
-	return open(ctx, Config{Broker: cfg})
+func (Driver) Open(_ context.Context, cfg brokers.Config) (brokers.Broker, error) {
+	return New(Config{Broker: cfg}) //nolint:contextcheck // the hub outlives the context it is opened with
 }
 
 // Config is for programs that open the broker themselves.
@@ -56,10 +56,6 @@ func New(cfg Config) (brokers.Broker, error) {
 	if cfg.Broker, err = cfg.Broker.Resolve(Driver{}.Params()); err != nil {
 		return nil, err
 	}
-	return open(context.Background(), cfg)
-}
-
-func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	name, err := nameOf(cfg.Broker.URL)
 	if err != nil {
 		return nil, err
@@ -68,7 +64,7 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 		return nil, errors.New("gochannel: the URL has a name and PubSub is set: " +
 			"only one of them can determine what is shared")
 	}
-	h, err := enter(name, cfg) //nolint:contextcheck // the hub outlives the context it was opened with
+	h, err := enter(name, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +72,7 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	if delays == nil {
 		delays, server = h.delays, Scheme // which no other hub shares
 	}
-	return wbroker.Open(ctx, wbroker.Config{
+	return wbroker.Open(context.Background(), wbroker.Config{
 		Publisher: publisher{h},
 		NewSubscriber: func(group string) (message.Subscriber, error) {
 			return &subscriber{hub: h, group: group, closing: make(chan struct{})}, nil

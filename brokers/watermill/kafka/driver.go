@@ -59,7 +59,7 @@ func (Driver) Params() []brokers.Param {
 
 // Open implements brokers.Driver.
 func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
-	return open(ctx, Config{Broker: cfg})
+	return New(ctx, Config{Broker: cfg})
 }
 
 // Config is for programs that open the broker themselves.
@@ -85,10 +85,6 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	if cfg.Broker, err = cfg.Broker.Resolve(Driver{}.Params()); err != nil {
 		return nil, err
 	}
-	return open(ctx, cfg)
-}
-
-func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	if cfg.Marshaler == nil {
 		cfg.Marshaler = Marshaler{}
 	}

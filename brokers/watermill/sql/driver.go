@@ -66,7 +66,7 @@ func (Driver) Params() []brokers.Param {
 
 // Open implements brokers.Driver.
 func (Driver) Open(ctx context.Context, cfg brokers.Config) (brokers.Broker, error) {
-	return open(ctx, Config{Broker: cfg})
+	return New(ctx, Config{Broker: cfg})
 }
 
 // Config is for programs that open the broker themselves.
@@ -97,18 +97,6 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	if cfg.Broker, err = cfg.Broker.Resolve(Driver{}.Params()); err != nil {
 		return nil, err
 	}
-	return open(ctx, cfg)
-}
-
-// withoutDatabase allows watermill+postgres: for the scheme alone.
-func withoutDatabase(raw string) string {
-	if scheme, rest, found := strings.Cut(raw, "://"); found && (rest == "" || rest[0] == '?') {
-		return scheme + "://db/db" + rest
-	}
-	return raw
-}
-
-func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	c := &client{
 		cfg: cfg, logger: wbroker.Logger(cfg.Broker.Logger),
 		tables: tables{making: make(chan struct{}, 1), known: map[string]struct{}{}},
@@ -138,6 +126,14 @@ func open(ctx context.Context, cfg Config) (brokers.Broker, error) {
 		MaxConcurrency:  1,
 		Broker:          cfg.Broker,
 	}, Driver{}.Params(), c.databaseID)
+}
+
+// withoutDatabase allows watermill+postgres: for the scheme alone.
+func withoutDatabase(raw string) string {
+	if scheme, rest, found := strings.Cut(raw, "://"); found && (rest == "" || rest[0] == '?') {
+		return scheme + "://db/db" + rest
+	}
+	return raw
 }
 
 // client creates watermill-sql's components for one database.
