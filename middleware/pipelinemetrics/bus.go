@@ -15,32 +15,25 @@ import (
 // busMetrics are the metrics under the names of the PHP service bus. They violate Prometheus' conventions on purpose,
 // because its dashboards and alerts use these names.
 type busMetrics struct {
-	service   string
-	started   *prometheus.CounterVec
-	payload   *prometheus.HistogramVec
-	duration  *busTimes
-	ackFailed prometheus.CounterFunc
-	dead      *prometheus.CounterVec
+	service  string
+	started  *prometheus.CounterVec
+	payload  *prometheus.HistogramVec
+	duration *busTimes
+	dead     *prometheus.CounterVec
 }
 
-func newBusMetrics(cfg *Config) *busMetrics {
-	ms := make([]float64, len(cfg.DurationBuckets))
-	for i, seconds := range cfg.DurationBuckets {
-		ms[i] = seconds * 1000
-	}
+func newBusMetrics(m *Metrics) *busMetrics {
+	collected(m, newBusAcks(&m.cfg))
 	return &busMetrics{
-		service: cfg.ServiceBus,
-		started: prometheus.NewCounterVec(cfg.counter("event_started_count",
-			"Service bus name: handler runs started. retry is first, retry or last."),
-			[]string{"nano_service_name", "event_name", "retry"}),
-		payload: prometheus.NewHistogramVec(cfg.classic("rmq_consumer_payload_bytes",
-			"Service bus name: size of the payload of each delivery.", cfg.PayloadBuckets),
-			[]string{"nano_service_name", "event_name"}),
-		duration:  newBusTimes(cfg, ms),
-		ackFailed: newBusAcks(cfg),
-		dead: prometheus.NewCounterVec(cfg.counter("rmq_consumer_dlx_total",
-			"Service bus name: dead letters. reason is max_retries_exceeded if no attempt is left."),
-			[]string{"nano_service_name", "event_name", "reason"}),
+		service: m.cfg.ServiceBus,
+		started: m.counter("event_started_count", "Service bus name: handler runs started. retry is first, retry or last.",
+			"nano_service_name", "event_name", "retry"),
+		payload: m.histogram(m.cfg.classic("rmq_consumer_payload_bytes",
+			"Service bus name: size of the payload of each delivery.", m.cfg.PayloadBuckets), "nano_service_name", "event_name"),
+		duration: collected(m, newBusTimes(&m.cfg)),
+		dead: m.counter("rmq_consumer_dlx_total",
+			"Service bus name: dead letters. reason is max_retries_exceeded if no attempt is left.",
+			"nano_service_name", "event_name", "reason"),
 	}
 }
 
@@ -116,7 +109,11 @@ type busTimes struct {
 
 var _ prometheus.Collector = (*busTimes)(nil)
 
-func newBusTimes(cfg *Config, ms []float64) *busTimes {
+func newBusTimes(cfg *Config) *busTimes {
+	ms := make([]float64, len(cfg.DurationBuckets))
+	for i, seconds := range cfg.DurationBuckets {
+		ms[i] = seconds * 1000
+	}
 	const name, of = "event_processed_duration", "Service bus name: how long the handler ran, in ms. "
 	labels := []string{"nano_service_name", "event_name", "exit_status", "retry"}
 	desc := func(suffix, what string, more ...string) *prometheus.Desc {

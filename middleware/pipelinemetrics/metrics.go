@@ -81,8 +81,8 @@ func (c *Config) classic(name, help string, buckets []float64) prometheus.Histog
 	return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets, ConstLabels: c.ConstLabels}
 }
 
-// histogram also has native buckets, unless they are switched off.
-func (c *Config) histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
+// native also has native buckets, unless they are switched off.
+func (c *Config) native(name, help string, buckets []float64) prometheus.HistogramOpts {
 	opts := c.classic(name, help, buckets)
 	if c.NativeFactor > 1 {
 		opts.NativeHistogramBucketFactor = c.NativeFactor
@@ -92,15 +92,12 @@ func (c *Config) histogram(name, help string, buckets []float64) prometheus.Hist
 	return opts
 }
 
-func (c *Config) counter(name, help string) prometheus.CounterOpts {
-	return prometheus.CounterOpts{Name: name, Help: help, ConstLabels: c.ConstLabels}
-}
-
 // Metrics counts what pipelines do. Register it with a registry and use it as the observer of any number of pipelines.
 // It is safe for concurrent use and needs no Close.
 type Metrics struct {
-	cfg   Config
-	cache cache
+	cfg        Config
+	cache      cache
+	collectors []prometheus.Collector
 
 	started       *prometheus.CounterVec
 	deliveries    *prometheus.CounterVec
@@ -127,63 +124,63 @@ func New(cfg Config) (*Metrics, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("pipelinemetrics: invalid config: %w", err)
 	}
-	m := &Metrics{
-		cfg: cfg,
-		started: prometheus.NewCounterVec(cfg.counter("redrive_attempts_started_total",
-			"Handler runs started. The attempt is first, retry or last."),
-			[]string{"topic", "handler", "event", "attempt"}),
-		deliveries: prometheus.NewCounterVec(cfg.counter("redrive_deliveries_total",
-			"Deliveries by outcome: success, retry, dead_letter, skip, defer, give_back or not_settled."),
-			[]string{"topic", "handler", "event", "attempt", "outcome"}),
-		duration: prometheus.NewHistogramVec(cfg.histogram("redrive_handler_duration_seconds",
-			"How long the handler ran. The result is success or failed.", cfg.DurationBuckets),
-			[]string{"handler", "attempt", "result"}),
-		payload: prometheus.NewHistogramVec(cfg.classic("redrive_payload_bytes",
-			"Size of the payload of each delivery that was run.", cfg.PayloadBuckets), []string{"topic"}),
-		delay: prometheus.NewHistogramVec(cfg.histogram("redrive_retry_delay_seconds",
-			"Delay of the retries and deferrals that the broker has confirmed. The kind is retry or defer.", cfg.DelayBuckets),
-			[]string{"topic", "handler", "kind"}),
-		deadLetters: prometheus.NewCounterVec(cfg.counter("redrive_dead_letters_total",
-			"Durable dead letters, by reason."), []string{"topic", "handler", "event", "reason"}),
-		fallbacks: prometheus.NewCounterVec(cfg.counter("redrive_dead_letter_fallbacks_total",
-			"Dead letters taken by the fallback because their sink failed."), []string{"topic", "handler"}),
-		publishFailed: prometheus.NewCounterVec(cfg.counter("redrive_publish_failures_total",
-			"Failed attempts to publish a retry, a deferral or a dead letter."), []string{"topic", "handler", "outcome"}),
-		circuitState: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "redrive_circuit_state", Help: "State of a circuit that has ever opened: 0 closed, 1 half-open, 2 open.",
-			ConstLabels: cfg.ConstLabels,
-		}, []string{"circuit"}),
-		circuitChange: prometheus.NewCounterVec(cfg.counter("redrive_circuit_changes_total",
-			"State changes of a circuit, by the new state."), []string{"circuit", "to"}),
-	}
+	m := &Metrics{cfg: cfg}
+	m.started = m.counter("redrive_attempts_started_total", "Handler runs started. The attempt is first, retry or last.",
+		"topic", "handler", "event", "attempt")
+	m.deliveries = m.counter("redrive_deliveries_total",
+		"Deliveries by outcome: success, retry, dead_letter, skip, defer, give_back or not_settled.",
+		"topic", "handler", "event", "attempt", "outcome")
+	m.duration = m.histogram(cfg.native("redrive_handler_duration_seconds",
+		"How long the handler ran. The result is success or failed.", cfg.DurationBuckets), "handler", "attempt", "result")
+	m.payload = m.histogram(cfg.classic("redrive_payload_bytes", "Size of the payload of each delivery that was run.",
+		cfg.PayloadBuckets), "topic")
+	m.delay = m.histogram(cfg.native("redrive_retry_delay_seconds",
+		"Delay of the retries and deferrals that the broker has confirmed. The kind is retry or defer.", cfg.DelayBuckets),
+		"topic", "handler", "kind")
+	m.deadLetters = m.counter("redrive_dead_letters_total", "Durable dead letters, by reason.",
+		"topic", "handler", "event", "reason")
+	m.fallbacks = m.counter("redrive_dead_letter_fallbacks_total",
+		"Dead letters taken by the fallback because their sink failed.", "topic", "handler")
+	m.publishFailed = m.counter("redrive_publish_failures_total",
+		"Failed attempts to publish a retry, a deferral or a dead letter.", "topic", "handler", "outcome")
+	m.circuitState = collected(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "redrive_circuit_state", Help: "State of a circuit that has ever opened: 0 closed, 1 half-open, 2 open.",
+		ConstLabels: cfg.ConstLabels,
+	}, []string{"circuit"}))
+	m.circuitChange = m.counter("redrive_circuit_changes_total", "State changes of a circuit, by the new state.",
+		"circuit", "to")
 	if cfg.ServiceBus != "" {
-		m.bus = newBusMetrics(&cfg)
+		m.bus = newBusMetrics(m)
 	}
 	m.cache.init(cfg.MaxValues, m.newSeries)
 	return m, nil
 }
 
-func (m *Metrics) collectors() []prometheus.Collector {
-	all := []prometheus.Collector{
-		m.started, m.deliveries, m.duration, m.payload, m.delay, m.deadLetters, m.fallbacks, m.publishFailed, m.circuitState,
-		m.circuitChange,
-	}
-	if m.bus != nil {
-		all = append(all, m.bus.started, m.bus.payload, m.bus.duration, m.bus.ackFailed, m.bus.dead)
-	}
-	return all
+// collected adds a collector to those of m.
+func collected[C prometheus.Collector](m *Metrics, c C) C {
+	m.collectors = append(m.collectors, c)
+	return c
+}
+
+func (m *Metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	opts := prometheus.CounterOpts{Name: name, Help: help, ConstLabels: m.cfg.ConstLabels}
+	return collected(m, prometheus.NewCounterVec(opts, labels))
+}
+
+func (m *Metrics) histogram(opts prometheus.HistogramOpts, labels ...string) *prometheus.HistogramVec {
+	return collected(m, prometheus.NewHistogramVec(opts, labels))
 }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.collectors() {
+	for _, c := range m.collectors {
 		c.Describe(ch)
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range m.collectors() {
+	for _, c := range m.collectors {
 		c.Collect(ch)
 	}
 }

@@ -2,6 +2,7 @@ package pipelinemetrics
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,17 +15,8 @@ import (
 
 var tags = [...]middleware.Tag{middleware.TagFirst, middleware.TagRetry, middleware.TagLast}
 
-// place is the tag's index.
-func place(t middleware.Tag) int {
-	switch t {
-	case middleware.TagRetry:
-		return 1
-	case middleware.TagLast:
-		return 2
-	default:
-		return 0
-	}
-}
+// place is the tag's index; an unknown tag counts as the first.
+func place(t middleware.Tag) int { return max(0, slices.Index(tags[:], t)) }
 
 const outcomes = int(middleware.OutcomeNotSettled) + 1
 
