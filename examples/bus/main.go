@@ -18,8 +18,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -28,22 +26,9 @@ import (
 	"github.com/redrive-go/redrive/examples/internal/patience"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { demo.Main(run) }
 
-// Exit codes: 0 when every event has ended at every service, 1 when not or something failed, 2 for a wrong command
-// line.
-const (
-	exitEnded  = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
-
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("bus", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	project := flags.String("project", "easyweek", "prefix of all names, which keeps projects on one broker apart")
@@ -51,13 +36,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	standstill := flags.Duration("patience", time.Minute, "give up when no event has got any further for this long")
 	verbose := flags.Bool("v", false, "log every decision of the pipelines to standard error")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return exitEnded
+		return demo.ExitDone
 	} else if err != nil {
-		return exitUsage
+		return demo.ExitUsage
 	}
 	if *speed <= 0 || flags.NArg() > 0 {
 		_, _ = fmt.Fprintln(stderr, "bus: -speed must be positive, and there are no arguments; see -h")
-		return exitUsage
+		return demo.ExitUsage
 	}
 	broker, err := open(ctx, cmp.Or(os.Getenv("BROKER_URL"), "mem://"), *project)
 	if err == nil {
@@ -67,13 +52,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		ended, err = traffic(ctx, broker, t, demo.Logger(stderr, *verbose))
 		cancel()
 		if err = errors.Join(err, broker.Close()); err == nil && ended {
-			return exitEnded
+			return demo.ExitDone
 		}
 	}
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "bus:", err)
 	}
-	return exitFailed
+	return demo.ExitFailed
 }
 
 // traffic runs the services on the bus, sends them events, and waits until all events have ended or ctx is done.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers/memory"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/examples/internal/demo"
 )
 
 // morning is the expected output, in any order of the two services.
@@ -85,9 +86,9 @@ func TestBus_OutOfPatience(t *testing.T) {
 
 func TestBus_Run(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	require.Zero(t, run(t.Context(), []string{"-speed", "100", "-project", "tenant2"}, &stdout, &stderr), stderr.String())
+	require.Zero(t, run(t.Context(), []string{"-speed", "100", "-project", "tenant2"}, nil, &stdout, &stderr), stderr.String())
 	require.Contains(t, stdout.String(), "to tenant2.invoice-service.failed")
-	require.Zero(t, run(t.Context(), []string{"-h"}, io.Discard, io.Discard))
+	require.Zero(t, run(t.Context(), []string{"-h"}, nil, io.Discard, io.Discard))
 }
 
 func TestBus_BadInput(t *testing.T) {
@@ -97,16 +98,16 @@ func TestBus_BadInput(t *testing.T) {
 		code int
 		says string
 	}{
-		"impossible speed":   {"", []string{"-speed", "-1"}, exitUsage, "-speed must be positive"},
-		"an argument":        {"", []string{"x"}, exitUsage, "no arguments"},
-		"unknown flag":       {"", []string{"-fast"}, exitUsage, "-fast"},
-		"unknown scheme":     {"gopher://me:secret@localhost", nil, exitFailed, `"gopher"`},
-		"name with nonsense": {"", []string{"-project", ""}, exitFailed, "project"},
+		"impossible speed":   {"", []string{"-speed", "-1"}, demo.ExitUsage, "-speed must be positive"},
+		"an argument":        {"", []string{"x"}, demo.ExitUsage, "no arguments"},
+		"unknown flag":       {"", []string{"-fast"}, demo.ExitUsage, "-fast"},
+		"unknown scheme":     {"gopher://me:secret@localhost", nil, demo.ExitFailed, `"gopher"`},
+		"name with nonsense": {"", []string{"-project", ""}, demo.ExitFailed, "project"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("BROKER_URL", tc.url)
 			var stdout, stderr bytes.Buffer
-			require.Equal(t, tc.code, run(t.Context(), tc.args, &stdout, &stderr))
+			require.Equal(t, tc.code, run(t.Context(), tc.args, nil, &stdout, &stderr))
 			require.Contains(t, stderr.String(), tc.says)
 			require.NotContains(t, stderr.String(), "secret")
 		})

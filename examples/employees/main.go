@@ -15,28 +15,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/redrive-go/redrive/examples/internal/demo"
 	"github.com/redrive-go/redrive/examples/internal/patience"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
-
-// Exit codes: 0 when every event has one fate, 1 when not or something failed, 2 for a wrong command line.
-const (
-	exitBalanced = 0
-	exitFailed   = 1
-	exitUsage    = 2
-)
+func main() { demo.Main(run) }
 
 type settings struct {
 	demo.Settings
@@ -64,50 +49,29 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	s, err := parse(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		return exitBalanced
+		return demo.ExitDone
 	case err != nil:
 		_, _ = fmt.Fprintln(stderr, "employees:", err)
-		return exitUsage
+		return demo.ExitUsage
 	}
 	sv, err := open(ctx, s, demo.Logger(stderr, s.Verbose))
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "employees:", err)
-		return exitFailed
+		return demo.ExitFailed
 	}
 	work := func(ctx context.Context) error { return sv.publishAll(ctx, s.Input, stdin) }
 	if s.fix != "" {
 		work = func(ctx context.Context) error { return sv.fix(ctx, s.fix, s.set) }
 	}
 	started := time.Now()
-	err = sv.serve(ctx, s.Patience, work)
+	err = demo.Serve(ctx, sv.router, sv.ledger, s.Patience, work)
 	patience.Spool(ctx, s.Patience, sv.letters) // the report counts what is in the store
 	balanced := err == nil && sv.report(context.WithoutCancel(ctx), stdout, time.Since(started), s)
 	if err = errors.Join(err, sv.close()); err != nil {
 		_, _ = fmt.Fprintln(stderr, "employees:", err)
 	}
 	if err != nil || !balanced {
-		return exitFailed
+		return demo.ExitFailed
 	}
-	return exitBalanced
-}
-
-// serve runs the consumers, gives them work, and returns when every event has ended, when none gets any further for as
-// long as patience, or when the user interrupts.
-func (sv *service) serve(ctx context.Context, standstill time.Duration, work func(context.Context) error) error {
-	ctx, cancel := patience.Context(ctx, standstill, sv.ledger.Progress)
-	defer cancel()
-	ended, err := demo.Start(ctx, sv.router)
-	if err != nil {
-		return err
-	}
-	err = work(ctx)
-	sv.ledger.Seal()
-	if err == nil {
-		select {
-		case <-sv.ledger.Settled():
-		case <-ctx.Done():
-		}
-	}
-	err = errors.Join(err, sv.router.Close())
-	return errors.Join(err, <-ended)
+	return demo.ExitDone
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/examples/internal/demo"
 )
 
 type result struct {
@@ -92,7 +94,7 @@ func TestEmployees_CorrectAndRedrive(t *testing.T) {
 	entry := hint[1]
 
 	r = again(t, "", "-fix", entry, "-set", "cpf=111.222.333-44")
-	require.Equal(t, exitFailed, r.code, r.stdout+r.stderr)
+	require.Equal(t, demo.ExitFailed, r.code, r.stdout+r.stderr)
 	require.Contains(t, r.stdout, entry+" is PENDING after 1 redrive(s).\nIt died again of: Falha na validação: CPF "+
 		"inválido")
 
@@ -108,7 +110,7 @@ func TestEmployees_CorrectAndRedrive(t *testing.T) {
 		"what died first is kept")
 
 	r = again(t, "", "-fix", entry, "-set", "cpf=529.982.247-25")
-	require.Equal(t, exitFailed, r.code)
+	require.Equal(t, demo.ExitFailed, r.code)
 	require.Contains(t, r.stderr, "RESOLVED", "what is done is not done again")
 }
 
@@ -119,22 +121,22 @@ func TestEmployees_BadInput(t *testing.T) {
 		code          int
 		says          []string
 	}{
-		"no such file": {"", "", []string{"nowhere.ndjson"}, exitFailed, []string{"read events", "nowhere.ndjson"}},
-		"not a dump":   {"", "hello", []string{"-"}, exitFailed, []string{"record 1", "kcat -J"}},
+		"no such file": {"", "", []string{"nowhere.ndjson"}, demo.ExitFailed, []string{"read events", "nowhere.ndjson"}},
+		"not a dump":   {"", "hello", []string{"-"}, demo.ExitFailed, []string{"record 1", "kcat -J"}},
 		"another topic": {
 			"", `{"topic":"orders"}`,
 			[]string{"-"},
-			exitFailed,
+			demo.ExitFailed,
 			[]string{"record 1", `"orders"`, "employee-create"},
 		},
-		"unknown broker scheme": {"gopher://me:secret@localhost", "", nil, exitFailed, []string{`"gopher"`, "mem"}},
-		"impossible speed":      {"", "", []string{"-speed", "0"}, exitUsage, []string{"-speed", "1 is real time"}},
-		"no concurrency":        {"", "", []string{"-concurrency", "0"}, exitUsage, []string{"-concurrency"}},
-		"fix what":              {"", "", []string{"-set", "cpf=1"}, exitUsage, []string{"-fix and -set go together"}},
-		"fix how":               {"", "", []string{"-fix", "1"}, exitUsage, []string{"-fix and -set go together"}},
-		"set nothing":           {"", "", []string{"-fix", "1", "-set", "cpf"}, exitUsage, []string{"field=value"}},
-		"no such entry":         {"", "", []string{"-fix", "1", "-set", "cpf=1"}, exitFailed, []string{"no such entry"}},
-		"two files":             {"", "", []string{"a", "b"}, exitUsage, []string{"2 input files"}},
+		"unknown broker scheme": {"gopher://me:secret@localhost", "", nil, demo.ExitFailed, []string{`"gopher"`, "mem"}},
+		"impossible speed":      {"", "", []string{"-speed", "0"}, demo.ExitUsage, []string{"-speed", "1 is real time"}},
+		"no concurrency":        {"", "", []string{"-concurrency", "0"}, demo.ExitUsage, []string{"-concurrency"}},
+		"fix what":              {"", "", []string{"-set", "cpf=1"}, demo.ExitUsage, []string{"-fix and -set go together"}},
+		"fix how":               {"", "", []string{"-fix", "1"}, demo.ExitUsage, []string{"-fix and -set go together"}},
+		"set nothing":           {"", "", []string{"-fix", "1", "-set", "cpf"}, demo.ExitUsage, []string{"field=value"}},
+		"no such entry":         {"", "", []string{"-fix", "1", "-set", "cpf=1"}, demo.ExitFailed, []string{"no such entry"}},
+		"two files":             {"", "", []string{"a", "b"}, demo.ExitUsage, []string{"2 input files"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("BROKER_URL", tc.broker)
@@ -153,7 +155,7 @@ func TestEmployees_FixNeedsAnObject(t *testing.T) {
 	r, file := employees(t, `{"topic":"employee-create","key":"E1","payload":"<employee/>"}`, "-")
 	require.Zero(t, r.code, r.stdout+r.stderr)
 	r = again(t, "", "-fix", "1", "-set", "cpf=529.982.247-25")
-	require.Equal(t, exitFailed, r.code)
+	require.Equal(t, demo.ExitFailed, r.code)
 	require.Contains(t, r.stderr, "entry 1: fields can only be set in a JSON object")
 	require.Equal(t, "PENDING", value[string](t, file, `SELECT status FROM dlq_events`))
 	require.Zero(t, value[int](t, file, `SELECT retry_count FROM dlq_events`))

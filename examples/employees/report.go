@@ -17,7 +17,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/dlq"
-	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/examples/internal/demo"
 )
@@ -35,7 +34,7 @@ func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, 
 		return sv.reportFix(ctx, w, s.fix) && balanced
 	}
 
-	entries, err := sv.entries(ctx)
+	entries, err := demo.Entries(ctx, sv.letters, dlq.Filter{CorrelationID: sv.run})
 	if err != nil {
 		_, _ = fmt.Fprintln(w, "employees:", err)
 		return false
@@ -64,21 +63,6 @@ func (sv *service) report(ctx context.Context, w io.Writer, took time.Duration, 
 }
 
 const onlyCPF = "Falha na validação: CPF inválido" // a fault that one field can fix
-
-// entries are this run's dead letters, oldest first.
-func (sv *service) entries(ctx context.Context) (all []dlq.Entry, err error) {
-	page := dlq.Page{Limit: driver.MaxPage, Order: driver.OldestFirst}
-	for {
-		listing, err := sv.letters.Store().List(ctx, dlq.Filter{CorrelationID: sv.run}, page)
-		if err != nil {
-			return nil, fmt.Errorf("list dead letters: %w", err)
-		}
-		all = append(all, listing.Entries...)
-		if page.After = listing.Next; page.After == "" {
-			return all, nil
-		}
-	}
-}
 
 // printCauses is the system's second query, the most frequent errors.
 func printCauses(w io.Writer, entries []dlq.Entry) {

@@ -14,28 +14,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/redrive-go/redrive/examples/internal/demo"
 	"github.com/redrive-go/redrive/examples/internal/patience"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
-
-// Exit codes: 0 when the ledger balances, 1 when it does not or something failed, 2 for a wrong command line.
-const (
-	exitBalanced = 0
-	exitFailed   = 1
-	exitUsage    = 2
-)
+func main() { demo.Main(run) }
 
 type settings struct {
 	demo.Settings
@@ -56,29 +41,32 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	s, err := parse(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		return exitBalanced
+		return demo.ExitDone
 	case err != nil:
 		_, _ = fmt.Fprintln(stderr, "orders:", err)
-		return exitUsage
+		return demo.ExitUsage
 	}
 	shop, err := open(ctx, s, demo.Logger(stderr, s.Verbose))
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "orders:", err)
-		return exitFailed
+		return demo.ExitFailed
 	}
 	work := func(ctx context.Context) error { return shop.publishAll(ctx, s.Input, stdin) }
 	if s.redrive {
 		work = shop.redriveExhausted
 	}
 	started := time.Now()
-	err = shop.serve(ctx, s.Patience, work, newProgress(stderr, shop.ledger))
+	progress := newProgress(stderr, shop.ledger)
+	progress.start()
+	err = demo.Serve(ctx, shop.router, shop.ledger, s.Patience, work)
+	progress.stop()
 	patience.Spool(ctx, s.Patience, shop.letters) // the report counts what is in the store
 	balanced := shop.report(context.WithoutCancel(ctx), stdout, time.Since(started), s)
 	if err = errors.Join(err, shop.close()); err != nil {
 		_, _ = fmt.Fprintln(stderr, "orders:", err)
 	}
 	if err != nil || !balanced {
-		return exitFailed
+		return demo.ExitFailed
 	}
-	return exitBalanced
+	return demo.ExitDone
 }

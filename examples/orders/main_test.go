@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/examples/internal/demo"
 )
 
 type result struct {
@@ -93,13 +95,13 @@ func TestOrders_BadInput(t *testing.T) {
 		code   int
 		says   []string
 	}{
-		"no such file":           {"", []string{"nowhere.ndjson"}, exitFailed, []string{"read orders", "nowhere.ndjson"}},
-		"unknown broker scheme":  {"gopher://localhost", nil, exitFailed, []string{`"gopher"`, "mem"}},
-		"password is not shown":  {"gopher://me:secret@localhost", nil, exitFailed, []string{"gopher"}},
-		"impossible speed":       {"", []string{"-speed", "0"}, exitUsage, []string{"-speed", "1 is real time"}},
-		"impossible concurrency": {"", []string{"-concurrency", "0"}, exitUsage, []string{"-concurrency"}},
-		"two files":              {"", []string{"a", "b"}, exitUsage, []string{"2 input files"}},
-		"unknown flag":           {"", []string{"-fast"}, exitUsage, []string{"usage: orders"}},
+		"no such file":           {"", []string{"nowhere.ndjson"}, demo.ExitFailed, []string{"read orders", "nowhere.ndjson"}},
+		"unknown broker scheme":  {"gopher://localhost", nil, demo.ExitFailed, []string{`"gopher"`, "mem"}},
+		"password is not shown":  {"gopher://me:secret@localhost", nil, demo.ExitFailed, []string{"gopher"}},
+		"impossible speed":       {"", []string{"-speed", "0"}, demo.ExitUsage, []string{"-speed", "1 is real time"}},
+		"impossible concurrency": {"", []string{"-concurrency", "0"}, demo.ExitUsage, []string{"-concurrency"}},
+		"two files":              {"", []string{"a", "b"}, demo.ExitUsage, []string{"2 input files"}},
+		"unknown flag":           {"", []string{"-fast"}, demo.ExitUsage, []string{"usage: orders"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("BROKER_URL", tc.broker)
@@ -127,7 +129,7 @@ func TestOrders_Interrupted(t *testing.T) {
 	}()
 	var stdout, stderr bytes.Buffer
 	code := run(ctx, []string{"-speed", "0.001", "-"}, stdin, &stdout, &stderr)
-	require.Equal(t, exitBalanced, code, stderr.String())
+	require.Equal(t, demo.ExitDone, code, stderr.String())
 	require.Regexp(t, `charge\s+\d+\s+\d+\s+\d+\s+\d+\s+[1-9]\d*\s+balanced`, stdout.String())
 	require.Contains(t, stdout.String(), "interrupted")
 }

@@ -151,31 +151,19 @@ func (sh *shop) orderMessage(line []byte) (*message.Message, error) {
 
 // redriveExhausted redrives the orders that died because the acquirer was down.
 func (sh *shop) redriveExhausted(ctx context.Context) error {
-	manager := sh.letters.Manager(sh.broker)
-	filter := dlq.Filter{
+	entries, err := demo.Entries(ctx, sh.letters, dlq.Filter{
 		Statuses: []dlq.Status{dlq.Pending}, Reason: string(envelope.ReasonExhausted), Handler: consumerCharge,
-	}
-	return sh.eachEntry(ctx, filter, func(e *dlq.Entry) error {
-		sh.ledger.Expect(consumerCharge, e.EventID)
-		_, err := manager.Redrive(ctx, e.ID, dlq.By{Actor: "orders example", Note: "the acquirer is back"})
-		return err
 	})
-}
-
-// eachEntry visits the dead letters that the filter selects.
-func (sh *shop) eachEntry(ctx context.Context, filter dlq.Filter, visit func(*dlq.Entry) error) error {
-	for page := (dlq.Page{}); ; {
-		listing, err := sh.letters.Store().List(ctx, filter, page)
-		if err != nil {
-			return fmt.Errorf("list dead letters: %w", err)
-		}
-		for i := range listing.Entries {
-			if err := visit(&listing.Entries[i]); err != nil {
-				return err
-			}
-		}
-		if page.After = listing.Next; page.After == "" {
-			return nil
+	if err != nil {
+		return err
+	}
+	manager := sh.letters.Manager(sh.broker)
+	for i := range entries {
+		sh.ledger.Expect(consumerCharge, entries[i].EventID)
+		by := dlq.By{Actor: "orders example", Note: "the acquirer is back"}
+		if _, err := manager.Redrive(ctx, entries[i].ID, by); err != nil {
+			return err
 		}
 	}
+	return nil
 }

@@ -24,20 +24,18 @@ import (
 func (sh *shop) report(ctx context.Context, w io.Writer, took time.Duration, s settings) bool {
 	_, _ = fmt.Fprintf(w, "\nLedger after %s, %d retries:\n\n", took.Round(10*time.Millisecond), sh.ledger.Retries())
 	balanced := sh.ledger.Balance(w)
-	if sh.ledger.Interrupted() {
-		_, _ = fmt.Fprintln(w, "\ninterrupted: what is waiting stays with the broker (in memory it ends with this process)")
-	}
 	if s.redrive {
 		_, _ = fmt.Fprintln(w, "\nThe entries of the redriven orders that were processed are RESOLVED.")
 		return balanced
 	}
 
-	causes, stored, err := sh.causes(ctx)
+	entries, err := demo.Entries(ctx, sh.letters, dlq.Filter{CorrelationID: sh.run}) // of this run
 	if err != nil {
 		_, _ = fmt.Fprintln(w, "\norders:", err)
 		return false
 	}
-	printCauses(w, causes)
+	printCauses(w, entries)
+	stored := len(entries)
 	inLedger := sh.ledger.Counts(consumerCharge).Dead + sh.ledger.Counts(consumerLoyalty).Dead
 	if stored != inLedger {
 		_, _ = fmt.Fprintf(w, "\nDOES NOT BALANCE: %d dead letters in the store, %d in the ledger\n", stored, inLedger)
@@ -66,18 +64,13 @@ type cause struct {
 	text     string
 }
 
-// causes counts this run's dead letters in the store by cause.
-func (sh *shop) causes(ctx context.Context) (map[cause]int, int, error) {
-	causes, total := map[cause]int{}, 0
-	err := sh.eachEntry(ctx, dlq.Filter{CorrelationID: sh.run}, func(e *dlq.Entry) error {
+// printCauses counts dead letters by cause.
+func printCauses(w io.Writer, entries []dlq.Entry) {
+	causes := map[cause]int{}
+	for i := range entries {
+		e := &entries[i]
 		causes[cause{e.Handler, e.Reason, e.ErrorCode, e.Cause}]++
-		total++
-		return nil
-	})
-	return causes, total, err
-}
-
-func printCauses(w io.Writer, causes map[cause]int) {
+	}
 	_, _ = fmt.Fprint(w, "\nDead letters by cause:\n\n")
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "count\tconsumer\treason\tcode\tcause")

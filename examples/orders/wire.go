@@ -13,7 +13,6 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/examples/internal/demo"
-	"github.com/redrive-go/redrive/examples/internal/patience"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -91,42 +90,4 @@ func (sh *shop) close() error {
 		errs = append(errs, sh.letters.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// serve runs the consumers, gives them work, and returns when every message has come to its end, when none gets any
-// further for as long as patience, or when the user interrupts.
-func (sh *shop) serve(ctx context.Context, standstill time.Duration, work func(context.Context) error,
-	p *progress,
-) error {
-	limited, cancel := patience.Context(ctx, standstill, sh.ledger.Progress)
-	defer cancel()
-	ended, err := demo.Start(ctx, sh.router)
-	if err != nil {
-		return err
-	}
-
-	p.start()
-	worked := make(chan error, 1) // work may wait for input on a terminal, which no context can interrupt
-	go func() {
-		worked <- work(limited)
-		sh.ledger.Seal()
-	}()
-	for waiting := true; waiting; {
-		select {
-		case err = <-worked:
-			waiting, worked = err == nil, nil
-		case <-sh.ledger.Settled():
-			if waiting = false; worked != nil {
-				err = <-worked
-			}
-		case <-limited.Done():
-			waiting = false
-		}
-	}
-	p.stop()
-	if ctx.Err() != nil {
-		sh.ledger.Interrupt()
-	}
-	err = errors.Join(err, sh.router.Close())
-	return errors.Join(err, <-ended)
 }

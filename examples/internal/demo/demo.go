@@ -1,6 +1,6 @@
 // Package demo has the parts that make the examples demonstrations instead of services: their command line, their
-// input, delays that are shorter than real ones, and starting a router and waiting for its end. A service does not need
-// it.
+// input, delays that are shorter than real ones, and running a router until nothing more happens. A service does not
+// need it.
 package demo
 
 import (
@@ -13,16 +13,36 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/examples/internal/drivers"
+	"github.com/redrive-go/redrive/examples/internal/patience"
 	"github.com/redrive-go/redrive/middleware"
 )
+
+// Exit codes: all that was expected has happened, not all has or something failed, the command line is wrong.
+const (
+	ExitDone   = 0
+	ExitFailed = 1
+	ExitUsage  = 2
+)
+
+// Main runs a demonstration until it has ended or the user interrupts it, and exits with its code.
+func Main(run func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
 
 // Settings are the command line and the environment of a demonstration. Set the defaults of Speed and Concurrency.
 type Settings struct {
@@ -105,6 +125,56 @@ func Start(ctx context.Context, router *message.Router) (<-chan error, error) {
 		return ended, nil
 	case err := <-ended:
 		return nil, fmt.Errorf("router: %w", err)
+	}
+}
+
+// Serve runs the router, gives it work, and returns when every message has come to its end, when none gets any further
+// for as long as standstill, or when the user interrupts.
+func Serve(ctx context.Context, router *message.Router, ledger *Ledger, standstill time.Duration,
+	work func(context.Context) error,
+) error {
+	limited, cancel := patience.Context(ctx, standstill, ledger.Progress)
+	defer cancel()
+	ended, err := Start(ctx, router)
+	if err != nil {
+		return err
+	}
+	worked := make(chan error, 1) // work may wait for input on a terminal, which no context can interrupt
+	go func() {
+		worked <- work(limited)
+		ledger.Seal()
+	}()
+	for waiting := true; waiting; {
+		select {
+		case err = <-worked:
+			waiting, worked = err == nil, nil
+		case <-ledger.Settled():
+			if waiting = false; worked != nil {
+				err = <-worked
+			}
+		case <-limited.Done():
+			waiting = false
+		}
+	}
+	if ctx.Err() != nil {
+		ledger.Interrupt()
+	}
+	err = errors.Join(err, router.Close())
+	return errors.Join(err, <-ended)
+}
+
+// Entries returns the dead letters that the filter selects, oldest first.
+func Entries(ctx context.Context, letters *dlq.Letters, filter dlq.Filter) (all []dlq.Entry, err error) {
+	page := dlq.Page{Limit: driver.MaxPage, Order: driver.OldestFirst}
+	for {
+		listing, err := letters.Store().List(ctx, filter, page)
+		if err != nil {
+			return nil, fmt.Errorf("list dead letters: %w", err)
+		}
+		all = append(all, listing.Entries...)
+		if page.After = listing.Next; page.After == "" {
+			return all, nil
+		}
 	}
 }
 

@@ -129,13 +129,6 @@ func (l *Ledger) Interrupt() {
 	l.stopped = true
 }
 
-// Interrupted reports whether Interrupt was called.
-func (l *Ledger) Interrupted() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stopped
-}
-
 // Progress changes as long as messages make progress.
 func (l *Ledger) Progress() int {
 	l.mu.Lock()
@@ -194,6 +187,9 @@ func (l *Ledger) Balance(w io.Writer) bool {
 	for _, f := range l.faults {
 		balanced = false
 		_, _ = fmt.Fprintln(w, "FAULT:", f)
+	}
+	if l.stopped {
+		_, _ = fmt.Fprintln(w, "\ninterrupted: what is waiting stays with the broker (in memory it ends with this process)")
 	}
 	return balanced
 }
