@@ -169,8 +169,7 @@ func TestRouter_TargetOnAnotherBroker(t *testing.T) {
 		},
 	})
 	require.NoError(t, err)
-	runner, err := redrive.NewRunner(redrive.Config{
-		Store: letters.Store(), Redriver: router,
+	runner, err := redrive.NewRunner(letters.Manager(router), redrive.Config{
 		Targets: map[string]envelope.Origin{"lab": {Broker: "amqps", Topic: "trial", Consumer: "lab"}},
 	})
 	require.NoError(t, err)
