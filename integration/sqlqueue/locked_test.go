@@ -87,7 +87,7 @@ func TestLockedRows_ArePassed(t *testing.T) {
 		require.NoError(t, producer.Subscriber().(message.SubscribeInitializer).SubscribeInitialize("jobs"))
 		list := batch(n)
 		require.NoError(t, producer.Publisher().Publish("jobs", list...))
-		// On PostgreSQL, claims look for locks only of rows with a lease of their own.
+		// On PostgreSQL, claims look for locks only of rows that have a lease.
 		_, err := db.ExecContext(t.Context(), "UPDATE redrive_queue_messages SET lease = 0")
 		require.NoError(t, err)
 		var unlock []func()
