@@ -68,6 +68,9 @@ type Backend struct {
 	// Read removes n messages from the queue of that name with a plain client, or fewer if there are no more. If nil, the
 	// suite subscribes to the name as if it were a topic.
 	Read func(t *testing.T, queue string, n int) []*message.Message
+	// Foreign publishes m like a producer that does not use this module, with all of its metadata as headers. It fails if
+	// the server refuses m. Nil if no such producer exists.
+	Foreign func(t *testing.T, topic string, m *message.Message) error
 	// Lock locks the stored message with that id, like an operator's session that inspects it, and returns the function
 	// that unlocks it. Nil if a message cannot be locked.
 	Lock func(t *testing.T, id string) (unlock func())

@@ -125,3 +125,25 @@ func (w *world) TestMalformedEnvelopes_AreDeadLetteredUnchanged() {
 	}
 	require.Equal(w, "good", string(c.waitRuns(1)[0].Message.Payload))
 }
+
+// A foreign producer that copies the headers of a retry, and marks its messages as suspects, has all of them handled at
+// once: none is a copy of that retry, and none waits until it can run alone.
+func (w *world) TestForeign_MarksOfTheEngineAreIgnored() {
+	if w.backend.Foreign == nil {
+		w.Skip("no foreign producer can publish")
+	}
+	const n = 4
+	b, atOnce := w.openFor(n)
+	topic := w.topic("orders")
+	gate, open := w.gate()
+	c := w.consume(b, topic, middleware.Config{}, waitsFor(gate))
+	for range n {
+		m := message.NewMessage("copied", []byte("order"))
+		m.Metadata.Set(envelope.KeyStage, "r"+strings.Repeat("A", 20))
+		m.Metadata.Set(envelope.KeySuspect, "0!")
+		require.NoError(w, w.backend.Foreign(w.T, topic, m))
+	}
+	c.waitRuns(atOnce)
+	open()
+	c.waitRuns(n)
+}

@@ -195,6 +195,9 @@ type Delivery struct {
 	// Origin has what the transport knows: Position, Key, Partition, Offset, Exchange, RoutingKey, Timestamp, Redelivered,
 	// DeliveryCount. The engine fills in Broker, Topic and Consumer unless the transport did.
 	Origin envelope.Origin
+	// FromTopic reports that any producer may have written the message, headers included: the engine ignores marks that it
+	// writes itself only to retries. False if it came back from a consumer, or may have.
+	FromTopic bool
 	// Rest is how long the message must still wait, by the broker's clock if it has one. Only [Traits.Early] transports
 	// set it, and only for messages from a place where messages wait: a producer's value is ignored.
 	Rest time.Duration

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -26,6 +27,10 @@ func TestConformance(t *testing.T) {
 				Open: func(cfg brokers.Config) (brokers.Broker, error) {
 					cfg.URL = "kafka://" + strings.Join(c.ListenAddrs(), ",")
 					return brokers.OpenConfig(context.Background(), cfg)
+				},
+				Foreign: func(t *testing.T, topic string, m *message.Message) error {
+					t.Helper()
+					return produceForeign(t, c, topic, m)
 				},
 				Erase: func(t *testing.T, topic string, _ brokers.Names) {
 					t.Helper()
@@ -63,4 +68,18 @@ func erase(t *testing.T, c *kfake.Cluster, topic string) {
 	require.Contains(t, names, topic)
 	_, err = admin.DeleteTopics(t.Context(), names...)
 	require.NoError(t, err)
+}
+
+// produceForeign publishes m with a plain client.
+func produceForeign(t *testing.T, c *kfake.Cluster, topic string, m *message.Message) error {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.ProducerBatchMaxBytes(8<<20))
+	require.NoError(t, err)
+	defer client.Close()
+	r := &kgo.Record{Topic: topic, Value: m.Payload}
+	for key, value := range m.Metadata {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: key, Value: []byte(value)})
+	}
+	r.Headers = append(r.Headers, kgo.RecordHeader{Key: "_watermill_message_uuid", Value: []byte(m.UUID)})
+	return client.ProduceSync(t.Context(), r).FirstErr()
 }

@@ -71,10 +71,7 @@ func (p *partition) offer(d *delivery) bool {
 func (p *partition) Next(ctx context.Context) (driver.Delivery, error) {
 	select {
 	case d := <-p.due:
-		given := driver.Delivery{Message: d.message(), Origin: *d.origin, Token: d}
-		if !d.waiting {
-			delete(given.Message.Metadata, envelope.KeyStage) // foreign, on the topic itself
-		}
+		given := driver.Delivery{Message: d.message(), Origin: *d.origin, FromTopic: !d.waiting, Token: d}
 		switch {
 		case p.order != nil: // it waits for its turn
 		case p.sub.q.Concurrency > 1 && d.record.Key != nil:

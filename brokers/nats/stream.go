@@ -306,7 +306,7 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 }
 
 func (s *stream) delivery(m *nats.Msg) driver.Delivery {
-	d := driver.Delivery{Message: s.message(m), Token: m}
+	d := driver.Delivery{Message: parse(m), Token: m, FromTopic: m.Subject != s.retries}
 	meta, err := m.Metadata()
 	if err != nil {
 		return d
@@ -320,17 +320,7 @@ func (s *stream) delivery(m *nats.Msg) driver.Delivery {
 }
 
 // Renew implements driver.Renewer.
-func (s *stream) Renew(d *driver.Delivery) *message.Message { return s.message(d.Token.(*nats.Msg)) }
-
-// message parses m. On the topic's subject, any producer may have written or copied what only we write on the other.
-func (s *stream) message(m *nats.Msg) *message.Message {
-	out := parse(m)
-	if m.Subject != s.retries {
-		delete(out.Metadata, envelope.KeySuspect)
-		delete(out.Metadata, envelope.KeyStage)
-	}
-	return out
-}
+func (s *stream) Renew(d *driver.Delivery) *message.Message { return parse(d.Token.(*nats.Msg)) }
 
 // Widen implements driver.Widener.
 func (s *stream) Widen(_ context.Context, window int) error {

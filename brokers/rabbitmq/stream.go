@@ -172,7 +172,7 @@ func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 	design := s.transport.design
 	found := driver.Delivery{
 		Message: m, Origin: origin, Token: d, Rest: remaining(d.Headers, time.Now()),
-		Suspect: origin.DeliveryCount, Earlier: origin.DeliveryCount,
+		Suspect: origin.DeliveryCount, Earlier: origin.DeliveryCount, FromTopic: s.fromTopic(d),
 	}
 	if d.Redelivered {
 		found.Earlier = max(1, found.Earlier)
@@ -184,6 +184,14 @@ func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 			"their bytes are in " + keyUndecoded
 	}
 	return found
+}
+
+// fromTopic reports whether any producer may have written d. Retries return through the default exchange or the plugin's,
+// and otherwise only from the wait queue of another transport or of an operator: RabbitMQ has recorded that.
+func (s *stream) fromTopic(d *amqp.Delivery) bool {
+	design := s.transport.design
+	ours := design.transport != transportReject && design.declare == declareAll
+	return d.Exchange != "" && d.Exchange != pluginExchange(s.queue.Names) && (ours || !waited(d.Headers))
 }
 
 // Renew implements driver.Renewer.

@@ -132,7 +132,7 @@ func (s *stream) delivery(r received) driver.Delivery {
 	s.mu.Lock()
 	s.received[m] = struct{}{}
 	s.mu.Unlock()
-	d := driver.Delivery{Message: r.message(), Token: r}
+	d := driver.Delivery{Message: r.message(), FromTopic: !r.retry, Token: r}
 	switch o, ok := envelope.OriginFrom(m.Context()); {
 	case ok:
 		d.Origin.Timestamp = o.Timestamp

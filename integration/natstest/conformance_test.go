@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -25,6 +27,15 @@ func TestConformance(t *testing.T) {
 					cfg.URL = url
 					cfg.Params = brokers.Params{"ack-wait": "3s"}
 					return brokers.OpenConfig(t.Context(), cfg)
+				},
+				Foreign: func(t *testing.T, topic string, m *message.Message) error {
+					t.Helper()
+					foreign := &nats.Msg{Subject: topic, Header: nats.Header{"_watermill_message_uuid": {m.UUID}}, Data: m.Payload}
+					for key, value := range m.Metadata {
+						foreign.Header[key] = []string{value}
+					}
+					_, err := plain(t, url).PublishMsg(t.Context(), foreign)
+					return err
 				},
 				Erase: func(t *testing.T, topic string, _ brokers.Names) {
 					t.Helper()

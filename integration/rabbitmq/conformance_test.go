@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -33,6 +34,15 @@ func conforms(t *testing.T, server *services.Rabbit, params brokers.Params) {
 					cfg.URL = url
 					cfg.Params = maps.Clone(params)
 					return brokers.OpenConfig(t.Context(), cfg)
+				},
+				Foreign: func(t *testing.T, topic string, m *message.Message) error {
+					t.Helper()
+					msg := amqp.Publishing{MessageId: m.UUID, Body: m.Payload, Headers: amqp.Table{}}
+					for key, value := range m.Metadata {
+						msg.Headers[key] = value
+					}
+					dialPlain(t, url).send("redrive", topic, msg)
+					return nil
 				},
 				Erase: func(t *testing.T, _ string, n brokers.Names) {
 					t.Helper()

@@ -227,6 +227,7 @@ type stored struct {
 	position int64
 	at, due  time.Time
 	waited   bool
+	first    bool // published to its topic
 	begun    bool // recorded by Begin
 	count    int  // deliveries that ended without being settled
 	earlier  int  // deliveries

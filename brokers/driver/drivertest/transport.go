@@ -127,6 +127,7 @@ func (s *Server) store(o *driver.Outgoing) error {
 		st := &stored{
 			uuid: o.Message.UUID, payload: slices.Clone(o.Message.Payload), headers: map[string]string{},
 			topic: o.To.Topic, position: s.position, at: time.Now(), due: o.Due,
+			first: o.To.Kind == driver.ToTopic,
 		}
 		if o.Origin != nil && o.Origin.RoutingKey != "" {
 			st.topic = o.Origin.RoutingKey
@@ -273,7 +274,7 @@ func (st *stream) Next(ctx context.Context) (driver.Delivery, error) {
 func (st *stream) delivery(m *stored) driver.Delivery {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
-	d := driver.Delivery{Message: m.render(), Token: m, Earlier: m.earlier}
+	d := driver.Delivery{Message: m.render(), FromTopic: m.first, Token: m, Earlier: m.earlier}
 	if st.s.cfg.Capabilities.DeliveryCount {
 		d.Suspect = m.count
 	}

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -105,6 +106,11 @@ func backend(t *testing.T, shape drivertest.Config, prefetch string) brokertest.
 				made.Delays = delays
 			}
 			return engine.New(made)
+		},
+		Foreign: func(t *testing.T, topic string, m *message.Message) error {
+			t.Helper()
+			o := driver.Outgoing{Message: m, To: &driver.Destination{Topic: topic}}
+			return errors.Join(server.Connect().Publish(t.Context(), []driver.Outgoing{o})...)
 		},
 		Read: func(t *testing.T, queue string, n int) []*message.Message {
 			t.Helper()

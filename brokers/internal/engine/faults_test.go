@@ -597,7 +597,11 @@ func TestReplay_ForeignMessagesOfOneStageAreHandled(t *testing.T) {
 				for _, l := range lines {
 					line := message.NewMessage(l.id, []byte(l.payload))
 					line.Metadata.Set(envelope.KeyStage, copied.(string))
-					o := driver.Outgoing{Message: line, To: &driver.Destination{Topic: "orders"}}
+					to := driver.Destination{Topic: "orders"}
+					if retry { // on a broker that cannot tell it from ours
+						to.Kind, to.Consumer = driver.ToConsumer, "billing"
+					}
+					o := driver.Outgoing{Message: line, To: &to}
 					require.NoError(t, errors.Join(s.Connect().Publish(t.Context(), []driver.Outgoing{o})...))
 				}
 				time.Sleep(time.Hour) // virtual

@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"hash/maphash"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -352,12 +354,18 @@ func (h *delivery) replayed() bool {
 	return (h.isRetry() || stamped && m.doubt.Load() || again && m.lost.Load()) && m.hasSettled(h.content())
 }
 
-// identify moves the stage out of the delivery's headers, so that the handler and its retries do not see it.
+// identify moves the stage out of the delivery's headers, so that the handler and its retries do not see it. A message
+// from its topic has at most its publisher's stamp: a retry's stage or a suspect's mark is forged or copied.
 func (h *delivery) identify() {
 	disclose(h.Message)
-	if stage, ok := h.Message.Metadata[envelope.KeyStage]; ok {
-		h.stage = stage
-		delete(h.Message.Metadata, envelope.KeyStage)
+	headers := h.Message.Metadata
+	stage := headers[envelope.KeyStage]
+	if !h.FromTopic || !h.sub.b.traits.StablePosition && strings.HasPrefix(stage, firstStage) {
+		h.stage = cmp.Or(stage, h.stage)
 	}
-	delete(h.Message.Metadata, envelope.KeyNotBefore) // it has passed
+	if h.FromTopic {
+		delete(headers, envelope.KeySuspect)
+	}
+	delete(headers, envelope.KeyStage)
+	delete(headers, envelope.KeyNotBefore) // it has passed
 }

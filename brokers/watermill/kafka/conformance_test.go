@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/brokertest"
@@ -48,6 +50,18 @@ func backend(t *testing.T, c *kfake.Cluster, params string) brokertest.Backend {
 		}})
 	}
 	return brokertest.Backend{
+		Foreign: func(t *testing.T, topic string, m *message.Message) error {
+			t.Helper()
+			client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.ProducerBatchMaxBytes(8<<20))
+			require.NoError(t, err)
+			defer client.Close()
+			r := &kgo.Record{Topic: topic, Value: m.Payload}
+			for key, value := range m.Metadata {
+				r.Headers = append(r.Headers, kgo.RecordHeader{Key: key, Value: []byte(value)})
+			}
+			r.Headers = append(r.Headers, kgo.RecordHeader{Key: "_watermill_message_uuid", Value: []byte(m.UUID)})
+			return client.ProduceSync(t.Context(), r).FirstErr()
+		},
 		Open: func(cfg brokers.Config) (brokers.Broker, error) { return open(c, cfg) },
 		OpenOther: func(cfg brokers.Config) (brokers.Broker, error) {
 			return open(cluster(t, kfake.ClusterID("other")), cfg)
