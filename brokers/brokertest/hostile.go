@@ -147,3 +147,23 @@ func (w *world) TestForeign_MarksOfTheEngineAreIgnored() {
 	open()
 	c.waitRuns(n)
 }
+
+// A foreign producer may store a message that is a little larger than ours may be. It is handled, and dead-lettered if
+// that fails, whether or not it can be retried.
+func (w *world) TestForeign_LargeMessagesAreDeadLettered() {
+	b, topic := w.openTopic("orders")
+	limit := b.Capabilities().MaxMessageBytes
+	if w.backend.Foreign == nil || limit == 0 || limit > triedSize {
+		w.Skip("no foreign producer can publish, or the broker has no limit, or one too large to test")
+	}
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(0)}, func(run) error { return errFails })
+	m := message.NewMessage("large", make([]byte, limit-512))
+	m.Metadata.Set("note", strings.Repeat("n", 1024))
+	if err := w.backend.Foreign(w.T, topic, m); err != nil {
+		w.Skipf("the broker accepts no message that is larger than ours may be: %v", err)
+	}
+	dead := w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0]
+	require.Equal(w, m.Payload, dead.Payload)
+	c.quiet()
+	require.LessOrEqual(w, len(c.seen()), 2)
+}

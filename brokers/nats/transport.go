@@ -153,16 +153,11 @@ func (t *transport) addressed(o *driver.Outgoing) (*nats.Msg, error) {
 		m.Header[scheduleHeader] = []string{"@at " + o.Due.UTC().Format(time.RFC3339Nano)}
 		m.Subject = p.schedule(kind, rand.Text())
 	}
-	limit := t.conn.MaxPayload() - driver.Headroom
-	if o.To.Kind == driver.ToTopic && o.First && size(m) > limit ||
-		o.To.Kind == driver.ToConsumer && int64(len(m.Data)) > limit-ourHeaders { // a foreign one
+	if limit := t.conn.MaxPayload() - driver.Headroom; o.First && o.To.Kind == driver.ToTopic && size(m) > limit {
 		return nil, fmt.Errorf("%d bytes with its headers, at most %d: %w", size(m), limit, brokers.ErrTooLarge)
 	}
 	return m, nil
 }
-
-// ourHeaders is how many bytes the headers of a first publication may add.
-const ourHeaders = 4 << 10
 
 func size(m *nats.Msg) int64 {
 	n := len(m.Data)
@@ -197,13 +192,13 @@ func (t *transport) Capabilities() brokers.Capabilities {
 	}
 	return brokers.Capabilities{
 		Scheme: Scheme, Durable: true, Ordered: t.cfg.Concurrency == 1, Groups: true, DeliveryCount: true,
-		MaxDelay: longest, DelayTolerance: time.Second, MaxMessageBytes: t.conn.MaxPayload() - driver.Headroom - ourHeaders,
+		MaxDelay: longest, DelayTolerance: time.Second, MaxMessageBytes: t.conn.MaxPayload() - driver.Headroom - 4<<10,
 	}
 }
 
 // Traits implements driver.Transport. NackPause is not set: the server counts a nack as it counts a crash.
 func (t *transport) Traits() driver.Traits {
-	return driver.Traits{Name: Scheme, StablePosition: true, OwnRoom: true}
+	return driver.Traits{Name: Scheme, StablePosition: true}
 }
 
 // Ping implements driver.Transport.

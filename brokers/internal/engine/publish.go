@@ -148,8 +148,9 @@ func asksDelay(m *message.Message) bool {
 	return false
 }
 
-// fits refuses messages that exceed the broker's limits. On the way to a retry or to the dead letters our own headers
-// do not count, because a transport reserves driver.Headroom for them: every published message can be retried.
+// fits refuses messages that exceed the broker's limits. On the way to a retry our own headers do not count, because a
+// transport reserves driver.Headroom for them: every published message can be retried. A foreign one may be larger; its
+// dead letter is limited by the server alone.
 func (b *Broker) fits(o *driver.Outgoing) error {
 	limit := b.caps.MaxMessageBytes
 	if limit == 0 && b.caps.MaxHeaderBytes == 0 || b.traits.OwnRoom && o.To.Kind != driver.ToTopic {
@@ -161,7 +162,8 @@ func (b *Broker) fits(o *driver.Outgoing) error {
 			headers += int64(len(k) + len(v))
 		}
 	}
-	if n := headers + int64(len(o.Message.Payload)); limit > 0 && n > limit {
+	byServer := o.To.Kind == driver.ToDeadLetters && !b.traits.Local // where no foreign producer can publish
+	if n := headers + int64(len(o.Message.Payload)); limit > 0 && n > limit && !byServer {
 		return fmt.Errorf("%d bytes, at most %d: %w", n, limit, brokers.ErrTooLarge)
 	}
 	if most := b.caps.MaxHeaderBytes; most > 0 && headers > most && !b.enclose(o) {
