@@ -186,8 +186,8 @@ func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 	return found
 }
 
-// fromTopic reports whether any producer may have written d. Retries return through the default exchange or the plugin's,
-// and otherwise only from the wait queue of another transport or of an operator: RabbitMQ has recorded that.
+// fromTopic reports whether any producer may have written d. Retries return through the default exchange or the
+// plugin's, and otherwise only from the wait queue of another transport or of an operator, which RabbitMQ records.
 func (s *stream) fromTopic(d *amqp.Delivery) bool {
 	design := s.transport.design
 	ours := design.transport != transportReject && design.declare == declareAll
