@@ -83,7 +83,7 @@ func (t *transport) fits(o *driver.Outgoing, r *row) error {
 	if !o.First && int64(len(r.payload)) <= limit {
 		limit = t.maxMessage
 	}
-	if size > limit {
+	if size > limit && o.To.Kind != driver.ToDeadLetters { // of a row that another program has stored
 		return fmt.Errorf("%w: %d bytes with headers, the limit is %d", brokers.ErrTooLarge, size, limit)
 	}
 	return nil

@@ -190,6 +190,20 @@ func TestDamagedHeaders_AreDelivered(t *testing.T) {
 	}
 }
 
+// A row of another program that is larger than a publication may be still becomes a dead letter.
+func TestTooLarge_ForeignRowsAreDeadLettered(t *testing.T) {
+	b, db := openFile(t, func(c *brokers.Config) { c.Params = brokers.Params{"max-message": "64KiB"} })
+	messages := subscribe(t, b, "orders")
+	_, err := db.ExecContext(t.Context(), `INSERT INTO redrive_queue_messages
+		(queue_id, visible_at, due_at, published_at, uuid, headers, payload)
+		SELECT id, 0, 0, 0, 'u', '{}', zeroblob(200000) FROM redrive_queues`)
+	require.NoError(t, err)
+	m := receive(t, messages)
+	origin, _ := envelope.OriginFrom(m.Context())
+	require.NoError(t, b.DeadLetter(t.Context(), &envelope.DeadLetter{Message: m, Origin: *origin}))
+	m.Ack()
+}
+
 // A state change and its event are in one transaction, and so are a handler's change and its ack.
 func TestTransactions(t *testing.T) {
 	b, db := openFile(t)
