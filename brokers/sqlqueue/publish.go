@@ -255,7 +255,8 @@ func (s *store) insertTopic(ctx context.Context, db DB, p *publication, rows []r
 		if found, err := s.publish(ctx, db, p, rows); err != nil || found {
 			return err
 		}
-		if err := s.ensureTopic(ctx, db, p.topic); err != nil {
+		// The queue of no group keeps the messages until one subscribes.
+		if _, err := s.newQueue(ctx, db, p.topic, "", "1"); err != nil {
 			return err
 		}
 	}

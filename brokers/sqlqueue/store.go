@@ -83,12 +83,6 @@ func (s *store) newQueue(ctx context.Context, db DB, topic, group, first string)
 		[]byte(topic), []byte(group))
 }
 
-// ensureTopic creates the row that keeps messages until a group subscribes.
-func (s *store) ensureTopic(ctx context.Context, db DB, topic string) error {
-	_, err := s.newQueue(ctx, db, topic, "", "1")
-	return err
-}
-
 // queue returns the id of a group's queue, and whether it exists.
 func (s *store) queue(ctx context.Context, topic, group string) (id int64, found bool, err error) {
 	ids, err := queryInts(ctx, s.db, s.name.Bind("SELECT id FROM redrive_queues WHERE topic = ? AND consumer_group = ?"),

@@ -107,15 +107,13 @@ func (s *stream) fetch(ctx context.Context) error {
 	}
 	s.failures = 0
 	s.hold(list, room, began) //nolint:contextcheck // see claim
-	switch {
-	case len(list) > 0:
+	reach := 1
+	if len(list) > 0 {
 		s.idle.reset()
-		s.reach = 1
-	case s.due && s.t.store.locks != neverLocked: // rows locked by others: the next claim must reach beyond them
-		s.reach = min(2*s.reach, longestReach)
-	default:
-		s.reach = 1
+	} else if s.due && s.t.store.locks != neverLocked { // rows locked by others: the next claim must reach beyond them
+		reach = min(2*s.reach, longestReach)
 	}
+	s.reach = reach
 	s.drained = len(list) < n
 	s.mark.update(list, !s.drained && len(list) <= room, began, time.Now())
 	return ctx.Err()

@@ -90,8 +90,7 @@ func (p *txPublisher) Publish(topic string, messages ...*message.Message) error 
 	if p.closed.Load() {
 		return fmt.Errorf("sqlqueue: publish to %q: %w", topic, brokers.ErrClosed)
 	}
-	err := p.publish(topic, messages)
-	if err != nil {
+	if err := p.publish(topic, messages); err != nil {
 		return fmt.Errorf("sqlqueue: publish to %q in a transaction: %w", topic, err)
 	}
 	return nil
