@@ -34,18 +34,18 @@ type service struct {
 
 func open(ctx context.Context, s settings, logger *slog.Logger) (_ *service, err error) {
 	sv := &service{registry: newRegistry(), ledger: demo.NewLedger(topics...), logger: logger, run: envelope.NewID()}
+	if sv.broker, err = brokers.Open(ctx, s.BrokerURL, brokers.WithNaming(brokers.StoreOnly())); err != nil {
+		return nil, err
+	}
+	sv.letters, err = dlq.Open(ctx, s.DLQURL, dlq.WithLogger(logger), dlq.WithSource(sourceOf))
+	if err != nil {
+		return nil, errors.Join(err, sv.broker.Close())
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, sv.close())
 		}
 	}()
-	if sv.broker, err = brokers.Open(ctx, s.BrokerURL, brokers.WithNaming(brokers.StoreOnly())); err != nil {
-		return sv, err
-	}
-	sv.letters, err = dlq.Open(ctx, s.DLQURL, dlq.WithLogger(logger), dlq.WithSource(sourceOf))
-	if err != nil {
-		return sv, err
-	}
 
 	cfg := middleware.StoreOnly() // technical errors are retried, all others are stored at once
 	cfg.Rescheduler = demo.Scaled(sv.broker, s.Speed)
@@ -87,13 +87,4 @@ func sourceOf(e envelope.Envelope) (table, id string) {
 	return "employees", employee.ID
 }
 
-func (sv *service) close() error {
-	var errs []error
-	if sv.broker != nil {
-		errs = append(errs, sv.broker.Close())
-	}
-	if sv.letters != nil {
-		errs = append(errs, sv.letters.Close())
-	}
-	return errors.Join(errs...)
-}
+func (sv *service) close() error { return errors.Join(sv.broker.Close(), sv.letters.Close()) }

@@ -40,18 +40,17 @@ func open(ctx context.Context, s settings, logger *slog.Logger) (_ *shop, err er
 	sh := &shop{
 		ledger: demo.NewLedger(consumerCharge, consumerLoyalty), acquirer: newAcquirer(s.redrive), run: envelope.NewID(),
 	}
+	if sh.broker, err = brokers.Open(ctx, s.BrokerURL); err != nil {
+		return nil, err
+	}
+	if sh.letters, err = dlq.Open(ctx, s.DLQURL, dlq.WithLogger(logger)); err != nil {
+		return nil, errors.Join(err, sh.broker.Close())
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, sh.close())
 		}
 	}()
-
-	if sh.broker, err = brokers.Open(ctx, s.BrokerURL); err != nil {
-		return sh, err
-	}
-	if sh.letters, err = dlq.Open(ctx, s.DLQURL, dlq.WithLogger(logger)); err != nil {
-		return sh, err
-	}
 
 	pipeline, err := middleware.New(middleware.Config{
 		Rescheduler: demo.Scaled(sh.broker, s.Speed),
@@ -81,13 +80,4 @@ func (sh *shop) subscriber(group string, s settings) message.Subscriber {
 	return sh.broker.Subscriber(brokers.WithGroup(group), brokers.WithConcurrency(s.Concurrency))
 }
 
-func (sh *shop) close() error {
-	var errs []error
-	if sh.broker != nil {
-		errs = append(errs, sh.broker.Close())
-	}
-	if sh.letters != nil {
-		errs = append(errs, sh.letters.Close())
-	}
-	return errors.Join(errs...)
-}
+func (sh *shop) close() error { return errors.Join(sh.broker.Close(), sh.letters.Close()) }

@@ -4,6 +4,7 @@ package reminders
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -22,6 +23,9 @@ type Reminder struct {
 	OrderID string `json:"order_id"`
 	Phone   string `json:"phone"`
 }
+
+// ErrNoPhone means that a customer left no phone number, which no retry can change.
+var ErrNoPhone = errors.New("reminder without a phone number")
 
 // Sender sends a text message to a phone.
 type Sender interface {
