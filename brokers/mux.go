@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/secrets"
 	"github.com/redrive-go/redrive/internal/suggest"
 )
 
@@ -136,7 +137,7 @@ func (m *Mux) OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
 	}
 	b, err := openWithin(ctx, d, resolved)
 	if err != nil {
-		return nil, resolved.hideSecrets(err, d.Params())
+		return nil, secrets.Hide(err, resolved.secrets(d.Params())...) // the driver may have missed one
 	}
 	return b, nil
 }

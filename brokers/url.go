@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -86,34 +87,11 @@ func withSlashes(u *url.URL, text string) string {
 
 // secretName reports whether a parameter of this name probably holds a secret.
 func secretName(name string) bool {
+	parts := []string{
+		"password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "apikey", "api_key", "api-key",
+	}
 	name = strings.ToLower(name)
-	for _, part := range []string{
-		"password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "apikey",
-		"api_key", "api-key",
-	} {
-		if strings.Contains(name, part) {
-			return true
-		}
-	}
-	return false
-}
-
-// hideSecrets removes secrets of c from the text of a driver's error. Client libraries quote connection strings, and a
-// driver may have missed one.
-func (c Config) hideSecrets(err error, params []Param) error {
-	text := err.Error()
-	for _, secret := range c.secrets(params) {
-		for _, form := range []string{
-			secret, url.QueryEscape(secret), url.PathEscape(secret),
-			url.UserPassword("", secret).String()[1:],
-		} {
-			text = strings.ReplaceAll(text, form, "xxxxx")
-		}
-	}
-	if text == err.Error() {
-		return err
-	}
-	return &redactedError{text: text, err: err}
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(name, part) })
 }
 
 // secrets lists the secret values of a resolved configuration, except those too short to be recognized in a text.
@@ -145,13 +123,3 @@ func (c Config) secrets(params []Param) []string {
 	}
 	return found
 }
-
-// redactedError is an error with a different text that behaves the same for errors.Is and errors.As.
-type redactedError struct {
-	text string
-	err  error
-}
-
-func (e *redactedError) Error() string { return e.text }
-
-func (e *redactedError) Unwrap() error { return e.err }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/internal/duration"
+	"github.com/redrive-go/redrive/internal/secrets"
 )
 
 // Source is the database that a URL names.
@@ -27,7 +28,7 @@ type Source struct {
 	// Pragmas are run on each new connection to SQLite.
 	Pragmas []string
 
-	secrets []string
+	secrets []string // errors must not show them
 }
 
 // ReadURL reads a URL whose query is native, the driver's own parameters. User, Host, Path and Opaque mean the same for
@@ -35,7 +36,7 @@ type Source struct {
 func ReadURL(u *url.URL, native url.Values) (*Source, error) {
 	s := &Source{}
 	if password, ok := u.User.Password(); ok {
-		s.keepSecrets(password)
+		s.secrets = append(s.secrets, password)
 	}
 	var err error
 	switch u.Scheme {
@@ -61,7 +62,7 @@ func (s *Source) postgres(u *url.URL, native url.Values) error {
 	if strings.Trim(u.Path, "/") == "" && !native.Has("service") && !native.Has("dbname") {
 		return errors.New("the URL names no database; write postgres://user@host:5432/database")
 	}
-	s.keepSecrets(native.Get("password"), native.Get("sslpassword"))
+	s.secrets = append(s.secrets, native.Get("password"), native.Get("sslpassword"))
 	dsn := *u
 	// libpq does not decode a + as a space.
 	dsn.Scheme, dsn.RawQuery = "postgres", strings.ReplaceAll(native.Encode(), "+", "%20")
@@ -128,38 +129,9 @@ func (s *Source) sqlite(u *url.URL, native url.Values) error {
 // InMemory reports whether it is an in-memory database.
 func (s *Source) InMemory() bool { return s.Path == memory }
 
-// keepSecrets remembers what errors must not show, also URL-encoded.
-func (s *Source) keepSecrets(secrets ...string) {
-	for _, secret := range secrets {
-		if secret != "" {
-			inUser := strings.TrimPrefix(url.UserPassword("", secret).String(), ":")
-			s.secrets = append(s.secrets, secret, url.QueryEscape(secret), url.PathEscape(secret), inUser)
-		}
-	}
-}
-
 // Hide removes secrets from an error's text; errors.Is and errors.As still see the original. The drivers hide them too,
 // but do not promise to.
-func (s *Source) Hide(err error) error {
-	text := err.Error()
-	for _, secret := range s.secrets {
-		text = strings.ReplaceAll(text, secret, "xxxxx")
-	}
-	if text == err.Error() {
-		return err
-	}
-	return &hidden{text: text, err: err}
-}
-
-// hidden is an error with another text.
-type hidden struct {
-	text string
-	err  error
-}
-
-func (e *hidden) Error() string { return e.text }
-
-func (e *hidden) Unwrap() error { return e.err }
+func (s *Source) Hide(err error) error { return secrets.Hide(err, s.secrets...) }
 
 // Pool configures the connections to a database.
 type Pool struct {
