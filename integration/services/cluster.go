@@ -14,10 +14,36 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
+// cluster is several servers that know each other.
+type cluster[S startable] struct{ Nodes []S }
+
+// start starts the nodes together, because one alone waits for the others or has no majority, and returns once complete
+// returns nil.
+func (c *cluster[S]) start(ctx context.Context, complete func() error) error {
+	var starting errgroup.Group
+	for _, node := range c.Nodes {
+		starting.Go(func() error { return node.Start(ctx) })
+	}
+	if err := starting.Wait(); err != nil {
+		return err
+	}
+	return poll(ctx, complete)
+}
+
+// Close ends all nodes.
+func (c *cluster[S]) Close() error {
+	var errs []error
+	for _, node := range slices.Backward(c.Nodes) { // the first RabbitMQ has the name server for all
+		errs = append(errs, node.Close())
+	}
+	return errors.Join(errs...)
+}
+
 // KafkaCluster is a Kafka with several nodes, each of which is broker and controller. Topics have a replica on every
 // node, and a record is confirmed when all but one of them have it.
 type KafkaCluster struct {
-	Nodes   []*KafkaServer
+	cluster[*KafkaServer]
+
 	Brokers []string // host:port of every node
 }
 
@@ -72,14 +98,7 @@ func StartKafkaCluster(ctx context.Context, n int) (_ *KafkaCluster, err error) 
 			return c, fmt.Errorf("services: kafka: %w", err)
 		}
 	}
-	var starting errgroup.Group // together, because one alone has no majority
-	for _, k := range c.Nodes {
-		starting.Go(func() error { return k.Start(ctx) })
-	}
-	if err := starting.Wait(); err != nil {
-		return c, err
-	}
-	return c, poll(ctx, c.complete)
+	return c, c.start(ctx, c.complete)
 }
 
 // URL returns kafka://host:port,host:port of all nodes.
@@ -114,24 +133,9 @@ func (c *KafkaCluster) Leader(t testing.TB, topic string, partition int32) *Kafk
 	return c.Nodes[leader.ID()-1]
 }
 
-// Close ends all nodes.
-func (c *KafkaCluster) Close() error {
-	return closeAll(c.Nodes)
-}
-
-func closeAll[S closer](servers []S) error {
-	var errs []error
-	for _, s := range slices.Backward(servers) { // the first RabbitMQ has the name server for all
-		errs = append(errs, s.Close())
-	}
-	return errors.Join(errs...)
-}
-
 // RabbitCluster is a RabbitMQ with several nodes. A node that cannot reach more than half of them pauses itself
 // (pause_minority).
-type RabbitCluster struct {
-	Nodes []*Rabbit
-}
+type RabbitCluster struct{ cluster[*Rabbit] }
 
 // RabbitMQOf starts a cluster of n nodes for this test only, and stops it at the end of the test.
 func RabbitMQOf(t testing.TB, cfg RabbitConfig, n int) *RabbitCluster {
@@ -145,15 +149,8 @@ func StartRabbitCluster(ctx context.Context, cfg RabbitConfig, n int) (*RabbitCl
 	if err != nil {
 		return nil, err
 	}
-	c := &RabbitCluster{Nodes: rabbits}
-	var starting errgroup.Group // together, because each looks for the others
-	for _, r := range rabbits {
-		starting.Go(func() error { return r.Start(ctx) })
-	}
-	if err := starting.Wait(); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	if err := poll(ctx, func() error { return c.complete(ctx) }); err != nil {
+	c := &RabbitCluster{cluster[*Rabbit]{rabbits}}
+	if err := c.start(ctx, func() error { return c.complete(ctx) }); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
@@ -201,13 +198,8 @@ func (c *RabbitCluster) Leader(t testing.TB, queue string) *Rabbit {
 	return nil
 }
 
-// Close ends all nodes.
-func (c *RabbitCluster) Close() error {
-	return closeAll(c.Nodes)
-}
-
-// cluster returns the configuration with which nodes find each other.
-func cluster(nodes []rabbitNode) string {
+// clusterConf returns the configuration with which nodes find each other.
+func clusterConf(nodes []rabbitNode) string {
 	lines := []string{
 		"cluster_partition_handling = pause_minority",
 		"cluster_formation.peer_discovery_backend = classic_config",

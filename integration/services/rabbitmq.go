@@ -101,30 +101,26 @@ var sharedRabbit, sharedRabbit4 lazy[*Rabbit]
 // SharedRabbitMQ returns the broker that all tests of the process share. Do not stop it; use VHost to separate tests.
 func SharedRabbitMQ(t testing.TB) *Rabbit {
 	t.Helper()
-	return sharedRabbit.get(t, func(ctx context.Context) (*Rabbit, error) {
-		if u := os.Getenv("TEST_AMQP_URL"); u != "" {
-			return &Rabbit{
-				server: server{name: "rabbitmq", external: true}, URL: u,
-				ManagementURL: os.Getenv("TEST_AMQP_MANAGEMENT_URL"),
-			}, nil
-		}
-		_, measures := t.(*testing.B)
-		return StartRabbitMQ(ctx, RabbitConfig{Unsynced: !measures})
-	})
+	_, measures := t.(*testing.B)
+	return sharedRabbits(t, &sharedRabbit, "TEST_AMQP", RabbitConfig{Unsynced: !measures})
 }
 
-// SharedRabbitMQ4 returns the RabbitMQ 4 that all tests of the process share. Do not stop it; use VHost to separate
-// tests.
+// SharedRabbitMQ4 is SharedRabbitMQ with RabbitMQ 4.
 func SharedRabbitMQ4(t testing.TB) *Rabbit {
 	t.Helper()
-	return sharedRabbit4.get(t, func(ctx context.Context) (*Rabbit, error) {
-		if u := os.Getenv("TEST_AMQP4_URL"); u != "" {
+	return sharedRabbits(t, &sharedRabbit4, "TEST_AMQP4", RabbitConfig{Four: true})
+}
+
+// sharedRabbits returns the broker that variables with this prefix name, or one with cfg.
+func sharedRabbits(t testing.TB, l *lazy[*Rabbit], prefix string, cfg RabbitConfig) *Rabbit {
+	t.Helper()
+	return l.get(t, func(ctx context.Context) (*Rabbit, error) {
+		if u := os.Getenv(prefix + "_URL"); u != "" {
 			return &Rabbit{
-				server: server{name: "rabbitmq4", external: true}, URL: u,
-				ManagementURL: os.Getenv("TEST_AMQP4_MANAGEMENT_URL"),
+				server: server{name: "rabbitmq", external: true}, URL: u, ManagementURL: os.Getenv(prefix + "_MANAGEMENT_URL"),
 			}, nil
 		}
-		return StartRabbitMQ(ctx, RabbitConfig{Four: true})
+		return StartRabbitMQ(ctx, cfg)
 	})
 }
 
@@ -175,7 +171,7 @@ func newRabbits(ctx context.Context, cfg RabbitConfig, n int) (_ []*Rabbit, err 
 		}
 	}
 	if n > 1 {
-		cfg.Conf += cluster(nodes)
+		cfg.Conf += clusterConf(nodes)
 	}
 	cookie := rand.Text()
 	for i := range nodes {

@@ -94,11 +94,14 @@ func (s *server) Start(ctx context.Context) error {
 	}
 }
 
-// started starts a new server, and closes it if that fails.
-func started[S interface {
+// startable is any server that is not running yet.
+type startable interface {
 	closer
 	Start(ctx context.Context) error
-}](ctx context.Context, s S) (S, error) {
+}
+
+// started starts a new server, and closes it if that fails.
+func started[S startable](ctx context.Context, s S) (S, error) {
 	if err := s.Start(ctx); err != nil {
 		return s, errors.Join(err, s.Close())
 	}
