@@ -1,6 +1,7 @@
 package brokers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -176,10 +177,7 @@ func openWithin(ctx context.Context, d Driver, cfg Config) (Broker, error) {
 }
 
 func (m *Mux) unknownScheme(scheme string) error {
-	registered := strings.Join(m.Schemes(), ", ")
-	if registered == "" {
-		registered = "none"
-	}
+	registered := cmp.Or(strings.Join(m.Schemes(), ", "), "none")
 	hint := "a broker URL looks like amqp://host:5672/"
 	if path, known := importPaths[scheme]; known {
 		hint = fmt.Sprintf("forgotten import? try _ %q", path)

@@ -1,6 +1,7 @@
 package brokers
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -109,10 +110,6 @@ func (s NameScheme) names(topic, group, queue string) Names {
 		}
 		return template(t).expand(lookup)
 	}
-	delayed := template(s.Delayed)
-	if delayed == "" {
-		delayed = template(s.Retry)
-	}
 	return Names{
 		Queue:         queue,
 		Exchange:      vars["exchange"],
@@ -120,7 +117,7 @@ func (s NameScheme) names(topic, group, queue string) Names {
 		DeadExchange:  exchange(s.DeadExchange),
 		Dead:          template(s.Dead).expand(lookup),
 		retry:         template(s.Retry),
-		delayed:       delayed,
+		delayed:       template(cmp.Or(s.Delayed, s.Retry)),
 		vars:          vars,
 	}
 }
@@ -131,9 +128,7 @@ func (s NameScheme) PerDelay() bool { return template(s.filled().Retry).requires
 
 // filled takes empty templates from the preset. An unknown preset, which Validate reports, fills nothing.
 func (s NameScheme) filled() NameScheme {
-	if s.Preset == "" {
-		s.Preset = "default"
-	}
+	s.Preset = cmp.Or(s.Preset, "default")
 	p, ok := presets[s.Preset]
 	if !ok {
 		return s
@@ -207,12 +202,8 @@ func (s NameScheme) Validate() error {
 
 // IsPattern reports whether a topic is a pattern of envelope.MatchEvent: whether one of its words is * or #.
 func IsPattern(topic string) bool {
-	for word := range strings.SplitSeq(topic, ".") {
-		if word == "*" || word == "#" {
-			return true
-		}
-	}
-	return false
+	words := strings.Split(topic, ".")
+	return slices.Contains(words, "*") || slices.Contains(words, "#")
 }
 
 // template is a name with {variables}. A variable may have a separator in front, as in {.group}, which disappears with

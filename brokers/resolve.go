@@ -162,11 +162,8 @@ func knownInURL(params []Param) []string {
 }
 
 func (c *Config) putUser(u *url.URL) {
-	name := u.User.Username()
+	name := cmp.Or(c.Username, u.User.Username())
 	password, has := u.User.Password()
-	if c.Username != "" {
-		name = c.Username
-	}
 	if c.Password != "" {
 		password, has = c.Password, true
 	}

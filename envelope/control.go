@@ -203,13 +203,8 @@ func parseMillis(text string) (d time.Duration, valid, clamped bool) {
 }
 
 func clampDelay(d time.Duration) (time.Duration, bool) {
-	if d < 0 {
-		return 0, true
-	}
-	if d > MaxDelay {
-		return MaxDelay, true
-	}
-	return d, false
+	within := min(max(d, 0), MaxDelay)
+	return within, within != d
 }
 
 func formatMillis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -285,9 +285,5 @@ func parseTime(text string) (time.Time, bool) {
 }
 
 func timeHeader(md message.Metadata, key string) (time.Time, bool) {
-	text, ok := md[key]
-	if !ok {
-		return time.Time{}, false
-	}
-	return parseTime(text)
+	return parseTime(md[key])
 }

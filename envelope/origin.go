@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"context"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -94,17 +95,11 @@ func StableID(o *Origin) string {
 	if o == nil || o.Position == "" {
 		return ""
 	}
-	name := make([]byte, 0, len(o.Broker)+len(o.Topic)+len(o.Position)+2)
-	name = append(name, o.Broker...)
-	name = append(name, 0)
-	name = append(name, o.Topic...)
-	name = append(name, 0)
-	name = append(name, o.Position...)
+	name := o.Broker + "\x00" + o.Topic + "\x00" + o.Position
 	if o.Incarnation != "" {
-		name = append(name, 0)
-		name = append(name, o.Incarnation...)
+		name += "\x00" + o.Incarnation
 	}
-	return uuid.NewSHA1(positionSpace, name).String()
+	return uuid.NewSHA1(positionSpace, []byte(name)).String()
 }
 
 // Identify returns the message's id: from its header, its structured body, its AMQP message-id property, its
@@ -154,12 +149,7 @@ func carriable(id string) string {
 }
 
 func carriableText(s string) bool {
-	for _, r := range s {
-		if unicode.IsControl(r) {
-			return false
-		}
-	}
-	return utf8.ValidString(s)
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
 // Producer is a handler's attempt that has produced messages. A pipeline puts it into their contexts, because

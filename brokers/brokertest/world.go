@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -171,12 +172,8 @@ func (w *world) consume(b brokers.Broker, topic string, cfg middleware.Config, h
 
 func (w *world) newConsumer(b brokers.Broker, cfg middleware.Config) *consumer {
 	w.Helper()
-	if cfg.Rescheduler == nil {
-		cfg.Rescheduler = b
-	}
-	if cfg.DeadLetters == nil {
-		cfg.DeadLetters = b
-	}
+	cfg.Rescheduler = cmp.Or[middleware.Rescheduler](cfg.Rescheduler, b)
+	cfg.DeadLetters = cmp.Or[middleware.DeadLetterSink](cfg.DeadLetters, b)
 	cfg.Logger = w.logger()
 	pipeline, err := middleware.New(cfg)
 	require.NoError(w, err)

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -171,12 +172,7 @@ func (o *Outgoing) Metadata() message.Metadata {
 }
 
 func (o *Outgoing) replaced(key string) bool {
-	for _, h := range o.Extra {
-		if h.Key == key {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(o.Extra, func(h Header) bool { return h.Key == key })
 }
 
 // Size is the number of bytes of payload, header names and header values together.

@@ -1,6 +1,7 @@
 package watermill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,9 +106,7 @@ func New(cfg Config) (brokers.Broker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("brokers/watermill: invalid config: %w", err)
 	}
-	if cfg.Broker.URL == "" {
-		cfg.Broker.URL = Scheme + "://"
-	}
+	cfg.Broker.URL = cmp.Or(cfg.Broker.URL, Scheme+"://")
 	resolved, err := cfg.Broker.Resolve(Params())
 	if err != nil {
 		return nil, err

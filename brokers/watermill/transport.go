@@ -1,6 +1,7 @@
 package watermill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,10 +99,7 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 
 // mayRead refuses a group other than the one that the only Subscriber reads for: the two would share messages.
 func (t *transport) mayRead(q *driver.Queue) error {
-	own := t.broker.Group
-	if own == "" {
-		own = brokers.DefaultGroup
-	}
+	own := cmp.Or(t.broker.Group, brokers.DefaultGroup)
 	if t.cfg.NewSubscriber == nil && q.Group != own {
 		return fmt.Errorf("%w: group %q: the one Subscriber reads for group %q; configure NewSubscriber to read for several",
 			brokers.ErrUnsupported, q.Group, own)

@@ -1,6 +1,7 @@
 package sqldb
 
 import (
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -88,14 +89,7 @@ func (s *Source) mysql(u *url.URL, native url.Values) error {
 		}
 		dsn.WriteString("@")
 	}
-	host, port := u.Hostname(), u.Port()
-	if host == "" {
-		host = "localhost"
-	}
-	if port == "" {
-		port = "3306"
-	}
-	address := "tcp(" + net.JoinHostPort(host, port) + ")"
+	address := "tcp(" + net.JoinHostPort(cmp.Or(u.Hostname(), "localhost"), cmp.Or(u.Port(), "3306")) + ")"
 	if socket := native.Get("socket"); socket != "" {
 		address = "unix(" + socket + ")"
 		native.Del("socket")
@@ -168,12 +162,8 @@ func (s *Source) FindDriver(name string) (string, error) {
 			return candidate, nil
 		}
 	}
-	all := "none"
-	if len(registered) > 0 {
-		all = strings.Join(registered, ", ")
-	}
 	return "", fmt.Errorf("no database/sql driver is registered under %s (registered: %s); forgotten import? add _ %q",
-		strings.Join(candidates, " or "), all, importPaths[s.Drivers[0]])
+		strings.Join(candidates, " or "), cmp.Or(strings.Join(registered, ", "), "none"), importPaths[s.Drivers[0]])
 }
 
 // Open makes a pool without opening a connection yet. Its errors show no password.
@@ -215,10 +205,7 @@ type Param func(value string) error
 // ReadParams reads our own parameters, with or without a leading x-, from a URL's query, and returns the database
 // driver's. native reports whether the driver knows a parameter; any other is refused.
 func ReadParams(u *url.URL, own map[string]Param, native func(string) bool) (url.Values, error) {
-	scheme := u.Scheme
-	if scheme == "" {
-		scheme = string(SQLite)
-	}
+	scheme := cmp.Or(u.Scheme, string(SQLite))
 	query, err := url.ParseQuery(rawQuery(u))
 	if err != nil {
 		return nil, fmt.Errorf("%s URL: parameters: a %% or ; that is not percent-encoded", scheme)

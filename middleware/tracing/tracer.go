@@ -1,6 +1,7 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -48,12 +49,8 @@ var _ middleware.Stamper = (*Tracer)(nil)
 
 // New makes a Tracer.
 func New(cfg Config) *Tracer {
-	if cfg.Provider == nil {
-		cfg.Provider = otel.GetTracerProvider()
-	}
-	if cfg.Propagator == nil {
-		cfg.Propagator = propagation.TraceContext{}
-	}
+	cfg.Provider = cmp.Or(cfg.Provider, otel.GetTracerProvider())
+	cfg.Propagator = cmp.Or[propagation.TextMapPropagator](cfg.Propagator, propagation.TraceContext{})
 	return &Tracer{cfg: cfg, tracer: cfg.Provider.Tracer(Scope), propagator: cfg.Propagator}
 }
 

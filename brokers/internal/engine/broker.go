@@ -8,6 +8,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,9 +86,7 @@ func New(cfg Config) (*Broker, error) {
 	if b.traits.Name == "" {
 		return nil, errors.New("brokers: the transport has no name")
 	}
-	if b.traits.HoldLimit == 0 {
-		b.traits.HoldLimit = 20 * time.Millisecond
-	}
+	b.traits.HoldLimit = cmp.Or(b.traits.HoldLimit, 20*time.Millisecond)
 	b.namer, _ = cfg.Transport.(driver.Namer)
 	_, b.shares = cfg.Transport.(driver.Sharer)
 	b.sender = newSender(b)

@@ -87,7 +87,8 @@ func (b *Broker) parkLong(ctx context.Context, out []driver.Outgoing) (rest []dr
 // first prepares the first publication of m.
 func (b *Broker) first(o *driver.Outgoing, to *driver.Destination, m *message.Message) error {
 	*o = driver.Outgoing{Message: m, To: to, First: true, ExistingOnly: envelope.ExistingOnly(m.Context())}
-	if asksDelay(m) || carriesState(m) {
+	if has(m, ownState[:]...) ||
+		has(m, envelope.KeyDelay, envelope.KeyWatermillDelayedFor, envelope.KeyWatermillDelayedUntil) {
 		m = m.Copy() // the caller keeps its message
 		delay, _ := envelope.TakeDelay(m)
 		for _, key := range ownState {
@@ -126,21 +127,9 @@ func (b *Broker) delay(o *driver.Outgoing, d time.Duration, now time.Time) error
 // forged.
 var ownState = [...]string{envelope.KeyNotBefore, envelope.KeyStage, envelope.KeySuspect, envelope.KeyEnclosed}
 
-func carriesState(m *message.Message) bool {
-	for _, key := range ownState {
-		if _, ok := m.Metadata[key]; ok {
-			return true
-		}
-	}
-	return false
-}
-
-// asksDelay saves copying messages that request no delay.
-func asksDelay(m *message.Message) bool {
-	for _, key := range [...]string{
-		envelope.KeyDelay, envelope.KeyWatermillDelayedFor,
-		envelope.KeyWatermillDelayedUntil,
-	} {
+// has reports whether a message has any of the headers.
+func has(m *message.Message, keys ...string) bool {
+	for _, key := range keys {
 		if _, ok := m.Metadata[key]; ok {
 			return true
 		}

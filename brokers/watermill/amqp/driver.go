@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,9 +60,7 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	if cfg.Broker, err = cfg.Broker.Resolve(Driver{}.Params()); err != nil {
 		return nil, err
 	}
-	if cfg.Marshaler == nil {
-		cfg.Marshaler = Marshaler{}
-	}
+	cfg.Marshaler = cmp.Or[wamqp.Marshaler](cfg.Marshaler, Marshaler{})
 	logger := wbroker.Logger(cfg.Broker.Logger)
 	uri := strings.TrimPrefix(cfg.Broker.URL, "watermill+")
 	connection, err := wamqp.NewConnection(wamqp.ConnectionConfig{AmqpURI: uri}, logger)

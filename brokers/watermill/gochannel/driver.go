@@ -49,9 +49,7 @@ type Config struct {
 
 // New opens a broker. Close it.
 func New(cfg Config) (brokers.Broker, error) {
-	if cfg.Broker.URL == "" {
-		cfg.Broker.URL = Scheme + "://"
-	}
+	cfg.Broker.URL = cmp.Or(cfg.Broker.URL, Scheme+"://")
 	var err error
 	if cfg.Broker, err = cfg.Broker.Resolve(Driver{}.Params()); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,9 +86,7 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 	if cfg.Broker, err = cfg.Broker.Resolve(Driver{}.Params()); err != nil {
 		return nil, err
 	}
-	if cfg.Marshaler == nil {
-		cfg.Marshaler = Marshaler{}
-	}
+	cfg.Marshaler = cmp.Or[wkafka.MarshalerUnmarshaler](cfg.Marshaler, Marshaler{})
 	c := &client{cfg: cfg, logger: wbroker.Logger(cfg.Broker.Logger)}
 	if err := c.configure(); err != nil {
 		return nil, fmt.Errorf("watermill+kafka: open %s: %w", brokers.Redact(cfg.Broker.URL), err)
