@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"slices"
@@ -37,11 +38,10 @@ type delivery struct {
 	ordered   bool             // it has its turn within its Order, or waits for it
 	suspect   *suspect         // nil unless it may have killed its process
 
-	before, after *delivery     // neighbours in flight in the same session
-	listed        bool          // it has neighbours
-	survived      bool          // it was in flight when the session ended
-	held          bool          // copies of it wait for its answer
-	answered      chan struct{} // closed by the answer; nil unless another delivery may wait; guarded by the memory
+	listed   *list.Element // among those in flight in the same session; nil if it is not
+	survived bool          // it was in flight when the session ended
+	held     bool          // copies of it wait for its answer
+	answered chan struct{} // closed by the answer; nil unless another delivery may wait; guarded by the memory
 
 	rescheduled atomic.Uint32 // publications that have followed it
 	skipped     bool          // another copy of it has been settled
@@ -82,11 +82,7 @@ func (s *session) list(h *delivery) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.listed = true
-	if h.after = s.first; s.first != nil {
-		s.first.before = h
-	}
-	s.first = h
+	h.listed = s.inFlight.PushFront(h)
 }
 
 // unlist records that h is no longer in flight.
@@ -103,19 +99,11 @@ func (s *session) remove(h *delivery) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !h.listed {
+	if h.listed == nil {
 		return false
 	}
-	h.listed = false
-	if h.before != nil {
-		h.before.after = h.after
-	} else {
-		s.first = h.after
-	}
-	if h.after != nil {
-		h.after.before = h.before
-	}
-	h.before, h.after = nil, nil
+	s.inFlight.Remove(h.listed)
+	h.listed = nil
 	return h.survived
 }
 
@@ -133,7 +121,8 @@ func (h *delivery) leaveWindow() bool {
 func (s *session) survive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for h := s.first; h != nil; h = h.after {
+	for e := s.inFlight.Front(); e != nil; e = e.Next() {
+		h := e.Value.(*delivery)
 		h.survived = true
 		s.sub.memory.survive(h)
 		h.leaveWindow()

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"sync"
@@ -51,9 +52,9 @@ type session struct {
 	retrying sync.WaitGroup // settlements that are retried
 	closing  sync.Once
 
-	mu      sync.Mutex
-	first   *delivery // in flight, newest first
-	settled bool      // settlements are not retried any more
+	mu       sync.Mutex
+	inFlight list.List // of *delivery, newest first
+	settled  bool      // settlements are not retried any more
 }
 
 // start declares the queue and opens the first session.
