@@ -80,6 +80,8 @@ func New(cfg Config) (*Broker, error) {
 		transport: cfg.Transport,
 		traits:    cfg.Transport.Traits(),
 		caps:      cfg.Transport.Capabilities(),
+		readers:   readers{queues: map[string]*reader{}},
+		consumers: consumers{known: map[string]*memory{}},
 		closing:   make(chan struct{}),
 		done:      make(chan struct{}),
 	}

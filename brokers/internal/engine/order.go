@@ -26,9 +26,6 @@ func (o *order) join(h *delivery) bool {
 		o.busy[h.Order] = append(waiting, h)
 		return false
 	}
-	if o.busy == nil {
-		o.busy = map[string][]*delivery{}
-	}
 	o.busy[h.Order] = nil
 	return true
 }

@@ -107,9 +107,6 @@ func (r *readers) join(next driver.Queue) (leave func(), err error) {
 	name := next.Names.Queue
 	have := r.queues[name]
 	if have == nil {
-		if r.queues == nil {
-			r.queues = map[string]*reader{}
-		}
 		have = &reader{Queue: next}
 		r.queues[name] = have
 	} else if err := have.shares(&next); err != nil {

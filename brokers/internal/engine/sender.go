@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -199,11 +200,7 @@ func (s *sender) share(ctx context.Context, to *driver.Destination, out []driver
 	batch := s.batches[to]
 	if batch == nil {
 		if len(s.batches) >= maxDestinations {
-			for known, idle := range s.batches {
-				if idle.idle() {
-					delete(s.batches, known)
-				}
-			}
+			maps.DeleteFunc(s.batches, func(_ *driver.Destination, b *batcher[*request]) bool { return b.idle() })
 		}
 		batch = &batcher[*request]{
 			max: s.b.traits.PublishBatch, flush: s.flush,

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"hash/maphash"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,9 +58,9 @@ func (c *consumers) memoryOf(q *driver.Queue) *memory {
 	key := q.Topic + "\x00" + q.Group
 	m := c.known[key]
 	if m == nil {
-		m = &memory{seed: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
-		if c.known == nil {
-			c.known = map[string]*memory{}
+		m = &memory{
+			seed:    [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+			running: map[digest]*delivery{}, held: map[digest]*delivery{},
 		}
 		c.known[key] = m
 	}
@@ -149,9 +150,6 @@ func (m *memory) survive(h *delivery) {
 	if h.answered == nil {
 		h.answered = make(chan struct{})
 	}
-	if m.running == nil {
-		m.running = map[digest]*delivery{}
-	}
 	if _, ok := m.running[key]; !ok { // otherwise h waits for that one itself
 		m.running[key] = h
 	}
@@ -204,9 +202,6 @@ func (m *memory) holdLocked(h *delivery) {
 	if h.stage == "" || m.held[key] != nil {
 		return
 	}
-	if m.held == nil {
-		m.held = map[digest]*delivery{}
-	}
 	m.held[key], h.held = h, true
 	if h.answered == nil {
 		h.answered = make(chan struct{})
@@ -244,11 +239,7 @@ func (m *memory) answered(h *delivery) {
 		close(h.answered)
 		h.answered = nil
 	}
-	for key, running := range m.running {
-		if running == h {
-			delete(m.running, key)
-		}
-	}
+	maps.DeleteFunc(m.running, func(_ digest, running *delivery) bool { return running == h })
 }
 
 // anyNacked reports whether a lookup can find anything.

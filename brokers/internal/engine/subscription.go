@@ -59,6 +59,7 @@ func newSubscription(ctx context.Context, b *Broker, q driver.Queue, out chan *m
 		base:       context.WithoutCancel(ctx),
 		out:        out,
 		nackPauses: nackPauses(b, &q),
+		order:      order{busy: map[string][]*delivery{}},
 		expired:    make(chan struct{}),
 		abandoned:  make(chan struct{}),
 	}
