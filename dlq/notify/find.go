@@ -155,7 +155,11 @@ func (n *Notifier) stopped(ctx context.Context, now time.Time, muted map[string]
 	}
 	for i := range runs {
 		run := &runs[i]
-		if run.ChangedAt.Before(now.Add(-window)) || muted[run.Spec.Filter.Fingerprint] {
+		at := run.ChangedAt
+		if run.State == redrive.Stopped && !run.StoppedAt.IsZero() {
+			at = run.StoppedAt // not that of a later change of its rate
+		}
+		if at.Before(now.Add(-window)) || muted[run.Spec.Filter.Fingerprint] {
 			continue
 		}
 		shown := n.cfg.Redaction.Run(run.Shown(now))
@@ -166,7 +170,7 @@ func (n *Notifier) stopped(ctx context.Context, now time.Time, muted map[string]
 				"Redrive run %s, started by %s, waits for approval of %d messages", shown.ID,
 				oneLine(shown.CreatedBy), run.Counts.Total())
 		}
-		notice := n.noticeOf(kind, fmt.Sprint(run.ID, "\x00", run.Version), run.ChangedAt, text, "runs", shown.ID)
+		notice := n.noticeOf(kind, fmt.Sprint(run.ID, "\x00", at.UnixNano()), at, text, "runs", shown.ID)
 		notice.Run = &shown
 		found = append(found, notice)
 	}

@@ -243,6 +243,7 @@ func TestNotifier_Kinds(t *testing.T) {
 		record := driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: id}
 		require.NoError(t, runs.CreateRun(t.Context(), run, record))
 		run.State, run.Cause, run.Version, run.ChangedAt = state, cause, 2, time.Now()
+		run.StoppedAt = run.ChangedAt
 		require.NoError(t, runs.ChangeRun(t.Context(), run, record))
 	}
 	die(t, letters, "bank is closed", now)
@@ -252,6 +253,11 @@ func TestNotifier_Kinds(t *testing.T) {
 	start("goes", redrive.Paused, "")
 	serve(t, notify.Config{Store: letters.Store(), Receivers: []notify.Receiver{ops.hook("ops")}}, letters)
 	ops.await(t, 3)
+	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store()})
+	require.NoError(t, err)
+	rate := 3.0
+	_, err = runner.AdjustRun(t.Context(), "stops", redrive.Adjustment{Rate: &rate}, dlq.By{Actor: "ana"})
+	require.NoError(t, err, "it does not stop again")
 	die(t, letters, "the end", time.Now())
 	ops.await(t, 4)
 	require.ElementsMatch(t, []string{

@@ -18,6 +18,8 @@ type Run struct {
 	// At [MaxAbandoned] the run stops. AbandonedAt is how many entries were unsent when the last of them was gone.
 	Abandoned   int   `json:"abandoned,omitzero"`
 	AbandonedAt int64 `json:"abandoned_at,omitzero"`
+	// StoppedAt is when it last stopped; later changes leave it.
+	StoppedAt time.Time `json:"stopped_at,omitzero"`
 }
 
 // The parts of a [Run].
@@ -235,7 +237,7 @@ func (r Run) apply(action driver.Action, by dlq.By, at time.Time) (Run, error) {
 		}
 		r.run(at)
 	case ActionStop:
-		r.State, r.Cause = Stopped, by.Note
+		r.State, r.Cause, r.StoppedAt = Stopped, by.Note, at
 	case ActionCanary:
 		r.ResumedAt, r.Baseline = at, r.Counts
 	case ActionComplete:
