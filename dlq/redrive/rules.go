@@ -212,7 +212,11 @@ const stoppedBy = "redrive"
 // tryAgain cancels a run of the rule that has stopped automatically, once the rule has waited long enough, and reports
 // whether it did.
 func (rn *Runner) tryAgain(ctx context.Context, r *Rule, run *Run, now time.Time) (bool, error) {
-	latest, _, err := rn.runs.Runs(ctx, RunFilter{CreatedBy: r.actor()}, dlq.Page{Limit: ruleRuns})
+	most := 1 // runs that matter: this one, and stops until the rule waits the longest
+	for r.after(most-1) < r.MaxAfter {
+		most++
+	}
+	latest, _, err := rn.runs.Runs(ctx, RunFilter{CreatedBy: r.actor()}, dlq.Page{Limit: most})
 	if err != nil {
 		return false, err
 	}

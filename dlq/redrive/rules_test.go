@@ -3,6 +3,7 @@ package redrive_test
 import (
 	"context"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -151,6 +154,40 @@ func TestRule_SurvivesTheOutage(t *testing.T) {
 		resolved, err := store.Count(t.Context(), dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}}, 0)
 		require.NoError(t, err)
 		require.Positive(t, resolved)
+	})
+}
+
+// The pause after a run that stopped doubles with each stop in a row, up to MaxAfter, however many they are.
+func TestRule_PausesUpToMaxAfter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, store := operated(t, 0, &consumer{})
+		const stops = 15
+		for n := range stops {
+			run := &redrive.Run{Run: wire.Run{
+				ID: strconv.Itoa(n), State: redrive.Preparing, Version: 1, CreatedAt: time.Now(), CreatedBy: "rule all",
+			}}
+			record := driver.AuditRecord{At: time.Now(), Actor: "rule all", Action: redrive.ActionStart, Run: run.ID}
+			require.NoError(t, store.CreateRun(t.Context(), run, record))
+			run.State, run.ChangedBy, run.Version, run.ChangedAt = redrive.Cancelled, "rule all", 2, time.Now()
+			if n == stops-1 {
+				run.State, run.ChangedBy = redrive.Stopped, "redrive"
+			}
+			require.NoError(t, store.ChangeRun(t.Context(), run, record))
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer stop()
+		go func() {
+			_ = m.Automate(ctx, redrive.Rule{Name: "all", Topic: "orders", After: time.Second, MaxAfter: 2 * time.Hour})
+		}()
+		for _, want := range []redrive.State{redrive.Stopped, redrive.Cancelled} {
+			time.Sleep(110 * time.Minute) // virtual
+			synctest.Wait()
+			run, err := m.Run(t.Context(), strconv.Itoa(stops-1))
+			require.NoError(t, err)
+			require.Equal(t, want, run.State)
+		}
 	})
 }
 
