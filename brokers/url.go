@@ -74,6 +74,9 @@ func Redact(rawURL string) string {
 		}
 		u.RawQuery = strings.Join(pairs, "&")
 	}
+	if _, given := u.User.Password(); u.User != nil && !given && strings.HasPrefix(u.Scheme, "nats") {
+		u.User = url.User("xxxxx") // the token
+	}
 	return withSlashes(u, u.Redacted())
 }
 
