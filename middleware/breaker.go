@@ -227,17 +227,16 @@ func (c *circuit) succeeded() {
 // ended reports to the circuit how a failed attempt ended. It must be called for every attempt: while one probes a
 // half-open circuit, no other may run.
 func (c *circuit) ended(dec *Decision) {
-	switch {
-	case dec.Verdict.Kind == KindDefer, dec.Outcome == OutcomeGiveBack:
-		c.mu.Lock()
-		c.probing = false // the outcome shows nothing about the dependency: the next attempt probes it
-		c.mu.Unlock()
-	case dec.Outcome == OutcomeRetry, dec.Verdict.Kind == KindUnknown, dec.Verdict.Kind == KindRetryable,
-		dec.Reason == envelope.ReasonExpired: // also where the policy does not retry
-		c.failure(dec.Attempt.MessageID, dec.Verdict.Kind != KindUnknown || dec.Attempt.Number == 1)
-	default:
-		c.succeeded()
+	kind := dec.Verdict.Kind
+	failed := dec.Outcome == OutcomeRetry || kind == KindUnknown || kind == KindRetryable ||
+		dec.Reason == envelope.ReasonExpired // also where the policy does not retry
+	if failed && kind != KindDefer && dec.Outcome != OutcomeGiveBack {
+		c.failure(dec.Attempt.MessageID, kind != KindUnknown || dec.Attempt.Number == 1)
+		return
 	}
+	c.mu.Lock()
+	c.probing = false // the outcome, such as an invalid message, shows nothing about the dependency: the next probes it
+	c.mu.Unlock()
 }
 
 func (c *circuit) failure(id string, telling bool) {

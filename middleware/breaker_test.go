@@ -194,6 +194,42 @@ func TestBreaker_SuccessResets(t *testing.T) {
 	require.Len(t, h.ran(), 12)
 }
 
+// Errors that tell nothing about the dependency used to end a run of failures: with every third message invalid, the
+// circuit of a dead dependency never opened, and an invalid message closed it when half-open.
+func TestBreaker_InvalidMessagesChangeNothing(t *testing.T) {
+	for name, invalid := range map[string]error{
+		"permanent": middleware.Permanent(errTimeout), "skip": middleware.Skip(errTimeout),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := 0
+				h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 3}), func(*message.Message) ([]*message.Message, error) {
+					if n++; n%3 == 0 {
+						return nil, invalid
+					}
+					return nil, errTimeout
+				})
+				for range 12 {
+					h.deliver(order(t))
+				}
+				require.Len(t, h.ran(), 4, "three failures and an invalid message")
+				h.pipelineStop(t)
+
+				n = 2
+				time.Sleep(60 * s)
+				synctest.Wait()
+				h.deliver(order(t))
+				require.Equal(t, 3, n, "an invalid message probes the half-open circuit")
+				require.NotContains(t, h.logs.String(), `"to":"closed"`)
+				for range 5 {
+					h.deliver(order(t))
+				}
+				h.pipelineStop(t)
+			})
+		})
+	}
+}
+
 func TestBreaker_PausesIntake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := true
