@@ -52,6 +52,12 @@ func TestOpen_Refuses(t *testing.T) {
 		"nothing registered": {&empty, "", []string{`unknown scheme "sqlite"`, "none is registered"}},
 		"password with %":    {&one, "foo://u:se%cret@h/db", []string{"percent-encoded"}},
 		"password with /":    {&one, "foo://u:pa/secret@h/db", []string{"percent-encoded"}},
+		"a DSN of PostgreSQL": {
+			&one, "host=db.internal user=app password=secret dbname=app",
+			[]string{"write postgres://user@host/database"},
+		},
+		"a DSN with an IPv6": {&one, "dbname=app host=::1 password=secret", []string{"connection string"}},
+		"a DSN of MySQL":     {&one, "root:secret@tcp(db:3306)/app", []string{"mysql://user@host/database"}},
 		"control character":  {&one, "foo://u:secret@h/\x7f", []string{"not a URL"}},
 	} {
 		_, err := dlq.Open(t.Context(), c.url, dlq.WithMux(c.mux), dlq.WithSpool(t.TempDir()))

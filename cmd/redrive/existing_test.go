@@ -80,3 +80,16 @@ func TestDoctor_ThroughServer(t *testing.T) {
 	require.Equal(t, exitError, code, stdout+stderr)
 	require.Contains(t, stdout, "the server does not answer")
 }
+
+// A driver's connection string used to be the path of a file, and was shown with its password.
+func TestStore_RefusesADSN(t *testing.T) {
+	hermetic(t)
+	for _, dsn := range []string{"host=db user=app password=hunter2 dbname=app", "root:hunter2@tcp(db:3306)/app"} {
+		for _, args := range [][]string{{"dlq", "list"}, {"migrate"}, {"doctor"}} {
+			code, stdout, stderr := command(t, append(args, "--store", dsn)...)
+			require.NotZero(t, code, args)
+			require.Contains(t, stdout+stderr, "connection string", args)
+			require.NotContains(t, stdout+stderr, "hunter2", args)
+		}
+	}
+}

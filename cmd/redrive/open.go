@@ -23,6 +23,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/internal/config"
 )
@@ -177,17 +178,12 @@ func missingFile(url string) string {
 
 // sqliteFile is the path in the URL of a store that is a SQLite file.
 func sqliteFile(url string) (path string, ok bool) {
-	scheme, rest, found := strings.Cut(url, ":")
-	switch {
-	case url == "":
-		return "", false
-	case !found || len(scheme) == 1: // a path, on Windows with a drive
-		rest = url
-	case scheme != "sqlite" && scheme != "sqlite3":
+	u, err := driver.ParseURL(url)
+	if url == "" || err != nil || !strings.HasPrefix(u.Scheme, "sqlite") {
 		return "", false
 	}
-	path, _, _ = strings.Cut(strings.TrimPrefix(rest, "//"), "?")
-	return path, path != "" && !strings.Contains(rest, ":memory:")
+	path, _, _ = strings.Cut(cmp.Or(u.Opaque, u.Host+u.Path), "?")
+	return path, path != "" && !strings.Contains(path, ":memory:")
 }
 
 // checkBrokers refuses brokers that other processes cannot reach.

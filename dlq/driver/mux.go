@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -99,10 +100,18 @@ func (m *Mux) unknown(scheme string) error {
 	return fmt.Errorf("dlq: open: unknown scheme %q (%s); %s", scheme, here, hint)
 }
 
+// dsn matches what PostgreSQL's and MySQL's drivers accept apart from URLs. As the path of a SQLite file it would show
+// its password in a directory.
+var dsn = regexp.MustCompile(`(?i)^[^:]*\b(password|host|user|dbname)\s*=|@(tcp|unix)?\(`)
+
 // ParseURL reads a store's URL as [Mux.OpenStore] does. Its errors never quote the URL: it may carry a password.
 func ParseURL(rawURL string) (*url.URL, error) {
 	if rawURL == "" {
 		rawURL = DefaultURL
+	}
+	if !strings.Contains(rawURL, "://") && dsn.MatchString(rawURL) {
+		return nil, errors.New("dlq: open: this is a database driver's connection string; write postgres://user@host/database, " +
+			"mysql://user@host/database or sqlite:FILE")
 	}
 	if scheme, _, found := strings.Cut(rawURL, ":"); !found || !isScheme(scheme) {
 		return &url.URL{Scheme: "sqlite", Opaque: rawURL}, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers/brokerconfig"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -44,14 +46,21 @@ type Store struct {
 	Archive string `yaml:"archive" jsonschema:"description=PostgreSQL: schema of the archive; by default archive\\, or the name of the schema and _archive."`
 }
 
-// Address is the URL with the values of the other fields added.
+// Address is the URL, checked and with the values of the other fields added.
 func (s Store) Address() (string, error) {
 	address := s.URL
+	u, err := driver.ParseURL(address)
+	if err != nil {
+		return "", err
+	}
+	if known := driver.Schemes(); !slices.Contains(known, u.Scheme) {
+		return "", fmt.Errorf("unknown scheme %q: one of %s", u.Scheme, strings.Join(known, ", "))
+	}
 	for _, param := range [][2]string{{"schema", s.Schema}, {"archive", s.Archive}} {
 		if param[1] == "" {
 			continue
 		}
-		if !strings.HasPrefix(s.URL, "postgres:") && !strings.HasPrefix(s.URL, "postgresql:") {
+		if !strings.HasPrefix(u.Scheme, "postgres") {
 			return "", fmt.Errorf("%s is for PostgreSQL only: on MySQL a schema is a database, which the URL names,"+
 				" and a SQLite file is one store", param[0])
 		}

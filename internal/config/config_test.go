@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/collector"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	_ "github.com/redrive-go/redrive/dlq/sqlstore" // sqlite, postgres, mysql
 	"github.com/redrive-go/redrive/internal/config"
 )
 
@@ -131,9 +132,14 @@ func TestParse_Faults(t *testing.T) {
 			"store: {url: x.db}\nbrokers:\n  a: {url: 'mem://', grup: x}",
 			`line 3: unknown field "grup"`,
 		},
-		"no store":       {"log: {level: info}", "store.url: required"},
-		"empty":          {"", "store.url: required"},
-		"duration":       {"store: {url: x.db}\ncollector: {hold: soon}", `line 2: "soon" is not a duration`},
+		"no store": {"log: {level: info}", "store.url: required"},
+		"empty":    {"", "store.url: required"},
+		"duration": {"store: {url: x.db}\ncollector: {hold: soon}", `line 2: "soon" is not a duration`},
+		"a DSN":    {"store: {url: 'host=db password=x'}", "store: dlq: open: this is a database driver's connection string"},
+		"a mistyped store": {
+			"store: {url: 'posgres://db/app'}",
+			`store: unknown scheme "posgres": one of mariadb, mysql, postgres`,
+		},
 		"unset variable": {"store:\n  url: ${SURELY_NOT_SET_ANYWHERE}", "line 2: ${SURELY_NOT_SET_ANYWHERE}"},
 		"unknown broker": {
 			"store: {url: x.db}\ncollector: {sources: [{broker: a, topic: b}]}",
@@ -269,6 +275,16 @@ func TestConfig_Redacted(t *testing.T) {
 	require.Contains(t, string(shown), "shop.invoices.failed")
 	require.Contains(t, string(shown), "https://hooks.example/xxxxx")
 	require.Equal(t, "s3cret", c.Brokers["rabbit"].Password, "a copy")
+	for url, want := range map[string]string{
+		"root:hunter2@tcp(db:3306)/app":     "root:xxxxx",
+		"host=db user=app password=hunter2": "(unreadable URL)",
+		"data/dead.db":                      "data/dead.db",
+		"sqlite:dead.db":                    "sqlite:dead.db",
+		"sqlite:///data/dead.db":            "sqlite:///data/dead.db",
+	} {
+		c.Store.URL = url
+		require.Equal(t, want, c.Redacted().Store.URL, url)
+	}
 }
 
 // The schema accepts what Parse accepts and refuses unknown keys.

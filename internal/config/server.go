@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -280,7 +281,7 @@ const hidden = "xxxxx"
 // Redacted returns a copy without passwords, for display.
 func (c *Config) Redacted() *Config {
 	out := *c
-	if strings.Contains(c.Store.URL, "://") { // otherwise it is a file path
+	if u, err := driver.ParseURL(c.Store.URL); err != nil || u.Scheme != "sqlite" || u.Opaque == "" {
 		out.Store.URL = brokers.Redact(c.Store.URL)
 	}
 	out.Brokers = make(map[string]Broker, len(c.Brokers))
