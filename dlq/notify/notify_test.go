@@ -253,7 +253,7 @@ func TestNotifier_Kinds(t *testing.T) {
 	start("goes", redrive.Paused, "")
 	serve(t, notify.Config{Store: letters.Store(), Receivers: []notify.Receiver{ops.hook("ops")}}, letters)
 	ops.await(t, 3)
-	runner, err := redrive.NewRunner(redrive.Config{Store: letters.Store()})
+	runner, err := redrive.NewRunner(letters.Manager(nil), redrive.Config{})
 	require.NoError(t, err)
 	rate := 3.0
 	_, err = runner.AdjustRun(t.Context(), "stops", redrive.Adjustment{Rate: &rate}, dlq.By{Actor: "ana"})
