@@ -203,7 +203,8 @@ func TestBreaker_InvalidMessagesChangeNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := 0
-				h := newHarness(t, breakerConfig(middleware.Breaker{Failures: 3}), func(*message.Message) ([]*message.Message, error) {
+				cfg := breakerConfig(middleware.Breaker{Failures: 3})
+				h := newHarness(t, cfg, func(*message.Message) ([]*message.Message, error) {
 					if n++; n%3 == 0 {
 						return nil, invalid
 					}

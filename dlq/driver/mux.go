@@ -110,8 +110,8 @@ func ParseURL(rawURL string) (*url.URL, error) {
 		rawURL = DefaultURL
 	}
 	if !strings.Contains(rawURL, "://") && dsn.MatchString(rawURL) {
-		return nil, errors.New("dlq: open: this is a database driver's connection string; write postgres://user@host/database, " +
-			"mysql://user@host/database or sqlite:FILE")
+		return nil, errors.New("dlq: open: this is a database driver's connection string; write " +
+			"postgres://user@host/database, mysql://user@host/database or sqlite:FILE")
 	}
 	if scheme, _, found := strings.Cut(rawURL, ":"); !found || !isScheme(scheme) {
 		return &url.URL{Scheme: "sqlite", Opaque: rawURL}, nil
