@@ -49,10 +49,14 @@ letters are collected, a store, and the server. It prints what to try in another
 			} else if err := os.MkdirAll(dir, 0o750); err != nil {
 				return err
 			}
-			return a.demo(cmd.Context(), filepath.Join(dir, "dead-letters.db"), address, speed, lasts)
+			path := filepath.Join(dir, "dead-letters.db")
+			if _, err := os.Lstat(path); err == nil {
+				return usagef("%s exists: the demo writes into a new store; give another --dir", path)
+			}
+			return a.demo(cmd.Context(), path, address, speed, lasts)
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "directory for the store, which is kept (default a temporary one, which is "+
+	cmd.Flags().StringVar(&dir, "dir", "", "directory for a new store, which is kept (default a temporary one, which is "+
 		"removed)")
 	cmd.Flags().StringVar(&address, "address", config.DefaultAddress, "host:port of the server")
 	cmd.Flags().Float64Var(&speed, "speed", 20, "orders a second")

@@ -213,6 +213,16 @@ func TestDemo_For(t *testing.T) {
 	require.Contains(t, stdout, "In another terminal:")
 }
 
+// The demo's store has the name that a service's has by default.
+func TestDemo_RefusesAStore(t *testing.T) {
+	hermetic(t)
+	dir := t.TempDir()
+	seed(t, filepath.Join(dir, "dead-letters.db"))
+	code, _, stderr := command(t, "demo", "--dir", dir, "--address", anyPort, "--for", "1ns")
+	require.Equal(t, exitUsage, code, stderr)
+	require.Contains(t, stderr, "dead-letters.db exists")
+}
+
 // The demo starts everything, prints the address, and ends on its own or when interrupted, with nothing left behind.
 func TestDemo(t *testing.T) {
 	hermetic(t)
