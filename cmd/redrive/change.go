@@ -55,7 +55,7 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
 			selected := filter.selected
 			if len(filter.ids) > 0 {
-				selected = wire.Filter{IDs: filter.ids}
+				selected = wire.Filter{IDs: filter.ids, Statuses: driver.From(v.do)}
 			}
 			switch {
 			case dryRun:
@@ -114,7 +114,7 @@ func (a *app) changeAll(ctx context.Context, m *api, v *verb, filter wire.Filter
 	if err != nil || n == 0 {
 		return err
 	}
-	if err := a.confirm(string(v.do), n); err != nil {
+	if err := a.confirm(ctx, string(v.do), n); err != nil {
 		return err
 	}
 	done := &wire.BulkResult{}
@@ -178,17 +178,21 @@ func (a *app) dryRun(ctx context.Context, m *api, f wire.Filter) error {
 	if err != nil {
 		return err
 	}
+	ids := int64(len(f.IDs))
 	f.IDs = f.IDs[:min(len(f.IDs), maxIDs)]
 	list, err := m.ListEntries(ctx, f, wire.Page{Order: driver.OldestFirst, Limit: sample})
 	if err != nil {
 		return err
 	}
 	a.hint("dry run: %s, nothing is changed", deadLetters(n))
+	if ids > n {
+		a.hint("%d of the ids would be refused: their state does not allow it, or they do not exist", ids-n)
+	}
 	return printList(a, list.Entries, entryColumns)
 }
 
 // confirm asks before many entries are changed.
-func (a *app) confirm(what string, n int64) error {
+func (a *app) confirm(ctx context.Context, what string, n int64) error {
 	if a.flags.yes || n == 0 {
 		return nil
 	}
@@ -196,21 +200,42 @@ func (a *app) confirm(what string, n int64) error {
 	if !a.interactive() {
 		return refusedf("%s: add --yes to do it, or --dry-run to look first", question)
 	}
-	return a.ask(question)
+	return a.ask(ctx, question)
 }
 
 // ask asks the user.
-func (a *app) ask(question string) error {
+func (a *app) ask(ctx context.Context, question string) error {
 	_, _ = fmt.Fprintf(a.err, "%s? [y/N] ", question)
-	answer, err := bufio.NewReader(a.in).ReadString('\n')
-	if err != nil && answer == "" {
+	text, err := answer(ctx, func() (string, error) { return bufio.NewReader(a.in).ReadString('\n') })
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil && text == "" {
 		return refusedf("no answer")
 	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
+	switch strings.ToLower(strings.TrimSpace(text)) {
 	case "y", "yes":
 		return nil
 	}
 	return refusedf("nothing was done")
+}
+
+// answer returns what read reads from the user, or the error of a ctx that ends before. read then stays blocked until
+// the process ends.
+func answer(ctx context.Context, read func() (string, error)) (text string, err error) {
+	done := make(chan struct{})
+	var got string
+	var failed error
+	go func() {
+		defer close(done)
+		got, failed = read()
+	}()
+	select {
+	case <-done:
+		return got, failed
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 }
 
 // each applies do to each entry, continues after an error, and reports at the end. do finishes the entry in flight when
@@ -280,7 +305,7 @@ func (a *app) purgeCommand() *cobra.Command {
 				a.hint("dry run: %s, nothing is changed", deadLetters(n))
 				return nil
 			}
-			if err := a.confirm("purge", n); err != nil {
+			if err := a.confirm(ctx, "purge", n); err != nil {
 				return err
 			}
 			purged, err := m.PurgeEntries(ctx, scope, noArchive, a.by())

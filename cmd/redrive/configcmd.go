@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -94,12 +95,12 @@ func (a *app) hashCommands() []*cobra.Command {
 it to its owner. With a token on stdin (at least 20 characters, random), print its hash alone.`,
 			Example: `  redrive config hash-token
   redrive config hash-token < token.txt`,
-			RunE: func(*cobra.Command, []string) error { return a.hashToken() },
+			RunE: func(cmd *cobra.Command, _ []string) error { return a.hashToken(cmd.Context()) },
 		},
 		{
 			Use: "hash-password", Short: "Hash the password on stdin for server.auth.users", Args: cobra.NoArgs,
 			Example: `  redrive config hash-password < password.txt`,
-			RunE:    func(*cobra.Command, []string) error { return a.hashPassword() },
+			RunE:    func(cmd *cobra.Command, _ []string) error { return a.hashPassword(cmd.Context()) },
 		},
 	}
 }
@@ -109,8 +110,8 @@ const (
 	minPassword = 12
 )
 
-func (a *app) hashToken() error {
-	token, err := a.secret("")
+func (a *app) hashToken(ctx context.Context) error {
+	token, err := a.secret(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -127,8 +128,8 @@ func (a *app) hashToken() error {
 	return err
 }
 
-func (a *app) hashPassword() error {
-	password, err := a.secret("password: ")
+func (a *app) hashPassword(ctx context.Context) error {
+	password, err := a.secret(ctx, "password: ")
 	if err != nil {
 		return err
 	}
@@ -144,16 +145,26 @@ func (a *app) hashPassword() error {
 }
 
 // secret reads a secret from stdin: from the user without showing it, if there is a question to ask.
-func (a *app) secret(question string) (string, error) {
+func (a *app) secret(ctx context.Context, question string) (string, error) {
 	if f, ok := a.in.(*os.File); ok && isTerminal(f) {
 		if question == "" {
 			return "", nil
 		}
 		_, _ = fmt.Fprint(a.err, question)
-		text, err := term.ReadPassword(int(f.Fd()))
+		fd := int(f.Fd())
+		shows, err := term.GetState(fd)
+		if err != nil {
+			return "", err
+		}
+		text, err := answer(ctx, func() (string, error) {
+			text, err := term.ReadPassword(fd)
+			return string(text), err
+		})
 		_, _ = fmt.Fprintln(a.err)
-		return string(text), err
+		return text, cmp.Or(err, term.Restore(fd, shows)) // an interrupted ReadPassword does not restore it
 	}
-	text, err := io.ReadAll(io.LimitReader(a.in, 4096))
-	return strings.TrimSpace(string(text)), err
+	return answer(ctx, func() (string, error) {
+		text, err := io.ReadAll(io.LimitReader(a.in, 4096))
+		return strings.TrimSpace(string(text)), err
+	})
 }

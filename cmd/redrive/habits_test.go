@@ -315,3 +315,21 @@ func TestOutput_IsDataOrRefused(t *testing.T) {
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "one file or the other")
 }
+
+// A share of 0 was the default of 0.1, and NaN was below every bound.
+func TestFlags_Bounds(t *testing.T) {
+	hermetic(t)
+	for given, want := range map[string]string{
+		"--stop-above 0":   "--stop-above: must be above 0 and at most 1; 0.0001 stops at nearly any failure",
+		"--stop-above 1.1": "--stop-above: must be above 0",
+		"--rate NaN":       "--rate: must be a number from 0",
+		"--rate -1":        "--rate: must be a number from 0",
+		"--rate fast":      `--rate: "fast" is not a number`,
+	} {
+		for _, line := range []string{"dlq redrive --topic orders ", "runs adjust later "} {
+			code, _, stderr := command(t, strings.Fields(line+given+" --store none.db")...)
+			require.Equal(t, exitUsage, code, line+given)
+			require.Contains(t, stderr, want, line+given)
+		}
+	}
+}

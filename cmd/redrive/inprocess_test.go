@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -124,4 +125,20 @@ func TestDryRun_ManyIDs(t *testing.T) {
 	code, _, stderr = command(t, "dlq", "redrive", "1-20000", "--dry-run", "--store", "dead.db")
 	require.Equal(t, exitOK, code, stderr)
 	require.Contains(t, stderr, "dry run: 5 dead letters")
+}
+
+// A dry run leaves out what the change would refuse.
+func TestDryRun_LeavesOutTheRefused(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	seed(t, "dead.db")
+	t.Setenv("REDRIVE_STORE", "dead.db")
+	code, _, stderr := command(t, "dlq", "discard", "2")
+	require.Equal(t, exitOK, code, stderr)
+	for _, verb := range []string{"resolve", "discard", "park", "restore", "redrive"} {
+		code, stdout, stderr := command(t, "dlq", verb, "1", "2", "99", "--dry-run")
+		require.Equal(t, exitOK, code, stderr)
+		require.Contains(t, stderr, "dry run: 1 dead letter, nothing is changed\n2 of the ids would be refused", verb)
+		require.Equal(t, verb == "restore", strings.Contains(stdout, "DISCARDED"), stdout)
+	}
 }

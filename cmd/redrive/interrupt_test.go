@@ -185,3 +185,20 @@ func TestRuns_ExitCodes(t *testing.T) {
 		}
 	}
 }
+
+// readerFunc is an io.Reader.
+type readerFunc func([]byte) (int, error)
+
+// Read reads.
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// Ctrl-C ends a command that waits for an answer.
+func TestAsk_Interrupted(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	a := &app{err: io.Discard, in: readerFunc(func([]byte) (int, error) {
+		interrupt()
+		<-t.Context().Done() // no key is pressed
+		return 0, io.EOF
+	})}
+	require.ErrorIs(t, a.ask(ctx, "redrive 5 dead letters"), context.Canceled)
+}

@@ -2,17 +2,21 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 )
 
 // terminal returns a pseudo terminal, and a function that closes it and returns its screen.
@@ -185,6 +189,28 @@ func TestTerminal_RedriveAsks(t *testing.T) {
 	require.Contains(t, text, "because  bank: timeout after ?")
 	require.Contains(t, text, "where each came from, at most 20 a second, in first steps of 1, 10")
 	require.Contains(t, text, "redrive 5 dead letters? [y/N]")
+}
+
+// Ctrl-C at the question for a password ends the command, and the terminal shows again what is typed.
+func TestTerminal_InterruptedPassword(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	file, keys, screen := keyboard(t)
+	before, err := term.GetState(int(file.Fd()))
+	require.NoError(t, err)
+	ended := make(chan int, 1)
+	go func() { ended <- runContext(ctx, []string{"config", "hash-password"}, file, io.Discard, file) }()
+	require.Eventually(t, func() bool {
+		now, err := term.GetState(int(file.Fd()))
+		return err == nil && !reflect.DeepEqual(before, now)
+	}, time.Minute, time.Millisecond, "it hides what is typed")
+	interrupt()
+	require.Equal(t, exitInterrupted, <-ended)
+	after, err := term.GetState(int(file.Fd()))
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	_, err = keys.WriteString("\n") // the terminal stays open while it is read
+	require.NoError(t, err)
+	require.Contains(t, screen(), "password: \r\n")
 }
 
 // A typo is answered with a suggestion, and a missing store is not created.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
 )
@@ -53,16 +54,17 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	}
 	f.filter.add(a, cmd, dlq.Pending)
 	flags := cmd.Flags()
-	flags.Float64Var(&f.spec.Rate, "rate", 0, "messages a second at most; 0 is as fast as possible (default redrive.rate of "+
-		"the configuration)")
+	flags.Var(perSecond(&f.spec.Rate), "rate", "messages a second at most; 0 is as fast as possible (default redrive.rate of "+
+		"the configuration, or of the server's)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be sent, and send nothing")
 	flags.Int64Var(&f.spec.Limit, "limit", 0, withFilter+"at most this many, the oldest first")
 	flags.IntSliceVar(&f.spec.Canary, "canary", nil,
 		withFilter+"sizes of first steps, each of which waits for its outcomes: 1,10,100")
 	flags.IntVar(&f.spec.MaxOut, "max-out", 0, withFilter+"at most this many sent and without an outcome (default 10000; -1 for "+
 		"no bound)")
-	flags.Float64Var(&f.spec.Stop.Share, "stop-above", 0.1,
-		withFilter+"stop when the share of failures is above this; 1 never stops")
+	f.spec.Stop.Share = 0.1
+	flags.Var(share(&f.spec.Stop.Share), "stop-above", withFilter+
+		"stop when the share of failures is above this; 1 never stops")
 	flags.StringVar(&f.spec.ID, "id", "", withFilter+"id of the run, so that starting it twice is refused (default a new "+
 		"UUID)")
 	flags.StringVar(&f.spec.JQ, "transform", "",
@@ -84,7 +86,7 @@ func (a *app) redriveIDs(ctx context.Context, f *redriveFlags) error {
 		if err != nil {
 			return err
 		}
-		if err := a.dryRun(ctx, looker, wire.Filter{IDs: ids}); err != nil {
+		if err := a.dryRun(ctx, looker, wire.Filter{IDs: ids, Statuses: driver.From(driver.ActionRedrive)}); err != nil {
 			return err
 		}
 		spec := wire.RunSpec{Filter: wire.Filter{IDs: ids[:min(len(ids), maxBodyIDs)]}}
@@ -99,9 +101,13 @@ func (a *app) redriveIDs(ctx context.Context, f *redriveFlags) error {
 	if err != nil {
 		return err
 	}
+	speed, err := f.speed(ctx, manager)
+	if err != nil {
+		return err
+	}
 	limiter := rate.NewLimiter(rate.Inf, 1)
-	if speed := f.speed(a); speed > 0 {
-		limiter = rate.NewLimiter(rate.Limit(speed), 1)
+	if speed > 0 {
+		limiter.SetLimit(rate.Limit(speed))
 	}
 	return a.each(ctx, ids, "redriven", func(ctx context.Context, id int64) error {
 		if err := limiter.Wait(ctx); err != nil {
@@ -114,11 +120,16 @@ func (a *app) redriveIDs(ctx context.Context, f *redriveFlags) error {
 	})
 }
 
-func (f *redriveFlags) speed(a *app) float64 {
-	if f.rateGiven || a.cfg == nil {
-		return f.spec.Rate
+// speed is the rate of the flag, or else the default of the server's or this process's configuration.
+func (f *redriveFlags) speed(ctx context.Context, m *api) (float64, error) {
+	if f.rateGiven {
+		return f.spec.Rate, nil
 	}
-	return a.cfg.Redrive.Rate
+	me, err := m.GetMe(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return me.RedriveRate, nil
 }
 
 // redriveRun starts a run and drives it.
@@ -132,7 +143,10 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 		return err
 	}
 	spec := f.spec
-	spec.Filter, spec.Rate = f.filter.selected, f.speed(a)
+	spec.Filter = f.filter.selected
+	if spec.Rate, err = f.speed(ctx, looker); err != nil {
+		return err
+	}
 	a.freeze(ctx, &spec.Filter)
 	preview, err := looker.PreviewRun(ctx, spec, 0)
 	if err != nil {
@@ -150,7 +164,7 @@ func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
 		return nil
 	}
 	a.announce(ctx, looker, preview, &spec)
-	if err := a.confirm("redrive", count); err != nil {
+	if err := a.confirm(ctx, "redrive", count); err != nil {
 		return err
 	}
 	manager := looker

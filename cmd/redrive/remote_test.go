@@ -222,6 +222,44 @@ func TestRemote_Transfer(t *testing.T) {
 	require.Contains(t, stderr, "line 1: invalid request")
 }
 
+// A run through a server has the rate of the server's configuration unless it is given one.
+func TestRemote_Rate(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	seed(t, "dead.db")
+	seedQueue(t, "queue.db")
+	t.Setenv("REDRIVE_SERVER", serveSeed(t, "}\nredrive: {rate: 2.5"))
+	for want, more := range map[string][]string{"2.5\n": {}, "4\n": {"--rate", "4"}, "null\n": {"--rate", "0"}} {
+		args := append([]string{"dlq", "redrive", "--topic", "orders", "--dry-run", "--jq", ".spec.rate"}, more...)
+		code, stdout, stderr := command(t, args...)
+		require.Equal(t, exitOK, code, stderr)
+		require.Equal(t, want, stdout, more)
+	}
+}
+
+// An export that fails leaves no file, which would refuse the next try.
+func TestExport_LeavesNoPart(t *testing.T) {
+	hermetic(t)
+	t.Chdir(t.TempDir())
+	breaks := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.URL.Path, "export") {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(`{"count":2}`))
+			return
+		}
+		_, _ = w.Write([]byte("{}\n"))
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	t.Cleanup(breaks.Close)
+	for want, server := range map[string]string{"the export broke off": breaks.URL, "refused": "http://127.0.0.1:1"} {
+		code, _, stderr := command(t, "dlq", "export", "--file", "all.jsonl", "--server", server)
+		require.Equal(t, exitError, code, stderr)
+		require.Contains(t, stderr, want)
+		require.NoFileExists(t, "all.jsonl")
+	}
+}
+
 // A message that dies between the count and the change was neither counted nor confirmed, so it is not changed. When
 // the count is 0, no change is sent.
 func TestChange_OnlyTheCounted(t *testing.T) {

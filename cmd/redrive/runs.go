@@ -221,9 +221,9 @@ What a second person has approved may be slowed down, not loosened.`
 	cmd.Example = `  redrive runs adjust ID --rate 5 --note "the bank is slow today"
   redrive runs adjust ID --rate 0 --max-out 1000`
 	flags = cmd.Flags()
-	flags.Float64Var(&speed, "rate", 0, "messages a second at most; 0 is as fast as possible")
+	flags.Var(perSecond(&speed), "rate", "messages a second at most; 0 is as fast as possible")
 	flags.IntVar(&maxOut, "max-out", 0, "at most this many sent and without an outcome (0 is 10000; -1 for no bound)")
-	flags.Float64Var(&stop, "stop-above", 0, "stop when the share of failures is above this (0 is 0.1; 1 never stops)")
+	flags.Var(share(&stop), "stop-above", "stop when the share of failures is above this; 1 never stops")
 	cmd.MarkFlagsOneRequired("rate", "max-out", "stop-above")
 	return cmd
 }

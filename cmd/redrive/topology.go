@@ -149,7 +149,7 @@ func (a *app) topologyApply(ctx context.Context, name string, topics []string) e
 		if !a.interactive() {
 			return refusedf("apply this plan: add --yes to do it")
 		}
-		if err := a.ask("apply this plan"); err != nil {
+		if err := a.ask(ctx, "apply this plan"); err != nil {
 			return err
 		}
 	}

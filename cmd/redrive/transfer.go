@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,28 +27,24 @@ func (a *app) exportCommand() *cobra.Command {
 		Example: `  redrive dlq export --status any > dead-letters.jsonl
   redrive dlq export --topic orders --file orders.jsonl`,
 		RunE: a.managed(func(ctx context.Context, m *api, _ []string) error {
-			out, finish := a.out, func() error { return nil }
-			if file != "" {
-				created, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-				if err != nil {
-					return err
-				}
-				out, finish = created, func() error {
-					if err := created.Sync(); err != nil {
-						return err
-					}
-					return created.Close()
-				}
-			}
 			total, err := m.count(ctx, filter.selected)
 			if err != nil {
 				return err
 			}
+			out, created := a.out, (*os.File)(nil)
+			if file != "" {
+				if created, err = os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+					return err
+				}
+				out = created
+			}
 			b := a.startBar("exporting", total)
 			n, err := export(ctx, m, countLines(out, b.add), filter.selected)
 			b.end()
-			if closed := finish(); err == nil {
-				err = closed
+			if created != nil {
+				if err = cmp.Or(err, created.Sync(), created.Close(), ctx.Err()); err != nil {
+					_ = os.Remove(file) // a part would be in the way of the next try
+				}
 			}
 			return a.ended(ctx, err, deadLetters(n)+" exported", "start again")
 		}),

@@ -31,6 +31,7 @@ func (a *API) me(ctx context.Context, _ *none) (*wire.Me, error) {
 	who := access.From(ctx)
 	return &wire.Me{
 		Name: who.Name, Role: who.Role.String(), ReadOnly: a.cfg.ReadOnly, Redacted: a.visible(ctx).Hides(),
+		RedriveRate: a.cfg.Rate,
 	}, nil
 }
 
