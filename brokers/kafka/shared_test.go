@@ -1,6 +1,8 @@
 package kafka_test
 
 import (
+	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,4 +80,22 @@ func TestShared_TwoTopicsOfAGroupAreRefused(t *testing.T) {
 	b = open(t, cluster(t), "delayed={topic}_delayed.{delay}")
 	subscribe(t, b, topic)
 	subscribe(t, b, topic+".billing")
+}
+
+// Two Subscribe calls at once used to pass the check together.
+func TestShared_TwoTopicsOfAGroupAreRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	for range 30 {
+		b := open(t, c)
+		topic := name("orders")
+		var running sync.WaitGroup
+		var faults [2]error
+		for i, topic := range []string{topic, topic + ".billing"} {
+			running.Go(func() { _, faults[i] = b.Subscriber().Subscribe(context.Background(), topic) })
+		}
+		running.Wait()
+		require.NotEqual(t, faults[0] == nil, faults[1] == nil, "one of them joins")
+		require.NoError(t, b.Close())
+	}
 }

@@ -22,52 +22,49 @@ import (
 // Join implements driver.Sharer: the parts are the partitions of the topic.
 func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin) (leave func(), err error) {
 	patterns, _ := b.tierPatterns(q.Topic, q.Group) // checked when the broker was opened
-	if err := b.mayJoin(q, patterns); err != nil {
-		return nil, err
-	}
-	seen, partitions, err := b.prepare(ctx, q.Topic, q.Group, q.Params)
-	if err != nil {
-		return nil, err
-	}
 	s := &subscription{
 		b: b, q: q, dispatch: begin, tierPatterns: patterns,
 		log:    b.log.With("topic", q.Topic, "group", q.Group),
 		strict: q.Params.String("order") == "key",
 		done:   make(chan struct{}), joined: make(chan struct{}),
 		look: make(chan struct{}, 1), rejoin: make(chan error, 1),
-		owned: map[int32]*partition{}, seen: seen, partitionCount: partitions,
+		owned: map[int32]*partition{}, seen: map[string]tier{},
 		commits: committer{topics: b.topics, group: q.Group}, finishPoll: func() {},
 	}
 	s.closing, s.close = context.WithCancel(context.WithoutCancel(ctx))
-	if err := s.connect(ctx); err != nil {
-		s.close()
-		return nil, err
-	}
-	b.mu.Lock()
-	b.subscriptions[s] = struct{}{}
-	b.waiters[waiter{topic: q.Topic}], b.waiters[waiter{q.Topic, q.Group}] = struct{}{}, struct{}{}
-	b.mu.Unlock()
-	go s.run() //nolint:gosec,contextcheck // G118: it outlives ctx and has its own contexts
-	return func() {
+	leave = func() {
 		s.close()
 		<-s.done
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		delete(b.subscriptions, s)
-	}, nil
+	}
+	if err := b.add(s); err != nil {
+		s.close()
+		return nil, err
+	}
+	if err := s.connect(ctx); err != nil {
+		close(s.done)
+		leave()
+		return nil, err
+	}
+	go s.run() //nolint:gosec,contextcheck // G118: it outlives ctx and has its own contexts
+	return leave, nil
 }
 
-// mayJoin refuses another topic of a group that would share waiting topics, in which the group has one position.
-func (b *transport) mayJoin(q driver.Queue, patterns []tierPattern) error {
+// add refuses another topic of a group that would share waiting topics, in which the group has one position.
+func (b *transport) add(s *subscription) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for s := range b.subscriptions {
-		if s.q.Group == q.Group && s.q.Topic != q.Topic && share(s.tierPatterns, patterns) {
+	for other := range b.subscriptions {
+		if s.q.Group == other.q.Group && s.q.Topic != other.q.Topic && share(s.tierPatterns, other.tierPatterns) {
 			return fmt.Errorf("the topics %s and %s of group %s would share their waiting messages: rename the group, or name "+
-				"the topics for first deliveries in another way, such as delayed={topic}_delayed.{delay}", s.q.Topic, q.Topic,
-				q.Group)
+				"the topics for first deliveries in another way, such as delayed={topic}_delayed.{delay}", other.q.Topic,
+				s.q.Topic, s.q.Group)
 		}
 	}
+	b.subscriptions[s] = struct{}{}
+	b.waiters[waiter{topic: s.q.Topic}], b.waiters[waiter{s.q.Topic, s.q.Group}] = struct{}{}, struct{}{}
 	return nil
 }
 
@@ -193,11 +190,17 @@ type subscription struct {
 	seen           map[string]tier    // retry topics
 }
 
-// connect creates the client that becomes a member of the group. The client sticks to the topic that it finds, even if
-// that is deleted and recreated, so the earliest one that it can find is recorded first.
+// connect creates missing topics, and the client that becomes a member of the group. The client sticks to the topic that
+// it finds, even if that is deleted and recreated, so the earliest one that it can find is recorded first.
 func (s *subscription) connect(ctx context.Context) error {
+	seen, partitions, err := s.b.prepare(ctx, s.q.Topic, s.q.Group, s.q.Params)
+	if err != nil {
+		return err
+	}
 	found, _ := s.b.topics.describe(ctx, []string{s.q.Topic}) // without an answer, begin records what it finds
 	s.mu.Lock()
+	maps.Copy(s.seen, seen)
+	s.partitionCount = partitions
 	s.id = found[s.q.Topic].id
 	if s.first.partitions == 0 {
 		s.first = found[s.q.Topic]
@@ -256,7 +259,7 @@ func (s *subscription) run() {
 	}
 }
 
-// renew creates missing topics, and another client.
+// renew creates another client.
 func (s *subscription) renew() error {
 	select {
 	case why := <-s.rejoin:
@@ -265,14 +268,6 @@ func (s *subscription) renew() error {
 	}
 	s.b.topics.forget(s.q.Topic)
 	_ = s.b.topics.check(s.closing) // forgets other deleted topics; later calls report its errors
-	seen, partitions, err := s.b.prepare(s.closing, s.q.Topic, s.q.Group, s.q.Params)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	maps.Copy(s.seen, seen)
-	s.partitionCount = partitions
-	s.mu.Unlock()
 	return s.connect(s.closing)
 }
 
