@@ -27,6 +27,7 @@ type retryReader struct {
 
 	incarnation string
 	account     *tracker // nil until the group's position is known
+	answered    bool     // the partition has been read since
 	from        int64    // next offset to read
 	newest      int64    // first deliveries before it are from before the group
 	fetched     time.Time
@@ -75,9 +76,8 @@ func (q *retryReader) read() error {
 	if _, err := f.leader(p.ctx); err != nil && !errors.Is(err, errMadeAgain) {
 		return err
 	}
-	first := q.account == nil
 	switch {
-	case first:
+	case q.account == nil:
 		positions, err := p.sub.b.topics.committed(p.ctx, p.sub.q.Group, []topicPartition{at})
 		if err != nil {
 			return err
@@ -101,13 +101,15 @@ func (q *retryReader) read() error {
 		case err != nil:
 			return err
 		}
-		if q.from >= 0 && q.from < got.start { // unread records have expired, or were deleted: so were all read ones
-			if q.p.order != nil && !first {
+		// Unread records have expired, or were deleted: so were all read ones. In the first answer they are those before the
+		// records that the predecessor settled, which its account knows.
+		if q.answered && q.from >= 0 && q.from < got.start {
+			if q.p.order != nil {
 				p.sub.renewLater(errGone) // the keys of their messages would be held back for good
 			}
 			q.begin(position{offset: got.start, fresh: true}, f.id)
 		}
-		first = false
+		q.answered = true
 		records := got.records
 		got.records = nil
 		if len(records) == 0 {

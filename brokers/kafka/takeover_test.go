@@ -11,6 +11,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -257,4 +258,35 @@ func TestReplay_OfARetryThatWasPublishedStartsNoSecondChain(t *testing.T) {
 	redriven.Ack()
 	receiveID(t, messages, "a1").Ack()
 	require.EqualValues(t, 1, b.Replays())
+}
+
+// If the first unsettled retry had expired or was deleted before a restart, the retries settled behind it used to run
+// again.
+func TestRetry_SettledBehindADeletedOneIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	b := open(t, c, "commit-interval=20ms", "concurrency=8", "drain=50ms")
+	messages := subscribe(t, b, topic)
+	for _, id := range []string{"1", "2", "3"} {
+		require.NoError(t, b.Publisher().Publish(topic, newMessage(id, "")))
+		retryIn(t, b, receiveID(t, messages, id), 0)
+	}
+	for range 3 {
+		if m := receive(t, messages); m.UUID != "1" {
+			m.Ack()
+		}
+	}
+	require.NoError(t, b.Close())
+	waiting := topic + ".billing_retry.100"
+	_, err := administer(t, c).DeleteRecords(t.Context(), kadm.Offsets{waiting: {0: {Topic: waiting, At: 1}}})
+	require.NoError(t, err)
+
+	b = open(t, c)
+	messages = subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("4", "")))
+	m := receiveID(t, messages, "4")
+	retryIn(t, b, m, 0)
+	receiveID(t, messages, "4").Ack()
+	nothingMore(t, messages)
 }
