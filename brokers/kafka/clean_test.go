@@ -191,3 +191,43 @@ func TestPing_NamesAMissingTopicUntilItExists(t *testing.T) {
 	require.NoError(t, operator.Apply(t.Context(), plan))
 	require.NoError(t, b.Ping(t.Context()))
 }
+
+// The mere existence of topic "shop" used to keep the finished retries of topic "shop.orders": those of group
+// "orders.billing" on topic "shop" would wait in the same topics. They are kept if that group has read it.
+func TestClean_TopicsWithDots(t *testing.T) {
+	t.Parallel()
+	for title, tt := range map[string]struct {
+		group string // that has read topic shop
+		kept  bool
+	}{
+		"of no group":        {},
+		"of another group":   {group: "orders.mail"},
+		"of the group there": {group: "orders.billing", kept: true},
+	} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t)
+			admin := administer(t, c)
+			_, err := admin.CreateTopic(t.Context(), 1, 1, nil, "shop")
+			require.NoError(t, err)
+			if tt.group != "" {
+				read := kadm.Offsets{"shop": {0: {Topic: "shop", At: 1}}}
+				require.NoError(t, admin.CommitAllOffsets(t.Context(), tt.group, read))
+			}
+			const topic = "shop.orders"
+			b := open(t, c, "commit-interval=20ms", "order=key")
+			messages := subscribe(t, b, topic)
+			require.NoError(t, b.Publisher().Publish(topic, keyed("1", "a"), keyed("2", "a")))
+			retryIn(t, b, receive(t, messages), 0)
+			for range 2 {
+				receive(t, messages).Ack()
+			}
+			require.NoError(t, b.Close())
+			begin, err := admin.ListStartOffsets(t.Context(), topic+".billing_retry.100", topic+".billing_retry.parked")
+			require.NoError(t, err)
+			for _, partitions := range begin {
+				require.Equal(t, tt.kept, partitions[0].Offset == 0, partitions[0].Topic)
+			}
+		})
+	}
+}

@@ -282,10 +282,16 @@ func (s *subscription) clean(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
 	defer cancel()
-	all, err := s.b.topics.all(ctx, 0) // including those of the records before these offsets
+	all, err := s.b.topics.all(ctx, lookEvery)
 	finished := kadm.Offsets{}
+	ours, readers := map[string]bool{}, map[waiter]bool{}
 	for at, offset := range committed {
-		if err == nil && offset > 0 && s.isOurs(at.topic, all) {
+		mine, known := ours[at.topic]
+		if !known {
+			mine = err == nil && s.isOurs(ctx, at.topic, all, readers)
+			ours[at.topic] = mine
+		}
+		if mine && offset > 0 {
 			finished.AddOffset(at.topic, at.partition, offset, -1)
 		}
 	}
@@ -304,9 +310,10 @@ func (s *subscription) clean(ctx context.Context) {
 	}
 }
 
-// isOurs reports whether a topic is for retries of this group and this topic only, as far as all topics of the cluster
-// and the records read so far show.
-func (s *subscription) isOurs(topic string, all map[string]topicInfo) bool {
+// isOurs reports whether a topic is for retries of this group and this topic only, as far as all topics of the cluster,
+// the records read so far, and the positions of other groups show. readers holds the groups that have already been
+// looked up.
+func (s *subscription) isOurs(ctx context.Context, topic string, all map[string]topicInfo, readers map[waiter]bool) bool {
 	const other, group = "another", "\x01"
 	if _, mixed := s.mixed.Load(topic); mixed || topic == s.q.Topic || s.b.waitsIn(topic, s.q.Topic, other) ||
 		s.b.waitsIn(topic, other, s.q.Group) {
@@ -320,13 +327,24 @@ func (s *subscription) isOurs(topic string, all map[string]topicInfo) bool {
 		if wait, ok := s.kind(topic); ok {
 			anyGroup = s.b.cfg.Naming.For(name, group).Retry(wait)
 		}
-		before, after, grouped := strings.Cut(anyGroup, group)
-		rest, ok := strings.CutPrefix(topic, before)
-		if grouped && ok && strings.HasSuffix(rest, after) || s.b.waitsIn(topic, name, other) {
+		before, after, _ := strings.Cut(anyGroup, group)
+		reader := waiter{name, strings.TrimSuffix(strings.TrimPrefix(topic, before), after)}
+		if s.b.waitsIn(topic, name, other) || s.b.waitsIn(topic, name, reader.group) && s.b.hasRead(ctx, reader, readers) {
 			return false
 		}
 	}
 	return true
+}
+
+// hasRead reports whether a group has, or may have, positions on a topic.
+func (b *transport) hasRead(ctx context.Context, reader waiter, known map[waiter]bool) bool {
+	found, asked := known[reader]
+	if !asked {
+		positions, err := b.topics.admin.FetchOffsets(ctx, reader.group)
+		found = err != nil && !errors.Is(err, kerr.GroupIDNotFound) || len(positions[reader.topic]) > 0
+		known[reader] = found
+	}
+	return found
 }
 
 // waitsIn reports whether messages of a consumer wait in a topic, or any for their first delivery.
