@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
 // Topics and groups with dots may share waiting topics: group eu of topic orders retries in orders.eu_retry.N, which is
@@ -97,5 +99,48 @@ func TestShared_TwoTopicsOfAGroupAreRefusedAtOnce(t *testing.T) {
 		running.Wait()
 		require.NotEqual(t, faults[0] == nil, faults[1] == nil, "one of them joins")
 		require.NoError(t, b.Close())
+	}
+}
+
+// Two processes of a group may each subscribe to one of two such topics. If one of them was down, or started again, the
+// other used to settle what waited for it.
+func TestShared_TwoTopicsOfAGroupInTwoProcesses(t *testing.T) {
+	t.Parallel()
+	const delay = 2 * time.Second
+	for title, tt := range map[string]struct {
+		waits, other string // added to the topics' names
+		retry        bool
+	}{
+		"first deliveries": {waits: ".billing"},
+		"retries":          {other: ".billing", retry: true},
+	} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t)
+			topic := name("orders")
+			b := open(t, c)
+			messages := subscribe(t, b, topic+tt.waits)
+			m := newMessage("1", "")
+			if tt.retry {
+				require.NoError(t, b.Publisher().Publish(topic, m))
+				retryIn(t, b, receiveID(t, messages, "1"), delay)
+			} else {
+				envelope.SetDelay(m, delay)
+				require.NoError(t, b.Publisher().Publish(topic+tt.waits, m))
+			}
+			require.NoError(t, b.Close())
+
+			log := &logbuffer.Buffer{}
+			b = openLogging(t, c, log)
+			messages = subscribe(t, b, topic+tt.other)
+			m = newMessage("2", "")
+			envelope.SetDelay(m, delay)
+			require.NoError(t, b.Publisher().Publish(topic+tt.other, m))
+			receiveID(t, messages, "2").Ack()
+			require.NoError(t, b.Close())
+			require.Equal(t, 1, strings.Count(log.String(), "level=ERROR"), log)
+
+			receiveID(t, subscribe(t, open(t, c), topic+tt.waits), "1").Ack()
+		})
 	}
 }

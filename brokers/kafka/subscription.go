@@ -174,6 +174,7 @@ type subscription struct {
 	// mayNotClean is set if the cluster does not let this user remove records.
 	mayNotClean atomic.Bool
 	mixed       sync.Map // names of the topics in which records of other consumers were found
+	warnOnce    sync.Once
 
 	joined   chan struct{} // closed when the member first reads all its partitions
 	joinOnce sync.Once
