@@ -28,6 +28,9 @@ type RecurrenceQuery struct {
 	Period time.Duration
 	// Now is the end of the period. Defaults to the time of the call. The whole hour that it is in counts.
 	Now time.Time
+	// Retention is what the store is purged by. With less than two periods, purged entries are missing in the previous
+	// period, and no cause is reported as growing or returning.
+	Retention Retention
 	// Shown, unless nil, changes the causes before they are compared, for a caller to whom some look the same.
 	Shown func([]driver.Group) []driver.Group
 }
@@ -68,8 +71,9 @@ func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrenc
 	if len(groups) > driver.MaxPage {
 		r.Incomplete, groups = true, groups[:driver.MaxPage]
 	}
+	since := q.Retention.Since(q.Now)
 	for i := range groups {
-		addCause(r, &groups[i])
+		addCause(r, &groups[i], since)
 	}
 	for _, list := range [][]RecurringCause{r.New, r.Growing, r.Returning, r.Fixed, r.Steady} {
 		slices.SortStableFunc(list, func(a, b RecurringCause) int { return int(max(b.Now, b.Before) - max(a.Now, a.Before)) })
@@ -77,14 +81,16 @@ func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrenc
 	return r, nil
 }
 
-func addCause(r *Recurrence, g *driver.Group) {
+// addCause adds a cause to the report, of whose deaths all since a time are known.
+func addCause(r *Recurrence, g *driver.Group, since time.Time) {
+	first := r.From.Add(-r.To.Sub(r.From))
 	c := RecurringCause{
 		Fingerprint: g.Fingerprint, Cause: g.Cause, Handler: g.Handler, Pending: g.Counts.Pending, FirstSeen: g.FirstSeen,
 		LastSeen: g.LastSeen,
 	}
 	for _, h := range g.Trend {
 		switch {
-		case !h.Hour.Before(r.To), h.Hour.Before(r.From.Add(-r.To.Sub(r.From))):
+		case !h.Hour.Before(r.To), h.Hour.Before(first):
 		case h.Hour.Before(r.From):
 			c.Before += h.Count
 		default:
@@ -99,6 +105,8 @@ func addCause(r *Recurrence, g *driver.Group) {
 		r.Fixed = append(r.Fixed, c)
 	case !g.FirstSeen.Before(r.From):
 		r.New = append(r.New, c)
+	case since.After(first): // more may have died before
+		r.Steady = append(r.Steady, c)
 	case c.Before == 0:
 		r.Returning = append(r.Returning, c)
 	case float64(c.Now) >= growthShare*float64(c.Before) && c.Now-c.Before >= growthLeast:

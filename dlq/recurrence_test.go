@@ -83,6 +83,17 @@ func TestRecurrence(t *testing.T) {
 	require.Equal(t, []string{"is steady 6 after 0"}, names(day.Returning))
 	require.Equal(t, []string{"grows 0 after 12"}, names(day.Fixed))
 	require.Contains(t, day.Markdown(), "No cause is new.\n\nNo cause is growing.\n")
+	// Older ones may have been purged: what is left of them does not show that a cause returns or grows.
+	query := dlq.RecurrenceQuery{Now: now, Retention: dlq.Retention{Resolved: 30 * dayLong, Discarded: 13 * dayLong}}
+	kept, err := manager.Recurrence(t.Context(), query)
+	require.NoError(t, err)
+	require.Empty(t, append(kept.Returning, kept.Growing...))
+	require.Equal(t, []string{"grows 12 after 4", "is steady 6 after 5", "returns 1 after 0"}, names(kept.Steady))
+	query.Retention.Discarded = 15 * dayLong
+	kept, err = manager.Recurrence(t.Context(), query)
+	require.NoError(t, err)
+	require.Equal(t, r, kept)
+
 	_, err = manager.Recurrence(t.Context(), dlq.RecurrenceQuery{Period: 90 * time.Minute})
 	require.ErrorIs(t, err, dlq.ErrInvalid)
 }

@@ -17,6 +17,17 @@ type Retention struct {
 	Actor string `yaml:"-"`
 }
 
+// Since returns since when nothing that died is purged at a time. The store counts what it still has, so the numbers of
+// earlier hours may be too low.
+func (r Retention) Since(now time.Time) (since time.Time) {
+	for _, keep := range []time.Duration{r.Resolved, r.Discarded} {
+		if kept := now.Add(-keep); keep > 0 && kept.After(since) {
+			since = kept
+		}
+	}
+	return since
+}
+
 // Retain purges what the retention no longer keeps, and returns how many entries that was. Call it now and then, in any
 // number of processes; it works in transactions of at most [driver.MaxPage] entries, and stops when the context ends.
 func (m *Manager) Retain(ctx context.Context, r Retention) (int, error) {

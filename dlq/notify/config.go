@@ -62,6 +62,9 @@ type Config struct {
 	PublicURL string
 	// Quiet is how long a cause must have been quiet to count as back. Whole hours. Defaults to 24 h.
 	Quiet time.Duration
+	// Retention is what the store is purged by. A cause is not reported as back where it may have purged what died within
+	// Quiet.
+	Retention dlq.Retention
 	// Interval is the time between checks of the store. Defaults to 15 s.
 	Interval time.Duration
 	// Client posts to the receivers. Defaults to one with a timeout of 10 s. Redirects are not followed.

@@ -96,6 +96,10 @@ func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]b
 			quiet[n.cfg.Redaction.Group(groups[i]).Fingerprint] = true
 		}
 	}
+	back := since
+	if known := n.cfg.Retention.Since(now).Add(n.cfg.Quiet); known.After(back) {
+		back = known
+	}
 	var found []wire.Notice
 	for _, g := range n.cfg.Redaction.Groups(groups) {
 		if quiet[g.Fingerprint] {
@@ -106,7 +110,7 @@ func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]b
 			what += " (in " + oneLine(g.Handler) + ")"
 		}
 		var notice wire.Notice
-		if again, ok := returned(&g, since, n.cfg.Quiet); !g.FirstSeen.Before(since) {
+		if again, ok := returned(&g, back, n.cfg.Quiet); !g.FirstSeen.Before(since) {
 			notice = n.noticeOf(NewCause, g.Fingerprint, g.FirstSeen, "New cause of dead letters: "+what, "groups",
 				g.Fingerprint)
 		} else if ok {

@@ -268,6 +268,39 @@ func TestNotifier_Kinds(t *testing.T) {
 	}, ops.texts())
 }
 
+// A steady cause whose earlier deaths were purged is not one that has come back.
+func TestNotifier_PurgedIsNotQuiet(t *testing.T) {
+	t.Parallel()
+	letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t)
+	now := time.Now()
+	s, _ := driver.As[driver.NoticeStore](letters.Store())
+	require.NoError(t, s.PutNotice(t.Context(), driver.Notice{Receiver: "ops", At: now.Add(-time.Minute)}))
+	for _, ago := range []time.Duration{72 * time.Hour, 10 * time.Hour} {
+		die(t, letters, "always there", now.Add(-ago))
+	}
+	manager, err := dlq.NewManager(dlq.ManagerConfig{Store: letters.Store(), Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	_, err = letters.Store().Change(t.Context(), driver.Change{
+		Action: driver.ActionResolve, IDs: []int64{1, 2}, Actor: "ana", At: now.Add(-2 * time.Hour),
+	})
+	require.NoError(t, err)
+	retention := dlq.Retention{Resolved: time.Hour}
+	purged, err := manager.Retain(t.Context(), retention)
+	require.NoError(t, err)
+	require.Equal(t, 2, purged)
+	die(t, letters, "always there", now)
+	die(t, letters, "the end", now)
+	serve(t, notify.Config{
+		Store: letters.Store(), Retention: retention, Receivers: []notify.Receiver{ops.hook("ops")},
+	}, letters)
+	ops.await(t, 1)
+	die(t, letters, "another", time.Now())
+	ops.await(t, 2)
+	require.Equal(t, []string{
+		"New cause of dead letters: the end (in charge)", "New cause of dead letters: another (in charge)",
+	}, ops.texts())
+}
+
 // The pipeline retries a notice that a receiver does not accept, with the same id.
 func TestNotifier_Retried(t *testing.T) {
 	t.Parallel()

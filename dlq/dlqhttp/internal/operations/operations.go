@@ -158,7 +158,7 @@ func (c *Config) Stats(ctx context.Context, q dlq.StatsQuery) (*wire.Stats, erro
 // Recurrence is a report as the caller may see it.
 func (c *Config) Recurrence(ctx context.Context, period time.Duration) (*dlq.Recurrence, error) {
 	_, shown := c.Visible(ctx).Causes(dlq.GroupQuery{})
-	return c.Manager.Recurrence(ctx, dlq.RecurrenceQuery{Period: period, Shown: shown})
+	return c.Manager.Recurrence(ctx, dlq.RecurrenceQuery{Period: period, Retention: c.Retention, Shown: shown})
 }
 
 // Preview is what a run would do, as the caller may see it.
