@@ -277,3 +277,27 @@ func TestOrder_RetryTopicWithFewerPartitions(t *testing.T) {
 	retryIn(t, b, m, 0)
 	receive(t, messages).Ack()
 }
+
+// Retries of a group without order used to be refused too, if another group of the process had order=key.
+func TestOrder_OfAnotherGroupDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	ordered := []brokers.SubscriberOption{brokers.WithGroup("mail"), brokers.WithParam("order", "key")}
+	operator := open(t, c, "partitions=2")
+	subscribe(t, operator, topic, ordered...)
+	plan := operator.Plan(topic)
+	for i := range plan.Topics {
+		if strings.HasSuffix(plan.Topics[i].Name, "billing_retry.100") {
+			plan.Topics[i].Partitions = 1
+		}
+	}
+	require.NoError(t, operator.Apply(t.Context(), plan))
+	require.NoError(t, operator.Close())
+	b := open(t, c, "auto-create=false")
+	messages := subscribe(t, b, topic)
+	subscribe(t, b, topic, ordered...)
+	produce(t, c, &sarama.ProducerMessage{Topic: topic, Partition: 1, Key: sarama.StringEncoder("key")})
+	retryIn(t, b, receive(t, messages), 0)
+	receive(t, messages).Ack()
+}

@@ -193,17 +193,20 @@ func (b *transport) placeWaiting(ctx context.Context, r outgoing) error {
 		return nil
 	}
 	// Partitions were added to the source, and may not be added here. Another partition's owner cannot keep the order.
-	if _, ok := find(r.Headers, envelope.KeyConsumer); ok && r.Key != nil && b.isOrdered(r.source) {
+	if group, ok := find(r.Headers, envelope.KeyConsumer); ok && r.Key != nil && b.isOrdered(r.source, group) {
 		return tier.tooFew(have, partitions)
 	}
 	b.placeByKey(r.Record, have)
 	return nil
 }
 
-// isOrdered reports whether consumers of a topic here use order=key.
-func (b *transport) isOrdered(topic string) bool {
-	return b.cfg.Params.String("order") == "key" ||
-		slices.ContainsFunc(b.readersOf(topic), func(s *subscription) bool { return s.strict })
+// isOrdered reports whether a group on a topic uses order=key, as far as this process knows.
+func (b *transport) isOrdered(topic, group string) bool {
+	readers := slices.DeleteFunc(b.readersOf(topic), func(s *subscription) bool { return s.q.Group != group })
+	if len(readers) == 0 {
+		return b.cfg.Params.String("order") == "key"
+	}
+	return slices.ContainsFunc(readers, func(s *subscription) bool { return s.strict })
 }
 
 func (b *transport) placeByKey(r *kgo.Record, partitions int32) {
