@@ -52,7 +52,7 @@ func (s *server) makeNotifications() error {
 	notifier, err := notify.New(notify.Config{
 		Store: s.letters.Store(), Publisher: broker.Publisher(), Receivers: receivers, Redaction: rules,
 		PublicURL: s.cfg.Server.PublicURL, Quiet: s.cfg.Notifications.Quiet, Interval: s.cfg.Notifications.Interval,
-		Retention: s.cfg.Retention.Retention(), Logger: s.logger,
+		Retention: s.cfg.Retention, Logger: s.logger,
 	})
 	if err != nil {
 		return usagef("notifications: %v", err)
