@@ -56,10 +56,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		work = shop.redriveExhausted
 	}
 	started := time.Now()
-	progress := newProgress(stderr, shop.ledger)
-	progress.start()
 	err = demo.Serve(ctx, shop.router, shop.ledger, s.Patience, work)
-	progress.stop()
 	patience.Spool(ctx, s.Patience, shop.letters) // the report counts what is in the store
 	balanced := shop.report(context.WithoutCancel(ctx), stdout, time.Since(started), s)
 	if err = errors.Join(err, shop.close()); err != nil {
