@@ -284,11 +284,11 @@ func (s *subscription) clean(ctx context.Context) {
 	defer cancel()
 	all, err := s.b.topics.all(ctx, lookEvery)
 	finished := kadm.Offsets{}
-	ours, readers := map[string]bool{}, map[waiter]bool{}
+	ours, hasRead := map[string]bool{}, s.b.hasRead(ctx)
 	for at, offset := range committed {
 		mine, known := ours[at.topic]
 		if !known {
-			mine = err == nil && s.isOurs(ctx, at.topic, all, readers)
+			mine = err == nil && s.isOurs(at.topic, all, hasRead)
 			ours[at.topic] = mine
 		}
 		if mine && offset > 0 {
@@ -311,9 +311,8 @@ func (s *subscription) clean(ctx context.Context) {
 }
 
 // isOurs reports whether a topic is for retries of this group and this topic only, as far as all topics of the cluster,
-// the records read so far, and the positions of other groups show. readers holds the groups that have already been
-// looked up.
-func (s *subscription) isOurs(ctx context.Context, topic string, all map[string]topicInfo, readers map[waiter]bool) bool {
+// the records read so far, and the positions of other groups show.
+func (s *subscription) isOurs(topic string, all map[string]topicInfo, hasRead func(waiter) bool) bool {
 	const other, group = "another", "\x01"
 	if _, mixed := s.mixed.Load(topic); mixed || topic == s.q.Topic || s.b.waitsIn(topic, s.q.Topic, other) ||
 		s.b.waitsIn(topic, other, s.q.Group) {
@@ -329,22 +328,25 @@ func (s *subscription) isOurs(ctx context.Context, topic string, all map[string]
 		}
 		before, after, _ := strings.Cut(anyGroup, group)
 		reader := waiter{name, strings.TrimSuffix(strings.TrimPrefix(topic, before), after)}
-		if s.b.waitsIn(topic, name, other) || s.b.waitsIn(topic, name, reader.group) && s.b.hasRead(ctx, reader, readers) {
+		if s.b.waitsIn(topic, name, other) || s.b.waitsIn(topic, name, reader.group) && hasRead(reader) {
 			return false
 		}
 	}
 	return true
 }
 
-// hasRead reports whether a group has, or may have, positions on a topic.
-func (b *transport) hasRead(ctx context.Context, reader waiter, known map[waiter]bool) bool {
-	found, asked := known[reader]
-	if !asked {
-		positions, err := b.topics.admin.FetchOffsets(ctx, reader.group)
-		found = err != nil && !errors.Is(err, kerr.GroupIDNotFound) || len(positions[reader.topic]) > 0
-		known[reader] = found
+// hasRead returns a function that reports whether a group has, or may have, positions on a topic, and asks only once.
+func (b *transport) hasRead(ctx context.Context) func(waiter) bool {
+	known := map[waiter]bool{}
+	return func(reader waiter) bool {
+		found, asked := known[reader]
+		if !asked {
+			positions, err := b.topics.admin.FetchOffsets(ctx, reader.group)
+			found = err != nil && !errors.Is(err, kerr.GroupIDNotFound) || len(positions[reader.topic]) > 0
+			known[reader] = found
+		}
+		return found
 	}
-	return found
 }
 
 // waitsIn reports whether messages of a consumer wait in a topic, or any for their first delivery.

@@ -229,8 +229,8 @@ func (q *retryReader) handOver(d *delivery) {
 	d.origin = q.p.sub.waitingOrigin(d.record, q.incarnation)
 	d.origin.Topic, _ = find(d.record.Headers, envelope.KeyTopic)
 	q.p.sub.warnOnce.Do(func() {
-		q.p.sub.log.Error("another topic of this group shares waiting topics, so that messages are repeated: rename the group, or "+
-			"set delayed, on all of its members", "other", d.origin.Topic, "retry_topic", q.f.topic)
+		q.p.sub.log.Error("another topic of this group shares waiting topics, so that messages are repeated: rename the "+
+			"group, or set delayed, on all of its members", "other", d.origin.Topic, "retry_topic", q.f.topic)
 	})
 	due, delay := q.due(d.record)
 	q.moveToNextTier(d, due, due.Sub(q.now()), delay)
@@ -342,7 +342,9 @@ func (q *retryReader) moveToNextTier(d *delivery, due time.Time, rest, delay tim
 }
 
 // moveToNextTier sends a waiting record to the retry topic of its group for the rest of its wait.
-func (s *subscription) moveToNextTier(ctx context.Context, d *delivery, due time.Time, rest, delay time.Duration) error {
+func (s *subscription) moveToNextTier(
+	ctx context.Context, d *delivery, due time.Time, rest, delay time.Duration,
+) error {
 	b := s.b
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()

@@ -191,8 +191,8 @@ type subscription struct {
 	seen           map[string]tier    // retry topics
 }
 
-// connect creates missing topics, and the client that becomes a member of the group. The client sticks to the topic that
-// it finds, even if that is deleted and recreated, so the earliest one that it can find is recorded first.
+// connect creates missing topics, and the client that becomes a member of the group. The client sticks to the topic
+// that it finds, even if that is deleted and recreated, so the earliest one that it can find is recorded first.
 func (s *subscription) connect(ctx context.Context) error {
 	seen, partitions, err := s.b.prepare(ctx, s.q.Topic, s.q.Group, s.q.Params)
 	if err != nil {

@@ -59,8 +59,8 @@ type Config struct {
 	Depths func(context.Context) ([]Depth, error)
 	// Settings is the configuration to show to admins, without secrets. Nil shows none.
 	Settings any
-	// Rate is the rate at which the dashboard and the command start a run for which none is given, in messages per second. 0
-	// means no limit.
+	// Rate is the rate at which the dashboard and the command start a run for which none is given, in messages per
+	// second. 0 means no limit.
 	Rate float64
 	// Rules are the redrive rules that the program applies, to be shown.
 	Rules []redrive.Rule
