@@ -88,7 +88,7 @@ func TestMove_DeadLetterTable(t *testing.T) {
 	require.Contains(t, out, "RESOLVED   4 before, 4 after")
 
 	stopOld = m.old()
-	stopServer := m.background("server", m.line("redrive serve ", 0), "serving")
+	stopServer := m.background("server", m.line("redrive serve", 0), "serving")
 	stopNew := m.background("new", m.program(), "Starting handler")
 	m.readers(2)
 	m.publish(20, 60)
@@ -234,7 +234,9 @@ func (m *tableMove) line(begins string, n int) *exec.Cmd {
 		}
 	}
 	require.Greater(m.t, len(found), n, begins)
-	return m.command("sh", "-c", "exec "+found[n])
+	export := regexp.MustCompile(`(?m)^\$ (export REDRIVE_.*)$`).FindStringSubmatch(m.page)
+	require.NotNil(m.t, export, "the guide sets no variables for the commands")
+	return m.command("sh", "-c", export[1]+"\nexec "+found[n])
 }
 
 // sql returns the nth block of SQL in the guide.
