@@ -238,34 +238,54 @@ func (t *transport) checkStream(ctx context.Context, s *stream) error {
 	return nil
 }
 
-// maxCompared bounds how many queues of a stream one check compares, in turn: a missing one costs a channel.
-const maxCompared = 8
-
-// compareWaiting ends s if an operator has recreated a queue in which its retries wait, as one that may not lead back.
-// The engine then declares the consumer, which fails until the queue is gone or as planned.
+// compareWaiting ends s if an operator has recreated a queue in which its retries wait, as one that does not lead back.
+// The engine then declares the consumer, which fails until the queue is gone or leads back. Of the queues that have not
+// been seen, it looks for one at a time: a missing one costs a channel, and a line in the broker's log.
 func (t *transport) compareWaiting(ctx context.Context, d *declarer, s *stream) error {
 	p := t.design.permitted(t.design.waiting(s.queue.Names, s.queue.Topic))
-	if t.design.declare == declareRead {
-		return nil
+	var seen, unseen []Queue
+	for _, q := range slices.Concat(p.Queues, p.Later) {
+		if _, before := t.declared.Load(q.Name); before {
+			seen = append(seen, q)
+		} else {
+			unseen = append(unseen, q)
+		}
 	}
-	queues := slices.Concat(p.Queues, p.Later, p.adopted())
-	for range min(len(queues), maxCompared) {
+	if len(unseen) > 0 {
 		s.compared++
-		q := queues[s.compared%len(queues)]
-		_, err := p.compareQueue(ctx, d, q)
+		if q := unseen[s.compared%len(unseen)]; t.misleads(ctx, d, &p, q) == nil {
+			t.declared.Store(q.Name, true)
+		}
+	}
+	for _, q := range seen {
+		err := t.misleads(ctx, d, &p, q)
 		_, differs := errors.AsType[*ArgumentError](err)
 		_, lost := errors.AsType[*NoWayBackError](err)
-		_, before := t.declared.Load(q.Name)
 		switch {
-		case err == nil, isNotFound(err):
-			t.declared.Store(q.Name, true)
-		case !differs && !lost:
-			return err
-		case before:
+		case differs, lost:
 			s.end(fmt.Errorf("%w: %w", brokers.ErrUnroutable, err))
+		case err != nil && !isNotFound(err):
+			return err
 		}
 	}
 	return nil
+}
+
+// misleads returns why messages in an existing wait queue would be lost, or that it does not exist. A difference to the
+// plan does not matter if the queue leads back.
+func (t *transport) misleads(ctx context.Context, d *declarer, p *Plan, q Queue) error {
+	_, err := p.compareQueue(ctx, d, q)
+	if _, other := errors.AsType[*ArgumentError](err); !other {
+		return err
+	}
+	path, _ := p.returnPathOf(q.Name)
+	if args, unread := d.readArguments(ctx, q); unread == nil {
+		if _, lost := p.returnBindings(path, args); lost == nil {
+			t.logger.Debug("rabbitmq: a retry queue is not as planned, but leads back", "difference", err)
+			return nil
+		}
+	}
+	return err
 }
 
 // check ends a stream to which the broker sends nothing although all deliveries are answered. A queue that has messages

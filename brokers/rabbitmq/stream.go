@@ -35,7 +35,7 @@ type stream struct {
 	seen      int64     // value of received
 	idleSince time.Time // when deliveries stopped
 	starving  bool      // the queue had messages and the handlers had none
-	compared  int       // wait queues that were compared with the plan
+	compared  int       // times a wait queue that has not been seen was looked for
 
 	first  <-chan amqp.Delivery
 	others chan amqp.Delivery // of the consumers added by Widen

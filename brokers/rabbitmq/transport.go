@@ -25,7 +25,7 @@ type transport struct {
 	design *design
 	logger *slog.Logger
 
-	declared sync.Map // names of queues that were as planned, or missing
+	declared sync.Map // names of queues that were as planned
 
 	publishing *connection
 	consuming  *connection // connects with the first subscription
@@ -183,8 +183,10 @@ func (t *transport) declareAround(ctx context.Context, p Plan, names *brokers.Na
 	d := &declarer{link: t.publishing}
 	defer d.close(ctx)
 	for _, q := range p.Later {
-		_, before := t.declared.Load(q.Name)
-		if _, err := p.compareQueue(ctx, d, q); err != nil && !isNotFound(err) && (before || differs != nil) {
+		if _, seen := t.declared.Load(q.Name); !seen && differs == nil {
+			continue // a missing one costs a channel
+		}
+		if err := t.misleads(ctx, d, &p, q); err != nil && !isNotFound(err) {
 			return err
 		}
 	}

@@ -143,6 +143,36 @@ func TestOperator_RecreatesTheRetryQueue(t *testing.T) {
 	}
 }
 
+// A retry queue that is recreated with another type, by a service that is configured differently, leads back, and the
+// consumer reads on.
+func TestOperator_RecreatesTheRetryQueueWithAnotherType(t *testing.T) {
+	t.Parallel()
+	const queue, retries, delay = "orders.billing", "orders.billing_retry.200", 200 * time.Millisecond
+	url := services.SharedRabbitMQ(t).VHost(t)
+	log := &logs{}
+	b := openBroker(t, url, params("grid", "true"), group("billing"), func(c *brokers.Config) {
+		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	s := serve(t, b, "orders", middleware.Config{MaxAttempts: 2, Backoff: middleware.Constant(delay)}, fails)
+	p := dialPlain(t, url)
+	exchange := func() {
+		p.send("", queue, amqp.Publishing{MessageId: "order"})
+		for attempt := range 2 {
+			require.Equal(t, attempt+1, s.nextWithin(2*patience).attempt.Number)
+		}
+	}
+	exchange() // declares the queue
+	_, err := p.ch.QueueDelete(retries, false, false, false)
+	require.NoError(t, err)
+	_, err = p.ch.QueueDeclare(retries, true, false, false, false, amqp.Table{
+		"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue,
+	})
+	require.NoError(t, err)
+	await.True(t, func() bool { return log.contains("leads back") }, "it is compared")
+	exchange()
+	require.False(t, log.contains("cannot consume"))
+}
+
 // A service whose consumer's queue differs at its start refuses it, and declares nothing else.
 func TestOperator_ADifferentQueueAtTheStart(t *testing.T) {
 	t.Parallel()
