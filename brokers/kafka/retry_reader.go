@@ -175,7 +175,6 @@ const keepFor = time.Second
 // process moves records to their next places, all of them or those before a long wait. It reports false if the
 // partition is being given up.
 func (q *retryReader) process(records []*kgo.Record) bool {
-	asked := map[string]bool{}
 	for len(records) > 0 {
 		d := &delivery{record: records[0], waiting: true, tracker: q.account}
 		records = records[1:]
@@ -184,13 +183,8 @@ func (q *retryReader) process(records []*kgo.Record) bool {
 		}
 		q.from = d.record.Offset + 1
 		_, whose := find(d.record.Headers, envelope.KeyConsumer)
-		switch foreign := q.p.sub.isForeign(d.record); {
-		case q.account.known(d.record.Offset), foreign && !q.isElsewhere(d.record, asked),
-			!foreign && !whose && d.record.Offset < q.newest:
+		if q.account.known(d.record.Offset) || q.p.sub.isForeign(d.record) || !whose && d.record.Offset < q.newest {
 			d.settle()
-			continue
-		case foreign:
-			q.handOver(d)
 			continue
 		}
 		if q.wait > keepFor && q.waitsFor(d.record) > keepFor {
@@ -201,39 +195,6 @@ func (q *retryReader) process(records []*kgo.Record) bool {
 		}
 	}
 	return true
-}
-
-// isElsewhere reports whether a foreign record is for our own group, on another topic that it subscribes to, which
-// creates retry topics. asked holds the topics that have been looked up since the record was read.
-func (q *retryReader) isElsewhere(r *kgo.Record, asked map[string]bool) bool {
-	b, group := q.p.sub.b, q.p.sub.q.Group
-	source, _ := find(r.Headers, envelope.KeyTopic)
-	if whose, ok := find(r.Headers, envelope.KeyConsumer); ok {
-		patterns, _ := b.tierPatterns(source, "")
-		_, moved := patterns[1].delay(r.Topic) // by handOver: three topics meet
-		return whose == group && !moved
-	}
-	subscribed, known := asked[source]
-	if !known {
-		_, err := b.topics.existing(q.p.ctx, spec{name: b.retryName(source, group, nowTier)})
-		subscribed = !errors.Is(err, brokers.ErrUnroutable)
-		asked[source] = subscribed
-	}
-	return subscribed
-}
-
-// handOver moves a record that is for our own group on another topic to where only that one's readers look: the group
-// has one position here, and readers in another process, which may be down, would begin after the record. If they are
-// up, they may get it twice.
-func (q *retryReader) handOver(d *delivery) {
-	d.origin = q.p.sub.waitingOrigin(d.record, q.incarnation)
-	d.origin.Topic, _ = find(d.record.Headers, envelope.KeyTopic)
-	q.p.sub.warnOnce.Do(func() {
-		q.p.sub.log.Error("another topic of this group shares waiting topics, so that messages are repeated: rename the "+
-			"group, or set delayed, on all of its members", "other", d.origin.Topic, "retry_topic", q.f.topic)
-	})
-	due, delay := q.due(d.record)
-	q.moveToNextTier(d, due, due.Sub(q.now()), delay)
 }
 
 // waitsFor is roughly how long a record still has to wait.
@@ -318,7 +279,7 @@ func (q *retryReader) moveToNextTier(d *delivery, due time.Time, rest, delay tim
 	sub := q.p.sub
 	q.p.readers.Go(func() {
 		for n := 1; ; n++ {
-			err := sub.moveToNextTier(q.p.ctx, d, due, rest, delay)
+			err := sub.b.moveToNextTier(q.p.ctx, d, due, rest, delay)
 			if err == nil {
 				d.settle()
 				return
@@ -327,7 +288,7 @@ func (q *retryReader) moveToNextTier(d *delivery, due time.Time, rest, delay tim
 				return
 			}
 			sub.log.Warn("a waiting message cannot be moved on; trying again", "retry_topic", q.f.topic, "err", err)
-			if d.origin.Topic == sub.q.Topic && (errors.Is(err, brokers.ErrTooLarge) || errors.Is(err, errNoPartition)) {
+			if errors.Is(err, brokers.ErrTooLarge) || errors.Is(err, errNoPartition) {
 				if sleep(q.p.ctx, due.Sub(q.now())) { // in memory, for the rest of its wait
 					q.p.submit(d)
 				}
@@ -342,17 +303,11 @@ func (q *retryReader) moveToNextTier(d *delivery, due time.Time, rest, delay tim
 }
 
 // moveToNextTier sends a waiting record to the retry topic of its group for the rest of its wait.
-func (s *subscription) moveToNextTier(
-	ctx context.Context, d *delivery, due time.Time, rest, delay time.Duration,
-) error {
-	b := s.b
+func (b *transport) moveToNextTier(ctx context.Context, d *delivery, due time.Time, rest, delay time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, b.overdue)
 	defer cancel()
 	wait := b.tiers.pick(rest, delay)
 	name := b.retryName(d.origin.Topic, d.origin.Consumer, wait)
-	if _, whose := find(d.record.Headers, envelope.KeyConsumer); whose && d.origin.Topic != s.q.Topic { // it is there
-		name = b.cfg.Naming.For(d.origin.Topic, "").Delayed(wait)
-	}
 	r := outgoing{Record: nextWait(d.record, d.origin, name, due), source: d.origin.Topic, wait: wait}
 	if err := b.store(ctx, []outgoing{r})[0]; err != nil {
 		return fmt.Errorf("topic %s: %w", name, err)

@@ -2,7 +2,6 @@ package kafka_test
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
-	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
 // Topics and groups with dots may share waiting topics: group eu of topic orders retries in orders.eu_retry.N, which is
@@ -102,45 +100,22 @@ func TestShared_TwoTopicsOfAGroupAreRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// Two processes of a group may each subscribe to one of two such topics. If one of them was down, or started again, the
-// other used to settle what waited for it.
+// Two processes of a group cannot each subscribe to one of two such topics, in either order: what waits for one of them
+// while its process is down would be skipped by the other.
 func TestShared_TwoTopicsOfAGroupInTwoProcesses(t *testing.T) {
 	t.Parallel()
-	const delay = 2 * time.Second
-	for title, tt := range map[string]struct {
-		waits, other string // added to the topics' names
-		retry        bool
-	}{
-		"first deliveries": {waits: ".billing"},
-		"retries":          {other: ".billing", retry: true},
-	} {
-		t.Run(title, func(t *testing.T) {
-			t.Parallel()
-			c := cluster(t)
-			topic := name("orders")
-			b := open(t, c)
-			messages := subscribe(t, b, topic+tt.waits)
-			m := newMessage("1", "")
-			if tt.retry {
-				require.NoError(t, b.Publisher().Publish(topic, m))
-				retryIn(t, b, receiveID(t, messages, "1"), delay)
-			} else {
-				envelope.SetDelay(m, delay)
-				require.NoError(t, b.Publisher().Publish(topic+tt.waits, m))
-			}
-			require.NoError(t, b.Close())
+	for _, topics := range [][2]string{{"", ".billing"}, {".billing", ""}} {
+		c, topic := cluster(t), name("orders")
+		first, second := topic+topics[0], topic+topics[1]
+		b := open(t, c)
+		messages := subscribe(t, b, first)
+		require.NoError(t, b.Publisher().Publish(first, newMessage("1", "")))
+		receiveID(t, messages, "1").Ack()
+		require.NoError(t, b.Close())
 
-			log := &logbuffer.Buffer{}
-			b = openLogging(t, c, log)
-			messages = subscribe(t, b, topic+tt.other)
-			m = newMessage("2", "")
-			envelope.SetDelay(m, delay)
-			require.NoError(t, b.Publisher().Publish(topic+tt.other, m))
-			receiveID(t, messages, "2").Ack()
-			require.NoError(t, b.Close())
-			require.Equal(t, 1, strings.Count(log.String(), "level=ERROR"), log)
-
-			receiveID(t, subscribe(t, open(t, c), topic+tt.waits), "1").Ack()
-		})
+		_, err := open(t, c).Subscriber().Subscribe(t.Context(), second)
+		require.ErrorContains(t, err, "If the group no longer reads "+first)
+		subscribe(t, open(t, c), first)
+		subscribe(t, open(t, c), second, brokers.WithGroup("mail"))
 	}
 }

@@ -43,7 +43,10 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 		s.close()
 		return nil, err
 	}
-	if err := s.connect(ctx); err != nil {
+	if err = s.sharesElsewhere(ctx); err == nil {
+		err = s.connect(ctx)
+	}
+	if err != nil {
 		close(s.done)
 		leave()
 		return nil, err
@@ -57,15 +60,36 @@ func (b *transport) add(s *subscription) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for other := range b.subscriptions {
-		if s.q.Group == other.q.Group && s.q.Topic != other.q.Topic && share(s.tierPatterns, other.tierPatterns) {
-			return fmt.Errorf("the topics %s and %s of group %s would share their waiting messages: rename the group, or name "+
-				"the topics for first deliveries in another way, such as delayed={topic}_delayed.{delay}", other.q.Topic,
-				s.q.Topic, s.q.Group)
+		if s.q.Group == other.q.Group && s.sharesWith(other.q.Topic) {
+			return s.shared(other.q.Topic, "")
 		}
 	}
 	b.subscriptions[s] = struct{}{}
 	b.waiters[waiter{topic: s.q.Topic}], b.waiters[waiter{s.q.Topic, s.q.Group}] = struct{}{}, struct{}{}
 	return nil
+}
+
+// sharesElsewhere refuses what add refuses for other processes: the group has positions on the other topic.
+func (s *subscription) sharesElsewhere(ctx context.Context) error {
+	positions, _ := s.b.topics.admin.FetchOffsets(ctx, s.q.Group) // a group that is new has none
+	for topic := range positions {
+		if s.sharesWith(topic) {
+			return s.shared(topic, ". If the group no longer reads "+topic+", delete its offsets there")
+		}
+	}
+	return nil
+}
+
+// sharesWith reports whether messages of the group on another topic would wait in our topics.
+func (s *subscription) sharesWith(topic string) bool {
+	patterns, _ := s.b.tierPatterns(topic, s.q.Group)
+	return topic != s.q.Topic && share(s.tierPatterns, patterns)
+}
+
+func (s *subscription) shared(topic, hint string) error {
+	return fmt.Errorf("the topics %s and %s of group %s would share their waiting messages: rename the group, or name the "+
+		"topics for first deliveries in another way, such as delayed={topic}_delayed.{delay}%s", topic, s.q.Topic,
+		s.q.Group, hint)
 }
 
 // share reports whether messages of two consumers would wait in the same topics.
@@ -174,7 +198,6 @@ type subscription struct {
 	// mayNotClean is set if the cluster does not let this user remove records.
 	mayNotClean atomic.Bool
 	mixed       sync.Map // names of the topics in which records of other consumers were found
-	warnOnce    sync.Once
 
 	joined   chan struct{} // closed when the member first reads all its partitions
 	joinOnce sync.Once
