@@ -87,8 +87,8 @@ func (s *subscription) sharesWith(topic string) bool {
 }
 
 func (s *subscription) shared(topic, hint string) error {
-	return fmt.Errorf("the topics %s and %s of group %s would share their waiting messages: rename the group, or name the "+
-		"topics for first deliveries in another way, such as delayed={topic}_delayed.{delay}%s", topic, s.q.Topic,
+	return fmt.Errorf("the topics %s and %s of group %s would share their waiting messages: rename the group, or name "+
+		"the topics for first deliveries in another way, such as delayed={topic}_delayed.{delay}%s", topic, s.q.Topic,
 		s.q.Group, hint)
 }
 
