@@ -11,10 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/redrive-go/redrive/envelope"
 )
 
 // point is a partition of the main topic, of a retry topic or of the parking topic, with its settled records.
@@ -284,11 +281,11 @@ func (s *subscription) clean(ctx context.Context) {
 	defer cancel()
 	all, err := s.b.topics.all(ctx, lookEvery)
 	finished := kadm.Offsets{}
-	ours, hasRead := map[string]bool{}, s.b.hasRead(ctx)
+	ours := map[string]bool{} // by topic
 	for at, offset := range committed {
 		mine, known := ours[at.topic]
 		if !known {
-			mine = err == nil && s.isOurs(at.topic, all, hasRead)
+			mine = err == nil && s.isOurs(ctx, at.topic, all)
 			ours[at.topic] = mine
 		}
 		if mine && offset > 0 {
@@ -308,67 +305,4 @@ func (s *subscription) clean(ctx context.Context) {
 	case err != nil:
 		s.log.Debug("finished retries were not removed; trying again", "err", err)
 	}
-}
-
-// isOurs reports whether a topic is for retries of this group and this topic only, as far as all topics of the cluster,
-// the records read so far, and the positions of other groups show.
-func (s *subscription) isOurs(topic string, all map[string]topicInfo, hasRead func(waiter) bool) bool {
-	const other, group = "another", "\x01"
-	if _, mixed := s.mixed.Load(topic); mixed || topic == s.q.Topic || s.b.waitsIn(topic, s.q.Topic, other) ||
-		s.b.waitsIn(topic, other, s.q.Group) {
-		return false
-	}
-	for name := range all {
-		if name == s.q.Topic || !strings.Contains(topic, name) {
-			continue
-		}
-		anyGroup := s.b.parkingName(name, group)
-		if wait, ok := s.kind(topic); ok {
-			anyGroup = s.b.cfg.Naming.For(name, group).Retry(wait)
-		}
-		before, after, _ := strings.Cut(anyGroup, group)
-		reader := waiter{name, strings.TrimSuffix(strings.TrimPrefix(topic, before), after)}
-		if s.b.waitsIn(topic, name, other) || s.b.waitsIn(topic, name, reader.group) && hasRead(reader) {
-			return false
-		}
-	}
-	return true
-}
-
-// hasRead returns a function that reports whether a group has, or may have, positions on a topic, and asks only once.
-func (b *transport) hasRead(ctx context.Context) func(waiter) bool {
-	known := map[waiter]bool{}
-	return func(reader waiter) bool {
-		found, asked := known[reader]
-		if !asked {
-			positions, err := b.topics.admin.FetchOffsets(ctx, reader.group)
-			found = err != nil && !errors.Is(err, kerr.GroupIDNotFound) || len(positions[reader.topic]) > 0
-			known[reader] = found
-		}
-		return found
-	}
-}
-
-// waitsIn reports whether messages of a consumer wait in a topic, or any for their first delivery.
-func (b *transport) waitsIn(waiting, topic, group string) bool {
-	patterns, _ := b.tierPatterns(topic, group)
-	return waiting == b.parkingName(topic, group) || slices.ContainsFunc(patterns, func(n tierPattern) bool {
-		_, ok := n.delay(waiting)
-		return ok
-	})
-}
-
-// isForeign reports whether a waiting record is for another consumer. Naming schemes may let groups share a topic, and
-// names with dots may meet: messages of group eu of topic orders wait in orders.eu_retry.100 for a retry, those of
-// topic orders.eu for their first delivery. If the record's topic does not lead there, an operator has moved it to us.
-func (s *subscription) isForeign(r *kgo.Record) bool {
-	whose, ok := find(r.Headers, envelope.KeyConsumer)
-	foreign := ok && whose != s.q.Group
-	if source, ok := find(r.Headers, envelope.KeyTopic); ok && source != s.q.Topic {
-		foreign = foreign || s.b.waitsIn(r.Topic, source, whose)
-	}
-	if foreign {
-		s.mixed.Store(r.Topic, nil)
-	}
-	return foreign
 }

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,54 +52,6 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 	}
 	go s.run() //nolint:gosec,contextcheck // G118: it outlives ctx and has its own contexts
 	return leave, nil
-}
-
-// add refuses another topic of a group that would share waiting topics, in which the group has one position.
-func (b *transport) add(s *subscription) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for other := range b.subscriptions {
-		if s.q.Group == other.q.Group && s.sharesWith(other.q.Topic) {
-			return s.shared(other.q.Topic, "")
-		}
-	}
-	b.subscriptions[s] = struct{}{}
-	b.waiters[waiter{topic: s.q.Topic}], b.waiters[waiter{s.q.Topic, s.q.Group}] = struct{}{}, struct{}{}
-	return nil
-}
-
-// sharesElsewhere refuses what add refuses for other processes: the group has positions on the other topic.
-func (s *subscription) sharesElsewhere(ctx context.Context) error {
-	positions, _ := s.b.topics.admin.FetchOffsets(ctx, s.q.Group) // a group that is new has none
-	for topic := range positions {
-		if s.sharesWith(topic) {
-			return s.shared(topic, ". If the group no longer reads "+topic+", delete its offsets there")
-		}
-	}
-	return nil
-}
-
-// sharesWith reports whether messages of the group on another topic would wait in our topics.
-func (s *subscription) sharesWith(topic string) bool {
-	patterns, _ := s.b.tierPatterns(topic, s.q.Group)
-	return topic != s.q.Topic && share(s.tierPatterns, patterns)
-}
-
-func (s *subscription) shared(topic, hint string) error {
-	return fmt.Errorf("the topics %s and %s of group %s would share their waiting messages: rename the group, or name "+
-		"the topics for first deliveries in another way, such as delayed={topic}_delayed.{delay}%s", topic, s.q.Topic,
-		s.q.Group, hint)
-}
-
-// share reports whether messages of two consumers would wait in the same topics.
-func share(one, other []tierPattern) bool {
-	return slices.ContainsFunc(one, func(n tierPattern) bool { return slices.Contains(other, n) })
-}
-
-func (b *transport) tierPatterns(topic, group string) ([]tierPattern, error) {
-	retry, err := newTierPattern(b.cfg.Naming.For(topic, group).Retry)
-	delayed, err2 := newTierPattern(b.cfg.Naming.For(topic, "").Delayed)
-	return []tierPattern{retry, delayed}, cmp.Or(err, err2)
 }
 
 // prepare creates the topic and the retry topics for short waits and for the configured delays, so that the first
