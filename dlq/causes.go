@@ -71,7 +71,7 @@ func (m *Manager) Recurrence(ctx context.Context, q RecurrenceQuery) (*Recurrenc
 	if len(groups) > driver.MaxPage {
 		r.Incomplete, groups = true, groups[:driver.MaxPage]
 	}
-	since := q.Retention.Since(q.Now)
+	since := q.Retention.CompleteSince(q.Now)
 	for i := range groups {
 		addCause(r, &groups[i], since)
 	}
@@ -101,7 +101,7 @@ func addCause(r *Recurrence, g *driver.Group, since time.Time) {
 	r.Before += c.Before
 	switch {
 	case c.Now == 0 && c.Before == 0: // inactive, or only closed in these hours
-	case c.Now == 0:
+	case c.Now == 0 && !since.After(r.From):
 		r.Fixed = append(r.Fixed, c)
 	case !g.FirstSeen.Before(r.From):
 		r.New = append(r.New, c)

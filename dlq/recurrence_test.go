@@ -89,6 +89,10 @@ func TestRecurrence(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, append(kept.Returning, kept.Growing...))
 	require.Equal(t, []string{"grows 12 after 4", "is steady 6 after 5", "returns 1 after 0"}, names(kept.Steady))
+	query.Retention.Discarded = 6 * dayLong
+	kept, err = manager.Recurrence(t.Context(), query)
+	require.NoError(t, err)
+	require.Empty(t, kept.Fixed, "what died since may have been purged")
 	query.Retention.Discarded = 15 * dayLong
 	kept, err = manager.Recurrence(t.Context(), query)
 	require.NoError(t, err)

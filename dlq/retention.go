@@ -9,17 +9,17 @@ import (
 // Retention is how long closed entries are kept. Entries that are not closed are kept forever.
 type Retention struct {
 	// Resolved and Discarded are how long after they were closed entries of that status are kept. Zero keeps them forever.
-	Resolved  time.Duration `yaml:"resolved" jsonschema:"description=How long RESOLVED dead letters are kept: 90d is 90 days; forever if not given.,example=90d"`
-	Discarded time.Duration `yaml:"discarded" jsonschema:"description=How long DISCARDED dead letters are kept; forever if not given."`
+	Resolved  time.Duration `yaml:"resolved" jsonschema:"example=90d"`
+	Discarded time.Duration `yaml:"discarded"`
 	// SkipArchive removes without a copy.
-	SkipArchive bool `yaml:"no_archive" jsonschema:"description=Remove them without a copy in the archive."`
+	SkipArchive bool `yaml:"no_archive"`
 	// Actor is the name in the audit log. Defaults to "retention".
 	Actor string `yaml:"-"`
 }
 
-// Since returns since when nothing that died is purged at a time. The store counts what it still has, so the numbers of
+// CompleteSince returns the time since which the store has every death. It counts what it still has, so the numbers of
 // earlier hours may be too low.
-func (r Retention) Since(now time.Time) (since time.Time) {
+func (r Retention) CompleteSince(now time.Time) (since time.Time) {
 	for _, keep := range []time.Duration{r.Resolved, r.Discarded} {
 		if kept := now.Add(-keep); keep > 0 && kept.After(since) {
 			since = kept

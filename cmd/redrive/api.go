@@ -116,6 +116,7 @@ func (a *app) local(letters *dlq.Letters, redriver dlq.Redriver) (*api, error) {
 	const unlimited = math.MaxInt64 / 2
 	handler, err := dlqhttp.New(dlqhttp.Config{
 		Manager: manager, Runner: runner, Logger: a.logger(), ShowFaults: true, Rate: a.cfg.Redrive.Rate,
+		Retention: a.cfg.Retention,
 		Auth: []dlqhttp.Authenticator{dlqhttp.AuthenticatorFunc(func(*http.Request) (dlqhttp.Principal, error) {
 			return dlqhttp.Principal{Name: a.by().Actor, Role: dlqhttp.Admin}, nil
 		})},

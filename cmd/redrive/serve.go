@@ -131,10 +131,8 @@ func (a *app) checkServer(ctx context.Context) error {
 	if s.Manager, s.Runner, err = a.workers(letters, nil); err != nil {
 		return err
 	}
-	over, cancel := context.WithCancel(ctx)
-	cancel()                         // the rules are checked, and not applied
 	notices := s.makeNotifications() //nolint:contextcheck // see assemble
-	return errors.Join(a.checkBrokers(), notices, s.makeHandler(), ended(over, s.Automate(over, s.cfg.Redrive.Rules...)))
+	return errors.Join(a.checkBrokers(), notices, s.makeHandler())
 }
 
 func (s *server) makeCollector() error {

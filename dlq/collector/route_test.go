@@ -173,6 +173,9 @@ func TestRouter_TargetOnAnotherBroker(t *testing.T) {
 		Targets: map[string]envelope.Origin{"lab": {Broker: "amqps", Topic: "trial", Consumer: "lab"}},
 	})
 	require.NoError(t, err)
+	preview, err := runner.PreviewRun(t.Context(), redrive.Spec{Target: "lab"}, 0)
+	require.NoError(t, err)
+	require.Equal(t, "amqps", preview.Destinations[0].Broker)
 	run, err := runner.StartRun(t.Context(), redrive.Spec{Target: "lab"}, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	run, err = runner.Drive(t.Context(), run.ID)

@@ -204,7 +204,7 @@ func newDescs(labels prometheus.Labels) descs {
 		spoolBytes: desc("redrive_dlq_spool_bytes", "Bytes that wait in the spool of this process for the store."),
 		spoolLimit: desc("redrive_dlq_spool_limit_bytes", "Bytes that the spool may take."),
 		spoolOldest: desc("redrive_dlq_spool_oldest_age_seconds",
-			"Time since the oldest waiting file was written; 0 when none waits."),
+			"Time since the oldest waiting file was begun; 0 when none waits."),
 		spoolRecords: desc("redrive_dlq_spool_records_total",
 			"Records of the spool: appended, imported into the store, damaged, refused by the store; torn ends of files, "+
 				"and files that are missing.", "result"),

@@ -76,18 +76,18 @@ type Config struct {
 // Receiver is a recipient of notices.
 type Receiver struct {
 	// Name is required, unique, and must not change: the store records deliveries by it.
-	Name string `yaml:"name" jsonschema:"required,description=Name of the receiver\\, by which the store remembers what it was sent."`
+	Name string `yaml:"name" jsonschema:"required"`
 	// URL is posted to: https, or http on this machine. Required.
-	URL string `yaml:"url" jsonschema:"required,description=https\\, or http on this machine. A Slack URL is a secret."`
+	URL string `yaml:"url" jsonschema:"required"`
 	// Format is Webhook by default: the notice is posted, signed with Secret, which is then required. Slack posts the text
 	// in the format of Slack's incoming webhooks.
-	Format Format `yaml:"format" jsonschema:"enum=webhook,enum=slack,description=webhook (default)\\, signed JSON\\, or slack."`
-	Secret string `yaml:"secret" jsonschema:"description=Key that signs webhooks; required for them."`
+	Format Format `yaml:"format" jsonschema:"enum=webhook,enum=slack"`
+	Secret string `yaml:"secret"`
 	// On are the kinds to send. Defaults to all [Kinds].
-	On []NoticeKind `yaml:"on" jsonschema:"description=What to send: new_cause\\, regressed_cause\\, run_stopped\\, run_awaits_approval\\, store_down; all if not given."`
+	On []NoticeKind `yaml:"on"`
 	// PerHour is the maximum number of notices per hour; more wait for the next one. Those that the store is down are
 	// counted separately. Defaults to 30.
-	PerHour int `yaml:"per_hour" jsonschema:"minimum=1,description=Most notifications an hour; 30 if not given."`
+	PerHour int `yaml:"per_hour" jsonschema:"minimum=1"`
 }
 
 const (
@@ -136,16 +136,20 @@ func (c *Config) validate() error {
 	if len(c.Receivers) == 0 {
 		bad("Receivers: required")
 	}
+	return errors.Join(append(errs, ValidateReceivers(c.Receivers))...)
+}
+
+// ValidateReceivers reports the faults of all receivers, and two of one name.
+func ValidateReceivers(receivers []Receiver) error {
+	var errs []error
 	names := map[string]bool{}
-	for i := range c.Receivers {
-		r := &c.Receivers[i]
+	for i := range receivers {
+		r := &receivers[i]
 		if names[r.Name] {
-			bad("two receivers are named %q", r.Name)
+			errs = append(errs, fmt.Errorf("two receivers are named %q", r.Name))
 		}
 		names[r.Name] = true
-		if err := r.Validate(); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, r.Validate())
 	}
 	return errors.Join(errs...)
 }

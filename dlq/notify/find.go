@@ -97,7 +97,7 @@ func (n *Notifier) causes(ctx context.Context, now time.Time, muted map[string]b
 		}
 	}
 	back := since
-	if known := n.cfg.Retention.Since(now).Add(n.cfg.Quiet); known.After(back) {
+	if known := n.cfg.Retention.CompleteSince(now).Add(n.cfg.Quiet); known.After(back) {
 		back = known
 	}
 	var found []wire.Notice

@@ -38,12 +38,19 @@ type Notifier struct {
 	// out has the published notices until a later read of the store shows that the receiver has had them: after an earlier
 	// read they would be sent again.
 	out map[driver.Notice]state
-	// sent has, for each receiver, when notices were published for it within the last hour, those of outages separately.
-	sent map[string][]time.Time
+	// sent has when notices were published within the last hour.
+	sent map[limited][]time.Time
 	// mine means that it is this process's turn. failed counts the failed checks in a row, since the time of the first.
 	mine   bool
 	failed int
 	since  time.Time
+}
+
+// limited are the notices that count towards one limit. Outages have their own, because other notices may have used up
+// theirs.
+type limited struct {
+	receiver string
+	outages  bool
 }
 
 // state is how far the delivery of a notice is.
@@ -67,7 +74,7 @@ func New(cfg Config) (*Notifier, error) {
 	}
 	n := &Notifier{
 		cfg: cfg, store: store, process: uuid.NewString(),
-		out: map[driver.Notice]state{}, sent: map[string][]time.Time{},
+		out: map[driver.Notice]state{}, sent: map[limited][]time.Time{},
 	}
 	n.runs, _ = driver.As[redrive.Store](cfg.Store)
 	return n, nil
@@ -178,10 +185,7 @@ func (n *Notifier) publish(to *Receiver, notice *wire.Notice, lately int, now ti
 	id := driver.Notice{Receiver: to.Name, ID: notice.ID}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	limit := to.Name
-	if NoticeKind(notice.Kind) == StoreDown {
-		limit += "\x00" // separate from that of all others, which may have reached theirs
-	}
+	limit := limited{to.Name, NoticeKind(notice.Kind) == StoreDown}
 	sent := slices.DeleteFunc(n.sent[limit], func(at time.Time) bool { return !at.After(now.Add(-time.Hour)) })
 	n.sent[limit] = sent
 	if n.out[id] != 0 || max(lately, len(sent)) >= to.PerHour {

@@ -169,15 +169,15 @@ var hiddenField = wire.PayloadField{Path: []string{"hidden"}, Value: Mask}
 // Item is the visible part of an entry of a run.
 func (r *Rules) Item(item wire.RunItem) wire.RunItem {
 	if fault, failed := strings.CutPrefix(item.Detail, wire.NotEdited); failed {
-		item.Detail = wire.NotEdited + r.Fault(fault)
+		item.Detail = wire.NotEdited + r.PayloadError(fault)
 	}
 	item.Detail = r.Text(item.Detail)
 	return item
 }
 
-// Fault is the visible part of an error that may quote any part of a payload, even half of a value: nothing, if
+// PayloadError is the visible part of an error that may quote any part of a payload, even half of a value: nothing, if
 // something in payloads is hidden.
-func (r *Rules) Fault(text string) string {
+func (r *Rules) PayloadError(text string) string {
 	if text == "" || r == nil || len(r.paths)+len(r.texts) == 0 {
 		return text
 	}

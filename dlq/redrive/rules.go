@@ -22,31 +22,31 @@ import (
 // three times". It only takes PENDING entries: PARKED, resolved and discarded ones are left to people.
 type Rule struct {
 	// Name is in the audit log as "rule <name>". Required, unique.
-	Name string `yaml:"name" jsonschema:"required,description=Appears in the audit log."`
+	Name string `yaml:"name" jsonschema:"required"`
 	// Reason, ErrorClass, ErrorCode, Fingerprint, Handler, Topic and CauseText select entries; see [Filter]. At least one
 	// is required: a rule for everything would hide what is broken.
-	Reason      envelope.Reason `yaml:"reason" jsonschema:"description=Why the messages died; reason to cause select the dead letters\\, and at least one of them is required.,enum=permanent,enum=exhausted,enum=malformed,enum=expired,enum=panic,enum=manual,enum=crash"`
-	ErrorClass  string          `yaml:"error_class" jsonschema:"description=Class of the last error."`
-	ErrorCode   string          `yaml:"error_code" jsonschema:"description=Code of the last error."`
-	Fingerprint string          `yaml:"fingerprint" jsonschema:"description=Fingerprint of the cause."`
-	Handler     string          `yaml:"handler" jsonschema:"description=Handler in which the messages failed."`
-	Topic       string          `yaml:"topic" jsonschema:"description=Topic from which they came."`
-	CauseText   string          `yaml:"cause" jsonschema:"description=Text that the error contains\\, its numbers and ids taken out."`
+	Reason      envelope.Reason `yaml:"reason" jsonschema:"enum=permanent,enum=exhausted,enum=malformed,enum=expired,enum=panic,enum=manual,enum=crash"`
+	ErrorClass  string          `yaml:"error_class"`
+	ErrorCode   string          `yaml:"error_code"`
+	Fingerprint string          `yaml:"fingerprint"`
+	Handler     string          `yaml:"handler"`
+	Topic       string          `yaml:"topic"`
+	CauseText   string          `yaml:"cause"`
 	// After is how long after its last death an entry is redriven for the first time. Defaults to 1 min. It doubles
 	// with each redrive, up to MaxAfter, which defaults to 1 h.
-	After    time.Duration `yaml:"after" jsonschema:"description=Pause between death and redrive\\, doubled by each redrive; 1m if not given."`
-	MaxAfter time.Duration `yaml:"max_after" jsonschema:"description=Longest pause; 1h if not given."`
+	After    time.Duration `yaml:"after"`
+	MaxAfter time.Duration `yaml:"max_after"`
 	// Redrives is the maximum number of redrives. Defaults to 3. An entry whose own budget is used up earlier is PARKED.
-	Redrives int `yaml:"redrives" jsonschema:"minimum=0,description=How often a message is redriven at most; 3 if not given."`
+	Redrives int `yaml:"redrives" jsonschema:"minimum=0"`
 	// Rate is the maximum number of messages per second. Defaults to 10.
-	Rate float64 `yaml:"rate" jsonschema:"minimum=0,description=Messages a second at most; 10 if not given."`
+	Rate float64 `yaml:"rate" jsonschema:"minimum=0"`
 	// Stop is when a run of the rule stops automatically. Defaults to more than half of at least 10. After a stopped run
 	// the rule waits as long as After, twice as long after the next one, up to MaxAfter; then it cancels that run and
 	// starts a new one with what has died since. While a run of it is paused, which only a person does, it waits for a
 	// person.
 	Stop StopCondition `yaml:"-"`
 	// CloseOnPublish is that of [Spec].
-	CloseOnPublish bool `yaml:"close_on_publish" jsonschema:"description=Close the entry when the broker has confirmed the message\\, without waiting for its consumer."`
+	CloseOnPublish bool `yaml:"close_on_publish"`
 }
 
 const (
@@ -212,10 +212,7 @@ const stoppedBy = "redrive"
 // tryAgain cancels a run of the rule that has stopped automatically, once the rule has waited long enough, and reports
 // whether it did.
 func (rn *Runner) tryAgain(ctx context.Context, r *Rule, run *Run, now time.Time) (bool, error) {
-	most := 1 // runs that matter: this one, and stops until the rule waits the longest
-	for r.after(most-1) < r.MaxAfter {
-		most++
-	}
+	const most = 65 // this run, and as many stops as doubling any pause to the longest takes
 	latest, _, err := rn.runs.Runs(ctx, RunFilter{CreatedBy: r.actor()}, dlq.Page{Limit: most})
 	if err != nil {
 		return false, err

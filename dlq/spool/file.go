@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 const (
@@ -40,8 +41,9 @@ func segmentNumber(name string) (n int, ok bool) {
 
 // segment is one file of the spool.
 type segment struct {
-	path string
-	size int64
+	path  string
+	size  int64
+	since time.Time // when its first line was written; of a file found at the start, its last
 	// imported is how far this process has imported it.
 	imported int64
 	// damaged counts its unreadable lines.
@@ -74,7 +76,7 @@ func readDir(dir string) (waiting []*segment, highest int, err error) {
 			if err != nil {
 				return nil, 0, fmt.Errorf("spool: %w", err)
 			}
-			waiting = append(waiting, &segment{path: path, size: info.Size()})
+			waiting = append(waiting, &segment{path: path, size: info.Size(), since: info.ModTime()})
 		}
 	}
 	slices.SortFunc(waiting, func(a, b *segment) int {

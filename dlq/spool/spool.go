@@ -67,8 +67,8 @@ type Spool struct {
 type Stats struct {
 	// Bytes are waiting on disk, MaxBytes is the limit.
 	Bytes, MaxBytes int64
-	// OldestSince is when the oldest waiting file was last written, or the file that is still open was begun; zero if
-	// nothing waits.
+	// OldestSince is when the oldest waiting file was begun, or last written if an earlier process wrote it; zero if nothing
+	// waits.
 	OldestSince time.Time
 	// Appended, Imported, Damaged and Refused count lines since the start: accepted, delivered to the store, unreadable,
 	// and set aside because the store would never accept them. Torn counts incomplete ends of files: writes that never
@@ -173,9 +173,7 @@ func (s *Spool) Stats() Stats {
 	stats := s.stats
 	stats.Bytes, stats.MaxBytes, stats.OldestSince = s.bytes, s.cfg.MaxBytes, s.begun
 	if len(s.waiting) > 0 {
-		if info, err := os.Stat(s.waiting[0].path); err == nil {
-			stats.OldestSince = info.ModTime()
-		}
+		stats.OldestSince = s.waiting[0].since
 	}
 	return stats
 }
@@ -331,6 +329,7 @@ func (s *Spool) seal() {
 	}
 	_ = s.file.Close() // everything that Append has accepted is synced
 	s.mu.Lock()
+	s.current.since = s.begun
 	s.waiting, s.begun = append(s.waiting, s.current), time.Time{}
 	s.mu.Unlock()
 	s.file, s.current = nil, nil

@@ -124,7 +124,7 @@ type putting struct {
 	changes
 
 	receipts []driver.Receipt
-	swept    bool
+	replaced bool // keys without an entry
 }
 
 // putTx stores letters. The caller writes the statistics.
@@ -222,7 +222,7 @@ func (p *putting) seeAgain(ctx context.Context, letters []letterRow, again []int
 	for n, i := range again {
 		row := rows[letters[i].Key]
 		if row == nil {
-			return p.replaceSwept(ctx, letters, again[n:])
+			return p.replaceOrphans(ctx, letters, again[n:])
 		}
 		if err := p.die(ctx, i, row, letters[i].Entry); err != nil {
 			return err
@@ -238,14 +238,14 @@ var errRemoved = errors.New("an entry was removed while its message died again: 
 // removed reports whether a transaction ended with errRemoved.
 func removed(err error) bool { return errors.Is(err, errRemoved) }
 
-// replaceSwept stores letters whose keys existed without an entry: their month was dropped just now, or by a version
-// that left keys behind. It does so once per transaction.
-func (p *putting) replaceSwept(ctx context.Context, letters []letterRow, again []int) error {
+// replaceOrphans stores letters whose keys existed without an entry: their month was dropped just now, or an operator has
+// deleted the entry. It does so once per transaction.
+func (p *putting) replaceOrphans(ctx context.Context, letters []letterRow, again []int) error {
 	table, id := p.store.dialect.keys()
-	if p.swept || table == "dlq_entries" {
+	if p.replaced || table == "dlq_entries" {
 		return errRemoved
 	}
-	p.swept = true
+	p.replaced = true
 	for _, i := range again {
 		_, err := p.store.exec(ctx, p.tx, "DELETE FROM "+table+" WHERE dedup_key = ?"+
 			" AND NOT EXISTS (SELECT 1 FROM dlq_entries WHERE id = "+id+")", letters[i].Key[:])

@@ -185,7 +185,8 @@ func (c *Config) validate(store bool) error {
 	}
 	_, _, redaction := c.Redaction.Rules()
 	_, level := c.Log.level()
-	f = append(f, c.Notifications.validate(), c.Server.validate(), redaction, level)
+	c.Notifications.validate(&f)
+	f = append(f, c.Server.validate(), redaction, level)
 	if c.Log.Format != "" && c.Log.Format != "text" && c.Log.Format != "json" {
 		f.add("log.format: %q: text or json", c.Log.Format)
 	}
@@ -244,11 +245,8 @@ func (c *Config) validateRedrive(f *faults) {
 		f.add("collector.hold %s, redrive.outcome_timeout %s, redrive.rate %v: must not be negative",
 			c.Collector.Hold, r.OutcomeTimeout, r.Rate)
 	}
-	if r.ApprovalAbove != nil && *r.ApprovalAbove < 0 {
-		f.add("redrive.approval_above: %d: must not be negative", *r.ApprovalAbove)
-	}
-	if r.ApprovalWindow < 0 {
-		f.add("redrive.approval_window: %s: must not be negative", r.ApprovalWindow)
+	if r.ApprovalWindow < 0 || r.ApprovalAbove != nil && *r.ApprovalAbove < 0 {
+		f.add("redrive.approval_above, redrive.approval_window: must not be negative")
 	}
 }
 

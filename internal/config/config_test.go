@@ -214,7 +214,7 @@ func TestParse_Faults(t *testing.T) {
 		"not signed":  {receivers + "[{name: a, url: 'https://h.example'}]}", "a secret is required"},
 		"receiver twice": {
 			receivers + "[&a {name: a, url: 'https://h.example', format: slack}, *a]}",
-			"duplicate name a",
+			"two receivers are named",
 		},
 		"another format":      {receivers + "[{name: a, url: 'https://h.example', format: mail}]}", "webhook or slack"},
 		"quiet minutes":       {"store: {url: x.db}\nnotifications: {quiet: 90m}", "whole hours"},

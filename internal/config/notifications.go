@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"net/url"
 	"time"
 
@@ -15,23 +14,13 @@ type Notifications struct {
 	Interval  time.Duration     `yaml:"interval" jsonschema:"description=How often the store is checked; 15s if not given."`
 }
 
-// validate reports the first fault.
-func (n *Notifications) validate() error {
-	names := map[string]bool{}
-	for i := range n.Receivers {
-		r := &n.Receivers[i]
-		if names[r.Name] {
-			return fmt.Errorf("notifications.receivers[%d]: duplicate name %s", i, r.Name)
-		}
-		names[r.Name] = true
-		if err := r.Validate(); err != nil {
-			return fmt.Errorf("notifications.receivers[%d]: %w", i, err)
-		}
+func (n *Notifications) validate(f *faults) {
+	if err := notify.ValidateReceivers(n.Receivers); err != nil {
+		f.add("notifications.receivers: %w", err)
 	}
 	if n.Quiet < 0 || n.Quiet%time.Hour != 0 || n.Interval < 0 {
-		return fmt.Errorf("notifications: quiet %s: whole hours; interval %s: must not be negative", n.Quiet, n.Interval)
+		f.add("notifications: quiet %s: whole hours; interval %s: must not be negative", n.Quiet, n.Interval)
 	}
-	return nil
 }
 
 // redactReceiver hides the secrets. The path of a URL is one: Slack's contain a key.

@@ -13,7 +13,7 @@ import (
 // SchemaID is the $id of the schema.
 const SchemaID = "https://github.com/redrive-go/redrive/internal/config/schema.json"
 
-// descriptions of the fields of brokers.Config and brokers.NameScheme, which have no schema tags.
+// descriptions of the fields of the library's types: of brokers.Config and brokers.NameScheme without a path.
 var descriptions = map[string]string{
 	"url":             "The backend's own URI; parameters of redrive are written x-<name>.",
 	"username":        "User name, without percent-encoding.",
@@ -38,6 +38,38 @@ var descriptions = map[string]string{
 	"naming.dead":           "Template of the dead letter queue or topic.",
 	"naming.dead_exchange":  "RabbitMQ exchange in front of the dead letter queues; the default exchange if not given.",
 	"naming.patterns":       "Topics are event names, to which consumers subscribe by AMQP patterns.",
+
+	"redrive.rules.name":             "Appears in the audit log.",
+	"redrive.rules.reason":           "Why the messages died; reason to cause select the dead letters, and at least one of them is required.",
+	"redrive.rules.error_class":      "Class of the last error.",
+	"redrive.rules.error_code":       "Code of the last error.",
+	"redrive.rules.fingerprint":      "Fingerprint of the cause.",
+	"redrive.rules.handler":          "Handler in which the messages failed.",
+	"redrive.rules.topic":            "Topic from which they came.",
+	"redrive.rules.cause":            "Text that the error contains, its numbers and ids taken out.",
+	"redrive.rules.after":            "Pause between death and redrive, doubled by each redrive; 1m if not given.",
+	"redrive.rules.max_after":        "Longest pause; 1h if not given.",
+	"redrive.rules.redrives":         "How often a message is redriven at most; 3 if not given.",
+	"redrive.rules.rate":             "Messages a second at most; 10 if not given.",
+	"redrive.rules.close_on_publish": "Close the entry when the broker has confirmed the message, without waiting for its consumer.",
+
+	"retention.resolved":   "How long RESOLVED dead letters are kept: 90d is 90 days; forever if not given.",
+	"retention.discarded":  "How long DISCARDED dead letters are kept; forever if not given.",
+	"retention.no_archive": "Remove them without a copy in the archive.",
+
+	"notifications.receivers.name":     "Name of the receiver, by which the store remembers what it was sent.",
+	"notifications.receivers.url":      "https, or http on this machine. A Slack URL is a secret.",
+	"notifications.receivers.format":   "webhook (default), signed JSON, or slack.",
+	"notifications.receivers.secret":   "Key that signs webhooks; required for them.",
+	"notifications.receivers.on":       "What to send: new_cause, regressed_cause, run_stopped, run_awaits_approval, store_down; all if not given.",
+	"notifications.receivers.per_hour": "Most notifications an hour; 30 if not given.",
+
+	"server.limits.body":    "Largest request body in bytes; 4 MiB if not given.",
+	"server.limits.import":  "Largest import in bytes; 1 GiB if not given.",
+	"server.limits.rate":    "Requests a second of one client; 50 if not given; a negative number sets no limit.",
+	"server.limits.burst":   "Requests of one client at once; 200 if not given.",
+	"server.limits.streams": "Progress streams at once; 100 if not given.",
+	"server.limits.timeout": "How long a request may take, except exports, imports and purges; 30s if not given.",
 }
 
 // Schema is the JSON Schema (draft 2020-12) of the file, as indented JSON.
@@ -59,6 +91,7 @@ func Schema() []byte {
 	}
 	s := r.Reflect(&Config{})
 	s.ID, s.Title = SchemaID, "Configuration of redrive"
+	describe(s, "")
 	if broker, ok := s.Properties.Get("brokers"); ok && broker.AdditionalProperties != nil {
 		describe(broker.AdditionalProperties, "")
 	}
@@ -77,6 +110,9 @@ func describe(s *jsonschema.Schema, path string) {
 		}
 		if name.Value.Properties != nil {
 			describe(name.Value, path+name.Key+".")
+		}
+		if items := name.Value.Items; items != nil && items.Properties != nil {
+			describe(items, path+name.Key+".")
 		}
 	}
 }

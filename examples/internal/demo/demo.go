@@ -141,20 +141,19 @@ func Serve(ctx context.Context, router *message.Router, ledger *Ledger, standsti
 	}
 	worked := make(chan error, 1) // work may wait for input on a terminal, which no context can interrupt
 	go func() {
-		worked <- work(limited)
+		err := work(limited)
+		if worked <- err; err != nil {
+			cancel()
+		}
 		ledger.Seal()
 	}()
-	for waiting := true; waiting; {
-		select {
-		case err = <-worked:
-			waiting, worked = err == nil, nil
-		case <-ledger.Settled():
-			if waiting = false; worked != nil {
-				err = <-worked
-			}
-		case <-limited.Done():
-			waiting = false
-		}
+	select {
+	case <-ledger.Settled():
+	case <-limited.Done():
+	}
+	select {
+	case err = <-worked:
+	default:
 	}
 	if ctx.Err() != nil {
 		ledger.Interrupt()

@@ -55,18 +55,18 @@ type Config struct {
 // Limits limit what a client may request. A zero field means its default.
 type Limits struct {
 	// Body is the largest request body in bytes. Defaults to 4 MiB, enough to edit a large payload.
-	Body int64 `yaml:"body" jsonschema:"minimum=0,description=Largest request body in bytes; 4 MiB if not given."`
+	Body int64 `yaml:"body" jsonschema:"minimum=0"`
 	// Import is the largest import in bytes. Defaults to 1 GiB.
-	Import int64 `yaml:"import" jsonschema:"minimum=0,description=Largest import in bytes; 1 GiB if not given."`
+	Import int64 `yaml:"import" jsonschema:"minimum=0"`
 	// Rate is how many requests per second one client may make on average, Burst how many at once. Default to 50 and 200.
 	// A negative Rate means no limit.
-	Rate  float64 `yaml:"rate" jsonschema:"description=Requests a second of one client; 50 if not given; a negative number sets no limit."`
-	Burst int     `yaml:"burst" jsonschema:"minimum=0,description=Requests of one client at once; 200 if not given."`
+	Rate  float64 `yaml:"rate"`
+	Burst int     `yaml:"burst" jsonschema:"minimum=0"`
 	// Streams is how many progress streams may be open at once: a tenth of them per caller, and a tenth reserved for
 	// admins. Defaults to 100.
-	Streams int `yaml:"streams" jsonschema:"minimum=0,description=Progress streams at once; 100 if not given."`
+	Streams int `yaml:"streams" jsonschema:"minimum=0"`
 	// Timeout is how long a request may take, except exports, imports, purges and streams. Defaults to 30 s.
-	Timeout time.Duration `yaml:"timeout" jsonschema:"description=How long a request may take\\, except exports\\, imports and purges; 30s if not given."`
+	Timeout time.Duration `yaml:"timeout"`
 }
 
 // Depth is how many messages of one kind wait in a queue: a brokers.Depth, and the name of its broker.

@@ -202,7 +202,7 @@ func (v View) Preview(p *redrive.Preview) wire.RunPreview {
 
 // sample hides values in an entry of a preview or a review.
 func (v View) sample(shown *wire.SampleEntry, of *redrive.Sample) {
-	shown.Entry, shown.Problem, shown.Diff = v.rules.Detail(shown.Entry), v.rules.Fault(shown.Problem), nil
+	shown.Entry, shown.Problem, shown.Diff = v.rules.Detail(shown.Entry), v.rules.PayloadError(shown.Problem), nil
 	if of.After == nil {
 		return
 	}
