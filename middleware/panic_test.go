@@ -81,3 +81,21 @@ func TestPipeline_GoexitWithoutRescheduler(t *testing.T) {
 		require.Equal(t, 1, h.acked)
 	})
 }
+
+// A deferral that is too large for the broker cannot be held either if the handler has ended its goroutine.
+func TestPipeline_GoexitOfALargeMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := middleware.Config{Rules: []middleware.Rule{
+			middleware.MatchError(middleware.ErrGoexit, middleware.KindDefer, "later"),
+		}}
+		h := newHarness(t, cfg, func(*message.Message) ([]*message.Message, error) {
+			runtime.Goexit()
+			return nil, nil
+		})
+		h.reschedules.n, h.reschedules.err = -1, envelope.ErrTooLarge
+		h.send(order(t), time.Hour)
+		require.Len(t, h.runs, 1)
+		require.Equal(t, envelope.ReasonPanic, h.letter().Reason)
+		require.Zero(t, h.nacked)
+	})
+}

@@ -38,7 +38,8 @@ type RetryChecker interface {
 // DelayLimiter is a [Rescheduler] that does not wait for any time. A message whose delay is longer, because its handler
 // or a header asks for it, comes back after the longest one instead, which counts as usual.
 type DelayLimiter interface {
-	// LongestDelay returns it. If it is 0, messages are held as with [HoldInMemory], but for ten minutes at most.
+	// LongestDelay is the longest delay. 0 means that the broker cannot delay: messages are then held as with
+	// [HoldInMemory], but for ten minutes at most.
 	LongestDelay() time.Duration
 }
 
@@ -163,7 +164,7 @@ type DeferParams RetryParams
 // received are the parameters of a hook for a message that is not dead.
 func (d *delivery) received(dec *Decision) RetryParams {
 	m := d.message
-	if d.held != nil { // a hook may still read it when the handler runs again
+	if d.next != nil { // a hook may still read it when the handler runs again
 		m = message.NewMessage(m.UUID, bytes.Clone(m.Payload))
 		m.Metadata = d.message.Metadata
 		m.SetContext(d.message.Context())

@@ -204,17 +204,13 @@ func (r *run) failed(err error) (time.Duration, error) {
 	if r.circuit != nil {
 		r.circuit.ended(&dec)
 	}
-	if r.exiting && p.held(&dec) && (dec.Outcome == OutcomeRetry || dec.Outcome == OutcomeDefer) {
-		// No goroutine is left to run it again.
-		dec.Outcome, dec.Reason, dec.Delay = OutcomeDeadLetter, envelope.ReasonPanic, 0
-	}
 	return p.settle(d, dec)
 }
 
 // delivery is everything needed to settle a failed delivery.
 type delivery struct {
 	message  *message.Message // as it was received
-	held     *message.Message // what it becomes if it is run again here; otherwise nil
+	next     *message.Message // what it becomes if it is run again here; otherwise nil
 	parent   context.Context  // the message's own, with the observer's values
 	control  envelope.Control
 	handler  string

@@ -21,10 +21,6 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 	switch dec.Outcome {
 	case OutcomeRetry, OutcomeDefer:
 		wait, err = p.reschedule(d, &dec)
-		if dec.Outcome == OutcomeRetry && errors.Is(err, envelope.ErrTooLarge) {
-			dec.Outcome, dec.Reason, dec.Delay = OutcomeDeadLetter, reasonOf(dec.Err, envelope.ReasonExhausted), 0
-			err = p.deadLetter(d, &dec)
-		}
 	case OutcomeDeadLetter:
 		err = p.deadLetter(d, &dec)
 	case OutcomeSkip:
@@ -39,8 +35,8 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 		Delivery: d.observed, Outcome: dec.Outcome, Ran: d.ran,
 		Duration: d.duration, Decision: dec,
 	})
-	if d.held != nil {
-		d.message.Metadata, d.message.Payload = d.held.Metadata, d.held.Payload
+	if d.next != nil {
+		d.message.Metadata, d.message.Payload = d.next.Metadata, d.next.Payload
 	}
 	return wait, err
 }
@@ -56,27 +52,29 @@ func (p *Pipeline) skip(d *delivery, dec *Decision) {
 // reschedule publishes the retry or the deferral before the message is acked: a crash between the two runs it twice; in
 // the other order it would be lost.
 func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error) {
-	if p.held(dec) {
+	here := p.waitsHere(dec)
+	if !here {
+		err := p.persist(d, dec, func(ctx context.Context) error {
+			// A new message for each attempt, because the callee owns it.
+			next := p.again(d, dec) //nolint:contextcheck // the message carries its context
+			return p.cfg.Rescheduler.Reschedule(ctx, d.origin, next, dec.Delay)
+		})
+		switch {
+		case err == nil:
+			p.rescheduled(d, dec, "scheduled")
+			return settled, nil
+		case !errors.Is(err, envelope.ErrTooLarge):
+			return settled, p.notSettled(d, dec, err)
+		}
+		p.logDecision(slog.LevelWarn, dec.Outcome.String()+" is too large for the broker", d, dec)
+		here = dec.Outcome == OutcomeDefer
+	}
+	if here && !d.exiting {
 		return p.keep(d, dec), nil
 	}
-	publish := func(ctx context.Context) error {
-		// A new message for each attempt, because the callee owns it.
-		next := p.again(d, dec) //nolint:contextcheck // the message carries its context
-		return p.cfg.Rescheduler.Reschedule(ctx, d.origin, next, dec.Delay)
-	}
-	err := p.persist(d, dec, publish)
-	large := errors.Is(err, envelope.ErrTooLarge)
-	switch {
-	case err == nil:
-		p.rescheduled(d, dec, "scheduled")
-	case large && dec.Outcome == OutcomeDefer && !d.exiting:
-		return p.keep(d, dec), nil
-	case large && dec.Outcome == OutcomeRetry:
-		p.logDecision(slog.LevelWarn, "retry is too large for the broker, dead-lettering the message", d, dec)
-	default:
-		err = p.notSettled(d, dec, err)
-	}
-	return settled, err
+	// A retry that is too large, or no goroutine is left to run the message again.
+	dec.Outcome, dec.Reason, dec.Delay = OutcomeDeadLetter, reasonOf(dec.Err, envelope.ReasonExhausted), 0
+	return settled, p.deadLetter(d, dec)
 }
 
 // longestHold bounds how long messages are held instead of the broker: RabbitMQ, for one, takes back what has no answer
@@ -88,13 +86,13 @@ func (p *Pipeline) keep(d *delivery, dec *Decision) time.Duration {
 	if p.cfg.Rescheduler != nil {
 		dec.Delay = min(dec.Delay, longestHold)
 	}
-	d.held = p.again(d, dec)
+	d.next = p.again(d, dec)
 	p.rescheduled(d, dec, "held in memory")
 	return dec.Delay
 }
 
-// held reports whether the message of a retry or deferral waits here.
-func (p *Pipeline) held(d *Decision) bool { return p.holds && d.Delay > 0 || p.cfg.Rescheduler == nil }
+// waitsHere reports whether the message of a retry or deferral waits here.
+func (p *Pipeline) waitsHere(d *Decision) bool { return p.holds && d.Delay > 0 || p.cfg.Rescheduler == nil }
 
 // again builds the message of the next run.
 func (p *Pipeline) again(d *delivery, dec *Decision) (next *message.Message) {
@@ -239,8 +237,7 @@ func (p *Pipeline) persist(d *delivery, dec *Decision, publish func(context.Cont
 		p.unpublished.Store(0)
 		return nil
 	}
-	final := dec.Outcome == OutcomeRetry || dec.Outcome == OutcomeDefer && !d.exiting
-	if final && errors.Is(err, envelope.ErrTooLarge) {
+	if dec.Outcome != OutcomeDeadLetter && errors.Is(err, envelope.ErrTooLarge) {
 		return err // a retry is dead-lettered instead, a deferral held
 	}
 	pause := wait.Backoff{First: p.cfg.NackDelay, Longest: maxNack}.After(int(p.unpublished.Add(1)))
