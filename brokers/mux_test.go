@@ -131,6 +131,9 @@ func TestOpen_HidesSecretsThatADriverQuotes(t *testing.T) {
 		require.ErrorIs(t, err, errUnreachable)
 		require.EqualError(t, err, "dial kafka://app:xxxxx@h:1/?sslpassword=xxxxx with xxxxx: connection refused")
 	}
+	mux.Register("nats", &leaky{})
+	_, err := mux.Open(t.Context(), "nats://hushhush@h:1/?sasl-token=-")
+	require.EqualError(t, err, "dial nats://xxxxx@h:1/ with -: connection refused")
 }
 
 // misnamed declares a secret parameter whose name does not look like one.

@@ -74,8 +74,8 @@ func Redact(rawURL string) string {
 		}
 		u.RawQuery = strings.Join(pairs, "&")
 	}
-	if _, given := u.User.Password(); u.User != nil && !given && strings.HasPrefix(u.Scheme, "nats") {
-		u.User = url.User("xxxxx") // the token
+	if isToken(u) {
+		u.User = url.User("xxxxx")
 	}
 	return withSlashes(u, u.Redacted())
 }
@@ -97,32 +97,32 @@ func secretName(name string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(name, part) })
 }
 
-// secrets lists the secret values of a resolved configuration, except those too short to be recognized in a text.
+// secrets lists the secret values of a resolved configuration.
 func (c Config) secrets(params []Param) []string {
-	var found []string
-	add := func(value string) {
-		if len(value) >= 3 {
-			found = append(found, value)
-		}
-	}
-	add(c.Password)
+	found := []string{c.Password}
 	for _, p := range params {
 		if p.Secret || secretName(p.Name) {
-			add(c.Params[p.Name])
+			found = append(found, c.Params[p.Name])
 		}
 	}
 	u, err := parseURL(c.URL)
 	if err != nil {
 		return found
 	}
-	password, _ := u.User.Password()
-	add(password)
 	for name, values := range u.Query() {
 		if secretName(name) {
-			for _, v := range values {
-				add(v)
-			}
+			found = append(found, values...)
 		}
 	}
-	return found
+	if isToken(u) {
+		return append(found, u.User.Username())
+	}
+	password, _ := u.User.Password()
+	return append(found, password)
+}
+
+// isToken reports whether the user of a URL is a token: NATS takes one without a password.
+func isToken(u *url.URL) bool {
+	_, given := u.User.Password()
+	return u.User != nil && !given && strings.HasPrefix(u.Scheme, "nats")
 }

@@ -238,42 +238,37 @@ func (t *transport) checkStream(ctx context.Context, s *stream) error {
 	return nil
 }
 
-// compareWaiting ends s if an operator has recreated a queue in which its retries wait, as one that does not lead back.
-// The engine then declares the consumer, which fails until the queue is gone or leads back. Of the queues that have not
-// been seen, it looks for one at a time: a missing one costs a channel, and a line in the broker's log.
+// compareWaiting ends s if a queue in which its retries wait does not lead back, because an operator has recreated it.
+// The engine then declares the consumer, which fails until the queue is gone or leads back. A queue that never led back
+// as far as we see is left alone: a policy may do it. Of the queues that have not been seen, it looks for one at a time: a
+// missing one costs a channel, and a line in the broker's log.
 func (t *transport) compareWaiting(ctx context.Context, d *declarer, s *stream) error {
 	p := t.design.permitted(t.design.waiting(s.queue.Names, s.queue.Topic))
-	var seen, unseen []Queue
-	for _, q := range slices.Concat(p.Queues, p.Later) {
-		if _, before := t.declared.Load(q.Name); before {
-			seen = append(seen, q)
-		} else {
-			unseen = append(unseen, q)
+	queues := slices.Concat(p.Queues, p.Later)
+	s.compared++
+	for i, q := range queues {
+		_, seen := t.declared.Load(q.Name)
+		if !seen && i != s.compared%len(queues) {
+			continue
 		}
-	}
-	if len(unseen) > 0 {
-		s.compared++
-		if q := unseen[s.compared%len(unseen)]; t.misleads(ctx, d, &p, q) == nil {
-			t.declared.Store(q.Name, true)
-		}
-	}
-	for _, q := range seen {
-		err := t.misleads(ctx, d, &p, q)
+		err := t.checkWait(ctx, d, &p, q)
 		_, differs := errors.AsType[*ArgumentError](err)
 		_, lost := errors.AsType[*NoWayBackError](err)
 		switch {
-		case differs, lost:
+		case err == nil:
+			t.declared.Store(q.Name, true)
+		case seen && (differs || lost):
 			s.end(fmt.Errorf("%w: %w", brokers.ErrUnroutable, err))
-		case err != nil && !isNotFound(err):
+		case !differs && !lost && !isNotFound(err):
 			return err
 		}
 	}
 	return nil
 }
 
-// misleads returns why messages in an existing wait queue would be lost, or that it does not exist. A difference to the
-// plan does not matter if the queue leads back.
-func (t *transport) misleads(ctx context.Context, d *declarer, p *Plan, q Queue) error {
+// checkWait looks for a wait queue, and returns why messages in it would be lost: a difference to the plan matters only if
+// the queue does not lead back.
+func (t *transport) checkWait(ctx context.Context, d *declarer, p *Plan, q Queue) error {
 	_, err := p.compareQueue(ctx, d, q)
 	if _, other := errors.AsType[*ArgumentError](err); !other {
 		return err

@@ -25,7 +25,7 @@ type transport struct {
 	design *design
 	logger *slog.Logger
 
-	declared sync.Map // names of queues that were as planned
+	declared sync.Map // names of queues that were as planned, or led back
 
 	publishing *connection
 	consuming  *connection // connects with the first subscription
@@ -186,7 +186,7 @@ func (t *transport) declareAround(ctx context.Context, p Plan, names *brokers.Na
 		if _, seen := t.declared.Load(q.Name); !seen && differs == nil {
 			continue // a missing one costs a channel
 		}
-		if err := t.misleads(ctx, d, &p, q); err != nil && !isNotFound(err) {
+		if err := t.checkWait(ctx, d, &p, q); err != nil && !isNotFound(err) {
 			return err
 		}
 	}

@@ -7,11 +7,11 @@ import (
 )
 
 // Hide replaces secrets in the text of an error by xxxxx, also in the forms that they have in a URL. errors.Is and
-// errors.As still see the original. Empty secrets are none.
+// errors.As still see the original. Secrets that are too short to be recognized in a text are ignored.
 func Hide(err error, secrets ...string) error {
 	text := err.Error()
 	for _, secret := range secrets {
-		if secret == "" {
+		if len(secret) < 3 {
 			continue
 		}
 		inUser := url.UserPassword("", secret).String()[1:]

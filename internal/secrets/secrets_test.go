@@ -19,5 +19,5 @@ func TestHide(t *testing.T) {
 	require.ErrorIs(t, hidden, io.EOF)
 
 	other := errors.New("no such host")
-	require.Same(t, other, secrets.Hide(other, "", password))
+	require.Same(t, other, secrets.Hide(other, "", "ho", password))
 }
