@@ -125,9 +125,8 @@ func DeferredSince(m *message.Message) (time.Time, bool) {
 	return timeHeader(m.Metadata, KeyDeferredSince)
 }
 
-// forward copies a message for publishing, with room for the headers that a failure adds, at most 20. The payload is
-// shared.
-func forward(m *message.Message) *message.Message {
+// copyToPublish copies a message, with room for the headers that a failure adds, at most 20. The payload is shared.
+func copyToPublish(m *message.Message) *message.Message {
 	out := message.NewMessage(m.UUID, m.Payload)
 	out.Metadata = make(message.Metadata, len(m.Metadata)+20)
 	for key, value := range m.Metadata {
@@ -149,7 +148,7 @@ func forward(m *message.Message) *message.Message {
 // position. It reports whether the copy's state is in s.
 func (s *body) forward(m *message.Message, at time.Time) (out *message.Message, inBody bool) {
 	mode, err := s.read(m)
-	out = forward(m)
+	out = copyToPublish(m)
 	switch {
 	case mode == Binary:
 		adopt(out.Metadata, m, at)
@@ -334,7 +333,7 @@ type Redrive struct {
 // 0, its message id, data, metadata, original delay and last error stay, and the marks of a dead letter are removed. m
 // is not changed.
 func PrepareRedrive(m *message.Message, r Redrive) *message.Message {
-	out := forward(m)
+	out := copyToPublish(m)
 	for _, key := range [...]string{
 		KeyRetryCount, KeyInvalidRetryCount, KeyFirstFailure, KeyDeferredSince, KeyDeadLetterReason, KeyDeadLetterRule,
 		KeyConsumerError, KeyPoisonReason, KeyPoisonTopic, KeyPoisonHandler, KeyPoisonSubscriber, KeyRedriveRun,

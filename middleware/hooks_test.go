@@ -99,9 +99,10 @@ func TestHooks_GetTheReceivedMessage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var want, seen, observed []string
+				again := make(chan struct{}) // closed when the handler has run again
 				look := func(m *message.Message) string { return fmt.Sprint(m.UUID, m.Metadata, string(m.Payload)) }
 				late := func(m *message.Message) error {
-					time.Sleep(10 * s) // the handler has run again
+					<-again
 					seen = append(seen, look(m))
 					return nil
 				}
@@ -118,6 +119,7 @@ func TestHooks_GetTheReceivedMessage(t *testing.T) {
 					m.UUID, m.Payload[0] = "changed", '!'
 					m.Metadata.Set("added", "by the handler")
 					if len(want) > 1 {
+						close(again)
 						return nil, nil
 					}
 					return nil, test.err

@@ -68,17 +68,14 @@ func TestPipeline_DelayBeyondTheLongest(t *testing.T) {
 				}
 				require.NoError(t, broker.Publisher().Publish("orders", m))
 				s.start = time.Now()
-				go func() {
-					for m := range in {
-						if _, err := s.handler(m); err != nil {
-							m.Nack()
-							continue
-						}
-						m.Ack()
+				for len(s.ran()) < len(test.runs) {
+					m := <-in
+					if _, err := s.handler(m); err != nil {
+						m.Nack()
+						continue
 					}
-				}()
-				time.Sleep(10 * longest)
-				synctest.Wait()
+					m.Ack()
+				}
 				runs := s.ran()
 				for i := range runs {
 					runs[i] = runs[i].Round(time.Minute)

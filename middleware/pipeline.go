@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -78,11 +79,8 @@ func New(cfg Config) (*Pipeline, error) {
 	p.announce()
 	p.longest = envelope.MaxDelay
 	if l, ok := cfg.Rescheduler.(DelayLimiter); ok {
-		if d := l.LongestDelay(); d > 0 {
-			p.longest = min(d, p.longest)
-		} else {
-			p.holds = true
-		}
+		d := max(0, l.LongestDelay())
+		p.longest, p.holds = min(cmp.Or(d, p.longest), p.longest), d == 0
 	}
 	if cfg.Breaker != nil {
 		p.circuits = newCircuits(p, *cfg.Breaker)

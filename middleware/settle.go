@@ -92,7 +92,9 @@ func (p *Pipeline) keep(d *delivery, dec *Decision) time.Duration {
 }
 
 // waitsHere reports whether the message of a retry or deferral waits here.
-func (p *Pipeline) waitsHere(d *Decision) bool { return p.holds && d.Delay > 0 || p.cfg.Rescheduler == nil }
+func (p *Pipeline) waitsHere(d *Decision) bool {
+	return p.holds && d.Delay > 0 || p.cfg.Rescheduler == nil
+}
 
 // again builds the message of the next run.
 func (p *Pipeline) again(d *delivery, dec *Decision) (next *message.Message) {

@@ -87,8 +87,7 @@ func (w *world) await(missing func() string) {
 // filled is more messages than consumers with blocked handlers may have in flight, so it fills their windows.
 const filled = 200
 
-// The handlers settle after the queue was deleted, half of them after new messages have
-// arrived.
+// The handlers settle after the queue was deleted, half of them after new messages have arrived.
 func (w *world) TestOperator_ErasesAQueueWhileHandlersRun() { w.erasedWhileRunning(1, 4) }
 
 // TestOperator_ErasesAQueueThatIsReadOneAtATime is the same with several subscriptions that have one message each.
@@ -222,9 +221,9 @@ func (w *world) TestOperator_ErasesAQueueWhileRetriesArePublished() {
 	w.waitFor(fresh, c)
 }
 
-// Another process recreates the queue before ours has noticed, and has new messages in flight when
-// our handlers settle the old ones, which may have had the same positions. The other process ends without settling:
-// every unhandled message is redelivered.
+// Another process recreates the queue before ours has noticed, and has new messages in flight when our handlers settle
+// the old ones, which may have had the same positions. The other process ends without settling: every unhandled message
+// is redelivered.
 func (w *world) TestOperator_ErasesAQueueThatAnotherProcessRecreates() {
 	const n = 8
 	w.alone()
@@ -249,8 +248,7 @@ func (w *world) TestOperator_ErasesAQueueThatAnotherProcessRecreates() {
 	w.waitFor(fresh, ours)
 }
 
-// A new message at the position of an old one that was retried is not treated as the old
-// one, nor is its retry.
+// A new message at the position of an old one that was retried is not treated as the old one, nor is its retry.
 func (w *world) TestOperator_ErasesAQueueAndPositionsStartOver() {
 	const n = 8
 	w.alone()

@@ -95,8 +95,8 @@ func (w *world) TestPublish_OfNoMessagesSucceeds() {
 	require.NoError(w, b.Publisher().Publish(w.topic("orders")))
 }
 
-// A router publishes a handler's messages after the pipeline has returned. If that fails, the
-// attempt has failed: it is counted, retried and dead-lettered, and never reported as a success.
+// A router publishes a handler's messages after the pipeline has returned. If that fails, the attempt has failed: it is
+// counted, retried and dead-lettered, and never reported as a success.
 func (w *world) TestProduced_UnpublishableMessageFailsTheAttempt() {
 	b, topic := w.openTopic("orders")
 	closed := w.open()
@@ -125,8 +125,8 @@ func (w *world) TestProduced_UnpublishableMessageFailsTheAttempt() {
 	require.Empty(w, succeeded)
 }
 
-// A handler may return its message, a copy of it, or another with its headers. The next consumer has
-// all its attempts left, no matter how many the handler has used.
+// A handler may return its message, a copy of it, or another with its headers. The next consumer has all its attempts
+// left, no matter how many the handler has used.
 func (w *world) TestProduced_CopiesStartAtTheFirstAttempt() {
 	b := w.open()
 	topic, next := w.topic("orders"), w.topic("enriched")

@@ -217,9 +217,9 @@ func (w *world) TestClose_RefusesFurtherWork() {
 	require.Error(w, b.Ping(w.Context()))
 }
 
-// Handlers share a publisher, as in most programs on Watermill, and the router closes it for the first
-// handler that stops. What the others return afterwards must still be published: otherwise a message with one attempt
-// would be dead-lettered.
+// Handlers share a publisher, as in most programs on Watermill, and the router closes it for the first handler that
+// stops. What the others return afterwards must still be published: otherwise a message with one attempt would be
+// dead-lettered.
 func (w *world) TestShutdown_ResultsArePublishedBySharedPublishers() {
 	b := w.open()
 	topic, invoices := w.topic("orders"), w.topic("invoices")

@@ -175,8 +175,8 @@ func (s *subscription) partitions() []*partition {
 	return slices.Collect(maps.Values(s.owned))
 }
 
-// errNoPartition means that a retry topic has fewer partitions than its source.
-var errNoPartition = errors.New("the retry topic has no such partition")
+// errNoPartition means that a retry or parking topic has fewer partitions than its source.
+var errNoPartition = errors.New("no such partition")
 
 func (s spec) tooFew(have, source int32) error {
 	return fmt.Errorf("%w: topic %s (%s) has %d partitions and its source has %d: add partitions to it, for order=key",

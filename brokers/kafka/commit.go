@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -279,30 +280,33 @@ func (s *subscription) clean(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
 	defer cancel()
-	all, err := s.b.topics.all(ctx, lookEvery)
-	finished := kadm.Offsets{}
-	ours := map[string]bool{} // by topic
-	for at, offset := range committed {
-		mine, known := ours[at.topic]
-		if !known {
-			mine = err == nil && s.isOurs(ctx, at.topic, all)
-			ours[at.topic] = mine
-		}
-		if mine && offset > 0 {
-			finished.AddOffset(at.topic, at.partition, offset, -1)
-		}
-	}
-	if len(finished) > 0 {
-		var answer kadm.DeleteRecordsResponses
-		if answer, err = s.b.topics.admin.DeleteRecords(ctx, finished); err == nil {
-			err = answer.Error()
-		}
-	}
-	switch {
+	switch err := s.deleteRecords(ctx, committed); {
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.PolicyViolation):
 		s.mayNotClean.Store(true)
 		s.log.Info("this user may not delete records, so finished retries stay until their retention ends", "err", err)
 	case err != nil:
 		s.log.Debug("finished retries were not removed; trying again", "err", err)
 	}
+}
+
+// deleteRecords deletes the records before offsets, in topics that are for our retries only.
+func (s *subscription) deleteRecords(ctx context.Context, committed map[topicPartition]int64) error {
+	all, err := s.b.topics.all(ctx, lookEvery)
+	if err != nil {
+		return err
+	}
+	finished, ours := kadm.Offsets{}, map[string]bool{} // by topic
+	for at, offset := range committed {
+		if _, known := ours[at.topic]; !known {
+			ours[at.topic] = s.isOurs(ctx, at.topic, all)
+		}
+		if ours[at.topic] && offset > 0 {
+			finished.AddOffset(at.topic, at.partition, offset, -1)
+		}
+	}
+	if len(finished) == 0 {
+		return nil
+	}
+	answer, err := s.b.topics.admin.DeleteRecords(ctx, finished)
+	return cmp.Or(err, answer.Error())
 }

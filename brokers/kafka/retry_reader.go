@@ -27,7 +27,7 @@ type retryReader struct {
 
 	incarnation string
 	account     *tracker // nil until the group's position is known
-	answered    bool     // the partition has been read since
+	fetchedOnce bool     // since then
 	from        int64    // next offset to read
 	newest      int64    // first deliveries before it are from before the group
 	fetched     time.Time
@@ -101,15 +101,15 @@ func (q *retryReader) read() error {
 		case err != nil:
 			return err
 		}
-		// Unread records have expired, or were deleted: so were all read ones. In the first answer they are those before the
-		// records that the predecessor settled, which its account knows.
-		if q.answered && q.from >= 0 && q.from < got.start {
+		// The start has moved past q.from: what lay between has expired, or was deleted. The first answer is left alone: the
+		// account still holds what the predecessor has settled.
+		if q.fetchedOnce && q.from >= 0 && q.from < got.start {
 			if q.p.order != nil {
 				p.sub.renewLater(errGone) // the keys of their messages would be held back for good
 			}
 			q.begin(position{offset: got.start, fresh: true}, f.id)
 		}
-		q.answered = true
+		q.fetchedOnce = true
 		records := got.records
 		got.records = nil
 		if len(records) == 0 {

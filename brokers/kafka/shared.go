@@ -8,23 +8,34 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/redrive-go/redrive/envelope"
 )
 
-// Naming schemes may let consumers share the topics in which their messages wait, and names with dots may meet: group eu
-// of topic orders retries in orders.eu_retry.100, where messages of topic orders.eu wait for their first delivery. Each
-// consumer takes its own messages there, and deletes none.
+// Naming schemes may let consumers share the topics in which their messages wait, and names with dots may meet: group
+// eu of topic orders retries in orders.eu_retry.100, where messages of topic orders.eu wait for their first delivery.
+// Each consumer takes its own messages there, and deletes none.
 
-// add refuses another topic of a group that would share waiting topics, in which the group has one position.
-func (b *transport) add(s *subscription) error {
+// add refuses another topic of a group that would share waiting topics, in which the group has one position. Other
+// processes' topics are those on which the group has positions.
+func (b *transport) add(ctx context.Context, s *subscription) error {
+	positions, err := b.positionsOf(ctx, s.q.Group)
+	if err != nil {
+		return err
+	}
+	for topic := range positions {
+		if err := s.sharesWith(topic, ". If the group no longer reads "+topic+", delete its offsets there"); err != nil {
+			return err
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for other := range b.subscriptions {
-		if s.q.Group == other.q.Group && s.sharesWith(other.q.Topic) {
-			return s.sharingFault(other.q.Topic, "")
+		if err := s.sharesWith(other.q.Topic, ""); err != nil && s.q.Group == other.q.Group {
+			return err
 		}
 	}
 	b.subscriptions[s] = struct{}{}
@@ -32,24 +43,12 @@ func (b *transport) add(s *subscription) error {
 	return nil
 }
 
-// sharesElsewhere refuses what add refuses for other processes: the group has positions on the other topic.
-func (s *subscription) sharesElsewhere(ctx context.Context) error {
-	positions, _ := s.b.topics.admin.FetchOffsets(ctx, s.q.Group) // a group that is new has none
-	for topic := range positions {
-		if s.sharesWith(topic) {
-			return s.sharingFault(topic, ". If the group no longer reads "+topic+", delete its offsets there")
-		}
-	}
-	return nil
-}
-
-// sharesWith reports whether messages of the group on another topic would wait in our topics.
-func (s *subscription) sharesWith(topic string) bool {
+// sharesWith fails if messages of the group on another topic would wait in our topics.
+func (s *subscription) sharesWith(topic, hint string) error {
 	patterns, _ := s.b.tierPatterns(topic, s.q.Group)
-	return topic != s.q.Topic && share(s.tierPatterns, patterns)
-}
-
-func (s *subscription) sharingFault(topic, hint string) error {
+	if topic == s.q.Topic || !share(s.tierPatterns, patterns) {
+		return nil
+	}
 	return fmt.Errorf("the topics %s and %s of group %s would share their waiting messages: rename the group, or name "+
 		"the topics for first deliveries in another way, such as delayed={topic}_delayed.{delay}%s", topic, s.q.Topic,
 		s.q.Group, hint)
@@ -84,17 +83,25 @@ func (s *subscription) isOurs(ctx context.Context, topic string, all map[string]
 		}
 		before, after, _ := strings.Cut(anyGroup, group)
 		reader := strings.TrimSuffix(strings.TrimPrefix(topic, before), after)
-		if s.b.waitsIn(topic, name, other) || s.b.waitsIn(topic, name, reader) && s.b.hasRead(ctx, name, reader) {
+		if s.b.waitsIn(topic, name, other) {
 			return false
+		}
+		if s.b.waitsIn(topic, name, reader) {
+			if positions, err := s.b.positionsOf(ctx, reader); err != nil || len(positions[name]) > 0 {
+				return false
+			}
 		}
 	}
 	return true
 }
 
-// hasRead reports whether a group has, or may have, positions on a topic.
-func (b *transport) hasRead(ctx context.Context, topic, group string) bool {
+// positionsOf returns the positions of a group by topic; a group that does not exist has none.
+func (b *transport) positionsOf(ctx context.Context, group string) (kadm.OffsetResponses, error) {
 	positions, err := b.topics.admin.FetchOffsets(ctx, group)
-	return err != nil && !errors.Is(err, kerr.GroupIDNotFound) || len(positions[topic]) > 0
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		err = nil
+	}
+	return positions, err
 }
 
 // waitsIn reports whether messages of a consumer wait in a topic, or any for their first delivery.

@@ -38,11 +38,7 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 		defer b.mu.Unlock()
 		delete(b.subscriptions, s)
 	}
-	if err := b.add(s); err != nil {
-		s.close()
-		return nil, err
-	}
-	if err = s.sharesElsewhere(ctx); err == nil {
+	if err = b.add(ctx, s); err == nil {
 		err = s.connect(ctx)
 	}
 	if err != nil {

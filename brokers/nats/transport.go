@@ -24,7 +24,7 @@ type transport struct {
 
 	mu      sync.Mutex
 	streams map[*stream]struct{} // open ones
-	floors  map[string]floor     // by stream and consumer
+	floors  map[string]floor     // by stream and subject of the retries
 	counted map[string]struct{}  // topics
 }
 

@@ -239,9 +239,9 @@ func (t *transport) checkStream(ctx context.Context, s *stream) error {
 }
 
 // compareWaiting ends s if a queue in which its retries wait does not lead back, because an operator has recreated it.
-// The engine then declares the consumer, which fails until the queue is gone or leads back. A queue that never led back
-// as far as we see is left alone: a policy may do it. Of the queues that have not been seen, it looks for one at a time: a
-// missing one costs a channel, and a line in the broker's log.
+// The engine then declares the consumer, which fails until the queue is gone or leads back. A queue that never led
+// back, as far as we see, is left alone: a policy may do it. Of the queues that have not been seen, it looks for one at
+// a time: a missing one costs a channel, and a line in the broker's log.
 func (t *transport) compareWaiting(ctx context.Context, d *declarer, s *stream) error {
 	p := t.design.permitted(t.design.waiting(s.queue.Names, s.queue.Topic))
 	queues := slices.Concat(p.Queues, p.Later)
@@ -266,8 +266,8 @@ func (t *transport) compareWaiting(ctx context.Context, d *declarer, s *stream) 
 	return nil
 }
 
-// checkWait looks for a wait queue, and returns why messages in it would be lost: a difference to the plan matters only if
-// the queue does not lead back.
+// checkWait looks for a wait queue, and returns why messages in it would be lost: a difference to the plan matters only
+// if the queue does not lead back.
 func (t *transport) checkWait(ctx context.Context, d *declarer, p *Plan, q Queue) error {
 	_, err := p.compareQueue(ctx, d, q)
 	if _, other := errors.AsType[*ArgumentError](err); !other {

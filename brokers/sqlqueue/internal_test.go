@@ -10,6 +10,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // FuzzHeaders: headers are read back as written, and reading does not panic on any column content.
@@ -206,4 +209,25 @@ func TestLeases_ASharedLeaseEndsWithItsLastRow(t *testing.T) {
 	l.ended([]int64{7})
 	require.Empty(t, l.ending(nil))
 	require.Empty(t, l.batches)
+}
+
+// A retry may be larger than a message of ours by what a failure adds. A dead letter may be as large as the database
+// takes: then the engine leaves headers out, or another sink gets it.
+func TestFits(t *testing.T) {
+	b := &transport{maxMessage: 100 + driver.Headroom, largest: 300 + driver.Headroom}
+	for _, c := range []struct {
+		kind  driver.DestinationKind
+		first bool
+		size  int
+		want  error
+	}{
+		{driver.ToTopic, true, 100, nil},
+		{driver.ToTopic, true, 101, brokers.ErrTooLarge},
+		{driver.ToConsumer, false, 101, brokers.ErrTooLarge},
+		{driver.ToDeadLetters, false, 300 + driver.Headroom, nil},
+		{driver.ToDeadLetters, false, 301 + driver.Headroom, brokers.ErrTooLarge},
+	} {
+		o := &driver.Outgoing{To: &driver.Destination{Kind: c.kind}, First: c.first}
+		require.ErrorIs(t, b.fits(o, &row{payload: make([]byte, c.size)}), c.want, "%+v", c)
+	}
 }

@@ -75,15 +75,18 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 	return faults
 }
 
-// fits refuses a message that the database would refuse after reading all of it. A retry or a dead letter may be larger
-// by the recorded failure.
+// fits refuses a message that the database would refuse after reading all of it. A retry may be larger by the recorded
+// failure, and a dead letter as large as any row that another program has stored.
 func (t *transport) fits(o *driver.Outgoing, r *row) error {
 	limit := t.maxMessage - driver.Headroom
 	size := int64(len(r.payload) + len(r.headers) + len(r.uuid))
-	if !o.First && int64(len(r.payload)) <= limit {
+	switch {
+	case o.To.Kind == driver.ToDeadLetters:
+		limit = t.largest
+	case !o.First && int64(len(r.payload)) <= limit:
 		limit = t.maxMessage
 	}
-	if size > limit && o.To.Kind != driver.ToDeadLetters { // of a row that another program has stored
+	if size > limit {
 		return fmt.Errorf("%w: %d bytes with headers, the limit is %d", brokers.ErrTooLarge, size, limit)
 	}
 	return nil

@@ -21,7 +21,7 @@ type store struct {
 	byID       string // the messages' table in a statement on rows by their ids, which must not read others
 	deleteByID string // begins a DELETE of such rows
 	locks      lockCheck
-	most       int64         // bytes of an INSERT of several rows
+	most       int64         // bytes of a statement with several rows
 	writer     chan struct{} // capacity 1; nil unless there is one writer at a time
 	worker     int64         // identifies this process's leases
 	lease      time.Duration // how long a row belongs to a worker that does not renew its lease

@@ -141,22 +141,19 @@ func (s *stream) hold(list []claimed, room int, began time.Time) {
 	if room < len(s.buffer) {
 		surplus := s.buffer[room:]
 		s.buffer = s.buffer[:room:room]
-		for i, err := range s.release(context.Background(), surplus) {
-			if err != nil { // its lease is still ours, and renewed
-				s.buffer = append(s.buffer, surplus[i])
-			}
-		}
+		s.release(context.Background(), surplus)
+		s.t.leases.drop(surplus...) // one that was not released comes back when its lease ends
 		s.handled.Add(-int64(len(surplus)))
 	}
 }
 
 // release returns rows that the engine has not received to their place in the queue.
-func (s *stream) release(ctx context.Context, list []*delivery) []error {
+func (s *stream) release(ctx context.Context, list []*delivery) {
 	back := make([]driver.Settlement, len(list))
 	for i, d := range list {
 		back[i] = driver.Settlement{Delivery: &driver.Delivery{Token: d}, Answer: driver.Release}
 	}
-	return s.Settle(ctx, back)
+	s.Settle(ctx, back)
 }
 
 // free returns how many rows to claim now. It returns 0 while there is only a little room, so that claims are large

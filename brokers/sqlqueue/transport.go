@@ -26,7 +26,8 @@ type transport struct {
 	ownsDB     bool
 	store      *store
 	poll       time.Duration
-	maxMessage int64
+	maxMessage int64 // of ours, with what a failure adds
+	largest    int64 // row that the database takes
 
 	leases   *leases
 	watcher  *watcher
@@ -64,10 +65,10 @@ func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg b
 		poll:  max(cfg.Params.Duration("poll"), shortestPause),
 		store: store,
 	}
-	if t.maxMessage, err = store.probe(ctx, db); err != nil {
+	if t.largest, err = store.probe(ctx, db); err != nil {
 		return nil, fmt.Errorf("sqlqueue: ask for the largest packet: %w", err)
 	}
-	store.most = min(maxBytes, t.maxMessage)
+	store.most, t.maxMessage = min(maxBytes, t.largest), t.largest
 	if limit := cfg.Params.Bytes("max-message"); limit > 0 {
 		t.maxMessage = min(t.maxMessage, limit+driver.Headroom)
 	}

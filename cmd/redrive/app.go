@@ -77,13 +77,11 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 		"server and token by name, from redrive/profiles.yaml in the user's configuration ($REDRIVE_PROFILE)")
 	f.StringVar(&a.flags.tokenFile, "token-file", "",
 		"file with the token for the server ($REDRIVE_TOKEN has the token itself)")
-	f.StringVar(&a.flags.store, "store", "", "store URL, or the path of a SQLite file "+
-		"($REDRIVE_STORE, which keeps a password out of the list of processes)")
+	f.StringVar(&a.flags.store, "store", "", "store URL, or the path of a SQLite file ($REDRIVE_STORE, for passwords)")
 	f.StringVar(&a.flags.schema, "schema", "", "PostgreSQL: schema of the store's tables ($REDRIVE_SCHEMA)")
 	f.StringVar(&a.flags.archive, "archive", "", "PostgreSQL: schema of the store's archive ($REDRIVE_ARCHIVE)")
 	f.StringArrayVar(&a.flags.brokers, "broker", nil,
-		"broker to redrive through, as URL or name=URL; may be repeated ($REDRIVE_BROKER, "+
-			"which keeps a password out of the list of processes)")
+		"broker to redrive through, as URL or name=URL; may be repeated ($REDRIVE_BROKER, for passwords)")
 	f.StringVar(&a.flags.actor, "actor", "", "your name in the audit log ($REDRIVE_ACTOR; default user@host)")
 	f.StringVar(&a.flags.note, "note", "", "why, for the audit log")
 	f.StringVarP(&a.flags.output, "output", "o", "table", "table, wide, json, jsonl, csv or yaml")

@@ -201,38 +201,25 @@ func (d *age) String() string {
 // Type is the name of its values in the help.
 func (d *age) Type() string { return "duration" }
 
-// number is a flag's value between bounds, which NaN is not.
-type number struct {
-	value       *float64
-	least, most float64
-	want        string
-}
-
-func perSecond(v *float64) *number {
-	return &number{v, 0, 1e9, "must be a number from 0, which sets no limit, to 1e9"}
-}
-
-func share(v *float64) *number {
-	return &number{v, math.SmallestNonzeroFloat64, 1, "must be above 0 and at most 1; 0.0001 stops at nearly any failure"}
-}
-
-// Set parses the value.
-func (n *number) Set(text string) error {
-	v, err := strconv.ParseFloat(text, 64)
-	if err == nil && !(v >= n.least && v <= n.most) {
-		err = errors.New(n.want)
-	}
-	*n.value = v
-	return err
-}
-
-// String is the default in the help.
-func (n *number) String() string { return strconv.FormatFloat(*n.value, 'g', -1, 64) }
-
-// Type is the name of its values in the help.
-func (n *number) Type() string { return "float" }
-
 func (d *age) before(now time.Time) time.Time { return now.Add(-time.Duration(*d)) }
+
+// within parses a flag's number between bounds, which NaN is not.
+func within(value *float64, least, most float64, want string) func(string) error {
+	return func(text string) (err error) {
+		if *value, err = strconv.ParseFloat(text, 64); err == nil && !(*value >= least && *value <= most) {
+			err = errors.New(want)
+		}
+		return err
+	}
+}
+
+func perSecond(v *float64) func(string) error {
+	return within(v, 0, math.MaxFloat64, "must be a number, and not negative; 0 sets no limit")
+}
+
+func share(v *float64) func(string) error {
+	return within(v, math.SmallestNonzeroFloat64, 1, "must be above 0 and at most 1; 0.0001 stops at nearly any failure")
+}
 
 // parseAge parses a duration that is not negative.
 func parseAge(text string) (time.Duration, error) {

@@ -322,8 +322,8 @@ func TestFlags_Bounds(t *testing.T) {
 	for given, want := range map[string]string{
 		"--stop-above 0":   "--stop-above: must be above 0 and at most 1; 0.0001 stops at nearly any failure",
 		"--stop-above 1.1": "--stop-above: must be above 0",
-		"--rate NaN":       "--rate: must be a number from 0",
-		"--rate -1":        "--rate: must be a number from 0",
+		"--rate NaN":       "--rate: must be a number, and not negative",
+		"--rate -1":        "--rate: must be a number, and not negative",
 		"--rate fast":      `--rate: "fast" is not a number`,
 	} {
 		for _, line := range []string{"dlq redrive --topic orders ", "runs adjust later "} {

@@ -54,8 +54,8 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	}
 	f.filter.add(a, cmd, dlq.Pending)
 	flags := cmd.Flags()
-	flags.Var(perSecond(&f.spec.Rate), "rate", "messages a second at most; 0 is as fast as possible (default redrive.rate of "+
-		"the configuration, or of the server's)")
+	flags.Func("rate", "`messages` a second at most; 0 is as fast as possible (default redrive.rate of the configuration, "+
+		"or of the server's)", perSecond(&f.spec.Rate))
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be sent, and send nothing")
 	flags.Int64Var(&f.spec.Limit, "limit", 0, withFilter+"at most this many, the oldest first")
 	flags.IntSliceVar(&f.spec.Canary, "canary", nil,
@@ -63,8 +63,8 @@ pauses it; redrive runs resume continues it. --detach leaves the work to redrive
 	flags.IntVar(&f.spec.MaxOut, "max-out", 0, withFilter+"at most this many sent and without an outcome (default 10000; -1 for "+
 		"no bound)")
 	f.spec.Stop.Share = 0.1
-	flags.Var(share(&f.spec.Stop.Share), "stop-above", withFilter+
-		"stop when the share of failures is above this; 1 never stops")
+	flags.Func("stop-above", withFilter+"stop when the `share` of failures is above this; 1 never stops (default 0.1)",
+		share(&f.spec.Stop.Share))
 	flags.StringVar(&f.spec.ID, "id", "", withFilter+"id of the run, so that starting it twice is refused (default a new "+
 		"UUID)")
 	flags.StringVar(&f.spec.JQ, "transform", "",

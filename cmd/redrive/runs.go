@@ -221,9 +221,9 @@ What a second person has approved may be slowed down, not loosened.`
 	cmd.Example = `  redrive runs adjust ID --rate 5 --note "the bank is slow today"
   redrive runs adjust ID --rate 0 --max-out 1000`
 	flags = cmd.Flags()
-	flags.Var(perSecond(&speed), "rate", "messages a second at most; 0 is as fast as possible")
+	flags.Func("rate", "`messages` a second at most; 0 is as fast as possible", perSecond(&speed))
 	flags.IntVar(&maxOut, "max-out", 0, "at most this many sent and without an outcome (0 is 10000; -1 for no bound)")
-	flags.Var(share(&stop), "stop-above", "stop when the share of failures is above this; 1 never stops")
+	flags.Func("stop-above", "stop when the `share` of failures is above this; 1 never stops", share(&stop))
 	cmd.MarkFlagsOneRequired("rate", "max-out", "stop-above")
 	return cmd
 }

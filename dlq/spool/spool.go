@@ -67,8 +67,8 @@ type Spool struct {
 type Stats struct {
 	// Bytes are waiting on disk, MaxBytes is the limit.
 	Bytes, MaxBytes int64
-	// OldestSince is when the oldest waiting file was begun, or last written if an earlier process wrote it; zero if nothing
-	// waits.
+	// OldestSince is when the oldest waiting file was begun, or last written if an earlier process wrote it; zero if
+	// nothing waits.
 	OldestSince time.Time
 	// Appended, Imported, Damaged and Refused count lines since the start: accepted, delivered to the store, unreadable,
 	// and set aside because the store would never accept them. Torn counts incomplete ends of files: writes that never

@@ -238,8 +238,8 @@ var errRemoved = errors.New("an entry was removed while its message died again: 
 // removed reports whether a transaction ended with errRemoved.
 func removed(err error) bool { return errors.Is(err, errRemoved) }
 
-// replaceOrphans stores letters whose keys existed without an entry: their month was dropped just now, or an operator has
-// deleted the entry. It does so once per transaction.
+// replaceOrphans stores letters whose keys existed without an entry: their month was dropped just now, or an operator
+// has deleted the entry. It does so once per transaction.
 func (p *putting) replaceOrphans(ctx context.Context, letters []letterRow, again []int) error {
 	table, id := p.store.dialect.keys()
 	if p.replaced || table == "dlq_entries" {

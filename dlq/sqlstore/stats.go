@@ -19,10 +19,7 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-const (
-	defaultTop    = wire.DefaultGroups
-	defaultWindow = 7 * 24 * time.Hour
-)
+const defaultWindow = 7 * 24 * time.Hour
 
 // Groups returns the causes, those with the most entries first.
 func (s *Store) Groups(ctx context.Context, q dlq.GroupQuery) ([]driver.Group, error) {

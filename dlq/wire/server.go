@@ -7,7 +7,7 @@ type Me struct {
 	ReadOnly bool   `json:"read_only" doc:"The server rejects every change."`
 	Redacted bool   `json:"redacted" doc:"Some values are hidden from the caller."`
 
-	RedriveRate float64 `json:"redrive_rate,omitempty" doc:"The rate at which clients start a run for which none is given, in messages per second; 0 means no limit."`
+	RedriveRate float64 `json:"redrive_rate,omitempty" doc:"Messages a second of a run for which no rate is given; 0 means no limit."`
 }
 
 // Rule redrives dead letters with technical causes automatically.

@@ -14,7 +14,7 @@ import (
 const SchemaID = "https://github.com/redrive-go/redrive/internal/config/schema.json"
 
 // descriptions of the fields of the library's types: of brokers.Config and brokers.NameScheme without a path.
-var descriptions = map[string]string{
+var descriptions = map[string]string{ //nolint:gosec // G101: descriptions of secrets
 	"url":             "The backend's own URI; parameters of redrive are written x-<name>.",
 	"username":        "User name, without percent-encoding.",
 	"password":        "Password, without percent-encoding; ${NAME} and ${file:/path} are replaced.",
@@ -92,7 +92,7 @@ func Schema() []byte {
 	s := r.Reflect(&Config{})
 	s.ID, s.Title = SchemaID, "Configuration of redrive"
 	describe(s, "")
-	if broker, ok := s.Properties.Get("brokers"); ok && broker.AdditionalProperties != nil {
+	if broker, ok := s.Properties.Get("brokers"); ok {
 		describe(broker.AdditionalProperties, "")
 	}
 	data, err := json.MarshalIndent(s, "", "  ")
@@ -104,15 +104,14 @@ func Schema() []byte {
 
 // describe sets the descriptions of the properties of s, which is at path.
 func describe(s *jsonschema.Schema, path string) {
+	if s == nil || s.Properties == nil {
+		return
+	}
 	for name := s.Properties.Oldest(); name != nil; name = name.Next() {
 		if text, ok := descriptions[path+name.Key]; ok {
 			name.Value.Description = text
 		}
-		if name.Value.Properties != nil {
-			describe(name.Value, path+name.Key+".")
-		}
-		if items := name.Value.Items; items != nil && items.Properties != nil {
-			describe(items, path+name.Key+".")
-		}
+		describe(name.Value, path+name.Key+".")
+		describe(name.Value.Items, path+name.Key+".")
 	}
 }

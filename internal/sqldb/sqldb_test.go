@@ -37,7 +37,8 @@ func TestReadURL(t *testing.T) {
 		"mysql://u@h/d?rejectReadOnly=false": "u@tcp(h:3306)/d?" + commits +
 			strings.Replace(session, "true", "false", 1),
 		"mysql://u@h/d?charset=utf8&tls=true": "u@tcp(h:3306)/d?" + strict + "&tls=true",
-		"mysql://h/a%20b?sql_mode=ANSI":       "tcp(h:3306)/a%20b?" + commits + "rejectReadOnly=true&sql_mode=ANSI&sql_select_limit=18446744073709551615",
+		"mysql://h/a%20b?sql_mode=ANSI": "tcp(h:3306)/a%20b?" + commits +
+			"rejectReadOnly=true&sql_mode=ANSI&sql_select_limit=18446744073709551615",
 		"mysql://h/d?time_zone=%27%2B09%3A00%27&x=%26%20": "tcp(h:3306)/d?" + strict +
 			"&time_zone=%27%2B09%3A00%27&x=%26+",
 		"sqlite:///var/q.db":                                  "file:/var/q.db?_txlock=immediate",

@@ -201,8 +201,8 @@ func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (ou
 
 // decisive reports whether the handler has marked the message as one that no other owner should run either.
 func decisive(err error) bool {
-	var marked *middleware.MarkedError
-	return errors.As(err, &marked) && (marked.Kind == middleware.KindPermanent || marked.Kind == middleware.KindSkip)
+	marked, ok := errors.AsType[*middleware.MarkedError](err)
+	return ok && (marked.Kind == middleware.KindPermanent || marked.Kind == middleware.KindSkip)
 }
 
 // complete marks the message as done. The effect has happened: whatever fails here, an error would only make it happen

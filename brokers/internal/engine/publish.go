@@ -151,7 +151,7 @@ func (b *Broker) fits(o *driver.Outgoing) error {
 			headers += int64(len(k) + len(v))
 		}
 	}
-	byServer := o.To.Kind == driver.ToDeadLetters && !b.traits.Local // where no foreign producer can publish
+	byServer := o.To.Kind == driver.ToDeadLetters && !b.traits.Local // a foreign producer may have sent more
 	if n := headers + int64(len(o.Message.Payload)); limit > 0 && n > limit && !byServer {
 		return fmt.Errorf("%d bytes, at most %d: %w", n, limit, brokers.ErrTooLarge)
 	}

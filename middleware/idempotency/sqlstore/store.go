@@ -43,27 +43,17 @@ func New(ctx context.Context, db *sql.DB, name Dialect) (*Store, error) {
 	return &Store{db: db, d: name}, nil
 }
 
-// key is the condition for a key, and its arguments.
+// where is the condition for a key, whose values are keyArgs.
 const where = " WHERE consumer = ? AND message_id = ?"
 
-// keyArgs bounds the texts by MySQL's columns, and by a row of PostgreSQL's index.
-func (s *Store) keyArgs(key idempotency.Key) []any {
-	switch s.d {
-	case MySQL:
-		key.Consumer, key.MessageID = bounded(key.Consumer, 255), bounded(key.MessageID, 255)
-	case PostgreSQL:
-		key.MessageID = bounded(key.MessageID, 2600-len(key.Consumer))
-	case SQLite:
-	}
-	return []any{[]byte(key.Consumer), []byte(key.MessageID)}
-}
+func keyArgs(key idempotency.Key) []any { return []any{bounded(key.Consumer), bounded(key.MessageID)} }
 
-// bounded returns a hash of a longer text.
-func bounded(text string, limit int) string {
-	if len(text) <= limit {
-		return text
+// bounded returns a text, or a hash of one that does not fit into MySQL's columns.
+func bounded(text string) []byte {
+	if len(text) > 255 {
+		text = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(text)))
 	}
-	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(text)))
+	return []byte(text)
 }
 
 // Claim implements idempotency.Store. A new message takes one statement.
@@ -74,7 +64,7 @@ func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lea
 	for range 3 {
 		isNew, err := s.d.InsertNew(ctx, s.db,
 			"INSERT INTO redrive_processed (consumer, message_id, done, owner, until) VALUES (?, ?, 0, ?, "+
-				s.d.Clock()+" + ?)", append(s.keyArgs(key), owner, lease.Microseconds())...)
+				s.d.Clock()+" + ?)", append(keyArgs(key), owner, lease.Microseconds())...)
 		if err != nil {
 			return idempotency.Record{}, fault("claim", err)
 		}
@@ -90,7 +80,7 @@ func (s *Store) Claim(ctx context.Context, key idempotency.Key, owner int64, lea
 			// changes the row.
 			n, err := s.exec(ctx, s.db, "UPDATE redrive_processed SET done = 0, outcome = NULL, owner = ?, until = "+s.d.Clock()+
 				" + ?"+where+
-				" AND until <= "+s.d.Clock(), append([]any{owner, lease.Microseconds()}, s.keyArgs(key)...)...)
+				" AND until <= "+s.d.Clock(), append([]any{owner, lease.Microseconds()}, keyArgs(key)...)...)
 			if err != nil {
 				return idempotency.Record{}, fault("claim", err)
 			}
@@ -112,7 +102,7 @@ func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempoten
 		until int64
 	)
 	query := "SELECT done = 1, outcome, until - " + s.d.Clock() + " FROM redrive_processed" + where + s.d.Latest()
-	err = s.db.QueryRowContext(ctx, s.d.Bind(query), s.keyArgs(key)...).Scan(&done, &record.Outcome, &until)
+	err = s.db.QueryRowContext(ctx, s.d.Bind(query), keyArgs(key)...).Scan(&done, &record.Outcome, &until)
 	if errors.Is(err, sql.ErrNoRows) {
 		return record, false, nil
 	}
@@ -127,7 +117,7 @@ func (s *Store) read(ctx context.Context, key idempotency.Key) (record idempoten
 func (s *Store) Renew(ctx context.Context, key idempotency.Key, owner int64, lease time.Duration) error {
 	n, err := s.exec(ctx, s.db, "UPDATE redrive_processed SET until = "+s.d.Clock()+" + ?"+where+
 		" AND owner = ? AND done = 0",
-		append([]any{lease.Microseconds()}, append(s.keyArgs(key), owner)...)...)
+		append([]any{lease.Microseconds()}, append(keyArgs(key), owner)...)...)
 	return owned("renew", n, err)
 }
 
@@ -144,13 +134,13 @@ func (s *Store) complete(ctx context.Context, db sqldb.Execer, claim *idempotenc
 ) {
 	return s.exec(ctx, db, "UPDATE redrive_processed SET done = 1, outcome = ?, until = "+s.d.Clock()+" + ?"+where+
 		" AND owner = ?",
-		append([]any{outcome, claim.Retention.Microseconds()}, append(s.keyArgs(claim.Key), claim.Owner)...)...)
+		append([]any{outcome, claim.Retention.Microseconds()}, append(keyArgs(claim.Key), claim.Owner)...)...)
 }
 
 // Release implements idempotency.Store.
 func (s *Store) Release(ctx context.Context, key idempotency.Key, owner int64) error {
 	if _, err := s.exec(ctx, s.db, "DELETE FROM redrive_processed"+where+" AND owner = ? AND done = 0",
-		append(s.keyArgs(key), owner)...); err != nil {
+		append(keyArgs(key), owner)...); err != nil {
 		return fault("release", err)
 	}
 	return nil
