@@ -176,3 +176,32 @@ func TestTopic_GrowsWhileTheClusterIsFenced(t *testing.T) {
 		require.Len(t, topic.Partitions, 3, name)
 	}
 }
+
+// A new cluster has no coordinators until it has created the topic of positions, which takes seconds on a busy machine,
+// and a coordinator that has moved loads it first.
+func TestSubscribe_CoordinatorIsNotReadyYet(t *testing.T) {
+	t.Parallel()
+	for _, refusal := range []*kerr.Error{kerr.CoordinatorNotAvailable, kerr.CoordinatorLoadInProgress} {
+		t.Run(refusal.Message, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t)
+			next, left := answers(refusal, 20)
+			c.ControlKey(kmsg.FindCoordinator.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+				c.KeepControl()
+				refused := next()
+				if refused == nil {
+					return nil, nil, false
+				}
+				resp := r.ResponseKind().(*kmsg.FindCoordinatorResponse)
+				for _, key := range r.(*kmsg.FindCoordinatorRequest).CoordinatorKeys {
+					one := kmsg.NewFindCoordinatorResponseCoordinator()
+					one.Key, one.ErrorCode = key, refused.Code
+					resp.Coordinators = append(resp.Coordinators, one)
+				}
+				return resp, nil, true
+			})
+			subscribe(t, open(t, c), "orders")
+			require.Negative(t, left.Load(), "the request was refused first, then accepted")
+		})
+	}
+}

@@ -96,8 +96,11 @@ func (s *subscription) isOurs(ctx context.Context, topic string, all map[string]
 }
 
 // positionsOf returns the positions of a group by topic; a group that does not exist has none.
-func (b *transport) positionsOf(ctx context.Context, group string) (kadm.OffsetResponses, error) {
-	positions, err := b.topics.admin.FetchOffsets(ctx, group)
+func (b *transport) positionsOf(ctx context.Context, group string) (positions kadm.OffsetResponses, err error) {
+	err = patiently(ctx, temporary, func(ctx context.Context) error {
+		positions, err = b.topics.admin.FetchOffsets(ctx, group)
+		return err
+	})
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		err = nil
 	}

@@ -183,6 +183,42 @@ func TestSession_ThatCannotBeOpenedIsPaced(t *testing.T) {
 	})
 }
 
+// RabbitMQ closes a connection because of one of its channels, such as with an internal error after a queue was
+// deleted. A service that started at that moment used to end.
+func TestSession_FirstOneIsTriedTwice(t *testing.T) {
+	var failures int
+	fail := func() error {
+		if failures--; failures >= 0 {
+			return errors.New("the connection was closed")
+		}
+		return nil
+	}
+	for title, hooks := range map[string]struct {
+		declare func() error
+		receive func(driver.Queue) error
+	}{
+		"declare": {declare: fail},
+		"receive": {declare: func() error { return nil }, receive: func(driver.Queue) error { return fail() }},
+	} {
+		t.Run(title, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := drivertest.NewServer(rabbit())
+				conn := s.Connect()
+				p := openOver(t, conn, refusing{conn, hooks.declare})
+				s.With(func(h *drivertest.Hooks) { h.Receive = hooks.receive })
+				failures = 2
+				_, err := p.Subscriber().Subscribe(t.Context(), "orders")
+				require.ErrorContains(t, err, "the connection was closed")
+				failures = 1
+				d := p.consume(ack)
+				p.publish("1")
+				synctest.Wait()
+				require.Len(t, d.of("1"), 1)
+			})
+		})
+	}
+}
+
 // A stream that is opened after the subscription has given up is closed, otherwise the broker would send it messages.
 func TestSession_ThatIsOpenedTooLateIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

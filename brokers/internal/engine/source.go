@@ -57,13 +57,18 @@ type session struct {
 	settled  bool      // settlements are not retried any more
 }
 
-// start declares the queue and opens the first session.
+// start declares the queue and opens the first session. It tries twice: a server may close a connection because of
+// another of its users, and an operator delete the queue.
 func (s *source) start(ctx context.Context) error {
-	b := s.sub.b
-	if err := b.declare(ctx, &s.sub.q); err != nil {
-		return err
+	for try := 1; ; try++ {
+		err := s.sub.b.declare(ctx, &s.sub.q)
+		if err == nil {
+			err = s.open(ctx)
+		}
+		if err == nil || try == 2 || errors.Is(err, context.DeadlineExceeded) || wait.For(ctx, reconnecting.First) != nil {
+			return err
+		}
 	}
-	return s.open(ctx)
 }
 
 func (s *source) open(ctx context.Context) error {
