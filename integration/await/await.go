@@ -4,9 +4,12 @@
 package await
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 )
 
@@ -64,4 +67,18 @@ func Count(t testing.TB, want int, count func() int, msgAndArgs ...any) {
 func None(t testing.TB, count func() int, msgAndArgs ...any) {
 	t.Helper()
 	Progress(t, func() (int, bool) { n := count(); return n, n == 0 }, msgAndArgs...)
+}
+
+// Run runs router until ctx ends, and returns when its handlers have subscribed. ended receives the result of the run,
+// and is closed. If it ends before that, the test fails.
+func Run(ctx context.Context, t testing.TB, router *message.Router) (ended <-chan error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { defer close(done); done <- router.Run(ctx) }()
+	select {
+	case <-router.Running():
+	case err := <-done:
+		require.NoError(t, errors.Join(errors.New("the router did not start"), err))
+	}
+	return done
 }

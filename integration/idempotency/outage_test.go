@@ -67,7 +67,7 @@ func databaseKilled(t *testing.T, s services.DatabaseServer) {
 type payments struct {
 	broker brokers.Broker
 	router *message.Router
-	ended  chan error
+	ended  <-chan error
 
 	stop      context.CancelFunc
 	producing sync.WaitGroup
@@ -81,7 +81,7 @@ type payments struct {
 func newPayments(t *testing.T, store *sqlstore.Store) *payments {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
-	p := &payments{done: map[string]bool{}, ended: make(chan error, 1)}
+	p := &payments{done: map[string]bool{}}
 	var err error
 	p.broker, err = brokers.Open(t.Context(), "mem://", brokers.WithConfig(func(c *brokers.Config) {
 		c.Group, c.Concurrency, c.Logger = "billing", 8, quiet
@@ -113,8 +113,7 @@ func newPayments(t *testing.T, store *sqlstore.Store) *payments {
 	p.router.AddConsumerHandler("pay", "orders", p.broker.Subscriber(), func(m *message.Message) error {
 		return p.pay(m, store)
 	})
-	go func() { p.ended <- p.router.Run(context.WithoutCancel(t.Context())) }()
-	<-p.router.Running()
+	p.ended = await.Run(context.WithoutCancel(t.Context()), t, p.router)
 	ctx, stop := context.WithCancel(t.Context())
 	p.stop = stop
 	p.producing.Go(func() { p.produce(ctx, t) })

@@ -23,9 +23,10 @@ var errOnce = errors.New("fails the first time")
 
 // member is a consumer of the group with a pipeline; it stops in leave, or at the end of the test.
 type member struct {
+	t      *testing.T
 	router *message.Router
 	broker brokers.Broker
-	ended  chan struct{}
+	ended  <-chan error
 }
 
 func join(t *testing.T, url, topic string, backoff time.Duration, handle message.NoPublishHandlerFunc) *member {
@@ -50,22 +51,15 @@ func joinWith(t *testing.T, url, topic string, cfg middleware.Config, handle mes
 	require.NoError(t, err)
 	router.AddMiddleware(pipeline.Middleware)
 	router.AddConsumerHandler("consumer", topic, b.Subscriber(), handle)
-	m := &member{router: router, broker: b, ended: make(chan struct{})}
-	go func() {
-		defer close(m.ended)
-		if err := router.Run(context.Background()); err != nil {
-			t.Errorf("router: %v", err)
-		}
-	}()
-	<-router.Running()
+	m := &member{t: t, router: router, broker: b, ended: await.Run(context.Background(), t, router)}
 	t.Cleanup(m.leave)
 	return m
 }
 
 func (m *member) leave() {
-	_ = m.router.Close()
-	<-m.ended
-	_ = m.broker.Close()
+	if err := errors.Join(m.router.Close(), <-m.ended, m.broker.Close()); err != nil {
+		m.t.Error(err)
+	}
 }
 
 // A second member joins and leaves ten times while messages wait for their retry: each message is retried once, on

@@ -178,21 +178,14 @@ func serve(t *testing.T, url string, handle func(*message.Message) error, params
 	router, err := route(b, b, handle)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- errors.Join(router.Run(ctx), b.Close()) }()
+	ended := await.Run(ctx, t, router)
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
+		if err := errors.Join(<-ended, b.Close()); err != nil {
 			t.Error(err) // FailNow in a OnceFunc would panic, and end the other tests
 		}
 	})
 	t.Cleanup(stop)
-	select { // if it ends first, Subscribe has failed
-	case <-router.Running():
-	case err := <-ended:
-		ended <- nil
-		require.NoError(t, err, "the router did not start")
-	}
 	return stop
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/integration/await"
 )
 
 // The peer is watermill-amqp with the best settings: confirms, a pool of channels, and a marshaler that accepts
@@ -93,8 +95,7 @@ func (a *arena) blockedByRetry(queue string) float64 {
 			return nil
 		})
 	}
-	go func() { _ = router.Run(a.Context()) }()
-	<-router.Running()
+	await.Run(a.Context(), a, router)
 	<-time.After(2 * time.Second) // real time: the good ones are counted meanwhile
 	rate := float64(good.Load()) / 2
 	_ = router.Close() // handlers that sleep in Retry make it time out

@@ -81,9 +81,7 @@ func (c criticals) Write(p []byte) (int, error) { c.n.Add(1); return len(p), nil
 // run ends with the test.
 func (f *foreign) run(t *testing.T) {
 	t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- f.router.Run(t.Context()) }()
-	<-f.router.Running()
+	ended := await.Run(t.Context(), t, f.router)
 	t.Cleanup(func() { require.NoError(t, errors.Join(f.router.Close(), <-ended)) })
 }
 

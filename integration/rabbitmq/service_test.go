@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/rabbitmq"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -106,17 +107,12 @@ func serve(t *testing.T, b brokers.Broker, topic string, cfg middleware.Config, 
 		return handle(m)
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	var group sync.WaitGroup
-	ended := make(chan error, 1)
-	group.Go(func() { ended <- router.Run(ctx) })
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		require.NoError(t, err, "the router did not start")
-	}
+	ended := await.Run(ctx, t, router)
 	s.stop = sync.OnceFunc(func() {
 		cancel()
-		group.Wait()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 	t.Cleanup(s.stop)
 	return s

@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	_ "github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -70,9 +71,7 @@ func serve(t testing.TB, b brokers.Broker, l *dlq.Letters, handle func(*message.
 	router.AddMiddleware(pipeline.Middleware)
 	router.AddConsumerHandler("charge", topic, b.Subscriber(), handle)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- router.Run(ctx) }()
-	<-router.Running()
+	done := await.Run(ctx, t, router)
 	t.Cleanup(func() {
 		stop()
 		require.NoError(t, <-done)

@@ -93,9 +93,7 @@ func (o *office) run(t *testing.T, around message.HandlerMiddleware, handler mes
 	require.NoError(t, err)
 	router.AddMiddleware(around, pipeline.Middleware)
 	router.AddConsumerHandler("hire", "employees", o.queue.Subscriber(), handler)
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
-	<-router.Running()
+	ended := await.Run(context.WithoutCancel(t.Context()), t, router)
 	t.Cleanup(func() {
 		require.NoError(t, router.Close())
 		require.NoError(t, <-ended)

@@ -91,13 +91,7 @@ func fullDiskLosesNothing(t *testing.T, database string, fill func(t *testing.T)
 		return nil
 	})
 	require.Error(t, publish(), "the disk is full until the first message is handled")
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(t.Context()) }()
-	select { // Subscribe may fail, which this test is not about
-	case <-router.Running():
-	case err := <-ended:
-		require.NoError(t, err)
-	}
+	ended := await.Run(t.Context(), t, router)
 	left := func(ids iter.Seq[string]) func() int {
 		return func() (n int) {
 			mu.Lock()

@@ -84,10 +84,8 @@ func TestWatermillSQL_TopicsWorkWithThePipeline(t *testing.T) {
 	router.AddConsumerHandler("orders", "orders", sub, handle)
 	router.AddConsumerHandler("orders-retry", "orders_retry", queue.Subscriber(inGroup("billing")), handle)
 	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = router.Run(ctx) })
-	<-router.Running()
-	defer running.Wait()
+	ended := await.Run(ctx, t, router)
+	defer func() { require.NoError(t, <-ended) }()
 	defer cancel()
 
 	require.NoError(t, pub.Publish("orders", message.NewMessage("bad", []byte("{not json")),

@@ -25,6 +25,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	wgochannel "github.com/redrive-go/redrive/brokers/watermill/gochannel"
+	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -285,9 +286,7 @@ func (c *bench) round(b *testing.B, of contender, handler func(m *message.Messag
 		}
 		return nil
 	})
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.WithoutCancel(b.Context())) }()
-	<-router.Running()
+	ended := await.Run(context.WithoutCancel(b.Context()), b, router)
 	if c.live {
 		c.fill(b, topic, of.n)
 	}

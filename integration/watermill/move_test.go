@@ -30,7 +30,7 @@ type service struct {
 	broker  brokers.Broker
 	retries brokers.Broker // where retries wait: broker or another one
 	router  *message.Router
-	ended   chan error
+	ended   <-chan error
 }
 
 // serve starts a process of the service on the broker of a URL. Every tenth message fails its first attempt, and waits.
@@ -44,7 +44,7 @@ func (m *mover) serveVia(t *testing.T, url, retries string) *service {
 	t.Helper()
 	b, err := brokers.Open(t.Context(), url)
 	require.NoError(t, err)
-	s := &service{broker: b, retries: b, ended: make(chan error, 1)}
+	s := &service{broker: b, retries: b}
 	if retries != url {
 		s.retries, err = brokers.Open(t.Context(), retries)
 		require.NoError(t, err)
@@ -68,13 +68,7 @@ func (m *mover) serveVia(t *testing.T, url, retries string) *service {
 		return nil
 	})
 	s.router = router
-	go func() { s.ended <- router.Run(context.WithoutCancel(t.Context())) }()
-	select {
-	case <-router.Running():
-	case err := <-s.ended: // it does not start if it cannot subscribe
-		require.NoError(t, err)
-		require.FailNow(t, "the router has ended")
-	}
+	s.ended = await.Run(context.WithoutCancel(t.Context()), t, router)
 	return s
 }
 
