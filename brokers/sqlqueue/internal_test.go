@@ -3,6 +3,7 @@ package sqlqueue
 import (
 	"maps"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -216,18 +217,20 @@ func TestLeases_ASharedLeaseEndsWithItsLastRow(t *testing.T) {
 func TestFits(t *testing.T) {
 	b := &transport{maxMessage: 100 + driver.Headroom, largest: 300 + driver.Headroom}
 	for _, c := range []struct {
-		kind  driver.DestinationKind
-		first bool
-		size  int
-		want  error
+		kind          driver.DestinationKind
+		first         bool
+		size, headers int
+		want          error
 	}{
-		{driver.ToTopic, true, 100, nil},
-		{driver.ToTopic, true, 101, brokers.ErrTooLarge},
-		{driver.ToConsumer, false, 101, brokers.ErrTooLarge},
-		{driver.ToDeadLetters, false, 300 + driver.Headroom, nil},
-		{driver.ToDeadLetters, false, 301 + driver.Headroom, brokers.ErrTooLarge},
+		{driver.ToTopic, true, 99, 1, nil},
+		{driver.ToTopic, true, 100, 1, brokers.ErrTooLarge},
+		{driver.ToConsumer, false, 101, 0, brokers.ErrTooLarge},
+		{driver.ToDeadLetters, false, 200, 100 + driver.Headroom, nil},
+		{driver.ToDeadLetters, false, 200, 101 + driver.Headroom, brokers.ErrTooLarge},
+		{driver.ToDeadLetters, false, 301 + driver.Headroom, driver.Headroom, nil},
+		{driver.ToDeadLetters, false, 301 + driver.Headroom, driver.Headroom + 1, brokers.ErrTooLarge},
 	} {
 		o := &driver.Outgoing{To: &driver.Destination{Kind: c.kind}, First: c.first}
-		require.ErrorIs(t, b.fits(o, &row{payload: make([]byte, c.size)}), c.want, "%+v", c)
+		require.ErrorIs(t, b.fits(o, &row{payload: make([]byte, c.size), headers: strings.Repeat("h", c.headers)}), c.want, "%+v", c)
 	}
 }

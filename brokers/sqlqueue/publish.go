@@ -76,13 +76,13 @@ func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error 
 }
 
 // fits refuses a message that the database would refuse after reading all of it. A retry may be larger by the recorded
-// failure, and a dead letter as large as any row that another program has stored.
+// failure. The database decides on a dead letter whose payload is larger than that: another program has stored it.
 func (t *transport) fits(o *driver.Outgoing, r *row) error {
 	limit := t.maxMessage - driver.Headroom
 	size := int64(len(r.payload) + len(r.headers) + len(r.uuid))
 	switch {
 	case o.To.Kind == driver.ToDeadLetters:
-		limit = t.largest
+		limit = max(t.largest, int64(len(r.payload)+driver.Headroom))
 	case !o.First && int64(len(r.payload)) <= limit:
 		limit = t.maxMessage
 	}

@@ -170,9 +170,14 @@ func TestRouter_TargetOnAnotherBroker(t *testing.T) {
 	})
 	require.NoError(t, err)
 	runner, err := redrive.NewRunner(letters.Manager(router), redrive.Config{
-		Targets: map[string]envelope.Origin{"lab": {Broker: "amqps", Topic: "trial", Consumer: "lab"}},
+		Targets: map[string]envelope.Origin{
+			"lab": {Broker: "amqps", Topic: "trial", Consumer: "lab"}, "same": {Broker: "mem", Topic: "trial", Consumer: "lab"},
+		},
 	})
 	require.NoError(t, err)
+	same, err := runner.PreviewRun(t.Context(), redrive.Spec{Target: "same"}, 0)
+	require.NoError(t, err)
+	require.Equal(t, "east", same.Destinations[0].Broker, "it goes to the broker where it was collected")
 	preview, err := runner.PreviewRun(t.Context(), redrive.Spec{Target: "lab"}, 0)
 	require.NoError(t, err)
 	require.Equal(t, "amqps", preview.Destinations[0].Broker)

@@ -81,7 +81,7 @@ func (d *runDriver) paced(now time.Time, n int64) (allowed int64, until time.Tim
 	}
 	if d.limiter == nil || d.limiter.Limit() != limit {
 		// A tenth of a second's worth at once: smooth enough for a consumer, and big enough for batches.
-		d.limiter = rate.NewLimiter(limit, max(1, int(limit/10)))
+		d.limiter = rate.NewLimiter(limit, max(1, int(min(limit/10, 1e9))))
 	}
 	tokens := d.limiter.TokensAt(now)
 	if tokens >= 1 {

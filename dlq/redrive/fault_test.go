@@ -370,3 +370,19 @@ func TestRun_TinyRateDoesNotSpin(t *testing.T) {
 		require.Equal(t, 1, c.total())
 	})
 }
+
+// The burst of a rate beyond the range of an integer was one message.
+func TestRun_HugeRateIsNoBrake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{}
+		_, store := operated(t, 50, c)
+		m := operate(t, store, c)
+		run, err := m.StartRun(t.Context(), redrive.Spec{Rate: 1e300}, ana)
+		require.NoError(t, err)
+		_, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Len(t, c.at, 50)
+		require.Equal(t, c.at[0], c.at[49], "all at once")
+	})
+}

@@ -55,7 +55,7 @@ func (rn *Runner) destinations(ctx context.Context, run *Run, entries []*dlq.Ent
 			Broker: cmp.Or(q.collected.Broker, to.Broker), Topic: to.Topic, Consumer: to.Consumer, RedriveTo: to.RedriveTo,
 			Readers: -1,
 		}
-		if run.Spec.Target != "" {
+		if to.Broker != e.Origin.Broker { // a target elsewhere
 			d.Broker = cmp.Or(to.Broker, d.Broker)
 		}
 		if known[d] {
