@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -80,7 +81,14 @@ func channelError(o *outgoing, e *amqp.Error) error {
 	return fmt.Errorf("%w: %w", errConnectionLost, e)
 }
 
-func isNotFound(err error) bool { return hasCode(err, amqp.NotFound) }
+// isNotFound reports whether a queue or exchange is missing. RabbitMQ gives the same code for a queue that does not
+// answer, or whose node is down.
+func isNotFound(err error) bool {
+	refusal, ok := errors.AsType[*amqp.Error](err)
+	return ok && refusal.Code == amqp.NotFound && !unanswered.MatchString(refusal.Reason)
+}
+
+var unanswered = regexp.MustCompile(" due to timeout$| is down or inaccessible$")
 
 // hasCode reports whether RabbitMQ has refused with a reply code.
 func hasCode(err error, code int) bool {

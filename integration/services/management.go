@@ -131,30 +131,19 @@ func (m *Management) SetPolicy(ctx context.Context, vhost, name, pattern string,
 // Do sends one request to /api/ and the path's segments, which it escapes, and decodes the response into out unless out
 // is nil.
 func (m *Management) Do(ctx context.Context, method string, in, out any, segments ...string) error {
-	escaped := make([]string, 0, len(segments))
+	path := []string{"api"}
 	for _, s := range segments {
-		escaped = append(escaped, url.PathEscape(s)) // a virtual host may be called "/"
+		path = append(path, url.PathEscape(s)) // a virtual host may be called "/"
 	}
-	target := m.base.JoinPath("api")
-	target.RawPath = target.Path + "/" + strings.Join(escaped, "/")
-	target.Path += "/" + strings.Join(segments, "/")
-	target.User = nil // used in a header below
-
-	var body io.Reader
-	if in != nil {
-		encoded, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(encoded)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, target.String(), body)
+	encoded, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
-	password, _ := m.base.User.Password()
-	req.SetBasicAuth(m.base.User.Username(), password)
-	resp, err := m.http.Do(req)
+	req, err := http.NewRequestWithContext(ctx, method, m.base.JoinPath(path...).String(), bytes.NewReader(encoded))
+	if err != nil {
+		return err
+	}
+	resp, err := m.http.Do(req) // as the URL's user
 	if err != nil {
 		return err
 	}
@@ -164,7 +153,7 @@ func (m *Management) Do(ctx context.Context, method string, in, out any, segment
 		return err
 	}
 	if resp.StatusCode >= http.StatusBadRequest {
-		return fmt.Errorf("services: rabbitmq: %s %s: %s: %s", method, target.RawPath, resp.Status, answer)
+		return fmt.Errorf("services: rabbitmq: %s %s: %s: %s", method, strings.Join(path, "/"), resp.Status, answer)
 	}
 	if out == nil {
 		return nil

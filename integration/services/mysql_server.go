@@ -281,17 +281,10 @@ func MySQLDSN(rawURL string) (string, error) {
 	if err != nil || u.Scheme != "mysql" {
 		return "", errors.New("services: not a mysql:// URL")
 	}
-	cfg := mysql.NewConfig()
-	cfg.Net, cfg.Addr, cfg.DBName = "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
-	cfg.User = u.User.Username()
-	cfg.Passwd, _ = u.User.Password()
-	dsn := cfg.FormatDSN()
 	params := u.Query()
 	if !params.Has("parseTime") {
 		params.Set("parseTime", "true")
 	}
-	if strings.Contains(dsn, "?") {
-		return dsn + "&" + params.Encode(), nil
-	}
-	return dsn + "?" + params.Encode(), nil
+	password, _ := u.User.Password()
+	return fmt.Sprintf("%s:%s@tcp(%s)%s?%s", u.User.Username(), password, u.Host, u.EscapedPath(), params.Encode()), nil
 }

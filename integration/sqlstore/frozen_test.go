@@ -134,3 +134,34 @@ func TestPool_LockOutlastsIdleTx(t *testing.T) {
 		}))
 	})
 }
+
+// A role's timeouts for statements used to end the wait for the lock, and with it the start of a service, while another
+// process migrated for longer.
+func TestPool_LockWaitOutlastsStatementTimeouts(t *testing.T) {
+	t.Parallel()
+	u, err := url.Parse(services.SharedPostgres(t).Database(t))
+	require.NoError(t, err)
+	query := u.Query()
+	query.Set("lock_timeout", "100ms")
+	query.Set("statement_timeout", "100ms")
+	source, err := sqldb.ReadURL(u, query)
+	require.NoError(t, err)
+	db, err := source.Connect(t.Context(), sqldb.Pool{Max: 2})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	waited := make(chan error, 1)
+	require.NoError(t, source.Dialect.WithLock(t.Context(), db, "waits", func() error {
+		go func() {
+			waited <- source.Dialect.WithLock(t.Context(), db, "waits", func() error { return nil })
+		}()
+		watch := openDB(t, u.String())
+		await.True(t, func() (waits bool) {
+			require.NoError(t, watch.QueryRowContext(t.Context(), "SELECT count(*) > 0 FROM pg_stat_activity WHERE "+
+				"datname = current_database() AND wait_event = 'advisory' AND "+
+				"query_start < clock_timestamp() - interval '300 ms'").Scan(&waits))
+			return waits
+		}, "it waits for longer than its timeouts")
+		return nil
+	}))
+	require.NoError(t, <-waited)
+}

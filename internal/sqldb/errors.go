@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Code returns the database's code of an error: a SQLSTATE of PostgreSQL, an error number of MySQL, a primary result
@@ -100,20 +102,26 @@ var refusals = map[Dialect][]string{
 // cannot store, text that is too long, a statement beyond its size limit.
 func (d Dialect) Refused(err error) bool { return IsCode(err, refusals[d]...) }
 
-// Unreachable reports whether the database did not answer, as opposed to answering with an error.
+// Unreachable reports whether the database did not answer, as opposed to answering with an error. MySQL's driver
+// reports every lost connection as an "invalid connection".
 func Unreachable(err error) bool {
 	var netErr net.Error
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &netErr)
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &netErr) ||
+		err != nil && Code(err) == "" && strings.HasSuffix(err.Error(), "invalid connection")
 }
 
 // away are the codes of a server that responds but accepts no connections: it is starting, stopping, or full.
 var away = map[Dialect][]string{
 	PostgreSQL: {"57P01", "57P02", "57P03", "53300", "08000", "08001", "08003", "08004", "08006"},
-	MySQL:      {"1040", "1053", "1077", "1079", "2002", "2003", "2006", "2013"},
+	MySQL:      {"1040", "1053", "1077", "1079", "1203", "1226", "2002", "2003", "2006", "2013"},
 }
+
+// pooled is what pgbouncer answers, with the code of a protocol violation, without its server.
+var pooled = regexp.MustCompile("server_login_retry|query_wait_timeout|no more connections allowed")
 
 // Away reports whether a server cannot be reached, or accepts no connection now but may later. A file is never away.
 func (d Dialect) Away(err error) bool {
-	return d != SQLite && (Unreachable(err) || IsCode(err, away[d]...))
+	return d != SQLite && (Unreachable(err) || IsCode(err, away[d]...) ||
+		IsCode(err, "08P01") && pooled.MatchString(err.Error()))
 }

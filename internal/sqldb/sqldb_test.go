@@ -3,6 +3,7 @@ package sqldb_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/internal/sqldb"
@@ -131,6 +133,28 @@ func TestCode(t *testing.T) {
 	require.True(t, sqldb.MySQL.Conflict(&mysqlError{Number: 4031}), "and there")
 	require.True(t, sqldb.SQLite.Locked(mattnError{Code: 5}))
 	require.True(t, sqldb.PostgreSQL.Refused(pgError("22021")))
+}
+
+// A service with a spool starts without its database, also behind a proxy that accepts connections for it.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		dialect sqldb.Dialect
+		err     error
+		want    bool
+	}{
+		{sqldb.PostgreSQL, pgError("57P03"), true},
+		{sqldb.PostgreSQL, fmt.Errorf("server login has been failing (server_login_retry): %w", pgError("08P01")), true},
+		{sqldb.PostgreSQL, fmt.Errorf("unexpected message: %w", pgError("08P01")), false},
+		{sqldb.PostgreSQL, fmt.Errorf("connect: %w", io.EOF), true},
+		{sqldb.MySQL, fmt.Errorf("ping: %w", mysql.ErrInvalidConn), true},
+		{sqldb.MySQL, &mysqlError{Number: 1045, Message: "invalid connection"}, false},
+		{sqldb.MySQL, &mysqlError{Number: 1203}, true},
+		{sqldb.MySQL, &mysqlError{Number: 1045}, false},
+		{sqldb.SQLite, io.EOF, false},
+	} {
+		require.Equal(t, tt.want, tt.dialect.Away(tt.err), "%v", tt.err)
+	}
 }
 
 // A database keeps what the messages of others hold: only its owner reads it.

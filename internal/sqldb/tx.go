@@ -118,7 +118,8 @@ func postgresLocked(ctx context.Context, db *sql.DB, name string, fn func() erro
 		_, _ = h.Write([]byte(name)) // a hash never fails
 		key := int64(h.Sum64())      //nolint:gosec // G115: any number will do
 		for _, statement := range []string{
-			"SET LOCAL idle_in_transaction_session_timeout = 0",
+			"SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', " +
+				"'lock_timeout', 'statement_timeout')",
 			fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", key),
 		} {
 			if _, err := tx.ExecContext(ctx, statement); err != nil {

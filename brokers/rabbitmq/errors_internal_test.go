@@ -1,0 +1,20 @@
+package rabbitmq
+
+import (
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+)
+
+// A queue that does not answer was reported as missing, and as one without messages and readers.
+func TestIsNotFound(t *testing.T) {
+	for reason, want := range map[string]bool{
+		"NOT_FOUND - no queue 'timeout' in vhost '/'":                                                     true,
+		"NOT_FOUND - no exchange 'orders' in vhost '/'":                                                   true,
+		"NOT_FOUND - failed to perform operation on queue 'orders' in vhost '/' due to timeout":           false,
+		"NOT_FOUND - home node 'rabbit@a' of durable queue 'orders' in vhost '/' is down or inaccessible": false,
+	} {
+		require.Equal(t, want, isNotFound(&amqp.Error{Code: amqp.NotFound, Reason: reason}), reason)
+	}
+}
