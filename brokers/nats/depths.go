@@ -56,13 +56,22 @@ func (t *transport) depths(ctx context.Context, topic string) ([]brokers.Depth, 
 	add := func(group string, kind brokers.DepthKind, messages uint64) {
 		found = append(found, brokers.Depth{Topic: topic, Group: group, Kind: kind, Messages: int64(messages)}) //nolint:gosec // G115: a count
 	}
-	delayed, err := count(ctx, s, p.schedule("first", "*"))
+	delayed, err := t.count(ctx, s, p.schedule("first", "*"))
 	if err != nil {
 		return nil, err
 	}
 	add("", brokers.DepthDelayed, delayed)
-	groups := s.ListConsumers(ctx)
-	for info := range groups.Info() {
+	groups, err := ask(ctx, func(ctx context.Context) (infos []*jetstream.ConsumerInfo, err error) {
+		list := s.ListConsumers(ctx)
+		for info := range list.Info() {
+			infos = append(infos, info)
+		}
+		return infos, list.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, info := range groups {
 		if info.Config.Durable == "" || !slices.Contains(info.Config.FilterSubjects, p.subject) {
 			continue // not a group of this topic
 		}
@@ -72,18 +81,15 @@ func (t *transport) depths(ctx context.Context, topic string) ([]brokers.Depth, 
 				group = its
 			}
 		}
-		retries, err := count(ctx, s, p.schedule(retriesToken("")+group, "*"))
+		retries, err := t.count(ctx, s, p.schedule(retriesToken("")+group, "*"))
 		if err != nil {
 			return nil, err
 		}
 		add(nameOf(group), brokers.DepthRetry, retries)
 		add(nameOf(group), brokers.DepthReady, info.NumPending)
 	}
-	if err := groups.Err(); err != nil {
-		return nil, err
-	}
 	if len(found) == 1 { // no group reads it yet
-		stored, err := count(ctx, s, p.subject)
+		stored, err := t.count(ctx, s, p.subject)
 		if err != nil {
 			return nil, err
 		}
@@ -94,14 +100,17 @@ func (t *transport) depths(ctx context.Context, topic string) ([]brokers.Depth, 
 
 // count returns how many messages a stream has of a subject. The server counts for a consumer without listing subjects,
 // of which there is one per schedule.
-func count(ctx context.Context, s jetstream.Stream, subject string) (uint64, error) {
-	c, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		FilterSubject: subject, AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: 10 * time.Second, MemoryStorage: true,
-		Replicas: 1,
+func (t *transport) count(ctx context.Context, s jetstream.Stream, subject string) (uint64, error) {
+	c, err := ask(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		return s.CreateConsumer(ctx, jetstream.ConsumerConfig{
+			FilterSubject: subject, AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: 10 * time.Second,
+			MemoryStorage: true, Replicas: 1,
+		})
 	})
 	if err != nil {
 		return 0, err
 	}
 	info := c.CachedInfo()
-	return info.NumPending, s.DeleteConsumer(ctx, info.Name)
+	_ = t.conn.Publish("$JS.API.CONSUMER.DELETE."+info.Stream+"."+info.Name, nil) // at worst it is deleted in 10 s
+	return info.NumPending, nil
 }

@@ -2,7 +2,6 @@ package nats
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -73,28 +72,24 @@ var (
 
 // Receive implements driver.Transport.
 func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream, error) {
-	js, err := t.stream(ctx, q.Topic)
+	js, consumer, err := t.consumer(ctx, q.Topic, q.Group)
 	if err != nil {
 		return nil, err
 	}
-	info := js.CachedInfo()
-	consumer, name, err := t.find(ctx, info.Config.Name, q.Topic, q.Group)
-	if err != nil {
-		return nil, missing(err)
-	}
+	info, found := js.CachedInfo(), consumer.CachedInfo()
 	// The stream is looked up again, because it may have been recreated before the consumer was found.
-	if now, err := js.Info(ctx); err != nil {
+	if now, err := ask(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return js.Info(ctx) }); err != nil {
 		return nil, missing(err)
 	} else if !startsIn(now, consumer) {
 		return nil, fmt.Errorf("the consumer was created for an earlier stream: %w", brokers.ErrUnroutable)
 	}
 	s := &stream{
 		t: t, retries: placeOf(q.Topic).retries(q.Group), name: info.Config.Name, incarnation: incarnation(info),
-		consumer: consumer, created: consumer.CachedInfo().Created, config: t.configOf(&q, name), window: q.Window,
+		consumer: consumer, created: found.Created, config: t.configOf(&q, found.Name), window: q.Window,
 		extending: time.NewTicker(time.Hour), heard: time.Now(), inFlight: map[*nats.Msg]struct{}{},
 		need: make(chan struct{}, 1), doubt: make(chan struct{}, 1), wake: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
-	s.record(consumer.CachedInfo())
+	s.record(found)
 	if s.sub, err = t.conn.Subscribe(nats.NewInbox(), s.receive); err != nil {
 		return nil, err
 	}
@@ -192,10 +187,8 @@ func (s *stream) request() {
 	}
 	s.requested += n
 	s.mu.Unlock()
-	request, err := json.Marshal(map[string]any{"batch": n, "expires": requestExpires, "idle_heartbeat": heartbeat})
-	if err == nil {
-		err = s.t.conn.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+s.name+"."+s.config.Durable, s.sub.Subject, request)
-	}
+	request := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"idle_heartbeat":%d}`, n, requestExpires, heartbeat)
+	err := s.t.conn.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+s.name+"."+s.config.Durable, s.sub.Subject, request)
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()

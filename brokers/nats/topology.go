@@ -14,7 +14,6 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
-	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // Declare implements driver.Transport: the stream of the topic, that of its dead letters, and the group's consumer.
@@ -51,19 +50,18 @@ func (t *transport) declareStream(ctx context.Context, topic string) (*jetstream
 
 func (t *transport) createStream(ctx context.Context, p place) (jetstream.Stream, error) {
 	replicas := t.cfg.Params.Int("replicas")
-	if replicas == 0 {
-		replicas = 1
-		if t.conn.ConnectedClusterName() != "" {
-			replicas = 3
-		}
+	if replicas == 0 && t.conn.ConnectedClusterName() != "" {
+		replicas = 3
 	}
-	s, err := t.tryCreateStream(ctx, jetstream.StreamConfig{
+	replicas = max(replicas, 1)
+	cfg := jetstream.StreamConfig{
 		Name: p.token, Subjects: []string{p.subject, p.ownSubjects()}, Storage: jetstream.FileStorage,
 		Replicas: replicas, MaxAge: t.cfg.Params.Duration("max-age"), AllowMsgSchedules: true, AllowRollup: true,
 		AllowDirect: true, FirstSeq: firstSequence(),
-	})
+	}
+	s, err := ask(ctx, func(ctx context.Context) (jetstream.Stream, error) { return t.js.CreateStream(ctx, cfg) })
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process has created it, with other replicas
-		s, err = t.js.Stream(ctx, p.token)
+		s, err = ask(ctx, func(ctx context.Context) (jetstream.Stream, error) { return t.js.Stream(ctx, p.token) })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create stream %s for %s with %d replicas: %w", p.token, p.subject, replicas, err)
@@ -75,20 +73,6 @@ func (t *transport) createStream(ctx context.Context, p place) (jetstream.Stream
 // only the stream, the consumer and the number: a handler that acks a message of a deleted stream would otherwise ack
 // the message with that number in the new one.
 func firstSequence() uint64 { return uint64(time.Now().UnixMicro()) }
-
-// creating paces attempts to create a stream: nats-server 2.12 deletes the files of a deleted one in the background,
-// and until then may fail to create another with its name.
-var creating = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
-
-func (t *transport) tryCreateStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
-	const streamCreate, attempts = 10049, 8 // over 3 s
-	for n := 1; ; n++ {
-		s, err := t.js.CreateStream(ctx, cfg)
-		if !hasCode(err, streamCreate) || n == attempts || wait.For(ctx, creating.After(n)) != nil {
-			return s, err
-		}
-	}
-}
 
 // usable refuses a stream that would lose messages or could not delay them.
 func (t *transport) usable(cfg *jetstream.StreamConfig, p place) error {
@@ -146,7 +130,9 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 	case err != nil:
 		return fmt.Errorf("consumer %s: %w", name, err)
 	case declare && !startsIn(info, found):
-		if err := t.js.DeleteConsumer(ctx, stream, name); err != nil {
+		if _, err := ask(ctx, func(ctx context.Context) (any, error) {
+			return nil, t.js.DeleteConsumer(ctx, stream, name)
+		}); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 			return fmt.Errorf("delete consumer %s, which would skip messages of stream %s: %w", name, stream, err)
 		}
 		return t.createConsumer(ctx, info, want)
@@ -158,7 +144,10 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 // that consumer reads another topic, which an operator has put into the same stream: then it names the topic too.
 func (t *transport) find(ctx context.Context, stream, topic, group string) (jetstream.Consumer, string, error) {
 	p, name, have := placeOf(topic), tokenOf(group), jetstream.ConsumerConfig{}
-	c, err := t.js.Consumer(ctx, stream, name)
+	look := func(name string) (jetstream.Consumer, error) {
+		return ask(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return t.js.Consumer(ctx, stream, name) })
+	}
+	c, err := look(name)
 	if err == nil {
 		have = c.CachedInfo().Config
 	}
@@ -167,7 +156,7 @@ func (t *transport) find(ctx context.Context, stream, topic, group string) (jets
 		return c, name, err
 	}
 	own := tokenOf(group + "\x00" + topic)
-	if found, err := t.js.Consumer(ctx, stream, own); !may || !errors.Is(err, jetstream.ErrConsumerNotFound) {
+	if found, err := look(own); !may || !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return found, own, err
 	}
 	return c, name, err
@@ -220,7 +209,9 @@ func (t *transport) adjust(ctx context.Context, stream string, have jetstream.Co
 			"%s, max_deliver to -1, and remove headers_only, backoff, priorities and limits of requests",
 			brokers.ErrUnsupported, have.Durable, stream, strings.Join(want.FilterSubjects, " and "))
 	}
-	if _, err := t.js.UpdateConsumer(ctx, stream, fixed); err != nil {
+	if _, err := ask(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		return t.js.UpdateConsumer(ctx, stream, fixed)
+	}); err != nil {
 		return fmt.Errorf("change consumer %s: %w", have.Durable, err)
 	}
 	return nil
@@ -239,8 +230,10 @@ func (t *transport) createConsumer(ctx context.Context, info *jetstream.StreamIn
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, acked.seq+1
 		cfg.Metadata = map[string]string{metaStream: acked.incarnation}
 	}
-	_, err := t.js.CreateConsumer(ctx, stream, cfg)
-	if err != nil && !errors.Is(err, jetstream.ErrConsumerExists) { // then another process was faster
+	_, err := ask(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		return t.js.CreateConsumer(ctx, stream, cfg)
+	})
+	if err != nil && !errors.Is(err, jetstream.ErrConsumerExists) { // then another process or attempt was faster
 		return fmt.Errorf("create consumer %s of stream %s: %w", cfg.Durable, stream, err)
 	}
 	return nil

@@ -1,12 +1,14 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -14,36 +16,51 @@ import (
 	"github.com/redrive-go/redrive/brokers/driver"
 )
 
-// clearingServer is still deleting the files of a deleted stream, for that many calls.
-type clearingServer struct {
-	jetstream.JetStream
-
-	calls int
-	code  jetstream.ErrorCode
-}
-
-func (s *clearingServer) CreateStream(context.Context, jetstream.StreamConfig) (jetstream.Stream, error) {
-	if s.calls--; s.calls >= 0 {
-		return nil, &jetstream.APIError{Code: 500, ErrorCode: s.code, Description: "error creating store for stream"}
+// A request is repeated while it is not answered, or the answer is that the cluster is not available, for as long as
+// the caller waits; an error is returned at once. A stream is created when the files of a deleted one are gone.
+func TestAsk(t *testing.T) {
+	refused := func(code jetstream.ErrorCode) func(context.Context) error {
+		return func(context.Context) error { return &jetstream.APIError{Code: 503, ErrorCode: code} }
 	}
-	return nil, nil
-}
-
-func TestCreateStream_WaitsForTheFilesOfADeletedOne(t *testing.T) {
+	silent := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	for name, c := range map[string]struct {
-		server clearingServer
-		left   int
-		fails  bool
+		fails    func(context.Context) error
+		failures int
+		deadline time.Duration
+		attempts int
+		within   time.Duration
+		err      error
 	}{
-		"soon":          {clearingServer{calls: 3, code: 10049}, -1, false},
-		"never":         {clearingServer{calls: 100, code: 10049}, 92, true},
-		"another error": {clearingServer{calls: 100, code: 10023}, 99, true},
+		"answered at once":                  {nil, 0, 0, 1, 0, nil},
+		"the first attempt is not answered": {silent, 1, 0, 2, 4 * time.Second, nil},
+		"nor the second":                    {silent, 2, 0, 3, 10 * time.Second, nil},
+		"never":                             {silent, 99, 0, 6, 30 * time.Second, context.DeadlineExceeded},
+		"the caller waits for less":         {silent, 99, 5 * time.Second, 2, 5 * time.Second, context.DeadlineExceeded},
+		"not available for a while":         {refused(10008), 9, 0, 10, 5 * time.Second, nil},
+		"not available":                     {refused(10008), 99, 5 * time.Second, 10, 5 * time.Second, refused(10008)(nil)},
+		"its files are being deleted":       {refused(10049), 3, 0, 4, time.Second, nil},
+		"its files cannot be deleted":       {refused(10049), 99, 0, 8, 3 * time.Second, refused(10049)(nil)},
+		"another error":                     {refused(10023), 99, 0, 1, 0, refused(10023)(nil)},
+		"not found":                         {refused(10014), 99, 0, 1, 0, refused(10014)(nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				_, err := (&transport{js: &c.server}).tryCreateStream(t.Context(), jetstream.StreamConfig{})
-				require.Equal(t, c.fails, err != nil, err)
-				require.Equal(t, c.left, c.server.calls)
+				ctx, began, attempts := t.Context(), time.Now(), 0
+				if c.deadline > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, c.deadline)
+					defer cancel()
+				}
+				answer, err := ask(ctx, func(ctx context.Context) (string, error) {
+					if attempts++; attempts <= c.failures {
+						return "", c.fails(ctx)
+					}
+					return "answer", nil
+				})
+				require.ErrorIs(t, err, c.err)
+				require.Equal(t, c.err == nil, answer != "")
+				require.Equal(t, c.attempts, attempts)
+				require.LessOrEqual(t, time.Since(began), c.within)
 			})
 		})
 	}
@@ -161,6 +178,163 @@ func TestDeclare_SkipsNothingInARecreatedStream(t *testing.T) {
 			require.Zero(t, server.consumer.OptStartSeq)
 			_, err = tr.Receive(t.Context(), q)
 			require.NotErrorIs(t, err, brokers.ErrUnroutable)
+		})
+	}
+}
+
+// leaderlessServer carries out the first request of each kind, but its answer is lost with the leader.
+type leaderlessServer struct {
+	*recreatingServer
+
+	lost map[string]bool
+}
+
+func (s leaderlessServer) lose(ctx context.Context, kind string) error {
+	if s.lost[kind] {
+		return nil
+	}
+	s.lost[kind] = true
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (s leaderlessServer) AccountInfo(ctx context.Context) (*jetstream.AccountInfo, error) {
+	return nil, s.lose(ctx, "account")
+}
+
+func (s leaderlessServer) StreamNameBySubject(ctx context.Context, _ string) (string, error) {
+	if s.stream.Config.Name == "" {
+		return "", cmp.Or[error](s.lose(ctx, "name"), jetstream.ErrStreamNotFound)
+	}
+	return s.stream.Config.Name, s.lose(ctx, "name")
+}
+
+func (s leaderlessServer) Stream(ctx context.Context, _ string) (jetstream.Stream, error) {
+	return leaderlessStream{foundStream{server: s.recreatingServer, info: &s.stream}, s}, s.lose(ctx, "stream")
+}
+
+func (s leaderlessServer) CreateStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+	s.stream.Config = cfg
+	s.stream.Config.Subjects = append(cfg.Subjects, placeOf("orders_dlq").ownSubjects())
+	return foundStream{info: &s.stream}, s.lose(ctx, "create stream")
+}
+
+func (s leaderlessServer) Consumer(ctx context.Context, stream, name string) (jetstream.Consumer, error) {
+	c, err := s.recreatingServer.Consumer(ctx, stream, name)
+	return c, cmp.Or(s.lose(ctx, "consumer"), err)
+}
+
+func (s leaderlessServer) CreateConsumer(
+	ctx context.Context, _ string, cfg jetstream.ConsumerConfig,
+) (jetstream.Consumer, error) {
+	s.consumer = &cfg
+	return nil, s.lose(ctx, "create consumer")
+}
+
+func (s leaderlessServer) UpdateConsumer(
+	ctx context.Context, _ string, cfg jetstream.ConsumerConfig,
+) (jetstream.Consumer, error) {
+	s.consumer = &cfg
+	return nil, s.lose(ctx, "update consumer")
+}
+
+func (s leaderlessServer) DeleteConsumer(ctx context.Context, _, _ string) error {
+	if s.consumer == nil {
+		return jetstream.ErrConsumerNotFound
+	}
+	s.consumer = nil
+	return s.lose(ctx, "delete consumer")
+}
+
+type leaderlessStream struct {
+	foundStream
+
+	server leaderlessServer
+}
+
+func (s leaderlessStream) Info(ctx context.Context, _ ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	return s.info, s.server.lose(ctx, "info")
+}
+
+func (s leaderlessStream) CreateConsumer(
+	ctx context.Context, cfg jetstream.ConsumerConfig,
+) (jetstream.Consumer, error) {
+	return foundConsumer{info: &jetstream.ConsumerInfo{Config: cfg, NumPending: 7}}, s.server.lose(ctx, "count")
+}
+
+func (s leaderlessStream) ListConsumers(ctx context.Context) jetstream.ConsumerInfoLister {
+	return noConsumers{s.server.lose(ctx, "list")}
+}
+
+type noConsumers struct{ err error }
+
+func (l noConsumers) Err() error { return l.err }
+
+func (l noConsumers) Info() <-chan *jetstream.ConsumerInfo {
+	none := make(chan *jetstream.ConsumerInfo)
+	close(none)
+	return none
+}
+
+// While a cluster has no leader, requests are never answered, or were carried out without an answer: all are repeated
+// long before the caller gives up.
+func TestRequests_AreRepeatedWithoutAnAnswer(t *testing.T) {
+	q := driver.Queue{Topic: "orders", Names: brokers.Names{Dead: "orders_dlq"}, Group: "billing"}
+	to := driver.Destination{Kind: driver.ToConsumer, Topic: q.Topic, Consumer: q.Group}
+	declare := func(ctx context.Context, tr *transport) error { return tr.Declare(ctx, q) }
+	for name, c := range map[string]struct {
+		stream   bool // there is one
+		consumer *jetstream.ConsumerConfig
+		call     func(context.Context, *transport) error
+		lost     int
+	}{
+		"open":                       {false, nil, func(ctx context.Context, tr *transport) error { return tr.Ping(ctx) }, 1},
+		"a new stream":               {false, nil, declare, 5},
+		"a new consumer":             {true, nil, declare, 4},
+		"a consumer that is changed": {true, &jetstream.ConsumerConfig{MaxDeliver: 3}, declare, 4},
+		"a consumer that is replaced": {
+			true, &jetstream.ConsumerConfig{Metadata: map[string]string{metaStream: "earlier"}}, declare, 5,
+		},
+		"receive": {true, &jetstream.ConsumerConfig{}, func(ctx context.Context, tr *transport) error {
+			if _, err := tr.Receive(ctx, q); !errors.Is(err, nats.ErrInvalidConnection) { // there is none
+				return err
+			}
+			return nil
+		}, 4},
+		"readers": {true, &jetstream.ConsumerConfig{}, func(ctx context.Context, tr *transport) error {
+			_, err := tr.Readers(ctx, &to)
+			return err
+		}, 3},
+		"depths": {true, nil, func(ctx context.Context, tr *transport) error {
+			tr.counts(q.Topic)
+			depths, err := tr.Depths(ctx)
+			require.Len(t, depths, 2)
+			return err
+		}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := leaderlessServer{&recreatingServer{}, map[string]bool{}}
+				if server.consumer = c.consumer; c.consumer != nil {
+					c.consumer.FilterSubjects = []string{placeOf(q.Topic).subject, placeOf(q.Topic).retries(q.Group)}
+					c.consumer.AckPolicy = jetstream.AckExplicitPolicy
+				}
+				if c.stream {
+					server.stream.Config = jetstream.StreamConfig{Name: "orders", AllowMsgSchedules: true, Subjects: []string{
+						placeOf(q.Topic).ownSubjects(), placeOf(q.Names.Dead).ownSubjects(),
+					}}
+				}
+				tr := &transport{
+					js: server, floors: map[string]floor{}, counted: map[string]struct{}{},
+					cfg: brokers.Config{Params: brokers.Params{
+						"declare": "true", "ack-wait": "30s", "max-age": "0s", "replicas": "3",
+					}},
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				defer cancel()
+				require.NoError(t, c.call(ctx, tr))
+				require.Len(t, server.lost, c.lost)
+			})
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // transport is a connection to a NATS server or cluster.
@@ -85,16 +86,39 @@ func (t *transport) checkConsumer(ctx context.Context, o *driver.Outgoing, known
 	}
 	err, checked := known[o.To]
 	if !checked {
-		_, err = t.consumer(ctx, o.To.Topic, o.To.Consumer)
+		_, _, err = t.consumer(ctx, o.To.Topic, o.To.Consumer)
 		known[o.To] = err
 	}
 	return err
 }
 
+// ask makes a request of JetStream's API, and repeats it: a cluster mostly never answers what it receives without a
+// leader, at its start and for seconds after a leader was killed. The server may carry out such an attempt.
+func ask[T any](ctx context.Context, request func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	pausing := wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
+	for n := 1; ; n++ {
+		attempt, end := context.WithTimeout(ctx, time.Duration(min(n, 2))*3*time.Second) // servers may be slow
+		answer, err := request(attempt)
+		end()
+		if err == nil || !temporary(err, n) || wait.For(ctx, pausing.After(n)) != nil {
+			return answer, err
+		}
+	}
+}
+
+// temporary reports whether to repeat a request after n attempts. nats-server 2.12 deletes the files of a deleted
+// stream in the background, and until then may fail to create another with its name.
+func temporary(err error, n int) bool {
+	const notAvailable, streamCreate, few = 10008, 10049, 8 // over 3 s
+	return errors.Is(err, context.DeadlineExceeded) || hasCode(err, notAvailable) || n < few && hasCode(err, streamCreate)
+}
+
 // Readers implements driver.ReaderCounter. The server counts requests for messages. A process whose window is full has
 // none there, and neither has one that died with a full window: the number of readers is then unknown.
 func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, error) {
-	c, err := t.consumer(ctx, to.Topic, to.Consumer)
+	_, c, err := t.consumer(ctx, to.Topic, to.Consumer)
 	if errors.Is(err, brokers.ErrUnroutable) {
 		return 0, nil
 	}
@@ -111,22 +135,24 @@ func (t *transport) Readers(ctx context.Context, to *driver.Destination) (int, e
 
 // stream looks up the stream of a topic.
 func (t *transport) stream(ctx context.Context, topic string) (jetstream.Stream, error) {
-	name, err := t.js.StreamNameBySubject(ctx, placeOf(topic).subject)
+	name, err := ask(ctx, func(ctx context.Context) (string, error) {
+		return t.js.StreamNameBySubject(ctx, placeOf(topic).subject)
+	})
 	if err != nil {
 		return nil, missing(err)
 	}
-	s, err := t.js.Stream(ctx, name)
+	s, err := ask(ctx, func(ctx context.Context) (jetstream.Stream, error) { return t.js.Stream(ctx, name) })
 	return s, missing(err)
 }
 
-// consumer looks up the consumer of a group.
-func (t *transport) consumer(ctx context.Context, topic, group string) (jetstream.Consumer, error) {
+// consumer looks up the consumer of a group, and its stream.
+func (t *transport) consumer(ctx context.Context, topic, group string) (jetstream.Stream, jetstream.Consumer, error) {
 	s, err := t.stream(ctx, topic)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c, _, err := t.find(ctx, s.CachedInfo().Config.Name, topic, group)
-	return c, missing(err)
+	return s, c, missing(err)
 }
 
 func topicOf(to *driver.Destination) string {
@@ -203,7 +229,7 @@ func (t *transport) Traits() driver.Traits {
 
 // Ping implements driver.Transport.
 func (t *transport) Ping(ctx context.Context) error {
-	if _, err := t.js.AccountInfo(ctx); err != nil {
+	if _, err := ask(ctx, t.js.AccountInfo); err != nil {
 		return fmt.Errorf("JetStream does not answer: %w", err)
 	}
 	return nil

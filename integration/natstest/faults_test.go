@@ -1,7 +1,6 @@
 package natstest
 
 import (
-	"context"
 	"errors"
 	"strconv"
 	"strings"
@@ -396,36 +395,37 @@ func TestStreams_DoNotKeepHandledRetries(t *testing.T) {
 	}, "more than the topic's own messages are left")
 }
 
+// A cluster that starts has no leader for a moment, and never answers the requests of that time.
+func TestCluster_OpenWhileItStarts(t *testing.T) {
+	t.Parallel()
+	b := open(t, natsserver.URLs(natsserver.Cluster(t)))
+	require.NoError(t, b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topicOrders))
+}
+
+// Right after its leader was killed, a cluster has no leader for some seconds: a subscription waits until it has one.
+func TestCluster_SubscribeWithoutALeader(t *testing.T) {
+	t.Parallel()
+	servers := natsserver.Cluster(t)
+	url := natsserver.URLs(servers)
+	b := open(t, url)
+	require.NoError(t, b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topicOrders))
+	require.NoError(t, b.Publisher().Publish(topicOrders, numbers(0, 20)...))
+	killLeader(t, url, servers)
+	l := newLedger()
+	serve(t, url, recording(l))
+	l.wait(t, 20)
+}
+
 // The leader of a stream with three replicas is killed under load and restarted.
 func TestCluster_LeaderIsKilled(t *testing.T) {
 	t.Parallel()
 	servers := natsserver.Cluster(t)
 	url := natsserver.URLs(servers)
-	var js jetstream.JetStream
-	await.True(t, func() bool { // until the cluster has a leader
-		conn, err := nats.Connect(url)
-		if err != nil {
-			return false
-		}
-		if js, err = jetstream.New(conn); err == nil {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-			defer cancel()
-			_, err = js.AccountInfo(ctx)
-		}
-		if err != nil {
-			conn.Close()
-			return false
-		}
-		t.Cleanup(conn.Close)
-		return true
-	})
 	// A publication that a killed leader had not stored yet is never confirmed.
 	b, err := opened(t.Context(), with(url, "publish-timeout=5s"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	await.True(t, func() bool { // with three servers that know each other
-		return b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topicOrders) == nil
-	})
+	require.NoError(t, b.Subscriber().(message.SubscribeInitializer).SubscribeInitialize(topicOrders))
 	l := newLedger()
 	serve(t, url, recording(l), "ack-wait=1s", "concurrency=4", "prefetch=16")
 	const n = 300
@@ -433,7 +433,7 @@ func TestCluster_LeaderIsKilled(t *testing.T) {
 	for i, m := range numbers(0, n) {
 		switch i {
 		case n / 3:
-			killed = killLeader(t, js, servers)
+			killed = killLeader(t, url, servers)
 		case 2 * n / 3:
 			killed.Up()
 		}
@@ -444,8 +444,13 @@ func TestCluster_LeaderIsKilled(t *testing.T) {
 	t.Logf("%d messages, %d of them more than once", n, total-different)
 }
 
-func killLeader(t *testing.T, js jetstream.JetStream, servers []*natsserver.Server) *natsserver.Server {
+func killLeader(t *testing.T, url string, servers []*natsserver.Server) *natsserver.Server {
 	t.Helper()
+	conn, err := nats.Connect(url, nats.Timeout(await.Patience))
+	require.NoError(t, err)
+	defer conn.Close()
+	js, err := jetstream.New(conn) // not plain, which waits long for a request that is never answered
+	require.NoError(t, err)
 	var info *jetstream.StreamInfo
 	await.True(t, func() bool { // a slow server has lost its leadership, and for a moment there is no leader
 		s, err := js.Stream(t.Context(), topicOrders)
