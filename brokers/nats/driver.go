@@ -93,7 +93,7 @@ func dial(ctx context.Context, cfg brokers.Config) (*transport, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		options = append(options, nats.Timeout(max(time.Until(deadline), time.Millisecond)))
 	}
-	conn, err := nats.Connect(strings.Join(servers(u), ","), options...)
+	conn, err := nats.Connect(servers(u), options...)
 	if err != nil {
 		return nil, err
 	}
@@ -110,16 +110,12 @@ func dial(ctx context.Context, cfg brokers.Config) (*transport, error) {
 }
 
 // servers converts our URL to the client's, without the user, which is set separately.
-func servers(u *url.URL) []string {
+func servers(u *url.URL) string {
 	scheme := "nats://"
 	if u.Scheme == SchemeTLS {
 		scheme = "tls://"
 	}
-	hosts := strings.Split(u.Host, ",")
-	for i, host := range hosts {
-		hosts[i] = scheme + host
-	}
-	return hosts
+	return scheme + strings.ReplaceAll(u.Host, ",", ","+scheme)
 }
 
 func (t *transport) options(u *url.URL) []nats.Option {

@@ -53,13 +53,9 @@ func isPlainKey(key string) bool {
 	if key == "" || key == uuidHeader || key == oddHeader || key == statusHeader || isServers(key) {
 		return false
 	}
-	for i := range len(key) {
-		c := key[i]
-		if c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(key, func(c rune) bool {
+		return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+	})
 }
 
 // isServers reports whether the server interprets the header.
@@ -91,11 +87,10 @@ func parse(m *nats.Msg) *message.Message {
 			headers[key] = values[0]
 		}
 	}
-	id, ours := headers[uuidHeader]
-	if !ours {
-		id = headers[idHeader] // the id given by another producer
+	out.UUID = headers[idHeader] // the id given by another producer
+	if id, ours := headers[uuidHeader]; ours {
+		out.UUID = id
 	}
 	delete(headers, uuidHeader)
-	out.UUID = id
 	return out
 }

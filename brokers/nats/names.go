@@ -17,9 +17,7 @@ type place struct {
 // prefix is the first token of the subjects that are ours: no producer publishes to them.
 const prefix = "redrive"
 
-func placeOf(topic string) place {
-	return place{subject: subjectOf(topic), token: tokenOf(topic)}
-}
+func placeOf(topic string) place { return place{subject: subjectOf(topic), token: tokenOf(topic)} }
 
 // retries is the subject of a group's retries, which only its consumer reads.
 func (p place) retries(group string) string {

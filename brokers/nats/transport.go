@@ -237,12 +237,11 @@ func (t *transport) Ping(ctx context.Context) error {
 
 // Close implements driver.Transport.
 func (t *transport) Close(ctx context.Context) error {
-	var err error
-	if t.conn.IsConnected() {
-		err = t.conn.FlushWithContext(ctx)
+	defer t.conn.Close()
+	if !t.conn.IsConnected() {
+		return nil
 	}
-	t.conn.Close()
-	return err
+	return t.conn.FlushWithContext(ctx)
 }
 
 // reconnected makes every stream request again, because its requests were lost with the connection.
