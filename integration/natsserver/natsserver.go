@@ -78,19 +78,15 @@ type Server struct {
 	cmd      *exec.Cmd
 }
 
-// Option changes a server.
-type Option func(*settings)
-
-// MaxPayload sets the server's max_payload.
-func MaxPayload(n int32) Option { return func(s *settings) { s.MaxPayload = n } }
-
 // Start starts a server for the test.
-func Start(t testing.TB, options ...Option) *Server {
+func Start(t testing.TB) *Server { return Limited(t, 0) }
+
+// Limited is Start for a server with this max_payload; 0 leaves its default.
+func Limited(t testing.TB, maxPayload int32) *Server {
 	t.Helper()
-	s := &Server{t: t, settings: settings{Name: "one", Port: services.FreePorts(t, 1)[0], Store: t.TempDir()}}
-	for _, o := range options {
-		o(&s.settings)
-	}
+	s := &Server{t: t, settings: settings{
+		Name: "one", Port: services.FreePorts(t, 1)[0], Store: t.TempDir(), MaxPayload: maxPayload,
+	}}
 	t.Cleanup(s.Kill)
 	s.Up()
 	return s

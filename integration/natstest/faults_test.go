@@ -229,7 +229,7 @@ func TestDeleted_WithTheWindowFull(t *testing.T) {
 // A message of the maximum size can be retried and dead-lettered; a larger one is refused.
 func TestSize_PublishedMessagesCanBeRetried(t *testing.T) {
 	t.Parallel()
-	server := natsserver.Start(t, natsserver.MaxPayload(64<<10))
+	server := natsserver.Limited(t, 64<<10)
 	b := open(t, server.URL())
 	limit := int(b.Capabilities().MaxMessageBytes)
 	letters := deadLetters(t, b)
@@ -257,7 +257,7 @@ func TestSize_PublishedMessagesCanBeRetried(t *testing.T) {
 func TestSize_LargeForeignMessagesAreDeadLettered(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 10
-	server := natsserver.Start(t, natsserver.MaxPayload(most))
+	server := natsserver.Limited(t, most)
 	b := open(t, server.URL())
 	letters := deadLetters(t, b)
 	var runs atomic.Int32

@@ -86,7 +86,7 @@ func StartKafka(ctx context.Context, cfg KafkaConfig) (*KafkaServer, error) {
 	node := kafkaNode{place: at, libs: libs, java: java}
 	k := &KafkaServer{Brokers: []string{loopback(ports[0])}}
 	if err := k.prepare(ctx, cfg, node, ports); err != nil {
-		return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.closeProxy(), removeDir(at.dir))
+		return nil, errors.Join(fmt.Errorf("services: kafka: %w", err), k.Proxy.Cut(), removeDir(at.dir))
 	}
 	return started(ctx, k)
 }
@@ -118,7 +118,7 @@ func (k *KafkaServer) runs(node kafkaNode) {
 		stopSignal: syscall.SIGTERM,
 		command:    node.command,
 		ready:      k.serves,
-		closing:    func() { _ = k.closeProxy() },
+		closing:    func() { _ = k.Proxy.Cut() },
 	}
 }
 
@@ -175,13 +175,6 @@ func (k *KafkaServer) serves(ctx context.Context) error {
 	}
 	_, err = client.Controller()
 	return errors.Join(err, client.Close())
-}
-
-func (k *KafkaServer) closeProxy() error {
-	if k.Proxy == nil {
-		return nil
-	}
-	return k.Proxy.Close()
 }
 
 // kafkaInstalled returns the directory of Kafka's jars and the Java that runs them.

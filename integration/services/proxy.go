@@ -30,11 +30,11 @@ func NewProxy(t testing.TB, upstream string) *Proxy {
 	t.Helper()
 	p, err := StartProxy(upstream)
 	Need(t, err)
-	t.Cleanup(func() { _ = p.Close() })
+	t.Cleanup(func() { _ = p.Cut() })
 	return p
 }
 
-// StartProxy starts a proxy in front of upstream, a host:port or a URL. The caller must close it.
+// StartProxy starts a proxy in front of upstream, a host:port or a URL. The caller must cut it at the end.
 func StartProxy(upstream string) (*Proxy, error) {
 	if u, err := url.Parse(upstream); err == nil && u.Host != "" {
 		upstream = u.Host
@@ -60,9 +60,11 @@ func (p *Proxy) URL(t testing.TB, u string) string {
 	return parsed.String()
 }
 
-// Cut closes every connection and refuses new ones until Heal.
+// Cut closes every connection and refuses new ones until Heal. Without a proxy it does nothing.
 func (p *Proxy) Cut() error {
-	p.toxi.Stop()
+	if p != nil {
+		p.toxi.Stop()
+	}
 	return nil
 }
 
@@ -104,9 +106,6 @@ func (p *Proxy) Freeze() error {
 func (p *Proxy) LoseAnswers() error {
 	return p.add("timeout", "downstream", map[string]any{"timeout": 0})
 }
-
-// Close stops the proxy.
-func (p *Proxy) Close() error { return p.Cut() }
 
 func (p *Proxy) add(kind, stream string, attributes map[string]any) error {
 	toxic, err := json.Marshal(map[string]any{"type": kind, "stream": stream, "attributes": attributes})
