@@ -214,11 +214,11 @@ func (c *committer) once(ctx context.Context, as member, current func() []point,
 }
 
 // committed returns the group's positions on partitions of topics; a negative offset means none yet.
-func (t *topics) committed(ctx context.Context, group string, wanted []topicPartition) (map[topicPartition]position,
-	error,
+func (t *topics) committed(ctx context.Context, group string, wanted []topicPartition) (
+	found map[topicPartition]position, err error,
 ) {
 	if len(wanted) == 0 {
-		return map[topicPartition]position{}, nil
+		return nil, nil
 	}
 	req := kmsg.NewPtrOffsetFetchRequest()
 	req.Group = group
@@ -231,18 +231,16 @@ func (t *topics) committed(ctx context.Context, group string, wanted []topicPart
 		topic.Topic, topic.Partitions = name, partitions
 		req.Topics = append(req.Topics, topic)
 	}
-	for n := 1; ; n++ {
-		found, err := positionsIn(req.RequestWith(ctx, t.client))
+	if err = patiently(ctx, temporary, func(ctx context.Context) error {
+		found, err = positionsIn(req.RequestWith(ctx, t.client))
 		if err == nil && len(found) < len(wanted) {
 			err = errors.New("the coordinator's answer is incomplete")
 		}
-		if err == nil {
-			return found, nil
-		}
-		if !sleep(ctx, asking.After(n)) {
-			return nil, fmt.Errorf("committed offsets of group %s: %w", group, err)
-		}
+		return err
+	}); err != nil {
+		return nil, fmt.Errorf("committed offsets of group %s: %w", group, err)
 	}
+	return found, nil
 }
 
 func positionsIn(answer *kmsg.OffsetFetchResponse, err error) (map[topicPartition]position, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -15,6 +16,7 @@ import (
 type fetcher struct {
 	client *kgo.Client
 	topics *topics
+	log    *slog.Logger
 	clocks *clocks // learns from the timestamps of records, if not nil
 	topicPartition
 
@@ -27,7 +29,7 @@ type fetcher struct {
 const fetchBytes = 256 << 10 // Kafka sends at least one batch, however large
 
 func (b *transport) fetcher(at topicPartition) *fetcher {
-	return &fetcher{client: b.requests, topics: b.topics, clocks: &b.clocks, topicPartition: at}
+	return &fetcher{client: b.requests, topics: b.topics, log: b.log, clocks: &b.clocks, topicPartition: at}
 }
 
 // fetched is the result of one request.
@@ -68,6 +70,9 @@ func (f *fetcher) at(ctx context.Context, offset int64) (*kgo.Record, error) {
 			return nil, err
 		case errors.Is(err, errLostEnd):
 			return nil, errGone
+		case n == failuresLogged:
+			f.log.Warn("a record cannot be read; trying again", "topic", f.topic, "partition", f.partition, "offset", offset,
+				"err", err)
 		}
 		if !sleep(ctx, asking.After(n)) {
 			return nil, fmt.Errorf("read %s/%d at %d: %w", f.topic, f.partition, offset, err)
@@ -207,7 +212,8 @@ const stampedByBroker = 1
 // leader may know only an earlier one.
 const confirmations = 2
 
-// all calls visit for every record from an offset up to the partition's current end.
+// all calls visit for every record from an offset up to the partition's current end. After failuresLogged failures in a
+// row it returns the last one: its caller logs it, and starts again.
 func (f *fetcher) all(ctx context.Context, from int64, visit func(*kgo.Record)) error {
 	for failures, confirmed := 0, 0; confirmed < confirmations; {
 		end, err := f.topics.bound(ctx, f.topicPartition, offsetNewest)
@@ -225,13 +231,11 @@ func (f *fetcher) all(ctx context.Context, from int64, visit func(*kgo.Record)) 
 			}
 			continue
 		}
-		if errors.Is(err, errMadeAgain) || errors.Is(err, errLostEnd) {
-			return err
-		}
 		confirmed = 0
 		failures++
-		if !sleep(ctx, asking.After(failures)) {
-			return fmt.Errorf("read %s/%d at %d: %w", f.topic, f.partition, from, errors.Join(err, context.Cause(ctx)))
+		if errors.Is(err, errMadeAgain) || errors.Is(err, errLostEnd) || failures == failuresLogged ||
+			!sleep(ctx, asking.After(failures)) {
+			return fmt.Errorf("read %s/%d at %d: %w", f.topic, f.partition, from, err)
 		}
 	}
 	return nil

@@ -1,6 +1,8 @@
 package kafka_test
 
 import (
+	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
 // failing makes the cluster answer requests with an error, which fill sets in the response, while it is set.
@@ -194,4 +197,103 @@ func TestFetch_RefusalsMakeNoHotLoop(t *testing.T) {
 			receiveID(t, messages, "2").Ack()
 		})
 	}
+}
+
+// failReads refuses the fetches of topics whose name contains part.
+func failReads(c *kfake.Cluster, part string) *atomic.Pointer[kerr.Error] {
+	var refusal atomic.Pointer[kerr.Error]
+	c.ControlKey(kmsg.Fetch.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req, err := r.(*kmsg.FetchRequest), refusal.Load()
+		if err == nil || len(req.Topics) == 0 || !strings.Contains(req.Topics[0].Topic, part) {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.FetchResponse)
+		answerEmpty(req, resp, err.Code)
+		return resp, nil, true
+	})
+	return &refusal
+}
+
+// With order=key nothing of a partition is handled before its blocked keys are known, and nothing of a key before its
+// parked messages: if these could not be read, the service stood still and its log was empty.
+func TestOrder_RefusedReadsAreLogged(t *testing.T) {
+	t.Parallel()
+	for title, test := range map[string]struct {
+		refused string // part of the topic's name
+		restart bool   // of the service, while the fetches are refused
+		log     string
+	}{
+		"parking topic at the start": {"_retry.parked", true, "the order of keys cannot be restored"},
+		"retry topic at the start":   {"_retry.500", true, "the order of keys cannot be restored"},
+		"parked message":             {"_retry.parked", false, "a record cannot be read"},
+	} {
+		for _, refusing := range []*kerr.Error{kerr.TopicAuthorizationFailed, kerr.NotLeaderForPartition} {
+			t.Run(title+", "+refusing.Message, func(t *testing.T) {
+				t.Parallel()
+				c, log, topic := cluster(t), &logbuffer.Buffer{}, name("orders")
+				refusal := failReads(c, test.refused)
+				b := openLogging(t, c, log, "order=key", "concurrency=4", "commit-interval=20ms")
+				messages := subscribe(t, b, topic)
+				require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a"), keyed("a2", "a"), keyed("a3", "a")))
+				retryIn(t, b, receiveID(t, messages, "a1"), 500*time.Millisecond)
+				admin := administer(t, c)
+				require.Eventually(t, func() bool { // the parked ones are settled: the topic has been read up to here
+					offsets, err := admin.FetchOffsets(t.Context(), "billing")
+					require.NoError(t, err)
+					main, _ := offsets.Lookup(topic, 0)
+					return main.At == 3
+				}, time.Minute, 5*time.Millisecond)
+				refusal.Store(refusing)
+				if test.restart {
+					require.NoError(t, b.Close())
+					b = openLogging(t, c, log, "order=key", "concurrency=4", "commit-interval=20ms")
+					messages = subscribe(t, b, topic)
+				} else {
+					receiveID(t, messages, "a1").Ack()
+				}
+				require.Eventually(t, func() bool {
+					for line := range strings.Lines(log.String()) {
+						if strings.Contains(line, test.log) && strings.Contains(line, topic+".billing"+test.refused) &&
+							strings.Contains(line, refusing.Message) {
+							return true
+						}
+					}
+					return false
+				}, time.Minute, 5*time.Millisecond)
+				refusal.Store(nil)
+				require.NoError(t, b.Publisher().Publish(topic, keyed("a4", "a")))
+				if test.restart {
+					receiveID(t, messages, "a1").Ack()
+				}
+				for _, id := range []string{"a2", "a3", "a4"} {
+					receiveID(t, messages, id).Ack()
+				}
+			})
+		}
+	}
+}
+
+// Depths returns the coordinator's refusal: it used to ask again until its context ended, which may be never.
+func TestDepths_RefusedPositions(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	refusal := failing(c, func(req *kmsg.OffsetFetchRequest, resp *kmsg.OffsetFetchResponse, code int16) {
+		resp.ErrorCode = code
+		for _, g := range req.Groups {
+			group := kmsg.NewOffsetFetchResponseGroup()
+			group.Group, group.ErrorCode = g.Group, code
+			resp.Groups = append(resp.Groups, group)
+		}
+	})
+	b := open(t, c, "order=key")
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
+	receiveID(t, messages, "1").Ack()
+	refusal.Store(kerr.GroupAuthorizationFailed)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := b.Depths(ctx)
+	require.ErrorContains(t, err, kerr.GroupAuthorizationFailed.Message)
 }
