@@ -122,23 +122,21 @@ func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 	t.Partitions = append(t.Partitions, fetchOf(f.partition, offset, fetchBytes, leader.epoch))
 	req.Topics = append(req.Topics, t)
 	answer, err := f.client.Broker(int(leader.id)).Request(ctx, req)
+	f.moved = true // unless it answers
 	if err != nil {
-		f.moved = true
 		return fetched{}, err
 	}
 	part := partitionOf(answer.(*kmsg.FetchResponse), f.topicPartition)
 	if part == nil {
-		f.moved = true
 		return fetched{}, errors.New("the broker's answer does not name the partition")
 	}
 	switch err := kerr.ErrorForCode(part.ErrorCode); {
 	case errors.Is(err, kerr.OffsetOutOfRange):
 		return f.outOfRange(ctx, offset)
 	case err != nil:
-		f.moved = true
 		return fetched{}, err
 	}
-	f.beyond = 0
+	f.beyond, f.moved = 0, false
 	return f.unpack(part, offset, leader.id)
 }
 
@@ -150,7 +148,6 @@ var errLostEnd = errors.New("the partition has lost its end")
 
 // outOfRange continues at the beginning of the partition if that is after the offset.
 func (f *fetcher) outOfRange(ctx context.Context, offset int64) (fetched, error) {
-	f.moved = true
 	start, err := f.topics.bound(ctx, f.topicPartition, offsetOldest)
 	if err != nil {
 		return fetched{}, err
