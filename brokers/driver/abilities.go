@@ -35,6 +35,10 @@ var ErrTogether = errors.New("none of the messages was stored")
 // can be read all the same, and nothing that is published for it is lost.
 var ErrDiffers = errors.New("it exists with other settings")
 
+// ErrTemporary marks an error of Declare or Receive that passes on its own, such as that of a server that restarts or
+// elects a leader. Subscribe waits up to 30 s for it to pass, and returns any other error after a second attempt.
+var ErrTemporary = errors.New("the broker is not ready")
+
 // ErrMissing marks an error of Publish that is brokers.ErrUnroutable because the destination itself is missing, an
 // exchange or a topic, and not only its reader: this is an error even on a bus. errors.Is finds both.
 var ErrMissing = errors.New("the place to publish to is missing")

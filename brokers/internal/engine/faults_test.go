@@ -219,6 +219,62 @@ func TestSession_FirstOneIsTriedTwice(t *testing.T) {
 	}
 }
 
+// A server that restarts, or a cluster without a leader, answers for seconds with errors that pass: a service that
+// started meanwhile used to end.
+func TestSession_FirstOneWaitsForTheServer(t *testing.T) {
+	errStarting := fmt.Errorf("%w: it is starting", driver.ErrTemporary)
+	nothing := func(*process, message.Subscriber) {}
+	closeBroker := func(p *process, _ message.Subscriber) { _ = p.Close() }
+	closeOne := func(_ *process, in message.Subscriber) { _ = in.Close() }
+	for title, test := range map[string]struct {
+		lasts time.Duration
+		err   error
+		act   func(p *process, s message.Subscriber) // 5 s after the call of Subscribe
+		fails bool
+		took  time.Duration // at most
+	}{
+		"it starts":             {lasts: 20 * time.Second, err: errStarting, act: nothing, took: 30 * time.Second},
+		"it does not start":     {lasts: time.Hour, err: errStarting, act: nothing, fails: true, took: 30 * time.Second},
+		"it refuses":            {lasts: time.Hour, err: errors.New("no"), act: nothing, fails: true, took: time.Second},
+		"the broker closes":     {lasts: time.Hour, err: errStarting, act: closeBroker, fails: true, took: 5 * time.Second},
+		"the subscriber closes": {lasts: time.Hour, err: errStarting, act: closeOne, fails: true, took: 5 * time.Second},
+	} {
+		for _, call := range []string{"Declare", "Receive"} {
+			t.Run(title+", "+call, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					began := time.Now()
+					fail := func() error {
+						if time.Since(began) < test.lasts {
+							return test.err
+						}
+						return nil
+					}
+					s := drivertest.NewServer(rabbit())
+					conn := s.Connect()
+					declare := func() error { return nil }
+					if call == "Declare" {
+						declare = fail
+					} else {
+						s.With(func(h *drivertest.Hooks) { h.Receive = func(driver.Queue) error { return fail() } })
+					}
+					p := openOver(t, conn, refusing{conn, declare})
+					in := p.Subscriber()
+					time.AfterFunc(5*time.Second, func() { test.act(p, in) })
+					_, err := in.Subscribe(t.Context(), "orders")
+					require.LessOrEqual(t, time.Since(began), test.took)
+					if test.fails {
+						require.ErrorIs(t, err, test.err)
+					} else {
+						require.NoError(t, err)
+					}
+					logged := strings.Count(p.log.String(), "cannot consume yet, trying again")
+					require.Equal(t, errors.Is(test.err, driver.ErrTemporary), logged == 1, p.log.String())
+				})
+			})
+		}
+	}
+}
+
 // A stream that is opened after the subscription has given up is closed, otherwise the broker would send it messages.
 func TestSession_ThatIsOpenedTooLateIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -57,15 +57,24 @@ type session struct {
 	settled  bool      // settlements are not retried any more
 }
 
-// start declares the queue and opens the first session. It tries twice: a server may close a connection because of
-// another of its users, and an operator delete the queue.
+// start declares the queue and opens the first session, within declareTimeout. It repeats what fails with ErrTemporary,
+// and tries twice in any case: an operator may delete the queue in between.
 func (s *source) start(ctx context.Context) error {
+	b, q := s.sub.b, &s.sub.q
+	ctx, cancel := b.within(ctx, declareTimeout)
+	defer cancel()
 	for try := 1; ; try++ {
-		err := s.sub.b.declare(ctx, &s.sub.q)
+		err := b.declare(ctx, q)
 		if err == nil {
 			err = s.open(ctx)
 		}
-		if err == nil || try == 2 || errors.Is(err, context.DeadlineExceeded) || wait.For(ctx, reconnecting.First) != nil {
+		if err == nil || try > 1 && !errors.Is(err, driver.ErrTemporary) {
+			return err
+		}
+		if try == 2 {
+			b.warn("cannot consume yet, trying again", err, "topic", q.Topic, "queue", q.Names.Queue)
+		}
+		if wait.For(ctx, reconnecting.After(try)) != nil {
 			return err
 		}
 	}

@@ -91,24 +91,33 @@ func (s *subscriber) subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, err
 	}
 	out := make(chan *message.Message)
-	run, err := b.consume(ctx, q, out)
+	ctx, end := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-s.closing:
+		case <-b.closing:
+		}
+		end(brokers.ErrClosed)
+	}()
+	drain, err := b.consume(ctx, q, out)
 	if err != nil {
+		end(err)
 		leave()
 		return nil, err
 	}
 	go func() {
 		defer s.end()
 		defer leave()
-		run(s.closing)
+		<-ctx.Done()
+		drain()
 	}()
 	return out, nil
 }
 
-// consume opens q. run dispatches its messages to out until ctx ends, or the subscriber or the broker closes. Then it
-// drains, and closes out as soon as the handlers have finished.
-func (b *Broker) consume(ctx context.Context, q driver.Queue, out chan *message.Message) (
-	run func(closing <-chan struct{}), err error,
-) {
+// consume opens q, and dispatches its messages to out until drain is called, which closes out as soon as the handlers
+// have finished. Only the opening ends with ctx.
+func (b *Broker) consume(ctx context.Context, q driver.Queue, out chan *message.Message) (drain func(), err error) {
 	if sharer, ok := b.transport.(driver.Sharer); ok {
 		return b.join(ctx, sharer, q, out)
 	}
@@ -117,18 +126,17 @@ func (b *Broker) consume(ctx context.Context, q driver.Queue, out chan *message.
 		s.cancel()
 		return nil, err
 	}
-	return func(closing <-chan struct{}) {
-		s.start()
-		b.awaitEnd(ctx, closing)
+	s.start()
+	return func() { //nolint:contextcheck // it continues after ctx has ended
 		s.finishHandlers(q.DrainTimeout)
 		close(out)
-		s.finishSettling(q.DrainTimeout) //nolint:contextcheck // it continues after ctx has ended
+		s.finishSettling(q.DrainTimeout)
 	}, nil
 }
 
 // join makes this process a member of q's group. Each part of the queue that it gets has a separate subscription.
 func (b *Broker) join(ctx context.Context, sharer driver.Sharer, q driver.Queue, out chan *message.Message) (
-	run func(closing <-chan struct{}), err error,
+	drain func(), err error,
 ) {
 	if err := b.declare(ctx, &q); err != nil {
 		return nil, err
@@ -148,20 +156,10 @@ func (b *Broker) join(ctx context.Context, sharer driver.Sharer, q driver.Queue,
 	if err != nil {
 		return nil, err
 	}
-	return func(closing <-chan struct{}) {
-		b.awaitEnd(ctx, closing)
+	return func() {
 		leave()
 		close(out)
 	}, nil
-}
-
-// awaitEnd returns when a subscription has to drain.
-func (b *Broker) awaitEnd(ctx context.Context, closing <-chan struct{}) {
-	select {
-	case <-ctx.Done():
-	case <-closing:
-	case <-b.closing:
-	}
 }
 
 func (s *subscriber) failed(topic string, err error) error {
