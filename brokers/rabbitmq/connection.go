@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
@@ -263,13 +265,9 @@ func (l *connection) channel(ctx context.Context) (*amqp.Channel, *amqp.Connecti
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != conn {
-		return nil, nil, nil, fmt.Errorf("rabbitmq: open a channel: %w", errConnectionLost)
+		return nil, nil, nil, fmt.Errorf("rabbitmq: open a channel: %w: %w", driver.ErrTemporary, errConnectionLost)
 	}
-	for old := range l.channels {
-		if old.IsClosed() {
-			delete(l.channels, old)
-		}
-	}
+	maps.DeleteFunc(l.channels, func(old *amqp.Channel, _ struct{}) bool { return old.IsClosed() })
 	l.channels[ch] = struct{}{}
 	return ch, conn, l.wire, nil
 }
@@ -320,6 +318,11 @@ func call(ctx context.Context, conn *amqp.Connection, method, late func() error)
 	go func() { answer <- method() }()
 	select {
 	case err := <-answer:
+		// Other refusals than those of a stopping node or a quorum queue without a leader would end the next connection too.
+		if e, refused := errors.AsType[*amqp.Error](err); err != nil && conn.IsClosed() && (!refused || !e.Server ||
+			e.Code == amqp.ConnectionForced || e.Code == amqp.InternalError) {
+			return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
+		}
 		return err
 	case <-ctx.Done():
 	}

@@ -2,7 +2,11 @@ package rabbitmq_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"path"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +15,8 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
+	"github.com/redrive-go/redrive/integration/await"
+	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
@@ -46,4 +52,38 @@ func TestPublish_ACallerThatGivesUpEndsNoOthers(t *testing.T) {
 	require.NoError(t, <-patient)
 	require.NotContains(t, log.String(), "connection lost")
 	require.Equal(t, 4, p.depth("orders.billing_retry.3600000"), "each is stored once, even the one given up")
+}
+
+// A cluster accepts clients before its quorum queues have leaders. RabbitMQ then ends the connection of a consumer with
+// an internal error, and a service that started meanwhile ended too.
+func TestSubscribe_QuorumQueueWithoutALeader(t *testing.T) {
+	t.Parallel()
+	server := services.SharedRabbitMQ(t)
+	url, log := server.VHost(t), &logbuffer.Buffer{}
+	b := openBroker(t, url, params("grid", "false"), group("billing"),
+		func(c *brokers.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	require.NoError(t, b.Apply(t.Context(), b.Plan("orders")))
+	ra := func(do string) {
+		t.Helper()
+		_, err := server.Ctl(t.Context(), "eval", fmt.Sprintf(
+			`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"%s">>, queue, <<"orders.billing">>)),
+			ok = ra:%s_server(quorum_queues, amqqueue:get_pid(Q)).`, path.Base(url), do))
+		if errors.Is(err, services.ErrExternal) { // a server of TEST_AMQP_URL: rabbitmqctl does not reach it
+			err = &services.UnavailableError{Service: "rabbitmq", Env: "TEST_AMQP_URL", Cause: err}
+		}
+		services.Need(t, err)
+	}
+	ra("stop")
+	subscribed := make(chan error, 1)
+	var messages <-chan *message.Message
+	go func() {
+		var err error
+		messages, err = b.Subscriber().Subscribe(t.Context(), "orders")
+		subscribed <- err
+	}()
+	await.True(t, func() bool { return len(subscribed) > 0 || strings.Contains(log.String(), "cannot consume yet") })
+	ra("restart")
+	require.NoError(t, <-subscribed)
+	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("1", nil)))
+	(<-messages).Ack()
 }
