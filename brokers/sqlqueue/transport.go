@@ -135,6 +135,9 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 		return err
 	}
 	_, err := t.store.ensureQueue(ctx, q.Topic, q.Group)
+	if t.store.name.Away(err) {
+		return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
+	}
 	return err
 }
 

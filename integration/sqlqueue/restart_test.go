@@ -1,0 +1,53 @@
+package sqlqueue_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/integration/await"
+	"github.com/redrive-go/redrive/integration/services"
+	"github.com/redrive-go/redrive/internal/logbuffer"
+)
+
+// A service that subscribes while its database restarts used to end.
+func TestSubscribe_WhileTheDatabaseRestarts(t *testing.T) {
+	t.Parallel()
+	type server interface {
+		Database(t testing.TB) string
+		Stop() error
+		Start(ctx context.Context) error
+	}
+	for name, start := range map[string]func(t *testing.T) server{
+		"PostgreSQL": func(t *testing.T) server { t.Helper(); return services.Postgres(t, services.PostgresConfig{}) },
+		"MariaDB":    func(t *testing.T) server { t.Helper(); return services.MariaDB(t, services.MySQLConfig{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, log := start(t), &logbuffer.Buffer{}
+			queue, err := brokers.OpenConfig(t.Context(), brokers.Config{
+				URL: s.Database(t), Logger: slog.New(slog.NewTextHandler(log, nil)),
+			})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, queue.Close()) })
+			require.NoError(t, s.Stop())
+			subscribed := make(chan error, 1)
+			var messages <-chan *message.Message
+			go func() {
+				var err error
+				messages, err = queue.Subscriber().Subscribe(t.Context(), "jobs")
+				subscribed <- err
+			}()
+			await.True(t, func() bool { return len(subscribed) > 0 || strings.Contains(log.String(), "cannot consume yet") })
+			require.NoError(t, s.Start(t.Context()))
+			require.NoError(t, <-subscribed)
+			require.NoError(t, queue.Publisher().Publish("jobs", message.NewMessage("1", payload)))
+			receive(t, messages).Ack()
+		})
+	}
+}
