@@ -10,6 +10,7 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
@@ -57,7 +58,11 @@ func (t *topics) ensure(ctx context.Context, topic string) error {
 		if !t.make {
 			return fmt.Errorf("topic %s does not exist, and auto-create=false: %w", topic, brokers.ErrUnroutable)
 		}
-		if err := t.admin.CreateTopic(topic, &t.detail, false); err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
+		err := t.admin.CreateTopic(topic, &t.detail, false)
+		if errors.Is(err, sarama.ErrInvalidReplicationFactor) { // for example while all nodes are fenced
+			err = fmt.Errorf("%w: %w", driver.ErrTemporary, err)
+		}
+		if err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
 			return fmt.Errorf("create topic %s: %w", topic, err)
 		}
 		if err := t.ready(ctx, topic); err != nil {

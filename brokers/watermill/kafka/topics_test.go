@@ -39,6 +39,35 @@ func TestSubscribe_ABusyServerCreatesTheTopic(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// While all nodes of a cluster are fenced, it has too few for any number of replicas. A service that started meanwhile
+// used to end.
+func TestSubscribe_ClusterIsFencedForAWhile(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	var left atomic.Int32
+	left.Store(5)
+	c.ControlKey(kmsg.CreateTopics.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if left.Add(-1) < 0 {
+			return nil, nil, false
+		}
+		asked := r.(*kmsg.CreateTopicsRequest)
+		answer := asked.ResponseKind().(*kmsg.CreateTopicsResponse)
+		for i := range asked.Topics {
+			topic := kmsg.NewCreateTopicsResponseTopic()
+			topic.Topic, topic.ErrorCode = asked.Topics[i].Topic, kerr.InvalidReplicationFactor.Code
+			answer.Topics = append(answer.Topics, topic)
+		}
+		return answer, nil, true
+	})
+	b, err := brokers.Open(t.Context(), urlOf(c, "group=billing"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	_, err = b.Subscriber().Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.Negative(t, left.Load())
+}
+
 // A missing topic is created after the first response that it does not exist, instead of after all that sarama requests
 // within 750 ms.
 func TestSubscribe_CreatesAMissingTopicAtOnce(t *testing.T) {
