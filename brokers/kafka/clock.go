@@ -174,7 +174,7 @@ func (b *transport) stamp(ctx context.Context, at topicPartition) (time.Time, er
 	if err := errors.Join(b.waits.send(ctx, []*kgo.Record{r})...); err != nil {
 		return time.Time{}, err
 	}
-	f := fetcher{client: b.requests, topics: b.topics, log: b.log, topicPartition: at}
+	f := fetcher{b: b, topicPartition: at}
 	stored, err := f.at(ctx, r.Offset)
 	if err != nil {
 		return time.Time{}, err

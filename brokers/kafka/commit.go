@@ -232,32 +232,28 @@ func (t *topics) committed(ctx context.Context, group string, wanted []topicPart
 		req.Topics = append(req.Topics, topic)
 	}
 	if err = patiently(ctx, temporary, func(ctx context.Context) error {
-		found, err = positionsIn(req.RequestWith(ctx, t.client))
-		if err == nil && len(found) < len(wanted) {
-			err = errors.New("the coordinator's answer is incomplete")
+		answer, err := req.RequestWith(ctx, t.client)
+		if err == nil {
+			err = kerr.ErrorForCode(answer.ErrorCode)
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		found = map[topicPartition]position{}
+		for _, topic := range answer.Topics {
+			for _, p := range topic.Partitions {
+				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+					return fmt.Errorf("topic %s, partition %d: %w", topic.Topic, p.Partition, err)
+				}
+				found[topicPartition{topic.Topic, p.Partition}] = stored(p.Offset, p.Metadata)
+			}
+		}
+		if len(found) < len(wanted) {
+			return errors.New("the coordinator's answer is incomplete")
+		}
+		return nil
 	}); err != nil {
 		return nil, fmt.Errorf("committed offsets of group %s: %w", group, err)
-	}
-	return found, nil
-}
-
-func positionsIn(answer *kmsg.OffsetFetchResponse, err error) (map[topicPartition]position, error) {
-	if err == nil {
-		err = kerr.ErrorForCode(answer.ErrorCode)
-	}
-	if err != nil {
-		return nil, err
-	}
-	found := map[topicPartition]position{}
-	for _, topic := range answer.Topics {
-		for _, p := range topic.Partitions {
-			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				return nil, fmt.Errorf("topic %s, partition %d: %w", topic.Topic, p.Partition, err)
-			}
-			found[topicPartition{topic.Topic, p.Partition}] = stored(p.Offset, p.Metadata)
-		}
 	}
 	return found, nil
 }

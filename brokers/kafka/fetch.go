@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -14,9 +13,7 @@ import (
 // fetcher reads one partition of our own topics from any offset, without waiting for records that do not exist yet. One
 // goroutine at a time uses it.
 type fetcher struct {
-	client *kgo.Client
-	topics *topics
-	log    *slog.Logger
+	b      *transport
 	clocks *clocks // learns from the timestamps of records, if not nil
 	topicPartition
 
@@ -29,7 +26,7 @@ type fetcher struct {
 const fetchBytes = 256 << 10 // Kafka sends at least one batch, however large
 
 func (b *transport) fetcher(at topicPartition) *fetcher {
-	return &fetcher{client: b.requests, topics: b.topics, log: b.log, clocks: &b.clocks, topicPartition: at}
+	return &fetcher{b: b, clocks: &b.clocks, topicPartition: at}
 }
 
 // fetched is the result of one request.
@@ -71,7 +68,7 @@ func (f *fetcher) at(ctx context.Context, offset int64) (*kgo.Record, error) {
 		case errors.Is(err, errLostEnd):
 			return nil, errGone
 		case n == failuresLogged:
-			f.log.Warn("a record cannot be read; trying again", "topic", f.topic, "partition", f.partition, "offset", offset,
+			f.b.log.Warn("a record cannot be read; trying again", "topic", f.topic, "partition", f.partition, "offset", offset,
 				"err", err)
 		}
 		if !sleep(ctx, asking.After(n)) {
@@ -89,7 +86,7 @@ func (f *fetcher) leader(ctx context.Context) (leadership, error) {
 	if f.moved {
 		age = freshAge
 	}
-	leader, err := f.topics.leader(ctx, f.topicPartition, age)
+	leader, err := f.b.topics.leader(ctx, f.topicPartition, age)
 	if err != nil {
 		return leadership{}, err
 	}
@@ -106,7 +103,7 @@ func (f *fetcher) leader(ctx context.Context) (leadership, error) {
 // beginning.
 func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 	if offset < 0 {
-		start, err := f.topics.bound(ctx, f.topicPartition, offsetOldest)
+		start, err := f.b.topics.bound(ctx, f.topicPartition, offsetOldest)
 		if err != nil {
 			return fetched{}, err
 		}
@@ -121,7 +118,7 @@ func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 	t.Topic = f.topic
 	t.Partitions = append(t.Partitions, fetchOf(f.partition, offset, fetchBytes, leader.epoch))
 	req.Topics = append(req.Topics, t)
-	answer, err := f.client.Broker(int(leader.id)).Request(ctx, req)
+	answer, err := f.b.requests.Broker(int(leader.id)).Request(ctx, req)
 	f.moved = true // unless it answers
 	if err != nil {
 		return fetched{}, err
@@ -148,7 +145,7 @@ var errLostEnd = errors.New("the partition has lost its end")
 
 // outOfRange continues at the beginning of the partition if that is after the offset.
 func (f *fetcher) outOfRange(ctx context.Context, offset int64) (fetched, error) {
-	start, err := f.topics.bound(ctx, f.topicPartition, offsetOldest)
+	start, err := f.b.topics.bound(ctx, f.topicPartition, offsetOldest)
 	if err != nil {
 		return fetched{}, err
 	}
@@ -213,7 +210,7 @@ const confirmations = 2
 // row it returns the last one: its caller logs it, and starts again.
 func (f *fetcher) all(ctx context.Context, from int64, visit func(*kgo.Record)) error {
 	for failures, confirmed := 0, 0; confirmed < confirmations; {
-		end, err := f.topics.bound(ctx, f.topicPartition, offsetNewest)
+		end, err := f.b.topics.bound(ctx, f.topicPartition, offsetNewest)
 		var got fetched
 		if err == nil {
 			got, err = f.fetch(ctx, from)

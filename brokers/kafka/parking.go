@@ -45,15 +45,17 @@ func (o *keyOrder) restore() error {
 	if err != nil {
 		return err
 	}
+	for at := range positions {
+		if slices.Contains(o.lost, at.topic) {
+			positions[at] = position{offset: -1}
+		}
+	}
 	f := b.fetcher(o.parking())
 	f.moved = true
 	if _, err := f.leader(ctx); err != nil {
 		return err
 	}
 	at := positions[o.parking()].in(f.id)
-	if slices.Contains(o.lost, o.topic) {
-		at = position{offset: -1}
-	}
 	o.tracker = newTracker(at, math.MaxInt)
 	if err := o.readAll(f, at.offset, o.account); err != nil {
 		return err
@@ -65,9 +67,6 @@ func (o *keyOrder) restore() error {
 			return err
 		}
 		from := positions[at].in(tiers[at.topic].id)
-		if slices.Contains(o.lost, at.topic) {
-			from = position{offset: -1}
-		}
 		settled := newTracker(from, 1)
 		if err := o.readAll(b.fetcher(at), from.offset, func(r *kgo.Record) {
 			if !settled.known(r.Offset) {

@@ -128,20 +128,15 @@ func (p *partition) run(at position) {
 
 // restoreOrder determines the blocked keys of the partition. It reports false if the partition is given up first.
 func (p *partition) restoreOrder() bool {
-	for n := 1; ; n++ {
-		err := p.order.restore()
-		if err == nil {
-			return true
-		}
-		if p.ctx.Err() != nil {
-			return false
-		}
+	err := p.order.restore()
+	for n := 1; err != nil && p.ctx.Err() == nil; n++ {
 		p.sub.log.Error("the order of keys cannot be restored, so nothing of the partition is handled; trying again",
 			"partition", p.id, "err", err)
-		if !sleep(p.ctx, retrying.After(n)) {
-			return false
+		if sleep(p.ctx, retrying.After(n)) {
+			err = p.order.restore()
 		}
 	}
+	return err == nil
 }
 
 func (p *partition) account(topic string, id topicID, a *tracker) {
