@@ -60,11 +60,10 @@ type session struct {
 // start declares the queue and opens the first session, within declareTimeout. It repeats what fails with ErrTemporary,
 // and tries twice in any case: an operator may delete the queue in between.
 func (s *source) start(ctx context.Context) error {
-	b, q := s.sub.b, &s.sub.q
-	ctx, cancel := b.within(ctx, declareTimeout)
+	ctx, cancel := s.sub.b.within(ctx, declareTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
-		err := b.declare(ctx, q)
+		err := s.sub.b.declare(ctx, &s.sub.q)
 		if err == nil {
 			err = s.open(ctx)
 		}
@@ -72,7 +71,7 @@ func (s *source) start(ctx context.Context) error {
 			return err
 		}
 		if try == 2 {
-			b.warn("cannot consume yet, trying again", err, "topic", q.Topic, "queue", q.Names.Queue)
+			s.sub.b.warn("cannot consume yet, trying again", err, "topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue)
 		}
 		if wait.For(ctx, reconnecting.After(try)) != nil {
 			return err
@@ -152,9 +151,7 @@ func (s *source) lose(err error) {
 	if errors.Is(err, driver.ErrRenew) {
 		return
 	}
-	if errors.Is(err, brokers.ErrUnroutable) {
-		s.missing = true
-	}
+	s.missing = s.missing || errors.Is(err, brokers.ErrUnroutable)
 	s.failures++
 	s.sub.b.warn("the session of a subscription has ended, opening another", err,
 		"topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue, "failures", s.failures)
