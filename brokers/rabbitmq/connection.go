@@ -267,7 +267,7 @@ func (l *connection) channel(ctx context.Context) (*amqp.Channel, *amqp.Connecti
 	if l.conn != conn {
 		return nil, nil, nil, fmt.Errorf("rabbitmq: open a channel: %w: %w", driver.ErrTemporary, errConnectionLost)
 	}
-	maps.DeleteFunc(l.channels, func(old *amqp.Channel, _ struct{}) bool { return old.IsClosed() })
+	maps.DeleteFunc(l.channels, isClosed)
 	l.channels[ch] = struct{}{}
 	return ch, conn, l.wire, nil
 }
@@ -279,13 +279,11 @@ func (l *connection) counts() (connections, channels int) {
 	if l.conn == nil || l.conn.IsClosed() {
 		return 0, 0
 	}
-	for ch := range l.channels {
-		if !ch.IsClosed() {
-			channels++
-		}
-	}
-	return 1, channels
+	maps.DeleteFunc(l.channels, isClosed)
+	return 1, len(l.channels)
 }
+
+func isClosed(ch *amqp.Channel, _ struct{}) bool { return ch.IsClosed() }
 
 // close closes the connection and waits for its goroutines. Nothing depends on the closing handshake: acks and confirms
 // were awaited on their channels, and a broker that is down or frozen does not answer it.

@@ -108,11 +108,8 @@ const maintainEvery = 3 * time.Second
 // maintain updates the table's statistics, and checks that the queues being read still exist.
 func (t *transport) maintain(ctx context.Context) {
 	for wait.For(ctx, maintainEvery) == nil {
-		if err := t.store.maintain(ctx, t.db); err != nil && ctx.Err() == nil {
-			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the table's statistics could not be maintained", "error", err)
-		}
-		if err := t.watcher.endGone(ctx, t.store); err != nil && ctx.Err() == nil {
-			t.cfg.Logger.DebugContext(ctx, "sqlqueue: the queues being read could not be checked", "error", err)
+		if err := errors.Join(t.store.maintain(ctx, t.db), t.watcher.endGone(ctx, t.store)); err != nil && ctx.Err() == nil {
+			t.cfg.Logger.DebugContext(ctx, "sqlqueue: statistics or queues could not be checked", "error", err)
 		}
 	}
 }
