@@ -79,7 +79,10 @@ type Server struct {
 }
 
 // Start starts a server for the test.
-func Start(t testing.TB) *Server { return Limited(t, 0) }
+func Start(t testing.TB) *Server {
+	t.Helper()
+	return Limited(t, 0)
+}
 
 // Limited is Start for a server with this max_payload; 0 leaves its default.
 func Limited(t testing.TB, maxPayload int32) *Server {
