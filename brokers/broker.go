@@ -41,8 +41,8 @@ type Broker interface {
 	// may share one. Publishing fails with [ErrClosed] once the broker is closed.
 	Publisher() message.Publisher
 
-	// Subscriber returns a subscriber with its own group and concurrency, which default to the Config's. Faults in the
-	// options are returned by Subscribe.
+	// Subscriber returns a subscriber with its own group and concurrency, which default to the Config's. Subscribe returns
+	// faults in the options, and waits up to 30 s for a server that restarts or elects a leader.
 	//
 	// Every delivery carries an envelope.Origin in its context. Groups that subscribe to one topic each see every message;
 	// subscribers of the same group share them. A nacked message is redelivered after a pause.
