@@ -264,12 +264,11 @@ func (s *subscription) widen(h *delivery) {
 	h.overflows = true
 }
 
-// narrow undoes widen.
+// narrow undoes widen, but not while a suspect has the turn: RabbitMQ cancels a consumer for it, and counts a message
+// that is on its way there as it counts a crash.
 func (s *subscription) narrow(h *delivery) {
-	h.overflows = false
-	n := s.overflow.Add(-1)
-	if w, ok := h.session.stream.(driver.Widener); ok && !h.session.ended.Load() {
-		_ = s.changeWindow(w, n) // if it fails, the next session has the right window
+	if w, ok := h.session.stream.(driver.Widener); ok && !h.session.ended.Load() && !s.suspects.busy() {
+		_ = s.changeWindow(w, s.overflow.Load()) // if it fails, the next session has the right window
 	}
 }
 

@@ -199,6 +199,8 @@ func (h *delivery) end(outcome driver.Answer, pause time.Duration) {
 	}
 	h.leaveWindow()
 	if h.overflows {
+		h.overflows = false
+		h.sub.overflow.Add(-1)
 		h.sub.narrow(h)
 	}
 	s := h.session

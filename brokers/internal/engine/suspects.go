@@ -328,9 +328,17 @@ func (s *suspects) done(h *delivery) {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.turn = false
 	s.advance()
+	s.mu.Unlock()
+	s.sub.narrow(h)
+}
+
+// busy reports whether a suspect has the turn.
+func (s *suspects) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.turn
 }
 
 // advance gives the turn to the next one waiting here. The caller holds mu.

@@ -1,9 +1,11 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,10 +23,11 @@ import (
 
 // crashes runs a service that is restarted whenever a message kills its process.
 type crashes struct {
-	t      *testing.T
-	s      *drivertest.Server
-	kills  func(m *message.Message) bool
-	change []func(*brokers.Config)
+	t        *testing.T
+	s        *drivertest.Server
+	kills    func(m *message.Message) bool
+	change   []func(*brokers.Config)
+	narrowed *atomic.Int64 // unless nil, see countsReturned
 
 	mu      sync.Mutex
 	runs    map[string]int
@@ -48,7 +51,12 @@ func newCrashes(t *testing.T, s *drivertest.Server, kills func(m *message.Messag
 
 // start starts a process, which dies at the first message that kills it.
 func (c *crashes) start() {
-	p := open(c.t, c.s, c.change...)
+	conn := c.s.Connect()
+	var transport driver.Transport = conn
+	if c.narrowed != nil {
+		transport = narrowing{conn, c.narrowed}
+	}
+	p := openOver(c.t, conn, transport, c.change...)
 	c.mu.Lock()
 	c.starts++
 	c.alive = p
@@ -90,6 +98,59 @@ func (c *crashes) handle(p *process, m *message.Message) {
 	c.mu.Unlock()
 }
 
+// narrowing is a transport that tells when a window was narrowed.
+type narrowing struct {
+	*drivertest.Transport
+
+	narrowed *atomic.Int64 // nanoseconds
+}
+
+func (t narrowing) Receive(ctx context.Context, q driver.Queue) (driver.Stream, error) {
+	s, err := t.Transport.Receive(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return &narrowingStream{Stream: s, Watcher: s.(driver.Watcher), widener: s.(driver.Widener), narrowed: t.narrowed}, nil
+}
+
+type narrowingStream struct {
+	driver.Stream
+	driver.Watcher
+
+	widener  driver.Widener
+	window   int
+	narrowed *atomic.Int64
+}
+
+func (s *narrowingStream) Widen(ctx context.Context, window int) error {
+	if window < s.window {
+		s.narrowed.Store(time.Now().UnixNano())
+	}
+	s.window = window
+	return s.widener.Widen(ctx, window)
+}
+
+// countsReturned makes the server return and count what is on its way while a consumer narrows its window, as RabbitMQ
+// does.
+func countsReturned(s *drivertest.Server) (narrowed *atomic.Int64) {
+	const underWay = 20 * time.Millisecond
+	narrowed = new(atomic.Int64)
+	s.With(func(h *drivertest.Hooks) {
+		h.Next = func(m *message.Message) error {
+			if strings.HasSuffix(m.Metadata.Get(envelope.KeySuspect), "!") {
+				<-time.After(underWay) // virtual
+			}
+			return nil
+		}
+		h.Delivery = func(d *driver.Delivery) {
+			if time.Since(time.Unix(0, narrowed.Load())) < 2*underWay {
+				d.Suspect++
+			}
+		}
+	})
+	return narrowed
+}
+
 // Only messages that kill their process are dead-lettered, after as many runs as the crash limit allows; those
 // prefetched with them are handled, even while the suspects have their turns.
 func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
@@ -105,20 +166,25 @@ func TestSuspects_OnlyTheKillerIsDead(t *testing.T) {
 		killers, healthy, concurrency int
 		prefetch                      string
 		broker                        drivertest.Config
+		returns                       bool // see countsReturned
 	}{
-		"one among a few":                             {1, 9, 1, "10", rabbit()},
-		"one, one at a time":                          {1, 20, 1, "1", rabbit()},
-		"one, with concurrency":                       {1, 100, 16, "50", rabbit()},
-		"three":                                       {3, 50, 4, "20", rabbit()},
-		"one, where Begin is recorded":                {1, 50, 8, "20", exact},
-		"three, where Begin is recorded":              {3, 50, 4, "20", exact},
-		"one, where Begin is recorded, one at a time": {1, 9, 1, "10", exact},
+		"one, where narrowing is counted":             {1, 40, 4, "20", rabbit(), true},
+		"one among a few":                             {1, 9, 1, "10", rabbit(), false},
+		"one, one at a time":                          {1, 20, 1, "1", rabbit(), false},
+		"one, with concurrency":                       {1, 100, 16, "50", rabbit(), false},
+		"three":                                       {3, 50, 4, "20", rabbit(), false},
+		"one, where Begin is recorded":                {1, 50, 8, "20", exact, false},
+		"three, where Begin is recorded":              {3, 50, 4, "20", exact, false},
+		"one, where Begin is recorded, one at a time": {1, 9, 1, "10", exact, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := drivertest.NewServer(c.broker)
 				w := newCrashes(t, s, func(m *message.Message) bool { return string(m.Payload) == "kills" },
 					concurrency(c.concurrency), param("prefetch", c.prefetch))
+				if c.returns {
+					w.narrowed, w.change = countsReturned(s), append(w.change, param("crash-limit", "3"))
+				}
 				w.start()
 				p := open(t, s)
 				synctest.Wait()
