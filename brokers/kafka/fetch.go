@@ -206,8 +206,7 @@ const stampedByBroker = 1
 // leader may know only an earlier one.
 const confirmations = 2
 
-// all calls visit for every record from an offset up to the partition's current end. After failuresLogged failures in a
-// row it returns the last one: its caller logs it, and starts again.
+// all calls visit for every record from an offset up to the partition's current end. It logs what keeps it from that.
 func (f *fetcher) all(ctx context.Context, from int64, visit func(*kgo.Record)) error {
 	for failures, confirmed := 0, 0; confirmed < confirmations; {
 		end, err := f.b.topics.bound(ctx, f.topicPartition, offsetNewest)
@@ -227,8 +226,10 @@ func (f *fetcher) all(ctx context.Context, from int64, visit func(*kgo.Record)) 
 		}
 		confirmed = 0
 		failures++
-		if errors.Is(err, errMadeAgain) || errors.Is(err, errLostEnd) || failures == failuresLogged ||
-			!sleep(ctx, asking.After(failures)) {
+		if failures%failuresLogged == 0 {
+			f.b.log.Warn("a partition cannot be read; trying again", "topic", f.topic, "partition", f.partition, "err", err)
+		}
+		if errors.Is(err, errMadeAgain) || errors.Is(err, errLostEnd) || !sleep(ctx, asking.After(failures)) {
 			return fmt.Errorf("read %s/%d at %d: %w", f.topic, f.partition, from, err)
 		}
 	}

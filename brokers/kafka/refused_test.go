@@ -224,8 +224,8 @@ func TestOrder_RefusedReadsAreLogged(t *testing.T) {
 		restart bool   // of the service, while the fetches are refused
 		log     string
 	}{
-		"parking topic at the start": {"_retry.parked", true, "the order of keys cannot be restored"},
-		"retry topic at the start":   {"_retry.500", true, "the order of keys cannot be restored"},
+		"parking topic at the start": {"_retry.parked", true, "a partition cannot be read"},
+		"retry topic at the start":   {"_retry.500", true, "a partition cannot be read"},
 		"parked message":             {"_retry.parked", false, "a record cannot be read"},
 	} {
 		for _, refusing := range []*kerr.Error{kerr.TopicAuthorizationFailed, kerr.NotLeaderForPartition} {

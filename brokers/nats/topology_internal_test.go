@@ -39,7 +39,8 @@ func TestAsk(t *testing.T) {
 		"not available for a while":         {refused(10008), 9, 0, 10, 5 * time.Second, nil},
 		"not available":                     {refused(10008), 99, 5 * time.Second, 10, 5 * time.Second, refused(10008)(nil)},
 		"its files are being deleted":       {refused(10049), 3, 0, 4, time.Second, nil},
-		"its files cannot be deleted":       {refused(10049), 99, 0, 8, 3 * time.Second, refused(10049)(nil)},
+		"its files cannot be deleted":       {refused(10049), 99, 0, 10, 5 * time.Second, refused(10049)(nil)},
+		"the others are not known yet":      {refused(10005), 3, 0, 4, time.Second, nil},
 		"another error":                     {refused(10023), 99, 0, 1, 0, refused(10023)(nil)},
 		"not found":                         {refused(10014), 99, 0, 1, 0, refused(10014)(nil)},
 	} {

@@ -109,10 +109,12 @@ func ask[T any](ctx context.Context, request func(context.Context) (T, error)) (
 }
 
 // temporary reports whether to repeat a request after n attempts. nats-server 2.12 deletes the files of a deleted
-// stream in the background, and until then may fail to create another with its name.
+// stream in the background, and until then may fail to create another with its name; a cluster that starts has too few
+// servers for a stream's replicas, and so has one that is too small.
 func temporary(err error, n int) bool {
-	const notAvailable, streamCreate, few = 10008, 10049, 8 // over 3 s
-	return errors.Is(err, context.DeadlineExceeded) || hasCode(err, notAvailable) || n < few && hasCode(err, streamCreate)
+	const noPeers, notAvailable, streamCreate, few = 10005, 10008, 10049, 10 // over 4 s
+	return errors.Is(err, context.DeadlineExceeded) || hasCode(err, notAvailable) ||
+		n < few && (hasCode(err, streamCreate) || hasCode(err, noPeers))
 }
 
 // Readers implements driver.ReaderCounter. The server counts requests for messages. A process whose window is full has

@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/internal/scheme"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -121,14 +122,14 @@ func (r *Router) Reschedule(ctx context.Context, origin envelope.Origin, m *mess
 }
 
 // target finds the broker of an entry: by name if it was collected and goes back there, otherwise by scheme.
-func (r *Router) target(name, scheme string) (*Target, error) {
+func (r *Router) target(name, from string) (*Target, error) {
 	var found []*Target
 	for i := range r.targets {
 		t := &r.targets[i]
-		if t.Name == name && scheme != "" && !sameScheme(t.Scheme, scheme) {
-			return r.target("", scheme)
+		if t.Name == name && from != "" && !scheme.Same(t.Scheme, from) {
+			return r.target("", from)
 		}
-		if name == "" && sameScheme(t.Scheme, scheme) || name != "" && t.Name == name {
+		if name == "" && scheme.Same(t.Scheme, from) || name != "" && t.Name == name {
 			found = append(found, t)
 		}
 	}
@@ -142,27 +143,11 @@ func (r *Router) target(name, scheme string) (*Target, error) {
 	case len(found) == 0:
 		return nil, fmt.Errorf("collector: redrive: the message came from a broker of scheme %q, and none is configured: "+
 			"known are %s",
-			scheme, strings.Join(r.names(), ", "))
+			from, strings.Join(r.names(), ", "))
 	default:
 		return nil, fmt.Errorf("collector: redrive: the message came from a broker of scheme %q, and there are %d of them: "+
-			"redrive with a configuration that has only the right one", scheme, len(found))
+			"redrive with a configuration that has only the right one", from, len(found))
 	}
-}
-
-// sameScheme reports whether two schemes are spellings of the same broker.
-func sameScheme(a, b string) bool {
-	canonical := func(s string) string {
-		switch s {
-		case "amqps":
-			return "amqp"
-		case "postgresql":
-			return "postgres"
-		case "mariadb":
-			return "mysql"
-		}
-		return s
-	}
-	return canonical(a) == canonical(b)
 }
 
 func (r *Router) names() []string {

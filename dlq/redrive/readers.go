@@ -9,6 +9,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/internal/guarded"
+	"github.com/redrive-go/redrive/dlq/internal/scheme"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -55,7 +56,7 @@ func (rn *Runner) destinations(ctx context.Context, run *Run, entries []*dlq.Ent
 			Broker: cmp.Or(q.collected.Broker, to.Broker), Topic: to.Topic, Consumer: to.Consumer, RedriveTo: to.RedriveTo,
 			Readers: -1,
 		}
-		if to.Broker != e.Origin.Broker { // a target elsewhere
+		if !scheme.Same(to.Broker, e.Origin.Broker) { // a target elsewhere
 			d.Broker = cmp.Or(to.Broker, d.Broker)
 		}
 		if known[d] {

@@ -85,5 +85,10 @@ func TestSubscribe_QuorumQueueWithoutALeader(t *testing.T) {
 	ra("restart")
 	require.NoError(t, <-subscribed)
 	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("1", nil)))
-	(<-messages).Ack()
+	select {
+	case m := <-messages:
+		m.Ack()
+	case <-time.After(await.Patience):
+		require.Fail(t, "the message is not delivered")
+	}
 }

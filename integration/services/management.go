@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/redrive-go/redrive/integration/await"
@@ -67,11 +66,6 @@ func (m *Management) Healthy(ctx context.Context) error {
 	return m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "protocol-listener", "amqp")
 }
 
-// Listening returns nil if the broker accepts connections on port.
-func (m *Management) Listening(ctx context.Context, port int) error {
-	return m.Do(ctx, http.MethodGet, nil, nil, "health", "checks", "port-listener", strconv.Itoa(port))
-}
-
 // Queues lists the queues of a virtual host.
 func (m *Management) Queues(ctx context.Context, vhost string) ([]Queue, error) {
 	var queues []Queue
@@ -115,11 +109,6 @@ func (m *Management) AddVHost(ctx context.Context, name string) error {
 	}
 	all := map[string]string{"configure": ".*", "write": ".*", "read": ".*"}
 	return m.Do(ctx, http.MethodPut, all, nil, "permissions", name, m.base.User.Username())
-}
-
-// DeleteVHost deletes a virtual host and everything in it.
-func (m *Management) DeleteVHost(ctx context.Context, name string) error {
-	return m.Do(ctx, http.MethodDelete, nil, nil, "vhosts", name)
 }
 
 // SetPolicy applies a policy to the queues whose names match the pattern.

@@ -214,7 +214,7 @@ func newRabbit(n rabbitNode, cfg RabbitConfig) *Rabbit {
 		if err := r.Management().Healthy(ctx); err != nil || !cfg.TLS {
 			return err
 		}
-		return r.Management().Listening(ctx, n.tls) // it opens after the other port
+		return r.Management().Do(ctx, "GET", nil, nil, "health", "checks", "port-listener", strconv.Itoa(n.tls)) // opened later
 	}
 	return r
 }
@@ -227,7 +227,9 @@ func (r *Rabbit) VHost(t testing.TB) string {
 		return r.URL
 	}
 	r.explain(t)
-	return scratch(t, r.URL, r.Management().AddVHost, r.Management().DeleteVHost)
+	return scratch(t, r.URL, r.Management().AddVHost, func(ctx context.Context, name string) error {
+		return r.Management().Do(ctx, "DELETE", nil, nil, "vhosts", name)
+	})
 }
 
 // Settle makes the broker write the state of new quorum queues to disk. Call it after declaring them and before Kill:

@@ -119,7 +119,7 @@ func postgresLocked(ctx context.Context, db *sql.DB, name string, fn func() erro
 		key := int64(h.Sum64())      //nolint:gosec // G115: any number will do
 		for _, statement := range []string{
 			"SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', " +
-				"'lock_timeout', 'statement_timeout')",
+				"'lock_timeout', 'statement_timeout', 'transaction_timeout')",
 			fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", key),
 		} {
 			if _, err := tx.ExecContext(ctx, statement); err != nil {

@@ -228,12 +228,16 @@ func TestSession_FirstOneWaitsForTheServer(t *testing.T) {
 	closeOne := func(_ *process, in message.Subscriber) { _ = in.Close() }
 	for title, test := range map[string]struct {
 		lasts time.Duration
+		hangs bool // after that
 		err   error
 		act   func(p *process, s message.Subscriber) // 5 s after the call of Subscribe
 		fails bool
 		took  time.Duration // at most
 	}{
-		"it starts":             {lasts: 20 * time.Second, err: errStarting, act: nothing, took: 30 * time.Second},
+		"it starts": {lasts: 28 * time.Second, err: errStarting, act: nothing, took: 30 * time.Second},
+		"it hangs": {
+			lasts: 10 * time.Second, hangs: true, err: errStarting, act: nothing, fails: true, took: 30 * time.Second,
+		},
 		"it does not start":     {lasts: time.Hour, err: errStarting, act: nothing, fails: true, took: 30 * time.Second},
 		"it refuses":            {lasts: time.Hour, err: errors.New("no"), act: nothing, fails: true, took: time.Second},
 		"the broker closes":     {lasts: time.Hour, err: errStarting, act: closeBroker, fails: true, took: 5 * time.Second},
@@ -247,9 +251,14 @@ func TestSession_FirstOneWaitsForTheServer(t *testing.T) {
 						if time.Since(began) < test.lasts {
 							return test.err
 						}
+						if test.hangs {
+							<-time.After(25 * time.Second)
+						}
 						return nil
 					}
-					s := drivertest.NewServer(rabbit())
+					cfg := rabbit()
+					cfg.Traits.Prompt = !test.hangs
+					s := drivertest.NewServer(cfg)
 					conn := s.Connect()
 					declare := func() error { return nil }
 					if call == "Declare" {
@@ -267,6 +276,8 @@ func TestSession_FirstOneWaitsForTheServer(t *testing.T) {
 					} else {
 						require.NoError(t, err)
 					}
+					<-time.After(test.took) // the call that hangs ends
+					synctest.Wait()
 					logged := strings.Count(p.log.String(), "cannot consume yet, trying again")
 					require.Equal(t, errors.Is(test.err, driver.ErrTemporary), logged == 1, p.log.String())
 				})

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -62,18 +63,22 @@ type session struct {
 func (s *source) start(ctx context.Context) error {
 	ctx, cancel := s.sub.b.within(ctx, declareTimeout)
 	defer cancel()
+	var last error
 	for try := 1; ; try++ {
 		err := s.sub.b.declare(ctx, &s.sub.q)
 		if err == nil {
 			err = s.open(ctx)
 		}
-		if err == nil || try > 1 && !errors.Is(err, driver.ErrTemporary) {
+		if err != nil && ctx.Err() != nil {
+			return cmp.Or(last, err) // the cause, and not only that the time is over
+		}
+		if last = err; err == nil || try > 1 && !errors.Is(err, driver.ErrTemporary) {
 			return err
 		}
 		if try == 2 {
 			s.sub.b.warn("cannot consume yet, trying again", err, "topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue)
 		}
-		if wait.For(ctx, reconnecting.After(try)) != nil {
+		if wait.For(ctx, reconnecting.After(min(try, 5))) != nil {
 			return err
 		}
 	}

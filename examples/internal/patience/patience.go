@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // Context returns a copy of parent that ends when far has returned the same value for d, at the latest after twice
@@ -36,13 +37,9 @@ func Spool(parent context.Context, d time.Duration, letters *dlq.Letters) {
 	waiting := func() int { return int(letters.Stats().Bytes) }
 	ctx, cancel := Context(parent, d, waiting)
 	defer cancel()
-	look := time.NewTicker(10 * time.Millisecond)
-	defer look.Stop()
 	for waiting() > 0 {
-		select {
-		case <-ctx.Done():
+		if wait.For(ctx, 10*time.Millisecond) != nil {
 			return
-		case <-look.C:
 		}
 	}
 }
