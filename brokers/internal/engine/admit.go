@@ -267,6 +267,8 @@ func (s *subscription) widen(h *delivery) {
 // narrow undoes widen, but not while a suspect has the turn: RabbitMQ cancels a consumer for it, and counts a message
 // that is on its way there as it counts a crash.
 func (s *subscription) narrow(h *delivery) {
+	s.suspects.narrowing.Lock()
+	defer s.suspects.narrowing.Unlock()
 	if w, ok := h.session.stream.(driver.Widener); ok && !h.session.ended.Load() && !s.suspects.busy() {
 		_ = s.changeWindow(w, s.overflow.Load()) // if it fails, the next session has the right window
 	}
