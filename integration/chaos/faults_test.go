@@ -120,6 +120,9 @@ func (s settled) Kill() error {
 func rabbitMQ(cfg services.RabbitConfig) func(t *testing.T) target {
 	return func(t *testing.T) target {
 		t.Helper()
+		// A retry that becomes due before the consumer's queue has recovered is sent again after this time, and after three
+		// minutes by default, which is more than the patience of a test.
+		cfg.DeadLetterConfirmTimeout = 2 * time.Second
 		r := services.RabbitMQ(t, cfg)
 		p := services.NewProxy(t, r.URL)
 		alarm := fault{"memory alarm", true, func(ctx context.Context) error {
