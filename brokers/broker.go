@@ -42,7 +42,7 @@ type Broker interface {
 	Publisher() message.Publisher
 
 	// Subscriber returns a subscriber with its own group and concurrency, which default to the Config's. Subscribe returns
-	// faults in the options, and waits up to 30 s for a server that restarts or elects a leader.
+	// faults in the options, and waits up to 30 s for a server that restarts or has no leader; watermill+amqp does not.
 	//
 	// Every delivery carries an envelope.Origin in its context. Groups that subscribe to one topic each see every message;
 	// subscribers of the same group share them. A nacked message is redelivered after a pause.

@@ -316,9 +316,7 @@ func call(ctx context.Context, conn *amqp.Connection, method, late func() error)
 	go func() { answer <- method() }()
 	select {
 	case err := <-answer:
-		// Other refusals than those of a stopping node or a quorum queue without a leader would end the next connection too.
-		if e, refused := errors.AsType[*amqp.Error](err); err != nil && conn.IsClosed() && (!refused || !e.Server ||
-			e.Code == amqp.ConnectionForced || e.Code == amqp.InternalError) || refused && unanswered.MatchString(e.Reason) {
+		if err != nil && isTemporary(err, conn) {
 			return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
 		}
 		return err

@@ -81,14 +81,25 @@ func channelError(o *outgoing, e *amqp.Error) error {
 	return fmt.Errorf("%w: %w", errConnectionLost, e)
 }
 
-// isNotFound reports whether a queue or exchange is missing. RabbitMQ gives the same code for a queue that does not
-// answer, or whose node is down.
+// unanswered are the reasons that RabbitMQ gives with its code for a missing queue when a queue does not answer, or its
+// node is down.
+var unanswered = regexp.MustCompile(" due to timeout$| is down or inaccessible$")
+
+// isNotFound reports whether a queue or exchange is missing.
 func isNotFound(err error) bool {
 	refusal, ok := errors.AsType[*amqp.Error](err)
 	return ok && refusal.Code == amqp.NotFound && !unanswered.MatchString(refusal.Reason)
 }
 
-var unanswered = regexp.MustCompile(" due to timeout$| is down or inaccessible$")
+// isTemporary reports whether a method failed for a reason that passes on its own: the connection was lost, a node
+// stops, or a queue has no leader. Any other refusal that ends a connection would end the next one too.
+func isTemporary(err error, conn *amqp.Connection) bool {
+	refusal, ok := errors.AsType[*amqp.Error](err)
+	if !ok || !refusal.Server || refusal.Code == amqp.ConnectionForced || refusal.Code == amqp.InternalError {
+		return conn.IsClosed()
+	}
+	return unanswered.MatchString(refusal.Reason)
+}
 
 // hasCode reports whether RabbitMQ has refused with a reply code.
 func hasCode(err error, code int) bool {

@@ -18,3 +18,16 @@ func TestIsNotFound(t *testing.T) {
 		require.Equal(t, want, isNotFound(&amqp.Error{Code: amqp.NotFound, Reason: reason}), reason)
 	}
 }
+
+// A refusal that would end the next connection too is reported at once; see TestSubscribe_QuorumQueueWithoutALeader.
+func TestIsTemporary(t *testing.T) {
+	open := &amqp.Connection{}
+	for refusal, want := range map[*amqp.Error]bool{
+		{Server: true, Code: amqp.NotFound, Reason: "NOT_FOUND - no queue 'orders' in vhost '/'"}:                false,
+		{Server: true, Code: amqp.NotFound, Reason: "NOT_FOUND - failed [...] on queue 'orders' due to timeout"}: true,
+		{Server: true, Code: amqp.PreconditionFailed}:                                                            false,
+		{Server: true, Code: amqp.InternalError}:                                                                 false,
+	} {
+		require.Equal(t, want, isTemporary(refusal, open), "%v", refusal)
+	}
+}

@@ -132,17 +132,14 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 		return err
 	}
 	_, err := t.store.ensureQueue(ctx, q.Topic, q.Group)
-	if t.store.name.Away(err) {
-		return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
-	}
-	return err
+	return t.store.name.Mark(err, driver.ErrTemporary)
 }
 
 // Receive implements driver.Transport.
 func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream, error) {
 	id, err := t.queueOf(ctx, q.Topic, q.Group)
 	if err != nil {
-		return nil, err
+		return nil, t.store.name.Mark(err, driver.ErrTemporary)
 	}
 	s := &stream{
 		reader: newReader(consumerQueue{id, q.Topic, q.Group}, t.poll),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/redrive-go/redrive/dlq/internal/scheme"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/wait"
 )
@@ -186,7 +187,7 @@ func (d *Death) complete(s *Source, found *envelope.Origin, now time.Time) {
 	queue := withoutSuffix(s.Topic)
 	if d.Topic == "" && d.Consumer == "" {
 		d.Topic = queue
-		if found.Exchange != "" || found.Broker == "amqp" || found.Broker == "amqps" {
+		if found.Exchange != "" || scheme.Same(found.Broker, "amqp") {
 			d.Consumer = queue // a queue is a consumer there
 		}
 	}

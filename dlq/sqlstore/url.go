@@ -40,14 +40,13 @@ func openURL(ctx context.Context, u *url.URL) (*Store, error) {
 		return nil, fmt.Errorf("sqlstore: %w", err)
 	}
 	s, err := t.open(ctx)
-	switch {
-	case err == nil:
+	if err == nil {
 		return s, nil
-	case ctx.Err() == nil && t.Dialect.Away(err):
-		return nil, fmt.Errorf("sqlstore: open %s: %w: %w", t.name(), driver.ErrUnavailable, t.Hide(err))
-	default:
-		return nil, fmt.Errorf("sqlstore: open %s: %w", t.name(), t.Hide(err))
 	}
+	if ctx.Err() == nil {
+		err = t.Dialect.Mark(err, driver.ErrUnavailable)
+	}
+	return nil, fmt.Errorf("sqlstore: open %s: %w", t.name(), t.Hide(err))
 }
 
 // parseURL reads our parameters, and passes on those of the driver that change nothing this package relies on.

@@ -39,7 +39,7 @@ func progress[T comparable](look func() (far T, done bool)) (last T, ok bool) {
 		if time.Since(changed) > Patience {
 			return last, false
 		}
-		pause(wait)
+		<-time.After(wait) // real time: the one pause between two looks at a real server
 		wait = min(2*wait, lastLook)
 		var far T
 		if far, done = look(); far != last {
@@ -48,8 +48,6 @@ func progress[T comparable](look func() (far T, done bool)) (last T, ok bool) {
 	}
 	return last, true
 }
-
-func pause(d time.Duration) { <-time.After(d) } // real time: the one pause between two looks at a real server
 
 // True waits until holds returns true. A boolean shows no progress, so that must happen within [Patience].
 func True(t testing.TB, holds func() bool, msgAndArgs ...any) {

@@ -158,21 +158,17 @@ func StartRabbitCluster(ctx context.Context, cfg RabbitConfig, n int) (*RabbitCl
 
 // complete returns nil once every node reports all nodes as running.
 func (c *RabbitCluster) complete(ctx context.Context) error {
+	type node struct {
+		Running bool `json:"running"`
+	}
 	for _, r := range c.Nodes {
-		var nodes []struct {
-			Running bool `json:"running"`
-		}
+		var nodes []node
 		if err := r.Management().Do(ctx, "GET", nil, &nodes, "nodes"); err != nil {
 			return err
 		}
-		running := 0
-		for _, n := range nodes {
-			if n.Running {
-				running++
-			}
-		}
-		if running < len(c.Nodes) {
-			return fmt.Errorf("%s reports %d of %d nodes", r.node.name(), running, len(c.Nodes))
+		running := slices.DeleteFunc(nodes, func(n node) bool { return !n.Running })
+		if len(running) < len(c.Nodes) {
+			return fmt.Errorf("%s reports %d of %d nodes", r.node.name(), len(running), len(c.Nodes))
 		}
 	}
 	return nil

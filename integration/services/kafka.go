@@ -142,20 +142,13 @@ func (k *KafkaServer) CreateTopic(t testing.TB, partitions int32) string {
 	// The controller responds before the broker leads the partitions.
 	await.True(t, func() bool {
 		topics, err := admin.DescribeTopics([]string{name})
-		return err == nil && len(topics) == 1 && topics[0].Err == sarama.ErrNoError && led(topics[0], partitions)
+		return err == nil && len(topics) == 1 && topics[0].Err == sarama.ErrNoError &&
+			len(topics[0].Partitions) == int(partitions) && !slices.ContainsFunc(topics[0].Partitions, leaderless)
 	}, "each partition of a new topic gets a leader")
 	return name
 }
 
-// led reports whether a topic has all its partitions and each has a leader.
-func led(topic *sarama.TopicMetadata, partitions int32) bool {
-	for _, p := range topic.Partitions {
-		if p.Err != sarama.ErrNoError {
-			return false
-		}
-	}
-	return len(topic.Partitions) == int(partitions)
-}
+func leaderless(p *sarama.PartitionMetadata) bool { return p.Err != sarama.ErrNoError }
 
 // serves returns nil once the broker is its cluster's controller and has registered.
 func (k *KafkaServer) serves(ctx context.Context) error {

@@ -43,9 +43,6 @@ type MySQLServer struct {
 // RestartWith stops the server cleanly and starts it again on the same port and data, with args instead of those of its
 // configuration.
 func (m *MySQLServer) RestartWith(ctx context.Context, args ...string) error {
-	if m.external {
-		return ErrExternal
-	}
 	if err := m.Stop(); err != nil {
 		return err
 	}

@@ -128,11 +128,7 @@ func postgresBin() (string, error) {
 	if err != nil || len(bins) == 0 {
 		return "", errors.Join(err, fmt.Errorf("no directory /usr/lib/postgresql/*/bin: %w", os.ErrNotExist))
 	}
-	version := func(bin string) int {
-		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(bin)))
-		return n
-	}
-	return slices.MaxFunc(bins, func(a, b string) int { return version(a) - version(b) }), nil
+	return slices.Max(bins), nil // versions have two digits
 }
 
 // args are the arguments of the server.

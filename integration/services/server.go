@@ -178,7 +178,7 @@ func (s *server) LimitFiles(ctx context.Context, size uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.proc == nil {
-		return fmt.Errorf("services: limit the files of %s: it is not running", s.name)
+		return fmt.Errorf("services: %s is not running", s.name)
 	}
 	text := "unlimited"
 	if size != Unlimited {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	_ "github.com/redrive-go/redrive/brokers/watermill/sql" // watermill+postgres:// and watermill+mysql://
 	"github.com/redrive-go/redrive/integration/await"
 	"github.com/redrive-go/redrive/integration/services"
 	"github.com/redrive-go/redrive/internal/logbuffer"
@@ -23,15 +24,20 @@ func TestSubscribe_WhileTheDatabaseRestarts(t *testing.T) {
 		Stop() error
 		Start(ctx context.Context) error
 	}
-	for name, start := range map[string]func(t *testing.T) server{
-		"PostgreSQL": func(t *testing.T) server { t.Helper(); return services.Postgres(t, services.PostgresConfig{}) },
-		"MariaDB":    func(t *testing.T) server { t.Helper(); return services.MariaDB(t, services.MySQLConfig{}) },
+	postgres := func(t *testing.T) server { t.Helper(); return services.Postgres(t, services.PostgresConfig{}) }
+	mariadb := func(t *testing.T) server { t.Helper(); return services.MariaDB(t, services.MySQLConfig{}) }
+	for name, tt := range map[string]struct {
+		start  func(t *testing.T) server
+		prefix string // of the URL
+	}{
+		"PostgreSQL": {postgres, ""}, "MariaDB": {mariadb, ""},
+		"watermill-sql on PostgreSQL": {postgres, "watermill+"}, "watermill-sql on MariaDB": {mariadb, "watermill+"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, log := start(t), &logbuffer.Buffer{}
+			s, log := tt.start(t), &logbuffer.Buffer{}
 			queue, err := brokers.OpenConfig(t.Context(), brokers.Config{
-				URL: s.Database(t), Logger: slog.New(slog.NewTextHandler(log, nil)),
+				URL: tt.prefix + s.Database(t), Logger: slog.New(slog.NewTextHandler(log, nil)),
 			})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, queue.Close()) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"reflect"
@@ -124,4 +125,12 @@ var pooled = regexp.MustCompile("server_login_retry|query_wait_timeout|no more c
 func (d Dialect) Away(err error) bool {
 	return d != SQLite && (Unreachable(err) || IsCode(err, away[d]...) ||
 		IsCode(err, "08P01") && pooled.MatchString(err.Error()))
+}
+
+// Mark adds mark to an error for which Away holds.
+func (d Dialect) Mark(err, mark error) error {
+	if d.Away(err) {
+		return fmt.Errorf("%w: %w", mark, err)
+	}
+	return err
 }

@@ -60,10 +60,9 @@ type session struct {
 
 // start declares the queue and opens the first session, within declareTimeout. It repeats what fails with ErrTemporary,
 // and tries twice in any case: an operator may delete the queue in between.
-func (s *source) start(ctx context.Context) error {
+func (s *source) start(ctx context.Context) (last error) {
 	ctx, cancel := s.sub.b.within(ctx, declareTimeout)
 	defer cancel()
-	var last error
 	for try := 1; ; try++ {
 		err := s.sub.b.declare(ctx, &s.sub.q)
 		if err == nil {
@@ -78,7 +77,7 @@ func (s *source) start(ctx context.Context) error {
 		if try == 2 {
 			s.sub.b.warn("cannot consume yet, trying again", err, "topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue)
 		}
-		if wait.For(ctx, reconnecting.After(min(try, 5))) != nil {
+		if wait.For(ctx, reconnecting.After(min(try, 5))) != nil { // short enough for an attempt near the end
 			return err
 		}
 	}

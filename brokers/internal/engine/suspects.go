@@ -297,7 +297,11 @@ func (s *suspects) expect(h *delivery) {
 	h.suspect.turn = false // passed on
 	expected := h.key()
 	s.expected = expected
-	s.expiry = time.AfterFunc(s.sub.b.cfg.PublishTimeout+cooling, func() { s.forget(expected, true) })
+	s.expiry = time.AfterFunc(s.sub.b.cfg.PublishTimeout+cooling, func() {
+		if s.forget(expected, true) {
+			s.sub.narrow(h)
+		}
+	})
 }
 
 // unexpect returns the turn to h. It reports false if another has it by now.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -99,9 +100,10 @@ func (c *crashes) handle(p *process, m *message.Message) {
 // narrowings counts how often a window is narrowed while a suspect that was published to run is on its way or runs.
 // RabbitMQ may return such a message, and counts that.
 type narrowings struct {
-	mu    sync.Mutex
-	toRun string // its id
-	early int
+	mu      sync.Mutex
+	toRun   string // its id
+	early   int
+	windows []int // as they were asked for
 }
 
 func (n *narrowings) set(toRun string) {
@@ -166,6 +168,7 @@ type narrowingStream struct {
 
 func (s *narrowingStream) Widen(ctx context.Context, window int) error {
 	s.n.mu.Lock()
+	s.n.windows = append(s.n.windows, window)
 	if window <= s.window && s.n.toRun != "" {
 		s.n.early++
 	}
@@ -340,6 +343,30 @@ func publishSuspects(t *testing.T, p *process, n int) {
 		out := []driver.Outgoing{{Message: m, To: to, Origin: &envelope.Origin{}}}
 		require.NoError(t, errors.Join(p.conn.Publish(t.Context(), out)...))
 	}
+}
+
+// A suspect that another process received, or that is lost, does not leave the window wide.
+func TestSuspects_AnothersTurnLeavesNoWideWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		s.With(func(h *drivertest.Hooks) {
+			h.Publish = func(o *driver.Outgoing) drivertest.Verdict {
+				if len(o.Extra) > 0 && strings.HasSuffix(o.Extra[0].Value, "!") {
+					return drivertest.Verdict{} // confirmed, and gone
+				}
+				return drivertest.Verdict{Copies: 1}
+			}
+		})
+		var n narrowings
+		conn := s.Connect()
+		p := openOver(t, conn, n.over(conn))
+		p.consume(ack)
+		publishSuspects(t, p, 3)
+		time.Sleep(10 * time.Minute) // virtual
+		synctest.Wait()
+		require.Greater(t, slices.Max(n.windows), 10)
+		require.Equal(t, 10, n.windows[len(n.windows)-1])
+	})
 }
 
 // stopOrderly consumes for a while. When the process is closed, its running handlers return their messages.

@@ -7,65 +7,64 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
 )
 
-// Creating a topic on a busy server may take as long as any other request. sarama's own limit of 3 s used to end the
-// subscription, and with it the router of a starting service.
-func TestSubscribe_ABusyServerCreatesTheTopic(t *testing.T) {
-	t.Parallel()
-	const takes = 20 * time.Second
-	c := cluster(t)
+// refuseTopics makes the cluster refuse to create topics while refuse returns an error.
+func refuseTopics(c *kfake.Cluster, refuse func(asked *kmsg.CreateTopicsRequest) *kerr.Error) {
 	c.ControlKey(kmsg.CreateTopics.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		asked := r.(*kmsg.CreateTopicsRequest)
-		if time.Duration(asked.TimeoutMillis)*time.Millisecond >= takes {
+		refused := refuse(asked)
+		if refused == nil {
 			return nil, nil, false
 		}
 		answer := asked.ResponseKind().(*kmsg.CreateTopicsResponse)
 		for i := range asked.Topics {
 			topic := kmsg.NewCreateTopicsResponseTopic()
-			topic.Topic, topic.ErrorCode = asked.Topics[i].Topic, kerr.RequestTimedOut.Code
+			topic.Topic, topic.ErrorCode = asked.Topics[i].Topic, refused.Code
 			answer.Topics = append(answer.Topics, topic)
 		}
 		return answer, nil, true
 	})
-	b, err := brokers.Open(t.Context(), urlOf(c, "group=billing"))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	_, err = b.Subscriber().Subscribe(t.Context(), "orders")
-	require.NoError(t, err)
 }
 
-// While all nodes of a cluster are fenced, it has too few for any number of replicas. A service that started meanwhile
-// used to end.
-func TestSubscribe_ClusterIsFencedForAWhile(t *testing.T) {
+// Creating a topic on a busy server may take as long as any other request. sarama's own limit of 3 s used to end the
+// subscription, and with it the router of a starting service. While all nodes of a cluster are fenced, it has too few
+// for any number of replicas.
+func TestSubscribe_WhileTopicsAreRefused(t *testing.T) {
 	t.Parallel()
-	c := cluster(t)
-	var left atomic.Int32
-	left.Store(5)
-	c.ControlKey(kmsg.CreateTopics.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		c.KeepControl()
-		if left.Add(-1) < 0 {
-			return nil, nil, false
-		}
-		asked := r.(*kmsg.CreateTopicsRequest)
-		answer := asked.ResponseKind().(*kmsg.CreateTopicsResponse)
-		for i := range asked.Topics {
-			topic := kmsg.NewCreateTopicsResponseTopic()
-			topic.Topic, topic.ErrorCode = asked.Topics[i].Topic, kerr.InvalidReplicationFactor.Code
-			answer.Topics = append(answer.Topics, topic)
-		}
-		return answer, nil, true
-	})
-	b, err := brokers.Open(t.Context(), urlOf(c, "group=billing"))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	_, err = b.Subscriber().Subscribe(t.Context(), "orders")
-	require.NoError(t, err)
-	require.Negative(t, left.Load())
+	const takes = 20 * time.Second
+	fenced := 5
+	for name, refuse := range map[string]func(asked *kmsg.CreateTopicsRequest) *kerr.Error{
+		"busy server": func(asked *kmsg.CreateTopicsRequest) *kerr.Error {
+			if time.Duration(asked.TimeoutMillis)*time.Millisecond < takes {
+				return kerr.RequestTimedOut
+			}
+			return nil
+		},
+		"fenced nodes": func(*kmsg.CreateTopicsRequest) *kerr.Error {
+			if fenced--; fenced >= 0 {
+				return kerr.InvalidReplicationFactor
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t)
+			refuseTopics(c, refuse)
+			b, err := brokers.Open(t.Context(), urlOf(c, "group=billing"))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, b.Close()) })
+			_, err = b.Subscriber().Subscribe(t.Context(), "orders")
+			require.NoError(t, err)
+		})
+	}
+	t.Cleanup(func() { require.Negative(t, fenced, "the request was refused first") })
 }
 
 // A missing topic is created after the first response that it does not exist, instead of after all that sarama requests

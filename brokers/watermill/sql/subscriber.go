@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // subscriber reads topics for a group, with one of watermill-sql's for each subscription.
@@ -42,7 +43,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if mysql, ok := offsets.(mySQLOffsets); ok {
 		switch has, err := mysql.has(ctx, c.db, topic, s.group); {
 		case err != nil:
-			return nil, c.hide(err)
+			return nil, c.hide(c.dialect.Mark(err, driver.ErrTemporary))
 		case has:
 			offsets = begun{offsets}
 		}
@@ -65,7 +66,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	messages, err := inner.Subscribe(running, topic)
 	if err != nil {
 		cancel()
-		return nil, c.hide(err)
+		return nil, c.hide(c.dialect.Mark(err, driver.ErrTemporary))
 	}
 	s.ended.Go(func() {
 		select {

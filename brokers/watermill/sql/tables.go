@@ -13,6 +13,7 @@ import (
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
@@ -41,7 +42,7 @@ func (c *client) ensure(ctx context.Context, topic string) error {
 		err = c.create(ctx, topic)
 	}
 	if err != nil {
-		return fmt.Errorf("tables of topic %s: %w", topic, c.hide(err))
+		return fmt.Errorf("tables of topic %s: %w", topic, c.hide(c.dialect.Mark(err, driver.ErrTemporary)))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
