@@ -31,7 +31,7 @@ type app struct {
 
 	flags struct {
 		config, store, actor, note string
-		schema, archive            string
+		schema, archive, group     string
 		server, profile, tokenFile string
 		brokers                    []string
 		output, jq                 string
@@ -96,7 +96,12 @@ where there is one), or through a server's API (--server, --profile): dlq and ru
 		a.doctorCommand())...)
 	root.AddCommand(uses(store+" broker", a.serveCommand(), a.configCommand())...)
 	root.AddCommand(uses(store, a.tokenCommand(), a.migrateCommand())...)
-	root.AddCommand(uses("config broker", a.explainCommand(), a.topologyCommand())...)
+	explain, topology := a.explainCommand(), a.topologyCommand()
+	for _, cmd := range append(topology.Commands(), explain) {
+		cmd.Flags().StringVar(&a.flags.group, "group", "",
+			"group of the consumers, where \"default\" means none (default the broker's in the configuration)")
+	}
+	root.AddCommand(uses("config broker", explain, topology)...)
 	root.AddCommand(a.demoCommand(), versionCommand(), exitCodesTopic(), a.evaluatorCommand())
 	root.SetFlagErrorFunc(flagError)
 	return root

@@ -277,8 +277,7 @@ func (d *doctor) examineBroker(ctx context.Context, cfg *config.Config, name str
 		maps.Copy(operating.Params, b.Params)
 	}
 	var broker brokers.Broker
-	err := d.within(ctx, func(ctx context.Context) error {
-		var err error
+	err := d.within(ctx, func(ctx context.Context) (err error) {
 		if broker, err = brokers.OpenConfig(ctx, operating); err != nil {
 			return err
 		}
@@ -300,14 +299,10 @@ func (d *doctor) examineBroker(ctx context.Context, cfg *config.Config, name str
 		d.warn(what, "it cannot delay: its services can retry nothing, and a redrive cannot reach one consumer alone",
 			"set "+watermill.DelaysEnv+" to the URL of a broker that stores delayed messages, such as postgres://")
 	}
-	var topics []string
 	for _, s := range cfg.Collector.Sources {
 		if s.Broker == name {
-			topics = append(topics, s.Topic)
+			d.examineSource(ctx, broker, name, s.Topic)
 		}
-	}
-	for _, topic := range topics {
-		d.examineSource(ctx, broker, name, topic)
 	}
 }
 
@@ -330,19 +325,16 @@ func remedyOf(err error) string {
 // examineSource checks that a dead letter queue exists, where the broker can tell without creating it.
 func (d *doctor) examineSource(ctx context.Context, broker brokers.Broker, name, topic string) {
 	what := "source " + name + "/" + topic
-	var (
-		missing []string
-		checked bool
-	)
-	err := d.within(ctx, func(ctx context.Context) error {
-		var err error
+	var missing []string
+	checked := true
+	err := d.within(ctx, func(ctx context.Context) (err error) {
 		switch driver := broker.(type) {
 		case *rabbitmq.Broker:
-			checked = true
 			missing, err = texts(driver.Check(ctx, rabbitmq.Plan{Adopted: []string{topic}}))
 		case *kafka.Broker:
-			checked = true
 			missing, err = texts(driver.Check(ctx, kafka.Plan{Topics: []kafka.Topic{{Name: topic}}}))
+		default:
+			checked = false
 		}
 		return err
 	})

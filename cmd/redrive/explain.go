@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,13 +64,11 @@ it passes. Nothing is opened and nothing is changed.`,
   redrive explain rabbit orders --config redrive.yaml`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			x, err := policy.explain()
+			if err == nil && len(args) > 0 {
+				err = a.explainBroker(&x, args[0], args[1:])
+			}
 			if err != nil {
 				return err
-			}
-			if len(args) > 0 {
-				if err := a.explainBroker(&x, args[0], args[1:]); err != nil {
-					return err
-				}
 			}
 			return a.printOne(x, x.text)
 		},
@@ -90,28 +90,21 @@ const presetNames = "laravel, delayed-backoff, store-only, service-bus or ttl-cy
 
 // explain computes the timeline with the pipeline's own code.
 func (p *policyFlags) explain() (explained, error) {
-	cfg := middleware.Config{MaxAttempts: 4, Backoff: middleware.FromOriginalDelay(time.Second)}
-	switch p.preset {
-	case "":
-	case "laravel":
-		cfg = middleware.Laravel(5)
-	case "delayed-backoff":
-		cfg = middleware.DelayedBackoff(3, time.Second)
-	case "store-only":
-		cfg = middleware.StoreOnly()
-	case "service-bus":
-		cfg = middleware.ServiceBus(3, time.Second, 5*time.Second, time.Minute)
-	case "ttl-cycle":
-		cfg = middleware.TTLCycle(3, 5*time.Second)
-	default:
+	cfg, ok := map[string]middleware.Config{
+		"":                {MaxAttempts: 4, Backoff: middleware.FromOriginalDelay(time.Second)},
+		"laravel":         middleware.Laravel(5),
+		"delayed-backoff": middleware.DelayedBackoff(3, time.Second),
+		"store-only":      middleware.StoreOnly(),
+		"service-bus":     middleware.ServiceBus(3, time.Second, 5*time.Second, time.Minute),
+		"ttl-cycle":       middleware.TTLCycle(3, 5*time.Second),
+	}[p.preset]
+	if !ok {
 		return explained{}, usagef("--preset %s: %s", p.preset, presetNames)
 	}
 	if p.attempts < 0 || p.original < 0 {
 		return explained{}, usagef("--attempts %d, --original %s: must not be negative", p.attempts, p.original)
 	}
-	if p.attempts > 0 {
-		cfg.MaxAttempts = p.attempts
-	}
+	cfg.MaxAttempts = cmp.Or(p.attempts, cfg.MaxAttempts)
 	var steps []time.Duration
 	for _, text := range p.steps {
 		d, err := duration.Parse(text)
@@ -135,34 +128,25 @@ func (p *policyFlags) explain() (explained, error) {
 
 // explainBroker adds the names that the services use, which depend on their configuration and not on Operating.
 func (a *app) explainBroker(x *explained, name string, topics []string) error {
-	b, err := a.brokerNamed(name)
+	cfg, plan, err := a.planned(name, topics)
 	if err != nil {
 		return err
 	}
-	driver, ok := brokers.Lookup(b.Scheme())
-	if !ok {
-		return usagef("broker %s: %v: %q", name, brokers.ErrUnknownScheme, b.Scheme())
-	}
-	resolved, err := b.Resolve(driver.Params())
-	if err != nil {
-		return usagef("broker %s: %v", name, err)
-	}
-	x.Broker = name
+	x.Broker, x.Topology = name, plan
 	for _, topic := range topics {
-		n := resolved.Naming.For(topic, resolved.Group)
-		view := consumerView{topic, resolved.Group, n.Queue, n.Retry(0), n.Dead}
-		if onWatermill(b.Scheme()) {
-			view = watermillView(&resolved, topic, n)
+		n := cfg.Naming.For(topic, cfg.Group)
+		view := consumerView{topic, cfg.Group, n.Queue, n.Retry(0), n.Dead}
+		if onWatermill(cfg.URL) {
+			view = watermillView(&cfg, topic, n)
 		}
 		x.Consumers = append(x.Consumers, view)
 	}
-	x.Topology, err = planText(b, topics)
-	return err
+	return nil
 }
 
-// onWatermill reports whether a scheme opens one of Watermill's own adapters.
-func onWatermill(scheme string) bool {
-	return strings.HasPrefix(scheme, watermill.Scheme) || scheme == gochannel.Scheme
+// onWatermill reports whether a URL opens one of Watermill's own adapters.
+func onWatermill(url string) bool {
+	return strings.HasPrefix(url, watermill.Scheme) || strings.HasPrefix(url, gochannel.Scheme)
 }
 
 // watermillView names what watermill-amqp reads by the naming scheme, elsewhere the topic itself, and the queue of the
@@ -173,41 +157,62 @@ func watermillView(b *brokers.Config, topic string, n brokers.Names) consumerVie
 		view.Queue = n.Queue
 	}
 	if env, ok := b.Params["delays-env"]; ok {
-		switch url := os.Getenv(env); url {
-		case "":
+		url := os.Getenv(env)
+		if view.Retry += " of " + brokers.Redact(url); url == "" {
 			view.Retry = "nowhere: " + env + " is not set, so nothing can be delayed"
-		default:
-			view.Retry += " of " + brokers.Redact(url)
 		}
 	}
 	return view
 }
 
-// planText plans what consumers of topics need, on brokers with a topology.
-func planText(b *config.Broker, topics []string) (string, error) {
+// planned returns a broker's configuration as the consumers of topics have it, and the plan of what they need, empty on
+// brokers without a topology of ours. An empty group is that of the configuration, and never the collector's default.
+func planned(b *config.Broker, group string, topics ...string) (cfg brokers.Config, plan string, err error) {
+	driver, ok := brokers.Lookup(b.Scheme())
+	if !ok {
+		return cfg, "", fmt.Errorf("%w: %q", brokers.ErrUnknownScheme, b.Scheme())
+	}
+	if cfg, err = b.Resolve(driver.Params()); err != nil {
+		return cfg, "", err
+	}
+	cfg.Group = cmp.Or(group, cfg.Group)
+	if _, err = cfg.Subscriber(driver.Params()); cfg.Group == "" && strings.HasSuffix(b.Scheme(), kafka.Scheme) {
+		err = errors.New("every consumer of Kafka has a group")
+	}
+	if err != nil {
+		return cfg, "", fmt.Errorf("%w: here it is --group, the broker's group, or origin.consumer of a source", err)
+	}
 	switch b.Scheme() {
 	case rabbitmq.Scheme, rabbitmq.SchemeTLS:
-		p, err := rabbitmq.PlanConfig(b.Config, topics...)
-		return p.String(), err
+		p, err := rabbitmq.PlanConfig(cfg, topics...)
+		return cfg, p.String(), err
 	case kafka.Scheme:
-		p, err := kafka.PlanConfig(b.Config, topics...)
-		return p.String(), err
-	default:
-		return "", nil
+		p, err := kafka.PlanConfig(cfg, topics...)
+		return cfg, p.String(), err
 	}
+	return cfg, "", nil
 }
 
-// brokerNamed finds a broker of the configuration.
-func (a *app) brokerNamed(name string) (*config.Broker, error) {
-	cfg, err := a.read(config.LoadBrokers) // a store has nothing to do with it
+// planned is the function planned for a broker of the configuration and the group of --group.
+func (a *app) planned(name string, topics []string) (cfg brokers.Config, plan string, err error) {
+	file, err := a.read(config.LoadBrokers) // a store has nothing to do with it
 	if err != nil {
-		return nil, err
+		return cfg, "", err
 	}
-	b, ok := cfg.Brokers[name]
+	b, ok := file.Brokers[name]
 	if !ok {
-		return nil, usagef("no broker %q: the configuration has %s", name, cmp.Or(strings.Join(cfg.Names(), ", "), "none"))
+		return cfg, "", usagef("no broker %q: the configuration has %s", name,
+			cmp.Or(strings.Join(file.Names(), ", "), "none"))
 	}
-	return &b, nil
+	for _, s := range file.Collector.Sources {
+		if s.Broker == name && slices.Contains(topics, s.Topic) {
+			return cfg, "", usagef("%s is a source of the collector, its only consumer: redrive doctor checks it", s.Topic)
+		}
+	}
+	if cfg, plan, err = planned(&b, a.flags.group, topics...); err != nil {
+		err = usagef("broker %s: %v", name, err)
+	}
+	return cfg, plan, err
 }
 
 func (x *explained) text() string {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -87,10 +88,8 @@ func (a *app) addBrokers(cfg *config.Config) error {
 		if _, taken := cfg.Brokers[name]; taken {
 			return usagef("--broker %s: the name is taken: write another=URL", name)
 		}
-		cfg.Brokers[name] = config.Broker{
-			Config:  brokers.Config{URL: url, Name: "redrive", Group: config.DefaultGroup},
-			Outcome: collector.OutcomeConfirmed,
-		}
+		b := brokers.Config{URL: url, Name: "redrive"}
+		cfg.Brokers[name] = config.Broker{Config: b, Outcome: collector.OutcomeConfirmed}
 	}
 	return nil
 }
@@ -313,18 +312,12 @@ func (a *app) credentials(p *profile) error {
 	if u.User != nil {
 		return usagef("the server's URL has a user or password: put them into a profile, or a token into $REDRIVE_TOKEN")
 	}
-	if loopback, _ := dlqhttp.IsLoopback(withPort(u)); u.Scheme == "http" && !loopback &&
+	host := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80"))
+	if loopback, _ := dlqhttp.IsLoopback(host); u.Scheme == "http" && !loopback &&
 		(p.Token != "" || p.Password != "") {
 		a.hint("warning: %s is not encrypted: anyone on the network can read the token", u.Redacted())
 	}
 	return nil
-}
-
-func withPort(u *url.URL) string {
-	if u.Port() != "" {
-		return u.Host
-	}
-	return u.Host + ":80"
 }
 
 // loadProfile reads a profile of the file.

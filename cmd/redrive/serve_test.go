@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -157,16 +158,31 @@ func TestServer_Topology(t *testing.T) {
 	t.Parallel()
 	cfg, err := config.Parse([]byte(`
 store: {url: x.db}
-brokers: {rabbit: {url: "amqp://h/"}}
-collector: {sources: [{broker: rabbit, topic: orders_dlq, origin: {topic: orders}}]}
+brokers: {rabbit: {url: "amqp://h/"}, kafka: {url: "kafka://h:1"}, bus: {url: "kafka://h:1"}}
+collector:
+  sources:
+    - {broker: rabbit, topic: orders_dlq, origin: {topic: orders, consumer: a queue}}
+    - {broker: kafka, topic: orders.DLT, origin: {topic: orders, consumer: billing}}
+    - {broker: kafka, topic: orders.mail.DLT, origin: {topic: orders, consumer: mail}}
+    - {broker: bus, topic: orders.DLT, origin: {topic: orders}}
 `))
 	require.NoError(t, err)
 	shown, err := (&server{cfg: cfg}).topology(t.Context())
 	require.NoError(t, err)
 	text, err := json.Marshal(shown)
 	require.NoError(t, err)
-	require.Contains(t, string(text), "orders")
 	require.NotContains(t, string(text), `\n`)
+	require.NotContains(t, string(text), config.DefaultGroup, "which is the collector's")
+	views := shown.(map[string]any)["brokers"].([]brokerView)
+	require.Len(t, views, 3)
+	require.Contains(t, views[0].Problem, "origin.consumer of a source")
+	for i, queues := range [][]string{1: {"orders.billing_dlq", "orders.mail_dlq"}, 2: {"orders", "orders_dlq"}} {
+		for _, name := range queues {
+			require.True(t, slices.ContainsFunc(views[i].Plan, func(line string) bool {
+				return strings.Contains(line, " "+name+" ")
+			}), "%s: %v", name, views[i].Plan)
+		}
+	}
 }
 
 func TestServe_Faults(t *testing.T) {

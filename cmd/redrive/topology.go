@@ -33,19 +33,20 @@ func (a *app) topologyCommand() *cobra.Command {
 }
 
 func (a *app) topologyPlan(_ context.Context, name string, topics []string) error {
-	b, err := a.brokerNamed(name)
-	if err != nil {
-		return err
+	_, plan, err := a.declared(name, topics)
+	if err == nil {
+		_, err = fmt.Fprint(a.out, plan)
 	}
-	text, err := planText(b, topics)
-	if err != nil {
-		return usagef("broker %s: %v", name, err)
-	}
-	if text == "" {
-		return usagef("broker %s: %s needs no topology: its driver creates its tables", name, b.Scheme())
-	}
-	_, err = fmt.Fprint(a.out, text)
 	return err
+}
+
+// declared is planned for brokers with a topology of ours.
+func (a *app) declared(name string, topics []string) (cfg brokers.Config, plan string, err error) {
+	cfg, plan, err = a.planned(name, topics)
+	if err == nil && plan == "" {
+		err = usagef("broker %s: nothing to plan: its driver creates what a consumer needs when it subscribes", name)
+	}
+	return cfg, plan, err
 }
 
 // topology is a broker's answer about a plan, for any driver.
@@ -57,41 +58,34 @@ type topology struct {
 	apply func(context.Context) error
 }
 
-// openTopology opens a broker as the services do: with its own naming.
+// openTopology opens a broker as the services do: with their naming and group.
 func (a *app) openTopology(ctx context.Context, name string, topics []string) (*topology, error) {
-	b, err := a.brokerNamed(name)
+	cfg, plan, err := a.declared(name, topics)
 	if err != nil {
 		return nil, err
 	}
-	cfg := b.Config
 	cfg.Logger = a.logger()
 	broker, err := brokers.OpenConfig(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
 	a.onClose(broker.Close)
+	t := &topology{none: cfg.Params["declare"] == "none", plan: plan}
 	switch driver := broker.(type) {
 	case *rabbitmq.Broker:
 		p := driver.Plan(topics...)
-		note := ""
 		if !driver.ChecksBindings() {
-			note = "bindings are not compared, because AMQP cannot list them: add x-management=http://<host>:15672 to " +
+			t.note = "bindings are not compared, because AMQP cannot list them: add x-management=http://<host>:15672 to " +
 				"the broker's URL"
 		}
-		return &topology{
-			note, cfg.Params["declare"] == "none" || strings.Contains(cfg.URL, "declare=none"), p.String(),
-			func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
-			func(ctx context.Context) error { return driver.Apply(ctx, p) },
-		}, nil
+		t.check = func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) }
+		t.apply = func(ctx context.Context) error { return driver.Apply(ctx, p) }
 	case *kafka.Broker:
 		p := driver.Plan(topics...)
-		return &topology{
-			"", false, p.String(), func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) },
-			func(ctx context.Context) error { return driver.Apply(ctx, p) },
-		}, nil
-	default:
-		return nil, usagef("broker %s: %s needs no topology: its driver creates its tables", name, b.Scheme())
+		t.check = func(ctx context.Context) ([]string, error) { return texts(driver.Check(ctx, p)) }
+		t.apply = func(ctx context.Context) error { return driver.Apply(ctx, p) }
 	}
+	return t, nil
 }
 
 func texts[T fmt.Stringer](findings []T, err error) ([]string, error) {

@@ -169,17 +169,22 @@ func (s *server) topology(context.Context) (any, error) {
 				continue
 			}
 			v.Sources = append(v.Sources, source.Topic)
-			if source.Origin.Topic != "" {
-				v.Topics = append(v.Topics, source.Origin.Topic)
+			if source.Origin.Topic == "" {
+				continue
 			}
-		}
-		if len(v.Topics) > 0 {
-			plan, err := planText(&b, v.Topics)
+			v.Topics = append(v.Topics, source.Origin.Topic)
+			group := source.Origin.Consumer
+			if b.IsQueueBroker() {
+				group = "" // the consumer is a queue
+			}
+			_, plan, err := planned(&b, group, source.Origin.Topic)
 			if err != nil {
 				v.Problem = err.Error()
 			}
-			v.Plan = strings.FieldsFunc(plan, func(r rune) bool { return r == '\n' })
+			v.Plan = append(v.Plan, strings.FieldsFunc(plan, func(r rune) bool { return r == '\n' })...)
 		}
+		slices.Sort(v.Plan)
+		v.Plan = slices.Compact(v.Plan)
 		views = append(views, v)
 	}
 	return map[string]any{"brokers": views}, nil

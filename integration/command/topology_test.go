@@ -48,6 +48,10 @@ func TestTopology(t *testing.T) {
 				require.Zero(t, check.code, check.stdout+check.stderr)
 				require.Empty(t, check.stdout)
 			}
+			other := redrive(t, config, "topology", "check", "main", topic, "--group", "shipping")
+			require.Equal(t, 4, other.code, other.stderr)
+			require.Contains(t, other.stdout, topic+".shipping")
+			require.NotContains(t, other.stdout, topic+".billing")
 		})
 	}
 }

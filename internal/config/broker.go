@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/url"
@@ -24,13 +25,15 @@ func schemeOf(rawURL string) string {
 // IsQueueBroker reports whether a consumer of this broker is a queue, to which any message can be sent by name.
 func (b *Broker) IsQueueBroker() bool { s := b.Scheme(); return s == "amqp" || s == "amqps" }
 
-// Operating returns the broker's configuration for reading its dead letter queues and sending messages back.
+// Operating returns the broker's configuration for reading its dead letter queues and sending messages back. Its group
+// defaults to DefaultGroup, which must not get into the names of the services' queues.
 //
 // On RabbitMQ the queue's name is taken literally and nothing is declared: the queue belongs to another service, with
 // arguments that only that service knows. The naming of the file or the URL is the services'; explain and topology use
 // it. On the other brokers a redrive needs the naming, so it is kept.
 func (b *Broker) Operating() brokers.Config {
 	cfg := b.Config
+	cfg.Group = cmp.Or(cfg.Group, DefaultGroup)
 	if !b.IsQueueBroker() {
 		return cfg
 	}

@@ -123,7 +123,7 @@ type Log struct {
 const (
 	DefaultAddress     = "127.0.0.1:8321"
 	DefaultConcurrency = 50
-	DefaultGroup       = "redrive-collector"
+	DefaultGroup       = "redrive-collector" // of the collector: see Operating
 )
 
 // Load reads and checks a file.
@@ -164,7 +164,7 @@ func (c *Config) setDefaults() {
 	c.Server.Address = cmp.Or(c.Server.Address, DefaultAddress)
 	for name, b := range c.Brokers {
 		b.Outcome = cmp.Or(b.Outcome, collector.OutcomeConfirmed)
-		b.Group, b.Name = cmp.Or(b.Group, DefaultGroup), cmp.Or(b.Name, "redrive")
+		b.Name = cmp.Or(b.Name, "redrive")
 		c.Brokers[name] = b
 	}
 }

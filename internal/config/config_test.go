@@ -77,7 +77,7 @@ func TestParse(t *testing.T) {
 	require.Equal(t, []string{"log", "rabbit"}, c.Names())
 	require.Equal(t, collector.OutcomeConfirmed, c.Brokers["rabbit"].Outcome)
 	require.Equal(t, collector.OutcomeReported, c.Brokers["log"].Outcome)
-	require.Equal(t, config.DefaultGroup, c.Brokers["log"].Group)
+	require.Empty(t, c.Brokers["log"].Group, "the services', and as the file has it")
 	require.Equal(t, 5*time.Second, c.Brokers["log"].DrainTimeout)
 	require.Equal(t, 90*time.Second, c.Collector.Hold)
 	require.Equal(t, config.DefaultConcurrency, c.Collector.Concurrency)
@@ -123,6 +123,7 @@ func TestBroker_Operating(t *testing.T) {
 
 	log := c.Brokers["log"]
 	require.Equal(t, brokers.NameScheme{Preset: "laravel"}, log.Operating().Naming)
+	require.Equal(t, config.DefaultGroup, log.Operating().Group)
 }
 
 func TestParse_Faults(t *testing.T) {

@@ -19,7 +19,7 @@ var descriptions = map[string]string{ //nolint:gosec // G101: descriptions of se
 	"username":        "User name, without percent-encoding.",
 	"password":        "Password, without percent-encoding; ${NAME} and ${file:/path} are replaced.",
 	"name":            "Name of this client in the broker's own tools.",
-	"group":           "Consumer group; redrive-collector if not given.",
+	"group":           "Consumer group of the collector, redrive-collector if not given; topology and explain use it for services.",
 	"concurrency":     "Messages that are handled at once.",
 	"drain_timeout":   "How long a shutdown waits for running work.",
 	"publish_timeout": "How long the broker may take to confirm.",
