@@ -169,30 +169,35 @@ func (p *Plan) returnBindings(path returnPath, args amqp.Table) ([]Binding, erro
 	if !named {
 		key = path.key
 	}
-	fault := &NoWayBackError{Queue: path.queue, To: path.to, Remedy: p.remedy(path)}
+	why := fmt.Sprintf("it dead-letters to queue %q", key)
 	switch {
 	case !deadLetters:
-		fault.Why = "it has no x-dead-letter-exchange"
-		return nil, fault
-	case exchange == "" && key != path.to:
-		fault.Why = fmt.Sprintf("it dead-letters to queue %q", key)
-		return nil, fault
-	case exchange == "":
+		why = "it has no x-dead-letter-exchange"
+	case exchange != "":
+		return []Binding{{Exchange: exchange, Key: key, To: path.to}}, nil
+	case key == path.to:
 		return nil, nil
 	}
-	return []Binding{{Exchange: exchange, Key: key, To: path.to}}, nil
+	return nil, &NoWayBackError{path.queue, path.to, why, p.remedy(path, args)}
 }
 
-// remedy explains how retries can work alongside a wait queue that cannot be changed.
-func (p *Plan) remedy(path returnPath) string {
-	if slices.Contains(p.Adopted, path.queue) {
-		return fmt.Sprintf("rabbitmqctl set_policy --apply-to queues %s '^%s$' "+
-			"'{\"dead-letter-exchange\":\"\",\"dead-letter-routing-key\":%q}' "+
-			"leads them back; put the management API into the URL (management=http://host:15672) so that we see the policy",
-			strings.ReplaceAll(path.queue, " ", "-"), path.queue, path.to)
+// remedy explains how retries can work alongside a wait queue that cannot be changed. Where an exchange leads to it,
+// another wait queue would be bound with the same key, and both would get every reject and retry. And where the queue
+// has both arguments, no policy overrides them.
+func (p *Plan) remedy(path returnPath, args amqp.Table) string {
+	const see = "put the management API into the URL (management=http://host:15672) so that we see the policy"
+	cycle := p.design.transport == transportReject && p.design.namesOf(path.key, path.to).RetryExchange != ""
+	switch {
+	case !cycle && !slices.Contains(p.Adopted, path.queue):
+		return fmt.Sprintf("Put retry=%s into the URL: retries then wait in %q, which is created, and this queue stays "+
+			"unchanged. If a policy leads them back, %s", url.QueryEscape("{queue}_wait"), path.to+"_wait", see)
+	case args["x-dead-letter-exchange"] != nil && args["x-dead-letter-routing-key"] != nil:
+		return fmt.Sprintf("Correct its policy, or delete it when it is empty and declare it with "+
+			"x-dead-letter-exchange=\"\" and x-dead-letter-routing-key=%q", path.to)
 	}
-	return fmt.Sprintf("Put retry=%s into the URL: retries then wait in %q, which is created, and this queue stays "+
-		"unchanged", url.QueryEscape("{queue}_wait"), path.to+"_wait")
+	return fmt.Sprintf("rabbitmqctl set_policy --apply-to queues %s '^%s$' "+
+		"'{\"dead-letter-exchange\":\"\",\"dead-letter-routing-key\":%q}' leads them back; with it, or if a policy does so "+
+		"already, %s", strings.ReplaceAll(path.queue, " ", "-"), path.queue, path.to, see)
 }
 
 // maxArguments bounds how many arguments of a queue are read. RabbitMQ has fewer.
@@ -201,10 +206,8 @@ const maxArguments = 24
 // readArguments returns the arguments of an existing queue. AMQP has no request for them, but RabbitMQ refuses a
 // declaration with other arguments, and names the first that differs and its value.
 func (d *declarer) readArguments(ctx context.Context, q Queue) (amqp.Table, error) {
-	args := maps.Clone(q.Args)
-	if args == nil {
-		args = amqp.Table{}
-	}
+	args := amqp.Table{}
+	maps.Copy(args, q.Args)
 	durable, autoDelete := true, false
 	for range maxArguments {
 		err := d.do(ctx, func(ch *amqp.Channel) error {

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -133,11 +134,45 @@ func TestPlan_ReturnFromTheRetryQueue(t *testing.T) {
 				continue
 			}
 			require.ErrorContains(t, err, c.why, name)
-			require.ErrorContains(t, err, map[string]string{
-				declareAdopt: "retry=%7Bqueue%7D_wait",
-				declareNone:  "rabbitmqctl set_policy",
-			}[declare])
+			want := map[string]string{declareAdopt: "retry=%7Bqueue%7D_wait", declareNone: "rabbitmqctl set_policy"}[declare]
+			if declare == declareNone && name == "elsewhere" {
+				want = "delete it when it is empty" // no policy overrides arguments
+			}
+			require.ErrorContains(t, err, want)
 			require.NotContains(t, err.Error(), "declare="+declare)
+		}
+	}
+}
+
+// In a cycle whose rejects reach the retry queue through an exchange, a second retry queue would be bound there with
+// the same key, and every reject and every retry would be in both queues. So retry= is no remedy; and none is a policy
+// against the queue's own arguments, which win.
+func TestPlan_RemedyOfACycle(t *testing.T) {
+	const retry, policy, again = "retry=", "set_policy --apply-to queues", "delete it when it is empty"
+	none, elsewhere := amqp.Table{}, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mails"}
+	for name, c := range map[string]struct {
+		naming  brokers.NameScheme
+		declare string
+		args    amqp.Table
+		want    string
+	}{
+		"cycle":                     {brokers.TTLCycle("shop"), declareAdopt, none, policy},
+		"cycle, elsewhere":          {brokers.TTLCycle("shop"), declareAdopt, elsewhere, again},
+		"cycle, nothing declared":   {brokers.TTLCycle("shop"), declareNone, none, policy},
+		"cycle without an exchange": {brokers.TTLCycle(""), declareAdopt, none, retry},
+		"laravel":                   {brokers.Laravel(), declareAdopt, none, retry},
+		"laravel, elsewhere":        {brokers.Laravel(), declareNone, elsewhere, again},
+	} {
+		d := designOf(t, brokers.Config{Naming: c.naming, Params: brokers.Params{"declare": c.declare}})
+		p := d.plan("", []string{"orders"})
+		path, ok := p.returnPathOf(d.names("orders", "").Retry(0))
+		require.True(t, ok, name)
+		_, err := p.returnBindings(path, c.args)
+		for _, remedy := range []string{retry, policy, again} {
+			require.Equal(t, remedy == c.want, strings.Contains(err.Error(), remedy), "%s: %s: %v", name, remedy, err)
+		}
+		if c.want != again {
+			require.ErrorContains(t, err, "management=http://", "%s: a policy that AMQP does not show may return them", name)
 		}
 	}
 }
