@@ -150,7 +150,7 @@ func size(r *kgo.Record) int {
 
 func tooLarge(r *kgo.Record, limit int) error {
 	return fmt.Errorf("kafka: the record for topic %s has %d bytes with its headers, the limit is %d: raise "+
-		"max-message-bytes here and message.max.bytes on the topic, or keep large payloads elsewhere and send a reference",
+		"max-message-bytes here and max.message.bytes on the topic, or keep large payloads elsewhere and send a reference",
 		r.Topic, size(r), limit)
 }
 

@@ -208,7 +208,7 @@ func TestPublish_TooLargeNamesTheRemedy(t *testing.T) {
 	b := open(t, cluster(t), "max-message-bytes=2KiB")
 	err := b.Publisher().Publish(name("large"), newMessage("m", strings.Repeat("x", 2048)))
 	require.ErrorIs(t, err, brokers.ErrTooLarge)
-	require.ErrorContains(t, err, "raise max-message-bytes")
+	require.ErrorContains(t, err, "raise max-message-bytes here and max.message.bytes on the topic", "its name there")
 }
 
 // A dead letter topic that an operator created accepts no larger records than the main topic: the stack trace is
