@@ -74,6 +74,12 @@ func OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
 	return defaultMux.OpenConfig(ctx, cfg)
 }
 
+// CheckConfig returns the error of OpenConfig for a Config that is invalid, and opens nothing.
+func CheckConfig(cfg Config) error {
+	_, _, err := defaultMux.resolve(cfg)
+	return err
+}
+
 // Register makes d the driver of scheme. It panics if the scheme already has a driver, d is nil, scheme is not
 // lower-case, or the name of a secret parameter does not show that it is secret: these are mistakes of the program,
 // found at its first start.
@@ -124,15 +130,7 @@ func (m *Mux) Open(ctx context.Context, rawURL string, opts ...Option) (Broker, 
 
 // OpenConfig opens the broker that cfg describes. The caller closes it.
 func (m *Mux) OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
-	u, err := parseURL(cfg.URL)
-	if err != nil {
-		return nil, fmt.Errorf("brokers: %w", err)
-	}
-	d, ok := m.Driver(u.Scheme)
-	if !ok {
-		return nil, m.unknownScheme(u.Scheme)
-	}
-	resolved, err := cfg.Resolve(d.Params())
+	d, resolved, err := m.resolve(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +139,20 @@ func (m *Mux) OpenConfig(ctx context.Context, cfg Config) (Broker, error) {
 		return nil, secrets.Hide(err, resolved.secrets(d.Params())...) // the driver may have missed one
 	}
 	return b, nil
+}
+
+// resolve finds the driver and the complete configuration.
+func (m *Mux) resolve(cfg Config) (d Driver, resolved Config, err error) {
+	u, err := parseURL(cfg.URL)
+	if err != nil {
+		return nil, resolved, fmt.Errorf("brokers: %w", err)
+	}
+	d, ok := m.Driver(u.Scheme)
+	if !ok {
+		return nil, resolved, m.unknownScheme(u.Scheme)
+	}
+	resolved, err = cfg.Resolve(d.Params())
+	return d, resolved, err
 }
 
 // openGrace is how long a driver may take to return its reason after the context has ended.

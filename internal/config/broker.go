@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/url"
 	"slices"
@@ -62,16 +61,4 @@ func withoutParams(rawURL string, names ...string) string {
 	}
 	u.RawQuery = query.Encode()
 	return u.String()
-}
-
-// check reports what a registered driver rejects in the configuration. A missing driver is reported when the broker is
-// opened.
-func check(cfg brokers.Config) error {
-	d, ok := brokers.Lookup(schemeOf(cfg.URL))
-	if !ok {
-		return fmt.Errorf("%w: %q: known are %s", brokers.ErrUnknownScheme, schemeOf(cfg.URL),
-			strings.Join(brokers.Schemes(), ", "))
-	}
-	_, err := cfg.Resolve(d.Params())
-	return err
 }

@@ -202,7 +202,7 @@ func (c *Config) validateBrokers(f *faults) {
 		b := c.Brokers[name]
 		if b.URL == "" {
 			f.add("brokers.%s.url: required", name)
-		} else if err := check(b.Config); err != nil {
+		} else if err := brokers.CheckConfig(b.Config); err != nil {
 			f.add("brokers.%s: %w", name, err)
 		}
 		if b.Outcome != collector.OutcomeConfirmed && b.Outcome != collector.OutcomeReported {

@@ -159,7 +159,7 @@ func TestParse_Faults(t *testing.T) {
 		},
 		"a broker's scheme": {
 			"store: {url: x.db}\nbrokers: {a: {url: 'stomp://x'}}",
-			`brokers.a: unknown broker scheme: "stomp"`,
+			`brokers.a: brokers: unknown broker scheme "stomp"`,
 		},
 		"a broker's own": {"store: {url: x.db}\nbrokers: {a: {url: 'amqp://h/?x-transport=pigeon'}}", "transport"},
 		"level":          {"store: {url: x.db}\nlog: {level: loud}", `log.level: "loud"`},
