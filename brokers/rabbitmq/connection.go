@@ -394,6 +394,10 @@ func explainHandshake(err error, h handshake) error {
 		hint = "the server ended the connection after the TLS handshake: if it asks its clients for certificates, add " +
 			"certfile=<file>&keyfile=<file> of one that it trusts to the URL; its log has the reason"
 	default:
+		refusal, ok := errors.AsType[*amqp.Error](err)
+		if ok && !refusal.Server && refusal.Code == amqp.FrameError { // how the client reports that the connection ended
+			return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
+		}
 		return err
 	}
 	return fmt.Errorf("%w: %s", err, hint)

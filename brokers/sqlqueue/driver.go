@@ -84,7 +84,7 @@ func openURL(ctx context.Context, u *url.URL, scheme string, cfg brokers.Config)
 	}
 	b, err := open(ctx, db, src.Dialect, scheme, cfg)
 	if err != nil {
-		return nil, errors.Join(src.Hide(err), db.Close())
+		return nil, errors.Join(src.Hide(src.Dialect.Mark(err, driver.ErrTemporary)), db.Close())
 	}
 	b.t.ownsDB = true
 	return b, nil

@@ -14,6 +14,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 	wbroker "github.com/redrive-go/redrive/brokers/watermill"
 )
 
@@ -92,6 +93,10 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 func withoutURL(err error) error {
 	if strings.Contains(err.Error(), "://") {
 		return errors.New("the server cannot be reached, or refuses the user")
+	}
+	fault, ok := errors.AsType[*amqp091.Error](err)
+	if ok && !fault.Server && fault.Code == amqp091.FrameError { // how the client reports that the connection ended
+		return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 	wbroker "github.com/redrive-go/redrive/brokers/watermill"
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
@@ -102,7 +103,8 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 		tables: tables{making: make(chan struct{}, 1), known: map[string]struct{}{}},
 	}
 	if err := c.connect(ctx); err != nil {
-		return nil, fmt.Errorf("watermill+sql: open %s: %w", brokers.Redact(cfg.Broker.URL), errors.Join(err, c.close()))
+		return nil, fmt.Errorf("watermill+sql: open %s: %w", brokers.Redact(cfg.Broker.URL),
+			errors.Join(c.dialect.Mark(err, driver.ErrTemporary), c.close()))
 	}
 	limit, err := c.largest(ctx)
 	var pub *wsql.Publisher
