@@ -36,7 +36,8 @@ type Collector struct {
 
 var _ prometheus.Collector = (*Collector)(nil)
 
-// New creates a Collector of brokers by the names for the label broker.
+// New creates a Collector of brokers by the names for the label broker. What a broker counts is also found behind a
+// wrapper with a method Unwrap() brokers.Broker, which returns nil while there is none.
 func New(open map[string]brokers.Broker) *Collector {
 	c := &Collector{brokers: maps.Clone(open), waiting: map[string]*waiting{}}
 	for name, b := range open {
@@ -91,14 +92,18 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		if w, ok := c.waiting[name]; ok {
 			asking.Go(func() { w.collect(ch, name) })
 		}
-		if counted, ok := b.(interface {
+		var open any = b
+		if late, ok := b.(interface{ Unwrap() brokers.Broker }); ok {
+			open = late.Unwrap()
+		}
+		if counted, ok := open.(interface {
 			Counts() (connections, channels int)
 		}); ok {
 			n, m := counted.Counts()
 			ch <- prometheus.MustNewConstMetric(connections, prometheus.GaugeValue, float64(n), name)
 			ch <- prometheus.MustNewConstMetric(channels, prometheus.GaugeValue, float64(m), name)
 		}
-		if counted, ok := b.(interface{ AcksFailed() uint64 }); ok {
+		if counted, ok := open.(interface{ AcksFailed() uint64 }); ok {
 			ch <- prometheus.MustNewConstMetric(acksFailed, prometheus.CounterValue, float64(counted.AcksFailed()), name)
 		}
 	}

@@ -28,6 +28,15 @@ func (counting) Counts() (connections, channels int) { return 2, 7 }
 
 func (counting) AcksFailed() uint64 { return 3 }
 
+// late is a broker that is opened later.
+type late struct {
+	brokers.Broker
+
+	open brokers.Broker
+}
+
+func (l late) Unwrap() brokers.Broker { return l.open }
+
 // The RabbitMQ broker implements the counters.
 var _ interface {
 	Counts() (connections, channels int)
@@ -40,22 +49,29 @@ func TestCollector(t *testing.T) {
 	closed, err := memory.New(brokers.Config{Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
-	c := brokermetrics.New(map[string]brokers.Broker{"main": counting{b}, "gone": closed})
+	c := brokermetrics.New(map[string]brokers.Broker{
+		"main": counting{b}, "gone": closed, "late": late{b, counting{b}}, "not open": late{closed, nil},
+	})
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
 # HELP redrive_broker_acks_failed_total Messages that were handled and are redelivered, because their acks could not be sent.
 # TYPE redrive_broker_acks_failed_total counter
 redrive_broker_acks_failed_total{broker="gone"} 0
+redrive_broker_acks_failed_total{broker="late"} 3
 redrive_broker_acks_failed_total{broker="main"} 3
 # HELP redrive_broker_channels Open channels.
 # TYPE redrive_broker_channels gauge
+redrive_broker_channels{broker="late"} 7
 redrive_broker_channels{broker="main"} 7
 # HELP redrive_broker_connections Open connections.
 # TYPE redrive_broker_connections gauge
+redrive_broker_connections{broker="late"} 2
 redrive_broker_connections{broker="main"} 2
 # HELP redrive_broker_up 1 if the broker answers, else 0.
 # TYPE redrive_broker_up gauge
 redrive_broker_up{broker="gone"} 0
+redrive_broker_up{broker="late"} 1
 redrive_broker_up{broker="main"} 1
+redrive_broker_up{broker="not open"} 0
 `)))
 	problems, err := testutil.CollectAndLint(c)
 	require.NoError(t, err)
