@@ -274,6 +274,12 @@ var storeSituations = map[string]situation{
 		begin: func(r *running) { r.store.away = errAway; r.die(1, 0) },
 		want:  []string{"RedriveStoreDown", "RedriveSpoolNotEmpty"},
 	},
+	"server gone": {
+		begin: func(r *running) {
+			r.registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "up", Help: "Made by Prometheus."}))
+		},
+		want: []string{"RedriveServerDown"},
+	},
 	"spool fills": {
 		setting: setting{spoolLimit: 30_000},
 		begin: func(r *running) {

@@ -344,7 +344,8 @@ func TestDashboardsAndAlerts_QueryExistingMetrics(t *testing.T) {
 	}
 	words := []string{
 		"sum", "rate", "max", "min", "by", "increase", "histogram_quantile", "topk", "and", "delta",
-		"min_over_time", "or", "unless",
+		"min_over_time", "or", "unless", "absent",
+		"up", // Prometheus' own
 	}
 	asked := map[string]bool{}
 	for _, q := range queries(t) {
