@@ -67,7 +67,7 @@ func (a *app) redriver(ctx context.Context) (*api, error) {
 			return nil, usagef("no broker to redrive through: give --broker URL, or --config FILE with brokers, or set " +
 				"REDRIVE_BROKER")
 		}
-		opened, err := a.openBrokers(ctx)
+		opened, err := a.lateBrokers(ctx, false)
 		if err != nil {
 			return nil, err
 		}
@@ -75,22 +75,13 @@ func (a *app) redriver(ctx context.Context) (*api, error) {
 	})
 }
 
-// openingTime is how long a dry run waits for brokers, which it does not need.
-const openingTime = 2 * time.Second
-
-// looker is the API for a dry run: with the brokers, if all of them open, it reports whether a consumer reads the
-// destinations.
+// looker is the API for a dry run: brokers that answer in time report whether a consumer reads the destinations.
 func (a *app) looker(ctx context.Context) (*api, error) {
 	m, err := a.manager(ctx)
-	if err != nil || m.runner == nil || len(a.cfg.Brokers) == 0 {
+	if err != nil || m.runner == nil || len(a.cfg.Brokers) == 0 || a.checkBrokers() != nil {
 		return m, err
 	}
-	opening, cancel := context.WithTimeout(ctx, openingTime)
-	defer cancel()
-	if r, err := a.redriver(opening); err == nil {
-		return r, nil
-	}
-	return m, nil
+	return a.redriver(ctx)
 }
 
 // connected is the API of a profile's server.

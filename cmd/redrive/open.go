@@ -185,32 +185,36 @@ func sqliteFile(url string) (path string, ok bool) {
 	return path, path != "" && !strings.Contains(path, ":memory:")
 }
 
-// checkBrokers refuses brokers that other processes cannot reach.
+// checkBrokers refuses brokers that other processes cannot reach, and those with an invalid configuration.
 func (a *app) checkBrokers() error {
 	for _, name := range a.cfg.Names() {
-		if b := a.cfg.Brokers[name]; b.Scheme() == memory.Scheme {
+		b := a.cfg.Brokers[name]
+		if b.Scheme() == memory.Scheme {
 			return usagef("broker %s: a mem:// broker ends with this command, and so do its messages", name)
+		}
+		if err := brokers.CheckConfig(b.Operating()); err != nil {
+			return fmt.Errorf("broker %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// openBrokers opens every broker of the configuration, by name.
-func (a *app) openBrokers(ctx context.Context) (map[string]brokers.Broker, error) {
+// lateBrokers are the brokers of the configuration, by name, each opened when it is needed.
+func (a *app) lateBrokers(ctx context.Context, server bool) (map[string]brokers.Broker, error) {
 	if err := a.checkBrokers(); err != nil {
 		return nil, err
 	}
 	opened := make(map[string]brokers.Broker, len(a.cfg.Brokers))
-	for _, name := range a.cfg.Names() {
-		b := a.cfg.Brokers[name]
-		operating := b.Operating()
+	for name, configured := range a.cfg.Brokers {
+		operating := configured.Operating()
 		operating.Logger = a.logger()
-		broker, err := brokers.OpenConfig(ctx, operating)
-		if err != nil {
-			return nil, fmt.Errorf("broker %s: %w", name, err)
+		life, cancel := context.WithCancel(ctx)
+		b := &lateBroker{
+			name: name, server: server, logger: operating.Logger, ctx: life, cancel: cancel, tried: make(chan struct{}),
+			open: func(ctx context.Context) (brokers.Broker, error) { return brokers.OpenConfig(ctx, operating) },
 		}
-		a.onClose(broker.Close)
-		opened[name] = broker
+		a.onClose(b.Close)
+		opened[name] = b
 	}
 	return opened, nil
 }

@@ -56,7 +56,7 @@ type server struct {
 	logger        *slog.Logger
 }
 
-// server opens everything, so that faults are found before anything runs.
+// server opens everything but brokers that do not answer, so that faults are found before anything runs.
 func (a *app) server(ctx context.Context) (*server, error) {
 	cfg, err := a.configuration()
 	if err != nil {
@@ -71,7 +71,10 @@ func (a *app) server(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	opened, err := a.openBrokers(ctx)
+	opened, err := a.lateBrokers(ctx, true)
+	if err == nil {
+		err = reach(ctx, opened)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -200,9 +200,9 @@ func TestServe_Faults(t *testing.T) {
 			fmt.Sprintf("store: {url: %s/a.db}\nserver: {address: %q}", dir, taken.Addr()),
 			"address already in use", exitError,
 		},
-		"broker down": {
-			fmt.Sprintf("store: {url: %s/b.db}\nbrokers: {r: {url: 'amqp://user:s3cret@127.0.0.1:1/'}}", dir), "broker r: ",
-			exitError,
+		"broker's parameters conflict": {
+			fmt.Sprintf("store: {url: %s/b.db}\nbrokers: {r: {url: 'amqp://user:s3cret@127.0.0.1:1/?x-delivery-limit=1'}}", dir),
+			"broker r: open amqp://user:xxxxx@127.0.0.1:1/: crash-limit ", exitError,
 		},
 		"open to the world": {
 			fmt.Sprintf("store: {url: %s/c.db}\nserver: {address: '0.0.0.0:0'}", dir), "configure server.auth", exitUsage,

@@ -204,7 +204,7 @@ func (s *server) depths(ctx context.Context) ([]dlqhttp.Depth, error) {
 		}
 		return c
 	}, func(name string, c counted) {
-		if c.err != nil {
+		if c.err != nil && !errors.Is(c.err, errors.ErrUnsupported) {
 			errs = append(errs, fmt.Errorf("broker %s: %w", name, c.err))
 		}
 		for _, d := range c.depths {

@@ -168,8 +168,8 @@ func (r *Router) strip(m *message.Message) *message.Message {
 	return out
 }
 
-// maxCalls is how many messages are sent at once to a target that takes no batches.
-const maxCalls = 64
+// MaxCalls is how many messages are sent at once to a target that takes no batches.
+const MaxCalls = 64
 
 // route is a message's route back: to which broker, and whether to its consumer or, if that is a foreign one, to its
 // topic.
@@ -232,7 +232,7 @@ func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, m
 			for n, i := range indexes {
 				to[n], copies[n] = origins[i], r.strip(messages[i]) //nolint:contextcheck // of the message
 			}
-			for n, err := range redrive.RescheduleAll(ctx, rt.redriver(), to, copies, maxCalls) {
+			for n, err := range redrive.RescheduleAll(ctx, rt.redriver(), to, copies, MaxCalls) {
 				errs[indexes[n]] = err
 			}
 		})
