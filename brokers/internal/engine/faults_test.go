@@ -243,12 +243,17 @@ func TestSession_FirstOneWaitsForTheServer(t *testing.T) {
 		"the broker closes":     {lasts: time.Hour, err: errStarting, act: closeBroker, fails: true, took: 5 * time.Second},
 		"the subscriber closes": {lasts: time.Hour, err: errStarting, act: closeOne, fails: true, took: 5 * time.Second},
 	} {
-		for _, call := range []string{"Declare", "Receive"} {
+		for call, with := range map[string]struct{ declares, shares, initializes bool }{
+			"Declare": {declares: true}, "Receive": {}, "SubscribeInitialize": {declares: true, initializes: true},
+			"Join": {shares: true}, "Declare before Join": {declares: true, shares: true},
+		} {
 			t.Run(title+", "+call, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					began := time.Now()
+					var tries atomic.Int32
+					pass := func() error { return nil }
 					fail := func() error {
-						if time.Since(began) < test.lasts {
+						if tries.Add(1); time.Since(began) < test.lasts {
 							return test.err
 						}
 						if test.hangs {
@@ -260,22 +265,31 @@ func TestSession_FirstOneWaitsForTheServer(t *testing.T) {
 					cfg.Traits.Prompt = !test.hangs
 					s := drivertest.NewServer(cfg)
 					conn := s.Connect()
-					declare := func() error { return nil }
-					if call == "Declare" {
-						declare = fail
-					} else {
-						s.With(func(h *drivertest.Hooks) { h.Receive = func(driver.Queue) error { return fail() } })
+					declare, open := pass, fail
+					if with.declares {
+						declare, open = fail, pass
 					}
-					p := openOver(t, conn, refusing{conn, declare})
+					s.With(func(h *drivertest.Hooks) { h.Receive = func(driver.Queue) error { return open() } })
+					transport := driver.Transport(refusing{conn, declare})
+					if with.shares {
+						transport = sharing{transport, open}
+					}
+					p := openOver(t, conn, transport)
 					in := p.Subscriber()
 					time.AfterFunc(5*time.Second, func() { test.act(p, in) })
-					_, err := in.Subscribe(t.Context(), "orders")
+					var err error
+					if with.initializes {
+						err = in.(message.SubscribeInitializer).SubscribeInitialize("orders")
+					} else {
+						_, err = in.Subscribe(t.Context(), "orders")
+					}
 					require.LessOrEqual(t, time.Since(began), test.took)
 					if test.fails {
 						require.ErrorIs(t, err, test.err)
 					} else {
 						require.NoError(t, err)
 					}
+					require.LessOrEqual(t, tries.Load(), int32(10), "each may make RabbitMQ close the connection that consumers share")
 					<-time.After(test.took) // the call that hangs ends
 					synctest.Wait()
 					logged := strings.Count(p.log.String(), "cannot consume yet, trying again")
@@ -811,6 +825,16 @@ func (r refusing) Declare(ctx context.Context, q driver.Queue) error {
 		return err
 	}
 	return r.Transport.Declare(ctx, q)
+}
+
+// sharing is a transport with a queue of one part, which no member gets.
+type sharing struct {
+	driver.Transport
+	join func() error
+}
+
+func (s sharing) Join(context.Context, driver.Queue, driver.Begin) (func(), error) {
+	return func() {}, s.join()
 }
 
 // A queue that others have recreated is read if it only differs from what would be declared. One that is refused for

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -56,31 +55,6 @@ type session struct {
 	mu       sync.Mutex
 	inFlight list.List // of *delivery, newest first
 	settled  bool      // settlements are not retried any more
-}
-
-// start declares the queue and opens the first session, within declareTimeout. It repeats what fails with ErrTemporary,
-// and tries twice in any case: an operator may delete the queue in between.
-func (s *source) start(ctx context.Context) (last error) {
-	ctx, cancel := s.sub.b.within(ctx, declareTimeout)
-	defer cancel()
-	for try := 1; ; try++ {
-		err := s.sub.b.declare(ctx, &s.sub.q)
-		if err == nil {
-			err = s.open(ctx)
-		}
-		if err != nil && ctx.Err() != nil {
-			return cmp.Or(last, err) // the cause, and not only that the time is over
-		}
-		if last = err; err == nil || try > 1 && !errors.Is(err, driver.ErrTemporary) {
-			return err
-		}
-		if try == 2 {
-			s.sub.b.warn("cannot consume yet, trying again", err, "topic", s.sub.q.Topic, "queue", s.sub.q.Names.Queue)
-		}
-		if wait.For(ctx, reconnecting.After(min(try, 5))) != nil { // short enough for an attempt near the end
-			return err
-		}
-	}
 }
 
 func (s *source) open(ctx context.Context) error {

@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // subscriber starts subscriptions of one group.
@@ -46,14 +49,15 @@ func (s *subscriber) SubscribeInitialize(topic string) error {
 	if s.fault != nil {
 		return s.fault
 	}
-	b := s.broker
-	if !b.enter() {
+	if !s.begin() {
 		return s.failed(topic, brokers.ErrClosed)
 	}
-	defer b.calls.Done()
-	q, err := b.queue(topic, &s.cfg)
+	defer s.end()
+	ctx, cancel := s.whileOpen(context.Background())
+	defer cancel(nil)
+	q, err := s.broker.queue(topic, &s.cfg)
 	if err == nil {
-		err = b.declare(context.Background(), &q)
+		err = s.broker.start(ctx, &q, func(context.Context) error { return nil })
 	}
 	if err != nil {
 		return s.failed(topic, err)
@@ -91,15 +95,7 @@ func (s *subscriber) subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, err
 	}
 	out := make(chan *message.Message)
-	ctx, end := context.WithCancelCause(ctx)
-	go func() {
-		select {
-		case <-ctx.Done():
-		case <-s.closing:
-		case <-b.closing:
-		}
-		end(brokers.ErrClosed)
-	}()
+	ctx, end := s.whileOpen(ctx)
 	drain, err := b.consume(ctx, q, out)
 	if err != nil {
 		end(err)
@@ -115,6 +111,20 @@ func (s *subscriber) subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
+// whileOpen returns a context that ends with ctx, and when the subscriber or its broker closes.
+func (s *subscriber) whileOpen(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-s.closing:
+		case <-s.broker.closing:
+		}
+		end(brokers.ErrClosed)
+	}()
+	return ctx, end
+}
+
 // consume opens q, and dispatches its messages to out until drain is called, which closes out as soon as the handlers
 // have finished. Only the opening ends with ctx.
 func (b *Broker) consume(ctx context.Context, q driver.Queue, out chan *message.Message) (drain func(), err error) {
@@ -122,7 +132,7 @@ func (b *Broker) consume(ctx context.Context, q driver.Queue, out chan *message.
 		return b.join(ctx, sharer, q, out)
 	}
 	s := newSubscription(ctx, b, q, out)
-	if err := s.source.start(ctx); err != nil {
+	if err := b.start(ctx, &s.q, s.source.open); err != nil {
 		s.cancel()
 		return nil, err
 	}
@@ -138,9 +148,6 @@ func (b *Broker) consume(ctx context.Context, q driver.Queue, out chan *message.
 func (b *Broker) join(ctx context.Context, sharer driver.Sharer, q driver.Queue, out chan *message.Message) (
 	drain func(), err error,
 ) {
-	if err := b.declare(ctx, &q); err != nil {
-		return nil, err
-	}
 	begin := func(part driver.Stream, window int) (end func(grace time.Duration)) {
 		own := q
 		own.Window = max(window, q.Concurrency)
@@ -152,8 +159,12 @@ func (b *Broker) join(ctx context.Context, sharer driver.Sharer, q driver.Queue,
 			s.finishSettling(grace)
 		}
 	}
-	leave, err := sharer.Join(ctx, q, begin)
-	if err != nil {
+	var leave func()
+	if err = b.start(ctx, &q, func(ctx context.Context) (err error) {
+		join := func(ctx context.Context) (func(), error) { return sharer.Join(ctx, q, begin) }
+		leave, err = boundedOf(ctx, &b.traits, join, func(late func()) { late() })
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	return func() {
@@ -192,6 +203,36 @@ func (s *subscriber) Close() error {
 	}
 	s.subscriptions.Wait()
 	return nil
+}
+
+// start declares q and opens it, within declareTimeout. It repeats what fails with ErrTemporary, paced like later
+// sessions and once more near the end, and tries twice in any case: an operator may delete the queue in between.
+func (b *Broker) start(ctx context.Context, q *driver.Queue, open func(context.Context) error) (last error) {
+	ctx, cancel := b.within(ctx, declareTimeout)
+	defer cancel()
+	deadline, _ := ctx.Deadline()
+	for try := 1; ; try++ {
+		err := b.declare(ctx, q)
+		if err == nil {
+			err = open(ctx)
+		}
+		if err != nil && ctx.Err() != nil {
+			return cmp.Or(last, err) // the cause, and not only that the time is over
+		}
+		if last = err; err == nil || try > 1 && !errors.Is(err, driver.ErrTemporary) {
+			return err
+		}
+		if try == 2 {
+			b.warn("cannot consume yet, trying again", err, "topic", q.Topic, "queue", q.Names.Queue)
+		}
+		pause := reconnecting.After(try)
+		if rest := time.Until(deadline) - 2*time.Second; rest > 0 {
+			pause = min(pause, rest)
+		}
+		if wait.For(ctx, pause) != nil {
+			return err
+		}
+	}
 }
 
 // declare creates what q needs.
