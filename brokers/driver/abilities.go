@@ -35,9 +35,9 @@ var ErrTogether = errors.New("none of the messages was stored")
 // can be read all the same, and nothing that is published for it is lost.
 var ErrDiffers = errors.New("it exists with other settings")
 
-// ErrTemporary marks an error of Declare, Receive or Join that passes on its own, such as that of a server that restarts
-// or elects a leader. Subscribe waits up to 30 s for it to pass, and returns any other error after a second attempt. It
-// marks those of opening a broker, too, where no net.Error or io.EOF shows that the server is down or not ready.
+// ErrTemporary marks an error of Declare, Receive or Join that passes on its own, as when a server restarts or elects a
+// leader. Subscribe waits up to 30 s for it to pass, and returns any other error after a second attempt. It marks those
+// of opening a broker, too, where no net.Error or io.EOF shows that the server is down or not ready.
 var ErrTemporary = errors.New("the broker is not ready")
 
 // ErrMissing marks an error of Publish that is brokers.ErrUnroutable because the destination itself is missing, an

@@ -3,6 +3,9 @@ package kafka_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,7 +16,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/kafka"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
 // refuseTopics makes the cluster refuse to create topics while refuse returns an error.
@@ -204,4 +209,32 @@ func TestSubscribe_CoordinatorIsNotReadyYet(t *testing.T) {
 			require.Negative(t, left.Load(), "the request was refused first, then accepted")
 		})
 	}
+}
+
+// A service that subscribes while its broker restarts used to end.
+func TestSubscribe_WhileTheBrokerRestarts(t *testing.T) {
+	t.Parallel()
+	c, log := cluster(t), &logbuffer.Buffer{}
+	b, err := brokers.OpenConfig(t.Context(), brokers.Config{
+		URL: urlOf(c, "group=billing"), Logger: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	address, err := net.ResolveTCPAddr("tcp", c.ListenAddrs()[0])
+	require.NoError(t, err)
+	c.Close()
+	subscribed := make(chan error, 1)
+	var messages <-chan *message.Message
+	go func() {
+		var err error
+		messages, err = b.Subscriber().Subscribe(t.Context(), "orders")
+		subscribed <- err
+	}()
+	require.Eventually(t, func() bool {
+		return len(subscribed) > 0 || strings.Contains(log.String(), "cannot consume yet")
+	}, time.Minute, time.Millisecond)
+	cluster(t, kfake.Ports(address.Port))
+	require.NoError(t, <-subscribed)
+	require.NoError(t, b.Publisher().Publish("orders", newMessage("1", "")))
+	receive(t, messages).Ack()
 }

@@ -44,7 +44,7 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 	if err != nil {
 		close(s.done)
 		leave()
-		return nil, err
+		return nil, notReady(err)
 	}
 	go s.run() //nolint:gosec,contextcheck // G118: it outlives ctx and has its own contexts
 	return leave, nil

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"regexp"
 	"slices"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
@@ -183,6 +186,14 @@ func temporary(err error) bool {
 		return false
 	}
 	return kerr.IsRetriable(err) || errors.Is(err, kerr.InvalidReplicationFactor)
+}
+
+// notReady marks an error that is no answer: the connection was lost, or no node listens because the only one restarts.
+func notReady(err error) error {
+	if _, network := errors.AsType[net.Error](err); network || kgo.IsRetryableBrokerErr(err) || errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
+	}
+	return err
 }
 
 // errTooFewNodes means that no topic can be created with the configured number of replicas.

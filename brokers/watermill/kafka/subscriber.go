@@ -52,7 +52,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	messages, err := inner.Subscribe(ctx, topic)
 	if err != nil {
 		cancel()
-		return nil, err
+		return nil, notReady(err)
 	}
 	s.mu.Lock()
 	s.inner = append(s.inner, inner)

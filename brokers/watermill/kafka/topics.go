@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"sync"
 	"time"
 
@@ -53,17 +55,14 @@ func (t *topics) ensure(ctx context.Context, topic string) error {
 	}
 	if err != nil {
 		if !errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
-			return fmt.Errorf("topic %s: %w", topic, err)
+			return fmt.Errorf("topic %s: %w", topic, notReady(err))
 		}
 		if !t.make {
 			return fmt.Errorf("topic %s does not exist, and auto-create=false: %w", topic, brokers.ErrUnroutable)
 		}
 		err := t.admin.CreateTopic(topic, &t.detail, false)
-		if errors.Is(err, sarama.ErrInvalidReplicationFactor) { // for example while all nodes are fenced
-			err = fmt.Errorf("%w: %w", driver.ErrTemporary, err)
-		}
 		if err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
-			return fmt.Errorf("create topic %s: %w", topic, err)
+			return fmt.Errorf("create topic %s: %w", topic, notReady(err))
 		}
 		if err := t.ready(ctx, topic); err != nil {
 			return fmt.Errorf("topic %s was created but cannot be used yet: %w", topic, err)
@@ -76,6 +75,22 @@ func (t *topics) ensure(ctx context.Context, topic string) error {
 	}
 	t.known[topic] = struct{}{}
 	return nil
+}
+
+// notReady marks the errors of a cluster that starts, elects a leader, or whose nodes are all fenced.
+func notReady(err error) error {
+	_, passes := errors.AsType[net.Error](err)
+	for _, answer := range []error{
+		sarama.ErrOutOfBrokers, sarama.ErrNotConnected, sarama.ErrBrokerNotAvailable, sarama.ErrControllerNotAvailable,
+		sarama.ErrNotController, sarama.ErrLeaderNotAvailable, sarama.ErrRequestTimedOut, sarama.ErrInvalidReplicationFactor,
+		io.EOF, io.ErrUnexpectedEOF,
+	} {
+		passes = passes || errors.Is(err, answer)
+	}
+	if passes {
+		return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
+	}
+	return err
 }
 
 // missing reports whether topic does not exist according to a broker. RefreshMetadata asks four times, within 750 ms,

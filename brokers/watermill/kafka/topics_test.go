@@ -1,6 +1,9 @@
 package kafka_test
 
 import (
+	"log/slog"
+	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/logbuffer"
 )
 
 // refuseTopics makes the cluster refuse to create topics while refuse returns an error.
@@ -96,4 +100,67 @@ func TestSubscribe_CreatesAMissingTopicAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, made.Load())
 	require.EqualValues(t, 1, answers.Load())
+}
+
+func addressOf(t *testing.T, c *kfake.Cluster) *net.TCPAddr {
+	t.Helper()
+	address, err := net.ResolveTCPAddr("tcp", c.ListenAddrs()[0])
+	require.NoError(t, err)
+	return address
+}
+
+// A service that subscribes while its broker restarts, or while its topic has no leader, used to end.
+func TestSubscribe_WhileTheServerIsNotReady(t *testing.T) {
+	t.Parallel()
+	for name, begin := range map[string]func(t *testing.T, c *kfake.Cluster) (end func()){
+		"restarts": func(t *testing.T, c *kfake.Cluster) func() {
+			t.Helper()
+			address := addressOf(t, c)
+			c.Close()
+			return func() { cluster(t, kfake.Ports(address.Port)) }
+		},
+		"no leader": func(t *testing.T, c *kfake.Cluster) func() {
+			t.Helper()
+			var elected atomic.Bool
+			address := addressOf(t, c)
+			c.ControlKey(kmsg.Metadata.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+				c.KeepControl()
+				asked := r.(*kmsg.MetadataRequest)
+				if len(asked.Topics) == 0 || elected.Load() {
+					return nil, nil, false
+				}
+				answer := asked.ResponseKind().(*kmsg.MetadataResponse)
+				node := kmsg.NewMetadataResponseBroker()
+				node.Host, node.Port = "127.0.0.1", int32(address.Port)
+				answer.Brokers = append(answer.Brokers, node)
+				for _, topic := range asked.Topics {
+					one := kmsg.NewMetadataResponseTopic()
+					one.Topic, one.ErrorCode = topic.Topic, kerr.LeaderNotAvailable.Code
+					answer.Topics = append(answer.Topics, one)
+				}
+				return answer, nil, true
+			})
+			return func() { elected.Store(true) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, log := cluster(t, kfake.SeedTopics(1, "orders")), &logbuffer.Buffer{}
+			b, err := brokers.OpenConfig(t.Context(), brokers.Config{
+				URL: urlOf(c, "group=billing"), Logger: slog.New(slog.NewTextHandler(log, nil)),
+			})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, b.Close()) })
+			end, subscribed := begin(t, c), make(chan error, 1)
+			go func() {
+				_, err := b.Subscriber().Subscribe(t.Context(), "orders")
+				subscribed <- err
+			}()
+			require.Eventually(t, func() bool {
+				return len(subscribed) > 0 || strings.Contains(log.String(), "cannot consume yet")
+			}, time.Minute, time.Millisecond)
+			end()
+			require.NoError(t, <-subscribed)
+		})
+	}
 }
