@@ -82,8 +82,9 @@ func channelError(o *outgoing, e *amqp.Error) error {
 }
 
 // unanswered are the reasons that RabbitMQ gives with its code for a missing queue when a queue does not answer, or its
-// node is down.
-var unanswered = regexp.MustCompile(" due to timeout$| is down or inaccessible$")
+// node is down: all but "no queue".
+var unanswered = regexp.MustCompile(" (due to timeout|is down or inaccessible|process is stopped by supervisor|" +
+	"may be stopping or being demoted|has crashed and failed to restart)$")
 
 // isNotFound reports whether a queue or exchange is missing.
 func isNotFound(err error) bool {
