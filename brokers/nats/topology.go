@@ -131,6 +131,10 @@ func (t *transport) declareConsumer(ctx context.Context, info *jetstream.StreamI
 		return fmt.Errorf("consumer %s: %w", name, err)
 	case declare && !startsIn(info, found):
 		if _, err := ask(ctx, func(ctx context.Context) (any, error) {
+			// After an attempt whose answer was lost, another process may have recreated it.
+			if found, err := t.js.Consumer(ctx, stream, name); err != nil || startsIn(info, found) {
+				return nil, err
+			}
 			return nil, t.js.DeleteConsumer(ctx, stream, name)
 		}); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 			return fmt.Errorf("delete consumer %s, which would skip messages of stream %s: %w", name, stream, err)

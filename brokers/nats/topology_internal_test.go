@@ -38,6 +38,8 @@ func TestAsk(t *testing.T) {
 		"the caller waits for less":         {silent, 99, 5 * time.Second, 2, 5 * time.Second, context.DeadlineExceeded},
 		"not available for a while":         {refused(10008), 9, 0, 10, 5 * time.Second, nil},
 		"not available":                     {refused(10008), 99, 5 * time.Second, 10, 5 * time.Second, refused(10008)(nil)},
+		"the stream's servers restart":      {refused(10118), 9, 0, 10, 5 * time.Second, nil},
+		"the consumer's servers restart":    {refused(10119), 99, 5 * time.Second, 10, 5 * time.Second, refused(10119)(nil)},
 		"its files are being deleted":       {refused(10049), 3, 0, 4, time.Second, nil},
 		"its files cannot be deleted":       {refused(10049), 99, 0, 10, 5 * time.Second, refused(10049)(nil)},
 		"the others are not known yet":      {refused(10005), 3, 0, 4, time.Second, nil},
@@ -75,6 +77,8 @@ type recreatingServer struct {
 	recreate bool
 	refusing error // of DeleteConsumer
 	consumer *jetstream.ConsumerConfig
+	// recreated is the consumer that another process creates after DeleteConsumer, whose answer is lost.
+	recreated *jetstream.ConsumerConfig
 }
 
 func (s *recreatingServer) StreamNameBySubject(context.Context, string) (string, error) {
@@ -96,6 +100,9 @@ func (s *recreatingServer) Consumer(context.Context, string, string) (jetstream.
 func (s *recreatingServer) CreateConsumer(
 	_ context.Context, _ string, cfg jetstream.ConsumerConfig,
 ) (jetstream.Consumer, error) {
+	if s.consumer != nil {
+		return nil, jetstream.ErrConsumerExists
+	}
 	if s.recreate {
 		s.recreate, s.stream.Created = false, s.stream.Created.Add(time.Millisecond)
 	}
@@ -104,10 +111,13 @@ func (s *recreatingServer) CreateConsumer(
 }
 
 func (s *recreatingServer) DeleteConsumer(context.Context, string, string) error {
-	if s.refusing == nil {
-		s.consumer = nil
+	if s.refusing != nil {
+		return s.refusing
 	}
-	return s.refusing
+	if s.consumer, s.recreated = s.recreated, nil; s.consumer != nil {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 type foundStream struct {
@@ -175,7 +185,10 @@ func TestDeclare_SkipsNothingInARecreatedStream(t *testing.T) {
 			_, err = tr.Receive(t.Context(), q)
 			require.ErrorIs(t, err, brokers.ErrUnroutable)
 			server.refusing = nil
+			other := tr.configOf(&q, server.consumer.Durable)
+			server.recreated = &other
 			require.NoError(t, tr.Declare(t.Context(), q))
+			require.Same(t, &other, server.consumer, "the request is repeated, but not for this one")
 			require.Zero(t, server.consumer.OptStartSeq)
 			_, err = tr.Receive(t.Context(), q)
 			require.NotErrorIs(t, err, brokers.ErrUnroutable)
