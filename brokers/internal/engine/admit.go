@@ -229,7 +229,7 @@ func (s *subscription) tryRepublishRest(h *delivery, rest time.Duration) error {
 	answer := make(chan error, 1)
 	go func() { answer <- s.publishAgain(ctx, h, rest) }()
 	patience := slow
-	if s.overflow.Load() > 0 { // others have already found the broker slow
+	if h.session.overflow.Load() > 0 { // others have already found the broker slow
 		patience = s.b.traits.HoldLimit
 	}
 	timer := time.NewTimer(patience)
@@ -252,25 +252,22 @@ func (s *subscription) widen(h *delivery) {
 	if !ok || !h.hasSlot.Load() {
 		return
 	}
-	n := s.overflow.Add(1)
-	if n > maxOverflow || s.changeWindow(w, n) != nil {
-		s.overflow.Add(-1)
-		return
-	}
-	if !h.leaveWindow() { // its session has ended
-		s.overflow.Add(-1)
+	n := h.session.overflow.Add(1)
+	if n > maxOverflow || s.changeWindow(w, n) != nil || !h.leaveWindow() { // it has no slot if its session has ended
+		h.session.overflow.Add(-1)
 		return
 	}
 	h.overflows = true
 }
 
-// narrow undoes widen, but not while a suspect has the turn: RabbitMQ cancels a consumer for it, and counts a message
-// that is on its way there as it counts a crash.
-func (s *subscription) narrow(h *delivery) {
+// narrow undoes widen in the current session, but not while a suspect has the turn, which may be one of an earlier
+// session: RabbitMQ cancels a consumer for it, and counts a message that is on its way there as it counts a crash.
+func (s *subscription) narrow() {
 	s.suspects.narrowing.Lock()
 	defer s.suspects.narrowing.Unlock()
-	if w, ok := h.session.stream.(driver.Widener); ok && !h.session.ended.Load() && !s.suspects.busy() {
-		_ = s.changeWindow(w, s.overflow.Load()) // if it fails, the next session has the right window
+	current := s.current.Load()
+	if w, ok := current.stream.(driver.Widener); ok && !current.ended.Load() && !s.suspects.busy() {
+		_ = s.changeWindow(w, current.overflow.Load()) // if it fails, the next session has the right window
 	}
 }
 

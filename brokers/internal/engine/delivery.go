@@ -200,8 +200,8 @@ func (h *delivery) end(outcome driver.Answer, pause time.Duration) {
 	h.leaveWindow()
 	if h.overflows {
 		h.overflows = false
-		h.sub.overflow.Add(-1)
-		h.sub.narrow(h)
+		h.session.overflow.Add(-1)
+		h.sub.narrow()
 	}
 	s := h.session
 	if s.settles != nil && !s.ended.Load() {

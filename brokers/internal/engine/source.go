@@ -46,6 +46,7 @@ type session struct {
 	gone     <-chan struct{} // closed when the stream has ended, before Next returns; nil if the stream does not signal it
 	began    time.Time
 	worked   atomic.Bool   // the broker has accepted an ack
+	overflow atomic.Int32  // deliveries in flight that have given up their slots in the window
 	lost     chan struct{} // closed when the stream has failed
 	ended    atomic.Bool   // no settlement can reach the broker any more
 	settles  *batcher[*delivery]
@@ -175,6 +176,7 @@ func (s *source) reopen() bool {
 
 func newSession(sub *subscription, stream driver.Stream) *session {
 	s := &session{sub: sub, stream: stream, began: time.Now(), lost: make(chan struct{})}
+	sub.current.Store(s)
 	s.contexts, _ = stream.(driver.Contexts)
 	s.renewer, _ = stream.(driver.Renewer)
 	s.beginner, _ = stream.(driver.Beginner)

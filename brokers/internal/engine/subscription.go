@@ -33,10 +33,10 @@ type subscription struct {
 	suspects    suspects
 	order       order
 
-	reading  chan struct{}  // held by the direct worker that reads the source
-	ready    chan *delivery // to be dispatched, unless direct
-	slots    chan struct{}  // the window: one is held by each delivery in flight, unless direct
-	overflow atomic.Int32   // deliveries in flight that have given up their slots
+	reading chan struct{}           // held by the direct worker that reads the source
+	ready   chan *delivery          // to be dispatched, unless direct
+	slots   chan struct{}           // the window: one is held by each delivery in flight, unless direct
+	current atomic.Pointer[session] // the latest one
 
 	stopping  context.Context // ends when nothing more may be dispatched
 	cancel    context.CancelFunc

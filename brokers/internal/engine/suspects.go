@@ -299,7 +299,7 @@ func (s *suspects) expect(h *delivery) {
 	s.expected = expected
 	s.expiry = time.AfterFunc(s.sub.b.cfg.PublishTimeout+cooling, func() {
 		if s.forget(expected, true) {
-			s.sub.narrow(h)
+			s.sub.narrow()
 		}
 	})
 }
@@ -339,7 +339,7 @@ func (s *suspects) done(h *delivery) {
 	s.turn = false
 	s.advance()
 	s.mu.Unlock()
-	s.sub.narrow(h)
+	s.sub.narrow()
 }
 
 // busy reports whether a suspect has the turn.

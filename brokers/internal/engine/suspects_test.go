@@ -345,28 +345,48 @@ func publishSuspects(t *testing.T, p *process, n int) {
 	}
 }
 
-// A suspect that another process received, or that is lost, does not leave the window wide.
+// A suspect that another process received, or that is lost, does not leave the window wide, even if its session has
+// ended and another one was widened.
 func TestSuspects_AnothersTurnLeavesNoWideWindow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := drivertest.NewServer(rabbit())
-		s.With(func(h *drivertest.Hooks) {
-			h.Publish = func(o *driver.Outgoing) drivertest.Verdict {
-				if len(o.Extra) > 0 && strings.HasSuffix(o.Extra[0].Value, "!") {
-					return drivertest.Verdict{} // confirmed, and gone
+	for name, c := range map[string]struct {
+		suspects int
+		cut      bool
+	}{"one session": {suspects: 3}, "two sessions": {suspects: 1, cut: true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := drivertest.NewServer(rabbit())
+				s.With(func(h *drivertest.Hooks) {
+					h.Publish = func(o *driver.Outgoing) drivertest.Verdict {
+						if len(o.Extra) > 0 && strings.HasSuffix(o.Extra[0].Value, "!") {
+							return drivertest.Verdict{} // confirmed, and gone
+						}
+						return drivertest.Verdict{Copies: 1}
+					}
+				})
+				var n narrowings
+				conn := s.Connect()
+				p := openOver(t, conn, n.over(conn))
+				nacks := 3
+				p.consume(func(m *message.Message) {
+					if nacks--; nacks >= 0 {
+						m.Nack()
+						return
+					}
+					m.Ack()
+				})
+				publishSuspects(t, p, c.suspects)
+				synctest.Wait()
+				if c.cut {
+					s.Cut()
 				}
-				return drivertest.Verdict{Copies: 1}
-			}
+				p.publish("nacked")          // and held, which widens the window
+				time.Sleep(10 * time.Minute) // virtual
+				synctest.Wait()
+				require.Greater(t, slices.Max(n.windows), 10)
+				require.Equal(t, 10, n.windows[len(n.windows)-1])
+			})
 		})
-		var n narrowings
-		conn := s.Connect()
-		p := openOver(t, conn, n.over(conn))
-		p.consume(ack)
-		publishSuspects(t, p, 3)
-		time.Sleep(10 * time.Minute) // virtual
-		synctest.Wait()
-		require.Greater(t, slices.Max(n.windows), 10)
-		require.Equal(t, 10, n.windows[len(n.windows)-1])
-	})
+	}
 }
 
 // stopOrderly consumes for a while. When the process is closed, its running handlers return their messages.
