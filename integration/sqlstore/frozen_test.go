@@ -3,7 +3,9 @@ package sqlstore_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,33 +137,46 @@ func TestPool_LockOutlastsIdleTx(t *testing.T) {
 	})
 }
 
-// A role's timeouts for statements used to end the wait for the lock, and with it the start of a service, while another
-// process migrated for longer.
+// Timeouts for statements, of a role, a server or a URL, used to end the wait for the lock, and with it the start of a
+// service, while another process migrated for longer.
 func TestPool_LockWaitOutlastsStatementTimeouts(t *testing.T) {
 	t.Parallel()
-	u, err := url.Parse(services.SharedPostgres(t).Database(t))
-	require.NoError(t, err)
-	query := u.Query()
-	query.Set("lock_timeout", "100ms")
-	query.Set("statement_timeout", "100ms")
-	source, err := sqldb.ReadURL(u, query)
-	require.NoError(t, err)
-	db, err := source.Connect(t.Context(), sqldb.Pool{Max: 2})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	waited := make(chan error, 1)
-	require.NoError(t, source.Dialect.WithLock(t.Context(), db, "waits", func() error {
-		go func() {
-			waited <- source.Dialect.WithLock(t.Context(), db, "waits", func() error { return nil })
-		}()
-		watch := openDB(t, u.String())
-		await.True(t, func() (waits bool) {
-			require.NoError(t, watch.QueryRowContext(t.Context(), "SELECT count(*) > 0 FROM pg_stat_activity WHERE "+
-				"datname = current_database() AND wait_event = 'advisory' AND "+
-				"query_start < clock_timestamp() - interval '300 ms'").Scan(&waits))
-			return waits
-		}, "it waits for longer than its timeouts")
-		return nil
-	}))
-	require.NoError(t, <-waited)
+	timeouts := map[string]url.Values{
+		"PostgreSQL": {"lock_timeout": {"100ms"}, "statement_timeout": {"100ms"}},
+		"MariaDB":    {"max_statement_time": {"0.1"}},
+		"MySQL":      {"max_execution_time": {"100"}},
+	}
+	onEach(t, func(t *testing.T, address string) {
+		t.Helper()
+		_, name, _ := strings.Cut(t.Name(), "/")
+		u, err := url.Parse(address)
+		require.NoError(t, err)
+		query := u.Query()
+		maps.Copy(query, timeouts[name])
+		source, err := sqldb.ReadURL(u, query)
+		require.NoError(t, err)
+		db, err := source.Connect(t.Context(), sqldb.Pool{Max: 2})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		waits := map[string]string{
+			"PostgreSQL": "pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory' AND " +
+				"query_start < clock_timestamp() - interval '300 ms'",
+			"MariaDB": "information_schema.processlist WHERE db = database() AND state = 'User lock' AND time >= 2",
+			"MySQL": "performance_schema.threads WHERE processlist_db = database() AND processlist_state = 'User lock' AND " +
+				"processlist_time >= 2",
+		}[name]
+		waited := make(chan error, 1)
+		require.NoError(t, source.Dialect.WithLock(t.Context(), db, "waits", func() error {
+			go func() {
+				waited <- source.Dialect.WithLock(t.Context(), db, "waits", func() error { return nil })
+			}()
+			watch := openDB(t, address)
+			await.True(t, func() (found bool) {
+				require.NoError(t, watch.QueryRowContext(t.Context(), "SELECT count(*) > 0 FROM "+waits).Scan(&found))
+				return found || len(waited) > 0
+			}, "it waits for longer than its timeouts")
+			return nil
+		}))
+		require.NoError(t, <-waited)
+	})
 }

@@ -143,11 +143,12 @@ func mysqlLocked(ctx context.Context, db *sql.DB, name string, fn func() error) 
 		return err
 	}
 	defer func() {
-		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // closes it: its timeout was changed
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // closes it: its timeouts were changed
 		_ = conn.Close()
 	}()
-	// It is idle while fn runs, and the lock would end with its session.
-	if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = 86400"); err != nil {
+	// It is idle while fn runs, and the lock would end with its session. See mysqlIdle for the comments.
+	if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = 86400 /*M!100300 , SESSION max_statement_time = 0 */"+
+		" /*!80000 , SESSION max_execution_time = 0 */"); err != nil {
 		return err
 	}
 	var got sql.NullInt64
