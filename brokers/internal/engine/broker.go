@@ -57,14 +57,9 @@ type Broker struct {
 	acksLost     atomic.Uint64
 	complaints   logLimit
 
-	closing chan struct{} // closed when Close begins: subscribers drain
-	done    chan struct{} // closed when Close is over
-
-	mu            sync.Mutex // guards the two flags, and Add against Wait
-	stopped       bool       // no further subscriptions
-	ended         bool       // no further calls
-	subscriptions sync.WaitGroup
-	calls         sync.WaitGroup
+	subscriptions gate          // shut when Close begins: subscribers drain
+	calls         gate          // shut when they have drained
+	done          chan struct{} // closed when Close is over
 }
 
 var _ brokers.Broker = (*Broker)(nil)
@@ -82,8 +77,9 @@ func New(cfg Config) (*Broker, error) {
 		caps:      cfg.Transport.Capabilities(),
 		readers:   readers{queues: map[string]*reader{}},
 		consumers: consumers{known: map[string]*memory{}},
-		closing:   make(chan struct{}),
 		done:      make(chan struct{}),
+
+		subscriptions: gate{shut: make(chan struct{})}, calls: gate{shut: make(chan struct{})},
 	}
 	if b.traits.Name == "" {
 		return nil, errors.New("brokers: the transport has no name")
@@ -147,7 +143,7 @@ func (b *Broker) Replays() uint64 { return b.replays.Load() }
 
 // Ping implements brokers.Broker. It fails after Close.
 func (b *Broker) Ping(ctx context.Context) error {
-	if !b.enter() {
+	if !b.calls.enter() {
 		return fmt.Errorf("%s: %w", b.traits.Name, brokers.ErrClosed)
 	}
 	defer b.calls.Done()
@@ -160,25 +156,18 @@ func (b *Broker) Ping(ctx context.Context) error {
 // Close implements brokers.Broker. Messages can still be published until the last handler has finished or the drain
 // timeout has passed.
 func (b *Broker) Close() error {
-	b.mu.Lock()
-	first := !b.stopped
-	b.stopped = true
-	b.mu.Unlock()
-	if !first {
+	if !b.subscriptions.close() {
 		<-b.done
 		return nil
 	}
 	defer close(b.done)
-	close(b.closing)
 	b.subscriptions.Wait()
 	if b.lot != nil {
 		if err := b.lot.close(); err != nil {
 			b.warn("delays closed with an error", err)
 		}
 	}
-	b.mu.Lock()
-	b.ended = true
-	b.mu.Unlock()
+	b.calls.close()
 	b.calls.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -188,26 +177,34 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// enter registers a call that Close has to wait for. It reports false after Close.
-func (b *Broker) enter() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended {
-		return false
-	}
-	b.calls.Add(1)
-	return true
+// gate registers what is in progress, until it is shut. Done ends what has entered, and Wait returns after all of it.
+type gate struct {
+	sync.WaitGroup
+
+	shut chan struct{} // closed when nothing more may enter
+	mu   sync.Mutex    // guards close against another one, and Add against Wait
 }
 
-// begin registers a subscription that Close has to wait for. It reports false if the broker is closing.
-func (b *Broker) begin() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.stopped {
-		return false
+// enter registers a call or a subscription. It reports false if the gate is shut.
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	open := !isClosed(g.shut)
+	if open {
+		g.Add(1)
 	}
-	b.subscriptions.Add(1)
-	return true
+	return open
+}
+
+// close shuts the gate. It reports false if it was shut.
+func (g *gate) close() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	open := !isClosed(g.shut)
+	if open {
+		close(g.shut)
+	}
+	return open
 }
 
 // bounded calls f with ctx and returns when f does or, for a transport that does not promise to observe its contexts,
@@ -252,7 +249,7 @@ func boundedOf[T any](ctx context.Context, traits *driver.Traits, f func(context
 
 // Depths counts the messages waiting in a transport that supports it. It fails after Close.
 func (b *Broker) Depths(ctx context.Context, counter brokers.DepthReporter) ([]brokers.Depth, error) {
-	if !b.enter() {
+	if !b.calls.enter() {
 		return nil, fmt.Errorf("%s: depths: %w", b.traits.Name, brokers.ErrClosed)
 	}
 	defer b.calls.Done()

@@ -28,7 +28,7 @@ func (p *publisher) String() string { return p.broker.traits.Name + ".Publisher"
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	return envelope.PublishProduced(func(messages ...*message.Message) error {
 		b := p.broker
-		if !b.enter() {
+		if !b.calls.enter() {
 			return fmt.Errorf("%s: publish to %s: %w", b.traits.Name, topic, brokers.ErrClosed)
 		}
 		defer b.calls.Done()

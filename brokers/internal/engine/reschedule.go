@@ -17,7 +17,7 @@ import (
 func (b *Broker) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message,
 	delay time.Duration,
 ) error {
-	if !b.enter() {
+	if !b.calls.enter() {
 		return fmt.Errorf("%s: reschedule: %w", b.traits.Name, brokers.ErrClosed)
 	}
 	defer b.calls.Done()
@@ -46,7 +46,7 @@ func (b *Broker) RescheduleAll(ctx context.Context, origins []envelope.Origin, m
 		return all(len(messages), fmt.Errorf("%s: reschedule: %d origins for %d messages", b.traits.Name, len(origins),
 			len(messages)))
 	}
-	if !b.enter() {
+	if !b.calls.enter() {
 		return all(len(messages), fmt.Errorf("%s: reschedule: %w", b.traits.Name, brokers.ErrClosed))
 	}
 	defer b.calls.Done()
@@ -134,7 +134,7 @@ var whereabouts = [...]string{envelope.KeyTopic, envelope.KeyConsumer}
 // DeadLetter implements brokers.Broker. The stored message has headers with its origin, for a collector that sends it
 // back.
 func (b *Broker) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
-	if !b.enter() {
+	if !b.calls.enter() {
 		return fmt.Errorf("%s: dead letter: %w", b.traits.Name, brokers.ErrClosed)
 	}
 	defer b.calls.Done()
@@ -184,7 +184,7 @@ func (b *Broker) Readers(ctx context.Context, origin envelope.Origin) (n int, er
 	if !ok {
 		return 0, fmt.Errorf("%s: readers: %w", b.traits.Name, errors.ErrUnsupported)
 	}
-	if !b.enter() {
+	if !b.calls.enter() {
 		return 0, fmt.Errorf("%s: readers: %w", b.traits.Name, brokers.ErrClosed)
 	}
 	defer b.calls.Done()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -21,11 +20,7 @@ type subscriber struct {
 	cfg    brokers.SubscriberConfig
 	fault  error // in the options; Subscribe returns it
 
-	closing chan struct{}
-
-	mu            sync.Mutex // guards stopped, and Add against Wait
-	stopped       bool
-	subscriptions sync.WaitGroup
+	subscriptions gate
 }
 
 var _ message.SubscribeInitializer = (*subscriber)(nil)
@@ -37,7 +32,7 @@ func (b *Broker) Subscriber(opts ...brokers.SubscriberOption) message.Subscriber
 		err = fmt.Errorf("%s: a consumer needs a group: name it with group= in the URL, Config.Group or brokers.WithGroup",
 			b.traits.Name)
 	}
-	return &subscriber{broker: b, cfg: cfg, fault: err, closing: make(chan struct{})}
+	return &subscriber{broker: b, cfg: cfg, fault: err, subscriptions: gate{shut: make(chan struct{})}}
 }
 
 // String is the subscriber's name in Watermill's contexts, metrics and poison headers, which would otherwise show this
@@ -117,8 +112,8 @@ func (s *subscriber) whileOpen(ctx context.Context) (context.Context, context.Ca
 	go func() {
 		select {
 		case <-ctx.Done():
-		case <-s.closing:
-		case <-s.broker.closing:
+		case <-s.subscriptions.shut:
+		case <-s.broker.subscriptions.shut:
 		}
 		end(brokers.ErrClosed)
 	}()
@@ -178,13 +173,12 @@ func (s *subscriber) failed(topic string, err error) error {
 }
 
 func (s *subscriber) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopped || !s.broker.begin() {
+	entered := s.broker.subscriptions.enter()
+	if entered && !s.subscriptions.enter() {
+		s.broker.subscriptions.Done()
 		return false
 	}
-	s.subscriptions.Add(1)
-	return true
+	return entered
 }
 
 func (s *subscriber) end() {
@@ -194,13 +188,7 @@ func (s *subscriber) end() {
 
 // Close implements message.Subscriber. It returns when every subscription has drained.
 func (s *subscriber) Close() error {
-	s.mu.Lock()
-	first := !s.stopped
-	s.stopped = true
-	s.mu.Unlock()
-	if first {
-		close(s.closing)
-	}
+	s.subscriptions.close()
 	s.subscriptions.Wait()
 	return nil
 }
