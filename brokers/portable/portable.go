@@ -25,6 +25,8 @@ type Config struct {
 	// DelaysTopic is the topic of Delays in which they wait. Different brokers that share Delays need separate topics.
 	// Defaults to "redrive.delayed".
 	DelaysTopic string
+	// Context of Driver.Open: it ends the wait of New for the server of Delays, and nothing after that. Optional.
+	Context context.Context
 }
 
 // New returns a broker on cfg.Transport. Close it.

@@ -111,7 +111,7 @@ func New(cfg Config) (brokers.Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(&transport{cfg: cfg, broker: resolved}, Params())
+	return open(context.Background(), &transport{cfg: cfg, broker: resolved}, Params())
 }
 
 // Open is [New] for drivers, whose Config.Broker is resolved and whose parameters start with [Params] or [URLParams].
@@ -140,7 +140,7 @@ func Open(ctx context.Context, cfg Config, params []brokers.Param, identify func
 	if err := t.cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("brokers/watermill: invalid config: %w", err)
 	}
-	return open(t, params) //nolint:contextcheck // the broker outlives the context it was opened with
+	return open(ctx, t, params)
 }
 
 // Params are the parameters of every broker of this package.
@@ -148,10 +148,10 @@ func Params() []brokers.Param {
 	return []brokers.Param{driver.NackPause()}
 }
 
-func open(t *transport, params []brokers.Param) (brokers.Broker, error) {
-	return portable.New(portable.Config{
+func open(ctx context.Context, t *transport, params []brokers.Param) (brokers.Broker, error) {
+	return portable.New(portable.Config{ //nolint:contextcheck // the broker outlives ctx
 		Config: t.broker, Params: params, Transport: t, Delays: t.cfg.Delays,
-		DelaysTopic: firstTopic(t.broker.URL, t.cfg.Server),
+		DelaysTopic: firstTopic(t.broker.URL, t.cfg.Server), Context: ctx,
 	})
 }
 

@@ -35,6 +35,8 @@ type Config struct {
 	Delays brokers.Broker
 	// DelaysTopic is the topic of Delays in which they wait. Defaults to [DefaultDelaysTopic].
 	DelaysTopic string
+	// Context ends the wait of New for Delays, and nothing after that. Defaults to none.
+	Context context.Context
 }
 
 // Broker implements brokers.Broker above a transport.
@@ -93,7 +95,7 @@ func New(cfg Config) (*Broker, error) {
 		there := cfg.Delays.Capabilities()
 		b.caps.MaxDelay = max(b.longest, there.MaxDelay)
 		b.caps.DelayTolerance = max(b.caps.DelayTolerance, there.DelayTolerance+10*time.Millisecond)
-		lot, err := openLot(b, cfg.Delays, cfg.DelaysTopic)
+		lot, err := openLot(b, cfg)
 		if err != nil {
 			return nil, err
 		}

@@ -827,6 +827,36 @@ func (r refusing) Declare(ctx context.Context, q driver.Queue) error {
 	return r.Transport.Declare(ctx, q)
 }
 
+// Opening a broker waits for the server of its Delays, but ends with its context.
+func TestDelays_OpeningEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := drivertest.NewServer(rabbit())
+		server.With(func(h *drivertest.Hooks) { h.Receive = func(driver.Queue) error { return driver.ErrTemporary } })
+		delays := open(t, server)
+		resolved, err := brokers.Config{URL: "faulty://", Group: "billing"}.Resolve(params())
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err = engine.New(engine.Config{
+			Config: resolved, Params: params(), Transport: server.Connect(), Delays: delays, Context: ctx,
+		})
+		require.ErrorIs(t, err, driver.ErrTemporary)
+		require.Equal(t, 5*time.Second, time.Since(began))
+
+		server.With(func(h *drivertest.Hooks) { h.Receive = nil })
+		ctx, cancel = context.WithCancel(t.Context())
+		b, err := engine.New(engine.Config{
+			Config: resolved, Params: params(), Transport: server.Connect(), Delays: delays, Context: ctx,
+		})
+		require.NoError(t, err)
+		cancel()
+		synctest.Wait()
+		require.Equal(t, 1, server.Sessions(), "it reads what is due all the same")
+		require.NoError(t, b.Close())
+	})
+}
+
 // sharing is a transport with a queue of one part, which no member gets.
 type sharing struct {
 	driver.Transport

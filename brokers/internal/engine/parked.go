@@ -43,14 +43,20 @@ type parked struct {
 }
 
 // openLot starts returning messages that are due.
-func openLot(b *Broker, delays brokers.Broker, topic string) (*lot, error) {
-	topic = cmp.Or(topic, DefaultDelaysTopic)
+func openLot(b *Broker, cfg Config) (*lot, error) {
+	topic, delays := cmp.Or(cfg.DelaysTopic, DefaultDelaysTopic), cfg.Delays
 	l := &lot{
 		b: b, topic: topic, out: delays.Publisher(),
 		in: delays.Subscriber(brokers.WithGroup("redrive"), brokers.WithConcurrency(16), driver.WithoutCrashLimit(delays)),
 	}
-	due, err := l.in.Subscribe(context.Background(), topic)
+	ctx, end := context.WithCancel(context.Background())
+	opened := context.AfterFunc(cmp.Or(cfg.Context, ctx), end)
+	due, err := l.in.Subscribe(ctx, topic)
+	if !opened() {
+		err = cmp.Or(err, context.Cause(cfg.Context))
+	}
 	if err != nil {
+		end()
 		return nil, fmt.Errorf("%s: delays: %w", b.traits.Name, err)
 	}
 	l.busy.Go(func() {
