@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -97,9 +96,9 @@ func (v *shown) text() string {
 	for _, key := range slices.Sorted(maps.Keys(v.Body.Headers)) {
 		fmt.Fprintf(&out, "  %s: %s\n", oneLine(key, 100), oneLine(v.Body.Headers[key], 200))
 	}
-	payload := v.Body.Bytes()
-	fmt.Fprintf(&out, "\npayload (%d bytes)\n", len(payload))
-	out.WriteString(indent(payloadText(payload)))
+	body := v.Body.Bytes()
+	fmt.Fprintf(&out, "\npayload (%d bytes)\n", len(body))
+	out.WriteString(indent(payloadText(body)))
 	if trace := string(v.Body.StackTrace); trace != "" {
 		out.WriteString("\ntrace\n" + indent(printable(trace, true)))
 	}
@@ -129,26 +128,23 @@ func (v *shown) status() wire.Text {
 }
 
 // payloadText shows JSON indented, text as it is, and bytes as the beginning of a hex dump.
-func payloadText(payload []byte) string {
+func payloadText(body []byte) string {
 	const limit = 16 << 10
 	cut := ""
-	var indented bytes.Buffer
-	if json.Indent(&indented, payload, "", "  ") == nil {
-		payload = indented.Bytes()
-	}
-	if len(payload) > limit {
-		cut = fmt.Sprintf("\n… cut; --raw shows all %d bytes", len(payload))
-		payload = payload[:limit]
+	text, _ := payload.Indent(body)
+	if len(text) > limit {
+		cut = fmt.Sprintf("\n… cut; --raw shows all %d bytes", len(text))
+		text = text[:limit]
 		for range utf8.UTFMax {
-			if r, size := utf8.DecodeLastRune(payload); r == utf8.RuneError && size == 1 {
-				payload = payload[:len(payload)-1]
+			if r, size := utf8.DecodeLastRune(text); r == utf8.RuneError && size == 1 {
+				text = text[:len(text)-1]
 			}
 		}
 	}
-	if !utf8.Valid(payload) {
-		return fmt.Sprintf("% x", payload[:min(len(payload), 256)]) + cut
+	if !utf8.Valid(text) {
+		return fmt.Sprintf("% x", text[:min(len(text), 256)]) + cut
 	}
-	return printable(string(payload), true) + cut
+	return printable(string(text), true) + cut
 }
 
 func indent(text string) string {

@@ -44,17 +44,39 @@ func Compare(before, after *driver.Body) Diff {
 		d.Binary = true
 		return d
 	}
-	d.Lines = diffLines(diffable(before.Payload), diffable(after.Payload))
+	was, _ := Indent(before.Payload)
+	now, _ := Indent(after.Payload)
+	d.Lines = diffLines(string(was)+"\n", string(now)+"\n") // so that each line ends in a line feed
 	return d
 }
 
-// diffable is a payload as lines. JSON is indented, which changes no number and keeps the order of the keys.
-func diffable(payload []byte) string {
-	var indented bytes.Buffer
-	if json.Indent(&indented, payload, "", "  ") == nil {
-		payload = indented.Bytes()
+// Indent returns JSON indented, which changes no number and keeps the order of the keys. Anything else is returned as it
+// is, and so is JSON whose white space would grow out of proportion: by the square of its nesting.
+func Indent(payload []byte) (shown []byte, indented bool) {
+	most := 1<<20 + 8*len(payload)
+	size, depth, text := len(payload), 0, false
+	for i := 0; i < len(payload) && size <= most; i++ {
+		switch c := payload[i]; {
+		case c == '"':
+			text = !text
+		case c == '\\':
+			i++ // only in texts
+		case text:
+		case c == '[' || c == '{':
+			depth++
+			size += 1 + 2*depth
+		case c == ']' || c == '}':
+			depth--
+			size += 1 + 2*depth
+		case c == ',':
+			size += 1 + 2*depth
+		}
 	}
-	return string(payload) + "\n" // so that each line ends in a line feed
+	var out bytes.Buffer
+	if size > most || json.Indent(&out, payload, "", "  ") != nil {
+		return payload, false
+	}
+	return out.Bytes(), true
 }
 
 const diffContext = 3

@@ -28,7 +28,11 @@ func TestCompare(t *testing.T) {
 		}
 		return b.String()
 	}
+	nested := func(last string) string { // 16 MB when it is indented
+		return strings.Repeat("[", 2_000) + strings.Repeat("1,", 2_000) + last + strings.Repeat("]", 2_000)
+	}
 	for name, c := range map[string]struct{ before, after, want string }{
+		"nested": {nested("1"), nested("2"), "-" + nested("1") + "\n+" + nested("2") + "\n"},
 		"same":   {"a", "a", ""},
 		"binary": {"\xff", "a", "binary payload: 1 bytes before, 1 after\n"},
 		"added":  {"a\nc", "a\nb\nc", " a\n+b\n c\n"},
@@ -45,4 +49,29 @@ func TestCompare(t *testing.T) {
 	big := payload.Compare(body(strings.Repeat("a\n", 200_000)), body(strings.Repeat("b\n", 200_000)))
 	require.Len(t, big.Lines, 400_001)
 	require.Less(t, time.Since(began), time.Minute)
+}
+
+// JSON is indented unless its nesting would make it many times larger. Brackets in texts do not count.
+func TestIndent(t *testing.T) {
+	t.Parallel()
+	wide, deep := "["+strings.Repeat("1,", 500_000)+"1]", strings.Repeat("[", 2_000)+strings.Repeat("]", 2_000)
+	for name, c := range map[string]struct {
+		payload string
+		want    bool
+	}{
+		"object":   {`{"a":[1,{}]}`, true},
+		"text":     {"a", false},
+		"empty":    {"", false},
+		"wide":     {wide, true},
+		"deep":     {deep, false},
+		"a text":   {`["` + strings.Repeat(`\"[{,`, 200_000) + `"]`, true},
+		"after it": {`["\\",` + deep + `]`, false},
+	} {
+		got, indented := payload.Indent([]byte(c.payload))
+		require.Equal(t, c.want, indented, name)
+		if want := []byte(c.payload); !indented {
+			require.Equal(t, want, got, name)
+		}
+		require.LessOrEqual(t, len(got), 1<<20+8*len(c.payload), name)
+	}
 }

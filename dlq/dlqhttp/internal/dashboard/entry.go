@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -18,6 +17,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/wire"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -62,17 +62,20 @@ type payloadView struct {
 	JSON      bool
 }
 
-func viewPayload(payload []byte) payloadView {
-	v := payloadView{Size: len(payload), Cut: len(payload) > maxShown}
-	if !utf8.Valid(payload) || bytes.IndexByte(payload, 0) >= 0 {
-		v.Cut = len(payload) > maxDumped
-		v.Dump = hex.Dump(payload[:min(len(payload), maxDumped)])
+func viewPayload(body []byte) payloadView {
+	v := payloadView{Size: len(body), Cut: len(body) > maxShown}
+	if !utf8.Valid(body) || bytes.IndexByte(body, 0) >= 0 {
+		v.Cut = len(body) > maxDumped
+		v.Dump = hex.Dump(body[:min(len(body), maxDumped)])
 		return v
 	}
-	v.Raw = strings.ToValidUTF8(string(payload[:min(len(payload), maxShown)]), "") // the cut may be within a character
-	var indented bytes.Buffer
-	if !v.Cut && len(payload) > 0 && json.Indent(&indented, payload, "", "  ") == nil {
-		v.JSON, v.Tokens = true, tokens(indented.String())
+	v.Raw = strings.ToValidUTF8(string(body[:min(len(body), maxShown)]), "") // the cut may be within a character
+	if v.Cut {
+		return v
+	}
+	var text []byte
+	if text, v.JSON = payload.Indent(body); v.JSON {
+		v.Tokens = tokens(string(text))
 	}
 	return v
 }

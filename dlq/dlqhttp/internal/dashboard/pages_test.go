@@ -395,6 +395,16 @@ func TestPages_Redaction(t *testing.T) {
 	require.JSONEq(t, `{"order":2,"card":"visa-2"}`, string(e.Body.Payload))
 }
 
+// A small message whose indented form would be huge is shown as it is.
+func TestPages_NestedPayload(t *testing.T) {
+	s := newSite(t)
+	nested := strings.Repeat("[", 2_000) + strings.Repeat("1,", 2_000) + "1" + strings.Repeat("]", 2_000)
+	id := s.put(t, 1, func(d *envelope.DeadLetter) { d.Message.Payload = []byte(nested) })
+	page := s.get(access.Viewer, entryPath(id)).Body.String()
+	require.Contains(t, page, nested)
+	require.Less(t, len(page), 100_000)
+}
+
 // A store that is down, an entry that is gone, an invalid request: each page names the remedy.
 func TestPages_Faults(t *testing.T) {
 	s := newSite(t, func(c *operations.Config) { c.Interval = time.Nanosecond })
