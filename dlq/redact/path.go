@@ -108,21 +108,22 @@ func (s *step) matches(e element) bool {
 	}
 }
 
-// matches reports whether the path selects the position.
-func (l location) matches(at []element) bool {
-	if len(l) == 0 {
-		return len(at) == 0
-	}
-	if len(at) == 0 {
-		return false
-	}
-	if l[0].deep {
-		for i := range at {
-			if l[0].matches(at[i]) && l[1:].matches(at[i+1:]) {
-				return true
-			}
+// reached is how many steps of a path match down to a position.
+type reached struct{ path, steps int }
+
+// below returns what is reached at the position e below another. A path with .. reaches several steps, each only once, so
+// that the work does not grow with the number of ways to match. The result is behind at in its array, for the next call
+// to overwrite.
+func (r *Rules) below(at []reached, e element) []reached {
+	next := at[len(at):]
+	for _, now := range at {
+		s := &r.paths[now.path][now.steps]
+		if s.deep && (len(next) == 0 || next[len(next)-1] != now) {
+			next = append(next, now)
 		}
-		return false
+		if s.matches(e) {
+			next = append(next, reached{now.path, now.steps + 1})
+		}
 	}
-	return l[0].matches(at[0]) && l[1:].matches(at[1:])
+	return next
 }

@@ -72,7 +72,7 @@ type masker struct {
 	rules   *Rules
 	decoder *json.Decoder
 	text    []byte
-	at      []element
+	depth   int
 	out     bytes.Buffer
 	copied  int64 // how much of text is in out
 }
@@ -81,7 +81,11 @@ type masker struct {
 func (r *Rules) maskJSON(payload []byte) ([]byte, error) {
 	m := masker{rules: r, decoder: json.NewDecoder(bytes.NewReader(payload)), text: payload}
 	m.decoder.UseNumber()
-	if err := m.value(); err != nil {
+	at := make([]reached, len(r.paths), 16*len(r.paths)) // with room for most payloads
+	for i := range at {
+		at[i].path = i
+	}
+	if err := m.value(at); err != nil {
 		return nil, err
 	}
 	if _, err := m.decoder.Token(); !errors.Is(err, io.EOF) {
@@ -94,13 +98,15 @@ func (r *Rules) maskJSON(payload []byte) ([]byte, error) {
 	return m.out.Bytes(), nil
 }
 
-// value reads the next value.
-func (m *masker) value() error {
-	if len(m.at) > maxDepth {
+// value reads the next value, at whose position these steps are reached.
+func (m *masker) value(at []reached) error {
+	if m.depth > maxDepth {
 		return errors.New("nested too deep")
 	}
-	for _, p := range m.rules.paths {
-		if p.matches(m.at) {
+	m.depth++
+	defer func() { m.depth-- }()
+	for _, p := range at {
+		if p.steps == len(m.rules.paths[p.path]) {
 			return m.mask()
 		}
 	}
@@ -119,13 +125,13 @@ func (m *masker) value() error {
 			}
 			text, _ := name.(string) // always a string here
 			m.scalar(before, text)
-			if err := m.child(element{name: text, index: -1}); err != nil {
+			if err := m.value(m.rules.below(at, element{name: text, index: -1})); err != nil {
 				return err
 			}
 		}
 	case json.Delim('['):
 		for i := 0; m.decoder.More(); i++ {
-			if err := m.child(element{index: i}); err != nil {
+			if err := m.value(m.rules.below(at, element{index: i})); err != nil {
 				return err
 			}
 		}
@@ -139,13 +145,6 @@ func (m *masker) value() error {
 		return nil
 	}
 	_, err = m.decoder.Token() // the closing bracket
-	return err
-}
-
-func (m *masker) child(e element) error {
-	m.at = append(m.at, e)
-	err := m.value()
-	m.at = m.at[:len(m.at)-1]
 	return err
 }
 

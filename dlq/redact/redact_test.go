@@ -37,6 +37,17 @@ func TestPayload_Paths(t *testing.T) {
 			"$..b", `{"a":{"b":1},"b":{"b":2},"c":[{"b":"x"}]}`,
 			`{"a":{"b":` + m + `},"b":` + m + `,"c":[{"b":` + m + `}]}`,
 		},
+		"any depth, twice": {
+			"$..a..b", `{"a":{"x":[{"b":1}],"b":2},"b":3}`,
+			`{"a":{"x":[{"b":` + m + `}],"b":` + m + `},"b":3}`,
+		},
+		"any depth, once more":  {"$..a.a", `{"a":{"a":{"b":1}},"x":{"a":1}}`, `{"a":{"a":` + m + `},"x":{"a":1}}`},
+		"any depth of anything": {"$..*..b.c", `{"b":{"c":1},"x":{"b":{"c":1}}}`, `{"b":{"c":1},"x":{"b":{"c":` + m + `}}}`},
+		// Each way to match six of 400 levels would be more than anyone could try.
+		"any depth, many times": {
+			"$..a..a..a..a..a..a.b", strings.Repeat(`{"a":`, 400) + `{"c":1}` + strings.Repeat("}", 400),
+			strings.Repeat(`{"a":`, 400) + `{"c":1}` + strings.Repeat("}", 400),
+		},
 		"below any depth": {"$..a.b", `{"x":{"a":{"b":1,"c":2}}}`, `{"x":{"a":{"b":` + m + `,"c":2}}}`},
 		"index":           {"$.a[1]", `{"a":[1,2,3]}`, `{"a":[1,` + m + `,3]}`},
 		"every element": {
