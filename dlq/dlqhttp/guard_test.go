@@ -7,9 +7,11 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -90,6 +92,35 @@ func TestGuard_GuessingOnEveryRoute(t *testing.T) {
 			require.NotContains(t, []int{http.StatusTooManyRequests, http.StatusUnauthorized},
 				s.from(t, "198.51.100.9", path, "ana", "correct horse").Code, path)
 		}
+	})
+}
+
+// Guesses at the same time are no more than one after another: each counts before its check, which is slow. Correct
+// passwords do not count.
+func TestGuard_GuessingAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var checked atomic.Int64
+		slow := dlqhttp.AuthenticatorFunc(func(r *http.Request) (dlqhttp.Principal, error) {
+			checked.Add(1)
+			time.Sleep(100 * time.Millisecond) // virtual
+			if _, password, _ := r.BasicAuth(); password != "correct horse" {
+				return dlqhttp.Principal{}, dlqhttp.ErrBadCredentials
+			}
+			return dlqhttp.Principal{Name: "root", Role: dlqhttp.Admin}, nil
+		})
+		s := unserved(t, func(c *dlqhttp.Config) { c.Auth = []dlqhttp.Authenticator{slow} })
+		for range 100 {
+			require.Equal(t, http.StatusOK, s.from(t, "192.0.2.2", "/api/v1/me", "root", "correct horse").Code)
+		}
+		checked.Store(0)
+		var guesses sync.WaitGroup
+		for range 300 {
+			guesses.Go(func() { s.from(t, "192.0.2.1", "/api/v1/me", "root", "guess") })
+		}
+		guesses.Wait()
+		require.Equal(t, int64(20), checked.Load())
+		require.Equal(t, http.StatusTooManyRequests, s.from(t, "192.0.2.3", "/api/v1/me", "root", "guess").Code)
+		require.Equal(t, http.StatusOK, s.from(t, "192.0.2.3", "/api/v1/me", "bo", "correct horse").Code)
 	})
 }
 

@@ -1,10 +1,12 @@
 package access
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 
 	"golang.org/x/crypto/bcrypt"
 )
@@ -20,15 +22,18 @@ type User struct {
 
 type basic struct {
 	users map[string]User
-	none  []byte // the hash to compare an unknown user's password with
+	none  string // the hash to compare an unknown user's password with: the slowest
+	// slots bound the comparisons at the same time, which take all of a processor each.
+	slots chan struct{}
 	// known are the correct passwords by their digest: bcrypt is slow on purpose, and would run for each request.
 	known known[[sha256.Size]byte, bool]
 }
 
 // Basic authenticates by user name and password.
 func Basic(users ...User) (Authenticator, error) {
-	b := &basic{users: map[string]User{}}
+	b := &basic{users: map[string]User{}, slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	var errs []error
+	slowest := 0
 	for i, u := range users {
 		cost, err := bcrypt.Cost([]byte(u.Bcrypt))
 		switch {
@@ -43,14 +48,14 @@ func Basic(users ...User) (Authenticator, error) {
 		case cost < bcrypt.DefaultCost:
 			errs = append(errs, fmt.Errorf("user %s: hash: cost %d is too low: at least %d", u.Name, cost, bcrypt.DefaultCost))
 		}
-		b.users[u.Name] = u
+		if b.users[u.Name] = u; cost > slowest {
+			slowest, b.none = cost, u.Bcrypt
+		}
 	}
-	none, err := bcrypt.GenerateFromPassword([]byte("no such user"), bcrypt.DefaultCost)
-	b.none = none
-	return b, errors.Join(append(errs, err)...)
+	return b, errors.Join(errs...)
 }
 
-// Authenticate takes the same time for unknown and for known users.
+// Authenticate takes the same time for unknown users as for those whose hash costs the most.
 func (b *basic) Authenticate(r *http.Request) (Principal, error) {
 	name, password, ok := r.BasicAuth()
 	if !ok {
@@ -60,11 +65,14 @@ func (b *basic) Authenticate(r *http.Request) (Principal, error) {
 	if b.Known(r) {
 		return Principal{Name: user.Name, Role: user.Role}, nil
 	}
-	hash := []byte(user.Bcrypt)
-	if !there {
-		hash = b.none
+	select {
+	case b.slots <- struct{}{}:
+		defer func() { <-b.slots }()
+	case <-r.Context().Done():
+		return Principal{}, r.Context().Err()
 	}
-	if err := bcrypt.CompareHashAndPassword(hash, []byte(password)); err != nil || !there {
+	hash := cmp.Or(user.Bcrypt, b.none)
+	if err := bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)); err != nil || !there {
 		return Principal{}, ErrBadCredentials
 	}
 	b.known.put(seenKey(&user, password), true)

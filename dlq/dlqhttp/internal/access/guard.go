@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -200,31 +201,47 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 // attempts are slowed down, by address and by account.
 func (g *Guard) authenticate(r *http.Request) (Principal, error) {
 	address, account := host(r.RemoteAddr), accountOf(r)
-	if g.guessing(r, address, account) {
-		err := &slowed{time.Duration(float64(time.Second) / failureRate)}
-		g.logRefused(r, account, err)
-		return Principal{}, err
+	_, _, password := r.BasicAuth()
+	guess := password && !g.known(r)
+	if guess {
+		if err := g.count(address, account); err != nil {
+			g.logRefused(r, account, err)
+			return Principal{}, err
+		}
 	}
 	who, err := g.identify(r)
+	// Without the store only a password is wrong for certain, and must not be guessed meanwhile.
+	_, unsure := errors.AsType[*unchecked](err)
+	wrong := errors.Is(err, ErrBadCredentials) && (password || !unsure)
+	if guess && !wrong {
+		g.failures.Return(address)
+		if account != "" {
+			g.accounts.Return(account)
+		}
+	}
 	if err == nil || errors.Is(err, ErrNoCredentials) {
 		return who, err
 	}
 	g.logRefused(r, account, err)
-	// Without the store only a password is wrong for certain, and must not be guessed meanwhile.
-	_, _, password := r.BasicAuth()
-	if _, ok := errors.AsType[*unchecked](err); ok && (!password || !errors.Is(err, ErrBadCredentials)) {
-		return Principal{}, err
+	if wrong && !guess {
+		err = cmp.Or(g.count(address, account), err)
 	}
+	return Principal{}, err
+}
+
+// count takes a wrong attempt from what the address and the account have left, if both do. A password counts before its
+// check, which is slow: many at the same time would all find something left.
+func (g *Guard) count(address, account string) error {
 	wait, fine := g.failures.Allow(address)
-	if account != "" {
-		if more, ok := g.accounts.Allow(account); !ok {
-			wait, fine = max(wait, more), false
+	if fine && account != "" {
+		if wait, fine = g.accounts.Allow(account); !fine {
+			g.failures.Return(address)
 		}
 	}
 	if !fine {
-		return Principal{}, &slowed{wait}
+		return &slowed{wait}
 	}
-	return Principal{}, err
+	return nil
 }
 
 // logRefused logs refused credentials.
@@ -240,19 +257,13 @@ func accountOf(r *http.Request) string {
 	return clean(strings.Clone(name[:min(len(name), maxActor)]))
 }
 
-// guessing reports whether a password should not be checked: many from this address, or for this account, were wrong,
-// and this one was never correct before. Tokens are always checked, so that a neighbour who guesses locks no caller
-// out.
-func (g *Guard) guessing(r *http.Request, address, account string) bool {
-	if _, _, password := r.BasicAuth(); !password || !g.failures.Spent(address) && !g.accounts.Spent(account) {
-		return false
-	}
-	for _, a := range g.cfg.Auth {
-		if knows, ok := a.(interface{ Known(*http.Request) bool }); ok && knows.Known(r) {
-			return false
-		}
-	}
-	return true
+// known reports whether the credentials were correct before. They are always checked, and so are tokens, so that a
+// neighbour who guesses locks no caller out.
+func (g *Guard) known(r *http.Request) bool {
+	return slices.ContainsFunc(g.cfg.Auth, func(a Authenticator) bool {
+		knows, ok := a.(interface{ Known(*http.Request) bool })
+		return ok && knows.Known(r)
+	})
 }
 
 // checkTimeout limits an authenticator's lookup: a store that hangs must leave a scrape the time for the metrics.

@@ -47,6 +47,12 @@ func (l *Limiter) Allow(name string) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
+// Return gives one back to name's allowance, for what turned out not to count.
+func (l *Limiter) Return(name string) {
+	now := time.Now()
+	l.bucket(name, now).ReserveN(now, -1) // never above the burst
+}
+
 // Spent reports whether name has nothing left, and takes nothing.
 func (l *Limiter) Spent(name string) bool {
 	if l == nil {
