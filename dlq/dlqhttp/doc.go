@@ -12,6 +12,9 @@
 // looks, an operator redrives, edits and closes, an approver approves other people's runs, an admin imports and purges.
 // GET never changes state, and a browser's request from another site is refused.
 //
+// The jq expressions of operators are evaluated by dlq.ManagerConfig.JQ. Its default runs in this process, whose memory
+// an expression can exhaust: unless operators may do that, give the manager, and that of the runner, a payload.Child.
+//
 // # Answers
 //
 // Errors are application/problem+json (RFC 9457) with a sentence that names the remedy: 400 and 422 for invalid

@@ -124,6 +124,23 @@ func TestRoles_EveryRoleOnEveryRoute(t *testing.T) {
 	}
 }
 
+// A viewer may preview a run, but not with a jq expression, which the server would evaluate.
+func TestRoles_PreviewWithJQ(t *testing.T) {
+	s := newServer(t, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	s.seed(t, 2)
+	for _, c := range []struct {
+		role, jq string
+		status   int
+	}{{"viewer", "", http.StatusOK}, {"viewer", ".x = 1", http.StatusForbidden}, {"operator", ".x = 1", http.StatusOK}} {
+		a := s.ask(t, http.MethodPost, "/api/v1/runs/preview", `{"filter":{"topic":"orders"},"jq":"`+c.jq+`"}`,
+			append(as(c.role), "Content-Type", "application/json")...)
+		require.Equal(t, c.status, a.status, a.body)
+		if c.status == http.StatusForbidden {
+			require.Contains(t, a.body, "this needs the role operator")
+		}
+	}
+}
+
 // A read-only server refuses changes, by admins too, and shows the rest.
 func TestReadOnly(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.ReadOnly = true })

@@ -73,7 +73,8 @@ func (a *API) runRoutes() {
 	}, a.startRun)
 	handle(a, route{
 		ID: "preview-run", Method: http.MethodPost, Path: "/runs/preview", Tag: "runs", Role: access.Viewer,
-		Summary: "Show what a run would do, and do nothing",
+		Summary:     "Show what a run would do, and do nothing",
+		Description: "With jq this needs the role operator.",
 	}, a.previewRun)
 	register(a, readRoute("runs", "get-run", "/runs/{id}", "Get a run and how far it is"), a.run)
 	review := readRoute("runs", "review-run", "/runs/{id}/review", "Show what a run would send, for its approver")
@@ -118,7 +119,10 @@ func (a *API) runs(ctx context.Context, in *runsInput) (*page[wire.RunList], err
 
 // runnable checks that the caller may start, or preview, this run.
 func (a *API) runnable(ctx context.Context, w *wire.RunSpec) (redrive.Spec, error) {
-	spec := *w
+	spec, who := *w, access.From(ctx)
+	if spec.JQ != "" && !who.Role.Allows(access.Operator) {
+		return spec, huma.NewError(http.StatusForbidden, access.Refusal(who, access.Operator))
+	}
 	if err := a.visible(ctx).JQ(spec.JQ); err != nil {
 		return spec, err
 	}
