@@ -2,6 +2,7 @@ package callers
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"testing"
 
@@ -32,6 +33,45 @@ func TestStreams(t *testing.T) {
 	require.NotEmpty(t, one.Open(&admin))
 }
 
+// The kept answers of a caller are bounded. One that is too large is not kept, but its request is not repeated either;
+// previews are: they change nothing.
+func TestAnswers_Size(t *testing.T) {
+	t.Parallel()
+	who := access.Principal{Name: "ana", Role: access.Operator}
+	c, size, handled := NewAnswers(), maxAnswer, 0
+	handler := c.Idempotent(1<<20, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		handled++
+		for range 2 {
+			_, _ = w.Write(make([]byte, size/2))
+		}
+	}))
+	post := func(path, key string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(access.WithPrincipal(t.Context(), who), http.MethodPost, path, nil)
+		r.Header.Set(KeyHeader, key)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w
+	}
+	for i := range 3 * maxAnswers / maxAnswer {
+		require.Equal(t, maxAnswer, post("/edit", strconv.Itoa(i)).Body.Len())
+		again := post("/edit", strconv.Itoa(i))
+		require.Equal(t, "true", again.Header().Get("Idempotent-Replayed"))
+		require.Equal(t, maxAnswer, again.Body.Len())
+		require.LessOrEqual(t, c.keys(&who).size(), maxAnswers)
+	}
+	size, handled = maxAnswer+2, 0
+	require.Equal(t, http.StatusOK, post("/edit", "large").Code)
+	again := post("/edit", "large")
+	require.Equal(t, http.StatusConflict, again.Code)
+	require.Contains(t, again.Body.String(), "too large")
+	require.Equal(t, 1, handled)
+	for range 2 {
+		require.Equal(t, http.StatusOK, post("/edit/preview", "preview").Code)
+	}
+	require.Equal(t, 3, handled)
+	require.LessOrEqual(t, c.keys(&who).size(), maxAnswers)
+}
+
 // The kept answers of one caller evict none of another's; a caller whose role has changed is a different one, and so is
 // one with the same name but without credentials.
 func TestCallers(t *testing.T) {
@@ -48,10 +88,13 @@ func TestCallers(t *testing.T) {
 	c.keys(&ana).finish(key(&ana), a, &recorder{status: http.StatusOK, complete: true})
 	require.True(t, kept(&ana))
 	bo := access.Principal{Name: "bo", Role: access.Operator}
+	first, _ := c.keys(&bo).begin(key(&bo), [32]byte{1})
 	for i := range 3 * maxKeys {
-		_, begun := c.keys(&bo).begin(digest(strconv.Itoa(i)), [32]byte{1})
+		a, begun := c.keys(&bo).begin(digest(strconv.Itoa(i)), [32]byte{1})
 		require.True(t, begun)
+		c.keys(&bo).finish(digest(strconv.Itoa(i)), a, &recorder{status: http.StatusOK, complete: true})
 	}
+	require.Same(t, first, c.keys(&bo).answers[key(&bo)], "it is in flight: a repetition would be handled, too")
 	require.Len(t, c.keys(&bo).answers, maxKeys)
 	require.True(t, kept(&ana))
 	require.False(t, kept(&access.Principal{Name: "ana", Role: access.Viewer}))

@@ -28,6 +28,7 @@ const (
 	keepKeys   = 24 * time.Hour
 	maxKeys    = 1_000
 	maxAnswers = 8 << 20 // bytes
+	maxAnswer  = 1 << 20 // bytes of one
 	maxCallers = 100
 )
 
@@ -43,14 +44,14 @@ type idempotency struct {
 	used    time.Time // last
 }
 
-// answer is the response to a request; the request is in flight until done is set.
+// answer is the response to a request; the request is in flight until done is set. One that is too large is not kept.
 type answer struct {
-	request [32]byte // digest of method, path, query and body
-	done    bool
-	at      time.Time
-	status  int
-	header  http.Header
-	body    []byte
+	request     [32]byte // digest of method, path, query and body
+	done, large bool
+	at          time.Time // when it was done
+	status      int
+	header      http.Header
+	body        []byte
 }
 
 // Answers are the kept responses by caller. The role is part of the identity: a caller that lost a role gets no
@@ -81,11 +82,11 @@ func (c *Answers) keys(who *access.Principal) *idempotency {
 	return c.byCaller[identity]
 }
 
-// oldest is the key of the value with the earliest time.
+// oldest is the key of the value with the earliest time that is not zero.
 func oldest[K comparable, V any](all map[K]V, at func(V) time.Time) (key K) {
 	var first time.Time
 	for k, v := range all {
-		if t := at(v); first.IsZero() || t.Before(first) {
+		if t := at(v); !t.IsZero() && (first.IsZero() || t.Before(first)) {
 			first, key = t, k
 		}
 	}
@@ -96,7 +97,8 @@ func oldest[K comparable, V any](all map[K]V, at func(V) time.Time) (key K) {
 func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := r.Header.Get(KeyHeader)
-		if key == "" || r.Method != http.MethodPost || strings.HasSuffix(r.URL.Path, "/entries/import") {
+		if key == "" || r.Method != http.MethodPost || strings.HasSuffix(r.URL.Path, "/entries/import") ||
+			strings.HasSuffix(r.URL.Path, "/preview") {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -128,6 +130,10 @@ func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 			problem.Write(w, http.StatusConflict,
 				"the first request with this "+KeyHeader+" is still in progress: try again later")
 			return
+		case found.large:
+			problem.Write(w, http.StatusConflict,
+				"the first request with this "+KeyHeader+" is done, but its answer was too large to be kept")
+			return
 		default:
 			maps.Copy(w.Header(), found.header)
 			w.Header().Set("Idempotent-Replayed", "true")
@@ -146,15 +152,10 @@ func (c *Answers) Idempotent(bodyLimit int64, next http.Handler) http.Handler {
 func (i *idempotency) begin(name, request [32]byte) (found *answer, begun bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	now := time.Now()
-	if found = i.answers[name]; found != nil && (!found.done || now.Sub(found.at) < keepKeys) {
+	if found = i.answers[name]; found != nil && (!found.done || time.Since(found.at) < keepKeys) {
 		return found, false
 	}
-	delete(i.answers, name)
-	for len(i.answers) >= maxKeys || i.size() > maxAnswers {
-		delete(i.answers, oldest(i.answers, func(a *answer) time.Time { return a.at }))
-	}
-	found = &answer{request: request, at: now}
+	found = &answer{request: request}
 	i.answers[name] = found
 	return found, true
 }
@@ -167,20 +168,28 @@ func (i *idempotency) size() (bytes int) {
 	return bytes
 }
 
-// finish keeps a response. One that is not about the request itself is not kept, so that it can be retried.
+// finish keeps a response, and forgets the oldest beyond the limits, but no request in flight: its repetition would be
+// handled, too. One that is not about the request itself is not kept, so that it can be retried.
 func (i *idempotency) finish(name [32]byte, a *answer, r *recorder) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.answers[name] != a {
-		return // it was displaced
-	}
 	temporary := r.status >= 500 || r.status == http.StatusTooManyRequests || r.status == http.StatusRequestTimeout ||
 		r.status == http.StatusUnauthorized || r.status == http.StatusForbidden
 	if temporary || !r.complete {
 		delete(i.answers, name)
 		return
 	}
-	a.done, a.at, a.status, a.header, a.body = true, time.Now(), r.status, r.header, r.body.Bytes()
+	a.done, a.at, a.status, a.header, a.large = true, time.Now(), r.status, r.header, r.size > maxAnswer
+	if !a.large {
+		a.body = r.body.Bytes()
+	}
+	for len(i.answers) > maxKeys || i.size() > maxAnswers {
+		name = oldest(i.answers, func(a *answer) time.Time { return a.at })
+		if i.answers[name] == nil {
+			return
+		}
+		delete(i.answers, name)
+	}
 }
 
 // recorder copies a response while it is written.
@@ -188,7 +197,8 @@ type recorder struct {
 	http.ResponseWriter
 	status   int
 	header   http.Header
-	body     bytes.Buffer
+	body     bytes.Buffer // up to maxAnswer
+	size     int
 	complete bool
 }
 
@@ -205,7 +215,9 @@ func (r *recorder) Write(p []byte) (int, error) {
 	if r.header == nil {
 		r.header = r.Header().Clone()
 	}
-	r.body.Write(p)
+	if r.size += len(p); r.size <= maxAnswer {
+		r.body.Write(p)
+	}
 	return r.ResponseWriter.Write(p)
 }
 
