@@ -20,7 +20,7 @@ import (
 // Without authentication only this machine is answered: not for another name (DNS rebinding), not through a proxy, and
 // not on another address, whatever the program listens on.
 func TestLocalOnly(t *testing.T) {
-	s := newServer(t)
+	s := newServer(t, func(c *dlqhttp.Config) { c.Origins = []string{"https://trusted.example"} })
 	s.seed(t, 1)
 	for name, test := range map[string]struct {
 		header []string
@@ -35,6 +35,12 @@ func TestLocalOnly(t *testing.T) {
 		"another address":      {[]string{"Host", "10.0.0.7:8321"}, http.StatusForbidden},
 		"proxy":                {[]string{"X-Forwarded-For", "10.0.0.7"}, http.StatusForbidden},
 		"proxy, standard":      {[]string{"Forwarded", "for=10.0.0.7"}, http.StatusForbidden},
+		"proxy, its name":      {[]string{"Via", "1.1 web"}, http.StatusForbidden},
+		"proxy, scheme only":   {[]string{"X-Forwarded-Proto", "https"}, http.StatusForbidden},
+		"page of a proxy":      {[]string{"Origin", "https://ops.example"}, http.StatusForbidden},
+		"page, ours":           {[]string{"Origin", "http://localhost:8321"}, http.StatusOK},
+		"page, trusted":        {[]string{"Origin", "https://trusted.example"}, http.StatusOK},
+		"page without name":    {[]string{"Origin", "null"}, http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := s.ask(t, http.MethodGet, "/api/v1/entries", "", test.header...)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -339,19 +340,31 @@ func (g *Guard) foreign(r *http.Request) string {
 	if addr, ok := remote(r); ok && !addr.IsLoopback() && r.Context().Value(http.LocalAddrContextKey) != nil {
 		return "the request comes from " + addr.String() + remedy
 	}
-	for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"} {
+	for _, header := range []string{
+		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via",
+	} {
 		if r.Header.Get(header) != "" {
 			return "the request came through a proxy (" + header + ")" + remedy
 		}
 	}
 	// A page of another site may resolve its own name to this machine's address (DNS rebinding): then the browser sends
-	// that name.
-	if addr, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil && addr.IsLoopback() ||
-		name == "localhost" || strings.HasSuffix(name, ".localhost") || slices.Contains(g.cfg.Hosts, name) {
+	// that name. A proxy may send ours, but the browser's origin is the proxy.
+	origin := r.Header.Get("Origin")
+	if u, err := url.Parse(origin); err == nil && u.Host != "" && !slices.Contains(g.cfg.Origins, origin) && g.local(name) {
+		name = strings.ToLower(u.Hostname())
+	}
+	if g.local(name) {
 		return ""
 	}
 	return fmt.Sprintf("the request is for host %.100q, which is not this machine (localhost, 127.0.0.1): if it is, add "+
 		"the name to server.hosts", name)
+}
+
+// local reports whether a host is this machine.
+func (g *Guard) local(name string) bool {
+	addr, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	return err == nil && addr.IsLoopback() || name == "localhost" || strings.HasSuffix(name, ".localhost") ||
+		slices.Contains(g.cfg.Hosts, name)
 }
 
 func host(hostport string) string {
