@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/redact"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // RefusedError means that the response would show what is hidden from the caller.
@@ -121,6 +122,13 @@ func (v View) Edit(e *dlq.Edit, of *dlq.Body) error {
 			return &RefusedError{
 				Field:  fmt.Sprintf("header %.100q", name),
 				Detail: fmt.Sprintf("header %.100q is hidden from you, so you cannot change it: %s", name, v.ask()),
+			}
+		}
+		if name == envelope.KeyContentType && !bytes.Equal(
+			v.rules.Payload(of.ContentType, of.Payload), v.rules.Payload(e.SetHeaders[name], of.Payload)) {
+			return &RefusedError{
+				Field:  "payload",
+				Detail: "the content type decides which part of the payload is hidden from you: " + v.ask(),
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/dlq/redact"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/wire"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // A difference shows the changes of visible text, and does not depend on hidden values: it confirms no guess.
@@ -45,7 +46,10 @@ func TestEdit(t *testing.T) {
 	})
 	require.NoError(t, err)
 	v := visible.New(rules, "admin", nil)
-	body := &dlq.Body{Payload: []byte(`{"cpf":"111"}`), Headers: map[string]string{"card": "1234-5678", "tenant": "a"}}
+	const kind = "application/json; charset=utf-7"
+	body := &dlq.Body{Payload: []byte(`{"cpf":"111","card":"1234+AC0-5678"}`), ContentType: kind, Headers: map[string]string{
+		"card": "1234-5678", "tenant": "a", envelope.KeyContentType: kind,
+	}}
 	for name, edit := range map[string]dlq.Edit{
 		"the whole payload, guessed": {Payload: []byte(`{"cpf":"111"}`)},
 		"the mask":                   {Payload: []byte(`{"cpf":"[redacted]"}`)},
@@ -54,6 +58,8 @@ func TestEdit(t *testing.T) {
 		"a header with hidden text":  {SetHeaders: map[string]string{"card": "1"}},
 		"hidden text":                {SetHeaders: map[string]string{"tenant": "1234-5678"}},
 		"removing":                   {RemoveHeaders: []string{"auth"}},
+		"another character set":      {SetHeaders: map[string]string{envelope.KeyContentType: "text/plain"}},
+		"no character set":           {RemoveHeaders: []string{envelope.KeyContentType}},
 	} {
 		var refused *visible.RefusedError
 		require.ErrorAs(t, v.Edit(&edit, body), &refused, name)
