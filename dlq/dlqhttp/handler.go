@@ -163,7 +163,7 @@ const healthTimeout = 3 * time.Second
 func (h *Handler) readyz(w http.ResponseWriter, r *http.Request) {
 	var report Health
 	if access.From(r.Context()).Role.Allows(access.Viewer) {
-		report = h.health(r.Context())
+		report = h.visible(r.Context()).Health(h.health(r.Context()))
 	} else {
 		report = h.public.report(r.Context(), h.health)
 	}

@@ -25,7 +25,16 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 		Paths: []string{"$..cpf"}, Headers: []string{"authorization"}, Texts: []string{`\d{3}\.\d{3}\.\d{3}-\d{2}`},
 	})
 	require.NoError(t, err)
-	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Redaction, c.RevealTo = bearer(t), rules, dlqhttp.Admin })
+	s := newServer(t, func(c *dlqhttp.Config) {
+		c.Auth, c.Redaction, c.RevealTo = bearer(t), rules, dlqhttp.Admin
+		c.Health = func(context.Context) (h dlqhttp.Health) {
+			h.Add("broker", errors.New("queue of 111.222.333-44 is gone"), dlqhttp.Component{})
+			return h
+		}
+		c.Topology = func(context.Context) (any, error) {
+			return map[string]any{"queues": []string{"of 111.222.333-44"}, "cpf": 1}, nil
+		}
+	})
 	s.seed(t, 3)
 	by := dlq.By{Actor: "ana", Note: "called 111.222.333-44"}
 	_, _, err = s.manager.Edit(t.Context(), 1, dlq.Edit{
@@ -61,7 +70,15 @@ func TestRedaction_HoldsEverywhere(t *testing.T) {
 		a := s.ask(t, op.method, path, "", as("admin")...)
 		require.NotContains(t, a.body, redact.Mask, path)
 	}
-	require.Greater(t, shown, 15, "something was hidden")
+	require.Greater(t, shown, 17, "something was hidden")
+	for _, path := range []string{"/", "/system", "/readyz"} {
+		a := s.ask(t, http.MethodGet, path, "", as("viewer")...)
+		require.NotContains(t, a.body, "111.222.333-44", path)
+		require.Contains(t, a.body, redact.Mask, path)
+		require.Contains(t, s.ask(t, http.MethodGet, path, "", as("admin")...).body, "111.222.333-44", path)
+	}
+	topology := s.ask(t, http.MethodGet, "/api/v1/topology", "", as("viewer")...)
+	require.JSONEq(t, `{"queues":["of [redacted]"],"cpf":1}`, topology.body, "paths are those of payloads")
 	a := s.ask(t, http.MethodGet, "/api/v1/entries/1", "", as("admin")...)
 	require.Contains(t, a.body, "999.888.777-66")
 	preview := s.ask(t, http.MethodPost, "/api/v1/runs/preview", `{"filter":{"topic":"orders"}}`,

@@ -98,6 +98,19 @@ func (r *Rules) maskJSON(payload []byte) ([]byte, error) {
 	return m.out.Bytes(), nil
 }
 
+// JSON is the visible part of a value as something that JSON can show: its texts and numbers without what the patterns
+// match. Paths do not apply to it.
+func (r *Rules) JSON(value any) (any, error) {
+	if !r.HidesText() {
+		return value, nil
+	}
+	text, err := json.Marshal(value)
+	if err == nil {
+		text, err = (&Rules{texts: r.texts}).maskJSON(text)
+	}
+	return json.RawMessage(text), err
+}
+
 // value reads the next value, at whose position these steps are reached.
 func (m *masker) value(at []reached) error {
 	if m.depth > maxDepth {

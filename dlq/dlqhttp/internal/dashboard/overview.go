@@ -55,6 +55,7 @@ var unfinished = []redrive.State{
 type overviewData struct {
 	*snapshot
 
+	Health          wire.Health // as the caller may see it
 	InRate, OutRate float64
 	// Recent has spans of five minutes, Day and Week hours.
 	Recent, Day, Week curve
@@ -77,7 +78,7 @@ func (r *request) overview() error {
 		return err
 	}
 	data := overviewData{
-		snapshot: s, InRate: perHour(s.Stats.Hourly, s.Now, wire.HourCount.Deaths),
+		snapshot: s, Health: r.sees.Health(s.Health), InRate: perHour(s.Stats.Hourly, s.Now, wire.HourCount.Deaths),
 		OutRate: perHour(s.Stats.Hourly, s.Now, func(h wire.HourCount) int64 { return h.Closed }),
 		Recent:  recentOf(s.Stats.Recent), Day: curveOf(s.Stats.Hourly, s.Now, dayHours),
 		Week:   curveOf(s.Stats.Hourly, s.Now, weekHours),

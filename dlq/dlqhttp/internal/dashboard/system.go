@@ -37,13 +37,15 @@ func (r *request) system() error {
 		return err
 	}
 	data := systemData{
-		Health: s.Health, Rules: r.sees.Rules(r.cfg.Rules), Retention: r.cfg.Retention, Targets: r.cfg.Runner.Targets(),
+		Health: r.sees.Health(s.Health), Rules: r.sees.Rules(r.cfg.Rules), Retention: r.cfg.Retention, Targets: r.cfg.Runner.Targets(),
 		CanSend: r.cfg.Manager.CanRedrive(), NoPlan: "This server has no brokers, or its program does not report them.",
 	}
 	if r.cfg.Topology != nil {
 		plan, _, err := cached(r.Context(), r.cache, "topology", r.cfg.Topology)
 		if err != nil {
 			data.NoPlan = "The topology is not available: " + r.sees.Text(err.Error())
+		} else if plan, err = r.sees.JSON(plan); err != nil {
+			return err
 		} else if data.Topology, err = document(plan); err != nil {
 			return err
 		}

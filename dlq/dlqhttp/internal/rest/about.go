@@ -36,7 +36,7 @@ func (a *API) me(ctx context.Context, _ *none) (*wire.Me, error) {
 }
 
 func (a *API) health(ctx context.Context, _ *none) (*wire.Health, error) {
-	return new(a.cfg.Health(ctx)), nil
+	return new(a.visible(ctx).Health(a.cfg.Health(ctx))), nil
 }
 
 func (a *API) rules(ctx context.Context, _ *none) (*wire.RuleList, error) {
@@ -56,6 +56,9 @@ func (a *API) topology(ctx context.Context, _ *none) (*any, error) {
 		return nil, huma.NewError(http.StatusNotFound, "this server has no topology to show")
 	}
 	shown, err := a.cfg.Topology(ctx)
+	if err == nil {
+		shown, err = a.visible(ctx).JSON(shown)
+	}
 	return &shown, err
 }
 

@@ -6,6 +6,7 @@ package visible
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -225,6 +226,19 @@ func (v View) Review(r *redrive.Review, now time.Time) wire.RunReview {
 	}
 	return shown
 }
+
+// Health is the visible state of the program: the errors of components may quote what is hidden.
+func (v View) Health(h wire.Health) wire.Health {
+	h.Components = maps.Clone(h.Components)
+	for name, c := range h.Components {
+		c.Error = v.Text(c.Error)
+		h.Components[name] = c
+	}
+	return h
+}
+
+// JSON is the visible part of a value that is no payload, as something that JSON can show.
+func (v View) JSON(value any) (any, error) { return v.rules.JSON(value) }
 
 // Rules are the visible parts of rules, without fingerprints if guesses of a hidden cause could be checked against
 // them.
