@@ -70,8 +70,8 @@ type Config struct {
 	Metrics http.Handler
 	// Limits limit what a client may request.
 	Limits Limits
-	// ShowFaults answers a failed request with the error of the store or the broker, which is otherwise only logged. Set
-	// it for a handler that only its own user can reach.
+	// ShowFaults answers a failed request with the error of the store, which is otherwise only logged, and shown to admins
+	// by the dashboard. Set it for a handler that only its own user can reach.
 	ShowFaults bool
 	// Logger logs changes, refusals and faults. Defaults to slog.Default().
 	Logger *slog.Logger

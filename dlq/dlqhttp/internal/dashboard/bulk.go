@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -303,10 +304,17 @@ func (j *job) fault(ctx context.Context) error {
 	if j.Said == "" || f.Status < http.StatusInternalServerError {
 		return j.Err // nothing was done, and the error explains why
 	}
-	f = newFault(f.Status, "It was not finished",
-		"Before it failed: "+j.Said+" It is safe to repeat: completed changes are kept.", j.Err)
-	f.reason, f.back, f.backLabel = j.Err.Error(), j.Back, "Continue"
+	f.Title = "It was not finished"
+	f.Detail = "Before it failed: " + j.Said + " It is safe to repeat: completed changes are kept."
+	f.back, f.backLabel = j.Back, "Continue"
 	return f
+}
+
+// jobData is a job, and why it failed.
+type jobData struct {
+	*job
+
+	Fault string
 }
 
 // job is the page that watches a job.
@@ -316,5 +324,11 @@ func (r *request) job() error {
 		return newFault(http.StatusNotFound, "There is no such job",
 			"The server may have been restarted. It is safe to repeat: completed changes are kept.", dlq.ErrNotFound)
 	}
-	return r.page("job", view{Title: j.Title, Nav: "entries", Live: j.Running(), Every: 1, Data: j})
+	data := jobData{job: j}
+	running := j.Running()
+	if !running && j.Err != nil {
+		f := faultOf(r.Context(), j.Err)
+		data.Fault = cmp.Or(r.sees.Text(f.Detail), r.reason(f), "It failed. The server's log has the reason.")
+	}
+	return r.page("job", view{Title: j.Title, Nav: "entries", Live: running, Every: 1, Data: &data})
 }

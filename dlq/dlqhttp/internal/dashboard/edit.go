@@ -186,7 +186,7 @@ func savedNotSent(ctx context.Context, e *dlq.Entry, err error) error {
 	case errors.Is(err, dlq.ErrPublish) && errors.Is(err, context.DeadlineExceeded):
 		f.Title, next = "Saved, but perhaps not sent", "The broker did not confirm its message, which may have been sent."
 	case !errors.Is(err, dlq.ErrPublish):
-		f.reason, next = err.Error(), "Its message was not sent."
+		next = "Its message was not sent."
 	}
 	f.Detail = fmt.Sprintf("Revision %d of entry %d is saved. %s", e.Revision, e.ID, next)
 	f.back, f.backLabel = entryPath(e.ID), "Entry "+driver.FormatID(e.ID)

@@ -241,9 +241,6 @@ func (r *request) explain(ctx context.Context, f *fault) {
 	if f.Detail != "" {
 		return
 	}
-	if f.reason == "" && f.cause != nil {
-		f.reason = f.cause.Error()
-	}
 	const unsure = "It is not known whether the change was saved: check before you repeat it. " +
 		"Every change that was saved has an audit record."
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
@@ -289,6 +286,16 @@ func (r *request) searches(f *dlq.Filter, jq string) error {
 	return cmp.Or(r.sees.Search(r.Context(), f), r.sees.JQ(jq))
 }
 
+// reason is the literal error of a fault: the broker's for everyone, the store's only for admins, or with ShowFaults.
+func (r *request) reason(f *fault) string {
+	text := f.reason
+	if text == "" && f.cause != nil && f.Status >= http.StatusInternalServerError &&
+		(r.cfg.ShowFaults || r.who.Role.Allows(access.Admin)) {
+		text = f.cause.Error()
+	}
+	return r.sees.Text(text)
+}
+
 // faultData is what the page of a fault shows.
 type faultData struct{ Status, Detail, Reason, Back, BackLabel string }
 
@@ -314,7 +321,7 @@ func (r *request) fail(err error) {
 	// A failed page retries, but only after a read: a change is not repeated.
 	v := view{Title: f.Title, Live: looks && f.Status >= http.StatusInternalServerError}
 	v.Data = &faultData{
-		http.StatusText(f.Status), r.sees.Text(f.Detail), r.sees.Text(f.reason), f.back, f.backLabel,
+		http.StatusText(f.Status), r.sees.Text(f.Detail), r.reason(f), f.back, f.backLabel,
 	}
 	if err := r.render(f.Status, "fault", v); err != nil {
 		r.cfg.Logger.ErrorContext(r.Context(), "dashboard: the page of an error could not be shown", "error", err)

@@ -235,7 +235,7 @@ func TestJobs_Panic(t *testing.T) {
 	s := newSite(t)
 	s.put(t, 1)
 	s.store.panics.Store(true)
-	w := s.post(access.Operator, "/entries/act", url.Values{"do": {"resolve"}, "status": {"PENDING"}})
+	w := s.post(access.Admin, "/entries/act", url.Values{"do": {"resolve"}, "status": {"PENDING"}})
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
 	require.Contains(t, w.Body.String(), "panic: boom")
 }
@@ -445,7 +445,8 @@ func TestPages_Faults(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.get(access.Admin, "/").Code)
 }
 
-// Only a store that is down is called that; an error of a store that answers is shown with its reason.
+// Only a store that is down is called that; an error of a store that answers is shown with its reason
+// to admins, and to everyone with ShowFaults.
 func TestPages_FaultsOfAStoreThatAnswers(t *testing.T) {
 	s := newSite(t, func(c *operations.Config) { c.Interval = time.Nanosecond })
 	s.store.broken.Store(true)
@@ -453,25 +454,48 @@ func TestPages_FaultsOfAStoreThatAnswers(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
 	require.NotContains(t, w.Body.String(), "The store does not answer")
 	require.Contains(t, w.Body.String(), "The store answers, but this page failed")
-	require.Contains(t, w.Body.String(), errDown.Error())
+	require.NotContains(t, w.Body.String(), errDown.Error())
+	require.Contains(t, s.get(access.Admin, "/groups").Body.String(), errDown.Error())
+	cfg := s.config()
+	cfg.Interval, cfg.ShowFaults = time.Nanosecond, true
+	s.handler = New(cfg)
+	require.Contains(t, s.get(access.Viewer, "/groups").Body.String(), errDown.Error())
 	s.store.broken.Store(false)
 	s.store.down.Store(true)
 	w = s.get(access.Viewer, "/groups")
 	require.Contains(t, w.Body.String(), "The store does not answer")
 }
 
-// If the store fails after some of many entries were changed, the page shows their number.
+// If the store fails after some of many entries were changed, the page shows their number, and its error to admins, as
+// far as they may see it.
 func TestPages_HalfDone(t *testing.T) {
 	s := newSite(t)
-	j := &job{Err: errDown, Said: "3 entries discarded.", Back: "/entries?status=PENDING"}
-	w := httptest.NewRecorder()
-	r := &request{
-		Request:   httptest.NewRequest(http.MethodPost, prefix+"/entries/act", http.NoBody),
-		dashboard: &dashboard{cfg: s.config()}, w: w,
+	rules, err := redact.New(redact.Config{Texts: []string{"ana@[a-z]+"}})
+	require.NoError(t, err)
+	j := &job{
+		Err: fmt.Errorf("%w: ana@example", errDown), Said: "3 entries discarded.", Back: "/entries?status=PENDING",
+		done: make(chan struct{}),
 	}
-	r.fail(j.fault(t.Context()))
-	for _, says := range []string{"It was not finished", "3 entries discarded.", "safe", errDown.Error(), "Continue"} {
-		require.Contains(t, w.Body.String(), says)
+	close(j.done)
+	for _, role := range []access.Role{access.Operator, access.Admin} {
+		for name, look := range map[string]func(*request) error{
+			"the answer": func(r *request) error { return j.fault(r.Context()) }, "the page of the job": (*request).job,
+		} {
+			w := httptest.NewRecorder()
+			r := &request{
+				Request:   httptest.NewRequest(http.MethodPost, prefix+"/entries/act", http.NoBody),
+				dashboard: &dashboard{cfg: s.config(), cache: newCache(0), jobs: &jobs{all: map[string]*job{"": j}}}, w: w,
+				who: access.Principal{Name: "ana", Role: role}, sees: visible.New(rules, "no one", nil),
+			}
+			if err := look(r); err != nil {
+				r.fail(err)
+			}
+			for _, says := range []string{"3 entries discarded.", "safe", "Continue"} {
+				require.Contains(t, w.Body.String(), says, name)
+			}
+			require.Equal(t, role == access.Admin, strings.Contains(w.Body.String(), errDown.Error()), name)
+			require.NotContains(t, w.Body.String(), "ana@", name)
+		}
 	}
 }
 
