@@ -95,8 +95,10 @@ func TestGuesses_AreAudited(t *testing.T) {
 func TestReads_AreAudited(t *testing.T) {
 	s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.AuditReads = bearer(t), true })
 	s.seed(t, 2)
+	_, _, err := s.manager.Edit(t.Context(), 2, dlq.Edit{Payload: []byte(`{"cpf":"1"}`)}, dlq.By{Actor: "ana"})
+	require.NoError(t, err)
 	spec := redrive.Spec{ID: "run-1", Paused: true, Filter: dlq.Filter{IDs: []int64{1}}}
-	_, err := s.runner.StartRun(t.Context(), spec, dlq.By{Actor: "ana"})
+	_, err = s.runner.StartRun(t.Context(), spec, dlq.By{Actor: "ana"})
 	require.NoError(t, err)
 	shown := 0
 	for _, r := range s.handler.Routes() {

@@ -44,7 +44,8 @@ type Config struct {
 	ReadOnly bool
 	// Redaction hides what not everyone may see. Nil hides nothing.
 	Redaction *redact.Rules
-	// AuditReads records in the audit log who read which entry's message. A message is not shown if that fails.
+	// AuditReads records in the audit log who read which entry's message. A message is not shown if that fails, and the
+	// audit log does not show what edits changed in it.
 	AuditReads bool
 	// RevealTo is the lowest role that sees what Redaction hides. The zero Role means that no role does.
 	RevealTo Role

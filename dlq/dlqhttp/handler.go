@@ -106,10 +106,12 @@ const refreshInterval = 5 * time.Second
 
 // visible is the caller's view.
 func (h *Handler) visible(ctx context.Context) visible.View {
-	if access.From(ctx).Role.Allows(h.cfg.RevealTo) {
-		return visible.View{}
+	var view visible.View
+	if !access.From(ctx).Role.Allows(h.cfg.RevealTo) {
+		view = visible.New(h.cfg.Redaction, h.cfg.RevealTo.String(), h.cfg.Manager.Groups)
 	}
-	return visible.New(h.cfg.Redaction, h.cfg.RevealTo.String(), h.cfg.Manager.Groups)
+	view.AuditReads = h.cfg.AuditReads
+	return view
 }
 
 // recovered answers 500 when a handler panics.

@@ -20,6 +20,9 @@ import (
 
 // View is what one caller may see. The zero View hides nothing.
 type View struct {
+	// AuditReads means that reading messages is recorded, so that the audit log must not show parts of them.
+	AuditReads bool
+
 	rules *redact.Rules
 	// from is the name of the least role that sees everything.
 	from string
@@ -263,7 +266,14 @@ func (v View) Mutes(mutes []driver.Mute) []driver.Mute {
 
 // Audit are the visible parts of audit records, never nil.
 func (v View) Audit(records []driver.AuditRecord) []wire.AuditRecord {
-	return each(records, func(a *driver.AuditRecord) wire.AuditRecord { return v.rules.Audit(*a) })
+	return each(records, func(a *driver.AuditRecord) wire.AuditRecord {
+		shown := v.rules.Audit(*a)
+		if v.AuditReads {
+			shown.Detail = maps.Clone(shown.Detail)
+			delete(shown.Detail, "diff")
+		}
+		return shown
+	})
 }
 
 // Letter hides values in the lines of an export; nil if nothing is hidden.
