@@ -310,11 +310,12 @@ func (j *job) fault(ctx context.Context) error {
 	return f
 }
 
-// jobData is a job, and why it failed.
+// jobData is a job, whether it is running, and otherwise why it failed, if it did.
 type jobData struct {
 	*job
 
-	Fault string
+	Running bool
+	Fault   string
 }
 
 // job is the page that watches a job.
@@ -324,11 +325,10 @@ func (r *request) job() error {
 		return newFault(http.StatusNotFound, "There is no such job",
 			"The server may have been restarted. It is safe to repeat: completed changes are kept.", dlq.ErrNotFound)
 	}
-	data := jobData{job: j}
-	running := j.Running()
-	if !running && j.Err != nil {
+	data := jobData{job: j, Running: j.Running()}
+	if !data.Running && j.Err != nil {
 		f := faultOf(r.Context(), j.Err)
 		data.Fault = cmp.Or(r.sees.Text(f.Detail), r.reason(f), "It failed. The server's log has the reason.")
 	}
-	return r.page("job", view{Title: j.Title, Nav: "entries", Live: running, Every: 1, Data: &data})
+	return r.page("job", view{Title: j.Title, Nav: "entries", Live: data.Running, Every: 1, Data: &data})
 }
