@@ -161,21 +161,20 @@ func start(ctx context.Context, command []string) (*process, error) {
 func (p *process) exchange(ctx context.Context, timeout time.Duration, send func() error) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	type read struct {
-		answer answer
-		err    error
-	}
-	done := make(chan read, 1)
+	var (
+		a    answer
+		err  error
+		done = make(chan struct{})
+	)
 	go func() {
-		var r read
-		if r.err = send(); r.err == nil {
-			r.err = p.out.Decode(&r.answer)
+		defer close(done)
+		if err = send(); err == nil {
+			err = p.out.Decode(&a)
 		}
-		done <- r
 	}()
 	select {
-	case r := <-done:
-		return r.answer, r.err
+	case <-done:
+		return a, err
 	case <-ctx.Done():
 		_ = p.command.Process.Kill()
 		<-done

@@ -2,8 +2,8 @@ package payload
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -22,20 +22,17 @@ func Compare(before, after *driver.Body) Diff {
 	d := Diff{
 		Headers: []wire.HeaderDiff{}, Lines: []wire.DiffLine{}, Before: len(before.Payload), After: len(after.Payload),
 	}
-	for name, value := range before.Headers {
-		now, there := after.Headers[name]
-		if !there || now != value {
+	all := map[string]string{}
+	maps.Copy(all, before.Headers)
+	maps.Copy(all, after.Headers)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		was, had := before.Headers[name]
+		if now, has := after.Headers[name]; had != has || was != now {
 			d.Headers = append(d.Headers, wire.HeaderDiff{
-				Name: wire.Text(name), Before: wire.Text(value), After: wire.Text(now), Removed: !there,
+				Name: wire.Text(name), Before: wire.Text(was), After: wire.Text(now), Added: !had, Removed: !has,
 			})
 		}
 	}
-	for name, value := range after.Headers {
-		if _, there := before.Headers[name]; !there {
-			d.Headers = append(d.Headers, wire.HeaderDiff{Name: wire.Text(name), After: wire.Text(value), Added: true})
-		}
-	}
-	slices.SortFunc(d.Headers, func(a, b wire.HeaderDiff) int { return cmp.Compare(a.Name, b.Name) })
 	if bytes.Equal(before.Payload, after.Payload) {
 		return d
 	}

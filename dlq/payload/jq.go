@@ -101,10 +101,10 @@ func compile(expression string) (*program, error) {
 			maxExpression)
 	}
 	query, err := gojq.Parse(expression)
-	if err != nil {
-		return nil, fmt.Errorf("jq expression: %w: %w", driver.ErrInvalid, err)
+	var code *gojq.Code
+	if err == nil {
+		code, err = gojq.Compile(query)
 	}
-	code, err := gojq.Compile(query)
 	if err != nil {
 		return nil, fmt.Errorf("jq expression: %w: %w", driver.ErrInvalid, err)
 	}

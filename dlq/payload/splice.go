@@ -82,8 +82,12 @@ func spliceObject(out []byte, raw json.RawMessage, was, value map[string]any, de
 		return nil, err
 	}
 	out = append(out, '{')
-	first := true
-	written := make(map[string]bool, len(members))
+	start := len(out)
+	next := func() {
+		if len(out) > start {
+			out = append(out, ',')
+		}
+	}
 	last := make(map[string]int, len(members))
 	for i, m := range members {
 		last[m.key] = i
@@ -93,24 +97,17 @@ func spliceObject(out []byte, raw json.RawMessage, was, value map[string]any, de
 		if !there || last[m.key] != i { // of a duplicate key the last one counts, for gojq and for most readers
 			continue
 		}
-		written[m.key] = true
-		if !first {
-			out = append(out, ',')
-		}
-		first = false
+		next()
 		out = append(out, m.name...)
 		if out, err = spliceValue(out, m.value, was[m.key], now, depth); err != nil {
 			return nil, err
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(value)) {
-		if written[key] {
+		if _, written := last[key]; written {
 			continue
 		}
-		if !first {
-			out = append(out, ',')
-		}
-		first = false
+		next()
 		if out, err = appendJSON(out, key); err != nil {
 			return nil, err
 		}

@@ -32,16 +32,14 @@ func parsePath(text string) (location, error) {
 	}
 	var steps location
 	for rest != "" {
-		s := step{index: -1}
+		s := step{index: -1, deep: strings.HasPrefix(rest, "..")}
+		if s.deep {
+			rest = rest[1:]
+		}
 		var err error
 		switch {
-		case strings.HasPrefix(rest, ".."):
-			s.deep, rest = true, rest[2:]
-			if strings.HasPrefix(rest, "[") {
-				rest, err = s.bracket(rest)
-			} else {
-				rest, err = s.member(rest)
-			}
+		case s.deep && strings.HasPrefix(rest, ".["):
+			rest, err = s.bracket(rest[1:])
 		case rest[0] == '.':
 			rest, err = s.member(rest[1:])
 		case rest[0] == '[':

@@ -46,21 +46,13 @@ func recentOf(spans []wire.SpanCount) curve {
 	return c
 }
 
+// sum is a total, for people who cannot see the curve.
 func sum(numbers []int64) (total int64) {
 	for _, n := range numbers {
 		total += n
 	}
 	return total
 }
-
-// Came is how many died. The totals are for people who cannot see the curve.
-func (c curve) Came() int64 { return sum(c.In) }
-
-// Returned is how many of them had died before.
-func (c curve) Returned() int64 { return sum(c.Again) }
-
-// Went is how many were closed.
-func (c curve) Went() int64 { return sum(c.Out) }
 
 // curveRow is a row of the table that replaces the curve without scripts.
 type curveRow struct {

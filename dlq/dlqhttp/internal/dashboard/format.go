@@ -28,7 +28,7 @@ var functions = template.FuncMap{
 	"add":   func(a, b any) int64 { return whole(a) + whole(b) },
 	"share": func(n, of any) int { return percentage(float64(whole(n)) / float64(max(whole(of), 1))) },
 	"op":    func(op string) string { return diffMarks[op][0] }, "sign": func(op string) string { return diffMarks[op][1] },
-	"revisions": revisions, "from": driver.From,
+	"revisions": revisions, "sum": sum, "from": driver.From,
 }
 
 // diffMarks are the CSS classes of a difference's lines, and the signs in front of them.

@@ -320,9 +320,7 @@ func (r *request) fail(err error) {
 	}
 	// A failed page retries, but only after a read: a change is not repeated.
 	v := view{Title: f.Title, Live: looks && f.Status >= http.StatusInternalServerError}
-	v.Data = &faultData{
-		http.StatusText(f.Status), r.sees.Text(f.Detail), r.reason(f), f.back, f.backLabel,
-	}
+	v.Data = &faultData{http.StatusText(f.Status), r.sees.Text(f.Detail), r.reason(f), f.back, f.backLabel}
 	if err := r.render(f.Status, "fault", v); err != nil {
 		r.cfg.Logger.ErrorContext(r.Context(), "dashboard: the page of an error could not be shown", "error", err)
 	}

@@ -112,13 +112,11 @@ func (r *request) live() error {
 // liveOf sums up the reports; shown is the visible part of their texts, some of which come from messages.
 func liveOf(n *nowData, shown func(string) string) *liveData {
 	data := &liveData{NoReporting: n.none}
-	type key struct{ topic, consumer string }
-	rows := map[key]*liveQueue{}
+	rows := map[[2]string]*liveQueue{}
 	row := func(topic, consumer string) *liveQueue {
-		topic, consumer = shown(topic), shown(consumer)
-		k := key{topic, consumer}
+		k := [2]string{shown(topic), shown(consumer)}
 		if rows[k] == nil {
-			rows[k] = &liveQueue{Topic: topic, Consumer: consumer}
+			rows[k] = &liveQueue{Topic: k[0], Consumer: k[1]}
 		}
 		return rows[k]
 	}

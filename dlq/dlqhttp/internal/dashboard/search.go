@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"html/template"
 	"maps"
 	"net/url"
@@ -94,11 +95,10 @@ func parseSearch(q url.Values, now time.Time) (search, error) {
 		}
 		f.Redrives = &n
 	}
-	var err error
-	if f.From, err = parseTime(q.Get("from")); err != nil {
-		return s, err
-	}
-	if f.To, err = parseTime(q.Get("to")); err != nil {
+	var badFrom, badTo error
+	f.From, badFrom = parseTime(q.Get("from"))
+	f.To, badTo = parseTime(q.Get("to"))
+	if err := cmp.Or(badFrom, badTo); err != nil {
 		return s, err
 	}
 	if s.Since != "" {

@@ -23,8 +23,6 @@ type changeInput struct {
 	Body *wire.Note
 }
 
-type bulkInput struct{ Body wire.BulkRequest }
-
 // change is an action on one entry.
 type change func(context.Context, int64, dlq.By) (*dlq.Entry, error)
 
@@ -74,7 +72,7 @@ func (a *API) change(ctx context.Context, in *changeInput, do change) (*tagged[w
 	return &tagged[wire.Entry]{ETag: etag(e.Version), Body: a.visible(ctx).Entry(e)}, nil
 }
 
-func (a *API) bulk(ctx context.Context, in *bulkInput) (*wire.BulkResult, error) {
+func (a *API) bulk(ctx context.Context, in *struct{ Body wire.BulkRequest }) (*wire.BulkResult, error) {
 	filter, err := a.filtered(ctx, &in.Body.Filter)
 	if err != nil {
 		return nil, err

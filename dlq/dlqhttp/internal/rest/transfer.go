@@ -23,8 +23,6 @@ import (
 // linesType is the content type of an export.
 const linesType = "application/jsonl"
 
-type exportInput struct{ Query }
-
 type importInput struct {
 	Note string `query:"note" maxLength:"1000" doc:"Why, for the audit log."`
 
@@ -58,7 +56,7 @@ func (a *API) transferRoutes() {
 	register(a, r, a.importEntries)
 }
 
-func (a *API) export(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
+func (a *API) export(ctx context.Context, in *Query) (*huma.StreamResponse, error) {
 	filter, err := in.allowed(ctx, a)
 	if err != nil {
 		return nil, err

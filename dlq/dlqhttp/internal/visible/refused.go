@@ -34,16 +34,10 @@ func (v View) Search(ctx context.Context, f *dlq.Filter) error {
 	case !v.Hides():
 		return nil
 	case f.LooksIntoPayloads():
-		return &RefusedError{
-			Field:  "payload",
-			Detail: "a search in payloads would find what you may not see: use the other fields, or " + v.ask(),
-		}
+		return v.refuse("payload", "a search in payloads would find what you may not see: use the other fields, or ")
 	case v.rules.HidesText() && (f.ErrorText != "" || f.CauseText != ""):
-		return &RefusedError{
-			Field: "error",
-			Detail: "a search in the texts of errors would find what is hidden from you in them: use the other fields, or " +
-				v.ask(),
-		}
+		return v.refuse("error",
+			"a search in the texts of errors would find what is hidden from you in them: use the other fields, or ")
 	}
 	for name, value := range f.Texts() {
 		if v.rules.Field(name, *value) != *value {
@@ -80,19 +74,13 @@ func (v View) Values(values ...string) error {
 }
 
 func (v View) hiddenValue() error {
-	return &RefusedError{
-		Field:  "value",
-		Detail: "what you look for is hidden from you: use another field, or " + v.ask(),
-	}
+	return v.refuse("value", "what you look for is hidden from you: use another field, or ")
 }
 
 // JQ refuses an expression: it could copy hidden values to where they are visible.
 func (v View) JQ(expression string) error {
 	if v.Hides() && expression != "" {
-		return &RefusedError{
-			Field:  "jq",
-			Detail: "a jq expression sees what is hidden from you, and could copy it: " + v.ask(),
-		}
+		return v.refuse("jq", "a jq expression sees what is hidden from you, and could copy it: ")
 	}
 	return nil
 }
@@ -106,30 +94,21 @@ func (v View) Edit(e *dlq.Edit, of *dlq.Body) error {
 		return err
 	}
 	if bytes.Contains(e.Payload, []byte(redact.Mask)) {
-		return &RefusedError{
-			Field: "payload", Invalid: true,
-			Detail: "this would overwrite what is hidden from you with " + redact.Mask + ": " + v.ask(),
-		}
+		refused := v.refuse("payload", "this would overwrite what is hidden from you with "+redact.Mask+": ")
+		refused.Invalid = true
+		return refused
 	}
 	if e.Payload != nil && !v.Whole(of) {
-		return &RefusedError{
-			Field:  "payload",
-			Detail: "a part of the payload is hidden from you, so you cannot replace it: " + v.ask(),
-		}
+		return v.refuse("payload", "a part of the payload is hidden from you, so you cannot replace it: ")
 	}
 	for _, name := range slices.Concat(slices.Collect(maps.Keys(e.SetHeaders)), e.RemoveHeaders) {
 		if v.hidden(of.Headers, name) || e.SetHeaders[name] != v.Header(name, e.SetHeaders[name]) {
-			return &RefusedError{
-				Field:  fmt.Sprintf("header %.100q", name),
-				Detail: fmt.Sprintf("header %.100q is hidden from you, so you cannot change it: %s", name, v.ask()),
-			}
+			header := fmt.Sprintf("header %.100q", name)
+			return v.refuse(header, header+" is hidden from you, so you cannot change it: ")
 		}
 		if name == envelope.KeyContentType && !bytes.Equal(
 			v.rules.Payload(of.ContentType, of.Payload), v.rules.Payload(e.SetHeaders[name], of.Payload)) {
-			return &RefusedError{
-				Field:  "payload",
-				Detail: "the content type decides which part of the payload is hidden from you: " + v.ask(),
-			}
+			return v.refuse("payload", "the content type decides which part of the payload is hidden from you: ")
 		}
 	}
 	return nil
@@ -147,5 +126,7 @@ func (v View) hidden(headers map[string]string, name string) bool {
 	return v.Header(name, value) != value
 }
 
-// ask is the remedy in a refusal.
-func (v View) ask() string { return "ask someone with the role " + v.from }
+// refuse refuses a request for what is hidden; why ends before the remedy, which is to ask someone else.
+func (v View) refuse(field, why string) *RefusedError {
+	return &RefusedError{Field: field, Detail: why + "ask someone with the role " + v.from}
+}
