@@ -138,9 +138,9 @@ func (m *Manager) each(ctx context.Context, f Filter, fn func(*Entry) error) err
 // and were not changed.
 type Imported = wire.Imported
 
-// Import stores entries written by Export, in their exported state. An entry that exists already, by its Key, is not
-// changed, so that an import may be repeated, and an interrupted one completed by repeating it. On an error the lines
-// before it may have been stored; the error names the line, and wraps [ErrInvalid] when that is not an entry.
+// Import stores entries written by Export, in their exported state. An entry that exists already, by its Key, even in
+// the archive, is not changed, so an import may be repeated, and an interrupted one completed by repeating it. On an
+// error the lines before it may have been stored; it names the line, and wraps [ErrInvalid] when that is not an entry.
 func (m *Manager) Import(ctx context.Context, r io.Reader, by By) (Imported, error) {
 	var total Imported
 	if by.Actor == "" {

@@ -69,7 +69,7 @@ func export(ctx context.Context, m *api, w io.Writer, f wire.Filter) (lines int6
 
 func (a *app) importCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "import [FILE]", Short: "Import the output of dlq export; existing entries stay unchanged",
+		Use: "import [FILE]", Short: "Import the output of dlq export; existing and archived entries stay unchanged",
 		Args:    cobra.MaximumNArgs(1),
 		Example: `  redrive dlq import orders.jsonl --store postgres://...`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -36,7 +36,7 @@ type Store interface {
 	// revisions remain. The error wraps ErrNotFound, ErrConflict or ErrInvalid when nothing was changed.
 	Revise(ctx context.Context, r Revision) (*Entry, error)
 	// Import stores entries unchanged, with their state, all revisions of their bodies and new ids, unless their Key
-	// exists: then the Outcome is Seen and the existing entry stays unchanged. One transaction, all or none.
+	// exists, also in the archive: then the Outcome is Seen and nothing is changed. One transaction, all or none.
 	Import(ctx context.Context, by By, at time.Time, letters ...Exported) ([]Receipt, error)
 	// Purge removes closed entries, and returns how many. Call it again while it returns Purge.Limit.
 	Purge(ctx context.Context, p Purge) (int, error)

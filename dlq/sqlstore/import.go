@@ -46,17 +46,19 @@ func (s *Store) Import(ctx context.Context, by dlq.By, at time.Time, letters ...
 }
 
 // insertImported stores the entries that do not exist. Existing ones were imported before, or died here: they are not
-// changed.
+// changed. Archived ones exist too: they were closed here, and the export may have an older state.
 func (p *putting) insertImported(ctx context.Context, rows []letterRow, letters []driver.Exported, by dlq.By,
 	at time.Time,
 ) error {
 	var fresh []int
 	first, again := map[driver.Key]int{}, map[int]int{} // exports that were joined may have an entry twice
+	table, column := p.store.dialect.keys()
+	query := "SELECT " + column + " FROM " + table + " WHERE dedup_key = ? UNION ALL SELECT id FROM " +
+		p.store.dialect.archive() + " WHERE event_id = ? AND dedup_key = ? LIMIT 1" // the archive's index is on event_id
 	for i := range rows {
 		key := rows[i].Key
 		var id int64
-		table, column := p.store.dialect.keys()
-		err := p.store.queryRow(ctx, p.tx, "SELECT "+column+" FROM "+table+" WHERE dedup_key = ?", key[:]).Scan(&id)
+		err := p.store.queryRow(ctx, p.tx, query, key[:], rows[i].EventID, key[:]).Scan(&id)
 		before, twice := first[key]
 		switch {
 		case err == nil:

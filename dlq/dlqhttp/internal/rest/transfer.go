@@ -50,7 +50,7 @@ func (a *API) transferRoutes() {
 	r := route{
 		ID: "import-entries", Method: http.MethodPost, Path: "/entries/import", Tag: "maintenance", Role: access.Admin,
 		Changes: true, Slow: true, Takes: linesType,
-		Summary:     "Import the lines of an export; existing entries stay unchanged",
+		Summary:     "Import the lines of an export; existing and archived entries stay unchanged",
 		Description: "Repeating an import is safe, and completes an interrupted one: entries are identified by their keys.",
 	}
 	register(a, r, a.importEntries)
