@@ -88,17 +88,14 @@ func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB,
 	}
 	t.migrate = true
 	s, err := t.open(ctx)
-	if err != nil {
-		return errors.Join(err, resumeInserts(context.WithoutCancel(ctx), db, table, done.Kept))
+	if err == nil {
+		defer s.Close()
+		if done.Kept != table {
+			err = d.divert(ctx, db, done.Kept)
+		}
 	}
-	defer s.Close()
-	if done.Kept != table {
-		if err := divert(ctx, db, done.Kept); err != nil {
-			return err
-		}
-		if err := copyGrants(ctx, db, d.archive()+keptSuffix, d.archive()); err != nil {
-			return err
-		}
+	if err != nil {
+		return errors.Join(err, d.resumeInserts(context.WithoutCancel(ctx), db, table, done.Kept))
 	}
 	if done.Before, err = countByStatus(ctx, db.QueryContext, done.Kept); err != nil {
 		return err
@@ -106,7 +103,7 @@ func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB,
 	if err := done.copy(ctx, db, s, by); err != nil {
 		return err
 	}
-	done.After, err = countTaken(ctx, db, done.Kept)
+	done.After, err = countTaken(ctx, db, done.Kept, d.archive())
 	if err == nil && !maps.Equal(done.Before, done.After) {
 		err = fmt.Errorf("the table has %v, and of them the store has %v: repeat it when nothing writes to the table",
 			done.Before, done.After)
@@ -119,9 +116,8 @@ func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB,
 func (d postgres) renameExisting(ctx context.Context, db *sql.DB, table string) (was, kept string, err error) {
 	err = sqldb.InTx(ctx, db, nil, func(tx *sql.Tx) error {
 		isTable := func(name string) (is bool, err error) {
-			err = tx.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pg_class WHERE oid = to_regclass($1) AND relkind IN ('r', "+
-				"'p')",
-				quoteTable(name)).Scan(&is)
+			err = tx.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pg_class WHERE oid = to_regclass($1)"+
+				" AND relkind IN ('r', 'p')", quoteTable(name)).Scan(&is)
 			return is, err
 		}
 		for _, name := range []string{table, table + keptSuffix, "public." + table} {
@@ -164,19 +160,20 @@ func checkStatuses(ctx context.Context, tx *sql.Tx, table string) error {
 
 // rename renames a table, or its indexes, only where the name is one of the store's.
 func (d postgres) rename(ctx context.Context, tx *sql.Tx, table string) (was, kept string, err error) {
-	var inSchema bool // the store's
-	err = tx.QueryRowContext(ctx, "SELECT relnamespace = current_schema()::regnamespace FROM pg_class WHERE oid = "+
-		"to_regclass($1)",
-		quoteTable(table)).Scan(&inSchema)
-	if err != nil {
-		return "", "", err
-	}
-	if !inSchema {
-		return table, table, nil
+	var inSchema, left bool // in the store's
+	err = tx.QueryRowContext(ctx, "SELECT relnamespace = current_schema()::regnamespace, to_regclass(quote_ident("+
+		"current_schema()) || '.dlq_entries') IS NOT NULL FROM pg_class WHERE oid = to_regclass($1)",
+		quoteTable(table)).Scan(&inSchema, &left)
+	if err != nil || !inSchema {
+		return table, table, err
 	}
 	kept = table
 	if unqualified(table) == "dlq_events" {
 		kept = table + keptSuffix
+		if left { // its entries have the keys of these rows, but the states of that time
+			return "", "", fmt.Errorf("%w: this schema has a store whose view was renamed to go back: use another schema "+
+				"(--schema, or schema in the URL)", dlq.ErrInvalid)
+		}
 	}
 	for _, foreign := range []string{table, d.archive()} {
 		if err := renameForeign(ctx, tx, foreign); err != nil {
@@ -187,7 +184,7 @@ func (d postgres) rename(ctx context.Context, tx *sql.Tx, table string) (was, ke
 }
 
 // resumeInserts lets inserts into the table continue after a failed call.
-func resumeInserts(ctx context.Context, db *sql.DB, table, kept string) error {
+func (d postgres) resumeInserts(ctx context.Context, db *sql.DB, table, kept string) error {
 	if table == kept {
 		return nil
 	}
@@ -196,7 +193,7 @@ func resumeInserts(ctx context.Context, db *sql.DB, table, kept string) error {
 		return err
 	}
 	if view {
-		return divert(ctx, db, kept)
+		return d.divert(ctx, db, kept)
 	}
 	_, err := db.ExecContext(ctx, "ALTER TABLE "+quoteTable(kept)+" RENAME TO "+quoteName(unqualified(table)))
 	return err
@@ -227,17 +224,12 @@ func renameForeign(ctx context.Context, tx *sql.Tx, table string) error {
 	if name := unqualified(table); name == "dlq_events" || name == "dlq_events_archive" {
 		statements = append(statements, "ALTER TABLE "+quoteTable(table)+" RENAME TO "+quoteName(name+keptSuffix))
 	}
-	for _, statement := range statements {
-		if _, err := tx.ExecContext(ctx, statement); err != nil {
-			return err
-		}
-	}
-	return nil
+	return execAll(ctx, tx, statements)
 }
 
 // divert redirects inserts into dlq_events, which is now a view, to the original table. Consumers that have not
 // migrated yet continue, and the next call takes over their rows.
-func divert(ctx context.Context, db *sql.DB, kept string) error {
+func (d postgres) divert(ctx context.Context, db *sql.DB, kept string) error {
 	const columns = "event_id, event_type, source_table, source_id, event_payload, error_message, stack_trace, " +
 		"last_retry_at, resolved_at, resolved_by, kafka_offset, kafka_partition, kafka_topic, correlation_id"
 	for _, statement := range []string{
@@ -257,7 +249,10 @@ func divert(ctx context.Context, db *sql.DB, kept string) error {
 			return fmt.Errorf("redirect inserts into dlq_events to %s: %w", kept, err)
 		}
 	}
-	return copyGrants(ctx, db, kept, "dlq_events")
+	if err := copyGrants(ctx, db, kept, "dlq_events"); err != nil {
+		return err
+	}
+	return copyGrants(ctx, db, d.archive()+keptSuffix, d.archive())
 }
 
 // copyGrants grants the rights on one table to the roles that have them on another.
@@ -325,10 +320,11 @@ func countByStatus(ctx context.Context, query func(context.Context, string, ...a
 	return counted(query(ctx, "SELECT "+statusOf+", count(*) FROM "+quoteTable(table)+" t GROUP BY 1"))
 }
 
-// countTaken counts the rows with an entry by the status of the row, because that of the entry may have changed since.
-func countTaken(ctx context.Context, db *sql.DB, table string) (map[string]int64, error) {
-	return counted(db.QueryContext(ctx, "SELECT "+statusOf+", count(*) FROM "+quoteTable(table)+
-		" t WHERE EXISTS (SELECT 1 FROM dlq_entries e WHERE e.position = 'dlq_events/' || t.id) GROUP BY 1"))
+// countTaken counts the rows with an entry, which may be in the archive by now, by the status of the row, because that
+// of the entry may have changed since.
+func countTaken(ctx context.Context, db *sql.DB, table, archive string) (map[string]int64, error) {
+	return counted(db.QueryContext(ctx, "SELECT "+statusOf+", count(*) FROM "+quoteTable(table)+" t WHERE 'dlq_events/' "+
+		"|| t.id IN (SELECT position FROM dlq_entries UNION ALL SELECT position FROM "+archive+") GROUP BY 1"))
 }
 
 func counted(rows *sql.Rows, err error) (map[string]int64, error) {

@@ -94,11 +94,10 @@ func TestMove_DeadLetterTable(t *testing.T) {
 	m.publish(20, 60)
 	m.settled(48, "(SELECT source_id FROM dlq_events UNION ALL SELECT source_id FROM dlq_events_before_redrive) e", 32)
 	stopOld()
-	m.typed("redrive migrate ", 1)
-	m.settled(48, "dlq_events", 32)
-
 	_, err = m.db.ExecContext(t.Context(), m.sql(0))
 	require.NoError(t, err)
+	m.typed("redrive migrate ", 1)
+	m.settled(48, "dlq_events", 32-3) // three are deleted
 	require.Equal(t, 1, count(t, m.db, "SELECT count(*) FROM dlq_events e JOIN dlq_audit a ON a.entry_id = e.id AND "+
 		"a.action = 'resolve'"+
 		" WHERE e.event_id = 'before-6' AND e.resolved_by = 'maria' AND a.actor = 'maria'"))
@@ -123,11 +122,19 @@ func TestMove_DeadLetterTable(t *testing.T) {
 	stopServer()
 	_, err = m.db.ExecContext(t.Context(), m.sql(1))
 	require.NoError(t, err)
-	require.Equal(t, 32, count(t, m.db, "SELECT count(*) FROM dlq_events WHERE status = 'RESOLVED'"))
-	m.old()
+	require.Equal(t, 29, count(t, m.db, "SELECT count(*) FROM dlq_events WHERE status = 'RESOLVED'"))
+	require.Equal(t, 29, count(t, m.db, "SELECT count(*) FROM dlq_events"))
+	stopOld = m.old()
 	m.publish(60, 80)
-	m.settled(76, "dlq_events", 36)
+	m.settled(76, "dlq_events", 33)
 	require.Equal(t, 4, count(t, m.db, "SELECT count(*) FROM dlq_events WHERE status = 'PENDING'"), "as before")
+	_, archive, _ := strings.Cut(m.sql(0), "INSERT INTO archive")
+	_, err = m.db.ExecContext(t.Context(), "INSERT INTO archive"+archive)
+	require.NoError(t, err, "their job")
+	stopOld()
+	out = m.typed("redrive migrate ", 2)
+	require.Contains(t, out, "PENDING    4 before, 4 after")
+	require.Contains(t, out, "RESOLVED   29 before, 29 after")
 }
 
 func (m *tableMove) topic(partitions int32) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -60,6 +61,63 @@ func TestTakeOver_Fails(t *testing.T) {
 			run(t, db, theirInsert)
 			run(t, db, tt.gone)
 			done, err := sqlstore.TakeOver(t.Context(), url, "dlq_events", dlq.By{Actor: "ana"})
+			require.NoError(t, err)
+			require.Equal(t, lateRows, done.Before)
+			require.Equal(t, lateRows, done.After)
+		})
+	}
+}
+
+// Rows that were deleted through the view, or purged, stay deleted when the command is repeated, and only new ones are
+// taken over.
+func TestTakeOver_KeepsDeletions(t *testing.T) {
+	t.Parallel()
+	url, db := theirDatabase(t)
+	takeOver := func() *sqlstore.Takeover {
+		done, err := sqlstore.TakeOver(t.Context(), url, "dlq_events", dlq.By{Actor: "ana"})
+		require.NoError(t, err)
+		return done
+	}
+	takeOver()
+	s := openStore(t, url)
+	defer s.Close()
+	require.EqualValues(t, 1, run(t, db, "DELETE FROM dlq_events WHERE event_id = 'e-2'"))
+	require.EqualValues(t, 50, run(t, db, "UPDATE dlq_events SET status = 'RESOLVED', resolved_at = NOW() - "+
+		"INTERVAL '91 days' WHERE status = 'PENDING' AND event_id LIKE 'e-%9'"))
+	at := time.Now()
+	purged, err := s.Purge(t.Context(), dlq.Purge{ClosedBefore: at.AddDate(0, 0, -90), Actor: "nightly", At: at})
+	require.NoError(t, err)
+	require.Equal(t, 50, purged)
+	run(t, db, theirInsert)
+	done := takeOver()
+	require.Equal(t, []int64{1, 500}, []int64{done.Stored, done.Seen})
+	require.Equal(t, lateRows, done.Before)
+	require.Equal(t, lateRows, done.After, "rows with an archived entry count")
+	require.Equal(t, [][]any{{int64(450)}}, rowsOf(t, db, "SELECT count(*) FROM dlq_events"))
+}
+
+// Once the table has its name back, the store that was left is not continued: it has the rows as they were before.
+func TestTakeOver_AfterGoingBack(t *testing.T) {
+	t.Parallel()
+	for name, back := range map[string]string{
+		"complete": "ALTER VIEW dlq_events RENAME TO dlq_events_of_redrive; " +
+			"ALTER TABLE dlq_events_before_redrive RENAME TO dlq_events",
+		"only the view": "ALTER VIEW dlq_events RENAME TO dlq_events_of_redrive",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, db := theirDatabase(t)
+			_, err := sqlstore.TakeOver(t.Context(), url, "dlq_events", dlq.By{Actor: "ana"})
+			require.NoError(t, err)
+			run(t, db, back)
+			for range 2 {
+				_, err = sqlstore.TakeOver(t.Context(), url, "dlq_events", dlq.By{Actor: "ana"})
+				require.Error(t, err)
+			}
+			require.ErrorIs(t, err, dlq.ErrInvalid)
+			require.ErrorContains(t, err, "use another schema")
+			require.EqualValues(t, 1, run(t, db, theirInsert), "consumers still insert")
+			done, err := sqlstore.TakeOver(t.Context(), with(url, "schema=redrive"), "dlq_events", dlq.By{Actor: "ana"})
 			require.NoError(t, err)
 			require.Equal(t, lateRows, done.Before)
 			require.Equal(t, lateRows, done.After)
