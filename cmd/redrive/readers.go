@@ -35,7 +35,7 @@ func (d *doctor) examineReaders(ctx context.Context, cfg *config.Config) {
 	read, unknown := 0, 0
 	for i := range targets {
 		switch t := &targets[i]; {
-		case t.Warning() != "":
+		case t.Readers == 0:
 			d.warn(what+" of "+t.Topic, t.Warning(),
 				"start the consumer before you redrive; where it is gone for good, resolve or discard its dead letters")
 		case t.Readers > 0:

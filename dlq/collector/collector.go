@@ -87,8 +87,7 @@ func (c *Config) validate() error {
 	}
 	if c.RetryMin < 0 || c.RetryMax < c.RetryMin || c.Hold < 0 || c.StoreTimeout < 0 {
 		errs = append(errs, fmt.Errorf("retry %s to %s, hold %s, store timeout %s: must not be negative, nor the second "+
-			"below the first",
-			c.RetryMin, c.RetryMax, c.Hold, c.StoreTimeout))
+			"below the first", c.RetryMin, c.RetryMax, c.Hold, c.StoreTimeout))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("collector: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -150,6 +151,47 @@ func TestRouter_Readers(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = readers(envelope.Collected{Broker: "north"})
 	require.ErrorContains(t, err, "not configured")
+}
+
+// Where a foreign consumer cannot be reached alone, a preview warns that every group gets the messages.
+func TestRouter_WarnsOfEveryGroup(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ queues, own, warns bool }{
+		"a row of a table on Kafka":    {warns: true},
+		"a row of a table on RabbitMQ": {queues: true},
+		"our own consumer":             {own: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			letters, broker := newLetters(t), newMemory(t, brokers.Config{})
+			target := collector.Target{Name: "log", Scheme: "kafka", Redriver: broker, Publisher: broker.Publisher()}
+			if tt.queues {
+				target.Publisher = nil
+			}
+			router, err := collector.NewRouter(collector.RouterConfig{
+				Store: letters.Store(), Logger: quiet, Targets: []collector.Target{target},
+			})
+			require.NoError(t, err)
+			manager := letters.Manager(router)
+			if tt.own {
+				require.NoError(t, letters.DeadLetter(t.Context(), &envelope.DeadLetter{
+					Message: message.NewMessage("1", []byte("{}")), Reason: envelope.ReasonExhausted,
+					Origin: envelope.Origin{Broker: "kafka", Topic: "employees", Consumer: "payroll"},
+				}))
+			} else {
+				_, err = manager.Import(t.Context(), strings.NewReader(`{"id":1,"event_id":"e-1","event_payload":{},`+
+					`"created_at":"2025-11-20T07:30:00Z","kafka_topic":"employees"}`), dlq.By{Actor: "ana"})
+				require.NoError(t, err)
+			}
+			runner, err := redrive.NewRunner(manager, redrive.Config{})
+			require.NoError(t, err)
+			preview, err := runner.PreviewRun(t.Context(), redrive.Spec{}, 0)
+			require.NoError(t, err)
+			require.Len(t, preview.Destinations, 1)
+			warning := preview.Destinations[0].Warning()
+			require.Equal(t, tt.warns, strings.Contains(warning, "topic employees: every group that reads it"), warning)
+		})
+	}
 }
 
 // A run with a target on another broker sends the messages there, and closes their entries.

@@ -110,7 +110,7 @@ func NewRouter(cfg RouterConfig) (*Router, error) {
 func (r *Router) Reschedule(ctx context.Context, origin envelope.Origin, m *message.Message,
 	delay time.Duration,
 ) error {
-	rt, err := r.route(origin, m) //nolint:contextcheck // of the message
+	rt, err := r.route(m.Context(), origin) //nolint:contextcheck // of the message
 	if err != nil {
 		return err
 	}
@@ -138,12 +138,10 @@ func (r *Router) target(name, from string) (*Target, error) {
 		return found[0], nil
 	case name != "":
 		return nil, fmt.Errorf("collector: redrive: the message was collected from broker %q, which is not configured: "+
-			"known are %s",
-			name, strings.Join(r.names(), ", "))
+			"known are %s", name, strings.Join(r.names(), ", "))
 	case len(found) == 0:
 		return nil, fmt.Errorf("collector: redrive: the message came from a broker of scheme %q, and none is configured: "+
-			"known are %s",
-			from, strings.Join(r.names(), ", "))
+			"known are %s", from, strings.Join(r.names(), ", "))
 	default:
 		return nil, fmt.Errorf("collector: redrive: the message came from a broker of scheme %q, and there are %d of them: "+
 			"redrive with a configuration that has only the right one", from, len(found))
@@ -178,9 +176,9 @@ type route struct {
 	topic  bool
 }
 
-// route finds the route of a message.
-func (r *Router) route(origin envelope.Origin, m *message.Message) (route, error) {
-	collected := driver.CollectedFrom(m.Context())
+// route finds the route of a message, whose context it gets.
+func (r *Router) route(ctx context.Context, origin envelope.Origin) (route, error) {
+	collected := driver.CollectedFrom(ctx)
 	target, err := r.target(collected.Broker, origin.Broker)
 	if err != nil {
 		return route{}, err
@@ -218,7 +216,7 @@ func (r *Router) RescheduleAll(ctx context.Context, origins []envelope.Origin, m
 	errs := make([]error, len(messages))
 	byRoute := map[route][]int{}
 	for i, m := range messages {
-		rt, err := r.route(origins[i], m) //nolint:contextcheck // of the message
+		rt, err := r.route(m.Context(), origins[i]) //nolint:contextcheck // of the message
 		if err != nil {
 			errs[i] = err
 			continue
@@ -273,8 +271,7 @@ func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
 	results, err := r.store.Change(ctx, c)
 	warn := func(err error, ids ...int64) {
 		r.logger.WarnContext(ctx, "redriven messages are confirmed, but their entries could not be closed: resolve them "+
-			"manually",
-			"entry_ids", ids, "error", err)
+			"manually", "entry_ids", ids, "error", err)
 	}
 	if err != nil {
 		warn(err, c.IDs...)
@@ -287,11 +284,15 @@ func (r *Router) close(ctx context.Context, confirmed []*message.Message) {
 	}
 }
 
+// ToTopic implements redrive.TopicRedriver.
+func (r *Router) ToTopic(ctx context.Context, origin envelope.Origin) bool {
+	rt, err := r.route(ctx, origin)
+	return err == nil && rt.topic
+}
+
 // Readers implements redrive.ReaderCounter. The groups that read a foreign consumer's topic are unknown.
 func (r *Router) Readers(ctx context.Context, origin envelope.Origin) (int, error) {
-	m := message.NewMessage("", nil)
-	m.SetContext(ctx)
-	rt, err := r.route(origin, m) //nolint:contextcheck // of the message, which is ctx
+	rt, err := r.route(ctx, origin)
 	if err != nil {
 		return 0, err
 	}

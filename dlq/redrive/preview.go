@@ -62,16 +62,13 @@ func (rn *Runner) PreviewRun(ctx context.Context, spec Spec, sample int) (*Previ
 	if err != nil {
 		return nil, err
 	}
+	entries := make([]*dlq.Entry, 0, len(listing.Entries))
 	for i := range listing.Entries {
 		e := &listing.Entries[i]
 		if e.Body, err = rn.cfg.Store.Body(ctx, e.ID, e.Revision); err != nil {
 			return p, err
 		}
-		p.Sample = append(p.Sample, rn.sample(ctx, e, spec.JQ, e.Body))
-	}
-	entries := make([]*dlq.Entry, len(p.Sample))
-	for i := range p.Sample {
-		entries[i] = &p.Sample[i].Entry
+		p.Sample, entries = append(p.Sample, rn.sample(ctx, e, spec.JQ, e.Body)), append(entries, e)
 	}
 	p.Destinations = rn.destinations(ctx, &run, entries)
 	return p, nil

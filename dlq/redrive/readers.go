@@ -22,6 +22,12 @@ type ReaderCounter interface {
 	Readers(ctx context.Context, origin envelope.Origin) (int, error)
 }
 
+// TopicRedriver is a [dlq.Redriver] that cannot reach every consumer alone. It is optional, as ReaderCounter is.
+type TopicRedriver interface {
+	// ToTopic reports whether a redrive to origin is for every group that reads its topic. The context is as for Readers.
+	ToTopic(ctx context.Context, origin envelope.Origin) bool
+}
+
 // Destination is where messages of a run go. Without a reader, redriven messages wait there, and their entries until
 // the outcome timeout.
 type Destination = wire.RunDestination
@@ -58,6 +64,9 @@ func (rn *Runner) destinations(ctx context.Context, run *Run, entries []*dlq.Ent
 		}
 		if !scheme.Same(to.Broker, e.Origin.Broker) { // a target elsewhere
 			d.Broker = cmp.Or(to.Broker, d.Broker)
+		}
+		if r, ok := rn.cfg.Redriver.(TopicRedriver); ok {
+			d.EveryGroup = r.ToTopic(driver.WithCollected(ctx, q.collected), q.origin)
 		}
 		if known[d] {
 			continue
@@ -109,7 +118,7 @@ func countReaders(ctx context.Context, counter ReaderCounter, asked []question, 
 	}
 }
 
-// warn logs which destinations of a run have no reader, judging by its first entries.
+// warn logs the warnings about a run's destinations, judging by its first entries.
 func (rn *Runner) warn(ctx context.Context, run *Run, read []readItem) {
 	entries := make([]*dlq.Entry, 0, len(read))
 	for i := range read {
@@ -119,7 +128,7 @@ func (rn *Runner) warn(ctx context.Context, run *Run, read []readItem) {
 	}
 	for _, d := range rn.destinations(ctx, run, entries) {
 		if text := d.Warning(); text != "" {
-			rn.cfg.Logger.WarnContext(ctx, "redrive run: a destination has no reader", slog.String("warning", text),
+			rn.cfg.Logger.WarnContext(ctx, "redrive run: check a destination", slog.String("warning", text),
 				slog.String("run", run.ID), slog.String("broker", d.Broker), slog.String("topic", d.Topic),
 				slog.String("consumer", d.Consumer))
 		}

@@ -115,24 +115,21 @@ func (t *target) takeOverLocked(ctx context.Context, done *Takeover, db *sql.DB,
 // if that is not the store's, and its new name.
 func (d postgres) renameExisting(ctx context.Context, db *sql.DB, table string) (was, kept string, err error) {
 	err = sqldb.InTx(ctx, db, nil, func(tx *sql.Tx) error {
-		isTable := func(name string) (is bool, err error) {
-			err = tx.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pg_class WHERE oid = to_regclass($1)"+
-				" AND relkind IN ('r', 'p')", quoteTable(name)).Scan(&is)
-			return is, err
-		}
 		for _, name := range []string{table, table + keptSuffix, "public." + table} {
-			there, err := isTable(name)
+			var there bool
+			err := tx.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pg_class WHERE oid = to_regclass($1)"+
+				" AND relkind IN ('r', 'p')", quoteTable(name)).Scan(&there)
+			if err == nil && there {
+				err = checkStatuses(ctx, tx, name)
+			}
 			if err != nil {
 				return err
 			}
 			if there && name == table+keptSuffix { // an earlier call got this far
 				was, kept = table, name
-				return checkStatuses(ctx, tx, name)
+				return nil
 			}
 			if there {
-				if err := checkStatuses(ctx, tx, name); err != nil {
-					return err
-				}
 				was, kept, err = d.rename(ctx, tx, name)
 				return err
 			}
@@ -278,37 +275,26 @@ func (done *Takeover) copy(ctx context.Context, db *sql.DB, s *Store, by dlq.By)
 	if err != nil {
 		return err
 	}
-	// The cast reads a timestamp without a zone as one in the session's zone.
-	//nolint:gosec,rowserrcheck // G202: a quoted name; writeLines checks
-	rows, err := db.QueryContext(ctx, "SELECT (to_jsonb(t) || jsonb_build_object('created_at', t.created_at::timestamptz,"+
-		" 'last_retry_at', t.last_retry_at::timestamptz, 'resolved_at', t.resolved_at::timestamptz))::text"+
-		" FROM "+quoteTable(done.Kept)+" t ORDER BY t.id")
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
 	reader, writer := io.Pipe()
 	var reading sync.WaitGroup
-	reading.Go(func() { _ = writer.CloseWithError(writeLines(rows, writer)) })
+	reading.Go(func() {
+		// The cast reads a timestamp without a zone as one in the session's zone.
+		_ = writer.CloseWithError(sqldb.Each(db.QueryContext(ctx, "SELECT (to_jsonb(t) || jsonb_build_object('created_at',"+
+			" t.created_at::timestamptz, 'last_retry_at', t.last_retry_at::timestamptz, 'resolved_at',"+
+			" t.resolved_at::timestamptz))::text FROM "+quoteTable(done.Kept)+" t ORDER BY t.id"))(func(row sqldb.Row) error {
+			var line string
+			err := row.Scan(&line)
+			if err == nil {
+				_, err = io.WriteString(writer, line+"\n")
+			}
+			return err
+		}))
+	})
 	imported, err := manager.Import(ctx, reader, by)
 	_ = reader.Close()
 	reading.Wait()
 	done.Stored, done.Seen = imported.Stored, imported.Seen
 	return err
-}
-
-// writeLines writes rows of one column as lines.
-func writeLines(rows *sql.Rows, to io.Writer) error {
-	for rows.Next() {
-		var line string
-		if err := rows.Scan(&line); err != nil {
-			return err
-		}
-		if _, err := io.WriteString(to, line+"\n"); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 // statusOf is the status of a row as an entry has it; the column may be an enum.

@@ -69,8 +69,7 @@ func (r *Recurrence) Markdown() string {
 		for i := range part.causes {
 			c := &part.causes[i]
 			fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %s | %s | %s |\n", cell(c.Cause), cell(c.Handler), c.Now, c.Before,
-				c.Pending,
-				day(c.FirstSeen), day(c.LastSeen), cell(c.Fingerprint))
+				c.Pending, day(c.FirstSeen), day(c.LastSeen), cell(c.Fingerprint))
 		}
 	}
 	return b.String()

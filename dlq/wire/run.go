@@ -220,10 +220,16 @@ type RunDestination struct {
 	Consumer  string `json:"consumer,omitempty"`
 	RedriveTo string `json:"redrive_to,omitempty"`
 	Readers   int    `json:"readers" doc:"How many consumers read it now; -1 if unknown."`
+
+	EveryGroup bool `json:"every_group,omitempty" doc:"It is the topic: every group that reads it gets the messages."`
 }
 
-// Warning reports that no consumer reads the destination; it is empty if one does, or if that is not known.
+// Warning reports that every group gets the messages, or that no consumer reads the destination. It is empty if one
+// does, or if that is not known.
 func (d *RunDestination) Warning() string {
+	if d.EveryGroup {
+		return fmt.Sprintf("it goes to topic %s: every group that reads it gets it, not only the one that failed", d.Topic)
+	}
 	if d.Readers != 0 {
 		return ""
 	}
