@@ -132,6 +132,7 @@ func TestMove_ByOneWordOfTheURLAndBack(t *testing.T) {
 			}
 			consumer := strings.ReplaceAll(c.to, "TOPIC", m.topic)
 
+			unmoved := m.unmoved(t, adapter)
 			old := m.serve(t, adapter)
 			m.publish(t, old.broker, 30)
 			next := m.serve(t, native) // rolling deployment: both run
@@ -149,6 +150,7 @@ func TestMove_ByOneWordOfTheURLAndBack(t *testing.T) {
 				m.complete(t)
 				m.publish(t, next.broker, 30)
 				m.backByRescheduler(t, next, native, adapter, delays)
+				await.Count(t, m.sent, unmoved.distinct, "the topic stays, so publishers may move at any time")
 				return
 			}
 			m.complete(t)
@@ -165,6 +167,8 @@ func TestMove_ByOneWordOfTheURLAndBack(t *testing.T) {
 			end()
 			back.stop(t)
 			require.Zero(t, m.dead.Load(), "no healthy message is dead-lettered")
+			await.Count(t, 60, unmoved.distinct, "those that were published by the adapter")
+			require.Equal(t, 60, unmoved.distinct(), "publishers move last: natively published ones are elsewhere")
 		})
 	}
 }
@@ -213,6 +217,20 @@ type mover struct {
 	sent    int
 	handled *ledger
 	dead    atomic.Int32
+}
+
+// unmoved is another group on the adapter, which stays there, and the messages that it gets.
+func (m *mover) unmoved(t *testing.T, adapter string) *ledger {
+	t.Helper()
+	got := &ledger{seen: map[string]int{}}
+	messages := subscribe(t, open(t, adapter).Subscriber(brokers.WithGroup("mail")), m.topic)
+	go func() {
+		for one := range messages {
+			got.note(one.UUID)
+			one.Ack()
+		}
+	}()
+	return got
 }
 
 func (m *mover) publish(t *testing.T, b brokers.Broker, n int) {
