@@ -84,7 +84,7 @@ const waitingName = "redrive_broker_waiting_messages"
 func waitingText(lines string) *strings.Reader {
 	return strings.NewReader("# HELP " + waitingName +
 		" Messages that wait in the broker. The kind is delayed (first delivery), retry, parked (behind an earlier one of " +
-		"its key), ready (for a consumer with room) or dead_letter (to be collected).\n" +
+		"its key), ready (for a consumer with room) or dead_letter (to be collected); Kafka has neither of the last two.\n" +
 		"# TYPE " + waitingName + " gauge\n" + lines)
 }
 

@@ -28,7 +28,7 @@ const Other = "other"
 
 var waitingMessages = prometheus.NewDesc("redrive_broker_waiting_messages",
 	"Messages that wait in the broker. The kind is delayed (first delivery), retry, parked (behind an earlier one of "+
-		"its key), ready (for a consumer with room) or dead_letter (to be collected).",
+		"its key), ready (for a consumer with room) or dead_letter (to be collected); Kafka has neither of the last two.",
 	[]string{"broker", "topic", "kind"}, nil)
 
 // waiting caches the answer of one broker.
