@@ -67,7 +67,7 @@ func (a *app) redriver(ctx context.Context) (*api, error) {
 			return nil, usagef("no broker to redrive through: give --broker URL, or --config FILE with brokers, or set " +
 				"REDRIVE_BROKER")
 		}
-		opened, err := a.lateBrokers(ctx, false)
+		opened, err := a.lateBrokers(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -35,7 +35,7 @@ var reopening = wait.Backoff{First: time.Second, Longest: 30 * time.Second}
 type lateBroker struct {
 	name   string
 	open   func(ctx context.Context) (brokers.Broker, error)
-	server bool
+	server bool // set by reach, before the first call
 	logger *slog.Logger
 
 	ctx    context.Context //nolint:containedctx // for attempts to open, which outlive the calls that wait for them
@@ -57,7 +57,9 @@ func reach(ctx context.Context, late map[string]brokers.Broker) error {
 	defer cancel()
 	var faults []error
 	atOnce(late, func(b brokers.Broker) error {
-		_, err := b.(*lateBroker).try(ctx)
+		late := b.(*lateBroker)
+		late.server = true
+		_, err := late.try(ctx)
 		return err
 	}, func(name string, err error) {
 		if err != nil && !unreachable(err) {

@@ -292,7 +292,7 @@ func TestLateBroker_Command(t *testing.T) {
 	})
 }
 
-// What every driver reports about a server that is down, silent or restarting is told apart from a wrong configuration.
+// What every driver reports about a server that is down, silent or restarting differs from a wrong configuration.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	silent, ending := httptest.NewUnstartedServer(nil).Listener, httptest.NewUnstartedServer(nil).Listener

@@ -200,7 +200,7 @@ func (a *app) checkBrokers() error {
 }
 
 // lateBrokers are the brokers of the configuration, by name, each opened when it is needed.
-func (a *app) lateBrokers(ctx context.Context, server bool) (map[string]brokers.Broker, error) {
+func (a *app) lateBrokers(ctx context.Context) (map[string]brokers.Broker, error) {
 	if err := a.checkBrokers(); err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (a *app) lateBrokers(ctx context.Context, server bool) (map[string]brokers.
 		operating.Logger = a.logger()
 		life, cancel := context.WithCancel(ctx)
 		b := &lateBroker{
-			name: name, server: server, logger: operating.Logger, ctx: life, cancel: cancel, tried: make(chan struct{}),
+			name: name, logger: operating.Logger, ctx: life, cancel: cancel, tried: make(chan struct{}),
 			open: func(ctx context.Context) (brokers.Broker, error) { return brokers.OpenConfig(ctx, operating) },
 		}
 		a.onClose(b.Close)

@@ -71,7 +71,7 @@ func (a *app) server(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	opened, err := a.lateBrokers(ctx, true)
+	opened, err := a.lateBrokers(ctx)
 	if err == nil {
 		err = reach(ctx, opened)
 	}

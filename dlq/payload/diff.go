@@ -47,8 +47,8 @@ func Compare(before, after *driver.Body) Diff {
 	return d
 }
 
-// Indent returns JSON indented, which changes no number and keeps the order of the keys. Anything else is returned as it
-// is, and so is JSON whose white space would grow out of proportion: by the square of its nesting.
+// Indent returns JSON indented, which changes no number and keeps the order of the keys. Anything else is returned as
+// it is, and so is JSON whose white space would grow out of proportion: by the square of its nesting.
 func Indent(payload []byte) (shown []byte, indented bool) {
 	most := 1<<20 + 8*len(payload)
 	size, depth, text := len(payload), 0, false

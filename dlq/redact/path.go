@@ -109,9 +109,9 @@ func (s *step) matches(e element) bool {
 // reached is how many steps of a path match down to a position.
 type reached struct{ path, steps int }
 
-// below returns what is reached at the position e below another. A path with .. reaches several steps, each only once, so
-// that the work does not grow with the number of ways to match. The result is behind at in its array, for the next call
-// to overwrite.
+// below returns what is reached at the position e below another. A path with .. reaches several steps, each only once,
+// so that the work does not grow with the number of ways to match. The result is behind at in its array, for the next
+// call to overwrite.
 func (r *Rules) below(at []reached, e element) []reached {
 	next := at[len(at):]
 	for _, now := range at {

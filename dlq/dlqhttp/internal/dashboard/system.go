@@ -37,8 +37,9 @@ func (r *request) system() error {
 		return err
 	}
 	data := systemData{
-		Health: r.sees.Health(s.Health), Rules: r.sees.Rules(r.cfg.Rules), Retention: r.cfg.Retention, Targets: r.cfg.Runner.Targets(),
-		CanSend: r.cfg.Manager.CanRedrive(), NoPlan: "This server has no brokers, or its program does not report them.",
+		Health: r.sees.Health(s.Health), Rules: r.sees.Rules(r.cfg.Rules), Retention: r.cfg.Retention,
+		Targets: r.cfg.Runner.Targets(), CanSend: r.cfg.Manager.CanRedrive(),
+		NoPlan: "This server has no brokers, or its program does not report them.",
 	}
 	if r.cfg.Topology != nil {
 		plan, _, err := cached(r.Context(), r.cache, "topology", r.cfg.Topology)
