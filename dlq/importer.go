@@ -17,9 +17,6 @@ import (
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
-// maxRefusals is how often a reachable store may refuse one record before the record is parked.
-const maxRefusals = 5
-
 // importer imports the spool into the store: at the start, and each time that the store recovers. It is one goroutine.
 type importer struct {
 	store Store
@@ -34,11 +31,7 @@ type importer struct {
 	mu      sync.Mutex
 	failing error // why the store is treated as down; nil while it is not
 
-	// Used by the goroutine only: when to look for spools of dead processes next, and the record that the store refuses,
-	// with how often it has refused it.
-	adoptAt  time.Time
-	refused  string
-	refusals int
+	adoptAt time.Time // when to look for spools of dead processes next; used by the goroutine only
 }
 
 // startImporter starts the goroutine. failing is why the store counts as down from the beginning, or nil.
@@ -231,75 +224,71 @@ type storeError struct{ err error }
 func (e *storeError) Error() string { return e.err.Error() }
 func (e *storeError) Unwrap() error { return e.err }
 
-// importLines stores a batch of lines. A line that cannot be read, or that the store refuses for good, is set aside.
+// importLines stores a batch of lines; if that fails, one by one. What the store rejects for good, or what is not a
+// record, is set aside. Any other error may pass although the store answers: its disk is full, or a table is locked.
+// Such a line goes to the end of the spool, so that it does not stop the others; if it stops all of them, the batch
+// stays where it is.
 func (i *importer) importLines(ctx context.Context, s *spool.Spool, lines [][]byte) error {
-	var records []wire.Record
-	for _, line := range lines {
-		r, err := decodeRecord(line)
-		if err == nil && r.Dead != nil {
-			_, err = spooled(r.Dead)
-		}
-		if err != nil {
-			if err := i.refuse(ctx, s, line, err); err != nil {
-				return err
-			}
-			continue
-		}
-		records = append(records, r)
-	}
-	err := i.put(ctx, records...)
-	if err == nil || len(records) == 0 {
+	err := i.put(ctx, lines...)
+	if err == nil {
 		return nil
 	}
 	if pingErr := i.ping(ctx); pingErr != nil {
 		return errors.Join(err, pingErr)
 	}
-	// The store is reachable, so one of the records is at fault.
-	for _, r := range records {
-		err := i.put(ctx, r)
-		if err == nil {
-			continue
+	within, cancel := i.batchTimeout(ctx) // of a store that is slow to fail, this asks once, not for each line
+	defer cancel()
+	var refused, later [][]byte
+	var causes []error
+	for _, line := range lines {
+		switch err = i.put(within, line); {
+		case err == nil:
+		case errors.Is(err, ErrInvalid):
+			refused, causes = append(refused, line), append(causes, err)
+		case i.ping(within) != nil:
+			return err
+		default:
+			later = append(later, line)
 		}
-		line, encodeErr := encodeRecord(r)
-		if encodeErr != nil {
-			return errors.Join(err, encodeErr)
-		}
-		if !i.unstorable(ctx, line, err) {
+	}
+	if len(later) == len(lines) {
+		return err
+	}
+	for n, line := range refused { // last: a batch that is repeated raises no second alarm
+		if err := i.refuse(ctx, s, line, causes[n]); err != nil {
 			return err
 		}
-		if err := i.refuse(ctx, s, line, err); err != nil {
+	}
+	for _, line := range later {
+		if err := s.Requeue(ctx, line); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (i *importer) put(ctx context.Context, records ...wire.Record) error {
-	// A batch takes longer than one letter.
-	ctx, cancel := context.WithTimeout(ctx, max(i.opts.storeTimeout, 30*time.Second))
+func (i *importer) put(ctx context.Context, lines ...[]byte) error {
+	ctx, cancel := i.batchTimeout(ctx)
 	defer cancel()
+	records := make([]wire.Record, len(lines))
+	for n, line := range lines {
+		var err error
+		if records[n], err = decodeRecord(line); err != nil {
+			return err
+		}
+	}
 	return putRecords(ctx, i.store, i.opts.logger, records)
+}
+
+// batchTimeout limits the time for a batch, which takes longer than one letter.
+func (i *importer) batchTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, max(i.opts.storeTimeout, 30*time.Second))
 }
 
 func (i *importer) ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, i.opts.storeTimeout)
 	defer cancel()
 	return i.store.Ping(ctx)
-}
-
-// unstorable reports whether the store, which is reachable, has refused this record permanently or often enough.
-func (i *importer) unstorable(ctx context.Context, line []byte, err error) bool {
-	if errors.Is(err, ErrInvalid) {
-		return true
-	}
-	if ctx.Err() != nil || i.ping(ctx) != nil {
-		return false
-	}
-	if i.refused != string(line) {
-		i.refused, i.refusals = string(line), 0
-	}
-	i.refusals++
-	return i.refusals >= maxRefusals
 }
 
 // refuse sets a record aside, so that those behind it can be imported.

@@ -3,6 +3,7 @@ package dlq_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ type faultyStore struct {
 	dlq.Store
 	away   atomic.Bool
 	lost   atomic.Bool                   // writes are done, but their confirmation is lost
-	refuse func(*dlq.Entry) bool         // letters that the store never accepts, though it answers
+	refuse func(*dlq.Entry) error        // letters that the store does not accept, though it answers
 	puts   atomic.Int64                  // calls of Put
 	hold   atomic.Pointer[chan struct{}] // Put waits for it, or for its context
 }
@@ -62,8 +63,11 @@ func (s *faultyStore) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.
 		return nil, errAway
 	}
 	for _, e := range letters {
-		if s.refuse != nil && s.refuse(e) {
-			return nil, errors.New("value out of range")
+		if s.refuse == nil {
+			continue
+		}
+		if err := s.refuse(e); err != nil {
+			return nil, err
 		}
 	}
 	receipts, err := s.Store.Put(ctx, letters...)
@@ -400,24 +404,81 @@ func TestLetters_OrphanOfLaterIsImported(t *testing.T) {
 	require.Equal(t, 1, strings.Count(logs.String(), "files of the spool are missing"))
 }
 
-// A record that the store never accepts is parked for a person, and does not stop the others.
+// A record that the store never accepts is set aside for a person, once, and does not stop the others. One that fails
+// with another error, which may pass, does not stop them either, and is stored when it has passed.
 func TestLetters_RefusedRecord(t *testing.T) {
 	t.Parallel()
 	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
-	store.refuse = func(e *dlq.Entry) bool { return e.EventID == "message-3" }
+	var passed atomic.Bool
+	store.refuse = func(e *dlq.Entry) error {
+		switch {
+		case e.EventID == "message-3":
+			return fmt.Errorf("value out of range: %w", dlq.ErrInvalid)
+		case e.EventID == "message-4" && !passed.Load():
+			return errors.New("no room for a letter of this size")
+		default:
+			return nil
+		}
+	}
 	l, logs := newLetters(t, store, dir)
 	store.away.Store(true)
 	for n := range 7 {
 		require.NoError(t, l.DeadLetter(t.Context(), death(n)))
 	}
 	store.away.Store(false)
-	eventually(t, "the others are imported", func() bool { return l.Stats().Bytes == 0 })
+	eventually(t, "the others are imported", func() bool { return count(t, store, dlq.Filter{}) == 5 })
+	before := store.puts.Load()
+	eventually(t, "the one is retried", func() bool { return store.puts.Load() > before+20 })
+	require.True(t, l.Stats().StoreDown)
+	passed.Store(true)
+	eventually(t, "it is imported", func() bool { return l.Stats().Bytes == 0 && !l.Stats().StoreDown })
 	require.Equal(t, int64(6), count(t, store, dlq.Filter{}))
-	require.Equal(t, int64(1), l.Stats().Refused)
+	stats := l.Stats()
+	require.Equal(t, []int64{7, 6, 1}, []int64{stats.Appended, stats.Imported, stats.Refused})
 	kept, err := os.ReadFile(filepath.Join(dir, "0", "refused.damaged"))
 	require.NoError(t, err)
 	require.Contains(t, string(kept), "message-3")
-	require.Contains(t, logs.String(), "set aside for a person")
+	require.Equal(t, 1, bytes.Count(kept, []byte{'\n'}))
+	require.Equal(t, 1, strings.Count(logs.String(), "set aside for a person"))
+}
+
+// A database without room answers, and may even store small changes, but refuses no letter: each one is stored when
+// there is room again.
+func TestLetters_DatabaseFull(t *testing.T) {
+	t.Parallel()
+	for name, letters := range map[string]int{"one letter": 1, "several letters": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, err := sql.Open("sqlite", "file:"+storetest.File(t)+"?_txlock=immediate&_pragma=busy_timeout(60000)")
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, db.Close()) })
+			db.SetMaxOpenConns(1) // the limit on the file's size is the connection's
+			own, err := sqlstore.New(t.Context(), db, sqlstore.Config{Dialect: sqlstore.SQLite})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, own.Close()) })
+			limit := func(pages int) {
+				_, err := db.ExecContext(t.Context(), fmt.Sprintf("PRAGMA max_page_count = %d", pages))
+				require.NoError(t, err)
+			}
+			limit(1) // as large as it is
+
+			store := &faultyStore{Store: own}
+			l, _ := newLetters(t, store, t.TempDir())
+			for n := range letters {
+				d := death(n)
+				d.Message.Payload = bytes.Repeat([]byte{'x'}, 1<<20)
+				require.NoError(t, l.DeadLetter(t.Context(), d))
+			}
+			require.NoError(t, store.Ping(t.Context()), "it answers")
+			eventually(t, "ten rounds", func() bool { return store.puts.Load() > int64(20*letters) })
+			require.True(t, l.Stats().StoreDown)
+			limit(1 << 30)
+			eventually(t, "imported", func() bool { return l.Stats().Bytes == 0 })
+			require.Equal(t, int64(letters), count(t, store, dlq.Filter{}))
+			stats := l.Stats()
+			require.Equal(t, []int64{int64(letters), 0}, []int64{stats.Imported, stats.Refused})
+		})
+	}
 }
 
 // The outcome of a redrive that the store cannot record goes through the spool, too.

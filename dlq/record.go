@@ -39,7 +39,7 @@ func encodeRecord(r wire.Record) ([]byte, error) {
 func decodeRecord(data []byte) (wire.Record, error) {
 	var r wire.Record
 	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("dlq: spool: record: %w", err)
+		return r, fmt.Errorf("dlq: spool: %w: record: %w", ErrInvalid, err)
 	}
 	if r.Dead == nil && r.Redriven == nil {
 		return r, fmt.Errorf("dlq: spool: %w: the record is neither a dead letter nor an outcome", ErrInvalid)

@@ -17,7 +17,8 @@ import (
 type Store interface {
 	// Put stores dead letters and returns when they are durable, with one receipt for each, in their order. It is
 	// idempotent: an entry whose Key exists is not stored again, and one with RedriveOf updates its entry (see
-	// [Entry.Die]). After an error none, some or all may have been stored; repeat the call. Concurrent calls may be
+	// [Entry.Die]). After an error none, some or all may have been stored; repeat the call. Only if it wraps ErrInvalid
+	// will the store never accept one of them, and the spool sets that one aside for a person. Concurrent calls may be
 	// combined into one write. The entries are neither changed nor retained.
 	Put(ctx context.Context, letters ...*Entry) ([]Receipt, error)
 	// Get returns an entry with the body that a redrive would send. The error wraps ErrNotFound if it does not exist.

@@ -144,7 +144,7 @@ func (s *Spool) drainSegment(ctx context.Context, seg *segment, take func(contex
 		seg.damaged += lines.bad
 		lines.bad = 0
 		s.mu.Lock()
-		s.stats.Imported += int64(len(batch))
+		s.stats.Imported, s.aside = s.stats.Imported+int64(len(batch))-s.aside, 0
 		s.mu.Unlock()
 	}
 	seg.damaged += lines.bad
@@ -223,5 +223,6 @@ func (s *Spool) Refuse(data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stats.Refused++
+	s.aside++
 	return nil
 }

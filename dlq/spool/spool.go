@@ -55,6 +55,7 @@ type Spool struct {
 	bytes   int64      // of all segments, including the open one
 	begun   time.Time  // when the open one got its first line; zero without one
 	missing []*segment // closed segments whose files are missing: every drain looks for them again
+	aside   int64      // lines of the current batch that were refused or requeued
 	stats   Stats
 
 	// Only the writer goroutine uses these.
@@ -79,8 +80,9 @@ type Stats struct {
 }
 
 type appendRequest struct {
-	line []byte
-	done chan error
+	line  []byte
+	again bool // it has been in the spool
+	done  chan error
 }
 
 // maxGroup limits how many bytes are written and synced at once.
@@ -151,13 +153,22 @@ func (s *Spool) RefusedFile() string { return filepath.Join(s.cfg.Dir, refusedNa
 // the size limit, with [ErrClosed] after Close, and with the system's error when the disk fails; then nothing is
 // promised. The context only counts until the write begins.
 func (s *Spool) Append(ctx context.Context, data []byte) error {
-	line, err := encodeLine(data)
-	if err != nil {
+	return s.add(ctx, data, appendRequest{})
+}
+
+// Requeue durably appends a line that [Spool.Drain] has passed again, even to a full spool: it is passed behind the
+// others.
+func (s *Spool) Requeue(ctx context.Context, data []byte) error {
+	return s.add(ctx, data, appendRequest{again: true})
+}
+
+func (s *Spool) add(ctx context.Context, data []byte, r appendRequest) (err error) {
+	if r.line, err = encodeLine(data); err != nil {
 		return err
 	}
-	r := &appendRequest{line: line, done: make(chan error, 1)}
+	r.done = make(chan error, 1)
 	select {
-	case s.appends <- r:
+	case s.appends <- &r:
 		return <-r.done
 	case <-ctx.Done():
 		return fmt.Errorf("spool: %w", ctx.Err())
@@ -250,14 +261,18 @@ func (s *Spool) commit(group []*appendRequest) {
 			err = nil
 		}
 	}
-	if err == nil {
-		s.mu.Lock()
-		s.stats.Appended += int64(len(group))
-		s.mu.Unlock()
-	}
+	s.mu.Lock()
 	for _, r := range group {
+		switch {
+		case err != nil:
+		case r.again:
+			s.aside++
+		default:
+			s.stats.Appended++
+		}
 		r.done <- err
 	}
+	s.mu.Unlock()
 }
 
 // refuseOverflow fails requests that would exceed the size limit, and returns the others.
@@ -267,7 +282,7 @@ func (s *Spool) refuseOverflow(group []*appendRequest) []*appendRequest {
 	s.mu.Unlock()
 	fitting := group[:0]
 	for _, r := range group {
-		if size := int64(len(r.line)); size <= free {
+		if size := int64(len(r.line)); size <= free || r.again {
 			free -= size
 			fitting = append(fitting, r)
 			continue

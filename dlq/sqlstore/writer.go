@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
@@ -268,7 +269,9 @@ func (w *writer) putAlone(letters []letterRow) ([]driver.Receipt, error) {
 			if escapeErr != nil {
 				return nil, escapeErr
 			}
-			one, err = w.transact([]letterRow{escapedLetter})
+			if one, err = w.transact([]letterRow{escapedLetter}); err != nil && w.refuses(err) {
+				err = fmt.Errorf("%w: %w", dlq.ErrInvalid, err)
+			}
 		}
 		if err != nil {
 			return nil, err

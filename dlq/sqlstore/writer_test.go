@@ -92,4 +92,11 @@ func TestPut_RefusedTextIsEscaped(t *testing.T) {
 	again, err := s.Put(t.Context(), letters[1])
 	require.NoError(t, err)
 	require.Equal(t, driver.Receipt{ID: receipts[1].ID, Result: driver.Seen}, again[0], "it is known again")
+
+	_, err = db.ExecContext(t.Context(), "CREATE TRIGGER refuse_all BEFORE INSERT ON dlq_entries"+
+		" BEGIN SELECT RAISE(ABORT, 'nothing at all'); END")
+	require.NoError(t, err)
+	_, err = s.Put(t.Context(), entry(4, time.Now()))
+	require.ErrorIs(t, err, dlq.ErrInvalid, "the spool sets it aside")
+	require.ErrorContains(t, err, "nothing at all")
 }
