@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -84,6 +86,59 @@ func TestOpen_WhileTheStoreIsDown(t *testing.T) {
 	require.True(t, ok, "what else the store offers is found")
 	require.NoError(t, l.Close())
 	require.ErrorIs(t, l.Store().Ping(t.Context()), dlq.ErrClosed)
+}
+
+// A spool is imported only into the store that its letters were meant for, although services share a directory. Letters
+// of an earlier version, which named no store, are imported by the first process that finds them.
+func TestOpen_SpoolOfAnotherStore(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		first, second string
+		unnamed, same bool
+	}{
+		"another host":        {first: "late://one/shop", second: "late://two/shop"},
+		"another database":    {first: "late://one/shop", second: "late://one/payroll"},
+		"another schema":      {first: "late://one/shop?schema=shop", second: "late://one/shop?schema=payroll"},
+		"no schema":           {first: "late://one/shop?schema=shop", second: "late://one/shop"},
+		"another password":    {first: "late://ana:x@one/shop", second: "late://bob:y@ONE/shop?timeout=5s", same: true},
+		"of an older version": {first: "late://one/shop", second: "late://two/shop", unnamed: true, same: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			open := func(d *lateDriver, url string) (*dlq.Letters, *logbuffer.Buffer) {
+				mux, logs := &driver.Mux{}, &logbuffer.Buffer{}
+				mux.Register("late", d)
+				l, err := dlq.Open(t.Context(), url, dlq.WithMux(mux), dlq.WithSpool(dir), dlq.WithAdoption(5*time.Millisecond),
+					dlq.WithImportBackoff(2*time.Millisecond, 10*time.Millisecond),
+					dlq.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))))
+				require.NoError(t, err)
+				return l, logs
+			}
+			down, _ := open(&lateDriver{cause: errDown}, test.first)
+			require.NoError(t, down.DeadLetter(t.Context(), death(1)))
+			require.NoError(t, down.Close())
+			if test.unnamed {
+				require.NoError(t, os.Remove(filepath.Join(dir, "0", "store")))
+			}
+
+			d := &lateDriver{store: &faultyStore{Store: newStore(t)}}
+			d.there.Store(true)
+			second, logs := open(d, test.second)
+			if test.same {
+				eventually(t, "imported", func() bool { return count(t, d.store, dlq.Filter{}) == 1 })
+				require.NoError(t, second.Close())
+				return
+			}
+			eventually(t, "it is found", func() bool { return strings.Contains(logs.String(), test.first) })
+			require.NoError(t, second.Close())
+			require.Zero(t, count(t, d.store, dlq.Filter{}))
+			require.NotContains(t, logs.String(), "CRITICAL")
+			first, _ := open(d, test.first)
+			eventually(t, "imported", func() bool { return count(t, d.store, dlq.Filter{}) == 1 })
+			require.NoError(t, first.Close())
+		})
+	}
 }
 
 // The store is found again, as Stats shows, even if nothing was spooled meanwhile.

@@ -6,6 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/redrive-go/redrive/dlq/driver"
@@ -38,6 +42,7 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Letters, error) 
 	if err != nil {
 		return nil, err
 	}
+	o.spool.Owner = spoolOwner(rawURL)
 	open := func(ctx context.Context) (Store, error) { return o.mux.OpenStore(ctx, rawURL) }
 	if o.noSpool || o.storeRequired {
 		store, err := open(ctx)
@@ -97,9 +102,12 @@ func newLetters(store Store, o options, failing error) (*Letters, error) {
 	}
 	dir := o.spoolDir
 	if dir == "" {
-		dir = defaultSpoolDir(store)
+		dir = "redrive-spool"
+		if s, ok := driver.As[interface{ SpoolDir() string }](store); ok && s.SpoolDir() != "" {
+			dir, l.opts.spool.Owner = s.SpoolDir(), "" // the file's own, which may be moved with it
+		}
 	}
-	spool, err := spool.OpenSlot(dir, o.spool)
+	spool, err := spool.OpenSlot(dir, l.opts.spool)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -108,12 +116,19 @@ func newLetters(store Store, o options, failing error) (*Letters, error) {
 	return l, nil
 }
 
-// defaultSpoolDir asks the store, which knows whether it has a place on disk.
-func defaultSpoolDir(store Store) string {
-	if s, ok := driver.As[interface{ SpoolDir() string }](store); ok && s.SpoolDir() != "" {
-		return s.SpoolDir()
+// spoolOwner names the store of a URL: without a password, and only with the parameters that lead to another store.
+func spoolOwner(rawURL string) string {
+	u, err := driver.ParseURL(rawURL)
+	if err != nil {
+		return "" // opening it fails, too
 	}
-	return "redrive-spool"
+	params := u.Query()
+	maps.DeleteFunc(params, func(key string, _ []string) bool {
+		return !slices.Contains([]string{"schema", "search_path", "host", "port", "dbname", "service", "socket"}, key)
+	})
+	named := url.URL{Scheme: u.Scheme, Opaque: u.Opaque, Host: strings.ToLower(u.Host), Path: u.Path}
+	named.RawQuery = params.Encode()
+	return named.String()
 }
 
 // Manager returns a Manager of the stored letters. It sends redriven messages through r, for example a brokers.Broker;

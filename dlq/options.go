@@ -40,8 +40,8 @@ type Option func(*options)
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
 // WithSpool sets the directory of the spool, which should be on another disk than the store's. Each process uses a
-// separate subdirectory. Defaults to the store's file name with the suffix "-spool" for a SQLite file, else to
-// "redrive-spool" in the working directory.
+// separate subdirectory, and names its store there: processes that [Open] other stores leave it alone. Defaults to the
+// store's file name with the suffix "-spool" for a SQLite file, else to "redrive-spool" in the working directory.
 func WithSpool(dir string) Option { return func(o *options) { o.spoolDir = dir } }
 
 // WithSpoolLimit sets the size limit of the spool on disk. Defaults to 1 GiB. When it is full, DeadLetter fails, and

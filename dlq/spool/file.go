@@ -24,6 +24,7 @@ const (
 	tornSuffix    = ".torn" + damagedSuffix
 	refusedName   = "refused" + damagedSuffix
 	lockName      = "lock"
+	ownerName     = "store"
 )
 
 func segmentName(n int) string { return fmt.Sprintf("%s%06d%s", segmentPrefix, n, segmentSuffix) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -22,6 +23,8 @@ var (
 	ErrFull = errors.New("spool is full")
 	// ErrLocked means that another process uses the spool.
 	ErrLocked = errors.New("spool is in use by another process")
+	// ErrForeign means that lines of another owner wait in the spool.
+	ErrForeign = errors.New("spool has lines for another store")
 )
 
 // Config configures a [Spool].
@@ -32,6 +35,9 @@ type Config struct {
 	MaxBytes int64
 	// SegmentBytes is the size at which a file is closed and the next one started. Defaults to 64 MiB.
 	SegmentBytes int64
+	// Owner is whose lines these are, for example the name of a store. They wait for a process with the same Owner, or
+	// for the first one if it is empty. Optional.
+	Owner string
 }
 
 // Spool keeps lines in local files until they are drained. A line that Append has accepted survives a crash and a power
@@ -88,7 +94,8 @@ type appendRequest struct {
 // maxGroup limits how many bytes are written and synced at once.
 const maxGroup = 8 << 20
 
-// Open opens the spool in cfg.Dir, with its existing files. It fails with [ErrLocked] when another process uses it.
+// Open opens the spool in cfg.Dir, with its existing files. It fails with [ErrLocked] when another process uses it,
+// with [ErrForeign] when lines of another owner wait there.
 func Open(cfg Config) (*Spool, error) {
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = 1 << 30
@@ -111,6 +118,9 @@ func Open(cfg Config) (*Spool, error) {
 		return nil, fmt.Errorf("spool %s: %w", cfg.Dir, ErrLocked)
 	}
 	waiting, highest, err := readDir(cfg.Dir)
+	if err == nil {
+		err = cfg.claim(waiting)
+	}
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -126,14 +136,31 @@ func Open(cfg Config) (*Spool, error) {
 	return s, nil
 }
 
-// OpenSlot opens the first numbered directory below dir that no other process uses, so that two replicas on one machine
-// can start in the same directory.
+// claim makes cfg.Owner the owner of the directory, unless lines of another one wait there.
+func (cfg *Config) claim(waiting []*segment) error {
+	path := filepath.Join(cfg.Dir, ownerName)
+	owner, err := os.ReadFile(path)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("spool: %w", err)
+	case string(owner) == cfg.Owner:
+		return nil
+	case len(owner) > 0 && len(waiting) > 0:
+		return fmt.Errorf("spool %s: %w, %s: it imports them, or any other does once the file %s is removed", cfg.Dir,
+			ErrForeign, owner, path)
+	}
+	_ = os.WriteFile(path, []byte(cfg.Owner), 0o600) // on a full disk it stays empty, which is no reason not to start
+	return nil
+}
+
+// OpenSlot opens the first numbered directory below dir that no other process uses and where no lines of another owner
+// wait, so that processes on one machine can start in the same directory.
 func OpenSlot(dir string, cfg Config) (*Spool, error) {
 	const slots = 1024
 	for n := range slots {
 		cfg.Dir = filepath.Join(dir, strconv.Itoa(n))
 		s, err := Open(cfg)
-		if !errors.Is(err, ErrLocked) {
+		if !errors.Is(err, ErrLocked) && !errors.Is(err, ErrForeign) {
 			return s, err
 		}
 	}
