@@ -2,15 +2,18 @@ package redrive_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // The ways in which one person can send an entry; each reports whether it was sent without a second person.
@@ -171,6 +174,7 @@ func TestApproval_Rules(t *testing.T) {
 		for n := range 3 {
 			ids = append(ids, stored(t, store, death(n)))
 		}
+		time.Sleep(time.Second) // virtual
 		_, _, err := m.Edit(t.Context(), ids[1], dlq.Edit{Payload: []byte(`{"n":99}`)}, ana)
 		require.NoError(t, err)
 		_, err = m.Discard(t.Context(), ids[2], ana)
@@ -193,6 +197,57 @@ func TestApproval_Rules(t *testing.T) {
 			}
 		}
 		require.Equal(t, ids[:1], sent)
+	})
+}
+
+// A rule redrives what died again as often as it may, whatever the consumer has written into the message and however it
+// is named, and what a process that died has left. What a person has edited it still leaves to people.
+func TestApproval_RulesRedriveAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, store := operated(t, 0, &consumer{})
+		dies := dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration) error {
+			d := death(0)
+			d.Message, d.Origin, d.At = m.Copy(), origin, time.Now()
+			d.Origin.Consumer = "billing"
+			d.Message.Payload = fmt.Appendf(nil, `{"retry_count":%d}`, time.Now().UnixNano()) // as in structured mode
+			_, err := store.Put(ctx, dlq.NewEntry(d))
+			return err
+		})
+		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: dies, Approval: &dlq.Approval{Above: 1}})
+		var ids []int64
+		for n := range 4 {
+			d := death(n)
+			d.Origin.Consumer = []string{"billing", "", "billing", "billing"}[n]
+			ids = append(ids, stored(t, store, d))
+		}
+		_, _, err := m.Edit(t.Context(), ids[2], dlq.Edit{Payload: []byte(`{"n":99}`)}, ana)
+		require.NoError(t, err)
+		_, err = m.Redrive(t.Context(), ids[2], ana)
+		require.NoError(t, err)
+		for _, c := range []driver.Change{
+			{Action: driver.ActionRedrive, Actor: "rule bank", Lease: time.Minute},
+			{Action: driver.ActionReleaseByHand, Actor: "redrive", Note: "its run has ended"},
+		} {
+			c.IDs, c.At = ids[3:], time.Now()
+			_, err := store.Change(t.Context(), c)
+			require.NoError(t, err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go func() { _ = m.Work(ctx) }()
+		go func() { _ = m.Automate(ctx, redrive.Rule{Name: "bank", ErrorCode: "504", Topic: "orders"}) }()
+		time.Sleep(30 * time.Minute) // virtual
+		synctest.Wait()
+		stop()
+		synctest.Wait()
+		redrives, statuses := make([]int, len(ids)), make([]dlq.Status, len(ids))
+		for i, id := range ids {
+			e, err := store.Get(t.Context(), id)
+			require.NoError(t, err)
+			redrives[i], statuses[i] = e.RedriveCount, e.Status
+		}
+		require.Equal(t, []int{3, 3, 1, 3}, redrives)
+		require.Equal(t, []dlq.Status{dlq.Parked, dlq.Parked, dlq.Pending, dlq.Parked}, statuses)
 	})
 }
 

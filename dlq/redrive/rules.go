@@ -262,8 +262,15 @@ func (rn *Runner) due(ctx context.Context, f dlq.Filter, ids []int64) ([]int64, 
 			return nil, err
 		}
 		for i := range listing.Entries {
-			if e := &listing.Entries[i]; len(ids) < ruleBatch && (rn.cfg.Approval == nil || !personal(e)) {
-				ids = append(ids, e.ID)
+			if len(ids) == ruleBatch {
+				break
+			}
+			personal, err := rn.personal(ctx, &listing.Entries[i])
+			if err != nil {
+				return nil, err
+			}
+			if !personal {
+				ids = append(ids, listing.Entries[i].ID)
 			}
 		}
 		if page.After = listing.Next; page.After == "" || len(ids) >= ruleBatch {
@@ -272,8 +279,27 @@ func (rn *Runner) due(ctx context.Context, f dlq.Filter, ids []int64) ([]int64, 
 	}
 }
 
-// personal reports whether an entry is waiting because of a person: they edited it, or restored it. A rule that sends
-// it would do for them what they may not do alone.
-func personal(e *dlq.Entry) bool {
-	return e.Revision > 0 || e.ChangedBy != e.DiedBy() && !strings.HasPrefix(e.ChangedBy, rulePrefix)
+// personal reports whether an entry is waiting because of a person: they edited it, or changed it since it died. A rule
+// that sends it would do for them what they may not do alone.
+func (rn *Runner) personal(ctx context.Context, e *dlq.Entry) (bool, error) {
+	if rn.cfg.Approval == nil {
+		return false, nil
+	}
+	if !e.ChangedAt.Equal(e.DiedAt) && e.ChangedBy != stoppedBy && !strings.HasPrefix(e.ChangedBy, rulePrefix) {
+		return true, nil
+	}
+	// A revision alone shows no edit: a message that dies again is kept as it is then, perhaps with its error in it.
+	page := dlq.Page{Limit: driver.MaxPage}
+	for e.Revision > 0 {
+		records, next, err := rn.cfg.Store.Audit(ctx, dlq.AuditFilter{EntryID: e.ID}, page)
+		if err != nil || slices.ContainsFunc(records, func(r driver.AuditRecord) bool {
+			return r.Detail["revision"] != "" || r.Action == driver.ActionImport
+		}) {
+			return true, err
+		}
+		if page.After = next; next == "" {
+			break
+		}
+	}
+	return false, nil
 }
