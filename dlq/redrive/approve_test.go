@@ -3,6 +3,7 @@ package redrive_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/envelope"
 )
 
@@ -160,6 +162,66 @@ func TestApproval_FrozenSpecification(t *testing.T) {
 		Rate: new(5.0), MaxOut: new(50),
 		Stop: &redrive.StopCondition{Share: 0.05, MinSample: 1},
 	}))
+}
+
+// cancelledRuns cancels a run after the call with this number that prepares it.
+type cancelledRuns struct {
+	*sqlstore.Store
+
+	cancel func(id string)
+	after  int
+	calls  int
+}
+
+func (s *cancelledRuns) count(id string) {
+	if s.calls++; s.calls == s.after {
+		s.cancel(id)
+	}
+}
+
+func (s *cancelledRuns) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*redrive.Run,
+	error,
+) {
+	defer s.count(id)
+	return s.Store.LeaseRun(ctx, id, holder, at, lease)
+}
+
+func (s *cancelledRuns) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, error) {
+	defer s.count(id)
+	return s.Store.FreezeRun(ctx, id, holder, at, limit)
+}
+
+func (s *cancelledRuns) Reserve(ctx context.Context, r driver.Reservation) (bool, error) {
+	defer s.count(strings.TrimPrefix(r.Key, "run "))
+	return s.Store.Reserve(ctx, r)
+}
+
+// A run that is cancelled at any moment of its preparation uses up nothing of what its author may send alone.
+func TestApproval_CancelledWhilePreparing(t *testing.T) {
+	t.Parallel()
+	for after := 1; ; after++ {
+		_, store := operated(t, 3, &consumer{})
+		limit := &dlq.Approval{Above: 3}
+		runs := &cancelledRuns{Store: store, after: after}
+		cancelled := false
+		runs.cancel = func(id string) {
+			m := operateBy(t, dlq.ManagerConfig{Store: store, Approval: limit})
+			_, err := m.CancelRun(t.Context(), id, dlq.By{Actor: "bob"})
+			require.NoError(t, err)
+			cancelled = true
+		}
+		m := operateBy(t, dlq.ManagerConfig{Store: runs, Redriver: &consumer{}, Approval: limit})
+		run, err := m.StartRun(t.Context(), redrive.Spec{}, ana)
+		require.NoError(t, err)
+		if !cancelled {
+			require.Greater(t, after, 4)
+			require.Equal(t, redrive.Running, run.State)
+			return
+		}
+		again, err := operateBy(t, dlq.ManagerConfig{Store: store, Approval: limit}).StartRun(t.Context(), redrive.Spec{}, ana)
+		require.NoError(t, err)
+		require.Equal(t, redrive.Running, again.State, "after call %d", after)
+	}
 }
 
 // A rule redrives new dead letters, as configured. Those that a person has edited or restored it leaves to people, who

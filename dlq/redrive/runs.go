@@ -84,11 +84,11 @@ func (rn *Runner) startedElsewhere(ctx context.Context, id string, err error) (*
 func (rn *Runner) freeze(ctx context.Context, id, holder string) (*Run, error) {
 	for {
 		at := rn.now(ctx)
-		if _, err := rn.runs.LeaseRun(ctx, id, holder, at, rn.cfg.Lease); err != nil {
-			return nil, err
+		run, err := rn.runs.LeaseRun(ctx, id, holder, at, rn.cfg.Lease)
+		if err != nil || run.State != Preparing { // someone has cancelled or stopped it
+			return run, err
 		}
-		run, err := rn.runs.FreezeRun(ctx, id, holder, at, freezeChunk)
-		if err != nil {
+		if run, err = rn.runs.FreezeRun(ctx, id, holder, at, freezeChunk); err != nil {
 			return nil, err
 		}
 		if run.FrozenTo >= run.FreezeTo {
@@ -114,10 +114,17 @@ func (rn *Runner) readyRun(ctx context.Context, run *Run) (*Run, error) {
 		}
 		needsApproval = !granted
 	}
-	return rn.changeRunWith(ctx, run.ID, ActionReady, dlq.By{Actor: run.CreatedBy}, func(r *Run) error {
+	ready, err := rn.changeRunWith(ctx, run.ID, ActionReady, dlq.By{Actor: run.CreatedBy}, func(r *Run) error {
 		r.NeedsApproval = needsApproval
 		return nil
 	})
+	if errors.Is(err, dlq.ErrConflict) {
+		// When it was cancelled before the reservation, there was none to close.
+		if now, readErr := rn.runs.Run(ctx, run.ID); readErr == nil && now.State.Ended() && now.StartedAt.IsZero() {
+			err = errors.Join(err, dlq.Approval{}.Unreserve(ctx, rn.cfg.Store, driver.RunKey(run.ID)))
+		}
+	}
+	return ready, err
 }
 
 // checkSpec resolves a spec and rejects what this Runner could not carry out.
