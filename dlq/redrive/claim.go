@@ -140,9 +140,13 @@ func (d *runDriver) send(ctx context.Context, claims int, claimed []dlq.Entry) {
 	}
 	batch := make([]outgoing, 0, len(claimed))
 	for i := range claimed {
-		e := &claimed[i]
-		if e.Body = read[e.ID].edited; e.Body == nil {
-			e.Body = read[e.ID].Entry.Body
+		e, item := &claimed[i], read[claimed[i].ID]
+		if e.Body = item.edited; e.Body == nil && item.Entry != nil {
+			e.Body = item.Entry.Body
+		}
+		if e.Body == nil { // it was unarchived after the read; the next one will find it
+			d.step.Released = append(d.step.Released, Refusal{EntryID: e.ID, Detail: "its message had not been read"})
+			continue
 		}
 		m := dlq.RedriveMessage(e) //nolint:contextcheck // the message has its own
 		batch = append(batch, outgoing{entry: e, origin: d.runner.address(d.run, e), message: m})

@@ -1,13 +1,19 @@
 package redrive_test
 
 import (
+	"context"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/redrive"
+	"github.com/redrive-go/redrive/dlq/sqlstore"
 )
 
 // sample previews one payload under a jq expression.
@@ -39,6 +45,68 @@ func sample(t *testing.T, text, jq string) (after, problem string) {
 	sent := string(c.sent[0].Payload)
 	require.Equal(t, sent != text, !preview.Sample[0].Diff.Empty(), "the preview matches the run")
 	return sent, ""
+}
+
+// readRuns changes something after the first read of items.
+type readRuns struct {
+	*sqlstore.Store
+
+	then func(items []redrive.Item)
+	once sync.Once
+}
+
+func (s *readRuns) NextItems(ctx context.Context, id string, after int64, limit int, bytes int64) ([]redrive.Item,
+	error,
+) {
+	items, err := s.Store.NextItems(ctx, id, after, limit, bytes)
+	s.once.Do(func() { s.then(items) })
+	return items, err
+}
+
+// An entry that is purged, or was not there, while the run reads it stops neither its process nor the others of its run.
+func TestRun_EntryIsGoneWhileItIsRead(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		then func(t *testing.T, s *sqlstore.Store, items []redrive.Item)
+		want redrive.Counts
+	}{
+		"purged": {func(t *testing.T, s *sqlstore.Store, items []redrive.Item) {
+			at := time.Now()
+			_, err := s.Change(t.Context(), driver.Change{
+				Action: driver.ActionResolve, IDs: []int64{items[1].EntryID}, Actor: "bob", At: at,
+			})
+			require.NoError(t, err)
+			n, err := s.Purge(t.Context(), driver.Purge{Actor: "bob", At: at, ClosedBefore: at.Add(time.Hour)})
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+		}, redrive.Counts{Succeeded: 2, Skipped: 1}},
+		"its body was not there": {func(_ *testing.T, _ *sqlstore.Store, items []redrive.Item) {
+			items[1].Entry.Body = nil
+		}, redrive.Counts{Succeeded: 3}},
+		"it was not there": {func(_ *testing.T, _ *sqlstore.Store, items []redrive.Item) {
+			items[1].Entry = nil
+		}, redrive.Counts{Succeeded: 3}},
+	} {
+		for _, jq := range []string{"", ".n = 7"} {
+			t.Run(name+" "+jq, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					c := &consumer{}
+					_, store := operated(t, 3, c)
+					runs := &readRuns{Store: store, then: func(items []redrive.Item) { test.then(t, store, items) }}
+					m := operate(t, runs, c)
+					run, err := m.StartRun(t.Context(), redrive.Spec{JQ: jq}, ana)
+					require.NoError(t, err)
+					began := time.Now()
+					run, err = m.Drive(t.Context(), run.ID)
+					require.NoError(t, err)
+					require.Equal(t, redrive.Completed, run.State, run.Cause)
+					require.Equal(t, test.want, run.Counts)
+					require.Less(t, time.Since(began), 10*time.Second)
+				})
+			})
+		}
+	}
 }
 
 // Parts that an expression does not touch keep their bytes: numbers, order, white space, escapes.

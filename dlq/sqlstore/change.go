@@ -88,8 +88,11 @@ func (s *Store) Revise(ctx context.Context, r driver.Revision) (*dlq.Entry, erro
 // addRevision stores a body as the latest revision, and makes it the entry's.
 func (s *Store) addRevision(ctx context.Context, tx *sql.Tx, e *dlq.Entry, body *dlq.Body) error {
 	var last int
-	if err := s.queryRow(ctx, tx, "SELECT max(revision) FROM dlq_bodies WHERE entry_id = ?",
-		e.ID).Scan(&last); err != nil {
+	err := s.queryRow(ctx, tx, "SELECT coalesce(max(revision), -1) FROM dlq_bodies WHERE entry_id = ?", e.ID).Scan(&last)
+	if err == nil && last < 0 { // it was purged
+		err = errStale
+	}
+	if err != nil {
 		return err
 	}
 	e.Revision, e.Size = last+1, int64(len(body.Payload))
