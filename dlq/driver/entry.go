@@ -123,6 +123,9 @@ func (e *Entry) Clean() {
 			*t = time.Time{}
 		}
 	}
+	if e.ResolvedAt.IsZero() && (e.Status == Resolved || e.Status == Discarded) { // statistics and purges need it
+		e.ResolvedAt = e.ChangedAt
+	}
 	for _, name := range e.Names() {
 		*name = text.Clean(*name, text.MaxName)
 	}

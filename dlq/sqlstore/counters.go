@@ -88,7 +88,7 @@ func (d *deltas) count(e *dlq.Entry, n int64) {
 		LastEntry: e.ID, First: e.DiedAt, Last: e.DiedAt, Counts: counts,
 	})
 	c := countDelta{countKey: countKey{e.EventType, e.Origin.Topic}, Counts: counts}
-	if e.Status == dlq.Resolved {
+	if e.Status == dlq.Resolved && !e.ResolvedAt.IsZero() { // it is, after a change by hand
 		c.ResolutionMS = n * e.ResolvedAt.Sub(e.CreatedAt).Milliseconds()
 	}
 	d.addCount(c)

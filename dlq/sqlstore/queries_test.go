@@ -294,3 +294,33 @@ func TestList_UsesIndexes(t *testing.T) {
 		require.Contains(t, row[3], "idx_dlq_status")
 	}
 }
+
+// A closed entry without the time of its closing, from another program or with a year that no column takes, was closed
+// when it last changed: it counts in the statistics and can be purged. One whose time was removed by hand has none.
+func TestImport_ClosedWithoutATime(t *testing.T) {
+	t.Parallel()
+	s, db := newFile(t, "")
+	began := time.Now().Add(-48 * time.Hour)
+	var letters []driver.Exported
+	for n, resolved := range []time.Time{{}, time.Date(999, 1, 1, 0, 0, 0, 0, time.UTC), {}} {
+		e := entry(n, began)
+		e.Status, e.ResolvedAt, e.ChangedAt = dlq.Resolved, resolved, e.DiedAt.Add(time.Hour)
+		letters = append(letters, driver.Exported{Entry: *e, Bodies: []dlq.Body{*e.Body}})
+	}
+	_, err := s.Import(t.Context(), dlq.By{Actor: "ana"}, time.Now(), letters...)
+	require.NoError(t, err)
+	mean := func() time.Duration {
+		stats, err := s.Stats(t.Context(), dlq.StatsQuery{Now: time.Now()})
+		require.NoError(t, err)
+		require.Equal(t, int64(3), stats.Counts.Resolved)
+		return stats.MeanResolution.Duration()
+	}
+	require.Equal(t, time.Hour, mean())
+	_, err = db.ExecContext(t.Context(), "UPDATE dlq_entries SET resolved_at = NULL WHERE id = 1")
+	require.NoError(t, err)
+	require.NoError(t, s.Recount(t.Context()))
+	require.Equal(t, 40*time.Minute, mean())
+	n, err := s.Purge(t.Context(), driver.Purge{Actor: "ana", At: time.Now(), ClosedBefore: time.Now()})
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+}
