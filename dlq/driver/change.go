@@ -198,7 +198,7 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 	case ActionRedrive:
 		e.Status, e.Run = Retrying, c.Run
 		e.RedriveCount++
-		e.LastRedriveAt, e.LeaseUntil = at, at.Add(c.Lease)
+		e.LastRedriveAt, e.LeaseUntil, e.SucceededAt = at, at.Add(c.Lease), time.Time{} // a success is the last redrive's
 	case ActionPublished:
 		// Not a change of state: ChangedBy remains the actor who claimed the entry.
 		e.LeaseUntil = at.Add(c.Lease)
@@ -242,7 +242,7 @@ func (c *Change) legal(e *Entry) bool {
 		return from || e.Overdue(c.At)
 	case ActionSucceed:
 		// Without a report only an outstanding redrive succeeds: the message may have died again before its batch was
-		// confirmed. A success reported a second time, after a restore, is ignored.
+		// confirmed. A success reported a second time, after a restore, is ignored; the times are from one clock then.
 		from = from && (c.Reports != nil || e.Status == Retrying)
 		return from && c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
 	default:

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/dlq/wire"
@@ -362,4 +363,38 @@ func TestRun_PausesWithinTheLease(t *testing.T) {
 		require.Empty(t, refused.lost)
 		require.Zero(t, other.calls["StepRun"], "the other process carried it on")
 	})
+}
+
+// An entry that had succeeded once, and was restored, has not succeeded again because a person resolves it. One that a
+// person restores has succeeded, whatever the consumer's clock shows.
+func TestItem_SettleAfterARestore(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct {
+		then []driver.Action
+		want redrive.ItemState
+	}{
+		"by hand":   {[]driver.Action{driver.ActionReleaseByHand, driver.ActionResolve}, redrive.ItemLost},
+		"succeeded": {[]driver.Action{driver.ActionSucceed}, redrive.ItemSucceeded},
+		"restored":  {[]driver.Action{driver.ActionSucceed, driver.ActionRestore}, redrive.ItemSucceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, at := driver.Entry{ID: 7, Status: dlq.Pending, Version: 1, RedriveBudget: 3}, now
+			before := []driver.Action{driver.ActionRedrive, driver.ActionSucceed, driver.ActionRestore, driver.ActionRedrive}
+			for _, action := range append(before, test.then...) {
+				c := driver.Change{Action: action, IDs: []int64{7}, Actor: "ana", Note: "x", At: at, Lease: time.Hour}
+				if action == driver.ActionSucceed {
+					c.At, c.Reports = at.Add(-5*time.Minute), []driver.Report{{Number: e.RedriveCount}}
+				}
+				var err error
+				e, err = c.Apply(e)
+				require.NoError(t, err, action)
+				at = at.Add(time.Minute)
+			}
+			item := redrive.Item{RunItem: wire.RunItem{EntryID: 7, State: redrive.ItemOut, Redrive: 2}}
+			state, _ := item.Settle(&e, at)
+			require.Equal(t, test.want, state)
+		})
+	}
 }

@@ -147,15 +147,15 @@ func ItemStates() []ItemState {
 // Settle returns what happened to an item that is claimed or out, given its entry, which is nil when it was purged. It
 // has no side effects; a [Store] calls it, so that all stores agree.
 //
-// The entry is enough: a success sets SucceededAt, a death the number of the redrive that it belongs to. So any process
-// finds an outcome at any time: recorded while no process drove the run, or imported from the spool a day later.
+// The entry is enough: a success sets SucceededAt, which a redrive clears, a death the number of the redrive that it
+// belongs to. So any process finds an outcome at any time: recorded while no process drove the run, or imported from
+// the spool a day later.
 func (i *Item) Settle(e *dlq.Entry, at time.Time) (state ItemState, detail string) {
 	switch {
 	case e == nil:
 		return ItemLost, "the entry was purged before its outcome was known"
-	case e.RedriveCount == i.Redrive && !e.SucceededAt.IsZero() &&
-		(e.Status == dlq.Resolved || !e.SucceededAt.Before(e.LastRedriveAt)):
-		return ItemSucceeded, "" // times alone are not enough: they are from two clocks
+	case e.RedriveCount == i.Redrive && !e.SucceededAt.IsZero():
+		return ItemSucceeded, ""
 	case e.DeathRedrive >= i.Redrive:
 		return ItemFailed, e.ErrorMessage
 	case e.Status != dlq.Retrying || e.RedriveCount != i.Redrive:

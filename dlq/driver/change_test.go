@@ -1,0 +1,40 @@
+package driver_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redrive-go/redrive/dlq/driver"
+)
+
+// Times of successes are from the clocks of consumers: only the same report, again, is old.
+func TestChange_SuccessesOfTwoClocks(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	e := driver.Entry{ID: 7, EventID: "event-1", Status: driver.Pending, Version: 1, RedriveBudget: 3, DiedAt: now}
+	do := func(action driver.Action, at time.Time, reports ...driver.Report) error {
+		c := driver.Change{
+			Action: action, IDs: []int64{7}, Actor: "ana", At: at, Lease: time.Hour, Reports: reports,
+		}
+		after, err := c.Apply(e)
+		if err == nil {
+			e = after
+		}
+		return err
+	}
+	ahead := now.Add(5 * time.Minute)
+	require.NoError(t, do(driver.ActionRedrive, now))
+	require.NoError(t, do(driver.ActionSucceed, ahead, driver.Report{Number: 1}))
+	require.NoError(t, do(driver.ActionRestore, now.Add(time.Second)))
+	require.ErrorIs(t, do(driver.ActionSucceed, ahead, driver.Report{Number: 1}), driver.ErrConflict, "reported twice")
+	require.NoError(t, do(driver.ActionRedrive, now.Add(2*time.Second)))
+	require.NoError(t, do(driver.ActionSucceed, now.Add(3*time.Second), driver.Report{Number: 2}))
+	require.Equal(t, driver.Resolved, e.Status)
+	require.Equal(t, now.Add(3*time.Second), e.SucceededAt)
+
+	require.NoError(t, do(driver.ActionRestore, now.Add(4*time.Second)))
+	require.NoError(t, do(driver.ActionRedrive, now.Add(4*time.Second)))
+	require.NoError(t, do(driver.ActionSucceed, now.Add(time.Second)), "the confirm, by the database's clock")
+}
