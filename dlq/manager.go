@@ -211,7 +211,12 @@ func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause erro
 	defer cancel()
 	note := "not published: " + cause.Error()
 	released := By{Actor: by.Actor, Note: text.Clean(note, text.MaxError), Version: claimed.Version}
-	_, err := m.change(ctx, claimed.ID, released, driver.Change{Action: driver.ActionRelease})
+	c := driver.Change{Action: driver.ActionRelease}
+	claims, _, err := m.cfg.Store.Audit(ctx, AuditFilter{EntryID: claimed.ID, Action: driver.ActionRedrive}, Page{Limit: 1})
+	if err == nil && len(claims) > 0 { // this one, or the version differs
+		c.Before = claims[0].From
+	}
+	_, err = m.change(ctx, claimed.ID, released, c)
 	if errors.Is(err, ErrConflict) {
 		return nil
 	}

@@ -165,6 +165,43 @@ func TestManager_PublishFails(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Nor does it change whether an entry waits for a rule or for a person, whatever its budget would say.
+func TestManager_PublishFailsAsBefore(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		redrives int
+		before   driver.Action
+		want     dlq.Status
+	}{
+		"restored": {dlq.DefaultRedriveBudget, driver.ActionRestore, dlq.Pending},
+		"parked":   {0, driver.ActionPark, dlq.Parked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newStore(t)
+			e := dlq.NewEntry(death(1))
+			if e.RedriveCount = test.redrives; test.redrives > 0 {
+				e.Status = dlq.Parked
+			}
+			receipts, err := store.Put(t.Context(), e)
+			require.NoError(t, err)
+			id := receipts[0].ID
+			results, err := store.Change(t.Context(), driver.Change{
+				Action: test.before, IDs: []int64{id}, Actor: "ana", At: time.Now(),
+			})
+			require.NoError(t, err)
+			require.NoError(t, results[0].Err)
+			m := operate(t, store, &outbox{fail: errors.New("broker is down")})
+			_, err = m.Redrive(t.Context(), id, ana)
+			require.ErrorIs(t, err, dlq.ErrPublish)
+			got, err := m.Get(t.Context(), id)
+			require.NoError(t, err)
+			require.Equal(t, test.want, got.Status)
+			require.Equal(t, test.redrives, got.RedriveCount)
+		})
+	}
+}
+
 // The caller disconnects while the message is published: the message that the broker gets counts as sent. If the entry
 // were PENDING, it would be sent a second time.
 func TestManager_CallerDisconnects(t *testing.T) {

@@ -14,7 +14,8 @@ const (
 	ActionRedrive Action = "redrive"
 	// ActionPublished records that the broker confirmed the redriven message; the lease then waits for the outcome.
 	ActionPublished Action = "published"
-	// ActionRelease releases a claim, because the message could not be published: RETRYING to PENDING, or to PARKED.
+	// ActionRelease releases a claim, because the message could not be published: RETRYING to PENDING or to PARKED, as it
+	// was before (see [Change.Before]).
 	ActionRelease Action = "release"
 	// ActionReleaseByHand ends the wait for an outcome that a person knows will not arrive, before its lease ends:
 	// RETRYING to PENDING, or to PARKED when its redrives are used up. The redrive still counts, and so does a late
@@ -89,6 +90,8 @@ type Change struct {
 	Lease time.Duration
 	// Run is the redrive run that claims; empty for a single redrive.
 	Run string
+	// Before, for ActionRelease, is the status before the claim, PENDING or PARKED. Otherwise the redrives decide.
+	Before Status
 	// Reports, for ActionSucceed, has for each of the IDs, in order, which redrive succeeded. Nil when there is no
 	// report, and the broker's confirm is the outcome.
 	Reports []Report
@@ -207,6 +210,9 @@ func (c *Change) Apply(e Entry) (Entry, error) {
 	case ActionRelease:
 		e.RedriveCount--
 		e.Status, e.LeaseUntil = e.waiting(), time.Time{}
+		if slices.Contains(From(ActionRedrive), c.Before) {
+			e.Status = c.Before
+		}
 	case ActionReleaseByHand:
 		e.Status, e.LeaseUntil = e.waiting(), time.Time{}
 	case ActionSucceed:

@@ -1,6 +1,7 @@
 package redrive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,15 +142,15 @@ func (d *runDriver) send(ctx context.Context, claims int, claimed []dlq.Entry) {
 	batch := make([]outgoing, 0, len(claimed))
 	for i := range claimed {
 		e, item := &claimed[i], read[claimed[i].ID]
-		if e.Body = item.edited; e.Body == nil && item.Entry != nil {
-			e.Body = item.Entry.Body
+		if item.Entry != nil {
+			e.Body = cmp.Or(item.edited, item.Entry.Body)
 		}
 		if e.Body == nil { // it was unarchived after the read; the next one will find it
 			d.step.Released = append(d.step.Released, Refusal{EntryID: e.ID, Detail: "its message had not been read"})
 			continue
 		}
 		m := dlq.RedriveMessage(e) //nolint:contextcheck // the message has its own
-		batch = append(batch, outgoing{entry: e, origin: d.runner.address(d.run, e), message: m})
+		batch = append(batch, outgoing{e, item.Entry.Status, d.runner.address(d.run, e), m})
 		e.Body = nil
 	}
 	d.ahead = d.ahead[claims:]
@@ -163,6 +164,7 @@ func (d *runDriver) send(ctx context.Context, claims int, claimed []dlq.Entry) {
 // outgoing is the message of a claimed entry.
 type outgoing struct {
 	entry   *dlq.Entry // as it was claimed, without its body
+	before  dlq.Status // before the claim
 	origin  envelope.Origin
 	message *message.Message
 }
@@ -217,7 +219,7 @@ func (d *runDriver) recordBatch(p published) {
 			delete(d.refused, id)
 			continue
 		}
-		refused = append(refused, Refusal{EntryID: id, Detail: "not published: " + text.Clean(err.Error(), text.MaxName)})
+		refused = append(refused, Refusal{id, "not published: " + text.Clean(err.Error(), text.MaxName), p.batch[i].before})
 	}
 	if len(refused) == 0 {
 		d.refusals = 0

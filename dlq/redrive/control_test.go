@@ -537,3 +537,37 @@ func TestRun_Refuses(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, redrive.Completed, run.State)
 }
+
+// An entry that the broker refuses waits as it did before its run: for rules if a person has restored it, for a person
+// if one has parked it.
+func TestRun_RefusedAsBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{refuse: func(m *message.Message) error {
+			if m.Metadata[envelope.KeyMessageID] != "message-0" {
+				return errors.New("no such queue")
+			}
+			return nil
+		}}
+		m, store := operated(t, 0, c)
+		e := dlq.NewEntry(death(2))
+		e.RedriveCount = dlq.DefaultRedriveBudget
+		ids := []int64{stored(t, store, death(0)), stored(t, store, death(1))}
+		receipts, err := store.Put(t.Context(), e)
+		require.NoError(t, err)
+		ids = append(ids, receipts[0].ID)
+		_, err = m.Park(t.Context(), ids[1], ana)
+		require.NoError(t, err)
+		filter := dlq.Filter{IDs: ids, Statuses: []dlq.Status{dlq.Pending, dlq.Parked}}
+		run, err := m.StartRun(t.Context(), redrive.Spec{Filter: filter}, ana)
+		require.NoError(t, err)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, redrive.Counts{Succeeded: 1, Skipped: 2}, run.Counts)
+		for i, want := range []dlq.Status{dlq.Resolved, dlq.Parked, dlq.Pending} {
+			got, err := store.Get(t.Context(), ids[i])
+			require.NoError(t, err)
+			require.Equal(t, want, got.Status)
+		}
+	})
+}

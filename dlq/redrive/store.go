@@ -60,7 +60,7 @@ type Step struct {
 	// RESOLVED at once, and the items have succeeded.
 	Published      []int64
 	ClosePublished bool
-	// Released are claimed items that the broker refused: their entries are PENDING and they wait again.
+	// Released are claimed items that the broker refused: their entries are as before, and they wait again.
 	Released []Refusal
 	// Skipped are waiting or claimed items that are not redriven. The entry of a claimed one is released.
 	Skipped []Refusal
@@ -79,6 +79,8 @@ type Step struct {
 type Refusal struct {
 	EntryID int64
 	Detail  string
+	// Before is the entry's status before its claim, which it gets back.
+	Before dlq.Status
 }
 
 // Claim is a request to claim an entry.

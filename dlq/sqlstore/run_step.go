@@ -105,9 +105,9 @@ func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to re
 		return nil
 	}
 	ids := make([]int64, len(refusals))
-	details := make(map[int64]string, len(refusals))
+	byID := make(map[int64]redrive.Refusal, len(refusals))
 	for i, r := range refusals {
-		ids[i], details[r.EntryID] = r.EntryID, r.Detail
+		ids[i], byID[r.EntryID] = r.EntryID, r
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
@@ -120,13 +120,13 @@ func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to re
 		return err
 	}
 	for _, id := range ids {
-		item, e, state, detail := items[id], entries[id], to, details[id]
+		item, e, state, detail := items[id], entries[id], to, byID[id].Detail
 		switch {
 		case item.State == redrive.ItemClaimed && e != nil:
 			e = p.now(e)
 			item.Redrive = 0 // it was not sent
 			c := p.action(driver.ActionRelease)
-			c.Version, c.Note = item.Version, detail
+			c.Version, c.Note, c.Before = item.Version, detail, byID[id].Before
 			after, err := c.Apply(*e)
 			if err != nil {
 				continue
