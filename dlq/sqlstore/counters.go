@@ -260,49 +260,51 @@ func (d *deltas) merge(stored *storedDeltas) {
 // maxFold is how many rows of dlq_uncounted are counted in one transaction.
 const maxFold = 1000
 
-// fold counts what transactions of the application left uncounted. Usually that is one look at an empty table.
+// fold counts what transactions of the application have left uncounted. Usually that is one look at an empty table.
 func (s *Store) fold(ctx context.Context) error {
-	for {
-		var there bool
-		if err := s.read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM dlq_uncounted)").Scan(&there); err != nil ||
-			!there {
-			return err
+	ids, err := uncounted(s.read.QueryContext(ctx, selectUncounted))
+	for chunk := range slices.Chunk(ids, maxFold) {
+		if err == nil {
+			err = s.inTx(ctx, "count", func(tx *sql.Tx) error { return s.foldTx(ctx, tx, chunk) })
 		}
-		err := s.inTx(ctx, "count", func(tx *sql.Tx) error {
-			_, err := s.foldTx(ctx, tx)
-			return err
+	}
+	return err
+}
+
+// selectUncounted finds what is committed. To lock all of the table would wait for the transactions of the application,
+// because InnoDB's locking reads do not pass by their rows.
+const selectUncounted = "SELECT id FROM dlq_uncounted ORDER BY id"
+
+func uncounted(rows *sql.Rows, err error) ([]int64, error) {
+	return sqldb.All[int64](rows, err)(func(row sqldb.Row, id *int64) error { return row.Scan(id) })
+}
+
+// foldTx counts those of the rows that no other transaction has counted meanwhile.
+func (s *Store) foldTx(ctx context.Context, tx *sql.Tx, ids []int64) error {
+	var all deltas
+	for in, args := range s.dialect.idIn("id", ids) {
+		in = " FROM dlq_uncounted WHERE " + in
+		query := "SELECT deltas" + in + " ORDER BY id" + s.forUpdate()
+		err := sqldb.Each(s.query(ctx, tx, query, args...))(func(row sqldb.Row) error {
+			var data []byte
+			if err := row.Scan(&data); err != nil {
+				return err
+			}
+			var stored storedDeltas
+			if err := json.Unmarshal(data, &stored); err != nil {
+				return fmt.Errorf("uncounted: %w", err)
+			}
+			all.merge(&stored)
+			return nil
 		})
+		if err == nil {
+			_, err = s.exec(ctx, tx, "DELETE"+in, args...)
+		}
 		if err != nil {
 			return err
 		}
 	}
-}
-
-// foldTx is one transaction of fold, and reports whether there may be more to count.
-func (s *Store) foldTx(ctx context.Context, tx *sql.Tx) (more bool, err error) {
-	query := fmt.Sprintf("SELECT id, deltas FROM dlq_uncounted ORDER BY id LIMIT %d%s", maxFold, s.forUpdate())
-	var all deltas
-	ids, err := sqldb.All[int64](tx.QueryContext(ctx, query))(func(row sqldb.Row, id *int64) error {
-		var data []byte
-		if err := row.Scan(id, &data); err != nil {
-			return err
-		}
-		var stored storedDeltas
-		if err := json.Unmarshal(data, &stored); err != nil {
-			return fmt.Errorf("uncounted %d: %w", *id, err)
-		}
-		all.merge(&stored)
-		return nil
-	})
-	if err != nil {
-		return false, err
-	}
-	for in, args := range s.dialect.idIn("id", ids) {
-		if _, err := s.exec(ctx, tx, "DELETE FROM dlq_uncounted WHERE "+in, args...); err != nil {
-			return false, err
-		}
-	}
-	return len(ids) == maxFold, all.apply(ctx, s, tx)
+	return all.apply(ctx, s, tx)
 }
 
 // counterTables are locked in the order in which writers use them.
@@ -319,11 +321,12 @@ func (s *Store) Recount(ctx context.Context) error {
 				return fmt.Errorf("lock: %w", err)
 			}
 		}
-		for more := true; more; { // deaths that no entry shows any longer
-			var err error
-			if more, err = s.foldTx(ctx, tx); err != nil {
-				return err
-			}
+		ids, err := uncounted(tx.QueryContext(ctx, selectUncounted))
+		if err == nil {
+			err = s.foldTx(ctx, tx, ids) // deaths that no entry shows any longer
+		}
+		if err != nil {
+			return err
 		}
 		all, err := s.countEntries(ctx, tx)
 		if err != nil {

@@ -117,6 +117,33 @@ func TestPutTx_CountedOnce(t *testing.T) {
 	})
 }
 
+// A transaction of the application that stays open delays no reader of the statistics.
+func TestPutTx_AnOpenOneDelaysNoStatistics(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string) {
+		t.Helper()
+		db, s := openDB(t, url), openStore(t, url)
+		defer s.Close()
+		var open []*sql.Tx
+		for n := range 3 {
+			tx, err := db.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			_, err = s.PutTx(t.Context(), tx, letter(n, time.Now()))
+			require.NoError(t, err)
+			open = append(open, tx)
+		}
+		require.NoError(t, open[1].Commit())
+		n, err := s.Count(t.Context(), dlq.Filter{}, 0)
+		require.NoError(t, err)
+		require.Equal(t, int64(1), n)
+		require.NoError(t, open[0].Commit())
+		require.NoError(t, open[2].Rollback())
+		n, err = s.Count(t.Context(), dlq.Filter{}, 0)
+		require.NoError(t, err)
+		require.Equal(t, int64(2), n)
+	})
+}
+
 // A letter that PutTx cannot store does not change the caller's transaction.
 func TestPutTx_FailureLeavesTheTransaction(t *testing.T) {
 	t.Parallel()
