@@ -238,29 +238,25 @@ func (i *importer) importLines(ctx context.Context, s *spool.Spool, lines [][]by
 	}
 	within, cancel := i.batchTimeout(ctx) // of a store that is slow to fail, this asks once, not for each line
 	defer cancel()
-	var refused, later [][]byte
-	var causes []error
+	var aside []func() error // at the end: a batch that is repeated raises no second alarm
+	failed := 0
 	for _, line := range lines {
-		switch err = i.put(within, line); {
+		switch err := i.put(within, line); {
 		case err == nil:
 		case errors.Is(err, ErrInvalid):
-			refused, causes = append(refused, line), append(causes, err)
+			aside = append(aside, func() error { return i.refuse(ctx, s, line, err) })
 		case i.ping(within) != nil:
 			return err
 		default:
-			later = append(later, line)
+			failed++
+			aside = append(aside, func() error { return s.Requeue(ctx, line) })
 		}
 	}
-	if len(later) == len(lines) {
+	if failed == len(lines) {
 		return err
 	}
-	for n, line := range refused { // last: a batch that is repeated raises no second alarm
-		if err := i.refuse(ctx, s, line, causes[n]); err != nil {
-			return err
-		}
-	}
-	for _, line := range later {
-		if err := s.Requeue(ctx, line); err != nil {
+	for _, do := range aside {
+		if err := do(); err != nil {
 			return err
 		}
 	}

@@ -217,18 +217,12 @@ func (s *lateStore) Stats(ctx context.Context, q StatsQuery) (driver.Stats, erro
 
 // Recount implements [Store].
 func (s *lateStore) Recount(ctx context.Context) error {
-	store, err := s.get(ctx)
-	if err != nil {
-		return err
-	}
-	return store.Recount(ctx)
+	_, err := late(ctx, s, func(store Store) (any, error) { return nil, store.Recount(ctx) })
+	return err
 }
 
 // Ping implements [Store].
 func (s *lateStore) Ping(ctx context.Context) error {
-	store, err := s.get(ctx)
-	if err != nil {
-		return err
-	}
-	return store.Ping(ctx)
+	_, err := late(ctx, s, func(store Store) (any, error) { return nil, store.Ping(ctx) })
+	return err
 }

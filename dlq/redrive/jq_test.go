@@ -71,6 +71,7 @@ func TestRun_EntryIsGoneWhileItIsRead(t *testing.T) {
 		want redrive.Counts
 	}{
 		"purged": {func(t *testing.T, s *sqlstore.Store, items []redrive.Item) {
+			t.Helper()
 			at := time.Now()
 			_, err := s.Change(t.Context(), driver.Change{
 				Action: driver.ActionResolve, IDs: []int64{items[1].EntryID}, Actor: "bob", At: at,

@@ -289,17 +289,11 @@ func (rn *Runner) personal(ctx context.Context, e *dlq.Entry) (bool, error) {
 		return true, nil
 	}
 	// A revision alone shows no edit: a message that dies again is kept as it is then, perhaps with its error in it.
-	page := dlq.Page{Limit: driver.MaxPage}
-	for e.Revision > 0 {
-		records, next, err := rn.cfg.Store.Audit(ctx, dlq.AuditFilter{EntryID: e.ID}, page)
-		if err != nil || slices.ContainsFunc(records, func(r driver.AuditRecord) bool {
-			return r.Detail["revision"] != "" || r.Action == driver.ActionImport
-		}) {
-			return true, err
-		}
-		if page.After = next; next == "" {
-			break
-		}
+	if e.Revision == 0 {
+		return false, nil
 	}
-	return false, nil
+	records, err := rn.audit(ctx, e.ID)
+	return slices.ContainsFunc(records, func(r driver.AuditRecord) bool {
+		return r.Detail["revision"] != "" || r.Action == driver.ActionImport
+	}), err
 }

@@ -194,9 +194,10 @@ type Config struct {
 // Runner redrives in bulk: by runs, and by rules that start runs. It is safe for concurrent use, in any number of
 // processes. It need not be closed; [Runner.Work] and [Runner.Automate] end with their context.
 type Runner struct {
-	cfg  settings
-	runs Store
-	wake chan struct{}
+	cfg   settings
+	runs  Store
+	audit func(ctx context.Context, entry int64) ([]driver.AuditRecord, error)
+	wake  chan struct{}
 }
 
 // settings are those of a Runner and of its Manager.
@@ -231,7 +232,7 @@ func NewRunner(m *dlq.Manager, cfg Config) (*Runner, error) {
 	}
 	cfg.Targets, cfg.WorkInterval = maps.Clone(cfg.Targets), cmp.Or(cfg.WorkInterval, time.Second)
 	cfg.Batch, cfg.Publishers = cmp.Or(cfg.Batch, driver.MaxPage), cmp.Or(cfg.Publishers, 256)
-	return &Runner{cfg: settings{m.Config(), cfg}, runs: runs, wake: make(chan struct{}, 1)}, nil
+	return &Runner{settings{m.Config(), cfg}, runs, m.Audit, make(chan struct{}, 1)}, nil
 }
 
 // Targets lists the names of [Config.Targets], sorted.

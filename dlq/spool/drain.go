@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -149,7 +148,7 @@ func (s *Spool) drainSegment(ctx context.Context, seg *segment, take func(contex
 	}
 	seg.damaged += lines.bad
 	if len(lines.torn) > 0 {
-		if err := keepTorn(s.cfg.Dir, seg.path, lines.torn); err != nil {
+		if err := keepTorn(seg.path, lines.torn); err != nil {
 			return &fileError{err}
 		}
 		seg.torn = true
@@ -206,19 +205,11 @@ func (s *Spool) finish(seg *segment) error {
 // Refuse durably sets aside a line that the store will never accept, in a file of the same format.
 func (s *Spool) Refuse(data []byte) error {
 	line, err := encodeLine(data)
+	if err == nil {
+		err = writeFile(s.RefusedFile(), os.O_APPEND, line)
+	}
 	if err != nil {
 		return err
-	}
-	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, refusedName), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("spool: %w", err)
-	}
-	_, err = f.Write(line)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close(), syncDir(s.cfg.Dir)); err != nil {
-		return fmt.Errorf("spool: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

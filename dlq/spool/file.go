@@ -116,17 +116,21 @@ func syncDir(dir string) error {
 }
 
 // keepTorn keeps the torn end of a segment in a file next to it, for a person.
-func keepTorn(dir, segmentPath string, torn []byte) error {
-	path := strings.TrimSuffix(segmentPath, segmentSuffix) + tornSuffix
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC|os.O_CREATE, 0o600)
+func keepTorn(segmentPath string, torn []byte) error {
+	return writeFile(strings.TrimSuffix(segmentPath, segmentSuffix)+tornSuffix, os.O_TRUNC, torn)
+}
+
+// writeFile durably writes to a file that only this user may read.
+func writeFile(path string, flag int, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|flag, 0o600)
 	if err != nil {
 		return fmt.Errorf("spool: %w", err)
 	}
-	_, err = f.Write(torn)
+	_, err = f.Write(data)
 	if err == nil {
 		err = f.Sync()
 	}
-	if err := errors.Join(err, f.Close(), syncDir(dir)); err != nil {
+	if err := errors.Join(err, f.Close(), syncDir(filepath.Dir(path))); err != nil {
 		return fmt.Errorf("spool: %w", err)
 	}
 	return nil
