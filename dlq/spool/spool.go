@@ -280,12 +280,11 @@ func (s *Spool) commit(group []*appendRequest) {
 	for _, r := range group {
 		buffer = append(buffer, r.line...)
 	}
-	err := s.append(buffer)
-	if err != nil {
-		if secondErr := s.append(buffer); secondErr != nil {
-			err = errors.Join(err, secondErr)
-		} else {
-			err = nil
+	first := s.append(buffer)
+	err := first
+	if first != nil {
+		if err = s.append(buffer); err != nil {
+			err = errors.Join(first, err)
 		}
 	}
 	s.mu.Lock()
