@@ -212,7 +212,8 @@ func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause erro
 	note := "not published: " + cause.Error()
 	released := By{Actor: by.Actor, Note: text.Clean(note, text.MaxError), Version: claimed.Version}
 	c := driver.Change{Action: driver.ActionRelease}
-	claims, _, err := m.cfg.Store.Audit(ctx, AuditFilter{EntryID: claimed.ID, Action: driver.ActionRedrive}, Page{Limit: 1})
+	redrives := AuditFilter{EntryID: claimed.ID, Action: driver.ActionRedrive}
+	claims, _, err := m.cfg.Store.Audit(ctx, redrives, Page{Limit: 1})
 	if err == nil && len(claims) > 0 { // this one, or the version differs
 		c.Before = claims[0].From
 	}

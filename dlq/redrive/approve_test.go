@@ -179,14 +179,16 @@ func (s *cancelledRuns) count(id string) {
 	}
 }
 
-func (s *cancelledRuns) LeaseRun(ctx context.Context, id, holder string, at time.Time, lease time.Duration) (*redrive.Run,
-	error,
-) {
+func (s *cancelledRuns) LeaseRun(
+	ctx context.Context, id, holder string, at time.Time, lease time.Duration,
+) (*redrive.Run, error) {
 	defer s.count(id)
 	return s.Store.LeaseRun(ctx, id, holder, at, lease)
 }
 
-func (s *cancelledRuns) FreezeRun(ctx context.Context, id, holder string, at time.Time, limit int) (*redrive.Run, error) {
+func (s *cancelledRuns) FreezeRun(
+	ctx context.Context, id, holder string, at time.Time, limit int,
+) (*redrive.Run, error) {
 	defer s.count(id)
 	return s.Store.FreezeRun(ctx, id, holder, at, limit)
 }
@@ -218,7 +220,8 @@ func TestApproval_CancelledWhilePreparing(t *testing.T) {
 			require.Equal(t, redrive.Running, run.State)
 			return
 		}
-		again, err := operateBy(t, dlq.ManagerConfig{Store: store, Approval: limit}).StartRun(t.Context(), redrive.Spec{}, ana)
+		again, err := operateBy(t, dlq.ManagerConfig{Store: store, Approval: limit}).StartRun(t.Context(),
+			redrive.Spec{}, ana)
 		require.NoError(t, err)
 		require.Equal(t, redrive.Running, again.State, "after call %d", after)
 	}
@@ -237,6 +240,7 @@ func TestApproval_Rules(t *testing.T) {
 			ids = append(ids, stored(t, store, death(n)))
 		}
 		time.Sleep(time.Second) // virtual
+		synctest.Wait()
 		_, _, err := m.Edit(t.Context(), ids[1], dlq.Edit{Payload: []byte(`{"n":99}`)}, ana)
 		require.NoError(t, err)
 		_, err = m.Discard(t.Context(), ids[2], ana)
@@ -268,7 +272,9 @@ func TestApproval_RulesRedriveAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, store := operated(t, 0, &consumer{})
-		dies := dlq.RedriverFunc(func(ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration) error {
+		dies := dlq.RedriverFunc(func(
+			ctx context.Context, origin envelope.Origin, m *message.Message, _ time.Duration,
+		) error {
 			d := death(0)
 			d.Message, d.Origin, d.At = m.Copy(), origin, time.Now()
 			d.Origin.Consumer = "billing"

@@ -63,7 +63,7 @@ func (s *readRuns) NextItems(ctx context.Context, id string, after int64, limit 
 	return items, err
 }
 
-// An entry that is purged, or was not there, while the run reads it stops neither its process nor the others of its run.
+// An entry that is purged while the run reads it, or missing, stops neither its process nor the others of its run.
 func TestRun_EntryIsGoneWhileItIsRead(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
