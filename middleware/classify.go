@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // Verdict is the result of classifying an error.
@@ -49,9 +51,13 @@ func validateRules(where string, rules []Rule) error {
 }
 
 // Classify returns what err means. It never panics, whatever err's methods and the rules do: a rule that panics does
-// not match, and later rules are still consulted.
+// not match, and later rules are still consulted. The error of a publisher is no verdict on the message: a
+// [ProducedError] is retryable, or deferred, unless it matches [envelope.ErrTooLarge].
 func (c *Classifier) Classify(err error) Verdict {
 	v := c.kind(err)
+	if _, ok := errorAs[*ProducedError](err); ok && v.Kind != KindDefer && !errorIs(err, envelope.ErrTooLarge) {
+		v.Kind, v.Rule = KindRetryable, "produced message not published"
+	}
 	if v.Code == "" {
 		v.Code = guardedValue("", func() string { return errorCode(err) })
 	}
@@ -234,9 +240,7 @@ func MatchError(target error, kind Kind, name string) Rule {
 //
 //	middleware.MatchType[*ValidationError](middleware.KindPermanent, "validation")
 func MatchType[E error](kind Kind, name string) Rule {
-	return Rule{Name: name, Kind: kind, Match: func(err error) bool {
-		return has[E](err)
-	}}
+	return Rule{Name: name, Kind: kind, Match: has[E]}
 }
 
 // MatchFunc returns a [Rule] for every error for which match returns true.

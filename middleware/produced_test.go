@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -77,24 +78,30 @@ func (e *events) Redriven(_ context.Context, r envelope.Redriven) error {
 	return nil
 }
 
+// rig is how [producing] sets up its router.
+type rig struct {
+	decorated bool // the publisher, with the pipeline's decorator
+	hold      bool // retries are held in memory
+	config    middleware.Config
+}
+
 // producing runs a router whose handler returns messages with these names, until the bubble is quiet for an hour.
-func producing(t *testing.T, out *outlet, decorated, hold bool, names func(run int) []string) (log []string, runs int) {
+func producing(t *testing.T, out *outlet, with rig, names func(run int) []string) (log []string, runs int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 		e := &events{}
 		out.events = e
-		cfg := middleware.Config{
-			DeadLetters: e, Observer: e, Logger: quiet, Backoff: middleware.Constant(time.Minute), MaxAttempts: 3,
-			NackDelay: time.Minute,
-			Rescheduler: middleware.ReschedulerFunc(
-				func(_ context.Context, _ envelope.Origin, m *message.Message, d time.Duration) error {
-					e.add("retry")
-					time.AfterFunc(d, func() { _ = pubSub.Publish("orders", m) })
-					return nil
-				}),
-		}
-		if hold {
+		cfg := with.config
+		cfg.DeadLetters, cfg.Observer, cfg.Logger, cfg.NackDelay = e, e, quiet, time.Minute
+		cfg.Backoff, cfg.MaxAttempts = middleware.Constant(time.Minute), 3
+		cfg.Rescheduler = middleware.ReschedulerFunc(
+			func(_ context.Context, _ envelope.Origin, m *message.Message, d time.Duration) error {
+				e.add("retry")
+				time.AfterFunc(d, func() { _ = pubSub.Publish("orders", m) })
+				return nil
+			})
+		if with.hold {
 			cfg.Rescheduler = middleware.HoldInMemory
 		}
 		pipeline, err := middleware.New(cfg)
@@ -102,7 +109,7 @@ func producing(t *testing.T, out *outlet, decorated, hold bool, names func(run i
 		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 		require.NoError(t, err)
 		router.AddMiddleware(pipeline.Middleware)
-		if decorated {
+		if with.decorated {
 			router.AddPublisherDecorators(pipeline.PublisherDecorator)
 		}
 		router.AddHandler("orders", "orders", pubSub, "invoices", out, func(*message.Message) ([]*message.Message, error) {
@@ -139,7 +146,7 @@ func two(int) []string { return []string{"a", "b"} }
 func TestProduced_UnpublishableIsAFailedAttempt(t *testing.T) {
 	for _, hold := range []bool{false, true} {
 		out := &outlet{fail: func(*message.Message) error { return errors.New("no such topic") }}
-		log, runs := producing(t, out, true, hold, two)
+		log, runs := producing(t, out, rig{decorated: true, hold: hold}, two)
 		require.Equal(t, 3, runs, "hold %t", hold)
 		require.Equal(t, 3, out.tried, "messages after the failed one are not published")
 		want := []string{
@@ -153,6 +160,35 @@ func TestProduced_UnpublishableIsAFailedAttempt(t *testing.T) {
 	}
 }
 
+// The publisher's error was classified as the handler's: ServiceBus skipped the message of a handler that had
+// succeeded, so that its results were lost, and the other presets dead-lettered it at the first failure.
+func TestProduced_ThePublishersErrorIsNoVerdict(t *testing.T) {
+	for name, err := range map[string]error{
+		"SQLSTATE of a missing table":   pg("42P01"),
+		"HTTP status":                   middleware.HTTPStatus(403, nil),
+		"Permanent() bool":              says{permanent: true},
+		"marked permanent":              middleware.Permanent(errors.New("no such topic")),
+		"marked skip":                   middleware.Skip(errors.New("no such topic")),
+		"an unknown error":              errors.New("no such topic"),
+		"too large is as it always was": fmt.Errorf("the message: %w", envelope.ErrTooLarge),
+	} {
+		for preset, config := range map[string]middleware.Config{
+			"default": {}, "ServiceBus": middleware.ServiceBus(3, s), "StoreOnly": middleware.StoreOnly(),
+		} {
+			t.Run(preset+"/"+name, func(t *testing.T) {
+				want := 3
+				if preset == "StoreOnly" && errors.Is(err, envelope.ErrTooLarge) {
+					want = 1 // no retry makes it smaller
+				}
+				out := &outlet{fail: func(*message.Message) error { return err }}
+				log, runs := producing(t, out, rig{decorated: true, config: config}, two)
+				require.Equal(t, want, runs)
+				require.Equal(t, "dead_letter", log[len(log)-1])
+			})
+		}
+	}
+}
+
 func TestProduced_RetriedUntilPublished(t *testing.T) {
 	for _, hold := range []bool{false, true} {
 		failures := 0
@@ -162,7 +198,7 @@ func TestProduced_RetriedUntilPublished(t *testing.T) {
 			}
 			return nil
 		}}
-		log, runs := producing(t, out, true, hold, two)
+		log, runs := producing(t, out, rig{decorated: true, hold: hold}, two)
 		require.Equal(t, 2, runs)
 		require.Equal(t, []string{"a", "a", "b"}, out.published)
 		retry := []string{"retry", "retry"} // the rescheduler's line and the observer's
@@ -178,7 +214,7 @@ func TestProduced_RetriedUntilPublished(t *testing.T) {
 // A publisher that reports nothing is neither ours nor decorated: then the ack is the report.
 func TestProduced_SuccessIsReportedAfterThePublish(t *testing.T) {
 	for _, decorated := range []bool{false, true} {
-		log, runs := producing(t, &outlet{}, decorated, false, two)
+		log, runs := producing(t, &outlet{}, rig{decorated: decorated}, two)
 		require.Equal(t, 1, runs)
 		require.Equal(t, []string{"published a", "published b", "redriven entry-9", "success"}, log)
 	}
@@ -186,7 +222,7 @@ func TestProduced_SuccessIsReportedAfterThePublish(t *testing.T) {
 
 func TestProduced_UndecoratedFailureIsNotASuccess(t *testing.T) {
 	out := &outlet{fail: func(*message.Message) error { return errors.New("no such topic") }}
-	log, _ := producing(t, out, false, false, two)
+	log, _ := producing(t, out, rig{}, two)
 	slices.Sort(log)
 	require.Equal(t, append(slices.Repeat([]string{"not_settled"}, 50), "redriven entry-9", "success"), log,
 		"only the run that produced nothing")
