@@ -164,7 +164,7 @@ type circuit struct {
 	mu      sync.Mutex
 	opened  bool
 	until   time.Time // when it half-opens, or when a half-open one forgets the failed messages
-	probing bool      // a message is probing a half-open circuit
+	probing bool      // a message is probing a half-open circuit, in this round
 	failed  []string  // the messages that failed in a row, at most as many as open it
 	half    bool
 }
@@ -187,8 +187,8 @@ func (c *circuit) admit(id string) (admitted bool, remaining time.Duration) {
 	}
 	halfOpened := !c.half
 	if halfOpened || !now.Before(c.until) {
-		// The next round: messages that failed in the last one may try again.
-		c.half, c.failed, c.until = true, c.failed[:0], now.Add(c.circuits.config.Delay)
+		// The next round: messages that failed in the last one may try again, and a probe that hangs blocks nothing.
+		c.half, c.probing, c.failed, c.until = true, false, c.failed[:0], now.Add(c.circuits.config.Delay)
 	}
 	switch {
 	case slices.Contains(c.failed, id):

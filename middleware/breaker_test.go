@@ -347,6 +347,10 @@ func TestBreaker_HalfOpenPermitIsAlwaysReturned(t *testing.T) {
 		"panic":    func(*message.Message, context.CancelFunc) error { panic("x") },
 		"skip":     func(*message.Message, context.CancelFunc) error { return middleware.Skip(errTimeout) },
 		"shutdown": func(_ *message.Message, stop context.CancelFunc) error { stop(); return context.Canceled },
+		"hanging": func(*message.Message, context.CancelFunc) error {
+			time.Sleep(time.Hour) // virtual
+			return nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -367,7 +371,9 @@ func TestBreaker_HalfOpenPermitIsAlwaysReturned(t *testing.T) {
 				time.Sleep(60 * s)
 				synctest.Wait()
 				h.ctx = ctx
-				h.deliver(order(t))
+				m := order(t)
+				go h.deliver(m)
+				synctest.Wait()
 				h.pipelineStop(t)
 				h.ctx = t.Context()
 				time.Sleep(60 * s)
@@ -375,6 +381,8 @@ func TestBreaker_HalfOpenPermitIsAlwaysReturned(t *testing.T) {
 				h.deliver(order(t))
 				require.Equal(t, 3, n, "the circuit lets messages through again")
 				h.pipelineStop(t)
+				time.Sleep(time.Hour)
+				synctest.Wait()
 			})
 		})
 	}
