@@ -178,24 +178,8 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("Rescheduler is required: pass the broker, or middleware.HoldInMemory to keep "+
 			"waiting messages unacked in this process"))
 	}
-	for _, port := range []struct {
-		name  string
-		value any
-	}{{"DeadLetters", c.DeadLetters}, {"Fallback", c.Fallback}, {"Rescheduler", c.Rescheduler}, {"Observer", c.Observer}} {
-		if isTypedNil(port.value) {
-			errs = append(errs, fmt.Errorf("%s is a nil %T: was the error of its constructor checked?", port.name, port.value))
-		}
-	}
-	if sinks, ok := c.DeadLetters.(Sinks); ok {
-		if len(sinks) == 0 {
-			errs = append(errs, errors.New("DeadLetters: Sinks is empty"))
-		}
-		for i, s := range sinks {
-			if s == nil || isTypedNil(s) {
-				errs = append(errs, fmt.Errorf("DeadLetters: sink %d is nil", i+1))
-			}
-		}
-	}
+	errs = append(errs, validatePort("DeadLetters", c.DeadLetters), validatePort("Fallback", c.Fallback),
+		validatePort("Rescheduler", c.Rescheduler), validatePort("Observer", c.Observer))
 	for _, d := range []struct {
 		name  string
 		value time.Duration
@@ -249,6 +233,26 @@ func (c *Config) canRetry(where string, h HandlerConfig) error {
 
 // retriesAsked is how many retries are examined for the longest delay.
 const retriesAsked = 100
+
+// validatePort examines lists of sinks with what they contain: an empty one would lose dead letters without an error.
+func validatePort(name string, port any) error {
+	sinks, several := port.(Sinks)
+	switch {
+	case several && len(sinks) == 0:
+		return fmt.Errorf("%s: Sinks is empty", name)
+	case isTypedNil(port):
+		return fmt.Errorf("%s is a nil %T: was the error of its constructor checked?", name, port)
+	}
+	var errs []error
+	for i, sink := range sinks {
+		where := fmt.Sprintf("%s: sink %d", name, i+1)
+		if sink == nil {
+			errs = append(errs, errors.New(where+" is nil"))
+		}
+		errs = append(errs, validatePort(where, sink))
+	}
+	return errors.Join(errs...)
+}
 
 // isTypedNil detects a nil pointer, or a nil function behind an adapter, in an interface that is not nil.
 func isTypedNil(port any) bool {

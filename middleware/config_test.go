@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -53,16 +54,31 @@ func TestNew_RefusesEmptySinksAndBrokenBackoffs(t *testing.T) {
 			DeadLetters: keep,
 			Rescheduler: middleware.ReschedulerFunc(nil),
 		},
-		"Sinks is empty":    {DeadLetters: middleware.Sinks{}},
-		"sink 2 is nil":     {DeadLetters: middleware.Sinks{keep, nil}},
-		"step 2 is -1s":     {DeadLetters: keep, Backoff: middleware.Steps(s, -s)},
-		"constant backoff":  {DeadLetters: keep, Backoff: middleware.Constant(-s)},
-		"from -1s":          {DeadLetters: keep, Backoff: middleware.FromOriginalDelay(-s)},
-		"with factor 0.5":   {DeadLetters: keep, Backoff: middleware.Exponential(s, 0.5)},
-		"MaxAttempts is -1": middleware.Laravel(-1),
+		"DeadLetters: Sinks is empty":         {DeadLetters: middleware.Sinks{}},
+		"DeadLetters: sink 2 is nil":          {DeadLetters: middleware.Sinks{keep, nil}},
+		"DeadLetters: sink 1: Sinks is empty": {DeadLetters: middleware.Sinks{middleware.Sinks(nil), keep}},
+		"DeadLetters: sink 1: sink 2 is a nil *middleware_test.harness": {
+			DeadLetters: middleware.Sinks{middleware.Sinks{keep, (*harness)(nil)}},
+		},
+		"Fallback: Sinks is empty": {DeadLetters: keep, Fallback: middleware.Sinks(nil)},
+		"Fallback: sink 2 is nil":  {DeadLetters: keep, Fallback: middleware.Sinks{keep, nil}},
+		"step 2 is -1s":            {DeadLetters: keep, Backoff: middleware.Steps(s, -s)},
+		"constant backoff":         {DeadLetters: keep, Backoff: middleware.Constant(-s)},
+		"from -1s":                 {DeadLetters: keep, Backoff: middleware.FromOriginalDelay(-s)},
+		"with factor 0.5":          {DeadLetters: keep, Backoff: middleware.Exponential(s, 0.5)},
+		"MaxAttempts is -1":        middleware.Laravel(-1),
 	} {
 		_, err := middleware.New(cfg)
 		require.ErrorContains(t, err, want)
+	}
+}
+
+// A list of sinks that is empty stored nothing and reported no error.
+func TestSinks_NoneStoreNothing(t *testing.T) {
+	for _, none := range []middleware.DeadLetterSink{
+		middleware.Sinks(nil), middleware.Sinks{}, middleware.Sinks{keep, middleware.Sinks{}},
+	} {
+		require.ErrorContains(t, none.DeadLetter(t.Context(), &envelope.DeadLetter{}), "no dead letter sink")
 	}
 }
 

@@ -105,6 +105,9 @@ var (
 
 // DeadLetter passes d to every sink and returns the errors of those that failed.
 func (s Sinks) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
+	if len(s) == 0 {
+		return errors.New("middleware: no dead letter sink")
+	}
 	var errs []error
 	for _, sink := range s {
 		errs = append(errs, sink.DeadLetter(ctx, d))
