@@ -50,16 +50,39 @@ type Origin struct {
 
 type originKey struct{}
 
-// WithOrigin returns a context that carries o. A nil origin counts as none.
-func WithOrigin(ctx context.Context, o *Origin) context.Context {
-	return context.WithValue(ctx, originKey{}, o)
+// delivered is the context of a delivery, with its origin.
+type delivered struct {
+	context.Context
+	origin *Origin
 }
+
+// Value implements context.Context.
+func (d *delivered) Value(key any) any {
+	if key == (originKey{}) {
+		return d
+	}
+	return d.Context.Value(key)
+}
+
+// WithOrigin returns a context that carries o. A nil origin counts as none. ctx must end with the delivery, see
+// [DeliveryContext].
+func WithOrigin(ctx context.Context, o *Origin) context.Context { return &delivered{ctx, o} }
 
 // OriginFrom returns the origin that a driver attached to the context of a delivered message, or nil and false if there
 // is none, as with a plain Watermill subscriber.
 func OriginFrom(ctx context.Context) (*Origin, bool) {
-	o, _ := ctx.Value(originKey{}).(*Origin)
-	return o, o != nil
+	d, _ := ctx.Value(originKey{}).(*delivered)
+	if d == nil || d.origin == nil {
+		return nil, false
+	}
+	return d.origin, true
+}
+
+// DeliveryContext returns the context that the driver attached the origin to, which ends no earlier than the delivery,
+// unlike one that a middleware has derived. It reports false if there is none.
+func DeliveryContext(ctx context.Context) (context.Context, bool) {
+	d, ok := ctx.Value(originKey{}).(*delivered)
+	return d, ok
 }
 
 type existingOnlyKey struct{}

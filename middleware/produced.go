@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"reflect"
@@ -150,6 +151,10 @@ func (a *attempt) owns(messages []*message.Message) bool {
 func (a *attempt) fail(publish func(...*message.Message) error, err error) error {
 	r := a.run
 	p, m, next := r.pipeline, r.message, r.next
+	if live, ok := outlived(m.Context()); ok {
+		m.SetContext(merged{live, m.Context()})
+		r.context.parent = merged{live, r.context.parent}
+	}
 	wait, err := r.failed(err)
 	a.end()
 	if wait == settled {
@@ -163,6 +168,26 @@ func (a *attempt) fail(publish func(...*message.Message) error, err error) error
 	}
 	return envelope.PublishProduced(publish, again...)
 }
+
+// outlived returns the context of the delivery, which has not ended, if a middleware outside has derived ctx from it
+// and ended that when it returned, like Watermill's Timeout. If a subscriber attaches no origin, the derived one is
+// known by its deadline.
+func outlived(ctx context.Context) (context.Context, bool) {
+	if live, ok := envelope.DeliveryContext(ctx); ok {
+		return live, isShutdown(ctx) && !isShutdown(live)
+	}
+	_, timed := ctx.Deadline()
+	return context.WithoutCancel(ctx), isShutdown(ctx) && timed
+}
+
+// merged is a context with the values of another.
+type merged struct {
+	context.Context
+	values context.Context
+}
+
+// Value implements context.Context.
+func (m merged) Value(key any) any { return m.values.Value(key) }
 
 // PublisherDecorator is for router.AddPublisherDecorators, if a handler's messages go to a publisher from outside this
 // module: if one cannot be published, the attempt has failed, and the consumed message is retried or dead-lettered.

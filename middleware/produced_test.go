@@ -12,6 +12,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	theirs "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/require"
 
@@ -83,6 +84,7 @@ type rig struct {
 	decorated bool // the publisher, with the pipeline's decorator
 	hold      bool // retries are held in memory
 	config    middleware.Config
+	outside   []message.HandlerMiddleware
 }
 
 // producing runs a router whose handler returns messages with these names, until the bubble is quiet for an hour.
@@ -108,7 +110,7 @@ func producing(t *testing.T, out *outlet, with rig, names func(run int) []string
 		require.NoError(t, err)
 		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 		require.NoError(t, err)
-		router.AddMiddleware(pipeline.Middleware)
+		router.AddMiddleware(append(with.outside, pipeline.Middleware)...)
 		if with.decorated {
 			router.AddPublisherDecorators(pipeline.PublisherDecorator)
 		}
@@ -186,6 +188,18 @@ func TestProduced_ThePublishersErrorIsNoVerdict(t *testing.T) {
 				require.Equal(t, "dead_letter", log[len(log)-1])
 			})
 		}
+	}
+}
+
+// With a subscriber of Watermill's, see also docstest.TestComposition_UnpublishableResults.
+func TestProduced_UnpublishableWithATimeoutOutside(t *testing.T) {
+	for _, hold := range []bool{false, true} {
+		out := &outlet{fail: func(*message.Message) error { return errors.New("no such topic") }}
+		log, runs := producing(t, out, rig{
+			decorated: true, hold: hold, outside: []message.HandlerMiddleware{theirs.Timeout(time.Minute)},
+		}, two)
+		require.Equal(t, 3, runs, "hold %t", hold)
+		require.Equal(t, "dead_letter", log[len(log)-1])
 	}
 }
 

@@ -127,8 +127,9 @@ func shipped() []composition {
 	}
 }
 
-// live runs a message that always fails through a router, for an hour.
-func (c composition) live(t *testing.T, inside bool) (f fate) {
+// live runs a message through a router for an hour. It always fails: its handler, or if there is a publisher for the
+// results, their publishing.
+func (c composition) live(t *testing.T, inside bool, results message.Publisher) (f fate) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		broker, err := memory.New(brokers.Config{})
@@ -151,10 +152,18 @@ func (c composition) live(t *testing.T, inside bool) (f fate) {
 		}
 		router.AddPlugin(pipeline.Plugin)
 		var runs atomic.Int32
-		router.AddConsumerHandler("handler", "orders", broker.Subscriber(), func(*message.Message) error {
-			runs.Add(1)
-			return errAlways
-		})
+		if results == nil {
+			router.AddConsumerHandler("handler", "orders", broker.Subscriber(), func(*message.Message) error {
+				runs.Add(1)
+				return errAlways
+			})
+		} else {
+			router.AddHandler("handler", "orders", broker.Subscriber(), "results", results,
+				func(*message.Message) ([]*message.Message, error) {
+					runs.Add(1)
+					return message.Messages{message.NewMessage("result", nil)}, nil
+				})
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -178,7 +187,7 @@ func TestComposition_Table(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| | outside | inside | |\n|---|---|---|---|\n")
 	for _, c := range shipped() {
-		outside, inside := c.live(t, false), c.live(t, true)
+		outside, inside := c.live(t, false, nil), c.live(t, true, nil)
 		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", c.name, outside, inside, c.note)
 		require.NotContains(t, outside.String()+inside.String(), "lost", c.name)
 	}
@@ -196,6 +205,36 @@ func TestComposition_Table(t *testing.T) {
 		return
 	}
 	require.Equal(t, want, string(text), "update it: go test ./internal/docstest -update")
+}
+
+// unwritable publishes nothing.
+type unwritable struct{}
+
+func (unwritable) Publish(string, ...*message.Message) error { return errors.New("no such topic") }
+func (unwritable) Close() error                              { return nil }
+
+// A middleware outside that ends its context when it returns, as Timeout does, made every failure to publish the
+// results look like a shutdown: the message was returned without being counted, 568 times in the hour.
+func TestComposition_UnpublishableResults(t *testing.T) {
+	cancelling := composition{name: "canceller", make: func(*testing.T, message.Publisher) message.HandlerMiddleware {
+		return func(next message.HandlerFunc) message.HandlerFunc {
+			return func(m *message.Message) ([]*message.Message, error) {
+				ctx, cancel := context.WithCancel(m.Context())
+				defer cancel()
+				m.SetContext(ctx)
+				return next(m)
+			}
+		}
+	}}
+	for _, c := range append(shipped(), cancelling) {
+		want := fate{runs: 3, dead: 1}
+		if c.name == "Duplicator" {
+			want = fate{runs: 14, dead: 8} // as in the table
+		}
+		if f := c.live(t, false, unwritable{}); f.refused == nil {
+			require.Equal(t, want, f, c.name)
+		}
+	}
 }
 
 // Everything that Watermill's middleware package exports has a row or is known not to be a middleware, so that a new

@@ -286,9 +286,8 @@ func (s *subscription) contextOf(h *delivery) (context.Context, context.CancelFu
 	if c := h.session.contexts; c != nil {
 		ctx, cancel = c.Context(ctx, &h.Delivery)
 	}
-	ctx = envelope.WithOrigin(context.WithValue(ctx, deliveryKey{}, h), &h.Origin)
 	if cancel == nil {
-		return context.WithCancel(ctx)
+		ctx, cancel = context.WithCancel(ctx)
 	}
-	return ctx, cancel
+	return envelope.WithOrigin(context.WithValue(ctx, deliveryKey{}, h), &h.Origin), cancel
 }
