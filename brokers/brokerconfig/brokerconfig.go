@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -120,8 +121,11 @@ func checkDurations(body ast.Node, err error) error {
 	return fault
 }
 
-// located renders an error of the YAML library as line and message. Its own text quotes the surrounding lines, and with
-// them a password.
+// quoted are the values that the YAML library quotes in the message of a syntax error.
+var quoted = regexp.MustCompile(`"(\\.|[^"\\])*"`)
+
+// located renders an error of the YAML library as line and message. Its own text quotes the surrounding lines, and its
+// message about a value the value, and with them a password.
 func located(err error) error {
 	var fault yaml.Error
 	if !errors.As(err, &fault) || fault.GetToken() == nil {
@@ -130,6 +134,9 @@ func located(err error) error {
 	at, text := fault.GetToken(), fault.GetMessage()
 	if strings.HasSuffix(text, " was used where sequence is expected") {
 		return fmt.Errorf("line %d: not a list: write it in square brackets, such as [a, b]", at.Position.Line)
+	}
+	if _, syntax := errors.AsType[*yaml.SyntaxError](err); syntax {
+		text = quoted.ReplaceAllString(text, "...")
 	}
 	return fmt.Errorf("line %d: %s", at.Position.Line, text)
 }

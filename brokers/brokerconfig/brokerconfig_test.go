@@ -51,6 +51,13 @@ naming:
   dead_exchange: "{queue}.dx"
 `,
 		},
+		"numbers that are texts": { // the password 0123 was 83
+			"mem://0123:0x1F@?x-name=007&x-group=1_000&x-project=%2B5&x-queue=1.10.{topic}&x-dead=1.10&prefetch=050" +
+				"&x-concurrency=8&x-delays=10s",
+			"url: mem://\nusername: 0123\npassword: 0x1F\nname: 007\ngroup: 1_000\nparams: {prefetch: 050}\n" +
+				"concurrency: 08\ndelays: [10s]\n" +
+				"naming: {project: +5, queue: '1.10.{topic}', dead: 1.10}\n",
+		},
 		"the driver's own": {
 			"amqp://h/?prefetch=50&nack-pause=1s&mandatory=false",
 			"url: amqp://h/\nparams: {prefetch: 50, nack-pause: 1s, mandatory: false}",
@@ -89,6 +96,13 @@ func TestParse_NamesTheLineOfAFault(t *testing.T) {
 		"not YAML":      {"password: hush\nurl: [mem://\n", "brokerconfig: "},
 		"a list":        {"- password: hush\n", "brokerconfig: "},
 		"two documents": {"url: mem://\n---\npassword: hush\n", "the file holds several documents; write one"},
+		// Unquoted passwords that mean something else in YAML.
+		"alias":      {"url: mem://\npassword: *hush2\n", "line 2: could not find alias ..."},
+		"literal":    {"url: mem://\npassword: |hush2\n", "line 2: invalid header option: ..."},
+		"folded":     {"url: mem://\npassword: >hush2\n", "line 2: invalid header option: ..."},
+		"tag":        {"url: mem://\npassword: !!bool \"a \\\" hush2\"\n", "line 2: cannot convert ... to boolean"},
+		"reference":  {"url: mem://\npassword: a${hush2 x}b\n", "line 2: a ${...} is not a reference: write ${NAME}, "},
+		"not a name": {"url: mem://\npassword: a${hush2!}b\n", "line 2: a ${...} is not a reference: write ${NAME}, "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := brokerconfig.Parse([]byte(tc.yaml))
@@ -126,7 +140,7 @@ func TestParse_NamesWrongReferences(t *testing.T) {
 	for _, want := range []string{
 		"line 2: ${REDRIVE_TEST_UNSET}: the environment variable is not set; set it, or write ${REDRIVE_TEST_UNSET:-default}",
 		"line 3: a ${ is not closed by }",
-		"line 4: ${a b} is not a reference",
+		"line 4: a ${...} is not a reference: write ${NAME}",
 		"line 5: ${file:...}: open /nonexistent/redrive: no such file",
 	} {
 		require.ErrorContains(t, err, want)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -16,6 +17,7 @@ type replacer struct{ faults []error }
 func (r *replacer) Visit(node ast.Node) ast.Visitor {
 	switch n := node.(type) {
 	case *ast.MappingValueNode:
+		n.Value = verbatim(n.Value)
 		ast.Walk(r, n.Value) // keys are not values
 		return nil
 	case *ast.StringNode:
@@ -23,8 +25,24 @@ func (r *replacer) Visit(node ast.Node) ast.Visitor {
 	case *ast.LiteralNode:
 		r.replaceIn(n, &n.Value.Value)
 		return nil
+	case *ast.SequenceNode:
+		for i, value := range n.Values {
+			n.Values[i] = verbatim(value)
+		}
 	}
 	return r
+}
+
+// verbatim makes a text of a number that would change on the way through a Go number and back, such as 0123, 0x1F, +5,
+// 1_000 and 1.10: the target may be a text, such as a password. A target that is a number takes the text, too.
+func verbatim(node ast.Node) ast.Node {
+	switch n := node.(type) {
+	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		if text := n.GetToken(); fmt.Sprint(n.(ast.ScalarNode).GetValue()) != text.Value {
+			return ast.String(text)
+		}
+	}
+	return node
 }
 
 func (r *replacer) replaceIn(node ast.Node, value *string) {
@@ -65,6 +83,8 @@ func replace(text string) (string, error) {
 	}
 }
 
+var variable = regexp.MustCompile(`^[\w.()-]+$`)
+
 func resolve(reference string) (string, error) {
 	if path, isFile := strings.CutPrefix(reference, "file:"); isFile {
 		content, err := os.ReadFile(path)
@@ -74,8 +94,8 @@ func resolve(reference string) (string, error) {
 		return strings.TrimSuffix(strings.TrimSuffix(string(content), "\n"), "\r"), nil
 	}
 	name, fallback, hasFallback := strings.Cut(reference, ":-")
-	if name == "" || strings.ContainsAny(name, " \t$:{") {
-		return "", fmt.Errorf("${%s} is not a reference: write ${NAME}, ${NAME:-default} or ${file:/path}", reference)
+	if !variable.MatchString(name) { // it may be a part of a password
+		return "", errors.New("a ${...} is not a reference: write ${NAME}, ${NAME:-default} or ${file:/path}")
 	}
 	if value, set := os.LookupEnv(name); set && value != "" {
 		return value, nil
