@@ -87,7 +87,8 @@ type rig struct {
 	outside   []message.HandlerMiddleware
 }
 
-// producing runs a router whose handler returns messages with these names, until the bubble is quiet for an hour.
+// producing runs a router whose handler returns messages with these names, nil without one, until the bubble is quiet
+// for an hour.
 func producing(t *testing.T, out *outlet, with rig, names func(run int) []string) (log []string, runs int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,7 +119,11 @@ func producing(t *testing.T, out *outlet, with rig, names func(run int) []string
 			runs++
 			var produced []*message.Message
 			for _, name := range names(runs) {
-				produced = append(produced, message.NewMessage(name, nil))
+				m := message.NewMessage(name, nil)
+				if name == "" {
+					m = nil
+				}
+				produced = append(produced, m)
 			}
 			if runs > 50 {
 				return nil, nil // a loop ends
@@ -200,6 +205,22 @@ func TestProduced_UnpublishableWithATimeoutOutside(t *testing.T) {
 		}, two)
 		require.Equal(t, 3, runs, "hold %t", hold)
 		require.Equal(t, "dead_letter", log[len(log)-1])
+	}
+}
+
+// Watermill's router panics on one, after the pipeline: the message was redelivered uncounted, forever.
+func TestProduced_NilIsNoMessage(t *testing.T) {
+	for _, tt := range []struct{ produced, published []string }{
+		{[]string{""}, nil},
+		{[]string{"a", "", "b", ""}, []string{"a", "b"}},
+	} {
+		for _, decorated := range []bool{false, true} {
+			out := &outlet{}
+			log, runs := producing(t, out, rig{decorated: decorated}, func(int) []string { return tt.produced })
+			require.Equal(t, 1, runs)
+			require.Equal(t, tt.published, out.published)
+			require.Equal(t, []string{"redriven entry-9", "success"}, log[len(log)-2:])
+		}
 	}
 }
 

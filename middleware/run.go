@@ -95,7 +95,7 @@ func (p *Pipeline) deliver(m *message.Message, next message.HandlerFunc) (produc
 	if r.circuit != nil {
 		r.circuit.succeeded()
 	}
-	if len(produced) > 0 {
+	if produced = present(produced); len(produced) > 0 {
 		r.produced(produced)
 		return produced, settled, nil
 	}

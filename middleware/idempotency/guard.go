@@ -364,9 +364,11 @@ func (c *Claim) Outcome(messages ...*message.Message) ([]byte, error) {
 	if len(messages) == 0 {
 		return out.Bytes(), nil
 	}
-	list := make([]produced, len(messages))
-	for i, m := range messages {
-		list[i] = produced{UUID: m.UUID, Metadata: m.Metadata, Payload: m.Payload}
+	var list []produced
+	for _, m := range messages {
+		if m != nil {
+			list = append(list, produced{UUID: m.UUID, Metadata: m.Metadata, Payload: m.Payload})
+		}
 	}
 	if err := gob.NewEncoder(&out).Encode(list); err != nil {
 		return nil, fmt.Errorf("idempotency: encode the produced messages: %w", err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,11 +41,12 @@ func TestGuard_DuplicateDoesNotRunAndReturnsTheSameMessages(t *testing.T) {
 		runs++
 		out := message.NewMessage("invoice\xff", []byte{0, 1})
 		out.Metadata.Set("k", "v")
-		return []*message.Message{out}, nil
+		return []*message.Message{nil, out}, nil
 	})
 	for range 3 {
 		out, err := h(order("1"))
 		require.NoError(t, err)
+		out = slices.DeleteFunc(out, func(m *message.Message) bool { return m == nil }) // as a pipeline does
 		require.Len(t, out, 1)
 		require.Equal(t, "invoice\xff", out[0].UUID)
 		require.Equal(t, []byte{0, 1}, []byte(out[0].Payload))
