@@ -158,8 +158,7 @@ func (a *attempt) fail(publish func(...*message.Message) error, err error) error
 	r := a.run
 	p, m, next := r.pipeline, r.message, r.next
 	if live, ok := outlived(m.Context()); ok {
-		m.SetContext(merged{live, m.Context()})
-		r.context.parent = merged{live, r.context.parent}
+		r.continueWith(live)
 	}
 	wait, err := r.failed(err)
 	a.end()
@@ -185,15 +184,6 @@ func outlived(ctx context.Context) (context.Context, bool) {
 	_, timed := ctx.Deadline()
 	return context.WithoutCancel(ctx), isShutdown(ctx) && timed
 }
-
-// merged is a context with the values of another.
-type merged struct {
-	context.Context
-	values context.Context
-}
-
-// Value implements context.Context.
-func (m merged) Value(key any) any { return m.values.Value(key) }
 
 // PublisherDecorator is for router.AddPublisherDecorators, if a handler's messages go to a publisher from outside this
 // module: if one cannot be published, the attempt has failed, and the consumed message is retried or dead-lettered.

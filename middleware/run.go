@@ -190,6 +190,11 @@ func (r *run) exited() {
 //go:noinline
 func (r *run) failed(err error) (time.Duration, error) {
 	p, m := r.pipeline, r.message
+	select {
+	case <-m.Acked(): // by the handler: the delivery has ended, and only this can settle the message
+		r.continueWith(context.WithoutCancel(m.Context()))
+	default:
+	}
 	r.before.restore(m)
 	if r.newID {
 		setID(m, r.context.control.MessageID)
@@ -206,6 +211,21 @@ func (r *run) failed(err error) (time.Duration, error) {
 	}
 	return p.settle(d, dec)
 }
+
+// continueWith makes live, instead of the message's own context, determine whether this consumer shuts down.
+func (r *run) continueWith(live context.Context) {
+	r.message.SetContext(merged{live, r.message.Context()}) //nolint:contextcheck // live, with its values
+	r.context.parent = merged{live, r.context.parent}
+}
+
+// merged is a context with the values of another.
+type merged struct {
+	context.Context
+	values context.Context
+}
+
+// Value implements context.Context.
+func (m merged) Value(key any) any { return m.values.Value(key) }
 
 // delivery is everything needed to settle a failed delivery.
 type delivery struct {

@@ -62,6 +62,32 @@ func TestPipeline_ShutdownDuringTheHandler(t *testing.T) {
 	}
 }
 
+// A delivery ends with its ack. A handler that acked the message itself and then failed lost it, as if this was a
+// shutdown, at which the broker redelivers what is not acked.
+func TestPipeline_HandlerThatAcksAndFails(t *testing.T) {
+	for attempts, rescheduler := range map[int]middleware.Rescheduler{1: nil, 2: nil, 3: inMemory} {
+		t.Run(fmt.Sprintf("%d attempts", attempts), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				h := newHarness(t, middleware.Config{MaxAttempts: attempts, Rescheduler: rescheduler},
+					func(m *message.Message) ([]*message.Message, error) {
+						m.Ack()
+						stop() // as mem:// does
+						return nil, errTimeout
+					})
+				h.ctx = ctx
+				h.send(order(t), time.Minute)
+				if attempts == 2 {
+					require.Len(t, h.rescheduled, 1)
+					return
+				}
+				require.Len(t, h.letters, 1)
+				require.Len(t, h.runs, attempts)
+			})
+		})
+	}
+}
+
 func TestPipeline_ShutdownKeepsDecisions(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err     error
