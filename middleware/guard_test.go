@@ -174,3 +174,23 @@ func TestPipeline_PortsMayPanic(t *testing.T) {
 		require.Equal(t, 2, h.nacked)
 	})
 }
+
+// The error of a port may panic like any other: it used to escape from the pipeline, and the message was redelivered at
+// once and uncounted.
+func TestPipeline_PortsErrorsMayPanic(t *testing.T) {
+	for _, in := range []string{"Error", "Unwrap", "Is", "As"} {
+		t.Run(in, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, middleware.Config{MaxAttempts: 2}, failing(errTimeout))
+				for _, port := range []*faults{&h.reschedules, &h.sinks} {
+					port.n, port.err = 6, &hostileError{in}
+				}
+				h.send(order(t), time.Hour)
+				require.Equal(t, 7, h.reschedules.calls)
+				require.Equal(t, 7, h.sinks.calls)
+				require.Equal(t, 2, h.acked)
+				require.Equal(t, 2, h.nacked, "after four tries with pauses")
+			})
+		})
+	}
+}

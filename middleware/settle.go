@@ -2,7 +2,6 @@ package middleware
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -63,7 +62,7 @@ func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error)
 		case err == nil:
 			p.rescheduled(d, dec, "scheduled")
 			return settled, nil
-		case !errors.Is(err, envelope.ErrTooLarge):
+		case !errorIs(err, envelope.ErrTooLarge):
 			return settled, p.notSettled(d, dec, err)
 		}
 		p.logDecision(slog.LevelWarn, dec.Outcome.String()+" is too large for the broker", d, dec)
@@ -162,7 +161,7 @@ func (p *Pipeline) toSinks(ctx context.Context, letter *envelope.DeadLetter, kep
 		switch {
 		case err == nil:
 			kept[i] = true
-		case errors.Is(err, envelope.ErrTooLarge):
+		case errorIs(err, envelope.ErrTooLarge):
 			tooLarge = err
 		case first == nil:
 			first = err
@@ -222,7 +221,7 @@ func (p *Pipeline) try(parent context.Context, d *delivery, what Outcome, publis
 		if d != nil {
 			observe(parent, p, Observer.PublishFailed, PublishFailed{Delivery: d.observed, Outcome: what, Try: n, Err: err})
 		}
-		if n == p.cfg.PublishTries || errors.Is(err, envelope.ErrTooLarge) {
+		if n == p.cfg.PublishTries || errorIs(err, envelope.ErrTooLarge) {
 			return err
 		}
 		// a shutdown waits for these 100 ms, 200 ms ..., to keep the message safe
@@ -239,7 +238,7 @@ func (p *Pipeline) persist(d *delivery, dec *Decision, publish func(context.Cont
 		p.unpublished.Store(0)
 		return nil
 	}
-	if dec.Outcome != OutcomeDeadLetter && errors.Is(err, envelope.ErrTooLarge) {
+	if dec.Outcome != OutcomeDeadLetter && errorIs(err, envelope.ErrTooLarge) {
 		return err // a retry is dead-lettered instead, a deferral held
 	}
 	pause := wait.Backoff{First: p.cfg.NackDelay, Longest: maxNack}.After(int(p.unpublished.Add(1)))
