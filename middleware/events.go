@@ -74,19 +74,20 @@ const KeyIsDebug = "system.is_debug"
 
 // handleSpecial runs the handler of a system event or of a debug message, which takes precedence over user code and is
 // acked whatever happens. It reports false for all other messages.
-func (p *Pipeline) handleSpecial(m *message.Message) (handled bool, err error) {
+func (p *Pipeline) handleSpecial(m *message.Message, c *envelope.Control) bool {
 	name := envelope.EventName(m)
 	h, debug := p.cfg.SystemEvents[name], false
 	if h == nil && p.cfg.Debug != nil && isDebug(m) {
 		h, debug = p.cfg.Debug, true
 	}
 	if h == nil {
-		return false, nil
+		return false
 	}
 
 	parent := m.Context()
 	returned := false
 	defer func() {
+		p.redriven(parent, c)
 		if !returned {
 			m.Ack() // the handler has ended the goroutine: nothing else acks it
 		}
@@ -98,7 +99,7 @@ func (p *Pipeline) handleSpecial(m *message.Message) (handled bool, err error) {
 		ctx = timed
 	}
 	m.SetContext(ctx)
-	err = guarded(func() error { return h(m) })
+	err := guarded(func() error { return h(m) })
 	m.SetContext(parent)
 	returned = true
 	level := slog.LevelDebug
@@ -107,7 +108,7 @@ func (p *Pipeline) handleSpecial(m *message.Message) (handled bool, err error) {
 	}
 	p.log(parent, level, "message handled before user code", slog.Bool("debug", debug),
 		slog.String("event", logText(name)), slog.String("error", logText(errorText(err))))
-	return true, nil
+	return true
 }
 
 // isDebug parses the body only if the word occurs in it: the body may be large and not JSON at all.

@@ -134,10 +134,8 @@ func (r *run) admit(malformed error) (run bool, wait time.Duration, err error) {
 	if ctx.control.Clamped || ctx.control.RetryCountInvalid {
 		p.logUnreadable(m, ctx)
 	}
-	if p.special {
-		if handled, err := p.handleSpecial(m); handled {
-			return false, settled, err
-		}
+	if p.special && p.handleSpecial(m, &ctx.control) {
+		return false, settled, nil
 	}
 	if p.circuits != nil {
 		var refusal *CircuitOpenError
@@ -335,9 +333,7 @@ func (r *run) stop() {
 //go:noinline
 func (r *run) succeeded() {
 	p, parent := r.pipeline, r.context.parent // includes the observer's values
-	if r.context.control.RedriveID != "" && p.redrives != nil {
-		p.redriven(parent, &r.context.control)
-	}
+	p.redriven(parent, &r.context.control)
 	if p.cfg.Observer != nil {
 		r.finished(OutcomeSuccess)
 	}
@@ -346,9 +342,12 @@ func (r *run) succeeded() {
 	}
 }
 
-// redriven reports the success to the dead letter's entry. If that fails the message is acked anyway: running it again
-// would be worse than an entry that an operator has to close.
+// redriven reports the success of a redriven message to its dead letter's entry. If that fails the message is acked
+// anyway: running it again would be worse than an entry that an operator has to close.
 func (p *Pipeline) redriven(parent context.Context, c *envelope.Control) {
+	if c.RedriveID == "" || p.redrives == nil {
+		return
+	}
 	origin := originOf(parent)
 	err := p.try(parent, nil, OutcomeSuccess, func(ctx context.Context) error {
 		return p.redrives.Redriven(ctx, envelope.Redriven{

@@ -42,9 +42,7 @@ func (p *Pipeline) settle(d *delivery, dec Decision) (wait time.Duration, err er
 
 func (p *Pipeline) skip(d *delivery, dec *Decision) {
 	p.logDecision(slog.LevelWarn, "message skipped", d, dec)
-	if d.control.RedriveID != "" && p.redrives != nil {
-		p.redriven(d.parent, &d.control) // the dead letter's entry waits for this outcome
-	}
+	p.redriven(d.parent, &d.control) // the dead letter's entry waits for this outcome
 	hook(p, d, "OnSkip", p.cfg.Hooks.OnSkip, SkipParams(d.received(dec)))
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -57,6 +58,7 @@ func TestPipeline_SystemEventsAndDebugMessages(t *testing.T) {
 	} {
 		handled = nil
 		acked := h.acked
+		h.redriven, tt.m.Metadata[envelope.KeyRedriveID] = nil, "entry-9"
 		h.sendNow(tt.m)
 		require.Equal(t, acked+1, h.acked, "acked, not retried: %v %s", tt.m.Metadata, tt.m.Payload)
 		var want []string
@@ -64,6 +66,7 @@ func TestPipeline_SystemEventsAndDebugMessages(t *testing.T) {
 			want = []string{tt.want}
 		}
 		require.Equal(t, want, handled, "%v %s", tt.m.Metadata, tt.m.Payload)
+		require.Equal(t, []string{"entry-9 u"}, h.redriven, "%v %s", tt.m.Metadata, tt.m.Payload)
 	}
 	require.Empty(t, h.rescheduled)
 	require.Empty(t, h.letters)
