@@ -18,8 +18,10 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -103,7 +105,14 @@ func (o *Observer) rate(name string, tag middleware.Tag) float64 {
 }
 
 func (o *Observer) tags(d *middleware.Delivery, more ...string) []string {
+	// A message's own text must not end the tag, nor the line, and an agent has no room for a long one.
 	event := cmp.Or(d.Event, d.Origin.Topic)
+	event = strings.Map(func(r rune) rune {
+		if r == '|' || r == ',' || unicode.IsControl(r) {
+			return '_'
+		}
+		return r
+	}, strings.ToValidUTF8(event[:min(len(event), 200)], ""))
 	return append([]string{"nano_service_name:" + o.cfg.Service, "event_name:" + event}, more...)
 }
 

@@ -128,6 +128,34 @@ func TestObserver_AcksFailed(t *testing.T) {
 	require.Equal(t, 2, n)
 }
 
+// An event's name comes from the message. It ended its tag, the tags, or the line, and began further ones.
+func TestObserver_NamesOfEventsAreOneTag(t *testing.T) {
+	for event, want := range map[string]string{
+		"order.placed": "order.placed",
+		"a|c\nspoofed:9|c|#x:y,admin:true\x00\u0085": "a_c_spoofed:9_c_#x:y_admin:true__",
+		strings.Repeat("€", 1000):                    strings.Repeat("€", 66),
+		"\xff":                                       "",
+	} {
+		var client tagged
+		o := pipelinestatsd.New(pipelinestatsd.Config{Client: &client, Service: "billing"})
+		d := &middleware.Delivery{Event: event, Origin: &envelope.Origin{}}
+		o.Started(t.Context(), middleware.Started{Delivery: d})
+		require.Equal(t, []string{"nano_service_name:billing", "event_name:" + want, "retry:"}, client.tags)
+	}
+}
+
+// tagged is a client that keeps the last tags.
+type tagged struct {
+	counting
+
+	tags []string
+}
+
+func (c *tagged) Incr(_ string, tags []string, _ float64) error {
+	c.tags = tags
+	return nil
+}
+
 // counting is a client that counts the increases of one metric.
 type counting struct{ failed int }
 
