@@ -243,9 +243,9 @@ type Error struct {
 // bounded returns the error as it may be transmitted: limited in size and valid UTF-8.
 func (e Error) bounded() Error {
 	return Error{
-		Message: boundText(e.Message, MaxErrorMessage),
-		Code:    boundText(e.Code, maxName),
-		Trace:   boundText(e.Trace, MaxErrorTrace),
+		Message: boundJSON(e.Message, MaxErrorMessage),
+		Code:    boundJSON(e.Code, maxName),
+		Trace:   boundJSON(e.Trace, MaxErrorTrace),
 	}
 }
 

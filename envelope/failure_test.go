@@ -159,10 +159,19 @@ func TestRecordFailure_TextsAreBounded(t *testing.T) {
 				require.Contains(t, failed.Metadata[envelope.KeyErrorClass], "...", name)
 			}
 
-			structured := envelope.RecordFailure(structuredMessage([]byte(envelopeBody(`1`, `{}`))),
-				envelope.Failure{Err: envelope.Error{Message: long, Trace: long}})
+			body := envelopeBody(`1`, `{}`)
+			structured := envelope.RecordFailure(structuredMessage([]byte(body)), envelope.Failure{
+				Err: envelope.Error{Message: long, Code: long, Trace: long}, Class: long, Retry: 1,
+				Reason: envelope.Reason(long), Rule: long, Handler: long, Topic: long, Subscriber: long,
+			})
 			e, err := envelope.FromMessage(structured)
 			require.NoError(t, err)
+			total = len(structured.Payload) - len(body)
+			for key, value := range structured.Metadata {
+				total += len(key) + len(value)
+			}
+			const headroom = 20 << 10 // driver.Headroom, by which a broker lets a retry be larger than the first publication
+			require.Less(t, total, headroom, "%s %d", name, size)
 			require.LessOrEqual(t, len(e.Err().Message), envelope.MaxErrorMessage)
 			require.LessOrEqual(t, len(e.Err().Trace), envelope.MaxErrorTrace)
 		}

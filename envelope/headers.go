@@ -190,6 +190,17 @@ func boundText(s string, limit int) string {
 	return clean[:end] + marker
 }
 
+// boundJSON is boundText for a text that may be in a body, where JSON writes up to six bytes for one: it has at most
+// twice the limit there.
+func boundJSON(s string, limit int) string {
+	text := boundText(s, limit)
+	for n := limit; len(appendString(nil, text)) > 2*limit+len(`""`); {
+		n /= 2
+		text = boundText(s, n)
+	}
+	return text
+}
+
 // headerText returns s bounded and on one line, for a header that is only displayed: control characters become escapes,
 // so that they cannot split a log line or an HTTP response made from the header.
 func headerText(s string, limit int) string {
