@@ -128,6 +128,26 @@ func TestFromMessage_ColonPrefix(t *testing.T) {
 	require.Equal(t, []byte("x"), ev.Data())
 }
 
+// Some producers write the attribute as a separate header. It was refused as an extension; the content type of the
+// message takes precedence.
+func TestFromMessage_DataContentTypeAsAHeader(t *testing.T) {
+	for contentType, want := range map[string]string{"": "text/plain", "application/xml": "application/xml"} {
+		for _, prefix := range []string{"ce_", "cloudEvents_", "cloudEvents:"} {
+			m := message.NewMessage("", []byte("x"))
+			for name, value := range map[string]string{
+				"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "datacontenttype": "text/plain",
+			} {
+				m.Metadata[prefix+name] = value
+			}
+			m.Metadata["content-type"] = contentType
+			ev, err := cloudevents.FromMessage(m)
+			require.NoError(t, err)
+			require.Equal(t, want, ev.DataContentType())
+			require.Empty(t, ev.Extensions())
+		}
+	}
+}
+
 func TestFromMessage_NoEvent(t *testing.T) {
 	_, err := cloudevents.FromMessage(message.NewMessage("u", []byte(`{"specversion":"1.0"}`)))
 	require.ErrorIs(t, err, cloudevents.ErrNotCloudEvent)

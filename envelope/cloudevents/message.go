@@ -168,6 +168,8 @@ func fromHeaders(m *message.Message, prefix, version string) (event.Event, error
 			ev.SetSubject(value)
 		case "dataschema":
 			ev.SetDataSchema(value)
+		case "datacontenttype":
+			ev.SetDataContentType(value)
 		case "time":
 			t, err := types.ParseTime(value)
 			if err != nil {
