@@ -85,6 +85,33 @@ func TestPipeline_UnreadableRetryCount(t *testing.T) {
 	}
 }
 
+// The line names what is invalid: it named Watermill's header for ours, and an empty one for a counter in the body.
+func TestPipeline_LogsWhatIsInvalid(t *testing.T) {
+	const body = `{"message_id":"1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"a","queue":"o",` +
+		`"data":{},"retry_count":-7}`
+	for want, m := range map[string]*message.Message{
+		`"x-delay":"abc","original_delay":0`:                                      foreign("", envelope.KeyDelay, "abc"),
+		`"x-original-delay":"abc","original_delay":0`:                             foreign("", envelope.KeyOriginalDelay, "abc", envelope.KeyDelay, "5"),
+		`"_watermill_delayed_for":"abc","original_delay":0`:                       foreign("", envelope.KeyWatermillDelayedFor, "abc"),
+		`"x-retry-count":"abc","retries":"none`:                                   foreign("", envelope.KeyRetryCount, "abc"),
+		`"message_id":"1","retry_count":"-7","retries":"none`:                     foreign(body),
+		`"message_id":"1","retry_count":"-7","retries":"none: an unknown counter`: foreign(body, envelope.KeyRetryCount, "3"),
+	} {
+		h := newHarness(t, middleware.Config{}, succeed)
+		h.sendNow(m)
+		require.Contains(t, h.logs.String(), want)
+	}
+}
+
+// foreign is a message of another producer, with these headers.
+func foreign(payload string, headers ...string) *message.Message {
+	m := message.NewMessage("1", []byte(payload))
+	for i := 0; i < len(headers); i += 2 {
+		m.Metadata[headers[i]] = headers[i+1]
+	}
+	return m
+}
+
 func TestPipeline_CounterAboveTheLimitStillGetsItsRun(t *testing.T) {
 	h := newHarness(t, middleware.Config{}, succeed)
 	m := order(t)

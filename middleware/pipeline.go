@@ -234,15 +234,17 @@ func (p *Pipeline) logUnreadable(m *message.Message, c *attemptContext) {
 	ctx := m.Context()
 	attrs := append(p.originAttrs(ctx), slog.String("message_id", logText(c.control.MessageID)))
 	if c.control.RetryCountInvalid {
-		attrs = append(attrs,
-			slog.String(envelope.KeyRetryCount, logText(m.Metadata[envelope.KeyRetryCount])),
+		key := envelope.KeyRetryCount
+		text := envelope.RecordFailure(m, envelope.Failure{}).Metadata[envelope.KeyInvalidRetryCount]
+		if m.Metadata[key] != text {
+			key = "retry_count" // of the body
+		}
+		attrs = append(attrs, slog.String(key, logText(text)),
 			slog.String("retries", "none: an unknown counter gets one run"))
 	}
 	if c.control.Clamped {
-		key := envelope.KeyOriginalDelay
-		if _, ok := m.Metadata[key]; !ok {
-			key = envelope.KeyWatermillDelayedFor
-		}
+		keys := []string{envelope.KeyOriginalDelay, envelope.KeyWatermillDelayedFor, envelope.KeyDelay} // the first counts
+		key := keys[max(0, slices.IndexFunc(keys, func(k string) bool { _, ok := m.Metadata[k]; return ok }))]
 		attrs = append(attrs, slog.String(key, logText(m.Metadata[key])),
 			slog.Duration("original_delay", c.control.OriginalDelay))
 	}
