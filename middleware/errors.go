@@ -197,20 +197,11 @@ type PanicError struct {
 // Error returns the value's text, cut to 1 KiB, without the stack: it is used in headers and logs.
 func (e *PanicError) Error() string { return "panic: " + cut(e.text(), envelope.MaxErrorMessage) }
 
-func (e *PanicError) text() (text string) {
-	defer func() {
-		if recover() != nil {
-			text = fmt.Sprintf("%T", e.Value)
-		}
-	}()
-	switch v := e.Value.(type) {
-	case error:
-		return errorText(v)
-	case string:
-		return v
-	default:
-		return fmt.Sprint(v)
+func (e *PanicError) text() string {
+	if err, ok := e.Value.(error); ok {
+		return errorText(err)
 	}
+	return guardedValue(fmt.Sprintf("%T", e.Value), func() string { return fmt.Sprint(e.Value) })
 }
 
 // Unwrap returns the value if it is an error, so that rules and marks see it.
@@ -278,16 +269,11 @@ func errorIs(err, target error) bool {
 }
 
 // errorText is err.Error() for errors whose methods may panic.
-func errorText(err error) (text string) {
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}
-	defer func() {
-		if recover() != nil {
-			text = typeName(err) + " (its Error method panicked)"
-		}
-	}()
-	return err.Error()
+	return guardedValue(typeName(err)+" (its Error method panicked)", func() string { return err.Error() })
 }
 
 // logs reports whether the logger writes lines of that level.
