@@ -180,7 +180,8 @@ func planned(b *config.Broker, group string, topics ...string) (cfg brokers.Conf
 		err = errors.New("every consumer of Kafka has a group")
 	}
 	if err != nil {
-		return cfg, "", fmt.Errorf("%w: here it is --group, the broker's group, or origin.consumer of a source", err)
+		return cfg, "", fmt.Errorf("%w: here it is --group, the broker's group, or, except on RabbitMQ, origin.consumer "+
+			"of a source", err)
 	}
 	switch b.Scheme() {
 	case rabbitmq.Scheme, rabbitmq.SchemeTLS:

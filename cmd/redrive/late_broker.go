@@ -26,6 +26,12 @@ import (
 // probe gives up.
 const reachTime = 10 * time.Second
 
+// attemptTime is how long one attempt to open a broker may take. Database drivers wait without end for a server that
+// accepts connections and says nothing.
+const attemptTime = time.Minute
+
+var errNoAnswer = fmt.Errorf("no answer: %w", context.DeadlineExceeded)
+
 // reopening has the pauses between the attempts of a server to open a broker.
 var reopening = wait.Backoff{First: time.Second, Longest: 30 * time.Second}
 
@@ -53,7 +59,7 @@ type lateBroker struct {
 // invalid configuration, a refused user, a certificate. They end the start, because that is when they are noticed: a
 // deployment fails while the previous server still runs.
 func reach(ctx context.Context, late map[string]brokers.Broker) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, reachTime, fmt.Errorf("no answer: %w", context.DeadlineExceeded))
+	ctx, cancel := context.WithTimeoutCause(ctx, reachTime, errNoAnswer)
 	defer cancel()
 	var faults []error
 	atOnce(late, func(b brokers.Broker) error {
@@ -82,33 +88,39 @@ func unreachable(err error) bool {
 // attempts opens the broker.
 func (b *lateBroker) attempts() {
 	for failures := 1; ; failures++ {
-		broker, err := b.open(b.ctx)
-		b.note(broker, err)
-		if err == nil || !b.server || b.ctx.Err() != nil {
+		ctx, cancel := context.WithTimeoutCause(b.ctx, attemptTime, errNoAnswer)
+		broker, err := b.open(ctx)
+		cancel()
+		first := b.note(broker, err)
+		if err == nil || !b.server {
 			return
 		}
 		pause := reopening.After(failures)
-		if failures > 1 || unreachable(err) { // otherwise the server does not start
+		if !first || unreachable(err) { // otherwise the server does not start
 			b.logger.ErrorContext(b.ctx, "a broker is not reachable; it is tried again", "broker", b.name, "pause", pause,
 				"error", err)
 		}
-		_ = wait.For(b.ctx, pause)
+		if wait.For(b.ctx, pause) != nil {
+			return
+		}
 	}
 }
 
-// note keeps the result of an attempt.
-func (b *lateBroker) note(broker brokers.Broker, err error) {
+// note keeps the result of an attempt, and reports whether it is the first.
+func (b *lateBroker) note(broker brokers.Broker, err error) (first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.broker != nil:
-		return
+		return false
 	case b.err == nil:
 		close(b.tried)
+		first = true
 	case err == nil:
 		b.logger.Info("the broker is reachable", "broker", b.name)
 	}
 	b.broker, b.err = broker, err
+	return first
 }
 
 // try returns the open broker, or why the last attempt to open it failed. It waits for the first attempt; in a server
@@ -128,7 +140,8 @@ func (b *lateBroker) try(ctx context.Context) (brokers.Broker, error) {
 	return b.broker, b.err
 }
 
-// with makes a call to the open broker, as a brokers.Broker or as one of the abilities that a broker may have.
+// with makes a call to the open broker, as a brokers.Broker or as one of the abilities that a broker may have. Why a
+// server's broker is not open is only a text: a deadline in it is not that of a call that may have had an effect.
 func with[T any](ctx context.Context, b *lateBroker, do func(T) error) error {
 	broker, err := b.try(ctx)
 	able, ok := broker.(T)
@@ -138,7 +151,7 @@ func with[T any](ctx context.Context, b *lateBroker, do func(T) error) error {
 	case err == nil:
 		err = errors.ErrUnsupported
 	case b.server:
-		return fmt.Errorf("broker %s is not reachable yet: %w; it is tried again at least every %s", b.name, err,
+		return fmt.Errorf("broker %s is not reachable yet: %s; it is tried again at least every %s", b.name, err.Error(),
 			reopening.Longest)
 	}
 	return fmt.Errorf("broker %s: %w", b.name, err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -152,6 +153,7 @@ func TestAway(t *testing.T) {
 		{sqldb.MySQL, &mysqlError{Number: 1203}, true},
 		{sqldb.MySQL, &mysqlError{Number: 1045}, false},
 		{sqldb.SQLite, io.EOF, false},
+		{sqldb.PostgreSQL, errors.Join(&net.OpError{Op: "dial", Err: io.EOF}, pgError("28P01")), false},
 	} {
 		require.Equal(t, tt.want, tt.dialect.Away(tt.err), "%v", tt.err)
 	}
