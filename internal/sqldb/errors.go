@@ -103,17 +103,17 @@ var refusals = map[Dialect][]string{
 // cannot store, text that is too long, a statement beyond its size limit.
 func (d Dialect) Refused(err error) bool { return IsCode(err, refusals[d]...) }
 
-// denied are the codes of a refused user and of a database that does not exist, of PostgreSQL and of MySQL.
-var denied = []string{"28000", "28P01", "3D000", "42501", "1044", "1045", "1049"}
-
 // Unreachable reports whether the database did not answer, as opposed to answering with an error. MySQL's driver
-// reports every lost connection as an "invalid connection". A server that refuses the user has answered, also if another
-// address of its host does not.
+// reports every lost connection as an "invalid connection". A server that refuses a user or a database has answered,
+// also if another address of its host does not.
 func Unreachable(err error) bool {
+	if err == nil || IsCode(err, "28000", "28P01", "3D000", "42501", "1044", "1045", "1049") {
+		return false
+	}
 	var netErr net.Error
-	return !IsCode(err, denied...) && (errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &netErr) ||
-		err != nil && Code(err) == "" && strings.HasSuffix(err.Error(), "invalid connection"))
+		Code(err) == "" && strings.HasSuffix(err.Error(), "invalid connection")
 }
 
 // away are the codes of a server that responds but accepts no connections: it is starting, stopping, or full.
