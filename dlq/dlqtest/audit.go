@@ -1,8 +1,8 @@
 package dlqtest
 
 import (
-	"bytes"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -23,9 +23,7 @@ func (w *world) TestAudit() {
 	w.mustChange(driver.Change{
 		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "ana", Note: "it was not", At: at.Add(time.Minute),
 	})
-	w.mustChange(driver.Change{
-		Action: driver.ActionRedrive, IDs: []int64{id}, Actor: "ana", At: at.Add(2 * time.Minute),
-	})
+	w.act(driver.ActionRedrive, at.Add(2*time.Minute), id)
 	w.put(redriven(w.get(id), at.Add(3*time.Minute), dies("closed")))
 	fails(w.change(driver.Change{
 		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "eve", At: at.Add(4 * time.Minute),
@@ -59,31 +57,16 @@ func (w *world) TestAudit() {
 		},
 	}, records)
 
-	for name, c := range map[string]struct {
-		filter dlq.AuditFilter
-		want   int
-	}{
-		"all":    {dlq.AuditFilter{}, 5},
-		"actor":  {dlq.AuditFilter{Actor: "bob"}, 2},
-		"action": {dlq.AuditFilter{Action: driver.ActionRestore}, 1},
-		"time":   {dlq.AuditFilter{From: at, To: at.Add(time.Minute)}, 2},
-		"none":   {dlq.AuditFilter{Actor: "eve"}, 0},
-	} {
-		got := w.recorded(c.filter, dlq.Page{})
-		require.Len(w, got, c.want, name)
-	}
+	w.recorded(5, dlq.AuditFilter{}, dlq.Page{})
+	w.recorded(2, dlq.AuditFilter{Actor: "bob"}, dlq.Page{})
+	w.recorded(1, dlq.AuditFilter{Action: driver.ActionRestore}, dlq.Page{})
+	w.recorded(2, dlq.AuditFilter{From: at, To: at.Add(time.Minute)}, dlq.Page{})
+	w.recorded(0, dlq.AuditFilter{Actor: "eve"}, dlq.Page{})
 	var paged []string
-	page := dlq.Page{Limit: 2}
-	for {
-		got, next, err := w.Audit(w.Context(), dlq.AuditFilter{EntryID: id}, page)
-		require.NoError(w, err)
-		for _, r := range got {
-			paged = append(paged, string(r.Action))
-		}
-		if next == "" {
-			break
-		}
-		page.After = next
+	for _, r := range readAll(w, dlq.Page{Limit: 2}, func(p dlq.Page) ([]driver.AuditRecord, string, error) {
+		return w.Audit(w.Context(), dlq.AuditFilter{EntryID: id}, p)
+	}) {
+		paged = append(paged, string(r.Action))
 	}
 	require.Equal(w, []string{"die", "redrive", "restore", "discard"}, paged)
 }
@@ -92,10 +75,9 @@ func (w *world) TestAudit() {
 func (w *world) TestPurge() {
 	list := w.putMany(0, 6)
 	old, young := noon.Add(time.Hour), noon.Add(100*24*time.Hour)
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[0:1], At: old})
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[1:2], At: old})
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[2:3], At: young})
-	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: list[3:4], At: old})
+	w.act(driver.ActionResolve, old, list[:2]...)
+	w.act(driver.ActionResolve, young, list[2])
+	w.act(driver.ActionDiscard, old, list[3])
 	w.claim(list[4], old)
 
 	purge := dlq.Purge{ClosedBefore: young, Limit: 1, Actor: "cron", Note: "90 days", At: young}
@@ -111,8 +93,7 @@ func (w *world) TestPurge() {
 	require.Equal(w, 2, must(w.Purge(w.Context(), purge))(w))
 	require.Equal(w, list[4:], ids(w.all(dlq.Filter{})))
 
-	records := w.recorded(dlq.AuditFilter{Action: driver.ActionPurge}, dlq.Page{Order: driver.OldestFirst})
-	require.Len(w, records, 4)
+	records := w.recorded(4, dlq.AuditFilter{Action: driver.ActionPurge}, dlq.Page{Order: driver.OldestFirst})
 	for i, r := range records[:2] {
 		require.Equal(w, []any{"cron", "90 days", dlq.Resolved}, []any{r.Actor, r.Note, r.From})
 		require.Equal(w, map[string]string{"event_id": fmt.Sprintf("message-%d", i)}, r.Detail)
@@ -124,39 +105,30 @@ func (w *world) TestPurge() {
 // Purged entries are restored from the archive unchanged, unless their delivery has died again since.
 func (w *world) TestUnarchive() {
 	s := optional[driver.ArchiveStore](w)
-	list := w.putMany(0, 4, func(d *envelope.DeadLetter) {
-		d.Message.Payload = append([]byte("\xff\x00"), bytes.Repeat([]byte("long "), 1<<19)...)
-		d.Message.Metadata[envelope.KeyCorrelationID] = "not a UUID"
-	})
+	long := payload("\xff\x00" + strings.Repeat("long ", 1<<19))
+	list := w.putMany(0, 4, long, header(envelope.KeyCorrelationID, "not a UUID"))
 	closed := noon.Add(time.Hour)
-	for _, id := range list[:3] {
-		w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: closed})
-	}
+	w.act(driver.ActionResolve, closed, list[:3]...)
 	want := w.get(list[0])
 	before := must(w.Stats(w.Context(), dlq.StatsQuery{Since: noon, Now: closed}))(w)
 	require.Equal(w, 3, w.purge(closed.Add(time.Minute), closed))
-	again := w.put(letter(1, func(d *envelope.DeadLetter) {
-		d.Message.Payload = append([]byte("\xff\x00"), bytes.Repeat([]byte("long "), 1<<19)...)
-	}))[0]
-	require.Equal(w, driver.Stored, again.Result)
+	require.Equal(w, driver.Stored, w.put(letter(1, long))[0].Result)
 
 	fails(s.Unarchive(w.Context(), dlq.By{}, closed, list...))(w, dlq.ErrInvalid)
 	back := must(s.Unarchive(w.Context(), dlq.By{Actor: "ana", Note: "requested by the customer"}, closed, list[0],
 		list[0], list[1], list[2], list[3], 4711))(w)
 	require.Equal(w, []int64{list[0], list[2]}, back, "the second has died again, the fourth was never purged")
 	require.Equal(w, want, w.get(list[0]))
-	back = must(s.Unarchive(w.Context(), dlq.By{Actor: "ana"}, closed, list...))(w)
-	require.Empty(w, back)
-	records := w.recorded(dlq.AuditFilter{Action: driver.ActionUnarchive}, dlq.Page{})
-	require.Len(w, records, 2)
+	require.Empty(w, must(s.Unarchive(w.Context(), dlq.By{Actor: "ana"}, closed, list...))(w))
+	records := w.recorded(2, dlq.AuditFilter{Action: driver.ActionUnarchive}, dlq.Page{})
 	require.Equal(w, []any{"ana", "requested by the customer", dlq.Resolved},
 		[]any{records[0].Actor, records[0].Note, records[0].To})
 	after := must(w.Stats(w.Context(), dlq.StatsQuery{Since: noon, Now: closed}))(w)
 	require.Equal(w, before.Counts.Resolved-1, after.Counts.Resolved)
 	require.Equal(w, before.Counts.Pending+1, after.Counts.Pending)
-	w.mustChange(driver.Change{Action: driver.ActionRestore, IDs: list[:1], At: closed.Add(time.Hour)})
+	w.act(driver.ActionRestore, closed.Add(time.Hour), list[0])
 
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[:1], At: closed.Add(time.Hour)})
+	w.act(driver.ActionResolve, closed.Add(time.Hour), list[0])
 	require.Equal(w, 2, must(w.Purge(w.Context(), dlq.Purge{
 		ClosedBefore: closed.Add(2 * time.Hour), Actor: "cron", At: closed, SkipArchive: true,
 	}))(w))
@@ -171,7 +143,7 @@ func (w *world) TestUnarchiveSameDelivery() {
 	for round := range 3 {
 		at := noon.Add(time.Duration(round) * time.Hour)
 		list = append(list, w.put(letter(1))[0].ID, w.put(letter(2 + round))[0].ID)
-		w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[2*round:], At: at})
+		w.act(driver.ActionResolve, at, list[2*round:]...)
 		w.purge(at.Add(time.Minute), at)
 	}
 	back := must(s.Unarchive(w.Context(), dlq.By{Actor: "ana"}, noon.Add(9*time.Hour), list...))(w)
@@ -192,7 +164,7 @@ func (w *world) TestUnarchiveRevisions() {
 		}))(w)
 	}
 	closed := noon.Add(time.Hour)
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list, At: closed})
+	w.act(driver.ActionResolve, closed, list...)
 	purge := dlq.Purge{ClosedBefore: closed.Add(time.Minute), Actor: "cron", At: closed}
 	for round := range 2 {
 		require.Equal(w, 2-round, must(w.Purge(w.Context(), purge))(w))
@@ -212,11 +184,10 @@ func (w *world) TestRetention() {
 	m := must(dlq.NewManager(dlq.ManagerConfig{Store: w.Store}))(w)
 	list := w.putMany(0, 5)
 	now := time.Now()
-	for i, age := range []time.Duration{100, 10} {
-		w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[i : i+1], At: now.Add(-age * 24 * time.Hour)})
-		w.mustChange(driver.Change{
-			Action: driver.ActionDiscard, IDs: list[i+2 : i+3], At: now.Add(-age * 24 * time.Hour),
-		})
+	for i, days := range []int{100, 10} {
+		closed := now.AddDate(0, 0, -days)
+		w.act(driver.ActionResolve, closed, list[i])
+		w.act(driver.ActionDiscard, closed, list[i+2])
 	}
 	fails(m.Retain(w.Context(), dlq.Retention{Resolved: -1}))(w, dlq.ErrInvalid)
 	require.Zero(w, must(m.Retain(w.Context(), dlq.Retention{}))(w))

@@ -61,18 +61,9 @@ func testOneClock(w *world) {
 	}
 }
 
-// runOf is a run of three entries that no process holds.
-func (w *world) runOf() string {
-	w.Helper()
-	w.putMany(0, 3)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 10)
-	must(w.LeaseRun(w.Context(), r.ID, holder, noon, 0))(w)
-	return r.ID
-}
-
 // A process whose clock is ahead does not take over a run from one whose clock is behind.
 func testLeaseLasts(w *world) {
-	run := w.runOf()
+	_, run := w.freeRun()
 	w.skewed(-wrong, func(p *world) { require.NoError(p, p.lease(run, "slow", wrong)) })
 	w.skewed(wrong, func(p *world) { require.ErrorIs(p, p.lease(run, "fast", wrong), redrive.ErrLeaseLost) })
 	w.skewed(-wrong, func(p *world) { require.NoError(p, p.lease(run, "slow", wrong), "it is extended") })
@@ -80,14 +71,14 @@ func testLeaseLasts(w *world) {
 
 // A process whose clock is behind does not wait longer for the run of one whose clock is ahead.
 func testLeaseExpires(w *world) {
-	run := w.runOf()
+	_, run := w.freeRun()
 	w.skewed(wrong, func(p *world) { require.NoError(p, p.lease(run, "fast", time.Microsecond)) })
 	w.skewed(-wrong, func(p *world) { require.NoError(p, p.lease(run, "slow", time.Minute)) })
 }
 
 // A process whose clock is ahead does not treat the claims and redrives in flight of one whose clock is behind as lost.
 func testClaimLasts(w *world) {
-	run := w.runOf()
+	_, run := w.freeRun()
 	w.skewed(-wrong, func(p *world) {
 		require.NoError(p, p.lease(run, holder, wrong))
 		require.Len(p, p.claimAll(run, p.now(), 3), 3)

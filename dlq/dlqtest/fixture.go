@@ -91,12 +91,44 @@ func header(key, value string) func(*envelope.DeadLetter) {
 	return func(d *envelope.DeadLetter) { d.Message.Metadata[key] = value }
 }
 
-// recorded returns a page of the audit log.
-func (w *world) recorded(f dlq.AuditFilter, p dlq.Page) []driver.AuditRecord {
+// topic gives a dead letter another topic.
+func topic(name string) func(*envelope.DeadLetter) {
+	return func(d *envelope.DeadLetter) { d.Origin.Topic = name }
+}
+
+// payload gives a dead letter's message another payload.
+func payload[T string | []byte](p T) func(*envelope.DeadLetter) {
+	return func(d *envelope.DeadLetter) { d.Message.Payload = []byte(p) }
+}
+
+// diedAt moves a death to another time.
+func diedAt(at time.Time) func(*envelope.DeadLetter) {
+	return func(d *envelope.DeadLetter) { d.At = at }
+}
+
+// recorded returns a page of the audit log, which must have n records.
+func (w *world) recorded(n int, f dlq.AuditFilter, p dlq.Page) []driver.AuditRecord {
 	w.Helper()
 	records, _, err := w.Audit(w.Context(), f, p)
 	require.NoError(w, err)
+	require.Len(w, records, n)
 	return records
+}
+
+// readAll reads a listing page by page to its end.
+func readAll[T any](w *world, p dlq.Page, read func(dlq.Page) ([]T, string, error)) (all []T) {
+	w.Helper()
+	for {
+		list, next, err := read(p)
+		require.NoError(w, err)
+		require.LessOrEqual(w, len(list), p.Limit)
+		all = append(all, list...)
+		if next == "" {
+			return all
+		}
+		require.Len(w, list, p.Limit)
+		p.After = next
+	}
 }
 
 // change applies one action to one entry and returns its outcome.
@@ -120,6 +152,18 @@ func (w *world) change(c driver.Change) (dlq.Entry, error) {
 func (w *world) mustChange(c driver.Change) dlq.Entry {
 	w.Helper()
 	return must(w.change(c))(w)
+}
+
+// act applies one action of ana to entries that allow it.
+func (w *world) act(action driver.Action, at time.Time, ids ...int64) {
+	w.Helper()
+	results := must(w.Change(w.Context(), driver.Change{
+		Action: action, IDs: ids, Actor: "ana", At: at, Lease: time.Minute,
+	}))(w)
+	require.Len(w, results, len(ids))
+	for _, r := range results {
+		require.NoError(w, r.Err)
+	}
 }
 
 // redriven returns the dead letter of the entry's redriven message, as the pipeline of its consumer would report it.
@@ -147,6 +191,20 @@ func ids(entries []dlq.Entry) []int64 {
 		list = append(list, entries[i].ID)
 	}
 	return list
+}
+
+// runOf stores n entries and creates a run of them; holder has its lease.
+func (w *world) runOf(n int) ([]int64, *redrive.Run) {
+	w.Helper()
+	return w.putMany(0, n), w.newRun(redrive.Spec{ID: "run-1"}, 100)
+}
+
+// freeRun is runOf three entries, without a holder.
+func (w *world) freeRun() ([]int64, string) {
+	w.Helper()
+	list, r := w.runOf(3)
+	must(w.LeaseRun(w.Context(), r.ID, holder, noon, 0))(w)
+	return list, r.ID
 }
 
 // newRun creates a run and freezes its set; holder has its lease.

@@ -34,16 +34,19 @@ func optional[S any](w *world) S {
 	return s
 }
 
+// reserve reserves entries for a person, who may redrive ten an hour.
+func (w *world) reserve(key, actor string, entries int64, at time.Time, open bool) bool {
+	w.Helper()
+	return must(required[driver.LedgerStore](w).Reserve(w.Context(), driver.Reservation{
+		Key: key, Actor: actor, Entries: entries, Limit: 10, At: at, Window: time.Hour, Open: open,
+	}))(w)
+}
+
 // The entries that a person redrives count within a window, regardless of case and spaces in the name, and open
 // reservations count until they are settled.
 func (w *world) TestLedger() {
 	l := required[driver.LedgerStore](w)
-	reserve := func(key, actor string, entries int64, at time.Time, open bool) bool {
-		w.Helper()
-		return must(l.Reserve(w.Context(), driver.Reservation{
-			Key: key, Actor: actor, Entries: entries, Limit: 10, At: at, Window: time.Hour, Open: open,
-		}))(w)
-	}
+	reserve := w.reserve
 	require.True(w, reserve("a", "ana", 6, noon, false))
 	require.False(w, reserve("b", "ana", 5, noon.Add(time.Minute), false))
 	require.False(w, reserve("b", " ANA ", 5, noon.Add(time.Minute), false), "case and spaces do not make a second person")
@@ -85,20 +88,14 @@ func (w *world) TestLedgerConcurrent() {
 // The end of a run closes its reservation: entries that it has started still count, the rest do not.
 func (w *world) TestLedgerRun() {
 	l := required[driver.LedgerStore](w)
-	w.putMany(0, 5)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	_, r := w.runOf(5)
 	room := func(n int64, at time.Time) bool {
 		w.Helper()
-		ok := must(l.Reserve(w.Context(), driver.Reservation{
-			Key: "probe", Actor: "ana", Entries: n, Limit: 10, At: at, Window: time.Hour,
-		}))(w)
+		ok := w.reserve("probe", "ana", n, at, false)
 		require.NoError(w, l.Unreserve(w.Context(), "probe"))
 		return ok
 	}
-	ok := must(l.Reserve(w.Context(), driver.Reservation{
-		Key: driver.RunKey(r.ID), Actor: "ana", Entries: 5, Limit: 10, At: noon, Window: time.Hour, Open: true,
-	}))(w)
-	require.True(w, ok)
+	require.True(w, w.reserve(driver.RunKey(r.ID), "ana", 5, noon, true))
 	require.False(w, room(6, noon.Add(9*time.Hour)))
 	require.Len(w, w.claimAll(r.ID, noon, 2), 2)
 	run := must(w.Run(w.Context(), r.ID))(w)
@@ -114,8 +111,7 @@ func (w *world) TestLedgerRun() {
 
 // The entries of a run are counted by topic and by cause.
 func (w *world) TestRunSplit() {
-	w.putMany(0, 5)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	_, r := w.runOf(5)
 	topics, causes, err := w.SplitRun(w.Context(), r.ID, 20)
 	require.NoError(w, err)
 	var inTopics, inCauses int64
@@ -166,8 +162,7 @@ func (w *world) TestTokens() {
 	token.UsedAt, token.RevokedAt, token.RevokedBy = noon.Add(time.Minute), noon.Add(2*time.Minute), "bob"
 	require.Equal(w, []driver.Token{token}, all)
 	require.False(w, all[0].Valid(noon))
-	records := w.recorded(dlq.AuditFilter{}, dlq.Page{})
-	require.Len(w, records, 2)
+	records := w.recorded(2, dlq.AuditFilter{}, dlq.Page{})
 	require.Equal(w, []any{driver.ActionRevokeToken, "bob", "left"},
 		[]any{records[0].Action, records[0].Actor, records[0].Note})
 }
@@ -202,8 +197,7 @@ func (w *world) TestRecord() {
 	require.ErrorIs(w, s.Record(w.Context(), read, driver.AuditRecord{Actor: "ana"}), dlq.ErrInvalid)
 	require.NoError(w, s.Record(w.Context()))
 	require.NoError(w, s.Record(w.Context(), read))
-	records := w.recorded(dlq.AuditFilter{}, dlq.Page{})
-	require.Len(w, records, 1)
+	records := w.recorded(1, dlq.AuditFilter{}, dlq.Page{})
 	records[0].ID = 0
 	require.Equal(w, read, records[0])
 }
@@ -244,15 +238,13 @@ func (w *world) TestNotices() {
 func (w *world) TestMutes() {
 	s, other := optional[driver.NoticeStore](w), optional[driver.NoticeStore](w.on(w.open()))
 	good := driver.Mute{Fingerprint: "f1", By: "ana é", Note: "known", At: noon}
-	require.NoError(w, s.Mute(w.Context(), driver.Mute{
-		Fingerprint: "f1", By: "bob", At: noon, Until: noon.Add(time.Minute),
-	}))
+	bobs := driver.Mute{Fingerprint: "f1", By: "bob", At: noon, Until: noon.Add(time.Minute)}
+	require.NoError(w, s.Mute(w.Context(), bobs))
 	require.NoError(w, s.Mute(w.Context(), good), "it replaces the first one")
 	hour := driver.Mute{Fingerprint: "f2", By: "ana", At: noon.Add(time.Second), Until: noon.Add(time.Hour)}
 	require.NoError(w, s.Mute(w.Context(), hour))
 	require.Equal(w, []driver.Mute{hour, good}, must(other.Mutes(w.Context(), noon))(w))
-	found := must(other.Mutes(w.Context(), noon.Add(time.Hour)))(w)
-	require.Equal(w, []driver.Mute{good}, found)
+	require.Equal(w, []driver.Mute{good}, must(other.Mutes(w.Context(), noon.Add(time.Hour)))(w))
 	require.NoError(w, other.Unmute(w.Context(), "f1", dlq.By{Actor: "bob", Note: "fixed"}, noon.Add(time.Minute)))
 	require.ErrorIs(w, other.Unmute(w.Context(), "f1", dlq.By{Actor: "bob"}, noon), dlq.ErrNotFound)
 	for _, m := range []driver.Mute{
@@ -260,12 +252,10 @@ func (w *world) TestMutes() {
 	} {
 		require.ErrorIs(w, s.Mute(w.Context(), m), dlq.ErrInvalid)
 	}
-	records := w.recorded(dlq.AuditFilter{Action: driver.ActionUnmute}, dlq.Page{})
-	require.Len(w, records, 1)
+	records := w.recorded(1, dlq.AuditFilter{Action: driver.ActionUnmute}, dlq.Page{})
 	require.Equal(w, []any{"bob", "fixed", "f1"},
 		[]any{records[0].Actor, records[0].Note, records[0].Detail[driver.DetailFingerprint]})
-	records = w.recorded(dlq.AuditFilter{Action: driver.ActionMute}, dlq.Page{})
-	require.Len(w, records, 3)
+	w.recorded(3, dlq.AuditFilter{Action: driver.ActionMute}, dlq.Page{})
 }
 
 // Processes report, an operator pauses their service, and each process learns that with its next report, as do
@@ -309,8 +299,7 @@ func (w *world) TestServices() {
 	require.False(w, beat(report("mail", "c", noon.Add(time.Second))).Paused)
 	found = must(s.Services(w.Context(), noon.Add(time.Hour)))(w)
 	require.Equal(w, []driver.Service{{Name: "shop", Pause: pause}}, found, "a pause is shown although no process reports")
-	records := w.recorded(dlq.AuditFilter{Action: driver.ActionPauseIntake}, dlq.Page{})
-	require.Len(w, records, 2)
+	records := w.recorded(2, dlq.AuditFilter{Action: driver.ActionPauseIntake}, dlq.Page{})
 	require.Equal(w, []any{"ana", "bank is down", "shop"},
 		[]any{records[0].Actor, records[0].Note, records[0].Detail["service"]})
 	pause.Paused = false

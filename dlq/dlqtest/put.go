@@ -50,20 +50,15 @@ func Payloads() map[string][]byte {
 
 // Every payload is returned unchanged.
 func (w *world) TestExactBytes() {
-	for name, payload := range Payloads() {
+	for name, sent := range Payloads() {
 		w.T.Run(name, func(t *testing.T) {
 			w := &world{t, w.Store, w.db, w.fresh}
-			e := letter(1, func(d *envelope.DeadLetter) {
-				d.Message.Payload = payload
-				d.Origin.Position = name
-			})
-			id := w.put(e)[0].ID
-			got := w.get(id)
-			require.True(w, bytes.Equal(payload, got.Body.Payload), "payload of %d bytes was returned as %d", len(payload),
-				len(got.Body.Payload))
+			e := letter(1, payload(sent), func(d *envelope.DeadLetter) { d.Origin.Position = name })
+			got := w.get(w.put(e)[0].ID)
+			require.True(w, bytes.Equal(sent, got.Body.Payload), "%d bytes were returned as %d", len(sent), got.Size)
 			require.Equal(w, e.Body.SHA256, got.Body.SHA256)
-			require.Equal(w, int64(len(payload)), got.Size)
-			require.True(w, bytes.Equal(payload, dlq.RedriveMessage(got).Payload))
+			require.Equal(w, int64(len(sent)), got.Size)
+			require.True(w, bytes.Equal(sent, dlq.RedriveMessage(got).Payload))
 		})
 	}
 }
@@ -153,32 +148,26 @@ func (w *world) TestHostileTime() {
 // Every column of an entry is stored and read back.
 func (w *world) TestEveryField() {
 	partition, offset := int32(3), int64(1042)
-	e := letter(1, func(d *envelope.DeadLetter) {
-		d.Origin = envelope.Origin{
-			Broker: "kafka", Topic: "employee-create", Consumer: "esocial", Exchange: "hr", RoutingKey: "employee.#",
-			Key:       []byte("k"),
-			Partition: &partition, Offset: &offset, Timestamp: noon.Add(-time.Hour), Position: "3/1042",
-			RedriveTo: "employee-create.esocial_again.100",
-		}
-		d.Message.Metadata["correlation_id"] = "corr-1"
-		d.Message.Metadata["x-event"] = "employee.created"
-		d.Message.Metadata["source_table"] = "employee"
-		d.Message.Metadata["source_id"] = "E-17"
-		d.Message.Metadata[envelope.KeyContentType] = "application/json"
-	})
-	id := w.put(e)[0].ID
-	got := w.get(id)
+	e := letter(1, header("correlation_id", "corr-1"), header("x-event", "employee.created"),
+		header("source_table", "employee"), header("source_id", "E-17"), header(envelope.KeyContentType, "application/json"),
+		func(d *envelope.DeadLetter) {
+			d.Origin = envelope.Origin{
+				Broker: "kafka", Topic: "employee-create", Consumer: "esocial", Exchange: "hr", RoutingKey: "employee.#",
+				Key: []byte("k"), Partition: &partition, Offset: &offset, Timestamp: noon.Add(-time.Hour),
+				Position: "3/1042", RedriveTo: "employee-create.esocial_again.100",
+			}
+		})
 	want := *e
-	want.ID = id
+	want.ID = w.put(e)[0].ID
+	got := w.get(want.ID)
 	require.Equal(w, &want, got)
 	require.Equal(w, "employee.created", got.EventType)
 	require.Equal(w, "E-17", got.SourceID)
 	require.Equal(w, "corr-1", got.CorrelationID)
 	require.Equal(w, dlq.DefaultRedriveBudget, got.RedriveBudget)
 
-	listed := w.all(dlq.Filter{})
 	want.Body = nil
-	require.Equal(w, []dlq.Entry{want}, listed)
+	require.Equal(w, []dlq.Entry{want}, w.all(dlq.Filter{}))
 }
 
 // A delivery that is dead-lettered twice is one entry.
@@ -197,10 +186,10 @@ func (w *world) TestPutTwiceIsOneEntry() {
 	for i, edit := range []func(*envelope.DeadLetter){
 		func(d *envelope.DeadLetter) { d.Origin.Position = "1/1" },
 		func(d *envelope.DeadLetter) { d.Origin.Consumer = "shipping" },
-		func(d *envelope.DeadLetter) { d.Origin.Topic = "invoices" },
+		topic("invoices"),
 		func(d *envelope.DeadLetter) { d.Handler = "refund" },
-		func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "another" },
-		func(d *envelope.DeadLetter) { d.Message.Payload = []byte("another") },
+		header(envelope.KeyMessageID, "another"),
+		payload("another"),
 	} {
 		require.Equal(w, driver.Stored, w.put(letter(1, edit))[0].Result, "edit %d", i)
 	}

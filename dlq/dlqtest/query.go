@@ -22,10 +22,7 @@ func (w *world) TestFilters() {
 		edit   func(*envelope.DeadLetter)
 		filter dlq.Filter
 	}{
-		"topic": {
-			func(d *envelope.DeadLetter) { d.Origin.Topic = "employee-create" },
-			dlq.Filter{Topic: "employee-create"},
-		},
+		"topic":      {topic("employee-create"), dlq.Filter{Topic: "employee-create"}},
 		"consumer":   {func(d *envelope.DeadLetter) { d.Origin.Consumer = "esocial" }, dlq.Filter{Consumer: "esocial"}},
 		"event type": {header("x-event", "created"), dlq.Filter{EventType: "created"}},
 		"handler":    {func(d *envelope.DeadLetter) { d.Handler = "refund" }, dlq.Filter{Handler: "refund"}},
@@ -43,17 +40,11 @@ func (w *world) TestFilters() {
 			header(envelope.KeyTraceParent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
 			dlq.Filter{TraceID: "4bf92f3577b34da6a3ce929d0e0e4736"},
 		},
-		"error text": {dies("CPF 100%_sure invalid"), dlq.Filter{ErrorText: "cpf 100%_SURE"}},
-		"cause text": {dies("no such customer 17"), dlq.Filter{CauseText: "such CUSTOMER"}},
-		"payload text": {
-			func(d *envelope.DeadLetter) { d.Message.Payload = []byte("\x00needle\xff") },
-			dlq.Filter{PayloadText: "\x00needle\xff"},
-		},
-		"from": {func(d *envelope.DeadLetter) { d.At = noon.Add(time.Hour) }, dlq.Filter{From: noon.Add(time.Hour)}},
-		"to": {
-			func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) },
-			dlq.Filter{To: noon.Add(-time.Hour + time.Microsecond)},
-		},
+		"error text":   {dies("CPF 100%_sure invalid"), dlq.Filter{ErrorText: "cpf 100%_SURE"}},
+		"cause text":   {dies("no such customer 17"), dlq.Filter{CauseText: "such CUSTOMER"}},
+		"payload text": {payload("\x00needle\xff"), dlq.Filter{PayloadText: "\x00needle\xff"}},
+		"from":         {diedAt(noon.Add(time.Hour)), dlq.Filter{From: noon.Add(time.Hour)}},
+		"to":           {diedAt(noon.Add(-time.Hour)), dlq.Filter{To: noon.Add(-time.Hour + time.Microsecond)}},
 		"fingerprint": {
 			dies("unique"),
 			dlq.Filter{Fingerprint: dlq.Fingerprint("charge", "*main.TimeoutError", "504", "unique")},
@@ -71,12 +62,11 @@ func (w *world) TestFilters() {
 	total := len(cases) + 1
 	require.Len(w, w.all(dlq.Filter{}), total)
 
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{common}, At: noon.Add(time.Hour)})
+	w.act(driver.ActionResolve, noon.Add(time.Hour), common)
 	require.Equal(w, []int64{common}, ids(w.all(dlq.Filter{Statuses: []dlq.Status{dlq.Resolved}})))
 	require.Equal(w, []int64{common}, ids(w.all(dlq.Filter{Statuses: []dlq.Status{dlq.Resolved, dlq.Discarded}})))
 	require.Len(w, w.all(dlq.Filter{Statuses: []dlq.Status{dlq.Pending, dlq.Resolved, dlq.Pending}}), total)
-	require.Equal(w, ids(w.all(dlq.Filter{})), ids(w.all(dlq.Filter{Statuses: wire.Statuses()})),
-		"in the same order")
+	require.Equal(w, ids(w.all(dlq.Filter{})), ids(w.all(dlq.Filter{Statuses: wire.Statuses()})), "in the same order")
 	require.Len(w, w.all(dlq.Filter{Topic: "orders"}), total-1, "with every status")
 	require.Equal(w, []int64{common}, ids(w.all(dlq.Filter{ResolvedBefore: noon.Add(2 * time.Hour)})))
 	require.Empty(w, w.all(dlq.Filter{ResolvedBefore: noon.Add(time.Hour)}))
@@ -112,20 +102,17 @@ func (w *world) TestFilterRefusesInvalidValues() {
 }
 
 // pages reads a listing to its end, and calls between before every page except the first.
-func (w *world) pages(f dlq.Filter, p dlq.Page, between func()) []int64 {
+func (w *world) pages(f dlq.Filter, p dlq.Page, between ...func()) []int64 {
 	w.Helper()
-	var list []int64
-	for {
-		listing := must(w.List(w.Context(), f, p))(w)
-		require.LessOrEqual(w, len(listing.Entries), p.Limit)
-		list = append(list, ids(listing.Entries)...)
-		if listing.Next == "" {
-			return list
+	return ids(readAll(w, p, func(p dlq.Page) ([]dlq.Entry, string, error) {
+		for _, do := range between {
+			if p.After != "" {
+				do()
+			}
 		}
-		require.Len(w, listing.Entries, p.Limit)
-		p.After = listing.Next
-		between()
-	}
+		listing, err := w.List(w.Context(), f, p)
+		return listing.Entries, listing.Next, err
+	}))
 }
 
 func (w *world) putMany(from, to int, edits ...func(*envelope.DeadLetter)) []int64 {
@@ -141,21 +128,20 @@ func (w *world) TestPaging() {
 	oldest := w.putMany(0, 23)
 	newest := reversed(oldest)
 	for _, limit := range []int{1, 5, 22, 23, 24} {
-		require.Equal(w, newest, w.pages(dlq.Filter{}, dlq.Page{Limit: limit}, func() {}))
-		require.Equal(w, oldest, w.pages(dlq.Filter{Topic: "orders"}, dlq.Page{Limit: limit, Order: driver.OldestFirst},
-			func() {}))
+		require.Equal(w, newest, w.pages(dlq.Filter{}, dlq.Page{Limit: limit}))
+		require.Equal(w, oldest, w.pages(dlq.Filter{Topic: "orders"}, dlq.Page{Limit: limit, Order: driver.OldestFirst}))
 	}
 	listing := must(w.List(w.Context(), dlq.Filter{Topic: "none"}, dlq.Page{}))(w)
 	require.Empty(w, listing.Entries)
 	require.Empty(w, listing.Next)
 	// An entry that is stored late, from a spool, is the last in the order of storing, and at the time of its death in
 	// the other order.
-	late := w.put(letter(100, func(d *envelope.DeadLetter) { d.At = noon.Add(-time.Hour) }))
+	late := w.put(letter(100, diedAt(noon.Add(-time.Hour))))
 	stored := append(slices.Clone(oldest), late[0].ID)
 	for _, f := range []dlq.Filter{{}, {Topic: "orders"}, {Statuses: wire.Statuses()}} {
-		require.Equal(w, stored, w.pages(f, dlq.Page{Limit: 5, Order: driver.StoredFirst}, func() {}))
-		require.Equal(w, reversed(stored), w.pages(f, dlq.Page{Limit: 24, Order: driver.StoredLast}, func() {}))
-		require.Equal(w, late[0].ID, w.pages(f, dlq.Page{Limit: 5, Order: driver.OldestFirst}, func() {})[0])
+		require.Equal(w, stored, w.pages(f, dlq.Page{Limit: 5, Order: driver.StoredFirst}))
+		require.Equal(w, reversed(stored), w.pages(f, dlq.Page{Limit: 24, Order: driver.StoredLast}))
+		require.Equal(w, late[0].ID, w.pages(f, dlq.Page{Limit: 5, Order: driver.OldestFirst})[0])
 	}
 }
 
@@ -182,9 +168,9 @@ func (w *world) TestPagingUnderInserts() {
 
 // Letters that died in the same microsecond are ordered by id.
 func (w *world) TestPagingSameInstant() {
-	same := w.putMany(0, 9, func(d *envelope.DeadLetter) { d.At = noon })
-	require.Equal(w, reversed(same), w.pages(dlq.Filter{}, dlq.Page{Limit: 2}, func() {}))
-	require.Equal(w, same, w.pages(dlq.Filter{}, dlq.Page{Limit: 2, Order: driver.OldestFirst}, func() {}))
+	same := w.putMany(0, 9, diedAt(noon))
+	require.Equal(w, reversed(same), w.pages(dlq.Filter{}, dlq.Page{Limit: 2}))
+	require.Equal(w, same, w.pages(dlq.Filter{}, dlq.Page{Limit: 2, Order: driver.OldestFirst}))
 }
 
 func (w *world) TestForgedCursor() {
@@ -226,8 +212,8 @@ func (w *world) TestCountAgreesWithList() {
 		d.Origin.Topic = []string{"orders", "invoices"}[n%2]
 		d.Err.Message = []string{"timeout after 5s", "invalid CPF", "CPF is missing"}[n%3]
 	})
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[3:4], At: noon.Add(100 * time.Hour)})
-	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: list[4:5], At: noon.Add(100 * time.Hour)})
+	w.act(driver.ActionResolve, noon.Add(100*time.Hour), list[3])
+	w.act(driver.ActionDiscard, noon.Add(100*time.Hour), list[4])
 	statuses := [][]dlq.Status{nil, {dlq.Pending}, {dlq.Pending, dlq.Resolved, dlq.Pending}}
 	times := []time.Time{
 		{},

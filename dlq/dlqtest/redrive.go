@@ -16,9 +16,23 @@ import (
 // claim claims an entry for a redrive, records it as published, and returns it with its body.
 func (w *world) claim(id int64, at time.Time) *dlq.Entry {
 	w.Helper()
-	w.mustChange(driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, At: at})
+	w.act(driver.ActionRedrive, at, id)
 	w.mustChange(driver.Change{Action: driver.ActionPublished, IDs: []int64{id}, At: at, Lease: time.Hour})
 	return w.get(id)
+}
+
+// succeeds records the success of a redriven message, as its consumer reports it.
+func (w *world) succeeds(id int64, at time.Time, report ...driver.Report) {
+	w.Helper()
+	w.mustChange(driver.Change{
+		Action: driver.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: at, Reports: report,
+	})
+}
+
+// releaseByHand ends the wait for an entry's outcome.
+func (w *world) releaseByHand(id int64, at time.Time) {
+	w.Helper()
+	w.mustChange(driver.Change{Action: driver.ActionReleaseByHand, IDs: []int64{id}, Note: "no reader", At: at})
 }
 
 // The success of a redriven message closes its entry automatically.
@@ -58,7 +72,7 @@ func (w *world) TestSuccessClosesTheEntry() {
 
 	// Reporting it twice, or again after an operator restored the entry, changes nothing.
 	fails(w.change(succeeded))(w, dlq.ErrConflict)
-	w.mustChange(driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
+	w.act(driver.ActionRestore, noon.Add(3*time.Hour), id)
 	fails(w.change(succeeded))(w, dlq.ErrConflict)
 	require.Equal(w, dlq.Pending, w.get(id).Status)
 }
@@ -105,7 +119,7 @@ func (w *world) TestConfirmAfterDeath() {
 	for _, id := range list[:2] {
 		w.put(redriven(w.claim(id, noon.Add(time.Hour)), noon.Add(2*time.Hour), dies("closed")))
 	}
-	w.mustChange(driver.Change{Action: driver.ActionPark, IDs: list[1:2], At: noon.Add(3 * time.Hour)})
+	w.act(driver.ActionPark, noon.Add(3*time.Hour), list[1])
 	w.claim(list[2], noon.Add(time.Hour))
 	results := must(w.Change(w.Context(), driver.Change{
 		Action: driver.ActionSucceed, IDs: list, Actor: "redrive", At: noon.Add(4 * time.Hour),
@@ -122,10 +136,7 @@ func (w *world) TestLateDeath() {
 	id := w.put(letter(1))[0].ID
 	for round, at := range []time.Time{noon.Add(time.Hour), noon.Add(2 * time.Hour)} {
 		sent := w.claim(id, at)
-		w.mustChange(driver.Change{
-			Action: driver.ActionReleaseByHand, IDs: []int64{id},
-			Note: "the consumer is gone", At: at.Add(time.Minute),
-		})
+		w.releaseByHand(id, at.Add(time.Minute))
 		late := redriven(sent, at.Add(5*time.Minute), dies("account still closed"))
 		require.Equal(w, driver.Receipt{ID: id, Result: driver.DiedAgain}, w.put(late)[0])
 		require.Equal(w, dlq.Pending, w.get(id).Status)
@@ -165,7 +176,7 @@ func (w *world) TestDeathsByHour() {
 	require.Len(w, groups[0].Trend, 2, "the hour of the first death, and that of the second")
 	require.Equal(w, want[2], groups[0].Trend[1], "the other deaths have another cause")
 
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon.Add(3 * time.Hour)})
+	w.act(driver.ActionResolve, noon.Add(3*time.Hour), id)
 	w.purge(noon.Add(4*time.Hour), noon.Add(4*time.Hour))
 	want[0].Count = 0
 	check(want)
@@ -181,9 +192,9 @@ func (w *world) TestResentAfterItWasClosed() {
 		closed := noon.Add(time.Hour)
 		with := w.put(resend(noon, position))[0].ID
 		without := w.put(letter(1, func(d *envelope.DeadLetter) { d.Origin.Position, d.Handler = "", position }))[0].ID
-		w.mustChange(driver.Change{Action: close, IDs: []int64{with}, At: closed})
+		w.act(close, closed, with)
 		w.edit(without, noon)
-		w.mustChange(driver.Change{Action: close, IDs: []int64{without}, At: closed})
+		w.act(close, closed, without)
 		again := func(at time.Time) *dlq.Entry {
 			return letter(1, func(d *envelope.DeadLetter) { d.At, d.Origin.Position, d.Handler = at, "", position })
 		}
@@ -211,11 +222,11 @@ func (w *world) TestCopiedRedriveHeaders() {
 	id := w.put(letter(1))[0].ID
 	sent := w.claim(id, noon.Add(time.Hour))
 	for name, edit := range map[string]func(*envelope.DeadLetter){
-		"topic":    func(d *envelope.DeadLetter) { d.Origin.Topic = "invoices" },
+		"topic":    topic("invoices"),
 		"consumer": func(d *envelope.DeadLetter) { d.Origin.Consumer = "mail" },
-		"message":  func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyMessageID] = "another" },
-		"redrive":  func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyRedriveCount] = "2147483647" },
-		"no entry": func(d *envelope.DeadLetter) { d.Message.Metadata[envelope.KeyRedriveID] = "4711" },
+		"message":  header(envelope.KeyMessageID, "another"),
+		"redrive":  header(envelope.KeyRedriveCount, "2147483647"),
+		"no entry": header(envelope.KeyRedriveID, "4711"),
 	} {
 		receipt := w.put(redriven(sent, noon.Add(2*time.Hour), edit))[0]
 		require.Equal(w, driver.Stored, receipt.Result, name)
@@ -229,7 +240,7 @@ func (w *world) TestLateDeathKeepsEdit() {
 	id := w.put(letter(1))[0].ID
 	sent := w.claim(id, noon.Add(time.Hour))
 	at := noon.Add(2 * time.Hour)
-	w.mustChange(driver.Change{Action: driver.ActionReleaseByHand, IDs: []int64{id}, Note: "no reader", At: at})
+	w.releaseByHand(id, at)
 	w.edit(id, at)
 	require.Equal(w, driver.DiedAgain, w.put(redriven(sent, at.Add(time.Minute)))[0].Result)
 	got := w.get(id)
@@ -243,10 +254,7 @@ func (w *world) TestForgedRedriveNumber() {
 		id := w.put(letter(n, header(envelope.KeyRedriveID, "4711"), header(envelope.KeyRedriveCount, number)))[0].ID
 		require.Zero(w, w.get(id).RedriveCount, number)
 		m := dlq.RedriveMessage(w.claim(id, noon.Add(time.Hour)))
-		w.mustChange(driver.Change{
-			Action: driver.ActionSucceed, IDs: []int64{id}, At: noon.Add(2 * time.Hour),
-			Reports: []driver.Report{{Number: envelope.RedriveCount(m)}},
-		})
+		w.succeeds(id, noon.Add(2*time.Hour), driver.Report{Number: envelope.RedriveCount(m)})
 	}
 }
 
@@ -254,8 +262,7 @@ func (w *world) TestForgedRedriveNumber() {
 func (w *world) TestChangedBodyIsKept() {
 	id := w.put(letter(1))[0].ID
 	sent := w.claim(id, noon.Add(time.Hour))
-	changed := redriven(sent, noon.Add(2*time.Hour),
-		func(d *envelope.DeadLetter) { d.Message.Payload = []byte("changed") })
+	changed := redriven(sent, noon.Add(2*time.Hour), payload("changed"))
 	require.Equal(w, driver.DiedAgain, w.put(changed)[0].Result)
 	got := w.get(id)
 	require.Equal(w, 1, got.Revision)
@@ -304,21 +311,15 @@ func (w *world) TestManualRelease() {
 		fails(w.Change(w.Context(), driver.Change{
 			Action: driver.ActionReleaseByHand, IDs: []int64{id}, Actor: "ana", At: at,
 		}))(w, dlq.ErrInvalid, "it needs a note")
-		w.mustChange(driver.Change{
-			Action: driver.ActionReleaseByHand, IDs: []int64{id}, At: at, Actor: "ana", Note: "no reader",
-		})
+		w.releaseByHand(id, at)
 		got := w.get(id)
 		require.Equal(w, []any{dlq.Pending, 1, true}, []any{got.Status, got.RedriveCount, got.LeaseUntil.IsZero()})
 		if late == "success" {
-			w.mustChange(driver.Change{
-				Action: driver.ActionSucceed, IDs: []int64{id}, At: at.Add(time.Hour),
-				Reports: []driver.Report{{MessageID: sent.EventID, Number: 1}},
-			})
+			w.succeeds(id, at.Add(time.Hour), driver.Report{MessageID: sent.EventID, Number: 1})
 			require.Equal(w, dlq.Resolved, w.get(id).Status)
 			continue
 		}
-		receipt := w.put(redriven(sent, at.Add(time.Hour)))[0]
-		require.Equal(w, driver.Receipt{ID: id, Result: driver.DiedAgain}, receipt)
+		require.Equal(w, driver.Receipt{ID: id, Result: driver.DiedAgain}, w.put(redriven(sent, at.Add(time.Hour)))[0])
 	}
 }
 
@@ -327,15 +328,9 @@ func (w *world) TestAuditOfRun() {
 	for n, run := range []string{"run-1", ""} {
 		id := w.put(letter(n))[0].ID
 		w.mustChange(driver.Change{Action: driver.ActionRedrive, IDs: []int64{id}, At: noon, Run: run})
-		w.mustChange(driver.Change{
-			Action: driver.ActionReleaseByHand, IDs: []int64{id}, At: noon.Add(time.Minute), Note: "no reader",
-		})
-		w.mustChange(driver.Change{
-			Action: driver.ActionSucceed, IDs: []int64{id}, At: noon.Add(time.Hour), Reports: []driver.Report{{Number: 1}},
-		})
-		records := w.recorded(dlq.AuditFilter{EntryID: id}, dlq.Page{})
-		require.Len(w, records, 3)
-		for _, record := range records {
+		w.releaseByHand(id, noon.Add(time.Minute))
+		w.succeeds(id, noon.Add(time.Hour), driver.Report{Number: 1})
+		for _, record := range w.recorded(3, dlq.AuditFilter{EntryID: id}, dlq.Page{}) {
 			require.Equal(w, run, record.Run, string(record.Action))
 		}
 	}

@@ -19,9 +19,8 @@ func (w *world) TestRevise() {
 	id := w.put(letter(1))[0].ID
 	before := w.get(id)
 	revision := driver.Revision{
-		EntryID: id, Version: 1, Body: &dlq.Body{
-			UUID: "u", Payload: []byte("\x00one"), Headers: map[string]string{"h": "\xff"},
-		},
+		EntryID: id, Version: 1,
+		Body:  &dlq.Body{UUID: "u", Payload: []byte("\x00one"), Headers: map[string]string{"h": "\xff"}},
 		Actor: "bob", Note: "typo", Detail: map[string]string{"diff": "…"}, At: noon.Add(time.Hour),
 	}
 	e := must(w.Revise(w.Context(), revision))(w)
@@ -35,17 +34,14 @@ func (w *world) TestRevise() {
 	must(w.Revise(w.Context(), revision))(w)
 	require.Equal(w, 2, w.get(id).Revision)
 	require.Equal(w, before.Body, must(w.Body(w.Context(), id, 0))(w))
-	records := w.recorded(dlq.AuditFilter{Action: driver.ActionEdit}, dlq.Page{Order: driver.OldestFirst})
-	require.Len(w, records, 2)
+	records := w.recorded(2, dlq.AuditFilter{Action: driver.ActionEdit}, dlq.Page{Order: driver.OldestFirst})
 	require.Equal(w, map[string]string{"diff": "…", "revision": "1"}, records[0].Detail)
 	w.claim(id, noon.Add(2*time.Hour))
 	fails(w.Revise(w.Context(), revision))(w, dlq.ErrConflict, "it is in flight")
 	revision.EntryID = 4711
 	fails(w.Revise(w.Context(), revision))(w, dlq.ErrNotFound)
 	for _, bad := range []driver.Revision{
-		{EntryID: id},
-		{EntryID: id, Body: &dlq.Body{}, At: noon},
-		{EntryID: id, Body: &dlq.Body{}, Actor: "ana"},
+		{EntryID: id}, {EntryID: id, Body: &dlq.Body{}, At: noon}, {EntryID: id, Body: &dlq.Body{}, Actor: "ana"},
 	} {
 		fails(w.Revise(w.Context(), bad))(w, dlq.ErrInvalid)
 	}
@@ -65,15 +61,14 @@ func (w *world) TestRedriveTo() {
 	require.Equal(w, to, w.get(id).Origin.RedriveTo, "edited")
 	require.Equal(w, to, w.all(dlq.Filter{})[0].Origin.RedriveTo, "listed")
 	require.Empty(w, w.get(w.put(letter(2))[0].ID).Origin.RedriveTo, "unknown destination")
-	require.Equal(w, driver.Receipt{ID: id, Result: driver.Seen}, w.put(letter(1))[0],
-		"as it was at its first death")
+	require.Equal(w, driver.Receipt{ID: id, Result: driver.Seen}, w.put(letter(1))[0], "as it was at its first death")
 	require.Equal(w, to, w.get(id).Origin.RedriveTo)
 
 	archive, ok := driver.As[driver.ArchiveStore](w.Store)
 	if !ok {
 		return
 	}
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon})
+	w.act(driver.ActionResolve, noon, id)
 	w.purge(noon.Add(time.Hour), noon.Add(time.Hour))
 	must(archive.Unarchive(w.Context(), dlq.By{Actor: "ana"}, noon.Add(2*time.Hour), id))(w)
 	require.Equal(w, to, w.get(id).Origin.RedriveTo, "from the archive")
@@ -122,7 +117,7 @@ func (w *world) TestCollected() {
 
 	var export bytes.Buffer
 	must(manager.Export(w.Context(), &export, dlq.Filter{}))(w)
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: []int64{id}, At: noon})
+	w.act(driver.ActionResolve, noon, id)
 	w.purge(noon.Add(time.Hour), noon.Add(time.Hour))
 	if archive, ok := driver.As[driver.ArchiveStore](w.Store); ok {
 		by := dlq.By{Actor: "ana"}

@@ -3,6 +3,7 @@ package dlqtest
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -10,14 +11,12 @@ import (
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
-	"github.com/redrive-go/redrive/envelope"
 )
 
 // A claim redrives each entry in one transaction with its audit record; entries that have changed since are skipped,
 // with the name of the person who changed them.
 func (w *world) TestRunClaim() {
-	list := w.putMany(0, 70)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	list, r := w.runOf(70)
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: list[5:6], Actor: "bob"})
 	at := noon.Add(time.Hour)
 	claimed := w.claimAll(r.ID, at, 100)
@@ -38,9 +37,7 @@ func (w *world) TestRunClaim() {
 	items := w.itemsOf(r.ID, redrive.ItemClaimed)
 	require.Equal(w, []any{claimed[0].Version, 1, at.Add(time.Minute)},
 		[]any{items[0].Version, items[0].Redrive, items[0].ClaimedUntil})
-	records := w.recorded(dlq.AuditFilter{Run: r.ID, Action: driver.ActionRedrive},
-		dlq.Page{Limit: driver.MaxPage})
-	require.Len(w, records, 69)
+	w.recorded(69, dlq.AuditFilter{Run: r.ID, Action: driver.ActionRedrive}, dlq.Page{Limit: driver.MaxPage})
 	require.Empty(w, w.claimAll(r.ID, at, 100), "no item is waiting")
 	w.requireCounts(driver.Counts{Retrying: 69, Resolved: 1})
 
@@ -55,8 +52,7 @@ func (w *world) TestRunClaim() {
 // Items that were published, refused or released are recorded in one step with the next claims; repeating a step
 // changes nothing.
 func (w *world) TestRunSteps() {
-	list := w.putMany(0, 10)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	list, r := w.runOf(10)
 	at := noon.Add(time.Hour)
 	require.Len(w, w.claimAll(r.ID, at, 6), 6)
 	step := stepOf(r.ID, at.Add(time.Second))
@@ -97,11 +93,9 @@ func (w *world) TestRunSteps() {
 // If a publish is the only outcome, a published message that died before the step was recorded is a failure, and its
 // entry waits for a person.
 func (w *world) TestRunClosePublished() {
-	list := w.putMany(0, 3)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	list, r := w.runOf(3)
 	at := noon.Add(time.Hour)
-	claimed := w.claimAll(r.ID, at, 100)
-	require.Len(w, claimed, 3)
+	require.Len(w, w.claimAll(r.ID, at, 100), 3)
 	w.put(redriven(w.get(list[1]), at.Add(time.Second), dies("closed")))
 	step := stepOf(r.ID, at.Add(time.Minute))
 	step.Published, step.ClosePublished = list, true
@@ -115,8 +109,7 @@ func (w *world) TestRunClosePublished() {
 
 // A claim may add a new revision of the body: either both are stored or neither is.
 func (w *world) TestRunClaimWithBody() {
-	list := w.putMany(0, 2)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	list, r := w.runOf(2)
 	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: list[1:2]})
 	step := stepOf(r.ID, noon.Add(time.Hour))
 	for _, id := range list {
@@ -138,8 +131,7 @@ func (w *world) TestRunClaimWithBody() {
 // A step's known entries are used where they match the stored ones, and ignored where they do not: the result is the
 // same as without them.
 func (w *world) TestRunKnown() {
-	list := w.putMany(0, 70)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	list, r := w.runOf(70)
 	at := noon.Add(time.Hour)
 	knowing := func(count int, meanwhile func()) redrive.Stepped {
 		items := must(w.NextItems(w.Context(), r.ID, 0, count, 1<<30))(w)
@@ -187,30 +179,29 @@ func (w *world) TestRunKnown() {
 		closing.Known[first.Claimed[i].ID] = &first.Claimed[i]
 		closing.Published = append(closing.Published, first.Claimed[i].ID)
 	}
-	w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second)})
+	w.succeeds(list[3], at.Add(time.Second))
 	w.mustStep(closing)
 	require.Equal(w, redrive.Counts{Waiting: 30, Claimed: 19, Succeeded: 20, Skipped: 1}, w.settled(r.ID, at))
 	require.Equal(w, "redrive", w.get(list[3]).ResolvedBy, "its consumer reported first")
 	require.Equal(w, "ana", w.get(list[4]).ResolvedBy)
 
-	for action, want := range map[driver.Action]int{driver.ActionRedrive: 39, driver.ActionSucceed: 20} {
-		records := w.recorded(dlq.AuditFilter{Run: r.ID, Action: action}, dlq.Page{Limit: driver.MaxPage})
-		require.Len(w, records, want, "a repeated step records nothing twice: %s", action)
-	}
+	// A repeated step records nothing twice.
+	w.recorded(39, dlq.AuditFilter{Run: r.ID, Action: driver.ActionRedrive}, dlq.Page{Limit: driver.MaxPage})
+	w.recorded(20, dlq.AuditFilter{Run: r.ID, Action: driver.ActionSucceed}, dlq.Page{Limit: driver.MaxPage})
 	w.requireCounts(driver.Counts{Pending: 30, Retrying: 19, Resolved: 21})
 }
 
 // A run gets the complete payload even if the database stores it in several rows, and so does an entry whose payload
 // the run has edited.
 func (w *world) TestRunLargePayload() {
-	payload := bytes.Repeat([]byte("0123456789"), 250_000)
-	id := w.put(letter(0, func(d *envelope.DeadLetter) { d.Message.Payload = payload }))[0].ID
+	large := bytes.Repeat([]byte("0123456789"), 250_000)
+	id := w.put(letter(0, payload(large)))[0].ID
 	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	items := must(w.NextItems(w.Context(), r.ID, 0, 10, 1<<30))(w)
-	require.True(w, bytes.Equal(payload, items[0].Entry.Body.Payload), "%d of %d bytes", len(items[0].Entry.Body.Payload),
-		len(payload))
+	got := items[0].Entry.Body.Payload
+	require.True(w, bytes.Equal(large, got), "%d of %d bytes", len(got), len(large))
 	step := stepOf(r.ID, noon)
-	edited := append([]byte("edited"), payload...)
+	edited := append([]byte("edited"), large...)
 	step.Claims = []redrive.Claim{{EntryID: id, Version: items[0].Version, Body: &dlq.Body{Payload: edited}}}
 	require.Len(w, w.mustStep(step).Claimed, 1)
 	require.True(w, bytes.Equal(edited, w.get(id).Body.Payload))
@@ -220,7 +211,7 @@ func (w *world) TestRunLargePayload() {
 // deaths are not in it.
 func (w *world) TestRunFreeze() {
 	list := w.putMany(0, 20)
-	w.putMany(20, 25, func(d *envelope.DeadLetter) { d.Origin.Topic = "invoices" })
+	w.putMany(20, 25, topic("invoices"))
 	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: list[3:4]})
 	w.mustChange(driver.Change{Action: driver.ActionPark, IDs: list[4:5]})
 	orders := dlq.Filter{Topic: "orders"}
@@ -265,16 +256,10 @@ func (w *world) TestRunFreeze() {
 // NextItems returns entries with the exact bytes of the body to send, within its limits.
 func (w *world) TestRunNextItems() {
 	var list []int64
-	for n, payload := range [][]byte{[]byte("\x00\xff"), {}, make([]byte, 5000), []byte("{}")} {
-		list = append(list, w.put(letter(n, func(d *envelope.DeadLetter) {
-			d.Message.Payload = payload
-			d.Message.Metadata["bytes"] = "\xff"
-		}))[0].ID)
+	for n, sent := range []string{"\x00\xff", "", strings.Repeat("\x00", 5000), "{}"} {
+		list = append(list, w.put(letter(n, payload(sent), header("bytes", "\xff")))[0].ID)
 	}
-	edited := must(w.Revise(w.Context(), driver.Revision{
-		EntryID: list[3],
-		Body:    &dlq.Body{Payload: []byte("edited")}, Actor: "ana", At: noon,
-	}))(w)
+	w.edit(list[3], noon)
 	w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	items := must(w.NextItems(w.Context(), "run-1", 0, 10, 1<<20))(w)
 	require.Len(w, items, 4)
@@ -282,7 +267,7 @@ func (w *world) TestRunNextItems() {
 		require.Equal(w, list[i], item.EntryID)
 		require.Equal(w, w.get(list[i]), item.Entry, "with its body")
 	}
-	require.Equal(w, []any{edited.Revision, "edited"}, []any{items[3].Revision, string(items[3].Entry.Body.Payload)})
+	require.Equal(w, []any{1, "edited"}, []any{items[3].Revision, string(items[3].Entry.Body.Payload)})
 	for want, c := range map[int]struct {
 		after int64
 		limit int

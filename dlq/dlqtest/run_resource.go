@@ -56,23 +56,17 @@ func (w *world) TestRunResource() {
 	fails(w.Run(w.Context(), "none"))(w, dlq.ErrNotFound)
 	fails(w.RunItems(w.Context(), "none", redrive.ItemFilter{}))(w, dlq.ErrNotFound)
 	fails(w.RunItems(w.Context(), created.ID, redrive.ItemFilter{State: "found again"}))(w, dlq.ErrInvalid)
-	records := w.recorded(dlq.AuditFilter{Run: created.ID}, dlq.Page{Order: driver.OldestFirst})
-	require.Len(w, records, 2, "a refused change has no effect")
+	w.recorded(2, dlq.AuditFilter{Run: created.ID}, dlq.Page{}) // a refused change has no effect
 
 	for n := range 5 {
 		w.newRun(redrive.Spec{ID: fmt.Sprintf("run-%d", n+1)}, 100)
 	}
 	var ids []string
 	page := dlq.Page{Limit: 2, Order: driver.OldestFirst}
-	for {
-		runs, next, err := w.Runs(w.Context(), redrive.RunFilter{}, page)
-		require.NoError(w, err)
-		for _, r := range runs {
-			ids = append(ids, r.ID)
-		}
-		if page.After = next; next == "" {
-			break
-		}
+	for _, r := range readAll(w, page, func(p dlq.Page) ([]redrive.Run, string, error) {
+		return w.Runs(w.Context(), redrive.RunFilter{}, p)
+	}) {
+		ids = append(ids, r.ID)
 	}
 	require.Equal(w, []string{"run-0", "run-1", "run-2", "run-3", "run-4", "run-5"}, ids)
 	for want, f := range map[int]redrive.RunFilter{
@@ -87,14 +81,12 @@ func (w *world) TestRunResource() {
 // A lease has one holder at a time among any number of processes, and ends when it expires or is released.
 func (w *world) TestRunLease() {
 	stores := []Store{w.Store, w.open()}
-	w.putMany(0, 3)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 10)
-	must(w.LeaseRun(w.Context(), r.ID, holder, noon, 0))(w)
+	_, run := w.freeRun()
 	var wg sync.WaitGroup
 	won := make([]bool, 8)
 	for i := range won {
 		wg.Go(func() {
-			_, err := stores[i%2].LeaseRun(w.Context(), r.ID, fmt.Sprintf("process %d", i), noon, time.Minute)
+			_, err := stores[i%2].LeaseRun(w.Context(), run, fmt.Sprintf("process %d", i), noon, time.Minute)
 			if won[i] = err == nil; err != nil {
 				assert.ErrorIs(w, err, redrive.ErrLeaseLost)
 			}
@@ -108,23 +100,23 @@ func (w *world) TestRunLease() {
 			winner = fmt.Sprintf("process %d", i)
 		}
 	}
-	got := must(w.Run(w.Context(), r.ID))(w)
+	got := must(w.Run(w.Context(), run))(w)
 	require.Equal(w, []any{winner, noon.Add(time.Minute)}, []any{got.Holder, got.LeaseUntil})
-	step := stepOf(r.ID, noon.Add(time.Second))
+	step := stepOf(run, noon.Add(time.Second))
 	step.Holder = "another"
 	fails(w.StepRun(w.Context(), step))(w, redrive.ErrLeaseLost)
-	_, _, err := w.SettleRun(w.Context(), r.ID, "another", noon, 10)
+	_, _, err := w.SettleRun(w.Context(), run, "another", noon, 10)
 	require.ErrorIs(w, err, redrive.ErrLeaseLost)
-	fails(w.FreezeRun(w.Context(), r.ID, "another", noon, 10))(w, redrive.ErrLeaseLost)
+	fails(w.FreezeRun(w.Context(), run, "another", noon, 10))(w, redrive.ErrLeaseLost)
 	step.Holder, step.At = winner, noon.Add(time.Minute)
 	_, err = w.StepRun(w.Context(), step)
 	require.ErrorIs(w, err, redrive.ErrLeaseLost, "its lease has expired, even though no other process holds it")
-	got = must(w.LeaseRun(w.Context(), r.ID, "another", noon.Add(time.Minute), time.Minute))(w)
+	got = must(w.LeaseRun(w.Context(), run, "another", noon.Add(time.Minute), time.Minute))(w)
 	require.Equal(w, 1, got.Abandoned, "its holder has abandoned it")
-	got = must(w.LeaseRun(w.Context(), r.ID, "a third", noon.Add(2*time.Minute), time.Minute))(w)
+	got = must(w.LeaseRun(w.Context(), run, "a third", noon.Add(2*time.Minute), time.Minute))(w)
 	require.Equal(w, 2, got.Abandoned, "and so has the next one")
-	must(w.LeaseRun(w.Context(), r.ID, "a third", noon.Add(2*time.Minute), 0))(w)
-	got = must(w.LeaseRun(w.Context(), r.ID, "a fourth", noon.Add(3*time.Minute), time.Minute))(w)
+	must(w.LeaseRun(w.Context(), run, "a third", noon.Add(2*time.Minute), 0))(w)
+	got = must(w.LeaseRun(w.Context(), run, "a fourth", noon.Add(3*time.Minute), time.Minute))(w)
 	require.Equal(w, 2, got.Abandoned, "releasing a lease does not count as abandoning the run")
 	fails(w.LeaseRun(w.Context(), "none", "another", noon, time.Minute))(w, dlq.ErrNotFound)
 }
@@ -163,14 +155,13 @@ func (w *world) TestRunSameID() {
 			requireTaken(w, err, there)
 		}
 	}
-	require.Len(w, w.recorded(dlq.AuditFilter{Run: spec.ID}, dlq.Page{}), 1)
+	w.recorded(1, dlq.AuditFilter{Run: spec.ID}, dlq.Page{})
 }
 
 // Outcomes are read from the entries, however and whenever they were recorded: success, death, none in time, entry
 // purged, entry changed by others.
 func (w *world) TestRunSettle() {
-	list := w.putMany(0, 8)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	list, r := w.runOf(8)
 	at := noon.Add(time.Hour)
 	claimed := w.claimAll(r.ID, at, 100)
 	step := stepOf(r.ID, at)
@@ -179,18 +170,15 @@ func (w *world) TestRunSettle() {
 	require.Equal(w, redrive.Counts{Claimed: 2, Out: 6}, w.settled(r.ID, at.Add(time.Second)), "nothing is known yet")
 
 	// A success from a consumer whose clock is behind, a death, and a death followed by a manual redrive.
-	w.mustChange(driver.Change{
-		Action: driver.ActionSucceed, IDs: list[0:1], Actor: "redrive", At: at.Add(-time.Minute),
-	})
-	for _, i := range []int{1, 2} {
-		e := w.get(list[i])
-		w.put(redriven(e, at.Add(time.Minute), dies("closed")))
+	w.succeeds(list[0], at.Add(-time.Minute))
+	for _, id := range list[1:3] {
+		w.put(redriven(w.get(id), at.Add(time.Minute), dies("closed")))
 	}
 	w.mustChange(driver.Change{Action: driver.ActionRedrive, IDs: list[2:3], Actor: "bob", At: at.Add(2 * time.Minute)})
 	// The process published this one, and died before it could record that.
-	w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: list[6:7], Actor: "redrive", At: at.Add(time.Minute)})
+	w.succeeds(list[6], at.Add(time.Minute))
 	// Succeeded and purged before the next look.
-	w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at.Add(time.Second)})
+	w.succeeds(list[3], at.Add(time.Second))
 	w.purge(at.Add(2*time.Second), at)
 
 	now := at.Add(30 * time.Second)
@@ -209,10 +197,8 @@ func (w *world) TestRunSettle() {
 	require.Equal(w, []any{list[7], 2, claimed[7].Version + 1},
 		[]any{again[0].ID, again[0].RedriveCount, again[0].Version})
 	// No outcome within the timeout.
-	got = w.settled(r.ID, at.Add(time.Hour))
-	require.Equal(w, int64(4), got.Lost)
-	got = w.settled(r.ID, at.Add(3*time.Hour))
-	require.Equal(w, int64(1), got.Waiting, "the claim was never published")
+	require.Equal(w, int64(4), w.settled(r.ID, at.Add(time.Hour)).Lost)
+	require.Equal(w, int64(1), w.settled(r.ID, at.Add(3*time.Hour)).Waiting, "the claim was never published")
 	_, n, err := w.SettleRun(w.Context(), r.ID, holder, at.Add(3*time.Hour), 100)
 	require.NoError(w, err)
 	require.Zero(w, n)
@@ -227,8 +213,7 @@ func (w *world) TestRunLateOutcome() { w.lateOutcome(false) }
 func (w *world) TestRunLateOutcomeKnown() { w.lateOutcome(true) }
 
 func (w *world) lateOutcome(knowing bool) {
-	list := w.putMany(0, 4)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	list, r := w.runOf(4)
 	at := noon.Add(time.Hour)
 	require.Len(w, w.claimAll(r.ID, at, 100), 4)
 	at = at.Add(time.Minute)
@@ -236,10 +221,9 @@ func (w *world) lateOutcome(knowing bool) {
 
 	step := stepOf(r.ID, at)
 	for _, id := range list[:3] {
-		e := w.get(id)
-		step.Claims = append(step.Claims, redrive.Claim{EntryID: id, Version: e.Version})
+		step.Claims = append(step.Claims, redrive.Claim{EntryID: id, Version: w.get(id).Version})
 	}
-	w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: list[0:1], Actor: "redrive", At: at})
+	w.succeeds(list[0], at)
 	w.put(redriven(w.get(list[1]), at, dies("closed")))
 	for _, action := range []driver.Action{driver.ActionRelease, driver.ActionResolve} { // by an operator in the meantime
 		w.mustChange(driver.Change{Action: action, IDs: list[2:3], Actor: "bob", At: at})
@@ -257,14 +241,13 @@ func (w *world) lateOutcome(knowing bool) {
 	require.Contains(w, w.itemsOf(r.ID, redrive.ItemSkipped)[0].Detail, "by bob")
 
 	// An entry that the broker refused was not sent: what happens to it later is not an outcome of the run.
-	last := w.claimAll(r.ID, at, 1)
-	require.Len(w, last, 1)
+	require.Len(w, w.claimAll(r.ID, at, 1), 1)
 	step = stepOf(r.ID, at)
 	step.Released = []redrive.Refusal{{EntryID: list[3], Detail: "broker is down"}}
 	w.mustStep(step)
 	e := w.get(list[3])
 	w.mustChange(driver.Change{Action: driver.ActionRedrive, IDs: list[3:4], Actor: "bob", At: at})
-	w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: list[3:4], Actor: "redrive", At: at})
+	w.succeeds(list[3], at)
 	step = stepOf(r.ID, at)
 	step.Claims = []redrive.Claim{{EntryID: list[3], Version: e.Version}}
 	require.Equal(w, redrive.Counts{Succeeded: 1, Failed: 1, Skipped: 2}, w.mustStep(step).Run.Counts)
@@ -272,8 +255,7 @@ func (w *world) lateOutcome(knowing bool) {
 
 // An item whose claim has expired is skipped: its entry waits again, unless its outcome came since.
 func (w *world) TestRunSkippedAfterClaim() {
-	list := w.putMany(0, 2)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 100)
+	list, r := w.runOf(2)
 	at := noon.Add(time.Hour)
 	require.Len(w, w.claimAll(r.ID, at, 100), 2)
 	at = at.Add(time.Minute)
@@ -314,10 +296,7 @@ func (w *world) TestRunEndedWithClaims() {
 			require.Equal(w, dlq.Pending, w.get(entry).Status)
 		}
 		require.Equal(w, []int{1, 0}, []int{w.get(list[0]).RedriveCount, w.get(list[2]).RedriveCount})
-		w.mustChange(driver.Change{
-			Action: driver.ActionSucceed, IDs: list[:1], Actor: "redrive", At: at.Add(3 * time.Minute),
-			Reports: []driver.Report{{Number: 1}},
-		})
+		w.succeeds(list[0], at.Add(3*time.Minute), driver.Report{Number: 1})
 		require.Equal(w, dlq.Resolved, w.get(list[0]).Status)
 		require.Equal(w, redrive.Counts{Waiting: 3}, w.settled(id, at.Add(4*time.Minute)))
 	}
@@ -325,13 +304,11 @@ func (w *world) TestRunEndedWithClaims() {
 
 // A run that kills every process which drives it reaches the limit of lost ones, also with progress between two losses.
 func (w *world) TestRunAbandoned() {
-	list := w.putMany(0, 3)
-	r := w.newRun(redrive.Spec{ID: "run-1"}, 10)
-	must(w.LeaseRun(w.Context(), r.ID, holder, noon, 0))(w)
+	list, run := w.freeRun()
 	for n, lost := range []int{0, 1, 1, 2, 3} {
-		step := stepOf(r.ID, noon.Add(time.Duration(n)*time.Minute))
+		step := stepOf(run, noon.Add(time.Duration(n)*time.Minute))
 		step.Holder, step.Lease = strconv.Itoa(n), time.Minute
-		require.Equal(w, lost, must(w.LeaseRun(w.Context(), r.ID, step.Holder, step.At, step.Lease))(w).Abandoned)
+		require.Equal(w, lost, must(w.LeaseRun(w.Context(), run, step.Holder, step.At, step.Lease))(w).Abandoned)
 		if n == 1 {
 			step.Skipped = []redrive.Refusal{{EntryID: list[0]}}
 			w.mustStep(step)

@@ -14,21 +14,17 @@ import (
 // An operator sees three causes instead of a hundred messages.
 func (w *world) TestGroups() {
 	timeouts := w.putMany(0, 6)
-	cpfs := w.putMany(10, 14, func(d *envelope.DeadLetter) {
-		d.Err.Message = "invalid CPF \"" + d.Message.UUID + "\""
-	})
+	cpfs := w.putMany(10, 14, func(d *envelope.DeadLetter) { d.Err.Message = `invalid CPF "` + d.Message.UUID + `"` })
 	ages := w.putMany(20, 21, dies("employee is 15, minimum 16"))
 	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: timeouts[:1]})
-	must(w.Change(w.Context(), driver.Change{
-		Action: driver.ActionDiscard, IDs: timeouts[1:4], Actor: "ana", At: noon,
-	}))(w)
+	w.act(driver.ActionDiscard, noon, timeouts[1:4]...)
 
 	groups := must(w.Groups(w.Context(), dlq.GroupQuery{}))(w)
 	require.Len(w, groups, 3)
 	require.Equal(w, driver.Group{
 		Fingerprint: dlq.Fingerprint("charge", "*main.TimeoutError", "504", "payment 1: timeout after 2ms"),
-		Cause:       "payment ?: timeout after ?", Sample: groups[0].Sample, ErrorClass: "*main.TimeoutError",
-		Handler:   "charge",
+		Cause:       "payment ?: timeout after ?", Sample: groups[0].Sample,
+		ErrorClass: "*main.TimeoutError", Handler: "charge",
 		Counts:    driver.Counts{Pending: 2, Resolved: 1, Discarded: 3},
 		FirstSeen: noon, LastSeen: noon.Add(5 * time.Second), LastEntry: timeouts[5],
 	}, groups[0])
@@ -99,11 +95,14 @@ func (w *world) TestGroupFirst() {
 	old := w.put(letter(8, at(-5, "another cause")))[0].ID
 	w.put(redriven(w.claim(old, noon.Add(6*time.Hour)), noon.Add(7*time.Hour), dies("age 17")))
 	require.Equal(w, noon.Add(2*time.Hour), firstSeen(8), "it had died of another cause before")
-	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: []int64{old}, At: noon.Add(10 * time.Hour)})
+	w.act(driver.ActionDiscard, noon.Add(10*time.Hour), old)
 	require.Equal(w, noon.Add(2*time.Hour), firstSeen(7))
 	require.NoError(w, w.Recount(w.Context()))
 	require.Equal(w, noon.Add(2*time.Hour), firstSeen(7))
 }
+
+// earlier moves a death three hours back.
+func earlier(d *envelope.DeadLetter) { d.At = d.At.Add(-3 * time.Hour) }
 
 // The counts and curves come from the stored statistics.
 func (w *world) TestStats() {
@@ -113,10 +112,10 @@ func (w *world) TestStats() {
 	require.True(w, empty.OldestPending.IsZero())
 
 	orders := w.putMany(0, 3)
-	w.putMany(3, 5, func(d *envelope.DeadLetter) { d.Origin.Topic = "invoices"; d.At = d.At.Add(-3 * time.Hour) })
-	w.putMany(5, 6, func(d *envelope.DeadLetter) { d.At = noon.Add(-10 * 24 * time.Hour) })
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: orders[:1], At: noon.Add(time.Hour)})
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: orders[1:2], At: noon.Add(time.Second + 3*time.Hour)})
+	w.putMany(3, 5, topic("invoices"), earlier)
+	w.putMany(5, 6, diedAt(noon.Add(-10*24*time.Hour)))
+	w.act(driver.ActionResolve, noon.Add(time.Hour), orders[0])
+	w.act(driver.ActionResolve, noon.Add(time.Second+3*time.Hour), orders[1])
 	w.mustChange(driver.Change{Action: driver.ActionRedrive, IDs: orders[2:3]})
 
 	stats := must(w.Stats(w.Context(), dlq.StatsQuery{Now: noon.Add(time.Hour)}))(w)
@@ -136,20 +135,19 @@ func (w *world) TestStats() {
 	require.Len(w, stats.TopCauses, 1)
 	require.Equal(w, int64(3), stats.TopCauses[0].Counts.Pending)
 
-	all, err := w.Stats(w.Context(), dlq.StatsQuery{Now: noon.Add(time.Hour), Since: noon.Add(-30 * 24 * time.Hour)})
-	require.NoError(w, err)
-	require.Len(w, all.Hourly, 4)
+	month := dlq.StatsQuery{Now: noon.Add(time.Hour), Since: noon.Add(-30 * 24 * time.Hour)}
+	require.Len(w, must(w.Stats(w.Context(), month))(w).Hourly, 4)
 }
 
 // Each cause has a curve of deaths and of closed entries, by hour.
 func (w *world) TestTrend() {
 	hour := noon.Truncate(time.Hour)
 	timeouts := w.putMany(0, 4)
-	w.putMany(4, 6, func(d *envelope.DeadLetter) { d.At = d.At.Add(-3 * time.Hour) })
+	w.putMany(4, 6, earlier)
 	w.putMany(10, 13, dies("employee is 15, minimum 16"))
-	w.mustChange(driver.Change{Action: driver.ActionResolve, IDs: timeouts[:2], At: noon.Add(time.Hour)})
-	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: timeouts[2:3], At: noon.Add(time.Hour)})
-	w.mustChange(driver.Change{Action: driver.ActionRestore, IDs: timeouts[1:2], At: noon.Add(2 * time.Hour)})
+	w.act(driver.ActionResolve, noon.Add(time.Hour), timeouts[:2]...)
+	w.act(driver.ActionDiscard, noon.Add(time.Hour), timeouts[2])
+	w.act(driver.ActionRestore, noon.Add(2*time.Hour), timeouts[1])
 
 	plain := must(w.Groups(w.Context(), dlq.GroupQuery{}))(w)
 	require.Len(w, plain, 2)
@@ -157,11 +155,8 @@ func (w *world) TestTrend() {
 
 	groups := must(w.Groups(w.Context(), dlq.GroupQuery{TrendSince: noon.Add(-24 * time.Hour)}))(w)
 	require.Equal(w, []wire.HourCount{
-		{Hour: hour.Add(-3 * time.Hour), Count: 2},
-		{Hour: hour, Count: 4},
-		{Hour: hour.Add(time.Hour), Closed: 2},
-	},
-		groups[0].Trend, "the restored one is not closed")
+		{Hour: hour.Add(-3 * time.Hour), Count: 2}, {Hour: hour, Count: 4}, {Hour: hour.Add(time.Hour), Closed: 2},
+	}, groups[0].Trend, "the restored one is not closed")
 	require.Equal(w, []wire.HourCount{{Hour: hour, Count: 3}}, groups[1].Trend)
 
 	one := must(w.Groups(w.Context(), dlq.GroupQuery{Fingerprint: groups[1].Fingerprint, TrendSince: noon}))(w)
@@ -177,14 +172,12 @@ func (w *world) TestTrend() {
 // entries.
 func (w *world) TestRecent() {
 	now := noon.Add(3 * time.Minute) // the last span has not ended
-	died := func(ago time.Duration) func(*envelope.DeadLetter) {
-		return func(d *envelope.DeadLetter) { d.At = now.Add(-ago) }
-	}
+	died := func(ago time.Duration) func(*envelope.DeadLetter) { return diedAt(now.Add(-ago)) }
 	w.put(letter(1, died(2*time.Hour)), letter(2, died(50*time.Minute)))
 	list := w.putMany(3, 6, died(4*time.Minute))
-	w.mustChange(driver.Change{Action: driver.ActionRedrive, IDs: list[:1], At: now.Add(-2 * time.Minute)})
+	w.act(driver.ActionRedrive, now.Add(-2*time.Minute), list[0])
 	w.put(redriven(w.get(list[0]), now.Add(-30*time.Second)))
-	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: list[1:], At: now.Add(-3 * time.Minute)})
+	w.act(driver.ActionDiscard, now.Add(-3*time.Minute), list[1:]...)
 
 	require.Nil(w, must(w.Stats(w.Context(), dlq.StatsQuery{Now: now}))(w).Recent)
 	stats := must(w.Stats(w.Context(), dlq.StatsQuery{Now: now, Recent: true}))(w)
@@ -210,17 +203,14 @@ func (w *world) TestStatsEqualRecount() {
 	for i, id := range list {
 		switch i % 5 {
 		case 0:
-			w.mustChange(driver.Change{
-				Action: driver.ActionResolve, IDs: []int64{id}, At: closed.Add(time.Duration(i) * time.Hour),
-			})
+			w.act(driver.ActionResolve, closed.Add(time.Duration(i)*time.Hour), id)
 		case 1:
-			w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: []int64{id}, At: closed})
+			w.act(driver.ActionDiscard, closed, id)
 			if i%2 == 0 {
-				w.mustChange(driver.Change{Action: driver.ActionRestore, IDs: []int64{id}, At: closed})
+				w.act(driver.ActionRestore, closed, id)
 			}
 		case 2:
-			sent := w.claim(id, closed)
-			died := redriven(sent, closed.Add(time.Minute), dies("another cause"))
+			died := redriven(w.claim(id, closed), closed.Add(time.Minute), dies("another cause"))
 			require.Equal(w, driver.DiedAgain, w.put(died)[0].Result)
 			w.put(died)
 		case 3:
@@ -230,9 +220,8 @@ func (w *world) TestStatsEqualRecount() {
 	require.Equal(w, 2, w.purge(closed.Add(6*time.Hour), closed))
 
 	read := func() (driver.Stats, []driver.Group) {
-		stats := must(w.Stats(w.Context(), dlq.StatsQuery{Since: noon, Now: closed.Add(100 * time.Hour)}))(w)
-		groups := must(w.Groups(w.Context(), dlq.GroupQuery{Limit: 100, TrendSince: noon}))(w)
-		return stats, groups
+		return must(w.Stats(w.Context(), dlq.StatsQuery{Since: noon, Now: closed.Add(100 * time.Hour)}))(w),
+			must(w.Groups(w.Context(), dlq.GroupQuery{Limit: 100, TrendSince: noon}))(w)
 	}
 	keptStats, keptGroups := read()
 	require.Equal(w, int64(30), keptStats.Counts.Total())
