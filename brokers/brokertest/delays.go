@@ -23,13 +23,11 @@ func (w *world) TestFirstDeliveryDelay_DoesNotChangeTheRetryDelay() {
 	first, retry := w.scaled(time.Minute), w.scaled(2*time.Second)
 	c := w.consume(b, topic, middleware.Config{Backoff: middleware.Constant(retry)}, failsBefore(3))
 
-	m := newMessage("remind")
+	m := delayed("remind", first)
 	m.Metadata.Set(envelope.KeyConsumer, "payments") // left over from the dead letter of another consumer
-	envelope.SetDelay(m, first)
 	published := time.Now()
 	w.publish(b, topic, m)
-	runs := c.waitRuns(3)
-	c.quiet()
+	runs := c.exactly(3)
 
 	w.onTime(published, runs[0].At, first)
 	w.onTime(runs[0].At, runs[1].At, retry)
@@ -44,28 +42,23 @@ func (w *world) TestFirstDeliveryDelay_DoesNotChangeTheRetryDelay() {
 // Two servers have a topic and a group of one name each, and share the place where delayed messages wait. What is
 // published to one of them, and its retries, must not reach the other.
 func (w *world) TestDelays_OfAnotherServerAreLeftToIt() {
-	if w.backend.OpenOther == nil {
-		w.Skip("delayed messages wait in the server itself")
-	}
+	w.skipIf(w.backend.OpenOther == nil, "delayed messages wait in the server itself")
 	topic, mine := w.topic("reminders"), w.open()
 	w.backend.Open = w.backend.OpenOther
 	other := w.open()
-	fails := middleware.Config{Backoff: middleware.Constant(w.scaled(2 * time.Second))}
-	here, there := w.consume(mine, topic, fails, failsBefore(3)), w.consume(other, topic, fails, failsBefore(3))
+	retry := middleware.Config{Backoff: middleware.Constant(w.scaled(2 * time.Second))}
+	here, there := w.consume(mine, topic, retry, failsBefore(3)), w.consume(other, topic, retry, failsBefore(3))
 	const n = 20
-	for i := range n {
-		m := newMessage("delayed " + strconv.Itoa(i))
-		envelope.SetDelay(m, w.scaled(10*time.Second))
-		w.publish(mine, topic, m)
+	for range n {
+		w.publish(mine, topic, delayed("remind", w.scaled(10*time.Second)))
 	}
-	here.waitRuns(3 * n)
-	here.quiet()
+	here.exactly(3 * n)
 	require.Empty(w, there.seen())
 }
 
 func (w *world) TestFirstDeliveryDelay_OfWatermillIsHonoured() {
 	b, topic := w.openTopic("reminders")
-	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	c := w.consume(b, topic, middleware.Config{}, succeeds)
 
 	wait := w.scaled(10 * time.Second)
 	m := newMessage("remind")
@@ -78,25 +71,20 @@ func (w *world) TestFirstDeliveryDelay_OfWatermillIsHonoured() {
 // A queue with one time to live per message would hold the short delay behind the long one.
 func (w *world) TestDelays_AShortOneOvertakesALongOne() {
 	b, topic := w.openTopic("reminders")
-	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	c := w.consume(b, topic, middleware.Config{}, succeeds)
 
 	w.publish(b, topic, newMessage("none"))
 	c.waitRuns(1) // a consumer that joins late would find a short delay already over
 
 	published := time.Now()
-	long, short := newMessage("long"), newMessage("short")
-	envelope.SetDelay(long, w.scaled(40*time.Second))
-	envelope.SetDelay(short, w.scaled(5*time.Second))
-	w.publish(b, topic, long, short)
+	w.publish(b, topic, delayed("long", w.scaled(40*time.Second)), delayed("short", w.scaled(5*time.Second)))
 	runs := c.waitRuns(3)
 
-	require.Equal(w, "none", string(runs[0].Message.Payload))
-	if string(runs[1].Message.Payload) == "long" && !w.h.Virtual {
+	if runs[1].payload() == "long" && !w.h.Virtual {
 		w.late = "the short delay was not over before the long one"
 		return
 	}
-	require.Equal(w, "short", string(runs[1].Message.Payload))
-	require.Equal(w, "long", string(runs[2].Message.Payload))
+	require.Equal(w, []string{"none", "short", "long"}, payloadsOf(runs[:3]))
 	w.onTime(published, runs[1].At, w.scaled(5*time.Second))
 	w.onTime(published, runs[2].At, w.scaled(40*time.Second))
 }
@@ -142,11 +130,9 @@ func (w *world) TestDelays_OfAnyLengthAreKept() {
 func (w *world) TestDelays_BeyondTheLimitAreRefused() {
 	b := w.open()
 	limit := b.Capabilities().MaxDelay
-	if limit == math.MaxInt64 {
-		w.Skip("no delay is longer than the longest time.Duration")
-	}
+	w.skipIf(limit == math.MaxInt64, "no delay is longer than the longest time.Duration")
 	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	c := w.consume(b, topic, middleware.Config{}, succeeds)
 	w.publish(b, topic, newMessage("first"))
 	origin := c.waitRuns(1)[0].Origin
 
@@ -159,7 +145,7 @@ func (w *world) TestDelays_BeyondTheLimitAreRefused() {
 // With [0,1,5] the first retry is immediate.
 func (w *world) TestDelays_ZeroAndNegativeMeanNow() {
 	b, topic := w.openTopic("orders")
-	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	c := w.consume(b, topic, middleware.Config{}, succeeds)
 	w.publish(b, topic, newMessage("first"))
 	origin := c.waitRuns(1)[0].Origin
 
@@ -172,58 +158,37 @@ func (w *world) TestDelays_ZeroAndNegativeMeanNow() {
 
 var errFails = errors.New("the payment service is down")
 
-// timeline is the history of a message that always fails.
-type timeline struct {
-	scheme   brokers.NameScheme
-	delay    time.Duration // first-delivery delay
-	config   middleware.Config
-	schedule []time.Duration // of the runs, relative to the first one
-}
-
 // Five runs, then the dead letter queue, with retry_count 5.
 func (w *world) TestTimelineA_FiveRunsThenDead() {
-	w.follow(timeline{
-		scheme:   brokers.Laravel(),
-		config:   middleware.Laravel(5),
-		schedule: []time.Duration{0, 0, 0, 0, 0},
-	})
+	w.follow(brokers.Laravel(), middleware.Laravel(5), 0, seconds(0, 0, 0, 0, 0))
 }
 
 // Ten seconds before the first run, then retries after 10, 20 and 40 s, then dead.
 func (w *world) TestTimelineB_RetriesDoubleFromTheOriginalDelay() {
-	w.follow(timeline{
-		scheme:   brokers.DelayedBackoff(),
-		delay:    10 * time.Second,
-		config:   middleware.DelayedBackoff(3, time.Second),
-		schedule: []time.Duration{0, 10 * time.Second, 30 * time.Second, 70 * time.Second},
-	})
+	w.follow(brokers.DelayedBackoff(), middleware.DelayedBackoff(3, time.Second), 10*time.Second, seconds(0, 10, 30, 70))
 }
 
 // Three tries with [1,5,60].
-func (w *world) TestTimelineD_ThreeTries() {
-	w.follow(timeline{
-		scheme:   brokers.DefaultNames(),
-		config:   middleware.ServiceBus(3, w.scaled(time.Second), w.scaled(5*time.Second), w.scaled(time.Minute)),
-		schedule: []time.Duration{0, time.Second, 6 * time.Second},
-	})
-}
+func (w *world) TestTimelineD_ThreeTries() { w.followServiceBus(3, seconds(0, 1, 6)) }
 
 // Five tries with [1,5,60]; the last value repeats.
-func (w *world) TestTimelineD_FiveTries() {
-	w.follow(timeline{
-		scheme:   brokers.DefaultNames(),
-		config:   middleware.ServiceBus(5, w.scaled(time.Second), w.scaled(5*time.Second), w.scaled(time.Minute)),
-		schedule: []time.Duration{0, time.Second, 6 * time.Second, 66 * time.Second, 126 * time.Second},
-	})
+func (w *world) TestTimelineD_FiveTries() { w.followServiceBus(5, seconds(0, 1, 6, 66, 126)) }
+
+func (w *world) followServiceBus(tries int, schedule []time.Duration) {
+	policy := middleware.ServiceBus(tries, w.scaled(time.Second), w.scaled(5*time.Second), w.scaled(time.Minute))
+	w.follow(brokers.DefaultNames(), policy, 0, schedule)
 }
 
 // Three cycles of five seconds, then the limbo queue.
 func (w *world) TestTimelineE_CyclesThenLimbo() {
-	w.follow(timeline{
-		scheme:   brokers.TTLCycle(""),
-		config:   middleware.TTLCycle(3, w.scaled(5*time.Second)),
-		schedule: []time.Duration{0, 5 * time.Second, 10 * time.Second, 15 * time.Second},
-	})
+	w.follow(brokers.TTLCycle(""), middleware.TTLCycle(3, w.scaled(5*time.Second)), 0, seconds(0, 5, 10, 15))
+}
+
+func seconds(list ...time.Duration) []time.Duration {
+	for i := range list {
+		list[i] *= time.Second
+	}
+	return list
 }
 
 func (w *world) steps(delays ...time.Duration) middleware.Backoff {
@@ -234,34 +199,34 @@ func (w *world) steps(delays ...time.Duration) middleware.Backoff {
 	return middleware.Steps(scaled...)
 }
 
-// follow publishes a message that always fails and compares its runs with the schedule.
-func (w *world) follow(tl timeline) {
-	b, topic := w.openTopic("orders", naming(tl.scheme), func(c *brokers.Config) { c.Delays = w.gaps(tl.schedule) })
-	c := w.consume(b, topic, tl.config, func(run) error { return errFails })
+// follow publishes a message that always fails, with a first-delivery delay if it is not 0, and compares its runs with
+// the schedule, which is relative to the first of them.
+func (w *world) follow(s brokers.NameScheme, cfg middleware.Config, delay time.Duration, schedule []time.Duration) {
+	b, topic := w.openTopic("orders", naming(s), func(c *brokers.Config) { c.Delays = w.gaps(schedule) })
+	c := w.consume(b, topic, cfg, fails)
 
 	m := newMessage(`{"order": 1}`)
-	if tl.delay > 0 {
-		envelope.SetDelay(m, w.scaled(tl.delay))
+	if delay > 0 {
+		envelope.SetDelay(m, w.scaled(delay))
 	}
 	published := time.Now()
 	w.publish(b, topic, m)
-	runs := c.waitRuns(len(tl.schedule))
-	c.quiet()
+	runs := c.exactly(len(schedule))
 
-	w.onTime(published, runs[0].At, w.scaled(tl.delay))
+	w.onTime(published, runs[0].At, w.scaled(delay))
 	for i, r := range runs {
 		require.Equal(w, i+1, r.Attempt)
 		if i > 0 {
-			w.onTime(runs[i-1].At, r.At, w.scaled(tl.schedule[i]-tl.schedule[i-1]))
+			w.onTime(runs[i-1].At, r.At, w.scaled(schedule[i]-schedule[i-1]))
 		}
 	}
 
-	dead := w.deadLetters(b, tl.scheme, topic, 1)[0]
-	require.Equal(w, strconv.Itoa(len(tl.schedule)), dead.Metadata.Get(envelope.KeyRetryCount), "failed runs")
+	dead := w.read(b, s.For(topic, defaultGroup).Dead, 1)[0]
+	require.Equal(w, strconv.Itoa(len(schedule)), dead.Metadata.Get(envelope.KeyRetryCount), "failed runs")
 	require.Equal(w, `{"order": 1}`, string(dead.Payload))
 	require.Equal(w, string(envelope.ReasonExhausted), dead.Metadata.Get(envelope.KeyDeadLetterReason))
-	if tl.delay > 0 {
-		require.Equal(w, strconv.FormatInt(w.scaled(tl.delay).Milliseconds(), 10),
+	if delay > 0 {
+		require.Equal(w, strconv.FormatInt(w.scaled(delay).Milliseconds(), 10),
 			dead.Metadata.Get(envelope.KeyOriginalDelay))
 	}
 }

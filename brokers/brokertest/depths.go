@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -18,13 +17,11 @@ import (
 func (w *world) TestDepths_CountWaitingMessages() {
 	b := w.open()
 	counts, ok := b.(brokers.DepthReporter)
-	if !ok {
-		w.Skip("the broker does not count waiting messages")
-	}
+	w.skipIf(!ok, "the broker does not count waiting messages")
 	topic := w.topic("reminders")
 	gate, open := w.gate()
 	c := w.consume(b, topic, middleware.Config{}, func(r run) error {
-		switch string(r.Message.Payload) {
+		switch r.payload() {
 		case "later":
 			return middleware.RetryAfter(errFails, time.Hour)
 		case "running":
@@ -34,19 +31,14 @@ func (w *world) TestDepths_CountWaitingMessages() {
 	})
 	w.depths(counts, topic, 0, 0)
 
-	delayed := func(d time.Duration) *message.Message {
-		m := newMessage("delayed")
-		envelope.SetDelay(m, d)
-		return m
-	}
-	w.publish(b, topic, delayed(time.Hour), delayed(time.Hour), delayed(2*time.Hour))
+	w.publish(b, topic, delayed("delayed", time.Hour), delayed("delayed", time.Hour), delayed("delayed", 2*time.Hour))
 	w.depths(counts, topic, 3, 0)
 
 	w.publish(b, topic, newMessage("later"), newMessage("later"))
 	c.waitRuns(2)
 	w.depths(counts, topic, 3, 2)
 
-	w.publish(b, topic, delayed(w.scaled(10*time.Second)))
+	w.publish(b, topic, delayed("delayed", w.scaled(10*time.Second)))
 	c.waitRuns(3)
 	w.publish(b, topic, newMessage("running"), newMessage("ready"))
 	c.waitRuns(4)
@@ -65,13 +57,11 @@ func (w *world) TestDepths_CountWaitingMessages() {
 func (w *world) TestDepths_CountReadyMessagesAndDeadLetters() {
 	b := w.open()
 	counts, ok := b.(brokers.DepthReporter)
-	if !ok {
-		w.Skip("the broker does not count waiting messages")
-	}
+	w.skipIf(!ok, "the broker does not count waiting messages")
 	topic := w.topic("orders")
 	gate, open := w.gate()
 	c := w.consume(b, topic, middleware.Config{}, func(r run) error {
-		switch string(r.Message.Payload) {
+		switch r.payload() {
 		case "dies":
 			return middleware.Permanent(errFails)
 		case "running":
@@ -83,18 +73,13 @@ func (w *world) TestDepths_CountReadyMessagesAndDeadLetters() {
 	c.waitRuns(3)
 	all, err := counts.Depths(w.Context())
 	require.NoError(w, err)
-	if !slices.ContainsFunc(all, func(d brokers.Depth) bool { return d.Topic == topic && d.Kind == brokers.DepthReady }) {
-		w.Skip("the broker does not count ready messages")
-	}
+	ready := func(d brokers.Depth) bool { return d.Topic == topic && d.Kind == brokers.DepthReady }
+	w.skipIf(!slices.ContainsFunc(all, ready), "the broker does not count ready messages")
 	w.waitDepth(counts, topic, brokers.DepthDeadLetter, func(n int64) bool { return n == 2 })
 	w.waitDepth(counts, topic, brokers.DepthReady, func(n int64) bool { return n == 0 })
 
 	const many = 600 // more than a subscription prefetches
-	backlog := []*message.Message{newMessage("running")}
-	for range many {
-		backlog = append(backlog, newMessage("fine"))
-	}
-	w.publish(b, topic, backlog...)
+	w.publish(b, topic, append(batchOf(1, "running"), batchOf(many, "fine")...)...)
 	c.waitRuns(4)
 	w.waitDepth(counts, topic, brokers.DepthReady, func(n int64) bool { return n > 0 && n <= many })
 	w.waitDepth(counts, topic, brokers.DepthDeadLetter, func(n int64) bool { return n == 2 })
@@ -186,9 +171,7 @@ func (w *world) TestSubscribe_TwoHandlersWithoutAGroupAreRefused() {
 // A subscription to a pattern would receive nothing on a broker that treats it as a name.
 func (w *world) TestSubscribe_ToAnUnsupportedPatternIsRefused() {
 	b := w.open()
-	if b.Capabilities().Patterns {
-		w.Skip("the broker has patterns with every naming scheme")
-	}
+	w.skipIf(b.Capabilities().Patterns, "the broker has patterns with every naming scheme")
 	for _, pattern := range []string{"invoice.*", "user.#", "*", "#"} {
 		_, err := b.Subscriber().Subscribe(w.Context(), pattern)
 		require.ErrorIs(w, err, brokers.ErrUnsupported, pattern)

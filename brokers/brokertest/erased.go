@@ -26,9 +26,7 @@ func (w *world) alone() {
 	if w.h.Alone != nil {
 		w.backend = w.h.Alone(w.T)
 	}
-	if w.backend.Erase == nil {
-		w.Skip("the backend cannot erase a topic")
-	}
+	w.skipIf(w.backend.Erase == nil, "the backend cannot erase a topic")
 }
 
 func (w *world) erase(topic string) {
@@ -166,16 +164,12 @@ func (w *world) TestOperator_ErasesAQueueWhileMessagesArePaced() {
 	var fails sync.Map
 	c := w.consume(b, topic, middleware.Config{Rescheduler: retries, MaxAttempts: 2, Backoff: w.steps(0)},
 		func(r run) error {
-			if _, failed := fails.LoadOrStore(r.id(), true); !failed && string(r.Message.Payload) == "fails" {
+			if _, failed := fails.LoadOrStore(r.id(), true); !failed && r.payload() == "fails" {
 				return errFails
 			}
 			return nil
 		})
-	old := w.batch(filled)
-	for _, m := range old {
-		m.Payload = []byte("fails")
-	}
-	w.publish(b, topic, old...)
+	w.publish(b, topic, batchOf(filled, "fails")...)
 	c.wait("refused retries", func([]run) bool { return refused.Load() >= 4 })
 	w.erase(topic)
 	heal()
@@ -204,16 +198,12 @@ func (w *world) TestOperator_ErasesAQueueWhileRetriesArePublished() {
 	}}
 	c := w.consume(b, topic, middleware.Config{Rescheduler: retries, MaxAttempts: 2, Backoff: w.steps(time.Second)},
 		func(r run) error {
-			if r.Attempt == 1 && string(r.Message.Payload) == "fails" {
+			if r.Attempt == 1 && r.payload() == "fails" {
 				return errFails
 			}
 			return nil
 		})
-	old := w.batch(filled)
-	for _, m := range old {
-		m.Payload = []byte("fails")
-	}
-	w.publish(b, topic, old...)
+	w.publish(b, topic, batchOf(filled, "fails")...)
 	allPublished()
 	<-together
 	fresh := w.batch(20)
@@ -235,7 +225,7 @@ func (w *world) TestOperator_ErasesAQueueThatAnotherProcessRecreates() {
 	ours.waitRuns(atOnce)
 	w.erase(topic)
 
-	other, otherAtOnce := w.openFor(n, func(c *brokers.Config) { c.DrainTimeout = 100 * time.Millisecond })
+	other, otherAtOnce := w.openFor(n, draining(100*time.Millisecond))
 	held, release := w.gate()
 	theirs := w.consume(other, topic, middleware.Config{}, waitsFor(held))
 	fresh := w.batch(filled)
@@ -274,9 +264,7 @@ func (w *world) TestOperator_ErasesAQueueAndPositionsStartOver() {
 // A message that another session locks while its handler runs is acked once the lock is released. Those delivered
 // together with it and those behind it do not wait for that, and none is handled twice.
 func (w *world) TestOperator_LocksAMessageAndOthersAreHandled() {
-	if w.backend.Lock == nil {
-		w.Skip("a message cannot be locked")
-	}
+	w.skipIf(w.backend.Lock == nil, "a message cannot be locked")
 	const n = 8
 	b, _ := w.openFor(n)
 	topic := w.topic("orders")
@@ -293,23 +281,19 @@ func (w *world) TestOperator_LocksAMessageAndOthersAreHandled() {
 	w.publish(b, topic, behind...)
 	c.waitRuns(4 * n)
 	unlock()
-	c.quiet()
-	require.ElementsMatch(w, append(ids(batch), ids(behind)...), runIDs(c.seen()), "every message once")
+	require.ElementsMatch(w, ids(append(batch, behind...)), runIDs(c.exactly(4*n)), "every message once")
 	c.stop()
 
 	// All are acked: nothing is left for the next consumer.
-	again := w.consume(w.open(), topic, middleware.Config{}, func(run) error { return nil })
+	again := w.consume(w.open(), topic, middleware.Config{}, succeeds)
 	w.publish(b, topic, newMessage("next"))
-	require.Equal(w, "next", string(again.waitRuns(1)[0].Message.Payload))
-	again.quiet()
+	require.Equal(w, "next", again.exactly(1)[0].payload())
 }
 
 // An operator deletes messages while their handlers run. Whatever the handlers return, no failure is lost, nothing
 // loops, and the messages behind them are handled.
 func (w *world) TestOperator_DeletesRunningMessages() {
-	if w.backend.Delete == nil {
-		w.Skip("a message cannot be deleted while its handler runs")
-	}
+	w.skipIf(w.backend.Delete == nil, "a message cannot be deleted while its handler runs")
 	results := map[string]error{
 		"succeeds": nil, "dies": middleware.Permanent(errFails),
 		"fails": errFails, "asks for later": middleware.RetryAfter(errFails, w.scaled(time.Second)),
@@ -319,7 +303,7 @@ func (w *world) TestOperator_DeletesRunningMessages() {
 	gate, open := w.gate()
 	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(0)}, func(r run) error {
 		<-gate
-		return results[string(r.Message.Payload)]
+		return results[r.payload()]
 	})
 	var batch []*message.Message
 	for payload := range results {
@@ -334,6 +318,6 @@ func (w *world) TestOperator_DeletesRunningMessages() {
 
 	w.publish(b, topic, newMessage("succeeds"))
 	c.waitRuns(len(results) + 1)
-	require.Equal(w, "dies", string(w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0].Payload))
+	require.Equal(w, "dies", string(w.deadLetters(b, topic, 1)[0].Payload))
 	c.quiet()
 }

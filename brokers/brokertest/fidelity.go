@@ -42,23 +42,18 @@ func payloads() map[string][]byte {
 // Dead letters can be reprocessed, byte for byte.
 func (w *world) TestPayloads_SurviveRetryAndDeadLetter() {
 	b, topic := w.openTopic("orders")
-	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(time.Second)},
-		func(run) error { return errFails })
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(time.Second)}, fails)
 
-	want := map[string][]byte{}
+	want := payloads()
 	var batch []*message.Message
-	for name, payload := range payloads() {
-		m := newMessage(string(payload))
-		m.Metadata.Set("case", name)
-		want[name] = payload
-		batch = append(batch, m)
+	for name, payload := range want {
+		batch = append(batch, newMessage(string(payload), "case", name))
 	}
 	w.publish(b, topic, batch...)
 	for _, r := range c.waitRuns(2 * len(batch)) {
 		requireSameBytes(w, want, r.Message)
 	}
-	dead := w.deadLetters(b, brokers.NameScheme{}, topic, len(batch))
-	for _, m := range dead {
+	for _, m := range w.deadLetters(b, topic, len(batch)) {
 		requireSameBytes(w, want, m)
 	}
 }
@@ -110,10 +105,9 @@ func (w *world) headersSurvive(headers map[string]string) {
 // run.
 func (w *world) untilDead(m *message.Message, n int) []*message.Message {
 	b, topic := w.openTopic("orders")
-	c := w.consume(b, topic, middleware.Config{MaxAttempts: n, Backoff: w.steps(0, time.Second)},
-		func(run) error { return errFails })
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: n, Backoff: w.steps(0, time.Second)}, fails)
 	w.publish(b, topic, m)
-	found := w.deadLetters(b, brokers.NameScheme{}, topic, 1)
+	found := w.deadLetters(b, topic, 1)
 	for _, r := range c.seen() {
 		found = append(found, r.Message)
 	}
@@ -136,20 +130,19 @@ func (w *world) TestMessageID_IsStableAcrossRetries() {
 func (w *world) TestErrorText_OfAnySizeIsDeadLettered() {
 	b, topic := w.openTopic("orders")
 	fail := errors.New(strings.Repeat("é", 100_000))
-	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: middleware.None()},
-		func(r run) error {
-			if string(r.Message.Payload) == "bad" {
-				return fail
-			}
-			return nil
-		})
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: middleware.None()}, func(r run) error {
+		if r.payload() == "bad" {
+			return fail
+		}
+		return nil
+	})
 	w.publish(b, topic, newMessage("bad"))
-	dead := w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0]
+	dead := w.deadLetters(b, topic, 1)[0]
 	require.Equal(w, "bad", string(dead.Payload))
 	require.LessOrEqual(w, len(dead.Metadata.Get(envelope.KeyErrorMessage)), 1024)
 
 	w.publish(b, topic, newMessage("good"))
-	c.wait("the next message", func(runs []run) bool { return string(runs[len(runs)-1].Message.Payload) == "good" })
+	c.wait("the next message", func(runs []run) bool { return runs[len(runs)-1].payload() == "good" })
 }
 
 // A program that reads a dead letter from a queue, later and in another process, can send it back to the consumer that
@@ -160,13 +153,10 @@ func (w *world) TestDeadLetters_NameTheirConsumer() {
 	var fixed atomic.Bool
 	once := middleware.Config{MaxAttempts: 1}
 	failing := w.consume(billing, topic, once, failsUntil(&fixed))
-	healthy := w.consume(mail, topic, once, func(run) error { return nil })
-	m := newMessage("order")
-	m.Metadata.Set(envelope.KeyConsumer, "payments")
-	m.Metadata.Set(envelope.KeyTopic, "payments")
-	w.publish(mail, topic, m)
+	healthy := w.consume(mail, topic, once, succeeds)
+	w.publish(mail, topic, newMessage("order", envelope.KeyConsumer, "payments", envelope.KeyTopic, "payments"))
 
-	dead := w.deadLetters(billing, brokers.NameScheme{}, topic, 1)[0]
+	dead := w.deadLetters(billing, topic, 1)[0]
 	origin := failing.waitRuns(1)[0].Origin
 	require.Equal(w, topic, dead.Metadata.Get(envelope.KeyTopic))
 	require.Equal(w, origin.Consumer, dead.Metadata.Get(envelope.KeyConsumer))
@@ -182,9 +172,7 @@ func (w *world) TestDeadLetters_NameTheirConsumer() {
 	}
 	again := envelope.PrepareRedrive(dead, envelope.Redrive{ID: "1", Count: 1})
 	require.NoError(w, w.open(group("operator")).Reschedule(w.Context(), back, again, 0))
-	runs := failing.waitRuns(2)
-	failing.quiet()
-	require.Equal(w, "order", string(runs[1].Message.Payload))
+	require.Equal(w, "order", failing.exactly(2)[1].payload())
 	if billing.Capabilities().Groups {
 		require.Len(w, healthy.seen(), 1, "the other consumer gets the message once")
 	}
@@ -211,9 +199,7 @@ func (w *world) TestLargest_IsDeadLetteredToAQueueThatWasReadFirst() {
 func (w *world) TestLargest_HeadersAreRetriedAndDeadLettered() {
 	b := w.open()
 	w.largest(b, w.topic("orders"), b.Capabilities().MaxHeaderBytes, func(n int64) *message.Message {
-		m := newMessage("large")
-		m.Metadata.Set("note", strings.Repeat("x", int(n)))
-		return m
+		return newMessage("large", "note", strings.Repeat("x", int(n)))
 	})
 }
 
@@ -231,26 +217,17 @@ func (w *world) TestLargest_WithoutRoomForARetryIsDeadLettered() {
 		DeadLetters: middleware.Sinks{middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
 			return tooLarge
 		}), b},
-	}, func(r run) error {
-		if string(r.Message.Payload) == "foreign" {
-			return errFails
-		}
-		return nil
-	})
+	}, failsOn("foreign"))
 	w.publish(b, topic, newMessage("foreign"), newMessage("next"))
-	require.Equal(w, "foreign", string(w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0].Payload))
-	c.waitRuns(2)
-	c.quiet()
-	require.Len(w, c.seen(), 2)
+	require.Equal(w, "foreign", string(w.deadLetters(b, topic, 1)[0].Payload))
+	c.exactly(2)
 }
 
 // largest publishes the largest message that the broker accepts, to within 64 bytes, to a handler that panics with a
 // long reason. Every published message can be retried and dead-lettered, and the message behind it is handled.
 func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(int64) *message.Message) {
 	w.Helper()
-	if limit == 0 || limit > triedSize {
-		w.Skip("the broker has no limit, or one too large to test")
-	}
+	w.skipIf(limit == 0 || limit > triedSize, "the broker has no limit, or one too large to test")
 	dies := make(chan struct{}, 1)
 	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: 2, Backoff: w.steps(0),
@@ -262,7 +239,7 @@ func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(
 			return err
 		}),
 	}, func(r run) error {
-		if string(r.Message.Payload) == "next" {
+		if r.payload() == "next" {
 			return nil
 		}
 		panic(strings.Repeat("the reason is as long as possible ", 1000)) // plus its stack
@@ -278,10 +255,9 @@ func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(
 	w.publish(b, topic, newMessage("next"))
 
 	receive(w, dies, "the largest message to be handled or dead-lettered")
-	dead := w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0]
+	dead := w.deadLetters(b, topic, 1)[0]
 	require.Equal(w, large.UUID, dead.UUID)
-	same := string(large.Payload) == string(dead.Payload) // Equal would print both
-	require.True(w, same, "the payload is unchanged")
+	require.True(w, bytes.Equal(large.Payload, dead.Payload), "the payload is unchanged") // Equal would print both
 	require.Equal(w, large.Metadata.Get("note"), dead.Metadata.Get("note"))
 	var attempts []int
 	for _, r := range c.waitRuns(3) {

@@ -8,7 +8,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -35,8 +34,7 @@ var hostile = map[string]map[string]string{
 	"another consumer":    {envelope.KeyConsumer: "payments", envelope.KeyTopic: "payments"},
 	"misrouting":          {"CC": "payments", "BCC": "payments", "user_id": "root", "expiration": "1"},
 	"broker-made": {
-		"x-death": "[]", "x-first-death-queue": "payments", "x-delivery-count": "99",
-		"x-acquired-count": "99",
+		"x-death": "[]", "x-first-death-queue": "payments", "x-delivery-count": "99", "x-acquired-count": "99",
 	},
 	"claims to be an entry": {envelope.KeyRedriveID: strings.Repeat("9", 300), envelope.KeyRedriveCount: "-1"},
 	"a key of 200 bytes":    {strings.Repeat("k", 200): "v"},
@@ -44,8 +42,7 @@ var hostile = map[string]map[string]string{
 	"Watermill's poison":    {envelope.KeyPoisonReason: "x", envelope.KeyPoisonTopic: "payments"},
 	"unknown version":       {envelope.KeyVersion: "99.0-\x01"},
 	"unreadable times": {
-		envelope.KeyTimestamp: "yesterday", envelope.KeyFirstFailure: "later",
-		envelope.KeyDeferredSince: "?",
+		envelope.KeyTimestamp: "yesterday", envelope.KeyFirstFailure: "later", envelope.KeyDeferredSince: "?",
 	},
 	"types of other headers": {envelope.KeyHeaderTypes: "{not JSON"},
 }
@@ -59,7 +56,7 @@ func (w *world) TestHostileHeaders_EndInTheDeadLetters() {
 		MaxAttempts: attempts,
 		Backoff:     middleware.WithCap(middleware.FromOriginalDelay(w.scaled(time.Second)), w.scaled(2*time.Second)),
 	}, func(r run) error {
-		if string(r.Message.Payload) == "good" {
+		if r.payload() == "good" {
 			return nil
 		}
 		return errFails
@@ -76,9 +73,9 @@ func (w *world) TestHostileHeaders_EndInTheDeadLetters() {
 	w.publish(b, topic, batch...)
 	w.publish(b, topic, newMessage("good"))
 
-	dead := w.deadLetters(b, brokers.NameScheme{}, topic, len(hostile))
+	dead := w.deadLetters(b, topic, len(hostile))
 	c.wait("the good message", func(runs []run) bool {
-		return slices.ContainsFunc(runs, func(r run) bool { return string(r.Message.Payload) == "good" })
+		return slices.ContainsFunc(runs, func(r run) bool { return r.payload() == "good" })
 	})
 	found := map[string]int{}
 	for _, m := range dead {
@@ -86,7 +83,7 @@ func (w *world) TestHostileHeaders_EndInTheDeadLetters() {
 	}
 	times := map[string]int{}
 	for _, r := range c.seen() {
-		times[string(r.Message.Payload)]++
+		times[r.payload()]++
 	}
 	for name := range hostile {
 		require.Equal(w, 1, found[name], "dead letters of %q", name)
@@ -106,32 +103,27 @@ var malformed = map[string]string{
 // They reach no handler, are not redelivered forever, and are dead-lettered unchanged.
 func (w *world) TestMalformedEnvelopes_AreDeadLetteredUnchanged() {
 	b, topic := w.openTopic("orders")
-	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	c := w.consume(b, topic, middleware.Config{}, succeeds)
 	var batch []*message.Message
 	for name, body := range malformed {
-		m := newMessage(body)
-		m.Metadata.Set(envelope.KeyContentType, envelope.ContentType)
-		m.Metadata.Set("case", name)
-		batch = append(batch, m)
+		batch = append(batch, newMessage(body, envelope.KeyContentType, envelope.ContentType, "case", name))
 	}
 	w.publish(b, topic, batch...)
 	w.publish(b, topic, newMessage("good"))
 
-	for _, m := range w.deadLetters(b, brokers.NameScheme{}, topic, len(batch)) {
+	for _, m := range w.deadLetters(b, topic, len(batch)) {
 		name := m.Metadata.Get("case")
 		require.Contains(w, malformed, name)
 		require.Equal(w, malformed[name], string(m.Payload), "bytes of the %s body", name)
 		require.Equal(w, string(envelope.ReasonMalformed), m.Metadata.Get(envelope.KeyDeadLetterReason))
 	}
-	require.Equal(w, "good", string(c.waitRuns(1)[0].Message.Payload))
+	require.Equal(w, "good", c.waitRuns(1)[0].payload())
 }
 
 // A foreign producer that copies the headers of a retry, and marks its messages as suspects, has all of them handled at
 // once: none is a copy of that retry, and none waits until it can run alone.
 func (w *world) TestForeign_MarksOfTheEngineAreIgnored() {
-	if w.backend.Foreign == nil {
-		w.Skip("no foreign producer can publish")
-	}
+	w.skipIf(w.backend.Foreign == nil, "no foreign producer can publish")
 	const n = 4
 	b, atOnce := w.openFor(n)
 	topic := w.topic("orders")
@@ -153,16 +145,15 @@ func (w *world) TestForeign_MarksOfTheEngineAreIgnored() {
 func (w *world) TestForeign_LargeMessagesAreDeadLettered() {
 	b, topic := w.openTopic("orders")
 	limit := b.Capabilities().MaxMessageBytes
-	if w.backend.Foreign == nil || limit == 0 || limit > triedSize {
-		w.Skip("no foreign producer can publish, or the broker has no limit, or one too large to test")
-	}
-	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(0)}, func(run) error { return errFails })
+	w.skipIf(w.backend.Foreign == nil || limit == 0 || limit > triedSize,
+		"no foreign producer can publish, or the broker has no limit, or one too large to test")
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: w.steps(0)}, fails)
 	m := message.NewMessage("large", make([]byte, limit-512))
 	m.Metadata.Set("note", strings.Repeat("n", 1024))
 	if err := w.backend.Foreign(w.T, topic, m); err != nil {
 		w.Skipf("the broker accepts no message that is larger than ours may be: %v", err)
 	}
-	dead := w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0]
+	dead := w.deadLetters(b, topic, 1)[0]
 	require.Equal(w, m.Payload, dead.Payload)
 	c.quiet()
 	require.LessOrEqual(w, len(c.seen()), 2)

@@ -14,16 +14,20 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
+// twoGroups opens a broker for each of two groups that get all messages of a topic.
+func (w *world) twoGroups() (billing, mail brokers.Broker, topic string) {
+	w.Helper()
+	billing = w.open(group("billing"))
+	w.skipIf(!billing.Capabilities().Groups, "the broker has no groups")
+	return billing, w.open(group("mail")), w.topic("orders")
+}
+
 func (w *world) TestGroups_EachSeeEveryMessageOnce() {
-	billing, mail, mailToo := w.open(group("billing")), w.open(group("mail")), w.open(group("mail"))
-	if !billing.Capabilities().Groups {
-		w.Skip("the broker has no groups")
-	}
-	topic := w.topic("orders")
-	handles := func(run) error { return nil }
-	inBilling := w.consume(billing, topic, middleware.Config{}, handles)
-	inMail := w.consume(mail, topic, middleware.Config{}, handles)
-	inMailToo := w.consume(mailToo, topic, middleware.Config{}, handles)
+	billing, mail, topic := w.twoGroups()
+	mailToo := w.open(group("mail"))
+	inBilling := w.consume(billing, topic, middleware.Config{}, succeeds)
+	inMail := w.consume(mail, topic, middleware.Config{}, succeeds)
+	inMailToo := w.consume(mailToo, topic, middleware.Config{}, succeeds)
 
 	batch := w.batch(60)
 	w.publish(billing, topic, batch...)
@@ -37,35 +41,25 @@ func (w *world) TestGroups_EachSeeEveryMessageOnce() {
 
 // If retries were published to the topic, customers would get the same e-mail four times.
 func (w *world) TestRetry_ReturnsOnlyToTheConsumerThatFailed() {
-	billing, mail := w.open(group("billing")), w.open(group("mail"))
-	if !billing.Capabilities().Groups {
-		w.Skip("the broker has no groups")
-	}
-	topic := w.topic("orders")
+	billing, mail, topic := w.twoGroups()
 	retry := middleware.Config{MaxAttempts: middleware.Tries(4), Backoff: w.steps(0, time.Second)}
-	failing := w.consume(billing, topic, retry, func(run) error { return errFails })
-	healthy := w.consume(mail, topic, retry, func(run) error { return nil })
+	failing := w.consume(billing, topic, retry, fails)
+	healthy := w.consume(mail, topic, retry, succeeds)
 
 	w.publish(mail, topic, newMessage("order"))
-	failing.waitRuns(4)
 	healthy.waitRuns(1)
-	failing.quiet()
-	require.Len(w, failing.seen(), 4)
+	failing.exactly(4)
 	require.Len(w, healthy.seen(), 1, "the other consumer gets the message once")
 }
 
 // A redrive is a Reschedule from another process, much later, with delay 0.
 func (w *world) TestRedrive_ReachesOnlyTheConsumerThatFailed() {
-	billing, mail := w.open(group("billing")), w.open(group("mail"))
-	if !billing.Capabilities().Groups {
-		w.Skip("the broker has no groups")
-	}
-	topic := w.topic("orders")
+	billing, mail, topic := w.twoGroups()
 	dead := make(chan *envelope.DeadLetter, 1)
 	cfg := middleware.Config{MaxAttempts: 1, DeadLetters: keepIn(dead)}
 	var fixed atomic.Bool
 	failing := w.consume(billing, topic, cfg, failsUntil(&fixed))
-	healthy := w.consume(mail, topic, middleware.Config{}, func(run) error { return nil })
+	healthy := w.consume(mail, topic, middleware.Config{}, succeeds)
 	w.publish(mail, topic, newMessage("order"))
 
 	letter := receive(w, dead, "the dead letter")
@@ -77,20 +71,17 @@ func (w *world) TestRedrive_ReachesOnlyTheConsumerThatFailed() {
 	delete(again.Metadata, envelope.KeyRetryCount)
 	require.NoError(w, operator.Reschedule(w.Context(), letter.Origin, again, 0))
 
-	runs := failing.waitRuns(2)
-	failing.quiet()
+	runs := failing.exactly(2)
 	require.Len(w, healthy.seen(), 1, "the other consumer gets the message once")
-	require.Equal(w, "order", string(runs[1].Message.Payload))
+	require.Equal(w, "order", runs[1].payload())
 	require.Equal(w, 1, runs[1].Attempt, "attempts start at 1 again")
 }
 
 func (w *world) TestOrigin_NamesTheConsumer() {
 	billing, mail := w.open(group("billing")), w.open(group("mail"))
 	topic := w.topic("orders")
-	again := failsBefore(2)
 	cfg := middleware.Config{Backoff: middleware.None()}
-	inBilling := w.consume(billing, topic, cfg, again)
-	inMail := w.consume(mail, topic, cfg, again)
+	inBilling, inMail := w.consume(billing, topic, cfg, failsBefore(2)), w.consume(mail, topic, cfg, failsBefore(2))
 	w.publish(billing, topic, newMessage("order"))
 
 	runs := inBilling.waitRuns(2)
@@ -129,22 +120,21 @@ func runIDs(runs []run) []string {
 	return found
 }
 
+func payloadsOf(runs []run) []string {
+	var found []string
+	for _, r := range runs {
+		found = append(found, r.payload())
+	}
+	return found
+}
+
 // bus opens a broker with the service bus names, or skips the case if the broker has no patterns.
 func (w *world) bus(change ...func(*brokers.Config)) brokers.Broker {
 	w.Helper()
-	cfg := brokers.Config{Group: defaultGroup, Naming: brokers.ServiceBus(w.prefix), Logger: w.logger()}
-	for _, c := range change {
-		c(&cfg)
-	}
-	b, err := w.backend.Open(cfg)
-	if errors.Is(err, brokers.ErrUnsupported) {
-		w.Skip(err)
-	}
+	b, err := w.tryOpen(append(change, naming(brokers.ServiceBus(w.prefix)))...)
+	w.skipIf(errors.Is(err, brokers.ErrUnsupported), "the broker has no bus")
 	require.NoError(w, err)
-	w.Cleanup(func() { require.NoError(w, b.Close()) })
-	if !b.Capabilities().Patterns {
-		w.Skip("the broker has no patterns")
-	}
+	w.skipIf(!b.Capabilities().Patterns, "the broker has no patterns")
 	return b
 }
 
@@ -163,23 +153,14 @@ func (w *world) TestPatterns_SelectEventsAndRetriesKeepTheirName() {
 	probe := w.bus(group("probe"))
 
 	policy := middleware.Config{MaxAttempts: 2, Backoff: middleware.None()}
-	fails := func(run) error { return errFails }
-	handles := func(run) error { return nil }
 	invoices := w.consume(w.open(group("invoice-service"), naming(scheme)), "invoice.*", policy, fails)
-	users := w.consume(w.open(group("user-service"), naming(scheme)), "user.#", policy, handles)
-	created := w.consume(w.open(group("audit-service"), naming(scheme)), "*.created", policy, handles)
+	users := w.consume(w.open(group("user-service"), naming(scheme)), "user.#", policy, succeeds)
+	created := w.consume(w.open(group("audit-service"), naming(scheme)), "*.created", policy, succeeds)
 
 	for _, event := range []string{"invoice.created", "user.address.changed", "user.created", "invoice.line.added"} {
-		m := newMessage(event)
-		require.NoError(w, probe.Publisher().Publish(event, m), "including the last one, which no service reads")
+		require.NoError(w, probe.Publisher().Publish(event, newMessage(event)), "also the last, which no service reads")
 	}
 
-	payloadsOf := func(runs []run) (events []string) {
-		for _, r := range runs {
-			events = append(events, string(r.Message.Payload))
-		}
-		return events
-	}
 	require.Equal(w, []string{"invoice.created", "invoice.created"}, payloadsOf(invoices.waitRuns(2)))
 	require.ElementsMatch(w, []string{"user.address.changed", "user.created"}, payloadsOf(users.waitRuns(2)))
 	require.ElementsMatch(w, []string{"invoice.created", "user.created"}, payloadsOf(created.waitRuns(2)))
@@ -201,9 +182,9 @@ func (w *world) TestPatterns_SystemEventsReachEveryService() {
 		pings <- string(m.Payload)
 		return nil
 	}}
-	invoices := w.consume(b, "invoice.*", policy, func(run) error { return nil })
+	invoices := w.consume(b, "invoice.*", policy, succeeds)
 	require.NoError(w, b.Publisher().Publish(middleware.SystemPing, newMessage("ping")))
 	require.Equal(w, "ping", receive(w, pings, "the ping"))
 	require.NoError(w, b.Publisher().Publish("invoice.created", newMessage("event")))
-	require.Equal(w, "event", string(invoices.waitRuns(1)[0].Message.Payload))
+	require.Equal(w, "event", invoices.waitRuns(1)[0].payload())
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
@@ -20,10 +19,8 @@ import (
 func (w *world) TestPoison_DoesNotStopTheMessagesBehindIt() {
 	b, topic := w.openTopic("orders")
 	published := make(chan struct{})
-	c := w.consume(b, topic, middleware.Config{
-		MaxAttempts: 3, Backoff: w.steps(time.Minute),
-	}, func(r run) error {
-		if string(r.Message.Payload) == "poison" {
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 3, Backoff: w.steps(time.Minute)}, func(r run) error {
+		if r.payload() == "poison" {
 			select { // its minute starts once all of them are queued behind it
 			case <-published:
 			case <-r.Message.Context().Done():
@@ -45,7 +42,7 @@ func (w *world) TestPoison_DoesNotStopTheMessagesBehindIt() {
 		return
 	}
 	require.ElementsMatch(w, ids(good), runIDs(runs[1:51]))
-	require.Len(w, w.deadLetters(b, brokers.NameScheme{}, topic, 1), 1)
+	require.Len(w, w.deadLetters(b, topic, 1), 1)
 }
 
 // window is how long deliveries are counted to find a hot loop; mostIn returns how many there may be in that time.
@@ -120,9 +117,9 @@ func (w *world) TestDeadLetterThatCannotBePublished_IsNotLost() {
 			return b.DeadLetter(ctx, d)
 		}),
 	}
-	w.consume(b, topic, cfg, func(run) error { return errFails })
+	w.consume(b, topic, cfg, fails)
 	w.publish(b, topic, newMessage("order"))
-	require.Equal(w, "order", string(w.deadLetters(b, brokers.NameScheme{}, topic, 1)[0].Payload))
+	require.Equal(w, "order", string(w.deadLetters(b, topic, 1)[0].Payload))
 }
 
 func (w *world) TestManyWaitingRetries_AreAllRedelivered() {
@@ -153,9 +150,7 @@ func (w *world) TestManyWaitingRetries_AreAllRedelivered() {
 func (w *world) TestLargeBatch_IsProcessedOrDead() {
 	b, topic := w.openTopic("orders", concurrency(16))
 	kind := func(m *message.Message) int { return int(m.Payload[len(m.Payload)-1] - '0') }
-	c := w.consume(b, topic, middleware.Config{
-		MaxAttempts: 3, Backoff: w.steps(0, time.Second),
-	}, func(r run) error {
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 3, Backoff: w.steps(0, time.Second)}, func(r run) error {
 		switch k := kind(r.Message); {
 		case k == 9:
 			return middleware.Permanent(errFails)
@@ -175,7 +170,7 @@ func (w *world) TestLargeBatch_IsProcessedOrDead() {
 			wantDone = append(wantDone, m.UUID)
 		}
 	}
-	dead := w.deadLetters(b, brokers.NameScheme{}, topic, len(wantDead))
+	dead := w.deadLetters(b, topic, len(wantDead))
 	require.ElementsMatch(w, wantDead, ids(dead))
 
 	done := func(runs []run) (ids []string) {
@@ -203,9 +198,8 @@ func (w *world) batch(n int) []*message.Message {
 func (w *world) TestConcurrency_RunsExactlyThatManyHandlers() {
 	const n = 8
 	b := w.open(concurrency(n))
-	if limit := b.Capabilities().MaxConcurrency; limit != 0 && limit < n {
-		w.Skipf("the broker runs at most %d handlers at once", limit)
-	}
+	limit := b.Capabilities().MaxConcurrency
+	w.skipIf(limit != 0 && limit < n, "the broker does not run as many handlers at once")
 	topic := w.topic("orders")
 	var running, most atomic.Int32
 	gate, open := w.gate()
@@ -230,16 +224,13 @@ func (w *world) TestConcurrency_RunsExactlyThatManyHandlers() {
 
 func (w *world) TestConcurrency_OneKeepsTheOrder() {
 	b := w.open()
-	if !b.Capabilities().Ordered {
-		w.Skip("the broker does not preserve order")
-	}
+	w.skipIf(!b.Capabilities().Ordered, "the broker does not preserve order")
 	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	c := w.consume(b, topic, middleware.Config{}, succeeds)
 	const n = 200
 	var want []string
 	for i := range n {
-		m := newMessage(strconv.Itoa(i))
-		m.Metadata.Set("x-kafka-key", "one") // on brokers with keys, order holds per key
+		m := newMessage(strconv.Itoa(i), "x-kafka-key", "one") // on brokers with keys, order holds per key
 		want = append(want, m.UUID)
 		w.publish(b, topic, m)
 	}

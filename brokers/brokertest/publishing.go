@@ -2,10 +2,12 @@ package brokertest
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -23,21 +25,20 @@ func (w *world) TestPublish_CopiesItsMessages() {
 		}
 		return nil
 	})
-	m := newMessage("as published")
-	m.Metadata.Set("k", "as published")
+	m := newMessage("as published", "k", "as published")
 	w.publish(b, topic, m)
 	m.Payload[0] = 'X'
 	m.Metadata.Set("k", "changed")
 	open()
 	for _, r := range c.waitRuns(2) {
-		require.Equal(w, "as published", string(r.Message.Payload))
+		require.Equal(w, "as published", r.payload())
 		require.Equal(w, "as published", r.Message.Metadata.Get("k"))
 	}
 }
 
 func (w *world) TestPublish_IsSafeForConcurrentUse() {
 	b, topic := w.openTopic("orders", concurrency(8))
-	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	c := w.consume(b, topic, middleware.Config{}, succeeds)
 
 	const publishers, each = 16, 10
 	p := b.Publisher()
@@ -45,20 +46,10 @@ func (w *world) TestPublish_IsSafeForConcurrentUse() {
 	var publishing sync.WaitGroup
 	for i := range batches {
 		batches[i] = w.batch(each)
-		publishing.Go(func() {
-			if err := p.Publish(topic, batches[i]...); err != nil {
-				w.Errorf("publish: %v", err)
-			}
-		})
+		publishing.Go(func() { assert.NoError(w, p.Publish(topic, batches[i]...)) })
 	}
 	publishing.Wait()
-	var want []string
-	for _, batch := range batches {
-		want = append(want, ids(batch)...)
-	}
-	c.waitRuns(publishers * each)
-	c.quiet()
-	require.ElementsMatch(w, want, runIDs(c.seen()))
+	require.ElementsMatch(w, ids(slices.Concat(batches...)), runIDs(c.exactly(publishers*each)))
 }
 
 // Every message that Publish did not refuse is delivered to a later consumer.
@@ -68,25 +59,23 @@ func (w *world) TestPublish_WithoutAConsumerStoresOrRefuses() {
 		require.ErrorIs(w, err, brokers.ErrUnroutable)
 		return
 	}
-	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
-	require.Equal(w, "early", string(c.waitRuns(1)[0].Message.Payload))
+	c := w.consume(b, topic, middleware.Config{}, succeeds)
+	require.Equal(w, "early", c.waitRuns(1)[0].payload())
 }
 
 func (w *world) TestPublish_OfATooLargeMessageIsRefused() {
 	b := w.open()
 	limit := b.Capabilities().MaxMessageBytes
-	if limit == 0 || limit > 64<<20 {
-		w.Skip("the broker has no limit, or one too large to test")
-	}
+	w.skipIf(limit == 0 || limit > 64<<20, "the broker has no limit, or one too large to test")
 	topic := w.topic("orders")
-	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	c := w.consume(b, topic, middleware.Config{}, succeeds)
 	large := message.NewMessage("large", make([]byte, limit+1))
 	require.ErrorIs(w, b.Publisher().Publish(topic, large), brokers.ErrTooLarge)
 	require.ErrorIs(w, brokers.Require(b, brokers.Needs{MessageBytes: limit + 1}), brokers.ErrUnsupported)
 
 	w.publish(b, topic, newMessage("next"))
 	runs := c.waitRuns(1)
-	require.Equal(w, "next", string(runs[0].Message.Payload))
+	require.Equal(w, "next", runs[0].payload())
 	require.ErrorIs(w, b.Reschedule(w.Context(), runs[0].Origin, large, time.Second), brokers.ErrTooLarge)
 }
 
@@ -115,13 +104,10 @@ func (w *world) TestProduced_UnpublishableMessageFailsTheAttempt() {
 	c.start()
 	w.publish(b, topic, newMessage("order"))
 
-	dead := w.deadLetters(b, brokers.NameScheme{}, topic, 1)
-	require.Equal(w, "order", string(dead[0].Payload))
-	c.quiet()
-	for i, r := range c.seen() {
+	require.Equal(w, "order", string(w.deadLetters(b, topic, 1)[0].Payload))
+	for i, r := range c.exactly(3) {
 		require.Equal(w, i+1, r.Attempt)
 	}
-	require.Len(w, c.seen(), 3)
 	require.Empty(w, succeeded)
 }
 
@@ -145,10 +131,8 @@ func (w *world) TestProduced_CopiesStartAtTheFirstAttempt() {
 	first.start()
 	w.publish(b, topic, newMessage("order"))
 
-	runs := second.waitRuns(6)
-	second.quiet()
 	attempts := map[int]int{}
-	for _, r := range runs {
+	for _, r := range second.exactly(6) {
 		attempts[r.Attempt]++
 		if r.Attempt == 1 {
 			for _, key := range []string{envelope.KeyErrorMessage, envelope.KeyFirstFailure} {

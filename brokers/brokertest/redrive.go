@@ -3,6 +3,7 @@ package brokertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -45,32 +46,27 @@ func (w *world) TestRedrive_ToAMissingConsumerIsRefused() {
 		}
 	}
 
-	c := w.consume(w.open(group("billing")), topic, middleware.Config{}, func(run) error { return nil })
+	c := w.consume(w.open(group("billing")), topic, middleware.Config{}, succeeds)
 	w.publish(operator, topic, newMessage("first"))
 	runs := c.waitRuns(1)
 	require.NoError(w, operator.Reschedule(ctx, runs[0].Origin, newMessage("again"), 0), "the consumer exists now")
-	runs = c.waitRuns(2)
-	c.quiet()
-	require.Len(w, c.seen(), 2, "no refused message was kept")
-	require.Equal(w, "again", string(runs[1].Message.Payload))
+	require.Equal(w, "again", c.exactly(2)[1].payload(), "no refused message was kept")
 }
 
 // A message that a foreign consumer dead-lettered is redriven to its topic.
 func (w *world) TestPublish_ToAMissingTopicThatMustExistIsRefused() {
 	b, topic := w.openTopic("orders")
-	for range 2 {
-		m := newMessage("lost")
+	publish := func(payload string) error {
+		m := newMessage(payload)
 		m.SetContext(envelope.WithExistingOnly(w.Context()))
-		require.ErrorIs(w, b.Publisher().Publish(topic, m), brokers.ErrUnroutable)
+		return b.Publisher().Publish(topic, m)
 	}
-	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
-	m := newMessage("kept")
-	m.SetContext(envelope.WithExistingOnly(w.Context()))
-	require.NoError(w, b.Publisher().Publish(topic, m))
-	runs := c.waitRuns(1)
-	c.quiet()
-	require.Len(w, c.seen(), 1)
-	require.Equal(w, "kept", string(runs[0].Message.Payload))
+	for range 2 {
+		require.ErrorIs(w, publish("lost"), brokers.ErrUnroutable)
+	}
+	c := w.consume(b, topic, middleware.Config{}, succeeds)
+	require.NoError(w, publish("kept"))
+	require.Equal(w, "kept", c.exactly(1)[0].payload())
 }
 
 // An operator's server has its own naming scheme, or none: a redrive goes to the destination that the consumer's broker
@@ -88,46 +84,33 @@ func (w *world) TestRedrive_UsesTheNamingOfTheConsumer() {
 	again := letter.Message.Copy()
 	delete(again.Metadata, envelope.KeyRetryCount)
 	require.NoError(w, operator.Reschedule(envelope.WithExistingOnly(w.Context()), letter.Origin, again, 0))
-	require.Equal(w, "order", string(c.waitRuns(2)[1].Message.Payload))
-	c.quiet()
-	require.Len(w, c.seen(), 2)
+	require.Equal(w, "order", c.exactly(2)[1].payload())
 }
 
 // Before a redrive, an operator wants to know whether any consumer would read it.
 func (w *world) TestRedrive_ReadersAreCounted() {
 	operator := w.open(group("operator"))
 	counter, ok := operator.(brokers.ReaderCounter)
-	if !ok {
-		w.Skip("the broker counts no readers")
-	}
+	w.skipIf(!ok, "the broker counts no readers")
 	topic := w.topic("orders")
 	_, err := counter.Readers(w.Context(), envelope.Origin{Topic: topic, Consumer: topic + ".billing"})
-	if errors.Is(err, errors.ErrUnsupported) {
-		w.Skip("the broker does not know its readers")
-	}
+	w.skipIf(errors.Is(err, errors.ErrUnsupported), "the broker does not know its readers")
 	require.NoError(w, err)
-	c := w.consume(w.open(group("billing")), topic, middleware.Config{}, func(run) error { return nil })
+	c := w.consume(w.open(group("billing")), topic, middleware.Config{}, succeeds)
 	w.publish(operator, topic, newMessage("order"))
 	origin := c.waitRuns(1)[0].Origin
-	readers := func(want bool) bool {
-		n, err := counter.Readers(w.Context(), origin)
-		return err == nil && n > 0 == want
+	awaitReaders := func(want bool) {
+		w.await(func() string {
+			if n, err := counter.Readers(w.Context(), origin); err != nil || n > 0 != want {
+				return fmt.Sprintf("%d readers, wanted any: %t", n, want)
+			}
+			return ""
+		})
 	}
-	w.becomes(func() bool { return readers(true) }, "there is a consumer")
+	awaitReaders(true)
 	n, err := counter.Readers(w.Context(), envelope.Origin{Topic: topic, Consumer: origin.Consumer + "-gone"})
 	require.NoError(w, err)
 	require.Zero(w, n, "of another consumer")
 	c.stop()
-	w.becomes(func() bool { return readers(false) }, "the consumer has stopped")
-}
-
-// becomes waits until a condition is true.
-func (w *world) becomes(is func() bool, what string) {
-	w.Helper()
-	w.await(func() string {
-		if is() {
-			return ""
-		}
-		return "never: " + what
-	})
+	awaitReaders(false)
 }

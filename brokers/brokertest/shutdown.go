@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -30,7 +31,7 @@ func (w *world) TestShutdown_ByContextDrainsToo() {
 func (w *world) drain(stop func(c *consumer)) {
 	const n = 10
 	// The handlers block for as long as the test needs, and the drain waits for them.
-	first, atOnce := w.openFor(3, func(c *brokers.Config) { c.DrainTimeout = w.h.Wait })
+	first, atOnce := w.openFor(3, draining(w.h.Wait))
 	topic, results := w.topic("orders"), w.topic("results")
 	gate, open := w.gate()
 	begun, begin := w.gate()
@@ -79,10 +80,8 @@ func (w *world) drain(stop func(c *consumer)) {
 	require.NoError(w, outcome.Close())
 
 	// The next process gets the remaining messages, and only those.
-	next := w.consume(w.open(), topic, middleware.Config{}, func(run) error { return nil })
-	next.waitRuns(n - atOnce)
-	next.quiet()
-	require.ElementsMatch(w, ids(batch), append(runIDs(next.seen()), runIDs(handled)...))
+	next := w.consume(w.open(), topic, middleware.Config{}, succeeds).exactly(n - atOnce)
+	require.ElementsMatch(w, ids(batch), runIDs(append(next, handled...)))
 }
 
 // endSignal is a Subscriber that calls begin when its subscriptions start to end.
@@ -119,7 +118,7 @@ func (w *world) TestShutdown_ReturnsMessagesWithoutAnAttempt() {
 			return nil
 		}),
 	}
-	first, atOnce := w.openFor(3, func(c *brokers.Config) { c.DrainTimeout = 300 * time.Millisecond })
+	first, atOnce := w.openFor(3, draining(300*time.Millisecond))
 	c := w.consume(first, topic, cfg, func(r run) error {
 		<-r.Context.Done() // runs longer than the drain may take
 		return r.Context.Err()
@@ -129,9 +128,7 @@ func (w *world) TestShutdown_ReturnsMessagesWithoutAnAttempt() {
 	c.waitRuns(atOnce)
 	c.stop()
 
-	next := w.consume(w.open(), topic, cfg, func(run) error { return nil })
-	runs := next.waitRuns(n)
-	next.quiet()
+	runs := w.consume(w.open(), topic, cfg, succeeds).exactly(n)
 	require.ElementsMatch(w, ids(batch), runIDs(runs), "every message, including those that were being handled")
 	for _, r := range runs {
 		require.Equal(w, 1, r.Attempt, "a shutdown consumes no attempt")
@@ -141,9 +138,7 @@ func (w *world) TestShutdown_ReturnsMessagesWithoutAnAttempt() {
 
 func (w *world) TestShutdown_KeepsWaitingRetries() {
 	first := w.open()
-	if !first.Capabilities().Durable && !w.h.Virtual {
-		w.Skip("the broker forgets its messages when it closes")
-	}
+	w.skipIf(!first.Capabilities().Durable && !w.h.Virtual, "the broker forgets its messages when it closes")
 	topic := w.topic("orders")
 	wait := w.scaled(20 * time.Second)
 	rescheduled, signal := w.gate()
@@ -154,7 +149,7 @@ func (w *world) TestShutdown_KeepsWaitingRetries() {
 			return nil
 		}},
 	}
-	c := w.consume(first, topic, cfg, func(run) error { return errFails })
+	c := w.consume(first, topic, cfg, fails)
 	w.publish(first, topic, newMessage("order"))
 	receive(w, rescheduled, "the retry")
 	c.stop()
@@ -164,8 +159,7 @@ func (w *world) TestShutdown_KeepsWaitingRetries() {
 		return
 	}
 
-	next := w.consume(w.open(), topic, cfg, func(run) error { return nil })
-	again := next.waitRuns(1)[0]
+	again := w.consume(w.open(), topic, cfg, succeeds).waitRuns(1)[0]
 	require.Equal(w, 2, again.Attempt)
 	w.onTime(c.seen()[0].At, again.At, wait)
 }
@@ -178,16 +172,8 @@ func (w *world) TestClose_TwiceSucceeds() {
 
 	var closing sync.WaitGroup
 	for range 3 {
-		closing.Go(func() {
-			if err := b.Close(); err != nil {
-				w.Errorf("close broker: %v", err)
-			}
-		})
-		closing.Go(func() {
-			if err := sub.Close(); err != nil {
-				w.Errorf("close subscriber: %v", err)
-			}
-		})
+		closing.Go(func() { assert.NoError(w, b.Close()) })
+		closing.Go(func() { assert.NoError(w, sub.Close()) })
 	}
 	closing.Wait()
 	require.NoError(w, b.Close())
@@ -198,7 +184,7 @@ func (w *world) TestClose_TwiceSucceeds() {
 
 func (w *world) TestClose_RefusesFurtherWork() {
 	b, topic := w.openTopic("orders")
-	c := w.consume(b, topic, middleware.Config{}, func(run) error { return nil })
+	c := w.consume(b, topic, middleware.Config{}, succeeds)
 	w.publish(b, topic, newMessage("order"))
 	r := c.waitRuns(1)[0]
 	c.stop()
@@ -223,7 +209,7 @@ func (w *world) TestClose_RefusesFurtherWork() {
 func (w *world) TestShutdown_ResultsArePublishedBySharedPublishers() {
 	b := w.open()
 	topic, invoices := w.topic("orders"), w.topic("invoices")
-	results := w.consume(b, invoices, middleware.Config{}, func(run) error { return nil })
+	results := w.consume(b, invoices, middleware.Config{}, succeeds)
 	closed, closing := w.gate()
 	shared := closeSignal{b.Publisher(), closing}
 	c := w.newConsumer(b, middleware.Config{MaxAttempts: 1})
@@ -239,7 +225,7 @@ func (w *world) TestShutdown_ResultsArePublishedBySharedPublishers() {
 	c.waitRuns(1)
 	c.stop()
 
-	require.Equal(w, "invoice", string(results.waitRuns(1)[0].Message.Payload))
+	require.Equal(w, "invoice", results.waitRuns(1)[0].payload())
 	require.Len(w, c.seen(), 1)
 }
 
@@ -288,11 +274,10 @@ func noGoroutineIsLeft(t *testing.T, h Harness) {
 	h.Virtual = false
 	t.Run("use", func(t *testing.T) {
 		w := newWorld(t, h)
-		b := w.open(concurrency(4), func(c *brokers.Config) { c.DrainTimeout = time.Second })
+		b := w.open(concurrency(4), draining(time.Second))
 		topic := w.topic("orders")
-		c := w.consume(b, topic, middleware.Config{
-			MaxAttempts: 3, Backoff: middleware.Steps(time.Millisecond, time.Hour),
-		}, func(run) error { return errFails })
+		twice := middleware.Config{MaxAttempts: 3, Backoff: middleware.Steps(time.Millisecond, time.Hour)}
+		c := w.consume(b, topic, twice, fails)
 		w.publish(b, topic, w.batch(20)...)
 		c.waitRuns(40)
 		c.stop()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
@@ -77,8 +79,23 @@ func (w *world) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(&w.logs, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
+// skipIf skips the case if its broker cannot do what it needs.
+func (w *world) skipIf(cannot bool, reason string) {
+	w.Helper()
+	if cannot {
+		w.Skip(reason)
+	}
+}
+
 // open opens a broker on the case's backend and closes it at the end of the case.
 func (w *world) open(change ...func(*brokers.Config)) brokers.Broker {
+	w.Helper()
+	b, err := w.tryOpen(change...)
+	require.NoError(w, err)
+	return b
+}
+
+func (w *world) tryOpen(change ...func(*brokers.Config)) (brokers.Broker, error) {
 	w.Helper()
 	cfg := brokers.Config{
 		Group: defaultGroup, DrainTimeout: 5 * time.Second, PublishTimeout: w.h.Wait, Logger: w.logger(),
@@ -87,10 +104,11 @@ func (w *world) open(change ...func(*brokers.Config)) brokers.Broker {
 		c(&cfg)
 	}
 	b, err := w.backend.Open(cfg)
-	require.NoError(w, err)
-	w.Cleanup(func() { require.NoError(w, b.Close()) })
-	w.tolerance = b.Capabilities().DelayTolerance
-	return b
+	if err == nil {
+		w.Cleanup(func() { require.NoError(w, b.Close()) })
+		w.tolerance = b.Capabilities().DelayTolerance
+	}
+	return b, err
 }
 
 // openTopic opens a broker for a case with one topic.
@@ -101,8 +119,14 @@ func (w *world) openTopic(name string, change ...func(*brokers.Config)) (b broke
 
 func group(name string) func(*brokers.Config) { return func(c *brokers.Config) { c.Group = name } }
 
-func concurrency(n int) func(*brokers.Config) {
-	return func(c *brokers.Config) { c.Concurrency = n }
+func concurrency(n int) func(*brokers.Config) { return func(c *brokers.Config) { c.Concurrency = n } }
+
+func naming(s brokers.NameScheme) func(*brokers.Config) {
+	return func(c *brokers.Config) { c.Naming = s }
+}
+
+func draining(d time.Duration) func(*brokers.Config) {
+	return func(c *brokers.Config) { c.DrainTimeout = d }
 }
 
 // openFor opens a broker for n concurrent handlers, or for as many as the broker supports.
@@ -113,10 +137,6 @@ func (w *world) openFor(n int, change ...func(*brokers.Config)) (b brokers.Broke
 		n = min(n, limit)
 	}
 	return b, n
-}
-
-func naming(s brokers.NameScheme) func(*brokers.Config) {
-	return func(c *brokers.Config) { c.Naming = s }
 }
 
 // topic returns the name of the case's own topic.
@@ -145,6 +165,8 @@ type run struct {
 }
 
 func (r run) id() string { return r.Message.UUID }
+
+func (r run) payload() string { return string(r.Message.Payload) }
 
 // consumer is a router with one handler behind a pipeline, and the runs of that handler.
 type consumer struct {
@@ -193,9 +215,7 @@ func (c *consumer) start() {
 	c.cancel = cancel
 	go func() {
 		defer close(c.ended)
-		if err := c.router.Run(ctx); err != nil {
-			c.w.Errorf("router: %v", err)
-		}
+		assert.NoError(c.w, c.router.Run(ctx), "the router")
 	}()
 	select {
 	case <-c.router.Running():
@@ -269,6 +289,15 @@ func (c *consumer) waitRuns(n int) []run {
 	return c.wait("more runs", func(runs []run) bool { return len(runs) >= n })
 }
 
+// exactly waits until the handler has run n times, and checks that it does not run again.
+func (c *consumer) exactly(n int) []run {
+	c.w.Helper()
+	c.waitRuns(n)
+	c.quiet()
+	require.Len(c.w, c.seen(), n, "runs of the handler")
+	return c.seen()
+}
+
 // receive returns the next value of c. what names it in the failure message.
 func receive[T any](w *world, c <-chan T, what string) (next T) {
 	w.Helper()
@@ -311,9 +340,9 @@ func (w *world) publish(b brokers.Broker, topic string, messages ...*message.Mes
 const defaultGroup = "billing"
 
 // deadLetters removes n dead letters of the default group from their queue.
-func (w *world) deadLetters(b brokers.Broker, scheme brokers.NameScheme, topic string, n int) []*message.Message {
+func (w *world) deadLetters(b brokers.Broker, topic string, n int) []*message.Message {
 	w.Helper()
-	return w.read(b, scheme.For(topic, defaultGroup).Dead, n)
+	return w.read(b, brokers.NameScheme{}.For(topic, defaultGroup).Dead, n)
 }
 
 // read removes n messages from a queue, and checks that it had no more.
@@ -343,8 +372,29 @@ func (w *world) read(b brokers.Broker, queue string, n int) []*message.Message {
 	return found
 }
 
-func newMessage(payload string) *message.Message {
-	return message.NewMessage(watermill.NewUUID(), []byte(payload))
+// newMessage returns a message with these headers, in pairs of key and value.
+func newMessage(payload string, headers ...string) *message.Message {
+	m := message.NewMessage(watermill.NewUUID(), []byte(payload))
+	for pair := range slices.Chunk(headers, 2) {
+		m.Metadata.Set(pair[0], pair[1])
+	}
+	return m
+}
+
+// delayed returns a message with a first-delivery delay.
+func delayed(payload string, d time.Duration) *message.Message {
+	m := newMessage(payload)
+	envelope.SetDelay(m, d)
+	return m
+}
+
+// batchOf returns n messages with that payload.
+func batchOf(n int, payload string) []*message.Message {
+	batch := make([]*message.Message, n)
+	for i := range batch {
+		batch[i] = newMessage(payload)
+	}
+	return batch
 }
 
 // gate returns a channel that blocks handlers until open is called. It is also opened at the end of the case, before
@@ -359,6 +409,22 @@ func (w *world) gate() (gate chan struct{}, open func()) {
 // waitsFor is a handler that waits for a gate.
 func waitsFor(gate <-chan struct{}) func(r run) error {
 	return func(run) error { <-gate; return nil }
+}
+
+// succeeds is a handler that does nothing.
+func succeeds(run) error { return nil }
+
+// fails is a handler that always fails.
+func fails(run) error { return errFails }
+
+// failsOn is a handler that fails for messages with that payload.
+func failsOn(payload string) func(r run) error {
+	return func(r run) error {
+		if r.payload() == payload {
+			return errFails
+		}
+		return nil
+	}
 }
 
 // failsBefore is a handler that fails until that attempt.
