@@ -2,7 +2,6 @@ package dlqtest
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -99,22 +98,15 @@ func (w *world) TestCompareAndSet() {
 func compareAndSet(w *world, other Store, id int64) {
 	const operators = 16
 	errs := make([]error, operators)
-	start := make(chan struct{})
-	var wg sync.WaitGroup
-	for i := range operators {
-		wg.Go(func() {
-			action := []driver.Action{driver.ActionRedrive, driver.ActionDiscard}[i%2]
-			<-start
-			results, err := []Store{w.Store, other}[i/2%2].Change(w.Context(), driver.Change{
-				Action: action, IDs: []int64{id}, Actor: fmt.Sprintf("operator %d", i), At: noon, Lease: time.Hour,
-			})
-			if assert.NoError(w, err) {
-				errs[i] = results[0].Err
-			}
+	atOnce(operators, func(i int) {
+		action := []driver.Action{driver.ActionRedrive, driver.ActionDiscard}[i%2]
+		results, err := []Store{w.Store, other}[i/2%2].Change(w.Context(), driver.Change{
+			Action: action, IDs: []int64{id}, Actor: fmt.Sprintf("operator %d", i), At: noon, Lease: time.Hour,
 		})
-	}
-	close(start)
-	wg.Wait()
+		if assert.NoError(w, err) {
+			errs[i] = results[0].Err
+		}
+	})
 	winner := w.get(id).ChangedBy
 	won := 0
 	for i, err := range errs {

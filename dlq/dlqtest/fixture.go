@@ -2,6 +2,7 @@ package dlqtest
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,6 +105,17 @@ func payload[T string | []byte](p T) func(*envelope.DeadLetter) {
 // diedAt moves a death to another time.
 func diedAt(at time.Time) func(*envelope.DeadLetter) {
 	return func(d *envelope.DeadLetter) { d.At = at }
+}
+
+// atOnce calls do with each number below n, all at once, and waits for them.
+func atOnce(n int, do func(i int)) {
+	start := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { <-start; do(i) })
+	}
+	close(start)
+	all.Wait()
 }
 
 // recorded returns a page of the audit log, which must have n records.
@@ -222,13 +234,17 @@ func (w *world) newRun(spec redrive.Spec, chunk int) *redrive.Run {
 // createRun creates a run whose set is not frozen; holder has its lease.
 func (w *world) createRun(spec redrive.Spec) *redrive.Run {
 	w.Helper()
-	r := &redrive.Run{Run: wire.Run{
-		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana", ChangedAt: noon,
-		ChangedBy: "ana",
-	}}
-	require.NoError(w, w.CreateRun(w.Context(), r,
-		driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: r.ID}))
+	r, audit := unfrozen(spec, "ana")
+	require.NoError(w, w.CreateRun(w.Context(), r, audit))
 	return must(w.LeaseRun(w.Context(), r.ID, holder, noon, 1000*time.Hour))(w)
+}
+
+// unfrozen returns a new run that a person has started, with its audit record.
+func unfrozen(spec redrive.Spec, by string) (*redrive.Run, driver.AuditRecord) {
+	return &redrive.Run{Run: wire.Run{
+		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: by, ChangedAt: noon,
+		ChangedBy: by,
+	}}, driver.AuditRecord{At: noon, Actor: by, Action: redrive.ActionStart, Run: spec.ID}
 }
 
 const holder = "process 1"

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -70,18 +69,14 @@ func (w *world) TestLedger() {
 func (w *world) TestLedgerConcurrent() {
 	stores := []driver.LedgerStore{required[driver.LedgerStore](w), required[driver.LedgerStore](w.on(w.open()))}
 	var granted atomic.Int64
-	var wg sync.WaitGroup
-	for i := range 20 {
-		wg.Go(func() {
-			ok, err := stores[i%2].Reserve(w.Context(), driver.Reservation{
-				Key: fmt.Sprint("entry ", i), Actor: "ana", Entries: 1, Limit: 7, At: noon, Window: time.Hour,
-			})
-			if assert.NoError(w, err) && ok {
-				granted.Add(1)
-			}
+	atOnce(20, func(i int) {
+		ok, err := stores[i%2].Reserve(w.Context(), driver.Reservation{
+			Key: fmt.Sprint("entry ", i), Actor: "ana", Entries: 1, Limit: 7, At: noon, Window: time.Hour,
 		})
-	}
-	wg.Wait()
+		if assert.NoError(w, err) && ok {
+			granted.Add(1)
+		}
+	})
 	require.Equal(w, int64(7), granted.Load())
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -211,23 +210,17 @@ func (w *world) TestPutTwiceInOneCall() {
 func (w *world) TestSameDeliveryFromTwoProcesses() {
 	const letters = 40
 	stores := []Store{w.Store, w.open()}
-	var wg sync.WaitGroup
-	outcomes := make([][]driver.Receipt, len(stores))
-	for p, s := range stores {
-		outcomes[p] = make([]driver.Receipt, letters)
-		for n := range letters {
-			wg.Go(func() {
-				receipts, err := s.Put(w.Context(), letter(n))
-				if assert.NoError(w, err) {
-					outcomes[p][n] = receipts[0]
-				}
-			})
+	var outcomes [letters][2]driver.Receipt
+	atOnce(2*letters, func(i int) {
+		n, p := i/2, i%2
+		receipts, err := stores[p].Put(w.Context(), letter(n))
+		if assert.NoError(w, err) {
+			outcomes[n][p] = receipts[0]
 		}
-	}
-	wg.Wait()
-	for n := range letters {
-		require.Equal(w, outcomes[0][n].ID, outcomes[1][n].ID)
-		require.NotEqual(w, outcomes[0][n].Result, outcomes[1][n].Result, "only one of them stored it")
+	})
+	for _, of := range outcomes {
+		require.Equal(w, of[0].ID, of[1].ID)
+		require.NotEqual(w, of[0].Result, of[1].Result, "only one of them stored it")
 	}
 	for _, e := range w.all(dlq.Filter{}) {
 		require.Equal(w, 2, e.SeenCount)
@@ -238,18 +231,14 @@ func (w *world) TestSameDeliveryFromTwoProcesses() {
 // With any number of concurrent writers, every letter is stored once.
 func (w *world) TestConcurrentPuts() {
 	const callers, each = 32, 8
-	var wg sync.WaitGroup
-	for c := range callers {
-		wg.Go(func() {
-			for i := range each {
-				receipts, err := w.Put(w.Context(), letter(c*each+i))
-				if assert.NoError(w, err) {
-					assert.Equal(w, driver.Stored, receipts[0].Result)
-				}
+	atOnce(callers, func(c int) {
+		for i := range each {
+			receipts, err := w.Put(w.Context(), letter(c*each+i))
+			if assert.NoError(w, err) {
+				assert.Equal(w, driver.Stored, receipts[0].Result)
 			}
-		})
-	}
-	wg.Wait()
+		}
+	})
 	entries := w.all(dlq.Filter{})
 	require.Len(w, entries, callers*each)
 	for n, e := range entries {

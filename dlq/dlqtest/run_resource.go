@@ -3,7 +3,6 @@ package dlqtest
 import (
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -24,11 +23,8 @@ func (w *world) TestRunResource() {
 		Filter: dlq.Filter{Topic: "orders", From: noon, Redrives: &redrives, IDs: []int64{1, 2}},
 	}
 	spec = must(spec.Resolve())(w)
-	created := &redrive.Run{Run: wire.Run{
-		ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: "ana 'é'", Note: "why",
-		ChangedAt: noon, ChangedBy: "ana", ApprovalAbove: -1,
-	}}
-	audit := driver.AuditRecord{At: noon, Actor: "ana", Action: redrive.ActionStart, Run: created.ID, Note: "why"}
+	created, audit := unfrozen(spec, "ana 'é'")
+	created.Note, created.ApprovalAbove, audit.Note = "why", -1, "why"
 	require.NoError(w, w.CreateRun(w.Context(), created, audit))
 	requireTaken(w, w.CreateRun(w.Context(), created, audit), created)
 	got := must(w.Run(w.Context(), created.ID))(w)
@@ -82,17 +78,13 @@ func (w *world) TestRunResource() {
 func (w *world) TestRunLease() {
 	stores := []Store{w.Store, w.open()}
 	_, run := w.freeRun()
-	var wg sync.WaitGroup
 	won := make([]bool, 8)
-	for i := range won {
-		wg.Go(func() {
-			_, err := stores[i%2].LeaseRun(w.Context(), run, fmt.Sprintf("process %d", i), noon, time.Minute)
-			if won[i] = err == nil; err != nil {
-				assert.ErrorIs(w, err, redrive.ErrLeaseLost)
-			}
-		})
-	}
-	wg.Wait()
+	atOnce(len(won), func(i int) {
+		_, err := stores[i%2].LeaseRun(w.Context(), run, fmt.Sprintf("process %d", i), noon, time.Minute)
+		if won[i] = err == nil; err != nil {
+			assert.ErrorIs(w, err, redrive.ErrLeaseLost)
+		}
+	})
 	winner := ""
 	for i := range won {
 		if won[i] {
@@ -137,16 +129,10 @@ func (w *world) TestRunSameID() {
 	stores := []Store{w.Store, w.open()}
 	spec := must(redrive.Spec{ID: "run"}.Resolve())(w)
 	faults := make([]error, 8)
-	var processes sync.WaitGroup
-	for n := range faults {
-		r := &redrive.Run{Run: wire.Run{
-			ID: spec.ID, Spec: spec, State: redrive.Preparing, Version: 1, CreatedAt: noon, CreatedBy: fmt.Sprintf("ana %d", n),
-			ChangedAt: noon, ChangedBy: "ana",
-		}}
-		audit := driver.AuditRecord{At: noon, Actor: r.CreatedBy, Action: redrive.ActionStart, Run: r.ID}
-		processes.Go(func() { faults[n] = stores[n%2].CreateRun(w.Context(), r, audit) })
-	}
-	processes.Wait()
+	atOnce(len(faults), func(n int) {
+		r, audit := unfrozen(spec, fmt.Sprintf("ana %d", n))
+		faults[n] = stores[n%2].CreateRun(w.Context(), r, audit)
+	})
 	there := must(w.Run(w.Context(), spec.ID))(w)
 	for n, err := range faults {
 		if fmt.Sprintf("ana %d", n) == there.CreatedBy {
