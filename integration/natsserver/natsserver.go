@@ -9,10 +9,8 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -60,13 +58,7 @@ func Main() {
 		panic(err)
 	}
 	started.Start()
-	end := make(chan os.Signal, 1)
-	signal.Notify(end, syscall.SIGTERM)
-	go func() { // our standard input is closed at the end of the test in any case
-		_, _ = os.Stdin.Read(make([]byte, 1))
-		end <- syscall.SIGTERM
-	}()
-	<-end
+	_, _ = os.Stdin.Read(make([]byte, 1)) // our standard input is closed at the end of the test in any case
 	started.Shutdown()
 	os.Exit(0)
 }

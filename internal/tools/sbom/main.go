@@ -22,15 +22,13 @@ type component struct {
 }
 
 type document struct {
-	Format     string      `json:"bomFormat"`
-	Spec       string      `json:"specVersion"`
-	Version    int         `json:"version"`
-	Metadata   metadata    `json:"metadata"`
+	Format   string `json:"bomFormat"`
+	Spec     string `json:"specVersion"`
+	Version  int    `json:"version"`
+	Metadata struct {
+		Component component `json:"component"`
+	} `json:"metadata"`
 	Components []component `json:"components"`
-}
-
-type metadata struct {
-	Component component `json:"component"`
 }
 
 func main() {
