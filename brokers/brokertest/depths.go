@@ -126,29 +126,29 @@ func (w *world) waitDepths(counts brokers.DepthReporter, topic string, fit func(
 // and ack it.
 func (w *world) TestSubscribe_TwoPatternsOfOneServiceAreRefused() {
 	b := w.bus()
-	first := w.reads(b, "invoice.*")
+	first, _ := w.subscribe(b, "invoice.*")
 	_, err := b.Subscriber().Subscribe(w.Context(), "user.#")
 	require.ErrorIs(w, err, brokers.ErrUnsupported)
 	require.ErrorContains(w, err, "WithPatterns", "the error names the remedy")
 	_, err = b.Subscriber(brokers.WithPatterns("user.#")).Subscribe(w.Context(), "invoice.*")
 	require.ErrorIs(w, err, brokers.ErrUnsupported, "other patterns are refused too")
 
-	w.reads(b, "user.#", brokers.WithGroup("mail")) // another service
-	w.reads(b, "invoice.*")                         // the same handler again
+	w.subscribe(b, "user.#", brokers.WithGroup("mail")) // another service
+	w.subscribe(b, "invoice.*")                         // the same handler again
 	require.NoError(w, first.Close())
 }
 
 // On brokers whose groups are queues, two groups would share one queue if the naming scheme had no {group}.
 func (w *world) TestSubscribe_TwoGroupsOnOneQueueAreRefused() {
 	b, topic := w.openTopic("orders", naming(brokers.Laravel()))
-	first := w.reads(b, topic)
+	first, _ := w.subscribe(b, topic)
 	_, err := b.Subscriber(brokers.WithGroup("mail")).Subscribe(w.Context(), topic)
 	require.ErrorIs(w, err, brokers.ErrUnsupported)
 	require.ErrorContains(w, err, "{group}")
-	w.reads(b, w.topic("users"), brokers.WithGroup("mail"))
+	w.subscribe(b, w.topic("users"), brokers.WithGroup("mail"))
 
 	require.NoError(w, first.Close())
-	w.reads(b, topic, brokers.WithGroup("mail")) // the queue is free again
+	w.subscribe(b, topic, brokers.WithGroup("mail")) // the queue is free again
 }
 
 // Two handlers without a group would share the messages of their topic, where Watermill's gochannel delivers all of
@@ -164,8 +164,8 @@ func (w *world) TestSubscribe_TwoHandlersWithoutAGroupAreRefused() {
 	_, err := b.Subscriber().Subscribe(w.Context(), topic)
 	require.ErrorIs(w, err, brokers.ErrUnsupported)
 	require.ErrorContains(w, err, "WithGroup")
-	w.reads(b, topic, brokers.WithGroup("mail"))
-	w.reads(b, topic, brokers.WithGroup("mail"))
+	w.subscribe(b, topic, brokers.WithGroup("mail"))
+	w.subscribe(b, topic, brokers.WithGroup("mail"))
 }
 
 // A subscription to a pattern would receive nothing on a broker that treats it as a name.
@@ -180,12 +180,14 @@ func (w *world) TestSubscribe_ToAnUnsupportedPatternIsRefused() {
 	require.ErrorIs(w, err, brokers.ErrUnsupported)
 }
 
-// reads subscribes until the case ends.
-func (w *world) reads(b brokers.Broker, topic string, opts ...brokers.SubscriberOption) message.Subscriber {
+// subscribe subscribes until the case ends.
+func (w *world) subscribe(
+	b brokers.Broker, topic string, opts ...brokers.SubscriberOption,
+) (message.Subscriber, <-chan *message.Message) {
 	w.Helper()
 	sub := b.Subscriber(opts...)
-	_, err := sub.Subscribe(w.Context(), topic)
+	in, err := sub.Subscribe(w.Context(), topic)
 	require.NoError(w, err)
 	w.Cleanup(func() { _ = sub.Close() })
-	return sub
+	return sub, in
 }

@@ -231,13 +231,10 @@ func (w *world) largest(b brokers.Broker, topic string, limit int64, sized func(
 	dies := make(chan struct{}, 1)
 	c := w.consume(b, topic, middleware.Config{
 		MaxAttempts: 2, Backoff: w.steps(0),
-		DeadLetters: middleware.DeadLetterFunc(func(ctx context.Context, d *envelope.DeadLetter) error {
-			err := b.DeadLetter(ctx, d)
-			if err == nil {
-				dies <- struct{}{}
-			}
-			return err
-		}),
+		Hooks: middleware.Hooks{OnDeadLetter: func(context.Context, middleware.DeadLetterParams) error {
+			dies <- struct{}{}
+			return nil
+		}},
 	}, func(r run) error {
 		if r.payload() == "next" {
 			return nil

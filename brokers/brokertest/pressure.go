@@ -53,9 +53,7 @@ func (w *world) mostIn(window time.Duration) int { return int(window / (100 * ti
 // A plain broker redelivers a nacked message ten thousand times a second.
 func (w *world) TestNack_IsPaced() {
 	b, topic := w.openTopic("orders")
-	sub := b.Subscriber()
-	in, err := sub.Subscribe(w.Context(), topic)
-	require.NoError(w, err)
+	sub, in := w.subscribe(b, topic)
 	w.publish(b, topic, newMessage("nacked"))
 
 	deliveries := 1
@@ -183,15 +181,6 @@ func (w *world) TestLargeBatch_IsProcessedOrDead() {
 	}
 	runs := c.wait("all messages", func(runs []run) bool { return len(done(runs)) >= len(wantDone) })
 	require.ElementsMatch(w, wantDone, done(runs), "processed once each")
-}
-
-// batch returns n messages whose payloads end in the digits 0 to 9 in turn.
-func (w *world) batch(n int) []*message.Message {
-	batch := make([]*message.Message, n)
-	for i := range batch {
-		batch[i] = newMessage(strconv.Itoa(i))
-	}
-	return batch
 }
 
 // Exactly n handlers run at once: with fewer, the wait below never ends, and one more is counted.

@@ -3,9 +3,11 @@ package brokertest
 import (
 	"context"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -14,6 +16,40 @@ import (
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
+
+// newMessage returns a message with these headers, in pairs of key and value.
+func newMessage(payload string, headers ...string) *message.Message {
+	m := message.NewMessage(watermill.NewUUID(), []byte(payload))
+	for pair := range slices.Chunk(headers, 2) {
+		m.Metadata.Set(pair[0], pair[1])
+	}
+	return m
+}
+
+// delayed returns a message with a first-delivery delay.
+func delayed(payload string, d time.Duration) *message.Message {
+	m := newMessage(payload)
+	envelope.SetDelay(m, d)
+	return m
+}
+
+// batchOf returns n messages with that payload.
+func batchOf(n int, payload string) []*message.Message {
+	batch := make([]*message.Message, n)
+	for i := range batch {
+		batch[i] = newMessage(payload)
+	}
+	return batch
+}
+
+// batch returns n messages whose payloads end in the digits 0 to 9 in turn.
+func (w *world) batch(n int) []*message.Message {
+	batch := make([]*message.Message, n)
+	for i := range batch {
+		batch[i] = newMessage(strconv.Itoa(i))
+	}
+	return batch
+}
 
 func (w *world) TestPublish_CopiesItsMessages() {
 	b, topic := w.openTopic("orders")

@@ -36,9 +36,7 @@ func (w *world) drain(stop func(c *consumer)) {
 	gate, open := w.gate()
 	begun, begin := w.gate()
 
-	outcome := first.Subscriber(brokers.WithGroup("watcher"))
-	out, err := outcome.Subscribe(w.Context(), results)
-	require.NoError(w, err)
+	outcome, out := w.subscribe(first, results, brokers.WithGroup("watcher"))
 
 	c := w.newConsumer(first, middleware.Config{})
 	c.router.AddHandler("handler", topic, endSignal{first.Subscriber(), begin}, results, first.Publisher(),
@@ -107,16 +105,11 @@ func (w *world) TestShutdown_ReturnsMessagesWithoutAnAttempt() {
 	const n = 10
 	topic := w.topic("orders")
 	var settled atomic.Int32
+	settle := func() error { settled.Add(1); return nil }
 	cfg := middleware.Config{
 		Rescheduler: middleware.ReschedulerFunc(
-			func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
-				settled.Add(1)
-				return nil
-			}),
-		DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
-			settled.Add(1)
-			return nil
-		}),
+			func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return settle() }),
+		DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return settle() }),
 	}
 	first, atOnce := w.openFor(3, draining(300*time.Millisecond))
 	c := w.consume(first, topic, cfg, func(r run) error {
@@ -166,9 +159,7 @@ func (w *world) TestShutdown_KeepsWaitingRetries() {
 
 func (w *world) TestClose_TwiceSucceeds() {
 	b := w.open()
-	sub := b.Subscriber()
-	in, err := sub.Subscribe(w.Context(), w.topic("orders"))
-	require.NoError(w, err)
+	sub, in := w.subscribe(b, w.topic("orders"))
 
 	var closing sync.WaitGroup
 	for range 3 {
@@ -246,11 +237,8 @@ func (p closeSignal) Close() error {
 func (w *world) TestClose_OfAHandleLeavesTheBrokerOpen() {
 	b, topic := w.openTopic("orders")
 	one, two := b.Publisher(), b.Publisher()
-	subOne, subTwo := b.Subscriber(), b.Subscriber()
-	in, err := subTwo.Subscribe(w.Context(), topic)
-	require.NoError(w, err)
-	_, err = subOne.Subscribe(w.Context(), topic)
-	require.NoError(w, err)
+	subTwo, in := w.subscribe(b, topic)
+	subOne, _ := w.subscribe(b, topic)
 
 	require.NoError(w, one.Close())
 	require.NoError(w, one.Close(), "closing twice")

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -353,9 +352,7 @@ func (w *world) read(b brokers.Broker, queue string, n int) []*message.Message {
 		require.Len(w, found, n, "messages in %s", queue)
 		return found
 	}
-	sub := b.Subscriber(brokers.WithGroup("reader"))
-	in, err := sub.Subscribe(w.Context(), queue)
-	require.NoError(w, err)
+	sub, in := w.subscribe(b, queue, brokers.WithGroup("reader"))
 	var found []*message.Message
 	for len(found) < n {
 		m := receive(w, in, fmt.Sprintf("message %d of %d in %s", len(found)+1, n, queue))
@@ -370,31 +367,6 @@ func (w *world) read(b brokers.Broker, queue string, n int) []*message.Message {
 	}
 	require.NoError(w, sub.Close())
 	return found
-}
-
-// newMessage returns a message with these headers, in pairs of key and value.
-func newMessage(payload string, headers ...string) *message.Message {
-	m := message.NewMessage(watermill.NewUUID(), []byte(payload))
-	for pair := range slices.Chunk(headers, 2) {
-		m.Metadata.Set(pair[0], pair[1])
-	}
-	return m
-}
-
-// delayed returns a message with a first-delivery delay.
-func delayed(payload string, d time.Duration) *message.Message {
-	m := newMessage(payload)
-	envelope.SetDelay(m, d)
-	return m
-}
-
-// batchOf returns n messages with that payload.
-func batchOf(n int, payload string) []*message.Message {
-	batch := make([]*message.Message, n)
-	for i := range batch {
-		batch[i] = newMessage(payload)
-	}
-	return batch
 }
 
 // gate returns a channel that blocks handlers until open is called. It is also opened at the end of the case, before
