@@ -184,14 +184,7 @@ func (s *Server) Messages(topic, consumer string) []*message.Message {
 	if q == nil {
 		return nil
 	}
-	var found []*message.Message
-	for _, st := range slices.Concat(q.ready, q.inFlight) {
-		found = append(found, st.render())
-	}
-	for st := range q.waiting {
-		found = append(found, st.render())
-	}
-	return found
+	return rendered(slices.Concat(q.ready, q.inFlight, slices.Collect(maps.Keys(q.waiting))))
 }
 
 // Dead returns copies of the dead letters in the queue of that name.
@@ -237,6 +230,13 @@ func (st *stored) render() *message.Message {
 	m := message.NewMessage(st.uuid, slices.Clone(st.payload))
 	maps.Copy(m.Metadata, st.headers)
 	return m
+}
+
+func rendered(list []*stored) (found []*message.Message) {
+	for _, st := range list {
+		found = append(found, st.render())
+	}
+	return found
 }
 
 // queue is a consumer's queue, or one of dead letters.
@@ -294,10 +294,7 @@ func (s *Server) Take(name string, n int) []*message.Message {
 	defer s.mu.Unlock()
 	q := s.queueLocked(name, "")
 	n = min(n, len(q.ready))
-	var found []*message.Message
-	for _, st := range q.ready[:n] {
-		found = append(found, st.render())
-	}
+	taken := q.ready[:n]
 	q.ready = q.ready[n:]
-	return found
+	return rendered(taken)
 }

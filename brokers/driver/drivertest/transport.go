@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // Transport is one process's connection to a [Server].
@@ -97,10 +98,8 @@ func (t *Transport) publish(ctx context.Context, o *driver.Outgoing, v Verdict) 
 		<-ctx.Done()
 		return context.Cause(ctx)
 	case v.Late > 0:
-		select {
-		case <-time.After(v.Late):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := wait.For(ctx, v.Late); err != nil {
+			return err
 		}
 	}
 	return v.Err
