@@ -7,10 +7,13 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
@@ -69,4 +72,106 @@ func (w *world) on(s Store) *world { return &world{w.T, s, w.db, w.fresh} }
 // Run returns a redrive run; subtests are T's.
 func (w *world) Run(ctx context.Context, id string) (*redrive.Run, error) {
 	return w.Store.Run(ctx, id)
+}
+
+// RunClocks runs the cases, in addition to those of [Run], for a store on a server that is used from machines with
+// different clocks. fresh is the same as for Run.
+func RunClocks(t *testing.T, fresh func(t *testing.T) Database) {
+	t.Helper()
+	for name, test := range map[string]func(*world){
+		"OneClock": testOneClock, "LeaseLasts": testLeaseLasts, "LeaseExpires": testLeaseExpires,
+		"ClaimLasts":     testClaimLasts,
+		"NoticesAreHeld": testNoticesAreHeld,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(newWorld(t, fresh(t)))
+		})
+	}
+}
+
+// wrong is how far the processes' clocks differ from the database's.
+const wrong = 10 * time.Minute
+
+// skewed runs a process whose clock is off by that much, in a synctest bubble.
+func (w *world) skewed(by time.Duration, run func(w *world)) {
+	w.Helper()
+	wall := time.Now()
+	synctest.Test(w.T, func(t *testing.T) {
+		time.Sleep(time.Until(wall.Add(by))) // virtual
+		synctest.Wait()
+		run(newWorld(t, w.db))
+	})
+}
+
+func (w *world) now() time.Time { return driver.Now(w.Context(), w.Store) }
+
+// lease takes over a run.
+func (w *world) lease(run, holder string, lasts time.Duration) error {
+	_, err := w.LeaseRun(w.Context(), run, holder, w.now(), lasts)
+	return err
+}
+
+// All processes use the time of the store.
+func testOneClock(w *world) {
+	for _, by := range []time.Duration{-wrong, 0, wrong, 0} {
+		began := time.Now()
+		w.skewed(by, func(p *world) {
+			now := p.now()
+			require.WithinDuration(p, began, now, wrong/2, "a clock that is off by %s", by)
+			require.Equal(p, time.UTC, now.Location())
+		})
+	}
+}
+
+// A process whose clock is ahead does not take over a run from one whose clock is behind.
+func testLeaseLasts(w *world) {
+	_, run := w.freeRun()
+	w.skewed(-wrong, func(p *world) { require.NoError(p, p.lease(run, "slow", wrong)) })
+	w.skewed(wrong, func(p *world) { require.ErrorIs(p, p.lease(run, "fast", wrong), redrive.ErrLeaseLost) })
+	w.skewed(-wrong, func(p *world) { require.NoError(p, p.lease(run, "slow", wrong), "it is extended") })
+}
+
+// A process whose clock is behind does not wait longer for the run of one whose clock is ahead.
+func testLeaseExpires(w *world) {
+	_, run := w.freeRun()
+	w.skewed(wrong, func(p *world) { require.NoError(p, p.lease(run, "fast", time.Microsecond)) })
+	w.skewed(-wrong, func(p *world) { require.NoError(p, p.lease(run, "slow", time.Minute)) })
+}
+
+// A process whose clock is ahead does not treat the claims and redrives in flight of one whose clock is behind as lost.
+func testClaimLasts(w *world) {
+	_, run := w.freeRun()
+	w.skewed(-wrong, func(p *world) {
+		require.NoError(p, p.lease(run, holder, wrong))
+		require.Len(p, p.claimAll(run, p.now(), 3), 3)
+		require.NoError(p, p.lease(run, holder, 0))
+	})
+	w.skewed(wrong, func(p *world) {
+		require.NoError(p, p.lease(run, "fast", wrong))
+		at := p.now()
+		r, n, err := p.SettleRun(p.Context(), run, "fast", at, driver.MaxPage)
+		require.NoError(p, err)
+		require.Zero(p, n)
+		require.Equal(p, redrive.Counts{Claimed: 3}, r.Counts)
+		for _, item := range p.itemsOf(run, redrive.ItemClaimed) {
+			require.False(p, p.get(item.EntryID).Overdue(at))
+		}
+	})
+}
+
+// Only one process notifies, whatever the other's clock shows.
+func testNoticesAreHeld(w *world) {
+	hold := func(name string, by, lasts time.Duration) (held bool) {
+		w.skewed(by, func(p *world) {
+			at := p.now()
+			held = must(required[driver.NoticeStore](p).HoldNotices(p.Context(), name, at, at.Add(lasts)))(p)
+		})
+		return held
+	}
+	require.True(w, hold("slow", -wrong, wrong))
+	require.False(w, hold("fast", wrong, wrong))
+	require.True(w, hold("slow", -wrong, 0))
+	require.True(w, hold("fast", wrong, 0))
+	require.True(w, hold("slow", -wrong, 0))
 }
