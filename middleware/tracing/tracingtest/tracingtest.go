@@ -131,13 +131,15 @@ func names(spans tracetest.SpanStubs) []string {
 
 func check(t *testing.T, b *Broker, spans tracetest.SpanStubs, id, operators trace.TraceID) {
 	t.Helper()
-	var attempts, sends []tracetest.SpanStub
+	var attempts, sends, results []tracetest.SpanStub
 	for i := range spans {
 		switch spans[i].Name {
 		case "process " + Topic:
 			attempts = append(attempts, spans[i])
 		case "send " + Topic:
 			sends = append(sends, spans[i])
+		case "send " + Results:
+			results = append(results, spans[i])
 		}
 	}
 	require.Len(t, attempts, 3, "%v", names(spans))
@@ -169,12 +171,9 @@ func check(t *testing.T, b *Broker, spans tracetest.SpanStubs, id, operators tra
 	require.Equal(t, "*errors.errorString", attribute(&attempts[0], "error.type"))
 	require.Equal(t, "retry scheduled", attempts[0].Events[0].Name)
 	require.Equal(t, "dead letter", attempts[1].Events[0].Name)
-	for i := range spans {
-		if spans[i].Name == "send "+Results {
-			require.Equal(t, attempts[2].SpanContext.SpanID(), spans[i].Parent.SpanID(),
-				"the handler's messages are part of the trace")
-		}
-	}
+	require.Len(t, results, 1)
+	require.Equal(t, attempts[2].SpanContext.SpanID(), results[0].Parent.SpanID(),
+		"the handler's messages are part of the trace")
 }
 
 func linked(s *tracetest.SpanStub) []trace.SpanID {
