@@ -162,8 +162,8 @@ func (c *RabbitCluster) complete(ctx context.Context) error {
 		Running bool `json:"running"`
 	}
 	for _, r := range c.Nodes {
-		var nodes []node
-		if err := r.Management().Do(ctx, "GET", nil, &nodes, "nodes"); err != nil {
+		nodes, err := get[[]node](ctx, r.Management(), "nodes")
+		if err != nil {
 			return err
 		}
 		running := slices.DeleteFunc(nodes, func(n node) bool { return !n.Running })

@@ -318,8 +318,8 @@ func (s *KafkaSecurity) listen(settings map[string]string) {
 	settings[name+"ssl.client.auth"] = "required"
 	settings[name+"sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
 	const module = "org.apache.kafka.common.security."
-	settings[name+"plain.sasl.jaas.config"] = fmt.Sprintf(module+"plain.PlainLoginModule required user_%s=%q;", s.User,
-		s.Password)
+	plain := fmt.Sprintf("plain.PlainLoginModule required user_%s=%q;", s.User, s.Password)
+	settings[name+"plain.sasl.jaas.config"] = module + plain
 	settings[name+"scram-sha-256.sasl.jaas.config"] = module + "scram.ScramLoginModule required;"
 	settings[name+"scram-sha-512.sasl.jaas.config"] = module + "scram.ScramLoginModule required;"
 }

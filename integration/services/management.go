@@ -68,23 +68,17 @@ func (m *Management) Healthy(ctx context.Context) error {
 
 // Queues lists the queues of a virtual host.
 func (m *Management) Queues(ctx context.Context, vhost string) ([]Queue, error) {
-	var queues []Queue
-	err := m.Do(ctx, http.MethodGet, nil, &queues, "queues", vhost)
-	return queues, err
+	return get[[]Queue](ctx, m, "queues", vhost)
 }
 
 // Queue returns one queue.
 func (m *Management) Queue(ctx context.Context, vhost, name string) (Queue, error) {
-	var queue Queue
-	err := m.Do(ctx, http.MethodGet, nil, &queue, "queues", vhost, name)
-	return queue, err
+	return get[Queue](ctx, m, "queues", vhost, name)
 }
 
 // Connections lists the connections to a virtual host.
 func (m *Management) Connections(ctx context.Context, vhost string) ([]Connection, error) {
-	var connections []Connection
-	err := m.Do(ctx, http.MethodGet, nil, &connections, "vhosts", vhost, "connections")
-	return connections, err
+	return get[[]Connection](ctx, m, "vhosts", vhost, "connections")
 }
 
 // CloseConnections closes every connection to a virtual host, as an operator would, and returns their number. A new
@@ -115,6 +109,11 @@ func (m *Management) AddVHost(ctx context.Context, name string) error {
 func (m *Management) SetPolicy(ctx context.Context, vhost, name, pattern string, definition map[string]any) error {
 	policy := map[string]any{"pattern": pattern, "definition": definition, "apply-to": "queues"}
 	return m.Do(ctx, http.MethodPut, policy, nil, "policies", vhost, name)
+}
+
+func get[T any](ctx context.Context, m *Management, segments ...string) (out T, err error) {
+	err = m.Do(ctx, http.MethodGet, nil, &out, segments...)
+	return out, err
 }
 
 // Do sends one request to /api/ and the path's segments, which it escapes, and decodes the response into out unless out

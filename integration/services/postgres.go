@@ -169,10 +169,9 @@ func startPgBouncer(ctx context.Context, p *PostgresServer) (*PgBouncerServer, e
 	if err != nil {
 		return nil, err
 	}
-	target, err := url.Parse(p.URL)
+	target, err := parseURL(p.URL)
 	if err != nil {
-		// not err: it repeats the URL with its password
-		return nil, errors.New("services: the PostgreSQL URL cannot be parsed")
+		return nil, err
 	}
 	at, ports, err := newPlace("pgbouncer", owner, 1)
 	if err != nil {

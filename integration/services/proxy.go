@@ -52,10 +52,8 @@ func StartProxy(upstream string) (*Proxy, error) {
 // URL returns the URL u of the upstream with the proxy's address in it.
 func (p *Proxy) URL(t testing.TB, u string) string {
 	t.Helper()
-	parsed, err := url.Parse(u)
-	if err != nil {
-		t.Fatal("services: not a URL") // not err: it repeats the URL with its password
-	}
+	parsed, err := parseURL(u)
+	Need(t, err)
 	parsed.Host = p.Addr
 	return parsed.String()
 }
@@ -88,9 +86,7 @@ func (p *Proxy) Heal() error {
 }
 
 // Flap closes every connection and accepts new ones at once.
-func (p *Proxy) Flap() error {
-	return errors.Join(p.Cut(), p.Heal())
-}
+func (p *Proxy) Flap() error { return errors.Join(p.Cut(), p.Heal()) }
 
 // Delay delays every response by d.
 func (p *Proxy) Delay(d time.Duration) error {

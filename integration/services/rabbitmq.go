@@ -150,8 +150,7 @@ func newRabbits(ctx context.Context, cfg RabbitConfig, n int) (_ []*Rabbit, err 
 	if err != nil {
 		return nil, err
 	}
-	const each = 4
-	ports, err := freePorts(each*n + 1)
+	epmd, err := freePorts(1)
 	if err != nil {
 		return nil, err
 	}
@@ -164,10 +163,12 @@ func newRabbits(ctx context.Context, cfg RabbitConfig, n int) (_ []*Rabbit, err 
 		}
 	}()
 	for i := range nodes {
-		own := ports[each*i:]
+		at, own, err := newPlace("rabbitmq", install.owner, 4)
+		if err != nil {
+			return nil, err
+		}
 		nodes[i] = rabbitNode{
-			install: install, place: place{owner: install.owner},
-			amqp: own[0], management: own[1], dist: own[2], tls: own[3], epmd: ports[each*n],
+			install: install, place: at, amqp: own[0], management: own[1], dist: own[2], tls: own[3], epmd: epmd[0],
 		}
 	}
 	if n > 1 {
@@ -175,9 +176,6 @@ func newRabbits(ctx context.Context, cfg RabbitConfig, n int) (_ []*Rabbit, err 
 	}
 	cookie := rand.Text()
 	for i := range nodes {
-		if nodes[i].dir, err = newDir("rabbitmq", install.owner); err != nil {
-			return nil, fmt.Errorf("services: rabbitmq: %w", err)
-		}
 		if err = nodes[i].configure(cfg, cookie); err != nil {
 			return nil, fmt.Errorf("services: rabbitmq: %w", err)
 		}

@@ -110,12 +110,19 @@ func scratch(t testing.TB, server string, create, drop func(ctx context.Context,
 			t.Logf("%s is not dropped: %v", name, err) // the test may have killed the server
 		}
 	})
-	u, err := url.Parse(server)
-	if err != nil {
-		t.Fatal("services: the server's URL cannot be parsed") // not err: it repeats the URL with its password
-	}
+	u, err := parseURL(server)
+	Need(t, err)
 	u.Path = "/" + name
 	return u.String()
+}
+
+// parseURL returns an error without the URL, which may have a password.
+func parseURL(raw string) (*url.URL, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return nil, errors.New("services: the server's URL cannot be parsed")
+	}
+	return u, nil
 }
 
 // Main runs the tests of a package, stops the shared servers, and exits:

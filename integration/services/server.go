@@ -140,9 +140,7 @@ func (s *server) startOnce(ctx context.Context) (*process, error) {
 
 // Kill ends the server and its helpers with SIGKILL, like a crash, and returns once it has ended. Start starts it
 // again.
-func (s *server) Kill() error {
-	return s.end(func(p *process) error { return p.kill() })
-}
+func (s *server) Kill() error { return s.end((*process).kill) }
 
 // Stop stops the server cleanly and keeps its data. Start starts it again.
 func (s *server) Stop() error {
@@ -162,9 +160,7 @@ func (s *server) Stop() error {
 }
 
 // Restart stops the server cleanly and starts it again on the same ports and data.
-func (s *server) Restart(ctx context.Context) error {
-	return errors.Join(s.Stop(), s.Start(ctx))
-}
+func (s *server) Restart(ctx context.Context) error { return errors.Join(s.Stop(), s.Start(ctx)) }
 
 // Pause freezes the server with SIGSTOP: connections remain open, and it does not respond. Resume continues it.
 func (s *server) Pause() error { return s.signalAll(syscall.SIGSTOP) }
@@ -175,25 +171,22 @@ func (s *server) Resume() error { return s.signalAll(syscall.SIGCONT) }
 // LimitFiles limits the size of every file of the server in bytes: beyond it, writing fails as on a full disk.
 // [Unlimited] lifts the limit. It applies to the server's processes and to those that they start.
 func (s *server) LimitFiles(ctx context.Context, size uint64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.proc == nil {
-		return fmt.Errorf("services: %s is not running", s.name)
-	}
 	text := "unlimited"
 	if size != Unlimited {
 		text = strconv.FormatUint(size, 10)
 	}
-	pid := s.proc.cmd.Process.Pid
-	for _, p := range append([]int{pid}, descendants(pid)...) {
-		// This sets only the soft limit, as the server's own account, which may lift it again.
-		limit := exec.CommandContext(ctx, "prlimit", "--pid="+strconv.Itoa(p), "--fsize="+text+":")
-		limit.SysProcAttr = s.command(ctx).SysProcAttr
-		if out, err := limit.CombinedOutput(); err != nil && (p == pid || alive(p)) {
-			return fmt.Errorf("services: limit the files of %s: %w: %s", s.name, err, out)
+	return s.running(func(proc *process) error {
+		pid := proc.cmd.Process.Pid
+		for _, p := range append([]int{pid}, descendants(pid)...) {
+			// This sets only the soft limit, as the server's own account, which may lift it again.
+			limit := exec.CommandContext(ctx, "prlimit", "--pid="+strconv.Itoa(p), "--fsize="+text+":")
+			limit.SysProcAttr = s.command(ctx).SysProcAttr
+			if out, err := limit.CombinedOutput(); err != nil && (p == pid || alive(p)) {
+				return fmt.Errorf("services: limit the files of %s: %w: %s", s.name, err, out)
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // Unlimited is the size for files that may grow until the disk is full.
@@ -262,28 +255,32 @@ func (s *server) explain(t testing.TB) {
 func (s *server) logPath() string { return s.in("log.txt") }
 
 func (s *server) signalAll(sig syscall.Signal) error {
-	if s.external {
-		return ErrExternal
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.proc == nil {
-		return fmt.Errorf("services: %s is not running", s.name)
-	}
-	return s.proc.signalAll(sig)
+	return s.running(func(p *process) error { return p.signalAll(sig) })
 }
 
 // end ends the process with how; it does nothing if the server is not running.
 func (s *server) end(how func(*process) error) error {
+	err := s.running(func(p *process) error {
+		s.proc = nil
+		return how(p)
+	})
+	if errors.Is(err, errNotRunning) {
+		return nil
+	}
+	return err
+}
+
+var errNotRunning = errors.New("services: the server is not running")
+
+// running calls do with the process of the server.
+func (s *server) running(do func(*process) error) error {
 	if s.external {
 		return ErrExternal
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.proc == nil {
-		return nil
+		return fmt.Errorf("%w: %s", errNotRunning, s.name)
 	}
-	err := how(s.proc)
-	s.proc = nil
-	return err
+	return do(s.proc)
 }
