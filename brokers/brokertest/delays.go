@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
@@ -92,29 +91,22 @@ func (w *world) TestDelays_AShortOneOvertakesALongOne() {
 // Jitter and Retry-After request delays that are not configured. They may be late by a quarter, but never early.
 func (w *world) TestDelays_OfAnyLengthAreKept() {
 	b, topic := w.openTopic("orders", concurrency(8))
-	var mu sync.Mutex
-	asked := map[string]time.Time{}
 	waits := []time.Duration{
 		w.scaled(1_370 * time.Millisecond), w.scaled(2_990 * time.Millisecond), w.scaled(7_777 * time.Millisecond),
 		w.scaled(31_007 * time.Millisecond),
 	}
 	wait := func(m *message.Message) time.Duration { return waits[m.Payload[0]-'0'] }
 	c := w.consume(b, topic, middleware.Config{}, func(r run) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if _, again := asked[r.id()]; again {
+		if r.Attempt > 1 {
 			return nil
 		}
-		asked[r.id()] = time.Now()
 		return middleware.RetryAfter(errFails, wait(r.Message))
 	})
 	w.publish(b, topic, w.batch(len(waits))...)
-	runs := c.waitRuns(2 * len(waits))
-	c.quiet()
-	mu.Lock()
-	defer mu.Unlock()
-	for _, r := range runs {
+	asked := map[string]time.Time{}
+	for _, r := range c.exactly(2 * len(waits)) {
 		if r.Attempt == 1 {
+			asked[r.id()] = r.At
 			continue
 		}
 		due, took := wait(r.Message), r.At.Sub(asked[r.id()])
@@ -226,8 +218,7 @@ func (w *world) follow(s brokers.NameScheme, cfg middleware.Config, delay time.D
 	require.Equal(w, `{"order": 1}`, string(dead.Payload))
 	require.Equal(w, string(envelope.ReasonExhausted), dead.Metadata.Get(envelope.KeyDeadLetterReason))
 	if delay > 0 {
-		require.Equal(w, strconv.FormatInt(w.scaled(delay).Milliseconds(), 10),
-			dead.Metadata.Get(envelope.KeyOriginalDelay))
+		require.Equal(w, strconv.FormatInt(w.scaled(delay).Milliseconds(), 10), dead.Metadata.Get(envelope.KeyOriginalDelay))
 	}
 }
 
@@ -250,8 +241,7 @@ func (w *world) onTime(from, at time.Time, delay time.Duration) {
 		require.Equal(w, delay, took)
 		return
 	}
-	require.GreaterOrEqual(w, took, delay-time.Millisecond,
-		"early by more than the rounding of due times to milliseconds")
+	require.GreaterOrEqual(w, took, delay-time.Millisecond, "early by more than the rounding of due times to milliseconds")
 	w.noLater(took, delay+delay/100)
 }
 

@@ -12,23 +12,33 @@ import (
 	"github.com/redrive-go/redrive/middleware"
 )
 
-// Brokers that count waiting messages count delayed first deliveries and retries separately, and do not count messages
-// that are ready, running or settled among them.
-func (w *world) TestDepths_CountWaitingMessages() {
-	b := w.open()
+// counted starts a consumer on a broker that counts messages. Its handler retries "later" in an hour, fails forever for
+// "dies", and waits with "running" until open is called.
+func (w *world) counted(topic string) (b brokers.Broker, counts brokers.DepthReporter, c *consumer, open func()) {
+	w.Helper()
+	b = w.open()
 	counts, ok := b.(brokers.DepthReporter)
 	w.skipIf(!ok, "the broker does not count waiting messages")
-	topic := w.topic("reminders")
 	gate, open := w.gate()
-	c := w.consume(b, topic, middleware.Config{}, func(r run) error {
+	c = w.consume(b, topic, middleware.Config{}, func(r run) error {
 		switch r.payload() {
 		case "later":
 			return middleware.RetryAfter(errFails, time.Hour)
+		case "dies":
+			return middleware.Permanent(errFails)
 		case "running":
 			<-gate
 		}
 		return nil
 	})
+	return b, counts, c, open
+}
+
+// Brokers that count waiting messages count delayed first deliveries and retries separately, and do not count messages
+// that are ready, running or settled among them.
+func (w *world) TestDepths_CountWaitingMessages() {
+	topic := w.topic("reminders")
+	b, counts, c, open := w.counted(topic)
 	w.depths(counts, topic, 0, 0)
 
 	w.publish(b, topic, delayed("delayed", time.Hour), delayed("delayed", time.Hour), delayed("delayed", 2*time.Hour))
@@ -55,20 +65,8 @@ func (w *world) TestDepths_CountWaitingMessages() {
 // Brokers that count dead letters and ready messages count dead letters under the topic in which they died, and a
 // message as ready until a consumer has room for it.
 func (w *world) TestDepths_CountReadyMessagesAndDeadLetters() {
-	b := w.open()
-	counts, ok := b.(brokers.DepthReporter)
-	w.skipIf(!ok, "the broker does not count waiting messages")
 	topic := w.topic("orders")
-	gate, open := w.gate()
-	c := w.consume(b, topic, middleware.Config{}, func(r run) error {
-		switch r.payload() {
-		case "dies":
-			return middleware.Permanent(errFails)
-		case "running":
-			<-gate
-		}
-		return nil
-	})
+	b, counts, c, open := w.counted(topic)
 	w.publish(b, topic, newMessage("dies"), newMessage("dies"), newMessage("fine"))
 	c.waitRuns(3)
 	all, err := counts.Depths(w.Context())

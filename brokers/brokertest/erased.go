@@ -131,18 +131,14 @@ func (w *world) erasedWhileRunning(subscriptions, handlers int) {
 	w.waitFor(fresh, consumers...)
 }
 
-// reluctant is a Rescheduler that runs a hook before it reschedules, or fails.
-type reluctant struct {
-	brokers.Broker
-	before func() error
-}
-
-// Reschedule implements brokers.Broker.
-func (r *reluctant) Reschedule(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
-	if err := r.before(); err != nil {
-		return err
+// reluctant is a Rescheduler that runs a hook before it reschedules, and fails if the hook does.
+func reluctant(b brokers.Broker, before func() error) middleware.ReschedulerFunc {
+	return func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
+		if err := before(); err != nil {
+			return err
+		}
+		return b.Reschedule(ctx, o, m, d)
 	}
-	return r.Broker.Reschedule(ctx, o, m, d)
 }
 
 // The window is full of messages whose retry cannot be published, between their attempts.
@@ -152,7 +148,7 @@ func (w *world) TestOperator_ErasesAQueueWhileMessagesArePaced() {
 	topic := w.topic("orders")
 	var refused atomic.Int32
 	healed, heal := w.gate()
-	retries := &reluctant{Broker: b, before: func() error {
+	retries := reluctant(b, func() error {
 		select {
 		case <-healed:
 			return nil
@@ -160,7 +156,7 @@ func (w *world) TestOperator_ErasesAQueueWhileMessagesArePaced() {
 			refused.Add(1)
 			return errFails
 		}
-	}}
+	})
 	var fails sync.Map
 	c := w.consume(b, topic, middleware.Config{Rescheduler: retries, MaxAttempts: 2, Backoff: w.steps(0)},
 		func(r run) error {
@@ -187,7 +183,7 @@ func (w *world) TestOperator_ErasesAQueueWhileRetriesArePublished() {
 	var reached atomic.Int32
 	together, all := w.gate()
 	published, allPublished := w.gate() // so that all are stored before the queue is deleted
-	retries := &reluctant{Broker: b, before: func() error {
+	retries := reluctant(b, func() error {
 		<-published
 		if int(reached.Add(1)) >= handlers {
 			erase()
@@ -195,7 +191,7 @@ func (w *world) TestOperator_ErasesAQueueWhileRetriesArePublished() {
 		}
 		<-together
 		return nil
-	}}
+	})
 	c := w.consume(b, topic, middleware.Config{Rescheduler: retries, MaxAttempts: 2, Backoff: w.steps(time.Second)},
 		func(r run) error {
 			if r.Attempt == 1 && r.payload() == "fails" {

@@ -81,13 +81,12 @@ func (w *world) TestRetryThatCannotBePublished_DoesNotSpin() {
 	cfg := middleware.Config{
 		Backoff:   middleware.None(),
 		NackDelay: 100 * time.Millisecond,
-		Rescheduler: middleware.ReschedulerFunc(
-			func(ctx context.Context, o envelope.Origin, m *message.Message, d time.Duration) error {
-				if !healed.Load() {
-					return errors.New("the broker accepts no retries")
-				}
-				return b.Reschedule(ctx, o, m, d)
-			}),
+		Rescheduler: reluctant(b, func() error {
+			if !healed.Load() {
+				return errors.New("the broker accepts no retries")
+			}
+			return nil
+		}),
 	}
 	c := w.consume(b, topic, cfg, failsBefore(2))
 	began := time.Now()
@@ -168,8 +167,7 @@ func (w *world) TestLargeBatch_IsProcessedOrDead() {
 			wantDone = append(wantDone, m.UUID)
 		}
 	}
-	dead := w.deadLetters(b, topic, len(wantDead))
-	require.ElementsMatch(w, wantDead, ids(dead))
+	require.ElementsMatch(w, wantDead, ids(w.deadLetters(b, topic, len(wantDead))))
 
 	done := func(runs []run) (ids []string) {
 		for _, r := range runs {

@@ -116,8 +116,7 @@ func (w *world) TestPublish_OfATooLargeMessageIsRefused() {
 }
 
 func (w *world) TestPublish_OfNoMessagesSucceeds() {
-	b := w.open()
-	require.NoError(w, b.Publisher().Publish(w.topic("orders")))
+	require.NoError(w, w.open().Publisher().Publish(w.topic("orders")))
 }
 
 // A router publishes a handler's messages after the pipeline has returned. If that fails, the attempt has failed: it is

@@ -96,9 +96,7 @@ func (w *world) open(change ...func(*brokers.Config)) brokers.Broker {
 
 func (w *world) tryOpen(change ...func(*brokers.Config)) (brokers.Broker, error) {
 	w.Helper()
-	cfg := brokers.Config{
-		Group: defaultGroup, DrainTimeout: 5 * time.Second, PublishTimeout: w.h.Wait, Logger: w.logger(),
-	}
+	cfg := brokers.Config{Group: defaultGroup, DrainTimeout: 5 * time.Second, PublishTimeout: w.h.Wait, Logger: w.logger()}
 	for _, c := range change {
 		c(&cfg)
 	}
