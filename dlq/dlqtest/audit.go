@@ -17,9 +17,7 @@ func (w *world) TestAudit() {
 	id := w.put(letter(1))[0].ID
 	other := w.put(letter(2))[0].ID
 	at := noon.Add(time.Hour)
-	w.mustChange(driver.Change{
-		Action: driver.ActionDiscard, IDs: []int64{id}, Actor: "bob", Note: "a test order", At: at,
-	})
+	w.mustChange(driver.Change{Action: driver.ActionDiscard, IDs: []int64{id}, Actor: "bob", Note: "a test order", At: at})
 	w.mustChange(driver.Change{
 		Action: driver.ActionRestore, IDs: []int64{id}, Actor: "ana", Note: "it was not", At: at.Add(time.Minute),
 	})

@@ -70,8 +70,7 @@ func (w *world) TestFilters() {
 	require.Len(w, w.all(dlq.Filter{Topic: "orders"}), total-1, "with every status")
 	require.Equal(w, []int64{common}, ids(w.all(dlq.Filter{ResolvedBefore: noon.Add(2 * time.Hour)})))
 	require.Empty(w, w.all(dlq.Filter{ResolvedBefore: noon.Add(time.Hour)}))
-	require.Equal(w, []int64{special["to"]},
-		ids(w.all(dlq.Filter{DiedBefore: noon.Add(-time.Hour + time.Microsecond)})))
+	require.Equal(w, []int64{special["to"]}, ids(w.all(dlq.Filter{DiedBefore: noon.Add(-time.Hour + time.Microsecond)})))
 	require.Empty(w, w.all(dlq.Filter{DiedBefore: noon.Add(-time.Hour)}))
 	w.mustChange(driver.Change{Action: driver.ActionRedrive, IDs: []int64{special["handler"]}, Run: "run-1"})
 	require.Equal(w, []int64{special["handler"]}, ids(w.all(dlq.Filter{Run: "run-1"})))

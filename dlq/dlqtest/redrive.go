@@ -24,9 +24,7 @@ func (w *world) claim(id int64, at time.Time) *dlq.Entry {
 // succeeds records the success of a redriven message, as its consumer reports it.
 func (w *world) succeeds(id int64, at time.Time, report ...driver.Report) {
 	w.Helper()
-	w.mustChange(driver.Change{
-		Action: driver.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: at, Reports: report,
-	})
+	w.mustChange(driver.Change{Action: driver.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: at, Reports: report})
 }
 
 // releaseByHand ends the wait for an entry's outcome.
@@ -83,8 +81,7 @@ func (w *world) TestSecondDeathReopensTheEntry() {
 	id := w.put(letter(1))[0].ID
 	for round := 1; round <= 3; round++ {
 		at := noon.Add(time.Duration(round) * time.Hour)
-		sent := w.claim(id, at)
-		died := redriven(sent, at.Add(time.Minute), func(d *envelope.DeadLetter) {
+		died := redriven(w.claim(id, at), at.Add(time.Minute), func(d *envelope.DeadLetter) {
 			d.Err.Message = "account still closed"
 			d.Reason, d.Class, d.Attempts = envelope.ReasonPermanent, "*main.Closed", round
 		})
@@ -261,8 +258,7 @@ func (w *world) TestForgedRedriveNumber() {
 // If the body has changed in between, it is stored as a new revision in addition to the original.
 func (w *world) TestChangedBodyIsKept() {
 	id := w.put(letter(1))[0].ID
-	sent := w.claim(id, noon.Add(time.Hour))
-	changed := redriven(sent, noon.Add(2*time.Hour), payload("changed"))
+	changed := redriven(w.claim(id, noon.Add(time.Hour)), noon.Add(2*time.Hour), payload("changed"))
 	require.Equal(w, driver.DiedAgain, w.put(changed)[0].Result)
 	got := w.get(id)
 	require.Equal(w, 1, got.Revision)
@@ -286,8 +282,7 @@ func (w *world) TestLeaseExpires() {
 		require.ErrorContains(w, err, "who died")
 	}
 	redrive.At = at.Add(time.Minute)
-	again := w.mustChange(redrive)
-	require.Equal(w, 2, again.RedriveCount)
+	require.Equal(w, 2, w.mustChange(redrive).RedriveCount)
 	// The first claimant, which was slow, can neither release nor extend it.
 	for _, action := range []driver.Action{driver.ActionRelease, driver.ActionPublished} {
 		fails(w.change(driver.Change{

@@ -118,8 +118,7 @@ func (w *world) TestRunClaimWithBody() {
 			Body: &dlq.Body{Payload: []byte("\xffnew"), Headers: map[string]string{"a": "\xfe"}},
 		})
 	}
-	stepped := w.mustStep(step)
-	require.Len(w, stepped.Claimed, 1)
+	require.Len(w, w.mustStep(step).Claimed, 1)
 	e := w.get(list[0])
 	require.Equal(w, []any{1, int64(4), "\xffnew"}, []any{e.Revision, e.Size, string(e.Body.Payload)})
 	require.Equal(w, map[string]string{"a": "\xfe"}, e.Body.Headers)

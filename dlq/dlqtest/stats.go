@@ -46,11 +46,8 @@ func (w *world) TestGroups() {
 // The group of letters stored in one call shows the newest of them, in whatever order they were given, and an older
 // letter that is stored later does not replace it.
 func (w *world) TestGroupNewest() {
-	letters := []*dlq.Entry{
-		letter(1, at(1, "age 11")), letter(2, at(3, "age 13")), letter(3, at(9, "age 19")), letter(4, at(2, "age 12")),
-		letter(5, at(8, "age 18")),
-	}
-	receipts := w.put(letters...)
+	receipts := w.put(letter(1, at(1, "age 11")), letter(2, at(3, "age 13")), letter(3, at(9, "age 19")),
+		letter(4, at(2, "age 12")), letter(5, at(8, "age 18")))
 	groups := must(w.Groups(w.Context(), dlq.GroupQuery{}))(w)
 	require.Len(w, groups, 1)
 	require.Equal(w, []any{"age 19", receipts[2].ID}, []any{groups[0].Sample, groups[0].LastEntry})
@@ -63,8 +60,7 @@ func (w *world) TestGroupNewest() {
 	w.put(letter(7, at(7, "late")), letter(8, at(8, "later")), letter(9, at(8, "later")))
 	groups = must(w.Groups(w.Context(), dlq.GroupQuery{SeenSince: noon.Add(8 * time.Hour)}))(w)
 	require.Len(w, groups, 2, "a cause with no later deaths is left out")
-	require.Equal(w, []int64{2, 6}, []int64{groups[0].Counts.Pending, groups[1].Counts.Pending},
-		"the newest cause first")
+	require.Equal(w, []int64{2, 6}, []int64{groups[0].Counts.Pending, groups[1].Counts.Pending}, "the newest cause first")
 }
 
 // at moves a death by hours and gives it another error.
