@@ -113,11 +113,9 @@ func (s *Server) store(o *driver.Outgoing) error {
 	if !o.Due.IsZero() && s.cfg.Capabilities.MaxDelay == 0 {
 		return fmt.Errorf("a due time: %w", brokers.ErrUnsupported)
 	}
-	wait := time.Until(o.Due)
-	if o.Due.IsZero() {
-		wait = 0
-	} else if s.cfg.Traits.Early && len(s.cfg.Steps) > 0 {
-		wait, _ = s.cfg.Steps.Pick(wait, 0)
+	pause := time.Until(o.Due) // negative without a due time
+	if !o.Due.IsZero() && s.cfg.Traits.Early && len(s.cfg.Steps) > 0 {
+		pause, _ = s.cfg.Steps.Pick(pause, 0)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +130,7 @@ func (s *Server) store(o *driver.Outgoing) error {
 			st.topic = o.Origin.RoutingKey
 		}
 		maps.Insert(st.headers, o.Headers())
-		s.putLocked(q, st, wait)
+		s.putLocked(q, st, pause)
 	}
 	switch o.To.Kind {
 	case driver.ToTopic:

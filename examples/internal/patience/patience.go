@@ -16,17 +16,13 @@ func Context(parent context.Context, d time.Duration, far func() int) (context.C
 	go func() {
 		look := time.NewTicker(max(d, time.Nanosecond))
 		defer look.Stop()
-		for last := far(); ; {
+		defer cancel()
+		for last, now := -1, far(); now != last; last, now = now, far() {
 			select {
 			case <-ctx.Done():
 				return
 			case <-look.C:
 			}
-			now := far()
-			if now == last {
-				cancel()
-			}
-			last = now
 		}
 	}()
 	return ctx, cancel
