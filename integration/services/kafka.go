@@ -264,12 +264,9 @@ func (n kafkaNode) command(ctx context.Context) *exec.Cmd {
 func (n kafkaNode) class(name string, args ...string) []string {
 	return append([]string{
 		// fast compilation instead of fast code, because tests mostly start it
-		"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-		"-XX:ActiveProcessorCount=2",
-		"-Djava.awt.headless=true",
-		"-Djava.io.tmpdir=" + n.dir,
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-		"-Dorg.slf4j.simpleLogger.showDateTime=true",
+		"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ActiveProcessorCount=2",
+		"-Djava.awt.headless=true", "-Djava.io.tmpdir=" + n.dir,
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
 		"-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 		"-cp", filepath.Join(n.libs, "*"), name,
 	}, args...)

@@ -182,7 +182,9 @@ func newRabbits(ctx context.Context, cfg RabbitConfig, n int) (_ []*Rabbit, err 
 	}
 	// Our own epmd, in the foreground: the one that a broker would start is a daemon that outlives all processes of the
 	// test.
-	names, err := nodes[0].startEPMD(ctx)
+	port := strconv.Itoa(epmd[0])
+	daemon := nodes[0].run(context.WithoutCancel(ctx), install.epmd, "-address", "127.0.0.1", "-port", port)
+	names, err := startProcess(daemon, nodes[0].in("epmd.txt"))
 	if err != nil {
 		return nil, fmt.Errorf("services: rabbitmq: %w", err)
 	}
@@ -322,11 +324,6 @@ func (n *rabbitNode) configure(cfg RabbitConfig, cookie string) error {
 }
 
 func (n rabbitNode) name() string { return fmt.Sprintf("redrive%d@localhost", n.amqp) }
-
-func (n rabbitNode) startEPMD(ctx context.Context) (*process, error) {
-	cmd := n.run(context.WithoutCancel(ctx), n.install.epmd, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd))
-	return startProcess(cmd, n.in("epmd.txt"))
-}
 
 func (n rabbitNode) command(ctx context.Context) *exec.Cmd {
 	return n.run(ctx, filepath.Join(n.install.bin, "rabbitmq-server"))

@@ -206,13 +206,9 @@ func (s *server) Close() error {
 }
 
 // PID returns the process id of the server, or 0 if it is not running or the environment names it.
-func (s *server) PID() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.proc == nil {
-		return 0
-	}
-	return s.proc.cmd.Process.Pid
+func (s *server) PID() (pid int) {
+	_ = s.running(func(p *process) error { pid = p.cmd.Process.Pid; return nil }) // otherwise it has none
+	return pid
 }
 
 // Log returns the last 8 KiB of the server's log, for a test that failed.
