@@ -166,8 +166,7 @@ func (w *world) TestSessions() {
 	require.Equal(w, &session, must(other.Session(w.Context(), "d1", noon))(w))
 	fails(other.Session(w.Context(), "d1", noon.Add(time.Hour)))(w, dlq.ErrNotFound)
 	later := driver.Session{
-		Digest: "d2", Name: "bob", Role: "viewer", CreatedAt: noon.Add(2 * time.Hour),
-		ExpiresAt: noon.Add(3 * time.Hour),
+		Digest: "d2", Name: "bob", Role: "viewer", CreatedAt: noon.Add(2 * time.Hour), ExpiresAt: noon.Add(3 * time.Hour),
 	}
 	require.NoError(w, other.PutSession(w.Context(), later))
 	fails(s.Session(w.Context(), "d1", noon))(w, dlq.ErrNotFound, "removed because it has expired")

@@ -2,7 +2,6 @@ package dlqtest
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -37,11 +36,10 @@ func (w *world) releaseByHand(id int64, at time.Time) {
 func (w *world) TestSuccessClosesTheEntry() {
 	id := w.put(letter(1))[0].ID
 	sent := w.claim(id, noon.Add(time.Hour))
+	report := driver.Report{MessageID: sent.EventID, Topic: sent.Origin.Topic, Consumer: sent.Origin.Consumer, Number: 1}
 	succeeded := driver.Change{
 		Action: driver.ActionSucceed, IDs: []int64{id}, Actor: "redrive", At: noon.Add(2 * time.Hour),
-		Reports: []driver.Report{{
-			MessageID: sent.EventID, Topic: sent.Origin.Topic, Consumer: sent.Origin.Consumer, Number: 1,
-		}},
+		Reports: []driver.Report{report},
 	}
 	for name, edit := range map[string]func(*driver.Report){
 		"another message":  func(r *driver.Report) { r.MessageID = "of another store" },
@@ -49,9 +47,9 @@ func (w *world) TestSuccessClosesTheEntry() {
 		"another consumer": func(r *driver.Report) { r.Consumer = "mail" },
 		"another number":   func(r *driver.Report) { r.Number = 7 },
 	} {
-		wrong := succeeded
-		wrong.Reports = slices.Clone(succeeded.Reports)
-		edit(&wrong.Reports[0])
+		wrong, r := succeeded, report
+		edit(&r)
+		wrong.Reports = []driver.Report{r}
 		fails(w.change(wrong))(w, dlq.ErrInvalid, name)
 		require.Equal(w, dlq.Retrying, w.get(id).Status, name)
 	}
@@ -190,7 +188,7 @@ func (w *world) TestResentAfterItWasClosed() {
 		with := w.put(resend(noon, position))[0].ID
 		without := w.put(letter(1, func(d *envelope.DeadLetter) { d.Origin.Position, d.Handler = "", position }))[0].ID
 		w.act(close, closed, with)
-		w.edit(without, noon)
+		w.edit(without, "edited", noon)
 		w.act(close, closed, without)
 		again := func(at time.Time) *dlq.Entry {
 			return letter(1, func(d *envelope.DeadLetter) { d.At, d.Origin.Position, d.Handler = at, "", position })
@@ -206,10 +204,10 @@ func (w *world) TestResentAfterItWasClosed() {
 	}
 }
 
-// edit makes "edited" the payload of an entry.
-func (w *world) edit(id int64, at time.Time) {
+// edit gives an entry another payload.
+func (w *world) edit(id int64, payload string, at time.Time) {
 	w.Helper()
-	body := &dlq.Body{Payload: []byte("edited")}
+	body := &dlq.Body{Payload: []byte(payload)}
 	must(w.Revise(w.Context(), driver.Revision{EntryID: id, Body: body, Actor: "ana", At: at}))(w)
 }
 
@@ -238,7 +236,7 @@ func (w *world) TestLateDeathKeepsEdit() {
 	sent := w.claim(id, noon.Add(time.Hour))
 	at := noon.Add(2 * time.Hour)
 	w.releaseByHand(id, at)
-	w.edit(id, at)
+	w.edit(id, "edited", at)
 	require.Equal(w, driver.DiedAgain, w.put(redriven(sent, at.Add(time.Minute)))[0].Result)
 	got := w.get(id)
 	require.Equal(w, []any{1, "edited"}, []any{got.Revision, string(got.Body.Payload)})

@@ -26,11 +26,9 @@ func (w *world) TestRunClaim() {
 		claimed[i].Body = stored.Body
 		require.Equal(w, &claimed[i], stored, "the returned entry equals the stored one")
 	}
+	e := &claimed[0]
 	require.Equal(w, []any{dlq.Retrying, 1, "run-1", "ana", at, at.Add(time.Hour)},
-		[]any{
-			claimed[0].Status, claimed[0].RedriveCount, claimed[0].Run, claimed[0].ChangedBy, claimed[0].LastRedriveAt,
-			claimed[0].LeaseUntil,
-		})
+		[]any{e.Status, e.RedriveCount, e.Run, e.ChangedBy, e.LastRedriveAt, e.LeaseUntil})
 	skipped := w.itemsOf(r.ID, redrive.ItemSkipped)
 	require.Len(w, skipped, 1)
 	require.Contains(w, skipped[0].Detail, "by bob")
@@ -59,9 +57,7 @@ func (w *world) TestRunSteps() {
 	step.Published = list[0:3]
 	step.Released = []redrive.Refusal{{EntryID: list[3], Detail: "broker is down"}}
 	step.Skipped = []redrive.Refusal{
-		{EntryID: list[4], Detail: "too large"},
-		{EntryID: list[8], Detail: "no JSON"},
-		{EntryID: list[8], Detail: "no JSON"},
+		{EntryID: list[4], Detail: "too large"}, {EntryID: list[8], Detail: "no JSON"}, {EntryID: list[8], Detail: "no JSON"},
 	}
 	want := redrive.Counts{Waiting: 4, Claimed: 1, Out: 3, Skipped: 2}
 	for range 2 {
@@ -258,7 +254,7 @@ func (w *world) TestRunNextItems() {
 	for n, sent := range []string{"\x00\xff", "", strings.Repeat("\x00", 5000), "{}"} {
 		list = append(list, w.put(letter(n, payload(sent), header("bytes", "\xff")))[0].ID)
 	}
-	w.edit(list[3], noon)
+	w.edit(list[3], "edited", noon)
 	w.newRun(redrive.Spec{ID: "run-1"}, 100)
 	items := must(w.NextItems(w.Context(), "run-1", 0, 10, 1<<20))(w)
 	require.Len(w, items, 4)

@@ -39,9 +39,8 @@ func (w *world) TestRunResource() {
 	changed.Counts, changed.Holder, changed.FrozenTo = redrive.Counts{Out: 99}, "intruder", 99 // not writable
 	audit.Action = redrive.ActionPause
 	require.NoError(w, w.ChangeRun(w.Context(), &changed, audit))
-	err := w.ChangeRun(w.Context(), &changed, audit)
 	var conflict *redrive.ConflictError
-	require.ErrorAs(w, err, &conflict)
+	require.ErrorAs(w, w.ChangeRun(w.Context(), &changed, audit), &conflict)
 	require.Equal(w, []any{"bob", string(redrive.Paused), int64(2)}, []any{conflict.By, conflict.Status, conflict.Version})
 	got = must(w.Run(w.Context(), created.ID))(w)
 	changed.Counts, changed.Holder, changed.FrozenTo = redrive.Counts{}, "", 0
