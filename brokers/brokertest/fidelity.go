@@ -130,12 +130,7 @@ func (w *world) TestMessageID_IsStableAcrossRetries() {
 func (w *world) TestErrorText_OfAnySizeIsDeadLettered() {
 	b, topic := w.openTopic("orders")
 	fail := errors.New(strings.Repeat("é", 100_000))
-	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: middleware.None()}, func(r run) error {
-		if r.payload() == "bad" {
-			return fail
-		}
-		return nil
-	})
+	c := w.consume(b, topic, middleware.Config{MaxAttempts: 2, Backoff: middleware.None()}, failsOn("bad", fail))
 	w.publish(b, topic, newMessage("bad"))
 	dead := w.deadLetters(b, topic, 1)[0]
 	require.Equal(w, "bad", string(dead.Payload))
@@ -217,7 +212,7 @@ func (w *world) TestLargest_WithoutRoomForARetryIsDeadLettered() {
 		DeadLetters: middleware.Sinks{middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error {
 			return tooLarge
 		}), b},
-	}, failsOn("foreign"))
+	}, failsOn("foreign", errFails))
 	w.publish(b, topic, newMessage("foreign"), newMessage("next"))
 	require.Equal(w, "foreign", string(w.deadLetters(b, topic, 1)[0].Payload))
 	c.exactly(2)

@@ -115,18 +115,23 @@ func Run(t *testing.T, h Harness) {
 		}
 	}
 
+	run := func(name string, test func(t *testing.T)) {
+		t.Run(name, func(t *testing.T) {
+			if reason, ok := h.Except[name]; ok {
+				t.Skipf("excepted by the harness: %s", reason)
+			}
+			test(t)
+		})
+	}
 	// This one runs first, while no other case has goroutines.
-	t.Run(goroutineCase, func(t *testing.T) {
-		h.skipExcepted(t, goroutineCase)
-		noGoroutineIsLeft(t, h)
-	})
+	run(goroutineCase, func(t *testing.T) { t.Helper(); noGoroutineIsLeft(t, h) })
 	for method := range cases.Methods() {
 		name, isCase := strings.CutPrefix(method.Name, casePrefix)
 		if !isCase {
 			continue
 		}
-		t.Run(name, func(t *testing.T) {
-			h.skipExcepted(t, name)
+		run(name, func(t *testing.T) {
+			t.Helper()
 			test := method.Func.Interface().(func(*world))
 			if h.Virtual {
 				synctest.Test(t, func(t *testing.T) { test(newWorld(t, h)) })
@@ -139,10 +144,7 @@ func Run(t *testing.T, h Harness) {
 		})
 	}
 	if h.Watermill != nil {
-		t.Run(watermillSuite, func(t *testing.T) {
-			h.skipExcepted(t, watermillSuite)
-			watermillsOwnSuite(t, h)
-		})
+		run(watermillSuite, func(t *testing.T) { t.Helper(); watermillsOwnSuite(t, h) })
 	}
 }
 
@@ -165,13 +167,6 @@ func runInTime(t *testing.T, h Harness, test func(*world)) {
 			w = newWorld(t, h)
 			test(w)
 		})
-	}
-}
-
-func (h *Harness) skipExcepted(t *testing.T, name string) {
-	t.Helper()
-	if reason, ok := h.Except[name]; ok {
-		t.Skipf("excepted by the harness: %s", reason)
 	}
 }
 

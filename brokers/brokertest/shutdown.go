@@ -54,10 +54,7 @@ func (w *world) drain(stop func(c *consumer)) {
 	c.waitRuns(atOnce)
 
 	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		stop(c)
-	}()
+	go func() { defer close(stopped); stop(c) }()
 	receive(w, begun, "the subscription to start ending")
 	pause(300 * time.Millisecond) // so that it does
 	handled := c.seen()
@@ -105,11 +102,14 @@ func (w *world) TestShutdown_ReturnsMessagesWithoutAnAttempt() {
 	const n = 10
 	topic := w.topic("orders")
 	var settled atomic.Int32
-	settle := func() error { settled.Add(1); return nil }
 	cfg := middleware.Config{
 		Rescheduler: middleware.ReschedulerFunc(
-			func(context.Context, envelope.Origin, *message.Message, time.Duration) error { return settle() }),
-		DeadLetters: middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return settle() }),
+			func(context.Context, envelope.Origin, *message.Message, time.Duration) error {
+				settled.Add(1)
+				return nil
+			}),
+		DeadLetters: middleware.DeadLetterFunc(
+			func(context.Context, *envelope.DeadLetter) error { settled.Add(1); return nil }),
 	}
 	first, atOnce := w.openFor(3, draining(300*time.Millisecond))
 	c := w.consume(first, topic, cfg, func(r run) error {
@@ -179,8 +179,7 @@ func (w *world) TestClose_RefusesFurtherWork() {
 	w.publish(b, topic, newMessage("order"))
 	r := c.waitRuns(1)[0]
 	c.stop()
-	p := b.Publisher()
-	sub := b.Subscriber()
+	p, sub := b.Publisher(), b.Subscriber()
 	require.NoError(w, b.Ping(w.Context()))
 	require.NoError(w, b.Close())
 

@@ -387,11 +387,11 @@ func succeeds(run) error { return nil }
 // fails is a handler that always fails.
 func fails(run) error { return errFails }
 
-// failsOn is a handler that fails for messages with that payload.
-func failsOn(payload string) func(r run) error {
+// failsOn is a handler that fails with err for messages with that payload.
+func failsOn(payload string, err error) func(r run) error {
 	return func(r run) error {
 		if r.payload() == payload {
-			return errFails
+			return err
 		}
 		return nil
 	}
