@@ -60,8 +60,8 @@ func (w *world) TestLedger() {
 	require.False(w, w.reserve("e", "ana", 7, later, false), "an open reservation counts at any age")
 	require.True(w, w.reserve("e", "ana", 6, later, false), "a settled one counts within the window")
 	require.True(w, w.reserve("none", "ana", 0, later, false))
-	nobody := driver.Reservation{Key: "x", Actor: " ", At: noon, Window: time.Hour}
-	fails(l.Reserve(w.Context(), nobody))(w, dlq.ErrInvalid)
+	nameless := driver.Reservation{Key: "x", Actor: " ", At: noon, Window: time.Hour}
+	fails(l.Reserve(w.Context(), nameless))(w, dlq.ErrInvalid)
 	require.True(w, w.reserve("é😀", "Éva 😀 \xff", 1, later, false))
 }
 
