@@ -253,7 +253,7 @@ func (s *subscription) widen(h *delivery) {
 		return
 	}
 	n := h.session.overflow.Add(1)
-	if n > maxOverflow || s.changeWindow(w, n) != nil || !h.leaveWindow() { // it has no slot if its session has ended
+	if n > maxOverflow || h.session.changeWindow(w, n) != nil || !h.leaveWindow() { // no slot if its session has ended
 		h.session.overflow.Add(-1)
 		return
 	}
@@ -267,14 +267,14 @@ func (s *subscription) narrow() {
 	defer s.suspects.narrowing.Unlock()
 	current := s.current.Load()
 	if w, ok := current.stream.(driver.Widener); ok && !current.ended.Load() && !s.suspects.busy() {
-		_ = s.changeWindow(w, current.overflow.Load()) // if it fails, the next session has the right window
+		_ = current.changeWindow(w, current.overflow.Load()) // if it fails, the next session has the right window
 	}
 }
 
-func (s *subscription) changeWindow(w driver.Widener, n int32) error {
-	ctx, cancel := s.b.within(context.Background(), s.b.cfg.PublishTimeout)
+func (s *session) changeWindow(w driver.Widener, n int32) error {
+	ctx, cancel := s.sub.b.within(context.Background(), s.sub.b.cfg.PublishTimeout)
 	defer cancel()
-	return bounded(ctx, &s.b.traits, func(ctx context.Context) error { return w.Widen(ctx, s.q.Window+int(n)) })
+	return bounded(ctx, &s.sub.b.traits, func(ctx context.Context) error { return w.Widen(ctx, s.window+int(n)) })
 }
 
 // publishAgain sends h to its own consumer once more, as the same stage.

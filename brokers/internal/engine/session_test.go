@@ -241,7 +241,7 @@ func TestSuspects_WithoutDelaysArePublishedAFewTimes(t *testing.T) {
 }
 
 // Acks wait briefly for others, in slots of the window that no handler needs, or in a few slots of a large window, but
-// not in a small window whose slots the handlers need.
+// not in a small window whose slots the handlers need, or in a session that takes one message at a time.
 func TestAcks_ShareCallsUnlessAHandlerWaits(t *testing.T) {
 	for _, c := range []struct {
 		prefetch    string
@@ -250,12 +250,14 @@ func TestAcks_ShareCallsUnlessAHandlerWaits(t *testing.T) {
 		more        time.Duration // each message takes that much longer than the previous one
 		most        int           // calls per hundred acks
 		least       int
+		cuts        int
 	}{
-		{"101", 1, 100 * time.Microsecond, 0, 10, 1},
-		{"64", 64, time.Millisecond, 10 * time.Microsecond, 40, 20},
-		{"8", 8, time.Millisecond, 0, 100, 20},
+		{"101", 1, 100 * time.Microsecond, 0, 10, 1, 0},
+		{"64", 64, time.Millisecond, 10 * time.Microsecond, 40, 20, 0},
+		{"8", 8, time.Millisecond, 0, 100, 20, 0},
+		{"101", 1, 100 * time.Microsecond, 0, 100, 100, 2},
 	} {
-		t.Run("prefetch "+c.prefetch, func(t *testing.T) {
+		t.Run(fmt.Sprintf("prefetch %s, cuts %d", c.prefetch, c.cuts), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := rabbit()
 				cfg.Traits.SettleBatch, cfg.Traits.SettleLinger, cfg.Traits.SettleFrees = 1000, 5*time.Millisecond, true
@@ -266,6 +268,11 @@ func TestAcks_ShareCallsUnlessAHandlerWaits(t *testing.T) {
 					time.Sleep(c.handle + time.Duration(i)*c.more)
 					m.Ack()
 				})
+				for range c.cuts {
+					s.Cut()
+					time.Sleep(900 * time.Millisecond)
+					synctest.Wait()
+				}
 				for i := range 100 {
 					p.publish(strconv.Itoa(i))
 				}

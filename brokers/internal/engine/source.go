@@ -40,6 +40,7 @@ type source struct {
 type session struct {
 	sub      *subscription
 	stream   driver.Stream
+	window   int // as it was opened; less than q.Window after sessions that ended at once
 	contexts driver.Contexts
 	renewer  driver.Renewer
 	beginner driver.Beginner
@@ -70,7 +71,7 @@ func (s *source) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.session = newSession(s.sub, stream)
+	s.session = newSession(s.sub, stream, q.Window)
 	return nil
 }
 
@@ -174,8 +175,8 @@ func (s *source) reopen() bool {
 	}
 }
 
-func newSession(sub *subscription, stream driver.Stream) *session {
-	s := &session{sub: sub, stream: stream, began: time.Now(), lost: make(chan struct{})}
+func newSession(sub *subscription, stream driver.Stream, window int) *session {
+	s := &session{sub: sub, stream: stream, window: window, began: time.Now(), lost: make(chan struct{})}
 	sub.current.Store(s)
 	s.contexts, _ = stream.(driver.Contexts)
 	s.renewer, _ = stream.(driver.Renewer)
@@ -184,11 +185,10 @@ func newSession(sub *subscription, stream driver.Stream) *session {
 		s.gone = w.Gone()
 	}
 	if t := &sub.b.traits; t.SettleBatch > 1 {
-		most := min(t.SettleBatch, max(1, sub.q.Window/2))
-		s.settles = &batcher[*delivery]{max: most, linger: t.SettleLinger, flush: s.flush}
+		s.settles = &batcher[*delivery]{max: min(t.SettleBatch, max(1, window/2)), linger: t.SettleLinger, flush: s.flush}
 		if t.SettleFrees {
 			s.settles.max, s.settles.patient = t.SettleBatch, true
-			s.settles.enough = min(t.SettleBatch, max(1, sub.q.Window/16, (sub.q.Window-sub.q.Concurrency)/4))
+			s.settles.enough = min(t.SettleBatch, max(1, window/16, (window-sub.q.Concurrency)/4))
 		}
 	}
 	return s

@@ -147,7 +147,7 @@ func (b *Broker) join(ctx context.Context, sharer driver.Sharer, q driver.Queue,
 		own := q
 		own.Window = max(window, q.Concurrency)
 		s := newSubscription(ctx, b, own, out)
-		s.source.session = newSession(s, part)
+		s.source.session = newSession(s, part, own.Window)
 		s.start()
 		return func(grace time.Duration) { //nolint:contextcheck // it continues after ctx has ended
 			s.finishHandlers(grace)
