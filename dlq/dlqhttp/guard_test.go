@@ -124,6 +124,49 @@ func TestGuard_GuessingAtTheSameTime(t *testing.T) {
 	})
 }
 
+// Passwords that are correct do not count against each other while they are checked, whether they come from a proxy or
+// from a program that opens many connections: what is left must only last for one.
+func TestGuard_CorrectAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var inFlight, most atomic.Int64
+		slow := dlqhttp.AuthenticatorFunc(func(r *http.Request) (dlqhttp.Principal, error) {
+			most.Store(max(most.Load(), inFlight.Add(1)))
+			defer inFlight.Add(-1)
+			time.Sleep(50 * time.Millisecond) // virtual
+			switch name, password, _ := r.BasicAuth(); {
+			case r.Header.Get("X-Panic") != "":
+				panic(http.ErrAbortHandler)
+			case password != "correct horse":
+				return dlqhttp.Principal{}, dlqhttp.ErrBadCredentials
+			default:
+				return dlqhttp.Principal{Name: name, Role: dlqhttp.Admin}, nil
+			}
+		})
+		s := unserved(t, func(c *dlqhttp.Config) { c.Auth, c.Rate = []dlqhttp.Authenticator{slow}, 1_000 })
+		for _, wrong := range []int{0, 19} {
+			for range wrong {
+				require.Equal(t, http.StatusUnauthorized, s.from(t, "192.0.2.1", "/api/v1/me", "root", "guess").Code)
+			}
+			var answers [60]int
+			var requests sync.WaitGroup
+			for i := range answers {
+				requests.Go(func() { answers[i] = s.from(t, "192.0.2.1", "/api/v1/me", "root", "correct horse").Code })
+			}
+			requests.Wait()
+			for _, status := range answers {
+				require.Equal(t, http.StatusOK, status, "after %d wrong ones", wrong)
+			}
+			require.LessOrEqual(t, most.Load(), int64(4), "one address must not occupy the authenticator")
+		}
+		for range 100 {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/me", nil)
+			r.Header.Set("X-Panic", "yes")
+			r.SetBasicAuth("root", "correct horse")
+			require.Panics(t, func() { s.handler.ServeHTTP(httptest.NewRecorder(), r) }, "it does not count")
+		}
+	})
+}
+
 // An account's name cannot write its own lines into the log.
 func TestGuard_AccountInTheLog(t *testing.T) {
 	s := guarded(t)

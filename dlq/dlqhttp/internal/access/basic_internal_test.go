@@ -2,9 +2,13 @@ package access
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/bcrypt"
@@ -42,4 +46,36 @@ func TestBasic_Comparisons(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, ask(gone, "bo"), context.Canceled)
 	require.NoError(t, ask(gone, "ana"), "it was correct before")
+}
+
+// A password waits for others' comparisons as long as its client does, and is then compared only if it is still
+// unknown.
+func TestBasic_WaitsForItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hash, err := bcrypt.GenerateFromPassword([]byte("correct horse"), bcrypt.MinCost)
+		require.NoError(t, err)
+		ana := User{Name: "ana", Role: Viewer, Bcrypt: string(hash)}
+		b := &basic{users: map[string]User{"ana": ana, "bo": {Name: "bo", Role: Viewer}}, slots: make(chan struct{}, 1)}
+		guard, err := NewGuard(GuardConfig{Auth: []Authenticator{b}, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		ask := func(name string) int {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+			r.SetBasicAuth(name, "correct horse")
+			w := httptest.NewRecorder()
+			guard.Protect(http.NotFoundHandler()).ServeHTTP(w, r)
+			return w.Code
+		}
+		b.slots <- struct{}{}
+		var waiting sync.WaitGroup
+		for _, name := range []string{"ana", "bo"} {
+			waiting.Go(func() { require.Equal(t, http.StatusNotFound, ask(name), name) })
+		}
+		time.Sleep(10 * checkTimeout)
+		synctest.Wait()
+		// Bo has no hash: that his password is correct has become known meanwhile.
+		bo := b.users["bo"]
+		b.known.put(seenKey(&bo, "correct horse"), true)
+		<-b.slots
+		waiting.Wait()
+	})
 }

@@ -1,7 +1,6 @@
 package access
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -199,50 +198,42 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // authenticate identifies a caller. Wrong credentials are counted and logged, wherever they are sent, and further
-// attempts are slowed down, by address and by account.
-func (g *Guard) authenticate(r *http.Request) (Principal, error) {
+// attempts are slowed down, by address and by account. A password, whose check is slow, waits for others at its address
+// and for its account: many at the same time would all find something left.
+func (g *Guard) authenticate(r *http.Request) (who Principal, err error) {
 	address, account := host(r.RemoteAddr), accountOf(r)
 	_, _, password := r.BasicAuth()
+	wrong := false
+	defer func() {
+		if err != nil && !errors.Is(err, ErrNoCredentials) {
+			g.logRefused(r, account, err)
+		}
+	}()
 	guess := password && !g.known(r)
 	if guess {
-		if err := g.count(address, account); err != nil {
-			g.logRefused(r, account, err)
+		end, err := g.failures.Begin(r.Context(), address)
+		if err != nil {
 			return Principal{}, err
 		}
+		defer func() { end(wrong) }() // also after a panic
+		if account != "" {
+			end, err := g.accounts.Begin(r.Context(), account)
+			if err != nil {
+				return Principal{}, err
+			}
+			defer func() { end(wrong) }()
+		}
 	}
-	who, err := g.identify(r)
+	who, err = g.identify(r)
 	// Without the store only a password is wrong for certain, and must not be guessed meanwhile.
 	_, unsure := errors.AsType[*unchecked](err)
-	wrong := errors.Is(err, ErrBadCredentials) && (password || !unsure)
-	if guess && !wrong {
-		g.failures.Return(address)
-		if account != "" {
-			g.accounts.Return(account)
-		}
-	}
-	if err == nil || errors.Is(err, ErrNoCredentials) {
-		return who, err
-	}
-	g.logRefused(r, account, err)
+	wrong = errors.Is(err, ErrBadCredentials) && (password || !unsure)
 	if wrong && !guess {
-		err = cmp.Or(g.count(address, account), err)
-	}
-	return Principal{}, err
-}
-
-// count takes a wrong attempt from what the address and the account have left, if both do. A password counts before its
-// check, which is slow: many at the same time would all find something left.
-func (g *Guard) count(address, account string) error {
-	wait, fine := g.failures.Allow(address)
-	if fine && account != "" {
-		if wait, fine = g.accounts.Allow(account); !fine {
-			g.failures.Return(address)
+		if wait, ok := g.failures.Allow(address); !ok {
+			err = &slowed{wait}
 		}
 	}
-	if !fine {
-		return &slowed{wait}
-	}
-	return nil
+	return who, err
 }
 
 // logRefused logs refused credentials.
@@ -297,6 +288,9 @@ func (g *Guard) identify(r *http.Request) (Principal, error) {
 }
 
 func check(a Authenticator, r *http.Request) (Principal, error) {
+	if _, ok := a.(*basic); ok {
+		return a.Authenticate(r) // which looks nowhere, but waits for the comparisons of others
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 	defer cancel()
 	return a.Authenticate(r.WithContext(ctx))

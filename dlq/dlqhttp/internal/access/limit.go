@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -19,8 +20,13 @@ type Limiter struct {
 
 type bucket struct {
 	limiter *rate.Limiter
-	used    time.Time
+	// begun are the attempts in flight; ended is closed, and replaced, when one ends.
+	begun int
+	ended chan struct{}
 }
+
+// maxBegun is how many attempts of one name are in flight: one caller's must not occupy what all of them wait for.
+const maxBegun = 4
 
 // maxBuckets limits the memory. Beyond it, idle buckets are forgotten; if none is idle, the remaining names share one.
 const maxBuckets = 10_000
@@ -38,19 +44,59 @@ func (l *Limiter) Allow(name string) (wait time.Duration, ok bool) {
 	if l == nil {
 		return 0, true
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := time.Now()
-	reservation := l.bucket(name, now).ReserveN(now, 1)
-	if wait = reservation.DelayFrom(now); wait > 0 {
-		reservation.CancelAt(now)
-		return wait, false
+	b := l.bucket(name, now)
+	// Not a reservation: if others are made meanwhile, its cancellation returns less than it took.
+	if b.limiter.AllowN(now, 1) {
+		return 0, true
 	}
-	return 0, true
+	return l.wait(b, now), false
 }
 
-// Return gives one back to name's allowance, for what turned out not to count.
-func (l *Limiter) Return(name string) {
-	now := time.Now()
-	l.bucket(name, now).ReserveN(now, -1) // never above the burst
+// Begin begins an attempt, which takes one from name's allowance only if it turns out to be wrong, as the caller tells
+// end. What is in flight may be correct, so an attempt for which it might leave nothing waits for one of them to end.
+// The error is a *slowed if nothing is left.
+func (l *Limiter) Begin(ctx context.Context, name string) (end func(wrong bool), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		now := time.Now()
+		b := l.bucket(name, now)
+		left := int(b.limiter.TokensAt(now))
+		if left < 1 {
+			return nil, &slowed{l.wait(b, now)}
+		}
+		if b.begun < min(left, maxBegun) {
+			b.begun++
+			return func(wrong bool) {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				if wrong {
+					b.limiter.Allow()
+				}
+				b.begun--
+				close(b.ended)
+				b.ended = make(chan struct{})
+			}, nil
+		}
+		ended := b.ended
+		l.mu.Unlock()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			err = &unchecked{ctx.Err()}
+		}
+		if l.mu.Lock(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// wait is how long a bucket will be empty.
+func (l *Limiter) wait(b *bucket, now time.Time) time.Duration {
+	return time.Duration((1 - b.limiter.TokensAt(now)) / float64(l.every) * float64(time.Second))
 }
 
 // Spent reports whether name has nothing left, and takes nothing.
@@ -58,13 +104,14 @@ func (l *Limiter) Spent(name string) bool {
 	if l == nil {
 		return false
 	}
-	now := time.Now()
-	return l.bucket(name, now).TokensAt(now) < 1
-}
-
-func (l *Limiter) bucket(name string, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := time.Now()
+	return l.bucket(name, now).limiter.TokensAt(now) < 1
+}
+
+// bucket is name's; the caller has locked.
+func (l *Limiter) bucket(name string, now time.Time) *bucket {
 	b := l.buckets[name]
 	if b == nil && len(l.buckets) >= maxBuckets {
 		if l.sweep(now); len(l.buckets) >= maxBuckets {
@@ -73,11 +120,10 @@ func (l *Limiter) bucket(name string, now time.Time) *rate.Limiter {
 		}
 	}
 	if b == nil {
-		b = &bucket{limiter: rate.NewLimiter(l.every, l.burst)}
+		b = &bucket{limiter: rate.NewLimiter(l.every, l.burst), ended: make(chan struct{})}
 		l.buckets[name] = b
 	}
-	b.used = now
-	return b.limiter
+	return b
 }
 
 // sweep forgets those that are full again, at most once per second.
@@ -87,7 +133,7 @@ func (l *Limiter) sweep(now time.Time) {
 	}
 	l.swept = now
 	for name, b := range l.buckets {
-		if b.limiter.TokensAt(now) >= float64(l.burst) {
+		if b.begun == 0 && b.limiter.TokensAt(now) >= float64(l.burst) {
 			delete(l.buckets, name)
 		}
 	}
