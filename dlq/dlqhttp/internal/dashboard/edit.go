@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -185,6 +186,8 @@ func savedNotSent(ctx context.Context, e *dlq.Entry, err error) error {
 	switch {
 	case errors.Is(err, dlq.ErrPublish) && errors.Is(err, context.DeadlineExceeded):
 		f.Title, next = "Saved, but perhaps not sent", "The broker did not confirm its message, which may have been sent."
+	case f.Status < http.StatusInternalServerError:
+		next = fmt.Sprintf("Its message was not sent: %s.", err)
 	case !errors.Is(err, dlq.ErrPublish):
 		next = "Its message was not sent."
 	}

@@ -499,6 +499,26 @@ func TestPages_HalfDone(t *testing.T) {
 	}
 }
 
+// An edit that is saved but not sent states the reason: a refusal's for everyone.
+func TestPages_SavedNotSent(t *testing.T) {
+	for name, test := range map[string]struct {
+		err   error
+		title string
+		says  bool
+	}{
+		"a conflict": {fmt.Errorf("entry 7 was redriven by bo: %w", dlq.ErrConflict), "Saved, but not sent", true},
+		"a limit":    {fmt.Errorf("dlq: %w: 100 bytes", dlq.ErrInvalid), "Saved, but not sent", true},
+		"the store":  {errDown, "Saved, but not sent", false},
+		"the broker": {fmt.Errorf("%w: no queue", dlq.ErrPublish), "Saved, but not sent", false},
+		"no answer":  {errors.Join(dlq.ErrPublish, context.DeadlineExceeded), "Saved, but perhaps not sent", false},
+	} {
+		f, ok := errors.AsType[*fault](savedNotSent(t.Context(), &dlq.Entry{ID: 7}, test.err))
+		require.True(t, ok)
+		require.Equal(t, test.title, f.Title, name)
+		require.Equal(t, test.says, strings.Contains(f.Detail, test.err.Error()), "%s: %s", name, f.Detail)
+	}
+}
+
 // A form without entries does not mean all of them.
 func TestPages_ActOnNothing(t *testing.T) {
 	s := newSite(t)
