@@ -107,4 +107,16 @@ func TestCallers(t *testing.T) {
 		c.keys(&access.Principal{Name: strconv.Itoa(i), Role: access.Viewer})
 	}
 	require.Len(t, c.byCaller, maxCallers)
+	a, begun = c.keys(&ana).begin(key(&ana), [32]byte{1})
+	require.True(t, begun)
+	for i := range 2 * maxCallers {
+		c.keys(&access.Principal{Name: strconv.Itoa(i), Role: access.Admin})
+	}
+	require.Same(t, a, c.keys(&ana).answers[key(&ana)], "it is in flight, however many callers there are")
+	require.Len(t, c.byCaller, maxCallers)
+	c.keys(&ana).finish(key(&ana), a, &recorder{status: http.StatusOK, complete: true})
+	for i := range 2 * maxCallers {
+		c.keys(&access.Principal{Name: strconv.Itoa(i), Role: access.Viewer})
+	}
+	require.False(t, kept(&ana))
 }

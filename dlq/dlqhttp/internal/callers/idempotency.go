@@ -39,9 +39,10 @@ const OtherBody = KeyHeader + " was used before with another request: a new requ
 // handled again, by the state of what it changes. Only the start of a run is still known, because its id is derived
 // from the key.
 type idempotency struct {
-	mu      sync.Mutex
-	answers map[[32]byte]*answer
-	used    time.Time // last
+	mu       sync.Mutex
+	answers  map[[32]byte]*answer
+	inFlight int
+	used     time.Time // last
 }
 
 // answer is the response to a request; the request is in flight until done is set. One that is too large is not kept.
@@ -68,18 +69,28 @@ func NewAnswers() *Answers { return &Answers{byCaller: map[string]*idempotency{}
 func (c *Answers) keys(who *access.Principal) *idempotency {
 	identity := who.Identity()
 	if who.Unproven {
-		identity = ""
+		identity = "unproven"
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byCaller[identity] == nil {
 		if len(c.byCaller) >= maxCallers {
-			delete(c.byCaller, oldest(c.byCaller, func(i *idempotency) time.Time { return i.used }))
+			delete(c.byCaller, oldest(c.byCaller, (*idempotency).idle)) // none if all have requests in flight
 		}
 		c.byCaller[identity] = &idempotency{answers: map[[32]byte]*answer{}}
 	}
 	c.byCaller[identity].used = time.Now()
 	return c.byCaller[identity]
+}
+
+// idle is when a caller was last seen; zero if it has a request in flight, whose repetition would be handled, too.
+func (i *idempotency) idle() (since time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.inFlight == 0 {
+		since = i.used
+	}
+	return since
 }
 
 // oldest is the key of the value with the earliest time that is not zero.
@@ -157,6 +168,7 @@ func (i *idempotency) begin(name, request [32]byte) (found *answer, begun bool) 
 	}
 	found = &answer{request: request}
 	i.answers[name] = found
+	i.inFlight++
 	return found, true
 }
 
@@ -173,6 +185,7 @@ func (i *idempotency) size() (bytes int) {
 func (i *idempotency) finish(name [32]byte, a *answer, r *recorder) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	i.inFlight--
 	temporary := r.status >= 500 || r.status == http.StatusTooManyRequests || r.status == http.StatusRequestTimeout ||
 		r.status == http.StatusUnauthorized || r.status == http.StatusForbidden
 	if temporary || !r.complete {
