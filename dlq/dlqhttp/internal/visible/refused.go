@@ -2,6 +2,7 @@ package visible
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -106,12 +107,18 @@ func (v View) Edit(e *dlq.Edit, of *dlq.Body) error {
 			header := fmt.Sprintf("header %.100q", name)
 			return v.refuse(header, header+" is hidden from you, so you cannot change it: ")
 		}
-		if name == envelope.KeyContentType && !bytes.Equal(
-			v.rules.Payload(of.ContentType, of.Payload), v.rules.Payload(e.SetHeaders[name], of.Payload)) {
+		if name == envelope.KeyContentType && !v.Whole(of) && !bytes.Equal(
+			v.shown(of.ContentType, of.Payload), v.shown(e.SetHeaders[name], of.Payload)) {
 			return v.refuse("payload", "the content type decides which part of the payload is hidden from you: ")
 		}
 	}
 	return nil
+}
+
+// shown is the visible part of a payload, without the content type that a mask quotes at its end.
+func (v View) shown(contentType string, payload []byte) []byte {
+	contentType = cmp.Or(contentType, "no content type")
+	return bytes.TrimSuffix(v.rules.Payload(contentType, payload), fmt.Appendf(nil, "(%.80s)", contentType))
 }
 
 // Whole reports whether the caller sees a payload completely.

@@ -2,6 +2,7 @@ package visible_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +68,20 @@ func TestEdit(t *testing.T) {
 	}
 	require.NoError(t, v.Edit(&dlq.Edit{SetHeaders: map[string]string{"tenant": "b"}}, body))
 	require.NoError(t, v.Edit(&dlq.Edit{Payload: []byte(`{"total":2}`)}, &dlq.Body{Payload: []byte(`{"total":1}`)}))
+
+	// A content type can be corrected when that reveals nothing: the payload is hidden or visible as before, or no part of
+	// it was hidden.
+	for name, test := range map[string]struct{ payload, before, after string }{
+		"not JSON":            {"\x08\x96\x01", "application/json", "application/x-protobuf"},
+		"none before":         {"\x08\x96\x01", "", "application/x-protobuf"},
+		"none after":          {"\x08\x96\x01", "application/x-protobuf", ""},
+		"a long one":          {"\x08\x96\x01", "a/" + strings.Repeat("x", 100), "b/" + strings.Repeat("x", 100)},
+		"whole, then hidden":  {`{"total":1}`, "application/json", kind},
+		"the same part of it": {`{"cpf":"111"}`, "application/json", "text/json"},
+	} {
+		edit := dlq.Edit{SetHeaders: map[string]string{envelope.KeyContentType: test.after}}
+		require.NoError(t, v.Edit(&edit, &dlq.Body{Payload: []byte(test.payload), ContentType: test.before}), name)
+	}
 }
 
 // The error of a jq expression quotes the payload, also the beginning of a value, which no pattern matches: a hidden
