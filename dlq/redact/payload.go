@@ -104,11 +104,20 @@ func (r *Rules) JSON(value any) (any, error) {
 	if !r.HidesText() {
 		return value, nil
 	}
-	text, err := json.Marshal(value)
+	text, err := marshal(value)
 	if err == nil {
 		text, err = (&Rules{texts: r.texts}).maskJSON(text)
 	}
 	return json.RawMessage(text), err
+}
+
+// marshal encodes a value without escaping <, > and &: it is no HTML.
+func marshal(value any) ([]byte, error) {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value)
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
 // value reads the next value, at whose position these steps are reached.
@@ -170,7 +179,7 @@ func (m *masker) scalar(before int64, means string) {
 	}
 	end := m.decoder.InputOffset()
 	start := before + int64(bytes.IndexAny(m.text[before:end], `"-0123456789`)) // after spaces, commas and colons
-	quoted, _ := json.Marshal(shown)                                            // text can be marshalled
+	quoted, _ := marshal(shown)                                                 // text can be marshalled
 	m.out.Write(m.text[m.copied:start])
 	m.out.Write(quoted)
 	m.copied = end

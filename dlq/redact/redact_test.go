@@ -179,7 +179,7 @@ func TestPayload_PatternsMatchDecodedText(t *testing.T) {
 			"text/plain; charset=utf-7", "ana+AEA-example",
 			"[redacted]: not text in UTF-8 (text/plain; charset=utf-7)",
 		},
-		"a URL in JSON": {"", `{"to":"https:\/\/x?mail=ana%40example&n=1"}`, `{"to":"https://x?mail=[redacted]\u0026n=1"}`},
+		"a URL in JSON": {"", `{"to":"https:\/\/x?mail=ana%40example&n=1"}`, `{"to":"https://x?mail=[redacted]&n=1"}`},
 		"a form":        {"application/x-www-form-urlencoded", `mail=ana%40example&n=1`, `mail=[redacted]&n=1`},
 		"latin":         {"text/plain; charset=iso-8859-1", "ana@example", "[redacted]"},
 		"nothing there": {"", `{"a":"b\u00e9","n":1.50}`, `{"a":"b\u00e9","n":1.50}`},
@@ -226,6 +226,18 @@ func TestEntry_EveryText(t *testing.T) {
 		ErrorClass: "for ana@example",
 	})
 	require.Equal(t, r.Entry(e).Fingerprint, g.Fingerprint, "the entries are still those of the group")
+}
+
+// JSON is for people: what the patterns leave is written as it is.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	rules, err := redact.New(redact.Config{Texts: []string{`\d{4}`}})
+	require.NoError(t, err)
+	shown, err := rules.JSON(map[string]string{"route": "<a> & b", "pin": "<1234>"})
+	require.NoError(t, err)
+	for _, text := range []string{`"<[redacted]>"`, `"<a> & b"`} {
+		require.Contains(t, fmt.Sprintf("%s", shown), text)
+	}
 }
 
 // Nil rules hide nothing and never fail.
