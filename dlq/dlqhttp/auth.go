@@ -23,7 +23,8 @@ type (
 // token as the password of basic authentication, with any user name. The error names every invalid token.
 func Bearer(tokens ...Token) (Authenticator, error) { return access.Bearer(tokens...) }
 
-// Basic authenticates by user name and password. The error names every invalid user.
+// Basic authenticates by user name and password. All hashes should have the same cost: the time of a refusal reveals
+// the users whose hash has a lower one. The error names every invalid user.
 func Basic(users ...User) (Authenticator, error) { return access.Basic(users...) }
 
 // Proxy authenticates by the headers of a reverse proxy, which are only trusted on connections from its addresses.
