@@ -285,7 +285,7 @@ func TestNonInterference_ManyCauses(t *testing.T) {
 	const variants = 1_100 // more than a caller may request
 	rules, err := redact.New(redact.Config{Texts: []string{`[a-z]+@[a-z]+`}})
 	require.NoError(t, err)
-	answers := func(mail func(i int) string) map[string]string {
+	serve := func(mail func(i int) string) *server {
 		s := newServer(t, func(c *dlqhttp.Config) { c.Auth, c.Redaction, c.RevealTo = bearer(t), rules, dlqhttp.Admin })
 		at := time.Now().Add(-2 * time.Hour).Truncate(time.Hour)
 		letters := make([]*dlq.Entry, 0, variants+1)
@@ -301,21 +301,23 @@ func TestNonInterference_ManyCauses(t *testing.T) {
 		}
 		_, err := s.letters.Store().Put(t.Context(), letters...)
 		require.NoError(t, err)
-		all := map[string]string{}
-		for _, request := range []string{
-			"/api/v1/groups", "/api/v1/groups?limit=1000", "/api/v1/groups?limit=1", "/api/v1/stats", "/api/v1/report",
-			"/groups", "/report", "/report.md", "/report.json", "/",
-		} {
-			all[request] = shown(t, s, "viewer", "GET "+request, "")
-		}
-		require.Contains(t, all["/api/v1/groups"], `"pending":1100`)
-		return all
+		return s
 	}
 	letter := func(n int) string { return string(rune('a' + n)) }
-	one := answers(func(int) string { return "ana@example" })
-	many := answers(func(i int) string { return letter(i%26) + letter(i/26%26) + letter(i/676) + "@example" })
-	for request := range one {
-		left, right := masked(one[request], many[request])
+	one := serve(func(int) string { return "ana@example" })
+	many := serve(func(i int) string { return letter(i%26) + letter(i/26%26) + letter(i/676) + "@example" })
+	require.Contains(t, shown(t, one, "viewer", "GET /api/v1/groups", ""), `"pending":1100`)
+	for _, request := range []string{
+		"/api/v1/groups", "/api/v1/groups?limit=1000", "/api/v1/groups?limit=1", "/api/v1/stats", "/api/v1/report",
+		"/groups", "/report", "/report.md", "/report.json", "/",
+	} {
+		var left, right string
+		for range 2 { // a curve may move on by five minutes between the two, or an hour end
+			if left, right = masked(shown(t, one, "viewer", "GET "+request, ""),
+				shown(t, many, "viewer", "GET "+request, "")); left == right {
+				break
+			}
+		}
 		require.Equal(t, left, right, request)
 	}
 }
