@@ -175,14 +175,29 @@ func (a *attempt) fail(publish func(...*message.Message) error, err error) error
 }
 
 // outlived returns the context of the delivery, which has not ended, if a middleware outside has derived ctx from it
-// and ended that when it returned, like Watermill's Timeout. If a subscriber attaches no origin, the derived one is
-// known by its deadline.
+// and ended that when it returned, like Watermill's Timeout.
 func outlived(ctx context.Context) (context.Context, bool) {
-	if live, ok := envelope.DeliveryContext(ctx); ok {
-		return live, isShutdown(ctx) && !isShutdown(live)
+	live, ok := envelope.DeliveryContext(ctx)
+	if !ok {
+		live = routed(ctx)
 	}
-	_, timed := ctx.Deadline()
-	return context.WithoutCancel(ctx), isShutdown(ctx) && timed
+	return live, isShutdown(ctx) && !isShutdown(live)
+}
+
+// routed returns the context that the router gave a message, if a subscriber attaches no origin: the first of those
+// from which ctx is derived that names the handler. A context of a foreign type, whose parent is unknown, ends the
+// search; it has ended if the delivery has, so a shutdown is never missed.
+func routed(ctx context.Context) (live context.Context) {
+	defer func() {
+		if recover() != nil {
+			live = ctx
+		}
+	}()
+	parent := reflect.Indirect(reflect.ValueOf(ctx)).FieldByName("Context").Interface().(context.Context)
+	if message.HandlerNameFromCtx(parent) == message.HandlerNameFromCtx(ctx) {
+		return routed(parent)
+	}
+	return ctx
 }
 
 // PublisherDecorator is for router.AddPublisherDecorators, if a handler's messages go to a publisher from outside this

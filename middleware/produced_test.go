@@ -263,23 +263,65 @@ func TestProduced_UndecoratedFailureIsNotASuccess(t *testing.T) {
 		"only the run that produced nothing")
 }
 
-// Shutdown is not a failure: the message is nacked.
+// Shutdown is not a failure: the message is nacked. A subscriber's context with a deadline looked like one that a
+// middleware outside had derived, and a message that waited in memory did not notice the shutdown.
 func TestProduced_UnpublishableAtShutdown(t *testing.T) {
-	ctx, stop := context.WithCancel(message.NewMessage("", nil).Context())
-	h := newHarness(t, middleware.Config{MaxAttempts: 1}, nil)
-	var produced []*message.Message
-	handler := h.pipeline.Middleware(func(*message.Message) ([]*message.Message, error) {
-		return []*message.Message{message.NewMessage("a", nil)}, nil
+	deadline := func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(ctx, 9*time.Hour)
+	}
+	for name, tt := range map[string]struct {
+		subscribers func(context.Context) (context.Context, context.CancelFunc)
+		outside     message.HandlerMiddleware
+		attempts    int
+		closedAfter time.Duration
+	}{
+		"":                        {subscribers: context.WithCancel, attempts: 1},
+		"a subscriber's deadline": {subscribers: deadline, attempts: 1},
+		"a foreign context":       {subscribers: deadline, outside: setsForeign, attempts: 1},
+		"a timeout outside":       {subscribers: deadline, outside: theirs.Timeout(time.Minute), attempts: 1},
+		"held": {
+			subscribers: context.WithCancel, outside: theirs.Timeout(time.Minute), attempts: 2, closedAfter: time.Minute,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := tt.subscribers(t.Context())
+				h := newHarness(t, middleware.Config{
+					MaxAttempts: tt.attempts, Rescheduler: inMemory, Backoff: middleware.Constant(time.Hour),
+				}, func(*message.Message) ([]*message.Message, error) {
+					return []*message.Message{message.NewMessage("a", nil)}, nil
+				})
+				handler := h.handler
+				if tt.outside != nil {
+					handler = tt.outside(handler)
+				}
+				m := order(t)
+				m.SetContext(inRouter(ctx, t))
+				produced, err := handler(m)
+				require.NoError(t, err)
+				start := time.Now()
+				if tt.closedAfter == 0 {
+					stop()
+				}
+				time.AfterFunc(tt.closedAfter, stop)
+				err = envelope.PublishProduced(func(...*message.Message) error { return errors.New("closed") }, produced...)
+				m.Nack() // as the router does
+				require.ErrorIs(t, err, middleware.ErrGivenBack)
+				require.Equal(t, tt.closedAfter, time.Since(start))
+				require.Empty(t, h.letters)
+			})
+		})
+	}
+}
+
+type opaque interface{ context.Context }
+
+// setsForeign is a middleware that sets a context whose parent is unknown.
+func setsForeign(next message.HandlerFunc) message.HandlerFunc {
+	return theirs.Timeout(time.Minute)(func(m *message.Message) ([]*message.Message, error) {
+		m.SetContext(struct{ opaque }{m.Context()})
+		return next(m)
 	})
-	m := order(t)
-	m.SetContext(inRouter(ctx, t))
-	produced, err := handler(m)
-	require.NoError(t, err)
-	stop()
-	err = envelope.PublishProduced(func(...*message.Message) error { return errors.New("closed") }, produced...)
-	require.ErrorIs(t, err, middleware.ErrGivenBack)
-	require.Empty(t, h.letters)
-	require.Empty(t, h.rescheduled)
 }
 
 // inRouter returns ctx with a router's values.
