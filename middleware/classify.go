@@ -52,11 +52,15 @@ func validateRules(where string, rules []Rule) error {
 
 // Classify returns what err means. It never panics, whatever err's methods and the rules do: a rule that panics does
 // not match, and later rules are still consulted. The error of a publisher is no verdict on the message: a
-// [ProducedError] is retryable, or deferred, unless it matches [envelope.ErrTooLarge].
+// [ProducedError] is retryable, or deferred, unless it matches [envelope.ErrTooLarge], or a rule that does not match
+// the publisher's error alone.
 func (c *Classifier) Classify(err error) Verdict {
 	v := c.kind(err)
-	if _, ok := errorAs[*ProducedError](err); ok && v.Kind != KindDefer && !errorIs(err, envelope.ErrTooLarge) {
+	if p, ok := errorAs[*ProducedError](err); ok && v.Kind != KindDefer && !errorIs(err, envelope.ErrTooLarge) {
 		v.Kind, v.Rule = KindRetryable, "produced message not published"
+		if own, ok := c.ruled(err, p.Err, &v.RulePanic); ok {
+			v = own
+		}
 	}
 	if v.Code == "" {
 		v.Code = guardedValue("", func() string { return errorCode(err) })
@@ -69,13 +73,8 @@ func (c *Classifier) kind(err error) Verdict {
 	if v, ok := matched("mark", err, marked, &rulePanic); ok {
 		return v
 	}
-	for i := range c.rules {
-		r := &c.rules[i]
-		verdict := Verdict{Kind: r.Kind, Rule: r.Name, After: r.After, HasAfter: r.After > 0}
-		match := func(err error) (Verdict, bool) { return verdict, r.Match(err) }
-		if v, ok := matched(r.Name, err, match, &rulePanic); ok {
-			return v
-		}
+	if v, ok := c.ruled(err, nil, &rulePanic); ok {
+		return v
 	}
 	if c.builtin {
 		for _, rule := range builtinRules {
@@ -85,6 +84,21 @@ func (c *Classifier) kind(err error) Verdict {
 		}
 	}
 	return Verdict{Kind: KindUnknown, Rule: "no rule", RulePanic: rulePanic}
+}
+
+// ruled applies the rules, except those that also match but, if it is not nil.
+func (c *Classifier) ruled(err, but error, rulePanic *string) (Verdict, bool) {
+	for i := range c.rules {
+		r := &c.rules[i]
+		verdict := Verdict{Kind: r.Kind, Rule: r.Name, After: r.After, HasAfter: r.After > 0}
+		match := func(err error) (Verdict, bool) {
+			return verdict, r.Match(err) && (but == nil || !r.Match(but))
+		}
+		if v, ok := matched(r.Name, err, match, rulePanic); ok {
+			return v, true
+		}
+	}
+	return Verdict{}, false
 }
 
 // matched applies one rule. The first panic is kept for the operator.

@@ -334,3 +334,21 @@ func TestHTTPStatus_RetryAfter(t *testing.T) {
 	require.Equal(t, 9*s, v.After, "a mark keeps the server's delay")
 	require.Equal(t, "429", v.Code)
 }
+
+// A publisher's error is no verdict on the message, but a rule for ProducedError is: it was ignored.
+func TestClassify_RulesForProducedError(t *testing.T) {
+	produced := &middleware.ProducedError{Err: middleware.Skip(pg("42P01"))}
+	own := middleware.MatchType[*middleware.ProducedError](middleware.KindPermanent, "own")
+	publishers := middleware.MatchType[*pgconn.PgError](middleware.KindPermanent, "the publisher's")
+	all := middleware.MatchFunc(func(error) bool { return true }, middleware.KindSkip, "all")
+	for want, rules := range map[string][][]middleware.Rule{
+		"own":                            {{own}, {own, publishers}, {publishers, own}, {all, own}},
+		"produced message not published": {nil, {publishers}, {all}},
+	} {
+		for _, rules := range rules {
+			c, err := middleware.NewClassifier(rules...)
+			require.NoError(t, err)
+			require.Equal(t, want, c.Classify(fmt.Errorf("wrapped: %w", produced)).Rule, "%v", rules)
+		}
+	}
+}
