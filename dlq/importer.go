@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -96,10 +97,10 @@ func (i *importer) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		// An unreadable file does not mean that the store is unreachable.
+		_, stuck := errors.AsType[*stuckError](err)
 		if fromStore, ok := errors.AsType[*storeError](err); ok {
 			i.setFailing(fromStore.err)
-		} else {
+		} else if !stuck { // an unreadable file does not mean that the store is unreachable
 			i.setFailing(nil)
 		}
 		switch {
@@ -192,13 +193,24 @@ func (i *importer) drain(ctx context.Context, s *spool.Spool) error {
 	if before.Bytes == 0 {
 		s.Seal()
 	}
+	var stuck *stuckError
 	err := s.Drain(ctx, func(ctx context.Context, lines [][]byte) error {
-		if err := i.importLines(ctx, s, lines); err != nil {
+		if stuck != nil { // the next drain starts with this batch
+			return stuck
+		}
+		err := i.importLines(ctx, s, lines)
+		if errors.As(err, &stuck) {
+			return nil
+		}
+		if err != nil {
 			return &storeError{err}
 		}
 		i.setFailing(nil) // new letters need not wait for the backlog, which under load may never end
 		return nil
 	})
+	if err == nil && stuck != nil {
+		err = stuck
+	}
 	after := s.Stats()
 	if n := after.Imported - before.Imported; n > 0 {
 		i.opts.logger.InfoContext(ctx, "dead letters imported from the spool", "spool", s.Dir(), "count", n)
@@ -224,35 +236,47 @@ type storeError struct{ err error }
 func (e *storeError) Error() string { return e.err.Error() }
 func (e *storeError) Unwrap() error { return e.err }
 
+// stuckError means that the store answers, but accepted none of a batch, which is at the end of the spool now. It may
+// be the letters, or a full disk. The store counts as before until a letter is stored, or a new one fails.
+type stuckError struct{ storeError }
+
 // importLines stores a batch of lines; if that fails, one by one. What the store rejects for good, or what is not a
 // record, is set aside. Any other error may pass although the store answers: its disk is full, or a table is locked.
-// Such a line goes to the end of the spool, so that it does not stop the others; if it stops all of them, the batch
-// stays where it is.
+// Such a line goes to the end of the spool, so that it does not stop the others.
 func (i *importer) importLines(ctx context.Context, s *spool.Spool, lines [][]byte) error {
-	err := i.put(ctx, lines...)
+	timeout := max(i.opts.storeTimeout, 30*time.Second) // a batch takes longer than one letter
+	err := i.put(ctx, timeout, lines...)
 	if err == nil {
 		return nil
 	}
 	if pingErr := i.ping(ctx); pingErr != nil {
 		return errors.Join(err, pingErr)
 	}
-	within, cancel := i.batchTimeout(ctx) // of a store that is slow to fail, this asks once, not for each line
+	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	var failed, again [][]byte
 	var aside []func() error // at the end: a batch that is repeated raises no second alarm
-	failed := 0
-	for _, line := range lines {
-		switch err := i.put(within, line); {
+	for n, line := range lines {
+		if within.Err() != nil { // the next time, these are first
+			again = lines[n:]
+			break
+		}
+		if len(lines) > 1 {
+			err = i.put(ctx, i.opts.storeTimeout, line) // a slow one leaves time for the others
+		}
+		switch {
 		case err == nil:
 		case errors.Is(err, ErrInvalid):
-			aside = append(aside, func() error { return i.refuse(ctx, s, line, err) })
-		case i.ping(within) != nil:
+			cause := err
+			aside = append(aside, func() error { return i.refuse(ctx, s, line, cause) })
+		case i.ping(ctx) != nil:
 			return err
 		default:
-			failed++
-			aside = append(aside, func() error { return s.Requeue(ctx, line) })
+			failed = append(failed, line)
 		}
 	}
-	if failed == len(lines) {
+	again = slices.Concat(again, failed)
+	if err := s.Requeue(ctx, again...); err != nil {
 		return err
 	}
 	for _, do := range aside {
@@ -260,11 +284,14 @@ func (i *importer) importLines(ctx context.Context, s *spool.Spool, lines [][]by
 			return err
 		}
 	}
+	if len(again) == len(lines) {
+		return &stuckError{storeError{err}}
+	}
 	return nil
 }
 
-func (i *importer) put(ctx context.Context, lines ...[]byte) error {
-	ctx, cancel := i.batchTimeout(ctx)
+func (i *importer) put(ctx context.Context, timeout time.Duration, lines ...[]byte) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	records := make([]wire.Record, len(lines))
 	for n, line := range lines {
@@ -274,11 +301,6 @@ func (i *importer) put(ctx context.Context, lines ...[]byte) error {
 		}
 	}
 	return putRecords(ctx, i.store, i.opts.logger, records)
-}
-
-// batchTimeout limits the time for a batch, which takes longer than one letter.
-func (i *importer) batchTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, max(i.opts.storeTimeout, 30*time.Second))
 }
 
 func (i *importer) ping(ctx context.Context) error {

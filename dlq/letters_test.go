@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -42,10 +43,10 @@ func newStore(t testing.TB) *sqlstore.Store {
 type faultyStore struct {
 	dlq.Store
 	away   atomic.Bool
-	lost   atomic.Bool                   // writes are done, but their confirmation is lost
-	refuse func(*dlq.Entry) error        // letters that the store does not accept, though it answers
-	puts   atomic.Int64                  // calls of Put
-	hold   atomic.Pointer[chan struct{}] // Put waits for it, or for its context
+	lost   atomic.Bool                             // writes are done, but their confirmation is lost
+	refuse func(context.Context, *dlq.Entry) error // letters that the store does not accept, though it answers
+	puts   atomic.Int64                            // calls of Put
+	hold   atomic.Pointer[chan struct{}]           // Put waits for it, or for its context
 }
 
 var errAway = errors.New("the database is down")
@@ -66,7 +67,7 @@ func (s *faultyStore) Put(ctx context.Context, letters ...*dlq.Entry) ([]driver.
 		if s.refuse == nil {
 			continue
 		}
-		if err := s.refuse(e); err != nil {
+		if err := s.refuse(ctx, e); err != nil {
 			return nil, err
 		}
 	}
@@ -410,7 +411,7 @@ func TestLetters_RefusedRecord(t *testing.T) {
 	t.Parallel()
 	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
 	var passed atomic.Bool
-	store.refuse = func(e *dlq.Entry) error {
+	store.refuse = func(_ context.Context, e *dlq.Entry) error {
 		switch {
 		case e.EventID == "message-3":
 			return fmt.Errorf("value out of range: %w", dlq.ErrInvalid)
@@ -420,7 +421,10 @@ func TestLetters_RefusedRecord(t *testing.T) {
 			return nil
 		}
 	}
-	l, logs := newLetters(t, store, dir)
+	l, logs := newLetters(t, store, dir, dlq.WithAdoption(5*time.Millisecond))
+	away := &faultyStore{Store: store.Store}
+	away.away.Store(true)
+	other, _ := newLetters(t, away, dir)
 	store.away.Store(true)
 	for n := range 7 {
 		require.NoError(t, l.DeadLetter(t.Context(), death(n)))
@@ -429,17 +433,50 @@ func TestLetters_RefusedRecord(t *testing.T) {
 	eventually(t, "the others are imported", func() bool { return count(t, store, dlq.Filter{}) == 5 })
 	before := store.puts.Load()
 	eventually(t, "the one is retried", func() bool { return store.puts.Load() > before+20 })
-	require.True(t, l.Stats().StoreDown)
+	require.False(t, l.Stats().StoreDown, "the store has accepted all others")
+	require.NoError(t, l.DeadLetter(t.Context(), death(7)))
+	require.Equal(t, int64(6), count(t, store, dlq.Filter{}), "directly")
+	require.NoError(t, other.DeadLetter(t.Context(), death(8)))
+	require.NoError(t, other.Close())
+	eventually(t, "an orphan is imported", func() bool { return count(t, store, dlq.Filter{}) == 7 })
+	store.away.Store(true)
+	require.NoError(t, l.DeadLetter(t.Context(), death(9)))
+	store.away.Store(false)
+	eventually(t, "so is what came after it", func() bool { return count(t, store, dlq.Filter{}) == 8 })
 	passed.Store(true)
 	eventually(t, "it is imported", func() bool { return l.Stats().Bytes == 0 && !l.Stats().StoreDown })
-	require.Equal(t, int64(6), count(t, store, dlq.Filter{}))
+	require.Equal(t, int64(9), count(t, store, dlq.Filter{}))
 	stats := l.Stats()
-	require.Equal(t, []int64{7, 6, 1}, []int64{stats.Appended, stats.Imported, stats.Refused})
+	require.Equal(t, []int64{8, 7, 1}, []int64{stats.Appended, stats.Imported, stats.Refused})
 	kept, err := os.ReadFile(filepath.Join(dir, "0", "refused.damaged"))
 	require.NoError(t, err)
 	require.Contains(t, string(kept), "message-3")
 	require.Equal(t, 1, bytes.Count(kept, []byte{'\n'}))
 	require.Equal(t, 1, strings.Count(logs.String(), "set aside for a person"))
+}
+
+// A letter that the database keeps waiting, because its row is locked, takes neither the time nor the turn of the others.
+func TestLetters_SlowRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &faultyStore{Store: newStore(t)}
+		store.refuse = func(ctx context.Context, e *dlq.Entry) error {
+			if e.EventID < "message-8" {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		l, _ := newLetters(t, store, t.TempDir(), dlq.WithStoreTimeout(5*time.Second))
+		store.away.Store(true)
+		for n := range 10 { // the time for a batch is over before all of the slow ones have failed
+			require.NoError(t, l.DeadLetter(t.Context(), death(n)))
+		}
+		store.away.Store(false)
+		time.Sleep(3 * time.Minute)
+		require.Equal(t, int64(2), count(t, store, dlq.Filter{}))
+		store.away.Store(true) // so that the end does not wait
+	})
 }
 
 // A database without room answers, and may even store small changes, but refuses no letter: each one is stored when

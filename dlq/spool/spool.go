@@ -87,7 +87,7 @@ type Stats struct {
 
 type appendRequest struct {
 	line  []byte
-	again bool // it has been in the spool
+	again int // how many lines it is that have been in the spool; 0 for a new one
 	done  chan error
 }
 
@@ -180,22 +180,34 @@ func (s *Spool) RefusedFile() string { return filepath.Join(s.cfg.Dir, refusedNa
 // the size limit, with [ErrClosed] after Close, and with the system's error when the disk fails; then nothing is
 // promised. The context only counts until the write begins.
 func (s *Spool) Append(ctx context.Context, data []byte) error {
-	return s.add(ctx, data, appendRequest{})
-}
-
-// Requeue durably appends a line that [Spool.Drain] has passed again, even to a full spool: it is passed behind the
-// others.
-func (s *Spool) Requeue(ctx context.Context, data []byte) error {
-	return s.add(ctx, data, appendRequest{again: true})
-}
-
-func (s *Spool) add(ctx context.Context, data []byte, r appendRequest) (err error) {
-	if r.line, err = encodeLine(data); err != nil {
+	line, err := encodeLine(data)
+	if err != nil {
 		return err
 	}
+	return s.add(ctx, &appendRequest{line: line})
+}
+
+// Requeue durably appends lines that [Spool.Drain] has passed again, all or none, even to a full spool: they are passed
+// behind the others.
+func (s *Spool) Requeue(ctx context.Context, lines ...[]byte) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	r := &appendRequest{again: len(lines)}
+	for _, data := range lines {
+		line, err := encodeLine(data)
+		if err != nil {
+			return err
+		}
+		r.line = append(r.line, line...)
+	}
+	return s.add(ctx, r)
+}
+
+func (s *Spool) add(ctx context.Context, r *appendRequest) error {
 	r.done = make(chan error, 1)
 	select {
-	case s.appends <- &r:
+	case s.appends <- r:
 		return <-r.done
 	case <-ctx.Done():
 		return fmt.Errorf("spool: %w", ctx.Err())
@@ -291,8 +303,8 @@ func (s *Spool) commit(group []*appendRequest) {
 	for _, r := range group {
 		switch {
 		case err != nil:
-		case r.again:
-			s.aside++
+		case r.again > 0:
+			s.aside += int64(r.again)
 		default:
 			s.stats.Appended++
 		}
@@ -308,7 +320,7 @@ func (s *Spool) refuseOverflow(group []*appendRequest) []*appendRequest {
 	s.mu.Unlock()
 	fitting := group[:0]
 	for _, r := range group {
-		if size := int64(len(r.line)); size <= free || r.again {
+		if size := int64(len(r.line)); size <= free || r.again > 0 {
 			free -= size
 			fitting = append(fitting, r)
 			continue
