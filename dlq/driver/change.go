@@ -248,8 +248,13 @@ func (c *Change) legal(e *Entry) bool {
 		return from || e.Overdue(c.At)
 	case ActionSucceed:
 		// Without a report only an outstanding redrive succeeds: the message may have died again before its batch was
-		// confirmed. A success reported a second time, after a restore, is ignored; the times are from one clock then.
-		from = from && (c.Reports != nil || e.Status == Retrying)
+		// confirmed. A success reported a second time, after a restore, is ignored; the times are from one clock then. So
+		// is one of a redrive before, or the same as, the last that died.
+		if len(c.Reports) == 0 {
+			from = e.Status == Retrying
+		} else if n := c.Reports[0].Number; n > 0 && n <= e.DeathRedrive {
+			return false
+		}
 		return from && c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)
 	default:
 		return from

@@ -37,4 +37,19 @@ func TestChange_SuccessesOfTwoClocks(t *testing.T) {
 	require.NoError(t, do(driver.ActionRestore, now.Add(4*time.Second)))
 	require.NoError(t, do(driver.ActionRedrive, now.Add(4*time.Second)))
 	require.NoError(t, do(driver.ActionSucceed, now.Add(time.Second)), "the confirm, by the database's clock")
+
+	// The success of a redrive before the one that died.
+	require.NoError(t, do(driver.ActionRestore, now.Add(4*time.Second)))
+	require.NoError(t, do(driver.ActionRedrive, now.Add(5*time.Second)))
+	late := now.Add(6 * time.Second)
+	e, _ = e.Die(&driver.Entry{RedriveOf: 7, EventID: "event-1", DeathRedrive: 4, DiedAt: late, LastSeenAt: late})
+	require.NotEqual(t, driver.Retrying, e.Status)
+	for number := 1; number <= 4; number++ {
+		err := do(driver.ActionSucceed, ahead, driver.Report{Number: number})
+		require.ErrorIs(t, err, driver.ErrConflict, "redrive %d", number)
+	}
+	require.NoError(t, do(driver.ActionRedrive, now.Add(7*time.Second)))
+	require.ErrorIs(t, do(driver.ActionSucceed, ahead, driver.Report{Number: 3}), driver.ErrConflict)
+	require.Zero(t, e.SucceededAt)
+	require.NoError(t, do(driver.ActionSucceed, now.Add(8*time.Second), driver.Report{Number: 5}))
 }
