@@ -455,7 +455,7 @@ func TestLetters_RefusedRecord(t *testing.T) {
 	require.Equal(t, 1, strings.Count(logs.String(), "set aside for a person"))
 }
 
-// A letter that the database keeps waiting, because its row is locked, takes neither the time nor the turn of the others.
+// A letter that the database keeps waiting, because its row is locked, takes neither the time nor the turn of others.
 func TestLetters_SlowRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -474,6 +474,7 @@ func TestLetters_SlowRecord(t *testing.T) {
 		}
 		store.away.Store(false)
 		time.Sleep(3 * time.Minute)
+		synctest.Wait()
 		require.Equal(t, int64(2), count(t, store, dlq.Filter{}))
 		store.away.Store(true) // so that the end does not wait
 	})
