@@ -213,11 +213,13 @@ func (m *Manager) release(ctx context.Context, claimed *Entry, by By, cause erro
 	released := By{Actor: by.Actor, Note: text.Clean(note, text.MaxError), Version: claimed.Version}
 	c := driver.Change{Action: driver.ActionRelease}
 	redrives := AuditFilter{EntryID: claimed.ID, Action: driver.ActionRedrive}
-	claims, _, err := m.cfg.Store.Audit(ctx, redrives, Page{Limit: 1})
-	if err == nil && len(claims) > 0 { // this one, or the version differs
-		c.Before = claims[0].From
+	claims, _, _ := m.cfg.Store.Audit(ctx, redrives, Page{}) // without them the redrives decide
+	for _, claim := range claims {
+		if claim.Version == claimed.Version { // the newest may be an earlier one, by a clock ahead
+			c.Before = claim.From
+		}
 	}
-	_, err = m.change(ctx, claimed.ID, released, c)
+	_, err := m.change(ctx, claimed.ID, released, c)
 	if errors.Is(err, ErrConflict) {
 		return nil
 	}

@@ -170,11 +170,17 @@ func TestManager_PublishFailsAsBefore(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		redrives int
-		before   driver.Action
+		before   []driver.Action
 		want     dlq.Status
 	}{
-		"restored": {dlq.DefaultRedriveBudget, driver.ActionRestore, dlq.Pending},
-		"parked":   {0, driver.ActionPark, dlq.Parked},
+		"restored": {dlq.DefaultRedriveBudget, []driver.Action{driver.ActionRestore}, dlq.Pending},
+		"parked":   {0, []driver.Action{driver.ActionPark}, dlq.Parked},
+		"parked, after a claim by a clock ahead": {
+			0, []driver.Action{driver.ActionRedrive, driver.ActionRelease, driver.ActionPark}, dlq.Parked,
+		},
+		"parked, before a claim by a clock ahead": {
+			0, []driver.Action{driver.ActionPark, driver.ActionRedrive, driver.ActionRelease}, dlq.Pending,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -186,11 +192,13 @@ func TestManager_PublishFailsAsBefore(t *testing.T) {
 			receipts, err := store.Put(t.Context(), e)
 			require.NoError(t, err)
 			id := receipts[0].ID
-			results, err := store.Change(t.Context(), driver.Change{
-				Action: test.before, IDs: []int64{id}, Actor: "ana", At: time.Now(),
-			})
-			require.NoError(t, err)
-			require.NoError(t, results[0].Err)
+			for _, action := range test.before {
+				results, err := store.Change(t.Context(), driver.Change{
+					Action: action, IDs: []int64{id}, Actor: "ana", At: time.Now().Add(time.Hour), Lease: time.Hour,
+				})
+				require.NoError(t, err)
+				require.NoError(t, results[0].Err)
+			}
 			m := operate(t, store, &outbox{fail: errors.New("broker is down")})
 			_, err = m.Redrive(t.Context(), id, ana)
 			require.ErrorIs(t, err, dlq.ErrPublish)
