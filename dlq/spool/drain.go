@@ -136,15 +136,19 @@ func (s *Spool) drainSegment(ctx context.Context, seg *segment, take func(contex
 		if len(batch) == 0 {
 			break
 		}
-		if err := take(ctx, batch); err != nil {
+		err = take(ctx, batch)
+		s.mu.Lock()
+		if err == nil {
+			s.stats.Imported += int64(len(batch)) - s.aside
+		}
+		s.aside = 0 // also when the batch will be repeated
+		s.mu.Unlock()
+		if err != nil {
 			return err
 		}
 		seg.imported = start + read
 		seg.damaged += lines.bad
 		lines.bad = 0
-		s.mu.Lock()
-		s.stats.Imported, s.aside = s.stats.Imported+int64(len(batch))-s.aside, 0
-		s.mu.Unlock()
 	}
 	seg.damaged += lines.bad
 	if len(lines.torn) > 0 {

@@ -369,6 +369,24 @@ func TestSpool_SizeBound(t *testing.T) {
 	require.NoError(t, s.Append(t.Context(), line), "there is room again")
 }
 
+// A batch that is repeated counts once.
+func TestSpool_TakeFailsAfterRequeue(t *testing.T) {
+	t.Parallel()
+	s := openSpool(t, spool.Config{Dir: t.TempDir()})
+	require.NoError(t, s.Append(t.Context(), []byte("{}")))
+	failing := errors.New("the disk fails meanwhile")
+	for _, err := range []error{failing, nil} {
+		calls := 0
+		require.ErrorIs(t, s.Drain(t.Context(), func(ctx context.Context, lines [][]byte) error {
+			if calls++; calls > 1 {
+				return nil
+			}
+			return errors.Join(s.Requeue(ctx, lines...), err)
+		}), err)
+	}
+	require.Equal(t, int64(2), s.Stats().Imported, "the line is there twice")
+}
+
 func TestSpool_Lock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
