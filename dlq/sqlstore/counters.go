@@ -282,6 +282,19 @@ func uncounted(rows *sql.Rows, err error) ([]int64, error) {
 // foldTx counts those of the rows that no other transaction has counted meanwhile.
 func (s *Store) foldTx(ctx context.Context, tx *sql.Tx, ids []int64) error {
 	var all deltas
+	size := maxFold
+	if s.dialect.name() == sqldb.MySQL {
+		size = 1 // to find several in a small table, InnoDB scans all of it, and waits for each row that it passes
+	}
+	for some := range slices.Chunk(ids, size) {
+		if err := s.foldRows(ctx, tx, &all, some); err != nil {
+			return err
+		}
+	}
+	return all.apply(ctx, s, tx)
+}
+
+func (s *Store) foldRows(ctx context.Context, tx *sql.Tx, all *deltas, ids []int64) error {
 	for in, args := range s.dialect.idIn("id", ids) {
 		in = " FROM dlq_uncounted WHERE " + in
 		query := "SELECT deltas" + in + " ORDER BY id" + s.forUpdate()
@@ -304,7 +317,7 @@ func (s *Store) foldTx(ctx context.Context, tx *sql.Tx, ids []int64) error {
 			return err
 		}
 	}
-	return all.apply(ctx, s, tx)
+	return nil
 }
 
 // counterTables are locked in the order in which writers use them.

@@ -124,23 +124,32 @@ func TestPutTx_AnOpenOneDelaysNoStatistics(t *testing.T) {
 		t.Helper()
 		db, s := openDB(t, url), openStore(t, url)
 		defer s.Close()
-		var open []*sql.Tx
-		for n := range 3 {
+		begin := func(n int) *sql.Tx {
 			tx, err := db.BeginTx(t.Context(), nil)
 			require.NoError(t, err)
 			_, err = s.PutTx(t.Context(), tx, letter(n, time.Now()))
 			require.NoError(t, err)
-			open = append(open, tx)
+			return tx
 		}
-		require.NoError(t, open[1].Commit())
-		n, err := s.Count(t.Context(), dlq.Filter{}, 0)
-		require.NoError(t, err)
-		require.Equal(t, int64(1), n)
-		require.NoError(t, open[0].Commit())
-		require.NoError(t, open[2].Rollback())
-		n, err = s.Count(t.Context(), dlq.Filter{}, 0)
-		require.NoError(t, err)
-		require.Equal(t, int64(2), n)
+		stored := int64(0)
+		count := func() {
+			n, err := s.Count(t.Context(), dlq.Filter{}, 0)
+			require.NoError(t, err)
+			require.Equal(t, stored, n)
+		}
+		for _, committed := range []int{1, 300} { // InnoDB may scan a small table instead of looking up many rows
+			first := begin(1000 * committed)
+			for n := range committed {
+				require.NoError(t, begin(1000*committed+n+1).Commit())
+				stored++
+			}
+			last := begin(1000*committed + committed + 1)
+			count()
+			require.NoError(t, first.Commit())
+			require.NoError(t, last.Rollback())
+			stored++
+			count()
+		}
 	})
 }
 
