@@ -17,6 +17,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/driver"
+	"github.com/redrive-go/redrive/dlq/spool"
 	"github.com/redrive-go/redrive/dlq/sqlstore"
 	"github.com/redrive-go/redrive/internal/logbuffer"
 )
@@ -92,6 +93,8 @@ func TestOpen_WhileTheStoreIsDown(t *testing.T) {
 // of an earlier version, which named no store, are imported by the first process that finds them.
 func TestOpen_SpoolOfAnotherStore(t *testing.T) {
 	t.Parallel()
+	abs, err := filepath.Abs("dead.db")
+	require.NoError(t, err)
 	for name, test := range map[string]struct {
 		first, second string
 		unnamed, same bool
@@ -101,6 +104,12 @@ func TestOpen_SpoolOfAnotherStore(t *testing.T) {
 		"another schema":      {first: "late://one/shop?schema=shop", second: "late://one/shop?schema=payroll"},
 		"no schema":           {first: "late://one/shop?schema=shop", second: "late://one/shop"},
 		"another password":    {first: "late://ana:x@one/shop", second: "late://bob:y@ONE/shop?timeout=5s", same: true},
+		"another role":        {first: "late://one/shop?role=shop", second: "late://one/shop?role=payroll"},
+		"another search path": {first: "late://one/shop?options=-csearch_path%3Dshop", second: "late://one/shop"},
+		"PostgreSQL's names":  {first: "postgres://one/shop", second: "postgresql://One:5432/shop", same: true},
+		"MySQL's names":       {first: "mysql://one:3306/shop", second: "mariadb://one/shop", same: true},
+		"another port":        {first: "mysql://one:3306/shop", second: "mysql://one:3307/shop"},
+		"a relative file":     {first: "sqlite:dead.db", second: "sqlite:" + abs, same: true},
 		"of an older version": {first: "late://one/shop", second: "late://two/shop", unnamed: true, same: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +117,9 @@ func TestOpen_SpoolOfAnotherStore(t *testing.T) {
 			dir := t.TempDir()
 			open := func(d *lateDriver, url string) (*dlq.Letters, *logbuffer.Buffer) {
 				mux, logs := &driver.Mux{}, &logbuffer.Buffer{}
-				mux.Register("late", d)
+				for _, scheme := range []string{"late", "postgres", "postgresql", "mysql", "mariadb", "sqlite"} {
+					mux.Register(scheme, d)
+				}
 				l, err := dlq.Open(t.Context(), url, dlq.WithMux(mux), dlq.WithSpool(dir), dlq.WithAdoption(5*time.Millisecond),
 					dlq.WithImportBackoff(2*time.Millisecond, 10*time.Millisecond),
 					dlq.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))))
@@ -130,7 +141,7 @@ func TestOpen_SpoolOfAnotherStore(t *testing.T) {
 				require.NoError(t, second.Close())
 				return
 			}
-			eventually(t, "it is found", func() bool { return strings.Contains(logs.String(), test.first) })
+			eventually(t, "it is found", func() bool { return strings.Contains(logs.String(), spool.ErrForeign.Error()) })
 			require.NoError(t, second.Close())
 			require.Zero(t, count(t, d.store, dlq.Filter{}))
 			require.NotContains(t, logs.String(), "CRITICAL")

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -122,11 +123,25 @@ func spoolOwner(rawURL string) string {
 	if err != nil {
 		return "" // opening it fails, too
 	}
+	scheme, port := u.Scheme, ""
+	switch scheme {
+	case "postgres", "postgresql":
+		scheme, port = "postgres", ":5432"
+	case "mysql", "mariadb":
+		scheme, port = "mysql", ":3306"
+	case "sqlite":
+		if abs, err := filepath.Abs(u.Opaque); err == nil && u.Opaque != "" {
+			u.Opaque, u.Path = "", abs
+		}
+	}
 	params := u.Query()
 	maps.DeleteFunc(params, func(key string, _ []string) bool {
-		return !slices.Contains([]string{"schema", "search_path", "host", "port", "dbname", "service", "socket"}, key)
+		return !slices.Contains([]string{
+			"schema", "search_path", "options", "role", "host", "port", "dbname", "service", "socket",
+		}, key)
 	})
-	named := url.URL{Scheme: u.Scheme, Opaque: u.Opaque, Host: strings.ToLower(u.Host), Path: u.Path}
+	named := url.URL{Scheme: scheme, Opaque: u.Opaque, Path: u.Path}
+	named.Host = strings.TrimSuffix(strings.ToLower(u.Host), port)
 	named.RawQuery = params.Encode()
 	return named.String()
 }
