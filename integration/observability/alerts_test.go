@@ -291,8 +291,12 @@ var storeSituations = map[string]situation{
 		want: []string{"RedriveStoreDown", "RedriveSpoolNotEmpty", "RedriveSpoolFilling"},
 	},
 	"store refuses": {
-		begin: func(r *running) { r.store.refuses = errors.New("value too long"); r.die(1, 0) },
+		begin: func(r *running) { r.store.refuses = fmt.Errorf("%w: value too long", dlq.ErrInvalid); r.die(1, 0) },
 		want:  []string{"RedriveSpoolDamaged"},
+	},
+	"store fails for one letter": {
+		begin: func(r *running) { r.store.refuses = errors.New("no room for this one"); r.die(1, 0) },
+		want:  []string{"RedriveSpoolNotEmpty"},
 	},
 	"run stops": {
 		begin: func(r *running) {
