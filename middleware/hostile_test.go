@@ -89,9 +89,10 @@ func TestPipeline_UnreadableRetryCount(t *testing.T) {
 func TestPipeline_LogsWhatIsInvalid(t *testing.T) {
 	const body = `{"message_id":"1","timestamp":"2026-02-28T22:53:42+00:00","version":"1.0","source":"a","queue":"o",` +
 		`"data":{},"retry_count":-7}`
+	original := foreign("", envelope.KeyOriginalDelay, "abc", envelope.KeyDelay, "5")
 	for want, m := range map[string]*message.Message{
 		`"x-delay":"abc","original_delay":0`:                                      foreign("", envelope.KeyDelay, "abc"),
-		`"x-original-delay":"abc","original_delay":0`:                             foreign("", envelope.KeyOriginalDelay, "abc", envelope.KeyDelay, "5"),
+		`"x-original-delay":"abc","original_delay":0`:                             original,
 		`"_watermill_delayed_for":"abc","original_delay":0`:                       foreign("", envelope.KeyWatermillDelayedFor, "abc"),
 		`"x-retry-count":"abc","retries":"none`:                                   foreign("", envelope.KeyRetryCount, "abc"),
 		`"message_id":"1","retry_count":"-7","retries":"none`:                     foreign(body),

@@ -95,7 +95,7 @@ func dial(ctx context.Context, cfg brokers.Config) (*transport, error) {
 	}
 	conn, err := nats.Connect(servers(u), options...)
 	if err != nil {
-		return nil, ready(err)
+		return nil, notReady(err)
 	}
 	t.conn = conn
 	// Otherwise publications that the server never answers would use up the client's limit of unanswered ones.
@@ -104,13 +104,13 @@ func dial(ctx context.Context, cfg brokers.Config) (*transport, error) {
 	}
 	if err != nil {
 		conn.Close()
-		return nil, ready(err)
+		return nil, notReady(err)
 	}
 	return t, nil
 }
 
-// ready marks what the client says about a server that is down, and about a cluster that has no leader yet.
-func ready(err error) error {
+// notReady marks what the client says about a server that is down, and about a cluster that has no leader yet.
+func notReady(err error) error {
 	if errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) {
 		return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
 	}
