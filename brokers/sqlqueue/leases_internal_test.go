@@ -1,12 +1,17 @@
 package sqlqueue
 
 import (
+	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // A subscription that closes with unsettled rows leaves their shared leases to expire: they must not be ended, because
@@ -60,4 +65,37 @@ func TestStream_HandsOutNothingOnceItsQueueIsGone(t *testing.T) {
 	_, err := s.Next(t.Context())
 	require.ErrorIs(t, err, brokers.ErrUnroutable)
 	require.Len(t, s.buffer, 1)
+}
+
+// A row that the database does not let go at once, as MariaDB may for a moment after the claim, is released a moment
+// later: it used to be delayed until its lease ended.
+func TestStream_CloseReleasesALockedRow(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "queue.db")
+	synctest.Test(t, func(t *testing.T) {
+		opened, err := brokers.Open(t.Context(), "sqlite://"+path)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, opened.Close()) }()
+		b := opened.(*Broker)
+		q := driver.Queue{Topic: "jobs", Group: "billing", Concurrency: 1, Params: b.t.cfg.Params}
+		_, err = b.t.store.ensureQueue(t.Context(), q.Topic, q.Group)
+		require.NoError(t, err)
+		received, err := b.t.Receive(t.Context(), q)
+		require.NoError(t, err)
+		require.NoError(t, b.Publisher().Publish("jobs", message.NewMessage("1", nil)))
+		s := received.(*stream)
+		for len(s.buffer) == 0 {
+			require.NoError(t, s.fetch(t.Context()))
+		}
+		exec := func(query string) {
+			_, err := b.t.db.ExecContext(t.Context(), query)
+			require.NoError(t, err)
+		}
+		exec(`CREATE TRIGGER locked BEFORE UPDATE ON redrive_queue_messages BEGIN SELECT RAISE(ABORT, 'locked'); END`)
+		time.AfterFunc(time.Second, func() { exec("DROP TRIGGER locked") }) // virtual
+		require.NoError(t, s.Close(t.Context()))
+		due, err := b.t.store.firstDue(t.Context(), s.id, s.id)
+		require.NoError(t, err)
+		require.LessOrEqual(t, due[s.id], time.Duration(0), "the row waits for the end of its lease")
+	})
 }

@@ -2,6 +2,7 @@ package sqlqueue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -141,19 +142,32 @@ func (s *stream) hold(list []claimed, room int, began time.Time) {
 	if room < len(s.buffer) {
 		surplus := s.buffer[room:]
 		s.buffer = s.buffer[:room:room]
-		s.release(context.Background(), surplus)
-		s.t.leases.drop(surplus...) // one that was not released comes back when its lease ends
+		ctx, cancel := context.WithTimeout(context.Background(), longestWait)
+		s.release(ctx, surplus)
+		cancel()
+		s.t.leases.drop(surplus...)
 		s.handled.Add(-int64(len(surplus)))
 	}
 }
 
-// release returns rows that the engine has not received to their place in the queue.
+// release returns rows that the engine has not received to their place in the queue. MariaDB and MySQL may keep a row
+// locked for a moment after the claim, so it tries again until ctx ends. A row that is still locked then comes back
+// when its lease ends.
 func (s *stream) release(ctx context.Context, list []*delivery) {
 	back := make([]driver.Settlement, len(list))
 	for i, d := range list {
 		back[i] = driver.Settlement{Delivery: &driver.Delivery{Token: d}, Answer: driver.Release}
 	}
-	s.Settle(ctx, back)
+	pauses := wait.Backoff{First: firstLockPause, Longest: time.Second}
+	for n := 0; len(back) > 0 && wait.For(ctx, pauses.After(n)) == nil; n++ {
+		left := back[:0]
+		for i, err := range s.Settle(ctx, back) {
+			if err != nil && !errors.Is(err, driver.ErrLost) {
+				left = append(left, back[i])
+			}
+		}
+		back = left
+	}
 }
 
 // free returns how many rows to claim now. It returns 0 while there is only a little room, so that claims are large
