@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"path"
 	"strings"
 	"testing"
@@ -63,17 +64,31 @@ func TestSubscribe_QuorumQueueWithoutALeader(t *testing.T) {
 	b := openBroker(t, url, params("grid", "false"), group("billing"),
 		func(c *brokers.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	require.NoError(t, b.Apply(t.Context(), b.Plan("orders")))
-	ra := func(do string) {
-		t.Helper()
+	// One command stops the queue and restarts it: Subscribe tries for 30 seconds, and a busy machine may need longer than
+	// that to start rabbitmqctl. It connects to us when the queue is down, and waits for a byte.
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() {
 		_, err := server.Ctl(t.Context(), "eval", fmt.Sprintf(
 			`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"%s">>, queue, <<"orders.billing">>)),
-			ok = ra:%s_server(quorum_queues, amqqueue:get_pid(Q)).`, path.Base(url), do))
+			ok = ra:stop_server(quorum_queues, amqqueue:get_pid(Q)),
+			{ok, Test} = gen_tcp:connect("127.0.0.1", %d, [{active, false}]),
+			{ok, _} = gen_tcp:recv(Test, 1),
+			ok = ra:restart_server(quorum_queues, amqqueue:get_pid(Q)).`, path.Base(url), listener.Addr().(*net.TCPAddr).Port))
+		_ = listener.Close() // ends Accept
+		ended <- err
+	}()
+	command, err := listener.Accept()
+	if err != nil {
+		err = <-ended
 		if errors.Is(err, services.ErrExternal) { // a server of TEST_AMQP_URL: rabbitmqctl does not reach it
 			err = &services.UnavailableError{Service: "rabbitmq", Env: "TEST_AMQP_URL", Cause: err}
 		}
 		services.Need(t, err)
+		require.Fail(t, "the command has ended early")
 	}
-	ra("stop")
+	defer func() { _ = command.Close() }()
 	subscribed := make(chan error, 1)
 	var messages <-chan *message.Message
 	go func() {
@@ -82,7 +97,9 @@ func TestSubscribe_QuorumQueueWithoutALeader(t *testing.T) {
 		subscribed <- err
 	}()
 	await.True(t, func() bool { return len(subscribed) > 0 || strings.Contains(log.String(), "cannot consume yet") })
-	ra("restart")
+	_, err = command.Write([]byte{1})
+	require.NoError(t, err)
+	require.NoError(t, <-ended)
 	require.NoError(t, <-subscribed)
 	require.NoError(t, b.Publisher().Publish("orders", message.NewMessage("1", nil)))
 	select {

@@ -63,7 +63,8 @@ func SharedKafka(t testing.TB) *KafkaServer {
 		if brokers := os.Getenv("TEST_KAFKA_BROKERS"); brokers != "" {
 			return &KafkaServer{server: server{name: "kafka", external: true}, Brokers: strings.Split(brokers, ",")}, nil
 		}
-		return StartKafka(ctx, KafkaConfig{})
+		// No test kills it, and on a busy machine it must not lose its leaders because a heartbeat is late.
+		return StartKafka(ctx, KafkaConfig{Settings: map[string]string{"broker.session.timeout.ms": "60000"}})
 	})
 }
 
