@@ -43,15 +43,10 @@ func TestServe_Killed(t *testing.T) {
 
 	var mu sync.Mutex
 	delivered := make(map[string]int, letters)
-	reached := make(chan struct{}, kills) // a server is being killed
 	serve(t, b, l, func(m *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
-		id := m.Metadata[envelope.KeyMessageID]
-		delivered[id]++
-		if n := len(delivered); delivered[id] == 1 && n%(letters/(kills+1)) == 0 && n < letters {
-			reached <- struct{}{}
-		}
+		delivered[m.Metadata[envelope.KeyMessageID]]++
 		return nil
 	})
 	s := newProgram(t, store, broker)
@@ -59,19 +54,21 @@ func TestServe_Killed(t *testing.T) {
 	out := s.command(t, "dlq", "redrive", "--topic", topic, "--id", "killed", "--max-out", "3000", "--detach", "--yes")
 	require.Contains(t, out, "run killed")
 	began := time.Now()
-	for range kills {
-		select {
-		case <-reached:
-		case err := <-s.ended:
-			t.Fatalf("the server ended unexpectedly: %v\n%s", err, s.log.String())
-		}
+	runner, err := redrive.NewRunner(l.Manager(nil), redrive.Config{})
+	require.NoError(t, err)
+	for n := range kills {
+		await.Progress(t, func() (int, bool) {
+			mu.Lock()
+			have := len(delivered)
+			mu.Unlock()
+			require.Empty(t, s.ended, "the server ended unexpectedly")
+			return have, have >= (n+1)*letters/(kills+1)
+		}, "nothing is redriven any more; the run: %v", state{t, runner, "killed"})
 		require.NoError(t, s.cmd.Process.Kill())
 		require.Error(t, <-s.ended, "it was killed")
 		s.start(t)
 	}
 	var run *redrive.Run
-	runner, err := redrive.NewRunner(l.Manager(nil), redrive.Config{})
-	require.NoError(t, err)
 	for run, err = range runner.WatchRun(t.Context(), "killed", 100*time.Millisecond) {
 		require.NoError(t, err)
 	}
@@ -91,6 +88,18 @@ func TestServe_Killed(t *testing.T) {
 		require.Equal(t, 1, n, "%s was delivered %d times", id, n)
 	}
 	t.Logf("%d messages in %s, including %d kills", letters, took.Round(time.Millisecond), kills)
+}
+
+// state shows the state of a run when it is printed.
+type state struct {
+	t      *testing.T
+	runner *redrive.Runner
+	id     string
+}
+
+func (s state) String() string {
+	run, err := s.runner.Run(s.t.Context(), s.id)
+	return fmt.Sprintf("%+v, %v", run, err)
 }
 
 // program is the built command and its server.
