@@ -163,6 +163,35 @@ func TestSession_ThatEndsAtOnceIsPacedAndRequestsOneMessage(t *testing.T) {
 	})
 }
 
+// Two ends in a row may be a broker that restarts: a consumer once took one message at a time from then on, for as long
+// as its connection lasted.
+func TestSession_TakesOneMessageAtATimeOnlyForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := drivertest.NewServer(rabbit())
+		p := open(t, s, concurrency(4))
+		d := p.consume(func(m *message.Message) {
+			time.Sleep(30 * time.Second) // virtual
+			m.Ack()
+		})
+		for range 2 {
+			s.Cut()
+			time.Sleep(500 * time.Millisecond) // virtual
+		}
+		const n = 20
+		for i := range n {
+			p.publish(strconv.Itoa(i))
+		}
+		time.Sleep(20 * time.Second) // virtual
+		require.Equal(t, 1, d.total())
+		time.Sleep(30*time.Second + n/4*30*time.Second) // virtual
+		synctest.Wait()
+		require.Empty(t, s.Messages("orders", "billing"))
+		require.Equal(t, n, d.total(), "each once")
+		require.Zero(t, p.AcksFailed())
+		require.Equal(t, 4, s.Calls("Receive"), "renewed once")
+	})
+}
+
 func TestSession_ThatCannotBeOpenedIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := drivertest.NewServer(rabbit())

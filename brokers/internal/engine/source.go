@@ -10,6 +10,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
@@ -19,7 +20,7 @@ const (
 	healthy = 10 * time.Second
 	// instant is the duration below which a session is assumed to have been ended by one of its first deliveries. After
 	// the second in a row the next sessions take one message at a time, because each end counts as a delivery of
-	// everything that was prefetched.
+	// everything that was prefetched. One that turns out to be healthy is renewed with the whole window.
 	instant = time.Second
 )
 
@@ -101,7 +102,10 @@ func (s *source) next() *delivery {
 			return nil
 		}
 		d, err := s.session.stream.Next(s.sub.stopping)
-		if err == nil {
+		switch {
+		case err == nil && s.isNarrowForNothing(&d):
+			err = driver.ErrRenew // d, which no handler has, is redelivered
+		case err == nil:
 			return newDelivery(s.session, d)
 		}
 		if s.sub.stopping.Err() != nil {
@@ -109,6 +113,13 @@ func (s *source) next() *delivery {
 		}
 		s.lose(err)
 	}
+}
+
+// isNarrowForNothing reports whether the session takes one message at a time, has lasted, and has nothing in flight but
+// d, against which a redelivery does not count.
+func (s *source) isNarrowForNothing(d *driver.Delivery) bool {
+	return s.session.window < s.sub.q.Window && time.Since(s.session.began) >= healthy && len(s.sub.slots) == 0 &&
+		s.session.overflow.Load() == 0 && d.Suspect == 0 && d.Message.Metadata[envelope.KeySuspect] == ""
 }
 
 // lose ends a failed session.
