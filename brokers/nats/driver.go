@@ -89,11 +89,13 @@ func dial(ctx context.Context, cfg brokers.Config) (*transport, error) {
 	if err != nil {
 		return nil, errors.New("the URL cannot be read") // the error repeats it, with its password
 	}
-	options := t.options(u)
+	// A silent server must leave time for the others: now, and whenever the client reconnects.
+	timeout := 5 * time.Second
 	if deadline, ok := ctx.Deadline(); ok {
-		options = append(options, nats.Timeout(max(time.Until(deadline), time.Millisecond)))
+		each := time.Until(deadline) / time.Duration(1+strings.Count(u.Host, ","))
+		timeout = min(timeout, max(each, time.Second))
 	}
-	conn, err := nats.Connect(servers(u), options...)
+	conn, err := nats.Connect(servers(u), append(t.options(u), nats.Timeout(timeout))...)
 	if err != nil {
 		return nil, notReady(err)
 	}
