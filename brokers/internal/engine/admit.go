@@ -252,8 +252,10 @@ func (s *subscription) widen(h *delivery) {
 	if !ok || !h.hasSlot.Load() {
 		return
 	}
+	s.resizing <- struct{}{}
+	defer func() { <-s.resizing }()
 	n := h.session.overflow.Add(1)
-	if n > maxOverflow || h.session.changeWindow(w, n) != nil || !h.leaveWindow() { // no slot if its session has ended
+	if n > maxOverflow || h.session.changeWindow(w) != nil || !h.leaveWindow() { // no slot if its session has ended
 		h.session.overflow.Add(-1)
 		return
 	}
@@ -263,18 +265,20 @@ func (s *subscription) widen(h *delivery) {
 // narrow undoes widen in the current session, but not while a suspect has the turn, which may be one of an earlier
 // session: RabbitMQ cancels a consumer for it, and counts a message that is on its way there as it counts a crash.
 func (s *subscription) narrow() {
-	s.suspects.narrowing.Lock()
-	defer s.suspects.narrowing.Unlock()
+	s.resizing <- struct{}{}
+	defer func() { <-s.resizing }()
 	current := s.current.Load()
 	if w, ok := current.stream.(driver.Widener); ok && !current.ended.Load() && !s.suspects.busy() {
-		_ = current.changeWindow(w, current.overflow.Load()) // if it fails, the next session has the right window
+		_ = current.changeWindow(w) // if it fails, the next session has the right window
 	}
 }
 
-func (s *session) changeWindow(w driver.Widener, n int32) error {
+// changeWindow adds the overflow to the window. The caller holds sub.resizing: the last call must have the last number.
+func (s *session) changeWindow(w driver.Widener) error {
 	ctx, cancel := s.sub.b.within(context.Background(), s.sub.b.cfg.PublishTimeout)
 	defer cancel()
-	return bounded(ctx, &s.sub.b.traits, func(ctx context.Context) error { return w.Widen(ctx, s.window+int(n)) })
+	window := s.window + int(s.overflow.Load())
+	return bounded(ctx, &s.sub.b.traits, func(ctx context.Context) error { return w.Widen(ctx, window) })
 }
 
 // publishAgain sends h to its own consumer once more, as the same stage.

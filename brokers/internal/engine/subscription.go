@@ -33,10 +33,11 @@ type subscription struct {
 	suspects    suspects
 	order       order
 
-	reading chan struct{}           // held by the direct worker that reads the source
-	ready   chan *delivery          // to be dispatched, unless direct
-	slots   chan struct{}           // the window: one is held by each delivery in flight, unless direct
-	current atomic.Pointer[session] // the latest one
+	reading  chan struct{}           // held by the direct worker that reads the source
+	ready    chan *delivery          // to be dispatched, unless direct
+	slots    chan struct{}           // the window: one is held by each delivery in flight, unless direct
+	resizing chan struct{}           // held while a window changes: no suspect is published to run then
+	current  atomic.Pointer[session] // the latest one
 
 	stopping  context.Context // ends when nothing more may be dispatched
 	cancel    context.CancelFunc
@@ -60,6 +61,7 @@ func newSubscription(ctx context.Context, b *Broker, q driver.Queue, out chan *m
 		out:        out,
 		nackPauses: nackPauses(b, &q),
 		order:      order{busy: map[string][]*delivery{}},
+		resizing:   make(chan struct{}, 1),
 		expired:    make(chan struct{}),
 		abandoned:  make(chan struct{}),
 	}

@@ -37,8 +37,6 @@ type suspects struct {
 	sub   *subscription
 	limit int // 0: nothing is suspected
 
-	narrowing sync.Mutex // held while a window narrows: no suspect is published to run then
-
 	mu       sync.Mutex
 	turn     bool          // a suspect has the turn: it is being published to run, gathers, runs or pauses
 	expected string        // the one published to run that has not arrived; empty if there is none
@@ -259,9 +257,9 @@ func (s *suspects) run(h *delivery) {
 	case h.suspect.inPlace:
 	case !h.suspect.toRun:
 		h.suspect.toRun = true
-		s.narrowing.Lock()
+		s.sub.resizing <- struct{}{}
 		s.expect(h) // before publishing: it may arrive before the confirm
-		s.narrowing.Unlock()
+		<-s.sub.resizing
 		if s.tryRepublish(h, 0) {
 			return
 		}

@@ -104,6 +104,7 @@ type narrowings struct {
 	toRun  string // its id
 	early  int
 	beyond []int // by how much each new window exceeds the one that its session was opened with
+	slow   time.Duration
 }
 
 func (n *narrowings) set(toRun string) {
@@ -173,6 +174,9 @@ func (s *narrowingStream) Widen(ctx context.Context, window int) error {
 		s.n.early++
 	}
 	s.n.mu.Unlock()
+	if window <= s.window {
+		time.Sleep(s.n.slow) // virtual
+	}
 	return s.widener.Widen(ctx, window)
 }
 
@@ -396,6 +400,35 @@ func TestSuspects_AnothersTurnLeavesNoWideWindow(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While a broker narrows the window after one message that was held, another is held: the window has room beside it.
+func TestNack_HeldWhileTheWindowNarrows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := narrowings{slow: time.Second}
+		conn := drivertest.NewServer(rabbit()).Connect()
+		p := openOver(t, conn, n.over(conn), concurrency(2), param("prefetch", "2"))
+		release := make(chan struct{})
+		defer close(release)
+		var d *deliveries
+		d = p.consume(func(m *message.Message) {
+			switch {
+			case m.UUID == "free":
+				<-release
+			case m.UUID == "first" && len(d.of(m.UUID)) == 3:
+				m.Ack() // after 300 ms
+			default:
+				m.Nack()
+			}
+		})
+		p.publish("first")
+		time.Sleep(250 * time.Millisecond) // virtual
+		p.publish("second")                // held after 350 ms
+		time.Sleep(5 * time.Second)        // virtual
+		p.publish("free", "free")
+		time.Sleep(time.Minute) // virtual
+		require.Len(t, d.of("free"), 2)
+	})
 }
 
 // stopOrderly consumes for a while. When the process is closed, its running handlers return their messages.
