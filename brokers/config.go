@@ -70,6 +70,8 @@ func (c Config) redacted() Config {
 	}
 	if c.Password != "" {
 		c.Password = "xxxxx"
+	} else if c.Username != "" && strings.HasPrefix(c.URL, "nats") { // it may be a token; see isToken
+		c.Username = "xxxxx"
 	}
 	c.Params = maps.Clone(c.Params)
 	for name := range c.Params {

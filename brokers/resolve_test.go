@@ -148,11 +148,14 @@ func TestConfig_NeverShowsSecrets(t *testing.T) {
 		Group:    "billing",
 		Params:   brokers.Params{"sasl-password": "hush", "prefetch": "3"},
 	}
-	var log strings.Builder
-	slog.New(slog.NewTextHandler(&log, nil)).Info("open", "config", c)
-	for _, shown := range []string{fmt.Sprint(c), fmt.Sprintf("%+v", c), fmt.Sprintf("%#v", c), log.String()} {
-		require.NotContains(t, shown, "hush")
-		require.Contains(t, shown, "billing")
+	token := brokers.Config{URL: "nats://h:4222", Username: "hush", Group: "billing"}
+	for _, c := range []brokers.Config{c, token} {
+		var log strings.Builder
+		slog.New(slog.NewTextHandler(&log, nil)).Info("open", "config", c)
+		for _, shown := range []string{fmt.Sprint(c), fmt.Sprintf("%+v", c), fmt.Sprintf("%#v", c), log.String()} {
+			require.NotContains(t, shown, "hush")
+			require.Contains(t, shown, "billing")
+		}
 	}
 	require.Equal(t, "hush", c.Params["sasl-password"], "printing changes nothing")
 }
