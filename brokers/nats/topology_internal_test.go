@@ -8,12 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // A request is repeated while it is not answered, or the answer is that the cluster is not available, for as long as
@@ -351,4 +353,43 @@ func TestRequests_AreRepeatedWithoutAnAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// unledServer has no leader for the stream at the first publication.
+type unledServer struct {
+	*recreatingServer
+
+	publications int
+}
+
+func (s *unledServer) PublishMsgAsync(m *nats.Msg, _ ...jetstream.PublishOpt) (jetstream.PubAckFuture, error) {
+	s.publications++
+	f := confirm{message: m, ok: make(chan *jetstream.PubAck, 1), err: make(chan error, 1)}
+	if s.publications == 1 {
+		f.err <- jetstream.ErrNoStreamResponse
+	} else {
+		f.ok <- &jetstream.PubAck{}
+	}
+	return f, nil
+}
+
+type confirm struct {
+	message *nats.Msg
+	ok      chan *jetstream.PubAck
+	err     chan error
+}
+
+func (c confirm) Ok() <-chan *jetstream.PubAck { return c.ok }
+func (c confirm) Err() <-chan error            { return c.err }
+func (c confirm) Msg() *nats.Msg               { return c.message }
+
+// A redrive waits for a leader as every publication does, and is not refused as if its destination were missing.
+func TestPublish_RedriveWithoutALeader(t *testing.T) {
+	server := &unledServer{recreatingServer: &recreatingServer{consumer: &jetstream.ConsumerConfig{}}}
+	tr := &transport{js: server, conn: &nats.Conn{}}
+	require.Equal(t, []error{nil}, tr.Publish(t.Context(), []driver.Outgoing{{
+		Message: message.NewMessage("1", nil), ExistingOnly: true, Origin: &envelope.Origin{},
+		To: &driver.Destination{Kind: driver.ToConsumer, Topic: "orders", Consumer: "billing"},
+	}}))
+	require.Equal(t, 2, server.publications)
 }

@@ -38,14 +38,17 @@ var (
 func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	errs := t.publish(ctx, out)
 	for i, err := range errs {
-		switch {
-		case !errors.Is(err, jetstream.ErrNoStreamResponse):
-		case out[i].ExistingOnly:
-			errs[i] = fmt.Errorf("%w: %w", brokers.ErrUnroutable, err)
-		default: // the stream is missing, or currently has no leader
-			if _, errs[i] = t.declareStream(ctx, topicOf(out[i].To)); errs[i] == nil {
-				errs[i] = t.publish(ctx, out[i:i+1])[0]
-			}
+		if !errors.Is(err, jetstream.ErrNoStreamResponse) {
+			continue
+		}
+		// The stream is missing, or currently has no leader.
+		if topic := topicOf(out[i].To); out[i].ExistingOnly {
+			_, errs[i] = t.stream(ctx, topic)
+		} else {
+			_, errs[i] = t.declareStream(ctx, topic)
+		}
+		if errs[i] == nil {
+			errs[i] = t.publish(ctx, out[i:i+1])[0]
 		}
 	}
 	return errs
