@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -40,12 +41,7 @@ func (b *batcher[T]) add(item T) {
 	}
 }
 
-func (b *batcher[T]) isEnoughLocked() bool {
-	if b.enough > 0 {
-		return len(b.pending) >= b.enough
-	}
-	return len(b.pending) >= b.max
-}
+func (b *batcher[T]) isEnoughLocked() bool { return len(b.pending) >= cmp.Or(b.enough, b.max) }
 
 // withdraw takes back an item that no flush has taken. It reports false if one has.
 func (b *batcher[T]) withdraw(item T) bool {
@@ -79,18 +75,16 @@ func (b *batcher[T]) idle() bool {
 	return !b.running
 }
 
-// drained returns a channel that is closed when nothing is pending or running. A linger ends at once.
+// drained returns a channel that is closed when nothing is pending or running. A linger ends at once. It is called once.
 func (b *batcher[T]) drained() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hurryLocked()
-	if b.ended == nil {
-		b.ended = make(chan struct{})
-	}
-	ended := b.ended
-	if !b.running {
-		close(b.ended)
-		b.ended = nil
+	ended := make(chan struct{})
+	if b.running {
+		b.ended = ended
+	} else {
+		close(ended)
 	}
 	return ended
 }

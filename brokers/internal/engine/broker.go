@@ -23,20 +23,14 @@ import (
 // closeTimeout bounds the orderly end of a stream, and of the transport.
 const closeTimeout = 5 * time.Second
 
-// Config configures a [Broker].
+// Config configures a [Broker]. See portable.Config, which is converted to it.
 type Config struct {
-	// Config is resolved. Required.
-	Config brokers.Config
-	// Params are those that the driver declares; subscribers may change them.
-	Params []brokers.Param
-	// Transport is owned and closed by the engine. Required.
-	Transport driver.Transport
-	// Delays keeps messages that must wait if the transport cannot. Optional; the caller closes it.
-	Delays brokers.Broker
-	// DelaysTopic is the topic of Delays in which they wait. Defaults to [DefaultDelaysTopic].
+	Config      brokers.Config
+	Params      []brokers.Param
+	Transport   driver.Transport
+	Delays      brokers.Broker
 	DelaysTopic string
-	// Context ends the wait of New for Delays, and nothing after that. Defaults to none.
-	Context context.Context
+	Context     context.Context
 }
 
 // Broker implements brokers.Broker above a transport.

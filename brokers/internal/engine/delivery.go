@@ -87,24 +87,16 @@ func (s *session) list(h *delivery) {
 
 // unlist records that h is no longer in flight.
 func (s *session) unlist(h *delivery) {
-	if s.remove(h) || h.held {
+	s.mu.Lock()
+	listed := h.listed != nil
+	if listed {
+		s.inFlight.Remove(h.listed)
+		h.listed = nil
+	}
+	s.mu.Unlock()
+	if listed && h.survived || h.held {
 		s.sub.memory.answered(h)
 	}
-}
-
-// remove reports whether h was in flight when the session ended.
-func (s *session) remove(h *delivery) bool {
-	if !s.sub.b.caps.DeliveryCount {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h.listed == nil {
-		return false
-	}
-	s.inFlight.Remove(h.listed)
-	h.listed = nil
-	return h.survived
 }
 
 // leaveWindow frees the slot of h in the window. It reports false if h has none.
@@ -239,18 +231,11 @@ func (s *session) flush(batch []*delivery) {
 // report tells the transport how deliveries ended, and retries for as long as the session lasts.
 func (s *session) report(settled []driver.Settlement, hands ...*delivery) {
 	faults := s.try(settled)
-	if faults == nil {
-		if settled[0].Answer == driver.Ack {
-			s.worked.Store(true)
-		}
-		s.sub.known(hands...)
-		return
+	if faults == nil && settled[0].Answer == driver.Ack {
+		s.worked.Store(true)
 	}
 	again, settledAgain := s.unfinished(settled, hands, faults)
-	if len(again) == 0 {
-		return
-	}
-	if s.retry(func() { s.repeat(settledAgain, again) }) {
+	if len(again) == 0 || s.retry(func() { s.repeat(settledAgain, again) }) {
 		return
 	}
 	for _, h := range again {
@@ -304,6 +289,10 @@ func (s *subscription) known(hands ...*delivery) {
 func (s *session) unfinished(settled []driver.Settlement, hands []*delivery, faults []error) (again []*delivery,
 	settledAgain []driver.Settlement,
 ) {
+	if faults == nil {
+		s.sub.known(hands...)
+		return nil, nil
+	}
 	for i, h := range hands {
 		switch err := faults[i]; {
 		case err == nil:
@@ -331,11 +320,7 @@ func (s *session) repeat(settled []driver.Settlement, hands []*delivery) {
 		}
 		timer.Stop()
 		faults := s.try(settled)
-		if faults == nil {
-			s.sub.known(hands...)
-			return
-		}
-		if n == 1 {
+		if n == 1 && faults != nil {
 			s.sub.b.warn("acks could not be stored, trying again", faults[0], "topic", s.sub.q.Topic, "messages", len(hands))
 		}
 		hands, settled = s.unfinished(settled, hands, faults)

@@ -10,7 +10,7 @@ import (
 // next one reports how many there were.
 type logLimit struct {
 	mu    sync.Mutex
-	known map[complaint]*silence
+	known map[complaint]silence
 }
 
 type complaint struct{ what, cause string }
@@ -32,22 +32,18 @@ func (b *Broker) warn(what string, err error, args ...any) {
 	c := &b.complaints
 	c.mu.Lock()
 	s := c.known[key]
-	if s != nil && now.Sub(s.since) < quiet {
-		s.times++
+	if now.Sub(s.since) < quiet {
+		c.known[key] = silence{s.since, s.times + 1}
 		c.mu.Unlock()
 		return
 	}
-	before := 0
-	if s != nil {
-		before = s.times
-	}
 	if c.known == nil || len(c.known) >= maxComplaints {
-		c.known = map[complaint]*silence{}
+		c.known = map[complaint]silence{}
 	}
-	c.known[key] = &silence{since: now}
+	c.known[key] = silence{since: now}
 	c.mu.Unlock()
-	if before > 0 {
-		args = append(args, slog.Int("times_before", before))
+	if s.times > 0 {
+		args = append(args, slog.Int("times_before", s.times))
 	}
 	//nolint:sloglint // the callers' sentences are constants
 	b.cfg.Logger.Warn(b.traits.Name+": "+what, append(args, slog.Any("error", err))...)

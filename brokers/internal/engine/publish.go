@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -129,12 +130,7 @@ var ownState = [...]string{envelope.KeyNotBefore, envelope.KeyStage, envelope.Ke
 
 // has reports whether a message has any of the headers.
 func has(m *message.Message, keys ...string) bool {
-	for _, key := range keys {
-		if _, ok := m.Metadata[key]; ok {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(keys, func(key string) bool { _, ok := m.Metadata[key]; return ok })
 }
 
 // fits refuses messages that exceed the broker's limits. On the way to a retry our own headers do not count, because a

@@ -124,14 +124,11 @@ func (m *memory) nack(name string, pause func(times int) time.Duration) time.Dur
 	return d
 }
 
-// pausing returns how long a nacked message must not be dispatched yet.
+// pausing returns how long a nacked message must not be dispatched yet; it is negative for others.
 func (m *memory) pausing(name string) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n, ok := m.nacked.get(m.digest(name))
-	if !ok {
-		return 0
-	}
+	n, _ := m.nacked.get(m.digest(name))
 	return time.Until(n.until)
 }
 
@@ -272,18 +269,16 @@ func (r *recent[V]) put(key digest, v V) {
 	if r.known == nil {
 		r.known = map[digest]V{}
 	}
-	if _, ok := r.known[key]; ok {
-		r.known[key] = v
-		return
-	}
-	r.known[key] = v
-	if len(r.order) < settledWindow {
+	_, known := r.known[key]
+	switch r.known[key] = v; {
+	case known:
+	case len(r.order) < settledWindow:
 		r.order = append(r.order, key)
-		return
+	default:
+		delete(r.known, r.order[r.next])
+		r.order[r.next] = key
+		r.next = (r.next + 1) % settledWindow
 	}
-	delete(r.known, r.order[r.next])
-	r.order[r.next] = key
-	r.next = (r.next + 1) % settledWindow
 }
 
 // stageName is the name of the delivery's stage, the same for every delivery of the same publication if that can be

@@ -263,8 +263,8 @@ func (s *suspects) run(h *delivery) {
 		if s.tryRepublish(h, 0) {
 			return
 		}
-		h.suspect.toRun, h.suspect.inPlace = false, true
-		if !s.unexpect(h) { // it was stored nevertheless, and has arrived
+		h.suspect.toRun, h.suspect.inPlace, h.suspect.turn = false, true, s.forget(h.key(), false)
+		if !h.suspect.turn { // it was stored nevertheless, and has arrived
 			s.schedule(h)
 			return
 		}
@@ -300,15 +300,6 @@ func (s *suspects) expect(h *delivery) {
 			s.sub.narrow()
 		}
 	})
-}
-
-// unexpect returns the turn to h. It reports false if another has it by now.
-func (s *suspects) unexpect(h *delivery) bool {
-	if !s.forget(h.key(), false) {
-		return false
-	}
-	h.suspect.turn = true
-	return true
 }
 
 // forget ends expect, and with pass gives the turn to another. It reports false if it has already ended.
