@@ -20,29 +20,15 @@ import (
 // ErrUnknownScheme means that no driver is registered for the scheme of a URL.
 var ErrUnknownScheme = errors.New("unknown broker scheme")
 
-// importPaths lists where the drivers of this module are, for the error about a forgotten import.
+// importPaths lists where in brokers the drivers of this module are, for the error about a forgotten import.
 var importPaths = map[string]string{
-	"mem":        "github.com/redrive-go/redrive/brokers/memory",
-	"amqp":       "github.com/redrive-go/redrive/brokers/rabbitmq",
-	"amqps":      "github.com/redrive-go/redrive/brokers/rabbitmq",
-	"kafka":      "github.com/redrive-go/redrive/brokers/kafka",
-	"nats":       "github.com/redrive-go/redrive/brokers/nats",
-	"nats+tls":   "github.com/redrive-go/redrive/brokers/nats",
-	"postgres":   "github.com/redrive-go/redrive/brokers/sqlqueue",
-	"postgresql": "github.com/redrive-go/redrive/brokers/sqlqueue",
-	"mysql":      "github.com/redrive-go/redrive/brokers/sqlqueue",
-	"mariadb":    "github.com/redrive-go/redrive/brokers/sqlqueue",
-	"sqlite":     "github.com/redrive-go/redrive/brokers/sqlqueue",
+	"mem": "memory", "amqp": "rabbitmq", "amqps": "rabbitmq", "kafka": "kafka", "nats": "nats", "nats+tls": "nats",
+	"postgres": "sqlqueue", "postgresql": "sqlqueue", "mysql": "sqlqueue", "mariadb": "sqlqueue", "sqlite": "sqlqueue",
 
-	"gochannel":            "github.com/redrive-go/redrive/brokers/watermill/gochannel",
-	"watermill+amqp":       "github.com/redrive-go/redrive/brokers/watermill/amqp",
-	"watermill+amqps":      "github.com/redrive-go/redrive/brokers/watermill/amqp",
-	"watermill+kafka":      "github.com/redrive-go/redrive/brokers/watermill/kafka",
-	"watermill+postgres":   "github.com/redrive-go/redrive/brokers/watermill/sql",
-	"watermill+postgresql": "github.com/redrive-go/redrive/brokers/watermill/sql",
-	"watermill+mysql":      "github.com/redrive-go/redrive/brokers/watermill/sql",
-	"watermill+mariadb":    "github.com/redrive-go/redrive/brokers/watermill/sql",
-	"watermill+sqlite":     "github.com/redrive-go/redrive/brokers/watermill/sql",
+	"gochannel": "watermill/gochannel", "watermill+kafka": "watermill/kafka",
+	"watermill+amqp": "watermill/amqp", "watermill+amqps": "watermill/amqp",
+	"watermill+postgres": "watermill/sql", "watermill+postgresql": "watermill/sql", "watermill+mysql": "watermill/sql",
+	"watermill+mariadb": "watermill/sql", "watermill+sqlite": "watermill/sql",
 }
 
 // Mux opens brokers by the scheme of their URL. The zero value has no drivers. It is safe for concurrent use. Programs
@@ -192,7 +178,7 @@ func (m *Mux) unknownScheme(scheme string) error {
 	registered := cmp.Or(strings.Join(m.Schemes(), ", "), "none")
 	hint := "a broker URL looks like amqp://host:5672/"
 	if path, known := importPaths[scheme]; known {
-		hint = fmt.Sprintf("forgotten import? try _ %q", path)
+		hint = fmt.Sprintf("forgotten import? try _ %q", "github.com/redrive-go/redrive/brokers/"+path)
 	} else if meant := suggest.Nearest(scheme, slices.Sorted(maps.Keys(importPaths))); meant != "" {
 		hint = fmt.Sprintf("did you mean %s?", meant)
 	}

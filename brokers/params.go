@@ -23,14 +23,10 @@ type Params map[string]string
 func (p Params) String(name string) string { return p.value(name) }
 
 // Int returns a value of kind Int; 0 if it is empty.
-func (p Params) Int(name string) int {
-	return int(mustParse(name, p.value(name), parseInt))
-}
+func (p Params) Int(name string) int { return int(mustParse(name, p.value(name), parseInt)) }
 
 // Bool returns a value of kind Bool; false if it is empty.
-func (p Params) Bool(name string) bool {
-	return mustParse(name, p.value(name), parseBool)
-}
+func (p Params) Bool(name string) bool { return mustParse(name, p.value(name), parseBool) }
 
 // Duration returns a value of kind Duration; 0 if it is empty.
 func (p Params) Duration(name string) time.Duration {
@@ -38,9 +34,7 @@ func (p Params) Duration(name string) time.Duration {
 }
 
 // Bytes returns a value of kind Size in bytes; 0 if it is empty.
-func (p Params) Bytes(name string) int64 {
-	return mustParse(name, p.value(name), parseSize)
-}
+func (p Params) Bytes(name string) int64 { return mustParse(name, p.value(name), parseSize) }
 
 // Durations returns a value of kind DurationList; nil if it is empty.
 func (p Params) Durations(name string) []time.Duration {
@@ -48,9 +42,7 @@ func (p Params) Durations(name string) []time.Duration {
 }
 
 // Strings returns a value of kind StringList; nil if it is empty.
-func (p Params) Strings(name string) []string {
-	return mustParse(name, p.value(name), parseStrings)
-}
+func (p Params) Strings(name string) []string { return mustParse(name, p.value(name), parseStrings) }
 
 func (p Params) value(name string) string {
 	v, ok := p[name]

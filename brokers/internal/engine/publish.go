@@ -162,28 +162,25 @@ func joined(faults []error) error {
 	if faults == nil {
 		return nil
 	}
-	var first error
+	var different []error
 	more, seen := 0, map[string]bool{}
-	var others []error
 	for _, err := range faults {
 		switch {
 		case err == nil:
-		case first == nil:
-			first, seen[err.Error()] = err, true
 		case seen[err.Error()]:
 			more++
 		default:
 			seen[err.Error()] = true
-			others = append(others, err)
+			different = append(different, err)
 		}
 	}
-	if first != nil && more > 0 {
-		first = fmt.Errorf("%w (and %d more of the %d messages)", first, more, len(faults))
+	if more > 0 {
+		different[0] = fmt.Errorf("%w (and %d more of the %d messages)", different[0], more, len(faults))
 	}
-	if len(others) == 0 {
-		return first
+	if len(different) == 1 {
+		return different[0]
 	}
-	return errors.Join(append([]error{first}, others...)...)
+	return errors.Join(different...)
 }
 
 // sendOne is send for one message.
