@@ -170,7 +170,7 @@ func (s *subscription) sleep(h *delivery, d time.Duration) bool {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		if s.stopping.Err() == nil && !isClosed(h.session.lost) { // both may be ready
+		if !h.mayNotRun() { // both may be ready
 			return true
 		}
 	case <-s.stopping.Done():

@@ -131,7 +131,7 @@ func (s *source) lose(err error) {
 	s.sub.memory.lose()
 	lost.survive()
 	s.releaseBlocked()
-	s.sub.dropLost()
+	s.sub.release()
 	s.sub.closings.Go(lost.close)
 	switch lasted := time.Since(lost.began); {
 	case lasted >= healthy, lost.worked.Load():

@@ -41,11 +41,8 @@ func (s *subscriber) String() string { return s.broker.traits.Name + ".Subscribe
 
 // SubscribeInitialize implements message.SubscribeInitializer: messages published from now on are kept for the group.
 func (s *subscriber) SubscribeInitialize(topic string) error {
-	if s.fault != nil {
-		return s.fault
-	}
-	if !s.begin() {
-		return s.failed(topic, brokers.ErrClosed)
+	if err := s.begin(topic); err != nil {
+		return err
 	}
 	defer s.end()
 	ctx, cancel := s.whileOpen(context.Background())
@@ -63,11 +60,8 @@ func (s *subscriber) SubscribeInitialize(topic string) error {
 // Subscribe implements message.Subscriber; see brokers.Broker for how it ends. It returns when the broker has accepted
 // the consumer, and reconnects automatically afterwards, for as long as it takes.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	if s.fault != nil {
-		return nil, s.fault
-	}
-	if !s.begin() {
-		return nil, s.failed(topic, brokers.ErrClosed)
+	if err := s.begin(topic); err != nil {
+		return nil, err
 	}
 	out, err := s.subscribe(ctx, topic)
 	if err != nil {
@@ -172,13 +166,17 @@ func (s *subscriber) failed(topic string, err error) error {
 	return fmt.Errorf("%s: subscribe to %s: %w", s.broker.traits.Name, topic, err)
 }
 
-func (s *subscriber) begin() bool {
-	entered := s.broker.subscriptions.enter()
-	if entered && !s.subscriptions.enter() {
+func (s *subscriber) begin(topic string) error {
+	switch {
+	case s.fault != nil:
+		return s.fault
+	case !s.broker.subscriptions.enter():
+	case !s.subscriptions.enter():
 		s.broker.subscriptions.Done()
-		return false
+	default:
+		return nil
 	}
-	return entered
+	return s.failed(topic, brokers.ErrClosed)
 }
 
 func (s *subscriber) end() {

@@ -122,8 +122,7 @@ func (s *subscription) finishSettling(grace time.Duration) {
 	go func() {
 		defer close(settled)
 		s.background.Wait()
-		s.releaseReady() // deliveries that the dispatcher took in the meantime
-		s.suspects.releaseWaiting(func(*delivery) bool { return true })
+		s.release()         // deliveries that the dispatcher took in the meantime
 		s.background.Wait() // those that got the turn of a returned one
 		if last := s.source.session; last != nil {
 			last.close()
@@ -196,7 +195,7 @@ func (s *subscription) work() {
 	for {
 		select {
 		case <-s.stopping.Done():
-			s.releaseReady()
+			s.release()
 			return
 		default:
 		}
@@ -208,24 +207,13 @@ func (s *subscription) work() {
 	}
 }
 
-// releaseReady releases deliveries that have not reached a handler.
-func (s *subscription) releaseReady() {
-	for {
-		select {
-		case h := <-s.ready:
-			h.settle(driver.Release, 0)
-		default:
-			return
-		}
-	}
-}
-
-// dropLost releases deliveries of an ended session that are ready or waiting: their slots are for redeliveries.
-func (s *subscription) dropLost() {
+// release releases deliveries that have not reached a handler: those of ended sessions, whose slots are for
+// redeliveries, or all when the subscription stops.
+func (s *subscription) release() {
 	for range len(s.ready) {
 		select {
 		case h := <-s.ready:
-			if isClosed(h.session.lost) {
+			if h.mayNotRun() {
 				h.settle(driver.Release, 0)
 			} else {
 				s.ready <- h
@@ -233,8 +221,11 @@ func (s *subscription) dropLost() {
 		default:
 		}
 	}
-	s.suspects.releaseWaiting(func(h *delivery) bool { return isClosed(h.session.lost) })
+	s.suspects.releaseWaiting()
 }
+
+// mayNotRun reports whether h can only be released, because its session has ended or its subscription stops.
+func (h *delivery) mayNotRun() bool { return h.sub.stopping.Err() != nil || isClosed(h.session.lost) }
 
 // deliver dispatches h and settles it with the handler's answer. With direct it returns the delivery to dispatch next,
 // because it was nacked, or nil.

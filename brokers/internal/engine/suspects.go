@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -348,17 +347,18 @@ func (s *suspects) advance() {
 	s.giveTurn(next)
 }
 
-// releaseWaiting releases the suspects waiting here that which selects.
-func (s *suspects) releaseWaiting(which func(*delivery) bool) {
+// releaseWaiting releases the suspects waiting here that may not run.
+func (s *suspects) releaseWaiting() {
 	s.mu.Lock()
-	var back []*delivery
-	s.queue = slices.DeleteFunc(s.queue, func(h *delivery) bool {
-		chosen := which(h)
-		if chosen {
+	var back, left []*delivery
+	for _, h := range s.queue {
+		if h.mayNotRun() {
 			back = append(back, h)
+		} else {
+			left = append(left, h)
 		}
-		return chosen
-	})
+	}
+	s.queue = left
 	s.mu.Unlock()
 	for _, h := range back {
 		h.settle(driver.Release, 0)
