@@ -37,15 +37,15 @@ var (
 // Publish implements driver.Transport. It sends all messages before it waits for the first answer.
 func (t *transport) Publish(ctx context.Context, out []driver.Outgoing) []error {
 	errs := t.publish(ctx, out)
-	for i, err := range errs {
-		if !errors.Is(err, jetstream.ErrNoStreamResponse) {
+	for i, o := range out {
+		if !errors.Is(errs[i], jetstream.ErrNoStreamResponse) {
 			continue
 		}
 		// The stream is missing, or currently has no leader.
-		if topic := topicOf(out[i].To); out[i].ExistingOnly {
-			_, errs[i] = t.stream(ctx, topic)
+		if o.ExistingOnly {
+			_, errs[i] = t.stream(ctx, topicOf(o.To))
 		} else {
-			_, errs[i] = t.declareStream(ctx, topic)
+			_, errs[i] = t.declareStream(ctx, topicOf(o.To))
 		}
 		if errs[i] == nil {
 			errs[i] = t.publish(ctx, out[i:i+1])[0]
