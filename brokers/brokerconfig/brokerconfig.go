@@ -49,12 +49,9 @@ func Load(path string) (brokers.Config, error) {
 }
 
 // Parse reads a broker's configuration.
-func Parse(data []byte) (brokers.Config, error) {
-	var c brokers.Config
-	if err := Decode(data, &c); err != nil {
-		return brokers.Config{}, err
-	}
-	return c, nil
+func Parse(data []byte) (c brokers.Config, err error) {
+	err = Decode(data, &c)
+	return c, err
 }
 
 // Decode reads YAML into the value that into points to, with the same strictness and the same replacements, for

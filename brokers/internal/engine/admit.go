@@ -166,10 +166,8 @@ func (s *subscription) hold(h *delivery, d time.Duration) {
 
 // sleep waits for d. It reports false if h is no longer in flight: released because the subscription stops, or lost.
 func (s *subscription) sleep(h *delivery, d time.Duration) bool {
-	timer := time.NewTimer(max(d, 0))
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		if !h.mayNotRun() { // both may be ready
 			return true
 		}
@@ -232,12 +230,10 @@ func (s *subscription) tryRepublishRest(h *delivery, rest time.Duration) error {
 	if h.session.overflow.Load() > 0 { // others have already found the broker slow
 		patience = s.b.traits.HoldLimit
 	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 	select {
 	case err := <-answer:
 		return err
-	case <-timer.C:
+	case <-time.After(patience):
 		s.widen(h)
 		return <-answer
 	}

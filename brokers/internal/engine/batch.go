@@ -144,11 +144,9 @@ func (b *batcher[T]) gather() {
 	full := make(chan struct{})
 	b.full = full
 	b.mu.Unlock()
-	timer := time.NewTimer(b.linger)
-	defer timer.Stop()
 	select {
 	case <-full:
-	case <-timer.C:
+	case <-time.After(b.linger):
 		b.hurry()
 	}
 }

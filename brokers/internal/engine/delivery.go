@@ -311,14 +311,12 @@ var settling = wait.Backoff{First: 20 * time.Millisecond, Longest: time.Second}
 // repeat retries until the transport has accepted the settlements or the session has ended.
 func (s *session) repeat(settled []driver.Settlement, hands []*delivery) {
 	for n := 1; len(hands) > 0; n++ {
-		timer := time.NewTimer(settling.After(n))
 		select {
-		case <-timer.C:
+		case <-time.After(settling.After(n)):
 		case <-s.lost:
 		case <-s.sub.abandoned:
 			s.ended.Store(true)
 		}
-		timer.Stop()
 		faults := s.try(settled)
 		if n == 1 && faults != nil {
 			s.sub.b.warn("acks could not be stored, trying again", faults[0], "topic", s.sub.q.Topic, "messages", len(hands))

@@ -212,13 +212,11 @@ func (s *sender) share(ctx context.Context, to *driver.Destination, out []driver
 	batch.add(r) // under the lock, so that an idle batcher is not dropped now
 	s.mu.Unlock()
 	// At most half of the timeout is for the wait behind another flush, the rest for this one.
-	timer := time.NewTimer(s.timeout / 2)
-	defer timer.Stop()
 	err := s.late
 	select {
 	case faults := <-r.done:
 		return faults
-	case <-timer.C:
+	case <-time.After(s.timeout / 2):
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}

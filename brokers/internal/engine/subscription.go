@@ -130,12 +130,10 @@ func (s *subscription) finishSettling(grace time.Duration) {
 		s.unsettled.Wait()
 		s.closings.Wait()
 	}()
-	timer := time.NewTimer(max(grace, closeTimeout))
-	defer timer.Stop()
 	select {
 	case <-settled:
 		return
-	case <-timer.C:
+	case <-time.After(max(grace, closeTimeout)):
 	}
 	close(s.abandoned)
 	s.b.warn("closed before the broker had all acks, some messages will be redelivered", context.DeadlineExceeded,
