@@ -75,7 +75,7 @@ func (b *batcher[T]) idle() bool {
 	return !b.running
 }
 
-// drained returns a channel that is closed when nothing is pending or running. A linger ends at once. It is called once.
+// drained returns a channel that closes when nothing is pending or running. It ends a linger, and is called once.
 func (b *batcher[T]) drained() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -176,12 +176,14 @@ func TestSession_TakesOneMessageAtATimeOnlyForAWhile(t *testing.T) {
 		for range 2 {
 			s.Cut()
 			time.Sleep(500 * time.Millisecond) // virtual
+			synctest.Wait()
 		}
 		const n = 20
 		for i := range n {
 			p.publish(strconv.Itoa(i))
 		}
 		time.Sleep(20 * time.Second) // virtual
+		synctest.Wait()
 		require.Equal(t, 1, d.total())
 		time.Sleep(30*time.Second + n/4*30*time.Second) // virtual
 		synctest.Wait()

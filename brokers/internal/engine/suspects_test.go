@@ -402,7 +402,7 @@ func TestSuspects_AnothersTurnLeavesNoWideWindow(t *testing.T) {
 	}
 }
 
-// While a broker narrows the window after one message that was held, another is held: the window has room beside it.
+// While a broker narrows the window after one message that was held, another is held: the window has room for others.
 func TestNack_HeldWhileTheWindowNarrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := narrowings{slow: time.Second}
@@ -423,10 +423,13 @@ func TestNack_HeldWhileTheWindowNarrows(t *testing.T) {
 		})
 		p.publish("first")
 		time.Sleep(250 * time.Millisecond) // virtual
-		p.publish("second")                // held after 350 ms
-		time.Sleep(5 * time.Second)        // virtual
+		synctest.Wait()
+		p.publish("second")         // held after 350 ms
+		time.Sleep(5 * time.Second) // virtual
+		synctest.Wait()
 		p.publish("free", "free")
 		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
 		require.Len(t, d.of("free"), 2)
 	})
 }
