@@ -231,10 +231,11 @@ func (w *world) newRun(spec redrive.Spec, chunk int) *redrive.Run {
 	return r
 }
 
-// createRun creates a run whose set is not frozen; holder has its lease.
+// createRun creates a run whose set is not frozen; it is running already, and holder has its lease.
 func (w *world) createRun(spec redrive.Spec) *redrive.Run {
 	w.Helper()
 	r, audit := unfrozen(spec, "ana")
+	r.State = redrive.Running
 	require.NoError(w, w.CreateRun(w.Context(), r, audit))
 	return must(w.LeaseRun(w.Context(), r.ID, holder, noon, 1000*time.Hour))(w)
 }

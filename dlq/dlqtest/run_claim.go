@@ -47,6 +47,18 @@ func (w *world) TestRunClaim() {
 	w.requireCounts(driver.Counts{Retrying: 69, Resolved: 1})
 }
 
+// Only a running run claims, even if its driver does not know yet that a person has paused or cancelled it.
+func (w *world) TestRunClaimsWhileRunning() {
+	_, r := w.runOf(3)
+	for _, state := range redrive.States() {
+		r.State, r.Version = state, r.Version+1
+		require.NoError(w, w.ChangeRun(w.Context(), r, driver.AuditRecord{
+			At: noon, Actor: "bob", Action: redrive.ActionAdjust, Run: r.ID,
+		}))
+		require.Equal(w, state == redrive.Running, len(w.claimAll(r.ID, noon, 1)) == 1, state)
+	}
+}
+
 // Items that were published, refused or released are recorded in one step with the next claims; repeating a step
 // changes nothing.
 func (w *world) TestRunSteps() {

@@ -64,8 +64,8 @@ type Step struct {
 	Released []Refusal
 	// Skipped are waiting or claimed items that are not redriven. The entry of a claimed one is released.
 	Skipped []Refusal
-	// Claims are waiting items to claim: their entries become RETRYING if their version is still the item's. For the
-	// others, see [Item.Refused].
+	// Claims are waiting items to claim while the run is running: their entries become RETRYING if their version is still
+	// the item's. For the others, see [Item.Refused].
 	Claims []Claim
 	// Known are entries of Published and Claims, by id, as the caller read or claimed them, without their bodies. A store
 	// may use one instead of reading it again, as long as the stored version is the same. May be nil.

@@ -147,7 +147,7 @@ func (p *stepping) refuse(ctx context.Context, refusals []redrive.Refusal, to re
 }
 
 func (p *stepping) claim(ctx context.Context) error {
-	if len(p.step.Claims) == 0 {
+	if len(p.step.Claims) == 0 || p.run.State != redrive.Running {
 		return nil
 	}
 	claims := slices.SortedFunc(slices.Values(p.step.Claims),
