@@ -203,7 +203,7 @@ func (i *importer) drain(ctx context.Context, s *spool.Spool) error {
 			return nil
 		}
 		if err != nil {
-			return &storeError{err}
+			return err
 		}
 		i.setFailing(nil) // new letters need not wait for the backlog, which under load may never end
 		return nil
@@ -250,12 +250,12 @@ func (i *importer) importLines(ctx context.Context, s *spool.Spool, lines [][]by
 		return nil
 	}
 	if pingErr := i.ping(ctx); pingErr != nil {
-		return errors.Join(err, pingErr)
+		return &storeError{errors.Join(err, pingErr)}
 	}
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var failed, again [][]byte
-	var aside []func() error // at the end: a batch that is repeated raises no second alarm
+	var failed, again, refused [][]byte
+	var causes []error // of the refused ones
 	for n, line := range lines {
 		if within.Err() != nil { // the next time, these are first
 			again = lines[n:]
@@ -267,10 +267,9 @@ func (i *importer) importLines(ctx context.Context, s *spool.Spool, lines [][]by
 		switch {
 		case err == nil:
 		case errors.Is(err, ErrInvalid):
-			cause := err
-			aside = append(aside, func() error { return i.refuse(ctx, s, line, cause) })
+			refused, causes = append(refused, line), append(causes, err)
 		case i.ping(ctx) != nil:
-			return err
+			return &storeError{err}
 		default:
 			failed = append(failed, line)
 		}
@@ -279,10 +278,12 @@ func (i *importer) importLines(ctx context.Context, s *spool.Spool, lines [][]by
 	if err := s.Requeue(ctx, again...); err != nil {
 		return err
 	}
-	for _, do := range aside {
-		if err := do(); err != nil {
-			return err
-		}
+	if err := s.Refuse(refused...); err != nil {
+		return err
+	}
+	for _, cause := range causes { // at the end: a batch that is repeated raises no second alarm
+		i.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "the store refuses a record: it was set aside for a person",
+			slog.String("file", s.RefusedFile()), slog.Any("error", cause))
 	}
 	if len(again) == len(lines) {
 		return &stuckError{storeError{err}}
@@ -307,14 +308,4 @@ func (i *importer) ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, i.opts.storeTimeout)
 	defer cancel()
 	return i.store.Ping(ctx)
-}
-
-// refuse sets a record aside, so that those behind it can be imported.
-func (i *importer) refuse(ctx context.Context, s *spool.Spool, line []byte, cause error) error {
-	if err := s.Refuse(line); err != nil {
-		return fmt.Errorf("set a refused record aside: %w", err)
-	}
-	i.opts.logger.LogAttrs(ctx, envelope.LevelCritical, "the store refuses a record: it was set aside for a person",
-		slog.String("file", s.RefusedFile()), slog.Any("error", cause))
-	return nil
 }

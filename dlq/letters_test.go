@@ -455,6 +455,35 @@ func TestLetters_RefusedRecord(t *testing.T) {
 	require.Equal(t, 1, strings.Count(logs.String(), "set aside for a person"))
 }
 
+// A record that can be set aside only when the spool's disk has room stays in the spool, and does not make the store
+// count as down.
+func TestLetters_RefusedRecordWithoutRoom(t *testing.T) {
+	t.Parallel()
+	store, dir := &faultyStore{Store: newStore(t)}, t.TempDir()
+	store.refuse = func(_ context.Context, e *dlq.Entry) error {
+		if e.EventID < "message-2" {
+			return dlq.ErrInvalid
+		}
+		return nil
+	}
+	l, logs := newLetters(t, store, dir)
+	blocked := filepath.Join(dir, "0", "refused.damaged")
+	require.NoError(t, os.Mkdir(blocked, 0o700))
+	store.away.Store(true)
+	for n := range 2 {
+		require.NoError(t, l.DeadLetter(t.Context(), death(n)))
+	}
+	store.away.Store(false)
+	eventually(t, "it is tried", func() bool { return strings.Contains(logs.String(), "refused.damaged") })
+	eventually(t, "the store is up", func() bool { return !l.Stats().StoreDown })
+	require.NoError(t, l.DeadLetter(t.Context(), death(2)))
+	require.Equal(t, int64(1), count(t, store, dlq.Filter{}), "directly")
+	require.NoError(t, os.Remove(blocked))
+	eventually(t, "they are set aside", func() bool { return l.Stats().Bytes == 0 })
+	require.Equal(t, int64(2), l.Stats().Refused)
+	require.Equal(t, 2, strings.Count(logs.String(), "set aside for a person"))
+}
+
 // A letter that the database keeps waiting, because its row is locked, takes neither the time nor the turn of others.
 func TestLetters_SlowRecord(t *testing.T) {
 	t.Parallel()

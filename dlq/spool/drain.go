@@ -206,18 +206,21 @@ func (s *Spool) finish(seg *segment) error {
 	return nil
 }
 
-// Refuse durably sets aside a line that the store will never accept, in a file of the same format.
-func (s *Spool) Refuse(data []byte) error {
-	line, err := encodeLine(data)
+// Refuse durably sets aside lines that the store will never accept, in a file of the same format.
+func (s *Spool) Refuse(lines ...[]byte) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	data, err := encodeLines(lines)
 	if err == nil {
-		err = writeFile(s.RefusedFile(), os.O_APPEND, line)
+		err = writeFile(s.RefusedFile(), os.O_APPEND, data)
 	}
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stats.Refused++
-	s.aside++
+	s.stats.Refused += int64(len(lines))
+	s.aside += int64(len(lines))
 	return nil
 }

@@ -151,16 +151,19 @@ var (
 	errBadLine  = errors.New("spool: damaged line")
 )
 
-// encodeLine makes a line of data.
-func encodeLine(data []byte) ([]byte, error) {
-	if bytes.IndexByte(data, '\n') >= 0 {
-		return nil, errLineFeed
+// encodeLines makes a line of each.
+func encodeLines(all [][]byte) (lines []byte, err error) {
+	for _, data := range all {
+		if bytes.IndexByte(data, '\n') >= 0 {
+			return nil, errLineFeed
+		}
+		lines = slices.Grow(lines, linePrefix+len(data)+1)
+		lines = append(lines, checksum(data)...)
+		lines = append(lines, ' ')
+		lines = append(lines, data...)
+		lines = append(lines, '\n')
 	}
-	line := make([]byte, 0, linePrefix+len(data)+1)
-	line = append(line, checksum(data)...)
-	line = append(line, ' ')
-	line = append(line, data...)
-	return append(line, '\n'), nil
+	return lines, nil
 }
 
 func checksum(data []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(data, castagnoli)) }

@@ -86,7 +86,7 @@ type Stats struct {
 }
 
 type appendRequest struct {
-	line  []byte
+	data  []byte
 	again int // how many lines it is that have been in the spool; 0 for a new one
 	done  chan error
 }
@@ -176,15 +176,15 @@ func (s *Spool) DamagedFiles() string { return filepath.Join(s.cfg.Dir, "*"+dama
 // RefusedFile is where [Spool.Refuse] puts lines.
 func (s *Spool) RefusedFile() string { return filepath.Join(s.cfg.Dir, refusedName) }
 
-// Append appends data, which must not contain a line feed, and returns when it is durable. It fails with [ErrFull] at
+// Append appends a line, which must not contain a line feed, and returns when it is durable. It fails with [ErrFull] at
 // the size limit, with [ErrClosed] after Close, and with the system's error when the disk fails; then nothing is
 // promised. The context only counts until the write begins.
-func (s *Spool) Append(ctx context.Context, data []byte) error {
-	line, err := encodeLine(data)
+func (s *Spool) Append(ctx context.Context, line []byte) error {
+	data, err := encodeLines([][]byte{line})
 	if err != nil {
 		return err
 	}
-	return s.add(ctx, &appendRequest{line: line})
+	return s.add(ctx, &appendRequest{data: data})
 }
 
 // Requeue durably appends lines that [Spool.Drain] has passed again, all or none, even to a full spool: they are passed
@@ -193,15 +193,11 @@ func (s *Spool) Requeue(ctx context.Context, lines ...[]byte) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	r := &appendRequest{again: len(lines)}
-	for _, data := range lines {
-		line, err := encodeLine(data)
-		if err != nil {
-			return err
-		}
-		r.line = append(r.line, line...)
+	data, err := encodeLines(lines)
+	if err != nil {
+		return err
 	}
-	return s.add(ctx, r)
+	return s.add(ctx, &appendRequest{data: data, again: len(lines)})
 }
 
 func (s *Spool) add(ctx context.Context, r *appendRequest) error {
@@ -267,12 +263,12 @@ func (s *Spool) write() {
 
 // gather adds the callers that are already waiting to the first.
 func (s *Spool) gather(first *appendRequest) []*appendRequest {
-	group, size := []*appendRequest{first}, len(first.line)
+	group, size := []*appendRequest{first}, len(first.data)
 	for size < maxGroup {
 		select {
 		case r := <-s.appends:
 			group = append(group, r)
-			size += len(r.line)
+			size += len(r.data)
 		default:
 			return group
 		}
@@ -290,7 +286,7 @@ func (s *Spool) commit(group []*appendRequest) {
 	}
 	var buffer []byte
 	for _, r := range group {
-		buffer = append(buffer, r.line...)
+		buffer = append(buffer, r.data...)
 	}
 	first := s.append(buffer)
 	err := first
@@ -320,7 +316,7 @@ func (s *Spool) refuseOverflow(group []*appendRequest) []*appendRequest {
 	s.mu.Unlock()
 	fitting := group[:0]
 	for _, r := range group {
-		if size := int64(len(r.line)); size <= free || r.again > 0 {
+		if size := int64(len(r.data)); size <= free || r.again > 0 {
 			free -= size
 			fitting = append(fitting, r)
 			continue
