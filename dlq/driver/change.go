@@ -249,10 +249,10 @@ func (c *Change) legal(e *Entry) bool {
 	case ActionSucceed:
 		// Without a report only an outstanding redrive succeeds: the message may have died again before its batch was
 		// confirmed. A success reported a second time, after a restore, is ignored; the times are from one clock then. So
-		// is one of a redrive before, or the same as, the last that died.
+		// is one of a redrive before the last that died.
 		if len(c.Reports) == 0 {
 			from = e.Status == Retrying
-		} else if n := c.Reports[0].Number; n > 0 && n <= e.DeathRedrive {
+		} else if n := c.Reports[0].Number; n > 0 && n < e.DeathRedrive {
 			return false
 		}
 		return from && c.At.UTC().Truncate(time.Microsecond).After(e.SucceededAt)

@@ -44,7 +44,7 @@ func TestChange_SuccessesOfTwoClocks(t *testing.T) {
 	late := now.Add(6 * time.Second)
 	e, _ = e.Die(&driver.Entry{RedriveOf: 7, EventID: "event-1", DeathRedrive: 4, DiedAt: late, LastSeenAt: late})
 	require.NotEqual(t, driver.Retrying, e.Status)
-	for number := 1; number <= 4; number++ {
+	for number := 1; number < 4; number++ {
 		err := do(driver.ActionSucceed, ahead, driver.Report{Number: number})
 		require.ErrorIs(t, err, driver.ErrConflict, "redrive %d", number)
 	}
@@ -52,4 +52,25 @@ func TestChange_SuccessesOfTwoClocks(t *testing.T) {
 	require.ErrorIs(t, do(driver.ActionSucceed, ahead, driver.Report{Number: 3}), driver.ErrConflict)
 	require.Zero(t, e.SucceededAt)
 	require.NoError(t, do(driver.ActionSucceed, now.Add(8*time.Second), driver.Report{Number: 5}))
+}
+
+// A redriven message may be delivered twice, after a crash before its ack or a lost confirm: it has been handled if one
+// of them succeeds, and a report of that counts once.
+func TestChange_SuccessAfterDeath(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	e := driver.Entry{ID: 7, Status: driver.Pending, Version: 1, RedriveBudget: 3, DiedAt: now}
+	do := func(action driver.Action, reports ...driver.Report) (err error) {
+		c := driver.Change{Action: action, IDs: []int64{7}, Actor: "ana", At: now, Lease: time.Hour, Reports: reports}
+		e, err = c.Apply(e)
+		return err
+	}
+	require.NoError(t, do(driver.ActionRedrive))
+	e, _ = e.Die(&driver.Entry{RedriveOf: 7, DeathRedrive: 1, DiedAt: now})
+	require.Equal(t, driver.Pending, e.Status)
+	report := driver.Report{Number: 1}
+	require.NoError(t, do(driver.ActionSucceed, report))
+	require.Equal(t, driver.Resolved, e.Status)
+	require.NoError(t, do(driver.ActionRestore))
+	require.ErrorIs(t, do(driver.ActionSucceed, report), driver.ErrConflict)
 }
