@@ -294,7 +294,7 @@ const (
 	// Seen means that the entry exists and this death was reported before. Only SeenCount changed.
 	Seen PutResult = "seen"
 	// DiedAgain means that the entry had been redriven, or closed, and is PENDING again, or PARKED when its redrives are
-	// used up.
+	// used up. If a later redrive was handled or is in flight, its status stays.
 	DiedAgain PutResult = "died again"
 )
 
@@ -332,15 +332,17 @@ func (e Entry) Die(d *Entry) (Entry, PutResult) {
 		e.DeathRedrive = d.DeathRedrive
 		e.RedriveCount = max(e.RedriveCount, d.DeathRedrive)
 	}
-	// An entry that an operator has discarded stays discarded when a late redrive dies.
-	if e.Status != Discarded || resent {
+	// A redrive after the one that died decides, if it was handled or is in flight. An entry that an operator has
+	// discarded stays discarded when a late redrive dies.
+	decided := e.Status == Discarded || d.DeathRedrive < e.RedriveCount &&
+		(!e.SucceededAt.IsZero() || e.Status == Retrying && !e.Overdue(d.DiedAt))
+	if resent || !decided {
 		e.Status = Pending
 		if again {
 			e.Status = e.waiting()
 		}
-		e.ResolvedAt, e.ResolvedBy = time.Time{}, ""
+		e.ResolvedAt, e.ResolvedBy, e.LeaseUntil = time.Time{}, "", time.Time{}
 	}
-	e.LeaseUntil = time.Time{}
 	e.Reason, e.ErrorMessage, e.ErrorCode, e.ErrorClass, e.Rule = d.Reason, d.ErrorMessage, d.ErrorCode, d.ErrorClass,
 		d.Rule
 	e.Cause, e.Fingerprint, e.Attempts, e.Handler = d.Cause, d.Fingerprint, d.Attempts, d.Handler

@@ -74,3 +74,39 @@ func TestChange_SuccessAfterDeath(t *testing.T) {
 	require.NoError(t, do(driver.ActionRestore))
 	require.ErrorIs(t, do(driver.ActionSucceed, report), driver.ErrConflict)
 }
+
+// A redrive died, and another one began because the wait for its outcome was over. When the death becomes known, from a
+// spool perhaps, the later redrive decides.
+func TestEntry_DieAfterAnotherRedrive(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	at, lease := now.Add(time.Minute), now.Add(time.Hour)
+	waits := driver.Entry{Status: driver.Retrying, LeaseUntil: lease}
+	handled := driver.Entry{Status: driver.Resolved, SucceededAt: now, ResolvedAt: now, ResolvedBy: "redrive"}
+	discarded := driver.Entry{Status: driver.Discarded, ResolvedAt: now, ResolvedBy: "ana"}
+	for name, c := range map[string]struct {
+		before driver.Entry
+		number int
+		at     time.Time
+		after  driver.Entry
+	}{
+		"it is in flight":               {waits, 1, at, waits},
+		"it is overdue":                 {waits, 1, lease, driver.Entry{Status: driver.Pending}},
+		"it died":                       {waits, 2, at, driver.Entry{Status: driver.Pending}},
+		"it was handled":                {handled, 1, at, handled},
+		"it was handled, and died":      {handled, 2, at, driver.Entry{Status: driver.Pending, SucceededAt: now}},
+		"it was not sent, as it seemed": {waits, 3, at, driver.Entry{Status: driver.Parked}},
+		"a person had discarded it":     {discarded, 2, at, discarded},
+	} {
+		e := c.before
+		e.ID, e.RedriveCount, e.RedriveBudget = 7, 2, 3
+		after, result := e.Die(&driver.Entry{RedriveOf: 7, DeathRedrive: c.number, DiedAt: c.at, ErrorMessage: "closed"})
+		require.Equal(t, driver.DiedAgain, result, name)
+		require.Equal(t, []any{c.number, c.at, "closed"}, []any{after.DeathRedrive, after.DiedAt, after.ErrorMessage}, name)
+		got := driver.Entry{
+			Status: after.Status, LeaseUntil: after.LeaseUntil, SucceededAt: after.SucceededAt,
+			ResolvedAt: after.ResolvedAt, ResolvedBy: after.ResolvedBy,
+		}
+		require.Equal(t, c.after, got, name)
+	}
+}
