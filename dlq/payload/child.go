@@ -64,7 +64,7 @@ func (c *Child) Evaluate(ctx context.Context, expression string, payload []byte)
 	var p *process
 	select {
 	case <-c.closed:
-		return nil, driver.ErrClosed
+		return nil, fmt.Errorf("%w: %w", ErrNotEvaluated, driver.ErrClosed)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case p = <-c.free:
@@ -82,7 +82,7 @@ func (c *Child) ask(ctx context.Context, p *process, q question) (answer, *proce
 	if p == nil {
 		var err error
 		if p, err = start(ctx, c.command); err != nil {
-			return answer{}, nil, fmt.Errorf("jq: start a child process: %w", err)
+			return answer{}, nil, fmt.Errorf("%w: start a child process: %w", ErrNotEvaluated, err)
 		}
 	}
 	a, err := p.exchange(ctx, childTimeout, func() error { return p.in.Encode(q) })

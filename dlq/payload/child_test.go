@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -60,6 +61,20 @@ func TestChild_AsInProcess(t *testing.T) {
 		require.EqualError(t, err, fault.Error(), "%.20s", c[0])
 		require.Equal(t, errors.Is(fault, driver.ErrInvalid), errors.Is(err, driver.ErrInvalid), "%.20s", c[0])
 	}
+}
+
+// If no process can be started, no payload is to blame.
+func TestChild_NotStarted(t *testing.T) {
+	t.Parallel()
+	child, err := payload.NewChild(filepath.Join(t.TempDir(), "missing"))
+	require.NoError(t, err)
+	for range 3 {
+		_, err = child.Evaluate(t.Context(), ".", []byte(`{}`))
+		require.ErrorIs(t, err, payload.ErrNotEvaluated)
+	}
+	require.NoError(t, child.Close())
+	_, err = child.Evaluate(t.Context(), ".", []byte(`{}`))
+	require.ErrorIs(t, err, payload.ErrNotEvaluated)
 }
 
 // An expression that would take all memory, or never end, ends only its process, and the next one is answered.

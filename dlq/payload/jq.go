@@ -23,10 +23,13 @@ const (
 	maxExpression = 16 << 10 // nesting of this depth takes tens of megabytes of stack
 )
 
+// ErrNotEvaluated means that the evaluator is at fault, not the expression or the payload: a run tries again.
+var ErrNotEvaluated = errors.New("jq: the expression was not evaluated")
+
 // Evaluator evaluates jq expressions on payloads. It is safe for concurrent use.
 type Evaluator interface {
 	// Evaluate returns the result of the expression on a JSON payload. Unchanged parts keep their bytes: the order of the
-	// keys, the white space, and numbers that no float64 can hold.
+	// keys, the white space, and numbers that no float64 can hold. The error may wrap [ErrNotEvaluated].
 	Evaluate(ctx context.Context, expression string, payload []byte) ([]byte, error)
 }
 

@@ -112,7 +112,7 @@ func (d *runDriver) drive(ctx context.Context) error {
 				continue
 			}
 			d.reload(ctx) // a person may have paused or cancelled it meanwhile
-			d.runner.cfg.Logger.WarnContext(ctx, "redrive run: the store did not respond; it is retried", "run", d.run.ID,
+			d.runner.cfg.Logger.WarnContext(ctx, "redrive run: a step failed; it is retried", "run", d.run.ID,
 				"error", err)
 			_ = wait.For(ctx, min(storeBackoff.After(storeErrors), d.runner.cfg.Lease/4))
 		}
@@ -122,13 +122,13 @@ func (d *runDriver) drive(ctx context.Context) error {
 // storeBackoff has the pauses while a store does not respond; they are at most a quarter of the lease.
 var storeBackoff = wait.Backoff{First: 200 * time.Millisecond, Longest: 6400 * time.Millisecond}
 
-// stopRefused stops a run whose step the store rejects although it responds, because retries would never end, and
-// reports whether it did. A store that does not respond is retried until it does.
+// stopRefused stops a run whose steps fail although the store responds, because retries would never end, and reports
+// whether it did. A store that does not respond is retried until it does.
 func (d *runDriver) stopRefused(ctx context.Context, cause error) bool {
 	if d.runner.cfg.Store.Ping(ctx) != nil {
 		return false
 	}
-	return d.change(ctx, ActionStop, "the store refuses it: "+text.Clean(cause.Error(), text.MaxName)) == nil
+	return d.change(ctx, ActionStop, "it fails although the store responds: "+text.Clean(cause.Error(), text.MaxName)) == nil
 }
 
 // tick does the next thing that is due: a transaction or two, or a wait.

@@ -2,6 +2,7 @@ package redrive_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -45,6 +46,36 @@ func sample(t *testing.T, text, jq string) (after, problem string) {
 	sent := string(c.sent[0].Payload)
 	require.Equal(t, sent != text, !preview.Sample[0].Diff.Empty(), "the preview matches the run")
 	return sent, ""
+}
+
+// noProcess is an evaluator that cannot start its processes for a while.
+type noProcess struct {
+	payload.InProcess
+
+	calls int
+}
+
+func (e *noProcess) Evaluate(ctx context.Context, expression string, data []byte) ([]byte, error) {
+	if e.calls++; e.calls%4 != 0 {
+		return nil, fmt.Errorf("%w: fork: cannot allocate memory", payload.ErrNotEvaluated)
+	}
+	return e.InProcess.Evaluate(ctx, expression, data)
+}
+
+// An entry is skipped if its payload cannot be edited, not if nothing has tried.
+func TestRun_JQWithoutAProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumer{}
+		_, store := operated(t, 1, c)
+		m := operateBy(t, dlq.ManagerConfig{Store: store, Redriver: c, JQ: &noProcess{}})
+		run, err := m.StartRun(t.Context(), redrive.Spec{JQ: ".n = 7"}, ana)
+		require.NoError(t, err)
+		run, err = m.Drive(t.Context(), run.ID)
+		require.NoError(t, err)
+		require.Equal(t, redrive.Counts{Succeeded: 1}, run.Counts)
+		require.JSONEq(t, `{"n":7}`, string(c.sent[0].Payload))
+	})
 }
 
 // readRuns changes something after the first read of items.

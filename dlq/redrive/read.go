@@ -2,6 +2,7 @@ package redrive
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/redrive-go/redrive/dlq"
@@ -93,9 +94,12 @@ func (d *runDriver) fill(ctx context.Context, r *readItems, run string, after in
 	for i := range items {
 		r.last = items[i].EntryID
 		item := readItem{Item: items[i]}
-		if item.edited, err = d.edit(ctx, &item.Item); err == nil {
+		switch item.edited, err = d.edit(ctx, &item.Item); {
+		case err == nil:
 			r.items = append(r.items, item)
-		} else if ctx.Err() == nil {
+		case ctx.Err() != nil, errors.Is(err, payload.ErrNotEvaluated):
+			return err
+		default:
 			r.skipped = append(r.skipped, Refusal{
 				EntryID: item.EntryID,
 				Detail:  wire.NotEdited + text.Clean(err.Error(), text.MaxName),
