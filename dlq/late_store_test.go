@@ -110,6 +110,8 @@ func TestOpen_SpoolOfAnotherStore(t *testing.T) {
 		"MySQL's names":       {first: "mysql://one:3306/shop", second: "mariadb://one/shop", same: true},
 		"another port":        {first: "mysql://one:3306/shop", second: "mysql://one:3307/shop"},
 		"a relative file":     {first: "sqlite:dead.db", second: "sqlite:" + abs, same: true},
+		"another spelling":    {first: "sqlite://dead.db", second: "sqlite3:" + abs, same: true},
+		"another file":        {first: "sqlite://Dead.db", second: "sqlite://dead.db"},
 		"of an older version": {first: "late://one/shop", second: "late://two/shop", unnamed: true, same: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +119,7 @@ func TestOpen_SpoolOfAnotherStore(t *testing.T) {
 			dir := t.TempDir()
 			open := func(d *lateDriver, url string) (*dlq.Letters, *logbuffer.Buffer) {
 				mux, logs := &driver.Mux{}, &logbuffer.Buffer{}
-				for _, scheme := range []string{"late", "postgres", "postgresql", "mysql", "mariadb", "sqlite"} {
+				for _, scheme := range []string{"late", "postgres", "postgresql", "mysql", "mariadb", "sqlite", "sqlite3"} {
 					mux.Register(scheme, d)
 				}
 				l, err := dlq.Open(t.Context(), url, dlq.WithMux(mux), dlq.WithSpool(dir), dlq.WithAdoption(5*time.Millisecond),

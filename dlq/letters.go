@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -129,9 +130,10 @@ func spoolOwner(rawURL string) string {
 		scheme, port = "postgres", ":5432"
 	case "mysql", "mariadb":
 		scheme, port = "mysql", ":3306"
-	case "sqlite":
-		if abs, err := filepath.Abs(u.Opaque); err == nil && u.Opaque != "" {
-			u.Opaque, u.Path = "", abs
+	case "sqlite", "sqlite3":
+		scheme = "sqlite"
+		if path, err := filepath.Abs(cmp.Or(u.Opaque, u.Host+u.Path)); err == nil {
+			u.Opaque, u.Host, u.Path = "", "", path
 		}
 	}
 	params := u.Query()
