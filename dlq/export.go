@@ -3,6 +3,7 @@ package dlq
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -255,27 +256,15 @@ func completeExported(e *Entry) {
 	if e.Fingerprint == "" {
 		e.Fingerprint = Fingerprint(e.Handler, e.ErrorClass, e.ErrorCode, e.ErrorMessage)
 	}
-	if e.DiedAt.IsZero() {
-		e.DiedAt = e.CreatedAt
-	}
-	if e.FirstFailureAt.IsZero() {
-		e.FirstFailureAt = e.CreatedAt
-	}
-	if e.LastSeenAt.IsZero() {
-		e.LastSeenAt = e.DiedAt
-	}
+	e.DiedAt, e.FirstFailureAt = cmp.Or(e.DiedAt, e.CreatedAt), cmp.Or(e.FirstFailureAt, e.CreatedAt)
+	e.LastSeenAt = cmp.Or(e.LastSeenAt, e.DiedAt)
 	if e.ChangedAt.IsZero() {
 		e.ChangedAt = e.DiedAt
 		if e.ResolvedAt.After(e.ChangedAt) {
 			e.ChangedAt = e.ResolvedAt
 		}
 	}
-	if e.ChangedBy == "" {
-		e.ChangedBy = e.DiedBy()
-		if e.ResolvedBy != "" {
-			e.ChangedBy = e.ResolvedBy
-		}
-	}
+	e.ChangedBy = cmp.Or(e.ChangedBy, e.ResolvedBy, e.DiedBy())
 	e.SeenCount, e.Version = max(e.SeenCount, 1), max(e.Version, 1)
 }
 

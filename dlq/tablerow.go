@@ -2,6 +2,7 @@ package dlq
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -81,10 +82,7 @@ func readTableRow(data []byte) (*driver.Exported, error) {
 	if err := json.Unmarshal(data, &row); err != nil {
 		return nil, fmt.Errorf("%w: a row with the columns of dlq_events: %w", ErrInvalid, err)
 	}
-	status := Status(strings.ToUpper(strings.TrimSpace(row.Status)))
-	if status == "" {
-		status = Pending
-	}
+	status := cmp.Or(Status(strings.ToUpper(strings.TrimSpace(row.Status))), Pending)
 	switch {
 	case row.EventID == nil:
 		return nil, fmt.Errorf("%w: event_id is missing", ErrInvalid)
@@ -108,10 +106,10 @@ func readTableRow(data []byte) (*driver.Exported, error) {
 
 func (row *tableRow) entry(status Status) Entry {
 	e := Entry{
-		EventID: *row.EventID, EventType: row.EventType, SourceTable: row.SourceTable, SourceID: row.SourceID,
-		CorrelationID: row.CorrelationID,
-		Origin:        envelope.Origin{Topic: row.KafkaTopic, Partition: row.KafkaPart, Offset: row.KafkaOffset},
-		Reason:        envelope.ReasonExhausted, ErrorMessage: row.ErrorMessage, Attempts: 1, Status: status, Version: 1,
+		EventID: *row.EventID, EventType: cmp.Or(row.EventType, "unknown"), SourceTable: row.SourceTable,
+		SourceID: row.SourceID, CorrelationID: row.CorrelationID,
+		Origin: envelope.Origin{Topic: row.KafkaTopic, Partition: row.KafkaPart, Offset: row.KafkaOffset},
+		Reason: envelope.ReasonExhausted, ErrorMessage: row.ErrorMessage, Attempts: 1, Status: status, Version: 1,
 		RedriveCount: row.RetryCount, RedriveBudget: DefaultRedriveBudget, CreatedAt: row.CreatedAt.Time,
 		LastRedriveAt: row.LastRetryAt.Time, ResolvedAt: row.ResolvedAt.Time, ResolvedBy: row.ResolvedBy,
 	}
@@ -123,9 +121,6 @@ func (row *tableRow) entry(status Status) Entry {
 	}
 	if row.MaxRetries != nil {
 		e.RedriveBudget = *row.MaxRetries
-	}
-	if e.EventType == "" {
-		e.EventType = "unknown"
 	}
 	e.DeathRedrive = e.RedriveCount // every redrive has died again
 	if (status == Resolved || status == Discarded) && e.ResolvedAt.IsZero() {

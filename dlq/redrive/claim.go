@@ -15,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/internal/guarded"
 	"github.com/redrive-go/redrive/dlq/internal/text"
 	"github.com/redrive-go/redrive/envelope"
 )
@@ -293,22 +294,17 @@ func RescheduleAll(ctx context.Context, r dlq.Redriver, origins []envelope.Origi
 }
 
 // rescheduleBatch makes sure that there is a result for each message.
-func rescheduleBatch(ctx context.Context, r BatchRedriver, origins []envelope.Origin,
-	messages []*message.Message,
-) (errs []error) {
-	failAll := func(err error) {
-		errs = make([]error, len(messages))
-		for i := range errs {
-			errs[i] = err
+func rescheduleBatch(ctx context.Context, r BatchRedriver, origins []envelope.Origin, messages []*message.Message) (
+	errs []error,
+) {
+	err := guarded.Call(func() error {
+		if errs = r.RescheduleAll(ctx, origins, messages); len(errs) != len(messages) {
+			return fmt.Errorf("it answered for %d of %d messages", len(errs), len(messages))
 		}
-	}
-	defer func() {
-		if r := recover(); r != nil {
-			failAll(fmt.Errorf("dlq: the redriver panicked: %v", r))
-		}
-	}()
-	if errs = r.RescheduleAll(ctx, origins, messages); len(errs) != len(messages) {
-		failAll(fmt.Errorf("dlq: the redriver answered for %d of %d messages", len(errs), len(messages)))
+		return nil
+	})
+	if err != nil {
+		return slices.Repeat([]error{fmt.Errorf("dlq: the redriver: %w", err)}, len(messages))
 	}
 	return errs
 }

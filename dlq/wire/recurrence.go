@@ -34,9 +34,6 @@ type Recurrence struct {
 	Incomplete bool             `json:"incomplete,omitempty" doc:"There are more causes: the smallest are omitted."`
 }
 
-// mostCauses is how many causes a report considers: the largest page.
-const mostCauses = 1000
-
 // Markdown renders the report for people: a chat, an issue, a mail. Texts from messages cannot break out of their
 // cells.
 func (r *Recurrence) Markdown() string {
@@ -45,7 +42,7 @@ func (r *Recurrence) Markdown() string {
 	fmt.Fprintf(&b, "# Dead letters, %s to %s\n\n%d arrived, after %d in the %s before.", day(r.From), day(r.To), r.Now,
 		r.Before, spell(period))
 	if r.Incomplete {
-		fmt.Fprintf(&b, " Only the %d largest causes were considered.", mostCauses)
+		fmt.Fprintf(&b, " Only the %d largest causes were considered.", MaxPage)
 	}
 	b.WriteString("\n")
 	for _, part := range []struct {
