@@ -323,7 +323,9 @@ func (e Entry) Die(d *Entry) (Entry, PutResult) {
 	again := d.RedriveOf == e.ID && d.DeathRedrive > e.DeathRedrive
 	resent := d.RedriveOf != e.ID && d.Origin.Position == "" && (e.Status == Resolved || e.Status == Discarded) &&
 		d.DiedAt.After(e.ChangedAt)
-	e.LastSeenAt = later(e.LastSeenAt, d.LastSeenAt)
+	if d.LastSeenAt.After(e.LastSeenAt) {
+		e.LastSeenAt = d.LastSeenAt
+	}
 	if !again && !resent {
 		e.SeenCount++
 		return e, Seen
@@ -358,11 +360,4 @@ func (e *Entry) DiedBy() string {
 		return "handler " + e.Handler
 	}
 	return "consumer " + e.Origin.Consumer
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

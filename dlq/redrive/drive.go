@@ -128,7 +128,8 @@ func (d *runDriver) stopRefused(ctx context.Context, cause error) bool {
 	if d.runner.cfg.Store.Ping(ctx) != nil {
 		return false
 	}
-	return d.change(ctx, ActionStop, "it fails although the store responds: "+text.Clean(cause.Error(), text.MaxName)) == nil
+	note := "it fails although the store responds: " + text.Clean(cause.Error(), text.MaxName)
+	return d.change(ctx, ActionStop, note) == nil
 }
 
 // tick does the next thing that is due: a transaction or two, or a wait.

@@ -132,7 +132,13 @@ func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 		}
 	}
 	if err == nil {
-		err = rn.driveHeld(ctx, holder, run, linger)
+		err = guarded.Call(func() error {
+			d, err := rn.newDriver(holder, run, linger)
+			if err != nil {
+				return err
+			}
+			return d.drive(ctx)
+		})
 	}
 	if isPanic(err) {
 		err = errors.Join(err, rn.stopPanicking(ctx, id, err))
@@ -147,15 +153,6 @@ func (rn *Runner) drive(ctx context.Context, id string, linger bool) error {
 		err = errors.Join(err, releaseErr)
 	}
 	return err
-}
-
-// driveHeld drives a run that the holder has leased.
-func (rn *Runner) driveHeld(ctx context.Context, holder string, run *Run, linger bool) error {
-	d, err := rn.newDriver(holder, run, linger)
-	if err != nil {
-		return err
-	}
-	return guarded.Call(func() error { return d.drive(ctx) })
 }
 
 // stopPanicking stops a run whose driver panics: the next process that drives it would panic, too.

@@ -117,7 +117,7 @@ func textOrNull(name string, of func(e *dlq.Entry) *string) column {
 // bytesOrNull is a column of bytes in which empty is NULL.
 func bytesOrNull[T ~string | ~[]byte](name string, of func(e *dlq.Entry) *T) column {
 	return column{
-		name: name, kind: "bytea", value: func(_ dialect, e *dlq.Entry) any { return nullBytes([]byte(*of(e))) },
+		name: name, kind: "bytea", value: func(_ dialect, e *dlq.Entry) any { return null([]byte(*of(e))) },
 		dest: func(e *dlq.Entry) any { return bytesValue[T]{of(e)} },
 		same: func(a, b *dlq.Entry) bool { return bytes.Equal([]byte(*of(a)), []byte(*of(b))) },
 	}
@@ -229,13 +229,6 @@ func (v bytesValue[T]) Scan(src any) error {
 	return nil
 }
 
-func nullBytes(b []byte) any {
-	if len(b) == 0 {
-		return nil
-	}
-	return b
-}
-
 func nullable[T any](p *T) any {
 	if p == nil {
 		return nil
@@ -249,12 +242,12 @@ func questionMarks(n, rows int) string {
 	return strings.TrimSuffix(strings.Repeat(row+", ", rows), ", ")
 }
 
-// null turns empty text into NULL.
-func null(text string) any {
-	if text == "" {
+// null turns an empty value into NULL.
+func null[T ~string | ~[]byte](value T) any {
+	if len(value) == 0 {
 		return nil
 	}
-	return text
+	return value
 }
 
 // timeValue reads a time column of any dialect; NULL is the zero time.

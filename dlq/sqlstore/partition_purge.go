@@ -210,16 +210,18 @@ func countMonth(ctx context.Context, tx *sql.Tx, entries, condition string) (los
 		" FROM " + entries + " GROUP BY 1, 2, 3, 4, 5, 6, 7"
 	lost = &deltas{}
 	err = sqldb.Each(tx.QueryContext(ctx, query))(func(row sqldb.Row) error {
-		var counted monthCount
-		if err := counted.scan(row); err != nil {
+		var c monthCount
+		err := row.Scan(&c.gone, &c.fingerprint, &c.key.EventType, &c.key.Topic, &c.status, &c.created, &c.resolved, &c.n,
+			&c.resolutionMS)
+		if err != nil {
 			return err
 		}
-		if !counted.gone {
-			stay += counted.n
+		if !c.gone {
+			stay += c.n
 			return nil
 		}
-		gone += counted.n
-		lost.drop(&counted)
+		gone += c.n
+		lost.drop(&c)
 		return nil
 	})
 	if err != nil {
@@ -238,11 +240,6 @@ type monthCount struct {
 	created, resolved sql.Null[int64] // hours since 1970
 	n                 int64
 	resolutionMS      sql.Null[int64]
-}
-
-func (c *monthCount) scan(row sqldb.Row) error {
-	return row.Scan(&c.gone, &c.fingerprint, &c.key.EventType, &c.key.Topic, &c.status, &c.created, &c.resolved, &c.n,
-		&c.resolutionMS)
 }
 
 // drop counts closed entries that were removed.

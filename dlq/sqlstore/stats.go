@@ -238,7 +238,7 @@ func (s *Store) countKept(ctx context.Context, f dlq.Filter) (n int64, kept bool
 	rest.Fingerprint, rest.CauseText, rest.Topic, rest.EventType = "", "", "", ""
 	rest.From, rest.To, rest.Statuses = time.Time{}, time.Time{}, nil
 	named := f.Topic != "" || f.EventType != ""
-	if !isZero(rest) || timed && (named || len(f.Statuses) > 0) || cause && named {
+	if !reflect.ValueOf(rest).IsZero() || timed && (named || len(f.Statuses) > 0) || cause && named {
 		return 0, false, nil
 	}
 	if err := s.fold(ctx); err != nil {
@@ -254,8 +254,6 @@ func (s *Store) countKept(ctx context.Context, f dlq.Filter) (n int64, kept bool
 	}
 	return n, true, err
 }
-
-func isZero(f dlq.Filter) bool { return reflect.ValueOf(f).IsZero() }
 
 // sumCounts adds up the kept counts of the filter's statuses.
 func (s *Store) sumCounts(ctx context.Context, table string, f dlq.Filter) (n int64, err error) {
