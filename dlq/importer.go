@@ -59,9 +59,9 @@ func (i *importer) setFailing(err error) {
 	i.failing = err
 }
 
-// wake is called when something was spooled because of cause.
+// wake is called when something was spooled because of cause. A refusal says nothing about the store.
 func (i *importer) wake(cause error) {
-	if !errors.Is(cause, errStoreDown) {
+	if !errors.Is(cause, errStoreDown) && !errors.Is(cause, ErrInvalid) {
 		i.setFailing(cause)
 	}
 	wait.Signal(i.woken)

@@ -455,6 +455,32 @@ func TestLetters_RefusedRecord(t *testing.T) {
 	require.Equal(t, 1, strings.Count(logs.String(), "set aside for a person"))
 }
 
+// A letter that the store refuses does not make the store count as down: others do not take the spool meanwhile.
+func TestLetters_RefusedLetterIsNoOutage(t *testing.T) {
+	t.Parallel()
+	store := &faultyStore{Store: newStore(t)}
+	var asked atomic.Int64
+	release := make(chan struct{})
+	store.refuse = func(_ context.Context, e *dlq.Entry) error {
+		if e.EventID != "message-0" {
+			return nil
+		}
+		if asked.Add(1) > 1 { // by the importer
+			<-release
+		}
+		return dlq.ErrInvalid
+	}
+	l, _ := newLetters(t, store, t.TempDir())
+	require.NoError(t, l.DeadLetter(t.Context(), death(0)))
+	require.NoError(t, l.DeadLetter(t.Context(), death(1)))
+	stats := l.Stats()
+	close(release)
+	require.False(t, stats.StoreDown)
+	require.Equal(t, int64(1), stats.Appended)
+	require.Equal(t, int64(1), count(t, store, dlq.Filter{}))
+	eventually(t, "it is set aside", func() bool { return l.Stats().Refused == 1 && l.Stats().Bytes == 0 })
+}
+
 // A record that can be set aside only when the spool's disk has room stays in the spool, and does not make the store
 // count as down.
 func TestLetters_RefusedRecordWithoutRoom(t *testing.T) {
