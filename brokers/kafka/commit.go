@@ -82,12 +82,12 @@ type committer struct {
 	topics *topics
 	group  string
 	mu     sync.Mutex
-	stored map[topicPartition]int64 // since the last call of toClean
-	brief  bool                     // notes are too large for the cluster
+	stored map[topicPartition]sentPosition // since the last call of toClean
+	brief  bool                            // notes are too large for the cluster
 }
 
-// toClean returns the offsets stored since its last call.
-func (c *committer) toClean() map[topicPartition]int64 {
+// toClean returns the positions stored since its last call.
+func (c *committer) toClean() map[topicPartition]sentPosition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := c.stored
@@ -156,6 +156,7 @@ func (c *committer) areGone(ctx context.Context, points []point) bool {
 type sentPosition struct {
 	*tracker
 	position
+	id topicID
 }
 
 func (c *committer) once(ctx context.Context, as member, current func() []point, all bool) error {
@@ -171,7 +172,7 @@ func (c *committer) once(ctx context.Context, as member, current func() []point,
 		if !moved && !all || at.offset < 0 {
 			continue
 		}
-		sent[p.topicPartition] = sentPosition{p.tracker, at}
+		sent[p.topicPartition] = sentPosition{p.tracker, at, p.id}
 		one := kmsg.NewOffsetCommitRequestTopicPartition()
 		one.Partition, one.Offset, one.Metadata = p.partition, at.offset, c.metadata(at, p.id)
 		byTopic[p.topic] = append(byTopic[p.topic], one)
@@ -197,9 +198,9 @@ func (c *committer) once(ctx context.Context, as member, current func() []point,
 			case fault == nil:
 				commit.committedAt(commit.position)
 				if c.stored == nil {
-					c.stored = map[topicPartition]int64{}
+					c.stored = map[topicPartition]sentPosition{}
 				}
-				c.stored[at] = commit.offset
+				c.stored[at] = commit
 			case err == nil || !isGone(fault):
 				err = fault
 			}
@@ -283,19 +284,23 @@ func (s *subscription) clean(ctx context.Context) {
 	}
 }
 
-// deleteRecords deletes the records before offsets, in topics that are for our retries only.
-func (s *subscription) deleteRecords(ctx context.Context, committed map[topicPartition]int64) error {
+// deleteRecords deletes the records before positions, in topics that are for our retries only. In a recreated topic
+// other records are there: its reader may hold one of the old topic, and not know yet.
+func (s *subscription) deleteRecords(ctx context.Context, committed map[topicPartition]sentPosition) error {
 	all, err := s.b.topics.all(ctx, lookEvery)
 	if err != nil {
 		return err
 	}
 	finished, ours := kadm.Offsets{}, map[string]bool{} // by topic
-	for at, offset := range committed {
+	for at, done := range committed {
 		if _, known := ours[at.topic]; !known {
 			ours[at.topic] = s.isOurs(ctx, at.topic, all)
 		}
-		if ours[at.topic] && offset > 0 {
-			finished.AddOffset(at.topic, at.partition, offset, -1)
+		if !ours[at.topic] || done.offset <= 0 {
+			continue
+		}
+		if now, err := s.b.topics.leader(ctx, at, freshAge); err == nil && !now.topic.differs(done.id) {
+			finished.AddOffset(at.topic, at.partition, done.offset, -1)
 		}
 	}
 	if len(finished) == 0 {

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/redrive-go/redrive/brokers/driver"
 )
 
 // newCommitter returns the committer of a group without members, in virtual time, and its cluster, which has a topic
@@ -115,4 +118,45 @@ func TestCommit_OfAPartitionEndsWithItsLastCommit(t *testing.T) {
 		return nil
 	}
 	require.NoError(t, c.commit(t.Context(), noMember, points, true))
+}
+
+// The positions of a deleted retry topic used to be applied to the recreated one: as many messages that waited there
+// were deleted, if its reader, holding a record of the old one, did not know yet.
+func TestClean_LeavesARecreatedTopicAlone(t *testing.T) {
+	t.Parallel()
+	b := openInternal(t).t
+	patterns, err := b.tierPatterns("orders", "billing")
+	require.NoError(t, err)
+	s := &subscription{
+		b: b, q: driver.Queue{Topic: "orders", Group: "billing"}, tierPatterns: patterns, log: b.log,
+		commits: committer{topics: b.topics, group: "billing"},
+	}
+	retries := b.tier("orders.billing_retry.1000", time.Second, 1)
+	at := topicPartition{retries.name, 0}
+	handle := func() {
+		_, _, err := b.topics.ensure(t.Context(), retries)
+		require.NoError(t, err)
+		require.NoError(t, errors.Join(b.waits.send(t.Context(), []*kgo.Record{{Topic: retries.name}})...))
+		found, err := b.topics.describe(t.Context(), []string{retries.name})
+		require.NoError(t, err)
+		handled := settledPoint(retries.name, 1)
+		handled.id = found[retries.name].id
+		require.NoError(t, s.commits.commit(t.Context(), noMember, func() []point { return []point{handled} }, false))
+	}
+	oldest := func() int64 {
+		s.clean(t.Context())
+		offset, err := b.topics.bound(t.Context(), at, offsetOldest)
+		require.NoError(t, err)
+		return offset
+	}
+	handle()
+	require.EqualValues(t, 1, oldest())
+	handle()
+	_, err = b.topics.admin.DeleteTopics(t.Context(), retries.name)
+	require.NoError(t, err)
+	b.topics.forget(retries.name)
+	_, _, err = b.topics.ensure(t.Context(), retries)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(b.waits.send(t.Context(), []*kgo.Record{{Topic: retries.name}})...))
+	require.Zero(t, oldest(), "the waiting message is deleted")
 }
