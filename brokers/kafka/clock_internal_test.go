@@ -3,11 +3,13 @@ package kafka
 import (
 	"context"
 	"errors"
+	"hash/crc32"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 func TestClocks_AreNeverAheadOfTheBroker(t *testing.T) {
@@ -80,4 +82,30 @@ func TestProbe_WaitsForAnotherOnlyAsLongAsItsOwnPartition(t *testing.T) {
 		defer giveUp()
 		require.ErrorIs(t, b.probe(ctx, 1, topicPartition{}), ended)
 	})
+}
+
+// A record that the previous leader of a partition has timestamped used to correct the clock of the next one: if the
+// clock of the first was ahead, the waits on the second ended early by as much.
+func TestClocks_ARecordShowsTheClockOfItsOwnLeader(t *testing.T) {
+	t.Parallel()
+	shown := time.Now()
+	ahead := shown.Add(time.Hour)
+	record := kmsg.Record{Length: 6}
+	batch := kmsg.RecordBatch{
+		PartitionLeaderEpoch: 1, Magic: 2, Attributes: 8, ProducerID: -1, NumRecords: 1, Records: record.AppendTo(nil),
+		FirstTimestamp: ahead.UnixMilli(), MaxTimestamp: ahead.UnixMilli(),
+	}
+	batch.Length = int32(len(batch.AppendTo(nil)) - 12)
+	batch.CRC = int32(crc32.Checksum(batch.AppendTo(nil)[21:], crc32.MakeTable(crc32.Castagnoli)))
+	for epoch, corrected := range map[int32]bool{1: true, 2: false} {
+		b := &transport{}
+		b.clocks.observe(7, shown)
+		got, err := b.fetcher(topicPartition{"orders_retry.1000", 0}).unpack(&kmsg.FetchResponseTopicPartition{
+			RecordBatches: batch.AppendTo(nil),
+		}, 0, leadership{id: 7, epoch: epoch})
+		require.NoError(t, err)
+		require.Len(t, got.records, 1)
+		now, _ := b.clocks.now(7)
+		require.Equal(t, corrected, now.Sub(shown) > 30*time.Minute, "epoch %d", epoch)
+	}
 }

@@ -134,7 +134,7 @@ func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 		return fetched{}, err
 	}
 	f.beyond, f.moved = 0, false
-	return f.unpack(part, offset, leader.id)
+	return f.unpack(part, offset, leader)
 }
 
 // beyondTolerated answers in a row say that a partition ends before the offset: a new leader may not know better.
@@ -182,7 +182,7 @@ func fetchOf(partition int32, offset int64, limit, epoch int32) kmsg.FetchReques
 	return p
 }
 
-func (f *fetcher) unpack(part *kmsg.FetchResponseTopicPartition, offset int64, leader int32) (fetched, error) {
+func (f *fetcher) unpack(part *kmsg.FetchResponseTopicPartition, offset int64, leader leadership) (fetched, error) {
 	read, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
 		Offset: offset, Topic: f.topic, Partition: f.partition,
 	}, part, decompressor, nil)
@@ -190,8 +190,9 @@ func (f *fetcher) unpack(part *kmsg.FetchResponseTopicPartition, offset int64, l
 		return fetched{}, read.Err
 	}
 	for _, r := range read.Records {
-		if f.clocks != nil && r.Attrs.TimestampType() == stampedByBroker {
-			f.clocks.correct(leader, r.Timestamp)
+		// A record of an earlier epoch has the timestamp of another broker, whose clock may be ahead.
+		if f.clocks != nil && r.Attrs.TimestampType() == stampedByBroker && r.LeaderEpoch == leader.epoch {
+			f.clocks.correct(leader.id, r.Timestamp)
 		}
 	}
 	return fetched{read.Records, max(next, offset), part.LogStartOffset, part.HighWatermark}, nil
