@@ -121,7 +121,7 @@ func (s *subscription) shortest(ctx context.Context, leader int32, otherwise top
 	for _, topic := range slices.SortedFunc(maps.Keys(tiers),
 		func(a, b string) int { return cmp.Compare(tiers[a].wait, tiers[b].wait) }) {
 		partitions, err := s.b.topics.existing(ctx, spec{name: topic})
-		if err != nil {
+		if err != nil || tiers[topic].wait == 0 {
 			continue
 		}
 		for p := range partitions {

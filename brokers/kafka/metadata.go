@@ -136,8 +136,8 @@ func (t *topics) offsets(ctx context.Context, wanted map[topicPartition]int64) (
 	return found, nil
 }
 
-// tierPattern matches names that differ only in a delay, and extracts the delay.
-type tierPattern struct{ before, after string }
+// tierPattern matches names that differ only in a delay, and extracts the delay, or one name exactly, with none.
+type tierPattern struct{ before, after, exact string }
 
 // newTierPattern analyses the names that a template generates.
 func newTierPattern(name func(time.Duration) string) (tierPattern, error) {
@@ -147,10 +147,13 @@ func newTierPattern(name func(time.Duration) string) (tierPattern, error) {
 		return tierPattern{}, errors.New("the naming templates retry and delayed need {delay}: " +
 			"Kafka keeps one topic per delay")
 	}
-	return tierPattern{before, after}, nil
+	return tierPattern{before: before, after: after}, nil
 }
 
 func (n tierPattern) delay(topic string) (time.Duration, bool) {
+	if n.exact != "" {
+		return 0, topic == n.exact
+	}
 	text, ok := strings.CutPrefix(topic, n.before)
 	if !ok {
 		return 0, false

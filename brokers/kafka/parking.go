@@ -21,7 +21,7 @@ func (b *transport) parkingName(topic, group string) string {
 }
 
 func (b *transport) parking(topic, group string, partitions int32) spec {
-	return b.forever(b.parkingName(topic, group), "the parking topic of order=key", partitions)
+	return b.tier(b.parkingName(topic, group), 0, partitions)
 }
 
 // restore determines which keys are blocked before the first message of the topic is handled, from the parked messages

@@ -211,6 +211,9 @@ func (q *retryReader) pass(d *delivery) bool {
 		return q.control(control, d)
 	}
 	d.origin = sub.waitingOrigin(d.record, q.incarnation)
+	if q.wait == 0 { // parked
+		return q.p.submit(d)
+	}
 	due, delay := q.due(d.record)
 	rest, ok := q.hold(d.record, due)
 	switch {

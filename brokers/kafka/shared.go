@@ -78,7 +78,7 @@ func (s *subscription) isOurs(ctx context.Context, topic string, all map[string]
 			continue
 		}
 		anyGroup := s.b.parkingName(name, group)
-		if wait, ok := s.kind(topic); ok {
+		if wait, _ := s.kind(topic); wait > 0 {
 			anyGroup = s.b.cfg.Naming.For(name, group).Retry(wait)
 		}
 		before, after, _ := strings.Cut(anyGroup, group)

@@ -179,6 +179,31 @@ func parkingTopic(t *testing.T, b *kafka.Broker, topic string) string {
 	return ""
 }
 
+// When a service gave up order=key, or an update to it was rolled back, what had been parked behind a retry waited
+// forever.
+func TestOrder_ParkedMessagesAfterOrderWasGivenUp(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic := name("orders")
+	b := open(t, c, "order=key", "concurrency=4", "commit-interval=20ms")
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a1", "a")))
+	retryIn(t, b, receiveID(t, messages, "a1"), time.Minute)
+	require.NoError(t, b.Publisher().Publish(topic, keyed("a2", "a"), keyed("b1", "b")))
+	receiveID(t, messages, "b1").Ack()
+	waitForDepths(t, b, topic, map[string]int64{"billing retry": 1, "billing parked": 1})
+	require.NoError(t, b.Close())
+
+	b = open(t, c, "commit-interval=20ms")
+	messages = subscribe(t, b, topic)
+	receiveID(t, messages, "a2").Ack()
+	waitForDepths(t, b, topic, map[string]int64{"billing retry": 1})
+	require.NoError(t, b.Close())
+	oldest, err := administer(t, c).ListStartOffsets(t.Context(), topic+".billing_retry.parked")
+	require.NoError(t, err)
+	require.EqualValues(t, 1, oldest[topic+".billing_retry.parked"][0].Offset, "they are removed")
+}
+
 // A parked message that is in flight when its process ends is redelivered before those behind it.
 func TestOrder_ParkedMessageInHandIsRedelivered(t *testing.T) {
 	t.Parallel()

@@ -201,8 +201,11 @@ func deadLetterTopics(naming brokers.NameScheme) *regexp.Regexp {
 // retryRetention is how long a retry topic keeps a record beyond its wait, while no member reads it.
 const retryRetention = 30 * 24 * time.Hour
 
-// tier describes a retry topic. The broker stamps its records, see clocks.
+// tier describes a retry topic, or with no wait the parking topic. The broker stamps the records, see clocks.
 func (b *transport) tier(name string, wait time.Duration, partitions int32) spec {
+	if wait == 0 {
+		return b.forever(name, "the parking topic of order=key", partitions)
+	}
 	return spec{
 		name: name, partitions: partitions, replication: b.replication(), purpose: "a retry topic",
 		config: func() map[string]string {
