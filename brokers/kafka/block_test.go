@@ -86,3 +86,25 @@ func TestOrder_ReleaseAndContinue(t *testing.T) {
 		})
 	}
 }
+
+// When partitions were added after the dead letter, its key could not be released: the request went to the partition
+// that the key has now.
+func TestOrder_ReleaseAfterTheTopicGrew(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	b := open(t, c, "order=key", "order-dead=block", "commit-interval=20ms")
+	topic := name("orders")
+	messages := subscribe(t, b, topic)
+	keys := []string{"a", "b", "c", "d"} // some of them move
+	for _, key := range keys {
+		require.NoError(t, b.Publisher().Publish(topic, keyed(key+"1", key)))
+		die(t, b, receiveID(t, messages, key+"1"))
+		require.NoError(t, b.Publisher().Publish(topic, keyed(key+"2", key)))
+	}
+	waitForDepths(t, b, topic, map[string]int64{"billing parked": 8}) // with the locks
+	addPartitions(t, c, topic, []string{"order=key", "order-dead=block"})
+	for _, key := range keys {
+		require.NoError(t, b.Release(t.Context(), topic, "billing", []byte(key)))
+		receiveID(t, messages, key+"2").Ack()
+	}
+}

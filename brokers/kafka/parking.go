@@ -332,12 +332,16 @@ func (b *Broker) Release(ctx context.Context, topic, group string, key []byte) e
 	t := b.t
 	ctx, cancel := context.WithTimeoutCause(ctx, t.cfg.PublishTimeout, t.overdue)
 	defer cancel()
+	// To all partitions: partitions may have been added since, and the key is blocked on the one that it had.
+	partitions, err := t.topics.including(ctx, t.source(topic), math.MaxInt32)
 	headers := originHeaders(&envelope.Origin{Topic: topic, Consumer: group})
-	r := &kgo.Record{
-		Topic: t.retryName(topic, group, nowTier), Partition: anyPartition, Key: key,
-		Headers: append(headers, header(headerControl, controlRelease)),
+	headers = append(headers, header(headerControl, controlRelease))
+	var records []outgoing
+	for p := range partitions {
+		r := &kgo.Record{Topic: t.retryName(topic, group, nowTier), Partition: p, Key: key, Headers: headers}
+		records = append(records, outgoing{Record: r, source: topic, wait: nowTier})
 	}
-	if err := errors.Join(t.store(ctx, []outgoing{{Record: r, source: topic, wait: nowTier}})...); err != nil {
+	if err := errors.Join(append(t.store(ctx, records), err)...); err != nil {
 		return fmt.Errorf("kafka: release a key of group %s on topic %s: %w", group, topic, err)
 	}
 	return nil
