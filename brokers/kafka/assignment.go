@@ -245,21 +245,18 @@ func (s *subscription) refreshTopic(ctx context.Context) {
 	}
 	topic := found[s.q.Topic]
 	s.mu.Lock()
-	another := topic.err == nil && topic.id.differs(s.id)
-	grown := topic.err == nil && topic.partitions > s.partitionCount
-	if topic.err == nil {
-		s.partitionCount = topic.partitions
-	}
+	known := s.id
 	s.mu.Unlock()
-	if grown {
-		s.b.topics.remember(s.q.Topic, topic.partitions)
-		s.client.Load().ForceMetadataRefresh() // and then the group reassigns them
-	}
 	switch {
-	case another:
-		s.renewLater(errMadeAgain)
 	case isGone(topic.err):
 		s.renewLater(topic.err)
+	case topic.err != nil:
+	case topic.id.differs(known):
+		s.renewLater(errMadeAgain)
+	default:
+		s.b.topics.remember(s.q.Topic, topic.partitions)
+		// The leader of the group reassigns added partitions, also on topics that only other members read.
+		s.client.Load().ForceMetadataRefresh()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 
@@ -68,6 +69,22 @@ func growsWhileConsumersRun(t *testing.T, params []string) {
 		require.Equal(t, []string{"b1", "a1", "a2"}, order)
 	}
 	nothingMore(t, messages)
+}
+
+// Only the leader of a group redistributes partitions, and it looked at topics that only other members read every five
+// minutes.
+func TestTopic_GrowsThatTheLeaderDoesNotRead(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, kfake.SeedTopics(1, "orders", "invoices"))
+	b := open(t, c)
+	topics := map[string]<-chan *message.Message{"orders": subscribe(t, b, "orders"), "invoices": subscribe(t, b, "invoices")}
+	require.NoError(t, b.Joined(t.Context()))
+	for topic, messages := range topics {
+		_, err := administer(t, c).UpdatePartitions(t.Context(), 2, topic)
+		require.NoError(t, err)
+		produce(t, c, &sarama.ProducerMessage{Topic: topic, Partition: 1})
+		receive(t, messages).Ack()
+	}
 }
 
 // addPartitions adds two partitions to a topic. A rebalance lets its consumers find them at once.

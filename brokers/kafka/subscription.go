@@ -55,15 +55,13 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 
 // prepare creates the topic and the retry topics for short waits and for the configured delays, so that the first
 // failure creates nothing. Others are created when they are needed.
-func (b *transport) prepare(ctx context.Context, topic, group string, params brokers.Params) (seen map[string]tier,
-	partitions int32, err error,
-) {
-	partitions, _, err = b.topics.ensure(ctx, b.source(topic))
+func (b *transport) prepare(ctx context.Context, topic, group string, params brokers.Params) (map[string]tier, error) {
+	partitions, _, err := b.topics.ensure(ctx, b.source(topic))
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	retry := b.cfg.Naming.For(topic, group).Retry
-	seen = map[string]tier{b.cfg.Naming.For(topic, "").Delayed(nowTier): {wait: nowTier}}
+	seen := map[string]tier{b.cfg.Naming.For(topic, "").Delayed(nowTier): {wait: nowTier}}
 	waits := slices.Clone(grid[:3])
 	for _, d := range b.cfg.Delays {
 		waits = append(waits, b.tiers.pick(d, d))
@@ -73,15 +71,13 @@ func (b *transport) prepare(ctx context.Context, topic, group string, params bro
 	}
 	for name, t := range seen {
 		if _, _, err := b.topics.ensure(ctx, b.tier(name, t.wait, partitions)); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 	}
 	if params.String("order") == "key" {
-		if _, _, err := b.topics.ensure(ctx, b.parking(topic, group, partitions)); err != nil {
-			return nil, 0, err
-		}
+		_, _, err = b.topics.ensure(ctx, b.parking(topic, group, partitions))
 	}
-	return seen, partitions, nil
+	return seen, err
 }
 
 // Joined returns when every open subscription is a member of its group and reads its assigned partitions, which may be
@@ -152,29 +148,27 @@ type subscription struct {
 	joined   chan struct{} // closed when the member first reads all its partitions
 	joinOnce sync.Once
 
-	look           chan struct{} // requests a look at the topics
-	rejoin         chan error    // requests another member: the topic is gone, was recreated, or is not read
-	mu             sync.Mutex
-	id             topicID   // of the topic right before the client was created, which knows no earlier one
-	first          topicInfo // the topic that was subscribed to: offset=newest is for its partitions only
-	partitionCount int32
-	owned          map[int32]*partition
-	finishPoll     func()             // ends the client's last poll, and returns when its records are fed
-	notes          map[int32]position // as fetched for the partitions that were just assigned
-	seen           map[string]tier    // retry topics
+	look       chan struct{} // requests a look at the topics
+	rejoin     chan error    // requests another member: the topic is gone, was recreated, or is not read
+	mu         sync.Mutex
+	id         topicID   // of the topic right before the client was created, which knows no earlier one
+	first      topicInfo // the topic that was subscribed to: offset=newest is for its partitions only
+	owned      map[int32]*partition
+	finishPoll func()             // ends the client's last poll, and returns when its records are fed
+	notes      map[int32]position // as fetched for the partitions that were just assigned
+	seen       map[string]tier    // retry topics
 }
 
 // connect creates missing topics, and the client that becomes a member of the group. The client sticks to the topic
 // that it finds, even if that is deleted and recreated, so the earliest one that it can find is recorded first.
 func (s *subscription) connect(ctx context.Context) error {
-	seen, partitions, err := s.b.prepare(ctx, s.q.Topic, s.q.Group, s.q.Params)
+	seen, err := s.b.prepare(ctx, s.q.Topic, s.q.Group, s.q.Params)
 	if err != nil {
 		return err
 	}
 	found, _ := s.b.topics.describe(ctx, []string{s.q.Topic}) // without an answer, begin records what it finds
 	s.mu.Lock()
 	maps.Copy(s.seen, seen)
-	s.partitionCount = partitions
 	s.id = found[s.q.Topic].id
 	if s.first.partitions == 0 {
 		s.first = found[s.q.Topic]

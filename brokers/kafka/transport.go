@@ -311,7 +311,7 @@ func (b *transport) Close(context.Context) error {
 
 // Declare implements driver.Transport.
 func (b *transport) Declare(ctx context.Context, q driver.Queue) error {
-	_, _, err := b.prepare(ctx, q.Topic, q.Group, q.Params)
+	_, err := b.prepare(ctx, q.Topic, q.Group, q.Params)
 	return notReady(err)
 }
 
