@@ -123,6 +123,7 @@ func groupOptions(p brokers.Params, group, topic string) []kgo.Opt {
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // for a position that is out of range, never the newest
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.KeepControlRecords(), // the end of a transaction moves the position, or there would be a lag
 		kgo.FetchMaxWait(fetchWait),
 		kgo.FetchMaxPartitionBytes(fetchPartitionBytes),
 	}

@@ -231,7 +231,7 @@ func (p *partition) read(main *tracker) {
 			if !main.add(p.ctx, r.Offset) {
 				return
 			}
-			if main.known(r.Offset) {
+			if main.known(r.Offset) || r.Attrs.IsControl() {
 				main.settle(r.Offset)
 				continue
 			}

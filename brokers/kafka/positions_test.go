@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/redrive-go/redrive/internal/logbuffer"
@@ -197,5 +198,32 @@ func TestOrder_ContinuesAfterItsRetryTopicWasDeleted(t *testing.T) {
 		if m.UUID == "a2" {
 			return
 		}
+	}
+}
+
+// The end of a transaction takes an offset, too. A topic that ended with one used to have a lag for good, and so alerts
+// on the lag fired; after an aborted one, all of its records were read again by every next owner.
+func TestCommit_PassesTheEndOfATransaction(t *testing.T) {
+	t.Parallel()
+	for title, try := range map[string]kgo.TransactionEndTry{"committed": kgo.TryCommit, "aborted": kgo.TryAbort} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t, kfake.SeedTopics(1, "orders"))
+			client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.TransactionalID("shop"))
+			require.NoError(t, err)
+			defer client.Close()
+			require.NoError(t, client.BeginTransaction())
+			require.NoError(t, client.ProduceSync(t.Context(), &kgo.Record{Topic: "orders"}).FirstErr())
+			require.NoError(t, client.EndTransaction(t.Context(), try))
+			messages := subscribe(t, open(t, c, "commit-interval=20ms"), "orders")
+			if try == kgo.TryCommit {
+				receive(t, messages).Ack()
+			}
+			require.Eventually(t, func() bool {
+				lags, err := kadm.NewClient(client).Lag(t.Context(), "billing")
+				at, found := lags["billing"].Lag.Lookup("orders", 0)
+				return err == nil && found && at.Lag == 0 && at.Commit.At > 0
+			}, 20*time.Second, 10*time.Millisecond)
+		})
 	}
 }
