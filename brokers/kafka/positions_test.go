@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"encoding/base64"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -226,4 +227,26 @@ func TestCommit_PassesTheEndOfATransaction(t *testing.T) {
 			}, 20*time.Second, 10*time.Millisecond)
 		})
 	}
+}
+
+// Retries that were removed before they were due, as by a retention that is shorter than the group was down, used to be
+// missing without a word.
+func TestRetry_RemovedOnesAreLogged(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	topic, log := name("orders"), &logbuffer.Buffer{}
+	b := open(t, c)
+	messages := subscribe(t, b, topic)
+	require.NoError(t, b.Publisher().Publish(topic, newMessage("1", "")))
+	retryIn(t, b, receive(t, messages), 0)
+	receive(t, messages).Ack()
+	require.NoError(t, b.Close())
+	retries := topic + ".billing_retry.100"
+	for range 2 {
+		produce(t, c, &sarama.ProducerMessage{Topic: retries})
+	}
+	_, err := administer(t, c).DeleteRecords(t.Context(), kadm.Offsets{retries: {0: {Topic: retries, At: 3}}})
+	require.NoError(t, err)
+	subscribe(t, openLogging(t, c, log), topic)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "gone=2") }, 20*time.Second, time.Millisecond)
 }

@@ -101,13 +101,17 @@ func (q *retryReader) read() error {
 		case err != nil:
 			return err
 		}
-		// The start has moved past q.from: what lay between has expired, or was deleted. The first answer is left alone: the
-		// account still holds what the predecessor has settled.
-		if q.fetchedOnce && q.from >= 0 && q.from < got.start {
-			if q.p.order != nil {
+		// The start has moved past q.from: what lay between has expired, or was deleted. After the first answer the account
+		// is left alone: it still holds what the predecessor has settled.
+		if gone := got.start - q.from; q.from >= 0 && gone > 0 {
+			p.sub.log.Warn("records were removed from a retry topic before they were due", "retry_topic", f.topic,
+				"partition", p.id, "gone", gone)
+			if q.fetchedOnce && p.order != nil {
 				p.sub.renewLater(errGone) // the keys of their messages would be held back for good
 			}
-			q.begin(position{offset: got.start, fresh: true}, f.id)
+			if q.fetchedOnce {
+				q.begin(position{offset: got.start, fresh: true}, f.id)
+			}
 		}
 		q.fetchedOnce = true
 		records := got.records
