@@ -178,9 +178,9 @@ func (s *subscription) partitions() []*partition {
 // errNoPartition means that a retry or parking topic has fewer partitions than its source.
 var errNoPartition = errors.New("no such partition")
 
-func (s spec) tooFew(have, source int32) error {
+func (s spec) tooFew(have int32) error {
 	return fmt.Errorf("%w: topic %s (%s) has %d partitions and its source has %d: add partitions to it, for order=key",
-		errNoPartition, s.name, s.purpose, have, source)
+		errNoPartition, s.name, s.purpose, have, s.partitions)
 }
 
 // readTier makes every partition read a retry topic. Repeating it changes nothing.
@@ -268,21 +268,19 @@ func (s *subscription) renewLater(why error) {
 	}
 }
 
-// has makes sure that a retry topic has a partition.
+// has makes sure that a retry or parking topic has a partition.
 func (s *subscription) has(ctx context.Context, at topicPartition) error {
 	wait, _ := s.kind(at.topic)
-	partitions, err := s.b.topics.existing(ctx, s.b.source(s.q.Topic))
+	partitions, err := s.b.topics.including(ctx, s.b.source(s.q.Topic), at.partition)
 	if err != nil {
 		return err
 	}
-	have, _, err := s.b.topics.ensure(ctx, s.b.tier(at.topic, wait, max(partitions, at.partition+1)))
-	if err != nil {
-		return err
+	wanted := s.b.tier(at.topic, wait, max(partitions, at.partition+1))
+	have, _, err := s.b.topics.ensure(ctx, wanted)
+	if err == nil && at.partition >= have {
+		err = wanted.tooFew(have)
 	}
-	if at.partition >= have {
-		return errNoPartition
-	}
-	return nil
+	return err
 }
 
 // cloneRecord copies a record, so that it does not keep the whole answer of the broker in memory.

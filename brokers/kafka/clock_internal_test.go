@@ -86,7 +86,7 @@ func TestProbe_WaitsForAnotherOnlyAsLongAsItsOwnPartition(t *testing.T) {
 
 // A record that the previous leader of a partition has timestamped used to correct the clock of the next one: if the
 // clock of the first was ahead, the waits on the second ended early by as much.
-func TestClocks_ARecordShowsTheClockOfItsOwnLeader(t *testing.T) {
+func TestClocks_RecordsOfThePreviousLeader(t *testing.T) {
 	t.Parallel()
 	shown := time.Now()
 	ahead := shown.Add(time.Hour)

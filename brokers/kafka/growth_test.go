@@ -77,7 +77,10 @@ func TestTopic_GrowsThatTheLeaderDoesNotRead(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, kfake.SeedTopics(1, "orders", "invoices"))
 	b := open(t, c)
-	topics := map[string]<-chan *message.Message{"orders": subscribe(t, b, "orders"), "invoices": subscribe(t, b, "invoices")}
+	topics := map[string]<-chan *message.Message{}
+	for _, topic := range []string{"orders", "invoices"} {
+		topics[topic] = subscribe(t, b, topic)
+	}
 	require.NoError(t, b.Joined(t.Context()))
 	for topic, messages := range topics {
 		_, err := administer(t, c).UpdatePartitions(t.Context(), 2, topic)

@@ -240,10 +240,7 @@ func (e *keyedExecutor) submit(ctx context.Context, d *delivery) bool {
 	}
 	select {
 	case e.slots <- struct{}{}:
-	case <-ctx.Done():
-		if e.n > 1 && d.record.Key != nil {
-			e.forget(d)
-		}
+	case <-ctx.Done(): // the partition is given up: d stays unsettled, like those that are queued behind it
 		return false
 	}
 	if e.n == 1 {
@@ -291,14 +288,6 @@ func (e *keyedExecutor) following(d *delivery) *delivery {
 	}
 	e.busy[key] = waiting[1:]
 	return waiting[0]
-}
-
-// forget frees the key of a delivery that was not run. Deliveries queued behind it are dropped with it: the partition
-// is being given up, and none of them is settled.
-func (e *keyedExecutor) forget(d *delivery) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.busy, string(d.record.Key))
 }
 
 // wait returns when nothing runs any more. submit must not be called after it, except by running deliveries.

@@ -29,7 +29,7 @@ func (b *transport) parking(topic, group string, partitions int32) spec {
 func (o *keyOrder) restore() error {
 	sub, b, ctx := o.p.sub, o.p.sub.b, o.p.ctx
 	o.keys = map[string]*keyState{}
-	if err := o.ensureParking(ctx); err != nil {
+	if err := sub.has(ctx, o.parking()); err != nil {
 		return err
 	}
 	tiers, err := b.topics.list(ctx, 0, sub.tierPatterns...)
@@ -92,23 +92,6 @@ func (o *keyOrder) readAll(f *fetcher, from int64, visit func(*kgo.Record)) erro
 		o.lost = append(o.lost, f.topic)
 	}
 	return err
-}
-
-// ensureParking makes sure that the parking topic has the partition.
-func (o *keyOrder) ensureParking(ctx context.Context) error {
-	b, sub := o.p.sub.b, o.p.sub
-	partitions, err := b.topics.including(ctx, b.source(sub.q.Topic), o.p.id)
-	if err != nil {
-		return err
-	}
-	lot := b.parking(sub.q.Topic, sub.q.Group, partitions)
-	switch have, _, err := b.topics.ensure(ctx, lot); {
-	case err != nil:
-		return err
-	case have <= o.p.id:
-		return lot.tooFew(have, partitions)
-	}
-	return nil
 }
 
 // remember records a message that waits for a retry of our group.
@@ -285,7 +268,7 @@ func (o *keyOrder) put(r *kgo.Record, accounted func(*keyState) bool) error {
 			"err", err)
 		if errors.Is(err, brokers.ErrUnroutable) {
 			topics.forget(o.topic)
-			_ = o.ensureParking(o.p.ctx) // the next try reports its error
+			_ = o.p.sub.has(o.p.ctx, o.parking()) // the next try reports its error
 		}
 		if errors.Is(err, brokers.ErrClosed) || !sleep(o.p.ctx, retrying.After(n)) {
 			return errGivenUp

@@ -194,7 +194,7 @@ func (b *transport) placeWaiting(ctx context.Context, r outgoing) error {
 	}
 	// Partitions were added to the source, and may not be added here. Another partition's owner cannot keep the order.
 	if group, ok := find(r.Headers, envelope.KeyConsumer); ok && r.Key != nil && b.isOrdered(r.source, group) {
-		return tier.tooFew(have, partitions)
+		return tier.tooFew(have)
 	}
 	b.placeByKey(r.Record, have)
 	return nil

@@ -101,18 +101,7 @@ func (q *retryReader) read() error {
 		case err != nil:
 			return err
 		}
-		// The start has moved past q.from: what lay between has expired, or was deleted. After the first answer the account
-		// is left alone: it still holds what the predecessor has settled.
-		if gone := got.start - q.from; q.from >= 0 && gone > 0 {
-			p.sub.log.Warn("records were removed from a retry topic before they were due", "retry_topic", f.topic,
-				"partition", p.id, "gone", gone)
-			if q.fetchedOnce && p.order != nil {
-				p.sub.renewLater(errGone) // the keys of their messages would be held back for good
-			}
-			if q.fetchedOnce {
-				q.begin(position{offset: got.start, fresh: true}, f.id)
-			}
-		}
+		q.skipRemoved(got.start)
 		q.fetchedOnce = true
 		records := got.records
 		got.records = nil
@@ -129,6 +118,22 @@ func (q *retryReader) read() error {
 		}
 	}
 	return nil
+}
+
+// skipRemoved continues at start if the partition begins there, after q.from: what lay between has expired, or was
+// deleted. After the first answer the account is left alone: it still holds what the predecessor has settled.
+func (q *retryReader) skipRemoved(start int64) {
+	if q.from < 0 || q.from >= start {
+		return
+	}
+	q.p.sub.log.Warn("records were removed from a retry topic before they were due", "retry_topic", q.f.topic,
+		"partition", q.p.id, "gone", start-q.from)
+	if q.fetchedOnce && q.p.order != nil {
+		q.p.sub.renewLater(errGone) // the keys of their messages would be held back for good
+	}
+	if q.fetchedOnce {
+		q.begin(position{offset: start, fresh: true}, q.f.id)
+	}
 }
 
 // waitForPartition returns when the topic has the partition, or fails. If none may be added to the topic, retries share

@@ -30,7 +30,7 @@ func (b *transport) Join(ctx context.Context, q driver.Queue, begin driver.Begin
 		owned: map[int32]*partition{}, seen: map[string]tier{},
 		commits: committer{topics: b.topics, group: q.Group}, finishPoll: func() {},
 	}
-	if !s.strict { // what was parked while the group had order=key waits no more
+	if !s.strict { // a member with order=key may have parked messages
 		s.tierPatterns = append(s.tierPatterns, tierPattern{exact: b.parkingName(q.Topic, q.Group)})
 	}
 	s.closing, s.close = context.WithCancel(context.WithoutCancel(ctx))
