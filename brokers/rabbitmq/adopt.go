@@ -104,21 +104,30 @@ func (p *Plan) compareExchange(ctx context.Context, d *declarer, e Exchange) (ha
 	return different.Have, nil
 }
 
-// compareQueue compares the existing queue with the planned one. For a wait queue it returns the bindings that lead
-// back to the consumer's queue. If there is no such queue, isNotFound is true for the error.
+// compareQueue compares the existing queue with the planned one, and records the arguments of one that is used as it
+// is. For a wait queue it returns the bindings that lead back to the consumer's queue. If there is no such queue,
+// isNotFound is true for the error.
 func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Binding, error) {
 	if err := d.do(ctx, q.exists); err != nil {
 		return nil, fmt.Errorf("rabbitmq: look for queue %q: %w", q.Name, err)
 	}
 	path, waits := p.returnPathOf(q.Name)
 	ours := !p.adopts() && !slices.Contains(p.Adopted, q.Name)
-	switch {
-	case ours && (!waits || !path.perMessage):
+	if ours && (!waits || !path.perMessage) {
 		return nil, d.declare(ctx, q)
-	case !waits:
+	}
+	if p.design == nil { // a program's own plan
 		return nil, nil
 	}
-	args, err := d.readArguments(ctx, q)
+	expected := q
+	if known := p.design.argsOf(q.Name); known != nil { // each that differs costs a channel, and lines in the broker's log
+		expected.Args = known
+	}
+	args, err := d.readArguments(ctx, expected)
+	if !waits {
+		p.design.known.Store(q.Name, args) // as far as they can be seen
+		return nil, nil
+	}
 	if isRefused(err) {
 		return nil, nil // a user who may not declare it cannot see its arguments: the first retry reports a fault
 	}
@@ -137,9 +146,7 @@ func (p *Plan) compareQueue(ctx context.Context, d *declarer, q Queue) ([]Bindin
 	if err := p.addPolicies(ctx, q.Name, args); err != nil {
 		return nil, err
 	}
-	if ttl, ok := integer(args["x-message-ttl"]); ok {
-		p.design.recordTTL(q.Name, ttl)
-	}
+	p.design.known.Store(q.Name, args)
 	return p.returnBindings(path, args)
 }
 

@@ -78,11 +78,11 @@ func TestRoute_RetryQueueWithATimeToLive(t *testing.T) {
 		require.NoError(t, err)
 		return r
 	}
-	d.recordTTL("orders_retry", 1000)
+	d.known.Store("orders_retry", amqp.Table{"x-message-ttl": int64(1000)})
 	require.Equal(t, route{key: "orders_retry", expiration: 500}, retry(500*time.Millisecond))
 	require.Equal(t, route{key: "orders_retry", expiration: 10000, rest: 9 * time.Second, checked: true},
 		retry(10*time.Second))
-	d.recordTTL("orders_retry", 0)
+	d.known.Store("orders_retry", amqp.Table{"x-message-ttl": int64(0)})
 	require.Equal(t, route{key: "orders_retry.10000", expiration: 10_000}, retry(10*time.Second))
 }
 
@@ -93,7 +93,7 @@ func TestRoute_CycleWithItsOwnTimeToLive(t *testing.T) {
 		Params: brokers.Params{"declare": "adopt"},
 	})
 	n := d.names("dre", "")
-	d.recordTTL("dre.deadletter", (10 * time.Minute).Milliseconds())
+	d.known.Store("dre.deadletter", amqp.Table{"x-message-ttl": (10 * time.Minute).Milliseconds()})
 	r, err := d.retry(n, &envelope.Origin{RoutingKey: "dre"}, 10*time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, route{exchange: "sme.sgp.workers.deadletter", key: "dre", checked: true, expiration: 600_000}, r)

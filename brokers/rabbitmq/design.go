@@ -21,7 +21,7 @@ type design struct {
 	declare   string // one of the declare... constants
 	single    bool   // all delays use one queue, from which messages expire by their own time to live
 
-	known sync.Map // times to live of existing wait queues, in milliseconds by name: see recordTTL
+	known sync.Map // arguments of existing queues that are used as they are, by name: see argsOf
 
 	queueType      string // of consumers' queues
 	retryQueueType string // of delay and dead letter queues
@@ -138,16 +138,26 @@ func (d *design) permitted(p Plan) Plan {
 	return p
 }
 
-// recordTTL records the time to live of an existing wait queue.
-func (d *design) recordTTL(queue string, ttl int64) { d.known.Store(queue, ttl) }
+// argsOf returns the arguments that an existing queue had when it was last looked at; nil if they are not known.
+func (d *design) argsOf(queue string) amqp.Table {
+	args, _ := d.known.Load(queue)
+	table, _ := args.(amqp.Table)
+	return table
+}
 
-// ttlOf returns the time to live that recordTTL has recorded for a wait queue.
+// ttlOf returns the time to live of an existing wait queue.
 func (d *design) ttlOf(queue string) (ttl time.Duration, known bool) {
-	ms, known := d.known.Load(queue)
-	if !known {
-		return 0, false
+	ms, known := integer(d.argsOf(queue)["x-message-ttl"])
+	return time.Duration(ms) * time.Millisecond, known
+}
+
+// deliveriesOf returns after how many deliveries RabbitMQ may give up a message of the queue that a consumer reads.
+func (d *design) deliveriesOf(queue string) int {
+	limit := min(d.deliveryLimit, usualLimit)
+	if n, ok := integer(d.argsOf(queue)["x-delivery-limit"]); ok && n > 0 { // -1 is none in RabbitMQ 4
+		limit = int(min(int64(limit), n))
 	}
-	return time.Duration(ms.(int64)) * time.Millisecond, true
+	return limit
 }
 
 // source plans the queue that the consumer reads and its bindings.

@@ -169,7 +169,6 @@ func (s *stream) Next(ctx context.Context) (driver.Delivery, error) {
 func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 	s.received.Add(1)
 	m, origin := s.message(d)
-	design := s.transport.design
 	found := driver.Delivery{
 		Message: m, Origin: origin, Token: d, Rest: remaining(d.Headers, time.Now()),
 		Suspect: origin.DeliveryCount, Earlier: origin.DeliveryCount, FromTopic: s.fromTopic(d),
@@ -177,7 +176,7 @@ func (s *stream) delivery(d *amqp.Delivery) driver.Delivery {
 	if d.Redelivered {
 		found.Earlier = max(1, found.Earlier)
 	}
-	found.NearLimit = origin.DeliveryCount >= max(1, min(design.deliveryLimit, usualLimit)/2)
+	found.NearLimit = origin.DeliveryCount >= max(1, s.transport.design.deliveriesOf(s.queue.Names.Queue)/2)
 	// One that an operator sends back has other headers as well.
 	if _, raw := d.Headers[keyUndecoded]; raw && len(d.Headers) == 1 {
 		found.Malformed = "the headers cannot be decoded: AMQP clients allow 32 tables in one another and 8,192 entries; " +

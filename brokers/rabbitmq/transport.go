@@ -175,6 +175,7 @@ func (t *transport) declareAround(ctx context.Context, p Plan, names *brokers.Na
 		}
 		differs = cmp.Or(differs, found)
 		p.Queues = slices.DeleteFunc(p.Queues, func(q Queue) bool { return q.Name == found.Name })
+		p.Adopted = append(p.Adopted, found.Name)
 		err = declare(ctx, t.publishing, p)
 	}
 	if err != nil {

@@ -192,6 +192,36 @@ func TestNetwork_ALostConnectionDeadLettersNothing(t *testing.T) {
 	require.Zero(t, dialPlain(t, url).depth("orders_dlq"))
 }
 
+// The delivery limit of a queue that others have declared counts, whatever ours would be: RabbitMQ would give the
+// message up after another lost connection, so it is published again.
+func TestNetwork_DeliveryLimitOfAnExistingQueue(t *testing.T) {
+	t.Parallel()
+	for _, declare := range []string{"adopt", "none", "read"} {
+		t.Run(declare, func(t *testing.T) {
+			t.Parallel()
+			url := services.SharedRabbitMQ(t).VHost(t)
+			p, crashing := dialPlain(t, url), dialPlain(t, url)
+			for queue, args := range map[string]amqp.Table{
+				"orders":       {"x-queue-type": "quorum", "x-delivery-limit": int32(2)}, // which then loses it
+				"orders_retry": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"},
+				"orders_dlq":   nil,
+			} {
+				_, err := p.ch.QueueDeclare(queue, true, false, false, false, args)
+				require.NoError(t, err)
+			}
+			p.send("", "orders", amqp.Publishing{MessageId: "m"})
+			await.True(t, func() bool {
+				_, ok, err := crashing.ch.Get("orders", false)
+				return err == nil && ok
+			})
+			require.NoError(t, crashing.ch.Close())
+			s := serve(t, openBroker(t, url, naming(brokers.Laravel()), params("declare", declare)), "orders",
+				middleware.Laravel(1), succeeds)
+			require.Zero(t, s.next().origin.DeliveryCount, "RabbitMQ counts from the beginning again")
+		})
+	}
+}
+
 // A broken connection does not mean that the process is dead: a handler during which more connections break than the
 // crash limit and RabbitMQ's own delivery limit allow can finish, the copies of its message are then acked, and those
 // behind it are handled.
