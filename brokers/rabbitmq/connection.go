@@ -20,6 +20,7 @@ import (
 
 	"github.com/redrive-go/redrive/brokers"
 	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/internal/amqpfault"
 	"github.com/redrive-go/redrive/internal/wait"
 )
 
@@ -393,12 +394,9 @@ func explainHandshake(err error, h handshake) error {
 	case h.refusedCertificate(err):
 		hint = "the server ended the connection after the TLS handshake: if it asks its clients for certificates, add " +
 			"certfile=<file>&keyfile=<file> of one that it trusts to the URL; its log has the reason"
+		err = amqpfault.Connecting(err) // or there is no server behind the one that encrypts
 	default:
-		refusal, ok := errors.AsType[*amqp.Error](err)
-		if ok && !refusal.Server && refusal.Code == amqp.FrameError { // how the client reports that the connection ended
-			return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
-		}
-		return err
+		return amqpfault.Connecting(err)
 	}
 	return fmt.Errorf("%w: %s", err, hint)
 }

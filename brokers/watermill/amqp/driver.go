@@ -14,7 +14,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-go/redrive/brokers"
-	"github.com/redrive-go/redrive/brokers/driver"
+	"github.com/redrive-go/redrive/brokers/internal/amqpfault"
 	wbroker "github.com/redrive-go/redrive/brokers/watermill"
 )
 
@@ -94,11 +94,7 @@ func withoutURL(err error) error {
 	if strings.Contains(err.Error(), "://") {
 		return errors.New("the server cannot be reached, or refuses the user")
 	}
-	fault, ok := errors.AsType[*amqp091.Error](err)
-	if ok && !fault.Server && fault.Code == amqp091.FrameError { // how the client reports that the connection ended
-		return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
-	}
-	return err
+	return amqpfault.Connecting(err)
 }
 
 // closing also closes the publisher's connection.
