@@ -288,7 +288,10 @@ func probePlugin(ctx context.Context, cfg brokers.Config) error {
 		// auto-delete, and deleted below: it must not stay
 		return ch.ExchangeDeclare(probe.Name, probe.Kind, false, true, false, false, probe.Args)
 	})
-	if err != nil {
+	switch {
+	case isRefused(err): // RabbitMQ looks for the type first
+		return nil
+	case err != nil:
 		return pluginHint(probe, err)
 	}
 	return d.do(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(probe.Name, false, false) })

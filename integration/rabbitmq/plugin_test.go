@@ -42,6 +42,8 @@ func TestPlugin_NamesAndHeaders(t *testing.T) {
 	url := r.VHost(t)
 	_, err := r.Ctl(t.Context(), "eval", `rabbit_registry:register(exchange, <<"x-delayed-message">>, rabbit_exchange_type_topic).`)
 	require.NoError(t, err)
+	openBroker(t, restricted(t, r, url, map[string]string{"configure": "^$"}), naming(brokers.ServiceBus("easyweek")),
+		params("transport", "plugin", "declare", "none"))
 	b := openBroker(t, url, naming(brokers.ServiceBus("easyweek")), group("invoice-service"),
 		params("transport", "plugin"))
 	s := serve(t, b, "invoice.*", middleware.ServiceBus(3, time.Second, 5*time.Second, time.Minute), fails)
