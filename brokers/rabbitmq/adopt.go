@@ -178,6 +178,8 @@ func (p *Plan) returnBindings(path returnPath, args amqp.Table) ([]Binding, erro
 	}
 	why := fmt.Sprintf("it dead-letters to queue %q", key)
 	switch {
+	case mayExpire(args):
+		why = fmt.Sprintf("it has x-expires=%v, and RabbitMQ may delete it with the messages in it", args["x-expires"])
 	case !deadLetters:
 		why = "it has no x-dead-letter-exchange"
 	case exchange != "":
@@ -186,6 +188,15 @@ func (p *Plan) returnBindings(path returnPath, args amqp.Table) ([]Binding, erro
 		return nil, nil
 	}
 	return nil, &NoWayBackError{path.queue, path.to, why, p.remedy(path, args)}
+}
+
+// mayExpire reports whether RabbitMQ may delete a queue with these arguments while a message waits in it. Publishing
+// does not renew the lease. keepDeclared does, if it is that of a classic queue, every checkEvery and until the process
+// ends.
+func mayExpire(args amqp.Table) bool {
+	lease, leased := integer(args["x-expires"])
+	longest, bounded := integer(args["x-message-ttl"])
+	return leased && (args["x-queue-type"] == quorum || !bounded || lease < longest+2*checkEvery.Milliseconds())
 }
 
 // remedy explains how retries can work alongside a wait queue that cannot be changed. Where an exchange leads to it,
@@ -198,7 +209,7 @@ func (p *Plan) remedy(path returnPath, args amqp.Table) string {
 	case !cycle && !slices.Contains(p.Adopted, path.queue):
 		return fmt.Sprintf("Put retry=%s into the URL: retries then wait in %q, which is created, and this queue stays "+
 			"unchanged. If a policy leads them back, %s", url.QueryEscape("{queue}_wait"), path.to+"_wait", see)
-	case args["x-dead-letter-exchange"] != nil && args["x-dead-letter-routing-key"] != nil:
+	case mayExpire(args), args["x-dead-letter-exchange"] != nil && args["x-dead-letter-routing-key"] != nil:
 		return fmt.Sprintf("Correct its policy, or delete it when it is empty and declare it with "+
 			"x-dead-letter-exchange=\"\" and x-dead-letter-routing-key=%q", path.to)
 	}

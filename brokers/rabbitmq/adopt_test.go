@@ -114,8 +114,26 @@ func TestPlan_ReturnFromTheRetryQueue(t *testing.T) {
 			why  string
 			more []Binding
 		}{
-			"as planned":     {args: amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}},
-			"nothing":        {args: amqp.Table{}, why: "no x-dead-letter-exchange"},
+			"as planned": {args: amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}},
+			"nothing":    {args: amqp.Table{}, why: "no x-dead-letter-exchange"},
+			"expires": {
+				args: amqp.Table{
+					"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders", "x-message-ttl": int32(5000),
+					"x-expires": int32(60_000),
+				},
+				why: "it has x-expires=60000",
+			},
+			"quorum expires": {
+				args: amqp.Table{
+					"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders", "x-message-ttl": int32(5000),
+					"x-expires": int32(600_000), "x-queue-type": "quorum",
+				},
+				why: "it has x-expires=600000",
+			},
+			"renewed": {args: amqp.Table{
+				"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders", "x-message-ttl": int32(5000),
+				"x-expires": int32(65_000),
+			}},
 			"a time to live": {args: amqp.Table{"x-message-ttl": int64(5000)}, why: "no x-dead-letter-exchange"},
 			"to itself":      {args: amqp.Table{"x-dead-letter-exchange": ""}, why: `dead-letters to queue "orders_retry"`},
 			"elsewhere": {
@@ -135,7 +153,7 @@ func TestPlan_ReturnFromTheRetryQueue(t *testing.T) {
 			}
 			require.ErrorContains(t, err, c.why, name)
 			want := map[string]string{declareAdopt: "retry=%7Bqueue%7D_wait", declareNone: "rabbitmqctl set_policy"}[declare]
-			if declare == declareNone && name == "elsewhere" {
+			if declare == declareNone && c.args["x-dead-letter-routing-key"] != nil {
 				want = "delete it when it is empty" // no policy overrides arguments
 			}
 			require.ErrorContains(t, err, want)

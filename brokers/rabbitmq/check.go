@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -155,17 +156,14 @@ func (b *Broker) missingBindings(ctx context.Context, p Plan) ([]Finding, error)
 // limits, of which the lower one applies; it adds those that we do not set.
 func (b *Broker) badPolicies(ctx context.Context, p Plan) ([]Finding, error) {
 	var findings []Finding
-	for _, q := range slices.Concat(p.Queues, p.Later) {
+	for _, q := range slices.Concat(p.adopted(), p.Queues, p.Later) {
 		policy, err := b.transport.design.management.policy(ctx, q.Name)
 		if err != nil {
 			return nil, fmt.Errorf("rabbitmq: check the policies of queue %q: %w", q.Name, err)
 		}
 		for _, key := range slices.Sorted(maps.Keys(policy.Definition)) {
 			if value := policy.Definition[key]; harmful(q, key, value) {
-				want, set := q.Args["x-"+key]
-				if !set {
-					want = "none"
-				}
+				want := cmp.Or(q.Args["x-"+key], any("none"))
 				findings = append(findings, Finding{Kind: "queue", Name: q.Name, Fault: fmt.Errorf("queue %q: policy %q sets "+
 					"%s=%v, which can lose messages or send them elsewhere; want %v: change the policy's pattern, or give these "+
 					"queues one with a higher priority", q.Name, policy.Name, key, value, want)})
@@ -181,6 +179,11 @@ func harmful(q Queue, key string, value any) bool {
 	switch key {
 	case "expires", "max-length", "max-length-bytes": // deletes the queue with its messages, or the oldest of them
 		return true
+	}
+	if q.Args == nil { // it is adopted, and may need the policy
+		return false
+	}
+	switch key {
 	case "message-ttl", "delivery-limit":
 		limit, isNumber := integer(value)
 		most, ours := integer(have)

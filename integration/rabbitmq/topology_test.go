@@ -238,6 +238,9 @@ func TestTopology_ADeadEndIsRefused(t *testing.T) {
 		"time to live":           {"x-message-ttl": int32(500)},
 		"quorum":                 {"x-queue-type": "quorum"},
 		"dead-letters to itself": {"x-dead-letter-exchange": "", "x-message-ttl": int32(500)},
+		"expires with its messages": {
+			"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders", "x-expires": int32(60_000),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -507,6 +510,11 @@ func TestTopology_CheckFindsPoliciesThatLoseMessages(t *testing.T) {
 	set("temporary", "^orders_retry", map[string]any{"expires": 3_600_000, "max-length": 2})
 	await.True(t, func() bool { return len(texts()) == 2 })
 	require.Contains(t, texts()[0], `queue "orders_retry": policy "temporary" sets expires=3600000`)
+	adopting := openBroker(t, url, naming(brokers.Laravel()),
+		params("management", server.Management().Address(), "declare", "none"))
+	findings, err := adopting.Check(t.Context(), adopting.Plan("orders"))
+	require.NoError(t, err)
+	require.Len(t, findings, 2, "also on queues that must exist: %v", findings)
 	set("temporary", "^orders_dlq", map[string]any{"message-ttl": 1000, "delivery-limit": 3})
 	await.True(t, func() bool { // RabbitMQ removes a policy from some queues after applying it to others
 		found := texts()
