@@ -61,7 +61,7 @@ func (s *sender) sendEach(ctx context.Context, batch []outgoing) []error {
 		}
 		if wait.For(ctx, pause(round)) != nil {
 			for _, i := range todo {
-				faults[i] = batch[i].unconfirmed(ctx)
+				faults[i] = fmt.Errorf("%w: %w", batch[i].unconfirmed(ctx), faults[i])
 			}
 			return faults
 		}
@@ -69,27 +69,25 @@ func (s *sender) sendEach(ctx context.Context, batch []outgoing) []error {
 }
 
 // round publishes those of batch that todo lists on one channel and records the error of each in faults. It returns
-// those to be published again, because the channel was lost before the confirm or, with again, because the broker
-// refused them.
+// those to be published again, because there was no channel or it was lost before the confirm or, with again, because
+// the broker refused them.
 func (s *sender) round(ctx context.Context, batch []outgoing, todo []int, faults []error, again bool) (lost []int) {
 	cc, err := s.open(ctx)
 	if err != nil {
-		if ctx.Err() == nil && !errors.Is(err, brokers.ErrClosed) {
-			return todo
-		}
 		for _, i := range todo {
 			faults[i] = err
+		}
+		if ctx.Err() == nil && !errors.Is(err, brokers.ErrClosed) {
+			return todo
 		}
 		return nil
 	}
 	note := func(i int, err error) {
+		faults[i] = err
 		refused := errors.Is(err, ErrRefused)
 		if errors.Is(err, errConnectionLost) || again && refused {
 			lost = append(lost, i)
-			return
-		}
-		faults[i] = err
-		if refused && time.Since(cc.opened) > refusing {
+		} else if refused && time.Since(cc.opened) > refusing {
 			cc.refuses.Store(true)
 		}
 	}

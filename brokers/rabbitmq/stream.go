@@ -80,8 +80,8 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	cancels, closes := ch.NotifyCancel(make(chan string, 1)), ch.NotifyClose(make(chan *amqp.Error, 1))
 	go func() {
 		for range cancels { // until the channel ends
-			s.end(fmt.Errorf("rabbitmq: the broker has ended the consumer of queue %q: %w", q.Names.Queue,
-				brokers.ErrUnroutable))
+			s.end(fmt.Errorf("rabbitmq: the broker has ended the consumer of queue %q, because the queue was deleted or moved, "+
+				"or since RabbitMQ 4.3 because of its consumer timeout: %w", q.Names.Queue, brokers.ErrUnroutable))
 		}
 		if e := <-closes; e != nil { // reports a consumer timeout, for example
 			s.end(fmt.Errorf("rabbitmq: the channel that consumes from queue %q has ended: %w", q.Names.Queue, e))

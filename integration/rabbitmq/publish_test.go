@@ -180,6 +180,18 @@ func TestPublish_TooLargeForTheBrokerFailsAlone(t *testing.T) {
 	require.GreaterOrEqual(t, p.depth("orders"), callers*(each-1))
 }
 
+// A fault that may pass, and does not within the timeout, is named: channels that the URL, or the server, does not allow
+// looked like a server that answers late.
+func TestPublish_ATimeoutNamesItsCause(t *testing.T) {
+	t.Parallel()
+	b := openBroker(t, services.SharedRabbitMQ(t).VHost(t)+"?channel_max=1", naming(brokers.Laravel()),
+		func(c *brokers.Config) { c.PublishTimeout = 2 * time.Second })
+	require.ErrorIs(t, b.Publisher().Publish("orders", newMessage("x")), brokers.ErrUnroutable, "it opens the one channel")
+	err := b.Reschedule(t.Context(), envelope.Origin{Topic: "orders", Consumer: "orders"}, newMessage("x"), 0)
+	require.ErrorIs(t, err, rabbitmq.ErrUnconfirmed)
+	require.ErrorIs(t, err, amqp.ErrChannelMax)
+}
+
 // A missing permission is the error, not a timeout after it was tried again and again.
 func TestPublish_WithoutPermissionIsRefused(t *testing.T) {
 	t.Parallel()
