@@ -241,12 +241,9 @@ func (d *declarer) mayBind(ctx context.Context, b Binding) error {
 
 // impossible returns args with a value that no declaration accepts.
 func impossible(args amqp.Table, argument string) amqp.Table {
-	args = maps.Clone(args)
-	if args == nil {
-		args = amqp.Table{}
-	}
-	args[argument] = true
-	return args
+	changed := amqp.Table{argument: true} // none of ours has it
+	maps.Copy(changed, args)
+	return changed
 }
 
 // rehearsed returns why an impossible declaration was refused, unless it was for being impossible, or for differing

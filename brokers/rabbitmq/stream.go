@@ -47,8 +47,8 @@ type stream struct {
 	calling sync.Mutex // held by an AMQP method until its answer
 
 	mu    sync.Mutex
-	tags  int // number of consumers so far: tags are never reused, not even after a consumer's end
-	wider []added
+	tags  int   // number of consumers so far: tags are never reused, not even after a consumer's end
+	wider []int // tags of the consumers added by Widen
 }
 
 var (
@@ -57,9 +57,6 @@ var (
 	_ driver.Widener = (*stream)(nil)
 	_ driver.Renewer = (*stream)(nil)
 )
-
-// added is a consumer added by Widen.
-type added struct{ tag, prefetch int }
 
 // closeTimeout bounds the orderly end of a channel.
 const closeTimeout = 5 * time.Second
@@ -240,17 +237,14 @@ func (s *stream) Settle(_ context.Context, settled []driver.Settlement) []error 
 func (s *stream) Widen(ctx context.Context, window int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	have := s.queue.Window
-	for _, a := range s.wider {
-		have += a.prefetch
-	}
-	switch {
+	switch have := s.queue.Window << len(s.wider); {
 	case window <= s.queue.Window:
-		for _, a := range s.wider {
-			if err := s.call(ctx, func() error { return s.ch.Cancel(tagName(a.tag), false) }); err != nil {
+		for n := len(s.wider); n > 0; n-- {
+			tag := tagName(s.wider[n-1])
+			if err := s.call(ctx, func() error { return s.ch.Cancel(tag, false) }); err != nil {
 				return err
 			}
-			s.wider = s.wider[1:]
+			s.wider = s.wider[:n-1]
 		}
 	case window > have:
 		s.tags++
@@ -258,7 +252,7 @@ func (s *stream) Widen(ctx context.Context, window int) error {
 		if err != nil {
 			return err
 		}
-		s.wider = append(s.wider, added{s.tags, have})
+		s.wider = append(s.wider, s.tags)
 		go s.forward(deliveries)
 	}
 	return nil

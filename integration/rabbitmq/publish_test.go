@@ -186,8 +186,9 @@ func TestPublish_ATimeoutNamesItsCause(t *testing.T) {
 	t.Parallel()
 	b := openBroker(t, services.SharedRabbitMQ(t).VHost(t)+"?channel_max=1", naming(brokers.Laravel()),
 		func(c *brokers.Config) { c.PublishTimeout = 2 * time.Second })
-	require.ErrorIs(t, b.Publisher().Publish("orders", newMessage("x")), brokers.ErrUnroutable, "it opens the one channel")
-	err := b.Reschedule(t.Context(), envelope.Origin{Topic: "orders", Consumer: "orders"}, newMessage("x"), 0)
+	err := b.Publisher().Publish("orders", newMessage("x"))
+	require.ErrorIs(t, err, brokers.ErrUnroutable, "it opens the one channel")
+	err = b.Reschedule(t.Context(), envelope.Origin{Topic: "orders", Consumer: "orders"}, newMessage("x"), 0)
 	require.ErrorIs(t, err, rabbitmq.ErrUnconfirmed)
 	require.ErrorIs(t, err, amqp.ErrChannelMax)
 }

@@ -20,17 +20,14 @@ var full = regexp.MustCompile(`connection limit \(\d+\) is reached`)
 // the password was sent is an exception: that is how RabbitMQ refuses it.
 func Connecting(err error) error {
 	fault, ok := errors.AsType[*amqp.Error](err)
-	temporary := false
 	switch {
 	case !ok:
-	case fault.Server:
-		temporary = fault.Code == amqp.ConnectionForced || fault.Code == amqp.InternalError || full.MatchString(fault.Reason)
+		return err
 	case fault == amqp.ErrVhost: // RabbitMQ answers if the user may not use it
 		return fmt.Errorf("%w: the connection ended while its virtual host was opened", driver.ErrTemporary)
-	default:
-		temporary = fault == amqp.ErrClosed || fault.Code == amqp.FrameError && !strings.Contains(fault.Reason, "tls: ")
-	}
-	if temporary {
+	case fault.Server && (fault.Code == amqp.ConnectionForced || fault.Code == amqp.InternalError),
+		full.MatchString(fault.Reason), fault == amqp.ErrClosed,
+		!fault.Server && fault.Code == amqp.FrameError && !strings.Contains(fault.Reason, "tls: "): // not an alert
 		return fmt.Errorf("%w: %w", driver.ErrTemporary, err)
 	}
 	return err
