@@ -166,6 +166,51 @@ func TestInTx_OutlivesARenewal(t *testing.T) {
 	}
 }
 
+// A purge that finds the lease of a hung owner over waits for the owner's transaction, which then marks the message as
+// done. On PostgreSQL it deleted the row nevertheless, and a duplicate ran again.
+func TestPurge_KeepsWhatIsMarkedMeanwhile(t *testing.T) {
+	t.Parallel()
+	const processes = "SELECT count(*) FROM information_schema.processlist WHERE info LIKE 'DELETE FROM redrive_processed%'"
+	for name, c := range map[string]struct {
+		url    func(t *testing.T) string
+		purges string
+	}{
+		"PostgreSQL": {postgres, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND " +
+			"wait_event_type = 'Lock'"},
+		"MariaDB": {mariaDB, processes},
+		"MySQL":   {mySQL, processes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := openDatabase(t, c.url(t))
+			guard, err := idempotency.New(idempotency.Config{Store: d.store, Consumer: "billing", Lease: await.Patience})
+			require.NoError(t, err)
+			runs := 0
+			handle := guard.Middleware(func(m *message.Message) ([]*message.Message, error) {
+				runs++
+				_, err := d.db.ExecContext(m.Context(), "UPDATE redrive_processed SET until = 0")
+				require.NoError(t, err)
+				tx, err := d.db.BeginTx(m.Context(), nil)
+				require.NoError(t, err)
+				require.NoError(t, d.store.CompleteTx(m.Context(), tx))
+				purged := make(chan error, 1)
+				go func() { _, err := d.store.Purge(t.Context()); purged <- err }()
+				await.True(t, func() (waits bool) {
+					require.NoError(t, d.db.QueryRowContext(t.Context(), c.purges).Scan(&waits))
+					return waits || len(purged) > 0
+				})
+				require.NoError(t, tx.Commit())
+				return nil, <-purged
+			})
+			for range 2 {
+				_, err = handle(message.NewMessage("o", nil))
+				require.NoError(t, err)
+			}
+			require.Equal(t, 1, runs)
+		})
+	}
+}
+
 // Every message is published twice, fails at first, is handled by eight concurrent workers, and is redelivered after
 // its handler succeeded, as if the process had died before the ack. Its effect, in the handler's transaction, happens
 // once.

@@ -226,12 +226,11 @@ const (
 )
 
 // purgeQuery removes the oldest expired rows. MySQL supports no subquery on the table that it deletes from, the others
-// no LIMIT.
+// no LIMIT. PostgreSQL checks a row that it had to wait for again, but only against the outer condition.
 func purgeQuery(d Dialect) string {
-	oldest := "until < " + d.Now() + " ORDER BY until LIMIT 1000"
-	if d == MySQL {
-		return "DELETE FROM redrive_processed WHERE " + oldest
+	expired, oldest := "FROM redrive_processed WHERE until < "+d.Now(), " ORDER BY until LIMIT 1000"
+	if d != MySQL {
+		oldest = " AND (consumer, message_id) IN (SELECT consumer, message_id " + expired + oldest + ")"
 	}
-	return "DELETE FROM redrive_processed WHERE (consumer, message_id) IN (SELECT consumer, message_id FROM " +
-		"redrive_processed WHERE " + oldest + ")"
+	return "DELETE " + expired + oldest
 }
