@@ -30,7 +30,7 @@
 //	x-nack-pause       nack-pause       100ms     pause after a nack; doubles with each delivery, up to 64 times
 //	x-crash-limit      crash-limit      5         leases in a row that may expire before a dead letter; 0 for no limit
 //	x-max-message      max-message      0         largest message, headers included; 0 for what the database accepts
-//	x-max-connections  max-connections  8         size of the pool
+//	x-max-connections  max-connections  8         size of the pool, and of a second one for handlers in InTx
 //
 // # Delivery semantics
 //
@@ -42,7 +42,8 @@
 // delay no delivery. It renews the lease for as long as the handler takes. When a worker dies, others take
 // over its rows after x-lease; if it cannot reach the database for that long, its handler's context is cancelled with
 // [ErrLeaseLost], and the outcome of that handler has no effect. An ack that was too late is applied if the message is
-// redelivered to the same process, which then does not handle it again.
+// redelivered to the same process, which then does not handle it again. A worker that hangs while the server waits for
+// it in a transaction, as a suspended machine does, delays others for at most 30 seconds more.
 //
 // On MySQL and SQLite each row has a separate lease. On PostgreSQL up to 490 new rows at a time are leased by one row
 // of redrive_queue_leases, and are not changed until they are acked: an UPDATE of each would cost three times as much

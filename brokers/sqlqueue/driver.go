@@ -48,7 +48,7 @@ func (urlDriver) Params() []brokers.Param {
 		},
 		{
 			Name: "max-connections", Type: brokers.Int, Default: "8", Min: 1, Max: 10_000,
-			Doc: "Most connections to the database.",
+			Doc: "Most connections to the database, and as many for transactions of handlers.",
 		},
 		{Name: "*", Native: true, Doc: "Every other parameter belongs to the database driver."},
 	}
@@ -76,15 +76,21 @@ func openURL(ctx context.Context, u *url.URL, scheme string, cfg brokers.Config)
 	if src.InMemory() {
 		return nil, errors.New("a database in memory is a different one on each connection: name a file, or use mem://")
 	}
-	db, err := src.Connect(ctx, sqldb.Pool{
+	pool := sqldb.Pool{
 		Driver: cfg.Params.String("driver"), Max: cfg.Params.Int("max-connections"), Lifetime: 30 * time.Minute,
-	})
+		IdleTx: sqldb.IdleTx,
+	}
+	db, err := src.Connect(ctx, pool)
 	if err != nil {
 		return nil, err
 	}
 	b, err := open(ctx, db, src.Dialect, scheme, cfg)
 	if err != nil {
 		return nil, errors.Join(src.Hide(src.Dialect.Mark(err, driver.ErrTemporary)), db.Close())
+	}
+	pool.IdleTx = 0
+	if b.t.handlers, err = src.Open(pool); err != nil {
+		return nil, errors.Join(err, b.Close(), db.Close())
 	}
 	b.t.ownsDB = true
 	return b, nil

@@ -53,7 +53,7 @@ func (t *transport) ackInTx(ctx context.Context, d *delivery, fn func(tx *sql.Tx
 		}
 	}()
 	// A snapshot would not show the lease's renewals.
-	err = sqldb.InTx(ctx, t.db, t.store.name.ReadCommitted(), func(tx *sql.Tx) error {
+	err = sqldb.InTx(ctx, t.handlers, t.store.name.ReadCommitted(), func(tx *sql.Tx) error {
 		if err := fn(tx); err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ type transport struct {
 	cfg        brokers.Config
 	scheme     string
 	db         *sql.DB
+	handlers   *sql.DB // for their transactions, which may take long and be idle; the same as db if the caller owns it
 	ownsDB     bool
 	store      *store
 	poll       time.Duration
@@ -61,7 +62,7 @@ func connect(ctx context.Context, db *sql.DB, name Dialect, scheme string, cfg b
 		}
 	}
 	t := &transport{
-		cfg: cfg, scheme: scheme, db: db,
+		cfg: cfg, scheme: scheme, db: db, handlers: db,
 		poll:  max(cfg.Params.Duration("poll"), shortestPause),
 		store: store,
 	}
@@ -210,7 +211,7 @@ func (t *transport) Close(context.Context) error {
 	t.stop()
 	t.background.Wait()
 	if t.ownsDB {
-		return t.db.Close()
+		return errors.Join(t.db.Close(), t.handlers.Close())
 	}
 	return nil
 }

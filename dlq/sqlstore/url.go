@@ -15,10 +15,6 @@ import (
 	"github.com/redrive-go/redrive/internal/sqldb"
 )
 
-// idleTx is how long a transaction of this store may be idle. Even on a busy machine it does little between two
-// statements.
-const idleTx = 30 * time.Second
-
 // target is the database of a URL. Readers and writers have separate pools, so that a dead letter does not wait for the
 // connections of a dashboard.
 type target struct {
@@ -141,7 +137,7 @@ func (t *target) open(ctx context.Context) (*Store, error) {
 // which polls, instead of in the writer's queue. An in-memory database belongs to one connection, so it has one pool.
 func (t *target) pools(ctx context.Context, s *Store) (err error) {
 	write := sqldb.Pool{
-		Driver: t.driver, Max: t.writers, Lifetime: t.lifetime, Idle: t.idle, IdleTx: idleTx, MustExist: !t.migrate,
+		Driver: t.driver, Max: t.writers, Lifetime: t.lifetime, Idle: t.idle, IdleTx: sqldb.IdleTx, MustExist: !t.migrate,
 	}
 	read := write
 	read.Max = t.readers

@@ -78,6 +78,7 @@ func TestPool_IdleTx(t *testing.T) {
 	strict := services.Postgres(t, services.PostgresConfig{Settings: map[string]string{name: "3000"}})
 	for _, tt := range []struct{ address, query, want string }{
 		{postgres, "SHOW " + name, "7s"},
+		{postgres, "SHOW tcp_user_timeout", "7000"},
 		{strict.Database(t), "SHOW " + name, "3s"}, // a shorter one is kept
 		{with(postgres, name+"=300000"), "SHOW " + name, "5min"},
 		{with(postgres, name+"=0"), "SHOW " + name, "0"},

@@ -60,6 +60,9 @@ func (d Dialect) CheckSession(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
+// IdleTx is the [Pool]'s IdleTx for transactions of ours: even on a busy machine they do little between statements.
+const IdleTx = 30 * time.Second
+
 // bounded opens connections on which the server aborts idle transactions. A process that is frozen in the middle of
 // one, by SIGSTOP or because its machine is suspended, would otherwise keep its row locks as long as the server keeps
 // the connection, and every other process would wait for them.
@@ -100,15 +103,16 @@ func (d Dialect) boundIdle(db *sql.DB, dsn string, most time.Duration) (*sql.DB,
 	return sql.OpenDB(&bounded{connector, statement}), nil
 }
 
-// postgresIdle sets the session's limit, unless the URL, the role or the database sets one or the server's is shorter.
-// It is not a startup parameter, because pgbouncer rejects those. Nothing is set when the backend that answers is not
-// the one that the driver knows: a pooler shares the session with other clients.
+// postgresIdle sets the session's limits, for a transaction that is idle and for a result that the process does not
+// read, unless the URL, the role or the database sets one or the server's is shorter. They are not startup parameters,
+// because pgbouncer rejects those. Nothing is set when the backend that answers is not the one that the driver knows: a
+// pooler shares the session with other clients.
 func postgresIdle(process uint64, most time.Duration) string {
 	if process == 0 {
 		return ""
 	}
 	return fmt.Sprintf("SELECT set_config(name, '%d', false) FROM pg_settings"+
-		" WHERE name = 'idle_in_transaction_session_timeout' AND pg_backend_pid() = %d"+
+		" WHERE name IN ('idle_in_transaction_session_timeout', 'tcp_user_timeout') AND pg_backend_pid() = %d"+
 		" AND source NOT IN ('client', 'user', 'database', 'database user')"+
 		" AND setting::bigint NOT BETWEEN 1 AND %[1]d", most.Milliseconds(), process)
 }
