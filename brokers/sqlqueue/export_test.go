@@ -1,11 +1,15 @@
 package sqlqueue
 
 import (
+	"context"
+	"database/sql"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/brokers"
+	"github.com/redrive-go/redrive/internal/wait"
 )
 
 // BreakInserts makes SQLite refuse new messages that match condition.
@@ -30,4 +34,22 @@ func (b *Broker) HoldWrites() (release func()) {
 	writer := b.t.store.writer
 	writer <- struct{}{}
 	return func() { <-writer }
+}
+
+// SlowClaims makes each row of a claim take some time, as large payloads do on a slow network.
+func (b *Broker) SlowClaims(perRow time.Duration) {
+	b.t.store.dialect = slowClaims{b.t.store.dialect, perRow}
+}
+
+type slowClaims struct {
+	dialect
+
+	perRow time.Duration
+}
+
+func (s slowClaims) claim(ctx context.Context, db *sql.DB, c claim) ([]claimed, error) {
+	if err := wait.For(ctx, time.Duration(c.n)*s.perRow); err != nil {
+		return nil, err
+	}
+	return s.dialect.claim(ctx, db, c)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -280,5 +281,24 @@ func TestNack_PauseDoubles(t *testing.T) {
 			100 * ms, 200 * ms, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms, 6400 * ms, 6400 * ms,
 			6400 * ms,
 		}, pauses)
+	})
+}
+
+// A claim that took longer than the publish timeout, because of large payloads, was repeated with as many, without end.
+func TestClaim_LargePayloadsOnASlowNetwork(t *testing.T) {
+	inVirtualTime(t, func(w world) {
+		b := w.process("x-publish-timeout=10s")
+		ids := make([]string, 64)
+		for i := range ids {
+			ids[i] = strconv.Itoa(i)
+		}
+		publish(w.T, b, "jobs", ids...)
+		b.SlowClaims(time.Second)
+		messages := subscribe(w.T, b, "jobs", brokers.WithConcurrency(len(ids)))
+		began := time.Now()
+		for range ids {
+			receive(w.T, messages).Ack()
+		}
+		require.Less(w, time.Since(began), 4*time.Minute)
 	})
 }

@@ -31,6 +31,7 @@ type stream struct {
 	passed   map[int64]bool // for claims; nil with several handlers, which keep no order
 	reach    int            // the factor by which the next claim exceeds the free room, to find rows behind locked ones
 	drained  bool           // the last claim has seen the end of the due rows
+	most     int            // rows of the next claim: half as many after one that failed, perhaps because of their size
 	failures int            // consecutive failed claims
 
 	outstanding atomic.Int64 // claimed and not yet settled
@@ -83,7 +84,7 @@ func (s *stream) fetch(ctx context.Context) error {
 	}
 	s.ahead.Store(int64(min(s.prefetch, s.pace.update(s.handled.Load(), time.Now()))))
 	room := s.free()
-	n := s.t.store.limit(room * s.reach)
+	n := s.t.store.limit(min(room*s.reach, s.most))
 	if n == 0 {
 		select {
 		case <-s.need:
@@ -101,12 +102,13 @@ func (s *stream) fetch(ctx context.Context) error {
 			return ctx.Err()
 		}
 		s.failures++
+		s.most = max(1, n/2)
 		s.t.cfg.Logger.WarnContext(ctx, "sqlqueue: messages could not be claimed", "topic", s.q.Topic, "group", s.q.Group,
 			"error", err)
 		pauses := wait.Backoff{First: 50 * time.Millisecond, Longest: 5 * time.Second}
 		return wait.For(ctx, pauses.Spread(s.failures))
 	}
-	s.failures = 0
+	s.failures, s.most = 0, min(2*s.most, maxClaim)
 	s.hold(list, room, began) //nolint:contextcheck // see claim
 	reach := 1
 	if len(list) > 0 {
@@ -120,7 +122,10 @@ func (s *stream) fetch(ctx context.Context) error {
 	return ctx.Err()
 }
 
-const longestReach = 256
+const (
+	longestReach = 256
+	maxClaim     = 1 << 24 // beyond every prefetch, concurrency and reach
+)
 
 // claim leases up to n rows. It ignores the end of Next's context: if a claim is cancelled after the database has run
 // it, no process gets its rows until their lease ends.

@@ -145,6 +145,7 @@ func (t *transport) Receive(ctx context.Context, q driver.Queue) (driver.Stream,
 	s := &stream{
 		reader: newReader(consumerQueue{id, q.Topic, q.Group}, t.poll),
 		t:      t, q: q, prefetch: q.Params.Int("prefetch"), need: make(chan struct{}, 1), reach: 1,
+		most: maxClaim,
 	}
 	if q.Concurrency == 1 {
 		s.passed = map[int64]bool{}
