@@ -17,9 +17,9 @@
 //	mysql://user:password@host:3306/database?x-lease=1m                          driver mysql; mariadb:// is the same
 //	sqlite:///var/lib/app/queue.db, sqlite://relative/queue.db                   driver sqlite, else sqlite3
 //
-// Parameters without x- belong to the database driver. mysql:// accepts socket=/run/mysqld.sock instead of a host. Ours
-// are these, in addition to those of every driver (package brokers); in a brokers.Config they are in Params without the
-// x-:
+// Parameters without x- belong to the database driver. mysql:// accepts socket=/run/mysqld.sock instead of a host. With
+// pgx, target_session_attrs=read-write is the default: a failover leaves no connections to a read-only server. Ours are
+// these, in addition to those of every driver (package brokers); in a brokers.Config they are in Params without the x-:
 //
 //	parameter          Params key       default   meaning
 //	x-driver           driver           scheme's  name of the database/sql driver
@@ -43,7 +43,7 @@
 // over its rows after x-lease; if it cannot reach the database for that long, its handler's context is cancelled with
 // [ErrLeaseLost], and the outcome of that handler has no effect. An ack that was too late is applied if the message is
 // redelivered to the same process, which then does not handle it again. A worker that hangs while the server waits for
-// it in a transaction, as a suspended machine does, delays others for at most 30 seconds more.
+// it in a transaction, as a suspended machine does, delays others for at most 30 seconds more, except behind a pooler.
 //
 // On MySQL and SQLite each row has a separate lease. On PostgreSQL up to 490 new rows at a time are leased by one row
 // of redrive_queue_leases, and are not changed until they are acked: an UPDATE of each would cost three times as much

@@ -78,7 +78,7 @@ func openURL(ctx context.Context, u *url.URL, scheme string, cfg brokers.Config)
 	}
 	pool := sqldb.Pool{
 		Driver: cfg.Params.String("driver"), Max: cfg.Params.Int("max-connections"), Lifetime: 30 * time.Minute,
-		IdleTx: sqldb.IdleTx,
+		IdleTx: sqldb.IdleTx, Writes: true,
 	}
 	db, err := src.Connect(ctx, pool)
 	if err != nil {

@@ -37,7 +37,7 @@ func (p *postgres) publish(ctx context.Context, db DB, parcel *publication, rows
 		values = unnested
 	}
 	from, args := values(args, rows)
-	insert := insertPostgres(from)
+	insert := insertPostgres(from, "redrive_queues") + " WHERE q.topic = $1"
 	if !parcel.notify {
 		result, err := db.ExecContext(ctx, insert, args...)
 		if err != nil {
@@ -52,13 +52,13 @@ func (p *postgres) publish(ctx context.Context, db DB, parcel *publication, rows
 	return len(found) > 0, err
 }
 
-// insertPostgres returns the INSERT of rows, in the order of values, into all queues of the topic $1. It calls
-// clock_timestamp once: in the caller's transaction, a delay starts with the call.
-func insertPostgres(values string) string {
+// insertPostgres returns the INSERT of rows, in the order of values, into queues q. It calls clock_timestamp once: in
+// the caller's transaction, a delay starts with the call.
+func insertPostgres(values, queues string) string {
 	return `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
-		SELECT q.id, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM redrive_queues q,
+		SELECT q.id, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM ` + queues + ` q,
 		(SELECT ` + sqldb.PostgreSQL.Clock() + ` AS us, ` + sqldb.AwaitDisk + ` OFFSET 0) t, ` +
-		values + " AS v(delay, uuid, headers, payload) WHERE q.topic = $1"
+		values + " AS v(delay, uuid, headers, payload)"
 }
 
 func (p *postgres) insertInto(queue int64, rows []row) (query string, args []any) {
@@ -67,9 +67,7 @@ func (p *postgres) insertInto(queue int64, rows []row) (query string, args []any
 		values = unnested
 	}
 	from, args := values(append(make([]any, 0, 8), queue), rows)
-	return `INSERT INTO redrive_queue_messages (queue_id, visible_at, due_at, published_at, uuid, headers, payload)
-		SELECT $1::bigint, t.us + v.delay, t.us + v.delay, t.us, v.uuid, v.headers, v.payload FROM
-		(SELECT ` + sqldb.PostgreSQL.Now() + ` AS us, ` + sqldb.AwaitDisk + ` OFFSET 0) t, ` + from + " AS v(delay, uuid, headers, payload)", args
+	return insertPostgres(from, "(SELECT $1::bigint AS id)"), args
 }
 
 // unnested yields rows from four arrays, which it adds to the parameters. Compared with listed, which every driver

@@ -57,3 +57,42 @@ func TestSubscribe_WhileTheDatabaseRestarts(t *testing.T) {
 		})
 	}
 }
+
+// While a failover is in progress the address leads to a server that is read-only. The pool used to keep connections
+// that it made then for half an hour, and nothing was published or claimed on them.
+func TestFailover_ToAReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	for _, prefix := range []string{"", "watermill+"} {
+		t.Run(prefix+"postgres", func(t *testing.T) {
+			t.Parallel()
+			server, log := services.SharedPostgres(t), &logbuffer.Buffer{}
+			url := server.Database(t)
+			queue, err := brokers.OpenConfig(t.Context(), brokers.Config{
+				URL: prefix + url, Logger: slog.New(slog.NewTextHandler(log, nil)),
+			})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, queue.Close()) })
+			messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
+			require.NoError(t, err)
+			publish := func() error { return queue.Publisher().Publish("jobs", message.NewMessage("1", payload)) }
+			require.NoError(t, publish())
+			receive(t, messages).Ack()
+
+			db := openDB(t, server.URL)
+			name, _, _ := strings.Cut(strings.Split(url, "/")[3], "?")
+			exec := func(query string) {
+				_, err := db.ExecContext(t.Context(), query)
+				require.NoError(t, err)
+			}
+			exec("ALTER DATABASE " + name + " SET default_transaction_read_only = on")
+			exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '" + name + "'")
+			await.True(t, func() bool {
+				err := publish()
+				return err != nil && strings.Contains(strings.ReplaceAll(err.Error(), "-", " "), "read only")
+			})
+			exec("ALTER DATABASE " + name + " RESET default_transaction_read_only")
+			await.True(t, func() bool { return publish() == nil })
+			receive(t, messages).Ack()
+		})
+	}
+}

@@ -116,19 +116,22 @@ func Unreachable(err error) bool {
 		Code(err) == "" && strings.HasSuffix(err.Error(), "invalid connection")
 }
 
-// away are the codes of a server that responds but accepts no connections: it is starting, stopping, or full.
+// away are the codes of a server that responds but accepts no connections: it is starting, stopping, full, or, in a
+// failover, read-only.
 var away = map[Dialect][]string{
-	PostgreSQL: {"57P01", "57P02", "57P03", "53300", "08000", "08001", "08003", "08004", "08006"},
+	PostgreSQL: {"57P01", "57P02", "57P03", "53300", "08000", "08001", "08003", "08004", "08006", "25006"},
 	MySQL:      {"1040", "1053", "1077", "1079", "1203", "1226", "2002", "2003", "2006", "2013"},
 }
 
-// pooled is what pgbouncer answers, with the code of a protocol violation, without its server.
-var pooled = regexp.MustCompile("server_login_retry|query_wait_timeout|no more connections allowed")
+// awayTexts are of pgbouncer without its server, whose code is that of a protocol violation, and of pgx at a read-only
+// server, without a code.
+var awayTexts = regexp.MustCompile(
+	"server_login_retry|query_wait_timeout|no more connections allowed|read only connection")
 
 // Away reports whether a server cannot be reached, or accepts no connection now but may later. A file is never away.
 func (d Dialect) Away(err error) bool {
-	return d != SQLite && (Unreachable(err) || IsCode(err, away[d]...) ||
-		IsCode(err, "08P01") && pooled.MatchString(err.Error()))
+	return d != SQLite && err != nil && (Unreachable(err) || IsCode(err, away[d]...) ||
+		d == PostgreSQL && awayTexts.MatchString(err.Error()))
 }
 
 // Mark adds mark to an error for which Away holds.

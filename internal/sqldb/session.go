@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"reflect"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -142,18 +143,23 @@ func (s *Source) Connect(ctx context.Context, p Pool) (*sql.DB, error) {
 	if err != nil || s.Dialect != PostgreSQL {
 		return db, err
 	}
-	u, err := url.Parse(s.DSN)
-	if err != nil || u.Query().Has(execMode) || !behindPooler(ctx, db) {
-		return db, nil //nolint:nilerr // left to the driver
+	dsn := withParam(s.DSN, execMode, poolerMode)
+	if dsn == s.DSN || !behindPooler(ctx, db) {
+		return db, nil
 	}
-	query := u.RawQuery
-	if query != "" {
-		query += "&"
-	}
-	u.RawQuery = query + execMode + "=" + poolerMode
-	s.DSN = u.String()
+	s.DSN = dsn
 	_ = db.Close() // nothing ran on it
 	return s.Open(p)
+}
+
+// withParam adds a parameter to a DSN of PostgreSQL, unless the DSN has it or is one that only the driver can read.
+func withParam(dsn, name, value string) string {
+	u, err := url.Parse(dsn)
+	if err != nil || u.Query().Has(name) {
+		return dsn
+	}
+	u.RawQuery = strings.TrimPrefix(u.RawQuery+"&"+name+"="+value, "&")
+	return u.String()
 }
 
 // behindPooler reports whether the backend that answers differs from the one that pgx learned when it connected: a

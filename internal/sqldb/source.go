@@ -143,6 +143,9 @@ type Pool struct {
 	Pragmas []string
 	// MustExist refuses to create SQLite's file.
 	MustExist bool
+	// Writes refuses connections of pgx to a read-only server, unless the URL has target_session_attrs: during a failover
+	// an address may lead to one, which the pool would keep. MySQL's driver replaces such connections.
+	Writes bool
 }
 
 // importPaths are the drivers that this module is tested with.
@@ -172,7 +175,11 @@ func (s *Source) Open(p Pool) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := sql.Open(driver, s.DSN)
+	dsn := s.DSN
+	if p.Writes && driver == "pgx" {
+		dsn = withParam(dsn, "target_session_attrs", "read-write")
+	}
+	db, err := sql.Open(driver, dsn)
 	if err != nil {
 		return nil, fmt.Errorf("the driver %s refuses the address; check host, port, database and parameters: %w", driver,
 			s.Hide(err))
@@ -185,7 +192,7 @@ func (s *Source) Open(p Pool) (*sql.DB, error) {
 		_ = db.Close() // has no connection yet
 		db = sql.OpenDB(connector)
 	} else if p.IdleTx > 0 {
-		if db, err = s.Dialect.boundIdle(db, s.DSN, p.IdleTx); err != nil {
+		if db, err = s.Dialect.boundIdle(db, dsn, p.IdleTx); err != nil {
 			return nil, s.Hide(err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"testing/fstest"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/internal/sqldb"
@@ -148,6 +149,9 @@ func TestAway(t *testing.T) {
 		{sqldb.PostgreSQL, fmt.Errorf("server login has been failing (server_login_retry): %w", pgError("08P01")), true},
 		{sqldb.PostgreSQL, fmt.Errorf("unexpected message: %w", pgError("08P01")), false},
 		{sqldb.PostgreSQL, fmt.Errorf("connect: %w", io.EOF), true},
+		{sqldb.PostgreSQL, fmt.Errorf("connect: %w", pgconn.ErrReadOnlyConnection), true},
+		{sqldb.PostgreSQL, pgError("25006"), true},
+		{sqldb.PostgreSQL, nil, false},
 		{sqldb.MySQL, fmt.Errorf("ping: %w", mysql.ErrInvalidConn), true},
 		{sqldb.MySQL, &mysqlError{Number: 1045, Message: "invalid connection"}, false},
 		{sqldb.MySQL, &mysqlError{Number: 1203}, true},

@@ -31,6 +31,7 @@
 //	separate pools                 a subscription holds a connection while its handler runs, so a pool of one got stuck
 //	READ COMMITTED on MySQL        a handler that published to its own topic waited for its own transaction
 //	metadata of any bytes          bytes that are not UTF-8 were replaced
+//	pgx: writable servers only     a failover left connections to a read-only server, which nothing works on
 //
 // # Limits
 //

@@ -102,18 +102,14 @@ func New(ctx context.Context, cfg Config) (brokers.Broker, error) {
 		cfg: cfg, logger: wbroker.Logger(cfg.Broker.Logger),
 		tables: tables{making: make(chan struct{}, 1), known: map[string]struct{}{}},
 	}
-	if err := c.connect(ctx); err != nil {
-		return nil, fmt.Errorf("watermill+sql: open %s: %w", brokers.Redact(cfg.Broker.URL),
-			errors.Join(c.dialect.Mark(err, driver.ErrTemporary), c.close()))
-	}
-	limit, err := c.largest(ctx)
+	limit, err := c.connect(ctx)
 	var pub *wsql.Publisher
 	if err == nil {
 		pub, err = wsql.NewPublisher(c.db, wsql.PublisherConfig{SchemaAdapter: c.schema}, c.logger)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("watermill+sql: open %s: %w", brokers.Redact(cfg.Broker.URL),
-			c.hide(errors.Join(err, c.close())))
+			c.hide(errors.Join(c.dialect.Mark(err, driver.ErrTemporary), c.close())))
 	}
 	return wbroker.Open(ctx, wbroker.Config{
 		Publisher:       &publisher{client: c, inner: pub},
@@ -153,44 +149,43 @@ type client struct {
 	tables
 }
 
-// connect opens the pools, and chooses the adapters.
-func (c *client) connect(ctx context.Context) error {
+// connect opens the pools, chooses the adapters, and returns the size of the largest message.
+func (c *client) connect(ctx context.Context) (largest int64, err error) {
 	c.hide = func(err error) error { return err }
 	u, err := url.Parse(strings.TrimPrefix(c.cfg.Broker.URL, wbroker.Scheme+"+"))
 	if err != nil {
-		return errors.New("the URL cannot be read") // its own text may hold the password
+		return 0, errors.New("the URL cannot be read") // its own text may hold the password
 	}
 	src, err := sqldb.ReadURL(u, u.Query())
 	if err != nil {
-		return err
+		return 0, err
 	}
 	c.dialect = src.Dialect
 	if err := c.adapters(); err != nil {
-		return err
+		return 0, err
 	}
 	if c.cfg.DB != nil {
 		if n := c.cfg.DB.Stats().MaxOpenConnections; n == 1 {
-			return errors.New("DB allows one connection: a subscription keeps one while its handler runs; " +
+			return 0, errors.New("DB allows one connection: a subscription keeps one while its handler runs; " +
 				"allow one for each subscription and one more with SetMaxOpenConns")
 		}
 		c.db, c.reading = c.cfg.DB, c.cfg.DB
-		return c.db.PingContext(ctx)
+		return c.largest(ctx)
 	}
 	c.hide = src.Hide
 	p := c.cfg.Broker.Params
 	for to, most := range map[**sql.DB]int{&c.db: p.Int("max-connections"), &c.reading: 0} {
-		db, err := src.Connect(ctx, sqldb.Pool{Driver: p.String("driver"), Max: most, Lifetime: 30 * time.Minute})
+		db, err := src.Connect(ctx, sqldb.Pool{
+			Driver: p.String("driver"), Max: most, Lifetime: 30 * time.Minute, Writes: true,
+		})
 		if err != nil {
-			return err
+			return 0, err
 		}
 		*to = db
 		c.closers = append(c.closers, db.Close)
 	}
 	c.reading.SetMaxIdleConns(maxIdle)
-	if err := c.db.PingContext(ctx); err != nil {
-		return c.hide(err)
-	}
-	return nil
+	return c.largest(ctx)
 }
 
 // maxIdle is how many subscriptions keep their connection between two polls.
@@ -215,10 +210,11 @@ func (c *client) adapters() error {
 	return nil
 }
 
-// largest is the size of a message that fits a packet to MySQL, with its metadata as JSON; 0 elsewhere.
+// largest is the size of a message that fits a packet to MySQL, with its metadata as JSON; 0 elsewhere. The database
+// must answer.
 func (c *client) largest(ctx context.Context) (int64, error) {
 	if c.dialect != sqldb.MySQL {
-		return 0, nil
+		return 0, c.db.PingContext(ctx)
 	}
 	var packet int64
 	err := c.db.QueryRowContext(ctx, "SELECT @@max_allowed_packet").Scan(&packet)
