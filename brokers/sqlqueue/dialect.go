@@ -165,13 +165,11 @@ func (e eachLeased) move(ctx context.Context, db *sql.DB, worker int64, moves []
 		ids = ids[:0]
 		for _, r := range moves {
 			delay := e.microseconds(r.delay)
-			result, err := tx.ExecContext(ctx, query, delay, delay, r.headers, r.payload, r.id(), worker)
+			n, err := changed(tx.ExecContext(ctx, query, delay, delay, r.headers, r.payload, r.id(), worker))
 			if err != nil {
 				return err
 			}
-			if n, err := result.RowsAffected(); err != nil {
-				return err
-			} else if n > 0 {
+			if n > 0 {
 				ids = append(ids, r.id())
 			}
 		}

@@ -32,25 +32,19 @@ func (p *postgres) publish(ctx context.Context, db DB, parcel *publication, rows
 	if parcel.notify {
 		args = append(args, strconv.FormatInt(shortest(rows).Microseconds(), 10))
 	}
-	values := listed // in the caller's transaction, whatever its driver
-	if p.arrays && !parcel.outbox {
-		values = unnested
-	}
-	from, args := values(args, rows)
+	from, args := p.values(args, rows, parcel.outbox)
 	insert := insertPostgres(from, "redrive_queues") + " WHERE q.topic = $1"
 	if !parcel.notify {
-		result, err := db.ExecContext(ctx, insert, args...)
-		if err != nil {
-			return false, err
-		}
-		n, err := result.RowsAffected()
+		n, err := changed(db.ExecContext(ctx, insert, args...))
 		return n > 0, err
 	}
-	found, err := queryInts(ctx, db, "WITH i AS ("+insert+`) SELECT length(pg_notify('`+channel+
-		`', id || ' ' || $2::text)::text)
-		FROM redrive_queues WHERE topic = $1`, args...)
+	found, err := queryInts(ctx, db, "WITH i AS ("+insert+") "+notifyTopic, args...)
 	return len(found) > 0, err
 }
+
+// notifyTopic wakes the consumers of all queues of the topic $1 after $2 microseconds.
+const notifyTopic = "SELECT length(pg_notify('" + channel + "', id || ' ' || $2::text)::text) FROM redrive_queues " +
+	"WHERE topic = $1"
 
 // insertPostgres returns the INSERT of rows, in the order of values, into queues q. It calls clock_timestamp once: in
 // the caller's transaction, a delay starts with the call.
@@ -62,12 +56,16 @@ func insertPostgres(values, queues string) string {
 }
 
 func (p *postgres) insertInto(queue int64, rows []row) (query string, args []any) {
-	values := listed
-	if p.arrays {
-		values = unnested
-	}
-	from, args := values(append(make([]any, 0, 8), queue), rows)
+	from, args := p.values(append(make([]any, 0, 8), queue), rows, false)
 	return insertPostgres(from, "(SELECT $1::bigint AS id)"), args
+}
+
+// values yields rows from parameters. In the caller's transaction, the driver may be any.
+func (p *postgres) values(args []any, rows []row, outbox bool) (values string, all []any) {
+	if p.arrays && !outbox {
+		return unnested(args, rows)
+	}
+	return listed(args, rows)
 }
 
 // unnested yields rows from four arrays, which it adds to the parameters. Compared with listed, which every driver
@@ -198,9 +196,7 @@ func (*postgres) wake(ctx context.Context, db DB, queue int64, delay time.Durati
 
 // wakeTopic is wake for all queues of a topic.
 func (*postgres) wakeTopic(ctx context.Context, db DB, topic string, delay time.Duration) error {
-	_, err := queryInts(ctx, db, "SELECT length(pg_notify('"+channel+
-		"', id || ' ' || $2::text)::text) FROM redrive_queues WHERE topic = $1",
-		[]byte(topic), strconv.FormatInt(delay.Microseconds(), 10))
+	_, err := queryInts(ctx, db, notifyTopic, []byte(topic), strconv.FormatInt(delay.Microseconds(), 10))
 	return err
 }
 

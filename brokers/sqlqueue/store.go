@@ -32,49 +32,42 @@ type store struct {
 const messages = "redrive_queue_messages"
 
 // write runs a change. SQLite has one writer at a time; queueing for it here is fairer than its busy handler.
-func (s *store) write(ctx context.Context, change func() error) error {
+func write[T any](ctx context.Context, s *store, change func() (T, error)) (result T, err error) {
 	if s.writer == nil {
 		return change()
 	}
 	select {
 	case s.writer <- struct{}{}:
+		defer func() { <-s.writer }()
+		return change()
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return result, context.Cause(ctx)
 	}
-	defer func() { <-s.writer }()
-	return change()
 }
 
 // take claims rows, in the order of delivery.
-func (s *store) take(ctx context.Context, c claim) (list []claimed, err error) {
-	err = s.write(ctx, func() error {
-		list, err = s.claim(ctx, s.db, c)
-		return err
-	})
+func (s *store) take(ctx context.Context, c claim) ([]claimed, error) {
+	list, err := write(ctx, s, func() ([]claimed, error) { return s.claim(ctx, s.db, c) })
 	sortClaimed(list)
 	return list, err
 }
 
 // reschedule moves leased rows, and returns the ids of those that were still ours.
-func (s *store) reschedule(ctx context.Context, moves []moved) (ids []int64, err error) {
-	err = s.write(ctx, func() error {
-		ids, err = s.move(ctx, s.db, s.worker, moves)
-		return err
-	})
-	return ids, err
+func (s *store) reschedule(ctx context.Context, moves []moved) ([]int64, error) {
+	return write(ctx, s, func() ([]int64, error) { return s.move(ctx, s.db, s.worker, moves) })
 }
 
 // exec runs a change and returns the number of rows it changed.
-func (s *store) exec(ctx context.Context, query string, args ...any) (n int64, err error) {
-	err = s.write(ctx, func() error {
-		result, err := s.db.ExecContext(ctx, s.name.Bind(query), args...)
-		if err != nil {
-			return err
-		}
-		n, err = result.RowsAffected()
-		return err
-	})
-	return n, err
+func (s *store) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	return write(ctx, s, func() (int64, error) { return changed(s.db.ExecContext(ctx, s.name.Bind(query), args...)) })
+}
+
+// changed returns the number of rows that a statement changed.
+func changed(result sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 // newQueue creates a row of redrive_queues for a topic and a group, unless there is one, and reports whether it did.
@@ -107,11 +100,7 @@ func (s *store) mustRead(ctx context.Context, topic string) error {
 // earlier messages. It needs no lock: whatever step another process has reached, the steps here continue from it.
 func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, error) {
 	create := func(first string) (isNew bool, err error) {
-		err = s.write(ctx, func() error {
-			isNew, err = s.newQueue(ctx, s.db, topic, group, first)
-			return err
-		})
-		return isNew, err
+		return write(ctx, s, func() (bool, error) { return s.newQueue(ctx, s.db, topic, group, first) })
 	}
 	for range 5 {
 		if id, found, err := s.queue(ctx, topic, group); err != nil || found {
@@ -158,11 +147,7 @@ func (s *store) firstDue(ctx context.Context, low, high int64) (map[int64]time.D
 // ack removes rows that are still ours, and the shared leases that end with them. It returns those that exist but are
 // another worker's.
 func (s *store) ack(ctx context.Context, rows []leased, over []int64) (others map[int64]bool, err error) {
-	var n int64
-	err = s.write(ctx, func() error {
-		n, err = s.ackWith(ctx, s.db, rows, over)
-		return err
-	})
+	n, err := write(ctx, s, func() (int64, error) { return s.ackWith(ctx, s.db, rows, over) })
 	if err != nil || n == int64(len(rows)) {
 		return nil, err
 	}
@@ -174,19 +159,13 @@ func (s *store) ack(ctx context.Context, rows []leased, over []int64) (others ma
 func (s *store) ackWith(ctx context.Context, db DB, rows []leased, over []int64) (int64, error) {
 	where, args := s.held(s.worker, rows)
 	with, prefix := s.over(s.worker, over)
-	result, err := db.ExecContext(ctx, s.name.Bind(with+s.deleteByID+where),
-		append(prefix, args...)...)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+	return changed(db.ExecContext(ctx, s.name.Bind(with+s.deleteByID+where), append(prefix, args...)...))
 }
 
 // update changes rows that are still ours, and returns how many.
 func (s *store) update(ctx context.Context, rows []leased, set string, args ...any) (int64, error) {
 	where, held := s.held(s.worker, rows)
-	return s.exec(ctx, "UPDATE "+s.byID+" SET "+set+where,
-		append(slices.Clone(args), held...)...)
+	return s.exec(ctx, "UPDATE "+s.byID+" SET "+set+where, append(slices.Clone(args), held...)...)
 }
 
 // nack makes rows visible again after delay, as failed rows. It is an answer, so it is not a crash.

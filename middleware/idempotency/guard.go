@@ -173,7 +173,7 @@ func (g *Guard) claim(ctx context.Context, c *Claim) (Record, error) {
 // run runs the handler under the claim and settles the claim, however the handler ends.
 func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (out []*message.Message, err error) {
 	outer := m.Context()
-	ctx, cancel := context.WithCancelCause(withClaim(outer, claim))
+	ctx, cancel := context.WithCancelCause(context.WithValue(outer, claimKey{}, claim))
 	m.SetContext(ctx)
 	renewal := g.keep(ctx, cancel, claim)
 
@@ -260,10 +260,6 @@ type Claim struct {
 }
 
 type claimKey struct{}
-
-func withClaim(ctx context.Context, c *Claim) context.Context {
-	return context.WithValue(ctx, claimKey{}, c)
-}
 
 // ClaimFrom returns the claim under which the handler of ctx runs. It reports false outside of a [Guard].
 func ClaimFrom(ctx context.Context) (*Claim, bool) {
