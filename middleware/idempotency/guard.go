@@ -190,6 +190,17 @@ func (g *Guard) run(h message.HandlerFunc, m *message.Message, claim *Claim) (ou
 	switch {
 	case err == nil:
 		g.complete(outer, claim, out)
+	case claim.completed(0):
+		// The handler's transaction may have been committed without an answer.
+		_ = g.settle(outer, func(ctx context.Context) error {
+			record, fault := g.cfg.Store.Claim(ctx, claim.Key, claim.Owner, g.cfg.Lease)
+			if fault == nil && record.State == Done {
+				g.cfg.Logger.WarnContext(ctx, "idempotency: a handler failed, but its message is marked as done", "consumer",
+					claim.Key.Consumer, "message_id", claim.Key.MessageID, "error", err)
+				out, err = decode(record.Outcome)
+			}
+			return fault
+		})
 	case errors.Is(err, ErrLost), errors.Is(context.Cause(ctx), ErrLost) && !decisive(err):
 		// The attempt was ended for want of a lease, which makes clients fail with all sorts of errors, and another owner may
 		// succeed: as the last one, it would make a dead letter of a message that nothing is wrong with.

@@ -170,3 +170,38 @@ func TestCompleteTx_KeepsProducedMessages(t *testing.T) {
 		})
 	}
 }
+
+// A commit whose answer is lost has marked the message all the same. The failure counted as an attempt, and the last one
+// made a dead letter of a message whose effect had happened.
+func TestCompleteTx_CommitWithoutAnAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(*sql.Tx) error
+		want error
+		runs int
+	}{
+		"Stored":    {end: (*sql.Tx).Commit, want: nil, runs: 1},
+		"NotStored": {end: (*sql.Tx).Rollback, want: errBoom, runs: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, db := openStore(t)
+			g, err := idempotency.New(idempotency.Config{Store: s, Consumer: "billing"})
+			require.NoError(t, err)
+			runs := 0
+			h := g.Middleware(func(m *message.Message) ([]*message.Message, error) {
+				runs++
+				out := []*message.Message{message.NewMessage("invoice", nil)}
+				tx, err := db.BeginTx(m.Context(), nil)
+				require.NoError(t, err)
+				require.NoError(t, s.CompleteTx(m.Context(), tx, out...))
+				require.NoError(t, c.end(tx))
+				return out, errBoom
+			})
+			for range 2 {
+				out, err := h(message.NewMessage("1", nil))
+				require.Equal(t, c.want, err)
+				require.Len(t, out, 1)
+			}
+			require.Equal(t, c.runs, runs)
+		})
+	}
+}

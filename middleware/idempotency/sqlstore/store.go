@@ -151,7 +151,8 @@ func (s *Store) Release(ctx context.Context, key idempotency.Key, owner int64) e
 // duplicate returns them again.
 //
 // It returns idempotency.ErrLost if another worker has taken the message over, and an error outside a guard; in both
-// cases the transaction must be rolled back. After a failing Commit the handler must return an error.
+// cases the transaction must be rolled back. After a failing Commit the handler must return an error; if the commit was
+// stored without an answer, the guard finds the mark and reports success.
 //
 // Use READ COMMITTED, as InTx does. A transaction with a snapshot (REPEATABLE READ on PostgreSQL and MariaDB) fails if
 // the claim is renewed meanwhile, so it must end within a third of the Guard's Lease.
