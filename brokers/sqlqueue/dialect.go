@@ -158,7 +158,6 @@ func (eachLeased) maintain(context.Context, *sql.DB) error { return nil }
 // move moves all rows in one transaction, or none of them. It needs no join: rows that keep their lease until the end
 // of the transaction cannot be claimed in between.
 func (e eachLeased) move(ctx context.Context, db *sql.DB, worker int64, moves []moved) (ids []int64, err error) {
-	//nolint:gosec // G202: the dialect's clock
 	query := `UPDATE redrive_queue_messages SET visible_at = ` + e.name.Now() + ` + ?, due_at = ` + e.name.Now() + ` + ?,
 		headers = ?, payload = ?, crashes = 0, started = 0, deliveries = 0, lease = 0 WHERE id = ? AND lease = ?`
 	err = sqldb.InTx(ctx, db, e.name.ReadCommitted(), func(tx *sql.Tx) error {

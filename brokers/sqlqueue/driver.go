@@ -90,6 +90,7 @@ func openURL(ctx context.Context, u *url.URL, scheme string, cfg brokers.Config)
 	}
 	pool.IdleTx = 0
 	if b.t.handlers, err = src.Open(pool); err != nil {
+		//nolint:contextcheck // Close takes none
 		return nil, errors.Join(err, b.Close(), db.Close())
 	}
 	b.t.ownsDB = true
