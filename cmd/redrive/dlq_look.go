@@ -91,7 +91,7 @@ back, which have stopped. The report is Markdown; -o json is for programs. Run i
 			if err != nil {
 				return err
 			}
-			return a.printOne(report, report.Markdown)
+			return a.printOne(report, func() string { return printable(report.Markdown(), true) })
 		}),
 	}
 	cmd.Flags().Var(&since, "since", "how far back; it is compared with the same period before: 24h, 7d, 30d")
@@ -204,7 +204,7 @@ func (a *app) tailLine(e *wire.Entry) error {
 	if a.flags.output == "jsonl" {
 		return a.printJSON(e, false)
 	}
-	_, err := fmt.Fprintf(a.out, "%s  %d  %s  %s  %s\n", stampOf(e.CreatedAt), e.ID, oneLine(e.Topic, 40), e.Reason,
-		oneLine(e.ErrorMessage, 100))
+	_, err := fmt.Fprintf(a.out, "%s  %d  %s  %s  %s\n", stampOf(e.CreatedAt), e.ID, oneLine(e.Topic, 40),
+		oneLine(e.Reason, 40), oneLine(e.ErrorMessage, 100))
 	return err
 }

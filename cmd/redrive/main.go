@@ -133,7 +133,7 @@ func errorText(err error) string {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return ""
 	}
-	text := unprefixed(err)
+	text := printable(unprefixed(err), true)
 	switch statusOf(err) {
 	case 0:
 		return text

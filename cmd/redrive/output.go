@@ -114,7 +114,7 @@ func newTable[T any](items []T, columns []column[T], wide bool, fit int) table.W
 	for _, c := range columns {
 		rows[0] = append(rows[0], c.title)
 		for i, item := range items {
-			rows[1+i] = append(rows[1+i], c.value(item))
+			rows[1+i] = append(rows[1+i], printable(c.value(item), false))
 		}
 	}
 	if fit > 0 {
@@ -322,7 +322,7 @@ func (a *app) format() string {
 // hint tells people something on stderr.
 func (a *app) hint(format string, args ...any) {
 	if !a.flags.quiet {
-		_, _ = fmt.Fprintf(a.err, format+"\n", args...)
+		_, _ = fmt.Fprintln(a.err, printable(fmt.Sprintf(format, args...), true))
 	}
 }
 

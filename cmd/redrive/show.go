@@ -208,9 +208,9 @@ func printable(text string, lines bool) string {
 			return r
 		case r == '\n' || r == '\t' || r == '\r':
 			return ' '
-		case r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069:
+		case r < ' ':
 			return utf8.RuneError
 		}
 		return r
-	}, text)
+	}, steering.ReplaceAllString(text, string(utf8.RuneError)))
 }
