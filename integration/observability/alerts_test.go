@@ -412,9 +412,9 @@ var pipelineSituations = map[string]situation{
 		want:   []string{"RedriveHighRetryRate", "HighRetryRate"},
 	},
 	"circuit opens": {
-		setting: setting{breaker: &middleware.Breaker{Failures: 2, Delay: 2 * time.Hour}},
-		minute:  func(r *running, _ int) { r.handle(5, "bad", 0) },
-		want:    []string{"RedriveCircuitOpen"},
+		setting: setting{breaker: &middleware.Breaker{Failures: 2}},
+		minute:  func(r *running, _ int) { r.handle(2, "bad", 0) }, // too few for a half-open circuit to open again
+		want:    []string{"RedriveCircuitOpen", "RedriveHighRetryRate", "HighRetryRate"},
 	},
 	"budget burns fast": {
 		minute: func(r *running, _ int) { r.handle(98, "good", 0); r.handle(2, "invalid", 0) },
