@@ -66,6 +66,7 @@ func reach(ctx context.Context, late map[string]brokers.Broker) error {
 		late := b.(*lateBroker)
 		late.server = true
 		_, err := late.try(ctx)
+		late.note(nil, err) // also that there is no answer
 		return err
 	}, func(name string, err error) {
 		if err != nil && !unreachable(err) {
@@ -106,7 +107,7 @@ func (b *lateBroker) attempts() {
 	}
 }
 
-// note keeps the result of an attempt, and reports whether it is the first.
+// note keeps the result of an attempt, unless the broker is open, and reports whether it is the first.
 func (b *lateBroker) note(broker brokers.Broker, err error) (first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -123,20 +124,19 @@ func (b *lateBroker) note(broker brokers.Broker, err error) (first bool) {
 	return first
 }
 
-// try returns the open broker, or why the last attempt to open it failed. It waits for the first attempt; in a server
-// only the first caller does.
+// try returns the open broker, or why the last attempt to open it failed. It waits for the first attempt, which in a
+// server reach does.
 func (b *lateBroker) try(ctx context.Context) (brokers.Broker, error) {
 	b.begin.Do(func() { b.task.Go(b.attempts) })
 	select {
 	case <-b.tried:
 	case <-ctx.Done():
-		if !b.server {
-			return nil, context.Cause(ctx)
-		}
-		b.note(nil, context.Cause(ctx))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.broker == nil && b.err == nil {
+		return nil, context.Cause(ctx)
+	}
 	return b.broker, b.err
 }
 

@@ -218,6 +218,11 @@ func TestLateBroker_Server(t *testing.T) {
 			require.EqualError(t, call(), "broker rabbit is not reachable yet: dial: connection refused; it is tried again "+
 				"at least every 30s", name)
 		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 64 { // select chooses at random between two channels that are ready
+			require.ErrorContains(t, b.Ping(ended), "not reachable yet: dial: connection refused", "of the broker, not the call")
+		}
 		require.Nil(t, b.Unwrap())
 		require.Zero(t, b.Capabilities())
 		require.Zero(t, time.Since(began))
