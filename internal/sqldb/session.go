@@ -66,14 +66,20 @@ const IdleTx = 30 * time.Second
 
 // bounded opens connections on which the server aborts idle transactions. A process that is frozen in the middle of
 // one, by SIGSTOP or because its machine is suspended, would otherwise keep its row locks as long as the server keeps
-// the connection, and every other process would wait for them.
+// the connection, and every other process would wait for them. A server that accepts connections and says nothing is
+// not waited for without end either: the drivers have no limit.
 type bounded struct {
 	driver.Connector
 	statement func(driver.Conn) string
 }
 
+// connectTime limits how long opening a connection takes.
+const connectTime = 30 * time.Second
+
 // Connect opens a connection and sets its limit.
 func (b *bounded) Connect(ctx context.Context) (driver.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
 	conn, err := b.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
