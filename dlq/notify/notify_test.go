@@ -178,6 +178,21 @@ func die(t *testing.T, letters *dlq.Letters, text string, at time.Time) string {
 	return e.Fingerprint
 }
 
+// start puts a run of a state into the store.
+func start(t *testing.T, letters *dlq.Letters, id string, state redrive.State, cause string) {
+	t.Helper()
+	runs, _ := driver.As[redrive.Store](letters.Store())
+	now := time.Now()
+	run := &redrive.Run{Run: wire.Run{
+		ID: id, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now, ChangedBy: "ana",
+	}}
+	record := driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: id}
+	require.NoError(t, runs.CreateRun(t.Context(), run, record))
+	run.State, run.Cause, run.Version, run.ChangedAt = state, cause, 2, time.Now()
+	run.StoppedAt = run.ChangedAt
+	require.NoError(t, runs.ChangeRun(t.Context(), run, record))
+}
+
 // One of two servers reports a new cause, signed, and neither repeats it after a restart.
 func TestNotifier_Once(t *testing.T) {
 	t.Parallel()
@@ -234,23 +249,11 @@ func TestNotifier_Kinds(t *testing.T) {
 	die(t, letters, "always there", now.Add(-3*time.Hour))
 	s, _ := driver.As[driver.NoticeStore](letters.Store())
 	require.NoError(t, s.PutNotice(t.Context(), driver.Notice{Receiver: "ops", At: now.Add(-time.Minute)}))
-	runs, _ := driver.As[redrive.Store](letters.Store())
-	start := func(id string, state redrive.State, cause string) {
-		run := &redrive.Run{Run: wire.Run{
-			ID: id, State: redrive.Preparing, Version: 1, CreatedAt: now, CreatedBy: "ana", ChangedAt: now,
-			ChangedBy: "ana",
-		}}
-		record := driver.AuditRecord{At: now, Actor: "ana", Action: redrive.ActionStart, Run: id}
-		require.NoError(t, runs.CreateRun(t.Context(), run, record))
-		run.State, run.Cause, run.Version, run.ChangedAt = state, cause, 2, time.Now()
-		run.StoppedAt = run.ChangedAt
-		require.NoError(t, runs.ChangeRun(t.Context(), run, record))
-	}
 	die(t, letters, "bank is closed", now)
 	die(t, letters, "always there", now)
-	start("stops", redrive.Stopped, "60 % died again")
-	start("waits", redrive.AwaitingApproval, "")
-	start("goes", redrive.Paused, "")
+	start(t, letters, "stops", redrive.Stopped, "60 % died again")
+	start(t, letters, "waits", redrive.AwaitingApproval, "")
+	start(t, letters, "goes", redrive.Paused, "")
 	serve(t, notify.Config{Store: letters.Store(), Receivers: []notify.Receiver{ops.hook("ops")}}, letters)
 	ops.await(t, 3)
 	runner, err := redrive.NewRunner(letters.Manager(nil), redrive.Config{})
@@ -485,6 +488,25 @@ func TestNotifier_Rate(t *testing.T) {
 	die(t, letters, "five", time.Now())
 	all.await(t, 5)
 	require.Len(t, few.all(), 2)
+}
+
+// Messages can make any number of new causes: a run that waits for a person is not behind them in the next hour.
+func TestNotifier_RunsBeforeCauses(t *testing.T) {
+	t.Parallel()
+	letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t)
+	hook := ops.hook("ops")
+	hook.PerHour = 2
+	s, _ := driver.As[driver.NoticeStore](letters.Store())
+	require.NoError(t, s.PutNotice(t.Context(), driver.Notice{Receiver: "ops", At: time.Now().Add(-time.Hour)}))
+	for i, text := range []string{"one", "two", "three"} {
+		die(t, letters, text, time.Now().Add(time.Duration(i-9)*time.Minute))
+	}
+	start(t, letters, "waits", redrive.AwaitingApproval, "")
+	serve(t, notify.Config{Store: letters.Store(), Receivers: []notify.Receiver{hook}}, letters)
+	ops.await(t, 2)
+	require.ElementsMatch(t, []string{
+		"Redrive run waits, started by ana, waits for approval of 0 messages", "New cause of dead letters: one (in charge)",
+	}, ops.texts())
 }
 
 // store is a store that answers unless it is down.
