@@ -63,8 +63,8 @@ type Config struct {
 	Logger *slog.Logger `yaml:"-"`
 }
 
-// redacted returns c with everything secret replaced.
-func (c Config) redacted() Config {
+// Redacted returns c with everything secret replaced.
+func (c Config) Redacted() Config {
 	if c.URL != "" {
 		c.URL = Redact(c.URL)
 	}
@@ -84,7 +84,7 @@ func (c Config) redacted() Config {
 
 // String shows the configuration without its secrets.
 func (c Config) String() string {
-	c = c.redacted()
+	c = c.Redacted()
 	var out strings.Builder
 	fmt.Fprintf(&out, "url=%s", c.URL)
 	for _, f := range []struct{ name, value string }{

@@ -286,16 +286,7 @@ func (c *Config) Redacted() *Config {
 	}
 	out.Brokers = make(map[string]Broker, len(c.Brokers))
 	for name, b := range c.Brokers {
-		b.URL = brokers.Redact(b.URL)
-		if b.Password != "" {
-			b.Password = hidden
-		}
-		b.Params = maps.Clone(b.Params)
-		for param := range b.Params {
-			if secret(param) {
-				b.Params[param] = hidden
-			}
-		}
+		b.Config = b.Config.Redacted()
 		out.Brokers[name] = b
 	}
 	out.Notifications.Receivers = slices.Clone(c.Notifications.Receivers)
@@ -315,14 +306,4 @@ func (c *Config) Redacted() *Config {
 		out.Server.Auth.OIDC = &shown
 	}
 	return &out
-}
-
-// secret goes by the words that the names of secret parameters contain; see brokers.Param.
-func secret(param string) bool {
-	for _, part := range []string{"password", "secret", "token", "credential"} {
-		if strings.Contains(strings.ToLower(param), part) {
-			return true
-		}
-	}
-	return false
 }
