@@ -279,10 +279,11 @@ func exitCodesTopic() *cobra.Command {
 		Long: `Exit codes:
 
     0  everything was done, or a run waits for a second person's approval
-    1  an error: a store or broker that does not answer, a file that cannot be written
+    1  an error: a store that does not answer, or the broker of single ids; a file that cannot be written
     2  usage: unknown command or flag, an invalid value, a configuration that cannot be read
     3  not found: no such entry, run or group
-    4  partial: some of it was done, some was not, or a run was paused, stopped or cancelled; stderr names it
+    4  partial: some of it was done, some was not, or a run was paused, cancelled or stopped, which it is when
+       its broker does not answer; stderr names it
     5  refused: someone else was faster, your role or the state does not allow it, or --yes is missing
   130  interrupted; stderr shows how to continue`,
 	}

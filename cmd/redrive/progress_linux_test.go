@@ -14,9 +14,13 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/envelope"
 )
 
 // terminal returns a pseudo terminal, and a function that closes it and returns its screen.
@@ -162,14 +166,23 @@ func TestTerminal_TablesFit(t *testing.T) {
 	}
 }
 
-// Before the question, a person who redrives a filter sees what, why, where to and how fast, and after a no that
-// nothing was done.
+// Before the question, a person who redrives a filter sees what, why, where to and how fast, also that other groups
+// than the one that failed will get it, and after a no that nothing was done.
 func TestTerminal_RedriveAsks(t *testing.T) {
 	hermetic(t)
 	dir := t.TempDir()
 	store, queue := filepath.Join(dir, "dead.db"), filepath.Join(dir, "queue.db")
 	seed(t, store)
 	seedQueue(t, queue)
+	letters, err := dlq.Open(t.Context(), "sqlite:"+store, dlq.WithoutSpool())
+	require.NoError(t, err)
+	require.NoError(t, letters.DeadLetter(t.Context(), &envelope.DeadLetter{
+		Message: message.NewMessage("foreign", []byte("{}")), Reason: envelope.ReasonExhausted, Handler: "pay", Attempts: 4,
+		At: time.Date(2025, 11, 20, 7, 0, 0, 0, time.UTC), Err: envelope.Error{Message: "bank: timeout after 30s"},
+		Origin:    envelope.Origin{Broker: "sqlite", Topic: "payments", Consumer: "ledger"},
+		Collected: envelope.Collected{Broker: "sqlite", From: "payments_dlq", Format: "plain"},
+	}))
+	require.NoError(t, letters.Close())
 	t.Setenv("TERM", "dumb")
 	file, keys, screen := keyboard(t)
 	a := &app{in: file, out: io.Discard, err: file}
@@ -180,7 +193,7 @@ func TestTerminal_RedriveAsks(t *testing.T) {
 	})
 	answered := make(chan error, 1)
 	go func() { answered <- root.ExecuteContext(t.Context()) }()
-	_, err := keys.WriteString("n\n") // it is read on request
+	_, err = keys.WriteString("n\n") // it is read on request
 	require.NoError(t, err)
 	require.ErrorContains(t, <-answered, "nothing was done")
 	require.NoError(t, a.close())
@@ -188,7 +201,8 @@ func TestTerminal_RedriveAsks(t *testing.T) {
 	require.Contains(t, text, "orders")
 	require.Contains(t, text, "because  bank: timeout after ?")
 	require.Contains(t, text, "where each came from, at most 20 a second, in first steps of 1, 10")
-	require.Contains(t, text, "redrive 5 dead letters? [y/N]")
+	require.Contains(t, text, "redrive 6 dead letters? [y/N]")
+	require.Contains(t, text, "warning: it goes to topic payments: every group that reads it gets it")
 }
 
 // Ctrl-C at the question for a password ends the command, and the terminal shows again what is typed.

@@ -134,44 +134,34 @@ func (f *redriveFlags) speed(ctx context.Context, m *api) (float64, error) {
 
 // redriveRun starts a run and drives it.
 func (a *app) redriveRun(ctx context.Context, f *redriveFlags) error {
-	look := a.manager
-	if f.dryRun {
-		look = a.looker
+	open := a.redriver
+	if f.dryRun || f.detach { // nothing is sent from here
+		open = a.looker
 	}
-	looker, err := look(ctx)
+	manager, err := open(ctx)
 	if err != nil {
 		return err
 	}
 	spec := f.spec
 	spec.Filter = f.filter.selected
-	if spec.Rate, err = f.speed(ctx, looker); err != nil {
+	if spec.Rate, err = f.speed(ctx, manager); err != nil {
 		return err
 	}
 	a.freeze(ctx, &spec.Filter)
-	preview, err := looker.PreviewRun(ctx, spec, 0)
+	preview, err := manager.PreviewRun(ctx, spec, 0)
 	if err != nil {
 		return err
 	}
-	count := preview.Count
-	if spec.Limit > 0 {
-		count = min(count, spec.Limit)
-	}
 	switch {
 	case f.dryRun:
-		return a.printOne(preview, func() string { return a.previewText(preview, count) })
-	case count == 0:
+		return a.printOne(preview, func() string { return a.previewText(preview) })
+	case preview.Count == 0:
 		a.hint("no dead letters match")
 		return nil
 	}
-	a.announce(ctx, looker, preview, &spec)
-	if err := a.confirm(ctx, "redrive", count); err != nil {
+	a.announce(ctx, manager, preview, &spec)
+	if err := a.confirm(ctx, "redrive", preview.Count); err != nil {
 		return err
-	}
-	manager := looker
-	if !f.detach {
-		if manager, err = a.redriver(ctx); err != nil {
-			return err
-		}
 	}
 	run, err := manager.StartRun(ctx, spec, a.by())
 	if err != nil {
@@ -249,9 +239,9 @@ func warnings(p *wire.RunPreview) []string {
 	return texts
 }
 
-func (a *app) previewText(p *wire.RunPreview, count int64) string {
+func (a *app) previewText(p *wire.RunPreview) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "dry run: %s would be redriven, nothing is changed\n", deadLetters(count))
+	fmt.Fprintf(&out, "dry run: %s would be redriven, nothing is changed\n", deadLetters(p.Count))
 	for _, t := range p.Topics {
 		fmt.Fprintf(&out, "  %7d  %s\n", t.Count, oneLine(t.Topic, 60))
 	}
