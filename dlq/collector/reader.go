@@ -130,7 +130,7 @@ func (r *reader) collect(ctx context.Context, m *message.Message) {
 	}
 }
 
-func (r *reader) store(ctx context.Context, letter *deadLetter) error {
+func (r *reader) store(ctx context.Context, letter *envelope.DeadLetter) error {
 	ctx, cancel := context.WithTimeout(ctx, r.collector.cfg.StoreTimeout)
 	defer cancel()
 	return r.collector.cfg.Sink.DeadLetter(ctx, letter)
@@ -141,10 +141,8 @@ func (c *Collector) retries() wait.Backoff {
 	return wait.Backoff{First: c.cfg.RetryMin, Longest: c.cfg.RetryMax}
 }
 
-type deadLetter = envelope.DeadLetter
-
 // read makes a dead letter of a message in a dead letter queue. It never fails.
-func (c *Collector) read(s *Source, m *message.Message) *deadLetter {
+func (c *Collector) read(s *Source, m *message.Message) *envelope.DeadLetter {
 	var death Death
 	format := plain
 	for _, f := range c.formats {
@@ -162,7 +160,7 @@ func (c *Collector) read(s *Source, m *message.Message) *deadLetter {
 	death.complete(s, found, now)
 
 	origin := death.origin(s, found)
-	return &deadLetter{
+	return &envelope.DeadLetter{
 		Message: withID(m, origin, found), Collected: envelope.Collected{Broker: s.Broker, From: s.Topic, Format: format},
 		Reason: death.Reason, Err: death.Err, Class: death.Class, Rule: death.Rule, Handler: death.Handler,
 		Origin: origin, Attempts: death.Attempts, FirstFailure: death.FirstFailure, At: death.At,

@@ -14,10 +14,8 @@ import (
 func (c *Config) Names() []string { return slices.Sorted(maps.Keys(c.Brokers)) }
 
 // Scheme is the scheme of the broker's URL, which is its name in envelope.Origin.
-func (b *Broker) Scheme() string { return schemeOf(b.URL) }
-
-func schemeOf(rawURL string) string {
-	scheme, _, _ := strings.Cut(rawURL, ":")
+func (b *Broker) Scheme() string {
+	scheme, _, _ := strings.Cut(b.URL, ":")
 	return strings.ToLower(scheme)
 }
 
