@@ -286,7 +286,7 @@ func (c *Config) Redacted() *Config {
 	}
 	out.Brokers = make(map[string]Broker, len(c.Brokers))
 	for name, b := range c.Brokers {
-		b.Config = b.Config.Redacted()
+		b.Config = b.Redacted()
 		out.Brokers[name] = b
 	}
 	out.Notifications.Receivers = slices.Clone(c.Notifications.Receivers)
