@@ -152,7 +152,7 @@ func failsafeErrors(err error) (Verdict, bool) {
 // gobreakerOpen handles sony/gobreaker, also as wrapped by Watermill's CircuitBreaker: the call was not made. Its
 // versions have different values with the same text, and importing one of them would not match the other.
 func gobreakerOpen(err error) (Verdict, bool) {
-	for e, depth := err, 0; e != nil && depth < deepest; e, depth = errors.Unwrap(e), depth+1 {
+	for e := err; e != nil; e = errors.Unwrap(e) {
 		if typeName(e) == "*errors.errorString" && e.Error() == "circuit breaker is open" {
 			return Verdict{Kind: KindDefer, Rule: "gobreaker: circuit open"}, true
 		}
@@ -332,7 +332,7 @@ func statusVerdict(status int) Verdict {
 // declare a matching interface without importing grpc: the method is found by name, and Code is called on its result,
 // which must be an unsigned number. The names are constants, so the linker still drops unused methods.
 func grpcStatus(err error) (Verdict, bool) {
-	code, ok := findInTree(err, 0, grpcCode)
+	code, ok := findInTree(err, grpcCode)
 	if !ok || code >= uint64(len(grpcCodes)) {
 		return noVerdict()
 	}

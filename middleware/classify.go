@@ -55,6 +55,7 @@ func validateRules(where string, rules []Rule) error {
 // [ProducedError] is retryable, or deferred, unless it matches [envelope.ErrTooLarge], or a rule that does not match
 // the publisher's error alone.
 func (c *Classifier) Classify(err error) Verdict {
+	err = finite(err)
 	v := c.kind(err)
 	if p, ok := errorAs[*ProducedError](err); ok && v.Kind != KindDefer && !errorIs(err, envelope.ErrTooLarge) {
 		v.Kind, v.Rule = KindRetryable, "produced message not published"
@@ -132,7 +133,7 @@ func marked(err error) (Verdict, bool) {
 // errorCode is the code of the first error in the chain that has one, by one of the usual methods. It walks the chain
 // itself, because errors.As would walk it once per method.
 func errorCode(err error) string {
-	for depth := 0; err != nil && depth < deepest; depth++ {
+	for ; err != nil; err = errors.Unwrap(err) {
 		switch e := err.(type) { //nolint:errorlint // walks the chain itself
 		case interface{ Code() string }:
 			return e.Code()
@@ -141,7 +142,6 @@ func errorCode(err error) string {
 		case interface{ Code() int }:
 			return strconv.Itoa(e.Code())
 		}
-		err = errors.Unwrap(err)
 	}
 	return ""
 }
@@ -225,7 +225,7 @@ func mark(err error, m MarkedError) error {
 	if err == nil {
 		return nil
 	}
-	m.Err = err
+	m.Err = finite(err)
 	return &m
 }
 

@@ -96,6 +96,7 @@ func decideMalformed(a Attempt, err error) Decision {
 }
 
 func (p *Pipeline) decide(m *message.Message, policy *policy, a *attemptContext, err error, now time.Time) Decision {
+	err = finite(err)
 	d := Decision{Verdict: policy.classifier.Classify(err), Attempt: a.attempt(), Err: err}
 	kind := d.Verdict.Kind
 	if errorIs(err, ErrMiswired) { // of a pipeline inside this one: the program is at fault, not the message

@@ -119,7 +119,7 @@ func errorTrace(err error) (trace string) {
 	if panicked, ok := errorAs[*PanicError](err); ok {
 		return panicked.Stack
 	}
-	for e, depth := err, 0; e != nil && depth < deepest; e, depth = errors.Unwrap(e), depth+1 {
+	for e := err; e != nil; e = errors.Unwrap(e) {
 		if _, ok := e.(fmt.Formatter); ok {
 			if text := fmt.Sprintf("%+v", e); strings.Contains(text, "\n\t") {
 				return strings.ToValidUTF8(cut(text, envelope.MaxErrorTrace), "\ufffd")
@@ -137,31 +137,17 @@ func errorClass(err error) (class string) {
 			class = typeName(err)
 		}
 	}()
-	err = lastError(err)
-	for range deepest {
-		class = typeName(err)
-		if !isWrapper(class) {
-			return class
-		}
-		var inner error
-		if joined, ok := err.(interface{ Unwrap() []error }); ok {
-			for _, inner = range joined.Unwrap() {
-				if inner != nil {
-					break
-				}
-			}
-		} else {
-			inner = errors.Unwrap(err)
-		}
-		if inner == nil {
-			return class
-		}
-		err = inner
-	}
+	_, _ = findInTree(lastError(err), func(e error) (uint64, bool) {
+		class = typeName(e)
+		return 0, !isWrapper(class)
+	})
 	return class
 }
 
 func typeName(err error) string {
+	if e, ok := err.(endless); ok { //nolint:errorlint // it is never wrapped
+		err = e.error
+	}
 	if t := reflect.TypeOf(err); t != nil {
 		return t.String()
 	}
@@ -240,7 +226,26 @@ func guarded(f func() error) (err error) {
 			err = newPanicError(r)
 		}
 	}()
-	return f()
+	return finite(f())
+}
+
+// mostWrapped is how many errors one may consist of: a batch may join one for each of its rows.
+const mostWrapped = 1 << 16
+
+// endless is an error that wraps itself, or too many others, without them.
+type endless struct{ error }
+
+// finite returns an error that errors.Is, errors.As and our own walks come to the end of: for one that wraps itself they
+// would never return. Every error of foreign code passes through it once.
+func finite(err error) error {
+	left := mostWrapped
+	if guardedValue(false, func() bool {
+		_, found := findInTree(err, func(error) (uint64, bool) { left--; return 0, left < 0 })
+		return found
+	}) {
+		return endless{err}
+	}
+	return err
 }
 
 // guardedValue calls f and returns otherwise if it panics.

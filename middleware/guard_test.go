@@ -80,6 +80,17 @@ func (hostileObserver) BreakerChanged(context.Context, middleware.BreakerChanged
 
 func (hostileObserver) Stamp(context.Context, *message.Message) { panic("observer") }
 
+// endless wraps itself: errors.Is and errors.As never returned, and held a processor and a consumer forever.
+type endless struct{}
+
+func (endless) Error() string   { return "timeout" }
+func (e endless) Unwrap() error { return e }
+
+type endlessTwice struct{}
+
+func (endlessTwice) Error() string     { return "timeout" }
+func (e endlessTwice) Unwrap() []error { return []error{e, e} }
+
 type hostileHandler struct{ slog.Handler }
 
 func (hostileHandler) Enabled(context.Context, slog.Level) bool  { return true }
@@ -101,6 +112,8 @@ func TestPipeline_ForeignCodeMayPanic(t *testing.T) {
 		"a typed nil":          {err: closed},
 		"a typed nil, wrapped": {err: middleware.Retryable(closed)},
 		"a typed nil, joined":  {err: joined},
+		"itself, wrapped":      {err: middleware.Retryable(endless{})},
+		"itself, twice":        {err: endlessTwice{}},
 		"Match": {change: func(c *middleware.Config) {
 			c.Rules = []middleware.Rule{middleware.MatchFunc(func(error) bool { panic("rule") }, middleware.KindSkip, "x")}
 		}},
@@ -178,12 +191,15 @@ func TestPipeline_PortsMayPanic(t *testing.T) {
 // The error of a port may panic like any other: it used to escape from the pipeline, and the message was redelivered at
 // once and uncounted.
 func TestPipeline_PortsErrorsMayPanic(t *testing.T) {
-	for _, in := range []string{"Error", "Unwrap", "Is", "As"} {
+	for in, err := range map[string]error{
+		"Error": &hostileError{"Error"}, "Unwrap": &hostileError{"Unwrap"}, "Is": &hostileError{"Is"},
+		"As": &hostileError{"As"}, "itself": endless{}, "itself, twice": endlessTwice{},
+	} {
 		t.Run(in, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHarness(t, middleware.Config{MaxAttempts: 2}, failing(errTimeout))
 				for _, port := range []*faults{&h.reschedules, &h.sinks} {
-					port.n, port.err = 6, &hostileError{in}
+					port.n, port.err = 6, err
 				}
 				h.send(order(t), time.Hour)
 				require.Equal(t, 7, h.reschedules.calls)

@@ -68,7 +68,7 @@ func sqlStateKind(code string) (Kind, string) {
 // method, so no interface can match it, and importing the driver would add it to every binary. Instead, the field is
 // read by its name and kind from a type of exactly that name; everything else is left alone.
 func mysqlNumber(err error) (Verdict, bool) {
-	number, ok := findInTree(err, 0, mysqlErrorNumber)
+	number, ok := findInTree(err, mysqlErrorNumber)
 	if !ok {
 		return noVerdict()
 	}
@@ -80,25 +80,20 @@ func mysqlNumber(err error) (Verdict, bool) {
 	return Verdict{Kind: kind, Rule: fmt.Sprintf("mysql %s: %s", code, why), Code: code}, true
 }
 
-// deepest bounds walks over error chains, because an error may unwrap to itself.
-const deepest = 64
-
 // findInTree calls find for err and the errors that it wraps, until one call reports true. Unlike errors.As it finds
 // types by their names or methods.
-func findInTree(err error, depth int, find func(error) (uint64, bool)) (uint64, bool) {
-	for ; err != nil && depth < deepest; depth++ {
+func findInTree(err error, find func(error) (uint64, bool)) (uint64, bool) {
+	for ; err != nil; err = errors.Unwrap(err) {
 		if n, ok := find(err); ok {
 			return n, true
 		}
 		if many, ok := err.(interface{ Unwrap() []error }); ok {
 			for _, branch := range many.Unwrap() {
-				if n, ok := findInTree(branch, depth+1, find); ok {
+				if n, ok := findInTree(branch, find); ok {
 					return n, true
 				}
 			}
-			return 0, false
 		}
-		err = errors.Unwrap(err)
 	}
 	return 0, false
 }
