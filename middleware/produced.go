@@ -157,9 +157,7 @@ func (a *attempt) owns(messages []*message.Message) bool {
 func (a *attempt) fail(publish func(...*message.Message) error, err error) error {
 	r := a.run
 	p, m, next := r.pipeline, r.message, r.next
-	if live, ok := outlived(m.Context()); ok {
-		r.continueWith(live)
-	}
+	r.continueWith(lasting(m.Context()))
 	wait, err := r.failed(err)
 	a.end()
 	if wait == settled {
@@ -172,16 +170,6 @@ func (a *attempt) fail(publish func(...*message.Message) error, err error) error
 		return err
 	}
 	return envelope.PublishProduced(publish, again...)
-}
-
-// outlived returns the context of the delivery, which has not ended, if a middleware outside has derived ctx from it
-// and ended that when it returned, like Watermill's Timeout.
-func outlived(ctx context.Context) (context.Context, bool) {
-	live, ok := envelope.DeliveryContext(ctx)
-	if !ok {
-		live = routed(ctx)
-	}
-	return live, isShutdown(ctx) && !isShutdown(live)
 }
 
 // routed returns the context that the router gave a message, if a subscriber attaches no origin: the first of those

@@ -114,7 +114,9 @@ func (p *Pipeline) deliverAgain(m *message.Message, next message.HandlerFunc,
 	wait time.Duration,
 ) (produced []*message.Message, err error) {
 	for wait != settled {
-		if parent := m.Context(); !outlast(parent, wait) {
+		parent := lasting(m.Context())
+		m.SetContext(parent)
+		if !outlast(parent, wait) {
 			return nil, p.giveBack(parent, parent.Err())
 		}
 		produced, wait, err = p.deliver(m, next)
@@ -190,7 +192,12 @@ func (r *run) failed(err error) (time.Duration, error) {
 	p, m := r.pipeline, r.message
 	select {
 	case <-m.Acked(): // by the handler: the delivery has ended, and only this can settle the message
-		r.continueWith(context.WithoutCancel(m.Context()))
+		origin, _ := envelope.OriginFrom(m.Context())
+		r.continueWith(envelope.WithOrigin(context.WithoutCancel(m.Context()), origin))
+	case <-m.Nacked(): // by the handler: the broker has redelivered the message, and a retry would double it
+		ctx, end := context.WithCancelCause(m.Context())
+		end(errNacked)
+		r.continueWith(ctx)
 	default:
 	}
 	r.before.restore(m)
@@ -210,10 +217,23 @@ func (r *run) failed(err error) (time.Duration, error) {
 	return p.settle(d, dec)
 }
 
-// continueWith makes live, instead of the message's own context, determine whether this consumer shuts down.
+// continueWith makes live, a context with the values of the message's own, determine whether this consumer shuts down.
 func (r *run) continueWith(live context.Context) {
-	r.message.SetContext(merged{live, r.message.Context()}) //nolint:contextcheck // live, with its values
+	r.message.SetContext(live)
 	r.context.parent = merged{live, r.context.parent}
+}
+
+// lasting returns ctx as long as the delivery lasts: a middleware outside may have derived it and given it an end, like
+// Watermill's Timeout, which has ended when the results are published and before a held message is run again.
+func lasting(ctx context.Context) context.Context {
+	if _, already := ctx.(merged); already {
+		return ctx
+	}
+	live, ok := envelope.DeliveryContext(ctx)
+	if !ok {
+		live = routed(ctx)
+	}
+	return merged{live, ctx}
 }
 
 // merged is a context with the values of another.
@@ -224,6 +244,14 @@ type merged struct {
 
 // Value implements context.Context.
 func (m merged) Value(key any) any { return m.values.Value(key) }
+
+// causeOf is context.Cause, which looks for the cause among the values.
+func causeOf(ctx context.Context) error {
+	if m, ok := ctx.(merged); ok {
+		return causeOf(m.Context)
+	}
+	return context.Cause(ctx)
+}
 
 // delivery is everything needed to settle a failed delivery.
 type delivery struct {
@@ -371,7 +399,7 @@ func isShutdown(parent context.Context) bool {
 
 //go:noinline
 func (p *Pipeline) giveBack(parent context.Context, err error) error {
-	why, cause := "this consumer is shutting down", context.Cause(parent)
+	why, cause := "this consumer is shutting down", causeOf(parent)
 	switch {
 	case cause == nil:
 		why = "the pipeline does not fit the router"

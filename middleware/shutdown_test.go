@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	theirs "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
 )
 
@@ -85,6 +87,69 @@ func TestPipeline_HandlerThatAcksAndFails(t *testing.T) {
 				require.Len(t, h.runs, attempts)
 			})
 		})
+	}
+}
+
+// The broker redelivers what is nacked: with a retry besides, the message doubled with every run.
+func TestPipeline_HandlerThatNacksAndFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nacks := 0
+		h := newHarness(t, middleware.Config{MaxAttempts: 2}, func(m *message.Message) ([]*message.Message, error) {
+			if nacks++; nacks > 2 {
+				return nil, nil
+			}
+			m.Nack()
+			return nil, errTimeout
+		})
+		h.send(order(t), time.Hour)
+		require.Len(t, h.runs, 3)
+		require.Equal(t, 2, h.nacked)
+		require.Empty(t, h.rescheduled)
+		require.Contains(t, h.logs.String(), "message returned: the handler has nacked it")
+	})
+}
+
+// A message that is held has the delivery's context when it is run again. The one that Timeout had derived was over, so
+// that every further attempt failed, and the wait did not notice a shutdown.
+func TestPipeline_HeldWithATimeoutOutside(t *testing.T) {
+	for name, within := range map[string]func(context.Context, *testing.T) context.Context{
+		"origin": func(ctx context.Context, _ *testing.T) context.Context {
+			return envelope.WithOrigin(ctx, &envelope.Origin{Topic: "orders"})
+		},
+		"router": inRouter,
+	} {
+		for _, closed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, closed %t", name, closed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					runs := 0
+					h := newHarness(t, middleware.Config{
+						MaxAttempts: 3, Rescheduler: inMemory, Backoff: middleware.Constant(time.Hour),
+					}, func(m *message.Message) ([]*message.Message, error) {
+						if runs++; runs < 3 {
+							return nil, errors.Join(errTimeout, m.Context().Err())
+						}
+						return nil, m.Context().Err()
+					})
+					ctx, stop := context.WithCancel(t.Context())
+					m := order(t)
+					m.SetContext(within(ctx, t))
+					start := time.Now()
+					if closed {
+						time.AfterFunc(90*time.Minute, stop)
+					}
+					_, err := theirs.Timeout(time.Minute)(h.handler)(m)
+					require.Empty(t, h.letters)
+					if closed {
+						require.ErrorIs(t, err, middleware.ErrGivenBack)
+						require.Equal(t, 90*time.Minute, time.Since(start))
+						require.Contains(t, h.logs.String(), "message returned: this consumer is shutting down")
+						return
+					}
+					require.NoError(t, err)
+					require.Equal(t, 3, runs)
+				})
+			})
+		}
 	}
 }
 
