@@ -131,6 +131,7 @@ func TestPipeline_HeldWithATimeoutOutside(t *testing.T) {
 						return nil, m.Context().Err()
 					})
 					ctx, stop := context.WithCancel(t.Context())
+					t.Cleanup(stop)
 					m := order(t)
 					m.SetContext(within(ctx, t))
 					start := time.Now()
