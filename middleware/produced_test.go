@@ -224,6 +224,30 @@ func TestProduced_NilIsNoMessage(t *testing.T) {
 	}
 }
 
+// The ack of a handler confirms nothing: with an observer it was reported as a success, and the failed publish lost the
+// results.
+func TestProduced_AckedByTheHandler(t *testing.T) {
+	for name, observer := range map[string]middleware.Observer{"": nil, "observed": &events{}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := middleware.Config{MaxAttempts: 1, Observer: observer, Logger: quiet}
+				h := newHarness(t, cfg, func(m *message.Message) ([]*message.Message, error) {
+					m.Ack()
+					return []*message.Message{message.NewMessage("a", nil)}, nil
+				})
+				m := order(t)
+				m.SetContext(inRouter(t.Context(), t))
+				produced, err := h.handler(m)
+				require.NoError(t, err)
+				synctest.Wait()
+				fail := func(...*message.Message) error { return errors.New("closed") }
+				require.NoError(t, envelope.PublishProduced(fail, produced...))
+				require.Equal(t, envelope.ReasonExhausted, h.letter().Reason)
+			})
+		})
+	}
+}
+
 func TestProduced_RetriedUntilPublished(t *testing.T) {
 	for _, hold := range []bool{false, true} {
 		failures := 0
