@@ -33,7 +33,7 @@ func (p *Pipeline) Plugin(r *message.Router) error {
 	known := r.Handlers()
 	var unknown []string
 	for name := range p.handlers {
-		if _, ok := known[name]; !ok {
+		if _, ok := known[name]; !ok && p.cfg.HandlerName == nil {
 			unknown = append(unknown, name)
 		}
 	}

@@ -95,6 +95,19 @@ func TestPlugin_RefusesUnknownHandlers(t *testing.T) {
 			`"billing", "mail"`)
 }
 
+// Config.HandlerName has names of its own, which the plugin refused because the router does not know them.
+func TestPlugin_WithHandlerName(t *testing.T) {
+	pipeline, err := middleware.New(middleware.Config{
+		DeadLetters: keep, Rescheduler: rescheduleNowhere,
+		HandlerName: func(context.Context) string { return "mail" },
+		Handlers:    map[string]middleware.HandlerConfig{"mail": {MaxAttempts: 1}},
+	})
+	require.NoError(t, err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	require.NoError(t, pipeline.Plugin(router))
+}
+
 // unwrapAll removes the router's wrapping.
 func unwrapAll(err error) error {
 	for {
