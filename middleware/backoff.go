@@ -185,14 +185,13 @@ func (c capped) validate() error {
 }
 
 func validateBackoff(b Backoff) error {
-	switch b := b.(type) {
-	case nil:
+	if b == nil || isTypedNil(b) {
 		return errors.New("backoff is nil")
-	case validator:
-		return b.validate()
-	default:
-		return nil
 	}
+	if b, ok := b.(validator); ok {
+		return b.validate()
+	}
+	return nil
 }
 
 // Timeline returns when the attempts of a message that always fails run, relative to the first attempt, which is always

@@ -223,7 +223,7 @@ func (c *Config) canRetry(where string, h HandlerConfig) error {
 	}
 	var most time.Duration
 	for retry := 1; retry < min(h.MaxAttempts, retriesAsked); retry++ {
-		most = max(most, h.Backoff.Delay(retry, 0))
+		most = max(most, backoffDelay(h.Backoff, retry, 0))
 	}
 	if err := checker.CanReschedule(most); err != nil {
 		return fmt.Errorf("%sMaxAttempts is %d, with delays of up to %s: %w", where, h.MaxAttempts, most, err)

@@ -1,7 +1,10 @@
 package middleware_test
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -62,6 +65,9 @@ func TestNew_RefusesEmptySinksAndBrokenBackoffs(t *testing.T) {
 		},
 		"Fallback: Sinks is empty": {DeadLetters: keep, Fallback: middleware.Sinks(nil)},
 		"Fallback: sink 2 is nil":  {DeadLetters: keep, Fallback: middleware.Sinks{keep, nil}},
+		"backoff is nil":           {DeadLetters: keep, Backoff: middleware.BackoffFunc(nil)},
+		"capped at 0s":             {DeadLetters: keep, Rescheduler: asksFirst{}, Backoff: middleware.WithCap(nil, 0)},
+		"with delays of up to 1s":  {DeadLetters: keep, Rescheduler: asksFirst{}, Backoff: brokenBackoff},
 		"step 2 is -1s":            {DeadLetters: keep, Backoff: middleware.Steps(s, -s)},
 		"constant backoff":         {DeadLetters: keep, Backoff: middleware.Constant(-s)},
 		"from -1s":                 {DeadLetters: keep, Backoff: middleware.FromOriginalDelay(-s)},
@@ -70,6 +76,46 @@ func TestNew_RefusesEmptySinksAndBrokenBackoffs(t *testing.T) {
 	} {
 		_, err := middleware.New(cfg)
 		require.ErrorContains(t, err, want)
+	}
+}
+
+var brokenBackoff = middleware.BackoffFunc(func(int, time.Duration) time.Duration { panic("backoff") })
+
+// asksFirst refuses every delay.
+type asksFirst struct{ middleware.ReschedulerFunc }
+
+func (asksFirst) CanReschedule(time.Duration) error { return errors.New("no delays") }
+
+// A sink without room for a dead letter is left out if another has stored it, also in a list within a list and in the
+// fallback, where the letter counted as lost and the message was handled again and again.
+func TestSinks_OneWithoutRoom(t *testing.T) {
+	fails := func(err error) middleware.DeadLetterSink {
+		return middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return err })
+	}
+	both := middleware.Sinks{keep, fails(envelope.ErrTooLarge)}
+	for name, tt := range map[string]struct {
+		cfg  middleware.Config
+		want error
+	}{
+		"one list":       {cfg: middleware.Config{DeadLetters: both}},
+		"within another": {cfg: middleware.Config{DeadLetters: middleware.Sinks{both}}},
+		"the fallback":   {cfg: middleware.Config{DeadLetters: fails(errTimeout), Fallback: both}},
+		"none has room": {
+			cfg: middleware.Config{DeadLetters: middleware.Sinks{both[1:], both[1]}}, want: envelope.ErrTooLarge,
+		},
+		"another is down": {
+			cfg: middleware.Config{DeadLetters: middleware.Sinks{append(both, fails(errTimeout))}}, want: errTimeout,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tt.cfg.Rescheduler, tt.cfg.Logger = rescheduleNowhere, quiet
+				pipeline, err := middleware.New(tt.cfg)
+				require.NoError(t, err)
+				_, err = pipeline.Middleware(failing(middleware.Permanent(errTimeout)))(order(t))
+				require.ErrorIs(t, err, tt.want)
+			})
+		})
 	}
 }
 

@@ -24,7 +24,7 @@ type Pipeline struct {
 	cfg      Config
 	base     *policy
 	handlers map[string]*policy
-	sinks    []DeadLetterSink
+	sinks    Sinks
 	redrives RedriveRecorder
 	circuits *circuits
 	stamper  Stamper
@@ -70,9 +70,9 @@ func New(cfg Config) (*Pipeline, error) {
 	if cfg.HandlerName == nil { // their names come from the router
 		p.names.missing.Store(int32(len(cfg.Handlers))) //nolint:gosec // as many as a program has
 	}
-	p.sinks = []DeadLetterSink{cfg.DeadLetters}
-	if several, ok := cfg.DeadLetters.(Sinks); ok {
-		p.sinks = several
+	var several bool
+	if p.sinks, several = cfg.DeadLetters.(Sinks); !several {
+		p.sinks = Sinks{cfg.DeadLetters}
 	}
 	p.redrives, _ = cfg.DeadLetters.(RedriveRecorder)
 	p.stamper, _ = cfg.Observer.(Stamper)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -103,16 +104,35 @@ var (
 	_ RedriveRecorder = Sinks(nil)
 )
 
-// DeadLetter passes d to every sink and returns the errors of those that failed.
+// DeadLetter passes d to every sink and returns the errors of those that failed. A sink without room for d has not
+// failed if another has stored it.
 func (s Sinks) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	if len(s) == 0 {
 		return errors.New("middleware: no dead letter sink")
 	}
+	_, err := s.store(ctx, d, make([]bool, len(s)))
+	return err
+}
+
+// store calls the sinks that have not kept d yet, all of them even if one fails. It also returns the error of a sink
+// that has no room for d.
+func (s Sinks) store(ctx context.Context, d *envelope.DeadLetter, kept []bool) (tooLarge, err error) {
 	var errs []error
-	for _, sink := range s {
-		errs = append(errs, sink.DeadLetter(ctx, d))
+	for i, sink := range s {
+		if kept[i] {
+			continue
+		}
+		err := guarded(func() error { return sink.DeadLetter(ctx, d) })
+		if kept[i] = err == nil; errorIs(err, envelope.ErrTooLarge) {
+			tooLarge = err
+		} else {
+			errs = append(errs, err)
+		}
 	}
-	return errors.Join(errs...)
+	if err = errors.Join(errs...); err == nil && !slices.Contains(kept, true) {
+		err = tooLarge
+	}
+	return tooLarge, err
 }
 
 // Redriven notifies every sink that is a [RedriveRecorder].

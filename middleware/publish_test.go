@@ -185,6 +185,24 @@ func TestPipeline_TooLargeIsDeadInTheSinkWithRoom(t *testing.T) {
 	})
 }
 
+// A dead letter that the first sink takes ends an outage: with a fallback it did not, and the pauses of the next outage
+// began where those of the last one had ended.
+func TestPipeline_PausesBeginAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sink faults
+		keeps := middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return sink.next() })
+		h := newHarness(t, middleware.Config{DeadLetters: keeps, Fallback: keeps}, failing(middleware.Permanent(errTimeout)))
+		var took []time.Duration
+		for _, sink.n = range []int{-1, -1, -1, 0, -1} {
+			start := time.Now()
+			_, err := h.handler(order(t))
+			require.Equal(t, sink.n == 0, err == nil)
+			took = append(took, time.Since(start)-600*time.Millisecond) // three tries with each sink
+		}
+		require.Equal(t, []time.Duration{s, 2 * s, 4 * s, -600 * time.Millisecond, s}, took)
+	})
+}
+
 // The message's context is cancelled while its retry is being published, which is when it matters most.
 func TestPipeline_ShutdownDuringPublishing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -123,7 +122,14 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 	kept := make([]bool, len(p.sinks))
 	fallback := false
 	var err error
-	publish := func(ctx context.Context) error { return p.toSinks(ctx, letter, kept) }
+	publish := func(ctx context.Context) error {
+		tooLarge, err := p.sinks.store(ctx, letter, kept)
+		if tooLarge != nil && err == nil {
+			p.log(ctx, slog.LevelWarn, "a dead letter sink has no room for the message, others have stored it",
+				slog.String("sink_error", logText(errorText(tooLarge))))
+		}
+		return err
+	}
 	if p.cfg.Fallback != nil {
 		err = p.try(d.parent, d, OutcomeDeadLetter, publish)
 		if err != nil {
@@ -144,35 +150,6 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 	p.logDecision(LevelCritical, "message dead-lettered", d, dec, stackAttrs(dec.Err)...)
 	hook(p, d, "OnDeadLetter", p.cfg.Hooks.OnDeadLetter,
 		DeadLetterParams{DeadLetter: letter, Decision: *dec, Fallback: fallback})
-	return nil
-}
-
-// toSinks calls the sinks that have not stored the letter yet, all of them even if one fails. A sink without room for
-// it is left out if another has stored it.
-func (p *Pipeline) toSinks(ctx context.Context, letter *envelope.DeadLetter, kept []bool) error {
-	var first, tooLarge error
-	for i, sink := range p.sinks {
-		if kept[i] {
-			continue
-		}
-		err := guarded(func() error { return sink.DeadLetter(ctx, letter) })
-		switch {
-		case err == nil:
-			kept[i] = true
-		case errorIs(err, envelope.ErrTooLarge):
-			tooLarge = err
-		case first == nil:
-			first = err
-		}
-	}
-	if first != nil || tooLarge == nil {
-		return first
-	}
-	if !slices.Contains(kept, true) {
-		return tooLarge
-	}
-	p.log(ctx, slog.LevelWarn, "a dead letter sink has no room for the message, others have stored it",
-		slog.String("sink_error", logText(errorText(tooLarge))))
 	return nil
 }
 
@@ -232,26 +209,23 @@ func (p *Pipeline) try(parent context.Context, d *delivery, what Outcome, publis
 // ends when the consumer shuts down.
 func (p *Pipeline) persist(d *delivery, dec *Decision, publish func(context.Context) error) error {
 	err := p.try(d.parent, d, dec.Outcome, publish)
-	if err == nil {
-		p.unpublished.Store(0)
-		return nil
-	}
-	if dec.Outcome != OutcomeDeadLetter && errorIs(err, envelope.ErrTooLarge) {
-		return err // a retry is dead-lettered instead, a deferral held
+	if err == nil || dec.Outcome != OutcomeDeadLetter && errorIs(err, envelope.ErrTooLarge) {
+		return err // too large: a retry is dead-lettered instead, a deferral held
 	}
 	pause := wait.Backoff{First: p.cfg.NackDelay, Longest: maxNack}.After(int(p.unpublished.Add(1)))
 	if !outlast(d.parent, pause) {
 		return err
 	}
-	if err = p.publish(context.WithoutCancel(d.parent), publish); err == nil {
-		p.unpublished.Store(0)
-	}
-	return err
+	return p.publish(context.WithoutCancel(d.parent), publish)
 }
 
 // publish is one attempt, under its deadline and guarded against panics.
 func (p *Pipeline) publish(detached context.Context, f func(context.Context) error) error {
 	ctx := &attemptContext{parent: detached, deadline: time.Now().Add(p.cfg.PublishTimeout)}
 	defer ctx.release()
-	return guarded(func() error { return f(ctx) }) //nolint:contextcheck // ctx is derived from detached
+	err := guarded(func() error { return f(ctx) }) //nolint:contextcheck // ctx is derived from detached
+	if err == nil {
+		p.unpublished.Store(0)
+	}
+	return err
 }
