@@ -20,8 +20,7 @@ type body struct {
 	data, data64                          span
 	metadata, err, retry                  span
 
-	dataMember span // the data with its name
-	end        int  // where a missing member is inserted: behind the last one
+	end int // where a missing member is inserted: behind the last one
 }
 
 // bom is the byte order mark that some producers put in front of JSON.
@@ -46,9 +45,6 @@ func (s *body) scan(raw []byte) bool {
 		}
 		if place := s.member(key.of(raw)); place != nil {
 			*place = value
-			if place == &s.data || place == &s.data64 {
-				s.dataMember = span{key.start - 1, value.end}
-			}
 		}
 	}
 	s.end = o.last

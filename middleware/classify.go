@@ -165,20 +165,11 @@ const (
 
 // String returns the name of k.
 func (k Kind) String() string {
-	switch k {
-	case KindUnknown:
-		return "unknown"
-	case KindRetryable:
-		return "retryable"
-	case KindPermanent:
-		return "permanent"
-	case KindSkip:
-		return "skip"
-	case KindDefer:
-		return "defer"
-	default:
+	names := [...]string{"unknown", "retryable", "permanent", "skip", "defer"}
+	if k < KindUnknown || k > KindDefer {
 		return fmt.Sprintf("Kind(%d)", int(k))
 	}
+	return names[k]
 }
 
 // MarkedError is an error that the handler has marked with its meaning. It is created by [Permanent], [Retryable],

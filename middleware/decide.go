@@ -31,24 +31,14 @@ const (
 
 // String returns the outcome's name in metrics and logs.
 func (o Outcome) String() string {
-	switch o {
-	case OutcomeSuccess:
-		return "success"
-	case OutcomeRetry:
-		return "retry"
-	case OutcomeDeadLetter:
-		return "dead_letter"
-	case OutcomeSkip:
-		return "skip"
-	case OutcomeDefer:
-		return "defer"
-	case OutcomeGiveBack:
-		return "give_back"
-	case OutcomeNotSettled:
-		return "not_settled"
-	default:
+	names := [...]string{
+		OutcomeSuccess: "success", OutcomeRetry: "retry", OutcomeDeadLetter: "dead_letter", OutcomeSkip: "skip",
+		OutcomeDefer: "defer", OutcomeGiveBack: "give_back", OutcomeNotSettled: "not_settled",
+	}
+	if o < OutcomeSuccess || o > OutcomeNotSettled {
 		return fmt.Sprintf("Outcome(%d)", int(o))
 	}
+	return names[o]
 }
 
 // Decision is what a pipeline does about a failed attempt, and why.

@@ -187,7 +187,7 @@ func TestPipeline_TooLargeIsDeadInTheSinkWithRoom(t *testing.T) {
 
 // A dead letter that the first sink takes ends an outage: with a fallback it did not, and the pauses of the next outage
 // began where those of the last one had ended.
-func TestPipeline_PausesBeginAnew(t *testing.T) {
+func TestPipeline_PausesStartOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sink faults
 		keeps := middleware.DeadLetterFunc(func(context.Context, *envelope.DeadLetter) error { return sink.next() })

@@ -48,7 +48,7 @@ func (p *Pipeline) skip(d *delivery, dec *Decision) {
 // reschedule publishes the retry or the deferral before the message is acked: a crash between the two runs it twice; in
 // the other order it would be lost.
 func (p *Pipeline) reschedule(d *delivery, dec *Decision) (time.Duration, error) {
-	here := p.waitsHere(dec)
+	here := p.holds && dec.Delay > 0 || p.cfg.Rescheduler == nil
 	if !here {
 		err := p.persist(d, dec, func(ctx context.Context) error {
 			// A new message for each attempt, because the callee owns it.
@@ -85,11 +85,6 @@ func (p *Pipeline) keep(d *delivery, dec *Decision) time.Duration {
 	d.next = p.again(d, dec)
 	p.rescheduled(d, dec, "held in memory")
 	return dec.Delay
-}
-
-// waitsHere reports whether the message of a retry or deferral waits here.
-func (p *Pipeline) waitsHere(d *Decision) bool {
-	return p.holds && d.Delay > 0 || p.cfg.Rescheduler == nil
 }
 
 // again builds the message of the next run.

@@ -95,7 +95,7 @@ func TestPlugin_RefusesUnknownHandlers(t *testing.T) {
 			`"billing", "mail"`)
 }
 
-// Config.HandlerName has names of its own, which the plugin refused because the router does not know them.
+// Config.HandlerName returns other names, which the plugin refused because the router does not know them.
 func TestPlugin_WithHandlerName(t *testing.T) {
 	pipeline, err := middleware.New(middleware.Config{
 		DeadLetters: keep, Rescheduler: rescheduleNowhere,

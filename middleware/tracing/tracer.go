@@ -59,30 +59,10 @@ func (t *Tracer) creation(m *message.Message) trace.SpanContext {
 	return trace.SpanContextFromContext(t.propagator.Extract(context.Background(), propagation.MapCarrier(m.Metadata)))
 }
 
-// linkCarrier reads and writes the header that names the previous delivery, in the form of a traceparent.
-type linkCarrier struct{ message.Metadata }
-
-// Get implements propagation.TextMapCarrier.
-func (c linkCarrier) Get(key string) string {
-	if key == envelope.KeyTraceParent {
-		return c.Metadata[envelope.KeyTraceLink]
-	}
-	return ""
-}
-
-// Set implements propagation.TextMapCarrier.
-func (c linkCarrier) Set(key, value string) {
-	if key == envelope.KeyTraceParent {
-		c.Metadata[envelope.KeyTraceLink] = value
-	}
-}
-
-// Keys implements propagation.TextMapCarrier.
-func (c linkCarrier) Keys() []string { return []string{envelope.KeyTraceParent} }
-
-// before is the span of the previous delivery, if the message names it.
+// before is the span of the previous delivery, which a header names in the form of a traceparent.
 func before(m *message.Message) trace.SpanContext {
-	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), linkCarrier{m.Metadata}))
+	link := propagation.MapCarrier{envelope.KeyTraceParent: m.Metadata[envelope.KeyTraceLink]}
+	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), link))
 }
 
 // setLink makes the next delivery link to the span.
@@ -90,7 +70,9 @@ func setLink(m *message.Message, sc trace.SpanContext) {
 	if m.Metadata == nil {
 		m.Metadata = make(message.Metadata, 1)
 	}
-	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), sc), linkCarrier{m.Metadata})
+	link := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), sc), link)
+	m.Metadata[envelope.KeyTraceLink] = link[envelope.KeyTraceParent]
 }
 
 // inject records the span in ctx as the one in which the message was published.
