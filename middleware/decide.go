@@ -179,7 +179,8 @@ func backoffDelay(b Backoff, retry int, original time.Duration) time.Duration {
 }
 
 // created is when the message was created, as far as it is known: the earliest of its timestamp, that of its first
-// failure, and that of this delivery, which is a retry's. A time in the future is ignored.
+// failure, and that of this delivery, which is a retry's. A time in the future is ignored. A redriven message starts over
+// with its first failure.
 func created(m *message.Message, now time.Time) time.Time {
 	earliest := now
 	consider := func(at time.Time) {
@@ -187,11 +188,11 @@ func created(m *message.Message, now time.Time) time.Time {
 			earliest = at
 		}
 	}
-	if e, err := envelope.FromMessage(m); err == nil {
-		consider(e.Timestamp())
-	}
-	if origin, ok := envelope.OriginFrom(m.Context()); ok {
-		consider(origin.Timestamp)
+	if m.Metadata[envelope.KeyRedriveID] == "" {
+		if e, err := envelope.FromMessage(m); err == nil {
+			consider(e.Timestamp())
+		}
+		consider(originOf(m.Context()).Timestamp)
 	}
 	if first, ok := envelope.FirstFailure(m); ok {
 		consider(first)

@@ -55,6 +55,19 @@ func TestPipeline_MaxAgeDoesNotCountTheFirstDelivery(t *testing.T) {
 	})
 }
 
+// A message that is redriven is older than the limit for which it has died: its first failure was its last.
+func TestPipeline_MaxAgeCountsFromTheRedrive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := middleware.Config{MaxAttempts: 100, Backoff: middleware.Constant(10 * s), MaxAge: 25 * s}
+		h := newHarness(t, cfg, failing(errTimeout))
+		h.origin.Timestamp = time.Now().Add(-time.Hour)
+		old := order(t, envelope.CreatedAt(h.origin.Timestamp))
+		h.send(envelope.PrepareRedrive(old, envelope.Redrive{ID: "9", Count: 1}), time.Hour)
+		require.Equal(t, []time.Duration{0, 10 * s, 20 * s}, h.runs)
+		require.Equal(t, envelope.ReasonExpired, h.letter().Reason)
+	})
+}
+
 func TestPipeline_RetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, middleware.Config{},
