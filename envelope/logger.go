@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -39,9 +40,11 @@ func (h adapterHandler) Handle(_ context.Context, r slog.Record) error {
 	}
 	switch {
 	case r.Level >= slog.LevelError:
-		err, ok := fields["error"].(error)
-		if ok {
-			delete(fields, "error")
+		value, found := fields["error"]
+		delete(fields, "error")
+		err, ok := value.(error)
+		if found && !ok {
+			err = fmt.Errorf("%v", value)
 		}
 		h.adapter.Error(r.Message, err, fields)
 	case r.Level >= slog.LevelInfo:

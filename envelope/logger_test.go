@@ -1,7 +1,9 @@
 package envelope_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"maps"
@@ -61,7 +63,7 @@ func TestSlogLogger(t *testing.T) {
 		},
 		"an error that is a text": {
 			func(l *slog.Logger) { l.Error("failed", "error", "no route") },
-			line{"Error", "failed", nil, watermill.LogFields{"error": "no route"}},
+			line{"Error", "failed", errors.New("no route"), watermill.LogFields{}},
 		},
 		"warning": {
 			func(l *slog.Logger) { l.Warn("retry", "error", failed) },
@@ -98,4 +100,14 @@ func TestSlogLogger(t *testing.T) {
 		})
 	}
 	require.Same(t, slog.Default(), envelope.SlogLogger(nil))
+}
+
+// Watermill's own adapter appends the error, so that a line had two of them, and readers of JSON take the last: null.
+func TestSlogLogger_OneError(t *testing.T) {
+	var out bytes.Buffer
+	adapter := watermill.NewSlogLogger(slog.New(slog.NewJSONHandler(&out, nil)))
+	envelope.SlogLogger(adapter).Error("message dead-lettered", "error", "no route")
+	var read map[string]any
+	require.NoError(t, json.Unmarshal(out.Bytes(), &read))
+	require.Equal(t, "no route", read["error"], out.String())
 }
