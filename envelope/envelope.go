@@ -240,7 +240,7 @@ func EventName(m *message.Message) string {
 
 // EventKeys are the headers that may hold an event's name. The first one that is set counts.
 func EventKeys() []string {
-	return []string{KeyEvent, KeyCQRSName, "ce_type", "cloudEvents_type", KeyAMQPType, KeyRoutingKey}
+	return []string{KeyEvent, KeyCQRSName, "ce_type", "cloudEvents_type", "cloudEvents:type", KeyAMQPType, KeyRoutingKey}
 }
 
 func eventName(md message.Metadata, o *Origin) string {

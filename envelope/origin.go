@@ -143,7 +143,7 @@ func headerID(m *message.Message) string {
 }
 
 func foreignID(m *message.Message) string {
-	for _, key := range [...]string{KeyAMQPMessageID, "ce_id", "cloudEvents_id"} {
+	for _, key := range [...]string{KeyAMQPMessageID, "ce_id", "cloudEvents_id", "cloudEvents:id"} {
 		if id := m.Metadata[key]; id != "" {
 			return carriable(id)
 		}

@@ -126,6 +126,8 @@ func TestFromMessage_ColonPrefix(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "1", ev.ID())
 	require.Equal(t, []byte("x"), ev.Data())
+	require.Equal(t, "1", envelope.Identify(m), "another id with each delivery")
+	require.Equal(t, "t", envelope.EventName(m))
 }
 
 // Some producers write the attribute as a separate header. It was refused as an extension; the content type of the
