@@ -224,6 +224,38 @@ func TestProduced_NilIsNoMessage(t *testing.T) {
 	}
 }
 
+// The duration is the handler's: it included that of the failed publish.
+func TestProduced_DurationOfTheHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var took durations
+		h := newHarness(t, middleware.Config{MaxAttempts: 1, Observer: &took},
+			func(*message.Message) ([]*message.Message, error) {
+				time.Sleep(s)
+				return []*message.Message{message.NewMessage("a", nil)}, nil
+			})
+		m := order(t)
+		m.SetContext(inRouter(t.Context(), t))
+		produced, err := h.handler(m)
+		require.NoError(t, err)
+		require.NoError(t, envelope.PublishProduced(func(...*message.Message) error {
+			time.Sleep(5 * s)
+			return errors.New("closed")
+		}, produced...))
+		m.Ack()
+		require.Equal(t, []time.Duration{s}, took.took)
+	})
+}
+
+type durations struct {
+	middleware.NopObserver
+
+	took []time.Duration
+}
+
+func (d *durations) Finished(_ context.Context, f middleware.Finished) {
+	d.took = append(d.took, f.Duration)
+}
+
 // The ack of a handler confirms nothing: with an observer it was reported as a success, and the failed publish lost the
 // results.
 func TestProduced_AckedByTheHandler(t *testing.T) {

@@ -27,7 +27,7 @@ type run struct {
 	before   snapshot
 	observed observation   // for the observer
 	start    time.Duration // since the pipeline was created: the monotonic clock is enough, at half the price; or untimed
-	took     time.Duration // by the handler
+	took     time.Duration // by the handler; or untimed
 	newID    bool          // the message had no id
 	returned bool          // the handler has returned
 	exiting  bool          // the handler's goroutine is ending: nothing can be returned or run again in it
@@ -35,17 +35,17 @@ type run struct {
 
 const (
 	settled time.Duration = -1 // the wait of a delivery that is not run again here
-	untimed time.Duration = -1 // the start of an attempt whose duration is not needed
+	untimed time.Duration = -1 // the start of an attempt whose duration is not needed, or not known yet
 )
 
-var runs = sync.Pool{New: func() any { return &run{start: untimed} }}
+var runs = sync.Pool{New: func() any { return &run{start: untimed, took: untimed} }}
 
 // end returns the run to the pool. r must not be used afterwards.
 func (r *run) end() {
 	r.before.free()
 	r.message, r.next, r.parent, r.context, r.circuit = nil, nil, nil, nil, nil
 	r.observed.Message, r.observed.Origin = nil, nil // large objects only; the texts are those of one message
-	r.start, r.newID, r.returned, r.exiting = untimed, false, false, false
+	r.start, r.took, r.newID, r.returned, r.exiting = untimed, untimed, false, false, false
 	runs.Put(r)
 }
 
@@ -206,10 +206,8 @@ func (r *run) failed(err error) (time.Duration, error) {
 	}
 	now := time.Now()
 	d := r.delivery(now)
-	d.ran, d.exiting = true, r.exiting
-	if r.start != untimed {
-		d.duration = now.Sub(p.made) - r.start
-	}
+	r.stop()
+	d.ran, d.exiting, d.duration = true, r.exiting, r.took
 	dec := p.decide(m, r.policy, r.context, err, now)
 	if r.circuit != nil {
 		r.circuit.ended(&dec)
@@ -349,10 +347,10 @@ func (r *run) reports() bool {
 		p.logs(r.parent, slog.LevelDebug)
 }
 
-// stop records how long a returned handler took.
+// stop records how long a handler took that has returned: once, also if its results cannot be published.
 func (r *run) stop() {
-	if r.took = 0; r.start != untimed {
-		r.took = time.Since(r.pipeline.made) - r.start
+	if r.took == untimed {
+		r.took = time.Since(r.pipeline.made) - max(0, r.start)
 	}
 }
 
