@@ -36,8 +36,8 @@ type Config struct {
 	// Timeout is the deadline of the context of one attempt. Negative means none. Defaults to 1 min.
 	Timeout time.Duration
 	// MaxAge dead-letters a failing message as expired instead of retrying it if the retry would run later than this after
-	// the message's creation, not counting its first-delivery delay, or after the first failure since its redrive. Zero and
-	// negative mean no limit. Defaults to none.
+	// the message's creation, not counting its first-delivery delay, or after the first failure since its redrive. Zero
+	// and negative mean no limit. Defaults to none.
 	MaxAge time.Duration
 	// Rules classify errors, before the built-in rules.
 	Rules []Rule

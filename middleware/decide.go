@@ -179,8 +179,8 @@ func backoffDelay(b Backoff, retry int, original time.Duration) time.Duration {
 }
 
 // created is when the message was created, as far as it is known: the earliest of its timestamp, that of its first
-// failure, and that of this delivery, which is a retry's. A time in the future is ignored. A redriven message starts over
-// with its first failure.
+// failure, and that of this delivery, which is a retry's. A time in the future is ignored. A redriven message starts
+// over with its first failure.
 func created(m *message.Message, now time.Time) time.Time {
 	earliest := now
 	consider := func(at time.Time) {

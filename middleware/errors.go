@@ -236,8 +236,8 @@ const mostWrapped = 1 << 16
 // endless is an error that wraps itself, or too many others, without them.
 type endless struct{ error }
 
-// finite returns an error that errors.Is, errors.As and our own walks come to the end of: for one that wraps itself they
-// would never return. Every error of foreign code passes through it once.
+// finite returns an error that errors.Is, errors.As and our own walks come to the end of: for one that wraps itself
+// they would never return. Every error of foreign code passes through it once.
 func finite(err error) error {
 	left := mostWrapped
 	if guardedValue(false, func() bool {
