@@ -7,11 +7,11 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	stackerrors "github.com/pkg/errors" //nolint:depguard // users' code may depend on it
 	"github.com/stretchr/testify/require"
 
 	"github.com/redrive-go/redrive/envelope"
 	"github.com/redrive-go/redrive/middleware"
-	stackerrors "github.com/redrive-go/redrive/middleware/internal/stackerrors"
 )
 
 // The class is what dead letters are grouped by: the most specific type, not that of a wrapper.
