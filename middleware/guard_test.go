@@ -80,16 +80,16 @@ func (hostileObserver) BreakerChanged(context.Context, middleware.BreakerChanged
 
 func (hostileObserver) Stamp(context.Context, *message.Message) { panic("observer") }
 
-// endless wraps itself: errors.Is and errors.As never returned, and held a processor and a consumer forever.
-type endless struct{}
+// endlessError wraps itself: errors.Is and errors.As never returned, and held a processor and a consumer forever.
+type endlessError struct{}
 
-func (endless) Error() string   { return "timeout" }
-func (e endless) Unwrap() error { return e }
+func (endlessError) Error() string   { return "timeout" }
+func (e endlessError) Unwrap() error { return e }
 
-type endlessTwice struct{}
+type endlessTwiceError struct{}
 
-func (endlessTwice) Error() string     { return "timeout" }
-func (e endlessTwice) Unwrap() []error { return []error{e, e} }
+func (endlessTwiceError) Error() string     { return "timeout" }
+func (e endlessTwiceError) Unwrap() []error { return []error{e, e} }
 
 type hostileHandler struct{ slog.Handler }
 
@@ -112,8 +112,8 @@ func TestPipeline_ForeignCodeMayPanic(t *testing.T) {
 		"a typed nil":          {err: closed},
 		"a typed nil, wrapped": {err: middleware.Retryable(closed)},
 		"a typed nil, joined":  {err: joined},
-		"itself, wrapped":      {err: middleware.Retryable(endless{})},
-		"itself, twice":        {err: endlessTwice{}},
+		"itself, wrapped":      {err: middleware.Retryable(endlessError{})},
+		"itself, twice":        {err: endlessTwiceError{}},
 		"Match": {change: func(c *middleware.Config) {
 			c.Rules = []middleware.Rule{middleware.MatchFunc(func(error) bool { panic("rule") }, middleware.KindSkip, "x")}
 		}},
@@ -193,7 +193,7 @@ func TestPipeline_PortsMayPanic(t *testing.T) {
 func TestPipeline_PortsErrorsMayPanic(t *testing.T) {
 	for in, err := range map[string]error{
 		"Error": &hostileError{"Error"}, "Unwrap": &hostileError{"Unwrap"}, "Is": &hostileError{"Is"},
-		"As": &hostileError{"As"}, "itself": endless{}, "itself, twice": endlessTwice{},
+		"As": &hostileError{"As"}, "itself": endlessError{}, "itself, twice": endlessTwiceError{},
 	} {
 		t.Run(in, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -246,7 +246,7 @@ func (m merged) Value(key any) any { return m.values.Value(key) }
 // causeOf is context.Cause, which looks for the cause among the values.
 func causeOf(ctx context.Context) error {
 	if m, ok := ctx.(merged); ok {
-		return causeOf(m.Context)
+		return causeOf(m.Context) //nolint:contextcheck // the one that ends
 	}
 	return context.Cause(ctx)
 }
