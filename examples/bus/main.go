@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -35,30 +34,22 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 	speed := flags.Float64("speed", 1, "divide every delay by this; 1 is real time")
 	standstill := flags.Duration("patience", time.Minute, "give up when no event has got any further for this long")
 	verbose := flags.Bool("v", false, "log every decision of the pipelines to standard error")
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return demo.ExitDone
-	} else if err != nil {
-		return demo.ExitUsage
-	}
-	if *speed <= 0 || flags.NArg() > 0 {
-		_, _ = fmt.Fprintln(stderr, "bus: -speed must be positive, and there are no arguments; see -h")
-		return demo.ExitUsage
-	}
-	broker, err := open(ctx, cmp.Or(os.Getenv("BROKER_URL"), "mem://"), *project)
-	if err == nil {
-		var ended bool
-		t := newTranscript(stdout, *project, *speed)
-		ctx, cancel := patience.Context(ctx, *standstill, t.progress)
-		ended, err = traffic(ctx, broker, t, demo.Logger(stderr, *verbose))
-		cancel()
-		if err = errors.Join(err, broker.Close()); err == nil && ended {
-			return demo.ExitDone
-		}
+	err := flags.Parse(args)
+	if err == nil && (*speed <= 0 || flags.NArg() > 0) {
+		err = errors.New("-speed must be positive, and there are no arguments; see -h")
 	}
 	if err != nil {
-		_, _ = fmt.Fprintln(stderr, "bus:", err)
+		return demo.Usage(stderr, "bus", err)
 	}
-	return demo.ExitFailed
+	broker, err := open(ctx, cmp.Or(os.Getenv("BROKER_URL"), "mem://"), *project)
+	if err != nil {
+		return demo.Exit(stderr, "bus", false, err)
+	}
+	t := newTranscript(stdout, *project, *speed)
+	ctx, cancel := patience.Context(ctx, *standstill, t.progress)
+	defer cancel()
+	ended, err := traffic(ctx, broker, t, demo.Logger(stderr, *verbose))
+	return demo.Exit(stderr, "bus", ended, errors.Join(err, broker.Close()))
 }
 
 // traffic runs the services on the bus, sends them events, and waits until all events have ended or ctx is done.

@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"time"
 
@@ -47,17 +46,12 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	s, err := parse(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return demo.ExitDone
-	case err != nil:
-		_, _ = fmt.Fprintln(stderr, "employees:", err)
-		return demo.ExitUsage
+	if err != nil {
+		return demo.Usage(stderr, "employees", err)
 	}
 	sv, err := open(ctx, s, demo.Logger(stderr, s.Verbose))
 	if err != nil {
-		_, _ = fmt.Fprintln(stderr, "employees:", err)
-		return demo.ExitFailed
+		return demo.Exit(stderr, "employees", false, err)
 	}
 	work := func(ctx context.Context) error { return sv.publishAll(ctx, s.Input, stdin) }
 	if s.fix != "" {
@@ -67,11 +61,5 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	err = demo.Serve(ctx, sv.router, sv.ledger, s.Patience, work)
 	patience.Spool(ctx, s.Patience, sv.letters) // the report counts what is in the store
 	balanced := err == nil && sv.report(context.WithoutCancel(ctx), stdout, time.Since(started), s)
-	if err = errors.Join(err, sv.close()); err != nil {
-		_, _ = fmt.Fprintln(stderr, "employees:", err)
-	}
-	if err != nil || !balanced {
-		return demo.ExitFailed
-	}
-	return demo.ExitDone
+	return demo.Exit(stderr, "employees", balanced, errors.Join(err, sv.close()))
 }

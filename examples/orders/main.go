@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"time"
 
@@ -39,17 +38,12 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	s, err := parse(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return demo.ExitDone
-	case err != nil:
-		_, _ = fmt.Fprintln(stderr, "orders:", err)
-		return demo.ExitUsage
+	if err != nil {
+		return demo.Usage(stderr, "orders", err)
 	}
 	shop, err := open(ctx, s, demo.Logger(stderr, s.Verbose))
 	if err != nil {
-		_, _ = fmt.Fprintln(stderr, "orders:", err)
-		return demo.ExitFailed
+		return demo.Exit(stderr, "orders", false, err)
 	}
 	work := func(ctx context.Context) error { return shop.publishAll(ctx, s.Input, stdin) }
 	if s.redrive {
@@ -59,11 +53,5 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	err = demo.Serve(ctx, shop.router, shop.ledger, s.Patience, work)
 	patience.Spool(ctx, s.Patience, shop.letters) // the report counts what is in the store
 	balanced := shop.report(context.WithoutCancel(ctx), stdout, time.Since(started), s)
-	if err = errors.Join(err, shop.close()); err != nil {
-		_, _ = fmt.Fprintln(stderr, "orders:", err)
-	}
-	if err != nil || !balanced {
-		return demo.ExitFailed
-	}
-	return demo.ExitDone
+	return demo.Exit(stderr, "orders", balanced, errors.Join(err, shop.close()))
 }

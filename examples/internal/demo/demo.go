@@ -44,6 +44,26 @@ func Main(run func(ctx context.Context, args []string, stdin io.Reader, stdout, 
 	os.Exit(code)
 }
 
+// Usage returns the exit code for a command line that is wrong, or that only asks for help.
+func Usage(stderr io.Writer, name string, err error) int {
+	if errors.Is(err, flag.ErrHelp) {
+		return ExitDone
+	}
+	_, _ = fmt.Fprintf(stderr, "%s: %v\n", name, err)
+	return ExitUsage
+}
+
+// Exit returns the exit code of a demonstration that has ended, and prints its error.
+func Exit(stderr io.Writer, name string, done bool, err error) int {
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "%s: %v\n", name, err)
+	}
+	if err != nil || !done {
+		return ExitFailed
+	}
+	return ExitDone
+}
+
 // Settings are the command line and the environment of a demonstration. Set the defaults of Speed and Concurrency.
 type Settings struct {
 	Input       string
