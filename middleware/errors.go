@@ -29,7 +29,7 @@ var (
 	// ErrNotSettled is matched by the error that a pipeline returns if neither the retry nor the dead letter could be
 	// published: the message is nacked, after a pause, because losing it is worse than running it twice.
 	ErrNotSettled = errors.New("message could not be settled")
-	errNacked     = errors.New("the handler has nacked it")
+	errNacked     = errors.New("it has been nacked already")
 	// ErrGoexit is matched by the error of a handler that ended its goroutine, for example by calling t.FailNow.
 	ErrGoexit = errors.New("handler called runtime.Goexit")
 )

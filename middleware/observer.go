@@ -234,13 +234,11 @@ func (r *run) observeStarted() {
 	}
 }
 
-// finished notifies the observer of a handler that has returned no error.
+// finished notifies the observer, if there is one, of a handler that has returned no error.
 //
 //go:noinline
 func (r *run) finished(outcome Outcome) {
-	p, parent := r.pipeline, r.context.parent // includes the observer's values
-	defer p.observerPanic(parent)
-	p.cfg.Observer.Finished(parent, Finished{
+	observe(r.context.parent, r.pipeline, Observer.Finished, Finished{ // the parent includes the observer's values
 		Delivery: &r.observed.Delivery, Outcome: outcome, Ran: true, Duration: r.took,
 	})
 }

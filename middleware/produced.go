@@ -105,9 +105,7 @@ func (a *attempt) await() {
 			"one, uncounted: "+
 			"with router.AddPlugin(pipeline.Plugin) this counts as a failed attempt", p.originAttrs(a.run.parent)...)
 	})
-	if p.cfg.Observer != nil {
-		a.run.finished(OutcomeNotSettled)
-	}
+	a.run.finished(OutcomeNotSettled)
 	a.end()
 }
 

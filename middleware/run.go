@@ -360,9 +360,7 @@ func (r *run) stop() {
 func (r *run) succeeded() {
 	p, parent := r.pipeline, r.context.parent // includes the observer's values
 	p.redriven(parent, &r.context.control)
-	if p.cfg.Observer != nil {
-		r.finished(OutcomeSuccess)
-	}
+	r.finished(OutcomeSuccess)
 	if p.logs(parent, slog.LevelDebug) {
 		p.logSuccess(parent, r)
 	}

@@ -105,7 +105,7 @@ func TestPipeline_HandlerThatNacksAndFails(t *testing.T) {
 		require.Len(t, h.runs, 3)
 		require.Equal(t, 2, h.nacked)
 		require.Empty(t, h.rescheduled)
-		require.Contains(t, h.logs.String(), "message returned: the handler has nacked it")
+		require.Contains(t, h.logs.String(), "message returned: it has been nacked already")
 	})
 }
 
