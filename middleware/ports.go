@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -112,27 +111,6 @@ func (s Sinks) DeadLetter(ctx context.Context, d *envelope.DeadLetter) error {
 	}
 	_, err := s.store(ctx, d, make([]bool, len(s)))
 	return err
-}
-
-// store calls the sinks that have not kept d yet, all of them even if one fails. It also returns the error of a sink
-// that has no room for d.
-func (s Sinks) store(ctx context.Context, d *envelope.DeadLetter, kept []bool) (tooLarge, err error) {
-	var errs []error
-	for i, sink := range s {
-		if kept[i] {
-			continue
-		}
-		err := guarded(func() error { return sink.DeadLetter(ctx, d) })
-		if kept[i] = err == nil; errorIs(err, envelope.ErrTooLarge) {
-			tooLarge = err
-		} else {
-			errs = append(errs, err)
-		}
-	}
-	if err = errors.Join(errs...); err == nil && !slices.Contains(kept, true) {
-		err = tooLarge
-	}
-	return tooLarge, err
 }
 
 // Redriven notifies every sink that is a [RedriveRecorder].

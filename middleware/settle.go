@@ -2,8 +2,10 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -146,6 +148,27 @@ func (p *Pipeline) deadLetter(d *delivery, dec *Decision) error {
 	hook(p, d, "OnDeadLetter", p.cfg.Hooks.OnDeadLetter,
 		DeadLetterParams{DeadLetter: letter, Decision: *dec, Fallback: fallback})
 	return nil
+}
+
+// store calls the sinks that have not kept d yet, all of them even if one fails. It also returns the error of a sink
+// that has no room for d.
+func (s Sinks) store(ctx context.Context, d *envelope.DeadLetter, kept []bool) (tooLarge, err error) {
+	var errs []error
+	for i, sink := range s {
+		if kept[i] {
+			continue
+		}
+		err := guarded(func() error { return sink.DeadLetter(ctx, d) })
+		if kept[i] = err == nil; errorIs(err, envelope.ErrTooLarge) {
+			tooLarge = err
+		} else {
+			errs = append(errs, err)
+		}
+	}
+	if err = errors.Join(errs...); err == nil && !slices.Contains(kept, true) {
+		err = tooLarge
+	}
+	return tooLarge, err
 }
 
 func (p *Pipeline) letter(d *delivery, dec *Decision) *envelope.DeadLetter {
