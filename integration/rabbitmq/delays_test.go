@@ -63,13 +63,22 @@ func TestDelays_Accuracy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tc.measure(t)
+			for range attempts {
+				if tc.measure(t) {
+					return
+				}
+			}
+			require.Fail(t, "later than promised, each time")
 		})
 	}
 }
 
-// measure delays 150 messages.
-func (tc delayCase) measure(t *testing.T) {
+// attempts is how often the delays are measured: other programs rarely slow down only ours three times in a row, and a
+// faulty broker is late each time.
+const attempts = 3
+
+// measure delays 150 messages, and reports whether the promise was kept.
+func (tc delayCase) measure(t *testing.T) bool {
 	t.Helper()
 	const n = 150
 	url := services.SharedRabbitMQ(t).VHost(t)
@@ -126,7 +135,7 @@ func (tc delayCase) measure(t *testing.T) {
 	slices.Sort(late)
 	slices.Sort(excess)
 	t.Logf("late: p50 %s, p99 %s, most %s; raw %s", late[n/2], late[n*99/100], late[n-1], noise)
-	require.LessOrEqual(t, excess[n/2], 2*noise, "later than promised") // some delays wait in two queues
+	return excess[n/2] <= 2*noise // some delays wait in two queues
 }
 
 // control measures how late RabbitMQ itself is at the same time, with raw messages that wait in a queue with a TTL.

@@ -147,7 +147,7 @@ func TestInTx_OutlivesARenewal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := servers[name](t)
-			db, queue := openDB(t, url), openQueue(t, with(url, "x-lease=2s&"+params))
+			db, queue := openDB(t, url), openQueue(t, with(url, "x-lease=12s&"+params))
 			messages, err := queue.Subscriber().Subscribe(t.Context(), "orders")
 			require.NoError(t, err)
 			require.NoError(t, queue.Publisher().Publish("orders", message.NewMessage("o", payload)))
