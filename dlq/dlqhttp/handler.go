@@ -93,7 +93,7 @@ func (h *Handler) operations() operations.Config {
 		Topology: c.Topology, Depths: c.Depths, Settings: c.Settings, Rate: c.Rate, Rules: c.Rules, Retention: c.Retention,
 		Limits: c.Limits, Logger: c.Logger, Interval: cmp.Or(c.interval, refreshInterval),
 		Visible: h.visible, Refused: h.trail.refused, Read: h.trail.read, AuditReads: c.AuditReads,
-		ShowFaults: c.ShowFaults,
+		ShowFaults: c.ShowFaults, Searches: operations.NewSearches(),
 	}
 	if c.Login != nil {
 		shared.Session = c.Login.HasSession

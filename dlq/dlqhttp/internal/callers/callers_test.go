@@ -12,25 +12,35 @@ import (
 )
 
 // One viewer does not shut others out of the progress streams, and all viewers together do not shut out an admin.
-func TestStreams(t *testing.T) {
+func TestSlots(t *testing.T) {
 	t.Parallel()
-	s := NewStreams(100)
+	s := NewSlots("progress streams", 100, 10, 10)
 	viewer, admin := access.Principal{Name: "vic", Role: access.Viewer}, access.Principal{Name: "root", Role: access.Admin}
+	take := func(s *Slots, who access.Principal) (free func()) {
+		free, err := s.Take(who)
+		require.NoError(t, err)
+		return free
+	}
+	refused := func(s *Slots, who access.Principal, why string) {
+		_, err := s.Take(who)
+		require.ErrorIs(t, err, ErrFull)
+		require.ErrorContains(t, err, why)
+	}
+	var free func()
 	for range 10 {
-		require.Empty(t, s.Open(&viewer))
+		free = take(s, viewer)
 	}
-	require.Contains(t, s.Open(&viewer), "one caller")
+	refused(s, viewer, "one caller")
 	for i := range 80 {
-		require.Empty(t, s.Open(&access.Principal{Name: strconv.Itoa(i), Role: access.Operator}))
+		take(s, access.Principal{Name: strconv.Itoa(i), Role: access.Operator})
 	}
-	require.Contains(t, s.Open(&access.Principal{Name: "late", Role: access.Approver}), "90 progress streams are open")
-	require.Empty(t, s.Open(&admin))
-	s.Close(&admin)
-	s.Close(&viewer)
-	require.Empty(t, s.Open(&viewer))
-	one := NewStreams(1)
-	require.Empty(t, one.Open(&viewer))
-	require.NotEmpty(t, one.Open(&admin))
+	refused(s, access.Principal{Name: "late", Role: access.Approver}, "90 progress streams are running")
+	take(s, admin)()
+	free()
+	take(s, viewer)
+	one := NewSlots("progress streams", 1, 1, 0)
+	take(one, viewer)
+	refused(one, admin, "this server")
 }
 
 // The kept answers of a caller are bounded. One that is too large is not kept, but its request is not repeated either;

@@ -135,7 +135,7 @@ func (r *request) confirm(data *confirmData, filters []dlq.Filter) error {
 		if err := r.searches(f, ""); err != nil {
 			return err
 		}
-		n, err := r.cfg.Manager.Count(r.Context(), *f, 0)
+		n, err := r.cfg.Count(r.Context(), *f, 0)
 		if err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (r *request) confirm(data *confirmData, filters []dlq.Filter) error {
 			data.Causes = append(data.Causes, causesOf(r.sees.Groups(groups), r.now())...)
 			continue
 		}
-		l, err := r.cfg.Manager.List(r.Context(), *f, dlq.Page{Limit: 5})
+		l, err := r.cfg.List(r.Context(), *f, dlq.Page{Limit: 5})
 		if err != nil {
 			return err
 		}

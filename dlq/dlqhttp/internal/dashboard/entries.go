@@ -110,14 +110,14 @@ type listing struct {
 // listing reads a page and the total, up to a limit, and returns when.
 func (r *request) listing(s *search, page dlq.Page) (listing, time.Time, error) {
 	load := func(ctx context.Context) (l listing, err error) {
-		if l.Listing, err = r.cfg.Manager.List(ctx, s.Filter, page); err != nil {
+		if l.Listing, err = r.cfg.List(ctx, s.Filter, page); err != nil {
 			return l, err
 		}
 		if page.After == "" && l.Next == "" { // all there are
 			l.count = int64(len(l.Entries))
 			return l, nil
 		}
-		l.count, err = r.cfg.Manager.Count(ctx, s.Filter, countLimit+1)
+		l.count, err = r.cfg.Count(ctx, s.Filter, countLimit+1)
 		return l, err
 	}
 	if s.Filter.ReadsBodies() { // it ends with the request, and is not shared

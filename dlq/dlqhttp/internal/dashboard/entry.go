@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/payload"
 	"github.com/redrive-go/redrive/dlq/wire"
@@ -160,7 +162,10 @@ func (r *request) neighbours(e *dlq.Entry, data *entryData) error {
 	}
 	for order, to := range map[wire.Order]*int64{driver.NewestFirst: &data.Older, driver.OldestFirst: &data.Newer} {
 		after := wire.Cursor{Order: order, At: e.CreatedAt, ID: e.ID}.String()
-		l, err := r.cfg.Manager.List(r.Context(), s.Filter, dlq.Page{Limit: 1, Order: order, After: after})
+		l, err := r.cfg.List(r.Context(), s.Filter, dlq.Page{Limit: 1, Order: order, After: after})
+		if errors.Is(err, callers.ErrFull) {
+			return nil // the page is worth more than its links
+		}
 		if err != nil {
 			return err
 		}

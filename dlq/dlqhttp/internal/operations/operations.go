@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-go/redrive/dlq"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/driver"
 	"github.com/redrive-go/redrive/dlq/redrive"
@@ -48,6 +50,8 @@ type Config struct {
 	ShowFaults bool
 	// Session reports whether a caller has logged in, and can log out. Nil means that no caller has.
 	Session func(*http.Request) bool
+	// Searches limits the searches in texts; nil does not.
+	Searches *callers.Slots
 	// Interval is how often a page refreshes, and the maximum age of what it shows.
 	Interval time.Duration
 }
@@ -100,6 +104,9 @@ var faults = []struct {
 		http.StatusConflict, "Someone else was faster",
 		"Nothing was changed: %s. Go back and look at it again.",
 	}},
+	{callers.ErrFull, Fault{
+		http.StatusTooManyRequests, "Other searches are running", "%s. Try again when one has ended, or search without texts.",
+	}},
 	{dlq.ErrForbidden, Fault{http.StatusForbidden, "You may not do this", "%s."}},
 	{dlq.ErrInvalid, Fault{http.StatusUnprocessableEntity, "This is not valid", "%s. Nothing was changed."}},
 }
@@ -127,6 +134,40 @@ func FaultOf(ctx context.Context, err error) Fault {
 		return Fault{Status: http.StatusGatewayTimeout, Title: "It took too long"}
 	}
 	return Fault{Status: http.StatusServiceUnavailable, Title: "This did not work"}
+}
+
+// NewSearches allows three searches in texts at the same time, two of them for one caller.
+func NewSearches() *callers.Slots { return callers.NewSlots("searches in texts", 3, 2, 0) }
+
+// searching takes a slot for a search in texts, which free frees. It reads the bodies or errors of everything that its
+// other fields select: that may take long on a large store, which has only a few connections to read with, and one
+// caller's searches could hold all of them.
+func (c *Config) searching(ctx context.Context, f *dlq.Filter) (free func(), err error) {
+	var limit *callers.Slots
+	if f.ReadsBodies() || f.ErrorText != "" {
+		limit = c.Searches
+	}
+	return limit.Take(access.From(ctx))
+}
+
+// List is a page of entries, within the limit of searches.
+func (c *Config) List(ctx context.Context, f dlq.Filter, p dlq.Page) (found driver.Listing, err error) {
+	free, err := c.searching(ctx, &f)
+	if err != nil {
+		return found, err
+	}
+	defer free()
+	return c.Manager.List(ctx, f, p)
+}
+
+// Count counts entries up to a limit, 0 for all, within the limit of searches.
+func (c *Config) Count(ctx context.Context, f dlq.Filter, upTo int64) (int64, error) {
+	free, err := c.searching(ctx, &f)
+	if err != nil {
+		return 0, err
+	}
+	defer free()
+	return c.Manager.Count(ctx, f, upTo)
 }
 
 // Groups are causes as the caller may see them, and whether there are more.
@@ -163,6 +204,11 @@ func (c *Config) Recurrence(ctx context.Context, period time.Duration) (*dlq.Rec
 
 // Preview is what a run would do, as the caller may see it.
 func (c *Config) Preview(ctx context.Context, spec redrive.Spec, sample int) (*wire.RunPreview, error) {
+	free, err := c.searching(ctx, &spec.Filter)
+	if err != nil {
+		return nil, err
+	}
+	defer free()
 	preview, err := c.Runner.PreviewRun(ctx, spec, sample)
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ type API struct {
 	path    string // prefix and Base
 	huma    huma.API
 	answers *callers.Answers
-	streams *callers.Streams
+	streams *callers.Slots
 	closing chan struct{} // closed to end the streams
 	routes  []route       // as registered
 }
@@ -66,8 +66,8 @@ Errors are application/problem+json; a refused request has changed nothing:
 // New makes the API and registers its routes with mux, below the prefix and Base.
 func New(mux *access.Mux, cfg operations.Config) *API {
 	a := &API{
-		cfg: cfg, path: cfg.Prefix + Base, answers: callers.NewAnswers(), streams: callers.NewStreams(cfg.Limits.Streams),
-		closing: make(chan struct{}),
+		cfg: cfg, path: cfg.Prefix + Base, answers: callers.NewAnswers(), closing: make(chan struct{}),
+		streams: callers.NewSlots("progress streams", cfg.Limits.Streams, max(1, cfg.Limits.Streams/10), cfg.Limits.Streams/10),
 	}
 	schemas := newSchemas()
 	a.huma = humago.NewWithPrefix(mux, a.path, huma.Config{

@@ -93,7 +93,7 @@ func (a *API) list(ctx context.Context, in *listInput) (*page[wire.EntryList], e
 	if err != nil {
 		return nil, err
 	}
-	listing, err := a.cfg.Manager.List(ctx, filter, in.Page)
+	listing, err := a.cfg.List(ctx, filter, in.Page)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (a *API) count(ctx context.Context, in *countInput) (*wire.Count, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := a.cfg.Manager.Count(ctx, filter, in.UpTo)
+	n, err := a.cfg.Count(ctx, filter, in.UpTo)
 	return &wire.Count{Count: n}, err
 }
 

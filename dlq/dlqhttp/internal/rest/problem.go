@@ -51,7 +51,7 @@ func (a *API) fail(ctx context.Context, err error, version int64) error {
 		problem.Imported = &broken.imported
 	}
 	problem.Status, problem.Title = status, http.StatusText(status)
-	if failed {
+	if failed || status == http.StatusTooManyRequests {
 		return huma.ErrorWithHeaders(problem, http.Header{"Retry-After": {"5"}})
 	}
 	return problem

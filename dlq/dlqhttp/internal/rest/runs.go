@@ -279,13 +279,13 @@ func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error
 	if _, err := a.cfg.Runner.Run(ctx, in.ID); err != nil {
 		return nil, err
 	}
-	who := access.From(ctx)
-	if full := a.streams.Open(&who); full != "" {
+	free, err := a.streams.Take(access.From(ctx))
+	if err != nil {
 		return nil, huma.ErrorWithHeaders(huma.NewError(http.StatusServiceUnavailable,
-			fmt.Sprintf("%s: poll GET %s/runs/%s instead", full, a.path, in.ID)), http.Header{"Retry-After": {"30"}})
+			fmt.Sprintf("%s: poll GET %s/runs/%s instead", err, a.path, in.ID)), http.Header{"Retry-After": {"30"}})
 	}
 	return &huma.StreamResponse{Body: func(ctx huma.Context) { //nolint:contextcheck // huma's context has ours
-		defer a.streams.Close(&who)
+		defer free()
 		a.stream(ctx, in.ID)
 	}}, nil
 }

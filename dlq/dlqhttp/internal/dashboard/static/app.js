@@ -271,12 +271,14 @@
   // A new run: the count follows the form as it is typed, and the button's label shows what it will send. The button submits the form,
   // so that it can be pressed before the count has arrived.
   const runForm = $("form[data-preview]");
-  let counting = 0, countTimer;
+  let counting = 0, countTimer, older;
   async function count() {
     const mine = ++counting;
     const send = $("#send");
+    older?.abort(); // a count of a search in texts may still be running, and few may run at the same time
+    older = new AbortController();
     try {
-      const answer = await fetch(runForm.dataset.preview + "?" + new URLSearchParams(new FormData(runForm)));
+      const answer = await fetch(runForm.dataset.preview + "?" + new URLSearchParams(new FormData(runForm)), { signal: older.signal });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (mine !== counting) return;
       const fresh = page.querySelector("#preview");
