@@ -10,7 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp"
+	"github.com/redrive-go/redrive/dlq/redrive"
 )
 
 // operation is a route as the document describes it.
@@ -138,6 +140,38 @@ func TestRoles_PreviewWithJQ(t *testing.T) {
 		if c.status == http.StatusForbidden {
 			require.Contains(t, a.body, "this needs the role operator")
 		}
+	}
+}
+
+// Nor is the jq expression of a run that waits for approval evaluated for a viewer, by the API or by the run's page,
+// which refreshes no faster than others as long as it shows what would be sent: a review may be recorded as a read.
+func TestRoles_ReviewWithJQ(t *testing.T) {
+	s := newServerWith(t, &dlq.Approval{Above: 1}, func(c *dlqhttp.Config) { c.Auth = bearer(t) })
+	s.seed(t, 2)
+	for id, jq := range map[string]string{"plain": "", "edited": `.total = "edited"`} {
+		_, err := s.runner.StartRun(t.Context(), redrive.Spec{ID: id, JQ: jq}, dlq.By{Actor: "ana"})
+		require.NoError(t, err)
+	}
+	for _, c := range []struct {
+		role, run string
+		status    int
+	}{
+		{"viewer", "plain", http.StatusOK},
+		{"viewer", "edited", http.StatusForbidden},
+		{"operator", "edited", http.StatusOK},
+		{"viewer", "none", http.StatusNotFound},
+	} {
+		a := s.ask(t, http.MethodGet, "/api/v1/runs/"+c.run+"/review", "", as(c.role)...)
+		require.Equal(t, c.status, a.status, "%+v: %s", c, a.body)
+		page := s.ask(t, http.MethodGet, "/runs/"+c.run, "", as(c.role)...)
+		if c.status == http.StatusNotFound {
+			require.Equal(t, c.status, page.status, page.body)
+			continue
+		}
+		require.Equal(t, http.StatusOK, page.status, page.body)
+		require.Equal(t, c.status == http.StatusOK, strings.Contains(page.body, `id="review"`), "%+v", c)
+		require.Equal(t, c.status == http.StatusForbidden, strings.Contains(page.body, "is shown to operators"), "%+v", c)
+		require.Contains(t, page.body, `data-every="5"`)
 	}
 }
 

@@ -204,6 +204,9 @@ func (c *Config) Recurrence(ctx context.Context, period time.Duration) (*dlq.Rec
 
 // Preview is what a run would do, as the caller may see it.
 func (c *Config) Preview(ctx context.Context, spec redrive.Spec, sample int) (*wire.RunPreview, error) {
+	if err := mayEvaluate(ctx, spec.JQ); err != nil {
+		return nil, err
+	}
 	free, err := c.searching(ctx, &spec.Filter)
 	if err != nil {
 		return nil, err
@@ -221,6 +224,13 @@ func (c *Config) Preview(ctx context.Context, spec redrive.Spec, sample int) (*w
 
 // Review is what a run that waits for approval would send, as the caller may see it.
 func (c *Config) Review(ctx context.Context, id string, sample int) (*wire.RunReview, error) {
+	run, err := c.Runner.Run(ctx, id)
+	if err == nil {
+		err = mayEvaluate(ctx, run.Spec.JQ)
+	}
+	if err != nil {
+		return nil, err
+	}
 	review, err := c.Runner.ReviewRun(ctx, id, sample)
 	if err != nil {
 		return nil, err
@@ -229,6 +239,14 @@ func (c *Config) Review(ctx context.Context, id string, sample int) (*wire.RunRe
 		return nil, err
 	}
 	return new(c.Visible(ctx).Review(review, c.Manager.Now(ctx))), nil
+}
+
+// mayEvaluate refuses to evaluate a jq expression for a caller who may not edit: it takes time and memory.
+func mayEvaluate(ctx context.Context, jq string) error {
+	if who := access.From(ctx); jq != "" && !who.Role.Allows(access.Operator) {
+		return fmt.Errorf("%w: %s", dlq.ErrForbidden, access.Refusal(who, access.Operator))
+	}
+	return nil
 }
 
 func sampled(samples []redrive.Sample) []int64 {
