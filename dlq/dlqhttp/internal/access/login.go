@@ -9,11 +9,12 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/redrive-go/redrive/dlq/driver"
 )
@@ -56,8 +57,8 @@ type Login struct {
 	cfg    LoginConfig
 	prefix string
 
-	mu       sync.Mutex
-	provider *oidc.Provider
+	discovery singleflight.Group
+	provider  atomic.Pointer[oidc.Provider]
 }
 
 // Paths of a login, below the prefix.
@@ -110,20 +111,25 @@ func NewLogin(cfg LoginConfig) (*Login, error) {
 	}, nil
 }
 
-// discovered returns the provider, and us as its client.
+// discovered returns the provider, and us as its client. Logins at the same time share one attempt: with a provider
+// that does not answer, each would otherwise wait for the timeouts of all before it.
 func (l *Login) discovered(ctx context.Context) (*oidc.Provider, *oauth2.Config, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.provider == nil {
-		// The keys are fetched with this context whenever they change: it must not be the request's.
-		provider, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), l.cfg.Client), l.cfg.Issuer)
+	if l.provider.Load() == nil {
+		_, err, _ := l.discovery.Do("", func() (any, error) {
+			// The keys are fetched with this context whenever they change: it must not be the request's.
+			p, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), l.cfg.Client), l.cfg.Issuer)
+			if err == nil {
+				l.provider.Store(p)
+			}
+			return nil, err
+		})
 		if err != nil {
 			return nil, nil, fmt.Errorf("login: provider %s: %w", l.cfg.Issuer, err)
 		}
-		l.provider = provider
 	}
-	return l.provider, &oauth2.Config{
-		ClientID: l.cfg.ClientID, ClientSecret: l.cfg.ClientSecret, Endpoint: l.provider.Endpoint(), Scopes: l.cfg.Scopes,
+	p := l.provider.Load()
+	return p, &oauth2.Config{
+		ClientID: l.cfg.ClientID, ClientSecret: l.cfg.ClientSecret, Endpoint: p.Endpoint(), Scopes: l.cfg.Scopes,
 		RedirectURL: strings.TrimSuffix(l.cfg.PublicURL, "/") + CallbackPath,
 	}, nil
 }

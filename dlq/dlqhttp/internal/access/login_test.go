@@ -12,7 +12,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -78,6 +80,36 @@ func (p *provider) claims(more map[string]any) map[string]any {
 	}
 	maps.Copy(claims, more)
 	return claims
+}
+
+// silent is a provider that accepts connections and says nothing.
+type silent struct{}
+
+func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// Logins with a provider that does not answer do not wait for each other: each is told so after one timeout.
+func TestLogin_SilentProvider(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, err := access.NewLogin(access.LoginConfig{
+			Issuer: "http://provider.example", ClientID: "redrive", PublicURL: "http://redrive.example",
+			Default: access.Viewer, Store: &people{}, Client: &http.Client{Timeout: 10 * time.Second, Transport: silent{}},
+		})
+		require.NoError(t, err)
+		var starts sync.WaitGroup
+		began := time.Now()
+		for range 20 {
+			starts.Go(func() {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/login", nil)
+				require.ErrorContains(t, l.Start(httptest.NewRecorder(), r), "provider http://provider.example")
+			})
+		}
+		starts.Wait()
+		require.Equal(t, 10*time.Second, time.Since(began))
+	})
 }
 
 // An address counts unless a source denies that it is verified, as a boolean or as a text, as some providers do.
