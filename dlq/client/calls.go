@@ -261,8 +261,8 @@ func (c *Client) AdjustRun(ctx context.Context, id string, change wire.RunAdjust
 	return ask[wire.Run](ctx, c, request{method: http.MethodPatch, path: join("runs", id), by: &by, body: change})
 }
 
-// WatchRun returns a run now and whenever it has changed, until it has ended. A stream that ends earlier, because the
-// server shuts down or a proxy closed it, ends without an error: watch again.
+// WatchRun returns a run now and whenever it has changed, until it has ended. A stream that ends earlier, after five
+// minutes, because the server shuts down, or because a proxy closed it, ends without an error: watch again.
 func (c *Client) WatchRun(ctx context.Context, id string) iter.Seq2[*wire.Run, error] {
 	return func(yield func(*wire.Run, error) bool) {
 		response, err := c.send(ctx, get(nil, "runs", id, "events"))

@@ -192,13 +192,17 @@ func TestSlowClients_Patience(t *testing.T) {
 				_, err = s.runner.StartRun(t.Context(), redrive.Spec{ID: "slow", Filter: dlq.Filter{Topic: "orders"}, Paused: true},
 					dlq.By{Actor: "ana"})
 				require.NoError(t, err)
+				began, silent := time.Now(), 0
 				events := bufio.NewScanner(ask(http.MethodGet, "/runs/slow/events", nil))
-				for silent := 0; silent < 4; {
-					require.True(t, events.Scan(), "%v", events.Err())
+				for events.Scan() {
+					require.NotEqual(t, "event: end", events.Text())
 					if events.Text() == ": still here" {
 						silent++
 					}
 				}
+				require.NoError(t, events.Err())
+				require.Greater(t, silent, 4)
+				require.Equal(t, 5*time.Minute, time.Since(began), "then it proves again who it is")
 			})
 		})
 	}

@@ -259,6 +259,8 @@ const (
 	watchEvery = 500 * time.Millisecond
 	// keepAlive is how often a stream sends something when nothing happens: proxies close silent connections.
 	keepAlive = 15 * time.Second
+	// maxStream is how long a stream lasts: a caller whose token was revoked, or whose role was changed, sees no more.
+	maxStream = 5 * time.Minute
 )
 
 func (a *API) streamRoutes() {
@@ -267,7 +269,8 @@ func (a *API) streamRoutes() {
 		Sends:   "text/event-stream",
 		Summary: "Watch a run: a server-sent event now and whenever something has changed",
 		Description: "Events are named progress, and their data is the run as GET /runs/{id} gives it. The stream ends " +
-			"with an event named end when nothing more will come, and without one when the server shuts down: connect again.",
+			"with an event named end when nothing more will come, and without one after five minutes or when the server shuts " +
+			"down: connect again.",
 	}
 	register(a, r, a.watch)
 }
@@ -287,9 +290,9 @@ func (a *API) watch(ctx context.Context, in *RunID) (*huma.StreamResponse, error
 	}}, nil
 }
 
-// stream sends events until the run is done, the client disconnects, or the server shuts down.
+// stream sends events until the run is done, its time is over, the client disconnects, or the server shuts down.
 func (a *API) stream(hc huma.Context, id string) {
-	ctx, cancel := context.WithCancel(hc.Context())
+	ctx, cancel := context.WithTimeout(hc.Context(), maxStream)
 	defer cancel()
 	runs := make(chan *redrive.Run)
 	go func() {
