@@ -274,3 +274,32 @@ func (zeros) Read(p []byte) (int, error) {
 	}
 	return len(p), nil
 }
+
+// A body of nothing but commas is refused before each of its values is decoded, checked and reported: 4 MB of them took
+// 1.5 GB, 25 s and an answer of 350 MB. Texts are not counted, and few values have few faults.
+func TestInput_ManyValues(t *testing.T) {
+	s := newServer(t)
+	s.seed(t, 1)
+	const preview, edit = "/api/v1/runs/preview", "/api/v1/entries/1/edit/preview"
+	for name, c := range map[string]struct {
+		path, before, each, after string
+		n, status                 int
+	}{
+		"texts":          {preview, `{"filter":{"statuses":["PENDING"`, `,""`, `]}}`, 100_000, http.StatusBadRequest},
+		"lists":          {preview, `{"filter":{"ids":[1`, `,[]`, `]}}`, 100_000, http.StatusBadRequest},
+		"nested":         {preview, `{"filter":{"x":[`, `[[[[{"a":0}]]]],`, `0]}}`, 20_000, http.StatusBadRequest},
+		"few but wrong":  {preview, `{"filter":{"statuses":["PENDING"`, `,""`, `]}}`, 1_000, http.StatusUnprocessableEntity},
+		"all ids":        {preview, `{"filter":{"ids":[1`, `,1`, `]}}`, 9_999, http.StatusOK},
+		"too many ids":   {preview, `{"filter":{"ids":[1`, `,1`, `]}}`, 10_000, http.StatusUnprocessableEntity},
+		"a long payload": {edit, `{"payload":"[\"\\`, `,[{`, `"}`, 100_000, http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := s.ask(t, http.MethodPost, c.path, c.before+strings.Repeat(c.each, c.n)+c.after, "Content-Type",
+				"application/json")
+			require.Equal(t, c.status, a.status, a.body[:min(len(a.body), 500)])
+			if c.status != http.StatusOK {
+				require.Less(t, len(a.body), 32<<10)
+			}
+		})
+	}
+}

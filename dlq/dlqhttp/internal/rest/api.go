@@ -97,8 +97,8 @@ func New(mux *access.Mux, cfg operations.Config) *API {
 			Security: []map[string][]string{{"token": {}}, {"password": {}}, {}},
 		},
 		OpenAPIPath: "/openapi", Formats: map[string]huma.Format{
-			"application/json": huma.DefaultJSONFormat,
-			"json":             huma.DefaultJSONFormat,
+			"application/json": jsonFormat,
+			"json":             jsonFormat,
 		},
 		DefaultFormat: "application/json", RejectUnknownQueryParameters: true, Transformers: []huma.Transformer{explain},
 	})

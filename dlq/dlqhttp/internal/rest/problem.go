@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -68,13 +69,36 @@ func (a *API) conflict(ctx context.Context, err error) *wire.Conflict {
 	return &shown
 }
 
-// explain is a huma.Transformer: it gives the findings of a validation in detail, and echoes at most a line of the
-// request.
+// jsonFormat is JSON with a bounded number of values in a request: huma decodes, checks and reports each of them, which
+// takes several hundred times the memory of a body that is nothing but commas. Texts may be as long as the body.
+var jsonFormat = huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: func(data []byte, into any) error {
+	values, text := 0, false
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			text = !text
+		case '\\':
+			i++ // only in texts
+		case ',', '[', '{':
+			if !text {
+				values++
+			}
+		}
+	}
+	if values > maxValues {
+		return fmt.Errorf("more than %d values", maxValues)
+	}
+	return json.Unmarshal(data, into)
+}}
+
+// explain is a huma.Transformer: it gives the first findings of a validation in detail, and echoes at most a line of
+// the request.
 func explain(_ huma.Context, _ string, value any) (any, error) {
 	problem, ok := value.(*huma.ErrorModel)
 	if !ok || len(problem.Errors) == 0 {
 		return value, nil
 	}
+	problem.Errors = problem.Errors[:min(len(problem.Errors), maxFaults)]
 	var faults []string
 	for _, e := range problem.Errors {
 		if e == nil {
@@ -95,4 +119,8 @@ func explain(_ huma.Context, _ string, value any) (any, error) {
 	return problem, nil
 }
 
-const maxEcho = 200
+const (
+	maxValues = 20_000 // twice the ids of a filter
+	maxFaults = 20
+	maxEcho   = 200
+)
