@@ -247,6 +247,7 @@ func TestExport_LeavesNoPart(t *testing.T) {
 			_, _ = w.Write([]byte(`{"count":2}`))
 			return
 		}
+		w.Header().Set("Content-Type", "application/jsonl")
 		_, _ = w.Write([]byte("{}\n"))
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)

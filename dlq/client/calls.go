@@ -15,6 +15,9 @@ import (
 	"github.com/redrive-go/redrive/dlq/wire"
 )
 
+// linesType is the content type of an export.
+const linesType = "application/jsonl"
+
 func number(id int64) string { return strconv.FormatInt(id, 10) }
 
 // ListEntries returns a page of the entries that the filter selects.
@@ -67,7 +70,9 @@ func (c *Client) GetEntry(ctx context.Context, id, version int64) (*wire.EntryDe
 
 // GetPayload returns the payload of an entry, byte for byte.
 func (c *Client) GetPayload(ctx context.Context, id int64) ([]byte, error) {
-	response, err := c.send(ctx, get(nil, "entries", number(id), "payload"))
+	r := get(nil, "entries", number(id), "payload")
+	r.answer = "application/octet-stream"
+	response, err := c.send(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +156,9 @@ func (c *Client) EditEntry(ctx context.Context, id int64, edit wire.Edit, redriv
 // ExportEntries returns the entries that the filter selects as JSON lines (see wire.Letter), oldest first. The caller
 // closes the reader. A lost connection is an error of the reader.
 func (c *Client) ExportEntries(ctx context.Context, f wire.Filter) (io.ReadCloser, error) {
-	response, err := c.send(ctx, get(values(f), "entries", "export"))
+	r := get(values(f), "entries", "export")
+	r.answer = linesType
+	response, err := c.send(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +170,7 @@ func (c *Client) ExportEntries(ctx context.Context, f wire.Filter) (io.ReadClose
 func (c *Client) ImportEntries(ctx context.Context, from io.Reader, by By) (*wire.Imported, error) {
 	imported, err := ask[wire.Imported](ctx, c, request{
 		method: http.MethodPost, path: join("entries", "import"), query: values(wire.Note{Note: by.Note}), by: &by,
-		content: from, contentType: "application/jsonl",
+		content: from, contentType: linesType,
 	})
 	if refused, ok := errors.AsType[*Error](err); ok {
 		imported = refused.Problem.Imported
@@ -265,7 +272,9 @@ func (c *Client) AdjustRun(ctx context.Context, id string, change wire.RunAdjust
 // minutes, because the server shuts down, or because a proxy closed it, ends without an error: watch again.
 func (c *Client) WatchRun(ctx context.Context, id string) iter.Seq2[*wire.Run, error] {
 	return func(yield func(*wire.Run, error) bool) {
-		response, err := c.send(ctx, get(nil, "runs", id, "events"))
+		r := get(nil, "runs", id, "events")
+		r.answer = "text/event-stream"
+		response, err := c.send(ctx, r)
 		if err != nil {
 			yield(nil, err)
 			return

@@ -77,7 +77,8 @@ type request struct {
 	body         any
 	content      io.Reader // instead of body: sent once
 	contentType  string
-	version      int64 // If-None-Match
+	version      int64  // If-None-Match
+	answer       string // its content type, unless that is JSON
 }
 
 func get(query url.Values, path ...string) request {
@@ -136,11 +137,24 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		if err != nil {
 			return nil, unreachable(err)
 		}
-		if response.StatusCode < http.StatusBadRequest {
-			return response, nil
+		switch status := response.StatusCode; {
+		case status == http.StatusNotModified:
+		case status >= http.StatusMultipleChoices:
+			return nil, refused(response, r.method == http.MethodGet)
+		case contentType(response) != cmp.Or(r.answer, "application/json"): // a proxy's login page, for example
+			_ = response.Body.Close() // nothing of it is used
+			return nil, backoff.Permanent(errForeign)
 		}
-		return nil, refused(response, r.method == http.MethodGet)
+		return response, nil
 	}, backoff.WithMaxTries(tries), backoff.WithMaxElapsedTime(retryTime))
+}
+
+var errForeign = errors.New("dlq/client: the response is not one of the API: is the URL that of a redrive server?")
+
+// contentType is that of a response, without parameters.
+func contentType(response *http.Response) string {
+	kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
+	return kind
 }
 
 func (c *Client) make(ctx context.Context, r *request, body []byte, key string) (*http.Request, error) {
@@ -197,7 +211,7 @@ func ask[T any](ctx context.Context, c *Client, r request) (*T, error) {
 	}
 	into := new(T)
 	if err := c.decode(io.LimitReader(response.Body, maxResponse), into); err != nil {
-		return nil, fmt.Errorf("dlq/client: the response is not one of the API: is the URL that of a redrive server? %w", err)
+		return nil, fmt.Errorf("%w %w", errForeign, err)
 	}
 	return into, nil
 }
@@ -267,7 +281,7 @@ func unreachable(err error) error {
 func refused(response *http.Response, reads bool) error {
 	defer func() { _ = response.Body.Close() }() // the reason was read
 	e := &Error{Status: response.StatusCode}
-	if kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";"); kind == "application/problem+json" {
+	if contentType(response) == "application/problem+json" {
 		if err := json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&e.Problem); err != nil {
 			e.Problem = wire.Problem{}
 		}

@@ -469,6 +469,37 @@ func TestRetries(t *testing.T) {
 	}
 }
 
+// The answer of a proxy in front of the server, such as its login page, is an error and not an empty export.
+func TestForeignAnswers(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	c := s.client(t)
+	status := 0
+	s.answer = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Location", "/login")
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte("<html>"))
+	})
+	for name, do := range map[string]func() error{
+		"json":    func() error { _, err := c.GetMe(t.Context()); return err },
+		"change":  func() error { _, err := c.ParkEntry(t.Context(), 1, By{}); return err },
+		"export":  func() error { _, err := c.ExportEntries(t.Context(), wire.Filter{}); return err },
+		"payload": func() error { _, err := c.GetPayload(t.Context(), 1); return err },
+		"watch": func() error {
+			for _, err := range c.WatchRun(t.Context(), "a") {
+				return err
+			}
+			return nil
+		},
+	} {
+		status = http.StatusOK
+		require.ErrorContains(t, do(), "is the URL that of a redrive server?", name)
+		status = http.StatusFound
+		require.EqualError(t, do(), "the server answered 302 Found", name)
+	}
+}
+
 // Answers of servers of version 1.0 are understood.
 func TestReadsVersion10(t *testing.T) {
 	t.Parallel()
