@@ -45,7 +45,7 @@ type Config struct {
 	// Redaction hides what not everyone may see. Nil hides nothing.
 	Redaction *redact.Rules
 	// AuditReads records in the audit log who read which entry's message. A message is not shown if that fails, and the
-	// audit log does not show what edits changed in it.
+	// audit log does not show what edits changed in it. Pages with messages do not refresh automatically.
 	AuditReads bool
 	// RevealTo is the lowest role that sees what Redaction hides. The zero Role means that no role does.
 	RevealTo Role

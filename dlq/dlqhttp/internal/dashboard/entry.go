@@ -140,7 +140,8 @@ func (r *request) entry() error {
 	shown := r.sees.Audit(records)
 	data.Audit, data.Timeline = r.auditRows(shown), timeline(&data.Entry, shown)
 	data.show(r.sees.Body(body))
-	return r.page("entry", view{Title: fmt.Sprintf("Entry %d", full.ID), Nav: "entries", Live: true, Data: &data})
+	live := !r.cfg.AuditReads // otherwise each refresh would be recorded
+	return r.page("entry", view{Title: fmt.Sprintf("Entry %d", full.ID), Nav: "entries", Live: live, Data: &data})
 }
 
 // neighbours finds the previous and the next entry in the list that the page was opened from: all entries without one.

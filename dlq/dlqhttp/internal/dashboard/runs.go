@@ -212,7 +212,8 @@ func (r *request) run() error {
 			return err
 		}
 	}
-	v := view{Title: oneLine(60, data.Name), Nav: "runs", Live: true, At: at, Data: &data}
+	v := view{Title: oneLine(60, data.Name), Nav: "runs", At: at, Data: &data}
+	v.Live = data.Review == nil || !r.cfg.AuditReads // otherwise each refresh would be recorded
 	if run.State != redrive.AwaitingApproval && (!run.State.Ended() || run.Counts.Open() > 0) {
 		v.Every = 1
 	}
