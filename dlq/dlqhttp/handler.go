@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/dashboard"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/problem"
@@ -93,7 +94,7 @@ func (h *Handler) operations() operations.Config {
 		Topology: c.Topology, Depths: c.Depths, Settings: c.Settings, Rate: c.Rate, Rules: c.Rules, Retention: c.Retention,
 		Limits: c.Limits, Logger: c.Logger, Interval: cmp.Or(c.interval, refreshInterval),
 		Visible: h.visible, Refused: h.trail.refused, Read: h.trail.read, AuditReads: c.AuditReads,
-		ShowFaults: c.ShowFaults, Searches: operations.NewSearches(),
+		ShowFaults: c.ShowFaults, Searches: callers.NewSlots("searches in texts", 3, 2, 0),
 	}
 	if c.Login != nil {
 		shared.Session = c.Login.HasSession

@@ -78,8 +78,7 @@ func (h *Handler) unauthorized(w http.ResponseWriter, r *http.Request) bool {
 	to := ""
 	if h.cfg.Login != nil {
 		to = r.URL.RequestURI()
-		w.Header().Del("WWW-Authenticate") // a browser would ask for a password before it shows the page
-		w.Header().Set("WWW-Authenticate", `Bearer realm="redrive"`)
+		w.Header().Set("WWW-Authenticate", `Bearer realm="redrive"`) // for Basic a browser would ask before the page
 	}
 	h.plainPage(w, http.StatusUnauthorized, "Log in to see this",
 		"This server shows dead letters to people and programs that it knows.", to)

@@ -2,7 +2,6 @@ package live
 
 import (
 	"cmp"
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +37,8 @@ const defaultInterval = 5 * time.Second
 
 // Monitor observes one process. Its methods are safe for concurrent use.
 type Monitor struct {
+	middleware.NopObserver // of what dead letters and logs report
+
 	cfg  Config
 	gate *gate
 
@@ -213,12 +214,6 @@ func (m *Monitor) RetryScheduled(_ context.Context, e middleware.RetryScheduled)
 	}
 }
 
-// DeadLettered implements [middleware.Observer]: the dead letter itself reports it.
-func (m *Monitor) DeadLettered(context.Context, middleware.DeadLettered) {}
-
-// PublishFailed implements [middleware.Observer]: it is in the log.
-func (m *Monitor) PublishFailed(context.Context, middleware.PublishFailed) {}
-
 // BreakerChanged implements [middleware.Observer].
 func (m *Monitor) BreakerChanged(_ context.Context, e middleware.BreakerChanged) {
 	m.mu.Lock()
@@ -230,9 +225,9 @@ func (m *Monitor) BreakerChanged(_ context.Context, e middleware.BreakerChanged)
 	}
 }
 
-// dueTimes has when retries are due. It forgets due ones, because the broker may deliver them to any process.
+// dueTimes has when retries are due. A report forgets due ones, because the broker may deliver them to any process.
 type dueTimes struct {
-	times timeHeap
+	times []time.Time
 	// more counts the retries beyond maxDue; last is when the last of them is due.
 	more int64
 	last time.Time
@@ -242,8 +237,8 @@ type dueTimes struct {
 const maxDue = 100_000
 
 func (d *dueTimes) add(at time.Time) {
-	if d.forget(time.Now()); len(d.times) < maxDue {
-		heap.Push(&d.times, at)
+	if len(d.times) < maxDue {
+		d.times = append(d.times, at)
 		return
 	}
 	d.more++
@@ -252,21 +247,15 @@ func (d *dueTimes) add(at time.Time) {
 	}
 }
 
-func (d *dueTimes) forget(now time.Time) {
-	for len(d.times) > 0 && !d.times[0].After(now) {
-		heap.Pop(&d.times)
-	}
-	if !d.last.After(now) {
-		d.more = 0
-	}
-}
-
 // dueSteps are the classes of waiting retries by the time left; the last one has the rest.
 var dueSteps = []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 0}
 
 // counts returns how many wait, when the first is due, and how many are due within each step.
 func (d *dueTimes) counts(now time.Time) (waiting int64, next time.Time, due []driver.DueCount) {
-	d.forget(now)
+	d.times = slices.DeleteFunc(d.times, func(at time.Time) bool { return !at.After(now) })
+	if !d.last.After(now) {
+		d.more = 0
+	}
 	if len(d.times) == 0 && d.more == 0 {
 		return 0, next, nil
 	}
@@ -286,23 +275,7 @@ func (d *dueTimes) counts(now time.Time) (waiting int64, next time.Time, due []d
 		}
 	}
 	if len(d.times) > 0 {
-		next = d.times[0].UTC().Truncate(time.Microsecond)
+		next = slices.MinFunc(d.times, time.Time.Compare).UTC().Truncate(time.Microsecond)
 	}
 	return int64(len(d.times)) + d.more, next, due
-}
-
-type timeHeap []time.Time
-
-func (h timeHeap) Len() int           { return len(h) }
-func (h timeHeap) Less(i, j int) bool { return h[i].Before(h[j]) }
-func (h timeHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-
-// Push implements heap.Interface.
-func (h *timeHeap) Push(x any) { *h = append(*h, x.(time.Time)) }
-
-// Pop implements heap.Interface.
-func (h *timeHeap) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
 }

@@ -78,7 +78,16 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 // Protect passes authorized requests to next, with the caller in the context.
 func (g *Guard) Protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if who, ok := g.admit(w, r); ok {
+		if !g.acceptable(w, r) {
+			return
+		}
+		who, err := g.authenticate(r)
+		switch {
+		case err != nil:
+			g.refuse(w, r, err)
+		case who.Role <= None:
+			problem.Write(w, http.StatusForbidden, who.Name+" has no role on this server")
+		default:
 			g.serve(w, r, &who, next)
 		}
 	})
@@ -88,11 +97,10 @@ func (g *Guard) Protect(next http.Handler) http.Handler {
 // credentials is admitted as by Protect: this must not be a way to test credentials.
 func (g *Guard) Recognize(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if g.foreign(r) != "" {
-			next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), Principal{})))
-			return
+		who, err := Principal{}, ErrNoCredentials
+		if g.foreign(r) == "" {
+			who, err = g.authenticate(r)
 		}
-		who, err := g.authenticate(r)
 		switch {
 		case errors.Is(err, ErrNoCredentials):
 			next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), Principal{})))
@@ -130,22 +138,6 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, who *Principal, ne
 		return
 	}
 	next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), *who)))
-}
-
-func (g *Guard) admit(w http.ResponseWriter, r *http.Request) (Principal, bool) {
-	if !g.acceptable(w, r) {
-		return Principal{}, false
-	}
-	who, err := g.authenticate(r)
-	switch {
-	case err == nil && who.Role > None:
-		return who, true
-	case err == nil:
-		problem.Write(w, http.StatusForbidden, who.Name+" has no role on this server")
-	default:
-		g.refuse(w, r, err)
-	}
-	return Principal{}, false
 }
 
 // acceptable refuses requests with too many headers, for other servers, and from other sites.
@@ -210,19 +202,18 @@ func (g *Guard) authenticate(r *http.Request) (who Principal, err error) {
 		}
 	}()
 	guess := password && !g.known(r)
-	if guess {
-		end, err := g.failures.Begin(r.Context(), address)
+	for _, by := range []struct { // always in this order, because they wait for each other
+		limit *Limiter
+		name  string
+	}{{g.failures, address}, {g.accounts, account}} {
+		if !guess || by.name == "" {
+			continue
+		}
+		end, err := by.limit.Begin(r.Context(), by.name)
 		if err != nil {
 			return Principal{}, err
 		}
 		defer func() { end(wrong) }() // also after a panic
-		if account != "" {
-			end, err := g.accounts.Begin(r.Context(), account)
-			if err != nil {
-				return Principal{}, err
-			}
-			defer func() { end(wrong) }()
-		}
 	}
 	who, err = g.identify(r)
 	// Without the store only a password is wrong for certain, and must not be guessed meanwhile.

@@ -101,9 +101,6 @@ func (l *Limiter) wait(b *bucket, now time.Time) time.Duration {
 
 // Spent reports whether name has nothing left, and takes nothing.
 func (l *Limiter) Spent(name string) bool {
-	if l == nil {
-		return false
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()

@@ -27,11 +27,8 @@ func NewSlots(what string, all, each, reserve int) *Slots {
 	return &Slots{what: what, all: all, each: each, reserve: reserve, byCaller: map[string]int{}}
 }
 
-// Take takes a slot, which free frees. The error wraps [ErrFull] if there is none. Nil Slots limit nothing.
+// Take takes a slot, which free frees. The error wraps [ErrFull] if there is none.
 func (s *Slots) Take(who access.Principal) (free func(), err error) {
-	if s == nil {
-		return func() {}, nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all, identity := s.all, who.Identity()

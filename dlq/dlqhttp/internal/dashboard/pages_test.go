@@ -21,6 +21,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
 	"github.com/redrive-go/redrive/dlq/driver"
@@ -139,8 +140,8 @@ func (s *site) config() operations.Config {
 		Manager: s.manager, Runner: s.runner, Prefix: prefix, Interval: time.Hour, Logger: slog.New(slog.DiscardHandler),
 		Limits:  operations.Limits{Body: 4 << 20, Timeout: 30 * time.Second},
 		Visible: func(context.Context) visible.View { return visible.View{} },
-		Refused: func(context.Context, *visible.RefusedError) {},
-		Read:    func(context.Context, string, ...int64) error { return nil },
+		Refused: func(context.Context, *visible.RefusedError) {}, Searches: callers.NewSlots("searches", 100, 100, 0),
+		Read: func(context.Context, string, ...int64) error { return nil },
 		Health: func(ctx context.Context) (report wire.Health) {
 			report.Add("store", s.manager.Ping(ctx), wire.Component{})
 			return report

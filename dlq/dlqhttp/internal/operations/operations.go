@@ -50,7 +50,7 @@ type Config struct {
 	ShowFaults bool
 	// Session reports whether a caller has logged in, and can log out. Nil means that no caller has.
 	Session func(*http.Request) bool
-	// Searches limits the searches in texts; nil does not.
+	// Searches limits the searches in texts.
 	Searches *callers.Slots
 	// Interval is how often a page refreshes, and the maximum age of what it shows.
 	Interval time.Duration
@@ -136,38 +136,27 @@ func FaultOf(ctx context.Context, err error) Fault {
 	return Fault{Status: http.StatusServiceUnavailable, Title: "This did not work"}
 }
 
-// NewSearches allows three searches in texts at the same time, two of them for one caller.
-func NewSearches() *callers.Slots { return callers.NewSlots("searches in texts", 3, 2, 0) }
-
-// searching takes a slot for a search in texts, which free frees. It reads the bodies or errors of everything that its
-// other fields select: that may take long on a large store, which has only a few connections to read with, and one
-// caller's searches could hold all of them.
-func (c *Config) searching(ctx context.Context, f *dlq.Filter) (free func(), err error) {
-	var limit *callers.Slots
+// limited makes a search. One in texts takes a slot: it reads the bodies or errors of everything that its other fields
+// select, which may take long on a large store with only a few connections to read with.
+func limited[T any](ctx context.Context, c *Config, f *dlq.Filter, search func() (T, error)) (found T, err error) {
 	if f.ReadsBodies() || f.ErrorText != "" {
-		limit = c.Searches
+		free, err := c.Searches.Take(access.From(ctx))
+		if err != nil {
+			return found, err
+		}
+		defer free()
 	}
-	return limit.Take(access.From(ctx))
+	return search()
 }
 
 // List is a page of entries, within the limit of searches.
-func (c *Config) List(ctx context.Context, f dlq.Filter, p dlq.Page) (found driver.Listing, err error) {
-	free, err := c.searching(ctx, &f)
-	if err != nil {
-		return found, err
-	}
-	defer free()
-	return c.Manager.List(ctx, f, p)
+func (c *Config) List(ctx context.Context, f dlq.Filter, p dlq.Page) (driver.Listing, error) {
+	return limited(ctx, c, &f, func() (driver.Listing, error) { return c.Manager.List(ctx, f, p) })
 }
 
 // Count counts entries up to a limit, 0 for all, within the limit of searches.
 func (c *Config) Count(ctx context.Context, f dlq.Filter, upTo int64) (int64, error) {
-	free, err := c.searching(ctx, &f)
-	if err != nil {
-		return 0, err
-	}
-	defer free()
-	return c.Manager.Count(ctx, f, upTo)
+	return limited(ctx, c, &f, func() (int64, error) { return c.Manager.Count(ctx, f, upTo) })
 }
 
 // Groups are causes as the caller may see them, and whether there are more.
@@ -207,12 +196,9 @@ func (c *Config) Preview(ctx context.Context, spec redrive.Spec, sample int) (*w
 	if err := mayEvaluate(ctx, spec.JQ); err != nil {
 		return nil, err
 	}
-	free, err := c.searching(ctx, &spec.Filter)
-	if err != nil {
-		return nil, err
-	}
-	defer free()
-	preview, err := c.Runner.PreviewRun(ctx, spec, sample)
+	preview, err := limited(ctx, c, &spec.Filter, func() (*redrive.Preview, error) {
+		return c.Runner.PreviewRun(ctx, spec, sample)
+	})
 	if err != nil {
 		return nil, err
 	}

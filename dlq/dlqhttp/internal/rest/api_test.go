@@ -20,6 +20,7 @@ import (
 
 	"github.com/redrive-go/redrive/dlq"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/access"
+	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/callers"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/operations"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/rest"
 	"github.com/redrive-go/redrive/dlq/dlqhttp/internal/visible"
@@ -53,8 +54,8 @@ func newAPI(t *testing.T) *api {
 		Manager: letters.Manager(nil), Logger: slog.New(slog.DiscardHandler),
 		Visible: func(context.Context) visible.View { return visible.View{} },
 		Read:    func(context.Context, string, ...int64) error { return nil },
-		Refused: func(context.Context, *visible.RefusedError) {},
-		Limits:  operations.Limits{Body: 1 << 16, Import: 1 << 20, Streams: 1, Timeout: time.Minute},
+		Refused: func(context.Context, *visible.RefusedError) {}, Searches: callers.NewSlots("searches", 100, 100, 0),
+		Limits: operations.Limits{Body: 1 << 16, Import: 1 << 20, Streams: 1, Timeout: time.Minute},
 	})}
 }
 
