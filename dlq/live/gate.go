@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -59,14 +60,16 @@ func (m *Monitor) Subscriber(inner message.Subscriber) message.Subscriber {
 	m.gate.mu.Lock()
 	m.gate.used = true
 	m.gate.mu.Unlock()
-	return &gated{inner: inner, gate: m.gate, closing: make(chan struct{})}
+	s := &gated{inner: inner, gate: m.gate}
+	s.open, s.close = context.WithCancel(context.Background())
+	return s
 }
 
 type gated struct {
 	inner   message.Subscriber
 	gate    *gate
-	once    sync.Once
-	closing chan struct{}
+	open    context.Context // ends when the subscriber is closed
+	close   context.CancelFunc
 	running sync.WaitGroup
 }
 
@@ -146,7 +149,7 @@ func (s *gated) untilPause(messages <-chan *message.Message, cancel context.Canc
 func (s *gated) resubscribe(ctx context.Context, topic string, cancel *context.CancelFunc) <-chan *message.Message {
 	for {
 		paused, changed := s.gate.current()
-		if ctx.Err() != nil || s.isClosing() {
+		if cmp.Or(ctx.Err(), s.open.Err()) != nil {
 			return nil
 		}
 		var wait <-chan time.Time
@@ -164,25 +167,16 @@ func (s *gated) resubscribe(ctx context.Context, topic string, cancel *context.C
 		}
 		select {
 		case <-ctx.Done():
-		case <-s.closing:
+		case <-s.open.Done():
 		case <-changed:
 		case <-wait:
 		}
 	}
 }
 
-func (s *gated) isClosing() bool {
-	select {
-	case <-s.closing:
-		return true
-	default:
-		return false
-	}
-}
-
 // Close closes the subscriber behind the gate, and waits until nothing more is delivered.
 func (s *gated) Close() error {
-	s.once.Do(func() { close(s.closing) })
+	s.close()
 	err := s.inner.Close()
 	s.running.Wait()
 	return err

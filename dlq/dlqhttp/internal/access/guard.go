@@ -198,7 +198,8 @@ func (g *Guard) authenticate(r *http.Request) (who Principal, err error) {
 	wrong := false
 	defer func() {
 		if err != nil && !errors.Is(err, ErrNoCredentials) {
-			g.logRefused(r, account, err)
+			g.cfg.Logger.WarnContext(r.Context(), "credentials refused", "remote", r.RemoteAddr, "account", account, "path",
+				r.URL.Path, "error", err)
 		}
 	}()
 	guess := password && !g.known(r)
@@ -225,12 +226,6 @@ func (g *Guard) authenticate(r *http.Request) (who Principal, err error) {
 		}
 	}
 	return who, err
-}
-
-// logRefused logs refused credentials.
-func (g *Guard) logRefused(r *http.Request, account string, err error) {
-	g.cfg.Logger.WarnContext(r.Context(), "credentials refused", "remote", r.RemoteAddr, "account", account, "path",
-		r.URL.Path, "error", err)
 }
 
 // accountOf is the start of the user name of the credentials, to count guesses by, without characters that would add

@@ -74,15 +74,13 @@ func (a *API) conflict(ctx context.Context, err error) *wire.Conflict {
 var jsonFormat = huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: func(data []byte, into any) error {
 	values, text := 0, false
 	for i := 0; i < len(data); i++ {
-		switch data[i] {
-		case '"':
+		switch c := data[i]; {
+		case c == '"':
 			text = !text
-		case '\\':
+		case c == '\\':
 			i++ // only in texts
-		case ',', '[', '{':
-			if !text {
-				values++
-			}
+		case c == ',' && !text:
+			values++
 		}
 	}
 	if values > maxValues {
