@@ -73,6 +73,8 @@ const (
 	// atProvider is how long a person may take at the provider.
 	atProvider      = 10 * time.Minute
 	providerTimeout = 10 * time.Second
+	// maxFlow is the maximum size of a login's cookie: browsers keep no cookie of more than 4 KiB.
+	maxFlow = 3500
 )
 
 // NewLogin makes a Login. The provider is contacted when the first person logs in, so that a server starts without it.
@@ -144,6 +146,9 @@ func (l *Login) Start(w http.ResponseWriter, r *http.Request) error {
 	state, nonce, verifier := oauth2.GenerateVerifier(), oauth2.GenerateVerifier(), oauth2.GenerateVerifier()
 	kept := url.Values{
 		"state": {state}, "nonce": {nonce}, "verifier": {verifier}, "to": {local(r.URL.Query().Get("to"), l.prefix)},
+	}
+	if len(kept.Encode()) > maxFlow {
+		kept.Set("to", l.prefix+"/")
 	}
 	l.set(w, l.cookie(flowCookie), kept.Encode(), atProvider)
 	http.Redirect(w, r, client.AuthCodeURL(state, oidc.Nonce(nonce), oauth2.S256ChallengeOption(verifier)),

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -80,6 +81,28 @@ func (p *provider) claims(more map[string]any) map[string]any {
 	}
 	maps.Copy(claims, more)
 	return claims
+}
+
+// No browser keeps a cookie of more than 4 KiB: a login from a longer address ends at the first page.
+func TestLogin_LongAddress(t *testing.T) {
+	t.Parallel()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	l, err := access.NewLogin(access.LoginConfig{
+		Issuer: newProvider(t, key).url, ClientID: "redrive", PublicURL: "https://redrive.example/ops",
+		Default: access.Viewer, Store: &people{},
+	})
+	require.NoError(t, err)
+	for n, want := range map[int]string{10: "/ops/entries?q=" + strings.Repeat("%", 10), 2_000: "/ops/"} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/login?"+
+			url.Values{"to": {"/ops/entries?q=" + strings.Repeat("%", n)}}.Encode(), nil)
+		w := httptest.NewRecorder()
+		require.NoError(t, l.Start(w, r))
+		require.Less(t, len(w.Header().Get("Set-Cookie")), 4096)
+		kept, err := url.ParseQuery(w.Result().Cookies()[0].Value)
+		require.NoError(t, err)
+		require.Equal(t, want, kept.Get("to"))
+	}
 }
 
 // silent is a provider that accepts connections and says nothing.
