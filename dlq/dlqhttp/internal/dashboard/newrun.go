@@ -161,8 +161,14 @@ func (r *request) startRun() error {
 	return r.inBackground("Freezing the entries of a run", "/runs/"+url.PathEscape(spec.ID),
 		func(ctx context.Context) (string, error) {
 			run, err := r.cfg.Runner.StartRun(ctx, spec, by)
-			if errors.Is(err, dlq.ErrConflict) { // the button was pressed twice
-				run, err = r.cfg.Runner.Run(ctx, spec.ID)
+			if errors.Is(err, dlq.ErrConflict) { // the button was pressed twice, or the form was changed since
+				var same bool
+				if run, same, err = r.cfg.StartedBefore(ctx, spec); err == nil && !same {
+					f := newFault(http.StatusConflict, "This form has started a run already",
+						"It had other values then, and nothing was started now. Begin a new run for these.", nil)
+					f.back, f.backLabel = "/runs/"+url.PathEscape(spec.ID), "The run"
+					err = f
+				}
 			}
 			if err != nil {
 				return "", err

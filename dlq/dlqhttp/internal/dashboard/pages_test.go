@@ -241,6 +241,24 @@ func TestJobs_Panic(t *testing.T) {
 	require.Contains(t, w.Body.String(), "panic: boom")
 }
 
+// A second press of the button is the same run. A form that was changed after it had started a run, by way of the
+// browser's Back, does not claim that it has started another.
+func TestRuns_OfOneForm(t *testing.T) {
+	s := newSite(t)
+	s.put(t, 1)
+	form := url.Values{"run_id": {"r"}, "status": {"PENDING"}, "to": {"2030-01-01T00:00:00Z"}, "rate": {"1"}}
+	for range 2 {
+		w := s.post(access.Operator, "/runs/new", form)
+		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+		require.Equal(t, "/ops/runs/r", w.Header().Get("Location"))
+	}
+	form.Set("rate", "2")
+	w := s.post(access.Operator, "/runs/new", form)
+	require.Equal(t, http.StatusConflict, w.Code)
+	require.Contains(t, w.Body.String(), "This form has started a run already")
+	require.Contains(t, w.Body.String(), `href="/ops/runs/r"`)
+}
+
 // A viewer sees no buttons, and the server refuses requests that a viewer forges.
 func TestPages_Roles(t *testing.T) {
 	s := newSite(t)

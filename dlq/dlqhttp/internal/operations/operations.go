@@ -3,8 +3,10 @@
 package operations
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -206,6 +208,23 @@ func (c *Config) Preview(ctx context.Context, spec redrive.Spec, sample int) (*w
 		return nil, err
 	}
 	return new(c.Visible(ctx).Preview(preview)), nil
+}
+
+// StartedBefore is the run that an earlier request with this id has started, and whether that requested the same.
+func (c *Config) StartedBefore(ctx context.Context, spec redrive.Spec) (run *redrive.Run, same bool, err error) {
+	if run, err = c.Runner.Run(ctx, spec.ID); err != nil {
+		return nil, false, err
+	}
+	preview, err := c.Runner.PreviewRun(ctx, spec, 1)
+	if err != nil {
+		return nil, false, err
+	}
+	wanted, err := json.Marshal(&preview.Spec)
+	if err != nil {
+		return nil, false, err
+	}
+	stored, err := json.Marshal(&run.Spec) // an empty list was stored as none
+	return run, bytes.Equal(wanted, stored), err
 }
 
 // Review is what a run that waits for approval would send, as the caller may see it.

@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -142,7 +141,10 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 	}
 	run, err := a.cfg.Runner.StartRun(ctx, spec, who)
 	if errors.Is(err, dlq.ErrConflict) && in.Key != "" && in.Body.ID == "" {
-		run, err = a.startedBefore(ctx, spec)
+		var same bool
+		if run, same, err = a.cfg.StartedBefore(ctx, spec); err == nil && !same {
+			err = huma.NewError(http.StatusUnprocessableEntity, callers.OtherBody)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -150,30 +152,6 @@ func (a *API) startRun(ctx context.Context, in *startInput) (*startOutput, error
 	return &startOutput{
 		Location: a.path + "/runs/" + url.PathEscape(run.ID), ETag: etag(run.Version), Body: a.shown(ctx, run),
 	}, nil
-}
-
-// startedBefore is the run that an earlier request with the same key has started, if it requested the same.
-func (a *API) startedBefore(ctx context.Context, spec redrive.Spec) (*redrive.Run, error) {
-	run, err := a.cfg.Runner.Run(ctx, spec.ID)
-	if err != nil {
-		return nil, err
-	}
-	preview, err := a.cfg.Runner.PreviewRun(ctx, spec, 1)
-	if err != nil {
-		return nil, err
-	}
-	wanted, err := json.Marshal(&preview.Spec)
-	if err != nil {
-		return nil, err
-	}
-	stored, err := json.Marshal(&run.Spec) // an empty list was stored as none
-	if err != nil {
-		return nil, err
-	}
-	if !bytes.Equal(wanted, stored) {
-		return nil, huma.NewError(http.StatusUnprocessableEntity, callers.OtherBody)
-	}
-	return run, nil
 }
 
 func (a *API) previewRun(ctx context.Context, in *struct{ Body wire.RunPreviewRequest }) (*wire.RunPreview, error) {
