@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -71,10 +72,7 @@ func (p *proxy) Authenticate(r *http.Request) (Principal, error) {
 	if !ok {
 		return Principal{}, ErrNoCredentials
 	}
-	trusted := false
-	for _, prefix := range p.from {
-		trusted = trusted || prefix.Contains(addr)
-	}
+	trusted := slices.ContainsFunc(p.from, func(from netip.Prefix) bool { return from.Contains(addr) })
 	names := r.Header.Values(p.cfg.UserHeader)
 	if !trusted || len(names) == 0 {
 		return Principal{}, ErrNoCredentials

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -51,10 +52,8 @@ func Bearer(tokens ...Token) (Authenticator, error) {
 		case t.Role <= None:
 			errs = append(errs, fmt.Errorf("token %d (%s): a role is required", i+1, t.Name))
 		}
-		for _, other := range b.sums {
-			if [sha256.Size]byte(sum) == other {
-				errs = append(errs, fmt.Errorf("token %d (%s): duplicate token", i+1, t.Name))
-			}
+		if slices.Contains(b.sums, [sha256.Size]byte(sum)) {
+			errs = append(errs, fmt.Errorf("token %d (%s): duplicate token", i+1, t.Name))
 		}
 		b.sums = append(b.sums, [sha256.Size]byte(sum))
 	}

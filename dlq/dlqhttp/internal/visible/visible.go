@@ -104,18 +104,21 @@ func (v View) Causes(q driver.GroupQuery) (wide driver.GroupQuery, shown func([]
 	}
 }
 
-// alike makes one row of those that look the same, and sorts the rows by their count, the largest first, then by how
-// they look: their order would reveal which hidden one has more.
-func alike[T any, K cmp.Ordered](rows []T, look func(*T) K, count func(*T) int64, add func(to, more *T)) []T {
+// alike hides what is hidden in rows, makes one of those that look the same then, and sorts them by their count, the
+// largest first, then by how they look: their order would reveal which hidden one has more.
+func alike[T any, K cmp.Ordered](
+	rows []T, hide func(*T), look func(*T) K, count func(*T) int64, add func(to, more *T),
+) []T {
 	shown, at := make([]T, 0, len(rows)), map[K]int{}
-	for i := range rows {
-		k := look(&rows[i])
+	for _, row := range rows {
+		hide(&row)
+		k := look(&row)
 		if n, there := at[k]; there {
-			add(&shown[n], &rows[i])
+			add(&shown[n], &row)
 			continue
 		}
 		at[k] = len(shown)
-		shown = append(shown, rows[i])
+		shown = append(shown, row)
 	}
 	slices.SortFunc(shown, func(a, b T) int {
 		return cmp.Or(cmp.Compare(count(&b), count(&a)), cmp.Compare(look(&a), look(&b)))
@@ -125,36 +128,27 @@ func alike[T any, K cmp.Ordered](rows []T, look func(*T) K, count func(*T) int64
 
 // named are counts under the visible parts of their names.
 func (v View) named(field string, counts []wire.NamedCounts) []wire.NamedCounts {
-	shown := slices.Clone(counts)
-	for i := range shown {
-		shown[i].Name = v.rules.Field(field, shown[i].Name)
-	}
-	return alike(shown, func(n *wire.NamedCounts) string { return n.Name },
+	return alike(counts, func(n *wire.NamedCounts) { n.Name = v.rules.Field(field, n.Name) },
+		func(n *wire.NamedCounts) string { return n.Name },
 		func(n *wire.NamedCounts) int64 { return n.Counts.Total() },
 		func(to, more *wire.NamedCounts) { to.Counts = to.Counts.Plus(more.Counts) })
 }
 
 // topics are numbers of entries under the visible parts of their topics.
 func (v View) topics(topics []wire.TopicCount) []wire.TopicCount {
-	shown := slices.Clone(topics)
-	for i := range shown {
-		shown[i].Topic = v.Text(shown[i].Topic)
-	}
-	return alike(shown, func(t *wire.TopicCount) string { return t.Topic },
+	return alike(topics, func(t *wire.TopicCount) { t.Topic = v.Text(t.Topic) },
+		func(t *wire.TopicCount) string { return t.Topic },
 		func(t *wire.TopicCount) int64 { return t.Count }, func(to, more *wire.TopicCount) { to.Count += more.Count })
 }
 
 // causes are numbers of entries under the visible parts of their causes.
 func (v View) causes(causes []wire.CauseCount) []wire.CauseCount {
-	shown := slices.Clone(causes)
-	for i := range shown {
-		c := &shown[i]
+	return alike(causes, func(c *wire.CauseCount) {
 		g := v.rules.Group(wire.Group{
 			Fingerprint: c.Fingerprint, Cause: c.Cause, Handler: c.Handler, ErrorClass: c.ErrorClass,
 		})
 		c.Fingerprint, c.Cause, c.Handler, c.ErrorClass = g.Fingerprint, g.Cause, g.Handler, g.ErrorClass
-	}
-	return alike(shown, func(c *wire.CauseCount) string { return c.Fingerprint },
+	}, func(c *wire.CauseCount) string { return c.Fingerprint },
 		func(c *wire.CauseCount) int64 { return c.Count }, func(to, more *wire.CauseCount) { to.Count += more.Count })
 }
 
