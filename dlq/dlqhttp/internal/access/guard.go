@@ -196,7 +196,7 @@ func (g *Guard) authenticate(r *http.Request) (who Principal, err error) {
 	address, account := host(r.RemoteAddr), accountOf(r)
 	_, _, password := r.BasicAuth()
 	wrong := false
-	defer func() {
+	defer func() { //nolint:contextcheck // the request has it
 		if err != nil && !errors.Is(err, ErrNoCredentials) {
 			g.cfg.Logger.WarnContext(r.Context(), "credentials refused", "remote", r.RemoteAddr, "account", account, "path",
 				r.URL.Path, "error", err)
