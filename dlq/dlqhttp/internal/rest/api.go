@@ -67,7 +67,8 @@ Errors are application/problem+json; a refused request has changed nothing:
 func New(mux *access.Mux, cfg operations.Config) *API {
 	a := &API{
 		cfg: cfg, path: cfg.Prefix + Base, answers: callers.NewAnswers(), closing: make(chan struct{}),
-		streams: callers.NewSlots("progress streams", cfg.Limits.Streams, max(1, cfg.Limits.Streams/10), cfg.Limits.Streams/10),
+		streams: callers.NewSlots("progress streams", cfg.Limits.Streams, max(1, cfg.Limits.Streams/10),
+			cfg.Limits.Streams/10),
 	}
 	schemas := newSchemas()
 	a.huma = humago.NewWithPrefix(mux, a.path, huma.Config{
