@@ -70,7 +70,7 @@ func New(mux *access.Mux, cfg operations.Config) *API {
 		streams: callers.NewSlots("progress streams", cfg.Limits.Streams, max(1, cfg.Limits.Streams/10),
 			cfg.Limits.Streams/10),
 	}
-	schemas := newSchemas()
+	schemas, format := newSchemas(), huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: readJSON}
 	a.huma = humago.NewWithPrefix(mux, a.path, huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
@@ -98,8 +98,8 @@ func New(mux *access.Mux, cfg operations.Config) *API {
 			Security: []map[string][]string{{"token": {}}, {"password": {}}, {}},
 		},
 		OpenAPIPath: "/openapi", Formats: map[string]huma.Format{
-			"application/json": jsonFormat,
-			"json":             jsonFormat,
+			"application/json": format,
+			"json":             format,
 		},
 		DefaultFormat: "application/json", RejectUnknownQueryParameters: true, Transformers: []huma.Transformer{explain},
 	})

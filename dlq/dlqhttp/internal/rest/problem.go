@@ -69,9 +69,9 @@ func (a *API) conflict(ctx context.Context, err error) *wire.Conflict {
 	return &shown
 }
 
-// jsonFormat is JSON with a bounded number of values in a request: huma decodes, checks and reports each of them, which
+// readJSON decodes a request with a bounded number of values: huma decodes, checks and reports each of them, which
 // takes several hundred times the memory of a body that is nothing but commas. Texts may be as long as the body.
-var jsonFormat = huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: func(data []byte, into any) error {
+func readJSON(data []byte, into any) error {
 	values, text := 0, false
 	for i := 0; i < len(data); i++ {
 		switch c := data[i]; {
@@ -87,7 +87,7 @@ var jsonFormat = huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal:
 		return fmt.Errorf("more than %d values", maxValues)
 	}
 	return json.Unmarshal(data, into)
-}}
+}
 
 // explain is a huma.Transformer: it gives the first findings of a validation in detail, and echoes at most a line of
 // the request.
