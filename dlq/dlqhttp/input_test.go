@@ -275,8 +275,8 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A body of nothing but commas is refused before each of its values is decoded, checked and reported: 4 MB of them took
-// 1.5 GB, 25 s and an answer of 350 MB. Texts are not counted, and few values have few faults.
+// A body that consists of commas is refused before each of its values is decoded, checked and reported: 4 MB of them
+// took 1.5 GB, 25 s and an answer of 350 MB. Texts are not counted, and few values have few faults.
 func TestInput_ManyValues(t *testing.T) {
 	s := newServer(t)
 	s.seed(t, 1)

@@ -113,7 +113,7 @@ func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// Logins with a provider that does not answer do not wait for each other: each is told so after one timeout.
+// Logins with a provider that does not answer do not wait for each other: each fails after one timeout.
 func TestLogin_SilentProvider(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

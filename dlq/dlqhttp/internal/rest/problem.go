@@ -70,7 +70,7 @@ func (a *API) conflict(ctx context.Context, err error) *wire.Conflict {
 }
 
 // readJSON decodes a request with a bounded number of values: huma decodes, checks and reports each of them, which
-// takes several hundred times the memory of a body that is nothing but commas. Texts may be as long as the body.
+// takes several hundred times the memory of a body that consists of commas. Texts may be as long as the body.
 func readJSON(data []byte, into any) error {
 	values, text := 0, false
 	for i := 0; i < len(data); i++ {
