@@ -38,7 +38,7 @@ func TestExplainHandshake_NoCertificate(t *testing.T) {
 }
 
 // A server that cannot be reached for now was treated as a wrong configuration: the connection ended before the first
-// write or when the virtual host was opened, or behind one that encrypts; or the server says so.
+// write or when the virtual host was opened, or behind one that encrypts; or the server reports it.
 func TestExplainHandshake_Temporary(t *testing.T) {
 	server := func(code int, reason string) error { return &amqp.Error{Server: true, Code: code, Reason: reason} }
 	frame := func(reason string) error { return &amqp.Error{Code: amqp.FrameError, Reason: reason} }

@@ -170,7 +170,8 @@ func TestInTx_OutlivesARenewal(t *testing.T) {
 // done. On PostgreSQL it deleted the row nevertheless, and a duplicate ran again.
 func TestPurge_KeepsWhatIsMarkedMeanwhile(t *testing.T) {
 	t.Parallel()
-	const processes = "SELECT count(*) FROM information_schema.processlist WHERE info LIKE 'DELETE FROM redrive_processed%'"
+	const processes = `SELECT count(*) FROM information_schema.processlist
+		WHERE info LIKE 'DELETE FROM redrive_processed%'`
 	for name, c := range map[string]struct {
 		url    func(t *testing.T) string
 		purges string

@@ -180,8 +180,8 @@ func TestPublish_TooLargeForTheBrokerFailsAlone(t *testing.T) {
 	require.GreaterOrEqual(t, p.depth("orders"), callers*(each-1))
 }
 
-// A fault that may pass, and does not within the timeout, is named: channels that the URL, or the server, does not allow
-// looked like a server that answers late.
+// A fault that may pass, and does not within the timeout, is named: channels that the URL, or the server, does not
+// allow looked like a server that answers late.
 func TestPublish_ATimeoutNamesItsCause(t *testing.T) {
 	t.Parallel()
 	b := openBroker(t, services.SharedRabbitMQ(t).VHost(t)+"?channel_max=1", naming(brokers.Laravel()),

@@ -171,8 +171,8 @@ func TestCompleteTx_KeepsProducedMessages(t *testing.T) {
 	}
 }
 
-// A commit whose answer is lost has marked the message all the same. The failure counted as an attempt, and the last one
-// made a dead letter of a message whose effect had happened.
+// A commit whose answer is lost has marked the message all the same. The failure counted as an attempt, and the last
+// one made a dead letter of a message whose effect had happened.
 func TestCompleteTx_CommitWithoutAnAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(*sql.Tx) error
