@@ -78,8 +78,7 @@ func TestStream_CloseReleasesALockedRow(t *testing.T) {
 		defer func() { require.NoError(t, opened.Close()) }()
 		b := opened.(*Broker)
 		q := driver.Queue{Topic: "jobs", Group: "billing", Concurrency: 1, Params: b.t.cfg.Params}
-		_, err = b.t.store.ensureQueue(t.Context(), q.Topic, q.Group)
-		require.NoError(t, err)
+		require.NoError(t, b.t.store.ensureQueue(t.Context(), q.Topic, q.Group))
 		received, err := b.t.Receive(t.Context(), q)
 		require.NoError(t, err)
 		require.NoError(t, b.Publisher().Publish("jobs", message.NewMessage("1", nil)))

@@ -96,18 +96,18 @@ func (s *store) mustRead(ctx context.Context, topic string) error {
 	return err
 }
 
-// ensureQueue returns the id of a group's queue, creating it if necessary. The first group of a topic takes over the
+// ensureQueue creates a group's queue, unless there is one. The first group of a topic takes over the
 // earlier messages. It needs no lock: whatever step another process has reached, the steps here continue from it.
-func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, error) {
+func (s *store) ensureQueue(ctx context.Context, topic, group string) error {
 	create := func(first string) (isNew bool, err error) {
 		return write(ctx, s, func() (bool, error) { return s.newQueue(ctx, s.db, topic, group, first) })
 	}
 	for range 5 {
-		if id, found, err := s.queue(ctx, topic, group); err != nil || found {
-			return id, err
+		if _, found, err := s.queue(ctx, topic, group); err != nil || found {
+			return err
 		}
 		if isNew, err := create("1"); err != nil {
-			return 0, err
+			return err
 		} else if isNew {
 			continue
 		}
@@ -115,18 +115,18 @@ func (s *store) ensureQueue(ctx context.Context, topic, group string) (int64, er
 		if n, err := s.exec(ctx, "UPDATE redrive_queues SET consumer_group = ? WHERE topic = ? AND consumer_group = ?",
 			[]byte(group), []byte(topic), []byte{}); err != nil {
 			// A process of the same group was faster with the step below, and the name is taken.
-			if id, found, _ := s.queue(ctx, topic, group); found {
-				return id, nil
+			if _, found, _ := s.queue(ctx, topic, group); found {
+				return nil
 			}
-			return 0, err
+			return err
 		} else if n > 0 {
 			continue
 		}
 		if _, err := create("NULL"); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return 0, fmt.Errorf("the queue of %q for group %q keeps disappearing", topic, group)
+	return fmt.Errorf("the queue of %q for group %q keeps disappearing", topic, group)
 }
 
 // firstDue returns the time until the first row of each queue between two ids is due. The end of a lease counts as

@@ -132,8 +132,7 @@ func (t *transport) Declare(ctx context.Context, q driver.Queue) error {
 		checkName("dead letter topic", q.Names.Dead)); err != nil {
 		return err
 	}
-	_, err := t.store.ensureQueue(ctx, q.Topic, q.Group)
-	return t.store.name.Mark(err, driver.ErrTemporary)
+	return t.store.name.Mark(t.store.ensureQueue(ctx, q.Topic, q.Group), driver.ErrTemporary)
 }
 
 // Receive implements driver.Transport.
