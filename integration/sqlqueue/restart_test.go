@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
@@ -74,7 +75,11 @@ func TestFailover_ToAReadOnlyServer(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, queue.Close()) })
 			messages, err := queue.Subscriber().Subscribe(t.Context(), "jobs")
 			require.NoError(t, err)
-			publish := func() error { return queue.Publisher().Publish("jobs", message.NewMessage("1", payload)) }
+			// Each message has another id: the first ack may be lost with its connection, and what has the same id and
+			// content would then be taken for that message.
+			publish := func() error {
+				return queue.Publisher().Publish("jobs", message.NewMessage(watermill.NewUUID(), payload))
+			}
 			require.NoError(t, publish())
 			receive(t, messages).Ack()
 
