@@ -49,7 +49,7 @@ func (n *Notifier) noticeOf(kind NoticeKind, subject string, at time.Time, text 
 }
 
 // find returns the notices for what happened in the window, without muted causes: first those of runs, which wait for a
-// person, then those of causes, oldest first. Messages can make any number of new causes, and few are sent in an hour.
+// person, then those of causes, each oldest first. Messages can make any number of causes, and few are sent in an hour.
 func (n *Notifier) find(ctx context.Context, now time.Time) ([]wire.Notice, error) {
 	mutes, err := n.store.Mutes(ctx, now)
 	if err != nil {
@@ -67,8 +67,8 @@ func (n *Notifier) find(ctx context.Context, now time.Time) ([]wire.Notice, erro
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(causes, func(a, b wire.Notice) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.ID, b.ID)) })
-	return append(runs, causes...), nil
+	older := func(a, b wire.Notice) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.ID, b.ID)) }
+	return append(slices.SortedFunc(slices.Values(runs), older), slices.SortedFunc(slices.Values(causes), older)...), nil
 }
 
 // causes returns notices of new causes and of those that are back. Causes that look the same to viewers are one, as on

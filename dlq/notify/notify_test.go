@@ -491,22 +491,38 @@ func TestNotifier_Rate(t *testing.T) {
 }
 
 // Messages can make any number of new causes: a run that waits for a person is not behind them in the next hour.
+// Of more runs than may be sent, the oldest are sent, because they are the first to leave the window.
 func TestNotifier_RunsBeforeCauses(t *testing.T) {
 	t.Parallel()
-	letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t)
-	hook := ops.hook("ops")
-	hook.PerHour = 2
-	s, _ := driver.As[driver.NoticeStore](letters.Store())
-	require.NoError(t, s.PutNotice(t.Context(), driver.Notice{Receiver: "ops", At: time.Now().Add(-time.Hour)}))
-	for i, text := range []string{"one", "two", "three"} {
-		die(t, letters, text, time.Now().Add(time.Duration(i-9)*time.Minute))
+	for name, tt := range map[string]struct {
+		runs, want []string
+	}{
+		"one run": {[]string{"r1"}, []string{
+			"Redrive run r1, started by ana, waits for approval of 0 messages", "New cause of dead letters: one (in charge)",
+		}},
+		"more runs than may be sent": {[]string{"r1", "r2", "r3", "r4"}, []string{
+			"Redrive run r1, started by ana, waits for approval of 0 messages",
+			"Redrive run r2, started by ana, waits for approval of 0 messages",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			letters, ops := open(t, filepath.Join(t.TempDir(), "dead.db")), newReceiver(t)
+			hook := ops.hook("ops")
+			hook.PerHour = 2
+			s, _ := driver.As[driver.NoticeStore](letters.Store())
+			require.NoError(t, s.PutNotice(t.Context(), driver.Notice{Receiver: "ops", At: time.Now().Add(-time.Hour)}))
+			for i, text := range []string{"one", "two", "three"} {
+				die(t, letters, text, time.Now().Add(time.Duration(i-9)*time.Minute))
+			}
+			for _, run := range tt.runs {
+				start(t, letters, run, redrive.AwaitingApproval, "")
+			}
+			serve(t, notify.Config{Store: letters.Store(), Receivers: []notify.Receiver{hook}}, letters)
+			ops.await(t, 2)
+			require.ElementsMatch(t, tt.want, ops.texts())
+		})
 	}
-	start(t, letters, "waits", redrive.AwaitingApproval, "")
-	serve(t, notify.Config{Store: letters.Store(), Receivers: []notify.Receiver{hook}}, letters)
-	ops.await(t, 2)
-	require.ElementsMatch(t, []string{
-		"Redrive run waits, started by ana, waits for approval of 0 messages", "New cause of dead letters: one (in charge)",
-	}, ops.texts())
 }
 
 // store is a store that answers unless it is down.
